@@ -22,8 +22,9 @@ import (
 // putAtOnce is the maximum number of calls in flight for one assignment.
 const putAtOnce = 4
 
-// Apply makes the assignment a the wanted state of its deployment. It returns when the cluster has all
-// objects as the assignment wants them. Kubernetes stores them, and its controllers do the rest.
+// Apply makes the assignment a the wanted state of its deployment. It returns when the cluster has
+// all objects as the assignment wants them. Kubernetes stores the objects, and its controllers do
+// the rest.
 func (r *Runtime) Apply(ctx context.Context, a runtime.Assignment) error {
 	if err := r.ready(ctx); err != nil {
 		return err
@@ -59,12 +60,13 @@ func (r *Runtime) rendered(a runtime.Assignment) (*render.Objects, error) {
 	return render.Render(cfg, a)
 }
 
-// ensure makes the objects of an assignment what they should be. The caller holds the workload's lock. When
-// all objects are as they should be, ensure makes no call.
+// ensure makes the objects of an assignment what they should be. The caller holds the workload's
+// lock. If all objects are as they should be, ensure makes no call.
 //
-// The workload is written first, without replicas, because it owns the other objects. If the agent is killed
-// after that, Kubernetes collects the objects together with the workload. The workload is written again at
-// the end, complete and with its hash. A missing or different hash shows the next agent that work is left.
+// The workload is written first, without replicas, because it owns the other objects. If the agent
+// is killed after that, Kubernetes deletes these objects together with the workload. The workload
+// is written again at the end, complete and with its hash. If the hash is missing or different, the
+// next agent knows that work is left.
 func (r *Runtime) ensure(ctx context.Context, w render.Ref, a runtime.Assignment, objects *render.Objects, suspect bool) error {
 	s, err := r.plan(w, a, objects, suspect)
 	if err != nil {
@@ -100,7 +102,7 @@ func paused(w render.Ref) *runtime.Rejection {
 	}
 }
 
-// plan has the objects to put, and the drain of the pods that will be taken away.
+// plan has the objects to put, and the drain of the pods that will go.
 type plan struct {
 	*desired.Plan
 
@@ -147,7 +149,8 @@ func (r *Runtime) carryOut(ctx context.Context, s *plan, a runtime.Assignment, s
 		return err
 	}
 	if s.Live != nil && s.Live.Annotations[render.AnnotationTemplateHash] != a.TemplateHash {
-		// This is a dry run, so that the server refuses an invalid workload before anything is changed.
+		// This is a dry run. With it, the server can refuse an invalid workload before anything is
+		// changed.
 		if _, err := r.put(ctx, desired.Step{Ref: w, Config: s.Goal, Live: s.Live}, true); err != nil {
 			return err
 		}
@@ -237,8 +240,8 @@ func worst(errs []error) error {
 // put applies one object.
 func (r *Runtime) put(ctx context.Context, st desired.Step, dry bool) (render.Object, error) {
 	if st.Shared() {
-		// Versions of an app share the claim. Each version writes all owners that exist now. Only one version
-		// writes at a time, so that the last one misses no owner.
+		// Versions of an app share the claim. Each version writes all owners that exist now. Only
+		// one version writes at a time, so the last version misses no owner.
 		unlock := r.locks.Exclusive(st.Ref.String())
 		defer unlock()
 		if err := st.Reown(); err != nil {
@@ -260,7 +263,7 @@ func (r *Runtime) settled(w render.Ref, a runtime.Assignment, s *plan) {
 	}
 	if now != "" && now != said {
 		r.metrics.conflicts.Inc()
-		r.cfg.Log.Warn("somebody else scales a workload", "workload", w.String(), "deployment", a.Deployment.GetId(), "conflict", now)
+		r.cfg.Log.Warn("another client scales a workload", "workload", w.String(), "deployment", a.Deployment.GetId(), "conflict", now)
 		r.recorder.Event(s.Live, corev1.EventTypeWarning, runtime.ReasonConflict, now)
 	}
 }

@@ -20,15 +20,15 @@ import (
 
 // Config configures a Runtime.
 type Config struct {
-	// Client says how to reach the API server. Its rate limits are replaced.
+	// Client says how to reach the API server. The runtime sets its own rate limits.
 	Client *rest.Config
-	// Region is the region's name. Objects that carry it as a label belong to this agent.
+	// Region is the region's name. Objects that have it as a label belong to this agent.
 	Region string
 	// NamespacePrefix begins the names of created namespaces. Default: render's.
 	NamespacePrefix string
 	// Pools are the region's pools by name. Nil means none.
 	Pools map[string]render.Pool
-	// Policy limits what pods may ask for; see render.Config.
+	// Policy limits what pods may request; see render.Config.
 	Policy render.Policy
 	// Gateway selects the pods that may reach instances.
 	Gateway render.GatewaySelector
@@ -43,18 +43,18 @@ type Config struct {
 	// ForceDeleteLostAfter is how long a node must have been lost before its terminating pods are deleted
 	// without its confirmation. 0 means never.
 	ForceDeleteLostAfter time.Duration
-	// Ended configures how long ended pods stay.
+	// Ended says how long ended pods stay.
 	Ended replacement.EndedPods
 
 	Log        *slog.Logger
 	Registerer prometheus.Registerer
-	// Random draws from [0, 1).
+	// Random returns a random number from [0, 1).
 	Random func() float64
 
-	// CallTimeout limits one call that is not a watch. Default: 10 s.
+	// CallTimeout is the time limit of one call that is not a watch. Default: 10 s.
 	CallTimeout time.Duration
-	// Repair is the backoff between repairs of one workload that another client keeps undoing. The first
-	// repair does not wait. Default: 1 s to 5 min.
+	// Repair is the backoff between repairs of one workload, if another client keeps undoing them.
+	// The first repair does not wait. Default: 1 s to 5 min.
 	Repair backoff.Policy
 	// Outage is the backoff between calls while the API server fails all of them. Default: 0.5 s to 3 s.
 	Outage backoff.Policy
@@ -93,7 +93,7 @@ func (c *Config) check() error {
 	return nil
 }
 
-// fleetConfig returns the pools as observe needs them.
+// fleetConfig converts the pools for package observe.
 func fleetConfig(pools map[string]render.Pool) observe.FleetConfig {
 	var out observe.FleetConfig
 	for _, p := range pools {

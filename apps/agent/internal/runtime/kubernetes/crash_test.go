@@ -35,10 +35,11 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// If the variable agentEnv is set, the test binary runs as an agent. The variable contains the agent's order.
+// If the variable agentEnv is set, the test binary runs as an agent. The variable contains the
+// order.
 const agentEnv = "WINDLASS_TEST_KUBERNETES_AGENT"
 
-// order describes what an agent of a test does.
+// order says what an agent of a test does.
 type order struct {
 	Host, Token     string
 	CA              []byte
@@ -117,7 +118,7 @@ func insist(ctx context.Context, rt *kubernetes.Runtime, o order, i int) {
 				if left, err = observed(ctx, rt, a.Deployment.Id); err == nil && len(left) == 0 {
 					return
 				}
-				err = cmp.Or(err, fmt.Errorf("it is still there: %+v", left))
+				err = cmp.Or(err, fmt.Errorf("the deployment still exists: %+v", left))
 			}
 		} else if err = rt.Apply(ctx, a); err == nil {
 			return
@@ -136,7 +137,8 @@ func observed(ctx context.Context, rt *kubernetes.Runtime, deploymentID string) 
 	return slices.DeleteFunc(slices.Clone(seen.Deployments), func(d runtime.ObservedDeployment) bool { return d.DeploymentID != deploymentID }), err
 }
 
-// crashAssignment returns an assignment. Its template and its number of replicas depend on the generation.
+// crashAssignment returns an assignment. The generation determines its template and its number of
+// replicas.
 func crashAssignment(i int, generation int64) runtime.Assignment {
 	a := assignment(fmt.Sprintf("dep_crash_%d", i), int(generation%3), func(s *windlassv1.DeploymentSpec) {
 		s.Env = map[string]string{"GENERATION": fmt.Sprint(generation)}
@@ -182,8 +184,8 @@ func (o order) run(t *testing.T) bool {
 	return true
 }
 
-// sound checks what must hold at every moment: no object of a deployment exists twice, and each object has
-// the owners with which it is deleted.
+// sound checks what must hold at every moment: no object of a deployment exists twice, and each
+// object has the owners with which it must be deleted.
 func (h *harness) sound(t *testing.T) {
 	t.Helper()
 	seen := map[string]string{}
@@ -234,8 +236,8 @@ func (h *harness) complete(t *testing.T, n int, generation int64) {
 			require.NotEmpty(t, o.Annotations["windlass.run/hash"])
 		}
 		if o.Kind == "PersistentVolumeClaim" {
-			// Some owners may be workloads that were removed and made again. Kubernetes removes such owners
-			// later.
+			// Some owners may be workloads that were removed and made again. Kubernetes removes
+			// such owner references later.
 			owners := slices.DeleteFunc(slices.Clone(o.OwnerReferences), func(r metav1.OwnerReference) bool { return !workloads[r.UID] })
 			require.Len(t, owners, n, "each version owns the claim: %v", o.OwnerReferences)
 		}
@@ -249,9 +251,9 @@ func (h *harness) complete(t *testing.T, n int, generation int64) {
 	require.Len(t, spaces.Items, 1)
 }
 
-// Agents make, change and remove three deployments of one app. They are killed at random changes, before a
-// change was sent or after it was answered.
-func TestCrash_AgentKilledAnywhereLeavesNothingTwice(t *testing.T) {
+// Agents make, change and remove three deployments of one app. They are killed at random changes,
+// either before a change was sent or after it was answered.
+func TestCrash_AgentKilledAnywhereLeavesNoDuplicates(t *testing.T) {
 	t.Parallel()
 	h := newHarness(t)
 	o := h.order()
@@ -262,8 +264,8 @@ func TestCrash_AgentKilledAnywhereLeavesNothingTwice(t *testing.T) {
 		o.Generation++
 		o.Remove = o.Generation%5 == 0
 		for range 1 + random.IntN(4) {
-			// To make three deployments takes about thirty changes, and to change their template about
-			// twelve.
+			// Three deployments take about thirty changes to make, and about twelve changes to get
+			// another template.
 			o.KillAt, o.KillAfterAnswer = 1+random.Int64N(14), random.IntN(2) == 0
 			if o.run(t) {
 				lived++
@@ -289,10 +291,10 @@ func TestCrash_AgentKilledAnywhereLeavesNothingTwice(t *testing.T) {
 	o.Remove = true
 	require.True(t, o.run(t))
 	require.Empty(t, h.leftovers(t))
-	t.Logf("%d agents killed, %d came through", killed, lived)
+	t.Logf("%d agents were killed, and %d completed their order", killed, lived)
 }
 
-// holdLease prints when it has the lease, and holds the lease until it is killed.
+// holdLease prints a line once it has the lease, and holds the lease until it is killed.
 func holdLease(o order) int {
 	err := access.Lease{
 		Client: o.client(), Namespace: kubetest.Namespace, Name: o.Lease, Identity: fmt.Sprint("pid-", os.Getpid()),

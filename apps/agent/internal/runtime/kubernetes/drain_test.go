@@ -15,7 +15,7 @@ import (
 	"github.com/windlass-run/windlass/apps/agent/internal/runtime/kubernetes/render"
 )
 
-// door plays the gateways: it knows which instances they have released.
+// door plays the gateways: it has the instances that they have released.
 type door struct {
 	again func()
 
@@ -39,7 +39,7 @@ func (d *door) release(ids ...string) {
 	d.again()
 }
 
-// gated returns a ready deployment, to which gateways send requests.
+// gated returns a ready deployment to which gateways send requests.
 func gated(t *testing.T, replicas int, longest time.Duration) (*placed, *door) {
 	t.Helper()
 	t.Parallel()
@@ -55,11 +55,11 @@ func gated(t *testing.T, replicas int, longest time.Duration) (*placed, *door) {
 	return p, d
 }
 
-// awaits waits until the number of ready instances is serving and the number of draining instances is
-// leaving. It returns the ids of the draining instances.
+// awaits waits until the number of ready instances is serving and the number of draining instances
+// is leaving. It returns the ids of the draining instances.
 func (p *placed) awaits(t *testing.T, serving, leaving int) (ids []string) {
 	t.Helper()
-	until(t, "who serves and who drains", func() bool {
+	until(t, "the serving and the draining instances", func() bool {
 		o, err := p.rt.Observe(t.Context())
 		require.NoError(t, err)
 		at := slices.IndexFunc(o.Deployments, func(d runtime.ObservedDeployment) bool { return d.DeploymentID == p.a.Deployment.Id })
@@ -109,15 +109,15 @@ func TestDrain_ScaledDownPodWaitsForGatewaysAlsoForTheNextAgent(t *testing.T) {
 	require.EqualValues(t, 4, *p.workload(t).Spec.Replicas)
 
 	gateways.release(leave[0])
-	p.rt = p.open(t) // the agent before was killed: it hands nothing over
+	p.rt = p.open(t) // the previous agent was killed, so it hands nothing over
 	require.NoError(t, p.rt.Apply(t.Context(), p.a))
-	require.ElementsMatch(t, leave, p.awaits(t, 2, 2), "another agent takes no other pod out")
+	require.ElementsMatch(t, leave, p.awaits(t, 2, 2), "another agent drains no other pod")
 	require.Len(t, p.pods(t), 4)
 	require.EqualValues(t, 4, *p.workload(t).Spec.Replicas)
 
 	gateways.release(leave[1])
 	until(t, "fewer replicas", func() bool { return *p.workload(t).Spec.Replicas == 2 })
-	until(t, "those that were chosen to go", func() bool { return len(p.pods(t)) == 2 })
+	until(t, "the end of the chosen pods", func() bool { return len(p.pods(t)) == 2 })
 	for id := range before {
 		_, stays := p.pods(t)[id]
 		require.Equal(t, !slices.Contains(leave, id), stays, id)
@@ -125,7 +125,7 @@ func TestDrain_ScaledDownPodWaitsForGatewaysAlsoForTheNextAgent(t *testing.T) {
 	p.awaits(t, 2, 0)
 }
 
-func TestDrain_WantedAgainServesAgain(t *testing.T) {
+func TestDrain_PodThatIsWantedAgainServesAgain(t *testing.T) {
 	p, gateways := gated(t, 3, time.Hour)
 	before := p.pods(t)
 	p.scale(t, 0)
@@ -135,7 +135,7 @@ func TestDrain_WantedAgainServesAgain(t *testing.T) {
 	p.scale(t, 3)
 	p.awaits(t, 3, 0)
 	gateways.release(leave...)
-	until(t, "nothing that says who goes", func() bool {
+	until(t, "no mark on a pod", func() bool {
 		for id, one := range p.pods(t) {
 			require.Contains(t, before, id)
 			if one.Annotations[corev1.PodDeletionCost] != "" || render.Drains(&one) {

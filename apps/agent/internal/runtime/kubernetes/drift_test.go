@@ -24,7 +24,7 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// placed is a deployment that is applied. Tests change its objects as a person with kubectl does.
+// placed is an applied deployment. Tests change its objects as a person with kubectl does.
 type placed struct {
 	*harness
 	rt        *kubernetes.Runtime
@@ -43,8 +43,8 @@ func place(t *testing.T, replicas int, change ...func(*windlassv1.DeploymentSpec
 	return p
 }
 
-// change applies the next generation, with the changes. It changes a copy, because the runtime still reads
-// the assignment before.
+// change applies the next generation, with the changes. It changes a copy, because the runtime
+// still reads the previous assignment.
 func (p *placed) change(t *testing.T, changes ...func(*runtime.Assignment)) {
 	t.Helper()
 	p.a.Generation++
@@ -85,7 +85,7 @@ func (p *placed) patch(t *testing.T, patch string) {
 	require.NoError(t, err)
 }
 
-// told waits for an event on an object, and returns its message.
+// told waits for an event on an object with a message that contains says, and returns the message.
 func (p *placed) told(t *testing.T, kind, reason, says string) string {
 	t.Helper()
 	var message string
@@ -103,7 +103,7 @@ func (p *placed) told(t *testing.T, kind, reason, says string) string {
 	return message
 }
 
-// counted returns a counter's value.
+// counted returns the value of a counter.
 func (p *placed) counted(t *testing.T, name string, labels map[string]string) float64 {
 	t.Helper()
 	families, err := p.registry.Gather()
@@ -138,14 +138,14 @@ func TestDrift_EditsAreUndoneAndReported(t *testing.T) {
 	until(t, "our image", func() bool { return p.workload(t).Spec.Template.Spec.Containers[0].Image == image })
 	message := p.told(t, "Deployment", "Drift", "image")
 	require.Contains(t, message, `want "`+image+`", found "registry.example/other:v9"`)
-	require.EqualValues(t, 7, p.workload(t).Spec.MinReadySeconds, "what we do not set is theirs")
+	require.EqualValues(t, 7, p.workload(t).Spec.MinReadySeconds, "a field that the agent does not set stays")
 	require.EqualValues(t, 1, p.counted(t, "windlass_agent_kubernetes_drift_total", map[string]string{"kind": "Deployment"}))
 
 	_, err := p.api.CoreV1().Services(p.namespace).Patch(t.Context(), p.name, types.MergePatchType, []byte(`{"spec":{"selector":{"windlass.run/workload":"another"}}}`), metav1.PatchOptions{FieldManager: "kubectl-edit"})
 	require.NoError(t, err)
 	require.Contains(t, p.told(t, "Service", "Drift", "spec.selector"), `found "another"`)
 
-	// Owners of the deployment, who cannot look into the cluster, get notices.
+	// Owners of the deployment cannot look into the cluster. They get notices.
 	noticed := map[string]string{}
 	until(t, "notices", func() bool {
 		o, err := p.rt.Observe(t.Context())
@@ -161,7 +161,7 @@ func TestDrift_EditsAreUndoneAndReported(t *testing.T) {
 	require.Equal(t, message, noticed["Deployment "+p.namespace+"/"+p.name])
 	require.Contains(t, noticed["Service "+p.namespace+"/"+p.name], `found "another"`)
 
-	// The labels by which the agent recognises its objects are put back, too.
+	// The labels by which the agent recognizes its objects are put back, too.
 	_, err = p.api.PolicyV1().PodDisruptionBudgets(p.namespace).Patch(t.Context(), p.name, types.MergePatchType, []byte(`{"metadata":{"labels":{"windlass.run/region":null,"app.kubernetes.io/managed-by":null}}}`), metav1.PatchOptions{FieldManager: "kubectl-edit"})
 	require.NoError(t, err)
 	until(t, "our labels", func() bool {
@@ -187,7 +187,7 @@ func TestDrift_RemovedObjectsAreMadeAgainAndReported(t *testing.T) {
 	for _, how := range []metav1.DeletionPropagation{metav1.DeletePropagationBackground, metav1.DeletePropagationForeground, metav1.DeletePropagationOrphan} {
 		require.NoError(t, p.api.AppsV1().Deployments(p.namespace).Delete(t.Context(), p.name, metav1.DeleteOptions{PropagationPolicy: &how}))
 		var now types.UID
-		until(t, "another workload after "+string(how), func() bool {
+		until(t, "a new workload after "+string(how), func() bool {
 			d, err := p.api.AppsV1().Deployments(p.namespace).Get(t.Context(), p.name, metav1.GetOptions{})
 			if apierrors.IsNotFound(err) {
 				return false
@@ -197,7 +197,7 @@ func TestDrift_RemovedObjectsAreMadeAgainAndReported(t *testing.T) {
 			return d.UID != before && d.Annotations["windlass.run/hash"] != "" && d.Status.ReadyReplicas == 1 && d.Status.Replicas == 1
 		})
 		before = now
-		until(t, "all of it owned by the one that is there", func() bool {
+		until(t, "all objects owned by the new workload", func() bool {
 			whole := 0
 			for _, o := range p.objects(t) {
 				switch o.Kind {
@@ -213,7 +213,7 @@ func TestDrift_RemovedObjectsAreMadeAgainAndReported(t *testing.T) {
 		})
 	}
 	require.NoError(t, p.rt.Remove(t.Context(), "dep_chat"))
-	until(t, "the end", func() bool { return !p.observes(t, "dep_chat") })
+	until(t, "the end of the deployment", func() bool { return !p.observes(t, "dep_chat") })
 	require.Empty(t, p.leftovers(t))
 	until(t, "the end of the namespace", func() bool {
 		_, err := p.api.CoreV1().Namespaces().Get(t.Context(), p.namespace, metav1.GetOptions{})
@@ -265,12 +265,12 @@ func (p *placed) secrets(t *testing.T) []string {
 	return names
 }
 
-func TestSecret_OfAnOldTemplateGoesWithItsLastPod(t *testing.T) {
+func TestSecret_OfAnOldTemplateIsRemovedWithItsLastPod(t *testing.T) {
 	p := place(t, 2, func(s *windlassv1.DeploymentSpec) { s.Env = map[string]string{"COLOUR": "green"} })
 	until(t, "ready pods", func() bool { return p.workload(t).Status.ReadyReplicas == 2 })
 	before := p.secrets(t)
 	p.replace(t, "template-2", func(a *runtime.Assignment) { a.Deployment.Spec.Env["COLOUR"] = "blue" })
-	until(t, "the new ones alone", func() bool {
+	until(t, "only the new Secrets", func() bool {
 		d := p.workload(t)
 		now := p.secrets(t)
 		if len(now) < 3 {
@@ -286,7 +286,7 @@ func TestDrift_PausedWorkloadIsLeftAloneAndReported(t *testing.T) {
 	p.patch(t, `{"metadata":{"annotations":{"windlass.run/paused":"true"}}}`)
 	p.patch(t, `{"spec":{"template":{"spec":{"containers":[{"name":"main","image":"registry.example/debug:v1"}]}}}}`)
 	var rej *runtime.Rejection
-	until(t, "the agent to say so", func() bool {
+	until(t, "the rejection of the agent", func() bool {
 		err := p.rt.Apply(t.Context(), p.a)
 		if err == nil {
 			return false // the runtime has not seen the edit yet
@@ -301,11 +301,11 @@ func TestDrift_PausedWorkloadIsLeftAloneAndReported(t *testing.T) {
 	require.Equal(t, "registry.example/debug:v1", p.workload(t).Spec.Template.Spec.Containers[0].Image)
 
 	p.patch(t, `{"metadata":{"annotations":{"windlass.run/paused":null}}}`)
-	until(t, "what was wanted meanwhile", func() bool { return p.rt.Apply(t.Context(), p.a) == nil })
+	until(t, "the assignment to be applied", func() bool { return p.rt.Apply(t.Context(), p.a) == nil })
 	until(t, "our image", func() bool { return p.workload(t).Spec.Template.Spec.Containers[0].Image == image })
 }
 
-func TestDrift_ForeignScalerIsReportedAndNotFought(t *testing.T) {
+func TestDrift_ForeignScalerIsReportedAndNotOverridden(t *testing.T) {
 	p := place(t, 1)
 	scale := func(n int32) {
 		t.Helper()
@@ -327,7 +327,8 @@ func TestDrift_ForeignScalerIsReportedAndNotFought(t *testing.T) {
 	require.EqualValues(t, 3, *d.Spec.Replicas)
 	p.told(t, "Deployment", "Conflict", "Windlass wants 2")
 
-	// When both clients want the same number, there is nothing to report, and the agent owns the field again.
+	// When both clients want the same number, there is no conflict to report, and the agent owns
+	// the field again.
 	scale(2)
 	until(t, "agreement", func() bool { return ownsReplicas(p.workload(t)) })
 }
@@ -360,7 +361,8 @@ func TestDrift_ForeignObjectsAreNotTouched(t *testing.T) {
 	require.Equal(t, runtime.ReasonConflict, rej.Code)
 	require.Contains(t, rej.Message, "Namespace "+namespace)
 
-	// A namespace that gets the agent's labels is used. It stays when all objects of the agent are gone.
+	// The agent uses a namespace that gets the agent's labels. The namespace stays when all objects
+	// of the agent are gone.
 	ns, err := h.api.CoreV1().Namespaces().Get(t.Context(), namespace, metav1.GetOptions{})
 	require.NoError(t, err)
 	require.Empty(t, ns.Annotations)

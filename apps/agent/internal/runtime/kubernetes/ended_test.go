@@ -40,7 +40,7 @@ func (h *harness) failed(t *testing.T, namespace string) []string {
 	return out
 }
 
-// stranger makes a failed pod that no controller has made.
+// stranger makes a failed pod that no controller made.
 func (h *harness) stranger(t *testing.T, like *corev1.Pod, name string, labels map[string]string) {
 	t.Helper()
 	p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: like.Namespace, Labels: labels}, Spec: *like.Spec.DeepCopy()}
@@ -91,12 +91,12 @@ func TestEndedPods_NewestStayForAWhile(t *testing.T) {
 		until(t, "another second", func() bool { return time.Since(like.CreationTimestamp.Time) > 2*time.Second })
 	}
 	lives := next()
-	require.Len(t, h.failed(t, namespace), len(evicted), "what they say has yet to be reported")
+	require.Len(t, h.failed(t, namespace), len(evicted), "ended pods stay until they are reported")
 	h.cfg.Ended.Shortest = time.Millisecond
 	rt = h.open(t)
-	until(t, "the older ones to go", func() bool { return len(h.failed(t, namespace)) == 2 })
+	until(t, "the removal of the older pods", func() bool { return len(h.failed(t, namespace)) == 2 })
 	require.Equal(t, evicted[2:], h.failed(t, namespace))
-	until(t, "those that stay, and no other, to be told of", func() bool {
+	until(t, "an observation with the remaining pods", func() bool {
 		o, err := rt.Observe(t.Context())
 		require.NoError(t, err)
 		return terminatedOnes(o, runtime.ReasonEvicted) == 2
@@ -113,7 +113,7 @@ func TestEndedPods_NewestStayForAWhile(t *testing.T) {
 	h.stranger(t, like, "impostor", labels)
 	h.cfg.Ended.Longest = time.Millisecond
 	rt = h.open(t)
-	until(t, "those that stayed long enough to go", func() bool { return len(h.failed(t, namespace)) == 2 })
+	until(t, "the removal of the remaining pods", func() bool { return len(h.failed(t, namespace)) == 2 })
 	require.ElementsMatch(t, []string{"stranger", "impostor"}, h.failed(t, namespace))
 	require.Equal(t, lives, next())
 }

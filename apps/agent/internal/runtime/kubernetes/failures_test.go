@@ -43,7 +43,7 @@ const (
 	terminated = windlassv1.InstanceStatus_INSTANCE_STATUS_TERMINATED
 )
 
-// patience limits every wait. It is long, because the machine may be busy.
+// patience is the deadline of every wait. It is long because the machine may be busy.
 const patience = 4 * time.Minute
 
 const (
@@ -54,7 +54,7 @@ const (
 	image    = "registry.example/chat:v1"
 )
 
-// ownCluster is a cluster of a test with a runtime on it.
+// ownCluster is a cluster of one test, with a runtime on it.
 type ownCluster struct {
 	rt  *kubernetes.Runtime
 	api client.Interface
@@ -63,8 +63,8 @@ type ownCluster struct {
 	stop func()
 }
 
-// startOwnCluster starts a cluster, and a runtime that uses it. wrap may change how the runtime reaches the
-// cluster.
+// startOwnCluster starts a cluster and a runtime that uses it. wrap may change how the runtime
+// reaches the cluster.
 func startOwnCluster(t testing.TB, cfg kubelab.Config, wrap func(*rest.Config)) *ownCluster {
 	cfg.DataDir, cfg.DieWithParent, cfg.Progress = t.TempDir(), true, func(line string) { t.Log(line) }
 	cluster, err := kubelab.Start(t.Context(), cfg)
@@ -90,7 +90,7 @@ func startOwnCluster(t testing.TB, cfg kubelab.Config, wrap func(*rest.Config)) 
 	return r
 }
 
-// start creates and runs a runtime, also after another one was stopped.
+// start makes and runs a runtime. A test may call it again after stop.
 func (r *ownCluster) start(t testing.TB) {
 	rt, err := kubernetes.New(kubernetes.Config{
 		Client: rest.CopyConfig(r.cfg), Region: "lab", AgentVersion: "test",
@@ -116,7 +116,7 @@ func logTail(t testing.TB, file string) {
 	}
 }
 
-// assignment is one deployment of the model server.
+// assignment returns an assignment of one deployment of the model server.
 func assignment(id string, replicas int, change ...func(*windlassv1.DeploymentSpec)) runtime.Assignment {
 	a := runtime.Assignment{
 		Deployment: &agentv1.Deployment{
@@ -153,7 +153,7 @@ func withGPUs(n int32) func(*windlassv1.DeploymentSpec) {
 	return func(s *windlassv1.DeploymentSpec) { s.Resources.Gpu = &windlassv1.Gpu{Count: n, Product: product} }
 }
 
-// onFrail makes instances run on frail nodes, where nothing else runs.
+// onFrail places instances on frail nodes, which run nothing else.
 func onFrail(s *windlassv1.DeploymentSpec) {
 	s.Kubernetes = &windlassv1.KubernetesOptions{
 		NodeSelector: map[string]string{frail: "yes"},
@@ -162,7 +162,7 @@ func onFrail(s *windlassv1.DeploymentSpec) {
 }
 
 func (r *ownCluster) apply(t testing.TB, a runtime.Assignment) string {
-	a.Deployment = proto.CloneOf(a.Deployment) // the runtime reads what is applied, so tests must not change it
+	a.Deployment = proto.CloneOf(a.Deployment) // the runtime reads the applied assignment, so tests must not change it
 	require.NoError(t, r.rt.Apply(t.Context(), a))
 	return a.Deployment.GetId()
 }
@@ -200,7 +200,7 @@ func (r *ownCluster) until(t testing.TB, what, id string, ok func([]runtime.Inst
 	}
 }
 
-// one waits for an instance with that status and reason.
+// one waits for one instance with this status and reason.
 func (r *ownCluster) one(t testing.TB, id string, status windlassv1.InstanceStatus, reason string) runtime.Instance {
 	var found runtime.Instance
 	r.until(t, status.String()+" "+reason, id, func(all []runtime.Instance) bool {
@@ -246,20 +246,20 @@ func TestFailures_HaveTheReasonOfTheirCause(t *testing.T) {
 		"name=frail,nodes=2,label=acme.example/frail=yes,taint=acme.example/frail=yes:NoSchedule",
 	}, NodeGrace: 6 * time.Second, EvictAfter: 4 * time.Second, CrashBackoff: 300 * time.Millisecond}, nil)
 	for name, test := range map[string]func(*testing.T, *ownCluster){
-		"an image that is not there":                imageNotThere,
-		"a crash loop":                              crashLoop,
-		"a container over its memory limit":         outOfMemory,
-		"a slow start is not ready and then is":     slowStart,
-		"never ready within the startup budget":     neverReady,
-		"evicted by its node":                       evictedByNode,
-		"evicted by the API":                        evictedByAPI,
-		"preempted":                                 preempted,
-		"more GPUs than any node has":               tooManyGPUs,
-		"a quota of the namespace":                  overQuota,
-		"a lost node, and what was on it":           nodeLost,
-		"capacity is what nodes have and pods hold": capacity,
-		"a command that does not exist":             noSuchCommand,
-		"an instance that ends is started again":    exitedOnce,
+		"an image that does not exist":               imageNotThere,
+		"a crash loop":                               crashLoop,
+		"a container over its memory limit":          outOfMemory,
+		"a slow start is not ready and then is":      slowStart,
+		"never ready within the startup budget":      neverReady,
+		"evicted by its node":                        evictedByNode,
+		"evicted by the API":                         evictedByAPI,
+		"preempted":                                  preempted,
+		"more GPUs than any node has":                tooManyGPUs,
+		"a quota of the namespace":                   overQuota,
+		"a lost node, and its instances":             nodeLost,
+		"the capacity of nodes, and its use by pods": capacity,
+		"a command that does not exist":              noSuchCommand,
+		"an instance that ends is started again":     exitedOnce,
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -331,7 +331,7 @@ func evictedByAPI(t *testing.T, r *ownCluster) {
 	namespace, name := pod(i)
 	r.until(t, "eviction", id, func([]runtime.Instance) bool {
 		err := r.api.PolicyV1().Evictions(namespace).Evict(t.Context(), &policyv1.Eviction{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}})
-		// The disruption budget's controller may not have counted yet.
+		// The disruption budget's controller may not have counted the pods yet.
 		if err != nil && !apierrors.IsTooManyRequests(err) {
 			require.NoError(t, err)
 		}
@@ -375,7 +375,7 @@ func overQuota(t *testing.T, r *ownCluster) {
 	}, patience, 100*time.Millisecond)
 	a.Deployment.Replicas, a.Generation = 3, 2
 	r.apply(t, a)
-	all := r.until(t, "two that may not be made", id, func(all []runtime.Instance) bool {
+	all := r.until(t, "two instances over the quota", id, func(all []runtime.Instance) bool {
 		return len(all) == 3 && all[1].Reason == runtime.ReasonQuotaExceeded && all[2].Reason == runtime.ReasonQuotaExceeded
 	})
 	require.Equal(t, ready, all[0].Status)
@@ -400,16 +400,16 @@ func nodeLost(t *testing.T, r *ownCluster) {
 	i = r.one(t, id, draining, runtime.ReasonNodeLost)
 	require.Equal(t, first.ID, i.ID)
 	require.Contains(t, i.Message, "whether it ended")
-	all := r.until(t, "another, and the lost one still told of", id, func(all []runtime.Instance) bool {
+	all := r.until(t, "a new instance, with the lost one still listed", id, func(all []runtime.Instance) bool {
 		return len(all) == 2 && readyOnes(1)(all)
 	})
 	require.Contains(t, []string{all[0].ID, all[1].ID}, first.ID)
 
 	r.lose(t, p.Spec.NodeName, "")
-	r.until(t, "its end, once the node is back", id, func(all []runtime.Instance) bool { return len(all) == 1 && readyOnes(1)(all) })
+	r.until(t, "the end of the lost instance, once the node is back", id, func(all []runtime.Instance) bool { return len(all) == 1 && readyOnes(1)(all) })
 }
 
-// lose annotates a node; an empty value takes the annotation away.
+// lose annotates a node. An empty value removes the annotation.
 func (r *ownCluster) lose(t testing.TB, node, value string) {
 	text := "null"
 	if value != "" {
@@ -435,14 +435,14 @@ func capacity(t *testing.T, r *ownCluster) {
 	require.EqualValues(t, 81559, g.MemoryMib)
 	require.Equal(t, []int32{2, 16, 9, 7, 5}, []int32{g.Hosts, g.Allocatable, g.Requested, g.Free, g.LargestFree})
 	require.NoError(t, r.rt.Remove(t.Context(), id))
-	r.until(t, "what they held to be free", id, func(left []runtime.Instance) bool {
+	r.until(t, "the instances' resources to be free", id, func(left []runtime.Instance) bool {
 		o, err := r.rt.Observe(t.Context())
 		require.NoError(t, err)
 		return len(left) == 0 && o.Capacity.Gpus[0].Free == 16
 	})
 }
 
-// host runs a command as a process of this machine.
+// host makes an instance run a command as a process of this machine.
 func host(command ...string) func(*windlassv1.DeploymentSpec) {
 	return func(s *windlassv1.DeploymentSpec) { s.Image, s.Command = "kubelab.local/host:v1", command }
 }
@@ -456,7 +456,7 @@ func noSuchCommand(t *testing.T, r *ownCluster) {
 
 func exitedOnce(t *testing.T, r *ownCluster) {
 	marker := filepath.Join(t.TempDir(), "been-here")
-	// The command serves nothing. It is enough that it runs again.
+	// The command serves nothing. The test needs only that it runs again.
 	id := r.apply(t, assignment("dep_once", 1, host("sh", "-c",
 		fmt.Sprintf("if [ -e %[1]s ]; then exec sleep 1000; fi; touch %[1]s; echo no such tensor; exit 17", marker))))
 	i := r.until(t, "a second run", id, func(all []runtime.Instance) bool {

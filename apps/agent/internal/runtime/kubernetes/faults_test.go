@@ -100,8 +100,8 @@ func (p *proxy) set(fault func(http.ResponseWriter, *http.Request, int) bool) {
 	p.fault = fault
 }
 
-// count returns the calls since the last count. changes are the calls that change objects other than events.
-// reads are the calls that read, open watches or fill caches.
+// count returns the calls since the last count. changes are the calls that change objects other
+// than events. reads are the calls that read objects, open watches or fill caches.
 func (p *proxy) count() (changes, reads int, all map[string]int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -131,9 +131,9 @@ func refuse(w http.ResponseWriter, code int, reason metav1.StatusReason, header 
 
 func changes(r *http.Request) bool { return r.Method != http.MethodGet }
 
-// faults are faults of the API server while five deployments get another template. most is the maximum number
-// of changing calls until all deployments are as they should be. Without a fault, each deployment needs seven
-// calls. At most mostReads reads are allowed.
+// faults are faults of the API server while five deployments get another template. most is the
+// maximum number of changing calls until all deployments are as they should be. Without a fault,
+// each deployment needs seven calls. mostReads is the maximum number of reads.
 var faults = []struct {
 	name string
 	// lasts is the duration of the fault.
@@ -169,15 +169,15 @@ var faults = []struct {
 	}},
 }
 
-// mostReads is how many reads a fault of that length may cause. There are eleven watches. A watch that does
-// not last is opened at most ten times in the first ten seconds. After that, delays are drawn from 0.5 to 3 s
-// or to 4 s, which makes less than one read in 1.2 s.
+// mostReads returns how many reads a fault of this length may cause. There are eleven watches. A
+// watch that keeps ending is opened at most ten times in the first ten seconds. After that, the
+// delays are random between 0.5 s and 3 or 4 s, which makes less than one read in 1.2 s.
 func mostReads(lasts time.Duration) int {
 	return 11 * (10 + int(max(0, lasts-10*time.Second)/(1200*time.Millisecond)))
 }
 
-//nolint:tparallel // one proxy, one fault at a time
-func TestFaults_RegionConvergesWithoutTramplingTheAPIServer(t *testing.T) {
+//nolint:tparallel // there is one proxy, and it injects one fault at a time
+func TestFaults_RegionConvergesWithFewCalls(t *testing.T) {
 	t.Parallel()
 	const n = 5
 	h := newHarness(t)
@@ -198,7 +198,7 @@ func TestFaults_RegionConvergesWithoutTramplingTheAPIServer(t *testing.T) {
 		for i := range n {
 			wg.Go(func() {
 				a := change(i)
-				retry := backoff.Policy{Min: time.Second, Max: 4 * time.Second} // as the reconciler retries in an outage, when it lets only one deployment try at a time
+				retry := backoff.Policy{Min: time.Second, Max: 4 * time.Second} // the reconciler retries like this in an outage, one deployment at a time
 				for attempt := 0; rt.Apply(t.Context(), a) != nil; attempt++ {
 					if backoff.Sleep(t.Context(), retry.Delay(attempt, nil)) != nil {
 						return
@@ -219,7 +219,7 @@ func TestFaults_RegionConvergesWithoutTramplingTheAPIServer(t *testing.T) {
 			return good == n
 		})
 		// Old variables are pruned last.
-		until(t, "the last of the old", func() bool {
+		until(t, "the removal of the last old Secret", func() bool {
 			secrets := 0
 			for _, o := range h.objects(t) {
 				if o.Kind == "Secret" {
@@ -264,8 +264,8 @@ func TestFaults_RegionConvergesWithoutTramplingTheAPIServer(t *testing.T) {
 			h.sound(t)
 		})
 	}
-	// When all deployments are as they should be, and the last watch is open again, no call is made. A
-	// reflector that was cut off waits longer each time before it opens its watch.
+	// When all deployments are as they should be and the last watch is open again, the agent makes
+	// no call. A reflector that was cut off waits longer each time before it opens its watch.
 	_, _, _ = p.count()
 	for i := range n {
 		require.NoError(t, rt.Apply(t.Context(), change(i)))

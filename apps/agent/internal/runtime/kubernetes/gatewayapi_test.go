@@ -47,8 +47,8 @@ const (
 
 var httpRoutes = schema.GroupVersionResource{Group: "gateway.networking.k8s.io", Version: "v1", Resource: "httproutes"}
 
-// edge is a region's table, the follower that writes it to the cluster, and the cluster as its
-// administrator sees it. The test plays the Gateway's controller.
+// edge is a region's table, the follower that writes the table to the cluster, and the cluster as
+// its administrator sees it. The test plays the controller of the Gateway.
 type edge struct {
 	*harness
 	t      *testing.T
@@ -70,7 +70,7 @@ func newEdge(t *testing.T) *edge {
 
 func (e *edge) id(name string) string { return name + "_" + e.suffix }
 
-// open begins with an empty inbox and a new table, like an agent that has started.
+// open starts with an empty inbox and a new table, like an agent that has just started.
 func (e *edge) open(items ...*agentv1.Item) {
 	e.t.Helper()
 	var err error
@@ -150,7 +150,7 @@ func (e *edge) eventually(what string, holds func() bool) {
 
 func name(id string) string { return strings.ReplaceAll(id, "_", "-") }
 
-// httpRoute returns the HTTPRoute of that name, or nil if there is none.
+// httpRoute returns the HTTPRoute with this name, or nil if there is none.
 func (e *edge) httpRoute(name string) *gwv1.HTTPRoute {
 	e.t.Helper()
 	u, err := e.admin.Resource(httpRoutes).Namespace(routesNamespace).Get(e.t.Context(), name, metav1.GetOptions{})
@@ -191,8 +191,8 @@ func (e *edge) endpoints(dep string) string {
 	return strings.Join(out, ", ")
 }
 
-// answer sets the status of all routes of the region for their current generation, as a controller does.
-// accepted is whether the controller accepts them.
+// answer sets the status of all routes of the region for their current generation, as a controller
+// does. accepted says whether the controller accepts the routes.
 func (e *edge) answer(accepted bool) {
 	e.t.Helper()
 	list, err := e.admin.Resource(httpRoutes).Namespace(routesNamespace).List(e.t.Context(), metav1.ListOptions{LabelSelector: "windlass.run/region=" + e.cfg.Region})
@@ -258,8 +258,8 @@ func TestRoutes_AreWrittenAsHTTPRoutes(t *testing.T) {
 	e.open(e.deployment("dep_1", ""), e.deployment("dep_2", "v2.chat.test"), e.routes(1, nil, 90, 10))
 	e.see(ready, ready)
 
-	// The follower reports a missing role, and waits for it. In the cluster of an earlier run the role
-	// exists.
+	// The follower reports a missing role and waits for it. In a cluster of an earlier run, the
+	// role exists already.
 	if _, err := e.api.CoreV1().Namespaces().Get(t.Context(), routesNamespace, metav1.GetOptions{}); apierrors.IsNotFound(err) {
 		e.eventually("the role is missing", func() bool { return strings.Contains(e.notes(), "apply deployments/kubernetes/agent-gateway-api.yaml") })
 		require.NotEmpty(t, e.table.Routed(app, 0, 1))
@@ -270,7 +270,7 @@ func TestRoutes_AreWrittenAsHTTPRoutes(t *testing.T) {
 		installGatewayAPI(t, e.admin)
 	}
 
-	// There is a route with weights, and a route of a single version, each with its instances.
+	// There is a route with weights and a route of a single version. Each has its instances.
 	e.eventually("the route is there", func() bool { return e.weights() == "dep-1=90 dep-2=10" })
 	r := e.httpRoute(name(app) + "-0")
 	require.Equal(t, []gwv1.Hostname{"chat.test"}, r.Spec.Hostnames)
@@ -284,60 +284,61 @@ func TestRoutes_AreWrittenAsHTTPRoutes(t *testing.T) {
 	e.eventually("no controller answers", func() bool { return strings.Contains(e.notes(), "is there a Gateway edge/public:https") })
 	require.NotEmpty(t, e.table.Routed(app, 0, 1))
 	e.answer(true)
-	e.eventually("it is served", func() bool { return e.table.Routed(app, 0, 1) == "" && e.notes() == "" })
+	e.eventually("the route is served", func() bool { return e.table.Routed(app, 0, 1) == "" && e.notes() == "" })
 	e.route(e.routes(2, &windlassv1.RoutingPolicy{RequestTimeout: durationpb.New(90 * time.Second), MaxInFlight: new(int32(4))}, 50, 50))
 	e.eventually("new weights", func() bool { return e.weights() == "dep-1=50 dep-2=50" })
 	require.EqualValues(t, "1m30s", *e.httpRoute(name(app) + "-0").Spec.Rules[0].Timeouts.Request)
-	e.eventually("it has looked at an older one", func() bool { return strings.Contains(e.notes(), "it has looked at generation 1, of 2") })
-	require.Contains(t, e.notes(), "HTTPRoutes of app chat go without maxInFlight")
+	e.eventually("the controller has seen an older generation", func() bool { return strings.Contains(e.notes(), "it has processed generation 1, not 2 yet") })
+	require.Contains(t, e.notes(), "HTTPRoutes of app chat do not have maxInFlight")
 	require.NotEmpty(t, e.table.Routed(app, 0, 2))
 	e.answer(false)
-	e.eventually("it is refused", func() bool { return strings.Contains(e.notes(), "Accepted is False: NotAllowedByListeners: as told") })
+	e.eventually("the route is refused", func() bool { return strings.Contains(e.notes(), "Accepted is False: NotAllowedByListeners: as told") })
 	require.NotEmpty(t, e.table.Routed(app, 0, 2))
 	stop := e.serve()
 	defer func() { stop() }()
-	e.eventually("it is served", func() bool { return e.table.Routed(app, 0, 2) == "" })
+	e.eventually("the route is served", func() bool { return e.table.Routed(app, 0, 2) == "" })
 
-	// A draining instance is taken out of the endpoints before it is released.
+	// A draining instance is removed from the endpoints before it is released.
 	require.False(t, e.table.Released("ins_1"))
 	e.see(draining, ready)
-	e.eventually("its endpoint is not ready", func() bool { return e.endpoints("dep_1") == "10.1.0.1:8000 ready=false terminating=true" })
-	e.eventually("it may go", func() bool { return e.table.Released("ins_1") })
+	e.eventually("the endpoint is not ready", func() bool { return e.endpoints("dep_1") == "10.1.0.1:8000 ready=false terminating=true" })
+	e.eventually("the instance is released", func() bool { return e.table.Released("ins_1") })
 
 	// Fields that other clients change or remove are put back. Annotations that they add stay.
 	routes := e.admin.Resource(httpRoutes).Namespace(routesNamespace)
 	_, err := routes.Patch(t.Context(), name(app)+"-0", types.MergePatchType, []byte(`{"metadata":{"annotations":{"example.com/theirs":"x"}},"spec":{"hostnames":["other.test"]}}`), metav1.PatchOptions{})
 	require.NoError(t, err)
-	e.eventually("its hosts are back", func() bool {
+	e.eventually("the hosts are back", func() bool {
 		r := e.httpRoute(name(app) + "-0")
 		return slices.Equal(r.Spec.Hostnames, []gwv1.Hostname{"chat.test"}) && r.Annotations["example.com/theirs"] == "x"
 	})
 	require.NoError(t, routes.Delete(t.Context(), name(app)+"-0", metav1.DeleteOptions{}))
 	services := e.api.CoreV1().Services(routesNamespace)
 	require.NoError(t, services.Delete(t.Context(), name(e.id("dep_2")), metav1.DeleteOptions{}))
-	e.eventually("they are back", func() bool {
+	e.eventually("the fields are back", func() bool {
 		_, err := services.Get(t.Context(), name(e.id("dep_2")), metav1.GetOptions{})
 		return err == nil && e.weights() == "dep-1=50 dep-2=50"
 	})
 
-	// An app that wants keys has no route, because no data plane would check them.
+	// An app that requires keys gets no route, because no data plane would check the keys.
 	e.route(e.routes(3, &windlassv1.RoutingPolicy{RequireApiKey: true}, 0, 100))
 	e.eventually("no route", func() bool {
-		return e.weights() == "none" && e.httpRoute(name(e.id("dep_2"))) == nil && strings.Contains(e.notes(), "it wants API keys")
+		return e.weights() == "none" && e.httpRoute(name(e.id("dep_2"))) == nil && strings.Contains(e.notes(), "it requires API keys")
 	})
 	e.route(e.routes(4, nil, 0, 100))
 	e.eventually("a route again", func() bool { return e.weights() == "dep-2=100" && e.table.Routed(app, 0, 4) == "" })
 
-	// Another agent takes over the existing routes, and removes those that are not wanted any more.
+	// Another agent takes over the existing routes, and removes routes that are not wanted any
+	// more.
 	e.halt()
 	e.open(e.deployment("dep_2", ""), e.routes(4, nil, 0, 100))
 	e.see(ready, ready)
 	e.eventually("the preview has gone", func() bool { return e.httpRoute(name(e.id("dep_2"))) == nil })
-	e.eventually("it is served", func() bool { return e.table.Routed(app, 0, 4) == "" })
+	e.eventually("the route is served", func() bool { return e.table.Routed(app, 0, 4) == "" })
 	require.Equal(t, "dep-2=100", e.weights())
 
 	e.route(e.routes(5, nil))
-	e.eventually("all of it has gone", func() bool {
+	e.eventually("all objects are gone", func() bool {
 		ours := metav1.ListOptions{LabelSelector: "windlass.run/region=" + e.cfg.Region}
 		list, err := routes.List(t.Context(), ours)
 		require.NoError(t, err)

@@ -16,10 +16,10 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// healthImage returns the name of an image whose entrypoint is that program of this host.
+// healthImage returns the name of an image that runs this program of the host.
 func healthImage(program string) string { return "kubelab.local/host" + program + ":test" }
 
-// healthMain is the agent's own main.
+// healthMain is the main function of the agent.
 func healthMain() int {
 	ctx, stop := service.SignalContext(context.Background())
 	defer stop()
@@ -33,7 +33,8 @@ func healthMain() int {
 // byHead sets a health check that the kubelet cannot make, and that the model server passes.
 func byHead(s *windlassv1.DeploymentSpec) { s.HealthCheck.Method = "HEAD" }
 
-// The health check of an app becomes one that a container makes, and then one that the kubelet makes again.
+// The health check of an app changes to one that a container makes, and then back to one that the
+// kubelet makes.
 func TestHealthCheck_CheckerIsSetInPlaceOnPods(t *testing.T) {
 	p := place(t, 2)
 	r := &ownCluster{rt: p.rt, api: p.api}

@@ -25,7 +25,7 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// ofHosts gives a spec one role, of which an instance has n hosts.
+// ofHosts gives a spec one role. An instance of the role has n hosts.
 func ofHosts(n int32) func(*windlassv1.DeploymentSpec) {
 	return func(s *windlassv1.DeploymentSpec) {
 		s.Roles = []*windlassv1.RoleSpec{{Name: "shard", Hosts: n}}
@@ -94,7 +94,7 @@ func TestHosts_RanksAreOneInstance(t *testing.T) {
 
 	services, err := p.api.CoreV1().Services(p.namespace).List(t.Context(), metav1.ListOptions{})
 	require.NoError(t, err)
-	require.Len(t, services.Items, 1, "one for all ranks")
+	require.Len(t, services.Items, 1, "there is one service for all ranks")
 	service := services.Items[0]
 	require.Equal(t, corev1.ClusterIPNone, service.Spec.ClusterIP)
 	require.True(t, service.Spec.PublishNotReadyAddresses, "ranks find each other before they are ready")
@@ -125,14 +125,14 @@ func TestHosts_RanksAreOneInstance(t *testing.T) {
 	require.Equal(t, runtime.ReasonHealthCheckFailed, all[0].Reason)
 	require.True(t, strings.HasPrefix(all[0].Message, "rank 0 of 3: "), all[0].Message)
 	inject(t, of["0"], `{"failHealth": false}`)
-	until(t, "the leader alone decides", func() bool {
+	until(t, "the instance is ready again, by the leader's check alone", func() bool {
 		all = p.instances(t)
 		return len(all) == 1 && all[0].Status == ready
 	})
 }
 
-// ask asks the model server in a pod for an answer of several seconds, and returns once the answer has begun. finish
-// waits for the rest of it.
+// ask sends the model server in a pod a request whose answer takes several seconds. It returns once
+// the answer has begun. finish waits for the rest of the answer.
 func ask(t *testing.T, pod corev1.Pod) (finish func()) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
@@ -161,7 +161,8 @@ func TestHosts_RanksOutliveTheirLeader(t *testing.T) {
 	for n, c := range []struct {
 		name string
 		end  func(*testing.T, *placed, corev1.Pod)
-		// epoch and template are those of the instance after that. Without them, there is none.
+		// epoch and template are those of the instance that follows. They are empty if none
+		// follows.
 		epoch, template string
 	}{
 		{"scale in", func(t *testing.T, p *placed, _ corev1.Pod) { p.scale(t, 0) }, "", ""},
@@ -207,7 +208,8 @@ func TestHosts_EndOfOneRankRestartsAllOfItsInstance(t *testing.T) {
 	p.awaits(t, 2, 0)
 	beside := p.ranks(t, "1")
 
-	// Gateways release nothing: a restart does not wait for them, because the instance serves no more.
+	// Gateways release no instance. A restart does not wait for them, because the instance does not
+	// serve any more.
 	inject(t, p.ranks(t, "0")["1"], `{"crashAfter": "1ms", "exitCode": 3}`)
 	p.untilEpoch(t, 2, "2")
 	before := p.ranks(t, "0")
@@ -218,7 +220,7 @@ func TestHosts_EndOfOneRankRestartsAllOfItsInstance(t *testing.T) {
 		require.NotEqual(t, before[rank].Spec.Hostname, one.Spec.Hostname)
 	}
 
-	// The end of a rank while no agent runs counts, too.
+	// The end of a rank also counts if no agent runs at that time.
 	before = p.ranks(t, "0")
 	p.shut(t)
 	require.NoError(t, p.api.CoreV1().Pods(p.namespace).Delete(t.Context(), before["0"].Name, metav1.DeleteOptions{}))
@@ -245,7 +247,7 @@ func TestHosts_OnePodIsEvictedAtATime(t *testing.T) {
 	budget := func() policyv1.PodDisruptionBudget {
 		list, err := budgets.List(t.Context(), metav1.ListOptions{})
 		require.NoError(t, err)
-		require.Len(t, list.Items, 1, "one for all instances")
+		require.Len(t, list.Items, 1, "there is one budget for all instances")
 		return list.Items[0]
 	}
 	first := budget()
@@ -262,7 +264,7 @@ func TestHosts_OnePodIsEvictedAtATime(t *testing.T) {
 	of, other := p.ranks(t, "0"), p.ranks(t, "1")
 	inject(t, of["0"], `{"failHealth": true}`)
 	allowed(0)
-	require.True(t, apierrors.IsTooManyRequests(evict(other["1"])), "an instance that is ready stays while another one is not")
+	require.True(t, apierrors.IsTooManyRequests(evict(other["1"])), "a ready instance is not evicted while another one is not ready")
 	inject(t, of["0"], `{"failHealth": false}`)
 	allowed(1)
 	require.NoError(t, evict(of["1"]))
@@ -270,16 +272,16 @@ func TestHosts_OnePodIsEvictedAtATime(t *testing.T) {
 	require.Equal(t, other["0"].UID, p.ranks(t, "1")["0"].UID)
 	require.InDelta(t, 1, p.counted(t, "windlass_agent_kubernetes_rank_restarts_total", nil), 0)
 
-	// It outlives instances, is put back, and goes with the last one.
+	// The budget outlives instances, is put back, and goes with the last instance.
 	p.scale(t, 3)
 	p.awaits(t, 3, 0)
-	require.Equal(t, first.OwnerReferences, budget().OwnerReferences, "another instance does not write it")
+	require.Equal(t, first.OwnerReferences, budget().OwnerReferences, "another instance does not change the budget's owners")
 	p.scale(t, 0)
 	until(t, "no pod left", func() bool { return len(p.pods(t)) == 0 })
 	p.scale(t, 1)
 	p.awaits(t, 1, 0)
 	require.NoError(t, budgets.Delete(t.Context(), first.Name, metav1.DeleteOptions{}))
-	until(t, "it is there again", func() bool {
+	until(t, "the budget exists again", func() bool {
 		list, err := budgets.List(t.Context(), metav1.ListOptions{})
 		return err == nil && len(list.Items) == 1 && list.Items[0].UID != first.UID
 	})
@@ -287,8 +289,8 @@ func TestHosts_OnePodIsEvictedAtATime(t *testing.T) {
 	until(t, "nothing is left", func() bool { return len(p.leftovers(t)) == 0 })
 }
 
-// Ranks that wait for one without a place are ready, and protect nothing.
-func TestHosts_RanksOfNothingThatServesAreEvicted(t *testing.T) {
+// A rank that waits for its unready leader is ready, but its eviction interrupts no service.
+func TestHosts_RanksAreEvictedIfNoInstanceServes(t *testing.T) {
 	p := placeRoles(t, assignment("dep_down", 1, ofHosts(2)), nil)
 	p.untilEpoch(t, 2, "1")
 	p.awaits(t, 1, 0)
@@ -306,14 +308,14 @@ func TestHosts_MissingRankWaitsForTheRestart(t *testing.T) {
 	})
 	p.untilEpoch(t, 2, "1")
 	inject(t, p.ranks(t, "0")["1"], `{"crashAfter": "1ms", "exitCode": 3}`)
-	p.untilEpoch(t, 2, "2") // the next restart has to wait for an hour
+	p.untilEpoch(t, 2, "2") // the next restart must wait for an hour
 	lost := p.ranks(t, "0")["1"]
 	deployments := p.api.AppsV1().Deployments(p.namespace)
 	list, err := deployments.List(t.Context(), metav1.ListOptions{LabelSelector: render.LabelWorkload + "=" + lost.Labels[render.LabelWorkload]})
 	require.NoError(t, err)
 	require.Len(t, list.Items, 1)
 	require.NoError(t, deployments.Delete(t.Context(), list.Items[0].Name, metav1.DeleteOptions{}))
-	until(t, "the rank is there again", func() bool {
+	until(t, "the rank exists again", func() bool {
 		now := p.ranks(t, "0")["1"]
 		return now.UID != "" && now.UID != lost.UID
 	})
@@ -337,7 +339,7 @@ func TestHosts_UpdateAndScaleTakeWholeInstances(t *testing.T) {
 		old[string(one.UID)] = true
 	}
 	p.replace(t, "template-2")
-	until(t, "both are replaced", func() bool {
+	until(t, "both instances are replaced", func() bool {
 		n := 0
 		for _, in := range p.instances(t) {
 			require.False(t, in.Status == draining && in.TemplateHash != "template-1", "%+v", in)
@@ -350,7 +352,7 @@ func TestHosts_UpdateAndScaleTakeWholeInstances(t *testing.T) {
 		return n == 2
 	})
 	for _, one := range p.pods(t) {
-		require.False(t, old[string(one.UID)], "%s is of the last template", one.Name)
+		require.False(t, old[string(one.UID)], "%s has the old template", one.Name)
 	}
 	p.scale(t, 1)
 	gateways.release(p.awaits(t, 1, 1)...)
@@ -364,7 +366,7 @@ func TestHosts_UpdateAndScaleTakeWholeInstances(t *testing.T) {
 	require.Empty(t, p.leftovers(t))
 }
 
-func TestHosts_AreAmongOtherRoles(t *testing.T) {
+func TestHosts_WorkTogetherWithRolesOfOneHost(t *testing.T) {
 	p := placeRoles(t, assignment("dep_mixed", 1, func(s *windlassv1.DeploymentSpec) {
 		s.Roles = []*windlassv1.RoleSpec{{Name: "router", Entry: true, StartsAfter: []string{"decode"}}, {Name: "decode", Instances: 2, Hosts: 2}}
 	}), nil)
@@ -382,7 +384,7 @@ func TestHosts_AreAmongOtherRoles(t *testing.T) {
 	p.change(t, func(a *runtime.Assignment) {
 		a.TemplateHash, a.RoleTemplates = "r2", map[string]string{"router": "r2", "decode": "template-1"}
 	})
-	until(t, "the router alone is replaced", func() bool {
+	until(t, "only the router is replaced", func() bool {
 		return slices.ContainsFunc(p.instances(t), func(in runtime.Instance) bool {
 			return in.Role == "router" && in.TemplateHash == "r2" && in.Status == ready
 		})

@@ -26,8 +26,8 @@ func (r *Runtime) pod(instanceID string) (*corev1.Pod, error) {
 	return found[0], nil
 }
 
-// Logs reads the container's log from its node, through the API server. While a restarted container has
-// written nothing yet, Logs returns the log of the run before.
+// Logs reads the container's log from its node, through the API server. If a restarted container
+// has written nothing yet, Logs returns the log of its previous run.
 func (r *Runtime) Logs(ctx context.Context, instanceID string, tailLines int) ([]byte, error) {
 	if err := r.ready(ctx); err != nil {
 		return nil, err
@@ -78,8 +78,8 @@ func restarted(p *corev1.Pod) bool {
 	return false
 }
 
-// Restart deletes the pod with its grace period, because Kubernetes cannot restart a container in place.
-// Another pod takes its place, as a new instance.
+// Restart deletes the pod within its grace period, because Kubernetes cannot restart a container in
+// place. Another pod, a new instance, takes its place.
 func (r *Runtime) Restart(ctx context.Context, instanceID string) error {
 	if err := r.ready(ctx); err != nil {
 		return err

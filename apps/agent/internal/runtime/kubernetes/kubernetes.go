@@ -21,8 +21,8 @@ import (
 	"github.com/windlass-run/windlass/apps/agent/internal/runtime/kubernetes/replacement"
 )
 
-// Runtime implements runtime.Runtime on a Kubernetes cluster. Create it with New. Other methods block until
-// Run has filled the caches.
+// Runtime implements runtime.Runtime on a Kubernetes cluster. Create it with New. The other methods
+// block until Run has filled the caches.
 type Runtime struct {
 	cfg       Config
 	render    render.Config
@@ -37,7 +37,7 @@ type Runtime struct {
 	synced    chan struct{}
 	locks     access.Locks
 	repairs   *repairs
-	// restarts has how often all ranks of an instance of several hosts were started anew.
+	// restarts counts how often all ranks of an instance of several hosts were restarted.
 	restarts *replacement.History
 	quota    *quota
 	tidier   tidier
@@ -49,7 +49,7 @@ type Runtime struct {
 
 	wanted *wanted
 
-	// look guards memories: one Observe at a time uses them.
+	// look guards memories, because only one Observe at a time may use them.
 	look     sync.Mutex
 	memories map[string]*observe.Memory
 	joins    joins
@@ -106,7 +106,7 @@ func (r *Runtime) handle() error {
 	})
 }
 
-// podMoved handles a pod of ours that is new, has changed or is gone.
+// podMoved handles a pod of the region that is new, has changed or is gone.
 func (r *Runtime) podMoved(old, now *corev1.Pod) {
 	switch {
 	case now == nil:
@@ -134,14 +134,15 @@ func (r *Runtime) podMoved(old, now *corev1.Pod) {
 	}
 }
 
-// lookAtFamily queues all instances of a deployment with several roles for a look, if the object belongs to one.
+// lookAtFamily queues a deployment with several roles for a look at all its instances, if the
+// object belongs to one.
 func (r *Runtime) lookAtFamily(o render.Object) {
 	if at, ok := render.RolesOf(o); ok {
 		r.repairs.add(at)
 	}
 }
 
-// touched queues the workloads that an object of ours belongs to for a look.
+// touched queues the workloads that an object of the agent belongs to for a look.
 func (r *Runtime) touched(k render.Kind, before, o render.Object) {
 	// Kinds with a status have a generation, which counts changes of the spec only.
 	if before != nil && o.GetGeneration() > 0 && before.GetGeneration() == o.GetGeneration() && replacement.SameMeta(before, o) {
@@ -168,7 +169,7 @@ func (r *Runtime) touched(k render.Kind, before, o render.Object) {
 	r.signal()
 }
 
-// podChanged records the state of a pod of ours.
+// podChanged records the state of a pod of the region.
 func (r *Runtime) podChanged(p *corev1.Pod) {
 	r.fleet.SetPod(p)
 	r.heardOf(p)
@@ -180,8 +181,8 @@ func (r *Runtime) podChanged(p *corev1.Pod) {
 	r.signal()
 }
 
-// counted handles a ReplicaSet's change. It signals a change if the workload may have settled by it. It
-// queues a workload that drains for a look.
+// counted handles a change of a ReplicaSet. It signals a change if the workload may have settled.
+// It queues a workload that drains for a look.
 func (r *Runtime) counted(old, now *appsv1.ReplicaSet) {
 	if now == nil {
 		r.signal()
@@ -217,7 +218,7 @@ func (r *Runtime) nodeChanged(old, now *corev1.Node) {
 	}
 }
 
-// heardOf makes the next Observe look at the pods again.
+// heardOf makes the next Observe examine these pods again.
 func (r *Runtime) heardOf(pods ...*corev1.Pod) {
 	for _, p := range pods {
 		r.heard.add(access.Namespaced(p, render.LabelWorkload))
@@ -237,7 +238,7 @@ func answers(n *corev1.Node) bool {
 	return false
 }
 
-// warned records a Warning event of a pod, if the pod is in a namespace of ours.
+// warned records a Warning event of a pod, if the pod is in a namespace of the region.
 func (r *Runtime) warned(e *corev1.Event) {
 	if _, ours := r.caches.Cached(render.NewRef(render.KindNamespace, "", e.Namespace)); !ours {
 		return
@@ -248,8 +249,8 @@ func (r *Runtime) warned(e *corev1.Event) {
 	}
 }
 
-// Changes returns a channel with a buffer of one. It is signalled after a change of what Observe would
-// return.
+// Changes returns a channel with a buffer of one. It is signalled after a change in the result of
+// Observe.
 func (r *Runtime) Changes() <-chan struct{} { return r.changes }
 
 func (r *Runtime) signal() {
@@ -259,13 +260,13 @@ func (r *Runtime) signal() {
 	}
 }
 
-// Run watches, repairs and tidies until ctx ends. Workloads in the cluster keep running after it.
+// Run watches, repairs and tidies until ctx ends. Workloads in the cluster keep running afterwards.
 func (r *Runtime) Run(ctx context.Context) error {
 	defer r.broadcast.Shutdown()
 	defer r.broadcast.StartRecordingToSink(&typedcorev1.EventSinkImpl{Interface: r.api.CoreV1().Events("")}).Stop()
 	var wg sync.WaitGroup
 	defer wg.Wait()
-	// Namespaces are read before events, because warned needs to know which namespaces are ours.
+	// Namespaces are read before events, because warned must know the namespaces of the region.
 	wg.Go(func() { r.caches.Run(ctx) })
 	others := &access.Neighbours{
 		Set:    func(p *corev1.Pod) { r.changedIf(r.fleet.SetPod(p)) },

@@ -32,8 +32,7 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// cluster is the one kubelab of this package's tests. Tests have regions of their
-// own in it.
+// cluster starts the one kubelab of this package's tests. Each test has its own region in it.
 var cluster = sync.OnceValues(func() (*clients, error) {
 	dir, err := os.MkdirTemp("", "kubelab")
 	if err != nil {
@@ -72,7 +71,7 @@ func TestMain(m *testing.M) {
 	if text := os.Getenv(agentEnv); text != "" {
 		os.Exit(agentMain(text))
 	}
-	// An image with this program also has the agent's command for health checks.
+	// An image with this program can also run the agent's command for health checks.
 	if agent.IsHealthCheck(os.Args) {
 		os.Exit(healthMain())
 	}
@@ -83,7 +82,7 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// harness is a region of its own in the one cluster.
+// harness is a region in the one cluster.
 type harness struct {
 	cfg      kubernetes.Config
 	api      client.Interface
@@ -240,7 +239,7 @@ func (h *harness) leftovers(t *testing.T) []string {
 		}
 		for _, o := range all {
 			if o.Kind == "PodDisruptionBudget" && slices.ContainsFunc(o.OwnerReferences, func(r metav1.OwnerReference) bool { return owners[r.UID] }) {
-				continue // that of all instances belongs to no workload alone
+				continue // the budget of all instances belongs to several workloads
 			}
 			if o.Kind == "Pod" || !workloads[o.Namespace+"/"+o.Labels[render.LabelWorkload]] {
 				left = append(left, o.String())
@@ -254,7 +253,7 @@ func (h *harness) leftovers(t *testing.T) []string {
 	return left
 }
 
-// stored returns everything that a client can read without the right to read Secrets.
+// stored returns everything that a client can read without the permission to read Secrets.
 func (h *harness) stored(t *testing.T) string {
 	t.Helper()
 	var b strings.Builder
@@ -282,7 +281,7 @@ func self(t *testing.T) string {
 	return path
 }
 
-// platform is what Kubernetes does by itself.
+// platform says what Kubernetes does by itself.
 var platform = runtimetest.Platform{
 	KeepsSecrets: true, ReplacesOnRestart: true, ChoosesWhoGoes: true, DrainsBeside: true, HidesGPUs: true, HidesUsage: true, HidesFiles: true, Grows: true, SpansHosts: true,
 }
@@ -300,7 +299,7 @@ func suiteHarness(h *harness) func(t *testing.T) runtimetest.Harness {
 	}
 }
 
-// The agent has the rights of its manifest here, and no others.
+// The agent has exactly the permissions of its manifest here.
 func TestConformance(t *testing.T) {
 	runtimetest.Run(t, func(t *testing.T) runtimetest.Harness { return suiteHarness(newHarness(t))(t) })
 }

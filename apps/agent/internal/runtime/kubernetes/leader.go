@@ -12,20 +12,22 @@ import (
 	"github.com/windlass-run/windlass/apps/agent/internal/runtime/kubernetes/replacement"
 )
 
-// The leader of an instance of several hosts, rank 0, cannot finish its requests without the other ranks. So these
-// outlive it:
+// The leader of an instance of several hosts is rank 0. It cannot finish its requests without the
+// other ranks, so these outlive it:
 //
-//	leader  serving --> draining --> terminated, for its grace period at most
+//	leader  serving --> draining --> terminated, within its grace period
 //	others  serving --> draining ---------------> terminated
 //
-// This holds when an instance is scaled in, replaced or removed, and when the leader's pod alone is deleted or evicted.
-// The agent makes the others wait, because an image need not contain code of ours that does. Without an agent, all pods
-// of a deployment that is deleted by hand stop together.
+// This holds when an instance is scaled in, replaced or removed, and when only the leader's pod is
+// deleted or evicted. The agent delays the end of the other ranks, because an image need not
+// contain code of Windlass that could do so. If a person deletes a deployment while no agent runs,
+// all its pods stop at the same time.
 
-// stopMargin is how long after its grace period a pod may take to be gone. After that, ranks do not wait for it.
+// stopMargin is how long after its grace period a pod may still exist. After that, ranks do not
+// wait for it.
 const stopMargin = 10 * time.Second
 
-// rankSet names the ranks of an instance that run together: those of one template and epoch.
+// rankSet identifies the ranks of an instance that run together, with one template and one epoch.
 type rankSet struct {
 	namespace, family string
 	groups.Unit
@@ -41,10 +43,10 @@ func rankSetOf(p *corev1.Pod) rankSet {
 	}
 }
 
-// leaders are the ranks 0 of a Runtime.
+// leaders is a Runtime with the methods about leaders, the pods of rank 0.
 type leaders struct{ *Runtime }
 
-// of returns the leader's pods of a set of ranks, also those that are being deleted.
+// of returns the leader's pods of a set of ranks, including pods that are being deleted.
 func (r leaders) of(s rankSet) (out []*corev1.Pod) {
 	for _, p := range r.caches.PodsOfGroup(s.namespace, s.family, s.Group) {
 		if p.Labels[render.LabelRank] == "0" && rankSetOf(p) == s {
@@ -54,13 +56,14 @@ func (r leaders) of(s rankSet) (out []*corev1.Pod) {
 	return out
 }
 
-// worksUntil returns when a leader's pod has finished its requests at the latest. It is zero if it has.
+// worksUntil returns the latest time at which a leader's pod has finished its requests. It is zero
+// if the pod has finished them.
 func (r leaders) worksUntil(p *corev1.Pod, now time.Time) time.Time {
 	if node := r.caches.Node(p.Spec.NodeName); !containerRuns(p) || node != nil && !answers(node) {
 		return time.Time{}
 	}
 	if p.DeletionTimestamp != nil {
-		return p.DeletionTimestamp.Add(stopMargin) // its time is that of the end of the grace period
+		return p.DeletionTimestamp.Add(stopMargin) // DeletionTimestamp is the end of the grace period
 	}
 	begin := now
 	if since := replacement.DrainsSince(p); !since.IsZero() {
@@ -85,7 +88,8 @@ func containerRuns(p *corev1.Pod) bool {
 	return false
 }
 
-// awaitedUntil returns when the leader of a pod has finished its requests at the latest. It is zero if it has.
+// awaitedUntil returns the latest time at which the leader of a pod has finished its requests. It
+// is zero if the leader has finished them.
 func (r leaders) awaitedUntil(p *corev1.Pod, now time.Time) (until time.Time) {
 	for _, leader := range r.of(rankSetOf(p)) {
 		if at := r.worksUntil(leader, now); at.After(until) {
@@ -95,7 +99,8 @@ func (r leaders) awaitedUntil(p *corev1.Pod, now time.Time) (until time.Time) {
 	return until
 }
 
-// follow makes pods of a rank above 0 wait for the end of their leader instead of for gateways.
+// follow changes the input for a pod of a rank above 0: the pod waits for the end of its leader
+// instead of for gateways.
 func (r leaders) follow(in *replacement.Input) {
 	now := in.Now
 	in.Released = func(p *corev1.Pod) bool { return !r.awaitedUntil(p, now).After(now) }
@@ -108,8 +113,8 @@ func (r leaders) follow(in *replacement.Input) {
 	}
 }
 
-// stopFor returns how long a leader whose pod is being deleted may still need the other ranks of its instance. It
-// is 0 if one of these has ended.
+// stopFor returns how long a leader whose pod is being deleted may still need the other ranks of
+// its instance. It is 0 if one of the other ranks has ended.
 func (r leaders) stopFor(ranks []*unit, now time.Time) (left time.Duration) {
 	for _, u := range ranks {
 		if u.Rank == 0 {
@@ -127,8 +132,8 @@ func (r leaders) stopFor(ranks []*unit, now time.Time) (left time.Duration) {
 	return left
 }
 
-// outlives returns how long a workload must stay for its leader, and of which deployment it is. It returns 0 unless the
-// workload is a rank above 0.
+// outlives returns how long a workload must stay for its leader, and the family that it belongs to.
+// It returns 0 if the workload is not a rank above 0.
 func (r leaders) outlives(w render.Ref, now time.Time) (at render.Ref, left time.Duration) {
 	o := r.caches.Get(w)
 	if o == nil || o.GetDeletionTimestamp() != nil || placeOf(o.GetLabels()).Rank == 0 {
@@ -143,8 +148,8 @@ func (r leaders) outlives(w render.Ref, now time.Time) (at render.Ref, left time
 	return at, left
 }
 
-// removeWorkloads removes the workloads of a deployment. Ranks above 0 stay until their leader has ended. A look at the
-// deployment then removes them.
+// removeWorkloads removes the workloads of a deployment. Ranks above 0 stay until their leader has
+// ended. A later look at the deployment then removes them.
 func (r *Runtime) removeWorkloads(ctx context.Context, deploymentID string) error {
 	for _, w := range r.workloadsToRemove(deploymentID) {
 		at, left := leaders{r}.outlives(w, time.Now())

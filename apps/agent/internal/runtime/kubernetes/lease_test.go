@@ -38,8 +38,8 @@ func (h *harness) lease(t *testing.T, identity string, client *rest.Config) acce
 	}
 }
 
-// hold holds the lease in the background. The first channel is closed when the lease is held. The second one
-// gets the result of Hold.
+// hold holds the lease in the background. The first channel is closed when the lease is held. The
+// second channel gets the result of Hold.
 func hold(ctx context.Context, l access.Lease, f func(context.Context)) (chan struct{}, chan error) {
 	held, done := make(chan struct{}), make(chan error, 1)
 	go func() {
@@ -73,7 +73,7 @@ func TestLease_PassesOnSoonAfterAKill(t *testing.T) {
 	held, done := hold(ctx, h.lease(t, "second", h.cfg.Client), func(ctx context.Context) { <-ctx.Done() })
 	select {
 	case <-held:
-		require.Fail(t, "two hold the lease")
+		require.Fail(t, "two agents hold the lease")
 	case <-time.After(2 * time.Second):
 	}
 	killed := time.Now()
@@ -84,9 +84,9 @@ func TestLease_PassesOnSoonAfterAKill(t *testing.T) {
 	case <-time.After(failover):
 		require.Fail(t, "no agent is active")
 	}
-	t.Logf("another is active after %v", time.Since(killed).Round(100*time.Millisecond))
+	t.Logf("another agent is active after %v", time.Since(killed).Round(100*time.Millisecond))
 
-	// A holder that stops gives the lease back, so that the next holder does not wait.
+	// A holder that stops releases the lease, so the next holder does not wait.
 	other, otherDone := hold(t.Context(), h.lease(t, "third", h.cfg.Client), func(context.Context) {})
 	stopped := time.Now()
 	stop()
@@ -96,8 +96,8 @@ func TestLease_PassesOnSoonAfterAKill(t *testing.T) {
 	require.Less(t, time.Since(stopped), 5*time.Second)
 }
 
-// An agent that stops cancels its renewal, but that may still arrive at the server late. Here it arrives
-// after the agent has read the lease, and before the agent gives the lease back.
+// An agent that stops cancels its renewal, but the renewal may still arrive at the server late.
+// Here it arrives after the agent has read the lease, and before the agent releases the lease.
 func TestLease_IsGivenBackAfterALateRenewal(t *testing.T) {
 	t.Parallel()
 	h := newHarness(t)
@@ -139,7 +139,7 @@ func TestLease_IsGivenBackAfterALateRenewal(t *testing.T) {
 	held, done := hold(t.Context(), h.lease(t, "first", late), func(context.Context) {})
 	<-held
 	require.NoError(t, <-done)
-	require.Equal(t, int32(2), back.Load(), "the lease is given back again after the first time met a renewal")
+	require.Equal(t, int32(2), back.Load(), "the lease is released again after a late renewal undid the first release")
 	lease, err := leases.Get(t.Context(), name, metav1.GetOptions{})
 	require.NoError(t, err)
 	require.Empty(t, ptr.Deref(lease.Spec.HolderIdentity, ""))
@@ -167,7 +167,7 @@ func TestLease_LostEndsWorkBeforeAnotherBegins(t *testing.T) {
 	var running atomic.Int32
 	work := func(ctx context.Context) {
 		if running.Add(1) > 1 {
-			t.Error("two work at once")
+			t.Error("two agents work at once")
 		}
 		<-ctx.Done()
 		running.Add(-1)

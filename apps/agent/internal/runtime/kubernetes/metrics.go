@@ -13,19 +13,19 @@ type metrics struct {
 func newMetrics(reg prometheus.Registerer) *metrics {
 	m := &metrics{
 		drift: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "windlass_agent_kubernetes_drift_total", Help: "Objects that somebody changed or removed, and that were put back.",
+			Name: "windlass_agent_kubernetes_drift_total", Help: "Objects that another client changed or removed, and that the agent put back.",
 		}, []string{"kind"}),
 		conflicts: prometheus.NewCounter(prometheus.CounterOpts{
-			Name: "windlass_agent_kubernetes_conflicts_total", Help: "Times that a field of ours was found to be somebody else's.",
+			Name: "windlass_agent_kubernetes_conflicts_total", Help: "Conflicts about a field of the agent's objects that another client owns.",
 		}),
 		forced: prometheus.NewCounter(prometheus.CounterOpts{
-			Name: "windlass_agent_kubernetes_forced_deletions_total", Help: "Pods of lost nodes that were deleted without the node's word.",
+			Name: "windlass_agent_kubernetes_forced_deletions_total", Help: "Pods of lost nodes that were deleted without confirmation from the node.",
 		}),
 		ended: prometheus.NewCounter(prometheus.CounterOpts{
-			Name: "windlass_agent_kubernetes_ended_pods_removed_total", Help: "Pods that were over, as by eviction, and were removed.",
+			Name: "windlass_agent_kubernetes_ended_pods_removed_total", Help: "Removed pods that had ended, for example by eviction.",
 		}),
 		restarts: prometheus.NewCounter(prometheus.CounterOpts{
-			Name: "windlass_agent_kubernetes_rank_restarts_total", Help: "Times that all ranks of an instance of several hosts were started anew, because one had ended.",
+			Name: "windlass_agent_kubernetes_rank_restarts_total", Help: "Restarts of all ranks of an instance of several hosts, because one rank had ended.",
 		}),
 	}
 	reg.MustRegister(m.drift, m.conflicts, m.forced, m.ended, m.restarts)

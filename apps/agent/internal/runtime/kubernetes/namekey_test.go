@@ -34,5 +34,5 @@ func TestNameKey(t *testing.T) {
 	p.change(t)
 	until(t, "the next generation", func() bool { return p.workload(t).Annotations[render.AnnotationSecretHash] != hash })
 	until(t, "the instance", ready)
-	require.Equal(t, before, pods(), "a key that is new to the agent replaces no instance")
+	require.Equal(t, before, pods(), "a new key replaces no instance")
 }

@@ -10,20 +10,20 @@ import (
 	agentv1 "github.com/windlass-run/windlass/proto/gen/windlass/agent/v1"
 )
 
-// The first event of an object is reported at once. Repeated ones are summed up after firstPause, and then
-// after pauses that double up to longestPause. So a client that keeps changing an object does not push
-// everything else out of an app's history. It gets about ten entries on the first day and four on each later
-// day.
+// The first event of an object is reported at once. Repeated events are summed up after firstPause,
+// and then after pauses that double up to longestPause. So a client that keeps changing an object
+// does not fill the app's history: it causes about ten entries on the first day and four on each
+// later day.
 const (
 	firstPause   = 10 * time.Minute
 	longestPause = 6 * time.Hour
 )
 
-// notices collects what people should know. It is safe for concurrent use.
+// notices collects messages to people. It is safe for concurrent use.
 type notices struct {
 	mu  sync.Mutex
 	seq int64
-	// told has the newest notices. The list is replaced and never modified.
+	// told has the newest notices. The list is always replaced, and never modified.
 	told []runtime.Notice
 	sums map[subject]*sum
 }
@@ -34,7 +34,7 @@ type subject struct {
 	deployment, object string
 }
 
-// sum is what happened since the last notice of a subject.
+// sum has the events of a subject since its last notice.
 type sum struct {
 	told    time.Time
 	pause   time.Duration
@@ -95,7 +95,7 @@ func (n *notices) tell(about subject, times int, message string, at time.Time) {
 	})
 }
 
-// newest returns the notices, oldest first. The list is read only.
+// newest returns the notices, oldest first. The caller must not change the list.
 func (n *notices) newest() []runtime.Notice {
 	n.mu.Lock()
 	defer n.mu.Unlock()

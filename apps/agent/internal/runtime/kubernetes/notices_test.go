@@ -32,7 +32,7 @@ func TestEvents_OfOneObjectAreSummedUp(t *testing.T) {
 	n.add(service, "a", at(0))
 	n.add(policy, "b", at(time.Second))
 	require.Equal(t, []string{"Service shop/chat: a, 1", "NetworkPolicy shop/chat: b, 1"}, next(), "at once")
-	// Somebody undoes every repair, one a minute for two days.
+	// Another client undoes every repair, one each minute for two days.
 	told := 0
 	for m := 1; m <= 48*60; m++ {
 		n.add(service, "a", at(time.Duration(m)*time.Minute))
@@ -45,12 +45,12 @@ func TestEvents_OfOneObjectAreSummedUp(t *testing.T) {
 		case 29:
 			require.Empty(t, next())
 		case 30:
-			require.Equal(t, []string{"Service shop/chat: a, 20"}, next(), "after twenty more")
+			require.Equal(t, []string{"Service shop/chat: a, 20"}, next(), "after twenty more minutes")
 		}
 	}
 	require.Equal(t, 12, told)
-	require.Len(t, n.sums, 1, "what did not happen again is forgotten")
-	require.False(t, n.sumUp(at(60*time.Hour)) && n.sumUp(at(80*time.Hour)), "told once when it ended")
+	require.Len(t, n.sums, 1, "a subject without new events is forgotten")
+	require.False(t, n.sumUp(at(60*time.Hour)) && n.sumUp(at(80*time.Hour)), "the last events are reported once")
 	n.sumUp(at(120 * time.Hour))
 	require.Empty(t, n.sums)
 

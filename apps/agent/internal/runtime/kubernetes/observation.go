@@ -19,8 +19,8 @@ import (
 	"github.com/windlass-run/windlass/apps/agent/internal/runtime/redact"
 )
 
-// Observe returns what the caches hold, without a call. It looks only at pods of workloads with news since
-// the last Observe. For other workloads it returns the same list as before.
+// Observe returns the state of the caches, without a call. It examines only pods of workloads that
+// changed since the last Observe. For other workloads, it returns the same list as before.
 func (r *Runtime) Observe(ctx context.Context) (runtime.Observation, error) {
 	if err := r.ready(ctx); err != nil {
 		return runtime.Observation{}, err
@@ -43,7 +43,7 @@ func (r *Runtime) Observe(ctx context.Context) (runtime.Observation, error) {
 	memories := make(map[string]*observe.Memory, len(r.memories))
 	look := func(key, template string, w *appsv1.Deployment) []runtime.Instance {
 		if memories[key] != nil {
-			return nil // its pods are listed already
+			return nil // the pods of this workload are listed already
 		}
 		m := r.memories[key]
 		if m == nil {
@@ -90,8 +90,8 @@ func (r *Runtime) Observe(ctx context.Context) (runtime.Observation, error) {
 		add(d, key, look(key, w.Annotations[render.AnnotationTemplateHash], w), w)
 		d.Unsettled = d.Unsettled || r.unsettled(w)
 	}
-	// Pods that outlive their workload are listed under the deployment for which the workload was made. This
-	// is their own deployment, unless another one had adopted the workload.
+	// Pods that outlive their workload are listed under the deployment for which the workload was
+	// made. This is their deployment, unless another one had adopted the workload.
 	for _, key := range r.caches.PodKeys() {
 		if memories[key] != nil {
 			continue
@@ -124,10 +124,11 @@ func (r *Runtime) Observe(ctx context.Context) (runtime.Observation, error) {
 	return out, nil
 }
 
-// noteRoles records what the workload of one instance shows of its deployment, which has several roles or instances of
-// several hosts. The deployment's generation is the lowest one of its workloads. Workloads that are being deleted may
-// lag behind, so they count only if no others were seen. ends has the deployments of which workloads were seen, and
-// whether all of those are being deleted.
+// noteRoles records in d what the workload of one instance shows. The deployment has several roles,
+// or instances of several hosts. Its generation is the lowest one of its workloads. A workload that
+// is being deleted may have an older generation, so it counts only if there is no other workload.
+// ends has the deployments whose workloads were seen. Its value is true if all of them are being
+// deleted.
 func noteRoles(d *runtime.ObservedDeployment, w *appsv1.Deployment, ends map[string]bool) {
 	n, err := strconv.ParseInt(w.Annotations[render.AnnotationGeneration], 10, 64)
 	deleted := w.DeletionTimestamp != nil
@@ -146,12 +147,13 @@ func noteRoles(d *runtime.ObservedDeployment, w *appsv1.Deployment, ends map[str
 	ends[d.DeploymentID] = deleted
 }
 
-// part is the list of one of the workloads of a deployment with several roles.
+// part is the list of instances of one workload of a deployment with several roles.
 type part struct {
 	key  string
 	list []runtime.Instance
-	// hosts is 0 unless the workload is a rank of an instance of several hosts. Then epoch is the workload's epoch,
-	// stale has the ids of pods of other epochs, and pod has what endedRanks needs.
+	// hosts is 0 unless the workload is a rank of an instance of several hosts. For a rank, epoch
+	// is the workload's epoch, stale has the ids of pods of other epochs, and pod is the input for
+	// endedRanks.
 	hosts, epoch int
 	stale        map[string]bool
 	pod          rankPod
@@ -181,8 +183,8 @@ func (p part) same(o part) bool {
 	return p.key == o.key && p.hosts == o.hosts && p.epoch == o.epoch && p.pod == o.pod && len(p.stale) == len(o.stale) && len(p.list) == len(o.list) && &p.list[0] == &o.list[0]
 }
 
-// joins keeps the lists of deployments with several roles, so that a list is the same one while none of its parts
-// changed.
+// joins caches the joined lists of deployments with several roles. A list stays the same slice
+// while none of its parts changes.
 type joins map[string]join
 
 type join struct {
@@ -215,7 +217,7 @@ func (j *joins) join(seen map[string]*runtime.ObservedDeployment, parts map[stri
 	*j = now
 }
 
-// joined concatenates two lists. It returns list itself, not a copy, if before is empty.
+// joined concatenates two lists. It returns list itself, and not a copy, if before is empty.
 func joined(before, list []runtime.Instance) []runtime.Instance {
 	if len(before) == 0 {
 		return list

@@ -26,7 +26,7 @@ func (r *Runtime) Drain(released func(instanceID string) bool, patience func(ins
 	}
 }
 
-// drainOf returns what must be done before the workload can be as planned.
+// drainOf returns the pods to mark and to wait for before the workload can be as planned.
 func (r *Runtime) drainOf(p *desired.Plan) replacement.Drain {
 	u := p.Assignment.Unit
 	if u != nil && u.Holds && p.Live != nil && !p.Switched() {
@@ -53,7 +53,7 @@ func (r *Runtime) drainOf(p *desired.Plan) replacement.Drain {
 	return replacement.DrainOf(in)
 }
 
-// mark annotates pods with whether they leave or stay.
+// mark annotates pods with the decision whether they leave or stay.
 func (r *Runtime) mark(ctx context.Context, w *appsv1.Deployment, d replacement.Drain, now time.Time) error {
 	var errs []error
 	for _, n := range d.Notes(w, now) {
@@ -62,10 +62,11 @@ func (r *Runtime) mark(ctx context.Context, w *appsv1.Deployment, d replacement.
 	return worst(slices.DeleteFunc(errs, func(err error) bool { return err == nil }))
 }
 
-// unsettled reports whether Kubernetes may still create pods that the workload's assignment does not ask for.
+// unsettled reports whether Kubernetes may still create pods that the workload's assignment does
+// not want.
 func (r *Runtime) unsettled(w *appsv1.Deployment) bool {
 	if w.DeletionTimestamp != nil {
-		return false // Observe lists it until all of it is gone
+		return false // Observe lists the workload until all of it is gone
 	}
 	wanted := int(ptr.Deref(w.Spec.Replicas, 1))
 	if known := r.wanted.get(render.NewRef(render.KindWorkload, w.Namespace, w.Name)); known != nil {
@@ -76,7 +77,8 @@ func (r *Runtime) unsettled(w *appsv1.Deployment) bool {
 	})
 }
 
-// forceLost deletes pods that stay terminating because their node is lost, if the configuration allows it.
+// forceLost deletes pods that stay terminating because their node is lost, if the configuration
+// allows this.
 func (r *Runtime) forceLost(ctx context.Context, now time.Time) error {
 	after := r.cfg.ForceDeleteLostAfter
 	if after == 0 {
@@ -92,7 +94,7 @@ func (r *Runtime) forceLost(ctx context.Context, now time.Time) error {
 		}
 		r.metrics.forced.Inc()
 		r.cfg.Log.WarnContext(ctx, "deleted a pod of a lost node without confirmation from the node", "pod", p.Namespace+"/"+p.Name, "node", p.Spec.NodeName)
-		r.recorder.Event(p, corev1.EventTypeWarning, "ForceDeleted", "its node "+p.Spec.NodeName+" is lost; deleted without its word, as --force-delete-lost-after says")
+		r.recorder.Event(p, corev1.EventTypeWarning, "ForceDeleted", "its node "+p.Spec.NodeName+" is lost; deleted without its confirmation, because of --force-delete-lost-after")
 	}
 	return nil
 }

@@ -15,8 +15,9 @@ import (
 	"github.com/windlass-run/windlass/apps/agent/internal/runtime/kubernetes/render"
 )
 
-// quota keeps workloads within what Windlass may use of each pool. It counts what workloads ask for, whether
-// or not their pods are scheduled. If it counted only running pods, the waiting ones would exceed it later.
+// quota keeps workloads within the part of each pool that Windlass may use. It counts the requests
+// of workloads, whether or not their pods are scheduled. If it counted only running pods, the
+// waiting pods would exceed the quota later.
 type quota struct {
 	pools map[string]render.Pool
 
@@ -35,7 +36,7 @@ func newQuota(pools map[string]render.Pool) *quota {
 	return &quota{pools: pools, claimed: map[render.Ref]claim{}}
 }
 
-// claimOf returns what an assignment takes of a pool with a quota.
+// claimOf returns how many GPUs an assignment takes of a pool with a quota.
 func (q *quota) claimOf(a runtime.Assignment) claim {
 	gpu := a.Deployment.GetSpec().GetResources().GetGpu()
 	if q.pools[gpu.GetPool()].Quota == 0 {
@@ -44,9 +45,9 @@ func (q *quota) claimOf(a runtime.Assignment) claim {
 	return claim{gpu.GetPool(), int(gpu.GetCount()) * int(a.Deployment.GetReplicas()), a.Deployment.GetAppName()}
 }
 
-// claim takes what the assignment needs of its pool, unless that would exceed the quota. An assignment that
-// takes no more than before passes even if the quota was lowered. workloads returns all workloads. undo takes
-// the claim back.
+// claim takes the GPUs that the assignment needs of its pool, unless that would exceed the quota.
+// An assignment that takes no more than before passes even if the quota was lowered. workloads
+// returns all workloads. undo undoes the claim.
 func (q *quota) claim(w render.Ref, a runtime.Assignment, workloads func() []render.Object) (undo func(), err error) {
 	asked := q.claimOf(a)
 	q.mu.Lock()
@@ -95,7 +96,7 @@ func (q *quota) claim(w render.Ref, a runtime.Assignment, workloads func() []ren
 	return undo, nil
 }
 
-// held returns what a workload in the cluster asks for.
+// held returns the claim of a workload in the cluster.
 func (q *quota) held(d *appsv1.Deployment) claim {
 	pool := d.Annotations[desired.AnnotationPool]
 	if pool == "" || d.Spec.Replicas == nil {

@@ -48,10 +48,10 @@ func TestPool_StaysWithinItsQuota(t *testing.T) {
 	require.NoError(t, take(pooled("b", 2, 1)))
 	require.ErrorAs(t, take(pooled("b", 3, 1)), &rej, "growing")
 	require.NoError(t, take(pooled("b", 1, 1)), "shrinking")
-	require.NoError(t, take(pooled("old", 3, 1)), "another size, within what it has")
+	require.NoError(t, take(pooled("old", 3, 1)), "another size within the GPUs that it has")
 
 	q.pools["h100"] = render.Pool{Name: "h100", Quota: 2}
-	require.NoError(t, take(pooled("a", 1, 4)), "what it has it keeps when the quota is lowered")
+	require.NoError(t, take(pooled("a", 1, 4)), "an app keeps its GPUs when the quota is lowered")
 	require.ErrorAs(t, take(pooled("a", 2, 4)), &rej)
 	q.release(at("a"))
 	undo, err := q.claim(at("b"), pooled("b", 0, 1), workloads)

@@ -17,7 +17,8 @@ func isRank(p part) bool {
 	return ok
 }
 
-// instancesOf groups the lists of workloads by instance, in the order in which the first rank of each comes.
+// instancesOf groups the lists of workloads by instance. The order is that of the first rank of
+// each instance.
 func instancesOf(all []part) (out [][]part) {
 	index := map[string]int{}
 	for _, p := range all {
@@ -49,9 +50,9 @@ type rankInstance struct {
 	runtime.Instance
 }
 
-// joinedRanks returns up to three instances for the ranks of an instance of several hosts: the newest rank that is
-// terminated, one for ranks of an earlier epoch or template that are stopping, and one for the present ranks. The parts
-// are in the order of the ranks.
+// joinedRanks returns up to three instances for the ranks of an instance of several hosts: the
+// newest terminated rank, one instance for stopping ranks of an earlier epoch or template, and one
+// for the present ranks. The parts are in the order of the ranks.
 func joinedRanks(ranks []part) (out []runtime.Instance) {
 	var present, past, ended []rankInstance
 	var pods []rankPod
@@ -107,7 +108,7 @@ func joinedRanks(ranks []part) (out []runtime.Instance) {
 	if len(present) > 0 {
 		one := joinedInstance(present, hosts)
 		if one.Status == windlassv1.InstanceStatus_INSTANCE_STATUS_READY && (!sameEpoch || restarts) {
-			one.Status, one.Reason, one.Message = windlassv1.InstanceStatus_INSTANCE_STATUS_RUNNING, runtime.ReasonNotReady, "its ranks start anew"
+			one.Status, one.Reason, one.Message = windlassv1.InstanceStatus_INSTANCE_STATUS_RUNNING, runtime.ReasonNotReady, "all its ranks restart"
 			one.ReadyAt = time.Time{}
 		}
 		one.Restarts += max(epoch-1, 0)
@@ -116,7 +117,8 @@ func joinedRanks(ranks []part) (out []runtime.Instance) {
 	return out
 }
 
-// excuse shows a rank that was not ready in time as one that still starts, because it waited for a rank that had not run.
+// excuse changes a rank that was not ready in time: the rank counts as starting, because it waited
+// for a rank that had not run.
 func excuse(in *runtime.Instance) {
 	in.Doomed, in.Reason, in.Message = false, runtime.ReasonNotReady, "waits for another rank"
 	if in.Status == windlassv1.InstanceStatus_INSTANCE_STATUS_FAILED {
@@ -124,7 +126,7 @@ func excuse(in *runtime.Instance) {
 	}
 }
 
-// split moves the instances for which moves is true from one list to another.
+// split moves the instances for which moves is true from the list from to the list to.
 func split(from, to []rankInstance, moves func(rankInstance) bool) (left, moved []rankInstance) {
 	for _, in := range from {
 		if moves(in) {
@@ -136,8 +138,9 @@ func split(from, to []rankInstance, moves func(rankInstance) bool) (left, moved 
 	return left, to
 }
 
-// joinedInstance returns one instance for the present pods of its ranks: ready if every rank is, or else with the state
-// and the message of the worst one. It has the id and the address of rank 0.
+// joinedInstance returns one instance for the present pods of its ranks. It is ready if every rank
+// is ready. Otherwise it has the state and the message of the worst rank. It has the id and the
+// address of rank 0.
 func joinedInstance(ranks []rankInstance, hosts int) runtime.Instance {
 	out := ranks[0].Instance
 	worst, ready, template := 0, 0, true
@@ -180,7 +183,8 @@ func joinedInstance(ranks []rankInstance, hosts int) runtime.Instance {
 	return out
 }
 
-// severity orders the states of ranks: the state of the worst one is that of their instance.
+// severity orders the states of ranks. The instance has the state of the rank with the highest
+// severity.
 func severity(in *rankInstance) int {
 	if in.Doomed {
 		return 10

@@ -19,18 +19,20 @@ import (
 	"github.com/windlass-run/windlass/apps/agent/internal/runtime/kubernetes/render"
 )
 
-// An instance of several hosts is one Deployment of one pod for each rank, and a headless Service, which rank 0 owns.
-// Its ranks are ready, routed, replaced and removed together, and when one of them ends, all start anew:
+// An instance of several hosts is one Deployment of one pod for each rank, and a headless Service,
+// which rank 0 owns. Its ranks are ready, routed, replaced and removed together. When one of them
+// ends, all of them restart:
 //
 //	epoch 1 --all ready--> pods joined --a container ended, or a joined pod is gone--> epoch 2
 //
-// If a container ends before every other rank has started, the ranks do not start anew, because they had not met yet.
-// Kubernetes restarts the container in its pod. So while one rank waits for a node or an image, the others keep theirs.
+// If a container ends before every other rank has started, the ranks do not all restart, because
+// they had not connected yet. Kubernetes restarts the container in its pod. So while one rank waits
+// for a node or an image, the other ranks keep theirs.
 //
-// The epoch is part of each rank's template, so that a restart replaces every pod, without a drain. It is also part of
-// the pods' host names, so that a rank only finds the leader of its own epoch and template: pods of the last epoch may
-// still be stopping. The epochs and the marks of joined pods are in the cluster, so that an agent that was killed goes
-// on from there.
+// The epoch is part of each rank's template, so a restart replaces every pod, without a drain. It
+// is also part of the pods' host names, because pods of the last epoch may still be stopping: a
+// rank finds only the leader of its own epoch and template. The epochs and the marks of joined pods
+// are stored in the cluster. So after an agent was killed, the next agent continues from there.
 
 // epochOf reads the epoch from the annotations of a pod or a template. It is 0 for an instance of one host.
 func epochOf(annotations map[string]string) int {
@@ -38,11 +40,12 @@ func epochOf(annotations map[string]string) int {
 	return epoch
 }
 
-// runs is what the app's container did since its pod started.
+// runs says what the app's container has done since its pod started.
 type runs struct {
-	// ran means that it started at least once, and ended that it ended at least once.
+	// ran means that the container started at least once. ended means that it ended at least once.
 	ran, ended bool
-	// began is when it started. It is zero if it ended since then. finished is its last end, zero if there is none.
+	// began is when the container started, or zero if it has ended since. finished is its last end,
+	// or zero if there is none.
 	began, finished time.Time
 }
 
@@ -64,8 +67,8 @@ func runsOf(p *corev1.Pod) (out runs) {
 	return out
 }
 
-// joinRanks gives all ranks of an instance of several hosts the state of the instance, for example Ready only if every
-// rank is. It also sets which ranks have ended.
+// joinRanks gives all ranks of an instance of several hosts the state of the instance. For example,
+// all are Ready only if every rank is. It also sets which ranks have ended.
 func (f *family) joinRanks(all []*unit, seen []groups.Instance) {
 	byKey := make(map[string]*groups.Instance, len(seen))
 	for n := range seen {
@@ -92,7 +95,8 @@ func (f *family) joinRanks(all []*unit, seen []groups.Instance) {
 	}
 }
 
-// hostsOf returns the number of ranks of an instance of the role, 1 for a role that the assignment does not have.
+// hostsOf returns the number of ranks of an instance of the role, or 1 if the assignment does not
+// have the role.
 func (f *family) hostsOf(role string) int {
 	if n := f.index(role); n >= 0 {
 		return f.roles[n].Hosts
@@ -100,20 +104,23 @@ func (f *family) hostsOf(role string) int {
 	return 1
 }
 
-// rankPod is what a rank's workload and its pod say about whether the rank has ended.
+// rankPod has the facts about a rank's workload and pod from which endedRanks decides.
 type rankPod struct {
 	// template and epoch are those of the workload.
 	template string
 	epoch    int
-	// there means that the workload has a pod of that template and epoch, and uid is that of the pod.
+	// there means that the workload has a pod of its template and epoch. uid is the UID of that
+	// pod.
 	there bool
 	uid   types.UID
-	// joined names the pods that were ready together with the pod. It is empty if they never all were.
+	// joined names the pods that were ready together with this pod. It is empty if they were never
+	// all ready.
 	joined string
 	runs
 }
 
-// rankPodOf reads the workload of a rank and its pods. Pods that do not count as its replica may be among them.
+// rankPodOf reads the workload of a rank and its pods. pods may contain pods that do not count as a
+// replica.
 func rankPodOf(w *appsv1.Deployment, pods []*corev1.Pod) rankPod {
 	of := w.Spec.Template.Annotations
 	out := rankPod{template: of[render.AnnotationTemplateHash], epoch: epochOf(of)}
@@ -149,8 +156,8 @@ func rankPodsOf(ranks []*unit) (out []rankPod) {
 	return out
 }
 
-// setOf returns a name for the pods of all ranks. The pods are in the order of the ranks. Other pods, or another order,
-// have another name.
+// setOf returns a name for the pods of all ranks, which are in the order of the ranks. Other pods,
+// or another order, have another name.
 func setOf(ranks []rankPod) string {
 	h := sha256.New()
 	for _, r := range ranks {
@@ -159,14 +166,15 @@ func setOf(ranks []rankPod) string {
 	return hex.EncodeToString(h.Sum(nil)[:8])
 }
 
-// areAlike reports whether all ranks have one template and one epoch.
+// areAlike reports whether all ranks have the same template and epoch.
 func areAlike(ranks []rankPod) bool {
 	return !slices.ContainsFunc(ranks, func(r rankPod) bool { return r.template != ranks[0].template || r.epoch != ranks[0].epoch })
 }
 
-// endedRanks returns which ranks of an instance have ended, so that all must start anew. A rank has also ended if its
-// pod is not the one that joined the others, because the others lost that one. While templates or epochs of the ranks
-// differ, a change is under way, and no rank counts as ended. The ranks are in their order.
+// endedRanks returns which ranks of an instance have ended, so that all must restart. A rank has
+// also ended if its pod is not the pod that had joined the others, because the others lost that
+// pod. While templates or epochs of the ranks differ, a change is under way, and no rank counts as
+// ended. The ranks are in their order.
 func endedRanks(ranks []rankPod) []bool {
 	out := make([]bool, len(ranks))
 	if !areAlike(ranks) {
@@ -187,8 +195,8 @@ func endedAlone(ranks []rankPod, r rankPod) bool {
 	})
 }
 
-// restartsOf returns the epochs of the instances whose ranks start anew now. An instance that ends again soon waits
-// longer each time.
+// restartsOf returns the epochs of the instances whose ranks restart now. An instance that ends
+// again soon waits longer each time.
 func (r families) restartsOf(at render.Ref, f *family, restarts []groups.Restart, all []*unit) map[groups.Unit]int {
 	now := time.Now()
 	out := map[groups.Unit]int{}
@@ -209,7 +217,7 @@ func (r families) restartsOf(at render.Ref, f *family, restarts []groups.Restart
 		r.restarts.Done(key, now)
 		r.metrics.restarts.Inc()
 		out[one.Unit] = one.Epoch
-		r.cfg.Log.Info("a rank has ended; all ranks of its instance start anew", "deployment", f.a.Deployment.GetId(),
+		r.cfg.Log.Info("a rank has ended; all ranks of its instance restart", "deployment", f.a.Deployment.GetId(),
 			"role", one.Role, "group", one.Group, "slot", one.Slot, "epoch", one.Epoch)
 	}
 	return out
@@ -220,7 +228,8 @@ func restartKey(namespace, family string, u groups.Unit) render.Ref {
 	return render.NewRef(render.KindRoles, namespace, render.UnitKey(family, u.Role, u.Group, u.Slot))
 }
 
-// markJoined marks the pods of instances of which all ranks are ready. The mark names all of them.
+// markJoined marks the pods of each instance whose ranks are all ready. The mark names all these
+// pods.
 func (r families) markJoined(ctx context.Context, f *family, all []*unit, seen []groups.Instance) error {
 	ready := map[groups.Unit]bool{}
 	for n := range seen {
@@ -246,7 +255,7 @@ func (r families) markJoined(ctx context.Context, f *family, all []*unit, seen [
 	return worst(errs)
 }
 
-// wholeUnits returns the instances of which all ranks are ready, and none has ended.
+// wholeUnits returns the instances whose ranks are all ready, none of them ended.
 func (f *family) wholeUnits(units []*unit) map[groups.Unit]bool {
 	ready := map[groups.Unit]int{}
 	for _, u := range units {

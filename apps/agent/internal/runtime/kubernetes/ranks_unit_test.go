@@ -37,9 +37,9 @@ func TestEndedRanks(t *testing.T) {
 		ranks []rankPod
 		want  []bool
 	}{
-		"all are there":      {[]rankPod{of("a", joined), of("b", joined)}, []bool{false, false}},
-		"they start":         {[]rankPod{of("a"), of("b")}, []bool{false, false}},
-		"one has no pod yet": {[]rankPod{of("a"), gone}, []bool{false, false}},
+		"all ranks have joined": {[]rankPod{of("a", joined), of("b", joined)}, []bool{false, false}},
+		"they start":            {[]rankPod{of("a"), of("b")}, []bool{false, false}},
+		"a rank has no pod yet": {[]rankPod{of("a"), gone}, []bool{false, false}},
 		"a container ended, also before all were ready":        {[]rankPod{of("a"), of("b", crashed(time.Second))}, []bool{false, true}},
 		"a container ended while another rank has no node yet": {[]rankPod{of("a", crashed(0)), of("b", waiting)}, []bool{false, false}},
 		"a container ended while another rank has no pod yet":  {[]rankPod{of("a", crashed(0)), gone}, []bool{false, false}},
@@ -48,8 +48,8 @@ func TestEndedRanks(t *testing.T) {
 		"two containers ended":                                 {[]rankPod{of("a", crashed(0)), of("b", crashed(time.Second))}, []bool{true, true}},
 		"a container ended after all had joined":               {[]rankPod{of("a", joined), of("b", joined, crashed(time.Second))}, []bool{false, true}},
 		"a pod that joined is gone":                            {[]rankPod{of("a", joined), gone}, []bool{false, true}},
-		"another pod is in the place of one that joined":       {[]rankPod{of("c"), of("b", joined)}, []bool{true, false}},
-		"all are ready, and the agent has not marked them all": {[]rankPod{of("a", joined), of("b")}, []bool{false, false}},
+		"another pod has replaced a pod that joined":           {[]rankPod{of("c"), of("b", joined)}, []bool{true, false}},
+		"all are ready, and not all are marked yet":            {[]rankPod{of("a", joined), of("b")}, []bool{false, false}},
 		"a restart is under way":                               {[]rankPod{of("a", next), of("b", crashed(time.Second))}, []bool{false, false}},
 		"another template is under way":                        {[]rankPod{of("a", other), of("b", joined)}, []bool{false, false}},
 	} {
@@ -66,11 +66,11 @@ func TestRunsOf(t *testing.T) {
 		status corev1.ContainerStatus
 		want   runs
 	}{
-		"it waits":              {corev1.ContainerStatus{State: waits}, runs{}},
-		"it runs":               {corev1.ContainerStatus{State: running}, runs{ran: true, began: now.Time}},
-		"it has ended":          {corev1.ContainerStatus{State: terminated}, runs{ran: true, ended: true, finished: now.Time}},
-		"it runs again":         {corev1.ContainerStatus{State: running, LastTerminationState: terminated, RestartCount: 1}, runs{ran: true, ended: true, finished: now.Time}},
-		"it waits to run again": {corev1.ContainerStatus{State: waits, LastTerminationState: terminated, RestartCount: 1}, runs{ran: true, ended: true, finished: now.Time}},
+		"it waits":                         {corev1.ContainerStatus{State: waits}, runs{}},
+		"it runs":                          {corev1.ContainerStatus{State: running}, runs{ran: true, began: now.Time}},
+		"the container has ended":          {corev1.ContainerStatus{State: terminated}, runs{ran: true, ended: true, finished: now.Time}},
+		"the container runs again":         {corev1.ContainerStatus{State: running, LastTerminationState: terminated, RestartCount: 1}, runs{ran: true, ended: true, finished: now.Time}},
+		"the container waits to run again": {corev1.ContainerStatus{State: waits, LastTerminationState: terminated, RestartCount: 1}, runs{ran: true, ended: true, finished: now.Time}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			c.status.Name = render.ContainerName
@@ -110,7 +110,7 @@ func TestJoinedRanks(t *testing.T) {
 		}
 		return p
 	}
-	// of tells what the rank's pod did. The pod is that of the first instance in the list.
+	// of sets what the rank's pod did. The pod is that of the first instance in the list.
 	of := func(p part, r runs) part {
 		uid, _ := render.UIDOf(p.list[0].ID)
 		p.pod = rankPod{template: "a", epoch: p.epoch, there: true, uid: uid, runs: r}
@@ -156,13 +156,13 @@ func TestJoinedRanks(t *testing.T) {
 		},
 		"one rank has the next epoch, and both are ready": {
 			[]part{rank(0, 2, in("c", isReady)), rank(1, 1, in("b", isReady))},
-			[]seen{{"c", isRunning, runtime.ReasonNotReady, "its ranks start anew", "c:80", 1, false}},
+			[]seen{{"c", isRunning, runtime.ReasonNotReady, "all its ranks restart", "c:80", 1, false}},
 		},
 		"one rank has the next template, and both are ready": {
 			[]part{rank(0, 1, in("a", isReady)), rank(1, 1, in("b", isReady, func(i *runtime.Instance) { i.TemplateHash = "b" }))},
 			[]seen{{"a", isRunning, runtime.ReasonNotReady, "its ranks are being replaced", "a:80", 0, false}},
 		},
-		"a rank of the last template drains, and the next one starts": {
+		"a rank of the old template drains, and a rank of the new one starts": {
 			[]part{rank(0, 1, in("c", isRunning, func(i *runtime.Instance) { i.TemplateHash = "b" })), rank(1, 1, in("b", isDraining))},
 			[]seen{{"b", isDraining, "", "", "", 0, false}, {"c", isRunning, "", "", "c:80", 0, false}},
 		},
@@ -170,35 +170,35 @@ func TestJoinedRanks(t *testing.T) {
 			[]part{rank(0, 1, in("a", isReady)), rank(1, 1, in("b", isDraining))},
 			[]seen{{"a", isDraining, "", "", "a:80", 0, false}},
 		},
-		"a rank ended, all are ready again, and the restart of all has to wait": {
+		"a rank ended, all are ready again, and the restart of all ranks waits": {
 			[]part{
 				of(rank(0, 1, in(uid("a"), isReady)), runs{ran: true, began: now.Add(-time.Minute)}),
 				of(rank(1, 1, in(uid("b"), isReady, func(i *runtime.Instance) { i.Restarts = 1 })), once),
 			},
-			[]seen{{uid("a"), isRunning, runtime.ReasonNotReady, "its ranks start anew", uid("a") + ":80", 1, false}},
+			[]seen{{uid("a"), isRunning, runtime.ReasonNotReady, "all its ranks restart", uid("a") + ":80", 1, false}},
 		},
-		"a rank was late because another one has no node": {
+		"a rank was late because another rank has no node": {
 			[]part{
 				of(rank(0, 1, in(uid("a"), isRunning, late)), once),
 				of(rank(1, 1, in(uid("b"), isPending, why(runtime.ReasonUnschedulable, "no node has 8 GPUs"))), runs{}),
 			},
 			[]seen{{uid("a"), isPending, runtime.ReasonUnschedulable, "rank 1 of 2: no node has 8 GPUs", uid("a") + ":80", 1, false}},
 		},
-		"a rank was late because another one had not started yet, and waits to run again": {
+		"a rank was late because another rank had not started yet, and waits to run again": {
 			[]part{
 				of(rank(0, 1, in(uid("a"), windlassv1.InstanceStatus_INSTANCE_STATUS_FAILED, late)), once),
 				of(rank(1, 1, in(uid("b"), isRunning)), runs{ran: true, began: now.Add(time.Second)}),
 			},
 			[]seen{{uid("a"), isRunning, runtime.ReasonNotReady, "rank 0 of 2: waits for another rank", uid("a") + ":80", 1, false}},
 		},
-		"a rank was late though all ran": {
+		"a rank was late although all ranks ran": {
 			[]part{
 				of(rank(0, 1, in(uid("a"), isRunning, late)), once),
 				of(rank(1, 1, in(uid("b"), isRunning)), runs{ran: true, began: now.Add(-time.Second)}),
 			},
 			[]seen{{uid("a"), isRunning, runtime.ReasonStartupTimeout, "rank 0 of 2: not ready within 1m0s", uid("a") + ":80", 1, true}},
 		},
-		"of those that ended the newest is left": {
+		"only the newest ended rank is listed": {
 			[]part{rank(0, 1, in("x", isEnded, func(i *runtime.Instance) { i.StartedAt = now.Add(-time.Minute) }), in("a", isReady)), rank(1, 1, in("y", isEnded), in("b", isReady))},
 			[]seen{{"y", isEnded, "", "", "y:80", 0, false}, {"a", isReady, "", "", "a:80", 0, false}},
 		},
@@ -218,5 +218,5 @@ func TestInstancesOf(t *testing.T) {
 	ranks := []part{
 		at(render.UnitKey("dep_1", "router", 0, 0)), at(render.RankKey("dep_1", "shard", 0, 0, 10)), at(render.RankKey("dep_1", "shard", 0, 0, 2)),
 	}
-	require.Equal(t, [][]part{{ranks[0]}, {ranks[2], ranks[1]}}, instancesOf(ranks), "by rank as a number")
+	require.Equal(t, [][]part{{ranks[0]}, {ranks[2], ranks[1]}}, instancesOf(ranks), "ranks are sorted as numbers")
 }

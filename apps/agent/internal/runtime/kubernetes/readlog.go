@@ -15,15 +15,15 @@ import (
 )
 
 const (
-	// At most readAhead times the page's limit is read of the log after a given time. If the log has more,
-	// its end is read instead.
+	// readAhead limits what is read of a log after a given time: at most readAhead times the page's
+	// limit. If the log has more, its end is read instead.
 	readAhead = 4
-	// floodLines is how many lines are read from the end.
+	// floodLines is the number of lines that are read from the end.
 	floodLines = 500
 )
 
-// ReadLog reads the container's log from its node, through the API server. A position is the node's time of a
-// line in ns, because a log can only be read from a time on. Lines are not counted.
+// ReadLog reads the container's log from its node, through the API server. A position is the node's
+// time of a line, in ns, because a log can be read only from a time on. Lines are not counted.
 func (r *Runtime) ReadLog(ctx context.Context, instanceID string, q runtime.LogQuery) (page runtime.LogPage, err error) {
 	if err := r.ready(ctx); err != nil {
 		return page, err
@@ -47,7 +47,7 @@ func (r *Runtime) ReadLog(ctx context.Context, instanceID string, q runtime.LogQ
 		page.Next = runtime.LogPosition{Offset: lines[n-1].At.UnixNano()}
 	}
 	if q.After == nil && q.Tail == 0 && q.Since.IsZero() {
-		return page, nil // only the position was asked for
+		return page, nil // the query asks only for the position
 	}
 	page.LostMore = lostMore
 	lines, cut := cutToNewest(lines, q.Limit)
@@ -69,7 +69,8 @@ func (r *Runtime) ReadLog(ctx context.Context, instanceID string, q runtime.LogQ
 	return page, nil
 }
 
-// cutToNewest returns the last lines, limit bytes at most but at least one, and how many it cut.
+// cutToNewest returns the last lines, at most limit bytes but at least one line, and how many lines
+// it cut.
 func cutToNewest(lines []runtime.LogLine, limit int) (kept []runtime.LogLine, cut int64) {
 	size := 0
 	for i, line := range slices.Backward(lines) {
@@ -86,7 +87,7 @@ type podLog struct {
 	pod *corev1.Pod
 }
 
-// lines returns the lines that q asks for, and reports whether lines before them are missing.
+// lines returns the lines of q, and reports whether lines before them are missing.
 func (l podLog) lines(ctx context.Context, q runtime.LogQuery) (lines []runtime.LogLine, missing bool, err error) {
 	var after time.Time
 	options := corev1.PodLogOptions{}
@@ -104,7 +105,8 @@ func (l podLog) lines(ctx context.Context, q runtime.LogQuery) (lines []runtime.
 		options.SinceTime = &metav1.Time{Time: after.Truncate(time.Second)}
 	}
 	if began := containerStart(l.pod); restarted(l.pod) && (q.After != nil || !q.Since.IsZero()) && after.Before(began) {
-		// The run before may have written more lines. An error is ignored, because its log may be gone.
+		// The previous run may have written more lines. An error is ignored, because its log may be
+		// gone.
 		before := options
 		before.Previous = true
 		lines, missing, _ = l.after(ctx, before, after, q.Limit)
@@ -116,7 +118,7 @@ func (l podLog) lines(ctx context.Context, q runtime.LogQuery) (lines []runtime.
 	return append(lines, more...), missing || missed, err
 }
 
-// after returns the lines later than a time, and reports whether lines before them are missing.
+// after returns the lines after a time, and reports whether lines before them are missing.
 func (l podLog) after(ctx context.Context, options corev1.PodLogOptions, after time.Time, limit int) ([]runtime.LogLine, bool, error) {
 	most := int64(readAhead * limit)
 	if options.TailLines == nil {
@@ -138,7 +140,7 @@ func (l podLog) after(ctx context.Context, options corev1.PodLogOptions, after t
 	return tail, len(tail) > 0 && tail[0].At.After(last), err
 }
 
-// read reads the log, and returns the lines later than a time and how many bytes were read.
+// read reads the log. It returns the lines after a time, and the number of bytes that it read.
 func (l podLog) read(ctx context.Context, options corev1.PodLogOptions, after time.Time) (lines []runtime.LogLine, size int64, err error) {
 	options.Timestamps = true
 	text, size, err := l.api.LogText(ctx, l.pod, options)
@@ -148,8 +150,8 @@ func (l podLog) read(ctx context.Context, options corev1.PodLogOptions, after ti
 	return linesOf(string(text), after), size, err
 }
 
-// linesOf splits a log with times into lines. It leaves out a last line without an end, which was cut or is
-// being written.
+// linesOf splits a log with times into lines. It leaves out a last line without a line break,
+// because such a line was cut or is being written.
 func linesOf(text string, after time.Time) []runtime.LogLine {
 	var out []runtime.LogLine
 	text = text[:strings.LastIndexByte(text, '\n')+1]

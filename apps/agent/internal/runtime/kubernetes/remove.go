@@ -21,7 +21,8 @@ func (r *Runtime) Remove(ctx context.Context, deploymentID string) error {
 		return err
 	}
 	for _, at := range r.wanted.familiesOf(deploymentID) {
-		// This waits until a running look has ended, so that the look creates no instance again.
+		// This waits until a running look has ended. Otherwise the look could create an instance
+		// again.
 		unlock := r.locks.Exclusive(at.String())
 		r.wanted.forgetRoles(at, deploymentID)
 		unlock()
@@ -32,8 +33,8 @@ func (r *Runtime) Remove(ctx context.Context, deploymentID string) error {
 	return r.removeOrphans(ctx, deploymentID)
 }
 
-// workloadsToRemove returns the deployment's workloads that exist, and those that are wanted, because a
-// repair may be creating one again right now.
+// workloadsToRemove returns the deployment's existing workloads and its wanted workloads, because a
+// repair may be creating one of the wanted workloads right now.
 func (r *Runtime) workloadsToRemove(deploymentID string) []render.Ref {
 	var out []render.Ref
 	for _, o := range r.caches.List(render.KindWorkload, access.ByDeployment, deploymentID) {
@@ -47,8 +48,8 @@ func (r *Runtime) workloadsToRemove(deploymentID string) []render.Ref {
 	return out
 }
 
-// unwant forgets what the deployment's workload should be. The caller holds the workload's lock, so that a
-// running repair does not want it again.
+// unwant forgets the wanted state of the deployment's workload. The caller holds the workload's
+// lock, so a running repair cannot record the state again.
 func (r *Runtime) unwant(w render.Ref, deploymentID string) {
 	if r.wanted.forget(w, deploymentID) {
 		r.repairs.Forget(w)
@@ -56,8 +57,8 @@ func (r *Runtime) unwant(w render.Ref, deploymentID string) {
 	}
 }
 
-// removeAttempts is how often the removal of a workload is tried when the workload changes meanwhile. Its
-// status changes often, but only while it starts.
+// removeAttempts is how often the removal of a workload is tried if the workload changes meanwhile.
+// Its status changes often, but only while it starts.
 const removeAttempts = 5
 
 func (r *Runtime) removeWorkload(ctx context.Context, w render.Ref, deploymentID string) error {
@@ -87,7 +88,7 @@ func (r *Runtime) removeWorkload(ctx context.Context, w render.Ref, deploymentID
 	}
 }
 
-// removeAsSeen removes the workload if it is still the version o.
+// removeAsSeen removes the workload if it has not changed since o was read.
 func (r *Runtime) removeAsSeen(ctx context.Context, w render.Ref, o render.Object) error {
 	uid, version := o.GetUID(), o.GetResourceVersion()
 	foreground := metav1.DeletePropagationForeground
@@ -103,8 +104,8 @@ func (r *Runtime) removeAsSeen(ctx context.Context, w render.Ref, o render.Objec
 	return nil
 }
 
-// removeOrphans removes objects with the deployment's label that have no owner, as after a kubectl delete
-// --cascade=orphan.
+// removeOrphans removes objects with the deployment's label that have no owner, for example after
+// kubectl delete --cascade=orphan.
 func (r *Runtime) removeOrphans(ctx context.Context, deploymentID string) error {
 	spaces := map[string]bool{}
 	for _, o := range r.leftovers(deploymentID) {
@@ -112,8 +113,8 @@ func (r *Runtime) removeOrphans(ctx context.Context, deploymentID string) error 
 			spaces[o.GetNamespace()] = true
 		}
 	}
-	// Pods have the label of their workload, which is named after the deployment that made it. If another
-	// deployment has adopted the workload, the pods belong to that one.
+	// Pods have the label of their workload, which is named after the deployment that made it. If
+	// another deployment has adopted the workload, the pods belong to the other deployment.
 	adopted := r.wanted.adopted(deploymentID)
 	for _, p := range r.caches.EveryPod() {
 		if !adopted && render.ParentKey(p.Labels[render.LabelWorkload]) == deploymentID && p.DeletionTimestamp == nil && r.caches.Get(render.WorkloadOf(p)) == nil {
@@ -133,7 +134,7 @@ func (r *Runtime) removeOrphans(ctx context.Context, deploymentID string) error 
 	return nil
 }
 
-// leftovers returns the objects of a deployment other than its workload and pods.
+// leftovers returns the objects of a deployment except its workload and pods.
 func (r *Runtime) leftovers(deploymentID string) []render.Object {
 	var out []render.Object
 	for _, k := range []render.Kind{render.KindService, render.KindDisruptionBudget, render.KindNetworkPolicy, render.KindServiceAccount, render.KindClaim} {
@@ -142,22 +143,22 @@ func (r *Runtime) leftovers(deploymentID string) []render.Object {
 	return out
 }
 
-// Times of tidying, which is work that no event starts.
+// The times of tidying, which is work that no event starts.
 const (
 	tidyEvery = 5 * time.Second
-	// emptyFor is how long a namespace must be empty before it is removed, because the next version of an app
-	// often comes right after the last one is gone.
+	// emptyFor is how long a namespace must be empty before it is removed, because the next version
+	// of an app often comes right after the last one is gone.
 	emptyFor = 10 * time.Second
 )
 
-// tidier records since when namespaces are empty.
+// tidier records since when namespaces have been empty.
 type tidier struct {
 	mu    sync.Mutex
 	empty map[string]time.Time
 }
 
-// tidy removes empty namespaces, pods of lost nodes and ended pods, and sums up notices, until ctx ends. It
-// reads the caches, and makes a call only when there is something to do.
+// tidy works until ctx ends. It removes empty namespaces, pods of lost nodes and ended pods, and
+// sums up notices. It reads the caches, and makes a call only when there is something to do.
 func (r *Runtime) tidy(ctx context.Context) {
 	for {
 		select {
@@ -181,8 +182,8 @@ func (r *Runtime) tidy(ctx context.Context) {
 	}
 }
 
-// idleNamespace reports whether a namespace that the agent created is empty according to the caches, and
-// nothing is wanted in it.
+// idleNamespace reports whether a namespace that the agent created is empty according to the
+// caches, and no workload is wanted in it.
 func (r *Runtime) idleNamespace(name string) bool {
 	o := r.caches.Get(render.NewRef(render.KindNamespace, "", name))
 	if o == nil || o.GetDeletionTimestamp() != nil || o.GetAnnotations()[render.AnnotationCreatedBy] == "" || o.GetAnnotations()[keepNamespace] == "true" {
@@ -231,7 +232,7 @@ func (r *Runtime) tidyNamespace(ctx context.Context, name string, now time.Time)
 	empty, err := r.api.NothingElse(ctx, name)
 	if err != nil || !empty {
 		r.tidier.mu.Lock()
-		// Other clients use the namespace, or the check failed: ask again after tidyAgain.
+		// Other clients use the namespace, or the check failed. Check again after tidyAgain.
 		r.tidier.empty[name] = now.Add(tidyAgain)
 		r.tidier.mu.Unlock()
 		return err

@@ -21,9 +21,9 @@ import (
 	agentv1 "github.com/windlass-run/windlass/proto/gen/windlass/agent/v1"
 )
 
-// shelf is a server that has one workload.
+// shelf is a server with one workload.
 type shelf struct {
-	workload *appsv1.Deployment // nil: it is gone
+	workload *appsv1.Deployment // nil: the workload is gone
 	// gets and deletes count calls. If busy is true, the workload changes before each delete.
 	gets, deletes int
 	busy          bool
@@ -72,7 +72,7 @@ func shelved(t *testing.T) (*Runtime, *shelf, render.Ref) {
 	return r, s, render.NewRef(render.KindWorkload, "ns", "chat")
 }
 
-func TestRemove_SparesAWorkloadAdoptedBehindTheCache(t *testing.T) {
+func TestRemove_KeepsAWorkloadAdoptedSinceTheCacheWasRead(t *testing.T) {
 	r, s, w := shelved(t)
 	s.touch("dep_2")
 	require.NoError(t, r.removeWorkload(t.Context(), w, "dep_1"))
@@ -81,7 +81,7 @@ func TestRemove_SparesAWorkloadAdoptedBehindTheCache(t *testing.T) {
 	require.Nil(t, r.caches.Get(w).GetDeletionTimestamp())
 }
 
-func TestRemove_TakesAChangedWorkloadAsItIs(t *testing.T) {
+func TestRemove_RemovesAWorkloadThatChangedMeanwhile(t *testing.T) {
 	r, s, w := shelved(t)
 	s.touch("dep_1")
 	require.NoError(t, r.removeWorkload(t.Context(), w, "dep_1"))
@@ -104,10 +104,10 @@ func TestRemove_WaitsForAWorkloadThatKeepsChanging(t *testing.T) {
 	require.Nil(t, s.workload)
 }
 
-// A repair records as wanted what it repairs. A repair that runs while the workload is removed must not
-// record it again, because later repairs would then create it.
+// A repair records the state that it repairs as wanted. If it runs while the workload is removed,
+// it must not record the state again, because later repairs would then create the workload.
 func TestRemove_EndsARepairUnderWay(t *testing.T) {
-	for name, cached := range map[string]bool{"of what is there": true, "of what somebody deleted": false} {
+	for name, cached := range map[string]bool{"of an existing workload": true, "of a workload that was deleted": false} {
 		t.Run(name, func(t *testing.T) {
 			r, s, w := shelved(t)
 			close(r.synced)

@@ -20,11 +20,11 @@ import (
 	agentv1 "github.com/windlass-run/windlass/proto/gen/windlass/agent/v1"
 )
 
-// repairWorkers is the number of goroutines that look at changed workloads. A look makes no call. With two
-// goroutines, one slow repair does not delay the next.
+// repairWorkers is the number of goroutines that look at changed workloads. A look alone makes no
+// call. With two goroutines, one slow repair does not delay the next.
 const repairWorkers = 2
 
-// repairs has the queue of workloads with a changed object.
+// repairs is the queue of workloads with a changed object.
 type repairs struct {
 	*replacement.History
 
@@ -64,7 +64,7 @@ func (r *Runtime) repair(ctx context.Context) {
 		default:
 			rej, ok := errors.AsType[*runtime.Rejection](err)
 			if ok && (!rej.Retryable || rej.Code == runtime.ReasonPaused) {
-				// Something has to change first, and its event queues the workload again.
+				// An object must change first, and the event of that change queues the workload again.
 				r.repairs.queue.Forget(w)
 				continue
 			}
@@ -74,7 +74,7 @@ func (r *Runtime) repair(ctx context.Context) {
 	}
 }
 
-// lookAt looks at one workload and repairs what is not as wanted.
+// lookAt looks at one workload, and repairs objects that are not as wanted.
 func (r *Runtime) lookAt(ctx context.Context, w render.Ref) error {
 	if w.Kind == render.KindRoles {
 		return families{r}.lookAtRoles(ctx, w)
@@ -88,8 +88,8 @@ func (r *Runtime) lookAt(ctx context.Context, w render.Ref) error {
 	defer unlock()
 	known := r.wanted.get(w)
 	if known == nil || known.hash == "" {
-		// The assignment was removed while we waited, or is not applied yet. Remove or Apply does all that is
-		// needed.
+		// The assignment was removed while lookAt waited, or is not applied yet. Remove or Apply
+		// does everything that is needed.
 		return nil
 	}
 	objects, err := r.rendered(known.assignment)
@@ -108,7 +108,7 @@ func (r *Runtime) lookAt(ctx context.Context, w render.Ref) error {
 		return r.prune(ctx, s)
 	}
 	if (known.drains || len(s.drain.Unmark) > 0) && !suspect && !s.Drifted() {
-		return r.ensure(ctx, w, known.assignment, objects, false) // nothing was wrong
+		return r.ensure(ctx, w, known.assignment, objects, false) // no drift
 	}
 	if wait := r.repairs.Wait(w, time.Now()); wait > 0 {
 		r.repairs.queue.AddAfter(w, wait)
@@ -121,8 +121,8 @@ func (r *Runtime) lookAt(ctx context.Context, w render.Ref) error {
 	return nil
 }
 
-// tellDrift reports what another client changed and that it was put back, as an event of the object and as a
-// notice.
+// tellDrift reports what another client changed, and that the change was undone, as an event of the
+// object and as a notice.
 func (r *Runtime) tellDrift(s *plan, st desired.Step, now render.Object) {
 	if !st.Drift || now == nil {
 		return
@@ -167,8 +167,8 @@ func (r *Runtime) workloadsOf(namespace, index, value string) []render.Ref {
 	return r.wanted.in(namespace)
 }
 
-// finished queues a workload after its status changed. A workload that drains may be ready for its next step.
-// After a rollout, Secrets of the old template can be removed.
+// finished queues a workload after its status changed. A workload that drains may be ready for its
+// next step. After a rollout, Secrets of the old template can be removed.
 func (r *Runtime) finished(o render.Object) {
 	d, ok := o.(*appsv1.Deployment)
 	if !ok {
@@ -179,7 +179,8 @@ func (r *Runtime) finished(o render.Object) {
 	}
 }
 
-// prune removes Secrets that no pod and no template refers to any more. The workload lists them until then.
+// prune removes Secrets to which no pod and no template refers any more. The workload lists them
+// until then.
 func (r *Runtime) prune(ctx context.Context, s *plan) error {
 	if s.Live == nil || !replacement.RolledOut(s.Live) {
 		return nil
@@ -200,7 +201,7 @@ func (r *Runtime) prune(ctx context.Context, s *plan) error {
 		}
 		r.wanted.prune(at)
 	}
-	// The workload has to be written again, with a shorter list.
+	// The workload must be written again, with a shorter list.
 	r.repairs.add(s.Ref)
 	return nil
 }

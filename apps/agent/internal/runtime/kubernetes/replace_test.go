@@ -29,7 +29,8 @@ type ledger struct {
 	served map[types.UID]bool
 	// wrong has the pods that were deleted while gateways still sent to them.
 	wrong []string
-	// fewest is the lowest number of pods that served at one time, and then describes the pods at that time.
+	// fewest is the lowest number of pods that served at the same time. then describes the pods at
+	// that time.
 	fewest int
 	then   string
 }
@@ -90,8 +91,8 @@ func up(p *corev1.Pod) bool {
 	return false
 }
 
-// requireOrderly checks that no pod was deleted while gateways sent to it, and that at least fewest pods
-// served at any time.
+// requireOrderly checks that no pod was deleted while gateways sent to it, and that at least fewest
+// pods served at every moment.
 func (l *ledger) requireOrderly(t *testing.T, fewest int) {
 	t.Helper()
 	l.mu.Lock()
@@ -143,7 +144,7 @@ func atOnce(n int) func(*runtime.Assignment) {
 func brokenNow(a *runtime.Assignment) { staged("never-ready")(a.Deployment.Spec) }
 func soundNow(a *runtime.Assignment)  { a.Deployment.Spec.Kubernetes = nil }
 
-// all waits until the number of ready pods of the template is replicas, and no pod has another template.
+// all waits until the template has this number of ready pods, and no pod has another template.
 func (p *placed) all(t *testing.T, replicas int, template string) {
 	t.Helper()
 	until(t, fmt.Sprintf("%d pods of %s, and no others", replicas, template), func() bool {
@@ -167,8 +168,8 @@ func (p *placed) over(t *testing.T, atOnce int) {
 	require.Zero(t, p.counted(t, "windlass_agent_kubernetes_drift_total", map[string]string{"kind": "Deployment"}))
 }
 
-// leaves waits until the number of pods that serve is serving and the number of pods that drain is leaving.
-// It returns the ids of the draining instances.
+// leaves waits until the number of serving pods is serving and the number of draining pods is
+// leaving. It returns the ids of the draining instances.
 func (p *placed) leaves(t *testing.T, serving, leaving int) (ids []string) {
 	t.Helper()
 	until(t, "the pods that serve and those that drain", func() bool {
@@ -216,7 +217,7 @@ func TestReplace_PodWaitsForGateways(t *testing.T) {
 				leave := p.leaves(t, 4-m, m)
 				stays(t, func() bool { return p.of(t, "template-1") == 4-done && p.of(t, "template-2") == done })
 				gateways.release(leave...)
-				until(t, "the next ones", func() bool { return p.of(t, "template-2") == done+m })
+				until(t, "the next new pods", func() bool { return p.of(t, "template-2") == done+m })
 			}
 			p.all(t, 4, "template-2")
 			p.over(t, m)
@@ -243,27 +244,27 @@ func TestReplace_WithoutGatewaysIsByKubernetes(t *testing.T) {
 	p.all(t, 2, "template-2")
 }
 
-func TestReplace_GoesOnWithAnotherAgent(t *testing.T) {
+func TestReplace_ContinuesWithAnotherAgent(t *testing.T) {
 	p, gateways := gated(t, 3, time.Hour)
 	l := p.follow(t, gateways)
 	again := func() {
-		p.rt = p.open(t) // the agent before was killed: it hands nothing over
+		p.rt = p.open(t) // the previous agent was killed, so it hands nothing over
 		require.NoError(t, p.rt.Apply(t.Context(), p.a))
 	}
 	p.replace(t, "template-2")
 	leave := p.leaves(t, 2, 1)
 	again()
-	require.Equal(t, leave, p.leaves(t, 2, 1), "another agent takes no other pod out")
+	require.Equal(t, leave, p.leaves(t, 2, 1), "another agent drains no other pod")
 	p.shut(t)
 	gateways.mu.Lock()
 	gateways.done[leave[0]] = true
 	gateways.mu.Unlock()
 	stays(t, func() bool { return p.of(t, "template-1") == 3 })
 	again()
-	until(t, "the first of the new ones", func() bool { return p.of(t, "template-2") == 1 })
+	until(t, "the first new pod", func() bool { return p.of(t, "template-2") == 1 })
 	next := p.leaves(t, 2, 1)
 
-	// Without an agent no pod is replaced, and a pod that crashes is made again from its old template.
+	// Without an agent, no pod is replaced. A pod that crashes is made again from its old template.
 	p.shut(t)
 	for id, one := range p.pods(t) {
 		if id != next[0] && one.Annotations[render.AnnotationTemplateHash] == "template-1" {
@@ -273,7 +274,7 @@ func TestReplace_GoesOnWithAnotherAgent(t *testing.T) {
 			require.NoError(t, p.api.CoreV1().Pods(p.namespace).Delete(t.Context(), one.Name, metav1.DeleteOptions{}))
 		}
 	}
-	until(t, "another one in its place", func() bool { return p.of(t, "template-1") == 2 })
+	until(t, "a new pod in its place", func() bool { return p.of(t, "template-1") == 2 })
 	stays(t, func() bool { return p.of(t, "template-1") == 2 && p.of(t, "template-2") == 1 })
 	again()
 	p.gateways(t, gateways)
@@ -290,7 +291,7 @@ func TestReplace_NeverReadyVersionRespectsMaxUnavailable(t *testing.T) {
 			l := p.follow(t, gateways)
 			p.gateways(t, gateways)
 			p.replace(t, "template-2", atOnce(1), brokenNow)
-			until(t, "one that is not ready", func() bool { return p.of(t, "template-2") == 1 })
+			until(t, "a pod that is not ready", func() bool { return p.of(t, "template-2") == 1 })
 			stays(t, func() bool { return p.of(t, "template-1") == 3 && p.of(t, "template-2") == 1 })
 			p.leaves(t, 3, 0)
 			p.replace(t, back, soundNow)
@@ -310,7 +311,7 @@ func TestReplace_ChangeOfMindTakesNoPodInService(t *testing.T) {
 			p.replace(t, "template-2")
 			for done := range 2 {
 				gateways.release(p.leaves(t, 3, 1)...)
-				until(t, "the next one", func() bool { return p.of(t, "template-2") == done+1 })
+				until(t, "the next new pod", func() bool { return p.of(t, "template-2") == done+1 })
 			}
 			p.leaves(t, 3, 1)
 			p.replace(t, to)
@@ -332,7 +333,7 @@ func TestReplace_WithOtherReplicasTakesNoPodInService(t *testing.T) {
 				if amid {
 					p.replace(t, "template-2")
 					gateways.release(p.leaves(t, 2, 1)...)
-					until(t, "the first of the new ones", func() bool { return p.of(t, "template-2") == 1 })
+					until(t, "the first new pod", func() bool { return p.of(t, "template-2") == 1 })
 					p.leaves(t, 2, 1)
 				}
 				p.replace(t, "template-2", func(a *runtime.Assignment) { a.Deployment.Replicas = int32(replicas) })
@@ -350,10 +351,10 @@ func TestReplace_DrainedNodeHoldsNothingUp(t *testing.T) {
 	p, gateways := gated(t, 3, time.Hour)
 	p.gateways(t, gateways)
 	p.replace(t, "template-2")
-	until(t, "the first of the new ones", func() bool { return p.of(t, "template-2") >= 1 })
+	until(t, "the first new pod", func() bool { return p.of(t, "template-2") >= 1 })
 	var node string
 	for _, one := range p.pods(t) {
-		node = cmp.Or(node, one.Spec.NodeName) // the new one may have none yet
+		node = cmp.Or(node, one.Spec.NodeName) // the new pod may have no node yet
 	}
 	cordon := func(ctx context.Context, yes bool) {
 		_, err := p.api.CoreV1().Nodes().Patch(ctx, node, types.MergePatchType, fmt.Appendf(nil, `{"spec":{"unschedulable":%t}}`, yes), metav1.PatchOptions{})
@@ -366,7 +367,7 @@ func TestReplace_DrainedNodeHoldsNothingUp(t *testing.T) {
 		for _, one := range p.pods(t) {
 			if one.Spec.NodeName == node {
 				left++
-				// The disruption budget refuses an eviction while another pod is not available.
+				// The disruption budget refuses an eviction while another pod is unavailable.
 				_ = p.api.PolicyV1().Evictions(p.namespace).Evict(t.Context(), &policyv1.Eviction{ObjectMeta: metav1.ObjectMeta{Namespace: p.namespace, Name: one.Name}})
 			}
 		}

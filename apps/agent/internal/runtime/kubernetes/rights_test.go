@@ -13,9 +13,9 @@ import (
 	client "k8s.io/client-go/kubernetes"
 )
 
-// The agent has the rights of agent-rbac.yaml, as in all tests of this package. It has the rights on
-// workloads only in its own namespaces.
-func TestRights(t *testing.T) { //nolint:tparallel // its subtests depend on the ones before
+// The agent has the permissions of agent-rbac.yaml, as in all tests of this package. It has
+// permissions on workloads only in its own namespaces.
+func TestRights(t *testing.T) { //nolint:tparallel // its subtests depend on earlier subtests
 	p := place(t, 1)
 	as, err := client.NewForConfig(unlimited(p.cfg.Client))
 	require.NoError(t, err)
@@ -72,7 +72,7 @@ func TestRights(t *testing.T) { //nolint:tparallel // its subtests depend on the
 	_, err = as.CoreV1().Secrets(p.namespace).Get(ctx, "any", metav1.GetOptions{})
 	require.True(t, apierrors.IsForbidden(err), "secrets are not read back: %v", err)
 
-	// In its own namespaces it binds this role to itself, and nothing else.
+	// In its own namespaces, the agent binds only this role, and only to itself.
 	require.NoError(t, binding(p.namespace, nil))
 	for what, change := range map[string]func(*rbacv1.RoleBinding){
 		"another role":    func(b *rbacv1.RoleBinding) { b.RoleRef.Name = "cluster-admin" },
@@ -84,7 +84,7 @@ func TestRights(t *testing.T) { //nolint:tparallel // its subtests depend on the
 		require.True(t, apierrors.IsForbidden(binding(p.namespace, change)), what)
 	}
 
-	t.Run("a binding that somebody makes elsewhere lets it write nothing there", func(t *testing.T) {
+	t.Run("a binding in another namespace does not let the agent write there", func(t *testing.T) {
 		_, err := p.api.RbacV1().RoleBindings(foreign.Name).Create(ctx, &rbacv1.RoleBinding{
 			ObjectMeta: metav1.ObjectMeta{Name: "mistake"},
 			RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: "windlass-agent-workloads"},
@@ -107,7 +107,7 @@ func TestRights(t *testing.T) { //nolint:tparallel // its subtests depend on the
 		}, patience, 50*time.Millisecond)
 	})
 
-	t.Run("an agent that starts binds itself in the namespaces that there are", func(t *testing.T) {
+	t.Run("an agent that starts binds itself in existing namespaces", func(t *testing.T) {
 		p.shut(t)
 		require.NoError(t, p.api.RbacV1().RoleBindings(p.namespace).Delete(ctx, "windlass-agent", metav1.DeleteOptions{}))
 		p.rt = p.open(t)

@@ -50,8 +50,8 @@ func TestRole_AllowsOnlyWhatTheAgentNeeds(t *testing.T) {
 	require.NoError(t, err)
 	forbidden(as.CoreV1().Pods("default").Delete(ctx, theirs.Name, metav1.DeleteOptions{}), "delete a pod in a foreign namespace")
 	require.NoError(t, h.api.CoreV1().Pods("default").Delete(ctx, theirs.Name, metav1.DeleteOptions{}))
-	// The role alone would allow these; the policy, which takes a moment to be known to
-	// the API server, does not.
+	// The role alone would allow these calls. The policy forbids them. It takes a moment
+	// until the API server knows the policy.
 	require.Eventually(t, func() bool {
 		_, err = as.CoreV1().Namespaces().Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "any"}}, dry)
 		return apierrors.IsForbidden(err)
@@ -68,7 +68,7 @@ func TestManifests_AreValidForKubernetes(t *testing.T) {
 	}
 }
 
-// An agent whose release needs more rights than the installed role has reports that.
+// An agent whose release needs more permissions than the installed role has reports this.
 func TestRole_MissingPermissionIsNamed(t *testing.T) {
 	h := newHarness(t, func(c *kubernetes.Config) {
 		l, err := cluster()

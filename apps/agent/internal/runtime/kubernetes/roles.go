@@ -27,25 +27,25 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// A deployment with several roles, or with instances of several hosts, has one workload for each instance, or for
-// each rank: a Deployment of one pod with the labels of its role, group, slot and rank. Kubernetes keeps each
-// workload alive by itself. Package groups says which workloads should exist, which wait, and which may take another
-// template:
+// A deployment with several roles, or with instances of several hosts, has one workload for each
+// instance or rank: a Deployment of one pod with the labels of its role, group, slot and rank.
+// Kubernetes keeps each workload alive by itself. Package groups says which workloads should exist,
+// which must wait, and which may take another template:
 //
 //	to create      the workload is made. While it waits for roles, it has no pod
-//	to replace     the workload takes the new template. Until then it holds the old one
-//	to delete      the workload is marked and goes to no pods. An empty one is deleted
+//	to replace     the workload takes the new template. Until then, it keeps the old one
+//	to delete      the workload is marked, and its pod goes. An empty workload is deleted
 //
-// Each time, all state is read from the cluster again: labels, marks, templates and pods. So an agent that
-// was killed at any step goes on from there. A deployment without replicas keeps one empty workload, which
-// owns what the app shares.
+// In each step, the whole state is read from the cluster again: labels, marks, templates and pods.
+// So after an agent was killed at any step, the next agent continues from there. A deployment
+// without replicas keeps one empty workload, which owns the objects that the app shares.
 
-// familyRef names the instances of an assignment with several roles.
+// familyRef returns a reference that identifies all instances of an assignment with several roles.
 func familyRef(namespace string, a runtime.Assignment) render.Ref {
 	return render.NewRef(render.KindRoles, namespace, render.FamilyKey(a))
 }
 
-// families are the deployments with several roles of a Runtime.
+// families is a Runtime with the methods about deployments with several roles.
 type families struct{ *Runtime }
 
 // applyRoles is Apply for a deployment with several roles.
@@ -56,7 +56,7 @@ func (r families) applyRoles(ctx context.Context, a runtime.Assignment) error {
 	f := newFamily(a)
 	var namespace string
 	for n := range f.roles {
-		// A role that cannot run refuses the assignment before anything changes.
+		// If a role cannot run, this refuses the assignment before anything changes.
 		objects, err := r.rendered(f.assignment(n, runtime.Unit{}))
 		if err != nil {
 			return err
@@ -72,7 +72,8 @@ func (r families) applyRoles(ctx context.Context, a runtime.Assignment) error {
 	return r.ensureRoles(ctx, at, f)
 }
 
-// lookAtRoles looks at the instances of a deployment with several roles, and repairs what is not as wanted.
+// lookAtRoles looks at the instances of a deployment with several roles, and repairs objects that
+// are not as wanted.
 func (r families) lookAtRoles(ctx context.Context, at render.Ref) error {
 	let := r.locks.Shared("Namespace " + at.Namespace)
 	defer let()
@@ -114,7 +115,7 @@ func (f *family) index(role string) int {
 	return slices.IndexFunc(f.roles, func(r runtime.Role) bool { return r.Name == role })
 }
 
-// wanted returns the assignment as input for package groups.
+// wanted returns the assignment as an input of package groups.
 func (f *family) wanted() groups.Wanted { return f.a.GroupsWanted() }
 
 // assignment returns the assignment of one instance of the n-th role.
@@ -149,21 +150,21 @@ type unit struct {
 
 	ref  render.Ref
 	live *appsv1.Deployment
-	// epoch is that of the workload's template, 0 for an instance of one host.
+	// epoch is the epoch of the workload's template, or 0 for an instance of one host.
 	epoch int
 	// pods has the pods that count as a replica of the workload.
 	pods []*corev1.Pod
-	// rank has what the workload and its pod say about a rank of an instance of several hosts.
+	// rank has the facts about a rank of an instance of several hosts.
 	rank rankPod
-	// leaves reports whether the workload is marked to be removed. empty reports whether nothing but such a
-	// workload is left.
+	// leaves means that the workload is marked to be removed. empty means that such a workload has
+	// no running pod any more.
 	leaves, empty bool
-	// look is after how long the workload has to be looked at again, 0 if only an event matters.
+	// look is the time after which the workload must be looked at again. 0: it waits for an event.
 	look time.Duration
 }
 
-// roomPatience is how long a pod may wait for a node before it counts as one without room. The scheduler may need up to
-// 10 s to find the room of a pod that has left.
+// roomPatience is how long a pod may wait for a node before it counts as a pod without room. The
+// scheduler may need up to 10 s to notice the room of a pod that has left.
 const roomPatience = 15 * time.Second
 
 // unitsOf returns the workloads of the instances of a deployment, by name.
@@ -204,7 +205,7 @@ func placeOf(labels map[string]string) groups.ID {
 	return groups.ID{Role: labels[render.LabelComponent], Group: group, Slot: slot, Rank: rank}
 }
 
-// observed returns the instance as input for package groups.
+// observed returns the instance as an input of package groups.
 func (r families) observed(f *family, u *unit, now time.Time) groups.Instance {
 	want := f.a.TemplateOf(u.Role)
 	in := groups.Instance{
@@ -228,8 +229,9 @@ func (r families) observed(f *family, u *unit, now time.Time) groups.Instance {
 	return in
 }
 
-// ensureRoles makes the instances of a deployment what they should be now. The caller holds the lock of at. What has
-// to wait is done by the next look, which an event of a pod or of a workload causes.
+// ensureRoles makes the instances of a deployment what they should be now. The caller holds the
+// lock of at. Work that must wait is done by the next look, which an event of a pod or of a
+// workload causes.
 func (r families) ensureRoles(ctx context.Context, at render.Ref, f *family) error {
 	all := r.unitsOf(at)
 	var seen []groups.Instance
@@ -282,7 +284,7 @@ func (r families) ensureRoles(ctx context.Context, at render.Ref, f *family) err
 	for _, c := range d.Create {
 		epoch := c.Epoch
 		if now := epochs[c.Unit()]; now > 0 && restarts[c.Unit()] == 0 {
-			epoch = now // in the next epoch it would begin a restart, which has to wait
+			epoch = now // in the next epoch, the instance would begin a restart, which must wait
 		}
 		put(c.ID, runtime.Unit{Waits: waits[c.ID], Epoch: epoch})
 	}
@@ -297,13 +299,13 @@ func (r families) ensureRoles(ctx context.Context, at render.Ref, f *family) err
 			put(u.ID, runtime.Unit{Leaves: true, Epoch: u.epoch})
 		case u.empty && !slices.ContainsFunc(d.Create, func(c groups.Start) bool { return c.ID == u.ID }):
 			gone = append(gone, u)
-		case u.empty: // it is put again
+		case u.empty: // putUnits makes it complete again
 		case seen[in].Leaving || slices.Contains(d.Delete, u.ref.Name):
 			put(u.ID, runtime.Unit{Leaves: true, Epoch: u.epoch})
 		case stops[u.Unit()] && u.Rank > 0:
-			put(u.ID, runtime.Unit{Holds: true, Epoch: u.epoch}) // its leader still needs it
+			put(u.ID, runtime.Unit{Holds: true, Epoch: u.epoch}) // the leader still needs this rank
 		case restarts[u.Unit()] > 0:
-			// All ranks start anew with the newest template, whatever they had.
+			// All ranks restart with the newest template, whatever template they had.
 			put(u.ID, runtime.Unit{Epoch: restarts[u.Unit()]})
 		default:
 			put(u.ID, runtime.Unit{Waits: waits[u.ID], Holds: seen[in].Old && !slices.Contains(d.Replace, u.ref.Name), Epoch: u.epoch})
@@ -327,13 +329,14 @@ func (r families) ensureRoles(ctx context.Context, at render.Ref, f *family) err
 	errs = append(errs, r.markJoined(ctx, f, all, seen), r.tellPeers(ctx, f, now), r.putBudget(ctx, f, now))
 	for _, u := range all {
 		if r.wanted.drains(u.ref) {
-			r.repairs.add(u.ref) // it may have waited for another instance of its group
+			r.repairs.add(u.ref) // the workload may have waited for another instance of its group
 		}
 	}
 	return worst(slices.DeleteFunc(errs, func(err error) bool { return err == nil }))
 }
 
-// headOf returns the empty workload that a deployment without replicas keeps, nil if it needs none.
+// headOf returns the empty workload that a deployment without replicas keeps, or nil if it needs
+// none.
 func (f *family) headOf(all []*unit, creates bool) *unit {
 	if creates || f.a.Deployment.GetReplicas() > 0 || len(all) == 0 {
 		return nil
@@ -343,11 +346,11 @@ func (f *family) headOf(all []*unit, creates bool) *unit {
 	})
 }
 
-// unitsAtOnce is how many instances of one deployment are put at one time.
+// unitsAtOnce is how many instances of one deployment are put at the same time.
 const unitsAtOnce = 4
 
-// putUnits ensures the workloads of instances. It skips workloads that were completely made as now wanted,
-// because repairs keep them so.
+// putUnits ensures the workloads of instances. It skips a workload that was completely made as it
+// is wanted now, because repairs keep it so.
 func (r families) putUnits(ctx context.Context, puts []runtime.Assignment, known map[groups.ID]*unit) []error {
 	var mu sync.Mutex
 	var errs []error
@@ -389,8 +392,9 @@ func (r families) removeUnit(ctx context.Context, u *unit, deploymentID string) 
 	return r.removeWorkload(ctx, u.ref, cmp.Or(u.live.Labels[render.LabelDeployment], deploymentID))
 }
 
-// releasedInGroup reports whether no gateway sends to the pods of an instance. Gateways send requests only to
-// the entry instances of its group, and to rank 0 of those. Through these, requests reach the other instances.
+// releasedInGroup reports whether gateways have released the instance. Gateways send requests only
+// to rank 0 of the entry instances of a group. Through these, requests reach the other instances.
+// So all of these must be released.
 func (r families) releasedInGroup(at render.Ref, u *runtime.Unit) bool {
 	for _, p := range r.caches.PodsOfGroup(at.Namespace, at.Name, u.Group) {
 		rank := p.Labels[render.LabelRank]
@@ -401,8 +405,8 @@ func (r families) releasedInGroup(at render.Ref, u *runtime.Unit) bool {
 	return true
 }
 
-// tellPeers writes the file of peers of each group where it changed. A pod's annotation says which one was last
-// written for it, so that nothing is written twice.
+// tellPeers writes the peers file of each group whose file has changed. A pod's annotation says
+// which content was last written for it, so no content is written twice.
 func (r families) tellPeers(ctx context.Context, f *family, all []*unit) error {
 	var names []string
 	for _, role := range f.roles {
@@ -416,7 +420,7 @@ func (r families) tellPeers(ctx context.Context, f *family, all []*unit) error {
 	}
 	var errs []error
 	for _, units := range members {
-		// The entry instances of a pool go on without an instance of another role that leaves.
+		// The entry instances of a pool keep serving without a leaving instance of another role.
 		stays := runtime.IsPooled(f.a.Deployment.GetSpec()) && slices.ContainsFunc(units, func(u *unit) bool { return u.Role == f.entry && !u.leaves })
 		var peers []runtime.Instance
 		var pods []*corev1.Pod
@@ -425,10 +429,10 @@ func (r families) tellPeers(ctx context.Context, f *family, all []*unit) error {
 			for _, p := range u.pods {
 				pods = append(pods, p)
 				if u.Rank > 0 {
-					continue // its instance has the address of rank 0
+					continue // the instance has the address of rank 0
 				}
 				in := runtime.Instance{ID: p.Name, Role: u.Role, Group: u.Group, Slot: u.Slot}
-				// An instance that drains serves requests that gateways still send to its group.
+				// A draining instance serves requests that gateways still send to its group.
 				if observe.IsReady(p) && whole[u.Unit()] && (!stays || !u.leaves || u.Role == f.entry) {
 					in.Address = observe.AddressOf(p)
 				}
@@ -463,7 +467,7 @@ func (r families) tellGroup(ctx context.Context, f *family, units []*unit, pods 
 	return worst(errs)
 }
 
-// writePeers writes the file of peers of a group. Its instances own it together.
+// writePeers writes the peers file of a group. All instances of the group own it together.
 func (r families) writePeers(ctx context.Context, f *family, units []*unit, content []byte) error {
 	u := units[0]
 	a := f.assignment(f.index(u.Role), runtime.Unit{Group: u.Group, Slot: u.Slot, Rank: u.Rank})
@@ -483,7 +487,8 @@ func (r families) writePeers(ctx context.Context, f *family, units []*unit, cont
 	return err
 }
 
-// putBudget puts the disruption budget of all instances. Its owners are instances that stay.
+// putBudget puts the disruption budget of all instances. Instances that stay own it. If no instance
+// stays, the leaving instances own it.
 func (r families) putBudget(ctx context.Context, f *family, all []*unit) error {
 	var stay, left []render.Object
 	var first *unit
@@ -520,15 +525,15 @@ func (r families) putBudget(ctx context.Context, f *family, all []*unit) error {
 	return err
 }
 
-// serves reports whether an instance serves. Instances of one host each count as serving, because Kubernetes knows which
-// of them are ready.
+// serves reports whether any instance serves. For roles with one host, it returns true, because
+// Kubernetes knows which instances are ready.
 func (f *family) serves(all []*unit) bool {
 	spans := slices.ContainsFunc(f.roles, func(r runtime.Role) bool { return f.hostsOf(r.Name) > 1 })
 	return !spans || slices.Contains(slices.Collect(maps.Values(f.wholeUnits(all))), true)
 }
 
-// removePeers removes the file of peers that the empty workload of a deployment without replicas owns. It
-// makes no call if the file was removed before.
+// removePeers removes the peers file that the empty workload of a deployment without replicas owns.
+// It makes no call if the file was removed before.
 func (r families) removePeers(ctx context.Context, f *family, at render.Ref, head *unit) error {
 	if !r.wanted.mayHavePeers(at) {
 		return nil

@@ -18,14 +18,14 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// twoRoles gives a spec an entry role and another one of two instances.
+// twoRoles gives a spec an entry role with one instance, and another role with two instances.
 func twoRoles(entry, other string) func(*windlassv1.DeploymentSpec) {
 	return func(s *windlassv1.DeploymentSpec) {
 		s.Roles = []*windlassv1.RoleSpec{{Name: entry, Entry: true}, {Name: other, Instances: 2}}
 	}
 }
 
-// placeRoles applies a deployment with two roles. gateways is nil if none send to it.
+// placeRoles applies a deployment with two roles. gateways is nil if no gateway sends to it.
 func placeRoles(t *testing.T, a runtime.Assignment, gateways *door, change ...func(*kubernetes.Config)) *placed {
 	t.Helper()
 	t.Parallel()
@@ -113,21 +113,21 @@ func TestRoles_GroupGoesOnceGatewaysAreDoneWithItsEntry(t *testing.T) {
 	p.awaits(t, 6, 0)
 	p.scale(t, 1)
 	leave := p.awaits(t, 3, 3)
-	p.rt = p.open(t) // the next agent goes on
+	p.rt = p.open(t) // the next agent continues
 	require.NoError(t, p.rt.Apply(t.Context(), p.a))
 	require.ElementsMatch(t, leave, p.awaits(t, 3, 3))
 	var entry string
 	for _, in := range p.instances(t) {
 		if slices.Contains(leave, in.ID) {
-			require.Equal(t, 1, in.Group, "the whole highest group")
+			require.Equal(t, 1, in.Group, "only instances of the highest group drain")
 			if in.Role == "router" {
 				entry = in.ID
 			} else {
-				gateways.release(in.ID) // gateways never send to it
+				gateways.release(in.ID) // gateways never send to this instance
 			}
 		}
 	}
-	require.ElementsMatch(t, leave, p.awaits(t, 3, 3), "its other instances serve until gateways are done with the entry")
+	require.ElementsMatch(t, leave, p.awaits(t, 3, 3), "the group's other instances stay until gateways release the entry instance")
 	gateways.release(entry)
 	p.awaits(t, 3, 0)
 	until(t, "three left", func() bool { return len(p.instances(t)) == 3 })
@@ -144,7 +144,7 @@ func TestDrain_EntryInstanceOfAPoolWaitsForItsOwnRelease(t *testing.T) {
 	leave := p.awaits(t, 2, 1)
 	gateways.release(leave[0])
 	p.awaits(t, 2, 0)
-	until(t, "two left, though gateways send to the other entry instance", func() bool { return len(p.instances(t)) == 2 })
+	until(t, "two instances, although gateways send to the other entry instance", func() bool { return len(p.instances(t)) == 2 })
 }
 
 func TestRoles_IdleAgentMakesNoCall(t *testing.T) {
@@ -183,16 +183,16 @@ func TestRoles_IdleAgentMakesNoCall(t *testing.T) {
 	require.Equal(t, before, written(), "another agent writes nothing")
 }
 
-// Where all GPUs are in use, a new pod gets the room of the one before only when that has ended.
+// If all GPUs are in use, a new pod gets the room of the old pod only when the old pod has ended.
 func TestRoles_NextGroupWaitsForTheRoomOfTheFirst(t *testing.T) {
 	const patience = 15 * time.Second
 	p := placeRoles(t, assignment("dep_room", 2, twoRoles("router", "decode")), nil)
 	p.awaits(t, 6, 0)
 	p.change(t, func(a *runtime.Assignment) {
 		a.TemplateHash = "template-2"
-		a.Deployment.Spec.Roles[0].Resources = &windlassv1.Resources{CpuMillicores: 1_000_000_000} // no node has it
+		a.Deployment.Spec.Roles[0].Resources = &windlassv1.Resources{CpuMillicores: 1_000_000_000} // no node has this much
 	})
-	until(t, "the other group goes, too", func() bool {
+	until(t, "the removal of the other group", func() bool {
 		waiting := time.Duration(0)
 		old := map[int]int{}
 		for _, one := range p.pods(t) {
@@ -206,7 +206,7 @@ func TestRoles_NextGroupWaitsForTheRoomOfTheFirst(t *testing.T) {
 			}
 		}
 		if old[0] < 3 && old[1] < 3 {
-			require.GreaterOrEqual(t, waiting, patience-time.Second, "creation has whole seconds")
+			require.GreaterOrEqual(t, waiting, patience-time.Second, "creation times have whole seconds")
 			return true
 		}
 		return false

@@ -24,11 +24,12 @@ import (
 	"github.com/windlass-run/windlass/pkg/localstack/kubelab"
 )
 
-// Variables of TestScale.
+// The variables of TestScale.
 const (
-	// scaleEnv is "deployments x replicas": 1000x5 is what a region is meant to hold.
+	// scaleEnv is the variable with "deployments x replicas". 1000x5 is the size that a region must
+	// support.
 	scaleEnv = "WINDLASS_SCALE"
-	// scaleOutEnv is a file for the figures, as JSON.
+	// scaleOutEnv is the variable with the path of a file for the figures, as JSON.
 	scaleOutEnv = "WINDLASS_SCALE_OUT"
 )
 
@@ -36,23 +37,23 @@ const (
 type figures struct {
 	Deployments int `json:"deployments"`
 	Pods        int `json:"pods"`
-	// These are the times from the first Apply until the last Apply has returned, and until the last pod is
-	// ready.
+	// AppliedSeconds is the time from the first Apply until the last Apply has returned. The next
+	// field is the time until the last pod is ready.
 	AppliedSeconds float64 `json:"applied_seconds"`
 	ReadySeconds   float64 `json:"ready_seconds"`
-	// Calls that making one deployment took.
+	// CallsPerDeployment is the number of calls to make one deployment.
 	CallsPerDeployment float64        `json:"calls_per_deployment"`
 	Calls              map[string]int `json:"calls"`
-	// The agent's heap after a collection, without and with the region.
+	// The heap of the agent after a garbage collection, without and with the region.
 	HeapBeforeMiB float64 `json:"heap_before_mib"`
 	HeapMiB       float64 `json:"heap_mib"`
 	KiBPerPod     float64 `json:"kib_per_pod"`
 	Idle          idle    `json:"idle"`
-	// Each of these is the cost of one change to one deployment.
+	// Each field is the cost of one change to one deployment.
 	Scaled   change `json:"scaled"`
 	Replaced change `json:"replaced"`
 	Removed  change `json:"removed"`
-	// These are the times of Observe for the whole region.
+	// The times of one Observe of the whole region.
 	ObserveMedianMillis float64 `json:"observe_median_ms"`
 	ObserveMaxMillis    float64 `json:"observe_max_ms"`
 	Restart             restart `json:"restart"`
@@ -71,7 +72,8 @@ type change struct {
 	Seconds float64        `json:"seconds"`
 }
 
-// restart is an agent that starts on a region that is as it should be.
+// restart has the costs of an agent that starts on a region whose objects are all as they should
+// be.
 type restart struct {
 	SeenSeconds    float64        `json:"seen_seconds"`
 	AppliedSeconds float64        `json:"applied_seconds"`
@@ -139,7 +141,7 @@ func sum(calls map[string]int, counts func(call string) bool) (n int) {
 
 func isCall(call string) bool { return !strings.HasSuffix(call, watching) }
 
-// isWrite reports whether the call stores anything. A review is a question that is asked by POST.
+// isWrite reports whether the call stores anything. A review is a read that is sent by POST.
 func isWrite(call string) bool {
 	return isCall(call) && !strings.HasPrefix(call, http.MethodGet) && !strings.HasSuffix(call, "reviews")
 }
@@ -158,9 +160,9 @@ func cpuTime(t testing.TB) time.Duration {
 	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }
 
-// TestScale measures what a region costs its agent and the API server. It fails if costs grow with the region
-// that must not: calls while nothing changes, writes for one change, and writes of an agent that starts
-// again.
+// TestScale measures the costs of a region for its agent and for the API server. It fails if costs
+// grow with the region that must not: calls while nothing changes, writes for one change, and
+// writes of an agent that starts again.
 func TestScale(t *testing.T) {
 	if testing.Short() {
 		t.Skip("starts a Kubernetes control plane")
@@ -186,7 +188,7 @@ func TestScale(t *testing.T) {
 		d.AppName = fmt.Sprintf("app-%04d", n)
 		d.EnvironmentId, d.EnvironmentName = fmt.Sprintf("env_scale_%d", n/20), fmt.Sprintf("team-%d", n/20)
 		d.Spec.Env = map[string]string{"MODEL": "llama", "REGION": "lab"}
-		// Probes of a real model server: rarer than those of tests.
+		// A real model server is probed less often than the servers of other tests.
 		d.Spec.HealthCheck.Interval.Seconds = 10
 	}
 	r.observe(t)
@@ -214,7 +216,7 @@ func TestScale(t *testing.T) {
 	out.ObserveMedianMillis, out.ObserveMaxMillis = took[len(took)/2], took[len(took)-1]
 
 	one := all[deployments/2]
-	one.Deployment = proto.CloneOf(one.Deployment) // the runtime reads what was applied, so the test must not change it
+	one.Deployment = proto.CloneOf(one.Deployment) // the runtime reads the applied assignment, so the test must not change it
 	one.Deployment.Replicas++
 	one.Generation++
 	out.Scaled = r.change(t, calls, func() {
@@ -261,7 +263,7 @@ func TestScale(t *testing.T) {
 	for name, c := range map[string]change{"scaled": out.Scaled, "replaced": out.Replaced, "removed": out.Removed} {
 		require.LessOrEqual(t, c.Writes, 20, "%s: %v", name, c.Calls)
 	}
-	require.Zero(t, out.Restart.Writes, "an agent that starts again writes nothing that is there already: %v", out.Restart.Calls)
+	require.Zero(t, out.Restart.Writes, "an agent that starts again writes no object: %v", out.Restart.Calls)
 }
 
 func applyAll(t testing.TB, rt *kubernetes.Runtime, all []runtime.Assignment) {
@@ -285,8 +287,8 @@ func applyAll(t testing.TB, rt *kubernetes.Runtime, all []runtime.Assignment) {
 	}
 }
 
-// applyPatiently repeats failed calls, as the agent does. While a whole region starts on a busy machine,
-// calls of the API server may time out.
+// applyPatiently repeats failed calls, as the agent does. While a whole region starts on a busy
+// machine, calls of the API server may time out.
 func applyPatiently(t testing.TB, rt *kubernetes.Runtime, a runtime.Assignment) error {
 	deadline := time.Now().Add(patience)
 	for {
@@ -305,8 +307,7 @@ func (r *ownCluster) observe(t testing.TB) runtime.Observation {
 	return o
 }
 
-// settled waits until the given number of deployments each have at least replicas ready
-// instances.
+// settled waits until this number of deployments each have at least replicas ready instances.
 func (r *ownCluster) settled(t testing.TB, deployments, replicas int) {
 	deadline := time.Now().Add(patience + time.Duration(deployments)*time.Second)
 	for {
@@ -342,7 +343,7 @@ func (r *ownCluster) quiet(t testing.TB, calls *counter) {
 		time.Sleep(time.Second)
 		if now := calls.take(); sum(now, isCall) > 0 {
 			still = -1
-			require.False(t, time.Now().After(deadline), "it does not come to rest: %v", now)
+			require.False(t, time.Now().After(deadline), "the agent keeps making calls: %v", now)
 		}
 	}
 }

@@ -11,7 +11,7 @@ import (
 	"github.com/windlass-run/windlass/apps/agent/internal/runtime"
 )
 
-func TestSettle_SizeCountsOnceNoEarlierPodMayCome(t *testing.T) {
+func TestSettle_CountsAreTrustedOnceNoEarlierPodMayCome(t *testing.T) {
 	p := place(t, 0)
 	of := func() (out runtime.ObservedDeployment) {
 		o, err := p.rt.Observe(t.Context())
@@ -29,12 +29,12 @@ func TestSettle_SizeCountsOnceNoEarlierPodMayCome(t *testing.T) {
 			d := of()
 			return d.Generation == p.a.Generation && !d.Unsettled && len(d.Instances) == 0
 		})
-		// No event shows that no pod comes, so the test watches for a while. If the runtime reported too
-		// early, a pod would come within this time.
+		// No event shows that no more pods come, so the test watches for a while. If the runtime
+		// reported too early, a pod would come in this time.
 		for end := time.Now().Add(500 * time.Millisecond); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
 			list, err := p.api.CoreV1().Pods(p.namespace).List(t.Context(), metav1.ListOptions{})
 			require.NoError(t, err)
-			require.Zero(t, len(list.Items), "pods of the size before") //nolint:testifylint // a failed Empty would print all pods
+			require.Zero(t, len(list.Items), "pods of the earlier number of replicas") //nolint:testifylint // a failed Empty would print all pods
 		}
 	}
 	p.scale(t, 2)

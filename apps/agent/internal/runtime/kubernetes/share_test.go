@@ -47,7 +47,7 @@ func filled(t testing.TB, workloads, pods int) *Runtime {
 
 func workloadID(n int) string { return fmt.Sprintf("dep_%04d", n) }
 
-// setPod tells the runtime of a pod with this number of restarts.
+// setPod tells the runtime about a pod with this number of restarts.
 func (r *Runtime) setPod(t testing.TB, workload, n int, restarts int32) {
 	began := metav1.NewTime(time.Now().Add(-time.Hour).Truncate(time.Second))
 	name := fmt.Sprintf("%s-%d", workloadID(workload), n)
@@ -101,9 +101,9 @@ func TestLook_MakesOnlyChangedLists(t *testing.T) {
 	second := r.lists(t)
 	require.Equal(t, 9, sameOnes(first, second))
 	require.Equal(t, 7, second[workloadID(3)][2].Restarts)
-	require.Zero(t, first[workloadID(3)][2].Restarts, "who holds the old list sees it as it was")
+	require.Zero(t, first[workloadID(3)][2].Restarts, "the old list is unchanged")
 
-	// The workload is gone, and its pods are not yet.
+	// The workload is gone, but its pods still exist.
 	w, _, err := r.caches.Ours[render.KindWorkload].GetIndexer().GetByKey("apps/" + workloadID(4))
 	require.NoError(t, err)
 	require.NoError(t, r.caches.Ours[render.KindWorkload].GetIndexer().Delete(w))
@@ -120,8 +120,8 @@ func TestLook_MakesOnlyChangedLists(t *testing.T) {
 	require.Zero(t, sameOnes(third, r.lists(t)))
 }
 
-// BenchmarkObserve looks at 200,000 instances of which one has changed, and compares
-// that with a look at all of them.
+// BenchmarkObserve measures Observe with 200,000 instances of which one has changed. It compares
+// this with an Observe in which all have changed.
 func BenchmarkObserve(b *testing.B) {
 	const workloads, pods = 1000, 200
 	r := filled(b, workloads, pods)

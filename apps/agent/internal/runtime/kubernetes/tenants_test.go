@@ -25,8 +25,8 @@ func of(workspace, id string, change ...func(*windlassv1.DeploymentSpec)) runtim
 	return a
 }
 
-// Two workspaces share a region whose operator allows nothing beyond the standard.
-func TestTenants(t *testing.T) { //nolint:tparallel // its parts look at one region
+// Two workspaces share a region. Its operator allows nothing beyond the standard.
+func TestTenants(t *testing.T) { //nolint:tparallel // its subtests share one region
 	t.Parallel()
 	h := newHarness(t, func(c *kubernetes.Config) { c.Policy = render.Policy{} })
 	rt := h.open(t)
@@ -37,7 +37,7 @@ func TestTenants(t *testing.T) { //nolint:tparallel // its parts look at one reg
 	theirs, own := h.namespaceOf(t, victim), h.namespaceOf(t, attacker)
 	require.NotEqual(t, theirs, own)
 
-	t.Run("the agent refuses all that the operator does not allow", func(t *testing.T) {
+	t.Run("the agent refuses everything that the operator does not allow", func(t *testing.T) {
 		asks := func(k *windlassv1.KubernetesOptions) func(*windlassv1.DeploymentSpec) {
 			return func(s *windlassv1.DeploymentSpec) { s.Kubernetes = k }
 		}
@@ -102,7 +102,7 @@ func TestTenants(t *testing.T) { //nolint:tparallel // its parts look at one reg
 				pod = pods.Items[0]
 			}
 			return len(pods.Items) == 1
-		}, patience, 20*time.Millisecond, "its own pods pass what is enforced")
+		}, patience, 20*time.Millisecond, "the app's own pods pass the enforced standard")
 		require.False(t, *pod.Spec.AutomountServiceAccountToken)
 		for _, v := range pod.Spec.Volumes {
 			require.Nil(t, v.HostPath)
@@ -119,7 +119,8 @@ func TestTenants(t *testing.T) { //nolint:tparallel // its parts look at one reg
 				require.Equal(t, "windlass-system/windlass-agent", s.Namespace+"/"+s.Name, "no account of an app has rights")
 			}
 		}
-		// References to Secrets are by name in the pod's own namespace: there is no way to name another.
+		// References to Secrets have names in the pod's own namespace. A pod cannot refer to
+		// another namespace.
 		for _, from := range pod.Spec.Containers[0].EnvFrom {
 			_, err := h.api.CoreV1().Secrets(own).Get(ctx, from.SecretRef.Name, metav1.GetOptions{})
 			require.NoError(t, err)
@@ -139,7 +140,7 @@ func TestTenants(t *testing.T) { //nolint:tparallel // its parts look at one reg
 				require.NoError(t, err)
 				covered = covered || selector.Matches(labels.Set(pod.Labels)) && len(p.Spec.PolicyTypes) > 0 && p.Spec.PolicyTypes[0] == networkingv1.PolicyTypeIngress
 				for _, rule := range p.Spec.Ingress {
-					require.NotEmpty(t, rule.From, "a rule without peers lets everything in")
+					require.NotEmpty(t, rule.From, "a rule without peers would allow all callers")
 				}
 			}
 			require.True(t, covered, "pod %s is open to all", pod.Name)

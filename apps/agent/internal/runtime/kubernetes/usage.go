@@ -13,7 +13,8 @@ import (
 var _ runtime.Meter = (*Runtime)(nil)
 
 const (
-	// usageFor is how long the metrics of a namespace are used. The metrics API makes new ones every 15 s.
+	// usageFor is how long the metrics of a namespace are used. The metrics API makes new metrics
+	// every 15 s.
 	usageFor = 10 * time.Second
 	// absentFor is the time before the next call if the metrics API is absent, or failed for a namespace.
 	absentFor = time.Minute
@@ -23,7 +24,7 @@ const (
 type usages struct {
 	mu     sync.Mutex
 	lists  map[string]usageList
-	absent time.Time // until then the metrics API is not asked
+	absent time.Time // until then, the metrics API is not called
 }
 
 type usageList struct {
@@ -47,7 +48,7 @@ func (r *Runtime) Usage(ctx context.Context, instanceIDs []string) (map[string]r
 	for _, id := range instanceIDs {
 		p, err := r.pod(id)
 		if err != nil {
-			continue // it is gone
+			continue // the pod is gone
 		}
 		list, ok, err := r.usages.in(ctx, r.api, p.Namespace)
 		if !ok {

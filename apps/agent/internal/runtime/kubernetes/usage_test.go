@@ -43,7 +43,7 @@ func TestUsages(t *testing.T) {
 		Log: slog.New(slog.DiscardHandler), Registerer: prometheus.NewRegistry(), Random: func() float64 { return 0 },
 	})
 	require.NoError(t, err)
-	t.Run("of a namespace that refuses are not known, and of others they are", func(t *testing.T) {
+	t.Run("are unknown for a namespace that refuses, and known for the others", func(t *testing.T) {
 		var u usages
 		calls.Store(0)
 		pods, ok, err := u.in(t.Context(), api, "refused")
@@ -57,10 +57,10 @@ func TestUsages(t *testing.T) {
 			require.Equal(t, map[string]runtime.Usage{"chat-1": {CPUMillicores: 2000, HasCPU: true, MemoryBytes: 1 << 20}}, pods)
 		}
 		_, _, err = u.in(t.Context(), api, "refused")
-		require.NoError(t, err, "it is not asked again at once")
+		require.NoError(t, err, "the metrics API is not called again at once")
 		require.EqualValues(t, 2, calls.Load())
 	})
-	t.Run("are not asked for where there is no metrics API", func(t *testing.T) {
+	t.Run("are not requested in a cluster without a metrics API", func(t *testing.T) {
 		var u usages
 		absent.Store(true)
 		_, ok, err := u.in(t.Context(), api, "shop")

@@ -10,31 +10,33 @@ import (
 	"github.com/windlass-run/windlass/apps/agent/internal/runtime/redact"
 )
 
-// want is what a workload should be.
+// want is the wanted state of a workload.
 type want struct {
 	assignment runtime.Assignment
-	// secrets are all values that its pods were given since the agent started, because pods of an older
-	// template keep their values.
+	// secrets has all values that the workload's pods have got since the agent started, because
+	// pods of an older template keep their values.
 	secrets *redact.Values
-	// hash is the workload's hash when all of it was last as wanted. Empty before that.
+	// hash is the workload's hash from the last time that everything was as wanted. It is empty
+	// before that.
 	hash string
-	// drains is whether pods will be taken away later.
+	// drains means that pods will be taken away later.
 	drains bool
-	// contested is what was last reported about fields that other clients own.
+	// contested is the last report about fields that other clients own.
 	contested string
 }
 
-// wanted has what each workload should be, as Apply set it. It is safe for concurrent use.
+// wanted has the wanted state of each workload, as Apply set it. It is safe for concurrent use.
 type wanted struct {
 	mu        sync.Mutex
 	workloads map[render.Ref]*want
 	// families has the assignments with several roles.
 	families map[render.Ref]runtime.Assignment
-	// removals has the deployments that are being removed, of which some workloads stay for others.
+	// removals has the deployments that are being removed while some of their workloads still have
+	// to stay.
 	removals map[render.Ref]string
-	// noPeers has the deployments with several roles whose file of peers was removed.
+	// noPeers has the deployments with several roles whose peers file was removed.
 	noPeers map[render.Ref]bool
-	// pruned has Secrets that were removed and may still be listed.
+	// pruned has the Secrets that were removed but may still be listed by their workload.
 	pruned map[render.Ref]bool
 }
 
@@ -42,7 +44,7 @@ func newWanted() *wanted {
 	return &wanted{workloads: map[render.Ref]*want{}, families: map[render.Ref]runtime.Assignment{}, removals: map[render.Ref]string{}, noPeers: map[render.Ref]bool{}, pruned: map[render.Ref]bool{}}
 }
 
-// want records what a workload should be.
+// want records the wanted state of a workload.
 func (w *wanted) want(at render.Ref, a runtime.Assignment) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -60,8 +62,8 @@ func (w *wanted) note(at render.Ref, a runtime.Assignment) *want {
 	return known
 }
 
-// settle records that a workload is as the assignment a wants it, with that hash. began reports whether it
-// started to drain now. said is the value of contested before this call.
+// settle records that a workload is as the assignment a wants it, with this hash. began reports
+// whether it starts to drain now. said is the value of contested before this call.
 func (w *wanted) settle(at render.Ref, a runtime.Assignment, hash string, drains bool, contested string) (began bool, said string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -71,7 +73,7 @@ func (w *wanted) settle(at render.Ref, a runtime.Assignment, hash string, drains
 	return began, said
 }
 
-// get returns a copy of what a workload should be, or nil if it is not wanted.
+// get returns a copy of the wanted state of a workload, or nil if it is not wanted.
 func (w *wanted) get(at render.Ref) *want {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -82,7 +84,7 @@ func (w *wanted) get(at render.Ref) *want {
 	return nil
 }
 
-// forget drops a workload if it is wanted for the deployment, and reports whether it was.
+// forget drops a workload if it is wanted for this deployment, and reports whether it did so.
 func (w *wanted) forget(at render.Ref, deploymentID string) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -128,7 +130,7 @@ func (w *wanted) in(namespace string) []render.Ref {
 	return out
 }
 
-// wantRoles records what the instances of a deployment with several roles should be.
+// wantRoles records the wanted state of the instances of a deployment with several roles.
 func (w *wanted) wantRoles(at render.Ref, a runtime.Assignment) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -136,7 +138,8 @@ func (w *wanted) wantRoles(at render.Ref, a runtime.Assignment) {
 	delete(w.removals, at)
 }
 
-// noteRemoval records that the workloads of a deployment with several roles that are left must be removed later.
+// noteRemoval records that the remaining workloads of a deployment with several roles must be
+// removed later.
 func (w *wanted) noteRemoval(at render.Ref, deploymentID string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -145,7 +148,8 @@ func (w *wanted) noteRemoval(at render.Ref, deploymentID string) {
 	}
 }
 
-// takeRemoval returns the deployment that noteRemoval recorded, "" if there is none, and forgets it.
+// takeRemoval returns the deployment that noteRemoval recorded, and forgets it. It returns "" if
+// there is none.
 func (w *wanted) takeRemoval(at render.Ref) string {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -184,7 +188,7 @@ func (w *wanted) forgetRoles(at render.Ref, deploymentID string) {
 	}
 }
 
-// notePeers records whether there may be a file of peers.
+// notePeers records whether a peers file may exist.
 func (w *wanted) notePeers(at render.Ref, may bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -200,7 +204,8 @@ func (w *wanted) mayHavePeers(at render.Ref) bool {
 	return !w.noPeers[at]
 }
 
-// hasUnit reports whether the workload of an instance was completely made as the assignment a wants it.
+// hasUnit reports whether the workload of an instance was completely made as the assignment a wants
+// it.
 func (w *wanted) hasUnit(at render.Ref, a runtime.Assignment) bool {
 	known := w.get(at)
 	if known == nil || known.hash == "" || known.assignment.Unit == nil {
@@ -217,7 +222,7 @@ func (w *wanted) of(deploymentID string) []render.Ref {
 	return w.which(func(_ render.Ref, known *want) bool { return known.assignment.Deployment.GetId() == deploymentID })
 }
 
-// adopted reports whether another deployment has the workload that this deployment made.
+// adopted reports whether another deployment has taken over the workload that this deployment made.
 func (w *wanted) adopted(deploymentID string) bool {
 	return len(w.which(func(_ render.Ref, known *want) bool {
 		a := known.assignment

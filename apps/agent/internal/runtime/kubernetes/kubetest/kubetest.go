@@ -1,5 +1,5 @@
-// Package kubetest makes in a test's cluster what deployments/kubernetes describes, so
-// that tests run with the rights that an agent has, and no others.
+// Package kubetest creates the objects of deployments/kubernetes in a test's cluster, so that tests
+// run with exactly the permissions that an agent has.
 package kubetest
 
 import (
@@ -28,7 +28,7 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// What the manifests call the agent's own.
+// The names of the agent's own objects in the manifests.
 const (
 	Namespace        = "windlass-system"
 	account          = "windlass-agent"
@@ -61,7 +61,7 @@ func Manifest(name string) ([]apiruntime.Object, error) {
 	}
 }
 
-// read reads a file of the repository, whichever package of it the test is of.
+// read reads a file of the repository. It works in the tests of every package.
 func read(path string) ([]byte, error) {
 	dir, err := os.Getwd()
 	if err != nil {
@@ -77,7 +77,8 @@ func read(path string) ([]byte, error) {
 	}
 }
 
-// Create makes the objects of a manifest, with dry only in thought.
+// Create creates the objects of a manifest. If dry is metav1.DryRunAll, the server only checks the
+// objects.
 func Create(ctx context.Context, c kubernetes.Interface, objects []apiruntime.Object, dry ...string) error {
 	opts := metav1.CreateOptions{DryRun: dry}
 	for _, o := range objects {
@@ -112,7 +113,7 @@ func Create(ctx context.Context, c kubernetes.Interface, objects []apiruntime.Ob
 		case *policyv1.PodDisruptionBudget:
 			_, err = c.PolicyV1().PodDisruptionBudgets(o.Namespace).Create(ctx, o, opts)
 		default:
-			err = fmt.Errorf("%T is nothing that the tests can make", o)
+			err = fmt.Errorf("kubetest cannot create an object of type %T", o)
 		}
 		if err != nil {
 			return err
@@ -121,7 +122,8 @@ func Create(ctx context.Context, c kubernetes.Interface, objects []apiruntime.Ob
 	return nil
 }
 
-// AgentClient is what the agent's service account may do, as the manifest says.
+// AgentClient returns a configuration with the permissions of the agent's service account, as in
+// the manifest.
 func AgentClient(ctx context.Context, admin *rest.Config) (*rest.Config, error) {
 	c, err := kubernetes.NewForConfig(admin)
 	if err != nil {
