@@ -14,7 +14,7 @@ import (
 	agentv1 "github.com/windlass-run/windlass/proto/gen/windlass/agent/v1"
 )
 
-// steady is a region whose instances are all ready.
+// steady is a region in which all instances are ready.
 type steady struct {
 	simulation
 	capacity *agentv1.Capacity
@@ -52,7 +52,7 @@ func (s *steady) restart(n int) {
 	d.Instances[n%len(d.Instances)].Restarts++
 }
 
-func TestReport_ReusesWhatDidNotChange(t *testing.T) {
+func TestReport_ReusesUnchangedParts(t *testing.T) {
 	for _, copies := range []bool{false, true} {
 		s := newSteady(3, 5, copies)
 		before, _ := takePicture(s, emptyPicture())
@@ -68,9 +68,9 @@ func TestReport_ReusesWhatDidNotChange(t *testing.T) {
 	}
 }
 
-// BenchmarkLookAfterOneChange measures how long it takes to find the one instance that
-// changed. In its cases, the runtime shares the lists of unchanged deployments, it copies all
-// lists each time, and one deployment has all instances.
+// BenchmarkLookAfterOneChange measures how long it takes to find the one instance that changed. In
+// the first case, the runtime shares the lists of unchanged deployments. In the second, it copies
+// all lists each time. In the third, one deployment has all instances.
 func BenchmarkLookAfterOneChange(b *testing.B) {
 	for _, instances := range []int{1000, 20_000, 200_000} {
 		for _, c := range []struct {

@@ -11,10 +11,9 @@ import (
 	agentv1 "github.com/windlass-run/windlass/proto/gen/windlass/agent/v1"
 )
 
-// picture is everything that can be reported, at one moment. It shares unchanged parts with
-// the picture before it. So two pictures are compared by pointers, and take little more
-// memory than one. Its instances are the runtime's own lists. Their messages are made when
-// they are sent.
+// picture is everything that can be reported, at one moment. It shares unchanged parts with the
+// previous picture. So two pictures can be compared by pointers, and take little more memory than
+// one. Its instances are the runtime's own lists. Their messages are made when they are sent.
 type picture struct {
 	applied     map[key]*agentv1.AppliedState
 	deployments map[string]*deployment
@@ -22,13 +21,13 @@ type picture struct {
 	rollups     map[string]*agentv1.DeploymentRollup
 	capacity    *agentv1.Capacity
 	quarantined []*agentv1.QuarantinedKey
-	// quarantineKnown: quarantined is known.
+	// quarantineKnown means that quarantined is known.
 	quarantineKnown bool
-	// notices are the newest ones at that moment, in order.
+	// notices has the newest notices at that moment, in order.
 	notices []runtime.Notice
 }
 
-// key names what an AppliedState is about.
+// key names the object of an AppliedState.
 type key struct {
 	kind agentv1.ItemKind
 	name string
@@ -51,10 +50,10 @@ func emptyPicture() picture {
 	}
 }
 
-// takePicture makes a picture of what the source knows. before is the picture before it.
-// Deployments that are applied or being removed have counts even when nothing of
-// them exists, because a removal waits for zero counts. States are read before the
-// observation, so that counts are never older than the state they are sent with.
+// takePicture makes a picture of what the source returns. before is the previous picture. A
+// deployment that is applied or being removed has counts even if no instance of it exists, because
+// a removal waits for zero counts. States are read before the observation, so counts are never
+// older than the state with which they are sent.
 func takePicture(src Source, before picture) (picture, bool) {
 	applied := src.Applied()
 	seen, ok := src.Observation()
@@ -86,7 +85,7 @@ func takePicture(src Source, before picture) (picture, bool) {
 	return p, true
 }
 
-// zeroCounts returns the counts of a deployment of which nothing exists.
+// zeroCounts returns the counts of a deployment without instances.
 func (p picture) zeroCounts(id string, generation int64) *agentv1.DeploymentRollup {
 	if was := p.rollups[id]; was != nil && p.deployments[id] == nil && was.Generation == generation {
 		return was
@@ -94,8 +93,8 @@ func (p picture) zeroCounts(id string, generation int64) *agentv1.DeploymentRoll
 	return &agentv1.DeploymentRollup{DeploymentId: id, Generation: generation}
 }
 
-// wantsAgain reports whether the control plane assigned a deployment that ran before, after
-// a time without an assignment.
+// wantsAgain reports whether the control plane assigned a deployment that ran before without an
+// assignment.
 func (p picture) wantsAgain(before picture) bool {
 	for id, d := range p.deployments {
 		if was := before.deployments[id]; was != nil && was != d && d.held && (!was.held || was.heldSince != d.heldSince) {
@@ -105,7 +104,7 @@ func (p picture) wantsAgain(before picture) bool {
 	return false
 }
 
-// nextSeen returns the deployment as it is seen now: d itself if nothing changed. d may be nil.
+// nextSeen returns the deployment for a new observation: d itself if nothing changed. d may be nil.
 func (d *deployment) nextSeen(seen runtime.ObservedDeployment, held bool, since int64) *deployment {
 	if d != nil && d.held == held && d.heldSince == since && d.seen.Generation == seen.Generation && d.seen.TemplateHash == seen.TemplateHash &&
 		slices.Equal(d.seen.Roles, seen.Roles) && d.seen.Unsettled == seen.Unsettled && sameList(d.seen.Instances, seen.Instances) {
@@ -168,7 +167,7 @@ func instanceState(deployment string, i *runtime.Instance) *agentv1.InstanceStat
 	}
 }
 
-// millis returns a time in unix ms, 0 for the zero time.
+// millis returns a time in unix ms, or 0 for the zero time.
 func millis(t time.Time) int64 {
 	if t.IsZero() {
 		return 0
@@ -176,11 +175,12 @@ func millis(t time.Time) int64 {
 	return t.UnixMilli()
 }
 
-// maxText is the bytes that the control plane keeps of a message. It keeps fewer of a reason.
+// maxText is the number of bytes that the control plane stores of a message. It stores fewer bytes
+// of a reason.
 const maxText = 1024
 
-// boundText cuts a text of a runtime or an instance to maxText. It removes bytes that are not
-// UTF-8, because a report with such a text cannot be sent.
+// boundText cuts a text from a runtime or an instance to maxText bytes. It removes bytes that are
+// not UTF-8, because a report with such bytes cannot be sent.
 func boundText(s string) string {
 	if len(s) > maxText {
 		s = s[:maxText]

@@ -11,7 +11,7 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// diff has the facts that changed since they were reported.
+// diff has the facts that changed since the last report.
 type diff struct {
 	applied     []*agentv1.AppliedState
 	rollups     []*agentv1.DeploymentRollup
@@ -19,7 +19,7 @@ type diff struct {
 	quarantine  bool
 	quarantined []*agentv1.QuarantinedKey
 	notices     []runtime.Notice
-	// edge: a rollout may wait for a part of it, so it is sent at once.
+	// edge means that a rollout may wait for a part of the diff, so the diff is sent at once.
 	edge bool
 	// urgent has the parts that a rollout may wait for.
 	urgent struct {
@@ -72,7 +72,7 @@ func compareFacts(before, now picture) diff {
 		if now.rollups[id] != nil {
 			continue
 		}
-		// Zero counts are reported once.
+		// Zero counts are reported only once.
 		if none := (&agentv1.DeploymentRollup{DeploymentId: id, Generation: was.Generation}); !proto.Equal(was, none) {
 			d.addCounts(was, none)
 		}
@@ -106,13 +106,13 @@ func (d *diff) addCounts(was, is *agentv1.DeploymentRollup) {
 }
 
 // movedInstances has the instances that deployments gained (arrived) and lost (departed). An
-// instance that is in both was taken over by another deployment.
+// instance in both was taken over by another deployment.
 type movedInstances struct {
 	arrived  []instanceChange
 	departed map[string]instanceChange
 }
 
-// changes are instances to report, and whether a rollout may wait for one of them.
+// changes has the instances to report. edge is true if a rollout may wait for one of them.
 type changes struct {
 	list []instanceChange
 	edge bool
@@ -146,7 +146,7 @@ func compareInstances(before, now picture) (list []instanceChange, edge bool) {
 		d.addInstance(t, was)
 	}
 	for _, t := range m.departed {
-		// An instance that vanished has ended. Report that unless its end was reported.
+		// An instance that vanished has ended. Its end is reported, unless it was reported before.
 		if t.Status != windlassv1.InstanceStatus_INSTANCE_STATUS_TERMINATED {
 			t.gone = true
 			d.list = append(d.list, t)
@@ -162,9 +162,9 @@ func (d *changes) addInstance(t instanceChange, was windlassv1.InstanceStatus) {
 	d.edge = d.edge || isEdge(was) != isEdge(t.Status)
 }
 
-// compareLists compares the instances of one deployment. Two lists mostly have the same
-// instances in the same order. So it matches by id only between the first and the last place
-// where the ids differ.
+// compareLists compares the instances of one deployment. Two lists mostly have the same instances
+// in the same order. So compareLists matches instances by id only between the first and the last
+// place where the ids differ.
 func (d *changes) compareLists(m *movedInstances, id string, was, is []runtime.Instance) {
 	pair := func(w, i *runtime.Instance) {
 		if !reportsTheSame(w, i) {
@@ -197,7 +197,7 @@ func (d *changes) compareLists(m *movedInstances, id string, was, is []runtime.I
 	}
 }
 
-// newRequest makes a report of the diff and of a part of the instances.
+// newRequest makes a report with the diff and with part of the instances.
 func (d *diff) newRequest(part []instanceChange) *agentv1.ReportRequest {
 	req := &agentv1.ReportRequest{
 		Applied: d.applied, Rollups: d.rollups, Capacity: d.capacity,
@@ -209,8 +209,8 @@ func (d *diff) newRequest(part []instanceChange) *agentv1.ReportRequest {
 	return req
 }
 
-// terminatedState returns the last state of an instance that is gone. An instance that failed
-// or drained keeps its reason, if it has one. The reason of any other is ReasonStopped.
+// terminatedState returns the last state of an instance that is gone. An instance that failed or
+// drained keeps its reason, if it has one. For any other instance, the reason is ReasonStopped.
 func terminatedState(was *agentv1.InstanceState) *agentv1.InstanceState {
 	gone := proto.CloneOf(was)
 	gone.Status = windlassv1.InstanceStatus_INSTANCE_STATUS_TERMINATED

@@ -37,7 +37,7 @@ func TestHeld_InventoryWaitsForLongestHeldAtMost(t *testing.T) {
 		stop := p.run(s)
 		time.Sleep(longestHeld - time.Millisecond)
 		got := p.take()
-		require.NotEmpty(t, got, "signs of life")
+		require.NotEmpty(t, got, "the session sends signs of life")
 		for _, r := range got {
 			require.False(t, saysMoreThanAlive(r))
 			require.False(t, r.InventoryBegin)

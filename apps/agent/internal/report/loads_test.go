@@ -58,7 +58,7 @@ func TestLoads(t *testing.T) {
 		}
 		return apps
 	}
-	t.Run("are sent at once, once, and in no inventory", func(t *testing.T) {
+	t.Run("are sent at once, only once, and not in an inventory", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			p := newHarness(t, "ins_1")
 			l := &loads{changed: make(chan struct{}, 1)}
@@ -100,7 +100,7 @@ func TestLoads(t *testing.T) {
 			p.mu.Unlock()
 			time.Sleep(time.Minute)
 			l.put("app_2")
-			require.Equal(t, []string{"app_2"}, of(p.take()), "the newest loads")
+			require.Equal(t, []string{"app_2"}, of(p.take()), "only the newest loads")
 			require.NoError(t, stop())
 		})
 	})

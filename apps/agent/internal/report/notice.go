@@ -17,7 +17,7 @@ func newNotices(before, now []runtime.Notice) []runtime.Notice {
 	return now
 }
 
-// noticesOf converts the newest notices, runtime.MaxNotices at most.
+// noticesOf converts the newest notices, at most runtime.MaxNotices.
 func noticesOf(notices []runtime.Notice) []*agentv1.Notice {
 	notices = notices[max(0, len(notices)-runtime.MaxNotices):]
 	out := make([]*agentv1.Notice, len(notices))

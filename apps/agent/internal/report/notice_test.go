@@ -51,13 +51,13 @@ func TestNotices_AreSentOnceOverSessions(t *testing.T) {
 		p.addNotices(3)
 		time.Sleep(time.Second)
 		require.Equal(t, []string{"Service 3"}, noticedObjects(p.take()))
-		time.Sleep(time.Hour) // and two inventories
+		time.Sleep(time.Hour) // two inventories are sent in this time
 		require.Empty(t, noticedObjects(p.take()))
 		require.NoError(t, stop())
 
 		stop = p.run(Session{ID: "session-1", Epoch: 1, Fence: 2})
 		time.Sleep(time.Minute)
-		require.Empty(t, noticedObjects(p.take()), "an inventory has states, and no events")
+		require.Empty(t, noticedObjects(p.take()), "an inventory has states, but no events")
 		p.addNotices(4)
 		time.Sleep(time.Second)
 		require.Equal(t, []string{"Service 4"}, noticedObjects(p.take()))

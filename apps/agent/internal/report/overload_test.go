@@ -16,7 +16,7 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// pausedSession is a session whose control plane asks for a pause between instances.
+// pausedSession returns a session whose control plane asks for a pause between instances.
 func pausedSession(pause time.Duration) Session {
 	s := first
 	s.Resumed = true
@@ -64,24 +64,24 @@ func TestOverload_PausesInstancesAndLetsEdgesPass(t *testing.T) {
 		defer func() { require.NoError(t, stop()) }()
 		p.set(windlassv1.InstanceStatus_INSTANCE_STATUS_FAILED, instanceIDs(6)...)
 		got := p.take()
-		require.Len(t, got, 1, "an agent that reconnects waits with instances, too")
+		require.Len(t, got, 1, "an agent that reconnects delays instances, too")
 		require.Empty(t, got[0].Instances)
 		require.EqualValues(t, 6, got[0].Rollups[0].Failed, "but rollups are reported at once")
 
-		time.Sleep(1500 * time.Millisecond) // half of the pause, as that was drawn
+		time.Sleep(1500 * time.Millisecond) // half of the pause, because Rand returns 0.5
 		require.Equal(t, 2, instancesIn(p.take()))
 		p.set(ready, "ins_005")
 		got = p.take()
 		require.Len(t, got, 1)
 		require.Empty(t, got[0].Instances)
-		require.EqualValues(t, 1, got[0].Rollups[0].ReadyReplicas, "at once, during a pass")
+		require.EqualValues(t, 1, got[0].Rollups[0].ReadyReplicas, "counts are sent at once, during a pass")
 		p.set(ready, "ins_004")
 		require.EqualValues(t, 2, p.take()[0].Rollups[0].ReadyReplicas)
 		time.Sleep(30 * time.Second)
 		got = p.take()
 		all := states(got, "ins_005")
-		require.Equal(t, ready, all[len(all)-1], "and the instance later")
-		require.LessOrEqual(t, instancesIn(got), 6, "each instance once, and once more if it changed meanwhile")
+		require.Equal(t, ready, all[len(all)-1], "the instance follows later")
+		require.LessOrEqual(t, instancesIn(got), 6, "each instance is sent once, and once more if it changed meanwhile")
 	})
 }
 
@@ -102,7 +102,7 @@ func TestOverload_LastStateOfAPauseIsSentOnce(t *testing.T) {
 		}
 		time.Sleep(time.Minute)
 		got := p.take()
-		require.LessOrEqual(t, instancesIn(got), 8, "of 2000 states")
+		require.LessOrEqual(t, instancesIn(got), 8, "at most 8 of 2000 states are sent")
 		last := got[len(got)-1]
 		for n := len(got) - 1; len(last.Instances) == 0; n-- {
 			last = got[n]
@@ -128,20 +128,20 @@ func TestOverload_RefusedStatesAreSentLater(t *testing.T) {
 		begin := time.Now()
 		p.set(windlassv1.InstanceStatus_INSTANCE_STATUS_FAILED, "ins_1")
 		got := p.take()
-		require.Len(t, got, 1, "the facts, without the instances that were refused")
+		require.Len(t, got, 1, "the facts are sent without the refused instances")
 		require.EqualValues(t, 1, got[0].Rollups[0].Failed)
 		p.set(running, "ins_1")
-		require.Zero(t, p.take()[0].Rollups[0].Failed, "and later changes of the facts")
+		require.Zero(t, p.take()[0].Rollups[0].Failed, "later changes of the facts are sent")
 		time.Sleep(5 * time.Second)
 		synctest.Wait()
-		require.EqualValues(t, 2, refusals.Load(), "each refusal for longer than the one before: 2 s, 4 s, 8 s")
+		require.EqualValues(t, 2, refusals.Load(), "the delay grows with each refusal: 2 s, 4 s, 8 s")
 		time.Sleep(time.Minute)
 		synctest.Wait()
 		require.EqualValues(t, 3, refusals.Load())
 		p.mu.Lock()
 		got, at := p.got, p.at
 		p.mu.Unlock()
-		require.Equal(t, []windlassv1.InstanceStatus{running}, states(got, "ins_1"), "the state at that time, and not the refused one")
+		require.Equal(t, []windlassv1.InstanceStatus{running}, states(got, "ins_1"), "the present state is sent, and not the refused one")
 		for n, r := range got {
 			if len(r.Instances) > 0 {
 				require.Equal(t, 14*time.Second, at[n].Sub(begin))
@@ -169,7 +169,7 @@ func TestOverload_RefusedInventoryStartsAgain(t *testing.T) {
 		defer func() { require.NoError(t, stop()) }()
 		got := p.take()
 		require.Len(t, got, 1)
-		require.True(t, got[0].InventoryBegin, "its facts are sent before its instances")
+		require.True(t, got[0].InventoryBegin, "the facts of the inventory are sent before its instances")
 		require.EqualValues(t, 3, got[0].Rollups[0].ReadyReplicas)
 		require.False(t, got[0].InventoryEnd)
 		since := got[0].Sequence
@@ -200,7 +200,7 @@ func TestOverload_RefusalOfEverythingWaits(t *testing.T) {
 		time.Sleep(30 * time.Second)
 		synctest.Wait()
 		require.Greater(t, asked.Load(), int32(5))
-		require.Less(t, asked.Load(), int32(100), "a refusal without a time is a wait of minRefusal at least")
+		require.Less(t, asked.Load(), int32(100), "a refusal without a time delays reports by at least minRefusal")
 		p.mu.Lock()
 		p.answer = nil
 		p.mu.Unlock()

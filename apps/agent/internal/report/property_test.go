@@ -17,8 +17,8 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// wholePicture is a picture that shares nothing: it has all messages, made anew, by id. A
-// picture must agree with it.
+// wholePicture is a picture that shares nothing with another one: it has all messages, made again,
+// by id. A picture must agree with it.
 type wholePicture struct {
 	instances map[string]*agentv1.InstanceState
 	rollups   map[string]*agentv1.DeploymentRollup
@@ -49,7 +49,7 @@ func takeWhole(src Source, before wholePicture) wholePicture {
 	return w
 }
 
-// changesTo returns what the next report must have, and whether a rollout may wait for it.
+// changesTo returns what the next report must contain. edge is true if a rollout may wait for it.
 func (w wholePicture) changesTo(now wholePicture) (instances []*agentv1.InstanceState, rollups []*agentv1.DeploymentRollup, edge bool) {
 	for _, id := range slices.Sorted(maps.Keys(now.instances)) {
 		if was, is := w.instances[id], now.instances[id]; !proto.Equal(was, is) {

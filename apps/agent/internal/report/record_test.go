@@ -13,8 +13,8 @@ import (
 	"google.golang.org/protobuf/encoding/protodelim"
 )
 
-// TestRecord records the reports of this version's agent. Tests of later control planes check
-// that they still accept these reports:
+// TestRecord records the reports of this version's agent. Tests of later control planes check that
+// they still accept these reports:
 //
 //	go test -tags record -run TestRecord ./apps/agent/internal/report
 //

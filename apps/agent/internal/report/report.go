@@ -1,37 +1,36 @@
-// Package report sends the control plane what the region runs. It coalesces and batches
-// changes, and sends a change that a rollout may wait for at once.
+// Package report reports the state of the region to the control plane. It coalesces and batches
+// changes. It sends a change at once if a rollout may wait for it.
 //
-// One report is in flight at a time, which is the flow control. A report that was not
-// answered is sent again unchanged, under the same sequence, because the control plane may
-// have stored it. Later changes go into the next report. Only the answer to a report
-// updates the agent's picture of what the control plane knows, so no change is lost with a
-// report.
+// One report is in flight at a time, which limits the rate. A report that was not answered is sent
+// again unchanged, with the same sequence, because the control plane may have stored it. Later
+// changes go into the next report. Only the answer to a report updates the agent's picture of the
+// control plane's knowledge. So no change is lost with a report.
 //
 // A session begins with a complete inventory, in as many reports as the limits require.
 // Changes during the inventory are reported after it. Another inventory is sent:
 //
-//   - when a stream ended before a report was answered, because the control plane may have
-//     stored instances of that report that no longer exist
-//   - when the control plane assigns a deployment that ran while the control plane did not
-//     know it, for example after its database was restored
-//   - from time to time, in case anything else was missed
+//   - when a stream ended before a report was answered, because the control plane may have stored
+//     instances of that report that no longer exist
+//   - when the control plane assigns a deployment that it did not know before while it ran, for
+//     example after its database was restored
+//   - from time to time, in case a change was missed
 //
 // An agent that does not hold the region's desired state yet sends only signs of life, for
-// longestHeld at most. An earlier inventory would compete with the snapshot for both sides'
-// processors. It would also be out of date at the end of the snapshot: each key would be
-// reported once as unknown, and once more as applied.
+// longestHeld at most. An earlier inventory would take processor time from the snapshot on both
+// sides. It would also be out of date at the end of the snapshot: each key would be reported once
+// as unknown, and once more as applied.
 //
 // # When the control plane is behind
 //
-// Reports have two kinds of content. Facts are what decisions are based on: applied states,
-// counts, capacity, notices. Instances are shown to people, and there are many. They are
-// sent in passes: a pass sends, in parts, the instances that changed between two pictures.
+// Reports have two kinds of content: facts and instances. Facts are the basis of decisions: applied
+// states, counts, capacity, notices. Instances are shown to people, and there are many of them.
+// They are sent in passes. A pass sends, in parts, the instances that changed between two pictures.
 //
-// Facts go with the first part of a pass. Facts that a rollout may wait for (edges) go with
-// every part, in their state at that time. While the control plane asks for a pause between
-// instances, or has refused instances for a time, edges are sent alone.
+// Facts go with the first part of a pass. Facts that a rollout may wait for (edges) go with every
+// part, in their state at that time. The control plane may ask for a pause between instances, or
+// refuse instances for a time. During that time, edges are sent alone.
 //
-// A delay keeps one picture and no queue. So after a delay of any length, one state of each
+// A delay stores one picture and no queue. So after a delay of any length, one state of each
 // instance is sent: the last one.
 package report
 
@@ -55,24 +54,24 @@ import (
 
 // Source supplies what a Reporter reports.
 type Source interface {
-	// Observation returns what runs. ok is false while that is not known. A list of
-	// instances must not change after it was returned. If the same list is returned again,
-	// the deployment did not change, and its instances are not compared. An instance
-	// belongs to one deployment at a time.
+	// Observation returns the observed instances. ok is false while nothing was observed. A list of
+	// instances must not change after it was returned. If the same list is returned again, the
+	// deployment counts as unchanged, and its instances are not compared. An instance belongs to
+	// one deployment at a time.
 	Observation() (_ runtime.Observation, ok bool)
 	// Applied returns the applied state of each key that the agent knows.
 	Applied() []*agentv1.AppliedState
 	// Quarantined returns all quarantined keys. ok is false while these are not known.
 	Quarantined() (keys []*agentv1.QuarantinedKey, ok bool)
-	// HeldSince returns the number of the inbox's frame since which the inbox has held the
-	// deployment without a break. ok is false while the inbox does not hold it.
+	// HeldSince returns the number of the inbox frame that brought the deployment, if the inbox has
+	// held it ever since. ok is false while the inbox does not hold it.
 	HeldSince(deploymentID string) (number int64, ok bool)
 	// Changed is signalled when another method may return something new.
 	Changed() <-chan struct{}
 }
 
-// Loads supplies the load of scaled apps, which is sent in separate reports. An inventory has no loads, because the
-// next load replaces one that is lost.
+// Loads supplies the loads of scaled apps, which are sent in separate reports. An inventory has no
+// loads, because the next load of an app replaces a lost one.
 type Loads interface {
 	// Due returns the loads that must be sent now. Answered records that the control plane has answered a report with
 	// these loads.
@@ -87,10 +86,10 @@ type Loads interface {
 // Config of a Reporter.
 type Config struct {
 	Source Source
-	// Loads is nil where no app is scaled.
+	// Loads may be nil if no app is scaled.
 	Loads Loads
-	// Send makes the call. An error of code FailedPrecondition, Unauthenticated, NotFound,
-	// PermissionDenied or InvalidArgument ends the session. An error of reason RATE_LIMITED
+	// Send makes the call. An error with the code FailedPrecondition, Unauthenticated, NotFound,
+	// PermissionDenied or InvalidArgument ends the session. An error with the reason RATE_LIMITED
 	// means that nothing was stored. After any other error, the call is repeated.
 	Send func(ctx context.Context, req *agentv1.ReportRequest) (*agentv1.ReportResponse, error)
 	// Received returns the revision up to which the agent has received the desired state.
@@ -98,12 +97,13 @@ type Config struct {
 	Log        *slog.Logger
 	Registerer prometheus.Registerer
 	Rand       func() float64
-	// Retry spaces out attempts. Default: 200 ms to 4 s, which is below a third of a lease.
+	// Retry is the delay between attempts. Default: 200 ms to 4 s, which is less than a third of a
+	// lease.
 	Retry backoff.Policy
-	// SendTimeout bounds one attempt. Default: 10 s.
+	// SendTimeout is the time limit of one attempt. Default: 10 s.
 	SendTimeout time.Duration
-	// Resync is the shortest time between two inventories of a session. The longest is
-	// twice that. Default: 15 min.
+	// Resync is the shortest time between two inventories of a session. The longest time is twice
+	// as long. Default: 15 min.
 	Resync time.Duration
 }
 
@@ -111,11 +111,11 @@ type Config struct {
 type Reporter struct {
 	cfg      Config
 	sequence int64
-	// previous is the sequence of the last answered report since the inventory began that
-	// was more than a sign of life. A control plane that has not stored it has lost reports.
+	// previous is the sequence of the last answered report since the inventory began that was more
+	// than a sign of life. If the control plane has not stored this report, it has lost reports.
 	previous int64
 	session  Session
-	// heard is signalled by Heard; a buffer of one.
+	// heard is signalled by Heard, with a buffer of one.
 	heard   chan struct{}
 	latency prometheus.Histogram
 
@@ -123,33 +123,34 @@ type Reporter struct {
 	limits *agentv1.ReportLimits
 	ttl    time.Duration
 
-	// latest is the picture that was taken last. reported is what the control plane has
-	// stored, as far as the answers show.
+	// latest is the last picture that was taken. reported is the state that the control plane has
+	// stored, according to its answers.
 	latest          picture
 	reported        picture
-	inventoryStored bool // the session's inventory, and all reports since then, were answered
-	// inventoryOwed: the control plane assigned a deployment again, and may have ignored
-	// earlier reports of it. Only an inventory repeats them.
+	inventoryStored bool // the session's inventory and all reports since then were answered
+	// inventoryOwed means that the control plane assigned a deployment again, and may have ignored
+	// earlier reports about it. Only an inventory repeats them.
 	inventoryOwed bool
 	delays        delays
 }
 
-// Session has the results of the Hello that began a session.
+// Session has the values from the Hello that began a session.
 type Session struct {
 	ID           string
 	Epoch, Fence int64
 	Resumed      bool
 	LeaseTTL     time.Duration
 	Limits       *agentv1.ReportLimits
-	// Held is closed once the agent holds the region's desired state. Nil: it holds it already.
+	// Held is closed once the agent holds the region's desired state. Nil: the agent holds it
+	// already.
 	Held <-chan struct{}
 }
 
-// longestHeld is how long a session waits at most for the region's desired state. It is short
+// longestHeld is the longest time that a session waits for the region's desired state. It is short,
 // because a region must not stay unknown while other regions receive their states first.
 const longestHeld = 2 * time.Second
 
-// ErrSessionOver says that the control plane refuses this session's reports.
+// ErrSessionOver means that the control plane refuses this session's reports.
 var ErrSessionOver = errors.New("the control plane no longer accepts this session's reports")
 
 // New checks the config and returns a Reporter.
@@ -170,8 +171,8 @@ func New(cfg Config) (*Reporter, error) {
 	return r, nil
 }
 
-// Run reports for one session until ctx ends (nil) or the control plane refuses
-// it (ErrSessionOver). Calls must not overlap.
+// Run reports for one session. It returns nil when ctx ends, and ErrSessionOver when the control
+// plane refuses the session. Calls must not overlap.
 func (r *Reporter) Run(ctx context.Context, s Session) error {
 	if !s.Resumed || s.ID != r.session.ID || s.Epoch != r.session.Epoch || s.Fence != r.session.Fence {
 		r.inventoryStored = false
@@ -186,13 +187,14 @@ func (r *Reporter) Run(ctx context.Context, s Session) error {
 	r.adoptLimits(s.Limits, s.LeaseTTL)
 	r.delays = delays{}
 	if pause := r.currentPace().pause; pause > 0 {
-		// All agents reconnect at the same time to a control plane that is behind already.
+		// All agents reconnect at the same time, to a control plane that is behind already. So the
+		// first wait is random.
 		r.delays.instances = time.Now().Add(time.Duration(r.cfg.Rand() * float64(pause)))
 	}
 	return cleanEnd(ctx, r.runSession(ctx))
 }
 
-// cleanEnd returns nil for an error that comes from the end of ctx.
+// cleanEnd returns nil if err was caused by the end of ctx.
 func cleanEnd(ctx context.Context, err error) error {
 	if ctx.Err() != nil {
 		return nil //nolint:nilerr // err is the result of the end of ctx
@@ -209,16 +211,16 @@ func (r *Reporter) currentPicture() (picture, bool) {
 	return now, ok
 }
 
-// nextBeat returns the time to the next sign of life: a third of the lease at most, with some jitter.
+// nextBeat returns the time to the next sign of life: a third of the lease at most, with jitter.
 func (r *Reporter) nextBeat() time.Duration {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return max(time.Duration(float64(r.ttl)/3*(0.8+0.2*r.cfg.Rand())), 100*time.Millisecond)
 }
 
-// pace is how fast the control plane asks to be sent reports.
+// pace is the rate of reports that the control plane asks for.
 type pace struct {
-	size            int           // instances in a report
+	size            int           // maximum number of instances in a report
 	interval, pause time.Duration // between facts, and between parts of instances
 }
 
@@ -246,8 +248,8 @@ func (r *Reporter) adoptLimits(limits *agentv1.ReportLimits, ttl time.Duration) 
 	}
 }
 
-// Reported returns the sequence of the last answered report that was more than a sign of
-// life, or 0 if the next report begins an inventory. It must not be called while Run runs.
+// Reported returns the sequence of the last answered report that was more than a sign of life. It
+// returns 0 if the next report begins an inventory. It must not be called while Run runs.
 func (r *Reporter) Reported() int64 {
 	if !r.inventoryStored {
 		return 0
@@ -255,10 +257,10 @@ func (r *Reporter) Reported() int64 {
 	return r.previous
 }
 
-// Heard must be called when the control plane sends a sign of life, which it sends to many
-// sessions at the same time. If the agent's own sign of life is due soon, it is sent now. So
-// the signs of life of many agents arrive together, and an idle control plane wakes up once
-// for all of them. Heard never blocks.
+// Heard must be called when the control plane sends a sign of life, which it sends to many sessions
+// at the same time. If the agent's own sign of life is due soon, the agent sends it now. So the
+// signs of life of many agents arrive together, and an idle control plane wakes up once for all of
+// them. Heard never blocks.
 func (r *Reporter) Heard() {
 	select {
 	case r.heard <- struct{}{}:
@@ -266,13 +268,15 @@ func (r *Reporter) Heard() {
 	}
 }
 
-// saysMoreThanAlive reports whether a report is more than a sign of life. Notices alone do not count,
-// because a control plane of an earlier release does not store them, and has lost nothing.
+// saysMoreThanAlive reports whether a report is more than a sign of life. A report with nothing but
+// notices counts as a sign of life, because a control plane of an earlier release does not store
+// notices, and has lost nothing.
 func saysMoreThanAlive(req *agentv1.ReportRequest) bool {
 	return len(req.Applied)+len(req.Instances)+len(req.Rollups) > 0 || req.Capacity != nil || req.InventoryEnd || req.QuarantineComplete
 }
 
-// refusal is the error of a report of which the control plane stored nothing. after is when to send it again.
+// refusal is the error of a report that the control plane did not store. after is the time until
+// the next attempt.
 type refusal struct {
 	cause error
 	after time.Duration
@@ -281,7 +285,7 @@ type refusal struct {
 func (r *refusal) Error() string { return fmt.Sprintf("refused for %s: %v", r.after, r.cause) }
 func (r *refusal) Unwrap() error { return r.cause }
 
-// asRefusal converts an error of reason RATE_LIMITED.
+// asRefusal converts an error with the reason RATE_LIMITED. ok is false for other errors.
 func asRefusal(err error) (*refusal, bool) {
 	if rpc.ReasonOf(err) != windlassv1.ErrorReason_ERROR_REASON_RATE_LIMITED {
 		return nil, false
@@ -290,8 +294,8 @@ func asRefusal(err error) (*refusal, bool) {
 	return &refusal{cause: err, after: max(after, minRefusal)}, true
 }
 
-// sendReport repeats the report until it is answered or ctx ends. The error is a *refusal if the control plane refused
-// it, and ErrSessionOver if the session has ended.
+// sendReport repeats the report until it is answered or ctx ends. The error is a *refusal if the
+// control plane refused the report, and ErrSessionOver if the session has ended.
 func (r *Reporter) sendReport(ctx context.Context, req *agentv1.ReportRequest) error {
 	r.sequence++
 	req.SessionId, req.Epoch, req.Fence, req.Sequence = r.session.ID, r.session.Epoch, r.session.Fence, r.sequence
@@ -322,7 +326,7 @@ func (r *Reporter) sendReport(ctx context.Context, req *agentv1.ReportRequest) e
 		case connect.CodeFailedPrecondition, connect.CodeUnauthenticated, connect.CodeNotFound, connect.CodePermissionDenied:
 			return errors.Join(ErrSessionOver, err)
 		case connect.CodeInvalidArgument:
-			// A repeated report would be invalid, too. The next session begins with an inventory.
+			// A repeated report would be invalid again. The next session begins with an inventory.
 			r.inventoryStored = false
 			return errors.Join(ErrSessionOver, fmt.Errorf("report %d is invalid: %w", req.Sequence, err))
 		}

@@ -29,7 +29,7 @@ const (
 	ended   = windlassv1.InstanceStatus_INSTANCE_STATUS_TERMINATED
 )
 
-// harness is a region with one deployment, and a control plane that keeps reports.
+// harness is a region with one deployment, and a control plane that stores reports.
 type harness struct {
 	t       *testing.T
 	changed chan struct{}
@@ -40,13 +40,13 @@ type harness struct {
 	message   string
 	notices   []runtime.Notice
 	judged    bool
-	unwanted  bool  // the deployment is in quarantine
+	unwanted  bool  // the deployment is quarantined
 	since     int64 // the number that HeldSince returns
 	applied   bool
 	got       []*agentv1.ReportRequest
 	at        []time.Time
-	answer    func(*agentv1.ReportRequest) error // before it is stored
-	lose      func(*agentv1.ReportRequest) error // after it is stored
+	answer    func(*agentv1.ReportRequest) error // called before a report is stored
+	lose      func(*agentv1.ReportRequest) error // called after a report is stored
 }
 
 func newHarness(t *testing.T, ids ...string) *harness {
@@ -141,7 +141,7 @@ func (h *harness) signal() {
 	}
 }
 
-// take returns the reports so far and forgets them.
+// take returns the stored reports and forgets them.
 func (h *harness) take() []*agentv1.ReportRequest {
 	synctest.Wait()
 	h.mu.Lock()
@@ -210,7 +210,7 @@ func TestSession_StartsWithACompleteInventory(t *testing.T) {
 		require.NoError(t, stop())
 
 		stop = p.run(resumed(first))
-		require.Empty(t, p.take(), "a resumed session goes on")
+		require.Empty(t, p.take(), "a resumed session sends no inventory")
 		require.NoError(t, stop())
 		stop = p.run(first)
 		got = p.take()
@@ -251,7 +251,7 @@ func TestReport_UnansweredIsSentAgainUnchanged(t *testing.T) {
 	})
 }
 
-func TestReport_UnansweredOutlivesItsStream(t *testing.T) {
+func TestReport_UnansweredCausesAnInventoryAfterItsStream(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newHarness(t)
 		stop := p.run(first)
@@ -260,7 +260,7 @@ func TestReport_UnansweredOutlivesItsStream(t *testing.T) {
 			return connect.NewError(connect.CodeUnavailable, errors.New("cut"))
 		}
 		p.set(ready, "ins_1")
-		require.NotEmpty(t, states(p.take(), "ins_1"), "stored, and the answer was lost")
+		require.NotEmpty(t, states(p.take(), "ins_1"), "the report was stored, and its answer was lost")
 		require.NoError(t, stop())
 		p.set(0, "ins_1")
 		p.lose = nil
@@ -346,7 +346,7 @@ func TestHeartbeat_IsNotDelayedByABusySource(t *testing.T) {
 		p.mu.Unlock()
 		require.GreaterOrEqual(t, len(at), 11)
 		for i := range at[1:] {
-			require.LessOrEqual(t, at[i+1].Sub(at[i]), 5*time.Second, "a third of the lease")
+			require.LessOrEqual(t, at[i+1].Sub(at[i]), 5*time.Second, "signs of life come within a third of the lease")
 		}
 	})
 }
@@ -357,7 +357,8 @@ func TestHeartbeat_DueSoonIsSentInAnswer(t *testing.T) {
 		stop := p.run(first)
 		defer func() { require.NoError(t, stop()) }()
 		p.take()
-		// heard returns how many signs of life are sent at once if the control plane sends one after d.
+		// heard returns how many signs of life the agent sends at once if the control plane sends
+		// one after d.
 		heard := func(d time.Duration) int {
 			time.Sleep(d)
 			p.take()
@@ -365,13 +366,13 @@ func TestHeartbeat_DueSoonIsSentInAnswer(t *testing.T) {
 			synctest.Wait()
 			return len(p.take())
 		}
-		require.Zero(t, heard(time.Second), "one was sent just now")
+		require.Zero(t, heard(time.Second), "a sign of life was sent just now")
 		require.Equal(t, 1, heard(2*time.Second), "more than half of the 4 to 5 s have passed")
 		require.Zero(t, heard(0))
 	})
 }
 
-func TestSession_RefusedEndsAndTheNextReportsEverything(t *testing.T) {
+func TestSession_AfterARefusalReportsEverything(t *testing.T) {
 	for _, code := range []connect.Code{connect.CodeFailedPrecondition, connect.CodeUnauthenticated, connect.CodeInvalidArgument} {
 		synctest.Test(t, func(t *testing.T) {
 			p := newHarness(t, "ins_1")
@@ -418,7 +419,7 @@ func TestAssignment_OfARunningDeploymentIsReportedInFull(t *testing.T) {
 		got := p.take()
 		require.NotEmpty(t, got)
 		require.True(t, got[0].InventoryBegin)
-		require.Len(t, got[0].Rollups, 1, "the counts as well")
+		require.Len(t, got[0].Rollups, 1, "the counts are reported as well")
 		require.Equal(t, []windlassv1.InstanceStatus{ready}, states(got, "ins_1"))
 		require.Equal(t, []windlassv1.InstanceStatus{ready}, states(got, "ins_2"))
 		time.Sleep(time.Second)
@@ -426,7 +427,7 @@ func TestAssignment_OfARunningDeploymentIsReportedInFull(t *testing.T) {
 	}
 	for name, change := range map[string]func(*harness){
 		"from quarantine": func(p *harness) { p.unwanted, p.applied = false, true },
-		// It leaves the quarantine once it is assigned, and is applied later.
+		// The deployment leaves the quarantine once it is assigned, and is applied later.
 		"before it is applied": func(p *harness) { p.unwanted = false },
 		// A snapshot without the deployment and a delta with it may both arrive while a report is
 		// in flight.
@@ -447,7 +448,7 @@ func TestAssignment_OfARunningDeploymentIsReportedInFull(t *testing.T) {
 				p.signal()
 				time.Sleep(time.Second)
 				for _, r := range p.take() {
-					require.False(t, r.InventoryBegin, "it was reported when it was assigned")
+					require.False(t, r.InventoryBegin, "the deployment was reported when it was assigned")
 				}
 			})
 		})

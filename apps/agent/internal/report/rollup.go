@@ -9,10 +9,10 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// Rollup counts a deployment's instances. A replica is ready when all its instances are ready,
-// all have the newest template, and none is missing. With one role, an instance is missing if
-// the group is smaller than the largest group of the deployment. With several roles, each role
-// says how many instances it has. Of a pool, replicas are percent, see roleRollups.shares.
+// Rollup counts a deployment's instances. A replica is ready when all its instances are ready, all
+// have the newest template, and none is missing. With one role, an instance is missing if its group
+// is smaller than the deployment's largest group. With several roles, each role says how many
+// instances it has. For a pool, replicas are percent; see roleRollups.shares.
 func Rollup(d runtime.ObservedDeployment) *agentv1.DeploymentRollup {
 	r := &agentv1.DeploymentRollup{DeploymentId: d.DeploymentID, Generation: d.Generation}
 	type group struct{ size, ready int }
@@ -81,8 +81,8 @@ type worstInstance struct {
 	rank     int
 }
 
-// add considers one instance. It ignores a doomed instance that will be replaced, because it says nothing about its
-// successor.
+// add considers one instance. It ignores a doomed instance that will be replaced, because such an
+// instance says nothing about its successor.
 func (w *worstInstance) add(i *runtime.Instance, current bool) {
 	if rank := severity(i); rank > w.rank && (current || !i.Doomed) {
 		w.instance, w.rank = i, rank
@@ -96,7 +96,7 @@ func (w *worstInstance) reasonAndMessage() (reason, message string) {
 	return boundText(w.instance.Reason), boundText(w.instance.Message)
 }
 
-// roleRollups counts the instances of each role of a deployment that has several.
+// roleRollups counts the instances of each role of a deployment with several roles.
 type roleRollups struct {
 	all   []*agentv1.RoleRollup
 	worst []worstInstance
@@ -151,7 +151,7 @@ func (r *roleRollups) list() []*agentv1.RoleRollup {
 	return r.all
 }
 
-// severity orders instances by how severe their reason is. 0: there is no reason to show.
+// severity returns how severe the reason of an instance is. 0: there is no reason to show.
 func severity(i *runtime.Instance) int {
 	switch {
 	case i.Reason == "" || i.Status == windlassv1.InstanceStatus_INSTANCE_STATUS_READY:

@@ -66,7 +66,7 @@ func TestRollup_CountsGroupsAndRoles(t *testing.T) {
 		},
 	}
 	r := Rollup(d)
-	require.EqualValues(t, 1, r.ReadyReplicas, "one lacks an instance, one has an older template, one drains")
+	require.EqualValues(t, 1, r.ReadyReplicas, "of the other groups, one lacks an instance, one has an older template, and one drains")
 	require.EqualValues(t, 4, r.Groups)
 	require.EqualValues(t, 1, r.Doomed)
 	require.Len(t, r.Roles, 2)

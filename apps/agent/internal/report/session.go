@@ -13,25 +13,25 @@ import (
 // minRefusal is the shortest time for which a refused report is delayed.
 const minRefusal = 100 * time.Millisecond
 
-// maxFactsDelay is the longest time for which a refused report without instances is delayed,
-// whatever time the refusals name. It is the longest time between retries after other errors.
+// maxFactsDelay is the longest delay of a refused report without instances, whatever time the
+// refusals name. It equals the longest time between retries after other errors.
 const maxFactsDelay = 4 * time.Second
 
-// delays has the times before which content is not sent.
+// delays has the times until which content is not sent.
 type delays struct {
 	instances  time.Time // for instances
-	everything time.Time // for all reports but signs of life
+	everything time.Time // for all reports except signs of life
 	refusals   int       // consecutive refusals of instances
 }
 
-// sessionState is what a session has sent and must still send.
+// sessionState has what a session has sent, and what it must still send.
 type sessionState struct {
 	pass      *pass
-	factsSent time.Time // when all facts were sent last, or a pass ended
+	factsSent time.Time // when all facts were last sent, or a pass ended
 	lastSent  time.Time
-	untilBeat time.Duration // to the next sign of life
+	untilBeat time.Duration // time to the next sign of life
 	resync    time.Time
-	// held ends the wait for the region's desired state; nil: there is no wait. The wait ends at
+	// held ends the wait for the region's desired state. Nil: there is no wait. The wait ends at
 	// until in any case.
 	held  <-chan struct{}
 	until time.Time
@@ -39,9 +39,9 @@ type sessionState struct {
 	lookBegan, nextLook time.Time
 }
 
-// The time that a look for changes takes grows with the number of deployments, even if none of
-// them changed. After a look comes a rest that is lookShare times as long. So a region of
-// thousands of deployments spends a small part of a processor on looks.
+// The duration of a look for changes grows with the number of deployments, even if none of them
+// changed. After a look comes a rest that is lookShare times as long. So a region with thousands of
+// deployments spends only a small part of a processor on looks.
 const (
 	lookShare = 10
 	maxRest   = 200 * time.Millisecond
@@ -50,7 +50,7 @@ const (
 // awaitLook waits until another look may begin, and records its beginning.
 func (t *sessionState) awaitLook(ctx context.Context) {
 	if wait := time.Until(t.nextLook); wait > 0 {
-		_ = backoff.Sleep(ctx, wait) // the caller sees the end of ctx
+		_ = backoff.Sleep(ctx, wait) // the caller notices the end of ctx
 	}
 	t.lookBegan = time.Now()
 }
@@ -61,12 +61,13 @@ func (t *sessionState) noteLook() {
 	t.nextLook = now.Add(backoff.Rest(now.Sub(t.lookBegan), lookShare, 0, maxRest))
 }
 
-// pass sends, in parts, the instances that changed up to a picture.
+// pass sends, in parts, the instances that have changed up to a picture.
 type pass struct {
 	to        picture
 	remaining []instanceChange // still unsent
 	answered  bool             // a part was answered
-	// inventory: the pass has all instances. firstSequence is the sequence of its first report.
+	// inventory means that the pass has all instances. firstSequence is the sequence of its first
+	// report.
 	inventory     bool
 	firstSequence int64
 }
@@ -107,7 +108,7 @@ func (r *Reporter) nextInventory(now time.Time) time.Time {
 	return now.Add(r.cfg.Resync + time.Duration(r.cfg.Rand()*float64(r.cfg.Resync)))
 }
 
-// sendOnce sends one report if one is due. sent is true if it was answered or refused.
+// sendOnce sends one report if one is due. sent is true if the report was answered or refused.
 func (r *Reporter) sendOnce(ctx context.Context, t *sessionState, now picture) (sent bool, err error) {
 	at := time.Now()
 	if at.Before(r.delays.everything) {
@@ -125,7 +126,8 @@ func (r *Reporter) sendOnce(ctx context.Context, t *sessionState, now picture) (
 		list, edge := compareInstances(r.reported, now)
 		switch {
 		case len(list) == 0:
-			// If changes were undone, the lists differ but the instances do not: do not compare them again.
+			// If changes were undone, the lists differ but the instances do not. The next look must
+			// not compare them again.
 			r.reported.deployments = now.deployments
 		case edge || facts.edge || due || len(list) >= pace.size:
 			t.pass = &pass{to: now, remaining: list}
@@ -147,7 +149,7 @@ func (r *Reporter) sendOnce(ctx context.Context, t *sessionState, now picture) (
 	if !due {
 		facts = facts.urgentParts()
 	}
-	// Until all of it is answered, the control plane has a state between two pictures. If the
+	// Until the whole pass is answered, the control plane has a state between two pictures. If the
 	// session ends now, only an inventory reports the instances that vanish meanwhile.
 	complete, previous := r.inventoryStored, r.previous
 	r.inventoryStored = false
@@ -168,19 +170,21 @@ func (r *Reporter) sendOnce(ctx context.Context, t *sessionState, now picture) (
 	return true, nil
 }
 
-// factsToSend returns the facts that changed, or all facts at the beginning of an inventory.
+// factsToSend returns the facts that changed. At the beginning of an inventory, it returns all
+// facts.
 func (r *Reporter) factsToSend(t *sessionState, now picture) diff {
 	if t.pass == nil || !t.pass.inventory || t.pass.answered {
 		return compareFacts(r.reported, now)
 	}
 	all := compareFacts(emptyPicture(), now)
 	all.capacity, all.quarantine, all.quarantined = now.capacity, now.quarantineKnown, now.quarantined
-	// Notices are events and not states, so each is sent once.
+	// Notices are events, not states, so each notice is sent once.
 	all.notices = newNotices(r.reported.notices, now.notices)
 	return all
 }
 
-// newRequest makes a report of facts and of a part of the pass, with the marks of an inventory if the pass is one.
+// newRequest makes a report with facts and a part of the pass. If the pass is an inventory, the
+// report has the marks of an inventory.
 func (r *Reporter) newRequest(t *sessionState, facts *diff, part []instanceChange) *agentv1.ReportRequest {
 	req := facts.newRequest(part)
 	p := t.pass
@@ -196,7 +200,8 @@ func (r *Reporter) newRequest(t *sessionState, facts *diff, part []instanceChang
 	return req
 }
 
-// noteAnswered updates the picture of what the control plane knows. all is true if the report had all changed facts.
+// noteAnswered updates the picture of the control plane's knowledge. all is true if the report had
+// all changed facts.
 func (r *Reporter) noteAnswered(t *sessionState, now picture, facts *diff, all bool, part []instanceChange) {
 	t.lastSent, t.untilBeat = time.Now(), r.nextBeat()
 	if all {
@@ -224,8 +229,8 @@ func (r *Reporter) noteAnswered(t *sessionState, now picture, facts *diff, all b
 	}
 }
 
-// delayRefused delays the next report with instances, longer with each refusal. If the refused report had no instances,
-// it delays all reports.
+// delayRefused delays the next report with instances. The delay grows with each refusal. If the
+// refused report had no instances, all reports are delayed.
 func (r *Reporter) delayRefused(ctx context.Context, refused *refusal, hadInstances bool) {
 	after := r.randomAround(refused.after << min(r.delays.refusals, 3))
 	r.cfg.Log.InfoContext(ctx, "the control plane is behind; will report later", "error", refused.cause, "retry_in", after)
@@ -233,20 +238,21 @@ func (r *Reporter) delayRefused(ctx context.Context, refused *refusal, hadInstan
 	now := time.Now()
 	r.delays.instances = now.Add(after)
 	if !hadInstances {
-		// A rollout may wait for a fact, so the delay is bounded.
+		// A rollout may wait for a fact, so this delay is limited.
 		r.delays.everything = now.Add(min(after, maxFactsDelay))
 	}
 }
 
-// randomAround returns a random time around d, so that regions that were refused at the same time do not retry at the
-// same time.
+// randomAround returns a random time around d. So regions that were refused at the same time retry
+// at different times.
 func (r *Reporter) randomAround(d time.Duration) time.Duration {
 	return time.Duration((0.75 + 0.5*r.cfg.Rand()) * float64(d))
 }
 
 // awaitNews waits until there may be something to report. Then it sends loads that are due, or a
-// sign of life if one is due. A sign of life is due at a fixed time, because a source that
-// signals often must not delay it. In answer to the control plane's it is sent earlier, see Heard.
+// sign of life if one is due. A sign of life is due at a fixed time, because a source that signals
+// often must not delay it. It is sent earlier in answer to the control plane's sign of life; see
+// Heard.
 func (r *Reporter) awaitNews(ctx context.Context, t *sessionState) error {
 	wait := time.Until(t.lastSent.Add(t.untilBeat))
 	changed := r.cfg.Source.Changed()
@@ -284,7 +290,8 @@ func (r *Reporter) awaitNews(ctx context.Context, t *sessionState) error {
 	return err
 }
 
-// loadsChanged returns a channel that is signalled when there may be loads to send; nil: none may be sent now.
+// loadsChanged returns a channel that is signalled when there may be loads to send. Nil: no loads
+// may be sent now.
 func (r *Reporter) loadsChanged(t *sessionState) <-chan struct{} {
 	if r.cfg.Loads == nil || t.held != nil || time.Now().Before(r.delays.everything) {
 		return nil
@@ -292,7 +299,7 @@ func (r *Reporter) loadsChanged(t *sessionState) <-chan struct{} {
 	return r.cfg.Loads.Changed()
 }
 
-// learnFacts adds the facts of d to reported.
+// learnFacts stores the facts of d in reported.
 func (d *diff) learnFacts(reported *picture) {
 	if len(d.applied) > 0 {
 		reported.applied = maps.Clone(reported.applied)

@@ -6,17 +6,19 @@ import (
 )
 
 const (
-	// LoopAfter is how many ends in a row make a crash loop. An end that was requested does not count.
+	// LoopAfter is how many ends in a row make a crash loop. A requested end does not count.
 	LoopAfter = 3
-	// StableAfter is how long a run must have been ready so that the ends before it no longer count. A
-	// shorter run changes nothing, because an instance that serves for seconds and ends again is in a loop.
+	// StableAfter is how long an instance must have been ready so that its earlier ends no longer
+	// count. A shorter time changes nothing, because an instance that serves for seconds and ends
+	// again is in a loop.
 	StableAfter = 60 * time.Second
 )
 
-// JudgeEnd returns the reason and the message to report for an instance that has ended the given number of times
-// in a row. reason and message are those of its last end. A crash loop sets doomed, and changes ReasonExited to
-// ReasonCrashLoop. Other reasons stay, because they name the cause. This is the only definition of a crash loop, so
-// that the reason that people read and the count that a rollout uses cannot differ.
+// JudgeEnd returns the reason and the message to report for an instance that has ended the given
+// number of times in a row. reason and message are those of its last end. In a crash loop, doomed
+// is true, and ReasonExited becomes ReasonCrashLoop. Other reasons stay, because they name the
+// cause. This is the only definition of a crash loop, so the reason that people read always agrees
+// with the count that a rollout uses.
 func JudgeEnd(ends int, reason, message string) (r, m string, doomed bool) {
 	if ends < LoopAfter {
 		return reason, message, false

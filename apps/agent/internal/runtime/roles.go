@@ -12,20 +12,21 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// DefaultRole is the one role of a deployment that names none.
+// DefaultRole is the name of the one role of a deployment whose spec names no roles.
 const DefaultRole = "main"
 
-// Role is one role of a deployment, with what it leaves out taken from the spec.
+// Role is one role of a deployment. Values that it leaves out are taken from the spec.
 type Role struct {
 	Name string
 	// Instances is the number of instances in each group, at least 1.
 	Instances int
-	// Pool is the number of instances in the region's whole pool, 0 unless the layout is pooled. Unavailable is how
-	// many of a pool may be out of service while instances of older templates are replaced.
+	// Pool is the number of instances in the region's whole pool. It is 0 unless the layout is
+	// pooled. Unavailable is how many instances of a pool may be out of service while instances of
+	// older templates are replaced.
 	Pool, Unavailable int
 	// Hosts is the number of ranks of one instance, at least 1.
 	Hosts int
-	// Entry means that routes lead to its instances.
+	// Entry means that routes lead to the role's instances.
 	Entry bool
 	// StartsAfter names roles of the group that must be ready before an instance starts for the first time.
 	StartsAfter []string
@@ -33,7 +34,7 @@ type Role struct {
 	Image     string
 	Command   []string
 	Args      []string
-	Env       map[string]string // besides the spec's, and instead of those with the same names
+	Env       map[string]string // in addition to the spec's variables; replaces those with the same names
 	Resources *windlassv1.Resources
 }
 
@@ -73,8 +74,8 @@ func IsPooled(s *windlassv1.DeploymentSpec) bool {
 	return s.GetLayout() == windlassv1.Layout_LAYOUT_POOLED && HasRoles(s)
 }
 
-// RolesIn returns the roles of a deployment. With the layout pooled, they have the instances of the deployment's
-// share of the pool, which its replicas say.
+// RolesIn returns the roles of a deployment. With the layout pooled, the numbers of instances are
+// those of the deployment's share of the pool, which its replicas define.
 func RolesIn(d *agentv1.Deployment) []Role {
 	roles := Roles(d.GetSpec())
 	if !IsPooled(d.GetSpec()) {
@@ -98,7 +99,7 @@ func GroupsIn(d *agentv1.Deployment) int {
 	return int(d.GetReplicas())
 }
 
-// GroupsWanted returns the assignment as input for package groups.
+// GroupsWanted returns the assignment as an input of package groups.
 func (a Assignment) GroupsWanted() groups.Wanted {
 	w := groups.Wanted{
 		Replicas: GroupsIn(a.Deployment), Unavailable: a.MaxUnavailable(), Pooled: IsPooled(a.Deployment.GetSpec()),
@@ -110,7 +111,7 @@ func (a Assignment) GroupsWanted() groups.Wanted {
 	return w
 }
 
-// HasRoles reports whether a spec has several roles, so that a replica is a group of instances.
+// HasRoles reports whether a spec has several roles. A replica is then a group of instances.
 func HasRoles(s *windlassv1.DeploymentSpec) bool { return len(s.GetRoles()) > 1 }
 
 // HasSeveralHosts reports whether an instance of some role of the spec spans several hosts.
@@ -118,17 +119,19 @@ func HasSeveralHosts(s *windlassv1.DeploymentSpec) bool {
 	return slices.ContainsFunc(s.GetRoles(), func(r *windlassv1.RoleSpec) bool { return r.GetHosts() > 1 })
 }
 
-// RefuseHosts returns why a runtime whose instances are on one host cannot run the roles of a spec, nil if it can.
+// RefuseHosts returns why a runtime whose instances are on one host cannot run the roles of a spec,
+// or nil if it can.
 func RefuseHosts(s *windlassv1.DeploymentSpec) *Rejection {
 	for i, r := range s.GetRoles() {
 		if r.GetHosts() > 1 {
-			return &Rejection{Code: ReasonUnsupported, Message: fmt.Sprintf("spec.roles[%d].hosts: an instance cannot span %d hosts in this region: use a Kubernetes region, or leave it out", i, r.GetHosts())}
+			return &Rejection{Code: ReasonUnsupported, Message: fmt.Sprintf("spec.roles[%d].hosts: an instance cannot span %d hosts in this region: use a Kubernetes region, or leave hosts out", i, r.GetHosts())}
 		}
 	}
 	return nil
 }
 
-// RefuseRoles returns why no runtime of this release can run the roles of a spec, nil if one can.
+// RefuseRoles returns why no runtime of this release can run the roles of a spec, or nil if one
+// can.
 func RefuseRoles(s *windlassv1.DeploymentSpec) *Rejection {
 	if s.GetLayout() == windlassv1.Layout_LAYOUT_POOLED && !HasRoles(s) {
 		return &Rejection{Code: ReasonInvalidSpec, Message: "spec.layout: a pool needs several roles: name them, or leave layout out"}
@@ -141,11 +144,11 @@ func RefuseRoles(s *windlassv1.DeploymentSpec) *Rejection {
 		case twice:
 			return &Rejection{Code: ReasonInvalidSpec, Message: fmt.Sprintf("%sname: two roles are named %q", at, r.GetName())}
 		case r.GetHosts() > 1 && s.GetLayout() == windlassv1.Layout_LAYOUT_POOLED:
-			return &Rejection{Code: ReasonUnsupported, Message: at + "hosts: an instance of a pool cannot span several hosts: leave it out, or use layout replicas"}
+			return &Rejection{Code: ReasonUnsupported, Message: at + "hosts: an instance of a pool cannot span several hosts: leave hosts out, or use layout replicas"}
 		case r.GetHosts() > 1 && r.GetInstances() > 1 && len(s.GetRoles()) == 1:
-			return &Rejection{Code: ReasonUnsupported, Message: at + "instances: a replica of one role is one instance of several hosts: leave it out, and raise replicas"}
+			return &Rejection{Code: ReasonUnsupported, Message: at + "instances: a replica of one role is one instance of several hosts: leave instances out, and raise replicas"}
 		case r.GetSlots() == windlassv1.RoleSpec_SLOTS_STABLE:
-			return &Rejection{Code: ReasonUnsupported, Message: at + "slots: stable slots are not supported yet: leave it out"}
+			return &Rejection{Code: ReasonUnsupported, Message: at + "slots: stable slots are not supported yet: leave slots out"}
 		}
 		if r.GetEntry() {
 			entries++
@@ -158,7 +161,7 @@ func RefuseRoles(s *windlassv1.DeploymentSpec) *Rejection {
 	return refuseOrder(s.GetRoles(), index)
 }
 
-// refuseOrder returns why the roles cannot start in the order that starts_after asks for, nil if they can.
+// refuseOrder returns why the roles cannot start in the order of starts_after, or nil if they can.
 func refuseOrder(roles []*windlassv1.RoleSpec, index map[string]int) *Rejection {
 	starts := map[string]bool{}
 	for range roles {
@@ -179,7 +182,7 @@ func refuseOrder(roles []*windlassv1.RoleSpec, index map[string]int) *Rejection 
 	return nil
 }
 
-// TemplateOf returns the hash of what an instance of the role is made from.
+// TemplateOf returns the hash of the template of the role's instances.
 func (a Assignment) TemplateOf(role string) string {
 	return cmp.Or(a.RoleTemplates[role], a.TemplateHash)
 }
@@ -187,17 +190,17 @@ func (a Assignment) TemplateOf(role string) string {
 // RoleCount is how many instances one role of a deployment should have, and their template.
 type RoleCount struct {
 	Name string `json:"name"`
-	// Instances is the number of instances in each group, and Pool that of the region's whole pool. Pool is 0 unless
-	// the layout is pooled.
+	// Instances is the number of instances in each group. Pool is the number of instances in the
+	// region's whole pool. It is 0 unless the layout is pooled.
 	Instances int `json:"instances"`
 	Pool      int `json:"pool,omitempty"`
-	// Entry means that routes lead to its instances.
+	// Entry means that routes lead to the role's instances.
 	Entry bool `json:"entry,omitempty"`
 	// TemplateHash is the template of the newest assignment.
 	TemplateHash string `json:"template,omitempty"`
 }
 
-// RoleCounts returns the RoleCount of each role of an assignment. It is nil if there is only one role.
+// RoleCounts returns the RoleCount of each role of an assignment, or nil if there is only one role.
 func (a Assignment) RoleCounts() []RoleCount {
 	if !HasRoles(a.Deployment.GetSpec()) {
 		return nil
@@ -209,7 +212,7 @@ func (a Assignment) RoleCounts() []RoleCount {
 	return out
 }
 
-// IsCurrent reports whether an instance is made from the newest template.
+// IsCurrent reports whether an instance was made from the newest template.
 func (d *ObservedDeployment) IsCurrent(in *Instance) bool {
 	for n := range d.Roles {
 		if d.Roles[n].Name == in.Role {
@@ -224,12 +227,14 @@ func (d *ObservedDeployment) IsEntry(role string) bool {
 	return len(d.Roles) == 0 || slices.ContainsFunc(d.Roles, func(r RoleCount) bool { return r.Entry && r.Name == role })
 }
 
-// IsPool reports whether the deployment's one group is a pool. Each replica is then one percent of the pool.
+// IsPool reports whether the deployment's one group is a pool. A replica is then one percent of the
+// pool.
 func (d *ObservedDeployment) IsPool() bool { return len(d.Roles) > 0 && d.Roles[0].Pool > 0 }
 
-// CompleteGroups returns the groups in which every instance of every role is ready. A pool serves with what it has,
-// and is complete if one instance of every role is ready. It is nil if a replica is a single instance. counts
-// reports whether an instance may count as ready.
+// CompleteGroups returns the groups in which every instance of every role is ready. A pool serves
+// with the instances that it has, so it is complete if one instance of every role is ready. The
+// result is nil if a replica is a single instance. counts reports whether an instance may count as
+// ready.
 func (d *ObservedDeployment) CompleteGroups(counts func(*Instance) bool) map[int]bool {
 	if len(d.Roles) == 0 {
 		return nil
@@ -261,18 +266,18 @@ func (d *ObservedDeployment) CompleteGroups(counts func(*Instance) bool) map[int
 	return out
 }
 
-// PeersEnv is the variable with the path of an instance's file of peers. Only instances of deployments with
-// several roles have it.
+// PeersEnv is the variable with the path of an instance's peers file. Only instances of deployments
+// with several roles have it.
 const PeersEnv = "WINDLASS_PEERS"
 
-// Peers is the file of one group: the addresses of its ready instances by role and in the order of their slots.
-// Every role of the group is in it.
+// Peers is the content of a peers file: the addresses of the ready instances of one group, by role
+// and in the order of their slots. Every role of the group is in it.
 type Peers struct {
 	Group int                 `json:"group"`
 	Roles map[string][]string `json:"roles"`
 }
 
-// PeersOf returns the peers' file of each group that an instance belongs to. serves reports whether an instance
+// PeersOf returns the content of the peers file of each group. serves reports whether an instance
 // is listed.
 func PeersOf(roles []string, instances []Instance, serves func(*Instance) bool) map[int][]byte {
 	sorted := slices.Clone(instances)
@@ -296,7 +301,7 @@ func PeersOf(roles []string, instances []Instance, serves func(*Instance) bool) 
 	for g, p := range all {
 		data, err := json.Marshal(p)
 		if err != nil {
-			continue // maps of strings can always be encoded
+			continue // cannot happen: maps of strings can always be encoded
 		}
 		out[g] = append(data, '\n')
 	}

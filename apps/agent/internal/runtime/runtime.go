@@ -1,10 +1,11 @@
-// Package runtime is the interface between the agent and what runs instances: apply one assignment, remove
-// one, observe all.
+// Package runtime is the interface between the agent and the platform that runs instances. Its main
+// operations are: apply one assignment, remove one, observe all.
 //
-// A Runtime is level-triggered. Apply and Remove store the wanted state durably and return. The runtime then
-// works towards it by itself, also while the agent is away, and Observe returns the current state. Calling
-// Apply or Remove again with the same arguments changes nothing. The process and Kubernetes runtimes pass
-// runtimetest. Package simulated does not, because it runs no programs: it has its own tests.
+// A Runtime is level-triggered. Apply and Remove store the wanted state durably and return. The
+// runtime then works towards this state by itself, also while the agent is away, and Observe
+// returns the current state. A second call of Apply or Remove with the same arguments changes
+// nothing. The process and Kubernetes runtimes pass the tests of package runtimetest. Package
+// simulated does not, because it runs no programs. It has its own tests.
 package runtime
 
 import (
@@ -17,24 +18,25 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// Runtime runs the instances of a region. It is safe for concurrent use; the
-// caller never has two calls for one deployment in flight.
+// Runtime runs the instances of a region. It is safe for concurrent use. The caller never has two
+// calls for one deployment in flight.
 type Runtime interface {
-	// Apply makes a the wanted state of a.Deployment. It returns once that is durable, and not once instances
-	// run. It refuses an assignment that the runtime can never run with a *Rejection, and then changes
-	// nothing. The latest call wins whatever its generation is, because the inbox has compared (epoch,
-	// generation), and after a fork generations start lower.
+	// Apply makes a the wanted state of a.Deployment. It returns once this state is durable, before
+	// instances run. It refuses an assignment that the runtime can never run with a *Rejection, and
+	// then changes nothing. The latest call wins whatever its generation is, because the inbox has
+	// compared (epoch, generation), and after a fork generations start lower.
 	Apply(ctx context.Context, a Assignment) error
 
-	// Remove makes the runtime drain, stop and forget the instances of the deployment, with all that was made
-	// for them. It is done when Observe no longer lists the deployment. An unknown deployment is not an
-	// error.
+	// Remove makes the runtime drain, stop and forget the instances of the deployment, with
+	// everything that was made for them. The removal is done when Observe no longer lists the
+	// deployment. An unknown deployment is not an error.
 	Remove(ctx context.Context, deploymentID string) error
 
-	// Observe lists every deployment of which the runtime runs or stores something, wanted or not.
+	// Observe lists every deployment of which the runtime runs or stores anything, whether it is
+	// wanted or not.
 	Observe(ctx context.Context) (Observation, error)
 
-	// Changes is signalled, with a buffer of one, after any change of what Observe returns.
+	// Changes is signalled, with a buffer of one, after any change in the result of Observe.
 	Changes() <-chan struct{}
 
 	// Logs returns the last tailLines lines of an instance's output, oldest
@@ -42,39 +44,40 @@ type Runtime interface {
 	// ErrUnknownInstance if no instance has that id, and with ErrSecretsUnknown while the values are not known.
 	Logs(ctx context.Context, instanceID string, tailLines int) ([]byte, error)
 
-	// ReadLog returns what an instance wrote after a position, with the values of its secrets blanked. It
-	// does not wait for more. Errors are those of Logs.
+	// ReadLog returns the output of an instance after a position, with the values of its secrets
+	// blanked. It does not wait for more output. Its errors are those of Logs.
 	ReadLog(ctx context.Context, instanceID string, q LogQuery) (LogPage, error)
 
-	// Restart stops one instance with its grace and starts it again.
+	// Restart stops one instance within its grace period and starts it again.
 	Restart(ctx context.Context, instanceID string) error
 
 	// Run works until ctx ends, and leaves the instances running.
 	Run(ctx context.Context) error
 }
 
-// Drainer is a Runtime that stops an instance in service only once no gateway sends requests to it, as long as
-// its deployment is wanted. A Runtime that is not a Drainer reports the instance as draining, waits for some
-// time, and then stops it.
+// Drainer is a Runtime that waits for gateways. As long as a deployment is wanted, the Drainer
+// stops an instance in service only once no gateway sends requests to it. A Runtime that is not a
+// Drainer reports the instance as draining, waits for some time, and then stops it.
 type Drainer interface {
-	// Drain sets two functions for the runtime to call. released reports whether no gateway sends requests to an
-	// instance any more. patience returns the longest time that the runtime may wait for that. The runtime calls
-	// released as often as it likes, for each instance that it will stop and reports as draining. Neither function
-	// may call the runtime. The caller must call the returned function whenever a result of released may have
-	// changed. Call Drain before Run.
+	// Drain sets two functions for the runtime to call. released reports whether no gateway sends
+	// requests to an instance any more. patience returns the longest time that the runtime may wait
+	// for that. The runtime may call released at any time, for each instance that it will stop and
+	// reports as draining. Neither function may call the runtime. The caller must call the returned
+	// function, again, whenever a result of released may have changed. Call Drain before Run.
 	Drain(released func(instanceID string) bool, patience func(instanceID string) time.Duration) (again func())
 }
 
-// Meter is a Runtime that measures what its instances use.
+// Meter is a Runtime that measures the resources that its instances use.
 type Meter interface {
-	// Usage returns what the instances use, by id. It leaves out an instance whose usage is not known, for example
-	// because it has just started, or because the platform does not measure it.
+	// Usage returns the usage of the instances, by id. It leaves out an instance whose usage is not
+	// known, for example because the instance has just started, or because the platform does not
+	// measure it.
 	Usage(ctx context.Context, instanceIDs []string) (map[string]Usage, error)
 }
 
-// Usage is what an instance uses.
+// Usage is the resource usage of an instance.
 type Usage struct {
-	// CPUMillicores is the mean of the last seconds. HasCPU is false while it is not known.
+	// CPUMillicores is the mean over the last seconds. HasCPU is false while it is not known.
 	CPUMillicores float64
 	HasCPU        bool
 	// MemoryBytes leaves out file caches that the kernel can reclaim at once.
@@ -83,7 +86,7 @@ type Usage struct {
 
 // Assignment is one deployment in the form in which this region should run it.
 type Assignment struct {
-	// Deployment is complete: defaults filled in, variables merged.
+	// Deployment is complete: defaults are filled in, and variables are merged.
 	Deployment *agentv1.Deployment
 	// WorkloadKey names the workload. Empty: the deployment's id. Instances of an earlier assignment with the
 	// same key are adopted: they belong to this deployment from then on, and keep their ids until they are
@@ -95,19 +98,21 @@ type Assignment struct {
 	// Generation grows with every change of the assignment within an Epoch, which is one history of the
 	// control plane.
 	Epoch, Generation int64
-	// Secrets are the values of Deployment.Spec.Secrets by variable name.
+	// Secrets has the values of Deployment.Spec.Secrets, by variable name.
 	Secrets map[string]string
-	// PullSecrets are the values of the secrets for pulling the image, Docker configurations in JSON, by
-	// secret name.
+	// PullSecrets has the values of the secrets for pulling the image, by secret name. Each value
+	// is a Docker configuration in JSON.
 	PullSecrets map[string]string
-	// TemplateHash covers what one instance is made from, secrets included, but not the number of replicas.
-	// Instances made from another template are replaced, MaxUnavailable replicas at a time.
+	// TemplateHash covers everything from which an instance is made, including secrets, but not the
+	// number of replicas. Instances with another template hash are replaced, MaxUnavailable
+	// replicas at a time.
 	TemplateHash string
-	// RoleTemplates are the template hashes of single roles, by role name. A role that is not in it has TemplateHash. See
-	// TemplateOf.
+	// RoleTemplates has the template hashes of single roles, by role name. A role that is missing
+	// here has TemplateHash. See TemplateOf.
 	RoleTemplates map[string]string
-	// Unit is set by a runtime that runs each instance of a deployment with several roles as a workload of its
-	// own: the assignment is then of this instance. Callers of Apply leave it nil.
+	// Unit is set by a runtime that runs each instance of a deployment with several roles as a
+	// workload of its own. The assignment is then for this instance only. Callers of Apply leave it
+	// nil.
 	Unit *Unit
 }
 
@@ -115,33 +120,33 @@ type Assignment struct {
 type Unit struct {
 	Role        string
 	Group, Slot int
-	// Hosts is the number of ranks that the instance has, and Rank is the one that the workload runs. Epoch grows with
-	// each restart of all ranks.
+	// Hosts is the number of ranks of the instance. Rank is the rank that the workload runs. Epoch
+	// grows with each restart of all ranks.
 	Hosts, Rank, Epoch int
 	// At is the path of the role in the spec.
 	At string
-	// Entry is the role that routes lead to, and Roles are all of them.
+	// Entry is the role that routes lead to. Roles has all roles.
 	Entry string
 	Roles []RoleCount
 	// Replicas is the number of groups.
 	Replicas int
-	// Waits says for which roles its first start waits. Holds means that it keeps an older template for now, and
-	// Leaves that it will be removed.
+	// Waits says for which roles the first start of the instance waits. Holds means that the
+	// instance keeps an older template for now. Leaves means that it will be removed.
 	Waits         string
 	Holds, Leaves bool
 }
 
-// IsEntryOfPool reports whether gateways send to the instance itself and the other entry instances of its pool go on
-// without it.
+// IsEntryOfPool reports whether the instance is an entry instance of a pool. Gateways send to each
+// such instance, and the others keep serving without it.
 func (u *Unit) IsEntryOfPool() bool {
 	return u.Role == u.Entry && len(u.Roles) > 0 && u.Roles[0].Pool > 0
 }
 
-// MaxUnavailable is how many replicas at a time may be out of service while instances
-// are replaced, at least 1. The next one waits for those before it to be ready.
+// MaxUnavailable is how many replicas may be out of service at the same time while instances are
+// replaced, at least 1. The next replacement waits until the previous ones are ready.
 func (a Assignment) MaxUnavailable() int { return max(int(a.Deployment.GetMaxUnavailable()), 1) }
 
-// Observation is everything a runtime runs, at one moment.
+// Observation is the state of everything that a runtime runs, at one moment.
 type Observation struct {
 	Deployments []ObservedDeployment
 	Capacity    *agentv1.Capacity
@@ -154,7 +159,7 @@ const MaxNotices = 100
 
 // Notice is a message to people about something that the runtime did on its own; see agentv1.Notice.
 type Notice struct {
-	// Seq counts up from 1, for as long as the runtime lives.
+	// Seq counts up from 1, for as long as the runtime exists.
 	Seq          int64
 	Kind         agentv1.Notice_Kind
 	DeploymentID string
@@ -165,50 +170,53 @@ type Notice struct {
 	At    time.Time
 }
 
-// ObservedDeployment is what exists of one deployment.
+// ObservedDeployment is the observed state of one deployment.
 type ObservedDeployment struct {
 	DeploymentID string
-	// Generation and TemplateHash are those of the newest assignment that was applied.
+	// Generation and TemplateHash are those of the newest applied assignment.
 	Generation   int64
 	TemplateHash string
-	// Roles are the roles of that assignment if it has several, in the order of the spec. A replica is then a
-	// group: it is complete when each role has all its instances and all are ready.
+	// Roles has the roles of that assignment if there are several, in the order of the spec. A
+	// replica is then a group. It is complete when each role has all its instances and all of them
+	// are ready.
 	Roles []RoleCount
-	// Removing is set between Remove and the end of its last instance.
+	// Removing is true from Remove until the deployment's last instance has ended.
 	Removing bool
-	// Unsettled means that instances may still appear that only an earlier assignment asked for, or that
-	// are reported under the name of the deployment that had the workload before.
+	// Unsettled means that the list may still change without a new assignment: instances may appear
+	// that only an earlier assignment wanted, or that are reported for the deployment that had the
+	// workload before.
 	Unsettled bool
 	Instances []Instance
 }
 
 // Instance is one process or pod.
 type Instance struct {
-	// ID is "ins_...". The runtime makes it. It stays through restarts of the process in the same slot, and
-	// is new when the instance is replaced.
+	// ID is "ins_...". The runtime makes it. An instance keeps its ID when its process restarts in
+	// the same slot. A replacement has a new ID.
 	ID    string
 	Role  string
 	Group int
 	Slot  int
-	// TemplateHash is the template that it was made from.
+	// TemplateHash is the template from which the instance was made.
 	TemplateHash string
 	Status       windlassv1.InstanceStatus
 	// Reason is one of the constants below, or empty.
 	Reason  string
 	Message string
-	// Address is host:port of the first port, empty while there is none.
+	// Address is the host:port of the first port. It is empty while there is none.
 	Address     string
 	RuntimeName string
 	Restarts    int
 	GPUs        []string
 	StartedAt   time.Time
 	ReadyAt     time.Time
-	// Doomed means that a rollout should not wait for it. It is in a crash loop (see JudgeEnd), or its cause
-	// is final (a missing binary, a port that another process uses).
+	// Doomed means that a rollout should not wait for the instance. It is in a crash loop (see
+	// JudgeEnd), or the cause of its failure is final (a missing binary, a port that another
+	// process uses).
 	Doomed bool
 }
 
-// These are the reasons of instances and rejections.
+// The reasons of instances and rejections.
 const (
 	ReasonBadCommand        = "BadCommand"        // the program does not exist, or may not be executed
 	ReasonCrashLoop         = "CrashLoop"         // the program keeps ending by itself
@@ -245,8 +253,8 @@ const (
 	ReasonSandboxError   = "SandboxError"   // its node cannot create its sandbox, network or container
 )
 
-// features are the features that every runtime supports. A runtime does what a feature asks for, or refuses it
-// with a *Rejection. It ignores a field only where the field's comment says so.
+// features has the features that every runtime supports. A runtime does what a feature requires, or
+// refuses the assignment with a *Rejection. It ignores a field only if the field's comment says so.
 var features = []agentv1.Feature{
 	agentv1.Feature_FEATURE_GPU_POOL,
 	agentv1.Feature_FEATURE_GPU_MIN_MEMORY,
@@ -277,18 +285,19 @@ func Features() []string {
 // ErrUnknownInstance means that no instance has that id.
 var ErrUnknownInstance = errors.New("unknown instance")
 
-// SecretKeeper is a Runtime that gives instances secrets.
+// SecretKeeper is a Runtime that gives secrets to instances.
 type SecretKeeper interface {
-	// Secrets returns the values to blank in what an instance says. It fails with ErrUnknownInstance if no
-	// instance has that id, and with ErrSecretsUnknown while the values are not known.
+	// Secrets returns the values to blank in the output of an instance. It fails with
+	// ErrUnknownInstance if no instance has that id, and with ErrSecretsUnknown while the values
+	// are not known.
 	Secrets(instanceID string) (*redact.Values, error)
 }
 
 // ErrSecretsUnknown means that an instance's output cannot be returned yet.
 var ErrSecretsUnknown = errors.New("the values of the instance's secrets are not known yet, so they cannot be removed from its output: try again once the region's agent has them")
 
-// Rejection is a refusal of an assignment. A retryable assignment may pass later unchanged. A final rejection
-// lasts until a higher generation.
+// Rejection is a refusal of an assignment. After a retryable rejection, the same assignment may
+// pass later. A final rejection lasts until a higher generation.
 type Rejection struct {
 	Code      string
 	Message   string

@@ -1,13 +1,13 @@
-// Package redact blanks the values of secrets in what programs write, before it goes into a
-// message, a log or an answer.
+// Package redact blanks the values of secrets in the output of programs, before the output goes
+// into a message, a log or an answer.
 //
-// A value is found as it is, as each of its lines, and as programs commonly encode it: base64
-// (also in the midst of a longer text), hex, URL escapes, and quoted as in JSON. What was cut
-// out of a longer text may begin or end within a value: that piece is blanked, too, so that
-// a caller which keeps the end of an output needs no margin. Redact first, cut after.
+// A value is found as it is, as each of its lines, and in common encodings: base64 (also inside a
+// longer text), hex, URL escapes, and quoted as in JSON. A text that was cut out of a longer text
+// may begin or end inside a value. Such a piece of a value is blanked, too. But a caller must blank
+// a text before it cuts the text.
 //
-// It is a net under programs that print what they should not. One that wants to give its
-// secrets away can.
+// It protects programs that print secrets by mistake. It cannot stop a program that wants to reveal
+// its secrets.
 package redact
 
 import (
@@ -21,24 +21,25 @@ import (
 )
 
 const (
-	// MinLength of what is blanked, in bytes: shorter values, and shorter pieces of values at
-	// the ends of a text, are words of any text.
+	// MinLength is the shortest length of a text that is blanked, in bytes. Shorter values, and
+	// shorter pieces of values at the ends of a text, occur in every text.
 	MinLength = 4
-	// minLine is the shortest line of a value with several lines that is blanked by itself.
+	// minLine is the shortest line of a value with several lines that is blanked by itself, in
+	// bytes.
 	minLine = 8
-	// Mark stands where a value was.
+	// Mark replaces a value.
 	Mark = "***"
 )
 
-// Values are secret values. A nil *Values means that they are not known.
+// Values has secret values. A nil *Values means that they are not known.
 type Values struct {
 	plain []string
-	// forms by their first bytes, longest first.
+	// forms has all forms of the values by their first bytes, longest first.
 	forms map[[MinLength]byte][]string
 	all   []string
 }
 
-// New returns the values to blank, in any order.
+// New returns Values with these values, in any order.
 func New(values ...string) *Values {
 	v := &Values{forms: map[[MinLength]byte][]string{}}
 	seen := map[string]bool{}
@@ -63,7 +64,7 @@ func New(values ...string) *Values {
 	return v
 }
 
-// With returns v and more values. It is v itself when v has them all.
+// With returns Values with the values of v and more. It returns v itself if v has them all.
 func (v *Values) With(more ...string) *Values {
 	if v == nil {
 		return New(more...)
@@ -74,11 +75,11 @@ func (v *Values) With(more ...string) *Values {
 	return New(slices.Concat(v.plain, more)...)
 }
 
-// Known reports whether the values are known: a program's output is repeated only then.
+// Known reports whether the values are known. A program's output may be shown only if they are.
 func (v *Values) Known() bool { return v != nil }
 
-// Blank returns s with Mark in the place of each value. Values that are not known blank
-// nothing: ask Known first.
+// Blank returns s with Mark in the place of each value. If the values are not known, it blanks
+// nothing, so call Known first.
 func (v *Values) Blank(s string) string {
 	if v == nil || len(v.all) == 0 || len(s) < MinLength {
 		return s
@@ -93,7 +94,7 @@ func (v *Values) Blank(s string) string {
 	}
 	b.Grow(len(s))
 	b.WriteString(rest)
-	from := 0 // what is before it is written
+	from := 0 // everything before it is written
 	for i := 0; i+MinLength <= len(s); {
 		n := v.at(s[i:])
 		if n == 0 {
@@ -110,7 +111,7 @@ func (v *Values) Blank(s string) string {
 	return b.String()
 }
 
-// at returns the length of the longest form that s begins with, 0 for none.
+// at returns the length of the longest form that s begins with, or 0 if there is none.
 func (v *Values) at(s string) int {
 	for _, f := range v.forms[[MinLength]byte([]byte(s[:MinLength]))] {
 		if strings.HasPrefix(s, f) {
@@ -120,8 +121,8 @@ func (v *Values) at(s string) int {
 	return 0
 }
 
-// ending returns how much of the beginning of s is the end of a form, or the midst of one. A
-// form that is there as a whole is none of its business.
+// ending returns how many bytes at the beginning of s are the end of a form, or an inner part of
+// one. It returns 0 if s begins with a whole form.
 func (v *Values) ending(s string) (longest int) {
 	if v.at(s) > 0 {
 		return 0
@@ -144,7 +145,8 @@ func (v *Values) ending(s string) (longest int) {
 	return longest
 }
 
-// beginning returns how much of the end of s is the beginning of a form.
+// beginning returns how many bytes at the end of s are the beginning of a form. It returns 0 if s
+// ends with a whole form.
 func (v *Values) beginning(s string) (longest int) {
 	for _, f := range v.all {
 		if strings.HasSuffix(s, f) {
@@ -169,14 +171,14 @@ func (v *Values) beginning(s string) (longest int) {
 	return longest
 }
 
-// formsOf returns a value as it may be written.
+// formsOf returns the forms in which programs may write a value.
 func formsOf(value string) []string {
 	if len(value) < MinLength {
 		return nil
 	}
 	texts := []string{value}
 	if trimmed := strings.TrimSpace(value); trimmed != value && len(trimmed) >= MinLength {
-		texts = append(texts, trimmed) // files end with a line break, and programs drop it
+		texts = append(texts, trimmed) // a file ends with a line break, which programs drop
 	}
 	if strings.Contains(strings.TrimSpace(value), "\n") {
 		for line := range strings.Lines(value) {
@@ -194,7 +196,8 @@ func formsOf(value string) []string {
 	return out
 }
 
-// quoted is a text within the quotes of JSON; html also as encoding/json has it by default.
+// quoted returns a text as in a JSON string, without the quotes. With html, it escapes HTML
+// characters as encoding/json does by default.
 func quoted(t string, html bool) string {
 	var b strings.Builder
 	e := json.NewEncoder(&b)
@@ -205,8 +208,9 @@ func quoted(t string, html bool) string {
 	return strings.TrimSuffix(strings.TrimPrefix(strings.TrimSpace(b.String()), `"`), `"`)
 }
 
-// base64Of is a text in base64, as a whole and as a part of something longer: what comes
-// before it shifts its bits in three ways, and shares a letter with it at either end.
+// base64Of returns the base64 forms of a text, as a whole and as a part of a longer text. The bytes
+// before the text shift its bits in three possible ways. Letters that also depend on the bytes
+// around the text are left out.
 func base64Of(t string) (out []string) {
 	for _, e := range []*base64.Encoding{base64.StdEncoding, base64.URLEncoding} {
 		out = append(out, e.EncodeToString([]byte(t)), e.WithPadding(base64.NoPadding).EncodeToString([]byte(t)))

@@ -21,26 +21,26 @@ func TestBlank(t *testing.T) {
 	quoted, err := json.Marshal(secret)
 	require.NoError(t, err)
 	for name, c := range map[string]struct{ text, want string }{
-		"nothing":               {"all is well", "all is well"},
-		"a value":               {"key=" + secret + " ok", "key=*** ok"},
-		"twice":                 {"hunter2hunter2", "******"},
-		"a value of three":      {"abc", "abc"},
-		"the longer one":        {secret + "hunter2", "******"},
-		"base64":                {"b64 " + base64.StdEncoding.EncodeToString([]byte(secret)) + " end", "b64 *** end"},
-		"base64 without pads":   {"b64 " + base64.RawURLEncoding.EncodeToString([]byte(secret)) + " end", "b64 *** end"},
-		"hex":                   {"hex " + hex.EncodeToString([]byte(secret)), "hex ***"},
-		"hex in capitals":       {"hex " + strings.ToUpper(hex.EncodeToString([]byte(secret))), "hex ***"},
-		"in a query":            {"GET /?key=" + url.QueryEscape(secret) + "&a=b", "GET /?key=***&a=b"},
-		"in a path":             {"GET /" + url.PathEscape(secret) + "/x", "GET /***/x"},
-		"in JSON":               {`{"key":` + string(quoted) + `}`, `{"key":"***"}`},
-		"Go's %q":               {fmt.Sprintf("key %q", secret), `key "***"`},
-		"its end":               {secret[5:] + " and more", "*** and more"},
-		"its beginning":         {"and less " + secret[:9], "and less ***"},
-		"a piece of it":         {secret[3:20], "***"},
-		"a piece of its base64": {base64.StdEncoding.EncodeToString([]byte(secret))[7:] + " x", "*** x"},
-		"a line of it":          {"read MIIEvQIBADANBgkqhkiG here", "read *** here"},
-		"all lines":             {strings.TrimSpace(pem) + ".", "***."},
-		"a line that is cut":    {"ADANBgkqhkiG\n9w0BAQEFAASCBKcwggSj\n", "***"},
+		"nothing":              {"all is well", "all is well"},
+		"a value":              {"key=" + secret + " ok", "key=*** ok"},
+		"twice":                {"hunter2hunter2", "******"},
+		"a value of 3 bytes":   {"abc", "abc"},
+		"two values":           {secret + "hunter2", "******"},
+		"base64":               {"b64 " + base64.StdEncoding.EncodeToString([]byte(secret)) + " end", "b64 *** end"},
+		"base64 without pads":  {"b64 " + base64.RawURLEncoding.EncodeToString([]byte(secret)) + " end", "b64 *** end"},
+		"hex":                  {"hex " + hex.EncodeToString([]byte(secret)), "hex ***"},
+		"hex in capitals":      {"hex " + strings.ToUpper(hex.EncodeToString([]byte(secret))), "hex ***"},
+		"in a query":           {"GET /?key=" + url.QueryEscape(secret) + "&a=b", "GET /?key=***&a=b"},
+		"in a path":            {"GET /" + url.PathEscape(secret) + "/x", "GET /***/x"},
+		"in JSON":              {`{"key":` + string(quoted) + `}`, `{"key":"***"}`},
+		"Go's %q":              {fmt.Sprintf("key %q", secret), `key "***"`},
+		"end of a value":       {secret[5:] + " and more", "*** and more"},
+		"beginning of a value": {"and less " + secret[:9], "and less ***"},
+		"part of a value":      {secret[3:20], "***"},
+		"part of base64":       {base64.StdEncoding.EncodeToString([]byte(secret))[7:] + " x", "*** x"},
+		"a line of a value":    {"read MIIEvQIBADANBgkqhkiG here", "read *** here"},
+		"all lines":            {strings.TrimSpace(pem) + ".", "***."},
+		"a line that is cut":   {"ADANBgkqhkiG\n9w0BAQEFAASCBKcwggSj\n", "***"},
 	} {
 		t.Run(name, func(t *testing.T) { require.Equal(t, c.want, v.Blank(c.text)) })
 	}
@@ -67,10 +67,12 @@ func TestBlank(t *testing.T) {
 	})
 }
 
-// TestBlankProperty: however a text is cut, no piece of a value is left in it.
+// TestBlankProperty checks that no piece of a value of MinLength or more is left, however a text is
+// cut.
 func TestBlankProperty(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		// Letters of values are none of the text's, so that what is left is a value's.
+		// Values and other text have no letters in common, so every letter of a value that is left
+		// is recognized.
 		values := rapid.SliceOfN(rapid.StringMatching(`[A-F0-9]{4,40}`), 1, 3).Draw(t, "values")
 		var b strings.Builder
 		for range rapid.IntRange(0, 6).Draw(t, "parts") {

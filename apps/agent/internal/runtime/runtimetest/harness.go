@@ -20,64 +20,65 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// Harness is one runtime with a state of its own, empty at first.
+// Harness is one runtime with its own state, which is empty at first.
 type Harness struct {
-	// Open starts and returns a runtime on the harness's state. It ends the previous one, as
-	// a restart of the agent does.
+	// Open starts and returns a runtime on the harness's state. It ends the previous runtime, as a
+	// restart of the agent does.
 	Open func(t *testing.T) runtime.Runtime
-	// Shut ends the open runtime, and leaves instances running.
+	// Shut ends the open runtime and leaves its instances running.
 	Shut func(t *testing.T)
-	// Command runs this test binary, in Image where the runtime needs one.
+	// Command runs this test binary. If the runtime needs an image, the binary is in Image.
 	Command []string
 	Image   string
-	// Leftovers returns a line for everything that still exists of instances. It is called
-	// when nothing should exist.
+	// Leftovers returns one line for every object of instances that still exists. The suite calls
+	// it when no such object should exist.
 	Leftovers func(t *testing.T) []string
 	// Stored returns everything that the runtime stores. The suite searches it for secrets.
 	Stored func(t *testing.T) string
-	// GPUs of the host, all of one product.
+	// GPUs is the number of GPUs of the host, all of one product.
 	GPUs       int
 	GPUProduct string
 	// Unsupported returns a spec that the runtime cannot run.
 	Unsupported *windlassv1.DeploymentSpec
-	// Platform says how what the runtime runs instances on differs from a host.
+	// Platform says how the runtime's platform differs from a host.
 	Platform Platform
 }
 
-// Platform says how a platform that repairs instances by itself differs from a host on which
-// only the runtime does. Each field changes a guarantee to the strongest one that the platform
-// allows.
+// Platform says how a platform differs from a host on which only the runtime repairs instances.
+// Each field changes a guarantee to the strongest one that the platform allows.
 type Platform struct {
-	// KeepsSecrets: the platform stores secrets, so that an instance that ended starts again
-	// by itself, also before an agent has the values.
+	// KeepsSecrets means that the platform stores secrets. So an ended instance starts again by
+	// itself, even before an agent has the values.
 	KeepsSecrets bool
-	// ReplacesOnRestart: an instance cannot be started again in its place, so that Restart
-	// replaces it by another one.
+	// ReplacesOnRestart means that an instance cannot be started again in its place. So Restart
+	// replaces it by another instance.
 	ReplacesOnRestart bool
-	// ChoosesWhoGoes: the platform chooses which of several equal instances it removes when
-	// replicas are scaled down.
+	// ChoosesWhoGoes means that the platform chooses which of several equal instances it removes
+	// when replicas are scaled down.
 	ChoosesWhoGoes bool
-	// DrainsBeside: an instance that drains no longer counts as a replica, and its successor
-	// starts before it has ended.
+	// DrainsBeside means that a draining instance no longer counts as a replica, and that its
+	// successor starts before it has ended.
 	DrainsBeside bool
-	// HidesGPUs: the platform assigns devices, so that the runtime knows how many an instance
-	// has, but not which.
+	// HidesGPUs means that the platform assigns devices. So the runtime knows how many GPUs an
+	// instance has, but not which.
 	HidesGPUs bool
-	// HidesUsage: the platform may have no metrics of instances.
+	// HidesUsage means that the platform may have no metrics of instances.
 	HidesUsage bool
-	// HidesFiles: instances see no files of the platform's, because nothing mounts them in the test.
+	// HidesFiles means that instances see no files of the platform, because the test does not mount
+	// them.
 	HidesFiles bool
-	// Grows: hosts may be added, so that an instance that fits on none of them waits and is
-	// not refused.
+	// Grows means that hosts may be added. So an instance that fits on no host waits and is not
+	// refused.
 	Grows bool
-	// SpansHosts: an instance may have several hosts, of which the platform runs a rank each.
+	// SpansHosts means that an instance may have several hosts, and that the platform runs one rank
+	// on each of them.
 	SpansHosts bool
 }
 
 // patience is the deadline of every wait. It is long, because the machine may be busy.
 const patience = 60 * time.Second
 
-// suite has what the test of a guarantee needs.
+// suite is the state of the test of one guarantee.
 type suite struct {
 	Harness
 	rt runtime.Runtime
@@ -95,7 +96,7 @@ func (s *suite) reopen(t *testing.T) {
 	s.rt = s.Open(t)
 }
 
-// assignment returns an assignment of the workload, after change was applied to it.
+// assignment returns an assignment of the workload, after each change was applied to it.
 func (s *suite) assignment(id string, replicas int, change ...func(*runtime.Assignment)) runtime.Assignment {
 	a := runtime.Assignment{
 		Deployment: &agentv1.Deployment{
@@ -128,7 +129,7 @@ func env(name, value string) func(*runtime.Assignment) {
 
 func fault(f string) func(*runtime.Assignment) { return env(FaultEnv, f) }
 
-// next returns the next generation of an assignment, after change was applied to it.
+// next returns the next generation of an assignment, after each change was applied to it.
 func next(a runtime.Assignment, change ...func(*runtime.Assignment)) runtime.Assignment {
 	a.Deployment = proto.CloneOf(a.Deployment)
 	a.Generation++
@@ -161,8 +162,8 @@ func (s *suite) apply(t *testing.T, a runtime.Assignment) {
 	}
 }
 
-// wait waits for a change, and at most for a short time, because another reader may have taken the
-// change.
+// wait waits for a change, but only for a short time, because another reader may have taken the
+// signal.
 func (s *suite) wait() {
 	select {
 	case <-s.rt.Changes():
@@ -170,7 +171,7 @@ func (s *suite) wait() {
 	}
 }
 
-// observed returns what the runtime reports of a deployment, nil if it reports nothing.
+// observed returns what the runtime reports about a deployment, or nil if it reports nothing.
 func (s *suite) observed(t *testing.T, id string) *runtime.ObservedDeployment {
 	t.Helper()
 	o, err := s.rt.Observe(t.Context())
@@ -205,7 +206,7 @@ func (s *suite) instancesOf(t *testing.T, ids []string) []runtime.Instance {
 	return out
 }
 
-// until waits until ok returns true for the deployment's instances. It returns these.
+// until waits until ok returns true for the deployment's instances, and returns these instances.
 func (s *suite) until(t *testing.T, what, id string, ok func([]runtime.Instance) bool) []runtime.Instance {
 	t.Helper()
 	return s.untilOf(t, what, []string{id}, ok)
@@ -221,7 +222,7 @@ func (s *suite) untilOf(t *testing.T, what string, ids []string, ok func([]runti
 		}
 		s.wait()
 	}
-	require.FailNow(t, "not in time: "+what, "%s", describe(last))
+	require.FailNow(t, "timeout: waited for "+what, "%s", describe(last))
 	return nil
 }
 
@@ -249,8 +250,8 @@ func (s *suite) places(all []runtime.Instance) []runtime.Instance {
 	return slices.DeleteFunc(slices.Clone(all), func(in runtime.Instance) bool { return in.Status == draining })
 }
 
-// another waits until an instance was restarted or replaced by another one, and all n instances
-// are ready.
+// another waits until the instance was restarted, or was replaced by another one, and all n
+// instances are ready.
 func (s *suite) another(t *testing.T, id string, was runtime.Instance, n int) runtime.Instance {
 	t.Helper()
 	all := s.until(t, "a restart", id, func(all []runtime.Instance) bool {
@@ -266,7 +267,7 @@ func (s *suite) another(t *testing.T, id string, was runtime.Instance, n int) ru
 	return all[slices.IndexFunc(all, func(in runtime.Instance) bool { return in.Group == was.Group })]
 }
 
-// gone waits until the runtime reports nothing of the deployment.
+// gone waits until the runtime reports nothing about the deployment any more.
 func (s *suite) gone(t *testing.T, id string) {
 	t.Helper()
 	deadline := time.Now().Add(patience)

@@ -22,7 +22,7 @@ const (
 	failed   = windlassv1.InstanceStatus_INSTANCE_STATUS_FAILED
 )
 
-// Run tests the guarantees in parallel, each on a harness of its own.
+// Run tests the guarantees in parallel, each guarantee with its own harness.
 func Run(t *testing.T, newHarness func(t *testing.T) Harness) {
 	for name, test := range map[string]func(*testing.T, *suite){
 		"an applied deployment becomes ready":                        becomesReady,
@@ -31,10 +31,10 @@ func Run(t *testing.T, newHarness func(t *testing.T) Harness) {
 		"scaling adds and removes and touches nothing else":          scaling,
 		"another template replaces one ready instance at a time":     replacing,
 		"a bad template takes one instance and no more":              badTemplate,
-		"instances that never were ready are replaced at once":       brokenGivesWay,
+		"instances that were never ready are replaced at once":       brokenGivesWay,
 		"a deployment with the same workload key adopts instances":   adoptByKey,
 		"at most maxUnavailable instances are replaced at a time":    replacingSome,
-		"a workload goes to another template and back half-way":      adoptAndBack,
+		"a half replaced workload goes back to its template":         adoptAndBack,
 		"removing leaves nothing":                                    removing,
 		"removing an unknown deployment is no error":                 removeUnknown,
 		"removing while it starts leaves nothing":                    removeWhileStarting,
@@ -44,33 +44,33 @@ func Run(t *testing.T, newHarness func(t *testing.T) Harness) {
 		"a short time of serving does not end a crash loop":          loopsServing,
 		"an instance that never becomes ready has a startup timeout": neverReady,
 		"lost health is reported, and regained without a restart":    healthRegained,
-		"method and codes of the health check decide":                methodAndCodes,
+		"the health check uses its method and codes":                 methodAndCodes,
 		"an instance that stays unhealthy is restarted":              healthLost,
 		"an ended instance starts again under the same id":           startsAgain,
 		"a restarted agent adopts and restarts nothing":              reopened,
 		"an end while the agent is down is reported after it starts": endedMeanwhile,
 		"a removal continues after a restart of the agent":           removalGoesOn,
-		"a spec that cannot run here is refused for good":            unsupported,
+		"a spec that cannot run here gets a final rejection":         unsupported,
 		"a refused assignment does not change the present one":       refusedLeaves,
 		"output can be read, also after a restart of the agent":      logs,
 		"a restart has the grace and changes no other instance":      restarts,
 		"SIGKILL follows after the grace":                            grace,
 		"secrets reach the instance and are stored nowhere":          secrets,
 		"secrets are left out of messages and logs":                  secretsLeftOut,
-		"without its secrets nothing starts":                         secretsAwaited,
+		"no instance starts without its secrets":                     secretsAwaited,
 		"a GPU belongs to one instance at a time":                    gpus,
 		"the usage of instances is measured":                         usage,
 		"more GPUs than exist are refused, or wait for hosts":        tooManyGPUs,
-		"several roles make a replica, whose instances have places":  severalRoles,
+		"a replica with several roles has an instance in each place": severalRoles,
 		"a role that starts after another waits for it":              startsAfter,
-		"a role's template changes and the other's instances stay":   oneRoleChanges,
+		"a new template of one role keeps the other's instances":     oneRoleChanges,
 		"groups are replaced one after the other, each as a whole":   groupsAreReplaced,
-		"a group that lost an instance is not complete, and goes":    groupWithFailedRole,
+		"a group with an unready instance is removed first":          groupWithFailedRole,
 		"roles of a pool are scaled and replaced separately":         pooledRoles,
 		"roles of a pool are replaced in the order of the update":    orderedRoles,
 		"several roles survive a restart of the agent at any step":   rolesReopened,
 		"a deployment with several roles leaves nothing":             rolesLeaveNothing,
-		"roles that cannot run here are refused for good":            rolesRefused,
+		"roles that cannot run here get a final rejection":           rolesRefused,
 		"ranks of several hosts are one instance, and fail as one":   severalHosts,
 	} {
 		t.Run(name, func(t *testing.T) { test(t, setup(t, newHarness)) })
@@ -134,7 +134,7 @@ func applyAgain(t *testing.T, s *suite) {
 	s.apply(t, a)
 	s.apply(t, next(a))
 	s.until(t, "the new generation", "dep_1", func([]runtime.Instance) bool { return s.observed(t, "dep_1").Generation == 2 })
-	// When a later change has an effect, the runtime has processed the changes before it.
+	// When a later change has an effect, the runtime has also processed the earlier changes.
 	s.apply(t, next(next(a), replicas(3)))
 	after := s.ready(t, "dep_1", 3)
 	for _, in := range before {
@@ -192,7 +192,7 @@ func badTemplate(t *testing.T, s *suite) {
 		require.GreaterOrEqual(t, count(all, isReady), 2, describe(all))
 		return true
 	}
-	s.until(t, "a doomed one", "dep_1", func(all []runtime.Instance) bool {
+	s.until(t, "a doomed instance", "dep_1", func(all []runtime.Instance) bool {
 		return serving(all) && count(all, func(in runtime.Instance) bool { return in.Doomed && in.TemplateHash == "template-2" }) == 1
 	})
 	s.apply(t, next(next(a), template("template-3")))
@@ -204,7 +204,7 @@ func badTemplate(t *testing.T, s *suite) {
 func brokenGivesWay(t *testing.T, s *suite) {
 	a := s.assignment("dep_1", 2, fault(FaultNeverReady))
 	s.apply(t, a)
-	s.until(t, "two that are not ready", "dep_1", every(2, hasStatus(running, runtime.ReasonNotReady)))
+	s.until(t, "two instances that are not ready", "dep_1", every(2, hasStatus(running, runtime.ReasonNotReady)))
 	s.apply(t, next(a, template("template-2"), fault("")))
 	s.ready(t, "dep_1", 2)
 }
@@ -216,7 +216,7 @@ func adoptByKey(t *testing.T, s *suite) {
 	b := s.assignment("dep_2", 2)
 	b.WorkloadKey = a.WorkloadKey
 	s.apply(t, b)
-	require.Equal(t, before, s.ready(t, "dep_2", 2), "the newer deployment has the older one's instances, unharmed")
+	require.Equal(t, before, s.ready(t, "dep_2", 2), "the newer deployment has the instances of the older one, unchanged")
 	require.Empty(t, s.instances(t, "dep_1"))
 	require.NoError(t, s.rt.Remove(t.Context(), "dep_1"))
 	s.gone(t, "dep_1")
@@ -251,7 +251,7 @@ func removeUnknown(t *testing.T, s *suite) {
 
 func removeWhileStarting(t *testing.T, s *suite) {
 	s.apply(t, s.assignment("dep_1", 3, fault(FaultNeverReady)))
-	s.until(t, "one that exists", "dep_1", func(all []runtime.Instance) bool { return len(all) > 0 })
+	s.until(t, "an instance", "dep_1", func(all []runtime.Instance) bool { return len(all) > 0 })
 	require.NoError(t, s.rt.Remove(t.Context(), "dep_1"))
 	s.gone(t, "dep_1")
 	require.Empty(t, s.Leftovers(t))
@@ -264,7 +264,7 @@ func applyAfterRemove(t *testing.T, s *suite) {
 	require.NoError(t, s.rt.Remove(t.Context(), "dep_1"))
 	s.apply(t, next(a))
 	// The instance that is being removed may still be reported as ready.
-	s.until(t, "one that answers", "dep_1", func(all []runtime.Instance) bool {
+	s.until(t, "an instance that answers", "dep_1", func(all []runtime.Instance) bool {
 		return every(1, isReady)(all) && answers(t, all[0])
 	})
 	require.False(t, s.observed(t, "dep_1").Removing)
@@ -294,7 +294,7 @@ func crashLoop(t *testing.T, s *suite) {
 
 func loopsServing(t *testing.T, s *suite) {
 	a := s.assignment("dep_1", 1)
-	// With a slow health check, the reason is that the run ended, and not its failed check.
+	// With a slow health check, the reason is the end of the run, and not the failed check.
 	a.Deployment.Spec.HealthCheck.UnhealthyThreshold = 60
 	s.apply(t, a)
 	agree := func(all []runtime.Instance) {
@@ -311,7 +311,7 @@ func loopsServing(t *testing.T, s *suite) {
 	in := s.until(t, "a crash loop", "dep_1", func(all []runtime.Instance) bool {
 		agree(all)
 		if every(1, isReady)(all) && all[0].Restarts >= runtime.LoopAfter {
-			tell(t, all[0], "/exit?code=3") // it was ready again before the next observation
+			tell(t, all[0], "/exit?code=3") // the instance was ready again before the next observation
 		}
 		return count(all, func(in runtime.Instance) bool { return in.Doomed }) == 1
 	})[0]
@@ -341,7 +341,7 @@ func healthRegained(t *testing.T, s *suite) {
 	requireUntouched(t, in, s.ready(t, "dep_1", 1)[0])
 }
 
-// requireUntouched checks that it is the same instance and was not started again.
+// requireUntouched checks that both are the same instance and that it was not started again.
 func requireUntouched(t *testing.T, before, after runtime.Instance) {
 	t.Helper()
 	require.Equal(t, before.ID, after.ID)
@@ -349,7 +349,8 @@ func requireUntouched(t *testing.T, before, after runtime.Instance) {
 	require.Equal(t, before.StartedAt, after.StartedAt)
 }
 
-// The check sends HEAD. It passes by a code that fails by default, and fails by one that passes by default.
+// The check sends HEAD. It passes with a code that fails by default, and fails with a code that
+// passes by default.
 func methodAndCodes(t *testing.T, s *suite) {
 	a := s.assignment("dep_1", 1, fault(FaultNeverReady))
 	h := a.Deployment.Spec.HealthCheck
@@ -402,7 +403,7 @@ func reopened(t *testing.T, s *suite) {
 }
 
 func endedMeanwhile(t *testing.T, s *suite) {
-	// On a host it cannot start again without its secrets, so that its end can be observed.
+	// On a host, the instance cannot start again without its secrets, so its end can be observed.
 	a := s.assignment("dep_1", 1, withSecret)
 	s.apply(t, a)
 	in := s.ready(t, "dep_1", 1)[0]
@@ -437,7 +438,7 @@ func unsupported(t *testing.T, s *suite) {
 	require.Nil(t, s.observed(t, "dep_1"))
 }
 
-// refused expects a final rejection.
+// refused requires a final rejection.
 func refused(t *testing.T, s *suite, a runtime.Assignment) *runtime.Rejection {
 	t.Helper()
 	err := s.rt.Apply(t.Context(), a)

@@ -28,11 +28,11 @@ func replacingSome(t *testing.T, s *suite) {
 	a := s.assignment("dep_1", 4)
 	s.apply(t, a)
 	s.ready(t, "dep_1", 4)
-	// Instances of the next template are never ready, so that the replacement stops at the limit.
+	// Instances of the next template are never ready, so the replacement stops at the limit.
 	s.apply(t, next(a, template("template-2"), fault(FaultNeverReady), unavailable(2)))
-	s.until(t, "two that were taken", "dep_1", func(all []runtime.Instance) bool {
+	s.until(t, "two unready instances of the next template", "dep_1", func(all []runtime.Instance) bool {
 		require.GreaterOrEqual(t, count(all, isReady), 2, "two of four serve at every moment:\n%s", describe(all))
-		require.LessOrEqual(t, len(s.places(all)), 4, "nothing is added meanwhile:\n%s", describe(all))
+		require.LessOrEqual(t, len(s.places(all)), 4, "no instance is added meanwhile:\n%s", describe(all))
 		return count(all, hasStatus(running, runtime.ReasonNotReady)) == 2
 	})
 	s.apply(t, next(next(a), template("template-3"), unavailable(2)))
@@ -43,7 +43,8 @@ func replacingSome(t *testing.T, s *suite) {
 }
 
 // servesIfSettled checks the successor once its counts are those of its assignment: at least floor
-// instances must be ready. The counts must not be 0 because the predecessor still has the instances.
+// instances must be ready. The counts must not be 0 because the predecessor still has the
+// instances.
 func (s *suite) servesIfSettled(t *testing.T, successor runtime.Assignment, floor int) {
 	t.Helper()
 	d := s.observed(t, successor.Deployment.Id)
@@ -53,13 +54,13 @@ func (s *suite) servesIfSettled(t *testing.T, successor runtime.Assignment, floo
 	require.GreaterOrEqual(t, count(d.Instances, isReady), floor, "%s is settled:\n%s", d.DeploymentID, describe(d.Instances))
 }
 
-// adoptAndBack hands a workload over and takes it back while part of it is replaced.
+// adoptAndBack transfers a workload, and transfers it back while it is partly replaced.
 func adoptAndBack(t *testing.T, s *suite) {
 	const n, floor = 3, 2
 	a := s.assignment("dep_1", n)
 	s.apply(t, a)
 	first := s.ready(t, "dep_1", n)
-	successor := a // who has the workload
+	successor := a // the deployment that has the workload
 	both := func(what string, ok func(all []runtime.Instance) bool) []runtime.Instance {
 		t.Helper()
 		return s.untilOf(t, what, []string{"dep_1", "dep_2"}, func(all []runtime.Instance) bool {
@@ -77,14 +78,14 @@ func adoptAndBack(t *testing.T, s *suite) {
 
 	successor = s.successor(a, "dep_2", template("template-2"), env("COLOUR", "blue"))
 	s.apply(t, successor)
-	both("one that was replaced", func(all []runtime.Instance) bool { return count(all, isOf("template-2")) >= 1 })
+	both("a replaced instance", func(all []runtime.Instance) bool { return count(all, isOf("template-2")) >= 1 })
 	require.NoError(t, s.rt.Remove(t.Context(), "dep_1"))
 	s.reopen(t)
 
 	successor = next(a)
 	s.apply(t, successor)
 	require.NoError(t, s.rt.Remove(t.Context(), "dep_2"))
-	all := both("all as they were", func(all []runtime.Instance) bool {
+	all := both("all instances of template-1", func(all []runtime.Instance) bool {
 		return len(all) == n && count(all, isOf("template-1")) == n
 	})
 	s.gone(t, "dep_2")

@@ -38,7 +38,7 @@ func logs(t *testing.T, s *suite) {
 	require.Equal(t, want, first.Lines[0].Text)
 	require.Equal(t, first.Next.Offset, first.Lines[0].End)
 	require.WithinDuration(t, time.Now(), first.Lines[0].At, time.Hour)
-	require.Equal(t, first.Next.Offset, page(runtime.LogQuery{}).Next.Offset, "a position alone")
+	require.Equal(t, first.Next.Offset, page(runtime.LogQuery{}).Next.Offset, "a query that returns only the position")
 	s.reopen(t)
 	s.apply(t, s.assignment("dep_1", 1))
 	s.ready(t, "dep_1", 1)
@@ -63,7 +63,7 @@ func restarts(t *testing.T, s *suite) {
 	if !s.Platform.ReplacesOnRestart {
 		b, err := s.rt.Logs(t.Context(), again.ID, 100)
 		require.NoError(t, err)
-		require.Contains(t, string(b), TermWords, "it got SIGTERM before SIGKILL")
+		require.Contains(t, string(b), TermWords, "the instance got SIGTERM before SIGKILL")
 	}
 	require.ErrorIs(t, s.rt.Restart(t.Context(), "ins_unknown"), runtime.ErrUnknownInstance)
 }
@@ -99,17 +99,17 @@ func secrets(t *testing.T, s *suite) {
 	require.NotContains(t, s.Stored(t), secretValue)
 }
 
-// secretsLeftOut: values of secrets in a program's output are in no message or log.
+// secretsLeftOut checks that values of secrets in a program's output are in no message or log.
 func secretsLeftOut(t *testing.T, s *suite) {
 	s.apply(t, s.assignment("dep_1", 1, withSecret, fault(FaultLeak)))
 	in := s.ready(t, "dep_1", 1)[0]
 	said, err := s.rt.Logs(t.Context(), in.ID, 10)
 	require.NoError(t, err)
 	tell(t, in, "/exit?code=3")
-	// The output at its start is also its last output.
-	in = s.until(t, "its last words", "dep_1", func(all []runtime.Instance) bool {
+	// The program's first line of output is also its last line.
+	in = s.until(t, "a message with the last output", "dep_1", func(all []runtime.Instance) bool {
 		if every(1, isReady)(all) {
-			tell(t, all[0], "/exit?code=3") // the instance was not observed in between
+			tell(t, all[0], "/exit?code=3") // the end of the instance was not observed
 		}
 		return every(1, func(in runtime.Instance) bool { return strings.Contains(in.Message, "last output") })(all)
 	})[0]
@@ -128,7 +128,7 @@ func secretsAwaited(t *testing.T, s *suite) {
 	require.Equal(t, in, s.ready(t, "dep_1", 1)[0], "a running instance needs no secrets")
 	tell(t, in, "/exit?code=1")
 	if s.Platform.KeepsSecrets {
-		s.until(t, "its next run", "dep_1", every(1, func(in runtime.Instance) bool { return isReady(in) && in.Restarts == 1 }))
+		s.until(t, "the next run", "dep_1", every(1, func(in runtime.Instance) bool { return isReady(in) && in.Restarts == 1 }))
 	} else {
 		s.until(t, "waiting for secrets", "dep_1", every(1, hasStatus(pending, runtime.ReasonSecretUnavailable)))
 	}
@@ -165,7 +165,7 @@ func gpus(t *testing.T, s *suite) {
 	require.Zero(t, pool.LargestFree)
 
 	s.apply(t, s.assignment("dep_2", 1, s.withGPUs(1)))
-	waits := s.until(t, "one that does not fit", "dep_2", every(1, hasStatus(pending, runtime.ReasonUnschedulable)))[0]
+	waits := s.until(t, "an instance that does not fit", "dep_2", every(1, hasStatus(pending, runtime.ReasonUnschedulable)))[0]
 	if s.Platform.HidesGPUs {
 		require.Contains(t, waits.Message, "Insufficient nvidia.com/gpu")
 	} else {
@@ -182,7 +182,7 @@ func gpus(t *testing.T, s *suite) {
 			require.Equal(t, in.ID, owner[in.GPUs[0]], "a GPU stays with its instance")
 		}
 	}
-	s.until(t, "still one that does not fit", "dep_2", every(1, hasStatus(pending, runtime.ReasonUnschedulable)))
+	s.until(t, "an instance that still does not fit", "dep_2", every(1, hasStatus(pending, runtime.ReasonUnschedulable)))
 	require.NoError(t, s.rt.Remove(t.Context(), "dep_1"))
 	s.ready(t, "dep_2", 1)
 }
@@ -201,7 +201,7 @@ func tooManyGPUs(t *testing.T, s *suite) {
 	a := s.assignment("dep_1", 1, s.withGPUs(s.GPUs+1))
 	if s.Platform.Grows {
 		s.apply(t, a)
-		s.until(t, "one that fits nowhere", "dep_1", every(1, hasStatus(pending, runtime.ReasonUnschedulable)))
+		s.until(t, "an instance that fits nowhere", "dep_1", every(1, hasStatus(pending, runtime.ReasonUnschedulable)))
 		return
 	}
 	rej := refused(t, s, a)

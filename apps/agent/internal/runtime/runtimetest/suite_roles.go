@@ -13,7 +13,8 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// pair gives the assignment two prefills and one decode, which is the entry and starts after them, in each group.
+// pair gives each group of the assignment two prefill instances and one decode instance. Decode is
+// the entry, and starts after prefill.
 func pair(a *runtime.Assignment) {
 	a.Deployment.Spec.Roles = []*windlassv1.RoleSpec{
 		{Name: "prefill", Instances: 2},
@@ -21,10 +22,10 @@ func pair(a *runtime.Assignment) {
 	}
 }
 
-// pooled gives the assignment one group, of which a replica is one percent.
+// pooled gives the assignment the layout pooled: one group, of which a replica is one percent.
 func pooled(a *runtime.Assignment) { a.Deployment.Spec.Layout = windlassv1.Layout_LAYOUT_POOLED }
 
-// roleInstances sets how many instances of a role there are.
+// roleInstances sets the number of instances of a role.
 func roleInstances(role string, n int32) func(*runtime.Assignment) {
 	return func(a *runtime.Assignment) {
 		for _, r := range a.Deployment.Spec.Roles {
@@ -40,7 +41,7 @@ func roleEnv(role, name, value string) func(*runtime.Assignment) {
 	return func(a *runtime.Assignment) {
 		for _, r := range a.Deployment.Spec.Roles {
 			if r.Name == role {
-				r.Env = map[string]string{name: value} // a copy of an empty map is nil
+				r.Env = map[string]string{name: value} // a clone of an empty map is nil
 			}
 		}
 	}
@@ -54,7 +55,7 @@ func roleTemplates(prefill, decode string) func(*runtime.Assignment) {
 	}
 }
 
-// placed fails if two instances that stay have one place.
+// placed fails if two instances that are not draining have the same place.
 func placed(t *testing.T, all []runtime.Instance) {
 	t.Helper()
 	seen := map[string]bool{}
@@ -63,7 +64,7 @@ func placed(t *testing.T, all []runtime.Instance) {
 			continue
 		}
 		at := place(in)
-		require.False(t, seen[at], "%s is there twice:\n%s", at, describe(all))
+		require.False(t, seen[at], "%s exists twice:\n%s", at, describe(all))
 		seen[at] = true
 	}
 }
@@ -134,7 +135,7 @@ func severalRoles(t *testing.T, s *suite) {
 	s.apply(t, a)
 	more := s.ready(t, "dep_1", 9)
 	for _, in := range all {
-		require.Contains(t, more, in, "scaling changes no group that is there")
+		require.Contains(t, more, in, "scaling changes no existing group")
 	}
 	s.apply(t, next(a, replicas(1)))
 	left := s.ready(t, "dep_1", 3)
@@ -144,7 +145,8 @@ func severalRoles(t *testing.T, s *suite) {
 	}
 }
 
-// untilPeers waits until the file of an instance lists exactly the ready instances of its group.
+// untilPeers waits until the peers file of an instance lists exactly the ready instances of its
+// group.
 func (s *suite) untilPeers(t *testing.T, in runtime.Instance, all []runtime.Instance) {
 	t.Helper()
 	want := runtime.Peers{Group: in.Group, Roles: map[string][]string{"decode": {}, "prefill": {}}}
@@ -170,7 +172,7 @@ func (s *suite) untilPeers(t *testing.T, in runtime.Instance, all []runtime.Inst
 func startsAfter(t *testing.T, s *suite) {
 	a := s.assignment("dep_1", 1, pair, roleEnv("prefill", FaultEnv, FaultNeverReady))
 	s.apply(t, a)
-	all := s.until(t, "one that waits", "dep_1", func(all []runtime.Instance) bool {
+	all := s.until(t, "an instance that waits", "dep_1", func(all []runtime.Instance) bool {
 		return len(all) == 3 && count(all, hasStatus(pending, runtime.ReasonWaitsForRole)) == 1 &&
 			count(all, hasStatus(running, runtime.ReasonNotReady)) == 2
 	})
@@ -183,7 +185,7 @@ func startsAfter(t *testing.T, s *suite) {
 			continue
 		}
 		for !answers(t, in) {
-			s.wait() // its process has not come to listen yet
+			s.wait() // the process does not listen yet
 		}
 		tell(t, in, "/well")
 	}
@@ -198,13 +200,13 @@ func oneRoleChanges(t *testing.T, s *suite) {
 	s.apply(t, next(a, roleTemplates("p1", "d2"), roleEnv("decode", "COLOUR", "blue")))
 	all := s.until(t, "decodes replaced", "dep_1", func(all []runtime.Instance) bool {
 		placed(t, all)
-		require.GreaterOrEqual(t, count(all, isReady), 5, "one group at a time:\n%s", describe(all))
+		require.GreaterOrEqual(t, count(all, isReady), 5, "one instance at a time is replaced:\n%s", describe(all))
 		return len(all) == 6 && count(all, isReady) == 6 && len(s.complete(t)) == 2
 	})
 	require.Equal(t, twoGroups, placesOf(all))
 	for _, in := range before {
 		if in.Role == "prefill" {
-			require.Contains(t, all, in, "it keeps id and uptime")
+			require.Contains(t, all, in, "the instance keeps its id and uptime")
 		}
 	}
 	require.NotEqual(t, ids(before, of("decode")), ids(all, of("decode")))
@@ -248,7 +250,7 @@ func groupsAreReplaced(t *testing.T, s *suite) {
 
 func groupWithFailedRole(t *testing.T, s *suite) {
 	a := s.assignment("dep_1", 2, pair)
-	// It stays unready until the test is over.
+	// The instance stays unready until the test is over.
 	a.Deployment.Spec.HealthCheck.UnhealthyThreshold = 3
 	s.apply(t, a)
 	all := s.ready(t, "dep_1", 6)
@@ -261,7 +263,7 @@ func groupWithFailedRole(t *testing.T, s *suite) {
 	require.Equal(t, map[int]bool{1: true}, s.complete(t))
 	s.apply(t, next(a, replicas(1)))
 	left := s.ready(t, "dep_1", 3)
-	require.Equal(t, []string{"decode/1.0", "prefill/1.0", "prefill/1.1"}, placesOf(left), "the group that was not complete went")
+	require.Equal(t, []string{"decode/1.0", "prefill/1.0", "prefill/1.1"}, placesOf(left), "the incomplete group is removed")
 	for _, in := range left {
 		require.Contains(t, all, in)
 	}
@@ -281,7 +283,7 @@ func pooledRoles(t *testing.T, s *suite) {
 	s.apply(t, a)
 	all := s.until(t, "decodes replaced", "dep_1", func(all []runtime.Instance) bool {
 		placed(t, all)
-		require.GreaterOrEqual(t, count(all, isReady), 4, "one more starts before one goes:\n%s", describe(all))
+		require.GreaterOrEqual(t, count(all, isReady), 4, "a new instance starts before an old one goes:\n%s", describe(all))
 		return len(all) == 4 && count(all, func(in runtime.Instance) bool {
 			return isReady(in) && (in.Role == "prefill" || in.TemplateHash == "d2")
 		}) == 4
@@ -294,12 +296,12 @@ func pooledRoles(t *testing.T, s *suite) {
 	s.apply(t, a)
 	more := s.ready(t, "dep_1", 5)
 	for _, in := range all {
-		require.Contains(t, more, in, "scaling a role changes no instance that is there")
+		require.Contains(t, more, in, "scaling a role changes no existing instance")
 	}
 	a = next(a, roleInstances("prefill", 1), replicas(50))
 	s.apply(t, a)
 	left := s.ready(t, "dep_1", 3)
-	require.Len(t, ids(left, of("decode")), 2, "half of three decodes")
+	require.Len(t, ids(left, of("decode")), 2, "50 percent of three decode instances")
 	require.Len(t, ids(left, of("prefill")), 1)
 	for _, in := range left {
 		require.Contains(t, more, in)
@@ -325,7 +327,7 @@ func orderedRoles(t *testing.T, s *suite) {
 			return count(all, func(in runtime.Instance) bool { return isReady(in) && in.TemplateHash == template })
 		}
 		started := slices.ContainsFunc(all, func(in runtime.Instance) bool { return in.TemplateHash == "p2" })
-		require.False(t, started && made("d2") < 2, "a prefill is replaced before all decodes are:\n%s", describe(all))
+		require.False(t, started && made("d2") < 2, "a prefill instance is replaced before all decode instances:\n%s", describe(all))
 		return len(all) == 4 && made("d2") == 2 && made("p2") == 2
 	})
 }
@@ -347,16 +349,16 @@ func rolesReopened(t *testing.T, s *suite) {
 	all := s.ready(t, "dep_1", 6)
 	require.Equal(t, twoGroups, placesOf(all))
 	reopen()
-	require.Equal(t, ids(all, isReady), ids(s.ready(t, "dep_1", 6), isReady), "a restart moves nothing")
+	require.Equal(t, ids(all, isReady), ids(s.ready(t, "dep_1", 6), isReady), "a restart of the agent replaces no instance")
 
 	a = next(a, roleTemplates("p2", "d2"))
 	s.apply(t, a)
 	reopen()
-	s.until(t, "one of the new template", "dep_1", func(all []runtime.Instance) bool {
+	s.until(t, "an instance of the new template", "dep_1", func(all []runtime.Instance) bool {
 		return once(all) && count(all, func(in runtime.Instance) bool { return in.TemplateHash == "p2" }) > 0
 	})
 	reopen()
-	s.until(t, "all of the new template", "dep_1", func(all []runtime.Instance) bool {
+	s.until(t, "all instances of the new template", "dep_1", func(all []runtime.Instance) bool {
 		return once(all) && len(all) == 6 && count(all, isReady) == 6 && len(s.complete(t)) == 2
 	})
 
@@ -414,7 +416,8 @@ func rolesRefused(t *testing.T, s *suite) {
 	require.Nil(t, s.observed(t, "dep_1"))
 }
 
-// severalHosts: the platform runs each rank of an instance, and the runtime reports one instance.
+// severalHosts checks that the platform runs each rank of an instance, and that the runtime reports
+// one instance.
 func severalHosts(t *testing.T, s *suite) {
 	a := s.assignment("dep_1", 2, func(a *runtime.Assignment) {
 		a.Deployment.Spec.Roles = []*windlassv1.RoleSpec{{Name: "shard", Hosts: 2}}
@@ -437,21 +440,21 @@ func severalHosts(t *testing.T, s *suite) {
 		require.Equal(t, "1", variable(t, in, "WINDLASS_UNIT_EPOCH"))
 		leaders[variable(t, in, "WINDLASS_LEADER")] = true
 	}
-	require.Len(t, leaders, 2, "each instance has a leader of its own")
+	require.Len(t, leaders, 2, "each instance has its own leader")
 
 	first, other := all[0], all[1]
 	tell(t, first, "/exit?code=3")
-	again := s.until(t, "all ranks start anew", "dep_1", func(all []runtime.Instance) bool {
+	again := s.until(t, "a restart of all ranks", "dep_1", func(all []runtime.Instance) bool {
 		return count(all, isReady) == 2 && !slices.ContainsFunc(all, func(in runtime.Instance) bool { return in.ID == first.ID && isReady(in) })
 	})
 	again = slices.DeleteFunc(again, func(in runtime.Instance) bool { return !isReady(in) })
 	require.Equal(t, "2", variable(t, again[0], "WINDLASS_UNIT_EPOCH"))
-	require.Equal(t, 1, again[0].Restarts, "one restart, of all ranks")
+	require.Equal(t, 1, again[0].Restarts, "all ranks restart once")
 	require.False(t, leaders[variable(t, again[0], "WINDLASS_LEADER")], "ranks of another epoch have another leader")
 	requireUntouched(t, other, again[1])
 
 	s.apply(t, next(a, template("template-2")))
-	s.until(t, "both are replaced", "dep_1", func(all []runtime.Instance) bool {
+	s.until(t, "both instances are replaced", "dep_1", func(all []runtime.Instance) bool {
 		return count(all, func(in runtime.Instance) bool { return isReady(in) && in.TemplateHash == "template-2" }) == 2
 	})
 	require.NoError(t, s.rt.Remove(t.Context(), "dep_1"))

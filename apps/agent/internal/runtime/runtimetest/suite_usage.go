@@ -9,7 +9,7 @@ import (
 	"github.com/windlass-run/windlass/apps/agent/internal/runtime"
 )
 
-// usage measures two instances: one uses the CPU, the other is idle.
+// usage measures two instances: one uses the CPU, and the other is idle.
 func usage(t *testing.T, s *suite) {
 	meter, ok := s.rt.(runtime.Meter)
 	require.True(t, ok, "apps are scaled by what instances use")
@@ -34,5 +34,5 @@ func usage(t *testing.T, s *suite) {
 	}, patience, 200*time.Millisecond)
 	got, err = meter.Usage(t.Context(), ids[:1])
 	require.NoError(t, err)
-	require.Len(t, got, 1, "only the instance that was asked for")
+	require.Len(t, got, 1, "only the requested instance is measured")
 }

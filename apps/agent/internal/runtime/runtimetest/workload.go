@@ -16,10 +16,10 @@ import (
 	"time"
 )
 
-// Variables that make the test binary a workload, or a faulty one.
+// These variables make the test binary a workload, or a faulty workload.
 const (
 	workloadEnv = "WINDLASS_TEST_WORKLOAD"
-	// FaultEnv is one of the faults below.
+	// FaultEnv is the variable with one of the faults below.
 	FaultEnv = "WINDLASS_TEST_FAULT"
 
 	FaultNeverReady = "never-ready" // answers its health check with 503
@@ -31,11 +31,11 @@ const (
 	// BusyEnv makes the instance of group 0 use a part of a processor.
 	BusyEnv = "WINDLASS_TEST_BUSY"
 
-	// ExitCode of FaultExit.
+	// ExitCode is the exit code of FaultExit.
 	ExitCode = 17
-	// LastWords are the last line of output under FaultExit.
+	// LastWords is the last line of output of FaultExit.
 	LastWords = "cannot load the model: no such tensor"
-	// LeakWords are printed before the values under FaultLeak.
+	// LeakWords are printed before the values of FaultLeak.
 	LeakWords = "started with key "
 	// TermWords are printed on SIGTERM.
 	TermWords = "told to stop"
@@ -60,8 +60,8 @@ func work() {
 	}
 }
 
-// exit ends a workload. Unlike os.Exit, it does not wait for the second that the race detector adds to the
-// end of a process, and so to every stop and crash of an instance.
+// exit ends a workload. Unlike os.Exit, it does not wait for the second that the race detector adds
+// to the end of a process. The second would delay every stop and crash of an instance.
 func exit(code int) { syscall.Exit(code) }
 
 // workload is a small server for tests:
@@ -122,7 +122,8 @@ func workload() int {
 		exit(code)
 	})
 	if fault != FaultPortBlind {
-		// Where instances have addresses of their own, they are told.
+		// On a platform where instances have their own addresses, an instance gets its address in
+		// this variable.
 		host := cmp.Or(os.Getenv("WINDLASS_POD_IP"), "127.0.0.1")
 		srv := &http.Server{Addr: net.JoinHostPort(host, os.Getenv("PORT")), Handler: mux, ReadHeaderTimeout: 10 * time.Second}
 		go func() {

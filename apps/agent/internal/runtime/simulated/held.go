@@ -7,7 +7,7 @@ import (
 )
 
 // Held is the runtime for one agent. A region may have two agents for a while. Only the agent that
-// holds the region's Lease can use the runtime; calls of the other one fail.
+// holds the region's Lease can use the runtime. Calls of the other agent fail.
 type Held struct {
 	*Runtime
 	changes chan struct{}
@@ -21,7 +21,7 @@ func (r *Runtime) Take() *Held {
 	return r.holder
 }
 
-// checkHolder fails if another agent has taken the runtime.
+// checkHolder returns an error if another agent has taken the runtime.
 func (h *Held) checkHolder() error {
 	h.mu.Lock()
 	defer h.mu.Unlock()

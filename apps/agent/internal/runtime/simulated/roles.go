@@ -9,9 +9,10 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// reconcileRoles is reconcile for a workload with several roles. Package groups decides which instances to create, to
-// delete and to replace. A row with an instance that waits for other roles has the status PENDING. rolling is set while
-// there is such a row, or an instance of an older template.
+// reconcileRoles is reconcile for a workload with several roles. Package groups decides which
+// instances to create, to delete and to replace. The row of an instance that waits for other roles
+// has the status PENDING. rolling is true while there is such a row, or an instance of an older
+// template.
 func (r *Runtime) reconcileRoles(w *workload, d *deployment) {
 	want := wantedOf(d)
 	r.reportTakenOver(w, d)
@@ -22,15 +23,15 @@ func (r *Runtime) reconcileRoles(w *workload, d *deployment) {
 		decision := groups.Decide(want, seen)
 		for _, key := range decision.Delete {
 			r.stopRow(w, rows[key])
-			again = true // decide again, because there is room for another one
+			again = true // decide again, because there is room for another instance
 		}
 		for _, key := range decision.Replace {
 			r.stopRow(w, rows[key])
-			again = true // decide again, to create its successor
+			again = true // decide again, to create the successor
 		}
 		for _, c := range decision.Create {
 			r.createPending(w, c.ID)
-			again = true // decide again whether it waits
+			again = true // decide again whether the instance waits
 		}
 		if again {
 			continue // only the next decision knows which new instances wait
@@ -42,7 +43,7 @@ func (r *Runtime) reconcileRoles(w *workload, d *deployment) {
 			}
 			w.count--
 			r.startInRow(w, n, i.place)
-			again = true // if it is ready at once, other instances need not wait
+			again = true // if the instance is ready at once, other instances need not wait
 		}
 	}
 	for n := range w.instances {
@@ -53,7 +54,7 @@ func (r *Runtime) reconcileRoles(w *workload, d *deployment) {
 	}
 }
 
-// wantedOf returns what a deployment wants: no groups if it is being removed.
+// wantedOf returns the wanted groups of a deployment: none if it is being removed.
 func wantedOf(d *deployment) groups.Wanted {
 	w := d.assignment.GroupsWanted()
 	if d.removing {
@@ -83,7 +84,7 @@ func rolesObserved(w *workload, d *deployment) (seen []groups.Instance, rows map
 	return seen, rows
 }
 
-// createPending adds an instance that is not started yet.
+// createPending adds an instance that has not started yet.
 func (r *Runtime) createPending(w *workload, place groups.ID) {
 	row := 0
 	for row < len(w.instances) && w.instances[row].serial != 0 {

@@ -52,7 +52,7 @@ func TestRoles_GroupsStartInOrderAndStopAsAWhole(t *testing.T) {
 			if len(groups) == 2 {
 				break
 			}
-			require.GreaterOrEqual(t, len(r.Ready()["dep_1"]), 5, "one decode instance at a time is out of service")
+			require.GreaterOrEqual(t, len(r.Ready()["dep_1"]), 5, "at most one decode instance is out of service")
 			time.Sleep(100 * time.Millisecond)
 		}
 		_, _, groups = seen()

@@ -1,11 +1,13 @@
-// Package simulated is a runtime without processes. Instances become ready after a drawn time, and may fail.
-// It is for tests in virtual time, and for fleets that are larger than one machine could run. Its state outlives
-// the agent that uses it, as processes and pods do: pass the same *Runtime to the next agent.
+// Package simulated is a runtime without processes. Instances become ready after a random time, and
+// may fail. It is for tests in virtual time, and for fleets that are larger than one machine could
+// run. Its state outlives the agent that uses it, as processes and pods do: pass the same *Runtime
+// to the next agent.
 //
-// It is made for hundreds of thousands of instances in a region. An instance is a row in its workload's slice,
-// without a pointer or a timer. One timeline with one timer has the future events, which refer to a row by
-// (row, serial). A replaced row has another serial, so that events of its predecessor have no effect. An
-// observation shares the lists of unchanged deployments with the observation before it.
+// It supports hundreds of thousands of instances in a region. An instance is a row in its
+// workload's slice, without a pointer or a timer. One timeline with one timer has the future
+// events, which refer to a row by (row, serial). When a row is replaced, it gets another serial, so
+// events of the previous instance have no effect. An observation shares the lists of unchanged
+// deployments with the previous observation.
 package simulated
 
 import (
@@ -25,25 +27,25 @@ import (
 
 // Config configures a Runtime.
 type Config struct {
-	// Start and Stop draw how long an instance takes to become ready and to end. Nil means at once.
+	// Start and Stop return how long an instance takes to become ready and to end. Nil: no time.
 	Start, Stop func() time.Duration
-	// Failures draws how many starts of a new instance fail before one succeeds. Nil means none. Doomed or
-	// more failures are a crash loop.
+	// Failures returns how many starts of a new instance fail before one succeeds. Nil: none.
+	// Doomed or more failures are a crash loop.
 	Failures func(d *agentv1.Deployment) int
-	// Region makes instance names unique over a fleet.
+	// Region makes the names of instances unique in a fleet.
 	Region string
-	// Applied and Removed are called on each Apply and Remove, before it takes effect, on the caller's
-	// goroutine. They may be nil.
+	// Applied and Removed are called for each Apply and Remove, before it takes effect, on the
+	// caller's goroutine. They may be nil.
 	Applied func(deploymentID string, epoch, generation int64)
 	Removed func(deploymentID string)
-	// Ready is called for each instance that becomes ready, and for each ready one that another deployment of
-	// its template takes over. It is called before Observe can return the instance. It must not call the
-	// runtime. It may be nil.
+	// Ready is called for each instance that becomes ready. It is also called for each ready
+	// instance that another deployment with the same template takes over. It is called before
+	// Observe can return the instance. It must not call the runtime. It may be nil.
 	Ready func(deploymentID, instanceID string)
-	// CPU returns how many millicores the ready instances of an app use together. The ready instances in one call
-	// of Usage share it evenly. The agent leaves instances of deployments that are not assigned out of that call,
-	// because they get no requests. ok is false if the number is not known. Nil means that it never is. CPU must
-	// not call the runtime.
+	// CPU returns how many millicores the ready instances of an app use together. The ready
+	// instances in one call of Usage share it evenly. The agent's call leaves out instances of
+	// deployments that are not assigned, because they get no requests. ok is false if the number is
+	// not known. Nil: it is never known. CPU must not call the runtime.
 	CPU func(app string) (millicores float64, ok bool)
 }
 
@@ -60,7 +62,7 @@ type Runtime struct {
 	deployments map[string]*deployment
 	workloads   map[string]*workload
 	timeline    timeline
-	starts      int // instances that were ever started
+	starts      int // number of instances ever started
 	serial      uint32
 	holder      *Held // nil if Take was not called
 }
@@ -80,14 +82,15 @@ func (d *deployment) hasAssignment(a runtime.Assignment) bool {
 type instance struct {
 	id, name string
 	hash     string // hash of its template
-	// startedAt and readyAt are in Unix ms. 0 means not yet.
+	// startedAt and readyAt are in Unix ms. 0: not yet.
 	startedAt, readyAt int64
 	serial             uint32
 	restarts           int32
 	// failures is how many starts will still fail.
 	failures int8
 	status   windlassv1.InstanceStatus
-	// place is nil in a workload with one role. There, the number of a row is the number of its group.
+	// place is the instance's place. It is nil in a workload with one role, where the number of a
+	// row is the number of its group.
 	place *groups.ID
 }
 
@@ -108,15 +111,15 @@ func (r *Runtime) Starts() int {
 	return r.starts
 }
 
-// Silence makes Apply, Remove, Observe and Usage fail, as without an API server, until it is called with
-// false. Instances go on to start and to stop.
+// Silence makes Apply, Remove, Observe and Usage fail, as if there were no API server, until it is
+// called with false. Instances still start and stop.
 func (r *Runtime) Silence(on bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.silent = on
 }
 
-// checkReachable fails while the runtime is silent.
+// checkReachable returns an error while the runtime is silent.
 func (r *Runtime) checkReachable() error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -126,8 +129,8 @@ func (r *Runtime) checkReachable() error {
 	return nil
 }
 
-// Apply implements runtime.Runtime. The deployment takes over the workload that the assignment names, with its
-// instances. Instances of another template are replaced, MaxUnavailable at a time.
+// Apply implements runtime.Runtime. The deployment takes over the workload that the assignment
+// names, with its instances. Instances of another template are replaced, MaxUnavailable at a time.
 func (r *Runtime) Apply(_ context.Context, a runtime.Assignment) error {
 	if err := r.checkReachable(); err != nil {
 		return err
@@ -279,8 +282,8 @@ func (r *Runtime) Restart(_ context.Context, id string) error {
 	return nil
 }
 
-// Churn counts a restart of every ready instance. It returns their number, which is the number of states that the
-// agent must report.
+// Churn counts a restart of every ready instance. It returns the number of these instances, which
+// is the number of states that the agent must report.
 func (r *Runtime) Churn() int {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -298,20 +301,20 @@ func (r *Runtime) Churn() int {
 	return n
 }
 
-// Crash removes one started instance of the deployment, and starts a new one in its row.
+// Crash removes one started instance of the deployment, and starts a new instance in its row.
 func (r *Runtime) Crash(deploymentID string) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	d := r.deployments[deploymentID]
 	if d == nil || !d.ownsWorkload() || d.workload.count == 0 {
-		return errors.New("nothing to crash")
+		return errors.New("the deployment has no instance to crash")
 	}
 	w := d.workload
 	g := slices.IndexFunc(w.instances, func(i instance) bool {
 		return i.serial != 0 && i.status != windlassv1.InstanceStatus_INSTANCE_STATUS_PENDING
 	})
 	if g < 0 {
-		return errors.New("nothing to crash")
+		return errors.New("the deployment has no started instance to crash")
 	}
 	w.count--
 	r.startInRow(w, g, w.instances[g].place)
@@ -319,7 +322,8 @@ func (r *Runtime) Crash(deploymentID string) error {
 	return nil
 }
 
-// find searches all workloads. That is slow in a large region, where callers do not look up single instances.
+// find searches all workloads. That is slow in a large region, but callers there do not look up
+// single instances.
 func (r *Runtime) find(id string) (*workload, *instance) {
 	for _, w := range r.workloads {
 		for g := range w.instances {

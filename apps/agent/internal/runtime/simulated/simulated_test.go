@@ -54,7 +54,7 @@ func TestApply_ReplacesAnotherTemplateAndStopsSurplusReplicas(t *testing.T) {
 		before := r.Ready()["dep_1"]
 		require.NoError(t, r.Apply(t.Context(), assignment("dep_1", 2, 2, "a")))
 		require.Equal(t, before[:2], r.Ready()["dep_1"])
-		require.Equal(t, 3, r.Running()["dep_1"], "one is still stopping")
+		require.Equal(t, 3, r.Running()["dep_1"], "one instance is still stopping")
 		require.NoError(t, r.Apply(t.Context(), assignment("dep_1", 2, 3, "b")))
 		require.NotContains(t, r.Ready()["dep_1"], before[0])
 		time.Sleep(2 * time.Second)

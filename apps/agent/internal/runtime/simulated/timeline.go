@@ -13,8 +13,8 @@ const (
 	stopEnded                   // an instance has ended
 )
 
-// event is a future event. Events of the same time are handled in the order of their creation, so that equal seeds
-// give equal histories.
+// event is a future event. Events with the same time are handled in the order of their creation, so
+// equal seeds give equal histories.
 type event struct {
 	at       int64 // unix ns
 	order    uint64
@@ -24,12 +24,12 @@ type event struct {
 	kind     eventKind
 }
 
-// timeline is a heap of the future events, earliest first. Its runtime's lock guards it.
+// timeline is a heap of future events, earliest first. Its runtime's lock guards it.
 type timeline struct {
 	events []event
 	order  uint64
 	timer  *time.Timer
-	// handling is true while handleDue runs, which sets the timer at its end.
+	// handling is true while handleDue runs. At its end, handleDue sets the timer.
 	handling bool
 }
 
@@ -52,7 +52,8 @@ func (t *timeline) Pop() any {
 	return e
 }
 
-// schedule adds the event with a drawn delay. It handles the event at once if the delay is 0 or draw is nil.
+// schedule adds the event with a random delay. If the delay is 0 or draw is nil, it handles the
+// event at once.
 func (r *Runtime) schedule(draw func() time.Duration, e event) {
 	delay := time.Duration(0)
 	if draw != nil {

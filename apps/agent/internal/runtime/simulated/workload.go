@@ -12,27 +12,29 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// workload has the instances under one key. The caller of a method holds the runtime's mu.
+// workload has the instances with one key. The caller of a method holds the runtime's mu.
 type workload struct {
 	key string
-	// members are the deployments whose assignment names the workload, in the order in which they were assigned.
+	// members has the deployments whose assignment names the workload, in the order of their last
+	// assignments.
 	members []*deployment
-	// instances are the rows. With one role, they are ordered by group. A row without a serial is empty.
+	// instances has the rows. With one role, they are ordered by group. A row without a serial is
+	// empty.
 	instances []instance
-	count     int // rows that are not empty
-	stopping  int // instances that have no row any more, and have not ended yet
+	count     int // number of rows that are not empty
+	stopping  int // number of instances without a row that have not ended yet
 	// reportedTo is the deployment for which reportTakenOver last called Config.Ready.
 	reportedTo *deployment
 	// rolling is true while instances of another template wait until other instances are ready.
 	rolling bool
 	// grouped is true if the workload has, or had, several roles.
 	grouped bool
-	// view is the list that Observe returned last. It is nil after a change.
+	// view is the list that Observe last returned. It is nil after a change.
 	view []runtime.Instance
 }
 
-// owner returns the deployment that has the instances: the one that was assigned last and is not being removed. If
-// all are being removed, it is the last one of all.
+// owner returns the deployment that has the instances: the last assigned deployment that is not
+// being removed. If all are being removed, it is the last assigned deployment.
 func (w *workload) owner() *deployment {
 	for _, d := range slices.Backward(w.members) {
 		if !d.removing {
@@ -42,15 +44,16 @@ func (w *workload) owner() *deployment {
 	return w.members[len(w.members)-1]
 }
 
-// ownsWorkload reports whether the workload's instances are the deployment's.
+// ownsWorkload reports whether the workload's instances belong to the deployment.
 func (d *deployment) ownsWorkload() bool { return d.workload.owner() == d }
 
-// moveLast makes d the deployment that was assigned last.
+// moveLast makes d the last assigned deployment.
 func (w *workload) moveLast(d *deployment) {
 	w.members = append(slices.DeleteFunc(w.members, func(o *deployment) bool { return o == d }), d)
 }
 
-// joinWorkload adds the deployment to the workload, which it makes if there is none.
+// joinWorkload adds the deployment to the workload with this key. It makes the workload if it does
+// not exist.
 func (r *Runtime) joinWorkload(d *deployment, key string) {
 	w := r.workloads[key]
 	if w == nil {
@@ -73,12 +76,13 @@ func (r *Runtime) leaveWorkload(d *deployment) {
 		r.reconcile(w)
 		return
 	}
-	// Its instances that are ending are no longer reported.
+	// Instances of the workload that are ending are no longer reported.
 	delete(r.workloads, w.key)
 	w.instances = nil
 }
 
-// reconcile starts, stops and replaces instances until the workload has what its owner wants, as far as possible now.
+// reconcile starts, stops and replaces instances until the workload is as its owner wants it, as
+// far as that is possible now.
 func (r *Runtime) reconcile(w *workload) {
 	d := w.owner()
 	if w.grouped = w.grouped || runtime.HasRoles(d.assignment.Deployment.GetSpec()); w.grouped {
@@ -125,8 +129,8 @@ func (r *Runtime) reportTakenOver(w *workload, d *deployment) {
 	}
 }
 
-// replaceOld replaces ready instances of another template, while fewer than MaxUnavailable instances are out of
-// service.
+// replaceOld replaces ready instances of another template as long as fewer than MaxUnavailable
+// instances are out of service.
 func (r *Runtime) replaceOld(w *workload) {
 	w.rolling = false
 	if len(w.members) == 0 {
@@ -163,7 +167,7 @@ func (r *Runtime) startRow(w *workload, row int) {
 	r.startInRow(w, row, nil)
 }
 
-// startInRow starts an instance in a row. place is nil with one role.
+// startInRow starts an instance in a row. place is nil in a workload with one role.
 func (r *Runtime) startInRow(w *workload, row int, place *groups.ID) {
 	if r.serial++; r.serial == 0 {
 		r.serial = 1
@@ -191,7 +195,8 @@ func (r *Runtime) startInRow(w *workload, row int, place *groups.ID) {
 	r.schedule(r.cfg.Start, event{workload: w, row: int32(row), serial: r.serial, kind: startEnded})
 }
 
-// stopStarted empties the row of an instance that was started. The instance counts as stopping until it has ended.
+// stopStarted empties the row of a started instance. The instance counts as stopping until it has
+// ended.
 func (r *Runtime) stopStarted(w *workload, row int) {
 	w.instances[row] = instance{}
 	w.count--
@@ -240,7 +245,7 @@ func (r *Runtime) handle(e event) {
 // forgetRemoved drops removed deployments without instances.
 func (r *Runtime) forgetRemoved(w *workload) {
 	if len(w.members) == 0 {
-		return // leaveWorkload has dropped it
+		return // leaveWorkload has dropped the workload
 	}
 	owner := w.owner()
 	w.members = slices.DeleteFunc(w.members, func(d *deployment) bool {
@@ -255,7 +260,7 @@ func (r *Runtime) forgetRemoved(w *workload) {
 	}
 }
 
-// observation returns the instances as Observe shows them.
+// observation returns the instances in the form of Observe.
 func (w *workload) observation() []runtime.Instance {
 	if w.view != nil {
 		return w.view

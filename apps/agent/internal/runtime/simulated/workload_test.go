@@ -32,13 +32,13 @@ func TestWorkload_BelongsToTheLastAssignment(t *testing.T) {
 		require.Equal(t, before, r.Ready()["dep_2"], "the instances are the same")
 		require.Empty(t, r.Ready()["dep_1"])
 		require.NoError(t, r.Apply(t.Context(), old))
-		require.Equal(t, before, r.Ready()["dep_2"], "an assignment that is repeated takes nothing back")
+		require.Equal(t, before, r.Ready()["dep_2"], "a repeated assignment takes no instance back")
 		require.NoError(t, r.Remove(t.Context(), "dep_1"))
 		require.Equal(t, map[string]int{"dep_2": 2}, r.Running())
 		require.Equal(t, before, r.Ready()["dep_2"])
 		require.Equal(t, 2, r.Starts())
 		require.NoError(t, r.Remove(t.Context(), "dep_2"))
-		require.Equal(t, map[string]int{"dep_2": 2}, r.Running(), "they are stopping")
+		require.Equal(t, map[string]int{"dep_2": 2}, r.Running(), "the instances are stopping")
 		time.Sleep(2 * time.Second)
 		require.Empty(t, observe(t, r).Deployments)
 	})
@@ -97,15 +97,15 @@ func TestReplacement_IsMaxUnavailableAtATime(t *testing.T) {
 	}
 }
 
-// After any assignments and removals, a workload gets the replicas and the template of the deployment that was
-// assigned last and not removed since.
+// After any assignments and removals, a workload has the replicas and the template of its owner:
+// the last assigned deployment that was not removed since.
 func TestWorkload_FollowsItsOwnerProperty(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		synctest.Test(t, func(t *testing.T) {
 			second := func() time.Duration { return time.Second }
 			r := New(Config{Start: second, Stop: second})
 			ids := []string{"dep_1", "dep_2", "dep_3"}
-			var members []runtime.Assignment // not removed, in the order of assignment
+			var members []runtime.Assignment // deployments that were not removed, in the order of assignment
 			drop := func(id string) {
 				for i := range members {
 					if members[i].Deployment.Id == id {
