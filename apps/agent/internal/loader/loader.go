@@ -20,26 +20,28 @@ import (
 )
 
 const (
-	// maxList bounds a list of a server's models, in bytes, and maxListed in models. An index of 10,000 models has about
-	// 1 MiB. maxAnswer bounds other answers, and errors.
+	// maxList is the maximum size of a server's list of models, in bytes, and maxListed is its
+	// maximum number of models. An index of 10,000 models has about 1 MiB. maxAnswer is the maximum
+	// size of other answers and of errors, in bytes.
 	maxList   = 8 << 20
 	maxListed = 20_000
 	maxAnswer = 64 << 10
-	// maxHeld bounds the loaded models of a server, of which the agent keeps the names. maxNames bounds these in bytes,
-	// and maxName each: those with longer names are none of an app.
+	// maxHeld is the maximum number of loaded models of a server, because the agent keeps their
+	// names. maxNames is the maximum size of these names together, in bytes, and maxName of one
+	// name. A model with a longer name is ignored, because no app can have such a name.
 	maxHeld  = 10_000
 	maxNames = 512 << 10
 	maxName  = 253
-	// readyAtOnce is how many models of a server are asked at a time whether they are ready, and readyEach how many
-	// for each question to the server.
+	// readyAtOnce is how many models of a server are asked at the same time whether they are ready.
+	// readyEach is how many models one call of Held asks.
 	readyAtOnce = 8
 	readyEach   = 64
-	// pause is the time between two looks at a model that is not ready yet, or not unloaded.
+	// pause is the time between two checks whether a model is ready, or unloaded.
 	pause = 100 * time.Millisecond
-	// patience is how long a loaded model may take to be ready, and an unloaded one to be gone.
+	// patience is how long a loaded model may take to be ready, and an unloaded model to be gone.
 	patience = time.Minute
-	// questionTimeout limits a question to a server, and unloadTimeout an unload, which may wait for requests. A load
-	// has the time of the caller.
+	// questionTimeout limits a question to a server. unloadTimeout limits an unload, which may wait
+	// for requests. A load is limited by the caller's context.
 	questionTimeout = 10 * time.Second
 	unloadTimeout   = 5 * time.Minute
 	// forget is the time after which a server that is not asked any more is forgotten.
@@ -48,15 +50,16 @@ const (
 
 // Loader calls servers of models. It is safe for concurrent use.
 type Loader struct {
-	// Client calls servers. It must connect to addresses of instances alone, and have no timeout of its own.
+	// Client calls servers. It must connect only to addresses of instances, and must have no
+	// timeout of its own.
 	Client *http.Client
 
 	mu sync.Mutex
-	// checks has, by server, when its models were asked last whether they are ready.
+	// checks has, by server id, the times of the readiness checks of the server's models.
 	checks map[string]*checks
 }
 
-// checks are of one process of a server.
+// checks has the times of the checks of one process of a server, by model name.
 type checks struct {
 	incarnation string
 	// asked is when the server was asked last.
@@ -93,7 +96,8 @@ func (l *Loader) Held(ctx context.Context, s models.Server, first []string) ([]m
 		}
 	}
 	for i := range held {
-		// Only a model that the index calls ready is asked. The index itself says that the others are not.
+		// Only a model that the index calls ready is asked. The other models are not ready, as the
+		// index says.
 		name := held[i].Name
 		held[i].Checked, held[i].Loading = !ready[name], loading[name] && !ready[name]
 	}
@@ -106,7 +110,7 @@ func (l *Loader) Held(ctx context.Context, s models.Server, first []string) ([]m
 		slots <- struct{}{}
 		asking.Go(func() {
 			defer func() { <-slots }()
-			// A server that does not answer this says nothing about the model.
+			// If the server does not answer, nothing is known about the model.
 			if ok, err := l.isReady(ctx, s, name); err == nil {
 				held[at[name]].Checked, held[at[name]].Ready = true, ok
 				l.noteChecked(s, name)
@@ -117,7 +121,7 @@ func (l *Loader) Held(ctx context.Context, s models.Server, first []string) ([]m
 	return held, nil
 }
 
-// checkSize fails if there are more models than the agent keeps of a server.
+// checkSize returns an error if the server has more models than the agent keeps, or too long names.
 func checkSize(held []models.Held) error {
 	names := 0
 	for _, h := range held {
@@ -129,7 +133,8 @@ func checkSize(held []models.Held) error {
 	return nil
 }
 
-// next returns at most readyEach of the names: those of first, and then those that were checked longest ago.
+// next returns at most readyEach of the names: first the names in first, and then those that were
+// checked longest ago.
 func (l *Loader) next(s models.Server, names, first []string) []string {
 	now := time.Now()
 	l.mu.Lock()
@@ -148,7 +153,7 @@ func (l *Loader) next(s models.Server, names, first []string) []string {
 	for _, name := range names {
 		at[name] = known.at[name]
 	}
-	known.at = at // without the models that are gone
+	known.at = at // drops the models that are gone
 	if len(names) <= readyEach {
 		return names
 	}
@@ -162,7 +167,7 @@ func (l *Loader) next(s models.Server, names, first []string) []string {
 	return names[:readyEach]
 }
 
-// noteChecked notes that a server has said whether a model is ready.
+// noteChecked records when a server answered whether a model is ready.
 func (l *Loader) noteChecked(s models.Server, name string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -177,9 +182,9 @@ func (l *Loader) Load(ctx context.Context, s models.Server, m models.Model) erro
 		return l.loadAdapter(ctx, s, m)
 	}
 	if _, err := l.call(ctx, s, request{method: http.MethodPost, path: "/v2/repository/models/" + url.PathEscape(m.Name) + "/load", body: map[string]any{}}); err != nil {
-		return fmt.Errorf("the server did not load it: %w", err)
+		return fmt.Errorf("the server did not load the model: %w", err)
 	}
-	return wait(ctx, "the server has loaded it, and says that it is not ready", func(ctx context.Context) (bool, error) { return l.isReady(ctx, s, m.Name) })
+	return wait(ctx, "the server has loaded the model, and says that the model is not ready", func(ctx context.Context) (bool, error) { return l.isReady(ctx, s, m.Name) })
 }
 
 // Unload implements models.Loader.
@@ -190,15 +195,16 @@ func (l *Loader) Unload(ctx context.Context, s models.Server, m models.Model) er
 	if _, err := l.call(ctx, s, request{
 		method: http.MethodPost, path: "/v2/repository/models/" + url.PathEscape(m.Name) + "/unload", body: map[string]any{}, within: unloadTimeout,
 	}); err != nil && statusOf(err) != http.StatusNotFound {
-		return fmt.Errorf("the server did not unload it: %w", err)
+		return fmt.Errorf("the server did not unload the model: %w", err)
 	}
-	return wait(ctx, "the server has not unloaded it", func(ctx context.Context) (bool, error) {
+	return wait(ctx, "the server still has the model", func(ctx context.Context) (bool, error) {
 		index, err := l.index(ctx, s)
 		return !slices.ContainsFunc(index, func(e indexEntry) bool { return e.Name == m.Name }), err
 	})
 }
 
-// wait looks until done is true, for patience at most.
+// wait calls done until it returns true or an error, for patience at most. After that, the error's
+// text is otherwise.
 func wait(ctx context.Context, otherwise string, done func(ctx context.Context) (bool, error)) error {
 	limited, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
@@ -217,7 +223,7 @@ func wait(ctx context.Context, otherwise string, done func(ctx context.Context) 
 
 type indexEntry struct{ Name, State string }
 
-// index lists the models that a server has. It leaves out those that are not loaded.
+// index lists the models that a server has. It leaves out models that are not loaded.
 func (l *Loader) index(ctx context.Context, s models.Server) ([]indexEntry, error) {
 	answer, err := l.call(ctx, s, request{method: http.MethodPost, path: "/v2/repository/index", body: map[string]any{}, most: maxList, within: questionTimeout})
 	if err != nil {
@@ -240,8 +246,8 @@ func (l *Loader) index(ctx context.Context, s models.Server) ([]indexEntry, erro
 	return index, nil
 }
 
-// eachOf calls decode for each element of a list in JSON. It fails if there are more than maxListed, so that a server
-// decides neither how much memory nor how much time its list takes.
+// eachOf calls decode for each element of a JSON list. It fails if the list has more than maxListed
+// elements. So a server cannot decide how much memory and time its list takes.
 func eachOf(list []byte, decode func(*json.Decoder) error) error {
 	d := json.NewDecoder(bytes.NewReader(list))
 	open, err := d.Token()
@@ -266,12 +272,12 @@ func eachOf(list []byte, decode func(*json.Decoder) error) error {
 }
 
 var (
-	errNoList  = errors.New("it is no list")
+	errNoList  = errors.New("it is not a list")
 	errTooMany = fmt.Errorf("it has more than %d models", maxListed)
 	errHeld    = fmt.Errorf("the server says that it has more than %d models loaded, or names of more than %d bytes", maxHeld, maxNames)
 )
 
-// isReady reports whether a server says that a model is ready.
+// isReady asks a server whether a model is ready.
 func (l *Loader) isReady(ctx context.Context, s models.Server, name string) (bool, error) {
 	_, err := l.call(ctx, s, request{method: http.MethodGet, path: "/v2/models/" + url.PathEscape(name) + "/ready", within: questionTimeout})
 	if status := statusOf(err); status >= 400 && status < 600 {
@@ -280,7 +286,8 @@ func (l *Loader) isReady(ctx context.Context, s models.Server, name string) (boo
 	return err == nil, err
 }
 
-// adapters lists the adapters of a server. The list of models has them with the model whose adapters they are.
+// adapters lists the adapters of a server. In the server's list of models, an adapter names the
+// model that it belongs to.
 func (l *Loader) adapters(ctx context.Context, s models.Server) ([]models.Held, error) {
 	answer, err := l.call(ctx, s, request{method: http.MethodGet, path: "/v1/models", most: maxList, within: questionTimeout})
 	if err != nil {
@@ -316,25 +323,27 @@ func (l *Loader) loadAdapter(ctx context.Context, s models.Server, m models.Mode
 	}
 	err := load()
 	if err != nil && strings.Contains(err.Error(), "already been loaded") {
-		// It may be another version, or one of an earlier attempt. No gateway sends to it.
+		// The adapter may be another version, or may come from an earlier attempt. No gateway sends
+		// to it.
 		if err = l.unloadAdapter(ctx, s, m); err != nil {
-			return fmt.Errorf("the server has an adapter of the name: %w", err)
+			return fmt.Errorf("the server has another adapter of this name: %w", err)
 		}
 		err = load()
 	}
 	if err != nil {
-		return fmt.Errorf("the server did not load it: %w", err)
+		return fmt.Errorf("the server did not load the adapter: %w", err)
 	}
-	// The answer is checked, because a server may say that it has loaded an adapter and not serve it.
-	return wait(ctx, "the server has loaded it, and does not list it", func(ctx context.Context) (bool, error) { return l.hasAdapter(ctx, s, m.Name) })
+	// The result is checked, because a server may answer that it has loaded an adapter and not
+	// serve it.
+	return wait(ctx, "the server has loaded the adapter, and does not list it", func(ctx context.Context) (bool, error) { return l.hasAdapter(ctx, s, m.Name) })
 }
 
 func (l *Loader) unloadAdapter(ctx context.Context, s models.Server, m models.Model) error {
 	_, err := l.call(ctx, s, request{method: http.MethodPost, path: "/v1/unload_lora_adapter", body: map[string]any{"lora_name": m.Name}, within: unloadTimeout})
 	if err != nil && statusOf(err) != http.StatusNotFound {
-		return fmt.Errorf("the server did not unload it: %w", err)
+		return fmt.Errorf("the server did not unload the adapter: %w", err)
 	}
-	return wait(ctx, "the server still lists it", func(ctx context.Context) (bool, error) {
+	return wait(ctx, "the server still lists the adapter", func(ctx context.Context) (bool, error) {
 		has, err := l.hasAdapter(ctx, s, m.Name)
 		return !has, err
 	})
@@ -360,7 +369,7 @@ func (e *statusError) Error() string { return e.message }
 
 func (e *statusError) Is(target error) bool { return target == models.ErrRefused }
 
-// notDoneError is that a server has answered, and has not done what it was asked for.
+// notDoneError means that a server has answered, but has not done what the agent asked for.
 type notDoneError string
 
 func (e notDoneError) Error() string { return string(e) }
@@ -380,13 +389,13 @@ type request struct {
 	method, path string
 	// body is sent as JSON, unless it is nil.
 	body any
-	// most is how many bytes the answer may have. Default: maxAnswer.
+	// most is the maximum size of the answer, in bytes. Default: maxAnswer.
 	most int
-	// within is how long the call may take. 0 means as long as the caller's context.
+	// within is the maximum time of the call. 0: as long as the caller's context lasts.
 	within time.Duration
 }
 
-// noAnswerError is that a server did not answer in time.
+// noAnswerError means that a server did not answer in time.
 type noAnswerError struct {
 	path   string
 	within time.Duration
@@ -452,7 +461,8 @@ func (l *Loader) exchange(ctx context.Context, s models.Server, q request) ([]by
 	return answer, nil
 }
 
-// message returns the text of an error's body, in the forms of the Open Inference Protocol and of OpenAI.
+// message returns the text in the body of an error, in the form of the Open Inference Protocol or
+// of OpenAI.
 func message(body []byte) string {
 	var v struct {
 		Error   json.RawMessage `json:"error"`

@@ -21,16 +21,16 @@ import (
 	"github.com/windlass-run/windlass/apps/agent/internal/models"
 )
 
-// engine is a server of both protocols.
+// engine is a server that speaks both protocols.
 type engine struct {
 	*httptest.Server
 	mu       sync.Mutex
 	states   map[string]string
 	adapters map[string]string
-	// unready and fail are by model. lie is whether loads of adapters have no effect.
+	// unready and fail are by model. lie means that loads of adapters have no effect.
 	unready map[string]bool
 	fail    map[string]string
-	// silent are models about which the server breaks connections.
+	// silent has the models about which the server gives no answer: it closes the connection.
 	silent map[string]bool
 	lie    bool
 }
@@ -113,7 +113,7 @@ func TestLoader_V2(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, []models.Held{{Name: "fraud", Checked: true}}, held)
 	require.NoError(t, l.Unload(t.Context(), s, fraud))
-	require.NoError(t, l.Unload(t.Context(), s, fraud), "a model that is gone")
+	require.NoError(t, l.Unload(t.Context(), s, fraud), "unload of a model that is gone")
 	held, err = l.Held(t.Context(), s, nil)
 	require.NoError(t, err)
 	require.Empty(t, held)
@@ -121,13 +121,13 @@ func TestLoader_V2(t *testing.T) {
 	e.fail["fraud"] = "failed to load 'fraud': it needs 2 MiB of memory"
 	err = l.Load(t.Context(), s, fraud)
 	require.ErrorIs(t, err, models.ErrRefused)
-	require.EqualError(t, err, "the server did not load it: 400 Bad Request: failed to load 'fraud': it needs 2 MiB of memory")
+	require.EqualError(t, err, "the server did not load the model: 400 Bad Request: failed to load 'fraud': it needs 2 MiB of memory")
 	ctx, cancel := context.WithTimeout(t.Context(), 3*pause)
 	defer cancel()
 	slow := models.Model{Name: "slow"}
 	e.unready["slow"] = true
 	err = l.Load(ctx, s, slow)
-	require.EqualError(t, err, "the server has loaded it, and says that it is not ready")
+	require.EqualError(t, err, "the server has loaded the model, and says that the model is not ready")
 	require.ErrorIs(t, err, models.ErrNotDone)
 }
 
@@ -137,17 +137,17 @@ func TestLoader_Adapters(t *testing.T) {
 	sql := models.Model{Name: "sql", Path: "org/sql"}
 	require.NoError(t, l.Load(t.Context(), s, sql))
 	require.Equal(t, "org/sql", e.adapters["sql"])
-	require.NoError(t, l.Load(t.Context(), s, sql), "an adapter that is there")
+	require.NoError(t, l.Load(t.Context(), s, sql), "load of an adapter that exists")
 	held, err := l.Held(t.Context(), s, nil)
 	require.NoError(t, err)
-	require.Equal(t, []models.Held{{Name: "sql", Checked: true, Ready: true}}, held, "the base model is no adapter")
+	require.Equal(t, []models.Held{{Name: "sql", Checked: true, Ready: true}}, held, "the base model is not an adapter")
 	require.NoError(t, l.Unload(t.Context(), s, sql))
 	require.NoError(t, l.Unload(t.Context(), s, sql))
 	require.ErrorContains(t, l.Load(t.Context(), s, models.Model{Name: "sql"}), "needs model.path")
 	e.lie = true
 	ctx, cancel := context.WithTimeout(t.Context(), 3*pause)
 	defer cancel()
-	require.EqualError(t, l.Load(ctx, s, sql), "the server has loaded it, and does not list it")
+	require.EqualError(t, l.Load(ctx, s, sql), "the server has loaded the adapter, and does not list it")
 }
 
 func TestLoader_ChecksSomeModelsAtATime(t *testing.T) {
@@ -177,7 +177,7 @@ func TestLoader_ChecksSomeModelsAtATime(t *testing.T) {
 	require.Len(t, seen, all, "each model gets its turn")
 	for i := range all {
 		name := fmt.Sprint("m", i)
-		require.True(t, ask(name)[name], "the caller asks for it")
+		require.True(t, ask(name)[name], "a model in first is checked in the next call")
 	}
 	s.Incarnation = "2"
 	clear(seen)
@@ -197,7 +197,7 @@ func TestLoader_ForgetsChecksOfModelsThatAreGone(t *testing.T) {
 	require.Equal(t, []string{"m2"}, slices.Collect(maps.Keys(l.checks[s.ID].at)))
 }
 
-func TestLoader_SilentServerSaysNothingOfAModel(t *testing.T) {
+func TestLoader_SilentServerSaysNothingAboutAModel(t *testing.T) {
 	e, l, s := newEngine(t)
 	e.states["fraud"] = "READY"
 	e.silent["fraud"] = true
@@ -235,7 +235,7 @@ func TestLoader_BoundsAnswers(t *testing.T) {
 		want         string
 	}{
 		"list":   {http.StatusOK, 2 * maxList, "its answer to /v2/repository/index has more than 8388608 bytes"},
-		"answer": {http.StatusOK, 2 * maxAnswer, "the server did not load it: its answer to /v2/repository/models/fraud/load has more than 65536 bytes"},
+		"answer": {http.StatusOK, 2 * maxAnswer, "the server did not load the model: its answer to /v2/repository/models/fraud/load has more than 65536 bytes"},
 		"error":  {http.StatusBadRequest, 64 << 20, "400 Bad Request"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -248,8 +248,8 @@ func TestLoader_BoundsAnswers(t *testing.T) {
 				err = l.Load(t.Context(), s, models.Model{Name: "fraud"})
 			}
 			require.ErrorContains(t, err, c.want)
-			require.Less(t, len(err.Error()), maxAnswer+1024, "the caller blanks secrets, and then cuts it")
-			require.Less(t, read.Load(), int64(32<<20), "the rest is not read")
+			require.Less(t, len(err.Error()), maxAnswer+1024, "the caller blanks secrets first, and then cuts the text")
+			require.Less(t, read.Load(), int64(32<<20), "the rest of the answer is not read")
 		})
 	}
 }

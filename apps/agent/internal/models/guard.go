@@ -9,15 +9,16 @@ import (
 )
 
 const (
-	// asksAtOnce is how many questions to servers run at a time, because each answer takes memory and time of the agent.
-	// A workspace has half of them at most, see package share.
+	// asksAtOnce is how many questions to servers run at the same time, because each answer takes
+	// memory and time of the agent. One workspace may use at most half of them; see package share.
 	asksAtOnce = 64
-	// maxReason is the longest text of a server's error that is shown, in bytes.
+	// maxReason is the maximum length of a server's error text that is shown, in bytes.
 	maxReason = 512
 )
 
-// guarded is a Loader for servers that are not trusted. Workspaces share the questions to servers. Values of a server's
-// secrets are blanked in its errors, because not everyone who sees an error may see the secrets.
+// guarded is a Loader for servers that are not trusted. Workspaces share the questions to servers.
+// In errors of servers, the values of the server's secrets are blanked, because people who see an
+// error may not be allowed to see the secrets.
 type guarded struct {
 	Loader
 

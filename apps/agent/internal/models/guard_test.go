@@ -47,7 +47,7 @@ func TestGuard_BlanksSecretsInErrors(t *testing.T) {
 		require.EqualError(t, err, "the server refused: 400: cannot fetch with token ***")
 		require.ErrorIs(t, err, ErrRefused)
 	}
-	// A value at the cut is blanked before it is cut.
+	// The text is cut inside a secret. The secret must be blanked before the cut.
 	stub.err = errors.New(strings.Repeat("x", maxReason-10) + secret)
 	require.NotContains(t, l.Load(t.Context(), Server{}, Model{}).Error(), "hf_")
 	require.Len(t, l.Load(t.Context(), Server{}, Model{}).Error(), maxReason-10+len("***"))

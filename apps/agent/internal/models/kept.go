@@ -12,19 +12,21 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// kept is the content of the file. It tells a new agent process what to adopt before the reconciler has applied
-// everything.
+// kept is the content of the file. It tells a new agent process which models to adopt before the
+// reconciler has applied all deployments.
 type kept struct {
-	// Models are the deployments of models by workload, and Servers those of servers by id. Both have those that were
-	// removed until nothing is left of them.
+	// Models has the deployments of models, by workload. Servers has the deployments of servers, by
+	// id. A removed deployment stays until all its models are unloaded, or all its servers are
+	// gone.
 	Models  map[string]assignment `json:"models"`
 	Servers map[string]assignment `json:"servers"`
-	// Claims are the workloads whose models servers loaded last, by the server's instance and the model's name. A load
-	// of a name that only one workload has is not among them.
+	// Claims has the workload whose model a server loaded last under a name, by the server's
+	// instance id and the model's name. It has no entry if only one workload had the name at that
+	// load.
 	Claims map[string]map[string]string `json:"claims,omitempty"`
 }
 
-// assignment is what is kept of a deployment.
+// assignment is the stored part of a deployment.
 type assignment struct {
 	DeploymentID  string `json:"deployment"`
 	AppName       string `json:"app"`
@@ -34,10 +36,10 @@ type assignment struct {
 	TemplateHash  string `json:"template"`
 	Replicas      int    `json:"replicas"`
 	MinReady      int    `json:"minReady"`
-	// Order counts the models in the order in which they were added.
+	// Order is the position of the model in the order in which models were added.
 	Order int64 `json:"order,omitempty"`
-	// Deleted is whether the model should be unloaded everywhere, or the servers should end. DeletedAt is when servers
-	// were deleted.
+	// Deleted means that the model should be unloaded everywhere, or that the servers should end.
+	// DeletedAt is when the servers were deleted.
 	Deleted   bool                    `json:"deleted,omitempty"`
 	DeletedAt time.Time               `json:"deletedAt,omitzero"`
 	Model     *windlassv1.LoadedModel `json:"model,omitempty"`
@@ -51,7 +53,7 @@ func (a assignment) asModel(workload string) Model {
 	}
 }
 
-// recall reads the file that an earlier agent process kept. There need not be one.
+// recall reads the file that an earlier agent process stored, if there is one.
 func (r *Runtime) recall() error {
 	data, err := r.files.Read(r.name)
 	switch {
@@ -61,13 +63,13 @@ func (r *Runtime) recall() error {
 		err = json.Unmarshal(data, &r.kept)
 	}
 	if err != nil {
-		return fmt.Errorf("read which models the region has from %s (without the file, models that were deleted meanwhile stay loaded): %w", r.name, err)
+		return fmt.Errorf("read the models of the region from %s (without the file, models that were deleted meanwhile stay loaded): %w", r.name, err)
 	}
 	return nil
 }
 
-// keepServer notes whether a deployment's instances are servers of models, and takes their removal back. It waits for
-// a removal that has begun.
+// keepServer records whether a deployment's instances are servers of models, and undoes an earlier
+// removal of them. It waits until a removal that has begun is done.
 func (r *Runtime) keepServer(id string, a assignment) error {
 	r.mu.Lock()
 	_, known := r.kept.Servers[id]
@@ -89,7 +91,8 @@ func (r *Runtime) keepServer(id string, a assignment) error {
 	return r.keep()
 }
 
-// keep writes the file if it has to change. When it returns nil, every change before the call is in the file.
+// keep writes the file if its content has changed. When it returns nil, every change before the
+// call is in the file.
 func (r *Runtime) keep() error {
 	r.writing.Lock()
 	defer r.writing.Unlock()
@@ -110,12 +113,12 @@ func (r *Runtime) keep() error {
 		r.mu.Lock()
 		r.dirty = true
 		r.mu.Unlock()
-		return fmt.Errorf("keep which models the region has: %w", err)
+		return fmt.Errorf("store the models of the region: %w", err)
 	}
 	return nil
 }
 
-// claim is Claim of the manager.
+// claim implements the manager's Config.Claim.
 func (r *Runtime) claim(server, name, workload string) error {
 	r.claims.Lock()
 	changed := r.kept.Claims[server][name] != workload
@@ -137,15 +140,15 @@ func (r *Runtime) claim(server, name, workload string) error {
 	return r.keep()
 }
 
-// claimed is Claimed of the manager.
+// claimed implements the manager's Config.Claimed.
 func (r *Runtime) claimed(server, name string) string {
 	r.claims.Lock()
 	defer r.claims.Unlock()
 	return r.kept.Claims[server][name]
 }
 
-// dropClaims forgets the claims of workloads that are gone, and of instances that the last observation does not have.
-// The lock must be held.
+// dropClaims forgets the claims of workloads that are gone, and of instances that the last
+// observation does not show. The caller holds the lock.
 func (r *Runtime) dropClaims() {
 	r.claims.Lock()
 	defer r.claims.Unlock()

@@ -19,67 +19,70 @@ import (
 
 // Model is a version of a model that the region should have.
 type Model struct {
-	// ID is the version's id. Name is the model's name on servers, which several versions may have.
+	// ID is the version's id. Name is the model's name on servers. Several versions may have the
+	// same name.
 	ID, Name string
-	// Order is greater than that of each version that was added earlier.
+	// Order is greater than the Order of every version that was added earlier.
 	Order int64
-	// Path is from where a server loads an adapter.
+	// Path is the path from which a server loads an adapter.
 	Path                  string
 	Requires              []string
 	App                   string
 	Scope                 string
 	Memory                int64
 	Replicas, MinReplicas int
-	// Deleted is whether the model should be unloaded everywhere.
+	// Deleted means that the model should be unloaded everywhere.
 	Deleted bool
 }
 
 // Loader calls servers. Its methods must return soon after ctx ended.
 type Loader interface {
-	// Held returns the models that a server has. It need not check all of them in one call. It checks those of first
-	// before others.
+	// Held returns the models that a server has. It need not check in each call whether all of them
+	// are ready. It checks the models in first before other models.
 	Held(ctx context.Context, s Server, first []string) ([]Held, error)
-	// Load returns when the server has the model and says that the model is ready.
+	// Load returns once the server has the model and says that the model is ready.
 	Load(ctx context.Context, s Server, m Model) error
-	// Unload returns when the server does not have the model.
+	// Unload returns once the server does not have the model any more.
 	Unload(ctx context.Context, s Server, m Model) error
 }
 
 // Config of a Manager.
 type Config struct {
 	Loader Loader
-	// Released reports whether no gateway sends to the replica of a model on a server any more, nor has a request in
-	// flight there. It must not call the manager.
+	// Released reports whether no gateway sends to the replica of a model on a server any more, and
+	// no gateway has a request in flight there. It must not call the manager.
 	Released func(modelID, serverID string) bool
-	// Claim durably notes which version a server loads under a name. The manager calls it before a load if several
-	// versions have the name. The load fails if Claim does. Nil: nothing is noted.
+	// Claim stores durably which version a server loads under a name. The manager calls it before a
+	// load if several versions have the name. If Claim fails, so does the load. Nil: nothing is
+	// stored.
 	Claim func(serverID, name, modelID string) error
-	// Claimed returns the version that was noted last for a name on a server, and "" if there is none. It must not
-	// call the manager. Nil: nothing was noted.
+	// Claimed returns the version that Claim stored last for a name on a server, or "" if there is
+	// none. It must not call the manager. Nil: nothing was stored.
 	Claimed func(serverID, name string) (modelID string)
 	Log     *slog.Logger
 	Rand    func() float64
-	// Registerer gets the metrics. Nil: none does.
+	// Registerer gets the metrics. Nil: no metrics.
 	Registerer prometheus.Registerer
 	// Patience is how long the unload of a model waits for gateways. Default: 30 s.
 	Patience time.Duration
-	// LoadTimeout limits a load, and AskTimeout a question to a server. Defaults: 30 min, 5 s.
+	// LoadTimeout limits a load, and AskTimeout limits a question to a server. Defaults: 30 min and
+	// 5 s.
 	LoadTimeout, AskTimeout time.Duration
-	// Observe is how often a server is asked what it holds. Default: 5 s.
+	// Observe is how often a server is asked which models it holds. Default: 5 s.
 	Observe time.Duration
-	// Unready is how long a model may say that it is not ready before it is unloaded and loaded again.
+	// Unready is how long a loaded model may be not ready before it is unloaded and loaded again.
 	// Default: 30 s.
 	Unready time.Duration
-	// Forgive is the time after which one end of a server is no longer held against the model that it was loading.
-	// Default: 1 h.
+	// Forgive is the time after which one end of a server no longer counts against the model that
+	// the server was loading. Default: 1 h.
 	Forgive time.Duration
-	// Retry spaces out loads that fail. Default: 1 s to 1 min.
+	// Retry is the delay between attempts of a load that fails. Default: 1 s to 1 min.
 	Retry backoff.Policy
-	// LoadsAtOnce is how many loads and unloads run on one server at a time. Default: 4.
+	// LoadsAtOnce is how many loads and unloads run on one server at the same time. Default: 4.
 	LoadsAtOnce int
 }
 
-// maxSpacing is the longest time from one step to the next, if there is something to do.
+// maxSpacing is the longest time from one step to the next, if there is anything to do.
 const maxSpacing = 100 * time.Millisecond
 
 // Manager keeps models loaded. It is safe for concurrent use.
@@ -93,32 +96,33 @@ type Manager struct {
 
 	mu     sync.Mutex
 	models map[string]Model
-	// versions are the ids of the models of a name.
+	// versions has the ids of the models that have a name, by scope and name.
 	versions map[scopedName]map[string]bool
 	servers  map[string]*server
 	replicas map[replicaKey]*replica
-	// replicasOf are the same replicas by model and server.
+	// replicasOf has the same replicas, by model and server.
 	replicasOf map[string]map[string]*replica
-	// unrouting are the replicas that gateways should no longer route to.
+	// unrouting has the replicas that gateways should no longer route to.
 	unrouting map[replicaKey]*replica
-	// statuses and listed are what Status returned last, by model and in the order of ids. ids is nil after the models
-	// have changed. stale are the models whose status may differ.
+	// statuses has the last result of Status by model, and listed has it in the order of ids. ids
+	// is nil after the models have changed. stale has the models whose status may have changed.
 	statuses map[string]*Status
 	listed   []*Status
 	ids      []string
 	stale    map[string]bool
-	// kills counts the servers of an app that ended while they loaded a model.
+	// kills counts the servers of an app that ended while they loaded a model, by app and model.
 	kills map[appModel]kills
-	// short and refused are of the last placement, by model.
+	// short and refused are results of the last placement, by model.
 	short   map[string]int
 	refused map[string]string
-	// placeDirty means that the placement may be another one than the last.
+	// placeDirty means that a new placement may differ from the last one.
 	placeDirty bool
 	// looks counts the calls of Status.
 	looks int64
-	// placeAt is when the next placement may be made, and placedAt when the last one was.
+	// placeAt is when the next placement may be made. placedAt is when the last one was made.
 	placeAt, placedAt time.Time
-	// began is when servers were set first. settled is whether they have told what they hold, or had the time to.
+	// began is when servers were set for the first time. settled means that they have answered
+	// which models they hold, or had enough time to answer.
 	began   time.Time
 	settled bool
 }
@@ -177,14 +181,14 @@ func (m *Manager) Put(model Model) {
 	}
 	for _, s := range m.servers {
 		if _, has := s.held[model.Name]; has && !known && s.mayHave(model) {
-			s.askAt = time.Time{} // Its last answer came before the model was known, and has to be read again.
+			s.askAt = time.Time{} // The server's last answer came before the model was known, so the server is asked again.
 		}
 	}
 	m.placeDirty = true
 	m.signal()
 }
 
-// Drop forgets a model. Servers that hold it keep it.
+// Drop forgets a model. Servers that hold the model keep it.
 func (m *Manager) Drop(modelID string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -216,8 +220,8 @@ func (m *Manager) forgetName(model Model) {
 	}
 }
 
-// Reload unloads the replica of a model and loads it again. It returns false, and does nothing, if the server does not
-// have the model, or was not asked whether it is ready.
+// Reload unloads the replica of a model and loads it again. If the server does not have the model,
+// or was not asked whether the model is ready, Reload does nothing and returns false.
 func (m *Manager) Reload(modelID, serverID string) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -230,7 +234,7 @@ func (m *Manager) Reload(modelID, serverID string) bool {
 	return m.apply(key, r, modelstate.RequestUnload, 0, "", time.Now())
 }
 
-// Again makes the manager look at everything again, and ask Released.
+// Again makes the manager examine its state again, and call Released again.
 func (m *Manager) Again() {
 	select {
 	case m.wake <- struct{}{}:
@@ -238,7 +242,7 @@ func (m *Manager) Again() {
 	}
 }
 
-// Run works until ctx ends, and then waits for the calls of servers.
+// Run works until ctx ends, and then waits for its calls to servers.
 func (m *Manager) Run(ctx context.Context) error {
 	defer m.work.Wait()
 	for {
@@ -247,8 +251,8 @@ func (m *Manager) Run(ctx context.Context) error {
 		next := m.step(ctx, began)
 		took := time.Since(began)
 		m.mu.Unlock()
-		// One step sees a burst of results. It costs more the more models there are, so that steps of many models
-		// come more rarely.
+		// One step handles a burst of results. A step costs more with more models, so steps come
+		// less often then.
 		select {
 		case <-time.After(min(max(time.Millisecond, 2*took), maxSpacing)):
 		case <-ctx.Done():
@@ -275,7 +279,8 @@ func (m *Manager) signal() {
 	}
 }
 
-// step does what can be done now, and returns when to look again. It holds the lock.
+// step starts everything that can be started now, and returns when to call it again. The caller
+// holds the lock.
 func (m *Manager) step(ctx context.Context, now time.Time) (next time.Time) {
 	next = now.Add(24 * time.Hour)
 	soon := func(t time.Time) {
@@ -304,7 +309,8 @@ func (m *Manager) step(ctx context.Context, now time.Time) (next time.Time) {
 			m.placeDirty, m.placedAt = false, now
 			began := time.Now()
 			m.place(now)
-			// A placement costs more the more models there are. So it takes a fifth of the time at most.
+			// A placement costs more with more models. This delay limits placements to a fifth of
+			// the time.
 			m.placeAt = now.Add(4 * time.Since(began))
 		}
 	}
@@ -317,9 +323,9 @@ func (m *Manager) step(ctx context.Context, now time.Time) (next time.Time) {
 	return next
 }
 
-// settle reports whether models may be placed. After its start, an agent first asks the servers what they hold: a
-// model that is on one of them must not be loaded on another one. A server that is not ready or does not
-// answer holds this up for AskTimeout only.
+// settle reports whether models may be placed. After its start, an agent first asks the servers
+// which models they hold, because a model that is on one server must not be loaded on another one.
+// A server that is not ready or does not answer delays this for at most AskTimeout.
 func (m *Manager) settle(now time.Time) bool {
 	if m.settled || m.began.IsZero() {
 		return m.settled

@@ -35,34 +35,36 @@ type harness struct {
 	servers map[string]*fakeServer
 	// added counts the calls of addIfMissing.
 	added int
-	// loadTime and loads are of all servers.
+	// loadTime is the time of a load. loads and unloads count those of all servers.
 	loadTime time.Duration
 	loads    int
 	unloads  int
-	// fail has errors of loads, and unready the models that say they are not ready, by model or model@server.
+	// fail has the errors of loads. unready has the models that say they are not ready. Both are by
+	// model or model@server.
 	fail    map[string]error
 	unready map[string]bool
-	// crash are models that end the server which loads them.
+	// crash has the models that end every server that loads them.
 	crash map[string]bool
-	// heldFails returns the error of a question to a server about what it holds. Nil: servers answer.
+	// heldFails returns the error of Held. Nil: no error.
 	heldFails func() error
-	// checks is how many models a server is asked about at a time. 0 means all.
+	// checks is how many models one call of Held checks. 0 means all.
 	checks int
-	// silent is a model of which servers never say whether it is ready. questions counts what servers were asked.
+	// silent is a model for which servers never say whether it is ready. questions counts the calls
+	// of Held.
 	silent    string
 	questions int
 	// loading is a model that servers say they are loading.
 	loading string
-	// registerer is that of the Config. Default: none.
+	// registerer is the Config's Registerer. Default: nil.
 	registerer prometheus.Registerer
-	// claim and claimed are those of the Config. Default: none.
+	// claim and claimed are those of the Config. Default: nil.
 	claim   func(server, name, model string) error
 	claimed func(server, name string) string
 
-	// view are the routes of the gateway, and ackDelay how long it takes to have a new state.
+	// view has the routes of the gateway. ackDelay is how long the gateway takes to get new routes.
 	view     map[string][]string
 	ackDelay time.Duration
-	// breaches are requests that went to a server without the model.
+	// breaches has the requests that went to a server without the model.
 	breaches []string
 }
 
@@ -80,7 +82,7 @@ func newHarness(t *testing.T) *harness {
 	return h
 }
 
-// start starts an agent, which knows nothing of the one before.
+// start starts an agent, which knows nothing of the previous agent.
 func (h *harness) start() {
 	m, err := New(Config{Loader: h, Released: h.released, Claim: h.claim, Claimed: h.claimed, Registerer: h.registerer, Log: slog.New(slog.DiscardHandler), Rand: rand.New(rand.NewPCG(1, 2)).Float64})
 	require.NoError(h.t, err)
@@ -95,7 +97,7 @@ func (h *harness) start() {
 	}
 }
 
-// look shows the gateway what the agent observes, as the reconciler does.
+// look shows the gateway the agent's observations, as the reconciler does.
 func (h *harness) look(ctx context.Context, m *Manager) {
 	for ctx.Err() == nil {
 		view := map[string][]string{}
@@ -127,7 +129,7 @@ func (h *harness) released(modelID, serverID string) bool {
 	return !slices.Contains(h.view[modelID], serverID)
 }
 
-// set makes these the models of the region. Those that are missing are forgotten.
+// set sets the models of the region. Models that are not among the arguments are dropped.
 func (h *harness) set(models ...Model) {
 	wanted := map[string]bool{}
 	for _, m := range models {
@@ -147,14 +149,14 @@ func (h *harness) add(id, app string, memory int64) {
 	h.servers[id] = &fakeServer{Server: Server{ID: id, Incarnation: "1", App: app, Index: len(h.servers), Address: id, Ready: true, Memory: memory}, has: map[string]bool{}}
 }
 
-// update changes what the harness does.
+// update changes fields of the harness under its lock.
 func (h *harness) update(change func()) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	change()
 }
 
-// change changes a server, and tells the manager.
+// change changes a server, and tells the manager about it.
 func (h *harness) change(id string, change func(s *fakeServer)) {
 	h.mu.Lock()
 	if s := h.servers[id]; s != nil {
@@ -164,7 +166,8 @@ func (h *harness) change(id string, change func(s *fakeServer)) {
 	h.show()
 }
 
-// addIfMissing adds a server of another incarnation than before unless it is there, and reports whether it did so.
+// addIfMissing adds a server with a new incarnation if the id has no server. It reports whether it
+// did so.
 func (h *harness) addIfMissing(id string, memory int64) bool {
 	h.mu.Lock()
 	exists := h.servers[id] != nil
@@ -203,7 +206,7 @@ func (h *harness) show() {
 
 func (h *harness) settle() { h.pass(10 * time.Second) }
 
-// pass lets time pass.
+// pass waits for d.
 func (h *harness) pass(d time.Duration) {
 	time.Sleep(d)
 	synctest.Wait()
@@ -240,7 +243,8 @@ func (h *harness) routed(id string) []string {
 	return h.view[id]
 }
 
-// request sends a request as a gateway does: to a routed server, and to the next one if that has not the model.
+// request sends a request as a gateway does: to a routed server, and to the next one if the first
+// does not have the model.
 func (h *harness) request(id string) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -322,7 +326,7 @@ func (h *harness) Load(ctx context.Context, s Server, m Model) error {
 	return nil
 }
 
-// memoryOf returns the memory of a model of a test, whose name ends with it, or 1.
+// memoryOf returns the memory that a test's model needs: the number at the end of its name, or 1.
 func memoryOf(name string) int64 {
 	_, digits, _ := strings.Cut(name, "-")
 	n, err := strconv.ParseInt(digits, 10, 64)
@@ -418,7 +422,7 @@ func TestManager(t *testing.T) {
 		require.Empty(h.t, h.where("a"))
 	})
 
-	run(t, "more replicas than servers are partial, and come with servers", func(h *harness) {
+	run(t, "more replicas than servers are partial, until more servers come", func(h *harness) {
 		h.add("s1", "shared", 10)
 		h.show()
 		h.set(model("a", 2))
@@ -449,7 +453,7 @@ func TestManager(t *testing.T) {
 		require.Equal(h.t, "2 servers lack capability onnx", h.status("b").Reason)
 	})
 
-	run(t, "moves the models of a server that ends within a second", func(h *harness) {
+	run(t, "moves the models within a second when a server ends", func(h *harness) {
 		for i := range 4 {
 			h.add(fmt.Sprint("s", i), "shared", 100)
 		}
@@ -483,7 +487,7 @@ func TestManager(t *testing.T) {
 		require.Equal(h.t, []string{"s1"}, h.routed("b"))
 	})
 
-	run(t, "adopts what is loaded after a restart of the agent", func(h *harness) {
+	run(t, "adopts loaded models after a restart of the agent", func(h *harness) {
 		h.add("s1", "shared", 10)
 		h.add("s2", "shared", 10)
 		h.show()
@@ -511,7 +515,7 @@ func TestManager(t *testing.T) {
 		require.Equal(h.t, []string{"s1"}, h.where("other"))
 		h.set()
 		h.settle()
-		require.Equal(h.t, []string{"s1"}, h.where("a"), "a model that is missing is not deleted")
+		require.Equal(h.t, []string{"s1"}, h.where("a"), "a model that the agent does not know is not deleted")
 	})
 
 	run(t, "drains a server without a gap", func(h *harness) {
@@ -535,7 +539,7 @@ func TestManager(t *testing.T) {
 		require.Equal(h.t, []string{"s2"}, h.routed("a"))
 	})
 
-	run(t, "retries a load that fails, elsewhere first", func(h *harness) {
+	run(t, "retries a load that fails, on another server first", func(h *harness) {
 		h.add("s1", "shared", 10)
 		h.add("s2", "shared", 10)
 		h.fail["a@s1"] = errors.New("digest differs")
@@ -544,21 +548,21 @@ func TestManager(t *testing.T) {
 		h.settle()
 		require.Equal(h.t, []string{"s2"}, h.routed("a"))
 
-		h.update(func() { h.fail["b"] = errors.New("the artifact is not there: 404") })
+		h.update(func() { h.fail["b"] = errors.New("the artifact does not exist: 404") })
 		h.set(model("a", 1), model("b", 1))
 		h.settle()
 		s := h.status("b")
-		require.Contains(h.t, s.Reason, "the artifact is not there: 404")
+		require.Contains(h.t, s.Reason, "the artifact does not exist: 404")
 		require.Contains(h.t, s.Reason, "failed to load it")
 		loads := h.countLoads()
 		time.Sleep(10 * time.Minute)
-		require.Less(h.t, h.countLoads()-loads, 60, "attempts are spaced out")
+		require.Less(h.t, h.countLoads()-loads, 60, "there are delays between attempts")
 		h.update(func() { delete(h.fail, "b") })
 		h.pass(2 * time.Minute)
 		require.Equal(h.t, modelstate.ModelAvailable, h.status("b").State)
 	})
 
-	run(t, "takes a model that is not ready out of the routes, and loads it again", func(h *harness) {
+	run(t, "removes a model that is not ready from the routes, and loads it again", func(h *harness) {
 		h.add("s1", "shared", 10)
 		h.show()
 		h.set(model("a", 1))
@@ -576,7 +580,7 @@ func TestManager(t *testing.T) {
 		require.Equal(h.t, []string{"s1"}, h.routed("a"))
 	})
 
-	run(t, "quarantines a model that ends servers, and brings its neighbours back", func(h *harness) {
+	run(t, "quarantines a model that ends servers, and loads their other models again", func(h *harness) {
 		h.add("s1", "shared", 10)
 		h.add("t1", "other", 1)
 		h.update(func() { h.crash["bad"] = true })
@@ -591,7 +595,7 @@ func TestManager(t *testing.T) {
 		require.Contains(h.t, h.status("bad").Reason, "the model has killed")
 		loads := h.countLoads()
 		time.Sleep(10 * time.Minute)
-		require.Equal(h.t, loads, h.countLoads(), "it is not tried again")
+		require.Equal(h.t, loads, h.countLoads(), "the model is not loaded again")
 	})
 
 	run(t, "retries a load that failed while other models change all the time", func(h *harness) {
@@ -608,13 +612,13 @@ func TestManager(t *testing.T) {
 		now := failed.retryAt
 		m.placeDirty, m.placeAt, m.placedAt = true, now.Add(time.Second), failed.since.Add(-1)
 		m.step(h.t.Context(), now)
-		require.Equal(h.t, modelstate.LoadFailed, m.replicas[replicaKey{"a", "s1"}].State, "no placement has seen the failure")
+		require.Equal(h.t, modelstate.LoadFailed, m.replicas[replicaKey{"a", "s1"}].State, "no placement has been made since the failure")
 		m.placedAt = failed.since
 		m.step(h.t.Context(), now)
 		require.Equal(h.t, modelstate.Unloaded, m.replicas[replicaKey{"a", "s1"}].State)
 	})
 
-	run(t, "does not hold the end of a server that drains against a model", func(h *harness) {
+	run(t, "does not blame a model for the end of a server that drains", func(h *harness) {
 		h.add("s1", "shared", 10)
 		h.loadTime = time.Hour
 		h.show()
@@ -625,7 +629,7 @@ func TestManager(t *testing.T) {
 		require.Empty(h.t, h.manager.kills)
 	})
 
-	run(t, "holds the ends of servers against a model for some time", func(h *harness) {
+	run(t, "blames a model for ends of servers for a limited time", func(h *harness) {
 		h.add("s1", "shared", 10)
 		h.update(func() { h.crash["bad"] = true })
 		h.show()
@@ -633,7 +637,7 @@ func TestManager(t *testing.T) {
 		time.Sleep(time.Minute)
 		loads := h.countLoads()
 		h.pass(time.Hour)
-		require.Equal(h.t, loads+1, h.countLoads(), "one more attempt")
+		require.Equal(h.t, loads+1, h.countLoads(), "there is exactly one more attempt")
 		require.Contains(h.t, h.status("bad").Reason, "the model has killed")
 		h.update(func() { delete(h.crash, "bad") })
 		h.pass(time.Hour)
@@ -643,7 +647,7 @@ func TestManager(t *testing.T) {
 		require.Empty(h.t, h.manager.kills)
 	})
 
-	run(t, "starts anew with a new version of a model that ended servers", func(h *harness) {
+	run(t, "does not blame a new version of a model that ended servers", func(h *harness) {
 		h.add("s1", "shared", 10)
 		h.update(func() { h.crash["bad"] = true })
 		h.show()
@@ -660,7 +664,7 @@ func TestManager(t *testing.T) {
 
 	run(t, "unloads a deleted model whose load failed although the server has it", func(h *harness) {
 		h.add("s1", "shared", 10)
-		h.unready["a"] = true // Load leaves it on the server, and fails.
+		h.unready["a"] = true // Load leaves the model on the server, and fails.
 		h.show()
 		a := model("a", 1)
 		h.set(a)
@@ -684,7 +688,7 @@ func TestManager(t *testing.T) {
 		a.Deleted = true
 		h.manager.Put(a)
 		h.pass(15 * time.Second)
-		require.Zero(h.t, h.countUnloads(), "the load still runs")
+		require.Zero(h.t, h.countUnloads(), "no unload while the load runs")
 		require.Equal(h.t, modelstate.ModelTerminating, h.status("a").State)
 		h.pass(10 * time.Second)
 		require.Empty(h.t, h.where("a"))
@@ -692,7 +696,7 @@ func TestManager(t *testing.T) {
 		require.Equal(h.t, modelstate.ModelTerminated, h.status("a").State)
 	})
 
-	run(t, "loads a model once that is not wanted for a moment while it loads", func(h *harness) {
+	run(t, "loads a model only once if it is unwanted for a moment during the load", func(h *harness) {
 		h.add("s1", "shared", 10)
 		h.loadTime = 2 * time.Minute
 		h.show()
@@ -707,7 +711,7 @@ func TestManager(t *testing.T) {
 		require.Zero(h.t, h.countUnloads())
 	})
 
-	run(t, "asks a server what it holds before it loads anything", func(h *harness) {
+	run(t, "asks a server which models it holds before it loads any", func(h *harness) {
 		h.add("s1", "shared", 10)
 		h.servers["s1"].Ready = false
 		h.show()
@@ -721,8 +725,8 @@ func TestManager(t *testing.T) {
 	})
 }
 
-func TestManager_AdoptsOnlyItsOwn(t *testing.T) {
-	run(t, "a server of another scope keeps its model to itself", func(h *harness) {
+func TestManager_AdoptsOnlyModelsOfItsScope(t *testing.T) {
+	run(t, "the model of a server of another scope is not adopted", func(h *harness) {
 		h.add("s1", "shared", 10)
 		h.servers["s1"].Scope = "env_1"
 		h.servers["s1"].has["a"] = true
@@ -737,7 +741,7 @@ func TestManager_AdoptsOnlyItsOwn(t *testing.T) {
 		h.settle()
 		require.Equal(h.t, []string{"s1"}, h.where("a"))
 	})
-	run(t, "a server of another app keeps its model to itself", func(h *harness) {
+	run(t, "the model of a server of another app is not adopted", func(h *harness) {
 		h.add("s1", "shared", 10)
 		h.servers["s1"].has["a"] = true
 		h.show()
@@ -772,12 +776,12 @@ func TestManager_AdoptsOnlyItsOwn(t *testing.T) {
 		}
 		require.LessOrEqual(h.t, ready(), 3)
 		h.pass(time.Second)
-		require.Equal(h.t, 19, ready(), "the others are asked about at once")
+		require.Equal(h.t, 19, ready(), "the other models are checked at once")
 		require.Empty(h.t, h.routed("m7"))
 		require.Zero(h.t, h.countLoads())
 		require.Zero(h.t, h.countUnloads())
 	})
-	run(t, "a server that says nothing of a model is not asked all the time", func(h *harness) {
+	run(t, "a server that says nothing about a model is not asked without pauses", func(h *harness) {
 		h.add("s1", "shared", 100)
 		h.servers["s1"].has["a"] = true
 		h.servers["s1"].has["b"] = true
@@ -812,7 +816,7 @@ func TestManager_AdoptsOnlyItsOwn(t *testing.T) {
 		"deleted":        func(m *Model) { m.Deleted = true },
 		"scaled to zero": func(m *Model) { m.Replicas, m.MinReplicas = 0, 0 },
 	} {
-		run(t, "a model of which a server says nothing is unloaded when it is "+what, func(h *harness) {
+		run(t, "a model about which a server says nothing is unloaded when it is "+what, func(h *harness) {
 			h.add("s1", "shared", 10)
 			h.servers["s1"].has["a"] = true
 			h.silent = "a"
@@ -828,7 +832,7 @@ func TestManager_AdoptsOnlyItsOwn(t *testing.T) {
 			require.Empty(h.t, h.status("a").Replicas)
 		})
 	}
-	run(t, "a load that an earlier agent began is left to its end", func(h *harness) {
+	run(t, "a load that an earlier agent began may finish", func(h *harness) {
 		h.add("s1", "shared", 10)
 		h.servers["s1"].has["a"] = true
 		h.loading = "a"
@@ -843,7 +847,7 @@ func TestManager_AdoptsOnlyItsOwn(t *testing.T) {
 		require.Zero(h.t, h.countLoads())
 		require.Zero(h.t, h.countUnloads())
 	})
-	run(t, "a load that an earlier agent began has the time of a load", func(h *harness) {
+	run(t, "a load that an earlier agent began has LoadTimeout to finish", func(h *harness) {
 		h.add("s1", "shared", 10)
 		h.servers["s1"].has["a"] = true
 		h.loading = "a"
@@ -854,7 +858,7 @@ func TestManager_AdoptsOnlyItsOwn(t *testing.T) {
 		h.pass(2 * time.Minute)
 		require.NotZero(h.t, h.countUnloads())
 	})
-	run(t, "a new version is loaded anew, on a server without the old one", func(h *harness) {
+	run(t, "a new version is loaded on a server without the old version", func(h *harness) {
 		h.add("s1", "shared", 10)
 		h.show()
 		old, next := model("a", 1), model("b", 1)
@@ -873,7 +877,7 @@ func TestManager_AdoptsOnlyItsOwn(t *testing.T) {
 		require.Equal(h.t, []string{"s1"}, h.routed("b"))
 		require.Equal(h.t, loads+1, h.countLoads())
 	})
-	run(t, "an old version does not unload the one that took its place", func(h *harness) {
+	run(t, "an old version does not unload the version that replaced it", func(h *harness) {
 		h.add("s1", "shared", 10)
 		h.show()
 		old, next := model("a", 1), model("b", 1)
@@ -973,12 +977,12 @@ func TestManager_ConvergesAfterRandomFaults(t *testing.T) {
 			}
 			loads := h.countLoads()
 			time.Sleep(10 * time.Minute)
-			require.Equal(h.t, loads, h.countLoads(), "nothing moves without a cause")
+			require.Equal(h.t, loads, h.countLoads(), "no model is loaded again without a cause")
 		})
 	}
 }
 
-func TestManager_StatusIsMadeAnewOnlyForWhatChanged(t *testing.T) {
+func TestManager_StatusIsComputedOnlyForChangedModels(t *testing.T) {
 	run(t, "a model and its servers", func(h *harness) {
 		h.add("s1", "shared", 10)
 		h.add("s2", "shared", 10)
@@ -1008,7 +1012,7 @@ func TestManager_StatusIsMadeAnewOnlyForWhatChanged(t *testing.T) {
 	})
 }
 
-func TestManager_ServesIsWhatStatesSay(t *testing.T) {
+func TestManager_ServesAgreesWithStates(t *testing.T) {
 	run(t, "while servers come, drain and go", func(h *harness) {
 		rnd := rand.New(rand.NewPCG(3, 4))
 		served := 0
@@ -1048,7 +1052,7 @@ func TestManager_ServesIsWhatStatesSay(t *testing.T) {
 	})
 }
 
-// BenchmarkRuntime_Observe observes 5,000 models while one of them changes.
+// BenchmarkRuntime_Observe measures Observe with 5,000 models while one of them changes.
 func BenchmarkRuntime_Observe(b *testing.B) {
 	const all = 5000
 	base, loader := &fakeBase{changes: make(chan struct{}, 1)}, &fakeLoader{held: map[string]map[string]bool{}}
@@ -1104,7 +1108,7 @@ func TestManager_SilentServers(t *testing.T) {
 		require.Empty(h.t, h.manager.Status()[0].Refused)
 		require.Len(h.t, h.manager.Status()[0].Replicas, 1)
 	})
-	run(t, "a text that differs with each question is no cause to place models again", func(h *harness) {
+	run(t, "a text that differs with each question causes no new placement", func(h *harness) {
 		asked := 0
 		h.update(func() {
 			h.heldFails = func() error {
@@ -1122,7 +1126,7 @@ func TestManager_SilentServers(t *testing.T) {
 		require.Contains(h.t, first, "request ")
 		require.Equal(h.t, first, h.manager.Status()[0].Refused)
 	})
-	run(t, "addresses of the host are not shown", func(h *harness) {
+	run(t, "the text has no addresses of the host", func(h *harness) {
 		h.update(func() {
 			h.heldFails = func() error {
 				return fmt.Errorf("list models: %w", &net.OpError{Op: "read", Net: "tcp", Addr: &net.TCPAddr{IP: net.IPv4(10, 0, 0, 5)}, Err: syscall.ECONNRESET})
@@ -1146,7 +1150,7 @@ func TestManager_SilentServers(t *testing.T) {
 	})
 }
 
-// TestManager_Thousands loads 1,000 models onto servers that answer at once, in real time.
+// TestManager_Thousands loads 1,000 models onto servers that answer immediately, in real time.
 func TestManager_Thousands(t *testing.T) {
 	const models, servers = 1000, 20
 	h := newHarness(t)

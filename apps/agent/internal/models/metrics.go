@@ -8,18 +8,19 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// Errors of a Loader, by which failures are counted. A Loader's other errors are those of connections.
+// The errors of a Loader by which failures are counted. Its other errors are those of connections.
 var (
-	// ErrRefused is an answer of a server that says no.
+	// ErrRefused means that a server has refused a request.
 	ErrRefused = errors.New("the server refused")
-	// ErrNotDone is that a server has answered, and has not done what it was asked for.
-	ErrNotDone = errors.New("the server has not done it")
+	// ErrNotDone means that a server has answered, but has not done what was requested.
+	ErrNotDone = errors.New("the server has not done what was requested")
 )
 
-// errNotNoted is that the agent could not note a load before it began.
-var errNotNoted = errors.New("cannot note which version is loaded")
+// errNotNoted means that the agent could not store a claim before a load.
+var errNotNoted = errors.New("cannot store which version is loaded")
 
-// metrics of the manager. No label names a model: their number has no bound.
+// metrics are the metrics of the manager. No label has a model's name, because the number of models
+// is not limited.
 type metrics struct {
 	loads, unloads *prometheus.CounterVec
 	loadTime       prometheus.Histogram
@@ -67,7 +68,7 @@ func (m *metrics) ended(load bool, took time.Duration, err error) {
 	}
 }
 
-// resultOf returns the kind of a failure, or done.
+// resultOf returns the result label of err. The label is done if err is nil.
 func resultOf(err error, done string) string {
 	switch {
 	case err == nil:

@@ -12,13 +12,14 @@ type replicaKey struct{ model, server string }
 
 type replica struct {
 	modelstate.Replica
-	// since is when the state began.
+	// since is when the present state began.
 	since    time.Time
 	failures int
 	retryAt  time.Time
-	// look is the number of looks when the state began.
+	// look is the value of Manager.looks when the present state began.
 	look int64
-	// reload is whether the model is unloaded to be loaded again, which is not taken back.
+	// reload means that the model is unloaded in order to be loaded again. Such an unload is not
+	// taken back.
 	reload bool
 }
 
@@ -55,7 +56,7 @@ func (m *Manager) dropReplica(key replicaKey) {
 	}
 }
 
-// count adds a replica to what is counted by state, or takes it away: by is 1 or -1.
+// count updates the counts by state. by is 1 to add a replica, and -1 to remove it.
 func (m *Manager) count(key replicaKey, r *replica, by int) {
 	unrouting := r.State == modelstate.UnrouteRequested
 	if s := m.servers[key.server]; s != nil && (unrouting || r.State.Facts().Routed) {
@@ -70,7 +71,8 @@ func (m *Manager) count(key replicaKey, r *replica, by int) {
 	}
 }
 
-// apply applies an event to a replica, and notes what has to be done again because of it.
+// apply applies an event to a replica, and starts the work that follows from the new state. It
+// reports whether the state changed.
 func (m *Manager) apply(key replicaKey, r *replica, e modelstate.Event, tick int64, reason string, now time.Time) bool {
 	next, changed := r.Apply(e, tick, reason)
 	if !changed {
@@ -91,29 +93,30 @@ func (m *Manager) apply(key replicaKey, r *replica, e modelstate.Event, tick int
 		r.reload = false
 	case modelstate.LoadedUnavailable:
 		if s := m.servers[key.server]; s != nil && e == modelstate.RequestLoad {
-			s.askAt = now // An unload was taken back: only the server knows whether the model is ready.
+			s.askAt = now // An unload was taken back. Only the server knows whether the model is ready.
 		}
 	case modelstate.LoadFailed, modelstate.UnloadFailed:
 		r.retryAt = now.Add(m.cfg.Retry.Delay(r.failures, m.cfg.Rand))
 		r.failures++
 		m.cfg.Log.Warn("a server failed to load or unload a model", "instance", key.server, "model", m.models[key.model].Name, "state", next.State.String(), "reason", reason)
-	default: // The other states wait.
+	default: // The other states need no action.
 	}
 	m.placeDirty = true
 	m.signal()
 	return true
 }
 
-// advance does what time and gateways make of a replica's state.
+// advance applies the events that come from time and from gateways.
 func (m *Manager) advance(key replicaKey, r *replica, now time.Time, soon func(time.Time)) {
 	switch r.State {
 	case modelstate.Loaded:
-		// The agent's observation tells gateways, and counts the replica as ready when they have acknowledged it.
+		// The agent's observation sends the replica to gateways. It counts as ready once they have
+		// acknowledged it.
 		m.apply(key, r, modelstate.Routed, r.Tick, "", now)
 	case modelstate.UnrouteRequested:
 		due := r.since.Add(m.cfg.Patience)
-		// What gateways released before they knew the state says nothing. They know it when the look after the one
-		// that has it begins.
+		// Released says nothing until gateways know the state. They know it when the second look
+		// after the change begins.
 		if m.looks >= r.look+2 && m.cfg.Released(key.model, key.server) || !now.Before(due) {
 			m.apply(key, r, modelstate.Unrouted, r.Tick, "", now)
 		} else {
@@ -123,7 +126,7 @@ func (m *Manager) advance(key replicaKey, r *replica, now time.Time, soon func(t
 		due := r.since.Add(m.cfg.Unready)
 		s := m.servers[key.server]
 		switch {
-		case s != nil && s.calls[key.model]: // The end of the call says more.
+		case s != nil && s.calls[key.model]: // Wait for the result of the call.
 		case now.Before(due):
 			soon(due)
 		default:
@@ -141,19 +144,19 @@ func (m *Manager) advance(key replicaKey, r *replica, now time.Time, soon func(t
 		case !m.models[key.model].Deleted && now.Before(r.retryAt):
 			soon(r.retryAt)
 		case !m.models[key.model].Deleted && m.placedAt.Before(r.since):
-			soon(m.placeAt) // A placement that knows of the failure comes first: it prefers other servers.
+			soon(m.placeAt) // A placement after the failure comes first, because it prefers other servers.
 		default:
 			m.placeDirty = true
 			soon(m.placeAt)
-			// The failures stay known, so that delays grow.
+			// The number of failures is kept, so that delays grow.
 			m.setReplica(key, &replica{Replica: modelstate.Replica{State: modelstate.Unloaded, Tick: r.Tick + 1}, since: now, failures: r.failures})
 		}
-	default: // The other states wait for servers or for the placement.
+	default: // The other states wait for a server or for a placement.
 	}
 }
 
-// startQueued starts the operations of a server that may run now, in the order in which they were requested. An
-// operation waits while an earlier one of the same model runs.
+// startQueued starts the server's operations that may run now, in the order of their requests. An
+// operation waits while another one of the same model runs.
 func (m *Manager) startQueued(ctx context.Context, s *server, now time.Time) {
 	var waiting []replicaKey
 	defer func() { s.queue = append(waiting, s.queue...) }()
@@ -178,8 +181,8 @@ func (m *Manager) startQueued(ctx context.Context, s *server, now time.Time) {
 	}
 }
 
-// mayStart reports whether a server may begin another operation. model is the model to load, and empty for an
-// unload. A model that is suspected to end servers is loaded alone.
+// mayStart reports whether a server may begin another operation. model is the model to load, or ""
+// for an unload. A model that is suspected of ending servers is loaded alone.
 func (m *Manager) mayStart(s *server, model string) bool {
 	if !s.Ready || !s.alive || s.alone || len(s.calls) >= m.cfg.LoadsAtOnce {
 		return false
@@ -223,17 +226,17 @@ func (m *Manager) start(ctx context.Context, s *server, key replicaKey, r *repli
 		}
 		now := time.Now()
 		delete(s.calls, key.model)
-		s.alone = false // a model that is loaded alone has the only call
+		s.alone = false // if a model is loaded alone, this was the only call
 		m.Again()
 		event, reason := done, ""
 		if err != nil {
 			s.alive, s.askAt, s.brokeAt = false, time.Time{}, now
 			event, reason = broke, err.Error()
 		} else if !load {
-			delete(s.held, model.Name) // IsGone need not wait for the next question.
+			delete(s.held, model.Name) // so that IsGone need not wait for the next question
 		}
 		if current := m.replicas[key]; current != nil && !m.apply(key, current, event, tick, reason, now) && current.State == modelstate.LoadedUnavailable {
-			current.since, s.askAt = now, now // The server was not asked about it meanwhile.
+			current.since, s.askAt = now, now // The server was not asked about the model during the call.
 		}
 		if ctx.Err() == nil {
 			m.startQueued(ctx, s, now)

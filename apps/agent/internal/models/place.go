@@ -12,7 +12,7 @@ import (
 	"github.com/windlass-run/windlass/pkg/placement"
 )
 
-// place decides where models should be, and requests it.
+// place decides which servers should have which models, and requests loads and unloads.
 func (m *Manager) place(now time.Time) {
 	servers, ids := m.placementServers()
 	failed := map[string][]placement.Key{}
@@ -59,7 +59,7 @@ func (m *Manager) place(now time.Time) {
 	}
 }
 
-// noteShort notes how many replicas of a model have no server, and why.
+// noteShort records how many replicas of a model have no server, and why.
 func (m *Manager) noteShort(d placement.Decision) {
 	refused := ""
 	if d.Short > 0 {
@@ -78,8 +78,8 @@ func (m *Manager) noteShort(d placement.Decision) {
 	m.short[d.Model], m.refused[d.Model] = d.Short, refused
 }
 
-// refusedText says why a model has no further server. Servers that do not say what they hold come first, because the
-// placement does not know them.
+// refusedText says why a model has no further server. Servers that do not say which models they
+// hold come first, because the placement does not know them.
 func (m *Manager) refusedText(d placement.Decision) string {
 	model, silent, why := m.models[d.Model], 0, ""
 	for _, s := range m.servers {
@@ -112,7 +112,7 @@ func (m *Manager) request(key replicaKey, e modelstate.Event, now time.Time) {
 	m.apply(key, r, e, 0, "", now)
 }
 
-// placementServers returns the servers that have told what they hold, and their ids.
+// placementServers returns the servers that have answered which models they hold, and their ids.
 func (m *Manager) placementServers() ([]placement.Server, map[placement.Key]string) {
 	order := slices.SortedFunc(maps.Values(m.servers), func(a, b *server) int {
 		return cmp.Or(cmp.Compare(a.App, b.App), cmp.Compare(a.Index, b.Index), cmp.Compare(a.ID, b.ID))

@@ -21,8 +21,8 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// drainPatience is how long a server that should stop waits for its models to serve elsewhere. The caller of Drain may
-// give it more time, and not less.
+// drainPatience is how long a server that should stop waits until its models serve elsewhere. The
+// caller of Drain may give it more time, but not less.
 const drainPatience = 10 * time.Minute
 
 // retryRemoval is the time from a failed removal of servers to the next attempt.
@@ -34,11 +34,11 @@ const retryGone = time.Second
 // failuresUntilDoomed is the number of failed loads of a replica after which a rollout should no longer wait for it.
 const failuresUntilDoomed = 3
 
-// Runtime runs deployments of models on the servers that another runtime runs, and leaves all other deployments to
-// that runtime.
+// Runtime runs deployments of models on the servers that another runtime runs. It passes all other
+// deployments to that runtime.
 //
-// A replica of a model is an instance to the rest of the agent. Its address is the server's, so that gateways
-// route to it, wait for it and release it as they do with processes.
+// For the rest of the agent, a replica of a model is an instance. Its address is the server's
+// address. So gateways route to it, wait for it and release it like a process.
 type Runtime struct {
 	base    runtime.Runtime
 	manager *Manager
@@ -46,7 +46,7 @@ type Runtime struct {
 	files   disk.Files
 	name    string
 	changes chan struct{}
-	// released is Drain's. Nil: no gateway sends to instances.
+	// released is the argument of Drain. Nil: no gateway sends to instances.
 	released func(instanceID string) bool
 
 	mu   sync.Mutex
@@ -54,34 +54,37 @@ type Runtime struct {
 	// dirty means that kept differs from the file. writing is held while the file is written.
 	dirty   bool
 	writing sync.Mutex
-	// groups are the groups of the replicas of a model, by server.
+	// groups has the group of each replica of a model, by model and server.
 	groups map[string]map[string]int
 	// described has the last results of describe, by workload.
 	described map[string]described
-	// removed are the ids of deployments of servers whose removal base has accepted. Base may still observe them.
+	// removed has the ids of deployments of servers whose removal base has accepted. Base may still
+	// observe them.
 	removed map[string]bool
-	// instances are the ids of the servers in the last observation.
+	// instances has the ids of the servers in the last observation.
 	instances map[string]bool
-	// removing is held while a removal of servers is passed to base, and while one is taken back.
+	// removing is held while a removal of servers is passed to base, and while a removal is taken
+	// back.
 	removing sync.Mutex
 	// alarm signals changes at alarmAt.
 	alarm   *time.Timer
 	alarmAt time.Time
-	// order is the greatest Order so far.
+	// order is the greatest Order of all models so far.
 	order int64
 
-	// claims guards kept.Claims. The manager's lock may be held when it is taken.
+	// claims guards kept.Claims. It may be locked while the manager's lock is held.
 	claims sync.Mutex
 }
 
-// described is a model as the deployment that it is, with what it was made from.
+// described is a model described as a deployment, and the values from which the description was
+// made.
 type described struct {
 	status     *Status
 	assignment assignment
 	deployment runtime.ObservedDeployment
 }
 
-// Wrap returns a Runtime around base. It reads what an earlier agent process kept in the file.
+// Wrap returns a Runtime around base. It reads the file of an earlier agent process.
 func Wrap(base runtime.Runtime, loader Loader, files disk.Files, name string, log *slog.Logger, reg prometheus.Registerer, rand func() float64) (*Runtime, error) {
 	r := &Runtime{
 		base: base, log: log, files: files, name: name, changes: make(chan struct{}, 1),
@@ -111,7 +114,7 @@ func (r *Runtime) Apply(ctx context.Context, a runtime.Assignment) error {
 		Replicas: int(d.GetReplicas()), MinReady: int(d.GetSpec().GetMinReady()), Model: d.GetSpec().GetModel(), Server: d.GetSpec().GetModels(),
 	}
 	if next.Model == nil {
-		// The file comes first: models on a server that is not known are not adopted.
+		// The file is written first, because models on an unknown server are not adopted.
 		if err := r.keepServer(d.GetId(), next); err != nil {
 			return err
 		}
@@ -126,7 +129,7 @@ func (r *Runtime) Apply(ctx context.Context, a runtime.Assignment) error {
 	}
 	if known && was.DeploymentID != next.DeploymentID && was.TemplateHash != next.TemplateHash {
 		r.mu.Unlock()
-		return &runtime.Rejection{Code: runtime.ReasonUnsupported, Message: "models cannot take over the replicas of another version in place: use another rollout strategy"}
+		return &runtime.Rejection{Code: runtime.ReasonUnsupported, Message: "a model cannot take over the replicas of another version in place: use another rollout strategy"}
 	}
 	r.kept.Models[workload] = next
 	r.dirty = true
@@ -139,18 +142,19 @@ func (r *Runtime) Apply(ctx context.Context, a runtime.Assignment) error {
 	return nil
 }
 
-// workloadOf returns the workload of a model. The lock must be held.
+// workloadOf returns the workload of a model. The caller holds the lock.
 func (r *Runtime) workloadOf(a runtime.Assignment) string {
 	id := a.Deployment.GetId()
 	was := r.kept.Models[a.WorkloadKey]
-	// Servers still unload a version that was deleted: another one is no longer its workload.
+	// Servers still unload the deleted version, so another version gets a workload of its own.
 	if a.WorkloadKey == "" || r.kept.Models[id].DeploymentID == id || was.Deleted && was.TemplateHash != a.TemplateHash {
 		return id
 	}
 	return a.WorkloadKey
 }
 
-// noteInstances notes the instances of servers, and reports whether one is not there any more. The lock must be held.
+// noteInstances records the instances of servers, and reports whether one of them is gone. The
+// caller holds the lock.
 func (r *Runtime) noteInstances(seen []runtime.ObservedDeployment) (lost bool) {
 	instances := map[string]bool{}
 	for _, d := range seen {
@@ -206,8 +210,9 @@ func (r *Runtime) Remove(ctx context.Context, deploymentID string) error {
 	return nil
 }
 
-// removeServers makes base remove the servers that were removed and whose models serve elsewhere, or have had
-// drainPatience to. It forgets those that base has removed. The manager must know the servers of seen.
+// removeServers makes base remove deployments of servers that were removed. It waits until their
+// models serve elsewhere, for drainPatience at most. It forgets deployments that base has removed.
+// The manager must know the servers of seen.
 func (r *Runtime) removeServers(ctx context.Context, seen runtime.Observation) error {
 	present := map[string]*runtime.ObservedDeployment{}
 	for i := range seen.Deployments {
@@ -251,7 +256,8 @@ func (r *Runtime) removeServers(ctx context.Context, seen runtime.Observation) e
 	return r.keep()
 }
 
-// lookIn signals Changes after some time, unless the alarm does so earlier. The lock must be held.
+// lookIn signals Changes after the given time, unless an earlier signal is planned. The caller
+// holds the lock.
 func (r *Runtime) lookIn(after time.Duration) {
 	at := time.Now().Add(after)
 	if r.alarm != nil && time.Now().Before(r.alarmAt) {
@@ -263,7 +269,7 @@ func (r *Runtime) lookIn(after time.Duration) {
 	r.alarm, r.alarmAt = time.AfterFunc(after, r.signal), at
 }
 
-// removeServer makes base remove servers, unless they were applied again.
+// removeServer makes base remove a deployment of servers, unless it was applied again.
 func (r *Runtime) removeServer(ctx context.Context, id string) error {
 	r.removing.Lock()
 	defer r.removing.Unlock()
@@ -314,7 +320,7 @@ func (r *Runtime) Observe(ctx context.Context) (runtime.Observation, error) {
 		}
 		isGone := a.Deleted && s.State == modelstate.ModelTerminated && r.manager.IsGone(s.ModelID)
 		if a.Deleted && s.State == modelstate.ModelTerminated && !isGone {
-			r.lookIn(retryGone) // An answer of a server that changes no replica signals nothing.
+			r.lookIn(retryGone) // A server's answer that changes no replica causes no signal.
 		}
 		if isGone {
 			delete(r.kept.Models, s.ModelID)
@@ -375,13 +381,14 @@ func (r *Runtime) serversOf(seen runtime.Observation) []Server {
 	return servers
 }
 
-// instanceID returns the id of a model's replica on a server, which is the same after a restart of the agent.
+// instanceID returns the instance id of a model's replica on a server. It is the same after a
+// restart of the agent.
 func instanceID(workload, server string) string {
 	sum := sha256.Sum256([]byte(workload + "\x00" + server))
 	return ident.From("ins", time.UnixMilli(0), binary.BigEndian.Uint64(sum[:]), binary.BigEndian.Uint64(sum[8:]))
 }
 
-// describe returns a model as the deployment that it is. The lock must be held.
+// describe describes a model as a deployment. The caller holds the lock.
 func (r *Runtime) describe(s *Status, a assignment) runtime.ObservedDeployment {
 	d := runtime.ObservedDeployment{DeploymentID: a.DeploymentID, Generation: a.Generation, TemplateHash: a.TemplateHash, Removing: a.Deleted}
 	add := func(server string, in runtime.Instance) {
@@ -402,7 +409,7 @@ func (r *Runtime) describe(s *Status, a assignment) runtime.ObservedDeployment {
 			in.Status, in.Reason, in.Doomed = windlassv1.InstanceStatus_INSTANCE_STATUS_FAILED, runtime.ReasonLoadFailed, one.Failures >= failuresUntilDoomed
 			in.Message = "server " + one.ServerID + ": " + one.Reason
 		case one.State == modelstate.LoadedUnavailable:
-			// Without an address, gateways do not send to it even if few others are ready.
+			// Without an address, gateways do not send to the replica even if few others are ready.
 			in.Status, in.Reason = windlassv1.InstanceStatus_INSTANCE_STATUS_RUNNING, runtime.ReasonHealthCheckFailed
 		case f.Leaving:
 			in.Status, in.Address = windlassv1.InstanceStatus_INSTANCE_STATUS_DRAINING, one.Address
@@ -423,7 +430,7 @@ func (r *Runtime) describe(s *Status, a assignment) runtime.ObservedDeployment {
 	return d
 }
 
-// groupOf returns the group of a replica: the lowest free one when it appears.
+// groupOf returns the group of a replica. A new replica gets the lowest free group.
 func (r *Runtime) groupOf(workload, server string) int {
 	groups := r.groups[workload]
 	if groups == nil {
@@ -466,7 +473,8 @@ func (r *Runtime) replicaOf(id string) (workload, server string, ok bool) {
 	return "", "", false
 }
 
-// Logs implements runtime.Runtime. A replica of a model has no output: its server has.
+// Logs implements runtime.Runtime. A replica of a model has no output, because its server writes
+// the output.
 func (r *Runtime) Logs(ctx context.Context, id string, tailLines int) ([]byte, error) {
 	return r.base.Logs(ctx, id, tailLines)
 }
@@ -488,7 +496,8 @@ func (r *Runtime) Restart(ctx context.Context, id string) error {
 	return nil
 }
 
-// Usage implements runtime.Meter. What replicas of models use of their servers is not known.
+// Usage implements runtime.Meter. It is not known how much of a server's resources a replica of a
+// model uses.
 func (r *Runtime) Usage(ctx context.Context, ids []string) (map[string]runtime.Usage, error) {
 	meter, ok := r.base.(runtime.Meter)
 	if !ok {
@@ -497,8 +506,8 @@ func (r *Runtime) Usage(ctx context.Context, ids []string) (map[string]runtime.U
 	return meter.Usage(ctx, ids)
 }
 
-// Drain implements runtime.Drainer. A server in service stops only once its models serve elsewhere, or after
-// drainPatience. All other instances stop as the caller says.
+// Drain implements runtime.Drainer. A server in use stops only once its models serve elsewhere, or
+// after drainPatience. For all other instances, released and patience decide.
 func (r *Runtime) Drain(released func(instanceID string) bool, patience func(instanceID string) time.Duration) (again func()) {
 	r.released = released
 	base := func() {}
@@ -518,7 +527,7 @@ func (r *Runtime) Drain(released func(instanceID string) bool, patience func(ins
 	}
 }
 
-// isReleased is Released of the manager.
+// isReleased implements the manager's Config.Released.
 func (r *Runtime) isReleased(workload, server string) bool {
 	return r.released == nil || r.released(instanceID(workload, server))
 }
@@ -542,7 +551,7 @@ func (r *Runtime) Run(ctx context.Context) error {
 	return group.Wait()
 }
 
-// Close closes the other runtime, if it can be closed.
+// Close closes the base runtime, if it can be closed.
 func (r *Runtime) Close() error {
 	if closer, ok := r.base.(interface{ Close() error }); ok {
 		return closer.Close()

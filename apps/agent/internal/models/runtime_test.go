@@ -71,7 +71,7 @@ func (f *fakeBase) Drain(released func(string) bool, patience func(string) time.
 	return func() {}
 }
 
-// serve sets the instances of the app of servers.
+// serve sets the instances of the deployment of servers.
 func (f *fakeBase) serve(instances ...runtime.Instance) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -82,7 +82,7 @@ func instanceOf(id string, status windlassv1.InstanceStatus) runtime.Instance {
 	return runtime.Instance{ID: id, Status: status, Address: id + ":80", StartedAt: time.Unix(1, 0)}
 }
 
-// fakeLoader has what servers hold, by server.
+// fakeLoader has the models of each server.
 type fakeLoader struct {
 	mu   sync.Mutex
 	held map[string]map[string]bool
@@ -119,14 +119,14 @@ func (l *fakeLoader) Unload(_ context.Context, s Server, m Model) error {
 	return nil
 }
 
-// modelRuntime is a Runtime with what surrounds it.
+// modelRuntime is a Runtime with its base, its loader and its gateways.
 type modelRuntime struct {
 	*Runtime
 	t      *testing.T
 	base   *fakeBase
 	loader *fakeLoader
 	files  disk.Files
-	// blocked are instances to which gateways still send.
+	// blocked has the instances to which gateways still send.
 	mu      sync.Mutex
 	blocked map[string]bool
 	stop    func()
@@ -174,7 +174,7 @@ func (m *modelRuntime) serveFraud() {
 	m.base.serve(instanceOf("ins_a", ready))
 }
 
-// restart ends the agent, and returns the next one with the same servers and file.
+// restart ends the agent, and returns a new agent with the same servers and file.
 func (m *modelRuntime) restart() *modelRuntime {
 	m.stop()
 	again := newModelRuntime(m.t, m.base, m.loader, m.files)
@@ -182,7 +182,8 @@ func (m *modelRuntime) restart() *modelRuntime {
 	return again
 }
 
-// look observes until all is settled, and returns the deployment; nil if there is none.
+// look observes until nothing changes any more, and returns the deployment, or nil if it is not
+// observed.
 func (m *modelRuntime) look(id string) *runtime.ObservedDeployment {
 	m.t.Helper()
 	for range 5 {
@@ -226,7 +227,7 @@ func TestRuntime(t *testing.T) {
 	runRuntime(t, "runs a model as instances with the addresses of servers", func(t *testing.T, m *modelRuntime) {
 		require.NoError(t, m.apply("dep_servers", 2, servers))
 		require.NoError(t, m.apply("dep_fraud", 2, fraud))
-		require.Equal(t, []string{"dep_servers"}, m.base.applied, "the other runtime does not know the model")
+		require.Equal(t, []string{"dep_servers"}, m.base.applied, "the base runtime does not know the model")
 		m.base.serve(instanceOf("ins_a", ready), instanceOf("ins_b", ready))
 		d := m.look("dep_fraud")
 		require.EqualValues(t, 3, d.Generation)
@@ -252,7 +253,7 @@ func TestRuntime(t *testing.T) {
 		require.Equal(t, runtime.ReasonUnschedulable, d.Instances[0].Reason)
 		require.Equal(t, "1 server lacks capability onnx", d.Instances[0].Message)
 	})
-	runRuntime(t, "says why a load failed, and is doomed after some", func(t *testing.T, m *modelRuntime) {
+	runRuntime(t, "says why a load failed, and is doomed after several failures", func(t *testing.T, m *modelRuntime) {
 		m.loader.fail = errors.New("400 Bad Request: no such model")
 		m.serveFraud()
 		failed := func() bool {
@@ -269,9 +270,9 @@ func TestRuntime(t *testing.T) {
 				return
 			}
 		}
-		require.Fail(t, "it is never doomed")
+		require.Fail(t, "the instance is never doomed")
 	})
-	runRuntime(t, "unloads what gateways have released", func(t *testing.T, m *modelRuntime) {
+	runRuntime(t, "unloads a model once gateways have released it", func(t *testing.T, m *modelRuntime) {
 		m.serveFraud()
 		id := m.look("dep_fraud").Instances[0].ID
 		m.block(id, true)
@@ -302,16 +303,16 @@ func TestRuntime(t *testing.T) {
 		require.Equal(t, "ins_b:80", d.Instances[0].Address)
 		require.True(t, m.base.mayStop("ins_a"))
 	})
-	runRuntime(t, "waits for gateways however often and long it is asked", func(t *testing.T, m *modelRuntime) {
+	runRuntime(t, "waits for gateways, however often it is asked", func(t *testing.T, m *modelRuntime) {
 		m.serveFraud()
 		require.Len(t, m.look("dep_fraud").Instances, 1)
 		m.block("ins_other", true)
 		for range 60 {
-			require.False(t, m.base.mayStop("ins_other"), "a gateway still sends to it")
+			require.False(t, m.base.mayStop("ins_other"), "a gateway still sends to ins_other")
 			time.Sleep(time.Second)
 		}
 		require.Equal(t, 30*time.Second, m.base.patience("ins_other"))
-		require.Equal(t, 10*time.Minute, m.base.patience("ins_a"), "its model serves nowhere else")
+		require.Equal(t, 10*time.Minute, m.base.patience("ins_a"), "the model of ins_a serves nowhere else")
 	})
 	runRuntime(t, "removes servers once their models serve elsewhere", func(t *testing.T, m *modelRuntime) {
 		other := func(d runtime.ObservedDeployment) {
@@ -331,7 +332,7 @@ func TestRuntime(t *testing.T) {
 		require.Empty(t, m.base.removed)
 		require.True(t, m.look("dep_servers").Removing)
 
-		// An agent that starts meanwhile goes on with it.
+		// A new agent continues the removal.
 		again := m.restart()
 		again.look("dep_fraud")
 		require.Empty(t, m.base.removed)
@@ -341,7 +342,7 @@ func TestRuntime(t *testing.T) {
 		require.Nil(t, again.look("dep_servers"))
 		require.NotContains(t, again.kept.Servers, "dep_servers")
 	})
-	runRuntime(t, "removes servers whose models serve nowhere else after a time", func(t *testing.T, m *modelRuntime) {
+	runRuntime(t, "removes servers whose models serve nowhere else, after drainPatience", func(t *testing.T, m *modelRuntime) {
 		m.serveFraud()
 		m.look("dep_fraud")
 		require.NoError(t, m.Remove(t.Context(), "dep_servers"))
@@ -373,7 +374,7 @@ func TestRuntime(t *testing.T) {
 		require.Equal(t, "ins_a:80", m.look("dep_fraud").Instances[0].Address)
 		require.Empty(t, m.base.removed)
 	})
-	runRuntime(t, "adopts after a restart, and unloads what was deleted meanwhile", func(t *testing.T, m *modelRuntime) {
+	runRuntime(t, "adopts models after a restart, and unloads models that were deleted meanwhile", func(t *testing.T, m *modelRuntime) {
 		require.NoError(t, m.apply("dep_servers", 2, servers))
 		require.NoError(t, m.apply("dep_fraud", 1, fraud))
 		m.base.serve(instanceOf("ins_a", ready), instanceOf("ins_b", ready))
@@ -385,7 +386,7 @@ func TestRuntime(t *testing.T) {
 		require.Empty(t, m.loader.held["ins_a"])
 		require.Empty(t, m.loader.held["ins_b"])
 	})
-	runRuntime(t, "goes on after a restart to unload what was deleted, and does not take it for the next version", func(t *testing.T, m *modelRuntime) {
+	runRuntime(t, "continues after a restart to unload a deleted version, and does not take it for the next version", func(t *testing.T, m *modelRuntime) {
 		require.NoError(t, m.apply("dep_servers", 1, servers))
 		require.NoError(t, m.apply("dep_1", 1, fraud))
 		m.base.serve(instanceOf("ins_a", ready))
@@ -396,7 +397,7 @@ func TestRuntime(t *testing.T) {
 		require.NotNil(t, m.look("dep_1"))
 		again := m.restart()
 		again.block(id, true)
-		require.NotNil(t, again.look("dep_1"), "its server has it")
+		require.NotNil(t, again.look("dep_1"), "the server has the old version")
 		require.Equal(t, pending, again.look("dep_2").Instances[0].Status, "the server has the old version")
 		again.block(id, false)
 		require.Equal(t, ready, again.look("dep_2").Instances[0].Status)
@@ -405,7 +406,7 @@ func TestRuntime(t *testing.T) {
 		require.Nil(t, again.look("dep_2"))
 		require.Empty(t, m.loader.held["ins_a"])
 	})
-	runRuntime(t, "loads a new version anew, and knows after a restart which one a server has", func(t *testing.T, m *modelRuntime) {
+	runRuntime(t, "loads a new version, and knows after a restart which version a server has", func(t *testing.T, m *modelRuntime) {
 		require.NoError(t, m.apply("dep_servers", 2, servers))
 		require.NoError(t, m.apply("dep_2", 1, fraud))
 		m.base.serve(instanceOf("ins_a", ready))
@@ -423,7 +424,7 @@ func TestRuntime(t *testing.T) {
 		require.True(t, m.loader.held["ins_a"]["fraud"])
 		require.False(t, m.loader.held["ins_b"]["fraud"])
 	})
-	runRuntime(t, "forgets what servers loaded that are not there any more", func(t *testing.T, m *modelRuntime) {
+	runRuntime(t, "forgets the claims of servers that are gone", func(t *testing.T, m *modelRuntime) {
 		require.NoError(t, m.apply("dep_servers", 2, servers))
 		require.NoError(t, m.apply("dep_1", 1, fraud))
 		require.NoError(t, m.apply("dep_2", 1, fraud))
@@ -444,7 +445,7 @@ func TestRuntime(t *testing.T) {
 		m.look("dep_1")
 		require.Empty(t, claimed())
 	})
-	runRuntime(t, "gives a version that follows a deleted one a workload of its own", func(t *testing.T, m *modelRuntime) {
+	runRuntime(t, "gives the version after a deleted one a workload of its own", func(t *testing.T, m *modelRuntime) {
 		m.serveFraud()
 		id := m.look("dep_fraud").Instances[0].ID
 		m.block(id, true)
@@ -476,7 +477,7 @@ func TestRuntime(t *testing.T) {
 		require.Equal(t, ready, m.look("dep_fraud").Instances[0].Status)
 		require.ErrorIs(t, m.Restart(t.Context(), "ins_none"), runtime.ErrUnknownInstance)
 	})
-	runRuntime(t, "refuses another version in the place of one", func(t *testing.T, m *modelRuntime) {
+	runRuntime(t, "refuses to take over the replicas of another version", func(t *testing.T, m *modelRuntime) {
 		require.NoError(t, m.apply("dep_fraud", 1, fraud))
 		var rejection *runtime.Rejection
 		require.ErrorAs(t, m.Apply(t.Context(), runtime.Assignment{

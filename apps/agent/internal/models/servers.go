@@ -13,20 +13,21 @@ import (
 
 // Server is an instance that serves models.
 type Server struct {
-	// ID is the instance's id. Incarnation differs after each restart of its process.
+	// ID is the instance's id. Incarnation differs after each restart of the instance's process.
 	ID, Incarnation string
-	// App is the app of the instance, and Index orders the instances of an app. Scope is what a server and its models
-	// have in common.
+	// App is the instance's app. Index orders the instances of an app. A server and its models have
+	// the same Scope.
 	App   string
 	Scope string
-	// Workspace is whose share of the questions to servers it takes.
+	// Workspace is the workspace whose share of questions is used for this server.
 	Workspace string
 	Index     int
 	// Address is host:port.
 	Address string
-	// Protocol is how models are loaded.
+	// Protocol says how the server loads models.
 	Protocol Protocol
-	// Ready is whether the instance passes its health check. Draining is whether it is going to stop.
+	// Ready means that the instance passes its health check. Draining means that it is going to
+	// stop.
 	Ready, Draining bool
 	Capabilities    []string
 	Memory          int64
@@ -34,7 +35,7 @@ type Server struct {
 	Slots           int
 }
 
-// Protocol is how a server loads models.
+// Protocol is a way to load models.
 type Protocol string
 
 // The protocols.
@@ -48,56 +49,61 @@ const (
 // Held is a model that a server says it has.
 type Held struct {
 	Name string
-	// Checked is whether the server was asked whether the model is ready, and Ready what it said.
+	// Checked means that the server was asked whether the model is ready. Ready is the server's
+	// answer.
 	Checked, Ready bool
-	// Loading is whether the server says that it is loading the model.
+	// Loading means that the server says that it is loading the model.
 	Loading bool
 }
 
-// askSpacing is the time between two questions to a server while some of its models were never checked, and the last
-// question settled others.
+// askSpacing is the time between two questions to a server while some of its models were never
+// checked. It applies only if the last question checked others.
 const askSpacing = 10 * time.Millisecond
 
 // seenLate is the longest time from the end of a server until the agent observes it.
 const seenLate = 5 * time.Second
 
-// tellWithin is how long after its start the agent waits at most for servers to say whether they have a deleted model.
+// tellWithin is how long after its start the agent waits for servers to say which models they hold.
 const tellWithin = time.Minute
 
-// killsBeforeQuarantine is the number of ends of servers after which the model that they loaded is quarantined.
+// killsBeforeQuarantine is how many servers must end while they load a model until the model is
+// quarantined.
 const killsBeforeQuarantine = 2
 
 type server struct {
 	Server
-	// adopted is whether the server has told what it holds. alive is whether it has answered since the last load that
-	// failed, because the end of the server can be the cause of the failure.
+	// adopted means that the server has answered which models it holds. alive means that it has
+	// answered since the last failed load or unload, because a call may fail when its server ends.
 	adopted, alive, asking bool
 	askAt                  time.Time
 	failures               int
-	// silent is why the server did not answer the last question, empty if it did.
+	// silent is the reason why the server did not answer the last question, or "" if it did.
 	silent string
-	// calls are the models of which a load or an unload runs, even if the result is no longer wanted. At most one runs
-	// of a model. alone is whether no other one may begin.
+	// calls has the models with a running load or unload, even if its result is no longer wanted. A
+	// model has at most one running call. alone means that no other call may begin.
 	calls map[string]bool
 	alone bool
-	// replicas are by model, and serving is how many of them gateways may send to.
+	// replicas has the server's replicas by model. serving is how many of them gateways may send
+	// to.
 	replicas map[string]*replica
 	serving  int
-	// held are the models that the server said it has, by name.
+	// held has the models that the server said it has, by name.
 	held map[string]Held
-	// owners are the ids of the versions that the server holds or held last, by name.
+	// owners has the version that the server holds or held last, by name.
 	owners map[string]string
-	// droppedAt is when a version that the server may have held was dropped last.
+	// droppedAt is when a version that the server may have held was last dropped.
 	droppedAt time.Time
-	// queue are replicas to load or unload. Their states may have changed since they came into it.
+	// queue has the replicas to load or unload. Their states may have changed since they were
+	// added.
 	queue []replicaKey
-	// brokeAt is when the last load failed.
+	// brokeAt is when the last load or unload failed.
 	brokeAt time.Time
 }
 
 type appModel struct{ app, model string }
 
-// kills is how many servers ended, at most killsBeforeQuarantine. since is when the count changed.
+// kills is a number of servers that ended, at most killsBeforeQuarantine. since is when the number
+// changed.
 type kills struct {
 	count int
 	since time.Time
@@ -105,7 +111,8 @@ type kills struct {
 
 type scopedName struct{ scope, name string }
 
-// SetServers replaces the servers. One that is missing, or that has another incarnation, has lost its models.
+// SetServers replaces the servers. A server that is missing, or that has another incarnation, has
+// lost its models.
 func (m *Manager) SetServers(servers []Server) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -142,7 +149,7 @@ func (m *Manager) SetServers(servers []Server) {
 	m.signal()
 }
 
-// hasServers reports whether the servers are those that the manager has.
+// hasServers reports whether the manager has exactly these servers.
 func (m *Manager) hasServers(servers []Server) bool {
 	if len(servers) != len(m.servers) {
 		return false
@@ -159,8 +166,9 @@ func (m *Manager) hasServers(servers []Server) bool {
 func (m *Manager) loseServer(s *server, now time.Time) {
 	for model, r := range s.replicas {
 		key := replicaKey{model, s.ID}
-		// A load fails when its server ends, and the agent may see the end only later. So a load that has just failed
-		// counts as running. The end of a server that drains is wanted, and no fault of a model.
+		// A load fails when its server ends, and the agent may notice the end of the server only
+		// later. So a load that has just failed counts as running. A server that drains should end,
+		// so its end is not the fault of a model.
 		if !s.Draining && (r.State == modelstate.Loading || r.State == modelstate.LoadFailed && now.Sub(r.since) < seenLate) {
 			suspect := appModel{s.App, key.model}
 			count := min(m.kills[suspect].count+1, killsBeforeQuarantine)
@@ -174,8 +182,8 @@ func (m *Manager) loseServer(s *server, now time.Time) {
 	}
 }
 
-// forgive takes one off each count of kills that did not change for a time. So a quarantined model is tried again, and
-// one more end of a server quarantines it again.
+// forgive lowers by one each count of kills that did not change for Config.Forgive. So a
+// quarantined model is tried again, and one more end of a server quarantines it again.
 func (m *Manager) forgive(now time.Time, soon func(time.Time)) {
 	for suspect, k := range m.kills {
 		due := k.since.Add(m.cfg.Forgive)
@@ -201,9 +209,10 @@ func (m *Manager) Serves(serverID string) bool {
 	return s != nil && s.serving > 0
 }
 
-// IsEmpty reports whether gateways may not send requests for models to a server. For tellWithin after the agent's start it
-// is false for a server that is ready and has not told what it holds, because an earlier agent may have loaded models
-// there. It is true for an unknown server.
+// IsEmpty reports whether gateways may not send requests for models to a server. For tellWithin
+// after the agent's start, the result is false for a ready server that has not answered which
+// models it holds, because an earlier agent may have loaded models there. For an unknown server,
+// the result is true.
 func (m *Manager) IsEmpty(serverID string) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -211,8 +220,9 @@ func (m *Manager) IsEmpty(serverID string) bool {
 	return s == nil || s.serving == 0 && (s.adopted || !s.Ready || time.Since(m.began) >= tellWithin)
 }
 
-// IsGone reports whether no server has a model, by what servers have told since its last load failed. The states of
-// replicas do not say this: there are none before servers were asked, and a server may have a model whose load failed.
+// IsGone reports whether no server has a model, according to the answers of servers since the last
+// failed load or unload. The states of replicas are not enough for this: there are none before
+// servers were asked, and a server may have a model whose load failed.
 func (m *Manager) IsGone(modelID string) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -235,15 +245,15 @@ func (m *Manager) IsGone(modelID string) bool {
 	return true
 }
 
-// mayHave reports whether what a server has under a model's name can be the model.
+// mayHave reports whether a model on this server with the model's name can be this model.
 func (s *server) mayHave(model Model) bool {
 	return model.Scope == s.Scope && (model.App == "" || model.App == s.App)
 }
 
-// ownerOf returns the version that a server has under a name, and "" if it is none of the models.
+// ownerOf returns the version that a server has under a name, or "" if it is no known version.
 //
-// Servers do not tell versions apart. A load is noted if several versions have the name. What was not noted was
-// loaded while its version was the only one, so that it is the oldest.
+// Servers do not distinguish versions. A load is claimed if several versions have the name at that
+// time. A load without a claim was the load of the only version, which is the oldest now.
 func (m *Manager) ownerOf(s *server, name string) string {
 	versions := m.versions[scopedName{s.Scope, name}]
 	if id := s.owners[name]; versions[id] {
@@ -264,7 +274,7 @@ func (m *Manager) ownerOf(s *server, name string) string {
 	return oldest
 }
 
-// ask asks a server what it holds.
+// ask asks a server which models it holds.
 func (m *Manager) ask(ctx context.Context, s *server) {
 	s.asking = true
 	target, began := s.Server, time.Now()
@@ -311,7 +321,8 @@ func (m *Manager) ask(ctx context.Context, s *server) {
 	})
 }
 
-// noteSilent notes why a server does not say what it holds. Models without a server name the reason.
+// noteSilent records why a server does not say which models it holds. Models without a server show
+// the reason.
 func (m *Manager) noteSilent(s *server, why string) {
 	if s.silent == why {
 		return
@@ -319,7 +330,8 @@ func (m *Manager) noteSilent(s *server, why string) {
 	if s.silent == "" {
 		m.cfg.Log.Warn("a server does not say which models it has", "server", s.ID, "app", s.App, "error", why)
 	}
-	// Texts may differ with each question, by a port or an id. They are no cause to place models again.
+	// The text may differ with each question, by a port or an id. Such a difference causes no new
+	// placement.
 	m.placeDirty = m.placeDirty || !s.adopted && (s.silent == "") != (why == "")
 	s.silent = why
 }
@@ -332,18 +344,20 @@ func silenceOf(err error) string {
 	return err.Error()
 }
 
-// observe takes over what a server says that it holds. ticks are of began, when it was asked.
+// observe processes a server's answer which models it holds. began is when the server was asked.
+// ticks has the ticks of its replicas at that time.
 func (m *Manager) observe(s *server, held []Held, began time.Time, ticks map[replicaKey]int64, now time.Time) {
 	s.held = make(map[string]Held, len(held))
 	for _, h := range held {
 		s.held[h.Name] = h
 		id := m.ownerOf(s, h.Name)
 		key := replicaKey{id, s.ID}
-		// A version that was dropped meanwhile may be what the server had when it was asked.
+		// A version that was dropped since then may be the version that the server had when it was
+		// asked.
 		if id == "" || m.replicas[key] != nil || began.Before(s.droppedAt) {
 			continue
 		}
-		// It was loaded before the agent started, or while its version was not known.
+		// The model was loaded before the agent started, or while its version was not known.
 		m.setReplica(key, &replica{Replica: modelstate.Replica{State: modelstate.Unknown}, since: now})
 		s.owners[h.Name] = id
 		ticks[key] = 0
@@ -361,9 +375,9 @@ func (m *Manager) observe(s *server, held []Held, began time.Time, ticks map[rep
 		switch {
 		case !has || m.ownerOf(s, model.Name) != key.model:
 		case h.Loading && wasUnknown && now.Sub(r.since) < m.cfg.LoadTimeout:
-			continue // An earlier agent process began the load, which goes on without it.
+			continue // An earlier agent process began the load, and the server goes on with it.
 		case !h.Checked && wasUnknown && (model.Deleted || model.Replicas == 0):
-			// It is unloaded whether it is ready or not.
+			// The model is unloaded, whether it is ready or not.
 			e, reason = modelstate.SeenUnready, "the server has the model, and was not asked whether it is ready"
 		case !h.Checked:
 			unknown = unknown || wasUnknown

@@ -12,35 +12,35 @@ import (
 type Status struct {
 	ModelID string
 	modelstate.Summary
-	// Short is how many replicas have no server, and Refused why.
+	// Short is how many replicas have no server. Refused says why.
 	Short    int
 	Refused  string
 	Replicas []ReplicaStatus
-	// Reason says why replicas are missing or failed. It is empty if none is.
+	// Reason says why replicas are missing or failed. It is empty if all replicas are fine.
 	Reason string
 }
 
 // ReplicaStatus is the state of a replica that a server holds or failed to hold.
 type ReplicaStatus struct {
 	ServerID, Address string
-	// ServerReady is whether the server passes its health check.
+	// ServerReady means that the server passes its health check.
 	ServerReady bool
 	State       modelstate.State
 	Reason      string
 	Since       time.Time
-	// Failures is how many loads have failed since one succeeded.
+	// Failures is how many loads have failed since the last success.
 	Failures int
 }
 
-// Status returns the states of all models, by id. What it returns must not be changed. The status of a model is the
-// same pointer as in the last call if it is the same.
+// Status returns the states of all models, by id. The caller must not change them. If the status of
+// a model has not changed, its pointer is the same as in the last call.
 func (m *Manager) Status() []*Status {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.looks++
 	for _, r := range m.unrouting {
 		if m.looks <= r.look+2 {
-			m.signal() // Its unload waits for the next look.
+			m.signal() // The unload waits for the next call of Status.
 			break
 		}
 	}

@@ -7,24 +7,25 @@ import (
 	agentv1 "github.com/windlass-run/windlass/proto/gen/windlass/agent/v1"
 )
 
-// Several deployments may have the same workload one after the other: each takes over the
-// instances of the one before. Their keys are worked on in parallel, and their states arrive in any
-// order. Three rules keep the instances:
+// Several deployments may have the same workload, one after the other. Each of them takes over the
+// instances of the previous one. Their keys are worked on in parallel, and their states arrive in
+// any order. Three rules keep the instances:
 //
-//   - of the deployments that name a workload, one at a time is applied, in its state at that
-//     time: a slow apply cannot take the workload back from a later deployment;
-//   - none is applied while another one is wanted, too, because one of the two is old;
-//   - none is removed before the runtime has taken its successor, unless it has none. A deployment
-//     of which the runtime has nothing may be removed at any time.
+//   - Of the deployments that name a workload, one at a time is applied, in its state at that time.
+//     So a slow apply cannot take the workload back from a later deployment.
+//   - A deployment is not applied while another one is also wanted, because one of the two is old.
+//   - A deployment is not removed before the runtime has applied its successor, unless it has no
+//     successor. A deployment of which the runtime has nothing may be removed at any time.
 //
-// Nothing of this is kept over a restart. The successor is then applied again, which changes
-// nothing. Until then, nothing that the runtime has is removed.
+// None of this is stored for a restart. After a restart, the successor is applied again, which
+// changes nothing. Until then, nothing that the runtime has is removed.
 
-// codeAdopting is why a deployment waits: another deployment takes over its instances, or is applied to them first.
+// codeAdopting is the code while a deployment waits because another deployment takes over its
+// instances, or because another deployment is applied to them first.
 const codeAdopting = "Adopting"
 
-// lockWorkload locks the workload for the key until unlockWorkload. It returns false if another key holds it.
-// Then unlockWorkload puts this key into the queue again.
+// lockWorkload locks the workload for the key until unlockWorkload. If another key holds the lock,
+// it returns false, and unlockWorkload puts this key into the queue again.
 func (r *Reconciler) lockWorkload(workload string, k inbox.Key) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -44,9 +45,9 @@ func (r *Reconciler) unlockWorkload(workload string) {
 }
 
 // superseded is the reason when an item is no longer the newest of its key.
-const superseded = "a newer state of it has come"
+const superseded = "a newer state of the deployment has come"
 
-// whyContested returns why the assignment must not be applied now; "" if it may be.
+// whyContested returns why the assignment must not be applied now, or "" if it may be applied.
 func (r *Reconciler) whyContested(k inbox.Key, item *agentv1.Item) (why string) {
 	r.awaitWorkload(k, item)
 	defer func() { r.endWait(k, item, why) }()
@@ -57,15 +58,15 @@ func (r *Reconciler) whyContested(k inbox.Key, item *agentv1.Item) (why string) 
 	}
 	for _, rival := range s.Wanting {
 		if s.Open || rival.Key > k.Name {
-			return fmt.Sprintf("%s wants the same instances: what runs is left as it is until one of the two is not wanted", rival.Key)
+			return fmt.Sprintf("%s should have the same instances: running instances stay as they are until one of the two deployments is deleted", rival.Key)
 		}
 	}
 	return ""
 }
 
-// whyAdopting returns why the removal must wait; "" if it need not. A successor that the runtime
-// cannot take delays the removal for as long as the successor is wanted: the instances serve, and
-// nothing would serve without them.
+// whyAdopting returns why the removal must wait, or "" if it need not wait. A successor that the
+// runtime cannot apply delays the removal for as long as the successor is wanted, because no
+// instances would serve without the present ones.
 func (r *Reconciler) whyAdopting(k inbox.Key, item *agentv1.Item) (why string) {
 	r.awaitWorkload(k, item)
 	defer func() { r.endWait(k, item, why) }()
@@ -82,7 +83,7 @@ func (r *Reconciler) whyAdopting(k inbox.Key, item *agentv1.Item) (why string) {
 	}
 	for _, successor := range s.Wanting {
 		if !r.isTaken(successor) {
-			why = fmt.Sprintf("its instances stay until %s was applied, which goes on with them", successor.Key)
+			why = fmt.Sprintf("its instances stay until %s is applied, which takes them over", successor.Key)
 			if h := (inbox.Key{Kind: successor.Kind, Name: successor.Key}); r.waiting[workload][h] {
 				r.queue.add(h) // the successor waited for this removal
 			}
@@ -96,9 +97,9 @@ func (r *Reconciler) whyAdopting(k inbox.Key, item *agentv1.Item) (why string) {
 	return why
 }
 
-// awaitWorkload records that the key must be looked at again when something of its workload changes. Call
-// it before checking what the key waits for, so that no change in between is missed. An item that
-// names no workload never waits.
+// awaitWorkload records that the key must be checked again when its workload changes. It must be
+// called before the check, so that no change in between is missed. An item that names no workload
+// never waits.
 func (r *Reconciler) awaitWorkload(k inbox.Key, item *agentv1.Item) {
 	workload := item.GetDeployment().GetWorkloadKey()
 	if workload == "" {
@@ -112,7 +113,8 @@ func (r *Reconciler) awaitWorkload(k inbox.Key, item *agentv1.Item) {
 	r.waiting[workload][k] = true
 }
 
-// endWait ends awaitWorkload if why is empty, because the key then waits for nothing.
+// endWait undoes awaitWorkload if why is empty, because the key then waits for nothing. Otherwise,
+// it asks for a snapshot.
 func (r *Reconciler) endWait(k inbox.Key, item *agentv1.Item, why string) {
 	if why != "" {
 		r.cfg.Inbox.Ask(k)
@@ -127,13 +129,13 @@ func (r *Reconciler) endWait(k inbox.Key, item *agentv1.Item, why string) {
 	}
 }
 
-// hasNothing reports whether the runtime has nothing of the deployment. Called with mu held.
+// hasNothing reports whether the runtime has nothing of the deployment. The caller holds mu.
 func (r *Reconciler) hasNothing(k inbox.Key) bool {
 	e := r.entries[k]
 	return r.seenLook > 0 && (e == nil || r.seenLook >= e.touched) && !r.present[k.Name]
 }
 
-// isTaken reports whether the runtime took this generation. Called with mu held.
+// isTaken reports whether the runtime has applied this generation. The caller holds mu.
 func (r *Reconciler) isTaken(item *agentv1.Item) bool {
 	e := r.entries[inbox.Key{Kind: item.Kind, Name: item.Key}]
 	if e == nil {
@@ -147,7 +149,7 @@ func (r *Reconciler) isTaken(item *agentv1.Item) bool {
 	return false
 }
 
-// enqueueAdopters enqueues the keys that wait for the item's workload. Called with mu held.
+// enqueueAdopters enqueues the keys that wait for the item's workload. The caller holds mu.
 func (r *Reconciler) enqueueAdopters(item *agentv1.Item) {
 	workload := item.GetDeployment().GetWorkloadKey()
 	for k := range r.waiting[workload] {
@@ -156,8 +158,8 @@ func (r *Reconciler) enqueueAdopters(item *agentv1.Item) {
 	delete(r.waiting, workload)
 }
 
-// enqueueWaiting enqueues keys that wait for a workload: all of them, or only those that the runtime runs
-// nothing of. Called with mu held.
+// enqueueWaiting enqueues keys that wait for a workload: all of them, or only those of which the
+// runtime runs nothing. The caller holds mu.
 func (r *Reconciler) enqueueWaiting(all bool) {
 	for _, keys := range r.waiting {
 		for k := range keys {
@@ -168,7 +170,7 @@ func (r *Reconciler) enqueueWaiting(all bool) {
 	}
 }
 
-// markPending records what the key waits for, unless the runtime has taken the item already.
+// markPending records what the key waits for, unless the runtime has applied the item already.
 func (r *Reconciler) markPending(k inbox.Key, item *agentv1.Item, code, why string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -183,7 +185,7 @@ func (r *Reconciler) markPending(k inbox.Key, item *agentv1.Item, code, why stri
 	})
 }
 
-// markTouched records that something of the key was applied, at least in part.
+// markTouched records that the key was applied, at least in part.
 func (r *Reconciler) markTouched(k inbox.Key) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -24,7 +24,7 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// truth is what a control plane wants of one region, and the changes that led there.
+// truth is the state that a control plane wants in one region, and the changes that led to it.
 type truth struct {
 	epoch    int64
 	rows     map[string]*agentv1.Item
@@ -62,7 +62,7 @@ func (w *truth) end(id string, transferred bool) {
 	w.change(id, &agentv1.DeploymentState{Action: remove, WorkloadKey: w.workload, HandedOver: transferred, Deployment: &agentv1.Deployment{Id: id}})
 }
 
-// items are the rows as they are told now, those that are to run first.
+// items returns the present rows of the keys. Rows of deployments that should run come first.
 func (w *truth) items(keys []string) []*agentv1.Item {
 	var out []*agentv1.Item
 	for _, k := range keys {
@@ -81,7 +81,7 @@ func (w *truth) items(keys []string) []*agentv1.Item {
 	return out
 }
 
-// successors is a region that is told of it in pieces.
+// successors is a region that receives the truth in frames.
 type successors struct {
 	t      *testing.T
 	rt     *rapid.T
@@ -91,14 +91,15 @@ type successors struct {
 	r      *Reconciler
 	stop   func()
 	truth  truth
-	frames []*agentv1.Delta // of the stream, in order
-	// serving: all instances were ready, and somebody has wanted them ever since.
+	frames []*agentv1.Delta // frames of the stream that the region has not received yet
+	// serving is true if all instances were ready once, and a deployment has held the workload ever
+	// since.
 	serving  bool
 	replicas int32
 	most     int32
 	before   []truth
 	log      []string
-	settling atomic.Bool // nothing fails
+	settling atomic.Bool // Apply does not fail
 }
 
 func (h *successors) start() {
@@ -124,7 +125,7 @@ func (h *successors) start() {
 	}
 }
 
-// snapshot is of all there is at this moment.
+// snapshot sends the present state, of all buckets or of some.
 func (h *successors) snapshot(buckets []int32) {
 	h.frames = nil
 	items := h.truth.items(slices.Sorted(maps.Keys(h.truth.rows)))
@@ -137,7 +138,7 @@ func (h *successors) snapshot(buckets []int32) {
 	h.r.Enqueue(changed...)
 }
 
-// bookmark is what the session does at one.
+// bookmark does what the session does when it receives a bookmark.
 func (h *successors) bookmark() {
 	if !h.in.Asked() {
 		return
@@ -149,7 +150,7 @@ func (h *successors) bookmark() {
 	h.snapshot(all)
 }
 
-// tell reads what changed up to some revision and cuts it into frames.
+// tell reads the changes up to a revision and cuts them into frames.
 func (h *successors) tell(upto int64) {
 	after := h.in.Cursor().Revision
 	if n := len(h.frames); n > 0 {
@@ -188,7 +189,7 @@ func (h *successors) ready() int32 {
 	return int32(n)
 }
 
-// pass lets time go by, and looks all the while.
+// pass waits for d, and checks all the time that enough replicas are ready.
 func (h *successors) pass(d time.Duration) {
 	const step = 100 * time.Millisecond
 	for range d/step + 1 {
@@ -197,13 +198,13 @@ func (h *successors) pass(d time.Duration) {
 		case h.truth.holder == "":
 			h.serving = false
 		case h.serving && ready < h.replicas-max(h.most, 1):
-			require.FailNow(h.t, "too few serve", "%d of %d, most %d: %v", ready, h.replicas, h.most, h.spy.Running())
+			require.FailNow(h.t, "too few replicas are ready", "%d of %d, most %d: %v", ready, h.replicas, h.most, h.spy.Running())
 		}
 		time.Sleep(step)
 	}
 }
 
-// settle tells all there is to tell and waits for it.
+// settle sends everything, waits, and checks that the region has the wanted state.
 func (h *successors) settle() {
 	h.settling.Store(true)
 	defer h.settling.Store(false)
@@ -215,7 +216,8 @@ func (h *successors) settle() {
 		h.pass(30 * time.Second)
 		h.bookmark()
 		h.pass(2 * time.Minute)
-		// What a restored control plane does not know is removed by a person's word.
+		// Workloads that a restored control plane does not know are removed once a person approves
+		// it.
 		quarantined, _ := h.r.Quarantined()
 		for _, q := range quarantined {
 			h.truth.change(q.Key, &agentv1.DeploymentState{Action: remove, WorkloadKey: q.Key, Deployment: &agentv1.Deployment{Id: q.Key}})
@@ -276,14 +278,15 @@ func (h *successors) happen() {
 		w.epoch++
 		h.snapshot(nil)
 	case what == "restore":
-		// What is not known any more may be left running, and is quarantined, unless who is
-		// known now goes on with it.
+		// Workloads that the control plane does not know any more may stay as quarantined. They do
+		// not stay if the present deployment takes them over.
 		past := h.before[rapid.IntRange(0, len(h.before)-1).Draw(h.rt, "to")]
 		if past.holder == "" || past.workload != w.workload || w.holder == "" {
 			return
 		}
 		for id, item := range past.rows {
-			// It had another workload then, and is told to be removed from that one.
+			// The deployment had another workload at that time, and its tombstone names the other
+			// workload.
 			if inbox.IsDelete(item) && item.GetDeployment().WorkloadKey != w.workload && w.rows[id] != item {
 				return
 			}
@@ -299,9 +302,9 @@ func (h *successors) happen() {
 	}
 }
 
-// However a region is told which deployment has a workload, and whatever happens to its agent
-// meanwhile: while a deployment should have it, no more of its replicas are out of service
-// than may be, and in the end what runs is what is wanted.
+// The region may receive in any way which deployment has a workload, and its agent may fail at any
+// time. While a deployment should have the workload, no more replicas are out of service than
+// allowed. In the end, the running deployments are the wanted ones.
 func TestTransfer_WorkloadServesThroughoutProperty(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		synctest.Test(t, func(t *testing.T) {

@@ -26,7 +26,7 @@ func TestTransfer_RemovesOnceTheSuccessorWasTaken(t *testing.T) {
 		const apps = 50
 		var before, after []*agentv1.Item
 		for i := range apps {
-			// Worked on in the order of their names: the removal first.
+			// Keys are worked on in the order of their names, so the removal comes first.
 			old, successor := fmt.Sprintf("a_%02d", i), fmt.Sprintf("b_%02d", i)
 			before = append(before, of(old, item(old, 1, 1, apply)))
 			after = append(after, of(old, item(old, 1, 2, remove)), of(old, item(successor, 1, 1, apply)))
@@ -53,7 +53,7 @@ func TestTransfer_RemovesOnceTheSuccessorWasTaken(t *testing.T) {
 	})
 }
 
-func TestRemoval_GoesOnWhenItsSuccessorIsNotWanted(t *testing.T) {
+func TestRemoval_ContinuesWhenItsSuccessorIsDeleted(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		rt := simulate()
 		g := start(t, rt)
@@ -71,7 +71,7 @@ func TestRemoval_GoesOnWhenItsSuccessorIsNotWanted(t *testing.T) {
 	})
 }
 
-func TestTransfer_BackEndsTheRemoval(t *testing.T) {
+func TestTransfer_BackToThePredecessorEndsItsRemoval(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		rt := simulate()
 		g := start(t, rt)
@@ -85,7 +85,7 @@ func TestTransfer_BackEndsTheRemoval(t *testing.T) {
 		})
 		g.delta(of("a", item("a", 1, 2, remove)), of("a", item("b", 1, 1, apply)))
 		time.Sleep(time.Minute)
-		require.Equal(t, 1, rt.Running()["a"], "what serves is not stopped for one that cannot take over")
+		require.Equal(t, 1, rt.Running()["a"], "a serving instance is not stopped for a deployment that cannot take over")
 		back := of("a", item("a", 1, 3, apply))
 		back.GetDeployment().Deployment.Replicas = 1
 		g.delta(back, of("a", item("b", 1, 2, remove)))
@@ -137,7 +137,7 @@ func TestTransfer_SnapshotWithoutSuccessorRemovesTheWorkload(t *testing.T) {
 	})
 }
 
-func TestTransfer_SuccessorThatIsRemovedTakesItAlong(t *testing.T) {
+func TestTransfer_RemovalOfTheSuccessorRemovesTheWorkload(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := start(t, simulate())
 		g.snapshot(1, of("a", item("a", 1, 1, apply)))

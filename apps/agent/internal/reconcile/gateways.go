@@ -12,28 +12,31 @@ import (
 	agentv1 "github.com/windlass-run/windlass/proto/gen/windlass/agent/v1"
 )
 
-// Gateways are the region's gateways. Call Reconciler.Proceed when their answers may have changed.
+// Gateways are the region's gateways. Reconciler.Proceed must be called when their answers may have
+// changed.
 type Gateways interface {
-	// Route sends them an app's route, and See what runs.
+	// Route sends an app's route to the gateways. See sends the observed instances.
 	Route(routes *agentv1.Routes, epoch, generation int64)
 	See(seen runtime.Observation)
-	// Routed returns why they do not serve an app's route yet; "" if they do.
+	// Routed returns why gateways do not serve an app's route yet, or "" if they do.
 	Routed(appID string, epoch, generation int64) (why string)
-	// Leave ends new requests to a deployment that will be removed, and Stay takes that back. It
-	// returns why the deployment must not be removed yet, and for how long that may last; ""
-	// when it may be removed. seen is what runs; nil: that is not known yet.
+	// Leave ends new requests to a deployment that will be removed. Stay undoes Leave. Leave
+	// returns why the deployment must not be removed yet, or "" if it may be removed. left is the
+	// longest time to wait. seen is the observation of the runtime, or nil if there is none yet.
 	Leave(deploymentID string, seen *runtime.Observation) (why string, left time.Duration)
 	Stay(deploymentID string)
-	// Sleep ends new requests to a deployment that goes to zero, and Rise takes that back. Sleep
-	// returns why the instances must not stop yet, and after how long to call it again; "" when they may.
+	// Sleep ends new requests to a deployment that goes to zero. Rise undoes Sleep. Sleep returns
+	// why the instances must not stop yet, or "" if they may stop. left is the longest time until
+	// the next call.
 	Sleep(deploymentID string, seen *runtime.Observation) (why string, left time.Duration)
 	Rise(deploymentID string)
-	// Slept is called after Sleep has returned "", with the first look that began after the runtime was
-	// asked to stop the instances.
+	// Slept is called after Sleep has returned "", with the first observation that began after the
+	// runtime was asked to stop the instances.
 	Slept(deploymentID string, seen runtime.Observation)
 }
 
-// codeGateways is why an app waits: gateways of the region have not confirmed its route.
+// codeGateways is the code while an app waits because gateways of the region have not confirmed its
+// route.
 const codeGateways = "AwaitingGateways"
 
 // Proceed enqueues the keys that wait for gateways.
@@ -45,8 +48,8 @@ func (r *Reconciler) Proceed() {
 	}
 }
 
-// awaitGateways records that the key must be looked at again when the gateways' answer changes. Call it
-// before asking them.
+// awaitGateways records that the key must be checked again when the gateways' answer changes. It
+// must be called before the gateways are asked.
 func (r *Reconciler) awaitGateways(k inbox.Key) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -59,7 +62,7 @@ func (r *Reconciler) endGatewayWait(k inbox.Key) {
 	delete(r.gated, k)
 }
 
-// serveRoutes gives an app's routes to the gateways. The inbox has stored them before.
+// serveRoutes gives an app's routes to the gateways. The inbox must have stored them before.
 func (r *Reconciler) serveRoutes(ctx context.Context, item *agentv1.Item) {
 	routes := item.GetRoutes()
 	r.cfg.Gateways.Route(routes, item.Epoch, item.Generation)
@@ -85,9 +88,9 @@ func (r *Reconciler) applyRoute(ctx context.Context, k inbox.Key, item *agentv1.
 	r.settleKey(ctx, k, item, nil)
 }
 
-// awaitsGateways reports whether the removal must wait for gateways that may still send to the
-// deployment. If so, the key is looked at again later. A deployment whose instances another one
-// takes over does not leave.
+// awaitsGateways reports whether the removal must wait, because gateways may still send to the
+// deployment. If so, the key is checked again later. A deployment whose instances another
+// deployment takes over does not wait.
 func (r *Reconciler) awaitsGateways(k inbox.Key, item *agentv1.Item) bool {
 	if s, ok := r.cfg.Inbox.Succession(item); !ok || len(s.Wanting) > 0 {
 		return false
@@ -107,8 +110,8 @@ func (r *Reconciler) awaitsGateways(k inbox.Key, item *agentv1.Item) bool {
 	return true
 }
 
-// fallsToZero reports whether the deployment is on its way to zero and its instances must not stop yet. Then
-// it enqueues the key again.
+// fallsToZero reports whether the deployment is going to zero and its instances must not stop yet.
+// If so, it enqueues the key again.
 func (r *Reconciler) fallsToZero(ctx context.Context, k inbox.Key, item *agentv1.Item) bool {
 	if r.cfg.Zero.Phase(k.Name, item.GetDeployment()) != zero.Asleep {
 		r.cfg.Gateways.Rise(k.Name)
@@ -134,7 +137,8 @@ func (r *Reconciler) fallsToZero(ctx context.Context, k inbox.Key, item *agentv1
 	return true
 }
 
-// noteSlept calls Slept for the deployments whose instances the runtime was asked to stop before the look began.
+// noteSlept calls Slept for the deployments whose instances the runtime was asked to stop before
+// this look began.
 func (r *Reconciler) noteSlept(seen runtime.Observation, look int64) {
 	r.mu.Lock()
 	var ids []string
@@ -150,7 +154,8 @@ func (r *Reconciler) noteSlept(seen runtime.Observation, look int64) {
 	}
 }
 
-// noGateways is for regions that requests enter in another way: what the agent knows is enough.
+// noGateways is for regions that requests enter in another way. Everything that the agent knows
+// counts as served.
 type noGateways struct{}
 
 func (noGateways) Route(*agentv1.Routes, int64, int64)                        {}

@@ -16,11 +16,11 @@ import (
 	agentv1 "github.com/windlass-run/windlass/proto/gen/windlass/agent/v1"
 )
 
-// doors are gateways of which a test says what they do.
+// doors are gateways whose answers the test sets.
 type doors struct {
 	noGateways
 	mu             sync.Mutex
-	behind         string // why nothing is routed
+	behind         string // the result of Routed
 	sending        bool   // a gateway sends to the deployment that will be removed
 	left           time.Duration
 	routed         []int64
@@ -50,7 +50,7 @@ func (d *doors) Leave(id string, seen *runtime.Observation) (string, time.Durati
 	defer d.mu.Unlock()
 	d.leaving = append(d.leaving, id)
 	if d.sending || seen == nil {
-		return "somebody sends to it", d.left
+		return "a gateway sends to the deployment", d.left
 	}
 	return "", 0
 }
@@ -102,7 +102,7 @@ func TestRoute_IsAppliedOnceGatewaysServeIt(t *testing.T) {
 		time.Sleep(time.Second)
 		g.requireState("app_1", 1, 1, isApplied, false)
 
-		d.set(func(d *doors) { d.behind = "a gateway has come that does not serve it yet" })
+		d.set(func(d *doors) { d.behind = "a new gateway does not serve the route yet" })
 		g.r.Enqueue(inbox.Key{Kind: agentv1.ItemKind_ITEM_KIND_ROUTES, Name: "app_1"})
 		time.Sleep(time.Second)
 		g.requireState("app_1", 1, 1, isApplied, false)
@@ -122,12 +122,12 @@ func TestRemoval_WaitsForGatewaysUntilItsDeadline(t *testing.T) {
 		time.Sleep(20 * time.Second)
 		g.requireState("dep_1", 1, 3, isPending, false)
 		require.Equal(t, codeDraining, g.state("dep_1").Code)
-		require.Equal(t, "somebody sends to it", g.state("dep_1").Message)
+		require.Equal(t, "a gateway sends to the deployment", g.state("dep_1").Message)
 		require.Contains(t, g.rt.Running(), "dep_1")
 
 		g.delta(item("dep_1", 1, 4, apply))
 		time.Sleep(time.Second)
-		d.set(func(d *doors) { require.Contains(t, d.stays, "dep_1", "it is wanted after all") })
+		d.set(func(d *doors) { require.Contains(t, d.stays, "dep_1", "the deployment is wanted again") })
 		g.delta(item("dep_1", 1, 5, remove))
 		time.Sleep(time.Second)
 		d.set(func(d *doors) { d.sending = false })

@@ -12,29 +12,29 @@ import (
 	"github.com/windlass-run/windlass/pkg/backoff"
 )
 
-// outages makes keys wait together for a dependency that does not answer: the API server,
-// the control plane, the disk. While it is away, one key at a time, the probe, is tried,
-// however many wait. When it answers, all keys are tried at once. So an outage costs the
-// same for one deployment as for a thousand, and its end is found within the policy's
-// longest delay, however long it lasted.
+// outages makes keys wait together for a dependency that does not answer: the API server, the
+// control plane or the disk. While the dependency is away, one key at a time is tried, however many
+// keys wait. This key is the probe. When the dependency answers, all keys are tried at once. So an
+// outage costs the same for one deployment as for a thousand. The end of an outage is found within
+// the longest delay of the policy, however long the outage lasted.
 //
-//	fails for the lack of X          the probe fails: to the end of the line
+//	fails because X is missing        the probe fails: to the end of the line
 //	        |                             .--------------.
 //	        v                             v              |
 //	     waiting for X --first, in turn--> probe --------'
 //	        ^                                |  X answered, with yes or no
 //	        '-- again without X --- all <----'
 //
-// A key whose own fault looks like an outage costs one turn per round, because the other
-// keys are probes in turn.
+// A key whose own fault looks like an outage costs only one attempt per round, because the keys are
+// probes in turn.
 //
-// It is used under the Reconciler's mutex.
+// outages is guarded by the Reconciler's mutex.
 type outages struct {
 	policy backoff.Policy
 	random func() float64
 	queue  *queue
-	lock   sync.Locker        // the Reconciler's, for what timers do
-	all    map[string]*outage // by what does not answer
+	lock   sync.Locker        // the Reconciler's mutex, for timers
+	all    map[string]*outage // by the dependency that does not answer
 	of     map[inbox.Key]*outage
 }
 
@@ -44,23 +44,24 @@ func newOutages(policy backoff.Policy, random func() float64, q *queue, lock syn
 
 // outage is the state of one dependency that does not answer.
 type outage struct {
-	// waiting are in the order in which they failed last.
+	// waiting has the keys in the order of their last failures.
 	waiting []inbox.Key
-	// failures in a row, of probes; last is when.
+	// failures is the number of failed probes in a row. last is the time of the last failure.
 	failures int
 	last     time.Time
-	// probe is the key that is being tried; nil while timer runs, which will pick the next one.
+	// probe is the key that is being tried. It is nil while timer runs, which will choose the next
+	// probe.
 	probe *inbox.Key
 	timer *time.Timer
 }
 
-// calm is how long a dependency must be without failures before the next failure counts as a
-// new outage. So the delays do not start over for a dependency that fails half of the calls.
+// calm is how long a dependency must be without failures until the next failure counts as a new
+// outage. So the delays keep growing for a dependency that fails half of the calls.
 const calm = 10 * time.Second
 
-// missingDependency names the dependency that did not answer, if that is why a key failed; "" if the key
-// failed by itself or did not fail. An error that is no runtime.Rejection, such as that of a
-// disk or a deadline, counts as a failure for all keys.
+// missingDependency names the dependency that did not answer, if this is why a key failed. It
+// returns "" if the key failed by itself or did not fail. An error that is not a runtime.Rejection,
+// such as a disk error or a deadline, counts as an outage.
 func missingDependency(err error) string {
 	if err == nil {
 		return ""
@@ -75,18 +76,18 @@ func missingDependency(err error) string {
 	return ""
 }
 
-// noteTried records whether the dependency of a key answered. away names the dependency that did not.
+// noteTried records the attempt for a key. away names the dependency that did not answer, if any.
 func (r *Reconciler) noteTried(ctx context.Context, k inbox.Key, away string) {
 	r.mu.Lock()
 	released := r.outages.noteTried(k, away)
 	r.mu.Unlock()
 	if released > 0 {
-		r.cfg.Log.InfoContext(ctx, "a dependency answers again: retrying everything that waited for it", "keys", released)
+		r.cfg.Log.InfoContext(ctx, "a dependency answers again: retrying all keys that waited for it", "keys", released)
 	}
 }
 
 // noteTried records that a key was tried, and the dependency that did not answer, if any. It
-// returns how many keys are tried again because their dependency answered.
+// returns how many keys are released because their dependency answered.
 func (o *outages) noteTried(k inbox.Key, missing string) (released int) {
 	if was := o.of[k]; was != nil && (missing == "" || was != o.all[missing]) {
 		o.dropKey(was, k)
@@ -149,7 +150,8 @@ func (o *outages) releaseAll(out *outage) int {
 	return len(all)
 }
 
-// armProbe ensures that, while keys wait, there is a probe or a timer that will pick one.
+// armProbe makes sure that there is a probe or a timer while keys wait. The timer will choose a
+// probe.
 func (o *outages) armProbe(out *outage) {
 	switch {
 	case len(out.waiting) == 0:

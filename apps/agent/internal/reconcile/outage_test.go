@@ -46,21 +46,21 @@ func TestOutage_AllIsAppliedWithinTenSecondsOfItsEnd(t *testing.T) {
 					rt := simulate()
 					rt.fail = func(string) error { return away }
 					g := start(t, rt)
-					synctest.Wait() // its own first look at all keys is over, and finds none
+					synctest.Wait() // the reconciler's first resynchronisation is over, and found no keys
 					g.snapshot(1, crowd()...)
 					time.Sleep(lasts)
 					require.Zero(t, g.appliedCount())
 
-					// Each was tried once, and at each resynchronisation; besides there was one
-					// probe at a time, at least a second apart.
+					// Each key was tried once, and once at each resynchronisation. In addition,
+					// there was one probe at a time, with at least a second between two probes.
 					rounds := 1 + int(lasts/(5*time.Minute))
 					probes := int(lasts / time.Second)
-					require.LessOrEqual(t, rt.calls(), rounds*many+probes, "the cost of an outage is that of one key")
+					require.LessOrEqual(t, rt.calls(), rounds*many+probes, "an outage costs as much as one key")
 
 					rt.failWith(nil)
 					time.Sleep(10 * time.Second)
 					require.Equal(t, many, g.appliedCount())
-					require.LessOrEqual(t, rt.calls(), many+1, "no key is tried twice when it ends")
+					require.LessOrEqual(t, rt.calls(), many+1, "no key is tried twice when the outage ends")
 				})
 			})
 		}
@@ -85,7 +85,7 @@ func TestOutage_FailingKeyDelaysNoOtherKey(t *testing.T) {
 		require.Equal(t, many-2, g.appliedCount())
 		rt.calls()
 		time.Sleep(time.Hour)
-		require.Less(t, rt.calls(), int(time.Hour/(2*time.Second))+9*many, "two of them are tried one at a time, too")
+		require.Less(t, rt.calls(), int(time.Hour/(2*time.Second))+9*many, "two failing keys are tried one at a time, too")
 		g.delta(item("dep_000", 1, 2, remove))
 		rt.failWith(nil)
 		time.Sleep(20 * time.Second)
@@ -94,7 +94,7 @@ func TestOutage_FailingKeyDelaysNoOtherKey(t *testing.T) {
 	})
 }
 
-func TestOutage_FlappingIsAskedNoFaster(t *testing.T) {
+func TestOutage_FlappingDependencyIsProbedNoFaster(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		rt := simulate()
 		var n atomic.Int64
@@ -106,7 +106,7 @@ func TestOutage_FlappingIsAskedNoFaster(t *testing.T) {
 		}
 		g := start(t, rt)
 		g.snapshot(1, crowd()...)
-		time.Sleep(4 * time.Minute) // up to the next resynchronisation, which asks all again
+		time.Sleep(4 * time.Minute) // up to the next resynchronisation, which tries all keys again
 		require.Equal(t, many, g.appliedCount())
 		require.Less(t, rt.calls(), 4*many)
 	})
@@ -130,7 +130,7 @@ func TestOutage_ForgetsAKeyThatLeftTheInbox(t *testing.T) {
 	})
 }
 
-// blind is a runtime that cannot see while something is away.
+// blind is a runtime whose Observe can fail.
 type blind struct {
 	*spy
 	away atomic.Bool

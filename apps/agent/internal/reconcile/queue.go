@@ -8,12 +8,11 @@ import (
 	"github.com/windlass-run/windlass/apps/agent/internal/inbox"
 )
 
-// queue hands out keys, each to one worker at a time. A key that is added while
-// it is being worked on comes again afterwards; a key that waits is there once,
-// however often it was added.
+// queue hands out keys, each key to one worker at a time. A key that is added while a worker has it
+// comes again afterwards. A waiting key is in the queue once, however often it was added.
 type queue struct {
 	mu      sync.Mutex
-	ready   chan struct{} // buffer of one: the queue may have a key
+	ready   chan struct{} // buffer of one; a signal means that the queue may have a key
 	waiting []inbox.Key
 	queued  map[inbox.Key]bool
 	running map[inbox.Key]bool
@@ -50,7 +49,8 @@ func (q *queue) add(keys ...inbox.Key) {
 	q.signal()
 }
 
-// addAfter adds the key later; an add in between replaces it.
+// addAfter adds the key later. If add is called in between, it adds the key at once and cancels the
+// later one.
 func (q *queue) addAfter(k inbox.Key, d time.Duration) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -60,7 +60,7 @@ func (q *queue) addAfter(k inbox.Key, d time.Duration) {
 	q.timers[k] = time.AfterFunc(d, func() { q.add(k) })
 }
 
-// next waits for a key; ok is false when ctx ended. done must be called.
+// next waits for a key. ok is false when ctx ended. The caller must call done with the key.
 func (q *queue) next(ctx context.Context) (inbox.Key, bool) {
 	for {
 		q.mu.Lock()

@@ -1,21 +1,23 @@
 // Package reconcile makes the runtime run what the inbox holds.
 //
-// It is level-triggered: a key in the queue means "look at this key", never
-// "this happened to it". Work on one key is serial, so that an apply and a
-// delete cannot swap; keys do not wait for each other, so that one stuck
-// deployment holds up no other.
+// It is level-triggered: a key in the queue means "compare the states of this key", not "this
+// happened to the key". Work on one key is serial, so an apply and a delete cannot swap. Keys do
+// not wait for each other, so one stuck deployment delays no other.
 //
 //	inbox --changed keys--> queue --> worker --> runtime.Apply / Remove
 //	runtime --changed--> observer --> observation --> report
 //
-// The result of a key is its AppliedState: pending while it is tried, applied when
-// the runtime took it (for a delete: when nothing of it is left), or rejected with a
-// code. A retryable rejection is tried again with full jitter. If the cause is the
-// key's own, the delays grow. If a dependency of many keys is away, one key is tried
-// soon for all (see outages). After a final rejection, the key waits for another
-// generation. A key is reported as applied only together with an observation that
-// began after the runtime took it. Otherwise the counts in the same report would be
-// of the state before, and after a fork they could not be told apart.
+// The result of a key is its AppliedState. It is pending while the key is tried. It is applied once
+// the runtime has accepted the key, or, for a delete, once nothing of it is left. Otherwise, it is
+// rejected with a code.
+//
+// A retryable rejection is tried again with full jitter. If the cause is the key's own, the delays
+// grow. If a dependency of many keys is away, one key is tried for all of them (see outages). After
+// a final rejection, the key waits for another generation.
+//
+// A key is reported as applied only together with an observation that began after the runtime
+// accepted it. Otherwise, the counts in the same report could belong to the state before, and after
+// a fork the two could not be distinguished.
 package reconcile
 
 import (
@@ -46,14 +48,14 @@ import (
 type Config struct {
 	Inbox   *inbox.Inbox
 	Runtime runtime.Runtime
-	// Zero knows which deployments are at zero. Default: one in memory only.
+	// Zero knows which deployments are at zero. Default: a Zero in memory only.
 	Zero *zero.Zero
-	// Secrets returns the values of the deployment's secrets by secret name. A
-	// *runtime.Rejection means that trying again soon does not help.
+	// Secrets returns the values of the deployment's secrets by secret name. An error that is a
+	// *runtime.Rejection is reported with its code. Another error counts as a failure of this host.
 	Secrets func(ctx context.Context, d *agentv1.Deployment, generation int64) (map[string]string, error)
-	// ForgetSecrets drops the secrets that were kept for a deployment that is gone.
+	// ForgetSecrets drops the stored secrets of a deployment that is gone.
 	ForgetSecrets func(deploymentID string) error
-	// Gateways of the region; nil: there are none.
+	// Gateways are the region's gateways. Nil: there are none.
 	Gateways Gateways
 	Features []string
 	Log      *slog.Logger
@@ -61,15 +63,15 @@ type Config struct {
 	// Region is the region's name, for traces.
 	Region func() string
 	Rand   func() float64
-	// Workers is how many keys are worked on at once: 8.
+	// Workers is how many keys are worked on at the same time. Default: 8.
 	Workers int
-	// Retry spaces out attempts on a key that fails by itself: 1 s to 60 s.
+	// Retry is the delay between attempts on a key that fails by itself. Default: 1 s to 60 s.
 	Retry backoff.Policy
-	// Outage spaces out the probes of a dependency that fails for all keys: 1 s to 4 s.
-	// Even if the first probe after its return is a key that fails by itself, the second
-	// one comes within 10 s of the return.
+	// Outage is the delay between probes of a dependency that is away. Default: 1 s to 4 s. The
+	// first probe after the dependency's return may be a key that fails by itself. Even then, the
+	// second probe comes within 10 s of the return.
 	Outage backoff.Policy
-	// Resync is how often every key is looked at even if nothing changed: 5 min.
+	// Resync is how often every key is checked even if nothing changed. Default: 5 min.
 	Resync time.Duration
 }
 
@@ -77,13 +79,14 @@ type Config struct {
 // deployment.
 const codeWoken = "Woken"
 
-// applyTimeout bounds one attempt on one key.
+// applyTimeout is the time limit of one attempt on one key.
 const applyTimeout = 30 * time.Second
 
-// Looks at the whole runtime are spaced out, so that one look sees a burst of changes. A look
-// costs more the more there is in the region. The longer a look took, the later the next one is.
-// So a region of thousands, or a busy host, spends a small part of a processor on looks. The
-// longest spacing is well within a second, in which users expect to see a change.
+// Observations of the whole runtime are spaced out, so that one observation shows a burst of
+// changes. An observation costs more in a larger region. The longer an observation took, the later
+// the next one begins. So a region with thousands of instances, or a busy host, spends only a small
+// part of a processor on observations. The longest spacing is well below a second, in which users
+// expect to see a change.
 const (
 	observeSpacing    = 20 * time.Millisecond
 	maxObserveSpacing = 200 * time.Millisecond
@@ -99,33 +102,34 @@ type Reconciler struct {
 	mu       sync.Mutex
 	outages  *outages
 	entries  map[inbox.Key]*entry
-	waiting  map[string]map[inbox.Key]bool // by workload, keys that wait for another key of it
-	busy     map[string][]inbox.Key        // by workload that a key holds, the keys that come next
+	waiting  map[string]map[inbox.Key]bool // keys that wait for another key of their workload, by workload
+	busy     map[string][]inbox.Key        // keys that wait for the lock of a workload, by workload
 	gated    map[inbox.Key]bool            // keys that wait for gateways
 	seen     runtime.Observation
 	present  map[string]bool // deployments in seen
-	looks    int64           // observations begun
+	looks    int64           // number of observations that have begun
 	seenLook int64           // number of the look that returned seen
 	changed  chan struct{}
 }
 
-// entry is the result of a key so far.
+// entry is the latest result of a key.
 type entry struct {
-	// state is nil until the first attempt ended: a restarted agent must not
-	// withdraw what the process before it reported.
+	// state is nil until the first attempt ended, because a restarted agent must not withdraw the
+	// reports of the previous process.
 	state    *agentv1.AppliedState
 	attempts int
-	// next becomes the state with the first look that began after the runtime took
-	// it, which is look number after or a later one. So an observation that is reported
-	// with a state is never older than it. For a delete, the look must also find
-	// nothing left.
+	// next becomes the state with the first observation that began after the runtime accepted the
+	// key: observation number after, or a later one. So an observation that is reported with a
+	// state is never older than the state. For a delete, the observation must also show that
+	// nothing is left.
 	next  *agentv1.AppliedState
 	after int64
-	// touched is the number of the first look that shows all that was ever applied of the key.
+	// touched is the number of the first observation that shows everything that was ever applied of
+	// the key.
 	touched int64
-	traced  [2]int64 // (epoch, generation) whose apply has its span
-	// fell: the runtime was asked to stop all instances because the deployment goes to zero, and no look that
-	// began after that has ended. See noteSlept.
+	traced  [2]int64 // the (epoch, generation) whose apply has a span already
+	// fell means that the runtime was asked to stop all instances because the deployment goes to
+	// zero, and that no observation that began after that has ended. See noteSlept.
 	fell bool
 }
 
@@ -217,7 +221,8 @@ func (r *Reconciler) enqueueAll() {
 	r.lookAgain()
 }
 
-// reconcileKey compares what one key wants with what runs, and acts on the difference.
+// reconcileKey compares the wanted state of a key with the observed state, and acts on the
+// difference.
 func (r *Reconciler) reconcileKey(ctx context.Context, k inbox.Key) {
 	item, ok := r.cfg.Inbox.Get(k)
 	if !ok {
@@ -229,7 +234,8 @@ func (r *Reconciler) reconcileKey(ctx context.Context, k inbox.Key) {
 			return
 		}
 		defer r.unlockWorkload(workload)
-		// While it waited, another may have been applied, and this one may not be wanted any more.
+		// While this item waited for the lock, another deployment may have been applied, and this
+		// one may not be wanted any more.
 		if item, ok = r.cfg.Inbox.Get(k); !ok {
 			r.forgetKey(k)
 			return
@@ -318,8 +324,8 @@ func roleTemplates(d *agentv1.Deployment) map[string]string {
 	return out
 }
 
-// secretVariables maps the values to the variables that carry them, and those for pulling
-// the image to their names.
+// secretVariables returns the values by the variables that carry them. pull has the values for
+// pulling the image, by secret name.
 func (r *Reconciler) secretVariables(ctx context.Context, d *agentv1.Deployment, generation int64) (variables, pull map[string]string, _ error) {
 	if len(d.GetSpec().GetSecrets()) == 0 {
 		return nil, nil, nil
@@ -374,7 +380,7 @@ func (r *Reconciler) settleKey(ctx context.Context, k inbox.Key, item *agentv1.I
 		state.Phase = agentv1.AppliedState_PHASE_APPLIED
 		state.Deleted = item.Kind == agentv1.ItemKind_ITEM_KIND_ROUTES && len(item.GetRoutes().GetHosts()) == 0
 		if n, woken := r.cfg.Zero.Replicas(k.Name, item.GetDeployment()); woken {
-			state.Code, state.Message = codeWoken, fmt.Sprintf("a request woke it: the region runs %d replicas", n)
+			state.Code, state.Message = codeWoken, fmt.Sprintf("a request woke the deployment: the region runs %d replicas", n)
 		}
 	case errors.As(err, &rejection):
 		state.Phase = agentv1.AppliedState_PHASE_REJECTED
@@ -463,7 +469,7 @@ func (r *Reconciler) lookAgain() {
 	}
 }
 
-// observeRuntime looks at the runtime whenever it changed, and finds what is gone.
+// observeRuntime observes the runtime whenever it changed, and finds workloads that are gone.
 func (r *Reconciler) observeRuntime(ctx context.Context) {
 	failures := 0
 	for {
@@ -486,8 +492,8 @@ func (r *Reconciler) observeRuntime(ctx context.Context) {
 			r.cfg.Log.WarnContext(ctx, "cannot observe the runtime; will look again", "error", err, "retry_in", wait)
 		} else {
 			failures = 0
-			// Gateways come first: a caller that sees a key as applied may rely on it that
-			// they know what runs.
+			// Gateways come first. A caller that sees a key as applied may rely on the gateways'
+			// knowledge of the observed instances.
 			r.cfg.Gateways.See(seen)
 			r.noteSlept(seen, look)
 			r.noteSeen(seen, look)
@@ -516,7 +522,7 @@ func (r *Reconciler) noteSeen(seen runtime.Observation, look int64) {
 	defer r.mu.Unlock()
 	if r.seenLook == 0 {
 		for k := range r.gated {
-			r.queue.add(k) // what runs was not known yet
+			r.queue.add(k) // the instances were not known yet
 		}
 	}
 	r.seen, r.seenLook, r.present = seen, look, present

@@ -21,7 +21,7 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// spy is a simulated runtime whose calls a test can fail and count.
+// spy is a simulated runtime. A test can count its calls and make them fail.
 type spy struct {
 	*simulated.Runtime
 	mu      sync.Mutex
@@ -29,8 +29,8 @@ type spy struct {
 	inside  map[string]bool
 	fail    func(id string) error
 	slow    time.Duration
-	// serving counts the targets of apps; routed are apps that had some when what they
-	// route to was removed.
+	// serving has the number of targets of each app's route. routed has the apps that still had
+	// targets when their deployment was removed.
 	serving map[string]int
 	routed  []string
 }
@@ -63,7 +63,7 @@ func (s *spy) failWith(fail func(id string) error) {
 	s.fail = fail
 }
 
-// calls to Apply since the last time.
+// calls returns the number of calls of Apply since the last call of calls.
 func (s *spy) calls() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -72,7 +72,7 @@ func (s *spy) calls() int {
 	return n
 }
 
-// served notes the routes that the region serves.
+// served records the routes that the region serves.
 type served struct {
 	noGateways
 	spy *spy
@@ -97,8 +97,8 @@ func (s *spy) Remove(ctx context.Context, id string) error {
 	return s.Runtime.Remove(ctx, id)
 }
 
-// harness is a reconciler over a real inbox and a simulated runtime; stopping an
-// instance takes 10 s.
+// harness is a reconciler with a real inbox and a simulated runtime. An instance takes 10 s to
+// stop.
 type harness struct {
 	t        *testing.T
 	in       *inbox.Inbox
@@ -109,7 +109,7 @@ type harness struct {
 
 func start(t *testing.T, rt *spy) *harness { return startWith(t, rt, rt) }
 
-// startWith has the reconciler use runtime over, which wraps rt.
+// startWith starts a harness whose reconciler uses the runtime over, which wraps rt.
 func startWith(t *testing.T, rt *spy, over runtime.Runtime) *harness {
 	in, err := inbox.Open(filepath.Join(t.TempDir(), "inbox.db"), true)
 	require.NoError(t, err)
@@ -151,7 +151,7 @@ const (
 	remove = agentv1.DeploymentState_ACTION_DELETE
 )
 
-// snapshot gives the region everything it should hold, in an epoch.
+// snapshot sends a snapshot with all items of the region, in an epoch.
 func (h *harness) snapshot(epoch int64, items ...*agentv1.Item) {
 	h.t.Helper()
 	h.revision = 1
@@ -205,13 +205,13 @@ func TestDelete_IsConfirmedOnceNothingIsLeft(t *testing.T) {
 	})
 }
 
-func TestApply_LastOfApplyDeleteApplyStands(t *testing.T) {
+func TestApply_LastOfApplyDeleteApplyWins(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		rt := simulate()
 		rt.slow = 3 * time.Second
 		g := start(t, rt)
 		g.snapshot(1, item("dep_1", 1, 1, apply))
-		time.Sleep(time.Second) // the first is being applied
+		time.Sleep(time.Second) // the first apply is running
 		g.delta(item("dep_1", 1, 2, remove))
 		g.delta(item("dep_1", 1, 3, apply))
 		time.Sleep(time.Minute)
@@ -250,7 +250,7 @@ func TestRejection_FinalWaitsForAnotherGeneration(t *testing.T) {
 		g.snapshot(1, item("dep_1", 1, 1, apply))
 		time.Sleep(time.Hour)
 		g.requireState("dep_1", 1, 1, isRejected, false)
-		require.Equal(t, 1, rt.applies, "whatever is resynchronised meanwhile")
+		require.Equal(t, 1, rt.applies, "resynchronisations try no rejected key")
 		rt.failWith(nil)
 		g.delta(item("dep_1", 1, 2, apply))
 		time.Sleep(time.Second)
@@ -281,14 +281,14 @@ func TestRetry_BacksOffAndDelaysNoOther(t *testing.T) {
 	})
 }
 
-func TestQuarantine_BeginsOnceAbsenceMeansSomething(t *testing.T) {
+func TestQuarantine_BeginsAfterAWholeSnapshot(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		rt := simulate()
 		require.NoError(t, rt.Apply(t.Context(), runtime.Assignment{Deployment: &agentv1.Deployment{Id: "dep_lost", Replicas: 2}, Generation: 4}))
 		g := start(t, rt)
 		time.Sleep(time.Second)
 		_, ok := g.r.Quarantined()
-		require.False(t, ok, "an inbox that was lost says nothing about what should run")
+		require.False(t, ok, "a lost inbox says nothing about which deployments should run")
 
 		g.snapshot(1, item("dep_1", 1, 1, apply))
 		time.Sleep(time.Hour)
@@ -297,9 +297,9 @@ func TestQuarantine_BeginsOnceAbsenceMeansSomething(t *testing.T) {
 		require.Len(t, keys, 1)
 		require.Equal(t, "dep_lost", keys[0].Key)
 		require.EqualValues(t, 2, keys[0].Instances)
-		require.Equal(t, 2, rt.Running()["dep_lost"], "it keeps running")
+		require.Equal(t, 2, rt.Running()["dep_lost"], "dep_lost keeps running")
 
-		g.delta(item("dep_lost", 1, 5, remove)) // approved
+		g.delta(item("dep_lost", 1, 5, remove)) // a person approves the removal
 		time.Sleep(time.Minute)
 		g.requireState("dep_lost", 1, 5, isApplied, true)
 		keys, _ = g.r.Quarantined()
@@ -308,7 +308,7 @@ func TestQuarantine_BeginsOnceAbsenceMeansSomething(t *testing.T) {
 	})
 }
 
-func TestInbox_KeyThatLeftIsForgottenAndKeepsRunning(t *testing.T) {
+func TestInbox_DeploymentOfAForgottenKeyKeepsRunning(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := start(t, simulate())
 		g.snapshot(1, item("dep_1", 1, 1, apply))
@@ -342,9 +342,9 @@ func TestFeatures_RefuseOnlyWhatTheAgentDoesNotUnderstand(t *testing.T) {
 	})
 }
 
-func TestPools_AreRefusedByAnOlderAgentThatKeepsWhatItRuns(t *testing.T) {
+func TestPools_AreRefusedByAnOlderAgentThatKeepsItsInstances(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		g := start(t, simulate()) // announces nothing
+		g := start(t, simulate()) // announces no features
 		g.snapshot(1, item("dep_1", 1, 1, apply))
 		time.Sleep(time.Second)
 		pooled := item("dep_1", 1, 2, apply)

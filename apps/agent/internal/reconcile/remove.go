@@ -8,12 +8,14 @@ import (
 	agentv1 "github.com/windlass-run/windlass/proto/gen/windlass/agent/v1"
 )
 
-// codeDraining is why a removal waits: requests to the deployment have not ended, or gateways may still send some.
+// codeDraining is the code while a removal waits: requests to the deployment have not ended, or
+// gateways may still send requests.
 const codeDraining = "Draining"
 
-// routeFirst sends the app's routes to gateways before a deployment of it is removed. A region
-// that was out of reach receives both at once, and keys are worked on in parallel: without this,
-// gateways would send to instances that are being removed until the routes' turn comes.
+// routeFirst sends the app's routes to gateways before a deployment of the app is removed. A region
+// that was out of reach receives both at once, and keys are worked on in parallel. Without
+// routeFirst, gateways would send requests to instances that are being removed until the key of the
+// routes has its turn.
 func (r *Reconciler) routeFirst(ctx context.Context, item *agentv1.Item) {
 	app := item.GetDeployment().GetDeployment().GetAppId()
 	held, ok := r.cfg.Inbox.Get(inbox.Key{Kind: agentv1.ItemKind_ITEM_KIND_ROUTES, Name: app})

@@ -9,21 +9,20 @@ import (
 	agentv1 "github.com/windlass-run/windlass/proto/gen/windlass/agent/v1"
 )
 
-// Observation returns what the last look at the runtime found; ok is false before the
-// first look.
+// Observation returns the last observation of the runtime. ok is false before the first one.
 func (r *Reconciler) Observation() (seen runtime.Observation, ok bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.seen, r.seenLook > 0
 }
 
-// Announce signals Changed. Call it when something changed that the reconciler's methods
-// return.
+// Announce signals Changed. It must be called when a value has changed that the reconciler's
+// methods return.
 func (r *Reconciler) Announce() { r.signalChange() }
 
-// Applied returns the result of every key that the inbox holds and that was tried.
-// States are shared: read only. An Observation that is read afterwards is no older
-// than these states.
+// Applied returns the result of every key that the inbox holds and that was tried. The states are
+// shared, so callers must not change them. An Observation that is read afterwards is not older than
+// these states.
 func (r *Reconciler) Applied() []*agentv1.AppliedState {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -36,15 +35,14 @@ func (r *Reconciler) Applied() []*agentv1.AppliedState {
 	return out
 }
 
-// HeldSince returns the number of the inbox's frame since which the inbox has held the deployment
-// without a break, to run it or to remove it; ok is false if the inbox does not hold it.
+// HeldSince returns the number of the inbox frame that brought the deployment, if the inbox has
+// held it ever since, to run it or to remove it. ok is false if the inbox does not hold it.
 func (r *Reconciler) HeldSince(deploymentID string) (frame int64, ok bool) {
 	return r.cfg.Inbox.HeldSince(inbox.Key{Kind: agentv1.ItemKind_ITEM_KIND_DEPLOYMENT, Name: deploymentID})
 }
 
-// Quarantined returns what runs and is not in the inbox. ok is false until the inbox has
-// held a whole snapshot and the runtime was looked at: before that, absence proves
-// nothing.
+// Quarantined returns the observed workloads that are not in the inbox. ok is false until the inbox
+// has held a whole snapshot and the runtime was observed, because absence proves nothing before.
 func (r *Reconciler) Quarantined() (_ []*agentv1.QuarantinedKey, ok bool) {
 	seen, ok := r.Observation()
 	if !ok || !r.cfg.Inbox.Synced() {
