@@ -8,8 +8,8 @@ import (
 	agentv1 "github.com/windlass-run/windlass/proto/gen/windlass/agent/v1"
 )
 
-// BenchmarkLookAfterOneChange measures how long it takes to find the apps that changed when the
-// instances of one deployment did, in regions of few and of many deployments.
+// BenchmarkLookAfterOneChange measures how long the search for changed apps takes after the
+// instances of one deployment changed, in regions with few and with many deployments.
 func BenchmarkLookAfterOneChange(b *testing.B) {
 	for _, deployments := range []int{100, 3000} {
 		b.Run(fmt.Sprintf("deployments=%d", deployments), func(b *testing.B) {

@@ -17,9 +17,9 @@ type Caller struct {
 	// Name is the name in the gateway's certificate. Empty: the gateway has no certificate.
 	Name string
 	// Verified reports whether the gateway has proved that it belongs to the region. If the
-	// operator allows it, an unverified gateway receives the routes. Its reports have no effect on
-	// rollouts: no route waits for it, and its request counts are not used. Only the removal of an
-	// instance waits for its requests, for Patience at most.
+	// operator allows it, an unverified gateway receives the routes, too. Its reports have no
+	// effect on rollouts: no route waits for it, and its request counts are not used. Only the
+	// removal of an instance waits for its requests, for Patience at most.
 	Verified bool
 }
 
@@ -44,15 +44,15 @@ func Unverified(*http.Request) Caller { return Caller{Name: "unverified"} }
 // separator separates the id of a gateway from the name in its certificate.
 const separator = "@"
 
-// identify adds the caller's name to the id, so that a gateway cannot use the id of a gateway
-// whose certificate has another name.
+// identify adds the caller's name to the id. So a gateway cannot use the id of a gateway whose
+// certificate has another name.
 func (c Caller) identify(gatewayID *string) error {
 	if c.Name == "" {
 		return nil
 	}
 	if strings.Contains(*gatewayID, separator) {
 		return rpc.Error(connect.CodeInvalidArgument, windlassv1.ErrorReason_ERROR_REASON_VALIDATION, "gateway_id",
-			"a gateway_id has no "+separator+": the agent adds the name in the gateway's certificate after one")
+			"gateway_id must not contain "+separator+": the agent adds this character and the name in the gateway's certificate")
 	}
 	*gatewayID += separator + c.Name
 	return nil

@@ -28,7 +28,7 @@ func TestCaller(t *testing.T) {
 		require.Equal(t, connect.CodeFailedPrecondition, connect.CodeOf(err), "%v", err)
 		other := r.watch(t, &gatewayv1.WatchRequest{GatewayId: first})
 		other.table()
-		require.Equal(t, "waits for gateway "+first+"@edge-1, "+first+"@edge-2 to serve it", r.Routed("app_1", 0, 4), "each has its own stream")
+		require.Equal(t, "waits for gateway "+first+"@edge-1, "+first+"@edge-2 to serve it", r.Routed("app_1", 0, 4), "each gateway has its own stream")
 		_, err = r.client.Report(t.Context(), &gatewayv1.ReportRequest{GatewayId: first + "@edge-1", TableId: table})
 		require.Equal(t, connect.CodeInvalidArgument, connect.CodeOf(err), "%v", err)
 
@@ -43,7 +43,7 @@ func TestCaller(t *testing.T) {
 		r.as.Store(&Caller{Name: "unverified"})
 		w := r.watch(t, &gatewayv1.WatchRequest{GatewayId: first})
 		table, apps := w.table()
-		require.Len(t, apps, 1, "it receives the routes")
+		require.Len(t, apps, 1, "an unverified gateway receives the routes")
 		require.Empty(t, r.Routed("app_1", 0, 4), "no route waits for it")
 		_, err := r.client.Report(t.Context(), &gatewayv1.ReportRequest{
 			GatewayId: first, TableId: table,
@@ -59,14 +59,14 @@ func TestCaller(t *testing.T) {
 		require.Zero(t, told.Traffic[0].Requests)
 		require.Contains(t, r.Annotate(&agentv1.Capacity{}).Notes[0], "1 gateways are not authenticated")
 
-		require.False(t, r.Released("ins_1"), "a removal waits for its requests")
+		require.False(t, r.Released("ins_1"), "a removal waits for requests of the gateway")
 		r.Route(route, 0, 5)
 		require.Empty(t, r.Routed("app_1", 0, 5))
 		require.NoError(t, r.keep())
 		_, err = r.files.Read("gateways.json")
-		require.Error(t, err, "the next agent does not wait for it")
+		require.Error(t, err, "the next agent does not wait for the gateway")
 	})
-	t.Run("expected gateways are verified ones", func(t *testing.T) {
+	t.Run("only verified gateways count as expected gateways", func(t *testing.T) {
 		r := startHarness(t, disk.NewMemory(), 1)
 		r.receiveSnapshot(t)
 		r.as.Store(&Caller{Name: "unverified"})

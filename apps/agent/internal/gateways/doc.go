@@ -1,5 +1,5 @@
-// Package gateways sends the region's gateways the routes and instances to serve, and tells the
-// rest of the agent what the gateways serve.
+// Package gateways sends routes and instances to the region's gateways, and tells the other parts
+// of the agent what the gateways serve.
 //
 //	inbox    --routes-----.                  .--Watch-->  gateway
 //	                       >-- table -- hub <
@@ -8,10 +8,10 @@
 //	   reconcile, runtime, report <--  is the route served? have gateways stopped sending to
 //	                                   the instance? can gateways reach the instance?
 //
-// The table has the newest state of each app: its route and the instances behind it. Each
-// state has a number, its change, which only grows. The hub has, for each gateway, the set of
-// apps whose newest state was not sent yet, and the change of each app that the gateway serves.
-// A comparison of the table with what gateways serve answers these questions:
+// The table has the newest state of each app: its route and the instances behind it. Each state has
+// a change, a number that only grows. The hub has, for each gateway, the set of apps whose newest
+// state was not sent yet, and the change of each app that the gateway serves. A comparison of the
+// table with the hub answers these questions:
 //
 //   - a route is served when each gateway that counts serves the change with which the route
 //     came, or a later one;
@@ -22,11 +22,11 @@
 //     change with which the instance came, or a later one, and has reached the instance. The
 //     instance counts until no gateway can connect to it. See routable.
 //
-// A gateway counts from its Watch until it was away for Grace, because meanwhile it serves the
-// states that it received last. The ids of the gateways that count are in a file, so that the
-// agent waits for them after its restart, too. A gateway that reported that it is leaving counts
-// until its stream ends. If no gateway counts and none is expected, requests enter the region in
-// another way. Then every route counts as served, and no gateway sends to an instance.
+// A gateway counts from its Watch until it has been away for Grace, because while it is away it
+// serves the states that it received last. The ids of the gateways that count are in a file, so the
+// agent waits for these gateways after its restart, too. A gateway that reported that it is leaving
+// counts until its stream ends. If no gateway counts and none is expected, requests enter the
+// region in another way. Then every route counts as served, and no gateway sends to an instance.
 //
 // Every wait ends: a silent gateway loses its stream and stops counting after Grace, and a
 // caller that waits for an instance sets a deadline.

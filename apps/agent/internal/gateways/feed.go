@@ -6,8 +6,8 @@ import (
 	gatewayv1 "github.com/windlass-run/windlass/proto/gen/windlass/gateway/v1"
 )
 
-// Feed supplies the table to a part of this process that serves it in another protocol. The
-// clients of that part count together as one gateway, while there are any.
+// Feed supplies the table to a part of this process that serves it in another protocol. While this
+// part has clients, they count together as one gateway.
 type Feed struct {
 	g   *Gateways
 	one *gateway
@@ -30,7 +30,7 @@ func (f *Feed) Known() <-chan struct{} { return f.g.complete }
 // Changed is signalled when Take may return something new.
 func (f *Feed) Changed() <-chan struct{} { return f.one.poke }
 
-// Take returns the present state of every app that changed since the last call; the first call
+// Take returns the present state of every app that changed since the last call. The first call
 // returns all apps. An app without hosts and previews is gone.
 func (f *Feed) Take() []*gatewayv1.AppRoutes {
 	f.g.mu.Lock()
@@ -48,9 +48,9 @@ func (f *Feed) Take() []*gatewayv1.AppRoutes {
 // Serves records what the feed's clients serve. changes has, by app id, the change that every
 // client serves now. anybody is true if there is a client. notes are shown to people.
 //
-// If changes is not nil, no client has states of another table, except of apps that Take
-// returned and no call of Serves has reported. After the last client is gone, the feed counts
-// for Grace, as a gateway does. Serves may be called at any time.
+// With changes that are not nil, the caller confirms that no client has a state from another table,
+// except for apps that Take returned and that no call of Serves has reported yet. After the last
+// client is gone, the feed counts for Grace, as a gateway does. Serves may be called at any time.
 func (f *Feed) Serves(changes map[string]int64, anybody bool, notes []string) {
 	f.g.mu.Lock()
 	f.g.hub.recordFeed(f.one, changes, anybody, notes, time.Now())
@@ -60,7 +60,8 @@ func (f *Feed) Serves(changes map[string]int64, anybody bool, notes []string) {
 	f.g.progress()
 }
 
-// anyApp is no app's id. In gateway.have, it stands for states of another table that the feed's clients may have.
+// anyApp is not the id of an app. In gateway.have, it stands for states from another table that the
+// feed's clients may have.
 const anyApp = ""
 
 // follow adds a feed, which does not count yet.
@@ -87,7 +88,8 @@ func (h *hub) recordFeed(f *gateway, changes map[string]int64, anybody bool, not
 		}
 	}
 	if _, ok := f.have[anyApp]; ok && changes != nil {
-		// An app that was taken and is not in changes may still be served in its state in another table.
+		// Clients may still serve an app in its state from another table, if the app was taken and
+		// is not in changes.
 		for id := range f.mayServe {
 			if _, told := changes[id]; !told && h.apps[id] != nil {
 				f.have[id] = version{}

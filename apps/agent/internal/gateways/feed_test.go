@@ -11,9 +11,10 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// The previous agent process routed an app to one deployment, and this process receives a route to another. Until the
-// feed's clients serve the new route, they send to the first deployment.
-func TestFeed_ReleasesNothingFromBeforeARestart(t *testing.T) {
+// The previous agent process routed an app to one deployment, and this process receives a route to
+// another. Until the feed's clients serve the new route, they send requests to the first
+// deployment.
+func TestFeed_ReleasesNoInstanceRoutedBeforeARestart(t *testing.T) {
 	now := time.Unix(1_800_000_000, 0)
 	h := newHub(newTable(func(string) *agentv1.DeploymentState { return nil }), 0, time.Minute)
 	h.countKept([]string{"feed"}, now)

@@ -26,33 +26,33 @@ import (
 )
 
 const (
-	// Interval is the time between heartbeats. A gateway finds within three intervals that its
+	// Interval is the time between heartbeats. A gateway notices within three intervals that its
 	// agent is gone.
 	Interval = 5 * time.Second
 	// silences is the number of intervals without a report after which a stream ends.
 	silences = 3
-	// Grace is how long a gateway that is away counts. It is longer than the time in which a
-	// gateway finds that its stream is dead and reconnects.
+	// Grace is how long a gateway that is away counts. It is longer than a gateway needs to notice
+	// that its stream is dead and to reconnect.
 	Grace = 30 * time.Second
-	// Patience is how long the removal of a deployment waits for requests in flight before it
-	// orders the instances to stop. Their own grace begins with that order.
+	// Patience is how long the removal of a deployment waits for requests in flight before the
+	// instances are told to stop. Their own grace period begins then.
 	Patience = 30 * time.Second
 )
 
 // Config configures Gateways.
 type Config struct {
 	Inbox *inbox.Inbox
-	// Zero knows which deployments are at zero. Default: one in memory only.
+	// Zero knows which deployments are at zero. Default: a Zero in memory only.
 	Zero *zero.Zero
 	// Files stores two files: the ids of the gateways that count, under Name, and the neighbours
 	// of the region, under Around.
 	Files        disk.Files
 	Name, Around string
-	// TableID is new with each start of the agent.
+	// TableID is the id of the table, a new one for each start of the agent.
 	TableID string
 	// Expected is the number of gateways that must serve a route before the region serves it.
 	Expected int
-	// Counted is called with the requests of an app that gateways report, and must not block. Nil: it is not called.
+	// Counted is called with the request counts of an app that gateways report. It must not block. Nil: no call.
 	Counted    func(appID string, more *traffic.Counts, now time.Time)
 	Log        *slog.Logger
 	Registerer prometheus.Registerer
@@ -61,8 +61,8 @@ type Config struct {
 // Gateways is safe for concurrent use.
 type Gateways struct {
 	cfg Config
-	// wake makes Run look for gateways that expire. progress is called when Routed, Leave or
-	// Released may return something else.
+	// wake makes Run look for gateways that expire. progress is called when the results of Routed,
+	// Leave or Released may have changed.
 	wake     chan struct{}
 	progress func()
 	// woken is called with deployments that a request woke.
@@ -70,29 +70,29 @@ type Gateways struct {
 
 	mu   sync.Mutex
 	hub  *hub
-	kept []string // the ids that the file holds
-	// traffic has the request counts that gateways reported, and demand the load of scaled apps.
+	kept []string // the ids in the file
+	// traffic has the request counts that gateways reported. demand has the load of scaled apps.
 	traffic *traffic.History
 	demand  *load.Demand
 	// leavingSince has, by deployment, the time of its first Leave.
 	leavingSince map[string]time.Time
 	// sleepingSince has, by deployment that goes to zero, the time of its first Sleep.
 	sleepingSince map[string]time.Time
-	// tableComplete is true once completeTable has loaded the inbox. complete is closed then.
-	// observed is true once the runtime was observed.
+	// tableComplete is true once completeTable has loaded the inbox. At that moment, complete is
+	// closed. observed is true once the runtime was observed.
 	tableComplete, observed bool
 	complete                chan struct{}
-	// around has the neighbours that the control plane sent last: the regions to which requests
-	// may be handed over. aroundKept has the neighbours in the file.
+	// around has the newest neighbours from the control plane: the regions that gateways may hand
+	// requests over to. aroundKept has the neighbours in the file.
 	around, aroundKept *neighbours.Picture
-	// capacity is the last argument of Annotate, and noted its result.
+	// capacity is the last argument of Annotate, and noted is its result.
 	capacity, noted *agentv1.Capacity
 }
 
 // New returns Gateways that count the gateways whose ids are in the file.
 func New(cfg Config) (*Gateways, error) {
 	if cfg.Inbox == nil || cfg.Files == nil || cfg.Name == "" || cfg.Around == "" || cfg.TableID == "" || cfg.Log == nil || cfg.Registerer == nil {
-		return nil, errors.New("gateways: every field of Config but Zero, Expected and Counted is required")
+		return nil, errors.New("gateways: every field of Config except Zero, Expected and Counted is required")
 	}
 	if cfg.Expected < 0 || cfg.Expected > maxGateways {
 		return nil, fmt.Errorf("gateways: Expected is %d: use 0 (routes wait for no gateway) to %d", cfg.Expected, maxGateways)
@@ -125,14 +125,14 @@ func New(cfg Config) (*Gateways, error) {
 	}
 	g.hub.countKept(g.kept, time.Now())
 	if err := g.recallAround(); err != nil {
-		cfg.Log.Error("new gateways do not learn of apps in other regions until the control plane is connected", "error", err)
+		cfg.Log.Error("new gateways do not know the apps of other regions until the control plane is connected", "error", err)
 	}
 	registerConnected(cfg.Registerer, g.connected)
 	return g, nil
 }
 
-// OnProgress sets f, which is called without locks held when Routed, Leave or Released may
-// return something else than before. Call OnProgress before Run.
+// OnProgress sets f. It is called without locks held when the results of Routed, Leave or Released
+// may have changed. Call OnProgress before Run.
 func (g *Gateways) OnProgress(f func()) { g.progress = f }
 
 func (g *Gateways) assignment(deploymentID string) *agentv1.DeploymentState {
@@ -140,7 +140,7 @@ func (g *Gateways) assignment(deploymentID string) *agentv1.DeploymentState {
 	return item.GetDeployment()
 }
 
-// Route sends an app's route to the gateways. The inbox must have stored it.
+// Route sends an app's route to the gateways. The inbox must have stored the route before.
 func (g *Gateways) Route(r *agentv1.Routes, epoch, generation int64) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -148,8 +148,9 @@ func (g *Gateways) Route(r *agentv1.Routes, epoch, generation int64) {
 	g.completeTable()
 }
 
-// Received updates gateways after the inbox has received new states of these keys. A deployment decides about its
-// preview, and whether gateways count its app's load and hold its requests. Keys of other kinds are ignored.
+// Received updates gateways after the inbox has received new states of these keys. The state of a
+// deployment determines its preview, and whether gateways count its app's load and hold its
+// requests. Keys of other kinds are ignored.
 func (g *Gateways) Received(keys ...inbox.Key) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -209,7 +210,7 @@ func (g *Gateways) completeTable() bool {
 	return true
 }
 
-// Routed returns why the region does not serve an app's route yet; "" when it does.
+// Routed returns why the region does not serve an app's route yet, or "" if it does.
 func (g *Gateways) Routed(appID string, epoch, generation int64) (why string) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -224,9 +225,9 @@ func (g *Gateways) Released(instanceID string) bool {
 	return g.hub.released(instanceID)
 }
 
-// Leave ends new requests to a deployment that will be removed. It returns why the deployment
-// must not be removed yet, and the longest time until it may be; "" when it may be removed. seen
-// is what runs; nil: that is not known yet.
+// Leave ends new requests to a deployment that will be removed. It returns why the deployment must
+// not be removed yet, and the longest time to wait. why is "" if the deployment may be removed.
+// seen is the observation of the runtime, or nil if there is none yet.
 func (g *Gateways) Leave(deploymentID string, seen *runtime.Observation) (why string, remaining time.Duration) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -266,9 +267,9 @@ func (g *Gateways) Stay(deploymentID string) {
 	g.hub.markDirty(g.hub.stopDraining(deploymentID))
 }
 
-// Countable returns what runs, with the states that count in the region. An instance that passes
-// its check, but that no gateway can connect to, is not ready. While nothing changes, the same
-// argument gives the same lists.
+// Countable returns the observed deployments, with the instance states that count in the region. An
+// instance that passes its check is not ready if no gateway can connect to it. While nothing
+// changes, the same argument returns the same lists.
 func (g *Gateways) Countable(seen []runtime.ObservedDeployment) []runtime.ObservedDeployment {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -276,7 +277,7 @@ func (g *Gateways) Countable(seen []runtime.ObservedDeployment) []runtime.Observ
 }
 
 // Annotate adds notes about the gateways, for people, to the region's capacity report. While
-// nothing changes, the same argument gives the same result.
+// nothing changes, the same argument returns the same result.
 func (g *Gateways) Annotate(c *agentv1.Capacity) *agentv1.Capacity {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -327,7 +328,7 @@ func (g *Gateways) Run(ctx context.Context) error {
 		g.renewAsleep()
 		g.mu.Unlock()
 		for _, id := range expired {
-			g.cfg.Log.WarnContext(ctx, "a gateway was away too long: routes no longer wait for it", "gateway", id, "after", Grace)
+			g.cfg.Log.WarnContext(ctx, "a gateway was away for too long: routes no longer wait for it", "gateway", id, "after", Grace)
 		}
 		g.keepFiles(ctx)
 		if len(expired) > 0 {
@@ -341,20 +342,21 @@ func (g *Gateways) Run(ctx context.Context) error {
 	}
 }
 
-// keepFiles writes the files that are out of date, and logs errors.
+// keepFiles writes the files whose content is out of date, and logs errors.
 func (g *Gateways) keepFiles(ctx context.Context) {
 	if err := g.keep(); err != nil {
-		g.cfg.Log.ErrorContext(ctx, "cannot store the list of gateways: after a restart the agent may wait for gateways that are gone, or not wait for others", "error", err)
+		g.cfg.Log.ErrorContext(ctx, "cannot store the list of gateways: after a restart, the agent may wait for gateways that are gone, or not wait for gateways that exist", "error", err)
 	}
 	if err := g.cfg.Zero.Keep(); err != nil {
-		g.cfg.Log.ErrorContext(ctx, "after a restart the agent may hold requests for longer than necessary", "error", err)
+		g.cfg.Log.ErrorContext(ctx, "after a restart, the agent may hold requests for longer than necessary", "error", err)
 	}
 	if err := g.keepAround(); err != nil {
-		g.cfg.Log.ErrorContext(ctx, "cannot store the neighbours of the region: after a restart the agent sends older neighbours to gateways", "error", err)
+		g.cfg.Log.ErrorContext(ctx, "cannot store the neighbours of the region: after a restart, the agent sends older neighbours to gateways", "error", err)
 	}
 }
 
-// keep writes the file if the gateways that count are not those in it. Only Run calls it.
+// keep writes the file if the ids in it are not those of the gateways that count. Only Run calls
+// it.
 func (g *Gateways) keep() error {
 	g.mu.Lock()
 	ids := g.hub.countingIDs()

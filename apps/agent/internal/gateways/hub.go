@@ -10,8 +10,8 @@ import (
 	gatewayv1 "github.com/windlass-run/windlass/proto/gen/windlass/gateway/v1"
 )
 
-// hub has, for each gateway, the apps that must still be sent to it, and what it serves. It is pure,
-// and not safe for concurrent use.
+// hub has, for each gateway, the apps that must still be sent and the apps that it serves. It is
+// pure, and not safe for concurrent use.
 type hub struct {
 	*table
 	*routable
@@ -20,50 +20,51 @@ type hub struct {
 	expected int
 	gateways map[string]*gateway
 	streams  int64
-	// feeds has the entries of all feeds, by id. An entry stands for the clients of another protocol.
-	// While it counts, it is in gateways, too.
+	// feeds has the entries of all feeds, by id. An entry stands for all clients of another
+	// protocol. While it counts, it is in gateways, too.
 	feeds map[string]*gateway
 }
 
 // gateway is a gateway, or a feed, that counts.
 type gateway struct {
 	id string
-	// holdsRequests: it can hold requests of apps at zero.
+	// holdsRequests means that the gateway can hold requests of apps at zero.
 	holdsRequests bool
-	// verified: it has proved that it belongs to the region. Reports of other gateways have no effect
-	// on rollouts, see Caller.
+	// verified means that the gateway has proved that it belongs to the region. Reports of other
+	// gateways have no effect on rollouts. See Caller.
 	verified bool
-	// process is the process that has the id; empty: not known.
+	// process is the id of the gateway's process. Empty: it is not known.
 	process string
-	// stream numbers the open Watch; 0: none is open. since is when it opened, or ended.
+	// stream is the number of the open Watch. 0: none is open. since is when it opened or ended.
 	stream int64
 	since  time.Time
-	// heard is the time of its last report.
+	// heard is the time of the gateway's last report.
 	heard time.Time
-	// leaving: it takes no new requests.
+	// leaving means that the gateway takes no new requests.
 	leaving bool
 
-	// begun: Begin was sent on its stream. have has the apps that it had before that, until it
-	// reports which change of an app it serves.
+	// begun means that Begin was sent on the gateway's stream. have has the apps that the gateway
+	// had before Begin. An entry stays until the gateway reports which change of the app it serves.
 	begun bool
 	have  map[string]version
-	// same: the versions in have are of this table.
+	// same means that the versions in have belong to this table.
 	same bool
-	// dirty are the apps whose present state was not sent to it. poke signals that there are some.
+	// dirty has the apps whose present state was not sent to the gateway. poke signals that there
+	// are dirty apps.
 	dirty map[string]bool
 	poke  chan struct{}
-	// mayServe are the apps that were sent to it, or that it had before. served has the change of
-	// each app that it serves.
+	// mayServe has the apps that were sent to the gateway, or that it had before. served has the
+	// change of each app that it serves.
 	mayServe map[string]bool
 	served   map[string]int64
-	// busy has, for each instance to which it sends no new requests, the number of its requests in
-	// flight there. ejected are the instances that it ejected, with the reason.
+	// busy has, for each instance to which the gateway sends no new requests, the number of its
+	// requests in flight there. ejected has the instances that it ejected, with the reason.
 	busy    map[string]int32
 	ejected map[string]string
-	// unproven are the instances that it has not reached yet, with the error of its last attempt, if
-	// any. unproven and ejected are nil before its first report.
+	// unproven has the instances that the gateway has not reached yet, with the error of its last
+	// attempt, if any. unproven and ejected are nil before its first report.
 	unproven map[string]string
-	// notes are shown to people, about the clients of a feed.
+	// notes are about the clients of a feed, and are shown to people.
 	notes []string
 }
 
@@ -73,19 +74,19 @@ func newHub(t *table, expected int, grace time.Duration) *hub {
 	return &hub{table: t, routable: newRoutable(), expected: expected, grace: grace, gateways: map[string]*gateway{}, feeds: map[string]*gateway{}}
 }
 
-// countKept counts gateways that the previous agent process counted, until they reconnect or were
-// away for the grace.
+// countKept counts the gateways that the previous agent process counted. Each of them counts until
+// it reconnects or was away for the grace.
 func (h *hub) countKept(ids []string, now time.Time) {
 	for _, id := range ids {
 		h.gateways[id] = &gateway{id: id, verified: true, since: now}
 	}
 }
 
-// openStream counts a gateway from now on. It replaces an earlier stream of that id. have are the
-// versions that the gateway has already. same means that they are of this table.
+// openStream counts a gateway from now on. The stream replaces an earlier stream with that id. have
+// has the versions that the gateway has already. same means that they belong to this table.
 func (h *hub) openStream(id, process string, have []*gatewayv1.AppVersion, same bool, now time.Time) *gateway {
 	if old := h.gateways[id]; old != nil && old.poke != nil {
-		signal(old.poke) // so that the old stream finds that this one has replaced it
+		signal(old.poke) // so that the old stream notices that this stream has replaced it
 	}
 	h.streams++
 	g := &gateway{
@@ -103,7 +104,7 @@ func (h *hub) openStream(id, process string, have []*gatewayv1.AppVersion, same 
 	return g
 }
 
-// beginTable marks every app dirty whose present state the gateway does not have.
+// beginTable marks every app as dirty whose present state the gateway does not have.
 func (h *hub) beginTable(g *gateway, now time.Time) {
 	g.begun, g.heard = true, now
 	for id, a := range h.apps {
@@ -122,7 +123,7 @@ func (h *hub) beginTable(g *gateway, now time.Time) {
 	signal(g.poke)
 }
 
-// markDirty marks the apps dirty for every gateway and feed.
+// markDirty marks the apps as dirty for every gateway and feed.
 func (h *hub) markDirty(apps []string) {
 	if len(h.gateways) == 0 {
 		h.tidy()
@@ -147,7 +148,7 @@ func (g *gateway) markDirty(apps []string) {
 	signal(g.poke)
 }
 
-// takeDirty returns the present state of each dirty app of the gateway, which the caller sends.
+// takeDirty returns the present state of each dirty app of the gateway. The caller must send them.
 func (h *hub) takeDirty(g *gateway) []*gatewayv1.AppRoutes {
 	out := make([]*gatewayv1.AppRoutes, 0, len(g.dirty))
 	for _, id := range slices.Sorted(maps.Keys(g.dirty)) {
@@ -182,7 +183,7 @@ func (h *hub) closeStream(g *gateway, now time.Time) (left bool) {
 	return left
 }
 
-// applyReport records a gateway's report. It returns false if that gateway's process has no stream.
+// applyReport records a gateway's report. It returns false if the gateway's process has no stream.
 func (h *hub) applyReport(r *gatewayv1.ReportRequest, now time.Time) bool {
 	g := h.gateways[r.GatewayId]
 	if g == nil || g.stream == 0 || !g.begun || g.process != r.ProcessId {
@@ -220,7 +221,7 @@ func (h *hub) recordServed(g *gateway, appID string, change int64) {
 func (h *hub) tidy() {
 	for _, g := range h.gateways {
 		if len(g.have) > 0 || g.stream == 0 {
-			return // what the gateway serves is not known
+			return // it is not known what the gateway serves
 		}
 	}
 	for instance, apps := range h.closed {
@@ -252,8 +253,8 @@ func (h *hub) allServe(appID string, change int64) bool {
 	return true
 }
 
-// expire removes gateways that were away for the grace. It returns their ids, and when to look
-// again; zero: never.
+// expire removes gateways that were away for the grace. It returns their ids, and when to call it
+// again. A zero time means never.
 func (h *hub) expire(now time.Time) (expired []string, next time.Time) {
 	for id, g := range h.gateways {
 		if g.stream != 0 {
@@ -275,16 +276,16 @@ func (h *hub) expire(now time.Time) (expired []string, next time.Time) {
 	return expired, next
 }
 
-// whyNotServed returns why a route that the table has received is not served yet; "" if it is. If a
-// newer route of the app is served, so is this one.
+// whyNotServed returns why a route that the table has received is not served yet, or "" if it is
+// served. A route counts as served if a newer route of the app is served.
 func (h *hub) whyNotServed(appID string, epoch, generation int64) (why string) {
 	a := h.apps[appID]
 	if a == nil {
-		return "" // the app was removed, and every gateway serves that
+		return "" // the app was removed, and no gateway serves it any more
 	}
 	// An app without a route is in the table because of its previews: there was no route to remove.
 	if a.routes != nil && (a.state.Epoch < epoch || a.state.Epoch == epoch && a.state.Generation < generation) {
-		return "the table of routes does not have it yet"
+		return "the table of routes does not have the route yet"
 	}
 	serving := 0
 	var behind []string
@@ -343,7 +344,7 @@ func (h *hub) notes() []string {
 		switch {
 		case !g.verified:
 			unverified++
-		case h.feeds[id] == g && g.stream == 0: // the notes of the feed name the clients
+		case h.feeds[id] == g && g.stream == 0: // the feed's notes are about its clients
 		case g.stream == 0:
 			out = append(out, fmt.Sprintf("gateway %s is away since %s: routes wait for it for %s at most", id, g.since.UTC().Format(time.TimeOnly), h.grace))
 		case !g.leaving:
@@ -374,7 +375,7 @@ func (h *hub) countingIDs() []string {
 	return out
 }
 
-// joinFirst joins the first names, and counts the others.
+// joinFirst joins the first names, and says how many more names there are.
 func joinFirst(names []string) string {
 	const few = 3
 	if len(names) <= few {
@@ -390,7 +391,7 @@ func signal(c chan struct{}) {
 	}
 }
 
-// isSilent reports whether the gateway has sent no report for longer than longest, after its Begin.
+// isSilent reports whether the gateway has sent no report for longer than longest since its Begin.
 func (g *gateway) isSilent(now time.Time, longest time.Duration) bool {
 	return g.begun && now.Sub(g.heard) > longest
 }

@@ -51,7 +51,7 @@ func TestDemand(t *testing.T) {
 		require.True(t, ok)
 		require.InDelta(t, 7, got.InFlight["dep_2"], 0)
 		_, ok = r.Demand("app_2", time.Now())
-		require.False(t, ok, "it is not scaled here")
+		require.False(t, ok, "the app is not scaled in this region")
 	})
 	t.Run("reports of an unverified gateway do not count", func(t *testing.T) {
 		r, _ := startScaled(t)

@@ -11,9 +11,10 @@ import (
 	gatewayv1 "github.com/windlass-run/windlass/proto/gen/windlass/gateway/v1"
 )
 
-// Around sends the neighbours of this region to the gateways. It stores them for the next agent
-// process, which sends them until the control plane sends new ones. So a gateway that starts
-// without a file receives the neighbours with the routes, even while there is no control plane.
+// Around sends the neighbours of this region to the gateways. It also stores them for the next
+// agent process, which uses them until the control plane sends new ones. So a gateway that starts
+// without a file receives the neighbours with the routes, even while the control plane is not
+// connected.
 func (g *Gateways) Around(n *gatewayv1.Neighbours) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -26,8 +27,8 @@ func (g *Gateways) Around(n *gatewayv1.Neighbours) {
 	}
 }
 
-// neighbourFrames returns the present neighbours, and the frames that update a gateway that has
-// the neighbours told.
+// neighbourFrames returns the present neighbours, and the frames that update a gateway from the
+// neighbours in told.
 func (g *Gateways) neighbourFrames(told *neighbours.Picture) (*neighbours.Picture, []*gatewayv1.WatchResponse) {
 	g.mu.Lock()
 	now := g.around
@@ -57,7 +58,7 @@ func (g *Gateways) recallAround() error {
 	return nil
 }
 
-// keepAround writes the file if the neighbours are not those in it. Only Run calls it.
+// keepAround writes the file if its content is out of date. Only Run calls it.
 func (g *Gateways) keepAround() error {
 	g.mu.Lock()
 	now := g.around

@@ -11,7 +11,7 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// balancing maps the user API's values to those of gateways. A value that only a later release
+// balancing maps the user API's values to values for gateways. A value that only a later release
 // knows becomes the gateway's default.
 var balancing = map[windlassv1.RoutingPolicy_Balancing]gatewayv1.Balancing{
 	windlassv1.RoutingPolicy_BALANCING_ROUND_ROBIN:    gatewayv1.Balancing_BALANCING_ROUND_ROBIN,
@@ -21,7 +21,7 @@ var balancing = map[windlassv1.RoutingPolicy_Balancing]gatewayv1.Balancing{
 	windlassv1.RoutingPolicy_BALANCING_WEIGHTED:       gatewayv1.Balancing_BALANCING_WEIGHTED,
 }
 
-// crossRegion maps the user API's values to those of gateways. A value that only a later release
+// crossRegion maps the user API's values to values for gateways. A value that only a later release
 // knows becomes off.
 var crossRegion = map[windlassv1.RoutingPolicy_CrossRegion]gatewayv1.CrossRegion{
 	windlassv1.RoutingPolicy_CROSS_REGION_OFF:       gatewayv1.CrossRegion_CROSS_REGION_OFF,
@@ -29,8 +29,9 @@ var crossRegion = map[windlassv1.RoutingPolicy_CrossRegion]gatewayv1.CrossRegion
 	windlassv1.RoutingPolicy_CROSS_REGION_SPILLOVER: gatewayv1.CrossRegion_CROSS_REGION_SPILLOVER,
 }
 
-// closedPaths are the paths of calls that load, unload and list models. A server of models answers them for every
-// caller, and clients reach it through its app's hosts and the hosts of its models.
+// closedPaths are the paths of calls that load, unload and list models. Clients must not use them.
+// A server of models answers them for every caller, and clients reach it through its app's hosts
+// and the hosts of its models.
 var closedPaths = []string{"/v2/repository", "/v1/load_lora_adapter", "/v1/unload_lora_adapter", "/inference.grpcinferenceservice/repository"}
 
 // policyOf converts a route's policy to the gateways' message.
@@ -65,8 +66,8 @@ func policyOf(p *windlassv1.RoutingPolicy) *gatewayv1.RoutePolicy {
 	return out
 }
 
-// checkOf returns the health check of a deployment for gateways, with its defaults. It returns
-// nil if the check is not known, or uses another port than requests do.
+// checkOf returns the health check of a deployment for gateways, with its defaults. It returns nil
+// if the check is not known, or if it uses another port than requests do.
 func checkOf(spec *windlassv1.DeploymentSpec) *gatewayv1.HealthCheck {
 	h := spec.GetHealthCheck()
 	if spec == nil || h.GetPort() != "" && (len(spec.Ports) == 0 || h.GetPort() != spec.Ports[0].Name) {

@@ -14,7 +14,7 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// policy returns a policy with every field set. Of affinity, it has the header.
+// policy returns a policy with every field set. As its affinity, it has a header.
 func policy() *windlassv1.RoutingPolicy {
 	return &windlassv1.RoutingPolicy{
 		Balancing: windlassv1.RoutingPolicy_BALANCING_AFFINITY, Affinity: &windlassv1.Affinity{Header: "X-Session"},
@@ -34,7 +34,7 @@ func TestPolicy_EveryFieldReachesGateways(t *testing.T) {
 	from := policy()
 	for _, m := range []proto.Message{from, from.Cors, from.PayloadLog, from.ColdStart} {
 		for f := range fields(m) {
-			require.True(t, m.ProtoReflect().Has(f), "%s: set it above", f.FullName())
+			require.True(t, m.ProtoReflect().Has(f), "%s: set this field above", f.FullName())
 		}
 	}
 	got := policyOf(from)
@@ -120,7 +120,7 @@ func TestRoute_WithoutTargetsHasItsHosts(t *testing.T) {
 	require.True(t, tb.apps["app_1"].isGone())
 }
 
-// A preview of a version that requires keys requires them even while the app's keys are not known.
+// A preview of a version that requires keys requires them even before the app's keys are known.
 func TestKeys_AreSentAndPreviewsRequireThem(t *testing.T) {
 	state := &agentv1.DeploymentState{Action: agentv1.DeploymentState_ACTION_APPLY, Deployment: &agentv1.Deployment{
 		Id: "dep_1", AppId: "app_1", PreviewHost: "v1.chat.test",

@@ -14,23 +14,26 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// peer is the true state of a gateway, or of the clients of a feed. The hub knows only what it reported.
+// peer is the true state of a gateway, or of the clients of a feed. The hub knows only what the
+// peer reported.
 type peer struct {
 	id string
-	// stream is nil while it is away. since is when it went away.
+	// stream is nil while the peer is away. since is when it went away.
 	stream *gateway
 	since  time.Time
 	begun  bool
 	// feed is set if the peer stands for the clients of a feed.
 	feed *gateway
-	// sent are the states that were sent and not applied yet. served are the states by which it routes.
+	// sent has the states that were sent and not applied yet. served has the states by which the
+	// peer routes.
 	sent   []*gatewayv1.AppRoutes
 	served map[string]*gatewayv1.AppRoutes
-	// table is the number of the table that served is of.
+	// table is the number of the table from which served comes.
 	table int
-	// told are the apps that it may report since Begin. For a feed, with the changes to report.
+	// told has the apps that the peer may report since Begin. For a feed, it also has the changes
+	// to report.
 	told map[string]int64
-	// flight has the number of its requests in flight, by instance.
+	// flight has the number of the peer's requests in flight, by instance.
 	flight map[string]int32
 }
 
@@ -50,8 +53,8 @@ type model struct {
 	h     *hub
 	table int
 	peers []*peer
-	// behind has one peer for the clients of each feed. Its sent are the states that the clients have
-	// not acknowledged, and its told the changes that the feed has not reported.
+	// behind has one peer for the clients of each feed. Its sent has the states that the clients
+	// have not acknowledged. Its told has the changes that the feed has not reported.
 	behind []*peer
 	lists  map[string][]runtime.Instance
 	gens   map[string]int64
@@ -71,7 +74,8 @@ func (m *model) startAgent() {
 	}
 }
 
-// follow takes the changed apps of a feed. Its clients, if there are any, apply some of them.
+// follow takes the changed apps of a feed. The feed's clients, if there are any, apply some of
+// them.
 func (m *model) follow(b *peer) {
 	if !b.begun {
 		m.h.beginTable(b.feed, m.now)
@@ -85,7 +89,8 @@ func (m *model) follow(b *peer) {
 	m.acknowledge(b, n)
 }
 
-// acknowledge applies the first n states that were sent. Once all are applied, the feed reports them.
+// acknowledge applies the first n states that were sent. Once all sent states are applied, the feed
+// reports them.
 func (m *model) acknowledge(b *peer, n int) {
 	for _, a := range b.sent[:n] {
 		if b.told[a.AppId] = a.Change; b.stream != nil {
@@ -209,7 +214,8 @@ func (m *model) report(p *peer) {
 	}
 	req := &gatewayv1.ReportRequest{GatewayId: p.id}
 	for id, a := range p.served {
-		// The change of an app that the gateway kept from another table must not be reported before it was sent again.
+		// The gateway may have kept an app from another table. It must not report a change of the
+		// app before the app was sent again.
 		_, fresh := p.told[id]
 		if fresh || p.stream.same && !waiting[id] {
 			req.Served = append(req.Served, &gatewayv1.Served{AppId: id, Epoch: a.Epoch, Generation: a.Generation, InstancesChange: a.Change})
@@ -231,7 +237,8 @@ func (m *model) report(p *peer) {
 	}
 }
 
-// requests begins requests to instances that the gateway may send to, and ends requests to others.
+// requests begins requests to instances that the gateway may send to. It ends requests to other
+// instances.
 func (m *model) requests(p *peer) {
 	for _, list := range m.lists {
 		for _, in := range list {

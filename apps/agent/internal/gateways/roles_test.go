@@ -11,7 +11,8 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// pairs returns a deployment with two groups. Each has a router, which is the entry, and a decode instance.
+// pairs returns a deployment with two groups. Each group has a router, which is the entry role, and
+// a decode instance.
 func pairs(change ...func(all []runtime.Instance)) runtime.ObservedDeployment {
 	const ready = windlassv1.InstanceStatus_INSTANCE_STATUS_READY
 	d := runtime.ObservedDeployment{
@@ -39,7 +40,7 @@ func TestTable_RoutesToTheEntryOfCompleteGroups(t *testing.T) {
 		"all are ready": {func([]runtime.Instance) {}, map[string]gatewayv1.Instance_State{
 			"r0": gatewayv1.Instance_STATE_READY, "r1": gatewayv1.Instance_STATE_READY,
 		}},
-		"a group lost a role": {func(all []runtime.Instance) { all[0].Status = running }, map[string]gatewayv1.Instance_State{
+		"an instance of a group is not ready": {func(all []runtime.Instance) { all[0].Status = running }, map[string]gatewayv1.Instance_State{
 			"r0": gatewayv1.Instance_STATE_DRAINING, "r1": gatewayv1.Instance_STATE_READY,
 		}},
 		"an instance of a group leaves": {func(all []runtime.Instance) { all[2].Status = draining }, map[string]gatewayv1.Instance_State{
@@ -74,12 +75,12 @@ func TestRoutable_EntryOfACompleteGroupIsReached(t *testing.T) {
 		all[0].Status, all[0].Reason = windlassv1.InstanceStatus_INSTANCE_STATUS_RUNNING, runtime.ReasonNotReady
 	}
 	c.see(pairs(broken))
-	require.Empty(t, c.h.routable.waiting["d1"], "no gateway needs to reach it")
+	require.Empty(t, c.h.routable.waiting["d1"], "no gateway needs to reach d1")
 	require.NotNil(t, c.h.routable.waiting["r1"])
-	require.Nil(t, c.h.routable.ready["r0"], "its group is not complete")
+	require.Nil(t, c.h.routable.ready["r0"], "the group of r0 is not complete")
 	c.report(g)
 	c.see(pairs())
-	require.NotNil(t, c.h.routable.waiting["r0"], "its group is complete, so gateways must reach it")
+	require.NotNil(t, c.h.routable.waiting["r0"], "the group of r0 is complete, so gateways must reach r0")
 	c.report(g)
 	c.requireFindings(noFindings)
 }

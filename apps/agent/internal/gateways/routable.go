@@ -10,20 +10,21 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// routable decides which instances that pass their check count as ready, by the gateways' reports:
+// routable decides, from the gateways' reports, which instances that pass their check count as
+// ready:
 //
-//   - a new instance does not count while a gateway that reports has not reached it
-//   - an instance does not count while all these gateways have ejected it because they cannot
-//     connect to it
-//   - an instance that all have ejected because of its answers does count, with a finding, because
-//     the rollout's analysis judges it
+//   - a new instance does not count until every gateway that reports has reached it
+//   - an instance does not count while every gateway that reports has ejected it, because they
+//     cannot connect to it
+//   - an instance that every gateway that reports has ejected for its answers does count, with a
+//     finding, because the rollout's analysis judges it
 //
 // An instance that ran before this agent process, or that has no route, counts as the runtime
 // reports it. So does every instance while no gateway reports. A gateway is ignored before its
 // first report, and while it is away. routable is pure.
 type routable struct {
-	// unwatched has the last observation while no gateway counted. Its instances count, because no
-	// gateway could check them.
+	// unwatched has the last observation that was made while no gateway counted. Its instances
+	// count, because no gateway could check them.
 	unwatched []runtime.ObservedDeployment
 	// seen has the last list of each deployment.
 	seen map[string]runtime.ObservedDeployment
@@ -53,7 +54,8 @@ type finding struct {
 	reason, message string
 }
 
-// masked is a list with findings applied, and the list and findings that it was made of.
+// masked is a list with findings applied. It also has the list and the findings from which it was
+// made.
 type masked struct {
 	from  []runtime.Instance
 	found map[string]finding
@@ -68,8 +70,8 @@ func newRoutable() *routable {
 }
 
 // updateCandidates records the observed instances. It must be called after table.setObserved. first
-// means that they ran before this agent process. The cost grows with the number of deployments, and
-// of the instances of changed deployments.
+// means that the instances ran before this agent process. The cost grows with the number of
+// deployments, and with the number of instances of the changed deployments.
 func (h *hub) updateCandidates(seen []runtime.ObservedDeployment, first bool) {
 	if len(h.gateways) == 0 {
 		h.routable = newRoutable()
@@ -120,7 +122,8 @@ func (h *hub) updateCandidates(seen []runtime.ObservedDeployment, first bool) {
 	h.computeFindings()
 }
 
-// adoptUnwatched records the instances that ran while no gateway counted, once a gateway counts.
+// adoptUnwatched runs once a gateway counts. It records the instances that ran while no gateway
+// counted.
 func (h *hub) adoptUnwatched() {
 	if before := h.unwatched; before != nil && len(h.gateways) > 0 {
 		h.unwatched = nil
@@ -128,8 +131,8 @@ func (h *hub) adoptUnwatched() {
 	}
 }
 
-// dropCandidates forgets instances of the list that are not ready any more, unless another
-// deployment has them.
+// dropCandidates forgets the instances of the list that are not ready any more, unless another
+// deployment has taken them over.
 func (r *routable) dropCandidates(was runtime.ObservedDeployment, ready map[string]bool) {
 	for n := range was.Instances {
 		id := was.Instances[n].ID
@@ -152,7 +155,7 @@ func (h *hub) statesWithReady(deploymentID, instanceID string) map[string]int64 
 	return since
 }
 
-// computeFindings computes all findings anew. The cost grows with the number of instances that wait
+// computeFindings computes all findings again. The cost grows with the number of instances that wait
 // or are ejected.
 func (h *hub) computeFindings() {
 	r := h.routable
@@ -203,7 +206,7 @@ func (h *hub) reporting() []*gateway {
 	return out
 }
 
-// whyUnreached returns why the instance does not count yet; "" if it does.
+// whyUnreached returns why the instance does not count yet, or "" if it does.
 func (h *hub) whyUnreached(id string, c *candidate, reporting []*gateway) string {
 	for _, g := range reporting {
 		for appID, change := range c.since {
@@ -223,8 +226,8 @@ func (h *hub) whyUnreached(id string, c *candidate, reporting []*gateway) string
 	return ""
 }
 
-// applyFindings returns what runs, with the findings applied. A list without findings is returned
-// unchanged. While nothing changes, a list with findings is the same list in each call.
+// applyFindings returns the observed deployments with the findings applied. A list without findings
+// is returned unchanged. While nothing changes, every call returns the same list.
 func (r *routable) applyFindings(seen []runtime.ObservedDeployment) []runtime.ObservedDeployment {
 	if len(r.found) == 0 {
 		return seen

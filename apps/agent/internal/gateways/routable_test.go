@@ -17,7 +17,7 @@ type routableRegion struct {
 	t   *testing.T
 	h   *hub
 	now time.Time
-	// seen is what runs, by deployment.
+	// seen has the observed instances, by deployment.
 	seen  []runtime.ObservedDeployment
 	begun bool
 }
@@ -29,7 +29,8 @@ func newRoutableRegion(t *testing.T) *routableRegion {
 	return c
 }
 
-// setReady makes these the instances of the deployment, all ready, with addresses made of their ids.
+// setReady sets the instances of the deployment. All are ready, and their addresses are made from
+// their ids.
 func (c *routableRegion) setReady(ids ...string) {
 	d := runtime.ObservedDeployment{DeploymentID: "dep"}
 	for _, id := range ids {
@@ -53,7 +54,8 @@ func (c *routableRegion) addGateway(id string) *gateway {
 	return g
 }
 
-// report sends a report of the gateway: it serves the whole table, and has these findings about instances.
+// report sends a report of the gateway. It says that the gateway serves the whole table, and has
+// these findings about instances.
 func (c *routableRegion) report(g *gateway, instances ...*gatewayv1.InstanceHealth) {
 	c.t.Helper()
 	r := &gatewayv1.ReportRequest{GatewayId: g.id, Instances: instances}
@@ -67,7 +69,8 @@ func unproven(id, reason string) *gatewayv1.InstanceHealth {
 	return &gatewayv1.InstanceHealth{InstanceId: id, Unproven: true, Reason: reason}
 }
 
-// requireFindings requires these messages, by instance. "ready: " begins the message of an instance that counts.
+// requireFindings requires these messages, by instance. A message that begins with "ready: " is of
+// an instance that counts.
 func (c *routableRegion) requireFindings(want map[string]string) {
 	c.t.Helper()
 	got := map[string]string{}
@@ -93,7 +96,7 @@ func (c *routableRegion) requireFindings(want map[string]string) {
 	}
 }
 
-// noFindings: all ready instances count.
+// noFindings means that all ready instances count.
 var noFindings = map[string]string{}
 
 func TestRoutable_NewInstanceWaitsForEveryGateway(t *testing.T) {
@@ -115,7 +118,7 @@ func TestRoutable_NewInstanceWaitsForEveryGateway(t *testing.T) {
 	c.report(b)
 	c.requireFindings(noFindings)
 
-	// It still counts, although a gateway that connects later has not reached it yet.
+	// The instance still counts, although a gateway that connects later has not reached it yet.
 	c.h.closeStream(b, c.now)
 	late := c.h.openStream("gw_c", "", nil, false, c.now)
 	c.h.beginTable(late, c.now)
@@ -157,7 +160,7 @@ func TestRoutable_InstanceThatIsReadyAgainWaitsAgain(t *testing.T) {
 	c.requireFindings(map[string]string{"one": "waits for gateway gw_a to receive it"})
 	c.report(a)
 	c.requireFindings(noFindings)
-	// The same id with another address is another process.
+	// An instance with the same id and another address is another process.
 	c.see(runtime.ObservedDeployment{DeploymentID: "dep", Instances: []runtime.Instance{{ID: "one", Address: "else:80", Status: windlassv1.InstanceStatus_INSTANCE_STATUS_READY}}})
 	c.requireFindings(map[string]string{"one": "waits for gateway gw_a to receive it"})
 	c.report(a)
@@ -172,7 +175,7 @@ func TestRoutable_InstanceThatIsReadyAgainWaitsAgain(t *testing.T) {
 	require.Empty(t, c.h.waiting)
 }
 
-func TestRoutable_ReportsWhatEveryGatewayEjected(t *testing.T) {
+func TestRoutable_ReportsInstancesThatEveryGatewayEjected(t *testing.T) {
 	c := newRoutableRegion(t)
 	c.setReady("one", "two")
 	a, b := c.addGateway("gw_a"), c.addGateway("gw_b")
@@ -183,7 +186,7 @@ func TestRoutable_ReportsWhatEveryGatewayEjected(t *testing.T) {
 	c.requireFindings(map[string]string{"one": "ready: no gateway sends to it, because requests failed: ServerErrors"})
 	list := c.h.applyFindings(c.seen)[0].Instances
 	c.report(b, out)
-	require.Same(t, &list[0], &c.h.applyFindings(c.seen)[0].Instances[0], "the same list while nothing changed")
+	require.Same(t, &list[0], &c.h.applyFindings(c.seen)[0].Instances[0], "the list is the same while nothing changes")
 	c.report(a)
 	c.requireFindings(noFindings)
 	require.Same(t, &c.seen[0].Instances[0], &c.h.applyFindings(c.seen)[0].Instances[0])

@@ -20,14 +20,15 @@ import (
 )
 
 const (
-	// maxGateways bounds the gateways of a region, because a client that makes ids in a loop must not
-	// use up the agent's memory.
+	// maxGateways is the maximum number of gateways of a region. A client that makes up ids in a
+	// loop must not use up the agent's memory.
 	maxGateways = 1000
-	// maxFrame bounds the bytes of a frame with several apps.
+	// maxFrame is the maximum size of a frame with several apps, in bytes.
 	maxFrame = 1 << 20
-	// maxReport bounds the bytes of a report: enough for 100,000 apps.
+	// maxReport is the maximum size of a report, in bytes: enough for 100,000 apps.
 	maxReport = 32 << 20
-	// maxElements bounds the elements of a report. The traffic of an app has a few elements.
+	// maxElements is the maximum number of elements of a report. The traffic of an app has a few
+	// elements.
 	maxElements = 500_000
 )
 
@@ -41,18 +42,18 @@ func (g *Gateways) Handler(cfg rpc.Config, callerOf func(*http.Request) Caller) 
 	})
 }
 
-// Limits returns the limits of the messages of gateways. The budget has room for four reports of the
-// largest size at the same time.
+// Limits returns the limits of the messages from gateways. The budget has room for four reports of
+// the maximum size at the same time.
 func Limits(registerer prometheus.Registerer) func(procedure string) rpc.Limits {
 	limits := rpc.Limits{MessageBytes: maxReport, Elements: maxElements, Budget: rpc.NewBudget("gateways", 4*maxReport, registerer)}
 	return func(string) rpc.Limits { return limits }
 }
 
-// Watch implements RouteService. It sends a frame at least every two intervals, which is half of
-// the time that a gateway waits for one.
+// Watch implements RouteService. It sends a frame at least every two intervals, because a gateway
+// waits for twice that time.
 func (g *Gateways) Watch(ctx context.Context, req *gatewayv1.WatchRequest, stream *connect.ServerStream[gatewayv1.WatchResponse]) error {
 	if ctx.Err() != nil {
-		return context.Cause(ctx) // the caller gave up already, so this call must not replace another stream
+		return context.Cause(ctx) // the caller has given up already, so this call must not replace another stream
 	}
 	caller := callerOf(ctx)
 	err := caller.identify(&req.GatewayId)
@@ -93,7 +94,7 @@ func (g *Gateways) Watch(ctx context.Context, req *gatewayv1.WatchRequest, strea
 	beat := time.NewTicker(Interval)
 	defer beat.Stop()
 	known := g.complete
-	var around *neighbours.Picture // the picture that was sent last
+	var around *neighbours.Picture // the neighbours that were sent last
 	for quiet := true; ; {
 		var frames, more []*gatewayv1.WatchResponse
 		select {
@@ -141,7 +142,7 @@ func (g *Gateways) openStream(req *gatewayv1.WatchRequest, verified bool) (*gate
 		g.countFromNow(req.GatewayId) // a new process counts its requests from 0
 	}
 	if req.TableId == "" {
-		g.countFromNow(req.GatewayId) // it has not reported to any agent yet
+		g.countFromNow(req.GatewayId) // the gateway has not reported to any agent yet
 	}
 	one := g.hub.openStream(req.GatewayId, req.ProcessId, req.Have, req.TableId == g.cfg.TableID, time.Now())
 	one.holdsRequests = slices.Contains(req.Features, featureHold)
@@ -163,7 +164,8 @@ func (g *Gateways) wholeTable(one *gateway) []*gatewayv1.WatchResponse {
 	return append(out, &gatewayv1.WatchResponse{Frame: &gatewayv1.WatchResponse_End{End: &gatewayv1.End{}}})
 }
 
-// changedApps returns the frames of the dirty apps. It fails if another stream has replaced this one.
+// changedApps returns the frames of the dirty apps. It fails if another stream has replaced this
+// stream.
 func (g *Gateways) changedApps(one *gateway) ([]*gatewayv1.WatchResponse, error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -179,7 +181,8 @@ func (g *Gateways) changedApps(one *gateway) ([]*gatewayv1.WatchResponse, error)
 	return packFrames(g.hub.takeDirty(one)), nil
 }
 
-// packFrames packs apps into frames of maxFrame bytes at most. A larger app gets its own frame.
+// packFrames packs apps into frames of at most maxFrame bytes. A larger app gets a frame of its
+// own.
 func packFrames(apps []*gatewayv1.AppRoutes) []*gatewayv1.WatchResponse {
 	var out []*gatewayv1.WatchResponse
 	var frame []*gatewayv1.AppRoutes
@@ -201,7 +204,7 @@ func packFrames(apps []*gatewayv1.AppRoutes) []*gatewayv1.WatchResponse {
 	return out
 }
 
-// checkReporting fails if the gateway is silent.
+// checkReporting returns an error if the gateway is silent.
 func (g *Gateways) checkReporting(one *gateway) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()

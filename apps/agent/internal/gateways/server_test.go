@@ -34,7 +34,7 @@ type harness struct {
 	inbox    *inbox.Inbox
 	progress chan struct{}
 	client   gatewayv1connect.RouteServiceClient
-	// as is the caller of new requests. Nil: the caller of a request on the socket.
+	// as is the caller of new requests. Nil: a caller on the socket.
 	as atomic.Pointer[Caller]
 }
 
@@ -57,7 +57,7 @@ func startHarness(t *testing.T, files disk.Files, expected int) *harness {
 	require.NoError(t, err)
 	r.OnProgress(func() { signal(r.progress) })
 
-	// The path of a socket must be short, and the path of the test's directory is long.
+	// The path of a socket must be short, and the path of t.TempDir is long.
 	dir := t.TempDir()
 	t.Chdir(dir)
 	listener, err := new(net.ListenConfig).Listen(t.Context(), "unix", "gateway.sock")
@@ -83,7 +83,8 @@ func startHarness(t *testing.T, files disk.Files, expected int) *harness {
 	return r
 }
 
-// receiveSnapshot receives a snapshot with one deployment, which has one ready instance, and a route to it.
+// receiveSnapshot receives a snapshot with one deployment and a route to it. The deployment has one
+// ready instance.
 func (h *harness) receiveSnapshot(t *testing.T) *agentv1.Routes {
 	t.Helper()
 	route := &agentv1.Routes{AppId: "app_1", Hosts: []string{"chat.test"}, Targets: []*agentv1.RouteTarget{{DeploymentId: "dep_2", Weight: 100, WorkloadKey: "dep_1"}}}
@@ -139,7 +140,7 @@ func (w watcher) next() *gatewayv1.WatchResponse {
 	return nil
 }
 
-// table returns the apps that are sent from Begin to End.
+// table returns the apps that are sent between Begin and End.
 func (w watcher) table() (id string, apps []*gatewayv1.AppRoutes) {
 	w.t.Helper()
 	begin := w.next().GetBegin()
@@ -177,7 +178,7 @@ func TestWatch_SendsRoutesAndInstancesAndTakesReports(t *testing.T) {
 	require.Equal(t, gatewayv1.Instance_STATE_READY, chat.Targets[0].Instances[0].State)
 	require.Equal(t, "/ready", chat.Targets[0].HealthCheck.GetPath())
 	require.False(t, chat.Targets[0].Instances[0].OtherVersion)
-	require.Equal(t, "app_gone", apps[1].AppId, "a message removes an app that the region does not route")
+	require.Equal(t, "app_gone", apps[1].AppId, "an app that the region does not route is removed")
 	require.Empty(t, apps[1].Hosts)
 
 	require.Equal(t, "waits for gateway "+first+" to serve it", r.Routed("app_1", 0, 4))
@@ -186,7 +187,7 @@ func TestWatch_SendsRoutesAndInstancesAndTakesReports(t *testing.T) {
 	require.Empty(t, r.Routed("app_1", 0, 4))
 	require.False(t, r.Released("ins_1"), "the gateway has not reported the other app yet")
 	r.report(t, first, table, apps[1])
-	require.False(t, r.Released("ins_1"), "it gets requests")
+	require.False(t, r.Released("ins_1"), "the instance gets requests")
 
 	r.observe(windlassv1.InstanceStatus_INSTANCE_STATUS_DRAINING)
 	drained := w.next().GetApps().GetApps()[0]
@@ -208,7 +209,7 @@ func TestWatch_SendsRoutesAndInstancesAndTakesReports(t *testing.T) {
 	require.Equal(t, int64(6), w.next().GetApps().GetApps()[0].Generation)
 }
 
-func TestWatch_DoesNotResendWhatAGatewayHas(t *testing.T) {
+func TestWatch_DoesNotResendStatesThatAGatewayHas(t *testing.T) {
 	r := startHarness(t, disk.NewMemory(), 0)
 	r.receiveSnapshot(t)
 	w := r.watch(t, &gatewayv1.WatchRequest{GatewayId: first})
@@ -222,7 +223,7 @@ func TestWatch_DoesNotResendWhatAGatewayHas(t *testing.T) {
 	require.Empty(t, apps)
 	other := r.watch(t, &gatewayv1.WatchRequest{GatewayId: "gateway-0002", TableId: "tbl_other", Have: have})
 	_, apps = other.table()
-	require.Len(t, apps, 1, "changes of different tables cannot be compared")
+	require.Len(t, apps, 1, "changes from different tables cannot be compared")
 	require.Empty(t, r.Annotate(&agentv1.Capacity{}).Notes)
 }
 
@@ -235,7 +236,7 @@ func TestReport_WithoutAStreamIsRefused(t *testing.T) {
 	require.Equal(t, windlassv1.ErrorReason_ERROR_REASON_VALIDATION, rpc.ReasonOf(err))
 }
 
-func TestExpected_RoutesWaitAndANoteSaysSo(t *testing.T) {
+func TestExpected_RoutesWaitForGatewaysWithANote(t *testing.T) {
 	r := startHarness(t, disk.NewMemory(), 2)
 	r.receiveSnapshot(t)
 	require.Equal(t, "0 of 2 expected gateways serve it", r.Routed("app_1", 0, 4))
@@ -261,7 +262,7 @@ func TestGateway_CountsAcrossAgentRestartsUnlessItLeft(t *testing.T) {
 	r := startHarness(t, files, 0)
 	r.receiveSnapshot(t)
 	require.Contains(t, r.Routed("app_1", 0, 4), first+", which is away")
-	require.False(t, r.Released("ins_none"), "what it serves is not known")
+	require.False(t, r.Released("ins_none"), "it is not known what the gateway serves")
 	require.Contains(t, r.Annotate(&agentv1.Capacity{}).Notes[0], "gateway "+first+" is away")
 
 	ctx, cancel := context.WithCancel(t.Context())
@@ -271,7 +272,7 @@ func TestGateway_CountsAcrossAgentRestartsUnlessItLeft(t *testing.T) {
 	_, err = r.client.Report(t.Context(), &gatewayv1.ReportRequest{GatewayId: first, TableId: table, Leaving: true})
 	require.NoError(t, err)
 	<-r.progress
-	require.False(t, r.Released("ins_1"), "it has not reported that its requests have ended")
+	require.False(t, r.Released("ins_1"), "the gateway has not reported that its requests have ended")
 	cancel()
 	<-r.progress
 	require.Empty(t, r.Routed("app_1", 0, 4))
@@ -313,7 +314,8 @@ func TestPreview_LeadsToOneDeploymentWithOrWithoutARoute(t *testing.T) {
 	require.Empty(t, tab.users)
 }
 
-// A gateway receives all neighbours, and then their changes. A gateway that connects later receives all.
+// A gateway receives all neighbours first, and then their changes. So does a gateway that connects
+// later.
 func TestWatch_SendsOtherRegions(t *testing.T) {
 	r := startHarness(t, disk.NewMemory(), 0)
 	around := func(whole bool, app string, regions ...string) {
@@ -335,7 +337,7 @@ func TestWatch_SendsOtherRegions(t *testing.T) {
 	w := r.watch(t, &gatewayv1.WatchRequest{GatewayId: first})
 	around(true, "app_1", "there")
 	r.receiveSnapshot(t)
-	if f := w.next(); f.GetNeighbours() != nil { // before the table or after it
+	if f := w.next(); f.GetNeighbours() != nil { // may come before or after the table
 		has = has.With(f.GetNeighbours())
 		w.table()
 	} else {
@@ -358,8 +360,8 @@ func TestWatch_SendsOtherRegions(t *testing.T) {
 	require.Len(t, told(late), 1)
 }
 
-// An agent that is not connected to the control plane yet sends the neighbours that the previous process stored. It
-// starts without them if the file is damaged.
+// An agent that has not connected to the control plane yet sends the neighbours that the previous
+// process stored. If the file is damaged, the agent starts without neighbours.
 func TestNeighbours_AreSentAfterARestart(t *testing.T) {
 	files := disk.NewMemory()
 	r := startHarness(t, files, 0)
@@ -368,7 +370,7 @@ func TestNeighbours_AreSentAfterARestart(t *testing.T) {
 	}}
 	r.Around(want)
 	kept := func() *gatewayv1.Neighbours {
-		data, _ := files.Read("neighbours.binpb") // its only error is that there is none
+		data, _ := files.Read("neighbours.binpb") // the only possible error is that the file does not exist
 		n := &gatewayv1.Neighbours{}
 		require.NoError(t, proto.Unmarshal(data, n))
 		return n
@@ -391,7 +393,8 @@ func TestNeighbours_AreSentAfterARestart(t *testing.T) {
 	startHarness(t, files, 0).receiveSnapshot(t)
 }
 
-// An agent process that was suspended answers every call that a gateway made meanwhile, once it runs again.
+// An agent process that was suspended runs again. It then answers every call that a gateway made
+// meanwhile.
 func TestWatch(t *testing.T) {
 	t.Run("a late retry of the same process is not a conflict", func(t *testing.T) {
 		r := startHarness(t, disk.NewMemory(), 0)
@@ -409,7 +412,7 @@ func TestWatch(t *testing.T) {
 		}
 		require.Equal(t, 1, r.connected())
 	})
-	t.Run("a call whose caller has given up replaces no stream", func(t *testing.T) {
+	t.Run("a call replaces no stream if its caller has given up", func(t *testing.T) {
 		r := startHarness(t, disk.NewMemory(), 0)
 		r.receiveSnapshot(t)
 		w := r.watch(t, &gatewayv1.WatchRequest{GatewayId: first, ProcessId: "run_2"})
@@ -422,8 +425,8 @@ func TestWatch(t *testing.T) {
 	})
 }
 
-// Once another process has the id of a gateway that crashed, nothing waits for the crashed process, and its late
-// reports are refused.
+// Once another process has the id of a gateway that crashed, nothing waits for the crashed process,
+// and its late reports are refused.
 func TestGateway_TakesThePlaceOfAnEndedProcess(t *testing.T) {
 	r := startHarness(t, disk.NewMemory(), 0)
 	r.receiveSnapshot(t)

@@ -17,15 +17,18 @@ import (
 
 // table has the newest state of each app. It is pure, and not safe for concurrent use.
 type table struct {
-	// assignment returns the desired state of a deployment in this region; nil: there is none.
+	// assignment returns the desired state of a deployment in this region, or nil if there is none.
 	assignment func(deploymentID string) *agentv1.DeploymentState
-	// phase returns how far a deployment is from zero, and startTime how long a start of the app takes.
+	// phase returns how far a deployment is from zero. startTime returns how long a start of the
+	// app takes.
 	phase     func(deploymentID string) zero.Phase
 	startTime func(appID string) time.Duration
-	// mayHold: every gateway can hold requests of apps at zero. Otherwise no app goes to zero.
+	// mayHold means that every gateway can hold requests of apps at zero. Otherwise no app goes to
+	// zero.
 	mayHold bool
-	// stopping has, by deployment that goes to zero, the instances that the reconciler may stop. They get no new
-	// requests, even if an older observation shows them as ready. Slept removes them.
+	// stopping has, by deployment that goes to zero, the instances that the reconciler may stop.
+	// They get no new requests, even if an older observation shows them as ready. Slept removes the
+	// entry.
 	stopping map[string]map[string]bool
 	// shown has, by deployment, the phase with which the apps' states were computed, except Awake.
 	shown map[string]zero.Phase
@@ -38,40 +41,44 @@ type table struct {
 	users map[string]map[string]bool
 	// previewed has, by deployment with a preview, its app.
 	previewed map[string]string
-	// leaving are deployments that will be removed. Their instances are shown as draining.
+	// leaving has the deployments that will be removed. Their instances are shown as draining.
 	leaving map[string]bool
 	// opened counts, by instance, the apps whose state allows new requests to it. closed has, by
-	// instance and app, the change since which the app's state does not allow them any more.
+	// instance and app, the change since which the app's state does not allow new requests to the
+	// instance.
 	opened map[string]int
 	closed map[string]map[string]int64
-	// removed are apps without a route and without previews.
+	// removed has the apps without a route and without previews.
 	removed map[string]bool
 	// change is the number of the newest change.
 	change int64
 }
 
-// workload has the observed lists of the deployments that have, or had, the workload.
+// workload has the observed lists of the deployments that use the workload, or used it.
 type workload struct {
 	lists []runtime.ObservedDeployment
-	// observation is the number of the last observation with the workload, and found the number of
-	// its lists there.
+	// observation is the number of the last observation that shows the workload. found is the
+	// number of its lists in that observation.
 	observation int64
 	found       int
 }
 
-// app has a route or a preview. An app that lost both stays until every gateway serves its removal.
+// app is an app with a route or a preview. An app that lost both stays until every gateway serves
+// its removal.
 type app struct {
 	routes *agentv1.Routes
-	// state is the state that is sent to gateways. It is replaced, never changed in place.
+	// state is the state that is sent to gateways. It is always replaced, and never changed in
+	// place.
 	state *gatewayv1.AppRoutes
 	// routeChange is the change with which the present route came.
 	routeChange int64
-	// previews by deployment. keys are the workloads whose instances the state includes.
+	// previews has the previews by deployment. keys has the workloads whose instances are part of
+	// the state.
 	previews map[string]preview
 	keys     []string
 }
 
-// preview has the host of a single deployment, and the workload key of its instances.
+// preview is the route to a single deployment: its host, and the workload key of its instances.
 type preview struct{ host, key string }
 
 func newApp(id string) *app {
@@ -118,8 +125,8 @@ func (t *table) setRoute(r *agentv1.Routes, epoch, generation int64) []string {
 	return []string{r.AppId}
 }
 
-// setObserved sets the observed instances and returns the apps that changed. The cost grows with the
-// number of deployments, and of the instances of changed deployments.
+// setObserved sets the observed instances and returns the apps that changed. The cost grows with
+// the number of deployments, and with the number of instances of the changed deployments.
 func (t *table) setObserved(seen []runtime.ObservedDeployment) []string {
 	t.observations++
 	dirty := map[string]bool{}
@@ -169,7 +176,7 @@ func sameLists(a, b runtime.ObservedDeployment) bool {
 		(len(a.Instances) == 0 || &a.Instances[0] == &b.Instances[0])
 }
 
-// startDraining shows all instances of a deployment as draining, in any state that the runtime
+// startDraining shows all instances of a deployment as draining, whatever state the runtime
 // reports, until stopDraining is called. It returns the apps that changed.
 func (t *table) startDraining(deploymentID string) []string {
 	t.leaving[deploymentID] = true
@@ -195,13 +202,13 @@ func (t *table) usersOf(deploymentID string) map[string]bool {
 	return dirty
 }
 
-// dropApp drops an app whose removal every gateway serves.
+// dropApp drops an app. Every gateway must serve its removal.
 func (t *table) dropApp(appID string) {
 	delete(t.apps, appID)
 	delete(t.removed, appID)
 }
 
-// renewAll calls renew for the apps, and returns those that changed.
+// renewAll calls renew for the apps, and returns the apps that changed.
 func (t *table) renewAll(apps map[string]bool) []string {
 	var changed []string
 	for id := range apps {
@@ -213,7 +220,7 @@ func (t *table) renewAll(apps map[string]bool) []string {
 	return changed
 }
 
-// renew computes the app's state anew and reports whether it changed.
+// renew computes the app's state again and reports whether it changed.
 func (t *table) renew(a *app, epoch, generation int64) bool {
 	next := t.newState(a, epoch, generation)
 	next.Change = a.state.Change
@@ -231,8 +238,8 @@ func (t *table) renew(a *app, epoch, generation int64) bool {
 	return true
 }
 
-// recordOpened updates opened and closed after the newest change of an app. was and is are the
-// results of openIn before and after it.
+// recordOpened updates opened and closed after a change of an app. was is the result of openIn
+// before the change, and is the result after it.
 func (t *table) recordOpened(appID string, was, is map[string]bool) {
 	for id := range is {
 		if !was[id] {
@@ -307,7 +314,7 @@ func (t *table) newState(a *app, epoch, generation int64) *gatewayv1.AppRoutes {
 		}
 	}
 	if len(out.Hosts) > 0 {
-		out.AppName = cmp.Or(out.AppName, a.state.AppName) // without targets, the name is not known
+		out.AppName = cmp.Or(out.AppName, a.state.AppName) // a route without targets does not have the name
 	}
 	t.holdRequests(out)
 	return out
@@ -342,8 +349,9 @@ func (t *table) isOwnVersion(instanceID, deploymentID, key string) bool {
 	return false
 }
 
-// setDeployment updates the apps after a deployment's desired state has changed; nil: it has none
-// any more. It returns the apps that changed. Only a deployment that should run has a preview.
+// setDeployment updates the apps after a deployment's desired state has changed. state is nil if
+// the deployment has none any more. It returns the apps that changed. Only a deployment that should
+// run has a preview.
 func (t *table) setDeployment(deploymentID string, state *agentv1.DeploymentState) []string {
 	dirty := map[string]bool{}
 	t.setPreview(deploymentID, state, dirty)
@@ -386,8 +394,8 @@ func (t *table) renewPreviews(dirty map[string]bool) []string {
 	return t.renewAll(dirty)
 }
 
-// setPreview records the preview in the desired state of a deployment. It adds the apps whose state
-// must be computed anew to dirty.
+// setPreview records the preview in the desired state of a deployment. It adds to dirty the apps
+// whose state must be computed again.
 func (t *table) setPreview(deploymentID string, state *agentv1.DeploymentState, dirty map[string]bool) {
 	if id, ok := t.previewed[deploymentID]; ok {
 		delete(t.apps[id].previews, deploymentID)
@@ -428,8 +436,9 @@ func (t *table) indexWorkloads(a *app) {
 	}
 }
 
-// reachableInstances returns the instances of a deployment's workload that have an address, ordered by id. With several
-// roles, these are instances of the entry role. They get new requests only while their group is complete.
+// reachableInstances returns the instances of a deployment's workload that have an address, ordered
+// by id. If the deployment has several roles, it returns only instances of the entry role. They get
+// new requests only while their group is complete.
 func (t *table) reachableInstances(deploymentID, key string) []*gatewayv1.Instance {
 	var out []*gatewayv1.Instance
 	for _, d := range t.listsOf(key) {
@@ -484,8 +493,8 @@ func readyIn(r *gatewayv1.AppRoutes, instanceID string) bool {
 	return false
 }
 
-// isRoute reports whether r is a route, and not the message that the app has none. A route without
-// targets is a route, because gateways must know its hosts to answer for them.
+// isRoute reports whether r is a route, and not the message that the app has none. r may be a route
+// without targets, because gateways must know its hosts to answer requests for them.
 func isRoute(r *agentv1.Routes) bool { return len(r.GetHosts()) > 0 }
 
 // keysOf returns the workloads that a route names.

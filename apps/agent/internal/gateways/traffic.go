@@ -23,7 +23,7 @@ func countsOf(told []*gatewayv1.Traffic) map[string]traffic.Counts {
 	return out
 }
 
-// Traffic returns the gateways' request counts of the deployments, as of now.
+// Traffic returns the gateways' request counts of the deployments up to now.
 func (g *Gateways) Traffic(req *agentv1.TrafficRequest) *agentv1.TrafficResponse {
 	out := &agentv1.TrafficResponse{Gateways: int32(g.connected())}
 	g.mu.Lock()
@@ -38,8 +38,8 @@ func (g *Gateways) Traffic(req *agentv1.TrafficRequest) *agentv1.TrafficResponse
 	return out
 }
 
-// countFromNow expects the reports of a gateway's process that has just begun. forgetCounts forgets a
-// process that has ended. The caller holds mu.
+// countFromNow records that a gateway's process has just begun, so that all its request counts are
+// new. forgetCounts forgets a process that has ended. The caller holds mu.
 func (g *Gateways) countFromNow(id string) {
 	g.traffic.Joined(id)
 	g.demand.Joined(id)
@@ -50,12 +50,12 @@ func (g *Gateways) forgetCounts(id string) {
 	g.demand.Left(id)
 }
 
-// scaledLoads returns the loads of the apps that are scaled in this region. The caller holds mu.
+// scaledLoads returns the loads of those apps that are scaled in this region. The caller holds mu.
 func (g *Gateways) scaledLoads(loads []*gatewayv1.AppLoad) []*gatewayv1.AppLoad {
 	return slices.DeleteFunc(loads, func(l *gatewayv1.AppLoad) bool { return !g.hub.apps[l.AppId].isScaled() })
 }
 
-// Demand returns the demand of clients for an app; ok is false while no gateway has reported it.
+// Demand returns the demand of clients for an app. ok is false while no gateway has reported it.
 func (g *Gateways) Demand(appID string, now time.Time) (_ load.Asked, ok bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -73,7 +73,7 @@ func (g *Gateways) Times(deploymentID string, window time.Duration, now time.Tim
 	return seen.Latency, seen.FirstToken
 }
 
-// p95 returns the 95th percentile in seconds; nil if there were no requests.
+// p95 returns the 95th percentile in seconds, or nil if there were no requests.
 func p95(c *histogram.Counts) *float64 {
 	d, ok := c.Quantile(0.95)
 	if !ok {

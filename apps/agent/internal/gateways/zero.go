@@ -22,10 +22,10 @@ import (
 
 // How an app goes to zero and starts again:
 //
-//	assignment without replicas   gateways hold requests, and the instances get no new ones
+//	assignment without replicas   gateways hold requests, and the instances get no new requests
 //	every gateway serves this     the instances stop
 //	Wake                          instances start; gateways continue to hold requests
-//	an instance is ready          gateways send to it
+//	an instance is ready          gateways send the held requests to it
 //
 // The state of an app is computed from the assignment, the marks of package zero and the observed instances.
 // So it does not depend on whether a wake or an assignment without replicas came first.
@@ -84,15 +84,16 @@ func (t *table) renewUsersOf(deploymentID string) []string {
 	return t.renewAll(t.users[cmp.Or(t.assignment(deploymentID).GetWorkloadKey(), deploymentID)])
 }
 
-// whyNotHold returns why some requests of apps at zero would not be held; "" if all would be. A gateway that is
-// away, and has not connected to this agent process, is a reason, because it may still send requests.
+// whyNotHold returns why requests of apps at zero would not be held, or "" if all would be. A
+// gateway that is away and has not connected to this agent process is a reason, because it may
+// still send requests.
 func (h *hub) whyNotHold() (why string) {
 	holding := 0
 	for _, id := range slices.Sorted(maps.Keys(h.gateways)) {
 		g := h.gateways[id]
 		switch {
 		case h.feeds[id] == g && g.stream != 0:
-			return fmt.Sprintf("the clients of %s cannot hold requests of an app at zero: the app keeps its instances while there are such clients", id)
+			return fmt.Sprintf("the clients of %s cannot hold requests of an app at zero: the app keeps its instances while such clients are connected", id)
 		case !g.verified:
 		case g.holdsRequests && g.stream != 0 && !g.leaving:
 			holding++
@@ -109,8 +110,8 @@ func (h *hub) whyNotHold() (why string) {
 	return ""
 }
 
-// renewAsleep renews the states of apps at zero if gateways began or ceased to hold all requests. The caller
-// holds mu.
+// renewAsleep renews the states of apps at zero if it has changed whether gateways hold all
+// requests. The caller holds mu.
 func (g *Gateways) renewAsleep() {
 	may := g.hub.whyNotHold() == ""
 	if g.hub.mayHold == may {
@@ -126,8 +127,9 @@ func (g *Gateways) renewAsleep() {
 	g.hub.markDirty(g.hub.renewAll(dirty))
 }
 
-// Sleep ends new requests to a deployment that goes to zero. It returns why the instances must not stop
-// yet, and after what time to call it again; "" when they may stop. seen is what runs; nil: that is not known yet.
+// Sleep ends new requests to a deployment that goes to zero. It returns why the instances must not
+// stop yet, and the longest time until the next call. why is "" if the instances may stop. seen is
+// the observation of the runtime, or nil if there is none yet.
 func (g *Gateways) Sleep(deploymentID string, seen *runtime.Observation) (why string, remaining time.Duration) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -153,7 +155,7 @@ func (g *Gateways) Sleep(deploymentID string, seen *runtime.Observation) (why st
 	for n := range seen.Deployments[at].Instances {
 		id := seen.Deployments[at].Instances[n].ID
 		if remaining > 0 && !g.hub.released(id) {
-			return fmt.Sprintf("waits until the gateways hold new requests and have finished those to instance %s, %s at most", id, Patience), remaining
+			return fmt.Sprintf("waits until the gateways hold new requests and have finished the requests to instance %s, %s at most", id, Patience), remaining
 		}
 		stopping[id] = true
 	}
@@ -161,9 +163,9 @@ func (g *Gateways) Sleep(deploymentID string, seen *runtime.Observation) (why st
 	return "", 0
 }
 
-// Slept ends the time in which the instances of Sleep get no new requests. The observation seen must have begun
-// after the runtime was asked to stop the instances. Instances that it shows as ready, because the deployment
-// was woken meanwhile, get requests again.
+// Slept ends the time in which the instances of Sleep get no new requests. The runtime must have
+// been asked to stop the instances before the observation seen began. If seen shows an instance as
+// ready, because the deployment was woken meanwhile, the instance gets requests again.
 func (g *Gateways) Slept(deploymentID string, seen runtime.Observation) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -220,8 +222,8 @@ func (g *Gateways) forgetStopped(seen []runtime.ObservedDeployment) {
 	maps.DeleteFunc(g.hub.stopping, func(id string, _ map[string]bool) bool { return !there[id] })
 }
 
-// OnWake sets the function that Wake calls, without locks held, with the deployments that it woke. Call it
-// before Run.
+// OnWake sets the function that Wake calls with the deployments that it woke. It is called without
+// locks held. Call OnWake before Run.
 func (g *Gateways) OnWake(f func(deploymentIDs []string)) { g.woken = f }
 
 // Wake implements RouteService.
@@ -251,8 +253,8 @@ func (g *Gateways) Wake(ctx context.Context, req *gatewayv1.WakeRequest) (*gatew
 			g.hub.markDirty(g.hub.renewIfPhaseChanged(id)) // instances that have not stopped yet get requests again
 		}
 		g.mu.Unlock()
-		// The reconciler starts instances while the file is written. If the agent dies before it answers, the
-		// gateway calls the next one.
+		// The reconciler starts instances while the file is written. If the agent is killed before
+		// it answers, the gateway calls the next agent process.
 		g.woken(woken)
 		g.cfg.Log.InfoContext(ctx, "a request woke an app at zero", "app_id", req.AppId, "deployments", woken, "gateway", req.GatewayId)
 	}

@@ -26,20 +26,21 @@ import (
 )
 
 const (
-	// A start takes 45 s and a request 3 s. holdTime is how long requests wait while the app is at zero,
-	// and queueTime while it is not.
+	// A start takes 45 s, and a request takes 3 s. holdTime is how long requests may wait while the
+	// app is at zero, and queueTime how long they may wait otherwise.
 	startTime, requestTime = 45 * time.Second, 3 * time.Second
 	holdTime, queueTime    = time.Minute, 10 * time.Second
 )
 
-// zeroRegion is an agent over a runtime and files that outlive it, and one gateway, in virtual time.
+// zeroRegion is an agent, a runtime and files that outlive the agent, and one gateway, in virtual
+// time.
 type zeroRegion struct {
 	t       *testing.T
 	files   *disk.Memory
 	kept    *inbox.Memory
 	runtime *simulated.Runtime
 	table   int
-	// follows: the control plane is reachable, and assigns a replica after a wake.
+	// follows means that the control plane is reachable and assigns a replica after a wake.
 	follows    bool
 	generation int64
 	revision   int64
@@ -149,7 +150,7 @@ func (z *zeroRegion) deployment(replicas int32) *agentv1.Item {
 	}
 }
 
-// assign sends the next generation.
+// assign sends the next generation of the deployment.
 func (z *zeroRegion) assign(replicas int32) {
 	z.generation++
 	z.revision++
@@ -158,7 +159,8 @@ func (z *zeroRegion) assign(replicas int32) {
 	z.received(keys...)
 }
 
-// followWake assigns a replica, as the control plane does, if the agent reports that a request woke the deployment.
+// followWake assigns a replica, as the control plane does, if the agent reports that a request woke
+// the deployment.
 func (z *zeroRegion) followWake() {
 	for _, s := range z.r.Applied() {
 		if s.Key == "dep_1" && s.Code == "Woken" && s.Generation == z.generation {
@@ -179,7 +181,8 @@ func (z *zeroRegion) instances() map[string]windlassv1.InstanceStatus {
 	return out
 }
 
-// runFor runs the gateway and, with follows, the control plane for d: a step every 500 ms.
+// runFor runs the gateway for d, one step every 500 ms. If follows is true, it also runs the
+// control plane.
 func (z *zeroRegion) runFor(d time.Duration) {
 	for end := time.Now().Add(d); time.Now().Before(end); {
 		z.gateway.pull()
@@ -201,7 +204,7 @@ type clientRequest struct {
 	done     bool
 }
 
-// fakeGateway follows the protocol of gateways, one step at a time.
+// fakeGateway follows the gateway protocol, one step at a time.
 type fakeGateway struct {
 	z        *zeroRegion
 	one      *gateway
@@ -222,7 +225,7 @@ func (a *fakeGateway) ready() (ids []string) {
 	return ids
 }
 
-// pull applies what the agent has to send.
+// pull applies the states that the agent has to send.
 func (a *fakeGateway) pull() {
 	g := a.z.g
 	var frames []*gatewayv1.WatchResponse
@@ -295,8 +298,8 @@ func (a *fakeGateway) ask() {
 	a.sendRequests()
 }
 
-// sendRequests sends the requests that can be sent, and ends requests after requestTime. It fails the test if a request
-// waited too long.
+// sendRequests sends the requests that can be sent, and ends requests after requestTime. It fails
+// the test if a request waits for too long.
 func (a *fakeGateway) sendRequests() {
 	for _, q := range a.requests {
 		wait := queueTime
@@ -320,7 +323,7 @@ func (a *fakeGateway) sendRequests() {
 	}
 }
 
-// schedules returns all orders of the steps, each once.
+// schedules returns all different orders of the steps.
 func schedules(steps string) []string {
 	count := map[rune]int{}
 	for _, s := range steps {
@@ -346,9 +349,10 @@ func schedules(steps string) []string {
 	return out
 }
 
-// Steps: the control plane's decision arrives (d), a request arrives (a), the gateway applies what it
-// is sent (p), reports what it serves (r) and calls Wake (w), the agent is killed (k). Every order of one
-// of each runs, and a part of the orders with two of p and r; ALL_SCHEDULES=1 runs all of those.
+// The steps are: the control plane's decision arrives (d), a request arrives (a), the gateway
+// applies what the agent sends (p), reports what it serves (r) and calls Wake (w), the agent is
+// killed (k). The test runs every order in which each step occurs once, and some of the orders in
+// which p and r occur twice. With ALL_SCHEDULES=1, it runs all of these.
 func TestZero_EveryInterleavingOfRequestDecisionAndWake(t *testing.T) {
 	all := schedules("daprwk")
 	for i, s := range schedules("daprprwk") {
@@ -408,7 +412,7 @@ func TestZero(t *testing.T) {
 			z := startZeroRegion(t)
 			z.assign(0)
 			time.Sleep(time.Second)
-			require.Len(t, z.instances(), 1, "the gateway does not serve it yet")
+			require.Len(t, z.instances(), 1, "the gateway does not serve the new state yet")
 			z.gateway.pull()
 			require.True(t, z.gateway.routes.Held)
 			time.Sleep(time.Second)
@@ -456,7 +460,7 @@ func TestZero(t *testing.T) {
 			z.gateway.wake()
 			synctest.Wait()
 			time.Sleep(10 * time.Millisecond)
-			require.Len(t, z.instances(), 1, "it starts at once")
+			require.Len(t, z.instances(), 1, "an instance starts at once")
 			z.runFor(startTime + 5*time.Second)
 			require.True(t, z.gateway.requests[0].done)
 			require.False(t, z.gateway.routes.Held)
@@ -464,7 +468,7 @@ func TestZero(t *testing.T) {
 			require.InDelta(t, startTime.Seconds(), z.zero.StartTime("app_1").Seconds(), 1)
 		})
 	})
-	t.Run("a woken deployment reports it, and the next generation starts nothing anew", func(t *testing.T) {
+	t.Run("a woken deployment reports it, and the next generation does not restart instances", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			z := asleep(t)
 			z.gateway.ask()
@@ -488,7 +492,7 @@ func TestZero(t *testing.T) {
 			require.Empty(t, z.instances(), "the control plane knew of the wake")
 		})
 	})
-	t.Run("a generation without replicas that crossed the wake stops nothing", func(t *testing.T) {
+	t.Run("a generation without replicas from before the wake stops nothing", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			z := asleep(t)
 			z.gateway.ask()
@@ -521,7 +525,7 @@ func TestZero(t *testing.T) {
 			kept := z.gateway.routes
 			z.gateway = &fakeGateway{z: z, routes: kept} // from its file
 			z.gateway.ask()
-			z.gateway.wake() // before it has a stream
+			z.gateway.wake() // before the gateway has a stream
 			z.runFor(startTime + 10*time.Second)
 			require.True(t, z.gateway.requests[0].done)
 		})

@@ -11,7 +11,8 @@ import (
 )
 
 const (
-	// tolerance is the share by which a figure may differ from its last reported value without a new report.
+	// tolerance is the largest relative difference from the last reported value that needs no new
+	// report.
 	tolerance = 0.05
 	// repeatAfter is the time after which an unchanged load is reported again.
 	repeatAfter = 30 * time.Second
@@ -20,8 +21,8 @@ const (
 // quantiles are the quantiles that timesChanged compares.
 var quantiles = [...]float64{0.5, 0.9, 0.95, 0.99}
 
-// Due returns the reports in now that must be sent, sorted by app. answered has the last report that was sent for
-// each app, and is empty after a reconnect.
+// Due returns the reports in now that must be sent, sorted by app. answered has the last answered
+// report of each app, and is empty after a reconnect.
 func Due(answered, now map[string]*agentv1.LoadReport) []*agentv1.LoadReport {
 	var out []*agentv1.LoadReport
 	for _, id := range slices.Sorted(maps.Keys(now)) {
@@ -32,7 +33,8 @@ func Due(answered, now map[string]*agentv1.LoadReport) []*agentv1.LoadReport {
 	return out
 }
 
-// reportChanged reports whether a load differs from its last report, or that report is too old.
+// reportChanged reports whether a load differs from its last report, or whether that report is too
+// old.
 func reportChanged(before, now *agentv1.LoadReport) bool {
 	if now.At < before.At || now.At-before.At >= repeatAfter.Milliseconds() {
 		return true

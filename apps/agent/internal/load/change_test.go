@@ -53,10 +53,10 @@ func TestDue(t *testing.T) {
 		"not known any more":      {true, func(r *agentv1.LoadReport) { r.Queued = nil }},
 		"another instance":        {true, of(func(d *agentv1.DeploymentLoad) { d.Ready = 3 })},
 		"one starts":              {true, of(func(d *agentv1.DeploymentLoad) { d.Starting = 1 })},
-		"in flight a little":      {false, of(func(d *agentv1.DeploymentLoad) { d.InFlight = new(97.0) })},
+		"in flight by 3 percent":  {false, of(func(d *agentv1.DeploymentLoad) { d.InFlight = new(97.0) })},
 		"in flight":               {true, of(func(d *agentv1.DeploymentLoad) { d.InFlight = new(90.0) })},
 		"rate not known any more": {true, of(func(d *agentv1.DeploymentLoad) { d.Rate = nil })},
-		"level a little":          {false, of(func(d *agentv1.DeploymentLoad) { d.Levels["cpu"] = 52 })},
+		"level by 4 percent":      {false, of(func(d *agentv1.DeploymentLoad) { d.Levels["cpu"] = 52 })},
 		"level":                   {true, of(func(d *agentv1.DeploymentLoad) { d.Levels["cpu"] = 56 })},
 		"another level":           {true, of(func(d *agentv1.DeploymentLoad) { d.Levels["queue"] = 1 })},
 		"no level":                {true, of(func(d *agentv1.DeploymentLoad) { d.Levels = nil })},
@@ -65,7 +65,7 @@ func TestDue(t *testing.T) {
 		"no times":                {true, of(func(d *agentv1.DeploymentLoad) { d.Latency = nil })},
 		"another deployment":      {true, func(r *agentv1.LoadReport) { r.Deployments = append(r.Deployments, &agentv1.DeploymentLoad{}) }},
 		"30 s later":              {true, func(r *agentv1.LoadReport) { r.At += 25_000 }},
-		"a clock that was set":    {true, func(r *agentv1.LoadReport) { r.At -= 60_000 }},
+		"the clock was set back":  {true, func(r *agentv1.LoadReport) { r.At -= 60_000 }},
 	} {
 		require.Equal(t, c.want, due(c.change), name)
 	}

@@ -21,15 +21,16 @@ import (
 const (
 	// Interval is the time between two measurements.
 	Interval = 5 * time.Second
-	// measureTimeout bounds a measurement. The load of an instance that has not answered by then is not known.
+	// measureTimeout is the deadline of a measurement. The load of an instance that has not
+	// answered by then is not known.
 	measureTimeout = 4 * time.Second
 	// timesWindow is the time over which answer times are reported. Older answers do not count.
 	timesWindow = 30 * time.Second
 	// maxDeployments is the maximum number of deployments in the LoadReport of an app.
 	maxDeployments = 64
-	// reportDeployments limits the deployments of all apps in one report. So a report stays below the limit
-	// of a request's bytes (rpc.DefaultReadMaxBytes), and below the limit of loads in a ReportRequest
-	// (10,000).
+	// reportDeployments is the maximum number of deployments of all apps in one report. It keeps a
+	// report below the size limit of a request (rpc.DefaultReadMaxBytes), and below the limit of
+	// loads in a ReportRequest (10,000).
 	reportDeployments = 4000
 )
 
@@ -37,9 +38,11 @@ const (
 type Config struct {
 	// Deployments returns the assigned deployments whose app is scaled.
 	Deployments func() []*agentv1.Deployment
-	// Observation returns what runs in the region; ok is false while that is not known.
+	// Observation returns the observed instances of the region. ok is false while they are not
+	// known.
 	Observation func() (runtime.Observation, bool)
-	// Demand returns the demand of clients for an app; ok is false while no gateway has reported it.
+	// Demand returns the demand of clients for an app. ok is false while no gateway has reported
+	// it.
 	Demand func(appID string, now time.Time) (Asked, bool)
 	// Times returns how long answers of a deployment took within the window.
 	Times func(deploymentID string, window time.Duration, now time.Time) (latency, firstToken histogram.Counts)
@@ -61,14 +64,14 @@ type Collector struct {
 	metrics *metrics
 
 	mu       sync.Mutex
-	now      map[string]*agentv1.LoadReport // as of the last measurement, by app
-	answered map[string]*agentv1.LoadReport // as of the last answered report, by app
+	now      map[string]*agentv1.LoadReport // of the last measurement, by app
+	answered map[string]*agentv1.LoadReport // of the last answered report, by app
 }
 
 // New checks the config and returns a Collector.
 func New(cfg Config) (*Collector, error) {
 	if cfg.Deployments == nil || cfg.Observation == nil || cfg.Demand == nil || cfg.Times == nil || cfg.Scrape == nil || cfg.Log == nil || cfg.Registerer == nil || cfg.Rand == nil {
-		return nil, errors.New("load: every field of Config but Usage is required")
+		return nil, errors.New("load: every field of Config except Usage is required")
 	}
 	c := &Collector{
 		cfg: cfg, changed: make(chan struct{}, 1), wake: make(chan struct{}, 1), metrics: newMetrics(cfg.Registerer),
@@ -77,14 +80,14 @@ func New(cfg Config) (*Collector, error) {
 	return c, nil
 }
 
-// Assigned is called when the result of Deployments may have changed. It wakes Run, which sleeps while no app
-// is scaled.
+// Assigned must be called when the result of Deployments may have changed. It wakes Run, which
+// sleeps while no app is scaled.
 func (c *Collector) Assigned() { signal(c.wake) }
 
 // Changed is signalled, with a buffer of one, when Due may return something new.
 func (c *Collector) Changed() <-chan struct{} { return c.changed }
 
-// Due returns the reports that must be sent now, but not more than one request may have.
+// Due returns the reports that must be sent now, at most as many as fit into one request.
 func (c *Collector) Due() []*agentv1.LoadReport {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -98,7 +101,8 @@ func (c *Collector) Due() []*agentv1.LoadReport {
 	return due[:n]
 }
 
-// Answered records that the control plane answered a report of these loads. It signals Changed if others are due.
+// Answered records that the control plane has answered a report of these loads. It signals Changed
+// if more loads are due.
 func (c *Collector) Answered(reports []*agentv1.LoadReport) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -155,7 +159,7 @@ func (c *Collector) Run(ctx context.Context) error {
 	}
 }
 
-// setReports replaces the measured loads; nil: no app is scaled.
+// setReports replaces the measured loads. Nil: no app is scaled.
 func (c *Collector) setReports(reports map[string]*agentv1.LoadReport) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -202,7 +206,7 @@ func (w wants) neededSignals() map[string]bool {
 	return map[string]bool{scrape.Queue: w[windlassv1.ScalingMetric_TYPE_QUEUE], scrape.Cache: w[windlassv1.ScalingMetric_TYPE_KV_CACHE]}
 }
 
-// measure returns the loads by app. ok is false while Observation knows nothing.
+// measure returns the loads by app. ok is false while Observation returns nothing.
 func (c *Collector) measure(ctx context.Context, deployments []*agentv1.Deployment) (_ map[string]*agentv1.LoadReport, ok bool) {
 	seen, ok := c.cfg.Observation()
 	if !ok {
@@ -266,7 +270,8 @@ func (c *Collector) measure(ctx context.Context, deployments []*agentv1.Deployme
 	return out, true
 }
 
-// deploymentLoad returns the load of one deployment. known is false while no gateway has reported the app's demand a.
+// deploymentLoad returns the load of one deployment. a is the demand for its app. known is false
+// while no gateway has reported the demand.
 func (c *Collector) deploymentLoad(d *agentv1.Deployment, instances []runtime.Instance, used map[string]runtime.Usage, signals map[string]scrape.Signals, a Asked, known bool, now time.Time) *agentv1.DeploymentLoad {
 	out := Count(instances, Size(d))
 	out.DeploymentId = d.Id
@@ -322,15 +327,15 @@ func roleLoad(role runtime.Role, instances []runtime.Instance, m measured) *agen
 	return out
 }
 
-// measured is what was measured at instances, by their ids.
+// measured has the values that were measured at instances, by instance id.
 type measured struct {
 	wants   wants
 	used    map[string]runtime.Usage
 	signals map[string]scrape.Signals
 }
 
-// levels returns the means over the ready instances, by the names of DeploymentLoad.levels; nil if none is known. asks
-// is what each of them requests.
+// levels returns the means over the ready instances, by the names of DeploymentLoad.levels, or nil
+// if none is known. asks are the resources that each instance requests.
 func (m measured) levels(instances []runtime.Instance, asks *windlassv1.Resources) (out map[string]float64) {
 	level := func(name string, of func(instanceID string) (float64, bool)) {
 		if v, ok := meanOverReady(instances, of); ok {
@@ -361,7 +366,8 @@ func (m measured) levels(instances []runtime.Instance, asks *windlassv1.Resource
 	return out
 }
 
-// hasAny reports whether the value of at least one metric was read. metrics has metric names by signal.
+// hasAny reports whether the value of at least one metric was read. metrics maps signals to metric
+// names.
 func hasAny(read scrape.Signals, metrics map[string]string) bool {
 	for signal := range metrics {
 		if _, ok := read[signal]; ok {
@@ -380,7 +386,8 @@ func readyOf(instances []runtime.Instance) (ids []string) {
 	return ids
 }
 
-// meanOverReady returns the mean over the ready instances whose value is known. ok is false if there are none.
+// meanOverReady returns the mean over the ready instances whose value is known. ok is false if
+// there are no such instances.
 func meanOverReady(instances []runtime.Instance, of func(instanceID string) (float64, bool)) (v float64, ok bool) {
 	n := 0
 	for i := range instances {
@@ -395,7 +402,7 @@ func meanOverReady(instances []runtime.Instance, of func(instanceID string) (flo
 	return v / float64(max(n, 1)), n > 0
 }
 
-// Size returns the number of instances that make a replica of the deployment.
+// Size returns the number of instances in a replica of the deployment.
 func Size(d *agentv1.Deployment) (n int) {
 	for _, r := range runtime.Roles(d.GetSpec()) {
 		n += r.Instances
@@ -403,8 +410,9 @@ func Size(d *agentv1.Deployment) (n int) {
 	return n
 }
 
-// Count counts replicas by state. A replica is ready when it has size instances and all of them are ready.
-// Replicas that drain, that ended or that have a doomed instance are not counted.
+// Count counts replicas by state. A replica is ready when it has size instances and all of them are
+// ready. It does not count replicas that are draining, that have ended or that have a doomed
+// instance.
 func Count(instances []runtime.Instance, size int) *agentv1.DeploymentLoad {
 	type replica struct {
 		ready            int
@@ -438,7 +446,7 @@ func Count(instances []runtime.Instance, size int) *agentv1.DeploymentLoad {
 	return out
 }
 
-// targetsOf returns the metrics pages that have the signals, of each ready instance of a deployment.
+// targetsOf returns the metrics pages with these signals, for each ready instance of a deployment.
 func targetsOf(d *agentv1.Deployment, instances []runtime.Instance, signals map[string]bool) []scrape.Target {
 	var out []scrape.Target
 	for _, s := range sourcesOf(d.GetSpec(), signals) {

@@ -21,7 +21,7 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// region is what a collector measures.
+// region is the region that a collector measures.
 type region struct {
 	mu          sync.Mutex
 	deployments []*agentv1.Deployment
@@ -30,7 +30,7 @@ type region struct {
 	known       bool
 	used        map[string]runtime.Usage
 	usageErr    error
-	measured    [][]string // instances whose usage was asked for
+	measured    [][]string // the arguments of Usage
 	targets     []scrape.Target
 	signals     map[string]scrape.Signals
 	looks       int
@@ -85,7 +85,7 @@ func (r *region) collector(t *testing.T) *load.Collector {
 	return c
 }
 
-// failures returns how often a part of the load could not be measured.
+// failures returns how many measurements of a part of the load failed.
 func (r *region) failures(t *testing.T, part string) float64 {
 	t.Helper()
 	families, err := r.registry.Gather()
@@ -172,7 +172,7 @@ func TestCollector(t *testing.T) {
 			require.InDelta(t, 8, *one.InFlight, 0)
 			require.InDelta(t, 2, *one.Rate, 0)
 			require.Empty(t, one.Levels)
-			require.Empty(t, one.Latency, "no metric of the policy needs it")
+			require.Empty(t, one.Latency, "no metric of the policy needs latencies")
 			c.Answered(due)
 			time.Sleep(12 * time.Second)
 			require.Empty(t, c.Due())
@@ -194,11 +194,11 @@ func TestCollector(t *testing.T) {
 			synctest.Wait()
 			require.Empty(t, c.Due())
 		})
-		require.Empty(t, r.measured, "no metric of the policy needs it")
+		require.Empty(t, r.measured, "no metric of the policy needs usage")
 		require.Empty(t, r.targets)
 	})
 
-	t.Run("sends the loads of many apps in parts, one after the other", func(t *testing.T) {
+	t.Run("sends the loads of many apps in several reports, one after the other", func(t *testing.T) {
 		r := &region{}
 		for n := range 5000 {
 			d := scaled(windlassv1.ScalingMetric_TYPE_IN_FLIGHT)
@@ -243,7 +243,7 @@ func TestCollector(t *testing.T) {
 		})
 	})
 
-	t.Run("reads the engine's metrics of ready instances, if the policy asks", func(t *testing.T) {
+	t.Run("reads the engine's metrics of ready instances, if the policy needs them", func(t *testing.T) {
 		d := scaled(windlassv1.ScalingMetric_TYPE_QUEUE, windlassv1.ScalingMetric_TYPE_KV_CACHE)
 		d.Spec.Ports = []*windlassv1.Port{{Name: "http"}, {Name: "metrics", Port: 8001}, {Name: "other"}}
 		d.Spec.Generated = &windlassv1.Generated{Metrics: []*windlassv1.EngineMetric{

@@ -13,11 +13,12 @@ const (
 	leastRate = 2 * time.Second
 )
 
-// Demand sums up what the region's gateways report of the load of scaled apps. It is pure, and not safe
-// for concurrent use.
+// Demand adds up the loads of scaled apps that the region's gateways report. It is pure, and not
+// safe for concurrent use.
 type Demand struct {
-	// gateways has the last report of each gateway, by app. fresh is false for a gateway that ran before this
-	// agent. The first report of such a gateway for an app only sets the start of the count.
+	// gateways has the last report of each gateway, by app. fresh is false for a gateway that ran
+	// before this agent process. The first report of such a gateway for an app only sets the start
+	// of the count.
 	gateways map[string]*reported
 	apps     map[string]*appRates
 }
@@ -29,7 +30,7 @@ type reported struct {
 
 // appRates has the request rates of an app.
 type appRates struct {
-	// since is when the first gateway reported the app.
+	// since is when a gateway first reported the app.
 	since time.Time
 	rates map[string]*rate // by deployment
 }
@@ -63,12 +64,13 @@ func NewDemand() *Demand {
 	return &Demand{gateways: map[string]*reported{}, apps: map[string]*appRates{}}
 }
 
-// Joined adds a gateway whose process has not reported to an agent yet, so that all its requests are new.
+// Joined adds a gateway whose process has not reported to any agent yet, so all its requests are
+// new.
 func (d *Demand) Joined(gateway string) {
 	d.gateways[gateway] = &reported{fresh: true, apps: map[string]*gatewayv1.AppLoad{}}
 }
 
-// Left forgets a gateway and its part of the load. A gateway that is away for a moment has not left.
+// Left forgets a gateway and its part of the load. A gateway that is only away has not left.
 func (d *Demand) Left(gateway string) { delete(d.gateways, gateway) }
 
 // Tell adds a gateway's report.
@@ -83,7 +85,7 @@ func (d *Demand) Tell(gateway string, loads []*gatewayv1.AppLoad, now time.Time)
 		g.apps[l.AppId] = l
 		a := d.ratesOf(l.AppId, now)
 		if !known && !g.fresh {
-			continue // the times of the requests counted so far are not known
+			continue // it is not known when the requests counted so far came
 		}
 		for _, dep := range l.Deployments {
 			a.rateOf(dep.DeploymentId).add(counterGrowth(dep.Began, beganOf(before, dep.DeploymentId)), now)
@@ -91,7 +93,8 @@ func (d *Demand) Tell(gateway string, loads []*gatewayv1.AppLoad, now time.Time)
 	}
 }
 
-// counterGrowth returns by how much a counter grew. A counter that is lower than before began again at 0.
+// counterGrowth returns by how much a counter grew. A counter that is lower than before has
+// restarted at 0.
 func counterGrowth(now, before uint64) uint64 {
 	if now < before {
 		return now
@@ -128,15 +131,16 @@ func (a *appRates) rateOf(deploymentID string) *rate {
 
 // Asked is the demand of clients for one app.
 type Asked struct {
-	// Queued requests wait at gateways for an instance.
+	// Queued is the number of requests that wait at gateways for an instance.
 	Queued float64
-	// InFlight is the number of requests that instances work on, and Rate the number of new requests per
-	// second, both by deployment. Rate is empty until the app's requests were counted for leastRate.
+	// InFlight is the number of requests that instances work on, by deployment. Rate is the number
+	// of new requests per second, by deployment. Rate is empty until the app's requests were
+	// counted for leastRate.
 	InFlight, Rate map[string]float64
 }
 
-// Look returns the demand for the app; ok is false while no gateway has reported it. It drops the rates of
-// deployments that no gateway reports any more.
+// Look returns the demand for the app. ok is false while no gateway has reported it. Look drops the
+// rates of deployments that no gateway reports any more.
 func (d *Demand) Look(appID string, now time.Time) (_ Asked, ok bool) {
 	a := d.apps[appID]
 	if a == nil {

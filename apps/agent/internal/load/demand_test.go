@@ -26,7 +26,7 @@ func TestDemand(t *testing.T) {
 		_, ok := load.NewDemand().Look("app_1", begin)
 		require.False(t, ok)
 	})
-	t.Run("adds up gateways, and loses the part of one that left", func(t *testing.T) {
+	t.Run("adds up gateways, without those that left", func(t *testing.T) {
 		t.Parallel()
 		d := load.NewDemand()
 		d.Joined("gw_1")
@@ -82,7 +82,7 @@ func TestDemand(t *testing.T) {
 		later[0].Deployments[0].DeploymentId = "dep_2"
 		d.Tell("gw_1", later, begin.Add(5*time.Second))
 		got, _ := d.Look("app_1", begin.Add(6*time.Second))
-		require.Contains(t, got.Rate, "dep_1", "its last requests count")
+		require.Contains(t, got.Rate, "dep_1", "the last requests of dep_1 count")
 		got, _ = d.Look("app_1", begin.Add(20*time.Second))
 		require.Equal(t, map[string]float64{"dep_2": 0}, got.Rate)
 	})
@@ -97,8 +97,8 @@ func TestDemand(t *testing.T) {
 	})
 }
 
-// For any reports, and any order in which gateways join and leave, no figure is negative. The requests in
-// flight are the sum of the last reports of the gateways that are present.
+// Whatever gateways report, and in whatever order they join and leave, no value is negative. The
+// number of requests in flight is the sum over the last reports of the present gateways.
 func TestDemand_SumsProperty(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {

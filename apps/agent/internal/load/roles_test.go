@@ -13,7 +13,8 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// pool is of 2 ready prefill servers, and of a ready decode server, one that starts, and others that count as neither.
+// pool returns a region with a pool: 2 ready prefill servers, a ready and a starting decode server,
+// and decode servers that count as neither.
 func pool() *region {
 	d := scaled()
 	d.Scaling = &windlassv1.ScalingPolicy{Roles: []*windlassv1.RoleScaling{
@@ -43,7 +44,7 @@ func pool() *region {
 	}
 }
 
-func TestCollector_RolesOfAPoolAreReportedEachForItself(t *testing.T) {
+func TestCollector_ReportsEachRoleOfAPool(t *testing.T) {
 	t.Parallel()
 	collect(t, pool(), func(t *testing.T, c *load.Collector) {
 		got := c.Due()[0].Deployments[0]
@@ -53,8 +54,8 @@ func TestCollector_RolesOfAPoolAreReportedEachForItself(t *testing.T) {
 		prefill, decode := got.Roles[0], got.Roles[1]
 		require.Equal(t, []any{"prefill", int32(2), int32(0)}, []any{prefill.Role, prefill.Ready, prefill.Starting})
 		require.Equal(t, []any{"decode", int32(1), int32(1)}, []any{decode.Role, decode.Ready, decode.Starting})
-		require.InDelta(t, 30, prefill.Levels["cpu"], 1e-9, "of what the role asks for")
-		require.InDelta(t, 50, decode.Levels["cpu"], 1e-9, "of what the app asks for")
+		require.InDelta(t, 30, prefill.Levels["cpu"], 1e-9, "percent of the role's CPU")
+		require.InDelta(t, 50, decode.Levels["cpu"], 1e-9, "percent of the app's CPU")
 		require.InDelta(t, 0.2, prefill.Levels["kvCache"], 1e-9)
 		require.InDelta(t, 0.9, decode.Levels["kvCache"], 1e-9)
 	})

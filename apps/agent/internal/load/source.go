@@ -10,15 +10,15 @@ import (
 
 // source is a metrics page that each instance of a deployment serves.
 type source struct {
-	// port of the page; 0: the port of the instance's address.
+	// port is the port of the page. 0: the port of the instance's address.
 	port int
 	path string
 	// metrics has the name of a metric for each signal.
 	metrics map[string]string
 }
 
-// sourcesOf returns the pages that have the signals, as the spec's preset says. It leaves out a page on a port
-// whose number only the instance knows.
+// sourcesOf returns the pages with these signals, as the spec's preset says. It leaves out a page
+// on a port whose number only the instance knows.
 func sourcesOf(spec *windlassv1.DeploymentSpec, signals map[string]bool) []source {
 	type page struct{ port, path string }
 	pages := map[page]map[string]string{}
@@ -55,8 +55,8 @@ func portOf(spec *windlassv1.DeploymentSpec, name string) (number int, ok bool) 
 	return 0, false
 }
 
-// addressOf returns the address of an instance, with its port replaced unless port is 0. ok is false while the
-// instance has no address.
+// addressOf returns the address of an instance. If port is not 0, it replaces the address's port.
+// ok is false while the instance has no address.
 func addressOf(address string, port int) (_ string, ok bool) {
 	host, _, err := net.SplitHostPort(address)
 	if err != nil || host == "" {

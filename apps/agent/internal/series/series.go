@@ -1,12 +1,13 @@
-// Package series keeps what the apps of a region did within the last hour, for people: requests, errors, answer times,
-// queues and replicas. No decision reads it.
+// Package series records the activity of apps in the last hour, for people: requests, errors,
+// answer times, queues and replicas. No decision uses it.
 //
 //	gateways --Count--.
 //	                  +--> Recorder --SeriesResponse--> control plane, while someone looks
 //	Run ------Note----'
 //
-// A sample covers one Step. An app has at most one sample more than Kept has steps, which take about 6 KiB, whatever
-// its traffic is. At most MaxApps apps are kept. Nothing is stored on disk: after a restart, series begin anew.
+// A sample covers one Step. An app has at most one sample more than Kept has steps. That takes
+// about 6 KiB, whatever its traffic is. At most MaxApps apps have samples. Nothing is stored on
+// disk, so after a restart all series start again.
 package series
 
 import (
@@ -25,28 +26,29 @@ import (
 )
 
 const (
-	// Step is the time of one sample.
+	// Step is the time that one sample covers.
 	Step = 30 * time.Second
 	// Kept is how long samples are kept.
 	Kept = time.Hour
 	// Every is the time between two calls of Note.
 	Every = 5 * time.Second
-	// MaxApps bounds the apps with samples, and so the memory. Apps above it have none.
+	// MaxApps is the maximum number of apps with samples, which limits the memory. Further apps
+	// have no samples.
 	MaxApps = 5000
 
 	maxSamples = int(Kept/Step) + 1
 )
 
-// State is what is known of an app at one moment.
+// State is the state of an app at one moment.
 type State struct {
-	// Wanted and Ready are replicas. Replicas is false if they are not known.
+	// Wanted and Ready are numbers of replicas. Replicas is false if they are not known.
 	Wanted, Ready int
 	Replicas      bool
-	// Queued is the number of requests that wait at gateways. Nil: it is not known.
+	// Queued is the number of requests that wait at gateways. Nil: the number is not known.
 	Queued *float64
 }
 
-// sample has the values of one step. Its flags say which are known.
+// sample has the values of one step. Its flags say which values are known.
 type sample struct {
 	step                       int64 // number of the step since 1970
 	requests, errors           uint64
@@ -56,10 +58,11 @@ type sample struct {
 	traffic, queue, hasReplica bool
 }
 
-// app has the samples of an app, sorted by step. The last one may be open.
+// app has the samples of an app, sorted by step. The step of the last sample may not be over yet.
 type app struct {
 	samples []sample
-	// latency and firstToken count the answers of the last sample. They are nil without requests.
+	// latency and firstToken count the answers of the last sample. They are nil if there were no
+	// requests.
 	latency, firstToken *histogram.Counts
 }
 
@@ -74,8 +77,8 @@ type Recorder struct {
 // New returns a Recorder without samples.
 func New(now time.Time) *Recorder { return &Recorder{since: now, apps: map[string]*app{}} }
 
-// Run calls Note with the region's state every Every, until ctx ends. look returns ok false while the state is not
-// known.
+// Run calls Note with the region's state every Every, until ctx ends. look returns ok false while
+// the state is not known.
 func (r *Recorder) Run(ctx context.Context, look func(now time.Time) (apps map[string]State, gateways bool, ok bool)) error {
 	ticker := time.NewTicker(Every)
 	defer ticker.Stop()
@@ -106,8 +109,8 @@ func (r *Recorder) Count(appID string, more *traffic.Counts, now time.Time) {
 	a.latency, a.firstToken = sum(a.latency, &more.Latency), sum(a.firstToken, &more.FirstToken)
 }
 
-// Note adds the state of all apps of the region. gateways reports whether any gateway is connected: without one,
-// requests are not known.
+// Note adds the state of all apps of the region. gateways reports whether any gateway is connected,
+// because without gateways, requests are not known.
 func (r *Recorder) Note(apps map[string]State, gateways bool, now time.Time) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -155,8 +158,8 @@ func (r *Recorder) answer(req *agentv1.SeriesRequest, now time.Time) *agentv1.Se
 	return out
 }
 
-// open returns the app with its sample of the present step, which it begins if necessary. It returns nil if too many
-// apps are kept, or if the clock was set back. The caller holds mu.
+// open returns the app and its sample of the present step, which it starts if necessary. It returns
+// nil if there are too many apps, or if the clock was set back. The caller holds mu.
 func (r *Recorder) open(id string, now time.Time) (*app, *sample) {
 	a, step := r.apps[id], stepOf(now)
 	if a == nil {
@@ -175,7 +178,7 @@ func (r *Recorder) open(id string, now time.Time) (*app, *sample) {
 			if last.step-step <= int64(maxSamples) {
 				return nil, nil
 			}
-			a.samples = nil // the clock was far ahead
+			a.samples = nil // the clock was far ahead before
 		default:
 			last.latency, last.firstToken = p95(a.latency), p95(a.firstToken)
 		}
@@ -202,7 +205,7 @@ func sum(to, more *histogram.Counts) *histogram.Counts {
 	return to
 }
 
-// p95 returns the 95th percentile in seconds, or -1 without counts.
+// p95 returns the 95th percentile in seconds, or -1 if there are no counts.
 func p95(c *histogram.Counts) float32 {
 	if c == nil {
 		return -1
@@ -235,5 +238,5 @@ func (s *sample) proto(now time.Time) *windlassv1.SeriesSample {
 	return out
 }
 
-// seconds returns v, rounded to tenths of a millisecond.
+// seconds returns v, rounded to 0.1 ms.
 func seconds(v float32) *float64 { return new(math.Round(float64(v)*1e4) / 1e4) }

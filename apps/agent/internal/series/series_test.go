@@ -41,14 +41,14 @@ func TestRecorder_KeepsOneSampleForEachStep(t *testing.T) {
 	require.EqualValues(t, 1, got[0].GetErrors())
 	require.InDelta(t, 0.024, got[0].GetLatencyP95(), 0.01)
 	require.Nil(t, got[0].FirstTokenP95, "no answer was streamed")
-	require.InDelta(t, 3, got[0].GetQueued(), 0, "the highest number")
-	require.EqualValues(t, 2, got[0].GetReady(), "the last number")
+	require.InDelta(t, 3, got[0].GetQueued(), 0, "Queued is the highest number of the step")
+	require.EqualValues(t, 2, got[0].GetReady(), "Ready is the last number of the step")
 
 	r.Note(map[string]State{"app": {}}, true, begin.Add(Step))
 	got = ask(r, begin.Add(Step+time.Second))
 	require.Len(t, got, 2)
 	require.Equal(t, Step.Milliseconds(), got[0].GetSpanMs())
-	require.InDelta(t, 0.024, got[0].GetLatencyP95(), 0.01, "it stays after the step has ended")
+	require.InDelta(t, 0.024, got[0].GetLatencyP95(), 0.01, "the percentile stays after the step has ended")
 	require.EqualValues(t, 0, *got[1].Requests)
 	require.Nil(t, got[1].LatencyP95)
 	require.Nil(t, got[1].Queued)
@@ -80,7 +80,7 @@ func TestRecorder_MemoryIsBounded(t *testing.T) {
 	require.Len(t, r.apps["app"].samples, maxSamples)
 	require.LessOrEqual(t, cap(r.apps["app"].samples), 2*maxSamples)
 	got := ask(r, now)
-	require.Len(t, got, maxSamples-1, "nothing older than an hour is sent")
+	require.Len(t, got, maxSamples-1, "no sample older than an hour is sent")
 	for i := range got[1:] {
 		require.Equal(t, Step.Milliseconds(), got[i+1].GetAt()-got[i].GetAt())
 	}
@@ -100,7 +100,7 @@ func TestRecorder_ClockThatGoesBack(t *testing.T) {
 	r := New(begin)
 	r.Count("app", requests(1, 0, time.Millisecond), begin.Add(Kept))
 	r.Count("app", requests(1, 0, time.Millisecond), begin)
-	require.Len(t, r.apps["app"].samples, 1, "a sample never begins before the last one")
+	require.Len(t, r.apps["app"].samples, 1, "no sample begins before the last one")
 	r.Count("app", requests(1, 0, time.Millisecond), begin.Add(-24*time.Hour))
 	require.Equal(t, stepOf(begin.Add(-24*time.Hour)), r.apps["app"].samples[0].step, "a wrong clock does not stop the series for a day")
 }

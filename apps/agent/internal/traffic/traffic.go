@@ -1,13 +1,14 @@
-// Package traffic keeps the requests that a region's gateways counted in the last 24 hours, for the analysis of
-// rollouts. It is pure: the time is an argument.
+// Package traffic stores the requests that a region's gateways counted in the last 24 hours, for
+// the analysis of rollouts. It is pure: the time is an argument.
 //
-// Each deployment has slots of four widths. A slot has the requests of the reports that came within it:
+// Each deployment has slots of four widths. A slot has the requests of the reports that arrived in
+// its time:
 //
 //	width     1 s     5 s      1 min    10 min
 //	kept for  2 min   10 min   2 h      24 h
 //
-// Look uses the narrowest slots that are kept for the whole window. It adds up the slots that begin within the
-// window. A slot without requests takes no memory.
+// Look uses the narrowest slots that are kept for the whole window. It adds up the slots that begin
+// within the window. A slot without requests takes no memory.
 package traffic
 
 import (
@@ -21,10 +22,10 @@ import (
 // Reach is the longest window that Look covers.
 const Reach = 24 * time.Hour
 
-// slotKind is a width of slots, and for how long such slots are kept.
+// slotKind is a width of slots, and how long slots of this width are kept.
 type slotKind struct{ width, reach time.Duration }
 
-// slotKinds are in the order of their widths.
+// slotKinds has the kinds, in the order of their widths.
 var slotKinds = [...]slotKind{
 	{time.Second, 2 * time.Minute},
 	{5 * time.Second, 10 * time.Minute},
@@ -32,11 +33,11 @@ var slotKinds = [...]slotKind{
 	{10 * time.Minute, Reach},
 }
 
-// Counts counts requests that ended.
+// Counts has numbers of requests that have ended.
 type Counts struct {
 	Requests, Errors uint64
-	// Latency counts the times to the last byte. FirstToken counts the times to the first byte of the body, of
-	// streamed responses only.
+	// Latency counts the times to the last byte. FirstToken counts the times to the first byte of
+	// the body, only for streamed responses.
 	Latency, FirstToken histogram.Counts
 }
 
@@ -48,8 +49,8 @@ func (c *Counts) Add(more *Counts) {
 	c.FirstToken.Add(&more.FirstToken)
 }
 
-// since returns the requests in c that are not in before. A counter of c that is lower than in before began again at
-// 0, so all of c is new.
+// since returns the requests in c that are not in before. If a counter in c is lower than in
+// before, it has restarted at 0, so all of c is new.
 func (c *Counts) since(before *Counts) Counts {
 	if c.Requests < before.Requests || c.Errors < before.Errors {
 		return *c
@@ -67,12 +68,13 @@ type History struct {
 	deployments map[string]*deployment
 	// reported has the last counts of each gateway, by gateway and deployment.
 	reported map[string]map[string]Counts
-	// Counted is called with the requests that a report adds to a deployment. Nil: it is not called.
+	// Counted is called with the requests that a report adds to a deployment. Nil: no call.
 	Counted func(deploymentID string, more *Counts, now time.Time)
 }
 
 type deployment struct {
-	// slots has, for each of slotKinds, the slots by number. A number is a slot's start in widths since 1970.
+	// slots has, for each of slotKinds, the slots by number. The number of a slot is its start, in
+	// widths since 1970.
 	slots [len(slotKinds)]map[int64]*Counts
 }
 
@@ -81,18 +83,19 @@ func New() *History {
 	return &History{deployments: map[string]*deployment{}, reported: map[string]map[string]Counts{}}
 }
 
-// Joined adds a gateway whose process has just begun, so that all requests in its reports are new.
+// Joined adds a gateway whose process has just started, so all requests in its reports are new.
 func (h *History) Joined(gateway string) {
 	if h.reported[gateway] == nil {
 		h.reported[gateway] = map[string]Counts{}
 	}
 }
 
-// Left forgets the last counts of a gateway. The requests that it reported stay.
+// Left forgets the last counts of a gateway. The requests that the gateway reported stay.
 func (h *History) Left(gateway string) { delete(h.reported, gateway) }
 
-// Tell adds a gateway's report: its counts since its process began, by deployment. If Joined was not called for the
-// gateway, its first report only sets the start of the count, because the times of the requests in it are not known.
+// Tell adds a gateway's report: its counts since its process started, by deployment. If Joined was
+// not called for the gateway, its first report only sets the start of the count, because it is not
+// known when these requests came.
 func (h *History) Tell(gateway string, all map[string]Counts, now time.Time) {
 	known, ok := h.reported[gateway]
 	if !ok {
@@ -133,8 +136,8 @@ func (h *History) addToSlots(id string, more *Counts, now time.Time) {
 	}
 }
 
-// Look returns the requests of the deployment that ended within the window before now. The start of the window is
-// exact to one slot.
+// Look returns the requests of the deployment that ended in the window before now. The start of the
+// window is exact to one slot.
 func (h *History) Look(id string, window time.Duration, now time.Time) (sum Counts) {
 	d := h.deployments[id]
 	if d == nil {
