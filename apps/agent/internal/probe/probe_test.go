@@ -78,7 +78,7 @@ func TestCheck_EndsBeforeTheDeadlineOfTheRequest(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), margin+time.Second)
 	defer cancel()
 	_, err := c.Check(ctx, &healthv1.HealthCheckRequest{})
-	require.Equal(t, codes.Unavailable, status.Code(err), "%v: want the error of the check, not that of the deadline", err)
+	require.Equal(t, codes.Unavailable, status.Code(err), "%v: this must be the error of the check, not of the deadline", err)
 	require.Equal(t, "HEAD /up: no answer within 1s", status.Convert(err).Message())
 	<-gone
 }

@@ -1,9 +1,9 @@
-// Package scrape reads figures of inference engines from the metrics that instances serve.
+// Package scrape reads values of inference engines from the metrics pages of instances.
 //
-// Answers of instances are not trusted. A scrape connects only to the instance's address as the runtime
-// reports it: it follows no redirect, uses no proxy and resolves no name. The time, the size of the answer and
-// the number of scrapes at a time are bounded, and instances that do not answer take only their workspace's share of
-// these. A figure that is not a finite number of 0 or more is ignored.
+// Answers of instances are not trusted. A scrape connects only to the instance's address as the
+// runtime reports it: it follows no redirect, uses no proxy and resolves no name. The time, the
+// size of the answer and the number of concurrent scrapes are limited. Instances that do not answer
+// use only their workspace's share of these. A value that is negative or not finite is ignored.
 package scrape
 
 import (
@@ -32,24 +32,25 @@ import (
 	"github.com/windlass-run/windlass/pkg/share"
 )
 
-// Names of signals.
+// The names of signals.
 const (
 	// Queue is the number of requests that wait in the engine.
 	Queue = "queue"
-	// Running is the number of requests that run.
+	// Running is the number of requests that the engine works on.
 	Running = "running"
-	// Cache is the used share of the KV cache, 0 to 1.
+	// Cache is the used share of the KV cache, from 0 to 1.
 	Cache = "cache"
 )
 
 const (
-	// timeout bounds one scrape.
+	// timeout is the time limit of one scrape.
 	timeout = 2 * time.Second
-	// maxBody bounds an answer, and maxLine a line of it, in bytes. The metrics of vLLM have some 200 KiB.
+	// maxBody is the maximum size of an answer, and maxLine the maximum size of one of its lines,
+	// in bytes. The metrics of vLLM have about 200 KiB.
 	maxBody = 4 << 20
 	maxLine = 64 << 10
-	// atOnce is the number of scrapes at a time, of which one workspace has half if it is alone. spread is the time
-	// over which they begin.
+	// atOnce is the maximum number of concurrent scrapes. One workspace alone may use half of them.
+	// spread is the time over which scrapes start.
 	atOnce = 32
 	spread = 500 * time.Millisecond
 )
@@ -57,35 +58,36 @@ const (
 // Target is a page of one instance's metrics.
 type Target struct {
 	InstanceID string
-	// WorkspaceID is the workspace whose share of the scrapes at a time it takes.
+	// WorkspaceID is the workspace whose share of the concurrent scrapes is used.
 	WorkspaceID string
 	// Address is an IP address with a port.
 	Address string
 	Path    string
-	// Metrics are the names of metrics, by signal.
+	// Metrics has the names of metrics, by signal.
 	Metrics map[string]string
 }
 
-// Signals are figures by signal.
+// Signals has values, by signal.
 type Signals map[string]float64
 
 // Scraper is safe for concurrent use.
 type Scraper struct {
 	transport http.RoundTripper
-	// slots are shared by workspaces, whose instances decide how long a scrape takes.
+	// slots are shared by workspaces, because the instances of a workspace decide how long a scrape
+	// takes.
 	slots *share.Slots
 	rand  func() float64
 }
 
-// New returns a Scraper. rand draws numbers in [0, 1).
+// New returns a Scraper. rand returns random numbers in [0, 1).
 func New(rand func() float64) *Scraper {
 	return &Scraper{transport: guard.Transport(&net.Dialer{Control: control}, timeout), slots: share.NewSlots(atOnce), rand: rand}
 }
 
 var errRefused = errors.New("an instance cannot have this address")
 
-// control refuses addresses that no instance can have. Among them is the link-local address at which clouds serve
-// the credentials of machines.
+// control refuses addresses that no instance can have. One of them is the link-local address at
+// which clouds serve the credentials of machines.
 func control(_, address string, _ syscall.RawConn) error {
 	at, err := netip.ParseAddrPort(address)
 	if err != nil {
@@ -97,7 +99,7 @@ func control(_, address string, _ syscall.RawConn) error {
 	return nil
 }
 
-// Scrape reads the targets, until ctx ends. It returns the figures that it read, by instance.
+// Scrape reads the targets until ctx ends. It returns the values that it has read, by instance.
 func (s *Scraper) Scrape(ctx context.Context, targets []Target) map[string]Signals {
 	var mu sync.Mutex
 	var reading sync.WaitGroup
@@ -130,7 +132,8 @@ func (s *Scraper) one(ctx context.Context, t Target) (Signals, error) {
 	defer s.slots.Release(t.WorkspaceID)
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
-	// A tenant may choose the path. It is parsed by itself, so that it cannot change the host.
+	// A tenant may choose the path. The path is parsed separately, so that it cannot change the
+	// host.
 	page, err := url.ParseRequestURI(t.Path)
 	if err == nil {
 		_, err = netip.ParseAddrPort(t.Address)
@@ -148,7 +151,7 @@ func (s *Scraper) one(ctx context.Context, t Target) (Signals, error) {
 	}
 	req.Header.Set("User-Agent", "windlass-agent")
 	req.Header.Set("Accept", "text/plain;version=0.0.4")
-	// A round trip follows no redirect.
+	// RoundTrip follows no redirect.
 	res, err := s.transport.RoundTrip(req)
 	if err != nil {
 		return nil, fmt.Errorf("scrape %s: %w", t.InstanceID, err)
@@ -166,10 +169,11 @@ func (s *Scraper) one(ctx context.Context, t Target) (Signals, error) {
 
 var errTooLarge = fmt.Errorf("the metrics have more than %d bytes", maxBody)
 
-// Parse reads the signals from metrics in Prometheus' text format. A server of several engines has several series
-// of a metric. Parse returns their sum or, for Cache, their mean. A missing metric has no signal.
+// Parse reads the signals from metrics in Prometheus' text format. A server with several engines
+// has several series of a metric. Parse returns their sum or, for Cache, their mean. A missing
+// metric gives no signal.
 func Parse(from io.Reader, metrics map[string]string) (Signals, error) {
-	// Most lines are of other metrics, and are dropped before they would be parsed.
+	// Most lines belong to other metrics, and are dropped before parsing.
 	limited := &io.LimitedReader{R: from, N: maxBody + 1}
 	lines := bufio.NewScanner(limited)
 	lines.Buffer(make([]byte, 0, 4<<10), maxLine)
@@ -203,7 +207,7 @@ func Parse(from io.Reader, metrics map[string]string) (Signals, error) {
 	return out, nil
 }
 
-// isOf reports whether a line is a sample of the metric.
+// isOf reports whether a line is a sample of this metric.
 func isOf(line []byte, name string) bool {
 	rest, ok := bytes.CutPrefix(bytes.TrimLeft(line, " \t"), []byte(name))
 	return ok && len(rest) > 0 && (rest[0] == '{' || rest[0] == ' ' || rest[0] == '\t')

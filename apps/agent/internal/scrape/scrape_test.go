@@ -40,14 +40,14 @@ func TestParse(t *testing.T) {
 				"vllm:num_requests_waiting_by_reason{reason=\"capacity\"} 9\nvllm:num_requests_running 2\nvllm:kv_cache_usage_perc{engine=\"0\"} 0.5\nother 1\n",
 			scrape.Signals{scrape.Queue: 3, scrape.Running: 2, scrape.Cache: 0.5},
 		},
-		"several engines in a server": {
+		"several engines in one server": {
 			"vllm:num_requests_waiting{engine=\"0\"} 3\nvllm:num_requests_waiting{engine=\"1\"} 1\nvllm:kv_cache_usage_perc{engine=\"0\"} 0.2\nvllm:kv_cache_usage_perc{engine=\"1\"} 0.4\n",
 			scrape.Signals{scrape.Queue: 4, scrape.Cache: 0.30000000000000004},
 		},
-		"no valid figures":     {"vllm:num_requests_waiting NaN\nvllm:num_requests_running -1\nvllm:kv_cache_usage_perc +Inf\n", scrape.Signals{}},
-		"no such metrics":      {"up 1\n", scrape.Signals{}},
-		"nothing":              {"", scrape.Signals{}},
-		"lines of other forms": {"{\"json\": true}\nvllm:num_requests_waiting 1\n", scrape.Signals{scrape.Queue: 1}},
+		"no valid figures":       {"vllm:num_requests_waiting NaN\nvllm:num_requests_running -1\nvllm:kv_cache_usage_perc +Inf\n", scrape.Signals{}},
+		"no such metrics":        {"up 1\n", scrape.Signals{}},
+		"nothing":                {"", scrape.Signals{}},
+		"lines in other formats": {"{\"json\": true}\nvllm:num_requests_waiting 1\n", scrape.Signals{scrape.Queue: 1}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			got, err := scrape.Parse(strings.NewReader(c.text), vllm)
@@ -122,7 +122,7 @@ func TestScrape(t *testing.T) {
 			require.Less(t, time.Since(begin), time.Second, address)
 		}
 	})
-	t.Run("gives up on an answer that does not end", func(t *testing.T) {
+	t.Run("stops reading an answer that does not end", func(t *testing.T) {
 		release := make(chan struct{})
 		defer close(release)
 		hangs := at(t, func(w http.ResponseWriter, _ *http.Request) { w.(http.Flusher).Flush(); <-release })
@@ -130,7 +130,7 @@ func TestScrape(t *testing.T) {
 		defer cancel()
 		require.Empty(t, s.Scrape(ctx, []scrape.Target{{InstanceID: "ins_1", Address: hangs, Path: "/metrics", Metrics: vllm}}))
 	})
-	t.Run("scrapes a bounded number of instances at a time", func(t *testing.T) {
+	t.Run("scrapes a limited number of instances at a time", func(t *testing.T) {
 		var now, most atomic.Int32
 		release := make(chan struct{})
 		address := at(t, func(w http.ResponseWriter, _ *http.Request) {

@@ -1,6 +1,6 @@
-// Package secrets fetches the secret values that deployments refer to. It caches
-// them sealed, so that a region can restart instances while the control plane is
-// unreachable. A cached value is used only if its version is the assigned one.
+// Package secrets fetches the values of the secrets that deployments refer to. It caches them in
+// sealed form, so that a region can restart instances while the control plane is unreachable. A
+// cached value is used only if it has the assigned version.
 package secrets
 
 import (
@@ -21,17 +21,17 @@ import (
 	agentv1 "github.com/windlass-run/windlass/proto/gen/windlass/agent/v1"
 )
 
-// Fetch gets a deployment's secrets from the control plane.
+// Fetch fetches a deployment's secrets from the control plane.
 type Fetch func(ctx context.Context, req *agentv1.GetSecretsRequest) (*agentv1.GetSecretsResponse, error)
 
-// Cache keeps sealed values in a folder, with one file per deployment.
+// Cache stores sealed values in a folder, with one file per deployment.
 type Cache struct {
 	files disk.Files
 	box   *seal.Box
 	fetch Fetch
 }
 
-// Open creates the folder (mode 0700) and the key that seals the values, unless they exist.
+// Open creates the folder (mode 0700) and the key that seals the values, if they do not exist.
 func Open(dir string, fetch Fetch) (*Cache, error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, fmt.Errorf("secrets: %w", err)
@@ -61,7 +61,7 @@ func OpenMemory(files *disk.Memory, fetch Fetch) (*Cache, error) {
 	return &Cache{files: files, box: box, fetch: fetch}, nil
 }
 
-// entry holds the cached values of one deployment, and their versions, by secret.
+// entry has the cached values of one deployment and their versions, by secret.
 type entry struct {
 	Versions map[string]int32  `json:"versions"`
 	Values   map[string]string `json:"values"`
@@ -77,8 +77,8 @@ func (e entry) has(d *agentv1.Deployment) bool {
 	return true
 }
 
-// Values returns the deployment's secret values by name, from the cache when it
-// holds the assigned versions, else from the control plane.
+// Values returns the deployment's secret values by name. They come from the cache if it has the
+// assigned versions, and otherwise from the control plane.
 func (c *Cache) Values(ctx context.Context, d *agentv1.Deployment, generation int64) (map[string]string, error) {
 	e, err := c.load(d.Id)
 	if err != nil {
@@ -110,7 +110,8 @@ func (c *Cache) Forget(deploymentID string) error {
 	return nil
 }
 
-// fileName returns a name without path separators, so that no id leads out of the folder.
+// fileName returns a name without path separators, so that no id can name a file outside of the
+// folder.
 func fileName(deploymentID string) string {
 	return strings.ReplaceAll(deploymentID, string(filepath.Separator), "_") + ".sealed"
 }

@@ -23,8 +23,8 @@ import (
 
 // identity is what the agent stores after it has joined (mode 0600).
 type identity struct {
-	// JoinID is written before the first join. So an agent that dies between the control plane's answer and
-	// the write may use its token again.
+	// JoinID is written before the first join. So an agent that dies between the control plane's
+	// answer and the write may use its token again.
 	JoinID     string `json:"join_id"`
 	RegionID   string `json:"region_id"`
 	RegionName string `json:"region_name"`
@@ -33,23 +33,22 @@ type identity struct {
 	ExpiresAt  int64  `json:"expires_at"`
 }
 
-// Credentials holds the region-bound credential and keeps it fresh. It is safe
-// for concurrent use.
+// Credentials holds the credential of the region and renews it. It is safe for concurrent use.
 type Credentials struct {
 	files disk.Files
 	name  string
 
 	mu sync.Mutex
 	id identity
-	// key is the key that the credential is bound to. Nil: it is not bound.
+	// key is the key to which the credential is bound. Nil: the credential is not bound.
 	key ed25519.PrivateKey
-	// session is the id of Watch's session, and in the proofs of one start of the agent. ahead is how far the control plane's clock is ahead
-	// of the agent's, if proofs need it.
+	// session is the id of Watch's session. It is also in the proofs of one start of the agent.
+	// ahead is how far the control plane's clock is ahead of the agent's, if proofs need it.
 	session string
 	ahead   time.Duration
 }
 
-// OpenCredentials reads the file of that name. Without the file there is no credential yet.
+// OpenCredentials reads the file with this name. If there is no file, there is no credential yet.
 func OpenCredentials(files disk.Files, name string) (*Credentials, error) {
 	c := &Credentials{files: files, name: name, session: ident.New("run")}
 	if err := c.loadKey(); err != nil {
@@ -75,14 +74,14 @@ func (c *Credentials) Token() string {
 	return c.id.Credential
 }
 
-// Region returns the name of the region that was joined.
+// Region returns the name of the region that the agent joined.
 func (c *Credentials) Region() string {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.id.RegionName
 }
 
-// renewAt returns the middle of the credential's life.
+// renewAt returns the middle of the credential's lifetime.
 func (c *Credentials) renewAt() time.Time {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -111,8 +110,9 @@ func (c *Credentials) save() error {
 // ErrJoin means that the agent cannot join until a person acts.
 var ErrJoin = errors.New("cannot join")
 
-// EnsureJoined joins, with full jitter between attempts, until there is a credential or ctx ends. It returns
-// at once when there is one already. Without retry, the delays are those of a Session.
+// EnsureJoined joins, with full jitter between attempts, until there is a credential or ctx ends.
+// If there is a credential already, it returns at once. If retry is zero, the delays are those of a
+// Session.
 func (c *Credentials) EnsureJoined(ctx context.Context, client Client, tokenFile string, info *agentv1.AgentInfo, retry backoff.Policy, rnd func() float64, log *slog.Logger) error {
 	if retry == (backoff.Policy{}) {
 		retry = reconnect
@@ -144,7 +144,7 @@ func (c *Credentials) JoinOnce(ctx context.Context, client Client, tokenFile str
 	return c.join(ctx, client, tokenFile, info, time.Now())
 }
 
-// readToken reads the file with the join token. Where there is no disk, the token is among the agent's own
+// readToken reads the file with the join token. An agent without a disk has the token among its own
 // files.
 func (c *Credentials) readToken(name string) ([]byte, error) {
 	if m, ok := c.files.(*disk.Memory); ok {
@@ -153,7 +153,7 @@ func (c *Credentials) readToken(name string) ([]byte, error) {
 	return os.ReadFile(name)
 }
 
-// join trades the join token for a credential.
+// join exchanges the join token for a credential.
 func (c *Credentials) join(ctx context.Context, client Client, tokenFile string, info *agentv1.AgentInfo, now time.Time) error {
 	data, err := c.readToken(tokenFile)
 	if err != nil {
@@ -167,7 +167,7 @@ func (c *Credentials) join(ctx context.Context, client Client, tokenFile string,
 	if c.id.JoinID == "" {
 		c.id.JoinID = ident.New("join")
 		if err = c.save(); err != nil {
-			c.id.JoinID = "" // a token used under an id that is not stored is lost
+			c.id.JoinID = "" // a token is lost if it is used with an id that is not stored
 		}
 	}
 	joinID := c.id.JoinID

@@ -20,11 +20,12 @@ type frames struct {
 	session    *Session
 	cancel     context.CancelCauseFunc
 	reporter   bool
-	reporting  chan struct{} // closed when the reporter ended
+	reporting  chan struct{} // closed when the reporter has ended
 	retryAfter time.Duration
-	// held is closed at the end of a snapshot that the reporter waits for. Nil: it waits for none.
+	// held is closed at the end of the snapshot that the reporter waits for. Nil: the reporter does
+	// not wait.
 	held chan struct{}
-	// answers counts the requests that are being answered, at most maxAnswers.
+	// answers counts the requests that are being answered. There are at most maxAnswers.
 	answers sync.WaitGroup
 	slots   chan struct{}
 
@@ -102,7 +103,7 @@ func (f *frames) handle(ctx context.Context, msg *agentv1.WatchResponse) error {
 	return nil
 }
 
-// hello begins the session's reports.
+// hello starts the session's reports.
 func (f *frames) hello(ctx context.Context, h *agentv1.Hello) error {
 	if f.reporter {
 		return errors.New("a second hello")
@@ -129,7 +130,7 @@ func (f *frames) hello(ctx context.Context, h *agentv1.Hello) error {
 		if err == nil {
 			err = errors.New("the reporter ended")
 		}
-		f.cancel(err) // the first cause stays; it is nil when the stream ended before
+		f.cancel(err) // the first cause stays; it is nil if the stream ended before
 	}()
 	return nil
 }
@@ -150,7 +151,7 @@ func (f *frames) bookmark(b *agentv1.Bookmark) error {
 	return nil
 }
 
-// answer serves one request. It is best effort: an error is returned to the caller that asked,
+// answer answers one request. It is best effort: an error is returned to the caller of the request,
 // and does not end the session.
 func (f *frames) answer(ctx context.Context, req *agentv1.Request) {
 	ctx, cancel := context.WithDeadline(ctx, time.UnixMilli(req.Deadline))

@@ -21,7 +21,7 @@ import (
 	agentv1 "github.com/windlass-run/windlass/proto/gen/windlass/agent/v1"
 )
 
-// stream encodes frames as the fuzzer cuts them: each after its length.
+// stream encodes frames in the form that the fuzzer splits: each frame after its length.
 func stream(f *testing.F, frames ...*agentv1.WatchResponse) []byte {
 	var out []byte
 	for _, frame := range frames {
@@ -34,14 +34,14 @@ func stream(f *testing.F, frames ...*agentv1.WatchResponse) []byte {
 	return out
 }
 
-// FuzzWatchFrames gives a session whatever decodes as frames. None may end the
-// agent. These always hold:
+// FuzzWatchFrames gives a session everything that decodes as frames. No frame may end the agent.
+// These rules always hold:
 //
-//   - A frame that is refused changes nothing.
+//   - A refused frame changes nothing.
 //   - Only the end of a snapshot removes a key.
-//   - No key goes back in (epoch, generation).
-//   - Only frames that carry state move the cursor.
-//   - After a crash the inbox is as it was.
+//   - No key gets a lower (epoch, generation).
+//   - Only frames with state move the cursor.
+//   - After a crash, the inbox is as it was.
 func FuzzWatchFrames(f *testing.F) {
 	f.Add(recorded(f))
 	f.Add(stream(f, append([]*agentv1.WatchResponse{hello()}, snapshot(5, item("dep_1"), item("dep_2"))...)...))
@@ -94,7 +94,7 @@ func FuzzWatchFrames(f *testing.F) {
 		}
 		fr.answers.Wait()
 		if fr.retryAfter < 0 || fr.retryAfter > maxRetryAfter {
-			t.Fatalf("sent away for %s", fr.retryAfter)
+			t.Fatalf("the server asked for a delay of %s", fr.retryAfter)
 		}
 		sums := in.Sums()
 		if err := in.Close(); err != nil {
@@ -105,11 +105,11 @@ func FuzzWatchFrames(f *testing.F) {
 		}
 		defer in.Close()
 		if again := in.Cursor(); !same(again, before) || in.Sums() != sums || len(in.Items()) != len(held) {
-			t.Fatalf("found %v with %d items again as %v with %d", before, len(held), again, len(in.Items()))
+			t.Fatalf("the inbox had cursor %v and %d items, and after the restart %v and %d", before, len(held), again, len(in.Items()))
 		}
 		for k, was := range held {
 			if again, _ := in.Get(k); !proto.Equal(was, again) {
-				t.Fatalf("found %v again as %v", was, again)
+				t.Fatalf("the item %v became %v by the restart", was, again)
 			}
 		}
 	})
@@ -119,8 +119,8 @@ func same(a, b inbox.Cursor) bool {
 	return a.Epoch == b.Epoch && a.Revision == b.Revision && string(a.Chain) == string(b.Chain)
 }
 
-// checkFrame compares what was held before a frame, which it brings up to date,
-// with what is held after it.
+// checkFrame compares the items before and after a frame. held has the items before the frame.
+// checkFrame updates it.
 func checkFrame(t *testing.T, msg *agentv1.WatchResponse, err error, held map[inbox.Key]*agentv1.Item, in *inbox.Inbox, before, now inbox.Cursor) {
 	end, frame := msg.GetSnapshotEnd() != nil, msg.GetDelta()
 	switch {
@@ -160,7 +160,7 @@ func checkFrame(t *testing.T, msg *agentv1.WatchResponse, err error, held map[in
 	}
 }
 
-// recorded are the frames of a real stream.
+// recorded returns the frames of a real stream.
 func recorded(f *testing.F) []byte {
 	file, err := os.Open("testdata/recorded/watch-1.binpb")
 	if err != nil {
@@ -192,7 +192,7 @@ func (quietReporter) Reported() int64 { return 0 }
 
 func (quietReporter) Heard() {}
 
-// silentClient takes answers.
+// silentClient accepts answers.
 type silentClient struct{ Client }
 
 func (silentClient) UploadLogs(context.Context, *agentv1.UploadLogsRequest) (*agentv1.UploadLogsResponse, error) {

@@ -15,12 +15,13 @@ import (
 	"github.com/windlass-run/windlass/pkg/proof"
 )
 
-// keyName is the file of the key that the credential is bound to. It is written before the control plane gets
-// the public key. So an agent that dies during a join or a renewal has the key for its credential.
+// keyName is the file of the key to which the credential is bound. The file is written before the
+// control plane gets the public key. So an agent that dies during a join or a renewal has the key
+// for its credential.
 const keyName = "agent.key"
 
-// loadKey reads the key, if there is one. A file that cannot be read counts as none. The control plane then
-// refuses the credential, and the agent joins with a new key.
+// loadKey reads the key, if there is one. A missing file means that there is no key. The control
+// plane then refuses a bound credential, and the agent joins with a new key.
 func (c *Credentials) loadKey() error {
 	data, err := c.files.Read(keyName)
 	switch {
@@ -47,7 +48,7 @@ func parseKey(data []byte) (ed25519.PrivateKey, error) {
 	}
 	key, ok := parsed.(ed25519.PrivateKey)
 	if !ok {
-		return nil, errors.New("the key of the credential is not one of Ed25519")
+		return nil, errors.New("the key of the credential is not an Ed25519 key")
 	}
 	return key, nil
 }
@@ -60,7 +61,7 @@ func encodeKey(key ed25519.PrivateKey) ([]byte, error) {
 	return pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: der}), nil
 }
 
-// publicKey returns the public half of the key. If there is no key, it makes and stores one.
+// publicKey returns the public part of the key. If there is no key, it makes and stores one.
 func (c *Credentials) publicKey() (ed25519.PublicKey, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -74,7 +75,7 @@ func (c *Credentials) publicKey() (ed25519.PublicKey, error) {
 			return nil, err
 		}
 		if err := c.files.Replace(keyName, data); err != nil {
-			return nil, fmt.Errorf("keep the key of the credential: %w", err)
+			return nil, fmt.Errorf("store the key of the credential: %w", err)
 		}
 		c.key = key
 	}
@@ -85,7 +86,7 @@ func (c *Credentials) publicKey() (ed25519.PublicKey, error) {
 	return public, nil
 }
 
-// Sign adds the key's proof to a call's header, for rpc.ClientConfig.
+// Sign adds a proof with the key to a call's header, for rpc.ClientConfig.
 func (c *Credentials) Sign(procedure string, header http.Header) {
 	c.mu.Lock()
 	key, session, ahead := c.key, c.session, c.ahead
@@ -96,13 +97,13 @@ func (c *Credentials) Sign(procedure string, header http.Header) {
 	credential := strings.TrimPrefix(header.Get("Authorization"), "Bearer ")
 	value, err := proof.Sign(key, procedure, session, credential, time.Now().Add(ahead))
 	if err != nil {
-		return // the control plane says what is missing
+		return // the control plane's error says what is missing
 	}
 	header.Set(proof.Header, value)
 }
 
-// Refused notes from an answer how far the control plane's clock is ahead of the agent's, for
-// rpc.ClientConfig. So a host whose clock is wrong does not lose the region.
+// Refused learns from an answer how far the control plane's clock is ahead of the agent's, for
+// rpc.ClientConfig. So a host with a wrong clock does not lose its region.
 func (c *Credentials) Refused(answer http.Header) {
 	theirs, err := http.ParseTime(answer.Get("Date"))
 	if err != nil {

@@ -40,7 +40,7 @@ func TestKey(t *testing.T) {
 		_, err = proof.Verify(header.Get(proof.Header), public, procedure, "wla_x", at)
 		return err
 	}
-	t.Run("it is made once, and signs calls after a restart", func(t *testing.T) {
+	t.Run("the key is made once, and signs calls after a restart", func(t *testing.T) {
 		files := disk.NewMemory()
 		c, err := OpenCredentials(files, "credential.json")
 		require.NoError(t, err)
@@ -55,9 +55,9 @@ func TestKey(t *testing.T) {
 		second, err := next.publicKey()
 		require.NoError(t, err)
 		require.Equal(t, first, second)
-		require.NotEqual(t, c.session, next.session, "each start is a place of its own")
+		require.NotEqual(t, c.session, next.session, "each start has its own session")
 	})
-	t.Run("a key file of something else says what to do", func(t *testing.T) {
+	t.Run("a key file with other content is an error that says what to do", func(t *testing.T) {
 		files := disk.NewMemory()
 		require.NoError(t, files.Replace(keyName, []byte("x")))
 		_, err := OpenCredentials(files, "credential.json")
@@ -80,7 +80,8 @@ func TestKey(t *testing.T) {
 		require.Equal(t, ours, theirs)
 		require.Equal(t, "wla_x", other.Token())
 
-		// An agent of an earlier release reads it, and gives one without a key.
+		// An agent of an earlier release reads the credential, and shares a credential without a
+		// key.
 		var old identity
 		require.NoError(t, json.Unmarshal(between.value, &old))
 		require.Equal(t, "wla_x", old.Credential)
@@ -124,6 +125,6 @@ func TestKey(t *testing.T) {
 			err = stream.Err()
 		}
 		require.Equal(t, connect.CodeUnauthenticated, connect.CodeOf(err), "%v", err)
-		require.NoError(t, signed(c, theirs), "a stream's answer tells, too")
+		require.NoError(t, signed(c, theirs), "the answer of a stream also has the control plane's time")
 	})
 }

@@ -9,7 +9,7 @@ func (s *Session) registerMetrics() {
 		Name: "windlass_agent_connected", Help: "1 while the agent has a stream from the control plane.",
 	})
 	s.repairs = prometheus.NewCounter(prometheus.CounterOpts{
-		Name: "windlass_agent_digest_mismatches_total", Help: "Times that the inbox was found to differ from the control plane.",
+		Name: "windlass_agent_digest_mismatches_total", Help: "Times that the inbox differed from the control plane's digest.",
 	})
 	s.cfg.Registerer.MustRegister(s.gauge, s.repairs)
 }

@@ -23,7 +23,7 @@ import (
 	agentv1 "github.com/windlass-run/windlass/proto/gen/windlass/agent/v1"
 )
 
-// absent is a control plane that is away, and notes when it is asked.
+// absent is a control plane that is unreachable. It records the times of calls.
 type absent struct {
 	Client
 	mu      sync.Mutex
@@ -54,7 +54,7 @@ func (n *absent) RenewCredential(context.Context, *agentv1.RenewCredentialReques
 	return n.renewed()
 }
 
-// alone is a session without a control plane.
+// alone returns a session without a control plane.
 func alone(t *testing.T, in *inbox.Inbox, c Client, credential identity, seed uint64) *Session {
 	s, err := New(Config{
 		Client: c, Credentials: &Credentials{files: disk.NewMemory(), name: "credential.json", id: credential, session: "run_of_a_test"}, Info: &agentv1.AgentInfo{},
@@ -101,7 +101,7 @@ func TestOutage_AgentsAskWithinThreeSecondsAndStaySpread(t *testing.T) {
 		}
 		for second, n := range perSecond {
 			if second > 15 {
-				require.Less(t, n, 90, "about %d come in each second; all of them come in none", crowd*10/16)
+				require.Less(t, n, 90, "about %d agents should call in each second, and never all of them", crowd*10/16)
 			}
 		}
 	})

@@ -43,7 +43,7 @@ func TestStream_OfEarlierControlPlanesIsUnderstood(t *testing.T) {
 			}
 			require.Eventually(t, func() bool { return a.in.Cursor().Revision == last.Revision }, patience, time.Millisecond)
 			sums := a.in.Sums()
-			require.Equal(t, last.Digest, sums.Total(), "what is held is what was meant")
+			require.Equal(t, last.Digest, sums.Total(), "the held items match the digest")
 			for key, generation := range map[string]int64{"dep_1": 1, "dep_2": 2, "dep_3": 2} {
 				item, ok := a.in.Get(inbox.Key{Kind: agentv1.ItemKind_ITEM_KIND_DEPLOYMENT, Name: key})
 				require.True(t, ok, key)

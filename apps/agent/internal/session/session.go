@@ -1,9 +1,9 @@
-// Package session keeps the agent connected: it joins, opens Watch, feeds the
-// inbox from it, reports, and comes back with full jitter when any of that ends.
+// Package session keeps the agent connected. It joins, opens Watch, stores the frames in the inbox
+// and sends reports. When any of these ends, it starts again with full jitter.
 //
-// The session id is that of the process. Opening Watch again continues the session under the same fence,
-// without a new inventory. Reports run only while a stream is open, under the fence of its Hello. Instances
-// keep running without the control plane.
+// The session id is that of the agent's process. When Watch is opened again, the session continues
+// with the same fence, without a new inventory. Reports are sent only while a stream is open, with
+// the fence of its Hello. Instances keep running without the control plane.
 package session
 
 import (
@@ -43,7 +43,7 @@ type Instances interface {
 // Reporter reports for one session.
 type Reporter interface {
 	Run(ctx context.Context, s report.Session) error
-	// Reported returns the sequence of the last report that the control plane must have.
+	// Reported returns the sequence of the last report that the control plane must have stored.
 	Reported() int64
 	// Heard is called at every bookmark.
 	Heard()
@@ -58,15 +58,15 @@ type Config struct {
 	Info      *agentv1.AgentInfo
 	Inbox     *inbox.Inbox
 	Reporter  Reporter
-	// Elsewhere closes unused connections before the stream that follows a GoAway, because the old connection
-	// would lead to the same server again. Nil: the connections stay.
+	// Elsewhere closes unused connections before the stream that follows a GoAway, because the old
+	// connection would lead to the same server again. Nil: the connections stay open.
 	Elsewhere func()
 	// Changed is called with the keys that a frame changed.
 	Changed func(keys ...inbox.Key)
-	// Neighbours is called with the regions around this one. Nil: it is not called.
+	// Neighbours is called with the regions around this region. Nil: no call.
 	Neighbours func(*gatewayv1.Neighbours)
 	Instances  Instances
-	// Traffic returns the traffic that the region's gateways counted.
+	// Traffic returns the request counts of the region's gateways.
 	Traffic func(*agentv1.TrafficRequest) *agentv1.TrafficResponse
 	// Series returns the samples of an app.
 	Series     func(*agentv1.SeriesRequest) *agentv1.SeriesResponse
@@ -75,35 +75,36 @@ type Config struct {
 	Rand       func() float64
 	// Reconnect is the delay between attempts. Default: reconnect.
 	Reconnect backoff.Policy
-	// Silence is how long a stream may be silent. Default: 45 s, which is more than twice the longest time
-	// between two bookmarks.
+	// Silence is how long a stream may be silent before the agent opens a new one. Default: 45 s,
+	// which is more than twice the longest time between two bookmarks.
 	Silence time.Duration
 }
 
 const (
 	callTimeout = 10 * time.Second
-	// settled is how long a stream must have lived so that the next attempt counts as the first.
+	// settled is how long a stream must have lasted so that the next attempt counts as the first.
 	settled = 10 * time.Second
-	// maxRetryAfter limits the delay that a server that leaves may ask for. A delay of a year must not keep a
-	// region from another server.
+	// maxRetryAfter limits the delay that a leaving server may ask for. A delay of a year must not
+	// keep a region from other servers.
 	maxRetryAfter = time.Minute
-	// uploadChunk is the size of one piece of an answer.
+	// uploadChunk is the size of one part of an answer, in bytes.
 	uploadChunk = 256 << 10
-	// maxAnswers is how many answers, of up to 1 MiB each, are gathered at the same time.
+	// maxAnswers is the maximum number of answers, of up to 1 MiB each, that are gathered at the
+	// same time.
 	maxAnswers = 8
 )
 
 // reconnect is the delay between attempts to reach the control plane: 0.2 s to 3 s, full jitter.
 //
-// The longest delay is the longest time that a region stays away after an outage. It leaves room
-// for the reports that follow, and for the rollouts that wait for them, within 10 s of the
-// outage's end. Its price is the attempts during the outage: a thousand agents make
-// 1000 / 1.6 s = 625 a second, and each is a refused connection.
+// The longest delay is the longest time that a region stays away after an outage. It leaves room,
+// within 10 s of the outage's end, for the reports that follow and for the rollouts that wait for
+// them. Its price is the number of attempts during the outage: a thousand agents make 1000 / 1.6 s
+// = 625 attempts a second, and each is a refused connection.
 //
-// After the outage all agents come within 3 s. Each costs one transaction on a row of its own.
-// Few need a snapshot then, and snapshots wait for a token. An agent makes no second attempt
-// while one is queued, so that more agents than the control plane can take in 3 s come as fast as
-// it takes them.
+// After the outage, all agents come within 3 s. Each costs one transaction on its own row. Few
+// agents need a snapshot then, and snapshots wait for a token. An agent makes no second attempt
+// while its first is queued. So if more agents come than the control plane can accept in 3 s, they
+// connect as fast as it accepts them.
 var reconnect = backoff.Policy{Min: 200 * time.Millisecond, Max: 3 * time.Second}
 
 // Session is the agent's side of the protocol.
@@ -113,10 +114,10 @@ type Session struct {
 	connected atomic.Bool
 	gauge     prometheus.Gauge
 	repairs   prometheus.Counter
-	// repair makes the next Watch ask for the differing buckets.
+	// repair makes the next Watch request the buckets that differ.
 	repair bool
-	// refused means that the control plane refuses the credential, which is kept until a join gave another
-	// one.
+	// refused means that the control plane refuses the credential. The credential is kept until a
+	// join gives another one.
 	refused bool
 	// back is signalled, with a buffer of one, when a stream begins.
 	back chan struct{}
@@ -154,7 +155,7 @@ func (s *Session) Run(ctx context.Context) error {
 		s.connected.Store(false)
 		s.gauge.Set(0)
 		if ctx.Err() != nil {
-			return nil //nolint:nilerr // the end of ctx is an order, not a failure
+			return nil //nolint:nilerr // the end of ctx is not a failure
 		}
 		if time.Since(start) > settled {
 			attempt = 0
@@ -183,18 +184,18 @@ func (s *Session) Run(ctx context.Context) error {
 	return nil
 }
 
-// goAway is the error of a stream that ended because its server leaves.
+// goAway is the error of a stream that ended because its server is leaving.
 type goAway struct{ reason string }
 
 func (g goAway) Error() string { return "go away: " + g.reason }
 
-// errRepair ends a stream, so that the next one brings bucket sums.
+// errRepair ends a stream, so that the next stream has bucket sums.
 var errRepair = errors.New("the inbox differs from the control plane's digest")
 
-// errSnapshotNeeded ends a stream, so that the next one begins with a snapshot; see inbox.Ask.
+// errSnapshotNeeded ends a stream, so that the next stream begins with a snapshot; see inbox.Ask.
 var errSnapshotNeeded = errors.New("it is unknown which deployment takes over a workload: watching again for a snapshot")
 
-// once runs one stream, from the credential to the stream's end.
+// once runs one stream, from the credential to the end of the stream.
 func (s *Session) once(ctx context.Context) (retryAfter time.Duration, err error) {
 	if err := s.authenticate(ctx); err != nil {
 		return 0, err
@@ -212,23 +213,24 @@ func (s *Session) once(ctx context.Context) (retryAfter time.Duration, err error
 		sums := s.cfg.Inbox.Sums()
 		for i := range sums {
 			if stale {
-				// Sums that match nothing ask for every bucket, and held items that are in none of them are
-				// forgotten. The cursor stays, because a fork is detected by it.
+				// Sums that match no bucket request every bucket, and held items that are in none
+				// of the sent buckets are forgotten. The cursor stays, because the control plane
+				// detects a fork by it.
 				sums[i] = ^sums[i]
 			}
 		}
 		req.BucketSums = sums[:]
 		s.repair = false
 	}
-	// The watchdog ends a stream that is silent, also one that never sent a frame.
-	watchdog := time.AfterFunc(s.cfg.Silence, func() { cancel(errors.New("the control plane said nothing for too long")) })
+	// The watchdog ends a silent stream, including a stream that never sent a frame.
+	watchdog := time.AfterFunc(s.cfg.Silence, func() { cancel(errors.New("the control plane sent nothing for too long")) })
 	defer watchdog.Stop()
 
 	stream, err := s.cfg.Client.Watch(ctx, req)
 	if err != nil {
 		return 0, s.streamError(ctx, err)
 	}
-	defer stream.Close() //nolint:errcheck // the stream is over either way
+	defer stream.Close() //nolint:errcheck // the stream is over in any case
 
 	done := make(chan struct{})
 	f := &frames{session: s, cancel: cancel, reporting: done, slots: make(chan struct{}, maxAnswers)}
@@ -252,7 +254,8 @@ func (s *Session) once(ctx context.Context) (retryAfter time.Duration, err error
 	return f.retryAfter, s.streamError(ctx, stream.Err())
 }
 
-// streamError returns the reason why the agent itself ended the stream, and otherwise the stream's error.
+// streamError returns the reason why the agent itself ended the stream. If the agent did not end
+// it, streamError returns the stream's error.
 func (s *Session) streamError(ctx context.Context, err error) error {
 	if connect.CodeOf(err) == connect.CodeUnauthenticated {
 		s.refused = true
@@ -266,7 +269,7 @@ func (s *Session) streamError(ctx context.Context, err error) error {
 	return fmt.Errorf("watch: %w", err)
 }
 
-// authenticate makes sure that there is a fresh credential.
+// authenticate makes sure that there is a valid credential.
 func (s *Session) authenticate(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
@@ -281,7 +284,7 @@ func (s *Session) authenticate(ctx context.Context) error {
 		case s.cfg.Credentials.Token() == "":
 			return err
 		}
-		// The old credential may still be good, because a missing key may have been the reason of the refusal.
+		// The old credential may still be good, because a missing key may have caused the refusal.
 		s.cfg.Log.WarnContext(ctx, "the credential was refused and joining again failed: trying the old credential", "error", err)
 		return nil
 	}
@@ -300,11 +303,11 @@ func (s *Session) renew(ctx context.Context, now time.Time) error {
 	return s.cfg.Credentials.store(resp.Credential, now)
 }
 
-// renewRetry allows hundreds of attempts in half of a credential's life.
+// renewRetry allows hundreds of attempts in half of a credential's lifetime.
 var renewRetry = backoff.Policy{Min: time.Second, Max: 2 * time.Minute}
 
-// Renew renews the credential during long streams, until ctx ends. A credential that should have been renewed
-// during an outage is renewed as soon as there is a stream again, because it may expire soon.
+// Renew renews the credential during long streams, until ctx ends. If a renewal was due during an
+// outage, it comes as soon as there is a stream again, because the credential may expire soon.
 func (s *Session) Renew(ctx context.Context) error {
 	failures := 0
 	for {
@@ -312,7 +315,7 @@ func (s *Session) Renew(ctx context.Context) error {
 		if s.cfg.Credentials.Token() != "" {
 			wait = max(time.Until(s.cfg.Credentials.renewAt()), 0)
 			if failures == 0 {
-				// Clocks that disagree must not cause a loop.
+				// Clocks that differ must not cause a loop without pauses.
 				wait = max(wait, time.Minute)
 			} else {
 				wait = max(wait, renewRetry.Delay(failures-1, s.cfg.Rand))

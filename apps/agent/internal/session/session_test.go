@@ -84,7 +84,7 @@ func (s *server) Join(_ context.Context, req *agentv1.JoinRequest) (*agentv1.Joi
 	return &agentv1.JoinResponse{RegionId: "reg_1", RegionName: "us-east-1", Credential: &agentv1.Credential{Value: "credential", ExpiresAt: time.Now().Add(time.Hour).UnixMilli()}}, nil
 }
 
-// reporter is told of sessions and ends them when a test says so.
+// reporter gets sessions, and ends them when a test says so.
 type reporter struct {
 	sessions chan report.Session
 	fail     chan error
@@ -119,7 +119,7 @@ type agent struct {
 	in       *inbox.Inbox
 	s        *Session
 	credPath string
-	// left is how often it let go of its connections.
+	// left counts how often the agent closed its connections.
 	left atomic.Int32
 }
 
@@ -165,7 +165,7 @@ func within[T any](t *testing.T, ch <-chan T) (v T) {
 	select {
 	case v = <-ch:
 	case <-time.After(patience):
-		require.Fail(t, "nothing came in time")
+		require.Fail(t, "no value arrived in time")
 	}
 	return v
 }
@@ -208,7 +208,7 @@ func item(key string) *agentv1.Item {
 	}}
 }
 
-func TestGap_StartsAStreamFromWhatIsHeld(t *testing.T) {
+func TestGap_StartsAStreamFromTheCursor(t *testing.T) {
 	a := setup(t, patience)
 	w := a.watched()
 	require.Zero(t, w.req.ReceivedRevision)
@@ -254,7 +254,7 @@ func TestDrift_StartsAStreamWithBucketSumsOnce(t *testing.T) {
 	require.Empty(t, a.watched().req.BucketSums)
 }
 
-func TestSnapshot_AskedForComesAfterABookmark(t *testing.T) {
+func TestSnapshot_RequestedByTheInboxComesAfterABookmark(t *testing.T) {
 	a := setup(t, patience)
 	w := a.watched()
 	w.send(t, hello())
@@ -273,11 +273,11 @@ func TestSnapshot_AskedForComesAfterABookmark(t *testing.T) {
 	w = a.watched()
 	require.Len(t, w.req.BucketSums, len(sums))
 	for i, sum := range w.req.BucketSums {
-		require.NotEqual(t, sums[i], sum, "every bucket is asked for")
+		require.NotEqual(t, sums[i], sum, "every bucket is requested")
 	}
 	w.send(t, hello())
 	w.end <- errors.New("cut")
-	require.NotEmpty(t, a.watched().req.BucketSums, "until one came")
+	require.NotEmpty(t, a.watched().req.BucketSums, "buckets are requested until a snapshot came")
 }
 
 func TestReport_RefusedStartsAStream(t *testing.T) {
@@ -291,20 +291,20 @@ func TestReport_RefusedStartsAStream(t *testing.T) {
 	a.watched().send(t, hello())
 	within(t, a.rep.sessions)
 
-	a.rep.fail <- nil // a reporter that ends although its stream lives
+	a.rep.fail <- nil // the reporter ends although its stream is open
 	a.watched()
 }
 
-func TestStream_SilentIsLeft(t *testing.T) {
+func TestStream_ThatIsSilentIsClosed(t *testing.T) {
 	a := setup(t, 100*time.Millisecond)
-	a.watched() // never even says hello
+	a.watched() // this stream does not even send a Hello
 	w := a.watched()
 	w.send(t, hello())
 	within(t, w.gone)
 	a.watched()
 }
 
-func TestStream_WithoutAHelloIsLeft(t *testing.T) {
+func TestStream_WithoutAHelloIsClosed(t *testing.T) {
 	a := setup(t, patience)
 	a.watched().send(t, delta(0, 5))
 	a.watched()
@@ -321,14 +321,14 @@ func TestSnapshot_LargerThanAnnouncedIsNotHeld(t *testing.T) {
 	require.False(t, a.in.Synced())
 }
 
-func TestAgent_SentAwayComesBack(t *testing.T) {
+func TestAgent_ReconnectsAfterAGoAway(t *testing.T) {
 	a := setup(t, patience)
 	w := a.watched()
 	w.send(t, &agentv1.WatchResponse{Frame: &agentv1.WatchResponse_GoAway{GoAway: &agentv1.GoAway{RetryAfter: durationpb.New(20 * time.Millisecond)}}})
 	start := time.Now()
 	w = a.watched()
 	require.Less(t, time.Since(start), patience)
-	require.EqualValues(t, 1, a.left.Load(), "on the old connection it would come back to the same server")
+	require.EqualValues(t, 1, a.left.Load(), "on the old connection, the agent would reach the same server again")
 	w.end <- connect.NewError(connect.CodeUnavailable, errors.New("a failure"))
 	a.watched()
 	require.EqualValues(t, 1, a.left.Load())

@@ -15,19 +15,19 @@ import (
 	"github.com/windlass-run/windlass/apps/agent/internal/disk"
 )
 
-// Shared has the region's credential for agents that stand by for each other, because a join token is good
-// for one join. An agent that takes over needs the newest credential.
+// Shared stores the region's credential for agents that stand by for each other, because a join
+// token is valid for only one join. An agent that takes over needs the newest credential.
 type Shared interface {
-	// Load returns the value that was stored last. Nil: none was stored.
+	// Load returns the value that was last stored. Nil: no value was stored.
 	Load(ctx context.Context) ([]byte, error)
 	Store(ctx context.Context, value []byte) error
 }
 
-// shareEvery is the time between two looks at the file. The file changes when the credential is renewed, at
-// half of its life.
+// shareEvery is the time between two checks of the file. The file changes when the credential is
+// renewed, at half of its lifetime.
 const shareEvery = 10 * time.Second
 
-// Fetch replaces the credential in the file by the shared one, if that is newer.
+// Fetch replaces the credential in the file by the shared credential, if that is newer.
 func Fetch(ctx context.Context, path string, shared Shared) error {
 	theirs, err := shared.Load(ctx)
 	if err != nil || len(theirs) == 0 {
@@ -43,18 +43,18 @@ func Fetch(ctx context.Context, path string, shared Shared) error {
 	c := &Credentials{files: disk.Dir(filepath.Dir(path)), name: filepath.Base(path)}
 	value := bundle{identity: &c.id}
 	if err := json.Unmarshal(theirs, &value); err != nil {
-		return fmt.Errorf("the shared credential cannot be read (empty it and give a new join token): %w", err)
+		return fmt.Errorf("the shared credential cannot be read (empty the Secret and give a new join token): %w", err)
 	}
 	// The key is written first, because the credential is useless without it.
 	if len(value.Key) > 0 {
 		if err := c.files.Replace(keyName, value.Key); err != nil {
-			return fmt.Errorf("keep the key of the credential: %w", err)
+			return fmt.Errorf("store the key of the credential: %w", err)
 		}
 	}
 	return c.save()
 }
 
-// bundle is what the agents share: the credential, and the key that it is bound to.
+// bundle has what the agents share: the credential, and the key to which it is bound.
 type bundle struct {
 	*identity
 	Key []byte `json:"key,omitempty"`
@@ -77,7 +77,7 @@ func readBundle(path string) ([]byte, error) {
 	return json.Marshal(value)
 }
 
-// Give stores the file's credential for the other agents, if it is newer than theirs.
+// Give shares the file's credential with the other agents, if it is newer than the shared one.
 func Give(ctx context.Context, path string, shared Shared) error {
 	ours, err := readBundle(path)
 	if err != nil || len(ours) == 0 {
@@ -93,8 +93,8 @@ func Give(ctx context.Context, path string, shared Shared) error {
 	return shared.Store(ctx, ours)
 }
 
-// Share calls Give whenever the file changed, until ctx ends. It makes no calls while the file stays as it
-// is.
+// Share calls Give whenever the file has changed, until ctx ends. While the file stays the same, it
+// makes no calls.
 func Share(ctx context.Context, path string, shared Shared, log *slog.Logger) error {
 	var given []byte
 	for {

@@ -9,16 +9,16 @@ import (
 	"github.com/envoyproxy/go-control-plane/pkg/resource/v3"
 )
 
-// arrival is how long an Envoy's stream may take to ask for all types. Its operator configures the types that
-// it did not ask for by then.
+// arrival is how long a new Envoy stream may take to ask for all types. The Envoy's operator
+// configures the types that it has not asked for by then.
 const arrival = 5 * time.Second
 
-// clients knows what each Envoy has acknowledged. It is pure, and not safe for concurrent use.
+// clients records what each Envoy has acknowledged. It is pure, and not safe for concurrent use.
 type clients struct {
 	grace time.Duration
-	// streams are the streams of Envoys only, by number.
+	// streams has the streams of Envoys, by number. It has no streams of other clients.
 	streams map[int64]*stream
-	// away has the nodes without a stream, and since when they have none.
+	// away has the nodes without a stream, and the time since when they have none.
 	away map[string]time.Time
 }
 
@@ -26,22 +26,24 @@ type clients struct {
 type stream struct {
 	node  string
 	since time.Time
-	// asked has the types that it asked for. sent and acked have the newest responses of each.
+	// asked has the types that the Envoy has asked for. sent and acked have the newest responses of
+	// each type.
 	asked       map[string]bool
 	sent, acked map[string]response
-	// refused has its reasons for refusing the newest responses, by type.
+	// refused has the Envoy's reasons for refusing the newest responses, by type.
 	refused map[string]string
-	// behind is since when it has not acknowledged everything. Zero: it has.
+	// behind is the time since when the Envoy has not acknowledged everything. Zero: it has
+	// acknowledged everything.
 	behind time.Time
 }
 
-// response is one that was sent, with the names of the request.
+// response is a sent response, with the resource names of its request.
 type response struct {
 	nonce, version string
 	names          []string
 }
 
-// told is what every Envoy that counts must acknowledge: versions by type, and the clusters.
+// told has what every Envoy that counts must acknowledge: versions by type, and the clusters.
 type told struct {
 	versions map[string]string
 	clusters []string
@@ -55,11 +57,11 @@ func newClients(grace time.Duration) *clients {
 type request struct {
 	typeURL, nonce, version string
 	names                   []string
-	refusal                 string // why it refuses the response; "" when it does not
+	refusal                 string // why the Envoy refuses the response; "" if it does not
 }
 
-// request handles one request. For a refusal it returns the version that was refused, which must not be sent
-// again.
+// request handles one request. If the request refuses a response, it returns the refused version,
+// which must not be sent again.
 func (c *clients) request(id int64, node string, r request, now time.Time) (refused string) {
 	s := c.streams[id]
 	if s == nil {
@@ -73,10 +75,10 @@ func (c *clients) request(id int64, node string, r request, now time.Time) (refu
 	last := s.sent[r.typeURL]
 	switch {
 	case r.nonce == "":
-		// It still holds this from an earlier stream.
+		// The Envoy still has this version from an earlier stream.
 		s.acked[r.typeURL] = response{version: r.version, names: r.names}
 	case r.nonce != last.nonce:
-		// It answers a response that is not the newest.
+		// The request answers a response that is not the newest.
 	case r.refusal != "":
 		s.refused[r.typeURL] = r.refusal
 		return last.version
@@ -87,14 +89,14 @@ func (c *clients) request(id int64, node string, r request, now time.Time) (refu
 	return ""
 }
 
-// sent notes a response. It ignores streams of other clients.
+// sent records a response. It ignores streams of other clients.
 func (c *clients) sent(id int64, typeURL string, r response) {
 	if s := c.streams[id]; s != nil {
 		s.sent[typeURL] = r
 	}
 }
 
-// closed notes the end of a stream. Its node is away when it has no other.
+// closed records the end of a stream. If its node has no other stream, the node is away.
 func (c *clients) closed(id int64, now time.Time) {
 	s := c.streams[id]
 	if s == nil {
@@ -112,21 +114,21 @@ func (c *clients) closed(id int64, now time.Time) {
 // anybody reports whether an Envoy is connected.
 func (c *clients) anybody() bool { return len(c.streams) > 0 }
 
-// state is what the Envoys serve.
+// state says what the Envoys serve.
 type state struct {
-	// all is whether all Envoys that count have acknowledged all of told. If not, next is when that may
-	// change without an acknowledgement.
+	// all means that all Envoys that count have acknowledged everything in told. Otherwise, next is
+	// when that may change without an acknowledgement.
 	all  bool
 	next time.Time
-	// soon is whether a connected Envoy has yet to acknowledge or refuse a response.
+	// soon means that a connected Envoy still has to acknowledge or refuse a response.
 	soon bool
-	// anybody is whether an Envoy is connected.
+	// anybody means that an Envoy is connected.
 	anybody bool
 	// notes are notes for people.
 	notes []string
 }
 
-// serve returns which part of told is served.
+// serve returns how much of told the Envoys serve.
 func (c *clients) serve(t told, now time.Time) state {
 	out := state{all: true, anybody: c.anybody()}
 	wait := func(until time.Time) {
@@ -155,7 +157,7 @@ func (c *clients) serve(t told, now time.Time) state {
 			}
 			continue
 		}
-		out.notes = append(out.notes, fmt.Sprintf("Envoy %s has not acknowledged what it was sent since %s: nothing waits for it", s.node, s.behind.UTC().Format(time.TimeOnly)))
+		out.notes = append(out.notes, fmt.Sprintf("Envoy %s has not acknowledged its configuration since %s: routes do not wait for it", s.node, s.behind.UTC().Format(time.TimeOnly)))
 	}
 	for _, node := range slices.Sorted(maps.Keys(c.away)) {
 		end := c.away[node].Add(c.grace)
@@ -169,7 +171,7 @@ func (c *clients) serve(t told, now time.Time) state {
 	return out
 }
 
-// has reports whether the stream has acknowledged all that it asks for.
+// has reports whether the Envoy has acknowledged everything that it asks for.
 func (s *stream) has(t told, now time.Time) bool {
 	arrived := !now.Before(s.since.Add(arrival))
 	for typeURL, version := range t.versions {
@@ -186,7 +188,7 @@ func (s *stream) has(t told, now time.Time) bool {
 	if !s.asked[resource.ClusterType] || !s.asked[resource.EndpointType] {
 		return true
 	}
-	// A new cluster is asked for only after the other types were acknowledged.
+	// An Envoy asks for a new cluster only after it has acknowledged the other types.
 	names := make(map[string]bool, len(t.clusters))
 	for _, name := range s.acked[resource.EndpointType].names {
 		names[name] = true

@@ -17,7 +17,7 @@ func all(version string) told {
 	}
 }
 
-// take has a stream acknowledge a version of a type.
+// take makes a stream acknowledge a version of a type.
 func take(c *clients, id int64, typeURL, version string, names ...string) {
 	c.request(id, "edge", request{typeURL: typeURL, names: names}, at)
 	c.sent(id, typeURL, response{nonce: "n" + version, version: version, names: names})
@@ -31,14 +31,14 @@ func TestAcknowledgement_IsAwaitedForTheGrace(t *testing.T) {
 
 	take(c, 1, resource.ClusterType, "v1")
 	take(c, 1, resource.EndpointType, "v1", "dep_1")
-	require.Equal(t, state{next: at.Add(arrival), soon: true, anybody: true}, c.serve(all("v1"), at), "it may yet ask for routes")
-	require.Equal(t, state{all: true, anybody: true}, c.serve(all("v1"), at.Add(arrival)), "it has its routes from elsewhere")
+	require.Equal(t, state{next: at.Add(arrival), soon: true, anybody: true}, c.serve(all("v1"), at), "the Envoy may still ask for routes")
+	require.Equal(t, state{all: true, anybody: true}, c.serve(all("v1"), at.Add(arrival)), "the Envoy has its routes from another source")
 
 	next := at.Add(arrival + time.Minute)
 	require.Equal(t, state{next: next, soon: true, anybody: true}, c.serve(all("v2"), at.Add(arrival)))
 	is = c.serve(all("v2"), next)
 	require.True(t, is.all)
-	require.Equal(t, []string{"Envoy edge has not acknowledged what it was sent since 12:00:05: nothing waits for it"}, is.notes)
+	require.Equal(t, []string{"Envoy edge has not acknowledged its configuration since 12:00:05: routes do not wait for it"}, is.notes)
 	take(c, 1, resource.ClusterType, "v2")
 	take(c, 1, resource.EndpointType, "v2", "dep_1")
 	require.Equal(t, state{all: true, anybody: true}, c.serve(all("v2"), next))
@@ -64,7 +64,7 @@ func TestAcknowledgement_OfAnOldResponseIsIgnored(t *testing.T) {
 	is := c.serve(all("v2"), at)
 	require.Equal(t, []string{"Envoy edge refuses clusters: no"}, is.notes)
 	require.False(t, is.all)
-	require.False(t, is.soon, "it has said what it has to say")
+	require.False(t, is.soon, "the Envoy has answered")
 }
 
 func TestNode_IsAwayAfterItsLastStream(t *testing.T) {
@@ -74,7 +74,7 @@ func TestNode_IsAwayAfterItsLastStream(t *testing.T) {
 	c.closed(1, at)
 	require.Empty(t, c.away)
 	c.closed(2, at)
-	c.closed(3, at) // none of ours
+	c.closed(3, at) // an unknown stream
 	require.Equal(t, state{
 		next: at.Add(time.Minute), notes: []string{"Envoy edge is away since 12:00:00: routes wait for it for 1m0s at most"},
 	}, c.serve(all("v1"), at.Add(time.Second)))

@@ -30,19 +30,19 @@ import (
 const (
 	// RouteName is the route configuration's name.
 	RouteName = "windlass"
-	// nowhere is the cluster without endpoints, for routes that lead nowhere.
+	// nowhere is the name of the cluster without endpoints, for routes that lead nowhere.
 	nowhere = "windlass-nowhere"
-	// unbounded is more than any instance has in flight. Without it, Envoy's default of 1,024 would be a
-	// limit that the route's policy does not set.
+	// unbounded is more requests than any instance has in flight. Without it, Envoy's default of
+	// 1,024 would be a limit that the route's policy does not have.
 	unbounded = 1 << 24
-	// fewest is how many endpoints are drawn to find the one with the fewest requests. gRPC draws at most
-	// ten.
+	// fewest is how many random endpoints are compared to find the one with the fewest requests.
+	// gRPC compares at most ten.
 	fewest = 10
-	// connectTimeout is for instances in the region's own network.
+	// connectTimeout is the timeout for connections to instances in the region's own network.
 	connectTimeout = 5 * time.Second
 )
 
-// config is all resources, by name. It is replaced, and never changed.
+// config has all resources, by name. It is always replaced, and never changed.
 type config struct {
 	clusters  map[string]*clusterv3.Cluster
 	endpoints map[string]*endpointv3.ClusterLoadAssignment
@@ -50,7 +50,7 @@ type config struct {
 	listeners map[string]*listenerv3.Listener
 }
 
-// part is what one app adds to the config.
+// part has the resources of one app in the config.
 type part struct {
 	change    int64
 	clusters  map[string]*clusterv3.Cluster
@@ -58,7 +58,7 @@ type part struct {
 	hosts     []*routev3.VirtualHost
 }
 
-// partOf returns an app's part. region is the locality of endpoints.
+// partOf returns the part of an app. region is the locality of endpoints.
 func partOf(r *gatewayv1.AppRoutes, region string) *part {
 	p := &part{change: r.Change, clusters: map[string]*clusterv3.Cluster{}, endpoints: map[string]*endpointv3.ClusterLoadAssignment{}}
 	for _, t := range r.Targets {
@@ -85,8 +85,8 @@ func partOf(r *gatewayv1.AppRoutes, region string) *part {
 	return p
 }
 
-// keyedHost returns a host that needs an API key. Envoys and gRPC clients do not check keys, so that all
-// requests are refused. A gRPC client finds no route that it could take.
+// keyedHost returns a host that requires an API key. It refuses all requests, because Envoys and
+// gRPC clients do not check keys. A gRPC client finds no route that it could use.
 func keyedHost(name string, domains []string) *routev3.VirtualHost {
 	return &routev3.VirtualHost{
 		Name: name, Domains: domains,
@@ -95,15 +95,15 @@ func keyedHost(name string, domains []string) *routev3.VirtualHost {
 			Action: &routev3.Route_DirectResponse{DirectResponse: &routev3.DirectResponseAction{
 				Status: http.StatusUnauthorized,
 				Body: &corev3.DataSource{Specifier: &corev3.DataSource_InlineString{
-					InlineString: "this app needs an API key, which only Windlass's own gateways check\n",
+					InlineString: "this app requires an API key, which only Windlass's own gateways check\n",
 				}},
 			}},
 		}},
 	}
 }
 
-// assemble returns the config of all apps, by id. If two apps have the same host, the one that changed last
-// gets it, because an Envoy refuses all routes if a domain occurs twice.
+// assemble returns the config of all apps, by id. If two apps have the same host, the app that
+// changed last gets it, because an Envoy refuses all routes if a domain occurs twice.
 func assemble(parts map[string]*part) *config {
 	c := &config{
 		clusters:  map[string]*clusterv3.Cluster{nowhere: clusterOf(nowhere, nil)},
@@ -140,9 +140,9 @@ func assemble(parts map[string]*part) *config {
 	return c
 }
 
-// stages returns the configs that lead from now, which Envoys have, to next. At no moment does a route lead
-// to a cluster that is missing or has no endpoints yet. Each stage must be acknowledged before the following
-// one is sent. The last one is next.
+// stages returns the configs that lead from now, which Envoys have, to next. At no moment does a
+// route lead to a cluster that is missing or has no endpoints yet. Each stage must be acknowledged
+// before the next one is sent. The last stage is next.
 func stages(now, next *config) []*config {
 	if now == nil || proto.Equal(now.routes, next.routes) && sameKeys(now.clusters, next.clusters) {
 		return []*config{next}
@@ -190,7 +190,8 @@ func clusterOf(name string, policy *gatewayv1.RoutePolicy) *clusterv3.Cluster {
 		ClusterDiscoveryType: &clusterv3.Cluster_Type{Type: clusterv3.Cluster_EDS},
 		EdsClusterConfig:     &clusterv3.Cluster_EdsClusterConfig{EdsConfig: ads()},
 		ConnectTimeout:       durationpb.New(connectTimeout),
-		// Defaults: five 5xx or refused connections in a row eject an endpoint for 30 s.
+		// With the defaults, five 5xx answers or refused connections in a row eject an endpoint for
+		// 30 s.
 		OutlierDetection: &clusterv3.OutlierDetection{},
 		CircuitBreakers:  &clusterv3.CircuitBreakers{Thresholds: []*clusterv3.CircuitBreakers_Thresholds{limit}},
 	}
@@ -206,16 +207,17 @@ func clusterOf(name string, policy *gatewayv1.RoutePolicy) *clusterv3.Cluster {
 		c.LbConfig = &clusterv3.Cluster_LeastRequestLbConfig_{LeastRequestLbConfig: &clusterv3.Cluster_LeastRequestLbConfig{
 			ChoiceCount: wrapperspb.UInt32(fewest),
 		}}
-	default: // the better of two random ones
+	default: // the better of two random endpoints
 		c.LbPolicy = clusterv3.Cluster_LEAST_REQUEST
 	}
 	return c
 }
 
-// byLoad returns a list of policies, of which a client takes the first that it knows. They are round robin by
-// the load that instances report, with the defaults of gRFC A58, which the gateway has, too, and plain round
-// robin. Without reported load the first is plain round robin as well, because clients do not measure
-// instances themselves. A client that does not know lists of policies takes the cluster's LbPolicy.
+// byLoad returns a list of policies. A client uses the first policy that it knows. The first policy
+// is round robin weighted by the load that instances report, with the defaults of gRFC A58, which
+// the gateway also has. The second is plain round robin. Without reported load, the first is also
+// plain round robin, because clients do not measure instances themselves. A client that does not
+// know lists of policies uses the cluster's LbPolicy.
 func byLoad() *clusterv3.LoadBalancingPolicy {
 	out := &clusterv3.LoadBalancingPolicy{}
 	for _, p := range []struct {
@@ -232,8 +234,9 @@ func byLoad() *clusterv3.LoadBalancingPolicy {
 	return out
 }
 
-// endpointsOf returns the instances to which requests may be sent. It leaves out those that drain or were
-// never ready, because a data plane with too few healthy endpoints sends to all endpoints.
+// endpointsOf returns the instances to which requests may be sent. It leaves out instances that
+// drain or were never ready, because a data plane with too few healthy endpoints sends to all
+// endpoints.
 func endpointsOf(t *gatewayv1.Target, region string) *endpointv3.ClusterLoadAssignment {
 	var all []*endpointv3.LbEndpoint
 	for _, in := range t.Instances {
@@ -264,7 +267,8 @@ func endpointsOf(t *gatewayv1.Target, region string) *endpointv3.ClusterLoadAssi
 	return out
 }
 
-// addressOf returns nil for a text that is not ip:port, because endpoints are not resolved.
+// addressOf returns an address, or nil if the text is not ip:port, because endpoints are not
+// resolved.
 func addressOf(hostPort string) *corev3.Address {
 	host, port, err := net.SplitHostPort(hostPort)
 	if err != nil {
@@ -289,13 +293,14 @@ func addressOf(hostPort string) *corev3.Address {
 func hostOf(name string, domains []string, targets []*gatewayv1.Target, r *gatewayv1.AppRoutes) *routev3.VirtualHost {
 	policy := r.GetPolicy()
 	action := &routev3.RouteAction{
-		// 0: a stream has no limit.
+		// 0 means that a stream has no time limit.
 		Timeout:     durationpb.New(policy.GetRequestTimeout().AsDuration()),
 		IdleTimeout: policy.GetIdleTimeout(),
 	}
 	if n := policy.GetRetries(); n > 0 {
 		action.RetryPolicy = &routev3.RetryPolicy{
-			// These requests reached no instance, whatever the method. Others may have been begun.
+			// These requests reached no instance, so they are safe to retry with any method. Other
+			// requests may have had an effect.
 			RetryOn: "connect-failure,refused-stream,reset-before-request", NumRetries: wrapperspb.UInt32(uint32(n)),
 		}
 	}
@@ -354,7 +359,7 @@ func hashOf(policy *gatewayv1.RoutePolicy) *routev3.RouteAction_HashPolicy {
 	return nil
 }
 
-// listenerOf returns the listener that a gRPC client asks for by the name of its target.
+// listenerOf returns the listener that a gRPC client requests by the name of its target.
 func listenerOf(domain string, host *routev3.VirtualHost) *listenerv3.Listener {
 	manager := &hcmv3.HttpConnectionManager{
 		RouteSpecifier: &hcmv3.HttpConnectionManager_RouteConfig{RouteConfig: &routev3.RouteConfiguration{
@@ -370,15 +375,15 @@ func listenerOf(domain string, host *routev3.VirtualHost) *listenerv3.Listener {
 func anyOf(m proto.Message) *anypb.Any {
 	out, err := anypb.New(m)
 	if err != nil {
-		panic(err) // the messages are of types of this file
+		panic(err) // cannot happen: the messages have the types of this file
 	}
 	return out
 }
 
-// versions are numbers that grow with each change, by kind of resource.
+// versions has numbers that grow with each change, by kind of resource.
 type versions struct{ clusters, endpoints, routes int64 }
 
-// after returns the versions of next, which follows now. now has the versions v.
+// after returns the versions of next, which follows now. v has the versions of now.
 func (v versions) after(now, next *config) versions {
 	if now == nil {
 		return versions{1, 1, 1}

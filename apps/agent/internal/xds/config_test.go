@@ -23,7 +23,7 @@ func target(id string, weight int32, instances ...*gatewayv1.Instance) *gatewayv
 	return &gatewayv1.Target{DeploymentId: id, Weight: weight, Instances: instances}
 }
 
-func TestEndpoint_IsWhatMayGetRequests(t *testing.T) {
+func TestEndpoint_IsAnInstanceThatMayGetRequests(t *testing.T) {
 	got := endpointsOf(target("dep_1", 1,
 		&gatewayv1.Instance{InstanceId: "a", Address: "10.0.0.1:80", State: gatewayv1.Instance_STATE_READY},
 		&gatewayv1.Instance{InstanceId: "b", Address: "10.0.0.2:80", State: gatewayv1.Instance_STATE_NOT_READY, WasReady: new(true)},
@@ -71,7 +71,7 @@ func TestRoute_HasItsPolicy(t *testing.T) {
 	r.Policy = nil
 	action := partOf(r, "eu").hosts[0].Routes[0].GetRoute()
 	require.Zero(t, action.Timeout.AsDuration())
-	require.NotNil(t, action.Timeout, "without one an Envoy ends every stream after 15 s")
+	require.NotNil(t, action.Timeout, "without a timeout, an Envoy ends every stream after 15 s")
 }
 
 func TestWeighted_IsByLoadWhereSupportedElseRoundRobin(t *testing.T) {
@@ -82,13 +82,13 @@ func TestWeighted_IsByLoadWhereSupportedElseRoundRobin(t *testing.T) {
 		types = append(types, string(p.TypedExtensionConfig.TypedConfig.MessageName().Name()))
 	}
 	require.Equal(t, []string{"ClientSideWeightedRoundRobin", "RoundRobin"}, types)
-	require.Equal(t, clusterv3.Cluster_ROUND_ROBIN, c.LbPolicy, "for who knows no list")
+	require.Equal(t, clusterv3.Cluster_ROUND_ROBIN, c.LbPolicy, "for clients that do not know lists of policies")
 	later := clusterOf("dep_1", &gatewayv1.RoutePolicy{Balancing: 99})
 	require.Equal(t, clusterv3.Cluster_LEAST_REQUEST, later.LbPolicy)
 	require.Nil(t, later.LoadBalancingPolicy)
 }
 
-func TestHost_OfTwoAppsBelongsToTheLastChanged(t *testing.T) {
+func TestHost_OfTwoAppsBelongsToTheAppThatChangedLast(t *testing.T) {
 	c := assemble(map[string]*part{
 		"app_1": partOf(app("app_1", 7, "chat.test", target("dep_1", 1)), "eu"),
 		"app_2": partOf(app("app_2", 9, "chat.test", target("dep_2", 1)), "eu"),
@@ -98,8 +98,6 @@ func TestHost_OfTwoAppsBelongsToTheLastChanged(t *testing.T) {
 	require.Len(t, c.listeners, 1)
 }
 
-// Whatever follows whatever: at no stage a route leads to a cluster that is not there, none
-// leads to a cluster that came with the same stage, and the last stage is what is wanted.
 func TestHost_WithoutTargetsHasNoEndpoint(t *testing.T) {
 	c := assemble(map[string]*part{"app_1": partOf(app("app_1", 1, "chat.test"), "eu")})
 	require.Len(t, c.routes.VirtualHosts, 1)
@@ -109,6 +107,8 @@ func TestHost_WithoutTargetsHasNoEndpoint(t *testing.T) {
 	require.Contains(t, c.listeners, "chat.test")
 }
 
+// Between any two configs, at no stage does a route lead to a missing cluster, or to a cluster that
+// came with the same stage. The last stage is the wanted config.
 func TestStages_NeverLeadNowhere(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		drawn := func(label string) *config {
@@ -133,10 +133,10 @@ func TestStages_NeverLeadNowhere(t *testing.T) {
 			for _, to := range leadsTo(c) {
 				require.Contains(t, c.clusters, to)
 				require.Contains(t, c.endpoints, to)
-				require.Contains(t, last.clusters, to, "it was acknowledged before")
+				require.Contains(t, last.clusters, to, "the cluster was acknowledged before")
 			}
 			for _, to := range leadsTo(last) {
-				require.Contains(t, c.clusters, to, "routes go before their clusters do")
+				require.Contains(t, c.clusters, to, "a route is removed before its cluster")
 			}
 			after := v.after(last, c)
 			require.Equal(t, after == v, same(last.clusters, c.clusters) && same(last.endpoints, c.endpoints) && proto.Equal(last.routes, c.routes))
@@ -160,7 +160,7 @@ func leadsTo(c *config) (out []string) {
 	return out
 }
 
-// Envoys and gRPC clients do not check keys: a host that needs one refuses every request.
+// Envoys and gRPC clients do not check keys. So a host that requires a key refuses every request.
 func TestHost_ThatNeedsAKeyIsRefused(t *testing.T) {
 	r := app("app_1", 1, "chat.test", target("dep_1", 1), target("dep_2", 0))
 	r.Previews = []*gatewayv1.Preview{{Host: "v1.chat.test", DeploymentId: "dep_1"}, {Host: "v2.chat.test", DeploymentId: "dep_2", RequireApiKey: true}}
@@ -189,7 +189,7 @@ func TestHost_ClosesPaths(t *testing.T) {
 	for _, h := range hosts {
 		require.NoError(t, h.ValidateAll())
 		require.Len(t, h.Routes, 2)
-		require.Equal(t, "/v2/repository", h.Routes[0].Match.GetPrefix(), "the first route that fits is used")
+		require.Equal(t, "/v2/repository", h.Routes[0].Match.GetPrefix(), "the first matching route is used")
 		require.False(t, h.Routes[0].Match.GetCaseSensitive().GetValue())
 		require.EqualValues(t, 403, h.Routes[0].GetDirectResponse().GetStatus())
 		require.NotNil(t, h.Routes[1].GetRoute())

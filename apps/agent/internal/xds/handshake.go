@@ -9,7 +9,8 @@ import (
 	"github.com/windlass-run/windlass/pkg/strict"
 )
 
-// inTurn makes the TLS handshakes of clients as many at a time as the listener's table of connections allows.
+// inTurn makes the TLS handshakes of clients. The listener's table of connections limits how many
+// run at the same time.
 type inTurn struct {
 	credentials.TransportCredentials
 

@@ -34,21 +34,23 @@ import (
 )
 
 const (
-	// maxStreams limits the streams of clients, so that a faulty loop does not use up the agent's memory.
+	// maxStreams is the maximum number of streams of clients, so that a client with a fault does
+	// not use up the agent's memory.
 	maxStreams = 1000
-	// stagePatience is how long one stage waits for its acknowledgements before the next is sent. Slower
-	// Envoys get the same data later.
+	// stagePatience is how long one stage waits for its acknowledgements before the next stage is
+	// sent. Slower Envoys get the same data later.
 	stagePatience = 5 * time.Second
-	// pingAfter is the silence before a ping. A connection without an answer within pingTimeout is dead.
+	// pingAfter is the silence before a ping. A connection that does not answer a ping within
+	// pingTimeout is dead.
 	pingAfter, pingTimeout = 10 * time.Second, 5 * time.Second
-	// handshakeTimeout limits the TLS handshake of a connection and its wait for a turn, because each connection is one
-	// of a limited number.
+	// handshakeTimeout limits the TLS handshake of a connection and its wait for a turn, because
+	// the number of connections is limited.
 	handshakeTimeout = 10 * time.Second
 	// drain is how long streams may take to end when the agent stops.
 	drain = time.Second
 )
 
-// Each of the two kinds of clients has a snapshot.
+// Each of the two kinds of clients has its own snapshot.
 const (
 	forEnvoy = "envoy"
 	forGRPC  = "grpc"
@@ -67,9 +69,10 @@ type Config struct {
 	Feed Feed
 	// Region is the locality of all endpoints.
 	Region string
-	// TableID is new with each start of the agent: versions compare within it.
+	// TableID is the id of the table, a new one for each start of the agent. Versions can be
+	// compared only within one table.
 	TableID string
-	// Grace is how long an Envoy counts that is away or does not acknowledge.
+	// Grace is how long an Envoy counts while it is away or does not acknowledge.
 	Grace      time.Duration
 	Log        *slog.Logger
 	Registerer prometheus.Registerer
@@ -112,12 +115,12 @@ func (s *Server) count(kind string) (n int) {
 	return n
 }
 
-// client is the client of a stream. kind is empty before its first request, and name is the name in its
+// client is the client of a stream. kind is empty before its first request. name is the name in its
 // certificate.
 type client struct{ kind, name string }
 
-// node returns the name under which an Envoy counts. Envoys with different names in their certificates are
-// different nodes, whatever id they send.
+// node returns the name under which an Envoy counts. Envoys with different names in their
+// certificates are different nodes, whatever id they send.
 func (c client) node(id string) string {
 	if c.name == "" {
 		return id
@@ -205,7 +208,7 @@ func (s *Server) callbacks() server.CallbackFuncs {
 			s.streams[id] = who
 			if kind != forEnvoy {
 				if detail := req.GetErrorDetail(); detail != nil {
-					s.cfg.Log.Warn("a gRPC client refuses what it was sent", "client", req.GetNode().GetId(), "type", req.GetTypeUrl(), "error", detail.GetMessage())
+					s.cfg.Log.Warn("a gRPC client refuses its configuration", "client", req.GetNode().GetId(), "type", req.GetTypeUrl(), "error", detail.GetMessage())
 				}
 				return nil
 			}
@@ -215,9 +218,9 @@ func (s *Server) callbacks() server.CallbackFuncs {
 				refusal: refusalOf(req),
 			}, time.Now())
 			if refused != "" {
-				s.cfg.Log.Warn("an Envoy refuses what it was sent", "node", req.GetNode().GetId(), "type", req.GetTypeUrl(), "error", refusalOf(req))
-				// The cache answers a request with another version than the newest at once. After a refusal,
-				// that would repeat without end.
+				s.cfg.Log.Warn("an Envoy refuses its configuration", "node", req.GetNode().GetId(), "type", req.GetTypeUrl(), "error", refusalOf(req))
+				// If a request has another version than the newest, the cache answers it at once.
+				// After a refusal, that would repeat without end.
 				req.VersionInfo = refused
 			}
 			signal(s.said)
@@ -246,7 +249,7 @@ func refusalOf(req *discoveryv3.DiscoveryRequest) string {
 	if message := strings.TrimSpace(detail.GetMessage()); message != "" {
 		return message
 	}
-	return "it does not say why"
+	return "the Envoy gives no reason"
 }
 
 // follow serves the content of the feed, stage by stage, until ctx or the server ends.
@@ -299,7 +302,7 @@ func (s *Server) follow(ctx context.Context, served <-chan error) error {
 	}
 }
 
-// show sends the config to every client.
+// show sends the config to all clients.
 func (s *Server) show(ctx context.Context, c *config, at versions) error {
 	version := func(n int64) string { return fmt.Sprintf("%s-%d", s.cfg.TableID, n) }
 	s.mu.Lock()
@@ -333,7 +336,8 @@ func resources[M types.Resource](all map[string]M) []types.Resource {
 	return out
 }
 
-// settle waits until the connected Envoys have acknowledged or refused a stage, at most for stagePatience.
+// settle waits until the connected Envoys have acknowledged or refused a stage, for stagePatience
+// at most.
 func (s *Server) settle(ctx context.Context) {
 	patience := time.NewTimer(stagePatience)
 	defer patience.Stop()
@@ -357,11 +361,11 @@ func (s *Server) serve() state {
 	return s.clients.serve(s.told, time.Now())
 }
 
-// teller reports to the feed what is served, when that has changed.
+// teller tells the feed what is served, when that has changed.
 type teller struct {
 	feed Feed
 	owed map[string]int64
-	// came is whether an Envoy has connected since the last report of what all Envoys serve.
+	// came means that an Envoy has connected since the last report of what all Envoys serve.
 	came, anybody bool
 	notes         []string
 }

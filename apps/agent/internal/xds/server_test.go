@@ -20,7 +20,7 @@ import (
 	routev3 "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
 	hcmv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/http_connection_manager/v3"
 	tlsv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/transport_sockets/tls/v3"
-	// The type that the example's cluster has its protocol in.
+	// The example's cluster needs this type for its protocol.
 	_ "github.com/envoyproxy/go-control-plane/envoy/extensions/upstreams/http/v3"
 	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
 	"github.com/envoyproxy/go-control-plane/pkg/resource/v3"
@@ -49,7 +49,7 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// patience is for what happens at once on a machine that is not busy.
+// patience is the deadline of waits. On a machine that is not busy, they end at once.
 const patience = time.Minute
 
 // harness is the agent's table, served over xDS.
@@ -59,7 +59,7 @@ type harness struct {
 	inbox   *inbox.Inbox
 	address string
 	table   *conns.Table
-	// policy of the route that is held next.
+	// policy is the policy of the route that hold sets next.
 	policy *windlassv1.RoutingPolicy
 }
 
@@ -97,7 +97,7 @@ func startTLS(t *testing.T, grace time.Duration, config *tls.Config) *harness {
 	return r
 }
 
-// hold is the region's desired state: deployments of one app, and shares of its requests.
+// hold sets the region's desired state: deployments of one app, and their shares of its requests.
 func (h *harness) hold(revision int64, shares ...int32) {
 	h.t.Helper()
 	route := &agentv1.Routes{AppId: "app_1", Hosts: []string{"chat.test"}, Policy: h.policy}
@@ -117,13 +117,13 @@ func (h *harness) hold(revision int64, shares ...int32) {
 	h.Route(route, 0, revision)
 }
 
-// instance is one that runs, or is about to stop.
+// instance is an instance that runs, or is about to stop.
 type instance struct {
 	address string
 	status  windlassv1.InstanceStatus
 }
 
-// see has the n-th deployment run what is given.
+// see sets the observed instances of the n-th deployment to the n-th argument.
 func (h *harness) see(all ...[]instance) {
 	var seen runtime.Observation
 	for i, some := range all {
@@ -143,13 +143,13 @@ func ready(addresses ...string) (out []instance) {
 	return out
 }
 
-// backend is a server of gRPC that counts its calls.
+// backend is a gRPC server that counts its calls.
 type backend struct {
 	address string
 	calls   atomic.Int64
 }
 
-// serve has it do before what a call does.
+// serve starts a backend. Each call first runs the functions in before.
 func serve(t *testing.T, before ...func(context.Context)) *backend {
 	t.Helper()
 	b := &backend{}
@@ -173,7 +173,7 @@ func serve(t *testing.T, before ...func(context.Context)) *backend {
 	return b
 }
 
-// client is grpc-go's own, with the agent as its only source.
+// client returns grpc-go's own client, with the agent as its only source of configuration.
 func (h *harness) client(host string) healthv1.HealthClient {
 	return h.clientWith(host, `{"type": "insecure"}`)
 }
@@ -206,12 +206,12 @@ func TestGRPCClient_FollowsRoutes(t *testing.T) {
 	c := r.client("chat.test")
 	const calls = 1000
 	call(t, c, calls)
-	// Six standard deviations of a fair draw.
+	// The tolerance is six standard deviations of a fair choice.
 	require.InDelta(t, 0.2*calls, two.calls.Load()+spare.calls.Load(), 80)
 	require.Positive(t, spare.calls.Load())
 
-	// The client is not told of an instance that drains; the other of its deployment gets all
-	// requests.
+	// The client does not get an instance that drains. The other instance of its deployment gets
+	// all requests.
 	r.see(ready(one.address), append(ready(two.address), instance{spare.address, windlassv1.InstanceStatus_INSTANCE_STATUS_DRAINING}))
 	require.Eventually(t, func() bool {
 		before := spare.calls.Load()
@@ -229,18 +229,18 @@ func TestGRPCClient_FollowsRoutes(t *testing.T) {
 	call(t, r.client("chat-v1.test"), 10)
 	require.Equal(t, before+10, one.calls.Load(), "a version without a share has its preview")
 
-	require.Empty(t, r.Routed("app_1", 0, 2), "gRPC clients are not waited for")
+	require.Empty(t, r.Routed("app_1", 0, 2), "routes do not wait for gRPC clients")
 	r.hold(3, 0, 0)
 	require.Eventually(t, func() bool {
 		ctx, cancel := context.WithTimeout(t.Context(), patience)
 		defer cancel()
 		_, err := c.Check(ctx, &healthv1.HealthCheckRequest{})
 		return status.Code(err) == codes.Unavailable
-	}, patience, time.Millisecond, "a route that leads nowhere is refused at once")
+	}, patience, time.Millisecond, "a request for a route that leads nowhere is refused at once")
 }
 
-// What instances report of their load, grpc-go's own client goes by; where they report none it is
-// plain round robin.
+// grpc-go's own client uses the load that instances report. If they report none, it uses plain
+// round robin.
 func TestGRPCClient_WeighsInstancesByReportedLoad(t *testing.T) {
 	reporting := func(utilization float64) *backend {
 		return serve(t, func(ctx context.Context) {
@@ -266,15 +266,15 @@ func TestGRPCClient_WeighsInstancesByReportedLoad(t *testing.T) {
 	require.Eventually(t, func() bool {
 		got := share(idle, busy)
 		return got > 0.77 && got < 0.83
-	}, patience, 50*time.Millisecond, "once they are believed, after ten seconds")
+	}, patience, 50*time.Millisecond, "the client uses the reported load after ten seconds")
 }
 
-// envoy is a client that speaks the protocol as an Envoy does: it acknowledges, and asks for
-// the endpoints of the clusters that it has.
+// envoy is a client that speaks the protocol as an Envoy does: it acknowledges responses, and asks
+// for the endpoints of its clusters.
 type envoy struct {
 	t      *testing.T
 	stream grpc.BidiStreamingClient[discoveryv3.DiscoveryRequest, discoveryv3.DiscoveryResponse]
-	// received are the responses in their order. It is closed when the stream has ended.
+	// received has the responses in their order. It is closed when the stream has ended.
 	received chan *discoveryv3.DiscoveryResponse
 	node     *corev3.Node
 	cancel   context.CancelFunc
@@ -318,11 +318,11 @@ func (e *envoy) ask(typeURL string, names ...string) {
 	e.t.Helper()
 	e.names[typeURL] = names
 	require.NoError(e.t, e.stream.Send(&discoveryv3.DiscoveryRequest{Node: e.node, TypeUrl: typeURL, ResourceNames: names}))
-	e.node = nil // only the first has it
+	e.node = nil // only the first request has the node
 }
 
-// until returns the first response that is of the type and as wanted, which it does not
-// acknowledge, as it does those before it.
+// until returns the first response of the type for which wanted returns true. It acknowledges all
+// earlier responses, but not this one.
 func (e *envoy) until(typeURL string, wanted func(*discoveryv3.DiscoveryResponse) bool) *discoveryv3.DiscoveryResponse {
 	e.t.Helper()
 	for {
@@ -335,9 +335,9 @@ func (e *envoy) until(typeURL string, wanted func(*discoveryv3.DiscoveryResponse
 	}
 }
 
-// eventually waits for the condition, and acknowledges every response meanwhile. A response of
-// one type may follow that of another which the test waits for, because the agent sends a newer
-// response of a type only after the older one is acknowledged.
+// eventually waits for the condition, and acknowledges every response meanwhile. The test may wait
+// for a response that follows a response of another type, because the agent sends a newer response
+// of a type only after the older one was acknowledged.
 func (e *envoy) eventually(condition func() bool) {
 	e.t.Helper()
 	end, look := time.NewTimer(patience), time.NewTicker(time.Millisecond)
@@ -355,7 +355,7 @@ func (e *envoy) eventually(condition func() bool) {
 	}
 }
 
-// ack takes a response, and has the endpoints of other clusters from then on.
+// ack acknowledges a response. After a response with clusters, it asks for their endpoints.
 func (e *envoy) ack(res *discoveryv3.DiscoveryResponse) {
 	e.t.Helper()
 	e.send(res)
@@ -418,12 +418,13 @@ func weights(t *testing.T, res *discoveryv3.DiscoveryResponse) map[string]uint32
 	return out
 }
 
-// routes are the shares that a response has.
+// routes returns a function that reports whether a response has these shares.
 func routes(t *testing.T, want map[string]uint32) func(*discoveryv3.DiscoveryResponse) bool {
 	return func(res *discoveryv3.DiscoveryResponse) bool { return maps.Equal(weights(t, res), want) }
 }
 
-// endpoints is how many a deployment has in a response; -1: it is not in it.
+// endpoints returns how many endpoints a deployment has in a response, or -1 if it is not in the
+// response.
 func endpoints(t *testing.T, res *discoveryv3.DiscoveryResponse, deployment string) int {
 	t.Helper()
 	for _, r := range res.Resources {
@@ -442,7 +443,7 @@ func endpoints(t *testing.T, res *discoveryv3.DiscoveryResponse, deployment stri
 	return -1
 }
 
-// come asks for all that an Envoy asks for.
+// come asks for all types that an Envoy asks for.
 func (e *envoy) come() {
 	e.t.Helper()
 	e.ask(resource.ClusterType)
@@ -461,7 +462,8 @@ func TestStages_WaitForEveryEnvoy(t *testing.T) {
 	e.ack(first)
 	e.eventually(func() bool { return r.Routed("app_1", 0, 1) == "" })
 
-	// A second version: it has acknowledged its endpoints before a route leads there.
+	// There is a second version. The Envoy must acknowledge its endpoints before a route leads
+	// there.
 	r.see(ready("127.0.0.1:4001"), ready("127.0.0.1:4002"))
 	r.hold(2, 90, 10)
 	res := e.until(resource.EndpointType, func(res *discoveryv3.DiscoveryResponse) bool { return endpoints(t, res, "dep_2") == 1 })
@@ -472,7 +474,8 @@ func TestStages_WaitForEveryEnvoy(t *testing.T) {
 	e.ack(res)
 	e.eventually(func() bool { return r.Routed("app_1", 0, 2) == "" })
 
-	// An instance that is to stop waits for the acknowledgement that it is no endpoint.
+	// An instance that will stop waits until the Envoy has acknowledged that it is not an endpoint
+	// any more.
 	require.False(t, r.Released("ins_127.0.0.1:4001"))
 	r.see([]instance{{"127.0.0.1:4001", windlassv1.InstanceStatus_INSTANCE_STATUS_DRAINING}}, ready("127.0.0.1:4002"))
 	res = e.until(resource.EndpointType, func(res *discoveryv3.DiscoveryResponse) bool { return endpoints(t, res, "dep_1") == 0 })
@@ -480,20 +483,20 @@ func TestStages_WaitForEveryEnvoy(t *testing.T) {
 	e.ack(res)
 	e.eventually(func() bool { return r.Released("ins_127.0.0.1:4001") })
 
-	// It goes: what it may still serve counts.
+	// The Envoy leaves. The routes that it may still serve count.
 	e.cancel()
 	r.hold(3, 0, 100)
 	require.Eventually(t, func() bool {
 		return r.Routed("app_1", 0, 3) != "" && strings.Contains(r.notes(), "Envoy edge-1 is away")
 	}, patience, time.Millisecond)
-	require.NotContains(t, r.notes(), "gateway xds", "it is said once")
+	require.NotContains(t, r.notes(), "gateway xds", "there is only one note about it")
 }
 
 func (h *harness) notes() string {
 	return strings.Join(h.Annotate(&agentv1.Capacity{}).GetNotes(), " ")
 }
 
-func TestRefusal_IsNamedAndBounded(t *testing.T) {
+func TestRefusal_HasANoteAndDelaysARouteForALimitedTime(t *testing.T) {
 	r := start(t, 10*time.Second)
 	r.hold(1, 100)
 	r.see(ready("127.0.0.1:4001"))
@@ -504,12 +507,12 @@ func TestRefusal_IsNamedAndBounded(t *testing.T) {
 		return strings.Contains(r.notes(), "Envoy edge-1 refuses routes: no such thing as windlass")
 	}, patience, time.Millisecond)
 	require.Contains(t, r.Routed("app_1", 0, 1), "waits for gateway xds")
-	// Endpoints that change meanwhile are sent when the Envoy acknowledges those before, which is
-	// about when it is sent the next routes.
+	// The Envoy gets changed endpoints once it has acknowledged the earlier ones, at about the same
+	// time as the next routes.
 	r.see(ready("127.0.0.1:4001", "127.0.0.1:4002"))
-	require.Eventually(t, func() bool { return r.Routed("app_1", 0, 1) == "" }, patience, 10*time.Millisecond, "for the grace, and no longer")
+	require.Eventually(t, func() bool { return r.Routed("app_1", 0, 1) == "" }, patience, 10*time.Millisecond, "the route waits for the grace, and no longer")
 
-	// What was refused is not sent again; what follows it is.
+	// The refused response is not sent again. The next one is sent.
 	r.hold(2, 0)
 	res := e.until(resource.RouteType, func(res *discoveryv3.DiscoveryResponse) bool {
 		require.NotContains(t, weights(t, res), "dep_1")
@@ -531,7 +534,7 @@ func TestIncremental_IsRefusedWithTheFix(t *testing.T) {
 	require.ErrorContains(t, err, "api_type: GRPC")
 }
 
-// The example is what an Envoy's operator begins with.
+// The example is the configuration that an Envoy's operator starts with.
 func TestBootstrap_OfTheGuideIsValid(t *testing.T) {
 	text, err := os.ReadFile("../../../../docs/guides/xds.md")
 	require.NoError(t, err)
@@ -550,6 +553,6 @@ func TestBootstrap_OfTheGuideIsValid(t *testing.T) {
 	manager := &hcmv3.HttpConnectionManager{}
 	require.NoError(t, got.StaticResources.Listeners[0].FilterChains[0].Filters[0].GetTypedConfig().UnmarshalTo(manager))
 	require.Equal(t, xds.RouteName, manager.GetRds().GetRouteConfigName())
-	require.True(t, manager.GetNormalizePath().GetValue() && manager.GetMergeSlashes(), "routes refuse paths by their plain form")
+	require.True(t, manager.GetNormalizePath().GetValue() && manager.GetMergeSlashes(), "routes match normalized paths")
 	require.Equal(t, hcmv3.HttpConnectionManager_UNESCAPE_AND_REDIRECT, manager.GetPathWithEscapedSlashesAction())
 }

@@ -48,7 +48,7 @@ func TestTLS(t *testing.T) {
 			filepath.Join(dir, "ca.crt"), cert, key)
 		call(t, r.clientWith("chat.test", channel), 1)
 	})
-	t.Run("a client without a certificate is told nothing, and holds up nothing", func(t *testing.T) {
+	t.Run("a client without a certificate gets no routes, and delays nothing", func(t *testing.T) {
 		r := region(t)
 		config, err := certfile.Client{CA: filepath.Join(dir, "ca.crt")}.Config("https://127.0.0.1", nil)
 		require.NoError(t, err)
@@ -84,7 +84,7 @@ func TestTLS(t *testing.T) {
 		require.Equal(t, connectivity.Ready, conn.GetState())
 		require.False(t, waits())
 	})
-	t.Run("an Envoy counts by its certificate's name and not only by what it calls itself", func(t *testing.T) {
+	t.Run("an Envoy counts by the name in its certificate, and not only by its own id", func(t *testing.T) {
 		r := region(t)
 		other := t.TempDir()
 		certPEM, keyPEM, err := ca.Issue(authority.Request{Name: "edge-b", Client: true, Life: time.Hour}, time.Now())
@@ -104,6 +104,6 @@ func TestTLS(t *testing.T) {
 		b := r.envoyWith("edge-1", security(otherCert, otherKey))
 		b.ask(resource.ClusterType)
 		b.until(resource.ClusterType, func(*discoveryv3.DiscoveryResponse) bool { return true })
-		require.Contains(t, r.notes(), "Envoy edge-1@gateway is away", "another Envoy does not take its place")
+		require.Contains(t, r.notes(), "Envoy edge-1@gateway is away", "another Envoy does not replace it")
 	})
 }

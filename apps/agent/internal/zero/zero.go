@@ -1,18 +1,20 @@
-// Package zero knows which deployments of the region are at zero, and which of them a request woke.
+// Package zero records which deployments of the region are at zero, and which of them a request
+// woke.
 //
 //	assignment: replicas 0, wake N ──▶ Asleep ──Wake──▶ Waking ──ready──▶ Awake
 //	                                     │                 ▲
 //	                                     └── replicas > 0 ─┘
 //
-// An assignment with wake and without replicas is at zero: a request may start N replicas. Wake does so
-// without the control plane. These replicas stay wanted until the control plane answers with a generation
-// that has replicas. A generation without replicas is no answer, because the control plane may have made it
-// before it heard of the wake. So no instance stops while a request waits for it, and the control plane
-// decides again as soon as it knows of the wake. A generation without wake and without replicas is an answer:
-// no request may start the app here.
+// A deployment whose assignment has wake but no replicas is at zero: a request may start wake
+// replicas. Wake starts them without the control plane. These replicas stay wanted until the
+// control plane answers with a generation that has replicas. A generation without replicas is not
+// an answer, because the control plane may have made it before it knew of the wake. So no instance
+// stops while a request waits for it, and the control plane decides again as soon as it knows of
+// the wake. A generation without wake and without replicas is an answer: no request may start the
+// app in this region.
 //
-// The marks are kept in a file. It has every wake that was answered. If the agent is killed before it
-// answers, the gateway calls Wake again.
+// The marks are stored in a file. The file has every wake that was answered. If the agent is killed
+// before it answers, the gateway calls Wake again.
 package zero
 
 import (
@@ -31,20 +33,22 @@ import (
 type Phase int
 
 const (
-	// Awake: the region runs the assigned replicas.
+	// Awake means that the region runs the assigned replicas.
 	Awake Phase = iota
-	// Asleep: it is at zero, or goes there.
+	// Asleep means that the deployment is at zero, or is going there.
 	Asleep
-	// Waking: it was at zero, and no instance has been ready since.
+	// Waking means that the deployment was at zero, and that no instance has been ready since.
 	Waking
 )
 
-// mark is the entry of a deployment in the file. It exists from when the deployment goes to zero until the
-// deployment is ready and the control plane wants replicas of it.
+// mark is the entry of a deployment in the file. It exists from the time when the deployment goes
+// to zero until the deployment is ready and the control plane wants replicas of it.
 type mark struct {
-	// Woken means that a request woke it, and that no generation has had replicas since.
+	// Woken means that a request woke the deployment, and that no generation has had replicas
+	// since.
 	Woken bool `json:"woken,omitempty"`
-	// Since is when a request or the control plane woke it, in Unix milliseconds. 0: it is asleep.
+	// Since is when a request or the control plane woke the deployment, in Unix milliseconds. 0: it
+	// is asleep.
 	Since int64 `json:"since,omitempty"`
 	// Ready means that an instance has been ready since.
 	Ready bool `json:"ready,omitempty"`
@@ -57,7 +61,8 @@ type kept struct {
 	Starts map[string]int64 `json:"starts"`
 }
 
-// Zero knows the phases. It is safe for concurrent use. Its methods call no code that takes other locks.
+// Zero has the phases of deployments. It is safe for concurrent use. Its methods call no code that
+// takes other locks.
 type Zero struct {
 	files disk.Files
 	name  string
@@ -66,14 +71,14 @@ type Zero struct {
 	state kept
 	// dirty means that state differs from the file.
 	dirty bool
-	// writing is held while the file is written, so that writes follow each other.
+	// writing is held while the file is written, so that writes do not overlap.
 	writing sync.Mutex
 }
 
-// New returns a Zero in memory only: Keep writes nothing.
+// New returns a Zero that is only in memory: Keep writes nothing.
 func New() *Zero { return &Zero{state: kept{Marks: map[string]mark{}, Starts: map[string]int64{}}} }
 
-// Open reads the marks that an earlier agent process kept.
+// Open reads the marks that an earlier agent process stored.
 func Open(files disk.Files, name string) (*Zero, error) {
 	z := New()
 	z.files, z.name = files, name
@@ -85,7 +90,7 @@ func Open(files disk.Files, name string) (*Zero, error) {
 		err = json.Unmarshal(data, &z.state)
 	}
 	if err != nil {
-		return nil, fmt.Errorf("read which deployments are at zero from %s (without the file, those that requests woke stop until the next request): %w", name, err)
+		return nil, fmt.Errorf("read the deployments at zero from %s (without the file, deployments that requests woke stop until the next request): %w", name, err)
 	}
 	if z.state.Marks == nil {
 		z.state.Marks = map[string]mark{}
@@ -96,7 +101,7 @@ func Open(files disk.Files, name string) (*Zero, error) {
 	return z, nil
 }
 
-// Phase returns the phase of a deployment. state is its assignment; nil: there is none.
+// Phase returns the phase of a deployment. state is its assignment, or nil if it has none.
 func (z *Zero) Phase(id string, state *agentv1.DeploymentState) Phase {
 	z.mu.Lock()
 	defer z.mu.Unlock()
@@ -119,8 +124,8 @@ func (z *Zero) phase(id string, state *agentv1.DeploymentState) Phase {
 	return Awake
 }
 
-// Replicas returns how many replicas of a deployment the region runs. woken: they are more than the
-// assignment has, because a request woke the deployment.
+// Replicas returns how many replicas of a deployment the region runs. woken means that this is more
+// than the assignment has, because a request woke the deployment.
 func (z *Zero) Replicas(id string, state *agentv1.DeploymentState) (n int32, woken bool) {
 	z.mu.Lock()
 	defer z.mu.Unlock()
@@ -131,8 +136,8 @@ func (z *Zero) Replicas(id string, state *agentv1.DeploymentState) (n int32, wok
 	return d.GetReplicas(), false
 }
 
-// Wake wakes a deployment that is asleep. Keep then saves that for the next process. woken is false if the
-// deployment is not asleep.
+// Wake wakes a deployment that is asleep. Call Keep afterwards to store this for the next process.
+// woken is false if the deployment is not asleep.
 func (z *Zero) Wake(id string, state *agentv1.DeploymentState, now time.Time) (woken bool) {
 	z.mu.Lock()
 	defer z.mu.Unlock()
@@ -179,7 +184,7 @@ func (z *Zero) Starting() (ids []string) {
 	return ids
 }
 
-// Ready notes that an instance of a deployment that was woken is ready.
+// Ready records that an instance of a woken deployment is ready.
 func (z *Zero) Ready(id, appID string, now time.Time) {
 	z.mu.Lock()
 	defer z.mu.Unlock()
@@ -199,14 +204,15 @@ func (z *Zero) Ready(id, appID string, now time.Time) {
 	z.put(id, m)
 }
 
-// StartTime returns how long the app's last start from zero took; 0: that is not known.
+// StartTime returns how long the app's last start from zero took. 0: it is not known.
 func (z *Zero) StartTime(appID string) time.Duration {
 	z.mu.Lock()
 	defer z.mu.Unlock()
 	return time.Duration(z.state.Starts[appID]) * time.Millisecond
 }
 
-// Forget drops the marks of deployments and the start times of apps for which the functions return false.
+// Forget drops the marks of deployments and the start times of apps for which the functions return
+// false.
 func (z *Zero) Forget(deployment, app func(id string) bool) {
 	z.mu.Lock()
 	defer z.mu.Unlock()
@@ -237,8 +243,8 @@ func (z *Zero) drop(id string) {
 	}
 }
 
-// Keep writes the file if the state has changed. When it returns nil, every change before the call is in the
-// file.
+// Keep writes the file if the state has changed. When it returns nil, every change before the call
+// is in the file.
 func (z *Zero) Keep() error {
 	z.writing.Lock()
 	defer z.writing.Unlock()
@@ -257,7 +263,7 @@ func (z *Zero) Keep() error {
 		z.mu.Lock()
 		z.dirty = true
 		z.mu.Unlock()
-		return fmt.Errorf("keep which deployments are at zero: %w", err)
+		return fmt.Errorf("store the deployments at zero: %w", err)
 	}
 	return nil
 }

@@ -38,17 +38,17 @@ func TestPhase(t *testing.T) {
 	require.Equal(t, zero.Awake, z.Phase(dep, nil))
 	require.Equal(t, zero.Awake, z.Phase(dep, assignment(0, 0)), "a deployment without wake does not go to zero")
 	require.Equal(t, zero.Awake, z.Phase(dep, assignment(2, 3)))
-	require.False(t, z.Wake(dep, assignment(2, 3), begin), "it is awake")
+	require.False(t, z.Wake(dep, assignment(2, 3), begin), "an awake deployment cannot be woken")
 	require.Equal(t, zero.Asleep, z.Phase(dep, asleep))
 	z.Note(dep, asleep, begin)
 	require.True(t, z.Wake(dep, asleep, begin))
-	require.False(t, z.Wake(dep, asleep, begin), "it was woken")
+	require.False(t, z.Wake(dep, asleep, begin), "a woken deployment cannot be woken again")
 	require.Equal(t, zero.Waking, z.Phase(dep, asleep))
 	n, woken := z.Replicas(dep, asleep)
 	require.EqualValues(t, 3, n)
 	require.True(t, woken)
 	z.Note(dep, asleep, begin)
-	require.Equal(t, zero.Waking, z.Phase(dep, asleep), "a generation without replicas is no answer")
+	require.Equal(t, zero.Waking, z.Phase(dep, asleep), "a generation without replicas is not an answer")
 	z.Ready(dep, "app_1", begin.Add(40*time.Second))
 	require.Equal(t, zero.Awake, z.Phase(dep, asleep))
 	require.Equal(t, 40*time.Second, z.StartTime("app_1"))
@@ -65,9 +65,9 @@ func TestPhase_GenerationWithoutWakeEndsAWake(t *testing.T) {
 	n, woken := z.Replicas(dep, shut)
 	require.Zero(t, n)
 	require.False(t, woken)
-	require.False(t, z.Wake(dep, shut, begin), "no request may wake it")
+	require.False(t, z.Wake(dep, shut, begin), "no request may wake the deployment")
 	z.Note(dep, asleep, begin)
-	require.Equal(t, zero.Asleep, z.Phase(dep, asleep), "the wake before is forgotten")
+	require.Equal(t, zero.Asleep, z.Phase(dep, asleep), "the earlier wake is forgotten")
 }
 
 func TestKeep(t *testing.T) {
@@ -76,7 +76,7 @@ func TestKeep(t *testing.T) {
 		z := open(t, files)
 		z.Note(dep, assignment(0, 1), begin)
 		require.True(t, z.Wake(dep, assignment(0, 1), begin))
-		require.Equal(t, zero.Asleep, open(t, files).Phase(dep, assignment(0, 1)), "it was not kept yet")
+		require.Equal(t, zero.Asleep, open(t, files).Phase(dep, assignment(0, 1)), "the wake was not stored yet")
 		require.NoError(t, z.Keep())
 		z = open(t, files)
 		require.Equal(t, zero.Waking, z.Phase(dep, assignment(0, 1)))
@@ -91,7 +91,7 @@ func TestKeep(t *testing.T) {
 		require.Zero(t, z.StartTime("app_1"))
 		require.Equal(t, zero.Asleep, z.Phase(dep, assignment(0, 1)))
 	})
-	t.Run("writes again what it could not write", func(t *testing.T) {
+	t.Run("writes again after a failed write", func(t *testing.T) {
 		files := &broken{Files: disk.NewMemory(), err: errors.New("the disk is full")}
 		z := open(t, files)
 		require.True(t, z.Wake(dep, assignment(0, 1), begin))
@@ -108,7 +108,7 @@ func TestKeep(t *testing.T) {
 	})
 }
 
-// broken are files that cannot be written while err is set.
+// broken is Files that cannot be written while err is set.
 type broken struct {
 	disk.Files
 	err error
