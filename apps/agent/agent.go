@@ -1,5 +1,5 @@
-// Package agent is the process in a region that pulls what the region should
-// run, applies it, and reports what it sees. This file is its only wiring.
+// Package agent is the process in a region that pulls the state that the region should have,
+// applies it, and reports the observed state. This file is the only wiring of a running agent.
 //
 //	control plane --Watch--> session -> inbox -> reconcile -> runtime
 //	control plane <-Report-- report  <-----------'            (keeps running
@@ -8,9 +8,9 @@
 //	                     load <-------'  (load of scaled apps, sent by report)
 //	Envoy, gRPC clients <----ADS----- xds <----'
 //
-// Killing an agent at any moment stops no instance and loses nothing: the inbox
-// holds the desired state, the runtime what runs, and a new agent on the same
-// data directory goes on from both.
+// An agent may be killed at any moment: no instance stops and nothing is lost. The inbox holds the
+// desired state, and the runtime knows the running instances. A new agent on the same data
+// directory continues from both.
 package agent
 
 import (
@@ -55,14 +55,15 @@ type Config struct {
 	HTTPClient *http.Client
 	// DataDir holds the inbox, the credential, and kept secrets.
 	DataDir string
-	// Memory replaces DataDir where there is no disk, in virtual time.
+	// Memory replaces DataDir for agents without a disk: those of fleets in virtual time.
 	Memory *Memory
 	// TokenFile holds the join token. It is needed until the agent has joined.
 	TokenFile string
-	// NewRuntime makes the runtime once the region's name is known. A runtime
-	// that is also an io.Closer is closed at the end.
+	// NewRuntime makes the runtime once the region's name is known. A runtime that is also an
+	// io.Closer is closed with the agent.
 	NewRuntime func(ctx context.Context, region string) (Runtime, error)
-	// RuntimeName is the name that the control plane gets, such as "process".
+	// RuntimeName is the name of the runtime that the agent tells the control plane, such as
+	// "process".
 	RuntimeName string
 	Version     string
 	Log         *slog.Logger
@@ -71,29 +72,31 @@ type Config struct {
 	Rand        func() float64
 	// NoSync allows a crash of the machine to lose the inbox, for simulated fleets.
 	NoSync bool
-	// Silence is how long the control plane may be silent. 0: the default.
+	// Silence is how long the control plane may send nothing before the agent opens a new stream.
+	// 0: the default.
 	Silence time.Duration
-	// Isolates says that instances of different workspaces cannot reach each other's secrets.
+	// Isolates means that instances of different workspaces cannot reach each other's secrets.
 	Isolates bool
-	// SpansHosts says that the runtime runs instances of several hosts.
+	// SpansHosts means that the runtime runs instances of several hosts.
 	SpansHosts bool
-	// Gateways is how many gateways must serve a route before the region reports that it does. 0: those that
-	// are connected.
+	// Gateways is the number of gateways that must serve a route before the region acknowledges it.
+	// 0: all connected gateways.
 	Gateways int
-	// GatewayListen is host:port for gateways of other hosts. Empty: only gateways of this host, through the
-	// socket in DataDir.
+	// GatewayListen is the host:port for gateways of other hosts. Empty: only gateways of this host
+	// can connect, through the socket in DataDir.
 	GatewayListen string
-	// GatewayURL is where this region's gateways are reached. Empty: that is not known.
+	// GatewayURL is the URL of this region's gateways. Empty: it is not known.
 	GatewayURL string
-	// XDSListen is host:port for Envoys and gRPC clients. Empty: none.
+	// XDSListen is the host:port for Envoys and gRPC clients. Empty: routes are not served over
+	// xDS.
 	XDSListen string
-	// Connections limit the connections to GatewayListen, and those to XDSListen. Zero:
+	// Connections limits the connections to GatewayListen, and separately those to XDSListen. Zero:
 	// conns.Limits.Defaults.
 	Connections conns.Limits
-	// Listeners has the TLS of both.
+	// Listeners has the TLS settings of GatewayListen and XDSListen.
 	Listeners Listeners
-	// NewRoutes makes the writer of the region's routes, for a data plane of the operator's. Nil: they are
-	// not written.
+	// NewRoutes makes the writer of the region's routes, for another data plane than Windlass's
+	// gateways. Nil: routes are not written.
 	NewRoutes func(feed *gateways.Feed, region string) (RouteWriter, error)
 }
 
@@ -108,16 +111,16 @@ type Agent struct {
 	loads      *load.Collector
 	series     *series.Recorder
 	seen       annotated
-	xds        *xds.Server // nil: not served
-	written    RouteWriter // nil: not written
+	xds        *xds.Server // nil: routes are not served over xDS
+	written    RouteWriter // nil: routes are not written
 	conns      connTables
 	secure     secure
 	region     string
 	health     service.Health
 }
 
-// New joins the region if necessary and connects the parts. It returns an error if ctx ends before there is a
-// credential.
+// New joins the region if necessary and connects the parts. It returns an error if ctx ends before
+// the agent has a credential.
 func New(ctx context.Context, cfg Config) (_ *Agent, err error) {
 	if cfg.Server == "" || cfg.HTTPClient == nil || (cfg.DataDir == "") == (cfg.Memory == nil) || cfg.NewRuntime == nil || cfg.Log == nil || cfg.Registerer == nil || cfg.Tracer == nil || cfg.Rand == nil {
 		return nil, errors.New("agent: Server, HTTPClient, DataDir or Memory, NewRuntime, Log, Registerer, Tracer and Rand are required")
@@ -236,8 +239,8 @@ func (c Config) features() []string {
 	return out
 }
 
-// connect returns the agent's credentials, which are empty before it has joined, and
-// the client that uses them.
+// connect returns the agent's credentials and the client that uses them. The credentials are empty
+// before the agent has joined.
 func connect(cfg Config) (*session.Credentials, agentv1connect.AgentServiceClient, *agentv1.AgentInfo, error) {
 	credentials, err := session.OpenCredentials(cfg.files(), credentialFile)
 	if err != nil {
@@ -263,7 +266,7 @@ func connect(cfg Config) (*session.Credentials, agentv1connect.AgentServiceClien
 // Region returns the name of the region that the agent joined.
 func (a *Agent) Region() string { return a.region }
 
-// Connected reports whether there is a stream from the control plane.
+// Connected reports whether a stream from the control plane is open.
 func (a *Agent) Connected() bool { return a.session.Connected() }
 
 // Health reports whether the control plane is connected.
@@ -285,17 +288,17 @@ func (a *Agent) Components() []service.Component {
 	}
 }
 
-// Abandon is for a process that runs agents and simulates the kill of one. From then on, nothing that the
-// agent does changes its inbox, which stays as kill -9 would leave it. The other files are replaced whole,
-// and never because an agent ends. So what it still writes there is what a later kill would leave. Run the
-// agent to its end, and then Close it.
+// Abandon simulates a kill of the agent, for processes that run several agents. From then on, the
+// agent no longer changes its inbox, which stays as kill -9 would leave it. The agent's other files
+// need no such care, because each is replaced as a whole. After Abandon, run the agent to its end,
+// and then call Close.
 func (a *Agent) Abandon() { a.inbox.Abandon() }
 
 // Close releases the data directory. Instances keep running.
 func (a *Agent) Close() error {
 	var err error
 	if closer, ok := a.runtime.(interface{ Close() error }); ok {
-		// The runtime has closed itself if it ran to its end.
+		// A runtime that ran to its end has closed itself.
 		if err = closer.Close(); errors.Is(err, os.ErrClosed) {
 			err = nil
 		}

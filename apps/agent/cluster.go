@@ -126,7 +126,7 @@ func parseSelector(s string) (render.GatewaySelector, error) {
 	return out, nil
 }
 
-// These are the roles of a cluster's agents, as their health pages show them.
+// The roles of a cluster's agents, as their health pages show them.
 const (
 	roleStarting = "starting"
 	roleStandBy  = "stand-by"
@@ -137,11 +137,11 @@ const (
 // so that a region is back within seconds after a failure ends.
 var retryMembership = backoff.Policy{Max: 5 * time.Second}
 
-// joinLease is held while an agent joins, so that only one of several agents uses the token. The others find
-// the credential.
+// joinLease is the lease that an agent holds while it joins, so that only one of several agents
+// uses the token. The other agents then find the shared credential.
 const joinLease = "windlass-agent-join"
 
-// member is one of a cluster's agents, of which one is active.
+// member is one of a cluster's agents. One of them is active.
 type member struct {
 	flags    flags
 	cfg      Config
@@ -150,23 +150,25 @@ type member struct {
 	shared   *access.Kept
 	identity string
 	health   service.Health
-	// unjoined is why there is no credential of a region yet. Nil: there is one.
+	// unjoined is the reason why the agent has no credential of a region yet. Nil: it has one.
 	unjoined atomic.Pointer[string]
-	// term is what this agent runs while it is active. Nil: it stands by.
+	// term has the parts that this agent runs while it is active. Nil: the agent stands by.
 	term atomic.Pointer[term]
 }
 
-// term is the time between getting the lease and losing it. All active parts are made anew for each term.
+// term is the time between getting the lease and losing it. All active parts are made again for each
+// term.
 type term struct {
 	agent    *Agent
 	registry *prometheus.Registry
 }
 
-// runInCluster runs the agent of a region that is a Kubernetes cluster. Several agents may run. The region's
-// lease selects the active one.
+// runInCluster runs the agent of a region that is a Kubernetes cluster. Several agents may run in
+// the cluster. The agent that holds the region's lease is the active one.
 func runInCluster(ctx context.Context, f flags, cfg Config, registry *prometheus.Registry, metricsTLS *tls.Config) error {
 	access.LogTo(cfg.Log)
-	// Each environment has a namespace, a network policy and pods without rights of their own.
+	// Each environment has its own namespace and network policy, and its pods have no permissions
+	// in the cluster.
 	cfg.Isolates, cfg.SpansHosts = true, true
 	m := &member{flags: f, cfg: cfg}
 	var err error
@@ -221,7 +223,7 @@ func runInCluster(ctx context.Context, f flags, cfg Config, registry *prometheus
 	return service.Run(ctx, cfg.Log, stopGrace, components...)
 }
 
-// gather gathers the metrics of the term.
+// gather returns the metrics of the present term.
 func (m *member) gather() ([]*dto.MetricFamily, error) {
 	if t := m.term.Load(); t != nil {
 		return t.registry.Gather()
@@ -231,7 +233,7 @@ func (m *member) gather() ([]*dto.MetricFamily, error) {
 
 func (m *member) credentialFile() string { return filepath.Join(m.cfg.DataDir, credentialFile) }
 
-// lacks notes why there is no credential.
+// lacks stores the reason why there is no credential.
 func (m *member) lacks(why string) { m.unjoined.Store(&why) }
 
 // run joins, and then alternates between standing by and being active.
@@ -254,8 +256,8 @@ func (m *member) run(ctx context.Context) error {
 	return nil
 }
 
-// join makes sure that there is a credential, and returns its region. The region is empty if ctx ended
-// before.
+// join makes sure that there is a credential, and returns its region. The region is empty if ctx
+// ends first.
 func (m *member) join(ctx context.Context) (region string) {
 	for attempt := 0; ctx.Err() == nil; attempt++ {
 		region, err := m.joinOnce(ctx)
@@ -264,7 +266,7 @@ func (m *member) join(ctx context.Context) (region string) {
 			return region
 		}
 		if err == nil {
-			continue // ctx ended while another agent joined
+			continue // ctx ended while another agent held the join lease
 		}
 		m.lacks(err.Error())
 		wait := retryMembership.Delay(attempt, m.cfg.Rand)
@@ -275,8 +277,8 @@ func (m *member) join(ctx context.Context) (region string) {
 	return ""
 }
 
-// joinOnce takes the credential that the agents share, or joins and shares it. The lease is held for one
-// attempt only, because the next agent may have what this one lacks: a token that is still valid.
+// joinOnce takes the credential that the agents share, or joins and shares the new credential. It
+// holds the lease for one attempt only, because another agent may have a token that is still valid.
 func (m *member) joinOnce(ctx context.Context) (region string, err error) {
 	if m.shared == nil {
 		return m.joinAlone(ctx)
@@ -297,7 +299,7 @@ func (m *member) joinOnce(ctx context.Context) (region string, err error) {
 	return joined, nil
 }
 
-// joinAlone joins, unless there is a credential in the data directory.
+// joinAlone joins, unless the data directory has a credential.
 func (m *member) joinAlone(ctx context.Context) (region string, err error) {
 	credentials, client, info, err := connect(m.cfg)
 	if err != nil {
@@ -312,9 +314,9 @@ func (m *member) joinAlone(ctx context.Context) (region string, err error) {
 // work runs the active agent until ctx ends.
 func (m *member) work(ctx context.Context) (err error) {
 	if m.shared != nil {
-		// The active agent before this one may have renewed it.
+		// The previous active agent may have renewed the credential.
 		if err := session.Fetch(ctx, m.credentialFile(), m.shared); err != nil {
-			m.cfg.Log.WarnContext(ctx, "cannot read the shared credential; going on with our own", "error", err)
+			m.cfg.Log.WarnContext(ctx, "cannot read the shared credential; going on with this agent's own", "error", err)
 		}
 	}
 	t := &term{registry: prometheus.NewRegistry()}

@@ -28,7 +28,7 @@ import (
 	agentv1 "github.com/windlass-run/windlass/proto/gen/windlass/agent/v1"
 )
 
-// patience is the deadline of every wait, for machines that do much else.
+// patience is the deadline of every wait. It is long because the machine may be busy.
 const patience = 4 * time.Minute
 
 // programEnv makes the test binary the agent's program.
@@ -46,8 +46,8 @@ func programMain() int {
 	return 0
 }
 
-// cluster is a kubelab in which everything is as deployments/kubernetes makes it, but for
-// the agents: those are processes of this machine.
+// cluster is a kubelab with the objects of deployments/kubernetes, except the agents. The agents
+// run as processes of this machine.
 type cluster struct {
 	t     *testing.T
 	admin kubernetes.Interface
@@ -73,7 +73,7 @@ func startCluster(t *testing.T) *cluster {
 	return c
 }
 
-// reset makes the shared Secret anew, empty as the manifest has it.
+// reset replaces the shared Secret by an empty one, as in the manifest.
 func (c *cluster) reset(t *testing.T) {
 	t.Helper()
 	objects, err := kubetest.Manifest("agent.yaml")
@@ -89,7 +89,7 @@ func (c *cluster) reset(t *testing.T) {
 	}
 }
 
-// shared is what the agents share, nil when that is nothing.
+// shared returns the credential that the agents share, or nil if there is none.
 func (c *cluster) shared(t *testing.T) []byte {
 	t.Helper()
 	s, err := c.admin.CoreV1().Secrets(kubetest.Namespace).Get(t.Context(), kubetest.CredentialSecret, metav1.GetOptions{})
@@ -97,7 +97,7 @@ func (c *cluster) shared(t *testing.T) []byte {
 	return s.Data["value"]
 }
 
-// nameKey is the key by which the agents name Secrets.
+// nameKey returns the key with which the agents name Secrets.
 func (c *cluster) nameKey(t *testing.T) []byte {
 	t.Helper()
 	s, err := c.admin.CoreV1().Secrets(kubetest.Namespace).Get(t.Context(), kubetest.CredentialSecret, metav1.GetOptions{})
@@ -105,7 +105,7 @@ func (c *cluster) nameKey(t *testing.T) []byte {
 	return s.Data["name-key"]
 }
 
-// withoutKey is what the agents share, but the key of the credential.
+// withoutKey returns the shared credential without its private key.
 func (c *cluster) withoutKey(t *testing.T) []byte {
 	t.Helper()
 	var all map[string]any
@@ -124,10 +124,10 @@ func readFile(t *testing.T, dir, name string) string {
 	return string(data)
 }
 
-// gatewaySecret is in agent.yaml.
+// gatewaySecret is the name of the Secret for gateways in agent.yaml.
 const gatewaySecret = "windlass-gateway-access"
 
-// access is what the agents give gateways, once they have.
+// access waits until the agents have written the files for gateways, and returns them.
 func (c *cluster) access(t *testing.T) map[string][]byte {
 	t.Helper()
 	var s *corev1.Secret
@@ -143,7 +143,7 @@ func (c *cluster) access(t *testing.T) map[string][]byte {
 	return s.Data
 }
 
-// holder of a lease of the agents; empty: none.
+// holder returns the identity of the agent that holds the lease, or "" if no agent does.
 func (c *cluster) holder(t *testing.T, lease string) string {
 	t.Helper()
 	l, err := c.admin.CoordinationV1().Leases(kubetest.Namespace).Get(t.Context(), lease, metav1.GetOptions{})
@@ -154,7 +154,8 @@ func (c *cluster) holder(t *testing.T, lease string) string {
 	return *l.Spec.HolderIdentity
 }
 
-// kubeconfig is the agent's, for a server at that address.
+// kubeconfig writes a kubeconfig with the agent's credential for the API server at that URL, and
+// returns its path.
 func (c *cluster) kubeconfig(t *testing.T, server string) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "kubeconfig")
@@ -174,7 +175,7 @@ type program struct {
 	dir, log string
 }
 
-// start an agent that has the token, and reaches the API server at that address.
+// start starts an agent that has the token and reaches the API server at that URL.
 func (c *cluster) start(t *testing.T, p *plane, server, token string) *program {
 	t.Helper()
 	self, err := os.Executable()
@@ -210,12 +211,12 @@ func (a *program) terminate(t *testing.T) {
 	select {
 	case <-a.Done():
 	case <-time.After(patience):
-		require.Fail(t, "it does not end")
+		require.Fail(t, "the agent does not end")
 	}
 	require.NoError(t, a.Wait())
 }
 
-// lines are what it has logged with that message.
+// lines returns the agent's log lines with that message.
 func (a *program) lines(t *testing.T, message string) []map[string]any {
 	t.Helper()
 	data, err := os.ReadFile(a.log)
@@ -223,7 +224,7 @@ func (a *program) lines(t *testing.T, message string) []map[string]any {
 	var out []map[string]any
 	for text := range strings.Lines(string(data)) {
 		var line map[string]any
-		// The last one may be half written.
+		// The last line may be half written.
 		if json.Unmarshal([]byte(text), &line) == nil && line["msg"] == message {
 			out = append(out, line)
 		}
@@ -231,7 +232,7 @@ func (a *program) lines(t *testing.T, message string) []map[string]any {
 	return out
 }
 
-// attribute of the newest line with that message; waits for one.
+// attribute waits for a log line with that message, and returns an attribute of the newest one.
 func (a *program) attribute(t *testing.T, message, key string) string {
 	t.Helper()
 	var value string
@@ -240,7 +241,7 @@ func (a *program) attribute(t *testing.T, message, key string) string {
 			value, _ = line[key].(string)
 		}
 		return value != ""
-	}, patience, 20*time.Millisecond, "it never said %q", message)
+	}, patience, 20*time.Millisecond, "the agent never logged %q", message)
 	return value
 }
 
@@ -249,7 +250,7 @@ func (a *program) identity(t *testing.T) string {
 	return a.attribute(t, "agent started", "identity")
 }
 
-// health is what /readyz answers.
+// health returns the status code and the body of /readyz.
 func (a *program) health(t *testing.T) (code int, report service.Report) {
 	t.Helper()
 	address := a.attribute(t, "serving metrics and health", "address")
@@ -262,26 +263,27 @@ func (a *program) health(t *testing.T) (code int, report service.Report) {
 	return resp.StatusCode, report
 }
 
-// becomes waits until the agent is ready in that role.
+// becomes waits until the agent is ready and has that role.
 func (a *program) becomes(t *testing.T, role string) {
 	t.Helper()
 	var code int
 	var report service.Report
 	deadline := time.Now().Add(patience)
 	for ; report.Role != role || code != http.StatusOK; time.Sleep(50 * time.Millisecond) {
-		require.False(t, time.Now().After(deadline), "it never became %s: %d %+v", role, code, report)
+		require.False(t, time.Now().After(deadline), "the agent never became %s: %d %+v", role, code, report)
 		code, report = a.health(t)
 	}
 }
 
-// They run one after the other: there is one cluster, and one place for a credential.
+// The subtests run one after the other, because there is one cluster and one Secret for a
+// credential.
 func TestAgentsOfACluster(t *testing.T) {
 	if testing.Short() {
 		t.Skip("starts a Kubernetes control plane")
 	}
 	c := startCluster(t)
 	t.Run("share one credential and take turns", c.takeTurns)
-	t.Run("without a good token report that, and do not hold up an agent that has one", c.usedToken)
+	t.Run("report a used token, and do not delay an agent with a good one", c.usedToken)
 }
 
 func (c *cluster) takeTurns(t *testing.T) {
@@ -294,7 +296,7 @@ func (c *cluster) takeTurns(t *testing.T) {
 	first.becomes(t, "active")
 	require.Equal(t, []string{token}, p.used())
 	require.Equal(t, first.identity(t), c.holder(t, "windlass-agent-turns"))
-	require.Empty(t, c.holder(t, "windlass-agent-join"), "given back for the next one")
+	require.Empty(t, c.holder(t, "windlass-agent-join"), "released for the next agent")
 	kept, err := os.ReadFile(filepath.Join(first.dir, "credential.json"))
 	require.NoError(t, err)
 	require.JSONEq(t, string(kept), string(c.withoutKey(t)))
@@ -305,18 +307,18 @@ func (c *cluster) takeTurns(t *testing.T) {
 	session, access := p.only(t), c.access(t)
 	require.Contains(t, p.announced(), agentv1.Feature_FEATURE_GPU_POOL.String())
 
-	// The token is used up, and needed no more.
+	// The second agent does not need the token, which was used already.
 	second := c.start(t, p, c.agent.Host, token)
 	second.becomes(t, "stand-by")
 	require.Equal(t, []string{token}, p.used())
 	kept, err = os.ReadFile(filepath.Join(second.dir, "credential.json"))
 	require.NoError(t, err)
 	require.JSONEq(t, string(c.withoutKey(t)), string(kept))
-	require.Equal(t, readFile(t, first.dir, "agent.key"), readFile(t, second.dir, "agent.key"), "the credential is bound to it")
+	require.Equal(t, readFile(t, first.dir, "agent.key"), readFile(t, second.dir, "agent.key"), "the credential is bound to the key")
 	require.Equal(t, first.identity(t), c.holder(t, "windlass-agent-turns"))
-	require.Equal(t, session, p.only(t), "one works for the region")
+	require.Equal(t, session, p.only(t), "only one agent works for the region")
 
-	// One that cannot reach the API server must stop before another begins.
+	// An agent that cannot reach the API server must stop working before another agent begins.
 	cut.off()
 	second.becomes(t, "active")
 	require.Equal(t, nameKey, c.nameKey(t))
@@ -328,7 +330,7 @@ func (c *cluster) takeTurns(t *testing.T) {
 	require.NotEqual(t, session, p.only(t))
 	cut.on()
 	require.Eventually(t, func() bool { return len(second.lines(t, "serving routes to gateways")) == 2 }, patience, 20*time.Millisecond)
-	require.Equal(t, access, c.access(t), "gateways find the next agent with the same CA")
+	require.Equal(t, access, c.access(t), "the next agent has the same CA")
 
 	second.terminate(t)
 	first.becomes(t, "active")
@@ -336,7 +338,7 @@ func (c *cluster) takeTurns(t *testing.T) {
 	require.Equal(t, []string{token}, p.used())
 	p.only(t)
 	first.terminate(t)
-	require.Empty(t, c.holder(t, "windlass-agent-turns"), "given back, with no other agent to take it")
+	require.Empty(t, c.holder(t, "windlass-agent-turns"), "released, although no other agent is left")
 }
 
 func (c *cluster) usedToken(t *testing.T) {

@@ -10,7 +10,7 @@ import (
 	"github.com/windlass-run/windlass/apps/agent/internal/secrets"
 )
 
-// These are the names of the files in the data directory.
+// The names of the files in the data directory.
 const (
 	credentialFile = "credential.json"
 	gatewaysFile   = "gateways.json"
@@ -20,22 +20,23 @@ const (
 	gatewaySocket  = "gateway.sock"
 )
 
-// Memory has the content of a data directory, for agents without a disk: fleets in virtual time. It outlives
-// the agents, which use it one at a time.
+// Memory has the content of a data directory, for agents without a disk: those of fleets in virtual
+// time. It outlives the agents, and only one agent may use it at a time.
 type Memory struct {
 	inbox   *inbox.Memory
 	files   *disk.Memory
 	secrets *disk.Memory
 }
 
-// NewMemory returns a Memory that holds only a join token, in Config.TokenFile. Its agent has not joined.
+// NewMemory returns a Memory that holds only a join token, in the file Config.TokenFile. Its agent
+// has not joined.
 func NewMemory(tokenFile, token string) *Memory {
 	m := &Memory{inbox: inbox.NewMemory(), files: disk.NewMemory(), secrets: disk.NewMemory()}
-	_ = m.files.Replace(tokenFile, []byte(token)) // it cannot fail in memory
+	_ = m.files.Replace(tokenFile, []byte(token)) // Replace cannot fail in memory
 	return m
 }
 
-// Clone returns a copy, like that of a disk that was moved to another machine.
+// Clone returns a copy, like a copy of a data directory on another machine.
 func (m *Memory) Clone() *Memory {
 	return &Memory{inbox: m.inbox.Clone(), files: m.files.Clone(), secrets: m.secrets.Clone()}
 }
@@ -48,7 +49,8 @@ func (c Config) files() disk.Files {
 	return disk.Dir(c.DataDir)
 }
 
-// openInbox also makes the data directory. The lock of the inbox's file keeps a second agent out.
+// openInbox opens the inbox, and makes the data directory if necessary. The lock on the inbox's
+// file prevents a second agent.
 func openInbox(cfg Config) (*inbox.Inbox, error) {
 	if cfg.Memory != nil {
 		return inbox.OpenMemory(cfg.Memory.inbox)

@@ -35,11 +35,11 @@ func TestClusterFlags_NameMistakes(t *testing.T) {
 			func(c *clusterFlags) { c.GatewaySelector = "pod:app=gateway,node:a=b" },
 			[]string{`--gateway-selector="pod:app=gateway,node:a=b"`, `"node:a=b" is none of pod:LABEL=VALUE, namespace:LABEL=VALUE, cidr:PREFIX`},
 		},
-		"a selector of another kind, of who watches": {
+		"a monitoring selector of another kind": {
 			func(c *clusterFlags) { c.MonitoringSelector = "node:a=b" },
 			[]string{`--monitoring-selector="node:a=b"`, `"node:a=b" is none of pod:LABEL=VALUE`},
 		},
-		"a watcher's prefix that is none": {
+		"a monitoring selector with a bad prefix": {
 			func(c *clusterFlags) { c.MonitoringSelector = "cidr:10.0.0.0/99" },
 			[]string{`--monitoring-selector="cidr:10.0.0.0/99"`, "10.0.0.0/99"},
 		},
@@ -47,23 +47,23 @@ func TestClusterFlags_NameMistakes(t *testing.T) {
 			func(c *clusterFlags) { c.GatewaySelector = "pod:app" },
 			[]string{`"pod:app" is none of pod:LABEL=VALUE`},
 		},
-		"a prefix that is none": {
+		"a bad prefix": {
 			func(c *clusterFlags) { c.GatewaySelector = "cidr:10.0.0.0/99" },
 			[]string{`--gateway-selector="cidr:10.0.0.0/99"`, "10.0.0.0/99"},
 		},
-		"a file that is not there": {
+		"a file that does not exist": {
 			func(c *clusterFlags) { c.PoolsFile = filepath.Join(dir, "none.yaml") },
 			[]string{"--pools-file", "none.yaml", "no such file"},
 		},
-		"a file of something else": {
+		"a pools file with other content": {
 			func(c *clusterFlags) { c.PoolsFile = pools("pool: h100\n") },
 			[]string{"--pools-file=", `"pool"`},
 		},
-		"a policy of something else": {
+		"a pod policy file with other content": {
 			func(c *clusterFlags) { c.PodPolicyFile = pools("privilegd: true\n") },
 			[]string{"--pod-policy-file=", `"privilegd"`},
 		},
-		"a namespace that cannot be": {
+		"a namespace prefix that is invalid": {
 			func(c *clusterFlags) { c.NamespacePrefix = "Windlass_" },
 			[]string{`--namespace-prefix="Windlass_"`},
 		},

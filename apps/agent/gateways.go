@@ -23,11 +23,11 @@ import (
 	agentv1 "github.com/windlass-run/windlass/proto/gen/windlass/agent/v1"
 )
 
-// gatewayDrain is how long calls of gateways may take when the agent stops. They are short, and streams end
-// at once.
+// gatewayDrain is how long calls of gateways may take when the agent stops. It is short because
+// calls take little time and streams end at once.
 const gatewayDrain = time.Second
 
-// drain makes all that stop instances wait for the gateways.
+// drain makes the runtime and the reconciler wait for the gateways before they stop instances.
 func (a *Agent) drain() {
 	again := func() {}
 	if d, ok := a.runtime.(runtime.Drainer); ok {
@@ -45,7 +45,7 @@ func (a *Agent) drain() {
 	})
 }
 
-// changed makes gateways, the reconciler and the load collector look at the keys that a frame changed.
+// changed tells gateways, the reconciler and the load collector which keys a frame changed.
 func (a *Agent) changed(keys ...inbox.Key) {
 	a.gateways.Received(keys...)
 	a.reconciler.Enqueue(keys...)
@@ -57,8 +57,8 @@ func (a *Agent) changed(keys ...inbox.Key) {
 	}
 }
 
-// annotated is the reconciler's observation with the notes about gateways. Instances that gateways cannot
-// connect to are not ready in it.
+// annotated is the reconciler's observation with notes about gateways. It does not count instances
+// as ready that gateways cannot connect to.
 type annotated struct {
 	*reconcile.Reconciler
 	gateways *gateways.Gateways
@@ -74,11 +74,11 @@ func (s annotated) Observation() (runtime.Observation, bool) {
 	return seen, ok
 }
 
-// serveGateways serves the region's routes to its gateways until ctx ends. Only the owner may use the socket.
-// At the address, a gateway needs a certificate.
+// serveGateways serves the region's routes to its gateways until ctx ends. Only the agent's user
+// may use the socket. At GatewayListen, a gateway needs a certificate.
 func (a *Agent) serveGateways(ctx context.Context) error {
 	if a.cfg.Memory != nil {
-		<-ctx.Done() // there is no disk for a socket, and there are no gateways
+		<-ctx.Done() // without a disk, there is no socket and no gateway
 		return nil
 	}
 	socket, err := a.listenOnSocket(ctx)
@@ -117,7 +117,7 @@ func (a *Agent) serveGateways(ctx context.Context) error {
 	return group.Wait()
 }
 
-// checkGatewayURL returns an error if gateways could not use the URL.
+// checkGatewayURL returns an error if gateways cannot use the URL.
 func checkGatewayURL(s string) error {
 	if s == "" {
 		return nil
@@ -129,25 +129,27 @@ func checkGatewayURL(s string) error {
 	return nil
 }
 
-// maxSocketPath is the longest path that the kernel accepts, without the zero at its end.
+// maxSocketPath is the longest path of a socket that the kernel accepts, in bytes, without the zero
+// at its end.
 const maxSocketPath = 107
 
-// listenOnSocket returns the listener on gateway.sock, nil if its path is too long.
+// listenOnSocket returns the listener on gateway.sock, or nil if its path is too long.
 func (a *Agent) listenOnSocket(ctx context.Context) (net.Listener, error) {
 	path := filepath.Join(a.cfg.DataDir, gatewaySocket)
 	if len(path) > maxSocketPath {
 		a.cfg.Log.WarnContext(ctx, "no socket for gateways: its path is too long; use a shorter data directory, or --gateway-listen", "path", path, "longest", maxSocketPath)
-		return nil, nil //nolint:nilnil // gateways may come by --gateway-listen
+		return nil, nil //nolint:nilnil // gateways may use --gateway-listen
 	}
-	// The inbox is locked, so that the agent that left the socket has ended.
+	// This agent holds the lock of the inbox, so the agent that left the socket has ended.
 	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return nil, fmt.Errorf("remove the socket of an agent before this one: %w", err)
+		return nil, fmt.Errorf("remove the socket of a previous agent: %w", err)
 	}
 	l, err := new(net.ListenConfig).Listen(ctx, "unix", path)
 	if err != nil {
 		return nil, fmt.Errorf("listen for gateways on %s: %w", path, err)
 	}
-	// Only the owner may enter the directory, so that no other user can connect before this.
+	// Only the owner may enter the directory, so no other user can connect before the socket has
+	// its mode.
 	if err := os.Chmod(path, 0o600); err != nil {
 		return nil, errors.Join(fmt.Errorf("listen for gateways: %w", err), l.Close())
 	}

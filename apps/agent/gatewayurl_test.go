@@ -6,7 +6,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-func TestGatewayURL_IsWhereGatewaysAreReached(t *testing.T) {
+func TestGatewayURL_MustBeAnAddressOfGateways(t *testing.T) {
 	for _, good := range []string{"", "http://10.0.0.1:8080", "https://us-east-1.example.com", "https://[2001:db8::1]:8443"} {
 		require.NoError(t, checkGatewayURL(good), good)
 	}

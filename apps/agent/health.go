@@ -15,11 +15,11 @@ import (
 	"github.com/windlass-run/windlass/pkg/healthcheck"
 )
 
-// IsHealthCheck reports whether the program was started in a container next to an app, to make the app's
-// health check; see --health-image. Main runs the check.
+// IsHealthCheck reports whether the program was started in a container next to an app, to make the
+// app's health check. See --health-image. Main runs the check.
 func IsHealthCheck(args []string) bool { return len(args) > 1 && args[1] == render.HealthCommand }
 
-// healthFlags are the flags of such a program.
+// healthFlags are the flags of the program when IsHealthCheck.
 type healthFlags struct {
 	Address    string        `help:"Address of the pod, for listening and for calling the app." required:""`
 	Port       int           `help:"Port on which the kubelet calls this program over gRPC." required:""`

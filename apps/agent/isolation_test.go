@@ -11,7 +11,7 @@ import (
 
 func TestIsolation(t *testing.T) {
 	const uids = "2100000000-2100065535"
-	t.Run("flags that cannot be meant are refused with the fix", func(t *testing.T) {
+	t.Run("flags that contradict each other are refused with the fix", func(t *testing.T) {
 		for _, c := range []struct {
 			flags hostFlags
 			uid   int
@@ -30,7 +30,7 @@ func TestIsolation(t *testing.T) {
 			require.ErrorContains(t, err, c.says)
 		}
 	})
-	t.Run("a user that is not root, and an operator who trusts all tenants, isolate nothing", func(t *testing.T) {
+	t.Run("without root, or with --trust-all-tenants, nothing is isolated", func(t *testing.T) {
 		for _, c := range []struct {
 			flags hostFlags
 			uid   int

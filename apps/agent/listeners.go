@@ -23,8 +23,8 @@ type connFlags struct {
 	MaxPerAddress int `name:"max-connections-per-address" help:"Maximum number of connections from one address, or from one /64 of IPv6. 0: a quarter of --max-connections. -1: no limit." default:"0" env:"WINDLASS_MAX_CONNECTIONS_PER_ADDRESS"`
 }
 
-// connTables limit the connections to the agent's listeners: each has a table, so that clients of one
-// cannot take the connections of the other.
+// connTables limit the connections to the agent's listeners. Each listener has its own table, so
+// that clients of one listener cannot use up the connections of the other.
 type connTables struct{ gateways, xds *conns.Table }
 
 func newConnTables(limits conns.Limits, registry prometheus.Registerer) (connTables, error) {
@@ -36,7 +36,7 @@ func newConnTables(limits conns.Limits, registry prometheus.Registerer) (connTab
 	return t, nil
 }
 
-// openListeners returns what the TLS of --gateway-listen and --xds-listen comes from.
+// openListeners returns the sources of the TLS settings of --gateway-listen and --xds-listen.
 func openListeners(f certfile.ServerFlags, files *certfile.Files) (Listeners, error) {
 	own := f.Cert != "" || f.Key != "" || f.ClientCA != ""
 	switch {
@@ -60,21 +60,21 @@ type Listeners struct {
 	TLS *tls.Config
 	// Access keeps the agent's own CA. Nil: the data directory keeps it.
 	Access access.Store
-	// Insecure means that they do not prove it.
+	// Insecure means that clients do not prove their identity.
 	Insecure bool
 }
 
-// accessFolder is a folder in the data directory.
+// accessFolder is the folder for the agent's CA in the data directory.
 const accessFolder = "gateway-access"
 
-// secure has the TLS of the agent's listeners, once that is known.
+// secure keeps the TLS settings of the agent's own CA, which are made once.
 type secure struct {
 	once sync.Once
 	tls  *tls.Config
 }
 
-// listenerTLS returns the TLS of the listeners, and nil for none. It waits until the agent's CA can be read
-// and kept. The error is that ctx ended.
+// listenerTLS returns the TLS settings of the listeners, or nil for none. It waits until the
+// agent's CA can be read and stored. It returns an error only if ctx ended.
 func (a *Agent) listenerTLS(ctx context.Context) (*tls.Config, error) {
 	how := a.cfg.Listeners
 	if how.Insecure || how.TLS != nil {

@@ -14,7 +14,7 @@ import (
 )
 
 func TestListenerFlags(t *testing.T) {
-	t.Run("what cannot be meant is refused with the flag's name", func(t *testing.T) {
+	t.Run("flags that contradict each other are refused with their names", func(t *testing.T) {
 		for want, f := range map[string]certfile.ServerFlags{
 			"--listen-insecure: leave --listen-tls-cert":                                      {Insecure: true, PairFlags: certfile.PairFlags{Cert: "a"}},
 			"--listen-tls-cert, --listen-tls-key and --listen-client-ca: give all three":      {PairFlags: certfile.PairFlags{Cert: "a", Key: "b"}},
@@ -24,14 +24,15 @@ func TestListenerFlags(t *testing.T) {
 			require.ErrorContains(t, err, want)
 		}
 	})
-	t.Run("without any flag, gateways of other hosts prove who they are", func(t *testing.T) {
+	t.Run("without any flag, gateways of other hosts need a certificate", func(t *testing.T) {
 		l, err := openListeners(certfile.ServerFlags{}, nil)
 		require.NoError(t, err)
 		require.False(t, l.Insecure)
 	})
 }
 
-// A listener refuses connections at its limit, and leaves those of the other one alone.
+// A listener refuses connections at its limit, and does not affect the connections of the other
+// listener.
 func TestConnTables(t *testing.T) {
 	registry := prometheus.NewRegistry()
 	tables, err := newConnTables(conns.Limits{Total: 1, PerAddress: -1}, registry)
@@ -59,7 +60,7 @@ func TestConnTables(t *testing.T) {
 	xds, gateways := listen(tables.xds.ListenBusy, "xds"), listen(tables.gateways.ListenAs, "gateways")
 	dial(xds)
 	_, err = dial(xds).Read(make([]byte, 1))
-	require.Error(t, err, "the stream of the first stays")
+	require.Error(t, err, "the first connection stays open")
 	dial(gateways)
 	require.Eventually(t, func() bool { open, _, _ := tables.gateways.Figures(); return open == 1 }, 10*time.Second, time.Millisecond)
 	_, refused, shed := tables.xds.Figures()

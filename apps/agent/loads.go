@@ -11,7 +11,7 @@ import (
 	agentv1 "github.com/windlass-run/windlass/proto/gen/windlass/agent/v1"
 )
 
-// newLoads returns the collector of the load of scaled apps. seen has the instances that run.
+// newLoads returns the collector of the load of scaled apps. seen provides the instances that run.
 func (a *Agent) newLoads(seen annotated) (*load.Collector, error) {
 	cfg := load.Config{
 		Deployments: func() []*agentv1.Deployment { return scaledOf(a.inbox) },
@@ -25,7 +25,7 @@ func (a *Agent) newLoads(seen annotated) (*load.Collector, error) {
 	return load.New(cfg)
 }
 
-// scaledOf returns the deployments that should run and whose app is scaled, sorted by id.
+// scaledOf returns the deployments that should run and that belong to a scaled app, sorted by id.
 func scaledOf(in *inbox.Inbox) []*agentv1.Deployment {
 	var out []*agentv1.Deployment
 	for _, item := range in.Items() {

@@ -60,15 +60,15 @@ type flags struct {
 	TLS certfile.ClientFlags `embed:""`
 }
 
-// stopGrace is how long the parts may take to stop. It is short because an agent does not stop instances.
-// With --stop-on-exit, instances get their own grace.
+// stopGrace is how long the parts may take to stop. It is short because an agent does not stop
+// instances. With --stop-on-exit, instances get their own grace period.
 const (
 	stopGrace         = 15 * time.Second
 	stopInstanceGrace = 90 * time.Second
 )
 
-// IsShim reports whether the program was started to watch one instance. In that case it must call ShimMain
-// before anything else.
+// IsShim reports whether the program was started to watch one instance. In that case, the program
+// must call ShimMain before anything else.
 func IsShim(args []string) bool { return process.IsShim(args) }
 
 // ShimMain watches one instance and returns the exit code.
@@ -90,7 +90,7 @@ func Main(ctx context.Context, args []string) error {
 	return runAgent(ctx, f)
 }
 
-// CommandLine describes the program's flags, for its reference.
+// CommandLine describes the program's flags, for the reference page.
 func CommandLine() (*kong.Application, error) {
 	parser, err := newParser(&flags{})
 	if err != nil {
@@ -158,7 +158,7 @@ func runAgent(ctx context.Context, f flags) (err error) {
 	return runOnHost(ctx, f, cfg, registry, metricsTLS)
 }
 
-// runOnHost runs the agent of a region that is this host, or that is simulated.
+// runOnHost runs the agent of a region that is this host, or of a simulated region.
 func runOnHost(ctx context.Context, f flags, cfg Config, registry *prometheus.Registry, metricsTLS *tls.Config) (err error) {
 	var isolation *process.Isolation
 	if f.Runtime == "process" {
@@ -179,7 +179,7 @@ func runOnHost(ctx context.Context, f flags, cfg Config, registry *prometheus.Re
 			return simulated.New(simulated.Config{Region: region}), nil
 		case "process":
 		default:
-			return nil, fmt.Errorf("--runtime=%s: the agent makes no such runtime", f.Runtime)
+			return nil, fmt.Errorf("--runtime=%s: the agent has no such runtime", f.Runtime)
 		}
 		gpus, err := parseGPUs(ctx, f.GPUs)
 		if err != nil {

@@ -12,7 +12,8 @@ import (
 	"github.com/windlass-run/windlass/pkg/charttest"
 )
 
-// Kubernetes takes any variable, and a program that does not know one ignores it.
+// This must be tested, because Kubernetes sets any variable, and the program ignores a variable
+// that it does not know.
 func TestManifest_NamesFlagsThatTheAgentHas(t *testing.T) {
 	all := charttest.Containers(t, filepath.Join("..", ".."), "Deployment", "agent")
 	require.Len(t, all, 3)

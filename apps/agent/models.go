@@ -25,17 +25,18 @@ func wrapModels(cfg Config, base Runtime) (Runtime, error) {
 }
 
 const (
-	// maxServerHeader bounds the header of a server's answer, in bytes.
+	// maxServerHeader is the maximum size of the header of a server's answer, in bytes.
 	maxServerHeader = 64 << 10
-	// serverDial limits the time to connect to a server. serverIdle is how long an idle connection is kept: it must be
-	// longer than the time from one question to the next.
+	// serverDial limits the time to connect to a server. serverIdle is how long an idle connection
+	// is kept. It must be longer than the interval at which a server is asked for its models.
 	serverDial = 5 * time.Second
 	serverIdle = 30 * time.Second
-	// maxServerConns is enough for the loads and questions that a server gets at once.
+	// maxServerConns is enough for all loads and questions that run at one server at once.
 	maxServerConns = 16
 )
 
-// serverClient calls servers of models, at the addresses of instances alone.
+// serverClient returns a client for servers of models. It connects only to addresses that instances
+// can have.
 func serverClient() *http.Client {
 	return &http.Client{
 		Transport: &http.Transport{
@@ -53,8 +54,8 @@ func serverClient() *http.Client {
 
 var errNoInstance = errors.New("an instance cannot have this address")
 
-// refuseSpecial refuses addresses that no instance can have. Among them is the link-local address at which clouds
-// serve the credentials of machines.
+// refuseSpecial refuses addresses that no instance can have. One of them is the link-local address
+// at which clouds serve the credentials of machines.
 func refuseSpecial(_, address string, _ syscall.RawConn) error {
 	at, err := netip.ParseAddrPort(address)
 	if err != nil {

@@ -8,7 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-func TestServerClient_BoundsWhatAServerCosts(t *testing.T) {
+func TestServerClient_LimitsTheCostOfAServer(t *testing.T) {
 	transport, ok := serverClient().Transport.(*http.Transport)
 	require.True(t, ok)
 	require.Greater(t, transport.IdleConnTimeout, 10*time.Second, "a connection lasts from one question to the next")

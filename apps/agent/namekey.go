@@ -15,8 +15,9 @@ const (
 	nameKeySize = 32
 )
 
-// nameKey returns the key with which names of Secrets are made: the one that the region's agents share, or
-// this agent's own if it cannot reach the shared one, because no running pod depends on the key.
+// nameKey returns the key with which names of Secrets are made. It is the key that the region's
+// agents share, or this agent's own key if the shared key cannot be reached. The own key is good
+// enough, because no running pod depends on the key.
 func (m *member) nameKey(ctx context.Context) ([]byte, error) {
 	files := m.cfg.files()
 	own, err := files.Read(nameKeyFile)
@@ -32,14 +33,14 @@ func (m *member) nameKey(ctx context.Context) ([]byte, error) {
 	}
 	if m.shared != nil {
 		if shared, err := m.shared.ShareKey(ctx, key); err != nil {
-			m.cfg.Log.WarnContext(ctx, "cannot share the key of names; going on with our own", "error", err)
+			m.cfg.Log.WarnContext(ctx, "cannot share the key of names; going on with this agent's own", "error", err)
 		} else {
 			key = shared
 		}
 	}
 	if !bytes.Equal(key, own) {
 		if err := files.Replace(nameKeyFile, key); err != nil {
-			return nil, fmt.Errorf("keep the key of names: %w", err)
+			return nil, fmt.Errorf("store the key of names: %w", err)
 		}
 	}
 	return key, nil

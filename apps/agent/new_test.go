@@ -27,7 +27,7 @@ func TestNew_FailedRuntimeIsReported(t *testing.T) {
 		Log: slog.New(slog.NewTextHandler(t.Output(), nil)), Tracer: sdktrace.NewTracerProvider(), Rand: rand.Float64,
 		NewRuntime: func(ctx context.Context, _ string) (agent.Runtime, error) { return process.New(ctx, process.Config{}) },
 	}
-	for range 2 { // a failed start releases the data directory
+	for range 2 { // a failed start must release the data directory
 		cfg.Registerer = prometheus.NewRegistry()
 		_, err := agent.New(t.Context(), cfg)
 		require.ErrorContains(t, err, "start runtime: process runtime: ")

@@ -19,22 +19,23 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// plane is a control plane as far as agents of one region that is to run nothing can
-// see it: tokens that are good for one join, credentials, sessions and their fences.
+// plane is a control plane for the agents of one region that should run nothing. It has join
+// tokens, which are valid for one join, and credentials, sessions and fences.
 type plane struct {
 	agentv1connect.UnimplementedAgentServiceHandler
 	url, region string
 
 	mu sync.Mutex
-	// tokens are those that were made, with the join that used each.
+	// tokens has every token that was made, with the id of the join that used it. The id is empty
+	// for an unused token.
 	tokens map[string]string
-	// spent are the tokens that were used, in order.
+	// spent has the tokens that were used, in order.
 	spent       []string
 	credentials []string
 	fence       int64
-	// features of the agent that watched last.
+	// features are those of the agent that opened the newest stream.
 	features []string
-	// streams are the sessions that are connected, by fence.
+	// streams has the connected sessions, by fence.
 	streams map[int64]string
 }
 
@@ -64,7 +65,7 @@ func (p *plane) newToken() string {
 	return token
 }
 
-// use a token as an agent that is not there any more did.
+// use marks a token as used by an agent that no longer exists.
 func (p *plane) use(token string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -72,7 +73,7 @@ func (p *plane) use(token string) {
 	p.spent = append(p.spent, token)
 }
 
-// used are the tokens that were used, in order.
+// used returns the tokens that were used, in order.
 func (p *plane) used() []string {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -91,7 +92,7 @@ func (p *plane) announced() []string {
 	return p.features
 }
 
-// only waits until there is one stream alone, and returns its session.
+// only waits until exactly one stream is open, and returns its session.
 func (p *plane) only(t *testing.T) string {
 	t.Helper()
 	var session string
@@ -102,7 +103,7 @@ func (p *plane) only(t *testing.T) string {
 			session = s
 		}
 		return len(p.streams) == 1
-	}, patience, 20*time.Millisecond, "there is not one stream")
+	}, patience, 20*time.Millisecond, "there is not exactly one stream")
 	return session
 }
 
@@ -130,7 +131,7 @@ func (p *plane) Join(_ context.Context, req *agentv1.JoinRequest) (*agentv1.Join
 	}, nil
 }
 
-// caller checks the credential of a call.
+// caller checks the credential of the request.
 func (p *plane) caller(ctx context.Context) error {
 	info, _ := connect.CallInfoForHandlerContext(ctx)
 	for _, c := range p.credentials {
@@ -189,7 +190,7 @@ func (p *plane) Report(ctx context.Context, req *agentv1.ReportRequest) (*agentv
 	return &agentv1.ReportResponse{LeaseTtl: durationpb.New(15 * time.Second)}, nil
 }
 
-// proxy passes connections on, until it is off.
+// proxy forwards connections until it is switched off.
 type proxy struct {
 	address string
 
@@ -248,7 +249,7 @@ func (p *proxy) close(conns ...net.Conn) {
 	}
 }
 
-// off cuts what passes, and lets nothing else pass.
+// off closes all connections and refuses new ones.
 func (p *proxy) off() {
 	p.mu.Lock()
 	defer p.mu.Unlock()

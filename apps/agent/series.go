@@ -11,11 +11,11 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// runSeries keeps the series of the region's apps until ctx ends.
+// runSeries records the series of the region's apps until ctx ends.
 func (a *Agent) runSeries(ctx context.Context) error { return a.series.Run(ctx, a.appStates) }
 
-// appStates returns the present state of the region's apps, for their series. ok is false while the runtime was not
-// observed.
+// appStates returns the present state of the region's apps, for their series. ok is false until the
+// runtime was observed.
 func (a *Agent) appStates(now time.Time) (apps map[string]series.State, gateways bool, ok bool) {
 	observed, ok := a.seen.Observation()
 	if !ok {

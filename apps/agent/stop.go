@@ -14,13 +14,15 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// StopInstances stops the instances of a data directory whose agent has ended, each with its grace. The
-// desired state stays as it is, so that the next agent there starts them again. An error says how many still
-// run. When ctx ends, the order to stop has been given, and their shims carry it out.
+// StopInstances stops the instances of a data directory whose agent has ended, each within its
+// grace period. The desired state stays, so the next agent on the directory starts them again. The
+// error says how many instances still run. If ctx ends first, the instances still stop, because
+// their shims have the order already.
 func StopInstances(ctx context.Context, dataDir string, log *slog.Logger) error {
 	dir := filepath.Join(dataDir, "process")
 	if _, err := os.Stat(dir); errors.Is(err, fs.ErrNotExist) {
-		// It is the directory of another runtime, whose instances are not processes of this host.
+		// The data directory belongs to another runtime, whose instances are not processes of this
+		// host.
 		return nil
 	}
 	r, err := process.New(ctx, process.Config{
@@ -31,7 +33,7 @@ func StopInstances(ctx context.Context, dataDir string, log *slog.Logger) error 
 	}
 	told, tell := context.WithCancel(ctx)
 	tell()
-	// Run waits for the longest grace, even if ctx ends.
+	// Run waits for the longest grace period, even if ctx ends.
 	stopped := make(chan error, 1)
 	go func() { stopped <- r.Run(told) }()
 	select {
@@ -49,7 +51,7 @@ func StopInstances(ctx context.Context, dataDir string, log *slog.Logger) error 
 	live := 0
 	for _, d := range seen.Deployments {
 		for _, i := range d.Instances {
-			switch i.Status { //nolint:exhaustive // the others have no process
+			switch i.Status { //nolint:exhaustive // instances with another status have no process
 			case windlassv1.InstanceStatus_INSTANCE_STATUS_RUNNING, windlassv1.InstanceStatus_INSTANCE_STATUS_READY,
 				windlassv1.InstanceStatus_INSTANCE_STATUS_DRAINING:
 				live++

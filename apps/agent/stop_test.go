@@ -29,8 +29,8 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// startRuntime on an agent's data directory, and how to stop it, which leaves
-// instances running.
+// startRuntime starts a runtime on an agent's data directory. The returned function stops the
+// runtime, but no instances.
 func startRuntime(t *testing.T, dir string) (*process.Runtime, func()) {
 	t.Helper()
 	rt, err := process.New(t.Context(), process.Config{
@@ -86,7 +86,7 @@ func TestStop_InstancesReturnWithTheNextAgent(t *testing.T) {
 	stop()
 
 	require.NoError(t, agent.StopInstances(t.Context(), dir, slog.New(slog.NewTextHandler(t.Output(), nil))))
-	require.NoError(t, agent.StopInstances(t.Context(), dir, slog.New(slog.NewTextHandler(t.Output(), nil))), "nothing to do")
+	require.NoError(t, agent.StopInstances(t.Context(), dir, slog.New(slog.NewTextHandler(t.Output(), nil))), "no instance is left")
 
 	rt, stop = startRuntime(t, dir)
 	untilRunning(t, rt, id)
@@ -94,5 +94,5 @@ func TestStop_InstancesReturnWithTheNextAgent(t *testing.T) {
 	require.NoError(t, agent.StopInstances(t.Context(), dir, slog.New(slog.NewTextHandler(t.Output(), nil))))
 	b, err := os.ReadFile(started)
 	require.NoError(t, err)
-	require.Equal(t, "started\nstarted\n", string(b), "stopped, and started again by the second runtime alone")
+	require.Equal(t, "started\nstarted\n", string(b), "each runtime started the instance once")
 }

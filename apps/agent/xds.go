@@ -9,10 +9,10 @@ import (
 	"github.com/windlass-run/windlass/apps/agent/internal/xds"
 )
 
-// xdsClients is the name under which all xDS clients together count as one gateway.
+// xdsClients is the name of the one gateway that all xDS clients together count as.
 const xdsClients = "xds"
 
-// openXDS follows the table from the beginning, if the table is served over xDS.
+// openXDS starts to follow the table, if routes are served over xDS.
 func (a *Agent) openXDS(tableID string) (err error) {
 	if a.cfg.XDSListen == "" {
 		return nil
@@ -42,7 +42,8 @@ func (a *Agent) serveXDS(ctx context.Context) error {
 	return a.xds.Run(ctx, a.conns.xds.ListenBusy("xds", l), config)
 }
 
-// gatewayAPI is the name under which all data planes of the Gateway API together count as one gateway.
+// gatewayAPI is the name of the one gateway that all data planes of the Gateway API together count
+// as.
 const gatewayAPI = "gateway-api"
 
 // RouteWriter writes routes until ctx ends.

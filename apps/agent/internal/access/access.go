@@ -1,12 +1,12 @@
 // Package access makes the certificates between the region's agent and the gateways, Envoys and
-// gRPC clients of other hosts. A client's certificate proves that it may read the region's routes.
-// The agent's proves that it is the region's agent. The agent has a CA of its own, which it keeps
-// with the one client certificate that it issues:
+// gRPC clients of other hosts. A client's certificate proves that the client may read the region's
+// routes. The agent's certificate proves that it is the region's agent. Each agent has its own CA.
+// It stores the CA together with the one client certificate that it issues:
 //
-//	ca.key   the CA's key: the agent's alone
-//	ca.crt   what clients trust
+//	ca.key   the CA's key, which only the agent may read
+//	ca.crt   the CA's certificate, which clients trust
 //	tls.crt  the clients' certificate
-//	tls.key  its key
+//	tls.key  the key of the clients' certificate
 package access
 
 import (
@@ -27,7 +27,7 @@ import (
 	"github.com/windlass-run/windlass/pkg/certfile"
 )
 
-// Names of the files, as a Kubernetes Secret for TLS has them.
+// The names of the files, as in a Kubernetes Secret for TLS.
 const (
 	caCert     = "ca.crt"
 	caKey      = "ca.key"
@@ -35,20 +35,20 @@ const (
 	clientKey  = "tls.key"
 )
 
-// clientName is in the client certificate that the agent issues.
+// clientName is the name in the client certificate that the agent issues.
 const clientName = "gateway"
 
-// renewWithin is how long before its end the client certificate is issued anew.
+// renewWithin is the remaining life at which the client certificate is issued again.
 const renewWithin = authority.Life / 5
 
-// Store keeps the files. Put fails if they are not those of the version any more.
+// Store stores the files. Put fails if another writer has changed the files since that version.
 type Store interface {
 	Get(ctx context.Context) (files map[string][]byte, version string, err error)
 	Put(ctx context.Context, files map[string][]byte, version string) error
 }
 
-// Open returns the agent's CA. It makes what is not in the store yet, and issues a client
-// certificate anew that ends soon.
+// Open returns the agent's CA. It makes the files that the store does not have yet. It issues a new
+// client certificate if the old one ends soon.
 func Open(ctx context.Context, store Store, now time.Time) (*authority.Authority, error) {
 	files, version, err := store.Get(ctx)
 	if err != nil {
@@ -66,7 +66,7 @@ func Open(ctx context.Context, store Store, now time.Time) (*authority.Authority
 	} else {
 		for _, name := range []string{caCert, caKey} {
 			if len(files[name]) == 0 {
-				return nil, fmt.Errorf("access of gateways: %s is missing: remove the other files, too, and give gateways the new ones", name)
+				return nil, fmt.Errorf("access of gateways: %s is missing: remove the other files, too, and give the new files to gateways", name)
 			}
 		}
 		if ca, err = authority.Parse(files[caCert], files[caKey]); err != nil {
@@ -89,7 +89,7 @@ func Open(ctx context.Context, store Store, now time.Time) (*authority.Authority
 	return ca, store.Put(ctx, all, version)
 }
 
-// good reports whether the client certificate is usable for long enough.
+// good reports whether the client certificate is still valid when renewWithin has passed.
 func good(files map[string][]byte, ca *authority.Authority, now time.Time) bool {
 	pair, err := tls.X509KeyPair(files[clientCert], files[clientKey])
 	if err != nil {
@@ -101,7 +101,7 @@ func good(files map[string][]byte, ca *authority.Authority, now time.Time) bool 
 	return err == nil
 }
 
-// Config is the TLS of the agent's listeners with the CA.
+// Config returns the TLS settings of the agent's listeners, with certificates of the CA.
 func Config(ca *authority.Authority) *tls.Config {
 	pool := ca.Pool()
 	return certfile.Mutual(ca.Serve, func() (*x509.CertPool, error) { return pool, nil })
@@ -126,8 +126,8 @@ func (f Folder) Get(context.Context) (map[string][]byte, string, error) {
 	return out, "", nil
 }
 
-// Put implements Store. The agent's lock on its data directory keeps other writers away. A new
-// folder appears whole.
+// Put implements Store. The agent's lock on its data directory prevents other writers. If the
+// folder does not exist, Put makes it with all files at once.
 func (f Folder) Put(_ context.Context, files map[string][]byte, _ string) (err error) {
 	defer func() {
 		if err != nil {
@@ -148,8 +148,8 @@ func (f Folder) Put(_ context.Context, files map[string][]byte, _ string) (err e
 	return os.Rename(next, string(f))
 }
 
-// write replaces the files in the folder. A pair that a crash left half written is no pair,
-// and is issued anew.
+// write replaces the files in the folder. After a crash, the client certificate and its key may not
+// match, and Open then issues a new pair.
 func write(dir string, files map[string][]byte) error {
 	for _, name := range slices.Sorted(maps.Keys(files)) {
 		if err := disk.Dir(dir).Replace(name, files[name]); err != nil {

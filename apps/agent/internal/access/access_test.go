@@ -19,7 +19,7 @@ import (
 	"github.com/windlass-run/windlass/pkg/certfile"
 )
 
-// memory is a Store. refuse is an error of Put.
+// memory is a Store. refuse is the error that Put returns.
 type memory struct {
 	files  map[string][]byte
 	puts   int
@@ -41,7 +41,7 @@ func (m *memory) Put(_ context.Context, files map[string][]byte, _ string) error
 
 func TestOpen(t *testing.T) {
 	now := time.Now()
-	t.Run("it makes what is not there, once", func(t *testing.T) {
+	t.Run("the files are made once", func(t *testing.T) {
 		m := &memory{}
 		_, err := Open(t.Context(), m, now)
 		require.NoError(t, err)
@@ -51,7 +51,7 @@ func TestOpen(t *testing.T) {
 		require.Equal(t, first, m.files)
 		require.Equal(t, 1, m.puts)
 	})
-	t.Run("what cannot be kept is not used", func(t *testing.T) {
+	t.Run("a CA that cannot be stored is not used", func(t *testing.T) {
 		_, err := Open(t.Context(), &memory{refuse: errors.New("another agent has written")}, now)
 		require.Error(t, err)
 	})
@@ -59,9 +59,9 @@ func TestOpen(t *testing.T) {
 		m := &memory{}
 		_, err := Open(t.Context(), m, now)
 		require.NoError(t, err)
-		for name, at := range map[string]time.Time{"a crash left half of it": now, "it ends soon": now.Add(authority.Life - renewWithin/2)} {
+		for name, at := range map[string]time.Time{"a crash left half of the pair": now, "the certificate ends soon": now.Add(authority.Life - renewWithin/2)} {
 			before := maps.Clone(m.files)
-			if name == "a crash left half of it" {
+			if name == "a crash left half of the pair" {
 				m.files[clientKey] = before[caKey]
 			}
 			_, err = Open(t.Context(), m, at)
@@ -70,7 +70,7 @@ func TestOpen(t *testing.T) {
 			require.Equal(t, before[caCert], m.files[caCert], name)
 		}
 	})
-	t.Run("half a CA is not replaced behind the back of gateways", func(t *testing.T) {
+	t.Run("a CA without its key is an error, and is not replaced", func(t *testing.T) {
 		m := &memory{}
 		_, err := Open(t.Context(), m, now)
 		require.NoError(t, err)
@@ -134,10 +134,10 @@ func TestConfig(t *testing.T) {
 		return err
 	}
 	good := certfile.Client{CA: filepath.Join(dir, caCert), Cert: filepath.Join(dir, clientCert), Key: filepath.Join(dir, clientKey)}
-	t.Run("the files open it at its address", func(t *testing.T) {
+	t.Run("the client files connect to the address", func(t *testing.T) {
 		require.NoError(t, dial(t, good, "https://"+l.Addr().String()))
 	})
-	t.Run("they open it under every name", func(t *testing.T) {
+	t.Run("the client files connect under every name", func(t *testing.T) {
 		config, err := good.Config("https://windlass-agent-routes:7720", nil)
 		require.NoError(t, err)
 		config.ServerName = "windlass-agent-routes"
@@ -147,14 +147,14 @@ func TestConfig(t *testing.T) {
 		_, err = io.ReadAll(conn)
 		require.NoError(t, err)
 	})
-	t.Run("without a certificate, or with one of another agent, nothing is answered", func(t *testing.T) {
+	t.Run("without a certificate, or with one of another CA, connections fail", func(t *testing.T) {
 		require.Error(t, dial(t, certfile.Client{CA: good.CA}, "https://"+l.Addr().String()))
 		other := filepath.Join(t.TempDir(), "gateway-access")
 		_, err := Open(t.Context(), Folder(other), time.Now())
 		require.NoError(t, err)
 		require.Error(t, dial(t, certfile.Client{CA: good.CA, Cert: filepath.Join(other, clientCert), Key: filepath.Join(other, clientKey)}, "https://"+l.Addr().String()))
 	})
-	t.Run("the clients' certificate is no agent's", func(t *testing.T) {
+	t.Run("the clients' certificate is not valid for a server", func(t *testing.T) {
 		pair, err := tls.LoadX509KeyPair(good.Cert, good.Key)
 		require.NoError(t, err)
 		_, err = pair.Leaf.Verify(x509.VerifyOptions{Roots: ca.Pool()})

@@ -1,6 +1,5 @@
-// Package disk is the agent's data directory as its parts see it: small files that
-// are replaced whole. A file is what it was or what it became, whatever happens in
-// between.
+// Package disk stores the small files of the agent's data directory. Each file is replaced as a
+// whole: after a crash, it has either its old or its new content.
 package disk
 
 import (
@@ -14,17 +13,17 @@ import (
 	"sync"
 )
 
-// Files are read and replaced by name. They are safe for concurrent use.
+// Files reads and replaces files by name. It is safe for concurrent use.
 type Files interface {
-	// Read returns the content; an error that is fs.ErrNotExist when there is none.
+	// Read returns the content. The error is fs.ErrNotExist if the file does not exist.
 	Read(name string) ([]byte, error)
-	// Replace makes data the content, of mode 0600.
+	// Replace stores data as the whole content, with mode 0600.
 	Replace(name string, data []byte) error
-	// Remove takes the file away, if it is there.
+	// Remove removes the file. A file that does not exist is no error.
 	Remove(name string) error
 }
 
-// Dir is a directory, which exists.
+// Dir is an existing directory.
 type Dir string
 
 // Read implements Files.
@@ -54,20 +53,20 @@ func (d Dir) Remove(name string) error {
 	return nil
 }
 
-// Memory are files of agents that run where there is no disk: in virtual time.
+// Memory holds the files of an agent that runs without a disk, in virtual time.
 type Memory struct {
 	mu    sync.Mutex
 	files map[string][]byte
 }
 
-// NewMemory returns one without files.
+// NewMemory returns a Memory without files.
 func NewMemory() *Memory { return &Memory{files: map[string][]byte{}} }
 
 // Clone returns a copy.
 func (m *Memory) Clone() *Memory {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	return &Memory{files: maps.Clone(m.files)} // contents never change in place
+	return &Memory{files: maps.Clone(m.files)} // contents are never changed in place
 }
 
 // Read implements Files.

@@ -8,7 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-func TestWriteFile_ReplacesWholeAndLeavesNothingElse(t *testing.T) { //nolint:tparallel // what they leave is looked at below
+func TestWriteFile_ReplacesTheWholeFileAndLeavesNoOther(t *testing.T) { //nolint:tparallel // the test reads the directory after its subtests
 	t.Parallel()
 	dir := t.TempDir()
 	for name, files := range map[string]Files{"dir": Dir(dir), "memory": NewMemory()} {

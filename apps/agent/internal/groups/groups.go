@@ -25,13 +25,13 @@ import (
 type Wanted struct {
 	Replicas int
 	Roles    []Role
-	// Unavailable is how many groups may be out of service while instances of older templates are replaced; less
-	// than 1 means 1.
+	// Unavailable is how many groups may be out of service while instances of older templates are
+	// replaced. Less than 1 means 1.
 	Unavailable int
 	// Pooled means that each role is scaled and replaced separately, in one group at most. Role.Unavailable then
 	// applies instead of Unavailable.
 	Pooled bool
-	// Order is the order in which the roles of a pool are replaced. nil means coherent.
+	// Order is the order in which the roles of a pool are replaced. Nil means coherent.
 	Order pool.Order
 }
 
@@ -40,12 +40,13 @@ type Role struct {
 	Name string
 	// Units is the number of units in each group.
 	Units int
-	// Hosts is the number of ranks of a unit; less than 1 means 1.
+	// Hosts is the number of ranks of a unit. Less than 1 means 1.
 	Hosts int
-	// Stable means that slots are 0 to Units-1. Scaling in takes them from the top, whatever their state.
+	// Stable means that slots are 0 to Units-1. Scaling in deletes the highest slots, whatever
+	// their state.
 	Stable bool
-	// StartsAfter names roles of which every unit of the group must be ready before an instance of this role
-	// starts for the first time.
+	// StartsAfter names roles. Every unit of these roles in the group must be ready before an
+	// instance of this role starts for the first time.
 	StartsAfter []string
 	// Unavailable is how many units of a pool may be out of service while units of older templates are replaced. 0
 	// means that one unit more than Units exists during the replacement.
@@ -88,34 +89,39 @@ type Instance struct {
 	Key string
 	// Epoch is the epoch of its unit at its last start.
 	Epoch int
-	// Started means that it ran at least once. Ended means that it ran, and does not run any more.
+	// Started means that the instance ran at least once. Ended means that it ran, and does not run
+	// any more.
 	Started, Ended bool
 	Ready          bool
-	// Joined means that all ranks of its unit were ready while it ran. If a rank is gone then, the unit starts anew.
+	// Joined means that all ranks of the instance's unit were ready while it ran. If a rank is then
+	// missing, the whole unit restarts.
 	Joined bool
-	// Unrouted means that it is ready but no gateway sends to it. Scaling in prefers it to one that serves.
+	// Unrouted means that the instance is ready, but no gateway sends requests to it. Scaling in
+	// prefers it to an instance that serves.
 	Unrouted bool
-	// Leaving means that it is stopping and must not start again.
+	// Leaving means that the instance is stopping and must not start again.
 	Leaving bool
-	// Old means that its template is not the present template of its role.
+	// Old means that the instance's template is not the present template of its role.
 	Old bool
-	// Unfit means that it was never started because there is no room for it. It does not make its group count as
-	// out of service, because a replacement that waits for the group would make no room.
+	// Unfit means that the instance was never started, because the region has no room for it. It
+	// does not make its group count as out of service, because a replacement that waits for the
+	// group would not make room.
 	Unfit bool
 }
 
 // Decision has the actions that bring a deployment closer to its wanted state.
 type Decision struct {
-	// Create are identities that have no instance, with the epoch to start each in.
+	// Create has the identities that have no instance, with the epoch to start each instance in.
 	Create []Start
-	// Delete are the keys of instances that are not wanted.
+	// Delete has the keys of instances that are not wanted.
 	Delete []string
-	// Replace are the keys of wanted instances of older templates to delete now, so that a successor is created in
-	// their place. Instances that are ready come last.
+	// Replace has the keys of wanted instances of older templates to delete now, so that a
+	// successor is created in their place. Instances that are ready come last.
 	Replace []string
-	// Restart are units that lost a rank: every rank of the unit starts again, in the given epoch.
+	// Restart has the units that lost a rank. Every rank of the unit starts again, in the given
+	// epoch.
 	Restart []Restart
-	// Wait has the reason why an instance must not start yet.
+	// Wait has the reasons why instances must not start yet.
 	Wait map[ID]string
 }
 
@@ -131,8 +137,8 @@ type Restart struct {
 	Epoch int
 }
 
-// Decide compares the wanted state with the instances. Their order does not matter. Of several instances with one
-// identity, the one with the lowest key stays.
+// Decide compares the wanted state with the instances. Their order does not matter. If several
+// instances have one identity, the one with the lowest key stays.
 func Decide(w Wanted, instances []Instance) Decision {
 	instances = slices.Clone(instances)
 	slices.SortFunc(instances, func(a, b Instance) int { return cmp.Or(a.compare(b.ID), cmp.Compare(a.Key, b.Key)) })
@@ -177,17 +183,17 @@ func Decide(w Wanted, instances []Instance) Decision {
 	return d
 }
 
-// units are the instances of one role of one group, by slot and in the order of their ranks.
+// units has the instances of one role of one group, by slot and in the order of their ranks.
 type units map[int][]Instance
 
-// group is what decideReplacements needs to know of a group that stays.
+// group has the facts about a group that stays, for decideReplacements.
 type group struct {
 	// outOfService means that the group does not serve with all its instances.
 	outOfService bool
 	// replacing means that some instances were replaced, or are being replaced, and others of older templates remain.
 	replacing bool
-	// downKeys are the keys of its wanted instances of older templates that are not ready. readyKeys are the keys of
-	// the ready ones, by unit.
+	// downKeys has the keys of the group's wanted instances of older templates that are not ready.
+	// readyKeys has those of the ready ones, by unit.
 	downKeys  []string
 	readyKeys [][]string
 }
@@ -316,10 +322,11 @@ func (d *Decision) decideGroup(w Wanted, number int, there map[string]units) *gr
 	return out
 }
 
-// unit decides about one unit that stays. why, if it is not empty, is what first starts wait for.
+// unit decides about one unit that stays. why is the reason why its ranks must not start for the
+// first time yet, or "".
 func (d *Decision) unit(r Role, u Unit, ranks []Instance, why string) {
 	if r.hosts() > 1 && slices.ContainsFunc(ranks, func(i Instance) bool { return i.Leaving }) {
-		return // missing ranks are created once all are gone, because a new rank must not meet ranks that stop
+		return // missing ranks are created once all ranks are gone, because a new rank must not join ranks that stop
 	}
 	epoch, joined, ended, behind := 1, false, false, false
 	for _, i := range ranks {
@@ -333,7 +340,7 @@ func (d *Decision) unit(r Role, u Unit, ranks []Instance, why string) {
 	if r.hosts() > 1 {
 		switch lost := ended || joined && len(ranks) < r.hosts(); {
 		case behind:
-			// A restart is under way: the ranks of earlier epochs follow.
+			// A restart is under way: ranks of earlier epochs still have to restart.
 			d.Restart = append(d.Restart, Restart{u, epoch})
 		case lost:
 			epoch++

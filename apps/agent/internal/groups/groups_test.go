@@ -72,7 +72,7 @@ func TestDecide(t *testing.T) {
 		have []Instance
 		do   string
 	}{
-		"nothing there: every role of every group": {
+		"no instances: every role of every group is created": {
 			want: Wanted{Replicas: 2, Roles: pair},
 			do: "create decode/0.0.0@1, create decode/1.0.0@1, create prefill/0.0.0@1, create prefill/0.1.0@1, " +
 				"create prefill/1.0.0@1, create prefill/1.1.0@1",
@@ -95,16 +95,16 @@ func TestDecide(t *testing.T) {
 			},
 		},
 
-		"fewer units: those that are not ready go first":               {want: workers(3), have: five, do: "delete w/0.1, delete w/0.3"},
+		"fewer units: units that are not ready go first":               {want: workers(3), have: five, do: "delete w/0.1, delete w/0.3"},
 		"fewer units: then the highest slot":                           {want: workers(2), have: five, do: "delete w/0.1, delete w/0.3, delete w/0.4"},
 		"fewer units: an instance that no gateway sends to goes first": {want: workers(1), have: []Instance{at("w/0.0", unrouted), at("w/0.1")}, do: "delete w/0.0"},
 		"fewer units: an instance that is leaving goes first":          {want: workers(1), have: []Instance{at("w/0.0", leaving), at("w/0.1", unready)}, do: "delete w/0.0"},
 		"more units: the lowest free slots":                            {want: workers(3), have: []Instance{at("w/0.1"), at("w/0.3")}, do: "create w/0.0.0@1"},
 		"stable slots go from the top, ready or not":                   {want: stable(3), have: five, do: "delete w/0.3, delete w/0.4"},
 		"stable slots are filled where they are missing":               {want: stable(2), have: []Instance{at("w/0.1"), at("w/0.2")}, do: "create w/0.0.0@1, delete w/0.2"},
-		"no units: all of the role go":                                 {want: workers(0), have: five, do: "delete w/0.0, delete w/0.1, delete w/0.2, delete w/0.3, delete w/0.4"},
+		"no units: all units of the role go":                           {want: workers(0), have: five, do: "delete w/0.0, delete w/0.1, delete w/0.2, delete w/0.3, delete w/0.4"},
 		"a role that is not wanted goes":                               {want: workers(1), have: []Instance{at("w/0.0"), at("x/0.0")}, do: "delete x/0.0"},
-		"two of one identity: the one with the higher key":             {want: workers(1), have: []Instance{at("w/0.0", named("b")), at("w/0.0", named("a"))}, do: "delete b"},
+		"two of one identity: the higher key goes":                     {want: workers(1), have: []Instance{at("w/0.0", named("b")), at("w/0.0", named("a"))}, do: "delete b"},
 		"an instance that leaves is replaced once it is gone":          {want: workers(1), have: []Instance{at("w/0.0", leaving)}},
 
 		"fewer replicas: a whole group, the highest": {
@@ -112,34 +112,34 @@ func TestDecide(t *testing.T) {
 			have: []Instance{at("prefill/0.0"), at("prefill/0.1"), at("decode/0.0"), at("prefill/1.0"), at("prefill/1.1"), at("decode/1.0")},
 			do:   "delete decode/1.0, delete prefill/1.0, delete prefill/1.1",
 		},
-		"fewer replicas: one that lacks a role goes first": {
+		"fewer replicas: a group that lacks a role goes first": {
 			want: Wanted{Replicas: 1, Roles: pair},
 			have: []Instance{at("prefill/0.0"), at("prefill/0.1"), at("prefill/3.0"), at("prefill/3.1"), at("decode/3.0")},
 			do:   "delete prefill/0.0, delete prefill/0.1",
 		},
 		"no replicas": {want: Wanted{Roles: pair}, have: []Instance{at("decode/4.0")}, do: "delete decode/4.0"},
 
-		"another template: one ready instance of one role": {
+		"another template: one ready instance goes at a time": {
 			want: workers(2), have: []Instance{at("w/0.0", old), at("w/0.1", old)}, do: "replace w/0.0",
 		},
-		"another template: the next waits for the one before": {
+		"another template: the next instance waits for the successor": {
 			want: workers(2), have: []Instance{at("w/0.0", unready), at("w/0.1", old)},
 		},
-		"another template: a whole group of several roles": {
+		"another template: a group of several roles goes as a whole": {
 			want: pairs(2),
 			have: []Instance{at("p/0.0", old), at("d/0.0", old), at("d/0.1", old), at("p/1.0", old), at("d/1.0", old), at("d/1.1", old)},
 			do:   "replace d/0.0, replace d/0.1, replace p/0.0",
 		},
-		"another template of one role: the others of the group stay": {
+		"another template of one role: the other roles of the group stay": {
 			want: pairs(2),
 			have: []Instance{at("p/0.0"), at("d/0.0", old), at("d/0.1", old), at("p/1.0"), at("d/1.0", old), at("d/1.1", old)},
 			do:   "replace d/0.0, replace d/0.1",
 		},
-		"another template: the next group waits for the one before": {
+		"another template: the next group waits for the previous one": {
 			want: pairs(2),
 			have: []Instance{at("p/0.0"), at("d/0.0"), at("d/0.1", unready), at("p/1.0", old), at("d/1.0", old), at("d/1.1", old)},
 		},
-		"another template: two groups if two may be out of service": {
+		"another template: two groups go if two may be out of service": {
 			want: Wanted{Replicas: 2, Roles: pairs(2).Roles, Unavailable: 2},
 			have: []Instance{at("p/0.0", old), at("d/0.0"), at("d/0.1"), at("p/1.0", old), at("d/1.0"), at("d/1.1")},
 			do:   "replace p/0.0, replace p/1.0",
@@ -149,12 +149,12 @@ func TestDecide(t *testing.T) {
 			have: []Instance{at("p/0.0", old), at("d/0.0", old), at("d/0.1", old), at("p/1.0", old), at("d/1.0", old, unready), at("d/1.1", old)},
 			do:   "replace d/1.0, replace d/1.1, replace p/1.0",
 		},
-		"another template: a replacement of a group that has begun is finished": {
+		"another template: a half replaced group is finished first": {
 			want: pairs(2),
 			have: []Instance{at("p/0.0", old), at("d/0.0", old, leaving), at("d/0.1", old), at("p/1.0", old), at("d/1.0", old), at("d/1.1", old)},
 			do:   "replace d/0.1, replace p/0.0",
 		},
-		"another template: a group that mixes goes first": {
+		"another template: a group with two templates goes first": {
 			want: pairs(2),
 			have: []Instance{at("p/0.0", old), at("d/0.0", old), at("d/0.1", old), at("p/1.0"), at("d/1.0", old), at("d/1.1")},
 			do:   "replace d/1.0",
@@ -172,25 +172,25 @@ func TestDecide(t *testing.T) {
 		"a unit that lost a rank restarts as one": {
 			want: wide, have: []Instance{at("w/0.0.0"), at("w/0.0.1", ended)}, do: "restart w/0.0@2",
 		},
-		"a unit whose rank is gone restarts as one": {
+		"a unit that lacks a rank restarts as one": {
 			want: wide, have: []Instance{at("w/0.0.1", epoch(3))}, do: "create w/0.0.0@4, restart w/0.0@4",
 		},
-		"a restart that is under way is finished in its epoch": {
+		"a restart that is under way keeps its epoch": {
 			want: wide, have: []Instance{at("w/0.0.0", epoch(2), unready), at("w/0.0.1")}, do: "restart w/0.0@2",
 		},
-		"a unit that has not begun gets its missing rank": {
+		"a unit that never started gets its missing rank": {
 			want: wide, have: []Instance{at("w/0.0.0", unstarted)}, do: "create w/0.0.1@1",
 		},
 		"a unit that starts gets its missing rank": {
 			want: wide, have: []Instance{at("w/0.0.0", unready)}, do: "create w/0.0.1@1",
 		},
-		"a unit that was whole once, and lost a rank": {
+		"a unit that was ready once, and lost a rank": {
 			want: wide, have: []Instance{at("w/0.0.0", unready, wasWhole)}, do: "create w/0.0.1@2, restart w/0.0@2",
 		},
 		"a unit that leaves is not restarted": {
 			want: wide, have: []Instance{at("w/0.0.0", leaving), at("w/0.0.1", ended)},
 		},
-		"a unit of which some ranks leave gets no rank before all of it is gone": {
+		"a unit gets no new rank while some of its ranks leave": {
 			want: wide, have: []Instance{at("w/0.0.0", leaving)},
 		},
 		"a unit of one host is restarted by the runtime": {want: workers(1), have: []Instance{at("w/0.0", ended)}},
@@ -202,12 +202,13 @@ func TestDecide(t *testing.T) {
 	}
 }
 
-// simulation is a runtime that carries out decisions, one action at a time and in any order.
+// simulation is a runtime that carries out actions of decisions one at a time, in any order.
 type simulation struct {
 	want Wanted
 	all  []Instance
-	n    int // instances that were ever created
-	// template has the present template of each role, and made the template of each instance.
+	n    int // number of instances ever created
+	// template has the present template of each role. made has the template of each instance, by
+	// key.
 	template map[string]int
 	made     map[string]int
 }
@@ -225,7 +226,7 @@ func (s *simulation) find(key string) int {
 	return slices.IndexFunc(s.all, func(i Instance) bool { return i.Key == key })
 }
 
-// step does one action of a decision and reports whether there was one.
+// step carries out one action of the present decision. It reports whether there was one.
 func (s *simulation) step(t *rapid.T) bool {
 	d := s.decide()
 	total := len(d.Create) + len(d.Delete) + len(d.Replace) + len(d.Restart)
@@ -243,7 +244,7 @@ func (s *simulation) step(t *rapid.T) bool {
 		i := s.find(d.Delete[n-len(d.Create)])
 		s.all = slices.Delete(s.all, i, i+1)
 	case n < len(d.Create)+len(d.Delete)+len(d.Replace):
-		// It is gone at once. Creating its successor is another action.
+		// The instance is gone at once. Creating its successor is another action.
 		i := s.find(d.Replace[n-len(d.Create)-len(d.Delete)])
 		s.all = slices.Delete(s.all, i, i+1)
 	default:
@@ -258,8 +259,8 @@ func (s *simulation) step(t *rapid.T) bool {
 	return true
 }
 
-// start starts the instances that may start, and makes those that run ready. An ended instance of a unit with one host
-// starts again.
+// start starts the instances that may start, and makes running instances ready. An ended instance
+// of a unit with one host starts again.
 func (s *simulation) start() {
 	wait := s.decide().Wait
 	wide := map[string]bool{}
@@ -287,7 +288,8 @@ func (s *simulation) check(t *rapid.T) {
 	for _, i := range s.all {
 		leaves[i.Unit()] = leaves[i.Unit()] || i.Leaving && !deleted[i.Key]
 	}
-	// With the decision carried out, there is one instance of each wanted identity, in whole units.
+	// Once the decision is carried out, there is one instance of each wanted identity, and units
+	// are complete.
 	after := map[ID]bool{}
 	for _, i := range s.all {
 		if !deleted[i.Key] {
@@ -296,8 +298,8 @@ func (s *simulation) check(t *rapid.T) {
 		}
 	}
 	for _, c := range d.Create {
-		require.False(t, after[c.ID], "%v is there already", c.ID)
-		require.False(t, leaves[c.Unit()], "%v would be with ranks that leave", c.ID)
+		require.False(t, after[c.ID], "%v exists already", c.ID)
+		require.False(t, leaves[c.Unit()], "%v would join ranks that leave", c.ID)
 		after[c.ID] = true
 	}
 	ranks, perRole, inGroup := map[Unit]int{}, map[string]int{}, map[int]bool{}
@@ -314,21 +316,21 @@ func (s *simulation) check(t *rapid.T) {
 		some = some || r.Units > 0
 		for u, n := range ranks {
 			if u.Role == r.Name && (r.hosts() == 1 || !leaves[u]) {
-				require.Equal(t, r.hosts(), n, "half a unit of %v", u)
+				require.Equal(t, r.hosts(), n, "ranks of %v", u)
 			}
 		}
 	}
 	if some {
 		require.Len(t, inGroup, s.want.Replicas)
 	}
-	// The order of the instances does not matter, and a second call returns the same.
+	// The order of the instances does not matter, and a second call returns the same decision.
 	again := slices.Clone(s.all)
 	rand.New(rand.NewPCG(1, uint64(len(again)))).Shuffle(len(again), func(i, j int) { again[i], again[j] = again[j], again[i] })
 	require.Equal(t, show(d), show(Decide(s.want, again)))
 	require.Equal(t, d.Replace, Decide(s.want, again).Replace)
 }
 
-// checkReplaced checks that a replacement takes no group out of service beyond those that may be.
+// checkReplaced checks that a replacement takes no more groups out of service than allowed.
 func (s *simulation) checkReplaced(t *rapid.T, d Decision) {
 	taken, serving := map[int]bool{}, map[int]bool{}
 	for _, i := range s.all {
@@ -337,7 +339,7 @@ func (s *simulation) checkReplaced(t *rapid.T, d Decision) {
 		}
 		serving[i.Group] = true
 		if slices.Contains(d.Replace, i.Key) {
-			require.True(t, i.Old, "%v has the template of its role", i.ID)
+			require.True(t, i.Old, "%v is replaced, but has the template of its role", i.ID)
 			taken[i.Group] = true
 		}
 	}
@@ -384,7 +386,7 @@ func TestDecide_ConvergesFromAnyHistory(t *testing.T) {
 		s := &simulation{want: drawWanted(t), template: map[string]int{}, made: map[string]int{}}
 		one := func(name string) *Instance {
 			if len(s.all) == 0 {
-				t.Skip("there is no instance")
+				t.Skip("there are no instances")
 			}
 			return &s.all[rapid.IntRange(0, len(s.all)-1).Draw(t, name)]
 		}
@@ -414,10 +416,10 @@ func TestDecide_ConvergesFromAnyHistory(t *testing.T) {
 				s.start()
 			}
 		}
-		require.Empty(t, show(s.decide()), "nothing is left to do")
+		require.Empty(t, show(s.decide()), "there are actions left")
 		for _, i := range s.all {
-			require.True(t, i.Ready, "%v is ready in the end", i.ID)
-			require.Equal(t, s.template[i.Role], s.made[i.Key], "%v has the template of its role", i.ID)
+			require.True(t, i.Ready, "%v is not ready in the end", i.ID)
+			require.Equal(t, s.template[i.Role], s.made[i.Key], "template of %v", i.ID)
 		}
 		epochs := map[Unit]int{}
 		for _, i := range s.all {

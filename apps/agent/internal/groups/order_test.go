@@ -17,7 +17,7 @@ func orderOf(value windlassv1.PoolUpdate_Order, sequence ...string) pool.Order {
 	return pool.OrderOf(&windlassv1.PoolUpdate{Order: value, Sequence: sequence})
 }
 
-// newOrderSimulation returns a pool whose units serve with a template that is no longer the present one.
+// newOrderSimulation returns a pool in which all units serve with an older template.
 func newOrderSimulation(order pool.Order, roles ...Role) *simulation {
 	s := &simulation{want: Wanted{Replicas: 1, Pooled: true, Order: order, Roles: roles}, template: map[string]int{}, made: map[string]int{}}
 	for _, r := range roles {
@@ -31,7 +31,7 @@ func newOrderSimulation(order pool.Order, roles ...Role) *simulation {
 	return s
 }
 
-// apply carries out all of a decision.
+// apply carries out the whole decision.
 func (s *simulation) apply(d Decision) {
 	s.all = slices.DeleteFunc(s.all, func(i Instance) bool { return slices.Contains(d.Delete, i.Key) })
 	for _, c := range d.Create {
@@ -59,7 +59,8 @@ func (s *simulation) counts() (current, old []int) {
 	return current, old
 }
 
-// trace returns the ready new units of each role each time that they change, until nothing is left to do.
+// trace carries out decisions until no action is left. It returns the numbers of ready new units of
+// each role, once for each change.
 func (s *simulation) trace(t require.TestingT) string {
 	var out []string
 	for range 1000 {
@@ -74,7 +75,7 @@ func (s *simulation) trace(t require.TestingT) string {
 		}
 		s.apply(d)
 	}
-	require.Fail(t, "it does not end", "%v", out)
+	require.Fail(t, "the replacement does not end", "%v", out)
 	return ""
 }
 
@@ -107,15 +108,15 @@ func TestPoolOrder_NeverWaitsForABrokenOldUnit(t *testing.T) {
 					s.all[n].Ready = false
 				}
 			}
-			// They are replaced at once, whichever role has its turn.
+			// Broken old units are replaced at once, whichever role has its turn.
 			require.Subset(t, s.decide().Delete, []string{"decode/0.0", "prefill/0.0", "prefill/0.2", "prefill/0.4", "prefill/0.6"})
 			require.True(t, strings.HasSuffix(s.trace(t), "8,2"))
 		})
 	}
 }
 
-// TestPoolOrder_KeepsTheForecast checks that each order keeps the set capacity that its forecast says, whatever action
-// comes next, and ends.
+// TestPoolOrder_KeepsTheForecast checks that the replacement ends in each order, and that it always
+// keeps the forecast set capacity, whatever action comes next.
 func TestPoolOrder_KeepsTheForecast(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		var roles []Role
@@ -128,7 +129,7 @@ func TestPoolOrder_KeepsTheForecast(t *testing.T) {
 		order := orderOf(windlassv1.PoolUpdate_Order(rapid.IntRange(1, 4).Draw(t, "order")), rapid.SampledFrom([]string{"a", "b"}).Draw(t, "first"))
 		s, forecast := newOrderSimulation(order, roles...), pool.Foresee(order, moving)
 		for n := 0; show(s.decide()) != "" || slices.ContainsFunc(s.all, func(i Instance) bool { return !i.Ready }); n++ {
-			require.Less(t, n, 2000, "it does not end")
+			require.Less(t, n, 2000, "the replacement does not end")
 			var waiting []int
 			for i, in := range s.all {
 				if !in.Ready {
@@ -164,13 +165,13 @@ func TestPoolOrder_KeepsTheForecast(t *testing.T) {
 	})
 }
 
-func TestPoolOrder_NeverWaitsForARoleThatNeedNotMove(t *testing.T) {
+func TestPoolOrder_NeverWaitsForARoleWithoutOldUnits(t *testing.T) {
 	for value := range windlassv1.PoolUpdate_Order_name {
 		t.Run(windlassv1.PoolUpdate_Order(value).String(), func(t *testing.T) {
 			s := newOrderSimulation(orderOf(windlassv1.PoolUpdate_Order(value)), Role{Name: "router", Units: 1}, Role{Name: "decode", Units: 4})
 			for n := range s.all {
 				if i := &s.all[n]; i.Role == "router" {
-					i.Ready, s.made[i.Key] = false, s.template[i.Role] // it is broken until decode is repaired
+					i.Ready, s.made[i.Key] = false, s.template[i.Role] // prefill is broken until decode is repaired
 				}
 			}
 			require.Contains(t, show(s.decide()), "decode/0.4")
@@ -178,7 +179,7 @@ func TestPoolOrder_NeverWaitsForARoleThatNeedNotMove(t *testing.T) {
 	}
 }
 
-// Several roles have old units under the order coherent when a rollout in another order goes back.
+// Under the order coherent, several roles have old units when a rollout in another order goes back.
 func TestPoolOrder_WayBackKeepsRolesTogether(t *testing.T) {
 	s := newOrderSimulation(orderOf(windlassv1.PoolUpdate_ORDER_COHERENT), Role{Name: "prefill", Units: 8}, Role{Name: "decode", Units: 2})
 	require.Equal(t, "0,0 / 1,1 / 2,2 / 3,2 / 4,2 / 5,2 / 6,2 / 7,2 / 8,2", s.trace(t))

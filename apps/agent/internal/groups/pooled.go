@@ -7,7 +7,8 @@ import (
 	"github.com/windlass-run/windlass/pkg/pool"
 )
 
-// poolBounds returns how far each role of a pool may be replaced now, in the order of the roles.
+// poolBounds returns how many units of each role of a pool may be replaced now, in the order of the
+// roles.
 func poolBounds(w Wanted, there map[string]units) []pool.Bound {
 	order := w.Order
 	if order == nil {
@@ -24,7 +25,8 @@ func poolBounds(w Wanted, there map[string]units) []pool.Bound {
 				roles[n].Ready++
 			}
 		}
-		// Where one more unit may exist, an old one goes only once a new one is ready in its stead.
+		// If the role may have one unit more, an old unit goes only once a new unit is ready in its
+		// place.
 		roles[n].Settled = r.Unavailable == 0 && !roles[n].HasOld
 	}
 	return order.Bounds(roles)
@@ -40,9 +42,10 @@ func isOldUnit(ranks []Instance) bool {
 //	Unavailable 0    one new unit starts, and an old unit is deleted once the new one is ready
 //	Unavailable n    n old units are deleted, and then new units start in their place
 //
-// The bound of the pool's order says how many units may be replaced now. Old units that are not ready are deleted at
-// once, and new units start in their places whatever the bound is: they serve nothing, and a broken one must not delay
-// the template that repairs it. A unit that exists in any state takes up room, also while it is leaving.
+// bound is how many units the pool's order allows to replace now. Old units that are not ready are
+// deleted at once, and new units start in their places whatever the bound is. The reason is that
+// they serve nothing, and a broken unit must not delay the template that repairs it. A unit takes
+// up room in every state, also while it is leaving.
 func choosePoolSlots(r Role, there units, bound pool.Bound) []int {
 	var present, fresh, old []int
 	state, replacing := map[int]int{}, false
@@ -66,7 +69,8 @@ func choosePoolSlots(r Role, there units, bound pool.Bound) []int {
 	slices.SortFunc(fresh, byState)
 	slices.SortFunc(old, byState)
 	fresh = fresh[:min(len(fresh), max(r.Units, 0))]
-	// mayHave is how many new units the role may have: those that replace no ready unit need no turn.
+	// mayHave is how many new units the role may have. New units that replace no ready unit do not
+	// need a turn.
 	mayHave := min(max(bound.New, len(fresh), r.Units-len(old)), max(r.Units, 0))
 	keep := max(bound.Old, r.Units-mayHave)
 	stay, serve := slices.Clone(fresh), 0

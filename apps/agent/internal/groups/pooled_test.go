@@ -26,10 +26,10 @@ func TestPool(t *testing.T) {
 		"another template: no old unit goes before the new unit is ready": {
 			want: pool(0), have: []Instance{at("d/0.0", old), at("d/0.1", old), at("d/0.2", unready)},
 		},
-		"another template: an old unit goes for a ready one": {
+		"another template: an old unit goes once a new one is ready": {
 			want: pool(0), have: []Instance{at("d/0.0", old), at("d/0.1", old), at("d/0.2")}, do: "delete d/0.1",
 		},
-		"another template: the next starts once the old unit is gone": {
+		"another template: the next new unit starts once the old unit is gone": {
 			want: pool(0), have: []Instance{at("d/0.0", old), at("d/0.1", old, leaving), at("d/0.2")}, do: "delete d/0.1",
 		},
 		"another template: the next new unit takes the free slot": {
@@ -41,16 +41,16 @@ func TestPool(t *testing.T) {
 		"another template: all new units serve": {
 			want: pool(0), have: []Instance{at("d/0.0"), at("d/0.1", old), at("d/0.2")}, do: "delete d/0.1",
 		},
-		"without room for one more: an old unit goes first": {
+		"without room for one more unit: an old unit goes first": {
 			want: pool(1), have: []Instance{at("d/0.0", old), at("d/0.1", old)}, do: "delete d/0.1",
 		},
-		"without room for one more: its successor starts once it is gone": {
+		"without room for one more unit: the successor starts once the old unit is gone": {
 			want: pool(1), have: []Instance{at("d/0.0", old)}, do: "create d/0.1.0@1",
 		},
-		"without room for one more: the next waits for the successor": {
+		"without room for one more unit: the next old unit waits for the successor": {
 			want: pool(1), have: []Instance{at("d/0.0", old), at("d/0.1", unready)},
 		},
-		"back to the template before: the new unit goes": {
+		"back to the previous template: the new unit goes": {
 			want: pool(0), have: []Instance{at("d/0.0"), at("d/0.1"), at("d/0.2", old, unready)}, do: "delete d/0.2",
 		},
 	} {
@@ -73,7 +73,7 @@ func drawPool(t *rapid.T) Wanted {
 	return w
 }
 
-// serving counts the units of a role that serve once the decision is carried out.
+// serving returns how many units of a role serve once the decision is carried out.
 func (s *simulation) serving(role Role, d Decision) (n int) {
 	ranks, bad := map[Unit]int{}, map[Unit]bool{}
 	for _, i := range s.all {
@@ -95,7 +95,7 @@ func TestPool_ServesFromAnyHistory(t *testing.T) {
 		s := &simulation{want: drawPool(t), template: map[string]int{}, made: map[string]int{}}
 		one := func(name string) *Instance {
 			if len(s.all) == 0 {
-				t.Skip("there is no instance")
+				t.Skip("there are no instances")
 			}
 			return &s.all[rapid.IntRange(0, len(s.all)-1).Draw(t, name)]
 		}
@@ -129,11 +129,11 @@ func TestPool_ServesFromAnyHistory(t *testing.T) {
 				s.start()
 			}
 		}
-		require.Empty(t, show(s.decide()), "nothing is left to do")
+		require.Empty(t, show(s.decide()), "there are actions left")
 		perRole := map[string]int{}
 		for _, i := range s.all {
-			require.True(t, i.Ready, "%v is ready in the end", i.ID)
-			require.Equal(t, s.template[i.Role], s.made[i.Key], "%v has the template of its role", i.ID)
+			require.True(t, i.Ready, "%v is not ready in the end", i.ID)
+			require.Equal(t, s.template[i.Role], s.made[i.Key], "template of %v", i.ID)
 			perRole[i.Role]++
 		}
 		for _, r := range s.want.Roles {

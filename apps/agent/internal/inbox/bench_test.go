@@ -10,7 +10,7 @@ import (
 	agentv1 "github.com/windlass-run/windlass/proto/gen/windlass/agent/v1"
 )
 
-// BenchmarkSnapshot stores a snapshot in an inbox that is empty. Without flushes, as in a test's fleet, it
+// BenchmarkSnapshot stores a snapshot in an empty inbox. Without flushes, as in a test's fleet, it
 // measures the cost of the file. With flushes, it also measures the disk.
 func BenchmarkSnapshot(b *testing.B) {
 	const items = 10_000

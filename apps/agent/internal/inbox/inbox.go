@@ -1,15 +1,14 @@
-// Package inbox is the agent's durable copy of what its region should run. It
-// survives the agent's restart, so that a region keeps its desired state while
-// the control plane is away.
+// Package inbox is the agent's durable copy of the region's desired state. It survives a restart of
+// the agent, so the region keeps its desired state while the control plane is away.
 //
-// A frame and the cursor after it are stored in one transaction: the cursor is never ahead of the items, and
-// a crash between two frames costs a re-send. The cursor means received, not applied. The reconciler reports
-// what was applied.
+// A frame and the cursor after it are stored in one transaction. So the cursor is never ahead of
+// the items, and after a crash between two frames the control plane sends a frame again. The cursor
+// means received, not applied. The reconciler reports which items were applied.
 //
-// An item with a lower (epoch, generation) than the one held is dropped. When a snapshot is complete, it
-// replaces everything that it covers. The inbox forgets the keys that the snapshot leaves out. The agent
-// finds workloads of such keys that still run when it compares the runtime with the inbox (quarantine). No
-// instance is stopped because a key is absent.
+// An item with a lower (epoch, generation) than the held item is dropped. A complete snapshot
+// replaces everything that it covers: the inbox forgets the keys that the snapshot leaves out.
+// Workloads of such keys may still run. The agent finds them when it compares the runtime with the
+// inbox (quarantine). No instance is stopped because a key is absent.
 package inbox
 
 import (
@@ -26,7 +25,7 @@ import (
 	agentv1 "github.com/windlass-run/windlass/proto/gen/windlass/agent/v1"
 )
 
-// Cursor is where a stream resumes: everything up to Revision is held.
+// Cursor is the position at which a stream resumes: the inbox holds everything up to Revision.
 type Cursor struct {
 	Epoch    int64
 	Revision int64
@@ -39,26 +38,29 @@ type Key struct {
 	Name string
 }
 
-// ErrGap means that a frame does not continue the inbox. The stream must be opened again.
+// ErrGap means that a frame does not continue the inbox. The caller must open the stream again.
 var ErrGap = errors.New("the frame does not continue the inbox")
 
 // mapped is the initial size of the file's memory mapping. If a file outgrows its mapping while a large
 // snapshot is stored, every page of the snapshot is copied.
 const mapped = 64 << 20
 
-// maxKey is the longest key. It is far above all ids, and far below the limit of the file's format.
+// maxKey is the maximum length of a key, in bytes. It is far above the length of all ids, and far
+// below the limit of the file's format.
 const maxKey = 1024
 
-// Inbox holds items. It is safe for concurrent use. The items that it returns are shared and read only.
+// Inbox holds items. It is safe for concurrent use. The items that it returns are shared, so
+// callers must not change them.
 type Inbox struct {
 	kept storage
 
 	mu     sync.RWMutex
 	cursor Cursor
 	items  map[Key]*agentv1.Item
-	// naming has, by workload, the keys whose items name it. since has the number of the frame in which such
-	// an item came, or 0 if it was held before the start. whole is the number of the frame of the newest
-	// whole snapshot, or 0 if there was none yet. asked has the keys that need a new whole snapshot.
+	// naming has, by workload, the keys of the items that name it. since has the number of the
+	// frame in which such an item came, or 0 if the item was held before the start. whole is the
+	// number of the newest frame that was a whole snapshot, or 0 if there was none yet. asked has
+	// the keys for which a new whole snapshot is needed.
 	naming        map[string][]Key
 	since         map[Key]int64
 	frames, whole int64
@@ -69,8 +71,8 @@ type Inbox struct {
 	synced  bool
 }
 
-// Open opens or makes the inbox file. A file that cannot be read is an error,
-// never an empty inbox: deleting it is the operator's decision, and safe.
+// Open opens or makes the inbox file. A file that cannot be read is an error, and Open does not
+// replace it by an empty inbox. An operator may delete the file, which is safe.
 //
 // noSync leaves flushing to the operating system. A crash of the machine may then lose frames, which is
 // acceptable in a test's fleet but not in a region.
@@ -114,30 +116,30 @@ func (in *Inbox) load() (err error) {
 	return err
 }
 
-// Close waits until a frame that is being stored is done, and closes the file. It has nothing to flush.
+// Close waits until the present frame is stored, and closes the file. There is nothing to flush.
 func (in *Inbox) Close() error { return in.kept.Close() }
 
-// Abandon stops all writes to the file from this moment on, even within a frame that is being stored. The
-// file is then like that of a process that was killed at this moment. Every later frame fails. The file stays
-// locked until Close.
+// Abandon stops all writes to the file from this moment on, even in the middle of a frame. The file
+// is then like the file of a process that was killed at this moment. Every later frame fails. The
+// file stays locked until Close.
 func (in *Inbox) Abandon() { in.kept.abandon() }
 
-// Cursor returns where to resume.
+// Cursor returns the position at which to resume.
 func (in *Inbox) Cursor() Cursor {
 	in.mu.RLock()
 	defer in.mu.RUnlock()
 	return in.cursor
 }
 
-// Synced reports whether a whole snapshot was ever stored. Before that, absence
-// means nothing.
+// Synced reports whether a whole snapshot was ever stored. Before that, the absence of a key means
+// nothing.
 func (in *Inbox) Synced() bool {
 	in.mu.RLock()
 	defer in.mu.RUnlock()
 	return in.synced
 }
 
-// Get returns the newest state of a key.
+// Get returns the newest item of a key.
 func (in *Inbox) Get(k Key) (*agentv1.Item, bool) {
 	in.mu.RLock()
 	defer in.mu.RUnlock()
@@ -145,8 +147,8 @@ func (in *Inbox) Get(k Key) (*agentv1.Item, bool) {
 	return item, ok
 }
 
-// HeldSince returns the number of the frame since which a key is held without a break. 0: since before the
-// start. ok is false if the key is not held.
+// HeldSince returns the number of the frame that brought the key, if the key was held ever since.
+// 0: the key was held before the start. ok is false if the key is not held.
 func (in *Inbox) HeldSince(k Key) (frame int64, ok bool) {
 	in.mu.RLock()
 	defer in.mu.RUnlock()
@@ -154,7 +156,7 @@ func (in *Inbox) HeldSince(k Key) (frame int64, ok bool) {
 	return in.arrived[k], ok
 }
 
-// Items returns everything held, tombstones included, in no order.
+// Items returns all held items, including tombstones, in no order.
 func (in *Inbox) Items() []*agentv1.Item {
 	in.mu.RLock()
 	defer in.mu.RUnlock()
@@ -165,11 +167,12 @@ func (in *Inbox) Items() []*agentv1.Item {
 	return out
 }
 
-// maxTombstones is how many tombstones an inbox may hold, regardless of what else it holds.
+// maxTombstones is how many tombstones an inbox may hold, however many other items it holds.
 const maxTombstones = 1000
 
-// Stale reports whether a snapshot is needed, because it was asked for or because most items are tombstones.
-// Deltas only add tombstones. A snapshot leaves out those that are not needed any more.
+// Stale reports whether a snapshot is needed, because Ask requested one or because most items are
+// tombstones. Deltas only add tombstones. A snapshot leaves out tombstones that are not needed any
+// more.
 func (in *Inbox) Stale() bool {
 	if in.Asked() {
 		return true
@@ -187,8 +190,8 @@ func (in *Inbox) Sums() digest.Sums {
 	return in.index.Sums()
 }
 
-// Delta stores a delta frame and moves the cursor to its end. It returns the keys that changed, or ErrGap
-// when the frame does not continue the cursor.
+// Delta stores a delta frame and moves the cursor to its end. It returns the keys that changed. The
+// error is ErrGap if the frame does not continue the cursor.
 func (in *Inbox) Delta(d *agentv1.Delta) ([]Key, error) {
 	in.mu.Lock()
 	defer in.mu.Unlock()
@@ -209,16 +212,16 @@ func (in *Inbox) Delta(d *agentv1.Delta) ([]Key, error) {
 	return in.commit(fresh, nil, next, false)
 }
 
-// Snapshot stores a complete snapshot: begin, which has the number of items, and all items. It returns the
-// keys that changed or were removed.
+// Snapshot stores a complete snapshot. begin has the number of items. Snapshot returns the keys
+// that changed or were removed.
 func (in *Inbox) Snapshot(begin *agentv1.SnapshotBegin, items []*agentv1.Item) ([]Key, error) {
 	st := in.Stage(begin)
 	st.Add(items)
 	return st.Commit(begin.Count)
 }
 
-// commit stores the items that are newer than the held ones, forgets gone, and moves the cursor, first
-// durably and then in memory. The caller holds in.mu.
+// commit stores the items that are newer than the held ones, forgets the keys in gone, and moves
+// the cursor. It changes the file first and then the memory. The caller holds in.mu.
 func (in *Inbox) commit(fresh []entry, gone []Key, next Cursor, snapshot bool) ([]Key, error) {
 	fresh = slices.DeleteFunc(fresh, func(e entry) bool {
 		held, ok := in.items[e.key]
@@ -245,7 +248,7 @@ func (in *Inbox) commit(fresh []entry, gone []Key, next Cursor, snapshot bool) (
 		delete(in.arrived, k)
 		in.index.Delete(int32(k.Kind), k.Name)
 	}
-	// This is the order in which the reconciler works on them.
+	// The reconciler works on the keys in this order.
 	changed = append(changed, gone...)
 	slices.SortFunc(changed, inRows)
 	in.cursor = next
@@ -265,8 +268,8 @@ func (in *Inbox) put(e entry) {
 	}
 }
 
-// newer reports whether item replaces held. An item with a lower (epoch, generation), or an equal item, never
-// does.
+// newer reports whether item replaces held. An item with a lower (epoch, generation) does not, and
+// an equal item does not.
 func newer(item, held *agentv1.Item) bool {
 	if item.Epoch != held.Epoch {
 		return item.Epoch > held.Epoch

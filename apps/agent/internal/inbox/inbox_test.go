@@ -78,7 +78,7 @@ func TestGeneration_LowerLosesAndLaterEpochWins(t *testing.T) {
 	require.Equal(t, int64(3), item.Generation)
 }
 
-func TestDelta_OffTheCursorChangesNothing(t *testing.T) {
+func TestDelta_NotAtTheCursorChangesNothing(t *testing.T) {
 	in := open(t, filepath.Join(t.TempDir(), "inbox.db"))
 	defer in.Close()
 	_, err := in.Snapshot(begin(1, 5, 0), nil)
@@ -138,7 +138,7 @@ func TestHeldSince(t *testing.T) {
 	require.NoError(t, err)
 	_, err = in.Snapshot(begin(2, 3, 1), []*agentv1.Item{apply("a", 2, 1)})
 	require.NoError(t, err)
-	require.Equal(t, first, since("a"), "neither a newer state nor a snapshot that has it breaks it")
+	require.Equal(t, first, since("a"), "a newer item and a snapshot with the key keep the number")
 	_, ok = in.HeldSince(deployment("b"))
 	require.False(t, ok)
 
@@ -151,7 +151,7 @@ func TestHeldSince(t *testing.T) {
 
 	in = open(t, path)
 	defer in.Close()
-	require.Zero(t, since("a"), "it was held before the start")
+	require.Zero(t, since("a"), "the key was held before the start")
 }
 
 func TestSnapshot_TornLeavesTheInboxAsItWas(t *testing.T) {
@@ -198,7 +198,7 @@ func TestSnapshot_IsNotHeldBeforeItsEnd(t *testing.T) {
 	in = open(t, path)
 	defer in.Close()
 	require.Len(t, in.Items(), 200)
-	require.Equal(t, sums, in.Sums(), "what is read is what was held")
+	require.Equal(t, sums, in.Sums(), "the file has the items that were held")
 	item, _ := in.Get(deployment("a000"))
 	require.EqualValues(t, 2, item.Generation)
 }
@@ -207,7 +207,7 @@ func TestSnapshot_WithAnUnstorableItemFailsWhole(t *testing.T) {
 	in := open(t, filepath.Join(t.TempDir(), "inbox.db"))
 	defer in.Close()
 	items := []*agentv1.Item{apply(strings.Repeat("a", maxKey+1), 1, 1)}
-	for n := range beside {
+	for n := range minConcurrent {
 		items = append(items, apply(fmt.Sprintf("a%03d", n), 1, 1))
 	}
 	_, err := in.Snapshot(begin(1, 5, len(items)), items)
@@ -215,7 +215,7 @@ func TestSnapshot_WithAnUnstorableItemFailsWhole(t *testing.T) {
 	require.Empty(t, in.Items())
 }
 
-func TestSnapshot_OfAnotherTimeIsRefused(t *testing.T) {
+func TestSnapshot_OfAnotherEpochOrRevisionIsRefused(t *testing.T) {
 	in := open(t, filepath.Join(t.TempDir(), "inbox.db"))
 	defer in.Close()
 	_, err := in.Snapshot(begin(2, 5, 1), []*agentv1.Item{apply("a", 2, 1)})
@@ -225,7 +225,7 @@ func TestSnapshot_OfAnotherTimeIsRefused(t *testing.T) {
 	part := begin(2, 7, 0)
 	part.Buckets = []int32{1}
 	_, err = in.Snapshot(part, nil)
-	require.ErrorIs(t, err, ErrGap, "some buckets, as of a revision that the others are not at")
+	require.ErrorIs(t, err, ErrGap, "some buckets, at a later revision than the other buckets")
 	require.Len(t, in.Items(), 1)
 }
 
@@ -249,16 +249,16 @@ func TestTombstones_AreCountedAndForgotten(t *testing.T) {
 	require.Empty(t, in.Items())
 }
 
-// A frame is stored in several writes. The kill falls before, between and after them.
+// A frame is stored in several writes. The kill comes before, between and after these writes.
 func TestInbox_KilledHoldsOneFrameWhole(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "inbox.db")
 	at := int64(0)
 	for round := range 24 {
 		in := open(t, path)
-		require.GreaterOrEqual(t, in.Cursor().Revision, at, "what was stored is there")
-		require.LessOrEqual(t, in.Cursor().Revision, at+1, "and at most the frame that was on its way")
+		require.GreaterOrEqual(t, in.Cursor().Revision, at, "stored frames are there")
+		require.LessOrEqual(t, in.Cursor().Revision, at+1, "and at most the frame that was being stored")
 		at = in.Cursor().Revision
-		require.Len(t, in.Items(), int(at), "items and cursor are of one frame")
+		require.Len(t, in.Items(), int(at), "items and cursor match")
 		held := make(chan struct{})
 		var once sync.Once
 		var ended sync.WaitGroup

@@ -11,8 +11,8 @@ import (
 	agentv1 "github.com/windlass-run/windlass/proto/gen/windlass/agent/v1"
 )
 
-// Staged is a snapshot that is arriving. Its items are encoded and hashed while the frames that follow
-// arrive. No item is in the inbox, nor in its file, before Commit.
+// Staged is a snapshot that is arriving. Its items are encoded and hashed while later frames
+// arrive. Before Commit, neither the inbox nor its file has the items.
 type Staged struct {
 	in    *Inbox
 	begin *agentv1.SnapshotBegin
@@ -41,16 +41,16 @@ func entryOf(item *agentv1.Item) entry {
 // Stage begins a snapshot.
 func (in *Inbox) Stage(begin *agentv1.SnapshotBegin) *Staged { return &Staged{in: in, begin: begin} }
 
-// beside is the minimum number of items that are prepared in a goroutine of their own. To start a goroutine
-// costs as much as to prepare one item.
-const beside = 64
+// minConcurrent is the minimum number of items that are prepared in a goroutine of their own, because
+// starting a goroutine costs as much as preparing one item.
+const minConcurrent = 64
 
-// Add adds items of the snapshot, which must not be changed later. Calls must not overlap.
+// Add adds items of the snapshot. The caller must not change them later. Calls must not overlap.
 func (s *Staged) Add(items []*agentv1.Item) {
 	part := make([]entry, len(items))
 	s.parts = append(s.parts, part)
 	s.count += len(items)
-	if len(items) < beside {
+	if len(items) < minConcurrent {
 		s.err = errors.Join(s.err, s.prepare(part, items))
 		return
 	}
@@ -73,7 +73,8 @@ func (s *Staged) prepare(part []entry, items []*agentv1.Item) (err error) {
 	return nil
 }
 
-// sorted returns the added items in the order of the file, with only the newest of each key.
+// sorted returns the added items in the order of the file. If a key was added more than once, only
+// its newest item is returned.
 func (s *Staged) sorted() ([]entry, error) {
 	if err := errors.Join(s.work.Wait(), s.err); err != nil {
 		return nil, err
@@ -93,8 +94,8 @@ func (s *Staged) sorted() ([]entry, error) {
 	return out, nil
 }
 
-// Commit stores the whole snapshot, if it has as many items as announced. It returns the keys that changed or
-// were removed.
+// Commit stores the whole snapshot if it has the announced number of items. It returns the keys
+// that changed or were removed.
 func (s *Staged) Commit(announced int64) ([]Key, error) {
 	in, begin := s.in, s.begin
 	in.mu.Lock()
@@ -106,7 +107,7 @@ func (s *Staged) Commit(announced int64) ([]Key, error) {
 	at := in.cursor
 	switch {
 	case begin.Epoch < at.Epoch:
-		// Each of its items would lose to the held one, and the cursor would then be wrong.
+		// The held items are newer than all items of the snapshot, so the cursor would be wrong.
 		return nil, fmt.Errorf("%w: snapshot of epoch %d, cursor of epoch %d", ErrGap, begin.Epoch, at.Epoch)
 	case !whole && (begin.Epoch != at.Epoch || begin.Revision != at.Revision):
 		return nil, fmt.Errorf("%w: snapshot of %d buckets at %d of epoch %d, cursor %d of epoch %d",

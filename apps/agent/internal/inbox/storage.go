@@ -17,14 +17,14 @@ import (
 
 // storage stores the content of an inbox.
 type storage interface {
-	// load calls item with every stored item. It returns the cursor, and whether a whole snapshot was ever
-	// stored.
+	// load calls item with every stored item. It returns the cursor. synced is true if a whole
+	// snapshot was ever stored.
 	load(item func(*agentv1.Item)) (at Cursor, synced bool, err error)
 	// encode makes the row of an item. It is safe for concurrent use.
 	encode(item *agentv1.Item) ([]byte, error)
-	// commit stores all of its arguments, or nothing. fresh is in the order of inRows.
+	// commit stores all of its arguments, or nothing. fresh is sorted by inRows.
 	commit(fresh []entry, gone []Key, next Cursor, snapshot bool) error
-	// abandon makes sure that nothing more is stored; see Inbox.Abandon.
+	// abandon stops all later writes; see Inbox.Abandon.
 	abandon()
 	Close() error
 }
@@ -47,9 +47,9 @@ type file struct {
 	abandoned, closed bool
 }
 
-// abandon replaces the database's descriptor by one that cannot be written to. So the next write fails, at
-// any point of a transaction. Reads still work, because the database reads from its memory mapping. If the
-// descriptor were closed instead, another file could get its number.
+// abandon replaces the database's descriptor by one that cannot be written to. So the next write
+// fails, at any point of a transaction. Reads still work, because the database reads from its
+// memory mapping. Closing the descriptor would be wrong, because another file could get its number.
 func (f *file) abandon() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -61,15 +61,15 @@ func (f *file) abandon() {
 		err = errors.Join(duplicate(int(nothing.Fd()), f.descriptor), nothing.Close())
 	}
 	if err != nil {
-		panic(fmt.Sprintf("abandon an inbox: %v", err)) // otherwise the file would still be written to
+		panic(fmt.Sprintf("abandon an inbox: %v", err)) // the database could still write to the file
 	}
 	f.abandoned = true
 }
 
-// Close returns no error for a file that was abandoned, because it is expected that such a file cannot be
-// closed properly. The file's lock ends when the mapping is removed.
+// Close returns no error for an abandoned file, because the database cannot close such a file
+// properly. The file's lock ends when the mapping is removed.
 func (f *file) Close() error {
-	err := f.DB.Close() // it waits until a frame that is being stored is done
+	err := f.DB.Close() // waits until the present frame is stored
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.closed = true; f.abandoned {
@@ -111,8 +111,8 @@ func (f *file) encode(item *agentv1.Item) ([]byte, error) { return proto.Marshal
 func (f *file) commit(fresh []entry, gone []Key, next Cursor, snapshot bool) error {
 	return f.Update(func(tx *bbolt.Tx) error {
 		stored := tx.Bucket(bucketItems)
-		// The rows are in the order of the file. A page is one array until the commit, so a row that is not
-		// added at its end moves all rows after it.
+		// The rows are in the order of the file. The database keeps a page as one array until the
+		// commit, so a row that is not added at the end of the page moves all rows after it.
 		for i := range fresh {
 			if err := stored.Put(rowKey(fresh[i].key), fresh[i].row); err != nil {
 				return err
@@ -150,8 +150,8 @@ func readInt(b []byte) int64 {
 
 func writeInt(v int64) []byte { return binary.BigEndian.AppendUint64(nil, uint64(v)) }
 
-// Memory is a storage for agents without a disk, in virtual time. It outlives the inboxes that open it. Only
-// one inbox may have it open at a time.
+// Memory is a storage for agents without a disk, in virtual time. It outlives the inboxes that open
+// it. Only one inbox may have it open at a time.
 type Memory struct {
 	mu     sync.Mutex
 	open   bool

@@ -7,19 +7,22 @@ import (
 	agentv1 "github.com/windlass-run/windlass/proto/gen/windlass/agent/v1"
 )
 
-// Succession says which items may continue the workload that an item names.
+// Succession says which other items may continue the workload of an item.
 type Succession struct {
 	// Wanting are the assignments of other deployments that name the workload, without tombstones.
 	Wanting []*agentv1.Item
-	// Open means that it is not known yet which deployment continues the workload. Either an assignment has a
-	// rival, or a tombstone says that the workload was transferred and no held item took it.
+	// Open means that it is not known yet which deployment continues the workload. Either several
+	// assignments name the workload, or a tombstone says that the workload was transferred and no
+	// held item has taken it.
 	Open bool
 }
 
-// Succession returns the other items that name the item's workload. All items of one frame are held at once,
-// but one change may have items in several frames. The control plane sends the newest state of an item, which
-// may be newer than the frame's other items. So an absent item means nothing until a snapshot has come,
-// because a snapshot shows one moment. If only a snapshot can decide, call Ask.
+// Succession returns the other items that name the item's workload.
+//
+// The items of one frame are stored together, but one change may have items in several frames. The
+// control plane sends the newest state of an item, which may be newer than the other items of the
+// frame. So an absent item means nothing until a snapshot comes, because a snapshot shows one
+// moment. If only a snapshot can decide, call Ask.
 //
 // Which deployment continues the workload:
 //
@@ -29,9 +32,9 @@ type Succession struct {
 //	deleted              the other        none                   none
 //	... and transferred  the other        none                   open
 //
-// A deployment that was deleted for good counts only if its tombstone came in the same frame as the item, or
-// later. After a whole snapshot, nothing is open until a newer item names the workload. A deployment that
-// took the workload and is absent was deleted for good.
+// A deployment that was deleted for good counts only if its tombstone came in the same frame as the
+// item, or later. After a whole snapshot, nothing is open until a newer item names the workload: if
+// the deployment that took the workload is absent from the snapshot, it was deleted for good.
 //
 // ok is false when the item is no longer the newest of its key.
 func (in *Inbox) Succession(item *agentv1.Item) (s Succession, ok bool) {
@@ -47,7 +50,7 @@ func (in *Inbox) Succession(item *agentv1.Item) (s Succession, ok bool) {
 func (in *Inbox) succession(k Key) Succession {
 	item := in.items[k]
 	var s Succession
-	ended := false // the last deployment of the workload was deleted for good
+	ended := false // another deployment of the workload was deleted for good
 	for _, o := range in.naming[workloadOf(item)] {
 		switch other := in.items[o]; {
 		case o == k:
@@ -67,14 +70,14 @@ func (in *Inbox) succession(k Key) Succession {
 	return s
 }
 
-// later reports whether an item that names the workload came after the newest whole snapshot: a successor, or
-// the tombstone of a successor, which was transferred in turn.
+// later reports whether an item that names the workload came after the newest whole snapshot. Such
+// an item is a successor, or the tombstone of a successor whose workload was transferred in turn.
 func (in *Inbox) later(workload string) bool {
 	return slices.ContainsFunc(in.naming[workload], func(o Key) bool { return in.since[o] > in.whole })
 }
 
-// Ask requests a whole snapshot from the next stream, as long as it is open which deployment continues the
-// key's workload.
+// Ask requests a whole snapshot from the next stream. The request stands as long as it is open
+// which deployment continues the key's workload.
 func (in *Inbox) Ask(k Key) {
 	in.mu.Lock()
 	defer in.mu.Unlock()
@@ -107,7 +110,7 @@ func (in *Inbox) answered() []Key {
 	return out
 }
 
-// name notes the workload that the key's item names, and when the item came. The caller holds mu.
+// name records the workload that the key's item names, and when the item came. The caller holds mu.
 func (in *Inbox) name(k Key, item *agentv1.Item) {
 	if workload := workloadOf(item); workload != "" {
 		in.naming[workload] = append(in.naming[workload], k)
@@ -115,7 +118,7 @@ func (in *Inbox) name(k Key, item *agentv1.Item) {
 	}
 }
 
-// unname forgets the workload that the key's item names. The caller holds mu.
+// unname removes the record of name for the key. The caller holds mu.
 func (in *Inbox) unname(k Key) {
 	workload := workloadOf(in.items[k])
 	if workload == "" {
@@ -131,7 +134,7 @@ func (in *Inbox) unname(k Key) {
 	in.naming[workload] = rest
 }
 
-// workloadOf returns the workload that the item is about.
+// workloadOf returns the workload that the item names.
 func workloadOf(item *agentv1.Item) string { return item.GetDeployment().GetWorkloadKey() }
 
 // everyBucket reports whether a snapshot covers all keys.

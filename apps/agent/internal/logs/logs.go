@@ -1,12 +1,13 @@
-// Package logs answers the control plane's requests for what instances write.
+// Package logs answers the control plane's requests for the output of instances.
 //
-// A request names instances and positions, and the answer what they wrote since. Nothing is kept
-// between two requests: an agent that starts anew answers the next one as the agent before would have.
+// A request names instances and positions. The answer has their output since these positions.
+// Nothing is stored between two requests, so requests may go on after a restart of the agent.
 package logs
 
 import (
 	"context"
 	"errors"
+	"fmt"
 	"time"
 
 	"github.com/windlass-run/windlass/apps/agent/internal/runtime"
@@ -15,25 +16,27 @@ import (
 )
 
 const (
-	// look is how often instances are read while a request waits.
+	// look is the interval at which instances are read while a request waits.
 	look = 500 * time.Millisecond
-	// maxWait bounds how long a request waits.
+	// maxWait is the maximum time that a request waits.
 	maxWait = 5 * time.Second
-	// maxInstances and maxBytes bound one answer, and perInstance what one instance has of it.
+	// maxInstances is the maximum number of instances in a request. maxBytes is the maximum size of
+	// an answer, and perInstance the maximum size of one instance's part.
 	maxInstances = 200
 	maxBytes     = 512 << 10
 	perInstance  = 64 << 10
 )
 
-// Reader reads what an instance wrote.
+// Reader reads the output of an instance.
 type Reader interface {
 	ReadLog(ctx context.Context, instanceID string, q runtime.LogQuery) (runtime.LogPage, error)
 }
 
-// Follow answers a request as soon as one of its instances wrote something, or has gone.
+// Follow answers a request as soon as one of its instances has written something, or does not exist
+// any more.
 func Follow(ctx context.Context, r Reader, req *agentv1.FollowRequest) (*agentv1.FollowResponse, error) {
 	if len(req.Instances) > maxInstances {
-		return nil, errors.New("too many instances are requested at once")
+		return nil, fmt.Errorf("%d instances are requested: request %d at most", len(req.Instances), maxInstances)
 	}
 	until := time.Now().Add(min(max(req.Wait.AsDuration(), 0), maxWait))
 	for {
@@ -50,7 +53,8 @@ func Follow(ctx context.Context, r Reader, req *agentv1.FollowRequest) (*agentv1
 	}
 }
 
-// read reads each instance once, and reports whether there is something to say that was not known.
+// read reads each instance once. news reports whether the answer has anything that the caller does
+// not know yet.
 func read(ctx context.Context, r Reader, req *agentv1.FollowRequest) (res *agentv1.FollowResponse, news bool) {
 	res = &agentv1.FollowResponse{}
 	left := min(int(req.MaxBytes), maxBytes)
