@@ -7,7 +7,7 @@ import (
 	"encoding/pem"
 	"fmt"
 	"io"
-	"log" //nolint:depguard // Pebble takes one
+	"log" //nolint:depguard // Pebble requires a log.Logger
 	"log/slog"
 	"net"
 	"net/http"
@@ -32,20 +32,20 @@ import (
 	"github.com/windlass-run/windlass/pkg/certfile"
 )
 
-// acmeServer is a Pebble, the ACME server that Let's Encrypt tests with, to which every
-// name leads here.
+// acmeServer is a Pebble, the ACME server with which Let's Encrypt tests. Its DNS resolves each name to
+// this machine.
 type acmeServer struct {
 	*httptest.Server
 
-	roots  *x509.CertPool // of what it issues
-	file   string         // with the CA of its own certificate
+	roots  *x509.CertPool // the CA of the certificates that the server issues
+	file   string         // the file with the CA of the server's own certificate
 	orders atomic.Int64
-	// together keeps the first orders back until as many are under way as it has room for.
+	// together delays the first orders until the channel is full. See hold.
 	together atomic.Pointer[chan struct{}]
 	handler  atomic.Pointer[http.Handler]
 }
 
-// startACME has a directory; challenges are answered once validate was called.
+// startACME starts an ACME server. Until validate is called, it answers 503.
 func startACME(t *testing.T) *acmeServer {
 	s := &acmeServer{}
 	s.Server = httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -67,7 +67,7 @@ func startACME(t *testing.T) *acmeServer {
 	return s
 }
 
-// hold keeps the first n orders back until all of them are under way.
+// hold delays the first n orders until all of them are under way.
 func (s *acmeServer) hold(n int) {
 	together := make(chan struct{}, n)
 	s.together.Store(&together)
@@ -81,17 +81,18 @@ func (s *acmeServer) wait(t *testing.T) {
 	select {
 	case *p <- struct{}{}:
 	default:
-		return // all of them are, or were
+		return // all of the first orders are under way, or have ended
 	}
 	for end := time.Now().Add(patience); len(*p) < cap(*p); time.Sleep(10 * time.Millisecond) {
 		if time.Now().After(end) {
-			t.Errorf("%d orders are under way, of %d", len(*p), cap(*p))
+			t.Errorf("%d of %d orders are under way", len(*p), cap(*p))
 			return
 		}
 	}
 }
 
-// validate by asking at these ports, and give certificates for so long.
+// validate makes the server issue certificates that are valid for the time valid. It validates challenges at the
+// ports plain (HTTP) and secure (TLS).
 func (s *acmeServer) validate(t *testing.T, plain, secure int, valid time.Duration) {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -122,7 +123,7 @@ func (s *acmeServer) config(dir string) *gateway.ACME {
 
 func port(a net.Addr) int { return a.(*net.TCPAddr).Port }
 
-// handshake returns the certificate that the gateway has for the host, if it is one of the roots'.
+// handshake returns the gateway's certificate for the host. It fails if roots did not issue the certificate.
 func handshake(r *running, host string, roots *x509.CertPool) (*x509.Certificate, error) {
 	d := &net.Dialer{Timeout: patience}
 	c, err := tls.DialWithDialer(d, "tcp", r.gateway.Addresses()[1].String(), &tls.Config{RootCAs: roots, ServerName: host})
@@ -180,9 +181,9 @@ func TestACME_CertificatesAreForRoutedHosts(t *testing.T) { //nolint:tparallel /
 				_, err := handshake(r.running, host, server.roots)
 				require.Error(t, err, host)
 			}
-			require.Equal(t, ordered, server.orders.Load(), "no client can make the gateway order what it does not route")
+			require.Equal(t, ordered, server.orders.Load(), "a client cannot make the gateway order a certificate for a host without a route")
 
-			// Over the certificate, and from where there is none to it.
+			// HTTPS is served with the certificate, and HTTP redirects to HTTPS.
 			transport := &http.Transport{TLSClientConfig: &tls.Config{RootCAs: server.roots, ServerName: "chat.example.test"}}
 			defer transport.CloseIdleConnections()
 			https := &http.Client{Transport: transport, Timeout: patience}
@@ -206,7 +207,7 @@ func TestACME_CertificatesAreForRoutedHosts(t *testing.T) { //nolint:tparallel /
 				}
 			}
 
-			// It is there after a restart, without an order, and without the ACME server.
+			// After a restart the gateway has the certificate without an order and without the ACME server.
 			r.stop()
 			r.wait(t)
 			server.Close()
@@ -232,7 +233,7 @@ func TestACME_CertificatesAreRenewedWhileTheyServe(t *testing.T) {
 	require.True(t, second.NotAfter.After(first.NotAfter))
 }
 
-// Package certfile reads its files again, and tells in a metric which they are.
+// Package certfile reads its files again when they change, and has a metric for each file.
 func TestOrder_ReadsTheCAsOfAnACMEServerAgain(t *testing.T) {
 	server, files := startACME(t), certfile.NewFiles(slog.New(slog.DiscardHandler))
 	start(t, func(c *gateway.Config) {
@@ -247,9 +248,8 @@ func TestOrder_ReadsTheCAsOfAnACMEServerAgain(t *testing.T) {
 	require.Contains(t, families[0].String(), "acme-roots")
 }
 
-// Each of a host's certificates is ordered once, the first and those that renew it, however many
-// gateways share the folder.
-func TestOrder_IsMadeByOneOfGatewaysThatShareAFolder(t *testing.T) {
+// Gateways that share a folder order each certificate of a host once: the first certificate and each renewal.
+func TestOrder_IsMadeOnceByGatewaysThatShareAFolder(t *testing.T) {
 	t.Parallel()
 	server := startACME(t)
 	config := func(c *gateway.Config) { c.TLSListen, c.ACME = "127.0.0.1:0", server.config(filepath.Dir(c.StateFile)) }
@@ -262,7 +262,7 @@ func TestOrder_IsMadeByOneOfGatewaysThatShareAFolder(t *testing.T) {
 			c.ACME.Folder = filepath.Join(r.dir, "certificates")
 		}))
 	}
-	// Challenges come to one of them.
+	// All challenges come to one gateway.
 	server.validate(t, port(r.gateway.Addresses()[0]), port(r.gateway.Addresses()[1]), 30*time.Second)
 	app := echo(instance(t, named("one")))
 	app.Hosts = []string{"a.example.test", "b.example.test", "c.example.test"}
@@ -320,7 +320,7 @@ func TestCertificate_OwnPrecedesACMEs(t *testing.T) {
 	server.until(t, r.running, "chat.example.test", whichever)
 	_, err := handshake(r.running, "echo.local", own)
 	require.NoError(t, err)
-	require.EqualValues(t, 1, server.orders.Load(), "none for a host that has a certificate")
+	require.EqualValues(t, 1, server.orders.Load(), "no certificate is ordered for a host of the operator's own certificate")
 }
 
 func TestOrder_FailedIsRetriedLater(t *testing.T) {
@@ -344,15 +344,15 @@ func TestOrder_FailedIsRetriedLater(t *testing.T) {
 		return n
 	}
 	for end := time.Now().Add(2 * patience); failed() == 0; time.Sleep(50 * time.Millisecond) {
-		require.True(t, time.Now().Before(end), "nothing was tried, or it has not failed")
+		require.True(t, time.Now().Before(end), "no order has failed yet")
 		_, _ = handshake(r.running, "chat.example.test", x509.NewCertPool())
 	}
 	for range 20 {
 		_, err := handshake(r.running, "chat.example.test", x509.NewCertPool())
 		require.Error(t, err)
 	}
-	require.InDelta(t, 1, failed(), 0, "the next one is a minute away at least")
-	want := bytes.NewBufferString("# HELP windlass_gateway_certificate_expires_seconds Unix time at which the first of the certificates by ACME ends that are in use; 0: there are none.\n" +
+	require.InDelta(t, 1, failed(), 0, "the next order is due after some time")
+	want := bytes.NewBufferString("# HELP windlass_gateway_certificate_expires_seconds Unix time at which the first of the ACME certificates in use expires. 0: none is in use.\n" +
 		"# TYPE windlass_gateway_certificate_expires_seconds gauge\nwindlass_gateway_certificate_expires_seconds 0\n")
 	require.NoError(t, testutil.GatherAndCompare(r.registry, want, "windlass_gateway_certificate_expires_seconds"))
 	_, body := r.do(t, func() *http.Request {
@@ -360,5 +360,5 @@ func TestOrder_FailedIsRetriedLater(t *testing.T) {
 		req.Host = "chat.example.test"
 		return req
 	}())
-	require.Equal(t, "one", body, "what needs no certificate is served")
+	require.Equal(t, "one", body, "requests without TLS are served")
 }

@@ -19,15 +19,15 @@ import (
 	gatewayv1 "github.com/windlass-run/windlass/proto/gen/windlass/gateway/v1"
 )
 
-// BenchmarkUpdateOfOneRouteAmong5000 changes one route after the other, 20 a second, of a table
-// of 5,000 routes and 20,000 instances while clients ask for all of them: p50-ms and p99-ms of an
-// update are from the agent's having it to its being told that it is served; requests and
-// p99 of a request while there are updates are ratios to those of the seconds before.
+// BenchmarkUpdateOfOneRouteAmong5000 changes 20 routes a second, one after the other, in a table of 5,000
+// routes and 20,000 instances, while clients send requests to all routes.
 //
-// heap_MiB is what the table adds to the process's heap, garbage aside, once the gateway serves
-// all of it; heap_MiB-before the same when its routes have had requests, so that there are series
-// of all, and heap_MiB-after when there were updates, too. rss_MiB is all that the process has then,
-// which is agent, instances and clients, too.
+// p50-ms and p99-ms are the time from an update at the agent to its acknowledgement by the gateway.
+// requests-ratio and request-p99-ratio compare the requests during the updates with the seconds before.
+//
+// The heap metrics have no garbage. heap_MiB is the memory that the table adds to the process's heap.
+// heap_MiB-before includes the series of all routes, after all routes had requests. heap_MiB-after is the
+// same after the updates. rss_MiB is the memory of the whole process, with agent, instances and clients.
 func BenchmarkUpdateOfOneRouteAmong5000(b *testing.B) {
 	const (
 		routes, perRoute, clients = 5000, 4, 4
@@ -43,7 +43,7 @@ func BenchmarkUpdateOfOneRouteAmong5000(b *testing.B) {
 		for i := range perRoute {
 			app.Targets[0].Instances = append(app.Targets[0].Instances, &gatewayv1.Instance{
 				InstanceId: fmt.Sprintf("ins_%d_%d", n, i), State: gatewayv1.Instance_STATE_READY,
-				// The first of them is another process in every second generation.
+				// In every second generation, the first instance is another process.
 				Address: backends[(i+generation*(1-min(i, 1)))%2],
 			})
 		}
@@ -71,7 +71,7 @@ func BenchmarkUpdateOfOneRouteAmong5000(b *testing.B) {
 	})
 	defer stopped()
 	const before = 3 * time.Second
-	seen.since(before) // connections are made
+	seen.since(before) // time for the clients to connect
 	quiet := seen.since(before)
 	asked := heapMiB()
 	took := make([]time.Duration, 0, b.N)
@@ -101,8 +101,8 @@ func BenchmarkUpdateOfOneRouteAmong5000(b *testing.B) {
 	b.ReportMetric(float64(busy.p99)/float64(quiet.p99), "request-p99-ratio")
 }
 
-// BenchmarkRequests is a request with a few fields and its answer, on connections that are kept, by
-// each engine. Client and instance are part of it.
+// BenchmarkRequests measures a request with a few fields and its answer, on connections that are kept, with
+// each engine. The time includes the client and the instance.
 func BenchmarkRequests(b *testing.B) {
 	for _, name := range engines {
 		b.Run(name, func(b *testing.B) {
@@ -134,16 +134,16 @@ func BenchmarkRequests(b *testing.B) {
 	}
 }
 
-// heapMiB is the heap of the process without garbage.
+// heapMiB returns the size of the process's heap without garbage, in MiB.
 func heapMiB() float64 {
 	runtime.GC()
-	runtime.GC() // what pools keep is gone after the second
+	runtime.GC() // the second collection empties pools
 	var stats runtime.MemStats
 	runtime.ReadMemStats(&stats)
 	return float64(stats.HeapAlloc) / (1 << 20)
 }
 
-// rssMiB is what memory the process has; only Linux tells.
+// rssMiB returns the memory of the process in MiB. It returns false on systems other than Linux.
 func rssMiB() (float64, bool) {
 	status, err := os.ReadFile("/proc/self/status")
 	if err != nil {
@@ -157,7 +157,7 @@ func rssMiB() (float64, bool) {
 
 func host(n int) string { return fmt.Sprintf("app-%d.local", n) }
 
-// load is what clients see.
+// load records how long the clients' requests take.
 type load struct {
 	mu    sync.Mutex
 	times []time.Duration
@@ -217,7 +217,7 @@ func (l *load) end(took time.Duration) figures {
 	return f
 }
 
-// since is what is seen in the time that comes.
+// since records requests for the time d, and returns their figures.
 func (l *load) since(d time.Duration) figures {
 	l.begin()
 	<-time.After(d)

@@ -16,16 +16,16 @@ import (
 	"github.com/windlass-run/windlass/apps/gateway"
 )
 
-// A client that stops midway is answered and let go, and what it has sent is no request
-// to an instance, or one without end.
+// The gateway answers a client that stops in the middle of a request, and closes the connection. The instance
+// gets no request, or a request that does not end.
 func TestClient_ThatStopsMidwayIsReleased(t *testing.T) {
 	bothEngines(t, func(t *testing.T) {
 		t.Parallel()
-		long := strings.Repeat("x", 100<<10) // too long to be kept
+		long := strings.Repeat("x", 100<<10) // longer than proxy.Replayable
 		for name, test := range map[string]struct {
-			// send is written byte by byte where it is short, and then nothing is any more.
+			// send is what the client sends before it stops. A short text is written byte by byte.
 			send string
-			// half: the client closes its direction. To net/http it is gone then.
+			// half: the client closes its direction. net/http then treats the client as gone.
 			half   bool
 			status int // 0: the connection is closed without an answer
 			code   string
@@ -35,7 +35,7 @@ func TestClient_ThatStopsMidwayIsReleased(t *testing.T) {
 			"in a long body": {post + "Content-Length: 200000\r\n\r\n" + long, false, 408, "body_too_slow"},
 			"in chunks":      {post + "Transfer-Encoding: chunked\r\n\r\n5\r\nab", false, 408, "body_too_slow"},
 			"between chunks": {post + "Transfer-Encoding: chunked\r\n\r\n2\r\nab\r\n", false, 408, "body_too_slow"},
-			// net/http does not say why it had no trailers.
+			// net/http does not say why the trailers did not arrive.
 			"in trailers":                  {post + "Transfer-Encoding: chunked\r\n\r\n2\r\nab\r\n0\r\nX: y\r\n", false, 499, "client_gone"},
 			"half closed in a body":        {post + "Content-Length: 10\r\n\r\nabc", true, 499, "client_gone"},
 			"half closed in a long body":   {post + "Content-Length: 200000\r\n\r\n" + long, true, 499, "client_gone"},
@@ -50,7 +50,7 @@ func TestClient_ThatStopsMidwayIsReleased(t *testing.T) {
 			"in fields":                    {post + "Content-Le", false, 400, ""},
 		} {
 			t.Run(name, func(t *testing.T) {
-				t.Parallel() // it takes what a client may
+				t.Parallel() // each case takes the full time limit of a client
 				r := start(t, func(c *gateway.Config) { c.SlowClient, c.HeaderTimeout = time.Second, time.Second })
 				instance := startRecorder(t)
 				r.put(t, echo(instance.address))
@@ -91,8 +91,8 @@ func TestClient_ThatStopsMidwayIsReleased(t *testing.T) {
 	})
 }
 
-// To net/http a client that closes its direction is gone, though TCP would let it read
-// the answer: what it asked is broken off. An instance may have got it, once.
+// net/http treats a client that closes its direction as gone, although TCP would let it read the answer. So its
+// request is broken off. An instance gets the request at most once.
 func TestClient_HalfClosedIsGone(t *testing.T) {
 	bothEngines(t, func(t *testing.T) {
 		r := start(t, nil)
@@ -122,17 +122,17 @@ func TestClient_HalfClosedIsGone(t *testing.T) {
 		select {
 		case <-gone:
 		case <-time.After(patience):
-			t.Fatal("the instance is still held")
+			t.Fatal("the instance still works on the request")
 		}
 		_, err = io.ReadAll(res.Body)
-		require.Error(t, err, "a part is taken for the whole")
+		require.Error(t, err, "the client must see that the answer is incomplete")
 		conn, in = r.dial(t)
 		sound(t, conn, in, "echo.local", "after")
 		require.Equal(t, int64(1), got.Load())
 	})
 }
 
-// An instance need not read what it refuses.
+// An instance may refuse a request before it has read the body.
 func TestClient_GetsAnAnswerBeforeItsRequestEnds(t *testing.T) {
 	bothEngines(t, func(t *testing.T) {
 		r := start(t, func(c *gateway.Config) { c.SlowClient = 2 * time.Second })
@@ -184,7 +184,8 @@ func TestClient_GetsAnAnswerBeforeItsRequestEnds(t *testing.T) {
 			require.Equal(t, "no", string(body))
 			ended(t, in)
 		}
-		// One client goes on sending. What it sends is no request, as it may be meant to be.
+		// One client continues to send its body. The gateway must not read a part of the body as a request, even if
+		// it looks like one.
 		sent := make(chan struct{})
 		go func() {
 			defer close(sent)
@@ -195,7 +196,7 @@ func TestClient_GetsAnAnswerBeforeItsRequestEnds(t *testing.T) {
 		}()
 		answered(in)
 		<-sent
-		// Others wait for the answer before they do, whatever is left.
+		// Other clients wait for the answer before they send the rest of the body, short or long.
 		for _, length := range []int{101 << 10, 50_000_000} {
 			conn, in = r.dial(t)
 			_, err = fmt.Fprintf(conn, "%sContent-Length: %d\r\n\r\n%s", post, length, strings.Repeat("x", 100<<10))
@@ -208,13 +209,13 @@ func TestClient_GetsAnAnswerBeforeItsRequestEnds(t *testing.T) {
 	})
 }
 
-// An answer may begin, and be waited for, while the request goes on: neither takes
-// anything from the other.
+// An answer may begin while the client still sends the request. The client may wait for a part of the answer
+// before it sends the next part. No bytes are lost in either direction.
 func TestClient_SendsOnWhileItIsAnswered(t *testing.T) {
 	bothEngines(t, func(t *testing.T) {
 		for name, test := range map[string]struct {
 			header string
-			parts  func(string) string // as they are written
+			parts  func(string) string // returns a part as it is written
 			end    string
 		}{
 			"by length": {fmt.Sprintf("Content-Length: %d\r\n\r\n", 20*(10<<10)), func(s string) string { return s }, ""},
@@ -243,7 +244,7 @@ func TestClient_SendsOnWhileItIsAnswered(t *testing.T) {
 				_, err := io.WriteString(conn, post+test.header)
 				require.NoError(t, err)
 				var answer io.Reader
-				for n := range 20 { // each is sent when the one before is answered
+				for n := range 20 { // each part is sent after the part before was answered
 					part := strings.Repeat(string(rune('a'+n)), 10<<10)
 					_, err := io.WriteString(conn, test.parts(part))
 					require.NoError(t, err)
@@ -263,7 +264,7 @@ func TestClient_SendsOnWhileItIsAnswered(t *testing.T) {
 				rest, err := io.ReadAll(answer)
 				require.NoError(t, err)
 				require.Empty(t, rest)
-				ended(t, in) // it began before the request's end
+				ended(t, in) // because the answer began before the request's end
 				conn, in = r.dial(t)
 				sound(t, conn, in, "echo.local", "after")
 			})

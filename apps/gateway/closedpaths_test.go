@@ -9,8 +9,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestClosedPaths_ReachNoInstance checks both engines. A server of models loads and unloads them for every caller, so that
-// gateways must refuse these calls of clients.
+// TestClosedPaths_ReachNoInstance checks both engines. A server of models loads and unloads models for every caller. So
+// gateways must refuse such calls of clients.
 func TestClosedPaths_ReachNoInstance(t *testing.T) {
 	bothEngines(t, func(t *testing.T) {
 		r := start(t, nil)

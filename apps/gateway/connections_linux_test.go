@@ -16,8 +16,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// runAlone runs the test in a process of its own. It returns true in that process, and false in this one
-// once that process has ended well.
+// runAlone runs the test in a separate process. It returns true in that process. In this process it returns false
+// after the test has passed there.
 func runAlone(t *testing.T) bool {
 	t.Helper()
 	const name = "WINDLASS_TEST_ALONE"
@@ -34,8 +34,8 @@ func runAlone(t *testing.T) bool {
 	return false
 }
 
-// takeDescriptors leaves this process no descriptors until the returned function is called. It also takes
-// those that are closed meanwhile.
+// takeDescriptors takes all descriptors of this process until the returned function is called. It also takes
+// descriptors that are closed meanwhile.
 func takeDescriptors(t *testing.T) (giveBack func()) {
 	t.Helper()
 	lowest, err := os.Open(os.DevNull)
@@ -72,15 +72,15 @@ func takeDescriptors(t *testing.T) (giveBack func()) {
 	return giveBack
 }
 
-// A gateway that has run out of descriptors says so, and blames no instance for it.
+// A gateway that has run out of descriptors answers with its own error, and does not eject an instance for it.
 func TestDescriptors_LackOfThemIsNoFaultOfInstances(t *testing.T) {
-	if !runAlone(t) { // other tests close descriptors, and need them
+	if !runAlone(t) { // because other tests open and close descriptors
 		return
 	}
 	bothEngines(t, func(t *testing.T) {
 		r := start(t, nil)
 		r.put(t, echo(instance(t, func(w http.ResponseWriter, _ *http.Request) {
-			w.Header().Set("Connection", "close") // each request needs a connection
+			w.Header().Set("Connection", "close") // each request needs a new connection
 		})))
 		r.until(t, func() bool { return len(r.health) == 0 })
 		var conn net.Conn
@@ -99,7 +99,7 @@ func TestDescriptors_LackOfThemIsNoFaultOfInstances(t *testing.T) {
 		open := func(n float64) {
 			require.Eventually(t, func() bool { return r.gauge(t, "windlass_gateway_connections") == n }, patience, time.Millisecond)
 		}
-		const requests = 3 // one more than the refusals that eject
+		const requests = 3 // one more than the number of refusals that eject an instance
 		refused := 0
 		var giveBack func()
 		for end := time.Now().Add(patience); refused < requests; {
@@ -110,14 +110,14 @@ func TestDescriptors_LackOfThemIsNoFaultOfInstances(t *testing.T) {
 				giveBack = takeDescriptors(t)
 			}
 			res, err := ask()
-			if err != nil { // it was idle, and closed for a descriptor
+			if err != nil { // the gateway closed this idle connection to get a descriptor
 				giveBack()
 				require.NoError(t, conn.Close())
 				open(0)
 				conn = nil
 				continue
 			}
-			if res.StatusCode == http.StatusOK { // another connection was closed for a descriptor
+			if res.StatusCode == http.StatusOK { // the gateway closed another connection to get a descriptor
 				continue
 			}
 			refused++

@@ -18,8 +18,8 @@ import (
 	"github.com/windlass-run/windlass/pkg/conns"
 )
 
-// Where there are as many connections as there may be, the one that is idle for longest makes room. One
-// with a request stays, whichever way that goes.
+// If the limit of connections is reached, the connection that has been idle for longest is closed. A connection
+// with a request stays open, on the short and on the long way.
 func TestConnections_HaveALimit(t *testing.T) {
 	for name, limits := range map[string]conns.Limits{"in all": {Total: 3, PerAddress: -1}, "by address": {PerAddress: 3}} {
 		t.Run(name, func(t *testing.T) {
@@ -43,7 +43,7 @@ func TestConnections_HaveALimit(t *testing.T) {
 				var idle []net.Conn
 				for i := range 4 {
 					conn, _ := r.dial(t)
-					if i == 0 { // half a header is no request
+					if i == 0 { // a connection with half a header counts as idle
 						_, err := io.WriteString(conn, "GET /a HTT")
 						require.NoError(t, err)
 					}
@@ -51,7 +51,7 @@ func TestConnections_HaveALimit(t *testing.T) {
 				}
 				for i, conn := range idle[:2] {
 					_, err := conn.Read(make([]byte, 1))
-					require.Error(t, err, "the connection %d is open", i)
+					require.Error(t, err, "connection %d is open", i)
 					require.NotErrorIs(t, err, context.DeadlineExceeded)
 				}
 				close(release)
@@ -64,9 +64,9 @@ func TestConnections_HaveALimit(t *testing.T) {
 	}
 }
 
-// A connection of HTTP/3 on which no request comes ends, though half of one was sent and its other side
-// answers whatever keeps it alive.
-func TestConnection_OfHTTP3OutlivesHalfARequest(t *testing.T) {
+// An HTTP/3 connection without a request ends, even if half of a request was sent and the client keeps the
+// connection alive.
+func TestConnection_OfHTTP3EndsAfterHalfARequest(t *testing.T) {
 	dir := t.TempDir()
 	roots := certify(t, dir)
 	r := start(t, func(c *gateway.Config) {
@@ -84,14 +84,14 @@ func TestConnection_OfHTTP3OutlivesHalfARequest(t *testing.T) {
 	conn := dial()
 	stream, err := conn.OpenStream()
 	require.NoError(t, err)
-	_, err = stream.Write([]byte{0x01, 0x40, 0xff}) // a HEADERS frame of 255 bytes, which do not come
+	_, err = stream.Write([]byte{0x01, 0x40, 0xff}) // the beginning of a HEADERS frame of 255 bytes
 	require.NoError(t, err)
 	<-conn.Context().Done()
 	var app *quic.ApplicationError
 	require.ErrorAs(t, context.Cause(conn.Context()), &app)
 	require.Equal(t, quic.ApplicationErrorCode(http3.ErrCodeNoError), app.ErrorCode)
 
-	// Its connections are among those that have a limit.
+	// Connections of HTTP/3 count for the limit.
 	var all []*quic.Conn
 	for range 4 {
 		all = append(all, dial())

@@ -18,12 +18,12 @@ import (
 	"github.com/windlass-run/windlass/apps/gateway"
 )
 
-// This file draws requests whose framing programs may read differently, from a small grammar: names,
-// separators, values and line ends of the two fields that frame a message, in both orders, before bodies
-// that hold a second request by one reading or the other.
+// This file draws requests whose framing two programs may read differently. It uses a small grammar of names,
+// separators, values and line ends for the two fields that frame a message, in both orders. After one reading of
+// the fields, the body contains a second request.
 
 var (
-	// %s is the name. A line of the grammar is NAME SEPARATOR VALUE END.
+	// A line of the grammar is NAME SEPARATOR VALUE END. In oddNames, %s is the name.
 	oddNames = []string{
 		"%s", "%s ", "%s\t", " %s", "\t%s", "%s\x00", "\x00%s", "%s\x0b", "X: y\r%s", "X: y\n%s", "X: y\r\n %s", "\r\n%s", "\"%s\"", "%s\xff", "%s\u017f", "x%s", "%s:",
 	}
@@ -43,10 +43,10 @@ var (
 	oddVersions = []string{"HTTP/1.1", "HTTP/1.0", "HTTP/1.2", "HTTP/1.1 ", "http/1.1", "HTTP/2.0"}
 )
 
-// one draws one of several.
+// one draws an element.
 func one[T any](rnd *rand.Rand, of []T) T { return of[rnd.IntN(len(of))] }
 
-// odd draws the first, which is plain, four times of five, so that most cases have one or two oddities.
+// odd draws the first element, which is plain, with a probability of 4/5, so that most cases have one or two oddities.
 func odd[T any](rnd *rand.Rand, of []T) T {
 	if rnd.IntN(5) > 0 {
 		return of[0]
@@ -54,26 +54,26 @@ func odd[T any](rnd *rand.Rand, of []T) T {
 	return one(rnd, of)
 }
 
-// drawFraming draws a request for host, of which the case is the number n, and what may be read as a second one.
-// Behind them is the last one, which ends the connection.
+// drawFraming draws three requests to host for case n. The first one has an odd framing, so that the second one may
+// be read as a part of its body. The last one ends the connection.
 func drawFraming(rnd *rand.Rand, host string, n int) string {
 	second := fmt.Sprintf("GET /second-%d HTTP/1.1\r\nHost: %s\r\nConnection: close\r\n\r\n", n, host)
-	// By its length the body is another one than by its chunks.
+	// Content-Length and the chunks disagree about the end of the body.
 	body, length := "", 0
 	switch rnd.IntN(5) {
-	case 0: // by the chunks it ends before the second
+	case 0: // by the chunks, the body ends before the second request
 		body = "0\r\n\r\n" + second
 		length = len(body)
-	case 1: // by the length
+	case 1: // by the length, the body ends before the second request
 		body = fmt.Sprintf("%x\r\n%s\r\n0\r\n\r\n", len(second), second)
 		length = strings.IndexByte(body, '\n') + 1
-	case 2: // by both, behind it
+	case 2: // by both, the body ends before the second request
 		body = "3\r\nabc\r\n0\r\n\r\n"
 		length = len(body)
 		body += second
-	case 3: // by none
+	case 3: // by the length, the body is empty; it is not in chunks
 		body, length = second, 0
-	case 4: // in an odd chunk, or behind odd trailers
+	case 4: // the second request follows an odd chunk or odd trailers
 		end := one(rnd, []string{"3\nabc\r\n0\r\n\r\n", "3\r\nabc\n0\r\n\r\n", "3;a\nabc\r\n0\r\n\r\n", "0\r\nX: y\n\r\n", "0\r\n\n", "0\n\n", "03 \r\nabc\r\n0\r\n\r\n", "0x3\r\nabc\r\n0\r\n\r\n", "3\r\nabcd\r\n0\r\n\r\n", "3\r\nabc0\r\n\r\n", "0\r\nContent-Length: 9\r\n\r\n", "3;\r\r\nabc\r\n0\r\n\r\n", "-3\r\nabc\r\n0\r\n\r\n", "0\r\n X: y\r\n\r\n"})
 		body, length = end+second, len(end)
 	}
@@ -107,15 +107,15 @@ func drawFraming(rnd *rand.Rand, host string, n int) string {
 	return fmt.Sprintf("%s /first-%d %s\r\nHost: %s\r\n%s\r\n%s%s", method, n, odd(rnd, oddVersions), host, lines, body, strings.ReplaceAll(second, "second", "last"))
 }
 
-// What recorders do not take, and RFC 9112 has a server take: spaces behind a value (section 5), and a length
-// twice (section 6.3).
+// Recorders refuse these two forms, but RFC 9112 allows a server to accept them: spaces after a value (section 5),
+// and a Content-Length that comes twice with the same value (section 6.3).
 var (
 	spacesBehind = regexp.MustCompile(`([^ \t\r\n])[ \t]+\r\n`)
 	lengthTwice  = regexp.MustCompile(`(?i)(\r\ncontent-length:[ \t]*([0-9]+))\r\ncontent-length:[ \t]*([0-9]+)\r\n`)
 )
 
-// strictly reads text as RFC 9112 has it, and returns the requests up to the first that is none, or that
-// ends the connection because it is in chunks.
+// strictly reads text as RFC 9112 requires, and returns the targets of its requests. It stops at the first malformed
+// request, and after the first request in chunks, because a gateway closes the connection after it.
 func strictly(text string) (requests []string) {
 	line, rest, _ := strings.Cut(text, "\r\n")
 	fields, body, _ := strings.Cut(rest, "\r\n\r\n")
@@ -141,14 +141,14 @@ func strictly(text string) (requests []string) {
 	}
 }
 
-// exchange sends text on a connection of its own, and returns the status codes of the answers.
+// exchange sends text on a new connection, and returns the status codes of the answers.
 func (h *harness) exchange(text string) (answers []int) {
 	conn, in, err := h.connect()
-	for err != nil { // on a busy machine, the handshake may take longer than the time-out
+	for err != nil { // on a busy machine, the handshake may take longer than the timeout
 		conn, in, err = h.connect()
 	}
 	defer conn.Close()
-	_, _ = io.WriteString(conn, text) // it may be refused midway
+	_, _ = io.WriteString(conn, text) // the gateway may refuse the text before its end
 	for {
 		res, err := http.ReadResponse(in, nil)
 		if err != nil {
@@ -161,13 +161,13 @@ func (h *harness) exchange(text string) (answers []int) {
 	}
 }
 
-// isTimeout reports whether no request came before the time-out.
+// isTimeout reports whether the gateway got no request before the timeout.
 func isTimeout(answers []int) bool {
 	return len(answers) == 0 || answers[0] == http.StatusRequestTimeout
 }
 
-// No request is smuggled: of what a client sends, only what is a request by the letter of RFC 9112 reaches an
-// instance as one, and all that does is sound.
+// No request is smuggled: an instance gets a part of the client's bytes as a request only if it is a request by RFC
+// 9112. All requests that an instance gets are well formed.
 func TestFraming_DrawnIsReadOneWay(t *testing.T) {
 	bothEngines(t, func(t *testing.T) {
 		ways := map[string]func(*testing.T, func(*gateway.Config)) *harness{
@@ -179,13 +179,13 @@ func TestFraming_DrawnIsReadOneWay(t *testing.T) {
 		}
 		for name, begin := range ways {
 			t.Run(name, func(t *testing.T) {
-				cases, clients := 3000, 128 // most clients wait for a time-out
+				cases, clients := 3000, 128 // most clients wait for a timeout
 				if name == "HTTPS" {        // each case has a handshake
 					cases, clients = 1000, 32
 				}
 				instance := startRecorder(t)
 				r := begin(t, func(c *gateway.Config) {
-					// Some wait for what does not come.
+					// In some cases the gateway waits for bytes that do not come.
 					c.HeaderTimeout, c.SlowClient = 300*time.Millisecond, 300*time.Millisecond
 				})
 				r.put(t, echo(instance.address))
@@ -201,7 +201,7 @@ func TestFraming_DrawnIsReadOneWay(t *testing.T) {
 				for range clients {
 					all.Go(func() {
 						for n := range queue {
-							// A client of the test may send its request, or the rest of it, after the time-out.
+							// On a busy machine, a client of the test may send a part of its request after the timeout.
 							for again := true; again; again = sent[n] < 20 && len(strictly(texts[n])) > 0 && isTimeout(answers[n]) {
 								answers[n] = r.exchange(texts[n])
 								sent[n]++
@@ -235,14 +235,14 @@ func TestFraming_DrawnIsReadOneWay(t *testing.T) {
 					for _, later := range []string{"second", "last"} {
 						if name := fmt.Sprintf("/%s-%d", later, n); got[name] > 0 {
 							seconds++
-							require.Contains(t, sound, name, "%q: it was smuggled", text)
+							require.Contains(t, sound, name, "%q: the request was smuggled", text)
 						}
 					}
 					if got[fmt.Sprint("/first-", n)] == 0 {
 						refused++
 					}
 				}
-				t.Logf("%d requests: %d refused, %d sound ones behind others", cases, refused, seconds)
+				t.Logf("%d cases: %d first requests refused, %d requests after the first", cases, refused, seconds)
 				require.Greater(t, refused, cases/4)
 				require.Greater(t, cases-refused, cases/20)
 				require.Positive(t, seconds)

@@ -14,7 +14,7 @@ import (
 	gatewayv1 "github.com/windlass-run/windlass/proto/gen/windlass/gateway/v1"
 )
 
-// header of a request or an answer, "Name: value" each.
+// set adds header lines to a request. Each line is "Name: value".
 func set(req *http.Request, lines ...string) *http.Request {
 	for _, line := range lines {
 		name, value, _ := strings.Cut(line, ": ")
@@ -23,7 +23,7 @@ func set(req *http.Request, lines ...string) *http.Request {
 	return req
 }
 
-// corsOf are the headers of an answer that are about CORS.
+// corsOf returns the CORS headers of an answer.
 func corsOf(res *http.Response) http.Header {
 	out := http.Header{}
 	for name, values := range res.Header {
@@ -58,7 +58,7 @@ func TestCORS_IsAnsweredByTheGateway(t *testing.T) {
 		}))
 		r.put(t, app)
 		res, _ := r.do(t, set(r.request(t, http.MethodOptions, "/", ""), "Origin: https://chat.test", "Access-Control-Request-Method: PUT"))
-		require.Equal(t, http.StatusTeapot, res.StatusCode, "without a policy it is the instance's business")
+		require.Equal(t, http.StatusTeapot, res.StatusCode, "without a policy the instance answers")
 		require.Equal(t, "https://of-the-instance.test", res.Header.Get("Access-Control-Allow-Origin"))
 
 		r.put(t, withCors(app, &gatewayv1.Cors{
@@ -102,7 +102,7 @@ func TestCORS_IsAnsweredByTheGateway(t *testing.T) {
 			require.Empty(t, corsOf(res), what)
 			require.Contains(t, res.Header.Get("Vary"), "Origin", what)
 		}
-		require.Equal(t, before, asked.Load(), "no preflight reaches an instance")
+		require.Equal(t, before, asked.Load(), "preflights do not reach the instance")
 
 		for _, path := range []string{"/", "/hints"} {
 			res, _ = r.do(t, set(r.request(t, http.MethodPut, path, "{}"), "Origin: https://chat.test"))
@@ -114,11 +114,11 @@ func TestCORS_IsAnsweredByTheGateway(t *testing.T) {
 		}
 		for _, lines := range [][]string{nil, {"Origin: https://evil.test"}, {"Origin: null"}} {
 			res, _ = r.do(t, set(r.request(t, http.MethodPut, "/", "{}"), lines...))
-			require.Equal(t, http.StatusTeapot, res.StatusCode, "it is browsers that refuse, not the gateway")
+			require.Equal(t, http.StatusTeapot, res.StatusCode, "the gateway does not refuse the request; browsers do")
 			require.Empty(t, corsOf(res))
 			require.Contains(t, res.Header.Values("Vary"), "Origin")
 		}
-		// What is no preflight is the instance's, whatever its method.
+		// The instance answers requests that are not preflights, also with the method OPTIONS.
 		for _, lines := range [][]string{{"Origin: https://chat.test"}, {"Access-Control-Request-Method: PUT"}, nil} {
 			res, _ = r.do(t, set(r.request(t, http.MethodOptions, "/", ""), lines...))
 			require.Equal(t, http.StatusTeapot, res.StatusCode, lines)
@@ -128,7 +128,7 @@ func TestCORS_IsAnsweredByTheGateway(t *testing.T) {
 
 		r.put(t, app)
 		res, _ = r.do(t, set(r.request(t, http.MethodGet, "/", ""), "Origin: https://chat.test"))
-		require.Equal(t, "https://of-the-instance.test", res.Header.Get("Access-Control-Allow-Origin"), "the policy has gone")
+		require.Equal(t, "https://of-the-instance.test", res.Header.Get("Access-Control-Allow-Origin"), "the policy was removed")
 	})
 }
 
@@ -152,7 +152,7 @@ func TestCORS_RefusalsAreReadableFromEveryOrigin(t *testing.T) {
 		other := set(r.request(t, http.MethodOptions, "/", ""), "Origin: https://any.test", "Access-Control-Request-Method: POST")
 		other.Host = "unknown.local"
 		res, _ = r.do(t, other)
-		require.Equal(t, http.StatusNotFound, res.StatusCode, "a host that is not routed has no policy")
+		require.Equal(t, http.StatusNotFound, res.StatusCode, "a host without a route has no policy")
 		require.Empty(t, corsOf(res))
 	})
 }

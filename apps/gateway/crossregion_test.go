@@ -31,15 +31,15 @@ const (
 	spillover = gatewayv1.CrossRegion_CROSS_REGION_SPILLOVER
 )
 
-// crossing is echo with a policy of crossing regions, and no queue.
+// crossing is echo with a policy for other regions, and without a queue.
 func crossing(cross gatewayv1.CrossRegion, addresses ...string) *gatewayv1.AppRoutes {
 	app := echo(addresses...)
 	app.Policy.CrossRegion, app.Policy.QueueSize = cross, new(int32(0))
 	return app
 }
 
-// equallyNear has all regions that can be connected to at one distance, so that the first by
-// name is taken for the nearest.
+// equallyNear gives all reachable regions the same distance, so that the first region by name counts as
+// the nearest.
 func equallyNear(c *gateway.Config) {
 	c.Near = func(ctx context.Context, u *url.URL) (time.Duration, error) {
 		_, err := remoteregions.Connect(ctx, thisMachine, u)
@@ -47,8 +47,8 @@ func equallyNear(c *gateway.Config) {
 	}
 }
 
-// around has the region's gateway told of where else the app is, by name and URL, and waits
-// until it goes by that and has seen how near each is.
+// around tells the gateway which other regions have the app. pairs are names and URLs of these regions. around
+// waits until the gateway uses them and has measured how near each region is.
 func (h *harness) around(t testing.TB, pairs ...string) {
 	t.Helper()
 	n := &gatewayv1.Neighbours{Region: "here", Whole: true, Apps: []*gatewayv1.AppNeighbours{{AppId: "app_1"}}}
@@ -58,14 +58,14 @@ func (h *harness) around(t testing.TB, pairs ...string) {
 	h.look(t, n)
 }
 
-// look has the gateway told of what is around.
+// look sends n to the gateway, and waits until the gateway has measured how near each region is.
 func (h *harness) look(t testing.TB, n *gatewayv1.Neighbours) {
 	t.Helper()
 	h.mu.Lock()
 	h.agent.around = append(h.agent.around, n)
 	h.signal()
 	h.mu.Unlock()
-	// Frames come in order: what follows is served after this was taken.
+	// Frames come in order. So once the routes of app_next are served, the gateway has read n.
 	h.put(t, &gatewayv1.AppRoutes{AppId: "app_next", Hosts: []string{fmt.Sprintf("n%d.local", len(h.agent.around))}})
 	reached := 0
 	for _, app := range n.Apps {
@@ -82,7 +82,7 @@ func (h *harness) waiting(t testing.TB, n float64) {
 	require.Eventually(t, func() bool { return h.gauge(t, "windlass_gateway_queue") == n }, patience, 5*time.Millisecond)
 }
 
-// get returns the answer's status, region, gateway's error and body.
+// get returns the answer's status, its region, and the code of the gateway's error or else the body.
 func (h *harness) get(t testing.TB, method, body string) string {
 	t.Helper()
 	res, got := h.do(t, h.request(t, method, "/", body))
@@ -92,7 +92,7 @@ func (h *harness) get(t testing.TB, method, body string) string {
 	return strings.Join([]string{res.Status[:3], res.Header.Get("Windlass-Region"), got}, " ")
 }
 
-// untilGot waits until a GET has that answer.
+// untilGot waits until the result of get is want.
 func (h *harness) untilGot(t testing.TB, want string) {
 	t.Helper()
 	require.Eventually(t, func() bool { return h.get(t, http.MethodGet, "") == want }, patience, 5*time.Millisecond)
@@ -122,7 +122,7 @@ func TestCrossRegion_RegionWithoutReadyInstancesHandsOver(t *testing.T) {
 		require.Equal(t, "503  no_instance", here.get(t, http.MethodGet, ""), "there is no other region")
 		here.around(t, "a-near", near.url, "b-far", far.url)
 
-		// Whatever the method and the size: no instance had it.
+		// No instance got the request, so it is handed over with any method and any size.
 		req := here.request(t, http.MethodPost, "/v1/chat?x=y", "hello")
 		req.Header.Set("X-Request-Id", "req-1")
 		res, body := here.do(t, req)
@@ -137,22 +137,23 @@ func TestCrossRegion_RegionWithoutReadyInstancesHandsOver(t *testing.T) {
 		require.Contains(t, access.String(), `"handed_to":"a-near"`)
 		require.Equal(t, "200 a-near near 1000000", here.get(t, http.MethodPost, strings.Repeat("x", 1_000_000)))
 
-		// What the nearest refuses, or is not reached for, the next one has.
+		// If the nearest region refuses the request or cannot be reached, the next region gets it.
 		near.put(t, crossing(failover))
 		require.Equal(t, "200 b-far far 5", here.get(t, http.MethodPost, "hello"))
 		near.put(t, crossing(failover, echoed("near")))
-		here.untilGot(t, "200 a-near near 0") // which refused just before, and gets none for a moment
+		here.untilGot(t, "200 a-near near 0") // a-near gets no requests for a short time, because it has just refused one
 		near.stop()
 		near.wait(t)
 		require.Equal(t, "200 b-far far 5", here.get(t, http.MethodPost, "hello"))
 
-		// One that has come up again has its requests, and a region's own instance before all.
+		// A region that can be reached again gets requests. But the region's own instance comes first.
 		near.running = startGateway(t, near.dir, strings.TrimPrefix(near.url, "http://"), nil)
-		here.untilGot(t, "200 a-near near 0") // which is tried now and then
+		here.untilGot(t, "200 a-near near 0") // the gateway tries to reach a-near from time to time
 		here.put(t, crossing(failover, instance(t, named("here"))))
 		require.Equal(t, "200  here", here.get(t, http.MethodPost, "hello"))
 
-		// One that cannot be connected to is as good as none, and one that does not count is none.
+		// Requests are also handed over if the own instance cannot be reached. They are not handed over if the policy
+		// does not say so, or for a preview.
 		here.put(t, crossing(failover, "127.0.0.1:1"))
 		require.Equal(t, "200 a-near near 5", here.get(t, http.MethodPost, "hello"))
 		here.put(t, crossing(gatewayv1.CrossRegion_CROSS_REGION_OFF))
@@ -160,9 +161,9 @@ func TestCrossRegion_RegionWithoutReadyInstancesHandsOver(t *testing.T) {
 		preview := crossing(failover)
 		preview.Hosts, preview.Previews = []string{"other.local"}, []*gatewayv1.Preview{{Host: "echo.local", DeploymentId: "dep_1"}}
 		here.put(t, preview)
-		require.Equal(t, "503  no_instance", here.get(t, http.MethodGet, ""), "a version's own host")
+		require.Equal(t, "503  no_instance", here.get(t, http.MethodGet, ""), "a preview is not handed over")
 
-		// What is around is gone with the message that does not have it.
+		// A message without the other regions removes them.
 		here.put(t, crossing(failover))
 		require.Equal(t, "200 a-near near 0", here.get(t, http.MethodGet, ""))
 		here.around(t)
@@ -170,8 +171,8 @@ func TestCrossRegion_RegionWithoutReadyInstancesHandsOver(t *testing.T) {
 	})
 }
 
-// What is told of other regions is a few seconds old: a request waits in the queue meanwhile, and goes
-// to the other region as soon as that is known to have an instance.
+// What the gateway knows of other regions is a few seconds old. So a request waits in the queue, and is handed over
+// as soon as the gateway knows that the other region has an instance.
 func TestCrossRegion_QueuedRequestsGoToARegionThatComesUp(t *testing.T) {
 	bothEngines(t, func(t *testing.T) {
 		here, there := start(t, equallyNear), start(t, nil)
@@ -188,7 +189,7 @@ func TestCrossRegion_QueuedRequestsGoToARegionThatComesUp(t *testing.T) {
 	})
 }
 
-// Hosts that nothing serves now are known: a client may come again.
+// A host whose app has no targets is known. So the answer is 503, and the client may call again.
 func TestHost_WithoutTargetsAnswers503(t *testing.T) {
 	bothEngines(t, func(t *testing.T) {
 		r := start(t, nil)
@@ -209,7 +210,7 @@ func TestHost_WithoutTargetsAnswers503(t *testing.T) {
 	})
 }
 
-// No request goes round in circles, and what an instance may have had no other region gets.
+// A request is handed over once only. A request that an instance may have got is not sent to a third region.
 func TestCrossRegion_HandsOverOnce(t *testing.T) {
 	bothEngines(t, func(t *testing.T) {
 		here, there, third := start(t, equallyNear), start(t, equallyNear), start(t, nil)
@@ -220,7 +221,7 @@ func TestCrossRegion_HandsOverOnce(t *testing.T) {
 		here.around(t, "a-there", there.url)
 		there.around(t, "here", here.url, "third", third.url)
 		require.Equal(t, "503  no_instance", here.get(t, http.MethodGet, ""))
-		require.Zero(t, had.Load(), "it was handed over to the region there, and goes no further")
+		require.Zero(t, had.Load(), "there must not hand the request over again")
 		require.Equal(t, "200 third ", there.get(t, http.MethodGet, ""))
 		require.EqualValues(t, 1, had.Load())
 
@@ -231,19 +232,19 @@ func TestCrossRegion_HandsOverOnce(t *testing.T) {
 			if got == "502 a-there bad_answer" {
 				break
 			}
-			require.Equal(t, "200 b-third ", got) // a-there refused just before
+			require.Equal(t, "200 b-third ", got) // a-there gets no requests for a short time, because it has just refused one
 		}
 		require.Equal(t, "503 no_instance", func() string {
 			req := here.request(t, http.MethodGet, "/", "")
 			req.Header.Set("Windlass-Handed-Over", "failover nowhere")
 			res, _ := here.do(t, req)
 			return res.Status[:3] + " " + res.Header.Get("Windlass-Error")
-		}(), "who says so himself gets what is here")
+		}(), "a request of a client that sets the header is not handed over")
 	})
 }
 
-// A body that is streamed, as gRPC's is, cannot be sent again to who has room; what comes next goes
-// there, and not to who has none.
+// A streamed body, as in gRPC, cannot be sent again to another region. But after a region has refused a stream, the
+// next requests go to another region.
 func TestCrossRegion_PassesOverARegionThatRefusesAStream(t *testing.T) {
 	bothEngines(t, func(t *testing.T) {
 		here, near, far := start(t, equallyNear), start(t, nil), start(t, nil)
@@ -257,7 +258,7 @@ func TestCrossRegion_PassesOverARegionThatRefusesAStream(t *testing.T) {
 			req := here.request(t, http.MethodPost, "/", "")
 			req.Body, req.ContentLength = out, -1
 			go func() {
-				_, _ = io.WriteString(in, "hello") // an answer may come before it is read
+				_, _ = io.WriteString(in, "hello") // it fails if the answer comes before the body is read
 				_ = in.Close()
 			}()
 			res, body := here.do(t, req)
@@ -266,21 +267,21 @@ func TestCrossRegion_PassesOverARegionThatRefusesAStream(t *testing.T) {
 			}
 			return strings.Join([]string{res.Status[:3], res.Header.Get("Windlass-Region"), body}, " ")
 		}
-		if got := streamed(); got != "200 b-far hello" { // it was refused before any of it was sent
+		if got := streamed(); got != "200 b-far hello" { // a-near may refuse the request before any of the body was sent
 			require.Equal(t, "503 a-near no_instance", got)
 		}
 		require.Eventually(t, func() bool { return streamed() == "200 b-far hello" }, patience, 5*time.Millisecond)
 	})
 }
 
-// A client that goes away says nothing about the region that its request was handed over to.
-func TestCrossRegion_ClientThatLeftCountsNotAgainstARegion(t *testing.T) {
+// A client that goes away says nothing about the region to which its request was handed over.
+func TestCrossRegion_ClientThatLeftDoesNotCountAgainstARegion(t *testing.T) {
 	bothEngines(t, func(t *testing.T) {
 		var seen sync.Map
 		here := start(t, func(c *gateway.Config) {
 			c.Near = func(ctx context.Context, u *url.URL) (time.Duration, error) {
 				if _, again := seen.LoadOrStore(u.Host, true); again {
-					<-ctx.Done() // what is taken for unreached stays so
+					<-ctx.Done() // a region that counts as unreachable stays unreachable
 				}
 				return time.Millisecond, ctx.Err()
 			}
@@ -301,7 +302,7 @@ func TestCrossRegion_ClientThatLeftCountsNotAgainstARegion(t *testing.T) {
 		far.put(t, crossing(failover, instance(t, named("far"))))
 		here.put(t, crossing(failover))
 		here.around(t, "a-near", near.url, "b-far", far.url)
-		for name, length := range map[string]int{"before an answer": 1, "in a body": 100_000} { // not all of which is sent
+		for name, length := range map[string]int{"before an answer": 1, "in a body": 100_000} { // the client sends at most 50,000 bytes
 			conn, _ := here.dial(t)
 			_, err := fmt.Fprintf(conn, "POST / HTTP/1.1\r\nHost: echo.local\r\nContent-Length: %d\r\n\r\n%s", length, strings.Repeat("x", min(length, 50_000)))
 			require.NoError(t, err)
@@ -314,8 +315,8 @@ func TestCrossRegion_ClientThatLeftCountsNotAgainstARegion(t *testing.T) {
 	})
 }
 
-// A region whose instances have as many requests as they take hands over what would wait, if
-// the policy says so and there is room elsewhere.
+// A region whose instances are at their limit hands over requests instead of queueing them, if the policy says so
+// and another region has a free instance.
 func TestCrossRegion_RegionOverItsLimitHandsOver(t *testing.T) {
 	bothEngines(t, func(t *testing.T) {
 		here, there := start(t, nil), start(t, nil)
@@ -358,9 +359,9 @@ func TestCrossRegion_RegionOverItsLimitHandsOver(t *testing.T) {
 		<-hereIn
 		require.Equal(t, "200 there there", here.get(t, http.MethodPost, "hello"))
 		second := long(here)
-		<-thereIn // it was handed over
+		<-thereIn // the second request was handed over
 
-		// Both are full: it waits here, where it came.
+		// Both regions are at their limit, so the third request waits in the region to which it came.
 		third := long(here)
 		here.waiting(t, 1)
 		require.Zero(t, there.gauge(t, "windlass_gateway_queue"))
@@ -372,7 +373,7 @@ func TestCrossRegion_RegionOverItsLimitHandsOver(t *testing.T) {
 		thereOut <- struct{}{}
 		require.Equal(t, "there", <-second)
 
-		// With failover it waits here at once.
+		// With failover the second request waits in its own region.
 		here.put(t, limited(failover, hereAt, 8))
 		first = long(here)
 		<-hereIn
@@ -383,7 +384,7 @@ func TestCrossRegion_RegionOverItsLimitHandsOver(t *testing.T) {
 		hereOut <- struct{}{}
 		require.Equal(t, []string{"here", "here"}, []string{<-first, <-second})
 
-		// What comes because nothing was ready there may wait in the region that it was handed over to.
+		// A request that is handed over because no instance is ready may wait in the other region.
 		first = long(there)
 		<-thereIn
 		here.put(t, limited(failover, "127.0.0.1:1", 8))
@@ -396,8 +397,8 @@ func TestCrossRegion_RegionOverItsLimitHandsOver(t *testing.T) {
 	})
 }
 
-// Who owns a region tells where its gateways are. An address that the operator of this gateway
-// does not allow gets no connection, whatever is known of how near it is.
+// The owner of a region chooses the address of its gateways. If the operator of this gateway does not allow the
+// address, the gateway does not connect to it, even if the region is known to be near.
 func TestCrossRegion_OnlyAllowedAddressesAreCalled(t *testing.T) {
 	bothEngines(t, func(t *testing.T) {
 		near := func(c *gateway.Config) {
@@ -427,8 +428,8 @@ func TestCrossRegion_OnlyAllowedAddressesAreCalled(t *testing.T) {
 	})
 }
 
-// Other regions are reached by TLS, with the certificate of the app's host; and what was known
-// of them is kept over a restart without agent.
+// The gateway reaches other regions by TLS and verifies their certificate for the app's host. It remembers other
+// regions over a restart without an agent.
 func TestCrossRegion_UsesTLSAndRemembersRegions(t *testing.T) {
 	t.Parallel()
 	bothEngines(t, func(t *testing.T) {
@@ -474,7 +475,7 @@ func TestCrossRegion_UsesTLSAndRemembersRegions(t *testing.T) {
 
 		stranger.put(t, crossing(failover))
 		stranger.around(t, "there", at)
-		require.Equal(t, "503  no_instance", stranger.get(t, http.MethodGet, ""), "a certificate that it does not trust")
+		require.Equal(t, "503  no_instance", stranger.get(t, http.MethodGet, ""), "the gateway does not trust the certificate")
 
 		here.stop()
 		here.wait(t)
@@ -491,7 +492,7 @@ func TestCrossRegion_UsesTLSAndRemembersRegions(t *testing.T) {
 	})
 }
 
-// The DNS may lead to any region of an app that crosses them, also to one that it does not run in.
+// DNS may lead a client to a region in which the app does not run.
 func TestCrossRegion_RegionWithoutTheAppHandsOver(t *testing.T) {
 	t.Parallel()
 	bothEngines(t, func(t *testing.T) {
@@ -521,26 +522,26 @@ func TestCrossRegion_RegionWithoutTheAppHandsOver(t *testing.T) {
 		at := &gatewayv1.Neighbour{Region: "there", GatewayUrl: there.url}
 		here.look(t, around(at))
 		require.Equal(t, "200 there there", ask(http.MethodPost, "secret"))
-		require.Equal(t, "401 there api_key", ask(http.MethodPost, ""), "whom the app lets in is for the region to say that runs it")
-		require.InDelta(t, 2, here.gauge(t, "windlass_gateway_routes"), 0, "those of apps that are here")
+		require.Equal(t, "401 there api_key", ask(http.MethodPost, ""), "the region that runs the app checks the key")
+		require.InDelta(t, 2, here.gauge(t, "windlass_gateway_routes"), 0, "routes of app_other and of the app in the other region")
 
 		here.look(t, around())
-		require.Equal(t, "503  no_instance", ask(http.MethodPost, "secret"), "it runs, and is not ready anywhere")
+		require.Equal(t, "503  no_instance", ask(http.MethodPost, "secret"), "the app is not ready in any region")
 		here.look(t, around(at))
 
-		// Its own routes go before, while there are any.
+		// Routes of the app in this region come first.
 		own := crossing(failover, instance(t, named("here")))
 		here.put(t, own)
 		require.Equal(t, "200  here", ask(http.MethodPost, "secret"))
 		own.Previews, own.Hosts, own.Policy = []*gatewayv1.Preview{{Host: "v1.echo.local", DeploymentId: "dep_1"}}, nil, nil
 		own.Targets[0].Weight = 0
 		here.put(t, own)
-		require.Equal(t, "200 there there", ask(http.MethodPost, "secret"), "what is left of it here is to stop")
+		require.Equal(t, "200 there there", ask(http.MethodPost, "secret"), "only a preview is left in this region")
 		here.put(t, &gatewayv1.AppRoutes{AppId: own.AppId})
 		require.Equal(t, "200 there there", ask(http.MethodPost, "secret"))
 
-		// A gateway that starts without an agent remembers, and one that finds another agent is told
-		// nothing of an app that this does not know.
+		// A gateway that starts without an agent remembers the other region. It still does after it connects to another
+		// agent that does not know the app.
 		here.stop()
 		here.wait(t)
 		here.stopAgent()

@@ -9,16 +9,16 @@ import (
 	"github.com/windlass-run/windlass/apps/gateway/internal/upstream"
 )
 
-// ejections counts and logs ejections of instances, and their returns. add runs on a poller of the engine,
-// which must not wait for a log.
+// ejections counts and logs ejections of instances, and their returns. countEjection runs on a poller of the
+// engine, which must not wait for a log.
 type ejections struct {
 	log     *slog.Logger
 	counter prometheus.Counter
 	lines   chan upstream.Ejection
 }
 
-// ejectionLines is how many lines may wait for a slow log. Beyond that they are dropped: the counter has
-// all of them.
+// ejectionLines is how many lines may wait for a slow log. Further lines are dropped, but the counter counts all
+// ejections.
 const ejectionLines = 256
 
 func newEjections(log *slog.Logger, registerer prometheus.Registerer) (*ejections, error) {

@@ -20,7 +20,7 @@ func TestEjections(t *testing.T) {
 		var out bytes.Buffer
 		l, err := newEjections(slog.New(slog.NewTextHandler(&out, nil)), prometheus.NewRegistry())
 		require.NoError(t, err)
-		for range 2 * ejectionLines { // nothing takes them yet
+		for range 2 * ejectionLines { // Run does not log them yet
 			l.countEjection(upstream.Ejection{InstanceID: "ins_1", Ejected: true, Reason: "refused"})
 		}
 		require.Equal(t, float64(2*ejectionLines), testutil.ToFloat64(l.counter))

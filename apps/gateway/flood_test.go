@@ -13,8 +13,8 @@ import (
 	"golang.org/x/net/http2"
 )
 
-// drain reads what comes until the connection ends, of which it returns the error. It closes
-// acknowledged when the answer to a ping with this data has come.
+// drain reads frames until the connection ends, and returns the error of the end. It closes acknowledged when the
+// answer to the ping with this data has come.
 func (f *frames) drain(data [8]byte, acknowledged chan<- struct{}) error {
 	for {
 		frame, err := f.framer.ReadFrame()
@@ -27,7 +27,7 @@ func (f *frames) drain(data [8]byte, acknowledged chan<- struct{}) error {
 	}
 }
 
-// ping returns a frame that the other side answers once it has read all that came before.
+// ping returns a frame that the other side answers after it has read all frames before.
 func ping(t *testing.T, data [8]byte) []byte {
 	t.Helper()
 	var out bytes.Buffer
@@ -35,21 +35,21 @@ func ping(t *testing.T, data [8]byte) []byte {
 	return out.Bytes()
 }
 
-// What one connection of HTTP/2 sends without end costs memory that has a bound, and others are served.
+// A connection of HTTP/2 that sends without end uses a bounded amount of memory, and other connections are served.
 func TestHTTP2_FloodsAreBounded(t *testing.T) {
-	// Of requests, a connection may have a thousand at a time. Each costs up to 64 KiB for its
-	// header or for two buffers that pass its body on, and two connections with buffers.
+	// A connection may have a thousand requests at a time. Each request uses up to 64 KiB for its header or for two
+	// buffers that pass on its body, and two connections with their buffers.
 	const bound, boundOfRequests = 16 << 20, 1000 * (128 << 10)
 	header := block([]string{":method: GET", ":scheme: http", ":authority: echo.local", ":path: /flood"})
 	large := block([]string{"x: " + strings.Repeat("y", 8<<10)})
 	last := [8]byte{'l', 'a', 's', 't'}
 	cases := map[string]struct {
-		// frames writes a part of the flood, the first with n 0.
+		// frames writes part n of the flood.
 		frames func(f *http2.Framer, n uint32)
 		parts  uint32
 		// ends: the gateway ends the connection.
 		ends bool
-		// bound is of what it may cost in memory, in bytes.
+		// bound is how much memory the flood may use, in bytes.
 		bound int64
 	}{
 		"headers that go on": {func(f *http2.Framer, n uint32) {
@@ -94,7 +94,7 @@ func TestHTTP2_FloodsAreBounded(t *testing.T) {
 	}
 	for name, test := range cases {
 		t.Run(name, func(t *testing.T) {
-			// A gateway for each case: after its client is gone, one still reads what that client sent.
+			// Each case has its own gateway, because a gateway still reads a client's bytes after the client is gone.
 			r := start(t, nil)
 			r.put(t, echo(startRecorder(t).address))
 			var before, after runtime.MemStats
@@ -115,9 +115,9 @@ func TestHTTP2_FloodsAreBounded(t *testing.T) {
 				}
 			}
 			if err == nil {
-				_, _ = f.conn.Write(ping(t, last)) // fails where the gateway has ended the connection
+				_, _ = f.conn.Write(ping(t, last)) // fails if the gateway has ended the connection
 			}
-			// Memory is measured once the gateway has read all of it, or has ended the connection.
+			// Memory is measured after the gateway has read the whole flood or has ended the connection.
 			select {
 			case <-all:
 				require.False(t, test.ends)

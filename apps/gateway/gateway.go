@@ -1,12 +1,12 @@
-// Package gateway is the data plane of a region: it takes requests for the hosts of apps
-// and has ready instances answer them. This file is its only wiring.
+// Package gateway is the data plane of a region: it takes requests for the hosts of apps and sends
+// them to ready instances. This file connects its parts.
 //
 //	agent ──Watch──▶ routesync ──▶ table ◀── proxy ◀── clients
 //	agent ◀─Report── routesync       └─▶ upstream: balance, health, queue ──▶ instances
-//	                                         └─▶ prober: do they pass their check from here? ──▶ instances
+//	                                         └─▶ prober: can the gateway reach them? ──▶ instances
 //	clients ──▶ engine: plain HTTP/1.1, or other? ──▶ proxy
-//	proxy ──▶ hold: the app is at zero, so that the request waits ──Wake──▶ agent
-//	proxy ──▶ remoteregions: which region is the nearest that can? ──▶ gateways of other regions
+//	proxy ──▶ hold: requests that wait for an app at zero ──Wake──▶ agent
+//	proxy ──▶ remoteregions: which is the nearest region with a ready instance? ──▶ gateways of other regions
 //
 // The region's agent is its only source of routes. While the agent is away, and with it the
 // control plane, the gateway serves the routes that it last knew, also after a restart.
@@ -54,32 +54,36 @@ import (
 
 // Config configures a Gateway.
 type Config struct {
-	// Agent is where the region's agent serves routes: "unix:PATH" or a URL.
+	// Agent is the address at which the region's agent serves routes: "unix:PATH" or a URL.
 	Agent string
-	// AgentTLS is for an https URL. Nil: the defaults.
+	// AgentTLS is the TLS configuration for an https URL. Nil: Go's defaults.
 	AgentTLS *tls.Config
-	// Listen has each host:port to serve HTTP on. Port 0 picks a free one. Listeners are served as well.
+	// Listen has the addresses (host:port) on which HTTP is served. Port 0 picks a free port. HTTP is also served on
+	// Listeners.
 	Listen    []string
 	Listeners []net.Listener
-	// Engine is what reads the connections of Listen and Listeners: "auto", "net" (net/http) or "epoll". New
-	// refuses "epoll" where the listeners do not allow it. Empty: "auto".
+	// Engine says what reads the connections of Listen and Listeners: "auto", "net" (net/http) or "epoll". New
+	// refuses "epoll" if the listeners do not allow it. Empty: "auto".
 	Engine engine.Mode
-	// TLSListen is served with the certificate of the two PEM files for hosts that it covers, and with one by
-	// ACME for others. At least one of the two is required. Empty: no TLS.
+	// TLSListen is the address (host:port) on which HTTPS is served. The certificate is in the PEM files TLSCert and
+	// TLSKey. Hosts that it does not cover get a certificate from ACME. At least one of the two must be set. Empty:
+	// no TLS.
 	TLSListen       string
 	TLSCert, TLSKey string
 	ACME            *ACME
 	// RedirectPort is the port at which clients reach TLSListen. Requests without TLS for a host of an app
-	// are redirected there. 0: they are served.
+	// are redirected to it. 0: they are served.
 	RedirectPort int
-	// HTTP3 serves HTTP/3 on TLSListen's port, of UDP, with its certificate, and advertises it to clients
-	// that come by TLS.
+	// HTTP3 serves HTTP/3 on the UDP port with TLSListen's number, with the same certificates. Answers by TLS
+	// advertise it.
 	HTTP3 bool
-	// HSTS is how long browsers must use only HTTPS for a host that they reached by HTTPS. 0: no such header.
+	// HSTS is how long browsers must use only HTTPS for a host that they reached by HTTPS. 0: answers do not have
+	// the header.
 	HSTS time.Duration
-	// ID identifies the gateway to its agent. No other process has it. Empty: a new one.
+	// ID identifies the gateway to its agent. No other process may have it. Empty: a new one.
 	ID string
-	// StateFile keeps the last known table. Empty: a restart begins without one.
+	// StateFile is the file that keeps the last known table. Empty: after a restart the gateway has no table until
+	// the agent sends it.
 	StateFile string
 	// MaxHeaderBytes limits the header of a request. 0: 64 KiB.
 	MaxHeaderBytes int
@@ -87,58 +91,61 @@ type Config struct {
 	HeaderTimeout time.Duration
 	// SlowClient is how long a client may neither take nor send a byte. 0: 60 s.
 	SlowClient time.Duration
-	// MinBodyRate and MinAnswerRate are the least bytes a second at which a client has to send a body
-	// and to take an answer. The rate is the average over the time that the gateway waited for the
-	// client. It counts once that time is more than RateAfter. 0: 1024, and 10 s. Below 0: any.
+	// MinBodyRate and MinAnswerRate are the slowest rates, in bytes a second, at which a client may send a body and
+	// take an answer. The rate is the average over the time that the gateway waited for the client. It counts once
+	// that time is more than RateAfter. 0: 1024, and 10 s for RateAfter. Below 0: any rate.
 	MinBodyRate, MinAnswerRate int64
 	RateAfter                  time.Duration
 	// MaxHeld is how many requests may wait for apps at zero, of all apps together. 0: hold.DefaultMost.
 	MaxHeld int
-	// Connections limits the connections of clients, in all and by address. Zero: conns.Limits.Defaults.
+	// Connections limits the connections of clients, in total and by address. Zero: conns.Limits.Defaults.
 	Connections conns.Limits
 	// UpgradedIdle is how long a connection that switched protocols, such as a websocket, may be silent
 	// in both directions. 0: 10 min.
 	UpgradedIdle time.Duration
-	// DrainDelay is how long requests are still taken after the stop, while readiness is off, so that load
-	// balancers notice. DrainTimeout is how long requests may then take to end. 0: none, and 5 min.
+	// DrainDelay is how long the gateway still takes requests after Run's ctx has ended. Readiness is off in this
+	// time, so that load balancers notice. DrainTimeout is how long requests may take to end after that. 0: no delay,
+	// and 5 min.
 	DrainDelay, DrainTimeout time.Duration
 	// NeighbourRoots is a PEM file with the CAs of the gateways of other regions, to which requests may be
-	// handed over. Empty: the host's.
+	// handed over. Empty: the CAs of this machine.
 	NeighbourRoots string
-	// Files gets the certificate files, to report about them. Nil: nothing is reported.
+	// Files gets the certificate files, for its metrics. Nil: there are no such metrics.
 	Files *certfile.Files
-	// NeighbourAllow are networks that the gateways of other regions may be in besides public addresses.
-	// Gateways without TLS must be in one of them.
+	// NeighbourAllow are networks, in addition to public addresses, in which the gateways of other regions may be.
+	// Gateways without TLS must be in one of these networks.
 	NeighbourAllow guard.Networks
-	// Near connects to the gateways of another region and returns how long that took. The shortest time makes
-	// a region the nearest. Nil: by TCP.
+	// Near connects to the gateways of another region and returns how long that took. The region with the shortest
+	// time is the nearest. Nil: it connects by TCP.
 	Near func(context.Context, *url.URL) (time.Duration, error)
 	// Access gets a line for one request in AccessEvery. Nil: there is no access log.
 	Access      *slog.Logger
 	AccessEvery uint64
-	// Payloads gets the requests and answers of apps that want a payload log. Nil: none is logged.
+	// Payloads gets the bodies of requests and answers, for apps whose policy enables a payload log. Nil: no body is
+	// logged.
 	Payloads io.Writer
-	// Trusted are networks of proxies whose X-Forwarded-* are believed.
+	// Trusted are networks of proxies whose X-Forwarded-* fields are passed on.
 	Trusted    []netip.Prefix
 	Version    string
 	Log        *slog.Logger
 	Registerer prometheus.Registerer
-	// Random returns a random number, and Rand one in [0, 1). Both must be safe for concurrent use.
+	// Random returns a random number, and Rand a random number in [0, 1). Both must be safe for concurrent use.
 	Random func() uint64
 	Rand   func() float64
 }
 
-// ACME says where certificates are ordered, for which account, and where they are kept.
+// ACME configures how certificates are ordered and kept.
 type ACME struct {
-	// Directory is the URL of the ACME server's directory. The server's terms of service are agreed to.
+	// Directory is the URL of the ACME server's directory. The gateway agrees to the server's terms of service. Email
+	// is the address for the account. Empty: none.
 	Directory, Email string
-	// Roots is a PEM file with the CAs of the ACME server's own certificate. Empty: the host's.
+	// Roots is a PEM file with the CAs of the ACME server's own certificate. Empty: the CAs of this machine.
 	Roots string
 	// Folder keeps the certificates. Gateways of a region may share it.
 	Folder string
 }
 
-// Gateway takes requests. Make it with New, and run it once.
+// Gateway takes requests. Make it with New, and call Run once.
 type Gateway struct {
 	cfg    Config
 	table  *table.Table
@@ -151,7 +158,7 @@ type Gateway struct {
 	regions *remoteregions.Regions
 	// holds are the requests that wait for apps at zero.
 	holds *hold.Holds
-	// bound are the listeners that New bound itself, without TLS around them.
+	// bound are the listeners that New bound itself, without the layer for TLS.
 	listeners, bound []net.Listener
 	// secure is the listener with TLS. Nil: none.
 	secure   net.Listener
@@ -164,13 +171,13 @@ type Gateway struct {
 	conns    *conns.Table
 }
 
-// New binds the addresses and reads the last known table. From then on connections queue.
+// New binds the addresses and reads the last known table. Connections queue until Run is called.
 func New(ctx context.Context, cfg Config) (_ *Gateway, err error) {
 	if cfg.Agent == "" || cfg.Log == nil || cfg.Registerer == nil || cfg.Random == nil || cfg.Rand == nil {
 		return nil, errors.New("gateway: Agent, Log, Registerer, Random and Rand are required")
 	}
 	if len(cfg.Listen)+len(cfg.Listeners) == 0 && cfg.TLSListen == "" {
-		return nil, errors.New("gateway: nothing to listen on: Listen, Listeners or TLSListen is required")
+		return nil, errors.New("gateway: no address to listen on: Listen, Listeners or TLSListen is required")
 	}
 	cfg.MaxHeaderBytes = orDefault(cfg.MaxHeaderBytes, 64<<10)
 	cfg.HeaderTimeout = orDefault(cfg.HeaderTimeout, 10*time.Second)
@@ -187,7 +194,7 @@ func New(ctx context.Context, cfg Config) (_ *Gateway, err error) {
 	defer func() {
 		if err != nil {
 			for _, l := range g.listeners {
-				_ = l.Close() // nothing was taken from it
+				_ = l.Close() // no connection was accepted from it
 			}
 		}
 	}()
@@ -209,7 +216,7 @@ func New(ctx context.Context, cfg Config) (_ *Gateway, err error) {
 		Arrived: g.prober.Add,
 		Proven:  func() { g.routes.Changed() },
 	})
-	// The server name is the host of each request.
+	// The TLS server name is the host of each request.
 	neighbourTLS, err := certfile.Client{CA: cfg.NeighbourRoots, CAFlag: "--neighbour-roots"}.Config("https://", cfg.Files)
 	if err != nil {
 		return nil, fmt.Errorf("roots of other regions' gateways: %w", err)
@@ -224,15 +231,15 @@ func New(ctx context.Context, cfg Config) (_ *Gateway, err error) {
 	g.routes, err = routesync.Open(routesync.Config{
 		Client: gatewayv1connect.NewRouteServiceClient(client, base, rpc.ClientOptions(rpc.ClientConfig{
 			UserAgent: "windlass-gateway/" + cfg.Version,
-			// A frame is a megabyte, unless one app alone is larger.
+			// A frame has about 1 MiB. It is larger only if a single app needs more.
 			ReadMaxBytes: 32 << 20,
 		})...),
 		GatewayID: cmp.Or(cfg.ID, newID()), ProcessID: ident.New("run"), Another: newID,
 		Version: cfg.Version, Table: g.table, Traffic: counts, Neighbours: g.regions.Put, File: cfg.StateFile, Log: cfg.Log, Rand: cfg.Rand,
 	})
 	if err != nil {
-		// The agent has all routes. Not to start because a copy is lost would be an outage.
-		cfg.Log.ErrorContext(ctx, "the last known routes are lost: waiting for the agent's", "error", err)
+		// The gateway starts without the file, because the agent has all routes.
+		cfg.Log.ErrorContext(ctx, "the last known routes are lost: waiting for routes from the agent", "error", err)
 	}
 	g.holds, err = hold.New(hold.Config{
 		Wake: g.routes.Wake, AtZero: g.table.IsHeld, Most: cfg.MaxHeld, Now: time.Now, Rand: cfg.Rand, Log: cfg.Log, Registerer: cfg.Registerer,
@@ -305,7 +312,7 @@ func (g *Gateway) bindListeners(ctx context.Context) error {
 	})
 	g.listeners = append(g.listeners, g.secure)
 	if g.cfg.HTTP3 {
-		g.http3 = newHTTP3(conns.Handler(g.proxy), l.Addr().String(), config, g.cfg, g.conns) //nolint:contextcheck // handshakes have their own
+		g.http3 = newHTTP3(conns.Handler(g.proxy), l.Addr().String(), config, g.cfg, g.conns) //nolint:contextcheck // handshakes have contexts of their own
 	}
 	return nil
 }
@@ -315,12 +322,12 @@ func (g *Gateway) checkEngine() error {
 	if g.cfg.Engine != engine.Epoll {
 		return nil
 	}
-	const instead = "use --engine=auto, which serves by net/http where epoll cannot, or --engine=net"
+	const instead = "use --engine=auto, which uses net/http where epoll cannot be used, or --engine=net"
 	switch {
 	case len(g.listeners) == 0:
-		return fmt.Errorf("--engine=epoll is for --listen, and there is none: %s", instead)
+		return fmt.Errorf("--engine=epoll needs --listen, which is not set: %s", instead)
 	case g.cfg.RedirectPort != 0 || g.cfg.ACME != nil:
-		return fmt.Errorf("--engine=epoll does not go with --https-redirect or --acme-directory, for which net/http serves --listen: %s", instead)
+		return fmt.Errorf("--engine=epoll cannot be combined with --https-redirect or --acme-directory, because net/http serves --listen then: %s", instead)
 	}
 	for _, l := range g.listeners {
 		if err := g.cfg.Engine.Fits(l); err != nil {
@@ -369,15 +376,15 @@ func (g *Gateway) advertiseHTTP3(h http.Header) {
 	}
 }
 
-// Health reports whether requests should be sent here.
+// Health reports whether requests should be sent to this gateway.
 func (g *Gateway) Health() *service.Health { return &g.health }
 
-// farewell is how long a gateway that stops waits until a slow agent knows that it leaves. The agent is on
-// the same host or network.
+// farewell is how long a gateway that stops waits until the agent knows that it leaves. That is enough for a slow
+// agent, because it is on the same host or network.
 const farewell = 2 * time.Second
 
-// Run serves until ctx ends, and then until requests have ended or DrainTimeout passed. The components that
-// inform the agent, and those in beside, run until then as well.
+// Run serves until ctx ends, and then until all requests have ended or DrainTimeout has passed. The components that
+// inform the agent and the components in beside run until then, too.
 func (g *Gateway) Run(ctx context.Context, beside ...service.Component) error {
 	inner, stop := context.WithCancel(context.WithoutCancel(ctx))
 	defer stop()
@@ -422,7 +429,7 @@ func (g *Gateway) Run(ctx context.Context, beside ...service.Component) error {
 	return err
 }
 
-// minRate is the rate of clients on the slowest networks, in bytes a second.
+// minRate is the default of the slowest rates, in bytes a second. It is the rate of clients on the slowest networks.
 const minRate = 1 << 10
 
 func orDefault[T comparable](v, otherwise T) T {

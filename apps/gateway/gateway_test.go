@@ -59,7 +59,7 @@ func TestWeights_HoldFromTheAcknowledgementOn(t *testing.T) {
 		app.Targets = append(app.Targets, target("dep_2", 2, 10, after))
 		r.put(t, app)
 		require.InDelta(t, 200, count(2000), 60) // 4.5 standard deviations
-		// The next request after the acknowledgement goes by the new weights.
+		// Requests after the acknowledgement are spread by the new weights.
 		app = proto.CloneOf(app)
 		app.Generation, app.Targets[0].Weight, app.Targets[1].Weight = 2, 0, 100
 		r.put(t, app)
@@ -84,7 +84,7 @@ func TestTokens_ArriveOneByOne(t *testing.T) {
 		require.NoError(t, err)
 		defer res.Body.Close()
 		lines := bufio.NewReader(res.Body)
-		for i := range 20 { // each is sent only when the one before was had
+		for i := range 20 { // each token is sent after the client got the one before
 			next <- fmt.Sprint("token-", i)
 			line, err := lines.ReadString('\n')
 			require.NoError(t, err)
@@ -106,7 +106,7 @@ func closed(t *testing.T) string {
 	return l.Addr().String()
 }
 
-func TestRetry_LosesNoRequestToAnAbsentInstance(t *testing.T) {
+func TestRetry_NoRequestFailsBecauseOfAnAbsentInstance(t *testing.T) {
 	bothEngines(t, func(t *testing.T) {
 		r := start(t, nil)
 		dead := closed(t)
@@ -130,7 +130,7 @@ func TestRetry_LosesNoRequestToAnAbsentInstance(t *testing.T) {
 			_, body := r.do(t, r.request(t, http.MethodPost, "/", "{}"))
 			seen = body == "dead"
 		}
-		require.True(t, seen, "it is tried again")
+		require.True(t, seen, "the instance is tried again")
 		r.until(t, func() bool { return r.health["dep_1-0"] == nil })
 	})
 }
@@ -139,7 +139,7 @@ func TestRetry_RepeatsOnlyWhatMayBeSentTwice(t *testing.T) {
 	bothEngines(t, func(t *testing.T) {
 		r := start(t, nil)
 		var got atomic.Int64
-		broken := raw(t, func(net.Conn) { got.Add(1) }) // takes the request and hangs up
+		broken := raw(t, func(net.Conn) { got.Add(1) }) // reads the request and closes the connection
 		app := echo(broken, instance(t, named("whole")))
 		for i := range 4 { // the broken one has the turn in every second; below its ejection
 			app = proto.CloneOf(app)
@@ -163,7 +163,7 @@ func TestRetry_RepeatsOnlyWhatMayBeSentTwice(t *testing.T) {
 					failed++
 				}
 			}
-			require.Equal(t, int64(i+1), got.Load(), "each time one of two requests reached it")
+			require.Equal(t, int64(i+1), got.Load(), "one of two requests reached the broken instance in each round")
 			require.Equal(t, 1-i%2, failed, "round %d", i)
 		}
 	})
@@ -227,7 +227,7 @@ func TestInstance_FaultsAreReported(t *testing.T) {
 					_, err = io.ReadAll(res.Body)
 					res.Body.Close()
 				}
-				require.Error(t, err, "a part must not pass for the whole")
+				require.Error(t, err, "the client must see that the answer is incomplete")
 			})
 		}
 	})
@@ -302,7 +302,7 @@ func TestHeaders_AreBoundedAndNameTheClient(t *testing.T) {
 		require.Equal(t, "my-id.1", res.Header.Get("X-Request-Id"))
 		h := <-seen
 		require.Equal(t, "my-id.1", h.Get("X-Request-Id"))
-		require.Equal(t, "127.0.0.1", h.Get("X-Forwarded-For"), "who is not trusted says nothing for others")
+		require.Equal(t, "127.0.0.1", h.Get("X-Forwarded-For"), "X-Forwarded-For of a client that is not trusted is dropped")
 		require.Equal(t, "echo.local", h.Get("X-Forwarded-Host"))
 		require.Equal(t, "http", h.Get("X-Forwarded-Proto"))
 		require.Equal(t, "echo.local", h.Get("Host"))
@@ -356,12 +356,12 @@ func TestClient_SilentIsDisconnected(t *testing.T) {
 		require.Equal(t, http.StatusRequestTimeout, res.StatusCode)
 		require.Equal(t, "body_too_slow", res.Header.Get("Windlass-Error"))
 
-		dial("GET / HTTP/1.1\r\nHost: echo.local\r\n\r\n") // and reads nothing
+		dial("GET / HTTP/1.1\r\nHost: echo.local\r\n\r\n") // the client does not read the answer
 		select {
 		case err := <-streamed:
-			require.Error(t, err, "64 MiB fit into no buffer in between")
+			require.Error(t, err, "64 MiB are more than all buffers in between")
 		case <-time.After(patience):
-			t.Fatal("the instance is still held")
+			t.Fatal("the instance still works on the request")
 		}
 	})
 }
@@ -379,7 +379,7 @@ func TestRestart_ServesTheKnownTableWithoutAnAgent(t *testing.T) {
 	res, body := r.do(t, r.request(t, http.MethodPost, "/", "{}"))
 	require.Equal(t, http.StatusOK, res.StatusCode)
 	require.Equal(t, "kept", body)
-	require.Equal(t, "ok", alone.gateway.Health().Check(t.Context()).Status, "the agent is not needed to serve")
+	require.Equal(t, "ok", alone.gateway.Health().Check(t.Context()).Status, "the gateway serves without the agent")
 }
 
 func TestTable_OfAnotherAgentReplacesTheOld(t *testing.T) {
@@ -388,8 +388,7 @@ func TestTable_OfAnotherAgentReplacesTheOld(t *testing.T) {
 	gone := echo(instance(t, named("gone")))
 	gone.AppId, gone.Hosts = "app_2", []string{"gone.local"}
 	r.put(t, gone)
-	// The next agent on the socket has another table, whose numbers begin anew, and does
-	// not route the second app.
+	// The next agent on the socket has another table with other numbers, which does not contain the second app.
 	r.stopAgent()
 	second, _ := startAgent(t, filepath.Join(r.dir, "gateway.sock"), "table-2")
 	second.set(echo(instance(t, named("second"))))
@@ -433,10 +432,9 @@ func TestDrain_StreamIsReportedUntilItsEnd(t *testing.T) {
 	})
 }
 
-// A new process listens beside the old one, which then stops: requests that must not be
-// repeated arrive all the while, each on a connection of its own or on an old one, and a
-// long stream gets its time.
-func TestRestart_BesideTheOldProcessLosesNoRequest(t *testing.T) {
+// A new process listens on the same address as the old one, which then stops. Meanwhile clients send requests that
+// must not be repeated, on new and on old connections, and a long stream continues. No request is lost.
+func TestRestart_NextToTheOldProcessLosesNoRequest(t *testing.T) {
 	bothEngines(t, func(t *testing.T) {
 		r := start(t, nil)
 		release := make(chan struct{})
@@ -483,7 +481,7 @@ func TestRestart_BesideTheOldProcessLosesNoRequest(t *testing.T) {
 		enough(200)
 		startGateway(t, r.dir, strings.TrimPrefix(r.url, "http://"), nil)
 		enough(200)
-		r.until(t, func() bool { return len(r.leaving) == 2 }) // both have their table, and report
+		r.until(t, func() bool { return len(r.leaving) == 2 }) // both processes have a table and send reports
 		r.stop()
 		r.until(t, func() bool {
 			for _, leaving := range r.leaving {
@@ -496,7 +494,7 @@ func TestRestart_BesideTheOldProcessLosesNoRequest(t *testing.T) {
 		enough(200)
 		select {
 		case err := <-r.ended:
-			t.Fatal("it did not wait for the stream:", err)
+			t.Fatal("the old process did not wait for the stream:", err)
 		default:
 		}
 		close(release)
@@ -511,9 +509,8 @@ func TestRestart_BesideTheOldProcessLosesNoRequest(t *testing.T) {
 	})
 }
 
-// Without a table every host is unknown, but only for now. So the answer must not be a 404, and
-// the gateway must not be ready.
-func TestTable_NoneSendsNoClientAway(t *testing.T) {
+// A gateway without a table does not know the hosts yet. So it must not answer 404, and must not be ready.
+func TestTable_WithoutOneTheAnswerIs503(t *testing.T) {
 	t.Parallel()
 	r := start(t, nil)
 	r.put(t, echo(instance(t, named("a"))))
@@ -532,8 +529,7 @@ func TestTable_NoneSendsNoClientAway(t *testing.T) {
 	require.Equal(t, "b", body)
 }
 
-// One change among 5,000 apps with 20,000 instances reaches requests, and its
-// acknowledgement the agent, while others are served.
+// A change of one app among 5,000 apps with 20,000 instances is served and acknowledged at once.
 func TestTable_ChangeAmongThousandsServesAtOnce(t *testing.T) {
 	r := start(t, nil)
 	address := instance(t, named("a"))

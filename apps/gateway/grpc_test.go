@@ -25,12 +25,11 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// grpcInstance answers as the request says, and sends back what came in "echo", in the header and
-// the trailer.
+// grpcInstance answers as the request says. It sends the metadata "echo" back in the header and the trailer.
 type grpcInstance struct {
 	grpc_testing.UnimplementedTestServiceServer
 
-	// next is taken from before each message of a stream; gone is told of streams that were
+	// The instance receives from next before each message of a stream. gone gets the errors of streams that were
 	// broken off.
 	next chan struct{}
 	gone chan error
@@ -82,7 +81,7 @@ func (i *grpcInstance) UnaryCall(ctx context.Context, req *grpc_testing.SimpleRe
 		return nil, err
 	}
 	if err := outcome(req.ResponseStatus); err != nil {
-		return nil, err // trailers alone
+		return nil, err // an answer of trailers only
 	}
 	if err := grpc.SetHeader(ctx, echoed(ctx)); err != nil {
 		return nil, err
@@ -122,7 +121,7 @@ func (i *grpcInstance) FullDuplexCall(both grpc.BidiStreamingServer[grpc_testing
 	}
 }
 
-// grpc is a client of grpc-go of the region's app.
+// grpc returns a grpc-go client of the region's app.
 func (h *harness) grpc(t *testing.T) grpc_testing.TestServiceClient {
 	t.Helper()
 	conn, err := grpc.NewClient("passthrough:///"+strings.TrimPrefix(h.url, "http://"),
@@ -132,9 +131,9 @@ func (h *harness) grpc(t *testing.T) grpc_testing.TestServiceClient {
 	return grpc_testing.NewTestServiceClient(conn)
 }
 
-// What grpc-go's client and server say to each other without TLS is the same on every path: through
-// a gateway, through a region's where the app does not run, and through another region's, with TLS
-// in between or without.
+// Calls between grpc-go's client and server have the same results on every path: through the gateway of the app's
+// region, through the gateway of another region with or without TLS in between, and through the gateway of a region
+// without the app.
 func TestGRPC_WithoutTLSIsTheSameAcrossRegions(t *testing.T) { //nolint:tparallel // its subtests share gateways
 	t.Parallel()
 	certs := t.TempDir()
@@ -194,7 +193,7 @@ func TestGRPC_WithoutTLSIsTheSameAcrossRegions(t *testing.T) { //nolint:tparalle
 				}
 			}
 
-			// An error is that of the instance, with all that it says.
+			// The client gets the instance's error with its message and details.
 			failed := &grpc_testing.EchoStatus{Code: int32(codes.FailedPrecondition), Message: "no: 100% \"sure\"\nä"}
 			_, err := client.UnaryCall(ctx, &grpc_testing.SimpleRequest{ResponseStatus: failed}, grpc.Header(&header), grpc.Trailer(&trailer))
 			isFailed := func(err error) {
@@ -208,7 +207,7 @@ func TestGRPC_WithoutTLSIsTheSameAcrossRegions(t *testing.T) { //nolint:tparalle
 			isFailed(err)
 			comes(trailer)
 
-			// Messages of a stream come one by one, and its end with its trailer.
+			// Messages of a stream come one by one, and the trailer comes with the end.
 			three := []*grpc_testing.ResponseParameters{{Size: 1}, {Size: 100_000}, {Size: 3}}
 			for _, end := range []*grpc_testing.EchoStatus{nil, failed} {
 				stream, err := client.StreamingOutputCall(ctx, &grpc_testing.StreamingOutputCallRequest{ResponseParameters: three, ResponseStatus: end})
@@ -231,7 +230,7 @@ func TestGRPC_WithoutTLSIsTheSameAcrossRegions(t *testing.T) { //nolint:tparalle
 				require.Equal(t, test.region, header["windlass-region"])
 			}
 
-			// Both go on at a time.
+			// Both directions of a stream work at the same time.
 			both, err := client.FullDuplexCall(ctx)
 			require.NoError(t, err)
 			for range 3 {
@@ -245,7 +244,7 @@ func TestGRPC_WithoutTLSIsTheSameAcrossRegions(t *testing.T) { //nolint:tparalle
 			require.ErrorIs(t, err, io.EOF)
 			comes(both.Trailer())
 
-			// Who gives up is gone for the instance, too.
+			// If the client cancels a call, the instance's call is cancelled, too.
 			leaving, leave := context.WithCancel(ctx)
 			stream, err := client.StreamingOutputCall(leaving, &grpc_testing.StreamingOutputCallRequest{ResponseParameters: three})
 			require.NoError(t, err)
@@ -259,18 +258,18 @@ func TestGRPC_WithoutTLSIsTheSameAcrossRegions(t *testing.T) { //nolint:tparalle
 			soon, cancelSoon := context.WithTimeout(ctx, 200*time.Millisecond)
 			defer cancelSoon()
 			_, err = client.UnaryCall(soon, &grpc_testing.SimpleRequest{ResponseStatus: &grpc_testing.EchoStatus{Message: "wait"}})
-			// The instance has the deadline, too, and breaks off by itself: to a gateway that has
-			// not heard from the client by then, that is an instance that does not answer.
+			// The instance knows the deadline, too, and breaks off the call itself. A gateway that does not know yet that
+			// the client gave up answers then that the instance is unavailable.
 			require.Contains(t, []codes.Code{codes.DeadlineExceeded, codes.Unavailable}, status.Code(err), "%v", err)
 			require.Error(t, <-instance.gone)
 
-			// Without a key no request is let in.
+			// A request without a key is refused.
 			_, err = client.UnaryCall(metadata.NewOutgoingContext(ctx, metadata.Pairs("echo", "a")), &grpc_testing.SimpleRequest{})
 			isOurs(t, err, codes.Unauthenticated, windlassv1.ErrorReason_ERROR_REASON_UNAUTHENTICATED, "no API key")
 		})
 	}
 
-	// Without a ready instance the code is one on which clients try again.
+	// Without a ready instance the code is Unavailable, after which clients try again.
 	there.put(t, empty())
 	for _, r := range []*harness{here, secure, nowhere, there} {
 		ctx, cancel := context.WithTimeout(metadata.AppendToOutgoingContext(t.Context(), "authorization", "Bearer secret"), patience)
@@ -280,7 +279,7 @@ func TestGRPC_WithoutTLSIsTheSameAcrossRegions(t *testing.T) { //nolint:tparalle
 	}
 }
 
-// isOurs tells that an error is the gateway's own, with all that it says in other forms.
+// isOurs requires that err is an error of the gateway itself, with the same message and detail as in JSON.
 func isOurs(t *testing.T, err error, code codes.Code, reason windlassv1.ErrorReason, says string) {
 	t.Helper()
 	st := status.Convert(err)
@@ -290,7 +289,7 @@ func isOurs(t *testing.T, err error, code codes.Code, reason windlassv1.ErrorRea
 	require.Equal(t, reason, st.Details()[0].(*windlassv1.ErrorDetail).Reason)
 }
 
-// What a call came to counts, by any of the ways in which a server says that.
+// Metrics count a call by its gRPC status, which a server may send in trailers only or after messages.
 func TestGRPC_CallsCountByTheirStatus(t *testing.T) {
 	r := start(t, nil)
 	instance, address := startGRPC(t)
@@ -316,8 +315,8 @@ func TestGRPC_CallsCountByTheirStatus(t *testing.T) {
 	}
 }
 
-// A client may go away while its gateway waits for what it sends, and at any moment of that.
-func TestGRPC_ClientsThatLeaveStreamsEndNoGateway(t *testing.T) {
+// A client may go away at any moment while the gateway waits for its next message. The gateway must not panic.
+func TestGRPC_ClientsThatLeaveStreamsDoNotEndTheGateway(t *testing.T) {
 	t.Parallel()
 	r := start(t, nil)
 	_, address := startGRPC(t)

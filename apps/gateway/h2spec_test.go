@@ -18,22 +18,22 @@ import (
 	"github.com/summerwind/h2spec/spec"
 )
 
-// knownOfHTTP2 are the cases of h2spec that net/http does not pass, and why that is no fault here.
+// knownOfHTTP2 has the cases of h2spec that net/http does not pass, and why that is not a fault of the gateway.
 var knownOfHTTP2 = map[string]string{
-	"http2/3.5/2":     "what is no preface of HTTP/2 is a request of HTTP/1 on a listener without TLS: it is answered 400",
-	"http2/4.2/3":     "net/http takes frames of up to 1 MiB, and says so in its SETTINGS",
+	"http2/3.5/2":     "a listener without TLS reads bytes that are not an HTTP/2 preface as HTTP/1, and answers 400",
+	"http2/4.2/3":     "net/http accepts frames of up to 1 MiB, and says so in its SETTINGS",
 	"http2/6.5.3/1":   "net/http ends a connection whose SETTINGS has a value twice",
-	"http2/8.1.2.2/1": "net/http answers 400 to fields of a connection, where RFC 9113 has the stream reset",
-	"http2/8.1.2.2/2": "net/http answers 400 to fields of a connection, where RFC 9113 has the stream reset",
+	"http2/8.1.2.2/1": "net/http answers 400 to connection-specific fields, but RFC 9113 requires a stream error",
+	"http2/8.1.2.2/2": "net/http answers 400 to connection-specific fields, but RFC 9113 requires a stream error",
 }
 
-// TestHTTP2_Conformance runs h2spec, whose cases are of RFC 7540 and 7541, against a gateway.
+// TestHTTP2_Conformance runs h2spec against a gateway. The cases of h2spec come from RFC 7540 and 7541.
 func TestHTTP2_Conformance(t *testing.T) { //nolint:tparallel // h2spec has one standard output
 	t.Parallel()
-	// Some cases wait for nothing to come, others for the end of a connection, which net/http gives a
-	// second after its GOAWAY.
+	// Some cases pass if no frame comes within this time. Other cases wait for the end of a connection, which net/http
+	// closes a second after its GOAWAY.
 	const silence = 2 * time.Second
-	// h2spec says on the standard output what it does.
+	// h2spec writes its progress to the standard output.
 	stdout := os.Stdout
 	null, err := os.OpenFile(os.DevNull, os.O_WRONLY, 0)
 	require.NoError(t, err)
@@ -41,7 +41,7 @@ func TestHTTP2_Conformance(t *testing.T) { //nolint:tparallel // h2spec has one 
 	defer func() { os.Stdout = stdout; _ = null.Close() }()
 	for name, groups := range map[string][]*spec.TestGroup{
 		"TLS": {generic.Spec(), spechttp2.Spec(), hpack.Spec()},
-		// Engines: see engineOf. TLS has net/http on both.
+		// Other names are engines: see engineOf. With TLS, net/http serves both engines.
 		"epoll": {generic.Spec()},
 		"net":   {generic.Spec()},
 	} {

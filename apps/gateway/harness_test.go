@@ -35,14 +35,14 @@ import (
 	"github.com/windlass-run/windlass/proto/gen/windlass/gateway/v1/gatewayv1connect"
 )
 
-// patience bounds every wait of a test; none is expected to take a hundredth of it.
+// patience limits every wait of a test. Usually a wait takes less than a hundredth of it.
 const patience = 2 * time.Minute
 
-// TestMain keeps out of the output what net/http tells the process's log of instances that
-// misbehave, as many here do. It also sets what pebble, the ACME server of tests, reads: tests that run
-// in parallel cannot.
+// TestMain discards the process's log, because net/http writes to it about instances that misbehave, as many
+// instances of these tests do. It also sets the environment variables of pebble, the ACME server of the tests,
+// because parallel tests cannot set them.
 //
-// Parallel tests here wait for connections: more of them than there are cores may run at once.
+// More parallel tests than cores may run at once, because they mostly wait for connections.
 func TestMain(m *testing.M) {
 	flag.Parse()
 	if err := flag.Set("test.parallel", "16"); err != nil {
@@ -50,7 +50,7 @@ func TestMain(m *testing.M) {
 	}
 	for name, value := range map[string]string{
 		"PEBBLE_VA_NOSLEEP": "1", "PEBBLE_AUTHZREUSE": "0",
-		"PEBBLE_WFE_NONCEREJECT": "0", // or orders would be counted twice
+		"PEBBLE_WFE_NONCEREJECT": "0", // because orders with a rejected nonce would be counted twice
 	} {
 		if err := os.Setenv(name, value); err != nil {
 			panic(err)
@@ -60,34 +60,35 @@ func TestMain(m *testing.M) {
 	m.Run()
 }
 
-// agent serves routes as a region's agent does, by the contract's comments.
+// agent serves routes as a region's agent does, by the comments in gateway.proto.
 type agent struct {
 	gatewayv1connect.UnimplementedRouteServiceHandler
 
 	socket string
 	mu     sync.Mutex
-	// changed is closed with every change, and made anew.
+	// changed is closed with every change, and replaced.
 	changed chan struct{}
 	table   string
 	change  int64
 	apps    map[string]*gatewayv1.AppRoutes
 	log     []string                // the app of each change
-	around  []*gatewayv1.Neighbours // what streams are told of other regions
-	sent    map[string]int64        // what the running streams were sent, by gateway and app
+	around  []*gatewayv1.Neighbours // the messages about other regions
+	sent    map[string]int64        // the change that the running stream was sent, by gateway and app
 	watches map[string]int          // number of the running stream, by gateway
-	served  map[string]int64        // change, by gateway and app
+	served  map[string]int64        // the change that a gateway acknowledged, by app
 	health  map[string]*gatewayv1.InstanceHealth
 	leaving map[string]bool
-	loads   map[string]*gatewayv1.AppLoad // by app, as told last
+	loads   map[string]*gatewayv1.AppLoad // the last reported load, by app
 	reports int
-	// woken counts the calls of Wake, by app. onWake is called with each; nil: nothing comes of it.
+	// woken counts the calls of Wake, by app. Each call of Wake calls onWake, if it is not nil.
 	woken  map[string]int
 	onWake func(appID string) error
-	// replaced is how a stream ends that another took the place of; 0: as by another process.
+	// replaced is the error code of a stream that another stream has replaced. 0: the code for a stream of another
+	// process.
 	replaced connect.Code
 }
 
-// startAgent listens on a socket; stop ends it and all that it knew of gateways.
+// startAgent starts an agent that listens on the socket. stop ends it and its connections.
 func startAgent(t testing.TB, socket, table string) (_ *agent, stop func()) {
 	a := &agent{
 		socket: socket, table: table, changed: make(chan struct{}), apps: map[string]*gatewayv1.AppRoutes{},
@@ -149,7 +150,7 @@ func (a *agent) Watch(ctx context.Context, req *gatewayv1.WatchRequest, stream *
 			}
 		}
 		held = nil
-		// As the region's agent does: what it costs is what changed.
+		// As the region's agent does, this handles only the apps that changed.
 		fresh := slices.Compact(slices.Sorted(slices.Values(a.log[read:])))
 		read = len(a.log)
 		for _, id := range fresh {
@@ -234,7 +235,7 @@ func (a *agent) signal() {
 	a.changed = make(chan struct{})
 }
 
-// put has the gateways serve the app, and waits until one told that it does.
+// put sends the app to the gateways, and waits until a gateway has acknowledged it.
 func (a *agent) put(t testing.TB, app *gatewayv1.AppRoutes) {
 	t.Helper()
 	change := a.set(app)
@@ -251,7 +252,7 @@ func (a *agent) set(apps ...*gatewayv1.AppRoutes) (change int64) {
 	return a.change
 }
 
-// note is for the holder of the lock.
+// note records a change of the app. The caller holds the lock.
 func (a *agent) note(app *gatewayv1.AppRoutes) {
 	a.change++
 	app.Change = a.change
@@ -259,7 +260,7 @@ func (a *agent) note(app *gatewayv1.AppRoutes) {
 	a.log = append(a.log, app.AppId)
 }
 
-// until waits for what holds under the lock, woken by every report.
+// until waits until holds returns true. It calls holds with the lock held, after every report.
 func (a *agent) until(t testing.TB, holds func() bool) {
 	t.Helper()
 	end := time.After(patience)
@@ -273,7 +274,7 @@ func (a *agent) until(t testing.TB, holds func() bool) {
 		select {
 		case <-changed:
 		case <-end:
-			t.Fatal("the gateway did not tell in time")
+			t.Fatal("the gateway did not report it in time")
 		}
 	}
 }
@@ -287,7 +288,7 @@ type harness struct {
 	// stopAgent ends the agent and its connections.
 	stopAgent func()
 	client    *http.Client
-	// tls is what dial connects with; nil: it does so without TLS.
+	// tls is the TLS configuration for dial. nil: dial connects without TLS.
 	tls *tls.Config
 	*running
 }
@@ -296,12 +297,12 @@ type harness struct {
 type running struct {
 	gateway  *gateway.Gateway
 	registry *prometheus.Registry
-	// stop tells it to stop, and returns at once; ended tells how it did.
+	// stop makes the gateway stop, and returns at once. ended gets the result of Run.
 	stop  func()
 	ended chan error
 }
 
-// wait for a gateway that stops.
+// wait waits until a gateway that stops has ended.
 func (r *running) wait(t testing.TB) {
 	t.Helper()
 	select {
@@ -313,7 +314,7 @@ func (r *running) wait(t testing.TB) {
 	}
 }
 
-// thisMachine is where gateways of other regions are in these tests.
+// thisMachine is the network of the gateways of other regions in these tests.
 var thisMachine = guard.Networks{netip.MustParsePrefix("127.0.0.0/8")}
 
 func startGateway(t testing.TB, dir, address string, change func(*gateway.Config)) *running {
@@ -330,7 +331,7 @@ func startGateway(t testing.TB, dir, address string, change func(*gateway.Config
 	}
 	var err error
 	for end := time.Now().Add(patience); ; <-time.After(10 * time.Millisecond) {
-		// The port of a gateway that stopped may be some connection's for a moment.
+		// A connection may use the port of a stopped gateway for a moment.
 		r.registry = prometheus.NewRegistry()
 		cfg.Registerer = r.registry
 		if r.gateway, err = gateway.New(t.Context(), cfg); !errors.Is(err, syscall.EADDRINUSE) || time.Now().After(end) {
@@ -350,8 +351,8 @@ func startGateway(t testing.TB, dir, address string, change func(*gateway.Config
 
 func start(t testing.TB, change func(*gateway.Config)) *harness {
 	t.Helper()
-	// t.TempDir is too long for a socket.
-	dir, err := os.MkdirTemp("", "gw") //nolint:usetesting // as it says
+	// The path of t.TempDir is too long for a socket.
+	dir, err := os.MkdirTemp("", "gw") //nolint:usetesting // see above
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = os.RemoveAll(dir) })
 	a, stopAgent := startAgent(t, filepath.Join(dir, "gateway.sock"), "table-1")
@@ -364,7 +365,7 @@ func start(t testing.TB, change func(*gateway.Config)) *harness {
 	}
 }
 
-// startTLS is start for tests whose clients dial by TLS, with HTTP/1.
+// startTLS is start for tests whose clients use TLS and HTTP/1.
 func startTLS(t *testing.T) *harness {
 	t.Helper()
 	return startTLSWith(t, func(*gateway.Config) {})
@@ -382,11 +383,11 @@ func startTLSWith(t *testing.T, change func(*gateway.Config)) *harness {
 	return r
 }
 
-// engines are those of a gateway. Tests outside of bothEngines run once, on auto.
+// engines are the engines of a gateway. Tests outside of bothEngines run once, with auto.
 var engines = []string{"epoll", "net"}
 
-// bothEngines runs a test on each engine: gateways that it starts have it by the test's name. It is for
-// what must not depend on the engine.
+// bothEngines runs a test with each engine, because its result must not depend on the engine. startGateway finds the
+// engine in the test's name.
 func bothEngines(t *testing.T, test func(t *testing.T)) {
 	t.Helper()
 	for _, name := range engines {
@@ -404,7 +405,7 @@ func engineOf(t testing.TB) engine.Mode {
 	return engine.Auto
 }
 
-// request for the host of the app.
+// request returns a request for the host of the app.
 func (h *harness) request(t testing.TB, method, path, body string) *http.Request {
 	req, err := http.NewRequestWithContext(t.Context(), method, h.url+path, strings.NewReader(body))
 	require.NoError(t, err)
@@ -422,7 +423,7 @@ func (h *harness) do(t testing.TB, req *http.Request) (*http.Response, string) {
 	return res, string(body)
 }
 
-// instance answers with its name and what it got.
+// instance starts an instance with the handler, and returns its address.
 func instance(t testing.TB, handler http.HandlerFunc) string {
 	s := httptest.NewServer(handler)
 	t.Cleanup(func() {
@@ -441,8 +442,8 @@ func named(name string) http.HandlerFunc {
 	}
 }
 
-// raw is an instance that is no HTTP server: it reads a request's header, then does what
-// it likes.
+// raw starts an instance that is not an HTTP server: it reads the first bytes of a request, and then calls then. It
+// returns its address.
 func raw(t testing.TB, then func(net.Conn)) string {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
@@ -465,7 +466,7 @@ func raw(t testing.TB, then func(net.Conn)) string {
 	return l.Addr().String()
 }
 
-// echo has one deployment with these instances, all ready.
+// echo returns the routes of an app with one deployment and these instances, which are all ready.
 func echo(addresses ...string) *gatewayv1.AppRoutes {
 	app := &gatewayv1.AppRoutes{
 		AppId: "app_1", AppName: "echo", Epoch: 1, Generation: 1, Hosts: []string{"echo.local"},

@@ -27,7 +27,7 @@ func atZero() *gatewayv1.AppRoutes {
 	return app
 }
 
-// wakes sets what becomes of Wake.
+// wakes makes each call of Wake call f.
 func (h *harness) wakes(f func(appID string) error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -46,7 +46,7 @@ func (h *harness) held(t testing.TB, n float64) {
 	require.Eventually(t, func() bool { return h.gauge(t, "windlass_gateway_held") == n }, patience, time.Millisecond)
 }
 
-// ask sends a GET of its own connection, and returns where its answer comes.
+// ask sends a GET, and returns a channel for its answer.
 func (h *harness) ask(t testing.TB, path string) <-chan string {
 	got := make(chan string, 1)
 	req := h.request(t, http.MethodGet, path, "")
@@ -86,12 +86,12 @@ func TestHold(t *testing.T) {
 				path := fmt.Sprintf("/%02d", i)
 				want = append(want, path)
 				answers = append(answers, r.ask(t, path))
-				// A request takes its place before it is in the queue, where the order is made.
+				// A request counts as held before it is in the queue. Its place in the queue decides the order.
 				require.Eventually(t, func() bool { return r.gauge(t, "windlass_gateway_queue") == float64(i+1) }, patience, time.Millisecond)
 			}
 			require.Eventually(t, func() bool { return r.wokenTimes() > 0 }, patience, time.Millisecond)
 			ready := echo(address)
-			ready.Policy.MaxInFlight = new(int32(1)) // so that the instance sees the order
+			ready.Policy.MaxInFlight = new(int32(1)) // so that requests reach the instance in their order
 			r.put(t, ready)
 			for i, a := range answers {
 				require.Equal(t, "200  "+want[i], <-a)
@@ -112,7 +112,7 @@ func TestHold(t *testing.T) {
 			require.Equal(t, "200  here", r.get(t, http.MethodGet, ""))
 			require.Less(t, time.Since(begun), patience/2)
 		})
-		t.Run("the one beyond maxHeld is refused, with the time that a start takes", func(t *testing.T) {
+		t.Run("a request above maxHeld is refused, with the time that a start takes", func(t *testing.T) {
 			r := start(t, nil)
 			app := atZero()
 			app.Policy.ColdStart.MaxHeld, app.StartTime = new(int32(2)), durationpb.New(42500*time.Millisecond)
@@ -124,7 +124,7 @@ func TestHold(t *testing.T) {
 			require.Equal(t, "404 no_route after", <-one)
 			require.Equal(t, "404 no_route after", <-two)
 		})
-		t.Run("a process holds no more than it may", func(t *testing.T) {
+		t.Run("a request above the limit of the process is refused", func(t *testing.T) {
 			r := start(t, func(c *gateway.Config) { c.MaxHeld = 1 })
 			app := atZero()
 			app.StartTime = durationpb.New(time.Hour)
@@ -138,7 +138,7 @@ func TestHold(t *testing.T) {
 			r.put(t, echo(instance(t, func(http.ResponseWriter, *http.Request) {})))
 			require.Equal(t, "200", <-one)
 		})
-		t.Run("after the hold it is refused", func(t *testing.T) {
+		t.Run("a request that has waited for the whole hold is refused", func(t *testing.T) {
 			r := start(t, nil)
 			app := atZero()
 			app.Policy.ColdStart.Hold, app.StartTime = durationpb.New(50*time.Millisecond), durationpb.New(10*time.Second)
@@ -170,7 +170,7 @@ func TestHold(t *testing.T) {
 			r.put(t, echo(instance(t, func(http.ResponseWriter, *http.Request) {})))
 			require.Equal(t, "200", <-got)
 		})
-		t.Run("instances that drain get nothing while it is held", func(t *testing.T) {
+		t.Run("instances that drain get no requests while the app is held", func(t *testing.T) {
 			r := start(t, nil)
 			app := atZero()
 			app.Targets = []*gatewayv1.Target{target("dep_1", 1, 100, "127.0.0.1:1")}
@@ -188,7 +188,7 @@ func TestHold(t *testing.T) {
 			r.put(t, app)
 			req := r.request(t, http.MethodPost, "/", "hello")
 			req.Header.Set("Accept", "text/event-stream")
-			res, err := r.client.Do(req) // the header comes while it waits
+			res, err := r.client.Do(req) // the header comes while the request waits
 			require.NoError(t, err)
 			defer res.Body.Close()
 			require.Equal(t, []string{"200 OK", "text/event-stream"}, []string{res.Status, res.Header.Get("Content-Type")})
@@ -212,7 +212,7 @@ func TestHold(t *testing.T) {
 			res, _ := r.do(t, req)
 			require.Equal(t, http.StatusServiceUnavailable, res.StatusCode)
 		})
-		t.Run("what is no stream of events becomes an event", func(t *testing.T) {
+		t.Run("an answer that is not a stream of events becomes an event", func(t *testing.T) {
 			r := start(t, nil)
 			app := atZero()
 			app.Policy.ColdStart.Heartbeat = true
@@ -232,7 +232,7 @@ func TestHold(t *testing.T) {
 			r.untilSeries(t, "windlass_gateway_requests_total app=echo,app_id=app_1,code=418,version=1,windlass_deployment=dep_1", 1)
 		})
 	})
-	t.Run("a preview is no traffic: it is not held, and wakes nothing", func(t *testing.T) {
+	t.Run("a request for a preview is not held, and does not wake the app", func(t *testing.T) {
 		r := start(t, nil)
 		app := atZero()
 		app.Policy.QueueWait = durationpb.New(20 * time.Millisecond)
@@ -244,7 +244,7 @@ func TestHold(t *testing.T) {
 		require.Equal(t, "no_instance", res.Header.Get("Windlass-Error"))
 		require.Zero(t, r.wokenTimes())
 	})
-	t.Run("an agent that is away, or fails, is asked until it answers", func(t *testing.T) {
+	t.Run("an agent that is away or fails is called until it answers", func(t *testing.T) {
 		r := start(t, nil)
 		r.put(t, atZero())
 		r.wakes(func(string) error { return errors.New("not now") })
@@ -262,7 +262,7 @@ func TestHold(t *testing.T) {
 		next.set(atZero())
 		require.Equal(t, "200", <-got)
 	})
-	t.Run("a gateway that starts again without its agent goes on to hold, and wakes the agent that comes", func(t *testing.T) {
+	t.Run("a gateway that restarts without its agent holds requests, and calls the agent that comes", func(t *testing.T) {
 		r := start(t, nil)
 		r.put(t, atZero())
 		require.Eventually(t, func() bool {
@@ -287,7 +287,7 @@ func TestHold(t *testing.T) {
 		next.set(atZero())
 		require.Equal(t, "200", <-got)
 	})
-	t.Run("another region that becomes warm answers requests that are held", func(t *testing.T) {
+	t.Run("another region that gets a ready instance answers requests that are held", func(t *testing.T) {
 		bothEngines(t, func(t *testing.T) {
 			here, warm := start(t, equallyNear), start(t, nil)
 			warm.put(t, echo(instance(t, named("there"))))
@@ -300,7 +300,7 @@ func TestHold(t *testing.T) {
 			require.Equal(t, "200  there", <-got)
 		})
 	})
-	t.Run("another region that is warm answers meanwhile, and the app wakes here", func(t *testing.T) {
+	t.Run("another region with a ready instance answers, and the app still wakes in this region", func(t *testing.T) {
 		here, warm := start(t, equallyNear), start(t, nil)
 		warm.put(t, echo(instance(t, func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "there") })))
 		app := atZero()
@@ -312,7 +312,8 @@ func TestHold(t *testing.T) {
 		here.untilSeries(t, "windlass_gateway_handed_over_total app=echo,app_id=app_1,region=warm,why=zero", 1)
 		require.Eventually(t, func() bool { return here.wokenTimes() > 0 }, patience, time.Millisecond)
 
-		// By now it is at zero there, too: it does not wait there, and wakes nothing.
+		// Now the app is at zero in the other region, too. The request does not wait there, and does not wake the app
+		// there.
 		warm.put(t, atZero())
 		got := here.ask(t, "/")
 		here.held(t, 1)

@@ -14,7 +14,7 @@ import (
 	"golang.org/x/net/http2/hpack"
 )
 
-// frames is a client of HTTP/2 that writes what it is told to.
+// frames is an HTTP/2 client that can write any frames, also invalid ones.
 type frames struct {
 	conn   net.Conn
 	framer *http2.Framer
@@ -39,12 +39,12 @@ func block(lines []string) []byte {
 	encoder := hpack.NewEncoder(&out)
 	for _, l := range lines {
 		name, value, _ := strings.Cut(l[1:], ": ")
-		_ = encoder.WriteField(hpack.HeaderField{Name: l[:1] + name, Value: value}) // into a buffer
+		_ = encoder.WriteField(hpack.HeaderField{Name: l[:1] + name, Value: value}) // writing to a buffer cannot fail
 	}
 	return out.Bytes()
 }
 
-// answer is what comes of a stream: a status, or the name of the error that ended it.
+// answer reads the answer on a stream. status is its HTTP status, or the name of the error that ended the stream.
 func (f *frames) answer(t *testing.T, stream uint32) (status, body string) {
 	t.Helper()
 	for {
@@ -59,7 +59,7 @@ func (f *frames) answer(t *testing.T, stream uint32) (status, body string) {
 			return "GOAWAY " + frame.ErrCode.String(), ""
 		case *http2.RSTStreamFrame:
 			if frame.StreamID == stream {
-				// After a whole answer it says that the rest of the request is not wanted.
+				// A reset after a whole answer only says that the server does not need the rest of the request.
 				if status == "" {
 					status = frame.ErrCode.String()
 				}
@@ -85,7 +85,7 @@ func (f *frames) answer(t *testing.T, stream uint32) (status, body string) {
 	}
 }
 
-// open writes a request: its header, its data, its trailers.
+// open writes a request with its header, data and trailers on a new stream.
 func (f *frames) open(t *testing.T, header []string, data []string, trailers []string) (stream uint32) {
 	t.Helper()
 	stream, f.stream = f.stream, f.stream+2
@@ -103,8 +103,8 @@ func (f *frames) open(t *testing.T, header []string, data []string, trailers []s
 	return stream
 }
 
-// What two streams say is apart by frames, and becomes lines and lengths on the way to an
-// instance: what would say something else there goes no further.
+// Frames separate the requests of HTTP/2. On the way to an instance a request becomes lines and lengths of HTTP/1.
+// A request that would have another meaning there must not reach an instance.
 func TestHTTP2_MalformedReachesNoInstance(t *testing.T) {
 	with := func(more ...string) []string {
 		return append([]string{":method: POST", ":scheme: http", ":authority: echo.local", ":path: /a"}, more...)
@@ -148,7 +148,7 @@ func TestHTTP2_MalformedReachesNoInstance(t *testing.T) {
 		{name: "NUL in a value", header: with("x: y\x00z"), status: protocol},
 		{name: "no name", header: with(": y"), status: protocol},
 
-		// What lines are made of.
+		// Parts of the request line.
 		{name: "a method that is two", header: target("GET /b HTTP/1.1\r\nX:", "echo.local", "/a"), status: protocol},
 		{name: "a method with a space", header: target("GET /b", "echo.local", "/a"), status: "400"},
 		{name: "a path with a line end", header: target("GET", "echo.local", "/a\r\nX: y"), status: protocol},
@@ -166,13 +166,13 @@ func TestHTTP2_MalformedReachesNoInstance(t *testing.T) {
 		{name: "a tunnel for websockets", header: target("CONNECT", "echo.local", "/a", ":protocol: websocket"), status: protocol},
 
 		// Hosts.
-		{name: "another host beside", header: with("host: other.local"), status: "400"},
-		{name: "the same host beside", header: with("host: echo.local"), status: "200", saw: []string{"POST /a "}},
+		{name: "a host that differs from the authority", header: with("host: other.local"), status: "400"},
+		{name: "a host that equals the authority", header: with("host: echo.local"), status: "200", saw: []string{"POST /a "}},
 		{name: "two hosts", header: []string{":method: GET", ":scheme: http", ":path: /a", "host: echo.local", "host: other.local"}, status: "400"},
-		{name: "a host alone", header: []string{":method: GET", ":scheme: http", ":path: /a", "host: echo.local"}, status: "200", saw: []string{"GET /a "}},
+		{name: "a host without an authority", header: []string{":method: GET", ":scheme: http", ":path: /a", "host: echo.local"}, status: "200", saw: []string{"GET /a "}},
 		{name: "no host", header: []string{":method: GET", ":scheme: http", ":path: /a"}, status: "400"},
 		{name: "a host that is a user", header: target("GET", "echo.local:80@other.local", "/a"), status: protocol},
-		{name: "a port that is none", header: target("GET", "echo.local:x", "/a"), status: "400"},
+		{name: "a port that is not a number", header: target("GET", "echo.local:x", "/a"), status: "400"},
 
 		// Trailers.
 		{name: "trailers", header: with(), data: []string{"ab"}, trailers: []string{"content-length: 9", "x-forwarded-for: 6.6.6.6", "host: other.local"}, status: "200", saw: []string{"POST /a ab"}},
@@ -181,7 +181,7 @@ func TestHTTP2_MalformedReachesNoInstance(t *testing.T) {
 	bothEngines(t, func(t *testing.T) { runFrames(t, cases) })
 }
 
-// framesCase is a request of HTTP/2, the status or the error of its stream, and the requests that an instance gets.
+// framesCase is an HTTP/2 request, the status or the error of its stream, and the requests that its instance gets.
 type framesCase struct {
 	name                   string
 	header, data, trailers []string
@@ -189,7 +189,7 @@ type framesCase struct {
 	saw                    []string
 }
 
-// runFrames sends each case to an app of its own.
+// runFrames sends the request of each case to a separate app.
 func runFrames(t *testing.T, cases []framesCase) {
 	r := start(t, nil)
 	recorders := make([]*recorder, len(cases))
@@ -213,7 +213,7 @@ func runFrames(t *testing.T, cases []framesCase) {
 				f := r.frames(t)
 				status, body := f.answer(t, f.open(t, header, test.data, test.trailers))
 				require.Equal(t, test.status, status, "%s", body)
-				// The other streams of the connection go on.
+				// Other streams of the connection still work.
 				status, body = f.answer(t, f.open(t, []string{":method: POST", ":scheme: http", ":authority: " + host, ":path: /same"}, []string{"same"}, nil))
 				require.Equal(t, "200 same", status+" "+body)
 				require.NoError(t, f.conn.Close())
@@ -231,15 +231,14 @@ func runFrames(t *testing.T, cases []framesCase) {
 			require.Empty(t, recorders[i].unsound)
 			if len(test.saw) > 0 || len(test.data) == 0 {
 				require.Empty(t, recorders[i].cut)
-			} // else what came before the flaw may have begun: it is cut off, and is no request
+			} // otherwise the instance may have got the beginning of the malformed request
 			require.Equal(t, append(append([]string{}, test.saw...), "POST /same same", "POST /after after"), recorders[i].saw())
 		})
 	}
 }
 
-// A client that takes each request back as soon as it is sent (CVE-2023-44487) costs what
-// its handlers cost. No more of them are under way than the client may have streams, and
-// other clients are served.
+// A client may cancel each request as soon as it is sent (CVE-2023-44487). Then only the handlers of its requests
+// use resources. Their number is limited by the client's limit of streams, and other clients are served.
 func TestHTTP2_ResetStreamsDoNotDelayOtherClients(t *testing.T) {
 	r := start(t, nil)
 	instance := startRecorder(t)
@@ -261,7 +260,7 @@ func TestHTTP2_ResetStreamsDoNotDelayOtherClients(t *testing.T) {
 		}))
 		require.NoError(t, framer.WriteRSTStream(stream, http2.ErrCodeCancel))
 	}
-	_, _ = f.conn.Write(flood.Bytes()) // the gateway may hang up before the last
+	_, _ = f.conn.Write(flood.Bytes()) // the gateway may close the connection before the last frame
 	conn, in := r.dial(t)
 	sound(t, conn, in, "echo.local", "after")
 	require.NoError(t, conn.Close())
@@ -284,5 +283,5 @@ func TestHTTP2_ResetStreamsDoNotDelayOtherClients(t *testing.T) {
 	require.LessOrEqual(t, len(instance.saw()), streams+1)
 }
 
-// inFlight is what the gateway counts of the app's requests.
+// inFlight returns the gateway's count of requests in flight.
 func (h *harness) inFlight(t *testing.T) float64 { return h.gauge(t, "windlass_gateway_in_flight") }

@@ -21,12 +21,12 @@ import (
 	"github.com/windlass-run/windlass/pkg/conns"
 )
 
-// http3Server serves HTTP/3. Packets of one connection must reach one process, which the kernel does not
-// ensure for a UDP port that two processes share. A process that takes over gets the port when the process
-// before it has released it. Clients come by TCP until then.
+// http3Server serves HTTP/3. All packets of a connection must reach the same process, but the kernel does not
+// ensure that if two processes share a UDP port. So a process that takes over gets the port after the previous
+// process has released it. Until then clients use TCP.
 //
-// It accepts connections and streams itself, because http3.Server sets no deadline for the
-// header of a request.
+// http3Server accepts connections and streams itself, because http3.Server sets no deadline for the header of a
+// request.
 type http3Server struct {
 	address string
 	server  *http3.Server // handles the requests of a connection
@@ -60,7 +60,7 @@ func newHTTP3(handler http.Handler, address string, config *tls.Config, cfg Conf
 		quic: &quic.Config{
 			HandshakeIdleTimeout: cfg.HeaderTimeout,
 			MaxIncomingStreams:   maxQUICStreams,
-			KeepAlivePeriod:      15 * time.Second, // for requests that wait; attendConnection ends connections without any
+			KeepAlivePeriod:      15 * time.Second, // for requests that wait; attendConnection ends connections without requests
 		},
 	}
 	get := config.GetCertificate
@@ -77,8 +77,8 @@ type client struct {
 	turn  turn
 
 	mu sync.Mutex
-	// complete counts the requests whose header was complete and that have ended. ended counts the streams
-	// that have ended. faults is the difference of both, as far as it was charged.
+	// complete counts the requests whose header was complete. ended counts the streams that have ended. faults
+	// counts the streams that were charged as ended without a complete header.
 	complete, ended, faults int64
 }
 
@@ -93,7 +93,7 @@ func (c *client) streamEnded() (tooMany bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.ended++
-	// A stream whose request is complete and that has not ended yet hides one fault, until it has.
+	// A stream with a complete request that has not ended yet hides one fault until it ends.
 	for ; c.faults < c.ended-c.complete; c.faults++ {
 		tooMany = c.entry.Fault() || tooMany
 	}
@@ -104,13 +104,14 @@ type clientKey struct{}
 
 func clientOf(ctx context.Context) *client {
 	c, ok := ctx.Value(clientKey{}).(*client)
-	if !ok { // admitConnection puts it there for all connections
+	if !ok { // cannot happen, because admitConnection adds it for all connections
 		return &client{}
 	}
 	return c
 }
 
-// admitConnection is called for each connection before the handshake. It refuses those of addresses that are held back.
+// admitConnection is called for each connection before the handshake. It refuses connections from addresses that are
+// held back.
 func (s *http3Server) admitConnection(ctx context.Context, from *quic.ClientInfo) (context.Context, error) {
 	if s.conns.Refuses(from.RemoteAddr) {
 		return nil, errHeldBack
@@ -122,7 +123,7 @@ func (s *http3Server) admitConnection(ctx context.Context, from *quic.ClientInfo
 func withHeader(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		defer clientOf(r.Context()).noteCompleted()
-		_ = http.NewResponseController(w).SetReadDeadline(time.Time{}) // the stream cannot refuse it
+		_ = http.NewResponseController(w).SetReadDeadline(time.Time{}) // this cannot fail for a stream
 		next.ServeHTTP(w, r)
 	})
 }
@@ -134,8 +135,8 @@ func (s *http3Server) advertiseHTTP3(h http.Header) {
 	}
 }
 
-// attendConnection counts a connection until it ends, and ends it when it had no request for too long. An
-// incomplete header is no request, whatever else keeps the connection open.
+// attendConnection counts a connection until it ends. It ends the connection if it had no request for too long. An
+// incomplete header does not count as a request, and neither do frames that keep the connection alive.
 func (s *http3Server) attendConnection(conn *quic.Conn) *conns.Entry {
 	end := func(code http3.ErrCode) { _ = conn.CloseWithError(quic.ApplicationErrorCode(code), "") }
 	entry, ok := s.conns.Add(conn.RemoteAddr(), func() { end(http3.ErrCodeExcessiveLoad) })
@@ -149,7 +150,7 @@ func (s *http3Server) attendConnection(conn *quic.Conn) *conns.Entry {
 		for wait := s.header; backoff.Sleep(conn.Context(), wait) == nil; {
 			since, idle := entry.Idle()
 			limit := idleClient
-			if !since.After(begun) { // it had no request
+			if !since.After(begun) { // the connection has had no request yet
 				limit = s.header
 			}
 			if wait = limit - time.Since(since); !idle {
@@ -169,12 +170,12 @@ func (s *http3Server) startServing(ctx, cut context.Context) func(context.Contex
 	s.server.ConnContext = func(ctx context.Context, conn *quic.Conn) context.Context {
 		ctx, end := context.WithCancel(ctx)
 		stop := context.AfterFunc(cut, end)
-		context.AfterFunc(ctx, func() { stop() }) // otherwise cut would keep memory of connections that ended
+		context.AfterFunc(ctx, func() { stop() }) // otherwise cut would keep the memory of ended connections
 		c := clientOf(ctx)
 		c.entry = s.attendConnection(conn)
 		return conns.WithEntry(ctx, c.entry)
 	}
-	drains := context.WithoutCancel(ctx) // connections end after ctx
+	drains := context.WithoutCancel(ctx) // because connections may go on after ctx has ended
 	leaving, leave := context.WithCancel(drains)
 	closing, closeAll := context.WithCancel(drains)
 	ended := make(chan struct{})
@@ -185,7 +186,7 @@ func (s *http3Server) startServing(ctx, cut context.Context) func(context.Contex
 				if !errors.Is(err, syscall.EADDRINUSE) {
 					s.log.Error("HTTP/3 is not served for now", "address", s.address, "error", err)
 				}
-				_ = backoff.Sleep(leaving, portRetry) // the loop sees that it ended
+				_ = backoff.Sleep(leaving, portRetry) // the loop checks whether leaving has ended
 			}
 		}
 	}()
@@ -201,7 +202,8 @@ func (s *http3Server) startServing(ctx, cut context.Context) func(context.Contex
 	}
 }
 
-// acceptAll accepts connections until leaving, and returns nil once they have ended. An error is about the port.
+// acceptAll accepts connections until leaving ends. It returns nil after all of them have ended, and an error if the
+// port cannot be used.
 func (s *http3Server) acceptAll(leaving, closing context.Context) error {
 	packets, err := (&net.ListenConfig{}).ListenPacket(leaving, "udp", s.address)
 	if err != nil {
@@ -212,7 +214,7 @@ func (s *http3Server) acceptAll(leaving, closing context.Context) error {
 	defer func() { _ = packets.Close() }() // ends the connections that are left
 	transport := &quic.Transport{
 		Conn: packets, ConnContext: s.admitConnection,
-		// While handshakes wait, forged addresses should take no place among them.
+		// While handshakes wait, clients must prove their address, so that forged addresses take no places.
 		VerifySourceAddress: func(net.Addr) bool { return s.conns.HandshakesWait() },
 	}
 	defer func() { _ = transport.Close() }()
@@ -230,20 +232,21 @@ func (s *http3Server) acceptAll(leaving, closing context.Context) error {
 	for {
 		conn, err := listener.Accept(leaving)
 		if err != nil {
-			_ = listener.Close() // it is out of use either way
+			_ = listener.Close() // the listener is not used any more
 			if leaving.Err() == nil {
 				return err
 			}
 			s.altSvc.Store(nil)
-			open.Wait() // connections need the port
+			open.Wait() // open connections still need the port
 			return nil
 		}
 		open.Go(func() { s.serveConnection(leaving, closing, conn) })
 	}
 }
 
-// serveConnection serves a connection until it has ended, and its requests with it. From leaving on, the connection
-// takes no further requests, which a GOAWAY frame tells the client; closing closes it.
+// serveConnection serves a connection until the connection and its requests have ended. When leaving ends, the
+// connection takes no further requests, and a GOAWAY frame tells the client so. When closing ends, it closes the
+// connection.
 func (s *http3Server) serveConnection(leaving, closing context.Context, conn *quic.Conn) {
 	requests, control, err := newServerConn(s.server, conn)
 	if err != nil { // the client allows no control stream, or is gone
@@ -261,19 +264,19 @@ func (s *http3Server) serveConnection(leaving, closing context.Context, conn *qu
 			all.Go(func() { requests.HandleUnidirectionalStream(stream) })
 		}
 	})
-	var next quic.StreamID // the first that is not handled
+	var next quic.StreamID // the first stream that will not be handled
 	for {
 		stream, err := conn.AcceptStream(leaving)
 		if err != nil {
 			break
 		}
 		next = stream.StreamID() + 4
-		all.Go(func() { s.handleRequest(conn, requests, stream) }) //nolint:contextcheck // the connection has its own
+		all.Go(func() { s.handleRequest(conn, requests, stream) }) //nolint:contextcheck // the connection has its own context
 	}
-	if leaving.Err() == nil { // the connection has ended
+	if leaving.Err() == nil { // the connection has ended by itself
 		return
 	}
-	all.Go(func() { _, _ = control.Write(goAway(next)) }) // it waits for the client's flow control, or the connection's end
+	all.Go(func() { _, _ = control.Write(goAway(next)) }) // the write may wait for the client's flow control or for the connection's end
 	for {
 		stream, err := conn.AcceptStream(closing)
 		if err != nil {
@@ -287,10 +290,10 @@ func (s *http3Server) serveConnection(leaving, closing context.Context, conn *qu
 }
 
 // handleRequest handles a request. A stream whose header is not complete in time is reset with
-// H3_REQUEST_INCOMPLETE, like any other whose header cannot be read. Each stream that ends without a complete
-// header is a fault of the client. The connection ends when the client has too many.
+// H3_REQUEST_INCOMPLETE, like a stream whose header cannot be read. Each stream that ends without a complete
+// header is a fault of the client. The connection ends after too many faults.
 func (s *http3Server) handleRequest(conn *quic.Conn, requests *http3.RawServerConn, stream *quic.Stream) {
-	_ = stream.SetReadDeadline(time.Now().Add(s.header)) // always nil
+	_ = stream.SetReadDeadline(time.Now().Add(s.header)) // the error is always nil
 	requests.HandleRequestStream(stream)
 	if clientOf(conn.Context()).streamEnded() {
 		_ = conn.CloseWithError(quic.ApplicationErrorCode(http3.ErrCodeExcessiveLoad), errHeldBack.Error())

@@ -11,9 +11,9 @@ import (
 )
 
 // turn is the slot of a handshake of HTTP/3 (see conns.Handshake). A handshake that waits for its client should hold no
-// slot, but quic-go does not say when one begins to wait. So the handshake holds the slot until it looks for its
-// certificate, and again while it signs. A timer takes the slot after keyExchange from a handshake that gets no
-// certificate, because it resumes a session or waits for another key of the client.
+// slot, but quic-go does not say when a handshake begins to wait. So the handshake holds the slot until it gets its
+// certificate, and again while it signs. Some handshakes get no certificate, because they resume a session or wait for
+// another key of the client. A timer takes their slot after keyExchange.
 type turn struct {
 	handshake *conns.Handshake
 	pauses    *time.Timer
@@ -38,7 +38,7 @@ func signInTurn(hello *tls.ClientHelloInfo, get func(*tls.ClientHelloInfo) (*tls
 		t.pauses.Stop()
 	}
 	t.handshake.Pause()
-	cert, err := get(hello) // it may wait for an ACME server
+	cert, err := get(hello) // this may wait for an ACME server
 	if err != nil {
 		return nil, err
 	}

@@ -63,7 +63,7 @@ func TestHTTP3_HandshakesWaitForTheirTurn(t *testing.T) {
 		h.Pause()
 	}
 	require.NoError(t, <-got)
-	for range 2 * runtime.GOMAXPROCS(0) { // each gives its slot back
+	for range 2 * runtime.GOMAXPROCS(0) { // each handshake gives its slot back
 		require.NoError(t, get())
 	}
 	for range runtime.GOMAXPROCS(0) {

@@ -19,12 +19,12 @@ import (
 	gatewayv1 "github.com/windlass-run/windlass/proto/gen/windlass/gateway/v1"
 )
 
-// script is what an instance does with a request that it has read; open: it takes another
-// on the connection, which is closed otherwise.
+// script is what an instance does after it has read a request. open is whether the instance reads another request
+// from the connection. Otherwise the connection is closed.
 type script func(net.Conn) (open bool)
 
-// scripted is an instance that does as it likes with its first request, and is sound from
-// then on: it answers bodies.
+// scripted starts an instance that runs a script for its first request. It answers each later request with the
+// request's body. scripted returns the instance's address.
 func scripted(t *testing.T, first script) string {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
@@ -87,15 +87,15 @@ func goesOn(answer string) script {
 
 const ok = "HTTP/1.1 200 OK\r\n"
 
-// poison is what must not be taken for the answer to anything.
+// poison is an answer that the gateway must not take for the answer to any request.
 const poison = "HTTP/1.1 200 OK\r\nContent-Length: 6\r\n\r\npoison"
 
-func TestInstance_AnswerIsTakenForNoMoreThanItIs(t *testing.T) {
+func TestInstance_AnswerEndsWhereItsFramingSays(t *testing.T) {
 	cases := []struct {
 		name   string
-		method string // POST unless said
+		method string // empty: POST
 		script script
-		// What the client sees: code is the gateway's, where it answers itself.
+		// status, code and body are what the client gets. code is set if the gateway answers itself.
 		status int
 		code   string
 		body   string
@@ -108,16 +108,16 @@ func TestInstance_AnswerIsTakenForNoMoreThanItIs(t *testing.T) {
 		// Lengths.
 		{name: "says more than it sends", script: says(ok + "Content-Length: 100\r\n\r\nshort"), broken: true},
 		{name: "says less than it sends", script: stays(ok + "Content-Length: 2\r\n\r\nok" + poison), status: 200, body: "ok"},
-		{name: "a second answer behind chunks", script: stays(ok + "Transfer-Encoding: chunked\r\n\r\n2\r\nok\r\n0\r\n\r\n" + poison), status: 200, body: "ok"},
+		{name: "a second answer after chunks", script: stays(ok + "Transfer-Encoding: chunked\r\n\r\n2\r\nok\r\n0\r\n\r\n" + poison), status: 200, body: "ok"},
 		{name: "a body of 204", script: stays("HTTP/1.1 204 No Content\r\nContent-Length: 45\r\n\r\n" + poison), status: 204},
 		{name: "a body of 304", script: stays("HTTP/1.1 304 Not Modified\r\nContent-Length: 45\r\n\r\n" + poison), status: 304},
 		{name: "a body that HEAD has none of", method: http.MethodHead, script: stays(ok + "Content-Length: 45\r\n\r\n" + poison), status: 200},
 		{name: "a length and chunks", script: goesOn(ok + "Content-Length: 2\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n0\r\n\r\n"), status: 200, body: "hello"},
 		{name: "chunks and a length", script: stays(ok + "Transfer-Encoding: chunked\r\nContent-Length: 45\r\n\r\n5\r\nhello\r\n0\r\n\r\n" + poison), status: 200, body: "hello"},
 		{name: "two lengths", script: stays(ok + "Content-Length: 1\r\nContent-Length: 2\r\n\r\nab"), status: 502, code: "bad_answer"},
-		{name: "a length that is none", script: stays(ok + "Content-Length: +2\r\n\r\nab"), status: 502, code: "bad_answer"},
+		{name: "a length with a plus", script: stays(ok + "Content-Length: +2\r\n\r\nab"), status: 502, code: "bad_answer"},
 		{name: "a negative length", script: stays(ok + "Content-Length: -2\r\n\r\nab"), status: 502, code: "bad_answer"},
-		{name: "a coding that is none", script: stays(ok + "Transfer-Encoding: xchunked\r\n\r\n2\r\nok\r\n0\r\n\r\n"), status: 502, code: "bad_answer"},
+		{name: "an unknown coding", script: stays(ok + "Transfer-Encoding: xchunked\r\n\r\n2\r\nok\r\n0\r\n\r\n"), status: 502, code: "bad_answer"},
 		{name: "two codings", script: stays(ok + "Transfer-Encoding: gzip, chunked\r\n\r\n2\r\nok\r\n0\r\n\r\n"), status: 502, code: "bad_answer"},
 		{name: "a body that the end of the connection ends", script: says("HTTP/1.0 200 OK\r\n\r\nhello"), status: 200, body: "hello"},
 		{name: "a body that a reset ends", script: func(c net.Conn) bool {
@@ -130,13 +130,13 @@ func TestInstance_AnswerIsTakenForNoMoreThanItIs(t *testing.T) {
 		{name: "closes in a chunk", script: says(ok + "Transfer-Encoding: chunked\r\n\r\n64\r\nshort"), broken: true},
 		{name: "closes between chunks", script: says(ok + "Transfer-Encoding: chunked\r\n\r\n5\r\nshort\r\n"), broken: true},
 		{name: "closes before the last line", script: says(ok + "Transfer-Encoding: chunked\r\n\r\n5\r\nshort\r\n0\r\n"), broken: true},
-		{name: "chunks that are none", script: stays(ok + "Transfer-Encoding: chunked\r\n\r\nzz\r\nshort\r\n"), broken: true},
+		{name: "a chunk size that is not a number", script: stays(ok + "Transfer-Encoding: chunked\r\n\r\nzz\r\nshort\r\n"), broken: true},
 		{name: "a chunk without its end", script: stays(ok + "Transfer-Encoding: chunked\r\n\r\n2\r\nok0\r\n\r\n"), broken: true},
 
 		// Lines.
 		{name: "another protocol", script: stays("SSH-2.0-OpenSSH_9.2\r\n"), status: 502, code: "bad_answer"},
 		{name: "HTTP/0.9", script: says("hello\n"), status: 502, code: "bad_answer"},
-		{name: "hangs up", script: says(""), status: 502, code: "bad_answer"},
+		{name: "closes without an answer", script: says(""), status: 502, code: "bad_answer"},
 		{name: "no status", script: stays("HTTP/1.1 \r\n\r\n"), status: 502, code: "bad_answer"},
 		{name: "a status of four digits", script: stays("HTTP/1.1 2000 OK\r\n\r\n"), status: 502, code: "bad_answer"},
 		{name: "a negative status", script: stays("HTTP/1.1 -20 OK\r\n\r\n"), status: 502, code: "bad_answer"},
@@ -152,7 +152,7 @@ func TestInstance_AnswerIsTakenForNoMoreThanItIs(t *testing.T) {
 		{name: "one field more", script: stays(ok + "Content-Length: 2\r\n" + strings.Repeat("X: y\r\n", 512) + "\r\nok"), status: 502, code: "answer_header_too_large"},
 		{name: "one field more in a hint", script: stays("HTTP/1.1 103 Early Hints\r\n" + strings.Repeat("X: y\r\n", 513) + "\r\n"), status: 502, code: "answer_header_too_large"},
 		{name: "too many fields in trailers", script: goesOn(ok + "Transfer-Encoding: chunked\r\n\r\n2\r\nok\r\n0\r\n" + strings.Repeat("X: y\r\n", 600) + "\r\n"), broken: true},
-		{name: "a field that is none goes no further", script: goesOn(ok + "X Y: z\r\nContent-Length: 2\r\n\r\nok"), status: 200, body: "ok", header: func(h http.Header) string {
+		{name: "a malformed field is dropped", script: goesOn(ok + "X Y: z\r\nContent-Length: 2\r\n\r\nok"), status: 200, body: "ok", header: func(h http.Header) string {
 			if len(h["X Y"])+len(h["X y"]) > 0 {
 				return fmt.Sprint(h)
 			}
@@ -175,14 +175,14 @@ func TestInstance_AnswerIsTakenForNoMoreThanItIs(t *testing.T) {
 				}
 			}
 		}, status: 502, code: "bad_answer"},
-		{name: "a hint in the gateway's name", script: goesOn("HTTP/1.1 103 Early Hints\r\nConnection: close\r\nWindlass-Error: mine\r\nX-Request-Id: mine\r\n\r\n" + ok + "Windlass-Error: mine\r\nX-Request-Id: mine\r\nContent-Length: 2\r\n\r\nok"), status: 200, body: "ok", header: func(h http.Header) string {
+		{name: "a hint with fields of the gateway", script: goesOn("HTTP/1.1 103 Early Hints\r\nConnection: close\r\nWindlass-Error: mine\r\nX-Request-Id: mine\r\n\r\n" + ok + "Windlass-Error: mine\r\nX-Request-Id: mine\r\nContent-Length: 2\r\n\r\nok"), status: 200, body: "ok", header: func(h http.Header) string {
 			if id := h.Values("X-Request-Id"); len(id) != 1 || id[0] == "mine" || h.Get("Windlass-Error") != "" {
 				return fmt.Sprint(h)
 			}
 			return ""
 		}},
 		{name: "another protocol without an upgrade in the request", script: stays("HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n"), status: 502, code: "bad_answer"},
-		{name: "trailers that have no place there", script: goesOn(ok + "Transfer-Encoding: chunked\r\n\r\n2\r\nok\r\n0\r\nContent-Length: 9\r\nWindlass-Error: mine\r\nX-Sum: 1\r\n\r\n"), status: 200, body: "ok", header: func(h http.Header) string {
+		{name: "fields that are not allowed in trailers", script: goesOn(ok + "Transfer-Encoding: chunked\r\n\r\n2\r\nok\r\n0\r\nContent-Length: 9\r\nWindlass-Error: mine\r\nX-Sum: 1\r\n\r\n"), status: 200, body: "ok", header: func(h http.Header) string {
 			if h.Get("Trailer X-Sum") != "1" || len(h["Trailer Content-Length"])+len(h["Trailer Windlass-Error"]) > 0 {
 				return fmt.Sprint(h)
 			}
@@ -224,7 +224,7 @@ func TestInstance_AnswerIsTakenForNoMoreThanItIs(t *testing.T) {
 				for {
 					res, err = http.ReadResponse(in, &http.Request{Method: method})
 					if test.broken && err != nil {
-						break // the header may be on its way before it is known
+						break // the gateway may find the fault before or after it sent the header
 					}
 					require.NoError(t, err)
 					if res.StatusCode >= 200 {
@@ -232,7 +232,7 @@ func TestInstance_AnswerIsTakenForNoMoreThanItIs(t *testing.T) {
 					}
 					require.Empty(t, res.Header.Get("Windlass-Error")+res.Header.Get("Connection"))
 				}
-				restore := func() { // what is sound has its time
+				restore := func() { // later requests have the usual time limits
 					if test.silent {
 						app := proto.CloneOf(apps[i])
 						app.Generation, app.Policy.ResponseTimeout, app.Policy.IdleTimeout = 2, nil, nil
@@ -243,7 +243,7 @@ func TestInstance_AnswerIsTakenForNoMoreThanItIs(t *testing.T) {
 					if err == nil {
 						require.Equal(t, http.StatusOK, res.StatusCode)
 						_, err = io.ReadAll(res.Body)
-						require.Error(t, err, "a part is taken for the whole")
+						require.Error(t, err, "the client must see that the answer is incomplete")
 					}
 					ended(t, in)
 					restore()
@@ -259,7 +259,7 @@ func TestInstance_AnswerIsTakenForNoMoreThanItIs(t *testing.T) {
 					require.Equal(t, test.body, string(body))
 				}
 				restore()
-				// The answer's end is where the client sees it, too.
+				// The client and the gateway agree about the end of the answer.
 				sound(t, conn, in, host, "same")
 				for name, values := range res.Trailer {
 					res.Header["Trailer "+name] = values
@@ -325,7 +325,7 @@ func unasked(t *testing.T, r *harness) {
 	clients.Wait()
 }
 
-// What a header may take is not what is waited for in the body.
+// The timeout for the body is not the timeout for the header.
 func TestInstance_LateAnswerThatHangsIsCut(t *testing.T) {
 	bothEngines(t, func(t *testing.T) {
 		r := start(t, nil)
@@ -342,7 +342,7 @@ func TestInstance_LateAnswerThatHangsIsCut(t *testing.T) {
 		_, err := io.WriteString(conn, get+"\r\n")
 		require.NoError(t, err)
 		res, err := http.ReadResponse(in, nil)
-		if err == nil { // otherwise the header was still on its way
+		if err == nil { // otherwise the gateway had not sent the header yet
 			_, err = io.ReadAll(res.Body)
 			require.NoError(t, res.Body.Close())
 		}
@@ -350,9 +350,9 @@ func TestInstance_LateAnswerThatHangsIsCut(t *testing.T) {
 	})
 }
 
-// Names of fields are anybody's to write as they like (RFC 9110, section 5.1), and the short
-// way leaves them so: that it did is how this tells which way a request went.
-func TestFastPath_HasPlainRequests(t *testing.T) {
+// The test finds out which way a request went: the short way keeps the case of field names, and net/http does not.
+// Field names have no case (RFC 9110, section 5.1).
+func TestFastPath_TakesPlainRequests(t *testing.T) {
 	r := start(t, nil)
 	r.put(t, echo(instance(t, func(w http.ResponseWriter, q *http.Request) {
 		w.Header()["x-WAY"] = []string{"y"}

@@ -17,7 +17,7 @@ import (
 	gatewayv1 "github.com/windlass-run/windlass/proto/gen/windlass/gateway/v1"
 )
 
-// keyed is echo with a key required, and those that there are.
+// keyed is echo for an app that requires a key and has these keys.
 func keyed(address string, keys ...*gatewayv1.ApiKey) *gatewayv1.AppRoutes {
 	app := echo(address)
 	app.Policy.RequireApiKey, app.ApiKeys = true, keys
@@ -33,8 +33,8 @@ func apiKey(name, value string, expires time.Time) *gatewayv1.ApiKey {
 	return k
 }
 
-// Where a key is required only requests with one of the app's get in, and the instance does not
-// get the key.
+// If the app requires a key, only requests with one of the app's keys reach an instance. The instance does not get
+// the key.
 func TestKey_IsRequired(t *testing.T) {
 	bothEngines(t, func(t *testing.T) {
 		var access bytes.Buffer
@@ -85,9 +85,9 @@ func TestKey_IsRequired(t *testing.T) {
 		require.Contains(t, access.String(), `"api_key":"mobile"`)
 		require.Contains(t, access.String(), `"api_key":"batch"`)
 		require.NotContains(t, access.String(), "k-good")
-		require.Equal(t, refused, ask(), "what is refused has no body read, and the next one is as good")
+		require.Equal(t, refused, ask(), "a refused request whose body is not read does not affect the next request")
 
-		// A browser's preflight has none.
+		// A browser's preflight needs no key.
 		app := keyed(at, good)
 		app.Policy.Cors = &gatewayv1.Cors{AllowedOrigins: []string{"https://page.test"}}
 		r.put(t, app)
@@ -98,29 +98,29 @@ func TestKey_IsRequired(t *testing.T) {
 		require.Equal(t, http.StatusNoContent, res.StatusCode)
 		require.Equal(t, refused, ask("Origin", "https://page.test"))
 
-		// A key ends with the message that does not have it. Without any key no request is let in.
+		// A key ends with the message that does not contain it. If the app has no keys, all requests are refused.
 		r.put(t, keyed(at, apiKey("mobile", "k-new", time.Time{})))
 		require.Equal(t, []string{refused, "got |"}, []string{ask("X-Api-Key", "k-good"), ask("X-Api-Key", "k-new")})
 		r.put(t, keyed(at))
 		require.Equal(t, refused, ask("X-Api-Key", "k-new"))
 
-		// The host of one version may need a key alone.
+		// Only the preview host of one version may need a key.
 		app = echo(at)
 		app.Hosts, app.Previews = []string{"other.local"}, []*gatewayv1.Preview{{Host: "echo.local", DeploymentId: "dep_1", RequireApiKey: true}}
 		app.ApiKeys = []*gatewayv1.ApiKey{good}
 		r.put(t, app)
 		require.Equal(t, []string{refused, "got |"}, []string{ask(), ask("X-Api-Key", "k-good")})
 		r.put(t, echo(at))
-		require.Equal(t, "got Bearer mine|", ask("Authorization", "Bearer mine"), "who needs no key says what he likes")
+		require.Equal(t, "got Bearer mine|", ask("Authorization", "Bearer mine"), "without a required key, the field is passed on")
 
-		// What is no hash is not served, and what was before is.
+		// Routes with an invalid hash are not served. The earlier routes are.
 		bad := keyed(at, &gatewayv1.ApiKey{Name: "short", Hash: []byte("x")})
 		r.set(bad)
 		require.Equal(t, "got |", ask())
 	})
 }
 
-// Who hands a request over hands its key over, too.
+// A gateway that hands a request over sends the request's key with it.
 func TestKey_GoesToTheOtherRegion(t *testing.T) {
 	bothEngines(t, func(t *testing.T) {
 		here, there := start(t, nil), start(t, nil)

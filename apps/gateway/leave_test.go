@@ -9,20 +9,21 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// An agent that has not heard it waits for the gateway as for one that crashed.
+// A gateway that stops waits until the agent knows it. Otherwise the agent would wait for the gateway as for a crashed
+// one.
 func TestLeave_EndsOnceTheAgentKnows(t *testing.T) {
 	bothEngines(t, func(t *testing.T) {
 		r := start(t, nil)
 		r.put(t, echo())
 		var heard atomic.Bool
-		r.mu.Lock() // which reports wait for
+		r.mu.Lock() // reports wait for this lock
 		r.stop()
 		time.AfterFunc(300*time.Millisecond, func() {
 			heard.Store(true)
 			r.mu.Unlock()
 		})
 		r.wait(t)
-		require.True(t, heard.Load(), "it did not wait for the answer to its last report")
+		require.True(t, heard.Load(), "the gateway did not wait for the answer to its last report")
 		r.mu.Lock()
 		defer r.mu.Unlock()
 		require.Len(t, r.leaving, 1)
@@ -32,7 +33,7 @@ func TestLeave_EndsOnceTheAgentKnows(t *testing.T) {
 	})
 }
 
-// A late retry of its own took the place of its stream.
+// A gateway keeps its id if a late retry of its own Watch replaced its stream.
 func TestLeave_SuccessorKeepsTheID(t *testing.T) {
 	bothEngines(t, func(t *testing.T) {
 		r := start(t, nil)
@@ -41,12 +42,12 @@ func TestLeave_SuccessorKeepsTheID(t *testing.T) {
 		r.replaced = connect.CodeUnavailable
 		require.Len(t, r.watches, 1)
 		for id := range r.watches {
-			r.watches[id]++ // as its own late Watch would
+			r.watches[id]++ // as a late Watch of the same process does
 		}
 		r.signal()
 		r.mu.Unlock()
 		r.until(t, func() bool {
-			require.Len(t, r.watches, 1, "it took another id")
+			require.Len(t, r.watches, 1, "the gateway took another id")
 			for _, n := range r.watches {
 				return n == 3
 			}
@@ -55,14 +56,14 @@ func TestLeave_SuccessorKeepsTheID(t *testing.T) {
 	})
 }
 
-// Two that had one id would take the agent's stream from each other without end.
+// Two gateways with the same id would take the agent's stream from each other without end.
 func TestLeave_TakenIDIsReplaced(t *testing.T) {
 	bothEngines(t, func(t *testing.T) {
 		r := start(t, nil)
 		r.put(t, echo())
 		r.mu.Lock()
 		for id := range r.watches {
-			r.watches[id]++ // as another's Watch would
+			r.watches[id]++ // as a Watch of another process does
 		}
 		r.signal()
 		r.mu.Unlock()

@@ -8,7 +8,7 @@ import (
 )
 
 // limitConnections makes the table of clients' connections, and registers its metrics. Trusted proxies are
-// exempt from the limits, because each connects for many clients.
+// exempt from the limits, because each of them connects for many clients.
 func (g *Gateway) limitConnections() error {
 	limits := g.cfg.Connections.Defaults()
 	limits.Exempt = func(address netip.Addr) bool {

@@ -16,9 +16,9 @@ import (
 	"github.com/windlass-run/windlass/apps/gateway"
 )
 
-// A stream is cut when its time is over, as a whole request is refused then. Who streams on does
-// what it was asked for, and is not put out for it.
-func TestTimeout_StreamHasThatOfItsRequest(t *testing.T) {
+// A stream is cut when the request's timeout has passed. The instance is not ejected for that, because it only
+// continued its stream.
+func TestTimeout_OfTheRequestAppliesToStreams(t *testing.T) {
 	const limit, streams = 400 * time.Millisecond, 8
 	bothEngines(t, func(t *testing.T) {
 		var log lines
@@ -50,7 +50,7 @@ func TestTimeout_StreamHasThatOfItsRequest(t *testing.T) {
 				body, err := io.ReadAll(res.Body)
 				res.Body.Close()
 				if res.StatusCode != http.StatusOK || err == nil || len(body) == 0 || time.Since(begin) < limit {
-					t.Errorf("%d after %v with %d bytes: a stream that was cut has a beginning and no end: %v", res.StatusCode, time.Since(begin), len(body), err)
+					t.Errorf("%d after %v with %d bytes: want 200 and a broken body after %v: %v", res.StatusCode, time.Since(begin), len(body), limit, err)
 				}
 			})
 		}
@@ -84,7 +84,8 @@ func TestEjection_OfAnInstanceSilentForTheTimeout(t *testing.T) {
 	})
 }
 
-// hold has requests take the only place of the app's until they are released.
+// hold starts an app whose only instance takes one request at a time, and sends a request that stays there until
+// release is called.
 func hold(t *testing.T, r *harness, queue int32, wait time.Duration) (release func()) {
 	t.Helper()
 	released := make(chan struct{})
@@ -137,7 +138,7 @@ func TestQueue_FullRefusesAndServesItsRequests(t *testing.T) {
 				}
 				res.Body.Close()
 				if res.StatusCode != http.StatusOK {
-					t.Errorf("one that has a place in the queue got %d", res.StatusCode)
+					t.Errorf("a request with a place in the queue got status %d", res.StatusCode)
 				}
 			})
 		}

@@ -49,7 +49,7 @@ func TestLoad(t *testing.T) {
 			require.NoError(t, err)
 			defer res.Body.Close()
 			is(t, r, 1, 0, 2)
-			// A request that is larger than what is read ahead goes the long way.
+			// A request that is larger than the engine's limit goes the long way.
 			r.do(t, r.request(t, http.MethodPost, "/", strings.Repeat("x", 2<<20)))
 			is(t, r, 1, 0, 3)
 			close(release)
@@ -118,7 +118,7 @@ func TestLoad(t *testing.T) {
 		is(t, here, 0, 0, 0)
 	})
 
-	t.Run("of an app that is not scaled is not told", func(t *testing.T) {
+	t.Run("of an app without scaling is not reported", func(t *testing.T) {
 		r := start(t, nil)
 		r.put(t, echo(instance(t, named("a"))))
 		r.do(t, r.request(t, http.MethodPost, "/", "{}"))

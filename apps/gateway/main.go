@@ -42,7 +42,7 @@ type flags struct {
 	HTTPSRedirect  int           `name:"https-redirect" help:"Port at which clients reach --tls-listen, such as 443. Requests without TLS are redirected to it with 308. 0: they are served without TLS." default:"0" env:"WINDLASS_GATEWAY_HTTPS_REDIRECT"`
 	HTTP3          bool          `name:"http3" help:"Also serve HTTP/3, on the UDP port of --tls-listen. While a new gateway replaces another on this host, clients use TCP until the port is free." env:"WINDLASS_GATEWAY_HTTP3"`
 	HSTS           time.Duration `name:"hsts" help:"How long browsers must use only HTTPS for a host that they reached with HTTPS (Strict-Transport-Security). 0: the header is not sent." default:"0s" env:"WINDLASS_GATEWAY_HSTS"`
-	DataDir        string        `help:"Folder for the last known routes, which are served after a restart, and for the gateway's id. With the id, a gateway that restarts after a crash takes the place of the crashed one, so that the agent does not wait for that. Default: nothing is stored." type:"path" env:"WINDLASS_GATEWAY_DATA_DIR"`
+	DataDir        string        `help:"Folder for the last known routes, which are served after a restart, and for the gateway's id. With the id, a gateway that restarts after a crash takes the place of the crashed one, so that the agent does not wait for the crashed one. Default: nothing is stored." type:"path" env:"WINDLASS_GATEWAY_DATA_DIR"`
 	MaxHeaderBytes int           `help:"Maximum size of a request's header, in bytes." default:"65536" env:"WINDLASS_GATEWAY_MAX_HEADER_BYTES"`
 	SlowClient     time.Duration `help:"How long a client may neither receive nor send a byte." default:"60s" env:"WINDLASS_GATEWAY_SLOW_CLIENT"`
 	MinBodyRate    int64         `help:"Minimum rate at which a client must send a request's body, in bytes per second. It is an average over the time that the gateway waits for the client, and is checked after 10s of waiting. 0: no minimum." default:"1024" env:"WINDLASS_GATEWAY_MIN_BODY_RATE"`
@@ -58,7 +58,7 @@ type flags struct {
 	Payloads       payloadFlags  `embed:""`
 	TrustedProxies []string      `help:"Networks, such as 10.0.0.0/8, of proxies whose headers X-Forwarded-*, X-Real-IP and similar are trusted and passed on to instances. Other clients' headers of this kind are dropped." env:"WINDLASS_GATEWAY_TRUSTED_PROXIES"`
 	NeighbourRoots string        `help:"PEM file with the CAs of the gateways in other regions to which requests are handed over (routing.crossRegion). Read again when it changes. Default: the CAs of this machine." type:"path" env:"WINDLASS_GATEWAY_NEIGHBOUR_ROOTS"`
-	NeighbourAllow []string      `help:"Networks, such as 10.0.0.0/8, in which gateways of other regions may be, besides public addresses. Only in these networks, http is allowed. The list is needed because tenants choose the gateway addresses of their own regions." env:"WINDLASS_GATEWAY_NEIGHBOUR_ALLOW"`
+	NeighbourAllow []string      `help:"Networks, such as 10.0.0.0/8, in which gateways of other regions may be, in addition to public addresses. http is allowed only in these networks. The list is needed because tenants choose the gateway addresses of their own regions." env:"WINDLASS_GATEWAY_NEIGHBOUR_ALLOW"`
 	MetricsListen  string        `help:"host:port for /metrics, /healthz and /readyz. Default: none." env:"WINDLASS_METRICS_LISTEN"`
 	Pprof          bool          `help:"Serve /debug/pprof on --metrics-listen." env:"WINDLASS_PPROF"`
 	LogFormat      string        `help:"${enum}." enum:"text,json" default:"text" env:"WINDLASS_LOG_FORMAT"`
@@ -68,37 +68,37 @@ type flags struct {
 	Metrics certfile.MetricsFlags `embed:"" prefix:"metrics-" envprefix:"WINDLASS_METRICS_"`
 }
 
-// agentFlags are for an --agent that is an https URL. The files are those that the agent makes in its data
-// directory's gateway-access or in a Secret, or those of the operator's own CA.
+// agentFlags are for an --agent that is an https URL. The agent creates the files in the folder gateway-access of its
+// data directory or in a Secret. They can also come from the operator's own CA.
 type agentFlags struct {
 	CA       string `name:"ca" help:"PEM file with the CAs of the agent's certificate: ca.crt of the agent's gateway-access. Read again when it changes. Default: the CAs of this machine." type:"path" env:"WINDLASS_GATEWAY_AGENT_CA"`
-	Cert     string `name:"cert" help:"PEM file with this gateway's certificate for the agent: tls.crt there. Read again when it changes." type:"path" env:"WINDLASS_GATEWAY_AGENT_CERT"`
-	Key      string `name:"key" help:"PEM file with the key of --agent-cert: tls.key there." type:"path" env:"WINDLASS_GATEWAY_AGENT_KEY"`
+	Cert     string `name:"cert" help:"PEM file with this gateway's certificate for the agent: tls.crt of the agent's gateway-access. Read again when it changes." type:"path" env:"WINDLASS_GATEWAY_AGENT_CERT"`
+	Key      string `name:"key" help:"PEM file with the key of --agent-cert: tls.key of the agent's gateway-access." type:"path" env:"WINDLASS_GATEWAY_AGENT_KEY"`
 	Insecure bool   `name:"insecure" help:"Allow an http:// URL of another machine, for an agent with --listen-insecure." env:"WINDLASS_GATEWAY_AGENT_INSECURE"`
 }
 
 // openTLS returns the TLS configuration for the agent's connection, nil for the defaults.
 func (f agentFlags) openTLS(agent string, files *certfile.Files) (*tls.Config, error) {
 	if u, err := url.Parse(agent); err == nil && u.Scheme == "http" && !f.Insecure && !certfile.Loopback(u.Host) {
-		return nil, fmt.Errorf("--agent=%s: anybody on the way could change the routes: use https:// with --agent-ca, --agent-cert and --agent-key, or --agent-insecure if the way there is private", agent)
+		return nil, fmt.Errorf("--agent=%s: anyone on the network path could change the routes: use https:// with --agent-ca, --agent-cert and --agent-key, or --agent-insecure if the path is private", agent)
 	}
 	if !strings.HasPrefix(agent, "https://") {
 		if f.CA != "" || f.Cert != "" || f.Key != "" {
 			return nil, fmt.Errorf("--agent=%s: --agent-ca, --agent-cert and --agent-key are for an https:// URL", agent)
 		}
-		return nil, nil //nolint:nilnil // there is no TLS
+		return nil, nil //nolint:nilnil // the connection has no TLS
 	}
 	return certfile.Client{CA: f.CA, Cert: f.Cert, Key: f.Key, CAFlag: "--agent-ca", CertFlag: "--agent-cert", KeyFlag: "--agent-key"}.Config(agent, files)
 }
 
-// payloadFlags say where payloads are logged, for apps that want that.
+// payloadFlags say where payloads are logged, for apps that enable a payload log.
 type payloadFlags struct {
 	PayloadLog       string `help:"File to which the bodies of requests and answers are written, for apps that set routing.payloadLog. It contains what users write. Default: no payloads are logged." type:"path" env:"WINDLASS_GATEWAY_PAYLOAD_LOG"`
 	PayloadLogMaxMiB int    `name:"payload-log-max-mib" help:"Size in MiB at which a new payload log begins." default:"100" env:"WINDLASS_GATEWAY_PAYLOAD_LOG_MAX_MIB"`
 	PayloadLogKeep   int    `help:"Number of old payload logs that are kept, compressed." default:"5" env:"WINDLASS_GATEWAY_PAYLOAD_LOG_KEEP"`
 }
 
-// openLog opens the log of payloads. It returns nil if none is written.
+// openLog opens the log of payloads. It returns nil if payloads are not logged.
 func (f payloadFlags) openLog() (io.Writer, func() error) {
 	if f.PayloadLog == "" {
 		return nil, func() error { return nil }
@@ -174,7 +174,7 @@ func CommandLine() (*kong.Application, error) {
 func newParser(f *flags) (*kong.Kong, error) {
 	parser, err := kong.New(f, kong.Name("windlass-gateway"), kong.Vars{"version": Version},
 		kong.Description("Serves the routes of a region: requests for the hosts of its apps go to instances that are ready. "+
-			"What a route says nothing about: power-of-two balancing, 5m to the first byte of an answer, 1m between bytes, no bound of the whole, "+
+			"Defaults of a route: power-of-two balancing, 5m to the first byte of an answer, 1m between bytes, no limit for the whole request, "+
 			"256 requests that wait up to 10s for an instance, 2 retries, bodies up to 64 MiB, any number of requests per instance."))
 	if err != nil {
 		return nil, fmt.Errorf("flags: %w", err)
@@ -187,8 +187,8 @@ func run(ctx context.Context, f flags) (err error) {
 	if err != nil {
 		return err
 	}
-	// What net/http writes to the process's log may quote bytes that an instance sent without a request. They
-	// may be the answer to another client's request.
+	// The process's log is for debugging only, because net/http may quote bytes there that an instance sent without a
+	// request. They may be the answer to another client's request.
 	slog.SetLogLoggerLevel(slog.LevelDebug)
 	slog.SetDefault(log)
 	registry := telemetry.NewRegistry()
@@ -221,7 +221,7 @@ func run(ctx context.Context, f flags) (err error) {
 		cfg.StateFile = filepath.Join(f.DataDir, "routes")
 		place, err := takePlace(f.DataDir)
 		if err != nil {
-			// The gateway serves all the same. When it crashes, the agent waits for it.
+			// The gateway serves without a stored id. But after a crash the agent waits for it.
 			log.ErrorContext(ctx, "the agent sees this gateway as a new one", "error", err)
 		} else {
 			defer place.leaveTo()
@@ -263,7 +263,7 @@ func run(ctx context.Context, f flags) (err error) {
 func (f flags) checkFlags() error {
 	switch {
 	case (f.TLSCert == "") != (f.TLSKey == ""):
-		return errors.New("--tls-cert and --tls-key go together")
+		return errors.New("--tls-cert and --tls-key: set both or neither")
 	case f.TLSListen != "" && f.TLSCert == "" && f.ACME.Directory == "":
 		return errors.New("--tls-listen needs --tls-cert and --tls-key, or --acme-directory")
 	case f.TLSListen == "" && (f.TLSCert != "" || f.TLSKey != ""):
@@ -275,7 +275,7 @@ func (f flags) checkFlags() error {
 	case f.HTTPSRedirect != 0 && f.TLSListen == "":
 		return errors.New("--https-redirect needs --tls-listen")
 	case f.Payloads.PayloadLogMaxMiB < 1 || f.Payloads.PayloadLogKeep < 1:
-		return errors.New("--payload-log-max-mib and --payload-log-keep: use 1 or more")
+		return errors.New("--payload-log-max-mib and --payload-log-keep: use numbers of 1 or more")
 	case f.HSTS < 0:
 		return fmt.Errorf("--hsts=%v: use 0 or a positive time such as 8760h", f.HSTS)
 	case f.MaxHeaderBytes < 4096 || f.MaxHeaderBytes > 1<<20:
@@ -283,11 +283,11 @@ func (f flags) checkFlags() error {
 	case f.SlowClient < time.Second:
 		return fmt.Errorf("--slow-client=%v: use 1s or more", f.SlowClient)
 	case f.MinBodyRate < 0 || f.MinAnswerRate < 0:
-		return errors.New("--min-body-rate and --min-answer-rate: use bytes a second such as 1024, or 0 for any")
+		return errors.New("--min-body-rate and --min-answer-rate: use bytes per second such as 1024, or 0 for any rate")
 	case f.MaxConnections < -1:
-		return fmt.Errorf("--max-connections=%d: use a number such as 10000, 0 for the default, or -1 for any", f.MaxConnections)
+		return fmt.Errorf("--max-connections=%d: use a number such as 10000, 0 for the default, or -1 for no limit", f.MaxConnections)
 	case f.MaxPerAddress < -1:
-		return fmt.Errorf("--max-connections-per-address=%d: use a number such as 1000, 0 for the default, or -1 for any", f.MaxPerAddress)
+		return fmt.Errorf("--max-connections-per-address=%d: use a number such as 1000, 0 for the default, or -1 for no limit", f.MaxPerAddress)
 	case f.MaxHeld < 1:
 		return fmt.Errorf("--max-held=%d: use 1 or more", f.MaxHeld)
 	case f.UpgradedIdle < time.Second:
@@ -301,7 +301,8 @@ func (f flags) checkFlags() error {
 	}
 }
 
-// anyBelow returns the rate for Config, in which 0 means the default and -1 means any.
+// anyBelow returns the rate for Config, in which 0 means the default and -1 means any rate. For the flag, 0 means any
+// rate.
 func anyBelow(rate int64) int64 {
 	if rate == 0 {
 		return -1

@@ -13,9 +13,9 @@ import (
 	"github.com/windlass-run/windlass/pkg/charttest"
 )
 
-// TestManifest_IsWhatTheProgramUnderstands: Kubernetes takes any variable, and a
-// program that does not know one ignores it.
-func TestManifest_IsWhatTheProgramUnderstands(t *testing.T) {
+// The program must know each environment variable of the manifest, because it ignores unknown variables without an
+// error.
+func TestManifest_SetsOnlyKnownVariables(t *testing.T) {
 	all := charttest.Containers(t, filepath.Join("..", ".."), "Deployment", "gateway")
 	require.Len(t, all, 3)
 	for file, c := range all {
@@ -34,7 +34,7 @@ func TestManifest_IsWhatTheProgramUnderstands(t *testing.T) {
 			require.Equal(t, []string{":8080"}, f.Listen)
 			grace, err := strconv.Atoi(regexp.MustCompile(`terminationGracePeriodSeconds: (\d+)`).FindStringSubmatch(c.Text)[1])
 			require.NoError(t, err)
-			require.Less(t, f.DrainDelay+f.DrainTimeout, time.Duration(grace)*time.Second, "the drain fits into the grace")
+			require.Less(t, f.DrainDelay+f.DrainTimeout, time.Duration(grace)*time.Second, "the drain must end within the grace period")
 		})
 	}
 }

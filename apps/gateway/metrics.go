@@ -21,15 +21,15 @@ func registerConnections(registerer prometheus.Registerer, table *conns.Table) e
 			Name: "windlass_gateway_connections", Help: "Connections of clients.",
 		}, figure(0)),
 		prometheus.NewCounterFunc(prometheus.CounterOpts{
-			Name: "windlass_gateway_connections_refused_total", Help: "Connections of clients that were closed at once: all that there may be had requests, or the address is held back from HTTP/3.",
+			Name: "windlass_gateway_connections_refused_total", Help: "Connections of clients that were closed at once, because the limit was reached and all connections had requests, or because the address is held back from HTTP/3.",
 		}, figure(1)),
 		prometheus.NewCounterFunc(prometheus.CounterOpts{
-			Name: "windlass_gateway_connections_shed_total", Help: "Connections of clients without a request that were closed to make room for others.",
+			Name: "windlass_gateway_connections_shed_total", Help: "Connections of clients without a request that were closed to make room for other connections.",
 		}, figure(2)),
 		handshakesCollector{
 			table:   table,
-			waiting: prometheus.NewDesc("windlass_gateway_handshakes_waiting", "TLS handshakes of clients that wait until others have computed, by listener: https or http3.", []string{"listener"}, nil),
-			refused: prometheus.NewDesc("windlass_gateway_handshakes_refused_total", "TLS handshakes of clients that were refused while they waited, by listener, and by reason: queue, address, or late.", []string{"listener", "reason"}, nil),
+			waiting: prometheus.NewDesc("windlass_gateway_handshakes_waiting", "TLS handshakes of clients that wait for processor time, because other handshakes use it, by listener: https or http3.", []string{"listener"}, nil),
+			refused: prometheus.NewDesc("windlass_gateway_handshakes_refused_total", "TLS handshakes of clients that were refused, by listener and by reason. queue: too many waited. address: too many of the address waited. late: the wait took too long.", []string{"listener", "reason"}, nil),
 		},
 	)
 }
@@ -58,14 +58,14 @@ func (c handshakesCollector) Collect(ch chan<- prometheus.Metric) {
 
 func registerEjections(registerer prometheus.Registerer) (prometheus.Counter, error) {
 	ejections := prometheus.NewCounter(prometheus.CounterOpts{
-		Name: "windlass_gateway_ejections_total", Help: "Instances that traffic found broken and that were taken out for a time.",
+		Name: "windlass_gateway_ejections_total", Help: "Ejections: instances that got no requests for a time, because requests to them failed.",
 	})
 	return ejections, registerAll(registerer, ejections)
 }
 
 func registerRegionsReached(registerer prometheus.Registerer, reached func() int) error {
 	return registerAll(registerer, prometheus.NewGaugeFunc(prometheus.GaugeOpts{
-		Name: "windlass_gateway_regions_reached", Help: "Other regions that requests may be handed over to and whose gateways are reached.",
+		Name: "windlass_gateway_regions_reached", Help: "Other regions to which requests may be handed over and whose gateways can be reached.",
 	}, func() float64 { return float64(reached()) }))
 }
 

@@ -15,8 +15,8 @@ import (
 	gatewayv1 "github.com/windlass-run/windlass/proto/gen/windlass/gateway/v1"
 )
 
-// series of the gateway: "name label=value,label=value", labels sorted, and what it is at; of a
-// histogram how many it saw.
+// series returns the value of each series of the gateway. The key is "name label=value,label=value", with sorted
+// labels. The value of a histogram is its count.
 func (r *running) series(t testing.TB) map[string]float64 {
 	t.Helper()
 	families, err := r.registry.Gather()
@@ -35,7 +35,7 @@ func (r *running) series(t testing.TB) map[string]float64 {
 	return got
 }
 
-// gauge is the sum of one.
+// gauge returns the sum of all series of a metric.
 func (r *running) gauge(t testing.TB, name string) (n float64) {
 	for key, value := range r.series(t) {
 		if key == name || strings.HasPrefix(key, name+" ") {
@@ -45,7 +45,7 @@ func (r *running) gauge(t testing.TB, name string) (n float64) {
 	return n
 }
 
-// until a series is at a value: what is counted of a request is counted after its answer.
+// untilSeries waits until a series has the value, because a request is counted after its answer.
 func (r *running) untilSeries(t testing.TB, key string, value float64) {
 	t.Helper()
 	require.Eventually(t, func() bool { return r.series(t)[key] == value }, patience, 5*time.Millisecond, "%s is %v", key, r.series(t)[key])
@@ -79,7 +79,7 @@ func TestMetrics_AreByDeployment(t *testing.T) {
 		r.untilSeries(t, "windlass_gateway_requests_total app=echo,app_id=app_1,code=200,"+version, 5)
 		r.untilSeries(t, "windlass_gateway_first_byte_seconds app=echo,app_id=app_1,"+version, 5)
 		r.untilSeries(t, "windlass_gateway_request_seconds app=echo,app_id=app_1,"+version, 5)
-		// Of what streams alone, and as often as it does.
+		// Only the two answers that stream count.
 		r.untilSeries(t, "windlass_gateway_first_token_seconds app=echo,app_id=app_1,"+version, 2)
 		r.untilSeries(t, "windlass_gateway_tokens_total app=echo,app_id=app_1,kind=prompt,"+version, 14)
 		r.untilSeries(t, "windlass_gateway_tokens_total app=echo,app_id=app_1,kind=completion,"+version, 6)
@@ -92,7 +92,7 @@ func TestMetrics_AreByDeployment(t *testing.T) {
 	})
 }
 
-// A request that fails has no tokens, whatever the answer before it on its connection had.
+// A request that fails has no tokens, even if the answer before it on the same connection had tokens.
 func TestTokens_OfAnAnswerAreCountedOnce(t *testing.T) {
 	const version = "version=1,windlass_deployment=dep_1"
 	bothEngines(t, func(t *testing.T) {
@@ -113,8 +113,8 @@ func TestTokens_OfAnAnswerAreCountedOnce(t *testing.T) {
 	})
 }
 
-// What is under way, waits, failed or was repeated is told of each app and version by itself,
-// though two apps have one name, as those of two environments may.
+// Requests in flight, waiting requests, failures and retries are counted for each app and version separately, even
+// if two apps of different environments have the same name.
 func TestMetrics_SeparateAppsOfOneName(t *testing.T) {
 	bothEngines(t, func(t *testing.T) {
 		r := start(t, nil)
@@ -124,7 +124,7 @@ func TestMetrics_SeparateAppsOfOneName(t *testing.T) {
 			<-release
 		})
 		end := sync.OnceFunc(func() { close(release) })
-		t.Cleanup(end) // else the servers would wait for their requests if the test fails
+		t.Cleanup(end) // otherwise the servers would wait for their requests if the test fails
 		production := echo()
 		production.Targets = []*gatewayv1.Target{target("dep_1", 1, 100, held), target("dep_2", 2, 0, held)}
 		production.Previews = []*gatewayv1.Preview{{Host: "v2.echo.local", DeploymentId: "dep_2"}}
@@ -160,7 +160,7 @@ func TestMetrics_SeparateAppsOfOneName(t *testing.T) {
 		}()
 		r.untilSeries(t, "windlass_gateway_queue app=echo,app_id=app_1", 1)
 		const retries = "windlass_gateway_retries_total app=echo,app_id=app_2"
-		for n := 0; r.series(t)[retries] == 0; n++ { // soon one is first sent to the address without a listener
+		for n := 0; r.series(t)[retries] == 0; n++ { // until a request is first sent to the address without a listener
 			require.Less(t, n, 100)
 			_, body := r.do(t, func() *http.Request {
 				req := r.request(t, http.MethodGet, "/", "")
@@ -185,7 +185,7 @@ func TestEjection_IsCounted(t *testing.T) {
 	bothEngines(t, func(t *testing.T) {
 		r := start(t, nil)
 		r.put(t, echo(closed(t), instance(t, named("b"))))
-		for range 6 { // two refusals eject, and by turn every second request would meet one
+		for range 6 { // every second request goes to the closed address until two refusals eject it
 			_, body := r.do(t, r.request(t, http.MethodGet, "/", ""))
 			require.Equal(t, "b", body)
 		}

@@ -22,7 +22,7 @@ import (
 	"github.com/windlass-run/windlass/apps/gateway"
 )
 
-// gRPC is HTTP/2 with trailers, to the instance, too.
+// gRPC needs HTTP/2 with trailers, also between the gateway and the instance.
 func TestGRPC_PassesWithItsTrailers(t *testing.T) {
 	r := start(t, nil)
 	protocols := new(http.Protocols)
@@ -80,7 +80,7 @@ func TestQueue_ClientThatLeavesFreesItsPlace(t *testing.T) {
 		require.Equal(t, "busy", busy.Header.Get("Windlass-Error"))
 		require.Equal(t, "1", busy.Header.Get("Retry-After"))
 
-		// With a queue the next one waits, and has the place as soon as the first is gone.
+		// With a queue the next request waits. It reaches the instance as soon as the client of the first one is gone.
 		app = proto.CloneOf(app)
 		app.Generation, app.Policy.QueueSize = 2, proto.Int32(10)
 		r.put(t, app)
@@ -100,7 +100,7 @@ func TestQueue_ClientThatLeavesFreesItsPlace(t *testing.T) {
 	})
 }
 
-// lines is a log that is written to by many.
+// lines is a log to which several goroutines write.
 type lines struct {
 	mu sync.Mutex
 	bytes.Buffer
@@ -130,16 +130,16 @@ func TestAccessLog_IsSampledButHasFailures(t *testing.T) {
 			req.Header.Set("X-Forwarded-For", "203.0.113.9")
 			req.Header.Set("X-Forwarded-Proto", "https")
 			res, _ := r.do(t, req)
-			require.Empty(t, res.Header.Get("Windlass-Error"), "an instance cannot speak for the gateway")
+			require.Empty(t, res.Header.Get("Windlass-Error"), "an instance cannot set the gateway's fields")
 			h := <-seen
-			require.Equal(t, "203.0.113.9, 127.0.0.1", h.Get("X-Forwarded-For"), "who is trusted says for whom it asks")
+			require.Equal(t, "203.0.113.9, 127.0.0.1", h.Get("X-Forwarded-For"), "X-Forwarded-For of a trusted proxy is passed on")
 			require.Equal(t, "https", h.Get("X-Forwarded-Proto"))
 		}
 		req := r.request(t, http.MethodGet, "/", "")
 		req.Host = "unknown.local"
 		r.do(t, req)
 		r.stop()
-		r.wait(t) // a line is written after its answer
+		r.wait(t) // because a line is written after its answer
 
 		ok, failed := 0, 0
 		scanner := bufio.NewScanner(&log)
@@ -169,7 +169,7 @@ func TestAccessLog_IsSampledButHasFailures(t *testing.T) {
 	})
 }
 
-// What a request waited for its turn is not the instance's.
+// The instance's time limit does not include the wait in the queue.
 func TestTimeout_BeginsAfterTheQueue(t *testing.T) {
 	bothEngines(t, func(t *testing.T) {
 		r := start(t, nil)
@@ -177,7 +177,7 @@ func TestTimeout_BeginsAfterTheQueue(t *testing.T) {
 		release := make(chan struct{})
 		app := echo(instance(t, func(w http.ResponseWriter, q *http.Request) {
 			if q.URL.Path == "/first" {
-				_ = http.NewResponseController(w).Flush() // it has begun to answer
+				_ = http.NewResponseController(w).Flush() // the answer has begun
 				<-release
 			}
 		}))
@@ -201,6 +201,6 @@ func TestTimeout_BeginsAfterTheQueue(t *testing.T) {
 		require.NotNil(t, second)
 		require.NoError(t, second.Body.Close())
 		require.Equal(t, http.StatusOK, second.StatusCode)
-		require.Zero(t, r.gauge(t, "windlass_gateway_retries_total"), "it was not the instance's fault")
+		require.Zero(t, r.gauge(t, "windlass_gateway_retries_total"), "the instance was not at fault")
 	})
 }

@@ -15,7 +15,7 @@ import (
 	gatewayv1 "github.com/windlass-run/windlass/proto/gen/windlass/gateway/v1"
 )
 
-// payloadLines is a log of a test.
+// payloadLines collects the lines of a payload log.
 type payloadLines struct {
 	mu  sync.Mutex
 	all []string
@@ -40,7 +40,7 @@ func (l *payloadLines) until(t *testing.T, n int) []string {
 	return all
 }
 
-func TestPayload_IsLoggedForAppsThatAsk(t *testing.T) {
+func TestPayload_IsLoggedForAppsThatEnableIt(t *testing.T) {
 	bothEngines(t, func(t *testing.T) {
 		to := &payloadLines{}
 		r := start(t, func(c *gateway.Config) { c.Payloads = to })
@@ -85,8 +85,8 @@ func TestPayload_IsLoggedForAppsThatAsk(t *testing.T) {
 			ask()
 		}
 		all := to.until(t, 2)
-		require.Less(t, len(to.until(t, 50)), 160, "about half of them")
+		require.Less(t, len(to.until(t, 50)), 160, "about half of the requests are logged")
 		require.Contains(t, all[1], `"cut":true`)
-		require.NotContains(t, all[1], "model", "it is the beginning")
+		require.NotContains(t, all[1], "model", "only the beginning of the body is logged")
 	})
 }

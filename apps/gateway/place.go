@@ -12,17 +12,17 @@ import (
 	"github.com/windlass-run/windlass/pkg/ident"
 )
 
-// place identifies a gateway to its agent: an id, and a lock that is held by the process that has it. A data
-// directory has as many places as processes ran with it at the same time. That is two when one takes over
-// from another. A process takes the first place whose lock is free. The kernel releases a process's lock when
-// the process ends, in whatever way, and not before. So to the agent the successor of a crashed process is
-// the same gateway, and a process that overlaps with a live one is another gateway.
+// place identifies a gateway to its agent. It has an id, and a lock that the process with the id holds. A data
+// directory has as many places as processes ran with it at the same time. Usually that is two, because one process
+// takes over from another. A process takes the first place whose lock is free. The kernel releases a process's lock
+// exactly when the process ends, even if it crashes. So for the agent, the successor of a crashed process is the
+// same gateway, but a process that runs next to a live one is another gateway.
 type place struct {
 	id   string
 	lock *flock.Lock
 }
 
-// takePlace takes a place of a data directory, which must exist.
+// takePlace takes a place of a data directory. The directory must exist.
 func takePlace(dir string) (place, error) {
 	for n := 0; ; n++ {
 		path := filepath.Join(dir, fmt.Sprintf("gateway-%d", n))
@@ -42,9 +42,9 @@ func takePlace(dir string) (place, error) {
 }
 
 // leaveTo releases the place for another process.
-func (p place) leaveTo() { _ = p.lock.Unlock() } // it ends with the process either way
+func (p place) leaveTo() { _ = p.lock.Unlock() } // after an error, the lock ends with the process
 
-// idIn returns the id in the file. It writes a new id into a file that has none.
+// idIn returns the id in the file. If the file has no valid id, it writes a new one.
 func idIn(path string) (string, error) {
 	data, err := os.ReadFile(path)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -54,7 +54,7 @@ func idIn(path string) (string, error) {
 		return id, nil
 	}
 	id := newID()
-	// The file is replaced in one step, because the next process would replace half an id by a new one.
+	// The file is replaced in one step, so that it never contains a part of an id.
 	next := path + ".new"
 	if err := os.WriteFile(next, []byte(id+"\n"), 0o600); err != nil {
 		return "", err

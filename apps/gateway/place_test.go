@@ -10,7 +10,7 @@ import (
 	"github.com/windlass-run/windlass/pkg/ident"
 )
 
-func TestPlace_IsThatOfAnEndedGatewayOnly(t *testing.T) {
+func TestPlace_IsTakenOnlyFromAnEndedGateway(t *testing.T) {
 	dir := t.TempDir()
 	take := func() place {
 		t.Helper()
@@ -21,8 +21,8 @@ func TestPlace_IsThatOfAnEndedGatewayOnly(t *testing.T) {
 	}
 	old := take()
 	successor := take()
-	require.NotEqual(t, old.id, successor.id, "both serve")
-	old.leaveTo() // as the kernel does of one that crashed
+	require.NotEqual(t, old.id, successor.id, "both processes serve")
+	old.leaveTo() // as the kernel does for a crashed process
 	next := take()
 	require.Equal(t, old.id, next.id)
 	successor.leaveTo()
@@ -31,7 +31,7 @@ func TestPlace_IsThatOfAnEndedGatewayOnly(t *testing.T) {
 	again.leaveTo()
 	next.leaveTo()
 
-	// What is no id is replaced by one.
+	// An invalid id is replaced.
 	require.NoError(t, os.WriteFile(filepath.Join(dir, "gateway-0"), []byte("gw_"), 0o600))
 	fresh := take()
 	require.NotEqual(t, old.id, fresh.id)
@@ -43,5 +43,5 @@ func TestPlace_IsThatOfAnEndedGatewayOnly(t *testing.T) {
 	fresh.leaveTo()
 
 	_, err = takePlace(filepath.Join(dir, "gateway-0"))
-	require.Error(t, err, "no directory")
+	require.Error(t, err, "the data directory is a file")
 }

@@ -10,15 +10,15 @@ import (
 )
 
 // listenShared binds address so that another process of the same user may bind it, too. The kernel spreads
-// new connections over both. So a new gateway takes over from an old one without a moment in which no process
-// listens.
+// new connections over both processes. So a process listens at every moment while a new gateway takes over from an
+// old one.
 func listenShared(ctx context.Context, address string) (net.Listener, error) {
 	config := net.ListenConfig{Control: func(_, _ string, c syscall.RawConn) error {
 		var err error
 		if ctrlErr := c.Control(func(fd uintptr) {
 			if err = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_REUSEPORT, 1); err == nil {
-				// This detaches the program of a process that has left (see yieldNewConnections). A kernel without the
-				// option has none.
+				// This detaches the BPF program of a process that has left (see yieldNewConnections). A kernel without this
+				// option has no such program.
 				_ = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_DETACH_REUSEPORT_BPF, 1)
 			}
 		}); ctrlErr != nil {
@@ -33,10 +33,11 @@ func listenShared(ctx context.Context, address string) (net.Listener, error) {
 }
 
 // yieldNewConnections makes the kernel give new connections to the process that bound the address after this one. This
-// process still takes the connections that it was given, because closing a socket resets those in its queue.
-// The sockets of an address are numbered in the order of binding: this process, the older one, is 0, and its
-// successor is 1. When 0 closes, the last socket gets its number. Where there is no number 1, the kernel
-// spreads connections as before. After an error, nothing has changed.
+// process still accepts the connections in its queue, because closing the socket would reset them.
+//
+// The kernel numbers the sockets of an address in the order of binding: this process, the older one, has number 0,
+// and its successor has number 1. When socket 0 closes, the last socket gets its number. If there is no socket 1,
+// the kernel spreads connections as before. After an error, nothing has changed.
 func yieldNewConnections(listener net.Listener) error {
 	tcp, ok := listener.(*net.TCPListener)
 	if !ok {

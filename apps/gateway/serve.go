@@ -22,23 +22,24 @@ const (
 	// idleClient is how long a connection without a request is kept. It is longer than the timeout of load
 	// balancers (60 s), so that they close first.
 	idleClient = 75 * time.Second
-	// firstTable is how long the gateway waits for a first table before it takes requests.
+	// firstTable is how long the gateway waits for its first table before it takes requests.
 	firstTable = 5 * time.Second
-	// handshake is how long a distant client needs to end a handshake that it began before new connections
-	// went elsewhere. The sockets are closed when no connection came for that long, because closing them
-	// resets unfinished handshakes. emptied is the longest wait for that, and for empty queues of sockets.
+	// handshake is how long a distant client needs to finish a TCP handshake that it began before new connections
+	// went to the successor. Closing a socket resets unfinished handshakes, so the sockets are closed only after no
+	// connection came for this time. emptied is the longest wait for that, and for empty queues of the sockets.
 	handshake = 250 * time.Millisecond
 	emptied   = 2 * time.Second
-	// lameDuck is how long connections without a request stay open after the listeners are closed. Answers
-	// ask clients to use another connection. A client that sends just as its connection is closed cannot know
-	// whether the request was read. Gateways of other regions rely on this time: see the proxy's idlePlain.
+	// lameDuck is how long connections without a request stay open after the listeners are closed. In this time,
+	// answers ask clients to use another connection. If the connections were closed at once, a client that sends a
+	// request at that moment could not know whether it was read. Gateways of other regions rely on this time: see
+	// idlePlain of package proxy.
 	lameDuck = 2 * time.Second
-	// drainStep is the time between two looks whether the last request or connection has ended.
+	// drainStep is the time between two checks whether the last request or connection has ended.
 	drainStep = 10 * time.Millisecond
 )
 
-// newServer returns a server for HTTP/1.1 and HTTP/2, the latter without TLS, too. It
-// bounds what a client may cost before its route is known.
+// newServer returns a server for HTTP/1.1 and for HTTP/2 with and without TLS. It limits the resources that a
+// client may use before its route is known.
 func newServer(handler http.Handler, cfg Config) *http.Server {
 	protocols := new(http.Protocols)
 	protocols.SetHTTP1(true)
@@ -60,7 +61,7 @@ func newServer(handler http.Handler, cfg Config) *http.Server {
 	}
 }
 
-// listenOn listens on one of the addresses of Config; an error names the address.
+// listenOn listens on one of the addresses of Config. An error names the address.
 func listenOn(ctx context.Context, what, address string) (net.Listener, error) {
 	l, err := listenShared(ctx, address)
 	if err != nil {
@@ -69,10 +70,13 @@ func listenOn(ctx context.Context, what, address string) (net.Listener, error) {
 	return l, nil
 }
 
-// serveListeners serves on the listeners until ctx ends. It then stops in an order in which no request is
-// lost: first it is not ready, so that no new clients are sent here. New connections go to the
-// successor, if there is one. Then it closes the listeners, then connections without a request,
-// then those whose request ended, and at the deadline the rest.
+// serveListeners serves on the listeners until ctx ends. Then it stops in these steps, so that no request is lost:
+//
+//  1. Readiness is off for DrainDelay, so that load balancers send no new clients.
+//  2. New connections go to the successor, if there is one.
+//  3. The listeners are closed.
+//  4. Connections without a request are closed, and other connections after their request.
+//  5. At the deadline all other connections are closed.
 func (g *Gateway) serveListeners(ctx context.Context) error {
 	server := newServer(conns.Handler(g.newHandler()), g.cfg)
 	server.ConnContext = conns.Context
@@ -86,8 +90,8 @@ func (g *Gateway) serveListeners(ctx context.Context) error {
 	server.ConnState = short.State
 	failed := make(chan error, len(g.listeners)+1)
 	var serving sync.WaitGroup
-	// Connections wait in the sockets' queues meanwhile. If the agent is there, that takes as long as a table
-	// takes to arrive.
+	// Connections wait in the sockets' queues until the table has arrived. If the agent answers, that does not take
+	// long.
 	select {
 	case <-g.routes.Completed():
 	case <-time.After(firstTable):
@@ -104,7 +108,7 @@ func (g *Gateway) serveListeners(ctx context.Context) error {
 	for _, l := range g.listeners {
 		serving.Go(func() {
 			if g.redirectsPlain() || !short.Serve(cut, l) {
-				if l != g.secure { // its connections are limited and checked around TLS
+				if l != g.secure { // the connections of g.secure are limited and checked below TLS
 					l = strict.Listen(g.conns.Listen(l), g.cfg.MaxHeaderBytes)
 				}
 				serve(l)
@@ -130,8 +134,7 @@ func (g *Gateway) serveListeners(ctx context.Context) error {
 
 	g.proxy.Leave()
 	g.leaving.Store(true)
-	// ctx has ended, but what comes now must not be canceled. Only the gateway waits for it, and
-	// for a bounded time.
+	// The next steps must not be cancelled, although ctx has ended. Each of them has a time limit.
 	rest := context.WithoutCancel(ctx)
 	_ = backoff.Sleep(rest, g.cfg.DrainDelay)
 	for _, l := range g.bound {
@@ -160,7 +163,7 @@ func (g *Gateway) serveListeners(ctx context.Context) error {
 		_ = backoff.Sleep(deadline, drainStep)
 	}
 	short.Leave()
-	for deadline.Err() == nil && short.Undecided() > 0 { // their connections may still go to the other server
+	for deadline.Err() == nil && short.Undecided() > 0 { // a request that is undecided may still go to the other server
 		_ = backoff.Sleep(deadline, drainStep)
 	}
 	err := errors.Join(server.Shutdown(deadline), short.Wait(deadline))

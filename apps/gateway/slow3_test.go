@@ -23,7 +23,7 @@ import (
 	"github.com/windlass-run/windlass/apps/gateway"
 )
 
-// startHTTP3 starts a gateway with HTTP/3, and returns what its clients connect with, and where to.
+// startHTTP3 starts a gateway with HTTP/3. It returns the TLS configuration and the address for its clients.
 func startHTTP3(t *testing.T, change func(*gateway.Config)) (r *harness, config *tls.Config, address string) {
 	t.Helper()
 	dir := t.TempDir()
@@ -35,15 +35,15 @@ func startHTTP3(t *testing.T, change func(*gateway.Config)) (r *harness, config 
 	return r, &tls.Config{RootCAs: roots, ServerName: "echo.local", NextProtos: []string{http3.NextProtoH3}}, r.gateway.Addresses()[1].String()
 }
 
-// over3 returns a client of HTTP/3.
+// over3 returns an HTTP/3 client.
 func over3(t *testing.T, config *tls.Config) *http3.Transport {
 	transport := &http3.Transport{TLSClientConfig: config, DisableCompression: true}
 	t.Cleanup(func() { _ = transport.Close() })
 	return transport
 }
 
-// request3 is a request for the app by HTTP/3.
-func request3(t *testing.T, ctx context.Context, address string) *http.Request { //nolint:revive // t first, as everywhere
+// request3 returns a request for the app by HTTP/3.
+func request3(t *testing.T, ctx context.Context, address string) *http.Request { //nolint:revive // t is the first parameter in all helpers
 	t.Helper()
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "https://"+address+"/", nil)
 	require.NoError(t, err)
@@ -51,7 +51,7 @@ func request3(t *testing.T, ctx context.Context, address string) *http.Request {
 	return req
 }
 
-// Clients of HTTP/3 that send slowly are refused as others are, and no instance is blamed.
+// HTTP/3 clients that send slowly are refused like other clients, and no instance is ejected.
 func TestHTTP3_SlowUploadIsTheClientsFault(t *testing.T) {
 	const clients = 6 // one more than the failures that eject
 	r, config, address := startHTTP3(t, func(c *gateway.Config) { c.MinBodyRate, c.RateAfter = 10<<20, 300*time.Millisecond })
@@ -97,7 +97,7 @@ func TestHTTP3_SlowUploadIsTheClientsFault(t *testing.T) {
 	}
 }
 
-// A client of HTTP/3 that takes an answer slowly is cut off, and the instance has its place back.
+// An HTTP/3 client that reads an answer slowly is cut off, and the instance can take another request.
 func TestHTTP3_SlowReaderIsCutOff(t *testing.T) {
 	r, config, address := startHTTP3(t, func(c *gateway.Config) { c.MinAnswerRate, c.RateAfter = 100<<20, 200*time.Millisecond })
 	block := strings.Repeat("x", 1<<20)
@@ -119,14 +119,14 @@ func TestHTTP3_SlowReaderIsCutOff(t *testing.T) {
 	defer res.Body.Close()
 	r.untilSeries(t, "windlass_gateway_failures_total app=echo,app_id=app_1,reason=answer_too_slow", 1)
 	next, _ := r.do(t, r.request(t, http.MethodGet, "/", ""))
-	require.Equal(t, http.StatusOK, next.StatusCode, "the place is still held")
+	require.Equal(t, http.StatusOK, next.StatusCode, "the instance can take another request")
 	require.Zero(t, r.gauge(t, "windlass_gateway_ejections_total"))
 	_, err = io.Copy(io.Discard, res.Body)
 	require.Error(t, err)
 }
 
-// Halves of requests of HTTP/3 cost memory that has a bound, and are gone with their connection, which
-// ends because none of them is a request.
+// Incomplete requests of HTTP/3 use a bounded amount of memory. Their connection ends, because it has no complete
+// request, and then the memory is free.
 func TestHTTP3_HalfRequestsAreBounded(t *testing.T) {
 	const connections, streams, part, bound = 10, 99, 8 << 10, 64 << 20
 	r, config, address := startHTTP3(t, func(c *gateway.Config) { c.HeaderTimeout = 3 * time.Second })
@@ -141,7 +141,7 @@ func TestHTTP3_HalfRequestsAreBounded(t *testing.T) {
 		require.NoError(t, res.Body.Close())
 		require.Equal(t, http.StatusOK, res.StatusCode)
 	}
-	serves() // before the halves, after which the address gets no further connections
+	serves() // this connects before the incomplete requests, after which the address gets no further connections
 	var before, after runtime.MemStats
 	runtime.GC()
 	runtime.ReadMemStats(&before)
@@ -155,7 +155,7 @@ func TestHTTP3_HalfRequestsAreBounded(t *testing.T) {
 			stream, err := conn.OpenStreamSync(ctx)
 			require.NoError(t, err)
 			if _, err := stream.Write(header); err != nil {
-				break // its time is over already
+				break // the gateway has closed the connection already
 			}
 		}
 	}
@@ -167,21 +167,21 @@ func TestHTTP3_HalfRequestsAreBounded(t *testing.T) {
 		select {
 		case <-conn.Context().Done():
 		case <-ctx.Done():
-			t.Fatal("a connection with halves of requests is open")
+			t.Fatal("a connection with incomplete requests is still open")
 		}
 	}
 }
 
-// halfOf3 is a HEADERS frame for GET or POST / of the host of the app, in two pieces.
+// halfOf3 returns a HEADERS frame for GET / or POST / of the app's host, in two pieces.
 func halfOf3(method string) (first, rest []byte) {
-	index := map[string]byte{http.MethodGet: 17, http.MethodPost: 20}[method] // of QPACK's static table
+	index := map[string]byte{http.MethodGet: 17, http.MethodPost: 20}[method] // the index in QPACK's static table
 	block := append([]byte{0, 0, 0xc0 | index, 0xc0 | 23, 0xc0 | 1, 0x50, byte(len("echo.local"))}, "echo.local"...)
 	frame := append([]byte{0x01, byte(len(block))}, block...)
 	return frame[:len(frame)/2], frame[len(frame)/2:]
 }
 
-// A stream of HTTP/3 whose header does not end in time is reset. Its connection, the other requests and the
-// streams that it may have go on.
+// An HTTP/3 stream whose header does not end in time is reset. Its connection and the other requests continue, and
+// the connection may open as many streams as before.
 func TestHTTP3_HeadersHaveADeadline(t *testing.T) {
 	const header, streams = time.Second, 99
 	r, config, address := startHTTP3(t, func(c *gateway.Config) { c.HeaderTimeout = header })
@@ -221,10 +221,10 @@ func TestHTTP3_HeadersHaveADeadline(t *testing.T) {
 		require.ErrorAs(t, err, &reset)
 		require.Equal(t, quic.StreamErrorCode(http3.ErrCodeRequestIncomplete), reset.ErrorCode)
 		require.True(t, reset.Remote)
-		<-stream.Context().Done() // nothing more of it is taken
+		<-stream.Context().Done() // the gateway does not read the stream any more
 	}
 	first, _ := halfOf3(http.MethodGet)
-	for range 2 { // more than a connection may have at a time
+	for range 2 { // twice 99 streams are more than a connection may have at a time
 		var all []*quic.Stream
 		for range streams {
 			stream, err := conn.OpenStreamSync(ctx)
@@ -237,12 +237,12 @@ func TestHTTP3_HeadersHaveADeadline(t *testing.T) {
 			incomplete(stream)
 		}
 	}
-	for runtime.NumGoroutine() >= before+streams/2 { // others come and go
+	for runtime.NumGoroutine() >= before+streams/2 { // the number of other goroutines varies a little
 		require.NoError(t, ctx.Err(), "%d goroutines, and %d before", runtime.NumGoroutine(), before)
 		<-time.After(10 * time.Millisecond)
 	}
 
-	// It is a deadline: a client gets no further time by each byte.
+	// The time limit is a deadline: further bytes do not extend it.
 	drips, err := conn.OpenStreamSync(ctx)
 	require.NoError(t, err)
 	go func() {
@@ -276,9 +276,9 @@ func TestHTTP3_HeadersHaveADeadline(t *testing.T) {
 	require.NoError(t, conn.Context().Err())
 }
 
-// A client that sends halves of headers again and again loses its connection, however it ends them, and its address gets
-// no further connection of HTTP/3 for a time. A connection of the same address whose requests are whole goes on, and
-// so does TCP.
+// A client that sends incomplete headers again and again loses its connection, and its address gets no further HTTP/3
+// connection for a time. It does not matter how the streams end. A connection of the same address with complete
+// requests continues, and so does TCP.
 func TestHTTP3_HalfRequestsThatGoOnEndTheConnection(t *testing.T) {
 	for name, end := range map[string]func(*quic.Stream){
 		"reset by the gateway": func(s *quic.Stream) { _, _ = s.Read(make([]byte, 1)) },
@@ -322,8 +322,8 @@ func TestHTTP3_HalfRequestsThatGoOnEndTheConnection(t *testing.T) {
 				})
 			}
 			all.Wait()
-			require.NoError(t, ctx.Err(), "the connection goes on after %d halves", sent.Load())
-			// Streams end before the connection tells why.
+			require.NoError(t, ctx.Err(), "the connection is open after %d incomplete headers", sent.Load())
+			// Streams end before the connection has its error.
 			select {
 			case <-conn.Context().Done():
 			case <-ctx.Done():
@@ -332,7 +332,7 @@ func TestHTTP3_HalfRequestsThatGoOnEndTheConnection(t *testing.T) {
 			require.ErrorAs(t, context.Cause(conn.Context()), &closed)
 			require.True(t, closed.Remote)
 			require.Equal(t, quic.ApplicationErrorCode(http3.ErrCodeExcessiveLoad), closed.ErrorCode)
-			require.Greater(t, sent.Load(), int64(200), "few are forgiven")
+			require.Greater(t, sent.Load(), int64(200), "the gateway tolerates some incomplete headers")
 
 			_, err = quic.DialAddr(ctx, address, config, &quic.Config{})
 			var refused *quic.TransportError
@@ -346,7 +346,7 @@ func TestHTTP3_HalfRequestsThatGoOnEndTheConnection(t *testing.T) {
 	}
 }
 
-// Requests of which the client takes no answer are whole: they are no fault.
+// A request that the client cancels after its header is complete does not count as a fault.
 func TestHTTP3_CancelledRequestsAreNoFault(t *testing.T) {
 	r, config, address := startHTTP3(t, func(*gateway.Config) {})
 	r.put(t, echo(instance(t, func(_ http.ResponseWriter, q *http.Request) { <-q.Context().Done() })))
@@ -368,8 +368,8 @@ func TestHTTP3_CancelledRequestsAreNoFault(t *testing.T) {
 	require.NoError(t, conn.Context().Err())
 }
 
-// A gateway that stops tells clients of HTTP/3 which of their requests it handles: those that it has begun.
-// Later ones are rejected, so that they can be sent elsewhere.
+// A gateway that stops tells HTTP/3 clients which of their requests it handles: the requests that have begun. Later
+// requests are rejected, so that the client can send them to another gateway.
 func TestHTTP3_SaysWhichRequestsItLeaves(t *testing.T) {
 	r, config, address := startHTTP3(t, func(*gateway.Config) {})
 	began, release := make(chan struct{}), make(chan struct{})

@@ -18,7 +18,7 @@ import (
 	"github.com/windlass-run/windlass/apps/gateway"
 )
 
-// drip writes a byte every few milliseconds until nothing hears it.
+// drip writes a chunk of one byte every 20 ms until the connection ends.
 func drip(conn net.Conn) {
 	for tick := time.Tick(20 * time.Millisecond); ; <-tick {
 		if _, err := io.WriteString(conn, "1\r\nx\r\n"); err != nil {
@@ -27,11 +27,11 @@ func drip(conn net.Conn) {
 	}
 }
 
-// Clients that send slowly are refused, and nothing of it is the instance's: they hold its place for a
-// bounded time, and neither ejection nor the share of errors that rollouts go by tells of them.
+// Clients that send slowly are refused after a bounded time. The instance is not at fault: it is not ejected, and the
+// error rate for rollouts does not count these requests.
 func TestSlowUpload_IsTheClientsFault(t *testing.T) {
 	bothEngines(t, func(t *testing.T) {
-		const clients = 6 // one more than the failures that eject
+		const clients = 6 // one more than the number of failures that eject an instance
 		for name, header := range map[string]string{
 			"in chunks":                          "Transfer-Encoding: chunked\r\n\r\n",
 			"of a length that is streamed":       "Content-Length: 200000\r\n\r\n" + strings.Repeat("x", 100<<10),
@@ -77,9 +77,9 @@ func TestSlowUpload_IsTheClientsFault(t *testing.T) {
 	})
 }
 
-// The time of an instance begins when it could have all of the request, and stands still while the client
-// is waited for.
-func TestTimeout_OfTheResponseIsTheInstances(t *testing.T) {
+// The response timeout begins when the instance has the whole request. It stops while the gateway waits for the
+// client.
+func TestTimeout_OfTheResponseDoesNotCountTheClient(t *testing.T) {
 	bothEngines(t, func(t *testing.T) {
 		const limit = 150 * time.Millisecond
 		r := start(t, nil)
@@ -112,7 +112,7 @@ func TestTimeout_OfTheResponseIsTheInstances(t *testing.T) {
 		require.Equal(t, http.StatusGatewayTimeout, res.StatusCode)
 		require.Equal(t, "instance_timeout", res.Header.Get("Windlass-Error"))
 
-		deaf := echo(raw(t, func(c net.Conn) { <-t.Context().Done() })) // which takes none of the body
+		deaf := echo(raw(t, func(c net.Conn) { <-t.Context().Done() })) // an instance that does not read the body
 		deaf.Policy.ResponseTimeout, deaf.Generation = durationpb.New(limit), 2
 		deaf.Targets[0].Instances[0].InstanceId = "deaf"
 		r.put(t, deaf)
@@ -130,7 +130,7 @@ func (zeros) Read(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// A client that takes an answer slowly is cut off, and the instance has its place back.
+// A client that reads an answer slowly is cut off, and the instance can take another request.
 func TestSlowReader_IsCutOff(t *testing.T) {
 	bothEngines(t, func(t *testing.T) {
 		r := start(t, func(c *gateway.Config) {
@@ -162,7 +162,7 @@ func TestSlowReader_IsCutOff(t *testing.T) {
 		}()
 		r.untilSeries(t, "windlass_gateway_failures_total app=echo,app_id=app_1,reason=answer_too_slow", 1)
 		res, _ := r.do(t, r.request(t, http.MethodGet, "/", ""))
-		require.Equal(t, http.StatusOK, res.StatusCode, "the place is still held")
+		require.Equal(t, http.StatusOK, res.StatusCode, "the instance can take another request")
 		require.Zero(t, r.gauge(t, "windlass_gateway_ejections_total"))
 		r.untilSeries(t, "windlass_gateway_requests_total app=echo,app_id=app_1,code=200,version=1,windlass_deployment=dep_1", 2)
 		require.NoError(t, conn.Close())
@@ -170,7 +170,7 @@ func TestSlowReader_IsCutOff(t *testing.T) {
 	})
 }
 
-// A websocket on which neither side says anything ends, and the instance has its place back.
+// A websocket on which neither side sends a byte ends, and the instance can take another request.
 func TestSilentWebsocket_Ends(t *testing.T) {
 	bothEngines(t, func(t *testing.T) {
 		r := start(t, func(c *gateway.Config) { c.UpgradedIdle = 200 * time.Millisecond })
@@ -198,15 +198,15 @@ func TestSilentWebsocket_Ends(t *testing.T) {
 		require.Equal(t, http.StatusSwitchingProtocols, res.StatusCode)
 		_, err = bufio.NewReader(conn).ReadByte()
 		require.Error(t, err)
-		require.Error(t, <-told, "the instance's side is still open")
+		require.Error(t, <-told, "the instance's side must end, too")
 		res, _ = r.do(t, r.request(t, http.MethodGet, "/", ""))
 		require.Equal(t, http.StatusOK, res.StatusCode)
 	})
 }
 
-// Any client may ask an app for a stream that has nothing to say. It ends, and no instance is ejected for it.
+// Any client may ask an app for a stream that stays silent. The stream ends, and no instance is ejected for it.
 func TestSilentStream_EjectsNoInstance(t *testing.T) {
-	const streams = 6 // one more than the failures that eject
+	const streams = 6 // one more than the number of failures that eject an instance
 	bothEngines(t, func(t *testing.T) {
 		r := start(t, nil)
 		app := echo(instance(t, func(w http.ResponseWriter, q *http.Request) {
@@ -228,7 +228,7 @@ func TestSilentStream_EjectsNoInstance(t *testing.T) {
 				}
 				defer res.Body.Close()
 				if _, err := io.Copy(io.Discard, res.Body); err == nil {
-					t.Error("a stream that stops must not pass for a whole answer")
+					t.Error("the client must see that the stream is incomplete")
 				}
 			})
 		}

@@ -14,20 +14,20 @@ import (
 
 const (
 	post = "POST /a HTTP/1.1\r\nHost: echo.local\r\n"
-	// next is what would be a request of its own, were it taken for one.
+	// next follows a request. It must not be read as another request if the first one is ambiguous.
 	next = "GET /smuggled HTTP/1.1\r\nHost: echo.local\r\n\r\n"
 )
 
-// Two programs that read one message differently let a client put a request of its own
-// before another's (RFC 9112, section 11.2). What is ambiguous is refused and its
-// connection closed; what is not reaches the instance framed anew.
+// If two programs read one message differently, a client can put a request before the request of another client
+// (RFC 9112, section 11.2). So the gateway refuses ambiguous requests and closes their connection. Other requests
+// reach the instance with new framing.
 func TestSmuggling_AmbiguousFramingReachesNoInstance(t *testing.T) {
 	bothEngines(t, func(t *testing.T) {
 		runWire(t, []wireCase{
 			// Transfer-Encoding.
 			{name: "length then chunks", send: post + "Content-Length: 6\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n" + next, answers: []int{200}, saw: []string{"POST /a "}},
 			{name: "chunks then length", send: post + "Transfer-Encoding: chunked\r\nContent-Length: 6\r\n\r\n0\r\n\r\n" + next, answers: []int{200}, saw: []string{"POST /a "}},
-			{name: "chunks and a length that is none", send: post + "Transfer-Encoding: chunked\r\nContent-Length: +6\r\n\r\n0\r\n\r\n" + next, answers: []int{400}},
+			{name: "chunks and a length with a plus", send: post + "Transfer-Encoding: chunked\r\nContent-Length: +6\r\n\r\n0\r\n\r\n" + next, answers: []int{400}},
 			{name: "two codings", send: post + "Transfer-Encoding: chunked\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n" + next, answers: []int{501}},
 			{name: "two codings, one of them identity", send: post + "Transfer-Encoding: identity\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n" + next, answers: []int{501}},
 			{name: "gzip, chunked", send: post + "Transfer-Encoding: gzip, chunked\r\n\r\n0\r\n\r\n" + next, answers: []int{501}},
@@ -35,7 +35,7 @@ func TestSmuggling_AmbiguousFramingReachesNoInstance(t *testing.T) {
 			{name: "chunked, chunked", send: post + "Transfer-Encoding: chunked, chunked\r\n\r\n0\r\n\r\n" + next, answers: []int{501}},
 			{name: "identity", send: post + "Transfer-Encoding: identity\r\nContent-Length: 2\r\n\r\nab" + next, answers: []int{501}},
 			{name: "no coding", send: post + "Transfer-Encoding:\r\nContent-Length: 2\r\n\r\nab" + next, answers: []int{501}},
-			{name: "a coding that is none", send: post + "Transfer-Encoding: xchunked\r\n\r\n0\r\n\r\n" + next, answers: []int{501}},
+			{name: "an unknown coding", send: post + "Transfer-Encoding: xchunked\r\n\r\n0\r\n\r\n" + next, answers: []int{501}},
 			{name: "a quoted coding", send: post + "Transfer-Encoding: \"chunked\"\r\n\r\n0\r\n\r\n" + next, answers: []int{501}},
 			{name: "a coding with a parameter", send: post + "Transfer-Encoding: chunked;q=1\r\n\r\n0\r\n\r\n" + next, answers: []int{501}},
 			{name: "a space before the colon", send: post + "Transfer-Encoding : chunked\r\n\r\n0\r\n\r\n" + next, answers: []int{400}},
@@ -44,7 +44,7 @@ func TestSmuggling_AmbiguousFramingReachesNoInstance(t *testing.T) {
 			{name: "a coding in capitals", send: post + "TRANSFER-ENCODING: CHUNKED\r\n\r\n2\r\nab\r\n0\r\n\r\n", answers: []int{200}, saw: []string{"POST /a ab"}},
 			{name: "a vertical tab", send: post + "Transfer-Encoding: \vchunked\r\n\r\n0\r\n\r\n" + next, answers: []int{400}},
 			{name: "a coding that is folded", send: post + "Transfer-Encoding:\r\n chunked\r\n\r\n2\r\nab\r\n0\r\n\r\n" + next, answers: []int{400}},
-			{name: "a coding behind a bare CR", send: post + "X: y\rTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n" + next, answers: []int{400}},
+			{name: "a coding after a bare CR", send: post + "X: y\rTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n" + next, answers: []int{400}},
 			{name: "a coding of HTTP/1.0", send: "POST /a HTTP/1.0\r\nHost: echo.local\r\nConnection: keep-alive\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n" + next, answers: []int{200}, saw: []string{"POST /a "}},
 			{name: "a coding of HTTP/1.0 and a length", send: "POST /a HTTP/1.0\r\nHost: echo.local\r\nConnection: keep-alive\r\nContent-Length: 3\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n" + next, answers: []int{200}, saw: []string{"POST /a 0\r\n"}},
 
@@ -68,7 +68,7 @@ func TestSmuggling_AmbiguousFramingReachesNoInstance(t *testing.T) {
 			{name: "a length with leading zeros", send: post + "Content-Length: 0005\r\n\r\nabcde", answers: []int{200}, kept: true, saw: []string{"POST /a abcde"}},
 			{name: "a length that a bare LF ends", send: post + "Content-Length: 5\n\nabcde" + next, answers: []int{400}},
 			{name: "a body of a GET", send: "GET /a HTTP/1.1\r\nHost: echo.local\r\nContent-Length: 5\r\n\r\nabcde", answers: []int{200}, kept: true, saw: []string{"GET /a abcde"}},
-			{name: "what follows a request without length is the next one", send: post + "\r\n" + next, answers: []int{200, 200}, kept: true, saw: []string{"POST /a ", "GET /smuggled "}},
+			{name: "bytes after a request without a length are the next request", send: post + "\r\n" + next, answers: []int{200, 200}, kept: true, saw: []string{"POST /a ", "GET /smuggled "}},
 
 			{name: "two hosts", send: "GET /smuggled HTTP/1.1\r\nHost: echo.local\r\nHost: other.local\r\n\r\n", answers: []int{400}},
 
@@ -80,7 +80,7 @@ func TestSmuggling_AmbiguousFramingReachesNoInstance(t *testing.T) {
 			{name: "a negative chunk", send: post + "Transfer-Encoding: chunked\r\n\r\n-2\r\nab\r\n0\r\n\r\n" + next, answers: []int{400}, cut: true},
 			{name: "a chunk with 0x", send: post + "Transfer-Encoding: chunked\r\n\r\n0x2\r\nab\r\n0\r\n\r\n" + next, answers: []int{400}, cut: true},
 			{name: "a chunk without size", send: post + "Transfer-Encoding: chunked\r\n\r\n\r\nab\r\n0\r\n\r\n" + next, answers: []int{400}, cut: true},
-			{name: "a chunk that is no number", send: post + "Transfer-Encoding: chunked\r\n\r\nzz\r\n" + next, answers: []int{400}, cut: true},
+			{name: "a chunk size that is not a number", send: post + "Transfer-Encoding: chunked\r\n\r\nzz\r\n" + next, answers: []int{400}, cut: true},
 			{name: "a space before the size", send: post + "Transfer-Encoding: chunked\r\n\r\n 2\r\nab\r\n0\r\n\r\n" + next, answers: []int{400}, cut: true},
 			{name: "a space after the size", send: post + "Transfer-Encoding: chunked\r\n\r\n2 \r\nab\r\n0\r\n\r\n", answers: []int{200}, saw: []string{"POST /a ab"}},
 			{name: "a chunk without its end", send: post + "Transfer-Encoding: chunked\r\n\r\n2\r\nab0\r\n\r\n" + next, answers: []int{400}, cut: true},
@@ -88,7 +88,7 @@ func TestSmuggling_AmbiguousFramingReachesNoInstance(t *testing.T) {
 			{name: "a size that a bare LF ends", send: post + "Transfer-Encoding: chunked\r\n\r\n2\nab\r\n0\r\n\r\n" + next, answers: []int{400}, cut: true},
 			{name: "a chunk that a bare LF ends", send: post + "Transfer-Encoding: chunked\r\n\r\n2\r\nab\n0\r\n\r\n" + next, answers: []int{400}, cut: true},
 			{name: "a bare CR in the size's line", send: post + "Transfer-Encoding: chunked\r\n\r\n2;\rx\r\nab\r\n0\r\n\r\n" + next, answers: []int{400}, cut: true},
-			{name: "extensions of chunks go no further", send: post + "Transfer-Encoding: chunked\r\n\r\n2;a=b;c=\"d\"\r\nab\r\n0;e\r\n\r\n", answers: []int{200}, saw: []string{"POST /a ab"}},
+			{name: "extensions of chunks are dropped", send: post + "Transfer-Encoding: chunked\r\n\r\n2;a=b;c=\"d\"\r\nab\r\n0;e\r\n\r\n", answers: []int{200}, saw: []string{"POST /a ab"}},
 			{name: "a bare LF in an extension", send: post + "Transfer-Encoding: chunked\r\n\r\n2;a\nab\r\n0\r\n\r\n" + next, answers: []int{400}, cut: true},
 			{name: "an extension that is too long", send: post + "Transfer-Encoding: chunked\r\n\r\n2;" + strings.Repeat("x", 8<<10) + "\r\nab\r\n0\r\n\r\n" + next, answers: []int{400}, cut: true},
 			{name: "too many extensions", send: post + "Transfer-Encoding: chunked\r\n\r\n" + strings.Repeat("1;"+strings.Repeat("x", 1<<10)+"\r\na\r\n", 40) + "0\r\n\r\n" + next, answers: []int{400}, cut: true},
@@ -97,7 +97,7 @@ func TestSmuggling_AmbiguousFramingReachesNoInstance(t *testing.T) {
 			{name: "trailers", send: post + "Transfer-Encoding: chunked\r\nTrailer: X-Sum\r\n\r\n2\r\nab\r\n0\r\nX-Sum: 1\r\n\r\n", answers: []int{200}, saw: []string{"POST /a ab"}},
 			{name: "trailers that were not announced", send: post + "Transfer-Encoding: chunked\r\n\r\n2\r\nab\r\n0\r\nX-Forwarded-For: 6.6.6.6\r\nHost: other.local\r\nContent-Length: 7\r\nTransfer-Encoding: gzip\r\n\r\n", answers: []int{200}, saw: []string{"POST /a ab"}},
 			{name: "a length announced as a trailer", send: post + "Transfer-Encoding: chunked\r\nTrailer: Content-Length\r\n\r\n2\r\nab\r\n0\r\nContent-Length: 7\r\n\r\n" + next, answers: []int{400}},
-			{name: "trailers that are no fields", send: post + "Transfer-Encoding: chunked\r\n\r\n2\r\nab\r\n0\r\nno field\r\n\r\n" + next, answers: []int{400}, cut: true},
+			{name: "trailers that are not fields", send: post + "Transfer-Encoding: chunked\r\n\r\n2\r\nab\r\n0\r\nno field\r\n\r\n" + next, answers: []int{400}, cut: true},
 			{name: "a trailer that a bare LF ends", send: post + "Transfer-Encoding: chunked\r\n\r\n2\r\nab\r\n0\r\nX: y\n\r\n" + next, answers: []int{400}, cut: true},
 			{name: "trailers that a bare LF ends", send: post + "Transfer-Encoding: chunked\r\n\r\n2\r\nab\r\n0\r\n\n" + next, answers: []int{400}, cut: true},
 			{name: "a folded trailer", send: post + "Transfer-Encoding: chunked\r\n\r\n2\r\nab\r\n0\r\nX: y\r\n z\r\n\r\n" + next, answers: []int{400}, cut: true},
@@ -107,7 +107,7 @@ func TestSmuggling_AmbiguousFramingReachesNoInstance(t *testing.T) {
 	})
 }
 
-// It is so, too, where the gateway answers without an instance.
+// The gateway also closes the connection after a doubtful request that it answers with a redirect.
 func TestSmuggling_RedirectEndsADoubtfulConnection(t *testing.T) {
 	dir := t.TempDir()
 	certify(t, dir)

@@ -15,8 +15,8 @@ import (
 	"github.com/windlass-run/windlass/pkg/certfile"
 )
 
-// certificateChooser returns the chooser between the gateway's own certificate and those by ACME, as far as
-// the config has them.
+// certificateChooser returns the chooser between the gateway's own certificate and ACME certificates. It has the ones
+// that the config enables.
 func (g *Gateway) certificateChooser() (choose certificates.Chooser, err error) {
 	if g.cfg.TLSCert != "" {
 		if choose.Own, err = g.cfg.Files.Pair(g.cfg.TLSCert, g.cfg.TLSKey, "--tls-cert"); err != nil {
@@ -43,8 +43,8 @@ func (g *Gateway) certificateChooser() (choose certificates.Chooser, err error) 
 	return choose, err
 }
 
-// hostsWithout returns the hosts that the gateway's own certificate does not cover. It leaves out previews,
-// and hosts of apps that only other regions have, because the DNS may lead only there.
+// hostsWithout returns the hosts that the gateway's own certificate does not cover. It leaves out previews. It also
+// leaves out hosts of apps that only other regions have, because DNS may lead only to those regions.
 func (g *Gateway) hostsWithout(own *certfile.Pair) (out []string) {
 	covered := func(string) bool { return false }
 	if own != nil {
@@ -65,7 +65,8 @@ func (g *Gateway) hostsWithout(own *certfile.Pair) (out []string) {
 	return out
 }
 
-// newHandler returns the proxy, and for requests without TLS the redirect and ACME's challenges before it.
+// newHandler returns the handler of all requests: the proxy, and for requests without TLS also the redirect and the
+// answers to ACME challenges.
 func (g *Gateway) newHandler() http.Handler {
 	plain := http.Handler(g.proxy)
 	if g.cfg.RedirectPort != 0 {
@@ -79,7 +80,7 @@ func (g *Gateway) newHandler() http.Handler {
 			g.proxy.ServeHTTP(w, r)
 			return
 		}
-		if proxy.Doubtful(r) { // the proxy does the same for the requests that it gets
+		if proxy.Doubtful(r) { // for redirects and challenges; the proxy does the same for its requests
 			w.Header().Set("Connection", "close")
 		}
 		plain.ServeHTTP(w, r)
@@ -104,7 +105,7 @@ func (g *Gateway) redirectToTLS(w http.ResponseWriter, r *http.Request) {
 	if !strings.HasPrefix(target, "/") { // as in OPTIONS *
 		target = "/"
 	}
-	// 308, so that a POST stays one.
+	// After 308 a client repeats a POST as a POST.
 	http.Redirect(w, r, "https://"+host+target, http.StatusPermanentRedirect)
 }
 

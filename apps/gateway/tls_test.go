@@ -23,7 +23,7 @@ import (
 	"github.com/windlass-run/windlass/apps/gateway"
 )
 
-// certify writes a certificate for echo.local and its key, and returns who trusts it.
+// certify writes a certificate for echo.local and its key, and returns a pool that trusts the certificate.
 func certify(t *testing.T, dir string) *x509.CertPool {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	require.NoError(t, err)
@@ -63,7 +63,7 @@ func TestHTTP2_ServesAndStreamsOverTLS(t *testing.T) {
 		w.Header().Set("Strict-Transport-Security", "max-age=1")
 		_, _ = io.WriteString(w, q.Header.Get("X-Forwarded-Proto")+" "+string(body)+" ")
 		w.(http.Flusher).Flush()
-		<-next // for longer than a client may be slow: it is not the client who is
+		<-next // longer than SlowClient, but it is the instance that is slow
 		_, _ = io.WriteString(w, "end")
 	})))
 	transport := &http.Transport{TLSClientConfig: &tls.Config{RootCAs: roots, ServerName: "echo.local"}, ForceAttemptHTTP2: true}
@@ -85,7 +85,7 @@ func TestHTTP2_ServesAndStreamsOverTLS(t *testing.T) {
 	require.Equal(t, "end", string(rest))
 }
 
-func TestHTTP3_ServesClientsThatKnow(t *testing.T) {
+func TestHTTP3_IsAdvertisedAndServed(t *testing.T) {
 	dir := t.TempDir()
 	roots := certify(t, dir)
 	r := start(t, func(c *gateway.Config) {
@@ -124,7 +124,7 @@ func TestHTTP3_ServesClientsThatKnow(t *testing.T) {
 	require.Equal(t, 3, res.ProtoMajor)
 	require.Equal(t, "hello end", body)
 
-	// A stop lets a stream go on to its end.
+	// A gateway that stops lets a stream continue to its end.
 	stream, err := r.client.Do(r.request(t, http.MethodPost, "/stream", "long"))
 	require.NoError(t, err)
 	defer stream.Body.Close()
@@ -147,12 +147,12 @@ func TestHTTP3_ServesClientsThatKnow(t *testing.T) {
 	r.wait(t)
 }
 
-func TestFlags_BadOnesAreNamed(t *testing.T) {
+func TestFlags_ErrorsNameTheInvalidFlag(t *testing.T) {
 	for want, args := range map[string][]string{
 		"--agent":                                 {},
 		"use unix:PATH":                           {"--agent", "somewhere"},
 		"--tls-listen needs":                      {"--agent", "unix:/x", "--tls-listen", "127.0.0.1:0"},
-		"--tls-cert and --tls-key go together":    {"--agent", "unix:/x", "--tls-cert", "/x"},
+		"--tls-cert and --tls-key: set both":      {"--agent", "unix:/x", "--tls-cert", "/x"},
 		"need --tls-listen":                       {"--agent", "unix:/x", "--tls-cert", "/x", "--tls-key", "/x"},
 		"--acme-directory needs --tls-listen":     {"--agent", "unix:/x", "--acme-directory", "https://a.test/dir"},
 		"--acme-directory needs --acme-agree":     {"--agent", "unix:/x", "--acme-directory", "https://a.test/dir", "--tls-listen", "127.0.0.1:0"},
@@ -162,7 +162,7 @@ func TestFlags_BadOnesAreNamed(t *testing.T) {
 		"--https-redirect needs --tls-listen":     {"--agent", "unix:/x", "--https-redirect", "443"},
 		"--https-redirect=-1: use":                {"--agent", "unix:/x", "--https-redirect=-1"},
 		"--engine must be one of":                 {"--agent", "unix:/x", "--engine", "iouring"},
-		"--engine=epoll does not go with":         {"--agent", "unix:/x", "--listen", "127.0.0.1:0", "--engine", "epoll", "--tls-listen", "127.0.0.1:0", "--tls-cert", "/x", "--tls-key", "/x", "--https-redirect", "443"},
+		"--engine=epoll cannot be combined with":  {"--agent", "unix:/x", "--listen", "127.0.0.1:0", "--engine", "epoll", "--tls-listen", "127.0.0.1:0", "--tls-cert", "/x", "--tls-key", "/x", "--https-redirect", "443"},
 		"--max-header-bytes=1: use 4096":          {"--agent", "unix:/x", "--max-header-bytes", "1"},
 		"--slow-client=1ms: use 1s or more":       {"--agent", "unix:/x", "--slow-client", "1ms"},
 		"--min-body-rate and --min-answer-rate:":  {"--agent", "unix:/x", "--min-body-rate=-1"},

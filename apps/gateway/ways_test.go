@@ -22,7 +22,7 @@ import (
 	"github.com/windlass-run/windlass/apps/gateway"
 )
 
-// said is an instance that answers each path with a text, and keeps the header of the last request.
+// said is an instance that answers each path with a text, and keeps the last request.
 type said struct {
 	answers map[string]string
 	mu      sync.Mutex
@@ -65,13 +65,14 @@ func (s *said) serve(t *testing.T) (address string) {
 	return l.Addr().String()
 }
 
-// way is how a client comes to the gateway.
+// way is a URL of a gateway, and a transport that reaches it by one protocol.
 type way struct {
 	url  string
 	trip http.RoundTripper
 }
 
-// ways are all of them: the short way and the long way without TLS, and what TLS has.
+// ways starts gateways for s, and returns all ways to them: the short and the long way without TLS, and the protocols
+// with TLS.
 func (s *said) ways(t *testing.T) map[string]way {
 	dir := t.TempDir()
 	roots := certify(t, dir)
@@ -101,7 +102,7 @@ func (s *said) ways(t *testing.T) map[string]way {
 // differs are the fields that depend on the way, or on the time.
 var differs = []string{"date", "alt-svc", "x-request-id", "x-forwarded-proto", "connection", "transfer-encoding"}
 
-// sortedLines are those of a header.
+// sortedLines returns the lines of a header in order, without the fields in differs.
 func sortedLines(h map[string][]string) (out []string) {
 	for name, values := range h {
 		if name = strings.ToLower(name); slices.Contains(differs, name) {
@@ -115,8 +116,7 @@ func sortedLines(h map[string][]string) (out []string) {
 	return out
 }
 
-// Whichever way a client comes, its request reaches the instance with the same fields, and it gets the
-// same fields back.
+// On every way, a request reaches the instance with the same fields, and the client gets the same fields back.
 func TestFields_AreTheSameOnEveryPath(t *testing.T) {
 	body := "Content-Length: 2\r\n\r\nok"
 	instance := &said{answers: map[string]string{
@@ -138,7 +138,8 @@ func TestFields_AreTheSameOnEveryPath(t *testing.T) {
 		name, method, target string
 		header               http.Header
 		status               int
-		// got is what the instance gets, wants what the client gets, both besides what is always there.
+		// got are the fields that the instance gets, and wants the fields that the client gets. Fields that always come
+		// are left out.
 		got, wants []string
 		hints      []string
 	}{
@@ -147,7 +148,7 @@ func TestFields_AreTheSameOnEveryPath(t *testing.T) {
 		{name: "an answer with an empty type", target: "/empty-type", status: 200, wants: []string{"content-length: 2", "content-type: "}},
 		{name: "an answer with a type", target: "/type", status: 200, wants: []string{"content-length: 2", "content-type: text/plain"}},
 		{name: "fields of the hop", target: "/hop", status: 200, wants: []string{"content-length: 2", "x-open: o"}},
-		{name: "fields that are the gateway's", target: "/ours", status: 200, wants: []string{"content-length: 2"}},
+		{name: "fields that only the gateway sets", target: "/ours", status: 200, wants: []string{"content-length: 2"}},
 		{name: "fields that come twice", target: "/twice", status: 200, wants: []string{"content-length: 2", "set-cookie: a=b", "set-cookie: c=d", "x: 1", "x: 2"}},
 		{name: "no content", target: "/empty", status: 204, wants: []string{"x-open: o"}},
 		{name: "nothing new", target: "/unchanged", status: 304, wants: []string{"etag: \"e\""}},
@@ -158,7 +159,7 @@ func TestFields_AreTheSameOnEveryPath(t *testing.T) {
 		{name: "TRACE", method: http.MethodTrace, target: "/trace", status: 501},
 		{name: "a query that no program parses", target: "/q?a=1;b=2&c=%zz", status: 200, wants: []string{"content-length: 0"}, got: []string{}},
 		{
-			name: "fields that instances believe", target: "/spoof", status: 200, wants: []string{"content-length: 0"},
+			name: "fields that instances may trust", target: "/spoof", status: 200, wants: []string{"content-length: 0"},
 			header: http.Header{
 				"Content_Length": {"5"}, "Transfer_Encoding": {"chunked"}, "X_Forwarded_For": {"6.6.6.6"}, "X_Other": {"o"}, "X-Real-Ip": {"6.6.6.6"}, "True-Client-Ip": {"6.6.6.6"},
 				"X-Original-Url": {"/admin"}, "X-Rewrite-Url": {"/admin"}, "X-Forwarded-Port": {"1"}, "X-Forwarded-For": {"6.6.6.6"}, "X-Forwarded-Host": {"evil"}, "Forwarded": {"for=6.6.6.6"},
@@ -205,7 +206,7 @@ func TestFields_AreTheSameOnEveryPath(t *testing.T) {
 	}
 }
 
-// HTTP/1.0 has no interim answers, and a client of it takes the first answer for the last.
+// HTTP/1.0 has no interim answers. An HTTP/1.0 client would take a hint for the final answer.
 func TestHints_DoNotReachHTTP10(t *testing.T) {
 	instance := &said{answers: map[string]string{"/a": "HTTP/1.1 103 Early Hints\r\nLink: </a>\r\n\r\n" + ok + "Content-Length: 2\r\n\r\nok"}}
 	address := instance.serve(t)

@@ -17,14 +17,14 @@ import (
 	"github.com/windlass-run/windlass/apps/gateway"
 )
 
-// websocket is open at an instance that says back what it is told.
+// websocket is a connection to an instance that sends back all bytes.
 type websocket struct {
 	net.Conn
 
 	in *bufio.Reader
 }
 
-// echoes sends lines and has each back.
+// echoes sends lines, and checks that each line comes back.
 func (w websocket) echoes(t *testing.T) {
 	t.Helper()
 	for i := range 10 {
@@ -36,8 +36,8 @@ func (w websocket) echoes(t *testing.T) {
 	}
 }
 
-// A websocket is an HTTP upgrade and then bytes in both directions: by TLS as without, and while a
-// gateway leaves for as long as others have, too.
+// A websocket begins with an HTTP upgrade. Then bytes go in both directions, with and without TLS. While a gateway
+// stops, the websocket may stay open until DrainTimeout, like other requests.
 func TestWebsocket_CarriesBytesBothWaysUntilTheGatewayEnds(t *testing.T) {
 	bothEngines(t, func(t *testing.T) {
 		dir := t.TempDir()

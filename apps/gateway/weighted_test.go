@@ -23,14 +23,15 @@ import (
 	gatewayv1 "github.com/windlass-run/windlass/proto/gen/windlass/gateway/v1"
 )
 
-// gpu answers one request at a time, and counts who came, and found how many before him.
+// gpu is an instance that answers one request at a time. It counts all requests, and the requests that found crowd or
+// more requests before them.
 type gpu struct {
 	takes   time.Duration
 	say     func(http.ResponseWriter)
 	mu      sync.Mutex
 	came    atomic.Int64
 	waiting atomic.Int64
-	crowded atomic.Int64 // found crowd or more
+	crowded atomic.Int64 // requests that found crowd or more requests
 }
 
 const crowd = 6
@@ -50,8 +51,8 @@ func (g *gpu) ServeHTTP(w http.ResponseWriter, _ *http.Request) {
 	_, _ = io.WriteString(w, "answer")
 }
 
-// load runs clients at once. Each sends its next request when the last one is answered, until they
-// have sent as many requests as answers says.
+// load runs clients at the same time. Each client sends its next request after the last one was answered. Together
+// they send as many requests as answers says.
 func (h *harness) load(t *testing.T, clients, answers int64) {
 	t.Helper()
 	var left atomic.Int64
@@ -79,12 +80,13 @@ func weighted(addresses ...string) *gatewayv1.AppRoutes {
 	return app
 }
 
-// Instances that say nothing: one is three times as fast, and both have all that they can do.
+// The instances send no load reports. One is three times as fast as the other, and both are always busy.
 func TestWeighted_FasterInstanceHasMoreRequests(t *testing.T) {
 	bothEngines(t, func(t *testing.T) {
 		r := start(t, nil)
 		fast, slow := &gpu{takes: 2 * time.Millisecond}, &gpu{takes: 6 * time.Millisecond}
-		// share of the fast one, and of the requests that find a crowd at the slow one.
+		// measure returns the share of requests that the fast instance gets, and the share of requests that find a crowd
+		// at the slow instance.
 		measure := func(requests int64) (share, tail float64) {
 			came, crowded := fast.came.Load(), slow.crowded.Load()
 			r.load(t, 8, requests)
@@ -94,7 +96,7 @@ func TestWeighted_FasterInstanceHasMoreRequests(t *testing.T) {
 		r.put(t, app)
 		share, long := measure(300)
 		require.InDelta(t, 0.5, share, 0.02)
-		require.Greater(t, long, 0.3, "nearly all that go to the slow one wait there for nearly all others")
+		require.Greater(t, long, 0.3, "without weights, most requests at the slow instance wait for nearly all other clients")
 
 		app = proto.CloneOf(app)
 		app.Generation++
@@ -115,8 +117,8 @@ func TestWeighted_FasterInstanceHasMoreRequests(t *testing.T) {
 	})
 }
 
-// The instances are equally fast and say how loaded they are: in each format, in the header and in
-// trailers. Clients do not see it, except on routes whose strategy does not read it.
+// The instances are equally fast and report different loads, in a header or in trailers. Clients do not get the
+// reports, except on routes whose strategy does not read them.
 func TestWeighted_InstancesGetRequestsByTheirReportedLoad(t *testing.T) {
 	t.Parallel()
 	for name, say := range map[string]func(w http.ResponseWriter, utilization float64){
@@ -152,7 +154,7 @@ func TestWeighted_InstancesGetRequestsByTheirReportedLoad(t *testing.T) {
 					}
 				}
 				check()
-				// After the blackout of ten seconds, and not before.
+				// Reports count after the blackout of ten seconds.
 				require.Eventually(t, func() bool {
 					idleBefore, busyBefore := idle.came.Load(), busy.came.Load()
 					r.load(t, 1, 100)
@@ -165,14 +167,14 @@ func TestWeighted_InstancesGetRequestsByTheirReportedLoad(t *testing.T) {
 				app.Policy.Balancing = gatewayv1.Balancing_BALANCING_ROUND_ROBIN
 				r.put(t, app)
 				res, _ := r.do(t, r.request(t, http.MethodGet, "/", ""))
-				require.NotEmpty(t, res.Header.Get("Endpoint-Load-Metrics")+res.Trailer.Get("Endpoint-Load-Metrics"), "it is a field as any")
+				require.NotEmpty(t, res.Header.Get("Endpoint-Load-Metrics")+res.Trailer.Get("Endpoint-Load-Metrics"), "other strategies pass the field on")
 			})
 		})
 	}
 }
 
-// An instance that refuses at once what is too much for it, without being put out for that, is not
-// taken for a fast one, whatever it says of its load.
+// An instance that refuses requests at once with 429 is not ejected. It does not count as fast, even if it reports a
+// low load.
 func TestWeighted_FastFailuresAreNotSpeed(t *testing.T) {
 	bothEngines(t, func(t *testing.T) {
 		r := start(t, nil)
@@ -192,7 +194,7 @@ func TestWeighted_FastFailuresAreNotSpeed(t *testing.T) {
 	})
 }
 
-// What instances say that cannot be read changes nothing of their answers, and goes no further.
+// A load report that cannot be read does not change the answer, and clients do not get it.
 func TestWeighted_UnreadableLoadIsIgnored(t *testing.T) {
 	bothEngines(t, func(t *testing.T) {
 		r := start(t, nil)
@@ -210,7 +212,7 @@ func TestWeighted_UnreadableLoadIsIgnored(t *testing.T) {
 	})
 }
 
-// grpc-go's own servers say their load in the binary trailer of each call.
+// grpc-go's servers report their load in the binary trailer of each call.
 func TestWeighted_GRPCServersReportTheirLoad(t *testing.T) {
 	t.Parallel()
 	r := start(t, nil)

@@ -19,20 +19,19 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// wirePatience is patience with one connection: a table has many.
+// wirePatience limits the waits for one connection. It is shorter than patience, because a test has many connections.
 const wirePatience = 10 * time.Second
 
-// recorder is an instance that takes down what reaches it. It reads by the letter of RFC
-// 9112 and forgives nothing, net/http not being the judge of its own work, and answers
-// each whole request with its body.
+// recorder is an instance that records the requests that reach it. It reads strictly by RFC 9112, without net/http,
+// because net/http is part of what is tested. It answers each whole request with the request's body.
 type recorder struct {
 	address  string
 	listener net.Listener
 	conns    sync.WaitGroup
 	mu       sync.Mutex
-	whole    []recorded // in the order in which they ended
-	cut      []string   // what of others there was when the connection ended
-	unsound  []string   // what no sender may write
+	whole    []recorded // whole requests, in the order in which they ended
+	cut      []string   // the parts of requests that were incomplete when the connection ended
+	unsound  []string   // requests that are not allowed by RFC 9112
 }
 
 // recorded is a request. Names of fields are in lower case.
@@ -50,8 +49,8 @@ func (q recorded) String() string {
 	return s
 }
 
-// recorderAddress is one of their own. A port of 127.0.0.1 that was free may be one at
-// which somebody else, such as a workflow server whose service has ended, still calls.
+// recorderAddress is an address for recorders only. On 127.0.0.1, another program may still call the port of a service
+// that has ended, for example a workflow server.
 const recorderAddress = "127.89.0.1:0"
 
 func startRecorder(t *testing.T) *recorder {
@@ -71,7 +70,7 @@ func startRecorder(t *testing.T) *recorder {
 	return r
 }
 
-// wait until all connections have ended: the gateway must have, before.
+// wait waits until all connections have ended. The gateway must have ended before.
 func (r *recorder) wait(t *testing.T) {
 	t.Helper()
 	_ = r.listener.Close()
@@ -84,7 +83,7 @@ func (r *recorder) wait(t *testing.T) {
 	}
 }
 
-// saw are the whole requests, as "METHOD TARGET BODY {TRAILER: VALUE}".
+// saw returns the whole requests, as "METHOD TARGET BODY {TRAILER: VALUE}".
 func (r *recorder) saw() []string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -103,7 +102,7 @@ var (
 	hexadecimal = regexp.MustCompile(`^[0-9A-Fa-f]{1,15}$`)
 )
 
-// maxWireLines is above what fits into the largest header that the gateway takes.
+// maxWireLines is more than the number of lines in the largest header that the gateway accepts.
 const maxWireLines = 30_000
 
 func (r *recorder) serve(c net.Conn) {
@@ -111,7 +110,7 @@ func (r *recorder) serve(c net.Conn) {
 	in := bufio.NewReader(c)
 	for {
 		if _, err := in.Peek(1); err != nil {
-			return // at a boundary
+			return // the connection ended between two requests
 		}
 		q, err := read(c, in)
 		r.mu.Lock()
@@ -145,7 +144,7 @@ func line(in *bufio.Reader) (string, error) {
 	return s, nil
 }
 
-// fields up to the empty line.
+// fields reads header lines up to the empty line.
 func fields(in *bufio.Reader) (lines []string, header map[string][]string, err error) {
 	header = map[string][]string{}
 	for range maxWireLines {
@@ -235,24 +234,24 @@ func chunks(in *bufio.Reader) (body string, trailer []string, err error) {
 	}
 }
 
-// wireCase is what a client writes, and what has to come of it. Each has an app and an
-// instance of its own, whose host takes the place of "echo.local".
+// wireCase is what a client writes, and the expected result. Each case has its own app and instance. The app's host
+// replaces "echo.local".
 type wireCase struct {
 	name, send string
 	// answers are the statuses that the client sees, one after the other, 1xx included.
 	answers []int
-	// kept: the connection goes on, and its next request is understood. Otherwise it is
-	// closed after the answers.
+	// kept: the connection stays open, and its next request is served. Otherwise the connection is closed after the
+	// answers.
 	kept bool
-	// saw are the requests that the instance gets, whole. None other may arrive.
+	// saw are the whole requests that the instance gets. No other whole request may reach it.
 	saw []string
-	// cut: the beginning of one more may have reached the instance, whose end never does.
+	// cut: the beginning of one more request may reach the instance, but not its end.
 	cut bool
-	// header tells of the instance's first request what is wrong with it, "" for nothing.
+	// header returns what is wrong with the first request that the instance gets. "": nothing.
 	header func(recorded) string
 }
 
-// connect to the gateway.
+// connect connects to the gateway.
 func (h *harness) connect() (conn net.Conn, in *bufio.Reader, err error) {
 	if h.tls != nil {
 		conn, err = tls.Dial("tcp", h.gateway.Addresses()[1].String(), h.tls)
@@ -265,7 +264,7 @@ func (h *harness) connect() (conn net.Conn, in *bufio.Reader, err error) {
 	return conn, bufio.NewReader(conn), conn.SetDeadline(time.Now().Add(wirePatience))
 }
 
-// dial the gateway until the end of the test.
+// dial connects to the gateway until the end of the test.
 func (h *harness) dial(t *testing.T) (net.Conn, *bufio.Reader) {
 	t.Helper()
 	conn, in, err := h.connect()
@@ -274,7 +273,7 @@ func (h *harness) dial(t *testing.T) (net.Conn, *bufio.Reader) {
 	return conn, in
 }
 
-// sound writes a request that nothing is wrong with, and has it answered by its body.
+// sound writes a valid request with word as its body, and checks that the answer has the same body.
 func sound(t *testing.T, conn net.Conn, in *bufio.Reader, host, word string) {
 	t.Helper()
 	_, err := fmt.Fprintf(conn, "POST /%s HTTP/1.1\r\nHost: %s\r\nContent-Length: %d\r\n\r\n%s", word, host, len(word), word)
@@ -288,7 +287,7 @@ func sound(t *testing.T, conn net.Conn, in *bufio.Reader, host, word string) {
 	require.Equal(t, word, string(body))
 }
 
-// ended: nothing more comes.
+// ended checks that the connection ends without further bytes.
 func ended(t *testing.T, in *bufio.Reader) {
 	t.Helper()
 	rest, err := io.ReadAll(in)
@@ -296,11 +295,11 @@ func ended(t *testing.T, in *bufio.Reader) {
 	if errors.As(err, &late) && late.Timeout() {
 		t.Fatal("the connection was left open")
 	}
-	require.Empty(t, string(rest)) // a reset is an end, too
+	require.Empty(t, string(rest)) // a reset counts as an end, too
 }
 
-// runWire sends all cases to one gateway, in parallel, because most of them wait for a connection to end. It compares what
-// instances saw after all connections to them have ended, so that nothing can come after it.
+// runWire sends all cases to one gateway, in parallel, because most of them wait for a connection to end. After all
+// connections to the instances have ended, it compares the requests that the instances got.
 func runWire(t *testing.T, cases []wireCase) {
 	bothEngines(t, func(t *testing.T) { runWireAt(t, start(t, nil), cases) })
 	t.Run("HTTPS", func(t *testing.T) { runWireAt(t, startTLS(t), cases) })
@@ -322,13 +321,13 @@ func runWireAt(t *testing.T, r *harness, cases []wireCase) {
 				t.Parallel()
 				host := fmt.Sprintf("case-%d.local", i)
 				conn, in := r.dial(t)
-				// One that is refused midway may be closed before it has written all.
+				// The gateway may refuse a request and close the connection before all bytes are written.
 				_, _ = io.WriteString(conn, strings.ReplaceAll(test.send, "echo.local", host))
 				for n, status := range test.answers {
 					res, err := http.ReadResponse(in, nil)
 					require.NoError(t, err, "answer %d", n)
 					body, err := io.ReadAll(res.Body)
-					if !errors.Is(err, syscall.ECONNRESET) { // one that is refused unread ends so at times
+					if !errors.Is(err, syscall.ECONNRESET) { // the system may reset a connection with unread bytes
 						require.NoError(t, err)
 					}
 					res.Body.Close()

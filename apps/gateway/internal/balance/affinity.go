@@ -6,9 +6,10 @@ package balance
 // move. For requests without a key it is power of two.
 var Affinity = register("affinity", func() Strategy { return affinity{} })
 
-// An instance gets a key's requests up to 5/4 of the mean of requests in flight, plus overShare.
-// Beyond that another instance is better: a cache miss costs one prefill, but a queue delays every
-// request in it. overShare avoids moves while the mean is small.
+// An instance gets the requests of its keys while its requests in flight are fewer than a limit: 5/4
+// of the mean over all instances, plus overShare. At the limit another instance is better, because a
+// cache miss costs one prefill, but a queue delays every request in it. overShare avoids moves while
+// the mean is small.
 const (
 	boundNumerator, boundDenominator = 5, 4
 	overShare                        = 2
@@ -41,7 +42,7 @@ func (affinity) Pick(candidates []*Endpoint, req Request) int {
 			best, score = i, s
 		}
 	}
-	if best < 0 { // all are at the limit, because counters changed while they were read
+	if best < 0 { // all instances are at the limit, because the counters changed while they were read
 		return least
 	}
 	return best

@@ -20,7 +20,7 @@ import (
 
 // Endpoint is an instance as strategies see it.
 type Endpoint struct {
-	// ID is the instance's. Address is where it listens: "host:port".
+	// ID is the id of the instance. Address is where the instance listens: "host:port".
 	ID, Address string
 	hash        uint64 // hashOf(ID)
 	inFlight    atomic.Int64
@@ -65,15 +65,16 @@ type Observer interface {
 
 	Began(e *Endpoint, now time.Time)
 	Ended(e *Endpoint, now time.Time, how Outcome)
-	// Reported is called for each load report. failed: the report came with an answer that is a failure.
+	// Reported is called for each load report. failed: the answer that carried the report is a failure.
 	Reported(e *Endpoint, now time.Time, load orca.Load, failed bool)
 }
 
-// Outcome is what the end of a request tells about the work that the instance did.
+// Outcome says, at the end of a request, what work the instance did for it.
 type Outcome int32
 
 const (
-	// Ignored: the end tells nothing. The client went away, or the instance refused the request.
+	// Ignored: the request says nothing about the instance's work. The client went away, or the instance
+	// refused the request.
 	Ignored Outcome = iota
 	// Served: the whole answer was passed on.
 	Served
@@ -105,9 +106,9 @@ func New(name string) (Strategy, error) {
 func Names() []string { return slices.Sorted(maps.Keys(registry)) }
 
 // Turns spreads choices in proportion to weights. It uses a Weyl sequence (multiples of the golden
-// ratio), which fills the unit interval evenly: after any number of choices, each weight has
-// its share of them within a few. Random numbers would be off by more: by one percent in one of
-// twenty runs of 10,000 choices. The zero value begins at zero. Begin makes gateways differ.
+// ratio), which fills the unit interval evenly: after any number of choices, the count of each weight
+// differs from its exact share by a few choices only. With random numbers it would differ by one percent
+// in one of twenty runs of 10,000 choices. The zero value begins at zero. Begin makes gateways differ.
 type Turns struct{ at atomic.Uint64 }
 
 // golden is 2^64 divided by the golden ratio.
@@ -116,7 +117,7 @@ const golden = 0x9E3779B97F4A7C15
 // Begin starts the sequence at a random point.
 func (t *Turns) Begin(random uint64) { t.at.Store(random) }
 
-// Next returns the index of one of weights, or -1 if none is positive.
+// Next returns the index of the next choice in weights, or -1 if no weight is positive.
 func (t *Turns) Next(weights []int64) int {
 	var total uint64
 	last := -1

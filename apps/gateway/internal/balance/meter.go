@@ -10,9 +10,9 @@ import (
 )
 
 const (
-	// Measurements fade to 1/e in memoryAnswers times the mean time of an answer, because a few
-	// answers say little. The fading takes at least minMemory, because one bad second says little,
-	// too. It takes at most maxMemory, so that the gateway soon notices a throttled GPU.
+	// Measurements fade to 1/e in memoryAnswers times the mean time of an answer, because fewer
+	// answers say little. That time is at least minMemory, because one bad second says little, too.
+	// It is at most maxMemory, so that the gateway soon notices a throttled GPU.
 	memoryAnswers        = 4
 	minMemory, maxMemory = 20 * time.Second, 2 * time.Minute
 	// prior is how many answers of the mean time are added to the measurements of each instance. So a
@@ -46,13 +46,14 @@ type meter struct {
 	// inFlight counts the requests since begin. It can differ from Endpoint.InFlight, because the
 	// meter can be younger than the requests.
 	inFlight int
-	// busy is the seconds that requests spent at the instance until advanced.
+	// busy is the time, in seconds, that all requests together spent at the instance until advanced.
 	busy     float64
 	advanced time.Time
-	// done and failed count requests. Like busy they fade; faded is when they last did.
+	// done and failed count requests. Both fade, as busy does. faded is when all three last faded.
 	done, failed float64
 	faded        time.Time
-	// load is the last report, from the time reported. The first of the series came at first.
+	// load is the last report, and reported is when it came. first is when the first report of its series
+	// came. A series ends when a report expires.
 	load            orca.Load
 	first, reported time.Time
 }
@@ -120,8 +121,8 @@ func (m *meter) end(now time.Time, how Outcome) {
 	m.mu.Unlock()
 }
 
-// keepReport keeps a load report. A failure costs the instance little work, so a report that comes with
-// one counts only if it lowers the weight.
+// keepReport keeps a load report. A report that comes with a failed answer counts only if it lowers the
+// weight, because a failure costs the instance little work.
 func (m *meter) keepReport(now time.Time, load orca.Load, failed bool) {
 	weight := reportedWeight(load, 0)
 	if weight == 0 {
@@ -149,9 +150,9 @@ func reportedWeight(load orca.Load, failing float64) float64 {
 	return min(max(load.Requests/(utilization+max(errors, failing)*penalty), minReported), maxReported)
 }
 
-// estimate is what a meter says about an instance at a time.
+// estimate holds the measurements of an instance as of one time.
 type estimate struct {
-	// done, failed and busy are those of the meter, faded.
+	// done, failed and busy are the meter's, faded until that time.
 	done, failed, busy float64
 	// reported is the weight of the valid load report; 0: there is none.
 	reported float64

@@ -8,7 +8,7 @@ import (
 	"github.com/windlass-run/windlass/apps/gateway/internal/orca"
 )
 
-// Weighted chooses instances in turn, and those that do more work more often. An instance's weight
+// Weighted chooses instances in turn, and instances that do more work more often. An instance's weight
 // is the work that it reports by ORCA or, without reports, the work that its meter measures.
 //
 // The schedule is the static stride schedule of gRPC's clients. A counter determines the instance
@@ -119,7 +119,7 @@ func (s *weighted) Reported(e *Endpoint, now time.Time, load orca.Load, failed b
 }
 
 // RelativeShares returns each instance's share of the requests of a weighted deployment, relative to
-// the mean share, which is 1. It is for people to read.
+// the mean share, which is 1. People read it; Pick does not use it.
 func RelativeShares(all []*Endpoint) []float64 {
 	out := make([]float64, len(all))
 	for i, e := range all {
@@ -168,7 +168,8 @@ func relativeWeights(all []estimate) []float64 {
 	return out
 }
 
-// meanOf returns the mean seconds per answer over all instances; 0: too few answers are remembered.
+// meanOf returns the mean time of an answer over all instances, in seconds. 0: too few answers remain
+// after the fading.
 func meanOf(all []estimate) float64 {
 	done, busy := 0.0, 0.0
 	for i := range all {

@@ -30,9 +30,9 @@ const (
 	callTimeout = 30 * time.Second
 	// turnTimeout bounds the wait for another gateway's order, which takes at most that long.
 	turnTimeout = 5 * time.Minute
-	// atOnce bounds the orders that run at the same time before a client asks. One takes seconds, or
-	// minutes if the CA cannot reach the host, and must not delay the others. More would only
-	// reach the CA's limits sooner: Let's Encrypt takes 300 orders in three hours.
+	// atOnce bounds the orders that run at the same time before a client asks. An order takes seconds, or
+	// minutes if the CA cannot reach the host, and must not delay the orders for other hosts. More than
+	// atOnce would only reach the CA's limits sooner: Let's Encrypt takes 300 orders in three hours.
 	atOnce = 8
 )
 
@@ -76,19 +76,19 @@ type ACME struct {
 // validity of a certificate that is in use.
 type validity struct {
 	from, to time.Time
-	// told is when the log last said that it is not renewed.
+	// told is when a log line last said that the certificate is not renewed.
 	told time.Time
 }
 
 // renewalLead returns how long before its end the certificate is due for renewal. Autocert begins
-// somewhat later.
+// the renewal somewhat later.
 func (v validity) renewalLead() time.Duration { return min(v.to.Sub(v.from)/3, 30*24*time.Hour) }
 
 // isDue reports whether the certificate is due for renewal.
 func (v validity) isDue(now time.Time) bool { return v.to.Sub(now) <= v.renewalLead() }
 
-// isOverdue reports whether it should have been renewed long ago. Autocert tries every hour and
-// reports no failure: half of the time that is left then is many attempts.
+// isOverdue reports whether more than half of the time for renewal has passed. Autocert tries every hour
+// and reports no failure. By then it has made many attempts.
 func (v validity) isOverdue(now time.Time) bool { return v.to.Sub(now) < v.renewalLead()/2 }
 
 // remind is the time between two log lines about a certificate that is overdue.
@@ -101,7 +101,8 @@ type failure struct {
 	err   error
 }
 
-// NewACME makes the folder. It does not ask whether the server is there: it may come later.
+// NewACME returns an ACME and creates cfg.Folder. It does not connect to the ACME server, which may start
+// later.
 func NewACME(cfg Config) (*ACME, error) {
 	client := &acme.Client{DirectoryURL: cfg.Directory, UserAgent: cfg.UserAgent, HTTPClient: &http.Client{Timeout: callTimeout}}
 	if cfg.TLS != nil {
@@ -127,10 +128,10 @@ func NewACME(cfg Config) (*ACME, error) {
 	return a, nil
 }
 
-// Handler answers challenges, and leaves all else to next. It is for listeners without TLS.
+// Handler answers http-01 challenges, and passes all other requests to next. It is for listeners without TLS.
 func (a *ACME) Handler(next http.Handler) http.Handler { return a.manager.HTTPHandler(next) }
 
-// NextProto is what challenges come with, for tls.Config.NextProtos.
+// NextProto is the protocol that a tls-alpn-01 challenge offers. tls.Config.NextProtos must contain it.
 const NextProto = acme.ALPNProto
 
 func isChallenge(hello *tls.ClientHelloInfo) bool {
@@ -142,9 +143,8 @@ func isOrderable(host string) bool {
 	return strings.Contains(host, ".") && !strings.HasSuffix(host, ".localhost") && net.ParseIP(host) == nil
 }
 
-// checkKnown returns an error unless the host is one of this gateway's. It is called before an order, and
-// before a challenge is answered. In the second case host has the port that the challenge came to, unless
-// that is 80.
+// checkKnown returns an error unless this gateway routes the host and a CA could issue a certificate for it.
+// It is called before an order, and before a challenge is answered. A challenge's host may contain a port.
 func (a *ACME) checkKnown(host string) error {
 	if name, _, err := net.SplitHostPort(host); err == nil {
 		host = name
@@ -157,7 +157,7 @@ func (a *ACME) checkKnown(host string) error {
 
 var errUnknown = errors.New("it is not a host of this region")
 
-// whyWaits returns why no certificate is ordered for the host now, nil if one may be.
+// whyWaits returns why no certificate may be ordered for the host now. nil: one may be ordered.
 func (a *ACME) whyWaits(host string) error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -167,7 +167,7 @@ func (a *ACME) whyWaits(host string) error {
 	return nil
 }
 
-// hasCertificate reports whether there is a certificate of the host in memory.
+// hasCertificate reports whether a certificate of the host is in memory.
 func (a *ACME) hasCertificate(host string) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -175,8 +175,8 @@ func (a *ACME) hasCertificate(host string) bool {
 	return ok
 }
 
-// Get returns the host's certificate. It may take as long as an order does, up to 5 min, and
-// another gateway's before it.
+// Get returns the host's certificate. It may wait for an order, which takes up to 5 min, and before that
+// for the order of another gateway.
 func (a *ACME) Get(host string) (*tls.Certificate, error) {
 	host = strings.ToLower(strings.TrimSuffix(host, "."))
 	if err := a.checkKnown(host); err != nil {
@@ -242,7 +242,7 @@ func (a *ACME) noteFailure(host string, err error) error {
 	defer a.mu.Unlock()
 	f := a.failing[host]
 	if time.Now().Before(f.until) {
-		return err // another handshake's failure is this one's
+		return err // the failure of another handshake's order is recorded already
 	}
 	wait := retry.Delay(f.times, a.cfg.Rand)
 	a.failing[host] = failure{times: f.times + 1, until: time.Now().Add(wait), err: err}
@@ -285,9 +285,9 @@ func (a *ACME) forgetHosts() {
 	maps.DeleteFunc(a.valid, func(host string, _ validity) bool { return !a.cfg.Routed(host) })
 }
 
-// Keep orders certificates for all hosts, some at a time, until ctx ends. It finds those of an
-// earlier run in the folder, and autocert renews them. The order of the hosts is random, so that
-// gateways that share a folder seldom wait for each other.
+// Keep orders certificates for all hosts, at most atOnce at a time, until ctx ends. It loads the
+// certificates of an earlier run from the folder, and autocert renews them. Keep goes through the hosts
+// in a random sequence, so that gateways that share a folder seldom wait for each other.
 func (a *ACME) Keep(ctx context.Context) error {
 	slots := make(chan struct{}, atOnce)
 	for ctx.Err() == nil {
@@ -301,21 +301,22 @@ func (a *ACME) Keep(ctx context.Context) error {
 			switch host := hosts[i]; {
 			case a.checkKnown(host) != nil || a.whyWaits(host) != nil:
 			case a.hasCertificate(host):
-				_, _ = a.Get(host) //nolint:contextcheck // as a handshake asks, which has none; it may have been renewed
+				_, _ = a.Get(host) //nolint:contextcheck // Get has no context. It reads the end of a certificate that was renewed.
 			default:
 				a.orderCertificate(ctx, slots, host)
 			}
 		}
 		for host, v := range a.overdueCertificates(time.Now()) {
 			a.orders.WithLabelValues("renewal").Inc()
-			a.cfg.Log.ErrorContext(ctx, "a certificate is not renewed: the ACME server has to reach this gateway at the host's port 80 or 443", "host", host, "ends", v.to)
+			a.cfg.Log.ErrorContext(ctx, "a certificate is not renewed: the ACME server must be able to reach this gateway at the host's port 80 or 443", "host", host, "ends", v.to)
 		}
 		_ = backoff.Sleep(ctx, look+time.Duration(a.cfg.Rand()*float64(look))) // the loop sees that ctx ended
 	}
 	return ctx.Err()
 }
 
-// overdueCertificates returns the certificates that are overdue and that the log has not named for a while.
+// overdueCertificates returns the certificates that are overdue and that no log line has named for the
+// time remind.
 func (a *ACME) overdueCertificates(now time.Time) map[string]validity {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -329,8 +330,8 @@ func (a *ACME) overdueCertificates(now time.Time) map[string]validity {
 	return out
 }
 
-// orderCertificate starts an order for the host's certificate as soon as there is a slot, unless one runs.
-// When ctx ends, autocert ends its order by itself, and keeps the certificates that it has.
+// orderCertificate starts an order for the host's certificate as soon as a slot is free, unless an order
+// for this host runs. When ctx ends, the order still runs to its end.
 func (a *ACME) orderCertificate(ctx context.Context, slots chan struct{}, host string) {
 	a.mu.Lock()
 	begun := a.ordering[host]
@@ -344,8 +345,8 @@ func (a *ACME) orderCertificate(ctx context.Context, slots chan struct{}, host s
 	case <-ctx.Done():
 		return
 	}
-	go func() { //nolint:contextcheck // see above: what autocert has begun it ends itself
-		_, _ = a.Get(host) // it is logged, and tried again
+	go func() { //nolint:contextcheck // the order must not end with ctx
+		_, _ = a.Get(host) // noteFailure logs an error, and Keep tries again
 		a.mu.Lock()
 		delete(a.ordering, host)
 		a.mu.Unlock()

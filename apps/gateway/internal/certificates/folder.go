@@ -14,13 +14,13 @@ import (
 	"github.com/windlass-run/windlass/pkg/flock"
 )
 
-// folder keeps autocert's state, for one gateway or for several that share it. Of those, one at
-// a time orders a host's certificate, or renews it, and the others use what it got, because a CA
-// limits how many certificates a name gets.
+// folder keeps autocert's state, for one gateway or for several gateways that share it. Only the gateway
+// that has a host's turn orders or renews its certificate, and the other gateways use the result,
+// because a CA limits how many certificates a name gets.
 //
-// A turn is a lock that the kernel keeps. So a gateway that died does not hold up the others, and
-// no clocks are compared. Where a file system has no locks between hosts, each gateway orders for
-// itself.
+// A turn is a lock that the kernel keeps. So a gateway that died does not block the other gateways, and
+// no clocks are compared. If the file system has no locks between machines, each gateway orders
+// certificates for itself.
 type folder struct {
 	autocert.DirCache
 	log *slog.Logger
@@ -31,17 +31,17 @@ type folder struct {
 	lockless sync.Once
 }
 
-// takeTurn waits until no other gateway has the host's turn, and takes it. done gives it up.
+// takeTurn waits until no other gateway has the host's turn, and takes the turn. done releases it.
 func (f *folder) takeTurn(ctx context.Context, host string) (done func(), err error) {
 	lock, err := flock.Acquire(ctx, filepath.Join(string(f.DirCache), "locks", host), nil)
 	switch {
 	case err == nil:
-		return func() { _ = lock.Unlock() }, nil // it closes a file, and what fails then has closed it
+		return func() { _ = lock.Unlock() }, nil // even if Unlock fails, the file is closed
 	case ctx.Err() != nil:
 		return nil, err
 	}
 	f.lockless.Do(func() {
-		f.log.Warn("cannot lock the folder of certificates: gateways that share it order their own", "error", err)
+		f.log.Warn("cannot lock the folder of certificates: each gateway that shares it orders its own certificates", "error", err)
 	})
 	return func() {}, nil
 }
@@ -52,10 +52,10 @@ func (f *folder) hasCertificate(ctx context.Context, host string) bool {
 	return ok && time.Now().Before(v.to)
 }
 
-// Get implements autocert.Cache. If the certificate is due for renewal, Get takes the host's turn,
-// and keeps it until the renewal is done or has failed, which ends ctx. Autocert holds a lock of
-// all hosts while it reads a certificate that is not in its memory yet. Get must not wait then:
-// ACME.first has taken the turn before.
+// Get implements autocert.Cache. If the certificate is due for renewal, Get takes the host's turn, and
+// keeps it until ctx ends, because autocert ends ctx when the renewal is done or has failed. While
+// autocert reads a certificate that is not in its memory yet, it holds a lock of all hosts. Get must not
+// wait then, and need not: loadOrOrder has taken the turn before.
 func (f *folder) Get(ctx context.Context, key string) ([]byte, error) {
 	data, err := f.DirCache.Get(ctx, key)
 	v, ok := validityOf(data, err)
@@ -70,7 +70,8 @@ func (f *folder) Get(ctx context.Context, key string) ([]byte, error) {
 	return f.DirCache.Get(ctx, key)
 }
 
-// validityOf returns the validity of what autocert keeps for a host: its key and certificates in PEM.
+// validityOf returns the validity of a host's certificate. data is what autocert keeps for the host: its
+// private key and certificates in PEM.
 func validityOf(data []byte, err error) (v validity, ok bool) {
 	if err != nil {
 		return v, false
@@ -84,5 +85,5 @@ func validityOf(data []byte, err error) (v validity, ok bool) {
 
 var _ autocert.Cache = (*folder)(nil)
 
-// errTurn: see folder.turn.
-var errTurn = errors.New("another gateway with the same folder of certificates is ordering it")
+// errTurn is the error of a wait for folder.takeTurn that took too long.
+var errTurn = errors.New("another gateway that shares the folder of certificates is still ordering this one")

@@ -6,13 +6,14 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// registerMetrics returns the counter of failed orders. soonest is when the first certificate ends.
+// registerMetrics returns the counter of failed orders. soonest returns the Unix time at which the first
+// certificate expires.
 func registerMetrics(registerer prometheus.Registerer, soonest func() float64) (failures *prometheus.CounterVec, err error) {
 	failures = prometheus.NewCounterVec(prometheus.CounterOpts{
-		Name: "windlass_gateway_certificate_failures_total", Help: "Orders of certificates that failed, by what the ACME server said, or \"other\"; \"renewal\" once an hour for each that is not renewed.",
+		Name: "windlass_gateway_certificate_failures_total", Help: "Orders of certificates that failed, by the problem type of the ACME server, or \"other\". \"renewal\" counts each certificate that is not renewed, once an hour.",
 	}, []string{"problem"})
 	expires := prometheus.NewGaugeFunc(prometheus.GaugeOpts{
-		Name: "windlass_gateway_certificate_expires_seconds", Help: "Unix time at which the first of the certificates by ACME ends that are in use; 0: there are none.",
+		Name: "windlass_gateway_certificate_expires_seconds", Help: "Unix time at which the first of the ACME certificates in use expires. 0: none is in use.",
 	}, soonest)
 	for _, c := range []prometheus.Collector{failures, expires} {
 		if err := registerer.Register(c); err != nil {

@@ -1,9 +1,9 @@
 // Package decide has the decisions about one request and its attempts at instances. It is pure. Both transports,
 // net/http and the engine's sockets, use it, so that they treat requests alike.
 //
-//	place ─▶ attempt ─▶ Judge (what does it say about the instance?) ─▶ Retries.After ─▶ Answer
-//	  ▲                                                                      │      └──▶ Fail
-//	  └──────────────────────────────── Repeat ──────────────────────────────┘
+//	place ─▶ attempt ─▶ Judge (what does the fault mean?) ─▶ Retries.After ─▶ Answer
+//	  ▲                                                           │      └──▶ Fail
+//	  └──────────────────────────────── Repeat ───────────────────┘
 package decide
 
 import (
@@ -32,11 +32,11 @@ const (
 	SlowBody
 	// Total: the time for all of the request has passed.
 	Total
-	// Timeout: the instance did not begin its answer, or go on with it, in time.
+	// Timeout: the instance did not begin or did not continue its answer in time.
 	Timeout
 	// Exhausted: the gateway has no descriptor, port, memory or processor time for a connection.
 	Exhausted
-	// Connect: there was no connection to the instance.
+	// Connect: the gateway could not connect to the instance.
 	Connect
 	// Broken: the instance closed the connection early, or did not send HTTP.
 	Broken
@@ -49,15 +49,16 @@ const (
 // Fault is what a transport knows about an attempt that failed. If several fields are true, the first one
 // decides.
 type Fault struct {
-	// ClientGone: the client closed its connection. ClientBroke: reading its body failed.
+	// ClientGone: the client closed its connection. ClientBroke: reading the client's body failed.
 	ClientGone, ClientBroke bool
 	// TotalPassed: the time for all of the request has passed. BodyAwaited: the gateway waited for the client's
-	// body at that time. Silent is for how long the instance did not begin its answer. 0: it has begun.
+	// body at that time. Silent is how long the gateway has waited for the answer to begin. 0: the answer has begun.
 	TotalPassed, BodyAwaited bool
 	Silent                   time.Duration
-	// TimedOut: the instance's time has passed. Late: long ago, because this process did not run (IsLate).
+	// TimedOut: the instance's time has passed. Late: it passed long ago, because this process did not run (IsLate).
 	TimedOut, Late bool
-	// NoConnection: there was no connection. Local: because this process had no descriptor, port or memory.
+	// NoConnection: the gateway could not connect. Local: the reason is that this process had no descriptor, port or
+	// memory.
 	NoConnection, Local bool
 	// TooLarge: the header or the trailers of the answer were too large.
 	TooLarge bool
@@ -86,8 +87,8 @@ func Judge(f Fault, total time.Duration) Verdict {
 	case f.TotalPassed && f.BodyAwaited:
 		return Verdict{Failure: SlowBody}
 	case f.TotalPassed:
-		// The instance is at fault if it was silent for most of the time. It is not if it got the request late, after
-		// a queue or a slow client, or if it is answering.
+		// The instance is at fault if it was silent for most of the time. It is not at fault if it got the request late,
+		// after a queue or a slow client, or if it is answering.
 		return Verdict{Failure: Total, Outcome: health.Timeout, HasOutcome: f.Silent > total/2}
 	case f.TimedOut:
 		return Verdict{Failure: Timeout, Outcome: health.Timeout, HasOutcome: !f.Late, Stalled: !f.Late && f.Silent == 0}
@@ -102,7 +103,7 @@ func Judge(f Fault, total time.Duration) Verdict {
 }
 
 // BrokenOff returns the failure of an answer that had begun. waited is how long the gateway waited for the client
-// to take the answer. If that is most of total, the client is at fault.
+// to take the answer. If waited is more than half of total, the client is at fault.
 func BrokenOff(f Failure, waited, total time.Duration) Failure {
 	if f == Total && waited > total/2 {
 		return SlowAnswer
@@ -118,8 +119,8 @@ func Health(status int) health.Outcome {
 	return health.Success
 }
 
-// Work returns what the status of a complete answer means for the measured work of the instance. With 429 the
-// instance has too much work. Other 4xx are errors of the client, and take no work.
+// Work returns what the status of a complete answer means for the measured work of the instance. 429 means that the
+// instance has too much work. Other 4xx are errors of the client, for which the instance did no work.
 func Work(status int) balance.Outcome {
 	switch {
 	case status >= serverError, status == tooManyRequests:
@@ -130,8 +131,8 @@ func Work(status int) balance.Outcome {
 	return balance.Served
 }
 
-// Idempotent reports whether a request may be sent twice, by its method, or because its client gave it an
-// Idempotency-Key. The method does not count for a request that asks to switch protocols.
+// Idempotent reports whether a request may be sent twice: key is whether it has an Idempotency-Key. Without a key
+// the method decides, except that a request to switch protocols may not be sent twice.
 func Idempotent(method string, key, upgrade bool) bool {
 	switch method {
 	case "GET", "HEAD", "OPTIONS", "TRACE", "PUT", "DELETE":

@@ -16,24 +16,24 @@ import (
 	"github.com/windlass-run/windlass/pkg/conns"
 )
 
-// Conn is a client's connection. Only its task uses it, except for leave.
+// Conn is a client's connection. Only its task uses it, except for leaveIdle and Cut.
 type Conn struct {
 	*Socket
 
-	// task serves it.
+	// task serves the connection.
 	task *epoll.Task
 
-	// Scratch belongs to the handler and is kept from one request to the next.
+	// Scratch belongs to the handler. It is kept from one request to the next.
 	Scratch any
 
 	server *Server
-	// entry is its place in the table of connections. begun: entry counts a request.
+	// entry is the connection's place in the table of connections. begun: entry counts a request.
 	entry *conns.Entry
 	begun bool
-	// remote is "host:port", client its host.
+	// remote is the client's "host:port", and client is its host.
 	remote, client string
 
-	// buffer holds, from begin to end, the bytes that were read and not used; nil: there are none.
+	// buffer[begin:end] holds the bytes that were read and not used. nil: there are none.
 	buffer     *[]byte
 	begin, end int
 	request    http1.Request
@@ -45,13 +45,13 @@ type Conn struct {
 
 // States of a Conn.
 const (
-	// waiting for a request.
+	// waiting: no byte of the next request has come.
 	waiting int32 = iota
-	// reading one, which may go either way.
+	// reading: a request has begun. Whether it goes the short or the long way is not decided.
 	reading
-	// answering it.
+	// answering: the way of the request is decided.
 	answering
-	// left: leave closed it while it was waiting.
+	// left: leaveIdle closed the connection while it was waiting.
 	left
 )
 
@@ -74,7 +74,7 @@ func (c *Conn) Dial(ctx context.Context, address string, limit time.Duration) (s
 	return s, err
 }
 
-// Begin must be called when the handler decides to answer a request.
+// Begin must be called by the handler when it decides to answer a request.
 func (c *Conn) Begin() {
 	if c.state.CompareAndSwap(reading, answering) {
 		c.server.reading.Add(-1)
@@ -115,7 +115,7 @@ func (c *Conn) serveRequests(ctx context.Context, t *epoll.Task) {
 		s.mu.Unlock()
 		c.endRequest()
 		if !passed {
-			_ = c.Close() // it is at its end either way
+			_ = c.Close() // an error changes nothing, because the connection ends here
 			s.open.Add(-1)
 			c.entry.Done()
 		}
@@ -127,8 +127,8 @@ func (c *Conn) serveRequests(ctx context.Context, t *epoll.Task) {
 			c.Unwatch()
 			passed = c.passToOthers()
 		}
-		// Not before pass: once Undecided is 0, the gateway shuts down the server that takes
-		// what is passed.
+		// noteDecided comes after passToOthers: once Undecided is 0, the gateway shuts down the server
+		// that takes the passed connections.
 		c.noteDecided()
 		switch outcome {
 		case Next:
@@ -148,7 +148,7 @@ func (c *Conn) noteDecided() {
 	}
 }
 
-// awaitRequest waits for the first byte of a request. It returns false if none comes.
+// awaitRequest waits for the first byte of a request. It returns false if no byte comes.
 func (c *Conn) awaitRequest(limit time.Duration) bool {
 	if c.begin < c.end {
 		c.server.reading.Add(1)
@@ -160,7 +160,7 @@ func (c *Conn) awaitRequest(limit time.Duration) bool {
 		c.buffer = nil
 	}
 	c.state.Store(waiting)
-	if c.server.leaving.Load() { // Leave may have looked at c before it was waiting
+	if c.server.leaving.Load() { // Leave may have checked c before its state was waiting
 		return false
 	}
 	// Setting a deadline costs as much as a system call, so it is not set for each request.
@@ -177,12 +177,12 @@ func (c *Conn) awaitRequest(limit time.Duration) bool {
 	c.server.reading.Add(1)
 	if !c.state.CompareAndSwap(waiting, reading) {
 		c.server.reading.Add(-1)
-		return false // we have left
+		return false // leaveIdle has closed the connection
 	}
 	return true
 }
 
-// leaveIdle ends a connection that waits.
+// leaveIdle ends the connection if it waits for a request.
 func (c *Conn) leaveIdle() {
 	if c.state.CompareAndSwap(waiting, left) {
 		c.Cut() // which ends the wait
@@ -194,8 +194,8 @@ func (c *Conn) serveNext(ctx context.Context) Outcome {
 	var n int
 	var late time.Time
 	for searched := 0; ; {
-		// Parse only after a new line end. So a header of few lines is parsed few times, however
-		// small the parts are in which it arrives.
+		// Parse only after a new line end. So a header of few lines is parsed few times, even if it arrives
+		// in small parts.
 		message, verdict := (*c.buffer)[c.begin:c.end], http1.More
 		if bytes.IndexByte(message[searched:], '\n') >= 0 {
 			n, verdict = http1.ParseRequest(message, &c.request)
@@ -234,7 +234,7 @@ func (c *Conn) serveNext(ctx context.Context) Outcome {
 	return outcome
 }
 
-// growRoom makes room for a message of whole bytes, from begin on.
+// growRoom makes room in the buffer for a message of whole bytes that starts at begin.
 func (c *Conn) growRoom(whole int) {
 	if c.begin+whole <= len(*c.buffer) {
 		return
@@ -250,8 +250,8 @@ func (c *Conn) growRoom(whole int) {
 	c.begin = 0
 }
 
-// readMore reads the next part of a request that has begun. The whole request must arrive before late,
-// which more sets if it is zero.
+// readMore reads the next part of a request that has begun. The whole request must arrive before late.
+// readMore sets late if it is zero.
 func (c *Conn) readMore(late *time.Time) error {
 	if late.IsZero() {
 		*late = time.Now().Add(arrives)
@@ -285,7 +285,8 @@ func (c *Conn) passToOthers() bool {
 	return true
 }
 
-// lingerUntilClosed reads from a connection after its last answer, until the client has closed it, too.
+// lingerUntilClosed closes the sending direction after the last answer. Then it reads from the connection until
+// the client has closed its side, for linger at most.
 func (c *Conn) lingerUntilClosed() {
 	c.Unwatch()
 	if c.CloseWrite() != nil || c.SetReadDeadline(time.Now().Add(linger)) != nil {

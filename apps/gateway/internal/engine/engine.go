@@ -1,8 +1,8 @@
 // Package engine accepts connections and reads their requests without net/http where possible.
-// The packages below it are imported only by this one. A plain HTTP/1.1 request goes the short way: the
+// Only this package imports its subpackages. A plain HTTP/1.1 request goes the short way: the
 // engine reads header and body into one buffer, and a handler answers on the connection. All other
-// requests (HTTP/2 or 1.0, chunks, upgrades, malformed ones, those that the handler refuses) go the
-// long way: net/http takes over the connection, with all bytes that were read from it.
+// requests go the long way: HTTP/2 or 1.0, chunks, upgrades, malformed requests and requests that the
+// handler refuses. Then net/http takes over the connection, with all bytes that were read from it.
 //
 //	listener ─▶ Server ─▶ plain: Handler, on this connection, request after request
 //	                  └─▶ other: Others, a listener that an http.Server serves
@@ -29,22 +29,22 @@ import (
 type Outcome int
 
 const (
-	// Next: it was answered, and the connection goes on.
+	// Next: the request was answered, and the connection stays open.
 	Next Outcome = iota
-	// End: it was answered, and the connection ends.
+	// End: the request was answered, and the connection ends.
 	End
-	// Cut: the answer broke off, or the client is gone: the connection is cut.
+	// Cut: the answer broke off, or the client is gone. The connection is cut.
 	Cut
-	// Other: nothing was answered; the request goes the long way.
+	// Other: nothing was answered. The request goes the long way.
 	Other
 )
 
 // Handler of plain requests.
 type Handler interface {
-	// Handle answers a request, which is only there until it returns, and so is its body. It
-	// calls c.Begin before it does anything that cannot be undone. It runs on a poller that other
-	// connections wait for: what may block goes into c.Blocking, except reads and writes of the
-	// connection and of sockets that it adopted.
+	// Handle answers a request. It must not use r and body after it returns. It calls c.Begin before
+	// it does anything that cannot be undone. Other connections wait for the poller that runs Handle,
+	// so calls that may block must run in c.Blocking. Reads and writes of the connection and of sockets
+	// that it adopted are the exception.
 	Handle(ctx context.Context, c *Conn, r *http1.Request, body []byte) Outcome
 }
 
@@ -53,7 +53,7 @@ type Config struct {
 	// Mode says which connections the short way takes. Empty: Auto.
 	Mode    Mode
 	Handler Handler
-	// MaxHeader and MaxBody bound a request's header and body in bytes. Larger requests go the long way.
+	// MaxHeader and MaxBody limit a request's header and body, in bytes. Larger requests go the long way.
 	MaxHeader int
 	MaxBody   int64
 	// Header bounds the wait for a connection's first request, Idle the wait for each later one.
@@ -65,13 +65,13 @@ type Config struct {
 }
 
 const (
-	// bufferSize bounds the header, in bytes, of a request that goes the short way.
+	// bufferSize limits the header of a request that goes the short way, in bytes.
 	bufferSize = 16 << 10
-	// arrives bounds the time in which a request must arrive once its first byte was read. A
-	// slower request goes to net/http, which has its own limits for slow clients.
+	// arrives is the time in which a request must arrive once its first byte was read. A slower
+	// request goes to net/http, which has its own limits for slow clients.
 	arrives = time.Second
-	// linger is how long a connection is still read after its last answer. Without that, bytes that
-	// arrive late would reset the connection, and the client could lose the answer.
+	// linger is how long a connection is still read after its last answer. If it were closed at once,
+	// bytes that arrive late would reset the connection, and the client could lose the answer.
 	linger = 500 * time.Millisecond
 )
 
@@ -118,8 +118,8 @@ func (s *Server) Serve(ctx context.Context, l net.Listener) bool {
 		case errors.Is(err, net.ErrClosed):
 			return true
 		default:
-			// A lack of descriptors ends after a time. Other errors may not: then this costs one try
-			// per second.
+			// A lack of descriptors ends after a time. Other errors may not end. Then the loop tries once
+			// a second.
 			failures++
 			if conns.Local(err) {
 				s.cfg.Conns.Shed(shedAtOnce)
@@ -132,7 +132,7 @@ func (s *Server) Serve(ctx context.Context, l net.Listener) bool {
 		}
 		entry, ok := s.cfg.Conns.Add(conn.RemoteAddr(), func() { _ = conn.Close() })
 		if !ok {
-			_ = conn.Close() // there is no room for it
+			_ = conn.Close() // the table has no room for the connection
 			continue
 		}
 		s.open.Add(1)
@@ -158,17 +158,17 @@ func (s *Server) Serve(ctx context.Context, l net.Listener) bool {
 // shedAtOnce is how many connections without a request are closed when descriptors have run out.
 const shedAtOnce = 16
 
-// passToOthers hands a connection to Others. before are the bytes that were read from it.
+// passToOthers hands a connection to Others. before has the bytes that were read from the connection.
 func (s *Server) passToOthers(conn net.Conn, before []byte, entry *conns.Entry) {
 	passed := &Passed{Conn: conn, before: before, reader: strict.NewReader(s.cfg.MaxHeader), server: s, entry: entry}
 	entry.Shuts(func() { _ = conn.Close() })
 	if !s.others.pushPassed(passed) {
-		_ = passed.Close() // Others is closed
+		_ = passed.Close() // the listener Others is closed
 		passed.Release()
 	}
 }
 
-// Leave ends each connection that has no request, and every other one after its present request.
+// Leave ends each connection that has no request at once, and each other connection after its current request.
 func (s *Server) Leave() {
 	s.leaving.Store(true)
 	s.mu.Lock()
@@ -197,7 +197,7 @@ func (s *Server) Wait(ctx context.Context) error {
 	}
 }
 
-// Close cuts all connections of the short way, and waits for their ends.
+// Close cuts all connections of the short way, and waits until their tasks have ended.
 func (s *Server) Close() {
 	_ = s.others.Close()
 	s.leaving.Store(true)
@@ -209,8 +209,8 @@ func (s *Server) Close() {
 	s.running.Wait()
 }
 
-// State is for http.Server.ConnState of servers of Others and of other listeners. With it, Open
-// counts their connections, too.
+// State must be the http.Server.ConnState of the servers that serve Others or other listeners. Then Open counts
+// their connections, too.
 func (s *Server) State(conn net.Conn, state http.ConnState) {
 	strict.State(conn, state)
 	passed, ours := conn.(*Passed)

@@ -27,7 +27,7 @@ const (
 	get      = "GET /a HTTP/1.1\r\nHost: echo.local\r\n"
 )
 
-// short answers with what it got, unless the path says something else.
+// short answers with the body that it received, unless the path says something else.
 type short struct {
 	began   chan struct{}
 	release chan struct{}
@@ -38,7 +38,7 @@ func (h short) Handle(ctx context.Context, c *engine.Conn, r *http1.Request, bod
 	case "/other":
 		return engine.Other
 	case "/panic":
-		panic("as it was asked to")
+		panic("the path is /panic")
 	}
 	c.Begin()
 	switch string(r.Path) {
@@ -150,7 +150,7 @@ func post(path, body string) string {
 	return fmt.Sprintf("POST %s HTTP/1.1\r\nHost: echo.local\r\nContent-Length: %d\r\n\r\n%s", path, len(body), body)
 }
 
-// However requests come, one by one or many at once, whole or in pieces, each is answered.
+// Each request is answered, whether the bytes come as one request or as many at once, whole or in pieces.
 func TestConnection_ServesRequestsInTurn(t *testing.T) {
 	t.Parallel()
 	r := start(t)
@@ -220,7 +220,7 @@ func TestSlowPath_TakesASlowRequest(t *testing.T) {
 	}
 }
 
-// Who sends a byte now and then is no faster for that.
+// A client that sends a byte now and then does not extend the time for its request.
 func TestSlowPath_TakesADrippingRequest(t *testing.T) {
 	t.Parallel()
 	r := start(t)
@@ -231,7 +231,7 @@ func TestSlowPath_TakesADrippingRequest(t *testing.T) {
 	require.NoError(t, err)
 	require.Eventually(t, func() bool { return r.Undecided() == 1 }, patience, time.Millisecond)
 	for end := time.Now().Add(patience); r.Undecided() > 0; <-tick.C {
-		require.True(t, time.Now().Before(end), "it is still read")
+		require.True(t, time.Now().Before(end), "the engine still reads the request")
 		_, err := io.WriteString(conn, "x")
 		require.NoError(t, err)
 	}
@@ -308,7 +308,7 @@ func TestMode_Fits(t *testing.T) {
 	other := struct{ net.Listener }{socket}
 	for _, mode := range []engine.Mode{"", engine.Auto, engine.Epoll} {
 		require.NoError(t, mode.Fits(socket), mode)
-		require.ErrorContains(t, mode.Fits(other), "is no TCP socket", mode)
+		require.ErrorContains(t, mode.Fits(other), "is not a TCP socket", mode)
 	}
 	require.Error(t, engine.Net.Fits(socket))
 	r := start(t)

@@ -23,10 +23,10 @@ import (
 	"github.com/windlass-run/windlass/pkg/strict"
 )
 
-// request is what a handler sees of one.
+// request has the parts of a request that a handler sees.
 type request struct {
 	Method, Target, Host, Body string
-	// Fields are those with one name in their order, names in canonical form and sorted.
+	// Fields are "Name index: value", sorted. Names are in canonical form. The index counts the fields of one name.
 	Fields []string
 	Close  bool
 	Broken bool
@@ -36,7 +36,7 @@ type request struct {
 type seen struct {
 	mu sync.Mutex
 	of map[string][]request
-	// short is whether the engine itself read any.
+	// short is whether the engine itself read a request.
 	short bool
 }
 
@@ -101,7 +101,7 @@ func flat(h http.Header) (fields []string) {
 	return fields
 }
 
-// serve requests on a socket of its own, by an engine, and return its address.
+// serve starts an engine on a new listener, and returns the listener's address.
 func (s *seen) serve(f *testing.F, mode engine.Mode) string {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(f, err)
@@ -128,10 +128,11 @@ func (s *seen) serve(f *testing.F, mode engine.Mode) string {
 	return l.Addr().String()
 }
 
-// send the text in pieces, and return all that is answered, and who asked.
+// send sends the text in pieces of the given size, and returns the whole answer and the client's own address.
 func send(t *testing.T, address, text string, piece int) (answer, client string) {
 	t.Helper()
-	// Of one address, ports run out: each is kept for a minute after its connection.
+	// One client address would run out of ports, because the system keeps each port for a minute after its
+	// connection.
 	from := &net.TCPAddr{IP: net.IPv4(127, 0, byte(rand.Uint32()), byte(1+rand.IntN(254)))}
 	conn, err := (&net.Dialer{LocalAddr: from}).DialContext(t.Context(), "tcp", address)
 	require.NoError(t, err)
@@ -150,8 +151,8 @@ func send(t *testing.T, address, text string, piece int) (answer, client string)
 	return string(all), conn.LocalAddr().String()
 }
 
-// FuzzEngines sends the same bytes to a server that has sockets of its own and to net/http: whatever the
-// engine takes for a whole request, net/http reads alike, and all the rest goes to net/http in one piece.
+// FuzzEngines sends the same bytes to a server whose engine reads sockets itself and to net/http. Both must see the
+// same requests: net/http reads each request of the short way alike, and gets all bytes of the long way.
 func FuzzEngines(f *testing.F) {
 	const second, simplest = "GET /second HTTP/1.1\r\nHost: b\r\n\r\n", get + "\r\n"
 	for _, text := range []string{
@@ -170,7 +171,7 @@ func FuzzEngines(f *testing.F) {
 	at, peer := own.serve(f, engine.Epoll), plain.serve(f, engine.Net)
 	f.Fuzz(func(t *testing.T, text string, piece uint16) {
 		if strings.HasPrefix(text, "PRI ") {
-			return // HTTP/2 is net/http's on both
+			return // both servers read HTTP/2 with net/http
 		}
 		size := max(int(piece), len(text)/64+1)
 		answer, client := send(t, at, text, size)
@@ -180,13 +181,13 @@ func FuzzEngines(f *testing.F) {
 		if text == simplest {
 			require.True(t, own.hasShort(), "the engine reads no request by itself, so nothing is compared")
 		}
-		// A reset may lose the end of what was answered, not other parts.
+		// A reset may lose the end of the answer, but no other part.
 		n := min(len(answer), len(same))
 		require.Equal(t, statuses(same[:n]), statuses(answer[:n]))
 	})
 }
 
-// statuses are the status lines of answers without content.
+// statuses returns the status lines in answers, which have no content.
 func statuses(answers string) (lines []string) {
 	for line := range strings.Lines(answers) {
 		if strings.HasPrefix(line, "HTTP/1.1 ") && strings.HasSuffix(line, "\n") {

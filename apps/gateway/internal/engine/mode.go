@@ -14,9 +14,9 @@ type Mode string
 const (
 	// Auto takes all connections that can go the short way.
 	Auto Mode = "auto"
-	// Net takes none: net/http serves all connections, as on systems without epoll.
+	// Net takes no connections: net/http serves all of them, as on systems without epoll.
 	Net Mode = "net"
-	// Epoll takes those of all listeners without TLS. If the short way cannot take a listener's
+	// Epoll takes the connections of all listeners without TLS. If the short way cannot take a listener's
 	// connections, the gateway does not start.
 	Epoll Mode = "epoll"
 )
@@ -27,7 +27,7 @@ func (m Mode) Fits(l net.Listener) error {
 		return errors.New("the engine is net")
 	}
 	if _, ok := l.(*net.TCPListener); !ok {
-		return fmt.Errorf("%s is no TCP socket", l.Addr())
+		return fmt.Errorf("%s is not a TCP socket", l.Addr())
 	}
 	if err := epoll.Start(); err != nil {
 		return fmt.Errorf("epoll cannot be used on this system: %w", err)
@@ -40,6 +40,6 @@ func (m Mode) Fits(l net.Listener) error {
 // does nothing.
 func (m Mode) Reserve() {
 	if m != Net {
-		_ = epoll.Reserve() // net/http serves then, or Fits says why
+		_ = epoll.Reserve() // after an error net/http serves, or Fits returns the error
 	}
 }

@@ -13,9 +13,9 @@ import (
 type Passed struct {
 	net.Conn
 
-	// before was read from it.
+	// before has the bytes that were read from the connection before.
 	before []byte
-	// reader checks what net/http reads.
+	// reader checks the bytes that net/http reads.
 	reader   strict.Reader
 	server   *Server
 	entry    *conns.Entry
@@ -58,8 +58,8 @@ func (p *Passed) readPassed(b []byte) (int, error) {
 	return p.Conn.Read(b)
 }
 
-// CloseWrite closes the sending direction, as net/http does before it closes a connection and proxies
-// do with an upgraded one.
+// CloseWrite closes the sending direction. net/http calls it before it closes a connection, and a proxy
+// calls it for an upgraded connection.
 func (p *Passed) CloseWrite() error {
 	if half, ok := p.Conn.(interface{ CloseWrite() error }); ok {
 		return half.CloseWrite()
@@ -67,7 +67,7 @@ func (p *Passed) CloseWrite() error {
 	return nil
 }
 
-// others is a listener whose connections come from push.
+// others is a listener whose connections come from pushPassed.
 type others struct {
 	once  sync.Once
 	ended chan struct{}

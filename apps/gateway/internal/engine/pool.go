@@ -18,16 +18,16 @@ type Socket = epoll.Conn
 type Buffers = epoll.Buffers
 
 const (
-	// IdleConnection is below the 5 s after which common model servers (uvicorn's) close an
-	// idle connection, because a request that crosses the close is lost.
+	// IdleConnection is how long a connection may be idle. It is below 5 s, after which model servers
+	// on uvicorn close an idle connection, because a request that is sent at that moment is lost.
 	IdleConnection = 4 * time.Second
 	// IdlePerInstance bounds the idle connections that are kept for one instance. Connections that
 	// are not used end after IdleConnection.
 	IdlePerInstance = 512
 )
 
-// Pool keeps idle connections to instances, by address. The one that was used last is used
-// first. The zero value is empty.
+// Pool keeps idle connections to instances, by address. Get returns the connection that was used
+// last. The zero value is empty.
 type Pool struct {
 	mu   sync.RWMutex
 	idle map[string]*stack
@@ -36,7 +36,7 @@ type Pool struct {
 type stack struct {
 	mu    sync.Mutex
 	conns []parked
-	// gone: the pool has dropped it.
+	// gone: the pool has dropped the stack.
 	gone bool
 }
 
@@ -45,7 +45,7 @@ type parked struct {
 	since time.Time
 }
 
-// Get returns a connection that was used before; nil if there is none.
+// Get returns an idle connection to the address; nil if there is none.
 func (p *Pool) Get(address string, now time.Time) *Socket {
 	p.mu.RLock()
 	s := p.idle[address]
@@ -66,11 +66,11 @@ func (p *Pool) Get(address string, now time.Time) *Socket {
 		if now.Sub(last.since) < IdleConnection {
 			return last.conn
 		}
-		_ = last.conn.Close() // the connection is not used again either way
+		_ = last.conn.Close() // an error changes nothing, because the connection is not used again
 	}
 }
 
-// Put returns a connection to the pool when its answer has ended, at now.
+// Put returns a connection to the pool. now is when its answer ended.
 func (p *Pool) Put(address string, conn *Socket, now time.Time) {
 	conn.Give(nil)
 	for pushed := false; !pushed; {
@@ -121,7 +121,7 @@ func (p *Pool) Sweep(now time.Time, age time.Duration) {
 		s.mu.Lock()
 		old := 0
 		for old < len(s.conns) && now.Sub(s.conns[old].since) >= age {
-			_ = s.conns[old].conn.Close() // nothing is under way on it
+			_ = s.conns[old].conn.Close() // the connection has no request
 			old++
 		}
 		s.conns = slices.Delete(s.conns, 0, old)

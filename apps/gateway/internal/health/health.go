@@ -31,15 +31,15 @@ func Default() Policy {
 	return Policy{Failures: 5, Refusals: 2, Base: time.Second, Longest: 5 * time.Minute}
 }
 
-// Outcome is what the result of a request tells about the instance.
+// Outcome is what the result of a request says about the instance.
 type Outcome int
 
 const (
 	// Success: the instance answered with a status other than 5xx.
 	Success Outcome = iota
-	// Failure: it answered with 5xx, closed the connection early, or sent invalid HTTP.
+	// Failure: the instance answered with 5xx, closed the connection early, or sent invalid HTTP.
 	Failure
-	// Timeout: it did not answer in time.
+	// Timeout: the instance did not answer in time.
 	Timeout
 	// Refusal: the gateway could not connect.
 	Refusal
@@ -73,11 +73,11 @@ type State struct {
 type Verdict int
 
 const (
-	// In: it gets requests.
+	// In: the instance gets requests.
 	In Verdict = iota
-	// Out: it gets no requests before Until, or while a trial is in flight.
+	// Out: the instance gets no requests before Until, or while a trial is in flight.
 	Out
-	// Trial: one request may test whether it has recovered. See Try.
+	// Trial: one request may test whether the instance has recovered. See Try.
 	Trial
 )
 
@@ -121,7 +121,7 @@ func (s State) After(outcome Outcome, now time.Time, p Policy) (_ State, ejected
 	}
 	if !s.until.IsZero() {
 		if s.trial.IsZero() {
-			return s, false // likewise: it does not prolong the ejection
+			return s, false // the request was sent before the ejection, too, so it does not prolong it
 		}
 		return s.eject(now, p), true
 	}

@@ -11,7 +11,7 @@ import (
 )
 
 const (
-	// wakeInterval is the time from an answer of the agent to the next call.
+	// wakeInterval is the time from an answer of the agent to the next call for the same app.
 	wakeInterval = time.Second
 	// idleSleep is how long Run sleeps while no request waits.
 	idleSleep = time.Hour

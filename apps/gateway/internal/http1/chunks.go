@@ -2,17 +2,17 @@ package http1
 
 import "bytes"
 
-// Chunks takes the content out of chunks (RFC 9112, section 7.1). The zero value is at the beginning of a body.
+// Chunks decodes chunked content (RFC 9112, section 7.1). The zero value is at the beginning of a body.
 type Chunks struct {
 	state state
-	// left is the rest of the chunk, and digits the number of digits of its size.
+	// left is how many bytes of the chunk are left, and digits is the number of digits of its size.
 	left   int64
 	digits int
-	// line is how many bytes of a size's line came after the size. Among trailers it is where the current
-	// line begins. overhead counts bytes that were not content, less an allowance for content.
+	// line is how many bytes after the size the current size line has. In trailers it is the index at which
+	// the current line begins. overhead is how many bytes of framing came, less 16 for each byte of content.
 	line, overhead int
 	trailers       []byte
-	fields         int // in trailers
+	fields         int // the number of fields in trailers
 }
 
 type state uint8
@@ -36,11 +36,11 @@ const (
 	maxOverhead = 16 << 10
 )
 
-// Done reports whether the last chunk and the trailers were there.
+// Done reports whether the last chunk and the trailers have come.
 func (c *Chunks) Done() bool { return c.state == ended }
 
-// Decode moves the content in b to its beginning. n is the length of the content. used is how much of b was
-// read: all, unless the chunks ended before.
+// Decode moves the content in b to the beginning of b. n is the length of the content. used is how many bytes
+// of b were read: all of them, unless the chunks ended before or are malformed.
 func (c *Chunks) Decode(b []byte) (n, used int, err error) {
 	for used < len(b) && c.state != ended {
 		if c.state == data {
@@ -117,8 +117,8 @@ func (c *Chunks) stepByte(b byte) bool {
 	return true
 }
 
-// endsInCRLF reports whether the last line of trailers, and the empty one behind it, end in CR and LF. Without
-// that net/http does not find their end.
+// endsInCRLF reports whether the last line of trailers and the empty line after it end in CR and LF. net/http
+// does not find the end of other trailers.
 func (c *Chunks) endsInCRLF() bool {
 	empty := len(c.trailers) - c.line
 	return empty == len("\r\n") && (c.line == 0 || c.line > 1 && c.trailers[c.line-2] == '\r')

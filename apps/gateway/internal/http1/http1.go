@@ -1,6 +1,6 @@
-// Package http1 reads messages of HTTP/1.1 (RFC 9112) in place. It accepts only what every reader reads
-// alike. Any other request is Other, which is not an error: code that knows all of HTTP must look at it. The
-// package is pure, and allocates only the room for fields.
+// Package http1 reads messages of HTTP/1.1 (RFC 9112) in place. It accepts only requests that every HTTP
+// implementation reads alike. Any other request is Other, which is not an error: code that knows all of HTTP
+// must read it. The package is pure, and allocates only the room for fields.
 //
 //	bytes ─▶ ParseRequest   ─▶ Request,  or More bytes are needed, or Other
 //	bytes ─▶ Response.Parse ─▶ Response, or more bytes are needed, or an error
@@ -94,7 +94,7 @@ func (n Names) Has(name []byte) bool {
 	return ok
 }
 
-// Verdict is the result for the bytes that have arrived.
+// Verdict is the result of ParseRequest for the bytes that have arrived.
 type Verdict int
 
 const (
@@ -102,7 +102,7 @@ const (
 	More Verdict = iota
 	// Whole means that the header is complete.
 	Whole
-	// Other means that this package does not read it.
+	// Other means that this package does not read the request.
 	Other
 )
 
@@ -124,9 +124,9 @@ func parseNumber(text []byte) int64 {
 	return n
 }
 
-// isToken has the bytes of a token (RFC 9110, section 5.6.2), isValue those of a field's value
-// (section 5.5), and isHost those that net/http takes in a Host. isTarget has the bytes of a target that
-// decoding and encoding leave as they are (RFC 3986, section 3.3), less what needs a look of its own.
+// isToken has the bytes of a token (RFC 9110, section 5.6.2). isValue has the bytes of a field's value (section
+// 5.5). isHost has the bytes that net/http accepts in a Host. isTarget has the bytes of a target that decoding and
+// encoding leave as they are (RFC 3986, section 3.3), except "%", "?" and "#", which takePath checks.
 var (
 	isToken  = byteKind(func(c byte) bool { return isAlphanumeric(c) || strings.IndexByte("!#$%&'*+-.^_`|~", c) >= 0 })
 	isValue  = byteKind(func(c byte) bool { return c == '\t' || c >= ' ' && c != 0x7f })

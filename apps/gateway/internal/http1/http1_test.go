@@ -148,13 +148,13 @@ func TestResponse_IsReadOrRefused(t *testing.T) {
 	}
 }
 
-// parse reads a header that is there whole.
+// parse reads a header that has arrived completely.
 func parse(text []byte, r *Response) (int, error) {
 	r.Reset()
 	return r.Parse(text)
 }
 
-// A header that arrives byte by byte is read once: what was read may be anything by then.
+// Parse reads each line of a header that arrives byte by byte once. The test overwrites the lines that were read.
 func TestResponse_IsParsedOnce(t *testing.T) {
 	t.Parallel()
 	header := ok + "Content-Length: 2\r\nX Y: z\r\n" + strings.Repeat("A: b\r\n", MaxResponseFields-3) + "Connection: close\r\n\r\n"
@@ -166,7 +166,7 @@ func TestResponse_IsParsedOnce(t *testing.T) {
 		n, err := r.Parse(b)
 		require.NoError(t, err)
 		require.Equal(t, i == len(header)-1, n > 0)
-		require.Equal(t, len(b), r.searched, "it would be looked at again")
+		require.Equal(t, len(b), r.searched, "the next call searches only new bytes")
 		for at := range r.next {
 			b[at] = 0
 		}
@@ -198,7 +198,7 @@ func TestConnectionNames(t *testing.T) {
 	require.Zero(t, testing.AllocsPerRun(10, func() { names.Has([]byte("X-Secret")) }))
 }
 
-// The time for a field is the same whether there are few or many, and whatever Connection names.
+// The time for a field does not depend on the number of fields or on the names that Connection lists.
 func BenchmarkResponse(b *testing.B) {
 	for _, fields := range []int{8, 64, MaxResponseFields - 1} {
 		header := []byte(ok + "Connection: x-nothing" + strings.Repeat(",x-other", fields) + "\r\n" + strings.Repeat("Accept: b\r\n", fields) + "\r\n")
@@ -227,7 +227,7 @@ func BenchmarkResponse(b *testing.B) {
 	}
 }
 
-func TestChunks_AreReadHoweverTheyArrive(t *testing.T) {
+func TestChunks_AreReadInPartsOfAnySize(t *testing.T) {
 	t.Parallel()
 	const text = "5\r\nhello\r\nA ;x=\"y\"\r\n, chunked \r\n005 \r\nworld\r\n0\r\nX: y\r\nZ: 1\r\n\r\n"
 	for size := 1; size <= len(text); size++ {
@@ -256,8 +256,8 @@ func TestChunks_AreReadHoweverTheyArrive(t *testing.T) {
 	}
 }
 
-// What is read here, net/http reads, too, and as the same: what goes the long way and what
-// goes the short one is one language.
+// net/http reads each request that ParseRequest accepts, with the same result. So a request means the same on the
+// short way and on the long way.
 func FuzzRequest(f *testing.F) {
 	for _, text := range []string{
 		get + "\r\n", "POST /a?b=c HTTP/1.1\r\nHost: a:80\r\nContent-Length: 2\r\nConnection: close\r\n\r\nab",
@@ -275,7 +275,7 @@ func FuzzRequest(f *testing.F) {
 			_, early := ParseRequest(text[:min(less, n-1)], new(Request))
 			require.Equal(t, More, early, "of %d bytes", less)
 		}
-		// net/http is behind strict for those that go the long way.
+		// On the long way, package strict checks the bytes before net/http reads them.
 		var sound strict.Requests
 		for checked := 0; checked < n; {
 			m, err := sound.Check(text[checked:])
@@ -304,7 +304,7 @@ func FuzzRequest(f *testing.F) {
 	})
 }
 
-// headerOf are fields as net/http has them.
+// headerOf returns the fields as net/http represents them.
 func headerOf(fields []Field) http.Header {
 	h := http.Header{}
 	for i := range fields {
@@ -313,7 +313,8 @@ func headerOf(fields []Field) http.Header {
 	return h
 }
 
-// content is what the proxy passes on of what follows an answer's header. whole: it has come to its end.
+// content returns the body and the trailers that the proxy passes on. rest is what follows the answer's header.
+// whole reports whether the body is complete.
 func content(r *Response, rest []byte) (body []byte, trailers []Field, whole bool) {
 	switch {
 	case !r.HasContent(http.MethodGet):
@@ -358,7 +359,7 @@ func FuzzResponse(f *testing.F) {
 		read := headerOf(r.Fields)
 		for name, values := range read {
 			switch name {
-			case "Transfer-Encoding", "Trailer", "Content-Length": // net/http has them elsewhere, or once
+			case "Transfer-Encoding", "Trailer", "Content-Length": // net/http keeps them elsewhere, or only one of them
 			default:
 				require.Equal(t, res.Header[name], values, name)
 			}

@@ -2,16 +2,15 @@ package http1
 
 import "bytes"
 
-// Request is the header of a plain request. It is HTTP/1.1, for a path, with a Host, and with a body of a
-// known length or none. It has no field that concerns the connection to the client, except whether the
-// connection is kept.
+// Request is the header of a plain request. Such a request is HTTP/1.1 and has a path, a Host, and no body or a
+// body of a known length. The only field about the client's connection says whether the connection is kept.
 type Request struct {
 	Method, Target, Host []byte
-	// Path is Target without what follows a question mark.
+	// Path is Target up to its question mark, if it has one.
 	Path []byte
 	// Fields are in their order, and include Host, Content-Length and Connection.
 	Fields []Field
-	// ContentLength is in bytes. HasLength is whether the request states it; otherwise it is 0.
+	// ContentLength is in bytes. HasLength is whether the request states it. Otherwise ContentLength is 0.
 	ContentLength int64
 	HasLength     bool
 	// Close is whether the client wants the connection closed after the answer.
@@ -21,11 +20,11 @@ type Request struct {
 // maxFields is how many fields a header may have.
 const maxFields = 128
 
-// methods are those that are read here. The others are rare, or ask for something other than an answer.
+// methods are the methods of plain requests. Other methods are rare, or ask for something other than an answer.
 var methods = [...]string{"GET", "POST", "PUT", "DELETE", "HEAD", "PATCH", "OPTIONS"}
 
-// ParseRequest reads the header at the beginning of b into r, and reuses r's Fields. n is where the body
-// begins. The verdict Other says nothing about the request.
+// ParseRequest reads the header at the beginning of b into r, and reuses r's Fields. n is the index in b at which
+// the body begins. After the verdict Other, r has no meaning.
 func ParseRequest(b []byte, r *Request) (n int, verdict Verdict) {
 	*r = Request{Fields: r.Fields[:0]}
 	line, n, verdict := cutLine(b, 0)
@@ -54,8 +53,8 @@ func ParseRequest(b []byte, r *Request) (n int, verdict Verdict) {
 	return n, Whole
 }
 
-// cutLine returns the line that begins at from, without its end, and where the next line begins. The line
-// must end in CR and LF, and have neither within.
+// cutLine returns the line that begins at from, without its end, and the index at which the next line begins. The
+// line must end in CR and LF, and contain no other CR or LF.
 func cutLine(b []byte, from int) (line []byte, next int, verdict Verdict) {
 	end := bytes.IndexByte(b[from:], '\n')
 	switch {
@@ -67,7 +66,8 @@ func cutLine(b []byte, from int) (line []byte, next int, verdict Verdict) {
 	return b[from : from+end-1], from + end + 1, Whole
 }
 
-// readRequestLine reads method, target and version. It returns false if the line is not one of HTTP/1.1.
+// readRequestLine reads method, target and version. It returns false if the line is not the request line of a plain
+// HTTP/1.1 request.
 func (r *Request) readRequestLine(line []byte) bool {
 	method, rest, ok := bytes.Cut(line, []byte(" "))
 	if !ok {
@@ -90,8 +90,8 @@ func isMethod(text []byte) bool {
 	return false
 }
 
-// takePath reads a target in origin form. It returns false for one that can be read in two ways: with an
-// empty segment at its beginning, an invalid encoding or a fragment.
+// takePath reads a target in origin form. It returns false for a target that can be read in two ways, because it
+// has an empty segment at its beginning, an invalid encoding or a fragment.
 func (r *Request) takePath(target []byte) bool {
 	if len(target) == 0 || target[0] != '/' || len(target) > 1 && target[1] == '/' {
 		return false

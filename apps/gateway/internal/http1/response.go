@@ -11,8 +11,8 @@ type Response struct {
 	// Status is 100 to 999. Reason is the text after it.
 	Status int
 	Reason []byte
-	// Fields in their order. Fields with a space in the name are left out, because no client
-	// takes them for another field.
+	// Fields are in their order. Fields with a space in the name are left out. That is safe, because no client
+	// reads such a field as another field.
 	Fields []Field
 	// ContentLength is in bytes. -1: the answer states none.
 	ContentLength int64
@@ -23,10 +23,10 @@ type Response struct {
 	// Names is whether Connection may name other fields.
 	Names bool
 
-	// old is whether it is HTTP/1.0.
+	// old is whether the answer is HTTP/1.0.
 	old bool
-	// next is where the first line begins that Parse has not read. searched is how far Parse looked for the
-	// end of that line. lines counts the lines before it, and length is the Content-Length in them.
+	// next is the index of the first line that Parse has not read. searched is the index up to which Parse
+	// looked for the end of that line. lines counts the lines before next, and length is their Content-Length.
 	next, searched, lines int
 	length                []byte
 }
@@ -34,9 +34,9 @@ type Response struct {
 // Errors of Response.Parse and Chunks.
 var (
 	ErrStatusLine = errors.New("the answer does not begin with a status line of HTTP/1")
-	ErrField      = errors.New("the answer's header has a line that is no field")
-	ErrLength     = errors.New("the answer's Content-Length is no number, or there are two")
-	ErrCoding     = errors.New("the answer's Transfer-Encoding is another than chunked, or it is HTTP/1.0, which has none")
+	ErrField      = errors.New("the answer's header has a line that is not a field")
+	ErrLength     = errors.New("the answer's Content-Length is not a number, or the answer has two of them")
+	ErrCoding     = errors.New("the answer's Transfer-Encoding is not chunked, or the answer is HTTP/1.0, which has no Transfer-Encoding")
 	ErrChunk      = errors.New("the answer's chunks are malformed")
 	ErrTooLarge   = fmt.Errorf("the answer's header or trailers have more than %d fields or %d KiB", MaxResponseFields, MaxResponseHeader>>10)
 )
@@ -51,9 +51,9 @@ const (
 // Reset makes r ready for another header, or for the same one at another place.
 func (r *Response) Reset() { *r = Response{Fields: r.Fields[:0], ContentLength: -1} }
 
-// Parse reads the header at the beginning of b into r, after Reset. n is where the content begins; 0: more
-// bytes are needed. Then the next call gets all of the header again, at the same place. Parse looks at each
-// byte once, however small the parts are. Lines may end in a bare LF.
+// Parse reads the header at the beginning of b into r. Reset must be called before. n is the index in b at which
+// the content begins. 0: more bytes are needed, and the caller calls Parse again with the same bytes at the same
+// place and with more bytes after them. Parse looks at each byte once. Lines may end in a bare LF.
 func (r *Response) Parse(b []byte) (n int, err error) {
 	for {
 		end := bytes.IndexByte(b[r.searched:], '\n')
@@ -87,11 +87,11 @@ func (r *Response) Parse(b []byte) (n int, err error) {
 	}
 }
 
-// whyNoBeginning returns why b, which is not the whole header, cannot be the beginning of one.
+// whyNoBeginning returns why b, which is not a whole header, cannot be the beginning of a header.
 func (r *Response) whyNoBeginning(b []byte) error {
 	switch {
 	case r.lines == 0 && !bytes.HasPrefix(b, []byte("HTTP/1.")[:min(len(b), len("HTTP/1."))]):
-		return ErrStatusLine // garbage is refused early, because it may never have a line
+		return ErrStatusLine // bytes that are not HTTP are refused early, because a line end may never come
 	case len(b) <= MaxResponseHeader:
 		return nil
 	case r.lines == 0:
@@ -139,8 +139,8 @@ func (r *Response) takeField(line []byte) error {
 	return nil
 }
 
-// responseLine returns the line that begins at from, without its end, and where the next line begins. next is
-// 0 if the line has not ended.
+// responseLine returns the line that begins at from, without its end, and the index at which the next line begins.
+// next is 0 if the line has not ended.
 func responseLine(b []byte, from int) (line []byte, next int) {
 	end := bytes.IndexByte(b[from:], '\n')
 	if end < 0 {

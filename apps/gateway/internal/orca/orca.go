@@ -1,14 +1,14 @@
-// Package orca reads what instances say of their load by ORCA (Open Request Cost Aggregation), the
-// standard of Envoy and gRPC: a report, xds.data.orca.v3.OrcaLoadReport, in the header or the
-// trailer of an answer.
+// Package orca reads the load reports of instances. ORCA (Open Request Cost Aggregation) is a standard
+// of Envoy and gRPC. A report is a xds.data.orca.v3.OrcaLoadReport in the header or the trailer of an
+// answer.
 //
 //	endpoint-load-metrics:      TEXT application_utilization=0.6, rps_fractional=12.5, eps=0.1
 //	endpoint-load-metrics:      JSON {"application_utilization": 0.6, "rps_fractional": 12.5}
 //	endpoint-load-metrics:      BIN  base64 of the message
-//	endpoint-load-metrics-bin:       base64 of the message, as gRPC has it
+//	endpoint-load-metrics-bin:       base64 of the message, as gRPC sends it
 //
-// It is pure. What it cannot read, it takes for no report, whole: an instance that gets one number
-// wrong may mean something else by the others.
+// The package is pure. It ignores a whole report if one of its numbers cannot be read, because the
+// other numbers may be wrong, too.
 package orca
 
 import (
@@ -27,21 +27,21 @@ const (
 	BinaryField = Field + "-bin"
 )
 
-// longest is what a report may have in bytes. Those of servers that name dozens of metrics of
-// their own have one KiB.
+// longest is the size limit of a report in bytes. A report with dozens of the server's own metrics has
+// about 1 KiB.
 const longest = 8 << 10
 
-// Load is what of a report makes a weight. Numbers are finite, and not negative.
+// Load holds the parts of a report from which a weight is made. Numbers are finite, and not negative.
 type Load struct {
-	// Application is the utilization that the instance has worked out itself; where it has not,
-	// CPU is that of its processors. 1 is all that it can take.
+	// Application is the utilization that the instance itself computed. CPU is the utilization of its
+	// processors, which counts if Application is 0. 1 is full utilization.
 	Application, CPU float64
-	// Requests and Errors per second.
+	// Requests and Errors are per second.
 	Requests, Errors float64
 }
 
-// Utilization and the share of requests that fail. ok is false where it says too little, as one
-// that has metrics of its own alone.
+// Utilization returns the utilization and the share of requests that fail. ok is false if the report
+// says too little, for example if it has only the server's own metrics.
 func (l Load) Utilization() (utilization, failing float64, ok bool) {
 	utilization = l.Application
 	if utilization == 0 {
@@ -53,7 +53,7 @@ func (l Load) Utilization() (utilization, failing float64, ok bool) {
 	return utilization, min(l.Errors/l.Requests, 1), true
 }
 
-// Parse reads the value of the field of that name, which is one of those above.
+// Parse reads the value of a field. name is Field or BinaryField. It returns false if there is no valid report.
 func Parse(name, value string) (Load, bool) {
 	if len(value) > longest {
 		return Load{}, false
@@ -73,14 +73,15 @@ func Parse(name, value string) (Load, bool) {
 	return Load{}, false
 }
 
-// parseText reads the text form. Metrics come once each, in any order, with others between them.
+// parseText reads the text form. Each metric comes at most once. The order is free, and other metrics may come
+// in between.
 func parseText(report string) (Load, bool) {
-	l := Load{Application: -1, CPU: -1, Requests: -1, Errors: -1} // not there
+	l := Load{Application: -1, CPU: -1, Requests: -1, Errors: -1} // -1: the report does not have the metric
 	for metric := range strings.SplitSeq(report, ",") {
 		if strings.TrimSpace(metric) == "" {
 			continue
 		}
-		at := strings.IndexAny(metric, "=:") // Envoy takes both
+		at := strings.IndexAny(metric, "=:") // Envoy accepts both
 		if at < 0 {
 			return Load{}, false
 		}
@@ -106,7 +107,7 @@ func parseText(report string) (Load, bool) {
 	return Load{max(l.Application, 0), max(l.CPU, 0), max(l.Requests, 0), max(l.Errors, 0)}.ifSound()
 }
 
-// parseJSON reads the message as protobuf writes it in JSON, by either of a field's names.
+// parseJSON reads the message in protobuf's JSON form. A field may have its proto name or its JSON name.
 func parseJSON(report string) (Load, bool) {
 	var m struct {
 		Application  float64 `json:"application_utilization"`
@@ -129,7 +130,7 @@ func parseJSON(report string) (Load, bool) {
 	return Load{either(m.Application, m.Application2), either(m.CPU, m.CPU2), either(m.Requests, m.Requests2), m.Errors}.ifSound()
 }
 
-// Numbers of the message's fields, which are all doubles.
+// These are the numbers of the message's fields. All of these fields are doubles.
 const (
 	cpuNumber         = 1
 	requestsNumber    = 6
@@ -137,8 +138,8 @@ const (
 	applicationNumber = 9
 )
 
-// parseBinary reads the base64 form, with or without padding. It reads the message field by field, and so
-// does not parse its maps, whose length the instance decides.
+// parseBinary reads the base64 form, with or without padding. It reads the message field by field and skips its
+// maps, because an instance may send long ones.
 func parseBinary(value string) (Load, bool) {
 	b, err := base64.RawStdEncoding.DecodeString(strings.TrimRight(value, "="))
 	if err != nil {

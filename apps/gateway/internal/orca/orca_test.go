@@ -19,7 +19,7 @@ func TestReport_IsReadInEveryFormat(t *testing.T) {
 		"TEXT application_utilization=0.6, cpu_utilization=0.25,rps_fractional=12.5 , eps = 0.1, named_metrics.queue=7": all,
 		"TEXT application_utilization:0.6,cpu_utilization:0.25,rps_fractional:12.5,eps:0.1,mem_utilization:0.9,":        all,
 		"TEXT cpu_utilization=1e-1": {CPU: 0.1},
-		// What vLLM says today, which is no load in this sense.
+		// vLLM sends only metrics of its own, which say no utilization.
 		"TEXT named_metrics.kv_cache_usage_perc=0.4, named_metrics.num_requests_waiting=0.0":                                                          {},
 		`JSON {"named_metrics": {"kv_cache_usage_perc": 0.4, "num_requests_waiting": 0.0}}`:                                                           {},
 		`JSON {"application_utilization": 0.6, "cpu_utilization": 0.25, "rps_fractional": 12.5, "eps": 0.1, "utilization": {"gpu": 1}, "later": [1]}`: all,
@@ -50,7 +50,7 @@ func TestReport_UnreadableIsNone(t *testing.T) {
 	}
 }
 
-func TestUtilization_IsTheApplicationsElseTheProcessors(t *testing.T) {
+func TestUtilization_OfTheApplicationComesBeforeThatOfTheProcessors(t *testing.T) {
 	for _, c := range []struct {
 		load                 Load
 		utilization, failing float64
@@ -69,7 +69,7 @@ func TestUtilization_IsTheApplicationsElseTheProcessors(t *testing.T) {
 	}
 }
 
-// What protobuf's own encoders write is read as their decoders would.
+// Parse reads a message that protobuf has encoded as protobuf's own decoders do.
 func TestReport_OfTheStandardsMessageIsRead(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		number := rapid.Float64Range(0, 1e6)
@@ -99,8 +99,8 @@ func TestReport_OfTheStandardsMessageIsRead(t *testing.T) {
 	})
 }
 
-// FuzzParse: whatever an instance sends, what is read of it is sound; and of what protobuf takes
-// for a report, and is sound, the same is read.
+// FuzzParse checks that Parse returns only finite numbers that are not negative. If protobuf reads the bytes as a
+// report with such numbers, Parse must return the same numbers.
 func FuzzParse(f *testing.F) {
 	for _, seed := range []string{
 		"TEXT application_utilization=0.6, rps_fractional=12.5, eps=0.1", `JSON {"rps_fractional": 1.5, "cpuUtilization": 1}`,

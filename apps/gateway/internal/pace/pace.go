@@ -1,19 +1,19 @@
-// Package pace bounds how long a client is waited for. It is a value and its transitions: pure, with
-// time as an argument.
+// Package pace limits how long the gateway waits for a client that sends or reads slowly. It is pure: time is an
+// argument.
 package pace
 
 import "time"
 
-// Least is the slowest that a client may be; the zero value bounds nothing.
+// Least is the slowest pace that a client may have. The zero value allows any pace.
 type Least struct {
-	// Rate in bytes a second; 0: any.
+	// Rate is in bytes per second. 0: any.
 	Rate int64
-	// After is how long a client is waited for in all before its rate counts.
+	// After is how long the gateway waits for a client, in all, before Rate counts.
 	After time.Duration
 }
 
-// Pace is how a client has sent a body, or taken an answer. Only the time counts in which it was waited
-// for: what an instance takes is not the client's.
+// Pace measures how fast a client sends a body or reads an answer. Only the time in which the gateway waits for
+// the client counts, and not the time in which it waits for an instance.
 type Pace struct {
 	least  Least
 	bytes  int64
@@ -23,8 +23,8 @@ type Pace struct {
 // Of returns the pace of a client that has not begun.
 func Of(least Least) Pace { return Pace{least: least} }
 
-// Left is how long the client may be waited for now, at most slow; n bytes are counted as if they had
-// been moved, for a wait that ends only when they have. It is never zero, because deadlines of zero are none.
+// Left returns how long the gateway may wait for the client now: at most slow, and at least 1 ms, because a timeout
+// of zero means no timeout. n is how many bytes must have moved when the wait ends. They count as moved.
 func (p *Pace) Left(n int, slow time.Duration) time.Duration {
 	if p.least.Rate <= 0 {
 		return slow
@@ -34,11 +34,11 @@ func (p *Pace) Left(n int, slow time.Duration) time.Duration {
 	return max(min(slow, p.least.After+earned-p.waited), time.Millisecond)
 }
 
-// Moved counts n bytes, for which the client was waited for that long.
+// Moved counts n bytes, and the time that the gateway waited for the client to send or read them.
 func (p *Pace) Moved(n int, waited time.Duration) {
 	p.bytes += int64(n)
 	p.waited += waited
 }
 
-// Waited is how long the client was waited for in all.
+// Waited returns how long the gateway has waited for the client in all.
 func (p *Pace) Waited() time.Duration { return p.waited }

@@ -12,7 +12,7 @@ func TestPace(t *testing.T) {
 	const slow = time.Minute
 	least := Least{Rate: 1000, After: 10 * time.Second}
 
-	t.Run("a client that sends nothing is waited for until its rate counts", func(t *testing.T) {
+	t.Run("the gateway waits for a client that sends nothing until the rate counts", func(t *testing.T) {
 		t.Parallel()
 		p := Of(least)
 		require.Equal(t, 10*time.Second, p.Left(0, slow))

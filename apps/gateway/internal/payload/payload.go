@@ -1,9 +1,9 @@
-// Package payload logs what an app's clients ask and what its instances answer, for apps
-// whose route says so, where the gateway's operator says. Headers and queries are never in
-// it: that is where log-ins are.
+// Package payload logs the bodies of requests and answers, for apps whose route enables it. The
+// operator of the gateway says where the log is. Headers and queries are never logged, because they
+// contain credentials.
 //
-// Nothing waits for the log. What cannot be written as fast as it comes is dropped and
-// counted; what waits is bounded, and so is what the files take.
+// Requests do not wait for the log. Entries that cannot be written as fast as they come are dropped and
+// counted. The entries that wait to be written are limited, and so is the size of the files.
 package payload
 
 import (
@@ -17,26 +17,26 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// DefaultMaxBytes of a body.
+// DefaultMaxBytes is the default of Policy.MaxBytes.
 const DefaultMaxBytes = 16 << 10
 
-// Policy of a route.
+// Policy says which requests of a route are logged, and how.
 type Policy struct {
-	// Sample is the share of requests that are logged, of (0, 1].
+	// Sample is the share of requests that are logged, in (0, 1].
 	Sample float64
-	// MaxBytes of a body, from its beginning.
+	// MaxBytes is how many bytes of a body are logged, from its beginning.
 	MaxBytes int
 	// Redact are names of JSON fields whose values are left out.
 	Redact map[string]bool
 }
 
 const (
-	// maxWaiting entries, and bytes of them, wait to be written.
+	// maxWaiting and maxWaitingBytes limit the entries that wait to be written, by their number and their bytes.
 	maxWaiting      = 1024
 	maxWaitingBytes = 32 << 20
 )
 
-// Log is safe for concurrent use. Make it with New, run it once.
+// Log writes entries. It is safe for concurrent use. Make it with New, and call Run once.
 type Log struct {
 	to      io.Writer
 	rand    func() float64
@@ -46,7 +46,7 @@ type Log struct {
 	dropped *prometheus.CounterVec
 }
 
-// New writes lines of JSON, each with one call of to's Write. rand draws of [0, 1).
+// New returns a Log that writes lines of JSON, each with one call of to.Write. rand returns a number in [0, 1).
 func New(to io.Writer, rand func() float64, registerer prometheus.Registerer) (*Log, error) {
 	l := &Log{to: to, rand: rand, lines: make(chan []byte, maxWaiting)}
 	return l, l.registerMetrics(registerer)
@@ -58,7 +58,7 @@ type Entry struct {
 	Request, Answer Body
 }
 
-// Begin draws whether a request is logged; nil: it is not. A nil Log logs none.
+// Begin decides by Policy.Sample whether a request is logged. nil: it is not logged. A nil Log logs no request.
 func (l *Log) Begin(p *Policy) *Entry {
 	if l == nil || p == nil || l.rand() >= p.Sample {
 		return nil
@@ -66,8 +66,8 @@ func (l *Log) Begin(p *Policy) *Entry {
 	return &Entry{policy: p, Request: Body{max: p.MaxBytes}, Answer: Body{max: p.MaxBytes}}
 }
 
-// Body keeps the beginning of what goes through. It is safe for concurrent use: a request's
-// may still be sent while its answer has ended.
+// Body keeps the beginning of a body. It is safe for concurrent use, because a request's body may still be
+// sent when the answer has ended.
 type Body struct {
 	max  int
 	mu   sync.Mutex
@@ -75,7 +75,7 @@ type Body struct {
 	size int64
 }
 
-// Write what goes through.
+// Write counts p, and keeps it up to the limit of the body.
 func (b *Body) Write(p []byte) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -85,7 +85,7 @@ func (b *Body) Write(p []byte) {
 	}
 }
 
-// Facts of a request that has ended.
+// Facts are the facts that are logged about a request that has ended.
 type Facts struct {
 	Time         time.Time `json:"time"`
 	RequestID    string    `json:"request_id"`
@@ -95,12 +95,12 @@ type Facts struct {
 	Method       string    `json:"method"`
 	Path         string    `json:"path"`
 	Status       int       `json:"status"`
-	// RequestType and AnswerType are content types; Coded, content codings.
+	// RequestType and AnswerType are content types. RequestCoded and AnswerCoded are content codings.
 	RequestType, AnswerType   string `json:"-"`
 	RequestCoded, AnswerCoded string `json:"-"`
 }
 
-// End has the entry written. A nil entry is not.
+// End queues the entry for Run to write, and drops it if too many entries wait. It does nothing for a nil entry.
 func (l *Log) End(e *Entry, f Facts) {
 	if e == nil {
 		return
@@ -133,7 +133,7 @@ func (l *Log) End(e *Entry, f Facts) {
 	}
 }
 
-// Run writes until ctx ends, and then what waits.
+// Run writes entries until ctx ends, and then the entries that still wait.
 func (l *Log) Run(ctx context.Context) error {
 	for {
 		select {

@@ -105,7 +105,7 @@ func TestPayload_RequestsDoNotWaitForTheLog(t *testing.T) {
 	registry := prometheus.NewRegistry()
 	l, err := payload.New(broken{}, func() float64 { return 0.5 }, registry)
 	require.NoError(t, err)
-	require.Nil(t, l.Begin(&payload.Policy{Sample: 0.5}), "not of the share")
+	require.Nil(t, l.Begin(&payload.Policy{Sample: 0.5}), "0.5 is not below Sample")
 	require.Nil(t, l.Begin(nil))
 	require.Nil(t, (*payload.Log)(nil).Begin(&payload.Policy{Sample: 1}))
 	l.End(nil, payload.Facts{})
@@ -117,5 +117,5 @@ func TestPayload_RequestsDoNotWaitForTheLog(t *testing.T) {
 	require.Error(t, l.Run(ctx))
 	count, err := testutil.GatherAndCount(registry, "windlass_gateway_payloads_dropped_total")
 	require.NoError(t, err)
-	require.Equal(t, 2, count, "those that waited could not be written, and the others were dropped before")
+	require.Equal(t, 2, count, "there are two reasons: entries could not be written, or the log was behind")
 }

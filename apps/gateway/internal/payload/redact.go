@@ -13,16 +13,16 @@ import (
 type shown struct {
 	Bytes int64  `json:"bytes"`
 	Body  string `json:"body,omitempty"`
-	// Cut: Body is its beginning.
+	// Cut: Body is only the beginning of the body.
 	Cut bool `json:"cut,omitempty"`
-	// LeftOut is why there is no Body, or where it has gaps.
+	// LeftOut is why Body is empty, or which parts of it are left out.
 	LeftOut string `json:"left_out,omitempty"`
 }
 
 const redacted = "[redacted]"
 
-// shownBody returns what may be logged of a body. Where fields are redacted, a body that cannot be
-// read as JSON is left out, because its fields are not known.
+// shownBody returns the part of a body that may be logged. If the policy redacts fields, a body that cannot
+// be read as JSON is left out, because its fields are not known.
 func (p *Policy) shownBody(b *Body, kind, coding string) shown {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -34,7 +34,7 @@ func (p *Policy) shownBody(b *Body, kind, coding string) shown {
 		return shown{Bytes: b.size, LeftOut: "its coding is " + coding}
 	case len(p.Redact) == 0:
 		text := b.kept
-		if out.Cut { // in the middle of a character, perhaps
+		if out.Cut { // the cut may be in the middle of a character
 			for i := 0; i < utf8.UTFMax && len(text) > 0 && !utf8.Valid(text); i++ {
 				text = text[:len(text)-1]
 			}
@@ -48,18 +48,18 @@ func (p *Policy) shownBody(b *Body, kind, coding string) shown {
 		out.Body, out.LeftOut = p.redactStream(b.kept, out.Cut)
 		return out
 	case out.Cut:
-		return shown{Bytes: b.size, LeftOut: "it is longer than what is logged, so that its fields cannot be redacted"}
+		return shown{Bytes: b.size, LeftOut: "it is longer than the policy's limit, so its fields cannot be redacted"}
 	}
 	text, err := p.redactJSON(b.kept)
 	if err != nil {
-		return shown{Bytes: b.size, LeftOut: "it is no JSON, so that its fields cannot be redacted"}
+		return shown{Bytes: b.size, LeftOut: "it is not JSON, so its fields cannot be redacted"}
 	}
 	out.Body = string(text)
 	return out
 }
 
-// redactStream takes server-sent events. Lines that are neither JSON data nor the usual end
-// are left out; so is the last one of what is cut.
+// redactStream redacts server-sent events. It leaves out lines that are neither JSON data nor "[DONE]". If the
+// text is cut, it leaves out the last line, too.
 func (p *Policy) redactStream(text []byte, cut bool) (body, leftOut string) {
 	var out strings.Builder
 	lines := bytes.Split(text, []byte("\n"))
@@ -88,7 +88,7 @@ func (p *Policy) redactStream(text []byte, cut bool) (body, leftOut string) {
 	return out.String(), leftOut
 }
 
-// redactJSON redacts one JSON value, after which nothing may follow.
+// redactJSON redacts one JSON value. An error is returned if anything follows the value.
 func (p *Policy) redactJSON(text []byte) ([]byte, error) {
 	d := json.NewDecoder(bytes.NewReader(text))
 	d.UseNumber()

@@ -1,6 +1,6 @@
 // Package prober finds out whether the gateway can reach the instances that the region's agent
-// reports as ready, before requests are sent to them. The agent's health check does not tell:
-// the gateway may be in another network, in which something else answers at the address.
+// reports as ready, before requests are sent to them. The agent's health check cannot show that, because
+// the gateway may be in another network, in which another process answers at the address.
 //
 // A probe opens a connection and makes the deployment's health check on it, if the gateway knows
 // one. An instance that fails is probed again with growing delays, as long as the agent reports it
@@ -21,7 +21,7 @@ import (
 )
 
 const (
-	// connectTimeout is that of connections for requests.
+	// connectTimeout is the same as for the connections of requests.
 	connectTimeout = 2 * time.Second
 	// maxConcurrent bounds the probes that run at the same time. A probe that runs longer than
 	// connectTimeout no longer counts, so that instances that do not answer their checks do not
@@ -32,7 +32,7 @@ const (
 // retryDelays are the delays before an instance that failed is probed again.
 var retryDelays = backoff.Policy{Min: 100 * time.Millisecond, Max: 5 * time.Second}
 
-// Prober probes the instances that Add is given. Make it with New, and call Run once.
+// Prober probes the instances that Add queues. Make it with New, and call Run once.
 type Prober struct {
 	rand func() float64
 
@@ -47,7 +47,7 @@ type attempt struct {
 	failures int
 }
 
-// New returns a Prober; rand draws from [0, 1).
+// New returns a Prober. rand returns a number in [0, 1).
 func New(rand func() float64) *Prober {
 	return &Prober{rand: rand, added: make(chan struct{}, 1)}
 }

@@ -15,8 +15,8 @@ import (
 	"github.com/windlass-run/windlass/apps/gateway/internal/payload"
 )
 
-// answer is the way back to the client. It counts what the client takes, and cuts off a client that takes
-// nothing.
+// answer writes the answer to the client. It counts the bytes that the client takes, and cuts off a client that
+// takes none.
 type answer struct {
 	http.ResponseWriter
 
@@ -48,7 +48,7 @@ func (a *answer) WriteHeader(status int) {
 		a.p.setHeaders(a.Header(), a.r, a.x) // ReverseProxy cleared the header after an interim answer
 	}
 	if in := a.x.in; status >= 200 && in != nil && in.duplex && in.isOpen() {
-		a.Header().Set("Connection", "close") // bytes that come next are the rest of the request
+		a.Header().Set("Connection", "close") // the next bytes on the connection are the rest of the request
 	}
 	if a.x.status < 200 {
 		a.x.status = status
@@ -86,7 +86,8 @@ func (a *answer) Write(p []byte) (int, error) {
 	return n, err
 }
 
-// countTaken counts what the client took of the answer. A stream that ended with its deadline does not say so.
+// countTaken counts the n bytes that the client took of the answer. It also notices a stream that ended with its
+// deadline, because the error of that stream does not say so.
 func (a *answer) countTaken(n int, waited, limit time.Duration, err error) {
 	a.x.answerMu.Lock()
 	defer a.x.answerMu.Unlock()
@@ -120,20 +121,20 @@ func (a *answer) FlushError() error {
 }
 
 // extendDeadline moves the deadline on for n bytes, and returns how long to wait for the client. On HTTP/1 it
-// moves the deadline at most once in a quarter of that time, because tokens come by the thousand. There a
-// deadline that passes while nothing is written has no effect.
+// moves the deadline at most once in a quarter of that time, because an answer may have thousands of tokens. On
+// HTTP/1 a deadline that passes while nothing is written has no effect.
 func (a *answer) extendDeadline(n int) time.Duration {
 	limit := a.x.answerPace.Left(n, a.slow)
 	now := time.Now()
 	if left := a.until.Sub(now); a.streams || left < limit*3/4 || left > limit {
 		a.until = now.Add(limit)
-		_ = a.control.SetWriteDeadline(a.until) // only writers of tests have no deadline
+		_ = a.control.SetWriteDeadline(a.until) // only writers in tests do not support deadlines
 	}
 	return limit
 }
 
-// restDeadline removes the deadline between two writes, because on HTTP/2 a deadline that passes then ends
-// the stream.
+// restDeadline removes the deadline between two writes, because on HTTP/2 a deadline that passes between them
+// ends the stream.
 func (a *answer) restDeadline() {
 	if a.streams {
 		_ = a.control.SetWriteDeadline(time.Time{})
@@ -163,14 +164,14 @@ func (x *exchange) countContent(p []byte) {
 	x.sent += int64(len(p))
 }
 
-// notTaken notes the failure if err says that the client did not take the answer in time.
+// notTaken records the failure if err says that the client did not take the answer in time.
 func (x *exchange) notTaken(err error) {
 	if errors.Is(err, os.ErrDeadlineExceeded) && x.failure == nil {
 		x.failure, x.cause = failSlowAnswer, err
 	}
 }
 
-// seen has the parts of a request that are logged as they came.
+// seen has the parts of a request that are logged unchanged.
 type seen struct{ method, path, remote, proto, trace string }
 
 // finishExchange counts and logs a request that has ended. kinds adds facts to the log of its payload.

@@ -12,8 +12,8 @@ import (
 	"github.com/windlass-run/windlass/apps/gateway/internal/payload"
 )
 
-// requestBody is the body that the client sends. One goroutine reads it at a time. Others may ask whether it
-// failed.
+// requestBody is the body that the client sends. One goroutine reads it at a time. Other goroutines may ask
+// whether reading failed.
 type requestBody struct {
 	body    io.ReadCloser
 	control *http.ResponseController
@@ -27,8 +27,8 @@ type requestBody struct {
 	reading sync.Mutex
 	mu      sync.Mutex
 	err     error
-	// whole is whether the body was read to its end. let is whether the request is over, regardless of the
-	// body. Read then sets no deadlines any more.
+	// whole is whether the body was read to its end. let is whether the request has ended, even if the body
+	// has not. Then Read sets no deadlines any more.
 	whole, let bool
 	// payload keeps what is read. Nil: it is not kept.
 	payload *payload.Body
@@ -59,9 +59,9 @@ func (b *requestBody) Read(p []byte) (int, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	// A deadline that passes between two Reads would end an HTTP/2 stream. After the end of the
-	// body the server waits for the next request, or for the client to go away. So both cases
-	// clear it. After an error it stays: the server tries to read the rest, and must not wait
-	// for it.
+	// body the server waits for the next request, or for the client to go away. So the deadline is
+	// cleared in both cases. After an error the deadline stays, because the server tries to read the
+	// rest of the body and must not wait for it.
 	if !b.let && ((err == nil && b.streams) || errors.Is(err, io.EOF)) {
 		_ = b.control.SetReadDeadline(time.Time{})
 	}
@@ -73,7 +73,7 @@ func (b *requestBody) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// readFromClient reads a part of the body. The time until it arrives counts as the client's.
+// readFromClient reads a part of the body. The client's pace counts the time until the part arrives.
 func (b *requestBody) readFromClient(p []byte) (int, error) {
 	if w := b.instance.Load(); w != nil {
 		w.pause()
@@ -107,9 +107,9 @@ func (b *requestBody) endWithHandler() {
 	}
 }
 
-// letGo ends a Read that waits for the client, when its request is over. The server then
-// reads some of the rest, so that the client finds the answer before the connection is cut.
-// letGo sets a deadline for that, because the server clears one that passes during a Read.
+// letGo ends a Read that waits for the client, because the request has ended. The server then
+// reads some of the rest, so that the client gets the answer before the connection is cut.
+// letGo sets a deadline for that, because the server clears a deadline that passes during a Read.
 func (b *requestBody) letGo() {
 	b.mu.Lock()
 	b.let = true
@@ -126,15 +126,15 @@ func (b *requestBody) letGo() {
 	_ = b.control.SetReadDeadline(time.Now().Add(b.slow))
 }
 
-// leaveHTTP2 ends the body of an HTTP/2 request whose handler returns. A transport may still read from it for
-// an instance that wants no more. The stream has no deadlines then, and setting one would end the process.
+// leaveHTTP2 ends the body of an HTTP/2 request whose handler returns. A transport may still read the body,
+// although the instance needs no more of it. The stream has no deadlines then, and setting one would panic.
 func (b *requestBody) leaveHTTP2() {
 	b.mu.Lock()
 	b.let = true
 	b.mu.Unlock()
 }
 
-// extendDeadline extends the time within which the client must send something.
+// extendDeadline extends the time in which the client must send the next part.
 func (b *requestBody) extendDeadline() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -145,7 +145,7 @@ func (b *requestBody) extendDeadline() {
 	if !b.free.Load() {
 		left = b.pace.Left(0, b.slow)
 	}
-	_ = b.control.SetReadDeadline(time.Now().Add(left)) // only writers of tests have no deadline
+	_ = b.control.SetReadDeadline(time.Now().Add(left)) // only writers in tests do not support deadlines
 }
 
 func (b *requestBody) Close() error { return b.body.Close() }

@@ -12,7 +12,7 @@ const maxUnescapes = 3
 
 // isClosed reports whether an instance may read the path as one that begins with a closed path. Instances differ in how
 // they read escapes, slashes, dots and parameters, so that each reading counts. A path with a segment ".." is always
-// closed: what the segment removes depends on the reading, and clients resolve it before they send.
+// closed, because readings differ in what the segment removes, and because clients resolve it before they send.
 func isClosed(requested string, closed []string) bool {
 	if len(closed) == 0 {
 		return false

@@ -11,8 +11,8 @@ import (
 	"github.com/windlass-run/windlass/apps/gateway/internal/http1"
 )
 
-// connection counts the bytes that were written, so that it is known when none were. Bytes count from the
-// beginning of their write.
+// connection is a connection to an instance that counts the written bytes, so that the gateway knows whether an
+// instance may have got some of a request. Bytes count from the beginning of their write.
 type connection struct {
 	net.Conn
 
@@ -21,7 +21,7 @@ type connection struct {
 	mu sync.Mutex
 	// changed wakes goroutines that wait for reading or closed.
 	changed *sync.Cond
-	// reading is whether the transport waits for bytes, so that it has handled all that arrived.
+	// reading is whether the transport waits for bytes. Then it has handled all bytes that arrived.
 	reading, closed bool
 	// unasked is whether nothing of the current request was written.
 	unasked bool
@@ -32,7 +32,7 @@ type connection struct {
 }
 
 // errUnasked is the error for bytes that an instance sent without a request.
-var errUnasked = errors.New("the instance sent something before it was asked: the rest of another answer, or none of HTTP")
+var errUnasked = errors.New("the instance sent bytes before the request: the rest of another answer, or bytes that are not HTTP")
 
 func newConnection(conn net.Conn) *connection {
 	c := &connection{Conn: conn}
@@ -40,11 +40,11 @@ func newConnection(conn net.Conn) *connection {
 	return c
 }
 
-// beginRequest is called when an HTTP/1 request has the connection, before it is written. An instance may
-// have sent more than one answer. The rest of it must not be taken for the answer to this request, which may
-// be another client's (RFC 9112, section 9.2). net/http finds what has arrived and closes the connection, if
-// it looks before the request is there. So beginRequest waits for that. Read finds what arrives later, but
-// before the request is written.
+// beginRequest is called before an HTTP/1 request is written to the connection. An instance may have sent more
+// than one answer to the request before. Those bytes must not be read as the answer to this request, which may
+// come from another client (RFC 9112, section 9.2). net/http finds bytes that have arrived and closes the
+// connection if it reads before the request is written. So beginRequest waits for that read. Read finds bytes
+// that arrive later, but before the request is written.
 func (c *connection) beginRequest(ctx context.Context, reused bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -81,8 +81,8 @@ func (c *connection) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// checkHeader reads headers of answers in p as the fast path does, and returns why the fast path would refuse
-// one. net/http accepts more, and what a client gets must not depend on the path that its request took.
+// checkHeader reads the headers of answers in p as the fast path does, and returns why the fast path would refuse
+// a header. net/http accepts more headers, but the client's answer must not depend on the path of its request.
 func (c *connection) checkHeader(p []byte) error {
 	for len(p) > 0 && c.heads {
 		b := p
@@ -91,7 +91,7 @@ func (c *connection) checkHeader(p []byte) error {
 		} else {
 			room := cap(c.head)
 			if c.head = append(c.head, p...); cap(c.head) != room {
-				c.answer.Reset() // the buffer with its header was moved
+				c.answer.Reset() // the buffer with the answer's header was moved
 			}
 			b = c.head
 		}
@@ -125,7 +125,7 @@ func (c *connection) Write(p []byte) (int, error) {
 	c.mu.Lock()
 	c.unasked = false
 	c.mu.Unlock()
-	// The answer may arrive before Write returns, so that the bytes count before.
+	// The bytes count before the write, because the answer may arrive before Write returns.
 	c.written.Add(int64(len(p)))
 	n, err := c.Conn.Write(p)
 	c.written.Add(int64(n - len(p)))

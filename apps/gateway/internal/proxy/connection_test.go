@@ -8,7 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// eager has its peer answer before a Write returns.
+// eager is a connection whose peer answers before Write returns.
 type eager struct {
 	net.Conn
 
@@ -17,10 +17,10 @@ type eager struct {
 
 func (e eager) Write(p []byte) (int, error) { return e.write(p) }
 
-func TestInstance_MayHaveARequestBeforeItsAnswer(t *testing.T) {
+func TestConnection_CountsBytesBeforeTheyAreWritten(t *testing.T) {
 	var c *connection
 	c = newConnection(eager{write: func(p []byte) (int, error) {
-		require.Equal(t, int64(len(p)), c.written.Load(), "the answer is there, and nothing was sent")
+		require.Equal(t, int64(len(p)), c.written.Load(), "the answer may arrive during the write")
 		return len(p), nil
 	}})
 	n, err := c.Write([]byte("request"))
@@ -31,5 +31,5 @@ func TestInstance_MayHaveARequestBeforeItsAnswer(t *testing.T) {
 	none := newConnection(eager{write: func([]byte) (int, error) { return 0, broken }})
 	_, err = none.Write([]byte("request"))
 	require.ErrorIs(t, err, broken)
-	require.Zero(t, none.written.Load(), "not a byte was sent: it may go elsewhere")
+	require.Zero(t, none.written.Load(), "no byte was sent, so the request may go to another instance")
 }

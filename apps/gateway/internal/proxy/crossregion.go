@@ -17,26 +17,26 @@ import (
 	"github.com/windlass-run/windlass/pkg/guard"
 )
 
-// HandedOverHeader is in requests from another region's gateway. It has the reason ("failover", "spillover"
-// or "zero") and the name of that region. Such requests are not handed over again, so that none goes round in
-// circles. A client that sends the header itself is answered by this region alone.
+// HandedOverHeader is in requests from another region's gateway. Its value is the reason ("failover", "spillover"
+// or "zero") and the name of that region. A request with the header is not handed over again, so that it cannot
+// circulate between regions. If a client sends the header itself, only this region answers it.
 const HandedOverHeader = "Windlass-Handed-Over"
 
-// RegionHeader is in answers that another region gave, and has its name.
+// RegionHeader is in answers that come from another region. Its value is the name of that region.
 const RegionHeader = "Windlass-Region"
 
 const (
-	// idleCrossRegion is how long an idle connection to another region is kept. A new one takes several round
-	// trips, and the gateways there keep theirs for longer. When an HTTP/2 connection ends, it is known which
-	// requests were not handled, and these are sent again.
+	// idleCrossRegion is how long an idle HTTP/2 connection to another region is kept. It is long, because a
+	// new connection takes several round trips. The other gateway keeps the connection for longer. When an
+	// HTTP/2 connection ends, the gateway knows which requests were not handled, and sends them again.
 	idleCrossRegion = 45 * time.Second
-	// idlePlain is the same in HTTP/1.1, where that is not known. It is well below the 2 s for which a
-	// gateway that stops still reads from connections without a request.
+	// idlePlain is the same for HTTP/1.1, where the gateway does not know that. It is well below 2 s, for
+	// which a gateway that stops still reads from connections without a request.
 	idlePlain = time.Second
 )
 
-// regionTransports has a transport for the gateways of each other region. The transport connects to them, and verifies
-// the certificate of the request's host.
+// regionTransports has a transport for each other region. The transport connects to the gateways of that region, and
+// verifies their certificate for the request's host.
 type regionTransports struct {
 	tls   *tls.Config // nil: the CAs of this machine
 	allow guard.Networks
@@ -45,7 +45,7 @@ type regionTransports struct {
 	to map[string]crossing // by URL
 }
 
-// crossing is a way to the gateways of a region.
+// crossing has the transports to the gateways of one region.
 type crossing struct {
 	protocols
 
@@ -78,7 +78,7 @@ func (a *regionTransports) crossingTo(at remoteregions.Region) crossing {
 	return c
 }
 
-// forgetRegion closes the connections to a region that no request goes to any more.
+// forgetRegion closes the connections to a region to which requests are not handed over any more.
 func (a *regionTransports) forgetRegion(gatewayURL string) {
 	a.mu.Lock()
 	c, ok := a.to[gatewayURL]
@@ -126,24 +126,24 @@ func (c *trip) awaitCrossRegion(want *upstream.Want, why *upstream.Refused) (*up
 		return nil, err
 	}
 	if why.Reason == upstream.Held && why.Full {
-		return nil, why // it has no place in a queue
+		return nil, why // the request has no place in a queue
 	}
 	lease, done, err := c.awaitEither(want, why.Reason)
 	if done || !errors.As(err, &why) {
 		return lease, err
 	}
-	// It has waited in vain, but regions may have become available meanwhile.
+	// The request waited without success, but other regions may have become available meanwhile.
 	if done, handErr := c.handOver(why.Reason); done {
 		return nil, handErr
 	}
 	return nil, err
 }
 
-// errRemoteFree ends the wait in the queue because another region can have the request.
-var errRemoteFree = errors.New("another region can have the request")
+// errRemoteFree ends the wait in the queue because another region can take the request.
+var errRemoteFree = errors.New("another region can take the request")
 
-// awaitEither is awaitInstance that also ends when another region can have the request. What is known of
-// other regions is a few seconds old when the request comes. done is as in handOver.
+// awaitEither is awaitInstance, but it also hands the request over as soon as another region can take it. It keeps
+// checking, because what the gateway knows of other regions is a few seconds old. done is as in handOver.
 func (c *trip) awaitEither(want *upstream.Want, reason upstream.Reason) (lease *upstream.Lease, done bool, err error) {
 	x := c.x
 	for canResend(x, c.body) && (reason == upstream.NoInstance || reason == upstream.Held || reason == upstream.AtLimit && x.policy.Cross == upstream.Spillover) {
@@ -171,15 +171,15 @@ func (c *trip) awaitEither(want *upstream.Want, reason upstream.Reason) (lease *
 	return lease, false, err
 }
 
-// Why a request is handed over.
+// Reasons for which a request is handed over.
 const (
 	failover  = "failover"
 	spillover = "spillover"
 	fromZero  = "zero"
 )
 
-// handOver sends the request to other regions, the nearest first, until one answers. done is false if none
-// does and none can have had the request.
+// handOver sends the request to other regions, the nearest first, until one of them answers. done is false if no
+// region answers and no region can have handled the request.
 func (c *trip) handOver(reason upstream.Reason) (done bool, err error) {
 	t, x, req, body := c.t, c.x, c.req, c.body
 	why := failover
@@ -187,7 +187,7 @@ func (c *trip) handOver(reason upstream.Reason) (done bool, err error) {
 	case reason == upstream.Removed, !canResend(x, body):
 		return false, nil // no region was asked
 	case reason == upstream.AtLimit && x.policy.Cross != upstream.Spillover:
-		return false, nil // it waits for its turn here
+		return false, nil // the request waits for its turn in this region
 	case reason == upstream.AtLimit:
 		why = spillover
 	case reason == upstream.Held:
@@ -196,20 +196,20 @@ func (c *trip) handOver(reason upstream.Reason) (done bool, err error) {
 	for tried := []string(nil); ; {
 		at, ok := t.regions.Choose(x.spec.AppID, tried)
 		if !ok {
-			return false, nil // no region is left, and no region can have got it
+			return false, nil // no region is left, and no region can have got the request
 		}
 		tried = append(tried, at.Name)
 		out := req.Clone(req.Context())
 		out.Header.Set(HandedOverHeader, why+" "+t.regions.Here())
 		if x.key.field != "" {
-			out.Header.Set(x.key.field, x.key.value) // the gateway there checks it, too
+			out.Header.Set(x.key.field, x.key.value) // the gateway of that region checks the key, too
 		}
 		res, attempt, err := t.roundTrip(out, x, region{at}, body)
 		if err == nil {
 			if isGatewaysOwn(res) {
 				t.regions.Refused(at)
 				if canResend(x, body) {
-					_ = res.Body.Close() // it did not handle the request
+					_ = res.Body.Close() // the region did not handle the request
 					continue
 				}
 			} else {
@@ -231,11 +231,11 @@ func (c *trip) handOver(reason upstream.Reason) (done bool, err error) {
 	}
 }
 
-// refusals are the codes that a gateway answers if it has not sent the request to an instance.
+// refusals are the codes with which a gateway answers a request that it has not sent to an instance.
 var refusals = []string{failNoRoute.code, failNoTable.code, failNoInstance.code, failBusy.code, failWaited.code, failHoldFull.code, failHeld.code, failExhausted.code}
 
-// isGatewaysOwn reports whether the other region's gateway wrote the answer itself. An instance cannot cause
-// that, because that gateway drops ErrorHeader from what its instances answer.
+// isGatewaysOwn reports whether the other region's gateway wrote the answer itself. An instance cannot imitate
+// such an answer, because the gateway drops ErrorHeader from the answers of its instances.
 func isGatewaysOwn(res *http.Response) bool {
 	return slices.Contains(refusals, res.Header.Get(ErrorHeader))
 }

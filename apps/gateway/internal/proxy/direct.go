@@ -18,8 +18,8 @@ import (
 	"github.com/windlass-run/windlass/apps/gateway/internal/upstream"
 )
 
-// soon is how long an instance may take until the gateway watches whether the client goes away. Most answers
-// begin before that. A client that has closed only its half of the connection gets these.
+// soon is how long the gateway waits for an answer before it watches whether the client goes away. Most answers
+// begin before that, so a client that has closed only its half of the connection still gets them.
 const soon = 20 * time.Millisecond
 
 // direct is the short way for the requests of one connection, one after the other.
@@ -30,10 +30,10 @@ type direct struct {
 	x exchange
 	// trusted is whether the client is a proxy that may name the original client.
 	trusted bool
-	// name is the host as the last request had it, and host what table.Host made of it.
+	// name is the host as the last request stated it, and host is the result of table.Host for it.
 	name, host string
 
-	// fields and body are those of the request.
+	// fields and body belong to the request.
 	fields requestFields
 	body   []byte
 	// out is the buffer for writing, and in the buffer for reading an answer.
@@ -42,18 +42,18 @@ type direct struct {
 	answer http1.Response
 	chunks http1.Chunks
 
-	// ctx is the connection's, while it has a request. want is what the request asks of an instance.
-	ctx  context.Context //nolint:containedctx // as it says
+	// ctx is the context of the connection while it has a request. want says which instance the request needs.
+	ctx  context.Context //nolint:containedctx // it ends with the request
 	want upstream.Want
 	// got is the result of the last attempt.
 	got got
 
-	// gone is whether the client went away. conn is the connection that is read from meanwhile.
+	// gone is whether the client went away. conn is the connection to the instance whose answer is awaited.
 	gone atomic.Bool
 	conn atomic.Pointer[engine.Socket]
 	stop context.CancelCauseFunc
-	// late is when the current wait times out, and end when the request does. armed is conn's deadline. It is
-	// not moved for each read, so that it may be before late, but must not be after.
+	// late is when the current wait times out, and end is when the request times out. armed is conn's deadline. It
+	// is not moved for each read, so it may be before late, but must not be after late.
 	late, end, armed time.Time
 }
 
@@ -81,7 +81,7 @@ func (p *Proxy) Handle(ctx context.Context, c *engine.Conn, r *http1.Request, bo
 	}
 	kept := d.x.tail.kept
 	d.x = exchange{start: now, host: d.host, route: route, spec: spec, policy: &spec.Policy, answerPace: pace.Of(p.cfg.Answers)}
-	d.x.tail.kept = kept[:0] // it keeps its capacity, but nothing of the answer before
+	d.x.tail.kept = kept[:0] // the buffer is used again, without the bytes of the answer before
 	if !d.readFields() || spec.NeedsKey(d.host) && !d.x.admitsKey(d) || len(spec.ClosedPaths) > 0 && isClosed(string(r.Path), spec.ClosedPaths) {
 		return engine.Other
 	}
@@ -94,7 +94,7 @@ func (p *Proxy) Handle(ctx context.Context, c *engine.Conn, r *http1.Request, bo
 	return d.serveExchange(ctx)
 }
 
-// endRequest releases what the request holds, however it ended.
+// endRequest releases everything that the request holds, and counts and logs the request.
 func (d *direct) endRequest(ctx context.Context) {
 	d.c.Unwatch()
 	if d.stop != nil {
@@ -112,7 +112,7 @@ func (d *direct) endRequest(ctx context.Context) {
 	}
 	if d.x.passed {
 		d.x.load.End()
-		return // the other way counts it
+		return // the long way counts the request
 	}
 	d.p.countExchange(&d.x)
 	lines := d.p.logLines(&d.x)
@@ -123,7 +123,7 @@ func (d *direct) endRequest(ctx context.Context) {
 	d.c.Blocking(func() { d.p.writeLines(ctx, &d.x, &r, lines) })
 }
 
-// keptOut is how large a buffer for writing a connection keeps between requests.
+// keptOut is the largest buffer for writing that a connection keeps between requests, in bytes.
 const keptOut = 16 << 10
 
 // serveExchange runs an exchange whose request has arrived whole, so that all of it can be sent again.
@@ -145,16 +145,16 @@ func (d *direct) serveExchange(ctx context.Context) engine.Outcome {
 	return d.passAnswer(lease)
 }
 
-// awaitCrossRegion implements carrier. It leaves the request to net/http, which gets other regions' answers. A
-// gateway that is stopping gives net/http no more connections.
+// awaitCrossRegion implements carrier. It leaves the request to the long way, which can hand it over to other
+// regions. A gateway that is stopping gives net/http no more connections.
 func (d *direct) awaitCrossRegion(want *upstream.Want, why *upstream.Refused) (*upstream.Lease, error) {
 	switch {
 	case why.Reason == upstream.Held && why.Full:
-		return nil, why // it has no place in a queue
+		return nil, why // the request has no place in a queue
 	case d.p.leaving.Load() || why.Reason == upstream.Held: // see leavesHeld
 		return d.awaitInstance(want)
 	}
-	return nil, nil //nolint:nilnil // as it says
+	return nil, nil //nolint:nilnil // see carrier
 }
 
 // awaitInstance implements carrier.
@@ -173,13 +173,13 @@ func (d *direct) awaitInstance(want *upstream.Want) (lease *upstream.Lease, err 
 // attemptOn implements carrier. The answer is in d.got and d.answer.
 func (d *direct) attemptOn(lease *upstream.Lease) (decide.Attempt, error) {
 	x := &d.x
-	begun := time.Now() // this may be long after the request's start, because it may have waited
+	begun := time.Now() // this may be long after the request's start, because the request may have waited
 	d.limitWait(begun.Add(x.policy.Response))
 	g := d.sendTo(lease, begun)
 	a := decide.Attempt{Status: d.answer.Status, Sent: g.sent, Resendable: true}
 	if err := g.err; err != nil {
 		if g.conn != nil {
-			_ = g.conn.Close() // what may still arrive on it is unknown
+			_ = g.conn.Close() // the rest of an answer may still arrive on the connection
 			g.conn = nil
 		}
 		d.conn.Store(nil)
@@ -199,7 +199,7 @@ func (d *direct) attemptOn(lease *upstream.Lease) (decide.Attempt, error) {
 
 // dropAnswer implements carrier.
 func (d *direct) dropAnswer(lease *upstream.Lease) {
-	_ = d.got.conn.Close() // the rest of its answer is dropped
+	_ = d.got.conn.Close() // that drops the rest of the answer
 	lease.End()
 }
 
@@ -218,7 +218,7 @@ func (d *direct) watchClient(stop context.CancelCauseFunc) {
 			d.stop(context.Canceled)
 		}
 		if conn := d.conn.Load(); conn != nil {
-			_ = conn.SetReadDeadline(time.Unix(1, 0)) // a closed one needs none
+			_ = conn.SetReadDeadline(time.Unix(1, 0)) // it fails only for a closed connection, which needs no deadline
 		}
 	})
 }
@@ -230,7 +230,7 @@ type got struct {
 	rest []byte
 	// whole is whether the instance got the whole request.
 	whole bool
-	// sent is whether the instance may have got a part of it.
+	// sent is whether the instance may have got a part of the request.
 	sent bool
 	err  error
 }
@@ -256,14 +256,14 @@ func (d *direct) sendTo(lease *upstream.Lease, begun time.Time) (g got) {
 			return g
 		}
 		if g.sent {
-			// The other side may have closed the unused connection just now. A request that is not idempotent
-			// may still have been read.
+			// The instance may have closed the idle connection just now, so a new connection is tried. But a
+			// request that is not idempotent may have been read, and is not sent again.
 			if !d.isIdempotent() || timedOut(g.err) || len(g.rest) > 0 {
 				return g
 			}
 			fresh = true
 		}
-		_ = g.conn.Close() // see above
+		_ = g.conn.Close() // the connection failed, and the next round uses another one
 	}
 }
 
@@ -294,12 +294,12 @@ func (d *direct) askInstance(g *got, begun time.Time) {
 		g.err = err
 		return
 	}
-	// An instance that answers before it has the whole request, and then closes, has answered.
+	// A write error is ignored here: an instance may answer before it has the whole request, and then close.
 	if d.in == nil {
 		d.in = d.p.answers.Get()
 	}
-	// The header that is read lies from begin to filled. Interim answers before it stay where they are until
-	// there is no room, because moving the rest for each would take quadratic time.
+	// head[begin:filled] is the header that is being read. Interim answers before it stay in the buffer until
+	// there is no room, because moving the header after each of them would take quadratic time.
 	begin, filled, interim := 0, 0, 0
 	d.answer.Reset()
 	for {
@@ -307,7 +307,7 @@ func (d *direct) askInstance(g *got, begun time.Time) {
 		if filled == len(head) {
 			head = d.growRoom(begin)
 			begin, filled = 0, filled-begin
-			d.answer.Reset() // the buffer with its header was moved
+			d.answer.Reset() // the buffer with the answer's header was moved
 		}
 		n, err := d.readNext(g.conn, head[filled:])
 		if err != nil {
@@ -342,7 +342,7 @@ func (d *direct) askInstance(g *got, begun time.Time) {
 	}
 }
 
-// growRoom makes room after what was read of an answer. The bytes before begin are no longer needed.
+// growRoom makes room after the bytes of an answer that were read. The bytes before begin are no longer needed.
 func (d *direct) growRoom(begin int) (head []byte) {
 	head = (*d.in)[answerRoom : len(*d.in)-answerTail]
 	if begin > 0 {
@@ -357,12 +357,11 @@ func (d *direct) growRoom(begin int) (head []byte) {
 }
 
 // errUnfit means that nothing was sent.
-var errUnfit = errors.New("the connection has ended, or something came on it that was not asked for")
+var errUnfit = errors.New("the connection to the instance has ended, or bytes came on it before a request was sent")
 
-var errInterim = errors.New("the instance answered 1xx without end, or switched protocols unasked")
+var errInterim = errors.New("the instance sent too many answers of 1xx, or switched protocols without a request for it")
 
-// readNext reads from an instance within what is left of the limit. After soon it watches the client
-// meanwhile.
+// readNext reads from an instance until d.late at most. After soon it also watches the client.
 func (d *direct) readNext(conn *engine.Socket, p []byte) (int, error) {
 	for {
 		n, err := conn.Read(p)
@@ -375,8 +374,8 @@ func (d *direct) readNext(conn *engine.Socket, p []byte) (int, error) {
 	}
 }
 
-// whyOverdue returns the error of a deadline that has passed. It returns nil if a later deadline is the one
-// that counts, unless the client has gone away.
+// whyOverdue returns the error of a deadline that has passed. It returns nil if the wait may go on until a later
+// deadline.
 func (d *direct) whyOverdue(conn *engine.Socket) error {
 	if !d.gone.Load() {
 		if d.isExpired() {
@@ -412,8 +411,8 @@ func (d *direct) limitWait(at time.Time) {
 // isExpired reports whether the time for the whole request has passed.
 func (d *direct) isExpired() bool { return !d.end.IsZero() && !time.Now().Before(d.end) }
 
-// attemptFault returns the fault that err shows in an attempt. silent is how long the answer did not begin, 0 if
-// it did.
+// attemptFault returns the fault of an attempt that failed with err. silent is how long the gateway waited for the
+// answer to begin. 0: the answer has begun.
 func (d *direct) attemptFault(err error, silent time.Duration) decide.Fault {
 	f := instanceFault(err)
 	f.ClientGone, f.TotalPassed, f.Silent = d.gone.Load(), d.isExpired(), silent

@@ -15,8 +15,8 @@ import (
 )
 
 const (
-	// answerSize is how much of an answer is read at a time. Room before it is for the size of a chunk, and
-	// room after it for the chunk's end.
+	// answerSize is the size of the buffer for an answer, in bytes. Its first answerRoom bytes are for the size of
+	// a chunk, and its last answerTail bytes for the chunk's end.
 	answerSize = 32 << 10
 	answerRoom = 16
 	answerTail = 2
@@ -84,7 +84,7 @@ func (d *direct) hasDate() bool {
 	return false
 }
 
-// dates are made once in a second.
+// dates has the current Date. It is formatted at most once a second.
 var dates atomic.Pointer[dateOf]
 
 type dateOf struct {
@@ -146,11 +146,11 @@ func (d *direct) passAnswer(lease *upstream.Lease) engine.Outcome {
 	default:
 		err = b.passCounted()
 	}
-	d.c.Unwatch() // the watch may close the instance's connection, which another request may get after put
+	d.c.Unwatch() // because the watch sets a deadline on the instance's connection, which another request may get after Put
 	if err == nil && g.whole && !b.excess && !r.Close && !until {
 		d.p.pool.Put(lease.Address(), g.conn, time.Now())
 	} else {
-		_ = g.conn.Close() // what may still arrive on it answers no request
+		_ = g.conn.Close() // bytes that may still arrive on the connection answer no request
 	}
 	d.conn.Store(nil)
 	if b.broken != nil {
@@ -163,21 +163,21 @@ func (d *direct) passAnswer(lease *upstream.Lease) engine.Outcome {
 	return d.outcomeOf(err, closing)
 }
 
-// relay passes on an answer's content. Every read of it is one write.
+// relay passes on an answer's content, with one write for each read.
 type relay struct {
 	d     *direct
 	g     *got
 	lease *upstream.Lease
-	// left is the rest of content that has a length.
+	// left is how many bytes of the content are left, if the answer states its length.
 	left int64
-	// excess is whether something arrived after the answer.
+	// excess is whether bytes arrived after the answer.
 	excess bool
 	// broken is why the instance did not end the answer.
 	broken error
 	headed bool
 }
 
-// readPart reads the next part into the buffer behind answerRoom.
+// readPart reads the next part into the buffer after answerRoom.
 func (b *relay) readPart() (p []byte, err error) {
 	d := b.d
 	now := time.Now()
@@ -192,7 +192,7 @@ func (b *relay) readPart() (p []byte, err error) {
 	return in[:n], err
 }
 
-// sendPart sends p from where it was read, and first the head if that was not sent yet.
+// sendPart sends p, and before it the head if the head was not sent yet. p is in the buffer of readPart.
 func (b *relay) sendPart(p []byte) error {
 	if b.headed {
 		if len(p) == 0 {
@@ -228,7 +228,7 @@ func (b *relay) breakOff(err error) error {
 	return err
 }
 
-// passChunked takes content out of the instance's chunks and sends it in chunks of its own. Each has all the
+// passChunked decodes the instance's chunks and sends their content in new chunks. Each new chunk has all the
 // content of one read.
 func (b *relay) passChunked() error {
 	c := &b.d.chunks
@@ -256,7 +256,7 @@ func (b *relay) untilEnd() error {
 			return err
 		}
 		var err error
-		if p, err = b.readPart(); err == io.EOF { //nolint:errorlint // it is Read's own
+		if p, err = b.readPart(); err == io.EOF { //nolint:errorlint // Read returns io.EOF itself
 			return b.sendChunk(nil, true)
 		}
 		if err != nil {

@@ -10,8 +10,8 @@ import (
 	"github.com/windlass-run/windlass/apps/gateway/internal/http1"
 )
 
-// head takes as much memory, and so makes as many calls, for an answer of many fields as for one of
-// few, whatever its Connection names.
+// The number of allocations for the head of an answer does not depend on its number of fields, even if Connection
+// lists names.
 func TestHead_WithManyFields(t *testing.T) {
 	made := map[int]float64{}
 	for _, fields := range []int{8, http1.MaxResponseFields - 1} {
@@ -25,7 +25,7 @@ func TestHead_WithManyFields(t *testing.T) {
 	require.Equal(t, made[8], made[http1.MaxResponseFields-1])
 }
 
-// BenchmarkHead shows that the time for a field of an answer does not depend on how many there are.
+// BenchmarkHead shows that the time for a field of an answer does not depend on the number of fields.
 func BenchmarkHead(b *testing.B) {
 	for _, fields := range []int{8, 64, http1.MaxResponseFields - 1} {
 		b.Run(fmt.Sprintf("fields=%d", fields), func(b *testing.B) {

@@ -11,8 +11,8 @@ import (
 // requestFields are the fields of a request that the gateway uses.
 type requestFields struct {
 	id, trace, key []byte
-	// forwardedFor is what X-Forwarded-For of a trusted proxy says. saysHost and saysScheme are whether it
-	// has X-Forwarded-Host and X-Forwarded-Proto.
+	// forwardedFor has the values of X-Forwarded-For of a trusted proxy. saysHost and saysScheme are whether the
+	// proxy sent X-Forwarded-Host and X-Forwarded-Proto.
 	forwardedFor         [][]byte
 	saysHost, saysScheme bool
 	// drop has a bit for each field that is not passed on.
@@ -76,7 +76,7 @@ func (d *direct) values(name string) []string {
 	return f.found
 }
 
-// isIdempotent reports whether the request may be sent twice, by the rule for an http.Request.
+// isIdempotent reports whether the request may be sent twice, as isIdempotentRequest does for an http.Request.
 func (d *direct) isIdempotent() bool {
 	return decide.Idempotent(string(d.r.Method), len(d.fields.key) > 0, false)
 }
@@ -110,7 +110,7 @@ func (d *direct) appendRequest() {
 	d.out = b
 }
 
-// isBodiless reports whether a request with that method needs no field that says it has no body.
+// isBodiless reports whether a request without a body needs no Content-Length, because its method usually has none.
 func (d *direct) isBodiless() bool {
 	switch string(d.r.Method) {
 	case http.MethodPost, http.MethodPut, http.MethodPatch:

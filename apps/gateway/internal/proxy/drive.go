@@ -17,8 +17,8 @@ import (
 type carrier interface {
 	// awaitInstance waits in the queue for an instance.
 	awaitInstance(*upstream.Want) (*upstream.Lease, error)
-	// awaitCrossRegion is awaitInstance for a request that another region may answer, because this one refused it
-	// for now. If it returns no lease and no error, another carrier must answer the request.
+	// awaitCrossRegion is awaitInstance for a request that another region may answer, because this region has no
+	// free instance now. If it returns no lease and no error, another carrier must answer the request.
 	awaitCrossRegion(*upstream.Want, *upstream.Refused) (*upstream.Lease, error)
 	// heldRequests returns the count of the requests that wait for an app at zero.
 	heldRequests() *hold.Holds
@@ -32,7 +32,7 @@ type carrier interface {
 	dropAnswer(*upstream.Lease)
 }
 
-// wantedInstance returns what the request asks of an instance.
+// wantedInstance returns which instance the request needs.
 func (x *exchange) wantedInstance(affinity string) upstream.Want {
 	return upstream.Want{Host: x.host, Affinity: affinity, Until: x.start.Add(x.policy.QueueWait)}
 }
@@ -70,8 +70,9 @@ func (x *exchange) driveToAnswer(c carrier, m *metrics, want *upstream.Want, ide
 	}
 }
 
-// findPlace finds an instance: a free one, another region's if the route's policy allows it, or one that
-// becomes free. If it returns no lease and no error, another carrier must answer the request.
+// findPlace finds an instance for the request: a free instance, an instance of another region if the route's policy
+// allows it, or an instance that becomes free. If it returns no lease and no error, another carrier must answer the
+// request.
 func (x *exchange) findPlace(c carrier, want *upstream.Want) (*upstream.Lease, error) {
 	for {
 		lease, why := x.route.Try(want)
@@ -86,7 +87,7 @@ func (x *exchange) findPlace(c carrier, want *upstream.Want) (*upstream.Lease, e
 	}
 }
 
-// awaitPlace is findPlace for a request that cannot have an instance at once.
+// awaitPlace is findPlace for a request that cannot get an instance at once.
 func (x *exchange) awaitPlace(c carrier, want *upstream.Want, why *upstream.Refused) (*upstream.Lease, error) {
 	switch {
 	case why.Reason == upstream.Removed:
@@ -95,7 +96,7 @@ func (x *exchange) awaitPlace(c carrier, want *upstream.Want, why *upstream.Refu
 		return x.holdAtZero(c, want)
 	case x.handedOver != "":
 		if why.Reason != upstream.AtLimit || strings.HasPrefix(x.handedOver, spillover) {
-			return nil, why // the region that handed it over has a queue, and knows other regions
+			return nil, why // the region that handed the request over has a queue, and knows other regions
 		}
 	case x.policy.Cross != upstream.CrossOff && !x.spec.IsPreview(x.host):
 		return c.awaitCrossRegion(want, why)
@@ -103,7 +104,7 @@ func (x *exchange) awaitPlace(c carrier, want *upstream.Want, why *upstream.Refu
 	return c.awaitInstance(want)
 }
 
-// failures has the answer for each failure of decide.
+// failures has the gateway's error for each Failure of package decide.
 var failures = [...]*failure{
 	decide.SlowBody: failSlowBody, decide.Total: failTotal, decide.Timeout: failTimeout, decide.Exhausted: failExhausted,
 	decide.Connect: failConnect, decide.Broken: failBroken, decide.TooLarge: failHeader, decide.SlowAnswer: failSlowAnswer,
@@ -112,7 +113,7 @@ var failures = [...]*failure{
 // judged records how attempts at a destination ended.
 type judged interface {
 	RecordOutcome(outcome health.Outcome)
-	// RecordStall is RecordOutcome for an answer that did not go on within limit.
+	// RecordStall is RecordOutcome for an answer that did not continue within limit.
 	RecordStall(limit time.Duration)
 }
 
@@ -131,7 +132,7 @@ func (x *exchange) judgeFault(f decide.Fault, at judged, err error) (decide.Fail
 	return v.Failure, err
 }
 
-// failBegun notes the failure of an answer that had begun, which can only be broken off.
+// failBegun records the failure of an answer that had begun, so that it can only be broken off.
 func (x *exchange) failBegun(f decide.Failure, err error) {
 	x.answerMu.Lock()
 	defer x.answerMu.Unlock()

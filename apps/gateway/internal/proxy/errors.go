@@ -15,21 +15,21 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// ErrorHeader has the code of an error that the gateway answered itself. Programs recognize by it that no
-// instance answered.
+// ErrorHeader has the code of an error that the gateway answered itself. It shows programs that no instance
+// answered.
 const ErrorHeader = "Windlass-Error"
 
 // failure is an error that the gateway answers itself.
 type failure struct {
-	// code is in ErrorHeader and in the log.
+	// code is sent in ErrorHeader, and logged.
 	code   string
 	status int
-	// connect is the code that Connect has for it.
+	// connect is the code of the Connect protocol for this error.
 	connect string
 	reason  windlassv1.ErrorReason
 	message string
 	fix     string
-	// retry is the time after which to call again. 0: no Retry-After.
+	// retry is the time after which the client should call again. 0: the answer has no Retry-After.
 	retry time.Duration
 }
 
@@ -37,24 +37,24 @@ type failure struct {
 var (
 	failBadHost = &failure{
 		code: "bad_host", status: http.StatusBadRequest, connect: "invalid_argument", reason: windlassv1.ErrorReason_ERROR_REASON_VALIDATION,
-		message: "the request names no host, or what it names is none", fix: "Send a Host header with the app's hostname.",
+		message: "the request names no host, or an invalid one", fix: "Send a Host header with the app's hostname.",
 	}
 	failMethod = &failure{
 		code: "bad_method", status: http.StatusNotImplemented, connect: "unimplemented", reason: windlassv1.ErrorReason_ERROR_REASON_VALIDATION,
-		message: "the gateway passes on no requests of the methods CONNECT and TRACE", fix: "Send the request to the app's hostname, by another method.",
+		message: "the gateway does not pass on requests with the methods CONNECT and TRACE", fix: "Send the request to the app's hostname, with another method.",
 	}
 	failMalformed = &failure{
 		code: "bad_request", status: http.StatusBadRequest, connect: "invalid_argument", reason: windlassv1.ErrorReason_ERROR_REASON_VALIDATION,
-		message: "the request is malformed: its host, method, path or length is none, or contradicts itself",
-		fix:     "Send a request as RFC 9112 or RFC 9113 has it. In HTTP/2: each of :method, :path, :authority and content-length once, and no Host.",
+		message: "the request is malformed: its host, method, path or length is invalid or contradictory",
+		fix:     "Send a request that follows RFC 9112 or RFC 9113. In HTTP/2, send each of :method, :path, :authority and content-length once, and no Host.",
 	}
 	failNoRoute = &failure{
 		code: "no_route", status: http.StatusNotFound, connect: "not_found", reason: windlassv1.ErrorReason_ERROR_REASON_NOT_FOUND,
-		message: "no app has this hostname in this region", fix: "Use a host that `windlass route list` tells.",
+		message: "no app has this hostname in this region", fix: "Use a host that `windlass route list` shows.",
 	}
 	failKey = &failure{
 		code: "api_key", status: http.StatusUnauthorized, connect: "unauthenticated", reason: windlassv1.ErrorReason_ERROR_REASON_UNAUTHENTICATED,
-		message: "the request has no API key of the app, or one that has ended", fix: "Send `Authorization: Bearer KEY`, or X-Api-Key: KEY, with a key that `windlass app-key create` made for the app.",
+		message: "the request has no API key of the app, or a key that has ended", fix: "Send `Authorization: Bearer KEY`, or X-Api-Key: KEY, with a key that `windlass app-key create` made for the app.",
 	}
 	failClosedPath = &failure{
 		code: "closed_path", status: http.StatusForbidden, connect: "permission_denied", reason: windlassv1.ErrorReason_ERROR_REASON_PERMISSION_DENIED,
@@ -70,13 +70,13 @@ var (
 	}
 	failBadBody = &failure{
 		code: "bad_body", status: http.StatusBadRequest, connect: "invalid_argument", reason: windlassv1.ErrorReason_ERROR_REASON_VALIDATION,
-		message: "the request's body did not arrive whole or is not well formed", fix: "Send the body as its headers announce it.",
+		message: "the request's body did not arrive completely or is malformed", fix: "Send a body that matches the request's Content-Length or Transfer-Encoding.",
 	}
 	failSlowBody = &failure{
 		code: "body_too_slow", status: http.StatusRequestTimeout, connect: "deadline_exceeded", reason: windlassv1.ErrorReason_ERROR_REASON_VALIDATION,
 		message: "the request's body did not arrive in time", fix: "Send the body faster.",
 	}
-	// The answer has begun, and is broken off. So the code is only in logs and metrics.
+	// The code is only in logs and metrics, because the answer has begun and is broken off.
 	failSlowAnswer = &failure{
 		code: "answer_too_slow", status: http.StatusRequestTimeout, connect: "deadline_exceeded", reason: windlassv1.ErrorReason_ERROR_REASON_VALIDATION,
 		message: "the client did not take the answer in time", fix: "Read the answer faster.",
@@ -87,20 +87,20 @@ var (
 	}
 	failBusy = &failure{
 		code: "busy", status: http.StatusTooManyRequests, connect: "resource_exhausted", reason: windlassv1.ErrorReason_ERROR_REASON_RATE_LIMITED,
-		message: "all instances of the app have as many requests as they take, and so has the queue", fix: "Call again in a moment.", retry: time.Second,
+		message: "all instances of the app are at their limit of requests, and the queue is full", fix: "Call again in a moment.", retry: time.Second,
 	}
 	failWaited = &failure{
 		code: "queue_timeout", status: http.StatusServiceUnavailable, connect: "unavailable", reason: windlassv1.ErrorReason_ERROR_REASON_UNAVAILABLE,
-		message: "the request waited in the queue for as long as the route allows", fix: "Call again in a moment.", retry: time.Second,
+		message: "the request waited in the queue for the longest time that the route allows", fix: "Call again in a moment.", retry: time.Second,
 	}
-	// These three have another Retry-After in each answer.
+	// The Retry-After of the next three failures differs from answer to answer.
 	failHoldFull = &failure{
 		code: "hold_full", status: http.StatusServiceUnavailable, connect: "unavailable", reason: windlassv1.ErrorReason_ERROR_REASON_UNAVAILABLE,
-		message: "the app is at zero in this region and starts now; as many requests wait for it as may", fix: "Call again after the time in Retry-After, or raise routing.coldStart.maxHeld.", retry: time.Second,
+		message: "the app is at zero in this region and starts now; the limit of requests that may wait for it is reached", fix: "Call again after the time in Retry-After, or raise routing.coldStart.maxHeld.", retry: time.Second,
 	}
 	failGatewayFull = &failure{
 		code: "hold_full", status: http.StatusServiceUnavailable, connect: "unavailable", reason: windlassv1.ErrorReason_ERROR_REASON_UNAVAILABLE,
-		message: "the app is at zero in this region and starts now; the gateway has no place for another request of it", fix: "Call again after the time in Retry-After, or raise --max-held of the gateway.", retry: time.Second,
+		message: "the app is at zero in this region and starts now; the gateway's limit of requests that may wait is reached", fix: "Call again after the time in Retry-After, or raise --max-held of the gateway.", retry: time.Second,
 	}
 	failHeld = &failure{
 		code: "hold_timeout", status: http.StatusServiceUnavailable, connect: "unavailable", reason: windlassv1.ErrorReason_ERROR_REASON_UNAVAILABLE,
@@ -110,19 +110,19 @@ var (
 		code: "instance_unreachable", status: http.StatusBadGateway, connect: "unavailable", reason: windlassv1.ErrorReason_ERROR_REASON_UNAVAILABLE,
 		message: "the connection to the instance failed", fix: "Call again in a moment.",
 	}
-	// It is not the instance's fault, so that metrics have it without a version.
+	// Metrics count this failure without a version, because the instance is not at fault.
 	failExhausted = &failure{
 		code: "gateway_exhausted", status: http.StatusServiceUnavailable, connect: "unavailable", reason: windlassv1.ErrorReason_ERROR_REASON_UNAVAILABLE,
 		message: "the gateway has no descriptor, port, memory or processor time left for a connection to an instance", fix: "Call again in a moment.", retry: time.Second,
 	}
 	failBroken = &failure{
 		code: "bad_answer", status: http.StatusBadGateway, connect: "unavailable", reason: windlassv1.ErrorReason_ERROR_REASON_UNAVAILABLE,
-		message: "the instance broke off or answered something that is not HTTP", fix: "Look at the instance's log.",
+		message: "the instance broke off its answer, or its answer is not HTTP", fix: "Look at the instance's log.",
 	}
 	failHeader = &failure{
 		code: "answer_header_too_large", status: http.StatusBadGateway, connect: "unavailable", reason: windlassv1.ErrorReason_ERROR_REASON_UNAVAILABLE,
 		message: fmt.Sprintf("the header or trailers of the instance's answer have more than %d fields or %d KiB", http1.MaxResponseFields, http1.MaxResponseHeader>>10),
-		fix:     "Have the app answer with fewer or smaller header fields.",
+		fix:     "Change the app so that it answers with fewer or smaller header fields.",
 	}
 	failTimeout = &failure{
 		code: "instance_timeout", status: http.StatusGatewayTimeout, connect: "deadline_exceeded", reason: windlassv1.ErrorReason_ERROR_REASON_UNAVAILABLE,
@@ -130,9 +130,9 @@ var (
 	}
 	failTotal = &failure{
 		code: "request_timeout", status: http.StatusGatewayTimeout, connect: "deadline_exceeded", reason: windlassv1.ErrorReason_ERROR_REASON_UNAVAILABLE,
-		message: "the request, its wait and its answer included, took longer than the route allows", fix: "Raise the route's request timeout, or ask for less.",
+		message: "the request took longer than the route allows, including its wait and its answer", fix: "Raise the route's request timeout, or ask for less.",
 	}
-	// The client is gone and does not read it. The log has it as 499, like the logs of other proxies.
+	// The client is gone and does not read the answer. The log has status 499, like the logs of other proxies.
 	failGone = &failure{
 		code: "client_gone", status: statusClientGone, connect: "canceled",
 		message: "the client went away",
@@ -173,7 +173,7 @@ func (f *failure) fieldsAndBody() (fields [][2]string, body []byte) {
 		}}
 	}
 	body, err := json.Marshal(whole)
-	if err != nil { // strings always encode
+	if err != nil { // cannot happen, because strings can always be encoded
 		body = []byte(`{"code":"internal"}`)
 	}
 	fields = [][2]string{

@@ -30,8 +30,8 @@ func (x *exchange) absolveInstance() {
 	}
 }
 
-// connectTo connects to an instance for a request on the fast path. Where the process has run out of
-// descriptors or ports, connectTo closes idle connections and tries again.
+// connectTo connects to an instance for a request on the short way. If the process has run out of descriptors or
+// ports, connectTo closes idle connections and tries again.
 func (p *Proxy) connectTo(ctx context.Context, client *engine.Conn, address string, limit time.Duration) (*engine.Socket, error) {
 	begun := time.Now()
 	conn, err := client.Dial(ctx, address, limit)
@@ -49,7 +49,7 @@ func (p *Proxy) connectTo(ctx context.Context, client *engine.Conn, address stri
 // errLate is the error of a dial that timed out because of the gateway, and not because of the instance.
 var errLate = errors.New("the gateway had no processor time")
 
-// failedDial returns the error of a dial that may take limit and took elapsed.
+// failedDial returns the error of a dial whose time limit was limit and that took elapsed.
 func failedDial(err error, limit, elapsed time.Duration) error {
 	timeout, ok := errors.AsType[net.Error](err)
 	if ok && timeout.Timeout() && decide.IsLate(elapsed, limit) {

@@ -11,8 +11,8 @@ import (
 	"github.com/windlass-run/windlass/apps/gateway/internal/http1"
 )
 
-// This file decides which fields pass through the gateway, and which the gateway adds. Both ways use it: for
-// a http.Header, and for fields that were read in place.
+// This file decides which fields pass through the gateway, and which fields the gateway adds. The long way uses it
+// for an http.Header, and the short way for fields that were read in place.
 
 // fate is what happens to a field.
 type fate uint8
@@ -20,14 +20,15 @@ type fate uint8
 const (
 	// plain fields are passed on.
 	plain fate = iota
-	// reserved fields are passed on. Other names that a program may read as theirs are not.
+	// reserved fields are passed on. A field with a different name that a program may read as the reserved name is
+	// not passed on.
 	reserved
 	// hop fields concern only one connection.
 	hop
 	// own fields are set by the gateway alone, or must not reach any instance.
 	own
-	// forwarding fields are what proxies say to instances about a client and its request. Programs may base
-	// access and answers on them. So they are passed on only for trusted proxies.
+	// forwarding fields tell instances about a client and its request. Programs may base access and answers on
+	// them. So only the fields of trusted proxies are passed on.
 	forwarding
 )
 
@@ -50,7 +51,7 @@ func fatesOf(of map[fate][]string) *fates {
 	return f
 }
 
-// fateOf returns the fate of fields of that name.
+// fateOf returns the fate of fields with this name.
 func (f *fates) fateOf(name []byte) fate {
 	if len(name) < len(f) {
 		for i := range f[len(name)] {
@@ -66,7 +67,7 @@ var hopFields = []string{
 	"connection", "keep-alive", "proxy-connection", "proxy-authenticate", "proxy-authorization", "te", "trailer", "transfer-encoding", "upgrade",
 }
 
-// requestFates are the fates of clients' fields, besides names that begin with X-Forwarded-.
+// requestFates are the fates of clients' fields, except for names that begin with X-Forwarded-.
 var requestFates = fatesOf(map[fate][]string{
 	reserved: {"host", "content-length", "expect", "content-encoding", "authorization", "x-api-key"},
 	hop:      hopFields,
@@ -91,7 +92,7 @@ var answerFates = fatesOf(map[fate][]string{
 
 const forwarded = "x-forwarded-"
 
-// requestFate returns the fate of a client's field of that name.
+// requestFate returns the fate of a client's field with this name.
 func requestFate(name []byte) fate {
 	f := requestFates.fateOf(name)
 	switch {
@@ -105,7 +106,7 @@ func requestFate(name []byte) fate {
 	return plain
 }
 
-// isDropped reports whether a client's field of that fate is not passed on. trusted is whether the client is
+// isDropped reports whether a client's field with this fate is not passed on. trusted is whether the client is
 // a proxy that may name the original client.
 func (f fate) isDropped(trusted bool) bool {
 	return f == hop || f == own || f == forwarding && !trusted
@@ -138,7 +139,7 @@ func isLookalike(name []byte) bool {
 	return requestFate(read) != plain
 }
 
-// isPlain has the bytes that names of fields usually consist of.
+// isPlain has the bytes of usual field names.
 var isPlain = func() *[256]bool {
 	var of [256]bool
 	for c := range of {
@@ -174,7 +175,8 @@ func dropFields(h http.Header, trusted bool) {
 	}
 }
 
-// forwardedFor appends to b the value of X-Forwarded-For: what trusted proxies said before, and the client.
+// forwardedFor appends to b the value of X-Forwarded-For: the values before, which trusted proxies sent, and the
+// client.
 func forwardedFor[T string | []byte](b []byte, before []T, client string) []byte {
 	for _, list := range before {
 		b = append(append(b, list...), ", "...)
@@ -182,7 +184,7 @@ func forwardedFor[T string | []byte](b []byte, before []T, client string) []byte
 	return append(b, client...)
 }
 
-// origin is what the gateway says to an instance about a request, besides X-Forwarded-For.
+// origin has what the gateway tells an instance about a request, except X-Forwarded-For.
 type origin struct {
 	// host and scheme are those of the client's request. Empty: a trusted proxy has set them.
 	host, scheme string
@@ -222,14 +224,14 @@ func (x *exchange) addFields(to http.Header, from *http.Request, trusted bool) {
 	o.eachField(to.Set)
 }
 
-// answerDrops reports whether a field of an answer is not passed on. names are those that the answer's
+// answerDrops reports whether a field of an answer is not passed on. names are the names that the answer's
 // Connection lists.
 func answerDrops(name []byte, names http1.Names) bool {
 	return answerFates.fateOf(name) != plain || names.Has(name)
 }
 
 // dropHop removes hop fields from an interim answer, because httputil.ReverseProxy removes them only from the
-// final one.
+// final answer.
 func dropHop(h http.Header) {
 	names := http1.Names{}
 	for _, value := range h["Connection"] {
@@ -252,8 +254,8 @@ func dropOwn(h http.Header, ofRegion bool) {
 	}
 }
 
-// keepTrailers removes from an answer's trailers the fields that do not belong there (RFC 9110, section
-// 6.5.1), such as Content-Length, and those that only the gateway sets.
+// keepTrailers removes two kinds of fields from an answer's trailers: fields that are not allowed there (RFC 9110,
+// section 6.5.1), such as Content-Length, and fields that only the gateway sets.
 func keepTrailers(trailers http.Header) {
 	for name := range trailers {
 		if !keepsTrailer(name) {
@@ -266,13 +268,13 @@ func keepsTrailer(name string) bool {
 	return httpguts.ValidTrailerHeader(name) && answerFates.fateOf([]byte(name)) == plain
 }
 
-// fields are the fields of a request, as net/http has them or as they were read in place.
+// fields are the fields of a request, in an http.Header or as they were read in place.
 type fields interface {
-	// values returns the values of the fields of that name. They are valid until the next call.
+	// values returns the values of the fields with this name. They are valid until the next call.
 	values(name string) []string
 }
 
-// netFields are fields as net/http has them.
+// netFields are fields in an http.Header.
 type netFields http.Header
 
 func (f netFields) values(name string) []string { return http.Header(f).Values(name) }

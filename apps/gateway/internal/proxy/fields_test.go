@@ -33,14 +33,14 @@ func TestRequestFate(t *testing.T) {
 	}
 }
 
-func TestTrailers_OfTheGatewayAreNotTheInstances(t *testing.T) {
+func TestTrailers_InstancesCannotSetTheGatewaysFields(t *testing.T) {
 	t.Parallel()
 	for name, want := range map[string]bool{"X": true, "Grpc-Status": true, ErrorHeader: false, RegionHeader: false, RequestIDHeader: false, "Content-Length": false, "Upgrade": false} {
 		require.Equal(t, want, keepsTrailer(name), name)
 	}
 }
 
-// Both ways find the same keys, of apps and of affinity.
+// The short way and the long way find the same app keys and affinity keys.
 func TestAffinity_IsTheSameOnBothPaths(t *testing.T) {
 	t.Parallel()
 	const text = "GET / HTTP/1.1\r\nHost: a.test\r\nAuthorization: Bearer k\r\nx-session: one\r\nX-Session: two\r\nX-Real-Ip: 192.0.2.1\r\nCookie: a=b\r\nCookie: c=d; e=f\r\n\r\n"

@@ -14,8 +14,8 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// Fields of gRPC's answers; see "gRPC over HTTP2" in its repository, and gRFC A6 for the
-// last.
+// Fields of gRPC's answers. "gRPC over HTTP2" in the repository of gRPC describes them, and gRFC A6 describes the
+// last one.
 const (
 	grpcStatus   = "Grpc-Status"
 	grpcMessage  = "Grpc-Message"
@@ -79,8 +79,8 @@ var equivalents = [...]int{
 	14: http.StatusServiceUnavailable, 15: http.StatusInternalServerError, 16: http.StatusUnauthorized,
 }
 
-// outcomeStatus returns the HTTP status that says how the request ended: that of the answer, or the one that
-// its gRPC code stands for where the answer is 200 in any case. 0 means that there was no answer.
+// outcomeStatus returns the HTTP status that says how the request ended. For gRPC, whose answers have status 200
+// even after an error, it is the status that the gRPC code stands for. 0 means that there was no answer.
 func (x *exchange) outcomeStatus() int {
 	return statusMeant(x.status, x.grpcCode)
 }

@@ -10,21 +10,22 @@ import (
 	"github.com/windlass-run/windlass/apps/gateway/internal/upstream"
 )
 
-// A client that asked for a stream of events gets its header and comments while its request waits for an app
-// at zero, if the app's policy says so. The reason is that proxies and clients close silent connections. The
-// answer then goes on in that stream. An answer that is an error, or no stream of events, becomes an event
-// named "error" whose data is the answer's body.
+// If the app's policy says so, a client that asked for a stream of events gets the stream's header and comments
+// while its request waits for an app at zero. The reason is that proxies and clients close silent connections. The
+// answer then continues that stream. An answer that is an error or is not a stream of events becomes an event named
+// "error", whose data is the answer's body.
 const (
 	// firstBeat is how long a request waits before the stream begins, so that an answer after a short wait
 	// keeps its status.
 	firstBeat = 2 * time.Second
-	// nextBeat is well below the shortest time after which proxies close a silent connection, 15 s.
+	// nextBeat is the time between two comments. It is well below 15 s, the shortest time after which proxies close
+	// a silent connection.
 	nextBeat = 10 * time.Second
 )
 
-// beat is the state of a stream that began before there was an answer.
+// beat is the state of a stream that began before the answer.
 type beat struct {
-	// answered is whether the final header came. failed is whether its content becomes an event.
+	// answered is whether the answer's header has come. failed is whether the answer's content becomes an event.
 	answered, failed bool
 }
 
@@ -45,7 +46,7 @@ func (c *trip) acquireWithComments(ctx context.Context, want *upstream.Want) (*u
 	if !want.Held || x.out == nil || c.req.Method == http.MethodHead || policy == nil || !policy.Heartbeat || !acceptsEvents(c.req.Header.Values("Accept")) {
 		return x.route.Acquire(ctx, want)
 	}
-	// The stream cannot say later that it is compressed.
+	// The header of the stream is sent before the answer, so it cannot say that the answer is compressed.
 	c.req.Header.Del("Accept-Encoding")
 	waiting, gone := context.WithCancelCause(ctx)
 	stop, stopped := make(chan struct{}), make(chan struct{})
@@ -70,7 +71,7 @@ func (c *trip) acquireWithComments(ctx context.Context, want *upstream.Want) (*u
 	}()
 	lease, err := x.route.Acquire(waiting, want)
 	close(stop)
-	<-stopped // from here on the answer is written
+	<-stopped // no comment is written after this
 	gone(nil)
 	return lease, err
 }
@@ -110,7 +111,7 @@ func (a *answer) beatHeader(status int) {
 	h := a.Header()
 	a.beat.failed = status != http.StatusOK || !strings.HasPrefix(h.Get("Content-Type"), "text/event-stream") || h.Get("Content-Encoding") != ""
 	if a.beat.failed {
-		_, _ = a.writeRaw([]byte("event: error\ndata: ")) // the next write finds a client that is gone
+		_, _ = a.writeRaw([]byte("event: error\ndata: ")) // if the client is gone, the next write returns the error
 	}
 }
 

@@ -9,12 +9,13 @@ import (
 	"github.com/windlass-run/windlass/apps/gateway/internal/upstream"
 )
 
-// holdAtZero holds a request for an app that is at zero in the region, or hands it to another region. Both
-// wake the app here. It returns what findPlace returns. It refuses a request that another region handed over
-// because the app is at zero or at its limit there, because the request waits there.
+// holdAtZero holds a request for an app that is at zero in the region, or hands the request over to another region.
+// In both cases it wakes the app in this region. It returns what findPlace returns. If another region handed the
+// request over because the app is at zero or at its limit there, holdAtZero refuses it, because the request can wait
+// in that region.
 func (x *exchange) holdAtZero(c carrier, want *upstream.Want) (*upstream.Lease, error) {
 	policy := x.route.Hold()
-	if policy == nil { // it is ready by now
+	if policy == nil { // the app is not at zero any more
 		return nil, &upstream.Refused{Reason: upstream.Held}
 	}
 	if strings.HasPrefix(x.handedOver, fromZero) || strings.HasPrefix(x.handedOver, spillover) {
@@ -22,7 +23,7 @@ func (x *exchange) holdAtZero(c carrier, want *upstream.Want) (*upstream.Lease, 
 	}
 	handsOver := x.handedOver == "" && (policy.Elsewhere || x.policy.Cross != upstream.CrossOff)
 	if c.leavesHeld(policy.Heartbeat, handsOver) {
-		return nil, nil //nolint:nilnil // another carrier answers it, and counts it
+		return nil, nil //nolint:nilnil // another carrier answers and counts the request
 	}
 	begun := time.Now()
 	place, refused := c.heldRequests().Enter(x.spec.AppID, x.spec.AppName, *policy)
@@ -32,7 +33,7 @@ func (x *exchange) holdAtZero(c carrier, want *upstream.Want) (*upstream.Lease, 
 			place = nil
 		}
 	}
-	defer func() { leave(false) }() // its client may have gone, or there was a panic
+	defer func() { leave(false) }() // for a request whose client went away, and for a panic
 	want.Held, want.Until = refused == nil, begun.Add(policy.Wait)
 	defer func() { want.Held, want.Until = false, x.start.Add(x.policy.QueueWait+x.held) }()
 	var lease *upstream.Lease
@@ -62,7 +63,7 @@ func (x *exchange) holdAtZero(c carrier, want *upstream.Want) (*upstream.Lease, 
 // retryAfter returns the failure with another Retry-After.
 func retryAfter(f *failure, after time.Duration) *failure {
 	out := *f
-	out.retry = (after + time.Second - 1).Truncate(time.Second) // so that the client does not return too early
+	out.retry = (after + time.Second - 1).Truncate(time.Second) // rounded up, so that the client does not return too early
 	return &out
 }
 

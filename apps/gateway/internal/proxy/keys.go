@@ -8,24 +8,25 @@ import (
 	"github.com/windlass-run/windlass/apps/gateway/internal/upstream"
 )
 
-// keyField is a field in which a request may have its key, and the text before the key.
+// keyField is a field that may contain a request's key. scheme is the text before the key.
 type keyField struct{ name, scheme string }
 
 var keyFields = [...]keyField{{"Authorization", "Bearer "}, {"X-Api-Key", ""}}
 
-// appKey is the app's key that a request came with. Only gateways get its field.
+// appKey is the app's key that a request came with. Instances do not get the field with the key. Gateways of other
+// regions do.
 type appKey struct {
-	// name is the name of the key. Empty: the request has none.
+	// name is the name of the key. Empty: the request has no key.
 	name string
-	// field is the field that the key came in, with its value.
+	// field and value are the name and the value of the field with the key.
 	field, value string
 }
 
-// admitsKey reports whether the request has one of the app's keys, and notes which.
+// admitsKey reports whether the request has one of the app's keys, and stores it in x.key.
 func (x *exchange) admitsKey(f fields) bool {
 	for i := range keyFields {
 		k := &keyFields[i]
-		if values := f.values(k.name); len(values) == 1 { // two values count as none
+		if values := f.values(k.name); len(values) == 1 { // two values count as no key
 			if name, ok := x.keyNamed(values[0], k.scheme); ok {
 				x.key = appKey{name, k.name, values[0]}
 				return true
@@ -35,7 +36,7 @@ func (x *exchange) admitsKey(f fields) bool {
 	return false
 }
 
-// keyNamed returns the name of the app's key in a field's value. ok is false if the value is no key.
+// keyNamed returns the name of the app's key in a field's value. ok is false if the value is not a key of the app.
 func (x *exchange) keyNamed(value, scheme string) (name string, ok bool) {
 	if len(value) < len(scheme) || !strings.EqualFold(value[:len(scheme)], scheme) {
 		return "", false

@@ -30,7 +30,7 @@ func loadField(name []byte) string {
 	return ""
 }
 
-// takeReport removes the load report from fields that were read in place, and returns the others.
+// takeReport removes the load report from fields that were read in place, and returns the other fields.
 func takeReport(lease *upstream.Lease, fields []http1.Field, failed bool) []http1.Field {
 	return slices.DeleteFunc(fields, func(f http1.Field) bool {
 		name := loadField(f.Name)
@@ -66,11 +66,12 @@ func observeReport(lease *upstream.Lease, res *http.Response) {
 	failed := decide.Work(statusMeant(res.StatusCode, res.Header.Get(grpcStatus))) == balance.Failed
 	reportHeader(lease, res.Header, failed)
 	for _, name := range [...]string{orca.Field, orca.BinaryField} {
-		delete(res.Trailer, http.CanonicalHeaderKey(name)) // it was announced, but comes all the same
+		delete(res.Trailer, http.CanonicalHeaderKey(name)) // the client must not see the announced trailer, which observeEnd still reads
 	}
 }
 
-// observeEnd is called when the answer was read completely, before its trailers are passed on.
+// observeEnd reads the load report of an answer's trailers. It is called when the answer was read completely,
+// before its trailers are passed on.
 func observeEnd(lease *upstream.Lease, res *http.Response) {
 	how := decide.Work(statusMeant(res.StatusCode, cmp.Or(res.Header.Get(grpcStatus), res.Trailer.Get(grpcStatus))))
 	reportHeader(lease, res.Trailer, how == balance.Failed)

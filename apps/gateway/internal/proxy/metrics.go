@@ -15,8 +15,8 @@ import (
 )
 
 // metrics are the metrics of requests, by app and deployment. An analysis of a rollout selects by the label
-// windlass_deployment. Apps of two environments or workspaces may share the name app; app_id distinguishes
-// them.
+// windlass_deployment. Two apps of different environments or workspaces may have the same label app, but their
+// labels app_id differ.
 type metrics struct {
 	requests   *prometheus.CounterVec
 	duration   *prometheus.HistogramVec
@@ -26,11 +26,12 @@ type metrics struct {
 	failures   *prometheus.CounterVec
 	retries    *prometheus.CounterVec
 	handed     *prometheus.CounterVec
-	// ofDeployments and ofApps list the metrics above. sweepSeries drops series of deployments and apps without routes.
+	// ofDeployments and ofApps list the metrics above. sweepSeries drops the series of deployments and apps that have
+	// no routes.
 	ofDeployments, ofApps []vector
 
 	figures sync.Map // series -> *figures
-	apps    sync.Map // appLabels -> *atomic.Bool: the last sweep found no routes of it
+	apps    sync.Map // appLabels -> *atomic.Bool: whether the last sweep found no routes of the app
 	traffic *traffic.Traffic
 }
 
@@ -49,28 +50,28 @@ func newMetrics(r prometheus.Registerer, t *table.Table, counts *traffic.Traffic
 	m := &metrics{
 		traffic: counts,
 		requests: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "windlass_gateway_requests_total", Help: "Requests that ended, by what the client got, of gRPC the HTTP status that means the same; code 499: the client went away first.",
+			Name: "windlass_gateway_requests_total", Help: "Requests that ended, by the status that the client got. For gRPC, code is the HTTP status with the same meaning. 499: the client went away first.",
 		}, append([]string{"code"}, version...)),
 		duration: prometheus.NewHistogramVec(prometheus.HistogramOpts{
-			Name: "windlass_gateway_request_seconds", Help: "From a request's header to the last byte of its answer.", Buckets: buckets,
+			Name: "windlass_gateway_request_seconds", Help: "Time from a request's header to the last byte of its answer.", Buckets: buckets,
 		}, version),
 		firstByte: prometheus.NewHistogramVec(prometheus.HistogramOpts{
-			Name: "windlass_gateway_first_byte_seconds", Help: "From a request's header to the header of the instance's answer, the queue included.", Buckets: buckets,
+			Name: "windlass_gateway_first_byte_seconds", Help: "Time from a request's header to the header of the instance's answer, including the queue.", Buckets: buckets,
 		}, version),
 		firstToken: prometheus.NewHistogramVec(prometheus.HistogramOpts{
-			Name: "windlass_gateway_first_token_seconds", Help: "From a request's header to the first byte of the body of an answer that streams (text/event-stream).", Buckets: buckets,
+			Name: "windlass_gateway_first_token_seconds", Help: "Time from a request's header to the first byte of the body of an answer that is a stream (text/event-stream).", Buckets: buckets,
 		}, version),
 		tokens: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "windlass_gateway_tokens_total", Help: "Tokens that answers say they took, by kind: prompt or completion.",
+			Name: "windlass_gateway_tokens_total", Help: "Tokens that answers report, by kind: prompt or completion.",
 		}, append([]string{"kind"}, version...)),
 		failures: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "windlass_gateway_failures_total", Help: "Requests that the gateway answered itself or broke off, by its code.",
+			Name: "windlass_gateway_failures_total", Help: "Requests that the gateway answered itself or broke off, by the code of its error.",
 		}, append([]string{"reason"}, app...)),
 		retries: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "windlass_gateway_retries_total", Help: "Attempts after a request's first.",
+			Name: "windlass_gateway_retries_total", Help: "Attempts of requests after their first attempt.",
 		}, app),
 		handed: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "windlass_gateway_handed_over_total", Help: "Requests that another region answered, by why: failover, spillover, or zero.",
+			Name: "windlass_gateway_handed_over_total", Help: "Requests that another region answered, by the reason why: failover, spillover, or zero.",
 		}, append([]string{"region", "why"}, app...)),
 	}
 	m.ofDeployments = []vector{m.requests, m.duration, m.firstByte, m.firstToken, m.tokens}
@@ -85,9 +86,9 @@ func newMetrics(r prometheus.Registerer, t *table.Table, counts *traffic.Traffic
 // appLabels are app_id and app.
 type appLabels struct{ id, name string }
 
-// labelsOf returns the labels of the request's app, and keeps them, so that a sweep finds its series once the
-// app is gone. Hosts without a route share one app with empty labels. Otherwise clients could cause series
-// without limit by sending such hosts.
+// labelsOf returns the labels of the request's app. It keeps them in m.apps, so that a sweep finds the app's series
+// after the app was removed. All hosts without a route share one app with empty labels. Otherwise clients could
+// create any number of series with requests for such hosts.
 func (m *metrics) labelsOf(x *exchange) appLabels {
 	a := appLabels{x.spec.AppID, x.spec.AppName}
 	if _, known := m.apps.Load(a); !known {
@@ -148,13 +149,15 @@ type series struct {
 	version    int32
 }
 
-// figures are the metrics of a series. They are kept because a search by labels costs more than a count.
+// figures are the metrics of a series. They are kept because finding a metric by its labels costs more than
+// counting.
 type figures struct {
 	duration, firstByte, firstToken prometheus.Observer
 	prompt, completion              prometheus.Counter
 	requests                        *prometheus.CounterVec // by status
-	// answered has the counters of the statuses that came first, in that order, because a deployment answers
-	// with few statuses, of which the usual one comes first. The list is replaced, and not changed.
+	// answered has the counters of the statuses that came first, in that order. A short list is enough, because a
+	// deployment answers with few statuses, and the most frequent one usually comes first. The list is replaced,
+	// and not changed.
 	answered atomic.Pointer[[]answered]
 	// missed is whether the last sweep found no route to the deployment.
 	missed atomic.Bool
@@ -165,7 +168,7 @@ type answered struct {
 	prometheus.Counter
 }
 
-// mostAnswered limits the length of that list, for an instance that answers with arbitrary statuses.
+// mostAnswered limits the length of figures.answered, because an instance may answer with arbitrary statuses.
 const mostAnswered = 16
 
 func (m *metrics) figuresOf(k series) *figures {
@@ -200,13 +203,13 @@ func (f *figures) counterOf(code int) prometheus.Counter {
 	c := f.requests.WithLabelValues(strconv.Itoa(code))
 	if len(known) < mostAnswered {
 		next := append(slices.Clone(known), answered{code, c})
-		f.answered.CompareAndSwap(before, &next) // after another goroutine's change, this status is added the next time
+		f.answered.CompareAndSwap(before, &next) // if another goroutine changed the list, the next answer adds this status
 	}
 	return c
 }
 
-// sweepSeries drops the series of deployments and apps that were routed neither now nor at the last sweep.
-// Scrapes in between have read them, and their requests have ended.
+// sweepSeries drops the series of deployments and apps that have no route now and had none at the last sweep. Since
+// that sweep, scrapes have read the series, and their requests have ended.
 func (m *metrics) sweepSeries(t *table.Table) {
 	// The counts of requests for hosts without a route stay.
 	deployments, apps := map[string]bool{}, map[appLabels]bool{{}: true}
@@ -236,7 +239,7 @@ func (m *metrics) sweepSeries(t *table.Table) {
 			for _, v := range m.ofApps {
 				v.DeletePartialMatch(labels)
 			}
-			// These have no deployment. The others are dropped with theirs.
+			// This drops the series without a deployment. Series with a deployment are dropped with the deployment.
 			labels["windlass_deployment"] = ""
 			m.requests.DeletePartialMatch(labels)
 		}
@@ -244,19 +247,19 @@ func (m *metrics) sweepSeries(t *table.Table) {
 	})
 }
 
-// routesCollector reads the table at each scrape. It has series only for what is routed, so that they end
-// with the routes.
+// routesCollector reads the table at each scrape. It has series only for apps and deployments with routes, so the
+// series end with the routes.
 type routesCollector struct{ table *table.Table }
 
 var (
 	inFlightDesc = prometheus.NewDesc("windlass_gateway_in_flight",
-		"Requests under way at instances that are routed to, by version.", []string{"app_id", "app", "windlass_deployment", "version"}, nil)
+		"Requests under way at instances that have a route, by version.", []string{"app_id", "app", "windlass_deployment", "version"}, nil)
 	queueDesc = prometheus.NewDesc("windlass_gateway_queue",
-		"Requests that wait for an instance; by app alone, because they wait before a version is chosen.", []string{"app_id", "app"}, nil)
+		"Requests that wait for an instance, by app. There is no version, because a request waits before its version is chosen.", []string{"app_id", "app"}, nil)
 	partDesc = prometheus.NewDesc("windlass_gateway_instance_part",
-		"What each ready instance gets of the requests of its version where balancing is weighted; 1 is the mean.",
+		"Share of each ready instance in the requests of its version, relative to the mean share, which is 1. Only for weighted balancing.",
 		[]string{"app_id", "app", "windlass_deployment", "version", "instance_id"}, nil)
-	routesDesc = prometheus.NewDesc("windlass_gateway_routes", "Apps that have routes here.", nil, nil)
+	routesDesc = prometheus.NewDesc("windlass_gateway_routes", "Apps that have routes at this gateway.", nil, nil)
 )
 
 func (c routesCollector) Describe(ch chan<- *prometheus.Desc) {

@@ -41,15 +41,15 @@ func TestMetrics_OfADeploymentOutliveItByOneSweep(t *testing.T) {
 	}
 	m.sweepSeries(routes)
 	m.sweepSeries(routes)
-	require.Equal(t, 1, count(), "it is routed")
+	require.Equal(t, 1, count(), "the deployment has a route")
 	routes.Remove("app_1")
 	m.sweepSeries(routes)
-	require.Equal(t, 1, count(), "who scrapes may not have seen the last of it")
+	require.Equal(t, 1, count(), "a scrape may not have read the last value")
 	m.sweepSeries(routes)
 	require.Zero(t, count())
 }
 
-// An app may fail, be handed over or be refused without any deployment's having had a request.
+// Requests of an app may fail, be handed over or be refused although no deployment got a request.
 func TestMetrics_OfAnAppWithoutRequestsOutliveItByOneSweep(t *testing.T) {
 	routes := table.New(upstream.Config{Now: time.Now, Random: rand.Uint64, Ejected: func(upstream.Ejection) {}, Drained: func(string) {}})
 	registry := prometheus.NewRegistry()
@@ -66,7 +66,7 @@ func TestMetrics_OfAnAppWithoutRequestsOutliveItByOneSweep(t *testing.T) {
 		m.countEnd(x, time.Second)
 	}
 	m.countEnd(&exchange{spec: nowhere, status: 404, failure: failNoRoute}, time.Second)
-	// of the app, those of which there is one for each: requests, failures, retries, handed over.
+	// of counts the counters of an app. Each app has four: requests, failures, retries and handed over.
 	of := func(app string) int {
 		families, err := registry.Gather()
 		require.NoError(t, err)
@@ -85,10 +85,10 @@ func TestMetrics_OfAnAppWithoutRequestsOutliveItByOneSweep(t *testing.T) {
 	require.Equal(t, 4, of("app_1"))
 	routes.Remove("app_1")
 	m.sweepSeries(routes)
-	require.Equal(t, 4, of("app_1"), "who scrapes may not have seen the last of it")
+	require.Equal(t, 4, of("app_1"), "a scrape may not have read the last value")
 	m.sweepSeries(routes)
 	require.Zero(t, of("app_1"))
-	require.Equal(t, 4, of("app_2"), "which has the same name")
+	require.Equal(t, 4, of("app_2"), "app_2 has the same name, but another id")
 	require.Equal(t, 1, of(""), "requests for hosts without a route are counted in one series")
 }
 
@@ -108,7 +108,7 @@ func TestMetrics_EachIsRegisteredAndSwept(t *testing.T) {
 	}
 }
 
-// There are thousands of deployments, and each answers with few statuses.
+// A gateway may have thousands of deployments, and each deployment answers with few statuses.
 func TestMetrics_OfADeploymentAreSmallAndHaveEveryStatus(t *testing.T) {
 	require.Less(t, unsafe.Sizeof(figures{}), uintptr(256))
 	routes := table.New(upstream.Config{Now: time.Now, Random: rand.Uint64, Ejected: func(upstream.Ejection) {}, Drained: func(string) {}})

@@ -5,34 +5,35 @@
 //
 // # Two ways
 //
-// The long way is for everything. net/http and its httputil.ReverseProxy move the bytes: HTTP/1 and 2,
-// flushing, upgrades, trailers, hop-by-hop headers. This package adds a RoundTripper below it, which chooses
-// the instance, retries and applies time-outs. The handler above it applies limits, answers errors and
-// counts.
+// The long way is for all requests. net/http and its httputil.ReverseProxy move the bytes: HTTP/1 and 2,
+// flushing, upgrades, trailers, hop-by-hop headers. This package adds a RoundTripper below ReverseProxy, which
+// chooses the instance, retries and applies timeouts. A handler above ReverseProxy applies limits, answers
+// errors and counts.
 //
-// The short way (Handle, direct) is for nearly all requests: plain HTTP/1.1 without TLS, whole in memory, of
-// a route that needs only instances. net/http takes several times the processor for such a request. Package
-// engine reads them. A request that is not plain goes the long way, with its connection. So does a malformed
-// one, so that only one place refuses it. So do all that would need the same code twice (CORS, logs of
-// payloads, other regions). Both ways have the same exchange (drive), whose decisions are package decide's,
-// and the same figures, errors and rules. Tests send the same requests and answers both ways.
+// The short way (Handle, direct) is for nearly all requests: plain HTTP/1.1 without TLS, whole in memory, to
+// a route that needs only instances. net/http takes several times the processor time for such a request.
+// Package engine reads these requests. A request that is not plain goes the long way, with its connection. A
+// malformed request goes the long way, too, so that only one place refuses it. So do requests that would need
+// the same code twice (CORS, logs of payloads, other regions). Both ways share the exchange (driveToAnswer),
+// the decisions of package decide, and the metrics, errors and rules. Tests send the same requests and answers
+// both ways.
 //
 // # Why not Caddy
 //
 // Caddy's reverse proxy (2.11) was tried as a module instead. It starts only under a configuration that is
 // global to the process, and needs its own replacer and server around each request. It counts requests under
-// way by address, also in a global table, and the gateway needs them by instance. It repeats requests that
-// had no connection, and GETs, but not those on a connection that broke before a byte was written. It
-// allocates more for a request than ReverseProxy, from which it was made.
+// way by address, also in a global table, but the gateway needs the count by instance. It repeats requests
+// that could not connect, and GETs. It does not repeat other requests whose connection broke before a byte was
+// written. It allocates more for a request than ReverseProxy, from which it was made.
 //
 // # What is repeated
 //
-// A request has not reached an instance if there was no connection, or no byte of it was
-// written. It goes to another instance, whatever its method, if its body can be sent again.
+// A request has not reached an instance if there was no connection, or if no byte of the request
+// was written. Then it goes to another instance, with any method, if its body can be sent again.
 // A request that may have reached an instance is repeated only if its method is idempotent or it
-// carries an Idempotency-Key. It is repeated at most as often as the route says, and never
-// after the first byte of an answer. Bodies up to Replayable bytes are read before an
-// instance is chosen: a client that sends slowly holds none.
+// has an Idempotency-Key. It is repeated at most as often as the route says, and never after the
+// first byte of an answer. Bodies of up to Replayable bytes are read before an instance is chosen,
+// so that a client that sends slowly does not occupy an instance.
 package proxy
 
 import (
@@ -69,20 +70,20 @@ import (
 // Config configures a Proxy.
 type Config struct {
 	Table *table.Table
-	// Complete reports whether the table is complete. Until then a host that is not in it may still come.
+	// Complete reports whether the table is complete. Until then, the route of a host may still come.
 	Complete func() bool
-	// Log gets the requests that the gateway failed.
+	// Log gets a line for each request that the gateway answered with an error of its own or broke off.
 	Log *slog.Logger
-	// Access gets a line for each request that AccessEvery lets through. Nil: there is no access log.
+	// Access gets a line for each request that AccessEvery selects. Nil: there is no access log.
 	Access *slog.Logger
-	// AccessEvery n logs one request in n. Requests that the gateway failed are always logged.
-	// 0 counts as 1.
+	// AccessEvery is n to log one request in n. Requests that failed by an error of the gateway are always
+	// logged. 0 counts as 1.
 	AccessEvery uint64
-	// Trusted are proxies whose X-Forwarded-* is believed. That of other clients is dropped.
+	// Trusted are proxies whose X-Forwarded-* fields are passed on. These fields of other clients are dropped.
 	Trusted []netip.Prefix
-	// HSTS is the max-age that answers by HTTPS have. 0: none.
+	// HSTS is the max-age of Strict-Transport-Security in answers by HTTPS. 0: they do not have the field.
 	HSTS time.Duration
-	// Advertise adds to answers by TLS what else the gateway listens on.
+	// Advertise adds the header fields to answers by TLS that tell clients about HTTP/3.
 	Advertise func(http.Header)
 	// SlowClient is how long a client may neither take nor send a byte.
 	SlowClient time.Duration
@@ -92,11 +93,11 @@ type Config struct {
 	UpgradedIdle time.Duration
 	// Conns are the connections of clients. Some are closed when descriptors have run out. Nil: none.
 	Conns *conns.Table
-	// Payloads logs the payloads of routes that want it. Nil: none is logged.
+	// Payloads logs the payloads of routes whose policy enables it. Nil: no payload is logged.
 	Payloads *payload.Log
-	// Regions are those to which requests may be handed over. NeighbourTLS is the TLS for their gateways.
-	// Nil: Go's default, with the CAs of this machine. Allow are networks that the gateways may be in besides
-	// public addresses.
+	// Regions are the regions to which requests may be handed over. NeighbourTLS is the TLS configuration for
+	// their gateways. Nil: Go's default, with the CAs of this machine. Allow are networks, in addition to public
+	// addresses, in which these gateways may be.
 	Regions *remoteregions.Regions
 	// Holds counts the requests that wait for apps at zero.
 	Holds        *hold.Holds
@@ -138,7 +139,7 @@ func New(cfg Config) (*Proxy, error) {
 		BufferPool:     newBuffers(),
 		ErrorHandler:   p.answerTransportFailure,
 		ModifyResponse: p.takeOwnFields,
-		// ErrorHandler gets all that it logs, too.
+		// ErrorHandler gets all errors that ReverseProxy logs.
 		ErrorLog: slog.NewLogLogger(slog.DiscardHandler, slog.LevelDebug),
 	}
 	return p, nil
@@ -147,8 +148,8 @@ func New(cfg Config) (*Proxy, error) {
 // sweepEvery is the time between sweeps of metrics. It is longer than any interval of scrapes.
 const sweepEvery = 10 * time.Minute
 
-// Sweep drops figures of deployments that are gone, and closes idle connections to instances,
-// until ctx ends.
+// Sweep drops the series of deployments that have no routes, and closes idle connections to instances, until
+// ctx ends.
 func (p *Proxy) Sweep(ctx context.Context) error {
 	for swept := time.Now(); ; {
 		if err := backoff.Sleep(ctx, time.Second); err != nil {
@@ -165,14 +166,13 @@ func (p *Proxy) Sweep(ctx context.Context) error {
 	}
 }
 
-// Leave makes answers on HTTP/1 close their connections, so that clients connect again, to the process that
-// listens then.
+// Leave makes answers on HTTP/1 close their connections, so that clients connect to the process that listens next.
 func (p *Proxy) Leave() { p.leaving.Store(true) }
 
 // UnderWay returns how many requests have not ended.
 func (p *Proxy) UnderWay() int64 { return p.underWay.Load() }
 
-// Forget closes connections to gateways of another region to which no request goes any more.
+// Forget closes the connections to the gateways of another region to which requests are not handed over any more.
 func (p *Proxy) Forget(gatewayURL string) { p.transport.toRegions.forgetRegion(gatewayURL) }
 
 // Close closes idle connections.
@@ -181,7 +181,7 @@ func (p *Proxy) Close() {
 	p.pool.Sweep(time.Now(), 0)
 }
 
-// exchange is one request and what became of it.
+// exchange is one request and its result.
 type exchange struct {
 	id    string
 	start time.Time
@@ -189,11 +189,11 @@ type exchange struct {
 	took  time.Duration
 	host  string
 	route *upstream.Route
-	// spec and policy are the route's as the request found them; they must not be changed.
+	// spec and policy are the route's when the request came. They must not be changed.
 	spec    *upstream.Spec
 	policy  *upstream.Policy
 	control *http.ResponseController
-	// out is the way back to the client. Nil: the request goes the short way.
+	// out writes the answer. Nil: the request goes the short way.
 	out *answer
 	// in is the request's body, and answerPace is how fast the client takes the answer.
 	in         *requestBody
@@ -203,21 +203,21 @@ type exchange struct {
 	answerMu sync.Mutex
 	// hijacked is the client's side of a connection that switched protocols.
 	hijacked atomic.Pointer[net.Conn]
-	// header is the header of the answer. cors has its fields by the route's policy of CORS. Nil: none. They
-	// are set again with an instance's answer, because an interim answer before it drops them.
+	// header is the header of the answer. cors has the fields that the route's CORS policy adds to it. Nil: no
+	// fields. They are set again with an instance's answer, because an interim answer before it drops them.
 	header, cors http.Header
 
 	// handedOver is the value of HandedOverHeader, if another region handed the request over. handedTo is the
-	// other region to which it was handed over. Empty: none.
+	// region to which this gateway handed the request over. Empty: no region.
 	handedOver, handedTo string
 	// held is how long the request waited for an app at zero.
 	held time.Duration
 
 	key appKey
-	// load counts the request until it ends, if the app is scaled.
+	// load counts the request until it ends, if the app has scaling.
 	load traffic.Counted
 
-	// The following fields are those of the last attempt.
+	// The following fields describe the last attempt.
 	deployment string
 	version    int32
 	instance   string
@@ -228,17 +228,17 @@ type exchange struct {
 	streams    bool
 	firstToken time.Time
 	status     int
-	// grpc is whether the client speaks gRPC. grpcCode is the status that the client got.
+	// grpc is whether the client speaks gRPC. grpcCode is the gRPC status that the client got.
 	grpc     bool
 	grpcCode string
 	sent     int64
 	tail     tail
 	used     usage
-	// payload is what will be logged of the request. Nil: nothing.
+	// payload is the entry for the log of payloads. Nil: the request's payload is not logged.
 	payload *payload.Entry
-	// passed is whether the request goes the long way after all, where it is counted.
+	// passed is whether the request was passed from the short way to the long way, which counts it.
 	passed bool
-	// failure is what the gateway answered itself, or why it broke off the answer.
+	// failure is the error that the gateway answered itself, or why it broke off the answer.
 	failure *failure
 	cause   error
 }
@@ -247,7 +247,7 @@ type exchangeKey struct{}
 
 func exchangeOf(ctx context.Context) *exchange { return ctx.Value(exchangeKey{}).(*exchange) }
 
-// RequestIDHeader has the request's id. It is taken from the client or made, passed on, and answered.
+// RequestIDHeader has the request's id, which comes from the client or is new. Instances and the client get it.
 const RequestIDHeader = "X-Request-Id"
 
 const hstsHeader = "Strict-Transport-Security"
@@ -267,7 +267,7 @@ func (p *Proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if r.Body != nil && r.Body != http.NoBody {
 		x.in = newRequestBody(r, x, p.cfg.SlowClient, p.cfg.Bodies)
 		if !x.in.streams {
-			x.in.extendDeadline() // also for requests that are answered without reading it
+			x.in.extendDeadline() // also for requests that are answered without reading the body
 		}
 	}
 	ctx := r.Context()
@@ -285,7 +285,7 @@ func (p *Proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 			f.AnswerType, f.AnswerCoded = w.Header().Get("Content-Type"), w.Header().Get("Content-Encoding")
 		})
 		if e := recover(); e != nil {
-			panic(e) // ErrAbortHandler: the server cuts the connection, so that the client does not take a part for the whole
+			panic(e) // ErrAbortHandler makes the server cut the connection, so that the client sees that the answer is incomplete
 		}
 	}()
 	p.serveHTTP(out, r, x)
@@ -311,7 +311,7 @@ func (p *Proxy) setHeaders(h http.Header, r *http.Request, x *exchange) {
 func (p *Proxy) serveHTTP(w http.ResponseWriter, r *http.Request, x *exchange) {
 	if what := whyMalformed(r); what != "" {
 		if r.ProtoMajor == 1 {
-			w.Header().Set("Connection", "close") // like net/http with requests that it refuses
+			w.Header().Set("Connection", "close") // as net/http does for requests that it refuses
 		}
 		p.answerFailure(w, x, failMalformed, errors.New(what))
 		return
@@ -387,8 +387,8 @@ func (p *Proxy) serveHTTP(w http.ResponseWriter, r *http.Request, x *exchange) {
 		x.in.body = http.MaxBytesReader(w, r.Body, x.policy.MaxBody)
 		r.Body = x.in
 		if !x.in.streams && !isKept(r) {
-			// Otherwise net/http delays an answer until a Read for the client's body ends. The client may
-			// itself be waiting for the answer.
+			// Otherwise net/http delays the answer until a Read of the client's body ends, but the client may
+			// wait for the answer.
 			x.in.duplex = x.control.EnableFullDuplex() == nil
 		}
 	}
@@ -396,7 +396,7 @@ func (p *Proxy) serveHTTP(w http.ResponseWriter, r *http.Request, x *exchange) {
 	p.reverse.ServeHTTP(w, r)
 }
 
-// countLoad counts the request as load of its app, if the app is scaled. A request for a preview does not
+// countLoad counts the request as load of its app, if the app has scaling. A request for a preview does not
 // count, because it must not keep the app from scaling down.
 func (p *Proxy) countLoad(x *exchange) {
 	if x.spec.CountsLoad && !x.spec.IsPreview(x.host) {
@@ -422,7 +422,7 @@ func (p *Proxy) rewriteRequest(pr *httputil.ProxyRequest) {
 	x.addFields(pr.Out.Header, pr.In, trusted)
 }
 
-// takeOwnFields removes from an answer the fields that are the gateway's to set.
+// takeOwnFields removes from an answer the fields that only the gateway may set.
 func (p *Proxy) takeOwnFields(res *http.Response) error {
 	x := exchangeOf(res.Request.Context())
 	dropOwn(res.Header, x.handedTo != "")

@@ -8,7 +8,8 @@ import (
 	"github.com/windlass-run/windlass/pkg/ident"
 )
 
-// requestID returns the client's id if logs and headers may have it, and otherwise a new one.
+// requestID returns the client's id if its length and characters are safe in logs and headers, and otherwise a new
+// id.
 func requestID(id string, now time.Time) string {
 	if id == "" || len(id) > 128 {
 		return newRequestID(now)
@@ -22,5 +23,5 @@ func requestID(id string, now time.Time) string {
 	return id
 }
 
-// newRequestID returns an id that is unique, but no secret.
+// newRequestID returns an id that is unique, but can be guessed.
 func newRequestID(now time.Time) string { return ident.From("req", now, rand.Uint64(), rand.Uint64()) }

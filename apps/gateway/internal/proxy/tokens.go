@@ -6,7 +6,7 @@ import (
 )
 
 // usageWithin is how many bytes at the end of an answer are searched for the count of tokens. OpenAI's API
-// has it at the end of an answer, and with include_usage in the last event of a stream.
+// states it at the end of an answer and, with include_usage, in the last event of a stream.
 const usageWithin = 2 << 10
 
 // tail keeps the end of an answer that may state its count of tokens.
@@ -15,7 +15,7 @@ type tail struct {
 	keeps bool
 }
 
-// beginContent begins an answer with that Content-Type and Content-Encoding. A compressed one is not read.
+// beginContent begins an answer with this Content-Type and Content-Encoding. Compressed content is not read.
 func (t *tail) beginContent(kind, coded string) {
 	t.kept = t.kept[:0]
 	t.keeps = (strings.HasPrefix(kind, "application/json") || strings.HasPrefix(kind, "text/event-stream")) && coded == ""
@@ -39,8 +39,8 @@ func (t *tail) write(p []byte) {
 // usage is the count of tokens in the form of OpenAI's API.
 type usage struct{ Prompt, Completion uint64 }
 
-// lastUsage returns the last usage that the end of the answer states. ok is false when there is none. Quotes
-// in the text of an answer are escaped, so that a usage is not found there.
+// lastUsage returns the last usage that the end of the answer states. ok is false if the end states none. A
+// generated text that looks like a usage is not found, because quotes in it are escaped.
 func (t *tail) lastUsage() (u usage, ok bool) {
 	for rest := t.kept; ; {
 		at := bytes.LastIndex(rest, []byte(`"usage"`))
@@ -54,8 +54,8 @@ func (t *tail) lastUsage() (u usage, ok bool) {
 	}
 }
 
-// readUsage reads what follows the name of the field: an object. It looks for the two numbers at the object's
-// own level, and checks nothing else, because that is up to the client.
+// readUsage reads the object that follows the name of the field. It looks for the two numbers at the top level of
+// the object. It does not check the rest, because the client reads the answer anyway.
 func readUsage(b []byte) (u usage, ok bool) {
 	b = bytes.TrimLeft(b, " \t\r\n")
 	if len(b) == 0 || b[0] != ':' {
@@ -91,7 +91,7 @@ func readUsage(b []byte) (u usage, ok bool) {
 			}
 		}
 	}
-	return usage{}, false // it has no end
+	return usage{}, false // the object has no end
 }
 
 // leadingNumber returns 0 if there is no number, or if it is larger than any count of tokens.

@@ -18,14 +18,14 @@ func TestTokens_AreWhatTheAnswerSays(t *testing.T) {
 		"an answer":                   {"application/json", "", `{"choices": [], ` + said + `}`, usage{12, 34}},
 		"a long one":                  {"application/json; charset=utf-8", "", `{"choices": ["` + long + `"], ` + said + `}`, usage{12, 34}},
 		"a stream":                    {"text/event-stream", "", "data: {\"usage\": null}\n\ndata: {" + said + "}\n\ndata: [DONE]\n\n", usage{12, 34}},
-		"a stream that counts on":     {"text/event-stream", "", "data: {\"usage\": {\"prompt_tokens\": 12, \"completion_tokens\": 1}}\n\ndata: {" + said + "}\n\n", usage{12, 34}},
+		"a stream that updates usage": {"text/event-stream", "", "data: {\"usage\": {\"prompt_tokens\": 12, \"completion_tokens\": 1}}\n\ndata: {" + said + "}\n\n", usage{12, 34}},
 		"none":                        {"application/json", "", `{"choices": []}`, usage{}},
-		"one that is spoken of":       {"application/json", "", `{"content": "{\"usage\": {\"prompt_tokens\": 9}}"}`, usage{}},
+		"a usage in the text":         {"application/json", "", `{"content": "{\"usage\": {\"prompt_tokens\": 9}}"}`, usage{}},
 		"garbage":                     {"application/json", "", `"usage": {"prompt_tokens": "many`, usage{}},
 		"negative":                    {"application/json", "", `"usage": {"prompt_tokens": -1}`, usage{}},
-		"one that is cut off":         {"application/json", "", `"usage": {"prompt_tokens": 12`, usage{}},
-		"what is compressed":          {"application/json", "gzip", said, usage{}},
-		"what is no answer of models": {"text/html", "", said, usage{}},
+		"a usage that is cut off":     {"application/json", "", `"usage": {"prompt_tokens": 12`, usage{}},
+		"a compressed answer":         {"application/json", "gzip", said, usage{}},
+		"neither JSON nor a stream":   {"text/html", "", said, usage{}},
 	} {
 		for _, size := range []int{1, 7, 1000, 1 << 20} {
 			var end tail

@@ -25,15 +25,16 @@ import (
 )
 
 const (
-	// Replayable is the largest body in bytes that is kept to be sent again: a long prompt. Larger bodies are
-	// streamed, and the request is repeated only if nothing of the body was read.
+	// Replayable is the largest body, in bytes, that is kept so that it can be sent again. A long prompt fits. Larger
+	// bodies are streamed, and the request is repeated only if no part of the body was read.
 	Replayable = 64 << 10
-	// maxInterim is how many interim answers may come before the final one. That is hours of an instance that
-	// reports progress every 10 s.
+	// maxInterim is how many interim answers may come before the final answer. An instance that reports progress
+	// every 10 s needs hours for that number.
 	maxInterim = 2000
 )
 
-// transport sends a request to an instance, and to another one or to another region where that is safe.
+// transport sends a request to an instance. It repeats the request at another instance or another region if that is
+// safe.
 type transport struct {
 	metrics   *metrics
 	holds     *hold.Holds
@@ -78,7 +79,7 @@ func newTransport(dial dialer) *http.Transport {
 		DisableCompression:  true, // the gateway must not add compression that the client did not ask for
 		MaxIdleConnsPerHost: engine.IdlePerInstance,
 		IdleConnTimeout:     engine.IdleConnection,
-		// An instance that answers 100 late or never gets the body nevertheless.
+		// The instance gets the body after this time even if it has not answered 100.
 		ExpectContinueTimeout: time.Second,
 		// connection must find headers that are too large, because it reports them.
 		MaxResponseHeaderBytes: 2 * http1.MaxResponseHeader,
@@ -106,7 +107,7 @@ func (e *dialError) Unwrap() error { return e.err }
 // connectKey is the context key of the time that a dial may take.
 type connectKey struct{}
 
-// dialInstance connects to an instance. Where the process has run out of descriptors or ports, it closes idle
+// dialInstance connects to an instance. If the process has run out of descriptors or ports, dialInstance closes idle
 // connections and tries again.
 func (p *Proxy) dialInstance(ctx context.Context, network, address string) (net.Conn, error) {
 	conn, err := dialBy(ctx, &net.Dialer{}, network, address)
@@ -117,7 +118,7 @@ func (p *Proxy) dialInstance(ctx context.Context, network, address string) (net.
 	return conn, err
 }
 
-// dialBy is dialInstance with the dialer, and sets the dialer's time limits.
+// dialBy is dialInstance with the dialer d, whose time limits it sets.
 func dialBy(ctx context.Context, d *net.Dialer, network, address string) (net.Conn, error) {
 	limit := upstream.DefaultPolicy().Connect
 	if l, ok := ctx.Value(connectKey{}).(time.Duration); ok {
@@ -157,7 +158,7 @@ type trip struct {
 	res *http.Response
 }
 
-// values implements fields: the fields for an instance, and the key.
+// values implements fields. It returns the values of the request for an instance, or the value with the app key.
 func (c *trip) values(name string) []string {
 	if strings.EqualFold(name, c.x.key.field) {
 		return []string{c.x.key.value}
@@ -170,7 +171,7 @@ func (c *trip) awaitInstance(want *upstream.Want) (*upstream.Lease, error) {
 }
 
 func (c *trip) attemptOn(lease *upstream.Lease) (a decide.Attempt, err error) {
-	c.res, a, err = c.t.roundTrip(c.req, c.x, instance{lease}, c.body) //nolint:bodyclose // by drop, or by ReverseProxy, which passes it on
+	c.res, a, err = c.t.roundTrip(c.req, c.x, instance{lease}, c.body) //nolint:bodyclose // dropAnswer or ReverseProxy closes it
 	return a, err
 }
 
@@ -181,9 +182,9 @@ func canResend(x *exchange, body []byte) bool {
 	return body != nil || x.in == nil || !x.in.touched.Load()
 }
 
-// destination is where an attempt goes.
+// destination is an instance or another region, to which an attempt goes.
 type destination interface {
-	// resolveTarget returns where a request is sent, and by which transport.
+	// resolveTarget returns the scheme and host of the URL to which a request is sent, and the transport that sends it.
 	resolveTarget(*transport, *http.Request) (scheme, host string, through *http.Transport)
 	// RecordOutcome records what the result says about the destination. End ends the attempt.
 	judged
@@ -200,13 +201,13 @@ func (i instance) resolveTarget(t *transport, req *http.Request) (scheme, host s
 // isKept reports whether keepBody keeps the body.
 func isKept(req *http.Request) bool { return req.ContentLength > 0 && req.ContentLength <= Replayable }
 
-// keepBody reads a body that is small enough to be sent again. It returns nil if there is none, or if it is
-// streamed.
+// keepBody reads a body that is small enough to be sent again. It returns nil if the request has no body, or if the
+// body is streamed.
 func keepBody(req *http.Request, x *exchange) ([]byte, error) {
 	if x.in == nil || req.Body == nil || !isKept(req) {
 		return nil, nil
 	}
-	// Reading the body made the server ask the client for it; the instance need not be asked.
+	// Reading the body made the server send 100 Continue to the client. So the instance need not send it.
 	req.Header.Del("Expect")
 	body := make([]byte, req.ContentLength)
 	if _, err := io.ReadFull(req.Body, body); err != nil {
@@ -219,8 +220,8 @@ func keepBody(req *http.Request, x *exchange) ([]byte, error) {
 	return body, nil
 }
 
-// roundTrip sends the request to the destination. The destination ends with the answer's body, or before
-// roundTrip returns an error.
+// roundTrip sends the request to the destination. It calls at.End when the answer's body ends, or before it returns
+// an error.
 func (t *transport) roundTrip(req *http.Request, x *exchange, at destination, body []byte) (*http.Response, decide.Attempt, error) {
 	ctx, cancel := context.WithCancelCause(context.WithValue(req.Context(), connectKey{}, x.policy.Connect))
 	late := startWatch(x.policy.Response, func() { cancel(failTimeout) })
@@ -239,7 +240,7 @@ func (t *transport) roundTrip(req *http.Request, x *exchange, at destination, bo
 			if ok && through.Protocols.HTTP1() {
 				c.beginRequest(ctx, info.Reused)
 			}
-			if secure, is := info.Conn.(*tls.Conn); is { // a TLS connection may have received something by now
+			if secure, is := info.Conn.(*tls.Conn); is { // a TLS connection may have received bytes by now
 				c, ok = secure.NetConn().(*connection)
 			}
 			if ok {
@@ -248,7 +249,7 @@ func (t *transport) roundTrip(req *http.Request, x *exchange, at destination, bo
 			}
 		},
 		Got1xxResponse: func(_ int, header textproto.MIMEHeader) error {
-			dropHop(http.Header(header)) // before ReverseProxy's hook gets it
+			dropHop(http.Header(header)) // before ReverseProxy's hook gets the header
 			if interim++; interim > maxInterim {
 				cancel(failBroken)
 			}
@@ -300,10 +301,10 @@ func (t *transport) roundTrip(req *http.Request, x *exchange, at destination, bo
 	return res, answered, nil
 }
 
-// whyUnfit returns why an answer that net/http accepted cannot be passed on. For HTTP/1 without TLS,
-// connection has looked at it before.
+// whyUnfit returns why an answer that net/http accepted cannot be passed on. For HTTP/1 without TLS, type connection
+// has checked the answer before.
 func whyUnfit(res *http.Response) error {
-	if res.StatusCode < http.StatusContinue { // such as 000, with which a ResponseWriter panics
+	if res.StatusCode < http.StatusContinue { // a ResponseWriter panics with such a status, for example 000
 		return fmt.Errorf("the instance answered status %03d", res.StatusCode)
 	}
 	return whyTooLarge(res.Header)
@@ -321,7 +322,8 @@ func whyTooLarge(h http.Header) error {
 	return nil
 }
 
-// faultOf returns what err says about an attempt. silent is how long the answer did not begin. 0: it began.
+// faultOf returns the fault of an attempt that failed with err. silent is how long the gateway waited for the answer
+// to begin. 0: the answer has begun.
 func faultOf(req *http.Request, x *exchange, err, cause error, silent time.Duration) decide.Fault {
 	f := instanceFault(err)
 	f.ClientGone = req.Context().Err() != nil && !errors.Is(context.Cause(req.Context()), failTotal)
@@ -331,7 +333,7 @@ func faultOf(req *http.Request, x *exchange, err, cause error, silent time.Durat
 	return f
 }
 
-// instanceFault returns what err says about an instance and the way to it, for any transport.
+// instanceFault returns what err says about an instance and the connection to it, for any transport.
 func instanceFault(err error) decide.Fault {
 	_, noConn := errors.AsType[*dialError](err)
 	return decide.Fault{NoConnection: noConn, Local: isLocal(err), TooLarge: errors.Is(err, http1.ErrTooLarge)}
@@ -347,7 +349,7 @@ type responseBody struct {
 	io.ReadCloser
 
 	res    *http.Response
-	ctx    context.Context //nolint:containedctx // it is the attempt's, and ends with the body
+	ctx    context.Context //nolint:containedctx // the attempt's context, which ends with the body
 	x      *exchange
 	req    *http.Request
 	at     destination
@@ -359,7 +361,7 @@ type responseBody struct {
 func (b *responseBody) Read(p []byte) (int, error) {
 	b.idle.Reset(b.limit)
 	n, err := b.ReadCloser.Read(p)
-	// The time that the client takes is not the instance's.
+	// The limit for the instance does not count the time that the client takes.
 	b.idle.Stop()
 	if errors.Is(err, io.EOF) {
 		if large := whyTooLarge(b.res.Trailer); large != nil {
@@ -381,7 +383,8 @@ func (b *responseBody) breakOff(err error) {
 	b.x.failBegun(b.x.judgeFault(faultOf(b.req, b.x, err, context.Cause(b.ctx), 0), b.at, err))
 }
 
-// failureOf returns the failure that judgeFault wrapped in an error. Nil: none, because the client went away.
+// failureOf returns the failure that judgeFault wrapped in an error. Nil: the error has no failure, because the client
+// went away.
 func failureOf(err error) *failure {
 	own, _ := errors.AsType[*failure](err)
 	return own

@@ -8,11 +8,11 @@ import (
 )
 
 // halfOpen is how long a connection that switched protocols may be silent after one side has ended its half.
-// Data under way arrives by then, and a side that is gone holds the other one no longer.
+// Data under way arrives in this time. After it, a side that is gone no longer keeps the other side open.
 const halfOpen = 5 * time.Second
 
-// upgraded is the instance's side of a connection that switched protocols, such as a websocket. It ends
-// both sides when neither sent anything for the limit.
+// upgraded is the instance's side of a connection that switched protocols, such as a websocket. It ends both sides
+// if neither side has sent a byte for the limit.
 type upgraded struct {
 	io.ReadWriteCloser
 
@@ -32,13 +32,13 @@ func newUpgraded(rw io.ReadWriteCloser, body *responseBody, limit time.Duration)
 
 // cutBoth closes both sides, which ends the goroutines that copy between them.
 func (u *upgraded) cutBoth() {
-	_ = u.ReadWriteCloser.Close() // it is at its end either way
+	_ = u.ReadWriteCloser.Close() // an error changes nothing, because the connection ends here
 	if client := u.body.x.hijacked.Load(); client != nil {
 		_ = (*client).Close()
 	}
 }
 
-// noteBytes is called when bytes went in one direction. half reports that one side has ended.
+// noteBytes is called when bytes went in one direction. half is whether one side has ended.
 func (u *upgraded) noteBytes(half bool) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -82,5 +82,5 @@ func (u *upgraded) Close() error {
 	return err
 }
 
-// noteHijack notes the client's side of a connection that switches protocols.
+// noteHijack stores the client's side of a connection that switches protocols.
 func (x *exchange) noteHijack(conn net.Conn) { x.hijacked.Store(&conn) }

@@ -13,7 +13,7 @@ import (
 	"github.com/windlass-run/windlass/apps/gateway/internal/health"
 )
 
-// place is where a connection of a test leads.
+// place is the destination of a connection in a test.
 type place struct{ ended bool }
 
 func (*place) resolveTarget(*transport, *http.Request) (scheme, host string, through *http.Transport) {
@@ -23,7 +23,7 @@ func (*place) RecordOutcome(health.Outcome) {}
 func (*place) RecordStall(time.Duration)    {}
 func (p *place) End()                       { p.ended = true }
 
-// opened is a connection that switched protocols, with both its far ends.
+// opened returns a connection that switched protocols, and the ends that the client and the instance hold.
 func opened(limit time.Duration) (u *upgraded, client, instance net.Conn, at *place) {
 	ours, client := net.Pipe()
 	theirs, instance := net.Pipe()
@@ -47,7 +47,7 @@ func TestUpgraded_Ends(t *testing.T) {
 		"when both are silent": func(t *testing.T, _ *upgraded, client, instance net.Conn) {
 			require.Equal(t, limit, ended(t, client, instance))
 		},
-		"later when one says something": func(t *testing.T, u *upgraded, client, instance net.Conn) {
+		"later if one side sends bytes": func(t *testing.T, u *upgraded, client, instance net.Conn) {
 			go func() {
 				time.Sleep(limit / 2)
 				_, _ = instance.Write([]byte("x"))
@@ -56,11 +56,11 @@ func TestUpgraded_Ends(t *testing.T) {
 			require.NoError(t, err)
 			require.Equal(t, limit, ended(t, client, instance))
 		},
-		"soon after the client has": func(t *testing.T, u *upgraded, client, instance net.Conn) {
+		"soon after the client ends its half": func(t *testing.T, u *upgraded, client, instance net.Conn) {
 			require.NoError(t, u.CloseWrite())
 			require.Equal(t, halfOpen, ended(t, client, instance))
 		},
-		"soon after the instance has": func(t *testing.T, u *upgraded, client, instance net.Conn) {
+		"soon after the instance ends its half": func(t *testing.T, u *upgraded, client, instance net.Conn) {
 			require.NoError(t, instance.Close())
 			_, err := u.Read(make([]byte, 1))
 			require.Error(t, err)
@@ -92,7 +92,7 @@ func TestWatch(t *testing.T) {
 		w := startWatch(time.Second, func() { late <- time.Now() })
 		time.Sleep(900 * time.Millisecond)
 		w.pause()
-		time.Sleep(time.Hour) // the client's
+		time.Sleep(time.Hour) // the watch waits for the client, so this hour does not count
 		require.Empty(t, late)
 		w.resume()
 		require.Equal(t, begun.Add(900*time.Millisecond+time.Hour+time.Second), <-late)
@@ -104,6 +104,6 @@ func TestWatch(t *testing.T) {
 		w = startWatch(time.Second, func() { late <- time.Now() })
 		w.pause()
 		time.Sleep(time.Hour)
-		require.Zero(t, w.end(), "the client was waited for")
+		require.Zero(t, w.end(), "the watch waited for the client")
 	})
 }

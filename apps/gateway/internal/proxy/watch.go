@@ -5,14 +5,14 @@ import (
 	"time"
 )
 
-// watch limits the time until the header of an instance's answer. It stops while a part of the request's body
-// is awaited, and starts anew with each part, because then the client is the slow one.
+// watch limits the time until the header of an instance's answer. It stops while the gateway waits for a part of the
+// request's body, because then the client is slow. It starts again with each part.
 type watch struct {
 	limit time.Duration
 
 	mu    sync.Mutex
 	timer *time.Timer
-	// since is when it was last started. Zero: it is stopped.
+	// since is when the watch was last started. Zero: it is stopped.
 	since time.Time
 	over  bool
 }
@@ -40,7 +40,7 @@ func (w *watch) resume() {
 	}
 }
 
-// end returns how long the instance had been silent. 0: it waited for the client.
+// end stops the watch, and returns how long the instance was silent. 0: the watch waited for the client.
 func (w *watch) end() (silent time.Duration) {
 	w.mu.Lock()
 	defer w.mu.Unlock()

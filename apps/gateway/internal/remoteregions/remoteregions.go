@@ -1,15 +1,15 @@
-// Package remoteregions chooses the other region that a request is handed over to: the nearest of those
-// where the app has a ready instance.
+// Package remoteregions chooses the region to which a request is handed over: the nearest other region in which
+// the app has a ready instance.
 //
 //	agent ──Neighbours──▶ Regions ──Choose──▶ proxy
 //	                        │  ▲                │
 //	        a connection ◀──┘  └── Refused, ────┘
 //	        to each, now and then  Unreachable, Took
 //
-// A region's distance is the time to open a connection to its gateways: the shortest of the last
-// few, in whole milliseconds. Regions at the same distance are in the order of their names. What the control
-// plane says of a region is a few seconds old. A refusal by a gateway there is newer: it keeps the app's
-// requests away for a moment, which is longer each time.
+// A region's distance is the time to open a connection to its gateways, in whole milliseconds. The shortest of
+// the last few connections counts. Regions at the same distance are sorted by name. The control plane's data
+// about a region is a few seconds old, and a refusal by a gateway of that region is newer. So after a refusal the
+// region gets no requests of the app for a short time, which grows with each refusal.
 package remoteregions
 
 import (
@@ -31,20 +31,20 @@ import (
 )
 
 const (
-	// every is the time between connections to a gateway, which measure how near it is.
+	// every is the time between two connections that measure how near a gateway is.
 	every = 10 * time.Second
 	// timeout is the time that such a connection may take.
 	timeout = 2 * time.Second
-	// atOnce is how many of these are made at the same time.
+	// atOnce is how many such connections are made at the same time.
 	atOnce = 16
 	// samples is how many of a gateway's last connections count.
 	samples = 3
 )
 
 var (
-	// again is the time until a gateway that was not reached is tried again.
+	// again is the time until a gateway that could not be reached is tried again.
 	again = backoff.Policy{Min: 200 * time.Millisecond, Max: 10 * time.Second}
-	// holds is the time for which a region gets no request of an app that it refused.
+	// holds is the time for which a region gets no requests of an app after it refused one.
 	holds = backoff.Policy{Min: 200 * time.Millisecond, Max: 5 * time.Second}
 )
 
@@ -54,16 +54,16 @@ type Config struct {
 	// Now and Rand must be safe for concurrent use. Rand returns a number in [0, 1).
 	Now  func() time.Time
 	Rand func() float64
-	// Allow are networks that gateways of other regions may be in besides public addresses.
+	// Allow are networks, in addition to public addresses, in which gateways of other regions may be.
 	Allow guard.Networks
 	// Near connects to a region's gateways and returns how long that took. Nil: Connect.
 	Near func(context.Context, *url.URL) (time.Duration, error)
-	// Gone is called with gateways to which no request goes any more.
+	// Gone is called with the URL of gateways to which requests are not handed over any more.
 	Gone func(gatewayURL string)
 }
 
-// Regions are the regions to which requests may be handed over. It is safe for concurrent use. Make it with
-// New, and run it once.
+// Regions knows the regions to which requests may be handed over. It is safe for concurrent use. Make it with
+// New, and call Run once.
 type Regions struct {
 	cfg  Config
 	more chan struct{}
@@ -79,13 +79,13 @@ type Regions struct {
 // gateway is the address at which a region's gateways are reached.
 type gateway struct {
 	url *url.URL
-	// took is how long its last connections took. failures counts the attempts that failed since.
+	// took is how long the last connections took. failures counts the failed attempts since then.
 	took     []time.Duration
 	failures int
-	// due is when it is tried next.
+	// due is when the gateway is tried next.
 	due   time.Time
-	tried bool // it is being tried now
-	away  bool // its last try failed
+	tried bool // an attempt runs now
+	away  bool // the last attempt failed
 }
 
 type refusal struct{ app, url string }
@@ -95,7 +95,7 @@ type hold struct {
 	until time.Time
 }
 
-// New returns Regions that know of none.
+// New returns a Regions that knows no region yet.
 func New(cfg Config) *Regions {
 	if cfg.Near == nil {
 		cfg.Near = func(ctx context.Context, u *url.URL) (time.Duration, error) { return Connect(ctx, cfg.Allow, u) }
@@ -103,15 +103,15 @@ func New(cfg Config) *Regions {
 	return &Regions{cfg: cfg, more: make(chan struct{}, 1), gateways: map[string]*gateway{}, refused: map[refusal]hold{}, changed: make(chan struct{})}
 }
 
-// Region is another region, to which a request may go.
+// Region is another region, to which a request may be handed over.
 type Region struct {
 	Name string
-	// URL of its gateways, without a path.
+	// URL is the URL of the region's gateways, without a path.
 	URL *url.URL
 	key refusal
 }
 
-// Here returns the name of this region. Empty: it is not known yet, and other regions are not either.
+// Here returns the name of this region. Empty: neither this region's name nor other regions are known yet.
 func (r *Regions) Here() string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -121,7 +121,7 @@ func (r *Regions) Here() string {
 	return r.picture.Region
 }
 
-// Put replaces what was known.
+// Put replaces what Regions knows by p.
 func (r *Regions) Put(p *neighbours.Picture) {
 	var gone []string
 	r.mu.Lock()
@@ -170,8 +170,8 @@ func (r *Regions) wakeProber() {
 	}
 }
 
-// Choose returns the nearest region that has a ready instance of the app, was not among tried,
-// has not just refused, and is reached as far as is known.
+// Choose returns the nearest region that has a ready instance of the app, is not in tried, has not refused the app
+// a short time ago, and was reachable at the last attempt. It returns false if there is no such region.
 func (r *Regions) Choose(appID string, tried []string) (Region, bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -199,8 +199,8 @@ func (r *Regions) wakeAwait() {
 	r.changed = make(chan struct{})
 }
 
-// Await returns nil once Choose has a region for the app, and otherwise the error of ctx. What the control
-// plane says of other regions is a few seconds old. So a region may soon take a request that none could take.
+// Await returns nil once Choose has a region for the app, and otherwise the error of ctx. The control plane's data
+// about other regions is a few seconds old, so Choose may soon find a region.
 func (r *Regions) Await(ctx context.Context, appID string) error {
 	for {
 		r.mu.Lock()
@@ -225,8 +225,8 @@ func (r *Regions) Await(ctx context.Context, appID string) error {
 	}
 }
 
-// heldUntil returns when the first region that refused the app may be chosen again. Zero: none refused. The
-// caller holds mu.
+// heldUntil returns the earliest time at which a region that refused the app may be chosen again. Zero: no region
+// refused it. The caller holds mu.
 func (r *Regions) heldUntil(appID string) (first time.Time) {
 	if r.picture == nil {
 		return first
@@ -241,7 +241,7 @@ func (r *Regions) heldUntil(appID string) (first time.Time) {
 	return first
 }
 
-// Reached returns how many other regions have gateways that are reached.
+// Reached returns how many other regions have gateways that this gateway can reach.
 func (r *Regions) Reached() (n int) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -253,7 +253,7 @@ func (r *Regions) Reached() (n int) {
 	return n
 }
 
-// connectTime returns how long a connection takes, in whole milliseconds. A gateway without a connection yet
+// connectTime returns how long a connection takes, in whole milliseconds. A gateway that was never connected to
 // counts as the farthest.
 func (g *gateway) connectTime() time.Duration {
 	if len(g.took) == 0 {
@@ -269,7 +269,7 @@ func (r *Regions) Took(at Region) {
 	delete(r.refused, at.key)
 }
 
-// Refused records that the region has no instance for the app's request, or no room.
+// Refused records that the region had no instance or no room for a request of the app.
 func (r *Regions) Refused(at Region) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -283,8 +283,8 @@ func (r *Regions) holdRegion(at Region) {
 	r.refused[at.key] = h
 }
 
-// Unreachable records that a request could not connect, or could not be sent. The gateway gets no request
-// until a connection succeeds, and none of the app for a moment.
+// Unreachable records that the gateways of the region could not be reached. They get no requests until a
+// connection succeeds. Also, they get no requests of the app for a short time from now on.
 func (r *Regions) Unreachable(at Region) {
 	r.mu.Lock()
 	r.holdRegion(at)
@@ -328,7 +328,7 @@ func (r *Regions) Run(ctx context.Context) error {
 	}
 }
 
-// dueGateways returns the gateways to try now, and the time until the next one is due.
+// dueGateways returns the gateways to try now, and the time until the next gateway is due.
 func (r *Regions) dueGateways(now time.Time) (due []*gateway, next time.Duration) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -351,10 +351,10 @@ func (r *Regions) noteTried(g *gateway, took time.Duration, err error) {
 	g.tried = false
 	local := err != nil && conns.Local(err)
 	switch {
-	case local: // this says nothing about the region
+	case local: // a lack of resources of this process says nothing about the region
 	case err != nil && !g.away:
 		g.away = true
-		r.cfg.Log.Warn("gateways of another region cannot be reached: no request is handed over to it", "gateway_url", g.url.String(), "error", err)
+		r.cfg.Log.Warn("gateways of another region cannot be reached: requests are not handed over to that region", "gateway_url", g.url.String(), "error", err)
 	case err == nil && g.away:
 		g.away = false
 		r.cfg.Log.Info("gateways of another region can be reached again", "gateway_url", g.url.String())
@@ -386,17 +386,17 @@ func Connect(ctx context.Context, allow guard.Networks, u *url.URL) (took time.D
 	conn, err := d.DialContext(ctx, "tcp", Address(u))
 	switch {
 	case errors.Is(err, guard.ErrRefused) && u.Scheme == "http":
-		return 0, fmt.Errorf("%w: without TLS the address has to be in a network of --neighbour-allow", err)
+		return 0, fmt.Errorf("%w: without TLS the address must be in a network of --neighbour-allow", err)
 	case errors.Is(err, guard.ErrRefused):
-		return 0, fmt.Errorf("%w: add its network to --neighbour-allow if it is another region's", err)
+		return 0, fmt.Errorf("%w: add its network to --neighbour-allow if the address belongs to another region", err)
 	case err != nil:
 		return 0, err
 	}
 	return time.Since(began), conn.Close()
 }
 
-// Dialer connects to gateways at the URL, which their region's owner chose. Without TLS nothing proves that a
-// gateway answers there. So such an address must be in allow, even a public one.
+// Dialer returns a dialer for the gateways at the URL, which the owner of their region chose. Without TLS, nothing
+// proves that a gateway answers at the address. So an address without TLS must be in allow, even a public address.
 func Dialer(allow guard.Networks, u *url.URL) *net.Dialer {
 	if u.Scheme == "https" {
 		return allow.Dialer()
@@ -404,7 +404,7 @@ func Dialer(allow guard.Networks, u *url.URL) *net.Dialer {
 	return allow.ListedDialer()
 }
 
-// Address returns the host:port of a URL of http or https.
+// Address returns the host:port of an http or https URL.
 func Address(u *url.URL) string {
 	port := u.Port()
 	if port == "" {

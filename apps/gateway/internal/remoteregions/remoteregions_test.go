@@ -29,7 +29,7 @@ func picture(urls map[string]string) *neighbours.Picture {
 	return &neighbours.Picture{Region: "here", Apps: map[string]*gatewayv1.AppNeighbours{app: a}}
 }
 
-func TestRegion_NearestThatMayTakeItIsChosen(t *testing.T) {
+func TestChoose_ReturnsTheNearestRegionThatMayTakeTheRequest(t *testing.T) {
 	now := time.UnixMilli(0)
 	var gone []string
 	var log bytes.Buffer
@@ -46,7 +46,7 @@ func TestRegion_NearestThatMayTakeItIsChosen(t *testing.T) {
 	r.Put(picture(map[string]string{"asia": "https://asia.test", "eu": "https://eu.test", "us": "http://us.test:81", "odd": "eu.test"}))
 	require.Equal(t, "here", r.Here())
 	require.Contains(t, log.String(), "region=odd gateway_url=eu.test")
-	require.Equal(t, "asia", choose(), "none was seen yet: by name")
+	require.Equal(t, "asia", choose(), "no region was measured yet, so the first by name is chosen")
 
 	took := func(u string, ms ...float64) {
 		for _, m := range ms {
@@ -55,14 +55,14 @@ func TestRegion_NearestThatMayTakeItIsChosen(t *testing.T) {
 	}
 	took("https://asia.test", 180)
 	took("http://us.test:81", 90.2, 60.9, 300)
-	require.Equal(t, "us", choose(), "the shortest of the last few counts")
+	require.Equal(t, "us", choose(), "the shortest of the last connections counts")
 	took("https://eu.test", 60.1)
-	require.Equal(t, "eu", choose(), "as near as us, in whole milliseconds")
+	require.Equal(t, "eu", choose(), "eu is as near as us, in whole milliseconds")
 	require.Equal(t, []string{"us", "asia", ""}, []string{choose("eu"), choose("eu", "us"), choose("eu", "us", "asia")})
 	took("http://us.test:81", 300, 300, 300)
-	require.Equal(t, "asia", choose("eu"), "us is farther away by now")
+	require.Equal(t, "asia", choose("eu"), "us is farther away now")
 
-	// What refused gets none for a moment, which is longer each time; of this app alone.
+	// A region that refused gets no requests of this app for a short time, which grows with each refusal.
 	eu, _ := r.Choose(app, nil)
 	r.Refused(eu)
 	require.Equal(t, "asia", choose())
@@ -78,9 +78,9 @@ func TestRegion_NearestThatMayTakeItIsChosen(t *testing.T) {
 	r.Took(eu)
 	r.Refused(eu)
 	now = now.Add(300 * time.Millisecond)
-	require.Equal(t, "eu", choose(), "it began anew")
+	require.Equal(t, "eu", choose(), "after Took, the time is short again")
 
-	// What is not reached gets none of any app until it is.
+	// A region that cannot be reached gets no requests of any app until a connection succeeds.
 	r.Unreachable(eu)
 	now = now.Add(time.Hour)
 	require.Equal(t, "asia", choose())
@@ -118,7 +118,7 @@ func TestConnect_TriesGatewaysUntilOneIsReached(t *testing.T) {
 			return bytes.Contains(log.Bytes(), []byte(text))
 		}, 30*time.Second, time.Millisecond)
 	}
-	until("gateways of another region cannot be reached: no request")
+	until("gateways of another region cannot be reached: requests")
 	var at Region
 	require.Eventually(t, func() (ok bool) {
 		at, ok = r.Choose(app, nil)
@@ -133,7 +133,7 @@ func TestConnect_TriesGatewaysUntilOneIsReached(t *testing.T) {
 		defer r.mu.Unlock()
 		g := r.gateways[at.key.url]
 		return len(g.took) > tries && g.failures == 0
-	}, 30*time.Second, time.Millisecond, "it is tried at once")
+	}, 30*time.Second, time.Millisecond, "the gateway is tried at once")
 	stop()
 	require.ErrorIs(t, <-ended, context.Canceled)
 }
@@ -152,10 +152,10 @@ func TestConnect_UsesAllowedAddressesOnly(t *testing.T) {
 	}{
 		{"http://127.0.0.1:" + port, here, ""},
 		{"https://127.0.0.1:" + port, here, ""},
-		{"http://127.0.0.1:" + port, nil, "without TLS the address has to be in a network of --neighbour-allow"},
+		{"http://127.0.0.1:" + port, nil, "without TLS the address must be in a network of --neighbour-allow"},
 		{"https://127.0.0.1:" + port, nil, "add its network to --neighbour-allow"},
 		{"https://localhost:" + port, nil, "add its network to --neighbour-allow"},
-		{"http://8.8.8.8", here, "without TLS the address has to be in a network of --neighbour-allow"},
+		{"http://8.8.8.8", here, "without TLS the address must be in a network of --neighbour-allow"},
 	} {
 		u, err := url.Parse(c.url)
 		require.NoError(t, err)

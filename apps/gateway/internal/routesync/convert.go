@@ -24,7 +24,7 @@ import (
 // isRemoval reports whether the app has no routes any more.
 func isRemoval(a *gatewayv1.AppRoutes) bool { return len(a.Hosts) == 0 && len(a.Previews) == 0 }
 
-// specOf reads an app's routes. An error names what cannot be served.
+// specOf reads an app's routes. An error names the field that cannot be served.
 func specOf(a *gatewayv1.AppRoutes) (upstream.Spec, error) {
 	spec := upstream.Spec{
 		AppID: a.AppId, AppName: a.AppName, Epoch: a.Epoch, Generation: a.Generation, Change: a.Change,
@@ -38,12 +38,12 @@ func specOf(a *gatewayv1.AppRoutes) (upstream.Spec, error) {
 	}
 	for _, host := range a.Hosts {
 		if host == "" || table.Host(host) != host {
-			return fail("host %q is not lower case, without port and trailing dot", host)
+			return fail("host %q must be in lower case, without port and trailing dot", host)
 		}
 	}
 	for _, closed := range a.ClosedPaths {
 		if !strings.HasPrefix(closed, "/") || strings.ToLower(closed) != closed {
-			return fail("closed path %q is not a path in lower case", closed)
+			return fail("closed path %q must begin with / and be in lower case", closed)
 		}
 	}
 	spec.ClosedPaths = a.ClosedPaths
@@ -71,7 +71,7 @@ func specOf(a *gatewayv1.AppRoutes) (upstream.Spec, error) {
 				instance.State = upstream.Draining
 			case gatewayv1.Instance_STATE_NOT_READY, gatewayv1.Instance_STATE_UNSPECIFIED:
 				instance.State = upstream.NotReady
-			default: // a state of a later agent: it is not READY
+			default: // a state that only a later release knows counts as not ready
 				instance.State = upstream.NotReady
 			}
 			target.Instances = append(target.Instances, instance)
@@ -80,10 +80,10 @@ func specOf(a *gatewayv1.AppRoutes) (upstream.Spec, error) {
 	}
 	for _, p := range a.Previews {
 		if p.Host == "" || table.Host(p.Host) != p.Host {
-			return fail("preview %q is not lower case, without port and trailing dot", p.Host)
+			return fail("preview %q must be in lower case, without port and trailing dot", p.Host)
 		}
 		if !targets[p.DeploymentId] {
-			return fail("preview %s is of %s, which is no target", p.Host, p.DeploymentId)
+			return fail("preview %s is of deployment %s, which is not a target", p.Host, p.DeploymentId)
 		}
 		spec.Previews = append(spec.Previews, upstream.Preview{Host: p.Host, DeploymentID: p.DeploymentId, Keyed: p.RequireApiKey})
 	}
@@ -112,13 +112,13 @@ func specOf(a *gatewayv1.AppRoutes) (upstream.Spec, error) {
 	return spec, nil
 }
 
-// holdOf returns the policy of holding, with defaults for fields that are absent.
+// holdOf returns the policy by which requests wait while the app is at zero, with defaults for absent fields.
 func holdOf(c *gatewayv1.ColdStart, start *durationpb.Duration) (*hold.Policy, error) {
 	out := hold.Default()
 	out.Heartbeat, out.Elsewhere = c.GetHeartbeat(), c.GetElsewhere()
 	if c.GetHold() != nil {
 		if err := c.Hold.CheckValid(); err != nil || c.Hold.AsDuration() < 0 {
-			return nil, fmt.Errorf("policy.cold_start.hold %v is not a positive time", strings.TrimSpace(c.Hold.String()))
+			return nil, fmt.Errorf("policy.cold_start.hold %v is negative or invalid", strings.TrimSpace(c.Hold.String()))
 		}
 		out.Wait = c.Hold.AsDuration()
 	}
@@ -129,8 +129,8 @@ func holdOf(c *gatewayv1.ColdStart, start *durationpb.Duration) (*hold.Policy, e
 	return &out, nil
 }
 
-// leastCheck is the least time that an answer to a check may take, as in Kubernetes. A shorter time was set
-// for a checker that is nearer than the gateway.
+// leastCheck is the shortest timeout of a check at the gateway, as in Kubernetes. A shorter timeout was set for the
+// agent, which is nearer to the instance than the gateway.
 const leastCheck = time.Second
 
 // checkOf returns nil for no check, and for a check that only a later release knows.
@@ -142,8 +142,8 @@ func checkOf(h *gatewayv1.HealthCheck) *healthcheck.Check {
 	return &healthcheck.Check{Method: h.Method, Path: h.Path, Codes: codes, Timeout: max(h.Timeout.AsDuration(), leastCheck), Agent: "windlass-gateway"}
 }
 
-// specWith returns an app's routes. While the app has no hosts here, it adds the hosts that only other
-// regions have. Previews of versions that have yet to stop may be left here then.
+// specWith returns an app's routes. If the app has no hosts in this region, it adds the hosts that only other
+// regions have. The app may still have previews in this region then, of versions that have yet to stop.
 func specWith(a *gatewayv1.AppRoutes, other *gatewayv1.AppNeighbours) (upstream.Spec, error) {
 	if len(a.Hosts) > 0 || len(other.GetHosts()) == 0 {
 		return specOf(a)
@@ -154,14 +154,14 @@ func specWith(a *gatewayv1.AppRoutes, other *gatewayv1.AppNeighbours) (upstream.
 		t.Weight = 0
 	}
 	spec, err := specOf(whole)
-	for i := range spec.Previews { // they are answered here, by keys that are here
+	for i := range spec.Previews { // this region answers previews, and has their keys
 		spec.Previews[i].Keyed = spec.Previews[i].Keyed || spec.Policy.RequireKey
 	}
 	spec.Policy, spec.Elsewhere = upstream.ElsewherePolicy(), isRemoval(a)
 	return spec, err
 }
 
-// policyOf returns the policy, with defaults for fields that are absent.
+// policyOf returns the policy, with defaults for absent fields.
 func policyOf(p *gatewayv1.RoutePolicy) (upstream.Policy, error) {
 	out := upstream.DefaultPolicy()
 	if p == nil {
@@ -179,7 +179,7 @@ func policyOf(p *gatewayv1.RoutePolicy) (upstream.Policy, error) {
 		out.Strategy = balance.Affinity
 	case gatewayv1.Balancing_BALANCING_WEIGHTED:
 		out.Strategy = balance.Weighted
-	default: // a strategy of a later release: the app is served, by the default
+	default: // for a strategy that only a later release knows, the default is used
 	}
 	switch a := p.Affinity.(type) {
 	case *gatewayv1.RoutePolicy_AffinityHeader:
@@ -203,7 +203,7 @@ func policyOf(p *gatewayv1.RoutePolicy) (upstream.Policy, error) {
 		}
 		value := d.from.AsDuration()
 		if err := d.from.CheckValid(); err != nil || value < 0 {
-			return out, fmt.Errorf("policy.%s %v is not a positive time", d.name, strings.TrimSpace(d.from.String()))
+			return out, fmt.Errorf("policy.%s %v is negative or invalid", d.name, strings.TrimSpace(d.from.String()))
 		}
 		// 0 means the default for limits that always apply.
 		if value > 0 || d.zero {
@@ -229,11 +229,11 @@ func policyOf(p *gatewayv1.RoutePolicy) (upstream.Policy, error) {
 	case gatewayv1.CrossRegion_CROSS_REGION_SPILLOVER:
 		out.Cross = upstream.Spillover
 	case gatewayv1.CrossRegion_CROSS_REGION_UNSPECIFIED, gatewayv1.CrossRegion_CROSS_REGION_OFF:
-	default: // of a later release: requests stay here
+	default: // for a mode that only a later release knows, requests are not handed over
 	}
 	if l := p.PayloadLog; l != nil {
 		if !(l.Sample > 0 && l.Sample <= 1) || l.MaxBytes < 0 {
-			return out, fmt.Errorf("policy.payload_log %v: sample is of (0, 1], and max_bytes 0 or positive", l)
+			return out, fmt.Errorf("policy.payload_log %v: sample must be in (0, 1], and max_bytes must be 0 or positive", l)
 		}
 		out.Payload = &payload.Policy{Sample: l.Sample, MaxBytes: cmp.Or(int(l.MaxBytes), payload.DefaultMaxBytes), Redact: map[string]bool{}}
 		for _, name := range l.Redact {
@@ -254,7 +254,7 @@ func corsOf(c *gatewayv1.Cors) (*cors.Policy, error) {
 	}
 	if c.MaxAge != nil {
 		if err := c.MaxAge.CheckValid(); err != nil || c.MaxAge.AsDuration() < 0 {
-			return nil, fmt.Errorf("policy.cors.max_age %v is not a positive time", strings.TrimSpace(c.MaxAge.String()))
+			return nil, fmt.Errorf("policy.cors.max_age %v is negative or invalid", strings.TrimSpace(c.MaxAge.String()))
 		}
 		cfg.MaxAge = new(c.MaxAge.AsDuration())
 	}

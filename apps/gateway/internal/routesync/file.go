@@ -23,14 +23,14 @@ import (
 
 // The file of the last known table has these parts:
 //
-//   - a line with what it is, and the table_id
-//   - the AppRoutes of each app, each after its length
+//   - a line with fileHead and the table_id
+//   - for each app, the length of its AppRoutes and the AppRoutes
 //   - a length of 0
-//   - the Neighbours of the region after their length, if they are known
-//   - the CRC-32 of all that, big endian
+//   - if the Neighbours of the region are known, their length and the Neighbours
+//   - the CRC-32 of all parts above, big endian
 const fileHead = "windlass-gateway-routes 1 "
 
-// held is the content of the file: the routes of each app as they came, and the other regions.
+// held is the content of the file: the routes of each app as the agent sent them, and the other regions.
 type held struct {
 	tableID    string
 	apps       map[string][]byte
@@ -50,7 +50,7 @@ func encode(h held) []byte {
 	}
 	out = binary.AppendUvarint(out, 0)
 	if h.neighbours != nil {
-		// It fails for texts that are not UTF-8. No message has any.
+		// Marshal fails only for texts that are not UTF-8, which no received message has.
 		if line, err := (proto.MarshalOptions{Deterministic: true}).Marshal(h.neighbours.Whole()); err == nil {
 			out = append(binary.AppendUvarint(out, uint64(len(line))), line...)
 		}
@@ -61,7 +61,7 @@ func encode(h held) []byte {
 func decode(data []byte) (held, error) {
 	h := held{apps: map[string][]byte{}}
 	if len(data) < crc32.Size || crc32.ChecksumIEEE(data[:len(data)-crc32.Size]) != binary.BigEndian.Uint32(data[len(data)-crc32.Size:]) {
-		return h, errors.New("its checksum does not fit")
+		return h, errors.New("its checksum is wrong")
 	}
 	r := bufio.NewReader(bytes.NewReader(data[:len(data)-crc32.Size]))
 	head, err := r.ReadString('\n')
@@ -98,7 +98,7 @@ func decode(data []byte) (held, error) {
 	return h, nil
 }
 
-// readLine reads a line after its length, which is at most most.
+// readLine reads a length, which may be at most most, and then that number of bytes.
 func readLine(r *bufio.Reader, most int) ([]byte, error) {
 	n, err := binary.ReadUvarint(r)
 	if err != nil || n > uint64(most) {
@@ -111,7 +111,7 @@ func readLine(r *bufio.Reader, most int) ([]byte, error) {
 	return line, nil
 }
 
-// loadFile reads the file. found is false if there is none.
+// loadFile reads the file. found is false if the file does not exist.
 func loadFile(path string) (h held, found bool, err error) {
 	data, err := os.ReadFile(path)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -126,7 +126,7 @@ func loadFile(path string) (h held, found bool, err error) {
 	return h, true, nil
 }
 
-// replaceFile replaces the file in one step, so that a reader finds either the old content or the new one.
+// replaceFile replaces the file in one step, so that a reader finds either the old or the new content.
 func replaceFile(path string, data []byte) error {
 	tmp, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+"-*")
 	if err != nil {

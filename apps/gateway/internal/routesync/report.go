@@ -17,7 +17,7 @@ import (
 	gatewayv1 "github.com/windlass-run/windlass/proto/gen/windlass/gateway/v1"
 )
 
-// Changed makes Report report what traffic found about instances.
+// Changed makes Report report the health of instances, because it has changed.
 func (s *Source) Changed() { s.signalChange(s.report) }
 
 // Leave makes Report report that the gateway takes no more requests.
@@ -28,8 +28,8 @@ func (s *Source) Leave() {
 	s.signalChange(s.report)
 }
 
-// Part waits until the agent got the report of Leave, if an agent is there, or until ctx ends. Without that
-// report the agent waits for the gateway as for one that is away.
+// Part waits until the agent got the report that Leave causes, or until ctx ends. If no agent is connected, it returns
+// at once. An agent that does not get the report waits for the gateway as for a gateway that lost its connection.
 func (s *Source) Part(ctx context.Context) {
 	s.mu.Lock()
 	alone := s.stream == ""
@@ -43,7 +43,7 @@ func (s *Source) Part(ctx context.Context) {
 	}
 }
 
-// Report reports to the agent what is served, until ctx ends.
+// Report sends reports to the agent until ctx ends: which routes are served, the health of instances, traffic and load.
 func (s *Source) Report(ctx context.Context) error {
 	failures := 0
 	for ctx.Err() == nil {
@@ -78,10 +78,10 @@ func (s *Source) Report(ctx context.Context) error {
 	return ctx.Err()
 }
 
-// loadEvery is the time between two looks at the load of apps.
+// loadEvery is the time between two checks of the load of apps.
 const loadEvery = time.Second
 
-// awaitReport returns when there is something to report, or when ctx ends.
+// awaitReport returns when a report is due, or when ctx ends.
 func (s *Source) awaitReport(ctx context.Context) {
 	due, look := time.NewTimer(s.currentInterval()), time.NewTicker(loadEvery)
 	defer due.Stop()
@@ -105,7 +105,7 @@ func (s *Source) awaitReport(ctx context.Context) {
 	}
 }
 
-// changedLoads returns the loads that differ from told, and the loads of all apps that are scaled.
+// changedLoads returns the loads that differ from told, and the loads of all apps with scaling.
 func (s *Source) changedLoads(told map[string]*gatewayv1.AppLoad) (changed []*gatewayv1.AppLoad, all map[string]*gatewayv1.AppLoad) {
 	apps := map[string][]string{}
 	for _, r := range s.cfg.Table.Routes() {
@@ -127,16 +127,15 @@ type pending struct {
 	number int
 	all    bool
 	served map[string]*gatewayv1.Served
-	// requests are those of the deployments in this report and in reports before it. Nil: the report has no
-	// traffic.
+	// requests has the count of each deployment as of this report. Nil: the report has no traffic.
 	requests map[string]uint64
-	// loads are the loads in this report and in reports before it. Nil: the report has no loads.
+	// loads has the load of each app as of this report. Nil: the report has no loads.
 	loads map[string]*gatewayv1.AppLoad
 }
 
-// nextReport returns the report that is due, or nil without a stream. Figures of traffic are about all
-// deployments and are due once in an interval. Acknowledgements and findings about instances concern a few
-// of them and are due at once, because the agent waits for them.
+// nextReport returns the report that is due, or nil if there is no stream. Traffic of all deployments is due once in
+// an interval. Acknowledgements of routes and the health of instances are small and due at once, because the agent
+// waits for them.
 func (s *Source) nextReport(now time.Time) *pending {
 	s.mu.Lock()
 	p := &pending{stream: s.stream, number: s.number, all: s.all, served: maps.Clone(s.served)}
@@ -183,7 +182,7 @@ func (s *Source) nextReport(now time.Time) *pending {
 	return p
 }
 
-// mergeHealth merges what several routes found about one instance.
+// mergeHealth merges the health of instances that are in several routes.
 func mergeHealth(all []upstream.Health) []upstream.Health {
 	sums := map[string]upstream.Health{}
 	for _, h := range all {
@@ -201,7 +200,7 @@ func mergeHealth(all []upstream.Health) []upstream.Health {
 	return out
 }
 
-// sendReport sends the report. What it contains is not reported again.
+// sendReport sends the report. After success, its content is not sent again.
 func (s *Source) sendReport(ctx context.Context, p *pending) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, max(s.currentInterval(), reportTimeout), errors.New("the agent did not answer the report"))
 	defer cancel()
@@ -216,11 +215,11 @@ func (s *Source) noteReported(p *pending) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.number != p.number {
-		return // another stream has begun, whose first report has all
+		return // another stream has begun, and its first report contains everything
 	}
 	if p.Leaving {
 		select {
-		case <-s.parted: // it was closed by an earlier report
+		case <-s.parted: // an earlier report has closed it
 		default:
 			close(s.parted)
 		}

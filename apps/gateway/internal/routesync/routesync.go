@@ -4,12 +4,11 @@
 //	agent ──Watch──▶ apply ──▶ table ──▶ file        (what is served after a restart,
 //	agent ◀─Report── served, health ◀───┘             agent and control plane gone)
 //
-// Nothing is lost when the agent goes away: the table stays as it is, and after a restart it is what the file
-// has. A table_id is kept only after the whole table has arrived, so that numbers of two tables are never
-// compared. So a stream that breaks before that costs a whole table, and nothing else.
+// Nothing is lost when the agent goes away: the table stays as it is, and after a restart it is read from the file.
+// A table_id is kept only after the whole table has arrived, so that numbers of two tables are never compared. If a
+// stream breaks before that, the agent sends the whole table again.
 //
-// Served routes are acknowledged at once after they were swapped in. One call at a time reports all that
-// changed until then.
+// Routes are acknowledged as soon as they are served. One call at a time reports all changes until then.
 package routesync
 
 import (
@@ -36,19 +35,19 @@ import (
 const (
 	// firstInterval is used until the agent's first heartbeat sets another interval.
 	firstInterval = 5 * time.Second
-	// silences is after how many intervals without a frame a stream ends.
+	// silences is the number of intervals without a frame after which a stream ends.
 	silences = 3
-	// reportTimeout is the least time in which an agent must answer a report. An agent may have thousands of
-	// apps, on a machine that has other work.
+	// reportTimeout is the time in which an agent must answer a report, unless its interval is longer. An agent may
+	// have thousands of apps on a busy machine.
 	reportTimeout = 10 * time.Second
-	// saveEvery limits how often many changes in a row write the file.
+	// saveEvery is the least time between two writes of the file.
 	saveEvery = time.Second
 )
 
-// features of the gateway; see gatewayv1.WatchRequest.
+// features of the gateway. See gatewayv1.WatchRequest.
 var features = []string{"hold"}
 
-// again is the delay between watches that the contract asks for.
+// again is the delay between two watches, as the comments in gateway.proto require.
 var again = backoff.Policy{Min: 100 * time.Millisecond, Max: 5 * time.Second}
 
 // Config configures a Source.
@@ -56,44 +55,44 @@ type Config struct {
 	Client gatewayv1connect.RouteServiceClient
 	// GatewayID should belong to this gateway alone. ProcessID is new with each start.
 	GatewayID, ProcessID string
-	// Another returns another GatewayID, for the case that a second gateway has the same one.
+	// Another returns another GatewayID, in case a second gateway has the same one.
 	Another func() string
 	Version string
 	Table   *table.Table
 	// Traffic is reported to the agent.
 	Traffic *traffic.Traffic
-	// Neighbours is called with the regions that requests may be handed over to. Default: they are ignored.
+	// Neighbours is called with the regions to which requests may be handed over. Nil: they are ignored.
 	Neighbours func(*neighbours.Picture)
-	// File keeps the table. Empty: it is not kept.
+	// File is the path of the file that keeps the table. Empty: the table is not kept.
 	File string
 	Log  *slog.Logger
 	Rand func() float64
 }
 
-// Source fills a table with routes. Make it with Open, and run it once.
+// Source fills a table with routes. Make it with Open, and call Watch, Report and Save once each.
 type Source struct {
 	cfg    Config
 	report chan struct{}
 	save   chan struct{}
 
 	mu   sync.Mutex
-	id   string // at the agent: the GatewayID
+	id   string // the current GatewayID
 	held held
 	// complete is closed once a whole table has arrived, now or before a restart.
 	complete chan struct{}
 	have     sync.Once
-	// stream is the table_id that the running stream began with, after its beginning has ended. Empty: no
-	// report can be made. cut ends the stream.
+	// stream is the table_id of the running stream, once its whole table has arrived. Empty: no report can be sent.
+	// number counts such streams. cut ends the stream.
 	stream   string
-	number   int // of streams so far
+	number   int
 	cut      context.CancelCauseFunc
 	interval time.Duration
-	served   map[string]*gatewayv1.Served  // not yet reported
-	all      bool                          // the next report has all that is held
-	requests map[string]uint64             // reported, by deployment
-	counted  time.Time                     // when they were last looked at
-	loads    map[string]*gatewayv1.AppLoad // reported, by app
-	looked   time.Time                     // when they were last reported
+	served   map[string]*gatewayv1.Served  // acknowledgements that were not reported yet, by app
+	all      bool                          // whether the next report acknowledges all routes
+	requests map[string]uint64             // the reported counts of requests, by deployment
+	counted  time.Time                     // when the counts of requests were last read
+	loads    map[string]*gatewayv1.AppLoad // the reported loads, by app
+	looked   time.Time                     // when the loads were last read
 	leaving  bool
 	// parted is closed once the agent got the report that the gateway leaves.
 	parted chan struct{}
@@ -129,7 +128,7 @@ func Open(cfg Config) (*Source, error) {
 		if err != nil {
 			cfg.Log.Warn("stored routes cannot be served", "app_id", id, "error", err)
 			delete(h.apps, id)
-			h.tableID = "" // the agent must send it again
+			h.tableID = "" // so that the agent sends the whole table
 		}
 	}
 	s.held = h
@@ -143,10 +142,10 @@ func Open(cfg Config) (*Source, error) {
 	return s, nil
 }
 
-// Completed returns a channel that is closed when there is a table to serve from.
+// Completed returns a channel that is closed once the gateway has a whole table.
 func (s *Source) Completed() <-chan struct{} { return s.complete }
 
-// Complete reports whether there is a table to serve from.
+// Complete reports whether the gateway has a whole table.
 func (s *Source) Complete() bool {
 	select {
 	case <-s.complete:
@@ -179,19 +178,19 @@ func (s *Source) Watch(ctx context.Context) error {
 	return ctx.Err()
 }
 
-// renameGateway gives the gateway another id, because an unknown process has the same id and took over
-// the stream by it. Otherwise the two would go on to take the stream from each other.
+// renameGateway gives the gateway another id, because an unknown process with the same id took over its stream.
+// Otherwise both processes would take the stream from each other again and again.
 func (s *Source) renameGateway() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	id := s.cfg.Another()
-	s.cfg.Log.Error("another gateway has this one's id: is its --data-dir a copy, or on a file system whose locks do not hold?", "gateway", s.id, "now", id)
+	s.cfg.Log.Error("another gateway has the id of this gateway: is its --data-dir a copy, or on a file system without working locks?", "gateway", s.id, "now", id)
 	s.id = id
 }
 
 var errSilent = errors.New("the agent was silent for three intervals")
 
-// watchOnce follows one stream to its end. whole reports whether the stream sent a whole table.
+// watchOnce reads one stream to its end. whole reports whether the stream sent a whole table.
 func (s *Source) watchOnce(ctx context.Context) (whole bool, err error) {
 	ctx, cut := context.WithCancelCause(ctx)
 	defer cut(nil)
@@ -216,7 +215,7 @@ func (s *Source) watchOnce(ctx context.Context) (whole bool, err error) {
 	if err != nil {
 		return false, fmt.Errorf("watch: %w", causeOr(ctx, err))
 	}
-	defer func() { _ = stream.Close() }() // its error is the stream's, which was returned
+	defer func() { _ = stream.Close() }() // watchOnce returns the error of the stream
 	began := ""
 	for stream.Receive() {
 		silence.Reset(silences * s.currentInterval())
@@ -254,8 +253,8 @@ func (s *Source) watchOnce(ctx context.Context) (whole bool, err error) {
 	return whole, errors.New("watch: the agent ended the stream")
 }
 
-// Wake asks the agent to start instances of an app at zero. It returns the time until the first is ready. 0:
-// not known.
+// Wake asks the agent to start instances of an app at zero. It returns how long a start takes until the first
+// instance is ready. 0: not known.
 func (s *Source) Wake(ctx context.Context, appID string) (time.Duration, error) {
 	s.mu.Lock()
 	id := s.id
@@ -267,7 +266,7 @@ func (s *Source) Wake(ctx context.Context, appID string) (time.Duration, error) 
 	return max(res.GetReadyIn().AsDuration(), 0), nil
 }
 
-// causeOr returns the cause of ctx if it has one, because that says more than err.
+// causeOr returns the cause of ctx if ctx has ended, because the cause says more than err. Otherwise it returns err.
 func causeOr(ctx context.Context, err error) error {
 	if cause := context.Cause(ctx); cause != nil {
 		return cause
@@ -284,7 +283,7 @@ func (s *Source) currentInterval() time.Duration {
 func (s *Source) signalChange(c chan struct{}) {
 	select {
 	case c <- struct{}{}:
-	default: // Save looks anyway
+	default: // the receiver has yet to receive the last signal
 	}
 }
 
@@ -337,14 +336,14 @@ func (s *Source) serveRemote(was, now *neighbours.Picture) {
 	}
 }
 
-// serveHeld applies an app's routes as they are kept here, with what other regions have of it.
+// serveHeld applies the routes that this gateway keeps of an app, and its hosts in other regions.
 func (s *Source) serveHeld(id string, other *gatewayv1.AppNeighbours) {
 	s.mu.Lock()
 	data := s.held.apps[id]
 	s.mu.Unlock()
 	app := &gatewayv1.AppRoutes{}
 	err := proto.Unmarshal(data, app)
-	app.AppId = id // also where nothing is held
+	app.AppId = id // for an app without kept routes, too
 	if err == nil && len(app.Hosts) == 0 {
 		err = s.serveApp(app, other)
 	}
@@ -353,7 +352,7 @@ func (s *Source) serveHeld(id string, other *gatewayv1.AppNeighbours) {
 	}
 }
 
-// serveApp applies an app: its routes here, and its hosts that only other regions have.
+// serveApp applies an app's routes of this region, and its hosts that only other regions have.
 func (s *Source) serveApp(app *gatewayv1.AppRoutes, other *gatewayv1.AppNeighbours) error {
 	spec, err := specWith(app, other)
 	if err != nil {
@@ -366,7 +365,7 @@ func (s *Source) serveApp(app *gatewayv1.AppRoutes, other *gatewayv1.AppNeighbou
 	return s.cfg.Table.Put(spec)
 }
 
-// neighboursOf returns what is known of the app in other regions. Nil: nothing.
+// neighboursOf returns what the gateway knows of the app in other regions. Nil: nothing.
 func (s *Source) neighboursOf(id string) *gatewayv1.AppNeighbours {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -376,8 +375,8 @@ func (s *Source) neighboursOf(id string) *gatewayv1.AppNeighbours {
 	return s.held.neighbours.Apps[id]
 }
 
-// applyRoutes applies one app's routes. Routes that cannot be served are not acknowledged, and those served
-// before stay.
+// applyRoutes applies one app's routes. Routes that cannot be served are not acknowledged, and the app's earlier
+// routes stay.
 func (s *Source) applyRoutes(ctx context.Context, app *gatewayv1.AppRoutes) {
 	data, err := proto.Marshal(app)
 	if err == nil {
@@ -413,7 +412,7 @@ func (s *Source) Save(ctx context.Context) error {
 		}
 		if err := replaceFile(s.cfg.File, data); err != nil {
 			s.cfg.Log.ErrorContext(ctx, "cannot store routes on disk: after a restart the gateway serves older ones", "error", err)
-			s.signalChange(s.save) // with the next pause
+			s.signalChange(s.save) // tries again after saveEvery
 			return
 		}
 		last = data

@@ -70,8 +70,8 @@ func TestBalancing_UnknownIsTheDefault(t *testing.T) {
 	require.Equal(t, upstream.DefaultPolicy().Strategy, p.Strategy)
 }
 
-// What is left of an app here, while its hosts are elsewhere, lets in no client that it did not let
-// in before. All requests for its hosts are passed on.
+// An app whose hosts are only in other regions may still have previews in this region. They need the same keys as
+// before. Requests for the hosts need no key here, because another region checks it.
 func TestPreview_StaysClosedAfterItsAppLeft(t *testing.T) {
 	other := &gatewayv1.AppNeighbours{AppId: "app_1", AppName: "echo", Hosts: []string{"echo.local"}}
 	for _, required := range []bool{true, false} {
@@ -84,7 +84,7 @@ func TestPreview_StaysClosedAfterItsAppLeft(t *testing.T) {
 		require.False(t, spec.NeedsKey("echo.local"))
 		require.Equal(t, upstream.ElsewherePolicy(), spec.Policy)
 		require.Zero(t, spec.Targets[0].Weight)
-		require.False(t, spec.Elsewhere, "the agent knows of it")
+		require.False(t, spec.Elsewhere, "the agent of this region knows the app")
 	}
 	spec, err := specWith(&gatewayv1.AppRoutes{AppId: "app_1"}, other)
 	require.NoError(t, err)
@@ -97,15 +97,15 @@ func TestPreview_StaysClosedAfterItsAppLeft(t *testing.T) {
 
 func TestRoutes_ErrorNamesWhatIsWrong(t *testing.T) {
 	for want, change := range map[string]func(*gatewayv1.AppRoutes){
-		`host "Echo.local" is not lower case`:       func(a *gatewayv1.AppRoutes) { a.Hosts[0] = "Echo.local" },
-		`host "echo.local:80" is not`:               func(a *gatewayv1.AppRoutes) { a.Hosts[0] = "echo.local:80" },
-		`address "10.0.0.1" of instance ins_1`:      func(a *gatewayv1.AppRoutes) { a.Targets[0].Instances[0].Address = "10.0.0.1" },
-		`address "10.0.0.1:http" of instance ins_1`: func(a *gatewayv1.AppRoutes) { a.Targets[0].Instances[0].Address = "10.0.0.1:http" },
-		`weight -1 of dep_1 is negative`:            func(a *gatewayv1.AppRoutes) { a.Targets[0].Weight = -1 },
-		`deployment dep_1 is a target twice`:        func(a *gatewayv1.AppRoutes) { a.Targets = append(a.Targets, a.Targets[0]) },
-		`preview v1.echo.local is of dep_9`:         func(a *gatewayv1.AppRoutes) { a.Previews[0].DeploymentId = "dep_9" },
-		`routes without app_id`:                     func(a *gatewayv1.AppRoutes) { a.AppId = "" },
-		`policy.idle_timeout`:                       func(a *gatewayv1.AppRoutes) { a.Policy = &gatewayv1.RoutePolicy{IdleTimeout: durationpb.New(-1)} },
+		`host "Echo.local" must be in lower case`:      func(a *gatewayv1.AppRoutes) { a.Hosts[0] = "Echo.local" },
+		`host "echo.local:80" must be`:                 func(a *gatewayv1.AppRoutes) { a.Hosts[0] = "echo.local:80" },
+		`address "10.0.0.1" of instance ins_1`:         func(a *gatewayv1.AppRoutes) { a.Targets[0].Instances[0].Address = "10.0.0.1" },
+		`address "10.0.0.1:http" of instance ins_1`:    func(a *gatewayv1.AppRoutes) { a.Targets[0].Instances[0].Address = "10.0.0.1:http" },
+		`weight -1 of dep_1 is negative`:               func(a *gatewayv1.AppRoutes) { a.Targets[0].Weight = -1 },
+		`deployment dep_1 is a target twice`:           func(a *gatewayv1.AppRoutes) { a.Targets = append(a.Targets, a.Targets[0]) },
+		`preview v1.echo.local is of deployment dep_9`: func(a *gatewayv1.AppRoutes) { a.Previews[0].DeploymentId = "dep_9" },
+		`routes without app_id`:                        func(a *gatewayv1.AppRoutes) { a.AppId = "" },
+		`policy.idle_timeout`:                          func(a *gatewayv1.AppRoutes) { a.Policy = &gatewayv1.RoutePolicy{IdleTimeout: durationpb.New(-1)} },
 	} {
 		_, err := specOf(routes(change))
 		require.ErrorContains(t, err, want)
@@ -130,7 +130,7 @@ func TestTarget_ChecksItsOwnInstances(t *testing.T) {
 
 	check.ExpectedCodes = []string{"2xx"}
 	one, _ = of()
-	require.Nil(t, one.Check, "what only a later release can read")
+	require.Nil(t, one.Check, "this release cannot read the codes")
 	check = nil
 	one, _ = of()
 	require.Nil(t, one.Check)
@@ -186,8 +186,8 @@ func FuzzDecode(f *testing.F) {
 	})
 }
 
-// A stream that breaks in the middle of another table leaves a mixture, whose numbers
-// must not be compared with those of either.
+// A stream that breaks in the middle of another table leaves a mixture of two tables. Its numbers must not be compared
+// with the numbers of either table.
 func TestTable_PartialHasNoName(t *testing.T) {
 	s, _, err := open(t, "")
 	require.NoError(t, err)
@@ -197,24 +197,24 @@ func TestTable_PartialHasNoName(t *testing.T) {
 	s.endTable("table-1")
 	require.True(t, s.Complete())
 	require.Equal(t, "table-1", s.held.tableID)
-	s.beginTable("table-1") // the same agent again: what is held is still of it
+	s.beginTable("table-1") // the same agent again, so the kept routes still belong to its table
 	require.Equal(t, "table-1", s.held.tableID)
 	s.beginTable("table-2")
 	s.applyRoutes(t.Context(), routes(nil))
 	require.Empty(t, s.held.tableID)
 }
 
-func TestFeed_RepeatsOnlyWhatWasNotSent(t *testing.T) {
+func TestReport_RepeatsOnlyUnsentAcknowledgements(t *testing.T) {
 	s, _, err := open(t, "")
 	require.NoError(t, err)
 	s.beginTable("table-1")
 	s.applyRoutes(t.Context(), routes(nil))
-	require.Nil(t, s.nextReport(time.Now()), "not before the agent's table was had")
+	require.Nil(t, s.nextReport(time.Now()), "no report is sent before the agent's table has arrived")
 	s.endTable("table-1")
 	first := s.nextReport(time.Now())
 	require.Len(t, first.Served, 1)
 	require.Equal(t, int64(3), first.Served[0].InstancesChange)
-	s.applyRoutes(t.Context(), routes(func(a *gatewayv1.AppRoutes) { a.Change = 4 })) // while it is told
+	s.applyRoutes(t.Context(), routes(func(a *gatewayv1.AppRoutes) { a.Change = 4 })) // while the first report is under way
 	s.noteReported(first)
 	second := s.nextReport(time.Now())
 	require.Len(t, second.Served, 1)
@@ -222,14 +222,14 @@ func TestFeed_RepeatsOnlyWhatWasNotSent(t *testing.T) {
 	s.noteReported(second)
 	require.Empty(t, s.nextReport(time.Now()).Served)
 
-	// A removal is told, too, and what cannot be served is not.
+	// A removal is acknowledged, too. Routes that cannot be served are not acknowledged.
 	s.applyRoutes(t.Context(), &gatewayv1.AppRoutes{AppId: "app_1", Epoch: 1, Generation: 3, Change: 5})
 	s.applyRoutes(t.Context(), routes(func(a *gatewayv1.AppRoutes) { a.AppId, a.Hosts[0] = "app_2", "BAD" }))
 	third := s.nextReport(time.Now())
 	require.Len(t, third.Served, 1)
 	require.Equal(t, int64(5), third.Served[0].InstancesChange)
 
-	// Another stream began while the report was under way: all must be told anew.
+	// Another stream began while the report was under way, so all routes must be acknowledged again.
 	s.endTable("table-1")
 	s.noteReported(third)
 	require.True(t, s.nextReport(time.Now()).all)
@@ -254,14 +254,14 @@ func TestTraffic_IsReportedOnceInAnInterval(t *testing.T) {
 		return out
 	}
 	count()
-	require.Equal(t, []uint64{1}, requests(0), "all, in the first report")
+	require.Equal(t, []uint64{1}, requests(0), "the first report has all traffic")
 	count()
-	require.Empty(t, requests(s.interval/2), "somebody waits for what else it says")
+	require.Empty(t, requests(s.interval/2), "the interval has not passed")
 	require.Equal(t, []uint64{2}, requests(s.interval/2))
 	require.Empty(t, requests(s.interval), "nothing is new")
 	count()
 	require.Equal(t, []uint64{3}, requests(s.interval))
 	count()
 	s.Leave()
-	require.Equal(t, []uint64{4}, requests(0), "the last word")
+	require.Equal(t, []uint64{4}, requests(0), "the report of a gateway that leaves has all traffic")
 }

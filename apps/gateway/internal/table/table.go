@@ -1,11 +1,10 @@
-// Package table finds the route of a host. It holds thousands of routes; a change of one
-// touches that one, and is seen whole: a request finds the route as it was or as it is,
-// with all its hosts and all that they lead to.
+// Package table finds the route of a host. It holds thousands of routes. A change of one route is
+// atomic: a request finds the whole old route or the whole new route.
 //
-// That holds because hosts only lead to routes that may have them, and a route itself
-// knows which are its own: new hosts are entered before the route is swapped, old ones
-// are taken out after. While two apps have one host, which is a moment in which it goes from
-// one to the other, the one that was put last has it.
+// A host leads to the routes that claim it, and each route knows its own hosts. Put adds claims for
+// new hosts before it swaps the route, and removes the claims of old hosts after that. A host may
+// have claims of two apps for a short time, while it moves from one app to the other. Then the app
+// whose route was put last has the host.
 package table
 
 import (
@@ -23,11 +22,11 @@ type Table struct {
 	hosts sync.Map // string -> *claims
 	mu    sync.Mutex
 	apps  map[string]*upstream.Route
-	// removed had requests under way.
+	// removed are removed routes that had requests under way.
 	removed []*upstream.Route
 }
 
-// claims of a host, the last one that was put first. They are immutable.
+// claims are the claims for one host. The claim that was put last comes first. They are immutable.
 type claims []claim
 
 type claim struct {
@@ -35,14 +34,14 @@ type claim struct {
 	route *upstream.Route
 }
 
-// New returns an empty table, whose routes get cfg.
+// New returns an empty table. Its routes get cfg.
 func New(cfg upstream.Config) *Table {
 	return &Table{cfg: cfg, apps: map[string]*upstream.Route{}}
 }
 
-// Host is a request's host as the table has it: without port and trailing dot, lower
-// case. Empty when it is none: an instance gets it as the client wrote it, and must not
-// find another in it ("echo.local:80@other.local") than the one that it was routed by.
+// Host returns a request's host in the form of the table: in lower case, without port and trailing
+// dot. It returns "" for an invalid host. An instance gets the host as the client wrote it, and must
+// not read another host from it than the gateway did, as in "echo.local:80@other.local".
 func Host(host string) string {
 	if strings.HasPrefix(host, "[") || strings.Count(host, ":") > 1 {
 		address, bracketed := strings.CutPrefix(host, "[")
@@ -73,7 +72,7 @@ func Host(host string) string {
 	return host
 }
 
-// endsHost reports whether what follows a host is nothing or a port, which may be empty (RFC
+// endsHost reports whether s, which follows a host, is empty or a port. The port itself may be empty (RFC
 // 3986, section 3.2.3).
 func endsHost(s string) bool {
 	return s == "" || s[0] == ':' && strings.Trim(s[1:], "0123456789") == ""
@@ -93,7 +92,7 @@ func (t *Table) Lookup(host string) *upstream.Route {
 	return nil
 }
 
-// Put makes the routes of an app what spec says. After an error they are as they were.
+// Put sets the routes of an app to spec. After an error, the routes have not changed.
 func (t *Table) Put(spec upstream.Spec) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -117,7 +116,7 @@ func (t *Table) Put(spec upstream.Spec) error {
 	return nil
 }
 
-// Remove the routes of an app. What is under way goes on.
+// Remove removes the routes of an app. Requests under way continue. It reports whether the app had routes.
 func (t *Table) Remove(app string) (changed bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -148,7 +147,7 @@ func (t *Table) Has(app string) bool {
 	return t.apps[app] != nil
 }
 
-// Specs of all routes, sorted by app.
+// Specs returns the specs of all routes, sorted by app.
 func (t *Table) Specs() []upstream.Spec {
 	routes := t.Routes()
 	out := make([]upstream.Spec, 0, len(routes))
@@ -161,8 +160,8 @@ func (t *Table) Specs() []upstream.Spec {
 	return out
 }
 
-// Health of the instances of all routes that there is something to tell of, those of
-// removed routes included.
+// Health returns the health of the instances of all routes, including removed routes. It leaves out
+// instances without anything to report.
 func (t *Table) Health() []upstream.Health {
 	var out []upstream.Health
 	for _, r := range t.Routes() {
@@ -178,7 +177,7 @@ func (t *Table) Health() []upstream.Health {
 	return out
 }
 
-// Routes of all apps, in no order.
+// Routes returns the routes of all apps, in no order.
 func (t *Table) Routes() []*upstream.Route {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -189,7 +188,7 @@ func (t *Table) Routes() []*upstream.Route {
 	return out
 }
 
-// Len is how many apps have routes.
+// Len returns how many apps have routes.
 func (t *Table) Len() int {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -212,7 +211,7 @@ func (t *Table) enterHost(host, app string, route *upstream.Route) {
 	t.hosts.Store(host, &next)
 }
 
-// leaveHosts removes the app from the hosts that are not among kept.
+// leaveHosts removes the app's claims for the hosts that are not in kept.
 func (t *Table) leaveHosts(hosts, kept []string, app string) {
 	for _, host := range hosts {
 		found, ok := t.hosts.Load(host)

@@ -66,8 +66,8 @@ func TestHost_LeadsToItsApp(t *testing.T) {
 	}
 	require.Equal(t, []string{"a", "a", "b", ""}, []string{app("a.local"), app("www.a.local"), app("b.local"), app("c.local")})
 
-	// A host goes from one app to the other: who was put last has it, and when the other
-	// goes nothing changes.
+	// A host moves from one app to the other. The app that was put last has the host, also after the
+	// other app has left it.
 	require.NoError(t, table.Put(spec("b", 2, "b.local", "www.a.local")))
 	require.Equal(t, "b", app("www.a.local"))
 	require.NoError(t, table.Put(spec("a", 2, "a.local")))
@@ -93,7 +93,7 @@ func TestTable_KeepsItsRoutesIfNewOnesAreBad(t *testing.T) {
 	require.Equal(t, int64(1), held.Generation)
 }
 
-// Readers look at an app while it changes between two shapes: they see one of them.
+// A reader that looks up an app while it changes between two specs always finds one of the two.
 func TestTable_ChangeIsSeenWhole(t *testing.T) {
 	table := newTable()
 	require.NoError(t, table.Put(spec("a", 0, "a.local", "even.local")))
@@ -104,7 +104,7 @@ func TestTable_ChangeIsSeenWhole(t *testing.T) {
 		for !done.Load() {
 			r := table.Lookup("a.local")
 			if r == nil {
-				wrong <- "the host that both have was away"
+				wrong <- "the host that both specs have was not found"
 				return
 			}
 			s, _ := r.Spec()
@@ -121,7 +121,7 @@ func TestTable_ChangeIsSeenWhole(t *testing.T) {
 	require.Empty(t, <-wrong)
 }
 
-// A change of one route among 5,000 with 20,000 instances costs what that route is.
+// A change of one route among 5,000 routes with 20,000 instances costs as much as a change of a single route.
 func BenchmarkPutAmong5000(b *testing.B) {
 	table := newTable()
 	for i := range 5000 {

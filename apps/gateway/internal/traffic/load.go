@@ -11,7 +11,7 @@ import (
 	gatewayv1 "github.com/windlass-run/windlass/proto/gen/windlass/gateway/v1"
 )
 
-// load counts what the clients of one app ask of it.
+// load counts the requests of one app that wait or are in flight.
 type load struct {
 	waiting     atomic.Int64
 	deployments sync.Map // id -> *demand
@@ -55,7 +55,7 @@ func (c *Counted) Sent(deploymentID string) {
 	}
 	d := found.(*demand) //nolint:forcetypeassert // nothing else is stored
 	if d == c.at {
-		return // another attempt
+		return // another attempt at the same deployment
 	}
 	d.inFlight.Add(1)
 	d.began.Add(1)
@@ -79,9 +79,9 @@ func (c *Counted) leaveOnce() {
 	}
 }
 
-// Loads returns the loads that are not as told, sorted by app, and the loads of all apps. The keys of apps
+// Loads returns the loads that differ from told, sorted by app, and the loads of all apps. The keys of apps
 // are the ids of the apps, and the values are the ids of their deployments. A request that begins or ends
-// while its counts are read is in the next loads.
+// while the counts are read may count only in the next call.
 func (t *Traffic) Loads(apps map[string][]string, told map[string]*gatewayv1.AppLoad) (changed []*gatewayv1.AppLoad, all map[string]*gatewayv1.AppLoad) {
 	all = make(map[string]*gatewayv1.AppLoad, len(apps))
 	for _, id := range slices.Sorted(maps.Keys(apps)) {
@@ -96,7 +96,7 @@ func (t *Traffic) Loads(apps map[string][]string, told map[string]*gatewayv1.App
 	return changed, all
 }
 
-// readLoad returns the load, with the deployments that are routed, and those that have requests in flight.
+// readLoad returns the load. It includes deployments, and other deployments while they have requests in flight.
 func (l *load) readLoad(appID string, deployments []string) *gatewayv1.AppLoad {
 	out := &gatewayv1.AppLoad{AppId: appID, Queued: clampCount(l.waiting.Load())}
 	routed := map[string]bool{}
@@ -122,7 +122,7 @@ func (l *load) readLoad(appID string, deployments []string) *gatewayv1.AppLoad {
 	return out
 }
 
-// maxDeployments is how many the contract lets an app have.
+// maxDeployments is how many deployments an AppLoad may have by the gateway's proto.
 const maxDeployments = 64
 
 func clampCount(n int64) int32 { return int32(min(max(n, 0), math.MaxInt32)) }
@@ -134,7 +134,7 @@ func isSame(a, b *gatewayv1.AppLoad) bool {
 		})
 }
 
-// ForgetApps forgets the loads of apps that are not routed any more.
+// ForgetApps drops the loads of apps for which routed returns false.
 func (t *Traffic) ForgetApps(routed func(appID string) bool) {
 	t.apps.Range(func(key, _ any) bool {
 		if id := key.(string); !routed(id) { //nolint:forcetypeassert // nothing else is stored

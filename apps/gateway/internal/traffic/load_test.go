@@ -12,7 +12,7 @@ import (
 
 func TestLoad(t *testing.T) {
 	t.Parallel()
-	t.Run("is told when it changed", func(t *testing.T) {
+	t.Run("is returned after a change", func(t *testing.T) {
 		t.Parallel()
 		var all traffic.Traffic
 		apps := map[string][]string{"app_1": {"dep_1", "dep_2"}, "app_2": nil}
@@ -42,13 +42,13 @@ func TestLoad(t *testing.T) {
 		require.Equal(t, []int32{0, 1}, inFlight(changed[0]))
 		require.EqualValues(t, 2, changed[0].Deployments[0].Began)
 
-		// A request that came and went since the last look, and was sent to no instance, changes nothing.
+		// A request that began and ended since the last call, and was sent to no instance, changes nothing.
 		four := all.Begin("app_1")
 		four.End()
 		changed, told = all.Loads(apps, told)
 		require.Empty(t, changed)
 
-		// A deployment that is routed no more stays until its last request has ended.
+		// A deployment without a route stays until its last request has ended.
 		apps["app_1"] = []string{"dep_1"}
 		changed, told = all.Loads(apps, told)
 		require.Empty(t, changed)
@@ -59,7 +59,7 @@ func TestLoad(t *testing.T) {
 		delete(apps, "app_1")
 		changed, told = all.Loads(apps, told)
 		require.Empty(t, changed)
-		require.Len(t, told, 1, "an app that is counted again is told anew")
+		require.Len(t, told, 1, "the load of app_1 is dropped, so that it is returned when app_1 is counted again")
 
 		all.ForgetApps(func(id string) bool { return id == "app_2" })
 		apps["app_1"] = []string{"dep_1"}

@@ -1,5 +1,5 @@
-// Package traffic counts what deployments were sent and how it ended, for the region's
-// agent, which tells those who judge a rollout.
+// Package traffic counts the requests of deployments and of apps. The gateway reports the counts to the region's
+// agent. They are used to analyse rollouts and to scale apps.
 package traffic
 
 import (
@@ -11,7 +11,7 @@ import (
 	gatewayv1 "github.com/windlass-run/windlass/proto/gen/windlass/gateway/v1"
 )
 
-// Traffic is safe for concurrent use; the zero value is empty.
+// Traffic holds the counts. It is safe for concurrent use. The zero value is empty.
 type Traffic struct {
 	deployments sync.Map // id -> *counters
 	apps        sync.Map // id -> *load
@@ -22,12 +22,12 @@ type counters struct {
 	latency, firstToken [histogram.Buckets]atomic.Uint64
 }
 
-// Request is one that has ended.
+// Request is a request that has ended.
 type Request struct {
 	DeploymentID string
 	Failed       bool
 	Took         time.Duration
-	// FirstToken is 0 for an answer that was no stream, or had no body.
+	// FirstToken is the time to the first token. 0: the answer was not a stream, or had no body.
 	FirstToken time.Duration
 }
 
@@ -45,12 +45,12 @@ func (t *Traffic) Ended(r Request) {
 	if r.Failed {
 		c.errors.Add(1)
 	}
-	// The last, so that a reader that sees this request counted here finds it in the others, too.
+	// requests is counted last, so that a reader that finds the request in it finds the request in the other counts.
 	c.requests.Add(1)
 }
 
-// Changed returns the figures of the deployments whose count of requests differs from that in told, in no
-// order, and the counts of all.
+// Changed returns the traffic of the deployments whose count of requests differs from told, in no order. counts has
+// the count of requests of each deployment.
 func (t *Traffic) Changed(told map[string]uint64) (changed []*gatewayv1.Traffic, counts map[string]uint64) {
 	counts = map[string]uint64{}
 	t.deployments.Range(func(key, value any) bool {
@@ -75,5 +75,5 @@ func packBuckets(from *[histogram.Buckets]atomic.Uint64) []uint64 {
 	return c.Pack()
 }
 
-// Forget a deployment that is routed no more.
+// Forget drops the counts of a deployment.
 func (t *Traffic) Forget(deploymentID string) { t.deployments.Delete(deploymentID) }

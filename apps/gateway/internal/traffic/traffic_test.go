@@ -37,11 +37,11 @@ func TestTraffic_ChangesAreReportedWhole(t *testing.T) {
 	all.Ended(traffic.Request{DeploymentID: "dep_2", Took: time.Second})
 	changed, told = all.Changed(told)
 	require.Len(t, changed, 1)
-	require.EqualValues(t, 2, changed[0].Requests, "since the beginning")
+	require.EqualValues(t, 2, changed[0].Requests, "counts are totals")
 
 	all.Forget("dep_2")
 	all.Ended(traffic.Request{DeploymentID: "dep_2", Took: time.Second})
 	changed, _ = all.Changed(told)
 	require.Len(t, changed, 1)
-	require.EqualValues(t, 1, changed[0].Requests, "it begins anew")
+	require.EqualValues(t, 1, changed[0].Requests, "after Forget the count begins at 0")
 }

@@ -7,9 +7,9 @@ import (
 	"github.com/windlass-run/windlass/pkg/healthcheck"
 )
 
-// Arrival is an instance that has become ready, or that requests could not connect to. Until it is
-// reached, it is unproven. Results of attempts are ignored when they come after the instance has
-// ceased to be ready, or has become ready again.
+// Arrival is an instance that has become ready, or to which requests could not connect. Until an attempt
+// reaches it, it is unproven. The result of an attempt is ignored if the instance has ceased to be ready
+// or has become ready again in the meantime.
 type Arrival struct {
 	// Address is "host:port".
 	Address string
@@ -70,10 +70,10 @@ func (a Arrival) isWanted() bool {
 	return a.instance.unproven.Load() && a.instance.arrivals == a.number
 }
 
-// Check is the check that the instance must pass. Nil: a connection is enough.
+// Check returns the check that the instance must pass. Nil: a connection is enough.
 func (a Arrival) Check() *healthcheck.Check { return a.instance.check.Load() }
 
-// Reached records that the instance was connected to, and that it passed its check.
+// Reached records that an attempt connected to the instance, and that the instance passed its check.
 func (a Arrival) Reached() {
 	i := a.instance
 	i.mu.Lock()
@@ -91,7 +91,7 @@ func (a Arrival) Reached() {
 	i.route.cfg.Proven()
 }
 
-// Unreached records that no connection was made. That counts like a request that could not connect.
+// Unreached records that an attempt could not connect. That counts like a request that could not connect.
 func (a Arrival) Unreached() { a.noteMissed(health.Refusal, health.Refusal.String()) }
 
 // longestWhy is the longest reason that the agent accepts, in bytes.

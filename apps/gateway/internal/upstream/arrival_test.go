@@ -38,21 +38,21 @@ func TestArrival_IsUnprovenFromReadyToReached(t *testing.T) {
 	require.Equal(t, unproven, r.Health())
 	first := arrived[0]
 	put(Ready, "1.1.1.1:1")
-	require.Empty(t, arrived, "it is being tried already")
+	require.Empty(t, arrived, "the first arrival is still being tried")
 
-	// What is not reached is ejected, as if a request had found it so.
+	// An instance that attempts cannot reach is ejected, as if requests could not connect to it.
 	first.Unreached()
 	require.Equal(t, []Health{{InstanceID: "ins", Unproven: true, Reason: "ConnectError"}}, r.Health())
 	require.Equal(t, 1, told)
 	first.Unreached()
 	require.Equal(t, []Health{{InstanceID: "ins", Unproven: true, Ejected: true, Reason: "ConnectError"}}, r.Health())
 	first.Reached()
-	require.Empty(t, r.Health(), "what put it out is over")
+	require.Empty(t, r.Health(), "the cause of the ejection is over")
 	require.Equal(t, 2, told)
 	require.False(t, first.Wanted())
 	require.Empty(t, arrived)
 
-	// So is what requests cannot connect to, until it is reached.
+	// An instance to which requests cannot connect is unproven until an attempt reaches it.
 	lease, err := r.Acquire(t.Context(), &Want{Host: "a.test"})
 	require.NoError(t, err)
 	lease.RecordOutcome(health.Refusal)
@@ -64,7 +64,7 @@ func TestArrival_IsUnprovenFromReadyToReached(t *testing.T) {
 	arrived[0].Reached()
 	require.Empty(t, r.Health())
 
-	// Ready again, it is tried again, and the answer to the first try is none to this one.
+	// An instance that becomes ready again is tried again. The result of the first arrival is ignored then.
 	put(NotReady, "1.1.1.1:1")
 	put(Ready, "1.1.1.1:1")
 	require.Equal(t, unproven, r.Health())
@@ -105,7 +105,7 @@ func TestArrival_FailedCheckIsNotReached(t *testing.T) {
 	a := arrived[0]
 	require.Same(t, mine, a.Check())
 	put(Ready, next, true)
-	require.Same(t, mine, a.Check(), "the check of a version that it is not of")
+	require.Same(t, mine, a.Check(), "next is the check of another version")
 	put(Ready, next, false)
 	require.Same(t, next, a.Check())
 
@@ -114,12 +114,12 @@ func TestArrival_FailedCheckIsNotReached(t *testing.T) {
 		a.Failed(long)
 	}
 	require.Equal(t, []Health{{InstanceID: "ins", Unproven: true, Reason: long[:127]}}, r.Health())
-	require.Equal(t, 1, told, "no news since")
+	require.Equal(t, 1, told, "the same reason is no news")
 	a.Failed("GET /next answered 503")
 	require.Equal(t, []Health{{InstanceID: "ins", Unproven: true, Ejected: true, Reason: "GET /next answered 503"}}, r.Health())
 	require.Equal(t, 2, told)
 	a.Reached()
-	require.Empty(t, r.Health(), "what put it out is over")
+	require.Empty(t, r.Health(), "the cause of the ejection is over")
 	a.Failed("late")
 	require.Empty(t, r.Health())
 }

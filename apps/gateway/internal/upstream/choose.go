@@ -16,7 +16,7 @@ type Lease struct {
 	Version      int32
 	instance     *instance
 	health       *health.Policy // the view's, which must not be changed
-	// observer gets the load and the outcome of the request. Nil: the strategy is no Observer.
+	// observer gets the load and the outcome of the request. Nil: the strategy is not an Observer.
 	observer balance.Observer
 	trial    bool
 	recorded atomic.Bool
@@ -30,8 +30,8 @@ func (l *Lease) InstanceID() string { return l.instance.ID }
 // Address returns the "host:port" of the instance.
 func (l *Lease) Address() string { return l.instance.Address }
 
-// RecordOutcome records what the request's result says about the instance. Call it once the first byte of the
-// answer is there, or it is clear that none comes.
+// RecordOutcome records what the request's result says about the instance. It must be called when the first byte of
+// the answer has come, or when it is clear that no answer comes.
 func (l *Lease) RecordOutcome(outcome health.Outcome) {
 	l.recorded.Store(true)
 	l.instance.noteAnswered()
@@ -41,8 +41,8 @@ func (l *Lease) RecordOutcome(outcome health.Outcome) {
 	l.instance.recordOutcome(outcome, *l.health)
 }
 
-// RecordStall records that an answer which had begun did not go on within limit. A client may ask for an
-// answer that is silent for long. So it counts only if the instance begins no other answer either.
+// RecordStall records that an answer that had begun did not continue within limit. A client can request an answer
+// with long pauses. So the stall counts only if the instance began no other answer for half of limit.
 func (l *Lease) RecordStall(limit time.Duration) {
 	since := l.instance.owing.Load()
 	if since != 0 && l.instance.route.cfg.Now().UnixNano()-since >= int64(limit/2) {
@@ -51,7 +51,7 @@ func (l *Lease) RecordStall(limit time.Duration) {
 	}
 }
 
-// noteAnswered notes that the instance began an answer, or that no client waits for one now.
+// noteAnswered records that the instance began an answer, or that no client waits for an answer now.
 func (i *instance) noteAnswered() {
 	if i.owing.Load() != 0 {
 		i.owing.Store(0)
@@ -67,13 +67,14 @@ func (l *Lease) Reported(load orca.Load, failed bool) {
 	l.observer.Reported(l.instance.Endpoint, l.instance.route.cfg.Now(), load, failed)
 }
 
-// Fared records the outcome of the answer, before End. An outcome that was recorded as failed stays so.
+// Fared records the outcome of the answer. It must be called before End. An outcome that is Failed already stays
+// Failed.
 func (l *Lease) Fared(how balance.Outcome) {
 	l.outcome.CompareAndSwap(int32(balance.Ignored), int32(how))
 }
 
-// End ends the request, with its last byte. Calls after the first do nothing. After a trial without an
-// outcome, because its client went away, another request may be the trial.
+// End must be called after the last byte of the answer. Calls after the first do nothing. If the request was a trial
+// without an outcome, because its client went away, another request may become the trial.
 func (l *Lease) End() {
 	if !l.ended.CompareAndSwap(false, true) {
 		return
@@ -84,7 +85,7 @@ func (l *Lease) End() {
 	if left := l.instance.End(); left == 0 && l.instance.leaving.Load() {
 		l.instance.route.cfg.Drained(l.instance.ID)
 	}
-	if !l.recorded.Load() { // its client went away
+	if !l.recorded.Load() { // the client went away
 		l.instance.noteAnswered()
 		if l.trial {
 			l.instance.cancelTrial()
@@ -93,18 +94,18 @@ func (l *Lease) End() {
 	l.instance.route.queue.wakeFirst()
 }
 
-// refusal is the reason why there is no instance.
+// refusal is the reason why no instance can take a request.
 type refusal struct {
 	reason Reason
-	// again is when that may change without an event. Zero: only an event changes it.
+	// again is when the refusal may change without an event. Zero: only an event changes it.
 	again time.Time
 }
 
-// Want is what a request asks of an instance.
+// Want says which instance a request needs.
 type Want struct {
-	// Host is the host that was asked for. A preview's host leads to its deployment alone.
+	// Host is the request's host. A preview's host leads to its deployment alone.
 	Host string
-	// Affinity is the key, or empty.
+	// Affinity is the affinity key. Empty: none.
 	Affinity string
 	// Until is when the request stops waiting.
 	Until time.Time
@@ -113,13 +114,13 @@ type Want struct {
 	tried []*instance
 }
 
-// Tried makes later choices avoid the lease's instance, while there are others.
+// Tried makes later choices avoid the lease's instance while other instances can take the request.
 func (w *Want) Tried(l *Lease) { w.tried = append(w.tried, l.instance) }
 
 // few is the number of targets and instances up to which choosing allocates no memory.
 const few = 16
 
-// chooseInstance returns a lease, or why there is none.
+// chooseInstance returns a lease. If the lease is nil, the refusal says why.
 func (r *Route) chooseInstance(v *view, w *Want, at time.Time) (*Lease, refusal) {
 	for {
 		if v.holdsRequest(w) {
@@ -137,7 +138,7 @@ func (r *Route) chooseInstance(v *view, w *Want, at time.Time) (*Lease, refusal)
 		chosen := candidates.instances[i]
 		trial, ok := chosen.beginTrial(at)
 		if !ok && !candidates.anyhow {
-			continue // another request began the trial first, so that the instance is out now
+			continue // another request began the trial first, so the instance gets no other request now
 		}
 		n := chosen.Begin()
 		// The request is counted before the view is checked. So an update that swaps the view, and then finds
@@ -164,16 +165,16 @@ func (r *Route) chooseInstance(v *view, w *Want, at time.Time) (*Lease, refusal)
 	}
 }
 
-// set is the instances that can take a request.
+// set has the instances that can take a request.
 type set struct {
 	instances []*instance
 	endpoints []*balance.Endpoint
-	// anyhow is whether instances count regardless of what traffic found about them.
+	// anyhow is whether instances count even if they are ejected or not ready.
 	anyhow bool
 }
 
-// chooseCandidates chooses the deployment and returns it with those of its instances that can take the
-// request. It returns nil if no deployment has one.
+// chooseCandidates chooses the deployment, and returns it with its instances that can take the request. It returns
+// nil if no deployment has such an instance.
 func (r *Route) chooseCandidates(v *view, w *Want, now time.Time) (*target, set, refusal) {
 	why := refusal{reason: NoInstance}
 	preview := v.hosts[w.Host]
@@ -187,7 +188,7 @@ func (r *Route) chooseCandidates(v *view, w *Want, now time.Time) (*target, set,
 			return 0
 		}
 	}
-	// While an instance of any deployment is ready, deployments without one leave their share to the others.
+	// While any deployment has a ready instance, deployments without one leave their share to the others.
 	ready := false
 	for i := range v.targets {
 		t := &v.targets[i]
@@ -203,7 +204,7 @@ func (r *Route) chooseCandidates(v *view, w *Want, now time.Time) (*target, set,
 		}
 		weights = append(weights, weight)
 	}
-	// If the deployment whose turn it is has no instance left by now, the next one is tried.
+	// If the deployment whose turn it is has no free instance by now, the next deployment is tried.
 	for range v.targets {
 		i := r.nextTarget(v, w, weights)
 		if i < 0 {
@@ -218,9 +219,9 @@ func (r *Route) chooseCandidates(v *view, w *Want, now time.Time) (*target, set,
 	return nil, set{}, why
 }
 
-// nextTarget returns the target that gets the request. If the strategy is affinity and the request has a key,
-// that is the target of the key, because another version does not find the key's caches. Otherwise it is the
-// next in turn.
+// nextTarget returns the index of the target that gets the request. If the strategy is affinity and the request has
+// a key, it is the target of the key, because instances of other versions do not have the key's caches. Otherwise it
+// is the next target in turn.
 func (r *Route) nextTarget(v *view, w *Want, weights []int64) int {
 	if w.Affinity != "" && v.policy.Strategy == balance.Affinity {
 		return v.shares.Of(w.Affinity, weights)
@@ -276,7 +277,7 @@ func (t *target) countUsable(v *view, w *Want, now time.Time, s *set, why *refus
 		return n
 	}
 	s.anyhow = anyhow
-	// Sending to all may cost a request one attempt in vain, and no more.
+	// If all instances get requests, one attempt of a request may fail. A retry goes only to healthy instances.
 	safely := len(w.tried) > 0 && sound > 0
 	if n == len(from) && !safely {
 		s.instances, s.endpoints = from, t.endpoints[:n]

@@ -28,21 +28,21 @@ func eject(r *Route, ids ...string) {
 func TestEjection_IsIgnoredWhenTooFewAreLeft(t *testing.T) {
 	r, _ := newRoute(t, app(1, 0, []State{Ready, Ready, Ready, Ready}, nil, nil))
 	eject(r, "old-0", "old-1")
-	require.Len(t, take(t, r, 100), 2, "half of them are enough")
+	require.Len(t, take(t, r, 100), 2, "half of the instances are enough")
 	eject(r, "old-2")
-	require.Len(t, take(t, r, 100), 4, "a quarter is not: all rather than few")
+	require.Len(t, take(t, r, 100), 4, "a quarter is not enough, so all instances get requests")
 }
 
-// Each letter is an instance: w is well, e ready and ejected, l was ready and is not, n never
-// was, d drains after it was.
-func TestChoose_AllThatWereReadyRatherThanFewOfThem(t *testing.T) {
+// Each letter is an instance. w: healthy. e: ready, but ejected. l: was ready, but is not ready now. n: was never
+// ready. d: was ready, and drains now.
+func TestChoose_UsesAllInstancesThatWereReadyIfFewAreHealthy(t *testing.T) {
 	for _, c := range []struct{ have, served string }{
 		{"w", "w"},
 		{"wl", "w"}, // exactly half
 		{"we", "w"},
 		{"wwl", "ww"},
 		{"wll", "wll"},
-		{"wel", "wel"}, // both sorts count together
+		{"wel", "wel"}, // e and l count together
 		{"wwel", "ww"},
 		{"wwell", "wwell"},
 		{"wlllllllll", "wlllllllll"},
@@ -50,12 +50,12 @@ func TestChoose_AllThatWereReadyRatherThanFewOfThem(t *testing.T) {
 		{"ll", "ll"},
 		{"el", "el"},
 		{"ee", "ee"},
-		{"wn", "w"}, // what starts is neither well nor unwell
+		{"wn", "w"}, // an instance that starts does not count
 		{"wnnnn", "w"},
 		{"wlnnn", "w"},
 		{"wllnd", "wll"},
 		{"lnd", "l"},
-		{"wdd", "w"}, // nor is what leaves
+		{"wdd", "w"}, // an instance that drains does not count
 		{"wldd", "w"},
 		{"n", ""},
 		{"nd", ""},
@@ -85,7 +85,7 @@ func TestChoose_AllThatWereReadyRatherThanFewOfThem(t *testing.T) {
 			noQueue := func(p *Policy) { p.QueueSize = 0 }
 			spec := app(1, 0, after, nil, noQueue)
 			var r *Route
-			if restarted { // by the agent's word alone
+			if restarted { // the gateway knows only from the agent which instances were ready
 				for i, kind := range c.have {
 					was := kind == 'l'
 					spec.Targets[0].Instances[i].WasReady = &was
@@ -134,7 +134,7 @@ func TestEjection_EndsByATrialWhereAllGetTraffic(t *testing.T) {
 		require.NoError(t, r.Update(app(1, 0, []State{Ready, Ready, NotReady, NotReady, NotReady}, nil, nil)))
 		eject(r, "old-0")
 		require.Len(t, take(t, r, 100), 5)
-		require.Len(t, r.Health(), 1, "it is ejected for a second")
+		require.Len(t, r.Health(), 1, "old-0 is ejected for a second")
 		time.Sleep(time.Second)
 		require.Len(t, take(t, r, 100), 5)
 		require.Empty(t, r.Health())
@@ -158,7 +158,7 @@ func TestChoose_TriesOnlyInstancesThatWereReady(t *testing.T) {
 	require.NoError(t, r.Update(app(1, 0, []State{NotReady, NotReady, Draining}, nil, nil)))
 	require.Equal(t, map[string]int{"old-0": 10}, take(t, r, 10))
 
-	// Its process started anew, and what the one before it was is no matter.
+	// The instance has a new process. That its earlier process was ready does not count.
 	spec, was := app(1, 0, []State{NotReady, NotReady, Draining}, nil, func(p *Policy) { p.QueueSize = 0 }), false
 	spec.Targets[0].Instances[0].WasReady = &was
 	require.NoError(t, r.Update(spec))

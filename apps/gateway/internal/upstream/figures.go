@@ -9,8 +9,8 @@ type InFlight struct {
 	Requests     int64
 }
 
-// InFlight returns the requests under way of each deployment that the route has now. Deployments without any
-// are included.
+// InFlight returns the number of requests under way for each deployment that the route has now. Deployments without
+// requests are included.
 func (r *Route) InFlight() []InFlight {
 	v := r.now.Load()
 	if v == nil {
@@ -28,7 +28,7 @@ func (r *Route) InFlight() []InFlight {
 	return out
 }
 
-// Part is the share of a deployment's requests that an instance gets. 1 is the mean.
+// Part is an instance's share of the requests of its deployment, relative to the mean share, which is 1.
 type Part struct {
 	DeploymentID string
 	Version      int32
@@ -36,7 +36,7 @@ type Part struct {
 	Part         float64
 }
 
-// Parts returns the parts of the ready instances, for a route that weighs them.
+// Parts returns the parts of the ready instances. It returns nil unless the route's strategy is balance.Weighted.
 func (r *Route) Parts() []Part {
 	v := r.now.Load()
 	if v == nil || v.policy.Strategy != balance.Weighted {

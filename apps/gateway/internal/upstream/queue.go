@@ -14,11 +14,11 @@ import (
 type Reason int
 
 const (
-	// NoInstance: none is ready.
+	// NoInstance: no instance is ready.
 	NoInstance Reason = iota
-	// AtLimit: all that are ready have as many requests as they take.
+	// AtLimit: all ready instances are at their limit of requests.
 	AtLimit
-	// Removed: the route is gone.
+	// Removed: the route was removed.
 	Removed
 	// Held: the app is at zero in the region.
 	Held
@@ -27,15 +27,14 @@ const (
 // Refused is the error of Acquire when the request got no instance.
 type Refused struct {
 	Reason Reason
-	// Full is whether the queue had no place left. Otherwise the request waited for as long as the route's
-	// policy allows.
+	// Full is whether the queue had no place left. Otherwise the request waited until Want.Until.
 	Full bool
 }
 
 func (e *Refused) Error() string {
 	switch e.Reason {
 	case AtLimit:
-		return "all instances have as many requests as they take"
+		return "all instances are at their limit of requests"
 	case Removed:
 		return "the route was removed"
 	case Held:
@@ -46,11 +45,11 @@ func (e *Refused) Error() string {
 	return "no instance"
 }
 
-// queue has the requests that wait. Only the first looks for an instance. Whatever may have made one free
-// wakes it, and when it leaves, the next is first.
+// queue has the requests that wait. Only the first request looks for an instance. Each event that may have
+// freed an instance wakes it. When it leaves the queue, the next request is first.
 //
-// Requests for an app at zero wait in the same line, so that they go on in the order in which they
-// came. Package hold limits their number.
+// Requests for an app at zero wait in the same line, so that they continue in the order in which they came.
+// Package hold limits their number.
 type queue struct {
 	size atomic.Int64
 	mu   sync.Mutex
@@ -63,7 +62,7 @@ type waiter struct{ wake chan struct{} }
 
 func (q *queue) len() int { return int(q.size.Load()) }
 
-// wakeFirst is called at the end of every request. While no request waits, it costs one load.
+// wakeFirst is called at the end of every request. While no request waits, it costs one atomic load.
 func (q *queue) wakeFirst() {
 	if q.size.Load() == 0 {
 		return
@@ -90,13 +89,14 @@ func (q *queue) wakeAll() {
 func (w *waiter) signal() {
 	select {
 	case w.wake <- struct{}{}:
-	default: // it has a signal already
+	default: // the waiter has a signal already
 	}
 }
 
-// joinQueue returns nil when there is no place. A held request always has one, because package hold limits
-// them. Other requests have size places, or as many as there are held ones if that is more, because they come
-// while the line of held requests moves on.
+// joinQueue adds a request to the queue. The function that it returns removes the request. The waiter is nil if the
+// queue has no place. A held request always has a place, because package hold limits held requests. The number of
+// places for other requests is size or the number of held requests, whichever is larger, because other requests also
+// come while the held requests leave.
 func (q *queue) joinQueue(size int, held bool) (*waiter, func()) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -109,7 +109,7 @@ func (q *queue) joinQueue(size int, held bool) (*waiter, func()) {
 		q.held++
 	}
 	q.size.Add(1)
-	// An instance that became free before size counted this waiter did not wake it.
+	// An instance that became free before size was incremented did not wake this waiter.
 	w.signal()
 	return w, func() {
 		q.mu.Lock()
@@ -130,8 +130,8 @@ func (q *queue) isFirst(w *waiter) bool {
 	return front != nil && front.Value.(*waiter) == w
 }
 
-// again is the time after which instances that the request could not reach are tried once more. A process
-// that starts again listens within that.
+// again is the time after which instances that the request could not reach are tried once more. A process that
+// restarts quickly listens again within this time.
 const again = 100 * time.Millisecond
 
 // Try is Acquire without a wait. It returns the reason if other requests wait already, or if no instance can
@@ -147,7 +147,7 @@ func (r *Route) Try(w *Want) (*Lease, *Refused) {
 	if r.queue.len() > 0 {
 		t, _, why := r.chooseCandidates(v, w, r.cfg.Now())
 		if t != nil {
-			why.reason = AtLimit // an instance that is free is for the requests that came first
+			why.reason = AtLimit // requests that came before get the free instance
 		}
 		return nil, &Refused{Reason: why.reason, Full: true}
 	}
@@ -158,8 +158,9 @@ func (r *Route) Try(w *Want) (*Lease, *Refused) {
 	return l, nil
 }
 
-// Acquire returns a lease on an instance, which the caller ends. It waits in the queue if it must, at most
-// until w.Until. The error is *Refused or the context's. While the app is at zero, it waits only if w.Held.
+// Acquire returns a lease on an instance. The caller must call End. If no instance is free, Acquire waits in the
+// queue until w.Until at most. While the app is at zero, it waits only if w.Held is set. The error is a *Refused or
+// the cause of ctx.
 func (r *Route) Acquire(ctx context.Context, w *Want) (*Lease, error) {
 	v := r.now.Load()
 	if v == nil {
@@ -218,7 +219,7 @@ func (r *Route) waitInQueue(ctx context.Context, w *Want) (*Lease, error) {
 	}
 }
 
-// whyNot returns the reason why there is no instance. An instance that became free just now comes too late.
+// whyNot returns the reason why the request gets no instance. It ignores an instance that became free just now.
 func (r *Route) whyNot(w *Want) Reason {
 	v := r.now.Load()
 	if v == nil {
@@ -231,10 +232,11 @@ func (r *Route) whyNot(w *Want) Reason {
 	return why.reason
 }
 
-// holdsRequest reports whether the request waits because the app is at zero. Previews' requests never do.
+// holdsRequest reports whether the request must wait because the app is at zero. Requests for previews never wait
+// for that reason.
 func (v *view) holdsRequest(w *Want) bool { return v.Hold != nil && v.hosts[w.Host] == "" }
 
-// Hold returns how requests wait now while the app is at zero. Nil: it is not at zero.
+// Hold returns how requests wait while the app is at zero. Nil: the app is not at zero now.
 func (r *Route) Hold() *hold.Policy {
 	if v := r.now.Load(); v != nil {
 		return v.Hold

@@ -14,23 +14,23 @@ import (
 	"github.com/windlass-run/windlass/pkg/healthcheck"
 )
 
-// State is the state of an instance, by the region's agent.
+// State is the state of an instance as the region's agent reports it.
 type State int
 
 const (
-	// NotReady means that it starts, or fails its check.
+	// NotReady means that the instance starts, or fails its check.
 	NotReady State = iota
-	// Ready means that it gets requests.
+	// Ready means that the instance gets requests.
 	Ready
-	// Draining means that it keeps the requests that it has, and gets no more.
+	// Draining means that the instance finishes its requests, and gets no more.
 	Draining
 )
 
-// Spec is all the routes of one app.
+// Spec describes all routes of one app.
 type Spec struct {
 	AppID, AppName string
-	// Epoch and Generation are those of the routes. Change counts all other changes of them in the region:
-	// the instances and their states.
+	// Epoch and Generation identify the routes' configuration. Change counts all other changes of the routes in the
+	// region, which are changes of instances and their states.
 	Epoch, Generation, Change int64
 	// Hosts are in lower case, without port and trailing dot.
 	Hosts []string
@@ -40,13 +40,13 @@ type Spec struct {
 	Policy   Policy
 	// Keys are the app's keys, by Hash; see NeedsKey.
 	Keys map[Hash]Key
-	// Elsewhere is whether only other regions have the app. The region's agent then knows nothing of it.
+	// Elsewhere is whether only other regions have the app. Then the agent of this region does not know it.
 	Elsewhere bool
-	// Hold is how requests for Hosts wait while the app is at zero in the region. Nil: it is not at zero.
+	// Hold is how requests for Hosts wait while the app is at zero in the region. Nil: the app is not at zero.
 	Hold *hold.Policy
-	// ClosedPaths are paths that no client may call, in lower case, with all that begins with them.
+	// ClosedPaths are paths, in lower case, that clients must not call. They close all paths that begin with them.
 	ClosedPaths []string
-	// CountsLoad is whether the agent wants the load that the app's clients cause.
+	// CountsLoad is whether the gateway reports the app's load to the agent.
 	CountsLoad bool
 }
 
@@ -56,12 +56,12 @@ type Hash [sha256.Size]byte
 // Key is one of the app's keys.
 type Key struct {
 	Name string
-	// Until is when it ends. Zero: never.
+	// Until is when the key ends. Zero: never.
 	Until time.Time
 }
 
-// Preview is a host that leads to one of the targets, whatever its weight. If Keyed, requests need a key,
-// whatever the policy says.
+// Preview is a host that leads to one of the targets, even if its weight is 0. If Keyed is set, requests need a key,
+// even if the policy does not require one.
 type Preview struct {
 	Host, DeploymentID string
 	Keyed              bool
@@ -91,7 +91,7 @@ func (s *Spec) AllHosts() []string {
 type TargetSpec struct {
 	DeploymentID string
 	Version      int32
-	// Weight is relative to the other targets. 0: none of the traffic.
+	// Weight is relative to the other targets. 0: the target gets no traffic.
 	Weight    int32
 	Instances []InstanceSpec
 }
@@ -102,71 +102,72 @@ type InstanceSpec struct {
 	// Address is "host:port".
 	Address string
 	State   State
-	// WasReady is whether the process of an unready instance was ready before. Nil: if this gateway saw it.
+	// WasReady is whether the process of an unready instance was ready before. Nil: it was if this gateway saw it
+	// ready.
 	WasReady *bool
-	// Check is the check that it must pass before it counts as reached. Nil: a connection is enough.
+	// Check is the check that the instance must pass before it counts as reached. Nil: a connection is enough.
 	Check *healthcheck.Check
-	// OtherVersion is whether Check is another version's. The instance then keeps its own check, if any.
+	// OtherVersion is whether Check belongs to another version. Then the instance keeps its own check, if it has one.
 	OtherVersion bool
 }
 
 // Policy is the policy of a route.
 type Policy struct {
-	// Strategy is a name that package balance knows.
+	// Strategy is the name of a strategy of package balance.
 	Strategy string
 	// AffinityHeader or AffinityCookie holds the key of the strategy affinity.
 	AffinityHeader, AffinityCookie string
 	// Connect limits the time to connect. Response limits the time from the request to the first byte of the
-	// answer, Idle the time between bytes of it, and Total all of it. Total 0: no limit. The others always
-	// have one.
+	// answer, and Idle the time between bytes of the answer. These three must be set. Total limits the whole
+	// request. Total 0: no limit.
 	Connect, Response, Idle, Total time.Duration
-	// QueueSize is how many requests wait when no instance can take one, and QueueWait for how long. 0: none
-	// waits.
+	// QueueSize is how many requests may wait while no instance is free. 0: no request waits. QueueWait is how
+	// long a request waits at most.
 	QueueSize int
 	QueueWait time.Duration
-	// MaxInFlight is how many requests an instance has at a time. 0: any number.
+	// MaxInFlight is how many requests an instance may have at a time. 0: any number.
 	MaxInFlight int64
 	// Retries is how often a request that may be repeated is sent to another instance. Attempts that reached
 	// no instance do not count.
 	Retries int
 	// MaxBody limits the body of a request, in bytes.
 	MaxBody int64
-	// Panic is a percentage of a target's instances that are ready or were ready. When fewer of them are
+	// Panic is a percentage of a target's instances that are ready or were ready. If fewer of these instances are
 	// ready and not ejected, all of them get requests.
 	Panic int
 	// Health is the policy of ejection.
 	Health health.Policy
-	// Cross is when requests are handed over to another region.
+	// Cross says when requests are handed over to another region.
 	Cross Cross
 	// RequireKey is whether requests need one of the app's keys.
 	RequireKey bool
-	// CORS is what the gateway answers browsers. Nil: instances answer them.
+	// CORS makes the CORS headers for browsers. Nil: the instances do.
 	CORS *cors.Policy
-	// Payload is what is logged of requests and answers. Nil: nothing.
+	// Payload says which bodies of requests and answers are logged. Nil: no body is logged.
 	Payload *payload.Policy
 }
 
-// Cross is when a request for one of an app's hosts, but not of its previews, is handed over to another
-// region.
+// Cross says when a request for one of an app's hosts is handed over to another region. A request for a preview is
+// never handed over.
 type Cross int
 
 const (
-	// CrossOff means never.
+	// CrossOff: requests are never handed over.
 	CrossOff Cross = iota
-	// Failover means while no instance is ready here.
+	// Failover: requests are handed over while no instance is ready in this region.
 	Failover
-	// Spillover means also while all ready instances have as many requests as they take.
+	// Spillover: requests are also handed over while all ready instances are at their limit of requests.
 	Spillover
 )
 
-// ElsewherePolicy returns the policy for an app that only other regions have. Its own policy is applied
-// there. Nothing that it allows may be refused or cut short here.
+// ElsewherePolicy returns the policy for an app that only other regions have. Those regions apply the app's own
+// policy. The gateway here must not refuse or cut off a request that the app's own policy allows.
 func ElsewherePolicy() Policy {
 	p := DefaultPolicy()
-	p.Cross, p.QueueSize = Failover, 0 // no instance comes up here
+	p.Cross, p.QueueSize = Failover, 0 // no instance starts in this region
 	p.MaxBody = math.MaxInt64
-	// The gateway there ends requests that hang, and the connection's own checks find what is lost on the
-	// way. These limits are for a gateway that does neither. No policy has more than a day.
+	// The gateway of the other region ends requests that hang, and HTTP/2 pings or TCP keep-alives find a lost
+	// connection. These limits are for the case that neither happens. No policy allows more than a day.
 	p.Response, p.Idle = 25*time.Hour, 25*time.Hour
 	return p
 }
@@ -176,15 +177,15 @@ func DefaultPolicy() Policy {
 	return Policy{
 		Strategy: balance.PowerOfTwo,
 		Connect:  2 * time.Second,
-		// The first token of a long prompt may take minutes behind others. A minute of silence between tokens
-		// is a hang.
+		// The first token of a long prompt may take minutes if other prompts come before. An instance that is
+		// silent for a minute between two tokens hangs.
 		Response: 5 * time.Minute, Idle: time.Minute,
 		QueueSize: 256, QueueWait: 10 * time.Second,
 		Retries: 2,
-		// Images and audio travel in prompts.
+		// Prompts may contain images and audio.
 		MaxBody: 64 << 20,
-		// Half is Envoy's default. If one of two is lost, the other one can serve all. If nine of ten are
-		// lost, the tenth must not get all requests and fail like them.
+		// 50 is Envoy's default. If one of two instances is lost, the other one can serve all requests. If nine
+		// of ten are lost, the tenth must not get all requests, because it would fail, too.
 		Panic:  50,
 		Health: health.Default(),
 	}

@@ -1,18 +1,24 @@
-// Package upstream is what a route leads to now: deployments by weight, their instances and how these are,
-// the requests under way at each, and the requests that wait.
+// Package upstream holds the state of an app's route: the deployments with their weights, the instances with their
+// health, the requests under way at each instance, and the requests that wait.
 //
 //	Route   outlives changes of what it leads to: turns, health, in-flight, the queue
 //	view    one version of that, immutable; a change swaps it, at once for all
 //	Lease   one request at one instance; until its end it counts as in flight
 //
-// A request gets an instance in three steps. The deployment is chosen by weight among those that have an
-// instance which can take it, by turn or by the request's key. The instance is chosen by the route's
-// strategy. Without an instance the request waits, first come, first served. Instances that drain or were
-// never ready get nothing. Those that were ready before, and those that traffic found broken, get nothing
-// until the check or a trial shows otherwise. If that left too few (see Policy.Panic), all that are or were
-// ready get traffic. They may be better than they seem, and all requests together might break the few. A
-// retry goes to a healthy one even then. A deployment without a ready instance leaves its share to the others
-// while one of them has one.
+// A request gets an instance in two steps. First the deployment is chosen by weight, in turn or by the request's
+// affinity key, among the deployments with an instance that can take the request. Then the route's strategy chooses
+// the instance. If no instance can take the request, it waits, first come, first served.
+//
+// Which instances can take a request:
+//
+//   - Instances that drain or were never ready get no requests.
+//   - Instances that are not ready any more, or that traffic ejected, get no requests until their check or a trial
+//     succeeds.
+//   - If the rule above left too few instances (see Policy.Panic), all instances that are or were ready get requests.
+//     They may be healthier than they seem, and all requests together might overload the few. A retry still goes to
+//     a healthy instance.
+//   - A deployment without a ready instance leaves its share to the other deployments while one of them has a ready
+//     instance.
 package upstream
 
 import (
@@ -35,7 +41,7 @@ type Ejection struct {
 	Ejected    bool
 	// Reason is "ConnectError", "ServerErrors" or "Timeout". It is empty when the instance is back.
 	Reason string
-	// Until is when it is tried again.
+	// Until is when the instance is tried again.
 	Until time.Time
 }
 
@@ -50,8 +56,8 @@ type Config struct {
 	Ejected func(Ejection)
 	Drained func(instanceID string)
 	// Arrived is called with every instance that has become ready, or was ejected because requests could not
-	// connect to it. Proven is called when one was reached, or could not be reached for the first time. Both
-	// must not block. Arrived nil: instances are not tried, and all count as reached.
+	// connect to it. Proven is called when an attempt reached such an instance, or failed for a new reason. Both
+	// must not block. If Arrived is nil, all instances count as reached.
 	Arrived func(Arrival)
 	Proven  func()
 }
@@ -64,7 +70,7 @@ type Route struct {
 	// last is the view of a route that was removed, because requests may be under way.
 	last  atomic.Pointer[view]
 	queue queue
-	// talk is incremented each time there is something to report about an instance.
+	// talk is incremented each time the health of an instance changes.
 	talk atomic.Uint64
 }
 
@@ -74,35 +80,38 @@ type instance struct {
 	route *Route
 	// touched is whether passive is not the zero value. Without it, a success needs no lock.
 	touched atomic.Bool
-	// leaving is whether it drains or is no longer listed. Drained is called at the end of its last request.
+	// leaving is whether the instance drains or is no longer listed. Then Drained is called at the end of its last
+	// request.
 	leaving atomic.Bool
-	// owing is when the first request since its last answer began came, in Unix nanoseconds. 0: none came.
+	// owing is when the first request came after the instance last began an answer, in Unix nanoseconds. 0: no
+	// request came.
 	owing atomic.Int64
-	// unproven is whether it is ready but not reached yet. check is what it must pass then, if anything.
+	// unproven is whether the instance is ready but was not reached yet. check is the check that it must pass. Nil:
+	// none.
 	unproven atomic.Bool
 	check    atomic.Pointer[healthcheck.Check]
 	mu       sync.Mutex
 	passive  health.State
 	reason   string
-	// listed is whether it is listed as ready. arrivals counts how often it became ready, ceased to be, or
-	// could not be connected to. unreached is why the last attempt to reach it failed.
+	// listed is whether the instance is listed as ready. arrivals counts how often it became ready, ceased to be
+	// ready, or became unproven because requests could not connect. unreached is why the last attempt failed.
 	listed    bool
 	arrivals  uint64
 	unreached string
 }
 
-// view is immutable.
+// view is immutable, except for quiet.
 type view struct {
 	Spec
 
-	// hosts has the deployment that a host leads to. Empty: by weight.
+	// hosts has the id of the deployment to which a host leads. Empty: weights choose the deployment.
 	hosts   map[string]string
 	targets []target
 	shares  balance.Shares // of targets
 	policy  Policy
 	// gone are instances that had requests under way when they were no longer listed.
 	gone []*instance
-	// quiet is one more than the talk at which listed instances had nothing to report.
+	// quiet is one more than the value of Route.talk at which no listed instance had anything to report.
 	quiet atomic.Uint64
 }
 
@@ -111,11 +120,12 @@ type target struct {
 
 	strategy balance.Strategy
 	observer balance.Observer // strategy, if it is one
-	// known are the instances that are ready, and then those that were ready before. ready is the number of
-	// those that are ready.
+	// known are first the instances that are ready, and then the instances that were ready before. ready is the
+	// number of the first ones.
 	known []*instance
 	ready int
-	// endpoints are those of known, in that order, for the strategy when all instances can take the request.
+	// endpoints are the endpoints of known, in the same order. The strategy gets them if all instances can take the
+	// request.
 	endpoints []*balance.Endpoint
 	all       map[string]member
 }
@@ -127,14 +137,14 @@ type member struct {
 	wasReady bool
 }
 
-// New returns a route that leads nowhere.
+// New returns a route without hosts and targets.
 func New(cfg Config) *Route {
 	r := &Route{cfg: cfg}
 	r.turns.Begin(cfg.Random())
 	return r
 }
 
-// Spec returns what the route serves. ok is false when the route was removed.
+// Spec returns a copy of the route's spec. ok is false if the route was removed.
 func (r *Route) Spec() (_ Spec, ok bool) {
 	v := r.now.Load()
 	if v == nil {
@@ -143,7 +153,7 @@ func (r *Route) Spec() (_ Spec, ok bool) {
 	return v.Spec, true
 }
 
-// Now returns Spec without a copy, which must not be changed. It returns nil when the route was removed.
+// Now returns the route's spec, which must not be changed. It returns nil if the route was removed.
 func (r *Route) Now() *Spec {
 	if v := r.now.Load(); v != nil {
 		return &v.Spec
@@ -161,7 +171,7 @@ func (r *Route) Serves(host string) bool {
 	return ok
 }
 
-// Policy returns the policy of the route, or the default when the route was removed.
+// Policy returns the policy of the route, or the default policy if the route was removed.
 func (r *Route) Policy() Policy {
 	if v := r.now.Load(); v != nil {
 		return v.policy
@@ -169,7 +179,7 @@ func (r *Route) Policy() Policy {
 	return DefaultPolicy()
 }
 
-// Remove makes the route lead nowhere. Requests that wait are refused, and those under way go on.
+// Remove removes all hosts and targets. Requests that wait are refused, and requests under way continue.
 func (r *Route) Remove() {
 	before := r.now.Load()
 	if before != nil {
@@ -183,7 +193,7 @@ func (r *Route) Remove() {
 	r.queue.wakeAll()
 }
 
-// Update makes the route lead to what spec says, from the next choice on. It must not be called concurrently.
+// Update sets the route's spec for all later choices. It must not be called concurrently.
 func (r *Route) Update(spec Spec) error {
 	before := r.now.Load()
 	after := &view{Spec: spec, policy: spec.Policy, hosts: make(map[string]string, len(spec.Hosts)+len(spec.Previews))}
@@ -225,7 +235,7 @@ func (r *Route) Update(spec Spec) error {
 				m.check.Store(is.Check)
 			}
 			switch is.State {
-			case m.state: // as NotReady is of one that is new
+			case m.state: // no change; a new instance begins as NotReady
 			case Ready:
 				m.instance.resetFindings()
 				if r.cfg.Arrived != nil {
@@ -271,8 +281,8 @@ func (r *Route) Update(spec Spec) error {
 	return nil
 }
 
-// leftBy returns the instances that next does not list and that have requests under way, or may get one from a
-// choice that still uses v. These requests go on.
+// leftBy returns the instances that next does not list, if they have requests under way or may get a request from a
+// choice that still uses v. These requests continue.
 func (v *view) leftBy(next *view) []*instance {
 	if v == nil {
 		return nil
@@ -300,21 +310,21 @@ func (v *view) leftBy(next *view) []*instance {
 	return gone
 }
 
-// Health is what is reported about an instance.
+// Health is what the gateway reports about an instance.
 type Health struct {
 	InstanceID string
 	// Ejected is whether traffic ejected it. Reason is why, as in Ejection.
 	Ejected bool
 	Reason  string
-	// Unproven is whether it was not reached since it became ready. Reason is then why the attempt failed,
-	// unless requests could not connect to it.
+	// Unproven is whether no attempt has reached the instance since it became ready. Then Reason is why the last
+	// attempt failed, unless requests could not connect to the instance.
 	Unproven bool
-	// InFlight is reported for instances that drain or are no longer listed.
+	// InFlight is set only for instances that drain or are no longer listed.
 	InFlight int64
 }
 
-// Health returns the health of the instances that are ejected or unproven, or that drain or are not listed
-// any more and have requests under way. It is sorted by id.
+// Health returns the health of instances that are ejected or unproven. It also has the instances with requests under
+// way that drain or are not listed any more. It is sorted by id.
 func (r *Route) Health() []Health {
 	v := r.now.Load()
 	if v == nil {
@@ -325,7 +335,7 @@ func (r *Route) Health() []Health {
 	}
 	removed := r.now.Load() == nil
 	if !removed && len(v.gone) == 0 {
-		// talk is read before the look, so that a change during it is found by the next one.
+		// talk is read before mayHaveNews, so that the next call finds a change during mayHaveNews.
 		talk := r.talk.Load() + 1
 		if v.quiet.Load() == talk {
 			return nil
@@ -335,7 +345,7 @@ func (r *Route) Health() []Health {
 			return nil
 		}
 	}
-	// An id comes twice when its address changed, because the old process may have requests.
+	// An id comes twice if its address changed, because the old process may still have requests.
 	sums := map[string]Health{}
 	seen := map[*instance]bool{}
 	add := func(i *instance, leaving bool) {
@@ -348,7 +358,7 @@ func (r *Route) Health() []Health {
 		i.mu.Lock()
 		if !leaving {
 			h.Unproven, h.Ejected = i.unproven.Load(), !i.passive.Until().IsZero()
-			// The reason why it fails its check says more than the ejection that followed from it.
+			// The reason why the instance fails its check says more than the reason of the ejection that followed.
 			if h.Reason = i.unreached; h.Ejected && (i.unreached == "" || i.reason == health.Refusal.String()) {
 				h.Reason = i.reason
 			}
@@ -372,8 +382,8 @@ func (r *Route) Health() []Health {
 	return slices.SortedFunc(maps.Values(sums), func(a, b Health) int { return strings.Compare(a.InstanceID, b.InstanceID) })
 }
 
-// mayHaveNews reports whether there may be anything to report about a listed instance. Tens of thousands of
-// instances mostly have nothing to report.
+// mayHaveNews reports whether there may be anything to report about a listed instance. It is fast, because usually
+// tens of thousands of instances have nothing to report.
 func (v *view) mayHaveNews() bool {
 	for i := range v.targets {
 		for _, m := range v.targets[i].all {
@@ -394,8 +404,7 @@ func (i *instance) verdict(now time.Time) (health.Verdict, time.Time) {
 	return i.passive.Verdict(now), i.passive.Until()
 }
 
-// resetFindings clears the latency of the instance and what traffic found about it, because it has
-// recovered.
+// resetFindings clears the measured work and the passive health of the instance, because it has recovered.
 func (i *instance) resetFindings() {
 	i.mu.Lock()
 	was := !i.passive.Until().IsZero()
@@ -408,8 +417,8 @@ func (i *instance) resetFindings() {
 	}
 }
 
-// beginTrial begins the trial of an instance if one is due. It reports whether this request is the
-// trial, and whether it may go there.
+// beginTrial begins the trial of an instance if a trial is due. trial reports whether this request is the trial, and
+// ok reports whether the request may go to the instance.
 func (i *instance) beginTrial(now time.Time) (trial, ok bool) {
 	if !i.touched.Load() {
 		return false, true

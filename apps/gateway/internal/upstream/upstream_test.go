@@ -78,8 +78,8 @@ func TestWeights_HoldAndInstancesShareThem(t *testing.T) {
 	}
 }
 
-// Whose caches a session left at one version, another does not find: it changes versions once in
-// a canary, and what has no key goes by turn.
+// A session keeps its version, because other versions do not have its caches. In a canary it changes versions once.
+// Requests without a key go to the versions in turn.
 func TestSession_KeepsItsVersionWhileWeightsStay(t *testing.T) {
 	sticky := func(old, next int32, after []State) Spec {
 		return app(old, next, []State{Ready, Ready, Ready}, after, func(p *Policy) { p.Strategy = balance.Affinity })
@@ -121,9 +121,9 @@ func TestSession_KeepsItsVersionWhileWeightsStay(t *testing.T) {
 	toNew, toOld, within := changes(tenth, more)
 	require.InDelta(t, 300, toNew, 50)
 	require.Zero(t, toOld)
-	require.Zero(t, within, "those of a version keep their instance")
+	require.Zero(t, within, "sessions that keep their version keep their instance")
 
-	// While the new version has no instance its sessions are at the old one, and then again with it.
+	// While the new version has no instance, its sessions go to the old version. Then they return.
 	require.NoError(t, r.Update(sticky(60, 40, []State{NotReady, NotReady})))
 	_, toOld, within = changes(more, where())
 	require.InDelta(t, 400, toOld, 60)
@@ -140,7 +140,7 @@ func TestDeployment_WithoutReadyInstancesLeavesItsShare(t *testing.T) {
 	require.Equal(t, map[string]int{"old-0": 100}, take(t, r, 100))
 }
 
-func TestPreview_LeadsToItsDeploymentWhateverItsWeight(t *testing.T) {
+func TestPreview_LeadsToItsDeploymentWithAnyWeight(t *testing.T) {
 	r, _ := newRoute(t, app(100, 0, []State{Ready}, []State{Ready}, nil))
 	require.Equal(t, map[string]int{"old-0": 10}, take(t, r, 10))
 	l, err := r.Acquire(t.Context(), &Want{Host: "new.echo.local", Until: time.Now()})
@@ -158,7 +158,7 @@ func TestDrain_KeepsRequestsAndGetsNoMore(t *testing.T) {
 	require.Equal(t, map[string]int{"old-1": 50}, take(t, r, 50))
 	require.Equal(t, []Health{{InstanceID: "old-0", InFlight: 1}}, r.Health())
 
-	// It is no longer listed, and its request is still told of.
+	// The instance is no longer listed, but its request is still reported.
 	spec.Targets[0].Instances = spec.Targets[0].Instances[1:]
 	require.NoError(t, r.Update(spec))
 	require.NoError(t, r.Update(spec))
@@ -207,7 +207,7 @@ func TestEjection_EndsByOneTrial(t *testing.T) {
 			l, err := r.Acquire(t.Context(), want())
 			require.NoError(t, err)
 			if l.InstanceID() == "old-0" {
-				require.Nil(t, trial, "one at a time")
+				require.Nil(t, trial, "only one request at a time is a trial")
 				trial = l
 				continue
 			}
@@ -215,7 +215,7 @@ func TestEjection_EndsByOneTrial(t *testing.T) {
 			l.End()
 		}
 		require.NotNil(t, trial)
-		trial.End() // its client went away: the next may try
+		trial.End() // the client of the trial went away, so the next request may be the trial
 		by := take(t, r, 99)
 		require.Equal(t, 33, by["old-0"], "%v", by)
 		require.Empty(t, r.Health())
@@ -295,18 +295,18 @@ func TestQueue_IsInOrderAndEndsAtTheTimeout(t *testing.T) {
 			require.Equal(t, i, <-order)
 			l := <-leases
 			synctest.Wait()
-			require.Empty(t, order, "one at a time")
+			require.Empty(t, order, "one request at a time gets a lease")
 			if i == 0 {
 				l.End()
 			}
 		}
-		// The last one waits for a lease that does not end.
+		// The last request waits for a lease that does not end.
 		begin := time.Now()
 		_, err = r.Acquire(t.Context(), want())
 		require.ErrorAs(t, err, &refused)
 		require.Equal(t, Refused{Reason: AtLimit}, *refused)
 		require.Equal(t, 5*time.Second, time.Since(begin))
-		synctest.Wait() // the one that came before it waited as long
+		synctest.Wait() // the request before it has waited for the same time
 		require.Zero(t, r.Waiting())
 	})
 }
@@ -340,7 +340,7 @@ func TestQueue_ServesAsSoonAsAnInstanceIsReady(t *testing.T) {
 	})
 }
 
-func TestQueue_NoneAnswersAtOnce(t *testing.T) {
+func TestQueue_OfSizeZeroRefusesAtOnce(t *testing.T) {
 	r, _ := newRoute(t, app(1, 0, []State{NotReady}, nil, func(p *Policy) { p.QueueSize = 0 }))
 	_, err := r.Acquire(t.Context(), want())
 	var refused *Refused
@@ -348,8 +348,11 @@ func TestQueue_NoneAnswersAtOnce(t *testing.T) {
 	require.Equal(t, Refused{Reason: NoInstance, Full: true}, *refused)
 }
 
-// Whatever states instances go through, a request is never placed at one that drains, never
-// was ready or is not listed, nor at one that is not ready while half are well; a limit is never passed, and what ended is counted out.
+// The test draws states of instances and checks these rules:
+//   - An instance that drains, was never ready or is not listed gets no request.
+//   - An instance that is not ready gets no request while half of the instances are healthy.
+//   - The limit of requests is never exceeded.
+//   - Requests that have ended do not count.
 func TestHistory_KeepsTheRulesProperty(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		states := rapid.SliceOfN(rapid.SampledFrom([]State{NotReady, Ready, Ready, Draining}), 0, 4)
@@ -357,7 +360,7 @@ func TestHistory_KeepsTheRulesProperty(t *testing.T) {
 		policy := func(p *Policy) { p.MaxInFlight, p.QueueSize = limit, 0 }
 		spec := app(1, 1, states.Draw(t, "old"), states.Draw(t, "new"), policy)
 		r, _ := newRoute(t, spec)
-		// was are those that are listed and were ready at some time since they are.
+		// was has the listed instances. The value is whether an instance was ready since it is listed.
 		was := map[string]bool{}
 		remember := func() {
 			before := was
@@ -404,7 +407,7 @@ func TestHistory_KeepsTheRulesProperty(t *testing.T) {
 				require.True(t, listed)
 				require.NotEqual(t, Draining, state)
 				if state == NotReady {
-					require.True(t, was[l.InstanceID()], "it never was ready")
+					require.True(t, was[l.InstanceID()], "the instance was never ready")
 					well, known := 0, 0
 					for _, target := range spec.Targets {
 						if target.DeploymentID != l.DeploymentID {

@@ -17,8 +17,8 @@ func weightedApp(states ...State) Spec {
 	return app(1, 0, states, nil, func(p *Policy) { p.Strategy = balance.Weighted })
 }
 
-// ask places n requests, one after the other, and calls do before each ends. by counts them by
-// instance.
+// ask makes n requests, one after the other, and calls do before each of them ends. by is the number of requests of
+// each instance.
 func ask(t *testing.T, r *Route, n int, do func(l *Lease)) (by map[string]int) {
 	t.Helper()
 	by = map[string]int{}
@@ -33,7 +33,7 @@ func ask(t *testing.T, r *Route, n int, do func(l *Lease)) (by map[string]int) {
 	return by
 }
 
-// serves has "old-0" take a time, and others a third of it.
+// serves makes "old-0" take 3 ms, and other instances a third of that.
 func serves(l *Lease) {
 	takes := 3 * time.Millisecond
 	if l.InstanceID() != "old-0" {
@@ -44,7 +44,7 @@ func serves(l *Lease) {
 	l.Fared(balance.Served)
 }
 
-func TestWeighted_RouteAloneReadsLoads(t *testing.T) {
+func TestWeighted_IsTheOnlyStrategyThatReadsLoads(t *testing.T) {
 	for _, name := range balance.Names() {
 		r, _ := newRoute(t, app(1, 0, []State{Ready}, nil, func(p *Policy) { p.Strategy = name }))
 		l, err := r.Acquire(t.Context(), want())
@@ -54,9 +54,9 @@ func TestWeighted_RouteAloneReadsLoads(t *testing.T) {
 	}
 }
 
-// Weights outlive changes of the route and of instances beside; those of an instance that has
-// become ready anew begin again.
-func TestWeighted_WeightIsOfTheInstanceAsItIs(t *testing.T) {
+// An instance keeps its weight when the route or other instances change. It loses the weight when it becomes ready
+// again.
+func TestWeighted_AnInstanceKeepsItsWeightUntilItRestarts(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r, _ := newRoute(t, weightedApp(Ready, Ready))
 		ask(t, r, 2000, serves)
@@ -66,20 +66,20 @@ func TestWeighted_WeightIsOfTheInstanceAsItIs(t *testing.T) {
 		require.NoError(t, r.Update(weightedApp(Ready, Ready, Ready)))
 		parts := r.Parts()
 		require.Len(t, parts, 3)
-		require.InDelta(t, 3, parts[1].Part/parts[0].Part, 0.2, "for people to see")
-		require.InDelta(t, 2, parts[2].Part/parts[0].Part, 0.2, "the mean of those that are known")
+		require.InDelta(t, 3, parts[1].Part/parts[0].Part, 0.2, "Parts shows the weights")
+		require.InDelta(t, 2, parts[2].Part/parts[0].Part, 0.2, "a new instance has the mean of the known weights")
 		by = ask(t, r, 100, serves)
-		require.InDelta(t, 14, by["old-0"], 8, "of the one that is slow it is still known: %v", by)
+		require.InDelta(t, 14, by["old-0"], 8, "the weight of the slow instance is still known: %v", by)
 
 		require.NoError(t, r.Update(weightedApp(NotReady, Ready)))
 		require.NoError(t, r.Update(weightedApp(Ready, Ready)))
 		time.Sleep(2 * time.Second)
 		by = ask(t, r, 10, func(l *Lease) { l.Fared(balance.Ignored) })
-		require.InDelta(t, 5, by["old-0"], 1, "another process: %v", by)
+		require.InDelta(t, 5, by["old-0"], 1, "a new process has no weight yet: %v", by)
 	})
 }
 
-// An attempt that was reported as failed has failed, whatever is reported of its answer later.
+// An attempt that was recorded as failed stays failed, even if Fared reports its answer as served.
 func TestWeighted_FailedRequestIsNotServed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r, _ := newRoute(t, weightedApp(Ready, Ready))

@@ -8,9 +8,9 @@ import (
 )
 
 // Task is a function that waits for its connections without a goroutine that the scheduler has to wake. A poller
-// that finds an event for a task continues the task itself, at once. Tasks continue in the order of their events. A task must not block its poller: calls that may
-// block run in Blocking, except for reads and writes of the task's connections. A test of the layout rules
-// finds calls that break this rule.
+// that finds an event for a task continues the task itself, at once. Tasks continue in the order of their events.
+// A task must not block its poller: calls that may block run in Blocking, except for reads and writes of the task's
+// connections. A test of the layout rules finds calls that break this rule.
 //
 //	poller ── event ──▶ task: read, work, write ─┐
 //	   ▲                                         │ waits for a connection
@@ -102,8 +102,8 @@ func (t *Task) wakeUp() bool {
 	}
 }
 
-// parkUntilWoken parks the task until it is woken. It returns at once if an event came since the task was resumed
-// or last called parkUntilWoken.
+// parkUntilWoken parks the task until wakeUp is called. It returns at once if an event came after the task was
+// resumed or last called parkUntilWoken.
 func (t *Task) parkUntilWoken() {
 	if !t.state.CompareAndSwap(runAgain, running) {
 		t.suspend(forConn)
