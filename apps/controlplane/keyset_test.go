@@ -20,7 +20,7 @@ func TestKeyset_IsOnlyCreatedOnRequest(t *testing.T) {
 	require.NoError(t, err)
 	require.NoError(t, os.Chmod(path, 0o644))
 	_, err = serveFlags{KeyFile: path, CreateKeyset: true}.loadKeyset()
-	require.ErrorContains(t, err, "has mode 0644, and others than its owner can reach it: chmod 600 it")
+	require.ErrorContains(t, err, "has mode 0644, so users other than its owner can access it: chmod 600 it")
 }
 
 func TestKeyset_CommandsCreateAndRotate(t *testing.T) {
@@ -40,7 +40,7 @@ func TestKeyset_CommandsCreateAndRotate(t *testing.T) {
 	_, err = run("create")
 	require.ErrorContains(t, err, "exists already")
 	_, err = run("rotate")
-	require.ErrorContains(t, err, "add one first")
+	require.ErrorContains(t, err, "add a key first")
 	_, err = run("add")
 	require.NoError(t, err)
 	listed, err := run("list")

@@ -1,6 +1,6 @@
-// Package authority is a small certificate authority for connections between Windlass'
-// own programs, where an operator has no CA of their own: between an agent and its
-// gateways, between replicas of the control plane, and in `windlass dev --tls`.
+// Package authority is a small certificate authority for connections between Windlass' own
+// programs. It is for operators without their own CA. Its certificates are used between an agent
+// and its gateways, between replicas of the control plane, and in `windlass dev --tls`.
 package authority
 
 import (
@@ -21,11 +21,11 @@ import (
 )
 
 const (
-	// Life of a CA's own certificate.
+	// Life is how long a CA's own certificate is valid.
 	Life = 10 * 365 * 24 * time.Hour
-	// momentLife is the life of the certificates that Serve makes.
+	// momentLife is how long the certificates of Serve are valid.
 	momentLife = 30 * 24 * time.Hour
-	// skew is how far the clocks of two machines may be apart.
+	// skew is the largest allowed difference between the clocks of two machines.
 	skew = time.Hour
 )
 
@@ -46,7 +46,7 @@ func New(name string, now time.Time) (*Authority, error) {
 	return FromKey(name, key, now)
 }
 
-// FromKey returns the authority with the key and the name. Authorities of one key and one
+// FromKey returns the authority with the key and the name. Authorities with the same key and the same
 // name trust each other's certificates.
 func FromKey(name string, key crypto.Signer, now time.Time) (*Authority, error) {
 	serial, err := newSerial()
@@ -72,7 +72,7 @@ func Parse(certPEM, keyPEM []byte) (*Authority, error) {
 	}
 	key, ok := pair.PrivateKey.(crypto.Signer)
 	if !ok || !pair.Leaf.IsCA {
-		return nil, errors.New("CA: the certificate is not one of a CA")
+		return nil, errors.New("CA: the certificate is not a CA certificate")
 	}
 	return newAuthority(pair.Certificate[0], key)
 }
@@ -89,7 +89,7 @@ func newAuthority(der []byte, key crypto.Signer) (*Authority, error) {
 	return &Authority{cert: cert, key: key, serving: serving}, nil
 }
 
-// PEM returns the CA's certificate and its key. Who has the key can issue certificates.
+// PEM returns the CA's certificate and its key. The key must stay secret, because its holder can issue certificates.
 func (a *Authority) PEM() (certPEM, keyPEM []byte, err error) {
 	keyPEM, err = encodeKey(a.key)
 	return a.CertPEM(), keyPEM, err
@@ -100,22 +100,22 @@ func (a *Authority) CertPEM() []byte {
 	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: a.cert.Raw})
 }
 
-// Pool returns a pool of this CA alone.
+// Pool returns a pool that contains only this CA.
 func (a *Authority) Pool() *x509.CertPool {
 	pool := x509.NewCertPool()
 	pool.AddCert(a.cert)
 	return pool
 }
 
-// Request for a certificate.
+// Request describes a certificate.
 type Request struct {
-	// Name of the holder.
+	// Name is the name of the holder.
 	Name string
-	// Hosts are DNS names and IP addresses that a server is reached at.
+	// Hosts are the DNS names and IP addresses at which clients reach a server.
 	Hosts []string
-	// Client and Server say what the certificate is for.
+	// Client and Server are whether the certificate is for a client or for a server.
 	Client, Server bool
-	// Life of the certificate.
+	// Life is how long the certificate is valid.
 	Life time.Duration
 }
 
@@ -172,9 +172,9 @@ func (a *Authority) sign(r Request, public crypto.PublicKey, now time.Time) ([]b
 	return der, nil
 }
 
-// Serve is a tls.Config's GetCertificate: a certificate for the host that the client asks for,
-// or for the address that it reached. A client that trusts this CA alone trusts its holder
-// under every name, so no list of names is needed.
+// Serve implements tls.Config.GetCertificate. It returns a certificate for the host that the client asks
+// for, or else for the address that the client reached. No list of allowed names is needed, because this CA
+// issues certificates only for the holder of its key.
 func (a *Authority) Serve(hello *tls.ClientHelloInfo) (*tls.Certificate, error) {
 	host := hello.ServerName
 	if host == "" {

@@ -42,7 +42,7 @@ func TestJitter_CoversTheWholeRangeUpToTheCeiling(t *testing.T) {
 	require.Equal(t, p.Delay(0, almost), p.Delay(-3, almost))
 }
 
-func TestPolicy_ZeroIsNoHotLoop(t *testing.T) {
+func TestPolicy_ZeroValueHasDelays(t *testing.T) {
 	for attempt := range 100 {
 		d := Policy{}.Delay(attempt, nil)
 		require.GreaterOrEqual(t, d, DefaultShortest)

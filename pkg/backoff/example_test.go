@@ -45,7 +45,7 @@ func ExamplePolicy_Delay() {
 }
 
 func ExampleRest() {
-	// Work that took two seconds is followed by 18 of rest: it uses a tenth of the time.
+	// A rest of 18 seconds follows work of two seconds. So the work uses a tenth of the time.
 	fmt.Println(backoff.Rest(2*time.Second, 9, time.Second, time.Minute))
 	// Output: 18s
 }

@@ -319,7 +319,7 @@ func TestSplit(t *testing.T) {
 					}
 				}
 				last := b.submit(t.Context(), "e")
-				require.NoError(t, last[0].err, "the group goes on")
+				require.NoError(t, last[0].err, "the group still works")
 			})
 		}
 	}

@@ -22,7 +22,7 @@ type ticket struct {
 	poison   bool
 }
 
-// However concurrent requests overlap, each is committed at most once, and exactly once if Do returns no error.
+// Each of many concurrent requests is committed at most once, and exactly once if Do returns no error.
 func TestGroupUnderLoad(t *testing.T) {
 	t.Parallel()
 	for _, split := range []batch.Split{batch.Halves, batch.Singly, batch.Apart} {

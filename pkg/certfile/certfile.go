@@ -57,7 +57,7 @@ func (f ServerFlags) Config(l Listener, files *Files) (*tls.Config, error) {
 	case f.Cert == "" && !f.Insecure && !Loopback(l.Address):
 		return nil, fmt.Errorf("%s=%s is reached by other machines, without TLS: give %stls-cert and %stls-key, or %sinsecure if TLS ends in front of this program", l.Flag, l.Address, flag, flag, flag)
 	case f.Cert == "":
-		return nil, nil //nolint:nilnil // no TLS is what was asked for
+		return nil, nil //nolint:nilnil // nil means no TLS
 	}
 	pair, err := files.Pair(f.Cert, f.Key, flag+"tls-cert")
 	if err != nil {
@@ -134,7 +134,7 @@ func (c Client) Config(server string, files *Files) (*tls.Config, error) {
 		return nil, fmt.Errorf("server %q is not a URL: %w", server, err)
 	}
 	if u.Scheme != "https" {
-		return nil, nil //nolint:nilnil // no TLS is what was asked for
+		return nil, nil //nolint:nilnil // nil means no TLS
 	}
 	return opened.config(u.Hostname()), nil
 }

@@ -84,16 +84,16 @@ func TestPair(t *testing.T) {
 	elapse := func() { pair.watched.checked = time.Time{} }
 
 	_, err := pair.Get()
-	require.ErrorContains(t, err, pair.Cert, "a pair that was never there is an error")
+	require.ErrorContains(t, err, pair.Cert, "a pair that was never read is an error")
 	ca.issue(t, pair.Cert, pair.Key, "first", x509.ExtKeyUsageServerAuth)
 	require.Equal(t, "first", name(), "an error is not remembered")
 	ca.issue(t, pair.Cert, pair.Key, "second", x509.ExtKeyUsageServerAuth)
-	require.Equal(t, "first", name(), "files are looked at now and then only")
+	require.Equal(t, "first", name(), "files are checked only every checkEvery")
 	elapse()
 	require.Equal(t, "second", name(), "a renewed pair is used")
 	writePEM(t, pair.Cert, "CERTIFICATE", []byte("half written"))
 	elapse()
-	require.Equal(t, "second", name(), "a pair that cannot be read leaves the one before")
+	require.Equal(t, "second", name(), "while a pair cannot be read, the one before is used")
 	ca.issue(t, pair.Cert, pair.Key, "third", x509.ExtKeyUsageServerAuth)
 	elapse()
 	require.Equal(t, "third", name())
@@ -168,9 +168,9 @@ func TestConfig(t *testing.T) {
 		wrong.Cert, wrong.Key = file("cert"), file("key")
 		require.NoError(t, call(t, known, url))
 		require.Error(t, call(t, foreign, url), "another CA's certificate")
-		require.Error(t, call(t, wrong, url), "a server's certificate is no client's")
+		require.Error(t, call(t, wrong, url), "a server's certificate is not for clients")
 	})
-	t.Run("what cannot be meant is refused with the flag's name", func(t *testing.T) {
+	t.Run("an invalid combination of flags is refused with the flag's name", func(t *testing.T) {
 		for want, flags := range map[string]ServerFlags{
 			"--tls-cert and --tls-key: give both":   {PairFlags: PairFlags{Cert: "a"}},
 			"--client-ca: client certificates":      {ClientCA: "a"},
@@ -208,7 +208,7 @@ func TestConfig(t *testing.T) {
 		require.NoError(t, err)
 		require.ErrorContains(t, call(t, trusting, "https://localhost:"+port), "localhost")
 	})
-	t.Run("without TLS only this machine is served and called unless somebody says so", func(t *testing.T) {
+	t.Run("without TLS only this machine is served and called, unless a flag allows more", func(t *testing.T) {
 		for address, private := range map[string]bool{
 			"127.0.0.1:7700": true, "localhost:7700": true, "[::1]:7700": true, "[::1]": true, "127.8.0.1": true, "[::ffff:127.0.0.1]:1": true,
 			"0.0.0.0:7700": false, ":7700": false, "[::]:7700": false, "10.0.0.1:7700": false, "localhost.example.com:7700": false,

@@ -22,7 +22,7 @@ func ExampleClientFlags_CheckURL() {
 	var flags certfile.ClientFlags
 	fmt.Println(flags.CheckURL("https://windlass.example.com") == nil)
 	fmt.Println(flags.CheckURL("http://127.0.0.1:7700") == nil)
-	fmt.Println(flags.CheckURL("http://windlass.example.com") == nil) // a key would travel in clear
+	fmt.Println(flags.CheckURL("http://windlass.example.com") == nil) // a key would be sent without encryption
 	flags.Insecure = true
 	fmt.Println(flags.CheckURL("http://windlass.example.com") == nil)
 	// Output:

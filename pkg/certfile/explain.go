@@ -25,7 +25,7 @@ func explainServer(err error, leaf *x509.Certificate, host string, cas *Pool, ca
 	case errors.As(err, &invalid) && invalid.Reason == x509.Expired && time.Now().After(leaf.NotAfter):
 		return fmt.Errorf("the certificate of %s ended on %s: replace its file on the server: %w", host, date(leaf.NotAfter), err)
 	case errors.As(err, &invalid) && invalid.Reason == x509.Expired && time.Now().Before(leaf.NotBefore):
-		return fmt.Errorf("the certificate of %s begins on %s: set the clock of this machine or of the one that issued it: %w", host, date(leaf.NotBefore), err)
+		return fmt.Errorf("the certificate of %s is valid only from %s: correct the clock of this machine or of the machine that issued the certificate: %w", host, date(leaf.NotBefore), err)
 	}
 	return err
 }

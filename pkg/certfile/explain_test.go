@@ -68,14 +68,14 @@ func TestRefusedCertificate(t *testing.T) {
 		_, err = handshake(t, serverConfig("cert", "key", ""), clientConfig(ClientFlags{}))
 		require.ErrorContains(t, err, "give the file of that CA with --server-ca")
 	})
-	t.Run("an ended certificate of the server is logged there with its file, and says when it ended", func(t *testing.T) {
+	t.Run("the server logs its ended certificate with the file, and the client's error says when it ended", func(t *testing.T) {
 		config := serverConfig("old-cert", "old-key", "")
 		require.Contains(t, logged.String(), "the certificate has ended")
 		require.Contains(t, logged.String(), "file="+file("old-cert")+" flag=--tls-cert")
 		_, err := handshake(t, config, clientConfig(trusting))
 		require.ErrorContains(t, err, "the certificate of 127.0.0.1 ended on "+date(past)+": replace its file on the server")
 	})
-	t.Run("an ended certificate of the client is named there with its file", func(t *testing.T) {
+	t.Run("the client's error names its own ended certificate with the file", func(t *testing.T) {
 		f := trusting
 		f.Cert, f.Key = file("old-client-cert"), file("old-client-key")
 		_, err := handshake(t, serverConfig("cert", "key", ours.path), clientConfig(f))
@@ -105,7 +105,7 @@ func TestCertificateMetric(t *testing.T) {
 	registry := prometheus.NewPedanticRegistry()
 	registry.MustRegister(files)
 	flags := ServerFlags{PairFlags: PairFlags{Cert: cert, Key: key}, ClientCA: ca.path}
-	for range 2 { // one file is reported once, though it is opened for each of several hosts
+	for range 2 { // a file is reported once, even if it is opened for several hosts
 		_, err := flags.Config(Listener{}, files)
 		require.NoError(t, err)
 	}

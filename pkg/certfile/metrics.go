@@ -7,7 +7,7 @@ import (
 )
 
 var notAfter = prometheus.NewDesc("windlass_certificate_not_after_seconds",
-	"Unix time at which the certificate of a file ends; of a file with CAs, the first of them. The label flag names what the file is for.",
+	"Unix time at which the certificate in a file expires. For a file of CAs, the earliest time. The label flag is the flag that names the file.",
 	[]string{"flag", "file"}, nil)
 
 // Describe implements prometheus.Collector.

@@ -41,7 +41,7 @@ func TestRemoteFlags(t *testing.T) {
 		require.ErrorContains(t, get(t, other), "unknown authority")
 		require.ErrorContains(t, get(t, RemoteFlags{}), "unknown authority")
 	})
-	t.Run("what cannot be meant is refused with the flag's name", func(t *testing.T) {
+	t.Run("an invalid combination of flags is refused with the flag's name", func(t *testing.T) {
 		_, err := RemoteFlags{Cert: "a"}.Transport("restate-", nil)
 		require.ErrorContains(t, err, "--restate-cert and --restate-key: give both")
 		_, err = RemoteFlags{CA: file("none")}.Transport("mysql-", nil)

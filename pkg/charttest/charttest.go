@@ -1,6 +1,6 @@
-// Package charttest reads what the Helm charts give programs, for tests that a program understands it. It reads the
-// rendered charts of .ci/tools/charts/testdata and the manifests of deployments/kubernetes, which are generated from the
-// charts. So these tests need no helm.
+// Package charttest reads the environment variables that the Helm charts set, for tests that a program understands
+// them. It reads the rendered charts of .ci/tools/charts/testdata and the manifests of deployments/kubernetes, which are
+// generated from the charts. So these tests need no helm.
 package charttest
 
 import (
@@ -13,7 +13,7 @@ import (
 
 // Container is the first container of an object.
 type Container struct {
-	// Env are the variables of Windlass that have values.
+	// Env has the WINDLASS_ variables with literal values.
 	Env  map[string]string
 	Args []string
 	// Text is the object as YAML.
@@ -26,8 +26,8 @@ var (
 	item = regexp.MustCompile(`(?m)^ +- "?([^"\n]+)"?$|^ +\w+:`)
 )
 
-// Containers returns the containers of all rendered objects of a kind and a program, by the name of the file. root is the
-// root of the repository.
+// Containers returns the containers of all rendered objects with this kind and program. The keys are file names. root
+// is the root of the repository.
 func Containers(t testing.TB, root, kind, program string) map[string]Container {
 	t.Helper()
 	files, err := filepath.Glob(filepath.Join(root, ".ci", "tools", "charts", "testdata", "windlass-"+program+".*.golden.yaml"))

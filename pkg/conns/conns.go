@@ -1,7 +1,8 @@
 // Package conns limits the connections that clients have to a process, in total and per address.
-// At a limit, it closes the connection that has been without a request for longest. If all have
-// requests, it closes the new one. For an address that has more than its share, it closes one of
-// that address, unless the address is exempt. It also limits how many TLS handshakes compute at a time.
+// At a limit, it closes the connection that has been without a request for longest. If all connections
+// have requests, it closes the new one. For a new connection of an address that has more than its share,
+// it closes a connection of the same address, unless the address is exempt. The package also limits how
+// many TLS handshakes use the processor at the same time.
 package conns
 
 import (
@@ -16,11 +17,11 @@ import (
 
 // Limits of a Table. 0 means no limit.
 type Limits struct {
-	// Total bounds all connections, PerAddress those from one address. An IPv6 network of 64 bits
-	// counts as one address.
+	// Total limits all connections, and PerAddress the connections from one address. A /64 network of
+	// IPv6 counts as one address.
 	Total, PerAddress int
-	// Exempt reports whether PerAddress and the share of an address do not apply to it, as for a
-	// proxy that carries the connections of many clients. Nil: no address is exempt.
+	// Exempt reports whether PerAddress and the share of an address do not apply to an address. An
+	// example is a proxy that connects for many clients. Nil: no address is exempt.
 	Exempt func(netip.Addr) bool
 }
 
@@ -31,8 +32,8 @@ type Table struct {
 	limits     Limits
 	refused    atomic.Int64
 	shed       atomic.Int64
-	waiting    atomic.Int64    // streams
-	handshakes *handshakeQueue // of TLS handshakes
+	waiting    atomic.Int64    // the number of streams in Entry.Wait
+	handshakes *handshakeQueue // the queue of TLS handshakes
 
 	mu        sync.Mutex
 	all       queue
@@ -42,8 +43,9 @@ type Table struct {
 	callers   holdback[string]
 }
 
-// queue orders entries by the time since which they have no request, as of the last look at each. An
-// entry that had a request since then goes to the end when makeRoom finds it at the front.
+// queue has entries in the order of their time since the last request, as of the last check of each entry.
+// If makeRoom finds an entry at the front that had a request since its last check, it moves the entry to
+// the end.
 type queue struct{ list.List }
 
 // New returns a Table.
@@ -58,23 +60,23 @@ func New(limits Limits) *Table {
 type Entry struct {
 	table   *Table
 	address netip.Addr
-	faulty  netip.AddrPort // faults of the connection count for it
+	faulty  netip.AddrPort // the key for which faults of the connection count
 	exempt  bool
 	tally   *tally
-	// requests counts those that run. since is the time, in Unix nanoseconds, of the last end of one.
+	// requests counts the requests that run. since is when the last request ended, in Unix nanoseconds.
 	requests atomic.Int32
 	since    atomic.Int64
 
-	// The table's mu guards the elements in the queues, the value of since at the last look (seen), the
-	// function that closes the connection (shut), and its refused streams.
+	// The table's mu guards the following fields. seen is the value of since at the last check. shut closes
+	// the connection. refusals are its refused streams.
 	inAll, inAddress *list.Element
 	seen             int64
 	shut             func()
 	refusals         refusals
 }
 
-// Add counts a connection from remote. The table calls shut to close it. ok is false when there is no
-// room: then the caller closes the connection.
+// Add counts a connection from remote. The table calls shut to close the connection. ok is false if the
+// table has no room. Then the caller must close the connection.
 func (t *Table) Add(remote net.Addr, shut func()) (_ *Entry, ok bool) {
 	return t.add(&tally{}, remote, shut)
 }
@@ -103,7 +105,7 @@ func (t *Table) add(of *tally, remote net.Addr, shut func()) (_ *Entry, ok bool)
 		closes, ok = t.makeRoom(from, closes)
 	}
 	if ok {
-		if mine = t.addresses[address]; mine == nil { // makeRoom drops the queue with its last entry
+		if mine = t.addresses[address]; mine == nil { // makeRoom drops a queue with its last entry
 			mine = &queue{}
 			t.addresses[address] = mine
 		}
@@ -122,13 +124,13 @@ func (t *Table) add(of *tally, remote net.Addr, shut func()) (_ *Entry, ok bool)
 	return e, true
 }
 
-// looks bounds how many connections of a queue makeRoom looks at to find one without a request.
+// looks is how many connections of a queue makeRoom checks at most to find one without a request.
 const looks = 64
 
 // makeRoom removes the connection of the queue that has been without a request for longest, and appends
-// its shut to closes.
+// its shut to closes. It returns false if it finds no such connection.
 func (t *Table) makeRoom(q *queue, closes []func()) (_ []func(), ok bool) {
-	for range min(looks, 2*q.Len()) { // twice, because a connection that had a request since the last look may be idle now
+	for range min(looks, 2*q.Len()) { // twice, because a connection that had a request since its last check may be idle now
 		front := q.Front()
 		e := front.Value.(*Entry) //nolint:forcetypeassert // nothing else is stored
 		since := e.since.Load()
@@ -144,8 +146,8 @@ func (t *Table) makeRoom(q *queue, closes []func()) (_ []func(), ok bool) {
 	return closes, false
 }
 
-// Shed closes up to n connections without a request, beginning with those that have been without one
-// for longest. Call it when the process has run out of descriptors.
+// Shed closes up to n connections without a request, and begins with the connections that have been
+// without a request for longest. Call it when the process has run out of descriptors.
 func (t *Table) Shed(n int) {
 	if t == nil {
 		return
@@ -201,15 +203,15 @@ func (e *Entry) End() {
 	}
 }
 
-// Idle returns since when the connection has no request; ok is false while it has one.
+// Idle returns the time since which the connection has no request. ok is false while it has a request.
 func (e *Entry) Idle() (since time.Time, ok bool) {
 	at := e.since.Load()
 	return time.Unix(0, at), e.requests.Load() == 0
 }
 
-// Fault counts a fault of the connection: something that costs the process but is no request, such as half of a header.
-// When its address has too many faults, tooMany is true: the caller closes the connection, and Refuses returns true for
-// the address for a time. Faults of a connection from an exempt address count for that connection alone.
+// Fault counts a fault of the connection: bytes that cost the process resources but are not a request, such as half of
+// a header. If its address has too many faults, tooMany is true. Then the caller must close the connection, and Refuses
+// returns true for the address for a time. Faults of a connection from an exempt address count only for that connection.
 func (e *Entry) Fault() (tooMany bool) {
 	if e == nil {
 		return false
@@ -233,14 +235,15 @@ func (t *Table) Refuses(remote net.Addr) bool {
 	return true
 }
 
-// faulty returns what faults of a connection from remote count for: its address or, if that is exempt, the connection.
+// faulty returns the key for which faults of a connection from remote count. It is the address of remote. If that
+// address is exempt, the key also has the port, so that it stands for the connection.
 func (t *Table) faulty(remote net.Addr) netip.AddrPort {
 	host, address := addressOf(remote)
 	if !t.limits.isExempt(host) {
 		return netip.AddrPortFrom(address, 0)
 	}
 	at, err := netip.ParseAddrPort(remote.String())
-	if err != nil { // a socket of this host
+	if err != nil { // a Unix socket of this host
 		return netip.AddrPort{}
 	}
 	return at
@@ -266,8 +269,8 @@ func (e *Entry) Done() {
 	e.table.remove(e)
 }
 
-// addressOf returns the address of remote, and the address that its connections count for. For IPv6
-// that is the network, because a host can use any number of its addresses. Both are zero for a Unix
+// addressOf returns the address of remote, and the address for which its connections count. For IPv6 the
+// latter is the /64 network, because a host can use any number of its addresses. Both are zero for a Unix
 // socket.
 func addressOf(remote net.Addr) (host, counted netip.Addr) {
 	if remote == nil {

@@ -21,12 +21,12 @@ const (
 	step     = time.Millisecond
 )
 
-// at is a client's address, and a port of it.
+// at returns the address of a client with this host and port.
 func at(host string, port int) net.Addr {
 	return net.TCPAddrFromAddrPort(netip.AddrPortFrom(netip.MustParseAddr(host), uint16(port)))
 }
 
-// clients adds connections by name, and notes which were closed.
+// clients adds connections with names, and records the names of closed connections.
 type clients struct {
 	*Table
 
@@ -81,7 +81,7 @@ func TestTable(t *testing.T) {
 		_, refused, _ := c.Figures()
 		require.Equal(t, int64(1), refused)
 	})
-	t.Run("an address closes only connections of its own", func(t *testing.T) {
+	t.Run("an address at its limit closes only its own connections", func(t *testing.T) {
 		t.Parallel()
 		c := newClients(Limits{Total: 10, PerAddress: 2})
 		require.True(t, c.add(other, "other"))
@@ -94,7 +94,7 @@ func TestTable(t *testing.T) {
 		require.False(t, c.add(one, "d"))
 		require.True(t, c.add(other, "another"))
 	})
-	t.Run("an address that has more than its share makes room among its own", func(t *testing.T) {
+	t.Run("an address with more than its share closes its own connections", func(t *testing.T) {
 		t.Parallel()
 		c := newClients(Limits{Total: 4})
 		require.True(t, c.add(other, "other"))
@@ -105,12 +105,12 @@ func TestTable(t *testing.T) {
 		for _, name := range []string{"c", "d", "e"} {
 			c.entries[name].Begin()
 		}
-		require.False(t, c.add(one, "f"), "all of its own have requests")
+		require.False(t, c.add(one, "f"), "all connections of the address have requests")
 		c.entries["e"].End()
 		require.True(t, c.add(one, "g"))
 		require.Equal(t, []string{"a", "b", "e"}, c.closed)
 		require.True(t, c.add("192.0.2.3", "new"))
-		require.Equal(t, []string{"a", "b", "e", "other"}, c.closed, "one without any takes what is idle for longest")
+		require.Equal(t, []string{"a", "b", "e", "other"}, c.closed, "an address without connections takes the place of the connection that is idle for longest")
 	})
 	t.Run("a proxy has no share of its own", func(t *testing.T) {
 		t.Parallel()
@@ -120,7 +120,7 @@ func TestTable(t *testing.T) {
 			require.True(t, c.add(one, name))
 			c.entries[name].Begin()
 		}
-		require.True(t, c.add(one, "d"), "all of the proxy's have requests, and another's has none")
+		require.True(t, c.add(one, "d"), "all connections of the proxy have requests, and another address has an idle connection")
 		require.Equal(t, []string{"other"}, c.closed)
 	})
 	t.Run("a network of IPv6 is one address", func(t *testing.T) {
@@ -137,14 +137,14 @@ func TestTable(t *testing.T) {
 		require.True(t, c.add(one, "e"))
 		require.Equal(t, []string{"a", "d"}, c.closed)
 	})
-	t.Run("a proxy has those of many clients", func(t *testing.T) {
+	t.Run("a proxy may have more connections than an address", func(t *testing.T) {
 		t.Parallel()
 		c := newClients(Limits{Total: 3, PerAddress: 1, Exempt: func(a netip.Addr) bool { return a == netip.MustParseAddr(one) }})
 		require.True(t, c.add(one, "a"))
 		require.True(t, c.add(one, "b"))
 		require.Empty(t, c.closed)
 	})
-	t.Run("it sheds the idle ones and no others", func(t *testing.T) {
+	t.Run("it sheds only idle connections", func(t *testing.T) {
 		t.Parallel()
 		c := newClients(Limits{})
 		for i := range 10 {
@@ -193,7 +193,7 @@ func TestLocal(t *testing.T) {
 	}
 }
 
-// A server over Listen keeps the connection with a request, and closes the one without.
+// A server on a listener of Listen keeps a connection with a request, and closes a connection without one.
 func TestListen(t *testing.T) {
 	t.Parallel()
 	l, err := net.Listen("tcp", "127.0.0.1:0")

@@ -1,15 +1,15 @@
 package conns
 
 const (
-	// mostTotal is the default of Total where descriptors allow more: connections take memory, too.
+	// mostTotal is the largest default of Total, because connections also take memory.
 	mostTotal = 32 << 10
-	// leastTotal is the default of Total where descriptors would allow less.
+	// leastTotal is the smallest default of Total, even if the limit of descriptors is lower.
 	leastTotal = 64
 )
 
-// Defaults replaces zeros. Total becomes half of the descriptors that the process may have, at most
-// 32768: requests need the other half. PerAddress becomes a quarter of Total. A value below 0 means no
-// limit.
+// Defaults replaces zeros by defaults. The default of Total is half of the descriptors that the process may
+// have, at most 32768, because requests need the other half. The default of PerAddress is a quarter of Total.
+// A value below 0 means no limit.
 func (l Limits) Defaults() Limits { return l.defaults(descriptors()) }
 
 func (l Limits) defaults(descriptors int) Limits {

@@ -12,12 +12,12 @@ import (
 
 // Reasons for which a handshake is refused.
 var (
-	// ErrQueueFull is for the handshake that has waited for longest, when too many wait.
+	// ErrQueueFull refuses the handshake that has waited for longest if too many handshakes wait.
 	ErrQueueFull = errors.New("too many handshakes wait")
-	// ErrClientQueueFull is the same among the handshakes of one client.
+	// ErrClientQueueFull refuses the handshake of a client that has waited for longest if too many of the client wait.
 	ErrClientQueueFull = errors.New("too many handshakes of the client wait")
-	// ErrHandshakeLate is for a handshake that waited until its time was over.
-	ErrHandshakeLate = errors.New("the handshake had no turn in time")
+	// ErrHandshakeLate refuses a handshake whose time was over before it got a slot.
+	ErrHandshakeLate = errors.New("the handshake got no slot in time")
 )
 
 // handshakeRefusals names the reasons in metrics.
@@ -29,8 +29,9 @@ var handshakeRefusals = [...]struct {
 // queuePerSlot is how many handshakes may wait for each slot. A slot takes a few seconds to work through them.
 const queuePerSlot = 1024
 
-// handshakeQueue bounds how many handshakes compute at a time. If too many share the processor, each of them ends too late for
-// its client. The other handshakes wait for a slot. Handshakes that have begun continue before others begin.
+// handshakeQueue limits how many handshakes use the processor at the same time. If too many handshakes shared it, each of
+// them would end too late for its client. So other handshakes wait for a slot. Handshakes that have begun come before
+// handshakes that have not.
 //
 // Clients take turns in rounds. A new client is the first of its round, and the newest handshake is the first of its
 // client, because a client that has waited for long may have given up.
@@ -38,30 +39,30 @@ type handshakeQueue struct {
 	queue, perClient int
 
 	mu   sync.Mutex
-	free int // slots; 0 while anything waits
-	// begun has the waiters whose handshakes had a slot before. all has the other waiters. The oldest is first.
+	free int // the number of free slots; 0 while a handshake waits
+	// begun has the waiters whose handshakes had a slot before. all has the other waiters. The oldest one is first.
 	begun, all list.List
 	clients    map[netip.AddrPort]*clientQueue
-	// now has the clients that had no turn yet in this round, and later those that had one. left is how many turns the
-	// round has left.
+	// now has the clients that had no turn yet in this round, and later has the clients that had one. left is how many
+	// turns the round has left.
 	now, later list.List
 	left       int
 }
 
-// clientQueue has the waiters of a client that are in handshakeQueue.all. The oldest is first.
+// clientQueue has the waiters of a client that are in handshakeQueue.all. The oldest one is first.
 type clientQueue struct {
 	client  netip.AddrPort
 	waiters list.List
-	place   *list.Element // in handshakeQueue.now, or in handshakeQueue.later if had
+	place   *list.Element // its element of handshakeQueue.now, or of handshakeQueue.later if had is true
 	had     bool
 }
 
 // waiter is a handshake that waits for a slot. The queue's mu guards it.
 type waiter struct {
 	handshake *Handshake
-	// ended receives nil when the handshake has a slot, or why it is refused.
+	// ended receives nil when the handshake has a slot, or the reason why it is refused.
 	ended chan error
-	// inBegun is its element of handshakeQueue.begun. Nil: it is in handshakeQueue.all, and all of the below is set.
+	// inBegun is its element of handshakeQueue.begun. Nil: it is in handshakeQueue.all, and the fields below are set.
 	inBegun         *list.Element
 	of              *clientQueue
 	inAll, inClient *list.Element
@@ -72,19 +73,18 @@ func newHandshakeQueue(slots int) *handshakeQueue {
 	return &handshakeQueue{free: slots, queue: slots * queuePerSlot, perClient: slots * queuePerSlot / 4, clients: map[netip.AddrPort]*clientQueue{}}
 }
 
-// longestRound is how many turns a round has at most. A flood from many addresses would else make rounds so long that
-// an address with several handshakes, as of an office, gets only one of them done.
+// longestRound is how many turns a round has at most. Otherwise a flood from many addresses would make rounds so long
+// that an address with several handshakes, such as that of an office, finishes only one of them.
 const longestRound = 64
 
 // Handshake is a TLS handshake that has begun. A nil Handshake has no limits.
 type Handshake struct {
 	queue *handshakeQueue
-	held  bool // it has a slot; the queue's mu guards it
+	held  bool // whether it has a slot; guarded by the queue's mu
 }
 
-// BeginHandshake waits for a slot for a TLS handshake of the connection, at most until the given time. Call it after the
-// client's first message has arrived, because silent clients should take no place. The Handshake holds its slot until
-// Pause.
+// BeginHandshake waits for a slot for a TLS handshake of the connection, until the given time at most. Call it after the
+// client's first message has arrived, so that silent clients take no place. The Handshake holds its slot until Pause.
 func (e *Entry) BeginHandshake(ctx context.Context, until time.Time) (*Handshake, error) {
 	if e == nil {
 		return nil, nil //nolint:nilnil // there is no limit
@@ -147,13 +147,13 @@ func (g *handshakeQueue) wait(ctx context.Context, w *waiter) error {
 	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if len(w.ended) == 0 { // else both happened
+	if len(w.ended) == 0 { // otherwise the waiter got a result just before ctx ended
 		g.end(w, context.Cause(ctx))
 	}
 	return <-w.ended
 }
 
-// enqueue adds a waiter, and refuses the oldest where there are too many. The caller holds mu.
+// enqueue adds a waiter. If too many wait, it refuses the oldest one. The caller holds mu.
 func (g *handshakeQueue) enqueue(client netip.AddrPort, w *waiter) {
 	q := g.clients[client]
 	switch {
@@ -178,7 +178,8 @@ func (g *handshakeQueue) refuse(e *list.Element, reason error) {
 	g.end(e.Value.(*waiter), reason) //nolint:forcetypeassert // nothing else is stored
 }
 
-// end takes a waiter out of the lists, and gives it a slot or tells it why it gets none. The caller holds mu.
+// end takes a waiter out of the lists. If err is nil, the waiter gets a slot, and otherwise it is refused with err. The
+// caller holds mu.
 func (g *handshakeQueue) end(w *waiter, err error) {
 	w.handshake.held = err == nil
 	w.ended <- err
@@ -206,7 +207,7 @@ func (g *handshakeQueue) end(w *waiter, err error) {
 	}
 }
 
-// pass gives a slot that is not held any more to the next waiter. The caller holds mu.
+// pass gives a slot that has become free to the next waiter. The caller holds mu.
 func (g *handshakeQueue) pass() {
 	next := g.begun.Front()
 	if next == nil {
@@ -219,7 +220,7 @@ func (g *handshakeQueue) pass() {
 	g.end(next.Value.(*waiter), nil) //nolint:forcetypeassert // nothing else is stored
 }
 
-// next returns the waiter whose handshake begins next. It returns nil if none waits.
+// next returns the waiter whose handshake begins next. It returns nil if no handshake waits to begin.
 func (g *handshakeQueue) next() *list.Element {
 	if g.left == 0 || g.now.Len() == 0 {
 		for e := g.later.Back(); e != nil; e = g.later.Back() {
@@ -238,7 +239,8 @@ func (g *handshakeQueue) next() *list.Element {
 	return q.waiters.Back()
 }
 
-// Pause gives the slot to another handshake. Call it before the handshake waits for the client, and when it has ended.
+// Pause gives the slot to another handshake. Call it before the handshake waits for the client, and when the handshake
+// has ended.
 func (h *Handshake) Pause() {
 	if h == nil {
 		return
@@ -251,7 +253,7 @@ func (h *Handshake) Pause() {
 	}
 }
 
-// Resume waits for a slot again, before all handshakes that have not begun.
+// Resume waits for a slot again. It comes before all handshakes that have not begun.
 func (h *Handshake) Resume(ctx context.Context) error {
 	if h == nil {
 		return nil

@@ -17,17 +17,17 @@ import (
 )
 
 const (
-	// testSlots is how many processors the tests have.
+	// testSlots is the number of processors in the tests.
 	testSlots = 2
-	// firstPart and secondPart are what a handshake computes, before and after the client's second message.
+	// firstPart and secondPart are the processor time of a handshake before and after the client's second message.
 	firstPart, secondPart = 18 * time.Millisecond, 2 * time.Millisecond
-	// roundTrip is the time until that message comes.
+	// roundTrip is the time until the second message comes.
 	roundTrip = 50 * time.Millisecond
 	// allowed is how long a handshake may take. It waits for half of that at most.
 	allowed = 10 * time.Second
 )
 
-// processors are shared by all that compute, in slices.
+// processors simulates processors that all handshakes share in time slices.
 type processors chan struct{}
 
 const slice = 2 * time.Millisecond
@@ -107,10 +107,10 @@ func TestHandshakes_KeepTheirGoodputInAFlood(t *testing.T) {
 		clientOf func(n int) netip.AddrPort
 		min, max int
 	}{
-		"each of a client of its own": {newHandshakeQueue(testSlots), clientNumber, capacity * 8 / 10, capacity},
-		"of a hundred clients":        {newHandshakeQueue(testSlots), func(n int) netip.AddrPort { return clientNumber(n % 100) }, capacity * 8 / 10, capacity},
-		"of one client":               {newHandshakeQueue(testSlots), func(int) netip.AddrPort { return clientNumber(0) }, capacity * 8 / 10, capacity},
-		// This is why there is a queue.
+		"each of another client": {newHandshakeQueue(testSlots), clientNumber, capacity * 8 / 10, capacity},
+		"of a hundred clients":   {newHandshakeQueue(testSlots), func(n int) netip.AddrPort { return clientNumber(n % 100) }, capacity * 8 / 10, capacity},
+		"of one client":          {newHandshakeQueue(testSlots), func(int) netip.AddrPort { return clientNumber(0) }, capacity * 8 / 10, capacity},
+		// This case shows why the queue is needed.
 		"without a queue": {nil, clientNumber, 0, capacity / 2},
 	}
 	for name, test := range cases {
@@ -134,14 +134,14 @@ func TestHandshakes_OfAClientStarveNoOther(t *testing.T) {
 	few := clientNumber(1 << 20)
 	cases := map[string]struct {
 		clientOf func(n int) netip.AddrPort
-		// One handshake in every is of few. At least least of them end in time.
+		// Of each "every" handshakes, one comes from the client few. At least "least" of its handshakes end in time.
 		every, least int
 	}{
 		"one address":   {func(int) netip.AddrPort { return clientNumber(0) }, 200, offered / 200 * 9 / 10},
 		"ten addresses": {func(n int) netip.AddrPort { return clientNumber(n % 10) }, 200, offered / 200 * 9 / 10},
-		// The client gets its share of the capacity, and not all that it asks for.
-		"a hundred addresses":       {func(n int) netip.AddrPort { return clientNumber(n % 100) }, 200, capacity / 101 * 9 / 10},
-		"addresses that come newly": {clientNumber, 20, capacity / longestRound * 8 / 10},
+		// The client few gets its share of the capacity, which is less than it asks for.
+		"a hundred addresses": {func(n int) netip.AddrPort { return clientNumber(n % 100) }, 200, capacity / 101 * 9 / 10},
+		"new addresses only":  {clientNumber, 20, capacity / longestRound * 8 / 10},
 	}
 	for name, test := range cases {
 		t.Run(name, func(t *testing.T) {
@@ -165,7 +165,7 @@ func gateIsSound(t require.TestingT, g *handshakeQueue) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if g.free > 0 {
-		require.Zero(t, g.all.Len()+g.begun.Len(), "nothing waits while a slot is free")
+		require.Zero(t, g.all.Len()+g.begun.Len(), "no handshake waits while a slot is free")
 	}
 	require.LessOrEqual(t, g.all.Len(), g.queue)
 	require.Equal(t, len(g.clients), g.now.Len()+g.later.Len())
@@ -273,9 +273,9 @@ func TestHandshakes_AreRefusedForAReason(t *testing.T) {
 	})
 }
 
-// It is what a handshake costs that gets no slot, besides its connection.
+// BenchmarkHandshakes_RefusedInAFlood measures the cost of a handshake that gets no slot, without its connection.
 func BenchmarkHandshakes_RefusedInAFlood(b *testing.B) {
-	for name, clients := range map[string]int{"of one client": 1, "of a thousand clients": 1000, "of a client each": 1 << 22} {
+	for name, clients := range map[string]int{"of one client": 1, "of a thousand clients": 1000, "each of another client": 1 << 22} {
 		b.Run(name, func(b *testing.B) {
 			g, counts := newHandshakeQueue(1), &tally{}
 			g.free = 0

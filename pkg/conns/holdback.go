@@ -6,20 +6,20 @@ import (
 )
 
 const (
-	// mostFaults is how many faults an address or a caller may have at once, and in each faultWindow after that.
+	// mostFaults is how many faults an address or a caller may have at once. Each faultWindow forgives as many.
 	mostFaults  = 256
 	faultWindow = time.Minute
-	// One that has more is held back for firstHold, which doubles each time up to longestHold. It is forgotten
-	// once it had no fault for longestHold.
+	// An address or caller with more faults is held back for firstHold. The time doubles with each further time up to
+	// longestHold. After longestHold without a fault it is firstHold again.
 	firstHold, longestHold = time.Minute, 16 * time.Minute
-	// mostAtFault is how many addresses, and how many callers, are kept.
+	// mostAtFault is the maximum number of addresses that are remembered, and also of callers.
 	mostAtFault = 16 << 10
 )
 
-// faults are those of an address, see Entry.Fault, or of a caller, see Entry.Refused.
+// faults are the faults of an address (see Entry.Fault) or of a caller (see Entry.Refused).
 type faults struct {
-	level float64   // number of faults that are not forgiven yet
-	at    time.Time // of the last fault
+	level float64   // the number of faults that are not forgiven yet
+	at    time.Time // when the last fault came
 	hold  time.Duration
 	until time.Time
 }
@@ -27,7 +27,7 @@ type faults struct {
 // holdback holds back the addresses or callers with too many faults. The time is an argument of its methods.
 type holdback[K comparable] map[K]*faults
 
-// charge counts a fault of k, and reports whether it has too many.
+// charge counts a fault of k, and reports whether k has too many faults.
 func (h holdback[K]) charge(k K, now time.Time) bool {
 	f := h[k]
 	if f == nil {
@@ -59,7 +59,8 @@ func (h holdback[K]) holds(k K, now time.Time) bool {
 	return f != nil && now.Before(f.until)
 }
 
-// forget removes the keys whose faults are past. When there are none, it removes the one with the oldest last fault.
+// forget removes the keys whose last fault was longer ago than longestHold and that are not held back. If that makes no
+// room, it removes the key whose last fault is the oldest.
 func (h holdback[K]) forget(now time.Time) {
 	var oldest K
 	age := time.Duration(math.MinInt64)

@@ -15,7 +15,7 @@ func TestHoldback(t *testing.T) {
 		other   = netip.MustParseAddrPort("192.0.2.2:0")
 		start   = time.Unix(1_000_000, 0)
 	)
-	// overflow charges faults until there are too many, and returns how many that took.
+	// overflow charges faults until charge returns true, and returns how many faults it charged.
 	overflow := func(h holdback[netip.AddrPort], now time.Time) (n int) {
 		n = 1
 		for !h.charge(address, now) {
@@ -32,13 +32,13 @@ func TestHoldback(t *testing.T) {
 		}
 		require.False(t, h.holds(address, start.Add(time.Hour)))
 	})
-	t.Run("an address beyond the limit is held back, and longer each time", func(t *testing.T) {
+	t.Run("an address above the limit is held back, for a longer time each time", func(t *testing.T) {
 		t.Parallel()
 		h := holdback[netip.AddrPort]{}
 		now := start
 		for _, hold := range []time.Duration{time.Minute, 2 * time.Minute, 4 * time.Minute, 8 * time.Minute, longestHold, longestHold} {
 			require.Equal(t, mostFaults+1, overflow(h, now))
-			for range 10 * mostFaults { // of its other connections, that end meanwhile
+			for range 10 * mostFaults { // faults of its other connections, which end meanwhile
 				require.True(t, h.charge(address, now))
 			}
 			require.False(t, h.holds(other, now))
@@ -65,7 +65,7 @@ func TestHoldback(t *testing.T) {
 	})
 }
 
-// Faults of an address are those of all its connections. One that is exempt has them by connection.
+// Faults of all connections of an address count together. For an exempt address, each connection counts separately.
 func TestFaults(t *testing.T) {
 	t.Parallel()
 	const one, proxy = "192.0.2.1", "192.0.2.9"

@@ -4,7 +4,7 @@ package conns
 
 import "syscall"
 
-// descriptors returns how many the process may have; 0: not known.
+// descriptors returns how many file descriptors the process may have. 0: not known.
 func descriptors() int {
 	var limit syscall.Rlimit
 	if err := syscall.Getrlimit(syscall.RLIMIT_NOFILE, &limit); err != nil {

@@ -18,8 +18,8 @@ func (t *Table) ListenAs(name string, l net.Listener) net.Listener {
 	return &listener{Listener: l, table: t, tally: t.tallyOf(name)}
 }
 
-// ListenBusy is ListenAs for a server whose requests Handler does not see. Its connections count as having a
-// request, so that none of them is closed for another: a new one is refused at the limit.
+// ListenBusy is ListenAs for a server whose requests Handler does not see. Its connections always count as having a
+// request, so they are never closed to make room. At the limit, a new connection is refused.
 func (t *Table) ListenBusy(name string, l net.Listener) net.Listener {
 	return &listener{Listener: l, table: t, tally: t.tallyOf(name), busy: true}
 }
@@ -52,11 +52,11 @@ func (l *listener) Accept() (net.Conn, error) {
 			}
 			return &Conn{Conn: conn, entry: e}, nil
 		}
-		_ = conn.Close() // there is no room for it
+		_ = conn.Close() // the table has no room for the connection
 	}
 }
 
-// Conn is a connection of Listen.
+// Conn is a connection that a listener of Listen accepted.
 type Conn struct {
 	net.Conn
 
@@ -94,7 +94,8 @@ func EntryOf(ctx context.Context) *Entry {
 	return e
 }
 
-// Context is for http.Server.ConnContext. It adds the connection's entry, if it has one, with or without TLS.
+// Context is a function for http.Server.ConnContext. It adds the connection's entry, if the connection has one. It
+// finds the entry of a TLS connection, too.
 func Context(ctx context.Context, conn net.Conn) context.Context {
 	for {
 		switch c := conn.(type) {

@@ -8,14 +8,14 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// tally counts the connections of one listener, and its TLS handshakes that wait or were refused.
+// tally has the counts of one listener: its connections, and its TLS handshakes that wait or were refused.
 type tally struct {
 	open, refused, shed, heldBack, waiting atomic.Int64
 
 	handshakes [len(handshakeRefusals)]atomic.Int64
 }
 
-// tallyOf returns the tally of the listener's name.
+// tallyOf returns the tally of the listener with this name.
 func (t *Table) tallyOf(listener string) *tally {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -32,25 +32,25 @@ type collector struct {
 	waiting, handshakes           *prometheus.Desc
 }
 
-// NewCollector returns the metrics of the tables' listeners. Each listener needs a name of its own.
+// NewCollector returns the metrics of the tables' listeners. Listeners of the same name share their metrics.
 func NewCollector(tables ...*Table) prometheus.Collector {
 	by := []string{"listener"}
 	return &collector{
 		tables:     tables,
 		open:       prometheus.NewDesc("windlass_connections", "Connections to a listener.", by, nil),
-		refused:    prometheus.NewDesc("windlass_connections_refused_total", "Connections to a listener that were closed at once: as many as there may be had requests.", by, nil),
-		shed:       prometheus.NewDesc("windlass_connections_shed_total", "Connections to a listener that had no request and were closed to make room for others.", by, nil),
-		heldBack:   prometheus.NewDesc("windlass_streams_held_back_total", "Streams of a listener that had to wait because their caller and connection went on with streams that were refused.", by, nil),
-		waiting:    prometheus.NewDesc("windlass_handshakes_waiting", "TLS handshakes of a listener that wait until others have computed.", by, nil),
-		handshakes: prometheus.NewDesc("windlass_handshakes_refused_total", "TLS handshakes of a listener that were refused while they waited, by reason: queue, address, or late.", []string{"listener", "reason"}, nil),
+		refused:    prometheus.NewDesc("windlass_connections_refused_total", "Connections to a listener that were closed at once, because the limit was reached and all connections had requests.", by, nil),
+		shed:       prometheus.NewDesc("windlass_connections_shed_total", "Connections to a listener that had no request and were closed to make room for other connections.", by, nil),
+		heldBack:   prometheus.NewDesc("windlass_streams_held_back_total", "Streams of a listener that had to wait, because their caller and connection opened too many streams that were refused.", by, nil),
+		waiting:    prometheus.NewDesc("windlass_handshakes_waiting", "TLS handshakes of a listener that wait for processor time, because other handshakes use it.", by, nil),
+		handshakes: prometheus.NewDesc("windlass_handshakes_refused_total", "TLS handshakes of a listener that were refused, by reason. queue: too many waited. address: too many of the address waited. late: the wait took too long.", []string{"listener", "reason"}, nil),
 	}
 }
 
-// HandshakeFigures are about the TLS handshakes of a listener.
+// HandshakeFigures has the numbers of TLS handshakes of a listener.
 type HandshakeFigures struct {
 	Listener string
 	Waiting  int64
-	// Refused has a number for each reason.
+	// Refused has the number of refused handshakes by reason.
 	Refused map[string]int64
 }
 

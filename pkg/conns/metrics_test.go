@@ -9,7 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// dialled connects n times to l, which accepts into table, and returns when all are accepted or refused.
+// dialled connects n times to l, and returns when all n connections are accepted or refused by the table.
 func dialled(t *testing.T, table *Table, l net.Listener, n int) {
 	t.Helper()
 	before, refused, _ := table.Figures()
@@ -43,7 +43,7 @@ func TestCollector_CountsByListener(t *testing.T) {
 	dialled(t, clients, clients.ListenAs("api", listen()), 2)
 	dialled(t, clients, clients.ListenAs("peers", listen()), 1)
 	dialled(t, own, own.ListenBusy("restate", listen()), 3)
-	// It closes the one of the API that is idle for longest.
+	// At the limit, the connection of the API that is idle for longest is closed.
 	l := clients.ListenAs("peers", listen())
 	go func() { _, _ = l.Accept() }()
 	conn, err := net.Dial("tcp", l.Addr().String())
@@ -56,17 +56,17 @@ func TestCollector_CountsByListener(t *testing.T) {
 windlass_connections{listener="api"} 1
 windlass_connections{listener="peers"} 2
 windlass_connections{listener="restate"} 1
-# HELP windlass_connections_refused_total Connections to a listener that were closed at once: as many as there may be had requests.
+# HELP windlass_connections_refused_total Connections to a listener that were closed at once, because the limit was reached and all connections had requests.
 # TYPE windlass_connections_refused_total counter
 windlass_connections_refused_total{listener="api"} 0
 windlass_connections_refused_total{listener="peers"} 0
 windlass_connections_refused_total{listener="restate"} 2
-# HELP windlass_connections_shed_total Connections to a listener that had no request and were closed to make room for others.
+# HELP windlass_connections_shed_total Connections to a listener that had no request and were closed to make room for other connections.
 # TYPE windlass_connections_shed_total counter
 windlass_connections_shed_total{listener="api"} 1
 windlass_connections_shed_total{listener="peers"} 0
 windlass_connections_shed_total{listener="restate"} 0
-# HELP windlass_handshakes_refused_total TLS handshakes of a listener that were refused while they waited, by reason: queue, address, or late.
+# HELP windlass_handshakes_refused_total TLS handshakes of a listener that were refused, by reason. queue: too many waited. address: too many of the address waited. late: the wait took too long.
 # TYPE windlass_handshakes_refused_total counter
 windlass_handshakes_refused_total{listener="api",reason="address"} 0
 windlass_handshakes_refused_total{listener="api",reason="late"} 0
@@ -77,12 +77,12 @@ windlass_handshakes_refused_total{listener="peers",reason="queue"} 0
 windlass_handshakes_refused_total{listener="restate",reason="address"} 0
 windlass_handshakes_refused_total{listener="restate",reason="late"} 0
 windlass_handshakes_refused_total{listener="restate",reason="queue"} 0
-# HELP windlass_handshakes_waiting TLS handshakes of a listener that wait until others have computed.
+# HELP windlass_handshakes_waiting TLS handshakes of a listener that wait for processor time, because other handshakes use it.
 # TYPE windlass_handshakes_waiting gauge
 windlass_handshakes_waiting{listener="api"} 0
 windlass_handshakes_waiting{listener="peers"} 0
 windlass_handshakes_waiting{listener="restate"} 0
-# HELP windlass_streams_held_back_total Streams of a listener that had to wait because their caller and connection went on with streams that were refused.
+# HELP windlass_streams_held_back_total Streams of a listener that had to wait, because their caller and connection opened too many streams that were refused.
 # TYPE windlass_streams_held_back_total counter
 windlass_streams_held_back_total{listener="api"} 0
 windlass_streams_held_back_total{listener="peers"} 0

@@ -7,14 +7,14 @@ import (
 )
 
 const (
-	// freeRefusals is how many refused streams of a caller that is held back its connection may bring before the next
-	// ones wait. Each refused one after that doubles firstWait, up to longestWait, which is shorter than what servers and
-	// clients let a call take to begin.
+	// freeRefusals is how many streams of a held-back caller a connection may open without a wait although they are
+	// refused. Each further refusal doubles firstWait, up to longestWait. longestWait is shorter than the time in which
+	// servers and clients expect a call to begin.
 	freeRefusals           = 3
 	firstWait, longestWait = time.Second, 20 * time.Second
-	// refusalsFor is how long a connection without a refused stream keeps its wait.
+	// refusalsFor is how long a connection keeps its wait after its last refused stream.
 	refusalsFor = 2 * time.Minute
-	// mostWaiting is how many streams of a table may wait, because each keeps its memory while it does.
+	// mostWaiting is how many streams of a table may wait, because each waiting stream uses memory.
 	mostWaiting = 8 << 10
 )
 
@@ -24,12 +24,12 @@ type refusals struct {
 	last   time.Time
 }
 
-// Refused counts a stream of the connection that was refused with a time to wait. The caller is the same text for all
-// calls of one caller; empty: it is not known, and its address stands for it. A caller that has too many of them is held
-// back: Wait then delays the streams of a connection that goes on with them.
+// Refused counts a stream of the connection that was refused with a time after which to try again. caller identifies
+// the caller. Empty: it is not known, and its address counts instead. A caller with too many refused streams is held
+// back. Then Wait delays the streams of a connection that continues to open such streams.
 //
-// Neither other callers of the address nor other connections of the caller wait. Nothing waits on connections of exempt
-// addresses, because they carry streams of other clients.
+// Other callers of the address do not wait, and neither do other connections of the caller. Streams on connections of
+// exempt addresses never wait, because these connections also carry streams of other clients.
 func (e *Entry) Refused(caller string) {
 	if e == nil || e.exempt {
 		return
@@ -49,7 +49,7 @@ func (e *Entry) Refused(caller string) {
 	e.refusals = refusals{e.refusals.number + 1, now}
 }
 
-// wait returns how long a stream of the connection has to wait at most.
+// wait returns the longest time that a stream of the connection must wait.
 func (e *Entry) wait(now time.Time) time.Duration {
 	e.table.mu.Lock()
 	defer e.table.mu.Unlock()
@@ -60,8 +60,8 @@ func (e *Entry) wait(now time.Time) time.Duration {
 	return min(firstWait<<min(doubled, 10), longestWait)
 }
 
-// Wait is called when a stream begins, before anything is read for it. It reports whether the connection of the stream
-// goes on to open streams that are refused. If so, it returns after a time, or when ctx ends.
+// Wait must be called when a stream begins, before a byte of the stream is read. It reports whether the connection
+// continues to open streams that are refused. If so, Wait returns after a time, or when ctx ends.
 func (e *Entry) Wait(ctx context.Context) (inLoop bool) {
 	if e == nil {
 		return false
@@ -75,7 +75,7 @@ func (e *Entry) Wait(ctx context.Context) (inLoop bool) {
 		return true
 	}
 	e.tally.heldBack.Add(1)
-	timer := time.NewTimer(wait/2 + rand.N(wait/2)) // so that those of one moment do not go on in one
+	timer := time.NewTimer(wait/2 + rand.N(wait/2)) // random, so that streams that came together do not continue together
 	defer timer.Stop()
 	select {
 	case <-timer.C:

@@ -45,7 +45,7 @@ func TestWait(t *testing.T) {
 				time.Sleep(faultWindow)
 			}
 		},
-		"the wait grows while the streams go on": func(t *testing.T) {
+		"the wait grows with each refused stream": func(t *testing.T) {
 			_, add := table()
 			e := add(one)
 			refuse(e, "key", mostFaults+freeRefusals)
@@ -67,7 +67,7 @@ func TestWait(t *testing.T) {
 			require.Zero(t, waited(t, other))
 			require.Zero(t, waited(t, same), "a connection without a refused stream")
 			refuse(same, "key", 1)
-			require.Zero(t, waited(t, same), "one that does without after it was refused")
+			require.Zero(t, waited(t, same), "a connection with few refused streams")
 			refuse(same, "key", freeRefusals)
 			require.NotZero(t, waited(t, same))
 		},
@@ -80,7 +80,7 @@ func TestWait(t *testing.T) {
 			require.Zero(t, waited(t, elsewhere))
 			require.NotZero(t, waited(t, e))
 		},
-		"nothing waits on a connection of a proxy": func(t *testing.T) {
+		"streams on a connection of a proxy do not wait": func(t *testing.T) {
 			_, add := table()
 			e := add(proxy)
 			refuse(e, "key", 10*mostFaults)

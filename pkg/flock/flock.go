@@ -1,5 +1,5 @@
-// Package flock is a lock between processes, held by an open file: the kernel
-// lets go of it when its holder ends, however it ends, so no lock is ever stale.
+// Package flock is a lock between processes, which an open file holds. The kernel releases the lock
+// when its holder ends, even if it crashes. So a lock is never stale.
 package flock
 
 import (
@@ -14,25 +14,24 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// poll is how often a taken lock is tried again. flock(2) has no timeout, and
-// what the lock guards takes seconds, so a tenth of one is not felt.
+// poll is the time between two attempts to take a lock. Acquire polls, because flock(2) has no timeout.
+// The work that a lock guards takes seconds, so 100 ms more do not matter.
 const poll = 100 * time.Millisecond
 
-// Lock is held until Unlock, or until the process ends. It may be forgotten: it is
-// a plain descriptor, which the garbage collector does not close as it would an
-// os.File.
+// Lock is held until Unlock is called or the process ends. The caller may drop the Lock without losing
+// the lock, because the garbage collector does not close its descriptor as it closes an os.File.
 type Lock struct {
 	fd     int
 	unlock sync.Once
 	err    error
 }
 
-// ErrHeld says that another process, or another Lock of this one, holds it.
+// ErrHeld says that another process, or another Lock of this process, holds the lock.
 var ErrHeld = errors.New("lock is held by another process")
 
-// Try takes the lock on the file at path, which is created with its folder when
-// missing; ErrHeld when it is taken. The file stays after Unlock: removing it
-// would let two processes lock two files of one name.
+// Try takes the lock on the file at path, and creates the file and its folder if they are missing. It
+// returns ErrHeld if the lock is held. The file stays after Unlock, because after a removal two processes
+// could lock two files with the same name.
 func Try(path string) (*Lock, error) {
 	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
 		return nil, fmt.Errorf("lock: %w", err)
@@ -54,7 +53,7 @@ func Try(path string) (*Lock, error) {
 	return nil, fmt.Errorf("lock %s: %w", path, err)
 }
 
-// retry makes a system call again when a signal came between.
+// retry repeats a system call that a signal interrupted.
 func retry(call func() (int, error)) (int, error) {
 	for {
 		n, err := call()
@@ -64,8 +63,8 @@ func retry(call func() (int, error)) (int, error) {
 	}
 }
 
-// Acquire waits for the lock until ctx ends. waiting, when not nil, is called
-// once if it has to wait.
+// Acquire takes the lock, and waits for it until ctx ends. If it must wait, it calls waiting once. waiting
+// may be nil.
 func Acquire(ctx context.Context, path string, waiting func()) (*Lock, error) {
 	tick := time.NewTicker(poll)
 	defer tick.Stop()
@@ -85,8 +84,8 @@ func Acquire(ctx context.Context, path string, waiting func()) (*Lock, error) {
 	}
 }
 
-// Unlock lets go of the lock. Once is enough, and more do no harm: the descriptor
-// may be somebody else's by then.
+// Unlock releases the lock. Only the first call closes the descriptor, because later its number may belong
+// to another file. Further calls return the result of the first one.
 func (l *Lock) Unlock() error {
 	l.unlock.Do(func() { l.err = unix.Close(l.fd) })
 	return l.err

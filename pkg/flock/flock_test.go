@@ -32,7 +32,7 @@ func TestLock_PassesOnWhenReleased(t *testing.T) {
 	require.NoError(t, <-got)
 }
 
-func TestLock_ForgottenIsHeld(t *testing.T) {
+func TestLock_IsHeldAfterItsLockIsDropped(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "lock")
 	_, err := flock.Try(path)
 	require.NoError(t, err)
@@ -43,7 +43,7 @@ func TestLock_ForgottenIsHeld(t *testing.T) {
 	require.ErrorIs(t, err, flock.ErrHeld)
 }
 
-func TestLock_ReleasedTwiceKeepsTheNextHolders(t *testing.T) {
+func TestUnlock_SecondCallKeepsTheLockOfTheNextHolder(t *testing.T) {
 	first, err := flock.Try(filepath.Join(t.TempDir(), "first"))
 	require.NoError(t, err)
 	require.NoError(t, first.Unlock())

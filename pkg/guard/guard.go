@@ -1,7 +1,6 @@
-// Package guard connects to addresses that a tenant or another program named. It judges an
-// address when it is connected to, so no name, redirect or later DNS answer leads to one that is
-// not allowed. Only public addresses are allowed, and the networks that the operator of this
-// process lists.
+// Package guard connects to addresses that a tenant or another program chose. It checks an address at the
+// moment of the connection, so a name, a redirect or a later DNS answer cannot lead to an address that is
+// not allowed. Only public addresses and the networks that the operator of this process lists are allowed.
 package guard
 
 import (
@@ -19,14 +18,14 @@ import (
 // ErrRefused is in the error of a connection to an address that is not allowed.
 var ErrRefused = errors.New("the address is neither public nor in a network that the operator allows")
 
-// global is where IPv6 gives addresses to anybody. What is outside of it is local in one
-// way or another, or stands for an address of IPv4.
+// global is the network of public IPv6 addresses. Other IPv6 addresses are local, or stand for an IPv4
+// address.
 var global = netip.MustParsePrefix("2000::/3")
 
-// special are networks that are not routed on the internet, by the registries of RFC 6890 and
-// its successors, or that stand for other addresses. Where a cloud has its metadata is
-// among them: 169.254.169.254, 100.100.100.200, 192.0.0.192; fd00:ec2::254 is not global.
-// 168.63.129.16 is public by its number, but on Azure it is the host of the virtual machine.
+// special are networks that are not routed on the internet (by the registries of RFC 6890 and its
+// successors), or that stand for other addresses. They contain the metadata services of clouds:
+// 169.254.169.254, 100.100.100.200 and 192.0.0.192. The metadata service fd00:ec2::254 is not in global.
+// 168.63.129.16 is a public address, but on Azure it is the host of the virtual machine.
 var special = mustParse(
 	"0.0.0.0/8", "10.0.0.0/8", "100.64.0.0/10", "127.0.0.0/8", "168.63.129.16/32", "169.254.0.0/16", "172.16.0.0/12",
 	"192.0.0.0/24", "192.0.2.0/24", "192.88.99.0/24", "192.168.0.0/16", "198.18.0.0/15", "198.51.100.0/24",
@@ -41,7 +40,7 @@ func mustParse(texts ...string) (out []netip.Prefix) {
 	return out
 }
 
-// Networks are allowed besides public addresses. Nil allows public addresses only.
+// Networks are networks that are allowed in addition to public addresses. Nil allows only public addresses.
 type Networks []netip.Prefix
 
 // Parse reads networks such as 10.0.0.0/8.
@@ -71,13 +70,14 @@ func contains(networks []netip.Prefix, a netip.Addr) bool {
 	return slices.ContainsFunc(networks, func(p netip.Prefix) bool { return p.Contains(a) })
 }
 
-// Dialer connects to what Allows allows. Add timeouts to it, but no other Control.
+// Dialer returns a dialer that connects only to addresses that Allows allows. The caller may set timeouts, but
+// not Control.
 func (n Networks) Dialer() *net.Dialer { return &net.Dialer{Control: control(n.Allows)} }
 
-// ListedDialer connects to what Lists lists.
+// ListedDialer returns a dialer that connects only to addresses for which Lists returns true.
 func (n Networks) ListedDialer() *net.Dialer { return &net.Dialer{Control: control(n.Lists)} }
 
-// control judges an address when it is about to be connected to.
+// control returns a net.Dialer.Control that refuses addresses that are not allowed.
 func control(allows func(netip.Addr) bool) func(network, address string, _ syscall.RawConn) error {
 	return func(_, address string, _ syscall.RawConn) error {
 		at, err := netip.ParseAddrPort(address)
@@ -88,20 +88,20 @@ func control(allows func(netip.Addr) bool) func(network, address string, _ sysca
 	}
 }
 
-// maxHeader bounds the header of an answer.
+// maxHeader limits the header of an answer, in bytes.
 const maxHeader = 64 << 10
 
-// Transport makes a transport for single requests to addresses that others name.
+// Transport returns a transport for single requests to addresses that a tenant or another program chose.
 func Transport(d *net.Dialer, handshake time.Duration) *http.Transport {
 	return &http.Transport{
-		// A proxy would connect for us, to any address: it is not used, whatever the
-		// environment says.
+		// No proxy is used, even if the environment names one, because a proxy would connect to any
+		// address.
 		Proxy:               nil,
 		DialContext:         d.DialContext,
 		TLSHandshakeTimeout: handshake,
-		// Idle connections would be a pool that anybody can fill.
+		// Tenants could fill a pool of idle connections.
 		DisableKeepAlives: true,
-		// A small compressed answer may be large once it is unpacked.
+		// A small compressed answer may be large after decompression.
 		DisableCompression: true, MaxResponseHeaderBytes: maxHeader,
 	}
 }

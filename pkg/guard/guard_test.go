@@ -45,7 +45,7 @@ func TestNetworks_Allow(t *testing.T) {
 	})
 }
 
-func TestParse_NamesWhatIsNoNetwork(t *testing.T) {
+func TestParse_NamesAnInvalidNetwork(t *testing.T) {
 	for _, text := range []string{"", "10.0.0.1", "10.0.0.1/8", "localhost", "10.0.0.0/33", "::ffff:10.0.0.0/104", "*"} {
 		_, err := guard.Parse([]string{"192.168.0.0/16", text})
 		require.ErrorContains(t, err, "write for example 10.0.0.0/8", text)
@@ -55,7 +55,7 @@ func TestParse_NamesWhatIsNoNetwork(t *testing.T) {
 	require.Empty(t, none)
 }
 
-func TestTransport_JudgesTheAddressBehindAName(t *testing.T) {
+func TestTransport_ChecksTheAddressOfAName(t *testing.T) {
 	server := httptest.NewServer(http.NotFoundHandler())
 	defer server.Close()
 	_, port, err := net.SplitHostPort(server.Listener.Addr().String())

@@ -1,6 +1,5 @@
-// Package healthcheck asks an instance over HTTP how it is, and judges what it answers. Who
-// asks an instance of its own accord asks by this package, so that all of them agree on which
-// answers pass.
+// Package healthcheck checks the health of an instance over HTTP. All programs that check instances
+// use this package, so that they agree on which answers pass.
 package healthcheck
 
 import (
@@ -16,17 +15,16 @@ import (
 	"time"
 )
 
-// Range of status codes, with both its ends.
+// Range is a range of status codes, including both ends.
 type Range struct{ First, Last int }
 
-// Codes are those that pass. None: the default, which is 200 to 399.
+// Codes are the status codes that pass. Empty: the default, which is 200 to 399.
 type Codes []Range
 
-// The codes that end an exchange and mean something to HTTP: those below 200 announce
-// another.
+// firstCode and lastCode are the range of final status codes. Codes below 200 only announce another answer.
 const firstCode, lastCode = 200, 599
 
-// ParseCodes reads codes as a spec has them: "204", or "200-299".
+// ParseCodes reads codes in the form of a spec: "204" or "200-299". The error is a *CodeError.
 func ParseCodes(texts []string) (Codes, error) {
 	var out Codes
 	for i, text := range texts {
@@ -39,7 +37,7 @@ func ParseCodes(texts []string) (Codes, error) {
 	return out, nil
 }
 
-// CodeError is why one of the texts is no code and no range of them.
+// CodeError says why a text is neither a status code nor a range of codes.
 type CodeError struct {
 	Index     int
 	Text, Why string
@@ -62,7 +60,7 @@ func parse(text string) (Range, error) {
 	return r, nil
 }
 
-// code is 0 for what is none.
+// code returns the status code that text states, or 0 if text is not a final status code.
 func code(text string) int {
 	n, err := strconv.ParseUint(text, 10, 16)
 	if err != nil || n < firstCode || n > lastCode || len(text) != 3 {
@@ -71,7 +69,7 @@ func code(text string) int {
 	return int(n)
 }
 
-// Pass reports whether an answer with this status does.
+// Pass reports whether an answer with this status passes.
 func (c Codes) Pass(status int) bool {
 	if len(c) == 0 {
 		return status >= 200 && status <= 399
@@ -84,31 +82,32 @@ func (c Codes) Pass(status int) bool {
 	return false
 }
 
-// What a check is that says nothing else, as spec.proto states.
+// Defaults of a check, as spec.proto states them.
 const (
 	DefaultPath    = "/health"
 	DefaultMethod  = http.MethodGet
 	DefaultTimeout = 5 * time.Second
 )
 
-// Check is one request and what passes.
+// Check is a request, and the status codes with which it passes.
 type Check struct {
 	Method, Path string
 	Codes        Codes
-	// Timeout of all of it.
+	// Timeout limits the whole check.
 	Timeout time.Duration
-	// Agent is the User-Agent.
+	// Agent is the value of the User-Agent header.
 	Agent string
 }
 
-// mostRedirects are followed, as many as the kubelet follows.
+// mostRedirects is how many redirects are followed, as by the kubelet.
 const mostRedirects = 10
 
-// mostBody is read of an answer: an endless one is an answer too slow, not one to read.
+// mostBody is how many bytes of an answer's body are read, because a body may have no end.
 const mostBody = 4096
 
-// Do asks once, at "host:port". An error says why it did not pass. The transport should make a
-// connection each time: what is asked is whether the instance takes new ones.
+// Do makes the check once, at address ("host:port"). An error says why the check did not pass. The transport
+// should open a new connection each time, because the check should also test that the instance accepts
+// connections.
 func (c Check) Do(ctx context.Context, transport http.RoundTripper, address string) error {
 	ctx, cancel := context.WithTimeout(ctx, c.Timeout)
 	defer cancel()
@@ -133,20 +132,20 @@ func (c Check) Do(ctx context.Context, transport http.RoundTripper, address stri
 	return nil
 }
 
-// redirect does as the kubelet does, so that the default is one on all runtimes: it follows
-// what stays on the host, so that "/health/" is asked where "/health" leads there, and takes
-// what leads away for the answer. Where codes are named, a redirect's is one like others.
+// redirect implements http.Client.CheckRedirect. Without Codes it does as the kubelet does, so that the default is
+// the same on all runtimes: it follows redirects on the same host, for example from "/health" to "/health/". A
+// redirect to another host is itself the answer. With Codes, every redirect is the answer.
 func (c Check) redirect(req *http.Request, via []*http.Request) error {
 	switch {
 	case len(c.Codes) > 0, req.URL.Hostname() != via[0].URL.Hostname():
 		return http.ErrUseLastResponse
 	case len(via) >= mostRedirects:
-		return fmt.Errorf("it was redirected %d times", mostRedirects)
+		return fmt.Errorf("more than %d redirects", mostRedirects)
 	}
 	return nil
 }
 
-// cause is what went wrong, without what the caller knows: whom it asked for what.
+// cause returns the cause of err, without the method and the URL, which the caller knows.
 func cause(err error) error {
 	if u, ok := errors.AsType[*url.Error](err); ok {
 		err = u.Err

@@ -12,7 +12,7 @@ func ExampleCounts() {
 	here[histogram.Bucket(20*time.Millisecond)]++
 	there[histogram.Bucket(3*time.Second)]++
 
-	// What is sent has no zeros at its end.
+	// The packed counts have no zeros at their end.
 	received := histogram.Unpack(there.Pack())
 	here.Add(&received)
 	_, ok := here.Quantile(0.95)

@@ -12,7 +12,7 @@ import (
 	"github.com/windlass-run/windlass/pkg/histogram"
 )
 
-func TestQuantile_IsNearThatOfTheDurations(t *testing.T) {
+func TestQuantile_IsNearTheExactQuantile(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
 		all := rapid.SliceOfN(rapid.Int64Range(int64(1001*time.Microsecond), int64(900*time.Second)), 1, 200).Draw(t, "durations")

@@ -1,11 +1,9 @@
-// Package ident makes and checks the two kinds of names that Windlass has: ids, which programs
-// choose, and names, which people choose.
+// Package ident makes ids, which programs choose, and checks ids and names, which people choose.
 //
-// An id is a prefix that tells its kind, an underscore and a UUIDv7 in 32 lower
-// case hex digits: "app_0199a3f2c4d87b1e9c3f5a6b7c8d9e0f". UUIDv7 begins with
-// the milliseconds since 1970, so ids of one prefix sort by time as plain ASCII:
-// rows land next to each other in a primary key, and a list ordered by id is a
-// list ordered by creation.
+// An id is a prefix for its kind, an underscore and a UUIDv7 in 32 lower case hex digits:
+// "app_0199a3f2c4d87b1e9c3f5a6b7c8d9e0f". A UUIDv7 begins with the milliseconds since 1970, so ids with the
+// same prefix sort by time as plain ASCII. New rows are next to each other in a primary key, and a list in
+// the order of ids is in the order of creation.
 package ident
 
 import (
@@ -20,23 +18,22 @@ import (
 	"github.com/google/uuid"
 )
 
-// NameLength is the most bytes that a name has: a name becomes a DNS label.
+// NameLength is the maximum length of a name in bytes, because a name becomes a DNS label.
 const NameLength = 63
 
-// hexLength is a UUID without its dashes.
+// hexLength is the length of a UUID without its dashes.
 const hexLength = 32
 
-// New returns a new id, "prefix_" and 32 hex digits. The ids of one process are
-// strictly ascending.
+// New returns a new id: "prefix_" and 32 hex digits. The ids that a process makes with New are strictly
+// ascending.
 func New(prefix string) string {
 	// It cannot fail, because crypto/rand ends the process if the system has no randomness.
 	u := uuid.Must(uuid.NewRandomFromReader(rand.Reader))
 	return spell(prefix, newest.next(time.Now()), u)
 }
 
-// From returns an id with the given time and random bits. It is for ids that are made ten
-// thousand times a second and need not be secret. These ascend only from one millisecond to
-// the next.
+// From returns an id with the given time and random bits. It is for ids that are made ten thousand times a
+// second and need not be secret. Ids of the same millisecond are in no order.
 func From(prefix string, at time.Time, high, low uint64) string {
 	var u uuid.UUID
 	binary.BigEndian.PutUint64(u[8:], low&^(3<<62)|1<<63)
@@ -68,8 +65,8 @@ func (s *stamp) next(now time.Time) int64 {
 	return s.at
 }
 
-// Forget makes the next id have the present time, whatever ids were made before. It is for
-// tests in virtual time, which all begin at the same time.
+// Forget makes the next id have the present time, even if an earlier id has a later time. It is for tests in
+// virtual time, because these tests all begin at the same time.
 func Forget() {
 	newest.mu.Lock()
 	defer newest.mu.Unlock()
@@ -82,8 +79,8 @@ func Before(prefix string, at time.Time) string {
 	return fmt.Sprintf("%s_%012x", prefix, max(at.UnixMilli(), 0))
 }
 
-// Valid reports whether New(prefix) could have returned id. Each id has one spelling,
-// so ids can be compared as strings.
+// Valid reports whether New(prefix) could have returned id. Each id has only one spelling, so ids can be
+// compared as strings.
 func Valid(prefix, id string) bool {
 	digits, ok := strings.CutPrefix(id, prefix+"_")
 	if !ok || len(digits) != hexLength {
@@ -94,7 +91,7 @@ func Valid(prefix, id string) bool {
 			return false
 		}
 	}
-	// The 13th digit is the version, the 17th begins with the variant bits 10.
+	// The 13th digit is the version, and the 17th digit begins with the variant bits 10.
 	return digits[12] == '7' && strings.IndexByte("89ab", digits[16]) >= 0
 }
 

@@ -1,21 +1,21 @@
 // Package localstack runs the servers of Windlass (MariaDB and Restate) and a region's Kubernetes as private
 // child processes on a developer's machine. It serves `windlass dev`, and tests that need real servers.
 //
-//	mariadb, restate   Ensure finds or installs the program, Start runs one
-//	kubelab            the same for a Kubernetes, built from this repository
-//	stacktest          a database, a Restate, for a test
-//	cmd/withstack      runs any command with both at hand
+//	mariadb, restate   Ensure finds or installs the program, Start runs a server
+//	kubelab            the same for a Kubernetes, which is built from this repository
+//	stacktest          a database and a Restate for a test
+//	cmd/withstack      runs any command with a MariaDB and a Restate
 //	proc               child processes that a later run can find again
 //	pkg/flock          a lock between processes
 //
 // Invariants:
 //
 //   - The result of slow work (an npm install, a new data directory) has a
-//     temporary name until it is complete. So a kill -9 leaves either nothing or
-//     all of it.
+//     temporary name until it is complete. So after a kill -9 the result is either
+//     complete or missing.
 //   - No server is started twice on one directory. The pid and start time of each
-//     server are recorded, and the next Start on that directory stops such a stray
-//     first. A pid alone is never trusted.
+//     server are recorded. The next Start on the directory first stops a server that a
+//     killed parent left running. A pid alone is never trusted.
 //   - A server is ready when it has answered in its own protocol.
 package localstack
 

@@ -31,7 +31,7 @@ func TestPort_WantedIsKeptOrReplaced(t *testing.T) {
 
 	got, taken, err = ports.Take(free)
 	require.NoError(t, err)
-	require.True(t, taken, "no port is handed out twice, though nothing listens on it yet")
+	require.True(t, taken, "a port is given out only once, even if no process listens on it yet")
 	require.NotEqual(t, free, got)
 
 	busy := listen(t)
@@ -43,7 +43,7 @@ func TestPort_WantedIsKeptOrReplaced(t *testing.T) {
 
 	got, taken, err = ports.Take(0)
 	require.NoError(t, err)
-	require.False(t, taken, "any port was wanted, and any was had")
+	require.False(t, taken, "0 means any port")
 	require.NotZero(t, got)
 }
 

@@ -1,6 +1,6 @@
 // Package modelfiles reads the facts of a model from a folder in the form of Hugging Face: config.json, and the
-// headers of *.safetensors. It reads no weights. Files are not trusted: what is read is bounded, and numbers
-// that do not go together are refused.
+// headers of *.safetensors. It reads no weights. It does not trust the files: it limits how much it reads, and
+// refuses contradictory numbers.
 package modelfiles
 
 import (
@@ -19,11 +19,11 @@ import (
 	"github.com/windlass-run/windlass/pkg/preset"
 )
 
-// Limits of what is read.
+// Limits of the files that are read.
 const (
 	maxConfig = 4 << 20
 	maxHeader = 64 << 20
-	// maxHeaders is the sum over all files.
+	// maxHeaders limits the sum of all headers, in bytes.
 	maxHeaders = 256 << 20
 	maxFiles   = 4096
 	maxNumber  = 1 << 30
@@ -53,7 +53,7 @@ func Read(dir fs.FS) (*preset.Facts, error) {
 	return facts, nil
 }
 
-// mostOf is the type that most bytes are of.
+// mostOf returns the type with the most bytes, or otherwise if sizes is empty.
 func mostOf(sizes map[string]int64, otherwise string) string {
 	most := otherwise
 	var size int64
@@ -65,7 +65,7 @@ func mostOf(sizes map[string]int64, otherwise string) string {
 	return most
 }
 
-// config are the fields of config.json that are read. A model of several kinds of input has those of its
+// config has the fields of config.json that are read. A model with several kinds of input has the fields of its
 // language model in text_config.
 type config struct {
 	Layers     *float64 `json:"num_hidden_layers"`
@@ -74,7 +74,7 @@ type config struct {
 	HeadSize   *float64 `json:"head_dim"`
 	Hidden     *float64 `json:"hidden_size"`
 	MaxContext *float64 `json:"max_position_embeddings"`
-	// KVRank is set by models that store no keys and values, but something smaller.
+	// KVRank is set for models whose KV cache has a compressed form instead of keys and values.
 	KVRank     *float64 `json:"kv_lora_rank"`
 	TorchDType string   `json:"torch_dtype"`
 	DType      string   `json:"dtype"`
@@ -85,7 +85,7 @@ func readConfig(dir fs.FS, facts *preset.Facts) error {
 	f, size, err := open(dir, "config.json")
 	if err != nil {
 		if errors.Is(err, fs.ErrNotExist) {
-			return errors.New("config.json: missing: name the folder that has a model's config.json and *.safetensors")
+			return errors.New("config.json: missing: name the folder with the model's config.json and *.safetensors")
 		}
 		return fmt.Errorf("config.json: %w", err)
 	}
@@ -145,7 +145,7 @@ func (c *config) facts(facts *preset.Facts) error {
 	return nil
 }
 
-// dtypes are the types of safetensors, with the name that facts have and the bits of a value.
+// dtypes has the types of safetensors, with their names in preset.Facts and the bits of a value.
 var dtypes = map[string]struct {
 	name string
 	bits int64
@@ -163,8 +163,8 @@ type tensor struct {
 	Offsets [2]int64 `json:"data_offsets"`
 }
 
-// readWeights adds the sizes of a file's tensors. The file is: eight bytes with the length of the header,
-// little-endian; the header in JSON; the tensors.
+// readWeights adds the sizes of a file's tensors. The file has eight bytes with the length of the header
+// (little-endian), the header in JSON, and the tensors.
 func readWeights(dir fs.FS, name string, facts *preset.Facts, sizes map[string]int64, left *int64) error {
 	f, size, err := open(dir, name)
 	if err != nil {
@@ -180,7 +180,7 @@ func readWeights(dir fs.FS, name string, facts *preset.Facts, sizes map[string]i
 		return fmt.Errorf("the header says that it has %d bytes: more than %d, or %d in all files, are not read", n, maxHeader, maxHeaders)
 	}
 	if int64(n) > size-8 {
-		return fmt.Errorf("the header says that it has %d bytes, and the file has %d: download it again", n, size)
+		return fmt.Errorf("the header says that it has %d bytes, but the file has %d: download the file again", n, size)
 	}
 	*left -= int64(n)
 	header := make([]byte, n)
@@ -224,29 +224,29 @@ func addTensors(entries map[string]json.RawMessage, room int64, facts *preset.Fa
 	return nil
 }
 
-// check refuses a tensor that is not within the room, or whose bytes are not those of its shape.
+// check returns an error if the tensor is not within room bytes, or if its size does not match its shape.
 func (t tensor) check(room int64) error {
 	d, ok := dtypes[t.DType]
 	if !ok {
 		return fmt.Errorf("the type %q is not known", clip(t.DType))
 	}
 	if t.Offsets[0] < 0 || t.Offsets[1] < t.Offsets[0] || t.Offsets[1] > room {
-		return fmt.Errorf("bytes %d to %d are not within the %d of the file", t.Offsets[0], t.Offsets[1], room)
+		return fmt.Errorf("bytes %d to %d are not within the %d bytes of the file's tensors", t.Offsets[0], t.Offsets[1], room)
 	}
 	bits := d.bits
 	for _, n := range t.Shape {
 		if n < 0 || n > 0 && bits > math.MaxInt64/n {
-			return fmt.Errorf("the shape has %d values in one direction", n)
+			return fmt.Errorf("the shape has %d values in one dimension", n)
 		}
 		bits *= n
 	}
 	if want := (bits + 7) / 8; want != t.Offsets[1]-t.Offsets[0] {
-		return fmt.Errorf("the shape takes %d bytes, and the header gives it %d", want, t.Offsets[1]-t.Offsets[0])
+		return fmt.Errorf("the shape takes %d bytes, but the header gives it %d", want, t.Offsets[1]-t.Offsets[0])
 	}
 	return nil
 }
 
-// open opens a regular file. Others, such as a pipe, may block.
+// open opens a regular file. It refuses other files, such as pipes, because they may block.
 func open(dir fs.FS, name string) (fs.File, int64, error) {
 	info, err := fs.Stat(dir, path.Clean(name))
 	if err != nil {

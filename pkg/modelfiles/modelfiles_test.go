@@ -18,7 +18,7 @@ import (
 
 const llama = `{"num_hidden_layers": 80, "num_attention_heads": 64, "num_key_value_heads": 8, "hidden_size": 8192, "max_position_embeddings": 131072, "torch_dtype": "bfloat16"}`
 
-// weights is a file of safetensors with a header, and n bytes of tensors.
+// weights returns a safetensors file with the header and n bytes of tensors.
 func weights(header string, n int) *fstest.MapFile {
 	data := binary.LittleEndian.AppendUint64(nil, uint64(len(header)))
 	return &fstest.MapFile{Data: append(append(data, header...), make([]byte, n)...)}
@@ -41,12 +41,12 @@ func TestReadFacts(t *testing.T) {
 		require.Equal(t, &preset.Facts{Layers: 80, Heads: 64, KVHeads: 8, HeadSize: 128, MaxContext: 131072, WeightBytes: 16, DType: "bfloat16"}, facts)
 		require.EqualValues(t, 327_680, facts.KVBytesPerToken(2))
 	})
-	t.Run("without own heads for keys and values, all have them", func(t *testing.T) {
+	t.Run("without a number of heads for keys and values, all heads count", func(t *testing.T) {
 		facts, err := Read(folder(`{"num_hidden_layers": 2, "num_attention_heads": 4, "hidden_size": 8}`, nil))
 		require.NoError(t, err)
 		require.Equal(t, &preset.Facts{Layers: 2, Heads: 4, KVHeads: 4, HeadSize: 2}, facts)
 	})
-	t.Run("a model of several inputs has its language model's", func(t *testing.T) {
+	t.Run("a model with several inputs has the facts of its language model", func(t *testing.T) {
 		facts, err := Read(folder(`{"dtype": "float16", "text_config": {"num_hidden_layers": 3, "num_attention_heads": 2, "head_dim": 7}}`, nil))
 		require.NoError(t, err)
 		require.Equal(t, &preset.Facts{Layers: 3, Heads: 2, KVHeads: 2, HeadSize: 7, DType: "float16"}, facts)
@@ -74,7 +74,7 @@ func TestReadRefuses(t *testing.T) {
 		"a config that is a folder":      {fstest.MapFS{"config.json/a": {}}, "not a regular file"},
 		"deep JSON":                      {folder(strings.Repeat("[", 1<<20), nil), "exceeded max depth"},
 		"no length":                      {file(&fstest.MapFile{Data: []byte("abc")}), "length of the header"},
-		"a header larger than the file":  {file(length(1000)), "and the file has 8: download it again"},
+		"a header larger than the file":  {file(length(1000)), "but the file has 8: download the file again"},
 		"a header of all memory":         {file(length(1 << 62)), "are not read"},
 		"a length below 0":               {file(length(1 << 63)), "are not read"},
 		"a header that is no JSON":       {file(weights("[]", 0)), "cannot unmarshal"},
@@ -82,9 +82,9 @@ func TestReadRefuses(t *testing.T) {
 		"a tensor that ends before it begins": {
 			file(weights(`{"a": {"dtype": "U8", "shape": [1], "data_offsets": [2, 1]}}`, 8)), "not within",
 		},
-		"a tensor of another size":   {file(weights(`{"a": {"dtype": "F32", "shape": [2], "data_offsets": [0, 4]}}`, 8)), "takes 8 bytes, and the header gives it 4"},
-		"a shape that overflows":     {file(weights(`{"a": {"dtype": "F32", "shape": [4294967296, 4294967296], "data_offsets": [0, 0]}}`, 0)), "in one direction"},
-		"a shape below 0":            {file(weights(`{"a": {"dtype": "F32", "shape": [-1], "data_offsets": [0, 0]}}`, 0)), "in one direction"},
+		"a tensor of another size":   {file(weights(`{"a": {"dtype": "F32", "shape": [2], "data_offsets": [0, 4]}}`, 8)), "takes 8 bytes, but the header gives it 4"},
+		"a shape that overflows":     {file(weights(`{"a": {"dtype": "F32", "shape": [4294967296, 4294967296], "data_offsets": [0, 0]}}`, 0)), "in one dimension"},
+		"a shape below 0":            {file(weights(`{"a": {"dtype": "F32", "shape": [-1], "data_offsets": [0, 0]}}`, 0)), "in one dimension"},
 		"a type that is not known":   {file(weights(`{"a": {"dtype": "X", "shape": [1], "data_offsets": [0, 1]}}`, 1)), `type "X" is not known`},
 		"tensors in the same bytes":  {file(weights(`{"a": {"dtype": "U8", "shape": [2], "data_offsets": [0, 2]}, "b": {"dtype": "U8", "shape": [2], "data_offsets": [1, 3]}}`, 3)), "same bytes"},
 		"weights that are no folder": {fstest.MapFS{"config.json": {Data: []byte(llama)}, "m.safetensors/x": {}}, "not a regular file"},
@@ -107,7 +107,7 @@ func FuzzReadWeights(f *testing.F) {
 	f.Fuzz(func(t *testing.T, data []byte) {
 		facts, err := Read(folder(llama, map[string]*fstest.MapFile{"m.safetensors": {Data: data}}))
 		if err == nil && (facts.WeightBytes < 0 || facts.WeightBytes > int64(len(data))) {
-			t.Fatalf("%d bytes of weights in a file of %d", facts.WeightBytes, len(data))
+			t.Fatalf("%d bytes of weights in a file of %d bytes", facts.WeightBytes, len(data))
 		}
 	})
 }

@@ -51,8 +51,8 @@ type Wanted struct {
 // Summary is a model version's state with the numbers behind it.
 type Summary struct {
 	State Model
-	// Available, Coming, Failed and Leaving are numbers of replicas. Coming ones are being loaded, and leaving ones are
-	// being unloaded.
+	// Available, Coming, Failed and Leaving are numbers of replicas. Coming counts replicas that are being loaded, and
+	// Leaving counts replicas that are being unloaded.
 	Available, Coming, Failed, Leaving int
 	// Partial is whether the model is available with fewer replicas than it should have.
 	Partial bool

@@ -28,15 +28,15 @@ const (
 	LoadRequested
 	// Loading means that the call to load the model runs.
 	Loading
-	// Loaded means that the server has the model. Gateways may route to it, and have not acknowledged that yet.
+	// Loaded means that the server has the model. Gateways may route to it, but have not acknowledged the route yet.
 	Loaded
 	// LoadFailed means that the load failed.
 	LoadFailed
 	// Available means that gateways route to the replica.
 	Available
-	// LoadedUnavailable means that the server has the model, and that it is not known to be ready.
+	// LoadedUnavailable means that the server has the model, but the model is not known to be ready.
 	LoadedUnavailable
-	// Draining means that the server will stop, and that the replica serves until replicas on other servers do.
+	// Draining means that the server will stop. The replica serves until replicas on other servers serve.
 	Draining
 	// UnrouteRequested means that gateways should no longer route to the replica.
 	UnrouteRequested
@@ -169,7 +169,7 @@ func (e Event) isRequest() bool { return e <= Drain }
 
 func (e Event) isResult() bool { return e >= LoadStarted && e <= UnloadBroke }
 
-// hasTick reports whether an event with an older tick is ignored.
+// hasTick reports whether the event is ignored if its tick is older than the replica's.
 func (e Event) hasTick() bool { return !e.isRequest() && e != ServerLost }
 
 // none marks a pair of a state and an event that changes nothing.

@@ -32,7 +32,7 @@ func TestTable_Guarantees(t *testing.T) {
 			}
 		}
 	}
-	t.Run("nothing that gateways may route to is unloaded", func(t *testing.T) {
+	t.Run("a replica to which gateways may route is not unloaded", func(t *testing.T) {
 		each(func(t *testing.T, from State, e Event, to State) {
 			if from.Facts().Routed && e != ServerLost && e != SeenAbsent {
 				require.NotContains(t, []State{UnloadRequested, Unloading, Unloaded}, to, "%s in %s", e, from)
@@ -68,7 +68,7 @@ func TestTable_Guarantees(t *testing.T) {
 }
 
 func TestReplica_Apply(t *testing.T) {
-	t.Run("a life", func(t *testing.T) {
+	t.Run("a replica is loaded, routed and unloaded", func(t *testing.T) {
 		r := Replica{State: Unloaded}
 		step := func(e Event, want State) {
 			t.Helper()
@@ -92,7 +92,7 @@ func TestReplica_Apply(t *testing.T) {
 		step(UnloadStarted, Unloading)
 		step(UnloadDone, Unloaded)
 	})
-	t.Run("an older tick loses", func(t *testing.T) {
+	t.Run("a result with an older tick is ignored", func(t *testing.T) {
 		r, _ := Replica{State: Unloaded}.Apply(RequestLoad, 0, "")
 		first := r.Tick
 		r, _ = r.Apply(LoadStarted, first, "")
@@ -105,9 +105,9 @@ func TestReplica_Apply(t *testing.T) {
 		r, _ = r.Apply(RequestLoad, 0, "")
 		r, _ = r.Apply(LoadStarted, r.Tick, "")
 		_, changed = r.Apply(LoadBroke, first, "late")
-		require.False(t, changed, "the first load's failure is not the second one's")
+		require.False(t, changed, "the failure of the first load says nothing about the second load")
 	})
-	t.Run("an observation that began before a request loses", func(t *testing.T) {
+	t.Run("an observation that began before a request is ignored", func(t *testing.T) {
 		r, _ := Replica{State: Available, Tick: 3}.Apply(RequestUnload, 0, "")
 		r, _ = r.Apply(Unrouted, r.Tick, "")
 		_, changed := r.Apply(SeenAbsent, 3, "")
@@ -116,7 +116,7 @@ func TestReplica_Apply(t *testing.T) {
 		require.True(t, changed)
 		require.Equal(t, Unloaded, lost.State)
 	})
-	t.Run("unload that is taken back keeps the model", func(t *testing.T) {
+	t.Run("an unload that is taken back keeps the model", func(t *testing.T) {
 		r := Replica{State: Available, Tick: 3}
 		r, _ = r.Apply(RequestUnload, 0, "")
 		old := r.Tick
@@ -127,7 +127,7 @@ func TestReplica_Apply(t *testing.T) {
 		r, _ = r.Apply(SeenReady, r.Tick, "")
 		require.Equal(t, Loaded, r.State)
 	})
-	t.Run("what is no state or event changes nothing", func(t *testing.T) {
+	t.Run("an unknown state or event changes nothing", func(t *testing.T) {
 		_, changed := Replica{State: 99}.Apply(RequestLoad, 0, "")
 		require.False(t, changed)
 		_, changed = Replica{}.Apply(-1, 0, "")
@@ -138,7 +138,8 @@ func TestReplica_Apply(t *testing.T) {
 	})
 }
 
-// simulation is a server and gateways that carry out what the states ask for, with results that may be late.
+// simulation is a server with gateways. They carry out the operations that a state requires, and their results may be
+// late.
 type simulation struct {
 	replica Replica
 	// has is whether the server has the model, and routed whether gateways route to it.
@@ -156,7 +157,7 @@ func (s *simulation) apply(e Event, tick int64) {
 	s.replica, _ = s.replica.Apply(e, tick, "")
 }
 
-// work does one step of what the state asks for.
+// work does one step of the operation that the state requires.
 func (s *simulation) work() {
 	tick := s.replica.Tick
 	switch s.replica.State {
@@ -183,7 +184,7 @@ func (s *simulation) work() {
 
 func (s *simulation) observe() {
 	if s.replica.State.Facts().Busy {
-		return // An operation runs: what it leaves is not known yet.
+		return // An operation runs, and its result is not known yet.
 	}
 	if s.has {
 		s.apply(SeenReady, s.replica.Tick)

@@ -1,6 +1,6 @@
-// Package neighbours is the picture of where else the apps of a region are ready. It passes from
-// the control plane by the region's agent to its gateways: whole at first, and then what has
-// changed of it.
+// Package neighbours describes in which other regions the apps of a region are ready. The control plane sends this
+// picture to the region's agent, and the agent sends it to the region's gateways. First they get the whole picture,
+// and then only its changes.
 package neighbours
 
 import (
@@ -12,25 +12,23 @@ import (
 	gatewayv1 "github.com/windlass-run/windlass/proto/gen/windlass/gateway/v1"
 )
 
-// maxFrame is what a frame is kept below, in bytes.
+// maxFrame is the maximum size of a frame in bytes.
 const maxFrame = 256 << 10
 
-// Picture is what a region is told. It is never changed: what follows is another one. Nil is
-// one that is not known.
+// Picture is the picture of one region. It is immutable. Nil means that it is not known.
 //
-// It has the apps of the workspaces that may use the region whose routing policy crosses regions,
-// and no others. Each has 51 hosts at the most, its own and its domains, and as many regions as a
-// deployment may have, 32, with a URL of 512 bytes each: 32 KiB, and a few hundred bytes with one
-// host and two regions.
+// It contains the apps of workspaces that may use the region, if their routing policy hands requests over to other
+// regions. An app has at most 51 hosts (its own and its domains), and at most 32 regions, like a deployment. With a URL
+// of 512 bytes for each region, that is 32 KiB. An app with one host and two regions takes a few hundred bytes.
 type Picture struct {
-	// Region is this one, as people name it.
+	// Region is the name of this region.
 	Region string
-	// Apps by id.
+	// Apps has the apps by id.
 	Apps map[string]*gatewayv1.AppNeighbours
 }
 
-// Since is what makes p of was, in frames: nothing if they are the same, and all of p where was
-// is nil, for who comes anew may hold an older one. So one without apps is told then, too.
+// Since returns the frames that change the picture was into p. It returns no frames if both are equal. If was is nil,
+// it returns the whole of p, even if p has no apps, because a new receiver may hold an older picture.
 func (p *Picture) Since(was *Picture) []*gatewayv1.Neighbours {
 	if p == was {
 		return nil
@@ -77,7 +75,7 @@ func (p *Picture) frames(whole bool, apps []*gatewayv1.AppNeighbours) []*gateway
 	return out
 }
 
-// Whole is the picture as one message, for a file.
+// Whole returns the picture as one message, for a file.
 func (p *Picture) Whole() *gatewayv1.Neighbours {
 	out := &gatewayv1.Neighbours{Region: p.Region, Whole: true}
 	for _, id := range slices.Sorted(maps.Keys(p.Apps)) {
@@ -86,7 +84,7 @@ func (p *Picture) Whole() *gatewayv1.Neighbours {
 	return out
 }
 
-// With is the picture after a frame.
+// With returns the picture after a frame.
 func (p *Picture) With(n *gatewayv1.Neighbours) *Picture {
 	out := &Picture{Region: n.Region, Apps: map[string]*gatewayv1.AppNeighbours{}}
 	if p != nil && !n.Whole {

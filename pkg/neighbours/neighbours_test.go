@@ -12,15 +12,15 @@ import (
 	gatewayv1 "github.com/windlass-run/windlass/proto/gen/windlass/gateway/v1"
 )
 
-// An agent that follows the frames has the picture, wherever it began.
-func TestPicture_IsMadeOfFrames(t *testing.T) {
+// An agent that applies all frames has the picture, no matter with which picture it began.
+func TestPicture_FollowsFromItsFrames(t *testing.T) {
 	rnd := rand.New(rand.NewPCG(1, 2))
 	for range 200 {
 		var told, has *neighbours.Picture
 		for range 10 {
 			next := draw(rnd)
 			if next != nil && rnd.IntN(4) == 0 {
-				told = nil // another stream: all of it
+				told = nil // a new stream gets the whole picture
 			}
 			for _, frame := range next.Since(told) {
 				data, err := proto.Marshal(frame)
@@ -58,7 +58,7 @@ func TestPicture_EmptyIsSent(t *testing.T) {
 	require.Len(t, frames, 1)
 	require.Empty(t, p.With(frames[0]).Apps)
 
-	// Also to who comes anew, and may have been told more before.
+	// An empty picture is also sent to a new receiver, because it may hold an older picture.
 	frames = (&neighbours.Picture{}).Since(nil)
 	require.Len(t, frames, 1)
 	require.Empty(t, p.With(frames[0]).Apps)
@@ -90,7 +90,7 @@ func app(id string, regions ...string) *gatewayv1.AppNeighbours {
 	return a
 }
 
-// same but for apps without any, which are as good as not there.
+// same requires that both pictures are equal. Apps without regions and hosts count as missing.
 func same(t *testing.T, want, got *neighbours.Picture) {
 	t.Helper()
 	n := 0

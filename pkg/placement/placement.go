@@ -1,22 +1,22 @@
 // Package placement decides which servers hold which models. It is pure: the same servers and models give the
-// same answer, so that a plan shows what a region would do.
+// same result, so that a plan shows what a region would do.
 //
 // # How a model finds its servers
 //
-// Filters pass over servers that must not hold the model, and count the reasons. Of the others, Place prefers
-// those that hold the model already. Then come those whose app holds it on another server, then the one with the
-// most free memory. Equal servers are in the order of names and indices.
+// Filters skip servers that must not hold the model, and count the reasons. Place prefers servers that already hold
+// the model. Next come servers whose app holds it on another server, and then servers with more free memory. Equal
+// servers are in the order of names and indices.
 //
 // Invariants:
 //
-//   - A server is never assigned more than its memory and its slots. What it holds
-//     counts, whether it is loaded, loads or unloads.
-//   - First every model gets its minimum, then every model gets the rest. So no
-//     model gets a replica beyond its minimum while another one that fits into the
-//     same room is below its minimum.
-//   - A replica stays where it is while its server may hold it. Nothing moves to
+//   - A server is never assigned more than its memory and its slots. Models count while
+//     they load, are loaded or unload.
+//   - First every model gets its minimum, then every model gets the rest. So a model gets
+//     no replica above its minimum while another model, which fits into the same room, is
+//     below its minimum.
+//   - A replica stays where it is while its server may hold it. Replicas do not move to
 //     make room or to spread better.
-//   - A server that drains keeps a model until enough others serve it.
+//   - A server that drains keeps a model until enough other servers serve it.
 package placement
 
 import (
@@ -30,19 +30,19 @@ type Server struct {
 	// App and Index identify the server.
 	App   string
 	Index int
-	// Scope is what servers and models must have in common: models of another scope do not know of the server.
+	// Scope must be equal for a server and its models. Models of another scope do not know the server.
 	Scope string
-	// Capabilities are what models may require.
+	// Capabilities are the capabilities that models may require.
 	Capabilities []string
-	// Memory is for models, in bytes.
+	// Memory is the memory for models, in bytes.
 	Memory int64
-	// Overcommit is how many percent of Memory may be assigned beyond it.
+	// Overcommit is how much more than Memory may be assigned, in percent of Memory.
 	Overcommit int
-	// Slots is how many models fit, whatever their memory. 0 means any number.
+	// Slots is the maximum number of models. 0 means any number.
 	Slots int
 	// Draining is whether the server takes no further models, because it is going to stop.
 	Draining bool
-	// Holds are the models that have memory of the server, with those that load or unload.
+	// Holds are the models that use memory of the server, including models that load or unload.
 	Holds []Held
 }
 
@@ -58,12 +58,12 @@ func (s *Server) Key() Key { return Key{s.App, s.Index} }
 // Held is a model on a server.
 type Held struct {
 	Model string
-	// Name is the model's name on the server, which holds one model of a name.
+	// Name is the model's name on the server. A server holds only one model of each name.
 	Name   string
 	Memory int64
 	// Serving is whether the model gets traffic.
 	Serving bool
-	// Leaving is whether the model is being unloaded. It has its memory until it is gone.
+	// Leaving is whether the model is being unloaded. It uses its memory until it is gone.
 	Leaving bool
 }
 
@@ -76,7 +76,7 @@ type Model struct {
 	App string
 	// Quarantined are the apps whose servers the model has killed.
 	Quarantined []string
-	// Failed are servers on which the model failed to load, while it is not tried there again.
+	// Failed are servers on which the model failed to load and is not tried again yet.
 	Failed []Key
 	Memory int64
 	// Replicas is how many servers should hold the model, and MinReplicas how many must for it to be available.
@@ -86,20 +86,20 @@ type Model struct {
 // Decision is where a model should be.
 type Decision struct {
 	Model string
-	// Servers should hold the model. Load are those of them that do not hold it yet.
+	// Servers are the servers that should hold the model. Load are the servers of them that do not hold it yet.
 	Servers, Load []Key
 	// Unload are servers that should not hold the model any more.
 	Unload []Key
 	// Short is how many replicas have no server.
 	Short int
-	// Refused says why the other servers do not hold the model, if Short is not 0.
+	// Refused says why other servers do not hold the model, if Short is not 0.
 	Refused Refused
 }
 
 // Place decides where models should be. Decisions are in the order of the models' ids.
 //
-// A server holds a model once at most. A model that a server holds and that is not among models is left alone,
-// because its absence says nothing.
+// A server holds a model at most once. If a server holds a model that is not in models, Place does not unload it,
+// because models may be incomplete.
 func Place(servers []Server, models []Model) []Decision {
 	p := newPlacement(servers)
 	order := slices.Clone(models)
@@ -134,13 +134,13 @@ func Place(servers []Server, models []Model) []Decision {
 	return decisions
 }
 
-// room is a server with what is left of it.
+// room is a server with its free memory and slots.
 type room struct {
 	server *Server
 	free   int64
 	slots  int
 	holds  map[string]Held
-	// assigned are the models that this placement adds. names are those of all models, by which one has each.
+	// assigned are the models that this placement adds. names has the model of each name on the server.
 	assigned map[string]bool
 	names    map[string]string
 }
@@ -185,7 +185,7 @@ func newPlacement(servers []Server) *placement {
 	return p
 }
 
-// keep returns the servers that hold a model and should go on to. The others of them are left for complete.
+// keep returns the servers that hold a model and should keep it. complete handles the other servers that hold it.
 func (p *placement) keep(m *Model) []*room {
 	var kept []*room
 	for _, r := range p.holders[m.ID] {
@@ -193,7 +193,8 @@ func (p *placement) keep(m *Model) []*room {
 			kept = append(kept, r)
 		}
 	}
-	// A replica that serves goes last. Of two equal ones, the one with less free memory goes first.
+	// Replicas that serve are removed last. Of two equal replicas, the one on the server with less free memory is
+	// removed first.
 	slices.SortStableFunc(kept, func(a, b *room) int {
 		return cmp.Or(compareBool(a.holds[m.ID].Serving, b.holds[m.ID].Serving), cmp.Compare(b.free, a.free))
 	})
@@ -256,7 +257,8 @@ func (p *placement) complete(d *Decision, m *Model, kept []*room) {
 		if should[r] || held.Leaving {
 			continue
 		}
-		// What serves goes once enough others serve, and never because they have no room.
+		// A replica that serves is unloaded only after enough other replicas serve. If other servers have no room, it
+		// stays.
 		if held.Serving && m.Replicas > 0 && permits(r.server, m) == 0 && serving < m.Replicas {
 			continue
 		}
@@ -267,7 +269,7 @@ func (p *placement) complete(d *Decision, m *Model, kept []*room) {
 	}
 }
 
-// limit returns what may be assigned of memory with overcommit, and no more than the largest number.
+// limit returns how much may be assigned of memory with overcommit. It does not overflow.
 func limit(memory int64, overcommit int) int64 {
 	memory, percent := max(0, memory), int64(max(0, overcommit))
 	if percent == 0 {
@@ -277,7 +279,7 @@ func limit(memory int64, overcommit int) int64 {
 	return add(memory, extra)
 }
 
-// add returns a sum of numbers that are not negative, or the largest number.
+// add returns the sum of two numbers that are not negative, or the largest int64 if the sum overflows.
 func add(a, b int64) int64 {
 	if a > math.MaxInt64-b {
 		return math.MaxInt64
@@ -292,7 +294,7 @@ func multiply(a, b int64) int64 {
 	return a * b
 }
 
-// subtract returns a-b, or the smallest number. Memory below 0 counts as 0.
+// subtract returns a-b, or the smallest int64 if that overflows. Memory below 0 counts as 0.
 func subtract(a, b int64) int64 {
 	b = max(0, b)
 	if a < math.MinInt64+b {

@@ -64,10 +64,10 @@ func TestPlace_Vectors(t *testing.T) {
 		require.Equal(t, Key{"d", 0}, got.Refused.Nearest)
 	})
 	t.Run("no server is a reason", func(t *testing.T) {
-		require.Equal(t, "there is no server of models", Place(nil, []Model{model("a", 1)})[0].Refused.String())
-		require.Equal(t, "2 servers are of other apps than none, which the model asks for", Place(servers, []Model{{ID: "a", App: "none", Replicas: 1}})[0].Refused.String())
+		require.Equal(t, "there is no server for models", Place(nil, []Model{model("a", 1)})[0].Refused.String())
+		require.Equal(t, "2 servers are of other apps than none, which the model requires", Place(servers, []Model{{ID: "a", App: "none", Replicas: 1}})[0].Refused.String())
 	})
-	t.Run("many lacks are one number", func(t *testing.T) {
+	t.Run("many servers that lack memory are one number", func(t *testing.T) {
 		many := make([]Server, 5)
 		for i := range many {
 			many[i] = Server{App: "a", Index: i, Memory: int64(i) * gib}
@@ -98,11 +98,11 @@ func TestPlace_Vectors(t *testing.T) {
 			{ID: "v1", Name: "m", Memory: gib, Replicas: 1, MinReplicas: 1}, {ID: "v2", Name: "m", Memory: gib, Replicas: 1, MinReplicas: 1},
 		}))
 		require.Len(t, got["v1"].Servers, 1)
-		require.Equal(t, "1 server has another version of it", got["v2"].Refused.String())
+		require.Equal(t, "1 server has another version of the model", got["v2"].Refused.String())
 	})
 	t.Run("servers of other scopes do not exist", func(t *testing.T) {
 		got := Place(servers, []Model{{ID: "m", Scope: "other", Replicas: 1}})[0]
-		require.Equal(t, "there is no server of models", got.Refused.String())
+		require.Equal(t, "there is no server for models", got.Refused.String())
 		require.Empty(t, got.Refused.Nearest)
 	})
 	t.Run("overcommit adds percent", func(t *testing.T) {
@@ -116,7 +116,7 @@ func TestPlace_Leaving(t *testing.T) {
 	held := func(serving bool) []Held { return []Held{{Model: "m", Memory: gib, Serving: serving}} }
 	one := []Model{{ID: "m", Memory: gib, Replicas: 1, MinReplicas: 1}}
 
-	t.Run("what does not serve goes first", func(t *testing.T) {
+	t.Run("replicas that do not serve are unloaded first", func(t *testing.T) {
 		got := Place([]Server{
 			{App: "a", Index: 0, Memory: 9 * gib, Holds: held(false)},
 			{App: "a", Index: 1, Memory: 2 * gib, Holds: held(true)},
@@ -140,12 +140,12 @@ func TestPlace_Leaving(t *testing.T) {
 		require.Equal(t, 1, got.Short)
 		require.Empty(t, got.Unload)
 	})
-	t.Run("a model without replicas goes everywhere", func(t *testing.T) {
+	t.Run("a model without replicas is unloaded everywhere", func(t *testing.T) {
 		got := Place([]Server{{App: "a", Memory: gib, Holds: held(true)}}, []Model{{ID: "m", Memory: gib}})[0]
 		require.Equal(t, []Key{{"a", 0}}, got.Unload)
 		require.Empty(t, got.Servers)
 	})
-	t.Run("memory of what unloads is taken", func(t *testing.T) {
+	t.Run("a model that unloads still uses its memory", func(t *testing.T) {
 		got := byModel(Place([]Server{{App: "a", Memory: gib, Holds: []Held{{Model: "m", Memory: gib, Leaving: true}}}},
 			[]Model{{ID: "m", Memory: gib, Replicas: 1}, {ID: "n", Memory: gib, Replicas: 1}}))
 		require.Empty(t, got["m"].Servers)
@@ -153,7 +153,7 @@ func TestPlace_Leaving(t *testing.T) {
 		require.Empty(t, got["m"].Unload)
 		require.Equal(t, "1 server has a replica already", got["m"].Refused.String())
 	})
-	t.Run("a quarantined model goes", func(t *testing.T) {
+	t.Run("a quarantined model is unloaded", func(t *testing.T) {
 		got := Place([]Server{{App: "a", Memory: 9 * gib, Holds: held(true)}}, []Model{{ID: "m", Memory: gib, Replicas: 1, Quarantined: []string{"a"}}})[0]
 		require.Equal(t, []Key{{"a", 0}}, got.Unload)
 	})
@@ -176,7 +176,7 @@ func TestMemory_Saturates(t *testing.T) {
 	require.Equal(t, "8388608 TiB", formatBytes(math.MaxInt64))
 }
 
-// region is servers and models that a test draws and changes.
+// region has the servers and models that a test draws and changes.
 type region struct {
 	servers []Server
 	models  []Model
@@ -204,7 +204,7 @@ func drawRegion(t *rapid.T) *region {
 	return r
 }
 
-// carryOut makes servers hold what was decided. Loaded models serve at once.
+// carryOut makes the servers hold the models as decided. Loaded models serve at once.
 func (r *region) carryOut(decisions []Decision) {
 	at := map[Key]*Server{}
 	for i := range r.servers {

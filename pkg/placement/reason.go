@@ -9,9 +9,9 @@ import (
 // Reason is why a server does not hold a model. A server counts for the first reason that applies.
 type Reason int
 
-// The reasons, in the order of the filters. A later one is nearer to a fit.
+// The reasons, in the order of the filters. A server with a later reason is nearer to a fit.
 const (
-	// OtherScope means that the server is not the model's to know.
+	// OtherScope means that the server has another scope than the model.
 	OtherScope Reason = iota + 1
 	// OtherApp means that the model names another app.
 	OtherApp
@@ -19,7 +19,7 @@ const (
 	LacksCapability
 	// Quarantined means that the model has killed servers of this app.
 	Quarantined
-	// FailedToLoad means that the model failed to load on the server, and is not tried there again yet.
+	// FailedToLoad means that the model failed to load on the server and is not tried again yet.
 	FailedToLoad
 	// Draining means that the server is going to stop, or is not ready.
 	Draining
@@ -33,7 +33,7 @@ const (
 	NoMemory
 )
 
-// permits returns why a server must not hold a model, whatever else it holds. 0 means that it may.
+// permits returns why a server must not hold a model, without regard to other models. 0 means that it may.
 func permits(s *Server, m *Model) Reason {
 	switch {
 	case m.Scope != s.Scope:
@@ -83,7 +83,7 @@ func (r *room) refuses(m *Model) Reason {
 
 // Refused counts why servers do not hold a model.
 type Refused struct {
-	// App is the app whose servers the model asks for, empty for any.
+	// App is the app whose servers the model requires. Empty means any.
 	App string
 	// Servers is how many servers there are.
 	Servers int
@@ -91,7 +91,7 @@ type Refused struct {
 	Counts map[Reason]int
 	// Capabilities has the number of servers by the first capability that they lack.
 	Capabilities map[string]int
-	// Needed is the model's memory. Lacking has what servers lack of it, least first.
+	// Needed is the model's memory in bytes. Lacking has the missing memory of each server, the smallest first.
 	Needed  int64
 	Lacking []int64
 	// Nearest is the server that is nearest to a fit, with its reason. Its App is empty if there is no server.
@@ -117,12 +117,12 @@ func (p *placement) explain(m *Model) Refused {
 		case NoMemory:
 			lack = subtract(f.Needed, r.free)
 			if r.free < 0 {
-				lack = f.Needed // The server has less than it holds, and that is not this model's need.
+				lack = f.Needed // The server holds more than its memory, but this model lacks no more than it needs.
 			}
 			f.Lacking = append(f.Lacking, lack)
 		default: // The other reasons have no amount.
 		}
-		// A server with a replica is no miss.
+		// A server that has a replica does not count as near to a fit.
 		if reason != HasReplica && (f.Nearest.App == "" || reason > f.NearestReason || reason == f.NearestReason && lack < nearestLack) {
 			f.Nearest, f.NearestReason, nearestLack = r.server.Key(), reason, lack
 		}
@@ -135,7 +135,7 @@ func (p *placement) explain(m *Model) Refused {
 // refused.
 func (f Refused) String() string {
 	if f.Servers == 0 {
-		return "there is no server of models"
+		return "there is no server for models"
 	}
 	var parts []string
 	say := func(n int, one, many string) {
@@ -146,7 +146,7 @@ func (f Refused) String() string {
 			parts = append(parts, fmt.Sprintf("%d servers %s", n, many))
 		}
 	}
-	say(f.Counts[OtherApp], "is of another app than "+f.App+", which the model asks for", "are of other apps than "+f.App+", which the model asks for")
+	say(f.Counts[OtherApp], "is of another app than "+f.App+", which the model requires", "are of other apps than "+f.App+", which the model requires")
 	names := make([]string, 0, len(f.Capabilities))
 	for name := range f.Capabilities {
 		names = append(names, name)
@@ -156,10 +156,10 @@ func (f Refused) String() string {
 		say(f.Capabilities[name], "lacks capability "+name, "lack capability "+name)
 	}
 	say(f.Counts[Quarantined], "is of an app that the model has killed", "are of apps that the model has killed")
-	say(f.Counts[FailedToLoad], "failed to load it", "failed to load it")
+	say(f.Counts[FailedToLoad], "failed to load the model", "failed to load the model")
 	say(f.Counts[Draining], "drains or is not ready", "drain or are not ready")
 	say(f.Counts[HasReplica], "has a replica already", "have a replica already")
-	say(f.Counts[OtherVersion], "has another version of it", "have another version of it")
+	say(f.Counts[OtherVersion], "has another version of the model", "have another version of the model")
 	say(f.Counts[NoSlot], "has no free slot", "have no free slot")
 	if n := len(f.Lacking); n > 0 {
 		say(n, "lacks "+lacks(f.Lacking, f.Needed), "lack "+lacks(f.Lacking, f.Needed))
@@ -167,7 +167,7 @@ func (f Refused) String() string {
 	return strings.Join(parts, "; ")
 }
 
-// lacks lists up to three amounts, and for more of them the least.
+// lacks lists up to three amounts. Of more amounts, it names only the smallest.
 func lacks(amounts []int64, needed int64) string {
 	of := " of the " + formatBytes(needed) + " needed"
 	if len(amounts) > 3 {

@@ -8,11 +8,11 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// Order says how the roles of a pool move to another version. Each order has a file. A new order is a value of the
-// proto's enum, a file here, and a line in the table below.
+// Order says how the roles of a pool move to another version. Each order has a file. A new order needs a value of the
+// proto's enum, a file in this package, and a line in the table orders.
 type Order interface {
-	// InPlace reports whether the region replaces the pool's units in their places if that number of roles differ. Otherwise
-	// both versions run, each with a share of the pool, and their units never serve each other.
+	// InPlace reports whether the region replaces units of the pool one by one if that number of roles differ. Otherwise
+	// both versions run, each with a share of the pool, and units of different versions never serve each other.
 	InPlace(differing int) bool
 	// Bounds returns how far each role may move now. The result has an entry for each of roles.
 	Bounds(roles []Progress) []Bound
@@ -28,15 +28,15 @@ type Progress struct {
 	Unavailable int
 	// HasOld is whether a unit of an older version exists.
 	HasOld bool
-	// Settled is whether the role has moved, or need not: units of it that are not ready then keep no other role
-	// waiting. They may be broken, or new ones that have no room.
+	// Settled is whether the role has moved or does not need to move. Then other roles do not wait for its units that
+	// are not ready. Such units may be broken, or new units without room.
 	Settled bool
 }
 
 // batch returns how many units of the role move at a time.
 func (p Progress) batch() int { return max(1, p.Unavailable) }
 
-// isDone reports whether no other role has to wait for the role.
+// isDone reports whether other roles need not wait for the role.
 func (p Progress) isDone() bool { return p.Ready >= p.Units || p.Settled }
 
 // Bound is how far a role may move now.
@@ -47,7 +47,7 @@ type Bound struct {
 	Old int
 }
 
-// orders has the orders by the value that specs have.
+// orders has the orders by their value in a spec.
 var orders = map[windlassv1.PoolUpdate_Order]func(sequence []string) Order{
 	windlassv1.PoolUpdate_ORDER_COHERENT:    func([]string) Order { return coherent{} },
 	windlassv1.PoolUpdate_ORDER_SEQUENTIAL:  func(sequence []string) Order { return sequential{sequence} },
@@ -55,7 +55,7 @@ var orders = map[windlassv1.PoolUpdate_Order]func(sequence []string) Order{
 	windlassv1.PoolUpdate_ORDER_INTERLEAVED: func([]string) Order { return interleaved{} },
 }
 
-// OrderOf returns the order of an update. It is coherent unless the update names another one.
+// OrderOf returns the order of an update. Default: coherent.
 func OrderOf(u *windlassv1.PoolUpdate) Order {
 	if of, ok := orders[u.GetOrder()]; ok {
 		return of(u.GetSequence())
@@ -81,17 +81,17 @@ func wholly(roles []Progress) []Bound {
 	return out
 }
 
-// Forecast is what a move in place means for a pool.
+// Forecast says what a move in place means for a pool.
 type Forecast struct {
 	// Capacity is the lowest set capacity of both versions together at any moment, in percent of the pool.
 	Capacity int
 	// Steps is how many batches of units start one after another.
 	Steps int
-	// More has how many more units of each role exist at the same time. Each element is a moment.
+	// More has one element for each moment of the move: how many more units of each role exist than the pool has.
 	More [][]int
 }
 
-// Foresee returns what a move of the roles that differ means. Ready of each role is 0 at its start.
+// Foresee returns the forecast of a move of the roles that differ. At the start of the move, Ready of each role is 0.
 func Foresee(o Order, roles []Progress) Forecast {
 	roles = slices.Clone(roles)
 	f := Forecast{Capacity: Whole}
@@ -124,9 +124,9 @@ func Foresee(o Order, roles []Progress) Forecast {
 	return f
 }
 
-// lowest returns the lowest set capacity of both versions while the roles move up to their bounds, each at its own
-// speed. The set capacity of a version is the share of its scarcest role. So the sum for both is the smallest sum of a
-// role's new share and a role's old share.
+// lowest returns the lowest set capacity of both versions together while the roles move up to their bounds, each at its
+// own speed. The set capacity of a version is the share of its scarcest role. So lowest takes the smallest sum of the
+// new share of one role and the old share of any role.
 func lowest(roles []Progress, bounds []Bound) int {
 	out := Whole
 	for i, a := range roles {

@@ -1,8 +1,8 @@
 package pool
 
 // interleaved moves the roles in steps of their batches: after step k a role has min(k batch, n) new units. No role is
-// more than one step ahead of the least advanced one. Where one more unit may exist, the old units of a step stay until
-// every role has the new units of that step.
+// more than one step ahead of the slowest role. If one more unit may exist, the old units of a step stay until every
+// role has the new units of that step.
 type interleaved struct{}
 
 func (interleaved) InPlace(int) bool { return true }

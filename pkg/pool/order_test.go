@@ -89,7 +89,7 @@ func TestOrder_TakesThePoolOver(t *testing.T) {
 	}
 }
 
-// TestOrder_EveryMoveEnds: each order lets some role move from any state, and never takes a turn back.
+// From any state, each order lets at least one role move, and it never reduces a bound that it gave before.
 func TestOrder_EveryMoveEnds(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		order := OrderOf(&windlassv1.PoolUpdate{

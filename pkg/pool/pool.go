@@ -1,23 +1,24 @@
-// Package pool is the arithmetic of pools. A pool is the one group that a region runs of an app with the layout
-// pooled: its roles are counted and scaled separately. It is pure.
+// Package pool has the arithmetic of pools. A pool is the only group that a region runs of an app with the layout
+// pooled. Its roles are counted and scaled separately. The package is pure.
 //
 // A replica of such an app is one percent of the pool. While a region moves from one version to the next, each
-// version has a share of the pool, and of every role as many instances as the share takes up. So what counts and
-// moves replicas moves pools, and never ends a step with prefill servers of one version and decode servers of
-// another one.
+// version has a share of the pool, and of every role the instances that belong to the share. So code that counts and
+// moves replicas also moves pools. A step never ends with prefill servers of one version and decode servers of
+// another version.
 package pool
 
 // Whole is the number of replicas of a pool.
 const Whole = 100
 
-// Role is how many instances of a role there are, of those that the whole pool has.
+// Role has the number of instances of a role. Have is how many exist or are ready. Pool is how many the whole pool
+// should have.
 type Role struct{ Have, Pool int }
 
-// Units returns how many instances of a role belong to a share of the pool: all that the share takes up in part.
+// Units returns how many instances of a role belong to a share of the pool, rounded up.
 func Units(share, instances int) int { return units(share, Whole, instances) }
 
-// units is Units with a pool of another number of parts. A step of new parts and the rest of old ones then gives
-// ceil(k n / whole) new instances and n - floor(k n / whole) old ones.
+// units is Units for a pool of whole parts. If a step has k new parts, there are ceil(k n / whole) new instances and
+// n - floor(k n / whole) old ones.
 func units(share, whole, instances int) int {
 	share, instances = min(max(share, 0), whole), max(instances, 0)
 	return (share*instances + whole - 1) / whole

@@ -65,7 +65,7 @@ func TestReady(t *testing.T) {
 
 func TestExisting(t *testing.T) {
 	require.Equal(t, 0, Existing([]Role{{0, 8}, {0, 2}}))
-	require.Equal(t, 51, Existing([]Role{{1, 8}, {2, 2}}), "the most of any role")
+	require.Equal(t, 51, Existing([]Role{{1, 8}, {2, 2}}), "the role with the largest share counts")
 	require.Equal(t, 101, Existing([]Role{{8, 8}, {3, 2}}), "one more than the pool has")
 	require.Equal(t, 1, Existing([]Role{{3, 0}}), "a role that the pool does not have any more")
 }

@@ -16,11 +16,11 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// CustomPrefix begins the names of engines whose presets are of a workspace: "custom:NAME".
+// CustomPrefix begins the names of engines whose preset belongs to a workspace: "custom:NAME".
 const CustomPrefix = "custom:"
 
-// SplitCustom splits the name of an engine, "custom:NAME" or "custom:NAME/3". version is 0 for the newest one. ok is
-// false for the name of a built-in preset, and for a version that is no number.
+// SplitCustom splits the name of an engine, "custom:NAME" or "custom:NAME/3". version is 0 for the newest version. ok
+// is false for the name of a built-in preset, and for a version that is not a number.
 func SplitCustom(engine string) (name string, version int32, ok bool) {
 	name, ok = strings.CutPrefix(engine, CustomPrefix)
 	name, text, has := strings.Cut(name, "/")
@@ -61,8 +61,8 @@ type customRule struct {
 	when         *expression
 }
 
-// Describe returns the preset of a workspace's definition without its expressions. It is cheap, and never fails: also
-// not for a definition that this release refuses. The preset is for views. Its Generate always fails.
+// Describe returns the preset of a workspace's definition without its expressions, for views. It is cheap and never
+// fails, not even for a definition that this release refuses. The Generate of this preset always fails.
 func Describe(name string, version int, def *windlassv1.PresetDefinition) *Preset {
 	p := &Preset{
 		Name: CustomPrefix + name, Version: version, Title: cmp.Or(def.GetTitle(), name),
@@ -87,7 +87,7 @@ func Describe(name string, version int, def *windlassv1.PresetDefinition) *Prese
 	return p
 }
 
-// describeFlags sets the preset's aliases and taken flags.
+// describeFlags sets the preset's aliases and reserved flags.
 func (p *Preset) describeFlags(def *windlassv1.PresetDefinition) {
 	maps.Copy(p.Aliases, def.GetAliases())
 	for _, a := range def.GetArgs() {
@@ -99,16 +99,16 @@ func (p *Preset) describeFlags(def *windlassv1.PresetDefinition) {
 		} else if a.GetField() != "" {
 			p.taken[a.GetFlag()] = a.GetField()
 		}
-		// An option port is the flag -port if that is how the engine writes it.
+		// The option port stands for the flag -port if the engine writes it with one dash.
 		if long := "-" + a.GetFlag(); !strings.HasPrefix(a.GetFlag(), "--") && len(long) > 3 && p.Aliases[long] == "" {
 			p.Aliases[long] = a.GetFlag()
 		}
 	}
 }
 
-// Define returns the preset of a workspace's definition. Fields of its findings are paths in the definition, after a
-// slash: "/args[2].when". With an error among them, there is no preset. The definition satisfies its schema. Define
-// stops early, with an error among the findings, if ctx ends.
+// Define returns the preset of a workspace's definition, and findings. The Field of a finding is a path in the
+// definition, after a slash: "/args[2].when". If a finding is an error, the preset is nil. The definition must satisfy
+// its schema. If ctx ends, Define stops early and returns an error among the findings.
 func Define(ctx context.Context, name string, version int, def *windlassv1.PresetDefinition) (*Preset, []Finding) {
 	env, err := environment()
 	if err != nil {
@@ -179,7 +179,7 @@ func inputField(path string) string {
 func (c *compiler) names(def *windlassv1.PresetDefinition) {
 	for _, alias := range slices.Sorted(maps.Keys(def.GetAliases())) {
 		if _, also := def.GetAliases()[def.GetAliases()[alias]]; also {
-			c.fail("AliasInvalid", fmt.Sprintf("aliases[%q]", alias), "it leads to another alias", "name the flag that args has")
+			c.fail("AliasInvalid", fmt.Sprintf("aliases[%q]", alias), "it leads to another alias", "name the flag as in args")
 		}
 	}
 	for i, a := range def.GetArgs() {
@@ -188,15 +188,15 @@ func (c *compiler) names(def *windlassv1.PresetDefinition) {
 			c.fail("AliasInvalid", at+".flag", fmt.Sprintf("%s is an alias of %s", a.GetFlag(), flag), "write "+flag)
 		}
 		if a.GetFlag() == "" && len(a.GetValues()) == 0 {
-			c.fail("DefinitionInvalid", at, "it has no flag and no values", "set one of them, or remove it")
+			c.fail("DefinitionInvalid", at, "it has neither a flag nor values", "set one of them, or remove the element")
 		}
 		if a.GetFlag() == "" && (a.GetField() != "" || a.GetReserved()) {
-			c.fail("DefinitionInvalid", at+".flag", "words without a flag are no options", "name the flag, or remove field and reserved")
+			c.fail("DefinitionInvalid", at+".flag", "words without a flag are not options", "name the flag, or remove field and reserved")
 		}
 	}
 }
 
-// rest checks what neither the schema nor the compiler of expressions does.
+// rest checks the parts of a definition that neither the schema nor the compiler of expressions checks.
 func (c *compiler) rest(p *Preset, def *windlassv1.PresetDefinition) {
 	for _, v := range []struct{ field, version string }{
 		{"defaultEngineVersion", p.DefaultEngine}, {"engineFrom", p.From}, {"engineBefore", p.Before},
@@ -212,7 +212,7 @@ func (c *compiler) rest(p *Preset, def *windlassv1.PresetDefinition) {
 		c.fail("DefinitionInvalid", "image", "the definition has no image and no command: there is nothing to run", "set one of them")
 	}
 	if (p.axes.pipeline || p.axes.data) && !p.axes.tensor {
-		c.fail("DefinitionInvalid", "parallelism", "pipeline and data split what tensor leaves", `add "tensor"`)
+		c.fail("DefinitionInvalid", "parallelism", "pipeline and data need tensor, because they divide the GPUs that tensor leaves", `add "tensor"`)
 	}
 	ports := map[string]bool{"": true}
 	for _, port := range def.GetPorts() {
@@ -223,12 +223,12 @@ func (c *compiler) rest(p *Preset, def *windlassv1.PresetDefinition) {
 	}
 	for i, m := range def.GetMetrics() {
 		if !ports[m.GetPort()] {
-			c.fail("DefinitionInvalid", fmt.Sprintf("metrics[%d].port", i), fmt.Sprintf("no port is called %q", clip(m.GetPort())), "name a port of ports")
+			c.fail("DefinitionInvalid", fmt.Sprintf("metrics[%d].port", i), fmt.Sprintf("no port has the name %q", clip(m.GetPort())), "name a port of ports")
 		}
 	}
 	for i, r := range def.GetRules() {
 		if severityOf(r.GetSeverity()) == Error && r.GetFix() == "" {
-			c.fail("DefinitionInvalid", fmt.Sprintf("rules[%d].fix", i), "an error that says no fix leaves people alone", "say what to change in the app's file")
+			c.fail("DefinitionInvalid", fmt.Sprintf("rules[%d].fix", i), "a rule that is an error needs a fix", "say what to change in the app's file")
 		}
 	}
 }
@@ -273,7 +273,7 @@ func (c *custom) generate(d *draft) {
 		d.spec.Ports = proto.CloneOf(def).GetPorts()
 	}
 	if shm := e.number(c.shm); shm < 0 || shm > math.MaxInt32 {
-		e.fail("shmMib", fmt.Sprintf("%d is no size", shm))
+		e.fail("shmMib", fmt.Sprintf("%d is not a valid size", shm))
 	} else if shm > 0 {
 		d.shm(int32(shm))
 	}
@@ -284,7 +284,7 @@ func (c *custom) generate(d *draft) {
 	}
 }
 
-// metricsOf returns where a version of the engine has its signals.
+// metricsOf returns the metrics of a version of the engine.
 func metricsOf(def *windlassv1.PresetDefinition, engine string) []Metric {
 	first := "http"
 	if ports := def.GetPorts(); len(ports) > 0 {

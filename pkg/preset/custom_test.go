@@ -14,7 +14,7 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// definition is a small one that has each part.
+// definition returns a small definition that has each part.
 func definition(edit ...func(*windlassv1.PresetDefinition)) *windlassv1.PresetDefinition {
 	def := &windlassv1.PresetDefinition{
 		Title: "Ember", DefaultEngineVersion: "v2.1", EngineFrom: "2", EngineBefore: "3",
@@ -77,7 +77,7 @@ func TestDefine(t *testing.T) {
 		require.Nil(t, f.Spec.GetResources())
 		require.Equal(t, "ember_queue", f.Metrics[0].Metric, "P6: the metric of that version of the engine")
 	})
-	t.Run("it has the checks of built-in ones, and its own", func(t *testing.T) {
+	t.Run("it has the checks of built-in presets, and its own", func(t *testing.T) {
 		p, _ := Define(t.Context(), "ember", 1, definition())
 		for name, c := range map[string]struct {
 			in          Input
@@ -103,7 +103,7 @@ func TestDefine(t *testing.T) {
 		_, findings := p.Generate(Input{Model: "hf://org/m", EngineVersion: "4.0"})
 		require.Equal(t, "EngineVersionUnchecked", findings[0].Code)
 	})
-	t.Run("what is wrong is said when it is set, with its place", func(t *testing.T) {
+	t.Run("a wrong definition is refused when it is set, with the place of the error", func(t *testing.T) {
 		arg := func(a *windlassv1.PresetArg) func(*windlassv1.PresetDefinition) {
 			return func(d *windlassv1.PresetDefinition) { d.Args = []*windlassv1.PresetArg{a} }
 		}
@@ -121,11 +121,11 @@ func TestDefine(t *testing.T) {
 			"too deep":             {arg(&windlassv1.PresetArg{Flag: "--a", When: strings.Repeat("(", 200) + "true" + strings.Repeat(")", 200)}), "ExpressionInvalid", "/args[0].when", "recursion"},
 			"an alias in args":     {arg(&windlassv1.PresetArg{Flag: "-tp"}), "AliasInvalid", "/args[0].flag", "is an alias of --tensor"},
 			"an alias of an alias": {func(d *windlassv1.PresetDefinition) { d.Aliases["-x"] = "-tp" }, "AliasInvalid", `/aliases["-x"]`, "another alias"},
-			"nothing in args":      {arg(&windlassv1.PresetArg{}), "DefinitionInvalid", "/args[0]", "no flag and no values"},
+			"nothing in args":      {arg(&windlassv1.PresetArg{}), "DefinitionInvalid", "/args[0]", "neither a flag nor values"},
 			"nothing to run":       {func(d *windlassv1.PresetDefinition) { d.Image, d.Command = "", nil }, "DefinitionInvalid", "/image", "nothing to run"},
 			"no such port":         {func(d *windlassv1.PresetDefinition) { d.Metrics[0].Port = "x" }, "DefinitionInvalid", "/metrics[0].port", "no port"},
 			"no version":           {func(d *windlassv1.PresetDefinition) { d.EngineBefore = "2" }, "DefinitionInvalid", "/engineBefore", "no version is from 2 and before 2"},
-			"an error without fix": {func(d *windlassv1.PresetDefinition) { d.Rules[0].Fix = "" }, "DefinitionInvalid", "/rules[0].fix", "no fix"},
+			"an error without fix": {func(d *windlassv1.PresetDefinition) { d.Rules[0].Fix = "" }, "DefinitionInvalid", "/rules[0].fix", "needs a fix"},
 		} {
 			t.Run(name, func(t *testing.T) {
 				p, findings := Define(t.Context(), "ember", 1, definition(c.edit))
@@ -173,7 +173,7 @@ func TestDefine(t *testing.T) {
 		require.Len(t, findings, 1)
 		require.Contains(t, findings[0].Text, "more than 512 expressions")
 	})
-	t.Run("dollars, braces and quotes are texts where they should be", func(t *testing.T) {
+	t.Run("dollars, braces and quotes outside an expression are plain text", func(t *testing.T) {
 		for text, want := range map[string]string{
 			"a $${path} b": "a ${path} b", "${'}'}x": "}x", `${"\"}"}`: `"}`, "${ {'a': path}['a'] }": "org/m", "$(PORT) $5 }": "$(PORT) $5 }", "": "",
 		} {
@@ -198,7 +198,7 @@ func TestDefine(t *testing.T) {
 }
 
 func TestDescribe(t *testing.T) {
-	t.Run("it has all that Define has, without the expressions", func(t *testing.T) {
+	t.Run("it has the metrics and fields of Define, without the expressions", func(t *testing.T) {
 		def := definition(func(d *windlassv1.PresetDefinition) {
 			d.Args = append(d.Args, &windlassv1.PresetArg{Flag: "-port"})
 		})
@@ -211,7 +211,7 @@ func TestDescribe(t *testing.T) {
 		}
 		require.Equal(t, p, described)
 	})
-	t.Run("it fails for no definition, and generates nothing", func(t *testing.T) {
+	t.Run("it accepts every definition, and generates nothing", func(t *testing.T) {
 		p := Describe("ember", 1, definition(func(d *windlassv1.PresetDefinition) { d.Image = "${later}" }))
 		require.Equal(t, "custom:ember/1", p.ID())
 		f, findings := p.Generate(Input{Model: "hf://org/m"})
@@ -220,7 +220,7 @@ func TestDescribe(t *testing.T) {
 	})
 }
 
-// loops is a condition of about a thousand steps.
+// loops is a condition that takes about a thousand steps.
 const loops = "[1,1,1,1,1,1,1,1].all(x, [1,1,1,1,1,1,1,1].all(x, [1,1,1,1,1,1,1,1].all(x, x == 1)))"
 
 func TestRegistry_BoundsTheWorkOfARequest(t *testing.T) {
@@ -262,8 +262,8 @@ func TestRegistry_BoundsTheWorkOfARequest(t *testing.T) {
 		require.Len(t, findings, 1)
 		require.Contains(t, findings[0].Text, context.Canceled.Error())
 	})
-	t.Run("a loop looks whether the request has ended", func(t *testing.T) {
-		// For some of these requests, that is in the middle of an expression.
+	t.Run("a loop checks whether the request has ended", func(t *testing.T) {
+		// Some of these requests end in the middle of an expression.
 		interrupted := 0
 		for after := range int64(20) {
 			_, findings := Builtin().With(heavy).Within(&endsLate{Context: t.Context(), after: after}).Generate(in)
@@ -275,7 +275,7 @@ func TestRegistry_BoundsTheWorkOfARequest(t *testing.T) {
 	})
 }
 
-// endsLate is a context that has ended once Err and Done were called more than after times.
+// endsLate is a context that ends once Err and Done were called more than after times.
 type endsLate struct {
 	context.Context
 

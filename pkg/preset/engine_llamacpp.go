@@ -38,14 +38,14 @@ var llamacpp1 = &Preset{
 			d.flags.set("--model-url", d.weights())
 		}
 		if d.model.revision != "" {
-			d.fail("RevisionUnsupported", "model", "llama.cpp loads the newest revision of a repository, and no other", "remove @ and what follows, or use file:// or https://")
+			d.fail("RevisionUnsupported", "model", "llama.cpp loads only the newest revision of a repository", "remove @ and what follows, or use file:// or https://")
 		}
 		d.setIf("--alias", d.in.Name)
 		d.flags.set("--host", "0.0.0.0")
 		d.flags.set("--port", "$(PORT)")
 		d.setNumber("--ctx-size", d.in.Context, 0)
 		if d.in.GPU.Count > 0 {
-			// 999 is more than any model has, so all layers are on GPUs.
+			// No model has 999 layers, so all layers are on GPUs.
 			d.flags.set("--n-gpu-layers", "999")
 		}
 		d.flags.set("--metrics")

@@ -27,7 +27,7 @@ var nim1 = &Preset{
 			d.fail("EngineVersionTwice", "engineVersion", fmt.Sprintf("%s is not the version of the image", d.engine), "remove it: the image's tag is the version")
 		}
 		for _, name := range d.in.optionNames() {
-			d.fail("OptionUnsupported", "options."+name, "a NIM takes variables, and no flags", "set the variable in env")
+			d.fail("OptionUnsupported", "options."+name, "a NIM takes environment variables and no flags", "set the variable in env")
 		}
 		if d.in.Name != "" {
 			d.env("NIM_SERVED_MODEL_NAME", d.in.Name)
@@ -38,7 +38,7 @@ var nim1 = &Preset{
 		if d.in.CachePath != "" {
 			d.env("NIM_CACHE_PATH", d.in.CachePath)
 		}
-		d.note("KeyNeeded", "/secrets", "a NIM downloads its model with a key of NGC, and so does the region its image", "add a secret with envName NGC_API_KEY, and one with imagePull")
+		d.note("KeyNeeded", "/secrets", "a NIM downloads its model with an NGC key, and the region needs the key for the image", "add a secret with envName NGC_API_KEY, and one with imagePull")
 		d.start("/v1/health/ready", 60*time.Second)
 		d.port(8000)
 		d.shm(16384)

@@ -38,7 +38,8 @@ var tei1 = &Preset{
 	metrics: func(string) []Metric { return onHTTP("/metrics", "te_queue_size", "", "") },
 }
 
-// teiBuilds are the prefixes of images by parts of the product's name. Each has kernels for one generation.
+// teiBuilds are the prefixes of image tags, by part of the GPU product's name. Each image has kernels for one
+// generation of GPUs.
 var teiBuilds = []struct{ product, prefix string }{
 	{"H100", "hopper-"}, {"H200", "hopper-"}, {"L40", "89-"}, {"L4", "89-"}, {"RTX-40", "89-"}, {"A100", ""}, {"A30", ""}, {"A10", "86-"}, {"A40", "86-"}, {"T4", "turing-"},
 }
@@ -53,6 +54,6 @@ func (d *draft) teiBuild() string {
 			return b.prefix
 		}
 	}
-	d.warn("BuildUnknown", "/resources.gpu.product", "images are built for one generation of GPUs each, and this one is for A100 and A30", "name the product, or set image")
+	d.warn("BuildUnknown", "/resources.gpu.product", "each image is built for one generation of GPUs, and this image is for A100 and A30", "name the product, or set image")
 	return ""
 }

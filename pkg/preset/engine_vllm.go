@@ -65,7 +65,7 @@ func (d *draft) huggingFace() {
 	}
 }
 
-// onHTTP returns metrics on the port for requests. The engine has no metric with an empty name.
+// onHTTP returns metrics on the port for requests. An empty name means that the engine does not have the metric.
 func onHTTP(path, queue, running, cache string) []Metric {
 	var list []Metric
 	for _, m := range []Metric{{Signal: "queue", Metric: queue}, {Signal: "running", Metric: running}, {Signal: "cache", Metric: cache}} {

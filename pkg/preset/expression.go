@@ -23,7 +23,7 @@ type Variable struct {
 	of func(*draft) any
 }
 
-// variables are all that expressions read: the Input, and what checks of it worked out.
+// variables are the values that expressions can read: the Input, and values that the checks derived from it.
 var variables = []Variable{
 	{"engineVersion", "text", "engineVersion of serve, or the preset's default.", func(d *draft) any { return d.engine }},
 	{"model", "text", "model of serve, as it is written.", func(d *draft) any { return d.in.Model }},
@@ -52,8 +52,8 @@ var variables = []Variable{
 	{"dtype", "text", "Type of most weights.", func(d *draft) any { return d.facts().DType }},
 }
 
-// Variables returns what expressions of a workspace's presets read. A number that the app leaves out is 0, and a
-// text is empty.
+// Variables returns the variables that expressions of a workspace's presets can read. A number that the app leaves
+// out is 0, and a text is empty.
 func Variables() []Variable { return variables }
 
 func (d *draft) optionsSet() any {
@@ -66,7 +66,7 @@ func (d *draft) optionsSet() any {
 	return names
 }
 
-// facts returns the model's facts, which are zero if they are not known.
+// facts returns the model's facts, or zero Facts if they are not known.
 func (d *draft) facts() Facts {
 	if d.in.Facts == nil {
 		return Facts{}
@@ -75,19 +75,20 @@ func (d *draft) facts() Facts {
 }
 
 const (
-	// maxExpression is the most characters of an expression, and maxDepth how deeply its parts are nested.
+	// maxExpression is the maximum length of an expression, in characters. maxDepth is the maximum depth of its
+	// nested parts.
 	maxExpression = 1024
 	maxDepth      = 32
-	// maxCost bounds the work of an expression, and with it the size of its result. The standard functions of
-	// CEL tell their cost. A function that is added here must do so, too, or have a result of bounded size.
+	// maxCost bounds the work of an expression, and with it the size of its result. CEL knows the cost of its
+	// standard functions. A function that is added here must have a known cost, too, or a result of bounded size.
 	maxCost = 10_000
-	// maxExpressions is the most expressions of a definition, and maxCosts bounds the work of all together.
+	// maxExpressions is the maximum number of expressions in a definition. maxCosts bounds the work of all of them.
 	maxExpressions = 512
 	maxCosts       = 100_000
 	// maxRequestCosts bounds the work of all expressions within one request, which may generate many times: for each
 	// example of a definition, or for each region with overrides.
 	maxRequestCosts = 500_000
-	// interruptEvery is after how many elements of a loop an expression looks whether its request has ended.
+	// interruptEvery is the number of elements of a loop between two checks whether the request has ended.
 	interruptEvery = 100
 )
 
@@ -95,8 +96,8 @@ var celTypes = map[string]*cel.Type{
 	"text": cel.StringType, "number": cel.IntType, "list of texts": cel.ListType(cel.StringType),
 }
 
-// environment returns the variables and functions of expressions. It is made once, because that takes longer than to
-// compile most definitions.
+// environment returns the variables and functions of expressions. It makes them once, because that takes longer than
+// compiling most definitions.
 var environment = sync.OnceValues(func() (*cel.Env, error) {
 	options := []cel.EnvOption{
 		cel.ParserExpressionSizeLimit(maxExpression), cel.ParserRecursionLimit(maxDepth),
@@ -108,15 +109,15 @@ var environment = sync.OnceValues(func() (*cel.Env, error) {
 	return cel.NewEnv(options...)
 })
 
-// bound is the bound of the work within one request. It is not safe for concurrent use.
+// bound limits the work of expressions within one request. It is not safe for concurrent use.
 type bound struct {
 	ctx context.Context
 	// cost is the work of all expressions so far.
 	cost uint64
 }
 
-// Within returns the registry for one request. The expressions of workspaces' presets end with ctx, and their work is
-// bounded, however often the request generates. The result is not safe for concurrent use.
+// Within returns the registry for one request. The expressions of workspaces' presets stop when ctx ends. Their work
+// is bounded, however often the request calls Generate. The result is not safe for concurrent use.
 func (r *Registry) Within(ctx context.Context) *Registry {
 	out, within := &Registry{slices.Clone(r.presets)}, &bound{ctx: ctx}
 	for i, p := range out.presets {
@@ -128,7 +129,7 @@ func (r *Registry) Within(ctx context.Context) *Registry {
 	return out
 }
 
-// atLeast compares versions of engines.
+// atLeast reports whether a version of an engine is least or later.
 func atLeast(version, least ref.Val) ref.Val {
 	a, isText := version.(types.String)
 	b, also := least.(types.String)
@@ -138,7 +139,7 @@ func atLeast(version, least ref.Val) ref.Val {
 	return types.Bool(compareVersions(string(a), string(b)) >= 0)
 }
 
-// expression is compiled. A nil expression has no source.
+// expression is a compiled expression. A nil expression has an empty source.
 type expression struct {
 	// field is the path in the definition: "args[2].when".
 	field   string
@@ -157,7 +158,7 @@ type part struct {
 	expr *expression
 }
 
-// compiler compiles the expressions of one definition, and collects what is wrong with them.
+// compiler compiles the expressions of one definition, and collects their errors.
 type compiler struct {
 	ctx      context.Context
 	env      *cel.Env
@@ -171,7 +172,8 @@ func (c *compiler) fail(code, field, text, fix string) {
 	c.findings = append(c.findings, Finding{Severity: Error, Code: code, Field: "/" + field, Text: text, Fix: fix})
 }
 
-// expression compiles a source whose result has one of the types. An empty source is a nil expression.
+// expression compiles a source, and fails if its result has none of the types in want. It returns nil for an empty
+// source.
 func (c *compiler) expression(field, source string, want ...*cel.Type) *expression {
 	if strings.TrimSpace(source) == "" {
 		return nil
@@ -212,7 +214,7 @@ func (c *compiler) expression(field, source string, want ...*cel.Type) *expressi
 	return &expression{field, program}
 }
 
-// expressionFix says what to do about an error of CEL.
+// expressionFix returns the fix for an error message of CEL.
 func expressionFix(message string) string {
 	if strings.Contains(message, "undeclared reference") {
 		names := make([]string, 0, len(variables))
@@ -298,7 +300,7 @@ func untilBrace(text string) (source, rest string, ok bool) {
 	return "", "", false
 }
 
-// evaluation evaluates expressions for one draft. After a failure it gives empty values.
+// evaluation evaluates expressions for one draft. After a failure it returns empty values.
 type evaluation struct {
 	d      *draft
 	vars   map[string]any
@@ -321,7 +323,7 @@ func (d *draft) evaluation() *evaluation {
 
 func (e *evaluation) fail(field, text string) {
 	if !e.failed {
-		e.d.fail("ExpressionFailed", "engine", fmt.Sprintf("%s: %s: %s", e.d.preset.ID(), field, text), "change what the app asks for, or mend the preset")
+		e.d.fail("ExpressionFailed", "engine", fmt.Sprintf("%s: %s: %s", e.d.preset.ID(), field, text), "change the app's input, or correct the preset")
 	}
 	e.failed = true
 }
@@ -361,7 +363,7 @@ func (e *evaluation) holds(x *expression) bool {
 	return ok && bool(b)
 }
 
-// number returns the value of an expression. That of a nil one is 0.
+// number returns the value of an expression. A nil expression is 0.
 func (e *evaluation) number(x *expression) int64 {
 	if x == nil {
 		return 0
@@ -370,7 +372,7 @@ func (e *evaluation) number(x *expression) int64 {
 	return int64(n)
 }
 
-// maxText is the most bytes of a text that a template gives, as the API bounds an argument.
+// maxText is the maximum length in bytes of a template's text. It is the API's limit for an argument.
 const maxText = 32768
 
 // text returns the text of a template.
@@ -393,7 +395,7 @@ func (e *evaluation) text(t template) string {
 		}
 	}
 	if b.Len() > maxText || strings.ContainsRune(b.String(), 0) {
-		e.fail(t.field, fmt.Sprintf("the text has a zero byte, or more than %d bytes", maxText))
+		e.fail(t.field, fmt.Sprintf("the text contains a zero byte, or has more than %d bytes", maxText))
 		return ""
 	}
 	return b.String()

@@ -7,17 +7,17 @@ import (
 	"strconv"
 )
 
-// Input is all that a preset reads.
+// Input has all values that a preset reads.
 type Input struct {
 	// Engine is the name of a preset, "vllm", or of one of its versions, "vllm/1".
 	Engine string
-	// EngineVersion is the engine's own version, such as "0.20.0". Default: the preset's.
+	// EngineVersion is the engine's own version, such as "0.20.0". Default: the preset's DefaultEngine.
 	EngineVersion string
-	// Model is where the weights are: hf://ORG/NAME@REVISION, file:///PATH, s3://, gs://, https://, oci://.
+	// Model is the URL of the weights: hf://ORG/NAME@REVISION, file:///PATH, s3://, gs://, https://, oci://.
 	Model string
-	// Name is the model's name in requests. Default: the engine's.
+	// Name is the model's name in requests. Default: the engine's default.
 	Name string
-	// Context is the longest prompt with its answer, in tokens. Default: the engine's.
+	// Context is the longest prompt with its answer, in tokens. Default: the engine's default.
 	Context  int
 	Parallel Parallel
 	// Options are flags of the engine, without dashes.
@@ -25,20 +25,20 @@ type Input struct {
 	GPU     GPU
 	// MemoryMiB is the memory of an instance. 0 means not known.
 	MemoryMiB int
-	// Replicas is for the totals of all replicas in findings. 0 means without totals.
+	// Replicas is the number of replicas, for totals in findings. 0 means no totals.
 	Replicas int
-	// CachePath is the mount path of the app's model cache. Empty means that it has none.
+	// CachePath is the mount path of the app's model cache. Empty means that the app has no cache.
 	CachePath string
 	// Facts are the facts of the model. Nil means not known.
 	Facts *Facts
 }
 
-// Parallel is how an instance splits the model over its GPUs. The preset decides zero values.
+// Parallel is how an instance splits the model over its GPUs. The preset replaces zero values.
 type Parallel struct {
 	Tensor, Pipeline, Data int
 }
 
-// GPU is the GPUs that an instance asks for.
+// GPU describes the GPUs that an instance requests.
 type GPU struct {
 	Count int
 	// Product and Resource may contain the memory: "NVIDIA-H100-80GB-HBM3", "nvidia.com/mig-3g.40gb".
@@ -47,15 +47,15 @@ type GPU struct {
 	MinMemoryMiB int
 }
 
-// Option is the value of a flag. Without values the flag is given alone.
+// Option is the value of a flag. Without values, the flag has no value.
 type Option struct {
 	Values []string
 	// Off removes the flag, if the preset sets it.
 	Off bool
 }
 
-// OptionOf returns an option from a JSON value. True gives the flag alone, false removes it, and a list gives
-// several values.
+// OptionOf returns an option from a JSON value. True sets the flag without a value, false removes it, and a list
+// sets several values.
 func OptionOf(value any) (Option, error) {
 	switch v := value.(type) {
 	case bool:
@@ -105,8 +105,8 @@ type Facts struct {
 	DType string `json:"dtype,omitempty"`
 }
 
-// KVBytesPerToken returns how many bytes one token takes in the KV cache, in all layers. bytes is the size of a
-// value. It returns 0 if a fact is not known.
+// KVBytesPerToken returns the bytes that one token takes in the KV cache, over all layers. bytes is the size of one
+// value. The result is 0 if a fact is not known.
 func (f *Facts) KVBytesPerToken(bytes int) int64 {
 	if f == nil {
 		return 0

@@ -13,8 +13,8 @@ const gib = 1 << 30
 
 var gigabytes = regexp.MustCompile(`(?i)\b([0-9]{1,4})gb\b`)
 
-// memory returns the memory of one GPU in bytes. atMost reports whether the GPU cannot have more. A GPU that
-// is named 80GB has a little less than 80 GiB. If only a minimum is known, the GPU may have more.
+// memory returns the memory of one GPU in bytes. atMost reports whether the GPU cannot have more. A GPU whose name
+// contains 80GB has a little less than 80 GiB. If only a minimum is known, the GPU may have more.
 func (g GPU) memory() (bytes int64, atMost bool) {
 	for _, name := range []string{g.Resource, g.Product} {
 		if m := gigabytes.FindAllStringSubmatch(name, -1); len(m) > 0 {
@@ -26,7 +26,7 @@ func (g GPU) memory() (bytes int64, atMost bool) {
 	return int64(g.MinMemoryMiB) << 20, false
 }
 
-// shrinks are flags with which weights take less memory than their files.
+// shrinks are the flags that make weights take less GPU memory than their files.
 var shrinks = []string{"--quantization", "--quantize", "--cpu-offload-gb", "--load-format", "--quantization-encoding", "--cpu-moe", "--n-cpu-moe"}
 
 // checkMemory compares the model with the memory of the GPUs.
@@ -36,8 +36,8 @@ func (d *draft) checkMemory() {
 		return
 	}
 	if facts.MaxContext > 0 && d.in.Context > facts.MaxContext {
-		d.warn("ContextAboveModel", "context", fmt.Sprintf("the model was made for %d tokens, and %d are asked for", facts.MaxContext, d.in.Context),
-			fmt.Sprintf("set context to %d, or set the engine's options for longer ones", facts.MaxContext))
+		d.warn("ContextAboveModel", "context", fmt.Sprintf("the model was made for %d tokens, and context is %d", facts.MaxContext, d.in.Context),
+			fmt.Sprintf("set context to %d, or set the engine's options for a longer context", facts.MaxContext))
 	}
 	memory, atMost := d.in.GPU.memory()
 	if gpus == 0 || memory == 0 {
@@ -49,7 +49,7 @@ func (d *draft) checkMemory() {
 	}
 	if total := shards * memory; facts.WeightBytes > total {
 		text := fmt.Sprintf("the weights take %s, and %d GPUs have %s", inGiB(facts.WeightBytes), shards, inGiB(total))
-		fix := fmt.Sprintf("ask for %d GPUs or more with such memory", (facts.WeightBytes+memory-1)/memory)
+		fix := fmt.Sprintf("ask for %d GPUs or more with that much memory", (facts.WeightBytes+memory-1)/memory)
 		add := d.fail
 		if !atMost || d.shrinksWeights() {
 			add = d.warn
@@ -63,7 +63,7 @@ func (d *draft) checkMemory() {
 func (d *draft) shrinksWeights() bool { return slices.ContainsFunc(shrinks, d.flags.has) }
 
 // checkContext estimates the largest context that fits. Each shard holds its part of the weights, and the KV
-// cache of its layers and heads. A head is not split. With more shards than heads, each shard holds one head.
+// cache of its layers and heads. Heads are not split: with more shards than heads, each shard holds one head.
 func (d *draft) checkContext(memory, shards int64) {
 	facts, size := d.in.Facts, d.kvBytes()
 	if facts.KVBytesPerToken(size) == 0 || d.preset.MemoryShare == 0 {
@@ -80,7 +80,7 @@ func (d *draft) checkContext(memory, shards int64) {
 	fits := max(0, room/perToken)
 	want := int64(cmp.Or(d.in.Context, facts.MaxContext))
 	if want > fits {
-		d.warn("ContextTooLarge", "context", fmt.Sprintf("an estimate: about %d tokens fit next to the weights in the memory of the GPUs, and %d are asked for", fits, want),
+		d.warn("ContextTooLarge", "context", fmt.Sprintf("an estimate: about %d tokens fit in the memory of the GPUs besides the weights, and context is %d", fits, want),
 			d.contextFix(fits))
 	}
 	text := fmt.Sprintf("an instance takes %s for weights and %d bytes of KV cache for each token; about %d tokens fit", inGiB(facts.WeightBytes), facts.KVBytesPerToken(size), fits)

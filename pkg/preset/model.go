@@ -22,7 +22,7 @@ var (
 
 const maxModel = 1024
 
-// parseModel parses Input.Model. If the text names no model, wrong says why, and fix says what to do.
+// parseModel parses Input.Model. If the text is not a valid model, wrong is the reason, and fix is the remedy.
 func parseModel(text string) (ref modelRef, wrong, fix string) {
 	const example = "for example hf://meta-llama/Llama-3.1-8B-Instruct"
 	if text == "" {
@@ -59,5 +59,5 @@ func parseModel(text string) (ref modelRef, wrong, fix string) {
 	return ref, "", ""
 }
 
-// pinned reports whether the model is the same at each start.
+// pinned reports whether each start loads the same weights.
 func (m modelRef) pinned() bool { return m.scheme != "hf" || commit.MatchString(m.revision) }

@@ -20,13 +20,13 @@ type Preset struct {
 	Version int
 	// Title is the engine's own name.
 	Title string
-	// DefaultEngine is the engine's version for apps that name none.
+	// DefaultEngine is the engine's version for apps that set no version.
 	DefaultEngine string
 	// From and Before limit the engine's versions for which the preset was checked. Empty means no limit.
 	From, Before string
 	// Schemes are the schemes of models that the engine loads itself.
 	Schemes []string
-	// Sources are the pages that describe the flags, ports, paths and metrics.
+	// Sources are the documents that describe the flags, ports, paths and metrics.
 	Sources []Source
 	// Aliases are other names of flags.
 	Aliases map[string]string
@@ -37,11 +37,11 @@ type Preset struct {
 	taken map[string]string
 	// axes are the kinds of parallelism that the engine has.
 	axes axes
-	// wholeInstance is whether the engine spreads the model over all GPUs without a flag.
+	// wholeInstance means that the engine spreads the model over all GPUs without a flag.
 	wholeInstance bool
 	generate      func(*draft)
 	metrics       func(engine string) []Metric
-	// within bounds the work of expressions, nil for one call of Generate.
+	// within bounds the work of expressions within a request. It is nil if only each Generate has its bound.
 	within *bound
 }
 
@@ -52,14 +52,14 @@ type Source struct {
 	Version string `json:"version"`
 }
 
-// Metric says where the engine's metrics have a signal.
+// Metric is the place of a signal in the engine's metrics.
 type Metric struct {
-	// Signal is its meaning: "queue" (waiting requests), "running" (running requests), "cache" (used part of
+	// Signal is the meaning of the metric: "queue" (waiting requests), "running" (running requests), "cache" (used part of
 	// the KV cache, 0 to 1).
 	Signal string `json:"signal"`
-	// Metric is the engine's name for it.
+	// Metric is the engine's name of the metric.
 	Metric string `json:"metric"`
-	// Port is the name of a port of the spec.
+	// Port is the name of the spec's port that serves the metric.
 	Port string `json:"port"`
 	Path string `json:"path"`
 }
@@ -69,7 +69,7 @@ type Fragment struct {
 	// GeneratedBy names the preset and its version: "vllm/1".
 	GeneratedBy   string
 	EngineVersion string
-	// Spec has the fields that the preset sets, and no others.
+	// Spec has only the fields that the preset sets.
 	Spec    *windlassv1.DeploymentSpec
 	Metrics []Metric
 }
@@ -103,7 +103,7 @@ func clip(text string) string {
 	return text
 }
 
-// edits returns how many letters must be added, removed or replaced to turn one word into the other.
+// edits returns how many letters must be added, removed or replaced to turn a into b.
 func edits(a, b string) int {
 	if len(a) > 64 {
 		return len(a)
@@ -127,10 +127,10 @@ func edits(a, b string) int {
 	return row[len(b)]
 }
 
-// ID names the preset and its version.
+// ID returns the name and version of the preset: "vllm/1".
 func (p *Preset) ID() string { return fmt.Sprintf("%s/%d", p.Name, p.Version) }
 
-// Metrics returns where a version of the engine has its signals. An empty version is the default one.
+// Metrics returns the metrics of a version of the engine. An empty version means the default version.
 func (p *Preset) Metrics(engine string) []Metric { return p.metrics(cmp.Or(engine, p.DefaultEngine)) }
 
 func (d *draft) checkEngine() {
@@ -188,7 +188,7 @@ func (d *draft) checkNumbers() {
 	}
 }
 
-// checkOptions refuses flags that are given twice, as options or fields, or that Windlass sets.
+// checkOptions refuses a flag that is set twice, by options or fields, and a flag that Windlass sets.
 func (d *draft) checkOptions() {
 	seen := map[string]string{}
 	for _, name := range d.in.optionNames() {
@@ -208,7 +208,7 @@ func (d *draft) checkOptions() {
 		} else if taken && d.sets(by) {
 			d.fail("FlagTwice", field, fmt.Sprintf("is the flag that %s sets", by), "keep one of them")
 		} else if taken {
-			d.fail("FlagTaken", field, fmt.Sprintf("is the flag of the field %s", by), fmt.Sprintf("set %s in its place", by))
+			d.fail("FlagTaken", field, fmt.Sprintf("is the flag of the field %s", by), fmt.Sprintf("set %s instead", by))
 		}
 	}
 }
@@ -259,20 +259,20 @@ func (d *draft) splitModel() {
 		value int
 	}{{p.axes.tensor, "tensor", asked.Tensor}, {p.axes.pipeline, "pipeline", asked.Pipeline}, {p.axes.data, "data", asked.Data}} {
 		if !a.has && a.value > 0 {
-			d.fail("ParallelUnsupported", "parallel."+a.name, fmt.Sprintf("%s has no such parallelism to set", p.Title), "remove it")
+			d.fail("ParallelUnsupported", "parallel."+a.name, fmt.Sprintf("%s does not support this kind of parallelism", p.Title), "remove it")
 			return
 		}
 	}
 	gpus := d.in.GPU.Count
 	if gpus == 0 && p.axes.tensor {
-		d.note("NoGPU", "/resources.gpu", fmt.Sprintf("no GPU is asked for: %s then runs on a CPU, if its build can", p.Title), "set resources.gpu.count")
+		d.note("NoGPU", "/resources.gpu", fmt.Sprintf("the app asks for no GPU, so %s runs on a CPU if its build supports that", p.Title), "set resources.gpu.count")
 	}
 	d.parallel = Parallel{Tensor: max(1, asked.Tensor), Pipeline: max(1, asked.Pipeline), Data: max(1, asked.Data)}
 	if !p.axes.tensor {
 		return
 	}
 	if o, ok := d.in.Options["enable-dp-attention"]; ok && !o.Off {
-		d.parallel.Data = 1 // Data parallel attention shares the GPUs of tensor parallelism.
+		d.parallel.Data = 1 // Data-parallel attention shares the GPUs of tensor parallelism.
 	}
 	others := d.parallel.Pipeline * d.parallel.Data
 	if asked.Tensor == 0 && gpus > 0 && gpus%others == 0 {
@@ -369,7 +369,7 @@ func compareVersions(a, b string) int {
 	return 0
 }
 
-// numbers returns the leading numbers of a version's parts, until one has none: 0.5.9rc1 is 0, 5, 9.
+// numbers returns the leading numbers of a version's parts, until a part without a number: 0.5.9rc1 is 0, 5, 9.
 func numbers(version string) []int {
 	var list []int
 	for part := range strings.SplitSeq(strings.TrimLeft(version, "abcdefghijklmnopqrstuvwxyz"), ".") {

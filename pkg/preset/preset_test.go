@@ -21,7 +21,7 @@ var update = command.Bool("update", false, "write testdata anew")
 
 const llama70b = "hf://meta-llama/Llama-3.1-70B-Instruct@1605565b47bb9346c5515c34102e054115b4f98b"
 
-// llama70bFacts are those of meta-llama/Llama-3.1-70B-Instruct in bfloat16.
+// llama70bFacts are the facts of meta-llama/Llama-3.1-70B-Instruct in bfloat16.
 var llama70bFacts = Facts{Layers: 80, Heads: 64, KVHeads: 8, HeadSize: 128, MaxContext: 131072, WeightBytes: 141_107_412_992, DType: "bfloat16"}
 
 // goldens are inputs by the name of their file.
@@ -70,10 +70,10 @@ func TestPresetGoldens(t *testing.T) {
 	}
 	for _, p := range presets {
 		require.True(t, made[p.ID()], "%s has no golden", p.ID())
-		// The oldest version of the range, and the default one.
+		// The oldest version of the range, and the default version.
 		for _, version := range []string{p.From, p.DefaultEngine} {
 			same := func(have string) bool { return slices.Equal(firstTwo(have), firstTwo(version)) }
-			require.True(t, version == "" || slices.ContainsFunc(versions[p.ID()], same), "%s has no golden of version %s of the engine", p.ID(), version)
+			require.True(t, version == "" || slices.ContainsFunc(versions[p.ID()], same), "%s has no golden for version %s of the engine", p.ID(), version)
 		}
 	}
 }
@@ -120,7 +120,7 @@ func TestPresetFindings(t *testing.T) {
 		"engine is missing":           {Input{Model: hf}, "EngineUnknown", "engine", "use one of llamacpp, max, nim, sglang, tei, tgi, vllm", Error},
 		"engine is misspelt":          {Input{Engine: "vlm", Model: hf}, "EngineUnknown", "engine", "did you mean vllm?", Error},
 		"engine with a dot":           {Input{Engine: "llama.cpp", Model: hf}, "EngineUnknown", "engine", "did you mean llamacpp?", Error},
-		"version is not there":        {Input{Engine: "vllm/9", Model: hf}, "EngineUnknown", "engine", "did you mean vllm?", Error},
+		"version does not exist":      {Input{Engine: "vllm/9", Model: hf}, "EngineUnknown", "engine", "did you mean vllm?", Error},
 		"engine version is odd":       {Input{Engine: "vllm", EngineVersion: "0.20; rm", Model: hf}, "EngineVersionInvalid", "engineVersion", "0.20.0", Error},
 		"engine version is new":       {Input{Engine: "vllm", EngineVersion: "0.32.0", Model: hf}, "EngineVersionUnchecked", "engineVersion", "compare", Warning},
 		"model is missing":            {Input{Engine: "vllm"}, "ModelInvalid", "model", "name the model", Error},
@@ -176,7 +176,7 @@ func TestPresetKVCache(t *testing.T) {
 	t.Run("a token of Llama 3.1 70B takes 327,680 bytes in bfloat16", func(t *testing.T) {
 		require.EqualValues(t, 327_680, llama70bFacts.KVBytesPerToken(2))
 	})
-	t.Run("a type of 8 bits lets twice the tokens in", func(t *testing.T) {
+	t.Run("a type of 8 bits fits twice the tokens", func(t *testing.T) {
 		in := Input{Engine: "vllm", Model: "hf://org/m", GPU: GPU{Count: 4, Product: "NVIDIA-H100-80GB-HBM3"}, Facts: &llama70bFacts}
 		wide := fits(t, in)
 		in.Options = map[string]Option{"kv-cache-dtype": {Values: []string{"fp8"}}}
@@ -203,18 +203,18 @@ func fits(t *testing.T, in Input) float64 {
 func TestPresetMerge(t *testing.T) {
 	args := strings.Fields
 	for name, c := range map[string]struct{ args, more, want string }{
-		"the last value counts, in the first place": {"serve m --a 1 --b 2", "--a 3", "serve m --a 3 --b 2"},
-		"an alias is the same flag":                 {"serve m -tp 2 --b", "--tensor-parallel-size=4", "serve m --tensor-parallel-size 4 --b"},
-		"a flag that is new comes last":             {"serve m --a 1", "--c --b x y", "serve m --a 1 --c --b x y"},
-		"a negative number is a value":              {"serve m --seed 1", "--seed -1", "serve m --seed -1"},
-		"the last of two counts":                    {"serve m", "--a 1 --a 2", "serve m --a 2"},
-		"nothing changes nothing":                   {"serve m --a 1", "", "serve m --a 1"},
+		"the last value counts, at the flag's first place": {"serve m --a 1 --b 2", "--a 3", "serve m --a 3 --b 2"},
+		"an alias is the same flag":                        {"serve m -tp 2 --b", "--tensor-parallel-size=4", "serve m --tensor-parallel-size 4 --b"},
+		"a new flag comes last":                            {"serve m --a 1", "--c --b x y", "serve m --a 1 --c --b x y"},
+		"a negative number is a value":                     {"serve m --seed 1", "--seed -1", "serve m --seed -1"},
+		"the last of two values counts":                    {"serve m", "--a 1 --a 2", "serve m --a 2"},
+		"an empty merge changes nothing":                   {"serve m --a 1", "", "serve m --a 1"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			require.Equal(t, args(c.want), vllm1.Merge(args(c.args), args(c.more)))
 		})
 	}
-	t.Run("twice is as once", func(t *testing.T) {
+	t.Run("merging twice is the same as merging once", func(t *testing.T) {
 		word := rapid.SampledFrom([]string{"--a", "--b", "-tp", "--tensor-parallel-size=1", "1", "x", "-2", "--c=d", "serve"})
 		rapid.Check(t, func(t *rapid.T) {
 			base, more := rapid.SliceOf(word).Draw(t, "base"), rapid.SliceOf(word).Draw(t, "more")
@@ -240,7 +240,7 @@ func TestPresetGenerate(t *testing.T) {
 				return
 			}
 			p, _ := Find(in.Engine)
-			require.Equal(t, first.Spec.GetArgs(), p.Merge(first.Spec.GetArgs(), first.Spec.GetArgs()), "no flag is there twice")
+			require.Equal(t, first.Spec.GetArgs(), p.Merge(first.Spec.GetArgs(), first.Spec.GetArgs()), "no flag occurs twice")
 			require.NotEmpty(t, first.Metrics)
 		})
 	})

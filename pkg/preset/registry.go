@@ -13,7 +13,7 @@ import (
 // Registry has all versions of presets.
 type Registry struct{ presets []*Preset }
 
-// presets are all versions of all presets. New versions are added. Old ones are never changed or removed.
+// presets are all versions of all presets. New versions are added. Old versions are never changed or removed.
 var presets = []*Preset{vllm1, sglang1, tgi1, nim1, max1, llamacpp1, tei1}
 
 // Builtin returns a registry with the presets of this package.
@@ -50,13 +50,13 @@ func (r *Registry) Find(name string) (*Preset, bool) {
 	return found, found != nil
 }
 
-// Unknown returns what is wrong with the name of a preset that does not exist. The fix lists the presets.
+// Unknown returns the error text and the fix for the name of a preset that does not exist. The fix lists the presets.
 func (r *Registry) Unknown(name string) (text, fix string) {
 	if custom, ok := strings.CutPrefix(name, CustomPrefix); ok {
 		return fmt.Sprintf("the workspace has no preset %q", clip(custom)), "`windlass preset list --remote` lists its presets, and `windlass preset set` makes one"
 	}
 	if name == strings.TrimSuffix(CustomPrefix, ":") {
-		return "it does not say which preset of the workspace", "write " + CustomPrefix + "NAME: `windlass preset list --remote` lists them"
+		return "the name of the workspace's preset is missing", "write " + CustomPrefix + "NAME: `windlass preset list --remote` lists them"
 	}
 	var names []string
 	best, distance := "", 4
@@ -70,15 +70,15 @@ func (r *Registry) Unknown(name string) (text, fix string) {
 	}
 	fix = "use one of " + strings.Join(names, ", ")
 	if best != "" {
-		fix = "did you mean " + best + "? There are " + strings.Join(names, ", ")
+		fix = "did you mean " + best + "? The presets are " + strings.Join(names, ", ")
 	}
 	if name == "" {
 		return "missing", fix
 	}
-	return fmt.Sprintf("no preset is called %q", clip(name)), fix
+	return fmt.Sprintf("there is no preset %q", clip(name)), fix
 }
 
-// Generate returns the fragment of the input. If a finding is an error, the fragment is empty. Findings are
+// Generate returns the fragment for the input. If a finding is an error, the fragment is empty. Findings are
 // sorted: errors, warnings, notes.
 func (r *Registry) Generate(in Input) (Fragment, []Finding) {
 	p, ok := r.Find(in.Engine)
@@ -89,7 +89,7 @@ func (r *Registry) Generate(in Input) (Fragment, []Finding) {
 	return p.Generate(in)
 }
 
-// Generate returns the fragment of this preset, whatever the input's engine is.
+// Generate returns the fragment of this preset for the input. It ignores the input's Engine.
 func (p *Preset) Generate(in Input) (Fragment, []Finding) {
 	d := &draft{preset: p, in: in, engine: cmp.Or(strings.TrimPrefix(in.EngineVersion, "v"), p.DefaultEngine), spec: &windlassv1.DeploymentSpec{}}
 	d.checkEngine()
@@ -110,7 +110,7 @@ func (p *Preset) Generate(in Input) (Fragment, []Finding) {
 	return Fragment{GeneratedBy: p.ID(), EngineVersion: d.engine, Spec: d.spec, Metrics: p.metrics(d.engine)}, d.findings
 }
 
-// Next returns a next version of the preset, which sets one more flag. Tests use it as an upgrade.
+// Next returns a copy of the preset with the next version and one more flag. Tests use it as an upgrade.
 func (p *Preset) Next(name string, values ...string) *Preset {
 	next := *p
 	next.Version++
@@ -121,7 +121,7 @@ func (p *Preset) Next(name string, values ...string) *Preset {
 	return &next
 }
 
-// Twice returns a flag that the arguments have more than once, by any of its names, or "".
+// Twice returns a flag that occurs more than once in the arguments, under any of its names, or "".
 func (p *Preset) Twice(args []string) string {
 	seen := map[string]bool{}
 	for _, f := range p.parse(args) {
@@ -139,7 +139,7 @@ func All() []*Preset { return Builtin().All() }
 // Find returns a built-in preset by its name, "vllm", or by name and version, "vllm/1".
 func Find(name string) (*Preset, bool) { return Builtin().Find(name) }
 
-// Unknown returns what is wrong with the name of a missing built-in preset. The fix lists all presets.
+// Unknown returns the error text and the fix for the name of a missing built-in preset. The fix lists the presets.
 func Unknown(name string) (text, fix string) { return Builtin().Unknown(name) }
 
 // Generate returns the fragment of a built-in preset.

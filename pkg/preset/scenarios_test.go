@@ -7,9 +7,9 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestPresetScenarios are failures that people had with other systems, as scenarios for this one. P5 is
-// TestCustomPreset_EditChangesNothingUntilADeploy and TestServe_UpgradeOfAPresetChangesNothingUntilADeploy of the
-// control plane's API, and for examples TestPresetGoldens_PassTheChecksOfADeploy of its package appspec.
+// TestPresetScenarios tests failures that people had with other systems. Tests of the control plane cover P5:
+// TestCustomPreset_EditChangesNothingUntilADeploy and TestServe_UpgradeOfAPresetChangesNothingUntilADeploy of its API,
+// and TestPresetGoldens_PassTheChecksOfADeploy of its package appspec.
 func TestPresetScenarios(t *testing.T) {
 	const h100 = "NVIDIA-H100-80GB-HBM3"
 	find := func(findings []Finding, code string) *Finding {
@@ -28,7 +28,7 @@ func TestPresetScenarios(t *testing.T) {
 		}
 		return ""
 	}
-	t.Run("P1 parallelism that is not the GPUs is refused with the fix, and derived if it is left out", func(t *testing.T) {
+	t.Run("P1 parallelism that does not match the GPUs is refused with the fix, and derived if it is left out", func(t *testing.T) {
 		for engine, flag := range map[string]string{"vllm": "--tensor-parallel-size", "sglang": "--tp-size", "tgi": "--num-shard"} {
 			f, findings := Generate(Input{Engine: engine, Model: llama70b, GPU: GPU{Count: 8}, Parallel: Parallel{Tensor: 3}})
 			require.Nil(t, f.Spec)
@@ -40,7 +40,7 @@ func TestPresetScenarios(t *testing.T) {
 			require.Equal(t, "8", valueOf(f, flag))
 		}
 	})
-	t.Run("P2 a context whose KV cache does not fit is a warning with the largest one that does", func(t *testing.T) {
+	t.Run("P2 a context whose KV cache does not fit is a warning with the largest context that fits", func(t *testing.T) {
 		in := Input{Engine: "vllm", Model: llama70b, GPU: GPU{Count: 2, Product: h100}, Facts: &llama70bFacts}
 		f, findings := Generate(in)
 		require.NotNil(t, f.Spec, "an estimate refuses nothing")
@@ -54,7 +54,7 @@ func TestPresetScenarios(t *testing.T) {
 		_, findings = Generate(in)
 		require.NotNil(t, find(findings, "ContextTooLarge"))
 	})
-	t.Run("P3 an estimate is of an instance and of all, heads divide, and a slice has its own memory", func(t *testing.T) {
+	t.Run("P3 an estimate is for an instance and for all replicas, heads divide, and a slice has its own memory", func(t *testing.T) {
 		_, findings := Generate(Input{Engine: "vllm", Model: llama70b, GPU: GPU{Count: 8, Product: h100}, Facts: &llama70bFacts, Replicas: 3})
 		memory := find(findings, "Memory").Text
 		require.Contains(t, memory, "an instance takes 131.4 GiB for weights")
@@ -85,7 +85,7 @@ func TestPresetScenarios(t *testing.T) {
 			require.Equal(t, Warning, find(findings, "EngineVersionUnchecked").Severity)
 		}
 	})
-	t.Run("P6 the name of a metric is that of the engine's version", func(t *testing.T) {
+	t.Run("P6 the name of a metric depends on the engine's version", func(t *testing.T) {
 		for engine, want := range map[string]string{"0.10.1": "vllm:gpu_cache_usage_perc", "0.20.0": "vllm:kv_cache_usage_perc"} {
 			f, _ := Generate(Input{Engine: "vllm", EngineVersion: engine, Model: "hf://org/m"})
 			require.Contains(t, f.Metrics, Metric{"cache", want, "http", "/metrics"})

@@ -1,6 +1,6 @@
-// Package proof is how an agent proves, with each call, that it has the key that its credential
-// is bound to: a short statement about the call, signed with that key. A proxy in front of the
-// control plane passes it on, and a stolen credential is useless without the key.
+// Package proof makes and checks an agent's proof that it has the key to which its credential is
+// bound. The proof is a short statement about one call, signed with that key. Proxies in front of
+// the control plane pass it on. A stolen credential is useless without the key.
 package proof
 
 import (
@@ -15,26 +15,26 @@ import (
 	"time"
 )
 
-// Header of a call that carries the proof.
+// Header is the header of a call that carries the proof.
 const Header = "Windlass-Proof"
 
-// Window is how far the clocks of an agent and of the control plane may be apart, and how long
-// a proof that was seen on its way is good for the same call.
+// Window is the maximum difference between the clocks of an agent and the control plane. A stolen
+// proof can be used again for the same call within this time.
 const Window = 2 * time.Minute
 
 const (
-	// domain keeps what is signed from being a valid signature of anything else.
+	// domain begins each signed statement, so that the signature is not valid for another purpose.
 	domain = "windlass agent proof v1\n"
-	// maxLength of a proof; one has some 300 bytes.
+	// maxLength is the maximum length of a proof in bytes. A usual proof has about 300 bytes.
 	maxLength = 2048
 )
 
-// What is wrong with a proof.
+// These are the errors of Verify.
 var (
-	ErrMissing = errors.New("the call carries no proof of the key that its credential is bound to")
-	ErrKey     = errors.New("the proof is not signed with the key that the credential is bound to")
-	ErrCall    = errors.New("the proof is of another call or of another credential")
-	ErrTime    = errors.New("the proof was made at another time: look at the clocks of both machines")
+	ErrMissing = errors.New("the call has no proof of the key to which its credential is bound")
+	ErrKey     = errors.New("the proof is not signed with the key to which the credential is bound")
+	ErrCall    = errors.New("the proof is for another call or another credential")
+	ErrTime    = errors.New("the proof's time is too far from now: compare the clocks of both machines")
 )
 
 type statement struct {
@@ -44,8 +44,8 @@ type statement struct {
 	Credential []byte `json:"c"` // SHA-256
 }
 
-// Sign returns the header's value for a call. Session is the same for all calls of one start of
-// the agent.
+// Sign returns the header's value for a call. All calls of an agent have the same session until the
+// agent restarts.
 func Sign(key ed25519.PrivateKey, procedure, session, credential string, at time.Time) (string, error) {
 	hash := sha256.Sum256([]byte(credential))
 	data, err := json.Marshal(statement{Procedure: procedure, Session: session, At: at.UnixMilli(), Credential: hash[:]})
@@ -56,7 +56,7 @@ func Sign(key ed25519.PrivateKey, procedure, session, credential string, at time
 	return encode(data) + "." + encode(ed25519.Sign(key, append([]byte(domain), data...))), nil
 }
 
-// Verify returns the session of the call that the header's value proves.
+// Verify checks the header's value for a call, and returns the session.
 func Verify(value string, key ed25519.PublicKey, procedure, credential string, now time.Time) (session string, err error) {
 	if value == "" {
 		return "", ErrMissing

@@ -16,7 +16,7 @@ import (
 // ClientConfig configures the clients of one program.
 type ClientConfig struct {
 	// Token returns the bearer token of a call. It is called for every call, so that the token can rotate.
-	// Nil or "" sends none.
+	// If it is nil or returns "", the call has no token.
 	Token func() string
 	// Sign adds a proof of the caller's identity to the header of a call, after the token. It may be nil.
 	Sign func(procedure string, header http.Header)
@@ -24,7 +24,7 @@ type ClientConfig struct {
 	Refused func(answer http.Header)
 	// UserAgent names the program and its version ("windlass/1.2.3").
 	UserAgent string
-	// Tracer makes a span for each call, and Propagator sends its id to the server. They may be nil.
+	// Tracer makes a span for each call, and Propagator sends the span's ID to the server. They may be nil.
 	Tracer     trace.TracerProvider
 	Propagator propagation.TextMapPropagator
 	// Timeout limits a unary call whose context has no deadline. Streams have no timeout. Default:
@@ -32,7 +32,7 @@ type ClientConfig struct {
 	Timeout time.Duration
 	// ReadMaxBytes is the maximum size of a decoded message. Default: DefaultReadMaxBytes.
 	ReadMaxBytes int
-	// Gzip compresses larger requests, which pays for slow connections. Larger responses are always compressed.
+	// Gzip compresses larger requests, for slow connections. Larger responses are always compressed.
 	Gzip bool
 }
 
@@ -76,7 +76,7 @@ func (c *clientInterceptor) WrapUnary(next connect.UnaryFunc) connect.UnaryFunc 
 	}
 }
 
-// noteError calls refused for an UNAUTHENTICATED error.
+// noteError calls c.refused if err is UNAUTHENTICATED.
 func (c *clientInterceptor) noteError(err error) error {
 	var coded *connect.Error
 	if c.refused != nil && errors.As(err, &coded) && coded.Code() == connect.CodeUnauthenticated {
@@ -214,7 +214,7 @@ func (t byScheme) RoundTrip(req *http.Request) (*http.Response, error) {
 	return t.plain.RoundTrip(req)
 }
 
-// CloseIdleConnections is called by http.Client's method of that name.
+// CloseIdleConnections closes the idle connections of both transports. http.Client's method of this name calls it.
 func (t byScheme) CloseIdleConnections() {
 	t.plain.CloseIdleConnections()
 	t.secure.CloseIdleConnections()

@@ -73,7 +73,7 @@ func TestClient_BoundsUnaryCallsAndNotStreams(t *testing.T) {
 }
 
 func TestClient_SilentServerIsGivenUp(t *testing.T) {
-	// It accepts connections and sends nothing.
+	// mute accepts connections and sends nothing.
 	mute, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
 	require.NoError(t, err)
 	defer mute.Close()

@@ -7,11 +7,11 @@ import (
 	"github.com/klauspost/compress/gzip"
 )
 
-// gzipName is the name in HTTP of the compression that all clients support.
+// gzipName is HTTP's name of the compression that all clients support.
 const gzipName = "gzip"
 
-// newDecompressor and newCompressor use a faster gzip than Connect, at its fastest level, because compression
-// takes most of the time of large snapshots.
+// newDecompressor and newCompressor use a faster gzip than Connect does, at its fastest level. Compression takes
+// most of the time of large snapshots.
 func newDecompressor() connect.Decompressor { return new(gzip.Reader) }
 
 func newCompressor() connect.Compressor {

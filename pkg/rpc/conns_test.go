@@ -13,7 +13,7 @@ import (
 	"github.com/windlass-run/windlass/pkg/rpc"
 )
 
-// If a listener limits connections, connections without a request are closed for new ones.
+// At the limit of connections, the listener closes a connection without a request to accept a new connection.
 func TestServe_WithALimitOfConnections(t *testing.T) {
 	t.Parallel()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -45,7 +45,7 @@ func TestServe_WithALimitOfConnections(t *testing.T) {
 	close(release)
 	_, err = busy.Read(make([]byte, 1))
 	require.NoError(t, err)
-	require.NoError(t, third.Close()) // else the stop would wait for it
+	require.NoError(t, third.Close()) // an open connection would delay the stop
 	stop()
 	require.NoError(t, <-ended)
 }

@@ -8,7 +8,7 @@ import (
 
 type controllerKey struct{}
 
-// WithWriteDeadline makes SetWriteDeadline work for streams that next handles. So a peer that stops reading ends
+// WithWriteDeadline makes SetWriteDeadline work for streams that next handles. Then a peer that stops reading ends
 // only its own stream.
 func WithWriteDeadline(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -21,7 +21,7 @@ func WithWriteDeadline(next http.Handler) http.Handler {
 // a transport without deadlines.
 func SetWriteDeadline(ctx context.Context, at time.Time) {
 	if rc, ok := ctx.Value(controllerKey{}).(*http.ResponseController); ok {
-		// Some transports have no deadlines. Then the stream's context still ends it.
+		// Some transports have no deadlines. The stream's context still ends the stream.
 		_ = rc.SetWriteDeadline(at)
 	}
 }

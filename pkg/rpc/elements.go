@@ -50,8 +50,8 @@ func shapeOf(procedure string) *shape {
 	return s
 }
 
-// makeShape returns the shape of a message. known has the shapes of messages that were met before, because messages
-// can be recursive.
+// makeShape returns the shape of a message. known has the shapes of messages that the walk has already met, because
+// messages can be recursive.
 func makeShape(desc protoreflect.MessageDescriptor, known map[protoreflect.FullName]*shape) *shape {
 	if s := known[desc.FullName()]; s != nil {
 		return s

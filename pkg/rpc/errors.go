@@ -16,9 +16,9 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// Error returns an error for the caller, for anything that the caller can act on. field is the path in the
-// request ("spec.resources.cpu_millicores") or empty. It is sent with JSON's names
-// ("spec.resources.cpuMillicores"). message is one sentence for the caller.
+// Error returns an error that the caller can act on. field is the path in the request
+// ("spec.resources.cpu_millicores") or empty. It is sent with JSON's names ("spec.resources.cpuMillicores").
+// message is one sentence for the caller.
 func Error(code connect.Code, reason windlassv1.ErrorReason, field, message string) *connect.Error {
 	return ErrorWith(code, &windlassv1.ErrorDetail{Reason: reason, Field: field}, message)
 }
@@ -68,9 +68,9 @@ func DetailOf(err error) *windlassv1.ErrorDetail {
 	return nil
 }
 
-// ReasonOf returns the reason of err, for programs to switch on. If err has none (as for a body that could
-// not be decoded, or an unreachable server), it returns the reason that the code implies. It returns
-// UNSPECIFIED for nil and for errors that are not of an RPC.
+// ReasonOf returns the reason of err, for programs to switch on. If err has no reason, it returns the reason that
+// the code implies. Examples are a body that could not be decoded, and an unreachable server. It returns UNSPECIFIED
+// for nil and for errors that are not from an RPC.
 func ReasonOf(err error) windlassv1.ErrorReason {
 	if detail := DetailOf(err); detail != nil {
 		return detail.GetReason()
@@ -126,7 +126,7 @@ func validationError(err *protovalidate.ValidationError) *connect.Error {
 	return Error(connect.CodeInvalidArgument, windlassv1.ErrorReason_ERROR_REASON_VALIDATION, field, message)
 }
 
-// Violation returns the path of the field that breaks a rule, with JSON's names, and what is wrong with it.
+// Violation returns the path of the field that breaks a rule, with JSON's names, and the message for it.
 func Violation(v *protovalidate.Violation) (field, message string) {
 	field, message = jsonPath(protovalidate.FieldPathString(v.Proto.GetField())), v.Proto.GetMessage()
 	if words := explainPattern(v); words != "" {

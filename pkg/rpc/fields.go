@@ -38,7 +38,7 @@ func jsonPath(path string) string {
 // maxName is the maximum length of a name in the schema's patterns.
 const maxName = 63
 
-// patterns has, by pattern of the schema, an explanation for people.
+// patterns maps a pattern of the schema to an explanation for people.
 var patterns = map[string]string{
 	`^[a-z]([-a-z0-9]{0,61}[a-z0-9])?$`:    "use at most 63 lower-case letters, digits and dashes, a letter first and no dash last, as in chat-2",
 	`^([a-z]([-a-z0-9]{0,61}[a-z0-9])?)?$`: "use at most 63 lower-case letters, digits and dashes, a letter first and no dash last, as in chat-2",

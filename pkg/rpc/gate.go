@@ -10,7 +10,7 @@ import (
 	"github.com/windlass-run/windlass/pkg/conns"
 )
 
-// Call is a call as a Gate sees it, without the message.
+// Call describes a call for a Gate, without the message.
 type Call struct {
 	Procedure string
 	Header    http.Header

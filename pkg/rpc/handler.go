@@ -21,7 +21,7 @@ type Config struct {
 	// rpc_server_request_duration_seconds{procedure,code} (unary calls) and rpc_server_streams{procedure}
 	// (open now). It may be nil.
 	Registerer prometheus.Registerer
-	// Tracer makes a span for each call, which Propagator joins to the caller's. They may be nil.
+	// Tracer makes a span for each call. Propagator joins it to the caller's span. They may be nil.
 	Tracer     trace.TracerProvider
 	Propagator propagation.TextMapPropagator
 	// Timeout limits a unary call without a deadline. Default: DefaultTimeout.
@@ -33,9 +33,9 @@ type Config struct {
 	IsUnavailable func(error) bool
 	// Gate runs before the body is read. Nil allows all calls.
 	Gate Gate
-	// HoldBack delays streams of callers that ignore the time to wait (LimitDetail.retry_after_ms) of a
-	// refusal; see conns.Entry.Refused. It must be false for callers that cannot avoid refusals, such as agents
-	// that report more than can be stored.
+	// HoldBack delays streams of callers that ignore a refusal's time to wait (LimitDetail.retry_after_ms); see
+	// conns.Entry.Refused. It must be false for callers that cannot avoid refusals, such as agents that report
+	// more than can be stored.
 	HoldBack bool
 	// Interceptors run after Gate, and before the schema's rules are checked.
 	Interceptors []connect.Interceptor
@@ -78,7 +78,7 @@ func tracingInterceptors(tracer trace.TracerProvider, propagator propagation.Tex
 	options := []otelconnect.Option{
 		otelconnect.WithTracerProvider(tracer),
 		otelconnect.WithoutMetrics(),
-		// Any caller may choose the trace id.
+		// Every caller may choose the trace ID.
 		otelconnect.WithTrustRemote(),
 	}
 	if propagator != nil {
@@ -86,7 +86,7 @@ func tracingInterceptors(tracer trace.TracerProvider, propagator propagation.Tex
 	}
 	interceptor, err := otelconnect.NewInterceptor(options...)
 	if err != nil {
-		// It fails only if it cannot register its metrics, which are off.
+		// NewInterceptor fails only if it cannot register its metrics, and they are off.
 		panic(fmt.Errorf("rpc: create the tracing interceptor: %w", err))
 	}
 	return []connect.Interceptor{interceptor}

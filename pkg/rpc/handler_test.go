@@ -139,7 +139,7 @@ func TestCall_UnaryEndsWithoutADeadline(t *testing.T) {
 	_, err := f.projects().GetProject(t.Context(), echo)
 	requireError(t, err, connect.CodeDeadlineExceeded, unavailable, "")
 
-	// A driver that does not wrap the context's error changes nothing.
+	// The result is the same with a driver that does not wrap the context's error.
 	f.get = func(ctx context.Context, _ string) (*windlassv1.GetProjectResponse, error) {
 		<-ctx.Done()
 		return nil, errors.New("invalid connection")

@@ -15,15 +15,15 @@ import (
 	"github.com/windlass-run/windlass/proto/gen/windlass/v1/windlassv1connect"
 )
 
-// allowed is how many refused streams a caller may open at once on one connection before the next one waits. It
-// includes the streams that become allowed while a test opens them.
+// allowed is the number of refused streams that a caller may open at once on one connection before the next stream
+// waits. It includes the streams that become allowed while a test opens them.
 const allowed = 256 + 3
 
 func tooFast() error {
 	return TooFast(5*time.Second, &windlassv1.ErrorDetail{
 		Reason: windlassv1.ErrorReason_ERROR_REASON_LIMIT_EXCEEDED,
 		Limit:  &windlassv1.LimitDetail{Name: "watchers", RetryAfterMs: 5_000},
-	}, "as many watchers as there may be")
+	}, "the maximum number of watchers is reached")
 }
 
 // byToken admits every caller with a token.
@@ -52,7 +52,7 @@ func heldBack(t *testing.T, table *conns.Table) float64 {
 }
 
 func TestHoldBack(t *testing.T) {
-	// watcher returns a function that opens a stream on a connection of its own.
+	// watcher makes a connection, and returns a function that opens a stream on it.
 	watcher := func(t *testing.T, f *harness, token string, options ...connect.ClientOption) func() error {
 		client := NewHTTPClient(HTTPClientConfig{})
 		t.Cleanup(client.CloseIdleConnections)
@@ -89,7 +89,7 @@ func TestHoldBack(t *testing.T) {
 			require.Greater(t, opened, allowed)
 			require.EqualValues(t, 1, heldBack(t, table))
 			require.GreaterOrEqual(t, time.Since(begin), 500*time.Millisecond)
-			require.True(t, looped.Load(), "the gate is told that the caller is in a loop")
+			require.True(t, looped.Load(), "the gate sees that the caller is in a loop")
 
 			looped.Store(false)
 			require.Error(t, other())

@@ -63,7 +63,7 @@ func (e *serverInterceptor) WrapStreamingClient(next connect.StreamingClientFunc
 	return next
 }
 
-// noteRefusal records a stream that was refused with a time to wait. So callers that ignore this time are found.
+// noteRefusal records a stream that was refused with a time to wait, to find callers that ignore this time.
 func (e *serverInterceptor) noteRefusal(ctx context.Context, err error) {
 	if !e.holdBack || connect.CodeOf(err) != connect.CodeResourceExhausted || DetailOf(err).GetLimit().GetRetryAfterMs() == 0 {
 		return
@@ -103,7 +103,7 @@ func unaryContext(request context.Context, timeout time.Duration) (context.Conte
 // translateError turns an error or panic of a handler into the error that the caller may see.
 func (e *serverInterceptor) translateError(ctx context.Context, procedure string, err error, panicked any) error {
 	switch {
-	case panicked == http.ErrAbortHandler: //nolint:errorlint // net/http compares it so, too
+	case panicked == http.ErrAbortHandler: //nolint:errorlint // as net/http compares it
 		panic(panicked)
 	case panicked != nil:
 		return e.hideCause(ctx, procedure, fmt.Errorf("panic: %v", panicked), "stack", string(debug.Stack()))
@@ -122,7 +122,7 @@ func (e *serverInterceptor) translateError(ctx context.Context, procedure string
 		return attachDetail(coded, &windlassv1.ErrorDetail{Reason: reasonOfCode(coded.Code())})
 	}
 
-	// If the context has ended, its end counts as the cause of the error.
+	// If the context has ended, that is the cause of the error.
 	switch {
 	case ctx.Err() == nil && e.isUnavailable(err):
 		e.log.WarnContext(ctx, "a component is unreachable", "procedure", procedure, "error", err)
@@ -144,8 +144,8 @@ func (e *serverInterceptor) translateError(ctx context.Context, procedure string
 	}
 }
 
-// isForCaller reports whether a coded error was written for our caller. An error from another server was not. An
-// error with the code of an unspecific failure was written for the caller only if it has a detail.
+// isForCaller reports whether a coded error was written for our caller. An error from another server was not written
+// for it. An error with the code of an unspecific failure was written for the caller only if it has a detail.
 func isForCaller(err *connect.Error) bool {
 	var (
 		badRule *protovalidate.CompilationError
@@ -162,7 +162,7 @@ func isForCaller(err *connect.Error) bool {
 	}
 }
 
-// hideCause logs the cause, and returns an error with the trace id of the log entry.
+// hideCause logs the cause, and returns an error with the trace ID of the log entry.
 func (e *serverInterceptor) hideCause(ctx context.Context, procedure string, cause error, more ...any) error {
 	e.log.ErrorContext(ctx, "call failed", append([]any{"procedure", procedure, "error", cause}, more...)...)
 	detail := &windlassv1.ErrorDetail{Reason: windlassv1.ErrorReason_ERROR_REASON_INTERNAL}

@@ -9,19 +9,19 @@ import (
 	"time"
 )
 
-// keeper pings silent HTTP/2 connections, and closes those whose other end does not answer. It has one timer for
+// keeper pings silent HTTP/2 connections, and closes connections whose peer does not answer. It has one timer for
 // all connections of a server. net/http has a timer for each connection, and the wake-ups of many timers are the
 // main cost of an idle process.
 //
 // A keeper writes pings to the connection without net/http. A ping must not interrupt a frame of net/http, so
-// keptConn follows the frames. net/http reads the answer too, and ignores it, because it did not send the ping.
+// keptConn follows the frames. net/http also reads the answer, and ignores it, because it did not send the ping.
 // The frames of connections with TLS are encrypted, so net/http pings these connections.
 type keeper struct {
 	mu    sync.Mutex
 	conns map[*keptConn]struct{}
 }
 
-// sweepEvery is the time between sweeps. A ping may be late by this time, a tenth of pingAfter.
+// sweepEvery is the time between sweeps. A ping may be late by this time, which is a tenth of pingAfter.
 const sweepEvery = 500 * time.Millisecond
 
 func newKeeper() *keeper { return &keeper{conns: map[*keptConn]struct{}{}} }
@@ -40,7 +40,7 @@ func (k *keeper) sweepUntil(ctx context.Context) {
 	}
 }
 
-// pingAndClose pings connections that were silent for pingAfter, and closes those that did not answer for
+// pingAndClose pings connections that were silent for pingAfter, and closes connections without an answer for
 // pingTimeout.
 func (k *keeper) pingAndClose(now time.Time) {
 	k.mu.Lock()
@@ -111,10 +111,10 @@ type keptConn struct {
 
 	writing   sync.Mutex
 	written   frameTracker
-	wantsPing bool // whether to ping when the current frame ends
+	wantsPing bool // reports whether to ping when the current frame ends
 }
 
-// NetConn returns the wrapped connection, by which conns.Context finds its entry.
+// NetConn returns the wrapped connection. conns.Context uses it to find the entry.
 func (c *keptConn) NetConn() net.Conn { return c.Conn }
 
 func (c *keptConn) Read(p []byte) (int, error) {
@@ -149,13 +149,13 @@ func (c *keptConn) Write(p []byte) (int, error) {
 	n, err := c.Conn.Write(p)
 	c.written.addWritten(p[:n])
 	if err == nil && c.wantsPing {
-		// If it fails, the next write will fail, too.
+		// If this write fails, the next write fails, too.
 		_ = c.writePingLocked()
 	}
 	return n, err
 }
 
-// sendPing pings now, or as soon as the frame that is being written ends.
+// sendPing pings now, or after the frame that is being written.
 func (c *keptConn) sendPing() {
 	c.writing.Lock()
 	defer c.writing.Unlock()
@@ -182,8 +182,8 @@ func (c *keptConn) Close() error {
 	return c.Conn.Close()
 }
 
-// CloseWrite is called by net/http, so that clients of HTTP/1.1 can read the end of an answer before the
-// connection is closed.
+// CloseWrite closes the write direction. net/http calls it, so that clients of HTTP/1.1 can read the end of an answer
+// before the connection is closed.
 func (c *keptConn) CloseWrite() error {
 	if half, ok := c.Conn.(interface{ CloseWrite() error }); ok {
 		return half.CloseWrite()
@@ -191,14 +191,14 @@ func (c *keptConn) CloseWrite() error {
 	return nil
 }
 
-// frameTracker finds the limits of frames in the written bytes.
+// frameTracker finds the ends of frames in the written bytes.
 type frameTracker struct {
 	header      [frameHeader]byte
 	headerBytes int // number of bytes in header
 	payloadLeft int // number of bytes of the payload that are still to come
 }
 
-// isBetweenFrames reports whether no frame is half written.
+// isBetweenFrames reports whether the last frame is written completely.
 func (f *frameTracker) isBetweenFrames() bool { return f.headerBytes == 0 && f.payloadLeft == 0 }
 
 // addWritten must be called with all written bytes, in their order.

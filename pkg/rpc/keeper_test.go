@@ -13,7 +13,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-// newKeptConn returns a keeper, a connection of it whose client has sent the preface, and the client's end.
+// newKeptConn returns a keeper, and both ends of a connection that it keeps. The client has sent the preface.
 func newKeptConn(t *testing.T) (*keeper, *keptConn, net.Conn) {
 	k := newKeeper()
 	server, client := net.Pipe()
@@ -61,7 +61,7 @@ func TestKeeper_ClosesOnlyPeersThatDoNotAnswer(t *testing.T) {
 		k, c, client := newKeptConn(t)
 		buffer := make([]byte, 1)
 		ping := make([]byte, len(pingFrame))
-		for range 3 { // silent, but it answers the ping
+		for range 3 { // the client only answers pings
 			time.Sleep(pingAfter)
 			k.pingAndClose(time.Now())
 			_, err := io.ReadFull(client, ping)

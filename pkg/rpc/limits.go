@@ -32,8 +32,8 @@ const (
 	DefaultElements = 20_000
 	// elementBytes is the charge of an element: about the size of a small struct and a pointer to it.
 	elementBytes = 64
-	// maxUncounted is the maximum size of a message whose elements are not counted. Whatever it contains, it
-	// needs little memory.
+	// maxUncounted is the maximum size of a message whose elements are not counted. Such a message needs little
+	// memory with any content.
 	maxUncounted = 16 << 10
 	// budgetWait is how long a message waits until its budget has room.
 	budgetWait = time.Second
@@ -66,8 +66,8 @@ func tooManyError(limit int) *connect.Error {
 	return limitError(fmt.Sprintf("the request has more than %d elements in its lists, maps and messages", limit), "Send fewer in one call.")
 }
 
-// Budget limits the bytes of request messages that a process holds at once, in total and for each caller. It
-// is safe for concurrent use.
+// Budget limits the bytes of request messages in memory at once, in total and for each caller. It is safe for
+// concurrent use.
 type Budget struct {
 	size, share int64
 	room        *semaphore.Weighted
@@ -91,7 +91,7 @@ func (b *Budget) chargeCaller(ctx context.Context, caller string, n int64) error
 		return nil
 	}
 	b.mu.Lock()
-	// A caller without a charge may exceed its share with the first one.
+	// The first charge of a caller may exceed its share.
 	fits := b.held[caller] == 0 || b.held[caller]+n <= b.share
 	if fits {
 		b.held[caller] += n
@@ -107,7 +107,7 @@ func (b *Budget) chargeCaller(ctx context.Context, caller string, n int64) error
 		if ctx.Err() != nil {
 			return ctx.Err()
 		}
-		return b.refuseCall("the server holds as many bytes of requests as it may")
+		return b.refuseCall("requests fill the server's memory budget")
 	}
 	b.mu.Lock()
 	b.used += n
@@ -123,7 +123,7 @@ func (b *Budget) refuseCall(why string) error {
 	return err
 }
 
-// subtractHeld subtracts n bytes from what the caller holds.
+// subtractHeld subtracts n from the caller's charged bytes.
 func (b *Budget) subtractHeld(caller string, n int64) {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -16,8 +16,8 @@ import (
 	"github.com/klauspost/compress/gzip"
 )
 
-// messageReader is the body of a request, as Connect reads it. It limits what messages cost, because Connect would
-// decompress and decode them without a limit. It reads nothing before Connect does, which is after the gate.
+// messageReader is the body of a request that Connect reads. It limits the memory of messages, because Connect would
+// decompress and decode them without a limit. It reads nothing before Connect reads, which is after the gate.
 //
 //	body ─> wire limit ─> gunzip ─> message limit ─> count elements ─> charge ─> Connect
 type messageReader struct {
@@ -32,10 +32,10 @@ type messageReader struct {
 	// query is the compressed message in the URL of a GET.
 	query string
 
-	// rest is the part of the current message that was not read yet.
+	// rest is the unread part of the current message.
 	rest bytes.Reader
 	err  error
-	// begun reports whether the only message of an unframed body was read.
+	// begun reports whether the only message of an unframed body has been read.
 	begun  bool
 	charge int64
 }
@@ -48,7 +48,7 @@ func messageReaderOf(ctx context.Context) *messageReader {
 	return in
 }
 
-// newMessageReader returns a messageReader for r, and a copy of r whose body it reads and decompresses.
+// newMessageReader returns a messageReader for r, and a copy of r. The reader reads and decompresses the body of r.
 func newMessageReader(r *http.Request, limits Limits, client netip.Addr) (*messageReader, *http.Request) {
 	in := &messageReader{body: r.Body, procedure: r.URL.Path, limits: limits, client: client}
 	r = r.WithContext(context.WithValue(r.Context(), messageReaderKey{}, in))

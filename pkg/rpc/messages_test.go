@@ -105,7 +105,7 @@ func (a attempt) request(t testing.TB, procedure string, signed bool) (*http.Req
 	return req, body
 }
 
-// codeOf returns the code of an answer in any of the protocols.
+// codeOf returns the code of an answer, for each protocol.
 func codeOf(w *httptest.ResponseRecorder) string {
 	res := w.Result()
 	names := map[string]string{"8": "resource_exhausted", "12": "unimplemented", "16": "unauthenticated", "3": "invalid_argument", "14": "unavailable"}

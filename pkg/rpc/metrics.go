@@ -9,7 +9,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// metrics are the metrics of the handlers. Nil counts nothing.
+// metrics are the metrics of the handlers. A nil metrics counts nothing.
 type metrics struct {
 	requests *prometheus.CounterVec
 	duration *prometheus.HistogramVec
@@ -28,7 +28,7 @@ func newMetrics(registerer prometheus.Registerer) *metrics {
 		duration: registerOnce(registerer, prometheus.NewHistogramVec(prometheus.HistogramOpts{
 			Name: "rpc_server_request_duration_seconds",
 			Help: "Time in the handlers of unary calls, by procedure and code.",
-			// The first bucket is for answers from memory, the last one ends at the default deadline.
+			// The first bucket is for answers from memory. The last bucket ends at the default deadline.
 			Buckets: []float64{.001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30},
 		}, []string{"procedure", "code"})),
 		streams: registerOnce(registerer, prometheus.NewGaugeVec(prometheus.GaugeOpts{
@@ -48,7 +48,7 @@ func registerOnce[C prometheus.Collector](registerer prometheus.Registerer, coll
 		}
 	}
 	if err != nil {
-		// Another collector has the same name, which is a mistake in the program.
+		// Another collector has the same name, which is a fault of the program.
 		panic(fmt.Errorf("rpc: register metrics: %w", err))
 	}
 	return collector

@@ -1,4 +1,4 @@
-// Package rpc has the code that every Connect call of Windlass runs through, in the client and in the server.
+// Package rpc has the code that every Connect call of Windlass uses, in the client and in the server.
 //
 //	client ──> token, deadline, trace ──> HTTP/2 with keepalive pings
 //	                                          │
@@ -27,8 +27,8 @@ package rpc
 import "time"
 
 const (
-	// DefaultReadMaxBytes is the maximum size of a decoded message. Real ones, such as a report of 1,000
-	// instances or a spec, are under 1 MiB.
+	// DefaultReadMaxBytes is the maximum size of a decoded message. Real messages, such as a report of 1,000
+	// instances or a spec, have less than 1 MiB.
 	DefaultReadMaxBytes = 4 << 20
 	// DefaultTimeout is the default timeout of a unary call.
 	DefaultTimeout = 30 * time.Second

@@ -54,7 +54,7 @@ func NewServer(cfg ServerConfig) *http.Server {
 		Protocols:         protocols,
 		ReadHeaderTimeout: 10 * time.Second,
 		IdleTimeout:       2 * time.Minute,
-		// Calls by GET carry their message in the URL; larger ones use POST.
+		// Calls by GET have their message in the URL. Calls with a larger message use POST.
 		MaxHeaderBytes: 64 << 10,
 		HTTP2:          http2Config(cfg.TLS != nil),
 		ErrorLog:       slog.NewLogLogger(log.Handler(), slog.LevelWarn),
@@ -64,7 +64,7 @@ func NewServer(cfg ServerConfig) *http.Server {
 // http2Config enables pings only with TLS. Without TLS, Serve's keeper pings.
 func http2Config(encrypted bool) *http.HTTP2Config {
 	c := &http.HTTP2Config{
-		// One connection may serve a whole dashboard or a test fleet.
+		// One connection may carry all streams of a dashboard or a test fleet.
 		MaxConcurrentStreams: 1000,
 		WriteByteTimeout:     writeTimeout,
 	}
@@ -86,7 +86,7 @@ func limitBodies(cfg ServerConfig, timeout time.Duration) http.Handler {
 		limits := limitsOf(r.URL.Path).orDefaults()
 		if r.Body != nil && r.Body != http.NoBody {
 			control := http.NewResponseController(w)
-			// It fails only for the writers of tests, which have no deadlines.
+			// SetReadDeadline fails only for the writers of tests, which have no deadlines.
 			_ = control.SetReadDeadline(time.Now().Add(timeout))
 			body := &limitedBody{ReadCloser: r.Body, arrived: sync.OnceFunc(func() {
 				_ = control.SetReadDeadline(time.Time{})
@@ -113,8 +113,8 @@ func ClientOf(ctx context.Context) netip.Addr {
 	return netip.Addr{}
 }
 
-// clientOf returns the address from which a request comes. That is the connection's address, or behind
-// trusted proxies the last address in X-Forwarded-For that is not a trusted proxy's.
+// clientOf returns the address from which a request comes. It is the connection's address. Behind trusted proxies
+// it is the last address in X-Forwarded-For that is not the address of a trusted proxy.
 func clientOf(r *http.Request, proxies guard.Networks) netip.Addr {
 	client := addressOf(r.RemoteAddr)
 	hops := strings.Split(strings.Join(r.Header.Values("X-Forwarded-For"), ","), ",")
@@ -167,7 +167,7 @@ type cutKey struct{}
 
 // Serve serves on listener until ctx ends, and then closes the listener. It ends the context of every request, so
 // that streams return. Unary calls with HandlerOptions continue for at most grace. Serve returns an error if it
-// had to cancel calls after that, else nil.
+// cancelled calls after that, else nil.
 //
 // A server can be used for one Serve only.
 func Serve(ctx context.Context, server *http.Server, listener net.Listener, grace time.Duration) error {

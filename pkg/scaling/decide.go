@@ -10,7 +10,7 @@ type Limit string
 
 // The limits.
 const (
-	// None: the number is the one that metrics want.
+	// None: the decision is the number that the metrics want.
 	None Limit = ""
 	// NoReport: the region has not reported its load for longer than Fresh.
 	NoReport Limit = "NoReport"
@@ -39,7 +39,7 @@ const (
 	Rollout Limit = "Rollout"
 	// RegionClosed: the region takes no new replicas.
 	RegionClosed Limit = "RegionClosed"
-	// Ratio: the ratio to the instances of a coupled role wants more.
+	// Ratio: the ratio to the instances of a coupled role requires more instances.
 	Ratio Limit = "Ratio"
 	// HoldLimit: a person set the number, until the hold ends.
 	HoldLimit Limit = "Hold"
@@ -55,25 +55,25 @@ const missingNotice = 5 * time.Minute
 type State struct {
 	// Desired is the number of replicas that the region is assigned.
 	Desired int
-	// Quota is how many replicas the workspace's quota allows in the region, including Desired. nil: no limit.
+	// Quota is the number of replicas that the workspace's quota allows in the region, including Desired. Nil means
+	// no limit.
 	Quota *int
-	// Floor is the least number of replicas while a rollout is under way. 0: no rollout is.
+	// Floor is the minimum number of replicas while a rollout is under way. 0 means that no rollout is under way.
 	Floor int
 	// Closed reports whether the region takes no new replicas.
 	Closed bool
-	// HoldUntil is when a person's hold ends; the zero time for none.
+	// HoldUntil is when a person's hold ends. The zero time means no hold.
 	HoldUntil time.Time
-	// StartupBudget is how long a replica may take to start. 0: 30 min.
+	// StartupBudget is how long a replica may take to start. 0 means 30 min.
 	StartupBudget time.Duration
 
 	Kept
 }
 
-// Kept is the state that Decide keeps from one decision to the next. The zero Kept is for a process that has just
-// started.
+// Kept is the state that a decision passes to the next decision. A process that has just started uses the zero Kept.
 type Kept struct {
 	LastUp, LastDown time.Time
-	// StartingSince is when the newest of the replicas that are starting was first seen.
+	// StartingSince is when the newest starting replica was first seen.
 	StartingSince time.Time
 	Starting      int
 	MissingSince  [MaxMetrics]time.Time
@@ -91,7 +91,7 @@ type Want struct {
 	Since time.Time
 }
 
-// Notice reports whether people should be told that the metric is missing.
+// Notice reports whether the metric is missing for so long that people should know it.
 func (w Want) Notice(now time.Time) bool { return w.Missing && now.Sub(w.Since) >= missingNotice }
 
 // Decision is the result of Decide.
@@ -110,14 +110,14 @@ type Decision struct {
 	// Next is when to decide again without a new sample.
 	Next time.Time
 	// Kept is for the next decision if the caller stored Wanted. Unwritten is for the next decision if the caller
-	// did not store it, because of Advise or a conflict.
+	// did not store Wanted, because of Advise or a conflict.
 	Kept, Unwritten Kept
 }
 
 // maxPause is the longest time until the next decision.
 const maxPause = 15 * time.Second
 
-// Decide returns how many replicas there should be.
+// Decide returns the number of replicas that the region should have.
 func Decide(p *Policy, w *Window, st State, now time.Time) Decision {
 	d := newDecider(p, w, st, now)
 	d.decide()
@@ -156,7 +156,7 @@ func (d *decider) decision() Decision {
 	return d.out
 }
 
-// decideAgainAt makes at the time of the next decision, if at is in the future and before the time set so far.
+// decideAgainAt sets the time of the next decision to at, if at is in the future and before the time set so far.
 func (d *decider) decideAgainAt(at time.Time) {
 	if at.After(d.now) && at.Before(d.out.Next) {
 		d.out.Next = at
@@ -200,7 +200,7 @@ func (d *decider) decide() {
 	}
 }
 
-// trackStarting records since when replicas are starting.
+// trackStarting records when the newest replicas began to start.
 func (d *decider) trackStarting() {
 	if d.newest == nil {
 		return
@@ -215,7 +215,7 @@ func (d *decider) trackStarting() {
 	d.mem.Starting = d.newest.Starting
 }
 
-// isStarting reports whether replicas are starting that may still become ready.
+// isStarting reports whether replicas are starting and may still become ready.
 func (d *decider) isStarting() bool {
 	budget := d.st.StartupBudget
 	if budget <= 0 {
@@ -250,8 +250,8 @@ func (d *decider) measureMetrics() {
 	}
 }
 
-// wantOf returns how many replicas a metric wants. high is the number that delays scaling down. For a load it is the
-// higher of two numbers: by the mean over the window, and by the mean over its last tenth.
+// wantOf returns the number of replicas that a metric wants. high is the number that delays scaling down. For a load
+// it is the higher of two numbers: by the mean over the window, and by the mean over its last tenth.
 func (d *decider) wantOf(m Metric) (want Want, high int) {
 	want.Metric = m
 	if d.newest == nil {
@@ -292,7 +292,7 @@ func (d *decider) wantOf(m Metric) (want Want, high int) {
 	return want, high
 }
 
-// proportional returns how many replicas a total load wants. Within the tolerance it returns Desired.
+// proportional returns the number of replicas that a total load wants. Within the tolerance it returns Desired.
 func (d *decider) proportional(total, target float64) int {
 	if have := target * float64(d.st.Desired); have > 0 && math.Abs(total/have-1) <= Tolerance+1e-9 {
 		return d.st.Desired
@@ -311,8 +311,8 @@ func (d *decider) wantByThresholds(m Metric, v float64) int {
 	return d.st.Desired
 }
 
-// wantOfTime returns how many replicas a metric wants that is a time. The number grows by the ratio of value and
-// target, to at most twice the ready replicas, and shrinks by one, because a time says little about the load.
+// wantOfTime is wantOf for a metric that is a time. The number grows by the ratio of value and target, to at most
+// twice the ready replicas. It shrinks by one, because a time says little about the load.
 func (d *decider) wantOfTime(m Metric) (want Want, high int) {
 	want.Metric = m
 	v, ok := d.newest.percentile(m)
@@ -325,7 +325,7 @@ func (d *decider) wantOfTime(m Metric) (want Want, high int) {
 	case m.Up > 0:
 		want.Replicas = d.wantByThresholds(m, v)
 	case v > m.Target*(1+Tolerance):
-		// The ratio applies to ready replicas. Desired includes those that are starting.
+		// The ratio applies to ready replicas. Desired includes starting replicas.
 		want.Replicas = max(d.st.Desired, int(math.Ceil(float64(d.newest.Ready)*min(v/m.Target, 2)-1e-9)))
 	case v < m.Target/2:
 		want.Replicas = max(d.st.Desired-1, 0)
@@ -407,7 +407,7 @@ func (d *decider) wakeFromZero() {
 	}
 }
 
-// minimum returns the minimum of replicas. It is 0 only for an app that is at zero, or that has been idle for long
+// minimum returns the minimum number of replicas. It is 0 only for an app that is at zero, or that has been idle long
 // enough to go to zero.
 func (d *decider) minimum() int {
 	if low := d.out.Bounds.Min; low > 0 || d.st.Desired == 0 || d.mayGoToZero() {
@@ -416,8 +416,8 @@ func (d *decider) minimum() int {
 	return 1
 }
 
-// clamp applies bounds, quota, a closed region and a rollout, in this order. limit names the last one that
-// applied. Quota and a closed region remove no replicas.
+// clamp applies bounds, quota, a closed region and a rollout, in this order. limit names the last rule that
+// changed the number. Quota and a closed region remove no replicas.
 func (d *decider) clamp(n, low int) (_ int, limit Limit) {
 	b := d.out.Bounds
 	switch {
@@ -450,7 +450,7 @@ func (d *decider) clamp(n, low int) (_ int, limit Limit) {
 	return n, limit
 }
 
-// mayGoToZero reports whether the app has been without requests for long enough to go to zero.
+// mayGoToZero reports whether the app has been idle long enough to go to zero.
 func (d *decider) mayGoToZero() bool {
 	if d.p.Zero == nil || d.newest == nil || d.newest.Starting > 0 || d.missing && d.newest.Ready > 0 {
 		return false

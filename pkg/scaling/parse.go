@@ -33,7 +33,8 @@ const (
 	defaultPercentile = 95
 )
 
-// In returns the policy of a region, given by name or id: its override is merged in, and all overrides are removed.
+// In returns the policy of a region, given by name or ID. The region's override is merged in, and all overrides are
+// removed.
 func In(p *windlassv1.ScalingPolicy, region string) *windlassv1.ScalingPolicy {
 	if p == nil {
 		return nil
@@ -76,7 +77,7 @@ func check(p *windlassv1.ScalingPolicy) *Fault {
 	return checkOverrides(p, nil)
 }
 
-// checkOverrides returns the first error in the overrides of an app's policy, or of a role's with its couple.
+// checkOverrides returns the first error in the overrides of an app's policy, or of a role's policy with its couple.
 func checkOverrides(p *windlassv1.ScalingPolicy, couple *Couple) *Fault {
 	seen := map[string]int{}
 	for i, o := range p.GetOverrides() {
@@ -98,12 +99,12 @@ func checkOverrides(p *windlassv1.ScalingPolicy, couple *Couple) *Fault {
 	return nil
 }
 
-// New returns the policy for a region. NewRoles does for a policy with roles.
+// New returns the policy for a region. For a policy with roles, use NewRoles.
 func New(p *windlassv1.ScalingPolicy, region string) (Policy, *Fault) {
 	return newPolicy(p, region, nil)
 }
 
-// newPolicy returns the policy for a region, of a role with couple, nil for none.
+// newPolicy returns the policy of an app or a role for a region. couple is the couple of the role, or nil.
 func newPolicy(p *windlassv1.ScalingPolicy, region string, couple *Couple) (Policy, *Fault) {
 	m := In(p, region)
 	out := Policy{Min: 1, Max: int(m.GetMax()), Advise: m.GetMode() == windlassv1.ScalingPolicy_MODE_ADVISE, Couple: couple}
@@ -112,7 +113,7 @@ func newPolicy(p *windlassv1.ScalingPolicy, region string, couple *Couple) (Poli
 	}
 	switch {
 	case out.Max < 1:
-		return out, &Fault{"max", "missing", "Set the most replicas that a region may have, for example 10."}
+		return out, &Fault{"max", "missing", "Set the maximum number of replicas in a region, for example 10."}
 	case out.Min > out.Max:
 		return out, &Fault{"min", fmt.Sprintf("%d is above max, which is %d", out.Min, out.Max), "Lower min, or raise max."}
 	case out.Min > 0 && m.Zero != nil:
@@ -138,7 +139,7 @@ func newPolicy(p *windlassv1.ScalingPolicy, region string, couple *Couple) (Poli
 			return out, fault
 		}
 		if slices.Contains(out.Metrics, metric) {
-			return out, &Fault{fmt.Sprintf("metrics[%d]", i), "the same metric is listed twice", "Leave one out."}
+			return out, &Fault{fmt.Sprintf("metrics[%d]", i), "the same metric is listed twice", "Remove one of them."}
 		}
 		out.Metrics = append(out.Metrics, metric)
 	}
@@ -243,7 +244,7 @@ func newMetric(given *windlassv1.ScalingMetric) (Metric, *Fault) {
 			return out, &Fault{"query", "query and kind are only for metrics of type prometheus", "Leave them out, or set type to prometheus."}
 		}
 	} else if strings.TrimSpace(out.Query) == "" {
-		return out, &Fault{"query", "missing", "Write the PromQL whose value the metric is."}
+		return out, &Fault{"query", "missing", "Write a PromQL query. Its value is the metric."}
 	}
 	var fault *Fault
 	if out.Target, fault = parseAmount(given.GetTarget(), "target", out.Type); fault != nil {
@@ -270,10 +271,10 @@ func parseThresholds(given *windlassv1.ScalingMetric, out *Metric) (fault *Fault
 		return nil
 	}
 	if out.IsTotal() {
-		return &Fault{"up", fmt.Sprintf("%s is a total of all replicas, and a total has no thresholds", out.Type), "Leave up and down out: target says how much one replica should have."}
+		return &Fault{"up", fmt.Sprintf("%s is a total of all replicas, and a total has no thresholds", out.Type), "Leave up and down out: target is the load of one replica."}
 	}
 	if given.GetUp() == "" || given.GetDown() == "" {
-		return &Fault{"up", "up and down go together", "Set both, or leave both out."}
+		return &Fault{"up", "only one of up and down is set", "Set both, or leave both out."}
 	}
 	if out.Up, fault = parseAmount(given.GetUp(), "up", out.Type); fault != nil {
 		return fault
@@ -287,7 +288,7 @@ func parseThresholds(given *windlassv1.ScalingMetric, out *Metric) (fault *Fault
 	return nil
 }
 
-// ParseTarget returns the number for which a target of a metric of the type stands. Times are in seconds.
+// ParseTarget parses a target of a metric of the type. Times are in seconds.
 func ParseTarget(text string, of MetricType) (float64, *Fault) {
 	return parseAmount(text, "target", of)
 }
@@ -309,14 +310,14 @@ func parseAmount(text, field string, of MetricType) (float64, *Fault) {
 	case of == KVCache && v > 1:
 		return 0, &Fault{field, fmt.Sprintf("%q is above 1", text), "Write a share of the cache, for example 0.75."}
 	case (of == CPU || of == Memory) && v < 1:
-		return 0, &Fault{field, fmt.Sprintf("%q is below 1 percent", text), "Write a percentage of what an instance asks for, for example 70."}
+		return 0, &Fault{field, fmt.Sprintf("%q is below 1 percent", text), "Write a percentage of the instance's resources, for example 70."}
 	}
 	return v, nil
 }
 
 func newEntry(given *windlassv1.ScalingSchedule, p Policy) (Entry, *Fault) {
 	out := Entry{Cron: given.GetCron(), Zone: time.UTC, For: given.GetFor().AsDuration()}
-	// The cron parser also takes TZ= and descriptors such as @every. They are refused, because timeZone names
+	// The cron parser also accepts TZ= and descriptors such as @every. They are refused, because timeZone sets
 	// the zone, and an interval has no time of day.
 	if strings.Contains(out.Cron, "=") || strings.HasPrefix(strings.TrimSpace(out.Cron), "@") {
 		return out, &Fault{"cron", fmt.Sprintf("%q has words that are not supported", out.Cron), `Write five fields, for example "0 8 * * 1-5", and the zone as timeZone.`}
@@ -327,7 +328,7 @@ func newEntry(given *windlassv1.ScalingSchedule, p Policy) (Entry, *Fault) {
 	}
 	if name := given.GetTimeZone(); name != "" {
 		if out.Zone, err = time.LoadLocation(name); err != nil || name == "Local" {
-			return out, &Fault{"timeZone", fmt.Sprintf("%q names no time zone", name), "Write for example Europe/Berlin."}
+			return out, &Fault{"timeZone", fmt.Sprintf("%q names no time zone", name), "Write a name such as Europe/Berlin."}
 		}
 	}
 	if times.Next(time.Date(2024, 1, 1, 0, 0, 0, 0, out.Zone)).IsZero() {
@@ -349,7 +350,7 @@ func newEntry(given *windlassv1.ScalingSchedule, p Policy) (Entry, *Fault) {
 	case lo > hi:
 		return out, &Fault{"min", fmt.Sprintf("%d is above max, which is %d during this entry", lo, hi), "Lower min, or raise max."}
 	case lo == 0 && p.Zero == nil:
-		return out, &Fault{"min", "the app may not go to zero at other times", "Set the policy's min to 0, or this one to 1 or more."}
+		return out, &Fault{"min", "the app may not go to zero at other times", "Set the policy's min to 0, or the entry's min to 1 or more."}
 	}
 	return out, nil
 }

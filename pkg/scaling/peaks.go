@@ -5,7 +5,7 @@ import "time"
 // windowParts is the number of parts into which peaks divides a window.
 const windowParts = 30
 
-// peaks keeps the highest number of wanted replicas in each part of a window, in bounded memory. A copy is
+// peaks keeps the highest wanted number of replicas in each part of a window, in bounded memory. A copy is
 // independent of the original.
 type peaks struct {
 	window time.Duration
@@ -21,7 +21,7 @@ type part struct {
 // partLength returns the length of a part.
 func (p *peaks) partLength() time.Duration { return max(p.window/windowParts, time.Millisecond) }
 
-// add records the number of replicas that is wanted now. now must not be before the now of earlier calls. If the
+// add records the number of replicas that is wanted now. now must not be earlier than in the calls before. If the
 // length of the window changed, add forgets earlier numbers, and records at least desired.
 func (p *peaks) add(now time.Time, wanted, desired int, window time.Duration) {
 	if p.window != window {
@@ -35,7 +35,7 @@ func (p *peaks) add(now time.Time, wanted, desired int, window time.Duration) {
 	current.highest = max(current.highest, wanted)
 }
 
-// highest returns the highest number within the window, and when that number leaves the window.
+// highest returns the highest number within the window, and the time at which that number leaves the window.
 func (p *peaks) highest(now time.Time) (number int, expires time.Time) {
 	length := int64(p.partLength())
 	current := now.UnixNano() / length

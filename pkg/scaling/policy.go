@@ -13,7 +13,7 @@ import (
 // MaxMetrics is the highest number of metrics of a policy.
 const MaxMetrics = 8
 
-// Policy is how one app scales in one region, with all defaults filled in. New makes it.
+// Policy is how one app scales in one region, with all defaults. New makes it.
 type Policy struct {
 	// Min is 0 only if Zero is set.
 	Min, Max, Initial int
@@ -24,7 +24,8 @@ type Policy struct {
 	Schedule []Entry
 	// Advise means that decisions are shown, but not carried out.
 	Advise bool
-	// Couple is nil for a role that is not coupled to another one, and for an app. Metrics may be empty with it.
+	// Couple is nil for an app, and for a role that is not coupled to another role. With a Couple, Metrics may be
+	// empty.
 	Couple *Couple
 }
 
@@ -35,7 +36,7 @@ type Couple struct {
 	Low, High float64
 }
 
-// MetricType says what a metric measures. Its values are the words of the app file.
+// MetricType is what a metric measures. Its values are the words of the app file.
 type MetricType string
 
 // The types of metrics.
@@ -51,7 +52,7 @@ const (
 	Prometheus        MetricType = "prometheus"
 )
 
-// Metric is one metric with its target for a replica.
+// Metric is one metric, with its target for one replica.
 type Metric struct {
 	Type MetricType
 	// Target is in seconds for FirstToken and Latency.
@@ -59,24 +60,24 @@ type Metric struct {
 	// Up and Down are thresholds that replace the target: a value above Up adds a replica, and a value below
 	// Down removes a replica. They are 0 for a metric without thresholds.
 	Up, Down float64
-	// Percentile of FirstToken and Latency, 0 to 100.
+	// Percentile is the percentile of FirstToken and Latency, from 0 to 100.
 	Percentile float64
 	// Query is for Prometheus. Total reports whether the result of Query is a total of all replicas.
 	Query string
 	Total bool
 }
 
-// Pace is how fast replicas are added or removed: at most one Step in Every, by the load over Window.
+// Pace is how fast replicas are added or removed: at most one Step in the time Every, by the load over Window.
 type Pace struct {
 	Window time.Duration
 	Step   Step
 	Every  time.Duration
 }
 
-// Step is a number of replicas, or a percentage of the current ones if Percent is above 0.
+// Step is a number of replicas, or a percentage of the current replicas if Percent is above 0.
 type Step struct{ Percent, Count int }
 
-// Of returns the replicas of one step from n, at least 1.
+// Of returns the number of replicas in one step from n replicas. It is at least 1.
 func (s Step) Of(n int) int {
 	if s.Percent > 0 {
 		return max(1, s.Percent*n/100)
@@ -84,7 +85,7 @@ func (s Step) Of(n int) int {
 	return max(1, s.Count)
 }
 
-// Zero says after which idle time an app goes to zero, and how many replicas a request then starts.
+// Zero has the idle time after which an app goes to zero, and the number of replicas that a request then starts.
 type Zero struct {
 	After  time.Duration
 	WakeTo int
@@ -95,19 +96,19 @@ type Entry struct {
 	// Cron is the text of the schedule, for people.
 	Cron string
 	Zone *time.Location
-	// For is 0 for an entry that is in force until another one begins.
+	// For is 0 for an entry that is in force until another entry begins.
 	For      time.Duration
 	Min, Max *int
 
 	times cron.Schedule
 }
 
-// Bounds are the bounds in force at a time. ScheduledMin and ScheduledMax report whether an entry of the schedule
+// Bounds are the bounds in force at one time. ScheduledMin and ScheduledMax report whether an entry of the schedule
 // changed Min and Max.
 type Bounds struct {
 	Min, Max                   int
 	ScheduledMin, ScheduledMax bool
-	// Next is when an entry begins or ends; the zero time for never.
+	// Next is when an entry begins or ends. The zero time means never.
 	Next time.Time
 }
 
@@ -153,8 +154,8 @@ func (b *Bounds) setNext(at, now time.Time) {
 	}
 }
 
-// horizons are the times back to which lastStart looks. It tries the shortest first, because a frequent entry
-// starts very often within a long time.
+// horizons are the durations within which lastStart searches for a start. It tries the shortest duration first,
+// because a frequent entry starts very often within a long time.
 var horizons = []time.Duration{time.Hour, 25 * time.Hour, 8 * 24 * time.Hour, 32 * 24 * time.Hour, 367 * 24 * time.Hour, 8 * 366 * 24 * time.Hour}
 
 // lastStart returns the last time at or before now at which the entry started.

@@ -69,7 +69,7 @@ func TestDecide_AnyLoad(t *testing.T) {
 			if r.st.Quota == nil {
 				require.GreaterOrEqual(t, d.Wanted, r.p.Min)
 			}
-			require.True(t, d.Next.After(r.now), "it decides again later")
+			require.True(t, d.Next.After(r.now), "the next decision is later")
 			require.LessOrEqual(t, d.Next.Sub(r.now), maxPause)
 			missing := false
 			for _, want := range d.Wants {
@@ -94,7 +94,7 @@ func TestDecide_ConstantLoadEnds(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		p := drawPolicy(t)
 		// A metric with thresholds changes the number step by step until its level is between them. A level that
-		// does not depend on the number of replicas may never be.
+		// does not depend on the number of replicas may never get there.
 		for i := range p.Metrics {
 			p.Metrics[i].Up, p.Metrics[i].Down = 0, 0
 		}

@@ -43,7 +43,7 @@ func Overrides(p *windlassv1.ScalingPolicy) []*windlassv1.ScalingOverride {
 	return out
 }
 
-// policyOf returns the scaling of a role as a policy.
+// policyOf returns the policy of a role.
 func policyOf(p *windlassv1.ScalingPolicy, r *windlassv1.RoleScaling) *windlassv1.ScalingPolicy {
 	return &windlassv1.ScalingPolicy{
 		Min: r.Min, Max: r.GetMax(), Initial: r.Initial, Metrics: r.GetMetrics(), Up: r.GetUp(), Down: r.GetDown(), Schedule: r.GetSchedule(),
@@ -63,7 +63,7 @@ func newCouple(r *windlassv1.RoleScaling) (*Couple, *Fault) {
 	out := &Couple{Role: c.GetRole(), Low: c.GetRatio()[0], High: c.GetRatio()[1]}
 	switch {
 	case out.Role == "":
-		return nil, &Fault{"couple.role", "missing", "Name the role whose instances count."}
+		return nil, &Fault{"couple.role", "missing", "Name the other role of the ratio."}
 	case out.Role == r.GetRole():
 		return nil, &Fault{"couple.role", fmt.Sprintf("role %q is coupled to itself", out.Role), "Name another role, or leave couple out."}
 	case !(out.Low >= 0 && out.High > 0) || math.IsInf(out.High, 0):
@@ -92,7 +92,7 @@ func checkRoles(p *windlassv1.ScalingPolicy) *Fault {
 		{"overrides", len(p.GetOverrides()) > 0},
 	} {
 		if f.set {
-			return &Fault{f.field, "the roles scale separately", "Write it into the entries of roles."}
+			return &Fault{f.field, "the roles scale separately", "Set it in the entries of roles."}
 		}
 	}
 	if p.Zero != nil {
@@ -106,14 +106,14 @@ func checkRoles(p *windlassv1.ScalingPolicy) *Fault {
 		case r.GetRole() == "":
 			return &Fault{at + "role", "missing", "Name a role of the app."}
 		case twice:
-			return &Fault{at + "role", fmt.Sprintf("role %q is in roles[%d] already", r.GetRole(), before), "Leave one out."}
+			return &Fault{at + "role", fmt.Sprintf("role %q is in roles[%d] already", r.GetRole(), before), "Remove one of them."}
 		case r.Min != nil && r.GetMin() < 1:
 			return &Fault{at + "min", "without an instance of a role the pool would serve nothing", "Set it to 1 or more, or leave it out."}
 		}
 		for j, o := range r.GetOverrides() {
 			field := fmt.Sprintf("%soverrides[%d].", at, j)
 			if o.Initial != nil {
-				return &Fault{field + "initial", "a role begins with the same number in every region", "Leave it out, or set min there."}
+				return &Fault{field + "initial", "a role begins with the same number in every region", "Leave it out, or set min."}
 			}
 			if o.Min != nil && o.GetMin() < 1 {
 				return &Fault{field + "min", "without an instance of a role the pool would serve nothing", "Set it to 1 or more."}
@@ -134,7 +134,7 @@ func checkRoles(p *windlassv1.ScalingPolicy) *Fault {
 	return checkCouples(p, index)
 }
 
-// checkCouples fails if a couple leads to a role without an entry, or if couples form a circle. index has the roles'
+// checkCouples fails if a couple names a role without an entry, or if couples form a circle. index has the roles'
 // places in the policy.
 func checkCouples(p *windlassv1.ScalingPolicy, index map[string]int) *Fault {
 	for i, r := range p.GetRoles() {
@@ -146,13 +146,13 @@ func checkCouples(p *windlassv1.ScalingPolicy, index map[string]int) *Fault {
 			case !there && at == r:
 				return &Fault{
 					fmt.Sprintf("roles[%d].couple.role", i), fmt.Sprintf("role %q has no entry in scaling.roles", to),
-					"Name a role that follows the load as well, or add an entry for it.",
+					"Name a role that has an entry, or add an entry for this role.",
 				}
 			case !there || slices.Contains(path[1:], to):
-				at = nil // the fault of another entry
+				at = nil // the fault belongs to another entry
 				continue
 			case to == r.GetRole():
-				return &Fault{fmt.Sprintf("roles[%d].couple.role", i), "the couples form a circle: " + strings.Join(append(path, to), " -> "), "Leave one of the couples out."}
+				return &Fault{fmt.Sprintf("roles[%d].couple.role", i), "the couples form a circle: " + strings.Join(append(path, to), " -> "), "Remove one of the couples."}
 			}
 			path = append(path, to)
 			at = p.GetRoles()[next]
@@ -161,7 +161,7 @@ func checkCouples(p *windlassv1.ScalingPolicy, index map[string]int) *Fault {
 	return nil
 }
 
-// Role is the input of DecideRoles about one role of a pool.
+// Role is the input of DecideRoles for one role of a pool.
 type Role struct {
 	Name   string
 	Policy *Policy
@@ -169,8 +169,9 @@ type Role struct {
 	State  State
 }
 
-// DecideRoles returns how many instances the roles of a pool should have, in the order of roles. Each is decided by its
-// own policy. Then the ratios of couples raise roles that have too few, and never lower one.
+// DecideRoles returns how many instances each role of a pool should have, in the order of roles. It decides each role
+// by its own policy. Then it raises roles that have too few instances for the ratio of a couple. A ratio never lowers
+// a role.
 func DecideRoles(roles []Role, now time.Time) []Decision {
 	index := map[string]int{}
 	deciders := make([]decider, len(roles))
@@ -182,13 +183,13 @@ func DecideRoles(roles []Role, now time.Time) []Decision {
 		*d = newDecider(r.Policy, r.Window, r.State, now)
 		d.decide()
 		if c := r.Policy.Couple; len(r.Policy.Metrics) == 0 && c != nil {
-			// A version may lack the other role, as after a rollback. Then the number stays.
+			// A version may lack the other role, for example after a rollback. Then the number stays.
 			if _, there := index[c.Role]; there {
 				d.follow()
 			}
 		}
 	}
-	// Numbers only rise, and maxima bound them, so that this ends.
+	// The loop ends, because numbers only rise, and have maximums.
 	for changed := true; changed; {
 		changed = false
 		for i, r := range roles {
@@ -227,7 +228,7 @@ func (d *decider) follow() {
 	}
 }
 
-// raise raises the number to n, as far as limits let it, and reports whether it changed.
+// raise raises the number to n, as far as limits allow, and reports whether the number changed.
 func (d *decider) raise(n int) bool {
 	if d.out.Limit == HoldLimit || n <= d.out.Wanted {
 		return false

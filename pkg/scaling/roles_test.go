@@ -12,7 +12,7 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// poolPolicy is of a role prefill, which is coupled to a role decode.
+// poolPolicy returns the policy of a pool with a role prefill, which is coupled to its role decode.
 func poolPolicy(edit ...func(p *windlassv1.ScalingPolicy)) *windlassv1.ScalingPolicy {
 	p := &windlassv1.ScalingPolicy{Roles: []*windlassv1.RoleScaling{
 		{
@@ -46,7 +46,7 @@ func newPool(t testing.TB, p *windlassv1.ScalingPolicy, counts ...int) *pool {
 	return out
 }
 
-// report reports the samples every 5 s for the time d. The instances that are wanted are ready at once.
+// report reports the samples every 5 s for the time d. Wanted instances are ready at once.
 func (p *pool) report(d time.Duration, samples ...Sample) []int {
 	var counts []int
 	for end := p.now.Add(d); p.now.Before(end); p.now = p.now.Add(5 * time.Second) {
@@ -80,7 +80,7 @@ func TestDecideRoles_Vectors(t *testing.T) {
 		require.Equal(t, Ratio, p.last[0].Limit)
 		require.Equal(t, 2, p.last[0].Unlimited)
 		require.Equal(t, None, p.last[1].Limit)
-		require.Equal(t, []int{4, 8}, p.report(20*time.Minute, rate(20), cache(0.5)), "the ratio holds the number, whatever the load wants")
+		require.Equal(t, []int{4, 8}, p.report(20*time.Minute, rate(20), cache(0.5)), "the ratio keeps the number, although the load wants less")
 	})
 	t.Run("above the highest ratio, the other role gets more", func(t *testing.T) {
 		t.Parallel()
@@ -88,7 +88,7 @@ func TestDecideRoles_Vectors(t *testing.T) {
 		require.Equal(t, []int{8, 4}, p.report(5*time.Second, rate(80), cache(0.5)))
 		require.Equal(t, Ratio, p.last[1].Limit)
 	})
-	t.Run("a role goes down as far as the other one lets it", func(t *testing.T) {
+	t.Run("a role shrinks as far as the ratio to the other role allows", func(t *testing.T) {
 		t.Parallel()
 		p := newPool(t, poolPolicy(), 8, 8)
 		require.Equal(t, []int{4, 8}, p.report(20*time.Minute, rate(10), cache(0.5)))
@@ -118,7 +118,7 @@ func TestDecideRoles_Vectors(t *testing.T) {
 		require.Equal(t, HoldLimit, p.last[0].Limit)
 		require.Equal(t, []int{4, 8}, p.report(5*time.Second, rate(20), cache(0.5)))
 	})
-	t.Run("a role without metrics follows the other one, up and down", func(t *testing.T) {
+	t.Run("a role without metrics follows the other role, up and down", func(t *testing.T) {
 		t.Parallel()
 		p := newPool(t, poolPolicy(func(p *windlassv1.ScalingPolicy) { p.Roles[0].Metrics, p.Roles[0].Min = nil, new(int32(2)) }), 2, 4)
 		require.Equal(t, []int{8, 16}, p.report(5*time.Minute, Sample{}, cache(1)))
@@ -223,7 +223,7 @@ func TestCheck_RolesHaveFieldAndFix(t *testing.T) {
 			require.NotEmpty(t, fault.Fix)
 		})
 	}
-	t.Run("a circle that a third role leads to is told once", func(t *testing.T) {
+	t.Run("a circle to which a third role leads is reported once", func(t *testing.T) {
 		t.Parallel()
 		p := poolPolicy(couple(1, "prefill", 0.5, 4))
 		p.Roles = slices.Insert(p.Roles, 0, &windlassv1.RoleScaling{Role: "router", Max: 2, Couple: &windlassv1.ScalingCouple{Role: "decode", Ratio: []float64{1, 1}}})
@@ -245,10 +245,10 @@ func TestPolicy_MergesOverridesOfRoles(t *testing.T) {
 	in := In(p, "eu")
 	require.EqualValues(t, 20, in.GetRoles()[1].GetMax())
 	require.Empty(t, in.GetRoles()[1].GetOverrides())
-	require.Len(t, p.GetRoles()[1].GetOverrides(), 1, "the policy itself stays")
+	require.Len(t, p.GetRoles()[1].GetOverrides(), 1, "the original policy does not change")
 }
 
-// After a rollback the live version may lack the role to which another one is coupled.
+// After a rollback, the live version may lack a role to which another role is coupled.
 func TestDecideRoles_NumberStaysWithoutThePartner(t *testing.T) {
 	policies, fault := NewRoles(&windlassv1.ScalingPolicy{Roles: []*windlassv1.RoleScaling{
 		{Role: "prefill", Max: 9, Couple: &windlassv1.ScalingCouple{Role: "dec", Ratio: []float64{0.5, 4}}},

@@ -6,9 +6,9 @@ import (
 	"github.com/windlass-run/windlass/pkg/histogram"
 )
 
-// Sample is what one region reported about one app at one time. A figure that is not known is nil, and never 0.
+// Sample is the report of one region about one app at one time. An unknown figure is nil, and never 0.
 type Sample struct {
-	// At is by the clock of the process that decides.
+	// At is a time of the deciding process's clock.
 	At time.Time
 	// Ready and Starting are numbers of replicas. Replicas in a crash loop are neither.
 	Ready, Starting int
@@ -39,7 +39,7 @@ func (s *Sample) hasRequests() bool {
 func (s *Sample) load(m Metric) (v float64, ok bool) {
 	switch m.Type {
 	case InFlight:
-		// Requests that wait at gateways are load as well, because instances may limit how many they take.
+		// Requests that wait at gateways are load, too, because instances may limit their number of requests.
 		return addLoads(s.InFlight, s.Queued, s.InFlight != nil)
 	case RequestsPerSecond:
 		return addLoads(s.Rate, nil, s.Rate != nil)
@@ -96,7 +96,7 @@ func (s *Sample) percentile(m Metric) (v float64, ok bool) {
 	return 0, idle
 }
 
-// Fresh is how long a sample counts as current. Agents send one every 30 s at least.
+// Fresh is how long a sample counts as current. Agents send a sample at least every 30 s.
 const Fresh = 45 * time.Second
 
 // reportInterval is the time within which agents report a changed load.
@@ -105,7 +105,7 @@ const reportInterval = 5 * time.Second
 // maxSamples bounds a window.
 const maxSamples = 48
 
-// Window keeps the samples of one app in one region, oldest first, in bounded memory. The zero Window is empty.
+// Window keeps the samples of one app in one region, oldest first, in bounded memory. The zero value is empty.
 type Window struct {
 	samples []Sample
 	began   time.Time
@@ -160,7 +160,7 @@ func (w *Window) Covers(span time.Duration, now time.Time) bool {
 	return w.Newest(now) != nil && now.Sub(w.began) >= span
 }
 
-// Idle returns the time for which the app has had no request and no starting replica. ok is false if it is not
+// Idle returns the time for which the app has had no request and no starting replica. ok is false if the app is not
 // idle, or if that is unknown.
 func (w *Window) Idle(now time.Time) (d time.Duration, ok bool) {
 	if w.Newest(now) == nil || w.idleSince.IsZero() {

@@ -85,7 +85,7 @@ func metrics(all ...*windlassv1.ScalingMetric) func(*windlassv1.ScalingPolicy) {
 
 func TestDecide_Vectors(t *testing.T) {
 	t.Parallel()
-	t.Run("a level of twice the target doubles the replicas, and starting ones count", func(t *testing.T) {
+	t.Run("a level of twice the target doubles the replicas, and starting replicas count", func(t *testing.T) {
 		t.Parallel()
 		r := newSimulation(policy(t, metrics(&windlassv1.ScalingMetric{Type: windlassv1.ScalingMetric_TYPE_KV_CACHE, Target: "0.4"})), 2)
 		require.Equal(t, 4, r.report(Sample{Ready: 2, Levels: map[string]float64{"kvCache": 0.8}}).Wanted)
@@ -144,7 +144,7 @@ func TestDecide_Vectors(t *testing.T) {
 			return Sample{Ready: 3, Starting: r.st.Desired - 3, InFlight: new(200.0)}
 		}))
 	})
-	t.Run("an app that was idle for long enough goes to zero", func(t *testing.T) {
+	t.Run("an app that was idle long enough goes to zero", func(t *testing.T) {
 		t.Parallel()
 		r := newSimulation(policy(t, func(p *windlassv1.ScalingPolicy) { p.Min = new(int32) }), 1)
 		require.Equal(t, []int{1}, r.reportFor(14*time.Minute, func() Sample { return inFlight(1, 0) }))
@@ -212,7 +212,7 @@ func TestDecide_Cases(t *testing.T) {
 		require.Equal(t, NoReport, r.last.Limit)
 		require.Equal(t, []int{7}, r.reportFor(4*time.Minute, func() Sample { return inFlight(7, 10) }), "the window fills again")
 	})
-	t.Run("a load that stays the same is decided on as soon as it was watched for long enough", func(t *testing.T) {
+	t.Run("a constant load is decided on as soon as the samples cover the window", func(t *testing.T) {
 		t.Parallel()
 		r := newSimulation(policy(t, func(p *windlassv1.ScalingPolicy) {
 			p.Up = &windlassv1.ScalingPace{Window: durationpb.New(7 * time.Second)}

@@ -13,8 +13,8 @@ import (
 // derivedBytes is the length of a derived key.
 const derivedBytes = 32
 
-// Derive returns a key for the purpose from each enabled key of the set, the primary's first. All processes
-// with the same set get the same keys.
+// Derive returns a key for the purpose from each enabled key of the set. The key from the primary is the first. All
+// processes with the same set get the same keys.
 func (b *Box) Derive(purpose string) ([][]byte, error) {
 	set := insecurecleartextkeyset.KeysetMaterial(b.handle)
 	var out [][]byte

@@ -19,9 +19,9 @@ import (
 // Key is one key of a keyset.
 type Key struct {
 	ID uint32
-	// Primary is whether the key seals. Other keys only open.
+	// Primary reports whether the key seals. Other keys only open.
 	Primary bool
-	// Status is "enabled", or why it is not used.
+	// Status is "enabled", or the reason why the key is not used.
 	Status string
 }
 
@@ -41,8 +41,8 @@ func Keys(path string) ([]Key, error) {
 	return keys, nil
 }
 
-// Add adds a key to the file, which only opens until it is made primary. Before that, all processes must read
-// the file again, because a process without the key cannot open what it seals.
+// Add adds a key to the file. The key only opens until it is primary. Before it becomes primary, all processes must
+// read the file again, because a process without the key cannot open values that the key sealed.
 func Add(path string) (id uint32, err error) {
 	return change(path, func(m *keyset.Manager) (uint32, error) { return m.Add(aead.AES256GCMKeyTemplate()) })
 }
@@ -55,7 +55,7 @@ func Rotate(path string) (id uint32, err error) {
 	}
 	newest := keys[len(keys)-1]
 	if newest.Primary {
-		return 0, errors.New("the newest key is the primary already: add one first")
+		return 0, errors.New("the newest key is the primary already: add a key first")
 	}
 	return change(path, func(m *keyset.Manager) (uint32, error) { return newest.ID, m.SetPrimary(newest.ID) })
 }
@@ -72,13 +72,13 @@ func Remove(path string, id uint32) error {
 		return fmt.Errorf("key file %s has no key %d", path, id)
 	}
 	if keys[at].Primary {
-		return fmt.Errorf("key %d seals: make another key primary first", id)
+		return fmt.Errorf("key %d is the primary: make another key primary first", id)
 	}
 	_, err = change(path, func(m *keyset.Manager) (uint32, error) { return id, m.Delete(id) })
 	return err
 }
 
-// prefixBytes is the length of a sealed value's prefix, which has the version of Tink's format and the key.
+// prefixBytes is the length of a sealed value's prefix. The prefix has the version of Tink's format and the key's ID.
 const prefixBytes = cryptofmt.TinkPrefixSize
 
 // KeyOf returns the key that sealed the value. ok is false if the value names no key.

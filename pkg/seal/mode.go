@@ -7,8 +7,8 @@ import (
 	"slices"
 )
 
-// access has what decides whether a key file is private enough. uid and gid are the file's owner and group.
-// known is false if the platform does not provide them.
+// access has the facts that decide whether a key file is private enough. uid and gid are the file's owner and group.
+// known is false if the platform does not provide uid and gid.
 type access struct {
 	mode     fs.FileMode
 	uid, gid int
@@ -17,11 +17,11 @@ type access struct {
 	groups []int
 }
 
-// check returns an error if users other than the file's owner can access the file. Like ssh it requires mode
-// 0600 or less. Like PostgreSQL it makes one exception: a group of this process may read a file of root.
-// Kubernetes mounts a Secret this way for a pod with an fsGroup (mode 0440). If the process is not in the
-// group, the group was not chosen for it. A file of another owner gets no exception, because its owner could
-// change the key, and a group may have many users.
+// check returns an error if users other than the file's owner can access the file. Like ssh, it requires mode
+// 0600 or less. Like PostgreSQL, it makes one exception: a group of this process may read a file of root.
+// Kubernetes mounts a Secret this way for a pod with an fsGroup (mode 0440). The process must be in the group,
+// because otherwise the group was not chosen for this process. A file of another owner gets no exception, because
+// its owner could change the key, and a group may have many users.
 func (a access) check(path string) error {
 	perm := a.mode.Perm()
 	const others, groupReads = fs.FileMode(0o077), fs.FileMode(0o040)
@@ -32,9 +32,9 @@ func (a access) check(path string) error {
 		if slices.Contains(a.groups, a.gid) {
 			return nil
 		}
-		return fmt.Errorf("key file %s has mode %04o and group %d, which this process is not in: chmod 600 it, or give it a group of the process (fsGroup in Kubernetes)", path, perm, a.gid)
+		return fmt.Errorf("key file %s has mode %04o and group %d, and this process is not in the group: chmod 600 it, or give it a group of the process (fsGroup in Kubernetes)", path, perm, a.gid)
 	}
-	return fmt.Errorf("key file %s has mode %04o, and others than its owner can reach it: chmod 600 it, or 400. Only a file of root may be read by a group of this process (mode 0440 or 0640)", path, perm)
+	return fmt.Errorf("key file %s has mode %04o, so users other than its owner can access it: chmod 600 it, or 400. A group of this process may read only a file of root (mode 0440 or 0640)", path, perm)
 }
 
 // accessOf returns the access to a file.

@@ -17,17 +17,17 @@ func TestKeyFileMode(t *testing.T) {
 
 		want string
 	}{
-		"owner alone":                             {access{mode: 0o600, uid: user, gid: other, known: true}, ""},
-		"owner alone, to read":                    {access{mode: 0o400, uid: 0, gid: other, known: true}, ""},
-		"a Secret with fsGroup":                   {access{mode: 0o440, uid: 0, gid: group, known: true, groups: []int{user, group}}, ""},
-		"root's, and a group that may read":       {access{mode: 0o640, uid: 0, gid: group, known: true, groups: []int{group}}, ""},
-		"a group that the process is not in":      {access{mode: 0o440, uid: 0, gid: other, known: true, groups: []int{user, group}}, "group 3000, which this process is not in"},
-		"a user's file, and a group":              {access{mode: 0o440, uid: user, gid: group, known: true, groups: []int{group}}, "chmod 600 it"},
-		"a group that may write":                  {access{mode: 0o660, uid: 0, gid: group, known: true, groups: []int{group}}, "chmod 600 it"},
-		"a group that may execute":                {access{mode: 0o450, uid: 0, gid: group, known: true, groups: []int{group}}, "chmod 600 it"},
-		"a Secret without fsGroup":                {access{mode: 0o644, uid: 0, gid: 0, known: true, groups: []int{0}}, "chmod 600 it"},
-		"everybody":                               {access{mode: 0o444, uid: 0, gid: group, known: true, groups: []int{group}}, "chmod 600 it"},
-		"an owner that the platform does not say": {access{mode: 0o440, groups: []int{0}}, "chmod 600 it"},
+		"owner alone":                                 {access{mode: 0o600, uid: user, gid: other, known: true}, ""},
+		"owner alone, read-only":                      {access{mode: 0o400, uid: 0, gid: other, known: true}, ""},
+		"a Secret with fsGroup":                       {access{mode: 0o440, uid: 0, gid: group, known: true, groups: []int{user, group}}, ""},
+		"a file of root, and a group that may read":   {access{mode: 0o640, uid: 0, gid: group, known: true, groups: []int{group}}, ""},
+		"a group that the process is not in":          {access{mode: 0o440, uid: 0, gid: other, known: true, groups: []int{user, group}}, "group 3000, and this process is not in the group"},
+		"a file of a user, and a group that may read": {access{mode: 0o440, uid: user, gid: group, known: true, groups: []int{group}}, "chmod 600 it"},
+		"a group that may write":                      {access{mode: 0o660, uid: 0, gid: group, known: true, groups: []int{group}}, "chmod 600 it"},
+		"a group that may execute":                    {access{mode: 0o450, uid: 0, gid: group, known: true, groups: []int{group}}, "chmod 600 it"},
+		"a Secret without fsGroup":                    {access{mode: 0o644, uid: 0, gid: 0, known: true, groups: []int{0}}, "chmod 600 it"},
+		"everybody":                                   {access{mode: 0o444, uid: 0, gid: group, known: true, groups: []int{group}}, "chmod 600 it"},
+		"an unknown owner":                            {access{mode: 0o440, groups: []int{0}}, "chmod 600 it"},
 	} {
 		err := test.access.check("keyset.json")
 		if test.want == "" {
@@ -38,7 +38,7 @@ func TestKeyFileMode(t *testing.T) {
 	}
 }
 
-// A Secret is mounted as links to files of root with the pod's group.
+// A mounted Secret consists of links to files of root with the pod's group.
 func TestKeyFile_MountedSecret(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("only root can give files to groups")
@@ -50,7 +50,7 @@ func TestKeyFile_MountedSecret(t *testing.T) {
 	require.NoError(t, os.Chmod(path, 0o440))
 	require.NoError(t, os.Chown(path, 0, 2000))
 	_, err := Load(link)
-	require.ErrorContains(t, err, "group 2000, which this process is not in")
+	require.ErrorContains(t, err, "group 2000, and this process is not in the group")
 
 	groups, err := os.Getgroups()
 	require.NoError(t, err)
@@ -66,5 +66,5 @@ func TestKeyFile_MountedSecret(t *testing.T) {
 	require.NoError(t, os.Chmod(path, 0o440))
 	require.NoError(t, os.Chown(path, 65532, 2000))
 	_, err = Load(link)
-	require.ErrorContains(t, err, "Only a file of root may be read by a group")
+	require.ErrorContains(t, err, "may read only a file of root")
 }

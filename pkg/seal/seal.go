@@ -37,7 +37,7 @@ func (b *Box) Seal(plain []byte, context string) ([]byte, error) {
 func (b *Box) Open(sealed []byte, context string) ([]byte, error) {
 	out, err := b.aead.Decrypt(sealed, []byte(context))
 	if err != nil {
-		return nil, errors.New("open sealed value: wrong key, wrong context or damaged")
+		return nil, errors.New("open sealed value: wrong key, wrong context or damaged value")
 	}
 	return out, nil
 }
@@ -68,7 +68,7 @@ func New(data []byte) (*Box, error) {
 	return &Box{aead: primitive, handle: handle}, nil
 }
 
-// Load returns a Box with the keyset of a file, which must be private; see access.check.
+// Load returns a Box with the keyset of a file. The file must be private; see access.check.
 func Load(path string) (*Box, error) {
 	data, err := read(path)
 	if err != nil {
@@ -114,13 +114,13 @@ func Create(path string) error {
 	return write(path, data, os.Link)
 }
 
-// write writes the file as a whole or not at all.
+// write writes data to a temporary file, and calls place to move it to path. So path never has a part of the data.
 func write(path string, data []byte, place func(from, to string) error) error {
 	tmp, err := os.CreateTemp(filepath.Dir(path), ".key-*")
 	if err != nil {
 		return fmt.Errorf("key file: %w", err)
 	}
-	defer os.Remove(tmp.Name()) //nolint:errcheck // it has its real name by now, or is of no use
+	defer os.Remove(tmp.Name()) //nolint:errcheck // the file was moved, or is useless
 	_, err = tmp.Write(data)
 	if err = errors.Join(err, tmp.Sync(), tmp.Close()); err != nil {
 		return fmt.Errorf("key file: %w", err)

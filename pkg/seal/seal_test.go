@@ -54,7 +54,7 @@ func TestKeyFile_DamagedIsNamed(t *testing.T) {
 	require.ErrorContains(t, err, path)
 }
 
-func TestKeyFile_IsOfItsOwnerAlone(t *testing.T) {
+func TestKeyFile_IsAccessibleToItsOwnerOnly(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "key")
 	require.NoError(t, Create(path))
 	require.ErrorIs(t, Create(path), os.ErrExist, "a keyset is never replaced")
@@ -76,11 +76,11 @@ func TestKeyset_IsRotatedWhileProcessesRun(t *testing.T) {
 	old, err := before.Seal([]byte("x"), "c")
 	require.NoError(t, err)
 	_, err = Rotate(path)
-	require.ErrorContains(t, err, "add one first")
+	require.ErrorContains(t, err, "add a key first")
 
 	added, err := Add(path)
 	require.NoError(t, err)
-	informed, err := Load(path) // a process that was started again, while others were not
+	informed, err := Load(path) // a process that has restarted, unlike the others
 	require.NoError(t, err)
 	sealed, err := informed.Seal([]byte("y"), "c")
 	require.NoError(t, err)
@@ -109,7 +109,7 @@ func TestKeyset_IsRotatedWhileProcessesRun(t *testing.T) {
 	require.Equal(t, os.FileMode(0o600), info.Mode().Perm())
 }
 
-func TestRemove_TakesAKeyThatDoesNotSeal(t *testing.T) {
+func TestRemove_RemovesEveryKeyExceptThePrimary(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "key")
 	require.NoError(t, Create(path))
 	before, err := Load(path)

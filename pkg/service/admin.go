@@ -29,16 +29,16 @@ type AdminConfig struct {
 	Listen string
 	// Listener is used instead of Listen when it is set.
 	Listener net.Listener
-	// Registry is served at /metrics. Without it there is no such page.
+	// Registry is served at /metrics. If it is nil, the page does not exist.
 	Registry prometheus.Gatherer
-	// Health is served at /healthz and /readyz. Nil is always healthy.
+	// Health is served at /healthz and /readyz. If it is nil, the program is always healthy.
 	Health *Health
 	// Pprof serves /debug/pprof. It shows memory and stacks, so the listener must be private.
 	Pprof bool
-	// TLS is the listener's. It may be nil.
+	// TLS is the listener's TLS configuration. It may be nil.
 	TLS *tls.Config
-	// TokenFile has the bearer token for /metrics and /debug/pprof. It is read for each request. Empty means
-	// without a token.
+	// TokenFile has the bearer token for /metrics and /debug/pprof. It is read for each request. Empty means that
+	// no token is needed.
 	TokenFile string
 	// Log receives the address. It may be nil.
 	Log *slog.Logger
@@ -101,7 +101,7 @@ func adminMux(cfg AdminConfig) *http.ServeMux {
 	if cfg.Registry != nil {
 		mux.Handle("GET /metrics", guarded(cfg, promhttp.HandlerFor(cfg.Registry, promhttp.HandlerOpts{
 			EnableOpenMetrics: true,
-			// Usually one scrape runs at a time. A few more mean a slow reader.
+			// Usually one scrape runs at a time. More mean that a client reads slowly.
 			MaxRequestsInFlight: 4,
 		})))
 	}

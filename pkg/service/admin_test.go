@@ -80,7 +80,7 @@ func TestAdmin_TakenAddressIsNamed(t *testing.T) {
 }
 
 func TestAdminServer(t *testing.T) {
-	t.Run("metrics ask for the token and probes do not", func(t *testing.T) {
+	t.Run("metrics require the token and probes do not", func(t *testing.T) {
 		file := filepath.Join(t.TempDir(), "token")
 		cfg := AdminConfig{Registry: prometheus.NewRegistry(), Pprof: true, TokenFile: file}
 		ask := func(path, authorization string) int {

@@ -15,9 +15,8 @@ import (
 // above the time that a healthy database needs.
 const DefaultCheckTimeout = 2 * time.Second
 
-// Health answers liveness and readiness probes. A process that is not live should be restarted, and one that
-// is not ready should get no work. Liveness checks no dependencies, because a restart does not repair a
-// database.
+// Health answers liveness and readiness probes. A process that is not live should be restarted. A process that is
+// not ready should get no work. Liveness checks no dependencies, because a restart does not repair a database.
 //
 // The zero value has no checks and is ready. It is safe for concurrent use.
 type Health struct {
@@ -29,15 +28,15 @@ type Health struct {
 	role   string
 }
 
-// check is a check that runs once at a time, so that a check that hangs and ignores its context costs one
-// goroutine only.
+// check is a check that runs only once at a time. So a check that hangs and ignores its context costs only one
+// goroutine.
 type check struct {
 	run  func(context.Context) error
 	slot chan struct{}
 }
 
-// Add registers a readiness check under a name, and replaces an earlier one with that name. The check's error
-// is shown to every client of /readyz, so it must contain no secret.
+// Add registers a readiness check under a name, and replaces an earlier check with that name. Every client of /readyz
+// sees the check's error, so it must contain no secret.
 func (h *Health) Add(name string, run func(ctx context.Context) error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -47,8 +46,8 @@ func (h *Health) Add(name string, run func(ctx context.Context) error) {
 	h.checks[name] = &check{run: run, slot: make(chan struct{}, 1)}
 }
 
-// SetRole sets the program's present role if several programs share a task: "active", "stand-by". The role is
-// in every report, and decides nothing.
+// SetRole sets the program's current role if several programs share a task: "active", "stand-by". The role is in
+// every report, and does not change the status.
 func (h *Health) SetRole(role string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -60,7 +59,7 @@ type Result struct {
 	OK bool `json:"ok"`
 	// Error is empty when OK.
 	Error string `json:"error,omitempty"`
-	// Millis is how long the answer took.
+	// Millis is the duration of the check in milliseconds.
 	Millis int64 `json:"ms"`
 }
 

@@ -1,14 +1,14 @@
-// Package service runs the parts of one program. They start together, and the first failure ends all. A
-// program that is asked to stop stops within a limited time, or names the part that did not.
+// Package service runs the parts of one program. They start together, and the first failure ends all of them. A
+// program that gets a signal to stop stops within a limited time, or names the parts that did not stop.
 //
 //	SIGTERM ──> SignalContext ──┐
 //	first component that fails ─┴─> every component's ctx ends
 //	                                 all return        -> Run returns
 //	                                 grace passes      -> Run names the rest
-//	a second SIGTERM kills at once, whatever the parts are doing
+//	a second SIGTERM kills the program at once
 //
-// Components end when their context ends. Run never abandons a component silently. After grace its error
-// names every component that still runs. Then main exits, which ends them.
+// Components end when their context ends. Run never abandons a component silently. After grace, its error names
+// every component that still runs. Then main exits, which ends these components.
 package service
 
 import (
@@ -31,14 +31,14 @@ type Component struct {
 	// Run works until ctx ends, and then returns nil or the context's error. Any other error ends the
 	// program.
 	Run func(ctx context.Context) error
-	// MayEnd allows Run to return nil while the other components go on (a migration, a warm-up). Otherwise
-	// that ends the program with an error, because a program without one of its parts would silently not do
-	// its work.
+	// MayEnd allows Run to return nil while the other components continue, for example after a migration or a
+	// warm-up. Otherwise a nil return ends the program with an error, because a program without one of its parts
+	// would silently not do its work.
 	MayEnd bool
 }
 
-// Run runs all components until ctx ends, one fails, or all have ended in order. It cancels the remaining
-// ones and waits for them, at most for grace.
+// Run runs all components until ctx ends, a component fails, or all components have ended without an error. It
+// cancels the remaining components and waits for them, at most for grace.
 //
 // It returns nil after a clean stop. Otherwise it joins all failures and the names of components that still
 // ran when grace ended.
@@ -50,7 +50,7 @@ func Run(ctx context.Context, log *slog.Logger, grace time.Duration, components 
 		name string
 		err  error
 	}
-	exits := make(chan exit, len(components)) // room for all, so that none blocks after Run has returned
+	exits := make(chan exit, len(components)) // the buffer has room for all, so that no component blocks after Run has returned
 	left := make([]string, 0, len(components))
 	for _, c := range components {
 		left = append(left, c.Name)
@@ -71,7 +71,7 @@ func Run(ctx context.Context, log *slog.Logger, grace time.Duration, components 
 			}
 		case <-ended:
 			ended = nil
-			cause := "a component failed" // the returned error says which and why
+			cause := "a component failed" // the returned error has the component and the reason
 			if ctx.Err() != nil {
 				cause = context.Cause(ctx).Error()
 			}
@@ -86,7 +86,7 @@ func Run(ctx context.Context, log *slog.Logger, grace time.Duration, components 
 	return errors.Join(errs...)
 }
 
-// runOne runs one component, and returns nil only for an end in order.
+// runOne runs one component, and returns nil only if the component was allowed to end.
 func runOne(ctx context.Context, c Component) error {
 	err := c.Run(ctx)
 	switch {
@@ -102,8 +102,8 @@ func runOne(ctx context.Context, c Component) error {
 }
 
 // SignalContext returns a context that ends at the first SIGTERM or SIGINT, with the signal in its cause.
-// After that, both signals have their default effect again, so that a second one kills the process. The
-// function releases signals and context.
+// After that, both signals have their default effect again, so that a second signal kills the process. The returned
+// function releases the signals and the context.
 func SignalContext(parent context.Context) (context.Context, func()) {
 	ctx, cancel := context.WithCancelCause(parent)
 	signals := make(chan os.Signal, 1)

@@ -96,11 +96,11 @@ func TestStop_NamesWhatRunsAfterTheGrace(t *testing.T) {
 		err := Run(ctx, quiet, 30*time.Second, stuck("watch"), untilDone("api"), stuck("ingest"))
 		require.EqualError(t, err, "still running 30s after the stop: ingest, watch")
 		require.Equal(t, 31*time.Second, time.Since(start))
-		close(release) // those left behind end without blocking: the bubble proves it
+		close(release) // the remaining components end without blocking, because synctest would report a deadlock
 	})
 }
 
-// TestMain is the program that the signal test sends signals to, when asked.
+// TestMain runs the tests, or the program to which the signal test sends signals.
 func TestMain(m *testing.M) {
 	if os.Getenv("SERVICE_TEST_CHILD") == "" {
 		os.Exit(m.Run())
@@ -128,8 +128,8 @@ func TestSignal_FirstEndsTheContextAndSecondKills(t *testing.T) {
 		require.True(t, lines.Scan())
 		require.Equal(t, "signal: "+sig.String(), lines.Text())
 
-		// The handler is taken away just after the context ends: until then a
-		// signal is swallowed, so send until the process is gone.
+		// The handler is removed just after the context ends. It ignores a signal
+		// before that, so send signals until the process has ended.
 		go func() {
 			for child.Process.Signal(sig) == nil {
 				time.Sleep(time.Millisecond)

@@ -1,10 +1,10 @@
-// Package share divides places among tenants, such as calls at the same time, so that a tenant whose calls take
-// long leaves places to others.
+// Package share divides places among tenants, for example places for concurrent calls. A tenant whose calls take long
+// leaves places for other tenants.
 //
-// A tenant takes a place only while it holds fewer places than are free. So a tenant that gives none back has half
-// of all places, two such tenants have a third each, and n have about one part in n+1 each. The last part stays
-// free. Of tenants that come one after the other, each takes half of what is left, and they even out as places are
-// given back.
+// A tenant may take a place only while it holds fewer places than are free. A tenant that returns no place gets half
+// of all places. Two such tenants get a third each, and n tenants get about one part of n+1 parts each. The last part
+// stays free. If tenants come one after the other, each takes half of the free places. Their numbers become equal as
+// places are returned.
 package share
 
 // Places counts the places that tenants hold. It is not safe for concurrent use.
@@ -13,13 +13,13 @@ type Places struct {
 	by         map[string]int
 }
 
-// NewPlaces returns most places, all of them free.
+// NewPlaces returns Places with the number most of places. All are free.
 func NewPlaces(most int) *Places { return &Places{most: most, by: map[string]int{}} }
 
 // CanTake reports whether the tenant may take another place now.
 func (p *Places) CanTake(tenant string) bool { return p.by[tenant] < p.most-p.used }
 
-// Take takes a place for the tenant, and reports whether it could.
+// Take takes a place for the tenant. It returns false if the tenant may take no place.
 func (p *Places) Take(tenant string) bool {
 	if !p.CanTake(tenant) {
 		return false
@@ -29,7 +29,7 @@ func (p *Places) Take(tenant string) bool {
 	return true
 }
 
-// GiveBack gives a place of the tenant back.
+// GiveBack returns one of the tenant's places.
 func (p *Places) GiveBack(tenant string) {
 	p.used--
 	if p.by[tenant]--; p.by[tenant] == 0 {

@@ -20,7 +20,7 @@ func TestPlaces_StayFreeForAnotherTenant(t *testing.T) {
 			}
 		}
 		even := 64 / (greedy + 1)
-		require.GreaterOrEqual(t, p.Free(), even-1, "next to %d", greedy)
+		require.GreaterOrEqual(t, p.Free(), even-1, "with %d greedy tenants", greedy)
 		for i := range greedy {
 			require.InDelta(t, even, p.Held(fmt.Sprint("greedy", i)), 1)
 		}
@@ -79,7 +79,7 @@ func TestSlots_LeaveAShareToOtherTenants(t *testing.T) {
 		require.InDelta(t, 4, s.places.Held("a"), 1, "about a third each")
 		require.InDelta(t, 4, s.places.Held("b"), 1)
 		require.GreaterOrEqual(t, s.places.Free(), 3, "and the rest is free")
-		require.NoError(t, s.Acquire(t.Context(), "good"), "it does not wait behind them")
+		require.NoError(t, s.Acquire(t.Context(), "good"), "the tenant does not wait for the greedy tenants")
 		s.Release("good")
 		synctest.Wait()
 
@@ -87,7 +87,7 @@ func TestSlots_LeaveAShareToOtherTenants(t *testing.T) {
 			s.Release("a")
 		}
 		synctest.Wait()
-		require.InDelta(t, 4, s.places.Held("a"), 1, "waiters have the slots")
+		require.InDelta(t, 4, s.places.Held("a"), 1, "waiters got the slots")
 
 		cancel(gone)
 		synctest.Wait()

@@ -6,7 +6,7 @@ import (
 	"sync"
 )
 
-// Slots are places that callers wait for. They are safe for concurrent use.
+// Slots are places for which callers can wait. They are safe for concurrent use.
 type Slots struct {
 	mu     sync.Mutex
 	places *Places
@@ -20,10 +20,10 @@ type waiter struct {
 	granted chan struct{}
 }
 
-// NewSlots returns most slots, all of them free.
+// NewSlots returns Slots with the number most of slots. All are free.
 func NewSlots(most int) *Slots { return &Slots{places: NewPlaces(most)} }
 
-// Acquire waits for a slot of the tenant, until ctx ends. Without an error the caller must release the slot.
+// Acquire waits for a slot for the tenant, until ctx ends. If it returns nil, the caller must call Release.
 func (s *Slots) Acquire(ctx context.Context, tenant string) error {
 	w := &waiter{tenant: tenant, granted: make(chan struct{})}
 	s.mu.Lock()
@@ -47,7 +47,7 @@ func (s *Slots) Acquire(ctx context.Context, tenant string) error {
 	return context.Cause(ctx)
 }
 
-// Release gives a slot of the tenant back.
+// Release returns one of the tenant's slots.
 func (s *Slots) Release(tenant string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -55,7 +55,7 @@ func (s *Slots) Release(tenant string) {
 	s.grant()
 }
 
-// grant gives free slots to waiters in their order. Called with mu held.
+// grant gives free slots to waiters in their order. mu must be held.
 func (s *Slots) grant() {
 	for i := 0; i < len(s.waiting) && s.places.Free() > 0; {
 		w := s.waiting[i]

@@ -14,13 +14,13 @@ import (
 type Reader struct {
 	Requests
 
-	// held has bytes that were read after the end of a message, or after the sound part.
+	// held has the bytes that were read after the end of a message, or after the sound part of a message.
 	held []byte
-	// refusal has the bytes of the replacement that were not read yet. It is nil until a request is unsound.
+	// refusal has the unread bytes of the replacement. It is nil until a request is unsound.
 	refusal []byte
 }
 
-// net/http refuses refusedField anywhere in a head or in trailers, and refusedChunk in a chunk's line.
+// net/http refuses refusedField at each place in a head or in trailers, and refusedChunk in a chunk's line.
 const (
 	refusedField = "\x00\r\n\r\n"
 	refusedChunk = "\x00\n"
@@ -79,7 +79,7 @@ func (r *Reader) refuse(p []byte) (n int, err error) {
 	return n, nil
 }
 
-// Conn is a connection whose requests are checked. Its Read is for one goroutine at a time.
+// Conn is a connection whose requests are checked. Only one goroutine at a time may call Read.
 type Conn struct {
 	net.Conn
 
@@ -91,7 +91,7 @@ func NewConn(conn net.Conn, maxHead int) *Conn {
 	return &Conn{Conn: conn, reader: NewReader(maxHead)}
 }
 
-// readAhead is more than the number of bytes that net/http reads of a head beyond MaxHeaderBytes.
+// readAhead is more than the number of bytes that net/http reads beyond MaxHeaderBytes.
 const readAhead = 16 << 10
 
 // NewReader returns a Reader for a connection that is not a Conn. maxHead is the server's MaxHeaderBytes.
@@ -107,7 +107,7 @@ func (c *Conn) NetConn() net.Conn { return c.Conn }
 // Hijacked is called when the connection has switched to another protocol.
 func (c *Conn) Hijacked() { c.reader.Stop() }
 
-// CloseWrite closes the write direction, if the connection below can.
+// CloseWrite closes the write direction, if the connection below supports it.
 func (c *Conn) CloseWrite() error {
 	if half, ok := c.Conn.(interface{ CloseWrite() error }); ok {
 		return half.CloseWrite()

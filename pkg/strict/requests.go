@@ -15,11 +15,11 @@ import (
 	"strings"
 )
 
-// ErrUnsound says that a line or a field of a request violates RFC 9112.
-var ErrUnsound = errors.New("a line of the request does not end in CRLF, or is no field, or is folded")
+// ErrUnsound means that a line or a field of a request violates RFC 9112.
+var ErrUnsound = errors.New("a line of the request does not end in CRLF, is not a valid field, or is folded")
 
 // Requests checks the bytes of a connection's requests. It does no I/O. The zero value is at the beginning of
-// the first request, and takes heads of any length.
+// the first request, and accepts heads of any length.
 type Requests struct {
 	// MaxHead is the maximum number of bytes that net/http reads of a head. 0 means any number.
 	MaxHead int
@@ -63,10 +63,9 @@ func (r *Requests) Stop() {
 	r.state, r.line, r.err = ignored, nil, nil
 }
 
-// Check checks p, which follows the bytes that were checked before. It returns how many bytes of p may be
-// read now. n never goes beyond the end of a message, because one read must not return bytes of two messages.
-// The caller must pass the bytes after n again. If err is not nil, n is the number of bytes that may be read
-// before the error.
+// Check checks p, which follows the bytes of earlier calls. It returns the number n of bytes of p that may be read
+// now. They never go beyond the end of a message, because one read must not return bytes of two messages. The caller
+// must pass the bytes after n again. If err is not nil, n is the number of bytes that may be read before the error.
 func (r *Requests) Check(p []byte) (n int, err error) {
 	for n < len(p) && r.err == nil {
 		switch r.state {
@@ -102,7 +101,7 @@ func (r *Requests) Check(p []byte) (n int, err error) {
 	return n, r.err
 }
 
-// next checks bytes of a line and returns their number. ended reports whether the message has ended.
+// next checks bytes from p, and returns their number. ended reports whether the message has ended.
 func (r *Requests) next(p []byte) (used int, ended bool) {
 	end := bytes.IndexByte(p, '\n')
 	if used = end + 1; end < 0 {
@@ -113,7 +112,7 @@ func (r *Requests) next(p []byte) (used int, ended bool) {
 			r.err = ErrUnsound
 			return 0, false
 		}
-		r.Stop() // net/http refuses it, and closes the connection
+		r.Stop() // net/http refuses the head, and closes the connection
 		return used, false
 	}
 	if end < 0 {
@@ -139,7 +138,7 @@ func (r *Requests) next(p []byte) (used int, ended bool) {
 	return used, ended
 }
 
-// keptLine is the maximum size of a buffer that is kept for later lines that come in parts.
+// keptLine is the maximum size of a buffer that is kept for a later line that arrives in parts.
 const keptLine = 256
 
 // take checks a line without its end.
@@ -208,8 +207,8 @@ func (r *Requests) field(line []byte) bool {
 	return true
 }
 
-// frame is called at the end of a head, and decides like net/http where the message ends. ended reports
-// whether it ends here. If net/http will refuse the message and close the connection, the checks end.
+// frame is called at the end of a head, and decides like net/http where the message ends. ended reports whether the
+// message ends at this point. If net/http will refuse the message and close the connection, the checks end.
 func (r *Requests) frame() (ended bool) {
 	q := r.request
 	switch {
@@ -233,7 +232,7 @@ func (r *Requests) frame() (ended bool) {
 		r.state = start
 		return true
 	}
-	r.state, r.left = length, int64(n) // it has 63 bits
+	r.state, r.left = length, int64(n) // n has 63 bits
 	return false
 }
 

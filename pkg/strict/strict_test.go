@@ -73,33 +73,33 @@ func TestReader(t *testing.T) {
 	}
 	// The text before | is sound, and the text after it never reaches net/http.
 	unsound := map[string]string{
-		"a bare LF behind a field":        get + "X: y|\nZ: z\r\n\r\n",
-		"a bare LF behind the line":       "GET / HTTP/1.1|\nHost: h\r\n\r\n",
-		"a bare LF as the end":            get + "X: y\r\n|\n" + next,
-		"a folded field":                  get + "X: y\r\n z\r|\n\r\n",
-		"a field folded by a tab":         get + "X: y\r\n\tz\r|\n\r\n",
-		"a fold behind the line":          "GET / HTTP/1.1\r\n X: y\r|\n\r\n",
-		"a bare CR":                       get + "X: y\rz\r|\n\r\n",
-		"NUL":                             get + "X: y\x00z\r|\n\r\n",
-		"a space before the colon":        get + "X : y\r|\n\r\n",
-		"no colon":                        get + "X\r|\n\r\n",
-		"two spaces":                      "GET  / HTTP/1.1\r|\n\r\n",
-		"no version":                      "GET /\r|\n\r\n",
-		"an empty line":                   "\r|\n" + next,
-		"a bare LF first":                 "\n|" + next,
-		"an empty line later":             get + "\r\n\r|\n" + next,
-		"a bare LF later":                 get + "\r\n\n|" + next,
-		"the second request":              get + "\r\n" + get + "X: y|\n\r\n",
-		"a bare LF behind a size":         chunked + "2|\nab\r\n0\r\n\r\n",
-		"a size that is none":             chunked + "-2\r|\nab\r\n0\r\n\r\n",
-		"an empty size":                   chunked + "\r|\nab\r\n0\r\n\r\n",
-		"a size of too many digits":       chunked + strings.Repeat("0", 15) + "2\r|\nab\r\n0\r\n\r\n",
-		"a control character behind size": chunked + "2;a=\x01\r|\nab\r\n0\r\n\r\n",
-		"a chunk that is too long":        chunked + "2\r\nabc\r|\n0\r\n\r\n",
-		"a bare LF behind a chunk":        chunked + "2\r\nab|\n0\r\n\r\n",
-		"a bare LF behind a trailer":      chunked + "0\r\nX: y|\n\r\n",
-		"a bare LF behind trailers":       chunked + "0\r\n|\n" + next,
-		"a folded trailer":                chunked + "0\r\nX: y\r\n z\r|\n\r\n",
+		"a bare LF after a field":        get + "X: y|\nZ: z\r\n\r\n",
+		"a bare LF after the line":       "GET / HTTP/1.1|\nHost: h\r\n\r\n",
+		"a bare LF as the end":           get + "X: y\r\n|\n" + next,
+		"a folded field":                 get + "X: y\r\n z\r|\n\r\n",
+		"a field folded by a tab":        get + "X: y\r\n\tz\r|\n\r\n",
+		"a fold after the line":          "GET / HTTP/1.1\r\n X: y\r|\n\r\n",
+		"a bare CR":                      get + "X: y\rz\r|\n\r\n",
+		"NUL":                            get + "X: y\x00z\r|\n\r\n",
+		"a space before the colon":       get + "X : y\r|\n\r\n",
+		"no colon":                       get + "X\r|\n\r\n",
+		"two spaces":                     "GET  / HTTP/1.1\r|\n\r\n",
+		"no version":                     "GET /\r|\n\r\n",
+		"an empty line":                  "\r|\n" + next,
+		"a bare LF first":                "\n|" + next,
+		"an empty line later":            get + "\r\n\r|\n" + next,
+		"a bare LF later":                get + "\r\n\n|" + next,
+		"the second request":             get + "\r\n" + get + "X: y|\n\r\n",
+		"a bare LF after a size":         chunked + "2|\nab\r\n0\r\n\r\n",
+		"a negative size":                chunked + "-2\r|\nab\r\n0\r\n\r\n",
+		"an empty size":                  chunked + "\r|\nab\r\n0\r\n\r\n",
+		"a size of too many digits":      chunked + strings.Repeat("0", 15) + "2\r|\nab\r\n0\r\n\r\n",
+		"a control character after size": chunked + "2;a=\x01\r|\nab\r\n0\r\n\r\n",
+		"a chunk that is too long":       chunked + "2\r\nabc\r|\n0\r\n\r\n",
+		"a bare LF after a chunk":        chunked + "2\r\nab|\n0\r\n\r\n",
+		"a bare LF after a trailer":      chunked + "0\r\nX: y|\n\r\n",
+		"a bare LF after trailers":       chunked + "0\r\n|\n" + next,
+		"a folded trailer":               chunked + "0\r\nX: y\r\n z\r|\n\r\n",
 	}
 	for name, text := range unsound {
 		want, _, _ := strings.Cut(text, "|")
@@ -129,7 +129,7 @@ func TestReader(t *testing.T) {
 		require.Equal(t, post+"Content-Length: 2\r\n\r\nab", string(p[:n]))
 	})
 
-	t.Run("another protocol is passed on as it is, also what came of it before", func(t *testing.T) {
+	t.Run("bytes of another protocol are passed on unchanged, also bytes that came before the switch", func(t *testing.T) {
 		t.Parallel()
 		r := strict.NewReader(maxHead)
 		in := strings.NewReader(get + "Connection: Upgrade\r\nUpgrade: x\r\n\r\n\n\n\x00")
@@ -145,7 +145,7 @@ func TestReader(t *testing.T) {
 		require.Equal(t, "\n\x00", string(p[:n]))
 	})
 
-	t.Run("errors of the connection come after what was read", func(t *testing.T) {
+	t.Run("errors of the connection come after the read bytes", func(t *testing.T) {
 		t.Parallel()
 		r := strict.NewReader(maxHead)
 		broken := errors.New("broken")
@@ -164,8 +164,8 @@ func TestReader(t *testing.T) {
 	})
 }
 
-// A Reader returns the same bytes for a connection, regardless of the sizes of the reads. These are all bytes
-// of the connection, or a sound prefix and the bytes that net/http refuses.
+// A Reader returns the same bytes for a connection, for all sizes of reads. These are all bytes of the connection, or
+// a sound prefix and the bytes that net/http refuses.
 func TestReader_ResultDoesNotDependOnTheSplit(t *testing.T) {
 	t.Parallel()
 	part := rapid.SampledFrom([]string{get, post, next, chunked, "\r\n", "\n", "\r", " ", "\t", "X: y", "Content-Length: 3\r\n", "abc", "1\r\na\r\n", "0\r\n\r\n", ";e", "\x00", ":", "Transfer-Encoding: chunked\r\n", "HTTP/1.0"})
@@ -181,7 +181,7 @@ func TestReader_ResultDoesNotDependOnTheSplit(t *testing.T) {
 	})
 }
 
-// server answers each request with its protocol, path and body, and with whether it came over TLS.
+// server answers each request with its protocol, its path, whether it came over TLS, and its body.
 func server(t *testing.T, wrap func(net.Listener) net.Listener) net.Addr {
 	s := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		body, err := io.ReadAll(r.Body)
@@ -275,7 +275,7 @@ func TestListeners(t *testing.T) {
 			transport.CloseIdleConnections()
 		}
 	})
-	t.Run("a request without TLS is told so", func(t *testing.T) {
+	t.Run("a request without TLS gets an answer that names the cause", func(t *testing.T) {
 		res, err := http.Get("http://" + secure.String())
 		require.NoError(t, err)
 		body, err := io.ReadAll(res.Body)
@@ -284,7 +284,7 @@ func TestListeners(t *testing.T) {
 		require.Equal(t, http.StatusBadRequest, res.StatusCode)
 		require.Contains(t, string(body), "HTTPS")
 	})
-	t.Run("a protocol without a server is closed", func(t *testing.T) {
+	t.Run("a connection with an unknown protocol is closed", func(t *testing.T) {
 		conn, err := tls.Dial("tcp", secure.String(), &tls.Config{RootCAs: roots.RootCAs, ServerName: "example.com", NextProtos: []string{"other"}})
 		require.NoError(t, err)
 		require.NoError(t, conn.SetDeadline(time.Now().Add(patience)))
@@ -294,8 +294,7 @@ func TestListeners(t *testing.T) {
 	})
 }
 
-// A closed listener still returns connections whose handshakes end soon, and does not wait for a silent
-// client.
+// A closed listener still returns connections whose handshakes end soon. It does not wait for a silent client.
 func TestListenTLS_Closes(t *testing.T) {
 	t.Parallel()
 	l, err := net.Listen("tcp", "127.0.0.1:0")

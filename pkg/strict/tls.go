@@ -17,15 +17,15 @@ type TLSConfig struct {
 	TLS *tls.Config
 	// MaxHead is http.Server.MaxHeaderBytes.
 	MaxHead int
-	// Handshake is how long a client's handshake may take, and its wait for a turn; see conns.Entry.BeginHandshake.
+	// Handshake limits a client's handshake, including its wait for a turn; see conns.Entry.BeginHandshake.
 	Handshake time.Duration
-	// Failed is called with failed handshakes. It is not called with those that got no turn.
+	// Failed is called for failed handshakes. It is not called for handshakes that got no turn.
 	Failed func(client net.Addr, err error)
 }
 
-// ListenTLS returns a listener for an http.Server. Its connections are those of l after their TLS handshakes,
-// with checked HTTP/1 requests. It makes the handshakes itself, because only then is the protocol known.
-// net/http serves HTTP/2 only on a bare *tls.Conn, but HTTP/1 needs the checks around it.
+// ListenTLS returns a listener for an http.Server. It accepts connections of l, makes their TLS handshakes, and checks
+// their HTTP/1 requests. It makes the handshakes itself, because the protocol is known only after the handshake.
+// net/http serves HTTP/2 only on a bare *tls.Conn, but HTTP/1 needs a Conn around it for the checks.
 func ListenTLS(l net.Listener, cfg TLSConfig) net.Listener {
 	cfg.TLS = cfg.TLS.Clone()
 	if get := cfg.TLS.GetCertificate; get != nil {
@@ -35,7 +35,7 @@ func ListenTLS(l net.Listener, cfg TLSConfig) net.Listener {
 	return &tlsListener{Listener: l, cfg: cfg, ready: make(chan accepted), ended: make(chan struct{}), ctx: ctx, cut: cut}
 }
 
-// late is how long handshakes of accepted connections may go on after the listener was closed.
+// late is how long handshakes of accepted connections may continue after the listener was closed.
 const late = time.Second
 
 type accepted struct {
@@ -51,7 +51,7 @@ type tlsListener struct {
 	ready      chan accepted
 	ended      chan struct{}
 	handshakes sync.WaitGroup
-	// ctx ends late after Close.
+	// ctx ends the duration late after Close.
 	ctx   context.Context //nolint:containedctx // Accept and Close have no context parameter
 	cut   context.CancelFunc
 	close sync.Once
@@ -96,7 +96,7 @@ func (l *tlsListener) run() {
 	}
 }
 
-// give waits until Accept takes a. It returns false if the listener is closed.
+// give waits until Accept receives a. It returns false if the listener is closed.
 func (l *tlsListener) give(a accepted) bool {
 	select {
 	case l.ready <- a:
@@ -106,7 +106,7 @@ func (l *tlsListener) give(a accepted) bool {
 	}
 }
 
-// handshake returns the connection after its handshake, or nil if that failed.
+// handshake makes the handshake, and returns the connection, or nil if the handshake failed.
 func (l *tlsListener) handshake(raw net.Conn) net.Conn {
 	ctx, cancel := context.WithTimeout(l.ctx, l.cfg.Handshake)
 	defer cancel()

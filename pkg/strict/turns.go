@@ -11,17 +11,17 @@ import (
 	"github.com/windlass-run/windlass/pkg/conns"
 )
 
-// inTurn is a connection that makes a TLS handshake. The handshake holds a slot of the table of connections while it
-// computes, and none while it waits for the client.
+// inTurn is a connection that makes a TLS handshake. The handshake has a slot of the table of connections while it
+// computes, and no slot while it waits for the client.
 type inTurn struct {
 	net.Conn
 
 	ctx context.Context //nolint:containedctx // Read has no context parameter
-	// first has the bytes that were read before the handshake began, and that it has not read.
+	// first has the bytes that were read before the handshake began, and that the handshake has not read yet.
 	first []byte
 	// turn is nil without a table, and after the handshake.
 	turn *conns.Handshake
-	// refused means that the handshake had no turn.
+	// refused means that the handshake got no turn.
 	refused bool
 }
 
@@ -29,14 +29,14 @@ const (
 	recordHeader = 5
 	// typeHandshake is the type of a record with a handshake message, such as a ClientHello.
 	typeHandshake = 22
-	// maxRecord is the longest record without encryption. A longer one is no TLS.
+	// maxRecord is the longest record without encryption. A longer record is not TLS.
 	maxRecord = 16 << 10
 )
 
-// InTurn calls handshake, which makes the TLS handshake of raw, once it has a turn among the handshakes of raw's table
-// of connections (see conns.Entry.BeginHandshake). Without a table, it does not wait. handshake should use its argument
-// in place of raw, also after the handshake. ctx needs a deadline. refused reports that there was no turn, which the
-// table counts.
+// InTurn waits for a turn in raw's table of connections (see conns.Entry.BeginHandshake), and calls handshake, which
+// makes the TLS handshake. Without a table, it does not wait. handshake should use its argument instead of raw, also
+// after the handshake. ctx must have a deadline. refused reports whether the connection got no turn. The table counts
+// refused connections.
 func InTurn(ctx context.Context, raw net.Conn, handshake func(net.Conn) error) (refused bool, err error) {
 	c := &inTurn{Conn: raw, ctx: ctx}
 	defer c.end()
@@ -46,8 +46,8 @@ func InTurn(ctx context.Context, raw net.Conn, handshake func(net.Conn) error) (
 	return false, handshake(c)
 }
 
-// begin reads the client's first record, and waits for the handshake's turn. Half of the time that ctx leaves is for
-// the handshake itself.
+// begin reads the client's first record, and waits for the handshake's turn. It leaves half of the time until ctx's
+// deadline for the handshake itself.
 func (c *inTurn) begin(ctx context.Context) error {
 	stop := context.AfterFunc(ctx, func() { _ = c.Conn.Close() }) // ends reads
 	defer stop()
@@ -56,13 +56,13 @@ func (c *inTurn) begin(ctx context.Context) error {
 	}
 	length := binary.BigEndian.Uint16(c.first[recordHeader-2:])
 	if c.first[0] != typeHandshake || length > maxRecord {
-		return nil // crypto/tls refuses it, and computes nothing
+		return nil // crypto/tls refuses the record, and computes nothing
 	}
 	if err := c.readFirst(recordHeader + int(length)); err != nil {
 		return err
 	}
 	entry := conns.EntryOf(conns.Context(ctx, c.Conn))
-	end, _ := ctx.Deadline() // it has one
+	end, _ := ctx.Deadline() // InTurn requires a deadline
 	now := time.Now()
 	var err error
 	c.turn, err = entry.BeginHandshake(ctx, now.Add(end.Sub(now)/2))
@@ -70,7 +70,7 @@ func (c *inTurn) begin(ctx context.Context) error {
 	return err
 }
 
-// readFirst reads until first has n bytes or more. The buffer grows only as bytes arrive.
+// readFirst reads until first has at least n bytes. The buffer grows only as bytes arrive.
 func (c *inTurn) readFirst(n int) error {
 	for len(c.first) < n {
 		c.first = slices.Grow(c.first, 1<<10)
@@ -119,7 +119,7 @@ func (c *inTurn) Write(p []byte) (int, error) {
 // NetConn returns the connection below.
 func (c *inTurn) NetConn() net.Conn { return c.Conn }
 
-// getPaused gets a certificate without a slot, because that may wait, such as for an ACME server.
+// getPaused calls get without a slot, because get may wait, for example for an ACME server.
 func getPaused(hello *tls.ClientHelloInfo, get func(*tls.ClientHelloInfo) (*tls.Certificate, error)) (*tls.Certificate, error) {
 	c, ok := hello.Conn.(*inTurn)
 	if !ok {

@@ -24,7 +24,7 @@ type inTurns struct {
 	address string
 	client  *tls.Config
 	failed  atomic.Int64
-	// slow is closed when certificates for slow.example.com are there.
+	// slow is closed when the certificate for slow.example.com is available.
 	slow chan struct{}
 }
 
@@ -72,7 +72,7 @@ func (s *inTurns) connect(config *tls.Config) error {
 	return conn.Close()
 }
 
-// withoutAnswer is a client's connection whose reads fail once something has come.
+// withoutAnswer is a client's connection whose reads fail once bytes have arrived.
 type withoutAnswer struct{ net.Conn }
 
 func (c withoutAnswer) Read([]byte) (int, error) {
@@ -100,7 +100,7 @@ func TestListenTLS_KeepsNoSlotWhileAClientWaits(t *testing.T) {
 		"for a certificate that is late": func(_ *testing.T, s *inTurns, conn net.Conn) {
 			config := s.client.Clone()
 			config.ServerName = "slow.example.com"
-			go func() { _ = tls.Client(conn, config).Handshake() }() // it ends with the connection
+			go func() { _ = tls.Client(conn, config).Handshake() }() // the goroutine ends with the connection
 		},
 	}
 	for name, stop := range cases {

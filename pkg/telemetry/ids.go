@@ -11,20 +11,20 @@ import (
 
 type spanIDKey struct{}
 
-// ownID is used only once, because the spans under that span inherit its context.
+// ownID is a span ID that is used only once, because the spans under that span inherit its context.
 type ownID struct {
 	id    trace.SpanID
 	given atomic.Bool
 }
 
-// WithSpanID returns a context that gives the id to the first span that is started from it. It is for work
-// that outlives processes. Child spans need the span's id long before its end, and the process that sees the
-// end writes the span once.
+// WithSpanID returns a context that gives id to the first span that starts from it. It is for work that outlives
+// processes. Child spans need the span's ID long before its end, and the process that sees the end writes the span
+// once.
 func WithSpanID(ctx context.Context, id trace.SpanID) context.Context {
 	return context.WithValue(ctx, spanIDKey{}, &ownID{id: id})
 }
 
-// ids draws random ids, except for spans with an id from WithSpanID.
+// ids makes random IDs, except for spans with an ID from WithSpanID.
 type ids struct{}
 
 func (g ids) NewIDs(ctx context.Context) (trace.TraceID, trace.SpanID) {

@@ -29,7 +29,7 @@ func TestSpan_MayBringItsID(t *testing.T) {
 		require.False(t, seen[other.SpanContext().SpanID()])
 		seen[other.SpanContext().SpanID()] = true
 	}
-	// What starts under the span does not inherit its id, however deep.
+	// Spans under the span, at any depth, do not inherit its ID.
 	step, child := start(work, "step")
 	child.End()
 	require.NotEqual(t, known, child.SpanContext().SpanID())

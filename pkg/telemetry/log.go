@@ -18,9 +18,9 @@ const Redacted = "[redacted]"
 // NewLogger returns a logger that writes to w. format is "text" (default) or "json". level is "debug", "info"
 // (default), "warn" or "error".
 //
-// A line that is logged with a context under a span carries trace_id and span_id. The value of an attribute
-// with a secret's name is logged as Redacted; see the test for such names. This is only a safety net: it does
-// not see values inside a struct or a message.
+// A line that is logged with the context of a span has trace_id and span_id. The value of an attribute with a
+// secret's name is logged as Redacted; see the test for examples of names. This is only a safety net: it does not see
+// values inside a struct or a message.
 func NewLogger(w io.Writer, format, level string) (*slog.Logger, error) {
 	var least slog.Level
 	if level != "" {
@@ -59,7 +59,7 @@ var (
 	}
 	// secretKeys mark a secret only if the next word is "key" or "keys".
 	secretKeys = []string{"api", "private", "encryption", "signing"}
-	// harmlessEnds end names of values that describe a secret and do not contain it.
+	// harmlessEnds are the last words in names of values that describe a secret and do not contain it.
 	harmlessEnds = []string{"id", "name", "names", "count", "version"}
 )
 

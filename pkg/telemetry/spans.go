@@ -18,7 +18,7 @@ type Span struct {
 	// Service is the service.name of the program that wrote the span.
 	Service    string
 	Start, End time.Time
-	// Failed is whether the span ended with an error. Message is that error.
+	// Failed reports whether the span ended with an error. Message is the error.
 	Failed     bool
 	Message    string
 	Attributes map[string]any

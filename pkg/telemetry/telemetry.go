@@ -1,8 +1,8 @@
 // Package telemetry makes a program's loggers, metrics and spans. Nothing here is global. Each is created
 // once, in the wiring, and passed to the code that needs it.
 //
-// The trace id connects the three. Log lines under a span have it, and errors that hide their cause from the
-// caller name it. The context of a trace travels as a "traceparent" string in RPC headers, database rows and
+// The trace ID connects logs, errors and spans. Log lines under a span have it, and errors that hide their cause from
+// the caller name it. The context of a trace is sent as a "traceparent" string in RPC headers, database rows and
 // assignments of agents. So one deploy is one tree of spans over all programs and delays.
 package telemetry
 

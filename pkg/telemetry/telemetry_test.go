@@ -53,7 +53,7 @@ func TestTraceparent_JoinsTracesAcrossPrograms(t *testing.T) {
 	apply.End()
 	root.End()
 
-	// Before any shutdown: a program that is killed has told what it did.
+	// The file is read before the shutdown, because a killed program must have written its spans.
 	lines, err := os.ReadFile(file)
 	require.NoError(t, err)
 	spans, err := ReadSpans(bytes.NewReader(append(lines, `{"Name":"half`...)))

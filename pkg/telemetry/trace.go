@@ -17,7 +17,7 @@ import (
 	sdktrace "go.opentelemetry.io/otel/sdk/trace"
 )
 
-// TracerConfig says where spans go.
+// TracerConfig configures where spans are sent.
 type TracerConfig struct {
 	// ServiceName is the program ("controlplane"). Required.
 	ServiceName string
@@ -44,8 +44,8 @@ type TracerConfig struct {
 // NewTracer returns a provider, and a function that flushes and stops it. The function must be called last,
 // with a deadline.
 //
-// Without Endpoint and File no span is kept, but spans have ids, which join the log lines of one request over
-// all programs.
+// Without Endpoint and File no span is kept. Spans still have IDs, which connect the log lines of one request over all
+// programs.
 func NewTracer(ctx context.Context, cfg TracerConfig) (*sdktrace.TracerProvider, func(context.Context) error, error) {
 	if cfg.ServiceName == "" {
 		return nil, nil, errors.New("tracing: the service name is empty")

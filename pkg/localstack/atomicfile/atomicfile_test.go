@@ -23,7 +23,7 @@ func TestWrite_ReplacesWholeWithPermissions(t *testing.T) {
 	require.Equal(t, os.FileMode(0o600), st.Mode().Perm())
 	entries, err := os.ReadDir(dir)
 	require.NoError(t, err)
-	require.Len(t, entries, 1, "nothing temporary is left")
+	require.Len(t, entries, 1, "no temporary file is left")
 }
 
 func TestWrite_FailureLeavesNothing(t *testing.T) {

@@ -6,7 +6,7 @@ import (
 	"path/filepath"
 )
 
-// Dir returns XDG's cache folder on every system, because npm and node use such paths on macOS, too.
+// Dir returns the XDG cache folder on every system, because npm and node use such paths on macOS, too.
 func Dir() (string, error) {
 	if dir := os.Getenv("XDG_CACHE_HOME"); filepath.IsAbs(dir) {
 		return dir, nil

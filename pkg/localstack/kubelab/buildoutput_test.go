@@ -10,7 +10,7 @@ import (
 )
 
 func TestBuildOutput(t *testing.T) {
-	t.Run("counts what is fetched and built, and keeps the rest for errors", func(t *testing.T) {
+	t.Run("counts fetched modules and built packages, and keeps other lines for errors", func(t *testing.T) {
 		o := &buildOutput{}
 		write := func(s string) {
 			n, err := io.WriteString(o, s)
@@ -28,7 +28,7 @@ func TestBuildOutput(t *testing.T) {
 		write("# k8s.io/api/apps/v1\nfile.go:1:2: syntax error\nno end")
 		require.Equal(t, "# k8s.io/api/apps/v1\nfile.go:1:2: syntax error\nno end", o.rest())
 	})
-	t.Run("is told every 15 s until it is stopped", func(t *testing.T) {
+	t.Run("is reported every 15 s until it is stopped", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			o := &buildOutput{}
 			var told []string

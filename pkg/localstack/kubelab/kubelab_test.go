@@ -14,8 +14,8 @@ import (
 	"github.com/windlass-run/windlass/pkg/localstack/proc"
 )
 
-// standIn is a program that keeps kubelab's side of the bargain and nothing else:
-// the real one is tested where it is built.
+// standIn replaces kubelab's program with a script, which must write the ready file as kubelab does. Tests of the
+// real program are in its own module.
 func standIn(t *testing.T, script string) {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "kubelab")
@@ -23,7 +23,7 @@ func standIn(t *testing.T, script string) {
 	t.Setenv(EnvProgram, path)
 }
 
-// obedient says what it was called with, is ready, and ends when told to.
+// obedient is a script that prints its arguments, becomes ready, and ends on SIGTERM.
 const obedient = `
 trap 'echo asked; exit 0' TERM
 echo "$@" > args
@@ -53,7 +53,7 @@ func TestCluster_IsReadyAndEndsWhenAsked(t *testing.T) {
 	require.Contains(t, string(log), "asked")
 }
 
-func TestCluster_EarlyEndShowsItsLastWords(t *testing.T) {
+func TestCluster_EarlyEndShowsTheLastLineOfTheLog(t *testing.T) {
 	standIn(t, "echo first; echo 'kubelab: port 6443 is taken' >&2; exit 1")
 	_, err := Start(t.Context(), Config{DataDir: t.TempDir(), DieWithParent: true})
 	require.ErrorContains(t, err, "start kubelab: it ended (exit status 1): kubelab: port 6443 is taken")
@@ -77,7 +77,7 @@ func TestCluster_NeverReadyIsStoppedAtTheDeadline(t *testing.T) {
 	pid, err := strconv.Atoi(strings.TrimSpace(string(content)))
 	require.NoError(t, err)
 	_, err = proc.Birth(pid)
-	require.Error(t, err, "it was left running")
+	require.Error(t, err, "the program must be stopped")
 }
 
 func TestCluster_NextStartReplacesTheLast(t *testing.T) {
@@ -102,7 +102,7 @@ func TestProgram_MissingIsNamed(t *testing.T) {
 	require.ErrorContains(t, err, "WINDLASS_KUBELAB names no program: stat")
 }
 
-// checkout is a tree with just what a build is made of.
+// checkout creates a tree with only the files that a build needs.
 func checkout(t *testing.T) (root string, write func(path, content string)) {
 	t.Helper()
 	root = t.TempDir()
@@ -132,11 +132,11 @@ func TestBuild_IsNamedByItsContents(t *testing.T) {
 	require.Equal(t, before, hash())
 	write("pkg/unused/unused.go", "package unused // changed\n")
 	write("pkg/used/used_test.go", "package used\n")
-	require.Equal(t, before, hash(), "neither tests nor what is not imported matters")
+	require.Equal(t, before, hash(), "tests and packages that are not imported do not count")
 
 	for path, content := range map[string]string{
 		"pkg/used/used.go":    "package used // changed\n",
-		"pkg/used/data.json":  "{}", // it may be embedded
+		"pkg/used/data.json":  "{}", // the file may be embedded
 		"apps/kubelab/go.sum": "a\n",
 	} {
 		write(path, content)

@@ -28,8 +28,7 @@ const (
 // errNoSources says that no checkout was found.
 var errNoSources = errors.New("no checkout of Windlass here")
 
-// findSources returns the root of the checkout that holds this working directory
-// or this program.
+// findSources returns the root of the checkout that contains the working directory or this program.
 func findSources() (string, error) {
 	var starts []string
 	if dir, err := os.Getwd(); err == nil {

@@ -17,8 +17,8 @@ import (
 //
 //	data/          MariaDB's data directory, always complete
 //	data.tmp/      an incomplete data directory, which the next start replaces
-//	password       of the account that Windlass uses
-//	init.sql       run by the server at each start: makes that account
+//	password       the password of the account that Windlass uses
+//	init.sql       creates that account; the server runs it at each start
 //	tmp/  mariadbd.log  mariadbd.json (pid record)
 
 // account is the only account that may connect over TCP. The root account that
@@ -26,8 +26,8 @@ import (
 // system user.
 const account = "windlass"
 
-// prepare makes the directory ready for a server. It is idempotent, and repeats
-// what a killed process left incomplete.
+// prepare makes the directory ready for a server. It is idempotent, and completes the work of a killed
+// process.
 func prepare(ctx context.Context, paths Paths, dir string, d Durability, progress func(string)) (password string, err error) {
 	if err := os.MkdirAll(filepath.Join(dir, "tmp"), 0o700); err != nil {
 		return "", err

@@ -15,19 +15,20 @@ import (
 	"github.com/windlass-run/windlass/pkg/flock"
 )
 
-// installDeadline bounds the installation, including the wait for another package
-// manager. It is long enough to download 60 MB twice over a slow line.
+// installDeadline limits the installation, including the wait for another package
+// manager. It is long enough to download 60 MB twice over a slow network.
 const installDeadline = 10 * time.Minute
 
 // manager is a package manager, with its commands to install MariaDB.
 type manager struct {
 	tool     string
-	refresh  []string // may fail, because the present lists may be enough
+	refresh  []string // this command may fail, because the present lists may be enough
 	install  []string
 	needRoot bool
 }
 
-// If several are installed, the first one is used. The system's own come first.
+// managers are the known package managers. The first installed one is used, so the system's own managers come
+// first.
 var managers = []manager{
 	{
 		tool:    "apt-get",
@@ -93,7 +94,7 @@ func install(ctx context.Context, progress func(string)) error {
 	}
 	prefix, ok := privilege(ctx, m)
 	if !ok {
-		return fmt.Errorf("MariaDB is not installed, and installing it takes root: run `sudo %s`",
+		return fmt.Errorf("MariaDB is not installed, and only root can install it: run `sudo %s`",
 			strings.Join(withoutQuiet(m.install), " "))
 	}
 	if m.refresh != nil {
@@ -111,7 +112,7 @@ func install(ctx context.Context, progress func(string)) error {
 	}
 	progress("installing MariaDB (" + strings.Join(withoutQuiet(m.install), " ") + "); a minute or two")
 	err := run(ctx, slices.Concat(prefix, m.install))
-	// The system is restored also if the installation has failed.
+	// The system is also restored if the installation failed.
 	tidy, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Minute)
 	defer cancel()
 	err = errors.Join(err, restore())
@@ -119,7 +120,7 @@ func install(ctx context.Context, progress func(string)) error {
 		stopService(tidy, prefix)
 	}
 	if err != nil {
-		return fmt.Errorf("install MariaDB: %w; to do it by hand: `%s`", err, strings.Join(withoutQuiet(m.install), " "))
+		return fmt.Errorf("install MariaDB: %w; to install it by hand, run `%s`", err, strings.Join(withoutQuiet(m.install), " "))
 	}
 	return nil
 }
@@ -151,9 +152,9 @@ const (
 	policyScript = "#!/bin/sh\n# Written by windlass while it installs MariaDB, which it runs privately.\nexit 101\n"
 )
 
-// keepServiceDown prevents the start of the packaged service. It does not change a policy
-// of the system (containers have one). A policy that a killed installation left behind has
-// the same text, so restore removes it.
+// keepServiceDown prevents the start of the packaged service. If the system already has a
+// policy, as containers do, it does not change it. A policy that a killed installation left
+// behind has the same text as policyScript, so restore removes it.
 func keepServiceDown(ctx context.Context, prefix []string) (restore func() error, err error) {
 	have, err := os.ReadFile(policyFile)
 	switch {
@@ -198,12 +199,12 @@ func running(ctx context.Context) bool {
 
 // run runs a command. Its error has the line of the output that explains it. It repeats
 // the command while another apt locks the package lists, because the option that waits for
-// dpkg's lock does not cover these.
+// dpkg's lock does not wait for that lock.
 func run(ctx context.Context, argv []string) error {
 	for {
 		cmd := exec.CommandContext(ctx, argv[0], argv[1:]...)
 		cmd.Env = append(os.Environ(), "DEBIAN_FRONTEND=noninteractive", "HOMEBREW_NO_AUTO_UPDATE=1", "LC_ALL=C")
-		// On cancellation it is interrupted first, so that dpkg can finish its present step.
+		// A cancelled command gets an interrupt, so that dpkg can finish its current step.
 		cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) }
 		cmd.WaitDelay = 30 * time.Second
 		var out bytes.Buffer
@@ -226,7 +227,7 @@ func run(ctx context.Context, argv []string) error {
 	}
 }
 
-// explain returns the line of the output that has the reason: the first error, or else
+// explain returns the line of the output with the reason of a failure: the first error, or else
 // the last line.
 func explain(out string) string {
 	for line := range strings.Lines(out) {

@@ -12,9 +12,9 @@ import (
 
 // Paths are the programs of an installed MariaDB.
 type Paths struct {
-	// Server is mariadbd, InstallDB the tool that makes a data directory.
+	// Server is the path of mariadbd. InstallDB is the path of the tool that creates a data directory.
 	Server, InstallDB string
-	// BaseDir is the installation that both belong to, such as /usr.
+	// BaseDir is the installation to which both belong, such as /usr.
 	BaseDir string
 	// Version is what the server prints, such as 10.11.19-MariaDB.
 	Version string
@@ -31,7 +31,7 @@ var folders = []string{
 var errNotInstalled = errors.New("MariaDB is not installed")
 
 // Find looks for MariaDB in PATH and in folders of distributions. MySQL's mysqld does
-// not count, because its data directories are made in another way.
+// not count, because its data directories are created in another way.
 func Find(ctx context.Context) (Paths, error) {
 	dirs := append(filepath.SplitList(os.Getenv("PATH")), folders...)
 	installDB := lookup(dirs, "mariadb-install-db", "mysql_install_db")
@@ -64,8 +64,7 @@ func Find(ctx context.Context) (Paths, error) {
 	}, nil
 }
 
-// lookup returns the path of the first of the names that is a program in one of the
-// folders.
+// lookup returns the path of the first name that is a program in one of the folders.
 func lookup(dirs []string, names ...string) string {
 	for _, name := range names {
 		for _, dir := range dirs {

@@ -40,7 +40,7 @@ const (
 
 func (d Durability) logFileSize() string {
 	if d == Relaxed {
-		return "16M" // written in full when the directory is made
+		return "16M" // small, because the whole file is written when the directory is created
 	}
 	return "64M"
 }
@@ -66,39 +66,40 @@ const (
 	portAttempts = 3
 )
 
-// Config of a server.
+// Config configures a server.
 type Config struct {
-	// Dir is the private directory. It is made if it does not exist. Required.
+	// Dir is the private directory. It is created if it does not exist. Required.
 	Dir string
-	// Port of 127.0.0.1. 0: a free one. Start fails if the port is taken; see
-	// localstack.Ports to choose another.
+	// Port is a port on 127.0.0.1. 0: a free one. Start fails if the port is taken. See
+	// localstack.Ports to choose another port.
 	Port int
-	// Durability. Default: Durable.
+	// Durability says what a commit survives. Default: Durable.
 	Durability Durability
 	// BufferPoolMiB is the memory for rows and indexes. Default: 128, which is enough for
 	// development and far too little for millions of rows.
 	BufferPoolMiB int
 	// TLS makes the server refuse connections without TLS. nil: no TLS.
 	TLS *TLS
-	// DieWithParent: see proc.Spec.
+	// DieWithParent makes the kernel kill the server when this process ends. See proc.Spec.
 	DieWithParent bool
 	// Logger may be nil.
 	Logger *slog.Logger
-	// Progress receives lines for a person; may be nil.
+	// Progress receives lines for people. It may be nil.
 	Progress func(string)
 }
 
 // TLS are PEM files. One file may hold the certificate and its key.
 type TLS struct {
-	// CA of the certificate, by which clients verify the server.
+	// CA is the CA by which clients verify the server's certificate.
 	CA string
-	// Cert of the server, for 127.0.0.1, and its Key. ReloadTLS makes the server read them again.
+	// Cert is the server's certificate for 127.0.0.1, and Key is its key. ReloadTLS makes the server read both
+	// again.
 	Cert, Key string
 }
 
 // Server is a running MariaDB.
 type Server struct {
-	ca       string // empty: connections are without TLS
+	ca       string // empty: connections have no TLS
 	proc     *proc.Process
 	dir      string
 	port     int
@@ -259,7 +260,7 @@ func (s *Server) args(paths Paths, cfg Config) []string {
 func RecordFile(dir string) string { return filepath.Join(dir, "mariadbd.json") }
 
 // StopStray stops a server that a killed process left running on a directory. It returns
-// its pid, 0 if there was none.
+// the server's pid, or 0 if no server was running.
 func StopStray(ctx context.Context, dir string) (int, error) {
 	pid, err := proc.StopStray(ctx, RecordFile(dir), stopGrace)
 	if err != nil {
@@ -268,8 +269,8 @@ func StopStray(ctx context.Context, dir string) (int, error) {
 	return pid, nil
 }
 
-// Ping checks that the server of a directory answers on the port. Another process may have
-// started it. ca is that of Config.TLS, empty for none.
+// Ping returns an error unless the server of a directory answers on the port. Another process may have
+// started the server. ca is the CA of Config.TLS. Empty: no TLS.
 func Ping(ctx context.Context, dir string, port int, ca string) error {
 	password, err := os.ReadFile(filepath.Join(dir, "password"))
 	if err != nil {
@@ -304,7 +305,7 @@ func (s *Server) ReloadTLS(ctx context.Context) error {
 	return nil
 }
 
-// Open returns a pool of connections to a database; empty for none. The caller closes it.
+// Open returns a pool of connections to a database. The caller must close the pool. database may be empty.
 func (s *Server) Open(database string) (*sql.DB, error) {
 	config := s.config(database)
 	if s.ca != "" {
@@ -326,11 +327,11 @@ func (s *Server) config(database string) *mysql.Config {
 	c.Net, c.Addr = "tcp", "127.0.0.1:"+strconv.Itoa(s.port)
 	c.DBName = database
 	c.ClientFoundRows = true
-	c.Logger = &mysql.NopLogger{} // errors are returned, too
+	c.Logger = &mysql.NopLogger{} // the driver also returns the errors that it logs
 	return c
 }
 
-// CreateDatabase makes the database, if it does not exist.
+// CreateDatabase creates the database if it does not exist.
 func (s *Server) CreateDatabase(ctx context.Context, name string) error {
 	db, err := s.Open("")
 	if err != nil {
@@ -343,18 +344,18 @@ func (s *Server) CreateDatabase(ctx context.Context, name string) error {
 	return nil
 }
 
-// PID of the server.
+// PID returns the server's pid.
 func (s *Server) PID() int { return s.proc.PID() }
 
-// Port of 127.0.0.1 that it listens on.
+// Port returns the port of 127.0.0.1 on which the server listens.
 func (s *Server) Port() int { return s.port }
 
-// LogFile of the server.
+// LogFile returns the path of the server's log.
 func (s *Server) LogFile() string { return s.logFile() }
 
 func (s *Server) logFile() string { return filepath.Join(s.dir, "mariadbd.log") }
 
-// Done is closed when the server has ended. Wait returns its error.
+// Done returns a channel that is closed when the server has ended. Wait returns its error.
 func (s *Server) Done() <-chan struct{} { return s.proc.Done() }
 
 // Wait waits until the server has ended. It returns nil for exit status 0.
@@ -379,7 +380,7 @@ func lastError(path string, offset int64) string {
 	for line := range strings.Lines(string(b[offset:])) {
 		line = strings.TrimSpace(line)
 		if _, after, ok := strings.Cut(line, "[ERROR] "); ok && !strings.Contains(after, "Aborting") {
-			// The first error is the cause of the later ones. But callers look for the one
+			// The first error is the cause of later errors. But callers look for the error
 			// about the address.
 			if found == "" || strings.Contains(after, "Address already in use") {
 				found = after

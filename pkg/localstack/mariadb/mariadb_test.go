@@ -39,10 +39,10 @@ func open(t *testing.T, s *mariadb.Server, database string) *sql.DB {
 	return db
 }
 
-func TestSettings_AreThoseThatWindlassNeeds(t *testing.T) {
+func TestSettings_AreWhatWindlassNeeds(t *testing.T) {
 	s := start(t, mariadb.Config{Dir: t.TempDir()})
 	require.NoError(t, s.CreateDatabase(t.Context(), "one"))
-	require.NoError(t, s.CreateDatabase(t.Context(), "one"), "making a database twice is no error")
+	require.NoError(t, s.CreateDatabase(t.Context(), "one"), "creating a database twice is not an error")
 
 	db, err := sql.Open("mysql", s.DSN("one"))
 	require.NoError(t, err)
@@ -104,7 +104,7 @@ func TestStart_StopsTheServerOfItsDirectory(t *testing.T) {
 	require.NoError(t, open(t, second, "").PingContext(t.Context()))
 }
 
-func TestDataDirectory_HalfMadeIsMadeAgain(t *testing.T) {
+func TestDataDirectory_IncompleteOneIsReplaced(t *testing.T) {
 	dir := t.TempDir()
 	// A kill -9 during a copy leaves this.
 	require.NoError(t, os.MkdirAll(filepath.Join(dir, "data.tmp", "mysql"), 0o700))
@@ -114,7 +114,7 @@ func TestDataDirectory_HalfMadeIsMadeAgain(t *testing.T) {
 	require.NoDirExists(t, filepath.Join(dir, "data.tmp"))
 }
 
-func TestTemplate_IsMadeOnce(t *testing.T) {
+func TestTemplate_IsCreatedOnce(t *testing.T) {
 	cache := t.TempDir()
 	t.Setenv("XDG_CACHE_HOME", cache)
 	found, err := mariadb.Find(t.Context())
@@ -134,7 +134,7 @@ func TestTemplate_IsMadeOnce(t *testing.T) {
 	}
 	require.DirExists(t, filepath.Join(from, "data"))
 	require.NoDirExists(t, filepath.Join(from, "data.tmp"))
-	require.NoDirExists(t, filepath.Join(from, "data", "one"), "no server may run on the template")
+	require.NoDirExists(t, filepath.Join(from, "data", "one"), "servers must not run on the template")
 }
 
 func TestStart_TakenPortIsNamedAtOnce(t *testing.T) {

@@ -21,14 +21,14 @@ import (
 // is a copy of its result:
 //
 //	<user's cache>/windlass/mariadb/<version>-<user>/
-//	    data/         complete; no server runs on it
-//	    lock          held by the process that makes it
-//	    install.log   what mariadb-install-db printed
+//	    data/         always complete; servers do not run on it
+//	    lock          held by the process that creates data/
+//	    install.log   the output of mariadb-install-db
 
-// installDBDeadline bounds mariadb-install-db, and the wait for another process that runs it.
+// installDBDeadline limits mariadb-install-db, including the wait for another process that runs it.
 const installDBDeadline = 5 * time.Minute
 
-// newData makes dir/data. It exists only when it is complete.
+// newData creates dir/data in one step, so that it is always complete.
 func newData(ctx context.Context, paths Paths, dir string, d Durability) error {
 	made, err := template(ctx, paths)
 	if err != nil {
@@ -49,7 +49,7 @@ func newData(ctx context.Context, paths Paths, dir string, d Durability) error {
 	return os.Rename(tmp, filepath.Join(dir, "data"))
 }
 
-// template returns the data directory to copy. It makes it if it does not exist.
+// template returns the data directory to copy. It creates the directory if it does not exist.
 func template(ctx context.Context, paths Paths) (string, error) {
 	me, err := user.Current()
 	if err != nil {
@@ -99,7 +99,7 @@ func installDB(ctx context.Context, paths Paths, me *user.User, dir, data string
 		"--auth-root-socket-user=" + me.Username,
 		"--skip-test-db",
 		"--skip-name-resolve",
-		// Small, because it is copied. A server makes it larger at its start.
+		// The file is small, because it is copied. A server makes it larger at its start.
 		"--innodb-log-file-size=" + Relaxed.logFileSize(),
 		"--innodb-flush-method=nosync",
 	}

@@ -45,8 +45,8 @@ func TestTLS(t *testing.T) {
 		require.NoError(t, os.WriteFile(before, data, 0o600))
 		dial := func(ca string) error { return mariadb.Ping(t.Context(), filepath.Dir(s.LogFile()), s.Port(), ca) }
 		require.NoError(t, dial(before))
-		// The new certificate has another CA, by which the test sees which one a client gets. The client
-		// that reloads knows the previous CA.
+		// The new certificate has another CA, so that the test can see which certificate a client gets. The
+		// client that reloads still trusts the previous CA.
 		issue()
 		next, err := os.ReadFile(file("ca"))
 		require.NoError(t, err)

@@ -1,5 +1,5 @@
 // Package proc runs child processes that a later run can find again. It records a child before and after its
-// start. So after a kill -9 of the parent, the next parent finds the child, and never takes another process
+// start. So after a kill -9 of the parent, the next parent finds the child, and never mistakes another process
 // for it.
 //
 // The record file goes through two states, each written atomically:
@@ -52,7 +52,7 @@ type Spec struct {
 // quickly in an editor.
 const LogLimit = 16 << 20
 
-// Process is a running child, or one that has ended.
+// Process is a child process, which runs or has ended.
 type Process struct {
 	name string
 	pid  int

@@ -33,7 +33,7 @@ func Birth(pid int) (string, error) {
 	if len(f) < 20 {
 		return "", fmt.Errorf("process %d: unreadable stat", pid)
 	}
-	if f[0] == "X" || f[0] == "Z" && (f[17] == "1" || f[17] == "0") { // 0: it is being reaped
+	if f[0] == "X" || f[0] == "Z" && (f[17] == "1" || f[17] == "0") { // 0: the parent is reaping the process
 		return "", fmt.Errorf("process %d: %w", pid, os.ErrProcessDone)
 	}
 	boot, err := bootID()

@@ -20,9 +20,9 @@ import (
 	"github.com/windlass-run/windlass/pkg/localstack/proc"
 )
 
-func init() { //nolint:gochecknoinits // later, it may be on another thread than the first
+func init() { //nolint:gochecknoinits // only an init function is sure to run on the first thread
 	if os.Getenv("PROC_TEST_PROGRAM") == "headless" {
-		runtime.LockOSThread() // main is to run on the process's first thread
+		runtime.LockOSThread() // so that main runs on the process's first thread
 	}
 }
 
@@ -30,7 +30,7 @@ func init() { //nolint:gochecknoinits // later, it may be on another thread than
 func TestMain(m *testing.M) {
 	switch os.Getenv("PROC_TEST_PROGRAM") {
 	case "parent":
-		// Starts a child that dies with it, says the child's pid, and waits.
+		// This program starts a child that dies with it, prints the child's pid, and waits.
 		p, err := proc.Start(proc.Spec{
 			Name: "child", Path: "/bin/sleep", Args: []string{"300"},
 			RecordFile: os.Args[1], DieWithParent: true,
@@ -42,7 +42,7 @@ func TestMain(m *testing.M) {
 		_ = p.Wait()
 		os.Exit(0)
 	case "headless":
-		// Its first thread ends; the others run on.
+		// The first thread of this program ends, and its other threads continue.
 		go func() {
 			_, _ = fmt.Fprintln(os.Stdout, "runs")
 			select {}
@@ -77,7 +77,7 @@ func waitForLog(t *testing.T, s proc.Spec, text string) {
 	}, 10*time.Second, 5*time.Millisecond)
 }
 
-func TestStop_AsksFirst(t *testing.T) {
+func TestStop_SendsSIGTERMFirst(t *testing.T) {
 	s := sh(t, `trap 'echo asked; exit 0' TERM; echo ready; while :; do sleep 0.01; done`)
 	p := start(t, s)
 	waitForLog(t, s, "ready")
@@ -124,7 +124,7 @@ func TestStray_IsStoppedByItsRecord(t *testing.T) {
 func TestStray_IsFoundWithoutAPID(t *testing.T) {
 	s := sh(t, "sleep 300; true")
 	p := start(t, s)
-	// What a kill -9 of the parent between fork and the second write leaves.
+	// A kill -9 of the parent between the fork and the second write leaves this record.
 	intent, err := json.Marshal(proc.Record{Argv: append([]string{s.Path}, s.Args...)})
 	require.NoError(t, err)
 	require.NoError(t, os.WriteFile(s.RecordFile, intent, 0o600))
@@ -181,7 +181,7 @@ func TestChild_DiesWithItsKilledParent(t *testing.T) {
 
 func TestProcess_RunsAsLongAsItsThreads(t *testing.T) {
 	if runtime.GOOS != "linux" {
-		t.Skip("elsewhere a process is no zombie before its threads have ended")
+		t.Skip("only on Linux, a process can be a zombie before its threads have ended")
 	}
 	self, err := os.Executable()
 	require.NoError(t, err)
@@ -212,7 +212,7 @@ func TestProgram_MissingIsNamedAndLeavesNoRecord(t *testing.T) {
 	require.NoFileExists(t, s.RecordFile)
 }
 
-func TestLog_LargeIsSetAside(t *testing.T) {
+func TestLog_LargeOneIsRenamed(t *testing.T) {
 	s := sh(t, "echo new")
 	require.NoError(t, os.WriteFile(s.LogFile, nil, 0o600))
 	require.NoError(t, os.Truncate(s.LogFile, proc.LogLimit+1))

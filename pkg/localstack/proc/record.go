@@ -38,7 +38,7 @@ func Find(recordFile string) (rec Record, ok bool, err error) {
 	}
 	birth, err := Birth(pid)
 	if err != nil {
-		return Record{}, false, nil //nolint:nilerr // it ended between the two looks
+		return Record{}, false, nil //nolint:nilerr // the process ended between the two checks
 	}
 	return Record{PID: pid, Birth: birth, Argv: rec.Argv}, true, nil
 }

@@ -24,7 +24,7 @@ const Version = "1.7.12"
 const installDeadline = 10 * time.Minute
 
 // integrity has the SHA-512 of Version's npm package for each platform. npm verifies packages by it. For a new
-// Version, get it by: npm view @restatedev/restate-server-PLATFORM@VERSION dist.integrity
+// Version, this command prints it: npm view @restatedev/restate-server-PLATFORM@VERSION dist.integrity
 var integrity = map[string]string{
 	"darwin-arm64": "sha512-pHrZMaaeBJxXTgI19WG/aJvxuUDQ2nhSDEEJVseTZQiTEdJ7hboPlhvYacgXIE2iMnLMmWkN5XIlXqosHK8Byg==",
 	"darwin-x64":   "sha512-ZRS1kk3S4pzIiup2IRRQ3eHoKJSZ43FG4rDe7UbGFWwZ/Yz0xSDa4/3/kiuwaMHXWs/CsKtJe0shx8JCR0DO1g==",
@@ -80,7 +80,7 @@ func Ensure(ctx context.Context, progress func(string)) (string, error) {
 // the lock, so a folder that exists already is from an installation that was killed.
 func install(ctx context.Context, npm, installDir, digest string, progress func(string)) error {
 	if digest == "" {
-		return fmt.Errorf("there is no server for %s/%s: install restate-server %s into PATH", runtime.GOOS, runtime.GOARCH, Version)
+		return fmt.Errorf("npm has no Restate server for %s/%s: install restate-server %s into PATH", runtime.GOOS, runtime.GOARCH, Version)
 	}
 	tmp := installDir + ".tmp"
 	if err := errors.Join(os.RemoveAll(tmp), os.RemoveAll(installDir)); err != nil {

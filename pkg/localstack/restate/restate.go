@@ -352,8 +352,8 @@ func (s *Server) Stop(ctx context.Context) error {
 // RecordFile returns the path of the file that records the process of a directory's server. See proc.Find.
 func RecordFile(dir string) string { return filepath.Join(dir, "restate.json") }
 
-// StopStray stops the server that a killed parent left running on a directory, and returns its pid. 0: there was
-// none.
+// StopStray stops the server that a killed parent left running on a directory, and returns its pid. 0: no server
+// was running.
 func StopStray(ctx context.Context, dir string) (int, error) {
 	pid, err := proc.StopStray(ctx, RecordFile(dir), stopGrace)
 	if err != nil {

@@ -1,7 +1,7 @@
 // Package stacktest provides a real MariaDB and Restate for tests.
 //
 // With the environment of cmd/withstack, tests use its servers. Without it, each test process starts its own
-// servers on first use, and they die with it. A process cannot clean up after its own end, so the next one
+// servers on first use, and they die with it. A process cannot clean up after its own end, so the next process
 // removes the directories that no process has locked.
 package stacktest
 
@@ -84,8 +84,8 @@ var (
 
 func toStderr(line string) { fmt.Fprintln(os.Stderr, "stacktest:", line) }
 
-// MariaDB returns the DSN of a new, empty database, which is dropped at the end
-// of the test. It sets clientFoundRows=true and nothing else.
+// MariaDB returns the DSN of a new, empty database, which is dropped at the end of the test. The only
+// parameter that the DSN sets is clientFoundRows=true.
 func MariaDB(t testing.TB) string {
 	t.Helper()
 	base, err := sharedMariaDB()
@@ -136,8 +136,8 @@ func Restate(t testing.TB) (ingress, admin string) {
 
 const dirPrefix = "windlass-stack-"
 
-// makeProcessDir creates a directory that is locked while this process lives, and removes those of ended
-// processes.
+// makeProcessDir creates a directory that is locked while this process lives, and removes the directories of
+// ended processes.
 func makeProcessDir() (string, error) {
 	Sweep(os.TempDir())
 	dir, err := os.MkdirTemp("", dirPrefix)
@@ -157,7 +157,7 @@ func Sweep(tempDir string) {
 	}
 	for _, e := range entries {
 		info, err := e.Info()
-		// A directory exists for a moment before its lock does.
+		// A directory exists for a moment before it is locked.
 		if err != nil || !e.IsDir() || !strings.HasPrefix(e.Name(), dirPrefix) || time.Since(info.ModTime()) < time.Minute {
 			continue
 		}

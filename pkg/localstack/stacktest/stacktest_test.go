@@ -15,7 +15,7 @@ import (
 	"github.com/windlass-run/windlass/pkg/localstack/stacktest"
 )
 
-func TestDatabase_IsNewAndGoesWithItsTest(t *testing.T) {
+func TestDatabase_IsNewAndIsDroppedWithItsTest(t *testing.T) {
 	var first, second string
 	t.Run("two in one test", func(t *testing.T) {
 		first, second = stacktest.MariaDB(t), stacktest.MariaDB(t)
@@ -51,7 +51,7 @@ func TestRestate_Answers(t *testing.T) {
 	}
 }
 
-func TestSweep_TakesDirectoriesOfEndedProcesses(t *testing.T) {
+func TestSweep_RemovesDirectoriesOfEndedProcesses(t *testing.T) {
 	temp := t.TempDir()
 	dirs := map[string]string{}
 	for _, name := range []string{"windlass-stack-ended", "windlass-stack-held", "windlass-stack-new", "other"} {

@@ -8,11 +8,11 @@ import (
 )
 
 // hpa is the HorizontalPodAutoscaler of Kubernetes, autoscaling/v2, with the defaults of its behavior. It
-// decides every 15 s, has a tolerance of 0.1, and takes the highest number of pods that any metric asks for.
+// decides every 15 s, has a tolerance of 0.1, and takes the highest number of pods that a metric wants.
 // Scaling down has a stabilization window of 300 s, and scaling up has none. In 15 s it may add 100 % of the
 // pods or 4 pods, whichever is more. It may remove all pods at once. A metric that is a total (Metric.IsTotal)
-// becomes a metric of type AverageValue. Each other metric is the mean of the ready pods. When such a metric
-// asks for more pods, pods that are not ready yet count as 0.
+// becomes a metric of type AverageValue. Each other metric is the mean of the ready pods. When a mean wants more
+// pods, pods that are not ready yet count as 0.
 // https://kubernetes.io/docs/tasks/run-application/horizontal-pod-autoscale/
 type hpa struct {
 	policy  *scaling.Policy
@@ -109,7 +109,7 @@ func totalOf(m scaling.Metric, s scaling.Sample) float64 {
 	}
 }
 
-// dropBefore returns the numbers that hold from second from on, or later.
+// dropBefore returns the numbers that begin to hold at the second from, or later.
 func dropBefore(all []Number, from int) []Number {
 	for len(all) > 0 && all[0].Seconds < from {
 		all = all[1:]
@@ -128,8 +128,8 @@ type kpa struct {
 	last   time.Duration
 	// values are the totals of the last 60 s, one for each second.
 	values []float64
-	// panicUntil is when the panic ends, or -1 without a panic. panicPods is the highest number of pods in this
-	// panic.
+	// panicUntil is when the panic ends, or -1 without a panic. panicPods is the highest number of pods in the
+	// current panic.
 	panicUntil time.Duration
 	panicPods  int
 }

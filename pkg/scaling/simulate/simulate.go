@@ -27,9 +27,9 @@ type Point struct {
 
 // Model describes the simulated app.
 type Model struct {
-	// Start is the time from asking for a replica to its being ready.
+	// Start is the time that a new replica takes to become ready.
 	Start time.Duration
-	// Service is the time that a request takes, without its wait.
+	// Service is the time that a request takes, without its time in the queue.
 	Service time.Duration
 	// Concurrency is how many requests a replica serves at a time.
 	Concurrency int
@@ -50,7 +50,7 @@ type Outcome struct {
 	// Turns counts how often the direction changed: from growing to shrinking, or from shrinking to growing.
 	Turns    int     `json:"turns"`
 	Requests float64 `json:"requests"`
-	// Numbers are the wanted numbers of replicas. Each one holds until the next.
+	// Numbers are the wanted numbers of replicas. Each number holds until the next number.
 	Numbers []Number `json:"numbers"`
 }
 
@@ -166,8 +166,8 @@ type cohort struct {
 	n  float64
 }
 
-// runTick simulates one tick. It returns how many requests were accepted by a replica after they had waited longer
-// than the objective.
+// runTick simulates one tick. It returns the number of requests that replicas accepted after a wait longer than the
+// objective.
 func (w *simulatedApp) runTick(now time.Duration, rate float64) (over float64) {
 	for len(w.starting) > 0 && w.starting[0] <= now {
 		w.starting, w.ready = w.starting[1:], w.ready+1
@@ -247,7 +247,7 @@ type decider struct {
 	window scaling.Window
 	kept   scaling.Kept
 	next   time.Time
-	// reported is the time of the last sample, if begun.
+	// reported is the time of the last sample, if begun is true.
 	reported time.Duration
 	begun    bool
 }

@@ -40,7 +40,7 @@ func runExample(t *testing.T, policy *windlassv1.ScalingPolicy, name string, ser
 	return out
 }
 
-// docs/guides/scaling.md makes these statements about the example traces.
+// The test checks the statements of docs/guides/scaling.md about the example traces.
 func TestRun_ExampleTraces(t *testing.T) {
 	t.Parallel()
 	flash := runExample(t, crowdPolicy(), "flash-crowd", 2*time.Second)

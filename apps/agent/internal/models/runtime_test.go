@@ -412,7 +412,7 @@ func TestRuntime(t *testing.T) {
 		m.base.serve(instanceOf("ins_a", ready))
 		require.Equal(t, "ins_a:80", m.look("dep_2").Instances[0].Address)
 		require.NoError(t, m.apply("dep_1", 1, fraud))
-		require.Equal(t, "1 server has another version of it", m.look("dep_1").Instances[0].Message)
+		require.Equal(t, "1 server has another version of the model", m.look("dep_1").Instances[0].Message)
 		m.base.serve(instanceOf("ins_a", ready), instanceOf("ins_b", ready))
 		require.Equal(t, "ins_b:80", m.look("dep_1").Instances[0].Address)
 		again := m.restart()
@@ -494,6 +494,6 @@ func TestRuntime(t *testing.T) {
 		require.NoError(t, m.Apply(t.Context(), runtime.Assignment{Deployment: &agentv1.Deployment{Id: "dep_servers", AppName: "shared", EnvironmentId: "env_2", Spec: servers}}))
 		require.NoError(t, m.apply("dep_fraud", 1, fraud))
 		m.base.serve(instanceOf("ins_a", ready))
-		require.Equal(t, "there is no server of models", m.look("dep_fraud").Instances[0].Message)
+		require.Equal(t, "there is no server for models", m.look("dep_fraud").Instances[0].Message)
 	})
 }

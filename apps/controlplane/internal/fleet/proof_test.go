@@ -80,7 +80,7 @@ func TestProof(t *testing.T) {
 		told := h.audits()
 		require.Len(t, told, 1, "the owner gets only one entry")
 		require.Equal(t, []string{"region", region, "198.51.100.7"}, []string{told[0].ResourceKind, told[0].ResourceID, told[0].Source})
-		require.Contains(t, told[0].After, "carries no proof of the key")
+		require.Contains(t, told[0].After, "has no proof of the key")
 	})
 	t.Run("a wrong clock does not count as misuse", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
@@ -91,7 +91,7 @@ func TestProof(t *testing.T) {
 			late := call(t, good.Value, key, "run_1", "192.0.2.1")
 			time.Sleep(proof.Window + time.Second)
 			_, err = h.svc.Gate(t.Context(), late)
-			require.ErrorContains(t, err, "look at the clocks")
+			require.ErrorContains(t, err, "compare the clocks")
 			require.Empty(t, h.audits())
 		})
 	})

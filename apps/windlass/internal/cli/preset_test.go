@@ -72,7 +72,7 @@ func TestPresetRender(t *testing.T) {
 	t.Run("an unknown preset lists the known ones", func(t *testing.T) {
 		got := runCommand(t, server, false, commandRun{args: []string{"preset", "show", "vlm"}})
 		require.Equal(t, 1, got.code)
-		require.Contains(t, got.stderr, "did you mean vllm? There are llamacpp, max, nim, sglang, tei, tgi, vllm")
+		require.Contains(t, got.stderr, "did you mean vllm? The presets are llamacpp, max, nim, sglang, tei, tgi, vllm")
 	})
 }
 
