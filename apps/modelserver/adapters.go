@@ -14,7 +14,7 @@ import (
 type adapterAPI struct{ *Server }
 
 // adapterRoutes adds vLLM's calls that load and unload LoRA adapters
-// (vllm/entrypoints/serve/lora/api_router.py). A server without slots does not have them.
+// (vllm/entrypoints/serve/lora/api_router.py). A server without adapter slots does not have these calls.
 func adapterRoutes(server *Server, route func(method, path string, handle http.HandlerFunc)) {
 	if server.cfg.AdapterSlots == 0 {
 		return
@@ -56,7 +56,7 @@ func (s adapterAPI) handleLoadAdapter(w http.ResponseWriter, r *http.Request) {
 		}
 	}
 	err := errModelLoaded
-	// The model's own names are taken.
+	// An adapter must not have a name of the model.
 	if body.Name != s.cfg.Model && !slices.Contains(s.cfg.Engine.Aliases, body.Name) {
 		err = s.load(r.Context(), s.adapters, hostedModel{name: body.Name, version: "1", source: body.Path, mib: mib}, 0)
 	}

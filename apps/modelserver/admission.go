@@ -16,7 +16,7 @@ type admission struct {
 	slots   int
 	queue   int
 	running int
-	waiters list.List // of chan struct{}; closed when the request gets the slot
+	waiters list.List // of chan struct{}, each closed when its request gets a slot
 }
 
 // acquire waits for a slot until ctx ends. The caller must call release once.
@@ -43,7 +43,7 @@ func (a *admission) acquire(ctx context.Context) (release func(), err error) {
 	a.mu.Lock()
 	select {
 	case <-granted:
-		// The slot came after ctx had ended: pass it on.
+		// ctx ended before the slot was free: pass the slot to the next waiter.
 		a.mu.Unlock()
 		a.release()
 	default:

@@ -10,8 +10,8 @@ import (
 	"strings"
 )
 
-// CommandLineError is an engine's refusal of a command line, or its answer to --help. The text is the
-// engine's own.
+// CommandLineError is an engine's refusal of a command line, or its answer to --help. It has the text of the real
+// engine.
 type CommandLineError struct {
 	// Usage is the line before the message, without a line break. It may be empty.
 	Usage string
@@ -37,7 +37,7 @@ type kind int
 const (
 	text kind = iota
 	integer
-	optionalInteger // has another error message
+	optionalInteger // may be None, and has another error message
 	humanInteger    // 32k is 32,000 and 32K is 32,768
 	humanIntegerOrAuto
 	decimal
@@ -47,7 +47,7 @@ const (
 	boolean  // takes no value, and has a --no- form
 )
 
-// count is how many values a flag takes.
+// count is the number of values that a flag takes.
 type count int
 
 const (
@@ -60,7 +60,7 @@ const (
 // flag is one flag of an engine.
 type flag struct {
 	// names are joined by a slash, as in the engine's messages: --tensor-parallel-size/-tp. The first name is
-	// the key of its values.
+	// the key of the flag's values.
 	names   string
 	kind    kind
 	count   count
@@ -95,7 +95,7 @@ func oneOf(name string, choices ...string) []flag {
 	return []flag{{names: name, choices: choices}}
 }
 
-// arguments are the parsed command line, with values by the flag's first name.
+// arguments is the parsed command line, with values by the flag's first name.
 type arguments struct {
 	values     map[string][]string
 	positional []string
@@ -103,7 +103,7 @@ type arguments struct {
 
 func (a *arguments) has(key string) bool { _, ok := a.values[key]; return ok }
 
-// textOf returns a flag's only value. The result is false if there is no value, or more than one. "None" is
+// textOf returns a flag's only value. The result is false if the flag does not have exactly one value. "None" is
 // Python's word for no value.
 func (a *arguments) textOf(key string) (string, bool) {
 	v := a.values[key]
@@ -140,10 +140,10 @@ type parser struct {
 	program string
 	usage   string
 	byName  map[string]*flag
-	// negated has the flags with a --no- form, by that form.
+	// negated maps the --no- form of a flag to the flag.
 	negated map[string]*flag
 	names   []string
-	// positionals is how many words without a flag are allowed.
+	// positionals is the maximum number of words without a flag.
 	positionals int
 }
 
@@ -167,7 +167,7 @@ func (p *parser) usageError(format string, args ...any) error {
 	return &CommandLineError{Usage: "usage: " + p.usage, Message: p.program + ": error: " + fmt.Sprintf(format, args...), Code: 2}
 }
 
-// valueError returns the error for a value that the engine refuses after it has read its flags.
+// valueError returns the error for a value that the engine refuses after it has parsed its flags.
 func (p *parser) valueError(message string) error {
 	return &CommandLineError{Message: p.program + ": " + message, Code: 1}
 }
@@ -178,7 +178,7 @@ func (p *parser) flagError(f *flag, format string, args ...any) error {
 
 var negativeNumber = regexp.MustCompile(`^-(\d+|\d*\.\d+)$`)
 
-// option is one word of the command line that is a flag.
+// option is a word of the command line that names a flag.
 type option struct {
 	flag   *flag // nil if unknown
 	no     bool
@@ -269,7 +269,7 @@ func (p *parser) parseWords(words []string) (*arguments, error) {
 				break
 			}
 			if o, err := p.readOption(next); err != nil || o != nil {
-				break // an error is returned when the loop reaches the word
+				break // the outer loop returns the error when it reaches the word
 			}
 		}
 		taken, err := p.takeValues(out, o, following)
@@ -292,7 +292,7 @@ func (p *parser) takePositional(out *arguments, extra []string, word string) []s
 	return append(extra, word)
 }
 
-// takeValues gives a flag its values from the words after it, and returns how many it took.
+// takeValues sets a flag's values from the words after it, and returns the number of these words.
 func (p *parser) takeValues(out *arguments, o *option, following []string) (int, error) {
 	f := o.flag
 	if f.kind == switched || f.kind == boolean {
@@ -325,8 +325,8 @@ func (p *parser) takeValues(out *arguments, o *option, following []string) (int,
 	return len(values), nil
 }
 
-// checkValue returns an error for a value that does not fit its flag. The text is that of argparse. For flags
-// whose value may be None, it is that of vLLM's types.
+// checkValue returns an error for a value that does not fit its flag. It has argparse's text, or for flags whose value
+// may be None, the text of vLLM's types.
 func (p *parser) checkValue(f *flag, value string) error {
 	absent := value == "" || value == "None"
 	var wrong string
@@ -371,7 +371,7 @@ func (p *parser) checkValue(f *flag, value string) error {
 	return nil
 }
 
-// helpError returns the list of flags as an error, so that the process ends like the engine after --help.
+// helpError returns the list of flags as an error, so that the process ends as the engine does after --help.
 func (p *parser) helpError() error {
 	names := slices.Clone(p.names)
 	slices.Sort(names)

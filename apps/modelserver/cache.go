@@ -10,5 +10,5 @@ type cache struct {
 
 func (c *cache) addTokens(tokens int) { c.held.Add(int64(tokens)) }
 
-// usedShare returns the share of the cache in use: 1 is all of it.
+// usedShare returns the used share of the cache, from 0 to 1.
 func (c *cache) usedShare() float64 { return min(1, float64(c.held.Load())/float64(c.size)) }

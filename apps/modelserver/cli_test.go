@@ -15,8 +15,8 @@ func TestFlags_DefaultsAreTheZeroConfigs(t *testing.T) {
 	require.NoError(t, err)
 
 	want := Config{}.withDefaults()
-	// These defaults differ on purpose. A test needs a free port and full speed. A person who tries the
-	// program needs a known port, a visible stream and a queue.
+	// These defaults differ on purpose. A test needs a free port and full speed. A person needs a known port, a
+	// visible stream and a queue.
 	want.Port, want.TokenRate, want.TimeToFirstToken, want.Queue = cfg.Port, cfg.TokenRate, cfg.TimeToFirstToken, cfg.Queue
 	require.Equal(t, want, cfg.withDefaults())
 }

@@ -13,7 +13,7 @@ import (
 )
 
 // Config configures a Server. The zero value is a server that answers at full speed on a free port of the
-// loopback address. A field's comment names its default, if that is not zero. The tags are for the command
+// loopback address. A field's comment names its default, unless the default is zero. The tags are for the command
 // line.
 type Config struct {
 	// Host is the address to bind. Default: 127.0.0.1.
@@ -22,81 +22,80 @@ type Config struct {
 	Port int `default:"8000" env:"MODELSERVER_PORT,PORT" help:"Port to listen on."`
 	// Listener replaces Host and Port if it is set. Run closes it.
 	Listener net.Listener `kong:"-"`
-	// Listen creates the listener when the server listens, which some engines do only when the model is
+	// Listen creates the listener when the server begins to listen. Some engines begin only when the model is
 	// loaded. Default: Listener, or Host and Port.
 	Listen func(ctx context.Context) (net.Listener, error) `kong:"-"`
 
 	// Model is the name of the model in requests. Default: echo.
-	Model string `default:"echo" help:"Name of the served model. Whatever its name, it repeats the prompt's words."`
+	Model string `default:"echo" help:"Name of the served model. Every model repeats the prompt's words."`
 	// VersionLabel distinguishes versions. It is sent as X-Model-Version and as system_fingerprint. Default:
 	// dev.
-	VersionLabel string `default:"dev" help:"Label in answers, which shows which version answered."`
-	// MaxModelLen is the maximum of prompt plus generated tokens. Default: 32768.
-	MaxModelLen int `default:"32768" help:"Longest prompt plus answer, in tokens."`
+	VersionLabel string `default:"dev" help:"Label of this version, which answers contain."`
+	// MaxModelLen is the maximum number of prompt tokens plus generated tokens. Default: 32768.
+	MaxModelLen int `default:"32768" help:"Maximum length of a prompt with its answer, in tokens."`
 
 	// LoadTime is the time until the model is loaded.
-	LoadTime time.Duration `default:"0s" help:"Time that loading the model takes. Until then health is 503, or connections are refused as vLLM and SGLang do."`
-	// WarmUpTime is the time from when the model is loaded until the server is healthy, for engines that warm
-	// up.
-	WarmUpTime time.Duration `default:"0s" help:"Time from listening until healthy, for SGLang's command line."`
+	LoadTime time.Duration `default:"0s" help:"Time that loading the model takes. Until then health is 503. With the command line of vLLM or SGLang, connections are refused."`
+	// WarmUpTime is the time from the end of loading until the server is healthy, for engines that warm up.
+	WarmUpTime time.Duration `default:"0s" help:"Time from listening until the server is healthy, for SGLang's command line."`
 	// EngineVersion is the reported version, which also selects names of metrics. Default: the newest.
-	EngineVersion string `help:"Version of the engine whose command line is used. The server reports this version and has its metrics. Default: the newest."`
-	// TimeToFirstToken is the time from when a request gets a slot until its first token.
+	EngineVersion string `help:"Version of the engine that the server imitates. The server reports this version and has its metrics. Default: the newest."`
+	// TimeToFirstToken is the time from a request's slot to its first token.
 	TimeToFirstToken time.Duration `default:"20ms" help:"Time from a free slot to the first token."`
 	// TokenRate is the number of tokens per second of one request, after its first token. 0 means no pacing.
 	TokenRate float64 `default:"50" help:"Tokens per second of one request; 0 for no pacing."`
-	// Concurrency is the number of requests that generate at once. Default: 8.
+	// Concurrency is the maximum number of requests that generate at once. Default: 8.
 	Concurrency int `default:"8" help:"Requests that run at once."`
-	// Queue is the number of requests that may wait for a slot.
-	Queue int `default:"64" help:"Requests that may wait; more are refused with 429."`
+	// Queue is the maximum number of requests that wait for a slot.
+	Queue int `default:"64" help:"Requests that may wait. Further requests are refused with 429."`
 	// KVCacheTokens is the size of the KV cache, for the metric of its usage. Default: 131072.
-	KVCacheTokens int `default:"131072" help:"Tokens that fit the KV cache; only its usage metric reads it."`
+	KVCacheTokens int `default:"131072" help:"Size of the KV cache in tokens. Only the metric of its usage needs it."`
 	// MaxBodyBytes is the maximum size of a request's body. Default: 4 MiB.
 	MaxBodyBytes int64 `default:"4194304" help:"Largest request body, in bytes."`
 	// RequestTimeout limits a request from its headers to its last token. Default: 10 min.
-	RequestTimeout time.Duration `default:"10m" help:"Longest life of one request, queueing included."`
-	// DrainDelay is how long the server accepts requests after SIGTERM, although it is unhealthy, so that
-	// routers can first stop sending requests.
+	RequestTimeout time.Duration `default:"10m" help:"Maximum time of one request, including its wait."`
+	// DrainDelay is how long the server still accepts requests after SIGTERM. It is unhealthy then, so that routers
+	// can first stop sending requests.
 	DrainDelay time.Duration `default:"0s" help:"Time after SIGTERM in which requests are still accepted while health is 503."`
 	// DrainTimeout is the time after DrainDelay in which requests in flight may finish. Default: 30 s.
-	DrainTimeout time.Duration `default:"30s" help:"Time that requests in flight get to finish after SIGTERM."`
-	// Seed makes ids and injected errors repeatable. 0 means a random seed.
-	Seed uint64 `default:"0" help:"Seed of ids and injected errors; 0 for a random one."`
+	DrainTimeout time.Duration `default:"30s" help:"Time for requests in flight to finish after SIGTERM."`
+	// Seed makes IDs and injected errors repeatable. 0 means a random seed.
+	Seed uint64 `default:"0" help:"Seed of IDs and injected errors; 0 for a random seed."`
 
-	// Role is the part that the server plays in a group: prefill, decode or router; see roles.go. Empty means none.
-	Role string `help:"Part in a group of servers: prefill, decode or router. Default: the app's role, if it is one of these and there are peers."`
+	// Role is the role of the server in a group: prefill, decode or router; see roles.go. Empty means no role.
+	Role string `help:"Role in a group of servers: prefill, decode or router. Default: the app's role, if it is one of these and --peers is set."`
 	// Peers is the path of the file with the addresses of the group.
 	Peers string `env:"WINDLASS_PEERS" help:"File with the addresses of the group's servers by role, as Windlass writes it."`
-	// Group is the number of the group, which answers carry.
+	// Group is the number of the group, which is sent with answers.
 	Group string `env:"WINDLASS_GROUP" hidden:""`
 	// AppRole is the role in the app.
 	AppRole string `env:"WINDLASS_ROLE" hidden:""`
 
-	// Hosts is how many ranks the server has, each a process on a host of its own; see ranks.go. 0 means 1. Rank is the
-	// one of this process, and UnitEpoch is that of all of them.
+	// Hosts is the number of ranks of the server, each a process on a separate host; see ranks.go. 0 means 1. Rank is
+	// the rank of this process. UnitEpoch is the epoch of all ranks.
 	Hosts     int    `env:"WINDLASS_HOSTS" default:"0" hidden:""`
 	Rank      int    `env:"WINDLASS_RANK" default:"0" hidden:""`
 	UnitEpoch string `env:"WINDLASS_UNIT_EPOCH" hidden:""`
 	// Leader is the address of rank 0, with or without a port.
 	Leader string `env:"WINDLASS_LEADER" hidden:""`
-	// RendezvousHost is the address at which rank 0 waits for the others. Default: Host.
+	// RendezvousHost is the address at which rank 0 waits for the other ranks. Default: Host.
 	RendezvousHost string `env:"WINDLASS_POD_IP" hidden:""`
-	// RendezvousPort is the port at which rank 0 waits for the others. Default: 29500.
-	RendezvousPort int `default:"29500" help:"Port at which rank 0 of a server on several hosts waits for the others."`
+	// RendezvousPort is the port at which rank 0 waits for the other ranks. Default: 29500.
+	RendezvousPort int `default:"29500" help:"Port at which rank 0 of a server on several hosts waits for the other ranks."`
 	// RendezvousTimeout is how long ranks wait for each other before they exit. Default: 10 min.
-	RendezvousTimeout time.Duration `default:"10m" help:"Time in which the ranks of a server on several hosts must have met, or exit."`
+	RendezvousTimeout time.Duration `default:"10m" help:"Time within which the ranks of a server on several hosts must meet. Otherwise they exit."`
 
 	// ModelRepository is the folder of the models that are loaded and unloaded by the Open Inference Protocol.
-	// Empty means that the server does not speak this protocol.
-	ModelRepository string `help:"Folder of models, each a folder, to load and unload by the Open Inference Protocol."`
+	// Empty means that the server does not have this protocol.
+	ModelRepository string `help:"Folder with a folder for each model, to load and unload models by the Open Inference Protocol."`
 	// ModelMemoryMiB is the memory for loaded models and adapters. 0 means no limit.
-	ModelMemoryMiB int `name:"model-memory-mib" default:"0" help:"Memory for loaded models and adapters, which they really hold; 0 for no limit."`
+	ModelMemoryMiB int `name:"model-memory-mib" default:"0" help:"Limit of the memory of loaded models and adapters, which the server really allocates; 0 for no limit."`
 	// ModelLoadTime is the time that loading a model or an adapter takes.
 	ModelLoadTime time.Duration `default:"0s" help:"Time that loading a model of the repository or an adapter takes."`
-	// AdapterSlots is how many adapters may be loaded at once. 0 means that the server takes none.
+	// AdapterSlots is the maximum number of loaded adapters. 0 means that the server loads no adapters.
 	AdapterSlots int `default:"0" help:"Adapters that may be loaded at once by vLLM's calls; 0 for none."`
 	// AdapterMemoryMiB is the memory of an adapter whose path is not on this host.
-	AdapterMemoryMiB int `name:"adapter-memory-mib" default:"0" help:"Memory of an adapter whose path is no folder of this host. Others need the size of their files."`
+	AdapterMemoryMiB int `name:"adapter-memory-mib" default:"0" help:"Memory of an adapter whose path is not a folder on this host. An adapter in a folder needs the size of its files."`
 
 	// Engine has settings that only the command lines of vLLM and SGLang have.
 	Engine EngineConfig `kong:"-"`
@@ -115,9 +114,9 @@ type Config struct {
 // EngineConfig has the settings of an engine's command line that the program's own command line does not
 // have.
 type EngineConfig struct {
-	// Name is the engine whose endpoints and metrics the server has: echo, vllm or sglang. Default: echo.
+	// Name is the engine that the server imitates: echo, vllm or sglang. Default: echo.
 	Name string
-	// ModelPath is the path from which the engine would load the model.
+	// ModelPath is the path from which the real engine would load the model.
 	ModelPath string
 	// Aliases are other names of the model.
 	Aliases []string
@@ -127,17 +126,17 @@ type EngineConfig struct {
 	RootPath string
 	// CertFile and KeyFile are set for HTTPS.
 	CertFile, KeyFile string
-	// NoMetrics switches the engine's metrics off.
+	// NoMetrics turns the engine's metrics off.
 	NoMetrics bool
 	// CountLoad makes vLLM's /load count requests.
 	CountLoad bool
-	// Tensor, Pipeline and Data are the sizes of its parallelism. Default: 1.
+	// Tensor, Pipeline and Data are the sizes of the engine's parallelism. Default: 1.
 	Tensor, Pipeline, Data int
 	// Memory is the share of a GPU's memory. 0 means the engine's default.
 	Memory float64
-	// Role is its role in disaggregated serving, in the engine's words. It may be empty.
+	// Role is the engine's role in disaggregated serving, in the engine's words. It may be empty.
 	Role string
-	// KVTransfer configures how a vLLM hands over the KV cache of prompts.
+	// KVTransfer configures how vLLM transfers the KV cache of prompts.
 	KVTransfer KVTransfer
 	// Bootstrap configures how prefill and decode servers of SGLang meet.
 	Bootstrap Bootstrap
@@ -183,8 +182,8 @@ func (c Config) NewLogger(w io.Writer) *slog.Logger {
 	return slog.New(slog.NewTextHandler(w, nil))
 }
 
-// Validate returns an error for every field that is out of range, by the name of its flag. Kong calls it for
-// the command line, and New for all other callers.
+// Validate returns an error for every field that is out of range, with the name of its flag. Kong calls it for the
+// command line, and New calls it for all other callers.
 func (c Config) Validate() error {
 	c = c.withDefaults()
 	var errs []error
@@ -201,8 +200,7 @@ func (c Config) Validate() error {
 	refuse(engineNamed(c.Engine.Name) == nil, "there is no engine %q", c.Engine.Name)
 	refuse(c.EngineVersion != "" && !versionForm.MatchString(c.EngineVersion), "--engine-version must be like 0.11.0, not %q", c.EngineVersion)
 	refuse(c.TimeToFirstToken < 0, "--time-to-first-token must not be negative")
-	// A rate below one token in a thousand seconds is a typing error, and its interval could overflow a
-	// Duration.
+	// A rate below one token in 1,000 seconds is a typing error, and its interval could overflow a Duration.
 	refuse(c.TokenRate != 0 && !(c.TokenRate >= 0.001 && c.TokenRate <= 1e6), "--token-rate must be 0 or between 0.001 and 1000000, not %g", c.TokenRate)
 	refuse(c.Concurrency < 1, "--concurrency must be at least 1, not %d", c.Concurrency)
 	refuse(c.Queue < 0, "--queue must not be negative, not %d", c.Queue)

@@ -1,16 +1,17 @@
 // Package modelserver is an OpenAI-compatible model server for demos and tests.
 //
-// It behaves like an inference server for control planes, gateways and autoscalers. It loads before it is
-// healthy, limits running and queued requests, streams tokens at a rate, drains, and publishes vLLM's metric
-// names. With the command line of vLLM or SGLang it takes their flags and has their endpoints and metrics
-// instead (engine.go). It has no language model: the echo model repeats the words of the prompt, or of a
-// chat's last user message, one word per token. The text depends only on the request, so that a test knows
-// the answer. With a model repository it also speaks the Open Inference Protocol (inference_protocol.go), and
-// with adapter slots it takes vLLM's calls for LoRA adapters (adapters.go).
+// Control planes, gateways and autoscalers see an inference server. It loads before it is healthy, limits running and
+// queued requests, streams tokens at a rate, drains, and has metrics with vLLM's names. With the command line of vLLM
+// or SGLang, it takes their flags and has their endpoints and metrics instead (engine.go).
 //
-//	          +-> 503 while loading
+// It has no language model. The echo model repeats the words of the prompt, or of a chat's last user message, with one
+// word per token. The text depends only on the request, so that a test knows the answer. With a model repository, the
+// server also has the Open Inference Protocol (inference_protocol.go). With adapter slots, it has vLLM's calls for LoRA
+// adapters (adapters.go).
+//
+//	          +-> 503           while loading
 //	          +-> hang (fault)
-//	request --+-> 400 404 413   parse and validate, before any slot is taken
+//	request --+-> 400 404 413   parse and validate, before a slot is taken
 //	          +-> 429           no slot free and the queue is full
 //	          +-> queue (FIFO) -> slot -> error (fault) | tokens, paced -> slot freed
 //
@@ -21,12 +22,13 @@
 //     overtakes it. A request that stops waiting loses no slot.
 //   - A request ends at the first of: its last token, the client's disconnect, a
 //     write that makes no progress, the request timeout, the end of the drain.
-//     Each of them frees its slot.
+//     Each of these ends frees its slot.
 //   - After SIGTERM (the end of Run's context) health is 503 and the listener is
-//     closed. Accepted requests, also queued ones, are answered in full, unless
-//     the drain timeout passes first. Imitated engines may end differently (engine.go).
-//   - Loaded models and adapters hold their memory, from the request to load until
-//     they are unloaded, and together never more than ModelMemoryMiB.
+//     closed. Accepted requests, including queued requests, are answered in full,
+//     unless the drain timeout passes first. Imitated engines may end differently
+//     (engine.go).
+//   - Models and adapters hold their memory from the request to load them until
+//     they are unloaded. Together they never hold more than ModelMemoryMiB.
 //   - Faults change what the server does, but not what it reports: /metrics and
 //     /faults stay correct and reachable under every fault.
 package modelserver

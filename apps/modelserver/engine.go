@@ -10,19 +10,19 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// engine is an inference engine that the server imitates in command line, endpoints and metrics. Each engine
-// has a file, engine_NAME.go, a function in metrics.go, and an entry in engines.
+// engine is an inference engine whose command line, endpoints and metrics the server imitates. Each engine has a file
+// engine_NAME.go, a function in metrics.go, and an entry in engines.
 type engine struct {
 	name string
 
-	// program is the engine's name in its messages. usage is the line before them.
+	// program is the engine's name in its messages. usage is the line before a message.
 	program, usage string
 	// images are the repositories of the engine's images. entrypoint is the entrypoint of these images.
 	images     []string
 	entrypoint []string
 	// match returns the words after the engine's program. ok is false for another program's command line.
 	match func(words []string) (rest []string, ok bool)
-	// flags are all flags of the engine. positionals is how many words without a flag it takes.
+	// flags are all flags of the engine. positionals is the maximum number of words without a flag.
 	flags       []flag
 	positionals int
 	// rewrite changes the words before they are parsed. It may be nil.
@@ -30,32 +30,32 @@ type engine struct {
 	// configure sets cfg from the parsed arguments. cfg already has the values of MODELSERVER_*.
 	configure func(p *parser, cfg *Config, args *arguments, own ownSettings) error
 
-	// listensWhenLoaded is whether connections are refused until the model is loaded.
+	// listensWhenLoaded means that connections are refused until the model is loaded.
 	listensWhenLoaded bool
-	// warmsUp is whether health is 503 for a while after the server listens.
+	// warmsUp means that health is 503 for some time after the server listens.
 	warmsUp bool
-	// acceptsUntilIdle is whether requests are accepted after SIGTERM until none is left.
+	// acceptsUntilIdle means that requests are accepted after SIGTERM until none is left.
 	acceptsUntilIdle bool
-	// abrupt is whether requests that are cut at the end of the drain get no error answer.
+	// abrupt means that requests that are cut at the end of the drain get no error answer.
 	abrupt bool
-	// anyModel is whether requests may name any model, or none.
+	// anyModel means that requests may name any model, or no model.
 	anyModel bool
-	// statusQueueFull is the HTTP status of a request that finds the queue full.
+	// statusQueueFull is the HTTP status of the answer when the queue is full.
 	statusQueueFull int
 	// ownedBy is the field owned_by in the list of models.
 	ownedBy string
 
 	// guards reports whether a path needs one of the API keys.
 	guards func(path string) bool
-	// errorBody is the body of an answer that is not 200.
+	// errorBody returns the body of an answer with an error.
 	errorBody func(*apiError) any
-	// routes adds the endpoints that the other engines do not have, health included.
+	// routes adds the endpoints that the other engines do not have, including health.
 	routes func(s *Server, route func(method, path string, handle http.HandlerFunc))
-	// metrics creates the engine's recorder and registry.
+	// metrics creates the recorder and the registry of the engine.
 	metrics func(m measured) (recorder, *prometheus.Registry)
 }
 
-// engines are all engines. The first one is the default.
+// engines are all engines. The first engine is the default.
 var engines = []*engine{&echo, &vllm, &sglang}
 
 func engineNamed(name string) *engine {
@@ -69,7 +69,7 @@ func engineNamed(name string) *engine {
 
 // ownSettings are the settings from the environment.
 type ownSettings struct {
-	// given has the program's own flags that a variable MODELSERVER_* sets.
+	// given has the modelserver's own flags that a variable MODELSERVER_* sets.
 	given  map[string]bool
 	lookup func(name string) (value string, ok bool)
 }
@@ -145,26 +145,26 @@ type measured struct {
 	cache *cache
 }
 
-// runningRequests returns how many requests hold a slot.
+// runningRequests returns the number of requests that hold a slot.
 func (m measured) runningRequests() float64 {
 	n, _ := m.queue.countRequests()
 	return float64(n)
 }
 
-// waitingRequests returns how many requests wait for a slot.
+// waitingRequests returns the number of requests that wait for a slot.
 func (m measured) waitingRequests() float64 {
 	_, n := m.queue.countRequests()
 	return float64(n)
 }
 
-// recorder counts what the server does, under an engine's names. Its methods are safe for concurrent use.
+// recorder counts events of the server in metrics with an engine's names. Its methods are safe for concurrent use.
 type recorder interface {
 	// recordAdmission counts a request that got a slot after waiting for it.
 	recordAdmission(waited time.Duration)
 	// recordPrefill counts the tokens of a request's prompt.
 	recordPrefill(tokens int)
 	// recordToken counts a request's token number n, from 0. total is the time since the request arrived.
-	// since is the time since the token before.
+	// since is the time since the previous token.
 	recordToken(n int, total, since time.Duration)
 	// recordEnd counts a request that held a slot and has ended.
 	recordEnd(request)

@@ -25,7 +25,7 @@ var sglang = engine{
 	program:    "launch_server.py",
 	usage:      "launch_server.py [-h] --model-path MODEL_PATH [options]",
 	images:     []string{"lmsysorg/sglang"},
-	entrypoint: nil, // the image has none: containers give the command
+	entrypoint: nil, // the image has no entrypoint, so containers set the command
 	flags:      sglangFlags,
 	match: func(words []string) ([]string, bool) {
 		if len(words) > 0 && path.Base(words[0]) == "sglang" {
@@ -59,7 +59,7 @@ var sglang = engine{
 	metrics: newSGLangMetrics,
 }
 
-// sglangVersion is the version of SGLang whose flags and metrics these are.
+// sglangVersion is the version of SGLang that has these flags and metrics.
 const sglangVersion = "0.5.9"
 
 // SGLang's names of the roles in disaggregated serving.
@@ -84,8 +84,8 @@ var (
 	}
 )
 
-// sglangFlags are the flags in SGLang's page docs/advanced_features/server_arguments.md as of summer 2026, in
-// its order.
+// sglangFlags are the flags of SGLang's page docs/advanced_features/server_arguments.md as of summer 2026, in the
+// page's order.
 var sglangFlags = slices.Concat(
 	// Model and tokenizer, HTTP server.
 	makeFlags(text, "--model-path/--model", "--tokenizer-path", "--model-loader-extra-config", "--revision", "--model-impl", "--host",
@@ -387,7 +387,7 @@ func (s *Server) handleModelInfo(w http.ResponseWriter, _ *http.Request) {
 	})
 }
 
-// handleServerInfo shows the command line, without keys, and the load.
+// handleServerInfo answers with the command line, without keys, and with the load.
 func (s *Server) handleServerInfo(w http.ResponseWriter, _ *http.Request) {
 	info := map[string]any{}
 	for flag, values := range s.cfg.Engine.Arguments {
@@ -448,7 +448,7 @@ func (t *throughput) countToken() {
 	t.now++
 }
 
-// perSecond returns how many tokens came in the last whole second.
+// perSecond returns the number of tokens in the last whole second.
 func (t *throughput) perSecond() float64 {
 	t.mu.Lock()
 	defer t.mu.Unlock()

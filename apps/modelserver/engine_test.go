@@ -32,7 +32,7 @@ func parseEngine(t *testing.T, line []string, env variables) Config {
 
 func TestEngineCommandLine(t *testing.T) {
 	for _, tc := range []struct {
-		line  string // words; a word may not have a space
+		line  string // the words, separated by spaces
 		env   variables
 		check func(t *testing.T, cfg Config)
 	}{
@@ -52,7 +52,7 @@ func TestEngineCommandLine(t *testing.T) {
 			require.Equal(t, [...]int{8, 2, 3}, [...]int{cfg.Engine.Tensor, cfg.Engine.Pipeline, cfg.Engine.Data})
 			require.Equal(t, 32_000, cfg.MaxModelLen)
 			require.Equal(t, 16, cfg.Concurrency)
-			require.Equal(t, 4, cfg.Queue, "of those that run, too")
+			require.Equal(t, 4, cfg.Queue, "the limit includes running requests")
 			require.Equal(t, 0, cfg.Port)
 			require.Equal(t, "::1", cfg.Host)
 			require.InDelta(t, .95, cfg.Engine.Memory, 1e-9)
@@ -200,7 +200,7 @@ func TestEngineCommandLine_RefusalSaysWhy(t *testing.T) {
 }
 
 func TestEngineFlags(t *testing.T) {
-	t.Run("no name is there twice", func(t *testing.T) {
+	t.Run("no name occurs twice", func(t *testing.T) {
 		for _, e := range engines {
 			p := newParser(e)
 			slices.Sort(p.names)
@@ -353,7 +353,7 @@ func TestEngineMetrics(t *testing.T) {
 			}
 		})
 	}
-	t.Run("the load is in the gauges", func(t *testing.T) {
+	t.Run("the gauges have the load", func(t *testing.T) {
 		for line, names := range map[string][2]string{
 			"vllm serve m --max-num-seqs 1":                              {"vllm:num_requests_running", "vllm:num_requests_waiting"},
 			"sglang --model m --max-running-requests 1 --enable-metrics": {"sglang:num_running_reqs", "sglang:num_queue_reqs"},
@@ -376,7 +376,7 @@ func TestEngineMetrics(t *testing.T) {
 			e.eventually(func() bool { r, w := e.server.queue.countRequests(); return r+w == 0 }, "all leave")
 		}
 	})
-	t.Run("SGLang shows none without its flag, vLLM none of its own with its flag", func(t *testing.T) {
+	t.Run("SGLang has no metrics without its flag, and vLLM has no engine metrics with --disable-log-stats", func(t *testing.T) {
 		e := startEngineReady(t, "sglang --model m", nil)
 		require.Equal(t, 404, e.do("GET", "/metrics", "").status)
 		e = startEngineReady(t, "vllm serve m --disable-log-stats", nil)
@@ -385,7 +385,7 @@ func TestEngineMetrics(t *testing.T) {
 }
 
 func TestEngineLoads(t *testing.T) {
-	// run starts a server on a port that is known before the server listens.
+	// run starts a server on a port that the test knows before the server listens.
 	run := func(t *testing.T, line string, env variables) (address string, calls *atomic.Int32, s *Server) {
 		t.Helper()
 		free, err := net.Listen("tcp", "127.0.0.1:0")
@@ -420,7 +420,7 @@ func TestEngineLoads(t *testing.T) {
 	}
 	t.Run("vLLM refuses connections until the fault is lifted", func(t *testing.T) {
 		address, calls, s := run(t, "vllm serve m", variables{"MODELSERVER_FAULT_NEVER_READY": "true"})
-		require.Eventually(t, func() bool { return calls.Load() == 1 }, patience, time.Millisecond, "it looks whether the port is free")
+		require.Eventually(t, func() bool { return calls.Load() == 1 }, patience, time.Millisecond, "the server checks whether the port is free")
 		require.Eventually(t, func() bool {
 			_, err := net.Dial("tcp", address)
 			return err != nil && strings.Contains(err.Error(), "connection refused")
@@ -466,7 +466,7 @@ func TestEngineEndpoints(t *testing.T) {
 		r = e.do("GET", "/v1/models", "")
 		require.Equal(t, 401, r.status)
 		require.JSONEq(t, `{"error":"Unauthorized"}`, string(r.body))
-		require.Equal(t, 401, e.do("GET", "/r/v1/models", "").status, "the root path hides nothing")
+		require.Equal(t, 401, e.do("GET", "/r/v1/models", "").status, "the root path does not avoid the check of the key")
 		e.bearer = "other"
 		require.Equal(t, 401, e.do("GET", "/v1/models", "").status)
 		e.bearer = "k"
@@ -497,7 +497,7 @@ func TestEngineEndpoints(t *testing.T) {
 		e := startEngineReady(t, "vllm serve m", variables{"MODELSERVER_ENGINE_VERSION": "0.9.2"})
 		require.JSONEq(t, `{"version":"0.9.2"}`, string(e.do("GET", "/version", "").body))
 	})
-	t.Run("a full queue is 503 for vLLM and SGLang, and there is none by default", func(t *testing.T) {
+	t.Run("a full queue is 503 for vLLM and SGLang, and the queue has no limit by default", func(t *testing.T) {
 		for _, line := range []string{"vllm serve m --max-num-seqs 1 --max-num-queued-reqs 1", "sglang --model m --max-running-requests 1 --max-queued-requests 0"} {
 			e := startEngineReady(t, line, nil)
 			leave := e.occupy(1)
@@ -508,7 +508,7 @@ func TestEngineEndpoints(t *testing.T) {
 	t.Run("SGLang", func(t *testing.T) {
 		e := startEngineReady(t, "sglang --model org/m --api-key k --tp 2 --context-length 50 --weight-version w3 --fastapi-root-path /r", variables{"MODELSERVER_TOKEN_RATE": "0"})
 		require.Equal(t, 200, e.do("GET", "/health", "").status)
-		require.Equal(t, 401, e.do("GET", "/model_info", "").status, "all but health and metrics")
+		require.Equal(t, 401, e.do("GET", "/model_info", "").status, "all paths except health and metrics need the key")
 		e.bearer = "k"
 		for _, path := range []string{"/model_info", "/get_model_info", "/r/model_info"} {
 			info := parse[map[string]any](t, e.do("GET", path, "").body)
@@ -556,7 +556,7 @@ func TestEngineStops(t *testing.T) {
 		require.NoError(t, e.exit())
 		last := rest(in)
 		require.NotEqual(t, "[DONE]", last)
-		require.NotContains(t, last, "error", "no last word")
+		require.NotContains(t, last, "error", "the answer ends without an error event")
 	})
 	t.Run("vLLM drains with --shutdown-timeout", func(t *testing.T) {
 		e := startEngineReady(t, "vllm serve m --shutdown-timeout 20", pace)
@@ -572,7 +572,7 @@ func TestEngineStops(t *testing.T) {
 		e.stop()
 		require.NoError(t, e.exit())
 	})
-	t.Run("SGLang accepts until it is idle", func(t *testing.T) {
+	t.Run("SGLang accepts requests until it is idle", func(t *testing.T) {
 		e := startEngineReady(t, "sglang --model m", pace)
 		in := e.stream(t.Context(), "/v1/completions", slow)
 		_, ok := in.next()

@@ -55,12 +55,12 @@ var vllm = engine{
 	metrics: newVLLMMetrics,
 }
 
-// vllmVersion is the version of vLLM whose flags and metrics these are.
+// vllmVersion is the version of vLLM that has these flags and metrics.
 const vllmVersion = "0.20.0"
 
-// vllmFlags are the flags that vllm/engine/arg_utils.py and vllm/entrypoints/openai/cli_args.py register, as
-// of summer 2026, from the fields of vLLM's configurations. If a field takes any text besides its listed
-// words, so does the flag.
+// vllmFlags are the flags that vllm/engine/arg_utils.py and vllm/entrypoints/openai/cli_args.py register from the
+// fields of vLLM's configurations, as of summer 2026. If a field accepts other texts than its listed words, the flag
+// accepts them, too.
 var vllmFlags = slices.Concat(
 	// The command and the server that it starts.
 	makeFlags(switched, "--headless", "--grpc", "--disable-log-stats", "--aggregate-engine-logging", "--data-parallel-multi-port-external-lb/-dpm"),
@@ -289,7 +289,7 @@ func configureVLLM(p *parser, cfg *Config, args *arguments, own ownSettings) err
 		}
 		e.Aliases = append(e.Aliases, name)
 	}
-	// envs.py of vLLM takes these words, in any case.
+	// envs.py of vLLM accepts these words, in upper or lower case.
 	if allowed, _ := own.lookup("VLLM_ALLOW_RUNTIME_LORA_UPDATING"); !args.isOn("--enable-lora") || !slices.Contains([]string{"1", "true"}, strings.ToLower(allowed)) {
 		cfg.AdapterSlots = 0
 	} else if !own.given["adapter-slots"] {
@@ -340,13 +340,13 @@ func configureVLLM(p *parser, cfg *Config, args *arguments, own ownSettings) err
 	}
 	// The limit includes the running requests.
 	atLeast("SchedulerConfig", "--max-num-queued-reqs", 1, func(n int) { cfg.Queue = max(0, n-cfg.Concurrency) })
-	// -1 stands for the model's own length.
+	// -1 means the model's own length.
 	if n, ok := args.integerOf("--max-model-len"); ok && n != -1 {
 		atLeast("ModelConfig", "--max-model-len", 1, func(n int) { cfg.MaxModelLen = n })
 	}
 	atLeast("ModelConfig", "--seed", 0, func(n int) { cfg.Seed = uint64(n) })
 	if !own.given["drain-timeout"] {
-		// The shortest timeout, because 0 stands for the default.
+		// This is the shortest timeout, because 0 means the default.
 		cfg.DrainTimeout = time.Nanosecond
 	}
 	atLeast("VllmConfig", "--shutdown-timeout", 0, func(n int) { cfg.DrainTimeout = max(time.Nanosecond, time.Duration(n)*time.Second) })
@@ -449,7 +449,7 @@ func vllmRoutes(s *Server, route func(method, path string, handle http.HandlerFu
 	adapterRoutes(s, route)
 }
 
-// openAIError returns the error object of both engines.
+// openAIError returns the error object that both engines use.
 func openAIError(e *apiError) map[string]any {
 	var param any
 	if e.param != "" {

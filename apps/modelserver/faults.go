@@ -9,27 +9,27 @@ import (
 	"time"
 )
 
-// Faults are injected faults. The zero value injects none. Times count from when the faults were set: from
-// the start for flags, from the request for /faults.
+// Faults are injected faults. The zero value injects no fault. Times count from the start for faults of flags, and from
+// the request for faults of /faults.
 type Faults struct {
-	NeverReady      bool     `json:"neverReady" help:"Load forever: health stays 503."`
+	NeverReady      bool     `json:"neverReady" help:"Never finish loading: health stays 503."`
 	CrashAtStart    bool     `json:"crashAtStart" help:"Exit before listening."`
-	CrashAfter      Duration `json:"crashAfter" default:"0s" help:"Exit abruptly after this time; 0 for never."`
+	CrashAfter      Duration `json:"crashAfter" default:"0s" help:"Exit without a drain after this time; 0 for never."`
 	ExitCode        int      `json:"exitCode" default:"1" help:"Exit code of a crash; 1 to 255."`
-	FailHealth      bool     `json:"failHealth" help:"Answer the health check with 503, within the two times below."`
+	FailHealth      bool     `json:"failHealth" help:"Answer the health check with 503, between failHealthAfter and failHealthUntil."`
 	FailHealthAfter Duration `json:"failHealthAfter" default:"0s" help:"Begin to fail health after this time."`
-	FailHealthUntil Duration `json:"failHealthUntil" default:"0s" help:"Stop failing health after this time; 0 for never."`
+	FailHealthUntil Duration `json:"failHealthUntil" default:"0s" help:"Stop failing health after this time; 0 for never stopping."`
 	ErrorRate       float64  `json:"errorRate" default:"0" help:"Share of requests answered with 500; 0 to 1."`
-	SlowFactor      float64  `json:"slowFactor" default:"1" help:"Stretches the time to the first token and between tokens."`
-	Hang            bool     `json:"hang" help:"Accept requests, health checks included, and never answer."`
-	IgnoreSIGTERM   bool     `json:"ignoreSigterm" name:"ignore-sigterm" help:"Go on serving after SIGTERM."`
-	MemoryMiB       int      `json:"memoryMib" name:"memory-mib" default:"0" help:"Hold this much memory, every page touched."`
-	FailLoad        string   `json:"failLoad" help:"Fail to load models and adapters whose names match this pattern (* stands for any text)."`
-	HangLoad        string   `json:"hangLoad" help:"Never finish to load models and adapters whose names match this pattern."`
-	CrashLoad       string   `json:"crashLoad" help:"Exit abruptly when a model or an adapter whose name matches this pattern is loaded."`
-	SlowLoad        Duration `json:"slowLoad" default:"0s" help:"Time that each load of a model or an adapter takes longer."`
-	DenyReady       string   `json:"denyReady" help:"Say that loaded models whose names match this pattern are not ready."`
-	FalseReady      string   `json:"falseReady" help:"Fail each inference of models whose names match this pattern, although they say that they are ready."`
+	SlowFactor      float64  `json:"slowFactor" default:"1" help:"Factor by which the times to the first token and between tokens are longer."`
+	Hang            bool     `json:"hang" help:"Accept requests, including health checks, and never answer."`
+	IgnoreSIGTERM   bool     `json:"ignoreSigterm" name:"ignore-sigterm" help:"Continue to serve after SIGTERM."`
+	MemoryMiB       int      `json:"memoryMib" name:"memory-mib" default:"0" help:"Allocate this much memory, and write every page."`
+	FailLoad        string   `json:"failLoad" help:"Fail to load models and adapters whose names match this pattern (* matches any text)."`
+	HangLoad        string   `json:"hangLoad" help:"Never finish loading models and adapters whose names match this pattern."`
+	CrashLoad       string   `json:"crashLoad" help:"Exit without a drain when a model or an adapter is loaded whose name matches this pattern."`
+	SlowLoad        Duration `json:"slowLoad" default:"0s" help:"Additional time of each load of a model or an adapter."`
+	DenyReady       string   `json:"denyReady" help:"Report loaded models whose names match this pattern as not ready."`
+	FalseReady      string   `json:"falseReady" help:"Fail each inference of models whose names match this pattern, although they are reported as ready."`
 	LogLines        int      `json:"logLines" default:"0" help:"Write this many log lines per second."`
 }
 
@@ -56,7 +56,7 @@ func (f Faults) withDefaults() Faults {
 	return f
 }
 
-// Upper limits of what a fault may cost its host.
+// These are the upper limits of the resources that a fault may use on its host.
 const (
 	maxMemoryMiB = 1 << 20
 	maxLogLines  = 100_000
@@ -70,7 +70,7 @@ func (f Faults) validate() error {
 		}
 	}
 	refuse(f.CrashAfter < 0, "fault crashAfter must not be negative")
-	// Exit code 0 would make a crash look like a clean end.
+	// With exit code 0, a crash would look like a clean end.
 	refuse(f.ExitCode < 1 || f.ExitCode > 255, "fault exitCode must be 1 to 255, not %d", f.ExitCode)
 	refuse(f.FailHealthAfter < 0, "fault failHealthAfter must not be negative")
 	refuse(f.FailHealthUntil != 0 && f.FailHealthUntil <= f.FailHealthAfter, "fault failHealthUntil must be later than failHealthAfter, or 0")
@@ -83,7 +83,7 @@ func (f Faults) validate() error {
 		{"failLoad", f.FailLoad}, {"hangLoad", f.HangLoad}, {"crashLoad", f.CrashLoad}, {"denyReady", f.DenyReady}, {"falseReady", f.FalseReady},
 	} {
 		_, err := path.Match(p.pattern, "")
-		refuse(err != nil, "fault %s must be a name with * for any text, not %q", p.name, p.pattern)
+		refuse(err != nil, "fault %s must be a name, in which * matches any text, not %q", p.name, p.pattern)
 	}
 	refuse(f.LogLines < 0 || f.LogLines > maxLogLines, "fault logLines must be 0 to %d, not %d", maxLogLines, f.LogLines)
 	return errors.Join(errs...)

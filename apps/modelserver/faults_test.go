@@ -46,7 +46,7 @@ func TestCrash_CutsRequestsAndHasItsExitCode(t *testing.T) {
 	require.ErrorAs(t, e.exit(), &exit)
 	require.Equal(t, 42, exit.Code)
 	_, ok = in.next()
-	require.False(t, ok, "the connection is cut without a farewell")
+	require.False(t, ok, "the connection is cut without an error event")
 }
 
 func TestCrash_ComesAtItsTime(t *testing.T) {
@@ -122,7 +122,7 @@ func TestHang_AnswersOnlyMetricsAndFaults(t *testing.T) {
 		cancel()
 		require.ErrorIs(t, err, context.DeadlineExceeded, ask[1])
 	}
-	e.eventually(func() bool { return e.metric("modelserver_http_responses_total", "code", "499") == 1 }, "the client's departure is noticed")
+	e.eventually(func() bool { return e.metric("modelserver_http_responses_total", "code", "499") == 1 }, "the server notices the disconnect")
 
 	late := make(chan reply, 1)
 	go func() {
@@ -183,7 +183,7 @@ func (l *lockedBuffer) String() string {
 	return l.b.String()
 }
 
-func TestFaults_MergeAndUnknownOnesAreRefused(t *testing.T) {
+func TestFaults_AreMergedAndUnknownFaultsRefused(t *testing.T) {
 	e := startReady(t, Config{AllowFaultAPI: true})
 	e.do("POST", "/faults", `{"errorRate":0.25,"memoryMib":1}`)
 	got := parse[Faults](t, e.do("POST", "/faults", `{"failHealth":true,"failHealthAfter":"1m"}`).body)
@@ -198,7 +198,7 @@ func TestFaults_MergeAndUnknownOnesAreRefused(t *testing.T) {
 	require.Equal(t, Faults{}.withDefaults(), parse[Faults](t, e.do("DELETE", "/faults", "").body))
 }
 
-func TestSlots_PassInOrderAndNoneIsLost(t *testing.T) {
+func TestSlots_PassInOrderAndNoSlotIsLost(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := &admission{slots: 1, queue: 3}
 		first, err := a.acquire(t.Context())

@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// Reasons why generation ended, in OpenAI's words. Abort is vLLM's, for metrics only.
+// These are the reasons why generation ended, in OpenAI's words. Abort is vLLM's word, and only metrics use it.
 const (
 	finishStop   = "stop"
 	finishLength = "length"
@@ -18,12 +18,13 @@ type plan struct {
 	promptTokens int
 	prompt       []string // the tokens of the prompt, for KV transfers
 	tokens       []string // tokens of the answer; joined, they are its text
-	limit        int      // tokens that the answer may have
+	limit        int      // maximum number of tokens of the answer
 	finish       string
 }
 
-// planEcho repeats the words of echo, at most limit tokens. With ignoreEOS it starts over until the limit,
-// because benchmarks use it to get answers of an exact length. The text ends before the first stop sequence.
+// planEcho plans an answer that repeats the words of echo, with at most limit tokens. With ignoreEOS, the answer repeats
+// them up to the limit, because benchmarks need answers of an exact length. The text ends before the first stop
+// sequence.
 func planEcho(promptTokens int, echo string, limit int, ignoreEOS bool, stop []string) plan {
 	words := strings.Fields(echo)
 	p := plan{promptTokens: promptTokens, finish: finishStop, limit: limit}
@@ -63,7 +64,7 @@ func planEcho(promptTokens int, echo string, limit int, ignoreEOS bool, stop []s
 	return p
 }
 
-// pace is the delay of the first token and of each later one.
+// pace has the delay of the first token, and of each later token.
 type pace struct {
 	first time.Duration
 	each  time.Duration
@@ -87,8 +88,8 @@ func scaleDuration(d time.Duration, factor float64) time.Duration {
 	return longest
 }
 
-// emitTokens calls emit for every token at its time. Times count from the start, not from the token before,
-// so that a slow reader does not lower the rate of later tokens.
+// emitTokens calls emit for every token at its time. Times count from the start, not from the previous token, so that
+// a slow reader does not lower the rate of later tokens.
 func (p pace) emitTokens(ctx context.Context, tokens []string, emit func(i int, token string) error) error {
 	due := time.Now().Add(p.first)
 	for i, token := range tokens {

@@ -30,9 +30,9 @@ type endpoint struct {
 	server *Server
 	url    string
 	client *http.Client
-	stop   context.CancelFunc // what SIGTERM does
-	result chan error         // what Run returned, once
-	bearer string             // sent as the API key, if there is one
+	stop   context.CancelFunc // has the effect of SIGTERM
+	result chan error         // gets the result of Run, once
+	bearer string             // the API key of requests, or empty
 }
 
 func start(t *testing.T, cfg Config) *endpoint {
@@ -54,7 +54,7 @@ func start(t *testing.T, cfg Config) *endpoint {
 		e.result <- server.Run(ctx)
 	}()
 	t.Cleanup(func() {
-		// A fault that the test has left on must not block the end of the server.
+		// A fault that the test did not clear must not block the end of the server.
 		_, _ = server.faults.changeFaults(time.Now(), func(f *Faults) error { *f = Faults{}; return nil })
 		stop()
 		e.client.CloseIdleConnections()
@@ -129,8 +129,8 @@ func (e *endpoint) try(method, path, body string) (reply, error) {
 	return reply{r.StatusCode, r.Header, data}, err
 }
 
-// These are the types of an OpenAI client. They follow the API's reference and not this package's own types,
-// so that a test fails for an answer that a client cannot parse.
+// clientCompletion and the next types are those of an OpenAI client. They follow the API's reference and not this
+// package's own types, so that a test fails for an answer that a client cannot parse.
 type clientCompletion struct {
 	ID, Object, Model string
 	Created           int64
@@ -232,8 +232,8 @@ samples:
 	return 0
 }
 
-// awaitLoad waits until these numbers of requests run and wait, and checks that the metrics have the same
-// numbers. The load must stay until the test changes it.
+// awaitLoad waits until the given numbers of requests run and wait, and checks that the metrics have the same numbers.
+// The load must not change during the call.
 func (e *endpoint) awaitLoad(running, waiting int) {
 	e.t.Helper()
 	e.eventually(func() bool {
@@ -244,8 +244,7 @@ func (e *endpoint) awaitLoad(running, waiting int) {
 	require.EqualValues(e.t, waiting, e.metric("vllm:num_requests_waiting"))
 }
 
-// occupy takes n slots, so that requests wait until the test frees the slots. The speed of the machine then
-// has no effect.
+// occupy takes n slots, so that requests wait until the test calls leave. So the speed of the machine has no effect.
 func (e *endpoint) occupy(n int) (leave func()) {
 	e.t.Helper()
 	var held []func()

@@ -11,7 +11,7 @@ import (
 )
 
 const (
-	// bodyTimeout limits the time to read a body. It is enough for the largest body over a slow line.
+	// bodyTimeout limits the time to read a body. It is enough for the largest body over a slow connection.
 	bodyTimeout = 30 * time.Second
 	// writeTimeout ends a request when its client stops reading, because the request would hold a slot.
 	writeTimeout = 30 * time.Second
@@ -21,7 +21,7 @@ const (
 
 var (
 	errRequestTimeout = errors.New("the request took longer than the server allows")
-	errDrainTimeout   = errors.New("the server stopped before the request was done")
+	errDrainTimeout   = errors.New("the server stopped before the request ended")
 )
 
 // shape has the differences between the answers of the two endpoints.
@@ -32,10 +32,10 @@ type shape struct {
 	whole       func(text string) choice
 	opening     func() (choice, bool) // a chunk before the first token, if any
 	chunk       func(token string) choice
-	last        func() choice // the chunk that carries the finish reason
+	last        func() choice // the chunk with the finish reason
 }
 
-// serveInference handles a request of either endpoint in the stages of the package comment.
+// serveInference handles a request of both endpoints in the stages of the package comment.
 func (s *Server) serveInference(w http.ResponseWriter, r *http.Request, parse func() (*sampling, plan, shape, *apiError)) {
 	arrived := time.Now()
 	code := http.StatusOK
@@ -56,7 +56,7 @@ func (s *Server) serveInference(w http.ResponseWriter, r *http.Request, parse fu
 		refuse(problem)
 		return
 	}
-	// This comes after the body was read, because net/http notices a disconnect only then.
+	// This comes after the body was read, because only then net/http notices a disconnect.
 	if s.blockWhileHung(ctx) {
 		code = statusClosedRequest
 		panic(http.ErrAbortHandler)
@@ -84,8 +84,8 @@ func (s *Server) serveInference(w http.ResponseWriter, r *http.Request, parse fu
 	}
 }
 
-// admit waits for a slot, and fails a share of the requests by the fault ErrorRate. Without an error the
-// caller must call release once.
+// admit waits for a slot, and fails a share of the requests for the fault ErrorRate. If refused is nil, the caller must
+// call release once.
 func (s *Server) admit(ctx context.Context, arrived time.Time) (release func(), queued time.Duration, refused *apiError) {
 	release, err := s.queue.acquire(ctx)
 	switch {
@@ -171,8 +171,8 @@ func (s *Server) writeAnswer(ctx context.Context, w http.ResponseWriter, req *sa
 	return nil
 }
 
-// interruptionError returns the answer that says why a request did not finish. After a disconnect
-// no client reads it.
+// interruptionError returns the answer for a request that did not finish, with the reason. After a disconnect no client
+// reads it.
 func interruptionError(err error) *apiError {
 	e := &apiError{status: http.StatusServiceUnavailable, kind: "service_unavailable", code: "interrupted", message: err.Error(), retryAfter: time.Second}
 	switch {
@@ -184,7 +184,7 @@ func interruptionError(err error) *apiError {
 	return e
 }
 
-// retryAfter returns an estimate of when a slot will be free, which is the time of a typical answer.
+// retryAfter returns an estimate of the time until a slot is free: the time of a typical answer.
 func (s *Server) retryAfter() time.Duration {
 	const typicalTokens = 64
 	if s.cfg.TokenRate <= 0 {
@@ -193,7 +193,7 @@ func (s *Server) retryAfter() time.Duration {
 	return s.cfg.TimeToFirstToken + time.Duration(typicalTokens/s.cfg.TokenRate*float64(time.Second))
 }
 
-// stream writes server-sent events. It flushes each, so that a token leaves the server when it is generated.
+// stream writes server-sent events. It flushes each event, so that a token is sent when it is generated.
 type stream struct {
 	w    http.ResponseWriter
 	rc   *http.ResponseController
@@ -203,7 +203,7 @@ type stream struct {
 func (s *stream) writeOpening(form shape) error {
 	s.w.Header().Set("Content-Type", "text/event-stream")
 	s.w.Header().Set("Cache-Control", "no-cache")
-	// Proxies like nginx would otherwise buffer tokens.
+	// Without this header, proxies such as nginx buffer tokens.
 	s.w.Header().Set("X-Accel-Buffering", "no")
 	s.w.WriteHeader(http.StatusOK)
 	if first, ok := form.opening(); ok {
@@ -254,5 +254,5 @@ func (s *stream) writeEnd(form shape, finish string, includeUsage bool, total *u
 }
 
 // sendError ends an incomplete answer with an error event and without [DONE], so that no client
-// takes it for a complete one. A write error is ignored, because then the client is gone.
+// takes it for a complete answer. A write error is ignored, because then the client has disconnected.
 func (s *stream) sendError(body any) { _ = s.sendEvent(body) }

@@ -21,7 +21,7 @@ import (
 type inferenceAPI struct{ *Server }
 
 // inferenceRoutes adds the Open Inference Protocol, version 2, over HTTP, with Triton's repository extension.
-// Models are loaded on request alone, as with Triton's --model-control-mode=explicit.
+// Models are loaded only on request, as with Triton's --model-control-mode=explicit.
 func inferenceRoutes(server *Server, route func(method, path string, handle http.HandlerFunc)) {
 	s := inferenceAPI{server}
 	route("GET", "/v2", s.handleServerMetadata)
@@ -53,8 +53,7 @@ func unknownModel(name, version string) *apiError {
 	return &apiError{status: http.StatusNotFound, message: message}
 }
 
-// answerHealth answers that the server is live, which it also is while it loads and drains, or that it is
-// ready.
+// answerHealth answers whether the server is live or ready. It is also live while it loads and drains.
 func (s inferenceAPI) answerHealth(w http.ResponseWriter, r *http.Request, live bool) {
 	if s.healthStatus(r) != healthy && !live {
 		w.WriteHeader(http.StatusServiceUnavailable)
@@ -76,7 +75,7 @@ type tensorMetadata struct {
 	Shape    []int  `json:"shape"`
 }
 
-// handleModelMetadata describes a loaded model. The echo model takes any tensors, and names one.
+// handleModelMetadata describes a loaded model. The echo model accepts all tensors, and describes one as an example.
 func (s inferenceAPI) handleModelMetadata(w http.ResponseWriter, r *http.Request) {
 	model, ok := s.models.readyModel(r.PathValue("model"))
 	if version := r.PathValue("version"); !ok || version != "" && version != model.version {
@@ -228,7 +227,7 @@ func (t inferTensor) check() error {
 	}
 	wanted := int64(1)
 	for _, n := range t.Shape {
-		// A body has less elements than this.
+		// No body has this number of elements.
 		if n < 0 || n > 1<<31 || wanted*n > 1<<31 {
 			return fmt.Errorf("shape must not have %d", n)
 		}
@@ -243,7 +242,7 @@ func (t inferTensor) check() error {
 			break
 		}
 		if err != nil {
-			return fmt.Errorf("data is no list: %w", err)
+			return fmt.Errorf("data is not a list: %w", err)
 		}
 		if _, nested := token.(json.Delim); nested {
 			if token == json.Delim('{') {
@@ -252,12 +251,12 @@ func (t inferTensor) check() error {
 			continue
 		}
 		if !fits(token, t.Datatype) {
-			return fmt.Errorf("data has %v, which is no %s", token, t.Datatype)
+			return fmt.Errorf("data has %v, which is not of type %s", token, t.Datatype)
 		}
 		got++
 	}
 	if got != wanted {
-		return fmt.Errorf("data has %d values, and its shape %d", got, wanted)
+		return fmt.Errorf("data has %d values, but its shape has %d", got, wanted)
 	}
 	return nil
 }
@@ -278,14 +277,14 @@ func fits(value json.Token, datatype string) bool {
 type modelFile struct {
 	// MemoryMiB is the memory of the loaded model. Default: the size of the files.
 	MemoryMiB *int `json:"memoryMib"`
-	// LoadTime is added to the time that every model takes.
+	// LoadTime is the additional time that loading this model takes.
 	LoadTime Duration `json:"loadTime"`
 }
 
-// readModel reads a model's folder in the repository. Its version is its highest folder with a number, or 1.
+// readModel reads a model's folder in the repository. The version is the highest number of a folder in it, or 1.
 func (s inferenceAPI) readModel(name string) (hostedModel, time.Duration, error) {
 	if name != filepath.Base(name) || !filepath.IsLocal(name) || name == "." {
-		return hostedModel{}, 0, fmt.Errorf("has a name that is no folder's: %q", name)
+		return hostedModel{}, 0, fmt.Errorf("has a name that is not the name of a folder: %q", name)
 	}
 	folder := filepath.Join(s.cfg.ModelRepository, name)
 	entries, err := os.ReadDir(folder)
@@ -313,7 +312,7 @@ func (s inferenceAPI) readModel(name string) (hostedModel, time.Duration, error)
 		return hostedModel{}, 0, err
 	}
 	if model.mib < 0 || model.mib > maxMemoryMiB || file.LoadTime < 0 {
-		return hostedModel{}, 0, fmt.Errorf("has a model.json with memoryMib or loadTime out of range: memoryMib must be 0 to %d", maxMemoryMiB)
+		return hostedModel{}, 0, fmt.Errorf("has a model.json with memoryMib or loadTime out of range: memoryMib must be 0 to %d, and loadTime must not be negative", maxMemoryMiB)
 	}
 	return model, time.Duration(file.LoadTime), nil
 }
@@ -326,7 +325,7 @@ type indexEntry struct {
 	Reason  string     `json:"reason"`
 }
 
-// handleRepositoryIndex lists the models of the repository, and those that were asked for.
+// handleRepositoryIndex lists the models of the repository, and all models that a client tried to load.
 func (s inferenceAPI) handleRepositoryIndex(w http.ResponseWriter, r *http.Request) {
 	var body struct {
 		Ready bool `json:"ready"`
@@ -361,7 +360,8 @@ func (s inferenceAPI) handleRepositoryIndex(w http.ResponseWriter, r *http.Reque
 }
 
 func (s inferenceAPI) handleRepositoryLoad(w http.ResponseWriter, r *http.Request) {
-	// A body may have parameters, which the echo model does not read. Unread, it would hide a disconnect.
+	// A body may have parameters, which the echo model does not need. The body is read, because net/http does not notice
+	// a disconnect before the end of the body.
 	_, _ = io.Copy(io.Discard, http.MaxBytesReader(w, r.Body, s.cfg.MaxBodyBytes))
 	if !s.isReady() {
 		writeInferenceError(w, &apiError{status: http.StatusServiceUnavailable, message: "the server is loading", retryAfter: time.Second})
@@ -371,7 +371,7 @@ func (s inferenceAPI) handleRepositoryLoad(w http.ResponseWriter, r *http.Reques
 	model, takes, err := s.readModel(name)
 	if err == nil {
 		if loaded, ok := s.models.readyModel(name); ok && loaded.version != model.version {
-			// There is no second copy of a model in memory. An error means that another request has unloaded it.
+			// Memory has only one copy of a model. An error means that another request has unloaded it.
 			_ = s.models.unload(r.Context(), name)
 		}
 		err = s.load(r.Context(), s.models, model, takes)
@@ -386,7 +386,7 @@ func (s inferenceAPI) handleRepositoryLoad(w http.ResponseWriter, r *http.Reques
 	}
 }
 
-// handleRepositoryUnload unloads a model. One that is not loaded stays so, which is no error, as in Triton.
+// handleRepositoryUnload unloads a model. As in Triton, unloading a model that is not loaded is not an error.
 func (s inferenceAPI) handleRepositoryUnload(w http.ResponseWriter, r *http.Request) {
 	_, _ = io.Copy(io.Discard, http.MaxBytesReader(w, r.Body, s.cfg.MaxBodyBytes))
 	if s.models.unload(r.Context(), r.PathValue("model")) == nil {

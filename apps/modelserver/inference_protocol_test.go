@@ -15,7 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// repository writes models with their model.json, by name.
+// repository makes a model repository. models maps the name of a model to its model.json.
 func repository(t *testing.T, models map[string]string) string {
 	t.Helper()
 	dir := t.TempDir()
@@ -59,7 +59,7 @@ func TestInferenceProtocol(t *testing.T) {
 	dir := repository(t, map[string]string{"a": "", "b": `{"memoryMib":1}`})
 	e := startReady(t, Config{ModelRepository: dir, VersionLabel: "v7"})
 
-	t.Run("tells of the server and of loaded models", func(t *testing.T) {
+	t.Run("describes the server and loaded models", func(t *testing.T) {
 		require.Equal(t, 200, e.do("GET", "/v2/health/live", "").status)
 		require.Equal(t, 200, e.do("GET", "/v2/health/ready", "").status)
 		require.JSONEq(t, `{"name":"modelserver","version":"v7","extensions":["model_repository"]}`, string(e.do("GET", "/v2", "").body))
@@ -78,7 +78,7 @@ func TestInferenceProtocol(t *testing.T) {
 			"outputs":[{"name":"text","datatype":"BYTES","shape":[-1]}]}`, string(e.do("GET", "/v2/models/a", "").body))
 		require.Equal(t, 200, e.unloadModel("a").status)
 		requireError(t, e.infer("a"), 404, "unknown model")
-		require.Equal(t, 200, e.unloadModel("a").status, "what is not loaded stays so")
+		require.Equal(t, 200, e.unloadModel("a").status, "unloading a model that is not loaded is not an error")
 	})
 	t.Run("infers", func(t *testing.T) {
 		require.Equal(t, 200, e.loadModel("a").status)
@@ -92,14 +92,14 @@ func TestInferenceProtocol(t *testing.T) {
 		require.Contains(t, string(r.body), `[[1,2],[3,9007199254740993]]`)
 		require.NotContains(t, string(r.body), "BOOL")
 	})
-	t.Run("refuses what is no inference", func(t *testing.T) {
+	t.Run("refuses invalid inference requests", func(t *testing.T) {
 		require.Equal(t, 200, e.loadModel("a").status)
 		for body, part := range map[string]string{
 			`{`:  "not valid JSON",
 			`{}`: "inputs is missing",
-			`{"inputs":[{"name":"x","shape":[2],"datatype":"FP32","data":[1]}]}`:                              "data has 1 values, and its shape 2",
+			`{"inputs":[{"name":"x","shape":[2],"datatype":"FP32","data":[1]}]}`:                              "data has 1 values, but its shape has 2",
 			`{"inputs":[{"name":"x","shape":[1],"datatype":"FP31","data":[1]}]}`:                              "datatype must be one of BOOL",
-			`{"inputs":[{"name":"x","shape":[1],"datatype":"BYTES","data":[1]}]}`:                             "which is no BYTES",
+			`{"inputs":[{"name":"x","shape":[1],"datatype":"BYTES","data":[1]}]}`:                             "which is not of type BYTES",
 			`{"inputs":[{"name":"x","shape":[1],"datatype":"BYTES","data":{"a":"b"}}]}`:                       "must be a list",
 			`{"inputs":[{"name":"x","shape":[-1],"datatype":"BYTES","data":["a"]}]}`:                          "shape must not have -1",
 			`{"inputs":[{"shape":[1],"datatype":"BYTES","data":["a"]}]}`:                                      "name is missing",
@@ -108,13 +108,13 @@ func TestInferenceProtocol(t *testing.T) {
 			requireError(t, e.do("POST", "/v2/models/a/infer", body), 400, part)
 		}
 	})
-	t.Run("refuses models that are no folder of the repository", func(t *testing.T) {
+	t.Run("refuses models without a folder in the repository", func(t *testing.T) {
 		requireError(t, e.loadModel("c"), 400, "failed to load 'c': it is not in the repository")
-		requireError(t, e.loadModel("..%2Fb"), 400, "has a name that is no folder's")
+		requireError(t, e.loadModel("..%2Fb"), 400, "has a name that is not the name of a folder")
 		require.NoError(t, os.WriteFile(filepath.Join(dir, "b", "model.json"), []byte(`{"memory":1}`), 0o644))
 		requireError(t, e.loadModel("b"), 400, "unknown field")
 	})
-	t.Run("loads a new version in place of the old one", func(t *testing.T) {
+	t.Run("loads a new version in place of the old version", func(t *testing.T) {
 		require.Equal(t, 200, e.loadModel("a").status)
 		require.NoError(t, os.Mkdir(filepath.Join(dir, "a", "12"), 0o755))
 		require.Contains(t, string(e.infer("a").body), `"model_version":"1"`)
@@ -141,7 +141,7 @@ func TestModelMemory(t *testing.T) {
 		require.Equal(t, 200, e.loadModel("a").status)
 		require.Equal(t, 2, e.server.models.budget.used)
 	})
-	t.Run("is never exceeded by loads at once", func(t *testing.T) {
+	t.Run("is never exceeded by concurrent loads", func(t *testing.T) {
 		models := map[string]string{}
 		for name := range strings.FieldsSeq("a b c d e f g h") {
 			models[name] = `{"memoryMib":1}`
@@ -195,7 +195,7 @@ func TestModelLoad_Faults(t *testing.T) {
 		require.Contains(t, string(e.do("POST", "/v2/repository/index", "").body), `"state":"UNAVAILABLE","reason":"fails to load (injected fault)"`)
 		require.Zero(t, e.server.models.budget.used)
 	})
-	t.Run("hang until they are lifted, also when the client leaves", func(t *testing.T) {
+	t.Run("hang until the fault is cleared, also when the client disconnects", func(t *testing.T) {
 		e := startReady(t, Config{ModelRepository: repository(t, models), AllowFaultAPI: true, Faults: Faults{HangLoad: "bad"}})
 		ctx, leave := context.WithCancel(t.Context())
 		req, err := http.NewRequestWithContext(ctx, http.MethodPost, e.url+"/v2/repository/models/bad/load", nil)
@@ -211,7 +211,7 @@ func TestModelLoad_Faults(t *testing.T) {
 		e.eventually(func() bool { return e.index()["bad"] == "LOADING" }, "the model loads")
 		leave()
 		require.ErrorIs(t, <-gone, context.Canceled)
-		require.Equal(t, 200, e.loadModel("good").status, "others load meanwhile")
+		require.Equal(t, 200, e.loadModel("good").status, "other models load meanwhile")
 		require.Equal(t, "LOADING", e.index()["bad"])
 		require.Equal(t, 200, e.do("DELETE", "/faults", "").status)
 		e.eventually(func() bool { return e.index()["bad"] == "READY" }, "the model is loaded")
@@ -230,7 +230,7 @@ func TestModelLoad_Faults(t *testing.T) {
 		require.Equal(t, 200, e.loadModel("good").status)
 		require.GreaterOrEqual(t, time.Since(began), 20*time.Millisecond)
 	})
-	t.Run("say that a model is not ready, or that it is", func(t *testing.T) {
+	t.Run("report a ready model as not ready, and a failing model as ready", func(t *testing.T) {
 		e := startReady(t, Config{ModelRepository: repository(t, models), AllowFaultAPI: true, Faults: Faults{DenyReady: "bad"}})
 		require.Equal(t, 200, e.loadModel("bad").status)
 		requireError(t, e.do("GET", "/v2/models/bad/ready", ""), 400, "not ready")
@@ -279,7 +279,7 @@ func TestAdapters(t *testing.T) {
 		require.Equal(t, 404, unload(e, "sql").status)
 		require.Equal(t, 200, load(e, "third", "x").status)
 	})
-	t.Run("need a name and a path that is there", func(t *testing.T) {
+	t.Run("need a name and a path that exists", func(t *testing.T) {
 		e := startReady(t, Config{AdapterSlots: 1, AdapterMemoryMiB: 2})
 		require.Equal(t, 400, load(e, "", "x").status)
 		require.Equal(t, 400, unload(e, "").status)
@@ -287,10 +287,10 @@ func TestAdapters(t *testing.T) {
 		require.Equal(t, 200, load(e, "a", t.TempDir()).status)
 		require.Zero(t, e.server.adapters.budget.used, "an empty folder")
 	})
-	t.Run("are not taken without slots", func(t *testing.T) {
+	t.Run("are not loaded without slots", func(t *testing.T) {
 		require.Equal(t, 404, load(startReady(t, Config{}), "a", "x").status)
 	})
-	t.Run("of vLLM need its flag and its variable", func(t *testing.T) {
+	t.Run("with vLLM's command line need its flag and its variable", func(t *testing.T) {
 		for want, env := range map[int]map[string]string{200: {"VLLM_ALLOW_RUNTIME_LORA_UPDATING": "True"}, 404: {}} {
 			cfg, _, err := ParseArgs([]string{"vllm", "serve", "m", "--enable-lora"}, func(name string) (string, bool) {
 				v, ok := env[name]
@@ -303,7 +303,7 @@ func TestAdapters(t *testing.T) {
 	})
 }
 
-// TestAdapters_LoadAndUnloadAtOnce is for the race detector.
+// The race detector needs TestAdapters_LoadAndUnloadAtOnce.
 func TestAdapters_LoadAndUnloadAtOnce(t *testing.T) {
 	cfg := Config{AdapterSlots: 4}
 	cfg.Engine.Aliases = append(make([]string, 0, 8), "other")
@@ -328,7 +328,7 @@ func TestAdapters_LoadAndUnloadAtOnce(t *testing.T) {
 	calls.Wait()
 }
 
-// TestModelSet_WaitsForAnUnload is for the race detector.
+// The race detector needs TestModelSet_WaitsForAnUnload.
 func TestModelSet_WaitsForAnUnload(t *testing.T) {
 	set := newModelSet(&memoryBudget{}, 0)
 	var calls sync.WaitGroup

@@ -13,8 +13,8 @@ import (
 	"time"
 )
 
-// A KV cache gets to another server in two ways (KVTransfer, Bootstrap). In both, the servers exchange two JSON
-// messages on a separate connection: the decode server's request, and an answer with blocks or an error.
+// There are two ways to send a KV cache to another server (KVTransfer, Bootstrap). In both, the servers exchange two
+// JSON messages on a separate connection: the decode server's request, and an answer with blocks or an error.
 
 // These limit the time of an exchange and the bytes of a message.
 const (
@@ -30,11 +30,11 @@ type kvBlocks struct {
 
 // incompatibleCaches returns the answer to a decode server whose cache has another layout.
 func incompatibleCaches(prefill, decode string) kvBlocks {
-	return kvBlocks{Error: fmt.Sprintf("the KV caches do not fit: prefill is %s, decode is %s", prefill, decode)}
+	return kvBlocks{Error: fmt.Sprintf("the KV caches have different layouts: prefill has %s, decode has %s", prefill, decode)}
 }
 
-// listenKV opens the port for decode servers, and returns its listener and number. The error names callers
-// and flag.
+// listenKV opens the port for decode servers, and returns its listener and its number. callers and flag are for the
+// error.
 func listenKV(ctx context.Context, host string, port int, callers, flag string) (net.Listener, int, error) {
 	l, err := new(net.ListenConfig).Listen(ctx, "tcp", net.JoinHostPort(host, strconv.Itoa(port)))
 	if err != nil {
@@ -63,14 +63,14 @@ func serveKV(l net.Listener, exchange func(net.Conn)) {
 	}
 }
 
-// readKV reads the request of a decode server into ask, and reports whether a valid one came in time.
+// readKV reads the request of a decode server into ask, and reports whether a valid request came in time.
 func readKV(c net.Conn, ask any) bool {
 	_ = c.SetDeadline(time.Now().Add(kvExchangeTimeout))
 	return json.NewDecoder(io.LimitReader(c, kvMessageLimit)).Decode(ask) == nil
 }
 
-// fetchKV sends ask to a prefill server, and returns the tokens of the blocks in its answer. server names it
-// in errors.
+// fetchKV sends ask to a prefill server, and returns the tokens of the blocks in its answer. server is the name of the
+// prefill server in errors.
 func fetchKV(ctx context.Context, host string, port int, ask any, server string) ([]string, error) {
 	c, err := new(net.Dialer).DialContext(ctx, "tcp", net.JoinHostPort(host, strconv.Itoa(port)))
 	if err != nil {
@@ -84,7 +84,7 @@ func fetchKV(ctx context.Context, host string, port int, ask any, server string)
 	}
 	var got kvBlocks
 	if err := json.NewDecoder(io.LimitReader(c, kvMessageLimit)).Decode(&got); err != nil {
-		return nil, fmt.Errorf("%s broke off: %w", server, err)
+		return nil, fmt.Errorf("%s closed the connection without an answer: %w", server, err)
 	}
 	if got.Error != "" {
 		return nil, errors.New(got.Error)

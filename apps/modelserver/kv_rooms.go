@@ -13,9 +13,9 @@ import (
 	"time"
 )
 
-// Bootstrap configures how an SGLang prefill server hands the KV cache of a prompt to a decode server. Both
-// get the request at the same time, with the prefill server's bootstrap address and the number of a room in
-// which they meet.
+// Bootstrap configures how an SGLang prefill server sends the KV cache of a prompt to a decode server. Both servers get
+// the request at the same time. The request has the prefill server's bootstrap address, and the number of a room in
+// which the servers meet.
 //
 //	router --bootstrap_host, _port, _room--> prefill   waits in the room
 //	       --the same----------------------> decode --bootstrap port--> prefill
@@ -26,8 +26,8 @@ type Bootstrap struct {
 	Timeout time.Duration
 }
 
-// kvRooms has the rooms in which the prefill server and the decode server of a request meet. A decode server
-// uses only its settings.
+// kvRooms has the rooms in which the prefill server and the decode server of a request meet. On a decode server, only
+// its settings are used.
 type kvRooms struct {
 	cfg           Bootstrap
 	host          string
@@ -60,7 +60,7 @@ func newKVRooms(cfg *Config) *kvRooms {
 	}
 }
 
-// findOrMake returns the room with a number, and creates it for the first caller.
+// findOrMake returns the room with the number. It makes the room if it does not exist.
 func (k *kvRooms) findOrMake(number int64) *kvRoom {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -156,8 +156,8 @@ func (k *kvRooms) fetchTokens(ctx context.Context, host string, port int, number
 	return fetchKV(ctx, host, port, ask, fmt.Sprintf("the prefill server of bootstrap room %d", number))
 }
 
-// handOverPrompt sends a request's prompt on a prefill server, and fetches it on a decode server. It fails if
-// the other server does not come, or has another prompt or cache layout.
+// handOverPrompt offers a request's prompt on a prefill server, and fetches it on a decode server. It fails if the
+// other server does not come to the room, or has another prompt or cache layout.
 func (s *Server) handOverPrompt(ctx context.Context, req *sampling, p plan) *apiError {
 	if s.rooms == nil {
 		return nil
@@ -176,7 +176,7 @@ func (s *Server) handOverPrompt(ctx context.Context, req *sampling, p plan) *api
 		var tokens []string
 		tokens, err = s.rooms.fetchTokens(ctx, req.BootstrapHost, port, *req.BootstrapRoom)
 		if err == nil && !slices.Equal(tokens, p.prompt) {
-			err = fmt.Errorf("the room is of another prompt: %d tokens, not these %d", len(tokens), len(p.prompt))
+			err = fmt.Errorf("the room has another prompt: %d tokens, but this prompt has %d", len(tokens), len(p.prompt))
 		}
 	}
 	if err != nil {

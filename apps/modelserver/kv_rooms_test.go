@@ -16,8 +16,7 @@ func meeting(t *testing.T, prefill, decode variables) (p, d *endpoint) {
 	return p, d
 }
 
-// leg sends a request to the server to. The request names the prefill server p and the number of a room
-// there.
+// leg sends a request to the server to. The request has the prefill server p, and the number of a room of p.
 func leg(to, p *endpoint, prompt string, room int) reply {
 	to.t.Helper()
 	return to.do("POST", "/v1/completions", fmt.Sprintf(`{"prompt":%q,"max_tokens":3,"bootstrap_host":"127.0.0.1","bootstrap_port":%d,"bootstrap_room":%d}`, prompt, p.server.rooms.port, room))
@@ -44,12 +43,12 @@ func TestBootstrapRooms(t *testing.T) {
 		require.Empty(t, p.server.rooms.rooms)
 		require.Equal(t, "prefill", labels(p.scrape()["sglang:num_running_reqs"].Metric[0])["engine_type"])
 	})
-	t.Run("versions that differ fail both legs", func(t *testing.T) {
+	t.Run("different versions fail both legs", func(t *testing.T) {
 		p, d := meeting(t, variables{"MODELSERVER_VERSION_LABEL": "v1"}, variables{"MODELSERVER_VERSION_LABEL": "v2"})
 		a, b := both(p, d, "a b", "a b", 1)
 		for _, r := range []reply{a, b} {
 			require.Equal(t, http.StatusInternalServerError, r.status)
-			require.Contains(t, string(r.body), "the KV caches do not fit")
+			require.Contains(t, string(r.body), "the KV caches have different layouts")
 		}
 	})
 	t.Run("another prompt fails decode", func(t *testing.T) {
@@ -58,7 +57,7 @@ func TestBootstrapRooms(t *testing.T) {
 		require.Equal(t, http.StatusInternalServerError, b.status)
 		require.Contains(t, string(b.body), "another prompt")
 	})
-	t.Run("a leg that stays alone fails", func(t *testing.T) {
+	t.Run("a leg without the other leg fails", func(t *testing.T) {
 		soon := variables{"SGLANG_DISAGGREGATION_BOOTSTRAP_TIMEOUT": "0.05"}
 		p, d := meeting(t, soon, soon)
 		r := leg(p, p, "a", 7)
@@ -80,7 +79,7 @@ func TestBootstrapRooms(t *testing.T) {
 		_, d := meeting(t, nil, nil)
 		require.Equal(t, http.StatusBadRequest, d.do("POST", "/v1/completions", `{"prompt":"a"}`).status)
 	})
-	t.Run("a timeout that is no number is refused", func(t *testing.T) {
+	t.Run("a timeout that is not a number is refused", func(t *testing.T) {
 		_, _, err := ParseArgs([]string{"sglang", "--model", "m"}, variables{"SGLANG_DISAGGREGATION_BOOTSTRAP_TIMEOUT": "soon"}.lookup)
 		require.ErrorContains(t, err, "SGLANG_DISAGGREGATION_BOOTSTRAP_TIMEOUT")
 	})

@@ -15,8 +15,8 @@ import (
 	"time"
 )
 
-// KVTransfer configures how a vLLM hands the KV cache of a prompt to another, like its NixlConnector. The
-// answer to a prefill request says where the blocks are, and a decode request fetches them from there.
+// KVTransfer configures how one vLLM server sends the KV cache of a prompt to another, as vLLM's NixlConnector does. The
+// answer to a prefill request has the address of the blocks. The decode server fetches the blocks from this address.
 //
 //	router --max_tokens 1, do_remote_decode--> prefill   holds the blocks
 //	       <--remote_engine_id, _block_ids, _host, _port--
@@ -24,14 +24,14 @@ import (
 //
 // Blocks can be fetched once. They are dropped after Timeout.
 type KVTransfer struct {
-	// EngineID names the process. Default: a random id.
+	// EngineID is the ID of the process. Default: a random ID.
 	EngineID string
 	// Host and Port are the address of the side channel. Port 0 means any free port.
 	Host string
 	Port int
 	// Timeout is how long blocks are held if they are not fetched. Default: 480 s.
 	Timeout time.Duration
-	// Enabled is whether the server opens a side channel.
+	// Enabled means that the server opens a side channel.
 	Enabled bool
 }
 
@@ -83,7 +83,7 @@ func newKVStore(cfg *Config, engineID string) *kvStore {
 	t.Timeout = cmp.Or(t.Timeout, 480*time.Second)
 	return &kvStore{
 		cfg: t, engineID: cmp.Or(t.EngineID, engineID), blocks: map[int]kvBlock{},
-		// As in NIXL's handshake, all that decides the cache's layout must be the same.
+		// As in NIXL's handshake, everything that decides the cache's layout must be the same.
 		compatibility: fmt.Sprintf("vllm %s, version %s, model %s, tensor parallel size %d", cmp.Or(cfg.EngineVersion, vllmVersion), cfg.VersionLabel, cfg.Engine.ModelPath, cfg.Engine.Tensor),
 	}
 }
@@ -108,7 +108,7 @@ func (k *kvStore) holdTokens(tokens []string, now time.Time) (ids []int, err err
 	return ids, nil
 }
 
-// takeBlocks returns the blocks that a decode server asks for, all or none, and drops them.
+// takeBlocks returns all blocks that a decode server asks for, and drops them. If a block is missing, it returns none.
 func (k *kvStore) takeBlocks(ask kvFetch, now time.Time) kvBlocks {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -122,7 +122,7 @@ func (k *kvStore) takeBlocks(ask kvFetch, now time.Time) kvBlocks {
 	for _, id := range ask.BlockIDs {
 		b, ok := k.blocks[id]
 		if !ok || now.After(b.expires) {
-			return kvBlocks{Error: fmt.Sprintf("block %d is gone", id)}
+			return kvBlocks{Error: fmt.Sprintf("block %d does not exist: it was fetched or dropped", id)}
 		}
 		out.Blocks = append(out.Blocks, b.tokens)
 	}
@@ -157,8 +157,8 @@ func (k *kvStore) fetchBlocks(ctx context.Context, from *kvParams) ([]string, er
 	return fetchKV(ctx, from.RemoteHost, from.RemotePort, ask, "prefill engine "+from.RemoteEngineID)
 }
 
-// takeKV fetches the prompt of a decode request from the prefill server. The request fails if the fetch
-// fails, because the decode server does not prefill the prompt again.
+// takeKV fetches the prompt of a decode request from the prefill server. If the fetch fails, the request fails, because
+// the decode server does not prefill the prompt again.
 func (s *Server) takeKV(ctx context.Context, req *sampling, p plan) *apiError {
 	from := req.KVTransfer
 	if from == nil || !from.DoRemotePrefill || s.kv == nil {
@@ -176,12 +176,12 @@ func (s *Server) takeKV(ctx context.Context, req *sampling, p plan) *apiError {
 		return fail(err)
 	}
 	if !slices.Equal(tokens, p.prompt) {
-		return fail(fmt.Errorf("the blocks are of another prompt: %d tokens, not these %d", len(tokens), len(p.prompt)))
+		return fail(fmt.Errorf("the blocks have another prompt: %d tokens, but this prompt has %d", len(tokens), len(p.prompt)))
 	}
 	return nil
 }
 
-// offerKV holds the prompt of a prefill request, and returns where it can be fetched.
+// offerKV holds the prompt of a prefill request, and returns the parameters to fetch it.
 func (s *Server) offerKV(req *sampling, p plan, id string) *kvParams {
 	if req.KVTransfer == nil || !req.KVTransfer.DoRemoteDecode || s.kv == nil {
 		return nil

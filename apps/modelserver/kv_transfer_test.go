@@ -22,7 +22,7 @@ type clientKV struct {
 	} `json:"kv_transfer_params"`
 }
 
-// pair starts a prefill and a decode server whose KV transfers go over the loopback.
+// pair starts a prefill and a decode server that transfer KV caches over the loopback address.
 func pair(t *testing.T, prefill, decode variables) (p, d *endpoint) {
 	t.Helper()
 	with := func(v variables, role string) *endpoint {
@@ -61,15 +61,15 @@ func TestKVTransfer(t *testing.T) {
 		require.Equal(t, http.StatusInternalServerError, r.status)
 		require.Contains(t, string(r.body), why)
 	}
-	t.Run("decode goes on from the blocks of prefill, once", func(t *testing.T) {
+	t.Run("decode continues from the blocks of prefill, only once", func(t *testing.T) {
 		p, d := pair(t, nil, nil)
 		params := prefilled(t, p, longPrompt)
 		r := decodeLeg(d, longPrompt, params)
 		require.Equal(t, http.StatusOK, r.status, string(r.body))
 		answer := parse[clientKV](t, r.body)
 		require.Equal(t, longPrompt, answer.Choices[0].Text)
-		require.Nil(t, answer.KV, "this leg offers nothing")
-		refused(t, decodeLeg(d, longPrompt, params), "is gone")
+		require.Nil(t, answer.KV, "a decode answer offers no blocks")
+		refused(t, decodeLeg(d, longPrompt, params), "does not exist")
 		require.Empty(t, p.server.kv.blocks)
 	})
 	t.Run("a request without parameters is like any other", func(t *testing.T) {
@@ -77,24 +77,24 @@ func TestKVTransfer(t *testing.T) {
 		require.Nil(t, parse[clientKV](t, p.do("POST", "/v1/completions", `{"model":"m","prompt":"a"}`).body).KV)
 		require.Empty(t, p.server.kv.blocks)
 	})
-	t.Run("versions that differ do not fit, and the blocks stay", func(t *testing.T) {
+	t.Run("different versions fail the request, and the blocks stay", func(t *testing.T) {
 		p, d := pair(t, variables{"MODELSERVER_VERSION_LABEL": "v1"}, variables{"MODELSERVER_VERSION_LABEL": "v2"})
 		params := prefilled(t, p, longPrompt)
-		refused(t, decodeLeg(d, longPrompt, params), "the KV caches do not fit")
+		refused(t, decodeLeg(d, longPrompt, params), "the KV caches have different layouts")
 		require.Len(t, p.server.kv.blocks, 2)
 	})
 	t.Run("blocks of another prompt are refused", func(t *testing.T) {
 		p, d := pair(t, nil, nil)
 		refused(t, decodeLeg(d, "something else", prefilled(t, p, longPrompt)), "another prompt")
 	})
-	t.Run("a prefill server that has gone fails the request", func(t *testing.T) {
+	t.Run("a prefill server that has ended fails the request", func(t *testing.T) {
 		p, d := pair(t, nil, nil)
 		params := prefilled(t, p, longPrompt)
 		p.stop()
 		require.NoError(t, p.exit())
 		refused(t, decodeLeg(d, longPrompt, params), "KV load failure")
 	})
-	t.Run("parameters that say too little are the caller's fault", func(t *testing.T) {
+	t.Run("incomplete parameters are the caller's fault", func(t *testing.T) {
 		_, d := pair(t, nil, nil)
 		require.Equal(t, http.StatusBadRequest, decodeLeg(d, "a", `{"do_remote_prefill":true}`).status)
 	})
@@ -104,14 +104,14 @@ func TestKVTransfer(t *testing.T) {
 		ids, err := k.holdTokens([]string{"a"}, start)
 		require.NoError(t, err)
 		ask := kvFetch{EngineID: "e", Compatibility: k.compatibility, BlockIDs: ids}
-		require.Equal(t, "block 1 is gone", k.takeBlocks(ask, start.Add(time.Minute+1)).Error)
+		require.Equal(t, "block 1 does not exist: it was fetched or dropped", k.takeBlocks(ask, start.Add(time.Minute+1)).Error)
 		_, err = k.holdTokens([]string{"b"}, start.Add(time.Minute+1))
 		require.NoError(t, err)
 		require.Len(t, k.blocks, 1)
 		ask.EngineID = "other"
 		require.Contains(t, k.takeBlocks(ask, start).Error, "this is engine e, not other")
 	})
-	t.Run("a side channel's port that is no number is refused", func(t *testing.T) {
+	t.Run("a side channel's port that is not a number is refused", func(t *testing.T) {
 		_, _, err := ParseArgs([]string{"vllm", "serve", "m", "--kv-transfer-config", `{"kv_connector":"NixlConnector","kv_role":"kv_both"}`},
 			variables{"VLLM_NIXL_SIDE_CHANNEL_PORT": "x"}.lookup)
 		require.ErrorContains(t, err, "VLLM_NIXL_SIDE_CHANNEL_PORT")

@@ -49,8 +49,7 @@ func newEchoMetrics(from measured) (recorder, *prometheus.Registry) {
 			Name: "modelserver_http_responses_total", Help: "Answers to inference requests, by status code.",
 		}, []string{"code"}),
 	}
-	// A series must exist before its first event, because a query for a rate takes a missing series for a
-	// missing metric.
+	// A series must exist before its first event. A query for a rate treats a missing series as a missing metric.
 	for _, reason := range []string{finishStop, finishLength, finishAbort} {
 		m.success.WithLabelValues(reason)
 	}
@@ -98,9 +97,8 @@ type vllmMetrics struct {
 	responses                                    *prometheus.CounterVec
 }
 
-// newVLLMMetrics creates the metrics of vllm/v1/metrics/loggers.py, with the labels model and engine. Before
-// 0.11, names of the cache's metrics contained gpu, and the time between tokens was named time per output
-// token.
+// newVLLMMetrics creates the metrics of vllm/v1/metrics/loggers.py, with the labels model_name and engine. Before
+// vLLM 0.11, names of the cache's metrics contained gpu, and the time between tokens was named time per output token.
 func newVLLMMetrics(from measured) (recorder, *prometheus.Registry) {
 	var (
 		firstToken = []float64{.001, .005, .01, .02, .04, .06, .08, .1, .25, .5, .75, 1, 2.5, 5, 7.5, 10, 20, 40, 80, 160, 640, 2560}
@@ -130,7 +128,7 @@ func newVLLMMetrics(from measured) (recorder, *prometheus.Registry) {
 	}
 	usage := newGauge("vllm:kv_cache_usage_perc", "Share of the KV cache in use; 1 is all of it.", from.cache.usedShare)
 	m.interToken = newHistogram("vllm:inter_token_latency_seconds", "Time between two tokens of a request.", perToken)
-	// The model has no prefix cache: all tokens are looked up and none is found.
+	// The model has no prefix cache, so all tokens are looked up and no token is found.
 	m.prefixQueries = newCounter("vllm:prefix_cache_queries_total", "Prompt tokens looked up in the prefix cache.")
 	hits := newCounter("vllm:prefix_cache_hits_total", "Prompt tokens found in the prefix cache: none, because the model has no such cache.")
 	if olderThan(from.cfg.EngineVersion, 0, 11) {

@@ -32,7 +32,7 @@ type memoryBudget struct {
 	limit, used int
 }
 
-// reserve takes mib MiB, or returns an error that says how much is free.
+// reserve takes mib MiB, or returns an error with the free memory.
 func (b *memoryBudget) reserve(mib int) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -49,29 +49,29 @@ func (b *memoryBudget) release(mib int) {
 	b.used -= mib
 }
 
-// hostedModel is a model that is loaded on request, or that was asked for and failed.
+// hostedModel is a model that was loaded on request, or that failed to load.
 type hostedModel struct {
 	name, version string
 	source        string
 	state         modelState
-	// reason says why the model is unavailable.
+	// reason is the reason why the model is unavailable.
 	reason string
 	mib    int
 	memory [][]byte
 	// running counts the requests that use the model.
 	running int
-	// settled is closed when the state is neither LOADING nor UNLOADING. An unload replaces it, so that it must be read
-	// with the lock held.
+	// settled is closed when the state is neither LOADING nor UNLOADING. It must be read with the lock held, because an
+	// unload replaces it.
 	settled chan struct{}
 	// idle is closed when an unloading model has no request left.
 	idle chan struct{}
 }
 
-// modelSet is the models, or the adapters, that a server holds. A model's memory is reserved before it loads
-// and returned after it is freed, so that the sum never exceeds the budget.
+// modelSet has the models, or the adapters, of a server. A model's memory is reserved before the model loads, and
+// returned after the memory is freed, so that the sum never exceeds the budget.
 type modelSet struct {
 	budget *memoryBudget
-	// slots is how many models may be loaded at once. 0 means any number.
+	// slots is the maximum number of loaded models. 0 means no limit.
 	slots int
 
 	mu     sync.Mutex
@@ -82,8 +82,8 @@ func newModelSet(budget *memoryBudget, slots int) *modelSet {
 	return &modelSet{budget: budget, slots: slots, models: map[string]*hostedModel{}}
 }
 
-// load calls fill for a model that is not loaded, and keeps its memory. A second caller waits for the result
-// of the first one. It returns errModelLoaded for a version that is loaded already.
+// load calls fill for a model that is not loaded, and keeps its memory. A second caller waits for the result of the
+// first caller. load returns errModelLoaded for a version that is already loaded.
 func (s *modelSet) load(ctx context.Context, wanted hostedModel, fill func() error) error {
 	for {
 		model, settled, err := s.begin(wanted)
@@ -107,8 +107,8 @@ func (s *modelSet) load(ctx context.Context, wanted hostedModel, fill func() err
 	}
 }
 
-// begin returns a new model that the caller must load, or the one that is being loaded or unloaded. settled is closed
-// when that has ended. It is nil for a new model.
+// begin returns a new model that the caller must load, or the model that is being loaded or unloaded. settled is closed
+// at the end of that load or unload. It is nil for a new model.
 func (s *modelSet) begin(wanted hostedModel) (model *hostedModel, settled <-chan struct{}, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -159,8 +159,8 @@ func (s *modelSet) finish(model *hostedModel, err error) error {
 	return err
 }
 
-// unload refuses new requests for a model, waits for those in flight until ctx ends, and frees the memory.
-// Requests that outlast ctx are not cut: the memory is freed anyway, because the echo model does not read it.
+// unload refuses new requests for a model, waits for requests in flight until ctx ends, and frees the memory. Requests
+// that outlast ctx are not cut. The memory is freed, because the echo model does not read it.
 func (s *modelSet) unload(ctx context.Context, name string) error {
 	s.mu.Lock()
 	model := s.models[name]
@@ -228,8 +228,8 @@ func (s *modelSet) readyModel(name string) (hostedModel, bool) {
 	return hostedModel{}, false
 }
 
-// load loads a model or an adapter, with the faults of loads. It goes on when the client leaves, as it does in
-// Triton and vLLM, and ends with the server.
+// load loads a model or an adapter, with the faults of loads. As in Triton and vLLM, it continues when the client
+// disconnects. It ends with the server.
 func (s *Server) load(ctx context.Context, set *modelSet, wanted hostedModel, takes time.Duration) error {
 	result := make(chan error, 1)
 	go func() {
@@ -247,7 +247,7 @@ func (s *Server) load(ctx context.Context, set *modelSet, wanted hostedModel, ta
 	}
 }
 
-// sufferLoad takes the time of a load and acts out its faults.
+// sufferLoad waits for the time of a load, and injects its faults.
 func (s *Server) sufferLoad(name string, takes time.Duration) error {
 	for {
 		faults, _, changed := s.faults.currentFaults()
@@ -279,7 +279,7 @@ func (s *Server) sufferLoad(name string, takes time.Duration) error {
 func (s *Server) crash(err *ExitError) {
 	select {
 	case s.crashes <- err:
-	default: // The first crash ends the server.
+	default: // an earlier crash ends the server
 	}
 }
 

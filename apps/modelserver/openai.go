@@ -24,7 +24,7 @@ type apiError struct {
 	retryAfter time.Duration
 }
 
-// These are the codes for requests whose path or method has no endpoint.
+// These are the codes for requests with an unknown path or method.
 const (
 	codeNotFound         = "not_found"
 	codeMethodNotAllowed = "method_not_allowed"
@@ -76,7 +76,7 @@ func (s *Server) writeError(w http.ResponseWriter, e *apiError) {
 func writeJSON(w http.ResponseWriter, status int, v any) {
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(status)
-	// An error means that the client is gone, so it cannot be reported.
+	// An error means that the client has disconnected, so it cannot be reported.
 	_ = json.NewEncoder(w).Encode(v)
 }
 
@@ -184,7 +184,7 @@ func (c *chatContent) UnmarshalJSON(data []byte) error {
 	var b strings.Builder
 	for _, p := range parts {
 		if p.Type != "text" {
-			return badRequest("messages", "content parts of type %q are not supported: this model reads text only", p.Type)
+			return badRequest("messages", "content parts of type %q are not supported: this model reads only text", p.Type)
 		}
 		b.WriteString(p.Text)
 	}
@@ -222,11 +222,11 @@ func (p *promptText) UnmarshalJSON(data []byte) error {
 // decodeBody decodes a JSON body of at most limit bytes into v.
 func decodeBody(w http.ResponseWriter, r *http.Request, limit int64, v any) *apiError {
 	rc := http.NewResponseController(w)
-	// Some writers, such as a test's recorder, have no deadlines. Then the server's header and request
-	// timeouts are the limit.
+	// Some writers, such as a test's recorder, have no deadlines. Then only the server's header and request timeouts
+	// limit the time.
 	_ = rc.SetReadDeadline(time.Now().Add(bodyTimeout))
 	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, limit))
-	// The deadline must not outlive the body. It would end net/http's background read for disconnects, and so
+	// The deadline must not outlive the body. It would end net/http's background read for disconnects, and this would
 	// cancel a healthy request.
 	_ = rc.SetReadDeadline(time.Time{})
 	if tooLarge := (*http.MaxBytesError)(nil); errors.As(err, &tooLarge) {
@@ -252,8 +252,8 @@ func decodeBody(w http.ResponseWriter, r *http.Request, limit int64, v any) *api
 	return nil
 }
 
-// checkSampling validates the parameters that both endpoints share, and returns how many tokens the
-// answer may have.
+// checkSampling validates the parameters that both endpoints share, and returns the maximum number of tokens of the
+// answer.
 func (s *Server) checkSampling(r *sampling, promptTokens int) (limit int, problem *apiError) {
 	if !s.engine.anyModel {
 		if problem := s.checkModel(r.Model); problem != nil {
@@ -280,7 +280,7 @@ func (s *Server) checkSampling(r *sampling, promptTokens int) (limit int, proble
 	case asked != nil && *asked < 1:
 		return 0, badRequest(param, "%s must be at least 1, not %d", param, *asked)
 	case room < 1, asked != nil && *asked > room:
-		e := badRequest("", "the model's context is %d tokens; the prompt has %d and leaves no room for the answer that was asked for", s.cfg.MaxModelLen, promptTokens)
+		e := badRequest("", "the model's context is %d tokens; the prompt has %d tokens, so the requested answer does not fit", s.cfg.MaxModelLen, promptTokens)
 		e.code = "context_length_exceeded"
 		return 0, e
 	case asked != nil:
@@ -300,7 +300,7 @@ func (s *Server) checkModel(asked string) *apiError {
 	return nil
 }
 
-// modelNames returns all names of the model, and then those of the loaded adapters.
+// modelNames returns all names of the model, and then the names of the loaded adapters.
 func (s *Server) modelNames() []string {
 	names := append([]string{s.cfg.Model}, s.cfg.Engine.Aliases...)
 	for _, a := range s.adapters.list() {
@@ -311,8 +311,7 @@ func (s *Server) modelNames() []string {
 	return names
 }
 
-// answeredModel returns the model's name for an answer: an adapter's own name, or the first name of the
-// model.
+// answeredModel returns the name of the model in an answer: the name of the adapter, or the first name of the model.
 func (s *Server) answeredModel(asked string) string {
 	if s.engine.anyModel && asked != "" {
 		return asked

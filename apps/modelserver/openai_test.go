@@ -10,7 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// never is a token rate so low that no test sees the second token.
+// never is a token rate that is so low that no test sees a second token.
 const never = 0.001
 
 const helloChat = `{"model":"echo","messages":[{"role":"system","content":"be brief"},{"role":"user","content":"hello brave new world"}]%s}`
@@ -88,7 +88,7 @@ func TestStream_IsWholeForAClient(t *testing.T) {
 					}
 					c := parse[clientCompletion](t, []byte(data))
 					require.Equal(t, "v2", c.SystemFingerprint)
-					require.True(t, id == "" || id == c.ID, "one id for all chunks")
+					require.True(t, id == "" || id == c.ID, "all chunks have one ID")
 					id = c.ID
 					if c.Usage != nil {
 						usage = true
@@ -124,7 +124,7 @@ func TestStream_FirstTokenPrecedesTheSecond(t *testing.T) {
 	require.True(t, ok)
 	require.Equal(t, "first", parse[clientCompletion](t, []byte(data)).Choices[0].Text)
 	require.EqualValues(t, 1, e.metric("vllm:generation_tokens_total"))
-	require.InDelta(t, 0.3, e.metric("vllm:kv_cache_usage_perc"), 1e-9, "two prompt tokens and one generated of ten")
+	require.InDelta(t, 0.3, e.metric("vllm:kv_cache_usage_perc"), 1e-9, "two prompt tokens and one generated token, in a cache of ten")
 
 	disconnect()
 	e.awaitLoad(0, 0)

@@ -7,15 +7,14 @@ import (
 	"github.com/alecthomas/kong"
 )
 
-// ParseArgs parses args and environment as the program's command line does, and ignores unknown flags and
-// words. It is for callers that run a server in place of another program, and have that program's command
-// line.
+// ParseArgs parses args and the environment as the program does, but ignores unknown flags and words. It is for callers
+// that run a Server in place of another program, with the command line of that program.
 //
-// A command line of an engine, such as vllm serve MODEL, is parsed with all of the engine's flags. Then the
-// error is a *CommandLineError. Settings that the engine does not have come from MODELSERVER_*.
+// A command line of an engine, such as vllm serve MODEL, is parsed with all flags of the engine. Then the error is a
+// *CommandLineError. Settings that the engine does not have come from MODELSERVER_*.
 //
-// lookup reads the environment. Nil means an empty one. A flag overrides the environment. portGiven reports
-// whether one of them sets the port. The error names a value that does not fit its flag.
+// lookup reads the environment. Nil means an empty environment. A flag overrides the environment. portGiven reports
+// whether a flag or the environment sets the port. The error names a value that does not fit its flag.
 func ParseArgs(args []string, lookup func(name string) (value string, ok bool)) (cfg Config, portGiven bool, err error) {
 	if lookup == nil {
 		lookup = func(string) (string, bool) { return "", false }
@@ -31,7 +30,7 @@ func ParseArgs(args []string, lookup func(name string) (value string, ok bool)) 
 	for _, flag := range parser.Model.Flags {
 		flags[flag.Name] = flag
 		for _, name := range flag.Envs {
-			// An engine has its own flags for these, and does not read PORT.
+			// An engine has its own flags for host, port and model, and does not read PORT.
 			if value, ok := lookup(name); ok && (engine == nil || flag.Name != "port" && flag.Name != "host" && flag.Name != "model") {
 				known = append(known, "--"+flag.Name+"="+value)
 				given[flag.Name] = true

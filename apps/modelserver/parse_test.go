@@ -10,7 +10,7 @@ import (
 )
 
 func TestParseArgs_ReadsTheCommandLineOfAnotherProgram(t *testing.T) {
-	t.Setenv("MODELSERVER_CONCURRENCY", "77") // of this process: it must not be read
+	t.Setenv("MODELSERVER_CONCURRENCY", "77") // this process's environment must not be read
 	env := map[string]string{"MODELSERVER_FAULT_NEVER_READY": "true", "MODELSERVER_LOAD_TIME": "9s", "PORT": "7000"}
 	cfg, portGiven, err := modelserver.ParseArgs(
 		[]string{"text-generation-launcher", "--model-id", "meta/llama", "--num-shard", "8", "--max-model-len", "4096", "--enforce-eager", "--load-time=3s", "--seed=5", "-x", "--model", "m"},
@@ -26,7 +26,7 @@ func TestParseArgs_ReadsTheCommandLineOfAnotherProgram(t *testing.T) {
 	require.Equal(t, 8, cfg.Concurrency, "the default")
 }
 
-func TestParseArgs_SaysWhichValueDoesNotFit(t *testing.T) {
+func TestParseArgs_NamesTheValueThatDoesNotFit(t *testing.T) {
 	_, _, err := modelserver.ParseArgs([]string{"--load-time", "soon"}, nil)
 	require.ErrorContains(t, err, "--load-time")
 	_, _, err = modelserver.ParseArgs([]string{"--port"}, nil)

@@ -16,29 +16,29 @@ import (
 
 // A server that spans several hosts is one process for each rank. They meet at rank 0, the leader, and stay connected:
 //
-//	rank 1..n --hello--> leader --whole, once all are there--> rank 1..n
+//	rank 1..n --hello--> leader --whole, once all are connected--> rank 1..n
 //	          <--- a byte every second, in both directions --->
 //
-// A rank loads its model once all ranks are there. When a connection ends after that, the processes at both of its ends
-// exit with an error. The exit of the leader ends all other connections, so that all ranks exit: a part of a model can
-// serve no request. A rank of another version or epoch is refused by the leader, and exits with an error.
+// A rank loads its model once all ranks are connected. When a connection ends after that, the processes at both ends
+// exit with an error. The exit of the leader ends all other connections, so that all ranks exit, because a part of a
+// model cannot serve requests. The leader refuses a rank of another version or epoch, and that rank exits with an error.
 //
-// A leader that is told to stop leaves the other ranks once its requests have ended. Any other rank leaves at once.
+// A leader that gets a signal to stop leaves the other ranks once its requests have ended. Other ranks leave at once.
 
-// leadersHere has the addresses of the leaders in this process, by their names. kubelab runs the model servers of all
-// pods in one process, and has no DNS for the names of pods.
+// leadersHere has the addresses of the leaders in this process, by name. kubelab runs the model servers of all pods in
+// one process, and has no DNS for the names of pods.
 var leadersHere sync.Map
 
-// Times of connections between ranks.
+// These are times of connections between ranks.
 const (
-	// rankBeat is the time between two signs of life of a rank. A rank without one for rankSilence counts as lost.
+	// rankBeat is the time between two signs of life of a rank. A rank without a sign for rankSilence counts as lost.
 	rankBeat    = time.Second
 	rankSilence = 10 * time.Second
 	// rankRetry is the time between attempts to reach the leader.
 	rankRetry = 200 * time.Millisecond
 )
 
-// rankHello is what a rank says first.
+// rankHello is the first message of a rank.
 type rankHello struct {
 	Rank    int    `json:"rank"`
 	Hosts   int    `json:"hosts"`
@@ -47,13 +47,13 @@ type rankHello struct {
 	Model   string `json:"model"`
 }
 
-// rankAnswer is the leader's answer: Whole once all ranks are there, or why it refuses the rank.
+// rankAnswer is the leader's answer: Whole once all ranks are connected, or the reason why it refuses the rank.
 type rankAnswer struct {
 	Whole   bool   `json:"whole,omitempty"`
 	Refused string `json:"refused,omitempty"`
 }
 
-// rankSet is one rank's view of all of them.
+// rankSet is one rank's view of all ranks.
 type rankSet struct {
 	own     rankHello
 	host    string
@@ -97,7 +97,7 @@ func (r *rankSet) await(ctx context.Context) bool {
 	}
 }
 
-// run connects the ranks until ctx ends, and then returns nil. It returns an error if this rank cannot go on.
+// run keeps the ranks connected until ctx ends, and then returns nil. It returns an error if this rank cannot continue.
 func (r *rankSet) run(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	var running sync.WaitGroup
@@ -105,7 +105,7 @@ func (r *rankSet) run(ctx context.Context) error {
 	defer cancel()
 	patience := time.AfterFunc(r.timeout, func() {
 		if !r.isWhole() {
-			r.fail(fmt.Errorf("rank %d of %d has not met the others within %s", r.own.Rank, r.own.Hosts, r.timeout))
+			r.fail(fmt.Errorf("rank %d of %d has not met the other ranks within %s", r.own.Rank, r.own.Hosts, r.timeout))
 		}
 	})
 	defer patience.Stop()
@@ -183,7 +183,7 @@ func (r *rankSet) serve(ctx context.Context, conn net.Conn) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.joined[hello.Rank] != conn {
-		return // another connection of the rank took its place
+		return // a newer connection of the rank has replaced this connection
 	}
 	delete(r.joined, hello.Rank)
 	if r.isWhole() && ctx.Err() == nil {
@@ -191,7 +191,7 @@ func (r *rankSet) serve(ctx context.Context, conn net.Conn) {
 	}
 }
 
-// admit takes a rank in, or returns why not. When the last one has come, it tells all.
+// admit adds a rank, or returns the reason why it refuses the rank. After the last rank, it sends Whole to all ranks.
 func (r *rankSet) admit(hello rankHello, conn net.Conn) (refused string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -199,15 +199,15 @@ func (r *rankSet) admit(hello rankHello, conn net.Conn) (refused string) {
 	want.Rank = hello.Rank
 	switch {
 	case hello.Epoch != want.Epoch:
-		return fmt.Sprintf("it is of epoch %q, and the leader of epoch %q", hello.Epoch, want.Epoch)
+		return fmt.Sprintf("it has epoch %q, and the leader has epoch %q", hello.Epoch, want.Epoch)
 	case hello.Version != want.Version:
-		return fmt.Sprintf("it is of version %q, and the leader of version %q", hello.Version, want.Version)
+		return fmt.Sprintf("it has version %q, and the leader has version %q", hello.Version, want.Version)
 	case hello != want:
-		return fmt.Sprintf("it has model %q on %d hosts, and the leader %q on %d", hello.Model, hello.Hosts, want.Model, want.Hosts)
+		return fmt.Sprintf("it has model %q on %d hosts, and the leader has model %q on %d", hello.Model, hello.Hosts, want.Model, want.Hosts)
 	case hello.Rank < 1 || hello.Rank >= want.Hosts:
 		return fmt.Sprintf("rank %d is not 1 to %d", hello.Rank, want.Hosts-1)
 	case r.isWhole():
-		return fmt.Sprintf("all ranks are there already: rank %d has lost the others", hello.Rank)
+		return fmt.Sprintf("all ranks have already met: rank %d has lost the other ranks", hello.Rank)
 	}
 	if before := r.joined[hello.Rank]; before != nil {
 		_ = before.Close()
@@ -218,13 +218,13 @@ func (r *rankSet) admit(hello rankHello, conn net.Conn) (refused string) {
 	}
 	r.wholeOnce.Do(func() { close(r.whole) })
 	for _, one := range r.joined {
-		_ = writeLine(one, rankAnswer{Whole: true}) // a lost connection is found by its reader
+		_ = writeLine(one, rankAnswer{Whole: true}) // the reader notices a lost connection
 	}
-	r.log.Info("all ranks are there", "hosts", want.Hosts, "epoch", want.Epoch)
+	r.log.Info("all ranks have met", "hosts", want.Hosts, "epoch", want.Epoch)
 	return ""
 }
 
-// join keeps this rank connected to the leader until ctx ends. It connects again until all ranks were there once.
+// join keeps this rank connected to the leader until ctx ends. It reconnects only until all ranks have met.
 func (r *rankSet) join(ctx context.Context) {
 	address := r.leader
 	if _, _, err := net.SplitHostPort(address); err != nil {
@@ -261,7 +261,7 @@ type refusedError struct{ why string }
 
 func (e *refusedError) Error() string { return "the leader refused this rank: " + e.why }
 
-// visit is this rank's end of one connection. It returns why the connection ended.
+// visit is this rank's end of one connection. It returns the reason why the connection ended.
 func (r *rankSet) visit(ctx context.Context, address string) error {
 	conn, err := (&net.Dialer{Timeout: peerDial}).DialContext(ctx, "tcp", address)
 	if err != nil {
@@ -276,7 +276,7 @@ func (r *rankSet) visit(ctx context.Context, address string) error {
 	return r.keep(ctx, conn, bufio.NewReader(conn))
 }
 
-// keep sends signs of life and reads those of the other end, until the connection is lost or ctx ends.
+// keep sends signs of life, and reads the signs of the other end, until the connection is lost or ctx ends.
 func (r *rankSet) keep(ctx context.Context, conn net.Conn, lines *bufio.Reader) error {
 	ctx, cancel := context.WithCancel(ctx)
 	var beating sync.WaitGroup
@@ -298,7 +298,7 @@ func (r *rankSet) keep(ctx context.Context, conn net.Conn, lines *bufio.Reader) 
 		case answer.Refused != "":
 			return &refusedError{answer.Refused}
 		case answer.Whole:
-			r.log.Info("all ranks are there", "rank", r.own.Rank, "hosts", r.own.Hosts, "epoch", r.own.Epoch)
+			r.log.Info("all ranks have met", "rank", r.own.Rank, "hosts", r.own.Hosts, "epoch", r.own.Epoch)
 			r.wholeOnce.Do(func() { close(r.whole) })
 		}
 	}
@@ -327,7 +327,7 @@ func writeLine(conn net.Conn, message any) error {
 	return err
 }
 
-// validateRanks returns what is wrong with the rank.
+// validateRanks checks the settings of ranks.
 func (c Config) validateRanks() error {
 	switch {
 	case c.Hosts < 0 || c.Hosts > 100:

@@ -36,7 +36,7 @@ func (e *endpoint) health() int {
 	return e.do(http.MethodGet, "/health", "").status
 }
 
-func TestRanks_AreReadyOnceAllAreThere(t *testing.T) {
+func TestRanks_AreReadyOnceAllHaveMet(t *testing.T) {
 	port := freePort(t)
 	second := start(t, rankOf(port, 2, 3))
 	leader := start(t, rankOf(port, 0, 3))
@@ -64,7 +64,7 @@ func TestRanks_InOneProcessNeedNoDNS(t *testing.T) {
 	require.False(t, known)
 }
 
-func TestRanks_CrashOfOneEndsAll(t *testing.T) {
+func TestRanks_CrashOfOneRankEndsAll(t *testing.T) {
 	for lost, name := range map[int]string{0: "the leader", 1: "another rank"} {
 		t.Run(name, func(t *testing.T) {
 			port := freePort(t)
@@ -87,7 +87,7 @@ func TestRanks_CrashOfOneEndsAll(t *testing.T) {
 	}
 }
 
-func TestRanks_StopOfOneIsNoFailureOfItsOwn(t *testing.T) {
+func TestRanks_StoppedRankEndsWithoutAnError(t *testing.T) {
 	port := freePort(t)
 	leader, other := start(t, rankOf(port, 0, 2)), start(t, rankOf(port, 1, 2))
 	leader.awaitHealth(http.StatusOK)
@@ -97,7 +97,7 @@ func TestRanks_StopOfOneIsNoFailureOfItsOwn(t *testing.T) {
 	require.ErrorContains(t, leader.exit(), "lost rank 1 of 2")
 }
 
-func TestRanks_LeaderFinishesItsRequestsWithTheOthers(t *testing.T) {
+func TestRanks_StoppedLeaderFinishesItsRequestsUnlessItLosesARank(t *testing.T) {
 	for name, loses := range map[string]bool{"the other rank stays": false, "the other rank stops": true} {
 		t.Run(name, func(t *testing.T) {
 			port := freePort(t)
@@ -126,10 +126,10 @@ func TestRanks_LeaderFinishesItsRequestsWithTheOthers(t *testing.T) {
 
 func TestRanks_LeaderRefusesRanksOfAnotherServer(t *testing.T) {
 	for says, change := range map[string]func(*Config){
-		`it is of epoch "2", and the leader of epoch "1"`:             func(c *Config) { c.UnitEpoch = "2" },
-		`it is of version "v2", and the leader of version "v1"`:       func(c *Config) { c.VersionLabel = "v2" },
-		`it has model "echo" on 3 hosts, and the leader "echo" on 2`:  func(c *Config) { c.Hosts = 3 },
-		`it has model "other" on 2 hosts, and the leader "echo" on 2`: func(c *Config) { c.Model = "other" },
+		`it has epoch "2", and the leader has epoch "1"`:                        func(c *Config) { c.UnitEpoch = "2" },
+		`it has version "v2", and the leader has version "v1"`:                  func(c *Config) { c.VersionLabel = "v2" },
+		`it has model "echo" on 3 hosts, and the leader has model "echo" on 2`:  func(c *Config) { c.Hosts = 3 },
+		`it has model "other" on 2 hosts, and the leader has model "echo" on 2`: func(c *Config) { c.Model = "other" },
 	} {
 		t.Run(says, func(t *testing.T) {
 			port := freePort(t)
@@ -140,7 +140,7 @@ func TestRanks_LeaderRefusesRanksOfAnotherServer(t *testing.T) {
 			start(t, rankOf(port, 1, 2)).awaitHealth(http.StatusOK)
 			leader.awaitHealth(http.StatusOK)
 			late := start(t, rankOf(port, 1, 2))
-			require.ErrorContains(t, late.exit(), "all ranks are there already")
+			require.ErrorContains(t, late.exit(), "all ranks have already met")
 		})
 	}
 }
@@ -148,7 +148,7 @@ func TestRanks_LeaderRefusesRanksOfAnotherServer(t *testing.T) {
 func TestRanks_ExitIfTheyDoNotMeetInTime(t *testing.T) {
 	for rank := range 2 {
 		alone := start(t, rankOf(freePort(t), rank, 2, func(c *Config) { c.RendezvousTimeout = 50 * time.Millisecond }))
-		require.ErrorContains(t, alone.exit(), fmt.Sprintf("rank %d of 2 has not met the others within 50ms", rank))
+		require.ErrorContains(t, alone.exit(), fmt.Sprintf("rank %d of 2 has not met the other ranks within 50ms", rank))
 	}
 }
 

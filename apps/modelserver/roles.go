@@ -18,21 +18,21 @@ import (
 	"time"
 )
 
-// The parts that a server can play in a group of servers. They find each other by the file of peers, which is
-// rewritten as servers of the group come and go, and is therefore read for each request:
+// RolePrefill, RoleDecode and RoleRouter are the roles of servers in a group. The servers find each other by the file of
+// peers. It is read for each request, because it changes as servers of the group start and end:
 //
 //	client --/v1/--> router --the same--> decode --/internal/prefill--> prefill
 //
-// A decode server generates only from a prompt that a prefill server of its own version has prefilled. So a
-// test sees a pair of different versions as failed requests. If the file has no prefill servers, the decode
-// server prefills prompts itself.
+// A decode server generates only from a prompt that a prefill server of its own version has prefilled. So requests fail
+// in a test whose pair has different versions. If the file does not have the role prefill, the decode server prefills
+// prompts itself.
 const (
 	RolePrefill = "prefill"
 	RoleDecode  = "decode"
 	RoleRouter  = "router"
 )
 
-// Headers that say which servers made an answer.
+// These headers name the servers that made an answer.
 const (
 	headerRole           = "X-Model-Role"
 	headerGroup          = "X-Model-Group"
@@ -41,7 +41,7 @@ const (
 
 const prefillPath = "/internal/prefill"
 
-// peerDial is how long a connection to a peer may take to open. A peer that is gone refuses at once.
+// peerDial is how long a connection to a peer may take to open. The host of a peer that has ended refuses at once.
 const peerDial = 2 * time.Second
 
 // part is the role of a server in its group.
@@ -49,12 +49,12 @@ type part struct {
 	role  string
 	group string
 	file  string
-	// next counts requests, so that peers take turns.
+	// next counts requests, so that requests are spread over the peers.
 	next   atomic.Uint64
 	client *http.Client
 }
 
-// newPart returns the part of the configuration, nil if it has none.
+// newPart returns the part for a configuration, or nil if the configuration has no role.
 func newPart(cfg *Config) *part {
 	role := cfg.Role
 	// An app's role may have one of these names by chance. So it counts only if there are peers.
@@ -69,8 +69,8 @@ func newPart(cfg *Config) *part {
 	}}}
 }
 
-// peers returns the addresses of the ready servers of a role, the one whose turn it is first. known is false if the
-// group has no such role.
+// peers returns the addresses of the ready servers of a role, beginning with the next server in turn. known is false if
+// the group does not have the role.
 func (p *part) peers(role string) (addresses []string, known bool, err error) {
 	data, err := os.ReadFile(p.file)
 	if err != nil {
@@ -90,7 +90,7 @@ func (p *part) peers(role string) (addresses []string, known bool, err error) {
 	return slices.Concat(all[first:], all[:first]), true, nil
 }
 
-// say sets the headers of an answer.
+// say sets the headers of an answer that name the role and the group.
 func (p *part) say(h http.Header) {
 	h.Set(headerRole, p.role)
 	if p.group != "" {
@@ -109,7 +109,7 @@ func noPeer(role string, err error) *apiError {
 	return e
 }
 
-// promptCache is the answer of a prefill server: the prompt as the cache of its version holds it.
+// promptCache is the answer of a prefill server: its version and the prompt.
 type promptCache struct {
 	Version string   `json:"version"`
 	Tokens  []string `json:"tokens"`
@@ -162,7 +162,7 @@ func (s *Server) prefill(ctx context.Context, w http.ResponseWriter, p plan) *ap
 		}
 		w.Header().Set(headerPrefillVersion, answer.Version)
 		if answer.Version != s.cfg.VersionLabel || !slices.Equal(answer.Tokens, p.prompt) {
-			why := fmt.Sprintf("the KV cache of prefill %s is of version %q, this decode server is of version %q", address, answer.Version, s.cfg.VersionLabel)
+			why := fmt.Sprintf("the KV cache of the prefill server %s has version %q, and this decode server has version %q", address, answer.Version, s.cfg.VersionLabel)
 			s.log.Error("mixed pair", "error", why)
 			return &apiError{status: http.StatusInternalServerError, kind: "server_error", code: "kv_incompatible", message: why}
 		}
@@ -189,7 +189,7 @@ func (p *part) askPrefill(ctx context.Context, address string, body []byte) (out
 	return out, json.NewDecoder(res.Body).Decode(&out)
 }
 
-// forward hands a request to a decode server of the group. It skips servers that refuse the connection.
+// forward sends a request to a decode server of the group. It skips servers that refuse the connection.
 func (s *Server) forward(w http.ResponseWriter, r *http.Request) {
 	if !s.isReady() {
 		s.writeError(w, &apiError{status: http.StatusServiceUnavailable, kind: "service_unavailable", code: "model_loading", message: "the router is loading", retryAfter: time.Second})
@@ -217,11 +217,11 @@ func (s *Server) forward(w http.ResponseWriter, r *http.Request) {
 	s.writeError(w, noPeer(RoleDecode, err))
 }
 
-// pass proxies one request. It returns an error only if nothing was answered and another server may be asked.
+// pass proxies one request. It returns an error only if the client got no answer and another server may be tried.
 func (p *part) pass(w http.ResponseWriter, r *http.Request, address string, body []byte) (refused error) {
 	proxy := &httputil.ReverseProxy{
 		Transport:     p.client.Transport,
-		FlushInterval: -1, // each token at once
+		FlushInterval: -1, // flush each token at once
 		Rewrite: func(out *httputil.ProxyRequest) {
 			out.SetURL(&url.URL{Scheme: "http", Host: address})
 			out.Out.Host = out.In.Host
@@ -250,7 +250,7 @@ func (p *part) pass(w http.ResponseWriter, r *http.Request, address string, body
 	return refused
 }
 
-// validatePart returns what is wrong with the part.
+// validatePart checks the settings of the role in a group.
 func (c Config) validatePart() error {
 	switch {
 	case !slices.Contains([]string{"", RolePrefill, RoleDecode, RoleRouter}, c.Role):
@@ -258,7 +258,7 @@ func (c Config) validatePart() error {
 	case c.Role != "" && c.Role != RolePrefill && c.Peers == "":
 		return fmt.Errorf("--role %s needs the file of its peers: --peers, or WINDLASS_PEERS in the environment", c.Role)
 	case c.Role != "" && cmp.Or(c.Engine.Name, echo.name) != echo.name:
-		return fmt.Errorf("--role is not a flag of %s: use its own", c.Engine.Name)
+		return fmt.Errorf("--role cannot be used with the command line of %s: use its own flag", c.Engine.Name)
 	}
 	return nil
 }

@@ -12,7 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// peersFile is the file of a group, which the test writes as an agent does.
+// peersFile is the file of peers of a group. The test writes it as an agent does.
 type peersFile struct{ path string }
 
 func newPeersFile(t *testing.T) *peersFile {
@@ -70,7 +70,7 @@ func TestRoles_RequestsGoThroughTheGroup(t *testing.T) {
 	require.Equal(t, "v1", res.Header.Get(headerPrefillVersion))
 	require.Equal(t, []string{"v1"}, res.Header.Values("X-Model-Version"))
 
-	t.Run("a peer that is gone is passed over", func(t *testing.T) {
+	t.Run("a peer that has ended is skipped", func(t *testing.T) {
 		gone := serve(RoleDecode, "v1")
 		gone.stop()
 		require.NoError(t, <-gone.result)
@@ -81,7 +81,7 @@ func TestRoles_RequestsGoThroughTheGroup(t *testing.T) {
 			require.Equal(t, http.StatusOK, res.StatusCode, body)
 		}
 	})
-	t.Run("a mixed pair fails loudly", func(t *testing.T) {
+	t.Run("a pair of different versions fails with an error", func(t *testing.T) {
 		file.write(t, map[string][]*endpoint{RoleDecode: {decode}, RolePrefill: {serve(RolePrefill, "v2")}})
 		res, body := ask()
 		require.Equal(t, http.StatusInternalServerError, res.StatusCode)
@@ -96,8 +96,8 @@ func TestRoles_RequestsGoThroughTheGroup(t *testing.T) {
 	})
 }
 
-func TestRoles_AreAskedForByFlagOrByPeers(t *testing.T) {
-	require.Nil(t, newPart(&Config{AppRole: RolePrefill}), "a role of that name alone means nothing")
+func TestRoles_AreSetByFlagOrByPeers(t *testing.T) {
+	require.Nil(t, newPart(&Config{AppRole: RolePrefill}), "the name of the app's role alone has no effect")
 	require.Nil(t, newPart(&Config{AppRole: "main", Peers: "x"}))
 	require.Equal(t, RoleRouter, newPart(&Config{AppRole: "main", Peers: "x", Role: RoleRouter}).role)
 	require.ErrorContains(t, Config{Role: "x"}.Validate(), "--role must be prefill, decode or router")

@@ -51,7 +51,7 @@ func (s *Server) newHandler() http.Handler {
 	mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
 		s.writeError(w, &apiError{
 			status: http.StatusNotFound, kind: "invalid_request_error", code: codeNotFound,
-			message: fmt.Sprintf("there is no %s %s here", r.Method, r.URL.Path),
+			message: fmt.Sprintf("there is no endpoint %s %s", r.Method, r.URL.Path),
 		})
 	})
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -68,7 +68,7 @@ func (s *Server) newHandler() http.Handler {
 	})
 }
 
-// withoutRootPath removes RootPath from the request's path, for proxies that do not.
+// withoutRootPath removes RootPath from the request's path, because some proxies do not remove it.
 func (s *Server) withoutRootPath(r *http.Request) *http.Request {
 	root := strings.TrimSuffix(s.cfg.Engine.RootPath, "/")
 	rest, ok := strings.CutPrefix(r.URL.Path, root)
@@ -93,8 +93,8 @@ func (s *Server) isAuthorized(r *http.Request) bool {
 	return false
 }
 
-// blockWhileHung blocks while the fault Hang is set. It reports whether ctx ended first. Then the request
-// must stay unanswered.
+// blockWhileHung blocks while the fault Hang is set. It reports whether ctx ended first. If so, the request must get no
+// answer.
 func (s *Server) blockWhileHung(ctx context.Context) bool {
 	for {
 		faults, _, changed := s.faults.currentFaults()
@@ -190,7 +190,7 @@ func (s *Server) handleGetFaults(w http.ResponseWriter, _ *http.Request) {
 	writeJSON(w, http.StatusOK, faults)
 }
 
-// handleSetFaults changes the faults that the body names and keeps the others.
+// handleSetFaults changes the faults that the body names, and keeps the other faults.
 func (s *Server) handleSetFaults(w http.ResponseWriter, r *http.Request) {
 	var body json.RawMessage
 	if problem := decodeBody(w, r, s.cfg.MaxBodyBytes, &body); problem != nil {

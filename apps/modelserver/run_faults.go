@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// runFaults carries out the faults that need no request: crash, memory and log noise. It returns an
-// *ExitError for a crash, and nil when ctx ends.
+// runFaults injects the faults that need no request: crash, memory and log noise. It returns an *ExitError for a crash,
+// and nil when ctx ends.
 func (s *Server) runFaults(ctx context.Context) error {
 	var hog [][]byte
 	for ctx.Err() == nil {
@@ -21,7 +21,7 @@ func (s *Server) runFaults(ctx context.Context) error {
 	return nil
 }
 
-// actOut carries out crash and log noise. It returns nil when the faults change or ctx ends.
+// actOut injects a crash and log noise. It returns nil when the faults change or ctx ends.
 func (s *Server) actOut(ctx context.Context, faults Faults, setAt time.Time, changed <-chan struct{}) error {
 	var crash, log <-chan time.Time
 	if faults.CrashAfter > 0 {
@@ -51,8 +51,7 @@ func (s *Server) actOut(ctx context.Context, faults Faults, setAt time.Time, cha
 	}
 }
 
-// resizeHog returns mib chunks of one MiB. It writes every page, because untouched memory costs the host
-// nothing.
+// resizeHog returns mib chunks of one MiB. It writes every page, because the host does not allocate untouched memory.
 func resizeHog(hog [][]byte, mib int) [][]byte {
 	page := os.Getpagesize()
 	for len(hog) < mib {

@@ -37,9 +37,9 @@ type Server struct {
 	loaded   atomic.Bool
 	warm     atomic.Bool
 	draining atomic.Bool
-	// whenLoaded is closed when loaded is set.
+	// whenLoaded is closed when loaded becomes true.
 	whenLoaded chan struct{}
-	// crashes has the crash of a model that loads.
+	// crashes gets the crash of a load.
 	crashes chan *ExitError
 	// lifetime ends with Run. Loads of models and adapters end with it, and not with their requests.
 	lifetime    context.Context
@@ -65,7 +65,7 @@ func New(cfg Config) (*Server, error) {
 		engine:  engineNamed(cfg.Engine.Name),
 		log:     cfg.Logger,
 		started: now,
-		// One seed has two streams, so that the number of drawn ids does not change which requests fail.
+		// One seed has two streams, so that the number of drawn IDs does not change which requests fail.
 		faults: newFaultBoard(cfg.Faults, rand.New(rand.NewPCG(seed, 1)), now),
 		ids:    rand.New(rand.NewPCG(seed, 2)),
 		queue:  &admission{slots: cfg.Concurrency, queue: cfg.Queue},
@@ -89,7 +89,7 @@ func New(cfg Config) (*Server, error) {
 	return s, nil
 }
 
-// Handler returns the handler of all endpoints. Without Run no model loads, so it answers like a loading
+// Handler returns the handler of all endpoints. Without Run no model loads, so the handler answers like a loading
 // server.
 func (s *Server) Handler() http.Handler { return s.handler }
 
@@ -192,7 +192,7 @@ func (s *Server) Run(ctx context.Context) error {
 	case <-stop:
 	}
 	if s.cfg.Rank > 0 {
-		leave() // the leader cannot finish its requests without this rank, and exits
+		leave() // without this rank, the leader cannot finish its requests, and exits
 	}
 	return s.drain(context.WithoutCancel(ctx), server, crashed, cutRequests)
 }
@@ -228,8 +228,8 @@ func (s *Server) listen(ctx context.Context) (net.Listener, error) {
 	return listener, nil
 }
 
-// drain waits up to DrainTimeout for requests in flight, and cuts the rest. Its ctx must not be the one whose
-// end started the drain.
+// drain waits up to DrainTimeout for requests in flight, and cuts the rest. Its ctx must not be the context whose end
+// started the drain.
 func (s *Server) drain(ctx context.Context, server *http.Server, crashed <-chan error, cutRequests context.CancelCauseFunc) error {
 	s.draining.Store(true)
 	started := time.Now()

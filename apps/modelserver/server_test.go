@@ -39,7 +39,7 @@ func TestHealth_Is503UntilTheModelIsLoaded(t *testing.T) {
 	})
 }
 
-func TestQueue_FullRefusesWith429AndLosesNoRequest(t *testing.T) {
+func TestQueue_FullQueueRefusesWith429AndLosesNoRequest(t *testing.T) {
 	e := startReady(t, Config{Concurrency: 2, Queue: 3, KVCacheTokens: 100})
 	leave := e.occupy(2)
 	const body = `{"model":"echo","prompt":"0 1 2 3 4 5 6 7 8 9"}`
@@ -106,7 +106,7 @@ func TestStop_AnswersEveryAcceptedRequest(t *testing.T) {
 	require.NoError(t, e.exit())
 }
 
-func TestDrain_DelayFailsHealthAndServes(t *testing.T) {
+func TestDrain_FailsHealthAndServesDuringTheDelay(t *testing.T) {
 	e := startReady(t, Config{DrainDelay: 300 * time.Millisecond})
 	e.stop()
 	e.awaitHealth(http.StatusServiceUnavailable)
@@ -114,7 +114,7 @@ func TestDrain_DelayFailsHealthAndServes(t *testing.T) {
 	require.NoError(t, e.exit())
 }
 
-func TestDrain_TimeoutCutsAndSaysSo(t *testing.T) {
+func TestDrain_TimeoutCutsRequestsWithAnError(t *testing.T) {
 	e := startReady(t, Config{TokenRate: never, DrainTimeout: 50 * time.Millisecond})
 	in := e.stream(t.Context(), "/v1/completions", `{"model":"echo","prompt":"a b","stream":true}`)
 	_, ok := in.next()
@@ -124,7 +124,7 @@ func TestDrain_TimeoutCutsAndSaysSo(t *testing.T) {
 	require.True(t, ok)
 	require.Equal(t, errDrainTimeout.Error(), parse[clientError](t, []byte(data)).Error.Message)
 	_, ok = in.next()
-	require.False(t, ok, "no [DONE] after an answer that is not whole")
+	require.False(t, ok, "an incomplete answer has no [DONE]")
 	require.NoError(t, e.exit())
 }
 

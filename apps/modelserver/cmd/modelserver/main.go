@@ -1,7 +1,7 @@
 // Command modelserver serves an OpenAI-compatible echo model with fault injection.
 //
-// As modelserver vllm serve MODEL, or under the name of an engine, it takes the engine's flags and has the
-// engine's endpoints and metrics.
+// With the command line "modelserver vllm serve MODEL", or under the name of an engine, it takes the engine's flags and
+// has the engine's endpoints and metrics.
 package main
 
 import (

@@ -18,8 +18,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// The test binary is the program when this is set, so that signals and exit
-// codes are those of a real process.
+// If beTheProgram is set in the environment, the test binary runs the program. So
+// signals and exit codes are real.
 const beTheProgram = "MODELSERVER_TEST_BE_THE_PROGRAM"
 
 func TestMain(m *testing.M) {
@@ -60,7 +60,7 @@ func started(t *testing.T, cmd *exec.Cmd) *process {
 	return &process{t: t, cmd: cmd, err: bufio.NewScanner(stderr)}
 }
 
-// await reads the program's log up to a line with what, and returns that line.
+// await reads the program's log up to a line that contains what, and returns that line.
 func (p *process) await(what string) string {
 	p.t.Helper()
 	for p.err.Scan() {
@@ -88,7 +88,7 @@ func (p *process) ready() *process {
 	return p
 }
 
-// exitCode waits for the end; the log is not read after it.
+// exitCode waits for the end of the program. After it, the log cannot be read.
 func (p *process) exitCode() int {
 	p.t.Helper()
 	for p.err.Scan() {
@@ -129,7 +129,7 @@ func TestIgnoredSIGTERM_NeedsSIGKILL(t *testing.T) {
 	require.NoError(t, r.Body.Close())
 	require.Equal(t, 200, r.StatusCode)
 	require.NoError(t, p.cmd.Process.Kill())
-	require.Equal(t, -1, p.exitCode(), "ended by the signal")
+	require.Equal(t, -1, p.exitCode(), "the signal ended the program")
 }
 
 func TestPort_ClashExitsWithOneAndSaysWhatToDo(t *testing.T) {
@@ -159,7 +159,7 @@ func TestFlag_BadIsNamed(t *testing.T) {
 }
 
 func TestEngine_CommandLine(t *testing.T) {
-	t.Run("is refused as the engine refuses it", func(t *testing.T) {
+	t.Run("is refused with the engine's message", func(t *testing.T) {
 		p := launch(t, nil, "vllm", "serve", "m", "--load-time", "1s")
 		require.Equal(t, "vllm serve: error: unrecognized arguments: --load-time 1s", p.await("error"))
 		require.Equal(t, 2, p.exitCode())
@@ -190,7 +190,7 @@ func TestEngine_CommandLine(t *testing.T) {
 		p.await("loading")
 		require.Equal(t, 7, p.exitCode())
 	})
-	t.Run("names a port that is taken before it loads", func(t *testing.T) {
+	t.Run("fails before it loads if the port is taken", func(t *testing.T) {
 		taken, err := net.Listen("tcp", "127.0.0.1:0")
 		require.NoError(t, err)
 		defer taken.Close()
