@@ -7,24 +7,23 @@
 //
 // # Expand, then contract
 //
-// The first control plane of a new version migrates while control planes of the old version still run. These
-// go on running on the new schema. So a migration only expands:
+// The first control plane of a new version migrates while control planes of the old version still run. They continue
+// to run on the new schema. So a migration only expands:
 //
 //	may       CREATE TABLE; ADD COLUMN that has a DEFAULT or may be NULL; ADD KEY;
-//	          MODIFY to a type that holds all that the one before it held
+//	          MODIFY to a type that holds all values of the old type
 //	may not   DROP a table, column or key; RENAME; CHANGE; ADD COLUMN ... NOT NULL
 //	          without a DEFAULT; ADD UNIQUE, CHECK or FOREIGN KEY; MODIFY to less
 //
-// The old version inserts without the new columns, and does not know the new tables. The new version must
-// handle such rows while both may run. A later migration removes what no running version reads or writes. It
-// says so in a comment on a separate line, with the last migration of the first version that does not need
-// it:
+// The old version inserts rows without the new columns, and does not know the new tables. The new version must handle
+// these rows while both versions may run. A later migration removes columns and tables that no running version uses.
+// It has a comment on a separate line, with the last migration of the first version that does not need them:
 //
 //	-- contract since 44: nothing reads apps.colour
 //
-// A process of the old version that restarts meanwhile finds a newer schema. It runs on it, like processes
-// that did not stop, unless a later migration removes what it needs. The oldest program that may run is
-// stored next to the schema's version.
+// A process of the old version that restarts then finds a newer schema. It runs on this schema, like processes that did
+// not restart, unless a later migration removes something that it needs. The database stores the oldest program that may
+// run, next to the schema's version.
 //
 // Tests of this package check the statements. Tests of the control plane's store check that writers of
 // earlier schemas still work on the newest.
@@ -49,8 +48,8 @@ import (
 //go:embed migrations/*.sql
 var migrations embed.FS
 
-// ErrNewerSchema says that a later version of the program has migrated the database, and that the schema
-// lacks something that this program needs.
+// ErrNewerSchema means that a later version of the program has migrated the database, and that the schema lacks
+// something that this program needs.
 var ErrNewerSchema = errors.New("the database's schema is newer than this program")
 
 // Baseline is the last migration of the first release. No control plane runs on an older schema.
@@ -59,14 +58,14 @@ const Baseline = 27
 // migrateTimeout limits Migrate if ctx has no deadline. It includes the wait for another process's migration.
 const migrateTimeout = 5 * time.Minute
 
-// Migrate brings the schema to this program's version. Any number of processes may call it at once. One
-// works, and the others wait and then find nothing to do. It leaves a newer schema unchanged, and returns
-// ErrNewerSchema if this program cannot run on it. It uses two connections of db at a time.
+// Migrate brings the schema to this program's version. Several processes may call it at once: one of them migrates, and
+// the others wait. Migrate leaves a newer schema unchanged, and returns ErrNewerSchema if this program cannot run on it.
+// It uses two connections of db at a time.
 func Migrate(ctx context.Context, db *sql.DB) error { return MigrateTo(ctx, db, newest) }
 
 const newest = math.MaxInt64
 
-// MigrateTo is Migrate up to a version, for the schema of an earlier control plane.
+// MigrateTo is Migrate, but only up to a version, for the schema of an earlier control plane.
 func MigrateTo(ctx context.Context, db *sql.DB, version int64) error {
 	if _, ok := ctx.Deadline(); !ok {
 		var cancel context.CancelFunc
@@ -97,7 +96,7 @@ func Newest() int64 {
 	for _, name := range migrationFiles() {
 		n, err := goose.NumericComponent(name)
 		if err != nil {
-			panic(err) // a test of this package reads them all
+			panic(err) // a test of this package reads all migrations
 		}
 		newest = max(newest, n)
 	}
@@ -106,7 +105,7 @@ func Newest() int64 {
 
 var tableMade = regexp.MustCompile("(?i)CREATE TABLE (?:IF NOT EXISTS )?`?([a-z0-9_]+)")
 
-// Tables returns the names of all tables that this program's migrations have made at any time, and of those with the
+// Tables returns the names of all tables that this program's migrations make or made, and of the tables with the
 // schema's version.
 func Tables() []string {
 	out := []string{"goose_db_version", "goose_oldest_program"}
@@ -147,28 +146,27 @@ func up(ctx context.Context, c *sql.Conn, p *goose.Provider, version, oldest int
 		return err
 	}
 	if _, err := c.ExecContext(ctx, noteOldest, oldest); err != nil {
-		return fmt.Errorf("note how old a program may be: %w", err)
+		return fmt.Errorf("store the oldest program that may run: %w", err)
 	}
 	return nil
 }
 
-// runsOn returns nil if a program that knows migrations up to known can run on the newer schema at.
+// runsOn returns nil if a program that knows migrations up to known can run on a newer schema of version at.
 func runsOn(ctx context.Context, c *sql.Conn, at, known int64) error {
 	oldest := at // without a record, only a program with this version may run
 	err := c.QueryRowContext(ctx, "SELECT oldest FROM goose_oldest_program WHERE id = 1").Scan(&oldest)
 	if err != nil && !errors.Is(err, sql.ErrNoRows) {
-		return fmt.Errorf("read how old a program may be: %w", err)
+		return fmt.Errorf("read the oldest program that may run: %w", err)
 	}
 	if known < oldest {
-		return fmt.Errorf("%w: it is at version %d and takes programs that know %d, this one knows %d; run a newer version of the program", ErrNewerSchema, at, oldest, known)
+		return fmt.Errorf("%w: the schema has version %d and needs a program that knows migration %d, but this program knows only %d; run a newer version of the program", ErrNewerSchema, at, oldest, known)
 	}
 	return nil
 }
 
 var contract = regexp.MustCompile(`(?m)^-- contract since (\d+): \S`)
 
-// oldestProgram returns the last migration that a program must know to run on the schema after all of these
-// migrations.
+// oldestProgram returns the last migration that a program must know to run on the schema after all migrations in files.
 func oldestProgram(files fs.FS) (int64, error) {
 	oldest := int64(Baseline)
 	names, err := fs.Glob(files, "*.sql")
@@ -191,9 +189,9 @@ func oldestProgram(files fs.FS) (int64, error) {
 	return oldest, nil
 }
 
-// versionTable creates goose's table of versions, with version 0 in it. Goose would create it in two steps
-// and outside of its lock. A process that reads or is killed between the steps would leave or find a table
-// that cannot be used.
+// versionTable creates goose's table of versions, with version 0 in it. Goose would create the table in two steps and
+// without its lock. After a kill between the steps, the table could not be used, and other processes could read it
+// between the steps.
 var versionTable = []string{
 	`CREATE TABLE IF NOT EXISTS goose_db_version (
     id         BIGINT UNSIGNED NOT NULL AUTO_INCREMENT,
@@ -214,15 +212,15 @@ SELECT 0, TRUE FROM DUAL WHERE NOT EXISTS (SELECT 1 FROM goose_db_version WHERE 
 
 const noteOldest = "INSERT INTO goose_oldest_program (id, oldest) VALUES (1, ?) ON DUPLICATE KEY UPDATE oldest = GREATEST(oldest, VALUES(oldest))"
 
-// lockSlice is how long one attempt to lock waits, in seconds. It is shorter than usual read timeouts of
+// lockSlice is the time in seconds that one attempt to lock waits. It is shorter than usual read timeouts of
 // connections.
 const lockSlice = 2
 
 // lockName contains a hash of the schema's name, because named locks belong to the whole server.
 const lockName = "CONCAT('windlass.', MD5(DATABASE()))"
 
-// locked runs fn while it holds a named lock of the server on a connection. The lock ends with the
-// connection, so a killed migrator blocks no other.
+// locked runs fn while it holds a named lock of the server on a connection. The lock ends with the connection, so a
+// killed process blocks no other process.
 func locked(ctx context.Context, db *sql.DB, fn func(*sql.Conn) error) (err error) {
 	c, err := db.Conn(ctx)
 	if err != nil {
@@ -243,7 +241,7 @@ func locked(ctx context.Context, db *sql.DB, fn func(*sql.Conn) error) (err erro
 		}
 	}
 	defer func() {
-		// The connection must not go back to the pool with the lock.
+		// The connection must not return to the pool with the lock.
 		end, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*lockSlice*time.Second)
 		defer cancel()
 		if _, unlock := c.ExecContext(end, "DO RELEASE_LOCK("+lockName+")"); unlock != nil {

@@ -12,8 +12,8 @@ import (
 	"testing/fstest"
 )
 
-// schema is the columns of tables, as migrations define them: "table.column" to its
-// definition in upper case.
+// schema has the columns of tables, as migrations define them. It maps "table.column" to
+// the definition in upper case.
 type schema map[string]string
 
 var (
@@ -26,8 +26,8 @@ var (
 	sqlType     = regexp.MustCompile(`^(\w+)(?:\((\d+)\))?`)
 )
 
-// apply notes what a migration defines, and returns what of it an older control plane
-// could not live with.
+// apply adds the columns of a migration, and returns the changes that would break an
+// older control plane.
 func (s schema) apply(migration string) (broken []string) {
 	for statement := range strings.SplitSeq(statements(migration), ";") {
 		statement = strings.Join(strings.Fields(statement), " ")
@@ -53,7 +53,7 @@ func (s schema) define(table, clause string) {
 	s[table+"."+name] = definition
 }
 
-// alter returns why the clause breaks an older control plane; empty: it does not.
+// alter returns the reason why the clause breaks an older control plane, or "".
 func (s schema) alter(table, clause string) string {
 	if addKey.MatchString(clause) {
 		return ""
@@ -72,12 +72,12 @@ func (s schema) alter(table, clause string) string {
 	}
 	s.define(table, m[1]+" "+m[2])
 	if strings.Contains(m[2], "NOT NULL") && !strings.Contains(m[2], "DEFAULT") {
-		return "is missing from the rows that an older one inserts"
+		return "is missing from the rows that an older control plane inserts"
 	}
 	return ""
 }
 
-// wider types, each holding all that those before it hold.
+// wider has lists of types. Each type holds all values of the types before it.
 var wider = [][]string{
 	{"TINYINT", "SMALLINT", "MEDIUMINT", "INT", "BIGINT"},
 	{"TINYTEXT", "TEXT", "MEDIUMTEXT", "LONGTEXT"},
@@ -86,7 +86,7 @@ var wider = [][]string{
 	{"VARBINARY"},
 }
 
-// holds reports whether the definition allows all that the one before it allowed.
+// holds reports whether the definition is allows all values that the definition was allowed.
 func holds(was, is string) bool {
 	from, to := sqlType.FindStringSubmatch(was), sqlType.FindStringSubmatch(is)
 	if from == nil || to == nil || strings.Contains(is, "NOT NULL") && !strings.Contains(was, "NOT NULL") ||
@@ -101,7 +101,7 @@ func holds(was, is string) bool {
 	})
 }
 
-// statements of the migration, in upper case, without comments.
+// statements returns the statements of a migration, in upper case, without comments.
 func statements(migration string) string {
 	var b strings.Builder
 	for line := range strings.SplitSeq(migration, "\n") {
@@ -111,7 +111,7 @@ func statements(migration string) string {
 	return b.String()
 }
 
-// clauses are parted by commas outside of parentheses.
+// clauses splits a list at commas outside parentheses.
 func clauses(list string) (parts []string) {
 	depth, from := 0, 0
 	for i, c := range list {
@@ -151,17 +151,19 @@ func TestMigrations_OnlyExpandAfterTheFirstRelease(t *testing.T) {
 		}
 	}
 	if s["APPS.LIVE_DEPLOYMENT_ID"] == "" {
-		t.Error("migrations are not written as this test reads them")
+		t.Error("there is no column apps.live_deployment_id: migrations have another form than this test expects")
 	}
 }
 
-// migrationName is the name of a migration's file: its number and what it is about.
+// migrationName matches the name of a migration's file: its number and its subject.
 var migrationName = regexp.MustCompile(`^(\d{5})_[a-z0-9_]+\.sql$`)
 
-// unused are numbers that no migration has. Databases are past them, so that goose would refuse to run such a migration.
+// unused are numbers that no migration has. Databases already have later migrations, so goose would refuse to run a
+// migration with such a number.
 var unused = []int{34}
 
-// numberFaults returns what is wrong with the numbers of migrations: each follows the one before it, and is there once.
+// numberFaults returns the faults in the numbers of migrations. Each number must follow the previous number, and must
+// occur once.
 func numberFaults(names []string) (faults []string) {
 	last, owner := 0, ""
 	for _, name := range slices.Sorted(slices.Values(names)) {
@@ -177,9 +179,9 @@ func numberFaults(names []string) (faults []string) {
 		}
 		switch {
 		case n == last:
-			faults = append(faults, fmt.Sprintf("%s: %s has this number: take the next", name, owner))
+			faults = append(faults, fmt.Sprintf("%s: %s has this number: take the next number", name, owner))
 		case slices.Contains(unused, n):
-			faults = append(faults, fmt.Sprintf("%s: the number was left out, and databases are past it: take the next", name))
+			faults = append(faults, fmt.Sprintf("%s: the number was left out, and databases have later migrations: take the next number", name))
 		case n != next:
 			faults = append(faults, fmt.Sprintf("%s: the next number is %05d", name, next))
 		}
@@ -222,7 +224,7 @@ func TestMigrations_NumberFaultsAreFound(t *testing.T) {
 	}
 }
 
-func TestMigration_ThatBreaksAnOlderControlPlaneIsFound(t *testing.T) {
+func TestMigrations_BreakingAnOlderControlPlaneAreFound(t *testing.T) {
 	const before = `CREATE TABLE a (
 		name VARCHAR(63) CHARACTER SET ascii NOT NULL,
 		n    INT NOT NULL, -- how many
@@ -283,11 +285,11 @@ func TestContraction_NamesProgramsThatItBreaks(t *testing.T) {
 		return n
 	}
 	if n := oldest(); n != Baseline {
-		t.Errorf("nothing is contracted, and programs have to know %d", n)
+		t.Errorf("no migration contracts, but programs must know %d", n)
 	}
 	files["2.sql"] = &fstest.MapFile{Data: []byte("-- contract since 44: nothing reads apps.colour\nALTER TABLE apps DROP COLUMN colour;")}
 	files["3.sql"] = &fstest.MapFile{Data: []byte("-- contract since 41: nothing reads apps.taste\nALTER TABLE apps DROP COLUMN taste;")}
 	if n := oldest(); n != 44 {
-		t.Errorf("programs have to know %d, and 44 is enough", n)
+		t.Errorf("programs must know %d, want 44", n)
 	}
 }

@@ -147,8 +147,8 @@ type LockAdmissionRow struct {
 	NowAt           int64
 }
 
-// In the lock order after the app's rows and before the heads. SYSDATE instead of NOW gives the
-// time when the lock was acquired, not when the statement began.
+// In the lock order, this lock is after the app's rows and before the heads. SYSDATE returns the
+// time when the lock was acquired. NOW would return the time when the statement began.
 func (q *Queries) LockAdmission(ctx context.Context, id string) (LockAdmissionRow, error) {
 	row := q.db.QueryRowContext(ctx, lockAdmission, id)
 	var i LockAdmissionRow
@@ -337,8 +337,8 @@ type UsageOfWorkspaceRow struct {
 	Unsettled   int64
 }
 
-// A claim counts only if it matches the app's current live deployment and rollout. An app that runs
-// something without such a claim is unsettled.
+// A claim counts only if it matches the app's current live deployment and rollout. An app with
+// instances and without such a claim is unsettled.
 func (q *Queries) UsageOfWorkspace(ctx context.Context, arg UsageOfWorkspaceParams) (UsageOfWorkspaceRow, error) {
 	row := q.db.QueryRowContext(ctx, usageOfWorkspace, arg.WorkspaceID, arg.But)
 	var i UsageOfWorkspaceRow

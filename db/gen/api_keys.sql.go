@@ -50,7 +50,7 @@ const getAPIKeyByHash = `-- name: GetAPIKeyByHash :one
 SELECT id, workspace_id, name, role, prefix, hash, created_at, expires_at, revoked_at, made_by, family_id FROM api_keys WHERE hash = ?
 `
 
-// The only read that cannot name the workspace, because the row determines it.
+// This read cannot name the workspace, because the row determines it.
 func (q *Queries) GetAPIKeyByHash(ctx context.Context, hash []byte) (ApiKey, error) {
 	row := q.db.QueryRowContext(ctx, getAPIKeyByHash, hash)
 	var i ApiKey

@@ -405,7 +405,7 @@ type LockAppParams struct {
 	ID          string
 }
 
-// First in the lock order of every transaction that changes an app.
+// This lock is the first in the lock order of every transaction that changes an app.
 func (q *Queries) LockApp(ctx context.Context, arg LockAppParams) (App, error) {
 	row := q.db.QueryRowContext(ctx, lockApp, arg.WorkspaceID, arg.ID)
 	var i App

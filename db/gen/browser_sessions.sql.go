@@ -138,7 +138,7 @@ type ShortenBrowserSessionParams struct {
 	Hash      []byte
 }
 
-// It locks the row: a sign-out waits for the renewal that shortens it.
+// The query locks the row, so that a sign-out waits for a renewal that shortens the session.
 func (q *Queries) ShortenBrowserSession(ctx context.Context, arg ShortenBrowserSessionParams) (int64, error) {
 	result, err := q.db.ExecContext(ctx, shortenBrowserSession, arg.ExpiresAt, arg.Hash)
 	if err != nil {

@@ -189,8 +189,8 @@ type DesiredOfRegionRow struct {
 	Scaling         []byte
 }
 
-// Only what is sent to the region's agent about each deployment, because a region may have very
-// many. Tombstones need nothing else, and their other rows may be deleted already.
+// Reads only the columns that are sent to the region's agent, because a region may have many
+// deployments. Tombstones need no other columns, and their other rows may already be deleted.
 func (q *Queries) DesiredOfRegion(ctx context.Context, arg DesiredOfRegionParams) ([]DesiredOfRegionRow, error) {
 	rows, err := q.db.QueryContext(ctx, desiredOfRegion, arg.Region, arg.After, arg.Limit)
 	if err != nil {

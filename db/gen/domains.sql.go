@@ -281,7 +281,7 @@ type InsertDomainParams struct {
 	CreatedAt   int64
 }
 
-// A domain that is not verified yet.
+// Inserts a domain that is not verified yet.
 func (q *Queries) InsertDomain(ctx context.Context, arg InsertDomainParams) error {
 	_, err := q.db.ExecContext(ctx, insertDomain,
 		arg.AppID,
@@ -431,7 +431,7 @@ type VerifyDomainParams struct {
 	Name  string
 }
 
-// Fails as a duplicate while another app holds the name.
+// Fails with a duplicate key while another app has the name.
 func (q *Queries) VerifyDomain(ctx context.Context, arg VerifyDomainParams) (int64, error) {
 	result, err := q.db.ExecContext(ctx, verifyDomain,
 		arg.At,

@@ -62,7 +62,7 @@ type GetFeaturesRow struct {
 	ResourceVersion int64
 }
 
-// -1 is all features. A tier that is missing has none, but for "default".
+// -1 means all features. A missing tier has no features, except "default", which has all.
 func (q *Queries) GetFeatures(ctx context.Context, id string) (GetFeaturesRow, error) {
 	row := q.db.QueryRowContext(ctx, getFeatures, id)
 	var i GetFeaturesRow
@@ -162,7 +162,7 @@ type PutFeaturesParams struct {
 	ResourceVersion int64
 }
 
-// The workspace's row is locked: no other write comes in between.
+// The caller has locked the workspace's row, so no other write comes in between.
 func (q *Queries) PutFeatures(ctx context.Context, arg PutFeaturesParams) error {
 	_, err := q.db.ExecContext(ctx, putFeatures,
 		arg.WorkspaceID,
@@ -186,7 +186,7 @@ type UpdateTierParams struct {
 	Name            string
 }
 
-// The tier's row is locked: no other write comes in between.
+// The caller has locked the tier's row, so no other write comes in between.
 func (q *Queries) UpdateTier(ctx context.Context, arg UpdateTierParams) (int64, error) {
 	result, err := q.db.ExecContext(ctx, updateTier,
 		arg.Features,

@@ -193,7 +193,7 @@ const lockHeads = `-- name: LockHeads :many
 SELECT region, epoch, revision, chain, base_revision, base_chain FROM region_heads WHERE region IN (/*SLICE:regions*/?) ORDER BY region FOR UPDATE
 `
 
-// Last in the lock order, in key order, by primary key.
+// These locks are the last in the lock order. They are taken in key order, by primary key.
 func (q *Queries) LockHeads(ctx context.Context, regions []string) ([]RegionHead, error) {
 	query := lockHeads
 	var queryParams []interface{}
@@ -271,8 +271,8 @@ type SumHeadsRow struct {
 	Chains    int64
 }
 
-// One row for all regions. It does not show which region changed, only whether any did: a commit
-// increases the sum, and a restored database has other chains.
+// Returns one row for all regions. It only shows whether a region changed, and not which region: a
+// commit increases the sum, and a restored database has other chains.
 func (q *Queries) SumHeads(ctx context.Context) (SumHeadsRow, error) {
 	row := q.db.QueryRowContext(ctx, sumHeads)
 	var i SumHeadsRow

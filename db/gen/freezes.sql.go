@@ -39,7 +39,7 @@ type DeleteFreezesOfParams struct {
 	AppID       string
 }
 
-// The freezes of a project or an app that is deleted.
+// Deletes the freezes of a project or an app that is being deleted.
 func (q *Queries) DeleteFreezesOf(ctx context.Context, arg DeleteFreezesOfParams) error {
 	_, err := q.db.ExecContext(ctx, deleteFreezesOf, arg.WorkspaceID, arg.ProjectID, arg.AppID)
 	return err
@@ -115,7 +115,7 @@ type ListFreezesForParams struct {
 	AppIds      []string
 }
 
-// Without freezes that come from the files of other apps.
+// Leaves out freezes that come from the files of other apps.
 func (q *Queries) ListFreezesFor(ctx context.Context, arg ListFreezesForParams) ([]Freeze, error) {
 	query := listFreezesFor
 	var queryParams []interface{}

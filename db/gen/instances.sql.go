@@ -117,7 +117,7 @@ type DeploymentsWithLostParams struct {
 	GuardNo int64
 }
 
-// Living instances that a complete inventory of the region did not name.
+// Returns the deployments with living instances that a complete inventory of the region did not contain.
 func (q *Queries) DeploymentsWithLost(ctx context.Context, arg DeploymentsWithLostParams) ([]string, error) {
 	rows, err := q.db.QueryContext(ctx, deploymentsWithLost, arg.Region, arg.GuardNo)
 	if err != nil {

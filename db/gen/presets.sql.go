@@ -188,7 +188,7 @@ WHERE p.workspace_id = ? AND NOT EXISTS (
 ORDER BY p.name
 `
 
-// The newest version of each.
+// Returns the newest version of each preset.
 func (q *Queries) ListPresets(ctx context.Context, workspaceID string) ([]Preset, error) {
 	rows, err := q.db.QueryContext(ctx, listPresets, workspaceID)
 	if err != nil {

@@ -36,7 +36,7 @@ type DeleteProtectionsOfParams struct {
 	ScopeID     string
 }
 
-// The protections of a project or an environment that is deleted.
+// Deletes the protections of a project or an environment that is being deleted.
 func (q *Queries) DeleteProtectionsOf(ctx context.Context, arg DeleteProtectionsOfParams) error {
 	_, err := q.db.ExecContext(ctx, deleteProtectionsOf, arg.WorkspaceID, arg.ScopeID)
 	return err

@@ -28,7 +28,7 @@ type CrowdedAppsParams struct {
 	Limit    int32
 }
 
-// Apps with more versions or history than are kept. Reads only indexes.
+// Returns apps with more versions or history than the limits. Reads only indexes.
 func (q *Queries) CrowdedApps(ctx context.Context, arg CrowdedAppsParams) ([]string, error) {
 	rows, err := q.db.QueryContext(ctx, crowdedApps,
 		arg.After,
@@ -405,8 +405,8 @@ type EndedVersionsParams struct {
 	Limit    int32
 }
 
-// Versions up to a given one that nothing refers to: not the app, a rollout in flight, a topology
-// row or a pin. 6, 7 and 8 are failed, superseded and stopped.
+// Returns versions up to a given version without references from the app, a rollout in flight, a
+// topology row or a pin. 6, 7 and 8 are failed, superseded and stopped.
 func (q *Queries) EndedVersions(ctx context.Context, arg EndedVersionsParams) ([]string, error) {
 	rows, err := q.db.QueryContext(ctx, endedVersions,
 		arg.AppID,

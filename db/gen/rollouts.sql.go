@@ -65,8 +65,8 @@ type GetActiveRolloutsRow struct {
 	StagedAt   int64
 }
 
-// The state with which steps of the apps' workflows begin. A caller that has locked an app's row
-// sees no partial change of the app, because every writer locks that row first.
+// Returns the state that a step of an app's workflow reads first. A caller that has locked an app's
+// row sees no partial change of the app, because every writer locks that row first.
 func (q *Queries) GetActiveRollouts(ctx context.Context, ids []string) ([]GetActiveRolloutsRow, error) {
 	query := getActiveRollouts
 	var queryParams []interface{}

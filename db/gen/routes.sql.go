@@ -39,9 +39,9 @@ type CrossRegionRow struct {
 	Replicas           int64
 }
 
-// Every app whose requests may go to other regions, with each region that routes its hosts. Has the
-// numbers of ready instances and of desired replicas there, or -1 if no version serves. 1 and 2 are
-// starting and started.
+// Returns every app whose requests may go to other regions, with each region that routes its hosts. A
+// row has the numbers of ready instances and of desired replicas in the region, or -1 if no version
+// serves. 1 and 2 are starting and started.
 func (q *Queries) CrossRegion(ctx context.Context) ([]CrossRegionRow, error) {
 	rows, err := q.db.QueryContext(ctx, crossRegion)
 	if err != nil {

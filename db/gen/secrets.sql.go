@@ -24,7 +24,7 @@ type AdvanceSecretParams struct {
 	Name          string
 }
 
-// The next version. No row: it is not the latest version plus one.
+// Sets the next version. It changes no row if the version is not the latest version plus one.
 func (q *Queries) AdvanceSecret(ctx context.Context, arg AdvanceSecretParams) (int64, error) {
 	result, err := q.db.ExecContext(ctx, advanceSecret,
 		arg.Version,
@@ -239,7 +239,7 @@ type InsertSecretParams struct {
 	UpdatedAt     int64
 }
 
-// The first version of a secret. If two writers insert it, the second fails with a duplicate key.
+// Inserts the first version of a secret. If two writers insert it, the second fails with a duplicate key.
 func (q *Queries) InsertSecret(ctx context.Context, arg InsertSecretParams) error {
 	_, err := q.db.ExecContext(ctx, insertSecret,
 		arg.EnvironmentID,
@@ -292,8 +292,8 @@ type LatestSecretVersionsRow struct {
 	Version       int32
 }
 
-// With several environments, it may return pairs that the caller does not need. The caller ignores
-// these.
+// With several environments, the query may return pairs that the caller does not need. The caller
+// ignores these pairs.
 func (q *Queries) LatestSecretVersions(ctx context.Context, arg LatestSecretVersionsParams) ([]LatestSecretVersionsRow, error) {
 	query := latestSecretVersions
 	var queryParams []interface{}
@@ -360,7 +360,7 @@ type ListSealedValuesRow struct {
 	Ciphertext    []byte
 }
 
-// Values that do not begin with the prefix, which names the key that sealed them.
+// Returns values that do not begin with the prefix. The prefix names the key that sealed a value.
 func (q *Queries) ListSealedValues(ctx context.Context, arg ListSealedValuesParams) ([]ListSealedValuesRow, error) {
 	rows, err := q.db.QueryContext(ctx, listSealedValues,
 		arg.Prefix,

@@ -194,8 +194,8 @@ type UseJoinTokenParams struct {
 	ID     string
 }
 
-// A token is used once: another agent finds no row, and the same agent finds its own. used_at keeps
-// the time of the first use.
+// Only one agent can use a token: another agent finds no row, and the same agent finds its row again.
+// used_at keeps the time of the first use.
 func (q *Queries) UseJoinToken(ctx context.Context, arg UseJoinTokenParams) (int64, error) {
 	result, err := q.db.ExecContext(ctx, useJoinToken,
 		arg.At,

@@ -310,7 +310,7 @@ SELECT workspace_id, deployment_id, region, replicas, status, created_at, update
 WHERE app_id IN (/*SLICE:app_ids*/?) ORDER BY deployment_id, region FOR UPDATE
 `
 
-// Second in the lock order, sorted.
+// These locks are the second in the lock order. They are taken in sorted order.
 func (q *Queries) LockTopologyOfApps(ctx context.Context, appIds []string) ([]DeploymentTopology, error) {
 	query := lockTopologyOfApps
 	var queryParams []interface{}

@@ -14,7 +14,7 @@ const clearWakes = `-- name: ClearWakes :execrows
 DELETE w FROM app_wake w FORCE INDEX (PRIMARY) WHERE w.app_id IN (/*SLICE:app_ids*/?)
 `
 
-// Written in the multi-table form, which can name an index: see LockApps.
+// The statement has the multi-table form, because that can name an index: see LockApps.
 func (q *Queries) ClearWakes(ctx context.Context, appIds []string) (int64, error) {
 	query := clearWakes
 	var queryParams []interface{}
@@ -83,8 +83,8 @@ type LockWakesRow struct {
 	DueIn int64
 }
 
-// The requested wake-up and the ms until it. The row stays locked until the commit, so that a step
-// that clears the row does so after this transaction and sees its writes.
+// Returns the requested wake-up and the time until it, in ms. The row stays locked until the commit.
+// So a step clears the row only after this transaction, and sees its writes.
 func (q *Queries) LockWakes(ctx context.Context, appIds []string) ([]LockWakesRow, error) {
 	query := lockWakes
 	var queryParams []interface{}
@@ -128,8 +128,8 @@ type MarkWakesSentParams struct {
 	DueBy  int64
 }
 
-// If the row was cleared and set again since it was read, its due is later, and the statement
-// changes nothing.
+// If the row was cleared and set again after the caller read it, its due is later, and the statement
+// changes no row.
 func (q *Queries) MarkWakesSent(ctx context.Context, arg MarkWakesSentParams) error {
 	query := markWakesSent
 	var queryParams []interface{}

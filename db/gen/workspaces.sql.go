@@ -174,7 +174,7 @@ type UpdateWorkspaceParams struct {
 	ResourceVersion int64
 }
 
-// Compares and sets resource_version. No row: the workspace changed or was deleted.
+// Compares and sets resource_version. It changes no row if the workspace changed or was deleted.
 func (q *Queries) UpdateWorkspace(ctx context.Context, arg UpdateWorkspaceParams) (int64, error) {
 	result, err := q.db.ExecContext(ctx, updateWorkspace,
 		arg.Name,

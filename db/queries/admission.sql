@@ -1,6 +1,6 @@
 -- name: LockAdmission :one
--- In the lock order after the app's rows and before the heads. SYSDATE instead of NOW gives the
--- time when the lock was acquired, not when the statement began.
+-- In the lock order, this lock is after the app's rows and before the heads. SYSDATE returns the
+-- time when the lock was acquired. NOW would return the time when the statement began.
 SELECT w.id,
     COALESCE(l.apps, -1) AS apps, COALESCE(l.deployments, -1) AS deployments,
     COALESCE(l.instances, -1) AS instances, COALESCE(l.gpus, -1) AS gpus, COALESCE(l.rollouts, -1) AS rollouts,
@@ -49,8 +49,8 @@ DELETE FROM workspace_limits WHERE workspace_id = ?;
 DELETE FROM workspace_starts WHERE workspace_id = ?;
 
 -- name: UsageOfWorkspace :one
--- A claim counts only if it matches the app's current live deployment and rollout. An app that runs
--- something without such a claim is unsettled.
+-- A claim counts only if it matches the app's current live deployment and rollout. An app with
+-- instances and without such a claim is unsettled.
 SELECT COUNT(*) AS apps,
     CAST(COALESCE(SUM(a.live_deployment_id <> '' OR a.rollout_id <> ''), 0) AS SIGNED) AS deployments,
     CAST(COALESCE(SUM(a.rollout_id <> ''), 0) AS SIGNED) AS rollouts,

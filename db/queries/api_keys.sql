@@ -6,7 +6,7 @@ VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
 SELECT * FROM api_keys WHERE workspace_id = ? AND id = ?;
 
 -- name: GetAPIKeyByHash :one
--- The only read that cannot name the workspace, because the row determines it.
+-- This read cannot name the workspace, because the row determines it.
 SELECT * FROM api_keys WHERE hash = ?;
 
 -- name: ListAPIKeys :many

@@ -10,7 +10,7 @@ SELECT * FROM apps
 WHERE workspace_id = ? AND environment_id = ? AND name IN (sqlc.slice(names)) AND deleted_at = 0;
 
 -- name: LockApp :one
--- First in the lock order of every transaction that changes an app.
+-- This lock is the first in the lock order of every transaction that changes an app.
 SELECT * FROM apps WHERE workspace_id = ? AND id = ? FOR UPDATE;
 
 -- name: LockApps :many

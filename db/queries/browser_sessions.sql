@@ -13,7 +13,7 @@ SELECT COUNT(*) FROM browser_sessions WHERE session_id = ? AND expires_at > sqlc
 SELECT COUNT(*) FROM browser_sessions WHERE key_id = ? AND expires_at > sqlc.arg(at);
 
 -- name: ShortenBrowserSession :execrows
--- It locks the row: a sign-out waits for the renewal that shortens it.
+-- The query locks the row, so that a sign-out waits for a renewal that shortens the session.
 UPDATE browser_sessions SET expires_at = LEAST(expires_at, CAST(sqlc.arg(expires_at) AS SIGNED)) WHERE hash = ?;
 
 -- name: DeleteBrowserSession :execrows

@@ -39,8 +39,8 @@ WHERE t.deployment_id IN (sqlc.slice(deployment_ids)) AND t.region IN (sqlc.slic
 ORDER BY t.deployment_id, t.region;
 
 -- name: DesiredOfRegion :many
--- Only what is sent to the region's agent about each deployment, because a region may have very
--- many. Tombstones need nothing else, and their other rows may be deleted already.
+-- Reads only the columns that are sent to the region's agent, because a region may have many
+-- deployments. Tombstones need no other columns, and their other rows may already be deleted.
 SELECT t.workspace_id, t.deployment_id, t.region, t.replicas, t.status, t.app_id, t.generation, t.weight,
     t.reason, t.traceparent, t.workload, t.workload_version, t.handed_over, t.max_unavailable, t.roles AS pool_roles,
     d.version, d.spec, d.spec_hash, d.made_as, d.roles_made, d.resolved_image,

@@ -1,10 +1,10 @@
 -- name: InsertDomain :exec
--- A domain that is not verified yet.
+-- Inserts a domain that is not verified yet.
 INSERT INTO domains (app_id, name, workspace_id, held, token, created_by, created_at, verified_at)
 VALUES (?, ?, ?, NULL, ?, ?, ?, 0);
 
 -- name: VerifyDomain :execrows
--- Fails as a duplicate while another app holds the name.
+-- Fails with a duplicate key while another app has the name.
 UPDATE domains SET held = name, verified_at = sqlc.arg(at), checked_at = sqlc.arg(at), missing_since = 0, lapsed_at = 0
 WHERE app_id = ? AND name = ?;
 

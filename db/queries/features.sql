@@ -1,5 +1,5 @@
 -- name: GetFeatures :one
--- -1 is all features. A tier that is missing has none, but for "default".
+-- -1 means all features. A missing tier has no features, except "default", which has all.
 SELECT w.id, COALESCE(f.tier, 'default') AS tier,
     CAST(COALESCE(t.features, CASE WHEN f.tier IS NULL OR f.tier = 'default' THEN -1 ELSE 0 END) AS SIGNED) AS tier_features,
     COALESCE(f.allowed, 0) AS allowed, COALESCE(f.denied, 0) AS denied,
@@ -10,7 +10,7 @@ LEFT JOIN tiers t ON t.name = f.tier OR (f.tier IS NULL AND t.name = 'default')
 WHERE w.id = ?;
 
 -- name: PutFeatures :exec
--- The workspace's row is locked: no other write comes in between.
+-- The caller has locked the workspace's row, so no other write comes in between.
 REPLACE INTO workspace_features (
     workspace_id, tier, allowed, denied, updated_at, resource_version
 ) VALUES (?, ?, ?, ?, ?, ?);
@@ -25,7 +25,7 @@ SELECT * FROM tiers WHERE name = ? FOR UPDATE;
 INSERT INTO tiers (name, features, updated_at, resource_version) VALUES (?, ?, ?, ?);
 
 -- name: UpdateTier :execrows
--- The tier's row is locked: no other write comes in between.
+-- The caller has locked the tier's row, so no other write comes in between.
 UPDATE tiers SET features = ?, updated_at = ?, resource_version = ? WHERE name = ?;
 
 -- name: ListTiers :many

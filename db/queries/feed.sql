@@ -3,7 +3,7 @@ INSERT INTO region_heads (region, epoch, revision, chain, base_revision, base_ch
 VALUES (?, ?, ?, ?, ?, ?);
 
 -- name: LockHeads :many
--- Last in the lock order, in key order, by primary key.
+-- These locks are the last in the lock order. They are taken in key order, by primary key.
 SELECT * FROM region_heads WHERE region IN (sqlc.slice(regions)) ORDER BY region FOR UPDATE;
 
 -- name: GetHead :one
@@ -29,8 +29,8 @@ DELETE FROM region_heads WHERE region = ?;
 DELETE FROM region_changes WHERE region = ?;
 
 -- name: SumHeads :one
--- One row for all regions. It does not show which region changed, only whether any did: a commit
--- increases the sum, and a restored database has other chains.
+-- Returns one row for all regions. It only shows whether a region changed, and not which region: a
+-- commit increases the sum, and a restored database has other chains.
 SELECT COUNT(*) AS regions,
        CAST(COALESCE(SUM(epoch), 0) AS SIGNED) AS epochs,
        CAST(COALESCE(SUM(revision), 0) AS SIGNED) AS revisions,

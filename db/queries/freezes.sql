@@ -7,7 +7,7 @@ REPLACE INTO freezes (
 SELECT * FROM freezes WHERE workspace_id = ? AND name > sqlc.arg(after) ORDER BY name LIMIT ?;
 
 -- name: ListFreezesFor :many
--- Without freezes that come from the files of other apps.
+-- Leaves out freezes that come from the files of other apps.
 SELECT * FROM freezes
 WHERE workspace_id = sqlc.arg(workspace_id)
   AND (NOT from_file OR name = sqlc.arg(name) OR app_id IN (sqlc.slice(app_ids)))
@@ -17,7 +17,7 @@ ORDER BY name;
 DELETE FROM freezes WHERE workspace_id = ? AND name = ?;
 
 -- name: DeleteFreezesOf :exec
--- The freezes of a project or an app that is deleted.
+-- Deletes the freezes of a project or an app that is being deleted.
 DELETE FROM freezes
 WHERE workspace_id = sqlc.arg(workspace_id)
   AND (project_id <> '' AND project_id = sqlc.arg(project_id) OR app_id <> '' AND app_id = sqlc.arg(app_id));

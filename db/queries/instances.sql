@@ -2,7 +2,7 @@
 SELECT * FROM instances WHERE workspace_id = ? AND id = ?;
 
 -- name: DeploymentsWithLost :many
--- Living instances that a complete inventory of the region did not name.
+-- Returns the deployments with living instances that a complete inventory of the region did not contain.
 SELECT DISTINCT deployment_id FROM instances
 WHERE region = ? AND terminated_at = 0 AND guard_no < ?
 ORDER BY deployment_id;

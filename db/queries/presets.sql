@@ -8,7 +8,7 @@ SELECT * FROM presets WHERE workspace_id = ? AND name = ? AND version = ?;
 SELECT * FROM presets WHERE workspace_id = ? AND name = ? ORDER BY version DESC LIMIT 1;
 
 -- name: ListPresets :many
--- The newest version of each.
+-- Returns the newest version of each preset.
 SELECT p.* FROM presets p
 WHERE p.workspace_id = ? AND NOT EXISTS (
     SELECT 1 FROM presets q WHERE q.workspace_id = p.workspace_id AND q.name = p.name AND q.version > p.version

@@ -10,7 +10,7 @@ SELECT * FROM protections WHERE workspace_id = ? ORDER BY scope_id, by_operator 
 DELETE FROM protections WHERE workspace_id = ? AND scope_id = ? AND by_operator = ?;
 
 -- name: DeleteProtectionsOf :exec
--- The protections of a project or an environment that is deleted.
+-- Deletes the protections of a project or an environment that is being deleted.
 DELETE FROM protections WHERE workspace_id = ? AND scope_id = ?;
 
 -- name: DeleteProtectionsOfWorkspace :exec

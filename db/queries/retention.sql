@@ -1,5 +1,5 @@
 -- name: CrowdedApps :many
--- Apps with more versions or history than are kept. Reads only indexes.
+-- Returns apps with more versions or history than the limits. Reads only indexes.
 SELECT app_id FROM (
     SELECT d.app_id FROM deployments d WHERE d.app_id > sqlc.arg(after)
     GROUP BY d.app_id HAVING COUNT(*) > CAST(sqlc.arg(versions) AS SIGNED)
@@ -10,8 +10,8 @@ SELECT app_id FROM (
 ORDER BY app_id LIMIT ?;
 
 -- name: EndedVersions :many
--- Versions up to a given one that nothing refers to: not the app, a rollout in flight, a topology
--- row or a pin. 6, 7 and 8 are failed, superseded and stopped.
+-- Returns versions up to a given version without references from the app, a rollout in flight, a
+-- topology row or a pin. 6, 7 and 8 are failed, superseded and stopped.
 SELECT d.id FROM deployments d
 WHERE d.app_id = sqlc.arg(app_id) AND d.version <= sqlc.arg(upto) AND d.status IN (6, 7, 8)
   AND d.id <> sqlc.arg(live) AND d.id <> sqlc.arg(previous)

@@ -2,8 +2,8 @@
 SELECT * FROM rollouts WHERE workspace_id = ? AND id = ?;
 
 -- name: GetActiveRollouts :many
--- The state with which steps of the apps' workflows begin. A caller that has locked an app's row
--- sees no partial change of the app, because every writer locks that row first.
+-- Returns the state that a step of an app's workflow reads first. A caller that has locked an app's
+-- row sees no partial change of the app, because every writer locks that row first.
 SELECT sqlc.embed(r), sqlc.embed(d),
     s.app_id IS NOT NULL AS staged, COALESCE(s.policy, '') AS policy, COALESCE(s.course, '') AS course,
     COALESCE(s.updated_at, 0) AS staged_at

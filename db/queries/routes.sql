@@ -12,9 +12,9 @@ WHERE app_id IN (sqlc.slice(app_ids)) AND region IN (sqlc.slice(regions))
 ORDER BY app_id, region;
 
 -- name: CrossRegion :many
--- Every app whose requests may go to other regions, with each region that routes its hosts. Has the
--- numbers of ready instances and of desired replicas there, or -1 if no version serves. 1 and 2 are
--- starting and started.
+-- Returns every app whose requests may go to other regions, with each region that routes its hosts. A
+-- row has the numbers of ready instances and of desired replicas in the region, or -1 if no version
+-- serves. 1 and 2 are starting and started.
 SELECT r.app_id, r.region, r.workspace_id, r.hosts, a.name AS app_name, g.name, g.gateway_url,
   g.workspace_id AS owner, g.approved_gateway_url,
   CAST(COALESCE(SUM(o.ready), 0) AS SIGNED) AS ready,

@@ -1,5 +1,5 @@
 -- name: InsertSecret :exec
--- The first version of a secret. If two writers insert it, the second fails with a duplicate key.
+-- Inserts the first version of a secret. If two writers insert it, the second fails with a duplicate key.
 INSERT INTO secrets (environment_id, name, workspace_id, version, created_at, updated_at)
 VALUES (?, ?, ?, ?, ?, ?);
 
@@ -16,7 +16,7 @@ ON DUPLICATE KEY UPDATE version = GREATEST(secret_floors.version, VALUES(version
 DELETE FROM secret_floors WHERE environment_id = ?;
 
 -- name: AdvanceSecret :execrows
--- The next version. No row: it is not the latest version plus one.
+-- Sets the next version. It changes no row if the version is not the latest version plus one.
 UPDATE secrets SET version = sqlc.arg(version), updated_at = sqlc.arg(updated_at)
 WHERE workspace_id = sqlc.arg(workspace_id) AND environment_id = sqlc.arg(environment_id)
   AND name = sqlc.arg(name) AND version = sqlc.arg(version) - 1;
@@ -43,8 +43,8 @@ WHERE workspace_id = ? AND environment_id = ? AND name > sqlc.arg(after)
 ORDER BY name LIMIT ?;
 
 -- name: LatestSecretVersions :many
--- With several environments, it may return pairs that the caller does not need. The caller ignores
--- these.
+-- With several environments, the query may return pairs that the caller does not need. The caller
+-- ignores these pairs.
 SELECT environment_id, name, version FROM secrets
 WHERE environment_id IN (sqlc.slice(environment_ids)) AND name IN (sqlc.slice(names));
 
@@ -61,7 +61,7 @@ DELETE FROM secrets WHERE environment_id = ?;
 DELETE FROM secret_versions WHERE environment_id = ?;
 
 -- name: ListSealedValues :many
--- Values that do not begin with the prefix, which names the key that sealed them.
+-- Returns values that do not begin with the prefix. The prefix names the key that sealed a value.
 SELECT environment_id, name, version, ciphertext FROM secret_versions
 WHERE SUBSTRING(ciphertext, 1, 5) <> sqlc.arg(prefix)
   AND environment_id >= sqlc.arg(environment_id)

@@ -30,8 +30,8 @@ SELECT * FROM join_tokens WHERE hash = ?;
 SELECT * FROM join_tokens WHERE id = ?;
 
 -- name: UseJoinToken :execrows
--- A token is used once: another agent finds no row, and the same agent finds its own. used_at keeps
--- the time of the first use.
+-- Only one agent can use a token: another agent finds no row, and the same agent finds its row again.
+-- used_at keeps the time of the first use.
 UPDATE join_tokens
 SET used_at = IF(used_at = 0, CAST(sqlc.arg(at) AS SIGNED), used_at), used_by = sqlc.arg(used_by)
 WHERE id = sqlc.arg(id) AND (used_at = 0 OR used_by = sqlc.arg(used_by));

@@ -1,5 +1,5 @@
 -- name: LockTopologyOfApps :many
--- Second in the lock order, sorted.
+-- These locks are the second in the lock order. They are taken in sorted order.
 SELECT * FROM deployment_topology FORCE INDEX (topology_by_app)
 WHERE app_id IN (sqlc.slice(app_ids)) ORDER BY deployment_id, region FOR UPDATE;
 

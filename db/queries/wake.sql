@@ -1,11 +1,11 @@
 -- name: LockWakes :many
--- The requested wake-up and the ms until it. The row stays locked until the commit, so that a step
--- that clears the row does so after this transaction and sees its writes.
+-- Returns the requested wake-up and the time until it, in ms. The row stays locked until the commit.
+-- So a step clears the row only after this transaction, and sees its writes.
 SELECT app_id, CAST(due - UNIX_TIMESTAMP(NOW(3)) * 1000 AS SIGNED) AS due_in
 FROM app_wake FORCE INDEX (PRIMARY) WHERE app_id IN (sqlc.slice(app_ids)) ORDER BY app_id FOR UPDATE;
 
 -- name: ClearWakes :execrows
--- Written in the multi-table form, which can name an index: see LockApps.
+-- The statement has the multi-table form, because that can name an index: see LockApps.
 DELETE w FROM app_wake w FORCE INDEX (PRIMARY) WHERE w.app_id IN (sqlc.slice(app_ids));
 
 -- name: DueWakes :many
@@ -19,8 +19,8 @@ WHERE due <= UNIX_TIMESTAMP(NOW(3)) * 1000
 ORDER BY due, app_id LIMIT ?;
 
 -- name: MarkWakesSent :exec
--- If the row was cleared and set again since it was read, its due is later, and the statement
--- changes nothing.
+-- If the row was cleared and set again after the caller read it, its due is later, and the statement
+-- changes no row.
 UPDATE app_wake SET sent_at = CAST(UNIX_TIMESTAMP(NOW(3)) * 1000 AS SIGNED)
 WHERE app_id IN (sqlc.slice(app_ids)) AND due <= LEAST(CAST(sqlc.arg(due_by) AS SIGNED), UNIX_TIMESTAMP(NOW(3)) * 1000);
 

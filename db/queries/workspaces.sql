@@ -15,7 +15,7 @@ SELECT * FROM workspaces WHERE name = ?;
 SELECT * FROM workspaces WHERE name > sqlc.arg(after) ORDER BY name LIMIT ?;
 
 -- name: UpdateWorkspace :execrows
--- Compares and sets resource_version. No row: the workspace changed or was deleted.
+-- Compares and sets resource_version. It changes no row if the workspace changed or was deleted.
 UPDATE workspaces
 SET name = ?, updated_at = ?, resource_version = resource_version + 1
 WHERE id = ? AND resource_version = ?;
