@@ -1,4 +1,4 @@
-// Prints the tests that were skipped, with their reasons, from the JSON of `go test` on standard input.
+// Prints the skipped tests with their reasons, from the JSON of `go test` on standard input.
 import { createInterface } from "node:readline";
 
 const reasons = new Map();

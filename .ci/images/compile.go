@@ -8,9 +8,9 @@ import (
 	"path/filepath"
 )
 
-// compile builds a program for linux and arch into dir, and returns its path. Nothing of this
-// machine is in the file: not its folders (-trimpath), its C library (no cgo) or the state of
-// its checkout (-buildvcs=false; labels of the image have the commit).
+// compile builds a program for linux and arch into dir, and returns its path. The file does not
+// depend on this machine: it does not contain its folders (-trimpath), its C library (no cgo) or
+// the state of its checkout (-buildvcs=false, because labels of the image have the commit).
 func compile(ctx context.Context, s Source, p Program, arch, dir string) (string, error) {
 	path := filepath.Join(dir, p.Name+"-linux-"+arch)
 	flags := "-s -w"
@@ -21,7 +21,7 @@ func compile(ctx context.Context, s Source, p Program, arch, dir string) (string
 		"./apps/"+p.Name+"/cmd/"+p.Name)
 	cmd.Dir = s.Root
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOOS=linux", "GOARCH="+arch, "GOWORK="+filepath.Join(s.Root, "go.work"),
-		// The caller's own settings would give another file.
+		// With other settings of the caller, the file would be different.
 		"GOFLAGS=", "GOEXPERIMENT=", "GOAMD64=v1", "GOARM64=v8.0", "GOFIPS140=off")
 	cmd.Stdout, cmd.Stderr = os.Stderr, os.Stderr
 	if err := cmd.Run(); err != nil {

@@ -16,7 +16,7 @@ import (
 type Built struct {
 	Arch  string
 	Image v1.Image
-	// SBOM is the artifact that refers to Image, and Document what is in it.
+	// SBOM is the artifact that refers to Image. Document is the SPDX document in it.
 	SBOM     v1.Image
 	Document []byte
 }
@@ -48,7 +48,7 @@ func assemble(s Source, p Program, arch, path string) (Built, error) {
 	if err != nil {
 		return Built{}, err
 	}
-	// The base is the same for all programs, so that a node has it once.
+	// The base is the same for all programs, so that a node stores it only once.
 	lower, err := layer(time.Unix(0, 0), base()...)
 	if err != nil {
 		return Built{}, fmt.Errorf("base layer: %w", err)
@@ -113,7 +113,7 @@ func attach(image v1.Image, doc []byte) (v1.Image, error) {
 	of := v1.Descriptor{MediaType: subject.MediaType, Size: subject.Size, Digest: subject.Digest}
 	bill, ok := mutate.Subject(artifact, of).(v1.Image)
 	if !ok {
-		return nil, fmt.Errorf("an artifact with a subject is no image")
+		return nil, fmt.Errorf("an artifact with a subject is not an image")
 	}
 	return bill, nil
 }
@@ -133,7 +133,7 @@ func index(s Source, p Program, images []Built) (v1.ImageIndex, error) {
 	}
 	annotated, ok := mutate.Annotations(idx, labels(s, p)).(v1.ImageIndex)
 	if !ok {
-		return nil, fmt.Errorf("an index with annotations is no index")
+		return nil, fmt.Errorf("an index with annotations is not an index")
 	}
 	return annotated, nil
 }

@@ -53,7 +53,7 @@ func buildAt(t *testing.T, root string, arches ...string) (v1.ImageIndex, []Buil
 	return idx, images
 }
 
-// copyOf is a second checkout of what the model server is built from.
+// copyOf makes a second checkout of the files from which the model server is built.
 func copyOf(t *testing.T, root string) string {
 	t.Helper()
 	other := filepath.Join(t.TempDir(), "elsewhere")
@@ -80,7 +80,7 @@ func TestImage(t *testing.T) {
 		require.Equal(t, digest(t, images[0].SBOM), digest(t, others[0].SBOM))
 	})
 
-	t.Run("it runs as a user without rights and says what it is", func(t *testing.T) {
+	t.Run("it runs as a user without rights, and labels describe it", func(t *testing.T) {
 		config, err := image.ConfigFile()
 		require.NoError(t, err)
 		require.Equal(t, "65532:65532", config.Config.User)
@@ -99,7 +99,7 @@ func TestImage(t *testing.T) {
 		}, config.Config.Labels)
 	})
 
-	t.Run("it holds a program, a user, CAs and no more", func(t *testing.T) {
+	t.Run("it has only a program, a user and CAs", func(t *testing.T) {
 		modes := map[string]int64{}
 		files := tar.NewReader(mutate.Extract(image))
 		for {
@@ -127,7 +127,7 @@ func TestImage(t *testing.T) {
 		}, trimmed)
 	})
 
-	t.Run("its program runs in nothing but the image", func(t *testing.T) {
+	t.Run("its program needs no files outside the image", func(t *testing.T) {
 		if os.Geteuid() != 0 {
 			t.Skip("chroot needs root")
 		}
@@ -146,7 +146,7 @@ func TestImage(t *testing.T) {
 		require.Contains(t, string(out), "OpenAI-compatible model server")
 	})
 
-	t.Run("its SBOM is valid SPDX with the modules that are linked", func(t *testing.T) {
+	t.Run("its SBOM is valid SPDX with the linked modules", func(t *testing.T) {
 		doc, err := spdxjson.Read(bytes.NewReader(images[0].Document))
 		require.NoError(t, err)
 		require.NoError(t, spdxlib.ValidateDocument(doc))
@@ -158,7 +158,7 @@ func TestImage(t *testing.T) {
 		require.Regexp(t, `^1\.\d+`, packages["stdlib"])
 		require.Regexp(t, `^v1\.`, packages["github.com/prometheus/client_golang"])
 		require.Regexp(t, `^v0\.0\.0-`, packages["golang.org/x/crypto/x509roots/fallback"])
-		require.NotContains(t, packages, "github.com/stretchr/testify", "it is not linked")
+		require.NotContains(t, packages, "github.com/stretchr/testify", "the program does not link it")
 	})
 
 	t.Run("pushed, it is in the registry with its SBOM as referrer", func(t *testing.T) {
@@ -167,7 +167,7 @@ func TestImage(t *testing.T) {
 		}
 	})
 
-	t.Run("a layout is whole, and replaces an older one", func(t *testing.T) {
+	t.Run("a layout is complete, and replaces an older layout", func(t *testing.T) {
 		dir := t.TempDir()
 		stale := filepath.Join(dir, "modelserver", "blobs")
 		require.NoError(t, os.MkdirAll(stale, 0o755))
@@ -292,7 +292,7 @@ func TestSource(t *testing.T) {
 		require.Equal(t, s.Revision, labels(s, modelserver)["org.opencontainers.image.revision"])
 	})
 
-	t.Run("changed files are not pushed as the commit's", func(t *testing.T) {
+	t.Run("changed files are not pushed under the commit's name", func(t *testing.T) {
 		write("go 1.26.0\n\n")
 		s, err := readSource(t.Context(), repo, "", "")
 		require.NoError(t, err)
@@ -303,7 +303,7 @@ func TestSource(t *testing.T) {
 		require.ErrorContains(t, err, "--push refused")
 	})
 
-	t.Run("a time that is none is refused", func(t *testing.T) {
+	t.Run("an invalid time is refused", func(t *testing.T) {
 		_, err := readSource(t.Context(), repo, "", "noon")
 		require.ErrorContains(t, err, `SOURCE_DATE_EPOCH "noon"`)
 	})

@@ -1,9 +1,9 @@
-// Command images builds the OCI images of Windlass without a container daemon: static programs,
-// a user, the CAs. It writes OCI layouts and SBOMs, and pushes them to a registry on request.
-// Two builds of one commit by the same releases of Go and Node.js give the same digests. It embeds the
-// dashboard that .ci/dashboard built.
+// Command images builds the OCI images of Windlass without a container daemon. An image has a
+// static program, a user and the CAs. The command writes OCI layouts and SBOMs, and pushes them to a
+// registry on request. Two builds of one commit with the same releases of Go and Node.js have the
+// same digests. The control plane embeds the dashboard that .ci/dashboard built.
 //
-// It is a module of its own, so that no program depends on what it needs.
+// The command is in a separate module, so that no program depends on its dependencies.
 package main
 
 import (
@@ -21,13 +21,13 @@ import (
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 )
 
-// Flags are those of the command line.
+// Flags are the flags of the command line.
 type Flags struct {
-	Push     string   `help:"REGISTRY/PREFIX to push images and SBOMs to, as PREFIX/NAME:VERSION. Credentials: those of docker login. Default: none is pushed." placeholder:"REGISTRY/PREFIX"`
-	Insecure bool     `help:"Push by HTTP, without TLS. Registries on this machine's loopback need no flag."`
+	Push     string   `help:"REGISTRY/PREFIX to push images and SBOMs to, as PREFIX/NAME:VERSION. The credentials are those of docker login. Default: nothing is pushed." placeholder:"REGISTRY/PREFIX"`
+	Insecure bool     `help:"Push by HTTP, without TLS. Registries on the loopback address do not need this flag."`
 	Only     []string `help:"Names of images. Default: all." placeholder:"NAME"`
 	Arch     []string `help:"Architectures: amd64, arm64. Default: both." placeholder:"ARCH"`
-	Version  string   `help:"Tag of images, and version that programs print. Default: what git describe says."`
+	Version  string   `help:"Tag of images, and version that programs print. Default: the output of git describe."`
 	Out      string   `help:"Folder for OCI layouts, SBOMs and images.json." default:"bin/images"`
 }
 
@@ -69,7 +69,7 @@ func run(ctx context.Context, args []string, dir string, out io.Writer) error {
 		return err
 	}
 	if f.Push != "" && source.Dirty {
-		return errors.New("--push refused: files differ from the commit that the images would name. Commit or stash the changes")
+		return errors.New("--push refused: files differ from the commit that labels of the images would name. Commit or stash the changes")
 	}
 	if !filepath.IsAbs(f.Out) {
 		f.Out = filepath.Join(root, f.Out)
@@ -139,7 +139,7 @@ func build(ctx context.Context, s Source, p Program, arches []string, work strin
 	return idx, images, err
 }
 
-// summary is what is printed of an image.
+// summary returns the printed text about an image.
 func summary(r Result) string {
 	where := r.Name + ":" + r.Version
 	if r.Reference != "" {

@@ -16,18 +16,18 @@ type Program struct {
 	Versioned bool
 }
 
-// programs are the images that the manifests in deployments name.
+// programs are the programs whose images the manifests in deployments name.
 var programs = []Program{
 	{"controlplane", "Control plane of Windlass: the API, rollouts and the feed of every region", true},
-	{"agent", "Agent of Windlass: runs in a region what the control plane assigned to it", true},
+	{"agent", "Agent of Windlass: runs the apps that the control plane assigned to its region", true},
 	{"gateway", "Gateway of Windlass: sends requests of clients to ready instances of a region", true},
 	{"modelserver", "Model server of Windlass for demos and tests", false},
 }
 
-// architectures are those of every index.
+// architectures are the architectures of every index.
 var architectures = []string{"amd64", "arm64"}
 
-// choose returns those of all that names have, in the order of all, or all without names.
+// choose returns the elements of all whose names are in names, in the order of all. Without names, it returns all.
 func choose[T any](flag string, all []T, name func(T) string, names []string) ([]T, error) {
 	if len(names) == 0 {
 		return all, nil

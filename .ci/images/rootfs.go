@@ -39,8 +39,8 @@ func text(path string, content []byte) entry {
 	}}
 }
 
-// base is what every image has besides its program: a user, a place for temporary files, and
-// the CAs that browsers know.
+// base returns the files that every image has besides its program: a user, a folder for temporary
+// files, and the CAs that browsers trust.
 func base() []entry {
 	return []entry{
 		folder("etc/", 0o755, 0),
@@ -55,8 +55,8 @@ func base() []entry {
 	}
 }
 
-// certificates are Mozilla's roots, as of the version in go.mod. Those that Mozilla trusts with
-// a condition are left out, because a PEM file cannot say the condition.
+// certificates returns Mozilla's roots, as of the version in go.mod. It leaves out roots that Mozilla
+// trusts only with a condition, because a PEM file cannot contain the condition.
 func certificates() []byte {
 	var out bytes.Buffer
 	for root := range bundle.Roots() {
@@ -68,7 +68,7 @@ func certificates() []byte {
 	return out.Bytes()
 }
 
-// binary is the program at path, as /name.
+// binary returns the entry /name for the program at path.
 func binary(name, path string) (entry, error) {
 	info, err := os.Stat(path)
 	if err != nil {
@@ -77,7 +77,7 @@ func binary(name, path string) (entry, error) {
 	return entry{path: name, mode: 0o755, size: info.Size(), open: func() (io.ReadCloser, error) { return os.Open(path) }}, nil
 }
 
-// layer is a layer with these entries, all of one time.
+// layer returns a layer with the entries, which all have the time at.
 func layer(at time.Time, entries ...entry) (v1.Layer, error) {
 	return tarball.LayerFromOpener(func() (io.ReadCloser, error) {
 		r, w := io.Pipe()

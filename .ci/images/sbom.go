@@ -22,8 +22,8 @@ const spdxType = "application/spdx+json"
 
 const noAssertion = "NOASSERTION"
 
-// sbom is the SPDX document of the program at path, from what Go's linker wrote into it: the
-// modules that are linked, their versions and checksums, and the toolchain.
+// sbom returns the SPDX document of the program at path. It reads the data that Go's linker wrote
+// into the program: the linked modules, their versions and checksums, and the toolchain.
 func sbom(s Source, p Program, arch, path string) ([]byte, error) {
 	info, err := buildinfo.ReadFile(path)
 	if err != nil {
@@ -79,7 +79,7 @@ func document(s Source, p Program, arch, sum string, info *debug.BuildInfo) *spd
 	add(library("stdlib", strings.TrimPrefix(info.GoVersion, "go"), "BSD-3-Clause"))
 	for _, dep := range info.Deps {
 		if dep.Path == module || strings.HasPrefix(dep.Path, module+"/") {
-			// Modules of this repository have no version of their own.
+			// Modules of this repository do not have separate versions.
 			add(library(dep.Path, s.Version, license))
 			continue
 		}
@@ -94,8 +94,8 @@ func document(s Source, p Program, arch, sum string, info *debug.BuildInfo) *spd
 	return doc
 }
 
-// certificatesModule is the module that the image's CAs are from. The program does not link it,
-// but a scanner should see its version.
+// certificatesModule returns the module that has the image's CAs. The program does not link it, but a
+// scanner should see its version.
 func certificatesModule() (*debug.Module, bool) {
 	own, ok := debug.ReadBuildInfo()
 	if !ok {
@@ -109,7 +109,7 @@ func certificatesModule() (*debug.Module, bool) {
 	return nil, false
 }
 
-// library is a Go module, or the standard library.
+// library returns the package of a Go module, or of the standard library.
 func library(path, version, license string) *spdx.Package {
 	purl := packageurl.NewPackageURL(packageurl.TypeGolang, "", path, version, nil, "")
 	if i := strings.LastIndexByte(path, '/'); i > 0 {

@@ -18,18 +18,18 @@ const (
 	license    = "Apache-2.0"
 )
 
-// Source is what images are built from. It decides all that an image says about itself, so
-// that two builds of one commit are the same bytes.
+// Source is the source of images. Labels and times of an image depend only on it, so that two
+// builds of one commit are the same bytes.
 type Source struct {
 	// Root is the folder with go.work.
 	Root string
-	// Version is the tag of images, and what programs print as their version.
+	// Version is the tag of images, and the version that programs print.
 	Version string
 	// Revision is the commit, or empty outside of a git checkout.
 	Revision string
 	// Dirty is true if files differ from the commit.
 	Dirty bool
-	// Time is the commit's, because the clock would make each build another image.
+	// Time is the commit's time. With the current time, each build would make a different image.
 	Time time.Time
 }
 
@@ -51,7 +51,7 @@ func findRoot(dir string) (string, error) {
 	}
 }
 
-// readSource asks git about root. A version of the caller replaces the one of git, and
+// readSource reads the source at root, with git. If version is not empty, it replaces git's version.
 // SOURCE_DATE_EPOCH replaces the commit's time, as in other reproducible builds.
 func readSource(ctx context.Context, root, version, epoch string) (Source, error) {
 	s := Source{Root: root, Version: version, Time: time.Unix(0, 0).UTC()}
@@ -80,7 +80,7 @@ func readSource(ctx context.Context, root, version, epoch string) (Source, error
 		}
 	}
 	if s.Version == "" {
-		return Source{}, errors.New("--version is needed, because this is no git checkout")
+		return Source{}, errors.New("--version is needed, because this is not a git checkout")
 	}
 	if epoch != "" {
 		seconds, err := strconv.ParseInt(epoch, 10, 64)

@@ -15,13 +15,13 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/remote"
 )
 
-// Result is a line of images.json.
+// Result is an entry of images.json.
 type Result struct {
 	Name    string `json:"name"`
 	Version string `json:"version"`
-	// Digest is the index's: what a manifest names after an @.
+	// Digest is the digest of the index. A manifest names it after an @.
 	Digest string `json:"digest"`
-	// Reference is where the image was pushed to.
+	// Reference is the name under which the image was pushed.
 	Reference string `json:"reference,omitempty"`
 	// Platforms are digests of the images and of their SBOMs.
 	Platforms []Platform `json:"platforms"`
@@ -31,13 +31,13 @@ type Result struct {
 type Platform struct {
 	Platform string `json:"platform"`
 	Digest   string `json:"digest"`
-	// Bytes are those of the compressed layers.
+	// Bytes is the size of the compressed layers.
 	Bytes int64  `json:"bytes"`
 	SBOM  string `json:"sbom"`
 }
 
-// writeLayout writes an OCI layout into dir/NAME, and the SBOMs as files next to it. An older
-// layout there is replaced only when the new one is whole.
+// writeLayout writes an OCI layout into dir/NAME, and the SBOMs as files next to it. It replaces an
+// older layout only when the new layout is complete.
 func writeLayout(dir string, s Source, p Program, idx v1.ImageIndex, images []Built) (err error) {
 	fresh, err := os.MkdirTemp(dir, "."+p.Name+".")
 	if err != nil {
@@ -71,8 +71,8 @@ func writeLayout(dir string, s Source, p Program, idx v1.ImageIndex, images []Bu
 	return os.Rename(fresh, final)
 }
 
-// push writes the image and its SBOMs to prefix/NAME:VERSION. The tag comes last: what it names
-// is there.
+// push pushes the image and its SBOMs to prefix/NAME:VERSION. It pushes the tag last, so that the tag
+// never names a missing image.
 func push(ctx context.Context, prefix string, insecure bool, s Source, p Program, idx v1.ImageIndex, images []Built) (string, error) {
 	options := []name.Option{name.StrictValidation}
 	if insecure {
@@ -100,7 +100,7 @@ func push(ctx context.Context, prefix string, insecure bool, s Source, p Program
 	return tag.String(), nil
 }
 
-// describe reads digests and sizes.
+// describe returns the result for an image, with digests and sizes.
 func describe(s Source, p Program, idx v1.ImageIndex, images []Built) (Result, error) {
 	digest, err := idx.Digest()
 	if err != nil {

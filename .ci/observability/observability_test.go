@@ -80,7 +80,7 @@ func TestRules(t *testing.T) {
 			require.Contains(t, []string{"page", "ticket"}, r.Labels["severity"], r.Alert)
 			require.NotEmpty(t, r.Annotations["summary"], r.Alert)
 			require.NotEmpty(t, r.Annotations["description"], r.Alert)
-			require.True(t, tested[r.Alert], "no test has %s fire", r.Alert)
+			require.True(t, tested[r.Alert], "no test makes %s fire", r.Alert)
 		}
 	}
 	var rows []string

@@ -1,6 +1,6 @@
-// Package observability holds what Windlass ships for Prometheus and Grafana to account: it runs
-// the unit tests of rules with Prometheus' own engine, checks that every metric that a rule or a
-// dashboard names exists, and makes the dashboards.
+// Package observability checks the rules and dashboards that Windlass has for Prometheus and
+// Grafana. It runs the unit tests of rules with Prometheus' own engine, checks that the metrics of
+// rules and dashboards exist, and makes the dashboards.
 package observability
 
 import (
@@ -24,14 +24,14 @@ import (
 	"github.com/prometheus/prometheus/util/annotations"
 )
 
-// File is a file of promtool's unit tests, as far as the tests here use it.
+// File is a file of promtool's unit tests, with the fields that the tests here use.
 type File struct {
 	RuleFiles          []string       `yaml:"rule_files"`
 	EvaluationInterval model.Duration `yaml:"evaluation_interval"`
 	Tests              []Test         `yaml:"tests"`
 }
 
-// Test is one test: series, and the alerts that they must and must not raise.
+// Test is one test: series, and the alerts that they must raise and must not raise.
 type Test struct {
 	Name     string         `yaml:"name"`
 	Interval model.Duration `yaml:"interval"`
@@ -52,12 +52,12 @@ type Alert struct {
 	Annotations map[string]string `yaml:"exp_annotations"`
 }
 
-// evaluator evaluates rules over the series of one test, from the start on.
+// evaluator evaluates rules over the series of one test, from the time start on.
 type evaluator struct {
 	engine *promql.Engine
 	groups []rulefmt.RuleGroup
 	series memory
-	// since has, for each alert of a rule that is pending or fires, when it began.
+	// since has the time at which each pending or firing alert of a rule began.
 	since map[*rulefmt.Rule]map[uint64]time.Time
 }
 
@@ -131,7 +131,7 @@ func (e *evaluator) query(ctx context.Context, expr string, at time.Time) (promq
 	return nil, fmt.Errorf("%s has the type %s: a rule needs a vector", expr, result.Value.Type())
 }
 
-// alerts are those of a rule that have been there for as long as the rule asks.
+// alerts returns the alerts of a rule that have lasted for the duration that the rule requires.
 func (e *evaluator) alerts(ctx context.Context, rule *rulefmt.Rule, vector promql.Vector, at time.Time) ([]Alert, error) {
 	began := map[uint64]time.Time{}
 	var firing []Alert
@@ -153,7 +153,7 @@ func (e *evaluator) alerts(ctx context.Context, rule *rulefmt.Rule, vector promq
 	return firing, nil
 }
 
-// render makes labels and annotations of an alert, as Prometheus does.
+// render returns an alert with labels and annotations, as Prometheus makes them.
 func (e *evaluator) render(ctx context.Context, rule *rulefmt.Rule, s promql.Sample, at time.Time) (Alert, error) {
 	data := template.AlertTemplateData(s.Metric.Map(), nil, "", s)
 	expand := func(text string) (string, error) {
@@ -223,12 +223,12 @@ func (q *querier) Select(_ context.Context, sorted bool, _ *storage.SelectHints,
 	return &set{found: found, at: -1}
 }
 
-// LabelValues implements storage.Querier. No query asks for it.
+// LabelValues implements storage.Querier. No query calls it.
 func (*querier) LabelValues(context.Context, string, *storage.LabelHints, ...*labels.Matcher) ([]string, annotations.Annotations, error) {
 	return nil, nil, nil
 }
 
-// LabelNames implements storage.Querier. No query asks for it.
+// LabelNames implements storage.Querier. No query calls it.
 func (*querier) LabelNames(context.Context, *storage.LabelHints, ...*labels.Matcher) ([]string, annotations.Annotations, error) {
 	return nil, nil, nil
 }
@@ -253,13 +253,13 @@ func (*set) Err() error { return nil }
 // Warnings implements storage.SeriesSet.
 func (*set) Warnings() annotations.Annotations { return nil }
 
-// sample is a float at a time.
+// sample is a float and its time.
 type sample struct {
 	t int64
 	f float64
 }
 
-// T implements chunks.Sample, as the methods below do.
+// T implements chunks.Sample, together with the methods below.
 func (s sample) T() int64                      { return s.t }
 func (s sample) F() float64                    { return s.f }
 func (s sample) H() *histogram.Histogram       { return nil }
@@ -283,7 +283,7 @@ func metricsOf(expr string) ([]string, error) {
 	return names, nil
 }
 
-// series is what a metric of the reference is called in a query: histograms have three.
+// series returns the names of a metric's series in queries. A histogram has three.
 func series(kind, name string) []string {
 	if kind == "histogram" {
 		return []string{name + "_bucket", name + "_sum", name + "_count"}
@@ -291,7 +291,7 @@ func series(kind, name string) []string {
 	return []string{name}
 }
 
-// documented returns the names of series of the metrics in docs/reference/metrics.md.
+// documented returns the names of the series of all metrics in docs/reference/metrics.md.
 func documented(page string) map[string]bool {
 	known := map[string]bool{}
 	for line := range strings.Lines(page) {
@@ -306,7 +306,7 @@ func documented(page string) map[string]bool {
 	return known
 }
 
-// horizon is the latest time that a test asks for.
+// horizon returns the latest time that a test needs.
 func horizon(t Test) time.Duration {
 	latest := time.Duration(math.MinInt64)
 	for _, a := range t.Alerts {

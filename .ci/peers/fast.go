@@ -22,7 +22,7 @@ func serveFasthttp(listen string, instances *balancer) error {
 			}
 			client, _, _ := net.SplitHostPort(ctx.RemoteAddr().String())
 			ctx.Request.Header.Set("X-Forwarded-For", appendClient(ctx.Request.Header.Peek("X-Forwarded-For"), client))
-			// A streamed response keeps its connection until the response is closed. fasthttp closes it after writing it.
+			// A streamed response keeps its connection until it is closed. fasthttp closes the response after writing it.
 			if err := clients[instances.nextInstance()].Do(&ctx.Request, &ctx.Response); err != nil {
 				ctx.Error(err.Error(), failedStatus)
 				return

@@ -1,6 +1,6 @@
-// Command peers is a minimal reverse proxy, for comparison with the gateway in the simulator's gateway scenario. It is
-// made with fasthttp, or with hertz and netpoll, which serve HTTP without net/http. It is outside of go.work, so that no
-// program of the product depends on these libraries.
+// Command peers is a minimal reverse proxy, for comparison with the gateway in the simulator's gateway scenario. It uses
+// fasthttp, or hertz with netpoll, which serve HTTP without net/http. It is not in go.work, so that no program of the
+// product depends on these libraries.
 //
 //	peers fasthttp LISTEN=INSTANCE,INSTANCE LISTEN=INSTANCE,INSTANCE
 //
@@ -58,7 +58,7 @@ func run(args []string) error {
 	return <-failed
 }
 
-// appendClient returns the value of X-Forwarded-For: the value before it, and the client.
+// appendClient returns the value of X-Forwarded-For: the earlier value and the client.
 func appendClient(before []byte, client string) string {
 	if len(before) == 0 {
 		return client

@@ -97,7 +97,8 @@ func TestCharts_PassHelmsLint(t *testing.T) {
 	}
 }
 
-// TestCharts_CasesCoverTheTemplates: each environment variable and kind in the templates is in a golden file of testdata.
+// TestCharts_CasesCoverTheTemplates checks that a golden file of testdata has each environment variable and each kind of
+// the templates.
 func TestCharts_CasesCoverTheTemplates(t *testing.T) {
 	variableOrKind := regexp.MustCompile(`WINDLASS_\w+|(?m:^kind: \w+$)`)
 	for chart, files := range valueFiles(t) {
@@ -169,7 +170,8 @@ func TestCharts_ErrorsNameTheWrongValue(t *testing.T) {
 	}
 }
 
-// TestCharts_HaveNoSecrets: values are stored in Helm releases and in git, so charts only refer to existing Secrets.
+// TestCharts_HaveNoSecrets exists because values are stored in Helm releases and in git. So charts only refer to existing
+// Secrets.
 func TestCharts_HaveNoSecrets(t *testing.T) {
 	for _, files := range valueFiles(t) {
 		for _, file := range files {
@@ -193,7 +195,8 @@ func TestCharts_HaveNoSecrets(t *testing.T) {
 	}
 }
 
-// TestCharts_DescribeEachValue: editors and `helm show values` show the same text.
+// TestCharts_DescribeEachValue checks that each value has a description, and that editors and `helm show values` show the
+// same text.
 func TestCharts_DescribeEachValue(t *testing.T) {
 	for chart := range namespaces {
 		text, err := os.ReadFile(filepath.Join(chartsDir, chart, "values.schema.json"))
@@ -217,7 +220,7 @@ func TestCharts_DescribeEachValue(t *testing.T) {
 				}
 			}
 			if additional, ok := of["additionalProperties"].(bool); known && (!ok || additional) {
-				require.Fail(t, "it accepts unknown values: set additionalProperties to false", "%s: %s", chart, at)
+				require.Fail(t, "the schema accepts unknown values: set additionalProperties to false", "%s: %s", chart, at)
 			}
 			if items, ok := of["items"].(map[string]any); ok {
 				checkSchema(at+"[]", items)

@@ -17,7 +17,8 @@ const (
 // unaudited are RPCs that call mutate and write no audit row, with the reason.
 var unaudited = map[string]string{}
 
-// An operator finds in the audit who changed what. Each RPC that calls mutate writes a row by audit, auditFor or auditIn.
+// An operator must find each change and its caller in the audit. So each RPC that calls mutate writes a row with audit,
+// auditFor or auditIn.
 func TestAudit_HasARowOfEveryMutation(t *testing.T) {
 	code, err := controlPlaneCode()
 	require.NoError(t, err)
@@ -45,7 +46,7 @@ func TestAudit_HasARowOfEveryMutation(t *testing.T) {
 		if fullName(fn) == apiAudit {
 			return true
 		}
-		if seen[fn] || fullName(fn) == apiMutate { // mutate calls what its callers give it
+		if seen[fn] || fullName(fn) == apiMutate { // mutate calls the functions that its callers pass
 			return false
 		}
 		seen[fn] = true
@@ -60,11 +61,11 @@ func TestAudit_HasARowOfEveryMutation(t *testing.T) {
 		_, spared := unaudited[name]
 		switch writes := reaches(fn, map[*types.Func]bool{}); {
 		case writes && spared:
-			t.Errorf("%s writes an audit row: it need not be in unaudited", name)
+			t.Errorf("%s writes an audit row: remove it from unaudited", name)
 		case writes:
 			audited++
 		case !spared:
-			t.Errorf("%s changes something and writes no audit row: call c.audit with what the API showed before and shows after (docs/contributing)", name)
+			t.Errorf("%s is a mutation and writes no audit row: call c.audit with the API's message before and after the change (docs/contributing)", name)
 		}
 	}
 	require.Greater(t, audited, 20)

@@ -17,14 +17,14 @@ import (
 	"strings"
 )
 
-// This file finds calls that may block in code that must not. The gateway's engine runs requests on
-// pollers, which other connections wait for. What may block there goes into a call of a method Blocking.
-// Nothing but a look at all that is reachable shows where that was forgotten.
+// This file finds calls that may block in code that must not block. The gateway's engine runs requests on pollers, and
+// other connections wait for these pollers. Code that may block there must be in a call of a method Blocking. Only a
+// search of all reachable code finds a place where this was forgotten.
 
-// Code is type-checked source, to search for calls that may block.
+// Code is type-checked source, in which Blocking finds calls that may block.
 type Code struct {
 	fset *token.FileSet
-	// bodies are those of all functions that were checked, with the package of each.
+	// bodies has the bodies of all checked functions, each with its package.
 	bodies map[*types.Func]body
 	// literals are function literals in composite literals of a type, such as callbacks in a Config.
 	literals map[string][]literal
@@ -41,8 +41,8 @@ type literal struct {
 	at string
 }
 
-// LoadCode type-checks the package at a path without Prefix and those of ours that it imports, except
-// generated ones. root has go.work. What others export is read from the build cache.
+// LoadCode type-checks the package at path, which has no Prefix, and the packages of this repository that it imports,
+// except generated packages. root has go.work. It reads the export data of other packages from the build cache.
 func LoadCode(root, path string) (*Code, error) {
 	out, err := goCommand(root, []string{"CGO_ENABLED=0"}, "list", "-export", "-deps", "-json=ImportPath,Dir,GoFiles,Export", Prefix+path)
 	if err != nil {
@@ -59,7 +59,7 @@ func LoadCode(root, path string) (*Code, error) {
 		if err := dec.Decode(&p); errors.Is(err, io.EOF) {
 			return c, nil
 		} else if err != nil {
-			return nil, fmt.Errorf("read what go list printed: %w", err)
+			return nil, fmt.Errorf("read the output of go list: %w", err)
 		}
 		l.exports[p.ImportPath] = p.Export
 		if ours, ok := strings.CutPrefix(p.ImportPath, Prefix); ok && !strings.HasPrefix(ours, "proto/") {
@@ -143,8 +143,8 @@ func (c *Code) collect(f *ast.File, info *types.Info) {
 	})
 }
 
-// Blocks are functions outside of ours that may block for long, by name as types.Func.FullName has it. A
-// name that ends in "." stands for all that begin with it.
+// Blocks are functions outside this repository that may block for a long time, with names in the form of
+// types.Func.FullName. A name that ends in "." means all functions whose names begin with it.
 var Blocks = []string{
 	"time.Sleep", "(*sync.WaitGroup).Wait", "(*sync.Cond).Wait", "(*log/slog.Logger).", "log/slog.",
 	"net.Dial", "net.DialTimeout", "(*net.Dialer).", "net.Listen", "(net.Conn).Read", "(net.Conn).Write",
@@ -153,12 +153,12 @@ var Blocks = []string{
 	"(*golang.org/x/sync/errgroup.Group).Wait",
 }
 
-// ownGoroutine are calls that run the function that they are given on another goroutine.
+// ownGoroutine are functions that run their argument on another goroutine.
 var ownGoroutine = []string{"time.AfterFunc", "context.AfterFunc", "(*sync.WaitGroup).Go"}
 
-// Blocking returns what may block and is reached from the roots, which are names as types.Func.FullName has
-// them without Prefix, or types whose callbacks are roots. It does not look into calls of a method Blocking,
-// nor into spared functions.
+// Blocking returns the places that may block and that the roots reach. A root is the name of a function in the form of
+// types.Func.FullName without Prefix, or a type whose callbacks are roots. Blocking does not search calls of a method
+// Blocking, or functions in spared.
 func (c *Code) Blocking(roots, spared []string) ([]string, error) {
 	w := walk{code: c, spared: spared, seen: map[*types.Func]bool{}}
 	for _, root := range roots {
@@ -174,7 +174,7 @@ func (c *Code) Blocking(roots, spared []string) ([]string, error) {
 			found = true
 		}
 		if !found {
-			return nil, fmt.Errorf("there is no %s: it was renamed, or is called in another way", root)
+			return nil, fmt.Errorf("there is no %s: it was renamed, or the root has another form", root)
 		}
 	}
 	slices.Sort(w.found)
@@ -230,7 +230,7 @@ func (w *walk) block(b body, way string) {
 	})
 }
 
-// choice looks at a select, which does not block if it has a default.
+// choice reports a select, unless it has a default and therefore does not block.
 func (w *walk) choice(s *ast.SelectStmt, b body, way string) bool {
 	if !slices.ContainsFunc(s.Body.List, func(c ast.Stmt) bool { return c.(*ast.CommClause).Comm == nil }) {
 		w.report(s, "a select without a default", way)

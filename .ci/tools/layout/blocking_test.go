@@ -9,7 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Whatever waits on a poller of the gateway's engine stops the requests of other connections.
+// Code that waits on a poller of the gateway's engine stops the requests of other connections.
 func TestPoller_IsNeverBlocked(t *testing.T) {
 	root, _ := workspace(t)
 	code, err := LoadCode(root, "apps/gateway")
@@ -20,7 +20,7 @@ func TestPoller_IsNeverBlocked(t *testing.T) {
 		"apps/gateway/internal/upstream.Config",
 		"(*apps/gateway/internal/engine/epoll.Conn).applyEvents",
 	}, []string{
-		"(*apps/gateway/internal/engine/epoll.Conn).awaitReadable", // it waits on a channel only where there is no task
+		"(*apps/gateway/internal/engine/epoll.Conn).awaitReadable", // it waits on a channel only outside a task
 	})
 	require.NoError(t, err)
 	for _, f := range found {
@@ -32,7 +32,7 @@ func TestPoller_BlockingCallsAreFound(t *testing.T) {
 	_, err := (&Code{}).Blocking([]string{"gone"}, nil)
 	require.ErrorContains(t, err, "there is no gone")
 
-	// A module of its own, with a task and what may be forgotten around it.
+	// This is a separate module with a task, and with all forms of blocking code.
 	dir := t.TempDir()
 	require.NoError(t, os.WriteFile(filepath.Join(dir, "go.mod"), []byte("module "+strings.TrimSuffix(Prefix, "/")+"/made\n\ngo 1.26.0\n"), 0o600))
 	require.NoError(t, os.WriteFile(filepath.Join(dir, "made.go"), []byte(`package made

@@ -22,7 +22,7 @@ var placesOf = regexp.MustCompile("((?:`[^`]+`(?:, and |, or |, | and | or )?)+)
 
 var codeSpan = regexp.MustCompile("`([^`]+)`")
 
-// TestContributing: a page that names a function, a list or a test by an old name sends its readers to nothing.
+// A page with an old name of a function, a list or a test misleads its readers.
 func TestContributing_NamesWhatTheFilesHave(t *testing.T) {
 	root, err := Root(".")
 	require.NoError(t, err)
@@ -31,14 +31,14 @@ func TestContributing_NamesWhatTheFilesHave(t *testing.T) {
 	paths, err := trackedFiles(root)
 	require.NoError(t, err)
 	found := misnamed(t, root, paths, string(page))
-	require.Empty(t, found, "docs/contributing names what is not there")
+	require.Empty(t, found, "docs/contributing has names that do not exist")
 	require.Equal(t, []string{
 		"`missing` of `rules.go`", "`strconv` of `.ci/tools/layout/rules.go`", "`nowhere.go`",
 	}, misnamed(t, root, paths, "`Rules` and `missing` of `rules.go`, `TestContributing` of `.ci/tools/layout`, `strconv` of\n   `.ci/tools/layout/rules.go`, `x` of `nowhere.go`."))
 }
 
-// misnamed returns the names that the page says a file has and that the file does not declare, and the files that do
-// not exist. It skips what is no plain name or path, such as a command.
+// misnamed returns the names that, according to the page, are in a file and that the file does not declare. It also
+// returns files that do not exist. It skips texts that are not plain names or paths, such as commands.
 func misnamed(t *testing.T, root string, paths []string, page string) (out []string) {
 	t.Helper()
 	page = regexp.MustCompile("(?s)```.*?```").ReplaceAllString(page, "")
@@ -73,7 +73,7 @@ func misnamed(t *testing.T, root string, paths []string, page string) (out []str
 	return out
 }
 
-// filesNamed returns the files that a page may mean by a name: a path, the end of one, or a folder.
+// filesNamed returns the files that a page may mean by a name. The name is a path, the end of a path, or a folder.
 func filesNamed(paths []string, name string) (out []string) {
 	name = strings.TrimSuffix(name, "/")
 	for _, path := range paths {
@@ -84,8 +84,8 @@ func filesNamed(paths []string, name string) (out []string) {
 	return out
 }
 
-// declaredIn returns the names that a Go file declares, variables and texts of the code included, and all words of
-// another file.
+// declaredIn returns the names that a Go file declares, including local variables and texts in the code. For another file
+// it returns all words.
 func declaredIn(t *testing.T, path string) map[string]bool {
 	t.Helper()
 	out := map[string]bool{}
@@ -133,7 +133,7 @@ func declaredIn(t *testing.T, path string) map[string]bool {
 	return out
 }
 
-// trackedFiles returns the paths of the repository's files, without dependencies, generated code and what tools keep.
+// trackedFiles returns the paths of the repository's files, without dependencies, generated code and caches of tools.
 func trackedFiles(root string) (out []string, err error) {
 	err = filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
 		if err != nil {

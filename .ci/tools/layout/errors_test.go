@@ -12,8 +12,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// An error that is wrapped although it may be nil reads "%!w(<nil>)".
-func TestErrors_WrapNoNil(t *testing.T) {
+// A nil error that is wrapped has the text "%!w(<nil>)".
+func TestErrors_DoNotWrapNil(t *testing.T) {
 	root, err := Root(".")
 	require.NoError(t, err)
 	for _, top := range []string{".ci", "apps", "db", "pkg"} {
@@ -58,8 +58,8 @@ func TestErrors_NilWrapsAreFound(t *testing.T) {
 	}
 }
 
-// nilWraps returns the calls of fmt.Errorf that wrap an error of which a condition only says that it may be set: it
-// is one alternative, another one compares no error, and the call is all that follows.
+// nilWraps returns the calls of fmt.Errorf that wrap an error which may be nil. The call must be the only statement after
+// a condition with several alternatives. One alternative compares the error with nil, and another compares no error.
 func nilWraps(f *ast.File) (found []token.Pos) {
 	ast.Inspect(f, func(n ast.Node) bool {
 		var conditions []ast.Expr

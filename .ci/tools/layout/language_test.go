@@ -15,8 +15,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// phrases are the ones that make a reader stop, with the words to write instead. A space
-// matches the end of a comment's line, too.
+// phrases are phrases that are hard to read, with the words to write instead. A space also
+// matches the end of a comment's line.
 var phrases = []struct {
 	pattern *regexp.Regexp
 	instead string
@@ -39,11 +39,11 @@ func phrase(words string) *regexp.Regexp {
 // otherWords are the files and folders whose texts are not checked.
 var otherWords = []string{
 	"db/gen", "proto/gen", // generated
-	"db/migrations",                                                       // a migration that has run stays as it is
+	"db/migrations",                                                       // migrations that have run do not change
 	".ci/tools/layout/language_test.go", ".ci/tools/layout/tests_test.go", // they list the words
 }
 
-// readable are the extensions of files that people read and write. Scripts of .ci have none.
+// readable are the extensions of files that people read and write. Scripts of .ci have no extension.
 var readable = []string{".go", ".proto", ".sql", ".md", ".sh", ".yaml", ".yml", ".tpl", ".ts", ".tsx", ".mjs", ".css", ""}
 
 // Code is read by strangers, most of whom learned English as a second language.
@@ -84,8 +84,8 @@ func TestPhrases_AreNotInCode(t *testing.T) {
 	}
 }
 
-// A reader who finds "move(" in a package should have to look in one place. Exported names may be both, because
-// a package may offer a function for its default value, as log.Print is for log.Default().Print.
+// A reader who sees "move(" should find it in one place of the package. Exported names may be both a function and a
+// method, because a package may have a function for its default value, as log.Print is for log.Default().Print.
 func TestFunctions_AreNotNamedLikeMethodsOfTheirPackage(t *testing.T) {
 	_, packages := workspace(t)
 	for _, p := range packages {
@@ -102,7 +102,7 @@ func TestFunctions_AreNotNamedLikeMethodsOfTheirPackage(t *testing.T) {
 	}
 }
 
-// namedLikeMethods returns the unexported functions of a package that share their name with one of its methods.
+// namedLikeMethods returns the unexported functions of a package that have the name of one of its methods.
 func namedLikeMethods(files []*ast.File) []*ast.FuncDecl {
 	methods := map[string]bool{}
 	var functions []*ast.FuncDecl
@@ -134,10 +134,10 @@ func TestFunctions_NamedLikeMethodsAreFound(t *testing.T) {
 	require.Equal(t, []string{"move", "faultOf"}, found)
 }
 
-// longestSentence is in words. Shorter ones are better.
+// longestSentence is the maximum length of a sentence in words. Shorter sentences are better.
 const longestSentence = 35
 
-// A long sentence has to be read twice.
+// Readers have to read a long sentence twice.
 func TestComments_HaveShortSentences(t *testing.T) {
 	root, err := Root(".")
 	require.NoError(t, err)
@@ -164,13 +164,13 @@ func TestComments_HaveShortSentences(t *testing.T) {
 	}
 }
 
-// paragraph is of a comment, without markers. Every item of a list is one.
+// paragraph is a paragraph of a comment, without markers. Every item of a list is a paragraph.
 type paragraph struct {
 	text string
 	at   token.Pos
 }
 
-// paragraphs leaves out code, tables and directives.
+// paragraphs returns the paragraphs of a comment, without code, tables and directives.
 func paragraphs(group *ast.CommentGroup) []paragraph {
 	var out []paragraph
 	open := false

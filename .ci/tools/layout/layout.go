@@ -1,16 +1,16 @@
-// Package layout holds the direction rules of the repository as data, and checks
-// them over imports as the go command resolves them: an alias, a dot import or a
-// build file in an odd place cannot hide one.
+// Package layout has the rules for imports between packages of the repository, and
+// checks them. It uses the imports that the go command resolves. So an alias, a dot
+// import or a file in an unusual place cannot hide an import.
 //
-// What goes wrong without it is slow: each import that reaches back looks
-// harmless, and two years later the agent links a MySQL driver. The rules:
+// Without the rules, the structure decays slowly: each wrong import looks harmless,
+// and two years later the agent links a MySQL driver. The rules:
 //
 //	proto, db  <-  pkg  <-  apps      modules; only windlass and simulator see other apps
 //	model  <-  plan, rollup           pure: no I/O below them, no clock in them
 //	api | rollout | dispatch | ...    edges: meet the core, not each other, not the store
 //
-// Packages that a rule names need not exist yet. That a rule can fail at all is
-// what the tests of this package show, on imports made up for it.
+// A rule may name packages that do not exist yet. The tests of this package show,
+// with invented imports, that each rule can fail.
 package layout
 
 import (
@@ -26,18 +26,18 @@ import (
 	"strings"
 )
 
-// Prefix is what every import path of ours begins with.
+// Prefix is the beginning of every import path of this repository.
 const Prefix = "github.com/windlass-run/windlass/"
 
 // Package is one package of the workspace.
 type Package struct {
-	// Path without Prefix: "pkg/ident", "apps/agent/internal/inbox".
+	// Path is the import path without Prefix: "pkg/ident", "apps/agent/internal/inbox".
 	Path string
 	Dir  string
 	// GoFiles and TestFiles are base names in Dir.
 	GoFiles, TestFiles []string
-	// Imports, TestImports and Deps are import paths; ours without Prefix. Deps
-	// is everything below, tests not counted.
+	// Imports, TestImports and Deps are import paths. Those of this repository have no
+	// Prefix. Deps has all direct and indirect imports, without those of tests.
 	Imports, TestImports, Deps []string
 }
 
@@ -59,12 +59,13 @@ func Root(dir string) (string, error) {
 	}
 }
 
-// outside are the modules that are ours and not in go.work: their dependencies
-// would decide everyone's.
+// outside are the modules of this repository that are not in go.work, because their
+// dependencies would change the dependencies of all modules.
 var outside = []string{"apps/kubelab"}
 
-// Load asks the go command for every package of ours: those of the workspace at
-// root and those outside it. One call for each, nothing is compiled.
+// Load returns all packages of the workspace at root and of the modules outside it. It
+// runs the go command once for the workspace and once for each of these modules, and
+// compiles nothing.
 func Load(root string) ([]Package, error) {
 	packages, err := load(root, nil, "work")
 	if err != nil {
@@ -98,7 +99,7 @@ func load(dir string, env []string, patterns ...string) ([]Package, error) {
 		if err := dec.Decode(&p); errors.Is(err, io.EOF) {
 			break
 		} else if err != nil {
-			return nil, fmt.Errorf("read what go list printed: %w", err)
+			return nil, fmt.Errorf("read the output of go list: %w", err)
 		}
 		packages = append(packages, Package{
 			Path:        short(p.ImportPath),
@@ -113,7 +114,7 @@ func load(dir string, env []string, patterns ...string) ([]Package, error) {
 	return packages, nil
 }
 
-// Requires are the modules that the go.mod in dir requires, indirect ones too.
+// Requires returns the modules that the go.mod in dir requires, including indirect requirements.
 func Requires(dir string) ([]string, error) {
 	out, err := goCommand(dir, nil, "mod", "edit", "-json")
 	if err != nil {

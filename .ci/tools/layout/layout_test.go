@@ -20,7 +20,7 @@ func workspace(t *testing.T) (root string, packages []Package) {
 	t.Helper()
 	root, err := Root(".")
 	require.NoError(t, err)
-	// The workspace is the subject, whatever the caller's GOWORK says.
+	// The test checks the workspace, also if the caller sets another GOWORK.
 	t.Setenv("GOWORK", filepath.Join(root, "go.work"))
 	if loaded == nil {
 		loaded, err = Load(root)
@@ -50,8 +50,8 @@ func TestModules_HaveNoUnwantedDependency(t *testing.T) {
 	}
 }
 
-// Time is an argument of a pure function: a decision that reads the clock cannot
-// be replayed.
+// A pure function gets the time as an argument, because a decision that reads the
+// clock cannot be replayed.
 func TestPurePackages_NeverReadTheClock(t *testing.T) {
 	_, packages := workspace(t)
 	clock := []string{"Now", "Since", "Until", "Sleep", "After", "AfterFunc", "Tick", "NewTimer", "NewTicker"}
@@ -67,18 +67,18 @@ func TestPurePackages_NeverReadTheClock(t *testing.T) {
 	}
 }
 
-// A test that sleeps is slow on a good day and red on a busy one. In a bubble of
-// testing/synctest, sleeping is how virtual time moves, and the step of a loop
-// with a condition (for ; !done(); time.Sleep(step)) is how one waits for it.
+// A test that sleeps is slow on an idle machine, and fails on a busy machine. There
+// are two exceptions: a bubble of testing/synctest, where sleeping advances virtual
+// time, and the step of a loop with a condition (for ; !done(); time.Sleep(step)).
 func TestTests_DoNotSleep(t *testing.T) {
 	spared := map[string]string{
-		"apps/agent/internal/runtime/process/crash_test.go":    "kills a process at a random moment, which is no condition to wait for",
-		"apps/agent/internal/runtime/kubernetes/scale_test.go": "measures what an idle region costs, and counts calls until they are quiet",
-		"apps/controlplane/internal/rollout/harness_test.go":   "an agent in virtual time: what uses it runs in bubbles, of other files",
-		"apps/kubelab/internal/nodeagent/loop_test.go":         "shows that nothing happens, for as long as two probes take",
+		"apps/agent/internal/runtime/process/crash_test.go":    "kills a process at a random moment, for which no condition exists",
+		"apps/agent/internal/runtime/kubernetes/scale_test.go": "measures the cost of an idle region, and counts calls until they stop",
+		"apps/controlplane/internal/rollout/harness_test.go":   "an agent in virtual time: tests in other files run it in bubbles",
+		"apps/kubelab/internal/nodeagent/loop_test.go":         "shows that nothing happens in the time of two probes",
 		"apps/e2e/fleettest/agree_test.go":                     "a part of fleets, which seeds_test.go runs in bubbles",
 		"apps/e2e/fleettest/storm_test.go":                     "a part of fleets, which seeds_test.go runs in bubbles",
-		"apps/windlass/internal/dev/main_test.go":              "stands in for an instance: a child process that waits to be stopped",
+		"apps/windlass/internal/dev/main_test.go":              "is an instance in tests: a child process that waits for its stop",
 	}
 	_, packages := workspace(t)
 	for _, p := range packages {
@@ -94,7 +94,7 @@ func TestTests_DoNotSleep(t *testing.T) {
 	}
 }
 
-// A metric is found in one place of its package.
+// A reader finds all metrics of a package in one file.
 func TestMetrics_AreRegisteredInMetricsGo(t *testing.T) {
 	const path = "github.com/prometheus/client_golang/prometheus"
 	var constructors []string
@@ -115,7 +115,7 @@ func TestMetrics_AreRegisteredInMetricsGo(t *testing.T) {
 	}
 }
 
-// A main that decides something is code that no test can call.
+// A test cannot call code in main.
 func TestMain_HasUnder30Lines(t *testing.T) {
 	_, packages := workspace(t)
 	for _, p := range packages {
@@ -135,8 +135,8 @@ func TestMain_HasUnder30Lines(t *testing.T) {
 	}
 }
 
-// The rules are only worth something if each can fail. These imports are made up;
-// every rule must appear.
+// A rule is useful only if it can fail. These imports are invented, and break every
+// rule.
 func TestRules_FindViolations(t *testing.T) {
 	const cp, agent = "apps/controlplane/internal/", "apps/agent/internal/"
 	made := map[string][]string{
@@ -176,10 +176,10 @@ func TestRules_FindViolations(t *testing.T) {
 	}
 	names := map[string]bool{}
 	for _, rule := range Rules {
-		require.False(t, names[rule.Name], "two rules are called %q", rule.Name)
+		require.False(t, names[rule.Name], "two rules have the name %q", rule.Name)
 		names[rule.Name] = true
 		require.NotEmpty(t, rule.Why, rule.Name)
-		require.True(t, bit[rule.Name], "nothing made up here breaks %q", rule.Name)
+		require.True(t, bit[rule.Name], "no import of this test breaks %q", rule.Name)
 	}
 	for i := range ModuleRules {
 		path := ModuleRules[i].From[0]
@@ -219,7 +219,7 @@ func TestRules_CoverSubfoldersAndTests(t *testing.T) {
 	require.True(t, found[0].Test)
 }
 
-// A package below apps/agent/internal/runtime is part of a runtime, or one that runtimes share.
+// A package below apps/agent/internal/runtime is a part of a runtime, or a package that runtimes share.
 func TestRules_NameEveryRuntime(t *testing.T) {
 	_, packages := workspace(t)
 	const tree = "apps/agent/internal/runtime/"
@@ -231,8 +231,8 @@ func TestRules_NameEveryRuntime(t *testing.T) {
 	}
 }
 
-// uses lists where a file selects one of names from the package imported as path,
-// other than in the step of a loop that has a condition.
+// uses returns the places where a file selects one of names from the package at path,
+// except in the step of a loop that has a condition.
 func uses(t *testing.T, file, path string, names []string) []string {
 	t.Helper()
 	fset := token.NewFileSet()
@@ -265,7 +265,7 @@ func imports(t *testing.T, file, path string) bool {
 	return importName(f, path) != ""
 }
 
-// importName is what the file calls the package, empty when it does not import it.
+// importName returns the file's name of the package, or "" if the file does not import it.
 func importName(f *ast.File, path string) string {
 	for _, spec := range f.Imports {
 		if strings.Trim(spec.Path.Value, `"`) == path {

@@ -13,18 +13,18 @@ import (
 
 var (
 	packageRow = regexp.MustCompile("(?m)^\\| `pkg/(\\w+)` \\|")
-	// example is an example that `go test` runs: it says what it prints.
+	// example matches an example that `go test` runs, which is an example with an Output comment.
 	example = regexp.MustCompile(`(?s)\nfunc Example\w*\(\) \{.*?\n\t// (Unordered output|Output):`)
 )
 
-// TestPackages_ForOthersHaveExamples: a person who imports a package of this repository starts from its example.
+// A person who imports a package of this repository starts from its example.
 func TestPackages_ForOthersHaveExamples(t *testing.T) {
 	root, err := Root(".")
 	require.NoError(t, err)
 	page, err := os.ReadFile(filepath.Join(root, "docs/architecture.md"))
 	require.NoError(t, err)
 	_, section, ok := strings.Cut(string(page), "\n## Packages for other programs\n")
-	require.True(t, ok, "docs/architecture.md says which packages of pkg are for others")
+	require.True(t, ok, "docs/architecture.md lists the packages of pkg for other programs")
 	section, _, _ = strings.Cut(section, "\n## ")
 	var named []string
 	for _, m := range packageRow.FindAllStringSubmatch(section, -1) {

@@ -17,15 +17,15 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// A place is where each thing of a kind has to be named, and no compiler or other test asks for it.
+// place is a place that must name each thing of a kind, and that no compiler or other test checks.
 type place struct {
-	// files is a pattern of paths, as readFiles has it. One of the files has the name.
+	// files is a pattern of paths for readFiles. One of the files must have the name.
 	files string
-	// form is a regular expression with NAME in the place of the name.
+	// form is a regular expression that contains NAME instead of the name.
 	form string
 	// why is printed with a name that is missing.
 	why string
-	// spared are the names that need not be there, each with the reason.
+	// spared are the names that the place need not have, each with the reason.
 	spared map[string]string
 }
 
@@ -38,15 +38,15 @@ const (
 	isNothing = "it runs nothing"
 )
 
-// A thing that is new is missing in these places at first. In a place that need not have it, it is spared.
+// A new thing is missing in these places at first. Add it to spared for a place that does not need it.
 var (
 	strategyPlaces = []place{
 		{"apps/controlplane/internal/plan/testdata/*", `strategy=NAME\b`, "write a script for it", nil},
 		{"apps/controlplane/internal/plan/forecast/forecast_test.go", `STRATEGY_NAME\b`, "forecast it", map[string]string{"ROLLING": "it is the default"}},
-		{"apps/controlplane/internal/plan/straight_test.go", `Strategy: windlassv1\.RolloutPolicy_STRATEGY_NAME\b`, "say what the way back is without", map[string]string{"RECREATE": noSteps, "IN_PLACE": noSteps}},
-		{"apps/controlplane/internal/api/plan_test.go", `Strategy: windlassv1\.RolloutPolicy_STRATEGY_NAME\b|"NAME": +\{MaxSurge`, "compare its plan with what a deploy does", nil},
-		{"apps/e2e/strategies_fleet_test.go", `STRATEGY_NAME\b`, "let the fleet move by it", nil},
-		{"apps/e2e/gateway_test.go", `STRATEGY_NAME\b`, "send requests while it moves", map[string]string{"ROLLING": "it is the default", "RECREATE": "nothing serves meanwhile"}},
+		{"apps/controlplane/internal/plan/straight_test.go", `Strategy: windlassv1\.RolloutPolicy_STRATEGY_NAME\b`, "test a rollback without it", map[string]string{"RECREATE": noSteps, "IN_PLACE": noSteps}},
+		{"apps/controlplane/internal/api/plan_test.go", `Strategy: windlassv1\.RolloutPolicy_STRATEGY_NAME\b|"NAME": +\{MaxSurge`, "compare its plan with the result of a deploy", nil},
+		{"apps/e2e/strategies_fleet_test.go", `STRATEGY_NAME\b`, "let the fleet use it for a rollout", nil},
+		{"apps/e2e/gateway_test.go", `STRATEGY_NAME\b`, "send requests during a rollout with it", map[string]string{"ROLLING": "it is the default", "RECREATE": "nothing serves meanwhile"}},
 		{"docs/guides/rollouts.md", `strategy: NAME\b|\bor NAME: `, "describe it", nil},
 		{"apps/controlplane/internal/appspec/features.go", `STRATEGY_NAME\b`, "let operators deny it to workspaces, as a feature", map[string]string{"ROLLING": forAll, "RECREATE": forAll, "IN_PLACE": forAll}},
 		{"docs/guides/rollouts.md", `replaces another by .*\bNAME\b`, "say that it replaces a fixed port", sparedBoth},
@@ -60,7 +60,7 @@ var (
 		{"docs/guides/quotas.md", "(?m)^\\| .*`NAME`.* \\| .* \\| .* \\|$", "describe it", nil},
 	}
 	runtimePlaces = []place{
-		{"apps/agent/main.go", `enum:"[^"]*\bNAME\b[^"]*" default:"process"`, "let --runtime choose it", nil},
+		{"apps/agent/main.go", `enum:"[^"]*\bNAME\b[^"]*" default:"process"`, "allow it as a value of --runtime", nil},
 		{"apps/agent/main.go", `(case|f\.Runtime ==) "NAME"`, "make it", nil},
 		{"apps/controlplane/internal/model/runtime.go", `"NAME"`, "say what its regions are", nil},
 		{"apps/e2e/*_test.go", `runtime: +"NAME"`, "start an agent with it", map[string]string{"process": byFlag}},
@@ -79,10 +79,10 @@ var (
 			"CreateApp": "deploy makes apps", "UpdateApp": "the description is the API's alone",
 			"WatchFleet": "it is the dashboard's", "UpdateRegion": "its rename is the API's alone",
 		}},
-		{"apps/controlplane/internal/api/*_test.go", `\.NAME\(`, "test what it answers and refuses", nil},
+		{"apps/controlplane/internal/api/*_test.go", `\.NAME\(`, "test its answers and its refusals", nil},
 	}
 	listPlaces = []place{
-		{"apps/controlplane/internal/store/storetest/pages.go", `tx\.NAME\(`, "read it page by page", nil},
+		{"apps/controlplane/internal/store/storetest/pages.go", `tx\.NAME\(`, "test reading it page by page", nil},
 	}
 	errorPlaces = []place{
 		{"apps/**/*_test.go", `ERROR_REASON_NAME\b`, "test that a call is refused with it", map[string]string{"INTERNAL": "it is made of every error without a reason, in pkg/rpc"}},
@@ -107,7 +107,7 @@ func TestPlaces_NameEveryThingOfTheirKind(t *testing.T) {
 				named := slices.ContainsFunc(slices.Collect(maps.Values(files)), regexp.MustCompile(formOf(p.form, name)).MatchString)
 				_, spared := p.spared[name]
 				if spared && named {
-					t.Errorf("%s names %s %s: it need not be spared", p.files, kind, name)
+					t.Errorf("%s names %s %s: remove it from spared", p.files, kind, name)
 				}
 				if !spared && !named {
 					t.Errorf("%s has no %s: %s (docs/contributing)", p.files, formOf(p.form, name), p.why)
@@ -115,7 +115,7 @@ func TestPlaces_NameEveryThingOfTheirKind(t *testing.T) {
 			}
 		}
 	}
-	// namesIn returns what the form finds in the files.
+	// namesIn returns the names that the form finds in the files.
 	namesIn := func(files, form string) (names []string) {
 		for _, text := range readFiles(t, root, files) {
 			for _, m := range regexp.MustCompile(form).FindAllStringSubmatch(text, -1) {
@@ -138,14 +138,14 @@ func TestPlaces_NameEveryThingOfTheirKind(t *testing.T) {
 	missing("instance reason", namesIn("apps/agent/internal/runtime/runtime.go", `(?m)^\tReason\w+ += "(\w+)"`), reasonPlaces)
 }
 
-// formOf matches NAME of the form however it is written: STRATEGY_BLUE_GREEN, strategy=blue_green, blueGreen,
-// blue-green or "blue green".
+// formOf returns the form with the name in place of NAME. It matches all spellings: STRATEGY_BLUE_GREEN,
+// strategy=blue_green, blueGreen, blue-green or "blue green".
 func formOf(form, name string) string {
 	return strings.ReplaceAll(form, "NAME", "(?i:"+strings.ReplaceAll(name, "_", "[-_ ]?")+")")
 }
 
-// readFiles returns the files of the pattern by path. "/**/" in it is any number of folders, and then only a
-// pattern that ends in _test.go has tests.
+// readFiles returns the files that match the pattern, by path. "/**/" in a pattern means any number of folders. Then test
+// files match only if the pattern ends in _test.go.
 func readFiles(t *testing.T, root, pattern string) map[string]string {
 	t.Helper()
 	tree, name, deep := strings.Cut(pattern, "/**/")
@@ -174,7 +174,7 @@ func TestReadFiles_SkipsFolders(t *testing.T) {
 	require.Equal(t, map[string]string{filepath.Join(root, "testdata", "01_rolling"): "strategy=rolling"}, readFiles(t, root, "testdata/*"))
 }
 
-// filesBelow returns the files in the tree whose name matches the pattern.
+// filesBelow returns the files in the tree whose names match the pattern.
 func filesBelow(tree, pattern string) (paths []string, err error) {
 	err = filepath.WalkDir(tree, func(path string, d fs.DirEntry, err error) error {
 		if err != nil || d.IsDir() {
@@ -193,7 +193,7 @@ func filesBelow(tree, pattern string) (paths []string, err error) {
 	return paths, err
 }
 
-// TestReasons_HaveAMeaning: a reason that the planner does not know counts as a crash, in silence.
+// The planner treats an unknown reason as a crash, without an error.
 func TestReasons_HaveAMeaning(t *testing.T) {
 	root, err := Root(".")
 	require.NoError(t, err)

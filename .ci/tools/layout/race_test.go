@@ -13,7 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// .ci/test runs packages without the race detector when there is nothing in them that it could find.
+// .ci/test runs packages without the race detector if they have no concurrent code.
 func TestRaceDetector_IsLeftOutOnlyWithoutGoroutines(t *testing.T) {
 	root, packages := workspace(t)
 	script, err := os.ReadFile(filepath.Join(root, ".ci", "test"))
@@ -43,7 +43,8 @@ func TestRaceDetector_ConcurrentCodeIsFound(t *testing.T) {
 	require.Len(t, concurrent(t, path), 2)
 }
 
-// concurrent returns the places of a file that start a goroutine, or import what goroutines share data by.
+// concurrent returns the places of a file that start a goroutine, or import a package for sharing data between
+// goroutines.
 func concurrent(t *testing.T, path string) (places []string) {
 	t.Helper()
 	for _, imported := range []string{"sync", "sync/atomic", "golang.org/x/sync/errgroup"} {

@@ -10,11 +10,11 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// mostMethods of one type are as many as a reader can hold in mind. More are several subjects, each
-// of which can have a type of its own that shares the rest (apps/controlplane/internal/api/subjects.go).
+// mostMethods is the maximum number of methods of one type. A type with more methods has several subjects. Each subject
+// can have a separate type that shares the rest (apps/controlplane/internal/api/subjects.go).
 const mostMethods = 60
 
-// manyMethods are types with more, and why.
+// manyMethods are types with more methods, with the reasons.
 var manyMethods = map[string]string{
 	"apps/controlplane/internal/store/mysql.tx":  "the store's transaction: one method for each query that a user of the store declares",
 	"apps/controlplane/internal/store/memory.tx": "the store's transaction: one method for each query that a user of the store declares",
@@ -41,7 +41,7 @@ func TestTypes_HaveFewMethods(t *testing.T) {
 	}
 }
 
-// methods counts the methods of each type of the package, without those of generated files.
+// methods returns the number of methods of each type of the package, without generated files.
 func methods(t *testing.T, p Package) map[string]int {
 	t.Helper()
 	counts := map[string]int{}
@@ -62,7 +62,7 @@ func methods(t *testing.T, p Package) map[string]int {
 	return counts
 }
 
-// receiverOf returns the name of the type, without pointer and type parameters.
+// receiverOf returns the name of a receiver's type, without pointer and type parameters.
 func receiverOf(e ast.Expr) string {
 	switch e := e.(type) {
 	case *ast.StarExpr:

@@ -11,8 +11,8 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// workflowFaults returns what is wrong with a workflow of GitHub Actions: an action that is not named by its commit, which
-// cannot be moved to other code as a tag can, or rights that are not stated or that write.
+// workflowFaults returns the faults of a workflow of GitHub Actions. Each action must be named by its commit, because a
+// tag can be moved to other code. The workflow must state its rights, and they must only allow reading.
 func workflowFaults(text []byte) []string {
 	var w struct {
 		Permissions map[string]string
@@ -33,7 +33,7 @@ func workflowFaults(text []byte) []string {
 		}
 	}
 	if w.Permissions == nil {
-		faults = append(faults, "permissions: state them: a workflow without them gets those of the repository")
+		faults = append(faults, "permissions: state them: a workflow without them gets the permissions of the repository")
 	}
 	rights := []map[string]string{w.Permissions}
 	for _, job := range w.Jobs {
@@ -46,7 +46,7 @@ func workflowFaults(text []byte) []string {
 	for _, of := range rights {
 		for scope, right := range of {
 			if right != "read" && right != "none" {
-				faults = append(faults, "permissions."+scope+": "+right+" is more than reading")
+				faults = append(faults, "permissions."+scope+": "+right+" allows more than reading")
 			}
 		}
 	}
@@ -69,12 +69,12 @@ func TestWorkflows_UseActionsByCommitAndOnlyRead(t *testing.T) {
 		}
 	}
 	require.Positive(t, seen)
-	require.ElementsMatch(t, []string{"actions/checkout@v4: name the action by its commit", "permissions.contents: write is more than reading"},
+	require.ElementsMatch(t, []string{"actions/checkout@v4: name the action by its commit", "permissions.contents: write allows more than reading"},
 		workflowFaults([]byte("permissions: {contents: write}\njobs: {a: {steps: [{uses: actions/checkout@v4}, {uses: ./here}]}}\n")))
 	require.Len(t, workflowFaults([]byte("jobs: {}\n")), 1)
 }
 
-// TestNPM_PackagesHaveDigests holds each project of npm to a lock file in which each package from the registry has a digest.
+// TestNPM_PackagesHaveDigests checks that each npm project has a lock file with a digest for each package of the registry.
 func TestNPM_PackagesHaveDigests(t *testing.T) {
 	root, err := Root(".")
 	require.NoError(t, err)

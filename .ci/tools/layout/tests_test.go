@@ -13,25 +13,26 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// longestTestName is in letters, with Test.
+// longestTestName is the maximum length of a name in letters, including Test.
 const longestTestName = 60
 
-// mostSubjectWords is how many words a name may have before its _, or without one.
+// mostSubjectWords is the maximum number of words in a name before its _, or in a name without _.
 const mostSubjectWords = 3
 
-// noSubject are the words that begin a sentence instead of naming a subject.
+// noSubject are words that begin a sentence and do not name a subject.
 var noSubject = strings.Fields(`A After All Also An Another Any Are As At Because Before Between Both But By Can Does During Each
 	Either Even Every Few For From Half Has He How However If In Is It Its Many More Most Neither No Nobody None Not Nothing Of On Once One
 	Only Or Other Others Over Same She Since So Some Someone Something Still Such That The There These They This Those Three Through
 	To Too Two Under Until Upon What Whatever When Whenever Where Which While Who Whoever Whose Why With Within Without`)
 
-// abandoned are words that tests once used for their fixtures. docs/contributing has the list of those in use.
+// abandoned are words that tests no longer use for fixtures. docs/contributing lists the words in use.
 var abandoned = map[string]string{
 	"bench": "harness", "house": "harness", "lab": "cluster", "rig": "harness", "scene": "fixture or simulation", "town": "fleet",
 	"world": "fleet, harness, simulation or fixture",
 }
 
-// testNameFault is empty for a name that begins with a subject, so that -run Subject finds it.
+// testNameFault returns the fault of a test's name, or "". A name must begin with a subject, so that -run Subject finds
+// it.
 func testNameFault(name string) string {
 	rest, ok := strings.CutPrefix(name, "Test")
 	if !ok || rest == "" || unicode.IsLower(rune(rest[0])) {
@@ -58,7 +59,7 @@ func testNameFault(name string) string {
 	return ""
 }
 
-// fixtureFault is empty for the name of a type that has none of the abandoned words.
+// fixtureFault returns the fault of a type's name that has an abandoned word, or "".
 func fixtureFault(name string) string {
 	for _, w := range camelWords(name) {
 		if instead, ok := abandoned[w]; ok {
@@ -68,7 +69,7 @@ func fixtureFault(name string) string {
 	return ""
 }
 
-// camelWords are in lower case.
+// camelWords returns the words of a name, in lower case.
 func camelWords(name string) (words []string) {
 	start := 0
 	runes := []rune(name)
@@ -81,7 +82,7 @@ func camelWords(name string) (words []string) {
 	return words
 }
 
-// The names of tests and of their fixtures can be guessed.
+// A reader should be able to guess the names of tests and of their fixtures.
 func TestTests_HaveGuessableNames(t *testing.T) {
 	root, err := Root(".")
 	require.NoError(t, err)

@@ -17,7 +17,7 @@ const (
 	memoryStore = "apps/controlplane/internal/store/memory"
 )
 
-// A mutation of the API collects the apps to wake, and finish wakes them.
+// A mutation of the API collects the apps to wake, and its method finish wakes them.
 const (
 	apiWake   = "(*apps/controlplane/internal/api.mutation).wake"
 	apiExpect = "(*apps/controlplane/internal/api.mutation).expect"
@@ -40,30 +40,30 @@ func controlPlaneCode() (*Code, error) {
 	return loadedControlPlane, err
 }
 
-// wakeless are functions that write what a plan reads and wake no app: what they write, and why no plan
-// changes with that.
+// wakeless are functions that write the input of plans and wake no app. Each has the methods that it calls, and the
+// reason why no plan changes.
 var wakeless = map[string]struct {
 	writes []string
 	why    string
 }{
-	"(*apps/controlplane.Memory).Bootstrap": {[]string{"InsertRegion"}, "no app names a region that is new"},
-	"apps/controlplane.Bootstrap":           {[]string{"InsertRegion"}, "no app names a region that is new"},
+	"(*apps/controlplane.Memory).Bootstrap": {[]string{"InsertRegion"}, "no app names a new region"},
+	"apps/controlplane.Bootstrap":           {[]string{"InsertRegion"}, "no app names a new region"},
 	"(*apps/controlplane/internal/fleet.Service).Maintain": {
 		[]string{"DeleteApps", "DeleteTopology", "NoteDomainChecks", "TrimVersions"},
-		"deleted apps have no plan, tombstones are over, a domain stays verified whatever its checks find, and no row names a version that is trimmed",
+		"deleted apps have no plan, tombstones need no step, the result of a check does not change that a domain is verified, and no row names a deleted version",
 	},
 	"(apps/controlplane/internal/api.appService).CreateApp": {
-		[]string{"InsertApp"}, "an app without a version has nothing to decide about",
+		[]string{"InsertApp"}, "an app without a version has no plan",
 	},
-	"(apps/controlplane/internal/api.appService).UpdateApp": {[]string{"UpdateApp"}, "a description is for people"},
+	"(apps/controlplane/internal/api.appService).UpdateApp": {[]string{"UpdateApp"}, "no plan reads the description"},
 	"(apps/controlplane/internal/api.projectService).DeleteProject": {
 		[]string{"DeleteFreezesOf"}, "the project has no apps",
 	},
 	"(apps/controlplane/internal/api.regionService).ApproveGateway": {
-		[]string{"UpdateRegion"}, "the address of a gateway is for other gateways",
+		[]string{"UpdateRegion"}, "only other gateways use the address of a gateway",
 	},
-	"(apps/controlplane/internal/api.regionService).CreateRegion": {[]string{"InsertRegion"}, "no app names a region that is new"},
-	"(apps/controlplane/internal/api.regionService).DeleteRegion": {[]string{"DeleteRegion"}, "no app runs in the region or is about to"},
+	"(apps/controlplane/internal/api.regionService).CreateRegion": {[]string{"InsertRegion"}, "no app names a new region"},
+	"(apps/controlplane/internal/api.regionService).DeleteRegion": {[]string{"DeleteRegion"}, "no app runs in the region or will run there"},
 	"(apps/controlplane/internal/api.regionService).UpdateRegion": {[]string{"UpdateRegion"}, "labels are resolved when a version is made"},
 	"(apps/controlplane/internal/api.routeService).AddDomain":     {[]string{"InsertDomain"}, "an app is served under verified domains"},
 	"(apps/controlplane/internal/api.workspaceService).DeleteWorkspace": {
@@ -71,14 +71,14 @@ var wakeless = map[string]struct {
 	},
 }
 
-// A step goes by rows. When a row changes and its app gets no step, the app stands still. So a transaction
-// that writes a table of which planinput reads wakes the apps concerned. Both sides follow from the code:
-// the tables from the methods of the in-memory store, and the writers from the calls of these methods.
+// A step reads rows. If a row changes and its app gets no step, the app stops making progress. So a transaction that
+// writes a table which planinput reads must wake the affected apps. The test reads both from the code: the tables from
+// the methods of the in-memory store, and the writers from the calls of these methods.
 func TestWakes_CoverEveryInputOfPlans(t *testing.T) {
 	code, err := controlPlaneCode()
 	require.NoError(t, err)
 	tables := code.tables()
-	inputs := map[string]bool{"app": true} // which callers of planinput have read
+	inputs := map[string]bool{"app": true} // callers of planinput have already read the app
 	for _, name := range code.methodsOf(planInput, "Tx") {
 		require.Contains(t, tables, name, "a method of planinput.Tx that the in-memory store does not have")
 		maps.Copy(inputs, tables[name].read)
@@ -96,19 +96,19 @@ func TestWakes_CoverEveryInputOfPlans(t *testing.T) {
 	for _, name := range slices.Sorted(maps.Keys(found)) {
 		for _, mutation := range found[name] {
 			if !slices.Contains(wakeless[name].writes, mutation) {
-				t.Errorf("%s calls %s, which writes %s. Plans read that: wake its apps in the same transaction, or say in wakeless why no plan changes.",
+				t.Errorf("%s calls %s, which writes %s. Plans read this table: wake the affected apps in the same transaction, or add the function to wakeless with the reason why no plan changes.",
 					name, mutation, strings.Join(mutations[mutation], ", "))
 			}
 		}
 	}
 	for name, of := range wakeless {
-		require.Equal(t, of.writes, found[name], "%s: wakeless has to say what it writes without a wake-up, and nothing else", name)
+		require.Equal(t, of.writes, found[name], "%s: wakeless must list exactly the methods that it calls without a wake-up", name)
 	}
 }
 
 type tableUse struct{ read, written map[string]bool }
 
-// tables returns which tables each method of the in-memory store's transaction reads and writes.
+// tables returns the tables that each method of the in-memory store's transaction reads and writes.
 func (c *Code) tables() map[string]tableUse {
 	uses := map[string]tableUse{}
 	for fn, b := range c.bodies {
@@ -171,7 +171,7 @@ func tableOf(e ast.Expr) string {
 	return table
 }
 
-// called returns the function or method that is called, nil for a value.
+// called returns the function or method that call calls, or nil for a function value.
 func called(call *ast.CallExpr, b body) *types.Func {
 	fn, ok := b.info.Uses[calledName(call)].(*types.Func)
 	if !ok {
@@ -180,7 +180,7 @@ func called(call *ast.CallExpr, b body) *types.Func {
 	return fn.Origin()
 }
 
-// calledName returns the name of what is called, nil for none.
+// calledName returns the name of the called function, or nil if it has no name.
 func calledName(call *ast.CallExpr) *ast.Ident {
 	switch f := ast.Unparen(call.Fun).(type) {
 	case *ast.Ident:
@@ -206,14 +206,14 @@ func (c *Code) methodsOf(path, name string) (names []string) {
 	return nil
 }
 
-// ofTx reports whether a method is one of a transaction that an edge of the store declares.
+// ofTx reports whether a method belongs to the interface of a transaction, which each edge declares.
 func ofTx(fn *types.Func) bool {
 	recv := fn.Signature().Recv()
 	return recv != nil && types.IsInterface(recv.Type()) && strings.Contains(fn.FullName(), "Tx)")
 }
 
-// wakeless returns the functions outside of the store that nothing calls, and that reach one of the
-// mutations and no wake-up, with these mutations.
+// wakeless returns functions that reach mutations but no wake-up, with these mutations. It returns only functions
+// outside the store that no other function calls.
 func (c *Code) wakeless(mutations map[string][]string) (map[string][]string, error) {
 	found, known := map[string][]string{}, map[string]bool{}
 	callees, callers := map[*types.Func][]*types.Func{}, map[*types.Func][]*types.Func{}
@@ -234,7 +234,7 @@ func (c *Code) wakeless(mutations map[string][]string) (map[string][]string, err
 				return true
 			}
 			callee, ok := b.info.Uses[id].(*types.Func)
-			// A method that a package passes on in itself is called, too.
+			// A method value of the package itself counts as a call, too.
 			if !ok || !calls[id] && callee.Pkg() != fn.Pkg() {
 				return true
 			}
@@ -278,7 +278,7 @@ func (c *Code) wakeless(mutations map[string][]string) (map[string][]string, err
 		}
 		return visit(fn)
 	}
-	// entries are the functions on the way to fn that nothing here calls, and that wake no app.
+	// entries returns the functions that lead to fn, that no other function calls, and that wake no app.
 	var entries func(fn *types.Func, seen map[*types.Func]bool) []*types.Func
 	entries = func(fn *types.Func, seen map[*types.Func]bool) (found []*types.Func) {
 		if seen[fn] || reaches(fn) {

@@ -2,7 +2,7 @@
 //
 //	unzip ARCHIVE NAME FILE
 //
-// .ci/tool uses it, because not every machine has a program that reads such archives.
+// .ci/tool uses it, because not every machine has a program that reads zip archives.
 package main
 
 import (
@@ -24,7 +24,7 @@ func main() {
 	}
 }
 
-// unzip writes the file with that name in the archive to a new executable file.
+// unzip writes the file name of the archive to a new executable file.
 func unzip(archive, name, file string) (err error) {
 	all, err := zip.OpenReader(archive)
 	if err != nil {

@@ -1,7 +1,7 @@
 package main
 
-// accepted are vulnerabilities that govulncheck finds although the code is not concerned, and why. Govulncheck takes
-// a whole package as called if the database names none of its functions.
+// accepted are vulnerabilities that govulncheck finds although they do not affect the code, with the reasons. If the
+// database names no function of a package, govulncheck assumes that the whole package is called.
 var accepted = map[string]string{
 	"GO-2026-5264": notServed,
 	"GO-2026-5381": notServed,
@@ -9,4 +9,4 @@ var accepted = map[string]string{
 	"GO-2026-5710": notServed,
 }
 
-const notServed = "of Prometheus only the parser and evaluator of queries is used: its server and its web UI are not in any program"
+const notServed = "only the parser and the evaluator of Prometheus' queries are used: its server and its web UI are in no program"

@@ -17,14 +17,14 @@ import (
 const (
 	// standardURL is the database that govulncheck reads by default.
 	standardURL = "https://vuln.go.dev"
-	// reachTimeout bounds the question whether a database answers. A network that drops packets gives no other answer.
+	// reachTimeout limits the test whether a database answers, because a network may drop packets.
 	reachTimeout = 5 * time.Second
 )
 
-// database is one that can be read.
+// database is a vulnerability database that can be read.
 type database struct {
 	url string
-	// version describes how new it is. Empty: it does not say.
+	// version is the date of its last change. It is empty if the database does not have it.
 	version string
 }
 
@@ -39,17 +39,17 @@ func (d database) String() string {
 func parse(address string) (*url.URL, error) {
 	u, err := url.Parse(strings.TrimRight(address, "/"))
 	if err == nil && u.Scheme != "file" && u.Scheme != "http" && u.Scheme != "https" {
-		err = fmt.Errorf("%s has no scheme that can be read: use a URL with https or file", address)
+		err = fmt.Errorf("%s does not have a supported scheme: use a URL with https or file", address)
 	}
 	return u, err
 }
 
-// reach reads from the database when it was changed. It uses the proxy of the environment, as govulncheck does.
+// reach reads the time of the database's last change. It uses the proxy of the environment, as govulncheck does.
 func reach(ctx context.Context, u *url.URL) (db database, err error) {
 	if u.Scheme == "file" {
 		info, err := os.Stat(filepath.FromSlash(u.Path))
 		if err == nil && !info.IsDir() {
-			err = fmt.Errorf("%s is no folder", u.Path)
+			err = fmt.Errorf("%s is not a folder", u.Path)
 		}
 		return database{url: u.String()}, err
 	}
@@ -78,14 +78,14 @@ func modifiedAt(ctx context.Context, address string) (at time.Time, err error) {
 	if res.StatusCode != http.StatusOK {
 		return at, fmt.Errorf("%s answers %s", address, res.Status)
 	}
-	// A proxy may answer everything with a page of its own.
+	// A proxy may answer every request with its own page.
 	var index struct{ Modified time.Time }
 	unzipped, err := gzip.NewReader(res.Body)
 	if err == nil {
 		err = json.NewDecoder(unzipped).Decode(&index)
 	}
 	if err == nil && index.Modified.IsZero() {
-		err = errors.New("it has no time")
+		err = errors.New("the field modified is missing")
 	}
 	if err != nil {
 		return at, fmt.Errorf("%s is not the index of a database: %w", address, err)

@@ -15,11 +15,11 @@ import (
 // finding is a vulnerability that code calls.
 type finding struct {
 	id, summary, fixed string
-	// trace leads from the vulnerable function to one that nothing else has to call.
+	// trace has the calls from the vulnerable function up to a function that starts the program or a test.
 	trace []frame
 }
 
-// frame is a function on the way to a vulnerable one, and the place of its call.
+// frame is a function that leads to the vulnerable function, and the place of its call.
 type frame struct {
 	Module, Version, Package, Receiver, Function string
 	Position                                     *struct {
@@ -35,10 +35,10 @@ func (f frame) name() string {
 	return f.Package + "." + f.Function
 }
 
-// String describes the vulnerability, what to do, and the call of our own that leads to it.
+// String describes the vulnerability, its fix, and the call in this repository that leads to it.
 func (f finding) String() string {
 	sink := f.trace[0]
-	fix := "no version without it is known"
+	fix := "no fixed version is known"
 	switch {
 	case f.fixed != "" && sink.Module == "stdlib":
 		fix = "build with Go " + strings.TrimPrefix(f.fixed, "v") + " or newer"
@@ -59,8 +59,8 @@ func (f finding) String() string {
 	return text
 }
 
-// called reads what govulncheck writes with -format json. It returns one finding of each vulnerability that is
-// called, with the shortest trace. Vulnerabilities of packages that are only imported are left out.
+// called reads the output of govulncheck with -format json. It returns one finding for each vulnerability that is
+// called, with the shortest trace. It leaves out vulnerabilities of packages that are only imported.
 func called(answer io.Reader) (found []finding, err error) {
 	summaries := map[string]string{}
 	shortest := map[string]finding{}

@@ -1,7 +1,7 @@
-// Command vulncheck looks in each module for known vulnerabilities that its code calls, by govulncheck:
+// Command vulncheck searches each module with govulncheck for known vulnerabilities that its code calls:
 //
-//	go tool task vulncheck                 the database of Go, or that of GOVULNDB
-//	go tool task vulncheck -- --require    also fails if the database cannot be had
+//	go tool task vulncheck                 uses the database of Go, or the database of GOVULNDB
+//	go tool task vulncheck -- --require    also fails if the database cannot be reached
 //
 // GOVULNDB is a URL: https:, or file: of a folder. Without it vulncheck reads https://vuln.go.dev.
 package main
@@ -37,7 +37,7 @@ func main() {
 
 func run(ctx context.Context, args []string, out io.Writer) error {
 	flags := flag.NewFlagSet("vulncheck", flag.ContinueOnError)
-	require := flags.Bool("require", false, "fail if the database of vulnerabilities cannot be had")
+	require := flags.Bool("require", false, "fail if the database of vulnerabilities cannot be reached")
 	if err := flags.Parse(args); errors.Is(err, flag.ErrHelp) {
 		return nil
 	} else if err != nil {
@@ -53,10 +53,10 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 	}
 	db, err := reach(ctx, address)
 	if err != nil && *require {
-		return fmt.Errorf("the database of vulnerabilities cannot be had: %w", err)
+		return fmt.Errorf("the database of vulnerabilities cannot be reached: %w", err)
 	}
 	if err != nil {
-		_, _ = fmt.Fprintln(out, "vulncheck: skipped, the database of vulnerabilities cannot be had:", err)
+		_, _ = fmt.Fprintln(out, "vulncheck: skipped, the database of vulnerabilities cannot be reached:", err)
 		return nil
 	}
 	scanner, err := command(ctx, root, nil, filepath.Join(root, ".ci", "tool"), "govulncheck")
@@ -104,11 +104,11 @@ type check struct {
 	scanner string
 	// db is the URL of the database.
 	db string
-	// accepted has the reasons of vulnerabilities that are no failure, by id.
+	// accepted has the vulnerabilities that are not a failure, by ID, with the reasons.
 	accepted map[string]string
 }
 
-// all scans the modules, and returns an error if one of them calls a vulnerability or cannot be scanned.
+// all scans the modules, and returns an error if a module calls a vulnerability or cannot be scanned.
 func (c check) all(ctx context.Context, out io.Writer, modules []module) error {
 	var failed []string
 	for _, m := range modules {
@@ -150,7 +150,7 @@ func (c check) one(ctx context.Context, m module) ([]finding, error) {
 	return called(bytes.NewReader(answer))
 }
 
-// command runs a program, and returns what it writes.
+// command runs a program, and returns its output.
 func command(ctx context.Context, dir string, env []string, name string, args ...string) ([]byte, error) {
 	cmd := exec.CommandContext(ctx, name, args...)
 	cmd.Dir, cmd.Env = dir, append(os.Environ(), env...)

@@ -18,7 +18,7 @@ import (
 	"github.com/windlass-run/windlass/ci/tools/layout"
 )
 
-// write makes files in dir, by their paths.
+// write writes files into dir, by path.
 func write(t *testing.T, dir string, files map[string]string) {
 	t.Helper()
 	for name, text := range files {
@@ -43,7 +43,7 @@ const entry = `{
 	}]
 }`
 
-// The fixtures are modules that vendor the vulnerable one, so that nothing is downloaded.
+// fixture makes a module that vendors the vulnerable module, so that nothing is downloaded.
 func fixture(t *testing.T, name, call string) module {
 	t.Helper()
 	dir := t.TempDir()
@@ -129,7 +129,7 @@ func index(t *testing.T, text string) []byte {
 	return zipped.Bytes()
 }
 
-func TestDatabase_IsReachedOrSaysWhyNot(t *testing.T) {
+func TestDatabase_IsReachedOrGivesAReason(t *testing.T) {
 	good := serve(t, func(w http.ResponseWriter, r *http.Request) {
 		require.Equal(t, "/index/db.json.gz", r.URL.Path)
 		_, _ = w.Write(index(t, `{"modified": "2026-11-01T10:00:00Z"}`))
@@ -144,16 +144,16 @@ func TestDatabase_IsReachedOrSaysWhyNot(t *testing.T) {
 		want    database
 		says    string
 	}{
-		"an index":                 {good, database{good, "2026-11-01"}, ""},
-		"a URL with a slash":       {good + "/", database{good, "2026-11-01"}, ""},
-		"refused":                  {refusing, database{}, "403 Forbidden"},
-		"a page of a proxy":        {portal, database{}, "is not the index of a database"},
-		"an index without a time":  {timeless, database{}, "it has no time"},
-		"one that does not answer": {silent, database{}, "has not answered within 5s"},
-		"no such port":             {"http://127.0.0.1:1", database{}, "connection refused"},
-		"a folder":                 {fileURL(folder), database{fileURL(folder), ""}, ""},
-		"no folder":                {fileURL(folder) + "/gone", database{}, "no such file"},
-		"no URL":                   {"vuln.go.dev", database{}, "use a URL with https or file"},
+		"an index":                {good, database{good, "2026-11-01"}, ""},
+		"a URL with a slash":      {good + "/", database{good, "2026-11-01"}, ""},
+		"refused":                 {refusing, database{}, "403 Forbidden"},
+		"a page of a proxy":       {portal, database{}, "is not the index of a database"},
+		"an index without a time": {timeless, database{}, "the field modified is missing"},
+		"a silent database":       {silent, database{}, "has not answered within 5s"},
+		"no such port":            {"http://127.0.0.1:1", database{}, "connection refused"},
+		"a folder":                {fileURL(folder), database{fileURL(folder), ""}, ""},
+		"no such folder":          {fileURL(folder) + "/gone", database{}, "no such file"},
+		"no URL":                  {"vuln.go.dev", database{}, "use a URL with https or file"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			begin := time.Now()
@@ -164,7 +164,7 @@ func TestDatabase_IsReachedOrSaysWhyNot(t *testing.T) {
 			}
 			if c.says != "" {
 				require.ErrorContains(t, err, c.says)
-				require.NotContains(t, err.Error(), "\n", "it is one line")
+				require.NotContains(t, err.Error(), "\n", "the error has one line")
 				require.Less(t, time.Since(begin), 4*reachTimeout)
 				return
 			}
@@ -176,18 +176,18 @@ func TestDatabase_IsReachedOrSaysWhyNot(t *testing.T) {
 
 func TestVulncheck_WrongAddressFails(t *testing.T) {
 	t.Setenv("GOVULNDB", "ftp://example.com")
-	require.ErrorContains(t, run(t.Context(), nil, &bytes.Buffer{}), "GOVULNDB: ftp://example.com has no scheme that can be read")
+	require.ErrorContains(t, run(t.Context(), nil, &bytes.Buffer{}), "GOVULNDB: ftp://example.com does not have a supported scheme")
 }
 
 func TestVulncheck_MissingDatabaseFailsOnlyIfRequired(t *testing.T) {
 	t.Setenv("GOVULNDB", fileURL(t.TempDir())+"/gone")
 	var out bytes.Buffer
 	require.NoError(t, run(t.Context(), nil, &out))
-	require.Regexp(t, `^vulncheck: skipped, the database of vulnerabilities cannot be had: .*\n$`, out.String())
-	require.ErrorContains(t, run(t.Context(), []string{"--require"}, &out), "cannot be had")
+	require.Regexp(t, `^vulncheck: skipped, the database of vulnerabilities cannot be reached: .*\n$`, out.String())
+	require.ErrorContains(t, run(t.Context(), []string{"--require"}, &out), "cannot be reached")
 }
 
-func TestVulncheck_HelpIsNoFailure(t *testing.T) {
+func TestVulncheck_HelpIsNotAFailure(t *testing.T) {
 	require.NoError(t, run(t.Context(), []string{"--help"}, io.Discard))
 	require.Error(t, run(t.Context(), []string{"--requires"}, io.Discard))
 }
