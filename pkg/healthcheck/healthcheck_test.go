@@ -93,7 +93,7 @@ func TestCheck_PassesByCode(t *testing.T) {
 		{"GET", "/loads", "", "503"},
 		{"GET", "/to-ok", "", ""},
 		{"GET", "/to-loads", "", "503"},
-		{"GET", "/round", "", "redirected 10 times"},
+		{"GET", "/round", "", "more than 10 redirects"},
 		{"GET", "/away", "", ""},
 		{"GET", "/ok", "204", "GET /ok answered 200 OK"},
 		{"GET", "/none", "204", ""},
