@@ -50,7 +50,7 @@ func TestReport_UnreadableIsNone(t *testing.T) {
 	}
 }
 
-func TestUtilization_OfTheApplicationComesBeforeThatOfTheProcessors(t *testing.T) {
+func TestUtilization_PrefersTheApplicationToTheProcessors(t *testing.T) {
 	for _, c := range []struct {
 		load                 Load
 		utilization, failing float64
