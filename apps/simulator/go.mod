@@ -15,6 +15,7 @@ require (
 	github.com/windlass-run/windlass/apps/agent v0.0.0
 	github.com/windlass-run/windlass/apps/controlplane v0.0.0
 	github.com/windlass-run/windlass/apps/gateway v0.0.0
+	github.com/windlass-run/windlass/apps/modelserver v0.0.0
 	github.com/windlass-run/windlass/pkg v0.0.0
 	github.com/windlass-run/windlass/proto v0.0.0
 	go.etcd.io/bbolt v1.5.0
@@ -158,3 +159,5 @@ replace github.com/windlass-run/windlass/apps/controlplane => ../../apps/control
 replace github.com/windlass-run/windlass/apps/agent => ../../apps/agent
 
 replace github.com/windlass-run/windlass/apps/gateway => ../../apps/gateway
+
+replace github.com/windlass-run/windlass/apps/modelserver => ../../apps/modelserver

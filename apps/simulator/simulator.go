@@ -80,6 +80,7 @@ type cli struct {
 	Siege     scenario.Siege     `cmd:"" help:"Measure what attacks by one tenant's clients on a gateway cost another tenant."`
 	Zero      scenario.Zero      `cmd:"" help:"Scale an app to zero and back with real processes: failed requests, lost wakes, overhead of holding requests."`
 	Scaling   scenario.Scaling   `cmd:"" help:"Measure what it costs to scale many apps by their load, and how soon they scale."`
+	Follow    scenario.Follow    `cmd:"" help:"Check that the replicas of an app follow its load with real processes: failed requests, time to the first token, changes of direction."`
 	Watchers  scenario.Watchers  `cmd:"" help:"Measure what the WatchApp streams of one workspace cost another workspace."`
 	Baselines scenario.Baselines `cmd:"" help:"Measure the throughput of the database, of Restate and of Connect, each alone."`
 	Chaos     chaos.Chaos        `cmd:"" help:"Cause random faults in all parts, and check that no promise of the design breaks."`
@@ -94,11 +95,14 @@ func Main(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	if len(args) > 0 && args[0] == proxies.GatewayCommand {
 		return gateway.Main(ctx, args[1:])
 	}
-	if len(args) > 0 && args[0] == scenario.ZeroAgentCommand {
+	if len(args) > 0 && args[0] == scenario.AgentCommand {
 		return agent.Main(ctx, args[1:])
 	}
 	if len(args) > 0 && args[0] == scenario.ZeroInstanceCommand {
 		return scenario.ColdInstance(ctx, args[1:])
+	}
+	if len(args) > 0 && args[0] == scenario.FollowInstanceCommand {
+		return scenario.ModelServer(ctx, args[1:])
 	}
 	if len(args) > 0 && args[0] == siege.AttackCommand {
 		return siege.Attack(ctx, args[1:])

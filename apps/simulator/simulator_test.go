@@ -13,14 +13,20 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/windlass-run/windlass/apps/agent"
 	"github.com/windlass-run/windlass/apps/simulator"
+	"github.com/windlass-run/windlass/pkg/service"
 )
 
 // TestMain makes this test binary the simulator, too. Scenarios execute it as the control plane, and the command all
 // executes it for each scenario.
 func TestMain(m *testing.M) {
+	if agent.IsShim(os.Args) {
+		os.Exit(agent.ShimMain(os.Args))
+	}
 	if len(os.Args) > 1 && !strings.HasPrefix(os.Args[1], "-") { // a command instead of flags of the test
-		if err := simulator.Main(context.Background(), os.Args[1:], os.Stdout, os.Stderr); err != nil {
+		ctx, _ := service.SignalContext(context.Background())
+		if err := simulator.Main(ctx, os.Args[1:], os.Stdout, os.Stderr); err != nil {
 			fmt.Fprintln(os.Stderr, err)
 			os.Exit(1)
 		}
@@ -231,6 +237,18 @@ func TestScaling_DecisionFollowsEveryJumpOfTheLoad(t *testing.T) {
 	result := runScenario(t, "scaling", "--apps=6", "--regions=2", "--each=2", "--window=4s", "--settle=1s", "--period=10s", "--floor=40s")
 	requirePositive(t, result, "jumps", "p99_ms", "jumps_queries_per_s")
 	require.Len(t, result["rounds"], 2)
+}
+
+// The test does not run in parallel, because others would take the processor from the instances.
+func TestFollow_ReplicasFollowAndNoRequestFails(t *testing.T) {
+	dir := t.TempDir()
+	result := runScenario(t, "follow", "--steps=1:3s,24:12s", "--target=10s", "--plot="+dir)
+	requirePositive(t, result, "requests", "most_replicas", "worst_p95_ms")
+	require.Equal(t, 0.0, result["failed"])
+	require.Len(t, result["rounds"], 2)
+	files, err := filepath.Glob(filepath.Join(dir, "*-follow.*"))
+	require.NoError(t, err)
+	require.Len(t, files, 2, "the plot and its series")
 }
 
 func TestRegions_DeliverEveryChangeInEveryFleet(t *testing.T) {

@@ -10,20 +10,14 @@ import (
 	"net"
 	"net/http"
 	"os"
-	"path/filepath"
-	"slices"
-	"strconv"
 	"sync"
 	"time"
 
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	"github.com/windlass-run/windlass/apps/simulator/internal/measure"
-	"github.com/windlass-run/windlass/apps/simulator/internal/proxies"
 	"github.com/windlass-run/windlass/apps/simulator/internal/stack"
 	"github.com/windlass-run/windlass/apps/simulator/internal/testbed"
-	"github.com/windlass-run/windlass/pkg/localstack"
-	"github.com/windlass-run/windlass/pkg/localstack/proc"
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
@@ -44,11 +38,8 @@ type Zero struct {
 	Floor    time.Duration `help:"p99 of the overhead up to which the run does not fail." default:"100ms"`
 }
 
-// These are hidden commands of the simulator for this scenario.
-const (
-	ZeroAgentCommand    = "__agent"
-	ZeroInstanceCommand = "__cold-instance"
-)
+// ZeroInstanceCommand is the hidden command that runs this program as an instance of this scenario.
+const ZeroInstanceCommand = "__cold-instance"
 
 // Deadline implements Scenario.
 func (s *Zero) Deadline() time.Duration { return 5*time.Minute + time.Duration(s.Times)*30*time.Second }
@@ -168,49 +159,9 @@ func (s *Zero) Run(ctx context.Context, env Env) (err error) {
 
 // startParts starts the agent and the gateway, and deploys the app.
 func (r *zeroRun) startParts(ctx context.Context, self string) (stop func() error, err error) {
-	var closers []func() error
-	stop = func() error {
-		var errs []error
-		for _, closes := range slices.Backward(closers) {
-			errs = append(errs, closes())
-		}
-		return errors.Join(errs...)
-	}
-	dir, err := os.MkdirTemp("", "zero") // short, because it contains a socket
+	r.gateway, stop, err = startRegion(ctx, r.Testbed, self, r.Regions[0])
 	if err != nil {
 		return stop, err
-	}
-	closers = append(closers, func() error { return os.RemoveAll(dir) })
-	token := filepath.Join(dir, "token")
-	if err := os.WriteFile(token, []byte(r.Stack.JoinToken(r.Regions[0])), 0o600); err != nil {
-		return stop, err
-	}
-	ports := localstack.Ports{Claims: localstack.ClaimsFolder()}
-	port, _, err := ports.Take(0)
-	if err != nil {
-		return stop, err
-	}
-	r.gateway = net.JoinHostPort("127.0.0.1", strconv.Itoa(port))
-	data := filepath.Join(dir, "agent")
-	for _, p := range []struct {
-		name string
-		args []string
-	}{
-		{"agent", []string{ZeroAgentCommand, "--server=" + r.URL(), "--data-dir=" + data, "--join-token-file=" + token, "--stop-on-exit", "--trust-all-tenants", "--gpus=none", "--log-level=warn"}},
-		{"gateway", []string{proxies.GatewayCommand, "--agent=unix:" + filepath.Join(data, "gateway.sock"), "--listen=" + r.gateway, "--data-dir=" + filepath.Join(dir, "gateway"), "--log-level=error"}},
-	} {
-		process, err := proc.Start(proc.Spec{
-			Name: p.name, Path: self, Args: p.args, Dir: dir, DieWithParent: true,
-			RecordFile: filepath.Join(dir, p.name+".json"), LogFile: filepath.Join(r.Stack.Dir(), p.name+".log"),
-		})
-		if err != nil {
-			return stop, err
-		}
-		closers = append(closers, func() error {
-			ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Minute)
-			defer cancel()
-			return process.Stop(ctx, 30*time.Second)
-		})
 	}
 	_, err = testbed.Persist(ctx, r.API.Apps.Deploy, &windlassv1.DeployRequest{Mutation: testbed.Mutation(), App: testbed.Path("cold"), Spec: &windlassv1.DeploymentSpec{
 		Command: []string{self}, Args: []string{ZeroInstanceCommand, r.s.Start.String()}, Regions: r.Regions, Replicas: new(int32(1)),
@@ -225,15 +176,9 @@ func (r *zeroRun) startParts(ctx context.Context, self string) (stop func() erro
 	if err := r.waitReplicas(ctx, "the app is ready", 1); err != nil {
 		return stop, err
 	}
-	var hosts string
-	if err := r.DB.QueryRowContext(ctx, "SELECT hosts FROM app_routes LIMIT 1").Scan(&hosts); err != nil {
+	if r.host, err = hostOf(ctx, r.Testbed); err != nil {
 		return stop, err
 	}
-	var list []string
-	if err := json.Unmarshal([]byte(hosts), &list); err != nil {
-		return stop, err
-	}
-	r.host = list[0]
 	// The first request is answered once the gateway serves the route.
 	return stop, testbed.Until(ctx, 50*time.Millisecond, func() (bool, error) {
 		_, _, err := r.getAnswer(ctx)

@@ -23,6 +23,7 @@ type Client struct {
 	Deployments windlassv1connect.DeploymentServiceClient
 	Rollouts    windlassv1connect.RolloutServiceClient
 	Regions     windlassv1connect.RegionServiceClient
+	Scaling     windlassv1connect.ScalingServiceClient
 
 	http *http.Client
 }
@@ -36,6 +37,7 @@ func NewClient(url, key string) *Client {
 		Deployments: windlassv1connect.NewDeploymentServiceClient(c, url, options...),
 		Rollouts:    windlassv1connect.NewRolloutServiceClient(c, url, options...),
 		Regions:     windlassv1connect.NewRegionServiceClient(c, url, options...),
+		Scaling:     windlassv1connect.NewScalingServiceClient(c, url, options...),
 		http:        c,
 	}
 }

@@ -1,0 +1,195 @@
+package scenario
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	"github.com/windlass-run/windlass/apps/simulator/internal/measure"
+	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
+)
+
+// followRollout is a rollout during which the load changes.
+type followRollout struct {
+	name   string
+	policy *windlassv1.RolloutPolicy
+	// args are arguments of the version's instances. bad reports whether the version has to fail, and the rollout has to go back.
+	args []string
+	bad  bool
+}
+
+var followRollouts = []followRollout{
+	{name: "rolling", policy: &windlassv1.RolloutPolicy{Strategy: windlassv1.RolloutPolicy_STRATEGY_ROLLING, MaxSurge: "25%"}},
+	{name: "canary", policy: &windlassv1.RolloutPolicy{
+		Strategy: windlassv1.RolloutPolicy_STRATEGY_CANARY, MaxSurge: "25%",
+		Steps: []*windlassv1.CanaryStep{{Weight: 25, Pause: "12s"}, {Weight: 50, Pause: "12s"}},
+	}},
+	{name: "blue-green", policy: &windlassv1.RolloutPolicy{
+		Strategy: windlassv1.RolloutPolicy_STRATEGY_BLUE_GREEN, Promotion: "auto after 15s", Retain: durationpb.New(5 * time.Second),
+	}},
+	// Every instance exits before it is ready.
+	{name: "rollback", policy: &windlassv1.RolloutPolicy{Strategy: windlassv1.RolloutPolicy_STRATEGY_ROLLING, MaxSurge: "25%"}, bad: true, args: []string{"--load-time=1m", "--fault-crash-after=3s"}},
+}
+
+// rolloutTimeout bounds each wait in a rollout.
+const rolloutTimeout = 90 * time.Second
+
+func (s *Follow) parseRollouts() (out []followRollout, err error) {
+	var names []string
+	for _, r := range followRollouts {
+		names = append(names, r.name)
+	}
+	for _, name := range s.Rollouts {
+		n := slices.Index(names, name)
+		if n < 0 {
+			return nil, fmt.Errorf("--rollouts=%s: has to be one of %s", name, strings.Join(names, ", "))
+		}
+		out = append(out, followRollouts[n])
+	}
+	if len(out) == 0 {
+		return nil, nil
+	}
+	if low, high := s.needs(s.Low), s.needs(s.High); low >= high {
+		return nil, fmt.Errorf("--low=%d and --high=%d: both need %d replicas: the load has to change their number", s.Low, s.High, low)
+	}
+	return out, nil
+}
+
+// needs returns how many replicas a region needs for a load of all regions.
+func (s *Follow) needs(clients int) int {
+	return needed(float64(clients)/float64(max(s.Regions, 1)), s.least(), followMost)
+}
+
+// roll makes each of the rollouts. The load rises first. When replicas are being added, the new version begins to roll. When all of
+// them are ready, the load falls again.
+func (r *followRun) roll(ctx context.Context, rollouts []followRollout) error {
+	low, high := r.s.needs(r.s.Low), r.s.needs(r.s.High)
+	r.beginSpan("before", 0)
+	r.setLoad(float64(r.s.Low))
+	if err := r.await(ctx, "the load is followed", func(s followSample) bool { return s.wanted == low && s.ready == low && s.at > 10*time.Second }); err != nil {
+		return err
+	}
+	live := int32(1)
+	for i, rollout := range rollouts {
+		r.Progressf("%s under load", rollout.name)
+		r.beginSpan(rollout.name, 0)
+		r.setLoad(float64(r.s.High))
+		err := r.await(ctx, "replicas are added", func(s followSample) bool { return s.wanted > low })
+		if err != nil {
+			return fmt.Errorf("%s: %w", rollout.name, err)
+		}
+		policy := proto.CloneOf(rollout.policy)
+		policy.Waves = []*windlassv1.Wave{{MaxParallel: int32(len(r.Regions))}}
+		label := fmt.Sprintf("v%d-%s", i+2, rollout.name)
+		if err := r.deploy(ctx, label, rollout.args, policy); err != nil {
+			return err
+		}
+		if !rollout.bad {
+			live = int32(i + 2)
+		}
+		err = r.await(ctx, "the replicas for the high load are ready", func(s followSample) bool { return s.wanted >= high && s.ready >= high })
+		if err != nil {
+			return fmt.Errorf("%s: %w", rollout.name, err)
+		}
+		r.setLoad(float64(r.s.Low))
+		err = r.await(ctx, fmt.Sprintf("the rollout ends with v%d", live), func(s followSample) bool {
+			return !s.rolling && r.newest.GetLiveVersion() == live
+		})
+		if err != nil {
+			return fmt.Errorf("%s: %w", rollout.name, err)
+		}
+		err = r.await(ctx, "the replicas for the low load are left", func(s followSample) bool { return s.wanted == low && s.ready == low })
+		if err != nil {
+			return fmt.Errorf("%s: %w", rollout.name, err)
+		}
+	}
+	return nil
+}
+
+// await waits until holds returns true for the newest sample of each region.
+func (r *followRun) await(ctx context.Context, what string, holds func(s followSample) bool) error {
+	timeout := time.After(rolloutTimeout)
+	for {
+		r.mu.Lock()
+		next := r.sampled
+		met := true
+		var seen []string
+		for i, samples := range r.series.samples {
+			if len(samples) == 0 {
+				met = false
+				continue
+			}
+			s := samples[len(samples)-1]
+			met = met && holds(s)
+			seen = append(seen, fmt.Sprintf("%s has %d wanted, %d ready, limit %q, rollout %t: %s", r.Regions[i], s.wanted, s.ready, s.limit, s.rolling, s.showVersions()))
+		}
+		r.mu.Unlock()
+		if met {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		case <-timeout:
+			return fmt.Errorf("waited %s until %s: %s", rolloutTimeout, what, strings.Join(seen, "; "))
+		case <-next:
+		}
+	}
+}
+
+// concludeRollouts records what the rollouts showed, and returns what did not hold.
+func (r *followRun) concludeRollouts(env Env, rollouts []followRollout) error {
+	errs := []error{r.requests(env)}
+	fail := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
+	answers, _ := env.Result.Details["answers"].(map[string]int)
+	for i, rollout := range rollouts {
+		label := fmt.Sprintf("v%d-%s", i+2, rollout.name)
+		switch n := answers[label]; {
+		case rollout.bad && n > 0:
+			fail("the bad version %s answered %d requests", label, n)
+		case !rollout.bad && n == 0:
+			fail("version %s answered no request", label)
+		}
+	}
+	raised, lowered, loweredAfter, margin := 0, 0, 0, followMost
+	var worst time.Duration
+	for i, region := range r.Regions {
+		all := r.series.samples[i]
+		wrong, above := belowFloor(all, r.s.least())
+		if margin = min(margin, above); wrong != "" {
+			fail("%s: %s", region, wrong)
+		}
+		for _, span := range r.series.spans[1:] {
+			samples := span.within(all)
+			if len(samples) < 2 {
+				fail("%s, %s: there are no samples", region, span.name)
+				continue
+			}
+			v := judge(samples, span, r.s.Target)
+			_, above := belowFloor(samples, r.s.least())
+			env.Result.Rounds = append(env.Result.Rounds, map[string]any{
+				"region": region, "rollout": span.name, "seconds": (span.to - span.from).Seconds(), "raised": float64(v.raised), "lowered": float64(v.lowered),
+				"lowered_after": float64(v.loweredAfter), "most_wanted": float64(v.most), "least_above_min": float64(above), "worst_p95_ms": measure.Millis(v.worst),
+			})
+			raised, lowered, loweredAfter, worst = raised+v.raised, lowered+v.lowered, loweredAfter+v.loweredAfter, max(worst, v.worst)
+			if v.raised == 0 {
+				fail("%s, %s: no replica was added during the rollout", region, span.name)
+			}
+			if v.lowered+v.loweredAfter == 0 {
+				fail("%s, %s: no replica was removed", region, span.name)
+			}
+		}
+	}
+	env.Result.Figure("rollouts", float64(len(rollouts)), "rollouts under load")
+	env.Result.Figure("raised", float64(raised), "times that replicas were added during a rollout")
+	env.Result.Figure("lowered", float64(lowered), "times that replicas were removed during a rollout")
+	env.Result.Figure("lowered_after", float64(loweredAfter), "times that replicas were removed after a rollout")
+	env.Result.Figure("least_above_min", float64(margin), "ready replicas above the minimum, at least")
+	env.Result.Figure("worst_p95_ms", measure.Millis(worst), "ms, the highest p95 of the first token")
+	return oneLine(errs)
+}
