@@ -20,8 +20,7 @@ import (
 // None of this is stored for a restart. After a restart, the successor is applied again, which
 // changes nothing. Until then, nothing that the runtime has is removed.
 
-// codeAdopting is the code while a deployment waits because another deployment takes over its
-// instances, or because another deployment is applied to them first.
+// codeAdopting is why a deployment waits: another deployment takes over its instances, or is applied to them first.
 const codeAdopting = "Adopting"
 
 // lockWorkload locks the workload for the key until unlockWorkload. If another key holds the lock,

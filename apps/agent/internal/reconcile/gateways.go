@@ -35,8 +35,7 @@ type Gateways interface {
 	Slept(deploymentID string, seen runtime.Observation)
 }
 
-// codeGateways is the code while an app waits because gateways of the region have not confirmed its
-// route.
+// codeGateways is why an app waits: gateways of the region have not confirmed its route.
 const codeGateways = "AwaitingGateways"
 
 // Proceed enqueues the keys that wait for gateways.

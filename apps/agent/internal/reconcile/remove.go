@@ -8,8 +8,7 @@ import (
 	agentv1 "github.com/windlass-run/windlass/proto/gen/windlass/agent/v1"
 )
 
-// codeDraining is the code while a removal waits: requests to the deployment have not ended, or
-// gateways may still send requests.
+// codeDraining is why a removal waits: requests to the deployment have not ended, or gateways may still send some.
 const codeDraining = "Draining"
 
 // routeFirst sends the app's routes to gateways before a deployment of the app is removed. A region
