@@ -274,7 +274,7 @@ func TestCrossRegion_PassesOverARegionThatRefusesAStream(t *testing.T) {
 	})
 }
 
-// A client that goes away says nothing about the region to which its request was handed over.
+// The disconnect of a client is not a failure of the region to which its request was handed over.
 func TestCrossRegion_ClientThatLeftDoesNotCountAgainstARegion(t *testing.T) {
 	bothEngines(t, func(t *testing.T) {
 		var seen sync.Map

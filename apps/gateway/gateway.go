@@ -80,7 +80,7 @@ type Config struct {
 	// HSTS is how long browsers must use only HTTPS for a host that they reached by HTTPS. 0: answers do not have
 	// the header.
 	HSTS time.Duration
-	// ID identifies the gateway to its agent. No other process may have it. Empty: a new one.
+	// ID identifies the gateway to its agent. No other process may have the same ID. Empty: a new ID.
 	ID string
 	// StateFile is the file that keeps the last known table. Empty: after a restart the gateway has no table until
 	// the agent sends it.

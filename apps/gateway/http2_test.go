@@ -14,7 +14,7 @@ import (
 	"golang.org/x/net/http2/hpack"
 )
 
-// frames is an HTTP/2 client that can write any frames, also invalid ones.
+// frames is an HTTP/2 client that can write any frames, including invalid frames.
 type frames struct {
 	conn   net.Conn
 	framer *http2.Framer

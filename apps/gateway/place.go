@@ -44,7 +44,7 @@ func takePlace(dir string) (place, error) {
 // leaveTo releases the place for another process.
 func (p place) leaveTo() { _ = p.lock.Unlock() } // after an error, the lock ends with the process
 
-// idIn returns the id in the file. If the file has no valid id, it writes a new one.
+// idIn returns the id in the file. If the file has no valid id, idIn writes a new id.
 func idIn(path string) (string, error) {
 	data, err := os.ReadFile(path)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {

@@ -7,7 +7,7 @@ import (
 	"net"
 )
 
-// listenShared binds address for this process alone, because only Linux spreads connections over the
+// listenShared binds address only for this process, because only Linux spreads connections over the
 // processes that share one.
 func listenShared(ctx context.Context, address string) (net.Listener, error) {
 	return (&net.ListenConfig{}).Listen(ctx, "tcp", address)

@@ -23,7 +23,7 @@ import (
 const wirePatience = 10 * time.Second
 
 // recorder is an instance that records the requests that reach it. It reads strictly by RFC 9112, without net/http,
-// because net/http is part of what is tested. It answers each whole request with the request's body.
+// because the test also tests net/http. It answers each whole request with the request's body.
 type recorder struct {
 	address  string
 	listener net.Listener
@@ -247,7 +247,7 @@ type wireCase struct {
 	saw []string
 	// cut: the beginning of one more request may reach the instance, but not its end.
 	cut bool
-	// header returns what is wrong with the first request that the instance gets. "": nothing.
+	// header returns the fault of the first request that the instance gets, or "".
 	header func(recorded) string
 }
 

@@ -51,9 +51,9 @@ type Split int
 const (
 	// Halves commits the two halves of the batch, one after the other, and splits a half that fails again.
 	Halves Split = iota
-	// Singly commits each request alone, one after the other.
+	// Singly commits each request separately, one after the other.
 	Singly
-	// Apart commits each request alone, all at once, while the lane goes on with the next batch.
+	// Apart commits each request separately, all at the same time, while the lane continues with the next batch.
 	Apart
 )
 
@@ -91,7 +91,7 @@ type Config[L cmp.Ordered, Req, Res any] struct {
 	Adapt bool
 	// Timeout limits a commit, and the sum of all commits of a failed batch's parts. 0 means none.
 	Timeout time.Duration
-	// Detached makes Do return when its context ends, while the request's commit goes on. Otherwise Do waits
+	// Detached makes Do return when its context ends, while the request's commit continues. Otherwise Do waits
 	// for the end of a commit that has begun, and the commit's context ends when those of all its requests
 	// have ended.
 	Detached bool

@@ -93,7 +93,7 @@ func TestPair(t *testing.T) {
 	require.Equal(t, "second", name(), "a renewed pair is used")
 	writePEM(t, pair.Cert, "CERTIFICATE", []byte("half written"))
 	elapse()
-	require.Equal(t, "second", name(), "while a pair cannot be read, the one before is used")
+	require.Equal(t, "second", name(), "while a pair cannot be read, the previous pair is used")
 	ca.issue(t, pair.Cert, pair.Key, "third", x509.ExtKeyUsageServerAuth)
 	elapse()
 	require.Equal(t, "third", name())

@@ -170,7 +170,7 @@ func (w *watched[T]) get(log *slog.Logger, load func() (T, error), paths ...stri
 		return w.current, err
 	case log != nil:
 		// The stamp is not changed, so that the next check tries again.
-		log.Error("cannot read a changed TLS file; using the one before", "error", err)
+		log.Error("cannot read a changed TLS file; using the previous content", "error", err)
 	}
 	return w.current, nil
 }

@@ -40,7 +40,7 @@ type handshakeQueue struct {
 
 	mu   sync.Mutex
 	free int // the number of free slots; 0 while a handshake waits
-	// begun has the waiters whose handshakes had a slot before. all has the other waiters. The oldest one is first.
+	// begun has the waiters whose handshakes had a slot before. all has the other waiters. The oldest waiter is first.
 	begun, all list.List
 	clients    map[netip.AddrPort]*clientQueue
 	// now has the clients that had no turn yet in this round, and later has the clients that had one. left is how many

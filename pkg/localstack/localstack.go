@@ -15,7 +15,7 @@
 //     complete or missing.
 //   - No server is started twice on one directory. The pid and start time of each
 //     server are recorded. The next Start on the directory first stops a server that a
-//     killed parent left running. A pid alone is never trusted.
+//     killed parent left running. A pid without its start time is never trusted.
 //   - A server is ready when it has answered in its own protocol.
 package localstack
 

@@ -38,7 +38,7 @@ func TestPlace_Vectors(t *testing.T) {
 		require.Equal(t, second, d.Refused.Nearest)
 		require.Equal(t, NoMemory, d.Refused.NearestReason)
 	})
-	t.Run("a server takes exactly what it has", func(t *testing.T) {
+	t.Run("a server holds models up to exactly its memory", func(t *testing.T) {
 		got := byModel(Place(servers[:1], []Model{model("a", 10*gib), model("b", 1), model("c", 0)}))
 		require.Len(t, got["a"].Servers, 1)
 		require.Equal(t, "1 server lacks 1 bytes of the 1 bytes needed", got["b"].Refused.String())

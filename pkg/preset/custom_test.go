@@ -50,7 +50,7 @@ func definition(edit ...func(*windlassv1.PresetDefinition)) *windlassv1.PresetDe
 }
 
 func TestDefine(t *testing.T) {
-	t.Run("a definition makes what its templates and conditions say", func(t *testing.T) {
+	t.Run("a definition makes the spec of its templates and conditions", func(t *testing.T) {
 		p, findings := Define(t.Context(), "ember", 3, definition())
 		require.Empty(t, findings)
 		require.Equal(t, "custom:ember/3", p.ID())

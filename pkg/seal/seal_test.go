@@ -85,7 +85,7 @@ func TestKeyset_IsRotatedWhileProcessesRun(t *testing.T) {
 	sealed, err := informed.Seal([]byte("y"), "c")
 	require.NoError(t, err)
 	_, err = before.Open(sealed, "c")
-	require.NoError(t, err, "until it is primary, nothing is sealed with the new key")
+	require.NoError(t, err, "no value is sealed with the new key before it is primary")
 
 	primary, err := Rotate(path)
 	require.NoError(t, err)

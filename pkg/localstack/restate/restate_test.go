@@ -89,7 +89,7 @@ func TestEnsure_RepeatsAnUnfinishedInstallation(t *testing.T) {
 	require.NoError(t, err)
 	require.FileExists(t, program)
 	require.NoFileExists(t, filepath.Join(cache, "windlass", "restate", restate.Version, "node_modules", "leftover"))
-	require.Len(t, lines, 2, "one line says what it installs, and one that it is installed")
+	require.Len(t, lines, 2, "one line names the program to install, and one line reports the end")
 
 	lines = nil
 	again, err := restate.Ensure(t.Context(), func(line string) { lines = append(lines, line) })

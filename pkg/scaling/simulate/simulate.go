@@ -227,7 +227,7 @@ func (w *simulatedApp) sample(now time.Duration) scaling.Sample {
 	return s
 }
 
-// resize changes the number of replicas to n. It removes starting ones first.
+// resize changes the number of replicas to n. It removes starting replicas first.
 func (w *simulatedApp) resize(now time.Duration, n int) {
 	for w.ready+len(w.starting) < n {
 		w.starting = append(w.starting, now+w.model.Start)

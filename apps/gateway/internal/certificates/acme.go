@@ -218,7 +218,7 @@ func (a *ACME) loadOrOrder(host string) (*tls.Certificate, error) {
 // obtainCertificate returns autocert's certificate of the host: from memory, from the folder or by an order.
 func (a *ACME) obtainCertificate(host string) (*tls.Certificate, error) {
 	// Clients that speak TLS 1.2 take ECDSA. By the client's own hello, autocert would order an
-	// RSA certificate for a client that speaks TLS 1.3 alone.
+	// RSA certificate for a client that supports only TLS 1.3.
 	got, err := a.manager.GetCertificate(&tls.ClientHelloInfo{
 		ServerName: host, CipherSuites: []uint16{tls.TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256},
 	})

@@ -97,7 +97,7 @@ func New(cfg Config) *Server {
 // Others returns the listener of the connections that go the long way.
 func (s *Server) Others() net.Listener { return s.others }
 
-// Open returns how many connections are open, including those that went the long way.
+// Open returns the number of open connections, including the connections of Others.
 func (s *Server) Open() int64 { return s.open.Load() }
 
 // Taken returns when the last connection was accepted; 1970 if none was.

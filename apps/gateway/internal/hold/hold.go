@@ -83,7 +83,7 @@ type Holds struct {
 // New checks the config.
 func New(cfg Config) (*Holds, error) {
 	if cfg.Wake == nil || cfg.AtZero == nil || cfg.Now == nil || cfg.Rand == nil || cfg.Log == nil || cfg.Registerer == nil {
-		return nil, errors.New("hold: every field of Config but Most is required")
+		return nil, errors.New("hold: every field of Config except Most is required")
 	}
 	if cfg.Most < 0 {
 		return nil, errors.New("hold: Most is negative")

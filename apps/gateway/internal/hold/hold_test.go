@@ -32,7 +32,7 @@ func TestBook(t *testing.T) {
 		require.Nil(t, refused)
 		require.False(t, wake)
 		refused, _ = b.takePlace("a", "chat", policy, at(2*time.Second))
-		require.Equal(t, &Refusal{RetryAfter: 58 * time.Second}, refused, "how long a start takes is not known, so Retry-After is what is left of the policy's wait")
+		require.Equal(t, &Refusal{RetryAfter: 58 * time.Second}, refused, "the duration of a start is unknown, so Retry-After is the rest of the policy's wait")
 		require.Equal(t, []count{{"a", "chat", 2}}, b.counts())
 	})
 	t.Run("all apps of a process have a limit together", func(t *testing.T) {
@@ -44,7 +44,7 @@ func TestBook(t *testing.T) {
 		ids, _ := b.dueWakes(at(0), atZero)
 		require.Equal(t, []string{"a", "b"}, ids)
 	})
-	t.Run("apps that are flooded leave places to others", func(t *testing.T) {
+	t.Run("flooded apps leave places for other apps", func(t *testing.T) {
 		for _, flooded := range []int{1, 2, 7} {
 			b := newBook(DefaultMost)
 			greedy := Policy{Wait: time.Hour, Most: 1_000_000}

@@ -16,7 +16,7 @@ type Response struct {
 	Fields []Field
 	// ContentLength is in bytes. -1: the answer states none.
 	ContentLength int64
-	// Chunked is whether the content comes in chunks, whatever ContentLength says.
+	// Chunked is whether the content comes in chunks. Then ContentLength has no meaning.
 	Chunked bool
 	// Close is whether the connection ends with the answer.
 	Close bool

@@ -65,7 +65,7 @@ func (p *Prober) addAttempt(a attempt) {
 	}
 }
 
-// takeAll empties the queue and returns what was in it.
+// takeAll returns all elements of the queue and empties it.
 func (p *Prober) takeAll() []attempt {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -30,7 +30,7 @@ type requestBody struct {
 	// whole is whether the body was read to its end. let is whether the request has ended, even if the body
 	// has not. Then Read sets no deadlines any more.
 	whole, let bool
-	// payload keeps what is read. Nil: it is not kept.
+	// payload keeps the read bytes. Nil: they are not kept.
 	payload *payload.Body
 	// pace belongs to the goroutine that reads. While it waits for the client, instance is stopped.
 	pace     pace.Pace

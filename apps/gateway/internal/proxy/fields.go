@@ -25,7 +25,7 @@ const (
 	reserved
 	// hop fields concern only one connection.
 	hop
-	// own fields are set by the gateway alone, or must not reach any instance.
+	// own are fields that only the gateway may set, or that must not reach any instance.
 	own
 	// forwarding fields tell instances about a client and its request. Programs may base access and answers on
 	// them. So only the fields of trusted proxies are passed on.

@@ -119,7 +119,7 @@ func (s *Source) changedLoads(told map[string]*gatewayv1.AppLoad) (changed []*ga
 	return s.cfg.Traffic.Loads(apps, told)
 }
 
-// pending is a report, and the state that it adds to what was reported before.
+// pending is a report, and the state that it adds to the reported state.
 type pending struct {
 	*gatewayv1.ReportRequest
 

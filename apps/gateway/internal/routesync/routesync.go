@@ -4,7 +4,7 @@
 //	agent ──Watch──▶ apply ──▶ table ──▶ file        (what is served after a restart,
 //	agent ◀─Report── served, health ◀───┘             agent and control plane gone)
 //
-// Nothing is lost when the agent goes away: the table stays as it is, and after a restart it is read from the file.
+// Without the agent, no route is lost: the table does not change, and after a restart it is read from the file.
 // A table_id is kept only after the whole table has arrived, so that numbers of two tables are never compared. If a
 // stream breaks before that, the agent sends the whole table again.
 //
@@ -53,9 +53,9 @@ var again = backoff.Policy{Min: 100 * time.Millisecond, Max: 5 * time.Second}
 // Config configures a Source.
 type Config struct {
 	Client gatewayv1connect.RouteServiceClient
-	// GatewayID should belong to this gateway alone. ProcessID is new with each start.
+	// GatewayID should belong only to this gateway. ProcessID is new with each start.
 	GatewayID, ProcessID string
-	// Another returns another GatewayID, in case a second gateway has the same one.
+	// Another returns another GatewayID, in case a second gateway has the same GatewayID.
 	Another func() string
 	Version string
 	Table   *table.Table

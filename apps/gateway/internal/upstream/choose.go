@@ -103,7 +103,7 @@ type refusal struct {
 
 // Want says which instance a request needs.
 type Want struct {
-	// Host is the request's host. A preview's host leads to its deployment alone.
+	// Host is the request's host. A preview's host leads only to the preview's deployment.
 	Host string
 	// Affinity is the affinity key. Empty: none.
 	Affinity string
@@ -188,7 +188,7 @@ func (r *Route) chooseCandidates(v *view, w *Want, now time.Time) (*target, set,
 			return 0
 		}
 	}
-	// While any deployment has a ready instance, deployments without one leave their share to the others.
+	// While a deployment has a ready instance, deployments without a ready instance leave their share to it.
 	ready := false
 	for i := range v.targets {
 		t := &v.targets[i]

@@ -34,7 +34,7 @@ type Spec struct {
 	Epoch, Generation, Change int64
 	// Hosts are in lower case, without port and trailing dot.
 	Hosts []string
-	// Previews are hosts that lead to one deployment alone.
+	// Previews are hosts that each lead to only one deployment.
 	Previews []Preview
 	Targets  []TargetSpec
 	Policy   Policy
@@ -72,7 +72,7 @@ func (s *Spec) NeedsKey(host string) bool {
 	return s.Policy.RequireKey || slices.ContainsFunc(s.Previews, func(p Preview) bool { return p.Keyed && p.Host == host })
 }
 
-// IsPreview reports whether the host leads to one deployment alone.
+// IsPreview reports whether the host leads to only one deployment.
 func (s *Spec) IsPreview(host string) bool {
 	return slices.ContainsFunc(s.Previews, func(p Preview) bool { return p.Host == host })
 }
@@ -184,7 +184,7 @@ func DefaultPolicy() Policy {
 		Retries: 2,
 		// Prompts may contain images and audio.
 		MaxBody: 64 << 20,
-		// 50 is Envoy's default. If one of two instances is lost, the other one can serve all requests. If nine
+		// 50 is Envoy's default. If one of two instances is lost, the other instance can serve all requests. If nine
 		// of ten are lost, the tenth must not get all requests, because it would fail, too.
 		Panic:  50,
 		Health: health.Default(),

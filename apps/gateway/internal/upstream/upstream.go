@@ -1,9 +1,9 @@
 // Package upstream holds the state of an app's route: the deployments with their weights, the instances with their
 // health, the requests under way at each instance, and the requests that wait.
 //
-//	Route   outlives changes of what it leads to: turns, health, in-flight, the queue
-//	view    one version of that, immutable; a change swaps it, at once for all
-//	Lease   one request at one instance; until its end it counts as in flight
+//	Route   stays the same when its spec changes, and keeps turns, health, requests under way and the queue
+//	view    is one immutable version of hosts, targets and instances; an update replaces it for all requests at once
+//	Lease   is one request at one instance; it counts as under way until its end
 //
 // A request gets an instance in two steps. First the deployment is chosen by weight, in turn or by the request's
 // affinity key, among the deployments with an instance that can take the request. Then the route's strategy chooses
