@@ -77,8 +77,8 @@ func (s *stack) reaches(t *testing.T, region string, others int) {
 	})
 }
 
-// placed is the outcome of a request. The region is the one that answered it, or empty if the region that got
-// the request answered itself. The error is a gateway's, if a gateway answered.
+// placed is the outcome of a request. region is empty if the region that got the request answered it itself.
+// code is the gateway's error, if a gateway answered.
 type placed struct {
 	status       int
 	region, code string

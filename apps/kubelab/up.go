@@ -23,7 +23,7 @@ type upCommand struct {
 	Kubeconfig string `type:"path" help:"Write the administrator's kubeconfig here once everything is ready; by default to the data directory."`
 	ReadyFile  string `type:"path" help:"Write the kubeconfig's path here once everything is ready."`
 	APIPort    int    `help:"Port of the API server on 127.0.0.1. 0 means the port of the last run, or a free port." default:"0"`
-	CIDR       string `default:"127.64.0.0/16" help:"Addresses of pods, within 127.0.0.0/8; clusters on one host need different ones."`
+	CIDR       string `default:"127.64.0.0/16" help:"Addresses of pods, within 127.0.0.0/8; clusters on one host need different networks."`
 
 	Group []string `sep:"none" placeholder:"name=NAME,nodes=N,..." help:"A group of nodes; repeatable. Keys: name, nodes, gpu=RESOURCE=COUNT, gpu-product, gpu-memory (MiB), cpu, memory, pods, zones=a|b, region, spot=true, taint=KEY=VALUE:EFFECT, label=KEY=VALUE."`
 

@@ -106,8 +106,8 @@ func (w *fleet) happens() {
 	w.drawn("")
 }
 
-// drawn returns a random number. It depends on the seed, on the time, on who, and on how often who has drawn
-// at this instant. It does not depend on other callers.
+// drawn returns a random number. It depends on the seed, the time, the caller's name who, and the number of
+// earlier draws with this name at this instant. It does not depend on other callers.
 func (w *fleet) drawn(who string) uint64 {
 	now := time.Now().UnixNano()
 	if now != w.instant {

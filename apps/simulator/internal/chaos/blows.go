@@ -78,7 +78,7 @@ func (s *storm) possibleBlows() []blow {
 			return l.halfOpen([][]string{{"upstream"}, {"downstream"}, {"upstream", "downstream"}}[rnd.IntN(3)]...)
 		}, 2*time.Second, 40*time.Second)},
 	}
-	// A replica is near its backends, so that its links are not as bad as those of agents.
+	// A replica is near its backends, so its links have fewer and shorter faults than the links of agents.
 	for _, backend := range []func(*rand.Rand) string{database, restate} {
 		out = append(out,
 			blow{"cut", 3, backend, s.onLink(func(l *wire, _ *rand.Rand) error { return l.breakConnections() }, 0, 0)},

@@ -73,7 +73,7 @@ type checker struct {
 	claimed       map[string]bool // deployments whose claim to be ready was checked
 	told          map[string]bool // instances whose row with status ready was checked
 	acknowledged  map[string]string
-	decided       map[[2]string]decision // the newest one that was seen, by app and region
+	decided       map[[2]string]decision // the newest decision that was seen, by app and region
 	scalings      int
 	restores      int               // of the database
 	losses        map[string]int    // of inboxes, by region

@@ -15,9 +15,9 @@ import (
 // Burst makes many changes as fast as possible, and measures how many arrive per second between the first
 // commit and the last arrival.
 //
-// It does this in two ways. Calls of the API are each authorised, audited and safe to repeat. Changes that
-// are committed with SQL alone look like those of another control plane. They show the limit of the feed and
-// its streams.
+// It does this in two ways. Calls of the API are each authorised, audited and safe to repeat. Changes that are
+// committed with SQL alone look like changes of another control plane. They show the limit of the feed and its
+// streams.
 //
 // What limits it: the processor, which MariaDB, the control plane and the agents share. shared_events_per_s
 // is the upper bound, measured in the same run: deployments of two steps each that share all work that can be

@@ -32,7 +32,7 @@ type Overload struct {
 	Instances   int           `help:"Instances that change, in all." default:"30000"`
 	Regions     int           `help:"Regions." default:"30"`
 	Edges       int           `help:"Replicas in each region that crash and come back." default:"2"`
-	Factor      float64       `help:"Ratio of the reported states to those that can be stored." default:"10"`
+	Factor      float64       `help:"Ratio of the reported states to the states that can be stored." default:"10"`
 	Calm        time.Duration `help:"Duration of each calibration: first the delay of important changes while nothing else changes, then how many states can be stored." default:"10s"`
 	Window      time.Duration `help:"How long the overload lasts." default:"40s"`
 	Start       time.Duration `help:"How long an instance takes to start." default:"2s"`
@@ -282,7 +282,7 @@ func (s *Overload) waitStored(ctx context.Context, w *testbed.Testbed, since tim
 	return time.Since(since), err
 }
 
-// findDifferences compares the living instances with those of the database.
+// findDifferences compares the living instances with the rows of the database.
 func findDifferences(ctx context.Context, w *testbed.Testbed, want map[string]state) (wrong int, example string, err error) {
 	rows, err := w.DB.QueryContext(ctx, "SELECT id, restarts, status FROM instances WHERE terminated_at = 0")
 	if err != nil {

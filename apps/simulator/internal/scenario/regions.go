@@ -12,8 +12,8 @@ import (
 )
 
 // Regions does the same work in a small fleet and in a large one, and compares the cost of a change. The cost
-// may grow with the regions that a change touches, but not with those that exist. The cost of the idle fleet
-// is measured separately and subtracted.
+// may grow with the number of regions that a change touches, but not with the number of all regions. The cost
+// of the idle fleet is measured separately and subtracted.
 //
 // What limits it: the processor, for the call and its workflow, and for each region that it touches. The idle
 // cost is measured for five seconds before the changes.

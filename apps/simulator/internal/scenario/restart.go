@@ -15,8 +15,8 @@ import (
 )
 
 // Restart restarts every replica of the control plane, one after the other, as a rolling update does, while
-// users change apps. All replicas are behind one address, as those of a service are. It measures the effect
-// on changes under way, on the agents' streams and on the users' calls.
+// users change apps. All replicas are behind one address, as the replicas of a service are. It measures the
+// effect on changes under way, on the agents' streams and on the users' calls.
 //
 // What limits it: the processor, which starting replicas share with serving ones. Users do not have to repeat
 // calls.

@@ -35,7 +35,7 @@ type Rollouts struct {
 	Regions     int           `help:"Regions of each app." default:"10"`
 	Waves       int           `help:"Waves; the first is one region." default:"4"`
 	Replicas    []int         `help:"Replicas in each region, one measurement each, ascending." default:"2,8,32"`
-	Surge       string        `help:"Replicas beyond those wanted, a number or percent." default:"100%"`
+	Surge       string        `help:"Replicas beyond the wanted number, a number or percent." default:"100%"`
 	Bake        time.Duration `help:"How long each wave bakes." default:"0s"`
 	BadWave     int           `help:"Wave in which the last version crashes; 0: there is no such version." default:"2"`
 	Concurrency int           `help:"Calls in flight." default:"16"`

@@ -1,6 +1,6 @@
-// Package scenario has the measurements. Each has a name, and its sizes are flags. A scenario starts a
-// testbed of its own, prepares it, measures one thing, and checks that what it measured happened: the figures
-// of a run that lost a change do not count.
+// Package scenario has the measurements. Each has a name, and its sizes are flags. A scenario starts a testbed
+// of its own, prepares it, measures one thing, and checks that the measured changes happened: the figures of a
+// run that lost a change do not count.
 package scenario
 
 import (

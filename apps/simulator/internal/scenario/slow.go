@@ -25,8 +25,8 @@ import (
 // is the median over many pairs of phases, with and without a stalled agent.
 type Slow struct {
 	Agents  int     `help:"Agents, one of which stalls." default:"100"`
-	Changes int     `help:"Changes at the others, in each phase." default:"300"`
-	Rate    float64 `help:"Changes per second at the others, at random times." default:"30"`
+	Changes int     `help:"Changes at the other agents, in each phase." default:"300"`
+	Rate    float64 `help:"Changes per second at the other agents, at random times." default:"30"`
 	Rounds  int     `help:"Pairs of phases, without and with the stall." default:"9"`
 }
 

@@ -141,7 +141,7 @@ func (s *Zero) Run(ctx context.Context, env Env) (err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	env.Result.Figure("zero_wakes", float64(wakes), "times to zero and back")
-	env.Result.Figure("zero_control_plane_killed", float64(killed), "of them with the control plane killed")
+	env.Result.Figure("zero_control_plane_killed", float64(killed), "of these times with the control plane killed")
 	env.Result.Figure("zero_requests", float64(r.asked), "requests")
 	env.Result.Figure("zero_failed", float64(len(r.failed)), "requests that failed")
 	env.Result.Figure("zero_waited", float64(r.overhead.Len()), "requests that waited for an instance")
