@@ -127,7 +127,7 @@ Then, in another shell:   windlass deploy -f deployments/examples/echo.yaml`,
 	root.SetErr(cfg.Stderr)
 	flags := root.PersistentFlags()
 	flags.StringVarP(&a.output, "output", "o", "table", "form of the output: table, json or yaml")
-	flags.StringVar(&a.context, "context", "", "context to use, one of those that windlass login created")
+	flags.StringVar(&a.context, "context", "", "context to use, created by windlass login")
 	flags.StringVar(&a.configFile, "config", "", "file that holds the contexts. Default: $"+clientconfig.EnvFile+", else windlass/config.yaml in the user's configuration folder, which is ~/.config on Linux")
 	flags.DurationVar(&a.timeout, "timeout", callTimeout, "how long one call may take")
 	must(root.RegisterFlagCompletionFunc("output", cobra.FixedCompletions([]string{"table", "json", "yaml"}, cobra.ShellCompDirectiveNoFileComp)))

@@ -205,7 +205,7 @@ func (e *exporter) refs(ctx context.Context, args []string) (refs []string, err 
 	return refs, err
 }
 
-// readFreezes reads the freezes that come from app files, without those that have ended.
+// readFreezes reads the freezes that come from app files, without ended ones.
 func (e *exporter) readFreezes(ctx context.Context) error {
 	all, err := fetchPages(0, func(p *windlassv1.PageRequest) ([]*windlassv1.Freeze, *windlassv1.PageResponse, error) {
 		resp, err := e.clients.freezes.ListFreezes(ctx, &windlassv1.ListFreezesRequest{Page: p})
@@ -448,7 +448,7 @@ func (e *exporter) compare(ctx context.Context, x *exportedApp, path string, hav
 	case !info.Mode().IsRegular():
 		return file, "it is not a regular file: remove it", nil
 	case !e.force:
-		return file, "it differs from what is live. A deploy of it would change:\n  " + strings.Join(differs, "\n  "), nil
+		return file, "it differs from the live version. A deploy of it would change:\n  " + strings.Join(differs, "\n  "), nil
 	}
 	return file, "", nil
 }

@@ -505,7 +505,7 @@ func TestExport_FolderKeepsEquivalentFiles(t *testing.T) {
 	require.NoError(t, os.Remove(filepath.Join(folder, "b.yaml")))
 	got = s.run(t, folder, "--all")
 	require.Equal(t, 1, got.code)
-	require.Equal(t, "DIR/team/mine.yml: it differs from what is live. A deploy of it would change:\n  ~ args[0]: new -> \n"+
+	require.Equal(t, "DIR/team/mine.yml: it differs from the live version. A deploy of it would change:\n  ~ args[0]: new -> \n"+
 		"Nothing was written. Keep those files and deploy them, use another folder, or replace them with --force.\n", got.stderr)
 	require.NoFileExists(t, filepath.Join(folder, "b.yaml"))
 	got = s.run(t, folder, "--environment", "default/production", "--force")
@@ -546,7 +546,7 @@ func TestExport_FileThatMustNotBeWrittenIsNamed(t *testing.T) {
 		"a choice of a later release":    {args: []string{"app_odd"}, says: "app_odd: layout: choice 99 is not known to this release of windlass"},
 		"two apps with one name":         {args: []string{"a", "shop/staging/a"}, says: "DIR/a.yaml: both default/production/a and shop/staging/a would be in it: export them into folders of their own, or use --all"},
 		"the file of another app":        {files: map[string]string{"a.yaml": appOf("b")}, args: []string{"a", "--force"}, says: "DIR/a.yaml: it is the file of default/production/b: rename it"},
-		"a file that is no app file":     {files: map[string]string{"a.yaml": "kind: Deployment\n"}, args: []string{"a"}, says: "DIR/a.yaml: it differs from what is live. A deploy of it would change:\n  it is no app file"},
+		"a file that is no app file":     {files: map[string]string{"a.yaml": "kind: Deployment\n"}, args: []string{"a"}, says: "DIR/a.yaml: it differs from the live version. A deploy of it would change:\n  it is no app file"},
 		"a folder in place of the file":  {files: map[string]string{"a.yaml/b": ""}, args: []string{"a", "--force"}, says: "DIR/a.yaml: it is not a regular file: remove it"},
 		"several apps and no folder":     {args: []string{"a", "b"}, says: "--folder is missing: name a folder for the files, for example --folder apps"},
 		"all apps and no folder":         {args: []string{"--all"}, says: "--folder is missing"},

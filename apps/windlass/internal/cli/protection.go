@@ -44,7 +44,7 @@ for a whole workspace, which only operators can change. A change applies to roll
 			if err != nil {
 				return err
 			}
-			return a.showDone(resp, "the protection is removed; rollouts under way keep what they began with")
+			return a.showDone(resp, "the protection is removed; rollouts under way keep the rules that they began with")
 		}),
 	}
 	scopeFlags(remove, &removed.Workspace, &removed.Project, &removed.Environment)

@@ -302,7 +302,7 @@ func judgeRole(r *windlassv1.WatchAppResponse, req *windlassv1.ScaleRequest) ver
 	return verdict{over: seen, outcome: outcomeSucceeded}
 }
 
-// size holds the replicas that a region should have and those that are ready.
+// size has the wanted and the ready replicas of a region.
 type size struct {
 	wanted, ready int32
 	// moving is true while there are more ready replicas than wanted, because they have yet to drain, and while a role

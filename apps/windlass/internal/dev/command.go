@@ -28,14 +28,14 @@ type options struct {
 	dataDir string
 	// usualDir reports whether dataDir is the default.
 	usualDir bool
-	regions  []string // nil: those of the last run
+	regions  []string // nil: the regions of the last run
 	context  string
 	// config is the file that gets the context. Empty: the CLI's usual file.
 	config  string
 	gpus    string
 	runtime string   // empty: that of the last run
 	nodes   int      // of each cluster; 0: not given
-	groups  []string // of nodes; nil: those of the last run
+	groups  []string // of nodes; nil: the groups of the last run
 	tls     *bool    // nil: that of the last run
 	reset   bool
 	detach  bool
@@ -104,7 +104,7 @@ started again.`,
 	flags.IntVar(&opts.nodes, "nodes", 0, "nodes of each region's cluster (kubernetes)")
 	flags.StringArrayVar(&opts.groups, "group", nil, "a group of nodes of each region's cluster, in kubelab's form: name=h100,nodes=4,gpu=nvidia.com/gpu=8,...; can be repeated (kubernetes)")
 	flags.StringVar(&opts.prometheus, "prometheus-url", "", "URL of a Prometheus for the analysis of rollouts (default $"+envPrometheus+")")
-	flags.BoolVar(&secure, "tls", false, "use TLS on every port except those of instances, with certificates of a CA that is created in the data folder (default: as in the last run)")
+	flags.BoolVar(&secure, "tls", false, "use TLS on every port except the ports of instances, with certificates of a CA that is created in the data folder (default: as in the last run)")
 	flags.BoolVar(&opts.reset, "reset", false, "remove everything of earlier runs first: apps, history, keys")
 	flags.BoolVarP(&opts.detach, "detach", "d", false, "return once everything is ready, and leave it running")
 	flags.IntVar(&opts.reportFD, "report-fd", 0, "")

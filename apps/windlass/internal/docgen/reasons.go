@@ -55,8 +55,8 @@ func instanceReasons(s *source) (string, error) {
 		remedy + reasonTable(all), nil
 }
 
-// rolloutConstants returns the reasons that the control plane sets, and those with which an agent says that it waits.
-// Some have the same name as a reason of an instance.
+// rolloutConstants returns the reasons that the control plane sets, and the reasons with which an agent says
+// that it waits. Some have the same name as a reason of an instance.
 func rolloutConstants(s *source) ([]constant, error) {
 	all, err := s.constantsWithPrefix(planDir, "Reason")
 	if err != nil {
