@@ -96,7 +96,7 @@ type metricsFlags struct {
 
 func (f metricsFlags) source(registry prometheus.Registerer, files *certfile.Files, log *slog.Logger) (rollout.Measurer, error) {
 	if f.URL == "" {
-		return nil, nil //nolint:nilnil // none is what was asked for
+		return nil, nil //nolint:nilnil // nil means that no Prometheus is configured
 	}
 	remote, err := f.Transport("prometheus-", files)
 	if err != nil {

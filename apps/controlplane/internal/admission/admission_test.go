@@ -224,10 +224,10 @@ func TestLimiter_RefusesFromItsCopyAndLetsOneCallASecondThrough(t *testing.T) {
 func TestLimiter_MemoryIsBounded(t *testing.T) {
 	g := NewLimiter()
 	rate := RateOf(model.Limits{StartsPerMinute: 60})
-	for i := range maxGates + 10 {
+	for i := range maxWorkspaces + 10 {
 		g.Learn(string(rune('a'+i%26))+time.Duration(i).String(), rate, time.Second, 0)
 	}
-	require.Len(t, g.workspaces, maxGates)
+	require.Len(t, g.workspaces, maxWorkspaces)
 	g.Learn("late", rate, time.Second, 2_000_000)
 	require.Len(t, g.workspaces, 1, "the other buckets are full by now")
 }

@@ -68,9 +68,9 @@ func (r Rate) Left(fullAt, now int64) int64 {
 // a delay of a second does not matter, and one query a second costs little.
 const lookAgain = time.Second
 
-// maxGates is the maximum number of workspaces in a Limiter, which bounds its memory. Calls of further workspaces
+// maxWorkspaces is the maximum number of workspaces in a Limiter, which bounds its memory. Calls of further workspaces
 // pass.
-const maxGates = 10_000
+const maxWorkspaces = 10_000
 
 // Limiter refuses floods of calls before they cost a transaction. It is safe for concurrent use. Times are
 // microseconds of one clock, which the caller chooses.
@@ -126,10 +126,10 @@ func (g *Limiter) Learn(workspaceID string, rate Rate, missing time.Duration, no
 			delete(g.workspaces, workspaceID)
 			return
 		}
-		if len(g.workspaces) >= maxGates {
+		if len(g.workspaces) >= maxWorkspaces {
 			g.forget(now)
 		}
-		if c == nil && len(g.workspaces) >= maxGates {
+		if c == nil && len(g.workspaces) >= maxWorkspaces {
 			return
 		}
 		c = &copied{rate: rate}

@@ -55,8 +55,8 @@ func (c versionMutation) mayServeAgain(app model.App, d model.Deployment) error 
 	}, fmt.Sprintf("v%d was never live, and a protection requires approval of every version that serves", d.Version))
 }
 
-// mayLeave fails for a caller that may not approve rollouts of the app. Without the app's domain, another app, which
-// needs no approval, could take the domain.
+// mayLeave fails for a caller that may not approve rollouts of the app. After the removal of a domain, another app,
+// perhaps one without protection, could take it.
 func (c versionMutation) mayLeave(app model.App) error {
 	of, err := c.protectionsOn(app)
 	if err != nil {

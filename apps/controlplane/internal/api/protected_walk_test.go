@@ -58,7 +58,7 @@ func TestProtection_EachMutationIsCheckedOrExempt(t *testing.T) {
 		w.WorkspaceServiceSetTierProcedure:                       tenancy,
 		w.WorkspaceServiceDeleteTierProcedure:                    tenancy,
 		w.ProjectServiceCreateProjectProcedure:                   notARun,
-		w.ProjectServiceUpdateProjectProcedure:                   notARun + ": a protection names the project by its id",
+		w.ProjectServiceUpdateProjectProcedure:                   notARun + ": a protection refers to the project's id",
 		w.ProjectServiceDeleteProjectProcedure:                   ownersOnly + ": it must have no apps",
 		w.EnvironmentServiceCreateEnvironmentProcedure:           notARun,
 		w.EnvironmentServiceUpdateEnvironmentProcedure:           notARun + ": its variables come with the next rollout, which is checked",

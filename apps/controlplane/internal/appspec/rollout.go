@@ -14,7 +14,7 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// PolicyWithDefaults returns a copy with defaults for missing fields, except for those that depend on the
+// PolicyWithDefaults returns a copy with defaults for missing fields. It does not set defaults that depend on the
 // number of replicas. It returns nil for nil.
 func PolicyWithDefaults(in *windlassv1.RolloutPolicy) *windlassv1.RolloutPolicy {
 	p := proto.CloneOf(in)

@@ -9,7 +9,7 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// EachSecret visits all references of the spec, including those of its overrides.
+// EachSecret calls visit for all references to secrets in the spec and its overrides.
 func EachSecret(spec *windlassv1.DeploymentSpec, visit func(*windlassv1.SecretReference)) {
 	all := [][]*windlassv1.SecretReference{spec.GetSecrets()}
 	for _, o := range spec.GetOverrides() {

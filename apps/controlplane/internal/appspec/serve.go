@@ -118,7 +118,8 @@ func EngineMetrics(of []preset.Metric) (out []*windlassv1.EngineMetric) {
 	return out
 }
 
-// generatedEnv returns the preset's variables without those that the app sets, as a value or as a secret.
+// generatedEnv returns the preset's variables. It leaves out variables that the app sets, as a value or with a
+// secret.
 func generatedEnv(made map[string]string, s *windlassv1.DeploymentSpec) map[string]string {
 	env := maps.Clone(made)
 	maps.DeleteFunc(env, func(name, _ string) bool {

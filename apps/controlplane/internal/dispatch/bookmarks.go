@@ -7,26 +7,26 @@ import (
 	"time"
 )
 
-// together is the number of rounds of bookmarks in Config.Bookmark. With rounds, an idle process wakes up far less
-// often than with a timer for each stream.
-const together = 20
+// bookmarkRounds is the number of rounds of bookmarks in Config.Bookmark. With rounds, an idle process wakes up far
+// less often than with a timer for each stream.
+const bookmarkRounds = 20
 
 // requestBookmarks signals streams when to send a bookmark, until ctx ends.
 func (s *Service) requestBookmarks(ctx context.Context) {
-	ticker := time.NewTicker(max(s.cfg.Bookmark/together, time.Millisecond))
+	ticker := time.NewTicker(max(s.cfg.Bookmark/bookmarkRounds, time.Millisecond))
 	defer ticker.Stop()
 	for {
 		select {
 		case <-ctx.Done():
 			return
 		case <-ticker.C:
-			s.handOut(time.Now())
+			s.signalBookmarks(time.Now())
 		}
 	}
 }
 
-// handOut signals the streams whose bookmarks are due, in the order of their regions.
-func (s *Service) handOut(now time.Time) {
+// signalBookmarks signals the streams whose bookmarks are due, in the order of their regions.
+func (s *Service) signalBookmarks(now time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	var due []*stream

@@ -177,14 +177,14 @@ func (s *Service) Nudge(regions ...string) { s.tailer.Nudge(regions...) }
 // Run polls the feed, requests bookmarks, reads the neighbours of regions, and sends away streams above this
 // process's share, until ctx ends.
 func (s *Service) Run(ctx context.Context) error {
-	var beside sync.WaitGroup
-	defer beside.Wait()
+	var loops sync.WaitGroup
+	defer loops.Wait()
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	beside.Go(func() { s.requestBookmarks(ctx) })
-	beside.Go(func() { s.lookAround(ctx) })
+	loops.Go(func() { s.requestBookmarks(ctx) })
+	loops.Go(func() { s.lookAround(ctx) })
 	if s.cfg.Peer != "" {
-		beside.Go(func() { s.shedExcess(ctx) })
+		loops.Go(func() { s.shedExcess(ctx) })
 	}
 	return s.tailer.Run(ctx)
 }

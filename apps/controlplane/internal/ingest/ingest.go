@@ -366,10 +366,9 @@ func (s *Service) renew(ctx context.Context) {
 	}
 }
 
-// flush renews leases together, and refreshes the cached sessions. It renews a session only if its row is as at the
-// last check. If the database has a lower sequence, it was restored from a backup and later reports are lost. A
-// renewal with the higher sequence would hide that for ever. Such a session is not renewed, and its next report is
-// refused.
+// flush renews leases together, and refreshes the cached sessions. It does not renew a session whose stored sequence
+// is lower than the cached one, because then the database was restored from a backup, and later reports are lost. A
+// renewal with the cached sequence would hide that for ever. The next report of such a session is refused.
 func (s *Service) flush(ctx context.Context, due map[string]model.Region) error {
 	ctx, cancel := context.WithTimeout(ctx, batchTimeout)
 	defer cancel()
