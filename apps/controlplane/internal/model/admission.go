@@ -1,17 +1,17 @@
 package model
 
-// Limits bound the usage of a workspace and the rate at which work starts. 0 is no limit. In a workspace's
-// own limits, Inherit takes the control plane's.
+// Limits bound the usage of a workspace and the rate at which rollouts start. 0 means no limit. In a workspace's own
+// limits, Inherit means the limit of the control plane.
 type Limits struct {
 	Apps, Deployments, Instances, GPUs, Rollouts int64
-	// StartsPerMinute is the average rate. StartsBurst is how many may start at once (0: a minute's).
+	// StartsPerMinute bounds the average rate. StartsBurst is how many may start at once. 0: as many as in a minute.
 	StartsPerMinute, StartsBurst int64
 }
 
 // Inherit is a limit that a workspace does not set itself.
 const Inherit int64 = -1
 
-// NoLimitsOfItsOwn are the own limits of a new workspace.
+// NoLimitsOfItsOwn is what a new workspace has: each limit is inherited.
 var NoLimitsOfItsOwn = Limits{
 	Apps: Inherit, Deployments: Inherit, Instances: Inherit, GPUs: Inherit, Rollouts: Inherit,
 	StartsPerMinute: Inherit, StartsBurst: Inherit,
@@ -20,22 +20,23 @@ var NoLimitsOfItsOwn = Limits{
 // Admission holds the facts about a workspace that decide whether a call is admitted.
 type Admission struct {
 	WorkspaceID string
-	// Own are its own limits, last changed at UpdatedAt. ResourceVersion is their version, 0 at first.
+	// Own has the workspace's own limits, last changed at UpdatedAt. ResourceVersion is their version, 0 at first.
 	Own             Limits
 	UpdatedAt       int64
 	ResourceVersion int64
 	// FullAt is when the bucket of starts is full again. Now is when this was read. Both are in unix
 	// microseconds on the database's clock, which all processes share.
 	FullAt, Now int64
-	// Ceiling is an upper bound of its usage.
+	// Ceiling is an upper bound of the workspace's usage.
 	Ceiling Ceiling
 }
 
-// Ceiling is an upper bound of a workspace's usage: what was counted at CountedAt, and all that was added
-// since. What was given up since is still in it.
+// Ceiling is an upper bound of a workspace's usage: the usage that was counted at CountedAt, plus all usage that was
+// added since. Usage that ended since is not subtracted.
 type Ceiling struct {
 	Usage
-	// CountedAt is when the usage was counted, on the same clock as Now. 0: never, and Usage is not valid.
+	// CountedAt is when the usage was counted, on the same clock as Now. 0: it was never counted, and Usage is not
+	// valid.
 	CountedAt int64
 }
 

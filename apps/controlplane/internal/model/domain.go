@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// Domain is a host of the user's own. The app holds it, or waits for it.
+// Domain is a host that a user owns. The app holds it, or waits for it.
 type Domain struct {
 	Name, WorkspaceID, AppID string
 	// Token is the value of the TXT record that verifies the domain.
@@ -87,7 +87,7 @@ func (d Domain) Checked(finding DomainFinding, at int64) (next Domain, what, why
 // DomainChecks are names of domains by the result of their check.
 type DomainChecks struct {
 	Found, Missing, Unanswered []string
-	// Lapsed are those of Missing that lapsed with this check.
+	// Lapsed has the domains of Missing that lapsed with this check.
 	Lapsed []string
 }
 
@@ -99,8 +99,8 @@ func DomainRecord(name string) string { return "_windlass." + name }
 
 var domainLabel = regexp.MustCompile(`^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$`)
 
-// ParseDomain returns the domain's name as it is stored and compared: lower case, without
-// the dot at its end. The error is for people.
+// ParseDomain returns the domain's name as it is stored and compared: in lower case, without the dot at its end. Users
+// see the error.
 func ParseDomain(text string) (string, error) {
 	name := strings.ToLower(strings.TrimSuffix(text, "."))
 	labels := strings.Split(name, ".")
@@ -114,11 +114,11 @@ func ParseDomain(text string) (string, error) {
 	case len(name) > 253-len(DomainRecord("")):
 		return "", fmt.Errorf("%q is longer than %d characters", text, 253-len(DomainRecord("")))
 	case strings.Trim(labels[len(labels)-1], "0123456789") == "":
-		return "", fmt.Errorf("%q is no name: its last part is a number", text)
+		return "", fmt.Errorf("%q is not a domain: its last part is a number", text)
 	}
 	for _, label := range labels {
 		if !domainLabel.MatchString(label) {
-			return "", fmt.Errorf(`%q is no domain: %q is not of 1 to 63 letters, digits and inner dashes (names of other scripts have a form that begins with "xn--")`, text, label)
+			return "", fmt.Errorf(`%q is not a domain: %q must be 1 to 63 letters, digits and inner dashes (write other scripts in the form that begins with "xn--")`, text, label)
 		}
 	}
 	return name, nil

@@ -15,9 +15,9 @@ var (
 	ErrTooManyRegions = errors.New("too many regions in one transaction")
 	// ErrStale means that the app changed after a scaling decision was made.
 	ErrStale = errors.New("the app has changed since the decision")
-	// ErrOutcomeUnknown means that the connection was lost during the commit. Either all of the transaction is
-	// durable or nothing, and Update did not repeat it. The caller may, with its idempotency key, its step
-	// number or its guard.
+	// ErrOutcomeUnknown means that the connection was lost during the commit. Either the whole transaction is durable,
+	// or nothing of it. Update does not repeat it. The caller may repeat it if an idempotency key, a step number or a
+	// guard makes that safe.
 	ErrOutcomeUnknown = errors.New("the outcome of the commit is unknown")
 )
 

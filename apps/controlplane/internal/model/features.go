@@ -5,7 +5,7 @@ import windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 // Features is a set of features: bit n is windlassv1.Feature n.
 type Features int64
 
-// AllFeatures are all features, those of later releases as well.
+// AllFeatures has every feature, also those of later releases.
 const AllFeatures Features = -1
 
 // FeaturesOf returns the set of the features.
@@ -29,7 +29,7 @@ func (f Features) List() (out []windlassv1.Feature) {
 	return out
 }
 
-// DefaultTier is the tier of workspaces without another one. It has all features until it is set.
+// DefaultTier is the tier of workspaces without another tier. It has all features until an operator sets it.
 const DefaultTier = "default"
 
 // MaxTiers is how many tiers there may be.
@@ -43,11 +43,11 @@ type Tier struct {
 	ResourceVersion int64
 }
 
-// WorkspaceFeatures are the features of a workspace: those of its tier, with Allowed and without Denied.
+// WorkspaceFeatures are the features of a workspace: the features of its tier, plus Allowed, minus Denied.
 type WorkspaceFeatures struct {
 	WorkspaceID string
 	Tier        string
-	// TierFeatures are those of the tier. They are not stored with the workspace.
+	// TierFeatures are the features of the tier. They are not stored with the workspace.
 	TierFeatures    Features
 	Allowed, Denied Features
 	UpdatedAt       int64

@@ -13,11 +13,10 @@ const SourceRollback = "rollback"
 const SourceSecret = "secret"
 
 // MaxFreezes is how many freezes a workspace may have. Freezes of apps' files do not count: each app has at most one.
-// A step that could start a rollout reads all of them, and the one of its app's file.
+// A step that could start a rollout reads all freezes of the workspace, and the freeze of its app's file.
 const MaxFreezes = 100
 
-// Freeze is a time in which no rollout of the workspace starts, or of the project or app if one is set. It
-// may recur.
+// Freeze is a time in which no rollout starts in the workspace, or in the project or app if one is set. It may recur.
 type Freeze struct {
 	ID, WorkspaceID, Name string
 	ProjectID, AppID      string

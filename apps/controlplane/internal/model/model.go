@@ -102,11 +102,11 @@ type Deployment struct {
 	Spec                   *windlassv1.DeploymentSpec
 	// SpecHash covers what runs. Replicas, label, message and commit are not in it.
 	SpecHash []byte
-	// MadeAs is the SpecHash with which its instances are made. It is that of the version before it if the two
-	// differ only in what no instance sees. Empty: its own.
+	// MadeAs is the SpecHash with which its instances are made. It equals the previous version's if the two versions
+	// differ only in fields that no instance sees. Empty: its own.
 	MadeAs []byte
-	// RolesMade has a hash of what the instances of each of several roles are made of; see RoleHashes. Empty: one
-	// role, or a version of a release that had no such hashes.
+	// RolesMade has, for each of several roles, a hash of what the role's instances are made of; see RoleHashes.
+	// Empty: the spec has one role, or the version was made by a release without such hashes.
 	RolesMade     string
 	ResolvedImage string
 	Status        windlassv1.DeploymentStatus
@@ -148,16 +148,16 @@ type Rollout struct {
 	CancelRequested        bool
 	CancelledBy            string
 	CancelWhy              string
-	// Traceparent is of the call that began it. Every step continues that trace.
+	// Traceparent is the trace context of the call that began it. Every step continues that trace.
 	Traceparent string
 	// Attempts counts its steps that found nothing to do.
 	Attempts   int32
 	CreatedAt  int64
 	Deadline   int64
 	FinishedAt int64
-	// FrozenSince is when a freeze began to keep it from starting, 0 while none does. FrozenUntil is when to check
-	// the freeze again, 0 for when it is lifted. FrozenBy is the freeze's name, FrozenScope its scope, FrozenWhy its
-	// reason.
+	// FrozenSince is when a freeze began to keep it from starting, 0 while no freeze does. FrozenUntil is when to
+	// check the freeze again, 0 if only lifting it ends it. FrozenBy is the freeze's name, FrozenScope its scope,
+	// FrozenWhy its reason.
 	FrozenSince, FrozenUntil         int64
 	FrozenBy, FrozenScope, FrozenWhy string
 	// OverrideBy is the name of the key that let it start in spite of freezes, and OverrideWhy is the reason.
@@ -172,14 +172,14 @@ type Topology struct {
 	WorkspaceID, AppID, DeploymentID string
 	RegionID                         string
 	Replicas                         int32
-	Weight                           int32 // of 100, relative to the app's other rows there; of a Pin, percent of all
+	Weight                           int32 // share of 100, relative to the app's other rows in the region; of a Pin, percent of all traffic
 	Generation                       int64 // grows with every change that the agent must see
 	Status                           windlassv1.TopologyStatus
 	Reason                           string // why it is still stopping, or why no request may wake it
-	// Traceparent is of the decision that made the newest generation. It is sent to the agent.
+	// Traceparent is the trace context of the decision that made the newest generation. It is sent to the agent.
 	Traceparent string
-	// Workload identifies the row's workload in its region, by the deployment that started it. WorkloadVersion
-	// is that deployment's version. Empty and 0: its own.
+	// Workload identifies the row's workload in its region, by the deployment that started it. WorkloadVersion is that
+	// deployment's version. Empty and 0: the row's own deployment started it.
 	Workload        string
 	WorkloadVersion int32
 	// Transferred is true while another row of the region has the workload. This row has no replicas, and
@@ -188,7 +188,7 @@ type Topology struct {
 	// MaxUnavailable is how many replicas may be out of service at a time while the region replaces instances. 0
 	// means one. For a pool, 0 means that none is out of service, and that one more instance exists meanwhile.
 	MaxUnavailable int32
-	// Roles has how many instances of each role the region's whole pool has, whatever share of it the row has. It is
+	// Roles has the number of instances of each role in the region's whole pool, whatever the row's share of it. It is
 	// empty unless the layout is pooled. See RoleCounts.
 	Roles     string
 	CreatedAt int64
@@ -202,14 +202,14 @@ type Assignment struct {
 	UnderWay bool
 }
 
-// AtZero reports whether the row has no replicas, and requests for them wait. spec is the deployment's in the
+// AtZero reports whether the row has no replicas, and requests for the app wait. spec is the deployment's spec in the
 // region.
 func (t Topology) AtZero(spec *windlassv1.DeploymentSpec) bool {
 	return t.Replicas == 0 && spec.GetRouting().GetColdStart() != nil
 }
 
 // WakeTo returns how many replicas the region starts by itself when a request comes, 0 for none. spec is the
-// deployment's in the region.
+// deployment's spec in the region.
 func (t Topology) WakeTo(spec *windlassv1.DeploymentSpec) int32 {
 	if !t.AtZero(spec) || t.Reason != "" {
 		return 0
@@ -217,8 +217,8 @@ func (t Topology) WakeTo(spec *windlassv1.DeploymentSpec) int32 {
 	return 1
 }
 
-// Assigned reports whether the row's region should run it, maybe with no replicas. Otherwise the region
-// should have nothing of it.
+// Assigned reports whether the row's region should run the deployment, maybe with 0 replicas. Otherwise nothing of the
+// row should exist in the region.
 func (t Topology) Assigned() bool {
 	return !t.Transferred && (t.Status == windlassv1.TopologyStatus_TOPOLOGY_STATUS_STARTING ||
 		t.Status == windlassv1.TopologyStatus_TOPOLOGY_STATUS_STARTED)
@@ -285,11 +285,11 @@ type Observed struct {
 	Pending, Running, Ready, Draining, Fail int32
 	ReadyReplicas                           int32
 	Doomed                                  int32
-	Reason                                  string // the most informative reason of those not ready
+	Reason                                  string // the most informative reason of the instances that are not ready
 	ReasonMessage                           string
 	Restarts                                int32
 	SlowestStartMS                          int64
-	RoleCounts                              string // of several roles; see Counts
+	RoleCounts                              string // for several roles; see Counts
 	UpdatedAt                               int64
 }
 
@@ -335,8 +335,8 @@ type Region struct {
 	SessionID    string
 	SessionEpoch int64
 	SessionFence int64
-	// SessionSequence is that of the newest report with content. If an agent knows of a later one, the database
-	// lost it.
+	// SessionSequence is the sequence of the newest report with content. If an agent knows of a later report, the
+	// database lost it.
 	SessionSequence     int64
 	LeaseExpiresAt      int64 // on the database's clock
 	AgentVersion        string
@@ -356,7 +356,7 @@ type Region struct {
 // DeletedRegion replaces the name of a region that was deleted.
 const DeletedRegion = "a deleted region"
 
-// ShownName returns the region's name for people. That of the zero region is DeletedRegion.
+// ShownName returns the region's name for people. The zero region is shown as DeletedRegion.
 func (r Region) ShownName() string { return cmp.Or(r.Name, DeletedRegion) }
 
 // GatewayApproved reports whether gateways of the platform's regions may learn the region's GatewayURL. The
@@ -365,9 +365,9 @@ func (r Region) GatewayApproved() bool {
 	return r.GatewayURL != "" && (r.WorkspaceID == "" || r.ApprovedGatewayURL == r.GatewayURL)
 }
 
-// InSession reports whether r and of have the same session.
-func (r Region) InSession(of Region) bool {
-	return r.SessionID == of.SessionID && r.SessionEpoch == of.SessionEpoch && r.SessionFence == of.SessionFence
+// InSession reports whether r and other have the same session.
+func (r Region) InSession(other Region) bool {
+	return r.SessionID == other.SessionID && r.SessionEpoch == other.SessionEpoch && r.SessionFence == other.SessionFence
 }
 
 // JoinToken lets one agent join once.
@@ -383,7 +383,7 @@ type JoinToken struct {
 // BrowserSession is a value that signs a browser in. It is the value of a session's cookie, or of a link that
 // begins one session.
 type BrowserSession struct {
-	// Hash is of the value.
+	// Hash is the hash of the value.
 	Hash []byte
 	// SessionID is the same for all values of a session.
 	SessionID string
@@ -466,8 +466,8 @@ type DesiredItem struct {
 	// fields below are empty.
 	Delete bool
 
-	// These are for KindDeployment. They have only the fields that an agent is sent. Deployment has its ids, version,
-	// spec, spec hash, and resolved image.
+	// These are for KindDeployment. They have only the fields that are sent to agents. Deployment has its ids,
+	// version, spec, spec hash, and resolved image.
 	Topology   Topology
 	Deployment Deployment
 	App        AppNames
@@ -481,8 +481,8 @@ type DesiredItem struct {
 	Targets []RouteTarget
 }
 
-// AppNames are the fields of an app that an agent is sent. ProjectName and EnvironmentName are empty when those rows are
-// deleted.
+// AppNames are the fields of an app that are sent to agents. ProjectName and EnvironmentName are empty when those rows
+// are deleted.
 type AppNames struct {
 	Name                         string
 	ProjectID, EnvironmentID     string
@@ -493,7 +493,7 @@ type AppNames struct {
 type RouteTarget struct {
 	DeploymentID string
 	Weight       int32
-	// Workload is the one that serves, empty for the deployment's own.
+	// Workload is the workload that serves, empty for the deployment's own.
 	Workload string
 	// Pinned means that Weight is percent of all traffic, not of the rest that pins leave. See Shares.
 	Pinned bool

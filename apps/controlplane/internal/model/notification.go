@@ -6,7 +6,7 @@ import (
 	"strings"
 )
 
-// NotificationKind is what a notification is about. The numbers are those of the API, and they are stored.
+// NotificationKind is what a notification is about. The numbers are the same as in the API, and they are stored.
 type NotificationKind int32
 
 // Kinds of notifications.
@@ -42,7 +42,7 @@ func AllNotificationKinds() (bits int64) {
 	return bits
 }
 
-// notified has the kind of each history entry that is sent to endpoints.
+// notified maps history entries that are sent to endpoints to the kinds of their notifications.
 var notified = map[string]NotificationKind{
 	"RolloutFailed":      NotifyRolloutFailed,
 	"RolloutGoingBack":   NotifyRolledBack,
@@ -52,14 +52,14 @@ var notified = map[string]NotificationKind{
 	"RolloutHeld":        NotifyStartHeld,
 }
 
-// NotificationOf returns the kind of notification that the history entry is sent as. ok is false for
-// entries without a notification.
+// NotificationOf returns the kind of the notification that tells of the history entry. ok is false for entries without
+// a notification.
 func NotificationOf(what string) (k NotificationKind, ok bool) {
 	k, ok = notified[what]
 	return k, ok
 }
 
-// NotificationFormat is the format of a notification's body. The numbers are those of the API, and they are
+// NotificationFormat is the format of a notification's body. The numbers are the same as in the API, and they are
 // stored.
 type NotificationFormat int32
 
@@ -119,20 +119,20 @@ const (
 	DeliveryDead DeliveryState = 2
 )
 
-// Delivery is a notification to one endpoint, with the facts of its time.
+// Delivery is a notification to one endpoint. Its names and facts are those of the time of the event.
 type Delivery struct {
 	EndpointID, MessageID string
 	WorkspaceID           string
 	Kind                  NotificationKind
 	At                    int64
 	What, Why, Who        string
-	// These are the names of that time, each empty if it does not apply.
+	// These are the names at the time of the event, each empty if it does not apply.
 	Workspace, Project, Environment, App string
 	AppID                                string
 	Version                              int32
 	RolloutID, DeploymentID              string
 	Region, RegionID                     string
-	// Events is how many events it merges. What and Why are of the first.
+	// Events is how many events it merges. What and Why describe the first event.
 	Events int32
 	// Apps is how many apps it is about. AppNames has the first of them, as project/environment/app, separated
 	// by spaces.
@@ -170,7 +170,7 @@ func (d Delivery) AppPath() string {
 	return d.Project + "/" + d.Environment + "/" + d.App
 }
 
-// MessageID returns the id of a history entry's notification. These ids sort as those of the entries do.
+// MessageID returns the id of a history entry's notification. These ids sort in the order of the entries' ids.
 func MessageID(historyID string) string {
 	_, id, ok := strings.Cut(historyID, "_")
 	if !ok {
@@ -179,7 +179,7 @@ func MessageID(historyID string) string {
 	return "ntf_" + id
 }
 
-// DeliveryOf returns the notification of the history entry, without an endpoint and names.
+// DeliveryOf returns the notification of the history entry, without endpoint and names.
 func DeliveryOf(h History, k NotificationKind) Delivery {
 	return Delivery{
 		MessageID: MessageID(h.ID), WorkspaceID: h.WorkspaceID, Kind: k, At: h.At, What: h.What, Why: h.Why, Who: h.Who,
@@ -195,7 +195,7 @@ type RegionNotice struct {
 	At                  int64
 }
 
-// text returns what a history entry would say.
+// text returns the What and Why that a history entry would have.
 func (n RegionNotice) text() (what, why string) {
 	if n.Kind == NotifyRegionUnreachable {
 		return "RegionUnreachable", "its agent stopped reporting; what runs there goes on, and nothing is deleted"

@@ -34,7 +34,7 @@ type PinRegion struct {
 	Heard Guard `json:",omitempty"`
 	// Lost is true while the region is out of reach. The deadline begins again when it returns.
 	Lost bool `json:",omitempty"`
-	// Below is the generation of the route's last change by anything but a pin. 0: the newest generation.
+	// Below is the generation of the route's last change that no pin made. 0: the newest generation.
 	Below int64 `json:",omitempty"`
 	// Again is true if the pin starts again once its replicas have stopped.
 	Again           bool   `json:",omitempty"`

@@ -69,8 +69,8 @@ func (t Topology) RoleCounts() RoleCounts {
 	return c
 }
 
-// In returns the spec, which is of one region, with the row's counts of the roles of a pool. It returns the spec
-// itself for other layouts, so callers must not change the result.
+// In returns spec, which is the spec of one region, with the row's counts of a pool's roles. For other layouts it
+// returns spec itself, so callers must not change the result.
 func (t Topology) In(spec *windlassv1.DeploymentSpec) *windlassv1.DeploymentSpec {
 	if !IsPooled(spec) {
 		return spec
@@ -134,8 +134,8 @@ func (d *Deployment) MovesInPlace(b *Deployment, hasOrders bool) bool {
 	return order.InPlace(len(changed))
 }
 
-// MovingRoles returns the roles whose instances are replaced when d takes over the pool that runs b. spec is that of d
-// in the region, and unavailable is how many percent of the pool may be out of service.
+// MovingRoles returns the roles whose instances are replaced when d takes over the pool that runs b. spec is d's spec
+// in the region. unavailable is how many percent of the pool may be out of service.
 func (d *Deployment) MovingRoles(b *Deployment, spec *windlassv1.DeploymentSpec, unavailable int32) (out []pool.Progress) {
 	changed, _ := d.ChangedRoles(b)
 	for _, r := range spec.GetRoles() {
@@ -156,8 +156,8 @@ func (r Region) HasPoolOrders() bool {
 	return slices.Contains(r.AgentFeatures, agentv1.Feature_FEATURE_POOL_ORDERS.String())
 }
 
-// ChangedRoles returns the names of the roles whose instances are made differently in b than in d. same reports whether
-// both are pools of the same roles: one can then take over what the other one runs.
+// ChangedRoles returns the names of the roles whose instances are made differently in b than in d. same reports
+// whether both are pools of the same roles. Only then can one take over the instances of the other.
 func (d *Deployment) ChangedRoles(b *Deployment) (changed []string, same bool) {
 	if d == nil || b == nil || !IsPooled(d.Spec) || !IsPooled(b.Spec) || !SameGroups(d.Spec, b.Spec) {
 		return nil, false

@@ -125,7 +125,8 @@ func other(v reflect.Value) reflect.Value {
 	return out
 }
 
-// TestProgressEqual_TellsNilFromEmpty: they differ in the stored form of some fields.
+// TestProgressEqual_TellsNilFromEmpty checks that nil and empty differ, because they differ in the stored form of some
+// fields.
 func TestProgressEqual_TellsNilFromEmpty(t *testing.T) {
 	require.False(t, (&Progress{Waves: []WaveProgress{}}).Equal(&Progress{}))
 	require.False(t, (&Progress{Sizes: map[string]int32{}}).Equal(&Progress{}))

@@ -17,7 +17,7 @@ type Protection struct {
 	ScopeID string
 	// ByOperator is true if an operator set it, for the workspace. It adds to the workspace's own.
 	ByOperator bool
-	// Approvals is how many a rollout needs before it starts, by keys of ApprovalRole at least.
+	// Approvals is how many approvals a rollout needs before it starts, each by a key of at least ApprovalRole.
 	Approvals    int32
 	ApprovalRole windlassv1.Role
 	NotDeployer  bool

@@ -32,13 +32,13 @@ func HostsOfInstance(spec *windlassv1.DeploymentSpec, role string) int32 {
 // HasSeveralHosts reports whether an instance of some role of the spec has several hosts.
 func HasSeveralHosts(spec *windlassv1.DeploymentSpec) bool { return RoleOfSeveralHosts(spec) >= 0 }
 
-// RoleOfSeveralHosts returns the index of the first role of which an instance has several hosts, -1 for none.
+// RoleOfSeveralHosts returns the index of the first role whose instances have several hosts, -1 for none.
 func RoleOfSeveralHosts(spec *windlassv1.DeploymentSpec) int {
 	return slices.IndexFunc(spec.GetRoles(), func(r *windlassv1.RoleSpec) bool { return HostsOf(r) > 1 })
 }
 
-// RunsSeveralHosts reports whether the region's agent runs instances of several hosts. A region that no agent has
-// joined may get one that does.
+// RunsSeveralHosts reports whether the region's agent runs instances of several hosts. It is true for a region that no
+// agent has joined, because the agent that joins may do so.
 func (r Region) RunsSeveralHosts() bool {
 	return r.AgentRuntime == "" || slices.Contains(r.AgentFeatures, agentv1.Feature_FEATURE_UNIT_HOSTS.String())
 }
@@ -67,7 +67,7 @@ func SameGroups(a, b *windlassv1.DeploymentSpec) bool {
 	return true
 }
 
-// sameHosts reports whether no instance of a role has another number of hosts in b than in a.
+// sameHosts reports whether instances of each role have the same number of hosts in a and b.
 func sameHosts(a, b *windlassv1.DeploymentSpec) bool {
 	hosts := func(spec *windlassv1.DeploymentSpec) map[string]int32 {
 		out := map[string]int32{}

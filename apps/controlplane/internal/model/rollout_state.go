@@ -37,13 +37,14 @@ func (s RolloutState) Clone() RolloutState {
 	return s
 }
 
-// Progress is where a staged rollout is. While it is under way, the topology has the replicas that each
-// region should have now, and Sizes has those that it should have in the end.
+// Progress is where a staged rollout is. While it is under way, the topology has the replicas that each region should
+// have now, and Sizes has the replicas that it should have in the end.
 type Progress struct {
 	RolloutID string
-	// Policy is the one that the rollout began with.
+	// Policy is the policy that the rollout began with.
 	Policy *windlassv1.RolloutPolicy
-	// Replicas is the number that was requested with the new version. -1: none was, and each region keeps its number.
+	// Replicas is the number that was requested with the new version. -1: no number was requested, and each region
+	// keeps its number.
 	Replicas int32
 	// RegionReplicas are requested for single regions, by id. They take precedence over Replicas.
 	RegionReplicas map[string]int32 `json:",omitempty"`
@@ -64,8 +65,8 @@ type Progress struct {
 	// SkipsNew leaves out regions that are new to the app and that no agent has joined yet. It is set for
 	// rollouts without a policy of the app's own.
 	SkipsNew bool `json:",omitempty"`
-	// RolledBack is true after the app went back, until a person promotes. PromotionPaused is true if that was so
-	// in the rollout before: then nothing is promoted automatically.
+	// RolledBack is true after the app went back, until a person promotes. PromotionPaused is true if RolledBack was
+	// true for the rollout before. Then nothing is promoted automatically.
 	RolledBack      bool
 	PromotionPaused bool `json:"Held"`
 	// FullBy is the person who promoted it in full, after which only gates stop it.
@@ -93,10 +94,11 @@ type Progress struct {
 // returned and caught up with the live version.
 type LaggingRegion struct {
 	RegionID string
-	// DeploymentID is what serves there until then, whatever else is live. Empty if nothing was there before.
+	// DeploymentID is the deployment that serves there until then, whatever else is live. Empty if nothing was there
+	// before.
 	DeploymentID string
-	// Progress is of the region alone, with the policy of the rollout that left it behind. Back is set in it if
-	// the region was lost while it went back to the live version, and only has to complete that.
+	// Progress is of this region alone, with the policy of the rollout that left it behind. Back is set in it if the
+	// region was lost while it went back to the live version. Then it only completes that.
 	Progress *Progress
 }
 
@@ -150,7 +152,7 @@ type RegionProgress struct {
 	// Inherited is how many replicas already served when the version took them over to keep them. 0: none did,
 	// or it made its own.
 	Inherited int32 `json:",omitempty"`
-	// Checks are those of the analysis, in the policy's order, at the region's current or last step or bake. nil
+	// Checks are the analysis's checks, in the policy's order, at the region's current or last step or bake. nil
 	// before the first.
 	Checks []CheckProgress
 }
@@ -253,7 +255,7 @@ func (w *HealthWatch) Reset() { *w = HealthWatch{} }
 // Recover ends a time in which too few replicas were ready.
 func (w *HealthWatch) Recover() { w.UnhealthySince = 0 }
 
-// RelapseCount counts how often a region served its new version and then did not any more.
+// RelapseCount counts how often a region served its new version and then stopped serving it.
 type RelapseCount struct {
 	// Relapses counts them at this step, or since it served alone. ServingSince is when it first served so, and
 	// ServingGeneration is the row's generation when it last did.
@@ -269,8 +271,8 @@ func (w *RelapseCount) Reset() { *w = RelapseCount{} }
 
 // Absence is how far a region was when it was left out.
 type Absence struct {
-	// HalfWay is true if it had begun. It continues its step when it returns. StoppedBefore is the StoppedAt of
-	// that time.
+	// HalfWay is true if the region had begun. It continues its step when it returns. StoppedBefore is the StoppedAt
+	// of the time when it was left out.
 	HalfWay       bool  `json:",omitempty"`
 	StoppedBefore int64 `json:",omitempty"`
 }
@@ -346,7 +348,7 @@ func (c *Progress) LaggingIn(region string) *LaggingRegion {
 	return nil
 }
 
-// Active reports whether this is the progress of the rollout, and not over.
+// Active reports whether c is the progress of this rollout, which has not ended.
 func (c *Progress) Active(rolloutID string) bool {
 	return c != nil && rolloutID != "" && c.RolloutID == rolloutID && c.DoneAt == 0
 }

@@ -8,8 +8,8 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// TestDecodeProgress_FieldsSideBySide: the parts of a region's progress are not visible in its stored
-// form, which replicas of other releases read and write, too.
+// TestDecodeProgress_FieldsSideBySide checks that the stored form of a region's progress has all fields on one level,
+// because processes of other releases read and write it, too.
 func TestDecodeProgress_FieldsSideBySide(t *testing.T) {
 	c, err := DecodeProgress([]byte(`{"RolloutID":"rol_1","Held":true,"Waves":[{"Name":"1","Regions":[{"RegionID":"reg_1","Since":1,
 		"Score":2,"ScoredAt":3,"HeldSince":4,"NoRoomSince":5,"NoRoomFor":6,"TroubleSince":7,"MostReady":8,"HealthTold":12,
@@ -39,8 +39,8 @@ func TestDecodeProgress_FieldsSideBySide(t *testing.T) {
 	require.NotContains(t, string(b), "StepWait")
 }
 
-// TestDecodeProgress_LaggingRegions: they and their progress have kept the names under which earlier
-// releases stored them.
+// TestDecodeProgress_LaggingRegions checks that lagging regions and their progress are stored under the names that
+// earlier releases use.
 func TestDecodeProgress_LaggingRegions(t *testing.T) {
 	c, err := DecodeProgress([]byte(`{"RolloutID":"rol_1","Behind":[{"RegionID":"reg_1","DeploymentID":"dep_1","Course":{"RolloutID":"rol_0"}}]}`))
 	require.NoError(t, err)

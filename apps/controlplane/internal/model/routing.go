@@ -60,7 +60,7 @@ type AppRegion struct {
 	AppID, RegionID string
 	WorkspaceID     string
 	AppName         string
-	// Hosts are those that the region is sent.
+	// Hosts are the hosts that are sent to the region.
 	Hosts []string
 	// RegionName and GatewayURL are the region's.
 	RegionName, GatewayURL string

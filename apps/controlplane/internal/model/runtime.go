@@ -32,11 +32,11 @@ func (r Region) IsOneHost() bool { return runtimes[r.AgentRuntime].oneHost }
 // PullsImages reports whether the region may pull images of instances.
 func (r Region) PullsImages() bool { return !runtimes[r.AgentRuntime].pullsNothing }
 
-// Isolation returns what keeps instances of different workspaces apart in the region. Without isolates, a
-// region is isolated only if its agent announces it.
+// Isolation returns what keeps instances of different workspaces apart in the region. If its runtime does not set
+// isolates, a region is isolated only if its agent announces it.
 //
-// The agent's word is enough, because only operators share a region of the platform, and they run its agent.
-// What the agent of a workspace's own region announces has no effect on other workspaces.
+// The agent's announcement is enough, because only operators share a region of the platform, and they run its agent.
+// The announcement of an agent of a workspace's own region has no effect on other workspaces.
 func (r Region) Isolation() windlassv1.Isolation {
 	switch {
 	case r.AgentRuntime == "":

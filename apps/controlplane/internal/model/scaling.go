@@ -20,7 +20,7 @@ type Scaling struct {
 	UpdatedAt int64
 }
 
-// ScalingHold keeps a number of replicas that a person set, or of instances of a role of a pool.
+// ScalingHold keeps a number that a person set, of an app's replicas or of the instances of one role of a pool.
 type ScalingHold struct {
 	// RegionID is empty for a hold in all regions.
 	RegionID string
@@ -125,7 +125,7 @@ type ScaledApp struct {
 	AppID, WorkspaceID, Name string
 	Version                  int32
 	Scaling                  Scaling
-	// Deployments are the ids of deployments whose load counts, which are all that are not pinned.
+	// Deployments has the ids of the deployments whose load counts: all deployments that are not pinned.
 	Deployments   map[string]bool
 	StartupBudget time.Duration
 	// Regions are by id.
@@ -135,9 +135,9 @@ type ScaledApp struct {
 // ScaledRegion is the state of an app in a region.
 type ScaledRegion struct {
 	Name string
-	// Replicas is what the region has been sent, or will get by a rollout.
+	// Replicas is the number that was sent to the region, or that a rollout will bring.
 	Replicas int32
-	// Counted is how many replicas quotas count: those, or 1 if there are none and requests start one.
+	// Counted is how many replicas count against quotas: Replicas, or 1 if there are none and requests start one.
 	Counted int32
 	// Generation is that of the live version's row.
 	Generation int64
@@ -174,7 +174,7 @@ type Rescale struct {
 	Writes bool
 	// Roles are the roles of a pool whose instances change.
 	Roles []RescaledRole
-	// Entries are those of the history.
+	// Entries are the entries for the app's history.
 	Entries  []ScalingEntry
 	Decision *windlassv1.RegionScaling
 }

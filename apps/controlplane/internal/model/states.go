@@ -91,11 +91,11 @@ const (
 	rteTerminated   = windlassv1.RouteState_ROUTE_STATE_TERMINATED
 )
 
-// RouteMoves begins at pending for the hosts of an app, and at provisioning for that of a version. The state
-// of a host over all regions does not move along the table. It is computed from what each region should serve and has
-// reported to serve. The table has the values that may follow each other when one such fact changes. A reader
-// may see several moves as one. Terminated is shown until retention deletes the app, or the version's row in
-// the region.
+// RouteMoves begins at pending for the hosts of an app, and at provisioning for the host of a version. The state of a
+// host over all regions does not move along the table. It is computed from the routes that each region should serve
+// and those that it reports to serve. The table has the values that may follow each other when one of these facts
+// changes. A reader may see several moves as one. Terminated is shown until retention deletes the app, or the
+// version's row in the region.
 var RouteMoves = []Move[windlassv1.RouteState]{
 	{rtePending, rteProvisioning, "it is sent to a region"},
 	{rtePending, rteTerminated, "its app is deleted, and no region served it"},

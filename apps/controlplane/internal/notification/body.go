@@ -24,7 +24,7 @@ var types = map[model.NotificationKind]string{
 	model.NotifyTest:              "run.windlass.test.v1",
 }
 
-// titles begin the Slack text of each kind.
+// titles begin the Slack text of notifications, by kind.
 var titles = map[model.NotificationKind]string{
 	model.NotifyRolloutFailed:     "Rollout failed",
 	model.NotifyRolledBack:        "Rolling back",

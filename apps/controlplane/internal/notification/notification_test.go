@@ -109,7 +109,7 @@ func TestMerge_MakesOneCallOfMany(t *testing.T) {
 	}
 	none := func(*model.Delivery) {}
 	add(20, none)
-	require.Len(t, Merge(due), 20, "a few are told one by one")
+	require.Len(t, Merge(due), 20, "a few are sent one by one")
 	add(80, none)
 	add(3, func(d *model.Delivery) { d.Attempts = 1 })
 	add(2, func(d *model.Delivery) { d.RegionID = "reg_1" })

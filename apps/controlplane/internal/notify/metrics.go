@@ -18,7 +18,7 @@ func newMetrics(registerer prometheus.Registerer) (*metrics, error) {
 	m := &metrics{
 		calls: prometheus.NewHistogramVec(prometheus.HistogramOpts{
 			Name:    "windlass_notification_call_duration_seconds",
-			Help:    "Time that calls of notification endpoints took, by outcome: delivered, or failed, which is tried again.",
+			Help:    "Time that calls of notification endpoints took, by outcome: delivered or failed. A failed call is repeated.",
 			Buckets: prometheus.ExponentialBuckets(0.005, 3, 8),
 		}, []string{"outcome"}),
 		dead: prometheus.NewCounter(prometheus.CounterOpts{
@@ -27,7 +27,7 @@ func newMetrics(registerer prometheus.Registerer) (*metrics, error) {
 		}),
 		merged: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: "windlass_notifications_merged_total",
-			Help: "Notifications that another one tells of, because many of a kind waited for an endpoint.",
+			Help: "Notifications merged into another one, because many of one kind waited for an endpoint.",
 		}),
 		pending: prometheus.NewGauge(prometheus.GaugeOpts{
 			Name: "windlass_notifications_pending",
@@ -35,7 +35,7 @@ func newMetrics(registerer prometheus.Registerer) (*metrics, error) {
 		}),
 		oldest: prometheus.NewGauge(prometheus.GaugeOpts{
 			Name: "windlass_notification_oldest_pending_seconds",
-			Help: "How long the oldest notification that waits has been tried.",
+			Help: "Time since the first try of the oldest notification that waits.",
 		}),
 	}
 	return m, errors.Join(registerer.Register(m.calls), registerer.Register(m.dead), registerer.Register(m.merged),

@@ -47,16 +47,16 @@ const (
 	claimFor = 60 * time.Second
 	// giveUpAfter is how long a notification is tried.
 	giveUpAfter = 24 * time.Hour
-	// These are how long rows without more tries are kept. A person may replay a dead one.
+	// A row is kept for this long after its last try. A person may replay a dead row.
 	keepDelivered = 24 * time.Hour
 	keepDead      = 7 * 24 * time.Hour
 	// readRows is how many rows one query reads.
 	readRows = 500
 )
 
-// These bound concurrent calls in a process. maxCalls is much more than maxCallsOfWorkspace, so that slots are free
-// next to many workspaces that come one after the other. maxTransactions bounds the transactions of calls, because
-// the API uses the same connections to the database.
+// These bound concurrent calls in a process. maxCalls is much larger than maxCallsOfWorkspace, so that slots stay free
+// while the calls of several workspaces are slow. maxTransactions bounds the transactions of calls, because the API
+// uses the same connections to the database.
 const (
 	maxCalls            = 256
 	maxCallsOfWorkspace = 16
@@ -67,7 +67,7 @@ const (
 // retries space out the tries of one notification.
 var retries = backoff.Policy{Min: 5 * time.Second, Max: 3 * time.Hour}
 
-// Tx is the queries of notify.
+// Tx has the queries of this package.
 type Tx interface {
 	DueDeliveries(at int64, busy []string, limit int) ([]model.Delivery, error)
 	ClaimDelivery(d model.Delivery, until int64, merged []string) error
@@ -83,7 +83,7 @@ type Store interface {
 	View(ctx context.Context, fn func(Tx) error) error
 }
 
-// Config is of a Service.
+// Config configures a Service.
 type Config struct {
 	Store Store
 	Box   *seal.Box
@@ -115,7 +115,7 @@ type Service struct {
 	refused map[string]string
 }
 
-// New checks cfg.
+// New checks cfg and returns a Service.
 func New(cfg Config) (*Service, error) {
 	if cfg.Store == nil || cfg.Box == nil || cfg.Log == nil || cfg.Registerer == nil {
 		return nil, errors.New("notify: Store, Box, Log and Registerer are required")

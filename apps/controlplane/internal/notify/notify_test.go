@@ -41,13 +41,13 @@ type harness struct {
 	db  *memory.Store
 	box *seal.Box
 	svc *Service
-	// lost makes notes of outcomes fail, as a process that died would.
+	// lost makes the recording of outcomes fail, as after the death of the process.
 	lost atomic.Bool
 	// updates counts transactions that write.
 	updates atomic.Int32
 }
 
-// losing fails notes while the harness says so.
+// losing fails to record outcomes while harness.lost is set.
 type losing struct {
 	Tx
 	h *harness
@@ -177,7 +177,7 @@ type receiver struct {
 	mu     sync.Mutex
 	ids    []string
 	bodies map[string]string
-	// answer to a call of the host; nil: 200 at once.
+	// answer returns the status for a call of the host. nil: 200 at once.
 	answer func(req *http.Request) (int, error)
 }
 
@@ -332,7 +332,7 @@ func TestNotify_SlowEndpointDelaysNoOther(t *testing.T) {
 		})
 		slow, quick := h.endpoint("slow", "http://slow.example/hook"), h.endpoint("quick", "http://quick.example/hook")
 		defer h.run()()
-		for range 40 { // few enough at once to be told one by one
+		for range 40 { // few enough to be sent one by one
 			h.happen(15)
 			time.Sleep(3 * time.Second)
 		}
@@ -388,7 +388,7 @@ func TestNotify_SlowWorkspacesDelayNoOther(t *testing.T) {
 				require.Len(t, rows, 30)
 				for _, d := range rows {
 					require.Equal(t, model.DeliveryDelivered, d.State)
-					require.Less(t, d.DoneAt-d.At, int64(1_500), "it waits for the next read of rows alone")
+					require.Less(t, d.DoneAt-d.At, int64(1_500), "it waits only for the next read of rows")
 				}
 				require.Positive(t, most.Load(), "the others were called")
 				require.LessOrEqual(t, int(most.Load()), maxCalls)
@@ -510,13 +510,13 @@ func TestCall_SaysWhatIsWrongAndNotWhere(t *testing.T) {
 		allow     []string
 		state     model.DeliveryState
 	}{
-		"a redirect":          {redirecting.URL, "307, but redirects are not followed", []string{"127.0.0.0/8"}, model.DeliveryPending},
-		"a private address":   {target.URL, "--webhook-allow", nil, model.DeliveryPending},
-		"a name of one":       {strings.Replace(target.URL, "127.0.0.1", "localhost", 1), "--webhook-allow", nil, model.DeliveryPending},
-		"a cloud's metadata":  {"http://169.254.169.254/latest", "--webhook-allow", nil, model.DeliveryPending},
-		"no server":           {"http://127.0.0.1:1", "connection is refused", []string{"127.0.0.0/8"}, model.DeliveryPending},
-		"gone for good":       {gone.URL, "410 Gone", []string{"127.0.0.0/8"}, model.DeliveryDead},
-		"no url that is used": {"http://[::1", "url cannot be used", nil, model.DeliveryDead},
+		"a redirect":         {redirecting.URL, "307, but redirects are not followed", []string{"127.0.0.0/8"}, model.DeliveryPending},
+		"a private address":  {target.URL, "--webhook-allow", nil, model.DeliveryPending},
+		"a private name":     {strings.Replace(target.URL, "127.0.0.1", "localhost", 1), "--webhook-allow", nil, model.DeliveryPending},
+		"a cloud's metadata": {"http://169.254.169.254/latest", "--webhook-allow", nil, model.DeliveryPending},
+		"no server":          {"http://127.0.0.1:1", "connection is refused", []string{"127.0.0.0/8"}, model.DeliveryPending},
+		"gone for good":      {gone.URL, "410 Gone", []string{"127.0.0.0/8"}, model.DeliveryDead},
+		"an unusable url":    {"http://[::1", "url cannot be used", nil, model.DeliveryDead},
 	} {
 		t.Run(name, func(t *testing.T) {
 			h := setup(t, c.allow...)

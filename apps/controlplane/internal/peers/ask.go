@@ -12,7 +12,7 @@ import (
 	peerv1 "github.com/windlass-run/windlass/proto/gen/windlass/peer/v1"
 )
 
-// maxHops bounds how often Ask follows an agent that moves meanwhile.
+// maxHops bounds how often Ask follows an agent that moves to another process meanwhile.
 const maxHops = 3
 
 // Ask asks the region's agent, through the process that holds its stream. ctx must have a deadline. An error
@@ -40,7 +40,7 @@ func (s *Service) Ask(ctx context.Context, region string, req *agentv1.Request) 
 		s.metrics.asked(err)
 		return data, err
 	}
-	return nil, fmt.Errorf("ask region %s: its agent moves on and on: %w", region, model.ErrAgentUnreachable)
+	return nil, fmt.Errorf("ask region %s: its agent keeps moving to other processes: %w", region, model.ErrAgentUnreachable)
 }
 
 // holder returns the process at which the region's agent last watched, and its row while that is valid.

@@ -49,7 +49,7 @@ func (s *Service) issue(to string, now time.Time) (string, error) {
 	return CredentialPrefix + base64.RawURLEncoding.EncodeToString(sealed), nil
 }
 
-// verify fails if a credential is not a peer's for calls to this process.
+// verify fails unless a peer issued the credential for calls to this process.
 func (s *Service) verify(credential string, now time.Time) error {
 	body, ok := strings.CutPrefix(credential, CredentialPrefix)
 	if !ok {
@@ -68,7 +68,7 @@ func (s *Service) verify(credential string, now time.Time) error {
 	case err != nil:
 		return errors.New("the peer credential is damaged")
 	case st.To != s.cfg.ID:
-		return fmt.Errorf("the call was for another process, %s: does --peer-advertise of that one name this one's address?", st.To)
+		return fmt.Errorf("the call was for another process, %s: is its --peer-advertise the address of this process?", st.To)
 	case now.UnixMilli() >= st.ExpiresAt:
 		return errors.New("the peer credential has expired: do the clocks agree?")
 	}

@@ -18,15 +18,16 @@ import (
 //	                          │
 //	                          └─ TakeLoads ─> the answer names the regions whose stream is there
 //
-// So no database is asked where a stream is. Loads that cannot be passed on are dropped, because the agent sends newer
-// ones within 30 s. So are those of a region that no peer took, for searchAgain: otherwise each of its loads would go to
-// every peer for as long as its agent reports without a stream. A peer never passes on loads that it gets.
+// So no process reads from the database where a stream is. Loads that cannot be passed on are dropped, because the
+// agent sends newer ones within 30 s. If no peer took a region's loads, further loads of the region are dropped for
+// searchAgain. Otherwise they would all go to every peer while its agent reports without a stream. A peer never passes
+// on loads that it gets from a peer.
 
 // maxLoadItems bounds the loads in one call together with their deployments, so that it stays below the receiver's
 // limits of bytes and elements.
 const maxLoadItems = 2000
 
-// searchAgain is how long no peer is asked to take the loads of a region whose loads no peer took.
+// searchAgain is how long no peer is asked to take loads of a region after no peer took them.
 const searchAgain = 10 * time.Second
 
 // maxLoads bounds the apps whose loads wait for one peer.
@@ -55,7 +56,7 @@ func (s *Service) PassLoads(region string, loads []*agentv1.LoadReport) (dropped
 type takers struct {
 	mu sync.Mutex
 	by map[string]string
-	// none is when a peer did not take the loads of a region that no peer is known to take.
+	// none has when a peer last refused the loads of a region without a known taker.
 	none map[string]time.Time
 }
 
@@ -77,7 +78,7 @@ func (t *takers) note(peer string, sent []*peerv1.RegionLoads, taken []string, n
 			t.by[r.RegionId] = peer
 			delete(t.none, r.RegionId)
 		case t.by[r.RegionId] == peer:
-			delete(t.by, r.RegionId) // the stream has moved: the next load finds out where
+			delete(t.by, r.RegionId) // the stream has moved: the next load goes to all peers
 		case t.by[r.RegionId] == "":
 			t.none[r.RegionId] = now
 		}
@@ -135,7 +136,7 @@ func (w *waitingLoads) add(region string, loads []*agentv1.LoadReport) (dropped 
 	return dropped
 }
 
-// take returns what one call may bring, in the order of regions and apps. more reports whether there is more.
+// take returns the loads for one call, in the order of regions and apps. more reports whether loads are left.
 func (w *waitingLoads) take() (out []*peerv1.RegionLoads, more bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -23,10 +23,10 @@
 //
 // # Which processes exist
 //
-// Each process renews its row every Beat, on the database's clock. A row that was not renewed for a Lease is
-// not called any more, and any process deletes it. A process that was only slow writes it again. A process
-// that stops in order deletes its row. A new process greets those that it finds, and they read the table
-// again, so that it is notified of commits before their next beat.
+// Each process renews its row every Beat, on the database's clock. A process whose row was not renewed for a Lease is
+// not called any more, and any process deletes that row. A process that was only slow writes its row again. A process
+// that stops in order deletes its row. A new process sends an empty nudge to each process that it finds. They read the
+// table again, so that the new process is notified of commits before their next beat.
 //
 // # Who may call
 //
@@ -93,16 +93,16 @@ type Scaler interface {
 
 // Nudge is the changes of commits that a process may have streams for.
 type Nudge struct {
-	// Regions are those whose feed has moved. AllRegions is true if there are too many to list.
+	// Regions are the regions whose feed has moved. AllRegions is true if there are too many to list.
 	Regions    []string
 	AllRegions bool
 	// Apps are those that changed for their watchers.
 	Apps []string
 }
 
-// Config is of a Service. Zero durations take the defaults stated.
+// Config configures a Service. Zero durations take the defaults stated.
 type Config struct {
-	// ID is that of this process, and Address the host:port at which the others call it.
+	// ID is the id of this process, and Address the host:port at which other processes call it.
 	ID, Address string
 	Store       Store
 	Box         *seal.Box
@@ -120,7 +120,7 @@ type Config struct {
 	// Lease is how long a row that is not renewed is valid. Default: 30 s, six beats, so that a short outage of
 	// the database does not separate the processes.
 	Lease time.Duration
-	// CallTimeout bounds a nudge. Default: 2 s, many times what one takes.
+	// CallTimeout bounds a nudge. Default: 2 s, which is much longer than a nudge takes.
 	CallTimeout time.Duration
 }
 
@@ -197,7 +197,7 @@ const keysFor = 48 * time.Hour
 // readTimeout bounds one round of transactions.
 const readTimeout = 5 * time.Second
 
-// Run renews this process's row and reads those of the others until ctx ends. Then it deletes its row.
+// Run renews this process's row and reads the rows of other processes until ctx ends. Then it deletes its row.
 func (s *Service) Run(ctx context.Context) error {
 	defer s.leave(ctx)
 	swept := time.Now()
@@ -243,8 +243,8 @@ func (s *Service) again() {
 	}
 }
 
-// beat is one round. Each statement has its own transaction. One that wrote our row and then the others'
-// would deadlock with theirs.
+// beat is one round. Each statement has its own transaction, because a transaction that wrote this process's row and
+// then others would deadlock with theirs.
 func (s *Service) beat(ctx context.Context, sweep bool) error {
 	bounded, cancel := context.WithTimeout(ctx, readTimeout)
 	defer cancel()
@@ -323,8 +323,7 @@ func (s *Service) settle(ctx context.Context, others []model.Peer) {
 	}
 }
 
-// leave stops the senders and deletes this process's row, so that the others need not wait for its lease to
-// end.
+// leave stops the senders and deletes this process's row, so that other processes need not wait for its lease to end.
 func (s *Service) leave(ctx context.Context) {
 	s.settle(ctx, nil)
 	s.running.Wait()

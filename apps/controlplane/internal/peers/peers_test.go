@@ -128,7 +128,7 @@ func setup(t *testing.T) *harness {
 	}
 }
 
-// process is one of the harness's.
+// process is one process of the harness.
 type process struct {
 	*Service
 	stop func()
@@ -210,7 +210,7 @@ func (h *harness) rows() (ids []string) {
 	return ids
 }
 
-// rarely is a process that looks at the table only when it starts and when asked.
+// rarely makes a process read the table only at its start and when asked.
 func rarely(c *Config) { c.Beat, c.Lease = 10*time.Hour, 100*time.Hour }
 
 func TestNewcomer_IsKnownBeforeTheNextBeat(t *testing.T) {
@@ -227,7 +227,7 @@ func TestNewcomer_IsKnownBeforeTheNextBeat(t *testing.T) {
 		a.Tell(Nudge{Regions: []string{"reg_1"}, Apps: []string{"app_1"}})
 		synctest.Wait()
 		require.Equal(t, []Nudge{{Regions: []string{"reg_1"}, Apps: []string{"app_1"}}}, b.told())
-		require.Empty(t, a.told(), "no peer is told what it told")
+		require.Empty(t, a.told(), "no process receives its own nudge")
 	})
 }
 
@@ -236,7 +236,7 @@ func TestRow_GoesWithAStopAndIsForgottenAfterADeath(t *testing.T) {
 		h := setup(t)
 		a, b := h.start("cp_a"), h.start("cp_b")
 		defer a.stop()
-		// Dead since now: its row is there and nothing renews it.
+		// cp_dead is dead: its row exists, and nothing renews it.
 		require.NoError(t, h.db.Update(t.Context(), func(tx store.Tx) error {
 			return tx.PutPeer(model.Peer{ID: "cp_dead", Address: "cp_dead:1"})
 		}))
@@ -244,7 +244,7 @@ func TestRow_GoesWithAStopAndIsForgottenAfterADeath(t *testing.T) {
 		require.Equal(t, []string{"cp_b", "cp_dead"}, a.knows())
 		b.stop()
 		require.Equal(t, []string{"cp_a", "cp_dead"}, h.rows())
-		// Of what it is told, one that has gone takes nothing; the one that tells learns it.
+		// cp_b is gone, so the nudge to it fails. Then cp_a reads the table again.
 		a.Tell(Nudge{Regions: []string{"reg_1"}})
 		time.Sleep(10 * time.Second)
 		require.Equal(t, []string{"cp_dead"}, a.knows())
@@ -311,7 +311,7 @@ func TestHangingPeer_IsBoundedAndDelaysNoOther(t *testing.T) {
 				heard[id] = true
 			}
 		}
-		require.True(t, all || len(heard) == regions, "the other one heard of every region at once")
+		require.True(t, all || len(heard) == regions, "cp_c heard of every region at once")
 		to := a.senders["cp_b"]
 		to.mu.Lock()
 		require.LessOrEqual(t, len(to.regions), maxNames)
@@ -322,7 +322,7 @@ func TestHangingPeer_IsBoundedAndDelaysNoOther(t *testing.T) {
 		time.Sleep(10 * time.Second)
 		told := b.told()
 		require.NotEmpty(t, told)
-		require.True(t, slices.ContainsFunc(told, func(n Nudge) bool { return n.AllRegions }), "more than can be told is any")
+		require.True(t, slices.ContainsFunc(told, func(n Nudge) bool { return n.AllRegions }), "a nudge of too many regions is for all")
 	})
 }
 
@@ -344,7 +344,7 @@ func TestAgent_OfAGoneProcessIsUnreachableAtOnce(t *testing.T) {
 		stream := func(id string) {
 			require.NoError(t, h.db.Update(t.Context(), func(tx store.Tx) error { return tx.PutStream("reg_1", id) }))
 		}
-		require.ErrorIs(t, ask(), errNoAgent, "of a stream that is not noted, this process knows best")
+		require.ErrorIs(t, ask(), errNoAgent, "without a row of the stream, this process answers")
 		for _, holder := range []string{"cp_b", "cp_unknown"} {
 			stream(holder)
 			require.ErrorIs(t, ask(), model.ErrAgentUnreachable, holder)
@@ -361,7 +361,7 @@ type failing struct{ err error }
 func (f failing) Ask(context.Context, string, *agentv1.Request) ([]byte, error) { return nil, f.err }
 func (failing) Connected(string) bool                                           { return true }
 
-// A caller must know whether an agent may have done what it was asked for, whichever process asked it.
+// A caller must know whether an agent may have carried out a request, whichever process sent the request.
 func TestAgent_MayHaveDoneWhatItDidNotAnswer(t *testing.T) {
 	for name, c := range map[string]struct {
 		agents  Agents
@@ -418,7 +418,7 @@ func TestCredential_IsOfOneProcessPurposeAndTime(t *testing.T) {
 	require.ErrorContains(t, b.verify(good[:len(good)-4], now), "key file")
 	require.ErrorContains(t, b.verify(CredentialPrefix+"!", now), "damaged")
 
-	// Sealed under the same key, for something else.
+	// This value is sealed under the same key, for another purpose.
 	agents, err := h.box.Seal([]byte(`{"f":"cp_a","t":"cp_b","e":99999999999999}`), "windlass agent credential")
 	require.NoError(t, err)
 	require.ErrorContains(t, b.verify(CredentialPrefix+base64.RawURLEncoding.EncodeToString(agents), now), "key file")
@@ -437,5 +437,5 @@ func (lost) View(context.Context, func(Tx) error) error {
 func TestDatabaseOutage_IsNotTheAgentsAnswer(t *testing.T) {
 	s := &Service{cfg: Config{ID: "cp_a", Store: lost{}, Agents: noAgents{}}}
 	_, err := s.Ask(t.Context(), "reg_1", &agentv1.Request{})
-	require.ErrorIs(t, err, model.ErrAgentUnreachable, "what an agent says is told to tenants")
+	require.ErrorIs(t, err, model.ErrAgentUnreachable, "tenants see an agent's errors")
 }

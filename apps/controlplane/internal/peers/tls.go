@@ -17,10 +17,9 @@ const authorityName = "windlass control plane"
 // tlsPurpose is the purpose for which the keys of the processes' CAs are derived.
 const tlsPurpose = "windlass peer tls"
 
-// TLS returns the TLS configurations of calls between the processes of a control plane. Each process derives
-// the same CAs from the keyset, one from each key. So processes still trust each other while a key is added
-// or replaced. Each process makes its own CA certificate, but only the name and the key are verified, which
-// are the same.
+// TLS returns the TLS configurations of calls between the processes of a control plane. Each process derives the same
+// CAs from the keyset, one from each key. So processes still trust each other while a key is added or replaced. Each
+// process makes its own CA certificates. They differ, but only their names and keys are verified, which are the same.
 func TLS(box *seal.Box, now time.Time) (server, client *tls.Config, err error) {
 	keys, err := box.Derive(tlsPurpose)
 	if err != nil {
@@ -34,7 +33,7 @@ func TLS(box *seal.Box, now time.Time) (server, client *tls.Config, err error) {
 			return nil, nil, err
 		}
 		if own == nil {
-			own = ca // the primary's
+			own = ca // of the primary key
 		}
 		pool.AppendCertsFromPEM(ca.CertPEM())
 	}

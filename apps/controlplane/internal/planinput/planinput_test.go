@@ -97,7 +97,7 @@ func apps(t *testing.T, tx store.Tx, suffix string) (ids []string) {
 		RolloutID: "rol_over", DoneAt: 1, Lagging: []model.LaggingRegion{{RegionID: catchesUp, DeploymentID: "dep_" + lags + "_1"}},
 	}}))
 
-	// At zero in each kind of region. Requests wake it but in the closed one.
+	// These are at zero in each kind of region. Requests wake the app there, except in the closed region.
 	asleep := "app_asleep_" + suffix
 	insert(model.App{ID: asleep, LatestVersion: 1, LiveDeploymentID: "dep_" + asleep + "_1"})
 	must(tx.InsertDeployment(model.Deployment{

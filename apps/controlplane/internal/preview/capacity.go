@@ -175,8 +175,8 @@ type extent struct {
 	needed int32
 	// kept is how many of the needed GPUs are still needed after the rollout.
 	kept int32
-	// lowest is the lowest set capacity of a pool on the way, in percent, and moves are the steps. moving are its roles
-	// that are replaced in their places, empty if both versions have shares.
+	// lowest is the lowest set capacity of a pool during the rollout, in percent, and moves is the number of steps.
+	// moving has the roles that are replaced in their places, and is empty if both versions have shares of the pool.
 	lowest int32
 	moves  int
 	moving []pool.Progress
@@ -192,7 +192,7 @@ func (p *Preview) policy() *windlassv1.RolloutPolicy {
 	return nil
 }
 
-// specIn returns the deployment's spec as it is in the region, with the instances that a pool has there by the rows.
+// specIn returns the deployment's spec in the region. The instances of a pool there are those of the rows.
 func specIn(rows []model.Topology, deployment string, spec *windlassv1.DeploymentSpec, region string) *windlassv1.DeploymentSpec {
 	row := model.Topology{}
 	for _, t := range rows {
@@ -206,9 +206,9 @@ func specIn(rows []model.Topology, deployment string, spec *windlassv1.Deploymen
 // measureExtent follows the region's steps, and counts the GPUs of the kind wanted that the target needs. Between two
 // steps, a version has at most the larger of its two numbers of replicas.
 func (p *Preview) measureExtent(f forecast.Forecast, region model.Region, pools []*windlassv1.GpuCapacity, wanted kind) (e extent) {
-	// specs are those of the region, by deployment. ofKind has the GPUs that count for the kind: those that
-	// replicas of the target take of it, or that replicas of another version give back to its pools. specsWas and
-	// ofKindWas are those before the call, which may scale roles of a pool.
+	// specs has the region's specs, by deployment. ofKind has the GPUs that count for the kind: those that replicas of
+	// the target take, or that replicas of another version give back to pools of the kind. specsWas and ofKindWas are
+	// the same before the call, which may scale roles of a pool.
 	specs, ofKind := map[string]*windlassv1.DeploymentSpec{}, map[string]kind{}
 	specsWas, ofKindWas := map[string]*windlassv1.DeploymentSpec{}, map[string]kind{}
 	for _, d := range p.in.Deployments {

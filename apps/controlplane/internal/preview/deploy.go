@@ -216,7 +216,7 @@ func (d *Deploy) unreachableFinding(v *windlassv1.PlanRegion, id string, waits, 
 	}
 	why, when := fmt.Sprintf("region %s is out of reach", v.GetRegion()), "when it returns"
 	if v.GetStatus() == windlassv1.RegionStatus_REGION_STATUS_PENDING {
-		why, when = fmt.Sprintf("no agent has joined region %s yet", v.GetRegion()), "when one has"
+		why, when = fmt.Sprintf("no agent has joined region %s yet", v.GetRegion()), "when an agent has joined"
 	}
 	i := slices.IndexFunc(d.target.Spec.GetRegions(), func(name string) bool { return d.regionIDs[name] == id })
 	switch {

@@ -91,7 +91,7 @@ func setCounts(spec *windlassv1.DeploymentSpec, rows []model.Topology) {
 	counts := map[string]int32{}
 	for _, t := range rows {
 		if !topology.Active(t) {
-			continue // its counts are those of long ago
+			continue // its counts are no longer kept up to date
 		}
 		for name, n := range t.RoleCounts() {
 			if was, seen := counts[name]; seen && was != n {

@@ -61,7 +61,7 @@ type kind struct {
 type kindPart struct {
 	spec *windlassv1.DeploymentSpec
 	role *windlassv1.RoleSpec
-	// gpus is how many of them all hosts of an instance have.
+	// gpus is how many GPUs of the kind all hosts of one instance have.
 	gpus int32
 }
 

@@ -12,7 +12,7 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// leastOf returns how many replicas serve at least between two steps.
+// leastOf returns the smallest number of replicas that serve between two steps.
 func leastOf(at, next map[string]int32) (n int32) {
 	for id, replicas := range at {
 		n += min(replicas, next[id])
@@ -20,11 +20,12 @@ func leastOf(at, next map[string]int32) (n int32) {
 	return n
 }
 
-// moveInPlace adds to e what the step means by which the target takes a pool over. at has the replicas before the step,
-// next those after it, and specs the specs of the region, by deployment. It does nothing for other layouts.
+// moveInPlace adds to e the effects of a step in which the target takes over a pool. at has the replicas before the
+// step, next the replicas after it, and specs the region's specs, each by deployment. It does nothing for other
+// layouts.
 //
-// It returns the most GPUs that the pool has in addition at a moment: all of them, and in the place of replicas those of
-// the kind.
+// It returns the most GPUs that the pool has in addition at any moment. more.gpus counts all of them. more.replicas
+// counts the GPUs of the kind, not replicas.
 func (p *Preview) moveInPlace(e *extent, at, next map[string]int32, specs map[string]*windlassv1.DeploymentSpec, of kind) (more amount) {
 	spec := specs[p.target.ID]
 	if !model.IsPooled(spec) {
@@ -64,8 +65,8 @@ func costOf(spec *windlassv1.DeploymentSpec, role string) (cost model.RoleCost) 
 	return cost
 }
 
-// setCapacityText describes what a rollout means for a pool in the region. It is empty for other layouts, and where no
-// other version runs.
+// setCapacityText describes what a rollout means for the set capacity of a pool in the region. It is empty for other
+// layouts, and if no other version runs.
 func (p *Preview) setCapacityText(e extent, region string) string {
 	if !model.IsPooled(p.target.Spec) || e.now.replicas == 0 || e.moves == 0 {
 		return ""
@@ -93,14 +94,16 @@ func counted(n int64, what string) string {
 	return fmt.Sprintf("%d %ss", n, what)
 }
 
-// cure is a way to move the pool with another set capacity, and what it takes in addition meanwhile.
+// cure is a way to move the pool with another set capacity, and the instances and GPUs that it takes in addition
+// meanwhile.
 type cure struct {
 	text            string
 	capacity        int32
 	instances, gpus int64
 }
 
-// cheapestCure returns the way with the highest set capacity. Of several, it is the one that takes the fewest GPUs.
+// cheapestCure returns the way with the highest set capacity. Of several such ways, it returns the one that takes the
+// fewest GPUs.
 func (p *Preview) cheapestCure(e extent, spec *windlassv1.DeploymentSpec) cure {
 	const room = "maxUnavailable 0"
 	var cures []cure

@@ -12,8 +12,8 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// TestFreeze_OfDaysStartsARolloutAtItsEnd: by itself, to the second, with hardly a
-// look meanwhile.
+// TestFreeze_OfDaysStartsARolloutAtItsEnd checks that the rollout starts by itself, to the second, with few steps
+// before.
 func TestFreeze_OfDaysStartsARolloutAtItsEnd(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := newHarness(t, nil, "us-east-1", "eu-west-1")
@@ -35,7 +35,7 @@ func TestFreeze_OfDaysStartsARolloutAtItsEnd(t *testing.T) {
 		require.Equal(t, windlassv1.DeploymentStatus_DEPLOYMENT_STATUS_PENDING, h.deployment(second).Status)
 		require.Equal(t, "v2 is held by freeze christmas of the workspace, until "+until.UTC().Format("2006-01-02 15:04:05 UTC")+": all are on leave",
 			h.app(app).Message)
-		require.LessOrEqual(t, h.app(app).Step-steps, int64(4*24*12*4/3), "a look in 3 min 45 s at most")
+		require.LessOrEqual(t, h.app(app).Step-steps, int64(4*24*12*4/3), "at most one step in 3 min 45 s")
 		h.requireAlone(app, first)
 
 		time.Sleep(time.Minute + 10*time.Second)

@@ -15,7 +15,7 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// GaugesTx is the queries of a Gauges.
+// GaugesTx has the queries of Gauges.
 type GaugesTx interface {
 	CountTopology() ([]model.TopologyCount, error)
 	CountRegions() (map[windlassv1.RegionStatus]int, error)
@@ -114,8 +114,8 @@ func (c *Gauges) Count(ctx context.Context) error {
 	return nil
 }
 
-// setActiveRollouts sets the gauges of rollouts in flight. due has the wake-up that has waited longest, if
-// there is one. Its time is of the database's clock, which may be ahead of this one.
+// setActiveRollouts sets the gauges of rollouts in flight. due has the wake-up that has waited longest, if there is
+// one. Its time is of the database's clock, which may be ahead of this process's clock.
 func (c *Gauges) setActiveRollouts(active model.ActiveRolloutCount, due []model.Wake, now time.Time) {
 	c.active.Set(float64(active.Rollouts))
 	since := func(at int64) float64 { return max(0, now.Sub(time.UnixMilli(at)).Seconds()) }

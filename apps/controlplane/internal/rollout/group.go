@@ -99,8 +99,8 @@ func (s *Stepper) decide(ctx context.Context, group []*member) ([]decision, erro
 	return decisions, nil
 }
 
-// pass decides once about an app, in a group with others. answers are what the previous pass's plan
-// requested.
+// pass makes one decision about an app, in a group with other apps. answers has the image and the measurements that
+// the plan of the previous pass requested.
 func (s *Stepper) pass(ctx context.Context, appID string, answers plan.Input) (decision, error) {
 	ctx, cancel := context.WithTimeout(ctx, StepTimeout)
 	defer cancel()

@@ -16,7 +16,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// crowd is groups that decide when they are let, and what they decided.
+// crowd is groups whose decisions wait at the gate, with the groups that were decided.
 type crowd struct {
 	*groups
 	mu      sync.Mutex
@@ -67,10 +67,10 @@ func (c *crowd) atOnce() int {
 	return c.running
 }
 
-// busy lets a group wait at the gate with an app of its own.
+// busy makes a group with an app of its own wait at the gate.
 func (c *crowd) busy(t *testing.T) { c.come(t.Context(), "busy") }
 
-// step is one that was begun, and its error once it ended.
+// step is a step that was begun, and its error once it ended.
 type step struct {
 	appID string
 	err   error
@@ -119,7 +119,7 @@ func TestGroup_SlowDelaysNoOther(t *testing.T) {
 		time.Sleep(patience - time.Nanosecond)
 		synctest.Wait()
 		require.Equal(t, 1, c.atOnce())
-		for n := range maxGroups + 1 { // and none of the next ends, either
+		for n := range maxGroups + 1 { // none of the further groups ends, either
 			time.Sleep(time.Nanosecond)
 			synctest.Wait()
 			require.Equal(t, min(n+2, maxGroups), c.atOnce())
@@ -198,7 +198,7 @@ func TestGroup_LeavesWithItsLastMember(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		stays := c.come(t.Context(), "b")
 		leaves := c.come(ctx, "c")
-		c.gate <- struct{}{} // what was busy, and the group begins
+		c.gate <- struct{}{} // the busy group ends, and the next group begins
 		synctest.Wait()
 		cancel()
 		synctest.Wait()
@@ -206,7 +206,7 @@ func TestGroup_LeavesWithItsLastMember(t *testing.T) {
 		synctest.Wait()
 		require.ErrorIs(t, gone[0].err, context.Canceled, "no request waited for it when its turn came")
 		require.NoError(t, stays[0].err)
-		require.NoError(t, leaves[0].err, "it was done")
+		require.NoError(t, leaves[0].err, "its group had begun")
 		require.Contains(t, c.decided, []string{"b", "c"})
 
 		alone, end := context.WithCancel(t.Context())

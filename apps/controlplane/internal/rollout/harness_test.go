@@ -49,11 +49,11 @@ type images struct {
 	mu      sync.Mutex
 	answers []error
 	asked   int
-	// logins that the last question came with.
+	// logins are those of the last call.
 	logins []string
 }
 
-// Resolve fails with the answers that are set, in turn, and then knows every tag.
+// Resolve returns the errors in answers, in turn, and then resolves every tag.
 func (i *images) Resolve(_ context.Context, image string, logins []string) (string, error) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
@@ -111,10 +111,10 @@ func newHarness(t *testing.T, spans sdktrace.SpanProcessor, regions ...string) *
 	return h
 }
 
-// setStep has the driver call another one from now on.
+// setStep makes the driver call another step from now on.
 func (h *harness) setStep(step rollout.Step) { h.step.Store(&step) }
 
-// run starts the driver and its helpers; stop ends them as a process that dies does.
+// run starts the driver and its helpers. stop ends them as the death of the process would.
 func (h *harness) run(driver func(rollout.Step) rollout.Driver, agents bool) (stop func()) {
 	h.setStep(h.stepper.Step)
 	d := driver(func(ctx context.Context, id string) error { return (*h.step.Load())(ctx, id) })
@@ -303,8 +303,7 @@ func (h *harness) awaitStatus(appID string, want windlassv1.AppStatus) {
 	h.await(fmt.Sprintf("app is %v", want), 20*time.Minute, func() bool { return h.app(appID).Status == want })
 }
 
-// agent is a region: it reads desired state and reports what its behaviour makes
-// of it, one report at a time.
+// agent is a region: it reads desired state, applies its behaviour, and reports the result, one report at a time.
 type agent struct {
 	harness  *harness
 	region   string
@@ -332,7 +331,7 @@ func crashing(deploymentID *string) func(model.DesiredItem, *model.Observed) {
 	}
 }
 
-// nudge has the agent look again; it never blocks the committer.
+// nudge makes the agent read again. It never blocks the committer.
 func (a *agent) nudge() {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -354,7 +353,7 @@ func (a *agent) work() {
 		a.sequence++
 		guard := model.NewGuard(1, a.sequence)
 		a.mu.Unlock()
-		time.Sleep(50 * time.Millisecond) // what a region takes to do something
+		time.Sleep(50 * time.Millisecond) // the time that a region takes to act
 		a.harness.update(func(tx store.Tx) error { return a.report(tx, guard) })
 	}
 }

@@ -14,7 +14,7 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// steps are those that the harness's workflow ever took.
+// steps returns how many steps the harness's workflow has taken.
 func (h *harness) steps() (n uint64) {
 	families, err := h.registry.Gather()
 	require.NoError(h.t, err)
@@ -26,7 +26,7 @@ func (h *harness) steps() (n uint64) {
 	return n
 }
 
-// say is a person's word about the rollout in flight.
+// say writes a person's change of the rollout in flight.
 func (h *harness) say(appID string, word func(*model.Progress)) {
 	now := time.Now().UnixMilli()
 	h.update(func(tx store.Tx) error {
@@ -52,12 +52,12 @@ func promote(t *testing.T) func(*model.Progress) {
 	}
 }
 
-// TestHold_CostsALookAMinute: whatever a rollout waits for, it takes no retry and
-// no deadline meanwhile, and the workflow may die and come back.
-func TestHold_CostsALookAMinute(t *testing.T) {
+// TestHold_CostsAStepAMinute checks that a rollout that waits uses no retry and meets no deadline, whatever it waits
+// for. Meanwhile the workflow may die and come back.
+func TestHold_CostsAStepAMinute(t *testing.T) {
 	for name, c := range map[string]struct {
 		policy *windlassv1.RolloutPolicy
-		// on ends the wait; nil: time does.
+		// on ends the wait. nil: the policy's time ends it.
 		on func(*testing.T) func(*model.Progress)
 	}{
 		"a canary held by hand": {on: promote, policy: &windlassv1.RolloutPolicy{
@@ -101,7 +101,7 @@ func TestHold_CostsALookAMinute(t *testing.T) {
 				}
 				h.await("it is live", 5*time.Minute, func() bool { return h.app(app).LiveDeploymentID == second })
 				if c.on == nil {
-					require.Less(t, time.Since(began), time.Hour+2*time.Minute, "not later than told")
+					require.Less(t, time.Since(began), time.Hour+2*time.Minute, "no later than the policy says")
 				}
 				h.await("it is over", time.Hour, func() bool { return h.app(app).RolloutID == "" })
 			})

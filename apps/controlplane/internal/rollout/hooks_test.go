@@ -17,12 +17,12 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// judge is a webhook that is asked without a network.
+// judge is a webhook without a network.
 type judge struct {
 	mu    sync.Mutex
 	says  analysis.Verdict
 	calls []analysis.Call
-	// dies: the step that calls does not live to note the verdict.
+	// dies ends the step that calls before it stores the verdict.
 	dies func()
 }
 
@@ -76,7 +76,7 @@ func TestWebHooks_CountWithFigures(t *testing.T) {
 
 		second := h.deploy(app, nil)
 		h.await("the webhook holds it", 10*time.Minute, func() bool { return len(h.judge.called()) >= 6 })
-		require.Equal(t, first, h.app(app).LiveDeploymentID, "what cannot tell is no reason to go on")
+		require.Equal(t, first, h.app(app).LiveDeploymentID, "an inconclusive check does not let it go on")
 		for _, c := range h.judge.called() {
 			require.Equal(t, []any{"chat", second, first, analysis.StageStep}, []any{c.App.Name, c.Deployment.ID, c.OldDeployment.ID, c.Stage})
 		}

@@ -20,8 +20,8 @@ import (
 // ImageResolver finds the digest behind a tag.
 type ImageResolver interface {
 	// Resolve returns the reference with a digest ("host/name@sha256:..."). Logins are Docker configurations
-	// (config.json) for registries that require a login. A *FinalError means that trying again cannot help. The
-	// text of an error is for the tenant that named the image. What it wraps is for the operator.
+	// (config.json) for registries that require a login. A *FinalError means that trying again cannot help. The text
+	// of an error is for the tenant that named the image. The error that it wraps is for the operator.
 	Resolve(ctx context.Context, image string, logins []string) (string, error)
 }
 
@@ -33,8 +33,8 @@ func (e *FinalError) Error() string { return e.Err.Error() }
 // Unwrap returns the cause.
 func (e *FinalError) Unwrap() error { return e.Err }
 
-// registryError has what a tenant may know of a registry's failure: its kind, and the error code of the
-// answer. A body, a header or an address would let tenants read what only the control plane reaches.
+// registryError has what a tenant may know of a registry's failure: its kind, and the error code of the answer. A
+// body, a header or an address would show tenants what only the control plane can reach.
 type registryError struct {
 	text  string
 	cause error
@@ -135,8 +135,8 @@ func registryCode(answer *transport.Error) string {
 
 // registryTransport decides which addresses a request may go to. It is made for one look-up.
 type registryTransport struct {
-	// registry goes to public and to listed addresses. plain goes to listed ones only, because credentials could
-	// be read on the way to others. elsewhere goes to public addresses.
+	// registry connects to public and to listed addresses. plain connects only to listed addresses, because
+	// credentials could be read on the way to other ones. elsewhere connects to public addresses.
 	registry, plain, elsewhere *http.Transport
 }
 

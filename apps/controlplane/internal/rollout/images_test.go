@@ -114,7 +114,7 @@ func TestImage_PrivateUsesTheLoginOfItsRegistry(t *testing.T) {
 		"its host as a URL":            {logins: []string{login("https://"+host+"/v1/", password)}},
 		"its path":                     {logins: []string{login(host+"/team", password)}},
 		"its path before its host":     {logins: []string{login(host, "wrong"), login(host+"/team", password)}},
-		"another host beside":          {logins: []string{login("registry.example", "other"), login(host, password)}},
+		"another host, too":            {logins: []string{login("registry.example", "other"), login(host, password)}},
 		"none":                         {fails: "a private image needs a secret with image_pull"},
 		"another host":                 {logins: []string{login("registry.example", password)}, fails: "401"},
 		"another path":                 {logins: []string{login(host+"/other", password)}, fails: "401"},

@@ -9,8 +9,8 @@ import (
 	"github.com/windlass-run/windlass/apps/controlplane/internal/plan/analysis"
 )
 
-// Measurer takes an app's due measurements in one call. A failed measurement is returned with a problem. One
-// that it had no time for is not returned, and stays due. Measure returns when ctx ends, or earlier.
+// Measurer takes an app's due measurements in one call. A failed measurement is returned with a problem. A measurement
+// for which no time was left is not returned, and stays due. Measure returns when ctx ends, or earlier.
 type Measurer interface {
 	Measure(ctx context.Context, due []plan.Measure) []plan.Measurement
 }

@@ -18,13 +18,13 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// gauge is a Prometheus that takes its time and then knows one figure.
+// gauge is a Prometheus that answers with one figure after some time.
 type gauge struct {
 	mu     sync.Mutex
 	figure *float64
 	takes  time.Duration
 	asked  int
-	// dies: the step that measures does not live to write it.
+	// dies ends the step that measures before it writes the result.
 	dies func()
 }
 
@@ -97,7 +97,7 @@ func TestMeasurement_DecidesBetweenForwardAndBack(t *testing.T) {
 			return len(c) == 2 && c[0].State == windlassv1.CheckProgress_STATE_HELD && c[1].State == c[0].State
 		})
 		time.Sleep(time.Hour)
-		require.Equal(t, first, h.app(app).LiveDeploymentID, "nothing known is no reason to go on, however long")
+		require.Equal(t, first, h.app(app).LiveDeploymentID, "without a figure it does not go on, however long it waits")
 		require.InDelta(t, 64, h.gauge.questions(), 8, "one question a minute for all regions and checks, or two where they drift apart")
 		h.gauge.set(func(g *gauge) { g.figure = new(0.1) })
 		h.await("it is live", 10*time.Minute, func() bool { return h.app(app).LiveDeploymentID == second })
@@ -124,7 +124,7 @@ func TestMeasurement_CountsOnceOverSteps(t *testing.T) {
 		h.await("both regions wait", 10*time.Minute, func() bool { return len(h.checks(app)) == 2 })
 		due := max(h.checks(app)[0].DueAt, h.checks(app)[1].DueAt)
 		time.Sleep(time.Until(time.UnixMilli(due)))
-		// As if several replicas of the control plane had been woken.
+		// This is as if several processes of the control plane had been woken.
 		var steps sync.WaitGroup
 		for range 4 {
 			steps.Go(func() { require.NoError(t, h.stepper.Step(context.Background(), app)) })
@@ -167,7 +167,7 @@ func TestMeasurement_SurvivesACrash(t *testing.T) {
 		h.await("it is back", 10*time.Minute, func() bool { return h.app(app).RolloutID == "" && h.app(app).LatestVersion == 2 })
 		require.Equal(t, plan.ReasonAnalysisFailed, h.deployment(bad).Reason)
 		require.Equal(t, 4, deaths)
-		require.Equal(t, int32(1), h.checks(app)[0].Failures, "what died is no failure")
+		require.Equal(t, int32(1), h.checks(app)[0].Failures, "a measurement that was cut off is no failure")
 		h.requireAlone(app, first)
 	})
 }

@@ -39,18 +39,18 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 		}),
 		attempts: prometheus.NewHistogram(prometheus.HistogramOpts{
 			Name:    "deployment_polling_attempts",
-			Help:    "Steps of a rollout that found nothing to do, by its end.",
+			Help:    "Steps of a rollout that found nothing to do, observed at its end.",
 			Buckets: []float64{0, 1, 2, 5, 10, 20, 50, 100, 200, 500},
 		}),
 	}
 	m.step = prometheus.NewHistogram(prometheus.HistogramOpts{
 		Name:    "deployment_workflow_step_duration_seconds",
-		Help:    "Time that steps of rollouts took, those included that failed and are tried again.",
+		Help:    "Time that steps of rollouts took, including failed steps, which are repeated.",
 		Buckets: prometheus.ExponentialBuckets(0.001, 3, 10),
 	})
 	m.batch = prometheus.NewHistogram(prometheus.HistogramOpts{
 		Name:    "deployment_workflow_step_batch_size",
-		Help:    "Apps whose steps one transaction decided, those included that failed and were parted.",
+		Help:    "Apps whose steps one transaction decided, including transactions that failed and were split.",
 		Buckets: prometheus.ExponentialBuckets(1, 2, 6),
 	})
 	m.waited = prometheus.NewHistogram(prometheus.HistogramOpts{
@@ -60,7 +60,7 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 	})
 	m.broken = prometheus.NewCounter(prometheus.CounterOpts{
 		Name: "deployment_plan_violations_total",
-		Help: "Rules of staged rollouts that plans broke when they were held against them. Anything but 0 is a bug.",
+		Help: "Rules of staged rollouts that plans broke. Anything but 0 is a bug.",
 	})
 	reg.MustRegister(m.duration, m.status, m.build, m.attempts, m.step, m.batch, m.waited, m.broken)
 	return m
@@ -80,7 +80,7 @@ func (m *metrics) finished(r model.Rollout) {
 
 // gauges are the gauges of Gauges.
 type gauges struct {
-	// regions and status are of topology, byState is of regions, and the rest of rollouts in flight.
+	// regions and status count topology, byState counts regions, and the rest is about rollouts in flight.
 	regions prometheus.Gauge
 	status  *prometheus.GaugeVec
 	byState *prometheus.GaugeVec
@@ -113,7 +113,7 @@ func registerGauges(reg prometheus.Registerer) gauges {
 		}),
 		overdue: prometheus.NewGauge(prometheus.GaugeOpts{
 			Name: "windlass_rollout_step_overdue_seconds",
-			Help: "How long the step of a rollout that has waited longest is overdue; 0: none is.",
+			Help: "How late the step of a rollout is that has been due for the longest time; 0: none is due.",
 		}),
 	}
 	reg.MustRegister(g.regions, g.status, g.byState, g.active, g.oldest, g.overdue)
@@ -123,7 +123,7 @@ func registerGauges(reg prometheus.Registerer) gauges {
 func registerSwept(reg prometheus.Registerer) prometheus.Counter {
 	swept := prometheus.NewCounter(prometheus.CounterOpts{
 		Name: "windlass_rollout_swept_total",
-		Help: "Wake-ups that were sent because their time had come, or again because they were lost or behind a backlog.",
+		Help: "Wake-ups that were sent because they were due, or sent again because they were lost or behind a backlog.",
 	})
 	reg.MustRegister(swept)
 	return swept

@@ -6,9 +6,9 @@ import (
 	"github.com/windlass-run/windlass/apps/controlplane/internal/planinput"
 )
 
-// read returns the input of the apps' steps, by app. It leaves out deleted apps. An app's row is locked
-// before its wake-up is cleared, in the same order as in every transaction that changes an app and then wakes
-// it. What others wake the app for is read after that.
+// read returns the input of the apps' steps, by app. It leaves out deleted apps. An app's row is locked before its
+// wake-up is cleared, in the same order as in every transaction that changes an app and then wakes it. After that,
+// read reads the changes of those transactions.
 func (s *Stepper) read(tx Tx, appIDs []string) (map[string]*plan.Input, error) {
 	apps, err := tx.LockApps(appIDs)
 	if err != nil {

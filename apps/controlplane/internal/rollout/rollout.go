@@ -5,7 +5,7 @@
 //	      |
 //	   Waker                notified of the commit, sends a step     (fast):
 //	                        at once, or soon if no request waits for it
-//	   Sweeper              sends what is due by its row, or was lost (sure)
+//	   Sweeper              sends wake-ups that are due or were lost  (sure)
 //	      v
 //	   Driver               one step of an app at a time, tried until it passes
 //	      v
@@ -31,7 +31,7 @@ import (
 	"github.com/windlass-run/windlass/pkg/backoff"
 )
 
-// Tx is what a step needs of a transaction.
+// Tx has the queries of a step.
 type Tx interface {
 	topology.Tx
 	planinput.Tx
@@ -55,8 +55,8 @@ type Store interface {
 	Update(ctx context.Context, fn func(Tx) error) error
 }
 
-// Step checks one app, does what is due, and leaves a row with the time of the next check. It may be called
-// at any time, any number of times.
+// Step checks one app, carries out what is due, and writes a row with the time of the next check. It may be called at
+// any time, any number of times.
 type Step func(ctx context.Context, appID string) error
 
 // Driver calls a Step, one at a time for each app.
@@ -66,8 +66,8 @@ type Driver interface {
 	Wake(ctx context.Context, appIDs []string) error
 }
 
-// StepTimeout bounds one step without the resolution of an image: the steps before it, its queries, and a
-// lock that another step of an app may hold.
+// StepTimeout bounds one step without the resolution of an image. It includes the wait for earlier steps, the queries,
+// and the wait for a lock that another step of an app may hold.
 const StepTimeout = 30 * time.Second
 
 // pause waits for d, and reports whether it ended before ctx did.

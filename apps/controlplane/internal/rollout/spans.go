@@ -86,8 +86,8 @@ func changes(d decision) (created, grew bool) {
 	return created, grew || len(d.out.Routes) > 0
 }
 
-// stamp returns the plan's rows, with the decision's trace in those of a new generation. Without a rollout, a
-// row keeps the trace of its last one.
+// stamp returns the plan's rows. Rows with a new generation get the decision's trace. Without a rollout, a row keeps
+// the trace of its last rollout.
 func (sp *stepSpans) stamp(d decision) []model.Topology {
 	if sp == nil || sp.in == nil || sp.traceparent == "" {
 		return d.out.Topology

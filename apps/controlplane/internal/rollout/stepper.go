@@ -18,15 +18,14 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// Config is of a Stepper.
+// Config configures a Stepper.
 type Config struct {
 	Store  Store
 	Images ImageResolver
-	// Logins returns the values of those of the app's secrets that exist, by name. They are Docker
-	// configurations with which to pull its image. nil: none exist.
+	// Logins returns the values of the app's secrets with these names, without secrets that do not exist. They are
+	// Docker configurations (config.json) for pulling its image. nil: the app has no secrets.
 	Logins func(ctx context.Context, app model.App, names []string) ([]string, error)
-	// Metrics reads the figures that rollouts are checked by, and Hooks calls the webhooks that judge them.
-	// nil: Unmeasured.
+	// Metrics reads the figures of rollouts' checks. Hooks calls the webhooks that judge rollouts. nil: Unmeasured.
 	Metrics, Hooks Measurer
 	// Domain is the domain of the apps' host names. Empty means "windlass.local".
 	Domain     string

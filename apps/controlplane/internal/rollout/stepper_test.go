@@ -37,7 +37,7 @@ func bubble(t *testing.T, test func(t *testing.T, h *harness)) {
 	})
 }
 
-// live requires that the deployment runs and is routed to, and nothing else.
+// requireAlone requires that only this deployment runs and that all requests are routed to it.
 func (h *harness) requireAlone(appID, deploymentID string) {
 	h.t.Helper()
 	h.await("nothing else is left", time.Minute, func() bool {
@@ -83,8 +83,7 @@ func TestStep_DeploysUpdatesAndDeletesAnApp(t *testing.T) {
 	})
 }
 
-// dropRepeats drops all but the first of neighbours: whether two regions answer
-// in one step or in two is theirs to choose.
+// dropRepeats keeps only the first of equal neighbours, because two regions may answer in one step or in two.
 func dropRepeats(what []string, name string) (out []string) {
 	for i, w := range what {
 		if w != name || i == 0 || what[i-1] != name {
@@ -136,7 +135,7 @@ func TestWaker_MakesUpForLostWakes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := newHarness(t, nil, "us-east-1")
 		app := h.newApp("chat")
-		h.deploy(app, nil) // its wake-up was before anybody listened
+		h.deploy(app, nil) // its wake-up came before the Waker ran
 		h.runInMemory()
 		h.awaitStatus(app, ready)
 	})
@@ -306,7 +305,7 @@ func TestTrace_JoinsTheCallTheStepsAndTheRegions(t *testing.T) {
 		}
 		for _, r := range h.rows(app) {
 			require.Contains(t, r.Traceparent, byName["deployment.events.emit"][0].SpanContext().SpanID().String(),
-				"a region's apply joins under what told it")
+				"the span that sent the row to the region is the parent of the region's apply")
 		}
 	})
 }

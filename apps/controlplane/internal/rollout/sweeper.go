@@ -13,7 +13,7 @@ import (
 	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
 )
 
-// SweeperConfig is the config of a Sweeper.
+// SweeperConfig configures a Sweeper.
 type SweeperConfig struct {
 	Store      SweepStore
 	Log        *slog.Logger
@@ -30,7 +30,7 @@ type SweeperConfig struct {
 	Resend time.Duration
 }
 
-// SweepTx is the queries of a Sweeper.
+// SweepTx has the queries of a Sweeper.
 type SweepTx interface {
 	// DueWakes returns rows that are due by the database's clock and must be sent. Their step was never sent, or
 	// was sent when they were written and is lost, or was sent too long ago. Times are in ms.

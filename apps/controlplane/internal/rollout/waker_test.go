@@ -127,7 +127,7 @@ func TestWaker_BatchesAppsThatMayWait(t *testing.T) {
 
 		soon("a", "b")
 		w.Notify(now("a"))
-		require.Equal(t, map[string]int{"a": 2, "b": 1}, sent(0), "one of them is not to wait")
+		require.Equal(t, map[string]int{"a": 2, "b": 1}, sent(0), "one of the two wake-ups must not wait")
 		require.Equal(t, map[string]int{"a": 2, "b": 2}, sent(time.Minute))
 		cancel()
 		require.NoError(t, <-done)
@@ -141,7 +141,7 @@ func TestWaker_WaitsLongerWhileStepsAreSlow(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan error)
 		go func() { done <- w.Run(ctx, d) }()
-		// sends of an app that is woken every ten milliseconds of a second.
+		// sends counts the sends of an app that is woken every 10 ms, for a second.
 		sends := func() int {
 			d.mu.Lock()
 			before := d.woken["app"]

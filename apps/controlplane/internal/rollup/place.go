@@ -1,4 +1,4 @@
-// Package rollup converts what regions report to what people and the planner call progress. It is pure code.
+// Package rollup computes the progress of apps from what regions report. It is pure code.
 //
 // Everything is judged per place, which is a deployment in one region. A place's facts count only if they are
 // of the region's current epoch (a restored backup begins a new one) and the row's current generation. Facts
@@ -28,12 +28,12 @@ const (
 	phaseRejected = int32(agentv1.AppliedState_PHASE_REJECTED)
 )
 
-// Place is a deployment in one region: what is wanted of it, and what the region reports.
+// Place is a deployment in one region: its row, and what the region reports of it.
 type Place struct {
 	Row      model.Topology
 	Observed model.Observed // zero if the region reported nothing of it
 	Region   model.Region
-	// MinReady is that of the deployment's spec. 0 means every replica.
+	// MinReady is the MinReady of the deployment's spec. 0 means every replica.
 	MinReady int32
 	// Spec has the deployment's roles, with the instances that they have in the region. See model.Topology.In.
 	Spec *windlassv1.DeploymentSpec
@@ -115,8 +115,8 @@ func (p Place) Doomed() (reason, message string, doomed bool) {
 	return "", "", false
 }
 
-// Failing reports whether something is wrong there, and it is not only on its way: instances failed, were
-// restarted or are doomed, or the region rejected it.
+// Failing reports whether the place has a failure, and is not only starting: instances failed, were restarted or are
+// doomed, or the region rejected the deployment.
 func (p Place) Failing() bool {
 	o := p.Observed
 	return o.Fail > 0 || o.Doomed > 0 || o.Restarts > 0 || (p.Heard() && o.Phase == phaseRejected)

@@ -23,8 +23,8 @@ type RoutePlace struct {
 	Region   model.Region
 }
 
-// State returns the state of one of the app's hosts in the region. wanted is true if the app should have the
-// host. PENDING means that the region has nothing of it, and nothing to do for it.
+// State returns the state of one of the app's hosts in the region. wanted is true if the app should have the host.
+// PENDING means that the region does not have the host and need not do anything for it.
 func (p RoutePlace) State(host string, wanted bool) (state windlassv1.RouteState, why string) {
 	told := slices.Contains(p.Route.Hosts, host)
 	done := RouteAcknowledged(p.Route, p.Observed, p.Region)
@@ -34,9 +34,9 @@ func (p RoutePlace) State(host string, wanted bool) (state windlassv1.RouteState
 	case told && wanted:
 		return routeProvisioning, p.waits("serve")
 	case told:
-		return routeTerminating, "the region is yet to be told"
+		return routeTerminating, "the change has not been sent to the region yet"
 	case wanted && len(p.Route.Hosts) > 0:
-		return routeProvisioning, "the region is yet to be told"
+		return routeProvisioning, "the change has not been sent to the region yet"
 	case !done:
 		return routeTerminating, p.waits("take it out")
 	}
@@ -50,7 +50,7 @@ func (p RoutePlace) waits(what string) string {
 	case p.Observed.Phase == phaseRejected:
 		return fmt.Sprintf("the region does not %s: %s", what, p.Observed.Message)
 	}
-	return fmt.Sprintf("the region is told, and has not said yet that it does; generation %d, of %d", p.Observed.Generation, p.Route.Generation)
+	return fmt.Sprintf("the region has not confirmed the change yet: it reported generation %d of %d", p.Observed.Generation, p.Route.Generation)
 }
 
 // PreviewState returns the state of a version's own host in one of its regions.
@@ -81,7 +81,7 @@ func RouteState(regions []*windlassv1.RegionRoute, ends bool) (windlassv1.RouteS
 	case serve > 0:
 		return routeRunning, ""
 	case n[routeTerminating] > 0:
-		return routeTerminating, fmt.Sprintf("%d regions are to take it out", n[routeTerminating])
+		return routeTerminating, fmt.Sprintf("%d regions must still take it out", n[routeTerminating])
 	case ends || n[routeTerminated] > 0:
 		return routeTerminated, ""
 	}

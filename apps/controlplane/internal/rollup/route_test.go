@@ -11,8 +11,8 @@ import (
 
 const host = "chat.example.com"
 
-// routed is a host in two regions: what each has as its route, and whether it has said that it does
-// that. Generations are those of a history as short as possible.
+// routed is a host in two regions. told says which regions were sent the host as wanted says, and done which regions
+// acknowledged their newest route. Generations are those of a history as short as possible.
 type routed struct {
 	wanted, over bool
 	told, done   [2]bool
@@ -41,7 +41,7 @@ func (r routed) state() windlassv1.RouteState {
 	return s
 }
 
-// next are what may become of it when one fact changes.
+// next returns the states that follow when one fact changes.
 func (r routed) next() []routed {
 	var out []routed
 	add := func(change func(*routed)) {
@@ -60,7 +60,7 @@ func (r routed) next() []routed {
 		add(func(n *routed) { n.over, n.wanted = true, false })
 	}
 	for i := range r.told {
-		if r.told[i] != r.wanted || r.wanted { // also another share, policy or key
+		if r.told[i] != r.wanted || r.wanted { // a told region gets another share, policy or key, too
 			add(func(n *routed) { n.told[i], n.done[i] = r.wanted, false })
 		}
 		add(func(n *routed) { n.done[i] = true })
@@ -112,7 +112,7 @@ func TestRouteStatus_OverRegionsIsTheMostImportant(t *testing.T) {
 		{[]windlassv1.RouteState{routeRunning, routeRunning}, false, routeRunning, ""},
 		{[]windlassv1.RouteState{routeRunning, routeProvisioning}, false, routeProvisioning, "1 of 2 regions serve it as it is now"},
 		{[]windlassv1.RouteState{routeRunning, routeTerminating, routeTerminated}, false, routeRunning, ""},
-		{[]windlassv1.RouteState{routeTerminating, routeTerminated}, false, routeTerminating, "1 regions are to take it out"},
+		{[]windlassv1.RouteState{routeTerminating, routeTerminated}, false, routeTerminating, "1 regions must still take it out"},
 		{[]windlassv1.RouteState{routeTerminated, routeTerminated}, false, routeTerminated, ""},
 	} {
 		var regions []*windlassv1.RegionRoute

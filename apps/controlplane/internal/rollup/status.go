@@ -13,7 +13,7 @@ import (
 type Facts struct {
 	// Deleting is true for an app that is being deleted. Live then has every place that has not stopped.
 	Deleting bool
-	// Target is that of the rollout in flight, nil for none.
+	// Target is the deployment of the rollout in flight, nil for none.
 	Target       *model.Deployment
 	TargetPlaces []Place
 	// Progress describes a staged rollout. Empty: TargetPlaces are described.
@@ -132,7 +132,7 @@ func live(places []Place) (windlassv1.AppStatus, string) {
 // maxDescribed is how many places a status line describes.
 const maxDescribed = 3
 
-// Describe describes the places for which which is true, in one line.
+// Describe describes the places for which which returns true, in one line.
 func Describe(places []Place, which func(Place) bool) string {
 	var parts []string
 	var more int

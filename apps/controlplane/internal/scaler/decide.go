@@ -196,9 +196,9 @@ func (s *Service) decideRoles(at place, a *app, t *target, now time.Time) (write
 	return out, len(out.parts) > 0
 }
 
-// what returns the kind of the decision's history entry, empty for none. There is an entry for another
-// number, also if the policy only advises, for a metric that has long been missing, and for another limit.
-// missing is the index of that metric, -1 for none.
+// what returns the kind of the decision's history entry, empty for none. An entry is written for a changed number
+// (also if the policy only advises), for a metric that has long been missing, and for a changed limit. missing is the
+// index of the missing metric, -1 for none.
 func (t *target) what(d scaling.Decision, now time.Time, writes, active bool) (what string, missing int) {
 	if writes || !active && d.Wanted != t.recorded.wanted && !t.recorded.at.IsZero() {
 		return "ScalingDecided", -1

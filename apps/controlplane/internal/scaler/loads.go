@@ -6,8 +6,8 @@ import (
 	agentv1 "github.com/windlass-run/windlass/proto/gen/windlass/agent/v1"
 )
 
-// Observe takes loads that a region reported to this process. If the region's stream is on another process, it
-// passes them on. It returns how many of them were dropped. It does not block.
+// Observe takes loads that a region reported to this process. If the region's stream is on another process, Observe
+// passes the loads on. It returns how many loads were dropped. It does not block.
 func (s *Service) Observe(regionID string, loads []*agentv1.LoadReport) (dropped int) {
 	needs := s.needs.Load()
 	switch {
@@ -21,9 +21,9 @@ func (s *Service) Observe(regionID string, loads []*agentv1.LoadReport) (dropped
 	return len(loads)
 }
 
-// Take stores loads of a region whose stream is on this process. It returns how many of them it dropped: those of
-// apps that are known not to be scaled there, and new ones above maxTargets and maxStrays. A load that is older than the
-// last one is ignored. It does not block.
+// Take stores loads of a region whose stream is on this process. It drops loads of apps that are known not to be
+// scaled there, and new ones above maxTargets and maxStrays, and returns how many it dropped. It ignores a load that
+// is older than the last one. It does not block.
 func (s *Service) Take(regionID string, loads []*agentv1.LoadReport) (dropped int) {
 	now := time.Now()
 	s.mu.Lock()

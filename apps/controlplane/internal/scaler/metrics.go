@@ -44,7 +44,7 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 	return m
 }
 
-// note sets the gauges to a decision. role is empty for one about replicas.
+// note sets the gauges to a decision. role is empty for a decision about replicas.
 func (m *metrics) note(a *app, region, role string, d scaling.Decision) {
 	m.wanted.WithLabelValues(a.AppID, region, role).Set(float64(d.Wanted))
 	m.ready.WithLabelValues(a.AppID, region, role).Set(float64(d.Ready))

@@ -54,8 +54,8 @@ type query struct {
 	plan.Measure
 }
 
-// ask queries for all metrics that are due, until ctx ends. The queries of a workspace do not wait for those of
-// others.
+// ask runs the queries of all metrics that are due, until ctx ends. The queries of a workspace do not wait for those
+// of other workspaces.
 func (s *Service) ask(ctx context.Context, holds func(regionID string) bool) {
 	ticks := time.NewTicker(every)
 	defer ticks.Stop()
@@ -79,7 +79,7 @@ func (s *Service) ask(ctx context.Context, holds func(regionID string) bool) {
 	}
 }
 
-// due returns the queries to ask now, by workspace, and marks their workspaces as being asked for.
+// due returns the queries to ask now, by workspace, and adds their workspaces to s.asking.
 func (s *Service) due(now time.Time, holds func(regionID string) bool) map[string][]query {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -108,8 +108,8 @@ func (s *Service) due(now time.Time, holds func(regionID string) bool) map[strin
 	return out
 }
 
-// queries returns the window of each query by which the app scales in the region. A query of several roles has the
-// longest window of theirs.
+// queries returns the queries by which the app scales in the region, each with its window. A query of several roles
+// has the longest of the roles' windows.
 func (a *app) queries(regionID string) map[string]time.Duration {
 	out := map[string]time.Duration{}
 	add := func(p *scaling.Policy) {

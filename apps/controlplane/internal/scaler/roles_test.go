@@ -40,7 +40,8 @@ func playPool(t *testing.T, test func(t *testing.T, f *harness)) {
 	})
 }
 
-// reportPool reports every 5 s, for so long, that the instances are ready, have requests, and use so much of the caches.
+// reportPool reports every 5 s, during d, that the instances are ready, have the requests in flight, and use this
+// share of their caches.
 func (h *harness) reportPool(d time.Duration, inFlight, cache float64) {
 	for end := time.Now().Add(d); time.Now().Before(end); time.Sleep(5 * time.Second) {
 		counts := h.counts()

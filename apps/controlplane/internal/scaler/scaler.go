@@ -34,13 +34,14 @@ import (
 
 // Apps reads scaled apps and writes decisions.
 type Apps interface {
-	// ScaledApps returns those of the apps that have a policy and a live version.
+	// ScaledApps returns the given apps that have a policy and a live version.
 	ScaledApps(ctx context.Context, ids []string) ([]model.ScaledApp, error)
 	// Rescale fails with model.ErrStale if the app has changed since the decision read it.
 	Rescale(ctx context.Context, r model.Rescale) error
 }
 
-// Needs are the parts that a Service uses while it runs. They exist after it, because some of them call it.
+// Needs are the parts that a Service uses while it runs. They are made after the Service, because some of them call
+// it.
 type Needs struct {
 	Apps Apps
 	// Holds reports whether the region's stream is on this process.
@@ -50,7 +51,7 @@ type Needs struct {
 	PassOn func(regionID string, loads []*agentv1.LoadReport) (dropped int)
 }
 
-// Config is of a Service.
+// Config configures a Service.
 type Config struct {
 	// Metrics answers metrics of type prometheus. nil: they are missing.
 	Metrics    Measurer
@@ -75,16 +76,17 @@ const (
 	forgetAfter = 10 * time.Minute
 	// limitEvery is the shortest time between two history entries for a limit alone.
 	limitEvery = 5 * time.Minute
-	// lateFor is for how long after a load an older one of its app and region is late, because it took another way.
-	// Later, it means that the agent's clock was set back. It is shorter than scaling.Fresh.
+	// lateFor is how long after a load an older load of its app and region counts as late, because it took another
+	// way. After that time, an older load means that the agent's clock was set back. lateFor is shorter than
+	// scaling.Fresh.
 	lateFor = 15 * time.Second
 	// refusedFor is how long a refusal is assumed to hold.
 	refusedFor = time.Minute
 	// maxTargets and maxNone bound the memory, because a report may name apps that do not exist.
 	maxTargets = 200_000
 	maxNone    = 50_000
-	// maxStrays is how many apps that are not scaled in a region it may name within strayFor: each costs a read,
-	// and a tenant's own agent may name any. One report may have as many loads.
+	// maxStrays is how many apps that are not scaled in a region the region may report within strayFor. Each costs a
+	// read, and a tenant's own agent may name any app. One report may have as many loads.
 	maxStrays = 10_000
 	strayFor  = time.Minute
 )
@@ -142,14 +144,14 @@ type target struct {
 	load  *agentv1.LoadReport
 	heard time.Time
 	at    int64
-	// results are of the queries of metrics, by query.
+	// results has the newest result of each query of a metric.
 	results map[string]result
 	next    time.Time
 	// retryAt is when a decision may be written again after a failed write.
 	retryAt time.Time
 	// writing is true while a decision is being written.
 	writing bool
-	// stray is true while the app is counted in strays, until it was read.
+	// stray is true while the app is counted in strays, until the app is read.
 	stray bool
 	// shown is the newest decision, for people. recorded is compared with the next decision, which gets a
 	// history entry if it differs.
@@ -157,10 +159,10 @@ type target struct {
 	recorded   record
 	quota      *int
 	quotaUntil time.Time
-	// closedUntil is until when the region counts as closed, after a refusal.
+	// closedUntil is when the region stops counting as closed, after a refusal.
 	closedUntil time.Time
-	// roles are those of a pool, by name. Of a target of roles, the load, the queries' results and the times of the
-	// next decision and write are for all of them, and so is closedUntil.
+	// roles are the targets of a pool's roles, by name. The pool's target, which has them, holds the load, the
+	// queries' results, closedUntil, and the times of the next decision and write for all of them.
 	roles map[string]*target
 	// silent marks, by index, the missing metrics that already have a history entry.
 	silent [scaling.MaxMetrics]bool

@@ -29,7 +29,7 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// harness is the service with what apps have, and what was written.
+// harness is the service, the state of the apps, and the decisions that were written.
 type harness struct {
 	mu     sync.Mutex
 	apps   map[string]*model.ScaledApp
@@ -133,7 +133,7 @@ func (h *harness) set(change func()) {
 	change()
 }
 
-// play runs test beside a scaler in virtual time.
+// play runs test next to a scaler in virtual time.
 func play(t *testing.T, replicas int32, test func(t *testing.T, f *harness)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
@@ -158,7 +158,7 @@ func play(t *testing.T, replicas int32, test func(t *testing.T, f *harness)) {
 	})
 }
 
-// report tells every 5 s, for so long, that the replicas are ready and have requests in flight.
+// report reports every 5 s, during d, that the replicas are ready and have requests in flight.
 func (h *harness) report(d time.Duration, inFlight float64) { h.reportOf(d, inFlight, "app_1") }
 
 // reportOf is report for each of the apps.
@@ -263,7 +263,7 @@ func TestService_FollowsTheLoad(t *testing.T) {
 		f.report(6*time.Minute, 20)
 		require.Empty(t, f.entries())
 		reads := f.reads
-		require.LessOrEqual(t, reads, 6, "a look costs no read")
+		require.LessOrEqual(t, reads, 6, "a step without a change costs no read")
 		f.report(2*time.Minute, 65)
 		require.EqualValues(t, 7, f.replicas("app_1"))
 		f.report(20*time.Minute, 31)
@@ -296,7 +296,7 @@ func TestService_OneWriter(t *testing.T) {
 		require.Empty(t, f.passed)
 		f.report(3*time.Minute, 1)
 		require.EqualValues(t, 1, f.replicas("app_1"))
-		// What another writer did is taken as it is.
+		// The service accepts the number that another writer set.
 		f.set(func() {
 			f.apps["app_1"].Regions["reg_1"] = model.ScaledRegion{Name: "us-east-1", Replicas: 6, Counted: 6, Generation: 50, Instances: 1}
 		})

@@ -50,8 +50,8 @@ func sampleOf(load *agentv1.LoadReport, counts map[string]bool, at time.Time) sc
 	return s
 }
 
-// roleSampleOf is sampleOf for a role of a pool: what gateways measure is of the whole pool. ok is false if the agent does
-// not report roles.
+// roleSampleOf is sampleOf for a role of a pool. Gateways measure the whole pool, not each role. ok is false if the
+// agent does not report roles.
 func roleSampleOf(load *agentv1.LoadReport, counts map[string]bool, role string, at time.Time) (s scaling.Sample, ok bool) {
 	s = sampleOf(load, counts, at)
 	s.Ready, s.Starting, s.Levels = 0, 0, map[string]float64{}
@@ -73,7 +73,7 @@ func roleSampleOf(load *agentv1.LoadReport, counts map[string]bool, role string,
 	return s, ok
 }
 
-// addLevels adds the levels of ready instances to sums and their weights, and meanLevels makes means of the sums.
+// addLevels adds the levels of ready instances to sums, and the instances to weights. meanLevels divides the sums.
 func addLevels(sums, weights, levels map[string]float64, ready int32) {
 	for name, v := range levels {
 		sums[name] += v * float64(ready)

@@ -100,8 +100,9 @@ func outcomeOf(w write, err error) string {
 	return "down"
 }
 
-// quotasOf returns how many replicas the quota allows in the region, from the error of a refused decision; of a pool,
-// how many instances of each role that was to grow. It returns nil for another error.
+// quotasOf returns how many replicas the quota allows in the region, from the error of a refused decision. For a pool,
+// it returns how many instances the quota allows of each role that the decision would grow. It returns nil for another
+// error.
 func quotasOf(err error, a *app, w write) map[string]int {
 	detail := rpc.DetailOf(err)
 	if detail.GetReason() != windlassv1.ErrorReason_ERROR_REASON_QUOTA_EXCEEDED || a == nil {
@@ -119,7 +120,7 @@ func quotasOf(err error, a *app, w write) map[string]int {
 		return map[string]int{"": int(region.Counted) + int(free/cost(region.Instances, region.GPUs))}
 	}
 	out := map[string]int{}
-	// What the quota has left goes to the roles in their order, because all grow in one change.
+	// The roles get the rest of the quota in their order, because all grow in one change.
 	for _, r := range w.Roles {
 		if r.Wanted <= r.From {
 			continue

@@ -7,7 +7,7 @@ import (
 func registerDropped(r prometheus.Registerer) (prometheus.Counter, error) {
 	c := prometheus.NewCounter(prometheus.CounterOpts{
 		Name: "windlass_audit_dropped_total",
-		Help: "Refused calls and reads that are missing in the audit: there were too many kinds of them in a minute, or the database was away.",
+		Help: "Refused calls and reads that are missing in the audit, because there were too many kinds of them in a minute, or the database was not reachable.",
 	})
 	return c, r.Register(c)
 }

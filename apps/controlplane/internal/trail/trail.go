@@ -1,5 +1,5 @@
-// Package trail writes calls into the audit that change nothing: refused calls, and reads of
-// secrets, logs and credentials.
+// Package trail writes calls that change nothing into the audit: refused calls, and reads of secrets, logs and
+// credentials.
 //
 // Such calls may come in floods, so they are not written one by one. Equal calls of a minute are one
 // row with a count. A process keeps a bounded number of rows for a minute, and counts further calls
@@ -20,7 +20,7 @@ import (
 	"github.com/windlass-run/windlass/pkg/ident"
 )
 
-// Outcomes of calls, besides the reasons of refusals.
+// Done is the outcome of a call that was not refused.
 const Done = "done"
 
 // Elsewhere is the source of calls that are counted without their address.
@@ -37,7 +37,7 @@ const (
 
 // Entry is one call. Calls with equal entries are counted together.
 type Entry struct {
-	// WorkspaceID whose audit has the row; empty: the platform's.
+	// WorkspaceID is the workspace whose audit gets the row. Empty: the platform's audit.
 	WorkspaceID    string
 	Actor, ActorID string
 	Source         string

@@ -164,7 +164,7 @@ func fields(o *windlassv1.Override) []field {
 	return out
 }
 
-// eachAmount calls set for each amount that the resources state, alone.
+// eachAmount calls set for each amount that r states. alone states only that amount.
 func eachAmount(r *windlassv1.Resources, set func(name string, alone *windlassv1.Resources)) {
 	for _, part := range []struct {
 		name  string
@@ -200,8 +200,8 @@ func layersOf(all []*windlassv1.Override) layers {
 	return l
 }
 
-// merged returns what the overrides set for the region. It leaves out the override whose index
-// is but. It returns nil if they set nothing.
+// merged returns the fields that the overrides set for the region, or nil for none. It leaves out the override with
+// the index but.
 func (l layers) merged(r model.Region, but int) (*windlassv1.Override, *Problem) {
 	type said struct {
 		field

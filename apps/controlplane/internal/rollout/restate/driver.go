@@ -1,5 +1,5 @@
-// Package restate is the rollout driver over Restate. It runs one step of an app at a
-// time across all replicas of the control plane, with retries that survive each of them.
+// Package restate is the rollout driver over Restate. It runs one step of an app at a time across all processes of the
+// control plane, with retries that survive each process.
 //
 // An app is a virtual object without state, because its state is in SQL. A wake-up is
 // one send, and one invocation of the object's handler, which runs the step. The time of
@@ -55,9 +55,8 @@ type Config struct {
 	IdentityKeys []string
 	// Listen is the address of the endpoint that Restate calls.
 	Listen string
-	// Advertise is the URL at which Restate reaches that endpoint. Empty: the address of
-	// the listener, which must then contain an IP address. Replicas behind one address
-	// advertise that address.
+	// Advertise is the URL at which Restate reaches that endpoint. Empty: the address of the listener, which must then
+	// contain an IP address. Processes behind one address advertise that address.
 	Advertise string
 	// TLS of the listener. nil: no TLS.
 	TLS *tls.Config
@@ -82,7 +81,7 @@ type Driver struct {
 	server   *http.Server
 	client   *http.Client
 	admin    admin
-	// check asks for a reconciliation now.
+	// check requests a reconciliation now.
 	check chan struct{}
 	// warmed is closed when the SDK is compiled, so that no step waits for it.
 	warmed chan struct{}
@@ -176,8 +175,8 @@ func (d *Driver) Ready(context.Context) error {
 // Endpoint is the URL that is registered with Restate.
 func (d *Driver) Endpoint() string { return d.endpoint.String() }
 
-// drainTime is how long steps may go on when the program stops. Restate retries a step that
-// does not end in time, at another replica.
+// drainTime is how long steps may go on when the program stops. Restate retries a step that does not end in time, at
+// another process.
 const drainTime = 5 * time.Second
 
 // Run serves Restate's calls and keeps the registration until ctx ends.

@@ -37,10 +37,10 @@ func newServer(d *Driver) (*http.Server, error) {
 		sdk.WithInvocationRetryPolicy(
 			sdk.WithInitialRetryInterval(200*time.Millisecond),
 			sdk.WithRetryIntervalFactor(2),
-			// Within the ten seconds in which the control plane has to recover after an outage.
+			// The control plane has to recover within 10 s after an outage.
 			sdk.WithMaxRetryInterval(4*time.Second),
-			// No limit in practice. If retries end all the same, the invocation is killed
-			// and the key is not paused, so the app's wake-up row starts a new one.
+			// There is no limit in practice. If retries end all the same, the invocation is killed and the key is not
+			// paused, so the app's wake-up row starts a new one.
 			sdk.WithMaxRetryAttempts(math.MaxInt32),
 			sdk.KillOnMaxAttempts(),
 		),
@@ -112,8 +112,8 @@ func (d *Driver) handleTimer(ctx sdk.ObjectContext, _ int64) (sdk.Void, error) {
 	return sdk.Void{}, nil
 }
 
-// note logs the first step that fails and the first step that succeeds after it. The latter
-// also makes waiting invocations be retried.
+// note logs the first step that fails and the first step that succeeds after it. The latter also makes Restate retry
+// the waiting invocations.
 func (d *Driver) note(ctx context.Context, err error) {
 	switch {
 	case err != nil && ctx.Err() == nil && !d.failing.Swap(true):

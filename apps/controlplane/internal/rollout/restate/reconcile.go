@@ -20,15 +20,15 @@ const identityPath = "/identity"
 
 func (d *Driver) identity() string { return "windlass workflow " + d.cfg.Service }
 
-// deadAfter is how many probes in a row must fail before an address counts as dead. A restart of
-// another replica, or one lost packet, is no reason to take over.
+// deadAfter is how many probes in a row must fail before an address counts as dead. A restart of another process, or
+// one lost packet, is no reason to take over.
 const deadAfter = 3
 
 // reconcileLoop checks the registration every ReconcileEvery, when Reconcile is called, and more
 // often while it is not in order.
 func (d *Driver) reconcileLoop(ctx context.Context) error {
 	dead := map[string]int{}
-	// waiting: invocations may wait for a retry although a process can serve them.
+	// waiting is true while invocations may wait for a retry although a process can serve them.
 	for failing, waiting := false, true; ; {
 		settled, err := d.reconcile(ctx, dead)
 		if err != nil && ctx.Err() == nil && !failing {
@@ -85,8 +85,8 @@ func (d *Driver) hurry(ctx context.Context) {
 //	                                           to it, and remove it
 //	the latest deployment was removed          make ours the latest
 //
-// It never takes over a live address, because another replica serves it. dead counts
-// the failed probes of each deployment.
+// It never takes over a live address, because another process serves it. dead counts the failed probes of each
+// deployment.
 func (d *Driver) reconcile(ctx context.Context, dead map[string]int) (settled bool, err error) {
 	all, err := d.admin.deployments(ctx)
 	if err != nil {

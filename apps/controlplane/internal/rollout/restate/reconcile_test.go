@@ -17,7 +17,7 @@ import (
 	"github.com/windlass-run/windlass/pkg/localstack/restate"
 )
 
-// counter is a step that counts, and that may be held.
+// counter has a step that counts its runs, and that may be held.
 type counter struct {
 	mu    sync.Mutex
 	steps map[string]int
@@ -100,7 +100,7 @@ func TestInvocation_OfADeadAddressGoesOnAtOurs(t *testing.T) {
 	await(t, "only our address is left", func() bool { return r.leads(p.Driver) })
 }
 
-// The handlers' version has changed, and no process serves the old one any more.
+// In this test, the handlers' version has changed, and no process serves the old one any more.
 func TestInvocation_OfLostCodeHoldsNoKey(t *testing.T) {
 	r, c, app := newHarness(t), newCounter(), ident.New("app")
 	r.leave(c, "v0", app)
@@ -124,7 +124,7 @@ func TestRegistration_OlderVersionThatComesBackLeads(t *testing.T) {
 	})
 }
 
-func TestRegistration_ReplacesOnlyDeadReplicas(t *testing.T) {
+func TestRegistration_ReplacesOnlyDeadProcesses(t *testing.T) {
 	r, c, app := newHarness(t), newCounter(), ident.New("app")
 	first := r.start(c.step)
 	await(t, "the first is registered", func() bool { return r.leads(first.Driver) })
@@ -175,7 +175,7 @@ func stop(t *testing.T, s *restate.Server) {
 	require.NoError(t, s.Stop(ctx))
 }
 
-// Restate has stored the retry policy of the registration.
+// TestOutage_PausesNoApp checks that Restate has stored the retry policy of the registration.
 func TestOutage_PausesNoApp(t *testing.T) {
 	r := newHarness(t)
 	p := r.start(func(context.Context, string) error { return nil })
@@ -193,7 +193,7 @@ func TestOutage_PausesNoApp(t *testing.T) {
 	require.Equal(t, "4s", service.RetryPolicy.MaxInterval)
 }
 
-// The retries come before the times at which they are due according to Restate.
+// The retries come before the times that Restate has planned.
 func TestInvocation_FailedIsRetriedOnceAStepPasses(t *testing.T) {
 	r := newHarness(t)
 	var away atomic.Bool

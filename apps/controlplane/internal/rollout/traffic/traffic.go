@@ -1,9 +1,9 @@
-// Package traffic asks regions what their gateways saw, for the checks of rollouts of a
-// control plane that reads no Prometheus. It decides nothing: what cannot be had is told
-// as a problem, and package plan says what that means.
+// Package traffic asks agents for the traffic that their gateways measured, for the checks of rollouts on a control
+// plane without Prometheus. It decides nothing: a figure that it cannot get becomes a problem, and package plan
+// decides what follows.
 //
-// A region is asked once for all that is due there, through whichever process holds its
-// stream. Nothing is tried twice: the next interval is the next try.
+// A region gets one request for all measurements that are due there, through the process that holds its stream. A
+// failed request is not repeated before the next interval.
 package traffic
 
 import (
@@ -25,20 +25,20 @@ import (
 )
 
 const (
-	// timeout is many times what an agent takes to answer from its memory.
+	// timeout is much longer than an agent takes to answer from its memory.
 	timeout = 10 * time.Second
-	// maxRegions are asked at once by a step.
+	// maxRegions is how many regions a step asks at once.
 	maxRegions = 16
 )
 
-// Source measures. It is safe for concurrent use.
+// Source takes measurements from gateways. It is safe for concurrent use.
 type Source struct {
-	// Ask a region's agent, as peers.Service does. The context has a deadline. Ask fails with
-	// model.ErrAgentUnreachable when the agent could not be reached.
+	// Ask sends a request to a region's agent, as peers.Service does. The context has a deadline. Ask fails with
+	// model.ErrAgentUnreachable if the agent cannot be reached.
 	Ask func(ctx context.Context, regionID string, req *agentv1.Request) ([]byte, error)
 }
 
-// Measure takes each measurement, or says why it could not.
+// Measure takes the measurements that are due. One that fails has a problem in its figures.
 func (s Source) Measure(ctx context.Context, due []plan.Measure) []plan.Measurement {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
@@ -65,7 +65,7 @@ func (s Source) Measure(ctx context.Context, due []plan.Measure) []plan.Measurem
 	return out
 }
 
-// region measures those of due that are of one region.
+// region takes the measurements of one region. which has their indexes in due.
 func (s Source) region(ctx context.Context, id string, which []int, due []plan.Measure, out []plan.Measurement) {
 	req := &agentv1.TrafficRequest{}
 	for _, i := range which {
@@ -93,14 +93,14 @@ func (s Source) region(ctx context.Context, id string, which []int, due []plan.M
 	}
 }
 
-// ask returns what was seen, in the order of the queries.
+// ask returns the traffic that gateways saw, in the order of the queries.
 func (s Source) ask(ctx context.Context, id string, req *agentv1.TrafficRequest) ([]analysis.Seen, error) {
 	data, err := s.Ask(ctx, id, &agentv1.Request{Kind: &agentv1.Request_Traffic{Traffic: req}})
 	switch {
 	case errors.Is(err, model.ErrAgentUnreachable):
 		return nil, errors.New("the region's agent cannot be reached")
 	case err != nil:
-		return nil, fmt.Errorf("the region's agent does not tell what its gateways saw: %w", err)
+		return nil, fmt.Errorf("the region's agent does not report the traffic of its gateways: %w", err)
 	}
 	var res agentv1.TrafficResponse
 	if err := proto.Unmarshal(data, &res); err != nil || len(res.Traffic) != len(req.Queries) {

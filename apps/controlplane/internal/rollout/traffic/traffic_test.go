@@ -18,7 +18,7 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// region answers as an agent does, by what its gateways saw of each deployment.
+// fakeAgent answers as an agent does, with the traffic that its gateways saw of each deployment.
 type fakeAgent struct {
 	seen     map[string]*agentv1.Traffic
 	gateways int32

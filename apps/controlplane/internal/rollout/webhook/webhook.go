@@ -1,14 +1,14 @@
-// Package webhook asks webhooks for the verdicts of rollouts' checks. It decides nothing:
-// what is no verdict is told as a problem, and package plan says what that means.
+// Package webhook calls webhooks for the verdicts of rollouts' checks. It decides nothing: an answer without a verdict
+// becomes a problem, and package plan decides what follows.
 //
-// Who deploys says which addresses are called, and the control plane is where secrets are:
+// The person who deploys chooses the addresses, and the control plane can reach secrets. So:
 //
-//   - Package callout judges addresses, and tells what goes wrong by its kind alone.
-//   - Nothing of an answer is kept but its verdict, a figure and a line of text.
-//   - Time, size and number are bounded, of a call, of a step and of the process.
+//   - Package callout decides which addresses may be called, and describes errors only by their kind.
+//   - Only the verdict, a figure and a line of text of an answer are kept.
+//   - The time, size and number of calls are bounded, for a call, for a step and for the process.
 //
-// Nothing is tried twice: the next interval is the next try. A call whose verdict could not
-// be noted, because the step did not live to do so, is made again with the same id.
+// A failed call is not repeated before the next interval. If a step dies before it stores a verdict, the call is
+// repeated with the same id.
 package webhook
 
 import (
@@ -36,14 +36,14 @@ import (
 )
 
 const (
-	// stepTimeout leaves the step that asks time to write what came of it, and is longer
-	// than the longest call may be.
+	// stepTimeout leaves the step time to write the results. It is longer than the longest call may be.
 	stepTimeout = 20 * time.Second
-	// maxCalls at once, of this process: each is a connection and a few buffers. Workspaces share them.
+	// maxCalls is how many calls this process makes at once: each is a connection and a few buffers. Workspaces share
+	// them.
 	maxCalls = 64
-	// maxCallsOfStep leaves calls to other apps when all of one app's are slow.
+	// maxCallsOfStep leaves calls to other apps when all calls of one app are slow.
 	maxCallsOfStep = 8
-	// maxAnswer is far more than a verdict takes.
+	// maxAnswer is far more bytes than a verdict takes.
 	maxAnswer = 64 << 10
 )
 
@@ -53,26 +53,26 @@ const (
 	headerSignature = "Windlass-Signature"
 )
 
-// Facts are what only a database knows of the app whose hooks are called.
+// Facts are the facts about the app that only the database has.
 type Facts struct {
-	// Names that these have now.
+	// These are the present names.
 	Workspace, Project, Environment string
-	// Secrets by name, of those that were asked for and that there are.
+	// Secrets has the requested secrets that exist, by name.
 	Secrets map[string][]byte
 }
 
-// Config of a Client.
+// Config configures a Client.
 type Config struct {
 	// Lookup reads the facts of the app that the call is about.
 	Lookup func(ctx context.Context, call analysis.Call, secrets []string) (Facts, error)
-	// Allow are networks that webhooks may be in beside public addresses.
+	// Allow has networks in which webhooks may be, in addition to public addresses.
 	Allow      guard.Networks
 	UserAgent  string
 	Log        *slog.Logger
 	Registerer prometheus.Registerer
 }
 
-// Client measures. It is safe for concurrent use.
+// Client calls webhooks. It is safe for concurrent use.
 type Client struct {
 	cfg   Config
 	http  *http.Client
@@ -92,8 +92,8 @@ func New(cfg Config) (*Client, error) {
 	return &Client{cfg: cfg, slots: share.NewSlots(maxCalls), took: took, http: callout.NewClient(cfg.Allow, stepTimeout)}, nil
 }
 
-// Measure calls what is due, all of one app. What it does not come to in time it leaves
-// out, as it does when it is stopped: that says nothing of the webhook.
+// Measure makes the calls that are due, all for one app. It leaves out calls for which no time is left, and calls that
+// are cut off because ctx ends. Neither is a failure of the webhook.
 func (c *Client) Measure(ctx context.Context, due []plan.Measure) (out []plan.Measurement) {
 	if len(due) == 0 {
 		return nil
@@ -111,7 +111,7 @@ func (c *Client) Measure(ctx context.Context, due []plan.Measure) (out []plan.Me
 		if ctx.Err() != nil {
 			return nil
 		}
-		c.cfg.Log.WarnContext(ctx, "cannot read what webhooks are told", "app", due[0].Hook.Call.App.ID, "error", err)
+		c.cfg.Log.WarnContext(ctx, "cannot read the facts for webhooks", "app", due[0].Hook.Call.App.ID, "error", err)
 		for _, m := range due {
 			out = append(out, measurement(m, analysis.Figures{Problem: "the control plane cannot read the facts for the webhook"}))
 		}
@@ -153,7 +153,7 @@ func (c *Client) ask(ctx context.Context, m plan.Measure, facts Facts) (f analys
 	}
 	defer c.slots.Release(m.WorkspaceID)
 	if end, limited := ctx.Deadline(); limited && time.Until(end) < h.Timeout {
-		return f, false // it would be cut off, and blamed for it
+		return f, false // the call would be cut off, and the webhook blamed for it
 	}
 	outcome := "error"
 	begin := time.Now()
@@ -198,7 +198,7 @@ func (c *Client) call(ctx context.Context, h analysis.Hook, facts Facts) (*analy
 
 // request returns the call, signed if the hook has a signing secret.
 func (c *Client) request(ctx context.Context, h analysis.Hook, facts Facts) (*http.Request, error) {
-	// The API has checked it; a policy may be older than what the API checks.
+	// The API checks the URL, but a stored policy may be older than the present checks.
 	u, err := analysis.ParseHookURL(h.URL)
 	if err != nil {
 		return nil, fmt.Errorf("its url cannot be used: %w", err)

@@ -61,7 +61,7 @@ func setup(t *testing.T, tweak ...func(*webhook.Config)) *webhook.Client {
 func serve(t *testing.T, handler http.HandlerFunc) string {
 	t.Helper()
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		// A server notices that its caller is gone once it has read the call.
+		// A server notices a closed connection only after it has read the request.
 		body, err := io.ReadAll(r.Body)
 		if err != nil {
 			return
@@ -73,7 +73,7 @@ func serve(t *testing.T, handler http.HandlerFunc) string {
 	return server.URL
 }
 
-// raw answers whatever it is sent with the text, and closes.
+// raw answers any request with the text, and closes the connection.
 func raw(t *testing.T, text string) string {
 	t.Helper()
 	var listen net.ListenConfig
@@ -146,7 +146,7 @@ func TestCall_IsSignedAndItsVerdictTaken(t *testing.T) {
 	require.Equal(t, []string{"acme", "search", "production", "chat", "eu"},
 		[]string{call.Workspace.Name, call.Project.Name, call.Environment.Name, call.App.Name, call.Region})
 
-	// Made again it is the same, whatever came of it.
+	// A repeated call is the same, whatever its outcome was.
 	measure(t, c, h)
 	require.Equal(t, first.body, (<-got).body)
 
@@ -197,14 +197,14 @@ func TestVerdict_InvalidSaysWhy(t *testing.T) {
 			_, _ = io.WriteString(z, `{"verdict": "pass"}`)
 			_ = z.Close()
 		}), "not JSON"},
-		"less than it says": {raw(t, "HTTP/1.1 200 OK\r\nContent-Length: 500\r\n\r\n{\"verdict\": \"pass\"}"), "ended before the answer was complete"},
-		"large headers":     {raw(t, "HTTP/1.1 200 OK\r\nSecret: "+strings.Repeat("x", 100_000)+"\r\n\r\n"), "its answer is not valid HTTP"},
-		"not HTTP":          {raw(t, "220 secret ESMTP\r\n"), "its answer is not valid HTTP"},
-		"no word":           {raw(t, ""), "ended before the answer was complete"},
-		"no such server":    {"http://127.0.0.1:1", "connection is refused"},
-		"untrusted":         {untrusted.URL, "certificate"},
-		"not TLS":           {strings.Replace(plain, "http:", "https:", 1), "its TLS handshake is not valid"},
-		"another scheme":    {"ftp://127.0.0.1", "url cannot be used"},
+		"a cut answer":   {raw(t, "HTTP/1.1 200 OK\r\nContent-Length: 500\r\n\r\n{\"verdict\": \"pass\"}"), "ended before the answer was complete"},
+		"large headers":  {raw(t, "HTTP/1.1 200 OK\r\nSecret: "+strings.Repeat("x", 100_000)+"\r\n\r\n"), "its answer is not valid HTTP"},
+		"not HTTP":       {raw(t, "220 secret ESMTP\r\n"), "its answer is not valid HTTP"},
+		"no answer":      {raw(t, ""), "ended before the answer was complete"},
+		"no such server": {"http://127.0.0.1:1", "connection is refused"},
+		"untrusted":      {untrusted.URL, "certificate"},
+		"not TLS":        {strings.Replace(plain, "http:", "https:", 1), "its TLS handshake is not valid"},
+		"another scheme": {"ftp://127.0.0.1", "url cannot be used"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			f := measure(t, setup(t), hook(c.url))
@@ -252,7 +252,7 @@ func TestClient_ConnectsToPublicAddressesOnly(t *testing.T) {
 	_, port, err := net.SplitHostPort(strings.TrimPrefix(url, "http://"))
 	require.NoError(t, err)
 	closed := setup(t, func(cfg *webhook.Config) { cfg.Allow = nil })
-	// localhost is a name: what it means is known when it is connected to.
+	// localhost is a name, whose address is known only when the connection is made.
 	for _, host := range []string{"127.0.0.1", "localhost", "[::ffff:127.0.0.1]", "127.1.2.3"} {
 		require.Contains(t, measure(t, closed, hook("http://"+host+":"+port)).Problem, "--webhook-allow", host)
 	}
