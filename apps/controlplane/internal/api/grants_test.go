@@ -98,7 +98,7 @@ func TestRevokedGrant_HoldsARolloutThatHadBegun(t *testing.T) {
 	require.Contains(t, resumed.GetEffect(), "nothing starts in region shared-1, which the workspace may no longer use")
 	app := w.settle("chat")
 	require.Equal(t, int32(1), app.GetLiveVersion())
-	require.Contains(t, app.GetMessage(), "shared-1 is closed to the workspace: have the grant given back, or deploy without the region")
+	require.Contains(t, app.GetMessage(), "shared-1 is closed to the workspace: ask an operator for the grant, or deploy without the region")
 	require.Empty(t, w.told("chat", 2)["shared-1"])
 	require.NotEmpty(t, w.told("chat", 2)["us-east-1"])
 

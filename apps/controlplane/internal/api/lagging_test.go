@@ -109,7 +109,7 @@ func TestLaggingRegion_WithoutAgentDelaysNoRolloutWithoutAPolicy(t *testing.T) {
 	p := w.planned("chat", nil, args("b"), asia)
 	require.True(t, p.GetWouldRun(), "%v", p.GetFindings())
 	found := p.GetFindings()[slices.IndexFunc(p.GetFindings(), func(f *windlassv1.PlanFinding) bool { return f.GetRegion() == "ap-south-1" })]
-	require.Equal(t, "no agent has joined region ap-south-1 yet: the rollout would leave it out for now, and it would catch up when one has", found.GetMessage())
+	require.Equal(t, "no agent has joined region ap-south-1 yet: the rollout would leave it out for now, and it would catch up when an agent has joined", found.GetMessage())
 
 	w.deploy("chat", args("b"), asia)
 	app := w.settle("chat")

@@ -387,5 +387,5 @@ func TestPlan_NamesAnApprovalWithoutAWave(t *testing.T) {
 	require.True(t, p.GetWouldRun())
 	require.Len(t, p.GetFindings(), 1)
 	require.Equal(t, "rollout.waves[1].approval", p.GetFindings()[0].GetField())
-	require.Equal(t, "wave rest takes no region, so that no approval is needed at its end", p.GetFindings()[0].GetMessage())
+	require.Equal(t, "wave rest takes no region, so no approval is needed at its end", p.GetFindings()[0].GetMessage())
 }

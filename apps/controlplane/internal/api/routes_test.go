@@ -120,7 +120,7 @@ func TestHost_IsStableAndEachVersionHasAPreview(t *testing.T) {
 		require.NoError(t, w.stepper.Step(t.Context(), app.GetApp().GetId()))
 		going := w.routesOf("chat")[stable]
 		require.Equal(t, windlassv1.RouteState_ROUTE_STATE_TERMINATING, going.GetState())
-		require.Equal(t, "2 regions are to take it out", going.GetMessage())
+		require.Equal(t, "2 regions must still take it out", going.GetMessage())
 		for _, host := range []string{"v1-" + stable, "v2-" + stable} {
 			require.Contains(t, w.routesOf("chat"), host)
 		}

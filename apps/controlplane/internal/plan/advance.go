@@ -80,8 +80,8 @@ func (p *planner) finish(to windlassv1.RolloutStatus, reason, message string) {
 	p.app.RolloutID = ""
 }
 
-// fail ends the rollout and its deployment. What it started is leaving from now
-// on, and weights fall back to the live one, if there is one.
+// fail ends the rollout and its deployment. Rows of the deployment are stopped from now on, and the live deployment,
+// if there is one, gets all weight.
 func (p *planner) fail(d *model.Deployment, reason, message string) {
 	if p.staged() {
 		p.main().goBack(d, windlassv1.RolloutStatus_ROLLOUT_STATUS_FAILED, reason, message, Who)
@@ -122,7 +122,7 @@ func (p *planner) advanced() bool {
 		// The deadline first: nothing is started only to be stopped.
 		moved := !p.frozen(d) && !p.gated(d) && (p.deadline(d) || p.build(d))
 		if p.staged() && !moved {
-			p.main().moveRegions() // what a rollout before this one left half way
+			p.main().moveRegions() // completes what an earlier rollout left half way
 		}
 		return moved
 	case windlassv1.DeploymentStatus_DEPLOYMENT_STATUS_DEPLOYING:
@@ -138,8 +138,7 @@ func (p *planner) advanced() bool {
 	case windlassv1.DeploymentStatus_DEPLOYMENT_STATUS_FAILED,
 		windlassv1.DeploymentStatus_DEPLOYMENT_STATUS_SUPERSEDED,
 		windlassv1.DeploymentStatus_DEPLOYMENT_STATUS_STOPPED:
-		// Its own end came first (it was superseded by a call); the rollout
-		// follows.
+		// A call superseded the deployment first. The rollout follows.
 		p.finish(windlassv1.RolloutStatus_ROLLOUT_STATUS_SUPERSEDED, ReasonSuperseded, "its deployment ended")
 		p.log("RolloutSuperseded", "its deployment is "+name(d.Status), d, "")
 		return true
@@ -173,8 +172,8 @@ func (p *planner) pullsImage(spec *windlassv1.DeploymentSpec) bool {
 	})
 }
 
-// Image returns the image whose tag is resolved, empty for none. Of several roles it is the spec's, which those
-// without an image of their own run: what these name has a digest already.
+// Image returns the image whose tag is resolved, empty for none. With several roles it is the spec's image, which
+// roles without an image of their own run. Images of roles have digests already.
 func Image(spec *windlassv1.DeploymentSpec) string {
 	if len(spec.GetRoles()) > 1 {
 		return spec.GetImage()
@@ -298,8 +297,8 @@ func (p *planner) assign(d *model.Deployment, region string, replicas int32) {
 	slices.SortFunc(p.rows, compareRows)
 }
 
-// poolCounts returns how many instances of each role the row's pool has, as Topology.Roles has them: those of other
-// versions in its region, else those that it had, else those that its version begins with.
+// poolCounts returns how many instances of each role the row's pool has, as Topology.Roles has them. These are the
+// counts of other versions in its region, else the row's former counts, else the counts that its version begins with.
 func poolCounts(f *facts, t *model.Topology) string {
 	d := f.deps[t.DeploymentID]
 	if d == nil || !model.IsPooled(d.Spec) {
@@ -342,7 +341,7 @@ func (f *facts) doomed(d *model.Deployment) (reason, message string, doomed bool
 			if n := pl.Observed.Doomed; n > 0 {
 				where += fmt.Sprintf(", %d doomed", n)
 			}
-			// The message last: it may end with what a program said.
+			// The message comes last, because it may end with the text of a program.
 			return reason, where + ": " + message, true
 		}
 	}
@@ -358,8 +357,8 @@ func (f *facts) allReady(d *model.Deployment) bool {
 	return true
 }
 
-// allAcknowledged asks for readiness again: the old version is about to stop, and
-// a replica or an epoch may have gone since traffic began to move.
+// allAcknowledged reports whether every region acknowledged its route and is still ready. The old version is about to
+// stop, and a replica or an epoch may have been lost since traffic began to move.
 func (f *facts) allAcknowledged(d *model.Deployment) bool {
 	for _, t := range f.activeRows(d.ID) {
 		if t.Weight != fullWeight || !f.acknowledged(t.RegionID) || !f.place(t).Ready() {
@@ -398,7 +397,7 @@ func (p *planner) goLive(d *model.Deployment) {
 	p.finish(windlassv1.RolloutStatus_ROLLOUT_STATUS_SUCCEEDED, "", "")
 	who := "every region serves it: "
 	if p.progress != nil && len(p.progress.Lagging) > 0 {
-		who = "every region but those left behind serves it: "
+		who = "every region except those left behind serves it: "
 	}
 	p.log("LiveMoved", who+strings.Join(figures, ", "), d, "")
 	switch {
@@ -409,8 +408,8 @@ func (p *planner) goLive(d *model.Deployment) {
 	}
 }
 
-// hasServed reports whether a replica of the live deployment is ready where traffic goes to it.
-// One that went live with no replicas anywhere is no version to go back to.
+// hasServed reports whether a replica of the live deployment is ready where traffic goes to it. A version that went
+// live without replicas is no version to go back to.
 func (v *view) hasServed(d *model.Deployment) bool {
 	return slices.ContainsFunc(v.activeRows(d.ID), func(t *model.Topology) bool {
 		return v.side(t).Ready > 0 && t.Weight > 0 && v.acknowledged(t.RegionID)
@@ -422,18 +421,17 @@ func isUnproven(f *facts) bool {
 	return f.live() != nil && !f.live().Stable && f.app.DeletingSince == 0
 }
 
-// noteServed marks a deployment as stable that went live with no replicas, and serves now.
+// noteServed marks a deployment as stable that went live without replicas, and serves now.
 func (p *planner) noteServed() {
 	if d := p.live(); mainView(p.facts).hasServed(d) {
 		d.Stable = true
-		p.log("VersionProven", "it went live with no replicas, and serves now: it is one to go back to", d, "")
+		p.log("VersionProven", "it went live with no replicas, and serves now: the app can go back to it", d, "")
 	}
 }
 
-// freshFor is how recent a region's last report must be for a deadline to be
-// judged by it, ms: the longest lease. After an outage of our own, or a restored
-// backup, rows are of a time long past. A connected region then reports within its
-// lease or becomes unreachable, and either settles the deadline.
+// freshFor is how recent a region's last report must be for a deadline to be judged by it, in ms: the longest lease.
+// After an outage of the control plane, or a restored backup, the reports are old. A connected region then reports
+// within its lease or becomes unreachable, and either settles the deadline.
 const freshFor = 60_000
 
 // deadline fails a target that is late, judged by recent reports only.

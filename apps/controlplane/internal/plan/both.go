@@ -27,8 +27,8 @@ func HasRoomForBoth(policy *windlassv1.RolloutPolicy, size int32) bool {
 	return size+surge > 1
 }
 
-// lacksRoomForBoth fails a region at a step that it cannot take, before the version that
-// serves loses its replica to it, and reports whether it did.
+// lacksRoomForBoth fails a region at a step that it cannot take, before the version that serves loses its replica to
+// it. It reports whether it did.
 func (s *stager) lacksRoomForBoth(d *model.Deployment, w *model.WaveProgress, st *model.RegionProgress, l *regionPlan) bool {
 	c := s.progress
 	if st.State != regionRolling || st.Emptied || c.CatchesUp || c.FullBy != "" || st.Step >= Steps(c.Policy) || l.keeps ||

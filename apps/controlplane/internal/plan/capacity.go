@@ -10,10 +10,9 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// A region that has no room for an instance says so, and goes on trying. By default the
-// progress deadline ends that. With wait_for_capacity the deadline does not run for that
-// time in all, and the status shows what the region waits for. With deadlines.unschedulable
-// it does not run either, and the region fails when that time is over.
+// A region without room for an instance reports so, and keeps trying. By default the progress deadline ends that. With
+// wait_for_capacity, the deadline stops for that time in total, and the status shows what the region waits for. With
+// deadlines.unschedulable, the deadline stops, too, and the region fails when that time is over.
 
 // WaitsForCapacity returns how long the policy waits for room, ms.
 func WaitsForCapacity(policy *windlassv1.RolloutPolicy) int64 {
@@ -36,7 +35,7 @@ func (s *stager) noteCapacity(d *model.Deployment, st *model.RegionProgress, l *
 	case lacks && st.NoRoomSince == 0 && st.NoRoomFor < limit:
 		st.NoRoomSince = s.now
 		_, message := s.place(l.row).Why()
-		s.log("CapacityAwaited", fmt.Sprintf("there is no room; it is waited for, for %s at most; %s: %s",
+		s.log("CapacityAwaited", fmt.Sprintf("there is no room; the rollout waits for it, for %s at most; %s: %s",
 			(time.Duration(limit-st.NoRoomFor)*time.Millisecond).Round(time.Second), s.figures(l), message), d, st.RegionID)
 	case !lacks && st.NoRoomSince != 0:
 		s.endCapacityWait(st)
@@ -62,8 +61,8 @@ func (f *facts) awaitsCapacity(d *model.Deployment) (until int64, waits bool) {
 	return until, f.now < until && slices.ContainsFunc(f.activeRows(d.ID), f.lacksCapacity)
 }
 
-// postpone moves the deadline of a rollout that is not staged while it waits for room. It
-// moves it in steps, so that not every look writes.
+// postpone moves the deadline of a rollout that is not staged while it waits for room. It moves it in steps, so that
+// not every plan writes.
 func (p *planner) postpone(d *model.Deployment) {
 	until, waits := p.awaitsCapacity(d)
 	if !waits || p.rollout.Deadline == 0 {
@@ -76,7 +75,7 @@ func (p *planner) postpone(d *model.Deployment) {
 		return
 	}
 	if first {
-		p.log("CapacityAwaited", fmt.Sprintf("there is no room; it is waited for, for %s at most: %s",
+		p.log("CapacityAwaited", fmt.Sprintf("there is no room; the rollout waits for it, for %s at most: %s",
 			(time.Duration(until-p.now)*time.Millisecond).Round(time.Second), rollup.Describe(p.places(p.activeRows(d.ID)), func(pl rollup.Place) bool { return !pl.Ready() })), d, "")
 	}
 	p.rollout.Deadline = due

@@ -11,14 +11,14 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// The analysis of a staged rollout: what is measured where a region waits. The planner
-// says which checks are due, and is called again with their measurements.
+// The analysis of a staged rollout measures checks where a region waits. The planner returns the checks that are due,
+// and is called again with their measurements.
 //
-//	waiting -> passed | failed | held, with each measurement again
+//	waiting -> passed | failed | inconclusive, with each measurement again
 //
-// A region leaves a step, and a wave its bake, when the last measurement of each check
-// passed. One that fails too often is a failure of the region. Held is not failed: it
-// lasts until a measurement says something, people decide, or the check's hold_limit ends.
+// A region leaves a step, and a wave its bake, when the last measurement of each check passed. A check that fails too
+// often fails the region. An inconclusive check holds the region until a measurement is conclusive, people decide, or
+// the check's hold_limit ends.
 
 // Reasons that a region failed for by its analysis.
 const (
@@ -26,15 +26,14 @@ const (
 	ReasonAnalysisInconclusive = "AnalysisInconclusive" // a check had no conclusive measurement for as long as its hold_limit
 )
 
-// MaxMeasure bounds the checks that one Output asks to be measured; the others are due
-// in the next step. At four queries each they are as many as a Prometheus answers in a
-// second or two.
+// MaxMeasure bounds the checks of one Output. Further checks are due in the next step. With four queries each, they
+// are as many as a Prometheus answers in a second or two.
 const MaxMeasure = 64
 
 // Measure is a check that is due.
 type Measure struct {
 	WorkspaceID, RegionID, Check string
-	// Since when the new version serves so.
+	// Since is when the new version began to serve at this step or in this bake.
 	Since   int64
 	Queries analysis.Queries
 	// Traffic is what gateways can be asked for instead, nil for none.
@@ -70,9 +69,8 @@ func checksOf(policy *windlassv1.RolloutPolicy, compares bool) (out []*windlassv
 	return out
 }
 
-// analyse asks for measurements of the region's checks since a time, and takes in those that
-// came. It reports whether they failed the region. compares: the old version serves next to
-// the new one.
+// analyse requests measurements of the region's checks since a time, and takes in the measurements that came. It
+// reports whether they failed the region. compares: the old version serves next to the new one.
 func (s *stager) analyse(d *model.Deployment, w *model.WaveProgress, st *model.RegionProgress, since int64, compares bool) (failed bool) {
 	checks := checksOf(s.progress.Policy, compares)
 	if len(checks) == 0 {
@@ -108,7 +106,7 @@ func measuredSince(st *model.RegionProgress, since int64) bool {
 	return len(st.Checks) > 0 && st.Checks[0].Since == since
 }
 
-// measured finds the newest measurement of the check that it does not know yet.
+// measured returns the newest measurement that the check has not taken in yet, nil for none.
 func (f *facts) measured(region string, check *model.CheckProgress) (found *Measurement) {
 	for i := range f.in.Measurements {
 		m := &f.in.Measurements[i]
@@ -181,7 +179,7 @@ func (f *facts) subject(d *model.Deployment, region string, window time.Duration
 	}
 }
 
-// takeIn notes a measurement and what it means, and reports whether it failed the region.
+// takeIn notes a measurement and its verdict, and reports whether it failed the region.
 func (s *stager) takeIn(
 	d *model.Deployment, w *model.WaveProgress, st *model.RegionProgress, c *windlassv1.AnalysisCheck,
 	check *model.CheckProgress, m *Measurement, compares bool,
@@ -232,8 +230,7 @@ func (s *stager) takeIn(
 	return false
 }
 
-// maxSaid bounds what a source says of its trouble, in bytes: every check of every region
-// keeps as much.
+// maxSaid bounds the text of a source's problem, in bytes, because every check of every region stores one.
 const maxSaid = 500
 
 // clean returns as much of another program's text as may be stored.
@@ -256,8 +253,8 @@ func concluded(c *model.Progress, st *model.RegionProgress, since int64, compare
 	})
 }
 
-// InconclusiveCheck returns the first of the region's checks that has not passed and keeps it where it is although its
-// time is over, nil for none.
+// InconclusiveCheck returns the first check that has not passed and holds the region at a step or bake whose time is
+// over, nil for none.
 func InconclusiveCheck(c *model.Progress, w *model.WaveProgress, st *model.RegionProgress, now int64) *model.CheckProgress {
 	var over bool
 	switch {

@@ -67,7 +67,7 @@ func scriptAnalysis(t *testing.T, text string) (out []*windlassv1.AnalysisCheck)
 	return out
 }
 
-// figures has measurements of the check come to what the script says.
+// figures makes measurements of the check return the figures in the script.
 func (w *simulation) figures(check string, opts map[string]string) {
 	if w.answers == nil {
 		w.answers = map[string]analysis.Figures{}
@@ -115,7 +115,7 @@ func (w *simulation) take(out Output) bool {
 	return len(w.measured) > 0
 }
 
-// merge is the step that follows a measurement, as one with the one before it.
+// merge merges first, which requested measurements, with the output of the step after the measurement.
 func (w *simulation) merge(first Output) Output {
 	second := w.step()
 	second.History = append(slices.Clone(first.History), second.History...)
@@ -163,7 +163,7 @@ func TestChecks_AskPrometheusOnlyWhatIsDue(t *testing.T) {
 	// There is no measurement: the planner asks again soon, and the check holds meanwhile.
 	require.Equal(t, w.now+minPoll, w.next)
 
-	// A measurement of another step, or from before it was due, is none.
+	// A measurement of another step, or from before it was due, is ignored.
 	at := w.asked[0]
 	zero := 0.0
 	for _, late := range []Measurement{
@@ -272,8 +272,7 @@ func drawAnalysis(t *rapid.T) (out []*windlassv1.AnalysisCheck) {
 	return out
 }
 
-// answer has checks that are due be measured from now on: 0 as the version is, 1 not at
-// all, 2 without any figure.
+// answer sets how due checks are measured from now on: 0 by the version's quality, 1 not at all, 2 without any figure.
 func (f *stagedSimulation) answer(how int) {
 	f.answers = map[string]analysis.Figures{}
 	good, poor, old := 0.1, 0.9, 0.3
@@ -346,15 +345,15 @@ func TestChecks_PoorVersionIsNeverLiveProperty(t *testing.T) {
 			}
 			f.step()
 		}
-		Resize(f.rolloutState.Progress, AskedIn("", 2)) // or people would have to say whether it goes on with nothing
+		Resize(f.rolloutState.Progress, AskedIn("", 2)) // otherwise people would have to decide whether it goes on without replicas
 		f.heal()
 		require.Equal(t, "v1", f.app.LiveDeploymentID)
 		require.NotEqual(t, windlassv1.RolloutStatus_ROLLOUT_STATUS_SUCCEEDED, f.rol[1].Status)
 	})
 }
 
-// Instances that a version goes on with give their figures under the name of the version that
-// they were made for, and no other version serves beside them that could be compared with.
+// Instances that a version took over have figures under the name of the version that they were made for. No other
+// version serves next to them, so nothing can be compared.
 func TestChecks_KeptInstancesAreMeasuredByTheirName(t *testing.T) {
 	w := newSimulation(t, "us")
 	w.policy(&windlassv1.RolloutPolicy{

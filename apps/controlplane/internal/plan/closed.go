@@ -8,8 +8,7 @@ import (
 	"github.com/windlass-run/windlass/apps/controlplane/internal/rollup"
 )
 
-// A closed region is one that the app's workspace may use no longer, because its grant was
-// revoked.
+// A closed region is a region that the app's workspace may no longer use, because its grant was revoked.
 //
 // A rollout waits there until the grant is back, the rollout is aborted, or a version without the
 // region is deployed:
@@ -18,9 +17,9 @@ import (
 //	it is on its way         it stays as it is, and no deadline runs; its health still counts
 //	it goes back             the live version replaces the other within the replicas that it had
 //
-// A row at zero stays, and no request may wake it. The region loses the app's hosts unless another
-// row serves there, and gets a generation with which it starts nothing by itself. That generation
-// also stops what the region started before it heard of it. Both come back with the grant.
+// A row at zero stays, and no request may wake it. The region loses the app's hosts unless another row serves there,
+// and gets a generation with which it starts nothing by itself. That generation also stops replicas that the region
+// had started before. The hosts and the wake come back with the grant.
 
 // judgeClosed holds a region that was on its way when it was closed. It reports whether the
 // region's health stopped the rollout.
@@ -32,7 +31,7 @@ func (s *stager) judgeClosed(d *model.Deployment, w *model.WaveProgress, st *mod
 	return s.failsByHealth(d, w, st, l)
 }
 
-const closedText = "is closed to the workspace: have the grant given back, or deploy without the region"
+const closedText = "is closed to the workspace: ask an operator for the grant, or deploy without the region"
 
 // isShut reports whether the row is at zero in a closed region, so that no request may wake it.
 func isShut(f *facts, t *model.Topology) bool {
@@ -40,8 +39,8 @@ func isShut(f *facts, t *model.Topology) bool {
 	return f.in.Closed[t.RegionID] && active(t) && d != nil && t.AtZero(override.In(d.Spec, t.RegionID))
 }
 
-// hasWrongWake reports whether the row's generation lets requests wake it and they may not, or the other way
-// round. A row without traffic is woken by none.
+// hasWrongWake reports whether the row's generation lets requests wake it although they may not, or does not although
+// they may. No request wakes a row without traffic.
 func hasWrongWake(f *facts, t *model.Topology) bool {
 	if isShut(f, t) {
 		return t.Reason == "" && t.Weight > 0 && t.Assigned()
@@ -53,8 +52,8 @@ func hasWrongWakes(f *facts) bool {
 	return f.app.DeletingSince == 0 && slices.ContainsFunc(f.rows, func(t *model.Topology) bool { return hasWrongWake(f, t) })
 }
 
-// closeAtZero takes back that requests may wake rows in closed regions, and returns it in those that are
-// closed no longer.
+// closeAtZero keeps requests from waking rows in closed regions, and lets them wake rows in regions that are open
+// again.
 func (p *planner) closeAtZero() {
 	for _, t := range p.rows {
 		if !hasWrongWake(p.facts, t) {

@@ -17,13 +17,13 @@ import (
 
 // behaviour is what a version does in a region for a while.
 type behaviour struct {
-	// ready is how many percent of its replicas are.
+	// ready is the percentage of its replicas that are ready.
 	ready  int32
 	reason string
 	doomed bool
-	// rejected, but not for good.
+	// rejected is true if the region rejects the version, but not for good.
 	rejected bool
-	// away is what does not answer meanwhile: "gateways", the "region", or nothing.
+	// away says what does not answer meanwhile: "gateways", the "region", or nothing.
 	away  string
 	lasts int64
 }
@@ -45,11 +45,11 @@ func drawBehaviour(t *rapid.T) behaviour {
 	return b
 }
 
-// shortest is how long a region is in reach at least in one go, ms, and out of it at most.
+// shortest is the shortest time for which a region is in reach, and the longest for which it is out of reach, in ms.
 const shortest = 20_000
 
-// drawCycle draws one that leaves time for progress. Only one of the regions comes and goes: with two
-// such regions, one of them might be out of reach at any time.
+// drawCycle draws a cycle that leaves time for progress. Only one of the regions comes and goes: with two such
+// regions, one of them might be out of reach at any time.
 func drawCycle(t *rapid.T, region string) []behaviour {
 	return rapid.SliceOfN(rapid.Custom(drawBehaviour), 1, 4).Filter(func(cycle []behaviour) bool {
 		if region != "us" && slices.ContainsFunc(cycle, func(b behaviour) bool { return b.away == "region" }) {
@@ -59,7 +59,8 @@ func drawCycle(t *rapid.T, region string) []behaviour {
 	}).Draw(t, "cycle of "+region)
 }
 
-// behave has the region's agent obey, and the newest version's replicas do so; the others are fine.
+// behave makes the region's agent obey. Replicas of the newest version behave as b says, and other versions are
+// healthy.
 func (w *simulation) behave(region string, b behaviour) {
 	w.setRegion(region, func(r *model.Region) {
 		r.Status = windlassv1.RegionStatus_REGION_STATUS_CONNECTED
@@ -136,8 +137,8 @@ func TestStaged_RepeatedStatesEndProperty(t *testing.T) {
 	})
 }
 
-// repeat has the regions go through their cycles until the rollout is at an end. Not every plan is
-// checked, as those of histories are.
+// repeat takes the regions through their cycles until the rollout ends. Unlike a history, it does not check every
+// plan.
 func (w *simulation) repeat(cycles map[string][]behaviour, end int64) {
 	at, until := map[string]int{}, map[string]int64{}
 	for !w.ended() {

@@ -120,9 +120,8 @@ func patience(policy *windlassv1.RolloutPolicy, kind windlassv1.AutoRollback_Con
 	return d.AsDuration().Milliseconds(), d != nil
 }
 
-// trouble is what keeps the place from being ready and has a deadline of its own; kind 0: there
-// is none. doomed: enough of its instances will never be ready to fail it. final: waiting does
-// not help.
+// trouble keeps a place from being ready and has a deadline of its own. kind 0: there is none. doomed: so many of its
+// instances will never be ready that the place fails. final: waiting does not help.
 type trouble struct {
 	kind            windlassv1.AutoRollback_Condition
 	reason, message string
@@ -165,8 +164,8 @@ func (t trouble) over(policy *windlassv1.RolloutPolicy, since, now int64) bool {
 // long.
 func (s *stager) hopeless(d *model.Deployment, st *model.RegionProgress, l *regionPlan) (reason, message string, hopeless bool) {
 	var t trouble
-	// A report from before the retry is about the try before. Guards are compared and not times,
-	// because processes of the control plane have different clocks.
+	// A report from before the retry is about the earlier try. Guards are compared and not times, because processes of
+	// the control plane have different clocks.
 	if l.row != nil && s.place(l.row).Observed.Guard > st.Heard {
 		t = troubleOf(s.progress.Policy, d, s.place(l.row))
 	}
@@ -198,7 +197,7 @@ func (s *stager) hopeless(d *model.Deployment, st *model.RegionProgress, l *regi
 	return t.reason, t.message, true
 }
 
-// RegionDeadline returns until when the region has to make progress, 0 for no time.
+// RegionDeadline returns until when the region has to make progress, 0 for no limit.
 func RegionDeadline(c *model.Progress, spec *windlassv1.DeploymentSpec, st model.RegionProgress) int64 {
 	limit := ProgressDeadline(c.Policy, spec)
 	until, person := Waits(c, st)

@@ -9,17 +9,16 @@ import (
 	"github.com/windlass-run/windlass/apps/controlplane/internal/plan/strategy"
 )
 
-// Size 0 is no way past a step. A region that is scaled to nothing at a step stands still
-// there:
+// Size 0 is no way past a step. A region that is scaled to 0 at a step stands still there:
 //
-//	scaled to 0       the new version's replicas go, and the old one is what is wanted
+//	scaled to 0       the new version's replicas go, and the old version is wanted
 //	at 0              no time and no figure counts; only people take it past the step
 //	scaled up         the old version comes first; when it serves, the step begins anew
 //
-// A region whose old version had nothing when its turn came takes no steps, because there is
-// nothing to compare with. Given replicas before the new version had any, it takes them.
+// A region whose old version had nothing when its turn came takes no steps, because there is nothing to compare with.
+// If it gets replicas before the new version has any, it takes the steps.
 
-// leads reports whether the target is what is wanted in the region.
+// leads reports whether the region should run the target.
 func leads(st model.RegionProgress) bool { return isForward(st.State) && !st.Emptied }
 
 // beginSteps lets a region whose turn has come begin with the first step, or take none.
@@ -104,7 +103,7 @@ func forgetClocks(st *model.RegionProgress) {
 	st.RelapseCount.Reset()
 }
 
-// emptyMessage returns what a region waits for that stands still with no replicas.
+// emptyMessage returns what a region without replicas waits for while it stands still.
 func emptyMessage(c *model.Progress, st model.RegionProgress) string {
 	text := "has no replicas, and begins anew when it is scaled up"
 	if c.Sizes[st.RegionID] > 0 {

@@ -44,7 +44,7 @@ type given struct {
 	regions   map[string]model.Region
 }
 
-// budget is which regions' feeds one output changes, at most MaxRegions.
+// budget has the regions whose feeds one output changes, at most MaxRegions.
 type budget struct {
 	touched  map[string]bool
 	deferred bool // something was left for the next step

@@ -16,9 +16,9 @@ func MayBeFrozen(r model.Rollout, d model.Deployment) bool {
 		d.Status == windlassv1.DeploymentStatus_DEPLOYMENT_STATUS_PENDING && d.Source != model.SourceRollback
 }
 
-// frozen reports whether a freeze keeps the target from starting. Only calls distinguish freezes
-// that refuse from those that hold: both hold a rollout that was accepted. While it is held, no
-// deadline runs. When it is released, its time begins anew.
+// frozen reports whether a freeze keeps the target from starting. Only the API distinguishes freezes that refuse from
+// freezes that hold: both hold a rollout that was accepted. While it is held, no deadline runs. When it is released,
+// its time begins anew.
 func (p *planner) frozen(d *model.Deployment) bool {
 	r := p.rollout
 	found, frozen := freeze.Found{}, false
@@ -67,7 +67,7 @@ func FrozenText(r model.Rollout) string {
 	return FreezeText(r.FrozenBy, r.FrozenScope, r.FrozenUntil, r.FrozenWhy)
 }
 
-// FreezeText names a freeze, whose it is, its end and its reason.
+// FreezeText names a freeze, its scope, its end and its reason.
 func FreezeText(name, scope string, until int64, reason string) string {
 	end := "until it is lifted"
 	if until != 0 {

@@ -16,10 +16,10 @@ import (
 // the step or wave that they are for, and are dropped when that serves no longer. A region
 // that catches up has no gates, because its version is live already.
 
-// GateRefusal is why a person's command does not take a rollout past a gate, and what would.
+// GateRefusal says why a person's command does not take a rollout past a gate, and what to do.
 type GateRefusal struct {
 	Message, Fix string
-	// NotApprover: there is a gate that waits, and not for this key.
+	// NotApprover: the gate waits for approvals, and this key may not give one.
 	NotApprover bool
 }
 
@@ -67,7 +67,7 @@ func StepGate(c *model.Progress, st model.RegionProgress) *windlassv1.Approval {
 	return all[st.Step].Approval
 }
 
-// WaveGate is the gate at the end of a wave all of whose regions have moved, nil for none.
+// WaveGate returns the gate at the end of a wave if all its regions have moved, else nil.
 func WaveGate(c *model.Progress, w model.WaveProgress) *windlassv1.Approval {
 	if w.State != waveBaking && w.State != waveDone || c.CatchesUp {
 		return nil
@@ -75,7 +75,7 @@ func WaveGate(c *model.Progress, w model.WaveProgress) *windlassv1.Approval {
 	return wavePolicy(c, w).GetApproval()
 }
 
-// Shut reports whether the gate has not all its approvals.
+// Shut reports whether the gate lacks approvals.
 func Shut(c *model.Progress, gate *windlassv1.Approval, given []model.Approval) bool {
 	return Missing(c, gate, given) != ""
 }
@@ -157,9 +157,9 @@ func mayApprove(g gateAt, needs string, by model.Approval, deployer deployedBy) 
 	const sameFamily = "%s, and key %s is of the same family as %s%s: one of the two made the other, or one key made both"
 	switch {
 	case by.Role < model.ApproverRole(g.gate):
-		return &GateRefusal{fmt.Sprintf("%s, and %s is of role %s", needs, by.By, model.RoleName(by.Role)), "Have somebody approve who may.", true}
+		return &GateRefusal{fmt.Sprintf("%s, and %s is of role %s", needs, by.By, model.RoleName(by.Role)), "Ask a person who may approve it.", true}
 	case g.gate.GetNotDeployer() && by.ByID == deployer.id:
-		return &GateRefusal{needs, "Have somebody else approve.", true}
+		return &GateRefusal{needs, "Ask another person to approve it.", true}
 	case g.gate.GetNotDeployer() && by.Approver() == deployer.family:
 		return &GateRefusal{fmt.Sprintf(sameFamily, needs, by.By, deployer.name, ""), fixFamily, true}
 	}
@@ -171,8 +171,8 @@ func mayApprove(g gateAt, needs string, by model.Approval, deployer deployedBy) 
 	return nil
 }
 
-// fixFamily says how a key comes to count as another approver.
-const fixFamily = "Have somebody approve with a key that an operator made for them: `windlass key create NAME --role owner --workspace WORKSPACE`."
+// fixFamily says how to get a key that counts as another approver.
+const fixFamily = "Ask a person to approve with a key that an operator made for them: `windlass key create NAME --role owner --workspace WORKSPACE`."
 
 // ShutGates returns, for each gate that the rollout waits at, which approvals are missing. name
 // returns the name of a region.

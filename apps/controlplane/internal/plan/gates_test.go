@@ -9,15 +9,15 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// place is where a rollout waits for people: at a step of a region since a time, or, with an
-// empty region, at the end of a wave.
+// waitingPlace is where a rollout waits for people: at a step of a region since a time, or, with an empty region, at
+// the end of a wave.
 type waitingPlace struct {
 	rollout, region string
 	n               int
 	since           int64
 }
 
-// agreed is what people said, and of what, apart from what the planner made of it.
+// agreed has the approvals and promotions that people gave. It is kept apart from the planner's state.
 type agreed struct {
 	promoted map[waitingPlace]bool
 	approved map[waitingPlace][]string
@@ -35,7 +35,7 @@ func (f *stagedSimulation) promote(full bool) error {
 	return err
 }
 
-// approve has people approve what waits for it; dora, who deployed, is refused by some.
+// approve gives approvals at the gates that wait. Some gates refuse dora, who deployed.
 func (f *stagedSimulation) approve(who ...string) {
 	for _, name := range who {
 		before := f.rolloutState.Progress.Clone()

@@ -14,7 +14,7 @@ import (
 // The policy's auto_rollback says how many instances of the new version have to fail until the
 // region fails, and how many replicas that were ready may not be ready any more.
 
-// ReasonUnhealthy is why a region failed where too many replicas that were ready are not.
+// ReasonUnhealthy is why a region failed in which too many replicas that were ready are no longer ready.
 const ReasonUnhealthy = "Unhealthy"
 
 // defaultUnhealthyFor outlasts an instance that is replaced and starts quickly, ms.
@@ -41,7 +41,7 @@ func failedText(policy *windlassv1.RolloutPolicy, d *model.Deployment, pl rollup
 		pl.Observed.Doomed, instancesOf(d, pl.Row), FailedLimit(policy, d, pl.Row))
 }
 
-// unhealthyFor returns how long too many replicas may not be ready any more, ms.
+// unhealthyFor returns how long too many replicas may have lost their readiness, ms.
 func unhealthyFor(policy *windlassv1.RolloutPolicy) int64 {
 	if d := policy.GetAutoRollback().GetUnhealthyFor(); d != nil {
 		return d.AsDuration().Milliseconds()
@@ -58,8 +58,8 @@ func UnhealthyUntil(c *model.Progress, st model.RegionProgress) int64 {
 	return st.UnhealthySince + unhealthyFor(c.Policy)
 }
 
-// unhealthy notes how many replicas of the new version the region has had ready, and reports
-// whether too many of them are not any more, and have not been for too long.
+// unhealthy notes how many replicas of the new version the region has had ready. It reports whether too many of them
+// have lost their readiness for too long.
 func (s *stager) unhealthy(d *model.Deployment, st *model.RegionProgress, l *regionPlan) (message string, over bool) {
 	text := s.progress.Policy.GetAutoRollback().GetUnhealthy()
 	if text == "" || l.row == nil {

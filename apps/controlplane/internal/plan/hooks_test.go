@@ -74,7 +74,7 @@ func TestWebHook_CallKeepsItsIDUntilItsVerdict(t *testing.T) {
 	}
 	w.now += 60_000
 	first := ask()
-	for range 3 { // what asked did not live to note it
+	for range 3 { // each step that asked died before it stored the verdict
 		w.now += 5_000
 		require.Equal(t, first, ask())
 	}

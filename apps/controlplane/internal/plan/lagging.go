@@ -16,7 +16,7 @@ import (
 //
 //	its wave moves still      it joins the wave when it returns
 //	its wave has moved        it is held as it is, until the rollout is over
-//	the rollout is over       it is behind: what it had stays wanted there, and when it
+//	the rollout is over       it lags: what it had stays wanted there, and when it
 //	                          returns it catches up with what is live
 //
 // To catch up is a rollout of one region, from the version that it has to the live one, by the
@@ -68,8 +68,8 @@ func (v *view) skips(w *model.WaveProgress) bool {
 	return v.lagging == nil && wavePolicy(v.progress, *w).GetOnUnreachable() == windlassv1.Wave_ON_UNREACHABLE_SKIP
 }
 
-// skipsNew reports whether the region, whose turn has come, is left out because nothing was
-// ever there. Once an agent has joined, it is waited for as all others are.
+// skipsNew reports whether the region, whose turn has come, is left out because nothing was ever there. Once an agent
+// has joined, the rollout waits for it as for any other region.
 func (v *view) skipsNew(region string) bool {
 	return v.lagging == nil && v.progress.SkipsNew && !v.isActive(v.olderIn(region), region) &&
 		v.regions[region].Status == windlassv1.RegionStatus_REGION_STATUS_PENDING
@@ -94,19 +94,18 @@ func (s *stager) skip(d *model.Deployment, w *model.WaveProgress, st *model.Regi
 	st.Unacknowledged = false
 	when := "when it returns"
 	if s.regions[st.RegionID].Status == windlassv1.RegionStatus_REGION_STATUS_PENDING {
-		when = "when one has"
+		when = "once an agent has joined"
 	}
 	left := "goes on without it"
 	if gate := wavePolicy(s.progress, *w).GetApproval(); gate != nil && allSkipped(s.progress, w) {
-		left += " and, since nothing of it is left to approve, without " + Missing(s.progress, gate, nil)
+		left += " and, because nothing of it is left to approve, without " + Missing(s.progress, gate, nil)
 	}
 	s.log("RegionSkipped", fmt.Sprintf("%s; wave %s %s, and it follows %s; %s",
 		why, w.Name, left, when, s.figures(s.regionPlan(st.RegionID))), d, st.RegionID)
 }
 
-// goOn lets a region that was left out half way, and is in reach again, continue its step and its
-// clocks as if the rollout had waited for it. Else a region that comes and goes would begin anew
-// each time, and never end.
+// goOn lets a region that was left out half way, and is in reach again, continue its step and its clocks as if the
+// rollout had waited for it. Otherwise a region that comes and goes would begin anew each time, and never end.
 func (s *stager) goOn(st *model.RegionProgress) {
 	st.State, st.Since = regionRolling, s.now
 	st.HalfWay, st.StoppedAt, st.StoppedBefore = false, st.StoppedBefore, 0
@@ -146,8 +145,8 @@ func nowhere(c *model.Progress) bool {
 	return skipped
 }
 
-// awaitSkipped reopens the waves that ended without a region that gets replicas: one of those
-// regions has to return.
+// awaitSkipped reopens the waves that ended while a region that should have replicas was skipped. Such a region has to
+// return.
 func awaitSkipped(c *model.Progress) {
 	for i := range c.Waves {
 		w := &c.Waves[i]
@@ -159,8 +158,8 @@ func awaitSkipped(c *model.Progress) {
 	}
 }
 
-// inReach reports whether the control plane can tell how the wave serves: in all of its regions
-// but those that were left out, or where it skips those out of reach, in one.
+// inReach reports whether regions report how the wave serves: all its regions except those that were left out. If the
+// wave skips unreachable regions, one region is enough.
 func (v *view) inReach(w *model.WaveProgress) bool {
 	heard := 0
 	for _, st := range w.Regions {
@@ -255,7 +254,7 @@ func (p *planner) catchUp() {
 			left = append(left, *b)
 			continue
 		}
-		// The region is like all others now: other versions leave it as they do elsewhere.
+		// The region is like any other now: other versions leave it as they do elsewhere.
 		if _, st := progressIn(p.progress, b.RegionID); st != nil && p.progress.RolloutID == b.Progress.RolloutID {
 			if st.State = regionMoved; b.Progress.Back {
 				st.State = regionBack
@@ -276,7 +275,7 @@ func (s *stager) catchUpRegion(b *model.LaggingRegion) (done bool) {
 		}
 	case c.PausedAt == 0:
 		if done = s.judge(d); done {
-			s.log("RegionCaughtUp", fmt.Sprintf("it serves %s, as the others do; %s", s.versionOf(d.ID), s.figures(s.regionPlan(b.RegionID))), d, b.RegionID)
+			s.log("RegionCaughtUp", fmt.Sprintf("it serves %s, as the other regions do; %s", s.versionOf(d.ID), s.figures(s.regionPlan(b.RegionID))), d, b.RegionID)
 		}
 	}
 	if done {

@@ -15,8 +15,8 @@ import (
 // touch notes that the output changes the region's feed.
 func (p *planner) touch(region string) { p.touched[region] = true }
 
-// writable reports whether this output may still change the region's feed, and counts the region then. The target's
-// regions never ask: they are at most MaxRegions by themselves.
+// writable reports whether this output may still change the region's feed, and counts the region then. It is not
+// called for the target's regions, which are at most MaxRegions by themselves.
 func (p *planner) writable(region string) bool {
 	if p.touched[region] || len(p.touched) < MaxRegions {
 		p.touched[region] = true
@@ -68,9 +68,8 @@ func (f *facts) isActive(deployment, region string) bool {
 	})
 }
 
-// setWeights sets weights and the routes that follow from them. However often it runs
-// in one call, a route's generation grows once, and only if the region must see
-// something else than before the call.
+// setWeights sets weights and the routes that follow from them. However often it runs in one call, a route's
+// generation grows once, and only if the route differs from the one before the call.
 func (p *planner) setWeights() {
 	targetRegions := map[string]bool{}
 	if d := p.target(); d != nil {
@@ -262,7 +261,7 @@ func (p *planner) logWeights() {
 		d, regions := p.deps[id], strings.Join(moved[id], ", ")
 		switch {
 		case d == nil:
-			p.log("RoutesRemoved", "nothing is to serve in "+regions, nil, "")
+			p.log("RoutesRemoved", "nothing should serve in "+regions, nil, "")
 		case p.app.LiveDeploymentID == "":
 			p.log("WeightsGiven", fmt.Sprintf("nothing is live yet: all traffic of %s goes to v%d as its replicas become ready", regions, d.Version), d, "")
 		case id != p.app.LiveDeploymentID:

@@ -10,9 +10,9 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// Lint checks a plan against rules that hold for every plan, and for those of staged rollouts,
-// however it was made. It returns what breaks a rule. A finding is a bug of this package. The
-// plan is carried out nevertheless, because its input is gone by the time that a person looks.
+// Lint checks a plan against the rules that hold for every plan, and against the rules of staged rollouts. It returns
+// the broken rules. A finding is a bug of this package. The plan is carried out nevertheless, because its input is
+// gone by the time that a person looks.
 func Lint(in Input, out Output) (findings []string) {
 	findings = append(lintWorkloads(in, out), lintClosed(in, out)...)
 	if len(in.Pins) == 0 || in.App.DeletingSince != 0 {
@@ -66,7 +66,7 @@ func lintMoves(in Input, out Output) (findings []string) {
 	return l.findings
 }
 
-// laggingRegions holds what regions that catch up are told against their own progress.
+// laggingRegions checks the changes in regions that catch up against the progress of each of them.
 func (l *linter) laggingRegions(regions, routed map[string]bool) {
 	for i := range l.view.progress.Lagging {
 		b := &l.view.progress.Lagging[i]
@@ -78,7 +78,7 @@ func (l *linter) laggingRegions(regions, routed map[string]bool) {
 	}
 }
 
-// laggingRegion holds what a region that catches up is told against its own progress, before and after.
+// laggingRegion checks the changes in a region that catches up against its own progress, before and after.
 func (l *linter) laggingRegion(b *model.LaggingRegion, after *model.Progress, regions, routed map[string]bool) {
 	main := *l
 	defer func() { l.view, l.progress = main.view, main.progress }()
@@ -109,7 +109,7 @@ func lintRetained(in Input, out Output) (findings []string) {
 			return was.DeploymentID == t.DeploymentID && was.RegionID == t.RegionID
 		})
 		if i < 0 || t.Replicas != in.Topology[i].Replicas || active(&t) != active(&in.Topology[i]) || t.Weight > 0 {
-			findings = append(findings, fmt.Sprintf("%s: what is retained changes to %d replicas and %d %%", t.RegionID, t.Replicas, t.Weight))
+			findings = append(findings, fmt.Sprintf("%s: the retained version changes to %d replicas and %d %%", t.RegionID, t.Replicas, t.Weight))
 		}
 	}
 	return findings
@@ -117,7 +117,7 @@ func lintRetained(in Input, out Output) (findings []string) {
 
 type linter struct {
 	*view
-	// progress is the progress that the plan leads to, where that of the view is what it began with.
+	// progress is the progress after the plan. The view has the progress before the plan.
 	progress *model.Progress
 	after    map[rowKey]model.Topology
 	findings []string
@@ -135,7 +135,7 @@ func (l *linter) bounds(region string) (floor, ceiling int32) {
 	for _, sizes := range []map[string]int32{l.progress.Sizes, l.progress.OldSizes} {
 		size, ok := sizes[region]
 		if !ok {
-			floor = 0 // one version is not to be there: nothing takes its place
+			floor = 0 // one version should not be there: nothing takes its place
 			continue
 		}
 		surge, unavailable := regionBounds(l.progress, region, size)
@@ -157,8 +157,8 @@ func (l *linter) bounds(region string) (floor, ceiling int32) {
 	return floor, ceiling
 }
 
-// proven reports whether the new version has shown in the region that it serves with all of its
-// replicas, or its wave is done. While any that it took over are yet to be replaced it has not.
+// proven reports whether the new version has shown in the region that it serves with all of its replicas, or its wave
+// is done. It has not while any replicas that it took over must still be replaced.
 func (l *linter) proven(region string) bool {
 	w, st := progressIn(l.progress, region)
 	if st == nil || l.progress.Back || !isForward(st.State) {
@@ -236,7 +236,7 @@ func (l *linter) region(region string, routed bool) {
 		floor = 0 // people scaled it to nothing
 	}
 	if shrinks && floor >= 0 && serves < floor {
-		l.findf(region, "%d replicas are left to serve of %d, of at least %d", serves, served, floor)
+		l.findf(region, "%d of %d replicas are left to serve, and at least %d must serve", serves, served, floor)
 	}
 	if weight != strategy.Full && weight != 0 {
 		l.findf(region, "weights add up to %d, and not to %d or 0", weight, strategy.Full)
@@ -260,7 +260,7 @@ func (l *linter) transferred(region string) map[string]strategy.Side {
 	return out
 }
 
-// stop holds the new version against the step that the region is at.
+// stop checks the new version against the step that the region is at.
 func (l *linter) stop(region string) {
 	_, st := progressIn(l.progress, region)
 	if st == nil || l.progress.Back || !isForward(st.State) {
@@ -279,7 +279,7 @@ func (l *linter) stop(region string) {
 		l.findf(region, "%s gets %d %% of the traffic, and stands still with no replicas", l.versionOf(key.deployment), after.Weight)
 	}
 	if l.keeps(region) {
-		return // it has the region whole, at whatever step
+		return // it has the whole region, whatever the step
 	}
 	if after.Replicas > before.Replicas && after.Replicas > stop.Replicas {
 		l.findf(region, "%s is told to run %d replicas, and its step is %d", l.versionOf(key.deployment), after.Replicas, stop.Replicas)
@@ -295,8 +295,7 @@ func (l *linter) stop(region string) {
 	}
 }
 
-// keeps reports whether the new version has instances in the region that it goes on with as
-// they are.
+// keeps reports whether the new version has taken over instances in the region that it keeps as they are.
 func (l *linter) keeps(region string) bool {
 	t := l.after[rowKey{l.newer().ID, region}]
 	for _, key := range sortedRows(l.after) {

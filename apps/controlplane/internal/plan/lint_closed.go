@@ -8,8 +8,8 @@ import (
 	"github.com/windlass-run/windlass/apps/controlplane/internal/model/override"
 )
 
-// lintClosed checks that no request can wake what is at zero in a closed region: no row's generation says
-// so, gateways there know no hosts of an app of which nothing else is there, and nothing that was woken is
+// lintClosed checks that no request can wake a row at zero in a closed region. No generation of a row lets requests
+// wake it, gateways have no hosts of an app that has no other rows there, and replicas that a request woke are not
 // kept.
 func lintClosed(in Input, out Output) (findings []string) {
 	if len(in.Closed) == 0 || in.App.DeletingSince != 0 {

@@ -14,7 +14,7 @@ func apartOf(in Input, out Output) (Input, Output) {
 	return below, out
 }
 
-// lintPins holds what the plan changes of pinned rows against the pins.
+// lintPins checks the plan's changes of pinned rows against the pins.
 func lintPins(in Input, out Output) []string {
 	l := &linter{}
 	after := slices.Clone(in.Pins)

@@ -104,7 +104,7 @@ func TestLint_FindsReplicasLostInATransfer(t *testing.T) {
 		return out
 	}
 	require.Empty(t, Lint(w.input(), transfer(4)))
-	require.Equal(t, []string{"us: 1 replicas are left to serve of 4, of at least 4"}, Lint(w.input(), transfer(1)))
+	require.Equal(t, []string{"us: 1 of 4 replicas are left to serve, and at least 4 must serve"}, Lint(w.input(), transfer(1)))
 }
 
 func TestLint_FindsAWorkloadThatTwoRowsOfARegionWant(t *testing.T) {
@@ -117,7 +117,7 @@ func TestLint_FindsAWorkloadThatTwoRowsOfARegionWant(t *testing.T) {
 	require.Equal(t, []string{"us: v1 and v2 are to run with workload v1"}, Lint(w.input(), Output{Topology: []model.Topology{successor}}))
 
 	old.Status, old.Generation = windlassv1.TopologyStatus_TOPOLOGY_STATUS_STOPPING, old.Generation+1
-	require.Empty(t, Lint(w.input(), Output{Topology: []model.Topology{successor, old}}), "it lets go of it at once")
+	require.Empty(t, Lint(w.input(), Output{Topology: []model.Topology{successor, old}}), "the old row lets go of the workload at once")
 	successor.RegionID = "eu"
 	require.Equal(t, []string{"eu: v1 and v2 are to run with workload v1"}, Lint(w.input(), Output{Topology: []model.Topology{successor, old}}))
 }
@@ -143,7 +143,7 @@ func TestLint_FindsAPlanThatPassesAGate(t *testing.T) {
 	require.Equal(t, unpromoted, passes(one), "nor with no replicas")
 	st.PromotedBy = "ada"
 	require.Empty(t, passes(one))
-	require.Equal(t, []string{needs}, passes(both), "what was said is of one step")
+	require.Equal(t, []string{needs}, passes(both), "an approval is for one step")
 	st.PromotedBy, w.rolloutState.Progress.FullBy = "", "ada"
 	require.Equal(t, []string{needs}, passes(both))
 	w.rolloutState.Progress.FullBy = ""

@@ -4,9 +4,8 @@ import (
 	"github.com/windlass-run/windlass/apps/controlplane/internal/plan/strategy"
 )
 
-// liveWeight holds the weights of a region against what the live version there serves: on the
-// way back no traffic is left for the version that goes, and a pause takes none from
-// the live one.
+// liveWeight checks the weights of a region against the live version there. On the way back, no traffic is left for
+// the version that goes. A pause takes no traffic from the live version.
 func (l *linter) liveWeight(region string) {
 	live := rowKey{l.olderIn(region), region}
 	was, had := l.before[live]

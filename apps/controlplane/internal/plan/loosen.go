@@ -11,12 +11,12 @@ import (
 
 // LoosenedGate is a gate of a policy that the policy after it does not keep.
 type LoosenedGate struct {
-	// Field of the policy that has it, such as "steps[0].approval".
+	// Field is the field of the policy that has the gate, such as "steps[0].approval".
 	Field string
 	Gate  *windlassv1.Approval
 }
 
-// Role is the least role of those who may approve at the gate.
+// Role is the least role of a key that may approve at the gate.
 func (g LoosenedGate) Role() windlassv1.Role { return model.ApproverRole(g.Gate) }
 
 // LoosenedGates returns the gates of was that next drops, lets open for less, or puts behind more
@@ -93,7 +93,7 @@ func waveGateFrom(next []*windlassv1.Wave, from int, was []*windlassv1.Wave) int
 	return -1
 }
 
-// restOfRegions stands for the regions that a wave takes which names none.
+// restOfRegions stands for the regions of a wave that names none.
 const restOfRegions = "*"
 
 // wavePlaces names the regions of a wave, or its labels, as far as its policy says them.

@@ -28,7 +28,7 @@ func (v *view) stageMessage() string {
 		if w.State == waveBaking {
 			for _, r := range w.Regions {
 				if emptyBake(c, &w, r, v.now) {
-					return fmt.Sprintf("%s, is held in %s, where no replicas are to run that could be measured: scale it up, or skip the bake", at, v.regionName(r.RegionID))
+					return fmt.Sprintf("%s, is held in %s, where no replicas run that could be measured: scale it up, or skip the bake", at, v.regionName(r.RegionID))
 				}
 				if check := InconclusiveCheck(c, &w, &r, v.now); check != nil {
 					return fmt.Sprintf("%s, is held in %s by %s: %s", at, v.regionName(r.RegionID), check.Name, checkMessage(check))

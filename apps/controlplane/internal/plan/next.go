@@ -52,20 +52,19 @@ func statusFacts(f *facts) rollup.Facts {
 	return out
 }
 
-// Bounds of the poll that backs up the wake-ups, ms. A person notices two seconds. A
-// minute costs an app that waits for hours next to nothing. An app that is degraded
-// waits for a report and for no decision: with ten thousand of them in a region that
-// is out of reach, five minutes are 33 steps a second. A rollout that a freeze holds
-// waits for a known time, or for a call that wakes it.
+// These bound the poll that backs up the wake-ups, in ms. A person notices two seconds. A poll every minute costs
+// almost nothing for an app that waits for hours. An app that is degraded waits for a report and for no decision: with
+// ten thousand of them in a region that is out of reach, five minutes are 33 steps a second. A rollout that a freeze
+// holds waits for a known time, or for a call that wakes it.
 const (
 	minPoll  = 2_000
 	maxPoll  = 60_000
 	limpPoll = 300_000
 )
 
-// next returns when to look again. While anything is unsettled that is a poll after as
-// long a time as the newest fact is old. So the time doubles from poll to poll without
-// a counter, and starts over when something happens.
+// next returns when to look again. While anything is unsettled, the next poll comes after as much time as has passed
+// since the newest fact. So the time doubles from poll to poll without a counter, and starts over when something
+// happens.
 func (d *decision) next() int64 {
 	if d.app.DeletedAt != 0 {
 		return 0
@@ -186,8 +185,7 @@ func (f *facts) unsettledSince() (since int64, unsettled bool) {
 	return since, unsettled
 }
 
-// stuck reports whether the region is behind, and nothing that it could report now would take
-// it further.
+// stuck reports whether the region lags, and nothing that it could report now would take it further.
 func (f *facts) stuck(region string) bool {
 	b := f.progress.LaggingIn(region)
 	if b == nil || !f.catching() {

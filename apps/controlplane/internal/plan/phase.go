@@ -52,7 +52,7 @@ const (
 	writesAll                = 2*writesRequests - 1
 )
 
-// changes are the parts of the facts that a phase leaves different; nil: unchanged.
+// changes are the parts of the facts that a phase changed. nil: unchanged.
 type changes struct {
 	app         *model.App
 	rollout     *model.Rollout
@@ -196,7 +196,7 @@ func (f *facts) changesTo(other *facts, w writes) (c changes) {
 	return c
 }
 
-// changedRows returns those that are new or differ. Both are sorted, and no row goes.
+// changedRows returns the rows that are new or differ. Both lists are sorted, and rows has all of was.
 func changedRows(was, rows []*model.Topology) (changed []*model.Topology) {
 	for _, t := range rows {
 		if len(was) > 0 && was[0].DeploymentID == t.DeploymentID && was[0].RegionID == t.RegionID {
@@ -281,7 +281,7 @@ func mergeRows(rows, changed []*model.Topology) []*model.Topology {
 	return append(out, changed...)
 }
 
-// compareRows by deployment and region.
+// compareRows compares by deployment and region.
 func compareRows(a, b *model.Topology) int {
 	return cmp.Or(cmp.Compare(a.DeploymentID, b.DeploymentID), cmp.Compare(a.RegionID, b.RegionID))
 }

@@ -40,8 +40,8 @@ func checkPhases(t require.TestingT, in Input, now int64) {
 	requireUnchanged(t, before, f, "the last phase")
 }
 
-// requireUnchanged checks that the facts still have those values. It compares without testify first, because
-// histories come here several times for each plan.
+// requireUnchanged checks that the facts still have those values. It compares without testify first, because histories
+// call it several times for each plan.
 func requireUnchanged(t require.TestingT, before factValues, f *facts, does string) {
 	if after := valuesOf(f); !reflect.DeepEqual(before, after) {
 		require.Equal(t, before, after, "%q, or a phase before it that had nothing to decide, writes to the facts", does)

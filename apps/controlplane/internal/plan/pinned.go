@@ -15,7 +15,7 @@ import (
 
 // This file joins the two layers of a plan with pins: see package pins.
 
-// apart returns what each layer sees.
+// apart returns the input of each layer.
 func (in Input) apart() (below, of Input) {
 	below, of = in, in
 	below.Pins, below.Topology, below.Routes, below.RouteObserved, below.Deployments = nil, nil, nil, nil, nil
@@ -56,7 +56,7 @@ func (in Input) apart() (below, of Input) {
 // nextPinned decides about both layers.
 func nextPinned(in Input, now int64) Output {
 	if in.App.DeletingSince != 0 {
-		// One layer again: no pin has a share any more, and all is stopped.
+		// There is one layer again: no pin has a share any more, and all rows are stopped.
 		out := decide(in, now)
 		if out.App != nil && out.App.DeletedAt != 0 {
 			for _, p := range in.Pins {
@@ -126,7 +126,7 @@ type pinned struct {
 	rerouted, changedBelow map[string]bool
 }
 
-// newPinned returns the layer of the pinned rows. state is the app's, nil for none.
+// newPinned returns the layer of the pinned rows. state is the app's rollout state, nil for none.
 func newPinned(in Input, state *model.RolloutState, now int64) *pinned {
 	k := &pinned{planner: newPlanner(in, now), rerouted: map[string]bool{}, changedBelow: map[string]bool{}}
 	rows := pinRows{planner: k.planner, reroute: k.reroute}
@@ -147,8 +147,8 @@ func (k *pinned) reroute(region string) {
 	k.routes[region] = &r
 }
 
-// updateRoutes updates the routes of regions in which the layer below has nothing, where the policy,
-// the hosts or the keys change or the hosts are taken away.
+// updateRoutes updates the routes of regions in which the layer below has no rows, if the policy, the hosts or the
+// keys change, or the hosts are taken away.
 func (k *pinned) updateRoutes(in Input, below, hosted map[string]bool, policy routing) {
 	for _, r := range in.Routes {
 		var hosts []string
@@ -240,7 +240,7 @@ func mergedRows(rows, changed []model.Topology) []model.Topology {
 	return rows
 }
 
-// sooner returns the sooner of two times; 0 is never.
+// sooner returns the sooner of two times. 0 means never.
 func sooner(a, b int64) int64 {
 	if a == 0 || b != 0 && b < a {
 		return b
@@ -248,8 +248,8 @@ func sooner(a, b int64) int64 {
 	return a
 }
 
-// PinDeadline returns until when a pinned version that starts in a region must be ready, 0 for never. policy
-// is the app's, nil for none.
+// PinDeadline returns until when a pinned version that starts in a region must be ready, 0 for never. policy is the
+// app's policy, nil for none.
 func PinDeadline(policy *windlassv1.RolloutPolicy, spec *windlassv1.DeploymentSpec, r model.PinRegion, pl rollup.Place) int64 {
 	if r.State != windlassv1.PinRegion_STATE_STARTING || !Active(pl.Row) || pl.Unreachable() {
 		return 0
@@ -266,14 +266,14 @@ func pinLimit(policy *windlassv1.RolloutPolicy, spec *windlassv1.DeploymentSpec,
 	return limit
 }
 
-// MayPin returns why the version cannot be pinned now, nil if it can: regions have it because of a
-// rollout, or because they are behind. rows are those of the app that no pin has.
+// MayPin returns why the version cannot be pinned now, nil if it can. It cannot if a rollout or a lagging region still
+// has it in a region. rows are the app's rows that no pin has.
 func MayPin(c *model.Progress, app model.App, d model.Deployment, rows []model.Topology) *Refusal {
 	if c != nil {
 		for _, b := range c.Lagging {
 			if b.DeploymentID == d.ID {
 				return &Refusal{
-					fmt.Sprintf("v%d is what a region has that was out of reach, until it has caught up", d.Version),
+					fmt.Sprintf("a region that was out of reach runs v%d until it has caught up", d.Version),
 					"Pin it when that is done: `windlass rollout status` shows it.",
 				}
 			}

@@ -17,8 +17,8 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// pin is what the API does of a pin: at weight percent, in the regions given; 0 replicas:
-// those that it had. It returns why not.
+// pin sets a pin as the API does, with weight percent, in the regions given. 0 replicas: the numbers that it had. It
+// returns why the pin was refused.
 func (w *simulation) pin(id string, weight, replicas int32, regions ...string) (refusal string) {
 	regions = slices.DeleteFunc(slices.Clone(regions), func(r string) bool { return w.regs[r].ID == "" })
 	i := slices.IndexFunc(w.pins, func(p model.Pin) bool { return p.DeploymentID == id })
@@ -115,7 +115,7 @@ func (f *stagedSimulation) requirePins() {
 	}
 }
 
-// isPinned reports whether the row is a pin's: those count apart.
+// isPinned reports whether the row is a pin's. Pinned rows are counted apart.
 func (w *simulation) isPinned(key rowKey) bool {
 	return pins.Of(w.pins, model.Topology{DeploymentID: key.deployment, RegionID: key.region}) != nil
 }
@@ -141,8 +141,8 @@ func (f *stagedSimulation) happenPinned() {
 	_ = f.pin(id, rapid.Int32Range(1, 98-others).Draw(t, "weight"), rapid.Int32Range(0, 3).Draw(t, "pinned replicas"), regions...)
 }
 
-// mendUntried has versions work that may have come to be live with no replicas, untried: what
-// is to come of those is for rollouts, and not for pins.
+// mendUntried mends versions that may have gone live without replicas, and so untried. Rollouts, and not pins, decide
+// what happens to them.
 func (f *stagedSimulation) mendUntried() {
 	for _, d := range f.deps {
 		if f.zeroed || d.Spec.GetReplicas() == 0 {
@@ -150,7 +150,7 @@ func (f *stagedSimulation) mendUntried() {
 		}
 	}
 	if c := f.rolloutState.Progress; c.Active(f.app.RolloutID) && slices.Contains(slices.Collect(maps.Values(c.Sizes)), 0) {
-		f.bad[strings.TrimPrefix(f.app.RolloutID, "rol-")] = false // at the size that a version before had
+		f.bad[strings.TrimPrefix(f.app.RolloutID, "rol-")] = false // at the size that an earlier version had
 	}
 }
 

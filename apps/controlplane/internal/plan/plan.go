@@ -1,10 +1,8 @@
-// Package plan decides, purely, what an app's workflow does next: given the
-// rows, what regions report and the time, it returns the rows to change, why,
-// and when to look again. It does no I/O and reads no clock.
+// Package plan decides what an app's workflow does next. From the rows, the reports of regions and the time, it
+// computes the rows to change, the reasons, and when to look again. It does no I/O and reads no clock.
 //
-// It is level-triggered. Nothing is remembered between two calls but the rows
-// themselves, so a step that runs twice, late, or on another replica decides the
-// same, and with the same facts decides nothing the second time.
+// It is level-triggered. Nothing is remembered between two calls except the rows themselves. So a step that runs
+// twice, late, or in another process decides the same, and with the same facts decides nothing the second time.
 //
 //	deployment  pending -> building -> deploying -> network -> ready
 //	row                               starting -> started -> stopping -> stopped
@@ -58,58 +56,56 @@ const MaxRegions = 32
 // Input is every fact about one app.
 type Input struct {
 	App model.App
-	// Deployments: the target, the live one, the newest one, those that are pinned, and each
-	// that has topology which is not stopped.
+	// Deployments are the target, the live, the newest and the pinned ones, and each that has a row that is not
+	// stopped.
 	Deployments []model.Deployment
-	// Rollout that App.RolloutID names, nil for none.
+	// Rollout is the rollout that App.RolloutID names, nil for none.
 	Rollout *model.Rollout
 	// Topology holds all rows of the app, tombstones included.
 	Topology      []model.Topology
 	Observed      []model.Observed
 	Routes        []model.Route
 	RouteObserved []model.RouteObserved
-	// Regions of all rows and routes, and of RegionIDs.
+	// Regions are the regions of all rows and routes, and of RegionIDs.
 	Regions []model.Region
 	// RegionIDs resolves the names in the target's spec, while it is pending or building;
 	// unknown names are absent.
 	RegionIDs map[string]string
-	// Closed are regions, by id, that the app's workspace may use no longer: its grant was
-	// revoked. What runs there stays and may shrink. Nothing grows there, and no request wakes
-	// an app at zero.
+	// Closed are regions, by id, that the app's workspace may no longer use, because its grant was revoked. What runs
+	// there stays and may shrink. Nothing grows there, and no request wakes an app at zero.
 	Closed map[string]bool
-	// Hosts under which the app is served, everywhere.
+	// Hosts are the hosts under which the app is served in all regions.
 	Hosts []string
-	// Keys of the app, as routes have them: see model.EncodeKeys.
+	// Keys are the app's keys as routes have them: see model.EncodeKeys.
 	Keys []byte
-	// Resolved is what came of resolving Output.Resolve, nil if nothing was tried.
+	// Resolved is the result of resolving Output.Resolve, nil if nothing was tried.
 	Resolved *Resolution
-	// RolloutState of the app, nil for none.
+	// RolloutState is the app's rollout state, nil for none.
 	RolloutState *model.RolloutState
-	// Measurements that were taken for Output.Measure.
+	// Measurements are those that were taken for Output.Measure.
 	Measurements []Measurement
-	// Freezes of the workspace, while the rollout MayBeFrozen.
+	// Freezes are the workspace's freezes, read while the rollout MayBeFrozen.
 	Freezes []model.Freeze
-	// Pins of the app, by version.
+	// Pins are the app's pins, by version.
 	Pins []model.Pin
 	// Jitter in [0, 1) spreads wake-ups.
 	Jitter float64
-	// beside are the rows of the other layer, and failedPins what people are told of failed
-	// pins.
+	// beside are the rows of the other layer. failedPins is what people see of failed pins.
 	beside     []model.Topology
 	failedPins string
 }
 
 // Resolution is the outcome of resolving an image's tag.
 type Resolution struct {
-	// Image is the one that was asked for, and Digested is the same with its digest.
+	// Image is the requested image. Digested is the same image with its digest.
 	Image, Digested string
-	// Message of an error; Final if trying again cannot help.
+	// Message is the text of an error. Final means that trying again cannot help.
 	Message string
 	Final   bool
 }
 
-// Output is what to write, and when to look again. Rows in it differ from those
-// of the Input; agents are to see those whose generation grew.
+// Output is what to write, and when to look again. Its rows differ from those of the Input. Agents must see the rows
+// whose generation grew.
 type Output struct {
 	App          *model.App
 	Rollout      *model.Rollout
@@ -117,14 +113,14 @@ type Output struct {
 	Deployments  []model.Deployment
 	Topology     []model.Topology
 	Routes       []model.Route
-	// Pins that changed, and the deployments of the pins to delete.
+	// Pins are pins that changed. Unpinned are the deployments whose pins are deleted.
 	Pins     []model.Pin
 	Unpinned []string
-	// History in the order of the decisions; without ids.
+	// History is in the order of the decisions, without ids.
 	History []model.History
 	// Resolve names an image whose tag needs a digest, empty for none.
 	Resolve string
-	// Measure names the checks that are due, to come back as Input.Measurements.
+	// Measure names the checks that are due. Their results come back as Input.Measurements.
 	Measure []Measure
 	// Next is when to look again, unix ms; 0 when there is nothing to wait for.
 	Next int64

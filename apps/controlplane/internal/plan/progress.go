@@ -18,11 +18,10 @@ func DefaultPolicy() *windlassv1.RolloutPolicy {
 	return &windlassv1.RolloutPolicy{Strategy: windlassv1.RolloutPolicy_STRATEGY_ROLLING}
 }
 
-// NextProgress returns the progress that a new rollout of the app starts with, given its rows. It
-// is nil if nothing is live that needs protection. An app without a policy gets DefaultPolicy.
-// A region that a superseded rollout left half way keeps that rollout's policy until it is
-// sorted out, even if the app has none any more. So do regions that are behind. asked holds the
-// replicas that come with the new version.
+// NextProgress returns the progress that a new rollout of the app starts with, given its rows. It is nil if nothing is
+// live that needs protection. An app without a policy gets DefaultPolicy. A region that a superseded rollout left half
+// way keeps that rollout's policy until it has moved or gone back, even if the app has no policy any more. So do
+// lagging regions. asked holds the replicas that come with the new version.
 func NextProgress(s model.RolloutState, app model.App, rows []model.Topology, rolloutID string, asked Asked) *model.Progress {
 	if app.LiveDeploymentID == "" {
 		return nil
@@ -44,7 +43,7 @@ func NextProgress(s model.RolloutState, app model.App, rows []model.Topology, ro
 	if unfinished {
 		if policy == nil {
 			policy, c.SkipsNew = proto.CloneOf(s.Progress.Policy), s.Progress.SkipsNew
-			policy.StartApproval = nil // it was a protection's, and is asked for anew
+			policy.StartApproval = nil // a protection added it, and adds it again if it is still in force
 		}
 		if s.Progress.DoneAt == 0 {
 			maps.Copy(c.OldSizes, s.Progress.OldSizes)
@@ -58,7 +57,7 @@ func NextProgress(s model.RolloutState, app model.App, rows []model.Topology, ro
 	return c
 }
 
-// Refusal is why a person's command about a rollout cannot be followed now, and what can.
+// Refusal says why a person's command about a rollout is refused now, and what to do.
 type Refusal struct{ Message, Fix string }
 
 func (r *Refusal) Error() string { return r.Message }
@@ -87,7 +86,7 @@ func Resume(c *model.Progress) (changed bool, err error) {
 		return false, nil
 	case c.Failed:
 		return false, &Refusal{
-			"the rollout is paused because " + c.PausedWhy + ": to go on would change nothing about that",
+			"the rollout is paused because " + c.PausedWhy + ": to resume it would not change that",
 			"Retry it with `windlass rollout retry`, or abort it with `windlass rollout abort`.",
 		}
 	}
@@ -144,10 +143,9 @@ func SkipBake(c *model.Progress, who string) (wave string, err error) {
 	return "", &Refusal{"no wave of the rollout is baking now", "`windlass rollout status` shows what it waits for."}
 }
 
-// Promote lets the regions go on that wait at a step, except those whose gate is shut. Steps
-// that end by themselves do so again, also after an earlier way back. Regions that failed only
-// by their analysis are accepted. full: no pause of a step, analysis or bake time holds any
-// region from now on.
+// Promote lets regions that wait at a step go on, except regions whose gate is shut. Timed steps end by themselves
+// again, also after the app went back before. Regions that failed only by their analysis are accepted. full: from now
+// on, no pause of a step, analysis or bake time holds any region.
 func Promote(c *model.Progress, who string, full bool, now int64) (waves []string, err error) {
 	if c.Back {
 		return nil, errGoingBack
@@ -188,8 +186,8 @@ func Promote(c *model.Progress, who string, full bool, now int64) (waves []strin
 	return waves, nil
 }
 
-// acceptFailed lets regions that failed by their analysis go on past that step or bake, and returns
-// their waves. Where others failed otherwise it accepts none.
+// acceptFailed lets regions that failed by their analysis go on past that step or bake, and returns their waves. If
+// other regions failed for another reason, it accepts none.
 func acceptFailed(c *model.Progress, who string, now int64) (waves []string, err error) {
 	if !c.Failed {
 		return nil, nil

@@ -13,36 +13,36 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// regionPlan is a region in a staged rollout: the version that should have the region to
-// itself, and how far it is. The version is the target where its turn has come, and the
-// live one everywhere else. So going back needs no code of its own.
+// regionPlan is a region in a staged rollout: the version that should have the region to itself, and how far it is.
+// The version is the target once the region's turn has come, and the live version before. So going back needs no code
+// of its own.
 type regionPlan struct {
 	strategy.RegionPlan
 	region string
-	// to is nil where neither version belongs: the region is new with the target, and
-	// it is not its turn, or no longer.
+	// to is nil if neither version belongs there: the region is new with the target, and its turn has not come, or was
+	// taken back.
 	to   *model.Deployment
-	row  *model.Topology // of to; nil before it has one
+	row  *model.Topology // row of to, nil before it has one
 	from []*model.Topology
 	// seen is how many replicas of from the region reports.
 	seen int32
 	// lost: the region is out of reach, and its last reports decide nothing.
 	lost bool
-	// keeps: to goes on with instances of another version, which are made alike. inherited is
-	// how many of these replicas served when it began to.
+	// keeps: to continues with instances of another version that are made alike. inherited is how many of these
+	// replicas served when that began.
 	keeps     bool
 	inherited int32
 }
 
-// restored reports whether the region plan is as it should be when nothing is under way: the target
-// has its replicas, and the others have none. They need not be ready: a version that fails here
-// was live before, and may have failed then.
+// restored reports whether the region is as it should be when no rollout is in flight: the target has its replicas,
+// and other versions have none. The replicas need not be ready, because the version was live before, and may have
+// failed then.
 func (l *regionPlan) restored() bool {
 	if l.row != nil && l.row.Transferred {
 		return false // it must run again, even with no replicas
 	}
 	if len(l.from) == 0 && l.To.Assigned == l.Size {
-		return true // nothing ever began here, whatever the region says of it
+		return true // nothing ever began here, whatever the region reports
 	}
 	if l.lost || !l.To.Known || l.To.Assigned != l.Size || l.To.Outdated > 0 {
 		return false
@@ -175,7 +175,7 @@ func (v *view) rank(t *model.Topology) int {
 	return 0
 }
 
-// size returns how many replicas the region should come to have of the deployment.
+// size returns how many replicas of the deployment the region should have in the end.
 func (v *view) size(deployment, region string) int32 {
 	sizes := v.progress.Sizes
 	if deployment == v.olderIn(region) {
@@ -192,7 +192,7 @@ func (v *view) size(deployment, region string) int32 {
 	return 0
 }
 
-// side reads what the row's region says of it, in replicas.
+// side returns the region's report of the row, in replicas.
 func (v *view) side(t *model.Topology) strategy.Side {
 	pl := v.place(t)
 	o := pl.Observed
@@ -211,7 +211,7 @@ func (v *view) side(t *model.Topology) strategy.Side {
 		s.Known = pl.Applied() && o.Deleted
 	}
 	if s.Known && (!active(t) || rejected && !o.Retryable) {
-		// What was refused for good never comes to be.
+		// A row that was refused for good will never run.
 		s.Existing = 0
 	}
 	s.Existing = max(s.Existing, v.seen(t))
@@ -221,7 +221,7 @@ func (v *view) side(t *model.Topology) strategy.Side {
 // seen is how many replicas of the row the region reports, whatever their state.
 func (f *facts) seen(t *model.Topology) int32 {
 	o := f.observed[rowKey{t.DeploymentID, t.RegionID}]
-	groups, _ := o.Counts() // a group of which instances are gone takes up more than its share of the rest
+	groups, _ := o.Counts() // a group of which instances are gone takes more room than the instances that are left
 	if d := f.deps[t.DeploymentID]; d != nil && model.IsPooled(d.Spec) {
 		return groups // percent
 	}
@@ -261,8 +261,8 @@ func (s *stager) moveRegion(l *regionPlan) {
 		next = strategy.Next(s.withoutNewer(l))
 	}
 	begins := l.row == nil && l.to != nil && !s.progress.Back && st != nil && leads(*st) && !l.Hold
-	// If the row were named anew before the region has let go of what it transferred, its
-	// instances would have no owner when the region takes the row before its successor.
+	// If the row got another workload before the region has let go of the transferred one, the transferred instances
+	// would have no owner when the region applies this row before its successor.
 	reclaims := l.row != nil && l.row.Transferred && l.To.Known && !l.Hold && next.To == 0
 	moves, shares := begins || reclaims || next.To != l.To.Assigned, next.ToWeight != l.To.Weight
 	for i, f := range l.RegionPlan.From {
@@ -336,7 +336,7 @@ func (p *planner) setReplicas(t *model.Topology, n int32) {
 	}
 }
 
-// give sets the row's share of the traffic. setWeights makes the route of it.
+// give sets the row's share of the traffic. setWeights makes the route from it.
 func (p *planner) give(t *model.Topology, weight int32) {
 	p.shares[rowKey{t.DeploymentID, t.RegionID}] = weight
 	if weight > 0 && t.Status == windlassv1.TopologyStatus_TOPOLOGY_STATUS_STARTING {
@@ -378,7 +378,7 @@ func (l *regionPlan) unit() string {
 	return ""
 }
 
-// outdated describes what becomes of the replicas that serve in the places of the others.
+// outdated describes what happens to the replicas that serve in place of the version's own.
 func (l *regionPlan) outdated() string {
 	n := fmt.Sprint(l.To.Outdated) + l.unit()
 	if l.keeps {
@@ -410,7 +410,7 @@ func (p *planner) logShares() {
 			p.log("NoTraffic", noTraffic, nil, region)
 			continue
 		default:
-			p.log("RoutesRemoved", "nothing is to serve there", nil, region)
+			p.log("RoutesRemoved", "nothing should serve there", nil, region)
 			continue
 		}
 		s := p.main()

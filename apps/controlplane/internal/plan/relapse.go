@@ -7,26 +7,26 @@ import (
 	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
 )
 
-// A region that serves its new version, at a step or alone, and then does not any more because
-// replicas of it are not ready, has a relapse. Each has a progress deadline of its own, which
-// ends one that lasts. What ends a version that comes and goes is how often it does so: without
-// a limit it would restart its step's pause or its wave's bake for ever.
+// A region has a relapse if it serves its new version, at a step or alone, and then stops serving it because replicas
+// of the version are not ready. Each relapse has a progress deadline of its own, which ends a long relapse. A limit on
+// their number ends a version that comes and goes. Without it, such a version would restart its step's pause or its
+// wave's bake for ever.
 //
-// A change of what the region should run, its being out of reach and a pause are no relapses.
+// A change of the region's assignment, a lost connection and a pause are no relapses.
 //
 // A region may also lose the acknowledgement of its route while it serves, because gateways or the
 // agent restart. That is no relapse, and the bake goes on: if it began anew, restarts that come more
 // often than a bake lasts would keep it from ending. The bake ends once the route is acknowledged
 // again, and the progress deadline limits how long that may take.
 
-// ReasonUnstable is why a region failed that was ready and then not ready any more, too often.
+// ReasonUnstable is why a region failed that became ready, and lost its readiness too often.
 const ReasonUnstable = "Unstable"
 
-// minRelapses may happen to any region: a node that is lost takes a replica along.
+// minRelapses may happen in any region, because a lost node takes a replica with it.
 const minRelapses = 5
 
-// RelapseLimit is how many relapses fail a region of that size, at one step or in one bake: as
-// many as it has replicas, so that each may be moved once, as when all nodes are replaced.
+// RelapseLimit returns how many relapses fail a region of that size, at one step or in one bake: as many as it has
+// replicas, so that each replica may be moved once, as when all nodes are replaced.
 func RelapseLimit(size int32) int32 { return max(minRelapses, size) }
 
 // noteServing notes that the region serves its new version, and of which generation.
@@ -59,23 +59,23 @@ func (s *stager) relapse(st *model.RegionProgress, l *regionPlan) (text, message
 	return text, message
 }
 
-// lacksAcknowledgement reports whether the region serves its new version alone, and only has yet to
-// acknowledge the route.
+// lacksAcknowledgement reports whether the region serves its new version alone, and only the acknowledgement of the
+// route is missing.
 func (l *regionPlan) lacksAcknowledgement() bool {
 	routed := l.RegionPlan
 	routed.Acknowledged = true
 	return !l.Acknowledged && l.Serves() && routed.Alone()
 }
 
-// bakesOn reports whether every region of the wave still serves its new version, or was left out, and
-// routes have at most to be acknowledged again.
+// bakesOn reports whether every region of the wave still serves its new version, or was left out. Acknowledgements of
+// routes may be missing.
 func bakesOn(w *model.WaveProgress) bool {
 	return !slices.ContainsFunc(w.Regions, func(st model.RegionProgress) bool {
 		return st.State != regionMoved && st.State != regionSkipped && !st.Unacknowledged
 	})
 }
 
-// unsettle sends a region that served alone back on its way, and reports whether it failed by that.
+// unsettle makes a region that served alone roll again, and reports whether the region failed by that.
 func (s *stager) unsettle(d *model.Deployment, w *model.WaveProgress, st *model.RegionProgress, l *regionPlan) (failed bool) {
 	relapse, message := s.relapse(st, l)
 	s.roll(st)

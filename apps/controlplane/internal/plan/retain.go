@@ -9,18 +9,17 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// A version is retained from when its successor is live: it stays as it is, ready and
-// with no traffic. Going back to it then moves what is live, and the weights follow, as
-// always. It leaves when its time is over, or when a newer version is on its way, which
-// needs the room.
+// A version is retained from the time when its successor is live: it stays as it is, ready and without traffic. To go
+// back to it only moves the live pointer, and the weights follow. It leaves when its time is over, or when a newer
+// version is on its way, which needs the room.
 
 // retained reports whether the deployment is kept as a way back.
 func (f *facts) retained(deployment string) bool {
 	return deployment != "" && f.progress.Retained() == deployment
 }
 
-// hasTransferred reports whether instances of the deployment belong to another one by now. Such a
-// deployment cannot be live again by the pointer alone. It takes its instances back, which is as fast.
+// hasTransferred reports whether instances of the deployment belong to another deployment by now. Such a deployment
+// cannot be live again by the pointer alone. It takes its instances back, which is as fast.
 func (f *facts) hasTransferred(d *model.Deployment) bool {
 	return slices.ContainsFunc(f.rows, func(t *model.Topology) bool { return t.DeploymentID == d.ID && active(t) && t.Transferred })
 }
@@ -60,7 +59,7 @@ func Restore(c *model.Progress, app *model.App, live, old *model.Deployment, pla
 		if !pl.Unreachable() && !pl.Settled() {
 			return false
 		}
-		// A region that is behind has it still, unless it has begun to catch up.
+		// A lagging region still has the version, unless it has begun to catch up.
 		if b := c.LaggingIn(pl.Row.RegionID); b != nil && (pl.Row.Weight != fullWeight || pl.Row.Replicas != b.Progress.OldSizes[b.RegionID]) {
 			return false
 		}

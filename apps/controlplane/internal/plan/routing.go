@@ -7,14 +7,14 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// routing finds the routing policy of the app: that of its live version, also while a new one
-// has a share of the requests, and that of its first version before any is live. If the policy
-// moved with the weights, it would apply to part of the old version's requests. If it moved
-// with the start of a rollout, a rollback would return to an untried combination.
+// routing finds the routing policy of the app. This is the policy of its live version, also while a new version has a
+// share of the requests. Before any version is live, it is the policy of the first version. If the policy moved with
+// the weights, it would apply to part of the old version's requests. If it moved with the start of a rollout, a
+// rollback would return to an untried combination.
 //
-// Where a new version goes on with a region's instances, no part of the region is the old
-// version's, and it is mainly the policy that differs. So the region tries the new policy, from
-// the first step that gives the new version any traffic.
+// If a new version takes over a region's instances, no part of the region is left to the old version, and the versions
+// differ mainly in their policy. So the region tries the new policy, from the first step that gives the new version
+// any traffic.
 type routing struct {
 	live, target *model.Deployment
 	progress     *model.Progress
@@ -43,18 +43,18 @@ func (r routing) tries(region string) bool {
 		return false
 	}
 	if all := stepsOf(r.progress.Policy); st.Step < len(all) && all[st.Step].Whole && all[st.Step].Weight == 0 {
-		return false // it has no traffic yet that would be the new version's
+		return false // the new version has no traffic yet
 	}
 	i := slices.IndexFunc(r.rows, func(t *model.Topology) bool { return t.DeploymentID == r.target.ID && t.RegionID == region })
 	if i >= 0 && r.rows[i].Weight != fullWeight {
-		return false // nothing of it serves, and what does, by a pin, is no part of it
+		return false // no replica of it serves; a pinned version that serves instead does not count
 	}
 	took := false
 	for _, o := range r.rows {
 		switch {
 		case i < 0 || o.RegionID != region || o == r.rows[i]:
 		case active(o) && o.Replicas > 0:
-			return false // what a rollout before it left half way
+			return false // an earlier rollout left this row half way
 		default:
 			took = took || hasOf(r.rows[i], o)
 		}
@@ -74,7 +74,7 @@ func (f *facts) routing() routing {
 	return r
 }
 
-// routedAs reports whether the region's route, if there is one, has the policy of now.
+// routedAs reports whether the region's route, if there is one, has the present policy.
 func (f *facts) routedAs(region string) bool {
 	r := f.routes[region]
 	return r == nil || len(r.Hosts) == 0 || r.Routes(f.routing().in(region))
@@ -109,8 +109,8 @@ const noTraffic = "no version has traffic: the hosts stay, and requests wait in 
 // weight: while nothing serves, a gateway that knows the hosts can queue requests, send them to
 // another region, or answer 503. For hosts that it does not know it answers 404.
 //
-// A region that the app leaves, and what is retained only as a way back, keep no hosts. Nor does a row at
-// zero in a closed region, because gateways would hold its requests.
+// A region that the app leaves keeps no hosts, nor does a version that is retained only as a way back. Nor does a row
+// at zero in a closed region, because gateways would hold its requests.
 func (f *facts) keepsHosts(t *model.Topology) bool {
 	if f.app.DeletingSince != 0 || !active(t) || isShut(f, t) {
 		return false

@@ -20,7 +20,7 @@ func routed(queue int32, regions ...string) *windlassv1.DeploymentSpec {
 	}
 }
 
-// requireRouting holds every route against the version that is live.
+// requireRouting checks every route against the live version.
 func (w *simulation) requireRouting(live string) {
 	want := w.deps[w.index(live)].Spec.GetRouting()
 	for region, r := range w.rts {
@@ -59,7 +59,7 @@ func TestRouting_LivePolicyCountsUntilTheNewVersionIsLive(t *testing.T) {
 	require.Equal(t, "v2", w.app.LiveDeploymentID)
 	w.requireRouting("v2")
 
-	// Without the block it is as if it had never been.
+	// Without a policy, the routes are as if there had never been one.
 	w.policy(nil)
 	w.deploy(&windlassv1.DeploymentSpec{Command: []string{"serve"}, Replicas: new(int32(2)), Regions: []string{"eu", "us"}})
 	w.settle()
@@ -69,8 +69,8 @@ func TestRouting_LivePolicyCountsUntilTheNewVersionIsLive(t *testing.T) {
 	}
 }
 
-// Of a version that keeps the instances there is nothing to see but its policy: it is in force
-// region by region, from the first step on that gives the version traffic.
+// A version that keeps the instances differs only in its policy. The policy is in force region by region, from the
+// first step that gives the version traffic.
 func TestRouting_KeptInstancesTryTheNewPolicy(t *testing.T) {
 	queue := func(w *simulation, region string) int32 {
 		p, err := w.rts[region].Routing()
@@ -123,7 +123,7 @@ func TestRouting_KeptInstancesTryTheNewPolicy(t *testing.T) {
 		w := begin(&windlassv1.RolloutPolicy{
 			Strategy: windlassv1.RolloutPolicy_STRATEGY_BLUE_GREEN, Promotion: strategy.Manual, Retain: durationpb.New(time.Minute),
 		})
-		require.EqualValues(t, 1, queue(w, "eu"), "no traffic is the new version's before it is promoted")
+		require.EqualValues(t, 1, queue(w, "eu"), "the new version has no traffic before it is promoted")
 		promote(w)
 		require.EqualValues(t, 2, queue(w, "eu"))
 		require.EqualValues(t, 1, queue(w, "us"))
@@ -159,7 +159,7 @@ func TestRouting_PolicyChangeIsOneGeneration(t *testing.T) {
 	before := w.rts["eu"]
 	require.False(t, Next(w.input(), w.now).Changed())
 
-	// As a release before left it, which knew of no policy.
+	// An earlier release, which had no policies, left the route like this.
 	old := before
 	old.Policy = nil
 	w.rts["eu"] = old
@@ -167,7 +167,7 @@ func TestRouting_PolicyChangeIsOneGeneration(t *testing.T) {
 	require.Len(t, out.Routes, 1)
 	require.Equal(t, before.Generation+1, out.Routes[0].Generation)
 	require.Equal(t, before.Policy, out.Routes[0].Policy)
-	require.Empty(t, out.Topology, "no instance is told anything")
+	require.Empty(t, out.Topology, "no row changes")
 	w.settle()
 	require.Equal(t, before.Generation+1, w.rts["eu"].Generation)
 }
@@ -200,11 +200,11 @@ func TestRouting_PolicyEncodingDoesNotMatter(t *testing.T) {
 	require.True(t, model.Route{}.Routes(&windlassv1.RoutingPolicy{}))
 	require.False(t, model.Route{}.Routes(p))
 	require.False(t, model.Route{Policy: one}.Routes(nil))
-	require.False(t, model.Route{Policy: []byte{0xff}}.Routes(nil), "what cannot be read is written anew")
+	require.False(t, model.Route{Policy: []byte{0xff}}.Routes(nil), "a policy that cannot be read is written again")
 }
 
-// Keys are the app's, and not a version's: a change of them is a generation of each region's
-// routes, beside whatever else goes on, and never two.
+// Keys belong to the app, and not to a version. A change of keys is exactly one generation of each region's routes,
+// whatever else happens.
 func TestRouting_HasKeysWithTheNextGeneration(t *testing.T) {
 	w := newSimulation(t, "eu", "us")
 	w.keys = []byte("a")
@@ -225,7 +225,7 @@ func TestRouting_HasKeysWithTheNextGeneration(t *testing.T) {
 	require.Equal(t, before+1, w.rts["eu"].Generation)
 	require.False(t, Next(w.input(), w.now).Changed())
 
-	// In a rollout, and without any left.
+	// This is in a rollout, and then without any key left.
 	w.deploy(routed(2, "eu", "us"))
 	w.step()
 	w.keys = nil
@@ -237,8 +237,8 @@ func TestRouting_HasKeysWithTheNextGeneration(t *testing.T) {
 	require.False(t, Next(w.input(), w.now).Changed())
 }
 
-// Where pins alone serve, no rollout has anything that would change with the policy, hosts or
-// keys: a key that was revoked would stay good there until something else is told.
+// Where only pins serve, the rollout's layer has no route to change with the policy, hosts or keys. A revoked key
+// would stay valid there until another change of the route.
 func TestRouting_ChangeUnderPinsAloneIsSentAtOnce(t *testing.T) {
 	w := newSimulation(t, "eu", "us")
 	w.keys = []byte("a")
@@ -256,7 +256,7 @@ func TestRouting_ChangeUnderPinsAloneIsSentAtOnce(t *testing.T) {
 	before := w.rts["us"].Generation
 	w.keys = []byte("b")
 	out := w.step()
-	require.Empty(t, out.Topology, "no instance is told anything")
+	require.Empty(t, out.Topology, "no row changes")
 	require.Len(t, out.Routes, 2)
 	w.settle()
 	for region, r := range w.rts {

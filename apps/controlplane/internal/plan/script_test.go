@@ -19,34 +19,33 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// Scripts under testdata tell what happens to one app, one event after the
-// other, and what the planner makes of each:
+// Scripts under testdata have events of one app, one after the other, and the planner's decisions after each:
 //
 //	regions us eu                connected regions of the simulation
 //	deploy us eu [replicas=2] [own=(us:5)] [min_ready=1] [image=...] [source=rollback] [sized=yes] [alike] [queue=5] [cold] [pool=decode [order=parallel]]
-//	                             own: replicas that are asked for in some regions
+//	                             own: replicas that are requested for some regions
 //	                             sized: with a policy, too, every region gets this number
 //	                             pool=decode: a pool of 8 prefill and 2 decode servers, in which these roles differ
 //	                             order: in which the roles of the pool move
 //	                             alike: nothing that instances see differs from what is live
-//	                             queue: requests are routed with one of that size
+//	                             queue: the routing policy has a queue of that size
 //	                             cold: at zero, requests wait and wake it
 //	ready us v1 [replicas=1] [older=2]
-//	                             the agent applied the row; replicas are ready, and besides
-//	                             some that it has taken over and not yet replaced
+//	                             the agent applied the row; replicas are ready, and older
+//	                             ones that it took over serve in addition
 //	doomed us v1 reason=... message=... [n=2] [ready=1] [older=2] [behind=6s]
-//	                             n of its instances; behind: so is the clock of the replica
-//	                             of the control plane that stores it
-//	older us                     its agent is of a release that knows of nothing in place
+//	                             n of its instances; behind: so late is the clock of the process
+//	                             that stores the report
+//	older us                     its agent is of a release that replaces nothing in place
 //	reject us v1 code=... [retryable]
 //	crowded us v1 ready=1 message=...    there is no room for the others
 //	ack us                       the region serves the present route
-//	obey us                      the agent does all that is asked of it
-//	settle                       every connected region does, until all is quiet
+//	obey us                      the agent applies everything
+//	settle                       every connected region does so, until nothing changes
 //	unreachable us, connect us, epoch us
 //	pending us                   no agent has joined it yet
-//	close us [request], open us  the workspace may use the region no longer, and again; a request
-//	                             came just before
+//	close us [request], open us  the workspace may no longer use the region, and may again; request:
+//	                             a request came just before
 //	request us                   a request comes, which wakes what is at zero
 //	scale us v1 replicas=3, cancel who=... why=..., delete [abandon]
 //	resolved image=... digest=... | message=... [final]
@@ -56,18 +55,18 @@ import (
 //	       [steps=(10%/5m,2/manual)] [initial=10] [promotion=auto_after_5m] [retain=10m] [capacity=1h]
 //	       [analysis=(error-rate/max=0.05/interval=1m/min=10/failures=1/hold=10m,latency-p95/ratio=1.5,smoke/hook=5s)]
 //	       [rollback=off|crash+analysis] [failed=2] [unhealthy=50%] [for=30s] [deadlines=(progress=5m,crash=2m)]
-//	                             next rollouts go by it; none: by the one by default. Without the
-//	                             line, they go by none, as they did when that was the default
+//	                             the policy of the next rollouts; none: the default one. Without
+//	                             the line, they have no policy, as before there was a default
 //	figures error-rate new=0.01 samples=100 [old=0.02] [oldsamples=90] | problem=... | verdict=fail says=... | none
-//	                             what measuring the check comes to; without: there is no measurement
+//	                             the result of measuring the check; without the line there is none
 //	catchup                      a retry for regions that failed to catch up
 //	pause, resume, retry, skip, promote [full] [refused]
-//	                             what people say of the rollout
+//	                             commands of people about the rollout
 //	resize [us] replicas=3       a scale in the middle of it
-//	restore v1                   a rollback to what is retained
+//	restore v1                   a rollback to the retained version
 //	freeze NAME [hold] [of=app] [for=1h] [in=1h] [weekly=Thu_01:00-Thu_02:00], lift NAME
 //	                             the workspace, or the app, is frozen; starts are at 00:16:40 on Thursday
-//	override why=...             an owner lets what is held start
+//	override why=...             an owner lets the held rollout start
 //	approve who=... [role=owner] an approval at the gates; "refused" if they do not take it
 //	pin v1 us [weight=10] [replicas=1], unpin v1
 //	                             v1 is pinned in us; "refused" if it cannot be
@@ -376,7 +375,7 @@ func scriptApproval(t *testing.T, text string) *windlassv1.Approval {
 	return gate
 }
 
-// approve tells what comes of somebody's approval, and then as step does.
+// approve prints the result of somebody's approval, and then prints what step prints.
 func approve(w *simulation, d *datadriven.TestData) string {
 	var who string
 	role := windlassv1.Role_ROLE_OWNER
@@ -510,8 +509,8 @@ func scriptLimits(t *testing.T, policy *windlassv1.RolloutPolicy, opts map[strin
 	}
 }
 
-// trace lets every connected region obey until all is quiet, or what is to come waits
-// for its time, and tells the decisions as they are made.
+// trace lets every connected region obey until nothing happens without time passing. It prints the decisions as they
+// are made.
 func trace(w *simulation, _ *datadriven.TestData) string {
 	var b strings.Builder
 	for range 200 {

@@ -11,7 +11,7 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// What holds for every plan of a simulation, and for what it has written.
+// These checks hold for every plan of a simulation, and for the state that it has written.
 
 // checkHosts checks the hosts of regions if the next plan changes nothing. A region has the app's hosts if the
 // live version should be there, whether or not anything serves. It has none once the app is deleted or has left
@@ -50,7 +50,7 @@ func (w *simulation) atZero(region string) bool {
 	return true
 }
 
-// check holds a plan against the tables and the rules of the package comment.
+// check checks a plan against the tables and the rules of the package comment.
 func (w *simulation) check(in Input, out Output) {
 	t := w.t
 	if out.App != nil && out.App.Status != in.App.Status {
@@ -111,9 +111,9 @@ func (w *simulation) check(in Input, out Output) {
 	}
 }
 
-// checkClosed: no plan has a closed region run more than it ran before, or than the version that
-// it goes back to had there. No other version grows there. This holds of each layer apart: what
-// pins run counts neither for nor against what a rollout may go back to, and never grows.
+// checkClosed checks that no plan makes a closed region run more than it ran before, or than the version that it goes
+// back to had there. No other version grows there. This holds for each layer alone: pinned replicas do not count for a
+// rollout that goes back, and never grow.
 func (w *simulation) checkClosed(in Input, out Output) {
 	for region, closed := range w.closed {
 		if !closed {
@@ -145,8 +145,7 @@ func (w *simulation) checkClosed(in Input, out Output) {
 	}
 }
 
-// goesBackTo is the version that a rollout of the region goes back to, and how many replicas it
-// had there at most.
+// goesBackTo returns the version that a rollout of the region goes back to, and the most replicas that it had there.
 func (w *simulation) goesBackTo(in Input, region string) (older string, most int32) {
 	older = in.App.LiveDeploymentID
 	if in.RolloutState == nil || in.RolloutState.Progress == nil {
@@ -162,8 +161,8 @@ func (w *simulation) goesBackTo(in Input, region string) (older string, most int
 	return older, most
 }
 
-// checkRouting: a region is routed by the live version's policy, or by that of one which is made
-// as it and has all of the region's traffic that is not pinned.
+// checkRouting checks that a region is routed by the live version's policy, or by the policy of a version that is made
+// alike and has all of the region's traffic that is not pinned.
 func (w *simulation) checkRouting(in Input, out Output) {
 	app, rows := in.App, mergedRows(in.Topology, out.Topology)
 	if out.App != nil {
@@ -180,9 +179,9 @@ func (w *simulation) checkRouting(in Input, out Output) {
 	}
 }
 
-// requireServed: a deployment goes live only when every region that it goes to
-// says, in its present epoch, that its replicas are ready and its route serves; every one
-// but those that are left behind, and one at least.
+// requireServed checks that a deployment goes live only when every region that it goes to reports, in its present
+// epoch, that its replicas are ready and its route serves. Regions that are left behind are excepted, but one region
+// at least must report it.
 func (w *simulation) requireServed(live string, progress *model.Progress) {
 	if progress != nil && len(progress.Lagging) > 0 {
 		require.NotEqual(w.t, len(progress.Lagging), len(progress.Sizes), "it is live where nothing serves it")
@@ -206,7 +205,7 @@ func (w *simulation) requireServed(live string, progress *model.Progress) {
 	}
 }
 
-// requirePresent: the region's word on the row is of this epoch and generation.
+// requirePresent checks that the region's report of the row is of this epoch and generation.
 func (w *simulation) requirePresent(row model.Topology) {
 	o := w.obs[rowKey{row.DeploymentID, row.RegionID}]
 	require.Equal(w.t, w.regs[row.RegionID].SessionEpoch, o.AppliedEpoch)
@@ -214,8 +213,8 @@ func (w *simulation) requirePresent(row model.Topology) {
 	require.Equal(w.t, int32(agentv1.AppliedState_PHASE_APPLIED), o.Phase)
 }
 
-// requireNotRouted: what the region acknowledged, and everything it was sent
-// since, gives the row nothing.
+// requireNotRouted checks that the route that the region acknowledged, and every route sent since, give the row
+// nothing.
 func (w *simulation) requireNotRouted(row model.Topology) {
 	for generation, deployments := range w.routed[row.RegionID] {
 		if !slices.Contains(deployments, row.DeploymentID) {

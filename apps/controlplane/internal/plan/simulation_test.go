@@ -43,18 +43,18 @@ type simulation struct {
 	res     *Resolution
 	// rollout state of the app, nil while it has no policy.
 	rolloutState *model.RolloutState
-	// freezes of the workspace, and the refusal of what was said last.
+	// freezes are the workspace's freezes, and refusal is the refusal of the last command.
 	freezes []model.Freeze
 	refusal string
 	next    int64
-	// closed regions are those that the workspace may use no longer.
+	// closed has the regions that the workspace may no longer use.
 	closed map[string]bool
 	// woken rows run a replica by the region's own decision.
 	woken map[rowKey]bool
 	// broken regions obey, but replicas of the newest version crash there.
 	broken map[string]bool
 	log    []model.History
-	// measured is what came of checks that were due; answers have it come, by check.
+	// measured has the results of due checks. answers has the figures that checks will return, by check.
 	measured []Measurement
 	answers  map[string]analysis.Figures
 	asked    []Measure
@@ -272,8 +272,7 @@ func (w *simulation) index(id string) int {
 	return slices.IndexFunc(w.deps, func(d model.Deployment) bool { return d.ID == id })
 }
 
-// deploy is what the API does: the next version, its rollout, and the end of the
-// one in flight.
+// deploy does what the API does: it makes the next version and its rollout, and ends the rollout in flight.
 func (w *simulation) deploy(spec *windlassv1.DeploymentSpec) string {
 	w.app.LatestVersion++
 	id := fmt.Sprintf("v%d", w.app.LatestVersion)
@@ -299,8 +298,8 @@ func (w *simulation) deploy(spec *windlassv1.DeploymentSpec) string {
 	return id
 }
 
-// deployAlike is what the API does of a spec that differs from the live one in what no instance
-// sees. It is as deploy for an app without a live version.
+// deployAlike deploys a spec that differs from the live one only in what no instance sees. It is the same as deploy
+// for an app without a live version.
 func (w *simulation) deployAlike(spec *windlassv1.DeploymentSpec) string {
 	id := w.deploy(spec)
 	if w.app.LiveDeploymentID != "" {
@@ -314,7 +313,7 @@ func (w *simulation) alike(a, b string) bool {
 	return w.deps[w.index(a)].MadeAlike(&w.deps[w.index(b)])
 }
 
-// policy has the app's next rollouts go by it.
+// policy sets the policy of the app's next rollouts.
 func (w *simulation) policy(policy *windlassv1.RolloutPolicy) {
 	if w.rolloutState == nil {
 		w.rolloutState = &model.RolloutState{AppID: w.app.ID, WorkspaceID: "ws"}
@@ -322,7 +321,7 @@ func (w *simulation) policy(policy *windlassv1.RolloutPolicy) {
 	w.rolloutState.Policy = policy
 }
 
-// stage is what the API does about the progress of a new rollout.
+// stage sets the progress of a new rollout as the API does.
 func (w *simulation) stage(rolloutID string) {
 	if w.rolloutState == nil {
 		return
@@ -340,7 +339,7 @@ func (w *simulation) stage(rolloutID string) {
 	}
 }
 
-// restore is what the API does of a rollback to what is retained.
+// restore does what the API does for a rollback to a retained version.
 func (w *simulation) restore(id string) bool {
 	if w.rolloutState == nil || id == "" {
 		return false
@@ -354,7 +353,7 @@ func spec(replicas int32, regions ...string) *windlassv1.DeploymentSpec {
 	return &windlassv1.DeploymentSpec{Command: []string{"serve"}, Replicas: new(replicas), Regions: regions}
 }
 
-// observe changes what the region said of the deployment.
+// observe changes the region's report of the deployment.
 func (w *simulation) observe(region, deployment string, f func(*model.Observed)) {
 	k := rowKey{deployment, region}
 	o := w.obs[k]
@@ -366,7 +365,7 @@ func (w *simulation) observe(region, deployment string, f func(*model.Observed))
 	w.heard(region)
 }
 
-// guards are those of what regions said of the version that is on its way.
+// guards returns the guards of the regions' reports about the version that is on its way.
 func (w *simulation) guards() map[string]model.Guard {
 	out := map[string]model.Guard{}
 	for _, r := range w.rol {
@@ -414,7 +413,7 @@ func (w *simulation) apply(region, deployment string, ready int32) {
 	})
 }
 
-// request has a request come to the app in the region. The agent starts what the generations let it start.
+// request sends a request for the app to the region. The agent starts the replicas that the generations let it start.
 func (w *simulation) request(region string) {
 	if len(w.rts[region].Hosts) == 0 || w.rob[region].Generation < w.rts[region].Generation {
 		return
@@ -429,7 +428,7 @@ func (w *simulation) request(region string) {
 	}
 }
 
-// older has some of the row's replicas serve that are of another version.
+// older makes some of the row's serving replicas be of another version.
 func (w *simulation) older(region, deployment string, n int32) {
 	w.observe(region, deployment, func(o *model.Observed) { o.Ready, o.Running = o.Ready+n, max(0, o.Running-n) })
 }
@@ -444,14 +443,14 @@ func (w *simulation) ack(region string) {
 	w.heard(region)
 }
 
-// losesGateways has gateways of the region start again, and not serve the route yet.
+// losesGateways restarts gateways of the region, which do not serve the route yet.
 func (w *simulation) losesGateways(region string) {
 	o := w.rob[region]
 	o.Phase, o.Code, o.UpdatedAt = int32(agentv1.AppliedState_PHASE_PENDING), "AwaitingGateways", w.now
 	w.rob[region] = o
 }
 
-// obey makes the region's agent do all that is asked of it.
+// obey makes the region's agent apply everything.
 func (w *simulation) obey(region string) {
 	for k, row := range w.rows {
 		if k.region == region {

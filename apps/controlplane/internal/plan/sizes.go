@@ -21,9 +21,9 @@ import "github.com/windlass-run/windlass/apps/controlplane/internal/model"
 
 // Asked holds the replica counts of a request. The zero value: the request names none.
 type Asked struct {
-	// All is for each region, nil for none.
+	// All is the count for each region, nil for none.
 	All *int32
-	// Regions are for some, by id. They win.
+	// Regions has counts for single regions, by id. They take precedence over All.
 	Regions map[string]int32
 }
 
@@ -59,11 +59,11 @@ func (a Asked) note(c *model.Progress) {
 	}
 }
 
-// Size returns how many replicas the region should come to have once it is its turn.
+// Size returns how many replicas the region should have once its turn has come.
 func Size(c *model.Progress, region string) int32 { return regionSize(c, region) }
 
-// regionSize returns how many replicas the region should come to have: what was asked for, else
-// what it has, else the number for new regions.
+// regionSize returns how many replicas the region should have in the end: the requested number, else the present one,
+// else the number for new regions.
 func regionSize(c *model.Progress, region string) int32 {
 	if n, ok := c.RegionReplicas[region]; ok {
 		return n
@@ -92,7 +92,7 @@ func Resize(c *model.Progress, asked Asked) (changed int) {
 	return changed + ResizeLagging(c, asked)
 }
 
-// ResizeLagging is Resize for the regions that are behind.
+// ResizeLagging is Resize for lagging regions.
 func ResizeLagging(c *model.Progress, asked Asked) (changed int) {
 	for _, b := range c.Lagging {
 		if n, ok := asked.In(b.RegionID); ok {

@@ -9,9 +9,8 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// A staged rollout goes by a policy. All rollouts do, except an app's first one, and those
-// that began when apps without a policy of their own had no default. Two things are decided
-// separately:
+// A staged rollout has a policy. All rollouts are staged, except an app's first one, and rollouts that began when apps
+// without a policy of their own had no default. Two things are decided separately:
 //
 //	judge        which regions' turn it is, by waves, and whether all goes back
 //	moveRegions  in each region, the next step towards the version that is wanted there
@@ -35,12 +34,12 @@ const (
 	regionSkipped   = windlassv1.RegionProgress_STATE_SKIPPED
 )
 
-// isForward reports whether the target is what is wanted in a region of that state.
+// isForward reports whether a region of that state should run the target.
 func isForward(s windlassv1.RegionProgress_State) bool {
 	return s == regionRolling || s == regionMoved || s == regionFailed
 }
 
-// staged reports whether the rollout in flight goes by a policy.
+// staged reports whether the rollout in flight has a policy.
 func (f *facts) staged() bool {
 	return f.progress != nil && f.target() != nil && f.progress.Active(f.rollout.ID) && f.app.DeletingSince == 0
 }
@@ -83,7 +82,7 @@ func (s *stager) stage(d *model.Deployment) bool {
 	return false
 }
 
-// judge lets regions and waves come to their turn, and reports whether all are done.
+// judge begins regions and waves whose turn has come, and reports whether all are done.
 func (s *stager) judge(d *model.Deployment) (done bool) {
 	for i := range s.progress.Waves {
 		w := &s.progress.Waves[i]
@@ -104,7 +103,7 @@ func (s *stager) judge(d *model.Deployment) (done bool) {
 				return false
 			}
 			if allSkipped(s.progress, w) {
-				continue // nothing of it can be waited for; it is open until one of them returns
+				continue // none of its regions can be waited for; it is open until one of them returns
 			}
 			if !s.baked(d, w) {
 				return false
@@ -207,7 +206,7 @@ func (s *stager) startAgain(d *model.Deployment, w *model.WaveProgress, st *mode
 		w.Name, s.regionName(st.RegionID), l.Size), d, st.RegionID)
 }
 
-// regionLate notes what progress there is, and fails a region that makes none.
+// regionLate notes the region's progress, and fails a region that makes none.
 func (s *stager) regionLate(d *model.Deployment, w *model.WaveProgress, st *model.RegionProgress, l *regionPlan) bool {
 	if score := l.score(); score > st.Score || st.ScoredAt == 0 {
 		if st.NoRoomSince != 0 {
@@ -328,14 +327,14 @@ func (s *stager) beginRegion(st *model.RegionProgress) {
 	st.Score = s.regionPlan(st.RegionID).score()
 }
 
-// baked reports whether the wave, all of whose regions have moved, has served long enough.
+// baked reports whether a wave in which all regions have moved has served long enough.
 func (s *stager) baked(d *model.Deployment, w *model.WaveProgress) bool {
 	w.State = waveBaking
 	if w.BakingSince == 0 {
 		w.BakingSince = s.now
 		gate, bake := WaveGate(s.progress, *w), BakeTime(s.progress, *w)
 		if bake > 0 {
-			s.log("WaveBaking", fmt.Sprintf("wave %s serves in %s, and has to for %d s", w.Name, s.regionNames(w), bake/1000), d, "")
+			s.log("WaveBaking", fmt.Sprintf("wave %s serves in %s, and must serve for %d s", w.Name, s.regionNames(w), bake/1000), d, "")
 		}
 		if gate != nil {
 			s.log("WaveNeedsApproval", fmt.Sprintf("wave %s serves in %s, and needs %s", w.Name, s.regionNames(w), Missing(s.progress, gate, nil)), d, "")
@@ -364,7 +363,7 @@ func (s *stager) baked(d *model.Deployment, w *model.WaveProgress) bool {
 	return true
 }
 
-// BakeTime of the wave, ms.
+// BakeTime returns the wave's bake time, ms.
 func BakeTime(c *model.Progress, w model.WaveProgress) int64 {
 	return wavePolicy(c, w).GetBakeTime().AsDuration().Milliseconds()
 }

@@ -15,9 +15,8 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// stagedSimulation is what really runs, apart from what was said of it: agents that take what they
-// are told late, replicas that come and go as they like, and routes as regions serve
-// them. The rules hold of this, whatever the planner knew.
+// stagedSimulation is what really runs, apart from what is reported: agents that apply changes late, replicas that
+// come and go at random, and routes as regions serve them. The rules hold for this, whatever the planner knew.
 type stagedSimulation struct {
 	*simulation
 	t    *rapid.T
@@ -26,22 +25,22 @@ type stagedSimulation struct {
 	routes map[string][]string
 	bad    map[string]bool // versions that crash
 	poor   map[string]bool // versions whose figures are bad
-	// zeroed: people scaled to nothing, which stops what is routed to. emptied are regions in which a rollout
-	// wanted nothing, which does the same.
+	// zeroed means that people scaled to 0, which stops replicas with traffic. emptied has regions in which a rollout
+	// wanted 0 replicas, which does the same.
 	zeroed  bool
 	emptied map[string]bool
 	// pool: the app's layout is pooled.
 	pool bool
 	// restored is a retained version that was made live again.
 	restored string
-	// most that existed before the last thing happened, by region.
+	// most has the number of replicas that existed before the last event, by region.
 	most map[string]int32
-	// resized regions, while they were behind.
+	// resized has regions that were resized while they lagged.
 	resized map[string]bool
-	// may exist, by region, at the last start of something.
+	// may has how many replicas may exist since a plan last started some, by region.
 	may    map[string]int32
 	agreed agreed
-	// moved are how many replicas plans started or stopped in regions.
+	// moved has how many replicas plans started or stopped, by region.
 	moved map[string]int32
 }
 
@@ -51,15 +50,15 @@ type running struct {
 	gone                   bool
 	ready, other, draining int32 // replicas
 	failed                 bool
-	// workload that it has, and how many of its replicas serve and are of other versions.
+	// workload is the workload that it has. taken has its serving replicas of other versions.
 	workload string
 	taken    map[string]int32
 }
 
 func (r *running) existing() int32 { return r.ready + r.other + r.draining + r.outdated() }
 
-// pull has the region's agent take the row as it is now: told to have fewer it stops
-// those first that are not ready.
+// pull makes the region's agent apply the row as it is now. If the row has fewer replicas, the agent first stops
+// replicas that are not ready.
 func (f *stagedSimulation) pull(key rowKey) {
 	row, ok := f.rows[key]
 	if !ok {
@@ -110,7 +109,7 @@ func (f *stagedSimulation) requireBelowCeiling(region string) {
 	require.LessOrEqual(f.t, exist, max(f.may[region], f.most[region]), "replicas exist in %s", region)
 }
 
-// step notes how many replicas may exist where it has some start.
+// step notes how many replicas may exist in regions where the plan starts some.
 func (f *stagedSimulation) step() Output {
 	staged := f.rolloutState.Progress.Active(f.app.RolloutID)
 	before, behind, live := maps.Clone(f.rows), f.rolloutState.Progress.Clone(), f.app.LiveDeploymentID
@@ -127,7 +126,7 @@ func (f *stagedSimulation) step() Output {
 	for _, row := range out.Topology {
 		was := before[rowKey{row.DeploymentID, row.RegionID}]
 		require.False(f.t, row.DeploymentID == f.restored && f.app.RolloutID == "" && row.Replicas != was.Replicas,
-			"what was retained is told to start something")
+			"the retained version should start something")
 		if !active(&was) {
 			was.Replicas = 0
 		}
@@ -151,8 +150,8 @@ func (f *stagedSimulation) step() Output {
 	return out
 }
 
-// requireServes checks that a version that cannot serve becomes live only where it has no
-// replicas. If people scale it up later, its failure there is theirs.
+// requireServes checks that a version that cannot serve becomes live only where it has no replicas. If people scale it
+// up later, the planner is not at fault.
 func (f *stagedSimulation) requireServes(live string) {
 	for k, row := range f.rows {
 		if k.deployment == live && f.rolloutState.Progress.LaggingIn(k.region) == nil {
@@ -172,7 +171,7 @@ func ceiling(c *model.Progress, region string) (ceiling int32) {
 	return ceiling
 }
 
-// report tells the control plane what is.
+// report reports to the control plane what runs.
 func (f *stagedSimulation) report(key rowKey) {
 	r := f.runs[key]
 	if r == nil {
@@ -201,7 +200,7 @@ func (f *stagedSimulation) serveRoutes(region string) {
 	f.ack(region)
 }
 
-// obeyAll has a region do all that it is told, and tell.
+// obeyAll makes a region apply all changes, and report.
 func (f *stagedSimulation) obeyAll(region string) {
 	for _, key := range sortedRows(f.rows) {
 		if key.region != region {
@@ -225,7 +224,7 @@ func (f *stagedSimulation) obeyAll(region string) {
 	f.serveRoutes(region)
 }
 
-// scaleRoles is what the API does of a scale of a role. More of the pool is to start then.
+// scaleRoles does what the API does for a scaled role. The pool should then start more instances.
 func (f *stagedSimulation) scaleRoles(region string) {
 	counts := model.RoleCounts{"prefill": rapid.Int32Range(1, 9).Draw(f.t, "prefill"), "decode": rapid.Int32Range(1, 4).Draw(f.t, "decode")}
 	for key, row := range f.rows {
@@ -378,8 +377,8 @@ func newStagedSimulationOf(t *rapid.T, policy *windlassv1.RolloutPolicy, pooled 
 	return f
 }
 
-// heal mends the simulation: regions return, and every version works but those that are bad.
-// People resume or abort what they paused.
+// heal mends the simulation: regions return, and every version except bad ones works. People resume or abort what they
+// paused.
 func (f *stagedSimulation) heal() {
 	f.closed = nil
 	rounds := 400
@@ -420,7 +419,7 @@ func (f *stagedSimulation) heal() {
 			require.NoError(f.t, f.promote(false))
 		}
 		if f.app.RolloutID == "" && f.rolloutState.Progress != nil && RetryLagging(f.rolloutState.Progress, f.now) > 0 && f.poor[f.app.LiveDeploymentID] {
-			// It was live where nothing was there to be compared with; it takes a better one.
+			// It went live where nothing could be compared with it. A better version replaces it.
 			f.deploy(f.deps[f.index(f.app.LiveDeploymentID)].Spec)
 		}
 		out := f.step()
@@ -444,9 +443,9 @@ func (f *stagedSimulation) waits(c *model.Progress) bool {
 	return false
 }
 
-// TestStaged_HistoryKeepsTheRulesProperty: beside what simulation.step checks of each plan, nothing
-// starts in a region that is full, and nothing stops that traffic goes to. Healed, the
-// simulation ends with one version that serves alone, at the size that was asked for.
+// TestStaged_HistoryKeepsTheRulesProperty: in addition to the checks of simulation.step, nothing starts in a region
+// that is full, and no replica with traffic stops. Healed, the simulation ends with one version that serves alone, at
+// the requested size.
 func TestStaged_HistoryKeepsTheRulesProperty(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {

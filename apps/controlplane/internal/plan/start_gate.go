@@ -8,11 +8,11 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// The start gate is the gate before a rollout: nothing of the new version starts until it is open.
-// It is part of the rollout and not of its progress, because an app's first rollout has none. Its
-// approvals are of the rollout, and count for no later one.
+// The start gate is the gate before a rollout: nothing of the new version starts until it is open. It is part of the
+// rollout and not of its progress, because an app's first rollout has no progress. Its approvals do not count for a
+// later rollout.
 
-// NewStartGate returns the gate that the policy asks for before a rollout, ok is false for none.
+// NewStartGate returns the gate that the policy requires before a rollout. ok is false for none.
 func NewStartGate(policy *windlassv1.RolloutPolicy) (g model.StartGate, ok bool) {
 	gate := policy.GetStartApproval()
 	if gate == nil {
@@ -37,8 +37,8 @@ func AwaitsStart(r model.Rollout, d model.Deployment) bool {
 		d.Status == windlassv1.DeploymentStatus_DEPLOYMENT_STATUS_PENDING
 }
 
-// ApproveStart gives an approval at the gate before the rollout, and returns what is still missing.
-// Given again it changes nothing.
+// ApproveStart gives an approval at the gate before the rollout, and returns which approvals are still missing. The
+// same approval again changes nothing.
 func ApproveStart(r *model.Rollout, by model.Approval) (changed bool, left string, err error) {
 	g, _ := r.Gate()
 	if slices.ContainsFunc(g.Approvals, func(a model.Approval) bool { return a.ByID == by.ByID }) || StartMissing(*r) == "" {

@@ -83,11 +83,11 @@ func (s *stager) judgeStep(d *model.Deployment, w *model.WaveProgress, st *model
 		return false
 	}
 	if l.Size == 0 && s.progress.CatchesUp {
-		st.Step = len(all) // nothing is to run there, and the version is live elsewhere
+		st.Step = len(all) // nothing should run there, and the version is live elsewhere
 		return false
 	}
 	if s.skipSteps(d, st, all) {
-		return false // the region plan is of the step that it was at
+		return false // the region plan still has the step that it was at
 	}
 	now := all[st.Step]
 	at := fmt.Sprintf("step %d of %d (%s) of wave %s", st.Step+1, len(all), now, w.Name)
@@ -104,7 +104,7 @@ func (s *stager) judgeStep(d *model.Deployment, w *model.WaveProgress, st *model
 		case person && st.Emptied:
 			what = "waits for promotion"
 		case person:
-			what = "waits for promotion, since the app went back before"
+			what = "waits for promotion, because the app went back before"
 		case pause > 0:
 			what = fmt.Sprintf("waits %s", pause)
 		}
@@ -125,7 +125,7 @@ func (s *stager) judgeStep(d *model.Deployment, w *model.WaveProgress, st *model
 		st.StepWait.Reset()
 		st.ScoredAt, st.Score, st.TroubleFor = s.now, l.score(), 0
 		relapse, message := s.relapse(st, l)
-		s.log("StepUnsettled", fmt.Sprintf("%s: it no longer serves so%s; %s", at, relapse, s.figures(l)), d, st.RegionID)
+		s.log("StepUnsettled", fmt.Sprintf("%s: it no longer serves as the step needs%s; %s", at, relapse, s.figures(l)), d, st.RegionID)
 		if message != "" {
 			s.failRegion(d, w, st, ReasonUnstable, message)
 			return true

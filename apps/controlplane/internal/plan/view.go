@@ -4,13 +4,12 @@ import (
 	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
 )
 
-// view is the facts as one staged rollout sees them: the app's own, or the one by which a lagging
-// region catches up with the live version. Both go by the same rules. What differs is which
-// progress is changed, which versions are the newer and the older one, and which rollout the
-// history names. Its methods only read.
+// view is the facts as one staged rollout sees them: the app's own rollout, or the rollout by which a lagging region
+// catches up with the live version. Both follow the same rules. They differ in the progress that is changed, in the
+// newer and the older version, and in the rollout that the history names. Its methods only read.
 type view struct {
 	*facts
-	// progress is the progress of this rollout; facts.progress is that of the app's own.
+	// progress is the progress of this rollout. facts.progress is that of the app's own rollout.
 	progress *model.Progress
 	// lagging is the lagging region, nil for the app's own rollout.
 	lagging *model.LaggingRegion

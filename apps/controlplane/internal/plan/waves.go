@@ -12,7 +12,7 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// layOut sets which regions go when, and to what size.
+// layOut sets the wave of each region, and the size that it moves to.
 func (s *stager) layOut(d *model.Deployment) {
 	c := s.progress
 	c.Sizes = map[string]int32{}
@@ -50,13 +50,13 @@ func (s *stager) layOut(d *model.Deployment) {
 		strategy.Describe(c.Policy), strings.Join(parts, ", "), s.versionOf(s.app.LiveDeploymentID), empty.String()), d, "")
 }
 
-// EmptyGates returns the waves of a begun progress whose approval is not needed because they take no
-// region: a sentence that says so, by the wave's index in the policy.
+// EmptyGates returns the waves of a begun progress that take no region, so that their approval is not needed. It has a
+// sentence that says so, by the wave's index in the policy.
 func EmptyGates(c *model.Progress) map[int]string {
 	out := map[int]string{}
 	for i, w := range c.Policy.GetWaves() {
 		if w.GetApproval() != nil && !slices.ContainsFunc(c.Waves, func(of model.WaveProgress) bool { return of.Policy == i }) {
-			out[i] = fmt.Sprintf("wave %s takes no region, so that no approval is needed at its end", waveName(w, i))
+			out[i] = fmt.Sprintf("wave %s takes no region, so no approval is needed at its end", waveName(w, i))
 		}
 	}
 	return out
@@ -80,10 +80,10 @@ func regionBounds(c *model.Progress, region string, size int32) (surge, unavaila
 	return strategy.Of(c.Policy).Bounds(c.Policy, size, sizes(c, region))
 }
 
-// oldBounds returns how many replicas must serve in the region, and may exist, by the size of the
-// live version, until the new one has proven itself there. They are 0 unless the new version
-// asks for fewer replicas, and for at least one: to cut the live version to that size at once
-// would leave too few for its traffic if the new version fails.
+// oldBounds returns how many replicas must serve in the region, and how many may exist, until the new version has
+// proven itself there. They follow from the live version's size. They are 0 unless the new version asks for fewer
+// replicas, and for at least one. To cut the live version to that size at once would leave too few replicas for its
+// traffic if the new version fails.
 func oldBounds(c *model.Progress, region string) (floor, ceiling int32) {
 	of := sizes(c, region)
 	if of.New == 0 || of.Old <= of.New {

@@ -8,10 +8,10 @@ import (
 	"github.com/windlass-run/windlass/apps/controlplane/internal/model/override"
 )
 
-// An app at zero has rows without replicas. A region starts some by itself when a request comes, and reports
-// that for the row's present generation. The planner answers with a generation that wants them. Until then
-// the region keeps what it started, so that the answer need not be fast. A report for an older generation
-// crossed a later decision, and the region repeats it for the newer one.
+// An app at zero has rows without replicas. A region starts replicas by itself when a request comes, and reports that
+// for the row's present generation. The planner answers with a generation that wants them. Until then the region keeps
+// what it started, so that the answer need not be fast. A report for an older generation crossed a later decision, and
+// the region repeats it for the newer generation.
 
 func (f *facts) hasWoken() bool {
 	return f.app.DeletingSince == 0 && slices.ContainsFunc(f.rows, f.woken)
@@ -30,7 +30,7 @@ func (p *planner) takeUpWoken() {
 			continue
 		}
 		if p.staged() || p.isLagging(t.RegionID) {
-			// The phases that follow change the rows, of whichever version is wanted there.
+			// Later phases change the rows of the version that is wanted there.
 			if Resize(p.progress, AskedIn(t.RegionID, n)) == 0 {
 				continue
 			}

@@ -51,7 +51,7 @@ func TestWoken(t *testing.T) {
 		require.Empty(t, rows)
 		require.Zero(t, entries)
 	})
-	t.Run("what it says of an earlier generation, or of another epoch, counts for nothing", func(t *testing.T) {
+	t.Run("a report of an earlier generation, or of another epoch, counts for nothing", func(t *testing.T) {
 		for _, change := range []func(*Input){
 			func(in *Input) { in.Observed[0].AppliedGeneration = 4 },
 			func(in *Input) { in.Observed[0].AppliedEpoch = 0 },

@@ -9,8 +9,8 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// A workload is what a region runs under one name: the instances of one row. In place, a
-// row takes the workload of another over, with all replicas and their traffic:
+// A workload is what a region runs under one name: the instances of one row. In place, a row takes over the workload
+// of another row, with all replicas and their traffic:
 //
 //	v1  3 replicas, 100 %            ->  transferred: none, and the region should run none
 //	v2  none                         ->  3 replicas of v1's workload, 100 %
@@ -29,9 +29,9 @@ import (
 // instances of the other roles stay. If two roles differ, it does so only if its update names another order than
 // coherent, because instances of the two versions serve each other meanwhile. The region replaces roles in that order.
 //
-// A version that is made as the one before it, which differs in what no instance sees, takes
-// workloads over under every strategy. Nothing is replaced then: a region has the new version
-// whole, or not at all, and goes back as fast.
+// A version that is made like the version before it differs only in what no instance sees. It takes over workloads
+// under every strategy. Nothing is replaced then: a region has the whole new version, or nothing of it, and goes back
+// as fast.
 
 // mayTransfer reports whether the region's agent can take a workload over.
 func (f *facts) mayTransfer(region string) bool {
@@ -89,9 +89,9 @@ func (f *facts) madeAlike(d *model.Deployment, t *model.Topology) bool {
 	return d != nil && o != nil && d.MadeAlike(o)
 }
 
-// keepInstances notes whether the region plan's version goes on with instances as they are, or is about
-// to. It then has all of them at once, and nothing waits for instances that did not serve before,
-// because these say nothing of the version. Those that break later do.
+// keepInstances notes whether the region plan's version takes over instances as they are, or is about to. It then has
+// all of them at once. Nothing waits for instances that did not serve before, because they show nothing about the
+// version. Instances that break later do.
 func (v *view) keepInstances(l *regionPlan) {
 	beside := int32(0)
 	for i, t := range l.from {
@@ -156,8 +156,8 @@ func (f *facts) hasTaken(t *model.Topology) bool {
 	return slices.ContainsFunc(f.rows, func(o *model.Topology) bool { return hasOf(t, o) })
 }
 
-// madeFor returns the deployments for which the instances were made that d goes on with in the region:
-// those whose workload was transferred to it, and the one that started the workload.
+// madeFor returns the deployments for which d's instances in the region were made: the deployments whose workload was
+// transferred to it, and the one that started the workload.
 func (f *facts) madeFor(d *model.Deployment, region string) (ids []string) {
 	t := f.rowIn(d.ID, region)
 	for _, o := range f.rows {
@@ -258,8 +258,8 @@ func (f *facts) versionNumber(deployment string) int32 {
 	return 0
 }
 
-// beginWorkload gives a row that starts anew a workload that no other row has: its own, or if
-// that was transferred, the one that the row which has it gave up in turn.
+// beginWorkload gives a row that starts anew a workload that no other row has. This is its own workload. If another
+// row has that, it is the one of that other row, and so on.
 func (p *planner) beginWorkload(t *model.Topology) {
 	t.Workload, t.WorkloadVersion, t.Transferred, t.MaxUnavailable = "", 0, false, 0
 	t.Roles = poolCounts(p.facts, t)
@@ -281,7 +281,7 @@ func (f *facts) holder(t *model.Topology) *model.Topology {
 	return nil
 }
 
-// successor returns which of the other rows the step takes the workload from, -1 for none.
+// successor returns the index of the row from which the step takes the workload, -1 for none.
 func (l *regionPlan) successor(s strategy.Targets) int {
 	for i, f := range l.RegionPlan.From {
 		if f.Transfers && f.Assigned > 0 && s.From[i] == 0 && l.To.Assigned == 0 && s.To == f.Assigned {

@@ -27,7 +27,7 @@ func (r *running) stop(n int32) {
 	}
 }
 
-// adopt has the row go on with what runs under its workload.
+// adopt makes the row continue with the replicas of its workload.
 func (f *stagedSimulation) adopt(key rowKey, workload string) {
 	r := f.runs[key]
 	r.workload = workload
@@ -53,8 +53,8 @@ func (f *stagedSimulation) adopt(key rowKey, workload string) {
 	}
 }
 
-// awaitsSuccessor reports whether the region takes nothing of the row away yet: who is to go on with
-// it comes first.
+// awaitsSuccessor reports whether the region stops nothing of the row yet, because the row's successor must come
+// first.
 func (f *stagedSimulation) awaitsSuccessor(row model.Topology) bool {
 	for k, successor := range f.rows {
 		if !row.Assigned() && k.region == row.RegionID && successor.Assigned() && successor.WorkloadKey() == row.WorkloadKey() &&
@@ -65,8 +65,8 @@ func (f *stagedSimulation) awaitsSuccessor(row model.Topology) bool {
 	return false
 }
 
-// TestWorkload_EqualVersionStartsAndStopsNothing: by no policy, neither there nor half way and
-// back, but where the agent knows nothing of taking over.
+// TestWorkload_EqualVersionStartsAndStopsNothing: under every policy, on the way and half way back, no replica starts
+// or stops, unless the agent cannot take over workloads.
 func TestWorkload_EqualVersionStartsAndStopsNothing(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
@@ -104,8 +104,8 @@ func TestWorkload_EqualVersionStartsAndStopsNothing(t *testing.T) {
 	})
 }
 
-// TestWorkload_ServingIsCountedOnce while it goes from v1 to v2, before and after the
-// region tells of it under its new name. Of three replicas one is on its way.
+// TestWorkload_ServingIsCountedOnce checks the counts while the workload goes from v1 to v2, before and after the
+// region reports it under its new name. One of three replicas is on its way.
 func TestWorkload_ServingIsCountedOnce(t *testing.T) {
 	t.Parallel()
 	row := func(id string, generation int64, replicas int32, transferred bool) model.Topology {
@@ -162,7 +162,7 @@ func TestGroups_ExistUntilTheirLastInstance(t *testing.T) {
 	}
 	require.EqualValues(t, 2, seen(2, model.Observed{Draining: 2}))
 	require.EqualValues(t, 2, seen(2, model.Observed{Ready: 6}))
-	require.EqualValues(t, 2, seen(0, model.Observed{Ready: 4}), "an agent that says nothing of groups")
+	require.EqualValues(t, 2, seen(0, model.Observed{Ready: 4}), "an agent that does not report groups")
 	require.Zero(t, seen(0, model.Observed{}))
 }
 

@@ -1,4 +1,4 @@
-// Package freeze tells, purely, when a freeze is in force and which one counts for an app.
+// Package freeze computes when a freeze is in force and which freeze counts for an app. It is pure.
 //
 // Weekly windows follow local clocks. When those are put back, a time comes twice; when they
 // are put forward, some times never come. A window is then as long as it can be: its start is
@@ -25,7 +25,7 @@ const (
 	ScopeApp       = "app"
 )
 
-// Scope is whose freeze it is.
+// Scope returns the scope of the freeze.
 func Scope(f model.Freeze) string {
 	switch {
 	case f.AppID != "":
@@ -45,12 +45,12 @@ func Covers(f model.Freeze, app model.App) bool {
 // Found is a freeze in force.
 type Found struct {
 	model.Freeze
-	// End of it as it is, unix ms; 0: it has none.
+	// End is when the freeze ends as it is now, unix ms. 0: it has no end.
 	End int64
 }
 
-// Of returns the freeze that counts for a start of the app: one that refuses before one
-// that holds, and of those one that lasts longest.
+// Of returns the freeze that counts for a start of the app. A freeze that refuses comes before a freeze that holds. Of
+// several such freezes, the one that lasts longest counts.
 func Of(freezes []model.Freeze, app model.App, now int64) (found Found, frozen bool) {
 	for _, f := range freezes {
 		if !Covers(f, app) {
@@ -64,7 +64,7 @@ func Of(freezes []model.Freeze, app model.App, now int64) (found Found, frozen b
 	return found, frozen
 }
 
-// counts reports whether f, which ends then, comes before the other.
+// counts reports whether f, which ends at end, comes before other.
 func counts(f model.Freeze, end int64, other Found) bool {
 	if a, b := Refuses(f), Refuses(other.Freeze); a != b {
 		return a
@@ -75,8 +75,8 @@ func counts(f model.Freeze, end int64, other Found) bool {
 	return end > other.End
 }
 
-// Longest is Of without regard to what freezes do: the one that keeps the app's rollouts
-// waiting longest.
+// Longest is Of without regard to refusals and holds: it returns the freeze that keeps the app's rollouts waiting
+// longest.
 func Longest(freezes []model.Freeze, app model.App, now int64) (found Found, frozen bool) {
 	alike := make([]model.Freeze, 0, len(freezes))
 	for _, f := range freezes {
@@ -86,7 +86,7 @@ func Longest(freezes []model.Freeze, app model.App, now int64) (found Found, fro
 	return Of(alike, app, now)
 }
 
-// Refuses reports whether the freeze refuses what it does not let start.
+// Refuses reports whether the freeze refuses a start, instead of holding it.
 func Refuses(f model.Freeze) bool { return f.OnStart != windlassv1.Freeze_ON_START_HOLD }
 
 // InForce reports whether the freeze is in force now, and until when, 0 for without an end.
@@ -118,11 +118,11 @@ func InForce(f model.Freeze, now int64) (until int64, in bool) {
 	return until, true
 }
 
-// longest that windows can last which leave a gap in a week: two weeks, should the clocks
-// skip a gap, and what they add.
+// longest is how long windows can last, in ms, if they leave a gap in each week: two weeks, because a change of clocks
+// may skip a gap, and a day for the windows around it.
 const longest = int64(15*24*time.Hour) / int64(time.Millisecond)
 
-// NextAt is when the freeze, which is not in force, will be; 0: never.
+// NextAt returns when a freeze that is not in force will be in force next, 0 for never.
 func NextAt(f model.Freeze, now int64) int64 {
 	from := max(f.From, now)
 	if f.Until != 0 && from >= f.Until {
@@ -143,7 +143,7 @@ func NextAt(f model.Freeze, now int64) int64 {
 	return next
 }
 
-// windowEnd is the end of the window that is open now and lasts longest.
+// windowEnd returns the end of the open window that lasts longest.
 func windowEnd(f model.Freeze, now int64) (end int64, in bool) {
 	for _, w := range occurrences(f, now, 9, 1) {
 		if w.start <= now && now < w.end {
@@ -183,8 +183,8 @@ func occurrences(f model.Freeze, now int64, before, after int) (out []occurrence
 	return out
 }
 
-// clock is the first and the last moment that the minute of the date, of which only
-// year, month and day count, may mean in the zone. They differ where clocks are changed.
+// clock returns the first and the last moment that the minute of the date may mean in the zone. They differ where
+// clocks are changed. Only year, month and day of date count.
 func clock(date time.Time, minute int, zone *time.Location) (first, last int64) {
 	wall := date.Add(time.Duration(minute) * time.Minute)
 	var meant, around []int64
@@ -205,19 +205,19 @@ func clock(date time.Time, minute int, zone *time.Location) (first, last int64) 
 // Zone finds a time zone by its name.
 func Zone(name string) (*time.Location, error) {
 	if name == "" || name == "Local" {
-		return nil, fmt.Errorf("%q names no time zone", name)
+		return nil, fmt.Errorf("%q is not the name of a time zone", name)
 	}
 	return time.LoadLocation(name)
 }
 
-// moment of a week or of a day.
+// moment is a time of a week or of a day.
 type moment struct {
 	weekly bool
 	day    time.Weekday
 	minute int
 }
 
-// days from start's to this one's, which is behind it.
+// days returns how many days m is behind start, which it follows.
 func (m moment) days(start moment) int {
 	if !m.weekly {
 		if m.minute <= start.minute {
@@ -265,7 +265,8 @@ func parseMoment(text string) (m moment, err error) {
 	return m, nil
 }
 
-// Check judges windows. at is the index of the one at fault, -1 for all of them together.
+// Check returns an error if the windows are not valid. at is the index of the wrong window, -1 for all of them
+// together.
 func Check(f model.Freeze, now int64) (at int, err error) {
 	for i, w := range f.Weekly {
 		if _, _, err := parse(w); err != nil {

@@ -80,10 +80,10 @@ func TestWindow_IsLongestWhereClocksChange(t *testing.T) {
 		"put back, the first start": {"02:30", "05:00", "2026-10-25T00:30:00Z", "2026-10-25T04:00:00Z"},
 		"put back, the second end":  {"00:00", "02:30", "2026-10-24T22:00:00Z", "2026-10-25T01:30:00Z"},
 		// 2026-03-29: there is no 02:30 in Berlin.
-		"put on, before the gap":     {"02:30", "05:00", "2026-03-29T00:30:00Z", "2026-03-29T03:00:00Z"},
-		"put on, behind the gap":     {"00:00", "02:30", "2026-03-28T23:00:00Z", "2026-03-29T01:30:00Z"},
-		"an ordinary night":          {"02:30", "05:00", "2026-11-22T01:30:00Z", "2026-11-22T04:00:00Z"},
-		"the morning before is kept": {"20:00", "21:00", "2026-10-24T18:00:00Z", "2026-10-24T19:00:00Z"},
+		"put forward, before the gap": {"02:30", "05:00", "2026-03-29T00:30:00Z", "2026-03-29T03:00:00Z"},
+		"put forward, after the gap":  {"00:00", "02:30", "2026-03-28T23:00:00Z", "2026-03-29T01:30:00Z"},
+		"an ordinary night":           {"02:30", "05:00", "2026-11-22T01:30:00Z", "2026-11-22T04:00:00Z"},
+		"the morning before is kept":  {"20:00", "21:00", "2026-10-24T18:00:00Z", "2026-10-24T19:00:00Z"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			f := weekly("Europe/Berlin", c.start, c.end)
@@ -99,7 +99,7 @@ func TestWindow_IsLongestWhereClocksChange(t *testing.T) {
 	}
 }
 
-// TestWindow_IsInForceUntilItsEndAndFromItsNextStart: what is told is what comes.
+// TestWindow_IsInForceUntilItsEndAndFromItsNextStart checks the end and the next start that the package returns.
 func TestWindow_IsInForceUntilItsEndAndFromItsNextStart(t *testing.T) {
 	zones := []string{"UTC", "Europe/London", "America/New_York", "Australia/Lord_Howe", "Asia/Kathmandu", "Pacific/Apia"}
 	clock := rapid.Custom(func(t *rapid.T) string {
@@ -123,7 +123,7 @@ func TestWindow_IsInForceUntilItsEndAndFromItsNextStart(t *testing.T) {
 			}
 			require.Greater(t, until, now)
 			_, still := InForce(f, until)
-			require.False(t, still, "it has ended when it said")
+			require.False(t, still, "it ends when it said")
 			middle := now + (until-now)/2
 			end, within := InForce(f, middle)
 			require.True(t, within)

@@ -94,8 +94,7 @@ func Of(pins []model.Pin, t model.Topology) *model.Pin {
 	return nil
 }
 
-// ChangedBelow is the generation with which the layer below changed the region's route last,
-// 0 for the newest.
+// ChangedBelow returns the generation with which the layer below last changed the region's route, 0 for the newest.
 func ChangedBelow(pins []model.Pin, region string) (generation int64) {
 	for _, p := range pins {
 		if r := p.In(region); r != nil {

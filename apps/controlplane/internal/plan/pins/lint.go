@@ -10,20 +10,20 @@ import (
 // full is all of a region's traffic, in percent.
 const full int32 = 100
 
-// Linter holds a plan against its pins. Find is called for each fault.
+// Linter checks a plan against its pins. Find is called for each fault.
 type Linter struct {
 	Rows
 
 	// Was are the pins before the plan, and Is after it.
 	Was, Is []model.Pin
-	// Changed are rows that the plan changes, Routes those that it changes.
+	// Changed are the rows that the plan changes, and Routes are the routes that it changes.
 	Changed []model.Topology
 	Routes  []model.Route
 	Find    func(region, format string, args ...any)
 }
 
-// Lint finds what the plan changes of pinned rows and must not, and regions whose shares do not add up.
-// rows are all of the app's, as they were.
+// Lint finds forbidden changes of pinned rows, and regions whose shares do not add up. rows are all rows of the app
+// before the plan.
 func (l *Linter) Lint(rows []model.Topology) {
 	after := slices.Clone(rows)
 	var regions []string
@@ -45,7 +45,7 @@ func (l *Linter) Lint(rows []model.Topology) {
 	}
 }
 
-// pinned holds one row that changes against its pin.
+// pinned checks one changed row against its pin.
 func (l *Linter) pinned(t model.Topology) {
 	var weight int32
 	var r model.PinRegion
@@ -68,7 +68,7 @@ func (l *Linter) pinned(t model.Topology) {
 	}
 }
 
-// shares of the region: pins leave something, and all are the whole or nothing.
+// shares checks the shares of the region: pins leave some traffic, and all shares add up to the whole or to nothing.
 func (l *Linter) shares(after []model.Topology, region string) {
 	var targets []model.RouteTarget
 	var pinned, rest int32
@@ -88,7 +88,7 @@ func (l *Linter) shares(after []model.Topology, region string) {
 		l.Find(region, "pins have %d %% of the traffic", pinned)
 	}
 	if rest != full {
-		return // nothing else serves, or what does is on its way
+		return // nothing else serves, or the other version that serves is on its way
 	}
 	var sum int32
 	for _, s := range model.Shares(targets) {

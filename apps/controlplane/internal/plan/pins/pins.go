@@ -1,18 +1,19 @@
-// Package pins decides about versions that stay live next to the one that rollouts move. A plan has two
-// layers, and neither looks into the other:
+// Package pins decides about pinned versions, which serve next to the version that rollouts move. A plan has two
+// layers, and neither reads the rows of the other:
 //
 //	below   the rollout of the app as if it had no pins: their rows
 //	        are left out, and the weights of the other rows add up to the whole
-//	pins    of the pinned rows, region by region: this package
+//	pins    the pinned rows, region by region: this package
 //
 //	pinned   starting -> serving          ready: it gets its weight
 //	         starting, serving -> failed  doomed, or late: its weight goes, then its replicas
 //	         any -> leaving               it is no longer wanted there, and then the same
 //
-// The route joins them: its targets are of both, and it changes once. model.Shares sets the weights in
-// relation when the route is read. So a region's acknowledgement is of both, too, and no version stops
-// before its region has acknowledged a route without it. But a rollout waits for no change of a route by
-// a pin: to the layer below the newest route is acknowledged with the last one that it changed itself.
+// Both layers share the route: its targets are of both layers, and it changes once. model.Shares sets the weights in
+// relation when the route is read. So a region acknowledges both layers at once, and no version stops before its
+// region has acknowledged a route without it. But a rollout does not wait for a pin's change of a route. For the layer
+// below, the newest route counts as acknowledged once the region acknowledged the last route that this layer changed
+// itself.
 //
 // The package is pure. It reads and changes rows through Rows, which the planner implements.
 package pins
@@ -42,33 +43,33 @@ const (
 
 // Rows are the working copy of an app's rows in one decision.
 type Rows interface {
-	// Now of the decision, unix ms.
+	// Now returns the time of the decision, unix ms.
 	Now() int64
-	// Deployment by id, nil for none.
+	// Deployment returns the deployment with the id, nil for none.
 	Deployment(id string) *model.Deployment
-	// Version of a deployment for people, such as "v3".
+	// Version returns the name of a deployment's version for people, such as "v3".
 	Version(deploymentID string) string
-	// Row of a deployment in a region, nil for none.
+	// Row returns the row of a deployment in a region, nil for none.
 	Row(deploymentID, region string) *model.Topology
-	// Before is the same row as it was before the decision.
+	// Before returns the same row as it was before the decision.
 	Before(deploymentID, region string) model.Topology
 	Place(t *model.Topology) rollup.Place
 	Observed(deploymentID, region string) model.Observed
-	// Route of the region, nil for none.
+	// Route returns the route of the region, nil for none.
 	Route(region string) *model.Route
 	// Acknowledged reports whether the region acknowledged its newest route.
 	Acknowledged(region string) bool
-	// Closed reports whether the app's workspace may use the region no longer.
+	// Closed reports whether the app's workspace may no longer use the region.
 	Closed(region string) bool
 	// Released reports whether the region no longer runs the workload that the row transferred.
 	Released(t *model.Topology) bool
-	// Changed is when the row or what its region says of it last changed, unix ms.
+	// Changed returns when the row or the region's report of it last changed, unix ms.
 	Changed(t *model.Topology) int64
-	// Stale reports whether the region's last report is too old to fail anything for a deadline.
+	// Stale reports whether the region's last report is too old to fail a place at a deadline.
 	Stale(pl rollup.Place) bool
 	// Blocks reports whether a reason of instances keeps them from starting.
 	Blocks(reason string) bool
-	// StartLimit is how long the deployment may take to become ready, ms; 0 for no limit.
+	// StartLimit returns how long the deployment may take to become ready, ms. 0: no limit.
 	StartLimit(spec *windlassv1.DeploymentSpec, pl rollup.Place) int64
 
 	// Writable reports whether this decision may change anything in the region.
@@ -76,7 +77,7 @@ type Rows interface {
 	// Assign adds the row of a deployment in a region, or starts one that stopped.
 	Assign(d *model.Deployment, region string, replicas int32)
 	SetReplicas(t *model.Topology, n int32)
-	// Confirm takes a row that stops to stopped, once its region says so.
+	// Confirm moves a row that stops to stopped, once its region confirms that.
 	Confirm(t *model.Topology)
 	// Reroute gives the region a new generation of its route: one for all that this decision changes there.
 	Reroute(region string)
@@ -90,11 +91,11 @@ type Rows interface {
 type Layer struct {
 	Rows
 
-	// Since is the newest fact about a pin that is not settled; 0: all are.
+	// Since is when the newest fact about an unsettled pin came. 0: all pins are settled.
 	Since int64
 	// Due is the next deadline, 0 for none.
 	Due int64
-	// Late: a deadline passed whose region has to report first.
+	// Late means that a deadline passed in a region that has to report first.
 	Late bool
 }
 
@@ -110,7 +111,7 @@ func (l *Layer) Look(p *model.Pin) {
 	p.Regions = left
 }
 
-// lookIn is look in one region. It reports whether the pin still has the region.
+// lookIn is Look in one region. It reports whether the pin still has the region.
 func (l *Layer) lookIn(p *model.Pin, d *model.Deployment, r *model.PinRegion) (has bool) {
 	if d == nil && (r.State == starting || r.State == serving) {
 		l.fail(p, &model.Deployment{ID: p.DeploymentID, Version: p.Version}, r, rollup.ReasonDeploymentLost, "its deployment does not exist")
@@ -148,7 +149,7 @@ func (l *Layer) unsettled(r *model.PinRegion, t *model.Topology) {
 func (l *Layer) start(p *model.Pin, d *model.Deployment, r *model.PinRegion) {
 	t := l.Row(d.ID, r.RegionID)
 	if t != nil && t.Status == rowStopping {
-		l.Confirm(t) // of a time before it was pinned
+		l.Confirm(t) // the row stops from a time before it was pinned
 		if t.Status == rowStopping {
 			l.unsettled(r, t)
 			return
@@ -169,7 +170,7 @@ func (l *Layer) start(p *model.Pin, d *model.Deployment, r *model.PinRegion) {
 	}
 	transferred := isActive(t) && t.Transferred
 	if transferred && !l.Released(t) {
-		l.unsettled(r, t) // the region has yet to let go of what a rollout gave to another
+		l.unsettled(r, t) // the region still has the workload that a rollout transferred
 		return
 	}
 	if r.State == starting && t.Replicas == 0 && r.Replicas > 0 && l.awaitsGrant(p, r) {
@@ -189,8 +190,8 @@ func (l *Layer) start(p *model.Pin, d *model.Deployment, r *model.PinRegion) {
 	l.await(p, d, r, t)
 }
 
-// awaitsGrant reports whether the pin can start nothing in the region, because that is closed. Once
-// it is not, the pin has its whole time.
+// awaitsGrant reports whether the pin can start nothing in the region, because the region is closed. Its time begins
+// anew when the region opens again.
 func (l *Layer) awaitsGrant(p *model.Pin, r *model.PinRegion) bool {
 	if l.Closed(r.RegionID) {
 		r.Reason, r.Message = rollup.ReasonRegionClosed, "the workspace may use the region no longer"
@@ -203,7 +204,7 @@ func (l *Layer) awaitsGrant(p *model.Pin, r *model.PinRegion) bool {
 	return false
 }
 
-// await waits until a version that starts is ready.
+// await waits until a version that starts is ready, or fails it.
 func (l *Layer) await(p *model.Pin, d *model.Deployment, r *model.PinRegion, t *model.Topology) {
 	pl := l.Place(t)
 	switch {
@@ -283,7 +284,7 @@ func (l *Layer) keep(p *model.Pin, d *model.Deployment, r *model.PinRegion, t *m
 func (l *Layer) isDoomed(p *model.Pin, d *model.Deployment, r *model.PinRegion, pl rollup.Place) bool {
 	reason, message, doomed := pl.Doomed()
 	if !doomed || pl.Observed.Guard <= r.Heard {
-		return false // the report is about the try before
+		return false // the report is about the earlier try
 	}
 	l.fail(p, d, r, cmp.Or(reason, rollup.ReasonInstancesFailed),
 		fmt.Sprintf("%d of %d replicas ready: %s", pl.Observed.ReadyReplicas, pl.Row.Replicas, cmp.Or(message, "no detail was reported")))
@@ -293,7 +294,7 @@ func (l *Layer) isDoomed(p *model.Pin, d *model.Deployment, r *model.PinRegion, 
 func (l *Layer) fail(p *model.Pin, d *model.Deployment, r *model.PinRegion, reason, message string) {
 	what := fmt.Sprintf("it gets nothing of its %d %% of the traffic", p.Weight)
 	if r.State == serving {
-		what = fmt.Sprintf("its %d %% of the traffic go to the others", p.Weight)
+		what = fmt.Sprintf("its %d %% of the traffic go to other versions", p.Weight)
 	}
 	r.State, r.Since, r.Lost, r.Reason, r.Message = failed, l.Now(), false, reason, message
 	l.Log("PinFailed", fmt.Sprintf("%s: %s; %s, and its replicas are stopped: pin it again to try again, or unpin it", reason, message, what), d, r.RegionID)
@@ -311,12 +312,12 @@ func (l *Layer) stop(p *model.Pin, d *model.Deployment, r *model.PinRegion) (gon
 		return false
 	}
 	if was > 0 && r.State == leaving {
-		l.Log("PinLeaving", fmt.Sprintf("its %d %% of the traffic go to the others, as route generation %d", was, l.Route(r.RegionID).Generation), d, r.RegionID)
+		l.Log("PinLeaving", fmt.Sprintf("its %d %% of the traffic go to other versions, as route generation %d", was, l.Route(r.RegionID).Generation), d, r.RegionID)
 	}
 	if isActive(t) && l.Acknowledged(r.RegionID) && l.Writable(r.RegionID) {
 		t.Status = rowStopping
 		t.Generation++
-		why := "it is pinned there no longer"
+		why := "it is no longer pinned there"
 		if r.State == failed {
 			why = r.Reason + ": " + r.Message
 		}
@@ -332,8 +333,7 @@ func (l *Layer) stop(p *model.Pin, d *model.Deployment, r *model.PinRegion) (gon
 	return false
 }
 
-// route gives the row its weight, and its region a route that says so. It reports whether it was
-// allowed to change the region.
+// route gives the row its weight, and its region a new route. It reports whether it was allowed to change the region.
 func (l *Layer) route(t *model.Topology, weight int32) bool {
 	if t.Weight == weight {
 		return true
@@ -346,7 +346,7 @@ func (l *Layer) route(t *model.Topology, weight int32) bool {
 	return true
 }
 
-// isActive reports whether a row was not told to stop.
+// isActive reports whether the row is not stopping or stopped.
 func isActive(t *model.Topology) bool {
 	return t.Status == rowStarting || t.Status == rowStarted
 }

@@ -11,11 +11,10 @@ import (
 	"pgregory.net/rapid"
 )
 
-// region simulates one: what is assigned to it, and what it runs.
+// region simulates a region: what is assigned to it, and what it runs.
 type region struct {
 	l RegionPlan
-	// alive and ready replicas, the version's first. draining ones exist and serve no
-	// more.
+	// alive and ready are numbers of replicas, the version's first. draining replicas exist and no longer serve.
 	alive, ready, draining []int32
 	route                  []int32
 }
@@ -43,7 +42,7 @@ func (r *region) side(i int) *Side {
 	return &r.l.From[i-1]
 }
 
-// see has the planner know what is.
+// see makes the region report its state.
 func (r *region) see() {
 	for i := range r.alive {
 		s := r.side(i)
@@ -55,7 +54,7 @@ func (r *region) see() {
 	}
 }
 
-// step takes one, and holds it against the rules.
+// step takes one step, and checks it against the rules.
 func (r *region) step(t require.TestingT) (moved bool) {
 	s := Next(r.l)
 	require.Equal(t, s, Next(r.l))
@@ -112,7 +111,7 @@ func (r *region) existing() (n int32) {
 	return n
 }
 
-// trace is old/new after each step when every new replica becomes ready.
+// trace returns old/new after each step when every new replica becomes ready.
 func trace(t *testing.T, l RegionPlan, old int32) string {
 	r := newRegion(l, old)
 	out := []string{fmt.Sprintf("%d/0", old)}
@@ -171,13 +170,13 @@ func TestFewerReplicas(t *testing.T) {
 		Size: 2, Need: 2, Unavailable: 1, OldFloor: 3, OldCeiling: 4, Acknowledged: true, LeavingKnown: true,
 		To: Side{Assigned: 4, Known: true, Ready: 4, Serving: 4, Existing: 4, Outdated: 1, Weight: Full},
 	}
-	require.Equal(t, int32(4), Next(l).To, "one that it took over is yet to be replaced")
+	require.Equal(t, int32(4), Next(l).To, "a replica that it took over must still be replaced")
 	l.To.Outdated = 0
 	require.Equal(t, int32(2), Next(l).To)
 }
 
-// steps is old/new@weight after each step, through stops; | where each is reached. In
-// the end no more is kept than the region plan says.
+// steps returns old/new@weight after each step, through stops. | marks a stop that is reached. In the end no more
+// replicas are kept than the region plan says.
 func steps(t *testing.T, l RegionPlan, old int32, stops ...Stop) string {
 	r := newRegion(l, old)
 	r.l.Keep = old
@@ -325,9 +324,9 @@ func TestRegionPlan_AbandonedVersionGoesFirst(t *testing.T) {
 	require.Equal(t, []int32{1, 2}, []int32{r.l.From[0].Assigned, r.l.From[1].Assigned})
 }
 
-// TestRegionPlan_HistoryKeepsFloorAndCeilingProperty: replicas become ready, fail and drain as they
-// like, the region answers late, people scale and pause; still no step of ours breaks a
-// rule. In the end the region heals, and the version has the region to itself.
+// TestRegionPlan_HistoryKeepsFloorAndCeilingProperty: replicas become ready, fail and drain at random, the region
+// answers late, and people scale and pause. Still no step breaks a rule. In the end the region heals, and the version
+// has the region to itself.
 func TestRegionPlan_HistoryKeepsFloorAndCeilingProperty(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
@@ -416,7 +415,7 @@ func drawStop(t *rapid.T, size int32) *Stop {
 	}
 }
 
-// judge holds one step against the rules, on what is.
+// judge checks one step against the rules, by what really runs.
 func judge(t require.TestingT, before, after *region) {
 	var could, was int32
 	for i := range after.alive {
@@ -446,7 +445,7 @@ func judge(t require.TestingT, before, after *region) {
 		s := after.side(i)
 		sum += s.Weight
 		if i > 0 && s.Assigned == 0 && before.side(i).Assigned > 0 && before.ready[i] > 0 {
-			require.Zero(t, before.route[i], "what serves and is routed to was stopped")
+			require.Zero(t, before.route[i], "a serving version with traffic was stopped")
 		}
 	}
 	require.LessOrEqual(t, sum, Full)
@@ -478,12 +477,12 @@ func TestTransfer_MovesAllReplicasWithTheirTraffic(t *testing.T) {
 			From: []Side{{Assigned: 1, Known: true, Ready: 1, Serving: 1, Existing: 1, Weight: 25}, {Assigned: 3, Weight: 75, Transfers: true}},
 		}
 	}
-	// Nothing is waited for: neither an answer to the assignment before, nor a route.
+	// It does not wait for an answer to the assignment before, nor for a route.
 	require.Equal(t, Targets{To: 3, From: []int32{1, 0}, ToWeight: 75, FromWeights: []int32{25, 0}}, Next(regionPlan()))
 
 	held := regionPlan()
 	held.Hold = true
-	require.Equal(t, []int32{1, 3}, Next(held).From, "while it is held nothing goes from one to the other")
+	require.Equal(t, []int32{1, 3}, Next(held).From, "while it is held nothing is transferred")
 	require.Zero(t, Next(held).To)
 
 	l := regionPlan()
@@ -492,5 +491,5 @@ func TestTransfer_MovesAllReplicasWithTheirTraffic(t *testing.T) {
 	l.From = []Side{{Known: true}}
 	require.True(t, l.Serves() && l.Alone())
 	l.To.Ready, l.To.Outdated, l.Need = 3, 1, 3
-	require.False(t, l.Serves(), "what is yet to be replaced is not the version")
+	require.False(t, l.Serves(), "replicas that must still be replaced do not count as the version's")
 }

@@ -98,7 +98,7 @@ func (s Step) String() string {
 // Fault is what is wrong with a policy, and what would be right. Field is within the policy.
 type Fault struct{ Field, Message, Fix string }
 
-// strategies by the value that policies have.
+// strategies has the strategies by the value that policies have.
 var strategies = map[windlassv1.RolloutPolicy_Strategy]Strategy{
 	windlassv1.RolloutPolicy_STRATEGY_ROLLING:    rolling{},
 	windlassv1.RolloutPolicy_STRATEGY_RECREATE:   recreate{},
@@ -211,7 +211,7 @@ func (b base) OldBounds(p *windlassv1.RolloutPolicy, of Sizes) (floor, ceiling i
 	return of.Old - unavailable, of.Old + surge
 }
 
-// describeBounds are maxSurge and maxUnavailable in words.
+// describeBounds returns maxSurge and maxUnavailable in words.
 func describeBounds(p *windlassv1.RolloutPolicy) string {
 	return fmt.Sprintf("maxSurge %s, maxUnavailable %s", cmp.Or(p.GetMaxSurge(), DefaultSurge), cmp.Or(p.GetMaxUnavailable(), DefaultUnavailable))
 }

@@ -63,7 +63,7 @@ func set(m protoreflect.Message, field protoreflect.FieldDescriptor) {
 	}
 }
 
-// TestStrategy holds every strategy to what the planner relies on.
+// TestStrategy checks for every strategy what the planner relies on.
 func TestStrategy(t *testing.T) {
 	for value, text := range windlassv1.RolloutPolicy_Strategy_name {
 		of := windlassv1.RolloutPolicy_Strategy(value)
@@ -144,8 +144,7 @@ func TestStrategy(t *testing.T) {
 	}
 }
 
-// TestStrategy_Reaches: within the bounds of every strategy, a region that does what is assigned
-// to it comes to have the new version alone.
+// TestStrategy_Reaches: within the bounds of every strategy, a region that obeys ends with the new version alone.
 func TestStrategy_Reaches(t *testing.T) {
 	for of, s := range strategies {
 		if s.Order() == InPlace {

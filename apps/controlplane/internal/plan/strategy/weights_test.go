@@ -16,7 +16,7 @@ func drawVersions(t *rapid.T, r *region) {
 	}
 }
 
-// judgeWeights holds the weights of one step against what serves.
+// judgeWeights checks the weights of one step against the replicas that serve.
 func judgeWeights(t require.TestingT, before, after *region) {
 	for i := range after.alive {
 		f := before.side(i)
@@ -29,7 +29,7 @@ func judgeWeights(t require.TestingT, before, after *region) {
 		for j := range after.alive {
 			s, stays := before.side(j), int32(1)
 			if j > 0 && !before.l.Hold {
-				stays = before.l.shrunk()[j-1] // what is to stop is not given traffic
+				stays = before.l.shrunk()[j-1] // a version that should stop gets no traffic
 			}
 			if !s.Withdrawn && min(s.Serving, stays) > 0 {
 				require.Zero(t, after.side(i).Weight, "a withdrawn version keeps traffic that another could serve")
