@@ -2,7 +2,7 @@ package store
 
 import "github.com/windlass-run/windlass/apps/controlplane/internal/model"
 
-// AdmissionTx is the limits and the usage of workspaces.
+// AdmissionTx has the queries of the limits and the usage of workspaces.
 //
 // The workspace's row is locked after the rows of apps and before the heads. A transaction that
 // writes claims or the bucket of starts holds the lock. So if each of two calls would use up the
@@ -18,9 +18,9 @@ type AdmissionTx interface {
 	// PutStanding stores a.FullAt and a.Ceiling as they are.
 	PutStanding(a model.Admission) error
 
-	// UsageOf adds up the claims of the workspace's apps that are not deleted, without the app
-	// but (empty: of all). unsettled counts running apps whose claim is missing or outdated:
-	// their instances and GPUs are not in u.
+	// UsageOf adds up the claims of the workspace's apps that are not deleted, except the app with the id but (empty:
+	// of all). unsettled counts running apps whose claim is missing or outdated: their instances and GPUs are not in
+	// u.
 	UsageOf(workspaceID, but string) (u model.Usage, unsettled int, err error)
 	// UnsettledApps returns the unsettled apps with an id above after, by id.
 	UnsettledApps(workspaceID, but, after string, limit int) ([]model.App, error)

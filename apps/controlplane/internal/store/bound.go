@@ -5,8 +5,7 @@ import (
 	"errors"
 )
 
-// Bound is a Store seen through the transaction interface T that one user
-// declares. T must be satisfied by Tx.
+// Bound is a Store whose transactions are seen as T, the interface that one package declares. Tx must implement T.
 type Bound[T any] struct{ s Store }
 
 // Bind narrows s to T. Callers add an assignment by which the compiler checks that Tx satisfies T.

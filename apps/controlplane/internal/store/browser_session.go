@@ -2,7 +2,8 @@ package store
 
 import "github.com/windlass-run/windlass/apps/controlplane/internal/model"
 
-// BrowserSessionTx is the sessions of browsers. It reads the primary, so that a sign-out takes effect at once.
+// BrowserSessionTx has the queries of sessions of browsers. It reads the primary, so that a sign-out takes effect at
+// once.
 type BrowserSessionTx interface {
 	InsertBrowserSession(model.BrowserSession) error
 	GetBrowserSession(hash []byte) (model.BrowserSession, error)

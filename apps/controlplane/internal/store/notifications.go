@@ -6,22 +6,22 @@ import (
 	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
 )
 
-// NotificationTx is the endpoints of notifications, and their deliveries. InsertHistory also inserts a delivery
-// for each endpoint that a history entry concerns, with one statement for all entries of a call, or none if no
-// endpoint is concerned.
+// NotificationTx has the queries of the endpoints of notifications, and of their deliveries. InsertHistory also
+// inserts a delivery for each endpoint that a history entry concerns. It does so with one statement for all entries of
+// a call, or none if no endpoint is concerned.
 type NotificationTx interface {
-	// InsertNotificationEndpoint fails with model.ErrExists when the workspace has one of that name.
+	// InsertNotificationEndpoint fails with model.ErrExists if the workspace has an endpoint of that name.
 	InsertNotificationEndpoint(model.NotificationEndpoint) error
-	// UpdateNotificationEndpoint stores all fields but the name and the creator.
+	// UpdateNotificationEndpoint stores all fields except the name and the creator.
 	UpdateNotificationEndpoint(model.NotificationEndpoint) error
 	// LockNotificationEndpoint finds an endpoint by name and locks it to the end of the transaction.
 	LockNotificationEndpoint(workspaceID, name string) (model.NotificationEndpoint, error)
-	// ListNotificationEndpoints is by name.
+	// ListNotificationEndpoints returns endpoints by name.
 	ListNotificationEndpoints(workspaceID string) ([]model.NotificationEndpoint, error)
 	// GetNotificationEndpoints returns the endpoints with these ids that exist, in no order.
 	GetNotificationEndpoints(ids []string) ([]model.NotificationEndpoint, error)
-	// NotificationEndpointsOfRegion returns the endpoints that are sent that kind, of the workspaces
-	// that own the region or were granted it.
+	// NotificationEndpointsOfRegion returns the endpoints that ask for the kind, of workspaces that own the region or
+	// were granted it.
 	NotificationEndpointsOfRegion(regionID string, k model.NotificationKind) ([]model.NotificationEndpoint, error)
 	// DeleteNotificationEndpoint deletes the endpoint with its secret and deliveries.
 	DeleteNotificationEndpoint(workspaceID, id string) error
@@ -41,15 +41,15 @@ type NotificationTx interface {
 	// NoteDelivery stores state, times and problem of a claimed delivery. It fails with model.ErrConflict
 	// when the number of attempts differs, because the delivery was claimed again.
 	NoteDelivery(model.Delivery) error
-	// ListDeliveries is newest first by message id. A negative state means any. Page.After is the last id.
+	// ListDeliveries returns the newest first by message id. A negative state means any. Page.After is the last id.
 	ListDeliveries(endpointID string, state model.DeliveryState, p Page) ([]model.Delivery, error)
 	// CountDeliveries counts the workspace's pending and dead deliveries by endpoint.
 	CountDeliveries(workspaceID string) ([]model.DeliveryCount, error)
-	// ReplayDeliveries makes dead deliveries of the endpoint pending again: the one with messageID, or
-	// all if that is empty. It returns how many.
+	// ReplayDeliveries makes dead deliveries of the endpoint pending again: the one with messageID, or all if that is
+	// empty. It returns their number.
 	ReplayDeliveries(endpointID, messageID string, at int64) (int, error)
-	// PendingDeliveries counts the pending deliveries of all workspaces. since is the time from which
-	// the oldest one was tried.
+	// PendingDeliveries counts the pending deliveries of all workspaces. since is when the tries of the oldest one
+	// began.
 	PendingDeliveries() (n int, since int64, err error)
 	// ForgetDeliveries deletes deliveries that are delivered or dead and whose retention has passed.
 	ForgetDeliveries(at int64, limit int) (int, error)

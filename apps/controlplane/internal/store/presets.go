@@ -2,7 +2,7 @@ package store
 
 import "github.com/windlass-run/windlass/apps/controlplane/internal/model"
 
-// PresetTx is the presets of workspaces. Call methods that write with the workspace's row locked.
+// PresetTx has the queries of workspaces' presets. Call methods that write with the workspace's row locked.
 type PresetTx interface {
 	// InsertPreset stores a version. It returns model.ErrExists if the preset has the version.
 	InsertPreset(model.Preset) error

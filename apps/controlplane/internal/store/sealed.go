@@ -2,8 +2,8 @@ package store
 
 import "github.com/windlass-run/windlass/apps/controlplane/internal/model"
 
-// SealedTx is the values that package seal has sealed with keys of the keyset, and the keys that the
-// processes of the control plane have.
+// SealedTx has the queries of the values that package seal has sealed with keys of the keyset, and of the keys that
+// the processes of the control plane have.
 type SealedTx interface {
 	// ListSealedValues returns values of all workspaces that a key other than keyID sealed, in the
 	// order of their identity, from after on.

@@ -109,8 +109,8 @@ type Tx interface {
 	Batched() bool
 }
 
-// TenantTx is workspaces, keys, projects, environments, secrets. Lists are by name.
-// Page.After is the last name.
+// TenantTx has the queries of workspaces, keys, projects, environments and secrets. Lists are by name. Page.After is
+// the last name.
 type TenantTx interface {
 	InsertWorkspace(model.Workspace) error
 	GetWorkspace(id string) (model.Workspace, error)
@@ -152,8 +152,8 @@ type TenantTx interface {
 	// InsertSecretVersion stores s. Its version must be the latest plus one. For a name that
 	// does not exist, it must be the floor plus one.
 	InsertSecretVersion(s model.Secret) error
-	// SecretFloor returns the highest version that a deleted secret of the environment
-	// had, 0 for none. It prevents that a name has one version twice.
+	// SecretFloor returns the highest version that a deleted secret of the environment had, 0 for none. Because of it,
+	// a name never has one version twice.
 	SecretFloor(environmentID string) (int32, error)
 	GetSecret(workspaceID, environmentID, name string) (model.Secret, error) // latest
 	GetSecretVersion(workspaceID, environmentID, name string, version int32) (model.Secret, error)
@@ -163,8 +163,8 @@ type TenantTx interface {
 	DeleteSecret(workspaceID, environmentID, name string) error
 }
 
-// AppTx is apps, deployments, rollouts and wake-ups. Deleted apps are found by
-// id only, and their names are free again.
+// AppTx has the queries of apps, deployments, rollouts and wake-ups. Deleted apps are found by id only, and their
+// names are free again.
 type AppTx interface {
 	InsertApp(model.App) error
 	GetApp(workspaceID, id string) (model.App, error)
@@ -183,7 +183,7 @@ type AppTx interface {
 	// It fails with model.ErrConflict if the stored step number of any app differs, or the
 	// ResourceVersion of an app that changed.
 	StepApps(steps []model.AppStep) error
-	// ListApps is by (name, id). An empty environment means all.
+	// ListApps returns apps by (name, id). An empty environment means all.
 	// Page.After is name + "\x00" + id.
 	ListApps(workspaceID, environmentID string, p Page) ([]model.App, error)
 	// CountApps counts the apps of a project or environment that are not deleted. With both
@@ -201,7 +201,7 @@ type AppTx interface {
 	// UpdateDeployment stores status, reason, message, resolved image, stable and the times,
 	// because the rest is immutable. It fails with model.ErrNotFound unless all exist.
 	UpdateDeployment(...model.Deployment) error
-	// ListDeployments is newest first by id. An empty app means all.
+	// ListDeployments returns the newest first by id. An empty app means all.
 	// Page.After is the last id.
 	ListDeployments(workspaceID, appID string, p Page) ([]model.Deployment, error)
 
@@ -215,7 +215,7 @@ type AppTx interface {
 	// UpdateRollout stores the fields that change in the course of a rollout. It fails with
 	// model.ErrNotFound unless all exist.
 	UpdateRollout(...model.Rollout) error
-	// ListRollouts is newest first by id. Page.After is the last id.
+	// ListRollouts returns the newest first by id. Page.After is the last id.
 	ListRollouts(workspaceID, appID string, p Page) ([]model.Rollout, error)
 
 	// GetRolloutStates returns the rollout states of the apps that have one, in no order.
@@ -243,7 +243,8 @@ type AppTx interface {
 	// PutProtection inserts the protection. It replaces the one with the same workspace, scope and
 	// ByOperator.
 	PutProtection(model.Protection) error
-	// ListProtections is by scope, the workspace's own first. It returns at most model.MaxProtections.
+	// ListProtections returns protections by scope, the workspace's own first. It returns at most
+	// model.MaxProtections.
 	ListProtections(workspaceID string) ([]model.Protection, error)
 	DeleteProtection(workspaceID, scopeID string, byOperator bool) error
 	// DeleteProtectionsOf deletes the protections of a project or an environment.
@@ -251,10 +252,10 @@ type AppTx interface {
 
 	// PutFreeze inserts the freeze. It replaces the one with the same workspace and name.
 	PutFreeze(model.Freeze) error
-	// ListFreezes is by name. Page.After is the last name.
+	// ListFreezes returns freezes by name. Page.After is the last name.
 	ListFreezes(workspaceID string, p Page) ([]model.Freeze, error)
-	// ListFreezesFor is by name. It returns freezes that do not come from an app's file, freezes from
-	// the files of these apps, and the freeze with that name, if name is not empty.
+	// ListFreezesFor returns freezes by name: freezes that do not come from an app's file, freezes from the files of
+	// these apps, and the freeze with that name, if name is not empty.
 	ListFreezesFor(workspaceID, name string, appIDs ...string) ([]model.Freeze, error)
 	DeleteFreeze(workspaceID, name string) error
 	// DeleteFreezesOf deletes the freezes of the project and of the app. An empty id means none.
@@ -262,12 +263,11 @@ type AppTx interface {
 	// ListFrozenApps returns the apps whose rollout in flight a freeze holds, by id.
 	ListFrozenApps(workspaceID string) ([]string, error)
 
-	// Wake asks for a step of each app at due, or at once if due is not after now. Only the
-	// difference of the two counts, because rows are on the database's clock. A row keeps the
-	// earlier time. Apps whose row was unset or later are in Commit.Woken if due is at most
-	// WakeWindow after now. If due is not after now, their rows count as sent, because the
-	// listener of the commit sends the step. With a later due they do not: that process may
-	// have died by then, and DueWakes finds the row.
+	// Wake asks for a step of each app at due, or at once if due is not after now. Only the difference of the two
+	// times counts, because rows are on the database's clock. A row keeps the earlier time. Apps whose row was unset
+	// or later are in Commit.Woken if due is at most WakeWindow after now. If due is not after now, their rows count
+	// as sent, because the listener of the commit sends the step. Rows with a later due do not count as sent: that
+	// process may have died by then, and DueWakes finds the row.
 	Wake(appIDs []string, due, now int64) error
 	// WakeAt is Wake with a time for each app.
 	WakeAt(due map[string]int64, now int64) error
@@ -277,15 +277,14 @@ type AppTx interface {
 	// DueWakes returns rows that are due, oldest first. A row that was sent with its commit is
 	// left out for lostAfter ms after that, and a row that was sent later for againAfter ms.
 	DueWakes(lostAfter, againAfter int64, limit int) ([]model.Wake, error)
-	// MarkWakesSent stores that the wake-ups were sent now, for rows that were due at dueBy and
-	// are still due. It leaves out rows that became due later: what was sent may have been
-	// an earlier wake-up.
+	// MarkWakesSent stores that the wake-ups were sent now, for rows that were due at dueBy and are still due. It
+	// leaves out rows that became due later, because an earlier wake-up may have been sent.
 	MarkWakesSent(appIDs []string, dueBy int64) error
-	// UnsendWakes makes every sent row count as never sent. It returns how many there were.
+	// UnsendWakes makes every sent row count as never sent, and returns the number of these rows.
 	UnsendWakes() (int64, error)
 }
 
-// TopologyTx is desired state.
+// TopologyTx has the queries of desired state.
 type TopologyTx interface {
 	// LockTopology returns the apps' rows by (deployment, region), locked.
 	LockTopology(appIDs ...string) ([]model.Topology, error)
@@ -324,13 +323,13 @@ type TopologyTx interface {
 	Change(regionID string, kind model.ChangeKind, key string, generation int64)
 }
 
-// ObservedTx is what regions report. Every Put ignores a row whose guard is not above
-// the guard of the stored row.
+// ObservedTx has the queries of what regions report. Every Put ignores a row whose guard is not above the guard of the
+// stored row.
 type ObservedTx interface {
 	// ListObserved returns what regions reported of the apps' deployments.
 	ListObserved(appIDs []string) ([]model.Observed, error)
-	// GetObserved returns what each region reported of the deployments given for it, by
-	// (deployment, region).
+	// GetObserved returns the regions' reports of the given deployments, which are ids by region id, by (deployment,
+	// region).
 	GetObserved(deployments map[string][]string) ([]model.Observed, error)
 	PutObserved([]model.Observed) error
 	ListRouteObserved(appIDs []string) ([]model.RouteObserved, error)
@@ -339,22 +338,21 @@ type ObservedTx interface {
 	// PutInstances upserts rows by id. It writes them in the order of ids.
 	PutInstances([]model.Instance) error
 	GetInstance(workspaceID, id string) (model.Instance, error)
-	// MarkLost turns instances of the region with a guard less than below, that are
-	// not terminated, into terminated with reason Lost. It returns the deployments
-	// that had any.
+	// MarkLost makes instances of the region terminated with reason Lost, if they are not terminated and their guard
+	// is less than below. It returns the deployments that had such instances.
 	MarkLost(regionID string, below model.Guard, now int64) (deploymentIDs []string, err error)
 	// ResetObserved resets the region's observed rows with a guard less than below: zero
 	// counts, phase pending, not deleted. It returns their apps.
 	ResetObserved(regionID string, below model.Guard, now int64) (appIDs []string, err error)
 	// CountInstancesByStatus counts rows of all workspaces, for metrics.
 	CountInstancesByStatus() (map[windlassv1.InstanceStatus]int, error)
-	// ListInstances is by id. Empty fields of the filter mean any.
+	// ListInstances returns instances by id. Empty fields of the filter mean any.
 	ListInstances(InstanceFilter, Page) ([]model.Instance, error)
 	// CountInstances counts instances that are not terminated, by region.
 	CountInstances(regionIDs []string) (map[string]int, error)
 	// DeleteInstances deletes terminated rows.
 	DeleteInstances(terminatedBefore int64, limit int) (int, error)
-	// GetAssignments returns which of the deployments given for a region are assigned to it
+	// GetAssignments returns which of the given deployments, which are ids by region id, are assigned to the region
 	// (stopped rows included), by (deployment, region).
 	GetAssignments(deployments map[string][]string) ([]model.Assignment, error)
 }
@@ -362,7 +360,7 @@ type ObservedTx interface {
 // InstanceFilter selects instances.
 type InstanceFilter = model.InstanceFilter
 
-// RegionTx is regions, their sessions and who may use them.
+// RegionTx has the queries of regions, their sessions and the workspaces that may use them.
 type RegionTx interface {
 	// CountRegions counts regions of all workspaces by status.
 	CountRegions() (map[windlassv1.RegionStatus]int, error)
@@ -371,19 +369,19 @@ type RegionTx interface {
 	GetRegion(id string) (model.Region, error)
 	LockRegion(id string) (model.Region, error)
 	GetRegions(ids []string) ([]model.Region, error)
-	// GetRegionByName finds a region that the workspace owns or was granted; with
-	// an empty workspace, the platform's.
+	// GetRegionByName finds a region that the workspace owns or was granted. With an empty workspace, it finds a
+	// region of the platform.
 	GetRegionByName(workspaceID, name string) (model.Region, error)
 	// GetRegionsByName is GetRegionByName for several names in one query. It returns the
 	// regions that exist, by name.
 	GetRegionsByName(workspaceID string, names []string) ([]model.Region, error)
-	// ListRegions is by name: owned and granted; with an empty workspace, all of
-	// the platform's.
+	// ListRegions returns regions by name: owned and granted ones. With an empty workspace, it returns all regions of
+	// the platform.
 	ListRegions(workspaceID string, p Page) ([]model.Region, error)
-	// ListGateways is the regions of workspaces that have a gateway address, by id. waiting: only
-	// regions whose address is not approved.
+	// ListGateways returns the regions of workspaces that have a gateway address, by id. waiting: only regions whose
+	// address is not approved.
 	ListGateways(waiting bool, p Page) ([]model.Region, error)
-	// AllRegions is by id, for loops of the control plane. Page.After is the id.
+	// AllRegions returns regions by id, for loops of the control plane. Page.After is the id.
 	AllRegions(p Page) ([]model.Region, error)
 	UpdateRegion(model.Region) error // labels, credential_not_before, message
 	DeleteRegion(id string) error
@@ -425,7 +423,7 @@ type RegionTx interface {
 	ApproveQuarantine(regionID string, keys []string, at int64) ([]model.Quarantined, error)
 }
 
-// FeedTx reads the feed and the state behind it.
+// FeedTx has the queries of the feed and of the state behind it.
 type FeedTx interface {
 	GetHead(regionID string) (model.Head, error)
 	GetHeads(regionIDs []string) ([]model.Head, error)
@@ -457,18 +455,18 @@ type FeedTx interface {
 	CompactChanges(regionID string, upto int64, limit int) (int, error)
 }
 
-// RecordTx is what is written with every decision.
+// RecordTx has the queries of the records that are written with every decision.
 type RecordTx interface {
 	InsertHistory([]model.History) error
-	// ListHistory is newest first by id. Page.After is the last id.
+	// ListHistory returns entries newest first by id. Page.After is the last id.
 	ListHistory(workspaceID, appID string, p Page) ([]model.History, error)
 	// HistorySince returns entries with an id above after, oldest first.
 	HistorySince(appID, after string, limit int) ([]model.History, error)
 	InsertAudit(rows ...model.Audit) error
-	// ListAudit is newest first by id. Page.After is the last id.
+	// ListAudit returns entries newest first by id. Page.After is the last id.
 	ListAudit(workspaceID string, p Page) ([]model.Audit, error)
 	GetIdempotency(workspaceID, key string) (model.Idempotency, error)
-	// InsertIdempotency fails with model.ErrExists when another request has taken the key.
+	// InsertIdempotency fails with model.ErrExists if another request has taken the key.
 	InsertIdempotency(model.Idempotency) error
 	// DeleteIdempotencyKey deletes the record of the key, if there is one, so that the key is free again.
 	DeleteIdempotencyKey(workspaceID, key string) error
@@ -476,9 +474,9 @@ type RecordTx interface {
 	DeleteIdempotency(before int64, limit int) (int, error)
 }
 
-// RetentionTx deletes rows whose retention has passed, as do the Delete methods with a limit of
-// the interfaces above. A method with a limit deletes at most limit rows, or what belongs to limit
-// apps or secrets, and returns how many. Its caller repeats the call until it returns less than limit.
+// RetentionTx deletes rows whose retention has passed, as do the Delete methods with a limit of the interfaces above.
+// A method with a limit deletes at most limit rows, or the rows of at most limit apps or secrets, and returns the
+// number. Its caller repeats the call until it returns less than limit.
 type RetentionTx interface {
 	// DeleteApps deletes the rows of apps that were deleted before that time and have no topology
 	// left, with all rows that belong to them.
@@ -503,7 +501,7 @@ type RetentionTx interface {
 	DeleteAPIKeys(endedBefore int64, limit int) (int, error)
 }
 
-// PeerTx is the processes of the control plane. The time at which a process was seen is on the
+// PeerTx has the queries of the processes of the control plane. The time at which a process was seen is on the
 // database's clock. Durations are milliseconds.
 type PeerTx interface {
 	// PutPeer stores that the process was seen now. Its start time does not change.

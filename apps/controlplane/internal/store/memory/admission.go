@@ -67,7 +67,7 @@ func (t *tx) UnsettledApps(workspaceID, but, after string, limit int) ([]model.A
 	return first(apps, limit), nil
 }
 
-// counted returns the workspace's apps that are not deleted, without the app but.
+// counted returns the workspace's apps that are not deleted, except the app with the id but.
 func (t *tx) counted(workspaceID, but string) []model.App {
 	return appTable.in(t).list(func(a model.App) bool {
 		return a.WorkspaceID == workspaceID && a.DeletedAt == 0 && a.ID != but

@@ -2,7 +2,8 @@ package memory
 
 import "github.com/windlass-run/windlass/apps/controlplane/internal/model"
 
-// keyOfProtection returns its workspace and scope. An operator's follows right after the workspace's own.
+// keyOfProtection returns the protection's workspace and scope. An operator's protection follows right after the
+// workspace's own.
 func keyOfProtection(p model.Protection) pair {
 	if p.ByOperator {
 		return pair{p.WorkspaceID, p.ScopeID + "+"}

@@ -85,7 +85,7 @@ func (k peerKey) key() pair { return pair{k.peerID, fmt.Sprintf("%010d", k.keyID
 // regionStream is the process at which a region's agent last watched.
 type regionStream struct{ regionID, peerID string }
 
-// logRow names its region, which an empty log could not.
+// logRow has the id of its region, because an empty log has none.
 type logRow struct {
 	region  string
 	changes log

@@ -67,7 +67,7 @@ func (t *tx) PutStanding(a model.Admission) error {
 	return nil
 }
 
-// putStandings writes the last of the rows of each workspace.
+// putStandings writes the last row of each workspace.
 func (t *tx) putStandings(rows []model.Admission) error {
 	last := map[string]model.Admission{}
 	for _, a := range rows {

@@ -28,14 +28,14 @@ const (
 	loadBytes = 1 << 20
 )
 
-// BackupConfig is of Dump and Load.
+// BackupConfig configures Dump and Load.
 type BackupConfig struct {
 	Config
 	// Program is this program's version.
 	Program string
 	// Progress is called with each table that begins. nil: never.
 	Progress func(table string)
-	// Replace allows Load to delete what the database has.
+	// Replace allows Load to delete the rows that the database has.
 	Replace bool
 }
 
@@ -179,8 +179,8 @@ func tablesOf(ctx context.Context, conn *sql.Conn) (all tableList, err error) {
 	return all, rows.Err()
 }
 
-// Load makes the database what the backup has. The database must be empty, unless c.Replace is set, and no control
-// plane may run on it. Until Load has read the backup to its end, no control plane starts on the database.
+// Load replaces the content of the database by the backup's. The database must be empty, unless c.Replace is set, and
+// no control plane may run on it. Until Load has read the backup to its end, no control plane starts on the database.
 func Load(ctx context.Context, c BackupConfig, r *backup.Reader) (totals backup.Totals, err error) {
 	if newest := db.Newest(); r.Header.Schema > newest {
 		return totals, fmt.Errorf("the backup has schema %d, and this program knows up to %d: use the program of version %s or later", r.Header.Schema, newest, r.Header.Program)
@@ -214,7 +214,7 @@ func Load(ctx context.Context, c BackupConfig, r *backup.Reader) (totals backup.
 	if tables, err = tablesOf(ctx, conn); err != nil {
 		return totals, err
 	}
-	// Migrations insert rows, which the backup has, too.
+	// Migrations insert rows that the backup has, too.
 	for _, t := range tables {
 		if t.Name != restoreTable && !strings.HasPrefix(t.Name, "goose_") {
 			if err := execAll(ctx, conn, "DELETE FROM "+quoted(t.Name)); err != nil {
@@ -273,7 +273,7 @@ func (c BackupConfig) load(ctx context.Context, conn *sql.Conn, r *backup.Reader
 			}
 			if batch.table.Name != row.Table.Name {
 				if !tables.has(row.Table.Name) {
-					return fmt.Errorf("the backup has a table %q, which schema %d has not", row.Table.Name, r.Header.Schema)
+					return fmt.Errorf("the backup has a table %q, which schema %d does not have", row.Table.Name, r.Header.Schema)
 				}
 				if c.Progress != nil {
 					c.Progress(row.Table.Name)

@@ -92,7 +92,7 @@ func TestBackup(t *testing.T) {
 		require.ErrorContains(t, load(t, dsn, saved, true), `"invoices"`)
 		_, err = d.ExecContext(t.Context(), "DROP TABLE invoices")
 		require.NoError(t, err)
-		require.Equal(t, changed, contents(t, d), "what was refused changed nothing")
+		require.Equal(t, changed, contents(t, d), "a refused restore changes nothing")
 
 		require.NoError(t, load(t, dsn, saved, true))
 		require.Equal(t, before, contents(t, d))

@@ -23,11 +23,11 @@ import (
 // what they wrote may be the reason. If it cannot be removed, or anything else fails, nothing is written, and
 // each request runs again by itself, as Update does.
 const (
-	// maxBatch is how many requests share a transaction. After a transaction that failed, the limit is halved.
-	// It grows by one after each full one that did not fail.
+	// maxBatch is how many requests share a transaction. After a transaction that failed, the limit is halved. It
+	// grows by one after each full transaction that did not fail.
 	maxBatch = 32
-	// patience is how long a transaction may take before the next one begins next to it. So one that waits for a
-	// row's lock delays no other.
+	// patience is how long a transaction may take before the next one begins next to it. So a transaction that waits
+	// for a row's lock delays no other transaction.
 	patience = 250 * time.Millisecond
 	// sharedTimeout bounds a transaction of several requests. Each request also has its own deadline.
 	sharedTimeout = 30 * time.Second

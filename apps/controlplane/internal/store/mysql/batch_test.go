@@ -16,13 +16,13 @@ import (
 	"github.com/windlass-run/windlass/apps/controlplane/internal/store/mysql"
 )
 
-// party has works of one key be in one transaction, in the order in which they are given.
+// party runs the requests of one key in one transaction, in the given order.
 func party(t *testing.T, s *mysql.Store, works ...func(store.Tx) (func() error, error)) []error {
 	t.Helper()
 	return partyAbout(t, s, make([]string, len(works)), works...)
 }
 
-// partyAbout is party for works that say which app they are about.
+// partyAbout is party for requests that name their app.
 func partyAbout(t *testing.T, s *mysql.Store, apps []string, works ...func(store.Tx) (func() error, error)) []error {
 	t.Helper()
 	s.Hold(t, "key", len(works))
@@ -85,7 +85,7 @@ func TestBatch_SharesStatements(t *testing.T) {
 	}
 }
 
-// ask is a work that reads an app with its rollouts.
+// ask is a request that reads an app with its rollouts.
 func ask(i int, got *model.App) func(store.Tx) (func() error, error) {
 	return func(tx store.Tx) (func() error, error) {
 		a, err := tx.GetAppByName("ws", "env", app(i).Name)
@@ -152,7 +152,7 @@ func TestBatch_AnswersTheSameQueryOfAppsTogether(t *testing.T) {
 func TestBatch_AnswerIsStaleAfterAnotherMembersWrite(t *testing.T) {
 	s := open(t, mysql.Config{}).Patient()
 	run(t, s, 0, 1)
-	// The first asks for all; what those in between do, who say nothing of themselves, is seen.
+	// The first member queries for all. The members in between name no app, and their changes are seen.
 	changes := func(tx store.Tx) (func() error, error) {
 		a, err := tx.LockApp("ws", app(1).ID)
 		a.Replicas = 7

@@ -13,21 +13,19 @@ import (
 	"github.com/windlass-run/windlass/pkg/ident"
 )
 
-// Patient lets transactions of the store delay others however long they take. Call it before
-// the first transaction.
+// Patient lets a transaction of the store delay others, however long it takes. Call it before the first transaction.
 func (s *Store) Patient() *Store {
 	s.patience = time.Minute
 	return s
 }
 
-// Hasty lets no transaction delay another.
+// Hasty lets no transaction delay another one.
 func (s *Store) Hasty() *Store {
 	s.patience = 0
 	return s
 }
 
-// Hold has the works of a key wait until n do, or the test has had enough of it, and then
-// begins with them.
+// Hold makes the requests of a key wait until n of them wait, or until 2 s have passed. Then they begin.
 func (s *Store) Hold(tb testing.TB, key string, n int) {
 	tb.Helper()
 	held := make(chan struct{})
@@ -51,22 +49,22 @@ func (s *Store) Hold(tb testing.TB, key string, n int) {
 	tb.Cleanup(holder.Wait)
 }
 
-// Waiting is how many works of the key do.
+// Waiting returns how many requests of the key wait.
 func (s *Store) Waiting(key string) int {
 	n := 0
 	s.batches.Look(func(w batch.Waiting[string]) { n = w.Lane(key).Requests })
 	return n
 }
 
-// Queries is how many statements of a name were sent.
+// Queries returns how many statements of a name were sent.
 func (s *Store) Queries(name string) float64 {
 	return testutil.ToFloat64(s.metrics.queries.WithLabelValues(name))
 }
 
-// Parted is how many transactions were.
+// Parted returns how many transactions failed and ran again as single requests.
 func (s *Store) Parted() float64 { return testutil.ToFloat64(s.metrics.parted) }
 
-// Accompanied is the store with another work in each transaction that writes.
+// Accompanied returns the store with another request in each transaction that writes.
 func Accompanied(tb testing.TB, s *Store) store.Store { return accompanied{s.Patient(), tb} }
 
 type accompanied struct {

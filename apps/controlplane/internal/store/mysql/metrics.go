@@ -29,15 +29,15 @@ func newMetrics() *metrics {
 		}, []string{"reason"}),
 		torn: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: "windlass_store_torn_reads_total",
-			Help: "Reads of the feed that saw a commit without one before it, and were repeated.",
+			Help: "Reads of the feed that saw a commit but not an earlier one, and were repeated.",
 		}),
 		parted: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: "windlass_store_parted_total",
-			Help: "Transactions of several works that failed as a whole, so that each was done again alone.",
+			Help: "Transactions of several requests that failed as a whole, so that each request ran again alone.",
 		}),
 		batch: prometheus.NewHistogram(prometheus.HistogramOpts{
 			Name:    "windlass_store_batch_size",
-			Help:    "Works in one transaction, of those that may share one.",
+			Help:    "Requests in one transaction, for requests that may share one.",
 			Buckets: prometheus.ExponentialBuckets(1, 2, 6),
 		}),
 		seconds: prometheus.NewHistogramVec(prometheus.HistogramOpts{

@@ -45,7 +45,7 @@ func TestMigrate_FinishesAKilledMigration(t *testing.T) {
 	}
 }
 
-// A process that starts again while newer ones run goes on with what those have left.
+// A process that starts again while newer processes run continues with the schema that they left.
 func TestMigrate_NewerSchemaIsRefusedOnceItLacksSomething(t *testing.T) {
 	dsn := stacktest.MariaDB(t)
 	d := handle(t, dsn)
@@ -87,7 +87,7 @@ func TestOpen_DSNsMayHaveSpaceAroundThem(t *testing.T) {
 	}
 }
 
-// An old control plane names the columns that it knows, whatever there are by now.
+// An old control plane names the columns that it knows, whatever other columns exist.
 func TestMigrate_EarlierProgramRunsOnTheNewestSchema(t *testing.T) {
 	newest := handle(t, stacktest.MariaDB(t))
 	require.NoError(t, db.Migrate(t.Context(), newest))
@@ -118,7 +118,7 @@ func TestMigrate_EarlierProgramRunsOnTheNewestSchema(t *testing.T) {
 	}
 }
 
-// table is one as the program of a schema knows it.
+// table is a table as the program of an earlier schema knows it.
 type table struct {
 	name           string
 	columns, types []string
@@ -143,7 +143,7 @@ func tables(t *testing.T, d *sql.DB) (all []*table) {
 	return all
 }
 
-// insert the row of a number: no two share a value.
+// insert inserts the row of a number. No two rows share a value.
 func (b *table) insert(t *testing.T, d *sql.DB, number int) {
 	t.Helper()
 	var args []any
@@ -162,7 +162,7 @@ func (b *table) insert(t *testing.T, d *sql.DB, number int) {
 	require.NoError(t, err, b.name)
 }
 
-// read all rows, the columns of each joined.
+// read returns all rows, each with its columns joined.
 func (b *table) read(t *testing.T, d *sql.DB) (all []string) {
 	t.Helper()
 	rows, err := d.QueryContext(t.Context(), "SELECT CONCAT_WS('|', "+strings.Join(b.columns, ", ")+") AS joined FROM "+b.name+" ORDER BY joined")

@@ -54,17 +54,18 @@ import (
 	"github.com/windlass-run/windlass/db"
 )
 
-// Config is of a Store.
+// Config configures a Store.
 type Config struct {
 	// DSN is in the format of go-sql-driver/mysql: user:password@tcp(host:port)/name. Open sets the character
 	// set, isolation level, time zone and modes.
 	DSN string
-	// ReadDSN is a replica for lists, which a View reads except for the feed. Empty: DSN.
+	// ReadDSN is a replica of the database, from which Views read. Reads that must be current, such as those of the
+	// feed, use DSN. Empty: DSN.
 	ReadDSN string
 	// TLS returns the configuration of connections to the host. nil: the DSN decides.
 	TLS func(host string) (*tls.Config, error)
 	// MaxOpen is how many connections each handle has. Default: 32, because more than a few for each core gain
-	// nothing, and a control plane has several replicas.
+	// nothing, and a control plane has several processes.
 	MaxOpen int
 	// ConnLifetime is how long a connection is used before it is replaced. Default: 30 min, so that a failover
 	// behind a load balancer is noticed.

@@ -66,11 +66,11 @@ func TestSnapshot_WithoutACommitBelowItsHeadStartsAgain(t *testing.T) {
 	_, err := d.ExecContext(t.Context(), "DELETE FROM region_changes WHERE revision = 3")
 	require.NoError(t, err)
 
-	// For good: no snapshot is better than one that lacks something.
+	// Here the revision is gone for good. No snapshot is better than a snapshot that lacks a change.
 	err = s.Snapshot(t.Context(), func(tx store.Tx) error { _, err := tx.GetHead(region); return err })
 	require.ErrorContains(t, err, "without those before them")
 
-	// For a moment: the one that is begun after it is whole, and of that moment.
+	// Here it is gone for a moment. The snapshot that begins again has all changes.
 	var back sync.Once
 	require.NoError(t, s.Snapshot(t.Context(), func(tx store.Tx) error {
 		back.Do(func() {

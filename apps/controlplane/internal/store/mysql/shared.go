@@ -10,9 +10,9 @@ import (
 // shared is the state of a transaction that several requests share (see UpdateBatched). It is nil in a
 // transaction of a single request.
 //
-// Rows of the most frequent kinds are deferred, and written for all requests in one statement of each kind. A
-// statement that reads one of those tables makes them be written first, unless none of the deferred rows
-// concerns it. A read that is the same for all requests runs once. A read that each request makes of its own
+// Rows of the most frequent kinds are deferred, and written for all requests in one statement of each kind. They are
+// written before a statement that reads one of those tables, unless none of the deferred rows concerns it. A read that
+// is the same for all requests runs once. A read that each request makes of its own app runs once for all apps.
 // app runs once for all apps.
 type shared struct {
 	// member is the index of the request that runs now.
@@ -79,7 +79,7 @@ func (l *late) all() []rows {
 
 // rows are deferred rows of one kind.
 type rows interface {
-	// members are those that wrote the rows, one for each row.
+	// members returns the members that wrote the rows, one for each row.
 	members() []int
 	drop(member int)
 	// concern reports whether there are rows and the statement may read their table.

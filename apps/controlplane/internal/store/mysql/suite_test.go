@@ -17,7 +17,7 @@ func TestMySQL_KeepsTheStoresContract(t *testing.T) {
 	keepsContract(t, func(_ testing.TB, s *mysql.Store) store.Store { return s })
 }
 
-// What a work may rely on alone it may rely on in a batch.
+// A request has the same guarantees in a batch as alone.
 func TestMySQL_KeepsTheStoresContractInABatch(t *testing.T) {
 	keepsContract(t, mysql.Accompanied)
 }

@@ -22,7 +22,7 @@ func (w *fixture) running(workspaceID, name, live, rollout string) model.App {
 	return a
 }
 
-// claimOf of what the app has.
+// claimOf returns a claim for the app's live deployment and rollout.
 func claimOf(a model.App, instances, gpus int64) model.Claim {
 	return model.Claim{
 		AppID: a.ID, WorkspaceID: a.WorkspaceID, LiveDeploymentID: a.LiveDeploymentID, RolloutID: a.RolloutID,
@@ -131,7 +131,7 @@ func testAdmission(t *testing.T, setup setup) {
 		require.Equal(t, model.Usage{Apps: 3, Deployments: 2, Instances: 7, GPUs: 4}, u)
 		require.Zero(t, unsettled)
 
-		// What ran nothing after all counts for nothing, whatever was claimed.
+		// An app that runs nothing counts for nothing, whatever was claimed.
 		both.LiveDeploymentID = ""
 		w.update(func(tx store.Tx) error {
 			a, err := tx.LockApp(w.ws, both.ID)
@@ -160,7 +160,7 @@ func testAdmission(t *testing.T, setup setup) {
 		require.Equal(t, 3, unsettled)
 	})
 
-	t.Run("of those who each take what is left no two count alike", func(t *testing.T) {
+	t.Run("transactions that each take a part of a quota never exceed it", func(t *testing.T) {
 		w := setup(t)
 		const writers, limit = 12, 5
 		for _, err := range w.updates(writers, func(_ int, tx store.Tx) error {

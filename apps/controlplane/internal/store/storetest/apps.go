@@ -266,7 +266,7 @@ func testApps(t *testing.T, setup setup) {
 		for _, d := range []model.Deployment{want, other} {
 			same(t, d, read(w, func(tx store.Tx) (model.Deployment, error) { return tx.GetDeployment(w.ws, d.ID) }))
 		}
-		w.update(func(tx store.Tx) error { return tx.UpdateDeployment(other, want) }) // what is so already is found, too
+		w.update(func(tx store.Tx) error { return tx.UpdateDeployment(other, want) }) // an unchanged row is found, too
 	})
 
 	t.Run("deployments are listed newest first and fetched by id", func(t *testing.T) {

@@ -16,7 +16,7 @@ import (
 )
 
 func testUpdateBatched(t *testing.T, setup setup) {
-	// about does n works of one key at once, each about an app; all says of none.
+	// about runs n requests of one key at once, each about one app. all names no app.
 	about := func(w *fixture, n int, app func(i int) string, fn func(i int, tx store.Tx) (func() error, error)) []error {
 		errs := make([]error, n)
 		var works sync.WaitGroup
@@ -33,7 +33,7 @@ func testUpdateBatched(t *testing.T, setup setup) {
 	}
 	failure := errors.New("no")
 
-	t.Run("each of many works is durable as a whole or leaves no trace", func(t *testing.T) {
+	t.Run("each of many requests is durable as a whole or leaves no trace", func(t *testing.T) {
 		w := setup(t)
 		region := w.region("eu")
 		const n = 40
@@ -64,7 +64,7 @@ func testUpdateBatched(t *testing.T, setup setup) {
 			if err := tx.UpdateApp(a); err != nil {
 				return nil, err
 			}
-			if i%5 == 2 { // reads what it wrote, which has it written at once
+			if i%5 == 2 { // it reads its own row, which is therefore written at once
 				got, err := tx.GetApp(w.ws, a.ID)
 				if err != nil || got.Message != "made" || got.ResourceVersion != 2 {
 					return nil, errors.Join(fmt.Errorf("got %+v", got), err)
@@ -73,7 +73,7 @@ func testUpdateBatched(t *testing.T, setup setup) {
 			if err := tx.InsertDeployment(deployments[i]); err != nil {
 				return nil, err
 			}
-			if i%5 == 3 { // cannot be taken out of what others do
+			if i%5 == 3 { // it cannot be removed from the transaction
 				tx.Change(region, model.KindDeployment, deployments[i].ID, 1)
 			}
 			return func() error {
@@ -126,7 +126,7 @@ func testUpdateBatched(t *testing.T, setup setup) {
 		require.Len(t, read(w, func(tx store.Tx) ([]model.App, error) { return tx.ListApps(w.ws, "", store.Page{Limit: 99}) }), 3)
 	})
 
-	t.Run("works see what was done before them", func(t *testing.T) {
+	t.Run("requests see what was done before them", func(t *testing.T) {
 		w := setup(t)
 		app, region := w.app("chat"), w.region("eu")
 		d := w.deployment(app, 1)
@@ -171,7 +171,7 @@ func testUpdateBatched(t *testing.T, setup setup) {
 		require.EqualValues(t, n, read(w, func(tx store.Tx) (model.Admission, error) { return tx.GetAdmission(w.ws) }).Ceiling.Apps)
 	})
 
-	t.Run("works that say which app they are about see the same as others", func(t *testing.T) {
+	t.Run("requests that name their app see the same as others", func(t *testing.T) {
 		w := setup(t)
 		region := w.region("eu")
 		const n, each = 7, 12
@@ -186,7 +186,7 @@ func testUpdateBatched(t *testing.T, setup setup) {
 					tx.PutInstances([]model.Instance{{ID: "ins_" + d.ID, WorkspaceID: w.ws, AppID: a.ID, DeploymentID: d.ID, RegionID: region, Guard: 1}}))
 			})
 		}
-		// Its app's row, its place and its rollout state say how many works there have been.
+		// Its app's row, its place and its rollout state say how many requests there have been.
 		work := func(i int, tx store.Tx) (func() error, error) {
 			want := apps[i%n]
 			found, err := tx.GetAppByName(w.ws, w.env, want.Name)
@@ -244,11 +244,11 @@ func testUpdateBatched(t *testing.T, setup setup) {
 		name := func(i int) string {
 			switch i % 6 {
 			case 0:
-				return "" // it says nothing
+				return "" // it names no app
 			case 1:
 				return apps[i%n].ID
 			case 2:
-				return apps[(i+1)%n].Name // it is about another one
+				return apps[(i+1)%n].Name // it names another app
 			case 3:
 				return "no-such-app"
 			}
@@ -268,7 +268,7 @@ func testUpdateBatched(t *testing.T, setup setup) {
 		}
 	})
 
-	t.Run("a list that a work read is its own to change", func(t *testing.T) {
+	t.Run("a list that a request read is its own to change", func(t *testing.T) {
 		w := setup(t)
 		regions := w.regions(3)
 		w.update(func(tx store.Tx) error {
@@ -302,7 +302,7 @@ func testUpdateBatched(t *testing.T, setup setup) {
 		}
 	})
 
-	t.Run("a work whose time is over is not done", func(t *testing.T) {
+	t.Run("a request whose context has ended does not run", func(t *testing.T) {
 		w := setup(t)
 		over, cancel := context.WithCancel(t.Context())
 		cancel()

@@ -24,7 +24,7 @@ func testDesired(t *testing.T, setup setup) {
 		})
 	}
 
-	t.Run("a deployment comes with all that an agent is told of it", func(t *testing.T) {
+	t.Run("a deployment comes with everything that agents are sent", func(t *testing.T) {
 		w := setup(t)
 		ids, app := w.regions(2), w.app("chat")
 		d := w.deployment(app, 1, "token", "gone", "other")
@@ -72,7 +72,7 @@ func testDesired(t *testing.T, setup setup) {
 		require.Equal(t, map[string]int32{"token": 1, "loose": 2}, got[0].SecretVersions)
 	})
 
-	t.Run("keys that are none ask for nothing", func(t *testing.T) {
+	t.Run("without keys there are no items", func(t *testing.T) {
 		w := setup(t)
 		region, app := w.region("eu"), w.app("chat")
 		d := w.deployment(app, 1)
@@ -92,7 +92,7 @@ func testDesired(t *testing.T, setup setup) {
 		}))
 	})
 
-	t.Run("many regions are asked at once and each gets what it asked for", func(t *testing.T) {
+	t.Run("one query reads many regions, each with its own keys", func(t *testing.T) {
 		w := setup(t)
 		ids, app, other := w.regions(44), w.app("chat"), w.app("other")
 		d, e := w.deployment(app, 1), w.deployment(other, 1)
@@ -140,7 +140,7 @@ func testDesired(t *testing.T, setup setup) {
 		require.Equal(t, []told{{ids[1], app.ID, 1}}, tell(model.KindRoutes, map[string][]string{ids[0]: {other.ID}, ids[1]: {app.ID, other.ID}}))
 	})
 
-	t.Run("stopping and stopped rows are tombstones, and those that were transferred", func(t *testing.T) {
+	t.Run("stopping, stopped and transferred rows are tombstones", func(t *testing.T) {
 		w := setup(t)
 		region, app := w.region("eu"), w.app("chat")
 		leaving, gone, lent, successor := w.deployment(app, 1), w.deployment(app, 2), w.deployment(app, 3), w.deployment(app, 4)
@@ -229,7 +229,7 @@ func testDesired(t *testing.T, setup setup) {
 		all := items(w, region, model.KindDeployment)
 		require.Len(t, all, 2)
 		for _, it := range all {
-			require.Equal(t, it.Key == "dep_approved", it.Delete, "what is assigned has its state from there")
+			require.Equal(t, it.Key == "dep_approved", it.Delete, "an assigned key has the state of its row")
 		}
 	})
 
@@ -265,7 +265,7 @@ func testDesired(t *testing.T, setup setup) {
 	})
 }
 
-// allDesired are the items of a kind, by pages of every size alike.
+// allDesired returns the items of a kind. Pages of every size have the same items.
 func allDesired(t testing.TB, tx store.Tx, region string, kind model.ChangeKind) (items []model.DesiredItem, err error) {
 	t.Helper()
 	for _, size := range []int{1, 2, 1000} {

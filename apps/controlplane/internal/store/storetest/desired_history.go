@@ -13,8 +13,7 @@ import (
 	"github.com/windlass-run/windlass/pkg/ident"
 )
 
-// agent holds what an agent was sent: a snapshot, then the newest state of every
-// key that changed.
+// agent holds what was sent to an agent: a snapshot, then the newest state of every key that changed.
 type agent struct {
 	w      *fixture
 	region string
@@ -101,8 +100,7 @@ func newHistory(t *rapid.T, w *fixture) *past {
 	return h
 }
 
-// step is one transaction of a random kind: what it writes and the changes that
-// say so.
+// step is one transaction of a random kind: its writes, and the changes that announce them.
 func (h *past) step(t *rapid.T) {
 	h.moment++
 	region := rapid.SampledFrom(h.regions).Draw(t, "region")
@@ -146,7 +144,7 @@ func (h *past) step(t *rapid.T) {
 			return nil
 		}
 	case "forget":
-		// A tombstone that is no longer kept: its agents hold it until they are told.
+		// This deletes a tombstone. Agents keep it until they are told.
 		op = h.forget()
 	}
 	if op != nil {
@@ -186,8 +184,7 @@ func (h *past) deploy(app model.App, region string) func(store.Tx) error {
 	}
 }
 
-// move changes a row, and the route of its app with it, since weights are the
-// rows'.
+// move changes a row, and the route of its app with it, because the rows have the weights.
 func (h *past) move(t *rapid.T, change func(*model.Topology)) func(store.Tx) error {
 	if len(h.rows) == 0 {
 		return nil

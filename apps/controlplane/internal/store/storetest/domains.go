@@ -53,7 +53,7 @@ func testDomains(t *testing.T, setup setup) {
 		w.fails(model.ErrNotFound, func(tx store.Tx) error { return tx.ReleaseDomain("app_2", one.Name) })
 	})
 
-	t.Run("those that are held are checked, the longest ago first", func(t *testing.T) {
+	t.Run("held domains are checked, the oldest check first", func(t *testing.T) {
 		w := setup(t)
 		var all []model.Domain
 		for i, name := range []string{"a.example.com", "b.example.com", "c.example.com", "d.example.com"} {
@@ -96,7 +96,7 @@ func testDomains(t *testing.T, setup setup) {
 		require.Equal(t, all, of(w, "app_1"))
 	})
 
-	t.Run("they are listed by name and app, and go with the app", func(t *testing.T) {
+	t.Run("domains are listed by name and app, and are deleted with the app", func(t *testing.T) {
 		w := setup(t)
 		a1, b1, b2 := wait(w, "app_1", "a.example.com"), wait(w, "app_1", "b.example.com"), wait(w, "app_2", "b.example.com")
 		elsewhere := wait(w, "app_9", "a.example.com")

@@ -30,7 +30,7 @@ func testFeatures(t *testing.T, setup setup) {
 		for range 2 { // they are put, not inserted
 			w.update(func(tx store.Tx) error { return tx.PutFeatures(given) })
 			given.TierFeatures = basic.Features
-			require.Equal(t, given, features(w, w.ws), "those of the tier are the tier's")
+			require.Equal(t, given, features(w, w.ws), "the tier's features are not stored with the workspace")
 			given.Allowed, given.Denied, given.TierFeatures = 0, model.AllFeatures, 0
 		}
 		given.Tier = "unknown"

@@ -47,7 +47,7 @@ func testFreezes(t *testing.T, setup setup) {
 		require.Equal(t, []string{"quarter"}, list(w, "ws_other"))
 	})
 
-	t.Run("those of other apps' files are not for an app", func(t *testing.T) {
+	t.Run("freezes from other apps' files do not concern an app", func(t *testing.T) {
 		w := setup(t)
 		w.update(func(tx store.Tx) error {
 			for _, f := range []model.Freeze{
@@ -75,7 +75,7 @@ func testFreezes(t *testing.T, setup setup) {
 		require.Len(t, list(w, w.ws), 4)
 	})
 
-	t.Run("freezes go with what they are of", func(t *testing.T) {
+	t.Run("freezes are deleted with their project or app", func(t *testing.T) {
 		w := setup(t)
 		w.update(func(tx store.Tx) error {
 			for _, f := range []model.Freeze{
@@ -98,7 +98,7 @@ func testFreezes(t *testing.T, setup setup) {
 		require.Empty(t, list(w, w.ws))
 	})
 
-	t.Run("apps are held whose rollout in flight is", func(t *testing.T) {
+	t.Run("apps are listed whose rollout in flight a freeze holds", func(t *testing.T) {
 		w := setup(t)
 		var ids []string
 		for i, name := range []string{"held", "moving", "still"} {

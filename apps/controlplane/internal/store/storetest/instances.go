@@ -64,7 +64,7 @@ func testInstances(t *testing.T, setup setup) {
 		put(w)
 	})
 
-	t.Run("what is as usual again is stored as what is not", func(t *testing.T) {
+	t.Run("default values replace other values", func(t *testing.T) {
 		w := setup(t)
 		region := w.region("eu")
 		d := w.deployment(w.app("chat"), 1)
@@ -135,7 +135,7 @@ func testInstances(t *testing.T, setup setup) {
 			read(w, store.Tx.CountInstancesByStatus))
 	})
 
-	t.Run("only what a complete inventory did not name is lost", func(t *testing.T) {
+	t.Run("only instances that a complete inventory did not name are lost", func(t *testing.T) {
 		w := setup(t)
 		ids := w.regions(2)
 		app := w.app("chat")

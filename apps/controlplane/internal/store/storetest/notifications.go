@@ -13,7 +13,7 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// endpoint makes one of the workspace that is sent everything about the scope.
+// endpoint makes an endpoint of the workspace for the scope. Without kinds, it asks for all kinds.
 func (w *fixture) endpoint(name, scopeID string, kinds ...model.NotificationKind) model.NotificationEndpoint {
 	w.t.Helper()
 	e := model.NotificationEndpoint{
@@ -30,7 +30,7 @@ func (w *fixture) endpoint(name, scopeID string, kinds ...model.NotificationKind
 	return e
 }
 
-// deliveries of the endpoint, newest first.
+// deliveries returns the deliveries of the endpoint, newest first.
 func (w *fixture) deliveries(e model.NotificationEndpoint) []model.Delivery {
 	w.t.Helper()
 	return read(w, func(tx store.Tx) ([]model.Delivery, error) { return tx.ListDeliveries(e.ID, -1, store.Page{}) })
@@ -131,7 +131,7 @@ func testNotifications(t *testing.T, setup setup) {
 		require.Len(t, w.deliveries(e), 1)
 	})
 
-	t.Run("many works of a batch are notified, each with its own entry", func(t *testing.T) {
+	t.Run("many requests of a batch are notified, each with its own entry", func(t *testing.T) {
 		w := setup(t)
 		e := w.endpoint("whole", "")
 		const n = 40
@@ -157,7 +157,7 @@ func testNotifications(t *testing.T, setup setup) {
 		require.Len(t, slices.Compact(apps), n)
 	})
 
-	t.Run("a region that goes is one notification for each endpoint", func(t *testing.T) {
+	t.Run("a region that becomes unreachable is one notification for each endpoint", func(t *testing.T) {
 		w := setup(t)
 		region := w.region("eu")
 		var apps []model.App
@@ -193,7 +193,7 @@ func testNotifications(t *testing.T, setup setup) {
 		require.Empty(t, w.deliveries(none))
 	})
 
-	t.Run("a delivery is claimed once, and what came of it is noted by the last claim", func(t *testing.T) {
+	t.Run("a delivery is claimed once, and the last claim stores the outcome", func(t *testing.T) {
 		w := setup(t)
 		app, e, slow := w.app("chat"), w.endpoint("a", ""), w.endpoint("slow", "")
 		w.update(func(tx store.Tx) error {
@@ -208,7 +208,7 @@ func testNotifications(t *testing.T, setup setup) {
 		w.fails(model.ErrConflict, claim)
 		require.Len(t, due(w, now+10, slow.ID), 1)
 		again := due(w, now+60, slow.ID)
-		require.Len(t, again, 2, "a claim that nothing came of ends")
+		require.Len(t, again, 2, "a claim without an outcome ends")
 		stored := again[1]
 		require.Equal(t, []any{d.MessageID, int32(1)}, []any{stored.MessageID, stored.Attempts})
 
@@ -286,7 +286,7 @@ func testNotifications(t *testing.T, setup setup) {
 		require.Equal(t, []model.DeliveryState{model.DeliveryDead, model.DeliveryDead}, []model.DeliveryState{w.deliveries(other)[0].State, w.deliveries(other)[1].State})
 	})
 
-	t.Run("endpoints go with what they are of, and take their secrets and deliveries along", func(t *testing.T) {
+	t.Run("endpoints are deleted with their scope, with their secrets and deliveries", func(t *testing.T) {
 		w := setup(t)
 		app := w.app("chat")
 		whole, project, ofApp := w.endpoint("whole", ""), w.endpoint("project", w.prj), w.endpoint("app", app.ID)

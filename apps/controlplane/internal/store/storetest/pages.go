@@ -231,7 +231,7 @@ func testPages(t *testing.T, setup setup) {
 		t.Run("walking "+l.name+" neither repeats nor skips a row while others are inserted", func(t *testing.T) {
 			w := setup(t)
 			n := 0
-			// Keys in no order, so that what is added falls before and after a cursor.
+			// Keys are in no order, so that added rows fall before and after a cursor.
 			next := func() string {
 				n++
 				return l.add(w, fmt.Sprintf("%c%03d%s", 'a'+rune(n*7%26), n, "xx"[:n%2]))

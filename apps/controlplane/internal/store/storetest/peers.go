@@ -46,7 +46,7 @@ func testPeers(t *testing.T, setup setup) {
 		w := setup(t)
 		put(w, model.Peer{ID: "cp_2", Address: "b:1"}, model.Peer{ID: "cp_1", Address: "a:1"})
 		require.Equal(t, []string{"cp_1", "cp_2"}, ids(list(w, minute)))
-		// Seen within less than nothing: only a clock that runs backwards would.
+		// No process was seen within a negative duration, unless a clock runs backwards.
 		require.Empty(t, list(w, -minute))
 		forget := func(unseen int64) int {
 			return write(w, func(tx store.Tx) (int, error) { return tx.DeletePeers(unseen) })

@@ -41,7 +41,7 @@ func testProtections(t *testing.T, setup setup) {
 		require.Equal(t, []model.Protection{platform, p}, list(w, w.ws))
 	})
 
-	t.Run("protections go with what they are of", func(t *testing.T) {
+	t.Run("protections are deleted with their scope", func(t *testing.T) {
 		w := setup(t)
 		put(w, model.Protection{WorkspaceID: w.ws}, model.Protection{WorkspaceID: w.ws, ScopeID: "prj_1"}, model.Protection{WorkspaceID: "ws_other", ScopeID: "prj_1"})
 		w.update(func(tx store.Tx) error { return tx.DeleteProtectionsOf(w.ws, "prj_1") })

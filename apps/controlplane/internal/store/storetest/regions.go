@@ -286,7 +286,7 @@ func testSessions(t *testing.T, setup setup) {
 		require.EqualValues(t, len(fences), get(w, region).SessionFence)
 	})
 
-	t.Run("reports are noted of current sessions only", func(t *testing.T) {
+	t.Run("only reports of current sessions are stored", func(t *testing.T) {
 		w := setup(t)
 		ids := w.regions(2)
 		for _, id := range ids {
@@ -387,7 +387,7 @@ func testSessions(t *testing.T, setup setup) {
 }
 
 func testQuarantine(t *testing.T, setup setup) {
-	t.Run("a set replaces the one before and keeps the approvals of what stays", func(t *testing.T) {
+	t.Run("a set replaces the one before and keeps the approvals of keys that stay", func(t *testing.T) {
 		w := setup(t)
 		ids := w.regions(2)
 		row := func(region, key string, generation int64) model.Quarantined {

@@ -15,8 +15,8 @@ import (
 
 func testRetention(t *testing.T, setup setup) {
 	const all = 99
-	// ended makes versions of the app that nothing refers to any more, the newest of
-	// them its latest, each with a rollout.
+	// ended makes versions of the app that nothing refers to any more, each with a rollout. The newest of them is the
+	// app's latest.
 	ended := func(w *fixture, app *model.App, versions int32) (ids []string) {
 		w.t.Helper()
 		for v := int32(1); v <= versions; v++ {
@@ -60,7 +60,7 @@ func testRetention(t *testing.T, setup setup) {
 		w.update(func(tx store.Tx) error { return tx.InsertHistory(rows) })
 	}
 
-	t.Run("of an app's versions the newest stay and those that are in use", func(t *testing.T) {
+	t.Run("the newest versions of an app stay, and those in use", func(t *testing.T) {
 		w := setup(t)
 		region, app, other := w.region("eu"), w.app("chat"), w.app("other")
 		ids := ended(w, &app, 10)
@@ -85,7 +85,7 @@ func testRetention(t *testing.T, setup setup) {
 		require.Len(t, versions(w, other), 10)
 	})
 
-	t.Run("of an app's history the newest entries stay", func(t *testing.T) {
+	t.Run("the newest entries of an app's history stay", func(t *testing.T) {
 		w := setup(t)
 		app, other := w.app("chat"), w.app("other")
 		history(w, app, 10)
@@ -104,7 +104,7 @@ func testRetention(t *testing.T, setup setup) {
 		require.Len(t, read(w, func(tx store.Tx) ([]model.History, error) { return tx.HistorySince(other.ID, "", all) }), 10)
 	})
 
-	t.Run("apps with more than is kept are found, in pages", func(t *testing.T) {
+	t.Run("apps with more rows than are kept are found, in pages", func(t *testing.T) {
 		w := setup(t)
 		quiet, told, both, made := w.app("quiet"), w.app("told"), w.app("both"), w.app("made")
 		ended(w, &quiet, 3)
@@ -121,7 +121,7 @@ func testRetention(t *testing.T, setup setup) {
 		require.Equal(t, []string{made.ID}, crowded(both.ID, 2))
 	})
 
-	t.Run("a deleted app is forgotten with all that is its own once nothing of it is left in a region", func(t *testing.T) {
+	t.Run("a deleted app is forgotten with all its rows once nothing of it is left in a region", func(t *testing.T) {
 		w := setup(t)
 		region, app, living := w.region("eu"), w.app("chat"), w.app("living")
 		ids := ended(w, &app, 2)
@@ -172,7 +172,7 @@ func testRetention(t *testing.T, setup setup) {
 		require.Len(t, read(w, func(tx store.Tx) ([]model.Wake, error) { return tx.DueWakes(0, 0, all) }), 1)
 	})
 
-	t.Run("of a secret the newest versions stay", func(t *testing.T) {
+	t.Run("the newest versions of a secret stay", func(t *testing.T) {
 		w := setup(t)
 		for name, versions := range map[string]int32{"rotated": 6, "twice": 2} {
 			for v := int32(1); v <= versions; v++ {

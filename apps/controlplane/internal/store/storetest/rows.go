@@ -280,7 +280,7 @@ func scribble(row any) {
 	}
 }
 
-// report is what a region said of a deployment; every count is the guard's.
+// report is a region's report of a deployment. Every count is the guard's number.
 func report(d model.Deployment, regionID string, guard model.Guard) model.Observed {
 	n := int32(guard % 1000)
 	return model.Observed{

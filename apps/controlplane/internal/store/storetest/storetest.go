@@ -1,10 +1,9 @@
-// Package storetest is what every store.Store must hold, as one suite. It is why
-// a test may use the store in memory and mean the database.
+// Package storetest is one test suite for every store.Store. Because the store in memory and the database both pass
+// it, a test may use the former in place of the latter.
 //
-// A subtest's name states a guarantee. Where transactions must overlap, one of
-// them waits inside its function for the other to commit; this is done only where
-// the contract says that they do not wait for each other. Everything else that is
-// about concurrency starts many at once and asserts on what is left.
+// A subtest's name states a guarantee. Where transactions must overlap, one of them waits inside its function for the
+// other to commit. This is done only where the contract says that they do not wait for each other. Other tests of
+// concurrency start many transactions at once and check what is left.
 package storetest
 
 import (
@@ -112,7 +111,7 @@ func (w *fixture) update(fn func(store.Tx) error) {
 	require.NoError(w.t, w.s.Update(w.t.Context(), fn))
 }
 
-// fails is update that must fail so.
+// fails is update, which must fail with the error want.
 func (w *fixture) fails(want error, fn func(store.Tx) error) {
 	w.t.Helper()
 	require.ErrorIs(w.t, w.s.Update(w.t.Context(), fn), want)
@@ -255,8 +254,8 @@ func together(n int, f func(i int) error) []error {
 	return errs
 }
 
-// updates runs n transactions at once, so that as many as can have read and
-// written before the first commits, and returns their errors.
+// updates runs n transactions at once, and returns their errors. As many of them as possible have read and written
+// before the first commits.
 func (w *fixture) updates(n int, f func(i int, tx store.Tx) error) []error {
 	var arrived atomic.Int32
 	return together(n, func(i int) error {
@@ -270,8 +269,8 @@ func (w *fixture) updates(n int, f func(i int, tx store.Tx) error) []error {
 	})
 }
 
-// meet returns when n have arrived, or after a while: those that wait for the
-// lock of one that is here never come.
+// meet returns when n have arrived, or after a while. A transaction that waits for the lock of an arrived one does not
+// arrive.
 func meet(arrived *atomic.Int32, n int) {
 	arrived.Add(1)
 	for range 1000 {
@@ -282,8 +281,7 @@ func meet(arrived *atomic.Int32, n int) {
 	}
 }
 
-// oneWins asserts that exactly one of n racers did, and the others lost with an
-// error of want.
+// oneWins asserts that exactly one of n calls succeeded, and that the others failed with one of the errors want.
 func oneWins(t *testing.T, errs []error, want ...error) {
 	t.Helper()
 	won := 0
@@ -301,8 +299,8 @@ func oneWins(t *testing.T, errs []error, want ...error) {
 	require.Equal(t, 1, won)
 }
 
-// overlap runs first until its function waits, commits second, calls between, and
-// lets first go on. Neither may need what the other locked.
+// overlap runs first until its function waits, commits second, calls between, and lets first go on. Neither may need a
+// row that the other locked.
 func (w *fixture) overlap(first, second func(store.Tx) error, between func()) {
 	w.t.Helper()
 	started, release := make(chan struct{}), make(chan struct{})
@@ -376,7 +374,7 @@ func plainDeployment(d model.Deployment) plain {
 
 func plainItem(it model.DesiredItem) plain {
 	spec := encodeSpec(it.Deployment.Spec)
-	// What no agent is told may be there or not.
+	// Fields that no agent is sent may be set or not.
 	d, r := it.Deployment, &it.Topology
 	it.Deployment = model.Deployment{
 		ID: d.ID, WorkspaceID: d.WorkspaceID, AppID: d.AppID, Version: d.Version, SpecHash: d.SpecHash, MadeAs: d.MadeAs,
@@ -400,8 +398,8 @@ func encodeSpec(s *windlassv1.DeploymentSpec) string {
 	return string(b)
 }
 
-// filled returns a row with every field set to something that no other field has,
-// so that a column that is forgotten or swapped shows.
+// filled returns a row with every field set to a value that no other field has, so that a column that is forgotten or
+// swapped is found.
 func filled[V any]() V {
 	var v V
 	n := 0

@@ -194,7 +194,7 @@ func testTenants(t *testing.T, setup setup) {
 		}
 	})
 
-	t.Run("updates change what is theirs to change", func(t *testing.T) {
+	t.Run("updates change only the fields that may change", func(t *testing.T) {
 		w := setup(t)
 		w.update(func(tx store.Tx) error {
 			if err := tx.UpdateWorkspace(model.Workspace{ID: w.ws, Name: "renamed", UpdatedAt: now + 1, ResourceVersion: 1}); err != nil {
@@ -230,7 +230,7 @@ func testTenants(t *testing.T, setup setup) {
 		w.fails(model.ErrNotFound, func(tx store.Tx) error { return tx.RevokeAPIKey("ws_x", key.ID, now) })
 	})
 
-	t.Run("what is deleted is gone with all that is its own and its name is free", func(t *testing.T) {
+	t.Run("a deleted row is gone with all rows that belong to it, and its name is free", func(t *testing.T) {
 		w := setup(t)
 		key := w.newKey("ci")
 		w.update(func(tx store.Tx) error {
@@ -392,7 +392,7 @@ func testSecrets(t *testing.T, setup setup) {
 		}))
 	})
 
-	t.Run("versions are told of the names that exist", func(t *testing.T) {
+	t.Run("versions are returned for the names that exist", func(t *testing.T) {
 		w := setup(t)
 		w.update(func(tx store.Tx) error {
 			require.NoError(t, tx.InsertSecretVersion(w.secret("a", 1)))
@@ -426,7 +426,7 @@ func testSecrets(t *testing.T, setup setup) {
 		remove("token")
 		require.EqualValues(t, 3, floor())
 		remove("short")
-		require.EqualValues(t, 3, floor(), "a lower one does not sink it")
+		require.EqualValues(t, 3, floor(), "a lower version does not lower the floor")
 		w.fails(model.ErrConflict, func(tx store.Tx) error { return tx.InsertSecretVersion(w.secret("token", 1)) })
 		w.fails(model.ErrConflict, func(tx store.Tx) error { return tx.InsertSecretVersion(w.secret("token", 3)) })
 		insert("token", 4)

@@ -87,7 +87,7 @@ func testTopology(t *testing.T, setup setup) {
 		}
 	})
 
-	t.Run("whatever the order of puts the highest generation is what is left", func(t *testing.T) {
+	t.Run("the highest generation is left, whatever the order of puts", func(t *testing.T) {
 		w := setup(t)
 		region, app := w.region("eu"), w.app("chat")
 		rapid.Check(t, func(t *rapid.T) {
@@ -167,9 +167,9 @@ func testTopology(t *testing.T, setup setup) {
 		}
 		require.Equal(t, settled(place(d1, ids[0], 1), gone), get(map[string][]string{ids[0]: {d2.ID, d1.ID, d3.ID, "dep_x"}}))
 		require.Equal(t, settled(gone, place(d3, ids[1], 1)), get(map[string][]string{ids[0]: {d2.ID, d3.ID}, ids[1]: {d3.ID, d1.ID}, "reg_x": {d1.ID}}),
-			"what one region is asked for says nothing of another")
+			"each region has its own keys")
 		require.Equal(t, append(settled(place(d3, ids[1], 1)), model.Assignment{Topology: place(d4, ids[1], 1), UnderWay: true}),
-			get(map[string][]string{ids[1]: {d3.ID, d4.ID}}), "a rollout is in flight of one of the apps")
+			get(map[string][]string{ids[1]: {d3.ID, d4.ID}}), "one of the apps has a rollout in flight")
 		require.Empty(t, get(map[string][]string{ids[0]: nil, ids[1]: {}}))
 	})
 
@@ -209,7 +209,7 @@ func testTopology(t *testing.T, setup setup) {
 				}
 				return tx.PutTopology([]model.Topology{place(d, region, 2*g+2)})
 			}) {
-				// A row that went away between reading and writing may be reported so.
+				// A row that was deleted between the read and the write may be a conflict.
 				if err != nil {
 					require.ErrorIs(t, err, model.ErrConflict)
 				}
@@ -337,7 +337,7 @@ func testObserved(t *testing.T, setup setup) {
 			read(w, func(tx store.Tx) ([]model.RouteObserved, error) { return tx.ListRouteObserved([]string{app.ID}) }))
 	})
 
-	t.Run("reordered batches end in what each key's highest guard said", func(t *testing.T) {
+	t.Run("reordered batches end with the report of each key's highest guard", func(t *testing.T) {
 		w := setup(t)
 		region, app := w.region("eu"), w.app("chat")
 		rapid.Check(t, func(t *rapid.T) {
@@ -391,7 +391,7 @@ func testObserved(t *testing.T, setup setup) {
 		require.Empty(t, read(w, func(tx store.Tx) ([]model.RouteObserved, error) { return tx.ListRouteObserved(nil) }))
 	})
 
-	t.Run("what a complete inventory did not name is unknown again", func(t *testing.T) {
+	t.Run("deployments that a complete inventory did not name are unknown again", func(t *testing.T) {
 		w := setup(t)
 		ids, app, other := w.regions(2), w.app("chat"), w.app("other")
 		old, fresh, elsewhere := w.deployment(app, 1), w.deployment(other, 1), w.deployment(other, 2)

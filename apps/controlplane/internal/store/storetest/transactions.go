@@ -157,12 +157,12 @@ func testTransactions(t *testing.T, setup setup) {
 		require.EqualValues(t, 1, w.head(region).Revision)
 	})
 
-	t.Run("of two transactions that lock one app the second sees all that the first wrote", func(t *testing.T) {
+	t.Run("the second of two transactions that lock one app sees all writes of the first", func(t *testing.T) {
 		w := setup(t)
 		region, app := w.region("eu"), w.app("chat")
 		const writers = 12
-		// Each adds a row that counts those it finds: had two decided on the same state,
-		// they would have counted alike. No row that they write is the same.
+		// Each transaction adds a row that counts the rows that it finds. If two had decided on the same state, they
+		// would have the same count. No two write the same row.
 		for _, err := range w.updates(writers, func(i int, tx store.Tx) error {
 			if _, err := tx.LockApp(w.ws, app.ID); err != nil {
 				return err
@@ -261,7 +261,7 @@ func testCommits(t *testing.T, setup setup) {
 		w.s.OnCommit(func(store.Commit) { order = append(order, "second") })
 		w.change(region, 1)
 		require.Equal(t, []string{"first", "second"}, order)
-		// Nothing that a commit tells of has changed.
+		// Nothing changes that a commit reports to listeners.
 		w.update(func(tx store.Tx) error { _, err := tx.LockRegion(region); return err })
 		require.Len(t, order, 2)
 	})
@@ -305,7 +305,7 @@ func testCommits(t *testing.T, setup setup) {
 	t.Run("two transactions that commit in the opposite order of their start lose nothing", func(t *testing.T) {
 		w := setup(t)
 		region := w.region("eu")
-		// A reader that tails by revision, and looks between the two commits.
+		// A reader follows the feed by revision, and reads between the two commits.
 		var seen []string
 		var at int64
 		tail := func() {

@@ -27,7 +27,7 @@ func testWakes(t *testing.T, setup setup) {
 		return at
 	}
 
-	t.Run("an app is told as woken only when its row turned from unset or later to due", func(t *testing.T) {
+	t.Run("an app is reported as woken only if its row turned from unset or later to due", func(t *testing.T) {
 		w := setup(t)
 		var told []string
 		w.s.OnCommit(func(c store.Commit) { told = slices.AppendSeq(told, maps.Keys(c.Woken)) })
@@ -79,10 +79,10 @@ func testWakes(t *testing.T, setup setup) {
 			}
 			return tx.WakeAt(map[string]int64{"app_1": now, "app_2": now + hour}, now)
 		})
-		require.Equal(t, []string{"app_1"}, due(w, 0, hour), "one of them had a row to take away")
+		require.Equal(t, []string{"app_1"}, due(w, 0, hour), "only one of the cleared apps had a row")
 	})
 
-	t.Run("an app whose row is due soon is told in how long, and is found by others then", func(t *testing.T) {
+	t.Run("an app whose row is due soon is reported with the time until then, and other processes find it then", func(t *testing.T) {
 		w := setup(t)
 		var told []store.Commit
 		w.s.OnCommit(func(c store.Commit) { told = append(told, c) })
@@ -150,7 +150,7 @@ func testWakes(t *testing.T, setup setup) {
 		require.Equal(t, []string{"app_1"}, due(w, 0, hour))
 	})
 
-	t.Run("a row that was to wait is due when its time has come, and was not sent before", func(t *testing.T) {
+	t.Run("a row that waits is due at its time, and was not sent before", func(t *testing.T) {
 		w := setup(t)
 		w.update(func(tx store.Tx) error { return tx.Wake([]string{"app_1"}, now+3000, now) })
 		w.update(func(tx store.Tx) error { return tx.MarkWakesSent([]string{"app_1"}, now) })
@@ -163,8 +163,8 @@ func testWakes(t *testing.T, setup setup) {
 		d := w.deployment(app, 1)
 		w.put(place(d, region, 1))
 		for round := range model.Guard(20) {
-			// A wake-up is pending, so that the report's turns nothing. Then either the step
-			// reads what the report wrote, or there is a wake-up after it.
+			// A wake-up is pending, so that the report's wake-up changes nothing. Then either the step reads what the
+			// report wrote, or there is a wake-up after it.
 			guard := round + 1
 			w.update(func(tx store.Tx) error { return tx.Wake([]string{app.ID}, now, now) })
 			var seen model.Guard
