@@ -1,10 +1,10 @@
 package model
 
-// Limits bound the usage of a workspace and the rate at which rollouts start. 0 means no limit. In a workspace's own
+// Limits bound the usage of a workspace and the rate of calls that start work. 0 means no limit. In a workspace's own
 // limits, Inherit means the limit of the control plane.
 type Limits struct {
 	Apps, Deployments, Instances, GPUs, Rollouts int64
-	// StartsPerMinute bounds the average rate. StartsBurst is how many may start at once. 0: as many as in a minute.
+	// StartsPerMinute bounds the average rate. StartsBurst is how many such calls may come at once. 0: as many as in a minute.
 	StartsPerMinute, StartsBurst int64
 }
 

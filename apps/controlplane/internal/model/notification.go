@@ -198,7 +198,7 @@ type RegionNotice struct {
 // text returns the What and Why that a history entry would have.
 func (n RegionNotice) text() (what, why string) {
 	if n.Kind == NotifyRegionUnreachable {
-		return "RegionUnreachable", "its agent stopped reporting; what runs there goes on, and nothing is deleted"
+		return "RegionUnreachable", "its agent stopped reporting; its instances keep running, and nothing is deleted"
 	}
 	return "RegionReturned", "its agent reports again"
 }

@@ -12,10 +12,10 @@ type metrics struct {
 func newMetrics(reg prometheus.Registerer, count func() float64) *metrics {
 	m := &metrics{
 		nudges: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "windlass_peer_nudges_total", Help: "Calls that told a peer of commits, by outcome (ok, error).",
+			Name: "windlass_peer_nudges_total", Help: "Calls that notified a peer of commits, by outcome (ok, error).",
 		}, []string{"outcome"}),
 		received: prometheus.NewCounter(prometheus.CounterOpts{
-			Name: "windlass_peer_nudges_received_total", Help: "Calls by which peers told of commits.",
+			Name: "windlass_peer_nudges_received_total", Help: "Calls in which peers notified this process of commits.",
 		}),
 		asks: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "windlass_peer_asks_total", Help: "Requests to agents that went through a peer, by outcome (ok, error).",

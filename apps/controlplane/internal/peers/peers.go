@@ -96,7 +96,7 @@ type Nudge struct {
 	// Regions are the regions whose feed has moved. AllRegions is true if there are too many to list.
 	Regions    []string
 	AllRegions bool
-	// Apps are those that changed for their watchers.
+	// Apps are the apps that changed for their watchers.
 	Apps []string
 }
 

@@ -9,7 +9,7 @@ import (
 )
 
 // lintClosed checks that no request can wake a row at zero in a closed region. No generation of a row lets requests
-// wake it, gateways have no hosts of an app that has no other rows there, and replicas that a request woke are not
+// wake it, gateways there have no hosts of an app without other rows there, and replicas that a request woke are not
 // kept.
 func lintClosed(in Input, out Output) (findings []string) {
 	if len(in.Closed) == 0 || in.App.DeletingSince != 0 {
@@ -17,7 +17,7 @@ func lintClosed(in Input, out Output) (findings []string) {
 	}
 	for _, h := range out.History {
 		if h.What == "Woken" && in.Closed[h.RegionID] {
-			findings = append(findings, h.RegionID+": is closed, and what a request woke there is kept")
+			findings = append(findings, h.RegionID+": is closed, and replicas that a request woke there are kept")
 		}
 	}
 	changed := map[string]bool{}
@@ -52,7 +52,7 @@ func lintClosed(in Input, out Output) (findings []string) {
 	}
 	for _, r := range routes {
 		if zero[r.RegionID] && !more[r.RegionID] && len(r.Hosts) > 0 {
-			findings = append(findings, r.RegionID+": is closed, and gateways hold requests of what is at zero there")
+			findings = append(findings, r.RegionID+": is closed, and gateways hold requests of an app at zero there")
 		}
 	}
 	return findings

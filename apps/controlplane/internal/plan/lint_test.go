@@ -114,12 +114,12 @@ func TestLint_FindsAWorkloadThatTwoRowsOfARegionWant(t *testing.T) {
 	old := w.rows[rowKey{"v1", "us"}]
 	successor := old
 	successor.DeploymentID, successor.Generation, successor.Workload, successor.WorkloadVersion = "v2", 1, "v1", 1
-	require.Equal(t, []string{"us: v1 and v2 are to run with workload v1"}, Lint(w.input(), Output{Topology: []model.Topology{successor}}))
+	require.Equal(t, []string{"us: v1 and v2 should run with workload v1"}, Lint(w.input(), Output{Topology: []model.Topology{successor}}))
 
 	old.Status, old.Generation = windlassv1.TopologyStatus_TOPOLOGY_STATUS_STOPPING, old.Generation+1
 	require.Empty(t, Lint(w.input(), Output{Topology: []model.Topology{successor, old}}), "the old row lets go of the workload at once")
 	successor.RegionID = "eu"
-	require.Equal(t, []string{"eu: v1 and v2 are to run with workload v1"}, Lint(w.input(), Output{Topology: []model.Topology{successor, old}}))
+	require.Equal(t, []string{"eu: v1 and v2 should run with workload v1"}, Lint(w.input(), Output{Topology: []model.Topology{successor, old}}))
 }
 
 func TestLint_FindsAPlanThatPassesAGate(t *testing.T) {

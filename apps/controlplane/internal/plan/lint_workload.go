@@ -26,10 +26,10 @@ func lintWorkloads(in Input, out Output) (findings []string) {
 		}
 		workload := rowKey{t.WorkloadKey(), key.region}
 		if was := f.before[key]; was.Transferred && active(&was) && was.WorkloadKey() != t.WorkloadKey() && !mainView(f).side(&was).Known {
-			findings = append(findings, fmt.Sprintf("%s: %s is to run with workload %s, and may have %s still", key.region, key.deployment, t.WorkloadKey(), was.WorkloadKey()))
+			findings = append(findings, fmt.Sprintf("%s: %s should run with workload %s, but may still have %s", key.region, key.deployment, t.WorkloadKey(), was.WorkloadKey()))
 		}
 		if other, wanted := owners[workload]; wanted {
-			findings = append(findings, fmt.Sprintf("%s: %s and %s are to run with workload %s", key.region, other, key.deployment, t.WorkloadKey()))
+			findings = append(findings, fmt.Sprintf("%s: %s and %s should run with workload %s", key.region, other, key.deployment, t.WorkloadKey()))
 			continue
 		}
 		owners[workload] = key.deployment

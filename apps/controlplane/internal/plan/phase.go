@@ -148,7 +148,7 @@ func cloneMap[K comparable, V any](m map[K]V) map[K]V {
 	return out
 }
 
-// copyProgress copies all but the policies, which the planner never changes.
+// copyProgress copies everything except the policies, which the planner never changes.
 func copyProgress(c *model.Progress) *model.Progress {
 	if c == nil {
 		return nil

@@ -132,7 +132,7 @@ func TestRouting_KeptInstancesTryTheNewPolicy(t *testing.T) {
 		w.requireRouting("v2")
 		require.Empty(t, w.rolloutState.Progress.Retained(), "it could not be live again by its pointer alone")
 	})
-	t.Run("pinned beside", func(t *testing.T) {
+	t.Run("pinned next to it", func(t *testing.T) {
 		w := newSimulation(t, "eu")
 		w.policy(canary)
 		w.deploy(routed(1, "eu"))

@@ -198,8 +198,8 @@ func groups(s *windlassv1.DeploymentSpec) *windlassv1.DeploymentSpec {
 // step plans once, checks what must hold of every plan, and writes it.
 func (w *simulation) step() Output {
 	in := w.input()
-	// Phases, and that the same facts give the same plan, are checked at every step of a script. Drawn histories
-	// are many, and these checks take more time than all else in them: there they are at some steps.
+	// A script checks the phases at every step, and that the same facts give the same plan. Drawn histories do so only
+	// at some steps, because there are many histories, and these checks take most of their time.
 	_, drawn := w.t.(*rapid.T)
 	if !drawn || w.steps%8 == 0 {
 		checkPhases(w.t, w.input(), w.now)

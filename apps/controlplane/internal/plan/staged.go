@@ -9,7 +9,7 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// A staged rollout has a policy. All rollouts are staged, except an app's first one, and rollouts that began when apps
+// A staged rollout follows a policy. All rollouts are staged, except an app's first one, and rollouts that began when apps
 // without a policy of their own had no default. Two things are decided separately:
 //
 //	judge        which regions' turn it is, by waves, and whether all goes back
@@ -39,7 +39,7 @@ func isForward(s windlassv1.RegionProgress_State) bool {
 	return s == regionRolling || s == regionMoved || s == regionFailed
 }
 
-// staged reports whether the rollout in flight has a policy.
+// staged reports whether the rollout in flight follows a policy.
 func (f *facts) staged() bool {
 	return f.progress != nil && f.target() != nil && f.progress.Active(f.rollout.ID) && f.app.DeletingSince == 0
 }

@@ -70,7 +70,7 @@ func TestWoken(t *testing.T) {
 			require.Zero(t, entries)
 		}
 	})
-	t.Run("what a request woke in a closed region goes, and the next one wakes nothing", func(t *testing.T) {
+	t.Run("replicas that a request woke in a closed region stop, and the next request wakes nothing", func(t *testing.T) {
 		in := atZero()
 		in.Closed = map[string]bool{"reg_1": true}
 		in.Hosts = []string{"chat.test"}
@@ -98,14 +98,14 @@ func TestWoken(t *testing.T) {
 		require.Equal(t, int32(1), out.Topology[0].WakeTo(spec))
 		require.Equal(t, in.Hosts, out.Routes[0].Hosts)
 	})
-	t.Run("a lint finds plans by which requests wake what is in a closed region", func(t *testing.T) {
+	t.Run("Lint finds plans that let requests wake rows in a closed region", func(t *testing.T) {
 		in := atZero()
 		in.Closed = map[string]bool{"reg_1": true}
 		in.Routes = []model.Route{{AppID: "app_1", RegionID: "reg_1", Hosts: []string{"chat.test"}, Generation: 3}}
 		require.Equal(t, []string{
-			"reg_1: is closed, and what a request woke there is kept",
+			"reg_1: is closed, and replicas that a request woke there are kept",
 			"reg_1: is closed, and a request may wake dep_1",
-			"reg_1: is closed, and gateways hold requests of what is at zero there",
+			"reg_1: is closed, and gateways hold requests of an app at zero there",
 		}, Lint(in, Output{History: []model.History{{What: "Woken", RegionID: "reg_1"}}}))
 		in.Closed = nil
 		require.Empty(t, Lint(in, Output{History: []model.History{{What: "Woken", RegionID: "reg_1"}}}))

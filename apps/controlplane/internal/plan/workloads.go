@@ -178,7 +178,7 @@ func hasOf(t, other *model.Topology) bool {
 
 // servingOf returns how many replicas serve, of whatever version they are.
 //
-// Of several roles as many serve as the scarcest of them has ready instances for.
+// With several roles, as many replicas serve as the scarcest role has ready instances for.
 func servingOf(o model.Observed, d *model.Deployment) int32 {
 	if ready, _, ok := o.Shares(); ok {
 		return max(o.ReadyReplicas, ready)

@@ -221,7 +221,7 @@ func (d *Deploy) unreachableFinding(v *windlassv1.PlanRegion, id string, waits, 
 	i := slices.IndexFunc(d.target.Spec.GetRegions(), func(name string) bool { return d.regionIDs[name] == id })
 	switch {
 	case i < 0:
-		f.Message = why + ": what runs there stays until it returns"
+		f.Message = why + ": its replicas stay until it returns"
 	case outcome != windlassv1.PlanDeployResponse_OUTCOME_ROLLOUT:
 		f.Message = why + ": the change takes effect there " + when
 	case skips:

@@ -181,7 +181,7 @@ func TestRegistry_ErrorHasItsCodeOnly(t *testing.T) {
 		"a redirect":            {by: local, host: strings.TrimPrefix(redirecting.URL, "http://"), says: "could not be reached"},
 		"nothing listens":       {by: local, host: closed.Addr().String(), says: "could not be reached"},
 		"a registry's code":     {by: local, host: answering(`{"errors": [{"code": "MANIFEST_UNKNOWN", "message": "TOPSECRET-42"}]}`), says: "answered 404 Not Found (MANIFEST_UNKNOWN): check", final: true},
-		"what is no code":       {by: local, host: answering(`{"errors": [{"code": "TOPSECRET-42"}]}`), says: "answered 404 Not Found: check", final: true},
+		"an invalid code":       {by: local, host: answering(`{"errors": [{"code": "TOPSECRET-42"}]}`), says: "answered 404 Not Found: check", final: true},
 		"a code that is longer": {by: local, host: answering(`{"errors": [{"code": "` + strings.Repeat("TOPSECRET_", 9) + `"}]}`), says: "answered 404 Not Found: check", final: true},
 	} {
 		t.Run(name, func(t *testing.T) {

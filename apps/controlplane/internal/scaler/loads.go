@@ -22,8 +22,8 @@ func (s *Service) Observe(regionID string, loads []*agentv1.LoadReport) (dropped
 }
 
 // Take stores loads of a region whose stream is on this process. It drops loads of apps that are known not to be
-// scaled there, and new ones above maxTargets and maxStrays, and returns how many it dropped. It ignores a load that
-// is older than the last one. It does not block.
+// scaled there, and new ones above maxTargets and maxStrays, and returns how many it dropped. It ignores a late load,
+// see lateFor. It does not block.
 func (s *Service) Take(regionID string, loads []*agentv1.LoadReport) (dropped int) {
 	now := time.Now()
 	s.mu.Lock()

@@ -490,7 +490,7 @@ type RetentionTx interface {
 	TrimVersions(app model.App, keep int32, limit int) (int, error)
 	// TrimHistory deletes the app's history except for the newest keep entries.
 	TrimHistory(appID string, keep, limit int) (int, error)
-	// TrimSecrets deletes all but the newest keep versions of up to limit secrets, and returns the
+	// TrimSecrets deletes all versions except the newest keep of up to limit secrets, and returns the
 	// number of secrets.
 	TrimSecrets(keep int32, limit int) (int, error)
 	// DeleteAudit deletes entries that were made before that time, by the time in their ids.

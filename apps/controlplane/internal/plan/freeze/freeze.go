@@ -119,7 +119,7 @@ func InForce(f model.Freeze, now int64) (until int64, in bool) {
 }
 
 // longest is how long windows can last, in ms, if they leave a gap in each week: two weeks, because a change of clocks
-// may skip a gap, and a day for the windows around it.
+// may skip a gap, and a day for what the change adds.
 const longest = int64(15*24*time.Hour) / int64(time.Millisecond)
 
 // NextAt returns when a freeze that is not in force will be in force next, 0 for never.

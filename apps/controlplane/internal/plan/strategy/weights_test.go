@@ -135,7 +135,7 @@ func TestHold(t *testing.T) {
 	}{
 		{"a version that becomes ready takes nothing", side(1, 1, 0), side(1, 1, 100), nil, []int32{0, 100}},
 		{"nor at a step", side(1, 1, 0), side(1, 1, 100), &Stop{Replicas: 1, Weight: 10}, []int32{0, 100}},
-		{"what serves takes over from what does not", side(1, 1, 0), side(1, 0, 100), nil, []int32{100, 0}},
+		{"a version that serves takes over from one that does not", side(1, 1, 0), side(1, 0, 100), nil, []int32{100, 0}},
 		{"and gives back beyond its step", side(1, 1, 100), side(1, 1, 0), &Stop{Replicas: 1, Weight: 10}, []int32{10, 90}},
 		{"a version that stops being ready loses it", side(1, 0, 10), side(1, 1, 90), nil, []int32{0, 100}},
 		{"a version that has moved keeps all", side(1, 1, 100), side(1, 1, 0), nil, []int32{100, 0}},

@@ -74,7 +74,7 @@ func TestBackup(t *testing.T) {
 			require.NoError(t, s.Close())
 		}
 	})
-	t.Run("replaces a database only if it is told to, and while no control plane uses it", func(t *testing.T) {
+	t.Run("replaces a database only with Replace, and while no control plane uses it", func(t *testing.T) {
 		dsn, d := filled(t, db.Newest())
 		saved, before := dump(t, dsn), contents(t, d)
 		for _, table := range tables(t, d) {

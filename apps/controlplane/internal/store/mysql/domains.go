@@ -65,7 +65,7 @@ func (t *tx) NoteDomainChecks(c model.DomainChecks, at int64) error {
 		if len(one.names) == 0 {
 			continue
 		}
-		if err := t.err(one.note(held(one.names)), "note what the DNS said of domains", ""); err != nil {
+		if err := t.err(one.note(held(one.names)), "store the checks of domains", ""); err != nil {
 			return err
 		}
 	}

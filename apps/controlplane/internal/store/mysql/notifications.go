@@ -73,7 +73,7 @@ func (t *tx) DeleteNotificationEndpoint(workspaceID, id string) error {
 		func() error { return t.q.DeleteDeliveriesOfEndpoint(t.ctx, id) },
 	} {
 		if err := forget(); err != nil {
-			return t.err(err, "delete what notification endpoint has", id)
+			return t.err(err, "delete rows of notification endpoint", id)
 		}
 	}
 	return nil

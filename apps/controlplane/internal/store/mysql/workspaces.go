@@ -58,7 +58,7 @@ func (t *tx) DeleteWorkspace(id string) error {
 		t.q.DeleteProtectionsOfWorkspace, t.q.DeletePresetsOfWorkspace, t.q.DeletePresetFloor,
 	} {
 		if err := forget(t.ctx, id); err != nil {
-			return t.err(err, "delete what workspace has", id)
+			return t.err(err, "delete rows of workspace", id)
 		}
 	}
 	return t.deleteEndpointsOfWorkspace(id)

@@ -304,7 +304,7 @@ func testApps(t *testing.T, setup setup) {
 		require.Equal(t, model.ActiveRolloutCount{Rollouts: 2, OldestAt: now - 9}, read(w, store.Tx.CountActiveRollouts))
 	})
 
-	t.Run("a rollout keeps what it is and changes how it goes", func(t *testing.T) {
+	t.Run("an update of a rollout changes only the fields that may change", func(t *testing.T) {
 		w := setup(t)
 		app := w.app("chat")
 		r := model.Rollout{
@@ -427,7 +427,7 @@ func testRolloutStates(t *testing.T, setup setup) {
 		same(t, s, rolloutState(w, app.ID))
 	})
 
-	t.Run("what is read is the reader's own", func(t *testing.T) {
+	t.Run("a reader may change the rows that it read", func(t *testing.T) {
 		w := setup(t)
 		app := w.app("chat")
 		put(w, model.RolloutState{AppID: app.ID, WorkspaceID: w.ws, Progress: &model.Progress{

@@ -50,7 +50,7 @@ func testPins(t *testing.T, setup setup) {
 		require.Equal(t, []model.Pin{elsewhere}, pins(w, other.ID))
 	})
 
-	t.Run("what is read is the reader's own", func(t *testing.T) {
+	t.Run("a reader may change the rows that it read", func(t *testing.T) {
 		w := setup(t)
 		app := w.app("chat")
 		p := pin(w, app, 1)

@@ -420,7 +420,7 @@ func testQuarantine(t *testing.T, setup setup) {
 		require.Empty(t, list(ids[0]))
 		require.Len(t, list(ids[1]), 1)
 		put(ids[0], row(ids[0], "dep_b", 3))
-		require.Zero(t, list(ids[0])[0].ApprovedAt, "an approval is for what was there")
+		require.Zero(t, list(ids[0])[0].ApprovedAt, "an approval is for the workload that was there")
 		require.Empty(t, write(w, func(tx store.Tx) ([]model.Quarantined, error) { return tx.ApproveQuarantine(ids[0], nil, now) }))
 	})
 }

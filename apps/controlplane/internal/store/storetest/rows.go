@@ -118,7 +118,7 @@ func testRows(t *testing.T, setup setup) {
 		}
 	})
 
-	t.Run("what is missing is not found", func(t *testing.T) {
+	t.Run("a missing row is not found", func(t *testing.T) {
 		w := setup(t)
 		for _, k := range every() {
 			switch k.kind {

@@ -44,7 +44,7 @@ func testSealed(t *testing.T, setup setup) {
 		return model.SealedValue{EnvironmentID: s.EnvironmentID, Name: s.Name, Version: s.Version, Ciphertext: s.Ciphertext}
 	}
 
-	t.Run("values are counted by key and listed without those of one key", func(t *testing.T) {
+	t.Run("values are counted by key, and listed without the values of one key", func(t *testing.T) {
 		w := setup(t)
 		fill(w)
 		require.Equal(t, map[uint32]int64{oldKey: 3, newKey: 1, 0: 1}, read(w, func(tx store.Tx) (map[uint32]int64, error) { return tx.CountSealedValues() }))

@@ -38,7 +38,7 @@ func testTenants(t *testing.T, setup setup) {
 		missing(w, func(tx store.Tx) (model.APIKey, error) { return tx.GetAPIKeyByHash([]byte("other")) })
 	})
 
-	t.Run("tenant rows are read by id, those of a workspace alone", func(t *testing.T) {
+	t.Run("tenant rows are read by id, only within their workspace", func(t *testing.T) {
 		w := setup(t)
 		other := model.Workspace{ID: ident.New("ws"), Name: "other", ResourceVersion: 1}
 		theirs := model.Project{ID: ident.New("prj"), WorkspaceID: other.ID, Name: "default", ResourceVersion: 1}

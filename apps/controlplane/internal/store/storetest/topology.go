@@ -38,7 +38,7 @@ func testTopology(t *testing.T, setup setup) {
 		require.Equal(t, []model.Topology{same}, topology(w, app.ID), "a status changes within a generation")
 	})
 
-	t.Run("a stale generation never wins against what was locked or put before", func(t *testing.T) {
+	t.Run("a stale generation never wins against a row that was locked or put before", func(t *testing.T) {
 		w := setup(t)
 		ids, app, other := w.regions(2), w.app("chat"), w.app("other")
 		d, o := w.deployment(app, 1), w.deployment(other, 1)
@@ -121,7 +121,7 @@ func testTopology(t *testing.T, setup setup) {
 		require.Empty(t, topology(w, "app_x"))
 	})
 
-	t.Run("lists for decisions leave out what is stopped", func(t *testing.T) {
+	t.Run("lists for decisions leave out stopped rows", func(t *testing.T) {
 		w := setup(t)
 		ids, app, other := w.regions(2), w.app("chat"), w.app("other")
 		elsewhere := w.newApp("elsewhere")
@@ -146,7 +146,7 @@ func testTopology(t *testing.T, setup setup) {
 		require.Equal(t, []string{app.ID}, read(w, func(tx store.Tx) ([]string, error) { return tx.AppsInRegion(ids[1]) }))
 	})
 
-	t.Run("assignments are what is or was assigned to the regions", func(t *testing.T) {
+	t.Run("assignments are deployments that are or were assigned to the regions", func(t *testing.T) {
 		w := setup(t)
 		ids, app, rolled := w.regions(2), w.app("chat"), w.app("rolled")
 		d1, d2, d3, d4 := w.deployment(app, 1), w.deployment(app, 2), w.deployment(app, 3), w.deployment(rolled, 1)

@@ -228,7 +228,7 @@ func testTransactions(t *testing.T, setup setup) {
 }
 
 func testCommits(t *testing.T, setup setup) {
-	t.Run("listeners are told what a commit changed after it is durable", func(t *testing.T) {
+	t.Run("listeners get the changes of a commit once it is durable", func(t *testing.T) {
 		w := setup(t)
 		ids, app := w.regions(2), w.app("chat")
 		d := w.newDeployment(app, 1)
@@ -253,7 +253,7 @@ func testCommits(t *testing.T, setup setup) {
 		}}, told)
 	})
 
-	t.Run("every listener is told, in the goroutine of the committer", func(t *testing.T) {
+	t.Run("every listener is called, in the goroutine of the committer", func(t *testing.T) {
 		w := setup(t)
 		region := w.region("eu")
 		var order []string
@@ -291,7 +291,7 @@ func testCommits(t *testing.T, setup setup) {
 		}
 	})
 
-	t.Run("a bumped epoch is told like a moved head", func(t *testing.T) {
+	t.Run("a bumped epoch is reported like a moved head", func(t *testing.T) {
 		w := setup(t)
 		region := w.region("eu")
 		w.change(region, 1)
@@ -415,7 +415,7 @@ func testCommits(t *testing.T, setup setup) {
 				}
 			}
 			require.Len(t, feed[id], 2*want)
-			require.Len(t, commits[id], want, "each commit told its own revision")
+			require.Len(t, commits[id], want, "each commit reported its own revision")
 			seen := map[string]int{}
 			for i, c := range feed[id] {
 				seen[c.Key]++
