@@ -35,7 +35,7 @@ func newMetrics(registerer prometheus.Registerer) (*metrics, error) {
 		}),
 		oldest: prometheus.NewGauge(prometheus.GaugeOpts{
 			Name: "windlass_notification_oldest_pending_seconds",
-			Help: "Time since the first try of the oldest notification that waits.",
+			Help: "Time since the tries of the oldest pending notification began.",
 		}),
 	}
 	return m, errors.Join(registerer.Register(m.calls), registerer.Register(m.dead), registerer.Register(m.merged),
