@@ -96,7 +96,7 @@ func TestGroup_HasOneStepOfEachAppThatWaits(t *testing.T) {
 		synctest.Wait()
 		require.Equal(t, [][]string{{"busy"}, {"a", "b", "c"}, {"a"}}, c.decided, "its second step sees what the first wrote")
 		require.NoError(t, testutil.CollectAndCompare(c.metrics.batch, strings.NewReader(`
-# HELP deployment_workflow_step_batch_size Apps whose steps one transaction decided, those included that failed and were parted.
+# HELP deployment_workflow_step_batch_size Apps whose steps one transaction decided, including transactions that failed and were split.
 # TYPE deployment_workflow_step_batch_size histogram
 deployment_workflow_step_batch_size_bucket{le="1"} 2
 deployment_workflow_step_batch_size_bucket{le="2"} 2
