@@ -372,7 +372,7 @@ func TestPlan_NamesRegionsThatARolloutWaitsFor(t *testing.T) {
 	require.Contains(t, p.GetFindings()[0].GetMessage(), "would wait for it")
 	p = w.planned("chat", nil, args("b"), func(s *windlassv1.DeploymentSpec) { s.Regions = []string{"us-east-1"} })
 	require.True(t, p.GetWouldRun(), "%v", p.GetFindings())
-	require.Contains(t, p.GetFindings()[0].GetMessage(), "stays until it returns")
+	require.Contains(t, p.GetFindings()[0].GetMessage(), "replicas stay until it returns")
 }
 
 func TestPlan_NamesAnApprovalWithoutAWave(t *testing.T) {

@@ -9,8 +9,8 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// ReasonNoRoomForBoth is why a region failed whose step shares the traffic between two
-// versions, although it may have only one replica in all.
+// ReasonNoRoomForBoth is why a region failed, because its step shares the traffic between two
+// versions, and it may have only one replica in all.
 const ReasonNoRoomForBoth = "NoRoomForBoth"
 
 // FixNoRoomForBoth says how such a region is updated.

@@ -14,7 +14,7 @@ import (
 // The policy's auto_rollback says how many instances of the new version have to fail until the
 // region fails, and how many replicas that were ready may not be ready any more.
 
-// ReasonUnhealthy is why a region failed in which too many replicas that were ready are no longer ready.
+// ReasonUnhealthy is why a region failed, because too many of its replicas lost their readiness.
 const ReasonUnhealthy = "Unhealthy"
 
 // defaultUnhealthyFor outlasts an instance that is replaced and starts quickly, ms.

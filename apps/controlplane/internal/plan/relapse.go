@@ -19,7 +19,7 @@ import (
 // often than a bake lasts would keep it from ending. The bake ends once the route is acknowledged
 // again, and the progress deadline limits how long that may take.
 
-// ReasonUnstable is why a region failed that became ready, and lost its readiness too often.
+// ReasonUnstable is why a region failed, because it became ready and lost its readiness too often.
 const ReasonUnstable = "Unstable"
 
 // minRelapses may happen in any region, because a lost node takes a replica with it.

@@ -205,7 +205,7 @@ func clock(date time.Time, minute int, zone *time.Location) (first, last int64) 
 // Zone finds a time zone by its name.
 func Zone(name string) (*time.Location, error) {
 	if name == "" || name == "Local" {
-		return nil, fmt.Errorf("%q is not the name of a time zone", name)
+		return nil, fmt.Errorf("%q names no time zone", name)
 	}
 	return time.LoadLocation(name)
 }
