@@ -120,8 +120,8 @@ func patience(policy *windlassv1.RolloutPolicy, kind windlassv1.AutoRollback_Con
 	return d.AsDuration().Milliseconds(), d != nil
 }
 
-// trouble keeps a place from being ready and has a deadline of its own. kind 0: there is none. doomed: so many of its
-// instances will never be ready that the place fails. final: waiting does not help.
+// trouble keeps a place from being ready and has a deadline of its own. kind 0: there is none. doomed: more
+// instances will never be ready than the policy allows. final: waiting does not help.
 type trouble struct {
 	kind            windlassv1.AutoRollback_Condition
 	reason, message string
