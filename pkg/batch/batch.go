@@ -9,7 +9,7 @@
 // are committed in order of arrival, and never at the same time.
 //
 // A batch that fails, by an error or a panic, may fail because of one of its requests. So it is split as
-// Config.Split says, until a request fails alone.
+// Config.Split says, until only batches of one request fail.
 //
 // A Group starts a goroutine when a commit is due, and has none while it is idle.
 package batch
@@ -76,7 +76,7 @@ type Config[L cmp.Ordered, Req, Res any] struct {
 	// Commit carries out the requests and returns a result for each, or an error if it did nothing. It runs
 	// on a goroutine of the group.
 	Commit func(ctx context.Context, requests []Req) ([]Res, error)
-	// Limits returns the limits of a lane. It must not block, nor call the group.
+	// Limits returns the limits of a lane. It must not block or call the group.
 	Limits func(L) Limits
 	// Lane returns the lane of a request. Nil means one lane for all.
 	Lane func(Req) L
@@ -92,17 +92,17 @@ type Config[L cmp.Ordered, Req, Res any] struct {
 	// Timeout limits a commit, and the sum of all commits of a failed batch's parts. 0 means none.
 	Timeout time.Duration
 	// Detached makes Do return when its context ends, while the request's commit continues. Otherwise Do waits
-	// for the end of a commit that has begun, and the commit's context ends when those of all its requests
-	// have ended.
+	// for the end of a commit that has begun, and the commit's context ends when the contexts of all its
+	// requests have ended.
 	Detached bool
 	// MaxCommits is the maximum number of concurrent commits in all lanes. 0 means unlimited.
 	MaxCommits int
 	// MaxWaiting is how many requests may wait in all lanes. 0 means unlimited.
 	MaxWaiting int
 	// Admit returns an error if a request may not wait, given the requests that already wait. It must not
-	// block, nor call the group. Nil admits all requests.
+	// block or call the group. Nil admits all requests.
 	Admit func(Req, Waiting[L]) error
-	// Observe is called after each commit, including those of parts. It may be nil.
+	// Observe is called after each commit, including commits of parts. It may be nil.
 	Observe func(Outcome)
 }
 
@@ -110,11 +110,11 @@ type Config[L cmp.Ordered, Req, Res any] struct {
 type Outcome struct {
 	// Size is the number of requests.
 	Size int
-	// Waited is how long the oldest of them waited for its first commit to begin.
+	// Waited is how long the oldest request waited for its first commit to begin.
 	Waited time.Duration
 	// Took is how long the commit ran.
 	Took time.Duration
-	// Err is why it failed.
+	// Err is the error of the commit, or nil.
 	Err error
 }
 

@@ -17,7 +17,7 @@ type lane[L cmp.Ordered, Req, Res any] struct {
 	starting bool
 	// current is the running batch whose patience is not over. The next batch waits for it.
 	current *runningBatch[Req, Res]
-	// blocked reports whether no request can be taken, because each waiting one has a key that is being
+	// blocked reports whether no request can be taken, because each waiting request has a key that is being
 	// committed.
 	blocked bool
 	// size is the size of the lane's batches if Config.Adapt has made it smaller than Limits.Size, else 0.
@@ -129,7 +129,7 @@ func (g *Group[L, Req, Res]) removeWaiting(l *lane[L, Req, Res], m *member[Req, 
 	return true
 }
 
-// countDequeued updates the counts after a member was removed from the waiting ones.
+// countDequeued updates the counts after a member was removed from the waiting members.
 func (g *Group[L, Req, Res]) countDequeued(l *lane[L, Req, Res], m *member[Req, Res]) {
 	m.queued = false
 	l.weight -= m.weight
@@ -310,7 +310,7 @@ type Waiting[L cmp.Ordered] interface {
 	Key(string) int
 }
 
-// Look calls fn with a description of the waiting requests. fn must not block, nor call the group.
+// Look calls fn with a description of the waiting requests. fn must not block or call the group.
 func (g *Group[L, Req, Res]) Look(fn func(Waiting[L])) {
 	g.mu.Lock()
 	defer g.mu.Unlock()

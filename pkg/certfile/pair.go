@@ -45,7 +45,7 @@ func (p *Pair) Get() (*tls.Certificate, error) {
 }
 
 // logEnd logs once that the certificate has ended. It is still used, because some clients do not check it,
-// and because a program that refused to start could not use a renewed one.
+// and because a program that refused to start could not use a renewed certificate.
 func (p *Pair) logEnd(pair *tls.Certificate, now time.Time) {
 	if !now.After(pair.Leaf.NotAfter) {
 		return

@@ -19,7 +19,7 @@ var bounds = [...]time.Duration{
 	1000 * time.Second,
 }
 
-// Buckets is the number of buckets. The last one counts durations above all bounds.
+// Buckets is the number of buckets. The last bucket counts durations above all bounds.
 const Buckets = len(bounds) + 1
 
 // Counts has the number of durations in each bucket.

@@ -35,13 +35,13 @@ type Config struct {
 	// DataDir is the private directory, which is created if missing. It is required.
 	DataDir string
 	// CIDR is the network of pods' addresses, within 127.0.0.0/8. Labs that run at the same time need
-	// different ones. Default: 127.64.0.0/16.
+	// different networks. Default: 127.64.0.0/16.
 	CIDR string
 	// Groups are groups of nodes, in the form of the flag --group, such as
 	// "name=h100,nodes=4,gpu=nvidia.com/gpu=8,gpu-product=NVIDIA-H100-80GB-HBM3". Default: four nodes with
 	// eight H100.
 	Groups []string
-	// APIPort is the port on 127.0.0.1. 0 means the port of the last run on the directory, or a free one.
+	// APIPort is the port on 127.0.0.1. 0 means the port of the last run on the directory, or a free port.
 	APIPort int
 	// NodeGrace is how long a node may be silent before it is NotReady. EvictAfter is how long pods stay on
 	// it then. CrashBackoff is the first delay before a crashed container is started again.
@@ -63,8 +63,8 @@ type Cluster struct {
 	dir  string
 }
 
-// Start starts a cluster on the directory, and stops one that a killed parent left there. It returns when pods
-// can be created. If needed, it builds the program first, which takes minutes.
+// Start starts a cluster on the directory. It first stops a cluster that a killed parent left there. It returns when
+// pods can be created. If needed, it builds the program first, which takes minutes.
 func Start(ctx context.Context, cfg Config) (*Cluster, error) {
 	cluster, err := startCluster(ctx, cfg)
 	if err != nil {
@@ -107,7 +107,7 @@ func startCluster(ctx context.Context, cfg Config) (*Cluster, error) {
 }
 
 func (c *Cluster) start(ctx context.Context, program string, cfg Config) error {
-	// The ready file of an earlier run would make this one ready at once.
+	// The ready file of an earlier run would make this run ready at once.
 	if err := os.Remove(c.readyFile()); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}

@@ -264,7 +264,7 @@ func (p *Proxy) writeLines(ctx context.Context, x *exchange, r *seen, to lines) 
 
 func millis(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 }
 
-// buffers are used to copy bodies. They have 32 KiB, like those of io.Copy.
+// buffers are used to copy bodies. They have 32 KiB, as in io.Copy.
 type buffers struct{ pool sync.Pool }
 
 func newBuffers() *buffers {

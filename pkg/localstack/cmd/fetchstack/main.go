@@ -25,7 +25,7 @@ func main() {
 	}
 }
 
-// fetch installs both. If one fails, the other is still installed.
+// fetch installs MariaDB and Restate. If one fails, the other is still installed.
 func fetch(ctx context.Context, progress func(string)) error {
 	var database, workflows error
 	var both sync.WaitGroup

@@ -1,5 +1,5 @@
-// Command kubelabpath prints the path of kubelab's program. It builds the program first if this machine has
-// none of this checkout's sources, which takes minutes.
+// Command kubelabpath prints the path of kubelab's program. If this machine has no program built from this checkout's
+// sources, it first builds it, which takes minutes.
 package main
 
 import (

@@ -74,7 +74,7 @@ func run(args []string) (code int, err error) {
 	return supervise(cmd, signals, db.Done(), rs.Done())
 }
 
-// startStack starts both in parallel. A signal cancels the start.
+// startStack starts MariaDB and Restate in parallel. A signal cancels the start.
 func startStack(dir string, signals <-chan os.Signal) (db *mariadb.Server, rs *restate.Server, err error) {
 	ctx, cancel := context.WithCancelCause(context.Background())
 	defer cancel(nil)

@@ -1,8 +1,8 @@
 //go:build linux
 
 // Package epoll reads and writes TCP connections with few steps between a request handler and the system. It
-// has a poller of its own, which finds out when a connection can be read or written and then runs the Task
-// that waited for it. System calls that do not block are made without telling Go's scheduler, because that
+// has its own poller, which finds out when a connection can be read or written, and then runs the Task that
+// waited for it. System calls that do not block are made without telling Go's scheduler, because that
 // would take longer than the calls. The package neither copies nor allocates memory for a read or a write.
 package epoll
 
@@ -52,7 +52,7 @@ const (
 	// readable and writable: a read or a write may succeed without a wait.
 	readable uint32 = 1 << iota
 	writable
-	// ended: a read does not wait, because the other side has ended the connection or its half of it, or because
+	// ended: a read does not wait, because the other side has ended the connection or its sending direction, or because
 	// the connection has failed.
 	ended
 	// pastDeadline: the deadline of reads has passed.
@@ -157,7 +157,7 @@ func (c *Conn) markClosed() bool {
 	return true
 }
 
-// Cut makes all reads and writes fail, also those that wait. The connection must still be closed.
+// Cut makes all reads and writes fail, including reads and writes that wait. The connection must still be closed.
 func (c *Conn) Cut() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -178,8 +178,8 @@ func (c *Conn) CloseWrite() error {
 	return os.NewSyscallError("shutdown", unix.Shutdown(c.fd, unix.SHUT_WR))
 }
 
-// SetReadDeadline sets the time at which Read and ReadInto fail with os.ErrDeadlineExceeded, also those that wait
-// already. Zero: never.
+// SetReadDeadline sets the time at which Read and ReadInto fail with os.ErrDeadlineExceeded, including calls that
+// already wait. Zero: never.
 func (c *Conn) SetReadDeadline(t time.Time) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -391,7 +391,7 @@ func (c *Conn) readAvailable(p []byte) (int, error) {
 
 // clearEnded clears ended after a read that found nothing: the event was about an earlier socket with
 // the same descriptor. It keeps ended if the poller has set readable since readAvailable cleared it.
-// That event may be about the last bytes and the end at once, and there is no second one for the end.
+// That event may be about the last bytes and the end at once, and there is no second event for the end.
 func (c *Conn) clearEnded() {
 	for {
 		state := c.state.Load()

@@ -50,8 +50,8 @@ const (
 	forGoroutine
 )
 
-// maxReads is how many reads a task may make on its poller without a wait. A request has one or two. A large body
-// on a fast connection has many, and then the task continues on a goroutine of its own, because Go's scheduler
+// maxReads is how many reads a task may make on its poller without a wait. A request needs one or two. A large body
+// on a fast connection needs many, and then the task continues on a goroutine of its own, because Go's scheduler
 // shares processors well among goroutines that work for long.
 const maxReads = 16
 
