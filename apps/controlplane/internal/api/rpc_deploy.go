@@ -265,7 +265,7 @@ func (d *deployment) makeVersion() (err error) {
 	if d.was, err = d.running(d.app); err != nil {
 		return err
 	}
-	for _, step := range []func() error{d.mayUseFeatures, d.keepLayout, d.setPolicy, d.startRoles, d.scaleRoles, d.keepRunning, d.compose, d.takePlace, d.write, d.tell} {
+	for _, step := range []func() error{d.mayUseFeatures, d.keepLayout, d.setPolicy, d.startRoles, d.scaleRoles, d.keepRunning, d.compose, d.replaceRollout, d.write, d.tell} {
 		if err := step(); err != nil || d.done {
 			return err
 		}
@@ -504,10 +504,10 @@ func (d *deployment) beginProgress(asked plan.Asked, protections []model.Protect
 	return policy
 }
 
-// takePlace ends the rollout in flight, because the new rollout replaces it. It fails if a region cannot run the
+// replaceRollout ends the rollout in flight, because the new rollout replaces it. It fails if a region cannot run the
 // version's instances of several hosts, if a fixed port is not free, or if a freeze refuses the rollout. If a freeze
 // only holds the rollout, it sets d.out.Hold.
-func (d *deployment) takePlace() (err error) {
+func (d *deployment) replaceRollout() (err error) {
 	if err := d.collectRefusal(d.hostsFit(d.want.Spec, d.progress)); err != nil {
 		return err
 	}

@@ -13,21 +13,21 @@ import (
 	"github.com/windlass-run/windlass/apps/gateway/internal/health"
 )
 
-// place is the destination of a connection in a test.
-type place struct{ ended bool }
+// destination is the destination of a connection in a test.
+type destination struct{ ended bool }
 
-func (*place) resolveTarget(*transport, *http.Request) (scheme, host string, through *http.Transport) {
+func (*destination) resolveTarget(*transport, *http.Request) (scheme, host string, through *http.Transport) {
 	return "", "", nil
 }
-func (*place) RecordOutcome(health.Outcome) {}
-func (*place) RecordStall(time.Duration)    {}
-func (p *place) End()                       { p.ended = true }
+func (*destination) RecordOutcome(health.Outcome) {}
+func (*destination) RecordStall(time.Duration)    {}
+func (p *destination) End()                       { p.ended = true }
 
 // opened returns a connection that switched protocols, and the ends that the client and the instance hold.
-func opened(limit time.Duration) (u *upgraded, client, instance net.Conn, at *place) {
+func opened(limit time.Duration) (u *upgraded, client, instance net.Conn, at *destination) {
 	ours, client := net.Pipe()
 	theirs, instance := net.Pipe()
-	x, at := &exchange{}, &place{}
+	x, at := &exchange{}, &destination{}
 	x.noteHijack(ours)
 	return newUpgraded(theirs, &responseBody{x: x, at: at, cancel: func(error) {}}, limit), client, instance, at
 }
@@ -71,7 +71,7 @@ func TestUpgraded_Ends(t *testing.T) {
 			require.Zero(t, ended(t, instance))
 			u.noteBytes(false)
 			time.Sleep(2 * limit)
-			require.True(t, u.body.at.(*place).ended)
+			require.True(t, u.body.at.(*destination).ended)
 		},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -48,10 +48,10 @@ const (
 	jumpTimeout = time.Minute
 )
 
-// scaledPlace is an app in a region.
-type scaledPlace struct{ app, region string }
+// appRegion is an app in a region.
+type appRegion struct{ app, region string }
 
-// scaled is the state of a place.
+// scaled is the state of an app in a region.
 type scaled struct {
 	deployment string
 	// needs is how many replicas the load needs.
@@ -63,7 +63,7 @@ type scaled struct {
 // jumps has the load of apps in their regions, and measures what follows its jumps.
 type jumps struct {
 	mu     sync.Mutex
-	places map[scaledPlace]*scaled
+	pairs map[appRegion]*scaled
 	// apps are by deployment.
 	apps  map[string]string
 	delay measure.Durations
@@ -74,7 +74,7 @@ type jumps struct {
 func (j *jumps) cpu(region, app string) (millicores float64, ok bool) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	at := j.places[scaledPlace{app, region}]
+	at := j.pairs[appRegion{app, region}]
 	if at == nil {
 		return 0, false
 	}
@@ -85,37 +85,37 @@ func (j *jumps) cpu(region, app string) (millicores float64, ok bool) {
 func (j *jumps) assigned(region, deployment string) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	if at := j.places[scaledPlace{j.apps[deployment], region}]; at != nil && !at.began.IsZero() {
+	if at := j.pairs[appRegion{j.apps[deployment], region}]; at != nil && !at.began.IsZero() {
 		j.delay.Add(time.Since(at.began))
 		at.began = time.Time{}
 	}
 }
 
-// change makes the load of a place jump, or lets it go back if it has jumped. It does nothing while the replicas are on
-// their way. running returns how many instances a deployment has in a region.
-func (j *jumps) change(at scaledPlace, running func(region, deployment string) int) {
+// change makes the load of an app in a region jump, or lets it go back if it has
+// jumped. It does nothing while the replicas are on their way. running returns how many instances a deployment has in a region.
+func (j *jumps) change(at appRegion, running func(region, deployment string) int) {
 	j.mu.Lock()
-	place := j.places[at]
+	state := j.pairs[at]
 	j.mu.Unlock()
-	have := running(at.region, place.deployment)
+	have := running(at.region, state.deployment)
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	switch {
-	case !place.began.IsZero() || have != place.needs:
-	case place.needs == manyReplicas:
-		place.needs = fewReplicas
+	case !state.began.IsZero() || have != state.needs:
+	case state.needs == manyReplicas:
+		state.needs = fewReplicas
 	default:
-		place.needs, place.began = manyReplicas, time.Now()
+		state.needs, state.began = manyReplicas, time.Now()
 		j.made++
 	}
 }
 
 // open returns a jump before the time that no assignment has followed.
-func (j *jumps) open(before time.Time) (at scaledPlace, ok bool) {
+func (j *jumps) open(before time.Time) (at appRegion, ok bool) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	for at, place := range j.places {
-		if !place.began.IsZero() && place.began.Before(before) {
+	for at, state := range j.pairs {
+		if !state.began.IsZero() && state.began.Before(before) {
 			return at, true
 		}
 	}
@@ -131,7 +131,7 @@ func (s *Scaling) Run(ctx context.Context, env Env) (err error) {
 		return errors.New("--each: an app is at most once in each of --regions")
 	}
 	env.recordSizes("apps", s.Apps, "regions", s.Regions, "each", s.Each, "window", s.Window.String(), "period", s.Period.String())
-	j := &jumps{places: map[scaledPlace]*scaled{}, apps: map[string]string{}}
+	j := &jumps{pairs: map[appRegion]*scaled{}, apps: map[string]string{}}
 	ctx, w, err := env.startTestbed(ctx, testbed.Config{
 		Regions: s.Regions,
 		Runtime: func(n int, _ *rand.Rand) agent.SimulatedConfig {
@@ -143,7 +143,7 @@ func (s *Scaling) Run(ctx context.Context, env Env) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, w.Stop()) }()
-	places, err := s.deploy(ctx, w, j)
+	pairs, err := s.deploy(ctx, w, j)
 	if err != nil {
 		return err
 	}
@@ -156,7 +156,7 @@ func (s *Scaling) Run(ctx context.Context, env Env) (err error) {
 		return err
 	}
 	w.Progressf("the load jumps for %s", s.Window)
-	if _, err := s.measure(ctx, w, env, "jumps", func() error { return s.jumpAtRandom(ctx, w, j, places) }); err != nil {
+	if _, err := s.measure(ctx, w, env, "jumps", func() error { return s.jumpAtRandom(ctx, w, j, pairs) }); err != nil {
 		return err
 	}
 	j.mu.Lock()
@@ -169,14 +169,14 @@ func (s *Scaling) Run(ctx context.Context, env Env) (err error) {
 		return errors.New("no load jumped: make --window longer, or --period shorter")
 	case p99 > s.Floor:
 		return fmt.Errorf("p99 from a jump to the assignment is %s, above %s", p99, s.Floor)
-	case quiet > 20+float64(len(places))/20:
+	case quiet > 20+float64(len(pairs))/20:
 		return fmt.Errorf("%.0f queries a second while no load changed: looks at apps need queries", quiet)
 	}
 	return nil
 }
 
 // deploy deploys the apps, and waits until they are ready.
-func (s *Scaling) deploy(ctx context.Context, w *testbed.Testbed, j *jumps) (places []scaledPlace, err error) {
+func (s *Scaling) deploy(ctx context.Context, w *testbed.Testbed, j *jumps) (pairs []appRegion, err error) {
 	w.Progressf("deploying %d scaled apps to %d region(s) each", s.Apps, s.Each)
 	seconds := func(n int) *durationpb.Duration { return durationpb.New(time.Duration(n) * time.Second) }
 	policy := &windlassv1.ScalingPolicy{
@@ -201,28 +201,28 @@ func (s *Scaling) deploy(ctx context.Context, w *testbed.Testbed, j *jumps) (pla
 		defer j.mu.Unlock()
 		j.apps[res.GetDeploymentId()] = a.Name
 		for _, region := range a.Regions {
-			at := scaledPlace{a.Name, region}
-			j.places[at] = &scaled{deployment: res.GetDeploymentId(), needs: fewReplicas}
-			places = append(places, at)
+			at := appRegion{a.Name, region}
+			j.pairs[at] = &scaled{deployment: res.GetDeploymentId(), needs: fewReplicas}
+			pairs = append(pairs, at)
 		}
 		return nil
 	})
 	if err != nil {
 		return nil, err
 	}
-	return places, w.WaitReady(ctx, 1, s.Apps)
+	return pairs, w.WaitReady(ctx, 1, s.Apps)
 }
 
 // jumpAtRandom makes loads jump at random times for the window, and waits until each was followed by a decision.
-func (s *Scaling) jumpAtRandom(ctx context.Context, w *testbed.Testbed, j *jumps, places []scaledPlace) error {
+func (s *Scaling) jumpAtRandom(ctx context.Context, w *testbed.Testbed, j *jumps, pairs []appRegion) error {
 	running := func(region, deployment string) int { return w.Fleet.Member(region).Runtime.Running()[deployment] }
 	end := time.Now().Add(s.Window)
-	pause := s.Period / time.Duration(len(places))
+	pause := s.Period / time.Duration(len(pairs))
 	for next := time.Now(); time.Now().Before(end); next = next.Add(time.Duration(w.Rand.ExpFloat64() * float64(pause))) {
 		if err := waitFor(ctx, time.Until(next)); err != nil {
 			return err
 		}
-		j.change(places[w.Rand.IntN(len(places))], running)
+		j.change(pairs[w.Rand.IntN(len(pairs))], running)
 		if at, late := j.open(time.Now().Add(-jumpTimeout)); late {
 			return fmt.Errorf("the load of %s in %s jumped, and no decision followed within %s", at.app, at.region, jumpTimeout)
 		}

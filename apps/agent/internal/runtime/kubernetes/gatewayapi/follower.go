@@ -61,7 +61,7 @@ type Config struct {
 // Follower writes the table to the cluster. Create it with New, and call Run once.
 type Follower struct {
 	cfg    Config
-	at     place
+	at     target
 	client dynamic.Interface
 	cache  *cached
 
@@ -112,7 +112,7 @@ func New(cfg Config) (*Follower, error) {
 		return nil, fmt.Errorf("gatewayapi: %w", err)
 	}
 	return &Follower{
-		cfg: cfg, client: client, at: place{namespace: cfg.Namespace, region: cfg.Region, parent: cfg.Parent},
+		cfg: cfg, client: client, at: target{namespace: cfg.Namespace, region: cfg.Region, parent: cfg.Parent},
 		apps: map[string]*app{}, owed: map[string]int64{}, written: map[key]version{}, unserved: map[string]time.Time{}, verdicts: map[string]verdict{},
 		want: map[kind]map[string]*unstructured.Unstructured{serviceKind: {}, sliceKind: {}, routeKind: {}},
 	}, nil

@@ -61,8 +61,8 @@ func (p Parent) String() string {
 	return s
 }
 
-// place has the namespace and the region of objects, and the Gateway that they are attached to.
-type place struct {
+// target has the namespace and the region of objects, and the Gateway that they are attached to.
+type target struct {
 	namespace, region string
 	parent            Parent
 }
@@ -77,7 +77,7 @@ type objects struct {
 }
 
 // objectsOf returns the objects of an app. Equal routes give equal objects.
-func objectsOf(r *gatewayv1.AppRoutes, at place) objects {
+func objectsOf(r *gatewayv1.AppRoutes, at target) objects {
 	o := objects{services: map[string]*corev1.Service{}, slices: map[string]*discoveryv1.EndpointSlice{}, routes: map[string]*gwv1.HTTPRoute{}}
 	for _, t := range r.Targets {
 		o.service(r, t, at)
@@ -148,14 +148,14 @@ func inexpressible(p *gatewayv1.RoutePolicy) []string {
 // objectName converts an id to a valid name of an object: lower-case letters, digits and dashes.
 func objectName(id string) string { return strings.ReplaceAll(strings.ToLower(id), "_", "-") }
 
-func meta(r *gatewayv1.AppRoutes, name string, at place) metav1.ObjectMeta {
+func meta(r *gatewayv1.AppRoutes, name string, at target) metav1.ObjectMeta {
 	return metav1.ObjectMeta{Name: name, Namespace: at.namespace, Labels: map[string]string{
 		labelManagedBy: managedBy, labelRegion: at.region, labelApp: r.AppId,
 	}}
 }
 
 // service adds the Service and the EndpointSlices of a deployment.
-func (o objects) service(r *gatewayv1.AppRoutes, t *gatewayv1.Target, at place) {
+func (o objects) service(r *gatewayv1.AppRoutes, t *gatewayv1.Target, at target) {
 	name := objectName(t.DeploymentId)
 	protocol := "http"
 	o.services[name] = &corev1.Service{
@@ -206,7 +206,7 @@ func (o objects) service(r *gatewayv1.AppRoutes, t *gatewayv1.Target, at place) 
 // route adds the HTTPRoute from hosts to deployments by weight. Without deployments, it leads to a
 // Service without endpoints, for which data planes answer 503. For a route without backends, they
 // would answer 500.
-func (o objects) route(r *gatewayv1.AppRoutes, name string, hosts []string, shares []*gatewayv1.Target, at place) {
+func (o objects) route(r *gatewayv1.AppRoutes, name string, hosts []string, shares []*gatewayv1.Target, at target) {
 	group, kind, namespace := gwv1.Group(gwv1.GroupName), gwv1.Kind("Gateway"), gwv1.Namespace(at.parent.Namespace)
 	parent := gwv1.ParentReference{Group: &group, Kind: &kind, Namespace: &namespace, Name: gwv1.ObjectName(at.parent.Name)}
 	if at.parent.Section != "" {

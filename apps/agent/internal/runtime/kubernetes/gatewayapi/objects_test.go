@@ -16,7 +16,7 @@ import (
 	gatewayv1 "github.com/windlass-run/windlass/proto/gen/windlass/gateway/v1"
 )
 
-var here = place{namespace: "windlass-routes", region: "eu", parent: Parent{Namespace: "edge", Name: "public"}}
+var here = target{namespace: "windlass-routes", region: "eu", parent: Parent{Namespace: "edge", Name: "public"}}
 
 func TestParent_IsNamespaceAndNameAndMayHaveASection(t *testing.T) {
 	for text, want := range map[string]Parent{"edge/public": {"edge", "public", ""}, "edge/public:https": {"edge", "public", "https"}} {
