@@ -219,13 +219,13 @@ func run(ctx context.Context, f flags) (err error) {
 			return fmt.Errorf("--data-dir: %w", err)
 		}
 		cfg.StateFile = filepath.Join(f.DataDir, "routes")
-		place, err := takePlace(f.DataDir)
+		identity, err := takeIdentity(f.DataDir)
 		if err != nil {
 			// The gateway serves without a stored id. But after a crash the agent waits for it.
 			log.ErrorContext(ctx, "the agent sees this gateway as a new one", "error", err)
 		} else {
-			defer place.leaveTo()
-			cfg.ID = place.id
+			defer identity.release()
+			cfg.ID = identity.id
 		}
 	}
 	access, closeAccess, err := openAccessLog(f.AccessLog)

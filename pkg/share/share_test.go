@@ -13,7 +13,7 @@ import (
 func TestPlaces_StayFreeForAnotherTenant(t *testing.T) {
 	t.Parallel()
 	for _, greedy := range []int{1, 2, 4, 16} {
-		p := NewPlaces(64)
+		p := NewPermits(64)
 		for range 64 {
 			for i := range greedy {
 				p.Take(fmt.Sprint("greedy", i))
@@ -30,7 +30,7 @@ func TestPlaces_StayFreeForAnotherTenant(t *testing.T) {
 
 func TestPlaces_EvenOutAsTheyAreGivenBack(t *testing.T) {
 	t.Parallel()
-	p := NewPlaces(64)
+	p := NewPermits(64)
 	tenants := []string{"a", "b", "c", "d"}
 	for _, tenant := range tenants { // one after the other
 		for p.Take(tenant) {
@@ -76,28 +76,28 @@ func TestSlots_LeaveAShareToOtherTenants(t *testing.T) {
 			}
 		}
 		synctest.Wait()
-		require.InDelta(t, 4, s.places.Held("a"), 1, "about a third each")
-		require.InDelta(t, 4, s.places.Held("b"), 1)
-		require.GreaterOrEqual(t, s.places.Free(), 3, "and the rest is free")
+		require.InDelta(t, 4, s.permits.Held("a"), 1, "about a third each")
+		require.InDelta(t, 4, s.permits.Held("b"), 1)
+		require.GreaterOrEqual(t, s.permits.Free(), 3, "and the rest is free")
 		require.NoError(t, s.Acquire(t.Context(), "good"), "the tenant does not wait for the greedy tenants")
 		s.Release("good")
 		synctest.Wait()
 
-		for range s.places.Held("a") {
+		for range s.permits.Held("a") {
 			s.Release("a")
 		}
 		synctest.Wait()
-		require.InDelta(t, 4, s.places.Held("a"), 1, "waiters got the slots")
+		require.InDelta(t, 4, s.permits.Held("a"), 1, "waiters got the slots")
 
 		cancel(gone)
 		synctest.Wait()
 		require.Empty(t, s.waiting)
 		require.ErrorIs(t, <-failed, gone)
 		for _, tenant := range []string{"a", "b"} {
-			for range s.places.Held(tenant) {
+			for range s.permits.Held(tenant) {
 				s.Release(tenant)
 			}
 		}
-		require.Equal(t, 12, s.places.Free())
+		require.Equal(t, 12, s.permits.Free())
 	})
 }

@@ -6,10 +6,10 @@ import (
 	"sync"
 )
 
-// Slots are places for which callers can wait. They are safe for concurrent use.
+// Slots are permits for which callers can wait. They are safe for concurrent use.
 type Slots struct {
-	mu     sync.Mutex
-	places *Places
+	mu      sync.Mutex
+	permits *Permits
 	// waiting is ordered by arrival.
 	waiting []*waiter
 }
@@ -21,7 +21,7 @@ type waiter struct {
 }
 
 // NewSlots returns Slots with the number most of slots. All are free.
-func NewSlots(most int) *Slots { return &Slots{places: NewPlaces(most)} }
+func NewSlots(most int) *Slots { return &Slots{permits: NewPermits(most)} }
 
 // Acquire waits for a slot for the tenant, until ctx ends. If it returns nil, the caller must call Release.
 func (s *Slots) Acquire(ctx context.Context, tenant string) error {
@@ -39,7 +39,7 @@ func (s *Slots) Acquire(ctx context.Context, tenant string) error {
 	defer s.mu.Unlock()
 	select {
 	case <-w.granted:
-		s.places.GiveBack(tenant)
+		s.permits.GiveBack(tenant)
 		s.grant()
 	default:
 		s.waiting = slices.DeleteFunc(s.waiting, func(other *waiter) bool { return other == w })
@@ -51,15 +51,15 @@ func (s *Slots) Acquire(ctx context.Context, tenant string) error {
 func (s *Slots) Release(tenant string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.places.GiveBack(tenant)
+	s.permits.GiveBack(tenant)
 	s.grant()
 }
 
 // grant gives free slots to waiters in their order. mu must be held.
 func (s *Slots) grant() {
-	for i := 0; i < len(s.waiting) && s.places.Free() > 0; {
+	for i := 0; i < len(s.waiting) && s.permits.Free() > 0; {
 		w := s.waiting[i]
-		if !s.places.Take(w.tenant) {
+		if !s.permits.Take(w.tenant) {
 			i++
 			continue
 		}

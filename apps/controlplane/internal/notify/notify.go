@@ -109,7 +109,7 @@ type Service struct {
 
 	mu sync.Mutex
 	// slots are shared by workspaces, whose endpoints decide how long a call takes.
-	slots     *share.Places
+	slots     *share.Permits
 	endpoints map[string]int
 	// refused has the endpoints without a slot because their workspace may have no more, with the workspace.
 	refused map[string]string
@@ -129,7 +129,7 @@ func New(cfg Config) (*Service, error) {
 	}
 	return &Service{
 		cfg: cfg, http: callout.NewClient(cfg.Allow, callTimeout), metrics: m, freed: make(chan struct{}, 1),
-		transactions: make(chan struct{}, maxTransactions), slots: share.NewPlaces(maxCalls), endpoints: map[string]int{}, refused: map[string]string{},
+		transactions: make(chan struct{}, maxTransactions), slots: share.NewPermits(maxCalls), endpoints: map[string]int{}, refused: map[string]string{},
 	}, nil
 }
 

@@ -24,10 +24,10 @@ var callBackoff = backoff.Policy{Min: 20 * time.Millisecond, Max: time.Second}
 
 // book has the apps for which requests came, and counts the requests that wait. It is pure.
 type book struct {
-	// places limits the requests that wait, of all apps together. Apps share the places fairly, because a
+	// permits limits the requests that wait, of all apps together. Apps share the permits fairly, because a
 	// tenant sets the limit of its app, and anyone on the internet may send requests.
-	places *share.Places
-	apps   map[string]*app
+	permits *share.Permits
+	apps    map[string]*app
 }
 
 type app struct {
@@ -54,18 +54,18 @@ type count struct {
 	waiting     int
 }
 
-func newBook(most int) *book { return &book{places: share.NewPlaces(most), apps: map[string]*app{}} }
+func newBook(most int) *book { return &book{permits: share.NewPermits(most), apps: map[string]*app{}} }
 
-// takePlace takes a place for a request. If there is none, refused is not nil. wake reports whether the agent must
+// takePermit takes a permit for a request. If there is none, refused is not nil. wake reports whether the agent must
 // be called, now or when the next call is due.
-func (b *book) takePlace(id, name string, p Policy, now time.Time) (refused *Refusal, wake bool) {
+func (b *book) takePermit(id, name string, p Policy, now time.Time) (refused *Refusal, wake bool) {
 	a := b.apps[id]
 	if a == nil {
 		a = &app{}
 		b.apps[id] = a
 	}
 	a.name = name
-	held := b.places.Held(id)
+	held := b.permits.Held(id)
 	if held == 0 {
 		// This is the first request that waits. It begins a new start, unless an earlier start may still be under way.
 		if a.startedAt.IsZero() || now.Sub(a.startedAt) > max(a.startDuration, p.Start, p.Wait) {
@@ -76,17 +76,17 @@ func (b *book) takePlace(id, name string, p Policy, now time.Time) (refused *Ref
 	switch {
 	case held >= p.Most:
 		refused = &Refusal{RetryAfter: b.retryAfter(id, p, now)}
-	case !b.places.Take(id):
+	case !b.permits.Take(id):
 		refused = &Refusal{Process: true, RetryAfter: b.retryAfter(id, p, now)}
 	}
 	return refused, wake
 }
 
-// freePlace frees a place. released is whether the request got an instance. startDuration is how long the start took
+// freePermit frees a permit. released is whether the request got an instance. startDuration is how long the start took
 // if this is the first request that was released after it, and else 0.
-func (b *book) freePlace(id string, released bool, now time.Time) (name string, startDuration time.Duration) {
+func (b *book) freePermit(id string, released bool, now time.Time) (name string, startDuration time.Duration) {
 	a := b.apps[id]
-	b.places.GiveBack(id)
+	b.permits.GiveBack(id)
 	if released && !a.startedAt.IsZero() {
 		startDuration = max(now.Sub(a.startedAt), time.Nanosecond)
 		a.startDuration, a.startedAt = startDuration, time.Time{}
@@ -113,8 +113,8 @@ func (b *book) dueWakes(now time.Time, atZero func(id string) bool) (ids []strin
 	next = idleSleep
 	for _, id := range slices.Sorted(maps.Keys(b.apps)) {
 		a := b.apps[id]
-		// A refused request holds no place, but it wakes the app as well, by wanted.
-		waiting := b.places.Held(id) > 0
+		// A refused request holds no permit, but it wakes the app as well, by wanted.
+		waiting := b.permits.Held(id) > 0
 		if a.calling || !waiting && !a.wanted {
 			continue
 		}
@@ -156,7 +156,7 @@ func (b *book) recordAnswer(id string, startDuration time.Duration, ok bool, now
 func (b *book) counts() []count {
 	out := make([]count, 0, len(b.apps))
 	for id, a := range b.apps {
-		out = append(out, count{id, a.name, b.places.Held(id)})
+		out = append(out, count{id, a.name, b.permits.Held(id)})
 	}
 	return out
 }
@@ -164,7 +164,7 @@ func (b *book) counts() []count {
 // forgetApps drops apps that are not routed and have no waiting requests, and returns their IDs.
 func (b *book) forgetApps(routed func(id string) bool) (ids []string) {
 	for id, a := range b.apps {
-		if b.places.Held(id) == 0 && !a.calling && !routed(id) {
+		if b.permits.Held(id) == 0 && !a.calling && !routed(id) {
 			delete(b.apps, id)
 			ids = append(ids, id)
 		}

@@ -1,6 +1,6 @@
 // Package hold decides how requests wait while their app is at zero in the region.
 //
-//	proxy --Enter--> book: is a place free? --> the request waits in the route's queue
+//	proxy --Enter--> book: is a permit free? --> the request waits in the route's queue
 //	                   |
 //	                   '--> Run: calls Wake at once, and again while a request waits --> agent
 //
@@ -55,8 +55,8 @@ type Config struct {
 	// AtZero reports whether an app is at zero now. Run calls it with the lock held, so it must take no lock under
 	// which Enter or Leave is called.
 	AtZero func(appID string) bool
-	// Most is how many requests may wait at a time, of all apps together. An app takes a place only while it holds
-	// fewer places than are free, as package share describes. 0: DefaultMost.
+	// Most is how many requests may wait at a time, of all apps together. An app takes a permit only while it holds
+	// fewer permits than are free, as package share describes. 0: DefaultMost.
 	Most int
 	Now  func() time.Time
 	// Rand returns a number in [0, 1). It must be safe for concurrent use.
@@ -97,8 +97,8 @@ func New(cfg Config) (*Holds, error) {
 	return h, err
 }
 
-// Place is one request that waits.
-type Place struct {
+// Permit is one request that waits.
+type Permit struct {
 	h     *Holds
 	appID string
 	since time.Time
@@ -114,11 +114,11 @@ type Refusal struct {
 	RetryAfter time.Duration
 }
 
-// Enter takes a place for a request, and wakes the app. A request that is refused wakes the app, too.
-func (h *Holds) Enter(appID, appName string, p Policy) (*Place, *Refusal) {
+// Enter takes a permit for a request, and wakes the app. A request that is refused wakes the app, too.
+func (h *Holds) Enter(appID, appName string, p Policy) (*Permit, *Refusal) {
 	now := h.cfg.Now()
 	h.mu.Lock()
-	refused, wake := h.book.takePlace(appID, appName, p, now)
+	refused, wake := h.book.takePermit(appID, appName, p, now)
 	h.mu.Unlock()
 	if wake {
 		select {
@@ -131,16 +131,16 @@ func (h *Holds) Enter(appID, appName string, p Policy) (*Place, *Refusal) {
 		return nil, refused
 	}
 	h.metrics.countOutcome(outcomeHeld, appID, appName)
-	return &Place{h: h, appID: appID, since: now}, nil
+	return &Permit{h: h, appID: appID, since: now}, nil
 }
 
-// Leave frees the place, and returns how long the request waited. released is whether the request got an
+// Leave frees the permit, and returns how long the request waited. released is whether the request got an
 // instance. Calls after the first do nothing and return 0.
-func (p *Place) Leave(released bool) (waited time.Duration) {
+func (p *Permit) Leave(released bool) (waited time.Duration) {
 	p.once.Do(func() {
 		now := p.h.cfg.Now()
 		p.h.mu.Lock()
-		name, startDuration := p.h.book.freePlace(p.appID, released, now)
+		name, startDuration := p.h.book.freePermit(p.appID, released, now)
 		p.h.mu.Unlock()
 		waited = now.Sub(p.since)
 		if released {

@@ -25,75 +25,75 @@ func TestBook(t *testing.T) {
 	atZero := func(string) bool { return true }
 	t.Run("only the first request wakes the app, and a request above the limit is refused", func(t *testing.T) {
 		b := newBook(100)
-		refused, wake := b.takePlace("a", "chat", policy, at(0))
+		refused, wake := b.takePermit("a", "chat", policy, at(0))
 		require.Nil(t, refused)
 		require.True(t, wake)
-		refused, wake = b.takePlace("a", "chat", policy, at(time.Second))
+		refused, wake = b.takePermit("a", "chat", policy, at(time.Second))
 		require.Nil(t, refused)
 		require.False(t, wake)
-		refused, _ = b.takePlace("a", "chat", policy, at(2*time.Second))
+		refused, _ = b.takePermit("a", "chat", policy, at(2*time.Second))
 		require.Equal(t, &Refusal{RetryAfter: 58 * time.Second}, refused, "the duration of a start is unknown, so Retry-After is the rest of the policy's wait")
 		require.Equal(t, []count{{"a", "chat", 2}}, b.counts())
 	})
 	t.Run("all apps of a process have a limit together", func(t *testing.T) {
 		b := newBook(1)
-		b.takePlace("a", "chat", policy, at(0))
-		refused, wake := b.takePlace("b", "echo", policy, at(0))
+		b.takePermit("a", "chat", policy, at(0))
+		refused, wake := b.takePermit("b", "echo", policy, at(0))
 		require.True(t, refused.Process)
 		require.True(t, wake, "a refused request wakes the app, too")
 		ids, _ := b.dueWakes(at(0), atZero)
 		require.Equal(t, []string{"a", "b"}, ids)
 	})
-	t.Run("flooded apps leave places for other apps", func(t *testing.T) {
+	t.Run("flooded apps leave permits for other apps", func(t *testing.T) {
 		for _, flooded := range []int{1, 2, 7} {
 			b := newBook(DefaultMost)
 			greedy := Policy{Wait: time.Hour, Most: 1_000_000}
 			for range 10_000 {
 				for i := range flooded {
-					b.takePlace(fmt.Sprint("flooded", i), "flooded", greedy, at(0))
+					b.takePermit(fmt.Sprint("flooded", i), "flooded", greedy, at(0))
 				}
 			}
 			for range DefaultMost / (flooded + 1) / 2 {
-				refused, _ := b.takePlace("b", "echo", greedy, at(0))
+				refused, _ := b.takePermit("b", "echo", greedy, at(0))
 				require.Nil(t, refused, "next to %d flooded apps", flooded)
 			}
 			for i := range flooded {
-				held := b.places.Held(fmt.Sprint("flooded", i))
+				held := b.permits.Held(fmt.Sprint("flooded", i))
 				require.InDelta(t, DefaultMost/(flooded+1), held, 1, "an even share")
 				for range held {
-					b.freePlace(fmt.Sprint("flooded", i), false, at(time.Hour))
+					b.freePermit(fmt.Sprint("flooded", i), false, at(time.Hour))
 				}
 			}
-			require.Equal(t, DefaultMost-b.places.Held("b"), b.places.Free())
+			require.Equal(t, DefaultMost-b.permits.Held("b"), b.permits.Free())
 		}
 	})
 	t.Run("Retry-After counts down from the time of a start, and never below a second", func(t *testing.T) {
 		b := newBook(100)
 		known := policy
 		known.Start = 45 * time.Second
-		b.takePlace("a", "chat", known, at(0))
+		b.takePermit("a", "chat", known, at(0))
 		require.Equal(t, 35*time.Second, b.retryAfter("a", known, at(10*time.Second)))
 		require.Equal(t, time.Second, b.retryAfter("a", known, at(2*time.Minute)))
-		_, start := b.freePlace("a", true, at(20*time.Second))
+		_, start := b.freePermit("a", true, at(20*time.Second))
 		require.Equal(t, 20*time.Second, start)
-		b.takePlace("a", "chat", policy, at(time.Hour))
+		b.takePermit("a", "chat", policy, at(time.Hour))
 		require.Equal(t, 15*time.Second, b.retryAfter("a", policy, at(time.Hour+5*time.Second)), "the last start took 20 seconds")
 	})
 	t.Run("a start is measured once, and not by requests whose clients left", func(t *testing.T) {
 		b := newBook(100)
-		b.takePlace("a", "chat", policy, at(0))
-		b.takePlace("a", "chat", policy, at(0))
-		_, start := b.freePlace("a", false, at(time.Second))
+		b.takePermit("a", "chat", policy, at(0))
+		b.takePermit("a", "chat", policy, at(0))
+		_, start := b.freePermit("a", false, at(time.Second))
 		require.Zero(t, start)
-		_, start = b.freePlace("a", true, at(9*time.Second))
+		_, start = b.freePermit("a", true, at(9*time.Second))
 		require.Equal(t, 9*time.Second, start)
-		b.takePlace("a", "chat", policy, at(10*time.Second))
-		_, start = b.freePlace("a", true, at(11*time.Second))
+		b.takePermit("a", "chat", policy, at(10*time.Second))
+		_, start = b.freePermit("a", true, at(11*time.Second))
 		require.Equal(t, time.Second, start)
 	})
 	t.Run("the agent is called again while requests wait, and sooner after a failure", func(t *testing.T) {
 		b := newBook(100)
-		b.takePlace("a", "chat", policy, at(0))
+		b.takePermit("a", "chat", policy, at(0))
 		ids, _ := b.dueWakes(at(0), atZero)
 		require.Equal(t, []string{"a"}, ids)
 		ids, _ = b.dueWakes(at(0), atZero)
@@ -111,14 +111,14 @@ func TestBook(t *testing.T) {
 		ids, _ = b.dueWakes(at(3*time.Second), atZero)
 		require.Equal(t, []string{"a"}, ids, "the app is at zero again, and the request still waits")
 		b.recordAnswer("a", 0, true, at(3*time.Second), half)
-		b.freePlace("a", true, at(3*time.Second))
+		b.freePermit("a", true, at(3*time.Second))
 		ids, _ = b.dueWakes(at(time.Hour), atZero)
 		require.Empty(t, ids)
 	})
 	t.Run("refused requests and clients that leave do not call the agent more often", func(t *testing.T) {
 		for name, request := range map[string]func(b *book, now time.Time){
-			"refused": func(b *book, now time.Time) { b.takePlace("a", "chat", Policy{Wait: time.Minute}, now) },
-			"leaves":  func(b *book, now time.Time) { b.takePlace("a", "chat", policy, now); b.freePlace("a", false, now) },
+			"refused": func(b *book, now time.Time) { b.takePermit("a", "chat", Policy{Wait: time.Minute}, now) },
+			"leaves":  func(b *book, now time.Time) { b.takePermit("a", "chat", policy, now); b.freePermit("a", false, now) },
 		} {
 			t.Run(name, func(t *testing.T) {
 				b := newBook(100)
@@ -145,9 +145,9 @@ func TestBook(t *testing.T) {
 	})
 	t.Run("an app that is not routed any more is forgotten", func(t *testing.T) {
 		b := newBook(100)
-		b.takePlace("a", "chat", policy, at(0))
+		b.takePermit("a", "chat", policy, at(0))
 		require.Empty(t, b.forgetApps(func(string) bool { return false }))
-		b.freePlace("a", false, at(0))
+		b.freePermit("a", false, at(0))
 		require.Equal(t, []string{"a"}, b.forgetApps(func(string) bool { return false }))
 		require.Empty(t, b.counts())
 	})
@@ -185,7 +185,7 @@ func TestHolds_CallTheAgentUntilTheAppIsReady(t *testing.T) {
 		done := make(chan error, 1)
 		go func() { done <- h.Run(ctx) }()
 		synctest.Wait()
-		place, refused := h.Enter("a", "chat", Default())
+		permit, refused := h.Enter("a", "chat", Default())
 		require.Nil(t, refused)
 		synctest.Wait()
 		require.Equal(t, []time.Duration{0}, called(), "the agent is called at once")
@@ -198,8 +198,8 @@ func TestHolds_CallTheAgentUntilTheAppIsReady(t *testing.T) {
 		ready = true
 		mu.Unlock()
 		n := len(called())
-		require.Equal(t, 5*time.Second, place.Leave(true))
-		require.Zero(t, place.Leave(true))
+		require.Equal(t, 5*time.Second, permit.Leave(true))
+		require.Zero(t, permit.Leave(true))
 		time.Sleep(time.Hour)
 		require.Len(t, called(), n)
 		cancel()

@@ -26,11 +26,11 @@ func (x *exchange) holdAtZero(c carrier, want *upstream.Want) (*upstream.Lease, 
 		return nil, nil //nolint:nilnil // another carrier answers and counts the request
 	}
 	begun := time.Now()
-	place, refused := c.heldRequests().Enter(x.spec.AppID, x.spec.AppName, *policy)
+	permit, refused := c.heldRequests().Enter(x.spec.AppID, x.spec.AppName, *policy)
 	leave := func(released bool) {
-		if place != nil {
-			x.held += place.Leave(released)
-			place = nil
+		if permit != nil {
+			x.held += permit.Leave(released)
+			permit = nil
 		}
 	}
 	defer func() { leave(false) }() // for a request whose client went away, and for a panic

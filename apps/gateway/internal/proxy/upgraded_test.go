@@ -13,21 +13,21 @@ import (
 	"github.com/windlass-run/windlass/apps/gateway/internal/health"
 )
 
-// destination is the destination of a connection in a test.
-type destination struct{ ended bool }
+// fakeDestination is the destination of a connection in a test.
+type fakeDestination struct{ ended bool }
 
-func (*destination) resolveTarget(*transport, *http.Request) (scheme, host string, through *http.Transport) {
+func (*fakeDestination) resolveTarget(*transport, *http.Request) (scheme, host string, through *http.Transport) {
 	return "", "", nil
 }
-func (*destination) RecordOutcome(health.Outcome) {}
-func (*destination) RecordStall(time.Duration)    {}
-func (p *destination) End()                       { p.ended = true }
+func (*fakeDestination) RecordOutcome(health.Outcome) {}
+func (*fakeDestination) RecordStall(time.Duration)    {}
+func (p *fakeDestination) End()                       { p.ended = true }
 
 // opened returns a connection that switched protocols, and the ends that the client and the instance hold.
-func opened(limit time.Duration) (u *upgraded, client, instance net.Conn, at *destination) {
+func opened(limit time.Duration) (u *upgraded, client, instance net.Conn, at *fakeDestination) {
 	ours, client := net.Pipe()
 	theirs, instance := net.Pipe()
-	x, at := &exchange{}, &destination{}
+	x, at := &exchange{}, &fakeDestination{}
 	x.noteHijack(ours)
 	return newUpgraded(theirs, &responseBody{x: x, at: at, cancel: func(error) {}}, limit), client, instance, at
 }
@@ -71,7 +71,7 @@ func TestUpgraded_Ends(t *testing.T) {
 			require.Zero(t, ended(t, instance))
 			u.noteBytes(false)
 			time.Sleep(2 * limit)
-			require.True(t, u.body.at.(*destination).ended)
+			require.True(t, u.body.at.(*fakeDestination).ended)
 		},
 	} {
 		t.Run(name, func(t *testing.T) {

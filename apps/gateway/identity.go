@@ -12,18 +12,18 @@ import (
 	"github.com/windlass-run/windlass/pkg/ident"
 )
 
-// place identifies a gateway to its agent. It has an id, and a lock that the process with the id holds. A data
-// directory has as many places as processes ran with it at the same time. Usually that is two, because one process
-// takes over from another. A process takes the first place whose lock is free. The kernel releases a process's lock
+// identity tells a gateway's agent which gateway it is. It has an id, and a lock that the process with the id holds. A
+// data directory has as many identities as processes ran with it at the same time. Usually that is two, because one
+// process takes over from another. A process takes the first identity whose lock is free. The kernel releases a process's lock
 // exactly when the process ends, even if it crashes. So for the agent, the successor of a crashed process is the
 // same gateway, but a process that runs next to a live one is another gateway.
-type place struct {
+type identity struct {
 	id   string
 	lock *flock.Lock
 }
 
-// takePlace takes a place of a data directory. The directory must exist.
-func takePlace(dir string) (place, error) {
+// takeIdentity takes an identity of a data directory. The directory must exist.
+func takeIdentity(dir string) (identity, error) {
 	for n := 0; ; n++ {
 		path := filepath.Join(dir, fmt.Sprintf("gateway-%d", n))
 		lock, err := flock.Try(path + ".lock")
@@ -31,18 +31,18 @@ func takePlace(dir string) (place, error) {
 			continue
 		}
 		if err != nil {
-			return place{}, fmt.Errorf("id of the gateway: %w", err)
+			return identity{}, fmt.Errorf("id of the gateway: %w", err)
 		}
 		id, err := idIn(path)
 		if err != nil {
-			return place{}, errors.Join(fmt.Errorf("id of the gateway: %w", err), lock.Unlock())
+			return identity{}, errors.Join(fmt.Errorf("id of the gateway: %w", err), lock.Unlock())
 		}
-		return place{id: id, lock: lock}, nil
+		return identity{id: id, lock: lock}, nil
 	}
 }
 
-// leaveTo releases the place for another process.
-func (p place) leaveTo() { _ = p.lock.Unlock() } // after an error, the lock ends with the process
+// release lets another process take the identity.
+func (p identity) release() { _ = p.lock.Unlock() } // after an error, the lock ends with the process
 
 // idIn returns the id in the file. If the file has no valid id, idIn writes a new id.
 func idIn(path string) (string, error) {
