@@ -70,16 +70,16 @@ func (s *Service) decide(now time.Time, holds func(regionID string) bool) (write
 
 // observe adds the load to the windows.
 func (t *target) observe(a *app, regionID string, now time.Time) {
-	results := t.fresh(a.queries(regionID), now)
+	t.forgetResults(a.queries(regionID))
 	if policy := a.policies[regionID]; policy != nil {
 		sample := sampleOf(t.load, a.Deployments, t.heard)
-		sample.Results = results
+		sample.Results = t.fresh(policy, now)
 		t.window.Add(sample, policy.Up.Window)
 	}
 	for i := range a.roles[regionID] {
 		p := &a.roles[regionID][i]
 		if sample, ok := roleSampleOf(t.load, a.Deployments, p.Role, t.heard); ok {
-			sample.Results = results
+			sample.Results = t.fresh(&p.Policy, now)
 			t.role(p.Role).window.Add(sample, p.Up.Window)
 		}
 	}
@@ -108,11 +108,7 @@ func (s *Service) decideFor(at place, a *app, t *target, now time.Time) (write, 
 	d := scaling.Decide(policy, &t.window, state, now)
 	t.kept, t.next = d.Unwritten, d.Next
 	t.shown = show(d, region.Name)
-	for i, want := range d.Wants {
-		if want.Missing {
-			t.shown.Wants[i].Problem = t.results[want.Metric.Query].problem
-		}
-	}
+	t.addProblems(t.shown, policy, d.Wants)
 	s.metrics.note(a, region.Name, "", d)
 	if now.Before(t.retryAt) {
 		return write{}, false
@@ -169,11 +165,7 @@ func (s *Service) decideRoles(at place, a *app, t *target, now time.Time) (write
 			t.next = d.Next
 		}
 		of.shown = showRole(d, region.Name, names[i], roles[i].Policy.Couple)
-		for j, want := range d.Wants {
-			if want.Missing {
-				of.shown.Wants[j].Problem = t.results[want.Metric.Query].problem
-			}
-		}
+		t.addProblems(of.shown, roles[i].Policy, d.Wants)
 		t.shown.Roles = append(t.shown.Roles, of.shown)
 		s.metrics.note(a, region.Name, names[i], d)
 		if !mayWrite {

@@ -12,6 +12,7 @@ import (
 	"github.com/windlass-run/windlass/apps/controlplane/internal/plan"
 	"github.com/windlass-run/windlass/apps/controlplane/internal/plan/analysis"
 	"github.com/windlass-run/windlass/pkg/scaling"
+	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
 // Measurer queries Prometheus. These queries and those for the checks of rollouts share the workspace's slots.
@@ -47,10 +48,22 @@ type result struct {
 // counts reports whether the value is new enough.
 func (r result) counts(now time.Time) bool { return !r.at.IsZero() && now.Sub(r.at) < freshFor }
 
+// metricQuery is the query of a metric with the window for it. Roles of a pool may have the same query with different windows,
+// and then each has a result of its own.
+type metricQuery struct {
+	text   string
+	window time.Duration
+}
+
+// metricQueryOf returns the query of a metric of the policy.
+func metricQueryOf(p *scaling.Policy, text string) metricQuery {
+	return metricQuery{text, max(p.Up.Window, leastWindow)}
+}
+
 // query is a query that is due.
 type query struct {
-	at   place
-	text string
+	at place
+	metricQuery
 	plan.Measure
 }
 
@@ -89,14 +102,14 @@ func (s *Service) due(now time.Time, holds func(regionID string) bool) map[strin
 		if a == nil || !a.scales(at.region) || s.asking[a.WorkspaceID] || !holds(at.region) {
 			continue
 		}
-		for text, window := range a.queries(at.region) {
-			if now.Before(t.results[text].next) {
+		for key := range a.queries(at.region) {
+			if now.Before(t.results[key].next) {
 				continue
 			}
-			q, err := queryOf(a, at, text, window)
+			q, err := queryOf(a, at, key)
 			if err != nil {
 				// The API checks queries. Only a newer release can have written one with other variables.
-				t.keep(text, result{problem: err.Error(), next: now.Add(askAgain)})
+				t.keep(key, result{problem: err.Error(), next: now.Add(askAgain)})
 				continue
 			}
 			out[a.WorkspaceID] = append(out[a.WorkspaceID], q)
@@ -108,14 +121,13 @@ func (s *Service) due(now time.Time, holds func(regionID string) bool) map[strin
 	return out
 }
 
-// queries returns the queries by which the app scales in the region, each with its window. A query of several roles
-// has the longest of the roles' windows.
-func (a *app) queries(regionID string) map[string]time.Duration {
-	out := map[string]time.Duration{}
+// queries returns the set of queries by which the app scales in the region.
+func (a *app) queries(regionID string) map[metricQuery]bool {
+	out := map[metricQuery]bool{}
 	add := func(p *scaling.Policy) {
 		for _, m := range p.Metrics {
 			if m.Type == scaling.Prometheus {
-				out[m.Query] = max(out[m.Query], p.Up.Window)
+				out[metricQueryOf(p, m.Query)] = true
 			}
 		}
 	}
@@ -128,26 +140,26 @@ func (a *app) queries(regionID string) map[string]time.Duration {
 	return out
 }
 
-func queryOf(a *app, at place, text string, window time.Duration) (query, error) {
+func queryOf(a *app, at place, key metricQuery) (query, error) {
 	region := a.Regions[at.region]
 	if len(region.MadeFor) == 0 {
 		return query{}, fmt.Errorf("no deployment of the app is in region %s", region.Name)
 	}
-	expanded, err := analysis.Expand(text, analysis.Subject{
+	expanded, err := analysis.Expand(key.text, analysis.Subject{
 		App: a.Name, AppID: a.AppID, Deployment: region.MadeFor[0], MadeFor: region.MadeFor[1:], Version: a.Version,
-		Region: region.Name, Window: max(window, leastWindow),
+		Region: region.Name, Window: key.window,
 	})
-	return query{at: at, text: text, Measure: plan.Measure{
+	return query{at: at, metricQuery: key, Measure: plan.Measure{
 		WorkspaceID: a.WorkspaceID, RegionID: at.region, Check: "scaling", Queries: analysis.Queries{New: expanded, Within: region.MadeFor},
 	}}, err
 }
 
 // answered notes the answers. A query without an answer keeps its last result until that is too old.
-func (s *Service) answered(workspace string, asked []query, answers []plan.Measurement, now time.Time) {
+func (s *Service) answered(workspace string, queries []query, answers []plan.Measurement, now time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	delete(s.asking, workspace)
-	for i, q := range asked {
+	for i, q := range queries {
 		t := s.targets[q.at]
 		if t == nil {
 			continue
@@ -156,7 +168,7 @@ func (s *Service) answered(workspace string, asked []query, answers []plan.Measu
 		if i < len(answers) {
 			f = answers[i].Figures
 		}
-		r := t.results[q.text]
+		r := t.results[q.metricQuery]
 		if r.problem = problemOf(f); r.problem == "" {
 			r.value, r.at = *f.New, now
 		}
@@ -164,7 +176,7 @@ func (s *Service) answered(workspace string, asked []query, answers []plan.Measu
 		if r.counts(now) {
 			r.next = now.Add(askEvery) // so that one failed query does not make the metric missing
 		}
-		t.keep(q.text, r)
+		t.keep(q.metricQuery, r)
 	}
 }
 
@@ -184,21 +196,34 @@ func problemOf(f analysis.Figures) string {
 	return ""
 }
 
-func (t *target) keep(query string, r result) {
+func (t *target) keep(key metricQuery, r result) {
 	if t.results == nil {
-		t.results = map[string]result{}
+		t.results = map[metricQuery]result{}
 	}
-	t.results[query] = r
+	t.results[key] = r
 }
 
-// fresh returns the results that count, by query. It forgets the queries that are not among asked.
-func (t *target) fresh(asked map[string]time.Duration, now time.Time) map[string]float64 {
-	maps.DeleteFunc(t.results, func(query string, _ result) bool { _, has := asked[query]; return !has })
+// forgetResults drops the results of queries that are not among the wanted ones.
+func (t *target) forgetResults(wanted map[metricQuery]bool) {
+	maps.DeleteFunc(t.results, func(key metricQuery, _ result) bool { return !wanted[key] })
+}
+
+// fresh returns the results that count for the policy, by query.
+func (t *target) fresh(p *scaling.Policy, now time.Time) map[string]float64 {
 	out := map[string]float64{}
-	for query, r := range t.results {
-		if r.counts(now) {
-			out[query] = r.value
+	for _, m := range p.Metrics {
+		if r := t.results[metricQueryOf(p, m.Query)]; m.Type == scaling.Prometheus && r.counts(now) {
+			out[m.Query] = r.value
 		}
 	}
 	return out
+}
+
+// addProblems says in the shown decision of the policy why metrics are missing.
+func (t *target) addProblems(shown *windlassv1.RegionScaling, p *scaling.Policy, wants []scaling.Want) {
+	for i, want := range wants {
+		if want.Missing {
+			shown.Wants[i].Problem = t.results[metricQueryOf(p, want.Metric.Query)].problem
+		}
+	}
 }

@@ -2,6 +2,7 @@ package scaler
 
 import (
 	"context"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -9,6 +10,7 @@ import (
 	"connectrpc.com/connect"
 	"github.com/prometheus/client_golang/prometheus/testutil"
 	"github.com/stretchr/testify/require"
+	"google.golang.org/protobuf/types/known/durationpb"
 
 	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
 	"github.com/windlass-run/windlass/apps/controlplane/internal/plan"
@@ -186,6 +188,28 @@ func TestService_RolesShareWhatAQuotaHasLeft(t *testing.T) {
 			refuse(f, "gpus", 7)
 			require.Equal(t, model.RoleCounts{"prefill": 4, "decode": 3}, f.counts(), "a prefill server has none")
 		})
+	})
+}
+
+func TestService_RolesAskTheirQueryWithTheirOwnWindow(t *testing.T) {
+	t.Parallel()
+	playPool(t, func(t *testing.T, f *harness) {
+		f.set(func() {
+			roles := f.apps["app_1"].Scaling.Policy.Roles
+			for _, r := range roles {
+				r.Metrics = []*windlassv1.ScalingMetric{{Type: windlassv1.ScalingMetric_TYPE_PROMETHEUS, Query: "rate(jobs[{{window}}])", Target: "10"}}
+			}
+			roles[1].Up = &windlassv1.ScalingPace{Window: durationpb.New(5 * time.Minute)}
+			f.figures = func(_ context.Context, m plan.Measure) analysis.Figures {
+				if strings.Contains(m.Queries.New, "5m") || strings.Contains(m.Queries.New, "300s") {
+					return analysis.Figures{New: new(30.0)}
+				}
+				return analysis.Figures{New: new(60.0)}
+			}
+		})
+		f.reportPool(10*time.Minute, 1, 0.5)
+		synctest.Wait()
+		require.Equal(t, model.RoleCounts{"prefill": 6, "decode": 3}, f.counts())
 	})
 }
 

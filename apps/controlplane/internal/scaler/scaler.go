@@ -144,8 +144,8 @@ type target struct {
 	load  *agentv1.LoadReport
 	heard time.Time
 	at    int64
-	// results has the newest result of each query of a metric.
-	results map[string]result
+	// results are of the queries of metrics.
+	results map[metricQuery]result
 	next    time.Time
 	// retryAt is when a decision may be written again after a failed write.
 	retryAt time.Time
