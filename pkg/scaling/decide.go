@@ -35,6 +35,8 @@ const (
 	Quota Limit = "Quota"
 	// QuotaBelowMinimum: the quota allows fewer replicas than min. Replicas that run stay.
 	QuotaBelowMinimum Limit = "QuotaBelowMinimum"
+	// Room: the region has no room for more replicas.
+	Room Limit = "Room"
 	// Rollout: a rollout is under way, and State.Floor keeps its replicas.
 	Rollout Limit = "Rollout"
 	// RegionClosed: the region takes no new replicas.
@@ -58,6 +60,8 @@ type State struct {
 	// Quota is the number of replicas that the workspace's quota allows in the region, including Desired. Nil means
 	// no limit.
 	Quota *int
+	// Room is the number of replicas that the region has room for, including Desired. Nil means that it is not known.
+	Room *int
 	// Floor is the minimum number of replicas while a rollout is under way. 0 means that no rollout is under way.
 	Floor int
 	// Closed reports whether the region takes no new replicas.
@@ -416,8 +420,8 @@ func (d *decider) minimum() int {
 	return 1
 }
 
-// clamp applies bounds, quota, a closed region and a rollout, in this order. limit names the last rule that
-// changed the number. Quota and a closed region remove no replicas.
+// clamp applies bounds, quota, room, a closed region and a rollout, in this order. limit names the last rule that
+// changed the number. Quota, room and a closed region remove no replicas.
 func (d *decider) clamp(n, low int) (_ int, limit Limit) {
 	b := d.out.Bounds
 	switch {
@@ -440,6 +444,9 @@ func (d *decider) clamp(n, low int) (_ int, limit Limit) {
 		case n > most:
 			n, limit = most, Quota
 		}
+	}
+	if room := d.st.Room; room != nil && n > max(d.st.Desired, *room) {
+		n, limit = max(d.st.Desired, *room), Room
 	}
 	if d.st.Closed && n > d.st.Desired {
 		n, limit = d.st.Desired, RegionClosed

@@ -110,6 +110,15 @@ func TestDecideRoles_Vectors(t *testing.T) {
 		require.Equal(t, []int{3, 8}, p.report(5*time.Second, rate(20), cache(0.5)))
 		require.Equal(t, RegionClosed, p.last[0].Limit)
 	})
+	t.Run("room wins over the ratio", func(t *testing.T) {
+		t.Parallel()
+		p := newPool(t, poolPolicy(), 2, 8)
+		p.roles[0].State.Room, p.roles[1].State.Room = new(3), new(7)
+		require.Equal(t, []int{3, 8}, p.report(5*time.Second, rate(20), cache(0.5)), "no instance is removed")
+		require.Equal(t, Room, p.last[0].Limit)
+		require.Equal(t, []int{3, 8}, p.report(5*time.Minute, rate(20), cache(0.9)))
+		require.Equal(t, Room, p.last[1].Limit)
+	})
 	t.Run("a hold wins over the ratio", func(t *testing.T) {
 		t.Parallel()
 		p := newPool(t, poolPolicy(), 2, 8)

@@ -163,6 +163,9 @@ func (c *mutation) scaleRole(app *model.App, r *running, regionID, where string,
 	if err != nil || done {
 		return held, err
 	}
+	if err := c.versions().portsFitRole(*r, regionID, req.GetRole(), req.GetReplicas()); err != nil {
+		return false, err
+	}
 	text, err := c.versions().setCounts(*app, r, func(id string) model.RoleCounts {
 		if regionID != "" && id != regionID {
 			return nil

@@ -442,8 +442,9 @@ func madeFor(in *plan.Input, counts map[string]bool, liveID, regionID string) []
 }
 
 // Rescale writes a decision of the scaler: the replicas, if they change, an entry of the history, and the decision.
-// It fails with model.ErrStale if the state on which the decision is based has changed. It fails like Scale if a
-// quota or a region does not let the app grow.
+// It fails with model.ErrStale if the state on which the decision is based has changed, and with
+// *model.NoRoomError if the region has no room for what the decision adds. It fails like Scale if a quota or a
+// region does not let the app grow.
 func (a *API) Rescale(ctx context.Context, r model.Rescale) error {
 	by := caller{APIKey: model.APIKey{WorkspaceID: r.WorkspaceID, Name: "windlass"}, Source: "scaler"}
 	return a.cfg.Store.UpdateBatched(ctx, r.WorkspaceID, r.AppID, func(tx Tx) (func() error, error) {
@@ -513,10 +514,10 @@ func (c *mutation) rescaleRegion(app *model.App, was running, r model.Rescale) e
 			return model.ErrStale
 		}
 	}
-	asked := plan.AskedIn(r.RegionID, r.Decision.GetWanted())
-	if err := c.versions().portsFitScaled(was, asked, "replicas"); err != nil {
+	if err := c.versions().roomFor(*app, was, r.RegionID, []growth{{from: r.From, to: r.Decision.GetWanted()}}); err != nil {
 		return err
 	}
+	asked := plan.AskedIn(r.RegionID, r.Decision.GetWanted())
 	if err := c.versions().hostsFitScaled(was, asked); err != nil {
 		return err
 	}
@@ -542,6 +543,7 @@ func (c *mutation) rescaleRoles(app model.App, was running, r model.Rescale) err
 		return model.ErrStale
 	}
 	have, wanted := liveCounts(was.rows, *live), model.RoleCounts{}
+	var grown []growth
 	for _, role := range r.Roles {
 		// A rollout that began after the decision keeps all its instances, so the decision must not shrink them.
 		shrinks := moving && role.Wanted < role.From
@@ -549,6 +551,10 @@ func (c *mutation) rescaleRoles(app model.App, was running, r model.Rescale) err
 			return model.ErrStale
 		}
 		wanted[role.Role] = role.Wanted
+		grown = append(grown, growth{role.Role, role.From, role.Wanted})
+	}
+	if err := c.versions().roomFor(app, was, r.RegionID, grown); err != nil {
+		return err
 	}
 	text, err := c.versions().setCounts(app, &was, func(regionID string) model.RoleCounts {
 		if regionID != r.RegionID {

@@ -1,14 +1,18 @@
 package api_test
 
 import (
+	"errors"
 	"testing"
 	"time"
 
 	"connectrpc.com/connect"
 	"github.com/stretchr/testify/require"
+	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
+	"github.com/windlass-run/windlass/apps/controlplane/internal/store"
+	agentv1 "github.com/windlass-run/windlass/proto/gen/windlass/agent/v1"
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
@@ -240,4 +244,114 @@ func TestScalingRoles_CountsComeFromTheVersionThatTookOver(t *testing.T) {
 	lower := w.roleDecision("us-east-1", model.RescaledRole{Role: "prefill", From: 3, Wanted: 4})
 	require.ErrorIs(t, w.api.Rescale(t.Context(), lower), model.ErrStale)
 	require.Equal(t, "5 prefill 2 decode ", w.pool(2)["us-east-1"], "a rollout keeps its instances")
+}
+
+// host makes all regions hosts with that many free GPUs.
+func (h *harness) host(free int32) {
+	h.t.Helper()
+	h.joined("process")
+	capacity, err := proto.Marshal(&agentv1.Capacity{Gpus: []*agentv1.GpuPool{
+		{Product: "L4", Allocatable: 8, Free: free, LargestFree: free, ResourceName: "nvidia.com/gpu", Hosts: 1},
+	}})
+	require.NoError(h.t, err)
+	h.update(func(tx store.Tx) error {
+		for _, id := range h.regions {
+			session, err := tx.GetRegion(id)
+			if err != nil {
+				return err
+			}
+			session.SessionSequence, session.LastReportAt, session.Capacity = guards.Add(1), time.Now().UnixMilli(), capacity
+			if err := tx.NoteReports([]model.Region{session}, 60_000); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
+// exist reports that many instances of each role of the live version in the region.
+func (h *harness) exist(region string, instances model.RoleCounts) {
+	h.t.Helper()
+	app := h.app("chat")
+	rollup := &agentv1.DeploymentRollup{Groups: 100}
+	for name, n := range instances {
+		rollup.Roles = append(rollup.Roles, &agentv1.RoleRollup{Role: name, Instances: n, Ready: n, Pool: n})
+	}
+	h.update(func(tx store.Tx) error {
+		seen, err := tx.ListObserved([]string{app.GetId()})
+		if err != nil {
+			return err
+		}
+		for i := range seen {
+			if seen[i].RegionID == h.regions[region] {
+				seen[i].Guard, seen[i].RoleCounts = model.NewGuard(1, guards.Add(1)), model.EncodeRoleCounts(rollup)
+			}
+		}
+		return tx.PutObserved(seen)
+	})
+}
+
+func TestScalingRoles_GrowAsFarAsAHostHasRoom(t *testing.T) {
+	// An instance of decode takes 2 GPUs, and one of prefill takes 1.
+	withGPUs := func(s *windlassv1.DeploymentSpec) {
+		s.Roles[0].Resources = &windlassv1.Resources{Gpu: &windlassv1.Gpu{Count: 1}}
+		s.Roles[1].Resources = &windlassv1.Resources{Gpu: &windlassv1.Gpu{Count: 2}}
+	}
+	fits := func(t *testing.T, err error) map[string]int32 {
+		t.Helper()
+		no, ok := errors.AsType[*model.NoRoomError](err)
+		require.True(t, ok, "%v", err)
+		return no.Fits
+	}
+	t.Run("GPUs go to the roles in their order", func(t *testing.T) {
+		onBoth(t, func(t *testing.T, w *harness) {
+			ctx := t.Context()
+			require.NoError(t, w.deployScaled(rolesPolicy(), pooled(0, 0), withGPUs))
+			w.settle("chat")
+			w.host(4)
+			w.exist("us-east-1", model.RoleCounts{"prefill": 3, "decode": 2})
+			err := w.api.Rescale(ctx, w.roleDecision("us-east-1", model.RescaledRole{Role: "prefill", From: 3, Wanted: 6}, model.RescaledRole{Role: "decode", From: 2, Wanted: 3}))
+			require.Equal(t, map[string]int32{"prefill": 6, "decode": 2}, fits(t, err))
+			require.EqualError(t, err, "region us-east-1, which is one host, has free GPUs for 0 of 1 more instances of role decode")
+			require.NoError(t, w.api.Rescale(ctx, w.roleDecision("us-east-1", model.RescaledRole{Role: "prefill", From: 3, Wanted: 5}, model.RescaledRole{Role: "decode", From: 2, Wanted: 3})))
+
+			// The added instances do not exist yet, so their GPUs are still reported as free.
+			err = w.api.Rescale(ctx, w.roleDecision("us-east-1", model.RescaledRole{Role: "decode", From: 3, Wanted: 4}))
+			require.Equal(t, map[string]int32{"decode": 3}, fits(t, err))
+			require.NoError(t, w.api.Rescale(ctx, w.roleDecision("us-east-1", model.RescaledRole{Role: "decode", From: 3, Wanted: 2})))
+		})
+	})
+	t.Run("a cluster may add nodes", func(t *testing.T) {
+		w := setup(t)
+		require.NoError(t, w.deployScaled(rolesPolicy(), pooled(0, 0), withGPUs))
+		w.settle("chat")
+		w.host(0)
+		w.joined("kubernetes")
+		require.NoError(t, w.api.Rescale(t.Context(), w.roleDecision("us-east-1", model.RescaledRole{Role: "decode", From: 2, Wanted: 6})))
+	})
+	t.Run("a fixed port", func(t *testing.T) {
+		w := setup(t)
+		require.NoError(t, w.deployScaled(rolesPolicy(), pooled(0, 0), fixed(8000)), "no agent has joined yet")
+		w.settle("chat")
+		w.joined("process")
+		err := w.api.Rescale(t.Context(), w.roleDecision("us-east-1", model.RescaledRole{Role: "decode", From: 2, Wanted: 3}))
+		require.Equal(t, map[string]int32{"decode": 2}, fits(t, err))
+		require.EqualError(t, err, "port 8000 is fixed, and region us-east-1 is one host, which has it once")
+		_, err = w.scaleRole("decode", 3, "us-east-1", func(req *windlassv1.ScaleRequest) { req.HoldFor = durationpb.New(time.Hour) })
+		refused(t, err, connect.CodeFailedPrecondition, noCapacity, "replicas")
+		_, err = w.scaleRole("decode", 1, "us-east-1", func(req *windlassv1.ScaleRequest) { req.HoldFor = durationpb.New(time.Hour) })
+		require.NoError(t, err)
+	})
+	t.Run("replicas of an app", func(t *testing.T) {
+		w := setup(t)
+		require.NoError(t, w.deployScaled(scalingPolicy(), func(s *windlassv1.DeploymentSpec) {
+			s.Replicas, s.Resources = nil, &windlassv1.Resources{Gpu: &windlassv1.Gpu{Count: 2}}
+		}))
+		w.settle("chat")
+		w.host(5)
+		have := w.decision("us-east-1", 0).From
+		err := w.api.Rescale(t.Context(), w.decision("us-east-1", have+3))
+		require.Equal(t, map[string]int32{"": have + 2}, fits(t, err))
+		require.NoError(t, w.api.Rescale(t.Context(), w.decision("us-east-1", have+2)))
+	})
 }

@@ -179,5 +179,16 @@ type Rescale struct {
 	Decision *windlassv1.RegionScaling
 }
 
+// NoRoomError says that a region has no room for what a decision of the scaler adds.
+type NoRoomError struct {
+	// Fits is how many replicas the region has room for, with the key "", or how many instances of each role of a
+	// pool that was to grow, by its name. It includes those on which the decision was made.
+	Fits map[string]int32
+	Why  string
+}
+
+// Error returns why there is no room.
+func (e *NoRoomError) Error() string { return e.Why }
+
 // ScalingEntry is what a history entry about a decision says.
 type ScalingEntry struct{ What, Why string }

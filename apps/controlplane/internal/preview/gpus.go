@@ -3,6 +3,7 @@ package preview
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
@@ -175,4 +176,57 @@ func usableGPUs(p *windlassv1.GpuCapacity) int32 {
 // isSubset reports whether all contains each pool of some.
 func isSubset(some, all []*windlassv1.GpuCapacity) bool {
 	return !slices.ContainsFunc(some, func(p *windlassv1.GpuCapacity) bool { return !slices.Contains(all, p) })
+}
+
+// HostGPUs are the free GPUs of a region that is one host.
+type HostGPUs struct {
+	pools []*windlassv1.GpuCapacity
+	free  map[*windlassv1.GpuCapacity]int32
+}
+
+// FreeGPUs returns the GPUs that were free on the host when its agent last reported. known is false before the first
+// report.
+func FreeGPUs(host model.Region) (gpus HostGPUs, known bool, err error) {
+	has, err := capacityOf(host)
+	gpus = HostGPUs{has.gpus, map[*windlassv1.GpuCapacity]int32{}}
+	for _, p := range has.gpus {
+		gpus.free[p] = usableGPUs(p)
+	}
+	return gpus, has.known, err
+}
+
+// Take takes GPUs for up to n replicas of the spec, or for n instances of one of its roles, and returns for how many there
+// were enough. The spec is that of the host's region. role is empty for replicas.
+func (g HostGPUs) Take(spec *windlassv1.DeploymentSpec, role string, n int32) (taken int32) {
+	kinds := kindsOf(spec)
+	if len(kinds) == 0 {
+		return max(n, 0)
+	}
+	for taken < n {
+		left := maps.Clone(g.free)
+		for _, k := range kinds {
+			for _, p := range k.parts {
+				need := p.gpus * model.InstancesOf(p.spec, p.role, 1)
+				if role != "" {
+					need = p.gpus
+				}
+				if role != "" && p.role.GetName() != role || takeFrom(left, fittingPools(k.gpu, g.pools), need) {
+					continue
+				}
+				return taken
+			}
+		}
+		maps.Copy(g.free, left)
+		taken++
+	}
+	return taken
+}
+
+// takeFrom takes n GPUs from the pools, and reports whether they had enough.
+func takeFrom(free map[*windlassv1.GpuCapacity]int32, pools []*windlassv1.GpuCapacity, n int32) bool {
+	for _, p := range pools {
+		took := min(free[p], n)
+		free[p], n = free[p]-took, n-took
+	}
+	return n == 0
 }

@@ -99,6 +99,9 @@ func (t *target) stateOf(a *app, regionID, role string, desired int32, now time.
 	if of.quota != nil && now.Before(of.quotaUntil) {
 		state.Quota = of.quota
 	}
+	if of.room != nil && now.Before(of.roomUntil) {
+		state.Room = of.room
+	}
 	return state
 }
 

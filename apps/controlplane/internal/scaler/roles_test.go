@@ -191,6 +191,25 @@ func TestService_RolesShareWhatAQuotaHasLeft(t *testing.T) {
 	})
 }
 
+func TestService_RolesStopGrowingWhereARegionHasNoRoom(t *testing.T) {
+	t.Parallel()
+	playPool(t, func(t *testing.T, f *harness) {
+		f.set(func() {
+			f.err = &model.NoRoomError{Fits: map[string]int32{"prefill": 4, "decode": 2}, Why: "no GPU is free"}
+		})
+		f.reportPool(10*time.Second, 40, 1)
+		f.set(func() { f.err = nil })
+		f.reportPool(20*time.Second, 40, 1)
+		require.Equal(t, model.RoleCounts{"prefill": 4, "decode": 2}, f.counts())
+		require.Equal(t, "Room", f.shownRole("decode").GetLimit())
+		require.Contains(t, f.shownRole("decode").GetWhy(), "Room: the region has no room for more instances")
+		require.Contains(t, f.entries(), "ScalingLimited")
+		require.Positive(t, testutil.ToFloat64(f.svc.metrics.decisions.WithLabelValues("refused")))
+		f.reportPool(2*time.Minute, 40, 0.6)
+		require.Greater(t, f.counts()["decode"], int32(2), "it is tried again")
+	})
+}
+
 func TestService_RolesAskTheirQueryWithTheirOwnWindow(t *testing.T) {
 	t.Parallel()
 	playPool(t, func(t *testing.T, f *harness) {

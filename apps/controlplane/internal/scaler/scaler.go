@@ -155,10 +155,11 @@ type target struct {
 	stray bool
 	// shown is the newest decision, for people. recorded is compared with the next decision, which gets a
 	// history entry if it differs.
-	shown      *windlassv1.RegionScaling
-	recorded   record
-	quota      *int
-	quotaUntil time.Time
+	shown    *windlassv1.RegionScaling
+	recorded record
+	// quota and room are of the last refusals, and count until the times.
+	quota, room           *int
+	quotaUntil, roomUntil time.Time
 	// closedUntil is when the region stops counting as closed, after a refusal.
 	closedUntil time.Time
 	// roles are the targets of a pool's roles, by name. The pool's target, which has them, holds the load, the

@@ -18,7 +18,7 @@ func lasting(l scaling.Limit) scaling.Limit {
 	case scaling.HighestInWindow, scaling.StepLimit, scaling.StartingLimit, scaling.PanicLimit, scaling.WindowFilling, scaling.MetricMissing,
 		scaling.NoReport, scaling.Minimum, scaling.HoldLimit, scaling.ScheduleLimit, scaling.Ratio, scaling.None:
 		return scaling.None
-	case scaling.Maximum, scaling.Quota, scaling.QuotaBelowMinimum, scaling.Rollout, scaling.RegionClosed:
+	case scaling.Maximum, scaling.Quota, scaling.QuotaBelowMinimum, scaling.Room, scaling.Rollout, scaling.RegionClosed:
 	}
 	return l
 }
@@ -156,6 +156,7 @@ var limits = map[scaling.Limit]string{
 	scaling.ScheduleLimit:     "the schedule says so",
 	scaling.Quota:             "the workspace's quota allows no more replicas",
 	scaling.QuotaBelowMinimum: "the workspace's quota allows fewer replicas than the minimum",
+	scaling.Room:              "the region has no room for more replicas",
 	scaling.Rollout:           "a rollout is under way",
 	scaling.RegionClosed:      "the region takes no new replicas",
 	scaling.Ratio:             "the ratio to the instances of a coupled role wants more replicas",

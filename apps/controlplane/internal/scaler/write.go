@@ -66,6 +66,15 @@ func (s *Service) write(ctx context.Context, apps Apps, w write) {
 		}
 		return
 	}
+	if no, ok := errors.AsType[*model.NoRoomError](err); ok {
+		for role, fit := range no.Fits {
+			if of := t.part(role); of != nil {
+				of.room, of.roomUntil = new(int(fit)), now.Add(refusedFor)
+			}
+		}
+		s.cfg.Log.Info("a region has no room for a scaling decision", "app_id", w.AppID, "region_id", w.RegionID, "error", err)
+		return
+	}
 	if rpc.DetailOf(err).GetReason() == windlassv1.ErrorReason_ERROR_REASON_REGION_CLOSED {
 		t.closedUntil = now.Add(refusedFor)
 		return
@@ -81,11 +90,16 @@ func (s *Service) write(ctx context.Context, apps Apps, w write) {
 	}
 }
 
+func isNoRoom(err error) bool {
+	_, ok := errors.AsType[*model.NoRoomError](err)
+	return ok
+}
+
 func outcomeOf(w write, err error) string {
 	switch {
 	case errors.Is(err, model.ErrStale):
 		return "conflict"
-	case err != nil && rpc.DetailOf(err) != nil && connect.CodeOf(err) != connect.CodeInternal:
+	case isNoRoom(err), err != nil && rpc.DetailOf(err) != nil && connect.CodeOf(err) != connect.CodeInternal:
 		return "refused"
 	case err != nil:
 		return "error"
