@@ -204,6 +204,15 @@ func (d *decider) decide() {
 	}
 }
 
+// serving returns the number of ready replicas, at most Desired. During a rollout more are ready, because both versions
+// have replicas, and some of them have no traffic.
+func (d *decider) serving() int {
+	if d.st.Desired == 0 {
+		return d.newest.Ready
+	}
+	return min(d.newest.Ready, d.st.Desired)
+}
+
 // trackStarting records when the newest replicas began to start.
 func (d *decider) trackStarting() {
 	if d.newest == nil {
@@ -286,7 +295,7 @@ func (d *decider) wantOf(m Metric) (want Want, high int) {
 	n, burst := d.proportional(long, m.Target), d.proportional(short, m.Target)
 	high = max(n, burst)
 	switch {
-	case burst >= 2*max(d.newest.Ready, 1):
+	case burst >= 2*max(d.serving(), 1):
 		d.out.Panic, n = true, high
 	case n > d.st.Desired && burst < n:
 		// The load has already fallen below its mean over the window.
@@ -330,7 +339,7 @@ func (d *decider) wantOfTime(m Metric) (want Want, high int) {
 		want.Replicas = d.wantByThresholds(m, v)
 	case v > m.Target*(1+Tolerance):
 		// The ratio applies to ready replicas. Desired includes starting replicas.
-		want.Replicas = max(d.st.Desired, int(math.Ceil(float64(d.newest.Ready)*min(v/m.Target, 2)-1e-9)))
+		want.Replicas = max(d.st.Desired, int(math.Ceil(float64(d.serving())*min(v/m.Target, 2)-1e-9)))
 	case v < m.Target/2:
 		want.Replicas = max(d.st.Desired-1, 0)
 	default:

@@ -257,6 +257,19 @@ func TestDecide_Cases(t *testing.T) {
 		r.reportFor(time.Hour, func() Sample { return slow(50 * time.Millisecond) })
 		require.Equal(t, 1, r.st.Desired)
 	})
+	t.Run("ready replicas beyond the desired ones, as in a rollout, make no difference to a time", func(t *testing.T) {
+		t.Parallel()
+		var slow histogram.Counts
+		slow[histogram.Bucket(time.Second)] = 100
+		r := newSimulation(policy(t, metrics(&windlassv1.ScalingMetric{Type: windlassv1.ScalingMetric_TYPE_FIRST_TOKEN, Target: "500ms"})), 4)
+		require.Equal(t, 8, r.report(Sample{Ready: 8, FirstToken: &slow, InFlight: new(10.0), Rate: new(1.0)}).Unlimited)
+	})
+	t.Run("ready replicas beyond the desired ones, as in a rollout, delay no panic", func(t *testing.T) {
+		t.Parallel()
+		r := newSimulation(policy(t, nil), 4)
+		require.Equal(t, 8, r.report(inFlight(8, 100)).Wanted)
+		require.True(t, r.last.Panic)
+	})
 	t.Run("thresholds add and remove one replica at a time", func(t *testing.T) {
 		t.Parallel()
 		r := newSimulation(policy(t, metrics(&windlassv1.ScalingMetric{Type: windlassv1.ScalingMetric_TYPE_CPU, Target: "70", Up: "80", Down: "30"})), 3)
