@@ -62,7 +62,7 @@ var entries = []entry{
 	{"zero", "--times=4", ""},
 	{"scaling", "--apps=60 --regions=3 --window=10s --settle=3s --period=30s --floor=30s", ""},
 	{"scaling-everywhere", "", "--each=10"},
-	{"follow", "--steps=1:3s,24:12s --target=10s", ""},
+	{"follow", "--steps=1:2s,24:10s --target=10s", ""},
 	{"follow-2", "", "--regions=2"},
 	{"follow-rollouts", "", "--rollouts=rolling,canary,blue-green,rollback"},
 	{"watchers", "--window=2s --streams=300 --most=2000 --floor=1s", ""},
