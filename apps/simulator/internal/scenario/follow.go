@@ -475,7 +475,7 @@ func (r *followRun) concludeSteps(env Env) error {
 			}
 			v := judge(samples, span, r.s.Target)
 			at := fmt.Sprintf("%s, step %d of %s", region, n+1, span.name)
-			low, high := needed(0.85*span.clients, r.s.least(), followMost), needed(1.5*span.clients, r.s.least(), followMost)
+			low, high := needed(0.85*span.clients, r.s.least()), needed(1.5*span.clients, r.s.least())
 			env.Result.Rounds = append(env.Result.Rounds, map[string]any{
 				"region": region, "step": float64(n + 1), "clients": span.clients, "recovered_s": v.recovered.Seconds(), "turns": float64(v.turns), "most_wanted": float64(v.most),
 				"wanted": float64(v.last.wanted), "ready": float64(v.last.ready), "p95_ms": measure.Millis(v.last.load.p95), "worst_p95_ms": measure.Millis(v.worst),

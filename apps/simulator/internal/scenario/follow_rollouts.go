@@ -54,24 +54,25 @@ func (s *Follow) parseRollouts() (out []followRollout, err error) {
 	if len(out) == 0 {
 		return nil, nil
 	}
-	if low, high := s.needs(s.Low), s.needs(s.High); low >= high {
-		return nil, fmt.Errorf("--low=%d and --high=%d: both need %d replicas: the load has to change their number", s.Low, s.High, low)
+	if low, high := s.needs(s.Low), s.needs(s.High); high < low+2 {
+		return nil, fmt.Errorf("--low=%d and --high=%d need %d and %d replicas in a region: the second has to be larger by 2 or more", s.Low, s.High, low, high)
 	}
 	return out, nil
 }
 
 // needs returns how many replicas a region needs for a load of all regions.
 func (s *Follow) needs(clients int) int {
-	return needed(float64(clients)/float64(max(s.Regions, 1)), s.least(), followMost)
+	return needed(float64(clients)/float64(max(s.Regions, 1)), s.least())
 }
 
 // roll makes each of the rollouts. The load rises first. When replicas are being added, the new version begins to roll. When all of
 // them are ready, the load falls again.
 func (r *followRun) roll(ctx context.Context, rollouts []followRollout) error {
-	low, high := r.s.needs(r.s.Low), r.s.needs(r.s.High)
+	// The random load needs a replica more at times.
+	low, high := r.s.needs(r.s.Low)+1, r.s.needs(r.s.High)
 	r.beginSpan("before", 0)
 	r.setLoad(float64(r.s.Low))
-	if err := r.await(ctx, "the load is followed", func(s followSample) bool { return s.wanted == low && s.ready == low && s.at > 10*time.Second }); err != nil {
+	if err := r.await(ctx, "the load is followed", func(s followSample) bool { return s.wanted <= low && s.ready == s.wanted && s.at > 10*time.Second }); err != nil {
 		return err
 	}
 	live := int32(1)
@@ -103,7 +104,7 @@ func (r *followRun) roll(ctx context.Context, rollouts []followRollout) error {
 		if err != nil {
 			return fmt.Errorf("%s: %w", rollout.name, err)
 		}
-		err = r.await(ctx, "the replicas for the low load are left", func(s followSample) bool { return s.wanted == low && s.ready == low })
+		err = r.await(ctx, "the replicas for the low load are left", func(s followSample) bool { return s.wanted <= low && s.ready == s.wanted })
 		if err != nil {
 			return fmt.Errorf("%s: %w", rollout.name, err)
 		}

@@ -102,9 +102,9 @@ func judge(samples []followSample, span followSpan, target time.Duration) verdic
 	return v
 }
 
-// needed returns how many replicas a load needs, if each has followTarget of it.
-func needed(load float64, least, most int) int {
-	return min(max(int(math.Ceil(load/followTarget-1e-9)), least), most)
+// needed returns how many replicas a region needs for a load, if each has followTarget of it.
+func needed(load float64, least int) int {
+	return min(max(int(math.Ceil(load/followTarget-1e-9)), least), followMost)
 }
 
 // belowFloor returns what is wrong with the first sample in which fewer replicas are ready than must be, empty if none

@@ -84,7 +84,7 @@ func TestBelowFloor(t *testing.T) {
 
 func TestNeeded_IsBounded(t *testing.T) {
 	for load, want := range map[float64]int{0: 1, 1: 1, 6: 1, 7: 2, 64: 11, 1000: 20} {
-		require.Equal(t, want, needed(load, 1, 20), load)
+		require.Equal(t, want, needed(load, 1), load)
 	}
 }
 
@@ -107,4 +107,14 @@ func TestFollow_RefusesStepsThatAreNone(t *testing.T) {
 	step, err := parseStep("0.5:90s")
 	require.NoError(t, err)
 	require.Equal(t, loadStep{0.5, 90 * time.Second}, step)
+}
+
+func TestFollow_RefusesRolloutsWithoutAChangeOfReplicas(t *testing.T) {
+	_, err := (&Follow{Rollouts: []string{"sideways"}}).parseRollouts()
+	require.ErrorContains(t, err, "--rollouts=sideways: has to be one of rolling, canary")
+	_, err = (&Follow{Regions: 2, Rollouts: []string{"canary"}, Low: 8, High: 24}).parseRollouts()
+	require.ErrorContains(t, err, "--low=8 and --high=24 need 2 and 2 replicas")
+	rollouts, err := (&Follow{Regions: 1, Rollouts: []string{"canary"}, Low: 8, High: 48}).parseRollouts()
+	require.NoError(t, err)
+	require.Len(t, rollouts, 1)
 }
