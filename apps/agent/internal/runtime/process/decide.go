@@ -111,13 +111,13 @@ type seen struct {
 	Waits string
 }
 
-type place struct {
+type slotKey struct {
 	Role  string
 	Group int
 	Slot  int
 }
 
-func (s seen) place() place { return place{s.Role, s.Group, s.Slot} }
+func (s seen) key() slotKey { return slotKey{s.Role, s.Group, s.Slot} }
 
 // serves reports whether the instance is ready, is not stopping, and is not losing its health.
 func (s seen) serves() bool {
@@ -127,7 +127,7 @@ func (s seen) serves() bool {
 type actionKind string
 
 const (
-	doCreate  actionKind = "create" // a new instance at Place
+	doCreate  actionKind = "create" // a new instance in Slot
 	doStart   actionKind = "start"
 	doStop    actionKind = "stop"   // SIGTERM and grace period; then the instance starts again
 	doRetire  actionKind = "retire" // SIGTERM and grace period; then the instance is forgotten
@@ -141,7 +141,7 @@ const (
 type action struct {
 	Kind    actionKind
 	ID      string
-	Place   place
+	Slot    slotKey
 	Reason  string
 	Message string
 }
@@ -165,7 +165,7 @@ func (p *plan) by(t time.Time) {
 // decide returns the actions that bring the instances of one workload closer to the wanted state.
 // Invariants, tested as properties:
 //
-//   - no place ever has two instances;
+//   - no slot ever has two instances;
 //   - a change of template takes a replica out of service only if at most Unavailable replicas are
 //     then out of service, and it takes one ready instance of a replica at a time;
 //   - no action starts an instance that runs, and no action stops an instance that does not run.
@@ -188,7 +188,7 @@ func decide(w wanted, instances []seen, now time.Time) plan {
 			// never delay the version that repairs it.
 			leave(&p, s, now, runtime.ReasonReplaced, replacedWords)
 		case s.Sick >= replaceAfter && s.ended() && !w.Paused:
-			p.do(action{Kind: doForget, ID: s.ID, Place: s.place(), Reason: runtime.ReasonReplaced})
+			p.do(action{Kind: doForget, ID: s.ID, Slot: s.key(), Reason: runtime.ReasonReplaced})
 		default:
 			if why := d.Wait[s.identity()]; why != "" {
 				p.Waits[s.ID] = why
@@ -198,7 +198,7 @@ func decide(w wanted, instances []seen, now time.Time) plan {
 	}
 	for _, c := range d.Create {
 		if !w.Paused {
-			p.do(action{Kind: doCreate, Place: place{c.Role, c.Group, c.Slot}})
+			p.do(action{Kind: doCreate, Slot: slotKey{c.Role, c.Group, c.Slot}})
 		}
 	}
 	for _, s := range instances {
@@ -225,7 +225,7 @@ func (s seen) identity() groups.ID { return groups.ID{Group: s.Group, Role: s.Ro
 func observed(w wanted, instances []seen) []groups.Instance {
 	out := make([]groups.Instance, 0, len(instances))
 	for _, s := range instances {
-		// An instance that makes room for its successor keeps its place.
+		// An instance that makes room for its successor keeps its slot.
 		leaves := s.Stop != nil && s.Stop.Final && s.Stop.Reason != runtime.ReasonReplaced
 		out = append(out, groups.Instance{
 			ID: s.identity(), Key: s.ID, Started: s.Attempt > 0, Ready: s.serves(),
@@ -245,7 +245,7 @@ func live(p *plan, w wanted, s seen, now time.Time) {
 	case s.Live && s.Stop != nil:
 		overdue(p, s, now)
 	case s.Live && w.Paused:
-		p.do(action{Kind: doStop, ID: s.ID, Place: s.place(), Reason: runtime.ReasonStopped, Message: "the agent stops, and stops its instances"})
+		p.do(action{Kind: doStop, ID: s.ID, Slot: s.key(), Reason: runtime.ReasonStopped, Message: "the agent stops, and stops its instances"})
 	case s.Live:
 		checkHealth(p, s, now)
 	case w.Paused, p.Waits[s.ID] != "":
@@ -258,7 +258,7 @@ func live(p *plan, w wanted, s seen, now time.Time) {
 		case at.After(now):
 			p.by(at)
 		case w.Held == nil:
-			p.do(action{Kind: doStart, ID: s.ID, Place: s.place()})
+			p.do(action{Kind: doStart, ID: s.ID, Slot: s.key()})
 		}
 	}
 }
@@ -280,12 +280,12 @@ func checkHealth(p *plan, s seen, now time.Time) {
 	never := s.ReadyAt.IsZero()
 	switch {
 	case !s.Ready && s.Passes >= s.Health.Healthy:
-		p.do(action{Kind: doReady, ID: s.ID, Place: s.place()})
+		p.do(action{Kind: doReady, ID: s.ID, Slot: s.key()})
 	case s.Ready && s.Fails >= s.Health.Unhealthy:
-		p.do(action{Kind: doUnready, ID: s.ID, Place: s.place()})
+		p.do(action{Kind: doUnready, ID: s.ID, Slot: s.key()})
 	case !s.Ready && !never && s.Fails >= s.Health.Unhealthy+restartAfter:
 		p.do(action{
-			Kind: doStop, ID: s.ID, Place: s.place(), Reason: runtime.ReasonHealthCheckFailed,
+			Kind: doStop, ID: s.ID, Slot: s.key(), Reason: runtime.ReasonHealthCheckFailed,
 			Message: fmt.Sprintf("%d checks in a row failed: %s", s.Fails, s.LastCheck),
 		})
 	case !s.Ready && never:
@@ -298,7 +298,7 @@ func checkHealth(p *plan, s seen, now time.Time) {
 		if s.LastCheck != "" {
 			m += ": " + s.LastCheck
 		}
-		p.do(action{Kind: doStop, ID: s.ID, Place: s.place(), Reason: runtime.ReasonStartupTimeout, Message: m})
+		p.do(action{Kind: doStop, ID: s.ID, Slot: s.key(), Reason: runtime.ReasonStartupTimeout, Message: m})
 	}
 }
 
@@ -307,9 +307,9 @@ func leave(p *plan, s seen, now time.Time, reason, message string) {
 	switch {
 	case s.Busy:
 	case !s.Live:
-		p.do(action{Kind: doForget, ID: s.ID, Place: s.place(), Reason: reason})
+		p.do(action{Kind: doForget, ID: s.ID, Slot: s.key(), Reason: reason})
 	case s.Stop == nil || !s.Stop.Final:
-		p.do(action{Kind: doRetire, ID: s.ID, Place: s.place(), Reason: reason, Message: message})
+		p.do(action{Kind: doRetire, ID: s.ID, Slot: s.key(), Reason: reason, Message: message})
 	default:
 		overdue(p, s, now)
 	}
@@ -323,7 +323,7 @@ func overdue(p *plan, s seen, now time.Time) {
 			p.by(await)
 			return
 		}
-		p.do(action{Kind: doOrder, ID: s.ID, Place: s.place()})
+		p.do(action{Kind: doOrder, ID: s.ID, Slot: s.key()})
 		return
 	}
 	deadline := s.Stop.deadline(s.Grace).Add(killMargin)
@@ -331,7 +331,7 @@ func overdue(p *plan, s seen, now time.Time) {
 		p.by(deadline)
 		return
 	}
-	p.do(action{Kind: doKill, ID: s.ID, Place: s.place()})
+	p.do(action{Kind: doKill, ID: s.ID, Slot: s.key()})
 	p.by(now.Add(killMargin))
 }
 

@@ -93,7 +93,7 @@ func show(p plan) string {
 	for _, a := range p.Actions {
 		s := string(a.Kind)
 		if a.Kind == doCreate {
-			s += fmt.Sprintf(" g%d", a.Place.Group)
+			s += fmt.Sprintf(" g%d", a.Slot.Group)
 		} else {
 			s += " " + a.ID
 		}
@@ -114,7 +114,7 @@ func TestDecide(t *testing.T) {
 		do   string
 		next time.Duration // 0: none
 	}{
-		{name: "no instances: all places are filled", want: three("a"), do: "create g0, create g1, create g2"},
+		{name: "no instances: all slots are filled", want: three("a"), do: "create g0, create g1, create g2"},
 		{name: "as wanted: nothing", want: three("a"), have: []seen{ins(0), ins(1), ins(2)}},
 		{name: "a new instance starts", want: three("a"), have: []seen{ins(0), ins(1), ins(2, created)}, do: "start i2"},
 		{name: "an instance with a running operation is left alone", want: three("a"), have: []seen{ins(0), ins(1), ins(2, created, busy)}},
@@ -129,7 +129,7 @@ func TestDecide(t *testing.T) {
 		{name: "new template: one ready instance goes", want: three("b"), have: []seen{ins(0), ins(1), ins(2)}, do: "retire i0 Replaced"},
 		{name: "new template: the next waits until the previous one is ready", want: three("b"), have: []seen{ins(0, of("b"), notReady), ins(1), ins(2)}, next: time.Minute},
 		{name: "new template: then the next instance goes", want: three("b"), have: []seen{ins(0, of("b")), ins(1), ins(2)}, do: "retire i1 Replaced"},
-		{name: "new template: an empty place is filled first", want: three("b"), have: []seen{ins(1), ins(2)}, do: "create g0"},
+		{name: "new template: an empty slot is filled first", want: three("b"), have: []seen{ins(1), ins(2)}, do: "create g0"},
 		{name: "new template: instances that are not ready go at once", want: three("b"), have: []seen{ins(0, notReady), ins(1, ended(1)), ins(2)}, do: "retire i0 Replaced, forget i1 Replaced"},
 		{name: "new template: a doomed new instance stops the replacement", want: three("b"), have: []seen{ins(0, of("b"), ended(5)), ins(1), ins(2)}, at: time.Second, do: "start i0"},
 		{name: "new template: an instance that becomes unready counts as unready", want: three("b"), have: []seen{ins(0, sick(3)), ins(1), ins(2)}, do: "unready i0"},
@@ -322,8 +322,8 @@ type simulation struct {
 	all []seen
 	ids int
 	now time.Time
-	// before has the last instance of each place.
-	before map[place]record
+	// before has the last instance of each slot.
+	before map[slotKey]record
 }
 
 func (w *simulation) at(id string) int {
@@ -348,13 +348,13 @@ func (w *simulation) act(t *rapid.T, a action) {
 	switch a.Kind {
 	case doCreate:
 		for _, s := range w.all {
-			if s.place() == a.Place {
-				t.Fatalf("%v has two instances", a.Place)
+			if s.key() == a.Slot {
+				t.Fatalf("%v has two instances", a.Slot)
 			}
 		}
 		w.ids++
-		r := record{ID: fmt.Sprint("i", w.ids), Role: a.Place.Role, Group: a.Place.Group, Slot: a.Place.Slot, Template: w.w.template(a.Place.Role), Health: testHealth, Grace: time.Second}
-		w.all = append(w.all, seen{record: r.succeeding(w.before[a.Place])})
+		r := record{ID: fmt.Sprint("i", w.ids), Role: a.Slot.Role, Group: a.Slot.Group, Slot: a.Slot.Slot, Template: w.w.template(a.Slot.Role), Health: testHealth, Grace: time.Second}
+		w.all = append(w.all, seen{record: r.succeeding(w.before[a.Slot])})
 	case doStart:
 		if w.all[i].Live {
 			t.Fatalf("%s is started, but runs already", a.ID)
@@ -379,7 +379,7 @@ func (w *simulation) act(t *rapid.T, a action) {
 		if w.all[i].Live {
 			t.Fatalf("%s is forgotten, but still runs", a.ID)
 		}
-		w.before[w.all[i].place()] = w.all[i].record
+		w.before[w.all[i].key()] = w.all[i].record
 		w.all = slices.Delete(w.all, i, i+1)
 	case doReady, doUnready:
 		w.all[i].record = w.all[i].turned(a.Kind == doReady, w.now)
@@ -439,7 +439,7 @@ func checkDecide(t *testing.T, roles []wantedRole) {
 	t.Helper()
 	whole := len(roles) > 1
 	rapid.Check(t, func(t *rapid.T) {
-		w := &simulation{now: t0, before: map[place]record{}, w: wanted{Replicas: 2, Roles: slices.Clone(roles), Delay: testDelay}}
+		w := &simulation{now: t0, before: map[slotKey]record{}, w: wanted{Replicas: 2, Roles: slices.Clone(roles), Delay: testDelay}}
 		t.Repeat(map[string]func(*rapid.T){
 			"": func(t *rapid.T) {
 				for _, s := range w.all {
@@ -496,10 +496,10 @@ func checkDecide(t *testing.T, roles []wantedRole) {
 				lost := map[int]bool{}
 				for _, a := range p.Actions {
 					if a.Kind == doRetire && a.Reason == runtime.ReasonReplaced && w.all[w.at(a.ID)].Ready {
-						if lost[a.Place.Group] && !whole {
-							t.Fatalf("a template change takes two ready instances of replica %d at once", a.Place.Group)
+						if lost[a.Slot.Group] && !whole {
+							t.Fatalf("a template change takes two ready instances of replica %d at once", a.Slot.Group)
 						}
-						lost[a.Place.Group] = true
+						lost[a.Slot.Group] = true
 					}
 				}
 				away := w.away()

@@ -49,8 +49,8 @@ type workload struct {
 	// secrets has all values that instances were given since the agent started. It is nil until the
 	// agent gets values.
 	secrets *redact.Values
-	// before has the last instance of each place, for its successor.
-	before map[place]record
+	// before has the last instance of each slot, for its successor.
+	before map[slotKey]record
 }
 
 // view is the result of a pass of the keeper. asOf is the value of workload.assigned for this pass.
@@ -94,7 +94,7 @@ const (
 )
 
 func newWorkload(rt *Runtime, key string) *workload {
-	w := &workload{rt: rt, key: key, poked: make(chan struct{}, 1), instances: map[string]*instance{}, before: map[place]record{}}
+	w := &workload{rt: rt, key: key, poked: make(chan struct{}, 1), instances: map[string]*instance{}, before: map[slotKey]record{}}
 	w.view.Store(&view{})
 	return w
 }
@@ -291,7 +291,7 @@ func (w *workload) act(ctx context.Context, a action, d *deployment, now time.Ti
 	in := w.instances[a.ID]
 	switch a.Kind {
 	case doCreate:
-		w.create(a.Place, d)
+		w.create(a.Slot, d)
 	case doStart:
 		w.start(ctx, in, d, now)
 	case doStop, doRetire:
@@ -316,15 +316,15 @@ func (w *workload) act(ctx context.Context, a action, d *deployment, now time.Ti
 	}
 }
 
-func (w *workload) create(pl place, d *deployment) {
+func (w *workload) create(at slotKey, d *deployment) {
 	rec := record{
 		ID: ident.New("ins"), Deployment: d.spec.GetId(), Workload: w.key,
-		Role: pl.Role, Group: pl.Group, Slot: pl.Slot, Template: d.templateOf(pl.Role),
+		Role: at.Role, Group: at.Group, Slot: at.Slot, Template: d.templateOf(at.Role),
 		Health: healthOf(d.spec.GetSpec().GetHealthCheck()),
 		Grace:  graceOf(d.spec.GetSpec()),
 		Drain:  drainOf(d.spec.GetSpec()),
 	}
-	in := &instance{rec: rec.succeeding(w.before[pl])}
+	in := &instance{rec: rec.succeeding(w.before[at])}
 	if err := os.Mkdir(w.rt.instanceDir(rec.ID), 0o700); err != nil {
 		w.rt.log.Error("making the directory of an instance failed", "instance", rec.ID, "err", err)
 	}

@@ -384,7 +384,7 @@ func (w *workload) conclude(in *instance, x exit) {
 // forget removes all traces of an instance that does not run any more.
 func (w *workload) forget(ctx context.Context, in *instance) {
 	in.busy = forgetting
-	w.before[place{in.rec.Role, in.rec.Group, in.rec.Slot}] = in.rec
+	w.before[slotKey{in.rec.Role, in.rec.Group, in.rec.Slot}] = in.rec
 	id := in.rec.ID
 	w.rt.wg.Go(func() {
 		err := forgetInstance(ctx, w.rt.instanceDir(id))
