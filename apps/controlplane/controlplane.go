@@ -10,6 +10,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"math/rand/v2"
 	"net"
 	"net/http"
@@ -143,11 +144,12 @@ type limitFlags struct {
 
 // Validate implements kong's check.
 func (f limitFlags) Validate() error {
-	for name, v := range map[string]int64{
+	limits := map[string]int64{
 		"apps": f.Apps, "deployments": f.Deployments, "instances": f.Instances, "gpus": f.GPUs, "rollouts": f.Rollouts,
 		"starts-per-minute": f.StartsPerMinute, "starts-burst": f.StartsBurst,
-	} {
-		if v < 0 || v > maxLimit {
+	}
+	for _, name := range slices.Sorted(maps.Keys(limits)) {
+		if v := limits[name]; v < 0 || v > maxLimit {
 			return fmt.Errorf("--limit-%s=%d: use 0 for no limit, or up to %d", name, v, maxLimit)
 		}
 	}

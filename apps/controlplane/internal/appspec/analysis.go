@@ -67,9 +67,9 @@ func checkQuery(c *windlassv1.AnalysisCheck, at string) error {
 	case c.GetSamplesQuery() != "" && c.GetMinSamples() == 0:
 		return apierr.InvalidFix(at+".samplesQuery", "samples are counted, but there is no minimum", "Set minSamples.")
 	}
-	for name, query := range map[string]string{"query": c.GetQuery(), "samplesQuery": c.GetSamplesQuery()} {
-		if _, err := analysis.Expand(query, analysis.Subject{}); err != nil {
-			return apierr.InvalidFix(at+"."+name, err.Error(), "The variables are {{"+strings.Join(analysis.Variables(), "}}, {{")+"}}.")
+	for _, f := range []struct{ name, query string }{{"query", c.GetQuery()}, {"samplesQuery", c.GetSamplesQuery()}} {
+		if _, err := analysis.Expand(f.query, analysis.Subject{}); err != nil {
+			return apierr.InvalidFix(at+"."+f.name, err.Error(), "The variables are {{"+strings.Join(analysis.Variables(), "}}, {{")+"}}.")
 		}
 	}
 	if c.GetQuery() != "" && analysis.Compares(c) && !analysis.NamesVersion(c.GetQuery()) {

@@ -69,9 +69,9 @@ func CheckPolicy(p *windlassv1.RolloutPolicy, spec *windlassv1.DeploymentSpec, f
 		return apierr.InvalidFix(field+".maxSurge", "strategy "+strategy.Name(p)+" shares the traffic between two versions, and "+where+" has 1 replica and maxSurge 0: the live version would stop before the new one starts",
 			plan.FixNoRoomForBoth)
 	}
-	for name, text := range map[string]string{"maxSurge": p.GetMaxSurge(), "maxUnavailable": p.GetMaxUnavailable()} {
-		if tooManyPercent(text) {
-			return apierr.InvalidFix(field+"."+name, fmt.Sprintf("%s is %s of the replicas wanted", name, text), "Use 100% or less.")
+	for _, f := range []struct{ name, text string }{{"maxSurge", p.GetMaxSurge()}, {"maxUnavailable", p.GetMaxUnavailable()}} {
+		if tooManyPercent(f.text) {
+			return apierr.InvalidFix(field+"."+f.name, fmt.Sprintf("%s is %s of the replicas wanted", f.name, f.text), "Use 100% or less.")
 		}
 	}
 	if err := checkAutoRollback(p, field); err != nil {

@@ -92,7 +92,8 @@ func parseAppFile(data []byte) (*appFile, error) {
 func (d *document) appFile() (_ *appFile, err error) {
 	root := d.root
 	file := &appFile{Spec: &windlassv1.DeploymentSpec{}}
-	for key, into := range map[string]*string{"app": &file.App, "project": &file.Project, "environment": &file.Environment} {
+	names := map[string]*string{"app": &file.App, "project": &file.Project, "environment": &file.Environment}
+	for _, key := range slices.Sorted(maps.Keys(names)) {
 		value, ok := root[key]
 		if !ok {
 			continue
@@ -104,7 +105,7 @@ func (d *document) appFile() (_ *appFile, err error) {
 		if strings.Contains(text, "/") {
 			return nil, fieldErrorf(key, "%s is not a name: write the names of project and environment into the fields `project` and `environment`", valueText(value))
 		}
-		*into = text
+		*names[key] = text
 		delete(root, key)
 	}
 	if file.App == "" {

@@ -3,6 +3,7 @@ package cli
 import (
 	"context"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"text/tabwriter"
@@ -111,8 +112,9 @@ func changeFeatures(req *windlassv1.SetFeaturesRequest, tier string, allow, deny
 	}
 	lists := map[string][]windlassv1.Feature{}
 	named := map[windlassv1.Feature]string{}
-	for flag, names := range map[string][]string{"allow": allow, "deny": deny, "inherit": inherit} {
-		if lists[flag], err = parseFeatures(flag, names); err != nil {
+	given := map[string][]string{"allow": allow, "deny": deny, "inherit": inherit}
+	for _, flag := range slices.Sorted(maps.Keys(given)) {
+		if lists[flag], err = parseFeatures(flag, given[flag]); err != nil {
 			return false, err
 		}
 		for _, f := range lists[flag] {

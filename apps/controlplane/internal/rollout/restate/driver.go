@@ -110,12 +110,15 @@ func newVersion(cfg Config, version string) (*Driver, error) {
 	if cfg.ReconcileEvery == 0 {
 		cfg.ReconcileEvery = 5 * time.Second
 	}
-	for name, value := range map[string]*string{"ingress": &cfg.Ingress, "admin": &cfg.Admin} {
-		u, err := url.Parse(*value)
+	for _, f := range []struct {
+		name  string
+		value *string
+	}{{"ingress", &cfg.Ingress}, {"admin", &cfg.Admin}} {
+		u, err := url.Parse(*f.value)
 		if err != nil || u.Host == "" {
-			return nil, fmt.Errorf("restate: %s %q: use a URL like http://127.0.0.1:8080", name, *value)
+			return nil, fmt.Errorf("restate: %s %q: use a URL like http://127.0.0.1:8080", f.name, *f.value)
 		}
-		*value = strings.TrimRight(*value, "/")
+		*f.value = strings.TrimRight(*f.value, "/")
 	}
 	listener, err := net.Listen("tcp", cfg.Listen)
 	if err != nil {

@@ -45,11 +45,12 @@ func ParsePolicy(data []byte) (p Policy, err error) {
 	if err := yaml.UnmarshalStrict(data, &p); err != nil {
 		return p, fmt.Errorf("read the policy of pods: %w", err)
 	}
-	for field, names := range map[string][]string{
+	lists := map[string][]string{
 		"capabilities": p.Capabilities, "priorityClasses": p.PriorityClasses, "runtimeClasses": p.RuntimeClasses,
 		"tolerations": p.Tolerations, "annotations": p.Annotations,
-	} {
-		if slices.Contains(names, "") {
+	}
+	for _, field := range slices.Sorted(maps.Keys(lists)) {
+		if slices.Contains(lists[field], "") {
 			return p, fmt.Errorf("%s: a name is empty", field)
 		}
 	}
