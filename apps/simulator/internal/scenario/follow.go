@@ -46,7 +46,7 @@ type Follow struct {
 	Within   time.Duration `help:"Time after a step within which p95 has to be back at the target." default:"60s"`
 	Rollouts []string      `help:"Rollouts during which the load rises from --low to --high and falls again, instead of --steps: rolling, canary, blue-green, rollback."`
 	Low      int           `help:"Clients before and after each of --rollouts." default:"8"`
-	High     int           `help:"Clients during each of --rollouts." default:"48"`
+	High     int           `help:"Clients during each of --rollouts." default:"64"`
 	Plot     string        `help:"Folder for the plot (SVG) and its series (CSV)." type:"path" default:".cache/bench"`
 }
 
