@@ -11,14 +11,15 @@ import (
 // instances of the previous one. Their keys are worked on in parallel, and their states arrive in
 // any order. Three rules keep the instances:
 //
-//   - Of the deployments that name a workload, one at a time is applied, in its state at that time.
-//     So a slow apply cannot take the workload back from a later deployment.
+//   - Deployments that name the same workload are applied one at a time. Each is applied in the
+//     state that it has when its turn comes. So a slow apply cannot take the workload back from a
+//     later deployment.
 //   - A deployment is not applied while another one is also wanted, because one of the two is old.
 //   - A deployment is not removed before the runtime has applied its successor, unless it has no
 //     successor. A deployment of which the runtime has nothing may be removed at any time.
 //
 // None of this is stored for a restart. After a restart, the successor is applied again, which
-// changes nothing. Until then, nothing that the runtime has is removed.
+// changes nothing. Until then, the runtime keeps the instances of the workload.
 
 // codeAdopting is why a deployment waits: another deployment takes over its instances, or is applied to them first.
 const codeAdopting = "Adopting"

@@ -278,8 +278,9 @@ func (h *successors) happen() {
 		w.epoch++
 		h.snapshot(nil)
 	case what == "restore":
-		// Workloads that the control plane does not know any more may stay as quarantined. They do
-		// not stay if the present deployment takes them over.
+		// Only a past state in which a deployment had the present workload is restored. Otherwise,
+		// the restored control plane might not know the present workload, and its instances could
+		// stay, as quarantined.
 		past := h.before[rapid.IntRange(0, len(h.before)-1).Draw(h.rt, "to")]
 		if past.holder == "" || past.workload != w.workload || w.holder == "" {
 			return
@@ -302,9 +303,9 @@ func (h *successors) happen() {
 	}
 }
 
-// The region may receive in any way which deployment has a workload, and its agent may fail at any
-// time. While a deployment should have the workload, no more replicas are out of service than
-// allowed. In the end, the running deployments are the wanted ones.
+// Deltas and snapshots may tell the region early or late which deployment has a workload, and its
+// agent may fail at any time. While a deployment should have the workload, no more replicas are out
+// of service than allowed. In the end, the running deployments are the wanted ones.
 func TestTransfer_WorkloadServesThroughoutProperty(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		synctest.Test(t, func(t *testing.T) {

@@ -16,8 +16,9 @@
 // a final rejection, the key waits for another generation.
 //
 // A key is reported as applied only together with an observation that began after the runtime
-// accepted it. Otherwise, the counts in the same report could belong to the state before, and after
-// a fork the two could not be distinguished.
+// accepted it. Otherwise, the counts in the same report could be those of the previous state. After
+// a fork, both states can have the same generation, and nothing in the report would tell whose
+// counts they are.
 package reconcile
 
 import (
@@ -67,9 +68,9 @@ type Config struct {
 	Workers int
 	// Retry is the delay between attempts on a key that fails by itself. Default: 1 s to 60 s.
 	Retry backoff.Policy
-	// Outage is the delay between probes of a dependency that is away. Default: 1 s to 4 s. The
-	// first probe after the dependency's return may be a key that fails by itself. Even then, the
-	// second probe comes within 10 s of the return.
+	// Outage is the delay between probes of a dependency that is away. Default: 1 s to 4 s. With
+	// the default, two probes come within 10 s of the dependency's return, because the first one may
+	// be a key that fails by itself.
 	Outage backoff.Policy
 	// Resync is how often every key is checked even if nothing changed. Default: 5 min.
 	Resync time.Duration
@@ -119,17 +120,17 @@ type entry struct {
 	state    *agentv1.AppliedState
 	attempts int
 	// next becomes the state with the first observation that began after the runtime accepted the
-	// key: observation number after, or a later one. So an observation that is reported with a
-	// state is never older than the state. For a delete, the observation must also show that
-	// nothing is left.
+	// key. The lowest number that such an observation can have is in after. So an observation that
+	// is reported with a state is never older than the state. For a delete, the observation must
+	// also show that nothing is left.
 	next  *agentv1.AppliedState
 	after int64
-	// touched is the number of the first observation that shows everything that was ever applied of
-	// the key.
+	// touched is the number of an observation. This observation and all later ones begin after the
+	// last apply of the key has ended.
 	touched int64
 	traced  [2]int64 // the (epoch, generation) whose apply has a span already
 	// fell means that the runtime was asked to stop all instances because the deployment goes to
-	// zero, and that no observation that began after that has ended. See noteSlept.
+	// zero, and that noteSlept still waits for an observation that began later.
 	fell bool
 }
 
@@ -324,8 +325,9 @@ func roleTemplates(d *agentv1.Deployment) map[string]string {
 	return out
 }
 
-// secretVariables returns the values by the variables that carry them. pull has the values for
-// pulling the image, by secret name.
+// secretVariables returns the values of the deployment's secrets. variables has the values of
+// environment variables, by variable name. pull has the values for pulling the image, by secret
+// name.
 func (r *Reconciler) secretVariables(ctx context.Context, d *agentv1.Deployment, generation int64) (variables, pull map[string]string, _ error) {
 	if len(d.GetSpec().GetSecrets()) == 0 {
 		return nil, nil, nil

@@ -63,7 +63,7 @@ func (s *spy) failWith(fail func(id string) error) {
 	s.fail = fail
 }
 
-// calls returns the number of calls of Apply since the last call of calls.
+// calls returns how often Apply was called, and sets the count back to zero.
 func (s *spy) calls() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -109,7 +109,7 @@ type harness struct {
 
 func start(t *testing.T, rt *spy) *harness { return startWith(t, rt, rt) }
 
-// startWith starts a harness whose reconciler uses the runtime over, which wraps rt.
+// startWith starts a harness. Its reconciler uses over, a runtime that wraps rt.
 func startWith(t *testing.T, rt *spy, over runtime.Runtime) *harness {
 	in, err := inbox.Open(filepath.Join(t.TempDir(), "inbox.db"), true)
 	require.NoError(t, err)

@@ -35,8 +35,9 @@ func (r *Reconciler) Applied() []*agentv1.AppliedState {
 	return out
 }
 
-// HeldSince returns the number of the inbox frame that brought the deployment, if the inbox has
-// held it ever since, to run it or to remove it. ok is false if the inbox does not hold it.
+// HeldSince returns the number of the frame that brought the deployment into the inbox, or 0 if the
+// inbox held it before the start. It does not matter whether the inbox holds it to run it or to
+// remove it. ok is false if the inbox does not hold it.
 func (r *Reconciler) HeldSince(deploymentID string) (frame int64, ok bool) {
 	return r.cfg.Inbox.HeldSince(inbox.Key{Kind: agentv1.ItemKind_ITEM_KIND_DEPLOYMENT, Name: deploymentID})
 }

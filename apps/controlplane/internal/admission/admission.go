@@ -1,5 +1,6 @@
-// Package admission decides whether a workspace may make a call. It compares the workspace's usage after the call
-// with its limits, and the rate at which it starts work with a bucket. It uses only its arguments and does no I/O.
+// Package admission decides whether a workspace may make a call. It compares the usage that the workspace would have
+// after the call with its limits. A bucket limits the rate at which the workspace starts work. The package uses only
+// the arguments of its functions and does no I/O.
 //
 // # Quotas
 //
@@ -9,8 +10,9 @@
 //
 // The usage of each app is in its claim: one row, which a call that changes the app also writes. Code that ends
 // rollouts writes no claims. A claim names the app's live deployment and rollout, so that the query of the sum also
-// finds outdated claims. The call that computes the sum writes new claims for these apps, five hundred claims with
-// five queries. Apps without a claim get one in the same way. Only calls that change an app's usage need the sum.
+// finds outdated claims. The call that computes the sum writes new claims for these apps, up to five hundred at once.
+// How many queries that takes does not depend on the number of claims. Apps without a claim get one in the same way.
+// Only calls that change an app's usage need the sum.
 //
 // During an update, an app counts with the larger of its two versions, although instances of both versions run. That
 // time is short, and the limit on rollouts in flight bounds the number of such apps. If both versions counted, a
@@ -20,8 +22,8 @@
 //
 // The bucket is a row per workspace in the database, and uses the database's clock. All processes of the control
 // plane share it, and it needs no round trip in addition to those of the quotas. A token is taken in the transaction
-// of the call. A call that fails takes no token, a repeated call finds its record first, and a transaction that the
-// database runs twice takes one token.
+// of the call. A call that fails takes no token. A repeated call takes none either, because the record of the first
+// call exists already. A transaction that the database runs twice takes one token.
 //
 // A refusal in the transaction is expensive, and most calls of a flood are refused. So a Limiter in each process has
 // a copy of the bucket. A token is taken from the copy before any work, and the copy is updated from the row. A
@@ -39,7 +41,8 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// InForce returns the limits of the control plane, in which limits that the workspace sets replace the defaults.
+// InForce returns the limits that are in force for a workspace: each limit of its own, and the control plane's limit
+// where the workspace has none of its own.
 func InForce(ours, own model.Limits) model.Limits {
 	pick := func(ours, own int64) int64 {
 		if own == model.Inherit {
@@ -84,8 +87,8 @@ func Check(l model.Limits, others, before, after model.Usage) *Refusal {
 	return nil
 }
 
-// ceilingFor is how long a ceiling is used, in us. Meanwhile, the ceiling includes usage that has ended, but not
-// usage that processes of an earlier release add.
+// ceilingFor is how long a ceiling is used after its usage was counted, in us. In this time, the ceiling may be wrong
+// in two ways: usage that has ended is still in it, and usage that processes of an earlier release add is missing.
 const ceilingFor = 10_000_000
 
 // Holds reports whether an app may grow from before to after without a new sum, because even the ceiling plus the

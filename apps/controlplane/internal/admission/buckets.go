@@ -9,9 +9,9 @@ import (
 // maxBuckets is the maximum number of stored buckets. It bounds the memory of Buckets to a few megabytes.
 const maxBuckets = 50_000
 
-// Buckets holds one bucket for each key, such as an address, of one process. A full bucket is not stored. If there
-// are too many buckets, keys without a bucket share one. Buckets is safe for concurrent use. With the zero Rate there
-// is no limit. Times are microseconds of one clock, which the caller chooses.
+// Buckets holds one bucket for each key, such as an address. Other processes do not share these buckets. A full
+// bucket is not stored. If there are too many buckets, keys without a bucket share one. Buckets is safe for concurrent
+// use. With the zero Rate there is no limit. Times are microseconds of one clock, which the caller chooses.
 type Buckets struct {
 	rate Rate
 	most int

@@ -80,7 +80,7 @@ func OverLimit(field, message, fix string) error {
 	}, message)
 }
 
-// WithReason returns err with another reason. It returns an error without a code unchanged.
+// WithReason returns err with another reason. If err has no code, it returns err as it is.
 func WithReason(err error, reason windlassv1.ErrorReason) error {
 	coded, ok := errors.AsType[*connect.Error](err)
 	if !ok {
@@ -91,8 +91,8 @@ func WithReason(err error, reason windlassv1.ErrorReason) error {
 	return rpc.ErrorWith(coded.Code(), detail, coded.Message())
 }
 
-// Clip cuts a text that a message quotes to at most n bytes, at a boundary between characters. It removes bytes that
-// are not UTF-8.
+// Clip returns at most the first n bytes of a text, for a message that quotes it. It cuts at a boundary between
+// characters, and removes bytes that are not UTF-8.
 func Clip(s string, n int) string {
 	if len(s) > n {
 		s = s[:n]

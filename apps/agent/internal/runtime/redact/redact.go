@@ -24,8 +24,8 @@ const (
 	// MinLength is the shortest length of a text that is blanked, in bytes. Shorter values, and
 	// shorter pieces of values at the ends of a text, occur in every text.
 	MinLength = 4
-	// minLine is the shortest line of a value with several lines that is blanked by itself, in
-	// bytes.
+	// minLine is the shortest length of a line that is blanked by itself, in bytes. Lines are
+	// blanked by themselves if their value has several.
 	minLine = 8
 	// Mark replaces a value.
 	Mark = "***"

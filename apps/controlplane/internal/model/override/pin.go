@@ -200,8 +200,8 @@ func layersOf(all []*windlassv1.Override) layers {
 	return l
 }
 
-// merged returns the fields that the overrides set for the region, or nil for none. It leaves out the override with
-// the index but.
+// merged returns the fields that the overrides set for the region, or nil for none. It leaves out the override whose
+// index is but, or none if but is -1.
 func (l layers) merged(r model.Region, but int) (*windlassv1.Override, *Problem) {
 	type said struct {
 		field
