@@ -195,6 +195,58 @@ func (PoolUpdate_Order) EnumDescriptor() ([]byte, []int) {
 	return file_windlass_v1_spec_proto_rawDescGZIP(), []int{3, 0}
 }
 
+type PoolUpdate_WhenFull int32
+
+const (
+	// As WAIT.
+	PoolUpdate_WHEN_FULL_UNSPECIFIED PoolUpdate_WhenFull = 0
+	// It waits for room.
+	PoolUpdate_WHEN_FULL_WAIT PoolUpdate_WhenFull = 1
+	// An instance of the role that is of an older version stops, so that there is room.
+	PoolUpdate_WHEN_FULL_REPLACE_IN_PLACE PoolUpdate_WhenFull = 2
+)
+
+// Enum value maps for PoolUpdate_WhenFull.
+var (
+	PoolUpdate_WhenFull_name = map[int32]string{
+		0: "WHEN_FULL_UNSPECIFIED",
+		1: "WHEN_FULL_WAIT",
+		2: "WHEN_FULL_REPLACE_IN_PLACE",
+	}
+	PoolUpdate_WhenFull_value = map[string]int32{
+		"WHEN_FULL_UNSPECIFIED":      0,
+		"WHEN_FULL_WAIT":             1,
+		"WHEN_FULL_REPLACE_IN_PLACE": 2,
+	}
+)
+
+func (x PoolUpdate_WhenFull) Enum() *PoolUpdate_WhenFull {
+	p := new(PoolUpdate_WhenFull)
+	*p = x
+	return p
+}
+
+func (x PoolUpdate_WhenFull) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (PoolUpdate_WhenFull) Descriptor() protoreflect.EnumDescriptor {
+	return file_windlass_v1_spec_proto_enumTypes[3].Descriptor()
+}
+
+func (PoolUpdate_WhenFull) Type() protoreflect.EnumType {
+	return &file_windlass_v1_spec_proto_enumTypes[3]
+}
+
+func (x PoolUpdate_WhenFull) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use PoolUpdate_WhenFull.Descriptor instead.
+func (PoolUpdate_WhenFull) EnumDescriptor() ([]byte, []int) {
+	return file_windlass_v1_spec_proto_rawDescGZIP(), []int{3, 1}
+}
+
 type RoleSpec_Slots int32
 
 const (
@@ -231,11 +283,11 @@ func (x RoleSpec_Slots) String() string {
 }
 
 func (RoleSpec_Slots) Descriptor() protoreflect.EnumDescriptor {
-	return file_windlass_v1_spec_proto_enumTypes[3].Descriptor()
+	return file_windlass_v1_spec_proto_enumTypes[4].Descriptor()
 }
 
 func (RoleSpec_Slots) Type() protoreflect.EnumType {
-	return &file_windlass_v1_spec_proto_enumTypes[3]
+	return &file_windlass_v1_spec_proto_enumTypes[4]
 }
 
 func (x RoleSpec_Slots) Number() protoreflect.EnumNumber {
@@ -283,11 +335,11 @@ func (x ModelCache_Retention) String() string {
 }
 
 func (ModelCache_Retention) Descriptor() protoreflect.EnumDescriptor {
-	return file_windlass_v1_spec_proto_enumTypes[4].Descriptor()
+	return file_windlass_v1_spec_proto_enumTypes[5].Descriptor()
 }
 
 func (ModelCache_Retention) Type() protoreflect.EnumType {
-	return &file_windlass_v1_spec_proto_enumTypes[4]
+	return &file_windlass_v1_spec_proto_enumTypes[5]
 }
 
 func (x ModelCache_Retention) Number() protoreflect.EnumNumber {
@@ -338,11 +390,11 @@ func (x KubernetesOptions_ZoneSpread) String() string {
 }
 
 func (KubernetesOptions_ZoneSpread) Descriptor() protoreflect.EnumDescriptor {
-	return file_windlass_v1_spec_proto_enumTypes[5].Descriptor()
+	return file_windlass_v1_spec_proto_enumTypes[6].Descriptor()
 }
 
 func (KubernetesOptions_ZoneSpread) Type() protoreflect.EnumType {
-	return &file_windlass_v1_spec_proto_enumTypes[5]
+	return &file_windlass_v1_spec_proto_enumTypes[6]
 }
 
 func (x KubernetesOptions_ZoneSpread) Number() protoreflect.EnumNumber {
@@ -858,7 +910,10 @@ type PoolUpdate struct {
 	Order PoolUpdate_Order       `protobuf:"varint,1,opt,name=order,proto3,enum=windlass.v1.PoolUpdate_Order" json:"order,omitempty"`
 	// With ORDER_SEQUENTIAL: names of roles in the order in which they move. Roles that it leaves out
 	// follow, in the order of the spec.
-	Sequence      []string `protobuf:"bytes,2,rep,name=sequence,proto3" json:"sequence,omitempty"`
+	Sequence []string `protobuf:"bytes,2,rep,name=sequence,proto3" json:"sequence,omitempty"`
+	// What happens if there is no room for the one instance more with which a role is replaced in its
+	// places. An agent of an earlier release waits.
+	WhenFull      PoolUpdate_WhenFull `protobuf:"varint,3,opt,name=when_full,json=whenFull,proto3,enum=windlass.v1.PoolUpdate_WhenFull" json:"when_full,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -905,6 +960,13 @@ func (x *PoolUpdate) GetSequence() []string {
 		return x.Sequence
 	}
 	return nil
+}
+
+func (x *PoolUpdate) GetWhenFull() PoolUpdate_WhenFull {
+	if x != nil {
+		return x.WhenFull
+	}
+	return PoolUpdate_WHEN_FULL_UNSPECIFIED
 }
 
 // Override sets different values for regions, which it selects by name or by labels.
@@ -1356,8 +1418,11 @@ type RoleSpec struct {
 	// then has one pod for each rank, 0 to hosts-1. They start, fail and restart together, and requests
 	// and health checks go to rank 0. Resources are for each pod. Only Kubernetes regions run instances
 	// of several hosts, and only without LAYOUT_POOLED.
-	Hosts         int32          `protobuf:"varint,10,opt,name=hosts,proto3" json:"hosts,omitempty"`
-	Slots         RoleSpec_Slots `protobuf:"varint,11,opt,name=slots,proto3,enum=windlass.v1.RoleSpec_Slots" json:"slots,omitempty"`
+	Hosts int32          `protobuf:"varint,10,opt,name=hosts,proto3" json:"hosts,omitempty"`
+	Slots RoleSpec_Slots `protobuf:"varint,11,opt,name=slots,proto3,enum=windlass.v1.RoleSpec_Slots" json:"slots,omitempty"`
+	// Roles with it change as one: a version that makes instances of one of them anew makes those of all
+	// of them anew. At least two roles have it. An agent sees it in role_templates.
+	Together      bool `protobuf:"varint,12,opt,name=together,proto3" json:"together,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1467,6 +1532,13 @@ func (x *RoleSpec) GetSlots() RoleSpec_Slots {
 		return x.Slots
 	}
 	return RoleSpec_SLOTS_UNSPECIFIED
+}
+
+func (x *RoleSpec) GetTogether() bool {
+	if x != nil {
+		return x.Together
+	}
+	return false
 }
 
 type SecretReference struct {
@@ -2203,17 +2275,22 @@ const file_windlass_v1_spec_proto_rawDesc = "" +
 	"\bProtocol\x12\x18\n" +
 	"\x14PROTOCOL_UNSPECIFIED\x10\x00\x12\x0f\n" +
 	"\vPROTOCOL_V2\x10\x01\x12\x11\n" +
-	"\rPROTOCOL_LORA\x10\x02\"\x8d\x02\n" +
+	"\rPROTOCOL_LORA\x10\x02\"\xb1\x03\n" +
 	"\n" +
 	"PoolUpdate\x12=\n" +
 	"\x05order\x18\x01 \x01(\x0e2\x1d.windlass.v1.PoolUpdate.OrderB\b\xbaH\x05\x82\x01\x02\x10\x01R\x05order\x12K\n" +
-	"\bsequence\x18\x02 \x03(\tB/\xbaH,\x92\x01)\x10\b\"%r#2!^[a-z]([-a-z0-9]{0,61}[a-z0-9])?$R\bsequence\"s\n" +
+	"\bsequence\x18\x02 \x03(\tB/\xbaH,\x92\x01)\x10\b\"%r#2!^[a-z]([-a-z0-9]{0,61}[a-z0-9])?$R\bsequence\x12G\n" +
+	"\twhen_full\x18\x03 \x01(\x0e2 .windlass.v1.PoolUpdate.WhenFullB\b\xbaH\x05\x82\x01\x02\x10\x01R\bwhenFull\"s\n" +
 	"\x05Order\x12\x15\n" +
 	"\x11ORDER_UNSPECIFIED\x10\x00\x12\x12\n" +
 	"\x0eORDER_COHERENT\x10\x01\x12\x14\n" +
 	"\x10ORDER_SEQUENTIAL\x10\x02\x12\x12\n" +
 	"\x0eORDER_PARALLEL\x10\x03\x12\x15\n" +
-	"\x11ORDER_INTERLEAVED\x10\x04\"\xbb\x05\n" +
+	"\x11ORDER_INTERLEAVED\x10\x04\"Y\n" +
+	"\bWhenFull\x12\x19\n" +
+	"\x15WHEN_FULL_UNSPECIFIED\x10\x00\x12\x12\n" +
+	"\x0eWHEN_FULL_WAIT\x10\x01\x12\x1e\n" +
+	"\x1aWHEN_FULL_REPLACE_IN_PLACE\x10\x02\"\xbb\x05\n" +
 	"\bOverride\x12K\n" +
 	"\aregions\x18\x01 \x03(\tB1\xbaH.\x92\x01+\x10 \x18\x01\"%r#2!^[a-z]([-a-z0-9]{0,61}[a-z0-9])?$R\aregions\x12C\n" +
 	"\x06labels\x18\x02 \x03(\v2!.windlass.v1.Override.LabelsEntryB\b\xbaH\x05\x9a\x01\x02\x10\x10R\x06labels\x12+\n" +
@@ -2257,7 +2334,7 @@ const file_windlass_v1_spec_proto_rawDesc = "" +
 	"\x04pool\x18\x03 \x01(\tB+\xbaH(r&2$^([a-z]([-a-z0-9]{0,61}[a-z0-9])?)?$R\x04pool\x122\n" +
 	"\x0emin_memory_mib\x18\x04 \x01(\x05B\f\xbaH\t\x1a\a\x18\x80\x80\x80\b(\x00R\fminMemoryMib\x12{\n" +
 	"\rresource_name\x18\x05 \x01(\tBV\xbaHSrQ\x18\x80\x012L^([a-z0-9]([-a-z0-9.]*[a-z0-9])?/[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?)?$R\fresourceName:\xf0\x01\xbaH\xec\x01\x1a\xe9\x01\n" +
-	"\tgpu.count\x12iproduct, pool, minMemoryMib and resourceName choose among GPUs: set count to 1 or more, or leave them out\x1aqthis.count > 0 || (this.product == '' && this.pool == '' && this.min_memory_mib == 0 && this.resource_name == '')\"\xb5\x05\n" +
+	"\tgpu.count\x12iproduct, pool, minMemoryMib and resourceName choose among GPUs: set count to 1 or more, or leave them out\x1aqthis.count > 0 || (this.product == '' && this.pool == '' && this.min_memory_mib == 0 && this.resource_name == '')\"\xd1\x05\n" +
 	"\bRoleSpec\x12<\n" +
 	"\x04name\x18\x01 \x01(\tB(\xbaH%r#2!^[a-z]([-a-z0-9]{0,61}[a-z0-9])?$R\x04name\x12(\n" +
 	"\tinstances\x18\x02 \x01(\x05B\n" +
@@ -2271,7 +2348,8 @@ const file_windlass_v1_spec_proto_rawDesc = "" +
 	"\x03env\x18\t \x03(\v2\x1e.windlass.v1.RoleSpec.EnvEntryB2\xbaH/\x9a\x01,\x10\x80\x01\"\x1fr\x1d\x18\x80\x022\x18^[A-Za-z_][A-Za-z0-9_]*$*\x06r\x04\x18\x80\x80\bR\x03env\x12\x1f\n" +
 	"\x05hosts\x18\n" +
 	" \x01(\x05B\t\xbaH\x06\x1a\x04\x18d(\x00R\x05hosts\x12;\n" +
-	"\x05slots\x18\v \x01(\x0e2\x1b.windlass.v1.RoleSpec.SlotsB\b\xbaH\x05\x82\x01\x02\x10\x01R\x05slots\x1a6\n" +
+	"\x05slots\x18\v \x01(\x0e2\x1b.windlass.v1.RoleSpec.SlotsB\b\xbaH\x05\x82\x01\x02\x10\x01R\x05slots\x12\x1a\n" +
+	"\btogether\x18\f \x01(\bR\btogether\x1a6\n" +
 	"\bEnvEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"?\n" +
@@ -2382,95 +2460,97 @@ func file_windlass_v1_spec_proto_rawDescGZIP() []byte {
 	return file_windlass_v1_spec_proto_rawDescData
 }
 
-var file_windlass_v1_spec_proto_enumTypes = make([]protoimpl.EnumInfo, 6)
+var file_windlass_v1_spec_proto_enumTypes = make([]protoimpl.EnumInfo, 7)
 var file_windlass_v1_spec_proto_msgTypes = make([]protoimpl.MessageInfo, 25)
 var file_windlass_v1_spec_proto_goTypes = []any{
 	(Layout)(0),                       // 0: windlass.v1.Layout
 	(ModelServer_Protocol)(0),         // 1: windlass.v1.ModelServer.Protocol
 	(PoolUpdate_Order)(0),             // 2: windlass.v1.PoolUpdate.Order
-	(RoleSpec_Slots)(0),               // 3: windlass.v1.RoleSpec.Slots
-	(ModelCache_Retention)(0),         // 4: windlass.v1.ModelCache.Retention
-	(KubernetesOptions_ZoneSpread)(0), // 5: windlass.v1.KubernetesOptions.ZoneSpread
-	(*DeploymentSpec)(nil),            // 6: windlass.v1.DeploymentSpec
-	(*LoadedModel)(nil),               // 7: windlass.v1.LoadedModel
-	(*ModelServer)(nil),               // 8: windlass.v1.ModelServer
-	(*PoolUpdate)(nil),                // 9: windlass.v1.PoolUpdate
-	(*Override)(nil),                  // 10: windlass.v1.Override
-	(*RoleOverride)(nil),              // 11: windlass.v1.RoleOverride
-	(*PinnedOverride)(nil),            // 12: windlass.v1.PinnedOverride
-	(*Resources)(nil),                 // 13: windlass.v1.Resources
-	(*Gpu)(nil),                       // 14: windlass.v1.Gpu
-	(*RoleSpec)(nil),                  // 15: windlass.v1.RoleSpec
-	(*SecretReference)(nil),           // 16: windlass.v1.SecretReference
-	(*ModelCache)(nil),                // 17: windlass.v1.ModelCache
-	(*VolumeClaim)(nil),               // 18: windlass.v1.VolumeClaim
-	(*KubernetesOptions)(nil),         // 19: windlass.v1.KubernetesOptions
-	(*Toleration)(nil),                // 20: windlass.v1.Toleration
-	(*SecurityException)(nil),         // 21: windlass.v1.SecurityException
-	(*Port)(nil),                      // 22: windlass.v1.Port
-	(*HealthCheck)(nil),               // 23: windlass.v1.HealthCheck
-	nil,                               // 24: windlass.v1.DeploymentSpec.EnvEntry
-	nil,                               // 25: windlass.v1.Override.LabelsEntry
-	nil,                               // 26: windlass.v1.Override.EnvEntry
-	nil,                               // 27: windlass.v1.RoleSpec.EnvEntry
-	nil,                               // 28: windlass.v1.KubernetesOptions.NodeSelectorEntry
-	nil,                               // 29: windlass.v1.KubernetesOptions.PodAnnotationsEntry
-	nil,                               // 30: windlass.v1.KubernetesOptions.PodLabelsEntry
-	(*durationpb.Duration)(nil),       // 31: google.protobuf.Duration
-	(*Serve)(nil),                     // 32: windlass.v1.Serve
-	(*Generated)(nil),                 // 33: windlass.v1.Generated
-	(*RoutingPolicy)(nil),             // 34: windlass.v1.RoutingPolicy
+	(PoolUpdate_WhenFull)(0),          // 3: windlass.v1.PoolUpdate.WhenFull
+	(RoleSpec_Slots)(0),               // 4: windlass.v1.RoleSpec.Slots
+	(ModelCache_Retention)(0),         // 5: windlass.v1.ModelCache.Retention
+	(KubernetesOptions_ZoneSpread)(0), // 6: windlass.v1.KubernetesOptions.ZoneSpread
+	(*DeploymentSpec)(nil),            // 7: windlass.v1.DeploymentSpec
+	(*LoadedModel)(nil),               // 8: windlass.v1.LoadedModel
+	(*ModelServer)(nil),               // 9: windlass.v1.ModelServer
+	(*PoolUpdate)(nil),                // 10: windlass.v1.PoolUpdate
+	(*Override)(nil),                  // 11: windlass.v1.Override
+	(*RoleOverride)(nil),              // 12: windlass.v1.RoleOverride
+	(*PinnedOverride)(nil),            // 13: windlass.v1.PinnedOverride
+	(*Resources)(nil),                 // 14: windlass.v1.Resources
+	(*Gpu)(nil),                       // 15: windlass.v1.Gpu
+	(*RoleSpec)(nil),                  // 16: windlass.v1.RoleSpec
+	(*SecretReference)(nil),           // 17: windlass.v1.SecretReference
+	(*ModelCache)(nil),                // 18: windlass.v1.ModelCache
+	(*VolumeClaim)(nil),               // 19: windlass.v1.VolumeClaim
+	(*KubernetesOptions)(nil),         // 20: windlass.v1.KubernetesOptions
+	(*Toleration)(nil),                // 21: windlass.v1.Toleration
+	(*SecurityException)(nil),         // 22: windlass.v1.SecurityException
+	(*Port)(nil),                      // 23: windlass.v1.Port
+	(*HealthCheck)(nil),               // 24: windlass.v1.HealthCheck
+	nil,                               // 25: windlass.v1.DeploymentSpec.EnvEntry
+	nil,                               // 26: windlass.v1.Override.LabelsEntry
+	nil,                               // 27: windlass.v1.Override.EnvEntry
+	nil,                               // 28: windlass.v1.RoleSpec.EnvEntry
+	nil,                               // 29: windlass.v1.KubernetesOptions.NodeSelectorEntry
+	nil,                               // 30: windlass.v1.KubernetesOptions.PodAnnotationsEntry
+	nil,                               // 31: windlass.v1.KubernetesOptions.PodLabelsEntry
+	(*durationpb.Duration)(nil),       // 32: google.protobuf.Duration
+	(*Serve)(nil),                     // 33: windlass.v1.Serve
+	(*Generated)(nil),                 // 34: windlass.v1.Generated
+	(*RoutingPolicy)(nil),             // 35: windlass.v1.RoutingPolicy
 }
 var file_windlass_v1_spec_proto_depIdxs = []int32{
-	13, // 0: windlass.v1.DeploymentSpec.resources:type_name -> windlass.v1.Resources
-	15, // 1: windlass.v1.DeploymentSpec.roles:type_name -> windlass.v1.RoleSpec
-	24, // 2: windlass.v1.DeploymentSpec.env:type_name -> windlass.v1.DeploymentSpec.EnvEntry
-	16, // 3: windlass.v1.DeploymentSpec.secrets:type_name -> windlass.v1.SecretReference
-	22, // 4: windlass.v1.DeploymentSpec.ports:type_name -> windlass.v1.Port
-	23, // 5: windlass.v1.DeploymentSpec.health_check:type_name -> windlass.v1.HealthCheck
-	31, // 6: windlass.v1.DeploymentSpec.termination_grace:type_name -> google.protobuf.Duration
-	31, // 7: windlass.v1.DeploymentSpec.progress_deadline:type_name -> google.protobuf.Duration
-	17, // 8: windlass.v1.DeploymentSpec.model_cache:type_name -> windlass.v1.ModelCache
-	19, // 9: windlass.v1.DeploymentSpec.kubernetes:type_name -> windlass.v1.KubernetesOptions
-	31, // 10: windlass.v1.DeploymentSpec.drain_delay:type_name -> google.protobuf.Duration
+	14, // 0: windlass.v1.DeploymentSpec.resources:type_name -> windlass.v1.Resources
+	16, // 1: windlass.v1.DeploymentSpec.roles:type_name -> windlass.v1.RoleSpec
+	25, // 2: windlass.v1.DeploymentSpec.env:type_name -> windlass.v1.DeploymentSpec.EnvEntry
+	17, // 3: windlass.v1.DeploymentSpec.secrets:type_name -> windlass.v1.SecretReference
+	23, // 4: windlass.v1.DeploymentSpec.ports:type_name -> windlass.v1.Port
+	24, // 5: windlass.v1.DeploymentSpec.health_check:type_name -> windlass.v1.HealthCheck
+	32, // 6: windlass.v1.DeploymentSpec.termination_grace:type_name -> google.protobuf.Duration
+	32, // 7: windlass.v1.DeploymentSpec.progress_deadline:type_name -> google.protobuf.Duration
+	18, // 8: windlass.v1.DeploymentSpec.model_cache:type_name -> windlass.v1.ModelCache
+	20, // 9: windlass.v1.DeploymentSpec.kubernetes:type_name -> windlass.v1.KubernetesOptions
+	32, // 10: windlass.v1.DeploymentSpec.drain_delay:type_name -> google.protobuf.Duration
 	0,  // 11: windlass.v1.DeploymentSpec.layout:type_name -> windlass.v1.Layout
-	9,  // 12: windlass.v1.DeploymentSpec.update:type_name -> windlass.v1.PoolUpdate
-	10, // 13: windlass.v1.DeploymentSpec.overrides:type_name -> windlass.v1.Override
-	12, // 14: windlass.v1.DeploymentSpec.pinned_overrides:type_name -> windlass.v1.PinnedOverride
-	32, // 15: windlass.v1.DeploymentSpec.serve:type_name -> windlass.v1.Serve
-	33, // 16: windlass.v1.DeploymentSpec.generated:type_name -> windlass.v1.Generated
-	34, // 17: windlass.v1.DeploymentSpec.routing:type_name -> windlass.v1.RoutingPolicy
-	7,  // 18: windlass.v1.DeploymentSpec.model:type_name -> windlass.v1.LoadedModel
-	8,  // 19: windlass.v1.DeploymentSpec.models:type_name -> windlass.v1.ModelServer
+	10, // 12: windlass.v1.DeploymentSpec.update:type_name -> windlass.v1.PoolUpdate
+	11, // 13: windlass.v1.DeploymentSpec.overrides:type_name -> windlass.v1.Override
+	13, // 14: windlass.v1.DeploymentSpec.pinned_overrides:type_name -> windlass.v1.PinnedOverride
+	33, // 15: windlass.v1.DeploymentSpec.serve:type_name -> windlass.v1.Serve
+	34, // 16: windlass.v1.DeploymentSpec.generated:type_name -> windlass.v1.Generated
+	35, // 17: windlass.v1.DeploymentSpec.routing:type_name -> windlass.v1.RoutingPolicy
+	8,  // 18: windlass.v1.DeploymentSpec.model:type_name -> windlass.v1.LoadedModel
+	9,  // 19: windlass.v1.DeploymentSpec.models:type_name -> windlass.v1.ModelServer
 	1,  // 20: windlass.v1.ModelServer.protocol:type_name -> windlass.v1.ModelServer.Protocol
 	2,  // 21: windlass.v1.PoolUpdate.order:type_name -> windlass.v1.PoolUpdate.Order
-	25, // 22: windlass.v1.Override.labels:type_name -> windlass.v1.Override.LabelsEntry
-	13, // 23: windlass.v1.Override.resources:type_name -> windlass.v1.Resources
-	26, // 24: windlass.v1.Override.env:type_name -> windlass.v1.Override.EnvEntry
-	16, // 25: windlass.v1.Override.secrets:type_name -> windlass.v1.SecretReference
-	11, // 26: windlass.v1.Override.roles:type_name -> windlass.v1.RoleOverride
-	13, // 27: windlass.v1.RoleOverride.resources:type_name -> windlass.v1.Resources
-	10, // 28: windlass.v1.PinnedOverride.values:type_name -> windlass.v1.Override
-	14, // 29: windlass.v1.Resources.gpu:type_name -> windlass.v1.Gpu
-	13, // 30: windlass.v1.RoleSpec.resources:type_name -> windlass.v1.Resources
-	27, // 31: windlass.v1.RoleSpec.env:type_name -> windlass.v1.RoleSpec.EnvEntry
-	3,  // 32: windlass.v1.RoleSpec.slots:type_name -> windlass.v1.RoleSpec.Slots
-	18, // 33: windlass.v1.ModelCache.claim:type_name -> windlass.v1.VolumeClaim
-	4,  // 34: windlass.v1.ModelCache.retention:type_name -> windlass.v1.ModelCache.Retention
-	28, // 35: windlass.v1.KubernetesOptions.node_selector:type_name -> windlass.v1.KubernetesOptions.NodeSelectorEntry
-	20, // 36: windlass.v1.KubernetesOptions.tolerations:type_name -> windlass.v1.Toleration
-	29, // 37: windlass.v1.KubernetesOptions.pod_annotations:type_name -> windlass.v1.KubernetesOptions.PodAnnotationsEntry
-	30, // 38: windlass.v1.KubernetesOptions.pod_labels:type_name -> windlass.v1.KubernetesOptions.PodLabelsEntry
-	5,  // 39: windlass.v1.KubernetesOptions.zone_spread:type_name -> windlass.v1.KubernetesOptions.ZoneSpread
-	21, // 40: windlass.v1.KubernetesOptions.security:type_name -> windlass.v1.SecurityException
-	31, // 41: windlass.v1.HealthCheck.interval:type_name -> google.protobuf.Duration
-	31, // 42: windlass.v1.HealthCheck.timeout:type_name -> google.protobuf.Duration
-	31, // 43: windlass.v1.HealthCheck.startup_budget:type_name -> google.protobuf.Duration
-	44, // [44:44] is the sub-list for method output_type
-	44, // [44:44] is the sub-list for method input_type
-	44, // [44:44] is the sub-list for extension type_name
-	44, // [44:44] is the sub-list for extension extendee
-	0,  // [0:44] is the sub-list for field type_name
+	3,  // 22: windlass.v1.PoolUpdate.when_full:type_name -> windlass.v1.PoolUpdate.WhenFull
+	26, // 23: windlass.v1.Override.labels:type_name -> windlass.v1.Override.LabelsEntry
+	14, // 24: windlass.v1.Override.resources:type_name -> windlass.v1.Resources
+	27, // 25: windlass.v1.Override.env:type_name -> windlass.v1.Override.EnvEntry
+	17, // 26: windlass.v1.Override.secrets:type_name -> windlass.v1.SecretReference
+	12, // 27: windlass.v1.Override.roles:type_name -> windlass.v1.RoleOverride
+	14, // 28: windlass.v1.RoleOverride.resources:type_name -> windlass.v1.Resources
+	11, // 29: windlass.v1.PinnedOverride.values:type_name -> windlass.v1.Override
+	15, // 30: windlass.v1.Resources.gpu:type_name -> windlass.v1.Gpu
+	14, // 31: windlass.v1.RoleSpec.resources:type_name -> windlass.v1.Resources
+	28, // 32: windlass.v1.RoleSpec.env:type_name -> windlass.v1.RoleSpec.EnvEntry
+	4,  // 33: windlass.v1.RoleSpec.slots:type_name -> windlass.v1.RoleSpec.Slots
+	19, // 34: windlass.v1.ModelCache.claim:type_name -> windlass.v1.VolumeClaim
+	5,  // 35: windlass.v1.ModelCache.retention:type_name -> windlass.v1.ModelCache.Retention
+	29, // 36: windlass.v1.KubernetesOptions.node_selector:type_name -> windlass.v1.KubernetesOptions.NodeSelectorEntry
+	21, // 37: windlass.v1.KubernetesOptions.tolerations:type_name -> windlass.v1.Toleration
+	30, // 38: windlass.v1.KubernetesOptions.pod_annotations:type_name -> windlass.v1.KubernetesOptions.PodAnnotationsEntry
+	31, // 39: windlass.v1.KubernetesOptions.pod_labels:type_name -> windlass.v1.KubernetesOptions.PodLabelsEntry
+	6,  // 40: windlass.v1.KubernetesOptions.zone_spread:type_name -> windlass.v1.KubernetesOptions.ZoneSpread
+	22, // 41: windlass.v1.KubernetesOptions.security:type_name -> windlass.v1.SecurityException
+	32, // 42: windlass.v1.HealthCheck.interval:type_name -> google.protobuf.Duration
+	32, // 43: windlass.v1.HealthCheck.timeout:type_name -> google.protobuf.Duration
+	32, // 44: windlass.v1.HealthCheck.startup_budget:type_name -> google.protobuf.Duration
+	45, // [45:45] is the sub-list for method output_type
+	45, // [45:45] is the sub-list for method input_type
+	45, // [45:45] is the sub-list for extension type_name
+	45, // [45:45] is the sub-list for extension extendee
+	0,  // [0:45] is the sub-list for field type_name
 }
 
 func init() { file_windlass_v1_spec_proto_init() }
@@ -2488,7 +2568,7 @@ func file_windlass_v1_spec_proto_init() {
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_windlass_v1_spec_proto_rawDesc), len(file_windlass_v1_spec_proto_rawDesc)),
-			NumEnums:      6,
+			NumEnums:      7,
 			NumMessages:   25,
 			NumExtensions: 0,
 			NumServices:   0,

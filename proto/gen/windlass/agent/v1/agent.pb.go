@@ -1801,6 +1801,10 @@ type Deployment struct {
 	// If there are several roles: the template_hash of each role. Instances of a role whose hash does not
 	// change stay. Empty: template_hash applies to every role.
 	RoleTemplates []*RoleTemplate `protobuf:"bytes,21,rep,name=role_templates,json=roleTemplates,proto3" json:"role_templates,omitempty"`
+	// If the deployment took a pool over: names of the roles whose instances it replaces. No role waits
+	// for instances of other roles that are not ready. Empty: not known, so a role may wait for each
+	// other role. An agent of an earlier release ignores it, and waits.
+	MovingRoles []string `protobuf:"bytes,22,rep,name=moving_roles,json=movingRoles,proto3" json:"moving_roles,omitempty"`
 	// Preview host: its requests go only to this deployment's instances, whatever the weight. Empty:
 	// none.
 	PreviewHost string `protobuf:"bytes,60,opt,name=preview_host,json=previewHost,proto3" json:"preview_host,omitempty"`
@@ -1945,6 +1949,13 @@ func (x *Deployment) GetMaxUnavailable() int32 {
 func (x *Deployment) GetRoleTemplates() []*RoleTemplate {
 	if x != nil {
 		return x.RoleTemplates
+	}
+	return nil
+}
+
+func (x *Deployment) GetMovingRoles() []string {
+	if x != nil {
+		return x.MovingRoles
 	}
 	return nil
 }
@@ -4981,7 +4992,7 @@ const file_windlass_agent_v1_agent_proto_rawDesc = "" +
 	"\x06Action\x12\x16\n" +
 	"\x12ACTION_UNSPECIFIED\x10\x00\x12\x10\n" +
 	"\fACTION_APPLY\x10\x01\x12\x11\n" +
-	"\rACTION_DELETE\x10\x02\"\xb5\x05\n" +
+	"\rACTION_DELETE\x10\x02\"\xe2\x05\n" +
 	"\n" +
 	"Deployment\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12!\n" +
@@ -5000,7 +5011,8 @@ const file_windlass_agent_v1_agent_proto_rawDesc = "" +
 	"\fproject_name\x18\f \x01(\tR\vprojectName\x12)\n" +
 	"\x10environment_name\x18\r \x01(\tR\x0fenvironmentName\x12'\n" +
 	"\x0fmax_unavailable\x18\x0e \x01(\x05R\x0emaxUnavailable\x12P\n" +
-	"\x0erole_templates\x18\x15 \x03(\v2\x1f.windlass.agent.v1.RoleTemplateB\b\xbaH\x05\x92\x01\x02\x10\bR\rroleTemplates\x12!\n" +
+	"\x0erole_templates\x18\x15 \x03(\v2\x1f.windlass.agent.v1.RoleTemplateB\b\xbaH\x05\x92\x01\x02\x10\bR\rroleTemplates\x12+\n" +
+	"\fmoving_roles\x18\x16 \x03(\tB\b\xbaH\x05\x92\x01\x02\x10\bR\vmovingRoles\x12!\n" +
 	"\fpreview_host\x18< \x01(\tR\vpreviewHost\x12\x12\n" +
 	"\x04wake\x182 \x01(\x05R\x04wake\x124\n" +
 	"\ascaling\x183 \x01(\v2\x1a.windlass.v1.ScalingPolicyR\ascaling\"G\n" +
