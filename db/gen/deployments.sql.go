@@ -13,7 +13,7 @@ import (
 
 const desiredOfKeys = `-- name: DesiredOfKeys :many
 SELECT t.workspace_id, t.deployment_id, t.region, t.replicas, t.status, t.app_id, t.generation, t.weight,
-    t.reason, t.traceparent, t.workload, t.workload_version, t.handed_over, t.max_unavailable, t.roles AS pool_roles,
+    t.reason, t.traceparent, t.workload, t.workload_version, t.handed_over, t.max_unavailable, t.roles AS pool_roles, t.moving,
     d.version, d.spec, d.spec_hash, d.made_as, d.roles_made, d.resolved_image,
     a.name AS app, a.project_id, a.environment_id,
     COALESCE(e.name, '') AS environment, COALESCE(p.name, '') AS project,
@@ -49,6 +49,7 @@ type DesiredOfKeysRow struct {
 	HandedOver      bool
 	MaxUnavailable  int32
 	PoolRoles       string
+	Moving          string
 	Version         sql.NullInt32
 	Spec            sql.NullString
 	SpecHash        sql.NullString
@@ -108,6 +109,7 @@ func (q *Queries) DesiredOfKeys(ctx context.Context, arg DesiredOfKeysParams) ([
 			&i.HandedOver,
 			&i.MaxUnavailable,
 			&i.PoolRoles,
+			&i.Moving,
 			&i.Version,
 			&i.Spec,
 			&i.SpecHash,
@@ -137,7 +139,7 @@ func (q *Queries) DesiredOfKeys(ctx context.Context, arg DesiredOfKeysParams) ([
 
 const desiredOfRegion = `-- name: DesiredOfRegion :many
 SELECT t.workspace_id, t.deployment_id, t.region, t.replicas, t.status, t.app_id, t.generation, t.weight,
-    t.reason, t.traceparent, t.workload, t.workload_version, t.handed_over, t.max_unavailable, t.roles AS pool_roles,
+    t.reason, t.traceparent, t.workload, t.workload_version, t.handed_over, t.max_unavailable, t.roles AS pool_roles, t.moving,
     d.version, d.spec, d.spec_hash, d.made_as, d.roles_made, d.resolved_image,
     a.name AS app, a.project_id, a.environment_id,
     COALESCE(e.name, '') AS environment, COALESCE(p.name, '') AS project,
@@ -174,6 +176,7 @@ type DesiredOfRegionRow struct {
 	HandedOver      bool
 	MaxUnavailable  int32
 	PoolRoles       string
+	Moving          string
 	Version         sql.NullInt32
 	Spec            sql.NullString
 	SpecHash        sql.NullString
@@ -216,6 +219,7 @@ func (q *Queries) DesiredOfRegion(ctx context.Context, arg DesiredOfRegionParams
 			&i.HandedOver,
 			&i.MaxUnavailable,
 			&i.PoolRoles,
+			&i.Moving,
 			&i.Version,
 			&i.Spec,
 			&i.SpecHash,

@@ -200,6 +200,7 @@ type DeploymentTopology struct {
 	HandedOver      bool
 	MaxUnavailable  int32
 	Roles           string
+	Moving          string
 }
 
 type Domain struct {

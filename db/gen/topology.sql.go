@@ -84,7 +84,7 @@ func (q *Queries) CountTopologyOfRegion(ctx context.Context, region string) (int
 }
 
 const getAssignments = `-- name: GetAssignments :many
-SELECT t.workspace_id, t.deployment_id, t.region, t.replicas, t.status, t.created_at, t.updated_at, t.app_id, t.generation, t.weight, t.reason, t.traceparent, t.workload, t.workload_version, t.handed_over, t.max_unavailable, t.roles, CAST(COALESCE(a.rollout_id, '') <> '' AS SIGNED) AS under_way
+SELECT t.workspace_id, t.deployment_id, t.region, t.replicas, t.status, t.created_at, t.updated_at, t.app_id, t.generation, t.weight, t.reason, t.traceparent, t.workload, t.workload_version, t.handed_over, t.max_unavailable, t.roles, t.moving, CAST(COALESCE(a.rollout_id, '') <> '' AS SIGNED) AS under_way
 FROM deployment_topology t LEFT JOIN apps a ON a.id = t.app_id
 WHERE t.deployment_id IN (/*SLICE:deployment_ids*/?) AND t.region IN (/*SLICE:regions*/?)
 ORDER BY t.deployment_id, t.region
@@ -145,6 +145,7 @@ func (q *Queries) GetAssignments(ctx context.Context, arg GetAssignmentsParams) 
 			&i.DeploymentTopology.HandedOver,
 			&i.DeploymentTopology.MaxUnavailable,
 			&i.DeploymentTopology.Roles,
+			&i.DeploymentTopology.Moving,
 			&i.UnderWay,
 		); err != nil {
 			return nil, err
@@ -161,7 +162,7 @@ func (q *Queries) GetAssignments(ctx context.Context, arg GetAssignmentsParams) 
 }
 
 const listTopologyOfApps = `-- name: ListTopologyOfApps :many
-SELECT workspace_id, deployment_id, region, replicas, status, created_at, updated_at, app_id, generation, weight, reason, traceparent, workload, workload_version, handed_over, max_unavailable, roles FROM deployment_topology
+SELECT workspace_id, deployment_id, region, replicas, status, created_at, updated_at, app_id, generation, weight, reason, traceparent, workload, workload_version, handed_over, max_unavailable, roles, moving FROM deployment_topology
 WHERE app_id IN (/*SLICE:app_ids*/?)
 ORDER BY deployment_id, region
 `
@@ -203,6 +204,7 @@ func (q *Queries) ListTopologyOfApps(ctx context.Context, appIds []string) ([]De
 			&i.HandedOver,
 			&i.MaxUnavailable,
 			&i.Roles,
+			&i.Moving,
 		); err != nil {
 			return nil, err
 		}
@@ -218,7 +220,7 @@ func (q *Queries) ListTopologyOfApps(ctx context.Context, appIds []string) ([]De
 }
 
 const listTopologyOfEnvironment = `-- name: ListTopologyOfEnvironment :many
-SELECT t.workspace_id, t.deployment_id, t.region, t.replicas, t.status, t.created_at, t.updated_at, t.app_id, t.generation, t.weight, t.reason, t.traceparent, t.workload, t.workload_version, t.handed_over, t.max_unavailable, t.roles FROM deployment_topology t
+SELECT t.workspace_id, t.deployment_id, t.region, t.replicas, t.status, t.created_at, t.updated_at, t.app_id, t.generation, t.weight, t.reason, t.traceparent, t.workload, t.workload_version, t.handed_over, t.max_unavailable, t.roles, t.moving FROM deployment_topology t
 JOIN apps a ON a.id = t.app_id
 WHERE a.environment_id = ? AND t.status <> 4
 ORDER BY t.app_id, t.deployment_id, t.region
@@ -252,6 +254,7 @@ func (q *Queries) ListTopologyOfEnvironment(ctx context.Context, environmentID s
 			&i.HandedOver,
 			&i.MaxUnavailable,
 			&i.Roles,
+			&i.Moving,
 		); err != nil {
 			return nil, err
 		}
@@ -306,7 +309,7 @@ func (q *Queries) LockStoppedTopology(ctx context.Context, arg LockStoppedTopolo
 }
 
 const lockTopologyOfApps = `-- name: LockTopologyOfApps :many
-SELECT workspace_id, deployment_id, region, replicas, status, created_at, updated_at, app_id, generation, weight, reason, traceparent, workload, workload_version, handed_over, max_unavailable, roles FROM deployment_topology FORCE INDEX (topology_by_app)
+SELECT workspace_id, deployment_id, region, replicas, status, created_at, updated_at, app_id, generation, weight, reason, traceparent, workload, workload_version, handed_over, max_unavailable, roles, moving FROM deployment_topology FORCE INDEX (topology_by_app)
 WHERE app_id IN (/*SLICE:app_ids*/?) ORDER BY deployment_id, region FOR UPDATE
 `
 
@@ -348,6 +351,7 @@ func (q *Queries) LockTopologyOfApps(ctx context.Context, appIds []string) ([]De
 			&i.HandedOver,
 			&i.MaxUnavailable,
 			&i.Roles,
+			&i.Moving,
 		); err != nil {
 			return nil, err
 		}

@@ -24,7 +24,7 @@ ORDER BY id DESC LIMIT ?;
 -- name: DesiredOfKeys :many
 -- Like DesiredOfRegion, but for given keys in several regions.
 SELECT t.workspace_id, t.deployment_id, t.region, t.replicas, t.status, t.app_id, t.generation, t.weight,
-    t.reason, t.traceparent, t.workload, t.workload_version, t.handed_over, t.max_unavailable, t.roles AS pool_roles,
+    t.reason, t.traceparent, t.workload, t.workload_version, t.handed_over, t.max_unavailable, t.roles AS pool_roles, t.moving,
     d.version, d.spec, d.spec_hash, d.made_as, d.roles_made, d.resolved_image,
     a.name AS app, a.project_id, a.environment_id,
     COALESCE(e.name, '') AS environment, COALESCE(p.name, '') AS project,
@@ -42,7 +42,7 @@ ORDER BY t.deployment_id, t.region;
 -- Reads only the columns that are sent to the region's agent, because a region may have many
 -- deployments. Tombstones need no other columns, and their other rows may already be deleted.
 SELECT t.workspace_id, t.deployment_id, t.region, t.replicas, t.status, t.app_id, t.generation, t.weight,
-    t.reason, t.traceparent, t.workload, t.workload_version, t.handed_over, t.max_unavailable, t.roles AS pool_roles,
+    t.reason, t.traceparent, t.workload, t.workload_version, t.handed_over, t.max_unavailable, t.roles AS pool_roles, t.moving,
     d.version, d.spec, d.spec_hash, d.made_as, d.roles_made, d.resolved_image,
     a.name AS app, a.project_id, a.environment_id,
     COALESCE(e.name, '') AS environment, COALESCE(p.name, '') AS project,

@@ -75,6 +75,7 @@ func deploymentState(it *model.DesiredItem) *agentv1.DeploymentState {
 	sort.Slice(dep.Secrets, func(i, j int) bool { return dep.Secrets[i].Secret < dep.Secrets[j].Secret })
 	dep.TemplateHash = templateHash(d.Made(), d.ResolvedImage, base, dep.Secrets)
 	dep.RoleTemplates = roleTemplates(d, base, dep.Secrets)
+	dep.MovingRoles = it.Topology.MovingRoles()
 	return &agentv1.DeploymentState{
 		Action:      agentv1.DeploymentState_ACTION_APPLY,
 		Deployment:  dep,
@@ -117,8 +118,8 @@ func templateHash(made []byte, image string, spec *windlassv1.DeploymentSpec, se
 	return h.Sum(nil)[:specHashSize]
 }
 
-// roleTemplates returns the template hash of each role of a spec with several roles. The hash of a role with its own
-// image leaves out the resolved image.
+// roleTemplates returns the template hash of each role of a spec with several roles. The hash of a role whose
+// instances do not change with the resolved image leaves that image out.
 func roleTemplates(d *model.Deployment, spec *windlassv1.DeploymentSpec, secrets []*agentv1.SecretVersion) (out []*agentv1.RoleTemplate) {
 	hashes := d.RoleHashes()
 	for _, r := range spec.GetRoles() {
@@ -126,7 +127,7 @@ func roleTemplates(d *model.Deployment, spec *windlassv1.DeploymentSpec, secrets
 		if made == nil {
 			return nil
 		}
-		if r.GetImage() != "" {
+		if !model.HasSpecImage(spec, r) {
 			image = ""
 		}
 		out = append(out, &agentv1.RoleTemplate{Role: r.GetName(), TemplateHash: templateHash(made, image, spec, secrets)})

@@ -91,12 +91,13 @@ func TestItem_OfAnEqualVersionReplacesNothing(t *testing.T) {
 }
 
 func TestItem_HasATemplateHashForEachRole(t *testing.T) {
+	together := false
 	roles := func(decode byte, image string) map[string]string {
 		item := encoded(t, func(it *model.DesiredItem) {
 			made, err := model.EncodeRoleHashes(map[string][]byte{"prefill": {1}, "decode": {decode}})
 			require.NoError(t, err)
 			it.Deployment.RolesMade, it.Deployment.ResolvedImage = made, image
-			it.Deployment.Spec.Roles = []*windlassv1.RoleSpec{{Name: "prefill"}, {Name: "decode", Image: "decode@sha256:01"}}
+			it.Deployment.Spec.Roles = []*windlassv1.RoleSpec{{Name: "prefill", Together: together}, {Name: "decode", Image: "decode@sha256:01", Together: together}}
 		})
 		out := map[string]string{}
 		for _, r := range item.GetDeployment().GetDeployment().GetRoleTemplates() {
@@ -111,6 +112,15 @@ func TestItem_HasATemplateHashForEachRole(t *testing.T) {
 	require.NotEqual(t, first["prefill"], image["prefill"], "the role uses the spec's image")
 	require.Equal(t, first["decode"], image["decode"], "the role has its own image")
 	require.Empty(t, encoded(t, nil).GetDeployment().GetDeployment().GetRoleTemplates())
+	together = true
+	first, image = roles(2, "a@sha256:00"), roles(2, "a@sha256:02")
+	require.NotEqual(t, first["decode"], image["decode"], "it changes as one with the role that runs the spec's image")
+}
+
+func TestItem_NamesTheRolesThatMove(t *testing.T) {
+	moved := encoded(t, func(it *model.DesiredItem) { it.Topology.Moving = "decode,prefill" })
+	require.Equal(t, []string{"decode", "prefill"}, moved.GetDeployment().GetDeployment().GetMovingRoles())
+	require.Empty(t, encoded(t, nil).GetDeployment().GetDeployment().GetMovingRoles())
 }
 
 func TestWorkload_TakenOverKeepsItsName(t *testing.T) {

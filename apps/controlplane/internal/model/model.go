@@ -190,7 +190,10 @@ type Topology struct {
 	MaxUnavailable int32
 	// Roles has the number of instances of each role in the region's whole pool, whatever the row's share of it. It is
 	// empty unless the layout is pooled. See RoleCounts.
-	Roles     string
+	Roles string
+	// Moving has the names of the roles whose instances the region replaces since the row took a pool over. See
+	// MovingRoles.
+	Moving    string
 	CreatedAt int64
 	UpdatedAt int64
 }

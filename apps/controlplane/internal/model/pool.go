@@ -120,26 +120,54 @@ func (o Observed) Shares() (ready, existing int32, ok bool) {
 	return int32(pool.Ready(serve)), int32(pool.Existing(exist)), len(roles) > 0
 }
 
-// MovesInPlace reports whether d takes over the pool that runs b, so that the region replaces instances role by role.
-// hasOrders says that the region's agent replaces roles in the order that the spec names.
-func (d *Deployment) MovesInPlace(b *Deployment, hasOrders bool) bool {
-	changed, same := d.ChangedRoles(b)
-	if !same {
+// MovingRoles returns the names of the roles whose instances the region replaces since the row took a pool over. It is
+// empty for a row that took none over.
+func (t Topology) MovingRoles() []string {
+	if t.Moving == "" {
+		return nil
+	}
+	return strings.Split(t.Moving, ",")
+}
+
+// EncodeMovingRoles returns the form in which Topology.Moving has the names of roles.
+func EncodeMovingRoles(names []string) string { return strings.Join(names, ",") }
+
+// HasMoved reports whether a region runs all instances of a role of the row's pool, and none of an earlier version. It is
+// false until the region has reported the row's newest generation.
+func (t Topology) HasMoved(role string, o Observed) bool {
+	if o.CountsGeneration < t.Generation || o.AppliedGeneration < t.Generation || o.Phase != int32(agentv1.AppliedState_PHASE_APPLIED) {
 		return false
 	}
+	_, roles := o.Counts()
+	for _, r := range roles {
+		if r.GetRole() == role {
+			return r.GetUpdated() == r.GetInstances() && r.GetUpdated() >= int32(pool.Units(int(t.Replicas), int(r.GetPool())))
+		}
+	}
+	return len(roles) == 0 && o.ReadyReplicas >= t.Replicas
+}
+
+// MovesInPlace reports whether a region replaces the instances of those roles in their places when it moves to d, whose
+// layout is pooled. hasOrders says that the region's agent replaces roles in the order that the spec names.
+func (d *Deployment) MovesInPlace(moving []string, hasOrders bool) bool {
 	order := pool.OrderOf(nil)
 	if hasOrders {
 		order = pool.OrderOf(d.Spec.GetUpdate())
 	}
-	return order.InPlace(len(changed))
+	return order.InPlace(len(moving))
 }
 
-// MovingRoles returns the roles whose instances are replaced when d takes over the pool that runs b. spec is d's spec
-// in the region. unavailable is how many percent of the pool may be out of service.
-func (d *Deployment) MovingRoles(b *Deployment, spec *windlassv1.DeploymentSpec, unavailable int32) (out []pool.Progress) {
-	changed, _ := d.ChangedRoles(b)
+// ReplacesWhenFull reports whether an old instance of a pool stops if there is no room for the one instance more with
+// which its role is replaced in its places.
+func ReplacesWhenFull(spec *windlassv1.DeploymentSpec) bool {
+	return spec.GetUpdate().GetWhenFull() == windlassv1.PoolUpdate_WHEN_FULL_REPLACE_IN_PLACE
+}
+
+// RolesInPlace returns the roles whose instances are replaced in their places, as they are before the first is replaced.
+// spec is the spec in the region. unavailable is how many percent of the pool may be out of service.
+func RolesInPlace(spec *windlassv1.DeploymentSpec, moving []string, unavailable int32) (out []pool.Progress) {
 	for _, r := range spec.GetRoles() {
-		if !slices.Contains(changed, r.GetName()) {
+		if !slices.Contains(moving, r.GetName()) {
 			continue
 		}
 		one := pool.Progress{Name: r.GetName(), Units: int(max(r.GetInstances(), 1))}
@@ -165,7 +193,7 @@ func (d *Deployment) ChangedRoles(b *Deployment) (changed []string, same bool) {
 	left, right := d.RoleHashes(), b.RoleHashes()
 	for _, r := range d.Spec.GetRoles() {
 		now, was := left[r.GetName()], right[r.GetName()]
-		if now == nil || !slices.Equal(now, was) || r.GetImage() == "" && d.ResolvedImage != b.ResolvedImage {
+		if now == nil || !slices.Equal(now, was) || HasSpecImage(d.Spec, r) && d.ResolvedImage != b.ResolvedImage {
 			changed = append(changed, r.GetName())
 		}
 	}

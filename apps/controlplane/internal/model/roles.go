@@ -81,6 +81,24 @@ func sameHosts(a, b *windlassv1.DeploymentSpec) bool {
 	return maps.Equal(hosts(a), hosts(b))
 }
 
+// RolesTogether returns the names of the roles that change as one, in the order of the spec.
+func RolesTogether(spec *windlassv1.DeploymentSpec) (names []string) {
+	for _, r := range spec.GetRoles() {
+		if r.GetTogether() {
+			names = append(names, r.GetName())
+		}
+	}
+	return names
+}
+
+// HasSpecImage reports whether instances of the role change with the image of the spec: their own image is that one, or
+// that of a role with which it changes together.
+func HasSpecImage(spec *windlassv1.DeploymentSpec, r *windlassv1.RoleSpec) bool {
+	return r.GetImage() == "" || r.GetTogether() && slices.ContainsFunc(spec.GetRoles(), func(o *windlassv1.RoleSpec) bool {
+		return o.GetTogether() && o.GetImage() == ""
+	})
+}
+
 // EncodeRoleHashes returns the form in which Deployment.RolesMade has hashes of roles by name.
 func EncodeRoleHashes(hashes map[string][]byte) (string, error) {
 	d := &agentv1.Deployment{}

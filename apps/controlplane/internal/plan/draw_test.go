@@ -9,6 +9,7 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 	"pgregory.net/rapid"
 
+	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
 	"github.com/windlass-run/windlass/apps/controlplane/internal/model/override"
 	"github.com/windlass-run/windlass/apps/controlplane/internal/plan/strategy"
 	"github.com/windlass-run/windlass/pkg/pool"
@@ -126,7 +127,7 @@ func drawLimits(t *rapid.T, policy *windlassv1.RolloutPolicy) {
 	}
 }
 
-// deployDrawnPool makes the spec a pool, and draws which roles differ from the live version.
+// deployDrawnPool makes the spec a pool, and draws which roles differ from the live version, or from the newest one.
 func (f *stagedSimulation) deployDrawnPool(s *windlassv1.DeploymentSpec) {
 	size := rapid.SampledFrom([]int32{0, pool.Whole, pool.Whole, pool.Whole})
 	s.Replicas, s.MinReady, s.Routing.ColdStart = new(size.Draw(f.t, "size of the pool")), 0, nil
@@ -134,7 +135,11 @@ func (f *stagedSimulation) deployDrawnPool(s *windlassv1.DeploymentSpec) {
 		override.SetReplicas(s, p.GetRegion(), p.GetRegionId(), size.Draw(f.t, "size of the pool of "+p.GetRegion()))
 	}
 	s.Update = &windlassv1.PoolUpdate{Order: windlassv1.PoolUpdate_Order(rapid.IntRange(0, len(windlassv1.PoolUpdate_Order_name)-1).Draw(f.t, "order"))}
-	id := f.deployPool(s, rapid.SampledFrom([]string{"", "decode", "prefill", "prefill, decode"}).Draw(f.t, "roles that differ"))
+	base := f.app.LiveDeploymentID
+	if newest := f.deps[len(f.deps)-1]; model.IsPooled(newest.Spec) && rapid.Bool().Draw(f.t, "differs from the newest version") {
+		base = newest.ID
+	}
+	id := f.deployPoolOn(s, rapid.SampledFrom([]string{"", "decode", "prefill", "prefill, decode"}).Draw(f.t, "roles that differ"), base)
 	f.bad[id] = rapid.IntRange(0, 3).Draw(f.t, "bad version") == 0
 	f.poor[id] = rapid.IntRange(0, 3).Draw(f.t, "poor version") == 0
 }

@@ -306,7 +306,7 @@ func (s *stager) moveRegion(l *regionPlan) {
 	}
 	if i := l.successor(next); i >= 0 {
 		what := "and the region replaces them in their places"
-		if u := l.to.Spec.GetUpdate(); u != nil && s.regions[l.region].HasPoolOrders() {
+		if u := l.to.Spec.GetUpdate(); u.GetOrder() != windlassv1.PoolUpdate_ORDER_UNSPECIFIED && s.regions[l.region].HasPoolOrders() {
 			what += ", in order " + pool.OrderName(u)
 		}
 		if l.keeps && st != nil {

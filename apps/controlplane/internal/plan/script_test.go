@@ -1,6 +1,7 @@
 package plan
 
 import (
+	"cmp"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -22,10 +23,11 @@ import (
 // Scripts under testdata have events of one app, one after the other, and the planner's decisions after each:
 //
 //	regions us eu                connected regions of the simulation
-//	deploy us eu [replicas=2] [own=(us:5)] [min_ready=1] [image=...] [source=rollback] [sized=yes] [alike] [queue=5] [cold] [pool=decode [order=parallel]]
+//	deploy us eu [replicas=2] [own=(us:5)] [min_ready=1] [image=...] [source=rollback] [sized=yes] [alike] [queue=5] [cold] [pool=decode [on=v1] [order=parallel]]
 //	                             own: replicas that are requested for some regions
 //	                             sized: with a policy, too, every region gets this number
 //	                             pool=decode: a pool of 8 prefill and 2 decode servers, in which these roles differ
+//	                             on: differ from this version, and not from the live one
 //	                             order: in which the roles of the pool move
 //	                             alike: nothing that instances see differs from what is live
 //	                             queue: the routing policy has a queue of that size
@@ -173,7 +175,7 @@ func run(t *testing.T, w *simulation, d *datadriven.TestData) {
 				require.NotZero(t, order, "order %s", opts["order"])
 				s.Update = &windlassv1.PoolUpdate{Order: windlassv1.PoolUpdate_Order(order)}
 			}
-			w.deployPool(s, opts["pool"])
+			w.deployPoolOn(s, opts["pool"], cmp.Or(opts["on"], w.app.LiveDeploymentID))
 		default:
 			w.deploy(s)
 		}

@@ -146,12 +146,17 @@ func (w *simulation) inInstances(o model.Observed) model.Observed {
 
 // inPool is inInstances for a pool, of which the simulation counts percent.
 func (w *simulation) inPool(o model.Observed, spec *windlassv1.DeploymentSpec) model.Observed {
-	in := w.rows[rowKey{o.DeploymentID, o.RegionID}].In(spec)
+	row := w.rows[rowKey{o.DeploymentID, o.RegionID}]
+	in := row.In(spec)
 	rollup := &agentv1.DeploymentRollup{}
 	for _, r := range in.GetRoles() {
-		n := int(r.GetInstances())
+		n, updated := int(r.GetInstances()), o.Instances()-o.Draining
+		if slices.Contains(row.MovingRoles(), r.GetName()) {
+			updated -= o.Ready - o.ReadyReplicas // of the version before
+		}
 		rollup.Roles = append(rollup.Roles, &agentv1.RoleRollup{
 			Role: r.GetName(), Pool: r.GetInstances(), Instances: int32(pool.Units(int(o.Instances()), n)), Ready: int32(pool.Units(int(o.Ready), n)),
+			Updated: int32(pool.Units(int(updated), n)),
 		})
 	}
 	rollup.Groups = o.Instances()
@@ -171,10 +176,15 @@ func pooled(s *windlassv1.DeploymentSpec) *windlassv1.DeploymentSpec {
 
 // deployPool is deploy for a pool. changed names the roles that differ from the live version.
 func (w *simulation) deployPool(spec *windlassv1.DeploymentSpec, changed string) string {
+	return w.deployPoolOn(spec, changed, w.app.LiveDeploymentID)
+}
+
+// deployPoolOn is deployPool with roles that differ from another version, which is named by its deployment.
+func (w *simulation) deployPoolOn(spec *windlassv1.DeploymentSpec, changed, base string) string {
 	id := w.deploy(pooled(spec))
 	before := map[string][]byte{}
-	if w.app.LiveDeploymentID != "" {
-		before = w.deps[w.index(w.app.LiveDeploymentID)].RoleHashes()
+	if base != "" {
+		before = w.deps[w.index(base)].RoleHashes()
 	}
 	hashes := map[string][]byte{}
 	for _, r := range spec.GetRoles() {

@@ -28,6 +28,8 @@ import (
 // A version of a pool in which at most one role differs takes the pool over under the strategy rolling, so that
 // instances of the other roles stay. If two roles differ, it does so only if its update names another order than
 // coherent, because instances of the two versions serve each other meanwhile. The region replaces roles in that order.
+// A pool that is taken over before all its instances are of the row's version may have instances of still earlier
+// versions. Their roles count, too: so the row names the roles that move, until another row takes the pool over.
 //
 // A version that is made like the version before it differs only in what no instance sees. It takes over workloads
 // under every strategy. Nothing is replaced then: a region has the whole new version, or nothing of it, and goes back
@@ -70,7 +72,29 @@ func (v *view) joinWorkloads(l *regionPlan, inPlace, rolls bool) {
 
 // movesInPlace reports whether the region plan's version takes over the row's pool in the order of its update.
 func (v *view) movesInPlace(l *regionPlan, t *model.Topology) bool {
-	return l.to.MovesInPlace(v.deps[t.DeploymentID], v.regions[l.region].HasPoolOrders())
+	moving, same := movingRoles(v.facts, l.to, t)
+	if hasOf(l.row, t) {
+		moving, same = l.to.ChangedRoles(v.deps[t.DeploymentID]) // it took the pool over already
+	}
+	return same && l.to.MovesInPlace(moving, v.regions[l.region].HasPoolOrders())
+}
+
+// movingRoles returns the names of the roles of which instances are replaced if d takes over the row's pool: those that
+// differ, and those of which the region may still have instances of versions before the row's. same is that of
+// ChangedRoles.
+func movingRoles(f *facts, d *model.Deployment, t *model.Topology) (moving []string, same bool) {
+	changed, same := d.ChangedRoles(f.deps[t.DeploymentID])
+	if !same {
+		return nil, false
+	}
+	before := t.MovingRoles()
+	for _, r := range d.Spec.GetRoles() {
+		name := r.GetName()
+		if slices.Contains(changed, name) || slices.Contains(before, name) && !t.HasMoved(name, f.observedOf(*t)) {
+			moving = append(moving, name)
+		}
+	}
+	return moving, true
 }
 
 // keepsRoles reports whether the region plan's version takes over a pool in which roles differ, or has done so.
@@ -243,6 +267,8 @@ func (s *stager) transfer(t, successor *model.Topology, replicas int32) {
 	if before, had := s.before[rowKey{successor.DeploymentID, successor.RegionID}]; had && successor.Generation == before.Generation {
 		successor.Generation++
 	}
+	moving, _ := movingRoles(s.facts, s.deps[successor.DeploymentID], t)
+	successor.Moving = model.EncodeMovingRoles(moving)
 	successor.Replicas, successor.MaxUnavailable, successor.Roles = replicas, 0, t.Roles
 	if _, n := regionBounds(s.progress, successor.RegionID, s.size(successor.DeploymentID, successor.RegionID)); n > 1 || n == 1 && successor.Roles != "" {
 		successor.MaxUnavailable = n
@@ -261,7 +287,7 @@ func (f *facts) versionNumber(deployment string) int32 {
 // beginWorkload gives a row that starts anew a workload that no other row has. This is its own workload. If another
 // row has that, it is the one of that other row, and so on.
 func (p *planner) beginWorkload(t *model.Topology) {
-	t.Workload, t.WorkloadVersion, t.Transferred, t.MaxUnavailable = "", 0, false, 0
+	t.Workload, t.WorkloadVersion, t.Transferred, t.MaxUnavailable, t.Moving = "", 0, false, 0, ""
 	t.Roles = poolCounts(p.facts, t)
 	for holder := p.holder(t); holder != nil; holder = p.holder(t) {
 		t.Workload, t.WorkloadVersion = holder.DeploymentID, p.versionNumber(holder.DeploymentID)

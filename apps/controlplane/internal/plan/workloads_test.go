@@ -7,6 +7,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
+	"github.com/windlass-run/windlass/pkg/pool"
 	agentv1 "github.com/windlass-run/windlass/proto/gen/windlass/agent/v1"
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
@@ -45,12 +46,40 @@ func (f *stagedSimulation) adopt(key rowKey, workload string) {
 		r.other, r.draining = r.other+o.other, r.draining+o.draining
 		*o = running{generation: o.generation, epoch: o.epoch, told: o.told, gone: o.gone}
 	}
+	f.checkCoherence(key, r.taken)
 	for id, n := range r.taken {
 		if id == key.deployment || f.alike(id, key.deployment) {
 			r.ready += n
 			delete(r.taken, id)
 		}
 	}
+}
+
+// checkCoherence fails if the row's version takes over a pool by order coherent while the region still runs instances of
+// earlier versions from which it differs in several roles.
+func (f *stagedSimulation) checkCoherence(key rowKey, taken map[string]int32) {
+	d := &f.deps[f.index(key.deployment)]
+	if !model.IsPooled(d.Spec) || pool.OrderOf(d.Spec.GetUpdate()).InPlace(2) {
+		return
+	}
+	differ := map[string]bool{}
+	for _, id := range sortedKeys(taken) {
+		before := &f.deps[f.index(id)]
+		if before.Version > d.Version {
+			return // it goes back
+		}
+		changed, _ := d.ChangedRoles(before)
+		for _, name := range changed {
+			differ[name] = differ[name] || taken[id] > 0
+		}
+	}
+	n := 0
+	for _, does := range differ {
+		if does {
+			n++
+		}
+	}
+	require.LessOrEqual(f.t, n, 1, "roles that move to %s in %s at once, of %v", key.deployment, key.region, taken)
 }
 
 // awaitsSuccessor reports whether the region stops nothing of the row yet, because the row's successor must come

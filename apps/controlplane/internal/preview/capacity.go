@@ -180,6 +180,8 @@ type extent struct {
 	lowest int32
 	moves  int
 	moving []pool.Progress
+	// full is the lowest set capacity if there is no room for more and old instances then stop, nil if they do not.
+	full *int32
 	// runsTarget reports whether the region runs replicas of the target at any time.
 	runsTarget bool
 }
@@ -266,7 +268,7 @@ func (p *Preview) measureExtent(f forecast.Forecast, region model.Region, pools 
 		more := amount{}
 		if s.InPlace {
 			most = maps.Clone(next) // no new instance runs next to the one that it replaces, except of a pool
-			more = p.moveInPlace(&e, at, next, specs, wanted)
+			more = p.moveInPlace(&e, s.Moving, specs[p.target.ID], wanted)
 		} else {
 			e.lowest = min(e.lowest, leastOf(at, next))
 		}

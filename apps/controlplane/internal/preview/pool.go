@@ -20,23 +20,17 @@ func leastOf(at, next map[string]int32) (n int32) {
 	return n
 }
 
-// moveInPlace adds to e the effects of a step in which the target takes over a pool. at has the replicas before the
-// step, next the replicas after it, and specs the region's specs, each by deployment. It does nothing for other
-// layouts.
+// moveInPlace adds to e the effects of a step in which the target takes over a pool. moving names the roles whose
+// instances are replaced, and spec is the target's spec in the region. It does nothing for other layouts.
 //
 // It returns the most GPUs that the pool has in addition at any moment. more.gpus counts all of them. more.replicas
 // counts the GPUs of the kind, not replicas.
-func (p *Preview) moveInPlace(e *extent, at, next map[string]int32, specs map[string]*windlassv1.DeploymentSpec, of kind) (more amount) {
-	spec := specs[p.target.ID]
+func (p *Preview) moveInPlace(e *extent, moving []string, spec *windlassv1.DeploymentSpec, of kind) (more amount) {
 	if !model.IsPooled(spec) {
 		return more
 	}
 	_, unavailable := strategy.Of(p.policy()).Bounds(p.policy(), pool.Whole, strategy.Sizes{})
-	for id, replicas := range at {
-		if id != p.target.ID && replicas > 0 && next[id] == 0 {
-			e.moving = p.target.MovingRoles(p.Deployment(id), spec, unavailable)
-		}
-	}
+	e.moving = model.RolesInPlace(spec, moving, unavailable)
 	f := pool.Foresee(pool.OrderOf(spec.GetUpdate()), e.moving)
 	e.lowest = min(e.lowest, int32(f.Capacity))
 	e.moves += max(0, f.Steps-1)
@@ -51,6 +45,14 @@ func (p *Preview) moveInPlace(e *extent, at, next map[string]int32, specs map[st
 			}
 		}
 		more = amount{max(more.replicas, ofKind), max(more.gpus, all)}
+	}
+	if model.ReplacesWhenFull(spec) && len(e.moving) > 0 {
+		more.replicas = 0 // it goes without
+		roles := slices.Clone(e.moving)
+		for i := range roles {
+			roles[i].Unavailable = 1
+		}
+		e.full = new(int32(pool.Foresee(pool.OrderOf(spec.GetUpdate()), roles).Capacity))
 	}
 	return more
 }
@@ -74,6 +76,9 @@ func (p *Preview) setCapacityText(e extent, region string) string {
 	text := fmt.Sprintf("%d %% at worst, in %s", e.lowest, counted(int64(e.moves), "step"))
 	if name := pool.OrderName(p.target.Spec.GetUpdate()); len(e.moving) > 1 {
 		text = fmt.Sprintf("%d %% at worst of instances of one version, in %s of order %s", e.lowest, counted(int64(e.moves), "step"), name)
+	}
+	if e.full != nil {
+		text += fmt.Sprintf("; without room for more, %d %% at worst", min(*e.full, e.lowest))
 	}
 	best := p.cheapestCure(e, specIn(p.in.Topology, p.target.ID, p.target.Spec, region))
 	if best.capacity <= e.lowest {
@@ -132,7 +137,7 @@ func (p *Preview) cheapestCure(e extent, spec *windlassv1.DeploymentSpec) cure {
 	}
 	if len(e.moving) != 1 {
 		text := "strategy rolling with maxSurge 1% and " + room
-		if spec.GetUpdate() != nil {
+		if spec.GetUpdate().GetOrder() > windlassv1.PoolUpdate_ORDER_COHERENT {
 			text = "update.order coherent with maxSurge 1% and " + room
 		}
 		instances, gpus := admission.Of(spec, 1)

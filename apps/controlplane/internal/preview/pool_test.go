@@ -96,6 +96,19 @@ func TestPool_CountsOfStoppedRowsAreNotShown(t *testing.T) {
 	require.EqualValues(t, 6, s.Roles[1].Instances)
 }
 
+func TestPool_WithoutRoomItYields(t *testing.T) {
+	p := &Preview{target: &model.Deployment{ID: "v2", Spec: poolSpec()}}
+	p.target.Spec.Update = &windlassv1.PoolUpdate{WhenFull: windlassv1.PoolUpdate_WHEN_FULL_REPLACE_IN_PLACE}
+	e := extent{now: amount{replicas: 100}, lowest: 100, moves: 1}
+	more := p.moveInPlace(&e, []string{"decode"}, p.target.Spec, kindsOf(p.target.Spec)[0])
+	require.Equal(t, amount{replicas: 0, gpus: 4}, more, "it takes more if there is room, and needs none")
+	require.Equal(t, "100 % at worst, in 2 steps; without room for more, 50 % at worst", p.setCapacityText(e, "us"))
+	p.target.Spec.Update.WhenFull = 0
+	e = extent{now: amount{replicas: 100}, lowest: 100, moves: 1}
+	require.Equal(t, amount{replicas: 4, gpus: 4}, p.moveInPlace(&e, []string{"decode"}, p.target.Spec, kindsOf(p.target.Spec)[0]))
+	require.Equal(t, "100 % at worst, in 2 steps", p.setCapacityText(e, "us"))
+}
+
 func TestPool_OrdersAreCompared(t *testing.T) {
 	made := func(id, roles string, update *windlassv1.PoolUpdate) model.Deployment {
 		d := model.Deployment{ID: id, Spec: poolSpec()}
@@ -135,6 +148,7 @@ func TestPool_OrdersAreCompared(t *testing.T) {
 			p.in.Deployments, p.in.Topology, p.in.App.LiveDeploymentID = []model.Deployment{old, target}, []model.Topology{row}, "v1"
 			p.in.App.RolloutID = "ro"
 			p.in.RolloutState = &model.RolloutState{Progress: &model.Progress{RolloutID: "ro", Policy: &windlassv1.RolloutPolicy{MaxUnavailable: c.unavailable}}}
+			move.Moving = strings.Split(c.roles, ",")
 			e := p.measureExtent(forecast.Forecast{Steps: []forecast.Step{move}}, model.Region{ID: "us"}, gpus, mergeShared(kindsOf(target.Spec), gpus)[0])
 			require.Equal(t, c.text, p.setCapacityText(e, "us"))
 			require.Equal(t, []int32{16, c.peak, 16, c.needed, 0}, []int32{e.now.gpus, e.peak.gpus, e.after.gpus, e.needed, e.kept})

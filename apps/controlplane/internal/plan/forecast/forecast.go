@@ -43,6 +43,8 @@ type Step struct {
 	Approval *windlassv1.Approval
 	// InPlace, for a move: one version takes over the replicas of another.
 	InPlace bool
+	// Moving, for a move in place of a pool: names of the roles whose instances are replaced.
+	Moving []string
 	// Keeps: a move in place keeps the instances as they are.
 	Keeps bool
 }
@@ -139,11 +141,15 @@ type simulation struct {
 	// one period after another.
 	runs  map[workload]run
 	loads int
+	// unmoved names the roles of pools that regions have yet to move at the start, by workload. A version that takes the
+	// pool over moves them, too.
+	unmoved map[workload][]string
 }
 
 func newSimulation(in plan.Input, now int64) *simulation {
 	sim := &simulation{in: in, start: now, now: now, versions: map[string]int32{}}
 	sim.in.Topology = slices.Clone(in.Topology)
+	sim.unmoved = unmovedRoles(in)
 	sim.in.Deployments = slices.Clone(in.Deployments)
 	sim.in.Hosts, sim.in.Jitter = []string{"forecast"}, 0.5
 	for _, d := range in.Deployments {
@@ -415,16 +421,19 @@ func (sim *simulation) waits(before, after *model.Progress) {
 // the change.
 func (sim *simulation) moves(before, after []model.Topology, c *model.Progress) {
 	was, is := sim.sides(before), sim.sides(after)
-	inPlace, keeps := map[string]bool{}, map[string]bool{}
+	inPlace, keeps, moving := map[string]bool{}, map[string]bool{}, map[string][]string{}
 	for _, t := range after {
 		already := slices.ContainsFunc(before, func(o model.Topology) bool {
 			return o.DeploymentID == t.DeploymentID && o.RegionID == t.RegionID && o.Transferred
 		})
 		if t.Transferred && !already {
 			inPlace[t.RegionID] = true
-			keeps[t.RegionID] = slices.ContainsFunc(after, func(o model.Topology) bool {
-				return o.Assigned() && o.RegionID == t.RegionID && o.WorkloadKey() == t.WorkloadKey() && sim.madeAlike(o.DeploymentID, t.DeploymentID)
-			})
+			for _, o := range after {
+				if o.Assigned() && o.RegionID == t.RegionID && o.WorkloadKey() == t.WorkloadKey() {
+					keeps[t.RegionID] = keeps[t.RegionID] || sim.madeAlike(o.DeploymentID, t.DeploymentID)
+					moving[t.RegionID] = o.MovingRoles()
+				}
+			}
 		}
 	}
 	regions := map[string]bool{}
@@ -438,7 +447,7 @@ func (sim *simulation) moves(before, after []model.Topology, c *model.Progress) 
 		return cmp.Or(cmp.Compare(sim.regionName(a), sim.regionName(b)), cmp.Compare(a, b))
 	}) {
 		if !slices.Equal(was[id], is[id]) {
-			sim.add(Step{Kind: windlassv1.PlanStep_KIND_MOVE, Wave: sim.waveOf(c, id), RegionID: id, Sides: is[id], InPlace: inPlace[id], Keeps: keeps[id]})
+			sim.add(Step{Kind: windlassv1.PlanStep_KIND_MOVE, Wave: sim.waveOf(c, id), RegionID: id, Sides: is[id], InPlace: inPlace[id], Moving: moving[id], Keeps: keeps[id]})
 		}
 	}
 }

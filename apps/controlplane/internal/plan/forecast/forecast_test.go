@@ -12,6 +12,7 @@ import (
 
 	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
 	"github.com/windlass-run/windlass/apps/controlplane/internal/plan"
+	"github.com/windlass-run/windlass/pkg/pool"
 	agentv1 "github.com/windlass-run/windlass/proto/gen/windlass/agent/v1"
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
@@ -318,5 +319,67 @@ func TestForecast_HasPeopleApprove(t *testing.T) {
 	require.Contains(t, told(f), "\n10m0s gate all\n10m0s live v2\n")
 	for _, s := range f.Steps {
 		require.Equal(t, s.Kind == windlassv1.PlanStep_KIND_GATE, s.Approval != nil)
+	}
+}
+
+// v2, which differs from v1 in the prefill servers, has moved half of them when v3 is deployed. v3 differs from v2 in the
+// decode servers.
+func TestForecast_PoolMovesRolesOfAllVersions(t *testing.T) {
+	run := func(order windlassv1.PoolUpdate_Order, updated int32) (moves int, inPlace []Step) {
+		in := update(&windlassv1.RolloutPolicy{MaxSurge: "50%"}, pool.Whole, "us")
+		for i, hashes := range []string{"aa", "ba", "bb"} {
+			if i == len(in.Deployments) {
+				in.Deployments = append(in.Deployments, model.Deployment{ID: "d3", AppID: "app", Version: 3, Status: windlassv1.DeploymentStatus_DEPLOYMENT_STATUS_PENDING})
+			}
+			d := &in.Deployments[i]
+			d.Spec = spec(pool.Whole, "us")
+			d.Spec.Image, d.Spec.Command = "", []string{"serve"}
+			d.Spec.Layout, d.Spec.Update = windlassv1.Layout_LAYOUT_POOLED, &windlassv1.PoolUpdate{Order: order}
+			d.Spec.Roles = []*windlassv1.RoleSpec{{Name: "prefill", Instances: 8}, {Name: "decode", Instances: 2, Entry: true}}
+			d.SpecHash = []byte(hashes)
+			var err error
+			d.RolesMade, err = model.EncodeRoleHashes(map[string][]byte{"prefill": []byte(hashes[:1]), "decode": []byte(hashes[1:])})
+			require.NoError(t, err)
+		}
+		in.Deployments[1].Status = windlassv1.DeploymentStatus_DEPLOYMENT_STATUS_SUPERSEDED
+		in.App.LatestVersion, in.App.RolloutID = 3, "r3"
+		in.Rollout.ID, in.Rollout.DeploymentID, in.Rollout.Version = "r3", "d3", 3
+		in.Regions[0].AgentFeatures = []string{agentv1.Feature_FEATURE_IN_PLACE.String(), agentv1.Feature_FEATURE_POOL_ORDERS.String()}
+		v1 := &in.Topology[0]
+		v1.Roles, v1.Replicas, v1.Weight, v1.Transferred = "decode=2,prefill=8", 0, 0, true
+		v2 := *v1
+		v2.DeploymentID, v2.Workload, v2.WorkloadVersion, v2.Transferred, v2.Replicas, v2.Weight, v2.Moving = "d2", "d1", 1, false, pool.Whole, 100, "prefill"
+		in.Topology = append(in.Topology, v2)
+		in.RolloutState.Progress = plan.NextProgress(*in.RolloutState, in.App, in.Topology, "r3", plan.Asked{})
+		in.RolloutState.Progress.OldSizes["us"] = pool.Whole
+		in.Observed = []model.Observed{{
+			AppID: "app", DeploymentID: "d2", RegionID: "us", AppliedGeneration: v2.Generation, CountsGeneration: v2.Generation,
+			Phase: int32(agentv1.AppliedState_PHASE_APPLIED),
+			RoleCounts: model.EncodeRoleCounts(&agentv1.DeploymentRollup{Roles: []*agentv1.RoleRollup{
+				{Role: "prefill", Pool: 8, Instances: 8, Ready: 8, Updated: updated}, {Role: "decode", Pool: 2, Instances: 2, Ready: 2, Updated: 2},
+			}}),
+		}}
+		f := Run(in.Topology, in, start)
+		require.True(t, f.Complete)
+		for _, s := range f.Steps {
+			if s.Kind == windlassv1.PlanStep_KIND_MOVE {
+				moves++
+			}
+			if s.InPlace {
+				inPlace = append(inPlace, s)
+			}
+		}
+		return moves, inPlace
+	}
+	for range 8 { // it depends on no order of maps
+		moves, inPlace := run(windlassv1.PoolUpdate_ORDER_COHERENT, 4)
+		require.Empty(t, inPlace, "by order coherent, two roles move in shares")
+		require.Greater(t, moves, 2)
+		_, inPlace = run(windlassv1.PoolUpdate_ORDER_COHERENT, 8)
+		require.Len(t, inPlace, 1)
+		require.Equal(t, []string{"decode"}, inPlace[0].Moving, "all prefill servers are of v2")
+		_, inPlace = run(windlassv1.PoolUpdate_ORDER_SEQUENTIAL, 4)
+		require.Len(t, inPlace, 1)
+		require.Equal(t, []string{"prefill", "decode"}, inPlace[0].Moving)
 	}
 }

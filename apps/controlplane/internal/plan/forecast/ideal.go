@@ -1,6 +1,8 @@
 package forecast
 
 import (
+	"slices"
+
 	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
 	"github.com/windlass-run/windlass/apps/controlplane/internal/plan"
 	"github.com/windlass-run/windlass/apps/controlplane/internal/plan/analysis"
@@ -39,7 +41,7 @@ func (sim *simulation) load() {
 		switch {
 		case is.deployment != t.DeploymentID:
 		case was.deployment != "" && was.deployment != is.deployment && !sim.madeAlike(was.deployment, is.deployment):
-			most = max(most, sim.batches(t, was.deployment, is.replicas))
+			most = max(most, sim.batches(t, is.replicas))
 		case is.replicas > was.replicas:
 			most = max(most, 1)
 		}
@@ -65,6 +67,7 @@ func (sim *simulation) obey() {
 		}
 		if t.Assigned() {
 			o.ReadyReplicas, o.Ready = t.Replicas, sim.instances(t)
+			o.RoleCounts = sim.roleCounts(t)
 		} else {
 			o.Deleted = true
 		}
@@ -77,6 +80,42 @@ func (sim *simulation) obey() {
 			Phase: int32(agentv1.AppliedState_PHASE_APPLIED), UpdatedAt: sim.now,
 		})
 	}
+}
+
+// unmovedRoles returns the roles of pools that regions have yet to move, by workload.
+func unmovedRoles(in plan.Input) map[workload][]string {
+	out := map[workload][]string{}
+	observed := map[workload]model.Observed{} // by deployment, and not by workload
+	for _, o := range in.Observed {
+		observed[workload{o.DeploymentID, o.RegionID}] = o
+	}
+	for _, t := range in.Topology {
+		for _, role := range t.MovingRoles() {
+			if t.Assigned() && !t.HasMoved(role, observed[workload{t.DeploymentID, t.RegionID}]) {
+				out[workload{t.WorkloadKey(), t.RegionID}] = append(out[workload{t.WorkloadKey(), t.RegionID}], role)
+			}
+		}
+	}
+	return out
+}
+
+// roleCounts returns the counts of the row's roles if its region has yet to move some of them. Otherwise it is empty.
+func (sim *simulation) roleCounts(t model.Topology) string {
+	d, unmoved := sim.deployment(t.DeploymentID), sim.unmoved[workload{t.WorkloadKey(), t.RegionID}]
+	if d == nil || len(unmoved) == 0 {
+		return ""
+	}
+	counts := &agentv1.DeploymentRollup{Groups: t.Replicas}
+	spec := t.In(d.Spec)
+	for _, r := range spec.GetRoles() {
+		n := model.InstancesOf(spec, r, t.Replicas)
+		one := &agentv1.RoleRollup{Role: r.GetName(), Instances: n, Ready: n, Updated: n, Pool: max(r.GetInstances(), 1)}
+		if slices.Contains(unmoved, r.GetName()) {
+			one.Updated = 0
+		}
+		counts.Roles = append(counts.Roles, one)
+	}
+	return model.EncodeRoleCounts(counts)
 }
 
 // instances returns how many instances the row's replicas have.
@@ -97,12 +136,10 @@ func (sim *simulation) deployment(id string) *model.Deployment {
 	return nil
 }
 
-// batches returns in how many batches the row's instances are replaced in their places. was is the deployment that they
-// are of.
-func (sim *simulation) batches(t model.Topology, was string, replicas int32) int {
-	d, other := sim.deployment(t.DeploymentID), sim.deployment(was)
-	if d != nil && model.IsPooled(d.Spec) {
-		return pool.Foresee(pool.OrderOf(d.Spec.GetUpdate()), d.MovingRoles(other, t.In(d.Spec), t.MaxUnavailable)).Steps
+// batches returns in how many batches the row's instances are replaced in their places.
+func (sim *simulation) batches(t model.Topology, replicas int32) int {
+	if d := sim.deployment(t.DeploymentID); d != nil && model.IsPooled(d.Spec) {
+		return pool.Foresee(pool.OrderOf(d.Spec.GetUpdate()), model.RolesInPlace(t.In(d.Spec), t.MovingRoles(), t.MaxUnavailable)).Steps
 	}
 	atOnce := max(1, t.MaxUnavailable)
 	return int((replicas + atOnce - 1) / atOnce)

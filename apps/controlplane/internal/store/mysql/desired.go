@@ -107,7 +107,7 @@ func (s specs) item(r *gen.DesiredOfRegionRow) (model.DesiredItem, bool, error) 
 		WorkspaceID: r.WorkspaceID, AppID: r.AppID, DeploymentID: r.DeploymentID, RegionID: r.Region,
 		Replicas: r.Replicas, Weight: r.Weight, Generation: r.Generation, Status: windlassv1.TopologyStatus(r.Status),
 		Reason: r.Reason, Traceparent: r.Traceparent, Workload: r.Workload, WorkloadVersion: r.WorkloadVersion, Transferred: r.HandedOver,
-		MaxUnavailable: r.MaxUnavailable, Roles: r.PoolRoles,
+		MaxUnavailable: r.MaxUnavailable, Roles: r.PoolRoles, Moving: r.Moving,
 	}
 	switch {
 	case !row.Assigned():

@@ -16,7 +16,7 @@ func topology(r gen.DeploymentTopology) (model.Topology, error) {
 	return model.Topology{
 		WorkspaceID: r.WorkspaceID, AppID: r.AppID, DeploymentID: r.DeploymentID, RegionID: r.Region,
 		Replicas: r.Replicas, Weight: r.Weight, Generation: r.Generation, Status: windlassv1.TopologyStatus(r.Status),
-		Reason: r.Reason, Traceparent: r.Traceparent, Workload: r.Workload, WorkloadVersion: r.WorkloadVersion, Transferred: r.HandedOver, MaxUnavailable: r.MaxUnavailable, Roles: r.Roles,
+		Reason: r.Reason, Traceparent: r.Traceparent, Workload: r.Workload, WorkloadVersion: r.WorkloadVersion, Transferred: r.HandedOver, MaxUnavailable: r.MaxUnavailable, Roles: r.Roles, Moving: r.Moving,
 		CreatedAt: r.CreatedAt, UpdatedAt: r.UpdatedAt,
 	}, nil
 }
@@ -109,7 +109,7 @@ func (t *tx) CountActiveRollouts() (model.ActiveRolloutCount, error) {
 var (
 	topologyColumns = []string{
 		"deployment_id", "region", "workspace_id", "app_id", "replicas", "weight", "generation",
-		"status", "reason", "traceparent", "workload", "workload_version", "handed_over", "max_unavailable", "roles", "created_at", "updated_at",
+		"status", "reason", "traceparent", "workload", "workload_version", "handed_over", "max_unavailable", "roles", "moving", "created_at", "updated_at",
 	}
 	addTopology     = insertInto("AddTopology", "deployment_topology", topologyColumns...)
 	replaceTopology = insertInto("ReplaceTopology", "deployment_topology", topologyColumns...).replacing(topologyColumns[2:]...)
@@ -117,7 +117,7 @@ var (
 
 func topologyArgs(args []any, r model.Topology) []any {
 	return append(args, r.DeploymentID, r.RegionID, r.WorkspaceID, r.AppID, r.Replicas, r.Weight, r.Generation,
-		int32(r.Status), clip(r.Reason, maxName), r.Traceparent, r.Workload, r.WorkloadVersion, r.Transferred, r.MaxUnavailable, r.Roles, r.CreatedAt, r.UpdatedAt)
+		int32(r.Status), clip(r.Reason, maxName), r.Traceparent, r.Workload, r.WorkloadVersion, r.Transferred, r.MaxUnavailable, r.Roles, r.Moving, r.CreatedAt, r.UpdatedAt)
 }
 
 // PutTopology locks the rows that exist, unless LockTopology has, and compares generations before it writes

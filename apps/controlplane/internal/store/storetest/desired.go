@@ -147,7 +147,7 @@ func testDesired(t *testing.T, setup setup) {
 		r1, r2, r3, r4 := place(leaving, region, 4), place(gone, region, 5), place(lent, region, 6), place(successor, region, 1)
 		r3.Transferred, r3.Replicas = true, 0
 		r4.Workload, r4.WorkloadVersion, r4.MaxUnavailable = lent.ID, 3, 2
-		r4.Roles = "decode=2,prefill=8"
+		r4.Roles, r4.Moving = "decode=2,prefill=8", "decode,prefill"
 		r1.Status, r2.Status = windlassv1.TopologyStatus_TOPOLOGY_STATUS_STOPPING, stopped
 		r1.Workload, r1.WorkloadVersion = "dep_0", 6
 		w.put(r1, r2, r3, r4)
