@@ -51,6 +51,12 @@ type Role struct {
 	// Unavailable is how many units of a pool may be out of service while units of older templates are replaced. 0
 	// means that one unit more than Units exists during the replacement.
 	Unavailable int
+	// Stays means that no unit of a pool is of an older template than the present one, unless units of an older
+	// template exist: so no other role waits for units that are not ready.
+	Stays bool
+	// YieldsWhenFull means that a unit of an older template is deleted while there is no room for the one unit more with
+	// which a pool is replaced.
+	YieldsWhenFull bool
 }
 
 func (r Role) hosts() int { return max(r.Hosts, 1) }
@@ -272,6 +278,7 @@ func (d *Decision) decideGroup(w Wanted, number int, there map[string]units) *gr
 	slots := map[string][]int{}
 	var bounds []pool.Bound
 	if w.Pooled {
+		w = fitPool(w, there)
 		bounds = poolBounds(w, there)
 	}
 	for n, r := range w.Roles {

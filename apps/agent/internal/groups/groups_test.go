@@ -273,7 +273,7 @@ func (s *simulation) start() {
 			continue
 		}
 		in.Ended = in.Ended && wide[in.Role]
-		in.Started, in.Ready = true, !in.Ended
+		in.Started, in.Ready, in.Unfit = true, !in.Ended, false
 	}
 }
 

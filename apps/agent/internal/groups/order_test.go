@@ -99,6 +99,61 @@ func TestPoolOrder_Traces(t *testing.T) {
 	}
 }
 
+// startWithin starts units while fewer than room run. The others have no room.
+func (s *simulation) startWithin(room int) {
+	runs := 0
+	for _, i := range s.all {
+		if i.Started {
+			runs++
+		}
+	}
+	for n := range s.all {
+		i := &s.all[n]
+		if !i.Started && runs < room {
+			i.Started = true
+			runs++
+		}
+		i.Ready, i.Unfit = i.Started, !i.Started
+	}
+}
+
+func TestPoolOrder_WithoutRoom(t *testing.T) {
+	for _, c := range []struct {
+		name   string
+		order  pool.Order
+		yields bool
+		room   int
+		trace  string
+	}{
+		{"it waits", orderOf(windlassv1.PoolUpdate_ORDER_PARALLEL), false, 6, "0,0"},
+		{"an old unit goes", orderOf(windlassv1.PoolUpdate_ORDER_PARALLEL), true, 6, "0,0 / 1,1 / 2,2 / 3,2 / 4,2"},
+		{"in steps", orderOf(windlassv1.PoolUpdate_ORDER_INTERLEAVED), true, 6, "0,0 / 1,1 / 2,2 / 3,2 / 4,2"},
+		{"role by role", orderOf(windlassv1.PoolUpdate_ORDER_SEQUENTIAL, "decode"), true, 6, "0,0 / 0,1 / 0,2 / 1,2 / 2,2 / 3,2 / 4,2"},
+		{"with room for one", orderOf(windlassv1.PoolUpdate_ORDER_SEQUENTIAL), true, 7, "0,0 / 1,0 / 2,0 / 3,0 / 4,0 / 4,1 / 4,2"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			s := newOrderSimulation(c.order, Role{Name: "prefill", Units: 4, YieldsWhenFull: c.yields}, Role{Name: "decode", Units: 2, YieldsWhenFull: c.yields})
+			for n := range s.all {
+				s.all[n].Started = true
+			}
+			var out []string
+			for range 100 {
+				s.startWithin(c.room)
+				current, old := s.counts()
+				for n, r := range s.want.Roles {
+					require.GreaterOrEqual(t, current[n]+old[n], r.Units-1, "units of %s that serve", r.Name)
+				}
+				if text := strings.Trim(strings.ReplaceAll(fmt.Sprint(current), " ", ","), "[]"); len(out) == 0 || out[len(out)-1] != text {
+					out = append(out, text)
+				}
+				s.apply(s.decide())
+			}
+			require.Equal(t, c.trace, strings.Join(out, " / "))
+			require.Empty(t, show(s.decide()))
+		})
+	}
+}
+
 func TestPoolOrder_NeverWaitsForABrokenOldUnit(t *testing.T) {
 	for value := range windlassv1.PoolUpdate_Order_name {
 		t.Run(windlassv1.PoolUpdate_Order(value).String(), func(t *testing.T) {
@@ -167,15 +222,37 @@ func TestPoolOrder_KeepsTheForecast(t *testing.T) {
 
 func TestPoolOrder_NeverWaitsForARoleWithoutOldUnits(t *testing.T) {
 	for value := range windlassv1.PoolUpdate_Order_name {
-		t.Run(windlassv1.PoolUpdate_Order(value).String(), func(t *testing.T) {
-			s := newOrderSimulation(orderOf(windlassv1.PoolUpdate_Order(value)), Role{Name: "router", Units: 1}, Role{Name: "decode", Units: 4})
-			for n := range s.all {
-				if i := &s.all[n]; i.Role == "router" {
-					i.Ready, s.made[i.Key] = false, s.template[i.Role] // prefill is broken until decode is repaired
+		for _, c := range []struct {
+			router, decode Role
+			do             string
+		}{
+			{Role{Name: "router", Units: 1}, Role{Name: "decode", Units: 4}, "create decode/0.4"},
+			{Role{Name: "router", Units: 1, Unavailable: 1, Stays: true}, Role{Name: "decode", Units: 4, Unavailable: 2}, "delete decode/0.2, delete decode/0.3"},
+		} {
+			t.Run(windlassv1.PoolUpdate_Order(value).String(), func(t *testing.T) {
+				s := newOrderSimulation(orderOf(windlassv1.PoolUpdate_Order(value)), c.router, c.decode)
+				for n := range s.all {
+					if i := &s.all[n]; i.Role == "router" {
+						i.Ready, s.made[i.Key] = false, s.template[i.Role] // router is broken until decode is repaired
+					}
 				}
+				require.Contains(t, show(s.decide()), c.do)
+			})
+		}
+	}
+}
+
+// An agent that is not told which roles move waits for a role whose old units are all gone.
+func TestPoolOrder_WaitsForARoleThatMoves(t *testing.T) {
+	for stays, do := range map[bool]string{false: "", true: "delete decode/0.2, delete decode/0.3"} {
+		prefill := Role{Name: "prefill", Units: 2, Unavailable: 2, Stays: stays}
+		s := newOrderSimulation(orderOf(windlassv1.PoolUpdate_ORDER_SEQUENTIAL), prefill, Role{Name: "decode", Units: 4, Unavailable: 2})
+		for n := range s.all {
+			if i := &s.all[n]; i.Role == "prefill" {
+				i.Ready, s.made[i.Key] = false, s.template[i.Role]
 			}
-			require.Contains(t, show(s.decide()), "decode/0.4")
-		})
+		}
+		require.Equal(t, do, show(s.decide()))
 	}
 }
 

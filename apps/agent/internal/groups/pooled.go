@@ -7,6 +7,23 @@ import (
 	"github.com/windlass-run/windlass/pkg/pool"
 )
 
+// fitPool returns w with Unavailable 1 for each role that yields and has a new unit without room.
+func fitPool(w Wanted, there map[string]units) Wanted {
+	w.Roles = slices.Clone(w.Roles)
+	for n := range w.Roles {
+		r := &w.Roles[n]
+		if !r.YieldsWhenFull || r.Unavailable > 0 {
+			continue
+		}
+		for _, ranks := range there[r.Name] {
+			if slices.ContainsFunc(ranks, func(i Instance) bool { return i.Unfit && !i.Old && !i.Leaving }) {
+				r.Unavailable = 1
+			}
+		}
+	}
+	return w
+}
+
 // poolBounds returns how many units of each role of a pool may be replaced now, in the order of the
 // roles.
 func poolBounds(w Wanted, there map[string]units) []pool.Bound {
@@ -27,7 +44,7 @@ func poolBounds(w Wanted, there map[string]units) []pool.Bound {
 		}
 		// If the role may have one unit more, an old unit goes only once a new unit is ready in its
 		// place.
-		roles[n].Settled = r.Unavailable == 0 && !roles[n].HasOld
+		roles[n].Settled = (r.Unavailable == 0 && !r.YieldsWhenFull || r.Stays) && !roles[n].HasOld
 	}
 	return order.Bounds(roles)
 }
@@ -41,6 +58,7 @@ func isOldUnit(ranks []Instance) bool {
 //
 //	Unavailable 0    one new unit starts, and an old unit is deleted once the new one is ready
 //	Unavailable n    n old units are deleted, and then new units start in their place
+//	YieldsWhenFull   as 0, and as 1 while the new unit has no room: see fitPool
 //
 // bound is how many units the pool's order allows to replace now. Old units that are not ready are
 // deleted at once, and new units start in their places whatever the bound is. The reason is that

@@ -24,6 +24,11 @@ type Role struct {
 	// pooled. Unavailable is how many instances of a pool may be out of service while instances of
 	// older templates are replaced.
 	Pool, Unavailable int
+	// Stays means that the deployment did not replace instances of a pool when it took the pool over.
+	Stays bool
+	// YieldsWhenFull means that an older instance of a pool stops while there is no room for the one instance more with
+	// which the role is replaced.
+	YieldsWhenFull bool
 	// Hosts is the number of ranks of one instance, at least 1.
 	Hosts int
 	// Entry means that routes lead to the role's instances.
@@ -87,6 +92,8 @@ func RolesIn(d *agentv1.Deployment) []Role {
 		if percent := int(d.GetMaxUnavailable()); percent > 0 {
 			r.Unavailable = pool.Step(percent, r.Instances)
 		}
+		r.YieldsWhenFull = d.GetSpec().GetUpdate().GetWhenFull() == windlassv1.PoolUpdate_WHEN_FULL_REPLACE_IN_PLACE
+		r.Stays = len(d.GetMovingRoles()) > 0 && !slices.Contains(d.GetMovingRoles(), r.Name)
 	}
 	return roles
 }
@@ -106,7 +113,7 @@ func (a Assignment) GroupsWanted() groups.Wanted {
 		Order: pool.OrderOf(a.Deployment.GetSpec().GetUpdate()),
 	}
 	for _, r := range RolesIn(a.Deployment) {
-		w.Roles = append(w.Roles, groups.Role{Name: r.Name, Units: r.Instances, Hosts: r.Hosts, StartsAfter: r.StartsAfter, Unavailable: r.Unavailable})
+		w.Roles = append(w.Roles, groups.Role{Name: r.Name, Units: r.Instances, Hosts: r.Hosts, StartsAfter: r.StartsAfter, Unavailable: r.Unavailable, Stays: r.Stays, YieldsWhenFull: r.YieldsWhenFull})
 	}
 	return w
 }

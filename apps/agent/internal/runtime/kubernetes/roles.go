@@ -5,6 +5,7 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -222,6 +223,7 @@ func (r families) observed(f *family, u *unit, now time.Time) groups.Instance {
 	}
 	if len(u.pods) == 0 {
 		in.Old = u.live.Spec.Template.Annotations[render.AnnotationTemplateHash] != want
+		in.Unfit = observe.LacksQuota(u.live)
 	}
 	in.Unrouted = r.released != nil && u.Role == f.entry && (u.Rank > 0 || !slices.ContainsFunc(u.pods, func(p *corev1.Pod) bool {
 		return !r.released(render.InstanceID(p.UID))
@@ -314,7 +316,8 @@ func (r families) ensureRoles(ctx context.Context, at render.Ref, f *family) err
 	if head == nil && len(f.roles) > 0 && f.a.Deployment.GetReplicas() == 0 && len(all) == 0 {
 		put(groups.ID{Role: f.roles[0].Name}, runtime.Unit{Leaves: true})
 	}
-	errs := r.putUnits(ctx, puts, known)
+	full, errs := r.putUnits(ctx, puts, known)
+	errs = append(errs, r.yield(ctx, f, d, seen, full, known)...)
 	if head != nil && head.empty {
 		errs = append(errs, r.removePeers(ctx, f, at, head))
 	}
@@ -349,15 +352,40 @@ func (f *family) headOf(all []*unit, creates bool) *unit {
 // unitsAtOnce is how many instances of one deployment are put at the same time.
 const unitsAtOnce = 4
 
+// yield marks the workloads that leave because a pool's quota has no room for new instances. d is the
+// decision without this fact. seen has the instances and those that d creates. full names the
+// instances without room.
+func (r families) yield(ctx context.Context, f *family, d groups.Decision, seen []groups.Instance, full []groups.ID, known map[groups.ID]*unit) []error {
+	if len(full) == 0 {
+		return nil
+	}
+	seen = slices.Clone(seen)
+	for n := range seen {
+		seen[n].Unfit = seen[n].Unfit || slices.Contains(full, seen[n].ID)
+	}
+	var puts []runtime.Assignment
+	for _, key := range groups.Decide(f.wanted(), seen).Delete {
+		in := slices.IndexFunc(seen, func(i groups.Instance) bool { return i.Key == key })
+		u := known[seen[in].ID]
+		if u == nil || u.ref.Name != key || slices.Contains(d.Delete, key) {
+			continue
+		}
+		puts = append(puts, f.assignment(f.index(u.Role), runtime.Unit{Group: u.Group, Slot: u.Slot, Rank: u.Rank, Leaves: true, Epoch: u.epoch}))
+	}
+	_, errs := r.putUnits(ctx, puts, known)
+	return errs
+}
+
 // putUnits ensures the workloads of instances. It skips a workload that was completely made as it
-// is wanted now, because repairs keep it so.
-func (r families) putUnits(ctx context.Context, puts []runtime.Assignment, known map[groups.ID]*unit) []error {
+// is wanted now, because repairs keep it so. full names the instances for which a pool's quota has
+// no room.
+func (r families) putUnits(ctx context.Context, puts []runtime.Assignment, known map[groups.ID]*unit) (full []groups.ID, errs []error) {
 	var mu sync.Mutex
-	var errs []error
 	var wg sync.WaitGroup
 	slots := make(chan struct{}, unitsAtOnce)
 	for _, a := range puts {
-		u := known[groups.ID{Role: a.Unit.Role, Group: a.Unit.Group, Slot: a.Unit.Slot, Rank: a.Unit.Rank}]
+		id := groups.ID{Role: a.Unit.Role, Group: a.Unit.Group, Slot: a.Unit.Slot, Rank: a.Unit.Rank}
+		u := known[id]
 		if u != nil && r.wanted.hasUnit(u.ref, a) {
 			continue
 		}
@@ -368,11 +396,15 @@ func (r families) putUnits(ctx context.Context, puts []runtime.Assignment, known
 				mu.Lock()
 				defer mu.Unlock()
 				errs = append(errs, err)
+				var refused *runtime.Rejection
+				if errors.As(err, &refused) && refused.Code == runtime.ReasonQuotaExceeded {
+					full = append(full, id)
+				}
 			}
 		})
 	}
 	wg.Wait()
-	return errs
+	return full, errs
 }
 
 func (r families) putUnit(ctx context.Context, a runtime.Assignment) error {

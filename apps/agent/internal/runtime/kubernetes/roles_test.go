@@ -183,6 +183,50 @@ func TestRoles_IdleAgentMakesNoCall(t *testing.T) {
 	require.Equal(t, before, written(), "another agent writes nothing")
 }
 
+// All GPUs of the pool's nodes are in use, or all GPUs of its quota.
+func TestRoles_PoolWithoutRoomYields(t *testing.T) {
+	t.Parallel()
+	for _, quota := range []int{0, 8} {
+		h := newHarness(t, func(c *kubernetes.Config) {
+			c.Pools = map[string]render.Pool{"a100": {Name: "a100", NodeSelector: map[string]string{"pool": "a100"}, ResourceName: "nvidia.com/gpu", Quota: quota}}
+		})
+		p := &placed{harness: h, a: assignment("dep_yields", 100, twoRoles("router", "decode"), func(s *windlassv1.DeploymentSpec) {
+			s.Layout = windlassv1.Layout_LAYOUT_POOLED
+			s.Update = &windlassv1.PoolUpdate{WhenFull: windlassv1.PoolUpdate_WHEN_FULL_REPLACE_IN_PLACE}
+			s.Roles[1].Resources = &windlassv1.Resources{CpuMillicores: 100, MemoryMib: 64, Gpu: &windlassv1.Gpu{Count: 4, Pool: "a100"}}
+		})}
+		p.a.RoleTemplates = map[string]string{"router": "r1", "decode": "d1"}
+		p.rt = p.open(t)
+		require.NoError(t, p.rt.Apply(t.Context(), p.a))
+		p.awaits(t, 3, 0)
+		before := p.instances(t)
+
+		p.a.Generation++
+		p.a.RoleTemplates = map[string]string{"router": "r1", "decode": "d2"}
+		_ = p.rt.Apply(t.Context(), p.a) // it fails while the quota has no room, and is tried again
+		until(t, "both are replaced", func() bool {
+			made, serve := 0, 0
+			for _, in := range p.instances(t) {
+				if in.Role != "decode" || in.Status != ready {
+					continue
+				}
+				if serve++; in.TemplateHash == "d2" {
+					made++
+				}
+			}
+			require.GreaterOrEqual(t, serve, 1, "one at a time")
+			return made == 2
+		})
+		for _, in := range before {
+			if in.Role == "router" {
+				require.True(t, slices.ContainsFunc(p.instances(t), func(o runtime.Instance) bool { return o.ID == in.ID }))
+			}
+		}
+		require.NoError(t, p.rt.Remove(t.Context(), "dep_yields"))
+		until(t, "nothing is left", func() bool { return len(p.instances(t)) == 0 })
+	}
+}
+
 // If all GPUs are in use, a new pod gets the room of the old pod only when the old pod has ended.
 func TestRoles_NextGroupWaitsForTheRoomOfTheFirst(t *testing.T) {
 	const patience = 15 * time.Second

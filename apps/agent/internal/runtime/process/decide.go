@@ -58,6 +58,10 @@ type wantedRole struct {
 	// Unavailable is how many instances of a pool may be out of service while instances are
 	// replaced. 0: one instance more than Instances exists during the replacement.
 	Unavailable int
+	// Stays means that no other role of a pool waits for the role, unless it has instances of an older template.
+	Stays bool
+	// YieldsWhenFull means that an older instance of a pool stops while there is no room for the one instance more.
+	YieldsWhenFull bool
 }
 
 // template returns the template that instances of a role should have.
@@ -77,7 +81,7 @@ func (w wanted) groups() groups.Wanted {
 		out.Replicas = 0
 	}
 	for _, r := range w.Roles {
-		out.Roles = append(out.Roles, groups.Role{Name: r.Name, Units: r.Instances, StartsAfter: r.StartsAfter, Unavailable: r.Unavailable})
+		out.Roles = append(out.Roles, groups.Role{Name: r.Name, Units: r.Instances, StartsAfter: r.StartsAfter, Unavailable: r.Unavailable, Stays: r.Stays, YieldsWhenFull: r.YieldsWhenFull})
 	}
 	return out
 }

@@ -157,7 +157,7 @@ func (d *deployment) templateOf(role string) string {
 func (d *deployment) wantedRoles() []wantedRole {
 	var out []wantedRole
 	for _, r := range runtime.RolesIn(d.spec) {
-		out = append(out, wantedRole{r.Name, r.Instances, d.templateOf(r.Name), r.Entry, r.StartsAfter, r.Unavailable})
+		out = append(out, wantedRole{r.Name, r.Instances, d.templateOf(r.Name), r.Entry, r.StartsAfter, r.Unavailable, r.Stays, r.YieldsWhenFull})
 	}
 	return out
 }

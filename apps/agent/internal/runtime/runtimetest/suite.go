@@ -68,6 +68,8 @@ func Run(t *testing.T, newHarness func(t *testing.T) Harness) {
 		"a group with an unready instance is removed first":          groupWithFailedRole,
 		"roles of a pool are scaled and replaced separately":         pooledRoles,
 		"roles of a pool are replaced in the order of the update":    orderedRoles,
+		"roles of a pool wait for no role that stays":                stayingRole,
+		"an old instance of a pool yields where there is no room":    fullPool,
 		"several roles survive a restart of the agent at any step":   rolesReopened,
 		"a deployment with several roles leaves nothing":             rolesLeaveNothing,
 		"roles that cannot run here get a final rejection":           rolesRefused,

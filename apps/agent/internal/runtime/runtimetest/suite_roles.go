@@ -332,6 +332,54 @@ func orderedRoles(t *testing.T, s *suite) {
 	})
 }
 
+// stayingRole: the prefill server has its turn first, is not ready until decode servers are repaired, and need not move.
+func stayingRole(t *testing.T, s *suite) {
+	inOrder := func(a *runtime.Assignment) {
+		a.Deployment.Spec.Update = &windlassv1.PoolUpdate{Order: windlassv1.PoolUpdate_ORDER_SEQUENTIAL, Sequence: []string{"prefill"}}
+		a.Deployment.Spec.Roles[1].StartsAfter = nil
+		a.Deployment.MaxUnavailable = 50
+	}
+	a := s.assignment("dep_1", 100, pair, pooled, roleInstances("decode", 2), inOrder, roleTemplates("p1", "d1"), roleEnv("prefill", FaultEnv, FaultNeverReady))
+	s.apply(t, a)
+	s.until(t, "decodes ready", "dep_1", func(all []runtime.Instance) bool {
+		return len(all) == 4 && count(all, func(in runtime.Instance) bool { return isReady(in) && in.Role == "decode" }) == 2
+	})
+	moves := func(a *runtime.Assignment) { a.Deployment.MovingRoles = []string{"decode"} }
+	s.apply(t, next(a, moves, roleTemplates("p1", "d2")))
+	s.until(t, "decodes replaced", "dep_1", func(all []runtime.Instance) bool {
+		placed(t, all)
+		return count(all, func(in runtime.Instance) bool { return isReady(in) && in.TemplateHash == "d2" }) == 2
+	})
+}
+
+func fullPool(t *testing.T, s *suite) {
+	if s.GPUs < 2 || s.Platform.HidesGPUs {
+		t.Skip("this harness has fewer than two GPUs of its own")
+	}
+	whenFull := func(value windlassv1.PoolUpdate_WhenFull) func(*runtime.Assignment) {
+		return func(a *runtime.Assignment) { a.Deployment.Spec.Update = &windlassv1.PoolUpdate{WhenFull: value} }
+	}
+	a := s.assignment("dep_1", 100, pair, pooled, s.withGPUs(1), roleInstances("prefill", int32(s.GPUs-1)), roleTemplates("p1", "d1"))
+	s.apply(t, a)
+	before := s.ready(t, "dep_1", s.GPUs)
+	a = next(a, roleTemplates("p1", "d2"), whenFull(windlassv1.PoolUpdate_WHEN_FULL_WAIT))
+	s.apply(t, a)
+	s.until(t, "one that waits for room", "dep_1", func(all []runtime.Instance) bool {
+		return count(all, isReady) == s.GPUs && count(all, hasStatus(pending, runtime.ReasonUnschedulable)) == 1
+	})
+	s.apply(t, next(a, whenFull(windlassv1.PoolUpdate_WHEN_FULL_REPLACE_IN_PLACE)))
+	all := s.until(t, "decode replaced", "dep_1", func(all []runtime.Instance) bool {
+		placed(t, all)
+		require.GreaterOrEqual(t, count(all, isReady), s.GPUs-1, "one at a time:\n%s", describe(all))
+		return len(all) == s.GPUs && count(all, func(in runtime.Instance) bool {
+			return isReady(in) && (in.Role == "prefill" || in.TemplateHash == "d2")
+		}) == s.GPUs
+	})
+	for _, in := range before {
+		require.Equal(t, in.Role == "prefill", slices.Contains(ids(all, isReady), in.ID), "of %s, only decode is replaced", place(in))
+	}
+}
+
 func rolesReopened(t *testing.T, s *suite) {
 	a := s.assignment("dep_1", 2, pair, roleTemplates("p1", "d1"))
 	reopen := func() {

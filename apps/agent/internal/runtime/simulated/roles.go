@@ -1,6 +1,8 @@
 package simulated
 
 import (
+	"maps"
+	"slices"
 	"strconv"
 
 	"github.com/windlass-run/windlass/apps/agent/internal/groups"
@@ -16,6 +18,11 @@ import (
 func (r *Runtime) reconcileRoles(w *workload, d *deployment) {
 	want := wantedOf(d)
 	r.reportTakenOver(w, d)
+	if w.deciding {
+		return // this call is of an instance that ended at once
+	}
+	w.deciding = true
+	defer func() { w.deciding = false }()
 	w.rolling = false // because an instance that is ready at once must not call reconcileRoles again
 	for again := true; again; {
 		again = false
@@ -41,6 +48,11 @@ func (r *Runtime) reconcileRoles(w *workload, d *deployment) {
 			if i.serial == 0 || i.status != windlassv1.InstanceStatus_INSTANCE_STATUS_PENDING || decision.Wait[*i.place] != "" {
 				continue
 			}
+			if !r.hasRoom() {
+				again = again || !i.unfit // decide again, because it may take another one's place
+				i.unfit, w.view = true, nil
+				continue
+			}
 			w.count--
 			r.startInRow(w, n, i.place)
 			again = true // if the instance is ready at once, other instances need not wait
@@ -54,9 +66,42 @@ func (r *Runtime) reconcileRoles(w *workload, d *deployment) {
 	}
 }
 
+// hasRoom reports whether one more instance may run.
+func (r *Runtime) hasRoom() bool {
+	if r.cfg.Room == 0 {
+		return true
+	}
+	taken := 0
+	for _, w := range r.workloads {
+		if !w.grouped {
+			continue
+		}
+		taken += w.stopping
+		for n := range w.instances {
+			if i := &w.instances[n]; i.serial != 0 && i.status != windlassv1.InstanceStatus_INSTANCE_STATUS_PENDING {
+				taken++
+			}
+		}
+	}
+	return taken < r.cfg.Room
+}
+
+// reconcileWaiting reconciles the workloads with instances that wait for room, in the order of their keys.
+func (r *Runtime) reconcileWaiting() {
+	for _, key := range slices.Sorted(maps.Keys(r.workloads)) {
+		w := r.workloads[key]
+		if w != nil && slices.ContainsFunc(w.instances, func(i instance) bool { return i.unfit }) {
+			r.reconcile(w)
+		}
+	}
+}
+
 // wantedOf returns the wanted groups of a deployment: none if it is being removed.
 func wantedOf(d *deployment) groups.Wanted {
 	w := d.assignment.GroupsWanted()
+	for n := range w.Roles {
+		w.Roles[n].Hosts = 1 // its ranks are one instance
+	}
 	if d.removing {
 		w.Replicas = 0
 	}
@@ -78,7 +123,7 @@ func rolesObserved(w *workload, d *deployment) (seen []groups.Instance, rows map
 		rows[key] = n
 		seen = append(seen, groups.Instance{
 			ID: *i.place, Key: key, Started: i.status != windlassv1.InstanceStatus_INSTANCE_STATUS_PENDING, Ready: i.isReady(),
-			Old: i.hash != d.assignment.TemplateOf(i.role()),
+			Old: i.hash != d.assignment.TemplateOf(i.role()), Unfit: i.unfit,
 		})
 	}
 	return seen, rows

@@ -79,6 +79,46 @@ func TestRoles_GroupsStartInOrderAndStopAsAWhole(t *testing.T) {
 	})
 }
 
+func TestRoles_PoolWithoutRoom(t *testing.T) {
+	for whenFull, replaced := range map[windlassv1.PoolUpdate_WhenFull]int{
+		windlassv1.PoolUpdate_WHEN_FULL_WAIT: 0, windlassv1.PoolUpdate_WHEN_FULL_REPLACE_IN_PLACE: 3,
+	} {
+		t.Run(whenFull.String(), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				second := func() time.Duration { return time.Second }
+				r := New(Config{Start: second, Stop: second, Room: 3})
+				pool := func(generation int64, template string) runtime.Assignment {
+					a := assignment("dep_1", 100, generation, template)
+					a.Deployment.Spec = &windlassv1.DeploymentSpec{
+						Layout: windlassv1.Layout_LAYOUT_POOLED, Update: &windlassv1.PoolUpdate{WhenFull: whenFull},
+						Roles: []*windlassv1.RoleSpec{{Name: "prefill", Instances: 2}, {Name: "decode", Entry: true}},
+					}
+					return a
+				}
+				require.NoError(t, r.Apply(t.Context(), pool(1, "a")))
+				time.Sleep(2 * time.Second)
+				require.Len(t, r.Ready()["dep_1"], 3)
+				require.NoError(t, r.Apply(t.Context(), pool(2, "b")))
+				for range 100 {
+					require.GreaterOrEqual(t, len(r.Ready()["dep_1"]), 1, "one of each role at a time")
+					time.Sleep(100 * time.Millisecond)
+				}
+				made, waits := 0, 0
+				for _, in := range observe(t, r).Deployments[0].Instances {
+					switch {
+					case in.Reason == runtime.ReasonUnschedulable:
+						waits++
+					case in.TemplateHash == "b":
+						made++
+					}
+				}
+				require.Equal(t, replaced, made)
+				require.Equal(t, replaced == 0, waits > 0, "it is seen that they wait")
+			})
+		})
+	}
+}
+
 func TestRoles_PoolOfOneRoleIsRefused(t *testing.T) {
 	a := assignment("dep_1", 1, 1, "a")
 	a.Deployment.Spec = &windlassv1.DeploymentSpec{Layout: windlassv1.Layout_LAYOUT_POOLED}

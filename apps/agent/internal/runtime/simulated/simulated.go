@@ -3,6 +3,8 @@
 // run. Its state outlives the agent that uses it, as processes and pods do: pass the same *Runtime
 // to the next agent.
 //
+// An instance of several hosts is one instance here: its ranks start, fail and end as one.
+//
 // It supports hundreds of thousands of instances in a region. An instance is a row in its
 // workload's slice, without a pointer or a timer. One timeline with one timer has the future
 // events, which refer to a row by (row, serial). When a row is replaced, it gets another serial, so
@@ -32,6 +34,9 @@ type Config struct {
 	// Failures returns how many starts of a new instance fail before one succeeds. Nil: none.
 	// Doomed or more failures are a crash loop.
 	Failures func(d *agentv1.Deployment) int
+	// Room is how many instances of deployments with several roles run at a time. More of them wait. 0 means that there is
+	// room for all.
+	Room int
 	// Region makes the names of instances unique in a fleet.
 	Region string
 	// Applied and Removed are called for each Apply and Remove, before it takes effect, on the
@@ -89,6 +94,8 @@ type instance struct {
 	// failures is how many starts will still fail.
 	failures int8
 	status   windlassv1.InstanceStatus
+	// unfit is true while the instance waits for room.
+	unfit bool
 	// place is the instance's place. It is nil in a workload with one role, where the number of a
 	// row is the number of its group.
 	place *groups.ID
@@ -136,9 +143,6 @@ func (r *Runtime) Apply(_ context.Context, a runtime.Assignment) error {
 		return err
 	}
 	if rej := runtime.RefuseRoles(a.Deployment.GetSpec()); rej != nil {
-		return rej
-	}
-	if rej := runtime.RefuseHosts(a.Deployment.GetSpec()); rej != nil {
 		return rej
 	}
 	if r.cfg.Applied != nil {

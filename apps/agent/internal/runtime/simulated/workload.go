@@ -27,6 +27,8 @@ type workload struct {
 	reportedTo *deployment
 	// rolling is true while instances of another template wait until other instances are ready.
 	rolling bool
+	// deciding is true while reconcileRoles runs.
+	deciding bool
 	// grouped is true if the workload has, or had, several roles.
 	grouped bool
 	// view is the list that Observe last returned. It is nil after a change.
@@ -211,6 +213,9 @@ func (r *Runtime) handle(e event) {
 	if e.kind == stopEnded {
 		w.stopping--
 		r.forgetRemoved(w)
+		if r.cfg.Room > 0 {
+			r.reconcileWaiting()
+		}
 		return
 	}
 	if int(e.row) >= len(w.instances) || w.instances[e.row].serial != e.serial {
@@ -288,6 +293,9 @@ func (w *workload) observation() []runtime.Instance {
 			}
 		case windlassv1.InstanceStatus_INSTANCE_STATUS_PENDING:
 			seen.StartedAt, seen.Reason, seen.Message = time.Time{}, runtime.ReasonWaitsForRole, "waits for other roles of its group"
+			if i.unfit {
+				seen.Reason, seen.Message = runtime.ReasonUnschedulable, "waits for room"
+			}
 		default:
 		}
 		out = append(out, seen)

@@ -456,6 +456,14 @@ func (m *Memory) refused(w *appsv1.Deployment, live int) []runtime.Instance {
 	return out
 }
 
+// LacksQuota reports whether the API server refuses to create pods of the workload because a quota
+// has no room for them.
+func LacksQuota(w *appsv1.Deployment) bool {
+	return w.Status.ObservedGeneration >= w.Generation && slices.ContainsFunc(w.Status.Conditions, func(c appsv1.DeploymentCondition) bool {
+		return c.Type == appsv1.DeploymentReplicaFailure && c.Status == corev1.ConditionTrue && refusal(c.Message).reason == runtime.ReasonQuotaExceeded
+	})
+}
+
 // refusal returns the verdict for a pod that the API server refuses to create.
 func refusal(message string) verdict {
 	// In `pods "chat-v1-x" is forbidden: exceeded quota: ...`, the name differs with each attempt.
