@@ -3,6 +3,7 @@ package appspec
 import (
 	"bytes"
 	"cmp"
+	"crypto/sha256"
 	"fmt"
 	"maps"
 	"slices"
@@ -87,7 +88,21 @@ func checkRoles(s *windlassv1.DeploymentSpec, field string) error {
 			return err
 		}
 	}
+	if err := checkTogether(s, field); err != nil {
+		return err
+	}
 	return checkOrder(s.GetRoles(), names, field)
+}
+
+// checkTogether refuses a role that is to change as one with no other role.
+func checkTogether(s *windlassv1.DeploymentSpec, field string) error {
+	names := model.RolesTogether(s)
+	if len(names) != 1 {
+		return nil
+	}
+	at := slices.IndexFunc(s.GetRoles(), (*windlassv1.RoleSpec).GetTogether)
+	return apierr.InvalidFix(fmt.Sprintf("%s.roles[%d].together", field, at), fmt.Sprintf("no other role changes together with role %q", names[0]),
+		"Set together in the other roles that change with it, or leave it out.")
 }
 
 // checkPool refuses fields that a spec with the layout pooled must not set.
@@ -112,14 +127,21 @@ func checkPool(s *windlassv1.DeploymentSpec, field string) error {
 // checkPoolPolicy refuses a policy that a rollout of a pool cannot follow.
 func checkPoolPolicy(p *windlassv1.RolloutPolicy, s *windlassv1.DeploymentSpec, field string) error {
 	const fix = "Use strategy rolling, which replaces instances in their slots if one role differs or update.order is set. Or use recreate if the region has no capacity for a second version."
+	moves := pool.OrderOf(s.GetUpdate()).InPlace(len(s.GetRoles())) // however many roles differ
 	switch {
 	case !model.IsPooled(s):
-	case s.GetUpdate() != nil && strategy.Of(p) != strategy.Of(nil):
+	case model.ReplacesWhenFull(s) && strategy.Of(p) != strategy.Of(nil):
+		return apierr.InvalidFix(field+".strategy", fmt.Sprintf("update.whenFull applies to instances that are replaced in their slots, but strategy %s does not replace them so", strategy.Name(p)),
+			"Use strategy rolling, or leave update.whenFull out.")
+	case model.ReplacesWhenFull(s) && p.GetMaxUnavailable() != "" && !none(p.GetMaxUnavailable()):
+		return apierr.InvalidFix(field+".maxUnavailable", fmt.Sprintf("maxUnavailable is %s, so instances stop before the new ones start even if the region has capacity for more", p.GetMaxUnavailable()),
+			"Leave maxUnavailable out, or leave update.whenFull out.")
+	case moves && strategy.Of(p) != strategy.Of(nil):
 		return apierr.InvalidFix(field+".strategy", fmt.Sprintf("order %s replaces instances in their slots, but strategy %s does not", pool.OrderName(s.GetUpdate()), strategy.Name(p)),
 			"Use strategy rolling, or leave update.order out.")
 	case strategy.Of(p).Order() == strategy.InPlace:
 		return apierr.InvalidFix(field+".strategy", "the strategy replaces instances in place, so instances of two versions would call each other", fix)
-	case none(p.GetMaxSurge()) && s.GetUpdate() != nil:
+	case none(p.GetMaxSurge()) && moves:
 		return apierr.InvalidFix(field+".maxSurge", fmt.Sprintf("maxSurge is 0, and order %s starts one more instance of a role unless maxUnavailable is set", pool.OrderName(s.GetUpdate())),
 			"Leave maxSurge out, and set maxUnavailable to 1% or more: instances then stop before their successors start.")
 	case none(p.GetMaxSurge()):
@@ -263,7 +285,7 @@ func checkRoleOverrides(s *windlassv1.DeploymentSpec, o *windlassv1.Override, at
 
 // RolesMade returns the value of model.Deployment.RolesMade for the spec: a hash for each of several roles, empty for
 // one role. A role that does not differ from the live version keeps the live version's hash, even if another release
-// computed it.
+// computed it. Roles that change together keep their hashes only if none of them differs.
 func RolesMade(spec *windlassv1.DeploymentSpec, live *model.Deployment) (string, error) {
 	if len(spec.GetRoles()) < 2 {
 		return "", nil
@@ -272,13 +294,13 @@ func RolesMade(spec *windlassv1.DeploymentSpec, live *model.Deployment) (string,
 	if live != nil {
 		before = live.RoleHashes()
 	}
-	hashes := map[string][]byte{}
+	hashes, made := map[string][]byte{}, map[string][]byte{}
 	for _, r := range spec.GetRoles() {
 		hash, err := roleHash(spec, r.GetName())
 		if err != nil {
 			return "", err
 		}
-		hashes[r.GetName()] = hash
+		made[r.GetName()], hashes[r.GetName()] = hash, hash
 		if before[r.GetName()] == nil {
 			continue
 		}
@@ -290,7 +312,23 @@ func RolesMade(spec *windlassv1.DeploymentSpec, live *model.Deployment) (string,
 			hashes[r.GetName()] = before[r.GetName()]
 		}
 	}
+	together := model.RolesTogether(spec)
+	if slices.ContainsFunc(together, func(name string) bool { return before[name] == nil || !bytes.Equal(hashes[name], before[name]) }) {
+		for _, name := range together {
+			hashes[name] = hashTogether(name, together, made)
+		}
+	}
 	return model.EncodeRoleHashes(hashes)
+}
+
+// hashTogether returns the hash of a role that changes together with others. made has the hashes of all roles.
+func hashTogether(name string, together []string, made map[string][]byte) []byte {
+	h := sha256.New()
+	_, _ = fmt.Fprintf(h, "%s\x00%x", name, made[name])
+	for _, other := range slices.Sorted(slices.Values(together)) {
+		_, _ = fmt.Fprintf(h, "\x00%s\x00%x", other, made[other])
+	}
+	return h.Sum(nil)
 }
 
 // roleHash returns a hash of the fields that instances of the role see. It leaves out the number of instances, the

@@ -1,6 +1,7 @@
 package appspec
 
 import (
+	"fmt"
 	"testing"
 
 	"connectrpc.com/connect"
@@ -31,6 +32,7 @@ func TestRoles_RefusalHasFieldAndFix(t *testing.T) {
 		{"a pool with minReady", `layout: LAYOUT_POOLED min_ready: 1`, "spec.minReady", "every role has all its instances"},
 		{"a pool at zero", `layout: LAYOUT_POOLED routing {cold_start {}}`, "spec.routing.coldStart", "does not start when a request comes"},
 		{"an order without a pool", `update {order: ORDER_COHERENT}`, "spec.update", "only the roles of a pool"},
+		{"room without a pool", `update {when_full: WHEN_FULL_WAIT}`, "spec.update", "only the roles of a pool"},
 		{"a sequence without an order", `layout: LAYOUT_POOLED update {sequence: "decode"}`, "spec.update.sequence", "order coherent has no sequence"},
 		{"a sequence of another order", `layout: LAYOUT_POOLED update {order: ORDER_PARALLEL sequence: "decode"}`, "spec.update.sequence", "order parallel has no sequence"},
 		{"a sequence with an unknown role", `layout: LAYOUT_POOLED update {order: ORDER_SEQUENTIAL sequence: "decode" sequence: "router"}`, "spec.update.sequence[1]", "no role \"router\""},
@@ -41,6 +43,7 @@ func TestRoles_RefusalHasFieldAndFix(t *testing.T) {
 		{"several hosts of a pool", `layout: LAYOUT_POOLED roles {name: "big" hosts: 2}`, "spec.roles[2].hosts", "an instance of a pool has one host, not 2"},
 		{"several hosts with a cold start", `routing {cold_start {}} roles {name: "big" hosts: 2}`, "spec.routing.coldStart", "role \"big\" have 2 hosts"},
 		{"several hosts on one node", `model_cache {mount_path: "/m" claim {size_gib: 1 single_node: true}} roles {name: "big" hosts: 2}`, "spec.modelCache.claim.singleNode", "role \"big\" have 2 hosts"},
+		{"a role together with none", `roles {name: "router" together: true}`, "spec.roles[2].together", "no other role changes together"},
 		{"stable slots", `roles {name: "s" slots: SLOTS_STABLE}`, "spec.roles[2].slots", "not supported yet"},
 		{"after an unknown role", `roles {name: "r" starts_after: "x"}`, "spec.roles[2].startsAfter[0]", "not another role"},
 		{"after itself", `roles {name: "r" starts_after: "r"}`, "spec.roles[2].startsAfter[0]", "not another role"},
@@ -163,9 +166,50 @@ func TestRolesMade_ChangesWithTheRole(t *testing.T) {
 	require.Equal(t, map[string][]byte{"prefill": {1}, "decode": {2}}, made(pair, old).RoleHashes())
 }
 
+func TestRolesMade_RolesTogetherChangeAsOne(t *testing.T) {
+	text := func(together, decode, router string) string {
+		return fmt.Sprintf(`command: "serve" regions: "eu" roles {name: "prefill" %s} roles {name: "decode" %s %s} roles {name: "router" %s}`, together, together, decode, router)
+	}
+	made := func(text string, live *model.Deployment) *model.Deployment {
+		s := parsed(t, text)
+		require.NoError(t, Check(s, "spec"))
+		hashes, err := RolesMade(s, live)
+		require.NoError(t, err)
+		return &model.Deployment{Spec: s, RolesMade: hashes}
+	}
+	changed := func(d, live *model.Deployment) (names []string) {
+		for _, r := range d.Spec.GetRoles() {
+			if string(d.RoleHashes()[r.GetName()]) != string(live.RoleHashes()[r.GetName()]) {
+				names = append(names, r.GetName())
+			}
+		}
+		return names
+	}
+	const yes, other = "together: true", `args: "--x"`
+	apart := made(text("", "", ""), nil)
+	require.Equal(t, []string{"decode"}, changed(made(text("", other, ""), apart), apart))
+	v1 := made(text(yes, "", ""), apart)
+	require.Empty(t, changed(v1, apart), "it changes what later versions replace")
+	alike, err := MadeAlike(apart.Spec, v1.Spec)
+	require.NoError(t, err)
+	require.True(t, alike)
+	same, err := Same(apart.Spec, v1.Spec)
+	require.NoError(t, err)
+	require.False(t, same, "it is part of the version")
+
+	v2 := made(text(yes, other, ""), v1)
+	require.Equal(t, []string{"prefill", "decode"}, changed(v2, v1))
+	require.Empty(t, changed(made(text(yes, other, ""), v2), v2))
+	require.Equal(t, []string{"router"}, changed(made(text(yes, other, other), v2), v2))
+	require.Equal(t, []string{"prefill", "decode"}, changed(made(text(yes, "", ""), v2), v2), "back again")
+	require.Equal(t, []string{"decode"}, changed(made(text("", "", ""), v2), v2), "apart again")
+	require.Equal(t, []string{"prefill", "decode"}, changed(made(text(yes, other, ""), apart), apart), "together with the first change")
+}
+
 func TestPool_RefusedPoliciesHaveFieldAndFix(t *testing.T) {
 	spec := parsed(t, pair+` layout: LAYOUT_POOLED`)
 	ordered := parsed(t, pair+` layout: LAYOUT_POOLED update {order: ORDER_SEQUENTIAL}`)
+	yields := parsed(t, pair+` layout: LAYOUT_POOLED update {when_full: WHEN_FULL_REPLACE_IN_PLACE}`)
 	for _, c := range []struct {
 		policy, field string
 		spec, allows  *windlassv1.DeploymentSpec
@@ -174,6 +218,9 @@ func TestPool_RefusedPoliciesHaveFieldAndFix(t *testing.T) {
 		{`strategy: STRATEGY_ROLLING max_surge: "0" max_unavailable: "25%"`, "rollout.maxSurge", spec, parsed(t, pair)},
 		{`strategy: STRATEGY_ROLLING max_surge: "0" max_unavailable: "25%"`, "rollout.maxSurge", ordered, parsed(t, pair)},
 		{`strategy: STRATEGY_RECREATE`, "rollout.strategy", ordered, spec},
+		{`strategy: STRATEGY_RECREATE`, "rollout.strategy", yields, spec},
+		{`max_unavailable: "25%"`, "rollout.maxUnavailable", yields, ordered},
+		{`max_surge: "0"`, "rollout.maxSurge", yields, parsed(t, pair)},
 		{`strategy: STRATEGY_CANARY steps {weight: 10}`, "rollout.strategy", ordered, spec},
 		{`strategy: STRATEGY_BLUE_GREEN`, "rollout.strategy", ordered, spec},
 	} {
@@ -185,6 +232,7 @@ func TestPool_RefusedPoliciesHaveFieldAndFix(t *testing.T) {
 		require.NotEqual(t, c.field, rpc.DetailOf(CheckPolicy(p, c.allows, "rollout")).GetField())
 	}
 	require.NoError(t, CheckPolicy(&windlassv1.RolloutPolicy{MaxUnavailable: "25%"}, ordered, "rollout"))
+	require.NoError(t, CheckPolicy(&windlassv1.RolloutPolicy{MaxSurge: "25%"}, yields, "rollout"))
 	require.Equal(t, "scaling", rpc.DetailOf(CheckScaling(&windlassv1.ScalingPolicy{Max: 3, Metrics: []*windlassv1.ScalingMetric{{Type: windlassv1.ScalingMetric_TYPE_IN_FLIGHT, Target: "4"}}}, spec, "scaling")).GetField())
 }
 
@@ -202,6 +250,15 @@ func TestPool_InstancesDoNotSeeTheOrder(t *testing.T) {
 	require.True(t, alike)
 	require.NoError(t, Check(ordered, "spec"))
 	require.Nil(t, parsed(t, pair+` update {}`).GetUpdate())
+	yields := parsed(t, pair+` layout: LAYOUT_POOLED update {order: ORDER_COHERENT when_full: WHEN_FULL_REPLACE_IN_PLACE}`)
+	require.NoError(t, Check(yields, "spec"))
+	alike, err = MadeAlike(plain, yields)
+	require.NoError(t, err)
+	require.True(t, alike)
+	same, err = Same(yields, parsed(t, pair+` layout: LAYOUT_POOLED update {when_full: WHEN_FULL_REPLACE_IN_PLACE}`))
+	require.NoError(t, err)
+	require.True(t, same)
+	require.Nil(t, parsed(t, pair+` layout: LAYOUT_POOLED update {when_full: WHEN_FULL_WAIT}`).GetUpdate(), "it is the default")
 }
 
 func TestPool_NumberOfInstancesIsNotPartOfTheVersion(t *testing.T) {

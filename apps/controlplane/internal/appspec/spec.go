@@ -192,6 +192,11 @@ func hashOf(spec *windlassv1.DeploymentSpec, last concern) ([]byte, error) {
 			r.Instances = 0 // of a pool, instances are not part of the version
 		}
 	}
+	if last == ofInstances {
+		for _, r := range s.GetRoles() {
+			r.Together = false // it says what a version changes, and no instance sees it
+		}
+	}
 	m := s.ProtoReflect()
 	m.Range(func(f protoreflect.FieldDescriptor, _ protoreflect.Value) bool {
 		if concerns[f.Name()] > last {

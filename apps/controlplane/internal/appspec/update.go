@@ -17,8 +17,15 @@ import (
 // update.
 func fillUpdate(s *windlassv1.DeploymentSpec) {
 	u := s.GetUpdate()
-	isDefault := model.IsPooled(s) && u.GetOrder() == windlassv1.PoolUpdate_ORDER_COHERENT && len(u.GetSequence()) == 0
-	if proto.Size(u) == 0 || isDefault {
+	if u != nil && model.IsPooled(s) {
+		if u.WhenFull == windlassv1.PoolUpdate_WHEN_FULL_WAIT {
+			u.WhenFull = windlassv1.PoolUpdate_WHEN_FULL_UNSPECIFIED
+		}
+		if u.Order == windlassv1.PoolUpdate_ORDER_COHERENT && len(u.GetSequence()) == 0 {
+			u.Order = windlassv1.PoolUpdate_ORDER_UNSPECIFIED
+		}
+	}
+	if proto.Size(u) == 0 {
 		s.Update = nil
 	}
 }

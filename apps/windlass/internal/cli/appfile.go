@@ -246,9 +246,7 @@ var laterFields = map[string]string{
 	"DeploymentSpec.gang":     "leave it out; a group is ready, and gets requests, once all its instances are ready",
 	"DeploymentSpec.topology": "leave it out, or use kubernetes.zoneSpread and kubernetes.nodeSelector",
 	"DeploymentSpec.pairing":  "leave it out; routes lead to the entry role, which finds its group in the file that WINDLASS_PEERS names",
-	"DeploymentSpec.update":   "leave it out; groups are updated whole, as rollout says",
-	"RoleSpec.update":         "leave it out; groups are updated whole, as rollout says",
-	"RoleSpec.together":       "leave it out; groups are updated whole, as rollout says",
+	"RoleSpec.update":         "leave it out; update of the app says in which order roles move",
 }
 
 // normalise checks the names of fields against the schema. It rewrites values that people write and protojson does

@@ -219,7 +219,7 @@ func TestAppFile_MistakeHasItsFieldAndFix(t *testing.T) {
 		"text for yes or no":   {"app: a\nsecrets: [{secret: s, imagePull: sure}]", "secrets[0].imagePull: want true or false, got sure"},
 		"a user by name":       {"app: a\nkubernetes: {runAsUser: www-data}", "kubernetes.runAsUser: want a whole number, got www-data"},
 		"of a later release":   {"app: a\ngang: {of: unit}", "gang: not supported yet: leave it out"},
-		"of a later role":      {"app: a\nroles: [{name: b, together: true}]", "roles[0].together: not supported yet: leave it out"},
+		"of a later role":      {"app: a\nroles: [{name: b, update: {maxSurge: 1}}]", "roles[0].update: not supported yet: leave it out"},
 		"misspelt in a list":   {"app: a\nkubernetes: {tolerations: [{kei: a}]}", "kubernetes.tolerations[0].kei: no such field: did you mean key?"},
 		"pool outside of gpu":  {"app: a\nresources: {pool: h100}", "resources.pool: no such field"},
 		"twice":                {"app: a\nreplicas: 1\nreplicas: 2", "line 3: replicas: given twice, first in line 2: keep one of them"},

@@ -144,7 +144,22 @@ func groupText(s *windlassv1.DeploymentSpec) string {
 		instances += n
 		parts = append(parts, fmt.Sprintf("%d %s", n, r.GetName())+hostsText(r.GetHosts()))
 	}
-	return fmt.Sprintf("a group of %d instances: %s", instances, strings.Join(parts, ", "))
+	return fmt.Sprintf("a group of %d instances: %s", instances, strings.Join(parts, ", ")) + togetherText(s)
+}
+
+// togetherText names the roles that change as one. It is empty if each role changes by itself.
+func togetherText(s *windlassv1.DeploymentSpec) string {
+	var names []string
+	for _, r := range s.GetRoles() {
+		if r.GetTogether() {
+			names = append(names, r.GetName())
+		}
+	}
+	last := len(names) - 1
+	if last < 1 {
+		return ""
+	}
+	return fmt.Sprintf("; %s and %s change as one", strings.Join(names[:last], ", "), names[last])
 }
 
 // poolText describes the pool of a spec. isNew is true for the first version of an app. If the file leaves the number
@@ -162,7 +177,7 @@ func poolText(s *windlassv1.DeploymentSpec, isNew bool) string {
 	if order := s.GetUpdate().GetOrder(); order > windlassv1.PoolUpdate_ORDER_COHERENT {
 		text += ", updated in order " + pool.OrderName(s.GetUpdate())
 	}
-	return text
+	return text + togetherText(s)
 }
 
 // sizeText describes how much of a version runs. A replica of a pooled app is one percent of the pool.
