@@ -19,8 +19,30 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// Users change the chaosApps all the time, two users for each app.
-const chaosApps, chaosUsers = 4, 8
+// Users change the chaosApps all the time, two users for each app. chaosPool is a pool.
+const (
+	chaosApps, chaosUsers = 4, 8
+	chaosPool             = "chaos-3"
+)
+
+// chaosSpec returns a version of one of the apps. Versions of the pool differ in all roles, or in one.
+func chaosSpec(app string, rnd *rand.Rand, change ...func(*windlassv1.DeploymentSpec)) *windlassv1.DeploymentSpec {
+	if app != chaosPool {
+		return spec(change...)
+	}
+	s := spec(change...)
+	if at := slices.Index(s.Args, "--version-label"); at >= 0 && rnd.IntN(2) == 0 {
+		s.VersionLabel, s.Args[at+1] = "steady", "steady"
+	}
+	s.Layout, s.Replicas = windlassv1.Layout_LAYOUT_POOLED, nil
+	s.Update = &windlassv1.PoolUpdate{Order: windlassv1.PoolUpdate_Order(rnd.IntN(len(windlassv1.PoolUpdate_Order_name)))}
+	together := rnd.IntN(4) == 0
+	s.Roles = []*windlassv1.RoleSpec{
+		{Name: "prefill", Instances: 1 + rnd.Int32N(2), Together: together},
+		{Name: "decode", Entry: true, StartsAfter: []string{"prefill"}, Together: together, Env: map[string]string{"NOTE": fmt.Sprint(rnd.IntN(3))}},
+	}
+	return s
+}
 
 // TestKills_AtRandom kills parts and instances at random while users change apps. Then all parts run again,
 // and soon everything is as requested: the API and the running instances agree, no rollout is stuck, and
@@ -62,7 +84,7 @@ func TestKills_AtRandom(t *testing.T) {
 	calm.require(t)
 	// The stack works: every app can be changed once more.
 	for i := range chaosApps {
-		d := s.deploy(t, fmt.Sprint("chaos-", i), spec(label("last"), replicas(2)))
+		d := s.deploy(t, fmt.Sprint("chaos-", i), chaosSpec(fmt.Sprint("chaos-", i), rand.New(rand.NewPCG(seed, 0)), label("last"), replicas(2)))
 		if !d.Unchanged && !d.Scaled {
 			s.waitLive(t, fmt.Sprint("chaos-", i), d.Version)
 		}
@@ -196,7 +218,7 @@ func (s *stack) user(ctx context.Context, app string, rnd *rand.Rand, fewest int
 		case 0, 1, 2:
 			what = "deploy"
 			_, err = persist(ctx, s.owner.apps.Deploy, &windlassv1.DeployRequest{
-				Mutation: mutation(), App: named(app), Spec: spec(label(fmt.Sprint("r", n)), replicas(1+rnd.Int32N(2))),
+				Mutation: mutation(), App: named(app), Spec: chaosSpec(app, rnd, label(fmt.Sprint("r", n)), replicas(1+rnd.Int32N(2))),
 			})
 		case 3:
 			what = "deploy a bad one"
@@ -205,11 +227,15 @@ func (s *stack) user(ctx context.Context, app string, rnd *rand.Rand, fewest int
 				what, bad = "deploy a slow one", args("--load-time", "2s")
 			}
 			_, err = persist(ctx, s.owner.apps.Deploy, &windlassv1.DeployRequest{
-				Mutation: mutation(), App: named(app), Spec: spec(label(fmt.Sprint("r", n)), bad),
+				Mutation: mutation(), App: named(app), Spec: chaosSpec(app, rnd, label(fmt.Sprint("r", n)), bad),
 			})
 		case 4:
 			what = "scale"
-			_, err = persist(ctx, s.owner.apps.Scale, &windlassv1.ScaleRequest{Mutation: mutation(), App: named(app), Replicas: fewest + rnd.Int32N(3-fewest)})
+			req := &windlassv1.ScaleRequest{Mutation: mutation(), App: named(app), Replicas: fewest + rnd.Int32N(3-fewest)}
+			if app == chaosPool {
+				what, req.Role, req.Replicas = "scale a role", []string{"prefill", "decode"}[rnd.IntN(2)], max(req.Replicas, 1)
+			}
+			_, err = persist(ctx, s.owner.apps.Scale, req)
 		case 5:
 			what = "roll back"
 			_, err = persist(ctx, s.owner.apps.Rollback, &windlassv1.RollbackRequest{Mutation: mutation(), App: named(app)})

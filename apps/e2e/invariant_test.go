@@ -96,7 +96,7 @@ func (s *stack) agree(ctx context.Context) error {
 		for _, r := range d.Regions {
 			switch {
 			case (live[d.Id] || d.PinnedWeight > 0) && r.Status == windlassv1.TopologyStatus_TOPOLOGY_STATUS_STARTED:
-				want[d.Id+" in "+r.Region] = int(r.Replicas)
+				want[d.Id+" in "+r.Region] = instancesWanted(r)
 			case r.Status != windlassv1.TopologyStatus_TOPOLOGY_STATUS_STOPPED:
 				return fmt.Errorf("%s v%d (live: %v) is %s in %s", d.AppName, d.Version, live[d.Id], r.Status, r.Region)
 			}
@@ -107,6 +107,18 @@ func (s *stack) agree(ctx context.Context) error {
 		return err
 	}
 	return sameInstances(w, workloads, instancesOf(s.dir), want)
+}
+
+// instancesWanted returns how many instances should run in the region, of all roles if there are several.
+func instancesWanted(r *windlassv1.RegionTopology) int {
+	if len(r.Roles) == 0 {
+		return int(r.Replicas)
+	}
+	n := 0
+	for _, role := range r.Roles {
+		n += int(role.Wanted)
+	}
+	return n
 }
 
 // workloads returns, for each deployment that took over instances, the deployment that the instances had at

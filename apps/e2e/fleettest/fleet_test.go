@@ -302,7 +302,7 @@ func (r *region) start() {
 			Server: "http://" + balancer, HTTPClient: &http.Client{Transport: node},
 			Memory: disk, TokenFile: tokenFile,
 			NewRuntime:  func(context.Context, string) (agent.Runtime, error) { return held, nil },
-			RuntimeName: "simulated", Version: "test",
+			RuntimeName: "simulated", Version: "test", SpansHosts: true,
 			Log: log, Registerer: prometheus.NewRegistry(), Tracer: tracer(), Rand: dice{w, name}.float,
 		})
 		if err != nil {

@@ -128,9 +128,18 @@ func (w *fleet) deploy(ctx context.Context, of size, i int, label string) (did, 
 		spec.Layout, spec.Replicas = windlassv1.Layout_LAYOUT_POOLED, nil
 		spec.Update = &windlassv1.PoolUpdate{Order: windlassv1.PoolUpdate_Order(w.fate.intn(len(windlassv1.PoolUpdate_Order_name)))}
 		spec.Roles = []*windlassv1.RoleSpec{{Name: "prefill", Instances: 1 + replicas}, {Name: "decode", Instances: replicas, Entry: true}}
+		for _, r := range spec.Roles {
+			r.Env = map[string]string{"ROLE": strconv.Itoa(w.fate.intn(3))}
+		}
+		if label == "good" && w.fate.intn(2) == 0 {
+			spec.Env["VERSION"] = "0" // at most the roles' own variables differ
+			spec.Roles[0].Together = w.fate.intn(4) == 0
+			spec.Roles[1].Together = spec.Roles[0].Together
+		}
 	}
 	if i%3 == 2 {
-		spec.Roles = []*windlassv1.RoleSpec{{Name: "prefill", Instances: 2}, {Name: "decode", Entry: true, StartsAfter: []string{"prefill"}}}
+		hosts := int32(1 + w.fate.intn(2)) // another number is another version
+		spec.Roles = []*windlassv1.RoleSpec{{Name: "prefill", Instances: 2}, {Name: "decode", Entry: true, StartsAfter: []string{"prefill"}, Hosts: hosts}}
 	}
 	var policy *windlassv1.ScalingPolicy
 	if i == scaledApp {
