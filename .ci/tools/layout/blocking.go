@@ -18,8 +18,8 @@ import (
 )
 
 // This file finds calls that may block in code that must not block. The gateway's engine runs requests on pollers, and
-// other connections wait for these pollers. Code that may block there must be in a call of a method Blocking. Only a
-// search of all reachable code finds a place where this was forgotten.
+// other connections wait for these pollers. Code that may block there must be in the function that a caller passes to a
+// method with the name Blocking. Only a search of all reachable code finds a place where this was forgotten.
 
 // Code is type-checked source, in which Blocking finds calls that may block.
 type Code struct {
@@ -157,8 +157,8 @@ var Blocks = []string{
 var ownGoroutine = []string{"time.AfterFunc", "context.AfterFunc", "(*sync.WaitGroup).Go"}
 
 // Blocking returns the places that may block and that the roots reach. A root is the name of a function in the form of
-// types.Func.FullName without Prefix, or a type whose callbacks are roots. Blocking does not search calls of a method
-// Blocking, or functions in spared.
+// types.Func.FullName without Prefix, or a type whose callbacks are roots. Functions in spared are not searched, and
+// neither are calls of methods with the name Blocking, where code may block.
 func (c *Code) Blocking(roots, spared []string) ([]string, error) {
 	w := walk{code: c, spared: spared, seen: map[*types.Func]bool{}}
 	for _, root := range roots {

@@ -37,8 +37,8 @@ func TestContributing_NamesWhatTheFilesHave(t *testing.T) {
 	}, misnamed(t, root, paths, "`Rules` and `missing` of `rules.go`, `TestContributing` of `.ci/tools/layout`, `strconv` of\n   `.ci/tools/layout/rules.go`, `x` of `nowhere.go`."))
 }
 
-// misnamed returns the names that, according to the page, are in a file and that the file does not declare. It also
-// returns files that do not exist. It skips texts that are not plain names or paths, such as commands.
+// misnamed returns the names that the page places in a file, although the file does not declare them. It also returns
+// files that do not exist. It skips texts that are not plain names or paths, such as commands.
 func misnamed(t *testing.T, root string, paths []string, page string) (out []string) {
 	t.Helper()
 	page = regexp.MustCompile("(?s)```.*?```").ReplaceAllString(page, "")

@@ -17,7 +17,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// place is a place that must name each thing of a kind, and that no compiler or other test checks.
+// place is a set of files that must name each thing of a kind, such as each strategy. No compiler and no other test
+// checks that.
 type place struct {
 	// files is a pattern of paths for readFiles. One of the files must have the name.
 	files string
@@ -144,8 +145,8 @@ func formOf(form, name string) string {
 	return strings.ReplaceAll(form, "NAME", "(?i:"+strings.ReplaceAll(name, "_", "[-_ ]?")+")")
 }
 
-// readFiles returns the files that match the pattern, by path. "/**/" in a pattern means any number of folders. Then test
-// files match only if the pattern ends in _test.go.
+// readFiles returns the files that match the pattern, by path. "/**/" in a pattern means any number of folders. Test
+// files match a pattern with "/**/" only if it ends in _test.go.
 func readFiles(t *testing.T, root, pattern string) map[string]string {
 	t.Helper()
 	tree, name, deep := strings.Cut(pattern, "/**/")

@@ -212,8 +212,8 @@ func ofTx(fn *types.Func) bool {
 	return recv != nil && types.IsInterface(recv.Type()) && strings.Contains(fn.FullName(), "Tx)")
 }
 
-// wakeless returns functions that reach mutations but no wake-up, with these mutations. It returns only functions
-// outside the store that no other function calls.
+// wakeless returns functions that reach mutations but no wake-up, each with the mutations that it reaches. It returns
+// only functions outside the store that no other function calls.
 func (c *Code) wakeless(mutations map[string][]string) (map[string][]string, error) {
 	found, known := map[string][]string{}, map[string]bool{}
 	callees, callers := map[*types.Func][]*types.Func{}, map[*types.Func][]*types.Func{}

@@ -197,7 +197,7 @@ var (
 	streams = procedures(protoreflect.MethodDescriptor.IsStreamingServer)
 )
 
-// procedures returns the procedures of access for which is returns true.
+// procedures returns the procedures of access, each with the result of the given function for its method.
 func procedures(is func(protoreflect.MethodDescriptor) bool) map[string]bool {
 	found := map[string]bool{}
 	for procedure := range access {

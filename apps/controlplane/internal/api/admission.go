@@ -171,7 +171,7 @@ const (
 	settleTries = 5
 )
 
-// usage returns the sum over the workspace's apps, except for the app with id but. It computes new claims for
+// usage returns the sum over the workspace's apps, without the app with the given id (but). It computes new claims for
 // unsettled apps, passes them to store, and reads the sum again. If store is nil, it adds the new claims to the sum
 // instead.
 func (a *server) usage(tx Tx, workspaceID, but string, store func([]model.Claim) error) (model.Usage, error) {

@@ -92,8 +92,8 @@ func TestQuota_IsFilledExactlyByConcurrentDeploys(t *testing.T) {
 	}
 }
 
-// deploysAtOnce makes more concurrent deploys than the limit name allows, and requires that exactly passes of them
-// succeed.
+// deploysAtOnce makes more concurrent deploys than a limit allows. name is the limit's name, and passes is the number
+// of deploys that must succeed.
 func deploysAtOnce(t *testing.T, w *harness, name string, passes int) {
 	t.Helper()
 	errs := make([]error, 24)

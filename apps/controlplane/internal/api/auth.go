@@ -78,8 +78,8 @@ type keyring struct {
 	// era counts removals, so that a call after a removal does not join a look-up that began before it.
 	era  uint64
 	good map[string]cachedKey // by hash
-	// proven are the times at which keys and session values were last found valid, by hash. They are looked up even
-	// while their address has failed too often.
+	// proven are the times at which keys and session values were last found valid, by hash. Such a key or value is
+	// looked up even while its address has failed too often.
 	proven map[string]time.Time
 }
 
@@ -108,7 +108,7 @@ func (k *keyring) find(ctx context.Context, value string, client netip.Addr, at 
 	return k.findByHash(ctx, model.HashToken(value), client, at)
 }
 
-// findByHash is find for a credential that stands for the key with the hash.
+// findByHash is find for callers that know only the hash of the key's value, such as the session of a browser.
 func (k *keyring) findByHash(ctx context.Context, hash []byte, client netip.Addr, at time.Time) (model.APIKey, error) {
 	const fix = "Make a new key with `windlass login`, or ask an owner of the workspace for one."
 	key, ok := k.cached(hash, at)

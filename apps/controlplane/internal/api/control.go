@@ -22,8 +22,8 @@ type controlled struct {
 	effect    string
 }
 
-// control applies the command what of a person to the staged rollout in flight. say changes the progress, and
-// describes the change.
+// control applies a person's command to the staged rollout in flight. what is the command's name in the history. The
+// function say changes the progress, and describes the change.
 func (c rolloutMutation) control(ref, what, why string, say func(*model.Progress) (text string, err error)) (out controlled, err error) {
 	app, err := c.lockedApp(ref)
 	if err != nil {

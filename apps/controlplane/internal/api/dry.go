@@ -21,8 +21,8 @@ type dryTx struct {
 	// deployments and rollouts have the written rows, by id.
 	deployments map[string]model.Deployment
 	rollouts    map[string]model.Rollout
-	// rolloutState is the state after the mutation, wasRolloutState the state before it. counts means that the
-	// mutation is done, so that rollout states that are read now belong to other apps.
+	// rolloutState is the state after the mutation, wasRolloutState the state before it. counts is true after the
+	// mutation. Rollout states that are read from then on belong to other apps, and are not kept here.
 	rolloutState, wasRolloutState model.RolloutState
 	counts                        bool
 	// wasScaling is the app's scaling policy before the mutation. nil: the app had no automatic scaling.

@@ -38,7 +38,7 @@ type follower struct {
 	// All three are sets of region ids. In asking, new instances are being read. Regions in silent do not answer.
 	// Agents of regions in old cannot follow logs.
 	asking, silent, old map[string]bool
-	// more means that a note was sent that some instances are not followed.
+	// more is true after a note has said that some instances are not followed.
 	more    bool
 	answers chan logAnswer
 

@@ -16,8 +16,8 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// mayOverride fails if the caller gives a reason to override freezes but has no right to. It also fails if there is
-// no freeze, so that the result depends only on the key.
+// mayOverride fails if the caller gives a reason to override freezes, but has no right to override them. It does not
+// check whether a freeze exists, so that the result depends only on the key.
 func (c versionMutation) mayOverride(why string) error {
 	if why == "" || owner.allows(c.by.Role) {
 		return nil

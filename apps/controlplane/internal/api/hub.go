@@ -145,7 +145,7 @@ type topic struct {
 
 	mu      sync.Mutex
 	latest  shown
-	begun   time.Time     // when the last read that returned latest, or the same as latest, began
+	begun   time.Time     // start of the last read that returned latest or an equal picture
 	changed chan struct{} // closed when latest changes
 	read    chan struct{} // closed after the next read
 }
@@ -314,8 +314,8 @@ func (t *topic) run(ctx context.Context, log *slog.Logger, read func(context.Con
 	}
 }
 
-// await returns true when it is time to read again, and false when ctx ends. The last read began at last. The next
-// read begins at least least later.
+// await returns true when it is time to read again, and false when ctx ends. last is the time at which the last read
+// began. least is the minimum time from then to the next read.
 func (t *topic) await(ctx context.Context, last time.Time, least time.Duration, failing bool) bool {
 	timer := time.NewTimer(max(least, t.pace.reread+rand.N(t.pace.reread)))
 	defer timer.Stop()

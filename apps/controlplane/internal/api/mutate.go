@@ -38,18 +38,18 @@ type mutation struct {
 	ended       []model.Rollout
 	// woken apps get a step at once. expected apps get a step when their regions report, or after silence.
 	woken, expected []string
-	// starts means that the mutation starts work. asked is the change of an app's claim, nil for none. also are the
-	// new claims of further apps.
+	// starts means that the mutation starts work. asked is the change of an app's claim, nil for none. The new claims
+	// of further apps are in also.
 	starts bool
 	asked  *asked
 	also   []model.Claim
-	// grown is the growth of the usage by the claims of also.
+	// grown is how much the new claims of further apps add to the usage.
 	grown model.Usage
 	// pinned is the usage of the changed app's pins.
 	pinned  model.Usage
 	learned learned
-	// freezes are the freezes for the app with id freezesAre. They are a cache, because the mutation does not change
-	// them.
+	// freezes is a cache of the freezes that may apply to one app. freezesAre is the app's id. The mutation does not
+	// change these freezes.
 	freezes    []model.Freeze
 	freezesAre string
 	// dry is the transaction of a dry run, else nil.
@@ -234,8 +234,7 @@ func (c *mutation) finish(record model.Idempotency, res proto.Message) (err erro
 	return nil
 }
 
-// learn passes the rate and the wait that the last attempt of a call read to the gate. c is nil if there was no
-// attempt.
+// learn tells the gate which rate and wait the last attempt of a call has read. c is nil if there was no attempt.
 func (a *server) learn(workspaceID string, c *mutation) {
 	if c != nil && c.learned.known {
 		a.gate.Learn(workspaceID, c.learned.rate, c.learned.missing, time.Now().UnixMicro())

@@ -50,7 +50,7 @@ func reasons(p *windlassv1.PlanDeployResponse) (out []string) {
 	return out
 }
 
-// connected makes every region report that it is connected, with free of its 16 GPUs.
+// connected makes every region report that it is connected and has 16 GPUs. free is the number of free GPUs.
 func (h *harness) connected(free int32) {
 	h.t.Helper()
 	capacity, err := proto.Marshal(&agentv1.Capacity{Gpus: []*agentv1.GpuPool{
@@ -164,7 +164,7 @@ func TestPlan_EqualsWhatTheDeployDoes(t *testing.T) {
 				require.Equal(t, movesOf(p), w.moves(v1.GetAppId(), map[string]int32{v1.GetDeploymentId(): 1, v2.GetDeploymentId(): 2}))
 				require.Equal(t, int32(2), w.app("chat").GetLiveVersion())
 
-				// Nothing that instances see differs, so they are kept with each strategy.
+				// Instances do not see this change, so each strategy keeps them.
 				p = w.planned("chat", policy, args("b"), routing(origins("*")))
 				require.True(t, p.GetWouldRun(), "%v", p.GetFindings())
 				moves := 0

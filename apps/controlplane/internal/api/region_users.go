@@ -13,9 +13,10 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// usersOfRegion returns the names of at most most apps that use the region: in the live version, in the version in
-// flight, or because the region lags. Older versions do not count, because a rollback leaves out deleted regions. For
-// a region of the platform, it returns names of workspaces, because operators must not see names of apps.
+// usersOfRegion returns the names of the apps that use the region: in the live version, in the version in flight, or
+// because the region lags. Older versions do not count, because a rollback leaves out deleted regions. For a region of
+// the platform, it returns names of workspaces, because operators must not see names of apps. The argument most is the
+// maximum number of names. "others" stands for further names.
 func (c regionMutation) usersOfRegion(r model.Region, most int) (users []string, err error) {
 	workspaces, err := c.workspacesWith(r)
 	if err != nil {

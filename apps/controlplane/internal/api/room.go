@@ -11,11 +11,12 @@ import (
 	"github.com/windlass-run/windlass/apps/controlplane/internal/topology"
 )
 
-// What a scaling decision adds has to fit into a region that is one host (model.Region.IsOneHost): such a region has
-// each fixed port once, and gets no GPUs. A cluster may add nodes for instances that wait, so it is not checked.
+// If a region is one host (model.Region.IsOneHost), it must have room for the instances that a scaling decision adds. A
+// host has each fixed port once, and a fixed number of GPUs. A cluster may add nodes for instances that wait, so it is
+// not checked.
 
-// growth is another number of replicas of an app in a region, or of instances of a role of its pool. role is empty for
-// replicas.
+// growth is a change of the number of an app's replicas in a region, or of the instances of a role of its pool. role is
+// empty for replicas.
 type growth struct {
 	role     string
 	from, to int32
@@ -23,8 +24,8 @@ type growth struct {
 
 func (g growth) grows() bool { return g.to > g.from }
 
-// roomFor fails with *model.NoRoomError if the region is one host that has no ports or GPUs for the numbers that grow.
-// GPUs go to them in their order.
+// roomFor fails with *model.NoRoomError if the region is one host without enough ports or GPUs for the growth. GPUs are
+// assigned in the order of the list.
 func (c versionMutation) roomFor(app model.App, r running, regionID string, all []growth) error {
 	all = slices.DeleteFunc(slices.Clone(all), func(g growth) bool { return !g.grows() })
 	if len(all) == 0 {
@@ -65,7 +66,7 @@ func (c versionMutation) roomFor(app model.App, r running, regionID string, all 
 	if err != nil {
 		return err
 	}
-	// Instances that are assigned, and do not exist yet, take GPUs before those that the decision adds.
+	// Instances that are assigned but do not exist yet get GPUs first, before the instances that the decision adds.
 	for i, g := range assigned {
 		free.Take(spec, g.role, g.from-exist[i])
 	}
@@ -115,8 +116,8 @@ func hostHasPorts(r running, host model.Region, all []growth) error {
 	return nil
 }
 
-// existing returns how many replicas of the app, or instances of a role, the region has last reported, for each of the
-// numbers. Of one that it has not reported, all exist.
+// existing returns a number for each growth of the list: the replicas of the app, or the instances of the role, in the
+// region's last report. If the region has not reported them, it returns the number before the growth (from).
 func (c versionMutation) existing(app model.App, regionID string, all []growth) ([]int32, error) {
 	seen, err := c.ListObserved([]string{app.ID})
 	if err != nil {

@@ -250,8 +250,8 @@ func (d *deployment) resolveSpec(req *windlassv1.DeployRequest) (findings []pres
 	return findings, appspec.CheckOverridden(spec, "spec")
 }
 
-// makeVersion makes want the newest version of the locked app, for SetEnvironment, SetSecret and Rollback. It runs
-// deployment.makeVersion.
+// makeVersion runs deployment.makeVersion with the locked app and the configuration want. SetEnvironment, SetSecret and
+// Rollback use it.
 func (c *mutation) makeVersion(app model.App, want version) (*deployment, error) {
 	d := &deployment{versionMutation: versionMutation{c}, app: app, want: want}
 	return d, d.makeVersion()
@@ -326,8 +326,8 @@ func (d *deployment) keepRunning() error {
 	return nil
 }
 
-// keep makes have the outcome, which the app runs or has a rollout to. It aborts a rollout from have to another
-// version, and sets the requested replicas.
+// keep sets the outcome to a version (have) that the app already runs or has a rollout to. It aborts a rollout from
+// this version to another, and sets the requested replicas.
 func (d *deployment) keep(have model.Deployment) (err error) {
 	isNewest := have.ID == cmp.Or(d.was.active.deployment, d.was.live).ID
 	ended := d.was.active.rollout

@@ -75,8 +75,8 @@ func (a deploymentService) ask(ctx context.Context, i model.Instance, req *agent
 	return data, askError(i, err)
 }
 
-// askRegion is ask, but returns the error of Agents, for askError. An error that is not model.ErrAgentUnreachable is
-// the agent's answer.
+// askRegion is ask without the translation of errors, which askError does later. An error that is not
+// model.ErrAgentUnreachable is the agent's answer.
 func (a deploymentService) askRegion(ctx context.Context, i model.Instance, req *agentv1.Request) ([]byte, error) {
 	ctx, cancel := context.WithTimeout(ctx, askTimeout)
 	defer cancel()

@@ -167,7 +167,8 @@ func (c rollbackMutation) rollbackWarnings(app model.App, old model.Deployment) 
 	return warnings, nil
 }
 
-// rotatedSince returns the newest version of each secret, by name, of which old uses an earlier version.
+// rotatedSince finds the secrets that have a newer version than the version that old uses. It returns their newest
+// versions, by name.
 func (c rollbackMutation) rotatedSince(e model.Environment, old model.Deployment) (map[string]int32, error) {
 	names, _ := appspec.SecretsOf(old.Spec, "spec")
 	if len(names) == 0 {

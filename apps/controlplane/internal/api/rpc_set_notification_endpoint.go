@@ -105,7 +105,8 @@ func (c *mutation) newEndpoint(e model.NotificationEndpoint, url, secret string)
 	return &windlassv1.SetNotificationEndpointResponse{Endpoint: view}, c.audit("notification_endpoint", e.ID, nil, view)
 }
 
-// changeEndpoint changes the endpoint was to the settings of want. It keeps the signing secrets.
+// changeEndpoint changes the settings of an endpoint, and keeps its signing secrets. was has the old settings, and want
+// has the new ones.
 func (c *mutation) changeEndpoint(was, want model.NotificationEndpoint, url string) (*windlassv1.SetNotificationEndpointResponse, error) {
 	target, version, err := c.target(was)
 	if err != nil {

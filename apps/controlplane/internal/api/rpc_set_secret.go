@@ -154,7 +154,8 @@ func (c secretMutation) rotateOf(app model.App, s model.Secret, override string,
 	}
 	found, frozen := freeze.Of(freezes, app, c.at)
 	if frozen && override == "" {
-		// The start is not held instead, because then the new value would take effect at an unexpected time.
+		// A freeze that only holds rollouts also refuses this call. Otherwise, the new value would take effect at an
+		// unexpected time.
 		return false, "", refusal(fmt.Sprintf("the instances of app %s would be replaced for secret %s", app.Name, s.Name), found)
 	}
 	if len(changed) > 0 {

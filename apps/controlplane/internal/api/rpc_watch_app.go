@@ -159,7 +159,8 @@ func (a appService) askedRollout(ctx context.Context, app model.App, id string, 
 	})
 }
 
-// since returns the picture as a response. Its history has only entries that sent did not have.
+// since returns the picture as a response. sent is the watcher's last picture, nil for none. Entries of the history
+// that are in sent are left out.
 func (p *picture) since(sent *picture) *windlassv1.WatchAppResponse {
 	res := proto.CloneOf(p.view)
 	if sent == nil {

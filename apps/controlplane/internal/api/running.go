@@ -210,8 +210,9 @@ func (r running) currentSizes(app model.App) map[string]int32 {
 	return out
 }
 
-// missesSizes reports whether v requests other replicas, or instances of a pool, than those with which deployment d
-// will begin. Scaling cannot set them, because d has no rows yet and its stored spec does not change.
+// missesSizes reports whether v requests another number of replicas, or of instances of a pool's role, than the number
+// with which deployment d will begin. Scaling cannot set this number, because d has no rows yet and its stored spec
+// does not change.
 func (r running) missesSizes(d model.Deployment, v version) bool {
 	if r.live != nil || v.Asked.Nothing() && !model.IsPooled(v.Spec) || slices.ContainsFunc(r.rows, func(t model.Topology) bool { return t.DeploymentID == d.ID }) {
 		return false

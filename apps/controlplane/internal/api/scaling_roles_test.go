@@ -246,7 +246,7 @@ func TestScalingRoles_CountsComeFromTheVersionThatTookOver(t *testing.T) {
 	require.Equal(t, "5 prefill 2 decode ", w.pool(2)["us-east-1"], "a rollout keeps its instances")
 }
 
-// host makes all regions hosts with that many free GPUs.
+// host turns all regions into hosts. free is the number of free GPUs of each.
 func (h *harness) host(free int32) {
 	h.t.Helper()
 	h.joined("process")
@@ -269,7 +269,7 @@ func (h *harness) host(free int32) {
 	})
 }
 
-// exist reports that many instances of each role of the live version in the region.
+// exist makes the region report the given instances of each role of the live version.
 func (h *harness) exist(region string, instances model.RoleCounts) {
 	h.t.Helper()
 	app := h.app("chat")

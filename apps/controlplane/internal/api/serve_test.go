@@ -48,7 +48,7 @@ func options(values map[string]any) func(*windlassv1.DeploymentSpec) {
 	}
 }
 
-// hosts makes all regions hosts that run processes, which pull no images.
+// hosts turns all regions into hosts, which run processes and pull no images.
 func (h *harness) hosts() {
 	h.t.Helper()
 	h.runtime = model.RuntimeProcess

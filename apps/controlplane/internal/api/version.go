@@ -14,7 +14,7 @@ type version struct {
 	// Spec is complete: defaults, pinned variables, replicas.
 	Spec *windlassv1.DeploymentSpec
 	// Asked are the replicas that the caller requests. Where the caller requests none, Spec has the app's current
-	// replicas, which do not scale it.
+	// replicas, and the app is not scaled.
 	Asked plan.Asked
 	// Source is "deploy", "environment", model.SourceSecret or model.SourceRollback.
 	Source      string

@@ -55,8 +55,8 @@ func previewURLs(tx Tx, f facts, app model.App, r model.Rollout) ([]string, erro
 	})
 }
 
-// reached returns the URLs of the hosts in the regions with a row for which serves returns true, without duplicates.
-// Then it adds ready instances of the deployment in regions without gateways.
+// reached returns the URLs of the hosts, without duplicates. It uses the gateways of regions that have a row for which
+// the function serves returns true. Then it adds ready instances of the deployment in regions without gateways.
 func (f facts) reached(tx Tx, app model.App, deploymentID string, hosts []string, serves func(model.Topology) bool) ([]string, error) {
 	var gateways []*url.URL
 	bare := false

@@ -300,9 +300,9 @@ func (p *pending) rows() int {
 	return 1 + len(r.Instances) + len(r.Applied) + len(r.Rollups) + len(r.Quarantined) + len(r.Notices)
 }
 
-// heartbeat accepts a report that has no changes, if its session was recently current, and reports whether it did. If
-// the session is stale meanwhile, its next report or the flush detects that. Until then, it only queues a renewal
-// that the store will refuse.
+// heartbeat accepts a report that has no changes, if its session was recently current, and reports whether it did. If a
+// newer session has begun since, the next report or the flush detects that. Until then, the only effect is a queued
+// renewal, which the store will refuse.
 func (s *Service) heartbeat(p *pending, now time.Time) bool {
 	r := p.req
 	if len(r.Applied)+len(r.Instances)+len(r.Rollups)+len(r.Quarantined)+len(r.Notices) > 0 ||

@@ -274,7 +274,7 @@ func TestSession_SeesAConcurrentReportCompletelyOrNotAtAll(t *testing.T) {
 	require.False(t, stored)
 }
 
-// takeover is a store that calls happen after the check of the sessions, before all other queries.
+// takeover is a store that calls its function happen after the check of the sessions and before all other queries.
 type takeover struct {
 	ingest.Tx
 	happen func()

@@ -93,8 +93,8 @@ func (m *meter) perSecond() float64 {
 	return m.rate
 }
 
-// batch returns the number of rows with which a batch takes about batchTime while bulkBatches share the rate. In a
-// larger batch, all reports would wait longer for the last row.
+// batch returns the number of rows of a batch that takes about batchTime while bulkBatches batches run at the same
+// time. In a larger batch, all reports would wait longer for the last row.
 func (m *meter) batch() int {
 	return min(max(int(m.perSecond()*batchTime.Seconds())/bulkBatches, minBatchRows), maxBatchRows)
 }

@@ -5,8 +5,8 @@
 //	                                    the region's agent, through peers
 //
 // A request to an agent names instances and a position for each. The answer has the output after these positions. The
-// pump of a region has at most one running request, which serves all readers of this process. Its pace and size limit
-// how much an agent reads and sends.
+// pump of a region has at most one running request, which serves all readers of this process. The minimum time between
+// requests and the maximum size of an answer bound how much an agent reads and sends.
 //
 // A feed keeps its newest lines, and readers have no queues. A reader takes lines when it is ready. A slow reader
 // loses lines, but delays neither agents nor other readers.

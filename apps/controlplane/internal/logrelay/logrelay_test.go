@@ -19,7 +19,8 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// agent answers with the lines of instances after the positions, at most per lines of each.
+// agent answers with the lines of instances after the positions. The field per is the maximum number of lines of one
+// instance.
 type agent struct {
 	mu    sync.Mutex
 	lines map[string][]string
