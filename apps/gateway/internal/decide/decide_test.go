@@ -75,7 +75,7 @@ func TestRetries(t *testing.T) {
 	for name, c := range map[string]struct {
 		retries Retries
 		attempt Attempt
-		want    Step
+		want    Action
 		left    int
 	}{
 		"an answer":                               {again, Attempt{Status: 200, Resendable: true, Sent: true}, Answer, 2},

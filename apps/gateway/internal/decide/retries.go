@@ -14,12 +14,12 @@ type Attempt struct {
 	Resendable bool
 }
 
-// Step is what the gateway does after an attempt.
-type Step int
+// Action is what the gateway does after an attempt.
+type Action int
 
 const (
 	// Answer: pass the answer on.
-	Answer Step = iota
+	Answer Action = iota
 	// Repeat: send the request to another instance, and drop the answer, if any.
 	Repeat
 	// Fail: answer with an error of the gateway.
@@ -35,7 +35,7 @@ type Retries struct {
 }
 
 // After returns the step after an attempt. It counts a retry.
-func (r *Retries) After(a Attempt) Step {
+func (r *Retries) After(a Attempt) Action {
 	repeats := a.Resendable && r.Idempotent && r.Left > 0
 	switch {
 	case a.Status == unavailable && repeats:

@@ -151,7 +151,7 @@ func (r *Runtime) carryOut(ctx context.Context, s *plan, a runtime.Assignment, s
 	if s.Live != nil && s.Live.Annotations[render.AnnotationTemplateHash] != a.TemplateHash {
 		// This is a dry run. With it, the server can refuse an invalid workload before anything is
 		// changed.
-		if _, err := r.put(ctx, desired.Step{Ref: w, Config: s.Goal, Live: s.Live}, true); err != nil {
+		if _, err := r.put(ctx, desired.Write{Ref: w, Config: s.Goal, Live: s.Live}, true); err != nil {
 			return err
 		}
 	}
@@ -194,7 +194,7 @@ func (r *Runtime) putAll(ctx context.Context, s *plan) error {
 	var errs []error
 	var wg sync.WaitGroup
 	slots := make(chan struct{}, putAtOnce)
-	do := func(st desired.Step) {
+	do := func(st desired.Write) {
 		o, err := r.put(ctx, st, false)
 		if err == nil {
 			r.tellDrift(s, st, o)
@@ -204,11 +204,11 @@ func (r *Runtime) putAll(ctx context.Context, s *plan) error {
 		defer mu.Unlock()
 		errs = append(errs, err)
 	}
-	var workload *desired.Step
-	for i := range s.Steps {
-		st := s.Steps[i]
+	var workload *desired.Write
+	for i := range s.Writes {
+		st := s.Writes[i]
 		if st.Ref == s.Ref {
-			workload = &s.Steps[i]
+			workload = &s.Writes[i]
 			continue
 		}
 		slots <- struct{}{}
@@ -238,7 +238,7 @@ func worst(errs []error) error {
 }
 
 // put applies one object.
-func (r *Runtime) put(ctx context.Context, st desired.Step, dry bool) (render.Object, error) {
+func (r *Runtime) put(ctx context.Context, st desired.Write, dry bool) (render.Object, error) {
 	if st.Shared() {
 		// Versions of an app share the claim. Each version writes all owners that exist now. Only
 		// one version writes at a time, so the last version misses no owner.

@@ -123,7 +123,7 @@ func (r *Runtime) lookAt(ctx context.Context, w render.Ref) error {
 
 // tellDrift reports what another client changed, and that the change was undone, as an event of the
 // object and as a notice.
-func (r *Runtime) tellDrift(s *plan, st desired.Step, now render.Object) {
+func (r *Runtime) tellDrift(s *plan, st desired.Write, now render.Object) {
 	if !st.Drift || now == nil {
 		return
 	}

@@ -62,7 +62,7 @@ type Input struct {
 	Pruned func(secret string) bool
 }
 
-// Plan has the objects of an assignment, and the steps to put them.
+// Plan has the objects of an assignment, and the writes that put them.
 type Plan struct {
 	Input
 
@@ -76,22 +76,22 @@ type Plan struct {
 	// Hash is the hash of config. Complete means that Live has this hash already.
 	Hash     string
 	Complete bool
-	// Namespace is the step for the namespace. It is nil if the namespace is as it should be.
-	Namespace *Step
-	Steps     []Step
+	// Namespace is the write for the namespace. It is nil if the namespace is as it should be.
+	Namespace *Write
+	Writes    []Write
 	kept      *keptPods
 }
 
 // Idle reports whether all objects are as they should be.
-func (s *Plan) Idle() bool { return s.Namespace == nil && len(s.Steps) == 0 }
+func (s *Plan) Idle() bool { return s.Namespace == nil && len(s.Writes) == 0 }
 
 // Drifted reports whether an object must be put again because another client changed it.
 func (s *Plan) Drifted() bool {
-	return s.Namespace != nil || slices.ContainsFunc(s.Steps, func(st Step) bool { return st.Drift })
+	return s.Namespace != nil || slices.ContainsFunc(s.Writes, func(st Write) bool { return st.Drift })
 }
 
-// Step puts one object.
-type Step struct {
+// Write puts one object.
+type Write struct {
 	Ref    render.Ref
 	Config any
 	// own sets the present owners in Config. It is nil if the object has no owners.
@@ -128,7 +128,7 @@ func (s *Plan) Restarts() bool {
 	return u != nil && u.Hosts > 1 && s.kept != nil && s.kept.epoch != u.Epoch
 }
 
-// Decide sets the steps, in order. With hold, the workload keeps its template for now. shape
+// Decide sets the writes, in order. With hold, the workload keeps its template for now. shape
 // changes the workload while its pods are replaced.
 func (s *Plan) Decide(hold bool, shape func(*appsac.DeploymentApplyConfiguration)) (err error) {
 	if s.config = s.Goal; hold {
@@ -146,7 +146,7 @@ func (s *Plan) Decide(hold bool, shape func(*appsac.DeploymentApplyConfiguration
 		return err
 	}
 	for _, config := range dependents(s.Objects) {
-		st := Step{Config: render.CopyOf(config)}
+		st := Write{Config: render.CopyOf(config)}
 		st.Ref = render.RefOf(render.KindOf(config), st.Config)
 		at := st.Ref
 		st.own = func() { s.own(st.Ref, st.Config) }
@@ -158,7 +158,7 @@ func (s *Plan) Decide(hold bool, shape func(*appsac.DeploymentApplyConfiguration
 			// Secrets are not watched. If the workload has its hash, the Secrets that it names were
 			// put. If a pod lacks a Secret, its Secrets are put again.
 			if slices.Contains(secretsNamed(s.config.Spec.Template), at.Name) && (s.Suspect || !s.Complete && !s.has(st)) {
-				s.Steps = append(s.Steps, st)
+				s.Writes = append(s.Writes, st)
 			}
 			continue
 		}
@@ -172,10 +172,10 @@ func (s *Plan) Decide(hold bool, shape func(*appsac.DeploymentApplyConfiguration
 			return err
 		}
 		if needed {
-			s.Steps = append(s.Steps, st)
+			s.Writes = append(s.Writes, st)
 		}
 	}
-	st := Step{Ref: s.Ref, Config: s.config, hash: s.Hash}
+	st := Write{Ref: s.Ref, Config: s.config, hash: s.Hash}
 	if s.Live != nil {
 		st.Live = s.Live
 	}
@@ -188,17 +188,17 @@ func (s *Plan) Decide(hold bool, shape func(*appsac.DeploymentApplyConfiguration
 		st.Drift = true
 	}
 	if needed {
-		s.Steps = append(s.Steps, st)
+		s.Writes = append(s.Writes, st)
 	}
 	return nil
 }
 
 // Shared reports whether several workloads share the object. Its owners must then be set again
 // right before it is put.
-func (st *Step) Shared() bool { return st.Ref.Kind == render.KindClaim && st.own != nil }
+func (st *Write) Shared() bool { return st.Ref.Kind == render.KindClaim && st.own != nil }
 
 // Reown sets the owners that exist now.
-func (st *Step) Reown() error {
+func (st *Write) Reown() error {
 	st.own()
 	_, err := seal(st.Config)
 	return err
@@ -206,14 +206,14 @@ func (st *Step) Reown() error {
 
 // has reports whether an immutable Secret was put before: the workload was complete once, and lists
 // the Secret.
-func (s *Plan) has(st Step) bool {
+func (s *Plan) has(st Write) bool {
 	c, ok := st.Config.(*coreac.SecretApplyConfiguration)
 	return ok && c.Immutable != nil && *c.Immutable && s.Live != nil && s.Live.Annotations[hashAnnotation] != "" &&
 		slices.Contains(split(s.Live.Annotations[keptSecrets]), st.Ref.Name)
 }
 
-// check reports whether the step is needed. complete means that the workload has the plan's hash.
-func (st *Step) check(complete bool) (bool, error) {
+// check reports whether the write is needed. complete means that the workload has the plan's hash.
+func (st *Write) check(complete bool) (bool, error) {
 	if st.Live == nil {
 		st.Drift = complete
 		return true, nil
@@ -360,9 +360,9 @@ func (s *Plan) Contest() string {
 	return fmt.Sprintf("replicas: Windlass wants %d, %s has set %d and keeps it", *want, owner, *s.Live.Spec.Replicas)
 }
 
-// Seed returns the step that puts the workload with 0 replicas. After that, other objects can name
+// Seed returns the write that puts the workload with 0 replicas. After that, other objects can name
 // the workload as their owner.
-func (s *Plan) Seed() Step {
+func (s *Plan) Seed() Write {
 	c := *s.config
 	spec, meta := *c.Spec, *c.ObjectMetaApplyConfiguration
 	c.Spec, c.ObjectMetaApplyConfiguration = &spec, &meta
@@ -370,7 +370,7 @@ func (s *Plan) Seed() Step {
 	spec.Replicas = &none
 	meta.Annotations = maps.Clone(meta.Annotations)
 	delete(meta.Annotations, hashAnnotation)
-	return Step{Ref: s.Ref, Config: &c}
+	return Write{Ref: s.Ref, Config: &c}
 }
 
 // seal computes the hash of a config, writes the hash into its annotations and returns it.

@@ -18,10 +18,10 @@ import (
 // the change. So each assignment ensures only the fields that it needs, and does not undo the other
 // assignment's changes.
 
-// planNamespace returns the step for the namespace, or nil if the namespace is as it should be. A
+// planNamespace returns the write for the namespace, or nil if the namespace is as it should be. A
 // namespace that existed before does not get the annotation that the agent created it.
-func (s *Plan) planNamespace() (*Step, error) {
-	st := Step{Config: render.CopyOf(s.Objects.Namespace)}
+func (s *Plan) planNamespace() (*Write, error) {
+	st := Write{Config: render.CopyOf(s.Objects.Namespace)}
 	st.Ref = render.RefOf(render.KindNamespace, st.Config)
 	st.Live = s.Seen.Get(st.Ref)
 	meta := render.MetaOf(st.Config)
@@ -49,12 +49,12 @@ func (s *Plan) planNamespace() (*Step, error) {
 	return &st, err
 }
 
-// Joint returns the step that puts an object which several workloads own together, or nil if the
+// Joint returns the write that puts an object which several workloads own together, or nil if the
 // object is as it should be. live is the object as it is, or nil if there is none. The object keeps
 // its owners while one of them is among the workloads. So it is not written again for each workload
 // that comes or goes.
-func Joint(config any, workloads []render.Object, live render.Object) (*Step, error) {
-	st := Step{Ref: render.RefOf(render.KindOf(config), config), Config: config, Live: live}
+func Joint(config any, workloads []render.Object, live render.Object) (*Write, error) {
+	st := Write{Ref: render.RefOf(render.KindOf(config), config), Config: config, Live: live}
 	meta := render.MetaOf(config)
 	var err error
 	if st.hash, err = seal(config); err != nil {
@@ -120,7 +120,7 @@ func sizeOf(c *coreac.PersistentVolumeClaimApplyConfiguration) quantity.Quantity
 
 // checkClaim reports whether the claim must be put, because it is missing or too small, or lacks an
 // owner, a label or its retention.
-func (st *Step) checkClaim(complete bool) (bool, error) {
+func (st *Write) checkClaim(complete bool) (bool, error) {
 	live, ok := st.Live.(*corev1.PersistentVolumeClaim)
 	if !ok || live.DeletionTimestamp != nil {
 		st.Drift = complete
