@@ -80,8 +80,11 @@ type Kept struct {
 	// StartingSince is when the newest starting replica was first seen.
 	StartingSince time.Time
 	Starting      int
-	MissingSince  [MaxMetrics]time.Time
-	peaks         peaks
+	// AwakeSince is since when replicas have been wanted, the zero time at zero. Earlier samples, without requests, are
+	// no reason to go back to zero.
+	AwakeSince   time.Time
+	MissingSince [MaxMetrics]time.Time
+	peaks        peaks
 }
 
 // Want is the number of replicas that one metric wants.
@@ -173,6 +176,7 @@ func (d *decider) setWanted(n int, limit Limit) { d.out.Wanted, d.out.Limit = n,
 func (d *decider) decide() {
 	d.newest = d.w.Newest(d.now)
 	d.trackStarting()
+	d.trackAwake()
 	d.measureMetrics()
 	if d.now.Before(d.st.HoldUntil) {
 		d.decideAgainAt(d.st.HoldUntil)
@@ -228,6 +232,16 @@ func (d *decider) trackStarting() {
 	d.mem.Starting = d.newest.Starting
 }
 
+// trackAwake records since when replicas have been wanted.
+func (d *decider) trackAwake() {
+	switch {
+	case d.st.Desired == 0:
+		d.mem.AwakeSince = time.Time{}
+	case d.mem.AwakeSince.IsZero():
+		d.mem.AwakeSince = d.now
+	}
+}
+
 // isStarting reports whether replicas are starting and may still become ready.
 func (d *decider) isStarting() bool {
 	budget := d.st.StartupBudget
@@ -246,6 +260,9 @@ func (d *decider) measureMetrics() {
 			d.missing = true
 			if d.mem.MissingSince[i].IsZero() {
 				d.mem.MissingSince[i] = d.now
+			}
+			if d.newest != nil && d.st.Desired == 0 && d.newest.Ready == 0 {
+				d.mem.MissingSince[i] = d.now // nothing runs that has a value
 			}
 			want.Since, want.Replicas = d.mem.MissingSince[i], d.st.Desired
 			if !want.Notice(d.now) {
@@ -472,6 +489,7 @@ func (d *decider) mayGoToZero() bool {
 		return false
 	}
 	idle, ok := d.w.Idle(d.now)
+	idle = min(idle, d.now.Sub(d.mem.AwakeSince))
 	if ok && idle < d.p.Zero.After {
 		d.decideAgainAt(d.now.Add(d.p.Zero.After - idle))
 	}

@@ -95,8 +95,8 @@ func checkRoles(p *windlassv1.ScalingPolicy) *Fault {
 			return &Fault{f.field, "the roles scale separately", "Set it in the entries of roles."}
 		}
 	}
-	if p.Zero != nil {
-		return &Fault{"zero", "a pool does not go to zero by its load", "Leave it out. `windlass scale APP --replicas 0` stops a pool."}
+	if p.GetZero().GetWakeTo() > 0 {
+		return &Fault{"zero.wakeTo", "each role of a pool starts with a number of its own", "Leave it out, and set initial of the roles, which is min by default."}
 	}
 	index := map[string]int{}
 	for i, r := range p.GetRoles() {
@@ -173,11 +173,8 @@ type Role struct {
 // by its own policy. Then it raises roles that have too few instances for the ratio of a couple. A ratio never lowers
 // a role.
 func DecideRoles(roles []Role, now time.Time) []Decision {
-	index := map[string]int{}
+	index := indexOf(roles)
 	deciders := make([]decider, len(roles))
-	for i, r := range roles {
-		index[r.Name] = i
-	}
 	for i, r := range roles {
 		d := &deciders[i]
 		*d = newDecider(r.Policy, r.Window, r.State, now)
@@ -189,6 +186,26 @@ func DecideRoles(roles []Role, now time.Time) []Decision {
 			}
 		}
 	}
+	applyRatios(deciders, roles)
+	out := make([]Decision, len(roles))
+	for i := range deciders {
+		out[i] = deciders[i].decision()
+	}
+	return out
+}
+
+// indexOf returns the places of roles in the slice, by name.
+func indexOf(roles []Role) map[string]int {
+	index := map[string]int{}
+	for i, r := range roles {
+		index[r.Name] = i
+	}
+	return index
+}
+
+// applyRatios raises the roles that have too few instances for the ratios of couples.
+func applyRatios(deciders []decider, roles []Role) {
+	index := indexOf(roles)
 	// The loop ends, because numbers only rise, and have maximums.
 	for changed := true; changed; {
 		changed = false
@@ -206,11 +223,6 @@ func DecideRoles(roles []Role, now time.Time) []Decision {
 			changed = other.raise(ceil(float64(one.out.Wanted)/c.High)) || changed
 		}
 	}
-	out := make([]Decision, len(roles))
-	for i := range deciders {
-		out[i] = deciders[i].decision()
-	}
-	return out
 }
 
 func ceil(v float64) int { return int(min(math.Ceil(v-1e-9), math.MaxInt32)) }

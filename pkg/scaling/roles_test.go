@@ -198,7 +198,7 @@ func TestCheck_RolesHaveFieldAndFix(t *testing.T) {
 	}{
 		"max of the app":           {func(p *windlassv1.ScalingPolicy) { p.Max = 3 }, "max"},
 		"metrics of the app":       {func(p *windlassv1.ScalingPolicy) { p.Metrics = p.Roles[0].Metrics }, "metrics"},
-		"zero":                     {func(p *windlassv1.ScalingPolicy) { p.Zero = &windlassv1.ScaleToZero{} }, "zero"},
+		"wakeTo":                   {func(p *windlassv1.ScalingPolicy) { p.Zero = &windlassv1.ScaleToZero{WakeTo: 2} }, "zero.wakeTo"},
 		"a role twice":             {role(1, func(r *windlassv1.RoleScaling) { r.Role = "prefill" }), "roles[1].role"},
 		"min above max":            {role(1, func(r *windlassv1.RoleScaling) { r.Min = new(int32(17)) }), "roles[1].min"},
 		"min 0":                    {role(1, func(r *windlassv1.RoleScaling) { r.Min = new(int32(0)) }), "roles[1].min"},

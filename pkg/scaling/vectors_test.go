@@ -144,6 +144,26 @@ func TestDecide_Vectors(t *testing.T) {
 			return Sample{Ready: 3, Starting: r.st.Desired - 3, InFlight: new(200.0)}
 		}))
 	})
+	t.Run("samples from before an app was woken are no reason to go to zero again", func(t *testing.T) {
+		t.Parallel()
+		r := newSimulation(policy(t, func(p *windlassv1.ScalingPolicy) { p.Min = new(int32(0)) }), 1)
+		r.reportFor(time.Hour, func() Sample { return inFlight(r.st.Desired, 0) })
+		require.Zero(t, r.st.Desired)
+		r.st.Desired = 1 // the region reported that a request woke it, before it reported its load
+		require.Equal(t, 1, r.decide().Wanted)
+		r.reportFor(14*time.Minute, func() Sample { return inFlight(1, 0) })
+		require.Equal(t, 1, r.st.Desired)
+		r.reportFor(2*time.Minute, func() Sample { return inFlight(1, 0) })
+		require.Zero(t, r.st.Desired)
+	})
+	t.Run("at zero no level is missing", func(t *testing.T) {
+		t.Parallel()
+		r := newSimulation(policy(t, func(p *windlassv1.ScalingPolicy) {
+			p.Min, p.Metrics = new(int32(0)), []*windlassv1.ScalingMetric{{Type: windlassv1.ScalingMetric_TYPE_KV_CACHE, Target: "0.5"}}
+		}), 0)
+		r.reportFor(time.Hour, func() Sample { return Sample{InFlight: new(0.0)} })
+		require.False(t, r.last.Wants[0].Notice(r.now))
+	})
 	t.Run("an app that was idle long enough goes to zero", func(t *testing.T) {
 		t.Parallel()
 		r := newSimulation(policy(t, func(p *windlassv1.ScalingPolicy) { p.Min = new(int32) }), 1)

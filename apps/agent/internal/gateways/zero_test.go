@@ -41,7 +41,9 @@ type zeroRegion struct {
 	runtime *simulated.Runtime
 	table   int
 	// follows means that the control plane is reachable and assigns a replica after a wake.
-	follows    bool
+	follows bool
+	// pool has the number of instances of each role if the deployment is a pool. It is nil for a deployment of one role.
+	pool       map[string]int32
 	generation int64
 	revision   int64
 
@@ -53,11 +55,22 @@ type zeroRegion struct {
 	gateway *fakeGateway
 }
 
-func startZeroRegion(t *testing.T) *zeroRegion {
+func startZeroRegion(t *testing.T) *zeroRegion { return startZero(t, nil) }
+
+// startZero is startZeroRegion with a pool of that many instances of each role, nil for none. Instances of a pool take
+// between half of startTime and all of it to start.
+func startZero(t *testing.T, pool map[string]int32) *zeroRegion {
+	started := 0
 	z := &zeroRegion{
-		t: t, files: disk.NewMemory(), kept: inbox.NewMemory(), generation: 1,
+		t: t, files: disk.NewMemory(), kept: inbox.NewMemory(), generation: 1, pool: pool,
 		runtime: simulated.New(simulated.Config{
-			Start: func() time.Duration { return startTime }, Stop: func() time.Duration { return time.Second },
+			Start: func() time.Duration {
+				if started++; pool == nil {
+					return startTime
+				}
+				return startTime/2 + startTime/2*time.Duration(started%3)/2
+			},
+			Stop: func() time.Duration { return time.Second },
 		}),
 	}
 	ctx, cancel := context.WithCancel(context.Background())
@@ -80,7 +93,7 @@ func startZeroRegion(t *testing.T) *zeroRegion {
 	z.received(keys...)
 	z.gateway = &fakeGateway{z: z}
 	z.runFor(startTime + 10*time.Second)
-	require.Len(t, z.gateway.ready(), 1)
+	require.NotEmpty(t, z.gateway.ready())
 	return z
 }
 
@@ -141,11 +154,17 @@ func (z *zeroRegion) kill() {
 }
 
 func (z *zeroRegion) deployment(replicas int32) *agentv1.Item {
+	wake, spec := int32(1), &windlassv1.DeploymentSpec{}
+	if z.pool != nil {
+		wake, replicas = 100, 100*replicas
+		spec.Layout = windlassv1.Layout_LAYOUT_POOLED
+		spec.Roles = []*windlassv1.RoleSpec{{Name: "prefill", Instances: z.pool["prefill"]}, {Name: "decode", Instances: z.pool["decode"], Entry: true}}
+	}
 	return &agentv1.Item{
 		Kind: agentv1.ItemKind_ITEM_KIND_DEPLOYMENT, Key: "dep_1", Generation: z.generation,
 		Content: &agentv1.Item_Deployment{Deployment: &agentv1.DeploymentState{
 			Action: agentv1.DeploymentState_ACTION_APPLY, WorkloadKey: "dep_1",
-			Deployment: &agentv1.Deployment{Id: "dep_1", AppId: "app_1", AppName: "chat", Version: 1, Replicas: replicas, Wake: 1, Spec: &windlassv1.DeploymentSpec{}},
+			Deployment: &agentv1.Deployment{Id: "dep_1", AppId: "app_1", AppName: "chat", Version: 1, Replicas: replicas, Wake: wake, Spec: spec},
 		}},
 	}
 }
@@ -176,6 +195,21 @@ func (z *zeroRegion) instances() map[string]windlassv1.InstanceStatus {
 	for _, d := range seen.Deployments {
 		for _, in := range d.Instances {
 			out[in.ID] = in.Status
+		}
+	}
+	return out
+}
+
+// readyRoles returns how many instances of each role are ready.
+func (z *zeroRegion) readyRoles() map[string]int32 {
+	out := map[string]int32{}
+	seen, err := z.runtime.Observe(z.t.Context())
+	require.NoError(z.t, err)
+	for _, d := range seen.Deployments {
+		for _, in := range d.Instances {
+			if in.Status == windlassv1.InstanceStatus_INSTANCE_STATUS_READY {
+				out[in.Role]++
+			}
 		}
 	}
 	return out
@@ -317,6 +351,9 @@ func (a *fakeGateway) sendRequests() {
 		case !a.routes.GetHeld() && len(a.ready()) > 0:
 			q.instance, q.sent = a.ready()[0], time.Now()
 			require.Contains(a.z.t, a.z.instances(), q.instance, "the instance is gone: 502")
+			if a.z.pool != nil {
+				require.Len(a.z.t, a.z.readyRoles(), 2, "the pool lacks a role: 502")
+			}
 		default:
 			require.LessOrEqual(a.z.t, time.Since(q.at), wait, "503: held %v, ready %v", a.routes.GetHeld(), a.ready())
 		}
@@ -360,16 +397,17 @@ func TestZero_EveryInterleavingOfRequestDecisionAndWake(t *testing.T) {
 			all = append(all, s)
 		}
 	}
-	for _, follows := range []bool{false, true} {
+	pool := map[string]int32{"prefill": 2, "decode": 1}
+	for _, one := range []struct {
+		name    string
+		follows bool
+		pool    map[string]int32
+	}{{"", false, nil}, {" with the control plane", true, nil}, {" of a pool", false, pool}, {" of a pool with the control plane", true, pool}} {
 		for _, schedule := range all {
-			name := schedule
-			if follows {
-				name += " with the control plane"
-			}
-			ok := t.Run(name, func(t *testing.T) {
+			ok := t.Run(schedule+one.name, func(t *testing.T) {
 				synctest.Test(t, func(t *testing.T) {
-					z := startZeroRegion(t)
-					z.follows = follows
+					z := startZero(t, one.pool)
+					z.follows = one.follows
 					for _, step := range schedule {
 						switch step {
 						case 'd':
@@ -543,6 +581,88 @@ func TestZero(t *testing.T) {
 			_, err = z.g.Wake(as(true), &gatewayv1.WakeRequest{GatewayId: first, AppId: "app_1"})
 			require.NoError(t, err)
 			require.Empty(t, z.zero.Starting())
+		})
+	})
+}
+
+func TestZero_RolesOfAPoolGoAndComeBackTogether(t *testing.T) {
+	asleep := func(t *testing.T) *zeroRegion {
+		z := startZero(t, map[string]int32{"prefill": 2, "decode": 3})
+		require.Equal(t, map[string]int32{"prefill": 2, "decode": 3}, z.readyRoles())
+		z.pool = map[string]int32{"prefill": 1, "decode": 2}
+		z.assign(0)
+		z.runFor(10 * time.Second)
+		require.True(t, z.gateway.routes.Held)
+		require.Empty(t, z.instances())
+		return z
+	}
+	t.Run("every role stops, after gateways hold requests", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			z := startZero(t, map[string]int32{"prefill": 2, "decode": 3})
+			z.gateway.ask()
+			z.assign(0)
+			time.Sleep(time.Second)
+			z.gateway.pull()
+			z.gateway.report()
+			time.Sleep(time.Second)
+			require.Equal(t, map[string]int32{"prefill": 2, "decode": 3}, z.readyRoles(), "a request is in flight, and its prefill server stays as well")
+			z.runFor(requestTime + 5*time.Second)
+			require.True(t, z.gateway.requests[0].done)
+			require.Empty(t, z.instances())
+		})
+	})
+	t.Run("a request brings back every role, with the numbers of the newest generation", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			z := asleep(t)
+			z.gateway.ask()
+			z.runFor(startTime + 5*time.Second)
+			require.True(t, z.gateway.requests[0].done)
+			require.Equal(t, map[string]int32{"prefill": 1, "decode": 2}, z.readyRoles())
+			before := z.instances()
+			z.followWake()
+			z.runFor(5 * time.Second)
+			require.Equal(t, before, z.instances(), "the answer of the control plane starts nothing anew")
+		})
+	})
+	t.Run("requests are released once an instance of every role is ready", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			z := asleep(t)
+			z.gateway.ask()
+			for z.gateway.requests[0].instance == "" {
+				if len(z.readyRoles()) < 2 {
+					require.True(t, z.gateway.routes.Held)
+				}
+				z.runFor(500 * time.Millisecond)
+			}
+			require.False(t, z.gateway.routes.Held)
+			require.Positive(t, z.zero.StartTime("app_1"))
+			z.runFor(2 * startTime)
+			require.Equal(t, map[string]int32{"prefill": 1, "decode": 2}, z.readyRoles())
+		})
+	})
+	t.Run("a generation with other numbers that crosses the wake stops no role", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			z := asleep(t)
+			z.gateway.ask()
+			z.gateway.wake()
+			z.pool = map[string]int32{"prefill": 2, "decode": 1}
+			z.assign(0)
+			z.runFor(startTime + 5*time.Second)
+			require.True(t, z.gateway.requests[0].done)
+			z.runFor(startTime)
+			require.Equal(t, map[string]int32{"prefill": 2, "decode": 1}, z.readyRoles())
+		})
+	})
+	t.Run("the agent dies while the roles start", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			z := asleep(t)
+			z.gateway.ask()
+			z.gateway.wake()
+			z.runFor(startTime / 4)
+			z.kill()
+			z.runFor(startTime + 5*time.Second)
+			require.True(t, z.gateway.requests[0].done)
+			require.Equal(t, map[string]int32{"prefill": 1, "decode": 2}, z.readyRoles())
 		})
 	})
 }

@@ -475,7 +475,7 @@ func (c *mutation) rescale(r model.Rescale) error {
 		return model.ErrStale
 	}
 	switch {
-	case r.Writes && len(r.Roles) > 0:
+	case r.Writes && (len(r.Roles) > 0 || r.Pool != nil):
 		err = c.rescaleRoles(app, was, r)
 	case r.Writes && r.Decision.GetWanted() != r.From:
 		err = c.rescaleRegion(&app, was, r)
@@ -529,8 +529,8 @@ func (c *mutation) rescaleRegion(app *model.App, was running, r model.Rescale) e
 	return err
 }
 
-// rescaleRoles sets the instances of roles of the region's pool. It fails with model.ErrStale if the state on which
-// the decision is based has changed.
+// rescaleRoles sets the instances of roles of the region's pool, and takes it to zero or back. It fails with
+// model.ErrStale if the state on which the decision is based has changed.
 func (c *mutation) rescaleRoles(app model.App, was running, r model.Rescale) error {
 	moving := was.rolloutState.Progress.Active(app.RolloutID)
 	var live *model.Topology
@@ -553,11 +553,54 @@ func (c *mutation) rescaleRoles(app model.App, was running, r model.Rescale) err
 		wanted[role.Role] = role.Wanted
 		grown = append(grown, growth{role.Role, role.From, role.Wanted})
 	}
-	if err := c.versions().roomFor(app, was, r.RegionID, grown); err != nil {
-		return err
+	if r.Pool == nil && r.From > 0 {
+		if err := c.versions().roomFor(app, was, r.RegionID, grown); err != nil {
+			return err
+		}
 	}
-	text, err := c.versions().setCounts(app, &was, func(regionID string) model.RoleCounts {
-		if regionID != r.RegionID {
+	if len(wanted) > 0 {
+		if err := c.setRoleCounts(app, &was, r.RegionID, wanted); err != nil {
+			return err
+		}
+	}
+	if r.Pool == nil {
+		return nil
+	}
+	return c.rescalePool(&app, was, r, moving)
+}
+
+// rescalePool takes the region's pool to zero, or back.
+func (c *mutation) rescalePool(app *model.App, was running, r model.Rescale, moving bool) error {
+	have, ok := was.sizes()[r.RegionID]
+	if moving {
+		have = plan.Size(was.rolloutState.Progress, r.RegionID)
+	}
+	if !ok || have != r.From {
+		return model.ErrStale
+	}
+	if *r.Pool == 0 {
+		held := slices.ContainsFunc(was.scaling.Policy.GetRoles(), func(role *windlassv1.RoleScaling) bool {
+			return was.scaling.HeldUntil(r.RegionID, role.GetRole(), c.at) > 0
+		})
+		if moving || held {
+			return model.ErrStale
+		}
+	}
+	ids := []string{was.live.ID}
+	if f := was.active; f.deployment != nil && f.deployment.ID != was.live.ID {
+		ids = append(ids, f.deployment.ID)
+	}
+	n, err := c.versions().scale(app, was, ids, plan.AskedIn(r.RegionID, *r.Pool))
+	if err == nil && n == 0 {
+		return model.ErrStale
+	}
+	return err
+}
+
+// setRoleCounts sets the instances of roles of the region's pool.
+func (c *mutation) setRoleCounts(app model.App, was *running, regionID string, wanted model.RoleCounts) error {
+	text, err := c.versions().setCounts(app, was, func(id string) model.RoleCounts {
+		if id != regionID {
 			return nil
 		}
 		return wanted

@@ -355,3 +355,64 @@ func TestScalingRoles_GrowAsFarAsAHostHasRoom(t *testing.T) {
 		require.NoError(t, w.api.Rescale(t.Context(), w.decision("us-east-1", have+2)))
 	})
 }
+
+func coldStart(s *windlassv1.DeploymentSpec) {
+	s.Routing = &windlassv1.RoutingPolicy{ColdStart: &windlassv1.ColdStart{}}
+}
+
+func TestScalingRoles_GoToZeroAndComeBackTogether(t *testing.T) {
+	onBoth(t, func(t *testing.T, w *harness) {
+		ctx := t.Context()
+		policy := rolesPolicy(func(p *windlassv1.ScalingPolicy) { p.Zero = &windlassv1.ScaleToZero{} })
+		require.NoError(t, w.deployScaled(policy, pooled(0, 0), coldStart))
+		w.settle("chat")
+		us := w.regions["us-east-1"]
+		zero, whole := new(int32(0)), new(int32(100))
+		pool := func(n *int32, roles ...model.RescaledRole) model.Rescale {
+			r := w.roleDecision("us-east-1", roles...)
+			r.Pool = n
+			return r
+		}
+		stale := pool(zero)
+		require.NoError(t, w.api.Rescale(ctx, pool(zero, model.RescaledRole{Role: "prefill", From: 3, Wanted: 4})))
+		require.ErrorIs(t, w.api.Rescale(ctx, stale), model.ErrStale)
+		require.Equal(t, map[string]int32{"us-east-1": 0, "eu-west-1": 100}, w.sizes("chat", 1))
+		item := w.desired("chat", 1, "us-east-1")
+		require.Equal(t, []any{int32(0), int32(100), "decode=2,prefill=4"}, []any{item.Topology.Replicas, item.Topology.WakeTo(item.Deployment.Spec), item.Topology.Roles})
+		app := w.scaledApp()
+		require.Equal(t, []int32{0, 100}, []int32{app.Regions[us].Replicas, app.Regions[us].Counted}, "quotas count what a request starts")
+		require.Equal(t, model.RoleCounts{"prefill": 4, "decode": 2}, app.Regions[us].Roles)
+		require.ErrorIs(t, w.api.Rescale(ctx, pool(zero)), model.ErrStale, "it is there")
+
+		w.settle("chat")
+		require.NoError(t, w.deployScaled(policy, pooled(0, 0), coldStart, args("b")))
+		w.settle("chat")
+		require.Equal(t, map[string]int32{"us-east-1": 0, "eu-west-1": 100}, w.sizes("chat", 2), "a deploy starts nothing")
+		require.NoError(t, w.api.Rescale(ctx, pool(whole, model.RescaledRole{Role: "decode", From: 2, Wanted: 3})))
+		require.Equal(t, map[string]int32{"us-east-1": 100, "eu-west-1": 100}, w.sizes("chat", 2))
+		require.Equal(t, map[string]string{"us-east-1": "4 prefill 3 decode ", "eu-west-1": "3 prefill 2 decode "}, w.pool(2))
+
+		_, err := w.scaleRole("decode", 5, "", func(req *windlassv1.ScaleRequest) { req.HoldFor = durationpb.New(time.Hour) })
+		require.NoError(t, err)
+		require.ErrorIs(t, w.api.Rescale(ctx, pool(zero)), model.ErrStale, "a person holds a role")
+	})
+}
+
+func TestScalingRoles_ZeroNeedsColdStart(t *testing.T) {
+	w := setup(t)
+	policy := rolesPolicy(func(p *windlassv1.ScalingPolicy) { p.Zero = &windlassv1.ScaleToZero{} })
+	err := w.deployScaled(policy, pooled(0, 0))
+	refused(t, err, connect.CodeInvalidArgument, invalid, "scaling.zero")
+	require.ErrorContains(t, err, "at zero, requests would fail")
+	policy.Zero.WakeTo = 2
+	err = w.deployScaled(policy, pooled(0, 0), coldStart)
+	refused(t, err, connect.CodeInvalidArgument, invalid, "scaling.zero.wakeTo")
+
+	// A pool without scaling goes to zero by hand.
+	w.deploy("chat", pooled(2, 1), coldStart)
+	w.settle("chat")
+	_, err = w.apps(w.deployer).Scale(t.Context(), &windlassv1.ScaleRequest{App: "chat", Replicas: 0})
+	require.NoError(t, err)
+	item := w.desired("chat", 1, "us-east-1")
+	require.EqualValues(t, 100, item.Topology.WakeTo(item.Deployment.Spec))
+}

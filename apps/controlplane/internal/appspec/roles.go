@@ -118,8 +118,6 @@ func checkPool(s *windlassv1.DeploymentSpec, field string) error {
 			"Leave replicas out, and set instances of each role. Use 0 to stop the pool.")
 	case s.GetMinReady() > 0:
 		return apierr.InvalidFix(field+".minReady", "a pool is ready when every role has all its instances", "Leave minReady out.")
-	case s.GetRouting().GetColdStart() != nil:
-		return apierr.InvalidFix(field+".routing.coldStart", "a pool does not start when a request comes", "Leave coldStart out, or use layout replicas.")
 	}
 	return nil
 }

@@ -30,7 +30,6 @@ func TestRoles_RefusalHasFieldAndFix(t *testing.T) {
 	for _, c := range []struct{ name, more, field, message string }{
 		{"a pool of replicas", `layout: LAYOUT_POOLED replicas: 2`, "spec.replicas", "a region has one pool"},
 		{"a pool with minReady", `layout: LAYOUT_POOLED min_ready: 1`, "spec.minReady", "every role has all its instances"},
-		{"a pool at zero", `layout: LAYOUT_POOLED routing {cold_start {}}`, "spec.routing.coldStart", "does not start when a request comes"},
 		{"an order without a pool", `update {order: ORDER_COHERENT}`, "spec.update", "only the roles of a pool"},
 		{"room without a pool", `update {when_full: WHEN_FULL_WAIT}`, "spec.update", "only the roles of a pool"},
 		{"a sequence without an order", `layout: LAYOUT_POOLED update {sequence: "decode"}`, "spec.update.sequence", "order coherent has no sequence"},

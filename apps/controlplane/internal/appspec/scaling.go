@@ -106,6 +106,9 @@ func checkScaledRegions(overrides []*windlassv1.ScalingOverride, spec *windlassv
 
 // checkScaledRoles is like CheckScaling, for the roles of a pool.
 func checkScaledRoles(p *windlassv1.ScalingPolicy, spec *windlassv1.DeploymentSpec, field string) error {
+	if p.Zero != nil && spec.GetRouting().GetColdStart() == nil {
+		return apierr.InvalidFix(field+".zero", "at zero, requests would fail", "Set routing.coldStart, so that they wait and wake the pool, or leave zero out.")
+	}
 	var names []string
 	for _, r := range spec.GetRoles() {
 		names = append(names, r.GetName())

@@ -7,6 +7,7 @@ import (
 	"cmp"
 	"hash/crc32"
 
+	"github.com/windlass-run/windlass/pkg/pool"
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
@@ -211,11 +212,14 @@ func (t Topology) AtZero(spec *windlassv1.DeploymentSpec) bool {
 	return t.Replicas == 0 && spec.GetRouting().GetColdStart() != nil
 }
 
-// WakeTo returns how many replicas the region starts by itself when a request comes, 0 for none. spec is the
-// deployment's spec in the region.
+// WakeTo returns how many replicas the region starts by itself when a request comes, 0 for none. For a pool, it
+// returns the whole pool. spec is the deployment's spec in the region.
 func (t Topology) WakeTo(spec *windlassv1.DeploymentSpec) int32 {
-	if !t.AtZero(spec) || t.Reason != "" {
+	switch {
+	case !t.AtZero(spec) || t.Reason != "":
 		return 0
+	case IsPooled(spec):
+		return pool.Whole
 	}
 	return 1
 }

@@ -170,10 +170,13 @@ type Rescale struct {
 	// Scaling.UpdatedAt.
 	From                  int32
 	Generation, ScalingAt int64
-	// Writes is true if the replicas, or the instances of Roles, are written. Otherwise only the decision is stored.
+	// Writes is true if the replicas, or the instances of Roles, or Pool, are written. Otherwise only the decision is stored.
 	Writes bool
 	// Roles are the roles of a pool whose instances change.
 	Roles []RescaledRole
+	// Pool is the number of replicas of a pool that goes to zero or comes back: 0 or pool.Whole. Nil means that it
+	// does neither.
+	Pool *int32
 	// Entries are the entries for the app's history.
 	Entries  []ScalingEntry
 	Decision *windlassv1.RegionScaling

@@ -130,7 +130,7 @@ func drawLimits(t *rapid.T, policy *windlassv1.RolloutPolicy) {
 // deployDrawnPool makes the spec a pool, and draws which roles differ from the live version, or from the newest one.
 func (f *stagedSimulation) deployDrawnPool(s *windlassv1.DeploymentSpec) {
 	size := rapid.SampledFrom([]int32{0, pool.Whole, pool.Whole, pool.Whole})
-	s.Replicas, s.MinReady, s.Routing.ColdStart = new(size.Draw(f.t, "size of the pool")), 0, nil
+	s.Replicas, s.MinReady = new(size.Draw(f.t, "size of the pool")), 0
 	for _, p := range s.GetPinnedOverrides() {
 		override.SetReplicas(s, p.GetRegion(), p.GetRegionId(), size.Draw(f.t, "size of the pool of "+p.GetRegion()))
 	}

@@ -1,7 +1,6 @@
 package plan
 
 import (
-	"fmt"
 	"slices"
 
 	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
@@ -38,6 +37,6 @@ func (p *planner) takeUpWoken() {
 			t.Replicas = n
 			t.Generation++
 		}
-		p.log("Woken", fmt.Sprintf("a request came while it was at zero: %d replicas", n), d, t.RegionID)
+		p.log("Woken", "a request came while it was at zero: "+model.SizeText(d.Spec, n), d, t.RegionID)
 	}
 }

@@ -51,6 +51,20 @@ func TestWoken(t *testing.T) {
 		require.Empty(t, rows)
 		require.Zero(t, entries)
 	})
+	t.Run("of a pool it wants all of it", func(t *testing.T) {
+		in := atZero()
+		in.Deployments[0].Spec = &windlassv1.DeploymentSpec{
+			Image: "chat", Regions: []string{"us"}, Routing: spec.Routing, Layout: windlassv1.Layout_LAYOUT_POOLED,
+			Roles: []*windlassv1.RoleSpec{{Name: "prefill"}, {Name: "decode", Entry: true}},
+		}
+		in.Topology[0].Roles = "decode=2,prefill=4"
+		out := Next(in, now)
+		rows, entries := woken(out)
+		require.Equal(t, 1, entries)
+		require.EqualValues(t, 100, rows[0].Replicas)
+		require.Equal(t, "decode=2,prefill=4", rows[0].Roles)
+		require.Equal(t, "a request came while it was at zero: a whole pool", out.History[0].Why)
+	})
 	t.Run("a report of an earlier generation, or of another epoch, counts for nothing", func(t *testing.T) {
 		for _, change := range []func(*Input){
 			func(in *Input) { in.Observed[0].AppliedGeneration = 4 },

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
+	"github.com/windlass-run/windlass/pkg/pool"
 	"github.com/windlass-run/windlass/pkg/scaling"
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
@@ -76,6 +77,11 @@ func (t *target) observe(a *app, regionID string, now time.Time) {
 		sample.Results = t.fresh(policy, now)
 		t.window.Add(sample, policy.Up.Window)
 	}
+	if a.zero != nil {
+		sample := sampleOf(t.load, a.Deployments, t.heard)
+		sample.Levels, sample.FirstToken, sample.Latency = nil, nil, nil
+		t.window.Add(sample, scaling.Fresh)
+	}
 	for i := range a.roles[regionID] {
 		p := &a.roles[regionID][i]
 		if sample, ok := roleSampleOf(t.load, a.Deployments, p.Role, t.heard); ok {
@@ -128,32 +134,16 @@ func (s *Service) decideFor(at place, a *app, t *target, now time.Time) (write, 
 }
 
 // decideRoles is decideFor for a pool. One write has the numbers of all roles, because couples make them change
-// together.
+// together, and because they go to zero and come back together.
 func (s *Service) decideRoles(at place, a *app, t *target, now time.Time) (write, bool) {
 	region := a.Regions[at.region]
-	if t.next = now.Add(every); region.Replicas == 0 {
+	if t.next = now.Add(every); region.Replicas == 0 && a.zero == nil {
 		s.metrics.forget(at.app, t.shown)
 		t.shown = nil
 		return write{}, false // the pool is stopped
 	}
-	var names []string
-	var roles []scaling.Role
-	for i := range a.roles[at.region] {
-		p := &a.roles[at.region][i]
-		if region.Roles[p.Role] == 0 {
-			continue // the version has no such role
-		}
-		of := t.role(p.Role)
-		names = append(names, p.Role)
-		roles = append(roles, scaling.Role{Name: p.Role, Policy: &p.Policy, Window: &of.window, State: t.stateOf(a, at.region, p.Role, region.Roles[p.Role], now)})
-	}
-	for name, of := range t.roles {
-		if !slices.Contains(names, name) {
-			s.metrics.forgetRole(at.app, name, of.shown)
-			delete(t.roles, name)
-		}
-	}
-	if len(roles) == 0 {
+	in := scaling.Pool{Roles: s.rolesOf(at, a, t, now), Zero: a.zero, Window: &t.window, AtZero: region.Replicas == 0}
+	if len(in.Roles) == 0 {
 		return write{}, false
 	}
 	out := write{at: at, heard: t.heard, Rescale: model.Rescale{
@@ -161,34 +151,64 @@ func (s *Service) decideRoles(at place, a *app, t *target, now time.Time) (write
 	}}
 	t.shown = &windlassv1.RegionScaling{Region: region.Name, At: now.UnixMilli()}
 	mayWrite := !now.Before(t.retryAt)
-	for i, d := range scaling.DecideRoles(roles, now) {
-		of := t.roles[names[i]]
+	decided := scaling.DecidePool(in, now)
+	if decided.AtZero != in.AtZero && a.Scaling.Active() {
+		out.Writes, out.Pool = true, new(int32(pool.Whole))
+		if decided.AtZero {
+			out.Pool = new(int32(0))
+		}
+	}
+	for i, d := range decided.Roles {
+		name, of := in.Roles[i].Name, t.role(in.Roles[i].Name)
 		of.kept = d.Unwritten
 		if i == 0 || d.Next.Before(t.next) {
 			t.next = d.Next
 		}
-		of.shown = showRole(d, region.Name, names[i], roles[i].Policy.Couple)
-		t.addProblems(of.shown, roles[i].Policy, d.Wants)
+		of.shown = showRole(d, region.Name, name, in.Roles[i].Policy.Couple)
+		of.shown.Why = poolWhy(of.shown, in, decided, i)
+		t.addProblems(of.shown, in.Roles[i].Policy, d.Wants)
 		t.shown.Roles = append(t.shown.Roles, of.shown)
-		s.metrics.note(a, region.Name, names[i], d)
+		s.metrics.note(a, region.Name, name, d)
 		if !mayWrite {
 			continue
 		}
-		writes := d.Wanted != d.Desired && a.Scaling.Active()
-		what, missing := of.what(d, now, writes, a.Scaling.Active())
-		if what == "" {
-			continue
-		}
-		if writes {
+		count := int(region.Roles[name])
+		writes := (d.Wanted != d.Desired || decided.Counts[i] != count) && a.Scaling.Active()
+		what, missing := of.what(d, now, writes && d.Wanted != d.Desired, a.Scaling.Active())
+		if decided.Counts[i] != count && writes {
 			out.Writes = true
-			out.Roles = append(out.Roles, model.RescaledRole{Role: names[i], From: int32(d.Desired), Wanted: int32(d.Wanted)})
+			out.Roles = append(out.Roles, model.RescaledRole{Role: name, From: int32(count), Wanted: int32(decided.Counts[i])})
 		}
-		out.parts = append(out.parts, part{names[i], d, writes, missing})
-		out.Entries = append(out.Entries, model.ScalingEntry{What: what, Why: of.shown.GetWhy()})
+		if writes || what != "" {
+			out.parts = append(out.parts, part{name, d, writes, missing})
+		}
+		if what != "" {
+			out.Entries = append(out.Entries, model.ScalingEntry{What: what, Why: of.shown.GetWhy()})
+		}
 	}
 	t.shown.Next = t.next.UnixMilli()
 	out.Decision = t.shown
 	return out, len(out.parts) > 0
+}
+
+// rolesOf returns the roles of the pool that follow the load and that the version has. It forgets the others.
+func (s *Service) rolesOf(at place, a *app, t *target, now time.Time) (roles []scaling.Role) {
+	region := a.Regions[at.region]
+	for i := range a.roles[at.region] {
+		p := &a.roles[at.region][i]
+		if region.Roles[p.Role] == 0 {
+			continue // the version has no such role
+		}
+		of := t.role(p.Role)
+		roles = append(roles, scaling.Role{Name: p.Role, Policy: &p.Policy, Window: &of.window, State: t.stateOf(a, at.region, p.Role, region.Roles[p.Role], now)})
+	}
+	for name, of := range t.roles {
+		if !slices.ContainsFunc(roles, func(r scaling.Role) bool { return r.Name == name }) {
+			s.metrics.forgetRole(at.app, name, of.shown)
+			delete(t.roles, name)
+		}
+	}
+	return roles
 }
 
 // what returns the kind of the decision's history entry, empty for none. An entry is written for a changed number

@@ -45,7 +45,7 @@ func (s *Service) take(ids []string, found []model.ScaledApp, now time.Time) {
 	have := map[string]bool{}
 	for _, f := range found {
 		have[f.AppID] = true
-		a := &app{ScaledApp: f, readAt: now, policies: map[string]*scaling.Policy{}, roles: map[string][]scaling.RolePolicy{}}
+		a := &app{ScaledApp: f, readAt: now, policies: map[string]*scaling.Policy{}, roles: map[string][]scaling.RolePolicy{}, zero: scaling.PoolZero(f.Scaling.Policy)}
 		for id := range f.Regions {
 			if len(f.Scaling.Policy.GetRoles()) > 0 {
 				roles, fault := scaling.NewRoles(f.Scaling.Policy, id)

@@ -46,9 +46,12 @@ func playPool(t *testing.T, test func(t *testing.T, f *harness)) {
 // share of their caches.
 func (h *harness) reportPool(d time.Duration, inFlight, cache float64) {
 	for end := time.Now().Add(d); time.Now().Before(end); time.Sleep(5 * time.Second) {
-		counts := h.counts()
+		counts, ready := h.counts(), int32(1)
+		if h.replicas("app_1") == 0 {
+			counts, ready = nil, 0
+		}
 		h.svc.Observe("reg_1", []*agentv1.LoadReport{{AppId: "app_1", Deployments: []*agentv1.DeploymentLoad{
-			{DeploymentId: "dep_1", InFlight: &inFlight, Ready: 1, Roles: []*agentv1.RoleLoad{
+			{DeploymentId: "dep_1", InFlight: &inFlight, Rate: new(inFlight), Ready: ready, Roles: []*agentv1.RoleLoad{
 				{Role: "prefill", Ready: counts["prefill"]},
 				{Role: "decode", Ready: counts["decode"], Levels: map[string]float64{"kvCache": cache}},
 			}},
@@ -254,5 +257,63 @@ func TestService_SeriesEndWithTheRole(t *testing.T) {
 		f.svc.Changed([]string{"app_1"})
 		f.reportPool(time.Minute, 20, 0.5)
 		require.Equal(t, 1, testutil.CollectAndCount(f.svc.metrics.wanted), "the live version has no decode servers any more")
+	})
+}
+
+// mayGoToZero lets the pool go to zero after 10 min.
+func (h *harness) mayGoToZero() {
+	h.set(func() {
+		p := h.apps["app_1"].Scaling.Policy
+		p.Zero = &windlassv1.ScaleToZero{After: durationpb.New(10 * time.Minute)}
+		p.Roles[0].Initial = new(int32(2))
+		p.Roles[1].Min, p.Roles[1].Initial = new(int32(2)), new(int32(6))
+	})
+	h.svc.Changed([]string{"app_1"})
+}
+
+func TestService_RolesGoToZeroAndComeBackTogether(t *testing.T) {
+	t.Parallel()
+	playPool(t, func(t *testing.T, f *harness) {
+		f.mayGoToZero()
+		f.reportPool(2*time.Minute, 20, 0.5)
+		f.reportPool(9*time.Minute, 0, 0.5)
+		require.EqualValues(t, 100, f.replicas("app_1"))
+		f.reportPool(2*time.Minute, 0, 0.5)
+		require.Zero(t, f.replicas("app_1"))
+		require.Equal(t, model.RoleCounts{"prefill": 3, "decode": 6}, f.counts(), "initial of each, and half as many prefill servers as decode servers")
+		last := f.writes[len(f.writes)-1]
+		require.Zero(t, *last.Pool)
+		require.Len(t, last.Entries, 2)
+		require.Contains(t, last.Entries[1].Why, "role decode: 0 instances instead of 2: kvCache 0.5 of 0.5 wants 2; the pool goes to zero, because there has been no request for 10m")
+
+		writes := len(f.writes)
+		f.reportPool(30*time.Minute, 0, 0)
+		require.Len(t, f.writes, writes, "nothing changes, and no metric is missing")
+		require.Equal(t, "role decode: 0 instances: the pool is at zero, and a request starts 6", f.shownRole("decode").GetWhy())
+		require.Zero(t, f.shownRole("decode").GetWanted())
+
+		f.reportPool(10*time.Second, 1, 0)
+		require.EqualValues(t, 100, f.replicas("app_1"))
+		require.Equal(t, model.RoleCounts{"prefill": 3, "decode": 6}, f.counts())
+		require.Contains(t, f.writes[len(f.writes)-1].Entries[0].Why, "role prefill: 3 instances instead of 0: the pool comes back from zero, because there are requests")
+		f.reportPool(4*time.Minute, 20, 0.01)
+		require.Equal(t, model.RoleCounts{"prefill": 3, "decode": 6}, f.counts(), "the numbers with which it started count as wanted")
+	})
+}
+
+func TestService_PoolAtZeroStartsWithTheNumbersOfANewPolicy(t *testing.T) {
+	t.Parallel()
+	playPool(t, func(t *testing.T, f *harness) {
+		f.mayGoToZero()
+		f.reportPool(11*time.Minute, 0, 0.5)
+		require.Zero(t, f.replicas("app_1"))
+		f.set(func() { f.apps["app_1"].Scaling.Policy.Roles[1].Initial = new(int32(4)) })
+		f.svc.Changed([]string{"app_1"})
+		entries := len(f.entries())
+		f.reportPool(time.Minute, 0, 0)
+		require.Zero(t, f.replicas("app_1"))
+		require.Equal(t, model.RoleCounts{"prefill": 2, "decode": 4}, f.counts())
+		require.Len(t, f.entries(), entries)
+		require.InDelta(t, 1, testutil.ToFloat64(f.svc.metrics.decisions.WithLabelValues("kept")), 1e-9)
 	})
 }

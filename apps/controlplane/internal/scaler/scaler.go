@@ -128,6 +128,8 @@ type app struct {
 	// policies are by region id. roles are those of pools, whose apps have no policy.
 	policies map[string]*scaling.Policy
 	roles    map[string][]scaling.RolePolicy
+	// zero says when its pools go to zero, nil for never.
+	zero *scaling.Zero
 }
 
 // scales reports whether the app scales in the region.
@@ -162,8 +164,9 @@ type target struct {
 	quotaUntil, roomUntil time.Time
 	// closedUntil is when the region stops counting as closed, after a refusal.
 	closedUntil time.Time
-	// roles are the targets of a pool's roles, by name. The pool's target, which has them, holds the load, the
-	// queries' results, closedUntil, and the times of the next decision and write for all of them.
+	// roles are the targets of a pool's roles, by name. The pool's target, which has them, holds the window of the
+	// whole pool, the load, the queries' results, closedUntil, and the times of the next decision and write for all of
+	// them.
 	roles map[string]*target
 	// silent marks, by index, the missing metrics that already have a history entry.
 	silent [scaling.MaxMetrics]bool

@@ -89,10 +89,13 @@ func (h *harness) Rescale(_ context.Context, r model.Rescale) error {
 			return model.ErrStale
 		}
 	}
-	if h.writes = append(h.writes, r); r.Writes && len(r.Roles) > 0 {
+	if h.writes = append(h.writes, r); r.Writes && (len(r.Roles) > 0 || r.Pool != nil) {
 		region.Roles, region.Generation = maps.Clone(region.Roles), region.Generation+1
 		for _, role := range r.Roles {
 			region.Roles[role.Role] = role.Wanted
+		}
+		if r.Pool != nil {
+			region.Replicas = *r.Pool
 		}
 		a.Regions[r.RegionID] = region
 	} else if r.Writes {

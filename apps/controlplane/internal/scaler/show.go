@@ -112,6 +112,21 @@ func showRole(d scaling.Decision, region, role string, couple *scaling.Couple) *
 	return out
 }
 
+// poolWhy returns why a role of a pool has its number, of a pool that is at zero, goes there or comes back. shown is the
+// role's decision. For other pools it is the decision's own text.
+func poolWhy(shown *windlassv1.RegionScaling, in scaling.Pool, decided scaling.PoolDecision, role int) string {
+	name := in.Roles[role].Name
+	switch {
+	case decided.AtZero && in.AtZero:
+		return fmt.Sprintf("role %s: 0 instances: the pool is at zero, and a request starts %d", name, decided.Counts[role])
+	case decided.AtZero:
+		return shown.GetWhy() + "; the pool goes to zero, because " + decided.Why
+	case in.AtZero:
+		return fmt.Sprintf("role %s: %d instances instead of 0: the pool comes back from zero, because %s", name, decided.Counts[role], decided.Why)
+	}
+	return shown.GetWhy()
+}
+
 // show returns the decision as a message of the API.
 func show(d scaling.Decision, region string) *windlassv1.RegionScaling {
 	out := &windlassv1.RegionScaling{

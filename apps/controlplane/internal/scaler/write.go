@@ -106,12 +106,16 @@ func outcomeOf(w write, err error) string {
 	case !w.Writes:
 		return "kept"
 	}
+	outcome := "kept" // of a pool at zero, which will start with other numbers
 	for _, p := range w.parts {
-		if p.decision.Wanted > p.decision.Desired {
+		switch {
+		case p.decision.Wanted > p.decision.Desired:
 			return "up"
+		case p.decision.Wanted < p.decision.Desired:
+			outcome = "down"
 		}
 	}
-	return "down"
+	return outcome
 }
 
 // quotasOf returns how many replicas the quota allows in the region, from the error of a refused decision. For a pool,

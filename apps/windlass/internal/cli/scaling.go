@@ -137,6 +137,9 @@ func scalingLines(w *tabwriter.Writer, resp *windlassv1.GetScalingResponse) {
 		if r.GetLimit() != "" {
 			text += fmt.Sprintf(", %d by the metrics: %s", r.GetUnlimited(), r.GetLimit())
 		}
+		if r.GetRole() != "" && r.GetWanted() == 0 {
+			text += ": the pool is at zero"
+		}
 		row(w, "Scaling:", text)
 	}
 	holdLines(w, resp)
@@ -153,7 +156,7 @@ func unitOf(role string) string {
 // scalingEntries are the kinds of history entries about scaling.
 var scalingEntries = map[string]bool{
 	"Scaled": true, "ScalingDecided": true, "ScalingLimited": true, "ScalingMetricMissing": true, "ScalingPolicyChanged": true,
-	"ScalingHeld": true, "ScalingHoldEnded": true,
+	"ScalingHeld": true, "ScalingHoldEnded": true, "Woken": true,
 }
 
 func (a *app) scalingWhyCommand() *cobra.Command {
@@ -165,7 +168,7 @@ func (a *app) scalingWhyCommand() *cobra.Command {
 		Use:   "why APP",
 		Short: "Show the decisions about an app's replicas, with their numbers",
 		Long: `Why shows the decisions about an app's replicas, with their reasons: changes of the number, of the limit and of the
-policy, and holds. With --at it shows what was in force at a time: the last decision before it in each region,
+policy, holds, and wakes from zero. With --at it shows what was in force at a time: the last decision before it in each region,
 and for each role of a pool. With --role it shows the decisions about one role.
 It looks back 7 days, or as far as --since says.`,
 		Example: "  windlass scaling why echo\n  windlass scaling why echo --at 2026-11-28T08:15:00Z --since 720h",
@@ -222,7 +225,7 @@ func (a *app) scalingHistory(ctx context.Context, app, role string, since, until
 			}
 			about := roleOfEntry(h)
 			of := h.GetRegion() + "/" + about
-			if !scalingEntries[h.GetWhat()] || h.GetAt() > until.UnixMilli() || newest && seen[of] || role != "" && about != role {
+			if !scalingEntries[h.GetWhat()] || h.GetAt() > until.UnixMilli() || newest && seen[of] || role != "" && about != role && h.GetWhat() != "Woken" {
 				continue
 			}
 			seen[of] = true

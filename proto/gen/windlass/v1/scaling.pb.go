@@ -234,14 +234,15 @@ type ScalingPolicy struct {
 	// the window counts. No replica is removed while instances start, except instances that have been
 	// starting for longer than the health check's startup budget.
 	Down *ScalingPace `protobuf:"bytes,6,opt,name=down,proto3" json:"down,omitempty"`
-	// How the app goes to zero and comes back. Absent with min 0: the defaults apply.
+	// How the app goes to zero and comes back. Absent with min 0: the defaults apply. With roles: the
+	// whole pool goes to zero, all roles together. Absent with roles: it never does.
 	Zero     *ScaleToZero       `protobuf:"bytes,7,opt,name=zero,proto3" json:"zero,omitempty"`
 	Schedule []*ScalingSchedule `protobuf:"bytes,8,rep,name=schedule,proto3" json:"schedule,omitempty"`
 	Mode     ScalingPolicy_Mode `protobuf:"varint,9,opt,name=mode,proto3,enum=windlass.v1.ScalingPolicy_Mode" json:"mode,omitempty"`
 	// Different values for some regions. A region may be in at most one override.
 	Overrides []*ScalingOverride `protobuf:"bytes,10,rep,name=overrides,proto3" json:"overrides,omitempty"`
 	// How the roles of an app with LAYOUT_POOLED follow the load separately. Such an app must set this
-	// field, and no other field except mode. Roles that are not listed keep their instances.
+	// field, and no other field except mode and zero. Roles that are not listed keep their instances.
 	Roles         []*RoleScaling `protobuf:"bytes,11,rep,name=roles,proto3" json:"roles,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -366,8 +367,8 @@ type RoleScaling struct {
 	Min *int32 `protobuf:"varint,2,opt,name=min,proto3,oneof" json:"min,omitempty"`
 	// Maximum of instances in a region.
 	Max int32 `protobuf:"varint,3,opt,name=max,proto3" json:"max,omitempty"`
-	// Instances with which the role begins in a region, if no running version of the app has it.
-	// Default: min.
+	// Instances with which the role begins in a region, if no running version of the app has it, and
+	// with which it comes back from zero. Default: min. The ratio of a couple may raise it.
 	Initial *int32 `protobuf:"varint,4,opt,name=initial,proto3,oneof" json:"initial,omitempty"`
 	// May be empty if the role is coupled to another one: its instances then follow that role alone.
 	Metrics  []*ScalingMetric   `protobuf:"bytes,5,rep,name=metrics,proto3" json:"metrics,omitempty"`
@@ -709,7 +710,7 @@ type ScaleToZero struct {
 	// Time without requests after which the app goes to zero. Default 15 min.
 	After *durationpb.Duration `protobuf:"bytes,1,opt,name=after,proto3" json:"after,omitempty"`
 	// Desired replicas after a request woke the app. The first one is started by the request. Default
-	// 1.
+	// 1. Must not be set with roles: a request then starts RoleScaling.initial of each role.
 	WakeTo        int32 `protobuf:"varint,2,opt,name=wake_to,json=wakeTo,proto3" json:"wake_to,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

@@ -307,6 +307,17 @@ func pooledRoles(t *testing.T, s *suite) {
 		require.Contains(t, more, in)
 	}
 	require.Equal(t, map[int]bool{0: true}, s.complete(t))
+
+	a = next(a, replicas(0))
+	s.apply(t, a)
+	s.until(t, "no role", "dep_1", every(0, isReady))
+	require.NotNil(t, s.observed(t, "dep_1"), "a pool at zero is not removed")
+	require.Empty(t, s.Leftovers(t))
+	a = next(a, replicas(100), roleInstances("prefill", 2))
+	s.apply(t, a)
+	back := s.ready(t, "dep_1", 5)
+	require.Len(t, ids(back, of("decode")), 3)
+	require.Equal(t, map[int]bool{0: true}, s.complete(t))
 	require.NoError(t, s.rt.Remove(t.Context(), "dep_1"))
 	s.gone(t, "dep_1")
 	require.Empty(t, s.Leftovers(t))

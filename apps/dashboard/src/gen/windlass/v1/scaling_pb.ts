@@ -77,7 +77,8 @@ export type ScalingPolicy = Message<"windlass.v1.ScalingPolicy"> & {
   down?: ScalingPace | undefined;
 
   /**
-   * How the app goes to zero and comes back. Absent with min 0: the defaults apply.
+   * How the app goes to zero and comes back. Absent with min 0: the defaults apply. With roles: the
+   * whole pool goes to zero, all roles together. Absent with roles: it never does.
    *
    * @generated from field: windlass.v1.ScaleToZero zero = 7;
    */
@@ -102,7 +103,7 @@ export type ScalingPolicy = Message<"windlass.v1.ScalingPolicy"> & {
 
   /**
    * How the roles of an app with LAYOUT_POOLED follow the load separately. Such an app must set this
-   * field, and no other field except mode. Roles that are not listed keep their instances.
+   * field, and no other field except mode and zero. Roles that are not listed keep their instances.
    *
    * @generated from field: repeated windlass.v1.RoleScaling roles = 11;
    */
@@ -177,8 +178,8 @@ export type RoleScaling = Message<"windlass.v1.RoleScaling"> & {
   max: number;
 
   /**
-   * Instances with which the role begins in a region, if no running version of the app has it.
-   * Default: min.
+   * Instances with which the role begins in a region, if no running version of the app has it, and
+   * with which it comes back from zero. Default: min. The ratio of a couple may raise it.
    *
    * @generated from field: optional int32 initial = 4;
    */
@@ -476,7 +477,7 @@ export type ScaleToZero = Message<"windlass.v1.ScaleToZero"> & {
 
   /**
    * Desired replicas after a request woke the app. The first one is started by the request. Default
-   * 1.
+   * 1. Must not be set with roles: a request then starts RoleScaling.initial of each role.
    *
    * @generated from field: int32 wake_to = 2;
    */

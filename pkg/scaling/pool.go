@@ -1,0 +1,171 @@
+package scaling
+
+import (
+	"fmt"
+	"time"
+
+	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
+)
+
+// Pool is the input of DecidePool about the pool of an app in a region.
+type Pool struct {
+	// Roles are those that follow the load. Desired of each is how many instances it has, or will have once the pool is
+	// no longer at zero.
+	Roles []Role
+	// Zero is nil for a pool that never goes to zero by its load.
+	Zero *Zero
+	// Window has the samples of the whole pool, with the roles that do not follow the load. It may be nil without Zero.
+	Window *Window
+	// AtZero reports whether the pool has no instances. It is only set with Zero.
+	AtZero bool
+}
+
+// PoolDecision is the result of DecidePool.
+type PoolDecision struct {
+	// Roles are the decisions about the roles, in the order of Pool.Roles. Their Desired and Wanted are 0 where the pool
+	// has no instances.
+	Roles []Decision
+	// Counts are the numbers of instances of the roles to store. For a pool at zero, these are the numbers with which it
+	// starts again.
+	Counts []int
+	// AtZero reports whether the pool should have no instances, and Why says why that changes. Why is empty if it stays.
+	AtZero bool
+	Why    string
+}
+
+// PoolZero returns when the pool of a policy with roles goes to zero, nil for never.
+func PoolZero(p *windlassv1.ScalingPolicy) *Zero {
+	if p.GetZero() == nil || len(p.GetRoles()) == 0 {
+		return nil
+	}
+	return &Zero{After: orDuration(p.GetZero().GetAfter(), defaultZeroAfter)}
+}
+
+// DecidePool is DecideRoles for a pool that may go to zero. All of its roles go to zero together, and come back together
+// with the instances that a start needs: Initial of each role, within limits, in the ratios of couples.
+func DecidePool(p Pool, now time.Time) PoolDecision {
+	var out PoolDecision
+	if p.AtZero {
+		out = p.decideAtZero(now)
+	} else {
+		out.Roles = DecideRoles(p.Roles, now)
+		for _, d := range out.Roles {
+			out.Counts = append(out.Counts, d.Wanted)
+		}
+		if idle, ok := p.idle(out.Roles, now); ok && idle >= p.Zero.After {
+			out.toZero(p, idle, now)
+		} else if ok {
+			out.decideAgainAt(now.Add(p.Zero.After-idle), now)
+		}
+	}
+	return out
+}
+
+// idle returns for how long the pool has been without requests. ok is false if it may not go to zero.
+func (p *Pool) idle(decisions []Decision, now time.Time) (d time.Duration, ok bool) {
+	if p.Zero == nil {
+		return 0, false
+	}
+	newest := p.Window.Newest(now)
+	if newest == nil {
+		return 0, false
+	}
+	for i, r := range p.Roles {
+		if r.Window.Newest(now) == nil || r.State.Floor > 0 || p.keepsAwake(i, now) != "" {
+			return 0, false
+		}
+		for _, want := range decisions[i].Wants {
+			if want.Missing && newest.Ready > 0 {
+				return 0, false
+			}
+		}
+	}
+	d, ok = p.Window.Idle(now)
+	for _, one := range decisions {
+		d = min(d, now.Sub(one.Unwritten.AwakeSince))
+	}
+	return d, ok
+}
+
+// keepsAwake returns why a role needs instances whatever the load is, empty if it does not.
+func (p *Pool) keepsAwake(role int, now time.Time) string {
+	switch r := p.Roles[role]; {
+	case now.Before(r.State.HoldUntil):
+		return "a person set the instances of role " + r.Name + " for a time"
+	case r.Policy.Bounds(now).Min > r.Policy.Min:
+		return "the schedule of role " + r.Name + " has a higher minimum"
+	}
+	return ""
+}
+
+// toZero makes the decision that the pool goes to zero.
+func (out *PoolDecision) toZero(p Pool, idle time.Duration, now time.Time) {
+	out.AtZero, out.Counts = true, startCounts(p.Roles, now)
+	out.Why = fmt.Sprintf("there has been no request for %s", idle.Round(time.Second))
+	for i := range out.Roles {
+		d := &out.Roles[i]
+		d.Wanted, d.Limit, d.Kept = 0, None, Kept{}
+	}
+}
+
+// decideAtZero decides for a pool at zero.
+func (p *Pool) decideAtZero(now time.Time) PoolDecision {
+	out := PoolDecision{Counts: startCounts(p.Roles, now)}
+	closed := false
+	for i, r := range p.Roles {
+		closed = closed || r.State.Closed
+		if out.Why == "" {
+			out.Why = p.keepsAwake(i, now)
+		}
+	}
+	newest := p.Window.Newest(now)
+	if newest != nil && newest.hasRequests() {
+		out.Why = "there are requests"
+	}
+	if out.AtZero = closed || out.Why == ""; out.AtZero {
+		out.Why = ""
+	}
+	for i, r := range p.Roles {
+		d := newDecider(r.Policy, r.Window, r.State, now)
+		d.mem, d.out.Desired, d.out.Wanted, d.out.Unlimited = Kept{}, 0, 0, 0
+		if !out.AtZero {
+			d.out.Wanted = out.Counts[i]
+		}
+		if newest == nil {
+			d.out.Limit = NoReport
+		}
+		one := d.decision()
+		one.Kept = Kept{}
+		out.Roles = append(out.Roles, one)
+	}
+	return out
+}
+
+// decideAgainAt makes at the time of the next decision, if it is before the time set so far.
+func (out *PoolDecision) decideAgainAt(at, now time.Time) {
+	for i := range out.Roles {
+		if d := &out.Roles[i]; at.After(now) && at.Before(d.Next) {
+			d.Next = at
+		}
+	}
+}
+
+// startCounts returns with how many instances each role starts from zero.
+func startCounts(roles []Role, now time.Time) []int {
+	deciders := make([]decider, len(roles))
+	for i, r := range roles {
+		d := newDecider(r.Policy, r.Window, r.State, now)
+		if now.Before(r.State.HoldUntil) {
+			d.out.Limit = HoldLimit
+		} else {
+			d.out.Wanted, _ = d.clamp(r.Policy.Initial, d.minimum())
+		}
+		deciders[i] = d
+	}
+	applyRatios(deciders, roles)
+	out := make([]int, len(roles))
+	for i := range deciders {
+		out[i] = deciders[i].out.Wanted
+	}
+	return out
+}
