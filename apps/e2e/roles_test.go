@@ -8,8 +8,10 @@ import (
 	"net/http"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
+	"google.golang.org/protobuf/types/known/durationpb"
 
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
@@ -19,6 +21,7 @@ func TestRoles(t *testing.T) { //nolint:tparallel // its subtests share a stack
 	s := newStack(t, stackConfig{gateways: true, regions: []string{us}})
 	t.Run("groups are updated and scaled whole", func(t *testing.T) { testGroupsOfRoles(t, s) })
 	t.Run("roles of a pool are updated and scaled separately", func(t *testing.T) { testPoolOfRoles(t, s) })
+	t.Run("roles of a pool go to zero and come back together", func(t *testing.T) { testPoolToZero(t, s) })
 }
 
 // testGroupsOfRoles tests replicas with several roles, which are groups. A group serves once all its
@@ -175,6 +178,57 @@ func testPoolOfRoles(t *testing.T, s *stack) {
 	require.Equal(t, 2, of("decode", "4"), "the prefill server was replaced before all decode servers were")
 	s.waitPool(t, app, 4, 1, 2)
 	require.Contains(t, c.ok("history", app, "-o", "json"), "replaces them in their places, in order sequential")
+	c.ok("delete", app, "--yes")
+}
+
+// testPoolToZero: all roles of a pool stop without requests, or by hand, and a request starts all of them.
+func testPoolToZero(t *testing.T, s *stack) {
+	const app = "roles-zero"
+	c := s.cli(t)
+	sp := spec(regions(us), label("v1"))
+	sp.Layout, sp.Replicas = windlassv1.Layout_LAYOUT_POOLED, nil
+	sp.Roles = []*windlassv1.RoleSpec{{Name: "prefill"}, {Name: "decode", Entry: true, StartsAfter: []string{"prefill"}}}
+	sp.Routing = &windlassv1.RoutingPolicy{ColdStart: &windlassv1.ColdStart{Hold: durationpb.New(time.Minute)}}
+	must(t, s.owner.apps.Deploy, &windlassv1.DeployRequest{Mutation: mutation(), App: named(app), Spec: sp, Scaling: &windlassv1.ScalingPolicy{
+		Zero: &windlassv1.ScaleToZero{After: durationpb.New(10 * time.Second)},
+		Roles: []*windlassv1.RoleScaling{
+			{Role: "prefill", Max: 2, Couple: &windlassv1.ScalingCouple{Role: "decode", Ratio: []float64{0.5, 2}}},
+			{Role: "decode", Max: 4, Initial: new(int32(2)), Metrics: []*windlassv1.ScalingMetric{{Type: windlassv1.ScalingMetric_TYPE_IN_FLIGHT, Target: "8"}}},
+		},
+	}})
+	s.waitPool(t, app, 1, 1, 2)
+	host := s.host(t, app, windlassv1.Route_KIND_STABLE, 0)
+	atZero := func() {
+		t.Helper()
+		s.eventually(t, "no role has an instance", func(context.Context) error {
+			if left := s.runningOf(app); len(left) > 0 {
+				return fmt.Errorf("%d instances run", len(left))
+			}
+			return nil
+		})
+	}
+	wakes := func() {
+		t.Helper()
+		h, err := s.answer(t.Context(), host)
+		require.NoError(t, err, "the first request waits, and is answered")
+		require.Equal(t, []string{"decode", "v1"}, []string{h.Get("X-Model-Role"), h.Get("X-Prefill-Version")})
+	}
+	atZero()
+	s.eventually(t, "status says that it is at zero", func(context.Context) error {
+		if text := c.ok("status", app); !strings.Contains(text, "at zero: a request starts it") {
+			return errors.New(text)
+		}
+		return nil
+	})
+	require.Contains(t, c.ok("scaling", "why", app, "--role", "prefill"), "the pool goes to zero, because there has been no request for")
+	require.Regexp(t, `prefill\s+\d\s+\d\s+0`, c.ok("scaling", "status", app))
+	wakes()
+	s.waitPool(t, app, 1, 1, 2)
+	require.Regexp(t, "comes back from zero|came while it was at zero: a whole pool", c.ok("history", app, "-o", "json"))
+	atZero()
+	wakes()
+	c.ok("scale", app, "--replicas", "0")
+	atZero()
 	c.ok("delete", app, "--yes")
 }
 

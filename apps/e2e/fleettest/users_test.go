@@ -9,6 +9,7 @@ import (
 
 	"connectrpc.com/connect"
 
+	"github.com/windlass-run/windlass/pkg/pool"
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
@@ -77,7 +78,10 @@ func (w *fleet) actOn(of size, i, what int) {
 		_, err = w.apps.Cancel(ctx, &windlassv1.CancelRequest{App: app})
 	case 9, 10:
 		req := &windlassv1.ScaleRequest{App: app, Replicas: int32(w.fate.intn(4))}
-		if i == pooledApp {
+		switch {
+		case i == pooledApp && w.fate.intn(3) == 0:
+			req.Replicas = []int32{0, pool.Whole}[w.fate.intn(2)] // stop all roles, or start them
+		case i == pooledApp:
 			req.Role = []string{"prefill", "decode"}[w.fate.intn(2)]
 			req.Replicas = max(req.Replicas, 1)
 		}
