@@ -119,7 +119,8 @@ func (p *Pool) decideAtZero(now time.Time) PoolDecision {
 		}
 	}
 	newest := p.Window.Newest(now)
-	if newest != nil && newest.hasRequests() {
+	// With ready instances, the sample is from before the pool went to zero, and its requests have been answered.
+	if newest != nil && newest.Ready == 0 && newest.hasRequests() {
 		out.Why = "there are requests"
 	}
 	if out.AtZero = closed || out.Why == ""; out.AtZero {

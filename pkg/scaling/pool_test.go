@@ -107,6 +107,15 @@ func TestDecidePool_Vectors(t *testing.T) {
 		require.False(t, p.report(14*time.Minute, idle...))
 		require.True(t, p.report(2*time.Minute, idle...))
 	})
+	t.Run("requests from before it was stopped by hand do not bring it back", func(t *testing.T) {
+		t.Parallel()
+		p := newZeroPool(t, poolPolicy(), 4, 8)
+		require.False(t, p.report(time.Minute, busy...))
+		p.in.AtZero = true
+		p.now = p.now.Add(time.Second)
+		require.True(t, p.decide().AtZero)
+		require.False(t, p.report(5*time.Second, busy...), "these are held")
+	})
 	t.Run("an instance of another role that starts keeps the pool", func(t *testing.T) {
 		t.Parallel()
 		p := newZeroPool(t, poolPolicy(), 4, 8)
