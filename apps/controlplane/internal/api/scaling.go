@@ -559,18 +559,18 @@ func (c *mutation) rescaleRoles(app model.App, was running, r model.Rescale) err
 		}
 	}
 	if len(wanted) > 0 {
-		if err := c.setRoleCounts(app, &was, r.RegionID, wanted); err != nil {
+		if err := c.versions().setRoleCounts(app, &was, r.RegionID, wanted); err != nil {
 			return err
 		}
 	}
 	if r.Pool == nil {
 		return nil
 	}
-	return c.rescalePool(&app, was, r, moving)
+	return c.versions().rescalePool(&app, was, r, moving)
 }
 
 // rescalePool takes the region's pool to zero, or back.
-func (c *mutation) rescalePool(app *model.App, was running, r model.Rescale, moving bool) error {
+func (c versionMutation) rescalePool(app *model.App, was running, r model.Rescale, moving bool) error {
 	have, ok := was.sizes()[r.RegionID]
 	if moving {
 		have = plan.Size(was.rolloutState.Progress, r.RegionID)
@@ -590,7 +590,7 @@ func (c *mutation) rescalePool(app *model.App, was running, r model.Rescale, mov
 	if f := was.active; f.deployment != nil && f.deployment.ID != was.live.ID {
 		ids = append(ids, f.deployment.ID)
 	}
-	n, err := c.versions().scale(app, was, ids, plan.AskedIn(r.RegionID, *r.Pool))
+	n, err := c.scale(app, was, ids, plan.AskedIn(r.RegionID, *r.Pool))
 	if err == nil && n == 0 {
 		return model.ErrStale
 	}
@@ -598,8 +598,8 @@ func (c *mutation) rescalePool(app *model.App, was running, r model.Rescale, mov
 }
 
 // setRoleCounts sets the instances of roles of the region's pool.
-func (c *mutation) setRoleCounts(app model.App, was *running, regionID string, wanted model.RoleCounts) error {
-	text, err := c.versions().setCounts(app, was, func(id string) model.RoleCounts {
+func (c versionMutation) setRoleCounts(app model.App, was *running, regionID string, wanted model.RoleCounts) error {
+	text, err := c.setCounts(app, was, func(id string) model.RoleCounts {
 		if id != regionID {
 			return nil
 		}
