@@ -14,7 +14,7 @@ import (
 
 // write is a decision to write.
 type write struct {
-	at place
+	at appRegion
 	model.Rescale
 
 	parts []part
@@ -111,7 +111,7 @@ func (t *target) stateOf(a *app, regionID, role string, desired int32, now time.
 	return state
 }
 
-func (s *Service) decideFor(at place, a *app, t *target, now time.Time) (write, bool) {
+func (s *Service) decideFor(at appRegion, a *app, t *target, now time.Time) (write, bool) {
 	region, policy := a.Regions[at.region], a.policies[at.region]
 	state := t.stateOf(a, at.region, "", region.Replicas, now)
 	d := scaling.Decide(policy, &t.window, state, now)
@@ -135,7 +135,7 @@ func (s *Service) decideFor(at place, a *app, t *target, now time.Time) (write, 
 
 // decideRoles is decideFor for a pool. One write has the numbers of all roles, because couples make them change
 // together, and because they go to zero and come back together.
-func (s *Service) decideRoles(at place, a *app, t *target, now time.Time) (write, bool) {
+func (s *Service) decideRoles(at appRegion, a *app, t *target, now time.Time) (write, bool) {
 	region := a.Regions[at.region]
 	if t.next = now.Add(every); region.Replicas == 0 && a.zero == nil {
 		s.metrics.forget(at.app, t.shown)
@@ -192,7 +192,7 @@ func (s *Service) decideRoles(at place, a *app, t *target, now time.Time) (write
 }
 
 // rolesOf returns the roles of the pool that follow the load and that the version has. It forgets the others.
-func (s *Service) rolesOf(at place, a *app, t *target, now time.Time) (roles []scaling.Role) {
+func (s *Service) rolesOf(at appRegion, a *app, t *target, now time.Time) (roles []scaling.Role) {
 	region := a.Regions[at.region]
 	for i := range a.roles[at.region] {
 		p := &a.roles[at.region][i]

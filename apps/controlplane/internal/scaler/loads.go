@@ -28,7 +28,7 @@ func (s *Service) Take(regionID string, loads []*agentv1.LoadReport) (dropped in
 	now := time.Now()
 	s.mu.Lock()
 	for _, load := range loads {
-		at := place{load.GetAppId(), regionID}
+		at := appRegion{load.GetAppId(), regionID}
 		t := s.targets[at]
 		a := s.apps[at.app]
 		old := a == nil || now.Sub(a.readAt) >= readAgain
@@ -76,7 +76,7 @@ func (s *Service) addStray(regionID string, now time.Time) bool {
 }
 
 // noStray takes a target out of the count, because its app is scaled there. Called with mu held.
-func (s *Service) noStray(at place, t *target) {
+func (s *Service) noStray(at appRegion, t *target) {
 	if in := s.strays[at.region]; t.stray && in != nil {
 		in.n = max(in.n-1, 0)
 	}

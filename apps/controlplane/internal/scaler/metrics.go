@@ -17,14 +17,14 @@ type metrics struct {
 }
 
 func newMetrics(reg prometheus.Registerer) *metrics {
-	place := []string{"app_id", "region", "role"}
+	labels := []string{"app_id", "region", "role"}
 	m := &metrics{
 		wanted: prometheus.NewGaugeVec(prometheus.GaugeOpts{
 			Name: "windlass_scaling_wanted_replicas", Help: "Replicas that scaling wants for an app in a region, after limits, or instances of a role of a pool.",
-		}, place),
+		}, labels),
 		ready: prometheus.NewGaugeVec(prometheus.GaugeOpts{
 			Name: "windlass_scaling_ready_replicas", Help: "Replicas of a scaled app that are ready in a region, or instances of a role of a pool.",
-		}, place),
+		}, labels),
 		limited: prometheus.NewGaugeVec(prometheus.GaugeOpts{
 			Name: "windlass_scaling_limited", Help: "1 while a limit keeps an app in a region from the replicas that its metrics want.",
 		}, []string{"app_id", "region", "role", "limit"}),

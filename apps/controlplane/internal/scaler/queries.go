@@ -62,7 +62,7 @@ func metricQueryOf(p *scaling.Policy, text string) metricQuery {
 
 // query is a query that is due.
 type query struct {
-	at place
+	at appRegion
 	metricQuery
 	plan.Measure
 }
@@ -140,7 +140,7 @@ func (a *app) queries(regionID string) map[metricQuery]bool {
 	return out
 }
 
-func queryOf(a *app, at place, key metricQuery) (query, error) {
+func queryOf(a *app, at appRegion, key metricQuery) (query, error) {
 	region := a.Regions[at.region]
 	if len(region.MadeFor) == 0 {
 		return query{}, fmt.Errorf("no deployment of the app is in region %s", region.Name)

@@ -105,7 +105,7 @@ type Service struct {
 	dirty map[string]bool
 	// none has the apps that are known not to be scaled, by id, with the time when they were read.
 	none    map[string]time.Time
-	targets map[place]*target
+	targets map[appRegion]*target
 	strays  map[string]*strays // by region id
 	// asking has the ids of workspaces whose queries are under way.
 	asking map[string]bool
@@ -117,8 +117,8 @@ type strays struct {
 	n     int
 }
 
-// place is an app in a region.
-type place struct{ app, region string }
+// appRegion is an app in a region.
+type appRegion struct{ app, region string }
 
 // app is a scaled app as it was read.
 type app struct {
@@ -205,7 +205,7 @@ func New(cfg Config) (*Service, error) {
 	}
 	return &Service{
 		cfg: cfg, metrics: newMetrics(cfg.Registerer), wake: make(chan struct{}, 1),
-		apps: map[string]*app{}, dirty: map[string]bool{}, none: map[string]time.Time{}, targets: map[place]*target{}, strays: map[string]*strays{}, asking: map[string]bool{},
+		apps: map[string]*app{}, dirty: map[string]bool{}, none: map[string]time.Time{}, targets: map[appRegion]*target{}, strays: map[string]*strays{}, asking: map[string]bool{},
 	}, nil
 }
 
@@ -227,7 +227,7 @@ func (s *Service) Live(appID string) map[string]*windlassv1.RegionScaling {
 	out := map[string]*windlassv1.RegionScaling{}
 	if a := s.apps[appID]; a != nil {
 		for region := range a.Regions {
-			if t := s.targets[place{appID, region}]; t != nil && t.shown != nil {
+			if t := s.targets[appRegion{appID, region}]; t != nil && t.shown != nil {
 				out[region] = t.shown
 			}
 		}
@@ -244,7 +244,7 @@ func (s *Service) Current(regionID, appID string) *windlassv1.RegionScaling {
 	now := time.Now()
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	a, t := s.apps[appID], s.targets[place{appID, regionID}]
+	a, t := s.apps[appID], s.targets[appRegion{appID, regionID}]
 	if a == nil || !a.scales(regionID) || t == nil || t.shown == nil {
 		return nil
 	}
