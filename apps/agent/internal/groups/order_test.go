@@ -154,6 +154,24 @@ func TestPoolOrder_WithoutRoom(t *testing.T) {
 	}
 }
 
+func TestPool_StartsNoMoreUnitsWhileOneTakesTheRoomOfAnother(t *testing.T) {
+	s := newOrderSimulation(orderOf(windlassv1.PoolUpdate_ORDER_PARALLEL), Role{Name: "prefill", Units: 4, YieldsWhenFull: true})
+	for n := range s.all {
+		s.all[n].Started = true
+	}
+	s.apply(s.decide()) // a new unit
+	s.startWithin(4)    // it has no room
+	d := s.decide()
+	require.Len(t, d.Delete, 1)
+	s.apply(d)
+	for n := range s.all {
+		if !s.all[n].Started { // it has room now, and loads its model
+			s.all[n].Started, s.all[n].Unfit, s.all[n].Ready = true, false, false
+		}
+	}
+	require.Empty(t, show(s.decide()), "a second new unit would find no room")
+}
+
 func TestPoolOrder_NeverWaitsForABrokenOldUnit(t *testing.T) {
 	for value := range windlassv1.PoolUpdate_Order_name {
 		t.Run(windlassv1.PoolUpdate_Order(value).String(), func(t *testing.T) {

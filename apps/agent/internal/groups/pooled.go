@@ -97,6 +97,8 @@ func choosePoolSlots(r Role, there units, bound pool.Bound) []int {
 			serve++
 		}
 	}
+	// While a new unit starts in the room of an old unit that yielded, another new unit would find no room.
+	hasYielded := r.YieldsWhenFull && len(old)+serve < r.Units
 	for n, slot := range old {
 		if serve < r.Units-r.Unavailable || n < keep {
 			stay = append(stay, slot)
@@ -104,7 +106,7 @@ func choosePoolSlots(r Role, there units, bound pool.Bound) []int {
 		}
 	}
 	room := r.Units - len(present)
-	if r.Unavailable == 0 {
+	if r.Unavailable == 0 && !hasYielded {
 		room++
 	}
 	for slot := 0; len(fresh) < mayHave && room > 0; slot++ {
