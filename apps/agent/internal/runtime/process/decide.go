@@ -91,6 +91,8 @@ type block struct {
 	Reason, Message string
 	// Until is the time of the next attempt.
 	Until time.Time
+	// OtherCause means that the reason is not a lack of room, so that no other instance could make room.
+	OtherCause bool
 }
 
 // seen is the observed state of one instance.
@@ -236,7 +238,7 @@ func observed(w wanted, instances []seen) []groups.Instance {
 			Unrouted: s.Unrouted, Leaving: leaves, Old: s.Template != w.template(s.Role),
 			// An instance that never fitted does not delay others, because no order of replacements
 			// makes room for it.
-			Unfit: s.Attempt == 0 && s.Blocked != nil,
+			Unfit: s.Attempt == 0 && s.Blocked != nil && !s.Blocked.OtherCause,
 		})
 	}
 	return out

@@ -74,6 +74,11 @@ func unfitted(s *seen) {
 	s.Blocked = &block{Reason: runtime.ReasonUnschedulable, Until: t0.Add(time.Hour)}
 }
 
+func unwritten(s *seen) {
+	unfitted(s)
+	s.Blocked.Reason, s.Blocked.OtherCause = runtime.ReasonDiskFull, true
+}
+
 func streak(n int) func(*seen) { return func(s *seen) { s.Streak = n } }
 
 func stopping(final bool, reason string) func(*seen) {
@@ -133,6 +138,7 @@ func TestDecide(t *testing.T) {
 		{name: "new template: instances that are not ready go at once", want: three("b"), have: []seen{ins(0, notReady), ins(1, ended(1)), ins(2)}, do: "retire i0 Replaced, forget i1 Replaced"},
 		{name: "new template: a doomed new instance stops the replacement", want: three("b"), have: []seen{ins(0, of("b"), ended(5)), ins(1), ins(2)}, at: time.Second, do: "start i0"},
 		{name: "new template: an instance that becomes unready counts as unready", want: three("b"), have: []seen{ins(0, sick(3)), ins(1), ins(2)}, do: "unready i0"},
+		{name: "new template: an instance whose record cannot be written delays the others", want: three("b"), have: []seen{ins(0), ins(1), ins(2, of("b"), unwritten)}, next: time.Hour},
 		{name: "new template: an instance that never fitted delays no other", want: three("b"), have: []seen{ins(0), ins(1), ins(2, of("b"), unfitted)}, do: "retire i0 Replaced", next: time.Hour},
 
 		{name: "two at a time: two go", want: two("b"), have: []seen{ins(0), ins(1), ins(2)}, do: "retire i0 Replaced, retire i1 Replaced"},

@@ -76,7 +76,7 @@ func (w *workload) start(ctx context.Context, in *instance, d *deployment, now t
 	}
 	if err != nil {
 		in.rec.Attempt--
-		in.blocked = &block{Reason: runtime.ReasonUnschedulable, Message: "the record of the instance cannot be written: " + err.Error(), Until: now.Add(blockedRetry)}
+		in.blocked = &block{Reason: runtime.ReasonUnschedulable, Message: "the record of the instance cannot be written: " + err.Error(), Until: now.Add(blockedRetry), OtherCause: true}
 		if diskFull(err) {
 			in.blocked.Reason = runtime.ReasonDiskFull
 		}
