@@ -62,7 +62,7 @@ type scaled struct {
 
 // jumps has the load of apps in their regions, and measures what follows its jumps.
 type jumps struct {
-	mu     sync.Mutex
+	mu    sync.Mutex
 	pairs map[appRegion]*scaled
 	// apps are by deployment.
 	apps  map[string]string
