@@ -18,6 +18,8 @@ type Pool struct {
 	Window *Window
 	// AtZero reports whether the pool has no instances. It is only set with Zero.
 	AtZero bool
+	// ZeroSince is since when it is known to be at zero. Requests of earlier samples do not bring it back.
+	ZeroSince time.Time
 }
 
 // PoolDecision is the result of DecidePool.
@@ -120,7 +122,7 @@ func (p *Pool) decideAtZero(now time.Time) PoolDecision {
 	}
 	newest := p.Window.Newest(now)
 	// With ready instances, the sample is from before the pool went to zero, and its requests have been answered.
-	if newest != nil && newest.Ready == 0 && newest.hasRequests() {
+	if newest != nil && newest.Ready == 0 && newest.At.After(p.ZeroSince) && newest.hasRequests() {
 		out.Why = "there are requests"
 	}
 	if out.AtZero = closed || out.Why == ""; out.AtZero {

@@ -114,6 +114,10 @@ func TestDecidePool_Vectors(t *testing.T) {
 		p.in.AtZero = true
 		p.now = p.now.Add(time.Second)
 		require.True(t, p.decide().AtZero)
+		p.in.Window.Add(Sample{At: p.now, InFlight: new(0.0), Queued: new(1.0)}, Fresh) // of the start before
+		p.in.ZeroSince = p.now
+		require.True(t, p.decide().AtZero)
+		p.now = p.now.Add(time.Second)
 		require.False(t, p.report(5*time.Second, busy...), "these are held")
 	})
 	t.Run("an instance of another role that starts keeps the pool", func(t *testing.T) {

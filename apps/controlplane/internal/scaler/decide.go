@@ -142,7 +142,12 @@ func (s *Service) decideRoles(at appRegion, a *app, t *target, now time.Time) (w
 		t.shown = nil
 		return write{}, false // the pool is stopped
 	}
-	in := scaling.Pool{Roles: s.rolesOf(at, a, t, now), Zero: a.zero, Window: &t.window, AtZero: region.Replicas == 0}
+	if region.Replicas > 0 {
+		t.zeroSince = time.Time{}
+	} else if t.zeroSince.IsZero() {
+		t.zeroSince = now
+	}
+	in := scaling.Pool{ZeroSince: t.zeroSince, Roles: s.rolesOf(at, a, t, now), Zero: a.zero, Window: &t.window, AtZero: region.Replicas == 0}
 	if len(in.Roles) == 0 {
 		return write{}, false
 	}

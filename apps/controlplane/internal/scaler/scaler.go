@@ -168,6 +168,8 @@ type target struct {
 	// whole pool, the load, the queries' results, closedUntil, and the times of the next decision and write for all of
 	// them.
 	roles map[string]*target
+	// zeroSince is when the pool was first seen at zero; the zero time while it is not.
+	zeroSince time.Time
 	// silent marks, by index, the missing metrics that already have a history entry.
 	silent [scaling.MaxMetrics]bool
 }
