@@ -227,6 +227,7 @@ func testPoolToZero(t *testing.T, s *stack) {
 	require.Regexp(t, "comes back from zero|came while it was at zero: a whole pool", c.ok("history", app, "-o", "json"))
 	atZero()
 	wakes()
+	s.waitPool(t, app, 1, 1, 2) // the control plane has answered the wake
 	c.ok("scale", app, "--replicas", "0")
 	atZero()
 	c.ok("delete", app, "--yes")
