@@ -205,6 +205,27 @@ func TestRolesMade_RolesTogetherChangeAsOne(t *testing.T) {
 	require.Equal(t, []string{"prefill", "decode"}, changed(made(text(yes, other, ""), apart), apart), "together with the first change")
 }
 
+// With together, a role with an image of its own changes with the image of the spec, too, so its instances are replaced.
+func TestMadeAlike_NotIfOtherRolesChangeWithTheImage(t *testing.T) {
+	alike := func(a, b string) bool {
+		left, right := parsed(t, a), parsed(t, b)
+		same, err := MadeAlike(left, right)
+		require.NoError(t, err)
+		back, err := MadeAlike(right, left)
+		require.NoError(t, err)
+		require.Equal(t, same, back)
+		return same
+	}
+	text := func(image, prefill, decode string) string {
+		return fmt.Sprintf(`%s regions: "eu" roles {name: "prefill" %s} roles {name: "decode" %s}`, image, prefill, decode)
+	}
+	const yes, image, own = " together: true", `image: "serve:1"`, `image: "decode@sha256:01"`
+	require.False(t, alike(text(image, "", own), text(image, yes, own+yes)))
+	require.True(t, alike(text(image, yes, own+yes), text(image, yes, own+yes)))
+	require.True(t, alike(text(image, "", ""), text(image, yes, yes)), "both roles have the image anyway")
+	require.True(t, alike(text("", own, own), text("", own+yes, own+yes)), "neither role has it")
+}
+
 func TestPool_RefusedPoliciesHaveFieldAndFix(t *testing.T) {
 	spec := parsed(t, pair+` layout: LAYOUT_POOLED`)
 	ordered := parsed(t, pair+` layout: LAYOUT_POOLED update {order: ORDER_SEQUENTIAL}`)

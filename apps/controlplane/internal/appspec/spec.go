@@ -172,14 +172,14 @@ var concerns = map[protoreflect.Name]concern{
 func Hash(spec *windlassv1.DeploymentSpec) ([]byte, error) { return hashOf(spec, ofRollouts) }
 
 // MadeAlike reports whether an instance of a can serve as an instance of b, because the fields that instances see
-// are the same.
+// are the same, and the same roles change with the image of the spec.
 func MadeAlike(a, b *windlassv1.DeploymentSpec) (bool, error) {
 	left, err := hashOf(a, ofInstances)
 	if err != nil {
 		return false, err
 	}
 	right, err := hashOf(b, ofInstances)
-	return string(left) == string(right), err
+	return string(left) == string(right) && slices.Equal(model.RolesOfImage(a), model.RolesOfImage(b)), err
 }
 
 // hashOf returns a hash of the fields with a concern up to last.
@@ -194,7 +194,7 @@ func hashOf(spec *windlassv1.DeploymentSpec, last concern) ([]byte, error) {
 	}
 	if last == ofInstances {
 		for _, r := range s.GetRoles() {
-			r.Together = false // it says what a version changes, and no instance sees it
+			r.Together = false // it says what a version changes, and no instance sees it; see model.RolesOfImage
 		}
 	}
 	m := s.ProtoReflect()

@@ -2,6 +2,7 @@ package dispatch
 
 import (
 	"encoding/hex"
+	"slices"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -115,6 +116,56 @@ func TestItem_HasATemplateHashForEachRole(t *testing.T) {
 	together = true
 	first, image = roles(2, "a@sha256:00"), roles(2, "a@sha256:02")
 	require.NotEqual(t, first["decode"], image["decode"], "it changes as one with the role that runs the spec's image")
+}
+
+// A role gets another template hash exactly if the version differs in it, because what plans say of a version is true
+// only then.
+func TestItem_TemplateHashesOfRolesChangeWithTheRolesThatDiffer(t *testing.T) {
+	const image, other = "registry.example/serve@sha256:01", "registry.example/serve@sha256:02"
+	made, err := model.EncodeRoleHashes(map[string][]byte{"prefill": {1}, "decode": {2}})
+	require.NoError(t, err)
+	version := func(together bool, specImage, prefill, resolved string) (*model.Deployment, map[string][]byte) {
+		var d *model.Deployment
+		item := encoded(t, func(it *model.DesiredItem) {
+			d = &it.Deployment
+			d.RolesMade, d.ResolvedImage, d.Spec.Image, d.Spec.Layout = made, resolved, specImage, windlassv1.Layout_LAYOUT_POOLED
+			d.Spec.Roles = []*windlassv1.RoleSpec{
+				{Name: "prefill", Image: prefill, Together: together},
+				{Name: "decode", Image: "decode@sha256:01", Together: together},
+			}
+		})
+		templates := map[string][]byte{}
+		for _, r := range item.GetDeployment().GetDeployment().GetRoleTemplates() {
+			templates[r.GetRole()] = r.GetTemplateHash()
+		}
+		return d, templates
+	}
+	for _, c := range []struct {
+		name                     string
+		together, was            bool
+		image, prefill, resolved string
+		differ                   []string
+	}{
+		{name: "together is set", together: true, image: image, resolved: image, differ: []string{"decode"}},
+		{name: "together is removed", was: true, image: image, resolved: image, differ: []string{"decode"}},
+		{name: "together stays", together: true, was: true, image: image, resolved: image},
+		{name: "the tag resolves to another image", image: image, resolved: other, differ: []string{"prefill"}},
+		{name: "another image with together", together: true, was: true, image: image, resolved: other, differ: []string{"prefill", "decode"}},
+		{name: "together is set where each role has its own image", together: true, prefill: "prefill@sha256:01"},
+		{name: "together is set in a spec without an image", together: true},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			before, old := version(c.was, c.image, c.prefill, c.image)
+			d, templates := version(c.together, c.image, c.prefill, c.resolved)
+			require.Len(t, templates, 2)
+			changed, same := d.ChangedRoles(before)
+			require.True(t, same)
+			require.Equal(t, c.differ, changed)
+			for name, hash := range templates {
+				require.Equal(t, slices.Contains(changed, name), !slices.Equal(hash, old[name]), name)
+			}
+		})
+	}
 }
 
 func TestItem_NamesTheRolesThatMove(t *testing.T) {

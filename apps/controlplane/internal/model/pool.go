@@ -186,14 +186,19 @@ func (r Region) HasPoolOrders() bool {
 
 // ChangedRoles returns the names of the roles whose instances are made differently in b than in d. same reports
 // whether both are pools of the same roles. Only then can one take over the instances of the other.
+//
+// Roles differ if their hashes do, if the image with which they change does, or if only one of the versions changes
+// them with its image: the region gets another template hash for them in each case.
 func (d *Deployment) ChangedRoles(b *Deployment) (changed []string, same bool) {
 	if d == nil || b == nil || !IsPooled(d.Spec) || !IsPooled(b.Spec) || !SameGroups(d.Spec, b.Spec) {
 		return nil, false
 	}
 	left, right := d.RoleHashes(), b.RoleHashes()
+	ofImage, wasOfImage := RolesOfImage(d.Spec), RolesOfImage(b.Spec)
 	for _, r := range d.Spec.GetRoles() {
 		now, was := left[r.GetName()], right[r.GetName()]
-		if now == nil || !slices.Equal(now, was) || HasSpecImage(d.Spec, r) && d.ResolvedImage != b.ResolvedImage {
+		follows, followed := slices.Contains(ofImage, r.GetName()), slices.Contains(wasOfImage, r.GetName())
+		if now == nil || !slices.Equal(now, was) || follows != followed || follows && d.ResolvedImage != b.ResolvedImage {
 			changed = append(changed, r.GetName())
 		}
 	}

@@ -99,6 +99,20 @@ func HasSpecImage(spec *windlassv1.DeploymentSpec, r *windlassv1.RoleSpec) bool 
 	})
 }
 
+// RolesOfImage returns the names of the roles that change with the image of the spec, in the order of the spec; see
+// HasSpecImage. It is empty for a spec without an image.
+func RolesOfImage(spec *windlassv1.DeploymentSpec) (names []string) {
+	if spec.GetImage() == "" {
+		return nil
+	}
+	for _, r := range spec.GetRoles() {
+		if HasSpecImage(spec, r) {
+			names = append(names, r.GetName())
+		}
+	}
+	return names
+}
+
 // EncodeRoleHashes returns the form in which Deployment.RolesMade has hashes of roles by name.
 func EncodeRoleHashes(hashes map[string][]byte) (string, error) {
 	d := &agentv1.Deployment{}
