@@ -25,7 +25,8 @@ type growth struct {
 func (g growth) grows() bool { return g.to > g.from }
 
 // roomFor fails with *model.NoRoomError if the region is one host without enough ports or GPUs for the growth. GPUs are
-// assigned in the order of the list.
+// assigned in the order of the list. Instances that exist in excess of from are counted as room, because they have GPUs
+// that the growth can use: the agent has woken them, or they stop and their GPUs become free.
 func (c versionMutation) roomFor(app model.App, r running, regionID string, all []growth) error {
 	all = slices.DeleteFunc(slices.Clone(all), func(g growth) bool { return !g.grows() })
 	if len(all) == 0 {
@@ -67,21 +68,24 @@ func (c versionMutation) roomFor(app model.App, r running, regionID string, all 
 		return err
 	}
 	// Instances that are assigned but do not exist yet get GPUs first, before the instances that the decision adds.
+	excess := map[string]int32{}
 	for i, g := range assigned {
 		free.Take(spec, g.role, g.from-exist[i])
+		excess[g.role] = max(0, exist[i]-g.from)
 	}
 	fits, short := map[string]int32{}, []string{}
 	for _, g := range all {
-		taken := free.Take(spec, g.role, g.to-g.from)
-		fits[g.role] = g.from + taken
-		if taken < g.to-g.from {
-			short = append(short, g.text(taken))
+		fit := min(excess[g.role], g.to-g.from)
+		fit += free.Take(spec, g.role, g.to-g.from-fit)
+		fits[g.role] = g.from + fit
+		if fit < g.to-g.from {
+			short = append(short, g.text(fit))
 		}
 	}
 	if len(short) == 0 {
 		return nil
 	}
-	return &model.NoRoomError{Fits: fits, Why: fmt.Sprintf("region %s, which is one host, has free GPUs for %s", region.Name, strings.Join(short, " and "))}
+	return &model.NoRoomError{Fits: fits, Why: fmt.Sprintf("region %s, which is one host, has GPUs for %s", region.Name, strings.Join(short, " and "))}
 }
 
 // text says how much of the growth fits.
@@ -93,7 +97,8 @@ func (g growth) text(fit int32) string {
 }
 
 // hostHasPorts fails with *model.NoRoomError if instances that are added to the live version, or to the one in flight,
-// would need a fixed port of the host twice.
+// would need a fixed port of the host twice. Existing instances do not matter: one replica fits whether or not it already
+// exists, and a second one never fits.
 func hostHasPorts(r running, host model.Region, all []growth) error {
 	for _, d := range []*model.Deployment{r.live, r.active.deployment} {
 		if d == nil || fixedPort(d.Spec) < 0 {

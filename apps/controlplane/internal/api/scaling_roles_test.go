@@ -291,6 +291,24 @@ func (h *harness) exist(region string, instances model.RoleCounts) {
 	})
 }
 
+// existReplicas makes the region report the instances of the live version of an app without roles.
+func (h *harness) existReplicas(region string, ready, draining int32) {
+	h.t.Helper()
+	app := h.app("chat")
+	h.update(func(tx store.Tx) error {
+		seen, err := tx.ListObserved([]string{app.GetId()})
+		if err != nil {
+			return err
+		}
+		for i := range seen {
+			if seen[i].RegionID == h.regions[region] {
+				seen[i].Guard, seen[i].Ready, seen[i].Draining = model.NewGuard(1, guards.Add(1)), ready, draining
+			}
+		}
+		return tx.PutObserved(seen)
+	})
+}
+
 func TestScalingRoles_GrowAsFarAsAHostHasRoom(t *testing.T) {
 	// An instance of decode takes 2 GPUs, and one of prefill takes 1.
 	withGPUs := func(s *windlassv1.DeploymentSpec) {
@@ -312,7 +330,7 @@ func TestScalingRoles_GrowAsFarAsAHostHasRoom(t *testing.T) {
 			w.exist("us-east-1", model.RoleCounts{"prefill": 3, "decode": 2})
 			err := w.api.Rescale(ctx, w.roleDecision("us-east-1", model.RescaledRole{Role: "prefill", From: 3, Wanted: 6}, model.RescaledRole{Role: "decode", From: 2, Wanted: 3}))
 			require.Equal(t, map[string]int32{"prefill": 6, "decode": 2}, fits(t, err))
-			require.EqualError(t, err, "region us-east-1, which is one host, has free GPUs for 0 of 1 more instances of role decode")
+			require.EqualError(t, err, "region us-east-1, which is one host, has GPUs for 0 of 1 more instances of role decode")
 			require.NoError(t, w.api.Rescale(ctx, w.roleDecision("us-east-1", model.RescaledRole{Role: "prefill", From: 3, Wanted: 5}, model.RescaledRole{Role: "decode", From: 2, Wanted: 3})))
 
 			// The added instances do not exist yet, so their GPUs are still reported as free.
@@ -353,6 +371,67 @@ func TestScalingRoles_GrowAsFarAsAHostHasRoom(t *testing.T) {
 		err := w.api.Rescale(t.Context(), w.decision("us-east-1", have+3))
 		require.Equal(t, map[string]int32{"": have + 2}, fits(t, err))
 		require.NoError(t, w.api.Rescale(t.Context(), w.decision("us-east-1", have+2)))
+	})
+	oneGPU := func(s *windlassv1.DeploymentSpec) {
+		s.Replicas, s.Resources = nil, &windlassv1.Resources{Gpu: &windlassv1.Gpu{Count: 1}}
+	}
+	t.Run("replicas that stop give their GPUs", func(t *testing.T) {
+		w := setup(t)
+		require.NoError(t, w.deployScaled(scalingPolicy(func(p *windlassv1.ScalingPolicy) { p.Initial = new(int32(3)) }), oneGPU))
+		w.settle("chat")
+		w.host(0)
+		require.NoError(t, w.api.Rescale(t.Context(), w.decision("us-east-1", 2)))
+		w.existReplicas("us-east-1", 2, 1)
+		err := w.api.Rescale(t.Context(), w.decision("us-east-1", 5))
+		require.Equal(t, map[string]int32{"": 3}, fits(t, err))
+		require.EqualError(t, err, "region us-east-1, which is one host, has GPUs for 1 of 3 more replicas")
+		w.host(1)
+		err = w.api.Rescale(t.Context(), w.decision("us-east-1", 5))
+		require.Equal(t, map[string]int32{"": 4}, fits(t, err), "one free GPU, and one of the replica that stops")
+		w.host(0)
+		require.NoError(t, w.api.Rescale(t.Context(), w.decision("us-east-1", 3)))
+
+		// The replica that stops is now counted as the third one.
+		err = w.api.Rescale(t.Context(), w.decision("us-east-1", 4))
+		require.Equal(t, map[string]int32{"": 3}, fits(t, err))
+	})
+	zero := scalingPolicy(func(p *windlassv1.ScalingPolicy) {
+		p.Zero, p.Min, p.Initial = &windlassv1.ScaleToZero{}, new(int32(0)), new(int32(1))
+	})
+	t.Run("a replica that the agent has woken has its GPU", func(t *testing.T) {
+		w := setup(t)
+		require.NoError(t, w.deployScaled(zero, oneGPU, coldStart))
+		w.settle("chat")
+		w.host(0)
+		require.NoError(t, w.api.Rescale(t.Context(), w.decision("us-east-1", 0)))
+		w.existReplicas("us-east-1", 0, 0)
+		err := w.api.Rescale(t.Context(), w.decision("us-east-1", 1))
+		require.Equal(t, map[string]int32{"": 0}, fits(t, err), "nothing runs, and another app has the GPU")
+		w.existReplicas("us-east-1", 1, 0)
+		require.NoError(t, w.api.Rescale(t.Context(), w.decision("us-east-1", 1)))
+	})
+	t.Run("a replica that the agent has woken has its fixed port", func(t *testing.T) {
+		w := setup(t)
+		require.NoError(t, w.deployScaled(zero, oneGPU, coldStart, fixed(8000)))
+		w.settle("chat")
+		w.host(0)
+		require.NoError(t, w.api.Rescale(t.Context(), w.decision("us-east-1", 0)))
+		w.existReplicas("us-east-1", 1, 0)
+		require.NoError(t, w.api.Rescale(t.Context(), w.decision("us-east-1", 1)))
+		w.existReplicas("us-east-1", 1, 1)
+		err := w.api.Rescale(t.Context(), w.decision("us-east-1", 2))
+		require.Equal(t, map[string]int32{"": 1}, fits(t, err), "two replicas cannot use the port")
+	})
+	t.Run("instances of a role that stop give their GPUs to that role", func(t *testing.T) {
+		w := setup(t)
+		require.NoError(t, w.deployScaled(rolesPolicy(), pooled(0, 0), withGPUs))
+		w.settle("chat")
+		w.host(0)
+		w.exist("us-east-1", model.RoleCounts{"prefill": 3, "decode": 3})
+		err := w.api.Rescale(t.Context(), w.roleDecision("us-east-1", model.RescaledRole{Role: "prefill", From: 3, Wanted: 4}, model.RescaledRole{Role: "decode", From: 2, Wanted: 3}))
+		require.Equal(t, map[string]int32{"prefill": 3, "decode": 3}, fits(t, err))
+		require.EqualError(t, err, "region us-east-1, which is one host, has GPUs for 0 of 1 more instances of role prefill")
+		require.NoError(t, w.api.Rescale(t.Context(), w.roleDecision("us-east-1", model.RescaledRole{Role: "decode", From: 2, Wanted: 3})))
 	})
 }
 
