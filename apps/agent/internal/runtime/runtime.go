@@ -269,6 +269,7 @@ var features = []agentv1.Feature{
 	agentv1.Feature_FEATURE_ROLES,
 	agentv1.Feature_FEATURE_POOLED_ROLES,
 	agentv1.Feature_FEATURE_POOL_ORDERS,
+	agentv1.Feature_FEATURE_POOL_YIELDS,
 	agentv1.Feature_FEATURE_SCALE_TO_ZERO,
 	agentv1.Feature_FEATURE_MODELS,
 }

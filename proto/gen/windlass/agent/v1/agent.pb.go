@@ -82,6 +82,9 @@ const (
 	// Never required. It says that the agent replaces the roles of a pool in the order that update
 	// names. Without it, a region moves pools in the order coherent.
 	Feature_FEATURE_POOL_ORDERS Feature = 23
+	// Never required. It says that the agent does what update.when_full says. Without it, a new
+	// instance of a pool waits for room.
+	Feature_FEATURE_POOL_YIELDS Feature = 24
 	// routing.cold_start, and wake. If ignored: an app at zero that no request wakes.
 	Feature_FEATURE_SCALE_TO_ZERO Feature = 30
 	// model. If ignored: a process without a command.
@@ -108,6 +111,7 @@ var (
 		21: "FEATURE_POOLED_ROLES",
 		22: "FEATURE_UNIT_HOSTS",
 		23: "FEATURE_POOL_ORDERS",
+		24: "FEATURE_POOL_YIELDS",
 		30: "FEATURE_SCALE_TO_ZERO",
 		40: "FEATURE_MODELS",
 	}
@@ -129,6 +133,7 @@ var (
 		"FEATURE_POOLED_ROLES":       21,
 		"FEATURE_UNIT_HOSTS":         22,
 		"FEATURE_POOL_ORDERS":        23,
+		"FEATURE_POOL_YIELDS":        24,
 		"FEATURE_SCALE_TO_ZERO":      30,
 		"FEATURE_MODELS":             40,
 	}
@@ -5284,7 +5289,7 @@ const file_windlass_agent_v1_agent_proto_rawDesc = "" +
 	"\x04data\x18\x02 \x01(\fB\t\xbaH\x06z\x04\x18\x80\x80@R\x04data\x12\x10\n" +
 	"\x03end\x18\x03 \x01(\bR\x03end\x12\x1e\n" +
 	"\x05error\x18\x04 \x01(\tB\b\xbaH\x05r\x03\x18\x80 R\x05error\"\x14\n" +
-	"\x12UploadLogsResponse*\xf3\x03\n" +
+	"\x12UploadLogsResponse*\x8c\x04\n" +
 	"\aFeature\x12\x17\n" +
 	"\x13FEATURE_UNSPECIFIED\x10\x00\x12\x14\n" +
 	"\x10FEATURE_GPU_POOL\x10\x01\x12\x1a\n" +
@@ -5303,7 +5308,8 @@ const file_windlass_agent_v1_agent_proto_rawDesc = "" +
 	"\rFEATURE_ROLES\x10\x14\x12\x18\n" +
 	"\x14FEATURE_POOLED_ROLES\x10\x15\x12\x16\n" +
 	"\x12FEATURE_UNIT_HOSTS\x10\x16\x12\x17\n" +
-	"\x13FEATURE_POOL_ORDERS\x10\x17\x12\x19\n" +
+	"\x13FEATURE_POOL_ORDERS\x10\x17\x12\x17\n" +
+	"\x13FEATURE_POOL_YIELDS\x10\x18\x12\x19\n" +
 	"\x15FEATURE_SCALE_TO_ZERO\x10\x1e\x12\x12\n" +
 	"\x0eFEATURE_MODELS\x10(*U\n" +
 	"\bItemKind\x12\x19\n" +
