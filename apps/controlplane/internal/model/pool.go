@@ -184,6 +184,12 @@ func (r Region) HasPoolOrders() bool {
 	return slices.Contains(r.AgentFeatures, agentv1.Feature_FEATURE_POOL_ORDERS.String())
 }
 
+// HasPoolYields reports whether the region's agent stops an old instance of a pool when the spec says so and there is no
+// room for one more. See ReplacesWhenFull.
+func (r Region) HasPoolYields() bool {
+	return slices.Contains(r.AgentFeatures, agentv1.Feature_FEATURE_POOL_YIELDS.String())
+}
+
 // ChangedRoles returns the names of the roles whose instances are made differently in b than in d. same reports
 // whether both are pools of the same roles. Only then can one take over the instances of the other.
 //

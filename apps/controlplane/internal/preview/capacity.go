@@ -268,7 +268,7 @@ func (p *Preview) measureExtent(f forecast.Forecast, region model.Region, pools 
 		more := amount{}
 		if s.InPlace {
 			most = maps.Clone(next) // no new instance runs next to the one that it replaces, except of a pool
-			more = p.moveInPlace(&e, s.Moving, specs[p.target.ID], wanted)
+			more = p.moveInPlace(&e, region, s.Moving, specs[p.target.ID], wanted)
 		} else {
 			e.lowest = min(e.lowest, leastOf(at, next))
 		}

@@ -21,11 +21,12 @@ func leastOf(at, next map[string]int32) (n int32) {
 }
 
 // moveInPlace adds to e the effects of a step in which the target takes over a pool. moving names the roles whose
-// instances are replaced, and spec is the target's spec in the region. It does nothing for other layouts.
+// instances are replaced, and spec is the target's spec in the region. It does nothing for other layouts. If the region's
+// agent does not yield (model.Region.HasPoolYields), a new instance waits for room, so its GPUs are needed.
 //
 // It returns the most GPUs that the pool has in addition at any moment. more.gpus counts all of them. more.replicas
 // counts the GPUs of the kind, not replicas.
-func (p *Preview) moveInPlace(e *extent, moving []string, spec *windlassv1.DeploymentSpec, of kind) (more amount) {
+func (p *Preview) moveInPlace(e *extent, region model.Region, moving []string, spec *windlassv1.DeploymentSpec, of kind) (more amount) {
 	if !model.IsPooled(spec) {
 		return more
 	}
@@ -46,7 +47,7 @@ func (p *Preview) moveInPlace(e *extent, moving []string, spec *windlassv1.Deplo
 		}
 		more = amount{max(more.replicas, ofKind), max(more.gpus, all)}
 	}
-	if model.ReplacesWhenFull(spec) && len(e.moving) > 0 {
+	if model.ReplacesWhenFull(spec) && region.HasPoolYields() && len(e.moving) > 0 {
 		more.replicas = 0 // it goes without
 		roles := slices.Clone(e.moving)
 		for i := range roles {

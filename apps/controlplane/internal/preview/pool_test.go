@@ -8,6 +8,7 @@ import (
 
 	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
 	"github.com/windlass-run/windlass/apps/controlplane/internal/plan/forecast"
+	agentv1 "github.com/windlass-run/windlass/proto/gen/windlass/agent/v1"
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
@@ -100,13 +101,43 @@ func TestPool_WithoutRoomItYields(t *testing.T) {
 	p := &Preview{target: &model.Deployment{ID: "v2", Spec: poolSpec()}}
 	p.target.Spec.Update = &windlassv1.PoolUpdate{WhenFull: windlassv1.PoolUpdate_WHEN_FULL_REPLACE_IN_PLACE}
 	e := extent{now: amount{replicas: 100}, lowest: 100, moves: 1}
-	more := p.moveInPlace(&e, []string{"decode"}, p.target.Spec, kindsOf(p.target.Spec)[0])
+	us := model.Region{ID: "us", AgentFeatures: []string{agentv1.Feature_FEATURE_POOL_YIELDS.String()}}
+	more := p.moveInPlace(&e, us, []string{"decode"}, p.target.Spec, kindsOf(p.target.Spec)[0])
 	require.Equal(t, amount{replicas: 0, gpus: 4}, more, "it takes more if there is room, and needs none")
 	require.Equal(t, "100 % at worst, in 2 steps; without room for more, 50 % at worst", p.setCapacityText(e, "us"))
 	p.target.Spec.Update.WhenFull = 0
 	e = extent{now: amount{replicas: 100}, lowest: 100, moves: 1}
-	require.Equal(t, amount{replicas: 4, gpus: 4}, p.moveInPlace(&e, []string{"decode"}, p.target.Spec, kindsOf(p.target.Spec)[0]))
+	require.Equal(t, amount{replicas: 4, gpus: 4}, p.moveInPlace(&e, us, []string{"decode"}, p.target.Spec, kindsOf(p.target.Spec)[0]))
 	require.Equal(t, "100 % at worst, in 2 steps", p.setCapacityText(e, "us"))
+}
+
+func TestPool_OlderAgentsDoNotYield(t *testing.T) {
+	row := model.Topology{DeploymentID: "v1", RegionID: "us", Replicas: 100, Roles: "decode=2,prefill=8", Status: windlassv1.TopologyStatus_TOPOLOGY_STATUS_STARTED}
+	move := forecast.Step{
+		Kind: windlassv1.PlanStep_KIND_MOVE, RegionID: "us", InPlace: true, Moving: []string{"decode"},
+		Sides: []forecast.Side{{DeploymentID: "v1"}, {DeploymentID: "v2", Replicas: 100}},
+	}
+	target := model.Deployment{ID: "v2", Spec: poolSpec()}
+	target.Spec.Update = &windlassv1.PoolUpdate{WhenFull: windlassv1.PoolUpdate_WHEN_FULL_REPLACE_IN_PLACE}
+	p := &Preview{target: &target, was: []model.Topology{row}}
+	p.in.Deployments, p.in.Topology, p.in.App.LiveDeploymentID = []model.Deployment{{ID: "v1", Spec: poolSpec()}, target}, []model.Topology{row}, "v1"
+	p.in.App.RolloutID = "ro"
+	p.in.RolloutState = &model.RolloutState{Progress: &model.Progress{RolloutID: "ro", Policy: &windlassv1.RolloutPolicy{MaxUnavailable: "0"}}}
+	gpus := []*windlassv1.GpuCapacity{{Allocatable: 16}}
+	for _, c := range []struct {
+		name, text string
+		features   []string
+		needed     int32
+	}{
+		{"of this release", "100 % at worst, in 2 steps; without room for more, 50 % at worst", []string{agentv1.Feature_FEATURE_POOL_ORDERS.String(), agentv1.Feature_FEATURE_POOL_YIELDS.String()}, 0},
+		{"of an earlier release", "100 % at worst, in 2 steps", []string{agentv1.Feature_FEATURE_POOL_ORDERS.String()}, 4},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			e := p.measureExtent(forecast.Forecast{Steps: []forecast.Step{move}}, model.Region{ID: "us", AgentFeatures: c.features}, gpus, mergeShared(kindsOf(target.Spec), gpus)[0])
+			require.Equal(t, c.text, p.setCapacityText(e, "us"))
+			require.Equal(t, c.needed, e.needed)
+		})
+	}
 }
 
 func TestPool_OrdersAreCompared(t *testing.T) {
