@@ -66,7 +66,7 @@ freeze: {reason: r, from: "2026-07-01 18:00", until: 2026-12-24, onStart: hold, 
       "6 healthCheck.interval: 10 has no unit: write for example 10s or 5m",
       "7 resources.cpuMillicores: 010 is not a number to every reader: write it in decimal digits",
     ]);
-    expect(faults("app: a\nroles: [{name: b, update: {maxSurge: 1}}]")).toEqual(["2 roles[0].update: not supported yet: leave it out; groups are updated whole, as rollout says"]);
+    expect(faults("app: a\nroles: [{name: b, update: {maxSurge: 1}}]")).toEqual(["2 roles[0].update: not supported yet: leave it out; update of the app says in which order roles move"]);
     expect(faults("regions: [eu]")).toEqual(["0 app: missing: give the app a name, for example `app: echo`"]);
     expect(faults("app: a\nregions: eu\nrollout: {strategy: slow}\nimage: no")).toEqual([
       '3 rollout.strategy: "slow" is none of rolling, recreate, canary, blue-green, in-place',
