@@ -40,6 +40,8 @@ var notApplicable = map[string]string{
 	"spec.model":            "servers of another app load it; it has no pods",
 	"spec.models":           "decides which models the agent lets the pods load",
 	"spec.roles.entry":      "decides to which instances routes lead; the agent tells gateways",
+	"spec.roles.together":   "decides which roles have another template; the control plane computes the templates",
+	"moving_roles":          "the agent replaces pods of these roles; the pods do not differ",
 	"spec.update":           "the agent replaces pods in that order; the pods do not differ",
 	"spec.secrets.version":  "tells the control plane which value to send",
 }
