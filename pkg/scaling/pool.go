@@ -9,16 +9,17 @@ import (
 
 // Pool is the input of DecidePool about the pool of an app in a region.
 type Pool struct {
-	// Roles are those that follow the load. Desired of each is how many instances it has, or will have once the pool is
-	// no longer at zero.
+	// Roles are the pool's roles that follow the load. Desired of a role is the number of its instances. If the pool is
+	// at zero, it is the number with which the role starts again.
 	Roles []Role
 	// Zero is nil for a pool that never goes to zero by its load.
 	Zero *Zero
-	// Window has the samples of the whole pool, with the roles that do not follow the load. It may be nil without Zero.
+	// Window has the samples of the whole pool, which include roles that do not follow the load. It may be nil if Zero
+	// is nil.
 	Window *Window
 	// AtZero reports whether the pool has no instances. It is only set with Zero.
 	AtZero bool
-	// ZeroSince is since when it is known to be at zero. Requests of earlier samples do not bring it back.
+	// ZeroSince is when the pool was first seen at zero. Requests in earlier samples do not bring it back.
 	ZeroSince time.Time
 }
 
@@ -30,7 +31,8 @@ type PoolDecision struct {
 	// Counts are the numbers of instances of the roles to store. For a pool at zero, these are the numbers with which it
 	// starts again.
 	Counts []int
-	// AtZero reports whether the pool should have no instances, and Why says why that changes. Why is empty if it stays.
+	// AtZero reports whether the pool should have no instances. Why is the reason if this differs from Pool.AtZero, and
+	// empty otherwise.
 	AtZero bool
 	Why    string
 }
@@ -153,7 +155,7 @@ func (out *PoolDecision) decideAgainAt(at, now time.Time) {
 	}
 }
 
-// startCounts returns with how many instances each role starts from zero.
+// startCounts returns the number of instances with which each role starts from zero.
 func startCounts(roles []Role, now time.Time) []int {
 	deciders := make([]decider, len(roles))
 	for i, r := range roles {

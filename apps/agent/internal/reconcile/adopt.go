@@ -158,8 +158,8 @@ func (r *Reconciler) enqueueAdopters(item *agentv1.Item) {
 	delete(r.waiting, workload)
 }
 
-// enqueueWaiting enqueues keys that wait for a workload: all of them, or only those of which the
-// runtime runs nothing. The caller holds mu.
+// enqueueWaiting enqueues keys that wait for a workload. If all is false, it enqueues only keys
+// without instances in the runtime. The caller holds mu.
 func (r *Reconciler) enqueueWaiting(all bool) {
 	for _, keys := range r.waiting {
 		for k := range keys {

@@ -147,8 +147,8 @@ func (t Topology) HasMoved(role string, o Observed) bool {
 	return len(roles) == 0 && o.ReadyReplicas >= t.Replicas
 }
 
-// MovesInPlace reports whether a region replaces the instances of those roles in their places when it moves to d, whose
-// layout is pooled. hasOrders says that the region's agent replaces roles in the order that the spec names.
+// MovesInPlace reports whether a region replaces the instances of the moving roles in their slots when it moves to d.
+// d has layout pooled. hasOrders reports whether the region's agent replaces roles in the order that the spec names.
 func (d *Deployment) MovesInPlace(moving []string, hasOrders bool) bool {
 	order := pool.OrderOf(nil)
 	if hasOrders {
@@ -157,8 +157,8 @@ func (d *Deployment) MovesInPlace(moving []string, hasOrders bool) bool {
 	return order.InPlace(len(moving))
 }
 
-// ReplacesWhenFull reports whether an old instance of a pool stops if there is no room for the one instance more with
-// which its role is replaced in its places.
+// ReplacesWhenFull reports whether an old instance of a pool stops if the region has no room for one instance more of its
+// role.
 func ReplacesWhenFull(spec *windlassv1.DeploymentSpec) bool {
 	return spec.GetUpdate().GetWhenFull() == windlassv1.PoolUpdate_WHEN_FULL_REPLACE_IN_PLACE
 }

@@ -91,8 +91,8 @@ func RolesTogether(spec *windlassv1.DeploymentSpec) (names []string) {
 	return names
 }
 
-// HasSpecImage reports whether instances of the role change with the image of the spec: their own image is that one, or
-// that of a role with which it changes together.
+// HasSpecImage reports whether instances of the role change with the image of the spec. They do if the role has no image
+// of its own, or if it changes together with a role that has none.
 func HasSpecImage(spec *windlassv1.DeploymentSpec, r *windlassv1.RoleSpec) bool {
 	return r.GetImage() == "" || r.GetTogether() && slices.ContainsFunc(spec.GetRoles(), func(o *windlassv1.RoleSpec) bool {
 		return o.GetTogether() && o.GetImage() == ""

@@ -43,7 +43,8 @@ func (f *facts) mayTransfer(region string) bool {
 // joinWorkloads finds the rows whose workloads go to the region plan's version, and counts a
 // workload that was transferred only once.
 //
-// inPlace says that the strategy takes over every workload, and rolls that it takes over pools with the same roles.
+// inPlace reports whether the strategy takes over every workload, and rolls whether it takes over pools with the same
+// roles.
 func (v *view) joinWorkloads(l *regionPlan, inPlace, rolls bool) {
 	if v.mayTransfer(l.region) && l.to != nil && l.To.Assigned == 0 && l.Size > 0 && !v.hasTaken(l.row) {
 		for i := len(l.from) - 1; i >= 0; i-- {
@@ -79,9 +80,9 @@ func (v *view) movesInPlace(l *regionPlan, t *model.Topology) bool {
 	return same && l.to.MovesInPlace(moving, v.regions[l.region].HasPoolOrders())
 }
 
-// movingRoles returns the names of the roles of which instances are replaced if d takes over the row's pool: those that
-// differ, and those of which the region may still have instances of versions before the row's. same is that of
-// ChangedRoles.
+// movingRoles returns the names of the roles whose instances are replaced if d takes over the row's pool. A role is
+// replaced if it differs between d and the row's version, or if the region may still run instances of it from earlier
+// versions. same is the second result of ChangedRoles.
 func movingRoles(f *facts, d *model.Deployment, t *model.Topology) (moving []string, same bool) {
 	changed, same := d.ChangedRoles(f.deps[t.DeploymentID])
 	if !same {

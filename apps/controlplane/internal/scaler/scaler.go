@@ -146,7 +146,7 @@ type target struct {
 	load  *agentv1.LoadReport
 	heard time.Time
 	at    int64
-	// results are of the queries of metrics.
+	// results has the last result of each query.
 	results map[metricQuery]result
 	next    time.Time
 	// retryAt is when a decision may be written again after a failed write.
@@ -159,7 +159,8 @@ type target struct {
 	// history entry if it differs.
 	shown    *windlassv1.RegionScaling
 	recorded record
-	// quota and room are of the last refusals, and count until the times.
+	// quota and room are the numbers that fit, from the last refusals by the workspace's quota and by the region's room.
+	// They are used until quotaUntil and roomUntil.
 	quota, room           *int
 	quotaUntil, roomUntil time.Time
 	// closedUntil is when the region stops counting as closed, after a refusal.

@@ -223,7 +223,8 @@ func (r families) observed(f *family, u *unit, now time.Time) groups.Instance {
 	}
 	if len(u.pods) == 0 {
 		in.Old = u.live.Spec.Template.Annotations[render.AnnotationTemplateHash] != want
-		// A group has its room already: its pods that leave still count in the quota. So only a pool lacks room.
+		// Only a pool starts an instance in addition. In a group, the quota refuses a pod only until the previous pod
+		// has left.
 		in.Unfit = runtime.IsPooled(f.a.Deployment.GetSpec()) && observe.LacksQuota(u.live)
 	}
 	in.Unrouted = r.released != nil && u.Role == f.entry && (u.Rank > 0 || !slices.ContainsFunc(u.pods, func(p *corev1.Pod) bool {

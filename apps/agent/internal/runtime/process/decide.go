@@ -91,7 +91,8 @@ type block struct {
 	Reason, Message string
 	// Until is the time of the next attempt.
 	Until time.Time
-	// OtherCause means that the reason is not a lack of room, so that no other instance could make room.
+	// OtherCause means that the instance waits for another reason than room, so stopping another instance would not
+	// help it.
 	OtherCause bool
 }
 
