@@ -16,6 +16,15 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
+// allowedPolicy returns the policy, with strategy rolling in place of inPlace for a pool, because the API refuses inPlace for
+// pools.
+func allowedPolicy(p *windlassv1.RolloutPolicy, pooled bool) *windlassv1.RolloutPolicy {
+	if pooled && p.GetStrategy() == windlassv1.RolloutPolicy_STRATEGY_IN_PLACE {
+		p.Strategy = windlassv1.RolloutPolicy_STRATEGY_ROLLING
+	}
+	return p
+}
+
 func drawPolicy(t *rapid.T) *windlassv1.RolloutPolicy {
 	amount := rapid.SampledFrom([]string{"", "0", "1", "2", "25%", "100%"})
 	policy := &windlassv1.RolloutPolicy{
@@ -156,7 +165,7 @@ func (f *stagedSimulation) deployStaged() {
 		}
 	}
 	if rapid.IntRange(0, 3).Draw(f.t, "new policy") == 0 {
-		f.rolloutState.Policy = drawPolicy(f.t)
+		f.rolloutState.Policy = allowedPolicy(drawPolicy(f.t), f.pool)
 	}
 	s.Routing = &windlassv1.RoutingPolicy{QueueSize: new(f.app.LatestVersion + 1)}
 	if rapid.IntRange(0, 2).Draw(f.t, "cold start") == 0 {

@@ -363,7 +363,7 @@ func newStagedSimulation(t *rapid.T, policy *windlassv1.RolloutPolicy) *stagedSi
 // newStagedSimulationOf is newStagedSimulation of an app whose layout is pooled, or not.
 func newStagedSimulationOf(t *rapid.T, policy *windlassv1.RolloutPolicy, pooled bool) *stagedSimulation {
 	f := &stagedSimulation{simulation: newSimulation(t, places...), t: t, runs: map[rowKey]*running{}, routes: map[string][]string{}, bad: map[string]bool{}, poor: map[string]bool{}, may: map[string]int32{}, agreed: agreed{map[waitingPlace]bool{}, map[waitingPlace][]string{}}, moved: map[string]int32{}, resized: map[string]bool{}, emptied: map[string]bool{}}
-	f.policy(policy)
+	f.policy(allowedPolicy(policy, pooled))
 	if rapid.IntRange(0, 3).Draw(t, "an agent of a release before") == 0 {
 		features := [][]string{nil, {agentv1.Feature_FEATURE_IN_PLACE.String()}}
 		f.setRegion("us", func(r *model.Region) { r.AgentFeatures = rapid.SampledFrom(features).Draw(t, "features") })

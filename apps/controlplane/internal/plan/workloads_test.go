@@ -59,7 +59,7 @@ func (f *stagedSimulation) adopt(key rowKey, workload string) {
 // earlier versions from which it differs in several roles.
 func (f *stagedSimulation) checkCoherence(key rowKey, taken map[string]int32) {
 	d := &f.deps[f.index(key.deployment)]
-	if !model.IsPooled(d.Spec) || pool.OrderOf(d.Spec.GetUpdate()).InPlace(2) || f.replacesInPlace() {
+	if !model.IsPooled(d.Spec) || pool.OrderOf(d.Spec.GetUpdate()).InPlace(2) {
 		return
 	}
 	differ := map[string]bool{}
@@ -80,15 +80,6 @@ func (f *stagedSimulation) checkCoherence(key rowKey, taken map[string]int32) {
 		}
 	}
 	require.LessOrEqual(f.t, n, 1, "roles that move to %s in %s at once, of %v", key.deployment, key.region, taken)
-}
-
-// replacesInPlace reports whether the strategy is in place. The API refuses it for pools, but histories draw it.
-func (f *stagedSimulation) replacesInPlace() bool {
-	p := f.rolloutState.Policy
-	if c := f.rolloutState.Progress; c != nil {
-		p = c.Policy
-	}
-	return p.GetStrategy() == windlassv1.RolloutPolicy_STRATEGY_IN_PLACE
 }
 
 // awaitsSuccessor reports whether the region stops nothing of the row yet, because the row's successor must come
