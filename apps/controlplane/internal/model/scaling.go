@@ -137,7 +137,8 @@ type ScaledRegion struct {
 	Name string
 	// Replicas is the number that was sent to the region, or that a rollout will bring.
 	Replicas int32
-	// Counted is how many replicas count against quotas: Replicas, or 1 if there are none and requests start one.
+	// Counted is how many replicas count against quotas: Replicas, or what a request starts if there are none. That is 1,
+	// or the whole of a pool.
 	Counted int32
 	// Generation is that of the live version's row.
 	Generation int64
