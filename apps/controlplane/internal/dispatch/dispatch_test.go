@@ -182,7 +182,10 @@ func (w *watcher) next() *agentv1.WatchResponse {
 	w.t.Helper()
 	select {
 	case f, ok := <-w.frames:
-		require.True(w.t, ok, "the stream ended")
+		if !ok {
+			require.NoError(w.t, <-w.done, "the stream ended before the frame")
+			require.FailNow(w.t, "the stream ended before the frame, without an error")
+		}
 		w.all = append(w.all, f)
 		return f
 	case <-time.After(patience):
@@ -400,6 +403,28 @@ func TestFork_RestoredBackupStartsANewEpoch(t *testing.T) {
 	require.Equal(t, int64(2), w.held["dep_1"].Generation)
 	require.Equal(t, w.hello.Epoch, w.held["dep_1"].Epoch)
 	require.NotContains(t, w.held, "dep_2")
+}
+
+func TestRestore_WhileAnAgentWatches(t *testing.T) {
+	for range 10 {
+		// Without a beat and a nudge, the tailer does not see the restored history before the second agent comes.
+		h := setup(t, time.Minute, func(c *dispatch.Config) { c.Beat = time.Hour })
+		h.deploy("dep_1", 1, starting)
+		backup := h.db.Clone()
+		for g := int64(2); g <= 7; g++ {
+			h.deploy("dep_1", g, starting)
+		}
+		old, fresh := newWatcher(t, "session-1"), newWatcher(t, "session-2")
+		old.connect(h)
+		old.until("dep_1", 7)
+		h.db.Restore(backup)
+		for fresh.snapshots == 0 {
+			fresh.connect(h)
+			for fresh.snapshots == 0 && fresh.step().GetGoAway() == nil {
+			}
+		}
+		require.Equal(t, int64(1), fresh.held["dep_1"].Generation)
+	}
 }
 
 func TestBookmark_BadBucketIsSentAgain(t *testing.T) {

@@ -382,29 +382,37 @@ func (t *Tailer) subscribeAgent(region string, agent changefeed.Position, head m
 		signal: make(chan struct{}, 1),
 		cursor: changefeed.NewCursor(agent),
 	}
-	at, first := t.addSubscription(sub, head)
-	if first {
+	at, fromHead := t.addSubscription(sub, head)
+	if fromHead {
 		// No nudge came for a commit after the head was read and before this subscription.
 		t.Nudge(region)
 	}
 	return sub, at
 }
 
-// addSubscription adds a subscription. first reports whether it is the region's only one.
-func (t *Tailer) addSubscription(sub *subscription, head model.Head) (at changefeed.Position, first bool) {
+// addSubscription adds a subscription. fromHead reports whether the region is followed from head on: it had no
+// subscription, or the others follow an earlier epoch.
+func (t *Tailer) addSubscription(sub *subscription, head model.Head) (at changefeed.Position, fromHead bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	r := t.regions[sub.region]
-	if first = r == nil; first {
+	switch {
+	case r == nil:
+		fromHead = true
 		r = &tailed{
 			at:   changefeed.Position{Epoch: head.Epoch, Revision: head.Revision, Chain: head.Chain},
 			subs: map[*subscription]struct{}{},
 		}
 		t.regions[sub.region] = r
 		t.joins++
+	case r.at.Epoch < head.Epoch:
+		fromHead = true
+		t.resetLocked(r, head)
+	case r.at.Epoch > head.Epoch:
+		sub.reset = true // a new epoch began after the head was read
 	}
 	r.subs[sub] = struct{}{}
-	return r.at, first
+	return r.at, fromHead
 }
 
 func (s *subscription) close() {

@@ -150,3 +150,27 @@ func TestTailer_ReadsHeadsOnlyWhenOneMoved(t *testing.T) {
 		require.NoError(t, <-done)
 	})
 }
+
+func TestTailer_NewEpochEndsSubscriptionsOfTheOld(t *testing.T) {
+	db := memory.New(func() int64 { return time.Now().UnixMilli() })
+	tailer := newTailer(store.Bind[Tx](db), slog.New(slog.DiscardHandler), time.Minute, func() float64 { return 0.5 })
+	old, _ := tailer.subscribeAgent("reg_1", changefeed.Position{Epoch: 1}, model.Head{RegionID: "reg_1", Epoch: 1, Revision: 7})
+	head := model.Head{RegionID: "reg_1", Epoch: 2, Revision: 3, Chain: []byte("salt")}
+	fresh, at := tailer.subscribeAgent("reg_1", changefeed.Position{Epoch: 2}, head)
+	require.Equal(t, changefeed.Position{Epoch: 2, Revision: 3, Chain: []byte("salt")}, at)
+	_, _, reset := old.takeBatch()
+	require.True(t, reset)
+	_, _, reset = fresh.takeBatch()
+	require.False(t, reset)
+
+	// A head that was read before the new epoch ends its own subscription alone.
+	late, at := tailer.subscribeAgent("reg_1", changefeed.Position{Epoch: 1}, model.Head{RegionID: "reg_1", Epoch: 1, Revision: 7})
+	require.Equal(t, int64(2), at.Epoch)
+	_, _, reset = late.takeBatch()
+	require.True(t, reset)
+	_, _, reset = fresh.takeBatch()
+	require.False(t, reset)
+	for _, sub := range []*subscription{old, fresh, late} {
+		sub.close()
+	}
+}

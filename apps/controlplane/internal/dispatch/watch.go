@@ -95,7 +95,7 @@ func (s *Service) serveWatch(ctx context.Context, st *stream, issuedAt int64, re
 		err = st.sendSnapshot(ctx, verdict.resume.String(), nil)
 	}
 	if err != nil {
-		return s.openError(region, err)
+		return s.openError(region, goAwayFor(err))
 	}
 	return st.sendUntilEnd(ctx)
 }
@@ -206,8 +206,9 @@ func positionOf(req *agentv1.WatchRequest) changefeed.Position {
 // openError translates errors to which the agent can react, and returns errors that end streams unchanged.
 func (s *Service) openError(region string, err error) error {
 	var ce *connect.Error
+	var away goAway
 	switch {
-	case errors.As(err, &ce), errors.Is(err, context.Canceled):
+	case errors.As(err, &ce), errors.As(err, &away), errors.Is(err, context.Canceled):
 		return err
 	case errors.Is(err, model.ErrNotFound):
 		return rpc.Error(connect.CodeNotFound, windlassv1.ErrorReason_ERROR_REASON_NOT_FOUND, "", "the region no longer exists")
