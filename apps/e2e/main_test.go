@@ -39,9 +39,13 @@ func TestMain(m *testing.M) {
 	flag.Parse()
 	// More tests than cores may run in parallel, because tests mostly wait for other processes. Each has its
 	// own installation. With twice as many, probes failed and reports were late.
-	if err := flag.Set("test.parallel", "4"); err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		os.Exit(2)
+	given := false
+	flag.Visit(func(f *flag.Flag) { given = given || f.Name == "test.parallel" })
+	if !given {
+		if err := flag.Set("test.parallel", "4"); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(2)
+		}
 	}
 	// .ci/test sets the same GOGC for other tests. Programs that tests start keep the value that users have.
 	if os.Getenv("GOGC") == "" {
