@@ -38,7 +38,7 @@ var (
 func TestMain(m *testing.M) {
 	flag.Parse()
 	// More tests than cores may run in parallel, because tests mostly wait for other processes. Each has its
-	// own installation. With twice as many, probes failed and reports were late.
+	// own installation. With twice as many, probes failed and reports were late. -parallel on the command line wins.
 	given := false
 	flag.Visit(func(f *flag.Flag) { given = given || f.Name == "test.parallel" })
 	if !given {
