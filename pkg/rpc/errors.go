@@ -123,7 +123,9 @@ func validationError(err *protovalidate.ValidationError) *connect.Error {
 	if more := len(err.Violations) - 1; more > 0 {
 		message = fmt.Sprintf("%s (and %d more)", message, more)
 	}
-	return Error(connect.CodeInvalidArgument, windlassv1.ErrorReason_ERROR_REASON_VALIDATION, field, message)
+	return ErrorWith(connect.CodeInvalidArgument, &windlassv1.ErrorDetail{
+		Reason: windlassv1.ErrorReason_ERROR_REASON_VALIDATION, Field: field, Fix: listEnum(err.Violations[0]),
+	}, message)
 }
 
 // Violation returns the path of the field that breaks a rule, with JSON's names, and the message for it.

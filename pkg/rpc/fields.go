@@ -67,3 +67,19 @@ func explainPattern(v *protovalidate.Violation) string {
 	}
 	return fmt.Sprintf("%q is not valid: %s", value, words)
 }
+
+// listEnum returns the fix for a value of an enum that is not allowed: the names of the values that are. It returns ""
+// for another rule.
+func listEnum(v *protovalidate.Violation) string {
+	f := v.FieldDescriptor
+	if f == nil || f.Enum() == nil || !strings.HasPrefix(v.Proto.GetRuleId(), "enum.") {
+		return ""
+	}
+	var names []string
+	for i := range f.Enum().Values().Len() {
+		if value := f.Enum().Values().Get(i); value.Number() != 0 {
+			names = append(names, string(value.Name()))
+		}
+	}
+	return "Use one of " + strings.Join(names, ", ") + "."
+}
