@@ -240,23 +240,23 @@ func TestExternalScaler_RoleOfAPoolHasItsOwnMetrics(t *testing.T) {
 	_, err := m.apps(m.deployer).Deploy(t.Context(), &windlassv1.DeployRequest{App: "pool", Spec: echo(pooled(0, 0)), Scaling: policy})
 	require.NoError(t, err)
 	m.settle("pool")
-	decode := []string{"app", "pool", "role", "decode", "metric", "kvCache"}
+	decode := []string{"app", "pool", "role", "decode", "metric", "cpu"}
 	spec, err := m.keda().GetMetricSpec(t.Context(), m.trigger(decode...))
 	require.NoError(t, err)
-	require.Equal(t, "windlass-kvcache-decode", spec.GetMetricSpecs()[0].GetMetricName())
-	require.InDelta(t, 0.8, spec.GetMetricSpecs()[0].GetTargetSizeFloat(), 1e-9)
+	require.Equal(t, "windlass-cpu-decode", spec.GetMetricSpecs()[0].GetMetricName())
+	require.InDelta(t, 80, spec.GetMetricSpecs()[0].GetTargetSizeFloat(), 1e-9)
 	value := func() (float64, error) {
-		res, err := m.keda().GetMetrics(t.Context(), &externalscaler.GetMetricsRequest{ScaledObjectRef: m.trigger(decode...), MetricName: "windlass-kvcache-decode"})
+		res, err := m.keda().GetMetrics(t.Context(), &externalscaler.GetMetricsRequest{ScaledObjectRef: m.trigger(decode...), MetricName: "windlass-cpu-decode"})
 		if err != nil {
 			return 0, err
 		}
 		return res.GetMetricValues()[0].GetMetricValueFloat(), nil
 	}
-	cache := wantOf(windlassv1.ScalingMetric_TYPE_KV_CACHE, 0.6)
-	m.now.Store(&windlassv1.RegionScaling{Roles: []*windlassv1.RegionScaling{{Role: "prefill"}, {Role: "decode", Wants: []*windlassv1.MetricWant{cache}}}})
+	cpu := wantOf(windlassv1.ScalingMetric_TYPE_CPU, 60)
+	m.now.Store(&windlassv1.RegionScaling{Roles: []*windlassv1.RegionScaling{{Role: "prefill"}, {Role: "decode", Wants: []*windlassv1.MetricWant{cpu}}}})
 	v, err := value()
 	require.NoError(t, err)
-	require.InDelta(t, 0.6, v, 1e-9)
+	require.InDelta(t, 60, v, 1e-9)
 	m.now.Store(&windlassv1.RegionScaling{Roles: []*windlassv1.RegionScaling{{Role: "prefill"}}})
 	_, err = value()
 	refused(t, err, connect.CodeUnavailable, unavailable, "metric")

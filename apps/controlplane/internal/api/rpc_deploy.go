@@ -90,6 +90,9 @@ func (a appService) checkDeploy(req *windlassv1.DeployRequest, spec *windlassv1.
 	if err := appspec.CheckScaling(req.GetScaling(), req.GetSpec(), "scaling"); err != nil {
 		return nil, err
 	}
+	if err := appspec.CheckScalingSignals(req.GetScaling(), spec, "scaling"); err != nil {
+		return nil, err
+	}
 	if err := a.canScaleBy(req.GetScaling(), "scaling"); err != nil {
 		return nil, err
 	}

@@ -388,6 +388,7 @@ func scaledApp(in *plan.Input, s model.Scaling) (out model.ScaledApp, ok bool) {
 		return out, false
 	}
 	out.Version, out.StartupBudget = r.live.Version, r.live.Spec.GetHealthCheck().GetStartupBudget().AsDuration()
+	out.EngineMetrics = r.live.Spec.GetGenerated().GetMetrics()
 	for _, p := range in.Pins {
 		delete(out.Deployments, p.DeploymentID)
 	}

@@ -24,7 +24,7 @@ func rolesPolicy(edit ...func(*windlassv1.ScalingPolicy)) *windlassv1.ScalingPol
 			Couple: &windlassv1.ScalingCouple{Role: "decode", Ratio: []float64{0.5, 4}},
 		},
 		{
-			Role: "decode", Min: new(int32(2)), Max: 8, Metrics: []*windlassv1.ScalingMetric{{Type: windlassv1.ScalingMetric_TYPE_KV_CACHE, Target: "0.8"}},
+			Role: "decode", Min: new(int32(2)), Max: 8, Metrics: []*windlassv1.ScalingMetric{{Type: windlassv1.ScalingMetric_TYPE_CPU, Target: "80"}},
 			Overrides: []*windlassv1.ScalingOverride{{Regions: []string{"eu-west-1"}, Max: new(int32(20))}},
 		},
 	}}

@@ -270,7 +270,7 @@ func TestScaling_BadInput(t *testing.T) {
 		spec  func(*windlassv1.DeploymentSpec)
 		field string
 	}{
-		"min above max": {edit: func(p *windlassv1.ScalingPolicy) { p.Min = new(int32(9)) }, field: "scaling"},
+		"min above max": {edit: func(p *windlassv1.ScalingPolicy) { p.Min = new(int32(9)) }, field: "scaling.min"},
 		"min above max in a region": {edit: func(p *windlassv1.ScalingPolicy) {
 			p.Overrides = []*windlassv1.ScalingOverride{{Regions: []string{"us-east-1"}, Min: new(int32(9))}}
 		}, field: "scaling.overrides[0].min"},

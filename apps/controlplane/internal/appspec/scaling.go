@@ -62,6 +62,15 @@ func CheckScaling(p *windlassv1.ScalingPolicy, spec *windlassv1.DeploymentSpec, 
 	return nil
 }
 
+// CheckScalingSignals fails for a metric of the policy that the engine of the spec does not have. spec is the result of
+// Expand.
+func CheckScalingSignals(p *windlassv1.ScalingPolicy, spec *windlassv1.DeploymentSpec, field string) error {
+	if fault := scaling.CheckSignals(p, spec.GetGeneratedBy(), spec.GetGenerated().GetMetrics()); fault != nil {
+		return apierr.InvalidFix(field+"."+fault.Field, fault.Message, fault.Fix)
+	}
+	return nil
+}
+
 // checkRoleMetrics fails on metrics that are measured at instances if the spec has several roles. A mean over
 // instances of different roles does not say how many groups are needed.
 func checkRoleMetrics(p *windlassv1.ScalingPolicy, spec *windlassv1.DeploymentSpec, field string) error {

@@ -128,6 +128,8 @@ type ScaledApp struct {
 	// Deployments has the ids of the deployments whose load counts: all deployments that are not pinned.
 	Deployments   map[string]bool
 	StartupBudget time.Duration
+	// EngineMetrics are the metrics of the live version's engine that its preset names.
+	EngineMetrics []*windlassv1.EngineMetric
 	// Regions are by id.
 	Regions map[string]ScaledRegion
 }

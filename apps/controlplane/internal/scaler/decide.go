@@ -117,7 +117,7 @@ func (s *Service) decideFor(at appRegion, a *app, t *target, now time.Time) (wri
 	d := scaling.Decide(policy, &t.window, state, now)
 	t.kept, t.next = d.Unwritten, d.Next
 	t.shown = show(d, region.Name)
-	t.addProblems(t.shown, policy, d.Wants)
+	t.addProblems(t.shown, a, policy, d.Wants)
 	s.metrics.note(a, region.Name, "", d)
 	if now.Before(t.retryAt) {
 		return write{}, false
@@ -171,7 +171,7 @@ func (s *Service) decideRoles(at appRegion, a *app, t *target, now time.Time) (w
 		}
 		of.shown = showRole(d, region.Name, name, in.Roles[i].Policy.Couple)
 		of.shown.Why = poolWhy(of.shown, in, decided, i)
-		t.addProblems(of.shown, in.Roles[i].Policy, d.Wants)
+		t.addProblems(of.shown, a, in.Roles[i].Policy, d.Wants)
 		t.shown.Roles = append(t.shown.Roles, of.shown)
 		s.metrics.note(a, region.Name, name, d)
 		if !mayWrite {

@@ -220,10 +220,15 @@ func (t *target) fresh(p *scaling.Policy, now time.Time) map[string]float64 {
 }
 
 // addProblems says in the shown decision of the policy why metrics are missing.
-func (t *target) addProblems(shown *windlassv1.RegionScaling, p *scaling.Policy, wants []scaling.Want) {
+func (t *target) addProblems(shown *windlassv1.RegionScaling, a *app, p *scaling.Policy, wants []scaling.Want) {
 	for i, want := range wants {
-		if want.Missing {
+		switch {
+		case !want.Missing:
+		case want.Metric.Type == scaling.Prometheus:
 			shown.Wants[i].Problem = t.results[metricQueryOf(p, want.Metric.Query)].problem
+		case scaling.LacksSignal(want.Metric.Type, a.EngineMetrics):
+			// A rollback may bring back another engine under a policy that fitted the engine of a later version.
+			shown.Wants[i].Problem = fmt.Sprintf("no preset names a metric for it in the engine of v%d", a.Version)
 		}
 	}
 }

@@ -428,6 +428,36 @@ func TestService_SaysWhatIsMissing(t *testing.T) {
 	})
 }
 
+// A rollback may bring back an engine without a metric of the policy. The policy is then kept, and status says why the
+// number does not go down.
+func TestService_SaysThatTheEngineLacksAMetric(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		engine  []*windlassv1.EngineMetric
+		problem string
+	}{
+		"no metric of the cache": {[]*windlassv1.EngineMetric{{Signal: "queue"}}, "no preset names a metric for it in the engine of v7"},
+		"not measured yet":       {[]*windlassv1.EngineMetric{{Signal: "cache"}}, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			play(t, 4, func(t *testing.T, f *harness) {
+				f.set(func() {
+					a := f.apps["app_1"]
+					a.Version, a.EngineMetrics = 7, c.engine
+					a.Scaling.Policy.Metrics = []*windlassv1.ScalingMetric{{Type: windlassv1.ScalingMetric_TYPE_KV_CACHE, Target: "0.8"}}
+					a.Scaling.UpdatedAt++
+				})
+				f.svc.Changed([]string{"app_1"})
+				f.report(30*time.Second, 8)
+				shown := f.svc.Current("reg_1", "app_1")
+				require.NotNil(t, shown)
+				require.Nil(t, shown.GetWants()[0].Value)
+				require.Equal(t, c.problem, shown.GetWants()[0].GetProblem())
+			})
+		})
+	}
+}
+
 func TestService_OlderLoadsAreIgnored(t *testing.T) {
 	t.Parallel()
 	play(t, 2, func(t *testing.T, f *harness) {

@@ -16,6 +16,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/windlass-run/windlass/pkg/preset"
 	"github.com/windlass-run/windlass/pkg/scaling"
 	"github.com/windlass-run/windlass/pkg/scaling/simulate"
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
@@ -312,6 +313,9 @@ func runSimulation(f *appFile, trace, region, role string, m simulate.Model) ([]
 	if fault := scaling.Check(f.Scaling); fault != nil {
 		return nil, fmt.Errorf("%s: %w: %s", f.path, f.fieldInFile("scaling."+fault.Field, fault.Message), fault.Fix)
 	}
+	if fault := lackingSignal(f); fault != nil {
+		return nil, fmt.Errorf("%s: %w: %s", f.path, f.fieldInFile("scaling."+fault.Field, fault.Message), fault.Fix)
+	}
 	policy, err := simulatedPolicy(f, region, role)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", f.path, err)
@@ -345,6 +349,24 @@ func runSimulation(f *appFile, trace, region, role string, m simulate.Model) ([]
 		}
 	}
 	return nil, fmt.Errorf("%s: %w", trace, err)
+}
+
+// lackingSignal returns the first metric that the file's engine does not have, or nil. It is nil for an engine that this
+// program does not know, such as a preset of the workspace.
+func lackingSignal(f *appFile) *scaling.Fault {
+	serve := f.Spec.GetServe()
+	if serve == nil {
+		return scaling.CheckSignals(f.Scaling, "", nil)
+	}
+	p, known := preset.Find(serve.GetEngine())
+	if !known {
+		return nil
+	}
+	var engine []*windlassv1.EngineMetric
+	for _, m := range p.Metrics(strings.TrimPrefix(serve.GetEngineVersion(), "v")) {
+		engine = append(engine, &windlassv1.EngineMetric{Signal: m.Signal})
+	}
+	return scaling.CheckSignals(f.Scaling, p.ID(), engine)
 }
 
 // simulatedPolicy returns the scaling of the file for the region, or that of a role of a pool.

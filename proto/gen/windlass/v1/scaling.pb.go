@@ -1359,7 +1359,7 @@ var File_windlass_v1_scaling_proto protoreflect.FileDescriptor
 
 const file_windlass_v1_scaling_proto_rawDesc = "" +
 	"\n" +
-	"\x19windlass/v1/scaling.proto\x12\vwindlass.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1egoogle/protobuf/duration.proto\"\xa0\x06\n" +
+	"\x19windlass/v1/scaling.proto\x12\vwindlass.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1egoogle/protobuf/duration.proto\"\x98\x05\n" +
 	"\rScalingPolicy\x12!\n" +
 	"\x03min\x18\x01 \x01(\x05B\n" +
 	"\xbaH\a\x1a\x05\x18\x90N(\x00H\x00R\x03min\x88\x01\x01\x12\x1c\n" +
@@ -1379,8 +1379,7 @@ const file_windlass_v1_scaling_proto_rawDesc = "" +
 	"\x04Mode\x12\x14\n" +
 	"\x10MODE_UNSPECIFIED\x10\x00\x12\x0f\n" +
 	"\vMODE_ACTIVE\x10\x01\x12\x0f\n" +
-	"\vMODE_ADVISE\x10\x02:\x85\x01\xbaH\x81\x01\x1a\x7f\n" +
-	"\x0fscaling.min_max\x12(min is above max: set max to min or more\x1aBsize(this.roles) > 0 || (has(this.min) ? this.min : 1) <= this.maxB\x06\n" +
+	"\vMODE_ADVISE\x10\x02B\x06\n" +
 	"\x04_minB\n" +
 	"\n" +
 	"\b_initial\"\x82\x04\n" +
