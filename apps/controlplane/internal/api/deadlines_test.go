@@ -37,10 +37,36 @@ func TestDeploy_WarnsOfADeadlineBelowTheStartupBudget(t *testing.T) {
 	}
 	const of = "spec.healthCheck.startupBudget: an instance may start for 20m0s, but a rollout fails after "
 	require.Equal(t, []string{of + "15m0s without progress (progressDeadline) | Set progressDeadline to 20m0s or more, or lower the budget."}, warnings("15m", "20m"))
-	require.Equal(t, []string{of + "10m0s without progress (progressDeadline) | Set progressDeadline to 20m0s or more, or lower the budget."}, warnings("", "20m"), "by default")
+	require.Empty(t, warnings("", "20m"), "the default deadline is longer than the budget")
 	require.Equal(t, []string{of + "5m0s without progress (rollout.deadlines.progress) | Set rollout.deadlines.progress to 20m0s or more, or lower the budget."}, warnings("", "20m", policy))
 	require.Empty(t, warnings("20m", "20m"))
 	require.Empty(t, warnings("1m", ""), "the default budget says nothing about the app")
+}
+
+func TestDeploy_DefaultDeadlineIsLongerThanTheStartupBudget(t *testing.T) {
+	w := setup(t)
+	w.hosts()
+	n := 0
+	deadline := func(budget string, edit ...func(*windlassv1.DeploymentSpec)) string {
+		n++
+		app := fmt.Sprintf("app-%d", n)
+		res := w.deploy(app, append(edit, func(s *windlassv1.DeploymentSpec) {
+			s.HealthCheck = &windlassv1.HealthCheck{StartupBudget: durationText(t, budget)}
+		})...)
+		require.Empty(t, res.GetWarnings())
+		s := w.newestSpec(app)
+		if budget != "" {
+			require.GreaterOrEqual(t, s.GetProgressDeadline().AsDuration(), s.GetHealthCheck().GetStartupBudget().AsDuration())
+		}
+		return s.GetProgressDeadline().AsDuration().String()
+	}
+	require.Equal(t, "10m0s", deadline(""), "the default budget says nothing about the app")
+	require.Equal(t, "10m0s", deadline("1m"))
+	require.Equal(t, "30m0s", deadline("20m"))
+	require.Equal(t, "24h0m0s", deadline("24h"))
+	require.Equal(t, "40m0s", deadline("", serving()), "the preset's")
+	require.Equal(t, "40m0s", deadline("5m", serving()))
+	require.Equal(t, "1h10m0s", deadline("1h", serving()))
 }
 
 // durationText parses a duration; nil for an empty text.

@@ -102,7 +102,7 @@ func DeadlineFindings(spec *windlassv1.DeploymentSpec, p *windlassv1.RolloutPoli
 	if d := p.GetDeadlines().GetProgress(); d != nil {
 		deadline, field = d, "rollout.deadlines.progress"
 	}
-	deadline = orDuration(deadline, defaultDeadline)
+	deadline = orDuration(deadline, deadlineFor(spec.GetHealthCheck().GetStartupBudget()))
 	if at := deadline.AsDuration(); at == 0 || at >= budget {
 		return nil
 	}

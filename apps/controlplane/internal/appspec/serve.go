@@ -81,6 +81,9 @@ func expand(in *windlassv1.DeploymentSpec, presets *preset.Registry) (*windlassv
 		return s, append(findings, tooManyArgs(len(out.Args)))
 	}
 	out.HealthCheck = overlaid(made.GetHealthCheck(), s.GetHealthCheck())
+	if budget := out.GetHealthCheck().GetStartupBudget(); s.GetProgressDeadline() == nil && budget.AsDuration() > made.GetProgressDeadline().AsDuration() {
+		out.ProgressDeadline = proto.CloneOf(deadlineFor(budget)) // the file or the preset has a longer budget than the preset's deadline
+	}
 	out.Resources = overlaid(made.GetResources(), s.GetResources())
 	out.Env = s.GetEnv()
 	out.GeneratedBy = f.GeneratedBy

@@ -38,6 +38,9 @@ var (
 	defaultDeadline      = durationpb.New(10 * time.Minute)
 )
 
+// maxDeadline is the longest progress deadline in the schema.
+const maxDeadline = 24 * time.Hour
+
 // WithDefaults returns a copy of the spec with defaults for all missing fields, except for replicas and
 // regions, which depend on more than the spec.
 func WithDefaults(in *windlassv1.DeploymentSpec) *windlassv1.DeploymentSpec {
@@ -73,6 +76,7 @@ func fillDefaults(s *windlassv1.DeploymentSpec) *windlassv1.DeploymentSpec {
 	h.HealthyThreshold = cmp.Or(h.HealthyThreshold, defaultHealthy)
 	h.Interval = orDuration(h.Interval, defaultInterval)
 	h.Timeout = orDuration(h.Timeout, defaultTimeout)
+	s.ProgressDeadline = orDuration(s.ProgressDeadline, deadlineFor(h.StartupBudget))
 	h.StartupBudget = orDuration(h.StartupBudget, defaultStartupBudget)
 	if c := s.ModelCache; c.GetClaim() != nil {
 		c.Retention = cmp.Or(c.Retention, windlassv1.ModelCache_RETENTION_DELETE)
@@ -86,8 +90,17 @@ func fillDefaults(s *windlassv1.DeploymentSpec) *windlassv1.DeploymentSpec {
 		s.Routing = nil
 	}
 	s.TerminationGrace = orDuration(s.TerminationGrace, defaultGrace)
-	s.ProgressDeadline = orDuration(s.ProgressDeadline, defaultDeadline)
 	return s
+}
+
+// deadlineFor returns the progress deadline of a spec that sets none. budget is the startup budget that the file or a
+// preset sets, nil for none. The deadline is longer than the budget, so that a rollout does not fail while an instance
+// may still be starting. The default budget does not count: it says nothing about the app.
+func deadlineFor(budget *durationpb.Duration) *durationpb.Duration {
+	if budget.AsDuration() <= defaultDeadline.AsDuration() {
+		return defaultDeadline
+	}
+	return durationpb.New(min(budget.AsDuration()+defaultDeadline.AsDuration(), maxDeadline))
 }
 
 func orDuration(value, otherwise *durationpb.Duration) *durationpb.Duration {

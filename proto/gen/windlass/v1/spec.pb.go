@@ -437,7 +437,8 @@ type DeploymentSpec struct {
 	HealthCheck *HealthCheck `protobuf:"bytes,9,opt,name=health_check,json=healthCheck,proto3" json:"health_check,omitempty"`
 	// Time from SIGTERM to SIGKILL. Default 30 s.
 	TerminationGrace *durationpb.Duration `protobuf:"bytes,10,opt,name=termination_grace,json=terminationGrace,proto3" json:"termination_grace,omitempty"`
-	// How long a rollout may take without progress: see Deadlines.progress. Default 10 min.
+	// How long a rollout may take without progress: see Deadlines.progress. Default 10 min, or 10 min
+	// more than healthCheck.startupBudget, if that is set to more than 10 min.
 	ProgressDeadline *durationpb.Duration `protobuf:"bytes,11,opt,name=progress_deadline,json=progressDeadline,proto3" json:"progress_deadline,omitempty"`
 	// Names of the regions in which to run.
 	Regions []string `protobuf:"bytes,12,rep,name=regions,proto3" json:"regions,omitempty"`

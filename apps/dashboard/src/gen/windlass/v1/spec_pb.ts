@@ -103,7 +103,8 @@ export type DeploymentSpec = Message<"windlass.v1.DeploymentSpec"> & {
   terminationGrace?: Duration | undefined;
 
   /**
-   * How long a rollout may take without progress: see Deadlines.progress. Default 10 min.
+   * How long a rollout may take without progress: see Deadlines.progress. Default 10 min, or 10 min
+   * more than healthCheck.startupBudget, if that is set to more than 10 min.
    *
    * @generated from field: google.protobuf.Duration progress_deadline = 11;
    */
