@@ -440,6 +440,7 @@ func TestService_SaysThatTheEngineLacksAMetric(t *testing.T) {
 		"not measured yet":       {[]*windlassv1.EngineMetric{{Signal: "cache"}}, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			play(t, 4, func(t *testing.T, f *harness) {
 				f.set(func() {
 					a := f.apps["app_1"]
