@@ -73,18 +73,18 @@ func (s *Service) decide(now time.Time, holds func(regionID string) bool) (write
 func (t *target) observe(a *app, regionID string, now time.Time) {
 	t.forgetResults(a.queries(regionID))
 	if policy := a.policies[regionID]; policy != nil {
-		sample := sampleOf(t.load, a.Deployments, t.heard)
+		sample := scaling.SampleOf(t.load, a.Deployments, t.heard)
 		sample.Results = t.fresh(policy, now)
 		t.window.Add(sample, policy.Up.Window)
 	}
 	if a.zero != nil {
-		sample := sampleOf(t.load, a.Deployments, t.heard)
+		sample := scaling.SampleOf(t.load, a.Deployments, t.heard)
 		sample.Levels, sample.FirstToken, sample.Latency = nil, nil, nil
 		t.window.Add(sample, scaling.Fresh)
 	}
 	for i := range a.roles[regionID] {
 		p := &a.roles[regionID][i]
-		if sample, ok := roleSampleOf(t.load, a.Deployments, p.Role, t.heard); ok {
+		if sample, ok := scaling.RoleSampleOf(t.load, a.Deployments, p.Role, t.heard); ok {
 			sample.Results = t.fresh(&p.Policy, now)
 			t.role(p.Role).window.Add(sample, p.Up.Window)
 		}

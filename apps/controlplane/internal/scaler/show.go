@@ -6,9 +6,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/windlass-run/windlass/pkg/histogram"
 	"github.com/windlass-run/windlass/pkg/scaling"
-	agentv1 "github.com/windlass-run/windlass/proto/gen/windlass/agent/v1"
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
@@ -21,84 +19,6 @@ func lasting(l scaling.Limit) scaling.Limit {
 	case scaling.Maximum, scaling.Quota, scaling.QuotaBelowMinimum, scaling.Room, scaling.Rollout, scaling.RegionClosed:
 	}
 	return l
-}
-
-// sampleOf adds up the load of the deployments that are in counts.
-func sampleOf(load *agentv1.LoadReport, counts map[string]bool, at time.Time) scaling.Sample {
-	s := scaling.Sample{At: at, Queued: load.Queued, Levels: map[string]float64{}}
-	inFlight, rate, told := 0.0, 0.0, false
-	knowsInFlight, knowsRate := true, true
-	weights := map[string]float64{}
-	for _, d := range load.GetDeployments() {
-		if !counts[d.GetDeploymentId()] {
-			continue
-		}
-		told = true
-		s.Ready, s.Starting = s.Ready+int(d.GetReady()), s.Starting+int(d.GetStarting())
-		knowsInFlight, knowsRate = knowsInFlight && d.InFlight != nil, knowsRate && d.Rate != nil
-		inFlight, rate = inFlight+d.GetInFlight(), rate+d.GetRate()
-		addLevels(s.Levels, weights, d.GetLevels(), d.GetReady())
-		s.FirstToken, s.Latency = add(s.FirstToken, d.GetFirstToken()), add(s.Latency, d.GetLatency())
-	}
-	meanLevels(s.Levels, weights)
-	if told && knowsInFlight {
-		s.InFlight = &inFlight
-	}
-	if told && knowsRate {
-		s.Rate = &rate
-	}
-	return s
-}
-
-// roleSampleOf is sampleOf for a role of a pool. Gateways measure the whole pool, not each role. ok is false if the
-// agent does not report roles.
-func roleSampleOf(load *agentv1.LoadReport, counts map[string]bool, role string, at time.Time) (s scaling.Sample, ok bool) {
-	s = sampleOf(load, counts, at)
-	s.Ready, s.Starting, s.Levels = 0, 0, map[string]float64{}
-	weights := map[string]float64{}
-	for _, d := range load.GetDeployments() {
-		if !counts[d.GetDeploymentId()] {
-			continue
-		}
-		for _, r := range d.GetRoles() {
-			if r.GetRole() != role {
-				continue
-			}
-			ok = true
-			s.Ready, s.Starting = s.Ready+int(r.GetReady()), s.Starting+int(r.GetStarting())
-			addLevels(s.Levels, weights, r.GetLevels(), r.GetReady())
-		}
-	}
-	meanLevels(s.Levels, weights)
-	return s, ok
-}
-
-// addLevels adds the levels of ready instances to sums, and the instances to weights. meanLevels divides the sums.
-func addLevels(sums, weights, levels map[string]float64, ready int32) {
-	for name, v := range levels {
-		sums[name] += v * float64(ready)
-		weights[name] += float64(ready)
-	}
-}
-
-func meanLevels(sums, weights map[string]float64) {
-	for name, weight := range weights {
-		if sums[name] /= weight; weight == 0 {
-			delete(sums, name)
-		}
-	}
-}
-
-func add(to *histogram.Counts, packed []uint64) *histogram.Counts {
-	if len(packed) == 0 {
-		return to
-	}
-	if to == nil {
-		to = &histogram.Counts{}
-	}
-	more := histogram.Unpack(packed)
-	to.Add(&more)
-	return to
 }
 
 // showRole returns the decision for a role of a pool as a message of the API.
