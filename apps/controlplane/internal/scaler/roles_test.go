@@ -163,14 +163,17 @@ func TestService_RolesThatMayNotChange(t *testing.T) {
 	})
 }
 
+// exceeds is the error of a write that the workspace's quota of 10 does not allow.
+func exceeds(limit string, used int64) error {
+	return rpc.ErrorWith(connect.CodeResourceExhausted, &windlassv1.ErrorDetail{
+		Reason: windlassv1.ErrorReason_ERROR_REASON_QUOTA_EXCEEDED, Limit: &windlassv1.LimitDetail{Name: limit, Max: 10, Used: used, Asked: 4},
+	}, "too many")
+}
+
 func TestService_RolesShareWhatAQuotaHasLeft(t *testing.T) {
 	t.Parallel()
 	refuse := func(f *harness, limit string, used int64) {
-		f.set(func() {
-			f.err = rpc.ErrorWith(connect.CodeResourceExhausted, &windlassv1.ErrorDetail{
-				Reason: windlassv1.ErrorReason_ERROR_REASON_QUOTA_EXCEEDED, Limit: &windlassv1.LimitDetail{Name: limit, Max: 10, Used: used, Asked: 4},
-			}, "too many")
-		})
+		f.set(func() { f.err = exceeds(limit, used) })
 		f.reportPool(10*time.Second, 40, 1)
 		f.set(func() { f.err = nil })
 		f.reportPool(20*time.Second, 40, 1)
@@ -315,5 +318,25 @@ func TestService_PoolAtZeroStartsWithTheNumbersOfANewPolicy(t *testing.T) {
 		require.Equal(t, model.RoleCounts{"prefill": 2, "decode": 4}, f.counts())
 		require.Len(t, f.entries(), entries)
 		require.InDelta(t, 1, testutil.ToFloat64(f.svc.metrics.decisions.WithLabelValues("kept")), 1e-9)
+	})
+}
+
+func TestService_APoolThatAQuotaKeepsAtZeroIsTriedOnceAMinute(t *testing.T) {
+	t.Parallel()
+	playPool(t, func(t *testing.T, f *harness) {
+		f.mayGoToZero()
+		f.reportPool(11*time.Minute, 0, 0.5)
+		require.Zero(t, f.replicas("app_1"))
+		f.set(func() {
+			f.err = exceeds("instances", 10)
+			f.apps["app_1"].Scaling.Holds = []model.ScalingHold{{Role: "decode", Replicas: 6, Until: time.Now().Add(time.Hour).UnixMilli()}}
+		})
+		f.svc.Changed([]string{"app_1"})
+		f.reportPool(5*time.Minute, 0, 0)
+		require.Zero(t, f.replicas("app_1"))
+		require.InDelta(t, 5, testutil.ToFloat64(f.svc.metrics.decisions.WithLabelValues("refused")), 1)
+		f.set(func() { f.err = nil })
+		f.reportPool(2*time.Minute, 0, 0)
+		require.EqualValues(t, 100, f.replicas("app_1"))
 	})
 }

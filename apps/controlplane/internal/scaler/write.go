@@ -120,7 +120,7 @@ func outcomeOf(w write, err error) string {
 
 // quotasOf returns how many replicas the quota allows in the region, from the error of a refused decision. For a pool,
 // it returns how many instances the quota allows of each role that the decision would grow. It returns nil for another
-// error.
+// error, and for a pool none of whose roles would grow.
 func quotasOf(err error, a *app, w write) map[string]int {
 	detail := rpc.DetailOf(err)
 	if detail.GetReason() != windlassv1.ErrorReason_ERROR_REASON_QUOTA_EXCEEDED || a == nil {
@@ -134,7 +134,7 @@ func quotasOf(err error, a *app, w write) map[string]int {
 		}
 		return max(instances, 1)
 	}
-	if len(w.Roles) == 0 {
+	if len(w.Roles) == 0 && w.Pool == nil {
 		return map[string]int{"": int(region.Counted) + int(free/cost(region.Instances, region.GPUs))}
 	}
 	out := map[string]int{}
