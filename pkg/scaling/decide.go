@@ -81,10 +81,10 @@ type Kept struct {
 	StartingSince time.Time
 	Starting      int
 	// AwakeSince is since when replicas have been wanted, the zero time at zero. Earlier samples, without requests, are
-	// no reason to go back to zero.
-	AwakeSince   time.Time
-	MissingSince [MaxMetrics]time.Time
-	peaks        peaks
+	// no reason to go back to zero. ZeroSince is since when no replicas have been wanted, the zero time otherwise.
+	AwakeSince, ZeroSince time.Time
+	MissingSince          [MaxMetrics]time.Time
+	peaks                 peaks
 }
 
 // Want is the number of replicas that one metric wants.
@@ -232,13 +232,15 @@ func (d *decider) trackStarting() {
 	d.mem.Starting = d.newest.Starting
 }
 
-// trackAwake records since when replicas have been wanted.
+// trackAwake records since when replicas have been wanted, or none.
 func (d *decider) trackAwake() {
-	switch {
-	case d.st.Desired == 0:
-		d.mem.AwakeSince = time.Time{}
-	case d.mem.AwakeSince.IsZero():
-		d.mem.AwakeSince = d.now
+	since, other := &d.mem.AwakeSince, &d.mem.ZeroSince
+	if d.st.Desired == 0 {
+		since, other = other, since
+	}
+	*other = time.Time{}
+	if since.IsZero() {
+		*since = d.now
 	}
 }
 
@@ -291,7 +293,12 @@ func (d *decider) wantOf(m Metric) (want Want, high int) {
 	if m.Type.isTime() {
 		return d.wantOfTime(m)
 	}
-	load := func(s *Sample) (float64, bool) { return s.load(m) }
+	load := func(s *Sample) (float64, bool) {
+		if d.st.Desired == 0 && m.Type == InFlight && s.Ready == 0 && s.InFlight != nil {
+			return addLoads(nil, s.Queued, true) // instances that stop finish the others
+		}
+		return s.load(m)
+	}
 	long, ok := d.w.mean(load, d.p.Up.Window, d.now)
 	if !ok {
 		want.Missing = true
@@ -432,7 +439,7 @@ func (d *decider) wakeFromZero() {
 	if d.newest == nil {
 		return
 	}
-	if d.st.Desired == 0 && d.p.Zero != nil && d.newest.hasRequests() && d.out.Wanted < d.p.Zero.WakeTo {
+	if d.st.Desired == 0 && d.p.Zero != nil && d.newest.calls(d.mem.ZeroSince) && d.out.Wanted < d.p.Zero.WakeTo {
 		d.setWanted(d.p.Zero.WakeTo, None)
 	}
 }

@@ -19,7 +19,8 @@ type Pool struct {
 	Window *Window
 	// AtZero reports whether the pool has no instances. It is only set with Zero.
 	AtZero bool
-	// ZeroSince is when the pool was first seen at zero. Requests in earlier samples do not bring it back.
+	// ZeroSince is when the pool was first seen at zero. Requests in earlier samples do not bring it back, and requests
+	// that instances finish while they stop do not either.
 	ZeroSince time.Time
 }
 
@@ -123,8 +124,7 @@ func (p *Pool) decideAtZero(now time.Time) PoolDecision {
 		}
 	}
 	newest := p.Window.Newest(now)
-	// With ready instances, the sample is from before the pool went to zero, and its requests have been answered.
-	if newest != nil && newest.Ready == 0 && newest.At.After(p.ZeroSince) && newest.hasRequests() {
+	if newest != nil && newest.calls(p.ZeroSince) {
 		out.Why = "there are requests"
 	}
 	if out.AtZero = closed || out.Why == ""; out.AtZero {

@@ -17,7 +17,11 @@ type zeroPool struct {
 	in Pool
 	// starting are instances of roles that do not follow the load.
 	starting int
-	decided  PoolDecision
+	// streams is the number of requests that instances finish while they stop.
+	streams float64
+	// unheld means that gateways cannot hold requests, so that instances stay ready at zero.
+	unheld  bool
+	decided PoolDecision
 }
 
 func newZeroPool(t testing.TB, p *windlassv1.ScalingPolicy, counts ...int) *zeroPool {
@@ -35,9 +39,16 @@ func (p *zeroPool) counts() (out []int) {
 	return out
 }
 
+// stop takes the pool to zero by hand.
+func (p *zeroPool) stop() { p.in.AtZero, p.in.ZeroSince = true, time.Time{} }
+
 // decide decides without a report.
 func (p *zeroPool) decide() PoolDecision {
-	p.in.Roles = p.roles
+	if p.in.Roles = p.roles; !p.in.AtZero {
+		p.in.ZeroSince = time.Time{}
+	} else if p.in.ZeroSince.IsZero() {
+		p.in.ZeroSince = p.now
+	}
 	p.decided = DecidePool(p.in, p.now)
 	for i, d := range p.decided.Roles {
 		p.roles[i].State.Desired, p.roles[i].State.Kept = p.decided.Counts[i], d.Kept
@@ -46,25 +57,27 @@ func (p *zeroPool) decide() PoolDecision {
 	return p.decided
 }
 
-// report reports the samples of the roles every 5 s for d, and returns whether the pool is at zero then.
+// report reports the samples of the roles every 5 s for d, and returns whether the pool is at zero then. At zero,
+// requests in flight of the samples wait at gateways, unless these cannot hold them.
 func (p *zeroPool) report(d time.Duration, samples ...Sample) (atZero bool) {
 	for end := p.now.Add(d); p.now.Before(end); p.now = p.now.Add(5 * time.Second) {
-		whole := samples[0]
-		whole.At, whole.Levels, whole.Starting = p.now, nil, p.starting
-		if !p.in.AtZero {
-			whole.Ready = 1
-		}
-		p.in.Window.Add(whole, Fresh)
+		p.in.Window.Add(p.sample(1, Sample{InFlight: samples[0].InFlight, Rate: samples[0].Rate, Starting: p.starting}), Fresh)
 		for i := range p.roles {
-			s := samples[i]
-			if s.At = p.now; !p.in.AtZero {
-				s.Ready = p.roles[i].State.Desired
-			}
-			p.roles[i].Window.Add(s, p.roles[i].Policy.Up.Window)
+			p.roles[i].Window.Add(p.sample(p.roles[i].State.Desired, samples[i]), p.roles[i].Policy.Up.Window)
 		}
 		p.decide()
 	}
 	return p.in.AtZero
+}
+
+// sample returns s as the agent reports it now. ready is the number of ready instances, unless the pool is at zero.
+func (p *zeroPool) sample(ready int, s Sample) Sample {
+	if s.At = p.now; !p.in.AtZero || p.unheld {
+		s.Ready = ready
+	} else if s.InFlight != nil {
+		s.InFlight, s.Queued = new(p.streams), s.InFlight
+	}
+	return s
 }
 
 func idlePool(v float64) Sample {
@@ -92,7 +105,7 @@ func TestDecidePool_Vectors(t *testing.T) {
 		t.Parallel()
 		p := newZeroPool(t, poolPolicy(), 4, 8)
 		require.True(t, p.report(20*time.Minute, idle...))
-		require.False(t, p.report(5*time.Second, Sample{InFlight: new(0.0), Queued: new(1.0)}, Sample{InFlight: new(0.0), Queued: new(1.0)}))
+		require.False(t, p.report(5*time.Second, rate(1), rate(1)))
 		require.Equal(t, []int{1, 1}, []int{p.decided.Roles[0].Wanted, p.decided.Roles[1].Wanted})
 		require.Equal(t, []int{0, 0}, []int{p.decided.Roles[0].Desired, p.decided.Roles[1].Desired})
 		require.Equal(t, "there are requests", p.decided.Why)
@@ -111,14 +124,31 @@ func TestDecidePool_Vectors(t *testing.T) {
 		t.Parallel()
 		p := newZeroPool(t, poolPolicy(), 4, 8)
 		require.False(t, p.report(time.Minute, busy...))
-		p.in.AtZero = true
-		p.now = p.now.Add(time.Second)
+		p.stop()
 		require.True(t, p.decide().AtZero)
 		p.in.Window.Add(Sample{At: p.now, InFlight: new(0.0), Queued: new(1.0)}, Fresh) // of the start before
-		p.in.ZeroSince = p.now
 		require.True(t, p.decide().AtZero)
 		p.now = p.now.Add(time.Second)
 		require.False(t, p.report(5*time.Second, busy...), "these are held")
+	})
+	t.Run("a stream that outlives a stop by hand does not bring it back", func(t *testing.T) {
+		t.Parallel()
+		p := newZeroPool(t, poolPolicy(), 4, 8)
+		require.False(t, p.report(time.Minute, busy...))
+		p.stop()
+		p.unheld = true // the instances are ready until gateways hold requests
+		require.True(t, p.report(30*time.Second, busy...))
+		p.unheld, p.streams = false, 1
+		require.True(t, p.report(time.Hour, idle...))
+		require.False(t, p.report(5*time.Second, busy...), "a request that is held")
+	})
+	t.Run("requests at instances that stay, because gateways cannot hold requests, bring it back", func(t *testing.T) {
+		t.Parallel()
+		p := newZeroPool(t, poolPolicy(), 4, 8)
+		require.True(t, p.report(20*time.Minute, idle...))
+		p.unheld = true
+		require.True(t, p.report(time.Hour, idle...))
+		require.False(t, p.report(5*time.Second, busy...))
 	})
 	t.Run("an instance of another role that starts keeps the pool", func(t *testing.T) {
 		t.Parallel()
@@ -206,19 +236,29 @@ func TestDecidePool_IsAtZeroOnlyWithoutRequestsAndNeverInPart(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(rt *rapid.T) {
 		p := newZeroPool(t, poolPolicy(), rapid.IntRange(1, 16).Draw(rt, "prefill"), rapid.IntRange(1, 16).Draw(rt, "decode"))
-		quiet := time.Duration(0)
+		quiet := time.Duration(0) // since the last request at a pool that is not at zero
 		for range rapid.IntRange(1, 12).Draw(rt, "changes") {
 			load := rapid.SampledFrom([]float64{0, 0, 1, 100}).Draw(rt, "load")
+			p.streams, p.unheld = rapid.SampledFrom([]float64{0, 1, 20}).Draw(rt, "streams"), rapid.Bool().Draw(rt, "unheld")
+			if rapid.Bool().Draw(rt, "stop") {
+				p.stop()
+				quiet = time.Hour
+			}
 			for range rapid.IntRange(1, 400).Draw(rt, "reports") {
+				was, at := p.in.AtZero, p.now
 				p.report(5*time.Second, rate(load), Sample{InFlight: new(load), Rate: new(load), Levels: map[string]float64{"kvCache": load / 100}})
-				if quiet += 5 * time.Second; load > 0 {
+				if quiet += 5 * time.Second; load > 0 && (!was || !p.in.AtZero) {
 					quiet = 0
 				}
-				switch {
+				switch atZero := at.Sub(p.in.ZeroSince); {
 				case p.in.AtZero && quiet < 15*time.Minute:
 					rt.Fatalf("at zero %s after a request", quiet)
 				case !p.in.AtZero && quiet > 16*time.Minute:
 					rt.Fatalf("not at zero %s after the last request", quiet)
+				case was && !p.in.AtZero && load == 0:
+					rt.Fatal("it comes back without a request")
+				case p.in.AtZero && load > 0 && atZero > 0 && (!p.unheld || atZero > stopsWithin):
+					rt.Fatalf("%s at zero, and requests do not bring it back", atZero)
 				}
 				for i, d := range p.decided.Roles {
 					if (d.Wanted == 0) != p.in.AtZero || p.decided.Counts[i] < 1 {

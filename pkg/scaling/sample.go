@@ -29,9 +29,21 @@ func (s *Sample) mayBeBusy() bool {
 	return s.InFlight == nil || *s.InFlight > 0 || s.Queued != nil && *s.Queued > 0 || s.Rate != nil && *s.Rate > 0 || s.Starting > 0
 }
 
-// hasRequests reports whether the app is known to have requests.
-func (s *Sample) hasRequests() bool {
-	return s.InFlight != nil && *s.InFlight > 0 || s.Queued != nil && *s.Queued > 0
+// stopsWithin is the time within which instances stop to be ready after their app went to zero. Only if gateways
+// cannot hold its requests, instances stay ready for longer, and serve them.
+const stopsWithin = time.Minute
+
+// calls reports whether the app, which has been at zero since a time, has requests that need instances: requests that
+// wait at gateways, or requests at instances that are still ready although they should have stopped. Requests that
+// instances finish while they stop do not need instances.
+func (s *Sample) calls(since time.Time) bool {
+	switch {
+	case !s.At.After(since):
+		return false // the sample is from before the app went to zero
+	case s.Ready == 0:
+		return s.Queued != nil && *s.Queued > 0
+	}
+	return s.At.After(since.Add(stopsWithin)) && (s.InFlight != nil && *s.InFlight > 0 || s.Queued != nil && *s.Queued > 0)
 }
 
 // load returns the total value of a metric over all replicas. ok is false if the value is missing. A metric that

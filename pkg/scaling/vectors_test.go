@@ -172,6 +172,17 @@ func TestDecide_Vectors(t *testing.T) {
 		require.Equal(t, []int{0}, r.reportFor(24*time.Hour, func() Sample { return inFlight(0, 0) }))
 		require.Equal(t, 1, r.report(Sample{InFlight: new(0.0), Queued: new(1.0)}).Wanted)
 	})
+	t.Run("requests that instances finish while they stop do not wake an app at zero", func(t *testing.T) {
+		t.Parallel()
+		for _, all := range [][]*windlassv1.ScalingMetric{
+			{{Type: windlassv1.ScalingMetric_TYPE_IN_FLIGHT, Target: "10"}}, {{Type: windlassv1.ScalingMetric_TYPE_REQUESTS_PER_SECOND, Target: "10"}},
+		} {
+			r := newSimulation(policy(t, func(p *windlassv1.ScalingPolicy) { p.Min, p.Metrics = new(int32(0)), all }), 0)
+			r.st.HoldUntil = start.Add(time.Minute)
+			require.Equal(t, []int{0}, r.reportFor(10*time.Minute, func() Sample { return Sample{InFlight: new(50.0), Queued: new(0.0), Rate: new(0.0)} }))
+			require.Equal(t, 1, r.report(Sample{InFlight: new(50.0), Queued: new(1.0), Rate: new(0.0)}).Wanted, "a request that is held")
+		}
+	})
 	t.Run("a quota below min stops no replica", func(t *testing.T) {
 		t.Parallel()
 		r := newSimulation(policy(t, func(p *windlassv1.ScalingPolicy) { p.Min = new(int32(2)) }), 2)

@@ -43,14 +43,14 @@ func playPool(t *testing.T, test func(t *testing.T, f *harness)) {
 }
 
 // reportPool reports every 5 s, during d, that the instances are ready, have the requests in flight, and use this
-// share of their caches.
-func (h *harness) reportPool(d time.Duration, inFlight, cache float64) {
+// share of their caches. At zero, the requests wait at gateways.
+func (h *harness) reportPool(d time.Duration, requests, cache float64) {
 	for end := time.Now().Add(d); time.Now().Before(end); time.Sleep(5 * time.Second) {
-		counts, ready := h.counts(), int32(1)
+		counts, ready, inFlight, queued := h.counts(), int32(1), requests, 0.0
 		if h.replicas("app_1") == 0 {
-			counts, ready = nil, 0
+			counts, ready, inFlight, queued = nil, 0, h.streams, requests
 		}
-		h.svc.Observe("reg_1", []*agentv1.LoadReport{{AppId: "app_1", Deployments: []*agentv1.DeploymentLoad{
+		h.svc.Observe("reg_1", []*agentv1.LoadReport{{AppId: "app_1", Queued: &queued, Deployments: []*agentv1.DeploymentLoad{
 			{DeploymentId: "dep_1", InFlight: &inFlight, Rate: new(inFlight), Ready: ready, Roles: []*agentv1.RoleLoad{
 				{Role: "prefill", Ready: counts["prefill"]},
 				{Role: "decode", Ready: counts["decode"], Levels: map[string]float64{"kvCache": cache}},
@@ -301,6 +301,25 @@ func TestService_RolesGoToZeroAndComeBackTogether(t *testing.T) {
 		require.Contains(t, f.writes[len(f.writes)-1].Entries[0].Why, "role prefill: 3 instances instead of 0: the pool comes back from zero, because there are requests")
 		f.reportPool(4*time.Minute, 20, 0.01)
 		require.Equal(t, model.RoleCounts{"prefill": 3, "decode": 6}, f.counts(), "the numbers with which it started count as wanted")
+	})
+}
+
+func TestService_AStopByHandLasts(t *testing.T) {
+	t.Parallel()
+	playPool(t, func(t *testing.T, f *harness) {
+		f.mayGoToZero()
+		f.reportPool(2*time.Minute, 20, 0.5)
+		f.set(func() {
+			region := f.apps["app_1"].Regions["reg_1"]
+			region.Replicas, region.Generation = 0, region.Generation+1
+			f.apps["app_1"].Regions["reg_1"] = region
+			f.streams = 1
+		})
+		f.svc.Changed([]string{"app_1"})
+		f.reportPool(time.Hour, 0, 0)
+		require.Zero(t, f.replicas("app_1"), "a stream that a stopping instance finishes wakes nothing")
+		f.reportPool(10*time.Second, 1, 0)
+		require.EqualValues(t, 100, f.replicas("app_1"))
 	})
 }
 

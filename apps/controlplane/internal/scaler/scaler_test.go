@@ -39,6 +39,8 @@ type harness struct {
 	held   bool
 	passed []*agentv1.LoadReport
 	svc    *Service
+	// streams is the number of requests that instances of a pool finish while they stop.
+	streams float64
 	// figures answers queries; nil: there is no Prometheus.
 	figures func(context.Context, plan.Measure) analysis.Figures
 	asked   []plan.Measure
