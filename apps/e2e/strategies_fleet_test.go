@@ -21,13 +21,15 @@ import (
 type mover struct {
 	app, id string
 	policy  func() *windlassv1.RolloutPolicy
-	// most is the maximum number of instances in a region, including instances that are being stopped. least
-	// is the minimum number of ready replicas in all regions together.
+	// most is the maximum number of instances in a region, including instances that are being stopped, unless
+	// stoppingApart is set. least is the minimum number of ready replicas in all regions together.
 	most, least int
 	live        int32
 	versions    int
 	// inPlace means that all versions use one workload, whose instances can be of any version.
 	inPlace bool
+	// stoppingApart means that an instance may start before earlier ones are gone, however many are being stopped.
+	stoppingApart bool
 }
 
 // wanted is how many replicas each of the two regions has.
@@ -80,17 +82,25 @@ type strategyStack struct {
 	looks  int
 }
 
-// existing is the number of instances, by app, region and deployment.
-type existing map[string]map[string]map[string]int
+// existing counts instances, by app, region and deployment.
+type existing map[string]map[string]map[string]instanceCount
 
-func (e existing) add(app, region, deployment string) {
+// instanceCount is the number of all instances of a deployment, and of those among them that are being stopped.
+type instanceCount struct{ all, stopping int }
+
+func (e existing) add(app, region, deployment string, stopping bool) {
 	if e[app] == nil {
-		e[app] = map[string]map[string]int{}
+		e[app] = map[string]map[string]instanceCount{}
 	}
 	if e[app][region] == nil {
-		e[app][region] = map[string]int{}
+		e[app][region] = map[string]instanceCount{}
 	}
-	e[app][region][deployment]++
+	n := e[app][region][deployment]
+	n.all++
+	if stopping {
+		n.stopping++
+	}
+	e[app][region][deployment] = n
 }
 
 func newFleet(s *stack) *strategyStack {
@@ -100,9 +110,10 @@ func newFleet(s *stack) *strategyStack {
 		for _, m := range f.movers {
 			if m.inPlace {
 				// Kubernetes creates a pod while the earlier pod is still being stopped, and continues with
-				// the next pod as soon as the new one is ready. So, for a moment, each new pod may exist next
-				// to its earlier pod.
-				m.most *= 2
+				// the next pod as soon as the new one is ready. If a newer version comes, pods of two earlier
+				// versions may still be being stopped. The ReplicaSets of two versions change at the same time,
+				// so one pod more may exist until the earlier ReplicaSet has deleted its pod.
+				m.stoppingApart, m.most = true, m.most+1
 			}
 		}
 	}
@@ -112,7 +123,7 @@ func newFleet(s *stack) *strategyStack {
 func (s *stack) processesByPlace(context.Context) (existing, error) {
 	out := existing{}
 	for _, p := range instancesOf(s.dir) {
-		out.add(p.app(), p.region(), p.deployment())
+		out.add(p.app(), p.region(), p.deployment(), false)
 	}
 	return out, nil
 }
@@ -127,7 +138,7 @@ func (s *stack) podsByPlace(ctx context.Context) (existing, error) {
 		}
 		for _, p := range pods {
 			if p.Status.Phase != "Failed" && p.Status.Phase != "Succeeded" {
-				out.add(p.Metadata.Labels["app.kubernetes.io/name"], region, p.Metadata.Labels["windlass.run/made-for"])
+				out.add(p.Metadata.Labels["app.kubernetes.io/name"], region, p.Metadata.Labels["windlass.run/made-for"], p.Metadata.DeletionTimestamp != "")
 			}
 		}
 	}
@@ -250,22 +261,25 @@ func (f *strategyStack) checkReady(ctx context.Context) error {
 
 // check compares the routes with the existing instances, by region. A route without an instance counts only
 // if two looks in a row find it, because routes and instances are not read at the same moment.
-func (m *mover) check(tables map[string]map[string]int32, exist map[string]map[string]int, suspect map[string]bool) error {
+func (m *mover) check(tables map[string]map[string]int32, exist map[string]map[string]instanceCount, suspect map[string]bool) error {
 	found := map[string]bool{}
 	for region, table := range tables {
-		all, sum := 0, int32(0)
+		all, counted, sum := 0, 0, int32(0)
 		for _, n := range exist[region] {
-			all += n
+			all += n.all
+			if counted += n.all; m.stoppingApart {
+				counted -= n.stopping
+			}
 		}
 		for deployment, weight := range table {
 			sum += weight
-			if exist[region][deployment] == 0 && (!m.inPlace || all == 0) {
+			if exist[region][deployment].all == 0 && (!m.inPlace || all == 0) {
 				found[fmt.Sprintf("%s routes %d%% to %s, which has no instance", region, weight, deployment)] = true
 			}
 		}
 		switch {
-		case all > m.most:
-			return fmt.Errorf("%d instances exist in %s: %v", all, region, exist[region])
+		case counted > m.most:
+			return fmt.Errorf("%d instances exist in %s (all and stopping ones by deployment: %v)", counted, region, exist[region])
 		case sum != 100 && (sum != 0 || m.least > 0):
 			return fmt.Errorf("%s routes %v", region, table)
 		}
@@ -334,7 +348,7 @@ func (f *strategyStack) settle(t *testing.T, m *mover, deployment string) {
 			if err != nil {
 				return err
 			}
-			if got := exist[m.app][region]; !maps.Equal(table, map[string]int32{deployment: 100}) || !maps.Equal(got, map[string]int{deployment: wanted}) {
+			if got := exist[m.app][region]; !maps.Equal(table, map[string]int32{deployment: 100}) || !maps.Equal(got, map[string]instanceCount{deployment: {all: wanted}}) {
 				return fmt.Errorf("%s runs %v and routes %v, not %s", region, got, table, deployment)
 			}
 		}
@@ -390,7 +404,7 @@ func (f *strategyStack) beginsIn(t *testing.T, region string, of deployed) {
 	for _, m := range f.movers {
 		f.eventually(t, m.app+" starts in "+region, func(ctx context.Context) error {
 			exist, err := f.exist(ctx)
-			if err == nil && exist[m.app][region][of[m.app].DeploymentId] == 0 {
+			if err == nil && exist[m.app][region][of[m.app].DeploymentId].all == 0 {
 				err = fmt.Errorf("%v", exist[m.app])
 			}
 			return err

@@ -126,7 +126,7 @@ func strategyLost(t *testing.T, f *strategyStack) {
 	exist, err := f.exist(t.Context())
 	require.NoError(t, err)
 	for _, m := range f.movers {
-		require.Zero(t, exist[m.app][us][to[m.app].DeploymentId], "%s went on to the next wave", m.app)
+		require.Zero(t, exist[m.app][us][to[m.app].DeploymentId].all, "%s went on to the next wave", m.app)
 	}
 	f.start(partAgent(eu))
 	for _, m := range f.movers {
