@@ -59,7 +59,7 @@ func untilRunning(t *testing.T, rt *process.Runtime, id string) {
 			}
 		}
 		return false
-	}, 20*time.Second, 10*time.Millisecond)
+	}, time.Minute, 10*time.Millisecond)
 }
 
 func TestStop_InstancesReturnWithTheNextAgent(t *testing.T) {

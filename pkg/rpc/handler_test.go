@@ -302,7 +302,7 @@ rpc_server_streams{procedure="/windlass.v1.AppService/WatchApp"} 1
 # TYPE rpc_server_streams gauge
 rpc_server_streams{procedure="/windlass.v1.AppService/WatchApp"} 0
 `), "rpc_server_streams") == nil
-	}, 10*time.Second, time.Millisecond)
+	}, time.Minute, time.Millisecond)
 }
 
 func TestTrace_JoinsBothEnds(t *testing.T) {
@@ -317,7 +317,7 @@ func TestTrace_JoinsBothEnds(t *testing.T) {
 	root.End()
 
 	// The server ends its span after it has sent the answer.
-	require.Eventually(t, func() bool { return len(spans.Ended()) == 3 }, 10*time.Second, time.Millisecond)
+	require.Eventually(t, func() bool { return len(spans.Ended()) == 3 }, time.Minute, time.Millisecond)
 	byKind := map[string]sdktrace.ReadOnlySpan{}
 	for _, s := range spans.Ended() {
 		byKind[s.SpanKind().String()] = s

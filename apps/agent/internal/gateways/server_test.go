@@ -279,7 +279,7 @@ func TestGateway_CountsAcrossAgentRestartsUnlessItLeft(t *testing.T) {
 	require.Eventually(t, func() bool {
 		data, err := files.Read("gateways.json")
 		return err == nil && string(data) == "[]"
-	}, 10*time.Second, 10*time.Millisecond)
+	}, time.Minute, 10*time.Millisecond)
 }
 
 func TestPreview_LeadsToOneDeploymentWithOrWithoutARoute(t *testing.T) {

@@ -61,7 +61,7 @@ func TestRun_SignalReachesTheCommandAndServersStop(t *testing.T) {
 			require.Eventually(t, func() bool {
 				entries, err := os.ReadDir(dir)
 				return err == nil && len(entries) == 0
-			}, 10*time.Second, 10*time.Millisecond)
+			}, time.Minute, 10*time.Millisecond)
 		}
 	}
 }

@@ -36,7 +36,7 @@ func (h *host) killAll(t *testing.T) {
 			_ = syscall.Kill(pid, syscall.SIGKILL)
 		}
 		return len(left) == 0
-	}, 10*time.Second, 10*time.Millisecond)
+	}, time.Minute, 10*time.Millisecond)
 }
 
 const patience = 60 * time.Second

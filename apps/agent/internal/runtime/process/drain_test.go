@@ -16,7 +16,7 @@ func TestDrain_ContinuesWithoutAnAgent(t *testing.T) {
 	t.Parallel()
 	h := newHost(t)
 	rt := h.open(t)
-	const drain = 1500 * time.Millisecond
+	const drain = 3 * time.Second
 	a := assignment("dep_1", 1, self(t))
 	a.Deployment.Spec.DrainDelay = durationpb.New(drain)
 	require.NoError(t, rt.Apply(t.Context(), a))

@@ -135,7 +135,7 @@ func TestDriver_LimitsConnections(t *testing.T) {
 	first, err := net.Dial("tcp", d.listener.Addr().String())
 	require.NoError(t, err)
 	defer first.Close()
-	require.Eventually(t, func() bool { open, _, _ := table.Figures(); return open == 1 }, 10*time.Second, time.Millisecond)
+	require.Eventually(t, func() bool { open, _, _ := table.Figures(); return open == 1 }, time.Minute, time.Millisecond)
 	second, err := net.Dial("tcp", d.listener.Addr().String())
 	require.NoError(t, err)
 	defer second.Close()

@@ -37,7 +37,7 @@ func partyAbout(t *testing.T, s *mysql.Store, apps []string, works ...func(store
 			}()
 			errs[i] = s.UpdateBatched(t.Context(), "key", apps[i], work)
 		})
-		require.Eventually(t, func() bool { return s.Waiting("key") > i || i == len(works)-1 }, 5*time.Second, 100*time.Microsecond)
+		require.Eventually(t, func() bool { return s.Waiting("key") > i || i == len(works)-1 }, time.Minute, 100*time.Microsecond)
 	}
 	all.Wait()
 	return errs
