@@ -103,7 +103,7 @@ func inhabit(ctx context.Context, cfg config, plane *controlplane.Plane, began t
 		service.Component{Name: "volumes", Run: storage.Run},
 		service.Component{Name: "pods", Run: agent.Run},
 		service.Component{Name: "settle", MayEnd: true, Run: func(ctx context.Context) error {
-			if err := settle(ctx, cfg, client, storage, agent.KubeletPort()); err != nil {
+			if err := settle(ctx, cfg, client, storage, agent); err != nil {
 				return err
 			}
 			content, err := plane.Kubeconfig()
@@ -116,7 +116,7 @@ func inhabit(ctx context.Context, cfg config, plane *controlplane.Plane, began t
 }
 
 // settle creates the nodes and waits until pods can be created and scheduled.
-func settle(ctx context.Context, cfg config, client kubernetes.Interface, storage *volumes.Provisioner, kubeletPort int) error {
+func settle(ctx context.Context, cfg config, client kubernetes.Interface, storage *volumes.Provisioner, agent *nodeagent.Agent) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, settleDeadline, fmt.Errorf("the cluster has not settled after %s", settleDeadline))
 	defer cancel()
 	policy := backoff.Policy{Min: settlePoll, Max: 4 * settlePoll}
@@ -124,7 +124,10 @@ func settle(ctx context.Context, cfg config, client kubernetes.Interface, storag
 		if err := storage.EnsureClass(ctx); err != nil {
 			return err
 		}
-		return nodes.Ensure(ctx, client, cfg.groups, kubeletPort)
+		if err := nodes.Ensure(ctx, client, cfg.groups, agent.KubeletPort()); err != nil {
+			return err
+		}
+		return agent.RegisterMetrics(ctx)
 	})
 	if err != nil {
 		return err

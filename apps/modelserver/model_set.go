@@ -49,6 +49,12 @@ func (b *memoryBudget) release(mib int) {
 	b.used -= mib
 }
 
+func (b *memoryBudget) usedMiB() int {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.used
+}
+
 // hostedModel is a model that was loaded on request, or that failed to load.
 type hostedModel struct {
 	name, version string

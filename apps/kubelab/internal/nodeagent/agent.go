@@ -29,7 +29,7 @@ type Agent struct {
 	listener net.Listener
 }
 
-// New checks cfg and binds the port on which the API server reads logs. It starts nothing.
+// New checks cfg and binds the port on which the API server reads logs and metrics. It starts nothing.
 func New(cfg Config) (*Agent, error) {
 	cfg, err := cfg.withDefaults()
 	if err != nil {
@@ -75,7 +75,7 @@ func (a *Agent) Run(ctx context.Context) error {
 	spawning, stopSpawning := context.WithCancel(context.WithoutCancel(ctx))
 	defer stopSpawning()
 	l := newLoop(a.cfg, a.client, workload.NewSpawner(spawning))
-	go func() { served <- a.endpoint.serveLogs(serving, a.listener, l) }()
+	go func() { served <- a.endpoint.serve(serving, a.listener, l) }()
 	defer l.recorders.stopAll()
 
 	pods := informers.NewSharedInformerFactoryWithOptions(a.client, 0,
@@ -115,7 +115,7 @@ func (a *Agent) Run(ctx context.Context) error {
 	select {
 	case <-ended:
 	case err = <-served:
-		err = fmt.Errorf("node agent: serve logs: %w", err)
+		err = fmt.Errorf("node agent: serve logs and metrics: %w", err)
 	}
 	stopLoop()
 	<-ended

@@ -19,13 +19,14 @@ import (
 	"github.com/windlass-run/windlass/apps/kubelab/internal/nodeagent/workload"
 )
 
-// endpoint is the part of the kubelet's API that the API server calls for logs. It listens on the nodes'
-// address, which is this host's loopback address, and serves only reads.
+// endpoint is what the API server calls: the part of the kubelet's API for logs, and the metrics API. It listens on the
+// nodes' address, which is this host's loopback address, and serves only reads.
 type endpoint struct{ cert tls.Certificate }
 
-// logSource finds a container's log.
-type logSource interface {
+// podSource finds what runs in pods.
+type podSource interface {
 	containerLog(ctx context.Context, pod types.NamespacedName, container string, previous bool) (*workload.Log, error)
+	podRuns(ctx context.Context) ([]runsOfPod, error)
 }
 
 func newEndpoint(address string) (*endpoint, error) {
@@ -44,13 +45,14 @@ func newEndpoint(address string) (*endpoint, error) {
 	return &endpoint{cert: pair}, nil
 }
 
-// serveLogs answers until ctx ends.
-func (e *endpoint) serveLogs(ctx context.Context, listener net.Listener, source logSource) error {
+// serve answers until ctx ends.
+func (e *endpoint) serve(ctx context.Context, listener net.Listener, source podSource) error {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "ok") })
 	mux.HandleFunc("GET /containerLogs/{namespace}/{pod}/{container}", func(w http.ResponseWriter, r *http.Request) {
 		serveLog(w, r, source)
 	})
+	handleMetrics(mux, source)
 	server := &http.Server{
 		Handler: mux, ReadHeaderTimeout: 10 * time.Second, IdleTimeout: 2 * time.Minute,
 		TLSConfig:   &tls.Config{Certificates: []tls.Certificate{e.cert}, MinVersion: tls.VersionTLS12},
@@ -110,7 +112,7 @@ func parseLogOptions(q url.Values, now time.Time) (logOptions, error) {
 	return o, err
 }
 
-func serveLog(w http.ResponseWriter, r *http.Request, source logSource) {
+func serveLog(w http.ResponseWriter, r *http.Request, source podSource) {
 	options, err := parseLogOptions(r.URL.Query(), time.Now())
 	if err != nil {
 		http.Error(w, err.Error(), http.StatusBadRequest)
@@ -187,31 +189,37 @@ type notFoundError struct{ what string }
 
 func (e *notFoundError) Error() string { return e.what }
 
-// containerLog implements logSource, from any goroutine.
-func (l *loop) containerLog(ctx context.Context, name types.NamespacedName, container string, previous bool) (*workload.Log, error) {
+// ask returns f's result, which the loop computes, from any goroutine.
+func ask[T any](ctx context.Context, l *loop, f func() (T, error)) (T, error) {
 	type answer struct {
-		log *workload.Log
-		err error
+		value T
+		err   error
 	}
+	var none T
 	reply := make(chan answer, 1)
 	select {
 	case l.inbox <- func(time.Time) {
-		log, err := l.findLog(name, container, previous)
-		reply <- answer{log, err}
+		value, err := f()
+		reply <- answer{value, err}
 	}:
 	case <-l.stopped:
-		return nil, errors.New("the node agent is stopping")
+		return none, errors.New("the node agent is stopping")
 	case <-ctx.Done():
-		return nil, ctx.Err()
+		return none, ctx.Err()
 	}
 	select {
 	case a := <-reply:
-		return a.log, a.err
+		return a.value, a.err
 	case <-l.stopped:
-		return nil, errors.New("the node agent is stopping")
+		return none, errors.New("the node agent is stopping")
 	case <-ctx.Done():
-		return nil, ctx.Err()
+		return none, ctx.Err()
 	}
+}
+
+// containerLog implements podSource, from any goroutine.
+func (l *loop) containerLog(ctx context.Context, name types.NamespacedName, container string, previous bool) (*workload.Log, error) {
+	return ask(ctx, l, func() (*workload.Log, error) { return l.findLog(name, container, previous) })
 }
 
 func (l *loop) findLog(name types.NamespacedName, container string, previous bool) (*workload.Log, error) {

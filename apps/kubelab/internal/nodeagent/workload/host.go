@@ -39,6 +39,12 @@ type host struct {
 	mu    sync.Mutex
 	pid   int
 	ended bool // then another process may have the pid
+
+	// cores is the average over window. It ended at measuredAt, when the group had used this many seconds.
+	cores      float64
+	window     time.Duration
+	measured   float64
+	measuredAt time.Time
 }
 
 func (s *Spawner) launchHost(h Host, exit func(lifecycle.Exit)) (program, error) {
@@ -64,7 +70,7 @@ func (s *Spawner) launchHost(h Host, exit func(lifecycle.Exit)) (program, error)
 		_ = read.Close()
 		return nil, fmt.Errorf("start %s: %w", h.Argv[0], err)
 	}
-	p := &host{pid: cmd.Process.Pid}
+	p := &host{pid: cmd.Process.Pid, measuredAt: time.Now()}
 	copied := make(chan struct{})
 	go func() {
 		defer close(copied)

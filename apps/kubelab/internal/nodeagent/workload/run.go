@@ -22,6 +22,7 @@ type program interface {
 	terminate()
 	kill()
 	freeze(bool)
+	usage(Groups) Usage
 }
 
 // launcher starts a program, which calls exit once when it has ended. After an error nothing runs, and exit
