@@ -2,10 +2,13 @@ package kubelab
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"net/http"
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 	appsv1 "k8s.io/api/apps/v1"
@@ -18,6 +21,9 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
+	metrics "k8s.io/metrics/pkg/client/clientset/versioned"
+
+	"github.com/windlass-run/windlass/apps/kubelab/internal/nodeagent"
 )
 
 // serve returns a Deployment of model servers.
@@ -251,5 +257,125 @@ func TestNamespace_IsDeletedWithItsObjects(t *testing.T) {
 			return nil
 		}
 		return fmt.Errorf("the namespace is still there: %w", err)
+	})
+}
+
+// TestMetrics reads the metrics API as kubectl top and the HorizontalPodAutoscaler do, through the API server.
+func TestMetrics(t *testing.T) {
+	l := sharedCluster(t)
+	api, err := metrics.NewForConfig(l.rest)
+	require.NoError(t, err)
+	ns := l.namespace(t, nil)
+	pods := api.MetricsV1beta1().PodMetricses(ns)
+	usage := func(t *testing.T, list corev1.ResourceList) (cores float64, mib int64) {
+		t.Helper()
+		require.Len(t, list, 2)
+		return list.Cpu().AsApproximateFloat64(), list.Memory().Value() >> 20
+	}
+
+	l.create(t, ns, serve("burner", 1, func(spec *corev1.PodSpec) {
+		c := &spec.Containers[0]
+		c.Image, c.Ports, c.ReadinessProbe = nodeagent.HostRepository+":v1", nil, nil
+		// Nearly all of its processor time is that of children, which have ended.
+		c.Command = []string{"sh", "-c", `while :; do sh -c 'i=0; while [ $i -lt 10000 ]; do i=$((i+1)); done'; done`}
+	}))
+	l.create(t, ns, serve("model", 1, func(spec *corev1.PodSpec) {
+		spec.Containers[0].Image, spec.Containers[0].Args = "modelserver:v1", []string{"--model", "echo", "--time-to-first-token", "10m"}
+	}))
+	l.create(t, ns, serve("waiting", 1, gpus("9")))
+	l.ready(t, ns, "burner", 1)
+	l.ready(t, ns, "model", 1)
+	var server corev1.Pod
+	for _, p := range l.pods(t, ns) {
+		if p.Labels["app"] == "model" {
+			server = p
+		}
+	}
+	asked, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	req, err := http.NewRequestWithContext(asked, http.MethodPost, "http://"+server.Status.PodIP+":8000/v1/completions",
+		strings.NewReader(`{"model": "echo", "prompt": "`+strings.Repeat("word ", 100)+`"}`))
+	require.NoError(t, err)
+	answered := make(chan struct{})
+	go func() {
+		defer close(answered)
+		if resp, err := http.DefaultClient.Do(req); err == nil {
+			_ = resp.Body.Close()
+		}
+	}()
+
+	t.Run("a model server has the usage of its requests", func(t *testing.T) {
+		eventually(t, func(ctx context.Context) error {
+			m, err := pods.Get(ctx, server.Name, metav1.GetOptions{})
+			if err != nil {
+				return err
+			}
+			require.Len(t, m.Containers, 1)
+			require.Equal(t, "server", m.Containers[0].Name)
+			if cores, mib := usage(t, m.Containers[0].Usage); cores != 1 || mib < 10 {
+				return fmt.Errorf("it uses %g cores and %d MiB", cores, mib)
+			}
+			return nil
+		})
+		cancel()
+		<-answered
+		eventually(t, func(ctx context.Context) error {
+			m, err := pods.Get(ctx, server.Name, metav1.GetOptions{})
+			if err != nil {
+				return err
+			}
+			if cores, mib := usage(t, m.Containers[0].Usage); cores != 0 || mib != 0 {
+				return fmt.Errorf("it uses %g cores and %d MiB", cores, mib)
+			}
+			return nil
+		})
+	})
+	t.Run("a process is measured with its children", func(t *testing.T) {
+		eventually(t, func(ctx context.Context) error {
+			list, err := pods.List(ctx, metav1.ListOptions{LabelSelector: "app=burner"})
+			if err == nil && len(list.Items) == 0 {
+				err = errors.New("no metrics yet")
+			}
+			if err != nil {
+				return err
+			}
+			require.Len(t, list.Items, 1)
+			m := list.Items[0]
+			require.Equal(t, "burner", m.Labels["app"])
+			require.GreaterOrEqual(t, m.Window.Duration, 2*time.Second)
+			cores, mib := usage(t, m.Containers[0].Usage)
+			require.Positive(t, cores)
+			require.LessOrEqual(t, cores, 1.1)
+			require.Positive(t, mib)
+			return nil
+		})
+	})
+	t.Run("nodes have the usage of their pods", func(t *testing.T) {
+		list, err := api.MetricsV1beta1().NodeMetricses().List(t.Context(), metav1.ListOptions{})
+		require.NoError(t, err)
+		require.Len(t, list.Items, 6)
+		used := 0.0
+		for _, n := range list.Items {
+			cores, _ := usage(t, n.Usage)
+			used += cores
+		}
+		require.Positive(t, used)
+		list, err = api.MetricsV1beta1().NodeMetricses().List(t.Context(), metav1.ListOptions{LabelSelector: "team=search"})
+		require.NoError(t, err)
+		require.Len(t, list.Items, 1)
+		n, err := api.MetricsV1beta1().NodeMetricses().Get(t.Context(), "l4-0", metav1.GetOptions{})
+		require.NoError(t, err)
+		require.Equal(t, "l4-0", n.Name)
+	})
+	t.Run("pods that do not run have no metrics", func(t *testing.T) {
+		list, err := pods.List(t.Context(), metav1.ListOptions{LabelSelector: "app=waiting"})
+		require.NoError(t, err)
+		require.Empty(t, list.Items)
+		_, err = pods.Get(t.Context(), "gone", metav1.GetOptions{})
+		require.True(t, apierrors.IsNotFound(err), "%v", err)
+		_, err = api.MetricsV1beta1().NodeMetricses().Get(t.Context(), "gone", metav1.GetOptions{})
+		require.True(t, apierrors.IsNotFound(err), "%v", err)
+		_, err = pods.List(t.Context(), metav1.ListOptions{LabelSelector: "a in"})
+		require.ErrorContains(t, err, "unable to parse")
 	})
 }

@@ -22,4 +22,8 @@
 //     the CIDR that no other pod object has, and sets hostIP, podIP, phase, conditions and container
 //     statuses. When a deleted pod has ended, or never ran, the agent deletes the pod object with grace
 //     period 0. It does not touch pods on a lost node.
+//
+// The node agent also serves the metrics API, metrics.k8s.io, as metrics-server does in other clusters. The API server
+// forwards calls to it. The usage of a process is measured, over at least two seconds. The usage of a model server is
+// computed from its requests, models and cached tokens. The usage of a node is that of its pods.
 package kubelab

@@ -115,7 +115,7 @@ func inhabit(ctx context.Context, cfg config, plane *controlplane.Plane, began t
 	)
 }
 
-// settle creates the nodes and waits until pods can be created and scheduled.
+// settle creates the nodes and waits until pods can be created, scheduled and measured.
 func settle(ctx context.Context, cfg config, client kubernetes.Interface, storage *volumes.Provisioner, agent *nodeagent.Agent) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, settleDeadline, fmt.Errorf("the cluster has not settled after %s", settleDeadline))
 	defer cancel()
@@ -132,11 +132,11 @@ func settle(ctx context.Context, cfg config, client kubernetes.Interface, storag
 	if err != nil {
 		return err
 	}
-	return backoff.Retry(ctx, policy, func(ctx context.Context) error { return unsettled(ctx, client) })
+	return backoff.Retry(ctx, policy, func(ctx context.Context) error { return unsettled(ctx, client, agent) })
 }
 
 // unsettled returns an error that says what pods still wait for, or nil.
-func unsettled(ctx context.Context, client kubernetes.Interface) error {
+func unsettled(ctx context.Context, client kubernetes.Interface, agent *nodeagent.Agent) error {
 	// Admission refuses pods before their namespace has its service account.
 	_, err := client.CoreV1().ServiceAccounts(metav1.NamespaceDefault).Get(ctx, "default", metav1.GetOptions{})
 	if err != nil {
@@ -149,7 +149,7 @@ func unsettled(ctx context.Context, client kubernetes.Interface) error {
 	if ready < online {
 		return fmt.Errorf("%d of %d nodes are ready", ready, online)
 	}
-	return nil
+	return agent.CheckMetrics(ctx)
 }
 
 // announce writes the files that callers wait for, the kubeconfig first.

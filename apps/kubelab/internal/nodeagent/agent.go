@@ -75,7 +75,7 @@ func (a *Agent) Run(ctx context.Context) error {
 	spawning, stopSpawning := context.WithCancel(context.WithoutCancel(ctx))
 	defer stopSpawning()
 	l := newLoop(a.cfg, a.client, workload.NewSpawner(spawning))
-	go func() { served <- a.endpoint.serve(serving, a.listener, l) }()
+	go func() { served <- a.endpoint.serve(serving, a.listener, l, a.client) }()
 	defer l.recorders.stopAll()
 
 	pods := informers.NewSharedInformerFactoryWithOptions(a.client, 0,

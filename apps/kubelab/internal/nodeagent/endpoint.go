@@ -14,16 +14,17 @@ import (
 	"time"
 
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes"
 	certutil "k8s.io/client-go/util/cert"
 
 	"github.com/windlass-run/windlass/apps/kubelab/internal/nodeagent/workload"
 )
 
-// endpoint is what the API server calls: the part of the kubelet's API for logs, and the metrics API. It listens on the
-// nodes' address, which is this host's loopback address, and serves only reads.
+// endpoint serves two APIs to the API server: the part of the kubelet's API for logs, and the metrics API. It listens on
+// the nodes' address, which is this host's loopback address, and serves only reads.
 type endpoint struct{ cert tls.Certificate }
 
-// podSource finds what runs in pods.
+// podSource finds the runs of pods and their logs.
 type podSource interface {
 	containerLog(ctx context.Context, pod types.NamespacedName, container string, previous bool) (*workload.Log, error)
 	podRuns(ctx context.Context) ([]runsOfPod, error)
@@ -46,13 +47,13 @@ func newEndpoint(address string) (*endpoint, error) {
 }
 
 // serve answers until ctx ends.
-func (e *endpoint) serve(ctx context.Context, listener net.Listener, source podSource) error {
+func (e *endpoint) serve(ctx context.Context, listener net.Listener, source podSource, client kubernetes.Interface) error {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "ok") })
 	mux.HandleFunc("GET /containerLogs/{namespace}/{pod}/{container}", func(w http.ResponseWriter, r *http.Request) {
 		serveLog(w, r, source)
 	})
-	handleMetrics(mux, source)
+	metricsAPI{source, client}.handle(mux)
 	server := &http.Server{
 		Handler: mux, ReadHeaderTimeout: 10 * time.Second, IdleTimeout: 2 * time.Minute,
 		TLSConfig:   &tls.Config{Certificates: []tls.Certificate{e.cert}, MinVersion: tls.VersionTLS12},
@@ -189,7 +190,7 @@ type notFoundError struct{ what string }
 
 func (e *notFoundError) Error() string { return e.what }
 
-// ask returns f's result, which the loop computes, from any goroutine.
+// ask runs f in the loop and returns its result. It may be called from any goroutine.
 func ask[T any](ctx context.Context, l *loop, f func() (T, error)) (T, error) {
 	type answer struct {
 		value T

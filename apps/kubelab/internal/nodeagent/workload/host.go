@@ -40,11 +40,11 @@ type host struct {
 	pid   int
 	ended bool // then another process may have the pid
 
-	// cores is the average over window. It ended at measuredAt, when the group had used this many seconds.
+	// cores is the average over window, which ended at measuredAt. window is 0 before the first measurement.
 	cores      float64
 	window     time.Duration
-	measured   float64
 	measuredAt time.Time
+	measured   float64 // seconds of processor time of the group until measuredAt
 }
 
 func (s *Spawner) launchHost(h Host, exit func(lifecycle.Exit)) (program, error) {

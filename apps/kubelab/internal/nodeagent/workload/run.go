@@ -22,7 +22,7 @@ type program interface {
 	terminate()
 	kill()
 	freeze(bool)
-	usage(Groups) Usage
+	usage(Groups) (u Usage, ok bool)
 }
 
 // launcher starts a program, which calls exit once when it has ended. After an error nothing runs, and exit

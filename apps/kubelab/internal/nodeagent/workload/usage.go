@@ -13,7 +13,7 @@ import (
 // usageWindow is the minimum time over which the processor time of a process is averaged.
 const usageWindow = 2 * time.Second
 
-// Usage is what a run uses.
+// Usage is the usage of a run.
 type Usage struct {
 	Cores       float64
 	MemoryBytes int64
@@ -21,7 +21,7 @@ type Usage struct {
 	Window time.Duration
 }
 
-// Groups has the usage of the process groups of this host at one moment.
+// Groups has the usage of every process group of this host at one moment.
 type Groups struct {
 	at   time.Time
 	used map[int]groupUsage
@@ -65,7 +65,8 @@ func childrenSeconds(stat procfs.ProcStat) float64 {
 	return float64(stat.CUTime+stat.CSTime) / ticks
 }
 
-// Usage returns what the run uses. ok is false if its program has not started.
+// Usage returns the usage of the run. ok is false if its program has not started or has ended, or runs for less than
+// usageWindow.
 func (r *Run) Usage(g Groups) (u Usage, ok bool) {
 	r.mu.Lock()
 	inner := r.inner
@@ -73,29 +74,29 @@ func (r *Run) Usage(g Groups) (u Usage, ok bool) {
 	if inner == nil {
 		return Usage{}, false
 	}
-	return inner.usage(g), true
+	return inner.usage(g)
 }
 
-// usage returns the average since the last call that was at least usageWindow ago, or since the start.
-func (p *host) usage(g Groups) Usage {
+// usage returns the average since the last measurement, which is at least usageWindow ago, or since the start.
+func (p *host) usage(g Groups) (u Usage, ok bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.ended {
-		return Usage{}
+	now, ok := g.used[p.pid]
+	if p.ended || !ok {
+		return Usage{}, false
 	}
-	now := g.used[p.pid]
 	if since := g.at.Sub(p.measuredAt); since >= usageWindow {
 		p.cores, p.window = max(0, now.seconds-p.measured)/since.Seconds(), since
 		p.measured, p.measuredAt = now.seconds, g.at
 	}
-	return Usage{Cores: p.cores, MemoryBytes: now.memory, Window: p.window}
+	return Usage{Cores: p.cores, MemoryBytes: now.memory, Window: p.window}, p.window > 0
 }
 
-// usage returns what the server says. The server has no process of its own.
-func (p *model) usage(Groups) Usage {
+// usage returns the usage that the server computes, because the server has no process of its own.
+func (p *model) usage(Groups) (u Usage, ok bool) {
 	if p.server == nil {
-		return Usage{}
+		return Usage{}, true
 	}
-	u := p.server.Usage()
-	return Usage{Cores: u.Cores, MemoryBytes: u.MemoryBytes}
+	computed := p.server.Usage()
+	return Usage{Cores: computed.Cores, MemoryBytes: computed.MemoryBytes}, true
 }
