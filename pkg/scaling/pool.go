@@ -27,7 +27,7 @@ type Pool struct {
 // PoolDecision is the result of DecidePool.
 type PoolDecision struct {
 	// Roles are the decisions about the roles, in the order of Pool.Roles. Their Desired and Wanted are 0 where the pool
-	// has no instances.
+	// has no instances. Limit of a role of a pool at zero is a limit of the number with which it starts.
 	Roles []Decision
 	// Counts are the numbers of instances of the roles to store. For a pool at zero, these are the numbers with which it
 	// starts again.
@@ -105,7 +105,8 @@ func (p *Pool) keepsAwake(role int, now time.Time) string {
 
 // toZero makes the decision that the pool goes to zero.
 func (out *PoolDecision) toZero(p Pool, idle time.Duration, now time.Time) {
-	out.AtZero, out.Counts = true, startCounts(p.Roles, now)
+	out.AtZero = true
+	out.Counts, _ = startCounts(p.Roles, now)
 	out.Why = fmt.Sprintf("there has been no request for %s", idle.Round(time.Second))
 	for i := range out.Roles {
 		d := &out.Roles[i]
@@ -115,8 +116,8 @@ func (out *PoolDecision) toZero(p Pool, idle time.Duration, now time.Time) {
 
 // decideAtZero decides for a pool at zero.
 func (p *Pool) decideAtZero(now time.Time) PoolDecision {
-	out := PoolDecision{Counts: startCounts(p.Roles, now)}
-	closed := false
+	counts, limits := startCounts(p.Roles, now)
+	out, closed := PoolDecision{Counts: counts}, false
 	for i, r := range p.Roles {
 		closed = closed || r.State.Closed
 		if out.Why == "" {
@@ -136,8 +137,13 @@ func (p *Pool) decideAtZero(now time.Time) PoolDecision {
 		if !out.AtZero {
 			d.out.Wanted = out.Counts[i]
 		}
-		if newest == nil {
+		switch {
+		case newest == nil:
 			d.out.Limit = NoReport
+		case r.State.Closed:
+			d.out.Limit = RegionClosed
+		case limits[i] == Quota, limits[i] == QuotaBelowMinimum, limits[i] == Room:
+			d.out.Limit = limits[i]
 		}
 		one := d.decision()
 		one.Kept = Kept{}
@@ -155,22 +161,22 @@ func (out *PoolDecision) decideAgainAt(at, now time.Time) {
 	}
 }
 
-// startCounts returns the number of instances with which each role starts from zero.
-func startCounts(roles []Role, now time.Time) []int {
+// startCounts returns the number of instances with which each role starts from zero, and the limits of these numbers.
+func startCounts(roles []Role, now time.Time) ([]int, []Limit) {
 	deciders := make([]decider, len(roles))
 	for i, r := range roles {
 		d := newDecider(r.Policy, r.Window, r.State, now)
 		if now.Before(r.State.HoldUntil) {
 			d.out.Limit = HoldLimit
 		} else {
-			d.out.Wanted, _ = d.clamp(r.Policy.Initial, d.minimum())
+			d.out.Wanted, d.out.Limit = d.clamp(r.Policy.Initial, d.minimum())
 		}
 		deciders[i] = d
 	}
 	applyRatios(deciders, roles)
-	out := make([]int, len(roles))
+	counts, limits := make([]int, len(roles)), make([]Limit, len(roles))
 	for i := range deciders {
-		out[i] = deciders[i].out.Wanted
+		counts[i], limits[i] = deciders[i].out.Wanted, deciders[i].out.Limit
 	}
-	return out
+	return counts, limits
 }

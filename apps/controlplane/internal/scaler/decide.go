@@ -19,6 +19,8 @@ type write struct {
 
 	parts []part
 	heard time.Time
+	// refused is the refusal that the history entries are about, empty for none.
+	refused string
 }
 
 // part is the decision about replicas, or about a role of a pool.
@@ -119,15 +121,23 @@ func (s *Service) decideFor(at appRegion, a *app, t *target, now time.Time) (wri
 	t.shown = show(d, region.Name)
 	t.addProblems(t.shown, a, policy, d.Wants)
 	s.metrics.note(a, region.Name, "", d)
-	if now.Before(t.retryAt) {
-		return write{}, false
-	}
 	writes := d.Wanted != d.Desired && a.Scaling.Active()
-	what, missing := t.what(d, now, writes, a.Scaling.Active())
+	what, missing, refused := "", -1, ""
+	if !now.Before(t.retryAt) {
+		what, missing = t.what(d, now, writes, a.Scaling.Active())
+	} else {
+		if writes && t.refused != "" {
+			t.shown.Why += refusedText(t.refused)
+		}
+		if writes && t.mustTell(now) {
+			what, refused = "ScalingLimited", t.refused
+		}
+		writes = false
+	}
 	if what == "" {
 		return write{}, false
 	}
-	return write{at: at, parts: []part{{"", d, writes, missing}}, heard: t.heard, Rescale: model.Rescale{
+	return write{at: at, parts: []part{{"", d, writes, missing}}, heard: t.heard, refused: refused, Rescale: model.Rescale{
 		AppID: a.AppID, WorkspaceID: a.WorkspaceID, RegionID: at.region, From: region.Replicas, Generation: region.Generation,
 		ScalingAt: a.Scaling.UpdatedAt, Writes: writes, Entries: []model.ScalingEntry{{What: what, Why: t.shown.GetWhy()}}, Decision: t.shown,
 	}}, true
@@ -155,9 +165,9 @@ func (s *Service) decideRoles(at appRegion, a *app, t *target, now time.Time) (w
 		AppID: a.AppID, WorkspaceID: a.WorkspaceID, RegionID: at.region, From: region.Replicas, Generation: region.Generation, ScalingAt: a.Scaling.UpdatedAt,
 	}}
 	t.shown = &windlassv1.RegionScaling{Region: region.Name, At: now.UnixMilli()}
-	mayWrite := !now.Before(t.retryAt)
+	mayWrite, mustTell := !now.Before(t.retryAt), t.mustTell(now)
 	decided := scaling.DecidePool(in, now)
-	if decided.AtZero != in.AtZero && a.Scaling.Active() {
+	if mayWrite && decided.AtZero != in.AtZero && a.Scaling.Active() {
 		out.Writes, out.Pool = true, new(int32(pool.Whole))
 		if decided.AtZero {
 			out.Pool = new(int32(0))
@@ -174,11 +184,19 @@ func (s *Service) decideRoles(at appRegion, a *app, t *target, now time.Time) (w
 		t.addProblems(of.shown, a, in.Roles[i].Policy, d.Wants)
 		t.shown.Roles = append(t.shown.Roles, of.shown)
 		s.metrics.note(a, region.Name, name, d)
-		if !mayWrite {
-			continue
-		}
 		count := int(region.Roles[name])
 		writes := (d.Wanted != d.Desired || decided.Counts[i] != count) && a.Scaling.Active()
+		if !mayWrite {
+			if writes && t.refused != "" {
+				of.shown.Why += refusedText(t.refused)
+			}
+			if writes && mustTell {
+				out.refused = t.refused
+				out.parts = append(out.parts, part{name, d, false, -1})
+				out.Entries = append(out.Entries, model.ScalingEntry{What: "ScalingLimited", Why: of.shown.GetWhy()})
+			}
+			continue
+		}
 		what, missing := of.what(d, now, writes && d.Wanted != d.Desired, a.Scaling.Active())
 		if decided.Counts[i] != count && writes {
 			out.Writes = true
@@ -215,6 +233,14 @@ func (s *Service) rolesOf(at appRegion, a *app, t *target, now time.Time) (roles
 	}
 	return roles
 }
+
+// mustTell reports whether the refusal of the last decision lacks a history entry.
+func (t *target) mustTell(now time.Time) bool {
+	return t.refused != "" && t.refused != t.told && (t.told == "" || now.Sub(t.toldAt) >= limitEvery)
+}
+
+// refusedText returns the end of a reason whose decision was refused.
+func refusedText(refused string) string { return "; this was refused: " + refused }
 
 // what returns the kind of the decision's history entry, empty for none. An entry is written for a changed number
 // (also if the policy only advises), for a metric that has long been missing, and for a changed limit. missing is the

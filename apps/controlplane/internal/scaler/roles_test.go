@@ -354,8 +354,81 @@ func TestService_APoolThatAQuotaKeepsAtZeroIsTriedOnceAMinute(t *testing.T) {
 		f.reportPool(5*time.Minute, 0, 0)
 		require.Zero(t, f.replicas("app_1"))
 		require.InDelta(t, 5, testutil.ToFloat64(f.svc.metrics.decisions.WithLabelValues("refused")), 1)
+		require.Contains(t, f.shownRole("decode").GetWhy(), "the pool comes back from zero, because a person set the instances of role decode for a time; this was refused: too many")
 		f.set(func() { f.err = nil })
 		f.reportPool(2*time.Minute, 0, 0)
 		require.EqualValues(t, 100, f.replicas("app_1"))
+	})
+}
+
+func TestService_ANumberThatIsRefusedIsTold(t *testing.T) {
+	t.Parallel()
+	limited := func(f *harness) (n int) {
+		for _, what := range f.entries() {
+			if what == "ScalingLimited" {
+				n++
+			}
+		}
+		return n
+	}
+	// refuse makes writes that change a number fail.
+	refuse := func(f *harness, err error) {
+		f.set(func() { f.refuse = err })
+	}
+	invalid := rpc.ErrorWith(connect.CodeInvalidArgument, &windlassv1.ErrorDetail{Field: "replicas"}, "the region has no such hosts")
+	// atZero lets the pool go to zero, and then sets another policy and refuses.
+	atZero := func(t *testing.T, f *harness, err error) {
+		t.Helper()
+		f.mayGoToZero()
+		f.reportPool(30*time.Minute, 0, 0.5)
+		require.Zero(t, f.replicas("app_1"))
+		refuse(f, err)
+		f.set(func() { f.apps["app_1"].Scaling.Policy.Roles[1].Initial = new(int32(8)) })
+		f.svc.Changed([]string{"app_1"})
+	}
+	t.Run("of the start of a pool, by a quota", func(t *testing.T) {
+		t.Parallel()
+		playPool(t, func(t *testing.T, f *harness) {
+			atZero(t, f, exceeds("instances", 9))
+			f.reportPool(time.Hour+30*time.Second, 0, 0)
+			require.Equal(t, "role decode: 0 instances: the pool is at zero, and a request starts 6; Quota: the workspace's quota allows no more instances", f.shownRole("decode").GetWhy())
+			require.Equal(t, "Quota", f.shownRole("decode").GetLimit())
+			require.Equal(t, 1, limited(f))
+		})
+	})
+	t.Run("of the start of a pool", func(t *testing.T) {
+		t.Parallel()
+		playPool(t, func(t *testing.T, f *harness) {
+			atZero(t, f, invalid)
+			f.reportPool(time.Hour+30*time.Second, 0, 0)
+			require.Equal(t, "role decode: 0 instances: the pool is at zero, and a request starts 8; this was refused: the region has no such hosts", f.shownRole("decode").GetWhy())
+			require.Equal(t, 2, limited(f), "of both roles")
+			refuse(f, nil)
+			f.reportPool(2*time.Minute, 0, 0)
+			require.Equal(t, model.RoleCounts{"prefill": 4, "decode": 8}, f.counts())
+			require.NotContains(t, f.shownRole("decode").GetWhy(), "refused")
+		})
+	})
+	t.Run("of replicas", func(t *testing.T) {
+		t.Parallel()
+		play(t, 2, func(t *testing.T, f *harness) {
+			f.report(time.Minute, 20)
+			refuse(f, invalid)
+			f.report(time.Hour, 40)
+			require.EqualValues(t, 2, f.replicas("app_1"))
+			require.Contains(t, f.svc.Live("app_1")["reg_1"].GetWhy(), "4 replicas instead of 2: inFlight 40 of 10 wants 4; this was refused: the region has no such hosts")
+			require.Equal(t, 1, limited(f))
+		})
+	})
+	t.Run("of a pool at zero in a closed region", func(t *testing.T) {
+		t.Parallel()
+		playPool(t, func(t *testing.T, f *harness) {
+			atZero(t, f, rpc.ErrorWith(connect.CodeFailedPrecondition, &windlassv1.ErrorDetail{Reason: windlassv1.ErrorReason_ERROR_REASON_REGION_CLOSED}, "closed"))
+			f.reportPool(10*time.Second, 1, 0)
+			require.Equal(t, "role decode: 0 instances: the pool is at zero, and no request starts it; RegionClosed: the region takes no new instances", f.shownRole("decode").GetWhy())
+			f.reportPool(time.Hour, 1, 0)
+			require.Zero(t, f.replicas("app_1"))
+			require.Equal(t, 2, limited(f), "of both roles")
+		})
 	})
 }

@@ -149,8 +149,11 @@ type target struct {
 	// results has the last result of each query.
 	results map[metricQuery]result
 	next    time.Time
-	// retryAt is when a decision may be written again after a failed write.
-	retryAt time.Time
+	// retryAt is when a decision may be written again after a failed write. refused is why the last decision was refused,
+	// empty if it was not. told is the refusal that has a history entry, and toldAt is when it got one.
+	retryAt       time.Time
+	refused, told string
+	toldAt        time.Time
 	// writing is true while a decision is being written.
 	writing bool
 	// stray is true while the app is counted in strays, until the app is read.

@@ -41,6 +41,8 @@ type harness struct {
 	svc    *Service
 	// streams is the number of requests that instances of a pool finish while they stop.
 	streams float64
+	// refuse is the error of writes that raise a number. nil: none.
+	refuse error
 	// figures answers queries; nil: there is no Prometheus.
 	figures func(context.Context, plan.Measure) analysis.Figures
 	asked   []plan.Measure
@@ -86,10 +88,15 @@ func (h *harness) Rescale(_ context.Context, r model.Rescale) error {
 	if region.Replicas != r.From || region.Generation != r.Generation || a.Scaling.UpdatedAt != r.ScalingAt {
 		return model.ErrStale
 	}
+	grows := r.Pool != nil && *r.Pool > 0 || len(r.Roles) == 0 && r.Pool == nil && r.Decision.GetWanted() > r.From
 	for _, role := range r.Roles {
 		if region.Roles[role.Role] != role.From {
 			return model.ErrStale
 		}
+		grows = grows || role.Wanted > role.From
+	}
+	if r.Writes && grows && h.refuse != nil {
+		return h.refuse
 	}
 	if h.writes = append(h.writes, r); r.Writes && (len(r.Roles) > 0 || r.Pool != nil) {
 		region.Roles, region.Generation = maps.Clone(region.Roles), region.Generation+1

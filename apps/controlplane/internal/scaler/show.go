@@ -35,10 +35,19 @@ func showRole(d scaling.Decision, region, role string, couple *scaling.Couple) *
 // poolWhy returns why a role of a pool has its number, of a pool that is at zero, goes there or comes back. shown is the
 // role's decision. For other pools it is the decision's own text.
 func poolWhy(shown *windlassv1.RegionScaling, in scaling.Pool, decided scaling.PoolDecision, role int) string {
-	name := in.Roles[role].Name
+	name, limit := in.Roles[role].Name, decided.Roles[role].Limit
 	switch {
 	case decided.AtZero && in.AtZero:
-		return fmt.Sprintf("role %s: 0 instances: the pool is at zero, and a request starts %d", name, decided.Counts[role])
+		text := fmt.Sprintf("role %s: 0 instances: the pool is at zero, and ", name)
+		if limit == scaling.RegionClosed {
+			text += "no request starts it"
+		} else {
+			text += fmt.Sprintf("a request starts %d", decided.Counts[role])
+		}
+		if limit != scaling.None {
+			text += fmt.Sprintf("; %s: %s", limit, strings.ReplaceAll(limits[limit], "replicas", "instances"))
+		}
+		return text
 	case decided.AtZero:
 		return shown.GetWhy() + "; the pool goes to zero, because " + decided.Why
 	case in.AtZero:

@@ -35,6 +35,9 @@ func (s *Service) write(ctx context.Context, apps Apps, w write) {
 	if t == nil {
 		return
 	}
+	if w.refused != "" && !errors.Is(err, model.ErrStale) {
+		t.told, t.toldAt = w.refused, now // also after a failure, so that it is not tried every second
+	}
 	if err == nil {
 		for _, p := range w.parts {
 			of := t.part(p.role)
@@ -50,6 +53,7 @@ func (s *Service) write(ctx context.Context, apps Apps, w write) {
 			}
 		}
 		if w.Writes {
+			t.refused, t.told = "", ""
 			s.metrics.delay.Observe(now.Sub(w.heard).Seconds())
 		}
 		return
@@ -80,7 +84,7 @@ func (s *Service) write(ctx context.Context, apps Apps, w write) {
 		return
 	}
 	if outcome == "refused" {
-		t.retryAt = now.Add(refusedFor)
+		t.retryAt, t.refused = now.Add(refusedFor), messageOf(err)
 		s.cfg.Log.Info("scaling decision refused", "app_id", w.AppID, "region_id", w.RegionID, "error", err)
 		return
 	}
@@ -88,6 +92,14 @@ func (s *Service) write(ctx context.Context, apps Apps, w write) {
 	if ctx.Err() == nil || errors.Is(err, context.DeadlineExceeded) {
 		s.cfg.Log.Warn("cannot write scaling decision", "app_id", w.AppID, "region_id", w.RegionID, "error", err)
 	}
+}
+
+// messageOf returns the message of an error of the API.
+func messageOf(err error) string {
+	if e, ok := errors.AsType[*connect.Error](err); ok {
+		return e.Message()
+	}
+	return err.Error()
 }
 
 func isNoRoom(err error) bool {
