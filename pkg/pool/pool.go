@@ -7,6 +7,8 @@
 // another version.
 package pool
 
+import "fmt"
+
 // Whole is the number of replicas of a pool.
 const Whole = 100
 
@@ -62,3 +64,17 @@ func Existing(roles []Role) int {
 // Step returns how many instances of a role may be replaced at a time if unavailable percent of the pool may be out
 // of service. It is at least one.
 func Step(unavailable, instances int) int { return max(1, max(unavailable, 0)*instances/Whole) }
+
+// SizeText returns a number of replicas in words: "2 replicas", or "a whole pool", "no pool" and "25% of a pool" for a
+// pool.
+func SizeText(pooled bool, replicas int32) string {
+	switch {
+	case !pooled:
+		return fmt.Sprintf("%d replicas", replicas)
+	case replicas == 0:
+		return "no pool"
+	case replicas == Whole:
+		return "a whole pool"
+	}
+	return fmt.Sprintf("%d%% of a pool", replicas)
+}

@@ -2,6 +2,7 @@ package scaling
 
 import (
 	"math"
+	"slices"
 	"time"
 )
 
@@ -146,7 +147,7 @@ type decider struct {
 func newDecider(p *Policy, w *Window, st State, now time.Time) decider {
 	d := decider{p: p, w: w, st: st, now: now, mem: st.Kept}
 	d.out = Decision{At: now, Desired: st.Desired, Wanted: st.Desired, Unlimited: st.Desired, Bounds: p.Bounds(now), Next: now.Add(maxPause)}
-	d.decideAgainAt(d.out.Bounds.Next)
+	d.out.decideAgainAt(d.out.Bounds.Next)
 	return d
 }
 
@@ -164,10 +165,16 @@ func (d *decider) decision() Decision {
 }
 
 // decideAgainAt sets the time of the next decision to at, if at is in the future and before the time set so far.
-func (d *decider) decideAgainAt(at time.Time) {
-	if at.After(d.now) && at.Before(d.out.Next) {
-		d.out.Next = at
+func (d *Decision) decideAgainAt(at time.Time) {
+	if at.After(d.At) && at.Before(d.Next) {
+		d.Next = at
 	}
+}
+
+// isUnsure reports whether a metric is missing that instances without requests would have. Without ready instances, only
+// totals have values.
+func (d *Decision) isUnsure() bool {
+	return slices.ContainsFunc(d.Wants, func(w Want) bool { return w.Missing && (d.Ready > 0 || w.Metric.IsTotal()) })
 }
 
 // setWanted sets the wanted number, and the limit that explains it.
@@ -179,7 +186,7 @@ func (d *decider) decide() {
 	d.trackAwake()
 	d.measureMetrics()
 	if d.now.Before(d.st.HoldUntil) {
-		d.decideAgainAt(d.st.HoldUntil)
+		d.out.decideAgainAt(d.st.HoldUntil)
 		d.out.Limit = HoldLimit
 		return
 	}
@@ -268,7 +275,7 @@ func (d *decider) measureMetrics() {
 			}
 			want.Since, want.Replicas = d.mem.MissingSince[i], d.st.Desired
 			if !want.Notice(d.now) {
-				d.decideAgainAt(want.Since.Add(missingNotice))
+				d.out.decideAgainAt(want.Since.Add(missingNotice))
 			}
 		} else {
 			d.mem.MissingSince[i] = time.Time{}
@@ -383,12 +390,12 @@ func (d *decider) scaleUp(goal int) {
 		return
 	}
 	if next := d.mem.LastUp.Add(every); d.now.Before(next) {
-		d.decideAgainAt(next)
+		d.out.decideAgainAt(next)
 		d.out.Limit = StepLimit
 		return
 	}
 	if most := d.st.Desired + d.p.Up.Step.Of(d.st.Desired); goal > most {
-		d.decideAgainAt(d.now.Add(every))
+		d.out.decideAgainAt(d.now.Add(every))
 		d.setWanted(most, StepLimit)
 		return
 	}
@@ -397,7 +404,7 @@ func (d *decider) scaleUp(goal int) {
 
 // waitForWindow keeps the number until samples cover the window.
 func (d *decider) waitForWindow(window time.Duration) {
-	d.decideAgainAt(d.w.began.Add(window))
+	d.out.decideAgainAt(d.w.began.Add(window))
 	d.out.Limit = WindowFilling
 }
 
@@ -413,12 +420,12 @@ func (d *decider) scaleDown(goal int) {
 	case !d.w.Covers(d.p.Down.Window, d.now):
 		d.waitForWindow(d.p.Down.Window)
 	case most >= d.st.Desired:
-		d.decideAgainAt(expires)
+		d.out.decideAgainAt(expires)
 		d.out.Limit = HighestInWindow
 	case d.isStarting():
 		d.out.Limit = StartingLimit
 	case d.now.Before(d.mem.LastDown.Add(d.p.Down.Every)):
-		d.decideAgainAt(d.mem.LastDown.Add(d.p.Down.Every))
+		d.out.decideAgainAt(d.mem.LastDown.Add(d.p.Down.Every))
 		d.out.Limit = StepLimit
 	default:
 		least := d.st.Desired - d.p.Down.Step.Of(d.st.Desired)
@@ -426,7 +433,7 @@ func (d *decider) scaleDown(goal int) {
 		switch d.out.Wanted {
 		case goal:
 		case least:
-			d.decideAgainAt(d.now.Add(d.p.Down.Every))
+			d.out.decideAgainAt(d.now.Add(d.p.Down.Every))
 			d.out.Limit = StepLimit
 		default:
 			d.out.Limit = HighestInWindow
@@ -492,13 +499,13 @@ func (d *decider) clamp(n, low int) (_ int, limit Limit) {
 
 // mayGoToZero reports whether the app has been idle long enough to go to zero.
 func (d *decider) mayGoToZero() bool {
-	if d.p.Zero == nil || d.newest == nil || d.newest.Starting > 0 || d.missing && d.newest.Ready > 0 {
+	if d.p.Zero == nil || d.newest == nil || d.newest.Starting > 0 || d.out.isUnsure() {
 		return false
 	}
 	idle, ok := d.w.Idle(d.now)
 	idle = min(idle, d.now.Sub(d.mem.AwakeSince))
 	if ok && idle < d.p.Zero.After {
-		d.decideAgainAt(d.now.Add(d.p.Zero.After - idle))
+		d.out.decideAgainAt(d.now.Add(d.p.Zero.After - idle))
 	}
 	return ok && idle >= d.p.Zero.After
 }

@@ -151,7 +151,7 @@ func newPolicy(p *windlassv1.ScalingPolicy, region string, couple *Couple) (Poli
 		return out, fault
 	}
 	if out.Min == 0 {
-		out.Zero = &Zero{After: orDuration(m.GetZero().GetAfter(), defaultZeroAfter), WakeTo: max(int(m.GetZero().GetWakeTo()), 1)}
+		out.Zero = newZero(m.GetZero())
 		if out.Zero.WakeTo > out.Max {
 			return out, &Fault{"zero.wakeTo", fmt.Sprintf("%d is above max, which is %d", out.Zero.WakeTo, out.Max), "Lower wakeTo, or raise max."}
 		}
@@ -165,6 +165,11 @@ func newPolicy(p *windlassv1.ScalingPolicy, region string, couple *Couple) (Poli
 		out.Schedule = append(out.Schedule, entry)
 	}
 	return out, nil
+}
+
+// newZero returns when an app goes to zero, with the defaults.
+func newZero(z *windlassv1.ScaleToZero) *Zero {
+	return &Zero{After: orDuration(z.GetAfter(), defaultZeroAfter), WakeTo: max(int(z.GetWakeTo()), 1)}
 }
 
 // orDuration returns d, or otherwise if d is nil.

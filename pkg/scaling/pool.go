@@ -43,7 +43,7 @@ func PoolZero(p *windlassv1.ScalingPolicy) *Zero {
 	if p.GetZero() == nil || len(p.GetRoles()) == 0 {
 		return nil
 	}
-	return &Zero{After: orDuration(p.GetZero().GetAfter(), defaultZeroAfter)}
+	return newZero(p.GetZero())
 }
 
 // DecidePool is DecideRoles for a pool that may go to zero. All of its roles go to zero together, and come back together
@@ -60,7 +60,9 @@ func DecidePool(p Pool, now time.Time) PoolDecision {
 		if idle, ok := p.idle(out.Roles, now); ok && idle >= p.Zero.After {
 			out.toZero(p, idle, now)
 		} else if ok {
-			out.decideAgainAt(now.Add(p.Zero.After-idle), now)
+			for i := range out.Roles {
+				out.Roles[i].decideAgainAt(now.Add(p.Zero.After - idle))
+			}
 		}
 	}
 	return out
@@ -71,18 +73,9 @@ func (p *Pool) idle(decisions []Decision, now time.Time) (d time.Duration, ok bo
 	if p.Zero == nil {
 		return 0, false
 	}
-	newest := p.Window.Newest(now)
-	if newest == nil {
-		return 0, false
-	}
 	for i, r := range p.Roles {
-		if r.Window.Newest(now) == nil || r.State.Floor > 0 || p.keepsAwake(i, now) != "" {
+		if r.Window.Newest(now) == nil || r.State.Floor > 0 || p.keepsAwake(i, now) != "" || decisions[i].isUnsure() {
 			return 0, false
-		}
-		for _, want := range decisions[i].Wants {
-			if want.Missing && newest.Ready > 0 {
-				return 0, false
-			}
 		}
 	}
 	d, ok = p.Window.Idle(now)
@@ -150,15 +143,6 @@ func (p *Pool) decideAtZero(now time.Time) PoolDecision {
 		out.Roles = append(out.Roles, one)
 	}
 	return out
-}
-
-// decideAgainAt makes at the time of the next decision, if it is before the time set so far.
-func (out *PoolDecision) decideAgainAt(at, now time.Time) {
-	for i := range out.Roles {
-		if d := &out.Roles[i]; at.After(now) && at.Before(d.Next) {
-			d.Next = at
-		}
-	}
 }
 
 // startCounts returns the number of instances with which each role starts from zero, and the limits of these numbers.

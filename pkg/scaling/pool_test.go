@@ -224,11 +224,34 @@ func TestDecidePool_Vectors(t *testing.T) {
 		require.True(t, p.report(20*time.Minute, idle...))
 		require.Equal(t, []int{2, 4}, p.counts())
 	})
+	t.Run("a metric that ready instances of a role should have keeps the pool, also while another role has none", func(t *testing.T) {
+		t.Parallel()
+		p := newZeroPool(t, poolPolicy(), 4, 8)
+		for range 1000 {
+			p.now = p.now.Add(5 * time.Second)
+			p.in.Window.Add(Sample{At: p.now, InFlight: new(0.0), Rate: new(0.0)}, Fresh)
+			for i, ready := range []int{0, 8} {
+				p.roles[i].Window.Add(Sample{At: p.now, Ready: ready, InFlight: new(0.0), Rate: new(0.0)}, p.roles[i].Policy.Up.Window)
+			}
+			require.False(t, p.decide().AtZero)
+		}
+	})
 	t.Run("without zero, decisions are those of DecideRoles", func(t *testing.T) {
 		t.Parallel()
 		p := newZeroPool(t, poolPolicy(), 4, 8)
-		p.in.Zero = nil
-		require.False(t, p.report(time.Hour, idle...))
+		p.in.Zero, p.in.Window = nil, nil
+		for i := range 1000 {
+			p.now = p.now.Add(5 * time.Second)
+			for j := range p.roles {
+				p.roles[j].Window.Add(Sample{
+					At: p.now, Ready: p.roles[j].State.Desired, InFlight: new(0.0), Rate: new(float64(i % 300)), Levels: map[string]float64{"kvCache": 0.1},
+				}, p.roles[j].Policy.Up.Window)
+			}
+			want := DecideRoles(p.roles, p.now)
+			got := p.decide()
+			require.Equal(t, PoolDecision{Roles: want, Counts: []int{want[0].Wanted, want[1].Wanted}}, got)
+		}
+		require.NotEqual(t, []int{4, 8}, p.counts())
 	})
 }
 

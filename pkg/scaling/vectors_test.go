@@ -183,6 +183,16 @@ func TestDecide_Vectors(t *testing.T) {
 			require.Equal(t, 1, r.report(Sample{InFlight: new(50.0), Queued: new(1.0), Rate: new(0.0)}).Wanted, "a request that is held")
 		}
 	})
+	t.Run("a crashing app goes to zero without the metrics of its instances, but not without those of its requests", func(t *testing.T) {
+		t.Parallel()
+		for kind, n := range map[windlassv1.ScalingMetric_Type]int{windlassv1.ScalingMetric_TYPE_KV_CACHE: 0, windlassv1.ScalingMetric_TYPE_REQUESTS_PER_SECOND: 1} {
+			r := newSimulation(policy(t, func(p *windlassv1.ScalingPolicy) {
+				p.Min, p.Metrics = new(int32(0)), []*windlassv1.ScalingMetric{{Type: kind, Target: "0.5"}}
+			}), 1)
+			r.reportFor(time.Hour, func() Sample { return Sample{InFlight: new(0.0)} })
+			require.Equal(t, n, r.st.Desired, kind)
+		}
+	})
 	t.Run("a quota below min stops no replica", func(t *testing.T) {
 		t.Parallel()
 		r := newSimulation(policy(t, func(p *windlassv1.ScalingPolicy) { p.Min = new(int32(2)) }), 2)

@@ -183,6 +183,11 @@ func (z *zeroRegion) assign(replicas int32) {
 func (z *zeroRegion) followWake() {
 	for _, s := range z.r.Applied() {
 		if s.Key == "dep_1" && s.Code == "Woken" && s.Generation == z.generation {
+			runs := "1 replicas"
+			if z.pool != nil {
+				runs = "a whole pool"
+			}
+			require.Equal(z.t, "a request woke the deployment: the region runs "+runs, s.Message)
 			z.assign(1)
 		}
 	}

@@ -41,6 +41,7 @@ import (
 	"github.com/windlass-run/windlass/apps/agent/internal/runtime"
 	"github.com/windlass-run/windlass/apps/agent/internal/zero"
 	"github.com/windlass-run/windlass/pkg/backoff"
+	"github.com/windlass-run/windlass/pkg/pool"
 	"github.com/windlass-run/windlass/pkg/telemetry"
 	agentv1 "github.com/windlass-run/windlass/proto/gen/windlass/agent/v1"
 )
@@ -382,7 +383,7 @@ func (r *Reconciler) settleKey(ctx context.Context, k inbox.Key, item *agentv1.I
 		state.Phase = agentv1.AppliedState_PHASE_APPLIED
 		state.Deleted = item.Kind == agentv1.ItemKind_ITEM_KIND_ROUTES && len(item.GetRoutes().GetHosts()) == 0
 		if n, woken := r.cfg.Zero.Replicas(k.Name, item.GetDeployment()); woken {
-			state.Code, state.Message = codeWoken, fmt.Sprintf("a request woke the deployment: the region runs %d replicas", n)
+			state.Code, state.Message = codeWoken, "a request woke the deployment: the region runs "+pool.SizeText(runtime.IsPooled(item.GetDeployment().GetDeployment().GetSpec()), n)
 		}
 	case errors.As(err, &rejection):
 		state.Phase = agentv1.AppliedState_PHASE_REJECTED

@@ -60,14 +60,11 @@ func (a appService) Scale(ctx context.Context, req *windlassv1.ScaleRequest) (re
 // scaleTo scales the app to the requested replicas. scaled reports whether that changes anything.
 func (c *mutation) scaleTo(app *model.App, was *running, req *windlassv1.ScaleRequest) (scaled bool, err error) {
 	r := *was
-	live, f := r.live, r.active
+	live := r.live
 	if live == nil {
 		return false, apierr.NothingToDo(fmt.Sprintf("app %s has no live deployment to scale", app.Name), "Deploy it first, or wait until it is ready.")
 	}
-	ids := []string{live.ID}
-	if f.deployment != nil && f.deployment.ID != live.ID {
-		ids = append(ids, f.deployment.ID)
-	}
+	ids := r.scaledIDs()
 	regionID, where := "", "each region"
 	if req.GetRegion() != "" {
 		region, err := c.regionOf(*app, live.ID, r.rolloutState.Progress, req.GetRegion())

@@ -497,14 +497,29 @@ func (c *mutation) rescale(r model.Rescale) error {
 	return nil
 }
 
+// sizeToRescale returns how many replicas the scaler changes in the region: those that the app has there, or that a staged
+// rollout will bring, in which case moving is true. ok is false if the live version is not in the region.
+func (r running) sizeToRescale(app *model.App, regionID string) (replicas int32, moving, ok bool) {
+	replicas, ok = r.sizes()[regionID]
+	if moving = r.rolloutState.Progress.Active(app.RolloutID); moving {
+		replicas = plan.Size(r.rolloutState.Progress, regionID)
+	}
+	return replicas, moving, ok
+}
+
+// scaledIDs returns the ids of the deployments whose replicas change when the app is scaled.
+func (r running) scaledIDs() []string {
+	ids := []string{r.live.ID}
+	if d := r.active.deployment; d != nil && d.ID != r.live.ID {
+		ids = append(ids, d.ID)
+	}
+	return ids
+}
+
 // rescaleRegion sets the region's replicas. It fails with model.ErrStale if the state on which the decision is based
 // has changed.
 func (c *mutation) rescaleRegion(app *model.App, was running, r model.Rescale) error {
-	have, ok := was.sizes()[r.RegionID]
-	moving := was.rolloutState.Progress.Active(app.RolloutID)
-	if moving {
-		have = plan.Size(was.rolloutState.Progress, r.RegionID)
-	}
+	have, moving, ok := was.sizeToRescale(app, r.RegionID)
 	// A rollout that began after the decision keeps all its replicas, so the decision must not shrink them.
 	shrinks := moving && r.Decision.GetWanted() < r.From
 	if !ok || have != r.From || shrinks || was.scaling.HeldUntil(r.RegionID, "", c.at) > 0 {
@@ -522,11 +537,7 @@ func (c *mutation) rescaleRegion(app *model.App, was running, r model.Rescale) e
 	if err := c.versions().hostsFitScaled(was, asked); err != nil {
 		return err
 	}
-	ids := []string{was.live.ID}
-	if f := was.active; f.deployment != nil && f.deployment.ID != was.live.ID {
-		ids = append(ids, f.deployment.ID)
-	}
-	_, err := c.versions().scale(app, was, ids, asked)
+	_, err := c.versions().scale(app, was, was.scaledIDs(), asked)
 	return err
 }
 
@@ -567,15 +578,12 @@ func (c *mutation) rescaleRoles(app model.App, was running, r model.Rescale) err
 	if r.Pool == nil {
 		return nil
 	}
-	return c.versions().rescalePool(&app, was, r, moving)
+	return c.versions().rescalePool(&app, was, r)
 }
 
 // rescalePool takes the region's pool to zero, or back.
-func (c versionMutation) rescalePool(app *model.App, was running, r model.Rescale, moving bool) error {
-	have, ok := was.sizes()[r.RegionID]
-	if moving {
-		have = plan.Size(was.rolloutState.Progress, r.RegionID)
-	}
+func (c versionMutation) rescalePool(app *model.App, was running, r model.Rescale) error {
+	have, moving, ok := was.sizeToRescale(app, r.RegionID)
 	if !ok || have != r.From {
 		return model.ErrStale
 	}
@@ -587,11 +595,7 @@ func (c versionMutation) rescalePool(app *model.App, was running, r model.Rescal
 			return model.ErrStale
 		}
 	}
-	ids := []string{was.live.ID}
-	if f := was.active; f.deployment != nil && f.deployment.ID != was.live.ID {
-		ids = append(ids, f.deployment.ID)
-	}
-	n, err := c.scale(app, was, ids, plan.AskedIn(r.RegionID, *r.Pool))
+	n, err := c.scale(app, was, was.scaledIDs(), plan.AskedIn(r.RegionID, *r.Pool))
 	if err == nil && n == 0 {
 		return model.ErrStale
 	}

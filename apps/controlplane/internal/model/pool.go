@@ -22,15 +22,7 @@ func IsPooled(spec *windlassv1.DeploymentSpec) bool {
 // SizeText returns a number of replicas of the spec in words: "2 replicas", or "a whole pool", "no pool" and "25% of a
 // pool" for a pool.
 func SizeText(spec *windlassv1.DeploymentSpec, replicas int32) string {
-	switch {
-	case !IsPooled(spec):
-		return fmt.Sprintf("%d replicas", replicas)
-	case replicas == 0:
-		return "no pool"
-	case replicas == pool.Whole:
-		return "a whole pool"
-	}
-	return fmt.Sprintf("%d%% of a pool", replicas)
+	return pool.SizeText(IsPooled(spec), replicas)
 }
 
 // ReadyText returns how many of the replicas are ready: "3 of 4 replicas ready", or "75% of the pool ready" for a pool.
