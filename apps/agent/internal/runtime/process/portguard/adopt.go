@@ -74,7 +74,8 @@ func (g *Guard) adoptProcess(pid int, gid uint32) error {
 	return nil
 }
 
-// tag tags a network socket. Other sockets need no tag.
+// tag tags a network socket. Other sockets need no tag. It also ends the option SO_REUSEADDR of a
+// UDP socket, so that no other socket can share its port from now on.
 func (g *Guard) tag(fd int, gid uint32) error {
 	domain, err := unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_DOMAIN)
 	if err != nil {
@@ -82,6 +83,15 @@ func (g *Guard) tag(fd int, gid uint32) error {
 	}
 	if domain != unix.AF_INET && domain != unix.AF_INET6 {
 		return nil
+	}
+	protocol, err := unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_PROTOCOL)
+	if err != nil {
+		return err
+	}
+	if protocol == unix.IPPROTO_UDP {
+		if err := unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_REUSEADDR, 0); err != nil {
+			return err
+		}
 	}
 	err = g.maps.tags.Update(int32(fd), gid, ebpf.UpdateNoExist)
 	if errors.Is(err, ebpf.ErrKeyExist) {

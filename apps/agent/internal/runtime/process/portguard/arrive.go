@@ -9,13 +9,53 @@ import (
 	"golang.org/x/sys/unix"
 )
 
+// leave writes the sender's group into the priority of the packets of instances that arrive on this
+// host: packets that open a TCP connection, and datagrams. Only here does the kernel know the
+// sending socket for certain. The source address and port are not enough, because several sockets
+// may match them. The loopback interface does not use the priority otherwise.
+//
+// R6 is the packet, R7 is the sending socket, and R8 is the socket's tag.
+func leave(_ groups, m maps) asm.Instructions {
+	in := asm.Instructions{
+		asm.Mov.Reg(asm.R6, asm.R1),
+		asm.LoadMem(asm.R1, asm.R6, packetSock, asm.DWord),
+		asm.JEq.Imm(asm.R1, 0, "allow"),
+		asm.FnSkFullsock.Call(),
+		asm.JEq.Imm(asm.R0, 0, "allow"),
+		asm.Mov.Reg(asm.R7, asm.R0),
+		asm.LoadMem(asm.R1, asm.R7, sockProtocol, asm.Word),
+		asm.JEq.Imm(asm.R1, unix.IPPROTO_UDP, "tagged"),
+		asm.JNE.Imm(asm.R1, unix.IPPROTO_TCP, "allow"),
+		asm.LoadMem(asm.R1, asm.R7, sockState, asm.Word),
+		asm.JNE.Imm(asm.R1, connecting, "allow"),
+	}
+	in = append(in, labelled("tagged", getTag(m, asm.R7))...)
+	in = append(in,
+		asm.JEq.Imm(asm.R0, 0, "allow"),
+		asm.LoadMem(asm.R8, asm.R0, 0, asm.Word),
+		asm.LoadMem(asm.R1, asm.R6, packetInterface, asm.Word),
+		asm.JEq.Imm(asm.R1, loopback, "mark"),
+		// On other interfaces, only copies of datagrams to many hosts arrive on this host. For IPv4,
+		// the kernel does not call this program for the copies. Other packets keep their priority.
+		asm.LoadMem(asm.R1, asm.R6, packetEtherType, asm.Word),
+		asm.JNE.Imm(asm.R1, etherType(unix.ETH_P_IPV6), "allow"),
+	)
+	in = append(in, loadPacket(24, stackByte, 1)...)
+	in = append(in,
+		asm.LoadMem(asm.R1, asm.RFP, stackByte, asm.Byte),
+		asm.JNE.Imm(asm.R1, 255, "allow"), // the first byte of multicast addresses is 255
+		asm.StoreMem(asm.R6, packetPriority, asm.R8, asm.Word).WithSymbol("mark"),
+	)
+	return append(in, verdicts()...)
+}
+
 // receive decides again when a packet arrives. The listener may have changed since the sender
 // connected, and no other hook sees some ways to a socket. receive checks packets that open a TCP
 // connection, and datagrams, if they go to sockets of instances.
 //
 // R6 is the packet, R7 is the receiving socket, R8 is the socket's tag, and R9 is the length of the
 // IP header.
-func receive(_ groups, m maps) asm.Instructions {
+func receive(g groups, m maps) asm.Instructions {
 	in := asm.Instructions{
 		asm.Mov.Reg(asm.R6, asm.R1),
 		asm.LoadMem(asm.R1, asm.R6, packetSock, asm.DWord),
@@ -43,8 +83,9 @@ func receive(_ groups, m maps) asm.Instructions {
 		asm.StoreMem(asm.RFP, stackPort, asm.R1, asm.Word),
 	)
 	in = append(in, ofPort(m, asm.R8, "from")...)
+	in = append(in, labelled("from", senderGroup(g))...)
 	in = append(in,
-		asm.LoadMem(asm.R1, asm.R6, packetEtherType, asm.Word).WithSymbol("from"),
+		asm.LoadMem(asm.R1, asm.R6, packetEtherType, asm.Word).WithSymbol("unmarked"),
 		asm.JEq.Imm(asm.R1, etherType(unix.ETH_P_IPV6), "packet6"),
 		asm.JNE.Imm(asm.R1, etherType(unix.ETH_P_IP), "allow"),
 	)
@@ -157,9 +198,24 @@ func ofThisHost(m maps, own string) asm.Instructions {
 	return append(in, isLocal(m)...)
 }
 
+// senderGroup decides by the group that leave wrote into the packet. If there is none, it jumps to
+// the label unmarked.
+func senderGroup(g groups) asm.Instructions {
+	return asm.Instructions{
+		asm.LoadMem(asm.R1, asm.R6, packetPriority, asm.Word),
+		asm.LoadImm(asm.R2, int64(g.first), asm.DWord),
+		asm.JLT.Reg(asm.R1, asm.R2, "unmarked"),
+		asm.LoadImm(asm.R2, int64(g.last), asm.DWord),
+		asm.JGT.Reg(asm.R1, asm.R2, "unmarked"),
+		asm.JEq.Reg(asm.R1, asm.R8, "allow"),
+		asm.Ja.Label("deny"),
+	}
+}
+
 // sender finds the socket that sent the packet: the socket that an answer would reach. It allows
 // the packet if this socket belongs to a process that is not an instance, or to the receiver's
-// group.
+// group. It decides about packets without a group: packets of programs that are not instances, and
+// packets whose priority the host's firewall replaced. It denies copies of datagrams to many hosts.
 func sender(m maps, label string, size int32, ports int16) asm.Instructions {
 	udp, found := "senderUDP"+label, "sender"+label
 	in := asm.Instructions{
@@ -180,15 +236,12 @@ func sender(m maps, label string, size int32, ports int16) asm.Instructions {
 	}
 	args := lookUpArgs(size)
 	in = append(append(in, args...), asm.FnSkLookupTcp.Call(), asm.Ja.Label(found),
-		// If several sockets share a port, any of them could be the sender of a datagram to many
-		// hosts.
+		// The socket that an answer would reach may not be the sender of a datagram to many hosts: an
+		// instance can send from a port that it has at another address only.
 		asm.LoadMem(asm.R1, asm.R6, packetInterface, asm.Word).WithSymbol(udp),
-		asm.JEq.Imm(asm.R1, loopback, "search"+label),
-		asm.LoadMem(asm.R1, asm.RFP, stackGID, asm.Half),
-		asm.LoadMem(asm.R2, asm.RFP, stackGID+2, asm.Half),
-		asm.JEq.Reg(asm.R1, asm.R2, "deny"),
+		asm.JNE.Imm(asm.R1, loopback, "deny"),
 	)
-	in = append(append(in, labelled("search"+label, args)...), asm.FnSkLookupUdp.Call(),
+	in = append(append(in, args...), asm.FnSkLookupUdp.Call(),
 		// The sender is unknown if it closes its socket right after sending.
 		asm.JEq.Imm(asm.R0, 0, "deny").WithSymbol(found),
 	)

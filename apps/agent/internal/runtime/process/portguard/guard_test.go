@@ -38,6 +38,8 @@ const (
 
 	broadcastEnv = "WINDLASS_TEST_BROADCAST"
 	meetEnv      = "WINDLASS_TEST_MEET"
+	shareEnv     = "WINDLASS_TEST_SHARE"
+	spoofEnv     = "WINDLASS_TEST_SPOOF"
 	// patienceEnv is the variable for callers that should get no answer.
 	patienceEnv = "WINDLASS_TEST_PATIENCE"
 )
@@ -58,6 +60,10 @@ func TestMain(m *testing.M) {
 		os.Exit(meet())
 	case os.Getenv(broadcastEnv) != "":
 		os.Exit(broadcast())
+	case os.Getenv(shareEnv) != "":
+		os.Exit(share())
+	case os.Getenv(spoofEnv) != "":
+		os.Exit(spoof())
 	case os.Getenv(bindEnv) != "":
 		os.Exit(bindAll())
 	case os.Getenv(remoteEnv) != "":
@@ -87,13 +93,13 @@ func startVictim(t *testing.T, gid uint32) ports {
 
 func startVictimToStop(t *testing.T, gid uint32) (ports, func()) {
 	t.Helper()
-	return startVictimAt(t, gid, 0)
+	return startVictimAt(t, gid, ":0")
 }
 
-// startVictimAt starts a victim at a UDP port. 0 means any port.
-func startVictimAt(t *testing.T, gid uint32, udp int) (ports, func()) {
+// startVictimAt starts a victim at an IPv4 address for UDP.
+func startVictimAt(t *testing.T, gid uint32, udp string) (ports, func()) {
 	t.Helper()
-	cmd := again(t, gid, fmt.Sprintf("%s=%d", listenEnv, udp))
+	cmd := again(t, gid, listenEnv+"="+udp)
 	in, err := cmd.StdinPipe()
 	require.NoError(t, err)
 	out, err := cmd.StdoutPipe()
@@ -104,19 +110,37 @@ func startVictimAt(t *testing.T, gid uint32, udp int) (ports, func()) {
 	return p, sync.OnceFunc(func() { _ = in.Close(); _ = cmd.Wait() })
 }
 
-// received returns how many datagrams a victim has received.
-func received(t *testing.T, p ports) string {
+// startSender starts a process that prints a line when it is ready. It sends when send is called.
+func startSender(t *testing.T, gid uint32, env string) (cmd *exec.Cmd, send func()) {
 	t.Helper()
-	c, err := net.Dial("udp4", net.JoinHostPort("127.0.0.1", strconv.Itoa(p.UDP4)))
+	cmd = again(t, gid, env)
+	in, err := cmd.StdinPipe()
 	require.NoError(t, err)
-	defer func() { require.NoError(t, c.Close()) }()
-	require.NoError(t, c.SetDeadline(time.Now().Add(time.Minute)))
-	_, err = io.WriteString(c, "count")
+	out, err := cmd.StdoutPipe()
 	require.NoError(t, err)
-	b := make([]byte, 10)
-	n, err := c.Read(b)
+	cmd.Env = append(cmd.Env, patienceEnv+"=50ms")
+	require.NoError(t, cmd.Start())
+	_, err = bufio.NewReader(out).ReadString('\n')
 	require.NoError(t, err)
-	return string(b[:n])
+	return cmd, func() { require.NoError(t, in.Close()) }
+}
+
+// received returns how many datagrams a victim has received over IPv4 and IPv6.
+func received(t *testing.T, p ports) [2]string {
+	t.Helper()
+	count := func(at string) string {
+		c, err := net.Dial("udp", at)
+		require.NoError(t, err)
+		defer func() { require.NoError(t, c.Close()) }()
+		require.NoError(t, c.SetDeadline(time.Now().Add(time.Minute)))
+		_, err = io.WriteString(c, "count")
+		require.NoError(t, err)
+		b := make([]byte, 10)
+		n, err := c.Read(b)
+		require.NoError(t, err)
+		return string(b[:n])
+	}
+	return [2]string{count(fmt.Sprintf("127.0.0.1:%d", p.UDP4)), count(fmt.Sprintf("[::1]:%d", p.UDP6))}
 }
 
 // detach removes the programs of some hooks, to test the other programs alone.
@@ -141,6 +165,16 @@ func callAs(t *testing.T, gid uint32, p ports) map[string]string {
 	require.NoError(t, err)
 	cmd := again(t, gid, callEnv+"="+string(b))
 	out, err := cmd.Output()
+	require.NoError(t, err)
+	got := map[string]string{}
+	require.NoError(t, json.Unmarshal(out, &got))
+	return got
+}
+
+// shareAs returns the result of each way to share a UDP port.
+func shareAs(t *testing.T, gid uint32, port int) map[string]string {
+	t.Helper()
+	out, err := again(t, gid, fmt.Sprintf("%s=%d", shareEnv, port)).Output()
 	require.NoError(t, err)
 	got := map[string]string{}
 	require.NoError(t, json.Unmarshal(out, &got))
@@ -282,22 +316,27 @@ func TestGuard(t *testing.T) {
 		change(t, unix.RTM_DELADDR, net.IPv4(198, 51, 100, 7))
 		require.Eventually(t, func() bool { return !has("198.51.100.7")() }, time.Minute, 5*time.Millisecond)
 	})
-	t.Run("refuses packets on arrival, whatever was checked when they were sent", func(t *testing.T) {
-		openGuard(t)
-		p := startVictim(t, groupA)
-		detach(t, "c4", "c6", "s4", "s6")
-		before := received(t, p)
-		requireAll(t, "", callAs(t, groupA, p))
-		after := received(t, p)
-		require.NotEqual(t, before, after)
-		t.Setenv(patienceEnv, "300ms")
-		for name, got := range callAs(t, groupB, p) {
-			require.NotEmpty(t, got, name)
-		}
-		require.Equal(t, after, received(t, p), "datagrams of another group")
-		openGuard(t)
-		requireAll(t, "EPERM", callAs(t, groupB, p))
-	})
+	for _, marked := range []bool{true, false} {
+		t.Run(fmt.Sprintf("refuses packets on arrival, whatever was checked when they were sent, marked: %v", marked), func(t *testing.T) {
+			openGuard(t)
+			p := startVictim(t, groupA)
+			detach(t, "c4", "c6", "s4", "s6")
+			if !marked {
+				detach(t, "out")
+			}
+			before := received(t, p)
+			requireAll(t, "", callAs(t, groupA, p))
+			after := received(t, p)
+			require.NotEqual(t, before, after)
+			t.Setenv(patienceEnv, "300ms")
+			for name, got := range callAs(t, groupB, p) {
+				require.NotEmpty(t, got, name)
+			}
+			require.Equal(t, after, received(t, p), "datagrams of another group")
+			openGuard(t)
+			requireAll(t, "EPERM", callAs(t, groupB, p))
+		})
+	}
 	t.Run("refuses connections that both sides begin", func(t *testing.T) {
 		openGuard(t)
 		meetAs := func(one, other uint32) string {
@@ -327,36 +366,87 @@ func TestGuard(t *testing.T) {
 		require.Equal(t, "<nil>\n", string(out))
 		require.NoError(t, g.Free(from))
 	})
-	t.Run("refuses datagrams to many hosts", func(t *testing.T) {
-		p := startVictim(t, groupA)
-		for _, of := range []struct {
-			gid      uint32
-			patience string // how long the sender waits for an answer
-			want     bool
-		}{{groupB, "50ms", false}, {groupA, "1m", true}} {
-			t.Setenv(patienceEnv, of.patience)
+	for _, marked := range []bool{true, false} {
+		t.Run(fmt.Sprintf("refuses datagrams to many hosts, marked: %v", marked), func(t *testing.T) {
+			openGuard(t)
+			if !marked {
+				detach(t, "out")
+			}
+			p := startVictim(t, groupA)
+			t.Setenv(patienceEnv, "50ms")
+			broadcastAs := func(gid uint32) {
+				require.NoError(t, again(t, gid, fmt.Sprintf("%s=%d %d %d", broadcastEnv, 0, p.UDP4, p.UDP6)).Run())
+			}
 			before := received(t, p)
-			require.NoError(t, again(t, of.gid, fmt.Sprintf("%s=%d %d", broadcastEnv, 0, p.UDP4)).Run())
-			require.Equal(t, of.want, before != received(t, p), "group %d", of.gid)
+			broadcastAs(groupB)
+			require.Equal(t, before, received(t, p))
+			broadcastAs(groupA)
+			// Without marks, only datagrams on the loopback interface arrive.
+			require.Eventually(t, func() bool {
+				after := received(t, p)
+				return after[0] != before[0] && (after[1] != before[1] || !marked)
+			}, time.Minute, 5*time.Millisecond)
+		})
+	}
+	for _, same := range []bool{true, false} {
+		t.Run(fmt.Sprintf("refuses datagrams to many hosts from a port that groups share, the receiver's: %v", same), func(t *testing.T) {
+			openGuard(t)
+			// Sockets that were opened before the guard may share ports.
+			detach(t, "so")
+			from, to := freePort(t), freePort(t)
+			if same {
+				from = to
+			}
+			sender, send := startSender(t, groupB, fmt.Sprintf("%s=%d %d 0", broadcastEnv, from, to))
+			p, stop := startVictimAt(t, groupA, fmt.Sprintf(":%d", to))
+			defer stop()
+			if !same {
+				// The search for the sender finds the socket that was bound last.
+				_, stop := startVictimAt(t, groupA, fmt.Sprintf(":%d", from))
+				defer stop()
+			}
+			send()
+			require.NoError(t, sender.Wait())
+			require.Equal(t, [2]string{"0", "0"}, received(t, p))
+		})
+	}
+	for _, owner := range []uint32{0, groupA} {
+		t.Run(fmt.Sprintf("refuses datagrams with the address of a process of group %d", owner), func(t *testing.T) {
+			openGuard(t)
+			from, to := freePort(t), freePort(t)
+			_, stopOwner := startVictimAt(t, owner, fmt.Sprintf("127.0.0.1:%d", from))
+			defer stopOwner()
+			// The sender connects before the receiver has the port.
+			sender, send := startSender(t, groupB, fmt.Sprintf("%s=%d %d", spoofEnv, from, to))
+			p, stop := startVictimAt(t, groupA, fmt.Sprintf(":%d", to))
+			defer stop()
+			send()
+			require.NoError(t, sender.Wait())
+			require.Equal(t, [2]string{"0", "0"}, received(t, p))
+		})
+	}
+	t.Run("keeps UDP ports from being shared", func(t *testing.T) {
+		openGuard(t)
+		p := startVictim(t, groupA)
+		for _, gid := range []uint32{groupB, groupA, 0} {
+			requireAll(t, "EADDRINUSE", shareAs(t, gid, p.UDP4))
 		}
+		t.Run("which were opened before it, too", func(t *testing.T) {
+			stop(t)
+			t.Setenv("GODEBUG", "multipathtcp=0")
+			p := startVictim(t, groupA)
+			requireAll(t, "", shareAs(t, groupB, p.UDP4))
+			openGuard(t)
+			requireAll(t, "EADDRINUSE", shareAs(t, groupB, p.UDP4))
+		})
 	})
-	t.Run("refuses datagrams to many hosts from the receiver's own port", func(t *testing.T) {
-		port := freePort(t)
-		sender := again(t, groupB, fmt.Sprintf("%s=%d %d", broadcastEnv, port, port))
-		in, err := sender.StdinPipe()
-		require.NoError(t, err)
-		out, err := sender.StdoutPipe()
-		require.NoError(t, err)
-		sender.Env = append(sender.Env, patienceEnv+"=50ms")
-		require.NoError(t, sender.Start())
-		_, err = bufio.NewReader(out).ReadString('\n')
-		require.NoError(t, err)
-		// The search for the sender finds the socket that was bound last, which is the receiver's.
-		p, stop := startVictimAt(t, groupA, port)
-		defer stop()
-		require.NoError(t, in.Close())
-		require.NoError(t, sender.Wait())
-		require.Equal(t, "0", received(t, p))
+	t.Run("leaves other options of sockets alone", func(t *testing.T) {
+		openGuard(t)
+		for _, gid := range []uint32{groupA, 0} {
+			out, err := again(t, gid, shareEnv+"=options").Output()
+			require.NoError(t, err)
+			require.Empty(t, string(out))
+		}
 	})
 	t.Run("keeps the port of an ended instance from others, and its clients from the next owner", func(t *testing.T) {
 		g := openGuard(t)

@@ -5,12 +5,14 @@ package portguard
 import (
 	"bufio"
 	"context"
+	"encoding/binary"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"net"
 	"os"
+	"runtime"
 	"strconv"
 	"strings"
 	"sync"
@@ -55,7 +57,7 @@ func listen() int {
 			}
 		}()
 	}
-	for port, on := range map[*int][2]string{&p.UDP4: {"udp4", ":" + os.Getenv(listenEnv)}, &p.UDP6: {"udp", ":0"}} {
+	for port, on := range map[*int][2]string{&p.UDP4: {"udp4", os.Getenv(listenEnv)}, &p.UDP6: {"udp", ":0"}} {
 		c, err := config.ListenPacket(context.Background(), on[0], on[1])
 		if err != nil {
 			return say(err)
@@ -320,6 +322,18 @@ func fastOpen(host string, port int) func() error {
 	}
 }
 
+// nameOf returns "" for no error, and the name of an error number.
+func nameOf(err error) string {
+	var errno syscall.Errno
+	switch {
+	case err == nil:
+		return ""
+	case errors.As(err, &errno):
+		return unix.ErrnoName(errno)
+	}
+	return err.Error()
+}
+
 // call prints the result of each way. An empty result means that the victim answered.
 func call() int {
 	var to struct {
@@ -334,17 +348,10 @@ func call() int {
 	var all sync.WaitGroup
 	for _, w := range waysTo(to.Ports, to.External) {
 		all.Go(func() {
-			err := w.call()
+			got := nameOf(w.call())
 			mu.Lock()
 			defer mu.Unlock()
-			switch {
-			case err == nil:
-				out[w.name] = ""
-			case errors.Is(err, unix.EPERM):
-				out[w.name] = "EPERM"
-			default:
-				out[w.name] = err.Error()
-			}
+			out[w.name] = got
 		})
 	}
 	all.Wait()
@@ -354,28 +361,179 @@ func call() int {
 	return 0
 }
 
-// broadcast sends datagrams to all hosts at once, from one port to another. From port 0 means from
-// any port. It prints a line when it has bound the port, and then waits for the end of its input.
+// broadcast sends datagrams to all hosts at once, from one port to another, and to a port of IPv6.
+// From port 0 means from any port. Otherwise, the process shares both ports, and the kernel's search
+// on this processor prefers its socket at the receiver's port. It prints a line when it has bound
+// the ports, and then waits for the end of its input.
 func broadcast() int {
-	var from, port int
-	if _, err := fmt.Sscanf(os.Getenv(broadcastEnv), "%d %d", &from, &port); err != nil {
+	var from, port, port6 int
+	if _, err := fmt.Sscanf(os.Getenv(broadcastEnv), "%d %d %d", &from, &port, &port6); err != nil {
+		return say(err)
+	}
+	runtime.LockOSThread()
+	var first unix.CPUSet
+	if err := unix.SchedGetaffinity(0, &first); err != nil {
+		return say(err)
+	}
+	cpu := 0
+	for !first.IsSet(cpu) {
+		cpu++
+	}
+	first.Zero()
+	first.Set(cpu)
+	if err := unix.SchedSetaffinity(0, &first); err != nil {
+		return say(err)
+	}
+	open := func(at int) (int, error) {
+		fd, err := socket(unix.AF_INET, unix.SOCK_DGRAM, 0)
+		if err != nil {
+			return fd, err
+		}
+		return fd, errors.Join(unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_BROADCAST, 1), unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_REUSEADDR, 1),
+			unix.Bind(fd, &unix.SockaddrInet4{Port: at}))
+	}
+	fd, err := open(from)
+	if err != nil {
+		return say(err)
+	}
+	if from != 0 && from != port {
+		other, err := open(port)
+		if err != nil {
+			return say(err)
+		}
+		if err := unix.SetsockoptInt(other, unix.SOL_SOCKET, unix.SO_INCOMING_CPU, cpu); err != nil {
+			return say(err)
+		}
+	}
+	_, _ = fmt.Fprintln(os.Stdout, "bound")
+	_, _ = io.Copy(io.Discard, os.Stdin)
+	// Some hosts have no route to some of these. The answers need not be read, but the socket must be
+	// open when the datagrams arrive.
+	to := [][4]byte{{255, 255, 255, 255}, {224, 0, 0, 1}, {127, 255, 255, 255}}
+	for _, ip := range to {
+		_ = unix.Sendto(fd, []byte("?"), 0, &unix.SockaddrInet4{Port: port, Addr: ip})
+	}
+	if port6 != 0 {
+		if err := broadcast6(port6); err != nil {
+			return say(err)
+		}
+	}
+	_ = exchange(fd)
+	return 0
+}
+
+// broadcast6 sends a datagram to all hosts of each of the host's networks.
+func broadcast6(port int) error {
+	fd, err := socket(unix.AF_INET6, unix.SOCK_DGRAM, 0)
+	if err != nil {
+		return err
+	}
+	all, err := net.Interfaces()
+	if err != nil {
+		return err
+	}
+	for _, i := range all {
+		_ = unix.Sendto(fd, []byte("?"), 0, &unix.SockaddrInet6{Port: port, Addr: [16]byte(net.IPv6linklocalallnodes), ZoneId: uint32(i.Index)})
+	}
+	return nil
+}
+
+// spoof sends a datagram from a port of 127.0.0.2, with the source address 127.0.0.1.
+func spoof() int {
+	var from, to int
+	if _, err := fmt.Sscanf(os.Getenv(spoofEnv), "%d %d", &from, &to); err != nil {
 		return say(err)
 	}
 	fd, err := socket(unix.AF_INET, unix.SOCK_DGRAM, 0)
 	if err != nil {
 		return say(err)
 	}
-	err = errors.Join(unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_BROADCAST, 1), unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_REUSEADDR, 1),
-		unix.Bind(fd, &unix.SockaddrInet4{Port: from}))
+	err = errors.Join(unix.Bind(fd, &unix.SockaddrInet4{Port: from, Addr: [4]byte{127, 0, 0, 2}}), unix.Connect(fd, &unix.SockaddrInet4{Port: to, Addr: loopback4}))
 	if err != nil {
 		return say(err)
 	}
-	_, _ = fmt.Fprintln(os.Stdout, "bound")
+	_, _ = fmt.Fprintln(os.Stdout, "connected")
 	_, _ = io.Copy(io.Discard, os.Stdin)
-	for _, to := range [][4]byte{{255, 255, 255, 255}, {224, 0, 0, 1}, {127, 255, 255, 255}} {
-		_ = unix.Sendto(fd, []byte("?"), 0, &unix.SockaddrInet4{Port: port, Addr: to}) // some hosts have no such route
+	// The guard refuses the packet where it arrives, so the call succeeds.
+	if err := unix.Sendmsg(fd, []byte("?"), unix.PktInfo4(&unix.Inet4Pktinfo{Spec_dst: loopback4}), nil, 0); err != nil {
+		return say(err)
 	}
-	_ = exchange(fd) // the socket must be open when the datagrams arrive
+	_ = exchange(fd)
+	return 0
+}
+
+// share prints the result of each way to share a UDP port. An empty result means that it is shared.
+func share() int {
+	if os.Getenv(shareEnv) == "options" {
+		return setOptions()
+	}
+	port, err := strconv.Atoi(os.Getenv(shareEnv))
+	if err != nil {
+		return say(err)
+	}
+	at := func(option int, device string, sa unix.Sockaddr) func() error {
+		return func() error {
+			domain := unix.AF_INET
+			if _, ok := sa.(*unix.SockaddrInet6); ok {
+				domain = unix.AF_INET6
+			}
+			fd, err := socket(domain, unix.SOCK_DGRAM, 0)
+			if err != nil {
+				return err
+			}
+			defer func() { _ = unix.Close(fd) }()
+			if err := unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_REUSEADDR, 1); err != nil {
+				return err
+			}
+			if option != 0 {
+				if err := unix.SetsockoptInt(fd, unix.SOL_SOCKET, option, 1); err != nil {
+					return err
+				}
+			}
+			if device != "" {
+				if err := unix.BindToDevice(fd, device); err != nil {
+					return err
+				}
+			}
+			return unix.Bind(fd, sa)
+		}
+	}
+	out := map[string]string{}
+	for _, w := range []way{
+		{"all addresses", at(0, "", &unix.SockaddrInet4{Port: port})},
+		{"one address", at(0, "", &unix.SockaddrInet4{Port: port, Addr: loopback4})},
+		{"another address", at(0, "", &unix.SockaddrInet4{Port: port, Addr: [4]byte{127, 1, 2, 3}})},
+		{"IPv6", at(0, "", &unix.SockaddrInet6{Port: port})},
+		{"mapped", at(0, "", sockaddr6("::ffff:127.0.0.1", port))},
+		{"SO_REUSEPORT", at(unix.SO_REUSEPORT, "", &unix.SockaddrInet4{Port: port})},
+		{"one interface", at(0, "lo", &unix.SockaddrInet4{Port: port})},
+	} {
+		out[w.name] = nameOf(w.call())
+	}
+	if err := json.NewEncoder(os.Stdout).Encode(out); err != nil {
+		return say(err)
+	}
+	return 0
+}
+
+// setOptions prints the options that cannot be set.
+func setOptions() int {
+	fd, err := socket(unix.AF_INET, unix.SOCK_STREAM, 0)
+	if err != nil {
+		return say(err)
+	}
+	if err := unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_REUSEADDR, 1); err != nil {
+		return say(err)
+	}
+	if got, err := unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_REUSEADDR); err != nil || got != 1 {
+		_, _ = fmt.Fprintln(os.Stdout, "SO_REUSEADDR of TCP:", got, err)
+	}
+	// The kernel ignores what is behind a number.
+	long := make([]byte, 3*os.Getpagesize())
+	binary.NativeEndian.PutUint32(long, 1)
+	if err := unix.SetsockoptString(fd, unix.SOL_SOCKET, unix.SO_KEEPALIVE, string(long)); err != nil {
+		_, _ = fmt.Fprintln(os.Stdout, "a long value:", err)
+	}
 	return 0
 }
 

@@ -13,7 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// These are offsets in the kernel's struct bpf_sock_addr and struct bpf_sock
+// These are offsets in the kernel's structs bpf_sock_addr, bpf_sock, __sk_buff and bpf_sockopt
 // (include/uapi/linux/bpf.h).
 const (
 	addrIP4      = 4
@@ -27,8 +27,14 @@ const (
 	sockState    = 72
 
 	packetEtherType = 16
+	packetPriority  = 32
 	packetInterface = 40
 	packetSock      = 168
+
+	optionSock   = 0
+	optionLevel  = 24
+	optionName   = 28
+	optionLength = 32
 )
 
 // listening and connecting are the states of a TCP socket that a first packet can reach. loopback
@@ -94,6 +100,8 @@ var hooks = []hook{
 	{"s6", ebpf.CGroupSockAddr, ebpf.AttachCGroupUDP6Sendmsg, send6},
 	{"b4", ebpf.CGroupSockAddr, ebpf.AttachCGroupInet4Bind, bind},
 	{"b6", ebpf.CGroupSockAddr, ebpf.AttachCGroupInet6Bind, bind},
+	{"so", ebpf.CGroupSockopt, ebpf.AttachCGroupSetsockopt, option},
+	{"out", ebpf.CGroupSKB, ebpf.AttachCGroupInetEgress, leave},
 	{"in", ebpf.CGroupSKB, ebpf.AttachCGroupInetIngress, receive},
 }
 
@@ -211,6 +219,39 @@ func bind(g groups, m maps) asm.Instructions {
 	)
 	in = append(in, ofPort(m, asm.R7, "allow")...)
 	return append(in, verdicts()...)
+}
+
+// option ignores SO_REUSEADDR if an instance sets it on a UDP socket. With this option, sockets of
+// several groups could share a port, and each could get datagrams of the others. Programs also set
+// the option where they need not share a port, so the call returns no error.
+func option(g groups, _ maps) asm.Instructions {
+	in := asm.Instructions{
+		asm.Mov.Reg(asm.R6, asm.R1),
+		asm.LoadMem(asm.R1, asm.R6, optionLevel, asm.Word),
+		asm.JNE.Imm(asm.R1, unix.SOL_SOCKET, "other"),
+		asm.LoadMem(asm.R1, asm.R6, optionName, asm.Word),
+		asm.JNE.Imm(asm.R1, unix.SO_REUSEADDR, "other"),
+		asm.LoadMem(asm.R1, asm.R6, optionSock, asm.DWord),
+		asm.JEq.Imm(asm.R1, 0, "other"),
+		asm.LoadMem(asm.R1, asm.R1, sockProtocol, asm.Word),
+		asm.JNE.Imm(asm.R1, unix.IPPROTO_UDP, "other"),
+		asm.Mov.Reg(asm.R1, asm.R6),
+	}
+	in = append(in, ofGroups(g)...)
+	return append(in,
+		asm.Mov.Imm(asm.R1, -1), // the kernel ends the call without an error
+		asm.StoreMem(asm.R6, optionLength, asm.R1, asm.Word),
+		asm.Ja.Label("allow"),
+
+		// Kernels before 6.5 return an error for a value that is longer than a page, unless the
+		// program says by 0 that it has not changed the value.
+		asm.LoadMem(asm.R1, asm.R6, optionLength, asm.Word).WithSymbol("other"),
+		asm.JSLE.Imm32(asm.R1, 4096, "allow"), // -1 is of another program, and ends the call
+		asm.Mov.Imm(asm.R1, 0),
+		asm.StoreMem(asm.R6, optionLength, asm.R1, asm.Word),
+		asm.Mov.Imm(asm.R0, 1).WithSymbol("allow"),
+		asm.Return(),
+	)
 }
 
 // ofPort denies if the port on the stack belongs to another group than own. If it belongs to no
