@@ -67,6 +67,9 @@ type State struct {
 	Floor int
 	// Closed reports whether the region takes no new replicas.
 	Closed bool
+	// CannotWake reports whether requests do not start the app at zero. Then at least one replica is wanted, unless a
+	// person's hold is in force.
+	CannotWake bool
 	// HoldUntil is when a person's hold ends. The zero time means no hold.
 	HoldUntil time.Time
 	// StartupBudget is how long a replica may take to start. 0 means 30 min.
@@ -452,9 +455,9 @@ func (d *decider) wakeFromZero() {
 }
 
 // minimum returns the minimum number of replicas. It is 0 only for an app that is at zero, or that has been idle long
-// enough to go to zero.
+// enough to go to zero, and that a request starts.
 func (d *decider) minimum() int {
-	if low := d.out.Bounds.Min; low > 0 || d.st.Desired == 0 || d.mayGoToZero() {
+	if low := d.out.Bounds.Min; low > 0 || !d.st.CannotWake && (d.st.Desired == 0 || d.mayGoToZero()) {
 		return low
 	}
 	return 1

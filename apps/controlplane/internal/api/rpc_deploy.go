@@ -125,7 +125,7 @@ func (c *mutation) deploy(req *windlassv1.DeployRequest, spec *windlassv1.Deploy
 	res := &windlassv1.DeployResponse{
 		AppId: d.app.ID, DeploymentId: d.out.Deployment.ID, RolloutId: d.out.RolloutID, Version: d.out.Deployment.Version,
 		Unchanged: d.out.Unchanged, Scaled: d.out.Scaled, Hold: d.out.Hold,
-		Effect: d.out.Effect, TookBack: d.out.Ended.Version, TookBackRolloutId: d.out.Ended.ID, Warnings: d.out.Tightened, ScalingChanged: d.scalingChanged,
+		Effect: d.out.Effect, TookBack: d.out.Ended.Version, TookBackRolloutId: d.out.Ended.ID, Warnings: slices.Concat(d.out.Tightened, d.out.Started), ScalingChanged: d.scalingChanged,
 	}
 	warnings := appspec.Warnings(slices.Concat(findings, inRegions))
 	if c.dry != nil {
@@ -268,7 +268,7 @@ func (d *deployment) makeVersion() (err error) {
 	if d.was, err = d.running(d.app); err != nil {
 		return err
 	}
-	for _, step := range []func() error{d.mayUseFeatures, d.keepLayout, d.setPolicy, d.startRoles, d.scaleRoles, d.keepRunning, d.compose, d.replaceRollout, d.write, d.tell} {
+	for _, step := range []func() error{d.mayUseFeatures, d.keepLayout, d.setPolicy, d.startRoles, d.scaleRoles, d.keepRunning, d.startAtZero, d.compose, d.replaceRollout, d.write, d.tell} {
 		if err := step(); err != nil || d.done {
 			return err
 		}
@@ -556,6 +556,12 @@ func (d *deployment) tell() error {
 		What: "DeploymentCreated", Why: whyCreated(d.want, d.next, d.rollout, d.was.rows),
 		RolloutID: d.rollout.ID, DeploymentID: d.next.ID, Version: d.next.Version,
 	})
+	if len(d.out.Started) > 0 {
+		d.log(d.app, model.History{
+			What: "Scaled", Why: strings.Join(d.out.Started, "; "),
+			RolloutID: d.rollout.ID, DeploymentID: d.next.ID, Version: d.next.Version,
+		})
+	}
 	if len(d.out.Tightened) > 0 {
 		d.log(d.app, model.History{
 			What: "RolloutProtected", Why: strings.Join(d.out.Tightened, "; "),

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 
 	"google.golang.org/protobuf/proto"
 
@@ -109,7 +110,7 @@ func (c rollbackMutation) rollbackAnew(app model.App, e model.Environment, old m
 	}
 	return &windlassv1.RollbackResponse{
 		DeploymentId: out.Deployment.ID, RolloutId: out.RolloutID, Version: out.Deployment.Version, FromVersion: old.Version,
-		Effect: out.Effect, TookBack: out.Ended.Version, TookBackRolloutId: out.Ended.ID, Warnings: append(leftOut(gone), out.Tightened...),
+		Effect: out.Effect, TookBack: out.Ended.Version, TookBackRolloutId: out.Ended.ID, Warnings: slices.Concat(leftOut(gone), out.Tightened, out.Started),
 		Straight: v.Straight && out.Effect == windlassv1.VersionEffect_VERSION_EFFECT_NEW_VERSION,
 	}, nil
 }
@@ -213,7 +214,8 @@ func neverStable(d model.Deployment) string {
 	return "did not complete"
 }
 
-// restore makes a retained version live again. It returns nil if the version is not retained or no longer serves.
+// restore makes a retained version live again. It returns nil if the version is not retained or no longer serves, or if
+// the app is at zero where no request could start it.
 func (c rollbackMutation) restore(app model.App, old model.Deployment, message string) (*windlassv1.RollbackResponse, error) {
 	s, err := c.versions().rolloutStateOf(app)
 	if err != nil || s.Progress.Retained() != old.ID {
@@ -222,6 +224,9 @@ func (c rollbackMutation) restore(app model.App, old model.Deployment, message s
 	r, err := c.versions().running(app)
 	if err != nil {
 		return nil, err
+	}
+	if len(r.stuckAtZero(old.Spec)) > 0 {
+		return nil, nil // a new version starts there
 	}
 	f, err := c.api.factsOf(c.Tx, app, r)
 	if err != nil {

@@ -406,6 +406,7 @@ func scaledApp(in *plan.Input, s model.Scaling) (out model.ScaledApp, ok bool) {
 		instances, gpus := admission.Of(spec, 1)
 		region := model.ScaledRegion{
 			Replicas: size, Counted: admission.CountedReplicas(spec, size), Generation: t.Generation, Moving: moving, Instances: instances, GPUs: gpus,
+			CanWake: canWake(in, r.live, t.RegionID),
 			MadeFor: madeFor(in, out.Deployments, r.live.ID, t.RegionID),
 		}
 		if model.IsPooled(spec) {
@@ -422,6 +423,15 @@ func scaledApp(in *plan.Input, s model.Scaling) (out model.ScaledApp, ok bool) {
 		out.Regions[t.RegionID] = region
 	}
 	return out, true
+}
+
+// canWake reports whether a request starts the app's live version, and the version of the rollout in flight, if they have
+// no replicas in the region.
+func canWake(in *plan.Input, live *model.Deployment, regionID string) bool {
+	return !slices.ContainsFunc(in.Deployments, func(d model.Deployment) bool {
+		wanted := d.ID == live.ID || in.Rollout != nil && d.ID == in.Rollout.DeploymentID
+		return wanted && override.In(d.Spec, regionID).GetRouting().GetColdStart() == nil
+	})
 }
 
 // madeFor returns the ids of the deployments for which the app's instances in the region were made, the live

@@ -51,6 +51,8 @@ type outcome struct {
 	Hold *windlassv1.FreezeHold
 	// Tightened has texts about requirements of protections beyond the app's policy.
 	Tightened []string
+	// Started has texts about regions in which the version starts because the app is at zero there.
+	Started []string
 }
 
 // turnBack aborts a staged rollout, because the live version is wanted again. The app's workflow then moves regions

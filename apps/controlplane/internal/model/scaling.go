@@ -144,6 +144,9 @@ type ScaledRegion struct {
 	Counted int32
 	// Generation is that of the live version's row.
 	Generation int64
+	// CanWake reports whether a request starts the app if it has no replicas: the live version, and the version of the
+	// rollout in flight, have coldStart.
+	CanWake bool
 	// Moving is true while a staged rollout is under way.
 	Moving bool
 	// Instances and GPUs are those of a replica.

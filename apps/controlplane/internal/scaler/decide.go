@@ -97,7 +97,7 @@ func (t *target) observe(a *app, regionID string, now time.Time) {
 // stateOf returns the state of a role of a pool, or of the app if role is empty, that has the number desired.
 func (t *target) stateOf(a *app, regionID, role string, desired int32, now time.Time) scaling.State {
 	of := t.part(role)
-	state := scaling.State{Desired: int(desired), StartupBudget: a.StartupBudget, Kept: of.kept, Closed: now.Before(t.closedUntil)}
+	state := scaling.State{Desired: int(desired), StartupBudget: a.StartupBudget, Kept: of.kept, Closed: now.Before(t.closedUntil), CannotWake: !a.Regions[regionID].CanWake}
 	if until := a.Scaling.HeldUntil(regionID, role, now.UnixMilli()); until > 0 {
 		state.HoldUntil = time.UnixMilli(until)
 	}
@@ -119,6 +119,9 @@ func (s *Service) decideFor(at appRegion, a *app, t *target, now time.Time) (wri
 	d := scaling.Decide(policy, &t.window, state, now)
 	t.kept, t.next = d.Unwritten, d.Next
 	t.shown = show(d, region.Name)
+	if policy.Zero != nil && state.CannotWake {
+		t.shown.Why += cannotWakeText
+	}
 	t.addProblems(t.shown, a, policy, d.Wants)
 	s.metrics.note(a, region.Name, "", d)
 	writes := d.Wanted != d.Desired && a.Scaling.Active()
@@ -147,7 +150,7 @@ func (s *Service) decideFor(at appRegion, a *app, t *target, now time.Time) (wri
 // together, and because they go to zero and come back together.
 func (s *Service) decideRoles(at appRegion, a *app, t *target, now time.Time) (write, bool) {
 	region := a.Regions[at.region]
-	if t.next = now.Add(every); region.Replicas == 0 && a.zero == nil {
+	if t.next = now.Add(every); region.Replicas == 0 && (a.zero == nil || !region.CanWake) {
 		s.metrics.forget(at.app, t.shown)
 		t.shown = nil
 		return write{}, false // the pool is stopped
@@ -166,6 +169,10 @@ func (s *Service) decideRoles(at appRegion, a *app, t *target, now time.Time) (w
 	}}
 	t.shown = &windlassv1.RegionScaling{Region: region.Name, At: now.UnixMilli()}
 	mayWrite, mustTell := !now.Before(t.retryAt), t.mustTell(now)
+	cannotWake := a.zero != nil && !region.CanWake
+	if cannotWake {
+		in.Zero = nil // as after a rollback to a version without coldStart
+	}
 	decided := scaling.DecidePool(in, now)
 	if mayWrite && decided.AtZero != in.AtZero && a.Scaling.Active() {
 		out.Writes, out.Pool = true, new(int32(pool.Whole))
@@ -180,7 +187,9 @@ func (s *Service) decideRoles(at appRegion, a *app, t *target, now time.Time) (w
 			t.next = d.Next
 		}
 		of.shown = showRole(d, region.Name, name, in.Roles[i].Policy.Couple)
-		of.shown.Why = poolWhy(of.shown, in, decided, i)
+		if of.shown.Why = poolWhy(of.shown, in, decided, i); cannotWake {
+			of.shown.Why += cannotWakeText
+		}
 		t.addProblems(of.shown, a, in.Roles[i].Policy, d.Wants)
 		t.shown.Roles = append(t.shown.Roles, of.shown)
 		s.metrics.note(a, region.Name, name, d)
@@ -238,6 +247,9 @@ func (s *Service) rolesOf(at appRegion, a *app, t *target, now time.Time) (roles
 func (t *target) mustTell(now time.Time) bool {
 	return t.refused != "" && t.refused != t.told && (t.told == "" || now.Sub(t.toldAt) >= limitEvery)
 }
+
+// cannotWakeText is the end of a reason for an app whose policy lets it go to zero.
+const cannotWakeText = "; it does not go to zero, because no request would start it: the version has no routing.coldStart"
 
 // refusedText returns the end of a reason whose decision was refused.
 func refusedText(refused string) string { return "; this was refused: " + refused }

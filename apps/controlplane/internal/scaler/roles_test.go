@@ -34,7 +34,7 @@ func playPool(t *testing.T, test func(t *testing.T, f *harness)) {
 				{Role: "decode", Max: 8, Metrics: []*windlassv1.ScalingMetric{{Type: windlassv1.ScalingMetric_TYPE_KV_CACHE, Target: "0.5"}}},
 			}}
 			a.Regions["reg_1"] = model.ScaledRegion{
-				Name: "us-east-1", Replicas: 100, Counted: 100, Generation: 1, MadeFor: []string{"dep_1"},
+				Name: "us-east-1", Replicas: 100, Counted: 100, Generation: 1, CanWake: true, MadeFor: []string{"dep_1"},
 				Roles: model.RoleCounts{"prefill": 2, "decode": 2}, RoleCosts: map[string]model.RoleCost{"prefill": {Instances: 1}, "decode": {Instances: 1, GPUs: 2}},
 			}
 		})
@@ -301,6 +301,54 @@ func TestService_RolesGoToZeroAndComeBackTogether(t *testing.T) {
 		require.Contains(t, f.writes[len(f.writes)-1].Entries[0].Why, "role prefill: 3 instances instead of 0: the pool comes back from zero, because there are requests")
 		f.reportPool(4*time.Minute, 20, 0.01)
 		require.Equal(t, model.RoleCounts{"prefill": 3, "decode": 6}, f.counts(), "the numbers with which it started count as wanted")
+	})
+}
+
+func TestService_NothingGoesToZeroThatNoRequestWouldStart(t *testing.T) {
+	t.Parallel()
+	// rollBack changes the live version to one without coldStart, with the replicas.
+	rollBack := func(f *harness, replicas int32) {
+		f.set(func() {
+			region := f.apps["app_1"].Regions["reg_1"]
+			region.CanWake, region.Replicas, region.Generation = false, replicas, region.Generation+1
+			f.apps["app_1"].Regions["reg_1"] = region
+		})
+		f.svc.Changed([]string{"app_1"})
+	}
+	t.Run("a pool", func(t *testing.T) {
+		t.Parallel()
+		playPool(t, func(t *testing.T, f *harness) {
+			f.mayGoToZero()
+			rollBack(f, 100)
+			f.reportPool(time.Hour, 0, 0.5)
+			require.EqualValues(t, 100, f.replicas("app_1"))
+			require.Contains(t, f.shownRole("decode").GetWhy(), "; it does not go to zero, because no request would start it")
+		})
+	})
+	t.Run("a pool that a person stopped stays stopped", func(t *testing.T) {
+		t.Parallel()
+		playPool(t, func(t *testing.T, f *harness) {
+			f.mayGoToZero()
+			f.reportPool(time.Minute, 20, 0.5)
+			rollBack(f, 0)
+			f.reportPool(time.Hour, 0, 0)
+			require.Zero(t, f.replicas("app_1"))
+			require.Zero(t, testutil.CollectAndCount(f.svc.metrics.wanted))
+		})
+	})
+	t.Run("an app of one role, which also comes back", func(t *testing.T) {
+		t.Parallel()
+		play(t, 1, func(t *testing.T, f *harness) {
+			f.set(func() { f.apps["app_1"].Scaling.Policy.Min = new(int32(0)) })
+			f.report(20*time.Minute, 0)
+			require.Zero(t, f.replicas("app_1"))
+			rollBack(f, 0)
+			f.report(10*time.Second, 0)
+			require.EqualValues(t, 1, f.replicas("app_1"))
+			f.report(time.Hour, 0)
+			require.EqualValues(t, 1, f.replicas("app_1"))
+			require.Contains(t, f.svc.Live("app_1")["reg_1"].GetWhy(), "; it does not go to zero, because no request would start it")
+		})
 	})
 }
 

@@ -154,7 +154,7 @@ func play(t *testing.T, replicas int32, test func(t *testing.T, f *harness)) {
 			Scaling: model.Scaling{UpdatedAt: 1, Policy: &windlassv1.ScalingPolicy{
 				Max: 10, Metrics: []*windlassv1.ScalingMetric{{Type: windlassv1.ScalingMetric_TYPE_IN_FLIGHT, Target: "10"}},
 			}},
-			Regions: map[string]model.ScaledRegion{"reg_1": {Name: "us-east-1", Replicas: replicas, Counted: replicas, Generation: 1, Instances: 1, MadeFor: []string{"dep_1"}}},
+			Regions: map[string]model.ScaledRegion{"reg_1": {Name: "us-east-1", Replicas: replicas, Counted: replicas, Generation: 1, Instances: 1, CanWake: true, MadeFor: []string{"dep_1"}}},
 		}}}
 		var err error
 		f.svc, err = New(Config{Metrics: f, Log: slog.New(slog.DiscardHandler), Registerer: prometheus.NewRegistry()})
