@@ -44,6 +44,8 @@ const (
 	RegionClosed Limit = "RegionClosed"
 	// Ratio: the ratio to the instances of a coupled role requires more instances.
 	Ratio Limit = "Ratio"
+	// WakeTo: requests woke the app from zero, and Zero.WakeTo replicas are wanted at first.
+	WakeTo Limit = "WakeTo"
 	// HoldLimit: a person set the number, until the hold ends.
 	HoldLimit Limit = "Hold"
 )
@@ -87,8 +89,10 @@ type Kept struct {
 	// AwakeSince is since when replicas have been wanted, the zero time at zero. Earlier samples, without requests, are
 	// no reason to go back to zero. ZeroSince is since when no replicas have been wanted, the zero time otherwise.
 	AwakeSince, ZeroSince time.Time
-	MissingSince          [MaxMetrics]time.Time
-	peaks                 peaks
+	// Woken reports whether the app was at zero before AwakeSince.
+	Woken        bool
+	MissingSince [MaxMetrics]time.Time
+	peaks        peaks
 }
 
 // Want is the number of replicas that one metric wants.
@@ -162,6 +166,9 @@ func (d *decider) decision() Decision {
 		d.mem.LastUp = d.now
 	case d.out.Wanted < d.st.Desired:
 		d.mem.LastDown = d.now
+		if d.out.Wanted == 0 {
+			d.mem.ZeroSince, d.mem.AwakeSince = d.now, time.Time{} // a request may wake the app before the next decision
+		}
 	}
 	d.out.Kept = d.mem
 	return d.out
@@ -209,6 +216,7 @@ func (d *decider) decide() {
 		d.scaleDown(goal)
 	}
 	d.wakeFromZero()
+	d.keepWoken()
 	n, by := d.clamp(d.out.Wanted, low)
 	switch {
 	case n != d.out.Wanted:
@@ -245,8 +253,12 @@ func (d *decider) trackStarting() {
 // trackAwake records since when replicas have been wanted, or none.
 func (d *decider) trackAwake() {
 	since, other := &d.mem.AwakeSince, &d.mem.ZeroSince
-	if d.st.Desired == 0 {
+	switch {
+	case d.st.Desired == 0:
 		since, other = other, since
+		d.mem.Woken = false
+	case !d.mem.ZeroSince.IsZero():
+		d.mem.Woken = true
 	}
 	*other = time.Time{}
 	if since.IsZero() {
@@ -450,7 +462,22 @@ func (d *decider) wakeFromZero() {
 		return
 	}
 	if d.st.Desired == 0 && d.p.Zero != nil && d.newest.calls(d.mem.ZeroSince) && d.out.Wanted < d.p.Zero.WakeTo {
-		d.setWanted(d.p.Zero.WakeTo, None)
+		d.setWanted(d.p.Zero.WakeTo, WakeTo)
+	}
+}
+
+// wokenFor is the shortest time for which an app that woke has Zero.WakeTo replicas.
+const wokenFor = time.Minute
+
+// keepWoken raises the number to Zero.WakeTo for an app that woke within the window of Down. The region starts a single
+// replica by itself.
+func (d *decider) keepWoken() {
+	if d.p.Zero == nil || d.st.CannotWake || d.newest == nil || !d.mem.Woken || d.out.Wanted >= d.p.Zero.WakeTo {
+		return
+	}
+	if end := d.mem.AwakeSince.Add(max(d.p.Down.Window, wokenFor)); d.now.Before(end) {
+		d.out.decideAgainAt(end)
+		d.setWanted(d.p.Zero.WakeTo, WakeTo)
 	}
 }
 

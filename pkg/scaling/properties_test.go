@@ -24,6 +24,9 @@ func drawPolicy(t *rapid.T) *Policy {
 			"cpu":      {Type: windlassv1.ScalingMetric_TYPE_CPU, Target: "70", Up: "80", Down: "30"},
 		}[kind])
 	}
+	if low == 0 {
+		p.Zero = &windlassv1.ScaleToZero{WakeTo: rapid.Int32Range(0, min(p.Max, 4)).Draw(t, "wake to")}
+	}
 	out, fault := New(p, "")
 	require.Nil(t, fault)
 	return &out
@@ -66,6 +69,9 @@ func TestDecide_AnyLoad(t *testing.T) {
 			was, s := r.st.Desired, drawSample(t, r)
 			d := r.report(s)
 			require.LessOrEqual(t, d.Wanted, r.p.Max)
+			if was == 0 && d.Wanted > 0 && r.p.Zero != nil && r.st.Quota == nil && s.calls(d.Kept.ZeroSince) {
+				require.GreaterOrEqual(t, d.Wanted, r.p.Zero.WakeTo)
+			}
 			if r.st.Quota == nil {
 				require.GreaterOrEqual(t, d.Wanted, r.p.Min)
 			}

@@ -193,6 +193,37 @@ func TestDecide_Vectors(t *testing.T) {
 			require.Equal(t, n, r.st.Desired, kind)
 		}
 	})
+	t.Run("an app that a request woke gets wakeTo replicas, and keeps them for the window of down", func(t *testing.T) {
+		t.Parallel()
+		woken := func(wakeTo int32) *simulation {
+			r := newSimulation(policy(t, func(p *windlassv1.ScalingPolicy) {
+				p.Min, p.Zero = new(int32(0)), &windlassv1.ScaleToZero{WakeTo: wakeTo}
+			}), 1)
+			r.reportFor(time.Hour, func() Sample { return inFlight(r.st.Desired, 0) })
+			require.Zero(t, r.st.Desired)
+			r.st.Desired = 1 // the region started a replica by itself
+			return r
+		}
+		few := func(r *simulation) func() Sample { return func() Sample { return inFlight(r.st.Desired, 1) } }
+		r := woken(3)
+		require.Equal(t, []int{3}, r.reportFor(5*time.Minute, few(r)))
+		require.Equal(t, WakeTo, r.last.Limit)
+		require.Equal(t, []int{2, 1}, r.reportFor(5*time.Minute, few(r)))
+		r = woken(3)
+		r.st.Quota = new(2)
+		require.Equal(t, []int{2}, r.reportFor(time.Minute, few(r)))
+		require.Equal(t, Quota, r.last.Limit)
+		r = woken(1)
+		require.Equal(t, []int{1}, r.reportFor(time.Minute, few(r)))
+
+		r = newSimulation(policy(t, func(p *windlassv1.ScalingPolicy) { p.Min, p.Zero = new(int32(0)), &windlassv1.ScaleToZero{WakeTo: 3} }), 1)
+		require.Equal(t, []int{1}, r.reportFor(10*time.Minute, few(r)), "nothing woke it")
+		for r.report(inFlight(1, 0)).Wanted > 0 {
+			r.now = r.now.Add(5 * time.Second)
+		}
+		r.st.Desired, r.now = 1, r.now.Add(time.Second)
+		require.Equal(t, 3, r.decide().Wanted, "woken before the next decision")
+	})
 	t.Run("a quota below min stops no replica", func(t *testing.T) {
 		t.Parallel()
 		r := newSimulation(policy(t, func(p *windlassv1.ScalingPolicy) { p.Min = new(int32(2)) }), 2)

@@ -187,6 +187,33 @@ func (h *harness) reportOf(d time.Duration, inFlight float64, apps ...string) {
 	}
 }
 
+func TestService_AnAppThatARequestWokeGetsWakeTo(t *testing.T) {
+	t.Parallel()
+	play(t, 1, func(t *testing.T, f *harness) {
+		f.set(func() {
+			p := f.apps["app_1"].Scaling.Policy
+			p.Min, p.Zero = new(int32(0)), &windlassv1.ScaleToZero{WakeTo: 3}
+		})
+		f.report(20*time.Minute, 0)
+		require.Zero(t, f.replicas("app_1"))
+		f.set(func() { // the planner answers the region, which started a replica
+			region := f.apps["app_1"].Regions["reg_1"]
+			region.Replicas, region.Generation = 1, region.Generation+1
+			f.apps["app_1"].Regions["reg_1"] = region
+		})
+		f.svc.Changed([]string{"app_1"})
+		f.report(10*time.Second, 1)
+		require.EqualValues(t, 3, f.replicas("app_1"))
+		last := f.writes[len(f.writes)-1]
+		require.Contains(t, last.Entries[0].Why, "3 replicas instead of 1: inFlight")
+		require.Contains(t, last.Entries[0].Why, "; WakeTo: this many are wanted once a request woke the app")
+		f.report(4*time.Minute, 1)
+		require.EqualValues(t, 3, f.replicas("app_1"))
+		f.report(10*time.Minute, 1)
+		require.EqualValues(t, 1, f.replicas("app_1"))
+	})
+}
+
 func TestService_SeriesEndWithTheApp(t *testing.T) {
 	t.Parallel()
 	for name, gone := range map[string]func(f *harness){

@@ -14,7 +14,7 @@ import (
 func lasting(l scaling.Limit) scaling.Limit {
 	switch l {
 	case scaling.HighestInWindow, scaling.StepLimit, scaling.StartingLimit, scaling.PanicLimit, scaling.WindowFilling, scaling.MetricMissing,
-		scaling.NoReport, scaling.Minimum, scaling.HoldLimit, scaling.ScheduleLimit, scaling.Ratio, scaling.None:
+		scaling.NoReport, scaling.Minimum, scaling.HoldLimit, scaling.ScheduleLimit, scaling.Ratio, scaling.WakeTo, scaling.None:
 		return scaling.None
 	case scaling.Maximum, scaling.Quota, scaling.QuotaBelowMinimum, scaling.Room, scaling.Rollout, scaling.RegionClosed:
 	}
@@ -104,6 +104,7 @@ var limits = map[scaling.Limit]string{
 	scaling.Rollout:           "a rollout is under way",
 	scaling.RegionClosed:      "the region takes no new replicas",
 	scaling.Ratio:             "the ratio to the instances of a coupled role wants more replicas",
+	scaling.WakeTo:            "this many are wanted once a request woke the app",
 	scaling.HoldLimit:         "a person set the number for a time",
 }
 
