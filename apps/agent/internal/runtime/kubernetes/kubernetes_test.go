@@ -283,7 +283,7 @@ func self(t *testing.T) string {
 
 // platform says what Kubernetes does by itself.
 var platform = runtimetest.Platform{
-	KeepsSecrets: true, ReplacesOnRestart: true, ChoosesWhoGoes: true, DrainsBeside: true, HidesGPUs: true, HidesUsage: true, HidesFiles: true, Grows: true, SpansHosts: true,
+	KeepsSecrets: true, ReplacesOnRestart: true, ChoosesWhoGoes: true, DrainsBeside: true, HidesGPUs: true, HidesFiles: true, Grows: true, SpansHosts: true,
 }
 
 func suiteHarness(h *harness) func(t *testing.T) runtimetest.Harness {

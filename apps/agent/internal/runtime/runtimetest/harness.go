@@ -62,8 +62,6 @@ type Platform struct {
 	// HidesGPUs means that the platform assigns devices. So the runtime knows how many GPUs an
 	// instance has, but not which.
 	HidesGPUs bool
-	// HidesUsage means that the platform may have no metrics of instances.
-	HidesUsage bool
 	// HidesFiles means that instances see no files of the platform, because the test does not mount
 	// them.
 	HidesFiles bool

@@ -28,9 +28,6 @@ const (
 	FaultIgnoreTerm = "ignore-term" // only SIGKILL ends it
 	FaultPortBlind  = "port-blind"  // runs, and listens on no port
 
-	// BusyEnv makes the instance of group 0 use a part of a processor.
-	BusyEnv = "WINDLASS_TEST_BUSY"
-
 	// ExitCode is the exit code of FaultExit.
 	ExitCode = 17
 	// LastWords is the last line of output of FaultExit.
@@ -72,6 +69,7 @@ func exit(code int) { syscall.Exit(code) }
 //	GET  /file?env=X     the content of the file that X in its environment names
 //	GET  /args           its arguments, one per line
 //	POST /sick, /well    what /health answers from now on
+//	POST /busy           uses a part of a processor from now on
 //	POST /exit?code=N    exits
 func workload() int {
 	fault := os.Getenv(FaultEnv)
@@ -86,9 +84,6 @@ func workload() int {
 	if fault == FaultLeak {
 		key := os.Getenv("API_KEY")
 		fmt.Println(LeakWords+key, base64.StdEncoding.EncodeToString([]byte(key)))
-	}
-	if os.Getenv(BusyEnv) != "" && os.Getenv("WINDLASS_GROUP") == "0" {
-		go work()
 	}
 	var sick atomic.Bool
 	sick.Store(fault == FaultNeverReady)
@@ -117,6 +112,7 @@ func workload() int {
 	})
 	mux.HandleFunc("POST /sick", func(http.ResponseWriter, *http.Request) { sick.Store(true) })
 	mux.HandleFunc("POST /well", func(http.ResponseWriter, *http.Request) { sick.Store(false) })
+	mux.HandleFunc("POST /busy", func(http.ResponseWriter, *http.Request) { go work() })
 	mux.HandleFunc("POST /exit", func(_ http.ResponseWriter, r *http.Request) {
 		code, _ := strconv.Atoi(r.FormValue("code"))
 		exit(code)
