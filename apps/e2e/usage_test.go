@@ -2,6 +2,7 @@ package e2e
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/http"
 	"strings"
@@ -49,9 +50,19 @@ func testScalesByUsage(t *testing.T, s *stack) {
 	}
 	end()
 	for metric := range at {
-		app := "by-" + name(metric)
-		s.urls(t, app, 1)
-		s.requireDeleted(t, ids[app], app)
+		s.urls(t, "by-"+name(metric), 1)
+	}
+
+	require.NoError(t, s.cluster(t, us).call(t.Context(), http.MethodDelete, "/apis/apiregistration.k8s.io/v1/apiservices/v1beta1.metrics.k8s.io", nil, nil))
+	s.eventually(t, "status says that the cluster has no metrics", func(context.Context) error {
+		out := s.cli(t).ok("scaling", "status", "by-cpu")
+		if !strings.Contains(out, "cpu in us-east-1: the cluster has no metrics API (metrics.k8s.io)") {
+			return errors.New(out)
+		}
+		return nil
+	})
+	for app, id := range ids {
+		s.requireDeleted(t, id, app)
 	}
 }
 

@@ -39,7 +39,7 @@ func reportChanged(before, now *agentv1.LoadReport) bool {
 	if now.At < before.At || now.At-before.At >= repeatAfter.Milliseconds() {
 		return true
 	}
-	return differ(before.Queued, now.Queued) ||
+	return differ(before.Queued, now.Queued) || !maps.Equal(before.Problems, now.Problems) ||
 		!slices.EqualFunc(before.Deployments, now.Deployments, func(a, b *agentv1.DeploymentLoad) bool { return !deploymentChanged(a, b) })
 }
 

@@ -32,6 +32,9 @@ const (
 	// report below the size limit of a request (rpc.DefaultReadMaxBytes), and below the limit of
 	// loads in a ReportRequest (10,000).
 	reportDeployments = 4000
+
+	// Names of levels of which a report says why they are not known.
+	levelCPU, levelMemory = "cpu", "memory"
 )
 
 // Config configures a Collector.
@@ -62,6 +65,7 @@ type Collector struct {
 	changed chan struct{}
 	wake    chan struct{}
 	metrics *metrics
+	failure string // the last error of Usage that was logged; only measureUsage uses it
 
 	mu       sync.Mutex
 	now      map[string]*agentv1.LoadReport // of the last measurement, by app
@@ -226,15 +230,10 @@ func (c *Collector) measure(ctx context.Context, deployments []*agentv1.Deployme
 		targets = append(targets, targetsOf(d, instances[d.Id], w.neededSignals())...)
 	}
 	var used map[string]runtime.Usage
+	var problem string
 	var measuring sync.WaitGroup
-	if len(usageOf) > 0 && c.cfg.Usage != nil {
-		measuring.Go(func() {
-			var err error
-			if used, err = c.cfg.Usage(ctx, usageOf); err != nil {
-				c.metrics.failures.WithLabelValues("usage").Inc()
-				c.cfg.Log.WarnContext(ctx, "cannot measure what instances use: apps that are scaled by CPU or memory do not scale down", "error", err)
-			}
-		})
+	if len(usageOf) > 0 {
+		measuring.Go(func() { used, problem = c.measureUsage(ctx, usageOf) })
 	}
 	var signals map[string]scrape.Signals
 	if len(targets) > 0 {
@@ -262,12 +261,37 @@ func (c *Collector) measure(ctx context.Context, deployments []*agentv1.Deployme
 		}
 		a, known := asked[d.AppId]
 		r.Deployments = append(r.Deployments, c.deploymentLoad(d, instances[d.Id], used, signals, a, known, now))
+		if w := wantsOf(d); w.needsUsage() && problem != "" {
+			r.Problems = map[string]string{levelCPU: problem, levelMemory: problem}
+		}
 	}
 	for _, r := range out {
 		slices.SortFunc(r.Deployments, func(a, b *agentv1.DeploymentLoad) int { return cmp.Compare(a.DeploymentId, b.DeploymentId) })
 		r.Deployments = r.Deployments[:min(len(r.Deployments), maxDeployments)]
 	}
 	return out, true
+}
+
+// measureUsage returns the usage of instances, and why it is not known for all of them. It logs the reason once.
+func (c *Collector) measureUsage(ctx context.Context, ids []string) (used map[string]runtime.Usage, problem string) {
+	if c.cfg.Usage == nil {
+		return nil, "the region's runtime measures neither CPU nor memory"
+	}
+	used, err := c.cfg.Usage(ctx, ids)
+	if err == nil {
+		c.failure = ""
+		return used, ""
+	}
+	c.metrics.failures.WithLabelValues("usage").Inc()
+	if text := err.Error(); text != c.failure {
+		c.failure = text
+		c.cfg.Log.WarnContext(ctx, "cannot measure what instances use: apps that are scaled by CPU or memory do not scale down", "error", err)
+	}
+	if absent, ok := errors.AsType[*runtime.NoUsageError](err); ok {
+		return used, absent.Reason
+	}
+	// Other errors may name objects of other workspaces.
+	return used, "the region's agent cannot measure it: the agent's log says why"
 }
 
 // deploymentLoad returns the load of one deployment. a is the demand for its app. known is false
@@ -346,13 +370,13 @@ func (m measured) levels(instances []runtime.Instance, asks *windlassv1.Resource
 		}
 	}
 	if m.wants[windlassv1.ScalingMetric_TYPE_CPU] && asks.GetCpuMillicores() > 0 {
-		level("cpu", func(id string) (float64, bool) {
+		level(levelCPU, func(id string) (float64, bool) {
 			u, ok := m.used[id]
 			return 100 * u.CPUMillicores / float64(asks.CpuMillicores), ok && u.HasCPU
 		})
 	}
 	if m.wants[windlassv1.ScalingMetric_TYPE_MEMORY] && asks.GetMemoryMib() > 0 {
-		level("memory", func(id string) (float64, bool) {
+		level(levelMemory, func(id string) (float64, bool) {
 			u, ok := m.used[id]
 			return 100 * float64(u.MemoryBytes) / float64(int64(asks.MemoryMib)<<20), ok
 		})

@@ -243,6 +243,30 @@ func TestCollector(t *testing.T) {
 		})
 	})
 
+	t.Run("says why usage is not known, and nothing of other workspaces", func(t *testing.T) {
+		r := &region{
+			deployments: []*agentv1.Deployment{scaled(windlassv1.ScalingMetric_TYPE_CPU)},
+			instances:   []runtime.Instance{instance(0, ready)}, usageErr: &runtime.NoUsageError{Reason: "no metrics API"},
+		}
+		collect(t, r, func(t *testing.T, c *load.Collector) {
+			problem := func(want string) {
+				t.Helper()
+				due := c.Due()
+				require.Len(t, due, 1)
+				require.Equal(t, want, due[0].Problems["cpu"])
+				c.Answered(due)
+			}
+			<-c.Changed()
+			problem("no metrics API")
+			r.set(func() { r.usageErr = errors.New("namespace of another workspace: forbidden") })
+			<-c.Changed()
+			problem("the region's agent cannot measure it: the agent's log says why")
+			r.set(func() { r.usageErr = nil })
+			<-c.Changed()
+			problem("")
+		})
+	})
+
 	t.Run("reads the engine's metrics of ready instances, if the policy needs them", func(t *testing.T) {
 		d := scaled(windlassv1.ScalingMetric_TYPE_QUEUE, windlassv1.ScalingMetric_TYPE_KV_CACHE)
 		d.Spec.Ports = []*windlassv1.Port{{Name: "http"}, {Name: "metrics", Port: 8001}, {Name: "other"}}

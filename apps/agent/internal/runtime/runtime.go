@@ -71,9 +71,15 @@ type Drainer interface {
 type Meter interface {
 	// Usage returns the usage of the instances, by id. It leaves out an instance whose usage is not
 	// known, for example because the instance has just started, or because the platform does not
-	// measure it.
+	// measure it. With an error, the usage of some instances may be known.
 	Usage(ctx context.Context, instanceIDs []string) (map[string]Usage, error)
 }
+
+// NoUsageError is the error of Meter.Usage if the region's platform measures no instance at all. People of all workspaces
+// see the text.
+type NoUsageError struct{ Reason string }
+
+func (e *NoUsageError) Error() string { return e.Reason }
 
 // Usage is the resource usage of an instance.
 type Usage struct {

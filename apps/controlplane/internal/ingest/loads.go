@@ -1,6 +1,7 @@
 package ingest
 
 import (
+	"maps"
 	"math"
 	"time"
 
@@ -43,11 +44,12 @@ func (s *Service) takeLoads(region string, reports []*agentv1.LoadReport, now ti
 	}
 }
 
-// soundLoad reports whether all figures of the load are plausible. It removes unknown levels.
+// soundLoad reports whether all figures of the load are plausible. It removes unknown levels and their problems.
 func soundLoad(r *agentv1.LoadReport) bool {
 	if r.AppId == "" || r.At <= 0 || !soundFigure(r.Queued) {
 		return false
 	}
+	maps.DeleteFunc(r.Problems, func(name, _ string) bool { return !levels[name] })
 	seen := make(map[string]bool, len(r.Deployments))
 	for _, d := range r.Deployments {
 		if d.DeploymentId == "" || seen[d.DeploymentId] || !soundFigure(d.InFlight) || !soundFigure(d.Rate) || !soundTimes(d.FirstToken) || !soundTimes(d.Latency) {

@@ -94,7 +94,11 @@ func TestLoads(t *testing.T) {
 	})
 	t.Run("lose unknown levels", func(t *testing.T) {
 		h := setup(t)
-		require.NoError(t, h.report(east, withLoads(1, loaded("app_1", func(_ *agentv1.LoadReport, d *agentv1.DeploymentLoad) { d.Levels["later"] = math.NaN() }))))
+		require.NoError(t, h.report(east, withLoads(1, loaded("app_1", func(r *agentv1.LoadReport, d *agentv1.DeploymentLoad) {
+			d.Levels["later"] = math.NaN()
+			r.Problems = map[string]string{"memory": "unknown", "later": "unknown"}
+		}))))
 		require.Equal(t, map[string]float64{"cpu": 40}, h.loads[east][0].Deployments[0].Levels)
+		require.Equal(t, map[string]string{"memory": "unknown"}, h.loads[east][0].Problems)
 	})
 }

@@ -91,6 +91,7 @@ func (t *target) observe(a *app, regionID string, now time.Time) {
 			t.role(p.Role).window.Add(sample, p.Up.Window)
 		}
 	}
+	t.problems = t.load.GetProblems()
 	t.load = nil
 }
 

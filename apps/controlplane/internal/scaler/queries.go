@@ -229,6 +229,8 @@ func (t *target) addProblems(shown *windlassv1.RegionScaling, a *app, p *scaling
 		case scaling.LacksSignal(want.Metric.Type, a.EngineMetrics):
 			// A rollback may bring back another engine under a policy that fitted the engine of a later version.
 			shown.Wants[i].Problem = fmt.Sprintf("no preset names a metric for it in the engine of v%d", a.Version)
+		default:
+			shown.Wants[i].Problem = t.problems[string(want.Metric.Type)]
 		}
 	}
 }

@@ -146,9 +146,10 @@ type target struct {
 	load  *agentv1.LoadReport
 	heard time.Time
 	at    int64
-	// results has the last result of each query.
-	results map[metricQuery]result
-	next    time.Time
+	// results has the last result of each query. problems are those of the newest report: why a level is missing, by name.
+	results  map[metricQuery]result
+	problems map[string]string
+	next     time.Time
 	// retryAt is when a decision may be written again after a failed write. refused is why the last decision was refused,
 	// empty if it was not. told is the refusal that has a history entry, and toldAt is when it got one.
 	retryAt       time.Time
@@ -169,8 +170,8 @@ type target struct {
 	// closedUntil is when the region stops counting as closed, after a refusal.
 	closedUntil time.Time
 	// roles are the targets of a pool's roles, by name. The pool's target, which has them, holds the window of the
-	// whole pool, the load, the queries' results, closedUntil, and the times of the next decision and write for all of
-	// them.
+	// whole pool, the load, the queries' results, the problems, closedUntil, and the times of the next decision and write
+	// for all of them.
 	roles map[string]*target
 	// zeroSince is when the pool was first seen at zero; the zero time while it is not.
 	zeroSince time.Time

@@ -495,6 +495,33 @@ func TestService_SaysThatTheEngineLacksAMetric(t *testing.T) {
 	}
 }
 
+func TestService_SaysWhyAgentsCannotMeasure(t *testing.T) {
+	t.Parallel()
+	play(t, 4, func(t *testing.T, f *harness) {
+		f.set(func() {
+			a := f.apps["app_1"]
+			a.Scaling.Policy.Metrics = []*windlassv1.ScalingMetric{{Type: windlassv1.ScalingMetric_TYPE_CPU, Target: "70"}}
+			a.Scaling.UpdatedAt++
+		})
+		f.svc.Changed([]string{"app_1"})
+		observe := func(levels map[string]float64, problems map[string]string) *windlassv1.MetricWant {
+			t.Helper()
+			f.svc.Observe("reg_1", []*agentv1.LoadReport{{
+				AppId: "app_1", At: time.Now().UnixMilli(), Problems: problems,
+				Deployments: []*agentv1.DeploymentLoad{{DeploymentId: "dep_1", Ready: 4, Levels: levels}},
+			}})
+			time.Sleep(5 * time.Second)
+			shown := f.svc.Current("reg_1", "app_1")
+			require.NotNil(t, shown)
+			return shown.GetWants()[0]
+		}
+		problems := map[string]string{"cpu": "the cluster has no metrics API"}
+		require.Equal(t, "the cluster has no metrics API", observe(nil, problems).GetProblem())
+		require.Empty(t, observe(map[string]float64{"cpu": 60}, problems).GetProblem(), "other deployments lack the value")
+		require.Empty(t, observe(nil, nil).GetProblem())
+	})
+}
+
 func TestService_OlderLoadsAreIgnored(t *testing.T) {
 	t.Parallel()
 	play(t, 2, func(t *testing.T, f *harness) {

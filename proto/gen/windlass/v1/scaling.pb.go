@@ -1284,7 +1284,7 @@ type MetricWant struct {
 	Replicas int32    `protobuf:"varint,3,opt,name=replicas,proto3" json:"replicas,omitempty"`
 	// Since when the metric is missing. 0: it is not.
 	MissingSince int64 `protobuf:"varint,4,opt,name=missing_since,json=missingSince,proto3" json:"missing_since,omitempty"`
-	// Why a query has no value, if that is known.
+	// Why the metric has no value, if that is known.
 	Problem       string `protobuf:"bytes,5,opt,name=problem,proto3" json:"problem,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

@@ -30,9 +30,13 @@ type usages struct {
 type usageList struct {
 	until time.Time                // when the list is read again
 	pods  map[string]runtime.Usage // by name; empty if the namespace could not be listed
+	err   error                    // why the namespace could not be listed
 }
 
-// Usage implements runtime.Meter with the cluster's metrics API. Without that API it returns an empty map. If
+// errNoMetrics is the error of Usage in a cluster without a metrics API.
+var errNoMetrics = &runtime.NoUsageError{Reason: "the cluster has no metrics API (metrics.k8s.io): its operator has to install metrics-server"}
+
+// Usage implements runtime.Meter with the cluster's metrics API. Without that API it returns errNoMetrics. If
 // the API fails for a namespace, Usage returns the usage of pods in other namespaces with the error.
 func (r *Runtime) Usage(ctx context.Context, instanceIDs []string) (map[string]runtime.Usage, error) {
 	if err := r.ready(ctx); err != nil {
@@ -42,9 +46,10 @@ func (r *Runtime) Usage(ctx context.Context, instanceIDs []string) (map[string]r
 	defer r.usages.mu.Unlock()
 	out := map[string]runtime.Usage{}
 	if time.Now().Before(r.usages.absent) {
-		return out, nil
+		return out, errNoMetrics
 	}
 	var errs []error
+	failed := map[string]bool{} // by namespace
 	for _, id := range instanceIDs {
 		p, err := r.pod(id)
 		if err != nil {
@@ -52,9 +57,12 @@ func (r *Runtime) Usage(ctx context.Context, instanceIDs []string) (map[string]r
 		}
 		list, ok, err := r.usages.in(ctx, r.api, p.Namespace)
 		if !ok {
-			break
+			return out, errNoMetrics
 		}
-		errs = append(errs, err)
+		if err != nil && !failed[p.Namespace] {
+			failed[p.Namespace] = true
+			errs = append(errs, err)
+		}
 		if u, ok := list[p.Name]; ok {
 			out[id] = u
 		}
@@ -67,7 +75,7 @@ func (r *Runtime) Usage(ctx context.Context, instanceIDs []string) (map[string]r
 func (u *usages) in(ctx context.Context, api *access.API, namespace string) (_ map[string]runtime.Usage, ok bool, err error) {
 	now := time.Now()
 	if list, ok := u.lists[namespace]; ok && now.Before(list.until) {
-		return list.pods, true, nil
+		return list.pods, true, list.err
 	}
 	found, ok, err := api.PodUsages(ctx, namespace)
 	switch {
@@ -89,7 +97,7 @@ func (u *usages) in(ctx context.Context, api *access.API, namespace string) (_ m
 	if u.lists == nil {
 		u.lists = map[string]usageList{}
 	}
-	list := usageList{until: now.Add(usageFor), pods: pods}
+	list := usageList{until: now.Add(usageFor), pods: pods, err: err}
 	if err != nil {
 		list.until = now.Add(absentFor)
 	}

@@ -57,7 +57,7 @@ func TestUsages(t *testing.T) {
 			require.Equal(t, map[string]runtime.Usage{"chat-1": {CPUMillicores: 2000, HasCPU: true, MemoryBytes: 1 << 20}}, pods)
 		}
 		_, _, err = u.in(t.Context(), api, "refused")
-		require.NoError(t, err, "the metrics API is not called again at once")
+		require.ErrorContains(t, err, "refused", "the metrics API is not called again at once, and the reason stays")
 		require.EqualValues(t, 2, calls.Load())
 	})
 	t.Run("are not requested in a cluster without a metrics API", func(t *testing.T) {

@@ -3427,7 +3427,10 @@ type LoadReport struct {
 	// Requests that wait at gateways for an instance, including held ones.
 	Queued *float64 `protobuf:"fixed64,3,opt,name=queued,proto3,oneof" json:"queued,omitempty"`
 	// One entry for each deployment of the app with instances or traffic here.
-	Deployments   []*DeploymentLoad `protobuf:"bytes,4,rep,name=deployments,proto3" json:"deployments,omitempty"`
+	Deployments []*DeploymentLoad `protobuf:"bytes,4,rep,name=deployments,proto3" json:"deployments,omitempty"`
+	// Why levels are unknown, by the name of the level, for the people of all workspaces. Levels of other deployments may
+	// be known. Empty: the reason is not known, or an agent of an earlier release.
+	Problems      map[string]string `protobuf:"bytes,5,rep,name=problems,proto3" json:"problems,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -3486,6 +3489,13 @@ func (x *LoadReport) GetQueued() float64 {
 func (x *LoadReport) GetDeployments() []*DeploymentLoad {
 	if x != nil {
 		return x.Deployments
+	}
+	return nil
+}
+
+func (x *LoadReport) GetProblems() map[string]string {
+	if x != nil {
+		return x.Problems
 	}
 	return nil
 }
@@ -5132,14 +5142,18 @@ const file_windlass_agent_v1_agent_proto_rawDesc = "" +
 	"\xbaH\a\x92\x01\x04\x10\xa0\x8d\x06R\vquarantined\x12/\n" +
 	"\x13quarantine_complete\x18\r \x01(\bR\x12quarantineComplete\x12=\n" +
 	"\anotices\x18\x10 \x03(\v2\x19.windlass.agent.v1.NoticeB\b\xbaH\x05\x92\x01\x02\x10dR\anotices\x12>\n" +
-	"\x05loads\x182 \x03(\v2\x1d.windlass.agent.v1.LoadReportB\t\xbaH\x06\x92\x01\x03\x10\x90NR\x05loads\"\xb6\x01\n" +
+	"\x05loads\x182 \x03(\v2\x1d.windlass.agent.v1.LoadReportB\t\xbaH\x06\x92\x01\x03\x10\x90NR\x05loads\"\xcd\x02\n" +
 	"\n" +
 	"LoadReport\x12!\n" +
 	"\x06app_id\x18\x01 \x01(\tB\n" +
 	"\xbaH\ar\x05\x10\x01\x18\x80\x02R\x05appId\x12\x0e\n" +
 	"\x02at\x18\x02 \x01(\x03R\x02at\x12\x1b\n" +
 	"\x06queued\x18\x03 \x01(\x01H\x00R\x06queued\x88\x01\x01\x12M\n" +
-	"\vdeployments\x18\x04 \x03(\v2!.windlass.agent.v1.DeploymentLoadB\b\xbaH\x05\x92\x01\x02\x10@R\vdeploymentsB\t\n" +
+	"\vdeployments\x18\x04 \x03(\v2!.windlass.agent.v1.DeploymentLoadB\b\xbaH\x05\x92\x01\x02\x10@R\vdeployments\x12X\n" +
+	"\bproblems\x18\x05 \x03(\v2+.windlass.agent.v1.LoadReport.ProblemsEntryB\x0f\xbaH\f\x9a\x01\t\x10\x10*\x05r\x03\x18\xe8\aR\bproblems\x1a;\n" +
+	"\rProblemsEntry\x12\x10\n" +
+	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01B\t\n" +
 	"\a_queued\"\xdd\x03\n" +
 	"\x0eDeploymentLoad\x12/\n" +
 	"\rdeployment_id\x18\x01 \x01(\tB\n" +
@@ -5341,7 +5355,7 @@ func file_windlass_agent_v1_agent_proto_rawDescGZIP() []byte {
 }
 
 var file_windlass_agent_v1_agent_proto_enumTypes = make([]protoimpl.EnumInfo, 5)
-var file_windlass_agent_v1_agent_proto_msgTypes = make([]protoimpl.MessageInfo, 57)
+var file_windlass_agent_v1_agent_proto_msgTypes = make([]protoimpl.MessageInfo, 58)
 var file_windlass_agent_v1_agent_proto_goTypes = []any{
 	(Feature)(0),                    // 0: windlass.agent.v1.Feature
 	(ItemKind)(0),                   // 1: windlass.agent.v1.ItemKind
@@ -5403,17 +5417,18 @@ var file_windlass_agent_v1_agent_proto_goTypes = []any{
 	(*SecretValue)(nil),             // 57: windlass.agent.v1.SecretValue
 	(*UploadLogsRequest)(nil),       // 58: windlass.agent.v1.UploadLogsRequest
 	(*UploadLogsResponse)(nil),      // 59: windlass.agent.v1.UploadLogsResponse
-	nil,                             // 60: windlass.agent.v1.DeploymentLoad.LevelsEntry
-	nil,                             // 61: windlass.agent.v1.RoleLoad.LevelsEntry
-	(*v1.Neighbours)(nil),           // 62: windlass.gateway.v1.Neighbours
-	(*durationpb.Duration)(nil),     // 63: google.protobuf.Duration
-	(*v11.DeploymentSpec)(nil),      // 64: windlass.v1.DeploymentSpec
-	(*v11.ScalingPolicy)(nil),       // 65: windlass.v1.ScalingPolicy
-	(*v11.RoutingPolicy)(nil),       // 66: windlass.v1.RoutingPolicy
-	(*v11.LogPosition)(nil),         // 67: windlass.v1.LogPosition
-	(*v11.LogLine)(nil),             // 68: windlass.v1.LogLine
-	(*v11.SeriesSample)(nil),        // 69: windlass.v1.SeriesSample
-	(v11.InstanceStatus)(0),         // 70: windlass.v1.InstanceStatus
+	nil,                             // 60: windlass.agent.v1.LoadReport.ProblemsEntry
+	nil,                             // 61: windlass.agent.v1.DeploymentLoad.LevelsEntry
+	nil,                             // 62: windlass.agent.v1.RoleLoad.LevelsEntry
+	(*v1.Neighbours)(nil),           // 63: windlass.gateway.v1.Neighbours
+	(*durationpb.Duration)(nil),     // 64: google.protobuf.Duration
+	(*v11.DeploymentSpec)(nil),      // 65: windlass.v1.DeploymentSpec
+	(*v11.ScalingPolicy)(nil),       // 66: windlass.v1.ScalingPolicy
+	(*v11.RoutingPolicy)(nil),       // 67: windlass.v1.RoutingPolicy
+	(*v11.LogPosition)(nil),         // 68: windlass.v1.LogPosition
+	(*v11.LogLine)(nil),             // 69: windlass.v1.LogLine
+	(*v11.SeriesSample)(nil),        // 70: windlass.v1.SeriesSample
+	(v11.InstanceStatus)(0),         // 71: windlass.v1.InstanceStatus
 }
 var file_windlass_agent_v1_agent_proto_depIdxs = []int32{
 	7,  // 0: windlass.agent.v1.JoinRequest.agent:type_name -> windlass.agent.v1.AgentInfo
@@ -5428,11 +5443,11 @@ var file_windlass_agent_v1_agent_proto_depIdxs = []int32{
 	19, // 9: windlass.agent.v1.WatchResponse.bookmark:type_name -> windlass.agent.v1.Bookmark
 	28, // 10: windlass.agent.v1.WatchResponse.request:type_name -> windlass.agent.v1.Request
 	41, // 11: windlass.agent.v1.WatchResponse.go_away:type_name -> windlass.agent.v1.GoAway
-	62, // 12: windlass.agent.v1.WatchResponse.neighbours:type_name -> windlass.gateway.v1.Neighbours
-	63, // 13: windlass.agent.v1.Hello.lease_ttl:type_name -> google.protobuf.Duration
+	63, // 12: windlass.agent.v1.WatchResponse.neighbours:type_name -> windlass.gateway.v1.Neighbours
+	64, // 13: windlass.agent.v1.Hello.lease_ttl:type_name -> google.protobuf.Duration
 	14, // 14: windlass.agent.v1.Hello.limits:type_name -> windlass.agent.v1.ReportLimits
-	63, // 15: windlass.agent.v1.ReportLimits.min_interval:type_name -> google.protobuf.Duration
-	63, // 16: windlass.agent.v1.ReportLimits.pause:type_name -> google.protobuf.Duration
+	64, // 15: windlass.agent.v1.ReportLimits.min_interval:type_name -> google.protobuf.Duration
+	64, // 16: windlass.agent.v1.ReportLimits.pause:type_name -> google.protobuf.Duration
 	20, // 17: windlass.agent.v1.SnapshotItems.items:type_name -> windlass.agent.v1.Item
 	20, // 18: windlass.agent.v1.Delta.items:type_name -> windlass.agent.v1.Item
 	1,  // 19: windlass.agent.v1.Item.kind:type_name -> windlass.agent.v1.ItemKind
@@ -5440,12 +5455,12 @@ var file_windlass_agent_v1_agent_proto_depIdxs = []int32{
 	25, // 21: windlass.agent.v1.Item.routes:type_name -> windlass.agent.v1.Routes
 	2,  // 22: windlass.agent.v1.DeploymentState.action:type_name -> windlass.agent.v1.DeploymentState.Action
 	22, // 23: windlass.agent.v1.DeploymentState.deployment:type_name -> windlass.agent.v1.Deployment
-	64, // 24: windlass.agent.v1.Deployment.spec:type_name -> windlass.v1.DeploymentSpec
+	65, // 24: windlass.agent.v1.Deployment.spec:type_name -> windlass.v1.DeploymentSpec
 	24, // 25: windlass.agent.v1.Deployment.secrets:type_name -> windlass.agent.v1.SecretVersion
 	23, // 26: windlass.agent.v1.Deployment.role_templates:type_name -> windlass.agent.v1.RoleTemplate
-	65, // 27: windlass.agent.v1.Deployment.scaling:type_name -> windlass.v1.ScalingPolicy
+	66, // 27: windlass.agent.v1.Deployment.scaling:type_name -> windlass.v1.ScalingPolicy
 	27, // 28: windlass.agent.v1.Routes.targets:type_name -> windlass.agent.v1.RouteTarget
-	66, // 29: windlass.agent.v1.Routes.policy:type_name -> windlass.v1.RoutingPolicy
+	67, // 29: windlass.agent.v1.Routes.policy:type_name -> windlass.v1.RoutingPolicy
 	26, // 30: windlass.agent.v1.Routes.keys:type_name -> windlass.agent.v1.AppKey
 	29, // 31: windlass.agent.v1.Request.logs:type_name -> windlass.agent.v1.LogsRequest
 	30, // 32: windlass.agent.v1.Request.restart:type_name -> windlass.agent.v1.RestartRequest
@@ -5453,16 +5468,16 @@ var file_windlass_agent_v1_agent_proto_depIdxs = []int32{
 	31, // 34: windlass.agent.v1.Request.follow:type_name -> windlass.agent.v1.FollowRequest
 	39, // 35: windlass.agent.v1.Request.series:type_name -> windlass.agent.v1.SeriesRequest
 	32, // 36: windlass.agent.v1.FollowRequest.instances:type_name -> windlass.agent.v1.FollowedInstance
-	63, // 37: windlass.agent.v1.FollowRequest.wait:type_name -> google.protobuf.Duration
-	67, // 38: windlass.agent.v1.FollowedInstance.after:type_name -> windlass.v1.LogPosition
+	64, // 37: windlass.agent.v1.FollowRequest.wait:type_name -> google.protobuf.Duration
+	68, // 38: windlass.agent.v1.FollowedInstance.after:type_name -> windlass.v1.LogPosition
 	34, // 39: windlass.agent.v1.FollowResponse.logs:type_name -> windlass.agent.v1.InstanceLog
-	68, // 40: windlass.agent.v1.InstanceLog.lines:type_name -> windlass.v1.LogLine
-	67, // 41: windlass.agent.v1.InstanceLog.next:type_name -> windlass.v1.LogPosition
+	69, // 40: windlass.agent.v1.InstanceLog.lines:type_name -> windlass.v1.LogLine
+	68, // 41: windlass.agent.v1.InstanceLog.next:type_name -> windlass.v1.LogPosition
 	36, // 42: windlass.agent.v1.TrafficRequest.queries:type_name -> windlass.agent.v1.TrafficQuery
-	63, // 43: windlass.agent.v1.TrafficQuery.window:type_name -> google.protobuf.Duration
+	64, // 43: windlass.agent.v1.TrafficQuery.window:type_name -> google.protobuf.Duration
 	38, // 44: windlass.agent.v1.TrafficResponse.traffic:type_name -> windlass.agent.v1.Traffic
-	69, // 45: windlass.agent.v1.SeriesResponse.samples:type_name -> windlass.v1.SeriesSample
-	63, // 46: windlass.agent.v1.GoAway.retry_after:type_name -> google.protobuf.Duration
+	70, // 45: windlass.agent.v1.SeriesResponse.samples:type_name -> windlass.v1.SeriesSample
+	64, // 46: windlass.agent.v1.GoAway.retry_after:type_name -> google.protobuf.Duration
 	48, // 47: windlass.agent.v1.ReportRequest.applied:type_name -> windlass.agent.v1.AppliedState
 	49, // 48: windlass.agent.v1.ReportRequest.instances:type_name -> windlass.agent.v1.InstanceState
 	50, // 49: windlass.agent.v1.ReportRequest.rollups:type_name -> windlass.agent.v1.DeploymentRollup
@@ -5471,35 +5486,36 @@ var file_windlass_agent_v1_agent_proto_depIdxs = []int32{
 	46, // 52: windlass.agent.v1.ReportRequest.notices:type_name -> windlass.agent.v1.Notice
 	43, // 53: windlass.agent.v1.ReportRequest.loads:type_name -> windlass.agent.v1.LoadReport
 	44, // 54: windlass.agent.v1.LoadReport.deployments:type_name -> windlass.agent.v1.DeploymentLoad
-	60, // 55: windlass.agent.v1.DeploymentLoad.levels:type_name -> windlass.agent.v1.DeploymentLoad.LevelsEntry
-	45, // 56: windlass.agent.v1.DeploymentLoad.roles:type_name -> windlass.agent.v1.RoleLoad
-	61, // 57: windlass.agent.v1.RoleLoad.levels:type_name -> windlass.agent.v1.RoleLoad.LevelsEntry
-	3,  // 58: windlass.agent.v1.Notice.kind:type_name -> windlass.agent.v1.Notice.Kind
-	14, // 59: windlass.agent.v1.ReportResponse.limits:type_name -> windlass.agent.v1.ReportLimits
-	63, // 60: windlass.agent.v1.ReportResponse.lease_ttl:type_name -> google.protobuf.Duration
-	1,  // 61: windlass.agent.v1.AppliedState.kind:type_name -> windlass.agent.v1.ItemKind
-	4,  // 62: windlass.agent.v1.AppliedState.phase:type_name -> windlass.agent.v1.AppliedState.Phase
-	70, // 63: windlass.agent.v1.InstanceState.status:type_name -> windlass.v1.InstanceStatus
-	51, // 64: windlass.agent.v1.DeploymentRollup.roles:type_name -> windlass.agent.v1.RoleRollup
-	53, // 65: windlass.agent.v1.Capacity.gpus:type_name -> windlass.agent.v1.GpuPool
-	57, // 66: windlass.agent.v1.GetSecretsResponse.secrets:type_name -> windlass.agent.v1.SecretValue
-	5,  // 67: windlass.agent.v1.AgentService.Join:input_type -> windlass.agent.v1.JoinRequest
-	9,  // 68: windlass.agent.v1.AgentService.RenewCredential:input_type -> windlass.agent.v1.RenewCredentialRequest
-	11, // 69: windlass.agent.v1.AgentService.Watch:input_type -> windlass.agent.v1.WatchRequest
-	42, // 70: windlass.agent.v1.AgentService.Report:input_type -> windlass.agent.v1.ReportRequest
-	55, // 71: windlass.agent.v1.AgentService.GetSecrets:input_type -> windlass.agent.v1.GetSecretsRequest
-	58, // 72: windlass.agent.v1.AgentService.UploadLogs:input_type -> windlass.agent.v1.UploadLogsRequest
-	6,  // 73: windlass.agent.v1.AgentService.Join:output_type -> windlass.agent.v1.JoinResponse
-	10, // 74: windlass.agent.v1.AgentService.RenewCredential:output_type -> windlass.agent.v1.RenewCredentialResponse
-	12, // 75: windlass.agent.v1.AgentService.Watch:output_type -> windlass.agent.v1.WatchResponse
-	47, // 76: windlass.agent.v1.AgentService.Report:output_type -> windlass.agent.v1.ReportResponse
-	56, // 77: windlass.agent.v1.AgentService.GetSecrets:output_type -> windlass.agent.v1.GetSecretsResponse
-	59, // 78: windlass.agent.v1.AgentService.UploadLogs:output_type -> windlass.agent.v1.UploadLogsResponse
-	73, // [73:79] is the sub-list for method output_type
-	67, // [67:73] is the sub-list for method input_type
-	67, // [67:67] is the sub-list for extension type_name
-	67, // [67:67] is the sub-list for extension extendee
-	0,  // [0:67] is the sub-list for field type_name
+	60, // 55: windlass.agent.v1.LoadReport.problems:type_name -> windlass.agent.v1.LoadReport.ProblemsEntry
+	61, // 56: windlass.agent.v1.DeploymentLoad.levels:type_name -> windlass.agent.v1.DeploymentLoad.LevelsEntry
+	45, // 57: windlass.agent.v1.DeploymentLoad.roles:type_name -> windlass.agent.v1.RoleLoad
+	62, // 58: windlass.agent.v1.RoleLoad.levels:type_name -> windlass.agent.v1.RoleLoad.LevelsEntry
+	3,  // 59: windlass.agent.v1.Notice.kind:type_name -> windlass.agent.v1.Notice.Kind
+	14, // 60: windlass.agent.v1.ReportResponse.limits:type_name -> windlass.agent.v1.ReportLimits
+	64, // 61: windlass.agent.v1.ReportResponse.lease_ttl:type_name -> google.protobuf.Duration
+	1,  // 62: windlass.agent.v1.AppliedState.kind:type_name -> windlass.agent.v1.ItemKind
+	4,  // 63: windlass.agent.v1.AppliedState.phase:type_name -> windlass.agent.v1.AppliedState.Phase
+	71, // 64: windlass.agent.v1.InstanceState.status:type_name -> windlass.v1.InstanceStatus
+	51, // 65: windlass.agent.v1.DeploymentRollup.roles:type_name -> windlass.agent.v1.RoleRollup
+	53, // 66: windlass.agent.v1.Capacity.gpus:type_name -> windlass.agent.v1.GpuPool
+	57, // 67: windlass.agent.v1.GetSecretsResponse.secrets:type_name -> windlass.agent.v1.SecretValue
+	5,  // 68: windlass.agent.v1.AgentService.Join:input_type -> windlass.agent.v1.JoinRequest
+	9,  // 69: windlass.agent.v1.AgentService.RenewCredential:input_type -> windlass.agent.v1.RenewCredentialRequest
+	11, // 70: windlass.agent.v1.AgentService.Watch:input_type -> windlass.agent.v1.WatchRequest
+	42, // 71: windlass.agent.v1.AgentService.Report:input_type -> windlass.agent.v1.ReportRequest
+	55, // 72: windlass.agent.v1.AgentService.GetSecrets:input_type -> windlass.agent.v1.GetSecretsRequest
+	58, // 73: windlass.agent.v1.AgentService.UploadLogs:input_type -> windlass.agent.v1.UploadLogsRequest
+	6,  // 74: windlass.agent.v1.AgentService.Join:output_type -> windlass.agent.v1.JoinResponse
+	10, // 75: windlass.agent.v1.AgentService.RenewCredential:output_type -> windlass.agent.v1.RenewCredentialResponse
+	12, // 76: windlass.agent.v1.AgentService.Watch:output_type -> windlass.agent.v1.WatchResponse
+	47, // 77: windlass.agent.v1.AgentService.Report:output_type -> windlass.agent.v1.ReportResponse
+	56, // 78: windlass.agent.v1.AgentService.GetSecrets:output_type -> windlass.agent.v1.GetSecretsResponse
+	59, // 79: windlass.agent.v1.AgentService.UploadLogs:output_type -> windlass.agent.v1.UploadLogsResponse
+	74, // [74:80] is the sub-list for method output_type
+	68, // [68:74] is the sub-list for method input_type
+	68, // [68:68] is the sub-list for extension type_name
+	68, // [68:68] is the sub-list for extension extendee
+	0,  // [0:68] is the sub-list for field type_name
 }
 
 func init() { file_windlass_agent_v1_agent_proto_init() }
@@ -5538,7 +5554,7 @@ func file_windlass_agent_v1_agent_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_windlass_agent_v1_agent_proto_rawDesc), len(file_windlass_agent_v1_agent_proto_rawDesc)),
 			NumEnums:      5,
-			NumMessages:   57,
+			NumMessages:   58,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

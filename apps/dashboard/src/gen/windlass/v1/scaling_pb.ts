@@ -813,7 +813,7 @@ export type MetricWant = Message<"windlass.v1.MetricWant"> & {
   missingSince: bigint;
 
   /**
-   * Why a query has no value, if that is known.
+   * Why the metric has no value, if that is known.
    *
    * @generated from field: string problem = 5;
    */
