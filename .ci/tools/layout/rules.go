@@ -49,6 +49,7 @@ var pure = []string{
 	"apps/gateway/internal/health/...",
 	"apps/gateway/internal/http1/...",
 	"apps/gateway/internal/traffic/...",
+	"apps/agent/internal/gang/...",
 	"apps/agent/internal/groups/...",
 	"apps/agent/internal/traffic/...",
 	"pkg/digest/...",

@@ -1,0 +1,277 @@
+// Package gang decides which pods start all or nothing. It is pure.
+//
+// A gang is a set of pods that are useless without each other, such as the ranks of an instance of several hosts. If
+// such pods started one by one, two gangs could each hold a part of the GPUs and wait for the rest forever. So a gang
+// has no pods until the region has room for all of them:
+//
+//	waits --room for all--> starts --every pod has a node--> whole
+//	  ^                      |  ^                              |
+//	  |                      |  '------- a pod has no node ----'
+//	  '--pause-- gives back <'  not whole within the timeout
+//
+// The room is computed from what nodes have and what pods request. The scheduler may know more, for example about
+// volumes, so a gang that was let in may still not fit. It then gives back everything after a timeout.
+package gang
+
+import (
+	"cmp"
+	"maps"
+	"slices"
+	"time"
+)
+
+// State is the state of a gang.
+type State int
+
+const (
+	// Unknown is the state of a gang that was not seen before.
+	Unknown State = iota
+	// Waits means that the gang must have no pods, because the region has no room for all of them.
+	Waits
+	// Starts means that all pods of the gang may exist, and that some of them have no node yet.
+	Starts
+	// Whole means that every pod of the gang has a node.
+	Whole
+	// GivesBack means that the gang did not become whole in time. Its pods are removed, and it must have no pods until
+	// Entry.Retry.
+	GivesBack
+)
+
+// Entry is what is known about a gang from one look to the next.
+type Entry struct {
+	State State
+	// Since is the time from which the state Waits or Starts counts.
+	Since time.Time
+	// Retry is the end of the state GivesBack, if no pod is left by then.
+	Retry time.Time
+	// Failures is how often the gang has given back its pods since it was last whole.
+	Failures int
+}
+
+// MayRun reports whether the pods of the gang may exist.
+func (e Entry) MayRun() bool { return e.State == Starts || e.State == Whole }
+
+// Seen is a gang as it was observed at one moment.
+type Seen struct {
+	// Pods is the number of pods that the gang should have, at least 1. Bound is how many of them have a node.
+	Pods, Bound int
+	// Started means that some pods exist, or that Kubernetes was asked to create them. Left means that some pods exist,
+	// stopping ones included.
+	Started, Left bool
+	// GaveBack means that the cluster says that the gang gives back its pods.
+	GaveBack bool
+	// Oldest is when the oldest pod without a node was created. It is zero if there is none.
+	Oldest time.Time
+}
+
+// Next returns the entry after a look at the gang. timeout is how long the pods of a gang may lack a node. pause
+// returns the length of the state GivesBack after a number of earlier failures.
+func (e Entry) Next(s Seen, now time.Time, timeout time.Duration, pause func(failures int) time.Duration) Entry {
+	since := now
+	if !s.Oldest.IsZero() && s.Oldest.Before(now) {
+		since = s.Oldest
+	}
+	switch e.State {
+	case Unknown, Waits:
+		switch {
+		case e.State == Unknown && s.GaveBack && s.Left:
+			return Entry{State: GivesBack, Retry: now.Add(pause(0)), Failures: 1}
+		case !s.Started && e.State == Unknown:
+			return Entry{State: Waits, Since: now}
+		case !s.Started:
+			return e
+		}
+		e.State, e.Since = Starts, since
+	case GivesBack:
+		if s.Left || now.Before(e.Retry) {
+			return e
+		}
+		return Entry{State: Waits, Since: now, Failures: e.Failures}
+	case Whole:
+		switch {
+		case s.Bound >= s.Pods:
+			return e
+		case !s.Started:
+			return Entry{State: Waits, Since: now}
+		}
+		e.State, e.Since = Starts, since
+	case Starts:
+	}
+	switch {
+	case s.Bound >= s.Pods:
+		return Entry{State: Whole}
+	case now.Sub(e.Since) >= timeout:
+		return Entry{State: GivesBack, Retry: now.Add(pause(e.Failures)), Failures: e.Failures + 1}
+	}
+	return e
+}
+
+// LetIn returns the entry of a gang that waited and may start now.
+func (e Entry) LetIn(now time.Time) Entry {
+	return Entry{State: Starts, Since: now, Failures: e.Failures}
+}
+
+// Resources are amounts by the name of the resource.
+type Resources map[string]int64
+
+// Node is a node with the resources that no pod has requested.
+type Node struct {
+	Name string
+	Free Resources
+}
+
+// Pod is a pod without a node.
+type Pod struct {
+	// Needs are the resources that the pod requests. The node must have each of them.
+	Needs Resources
+	// Nodes names the nodes on which the pod may run.
+	Nodes map[string]bool
+	// Pool is the pool whose quota the pod takes GPUs of. It is empty if no quota applies.
+	Pool string
+	GPUs int64
+}
+
+// Gang is a gang that waits.
+type Gang struct {
+	Key   string
+	Since time.Time
+	Pods  []Pod
+}
+
+// Lack says why a gang does not start.
+type Lack struct {
+	// Fits is how many pods of the gang would have a node.
+	Fits int
+	// Pool is the pool whose quota has no room for all pods, and Quota is how many GPUs of the quota are left. Pool is
+	// empty if quotas have room.
+	Pool  string
+	Quota int64
+}
+
+// Admit decides which of the waiting gangs start now, oldest first. A gang without room does not stop a younger one
+// that has room. pending are the other pods without a node: they get room first, as far as there is any. quotas has
+// the GPUs that are left of the quota of each pool that has one. lacks has the reason for each gang that does not start.
+func Admit(nodes []Node, pending []Pod, quotas map[string]int64, waiting []Gang) (starts []string, lacks map[string]Lack) {
+	r := &room{left: make(map[string]Resources, len(nodes))}
+	for _, n := range nodes {
+		r.names = append(r.names, n.Name)
+		r.left[n.Name] = maps.Clone(n.Free)
+	}
+	slices.Sort(r.names)
+	quotas = maps.Clone(quotas)
+	r.place(pending)
+	waiting = slices.Clone(waiting)
+	slices.SortFunc(waiting, func(a, b Gang) int { return cmp.Or(a.Since.Compare(b.Since), cmp.Compare(a.Key, b.Key)) })
+	lacks = map[string]Lack{}
+	for _, g := range waiting {
+		taken := r.place(g.Pods)
+		lack := Lack{Fits: len(taken)}
+		lack.Pool, lack.Quota = exceeded(quotas, g.Pods)
+		if len(taken) < len(g.Pods) || lack.Pool != "" {
+			r.undo(taken)
+			lacks[g.Key] = lack
+			continue
+		}
+		for _, p := range g.Pods {
+			if _, limited := quotas[p.Pool]; limited {
+				quotas[p.Pool] -= p.GPUs
+			}
+		}
+		starts = append(starts, g.Key)
+	}
+	return starts, lacks
+}
+
+// exceeded returns a pool whose quota has no room for all pods, and what is left of the quota.
+func exceeded(quotas map[string]int64, pods []Pod) (pool string, left int64) {
+	asked := map[string]int64{}
+	for _, p := range pods {
+		asked[p.Pool] += p.GPUs
+	}
+	for _, name := range slices.Sorted(maps.Keys(asked)) {
+		if left, limited := quotas[name]; limited && asked[name] > left {
+			return name, max(left, 0)
+		}
+	}
+	return "", 0
+}
+
+// room has what is left of each node.
+type room struct {
+	names []string
+	left  map[string]Resources
+}
+
+// placed is a pod with its node.
+type placed struct {
+	node  string
+	needs Resources
+}
+
+// place takes room for each pod that has any, and returns the placed pods. Pods for the fewest nodes and with the
+// largest needs come first, and each takes the node that it fills most. For pods that are all alike, no other
+// placement has room for more of them. For others there may be one.
+func (r *room) place(pods []Pod) (out []placed) {
+	pods = slices.Clone(pods)
+	slices.SortStableFunc(pods, func(a, b Pod) int {
+		return cmp.Or(cmp.Compare(len(a.Nodes), len(b.Nodes)), -cmp.Compare(a.GPUs, b.GPUs), -compareNeeds(a.Needs, b.Needs))
+	})
+	for _, p := range pods {
+		best := ""
+		for _, name := range r.names {
+			if p.Nodes[name] && fits(p.Needs, r.left[name]) && (best == "" || tighter(p.Needs, r.left[name], r.left[best])) {
+				best = name
+			}
+		}
+		if best == "" {
+			continue
+		}
+		for name, n := range p.Needs {
+			r.left[best][name] -= n
+		}
+		out = append(out, placed{best, p.Needs})
+	}
+	return out
+}
+
+func (r *room) undo(all []placed) {
+	for _, p := range all {
+		for name, n := range p.needs {
+			r.left[p.node][name] += n
+		}
+	}
+}
+
+func fits(needs, left Resources) bool {
+	for name, n := range needs {
+		if n > 0 && n > left[name] {
+			return false
+		}
+	}
+	return true
+}
+
+// compareNeeds compares by the resources in the order of their names, which is the same for each pair.
+func compareNeeds(a, b Resources) int {
+	names := maps.Clone(a)
+	maps.Copy(names, b)
+	for _, name := range slices.Sorted(maps.Keys(names)) {
+		if order := cmp.Compare(a[name], b[name]); order != 0 {
+			return order
+		}
+	}
+	return 0
+}
+
+// tighter reports whether node a has less left than node b of the resources that a pod needs. Names of devices, such
+// as nvidia.com/gpu, sort after cpu and memory, so they are compared first.
+func tighter(needs, a, b Resources) bool {
+	names := slices.Sorted(maps.Keys(needs))
+	slices.Reverse(names)
+	for _, name := range names {
+		if a[name] != b[name] {
+			return a[name] < b[name]
+		}
+	}
+	return false
+}
