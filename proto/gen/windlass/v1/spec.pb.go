@@ -247,6 +247,64 @@ func (PoolUpdate_WhenFull) EnumDescriptor() ([]byte, []int) {
 	return file_windlass_v1_spec_proto_rawDescGZIP(), []int{3, 1}
 }
 
+type Gang_Of int32
+
+const (
+	// As UNIT if a role has several hosts, else as NONE.
+	Gang_OF_UNSPECIFIED Gang_Of = 0
+	// The pods of all hosts of one instance.
+	Gang_OF_UNIT Gang_Of = 1
+	// The pods of all instances of one replica, of all roles. Not with LAYOUT_POOLED, and not with
+	// starts_after.
+	Gang_OF_GROUP Gang_Of = 2
+	// Pods start one by one, wherever there is room. For clusters that add nodes for pods that wait: a
+	// gang without room has no pods.
+	Gang_OF_NONE Gang_Of = 3
+)
+
+// Enum value maps for Gang_Of.
+var (
+	Gang_Of_name = map[int32]string{
+		0: "OF_UNSPECIFIED",
+		1: "OF_UNIT",
+		2: "OF_GROUP",
+		3: "OF_NONE",
+	}
+	Gang_Of_value = map[string]int32{
+		"OF_UNSPECIFIED": 0,
+		"OF_UNIT":        1,
+		"OF_GROUP":       2,
+		"OF_NONE":        3,
+	}
+)
+
+func (x Gang_Of) Enum() *Gang_Of {
+	p := new(Gang_Of)
+	*p = x
+	return p
+}
+
+func (x Gang_Of) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (Gang_Of) Descriptor() protoreflect.EnumDescriptor {
+	return file_windlass_v1_spec_proto_enumTypes[4].Descriptor()
+}
+
+func (Gang_Of) Type() protoreflect.EnumType {
+	return &file_windlass_v1_spec_proto_enumTypes[4]
+}
+
+func (x Gang_Of) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use Gang_Of.Descriptor instead.
+func (Gang_Of) EnumDescriptor() ([]byte, []int) {
+	return file_windlass_v1_spec_proto_rawDescGZIP(), []int{4, 0}
+}
+
 type RoleSpec_Slots int32
 
 const (
@@ -283,11 +341,11 @@ func (x RoleSpec_Slots) String() string {
 }
 
 func (RoleSpec_Slots) Descriptor() protoreflect.EnumDescriptor {
-	return file_windlass_v1_spec_proto_enumTypes[4].Descriptor()
+	return file_windlass_v1_spec_proto_enumTypes[5].Descriptor()
 }
 
 func (RoleSpec_Slots) Type() protoreflect.EnumType {
-	return &file_windlass_v1_spec_proto_enumTypes[4]
+	return &file_windlass_v1_spec_proto_enumTypes[5]
 }
 
 func (x RoleSpec_Slots) Number() protoreflect.EnumNumber {
@@ -296,7 +354,7 @@ func (x RoleSpec_Slots) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use RoleSpec_Slots.Descriptor instead.
 func (RoleSpec_Slots) EnumDescriptor() ([]byte, []int) {
-	return file_windlass_v1_spec_proto_rawDescGZIP(), []int{9, 0}
+	return file_windlass_v1_spec_proto_rawDescGZIP(), []int{10, 0}
 }
 
 type ModelCache_Retention int32
@@ -335,11 +393,11 @@ func (x ModelCache_Retention) String() string {
 }
 
 func (ModelCache_Retention) Descriptor() protoreflect.EnumDescriptor {
-	return file_windlass_v1_spec_proto_enumTypes[5].Descriptor()
+	return file_windlass_v1_spec_proto_enumTypes[6].Descriptor()
 }
 
 func (ModelCache_Retention) Type() protoreflect.EnumType {
-	return &file_windlass_v1_spec_proto_enumTypes[5]
+	return &file_windlass_v1_spec_proto_enumTypes[6]
 }
 
 func (x ModelCache_Retention) Number() protoreflect.EnumNumber {
@@ -348,7 +406,7 @@ func (x ModelCache_Retention) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use ModelCache_Retention.Descriptor instead.
 func (ModelCache_Retention) EnumDescriptor() ([]byte, []int) {
-	return file_windlass_v1_spec_proto_rawDescGZIP(), []int{11, 0}
+	return file_windlass_v1_spec_proto_rawDescGZIP(), []int{12, 0}
 }
 
 type KubernetesOptions_ZoneSpread int32
@@ -390,11 +448,11 @@ func (x KubernetesOptions_ZoneSpread) String() string {
 }
 
 func (KubernetesOptions_ZoneSpread) Descriptor() protoreflect.EnumDescriptor {
-	return file_windlass_v1_spec_proto_enumTypes[6].Descriptor()
+	return file_windlass_v1_spec_proto_enumTypes[7].Descriptor()
 }
 
 func (KubernetesOptions_ZoneSpread) Type() protoreflect.EnumType {
-	return &file_windlass_v1_spec_proto_enumTypes[6]
+	return &file_windlass_v1_spec_proto_enumTypes[7]
 }
 
 func (x KubernetesOptions_ZoneSpread) Number() protoreflect.EnumNumber {
@@ -403,7 +461,7 @@ func (x KubernetesOptions_ZoneSpread) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use KubernetesOptions_ZoneSpread.Descriptor instead.
 func (KubernetesOptions_ZoneSpread) EnumDescriptor() ([]byte, []int) {
-	return file_windlass_v1_spec_proto_rawDescGZIP(), []int{13, 0}
+	return file_windlass_v1_spec_proto_rawDescGZIP(), []int{14, 0}
 }
 
 // DeploymentSpec says what to run. The spec of a deployment never changes. Absent fields take the
@@ -472,6 +530,9 @@ type DeploymentSpec struct {
 	// With LAYOUT_POOLED: how roles are updated. It affects rollouts to this version. Default: order
 	// coherent.
 	Update *PoolUpdate `protobuf:"bytes,23,opt,name=update,proto3" json:"update,omitempty"`
+	// Which pods a Kubernetes region starts only if there is room for all of them. Default: OF_UNIT if a
+	// role has several hosts. It affects no instance, so a change of it alone replaces none.
+	Gang *Gang `protobuf:"bytes,24,opt,name=gang,proto3" json:"gang,omitempty"`
 	// Different values for some regions. For each field, an override by region name wins over an
 	// override by labels, and both win over the rest of the spec. Two overrides by labels must not
 	// set different values for one region. Overrides are part of the version, except their replicas.
@@ -689,6 +750,13 @@ func (x *DeploymentSpec) GetLayout() Layout {
 func (x *DeploymentSpec) GetUpdate() *PoolUpdate {
 	if x != nil {
 		return x.Update
+	}
+	return nil
+}
+
+func (x *DeploymentSpec) GetGang() *Gang {
+	if x != nil {
+		return x.Gang
 	}
 	return nil
 }
@@ -970,6 +1038,62 @@ func (x *PoolUpdate) GetWhenFull() PoolUpdate_WhenFull {
 	return PoolUpdate_WHEN_FULL_UNSPECIFIED
 }
 
+// Gang says which pods start all or nothing. Until a region has room for all pods of a gang, none of
+// them is created, so a gang that waits holds no GPU.
+type Gang struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Of    Gang_Of                `protobuf:"varint,1,opt,name=of,proto3,enum=windlass.v1.Gang_Of" json:"of,omitempty"`
+	// Time after which all pods of a gang are removed if not every one of them has a node. The gang tries
+	// again later, after a pause that grows with each failure. Default 10 min.
+	Timeout       *durationpb.Duration `protobuf:"bytes,2,opt,name=timeout,proto3" json:"timeout,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Gang) Reset() {
+	*x = Gang{}
+	mi := &file_windlass_v1_spec_proto_msgTypes[4]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Gang) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Gang) ProtoMessage() {}
+
+func (x *Gang) ProtoReflect() protoreflect.Message {
+	mi := &file_windlass_v1_spec_proto_msgTypes[4]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Gang.ProtoReflect.Descriptor instead.
+func (*Gang) Descriptor() ([]byte, []int) {
+	return file_windlass_v1_spec_proto_rawDescGZIP(), []int{4}
+}
+
+func (x *Gang) GetOf() Gang_Of {
+	if x != nil {
+		return x.Of
+	}
+	return Gang_OF_UNSPECIFIED
+}
+
+func (x *Gang) GetTimeout() *durationpb.Duration {
+	if x != nil {
+		return x.Timeout
+	}
+	return nil
+}
+
 // Override sets different values for regions, which it selects by name or by labels.
 type Override struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1004,7 +1128,7 @@ type Override struct {
 
 func (x *Override) Reset() {
 	*x = Override{}
-	mi := &file_windlass_v1_spec_proto_msgTypes[4]
+	mi := &file_windlass_v1_spec_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1016,7 +1140,7 @@ func (x *Override) String() string {
 func (*Override) ProtoMessage() {}
 
 func (x *Override) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_v1_spec_proto_msgTypes[4]
+	mi := &file_windlass_v1_spec_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1029,7 +1153,7 @@ func (x *Override) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Override.ProtoReflect.Descriptor instead.
 func (*Override) Descriptor() ([]byte, []int) {
-	return file_windlass_v1_spec_proto_rawDescGZIP(), []int{4}
+	return file_windlass_v1_spec_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *Override) GetRegions() []string {
@@ -1112,7 +1236,7 @@ type RoleOverride struct {
 
 func (x *RoleOverride) Reset() {
 	*x = RoleOverride{}
-	mi := &file_windlass_v1_spec_proto_msgTypes[5]
+	mi := &file_windlass_v1_spec_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1124,7 +1248,7 @@ func (x *RoleOverride) String() string {
 func (*RoleOverride) ProtoMessage() {}
 
 func (x *RoleOverride) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_v1_spec_proto_msgTypes[5]
+	mi := &file_windlass_v1_spec_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1137,7 +1261,7 @@ func (x *RoleOverride) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RoleOverride.ProtoReflect.Descriptor instead.
 func (*RoleOverride) Descriptor() ([]byte, []int) {
-	return file_windlass_v1_spec_proto_rawDescGZIP(), []int{5}
+	return file_windlass_v1_spec_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *RoleOverride) GetName() string {
@@ -1183,7 +1307,7 @@ type PinnedOverride struct {
 
 func (x *PinnedOverride) Reset() {
 	*x = PinnedOverride{}
-	mi := &file_windlass_v1_spec_proto_msgTypes[6]
+	mi := &file_windlass_v1_spec_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1195,7 +1319,7 @@ func (x *PinnedOverride) String() string {
 func (*PinnedOverride) ProtoMessage() {}
 
 func (x *PinnedOverride) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_v1_spec_proto_msgTypes[6]
+	mi := &file_windlass_v1_spec_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1208,7 +1332,7 @@ func (x *PinnedOverride) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PinnedOverride.ProtoReflect.Descriptor instead.
 func (*PinnedOverride) Descriptor() ([]byte, []int) {
-	return file_windlass_v1_spec_proto_rawDescGZIP(), []int{6}
+	return file_windlass_v1_spec_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *PinnedOverride) GetRegion() string {
@@ -1250,7 +1374,7 @@ type Resources struct {
 
 func (x *Resources) Reset() {
 	*x = Resources{}
-	mi := &file_windlass_v1_spec_proto_msgTypes[7]
+	mi := &file_windlass_v1_spec_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1262,7 +1386,7 @@ func (x *Resources) String() string {
 func (*Resources) ProtoMessage() {}
 
 func (x *Resources) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_v1_spec_proto_msgTypes[7]
+	mi := &file_windlass_v1_spec_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1275,7 +1399,7 @@ func (x *Resources) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Resources.ProtoReflect.Descriptor instead.
 func (*Resources) Descriptor() ([]byte, []int) {
-	return file_windlass_v1_spec_proto_rawDescGZIP(), []int{7}
+	return file_windlass_v1_spec_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *Resources) GetCpuMillicores() int32 {
@@ -1333,7 +1457,7 @@ type Gpu struct {
 
 func (x *Gpu) Reset() {
 	*x = Gpu{}
-	mi := &file_windlass_v1_spec_proto_msgTypes[8]
+	mi := &file_windlass_v1_spec_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1345,7 +1469,7 @@ func (x *Gpu) String() string {
 func (*Gpu) ProtoMessage() {}
 
 func (x *Gpu) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_v1_spec_proto_msgTypes[8]
+	mi := &file_windlass_v1_spec_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1358,7 +1482,7 @@ func (x *Gpu) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Gpu.ProtoReflect.Descriptor instead.
 func (*Gpu) Descriptor() ([]byte, []int) {
-	return file_windlass_v1_spec_proto_rawDescGZIP(), []int{8}
+	return file_windlass_v1_spec_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *Gpu) GetCount() int32 {
@@ -1430,7 +1554,7 @@ type RoleSpec struct {
 
 func (x *RoleSpec) Reset() {
 	*x = RoleSpec{}
-	mi := &file_windlass_v1_spec_proto_msgTypes[9]
+	mi := &file_windlass_v1_spec_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1442,7 +1566,7 @@ func (x *RoleSpec) String() string {
 func (*RoleSpec) ProtoMessage() {}
 
 func (x *RoleSpec) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_v1_spec_proto_msgTypes[9]
+	mi := &file_windlass_v1_spec_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1455,7 +1579,7 @@ func (x *RoleSpec) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RoleSpec.ProtoReflect.Descriptor instead.
 func (*RoleSpec) Descriptor() ([]byte, []int) {
-	return file_windlass_v1_spec_proto_rawDescGZIP(), []int{9}
+	return file_windlass_v1_spec_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *RoleSpec) GetName() string {
@@ -1561,7 +1685,7 @@ type SecretReference struct {
 
 func (x *SecretReference) Reset() {
 	*x = SecretReference{}
-	mi := &file_windlass_v1_spec_proto_msgTypes[10]
+	mi := &file_windlass_v1_spec_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1573,7 +1697,7 @@ func (x *SecretReference) String() string {
 func (*SecretReference) ProtoMessage() {}
 
 func (x *SecretReference) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_v1_spec_proto_msgTypes[10]
+	mi := &file_windlass_v1_spec_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1586,7 +1710,7 @@ func (x *SecretReference) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SecretReference.ProtoReflect.Descriptor instead.
 func (*SecretReference) Descriptor() ([]byte, []int) {
-	return file_windlass_v1_spec_proto_rawDescGZIP(), []int{10}
+	return file_windlass_v1_spec_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *SecretReference) GetEnvName() string {
@@ -1634,7 +1758,7 @@ type ModelCache struct {
 
 func (x *ModelCache) Reset() {
 	*x = ModelCache{}
-	mi := &file_windlass_v1_spec_proto_msgTypes[11]
+	mi := &file_windlass_v1_spec_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1646,7 +1770,7 @@ func (x *ModelCache) String() string {
 func (*ModelCache) ProtoMessage() {}
 
 func (x *ModelCache) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_v1_spec_proto_msgTypes[11]
+	mi := &file_windlass_v1_spec_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1659,7 +1783,7 @@ func (x *ModelCache) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ModelCache.ProtoReflect.Descriptor instead.
 func (*ModelCache) Descriptor() ([]byte, []int) {
-	return file_windlass_v1_spec_proto_rawDescGZIP(), []int{11}
+	return file_windlass_v1_spec_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *ModelCache) GetMountPath() string {
@@ -1705,7 +1829,7 @@ type VolumeClaim struct {
 
 func (x *VolumeClaim) Reset() {
 	*x = VolumeClaim{}
-	mi := &file_windlass_v1_spec_proto_msgTypes[12]
+	mi := &file_windlass_v1_spec_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1717,7 +1841,7 @@ func (x *VolumeClaim) String() string {
 func (*VolumeClaim) ProtoMessage() {}
 
 func (x *VolumeClaim) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_v1_spec_proto_msgTypes[12]
+	mi := &file_windlass_v1_spec_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1730,7 +1854,7 @@ func (x *VolumeClaim) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use VolumeClaim.ProtoReflect.Descriptor instead.
 func (*VolumeClaim) Descriptor() ([]byte, []int) {
-	return file_windlass_v1_spec_proto_rawDescGZIP(), []int{12}
+	return file_windlass_v1_spec_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *VolumeClaim) GetSizeGib() int32 {
@@ -1779,7 +1903,7 @@ type KubernetesOptions struct {
 
 func (x *KubernetesOptions) Reset() {
 	*x = KubernetesOptions{}
-	mi := &file_windlass_v1_spec_proto_msgTypes[13]
+	mi := &file_windlass_v1_spec_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1791,7 +1915,7 @@ func (x *KubernetesOptions) String() string {
 func (*KubernetesOptions) ProtoMessage() {}
 
 func (x *KubernetesOptions) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_v1_spec_proto_msgTypes[13]
+	mi := &file_windlass_v1_spec_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1804,7 +1928,7 @@ func (x *KubernetesOptions) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use KubernetesOptions.ProtoReflect.Descriptor instead.
 func (*KubernetesOptions) Descriptor() ([]byte, []int) {
-	return file_windlass_v1_spec_proto_rawDescGZIP(), []int{13}
+	return file_windlass_v1_spec_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *KubernetesOptions) GetNodeSelector() map[string]string {
@@ -1884,7 +2008,7 @@ type Toleration struct {
 
 func (x *Toleration) Reset() {
 	*x = Toleration{}
-	mi := &file_windlass_v1_spec_proto_msgTypes[14]
+	mi := &file_windlass_v1_spec_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1896,7 +2020,7 @@ func (x *Toleration) String() string {
 func (*Toleration) ProtoMessage() {}
 
 func (x *Toleration) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_v1_spec_proto_msgTypes[14]
+	mi := &file_windlass_v1_spec_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1909,7 +2033,7 @@ func (x *Toleration) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Toleration.ProtoReflect.Descriptor instead.
 func (*Toleration) Descriptor() ([]byte, []int) {
-	return file_windlass_v1_spec_proto_rawDescGZIP(), []int{14}
+	return file_windlass_v1_spec_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *Toleration) GetKey() string {
@@ -1954,7 +2078,7 @@ type SecurityException struct {
 
 func (x *SecurityException) Reset() {
 	*x = SecurityException{}
-	mi := &file_windlass_v1_spec_proto_msgTypes[15]
+	mi := &file_windlass_v1_spec_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1966,7 +2090,7 @@ func (x *SecurityException) String() string {
 func (*SecurityException) ProtoMessage() {}
 
 func (x *SecurityException) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_v1_spec_proto_msgTypes[15]
+	mi := &file_windlass_v1_spec_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1979,7 +2103,7 @@ func (x *SecurityException) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SecurityException.ProtoReflect.Descriptor instead.
 func (*SecurityException) Descriptor() ([]byte, []int) {
-	return file_windlass_v1_spec_proto_rawDescGZIP(), []int{15}
+	return file_windlass_v1_spec_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *SecurityException) GetReason() string {
@@ -2038,7 +2162,7 @@ type Port struct {
 
 func (x *Port) Reset() {
 	*x = Port{}
-	mi := &file_windlass_v1_spec_proto_msgTypes[16]
+	mi := &file_windlass_v1_spec_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2050,7 +2174,7 @@ func (x *Port) String() string {
 func (*Port) ProtoMessage() {}
 
 func (x *Port) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_v1_spec_proto_msgTypes[16]
+	mi := &file_windlass_v1_spec_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2063,7 +2187,7 @@ func (x *Port) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Port.ProtoReflect.Descriptor instead.
 func (*Port) Descriptor() ([]byte, []int) {
-	return file_windlass_v1_spec_proto_rawDescGZIP(), []int{16}
+	return file_windlass_v1_spec_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *Port) GetName() string {
@@ -2115,7 +2239,7 @@ type HealthCheck struct {
 
 func (x *HealthCheck) Reset() {
 	*x = HealthCheck{}
-	mi := &file_windlass_v1_spec_proto_msgTypes[17]
+	mi := &file_windlass_v1_spec_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2127,7 +2251,7 @@ func (x *HealthCheck) String() string {
 func (*HealthCheck) ProtoMessage() {}
 
 func (x *HealthCheck) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_v1_spec_proto_msgTypes[17]
+	mi := &file_windlass_v1_spec_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2140,7 +2264,7 @@ func (x *HealthCheck) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HealthCheck.ProtoReflect.Descriptor instead.
 func (*HealthCheck) Descriptor() ([]byte, []int) {
-	return file_windlass_v1_spec_proto_rawDescGZIP(), []int{17}
+	return file_windlass_v1_spec_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *HealthCheck) GetPath() string {
@@ -2210,7 +2334,7 @@ var File_windlass_v1_spec_proto protoreflect.FileDescriptor
 
 const file_windlass_v1_spec_proto_rawDesc = "" +
 	"\n" +
-	"\x16windlass/v1/spec.proto\x12\vwindlass.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x19windlass/v1/routing.proto\x1a\x17windlass/v1/serve.proto\"\xa5\x10\n" +
+	"\x16windlass/v1/spec.proto\x12\vwindlass.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x19windlass/v1/routing.proto\x1a\x17windlass/v1/serve.proto\"\xcc\x10\n" +
 	"\x0eDeploymentSpec\x12\x1e\n" +
 	"\x05image\x18\x01 \x01(\tB\b\xbaH\x05r\x03\x18\x80\x04R\x05image\x12-\n" +
 	"\acommand\x18\x02 \x03(\tB\x13\xbaH\x10\x92\x01\r\x10\x80\x02\"\br\x06\x10\x01\x18\x80\x80\x02R\acommand\x12%\n" +
@@ -2244,7 +2368,8 @@ const file_windlass_v1_spec_proto_rawDesc = "" +
 	"\xaa\x01\a\"\x03\b\xd8\x042\x00R\n" +
 	"drainDelay\x125\n" +
 	"\x06layout\x18\x16 \x01(\x0e2\x13.windlass.v1.LayoutB\b\xbaH\x05\x82\x01\x02\x10\x01R\x06layout\x12/\n" +
-	"\x06update\x18\x17 \x01(\v2\x17.windlass.v1.PoolUpdateR\x06update\x12=\n" +
+	"\x06update\x18\x17 \x01(\v2\x17.windlass.v1.PoolUpdateR\x06update\x12%\n" +
+	"\x04gang\x18\x18 \x01(\v2\x11.windlass.v1.GangR\x04gang\x12=\n" +
 	"\toverrides\x18( \x03(\v2\x15.windlass.v1.OverrideB\b\xbaH\x05\x92\x01\x02\x10 R\toverrides\x12F\n" +
 	"\x10pinned_overrides\x18) \x03(\v2\x1b.windlass.v1.PinnedOverrideR\x0fpinnedOverrides\x12(\n" +
 	"\x05serve\x18* \x01(\v2\x12.windlass.v1.ServeR\x05serve\x12!\n" +
@@ -2291,7 +2416,17 @@ const file_windlass_v1_spec_proto_rawDesc = "" +
 	"\bWhenFull\x12\x19\n" +
 	"\x15WHEN_FULL_UNSPECIFIED\x10\x00\x12\x12\n" +
 	"\x0eWHEN_FULL_WAIT\x10\x01\x12\x1e\n" +
-	"\x1aWHEN_FULL_REPLACE_IN_PLACE\x10\x02\"\xbb\x05\n" +
+	"\x1aWHEN_FULL_REPLACE_IN_PLACE\x10\x02\"\xbf\x01\n" +
+	"\x04Gang\x12.\n" +
+	"\x02of\x18\x01 \x01(\x0e2\x14.windlass.v1.Gang.OfB\b\xbaH\x05\x82\x01\x02\x10\x01R\x02of\x12E\n" +
+	"\atimeout\x18\x02 \x01(\v2\x19.google.protobuf.DurationB\x10\xbaH\r\xaa\x01\n" +
+	"\"\x04\b\x80\xa3\x052\x02\b\n" +
+	"R\atimeout\"@\n" +
+	"\x02Of\x12\x12\n" +
+	"\x0eOF_UNSPECIFIED\x10\x00\x12\v\n" +
+	"\aOF_UNIT\x10\x01\x12\f\n" +
+	"\bOF_GROUP\x10\x02\x12\v\n" +
+	"\aOF_NONE\x10\x03\"\xbb\x05\n" +
 	"\bOverride\x12K\n" +
 	"\aregions\x18\x01 \x03(\tB1\xbaH.\x92\x01+\x10 \x18\x01\"%r#2!^[a-z]([-a-z0-9]{0,61}[a-z0-9])?$R\aregions\x12C\n" +
 	"\x06labels\x18\x02 \x03(\v2!.windlass.v1.Override.LabelsEntryB\b\xbaH\x05\x9a\x01\x02\x10\x10R\x06labels\x12+\n" +
@@ -2461,97 +2596,102 @@ func file_windlass_v1_spec_proto_rawDescGZIP() []byte {
 	return file_windlass_v1_spec_proto_rawDescData
 }
 
-var file_windlass_v1_spec_proto_enumTypes = make([]protoimpl.EnumInfo, 7)
-var file_windlass_v1_spec_proto_msgTypes = make([]protoimpl.MessageInfo, 25)
+var file_windlass_v1_spec_proto_enumTypes = make([]protoimpl.EnumInfo, 8)
+var file_windlass_v1_spec_proto_msgTypes = make([]protoimpl.MessageInfo, 26)
 var file_windlass_v1_spec_proto_goTypes = []any{
 	(Layout)(0),                       // 0: windlass.v1.Layout
 	(ModelServer_Protocol)(0),         // 1: windlass.v1.ModelServer.Protocol
 	(PoolUpdate_Order)(0),             // 2: windlass.v1.PoolUpdate.Order
 	(PoolUpdate_WhenFull)(0),          // 3: windlass.v1.PoolUpdate.WhenFull
-	(RoleSpec_Slots)(0),               // 4: windlass.v1.RoleSpec.Slots
-	(ModelCache_Retention)(0),         // 5: windlass.v1.ModelCache.Retention
-	(KubernetesOptions_ZoneSpread)(0), // 6: windlass.v1.KubernetesOptions.ZoneSpread
-	(*DeploymentSpec)(nil),            // 7: windlass.v1.DeploymentSpec
-	(*LoadedModel)(nil),               // 8: windlass.v1.LoadedModel
-	(*ModelServer)(nil),               // 9: windlass.v1.ModelServer
-	(*PoolUpdate)(nil),                // 10: windlass.v1.PoolUpdate
-	(*Override)(nil),                  // 11: windlass.v1.Override
-	(*RoleOverride)(nil),              // 12: windlass.v1.RoleOverride
-	(*PinnedOverride)(nil),            // 13: windlass.v1.PinnedOverride
-	(*Resources)(nil),                 // 14: windlass.v1.Resources
-	(*Gpu)(nil),                       // 15: windlass.v1.Gpu
-	(*RoleSpec)(nil),                  // 16: windlass.v1.RoleSpec
-	(*SecretReference)(nil),           // 17: windlass.v1.SecretReference
-	(*ModelCache)(nil),                // 18: windlass.v1.ModelCache
-	(*VolumeClaim)(nil),               // 19: windlass.v1.VolumeClaim
-	(*KubernetesOptions)(nil),         // 20: windlass.v1.KubernetesOptions
-	(*Toleration)(nil),                // 21: windlass.v1.Toleration
-	(*SecurityException)(nil),         // 22: windlass.v1.SecurityException
-	(*Port)(nil),                      // 23: windlass.v1.Port
-	(*HealthCheck)(nil),               // 24: windlass.v1.HealthCheck
-	nil,                               // 25: windlass.v1.DeploymentSpec.EnvEntry
-	nil,                               // 26: windlass.v1.Override.LabelsEntry
-	nil,                               // 27: windlass.v1.Override.EnvEntry
-	nil,                               // 28: windlass.v1.RoleSpec.EnvEntry
-	nil,                               // 29: windlass.v1.KubernetesOptions.NodeSelectorEntry
-	nil,                               // 30: windlass.v1.KubernetesOptions.PodAnnotationsEntry
-	nil,                               // 31: windlass.v1.KubernetesOptions.PodLabelsEntry
-	(*durationpb.Duration)(nil),       // 32: google.protobuf.Duration
-	(*Serve)(nil),                     // 33: windlass.v1.Serve
-	(*Generated)(nil),                 // 34: windlass.v1.Generated
-	(*RoutingPolicy)(nil),             // 35: windlass.v1.RoutingPolicy
+	(Gang_Of)(0),                      // 4: windlass.v1.Gang.Of
+	(RoleSpec_Slots)(0),               // 5: windlass.v1.RoleSpec.Slots
+	(ModelCache_Retention)(0),         // 6: windlass.v1.ModelCache.Retention
+	(KubernetesOptions_ZoneSpread)(0), // 7: windlass.v1.KubernetesOptions.ZoneSpread
+	(*DeploymentSpec)(nil),            // 8: windlass.v1.DeploymentSpec
+	(*LoadedModel)(nil),               // 9: windlass.v1.LoadedModel
+	(*ModelServer)(nil),               // 10: windlass.v1.ModelServer
+	(*PoolUpdate)(nil),                // 11: windlass.v1.PoolUpdate
+	(*Gang)(nil),                      // 12: windlass.v1.Gang
+	(*Override)(nil),                  // 13: windlass.v1.Override
+	(*RoleOverride)(nil),              // 14: windlass.v1.RoleOverride
+	(*PinnedOverride)(nil),            // 15: windlass.v1.PinnedOverride
+	(*Resources)(nil),                 // 16: windlass.v1.Resources
+	(*Gpu)(nil),                       // 17: windlass.v1.Gpu
+	(*RoleSpec)(nil),                  // 18: windlass.v1.RoleSpec
+	(*SecretReference)(nil),           // 19: windlass.v1.SecretReference
+	(*ModelCache)(nil),                // 20: windlass.v1.ModelCache
+	(*VolumeClaim)(nil),               // 21: windlass.v1.VolumeClaim
+	(*KubernetesOptions)(nil),         // 22: windlass.v1.KubernetesOptions
+	(*Toleration)(nil),                // 23: windlass.v1.Toleration
+	(*SecurityException)(nil),         // 24: windlass.v1.SecurityException
+	(*Port)(nil),                      // 25: windlass.v1.Port
+	(*HealthCheck)(nil),               // 26: windlass.v1.HealthCheck
+	nil,                               // 27: windlass.v1.DeploymentSpec.EnvEntry
+	nil,                               // 28: windlass.v1.Override.LabelsEntry
+	nil,                               // 29: windlass.v1.Override.EnvEntry
+	nil,                               // 30: windlass.v1.RoleSpec.EnvEntry
+	nil,                               // 31: windlass.v1.KubernetesOptions.NodeSelectorEntry
+	nil,                               // 32: windlass.v1.KubernetesOptions.PodAnnotationsEntry
+	nil,                               // 33: windlass.v1.KubernetesOptions.PodLabelsEntry
+	(*durationpb.Duration)(nil),       // 34: google.protobuf.Duration
+	(*Serve)(nil),                     // 35: windlass.v1.Serve
+	(*Generated)(nil),                 // 36: windlass.v1.Generated
+	(*RoutingPolicy)(nil),             // 37: windlass.v1.RoutingPolicy
 }
 var file_windlass_v1_spec_proto_depIdxs = []int32{
-	14, // 0: windlass.v1.DeploymentSpec.resources:type_name -> windlass.v1.Resources
-	16, // 1: windlass.v1.DeploymentSpec.roles:type_name -> windlass.v1.RoleSpec
-	25, // 2: windlass.v1.DeploymentSpec.env:type_name -> windlass.v1.DeploymentSpec.EnvEntry
-	17, // 3: windlass.v1.DeploymentSpec.secrets:type_name -> windlass.v1.SecretReference
-	23, // 4: windlass.v1.DeploymentSpec.ports:type_name -> windlass.v1.Port
-	24, // 5: windlass.v1.DeploymentSpec.health_check:type_name -> windlass.v1.HealthCheck
-	32, // 6: windlass.v1.DeploymentSpec.termination_grace:type_name -> google.protobuf.Duration
-	32, // 7: windlass.v1.DeploymentSpec.progress_deadline:type_name -> google.protobuf.Duration
-	18, // 8: windlass.v1.DeploymentSpec.model_cache:type_name -> windlass.v1.ModelCache
-	20, // 9: windlass.v1.DeploymentSpec.kubernetes:type_name -> windlass.v1.KubernetesOptions
-	32, // 10: windlass.v1.DeploymentSpec.drain_delay:type_name -> google.protobuf.Duration
+	16, // 0: windlass.v1.DeploymentSpec.resources:type_name -> windlass.v1.Resources
+	18, // 1: windlass.v1.DeploymentSpec.roles:type_name -> windlass.v1.RoleSpec
+	27, // 2: windlass.v1.DeploymentSpec.env:type_name -> windlass.v1.DeploymentSpec.EnvEntry
+	19, // 3: windlass.v1.DeploymentSpec.secrets:type_name -> windlass.v1.SecretReference
+	25, // 4: windlass.v1.DeploymentSpec.ports:type_name -> windlass.v1.Port
+	26, // 5: windlass.v1.DeploymentSpec.health_check:type_name -> windlass.v1.HealthCheck
+	34, // 6: windlass.v1.DeploymentSpec.termination_grace:type_name -> google.protobuf.Duration
+	34, // 7: windlass.v1.DeploymentSpec.progress_deadline:type_name -> google.protobuf.Duration
+	20, // 8: windlass.v1.DeploymentSpec.model_cache:type_name -> windlass.v1.ModelCache
+	22, // 9: windlass.v1.DeploymentSpec.kubernetes:type_name -> windlass.v1.KubernetesOptions
+	34, // 10: windlass.v1.DeploymentSpec.drain_delay:type_name -> google.protobuf.Duration
 	0,  // 11: windlass.v1.DeploymentSpec.layout:type_name -> windlass.v1.Layout
-	10, // 12: windlass.v1.DeploymentSpec.update:type_name -> windlass.v1.PoolUpdate
-	11, // 13: windlass.v1.DeploymentSpec.overrides:type_name -> windlass.v1.Override
-	13, // 14: windlass.v1.DeploymentSpec.pinned_overrides:type_name -> windlass.v1.PinnedOverride
-	33, // 15: windlass.v1.DeploymentSpec.serve:type_name -> windlass.v1.Serve
-	34, // 16: windlass.v1.DeploymentSpec.generated:type_name -> windlass.v1.Generated
-	35, // 17: windlass.v1.DeploymentSpec.routing:type_name -> windlass.v1.RoutingPolicy
-	8,  // 18: windlass.v1.DeploymentSpec.model:type_name -> windlass.v1.LoadedModel
-	9,  // 19: windlass.v1.DeploymentSpec.models:type_name -> windlass.v1.ModelServer
-	1,  // 20: windlass.v1.ModelServer.protocol:type_name -> windlass.v1.ModelServer.Protocol
-	2,  // 21: windlass.v1.PoolUpdate.order:type_name -> windlass.v1.PoolUpdate.Order
-	3,  // 22: windlass.v1.PoolUpdate.when_full:type_name -> windlass.v1.PoolUpdate.WhenFull
-	26, // 23: windlass.v1.Override.labels:type_name -> windlass.v1.Override.LabelsEntry
-	14, // 24: windlass.v1.Override.resources:type_name -> windlass.v1.Resources
-	27, // 25: windlass.v1.Override.env:type_name -> windlass.v1.Override.EnvEntry
-	17, // 26: windlass.v1.Override.secrets:type_name -> windlass.v1.SecretReference
-	12, // 27: windlass.v1.Override.roles:type_name -> windlass.v1.RoleOverride
-	14, // 28: windlass.v1.RoleOverride.resources:type_name -> windlass.v1.Resources
-	11, // 29: windlass.v1.PinnedOverride.values:type_name -> windlass.v1.Override
-	15, // 30: windlass.v1.Resources.gpu:type_name -> windlass.v1.Gpu
-	14, // 31: windlass.v1.RoleSpec.resources:type_name -> windlass.v1.Resources
-	28, // 32: windlass.v1.RoleSpec.env:type_name -> windlass.v1.RoleSpec.EnvEntry
-	4,  // 33: windlass.v1.RoleSpec.slots:type_name -> windlass.v1.RoleSpec.Slots
-	19, // 34: windlass.v1.ModelCache.claim:type_name -> windlass.v1.VolumeClaim
-	5,  // 35: windlass.v1.ModelCache.retention:type_name -> windlass.v1.ModelCache.Retention
-	29, // 36: windlass.v1.KubernetesOptions.node_selector:type_name -> windlass.v1.KubernetesOptions.NodeSelectorEntry
-	21, // 37: windlass.v1.KubernetesOptions.tolerations:type_name -> windlass.v1.Toleration
-	30, // 38: windlass.v1.KubernetesOptions.pod_annotations:type_name -> windlass.v1.KubernetesOptions.PodAnnotationsEntry
-	31, // 39: windlass.v1.KubernetesOptions.pod_labels:type_name -> windlass.v1.KubernetesOptions.PodLabelsEntry
-	6,  // 40: windlass.v1.KubernetesOptions.zone_spread:type_name -> windlass.v1.KubernetesOptions.ZoneSpread
-	22, // 41: windlass.v1.KubernetesOptions.security:type_name -> windlass.v1.SecurityException
-	32, // 42: windlass.v1.HealthCheck.interval:type_name -> google.protobuf.Duration
-	32, // 43: windlass.v1.HealthCheck.timeout:type_name -> google.protobuf.Duration
-	32, // 44: windlass.v1.HealthCheck.startup_budget:type_name -> google.protobuf.Duration
-	45, // [45:45] is the sub-list for method output_type
-	45, // [45:45] is the sub-list for method input_type
-	45, // [45:45] is the sub-list for extension type_name
-	45, // [45:45] is the sub-list for extension extendee
-	0,  // [0:45] is the sub-list for field type_name
+	11, // 12: windlass.v1.DeploymentSpec.update:type_name -> windlass.v1.PoolUpdate
+	12, // 13: windlass.v1.DeploymentSpec.gang:type_name -> windlass.v1.Gang
+	13, // 14: windlass.v1.DeploymentSpec.overrides:type_name -> windlass.v1.Override
+	15, // 15: windlass.v1.DeploymentSpec.pinned_overrides:type_name -> windlass.v1.PinnedOverride
+	35, // 16: windlass.v1.DeploymentSpec.serve:type_name -> windlass.v1.Serve
+	36, // 17: windlass.v1.DeploymentSpec.generated:type_name -> windlass.v1.Generated
+	37, // 18: windlass.v1.DeploymentSpec.routing:type_name -> windlass.v1.RoutingPolicy
+	9,  // 19: windlass.v1.DeploymentSpec.model:type_name -> windlass.v1.LoadedModel
+	10, // 20: windlass.v1.DeploymentSpec.models:type_name -> windlass.v1.ModelServer
+	1,  // 21: windlass.v1.ModelServer.protocol:type_name -> windlass.v1.ModelServer.Protocol
+	2,  // 22: windlass.v1.PoolUpdate.order:type_name -> windlass.v1.PoolUpdate.Order
+	3,  // 23: windlass.v1.PoolUpdate.when_full:type_name -> windlass.v1.PoolUpdate.WhenFull
+	4,  // 24: windlass.v1.Gang.of:type_name -> windlass.v1.Gang.Of
+	34, // 25: windlass.v1.Gang.timeout:type_name -> google.protobuf.Duration
+	28, // 26: windlass.v1.Override.labels:type_name -> windlass.v1.Override.LabelsEntry
+	16, // 27: windlass.v1.Override.resources:type_name -> windlass.v1.Resources
+	29, // 28: windlass.v1.Override.env:type_name -> windlass.v1.Override.EnvEntry
+	19, // 29: windlass.v1.Override.secrets:type_name -> windlass.v1.SecretReference
+	14, // 30: windlass.v1.Override.roles:type_name -> windlass.v1.RoleOverride
+	16, // 31: windlass.v1.RoleOverride.resources:type_name -> windlass.v1.Resources
+	13, // 32: windlass.v1.PinnedOverride.values:type_name -> windlass.v1.Override
+	17, // 33: windlass.v1.Resources.gpu:type_name -> windlass.v1.Gpu
+	16, // 34: windlass.v1.RoleSpec.resources:type_name -> windlass.v1.Resources
+	30, // 35: windlass.v1.RoleSpec.env:type_name -> windlass.v1.RoleSpec.EnvEntry
+	5,  // 36: windlass.v1.RoleSpec.slots:type_name -> windlass.v1.RoleSpec.Slots
+	21, // 37: windlass.v1.ModelCache.claim:type_name -> windlass.v1.VolumeClaim
+	6,  // 38: windlass.v1.ModelCache.retention:type_name -> windlass.v1.ModelCache.Retention
+	31, // 39: windlass.v1.KubernetesOptions.node_selector:type_name -> windlass.v1.KubernetesOptions.NodeSelectorEntry
+	23, // 40: windlass.v1.KubernetesOptions.tolerations:type_name -> windlass.v1.Toleration
+	32, // 41: windlass.v1.KubernetesOptions.pod_annotations:type_name -> windlass.v1.KubernetesOptions.PodAnnotationsEntry
+	33, // 42: windlass.v1.KubernetesOptions.pod_labels:type_name -> windlass.v1.KubernetesOptions.PodLabelsEntry
+	7,  // 43: windlass.v1.KubernetesOptions.zone_spread:type_name -> windlass.v1.KubernetesOptions.ZoneSpread
+	24, // 44: windlass.v1.KubernetesOptions.security:type_name -> windlass.v1.SecurityException
+	34, // 45: windlass.v1.HealthCheck.interval:type_name -> google.protobuf.Duration
+	34, // 46: windlass.v1.HealthCheck.timeout:type_name -> google.protobuf.Duration
+	34, // 47: windlass.v1.HealthCheck.startup_budget:type_name -> google.protobuf.Duration
+	48, // [48:48] is the sub-list for method output_type
+	48, // [48:48] is the sub-list for method input_type
+	48, // [48:48] is the sub-list for extension type_name
+	48, // [48:48] is the sub-list for extension extendee
+	0,  // [0:48] is the sub-list for field type_name
 }
 
 func init() { file_windlass_v1_spec_proto_init() }
@@ -2562,15 +2702,15 @@ func file_windlass_v1_spec_proto_init() {
 	file_windlass_v1_routing_proto_init()
 	file_windlass_v1_serve_proto_init()
 	file_windlass_v1_spec_proto_msgTypes[0].OneofWrappers = []any{}
-	file_windlass_v1_spec_proto_msgTypes[4].OneofWrappers = []any{}
-	file_windlass_v1_spec_proto_msgTypes[13].OneofWrappers = []any{}
+	file_windlass_v1_spec_proto_msgTypes[5].OneofWrappers = []any{}
+	file_windlass_v1_spec_proto_msgTypes[14].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_windlass_v1_spec_proto_rawDesc), len(file_windlass_v1_spec_proto_rawDesc)),
-			NumEnums:      7,
-			NumMessages:   25,
+			NumEnums:      8,
+			NumMessages:   26,
 			NumExtensions: 0,
 			NumServices:   0,
 		},
