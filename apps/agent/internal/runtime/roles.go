@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"slices"
+	"time"
 
 	"github.com/windlass-run/windlass/apps/agent/internal/groups"
 	"github.com/windlass-run/windlass/pkg/pool"
@@ -116,6 +117,43 @@ func (a Assignment) GroupsWanted() groups.Wanted {
 		w.Roles = append(w.Roles, groups.Role{Name: r.Name, Units: r.Instances, Hosts: r.Hosts, StartsAfter: r.StartsAfter, Unavailable: r.Unavailable, Stays: r.Stays, YieldsWhenFull: r.YieldsWhenFull})
 	}
 	return w
+}
+
+// GangOf is what the pods of a gang have in common.
+type GangOf int
+
+const (
+	// GangOfNone means that pods start one by one.
+	GangOfNone GangOf = iota
+	// GangOfUnit means that a gang has the ranks of one instance of several hosts.
+	GangOfUnit
+	// GangOfGroup means that a gang has all instances of one group.
+	GangOfGroup
+)
+
+// defaultGangTimeout is how long the pods of a gang may lack a node, if the spec does not say so. Nodes that other
+// clients free, and most nodes that start, are there by then.
+const defaultGangTimeout = 10 * time.Minute
+
+// Gang returns which pods of a spec start all or nothing, and how long such a pod may lack a node.
+func Gang(s *windlassv1.DeploymentSpec) (of GangOf, timeout time.Duration) {
+	timeout = defaultGangTimeout
+	if g := s.GetGang(); g.GetTimeout() != nil {
+		timeout = g.GetTimeout().AsDuration()
+	}
+	switch s.GetGang().GetOf() {
+	case windlassv1.Gang_OF_NONE:
+		return GangOfNone, timeout
+	case windlassv1.Gang_OF_GROUP:
+		if !IsPooled(s) {
+			return GangOfGroup, timeout
+		}
+	default:
+	}
+	if HasSeveralHosts(s) {
+		return GangOfUnit, timeout
+	}
+	return GangOfNone, timeout
 }
 
 // HasRoles reports whether a spec has several roles. A replica is then a group of instances.

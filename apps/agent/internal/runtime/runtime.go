@@ -136,10 +136,11 @@ type Unit struct {
 	Roles []RoleCount
 	// Replicas is the number of groups.
 	Replicas int
-	// Waits says for which roles the first start of the instance waits. Holds means that the
-	// instance keeps an older template for now. Leaves means that it will be removed.
-	Waits         string
-	Holds, Leaves bool
+	// Waits says why the instance must not run yet, and WaitsReason is the reason's code. An empty
+	// code means ReasonWaitsForRole. Holds means that the instance keeps an older template for now.
+	// Leaves means that it will be removed.
+	Waits, WaitsReason string
+	Holds, Leaves      bool
 }
 
 // IsEntryOfPool reports whether the instance is an entry instance of a pool. Gateways send to each
@@ -250,6 +251,7 @@ const (
 	ReasonUnknownPool    = "UnknownPool"    // the region has no pool of that name
 	ReasonLoadFailed     = "LoadFailed"     // no server has loaded the model, because the load failed
 	ReasonWaitsForRole   = "WaitsForRole"   // starts when other roles of its group are ready
+	ReasonGangTimeout    = "GangTimeout"    // not all pods of its gang had a node in time, so all were removed until the next try
 	ReasonPaused         = "Paused"         // a person told the agent not to change the workload
 	ReasonConflict       = "Conflict"       // another field manager owns a field that would have to change
 	ReasonForbidden      = "Forbidden"      // the agent lacks a permission

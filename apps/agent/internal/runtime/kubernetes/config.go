@@ -56,6 +56,8 @@ type Config struct {
 	// Repair is the backoff between repairs of one workload, if another client keeps undoing them.
 	// The first repair does not wait. Default: 1 s to 5 min.
 	Repair backoff.Policy
+	// Gangs is the pause of a gang that has given back its pods. It grows with each failure. Default: 10 s to 5 min.
+	Gangs backoff.Policy
 	// Outage is the backoff between calls while the API server fails all of them. Default: 0.5 s to 3 s.
 	Outage backoff.Policy
 	// Reopen is the backoff between openings of a watch that keeps closing. Default: 0.5 s to 4 s.
@@ -83,6 +85,9 @@ func (c *Config) check() error {
 	}
 	if c.Repair == (backoff.Policy{}) {
 		c.Repair = backoff.Policy{Min: time.Second, Max: 5 * time.Minute}
+	}
+	if c.Gangs == (backoff.Policy{}) {
+		c.Gangs = backoff.Policy{Min: 10 * time.Second, Max: 5 * time.Minute}
 	}
 	if c.Outage == (backoff.Policy{}) {
 		c.Outage = access.Outage

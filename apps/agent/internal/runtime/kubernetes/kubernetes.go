@@ -40,6 +40,7 @@ type Runtime struct {
 	// restarts counts how often all ranks of an instance of several hosts were restarted.
 	restarts *replacement.History
 	quota    *quota
+	gangs    *gangs
 	tidier   tidier
 	notices  notices
 	usages   usages
@@ -85,6 +86,7 @@ func New(cfg Config) (*Runtime, error) {
 		changes:   make(chan struct{}, 1),
 		synced:    make(chan struct{}),
 		quota:     newQuota(cfg.Pools),
+		gangs:     newGangs(),
 		wanted:    newWanted(),
 		tidier:    tidier{empty: map[string]time.Time{}},
 		memories:  map[string]*observe.Memory{},
@@ -115,6 +117,7 @@ func (r *Runtime) podMoved(old, now *corev1.Pod) {
 		r.heardOf(old)
 		r.repairs.add(render.WorkloadOf(old))
 		r.lookAtFamily(old)
+		r.roomMoved()
 		r.signal()
 	case old == nil:
 		r.podChanged(now)
@@ -128,8 +131,11 @@ func (r *Runtime) podMoved(old, now *corev1.Pod) {
 		if replacement.DrainMoved(old, now) {
 			r.repairs.add(render.WorkloadOf(now))
 			r.lookAtFamily(now)
-		} else if runsOf(old) != runsOf(now) {
+		} else if runsOf(old) != runsOf(now) || old.Spec.NodeName != now.Spec.NodeName {
 			r.lookAtFamily(now)
+		}
+		if observe.Holds(old) != observe.Holds(now) {
+			r.roomMoved()
 		}
 	}
 }
@@ -207,6 +213,7 @@ func (r *Runtime) nodeMoved(old, now *corev1.Node) {
 		return
 	}
 	r.nodeChanged(old, now)
+	r.roomMoved()
 }
 
 // nodeChanged records the state of a node. Heartbeats alone signal no change.
@@ -269,8 +276,11 @@ func (r *Runtime) Run(ctx context.Context) error {
 	// Namespaces are read before events, because warned must know the namespaces of the region.
 	wg.Go(func() { r.caches.Run(ctx) })
 	others := &access.Neighbours{
-		Set:    func(p *corev1.Pod) { r.changedIf(r.fleet.SetPod(p)) },
-		Remove: func(uid types.UID) { r.changedIf(r.fleet.RemovePod(uid)) },
+		Set: func(p *corev1.Pod) { r.changedIf(r.fleet.SetPod(p)) },
+		Remove: func(uid types.UID) {
+			r.changedIf(r.fleet.RemovePod(uid))
+			r.roomMoved()
+		},
 	}
 	notes := &access.Warnings{Take: r.warned}
 	if !await(ctx, r.caches.Synced) {

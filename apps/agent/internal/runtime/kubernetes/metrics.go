@@ -8,6 +8,9 @@ type metrics struct {
 	forced    prometheus.Counter
 	ended     prometheus.Counter
 	restarts  prometheus.Counter
+	// gangs is by state.
+	gangs                    *prometheus.GaugeVec
+	gangStarts, gangTimeouts prometheus.Counter
 }
 
 func newMetrics(reg prometheus.Registerer) *metrics {
@@ -27,7 +30,16 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 		restarts: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: "windlass_agent_kubernetes_rank_restarts_total", Help: "Restarts of all ranks of an instance of several hosts, because one rank had ended.",
 		}),
+		gangs: prometheus.NewGaugeVec(prometheus.GaugeOpts{
+			Name: "windlass_agent_kubernetes_gangs", Help: "Gangs of pods that are not complete, by state: waits for room, starts, or givesBack after a timeout.",
+		}, []string{"state"}),
+		gangStarts: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "windlass_agent_kubernetes_gang_starts_total", Help: "Gangs that had waited and started, because there was room for all of their pods.",
+		}),
+		gangTimeouts: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "windlass_agent_kubernetes_gang_timeouts_total", Help: "Gangs whose pods were removed, because not all of them had a node in time.",
+		}),
 	}
-	reg.MustRegister(m.drift, m.conflicts, m.forced, m.ended, m.restarts)
+	reg.MustRegister(m.drift, m.conflicts, m.forced, m.ended, m.restarts, m.gangs, m.gangStarts, m.gangTimeouts)
 	return m
 }

@@ -60,6 +60,7 @@ func (r *Runtime) Observe(ctx context.Context) (runtime.Observation, error) {
 		namespace, label, _ := strings.Cut(key, "/")
 		return m.Instances(observe.Input{
 			Now: now, TemplateHash: template, Pods: r.caches.PodsOf(namespace, label), Workload: w, Nodes: r.caches.Node, Journal: r.journal, Secrets: secrets,
+			Waits: r.gangs.note(key),
 		})
 	}
 	parts, ends := map[string][]part{}, map[string]bool{}

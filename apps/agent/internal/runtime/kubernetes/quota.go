@@ -109,6 +109,37 @@ func (q *quota) held(d *appsv1.Deployment) claim {
 	return claim{pool, gpus * int(*d.Spec.Replicas), d.Labels[render.LabelName]}
 }
 
+// left returns how many GPUs are left of the quota of each pool that has one. It may be negative, if a quota was
+// lowered.
+func (q *quota) left(workloads []render.Object) map[string]int64 {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	out := map[string]int64{}
+	for name, p := range q.pools {
+		if p.Quota > 0 {
+			out[name] = int64(p.Quota)
+		}
+	}
+	take := func(c claim) {
+		if _, limited := out[c.pool]; limited {
+			out[c.pool] -= int64(c.gpus)
+		}
+	}
+	for _, o := range workloads {
+		d, ok := o.(*appsv1.Deployment)
+		if !ok {
+			continue
+		}
+		if _, newer := q.claimed[render.NewRef(render.KindWorkload, d.Namespace, d.Name)]; !newer {
+			take(q.held(d))
+		}
+	}
+	for _, c := range q.claimed {
+		take(c)
+	}
+	return out
+}
+
 func (q *quota) release(w render.Ref) {
 	q.mu.Lock()
 	defer q.mu.Unlock()

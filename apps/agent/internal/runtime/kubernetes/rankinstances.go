@@ -165,7 +165,9 @@ func joinedInstance(ranks []rankInstance, hosts int) runtime.Instance {
 	}
 	bad := ranks[worst]
 	out.Status, out.Reason, out.Message = bad.Status, bad.Reason, bad.Message
-	if bad.Message != "" {
+	// Ranks that wait for the same thing are not named.
+	together := bad.Status == windlassv1.InstanceStatus_INSTANCE_STATUS_PENDING && !slices.ContainsFunc(ranks, func(in rankInstance) bool { return in.Message != bad.Message })
+	if bad.Message != "" && !together {
 		out.Message = fmt.Sprintf("rank %d of %d: %s", bad.rank, max(hosts, len(ranks)), bad.Message)
 	}
 	if out.Status == windlassv1.InstanceStatus_INSTANCE_STATUS_READY && (ready < hosts || hosts == 0 || !template) {

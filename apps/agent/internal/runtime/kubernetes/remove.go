@@ -25,6 +25,7 @@ func (r *Runtime) Remove(ctx context.Context, deploymentID string) error {
 		// again.
 		unlock := r.locks.Exclusive(at.String())
 		r.wanted.forgetRoles(at, deploymentID)
+		r.gangs.forget(at)
 		unlock()
 	}
 	if err := r.removeWorkloads(ctx, deploymentID); err != nil {

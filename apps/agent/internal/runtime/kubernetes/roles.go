@@ -225,7 +225,7 @@ func (r families) observed(f *family, u *unit, now time.Time) groups.Instance {
 		in.Old = u.live.Spec.Template.Annotations[render.AnnotationTemplateHash] != want
 		// Only a pool starts an instance in addition. In a group, the quota refuses a pod only until the previous pod
 		// has left.
-		in.Unfit = runtime.IsPooled(f.a.Deployment.GetSpec()) && observe.LacksQuota(u.live)
+		in.Unfit = runtime.IsPooled(f.a.Deployment.GetSpec()) && observe.LacksQuota(u.live) || isGangWait(u.live)
 	}
 	in.Unrouted = r.released != nil && u.Role == f.entry && (u.Rank > 0 || !slices.ContainsFunc(u.pods, func(p *corev1.Pod) bool {
 		return !r.released(render.InstanceID(p.UID))
@@ -251,7 +251,23 @@ func (r families) ensureRoles(ctx context.Context, at render.Ref, f *family) err
 	}
 	f.joinRanks(all, seen)
 	d := groups.Decide(f.wanted(), seen)
-	restarts := r.restartsOf(at, f, d.Restart, all)
+	started := map[groups.Unit]bool{}
+	for n := range seen {
+		started[seen[n].Unit()] = started[seen[n].Unit()] || seen[n].Started
+	}
+	for _, c := range d.Create {
+		seen = append(seen, groups.Instance{ID: c.ID, Key: "new", Started: started[c.Unit()]})
+	}
+	// Instances that are created may have to wait, too.
+	waits := groups.Decide(f.wanted(), seen).Wait
+	gangs, err := r.lookAtGangs(at, f, known, seen, d, waits)
+	if err != nil {
+		return err
+	}
+	restarts := r.restartsOf(at, f, slices.DeleteFunc(d.Restart, func(one groups.Restart) bool {
+		_, held := gangs.waits(one.Unit)
+		return held // its ranks have ended, or will
+	}), all)
 	lead, stops := leaders(r), map[groups.Unit]bool{}
 	for one, ranks := range f.ranksOf(all) {
 		if restarts[one] == 0 {
@@ -262,15 +278,6 @@ func (r families) ensureRoles(ctx context.Context, at render.Ref, f *family) err
 			r.repairs.queue.AddAfter(at, left)
 		}
 	}
-	started := map[groups.Unit]bool{}
-	for n := range seen {
-		started[seen[n].Unit()] = started[seen[n].Unit()] || seen[n].Started
-	}
-	for _, c := range d.Create {
-		seen = append(seen, groups.Instance{ID: c.ID, Key: "new", Started: started[c.Unit()]})
-	}
-	// Instances that are created may have to wait, too.
-	waits := groups.Decide(f.wanted(), seen).Wait
 
 	var puts []runtime.Assignment
 	put := func(id groups.ID, u runtime.Unit) {
@@ -289,6 +296,10 @@ func (r families) ensureRoles(ctx context.Context, at render.Ref, f *family) err
 		epoch := c.Epoch
 		if now := epochs[c.Unit()]; now > 0 && restarts[c.Unit()] == 0 {
 			epoch = now // in the next epoch, the instance would begin a restart, which must wait
+		}
+		if why, held := gangs.waits(c.Unit()); held {
+			put(c.ID, runtime.Unit{Waits: why.text, WaitsReason: why.reason, Epoch: epoch})
+			continue
 		}
 		put(c.ID, runtime.Unit{Waits: waits[c.ID], Epoch: epoch})
 	}
@@ -312,6 +323,11 @@ func (r families) ensureRoles(ctx context.Context, at render.Ref, f *family) err
 			// All ranks restart with the newest template, whatever template they had.
 			put(u.ID, runtime.Unit{Epoch: restarts[u.Unit()]})
 		default:
+			if why, held := gangs.waits(u.Unit()); held {
+				// All ranks will start in one epoch, whatever epoch they had.
+				put(u.ID, runtime.Unit{Waits: why.text, WaitsReason: why.reason, Epoch: epochs[u.Unit()]})
+				continue
+			}
 			put(u.ID, runtime.Unit{Waits: waits[u.ID], Holds: seen[in].Old && !slices.Contains(d.Replace, u.ref.Name), Epoch: u.epoch})
 		}
 	}

@@ -213,7 +213,7 @@ func (w *wanted) hasUnit(at render.Ref, a runtime.Assignment) bool {
 	}
 	was := known.assignment
 	return was.Deployment.GetId() == a.Deployment.GetId() && was.Epoch == a.Epoch && was.Generation == a.Generation && was.TemplateHash == a.TemplateHash &&
-		was.Deployment.GetReplicas() == a.Deployment.GetReplicas() && was.Unit.Waits == a.Unit.Waits && was.Unit.Holds == a.Unit.Holds &&
+		was.Deployment.GetReplicas() == a.Deployment.GetReplicas() && was.Unit.Waits == a.Unit.Waits && was.Unit.WaitsReason == a.Unit.WaitsReason && was.Unit.Holds == a.Unit.Holds &&
 		was.Unit.Leaves == a.Unit.Leaves && was.Unit.Epoch == a.Unit.Epoch && was.Unit.Replicas == a.Unit.Replicas && maps.Equal(was.Secrets, a.Secrets) && maps.Equal(was.PullSecrets, a.PullSecrets)
 }
 

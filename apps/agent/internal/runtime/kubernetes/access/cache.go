@@ -502,6 +502,16 @@ func podsIn(found []any, err error) []*corev1.Pod {
 	return out
 }
 
+// EveryNode returns all nodes of the cluster. Callers must not change them.
+func (c *Caches) EveryNode() (out []*corev1.Node) {
+	for _, obj := range c.Nodes.GetIndexer().List() {
+		if n, ok := obj.(*corev1.Node); ok {
+			out = append(out, n)
+		}
+	}
+	return out
+}
+
 // Node returns the node with this name, or nil if there is none.
 func (c *Caches) Node(name string) *corev1.Node {
 	obj, ok, err := c.Nodes.GetIndexer().GetByKey(name)

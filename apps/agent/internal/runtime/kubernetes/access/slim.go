@@ -81,9 +81,17 @@ func slimPod(obj any) (any, error) {
 		Tolerations:                   s.Tolerations, NodeSelector: s.NodeSelector,
 		PriorityClassName: s.PriorityClassName,
 		Containers:        slimContainers(s.Containers), InitContainers: slimContainers(s.InitContainers),
-		Resources: s.Resources, Overhead: s.Overhead,
+		Resources: s.Resources, Overhead: s.Overhead, Affinity: slimAffinity(s.Affinity),
 	}
 	return p, nil
+}
+
+// slimAffinity keeps what says on which nodes a pod may run.
+func slimAffinity(a *corev1.Affinity) *corev1.Affinity {
+	if a == nil || a.NodeAffinity == nil || a.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution == nil {
+		return nil
+	}
+	return &corev1.Affinity{NodeAffinity: &corev1.NodeAffinity{RequiredDuringSchedulingIgnoredDuringExecution: a.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution}}
 }
 
 func slimContainers(all []corev1.Container) []corev1.Container {

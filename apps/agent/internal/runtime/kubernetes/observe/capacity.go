@@ -46,9 +46,11 @@ type Fleet struct {
 	mu    sync.Mutex
 	nodes map[string]*host
 	pods  map[types.UID]load
-	// used has, for each node, the devices of the pods that are bound to the node. The node itself
+	// used has, for each node, the resources of the pods that are bound to the node. The node itself
 	// may be unknown.
-	used map[string]map[corev1.ResourceName]int64
+	used map[string]*usage
+	// pending has the pods without a node.
+	pending map[types.UID]*corev1.Pod
 	// last is the last result of Capacity. It is nil if something has changed since.
 	last *agentv1.Capacity
 }
@@ -76,17 +78,25 @@ type share struct {
 // line identifies one line of the capacity: devices that are interchangeable.
 type line struct{ pool, product, resource string }
 
-// load is the node of one pod, and the devices that the pod holds there.
+// load is the node of one pod, and the resources that the pod holds there. devices has all resources with a vendor's
+// name, in whole units.
 type load struct {
-	node    string
-	devices map[corev1.ResourceName]int64
+	node        string
+	cpu, memory int64 // millicores, bytes
+	devices     map[corev1.ResourceName]int64
+}
+
+// usage is the sum of the loads of one node.
+type usage struct {
+	pods, cpu, memory int64
+	devices           map[corev1.ResourceName]int64
 }
 
 // NewFleet returns a Fleet without nodes.
 func NewFleet(cfg FleetConfig) *Fleet {
 	return &Fleet{
 		cfg: cfg, nodes: map[string]*host{}, pods: map[types.UID]load{},
-		used: map[string]map[corev1.ResourceName]int64{},
+		used: map[string]*usage{}, pending: map[types.UID]*corev1.Pod{},
 	}
 }
 
@@ -121,6 +131,10 @@ func (f *Fleet) SetPod(pod *corev1.Pod) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	old, known := f.pods[pod.UID]
+	delete(f.pending, pod.UID)
+	if pod.Spec.NodeName == "" && Holds(pod) {
+		f.pending[pod.UID] = pod
+	}
 	if pod.Spec.NodeName == "" || pod.Status.Phase == corev1.PodFailed || pod.Status.Phase == corev1.PodSucceeded {
 		return known && f.drop(pod.UID, old)
 	}
@@ -128,21 +142,24 @@ func (f *Fleet) SetPod(pod *corev1.Pod) bool {
 		// The devices of a pod cannot change while it exists.
 		return false
 	}
-	l := load{node: pod.Spec.NodeName, devices: f.devices(pod)}
+	l := loadOf(pod)
 	if known {
 		f.drop(pod.UID, old)
 	}
 	f.pods[pod.UID] = l
+	sums := f.used[l.node]
+	if sums == nil {
+		sums = &usage{devices: map[corev1.ResourceName]int64{}}
+		f.used[l.node] = sums
+	}
+	sums.pods++
+	sums.cpu += l.cpu
+	sums.memory += l.memory
 	if len(l.devices) == 0 {
 		return known && len(old.devices) > 0
 	}
-	sums := f.used[l.node]
-	if sums == nil {
-		sums = map[corev1.ResourceName]int64{}
-		f.used[l.node] = sums
-	}
 	for name, n := range l.devices {
-		sums[name] += n
+		sums.devices[name] += n
 	}
 	f.last = nil
 	return true
@@ -152,23 +169,27 @@ func (f *Fleet) SetPod(pod *corev1.Pod) bool {
 func (f *Fleet) RemovePod(uid types.UID) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	delete(f.pending, uid)
 	l, known := f.pods[uid]
 	return known && f.drop(uid, l)
 }
 
 func (f *Fleet) drop(uid types.UID, l load) bool {
 	delete(f.pods, uid)
-	if len(l.devices) == 0 {
-		return false
-	}
 	sums := f.used[l.node]
+	sums.pods--
+	sums.cpu -= l.cpu
+	sums.memory -= l.memory
 	for name, n := range l.devices {
-		if sums[name] -= n; sums[name] == 0 {
-			delete(sums, name)
+		if sums.devices[name] -= n; sums.devices[name] == 0 {
+			delete(sums.devices, name)
 		}
 	}
-	if len(sums) == 0 {
+	if sums.pods == 0 {
 		delete(f.used, l.node)
+	}
+	if len(l.devices) == 0 {
+		return false
 	}
 	f.last = nil
 	return true
@@ -179,29 +200,22 @@ func (f *Fleet) counts(name corev1.ResourceName) bool {
 	return isGPU(name) || slices.ContainsFunc(f.cfg.Pools, func(p Pool) bool { return p.ResourceName == string(name) })
 }
 
-func (f *Fleet) devices(pod *corev1.Pod) map[corev1.ResourceName]int64 {
-	asks := false
-	ask := func(r corev1.ResourceRequirements) {
-		for name := range r.Requests {
-			asks = asks || f.counts(name)
-		}
-	}
-	for i := range pod.Spec.InitContainers {
-		ask(pod.Spec.InitContainers[i].Resources)
-	}
-	for i := range pod.Spec.Containers {
-		ask(pod.Spec.Containers[i].Resources)
-	}
-	if !asks {
-		return nil
-	}
-	out := map[corev1.ResourceName]int64{}
+func loadOf(pod *corev1.Pod) load {
+	l := load{node: pod.Spec.NodeName}
 	for name, q := range requests(pod) {
-		if n := whole(q); n > 0 && f.counts(name) {
-			out[name] = n
+		switch {
+		case name == corev1.ResourceCPU:
+			l.cpu = max(q.MilliValue(), 0)
+		case name == corev1.ResourceMemory:
+			l.memory = whole(q)
+		case isDevice(name) && whole(q) > 0:
+			if l.devices == nil {
+				l.devices = map[corev1.ResourceName]int64{}
+			}
+			l.devices[name] = whole(q)
 		}
 	}
-	return out
+	return l
 }
 
 func (f *Fleet) host(node *corev1.Node) *host {
@@ -279,7 +293,7 @@ func (f *Fleet) Capacity() *agentv1.Capacity {
 				l = &agentv1.GpuPool{Product: s.line.product, Pool: s.line.pool, ResourceName: s.line.resource, Quota: f.quota(s.line.pool)}
 				lines[s.line] = l
 			}
-			used := f.used[name][s.resource]
+			used := f.usedOn(name).devices[s.resource]
 			l.Hosts++
 			l.Allocatable = sum(l.Allocatable, s.allocatable)
 			l.Requested = sum(l.Requested, used)

@@ -35,6 +35,7 @@ type Memory struct {
 	workload     *appsv1.Deployment
 	templateHash string
 	secrets      *redact.Values
+	waits        string
 	edits        uint64
 	last         []runtime.Instance
 	// moving means that the result may change with time, without a change of the input.
@@ -82,6 +83,8 @@ type Input struct {
 	// Secrets has the values to blank in the output of programs. While they are not known, no
 	// output is reported.
 	Secrets *redact.Values
+	// Waits says why the workload has no pod yet. If it is empty, the workload says so itself.
+	Waits string
 }
 
 // Instances returns an instance for each pod, and for each replica whose pod the API server refuses
@@ -92,7 +95,7 @@ func (m *Memory) Instances(in Input) []runtime.Instance {
 	if m.unchanged(&in, edits) {
 		return m.last
 	}
-	m.workload, m.templateHash, m.secrets, m.edits, m.moving = in.Workload, in.TemplateHash, in.Secrets, edits, false
+	m.workload, m.templateHash, m.secrets, m.waits, m.edits, m.moving = in.Workload, in.TemplateHash, in.Secrets, in.Waits, edits, false
 	pods := slices.Clone(in.Pods)
 	slices.SortFunc(pods, older)
 	now := make(map[types.UID]*past, len(pods))
@@ -125,7 +128,7 @@ func (m *Memory) Instances(in Input) []runtime.Instance {
 	slices.Reverse(out)
 	explain(out)
 	out = append(out, m.refused(in.Workload, live)...)
-	out = append(out, waitingUnit(in.Workload, live)...)
+	out = append(out, waitingUnit(in.Workload, in.Waits, live)...)
 	slices.SortStableFunc(out, func(a, b runtime.Instance) int { return cmp.Compare(a.Group, b.Group) })
 	m.last = slices.Clip(out)
 	return m.last
@@ -140,7 +143,7 @@ func (m *Memory) Settled(workload *appsv1.Deployment, templateHash string, secre
 // unchanged reports whether the last result is still valid. Informers replace objects and never
 // change them, so an equal pointer means an equal state.
 func (m *Memory) unchanged(in *Input, edits uint64) bool {
-	if m.moving || len(in.Pods) != len(m.pods) || in.Workload != m.workload || in.TemplateHash != m.templateHash || in.Secrets != m.secrets {
+	if m.moving || len(in.Pods) != len(m.pods) || in.Workload != m.workload || in.TemplateHash != m.templateHash || in.Secrets != m.secrets || in.Waits != m.waits {
 		return false
 	}
 	for _, p := range in.Pods {
@@ -382,8 +385,9 @@ func place(labels map[string]string, byOrder int) (group, slot int) {
 }
 
 // waitingUnit returns the instance of a workload whose pod does not exist yet, because it starts
-// after other roles.
-func waitingUnit(w *appsv1.Deployment, live int) []runtime.Instance {
+// after other roles, or together with other pods for which there is no room. waits says why, or is
+// empty.
+func waitingUnit(w *appsv1.Deployment, waits string, live int) []runtime.Instance {
 	if w == nil || w.DeletionTimestamp != nil || live > 0 || w.Annotations[render.AnnotationWaits] == "" {
 		return nil
 	}
@@ -392,7 +396,8 @@ func waitingUnit(w *appsv1.Deployment, live int) []runtime.Instance {
 		// This id cannot be the UID of a pod.
 		ID: render.InstanceID(w.UID + "-0"), Role: w.Labels[roleLabel], Group: group, Slot: slot,
 		TemplateHash: w.Spec.Template.Annotations[templateHash],
-		Status:       pending, Reason: runtime.ReasonWaitsForRole, Message: w.Annotations[render.AnnotationWaits],
+		Status:       pending, Reason: cmp.Or(w.Annotations[render.AnnotationWaitsReason], runtime.ReasonWaitsForRole),
+		Message:     cmp.Or(waits, w.Annotations[render.AnnotationWaits]),
 		RuntimeName: w.Namespace + "/" + w.Name,
 	}}
 }

@@ -66,11 +66,13 @@ const (
 	// them.
 	AnnotationDraining = Domain + "draining-since"
 	// These annotations are on the workload of each instance of a deployment with several roles.
-	// AnnotationRoles says, as JSON, what each role should be. AnnotationWaits says for which roles
-	// the instance's first start waits. AnnotationLeaves says whether the instance will be removed.
-	AnnotationRoles  = Domain + "roles"
-	AnnotationWaits  = Domain + "waits"
-	AnnotationLeaves = Domain + "leaves"
+	// AnnotationRoles says, as JSON, what each role should be. AnnotationWaits says why the instance
+	// has no pod yet. AnnotationWaitsReason is the reason's code: runtime.ReasonWaitsForRole if it is
+	// missing. AnnotationLeaves says whether the instance will be removed.
+	AnnotationRoles       = Domain + "roles"
+	AnnotationWaits       = Domain + "waits"
+	AnnotationWaitsReason = Domain + "waits-reason"
+	AnnotationLeaves      = Domain + "leaves"
 	// These annotations belong to an instance of several hosts. AnnotationHosts is on the workload
 	// of each rank, and is the number of ranks. The other two are on pods. AnnotationUnitEpoch is
 	// the epoch of the instance. AnnotationJoined is a name of the pods of all ranks that were

@@ -57,6 +57,7 @@ func (r *rendering) deployment(variables *coreac.SecretApplyConfiguration, pulls
 			annotations[AnnotationRoles] = string(roles)
 		}
 		set(annotations, AnnotationWaits, u.Waits)
+		set(annotations, AnnotationWaitsReason, u.WaitsReason)
 		if u.Leaves {
 			annotations[AnnotationLeaves] = True
 		}
