@@ -115,7 +115,7 @@ func (p *placed) counted(t *testing.T, name string, labels map[string]string) fl
 		}
 		for _, m := range f.Metric {
 			if hasLabels(m, labels) {
-				sum += m.GetCounter().GetValue()
+				sum += m.GetCounter().GetValue() + m.GetGauge().GetValue()
 			}
 		}
 	}

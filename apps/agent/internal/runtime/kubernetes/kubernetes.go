@@ -69,7 +69,8 @@ func New(cfg Config) (*Runtime, error) {
 	if err := rc.Check(); err != nil {
 		return nil, fmt.Errorf("kubernetes: %w", err)
 	}
-	m := newMetrics(cfg.Registerer)
+	g := newGangs()
+	m := newMetrics(cfg.Registerer, g)
 	api, err := access.New(access.Config{
 		Client: cfg.Client, Region: cfg.Region, AgentVersion: cfg.AgentVersion, CallTimeout: cfg.CallTimeout,
 		Outage: cfg.Outage, Reopen: cfg.Reopen, Log: cfg.Log, Registerer: cfg.Registerer, Random: cfg.Random,
@@ -86,7 +87,7 @@ func New(cfg Config) (*Runtime, error) {
 		changes:   make(chan struct{}, 1),
 		synced:    make(chan struct{}),
 		quota:     newQuota(cfg.Pools),
-		gangs:     newGangs(),
+		gangs:     g,
 		wanted:    newWanted(),
 		tidier:    tidier{empty: map[string]time.Time{}},
 		memories:  map[string]*observe.Memory{},

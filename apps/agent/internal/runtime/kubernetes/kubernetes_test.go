@@ -43,6 +43,7 @@ var cluster = sync.OnceValues(func() (*clients, error) {
 		Groups: []string{
 			"name=cpu,nodes=4,cpu=64,memory=256Gi",
 			"name=gpu,nodes=1,cpu=64,memory=256Gi,gpu=nvidia.com/gpu=3,gpu-product=" + suiteGPU,
+			"name=gang,nodes=4,cpu=64,memory=256Gi,gpu=nvidia.com/gpu=1,gpu-product=" + gangGPU,
 			"name=pool,nodes=2,cpu=64,memory=256Gi,gpu=nvidia.com/gpu=4,gpu-product=NVIDIA-A100,label=pool=a100",
 		},
 		Progress: func(line string) { fmt.Fprintln(os.Stderr, line) },
@@ -62,7 +63,11 @@ var cluster = sync.OnceValues(func() (*clients, error) {
 // clients has the configurations to reach the cluster as its administrator and as the agent.
 type clients struct{ admin, agent *rest.Config }
 
-const suiteGPU = "NVIDIA-L40S"
+const (
+	suiteGPU = "NVIDIA-L40S"
+	// gangGPU is the only GPU of each node of the gang tests.
+	gangGPU = "NVIDIA-H200"
+)
 
 // started is the cluster of the tests. It is nil until a test needs it.
 var started *kubelab.Cluster

@@ -1,6 +1,10 @@
 package kubernetes
 
-import "github.com/prometheus/client_golang/prometheus"
+import (
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/windlass-run/windlass/apps/agent/internal/gang"
+)
 
 type metrics struct {
 	drift     *prometheus.CounterVec
@@ -8,12 +12,11 @@ type metrics struct {
 	forced    prometheus.Counter
 	ended     prometheus.Counter
 	restarts  prometheus.Counter
-	// gangs is by state.
-	gangs                    *prometheus.GaugeVec
+
 	gangStarts, gangTimeouts prometheus.Counter
 }
 
-func newMetrics(reg prometheus.Registerer) *metrics {
+func newMetrics(reg prometheus.Registerer, g *gangs) *metrics {
 	m := &metrics{
 		drift: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "windlass_agent_kubernetes_drift_total", Help: "Objects that another client changed or removed, and that the agent put back.",
@@ -30,9 +33,6 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 		restarts: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: "windlass_agent_kubernetes_rank_restarts_total", Help: "Restarts of all ranks of an instance of several hosts, because one rank had ended.",
 		}),
-		gangs: prometheus.NewGaugeVec(prometheus.GaugeOpts{
-			Name: "windlass_agent_kubernetes_gangs", Help: "Gangs of pods that are not complete, by state: waits for room, starts, or givesBack after a timeout.",
-		}, []string{"state"}),
 		gangStarts: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: "windlass_agent_kubernetes_gang_starts_total", Help: "Gangs that had waited and started, because there was room for all of their pods.",
 		}),
@@ -40,6 +40,12 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 			Name: "windlass_agent_kubernetes_gang_timeouts_total", Help: "Gangs whose pods were removed, because not all of them had a node in time.",
 		}),
 	}
-	reg.MustRegister(m.drift, m.conflicts, m.forced, m.ended, m.restarts, m.gangs, m.gangStarts, m.gangTimeouts)
+	reg.MustRegister(m.drift, m.conflicts, m.forced, m.ended, m.restarts, m.gangStarts, m.gangTimeouts)
+	for name, state := range map[string]gang.State{"waits": gang.Waits, "starts": gang.Starts, "givesBack": gang.GivesBack} {
+		reg.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+			Name: "windlass_agent_kubernetes_gangs", ConstLabels: prometheus.Labels{"state": name},
+			Help: "Gangs of pods that are not complete, by state: waits for room, starts, or givesBack after a timeout.",
+		}, func() float64 { return float64(g.counted(state)) }))
+	}
 	return m
 }

@@ -35,6 +35,13 @@ func placeRoles(t *testing.T, a runtime.Assignment, gateways *door, change ...fu
 			gateways.again = rt.Drain(gateways.released, func(string) time.Duration { return time.Hour })
 		}
 	}
+	p.begin(t)
+	return p
+}
+
+// begin starts the agent and applies a deployment with roles.
+func (p *placed) begin(t *testing.T) {
+	t.Helper()
 	p.rt = p.open(t)
 	require.NoError(t, p.rt.Apply(t.Context(), p.a))
 	var spaces []found
@@ -45,7 +52,6 @@ func placeRoles(t *testing.T, a runtime.Assignment, gateways *door, change ...fu
 	}
 	require.NotEmpty(t, spaces)
 	p.namespace = spaces[0].Namespace
-	return p
 }
 
 func (p *placed) instances(t *testing.T) []runtime.Instance {

@@ -43,6 +43,7 @@ var notApplicable = map[string]string{
 	"spec.roles.together":   "decides which roles have another template; the control plane computes the templates",
 	"moving_roles":          "the agent replaces pods of these roles; the pods do not differ",
 	"spec.update":           "the agent replaces pods in that order; the pods do not differ",
+	"spec.gang":             "decides when pods are made; the pods do not differ",
 	"spec.secrets.version":  "tells the control plane which value to send",
 }
 

@@ -1,0 +1,450 @@
+package kubernetes
+
+import (
+	"cmp"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/windlass-run/windlass/apps/agent/internal/gang"
+	"github.com/windlass-run/windlass/apps/agent/internal/groups"
+	"github.com/windlass-run/windlass/apps/agent/internal/runtime"
+	"github.com/windlass-run/windlass/apps/agent/internal/runtime/kubernetes/access"
+	"github.com/windlass-run/windlass/apps/agent/internal/runtime/kubernetes/observe"
+	"github.com/windlass-run/windlass/apps/agent/internal/runtime/kubernetes/render"
+)
+
+// The pods of a gang exist only while there is room for all of them. Package gang decides which gangs may have pods. A
+// gang that waits, or gives back its pods, has workloads without replicas:
+//
+//	look at a deployment  --its gangs-->  gangs  --may run, or why not-->  replicas of its workloads
+//	                                        ^
+//	nodes, pods, quotas  --admitGangs------'
+//
+// One decision covers all gangs of the region, so that two gangs never start on the same room. What a gang waits for is
+// not stored in the cluster, because it follows from what is there. Once a gang runs, its workloads are like any other,
+// so Kubernetes replaces its pods also while the agent is away.
+
+// gangsRef is the queue's name for a decision about all gangs that wait.
+var gangsRef = render.NewRef(render.KindRoles, "", "gangs")
+
+const (
+	// roomDelay is how long a decision waits after room was freed. So many pods that end together cause one decision.
+	roomDelay = 200 * time.Millisecond
+	// roomPoll is the interval of decisions while a gang waits. It covers changes that cause no decision of their own,
+	// such as those of quotas.
+	roomPoll = 5 * time.Second
+)
+
+// gangs has the gangs of the region. It is safe for concurrent use.
+type gangs struct {
+	mu sync.Mutex
+	of map[render.Ref]map[groups.Unit]*gangEntry
+	// notes has, by workload, what the gang of the workload lacks at present.
+	notes map[string]string
+}
+
+// gangEntry is one gang. Its key in gangs is the instance of several hosts, or the number of the group.
+type gangEntry struct {
+	gang.Entry
+
+	members []gangMember
+}
+
+// gangMember is one pod that a gang should have.
+type gangMember struct {
+	spec *corev1.PodSpec
+	// pool is the pool of its GPUs, if the pool has a quota.
+	pool string
+	gpus int64
+	// exists means that the pod exists. claimed means that its GPUs count in the quota.
+	exists, claimed bool
+	// workload identifies the workload, as access.Namespaced does. It is empty if there is none yet.
+	workload string
+}
+
+func newGangs() *gangs {
+	return &gangs{of: map[render.Ref]map[groups.Unit]*gangEntry{}, notes: map[string]string{}}
+}
+
+// forget drops the gangs of a deployment.
+func (g *gangs) forget(at render.Ref) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	delete(g.of, at)
+}
+
+// counted returns how many gangs have the state.
+func (g *gangs) counted(s gang.State) int {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.count(s)
+}
+
+// count is counted for a caller that holds g.mu.
+func (g *gangs) count(s gang.State) (n int) {
+	for _, all := range g.of {
+		for _, e := range all {
+			if e.State == s {
+				n++
+			}
+		}
+	}
+	return n
+}
+
+// note returns what the gang of a workload lacks at present, or "".
+func (g *gangs) note(workload string) string {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.notes[workload]
+}
+
+// roomMoved queues a decision about the gangs that wait, because there may be more room.
+func (r *Runtime) roomMoved() {
+	if r.gangs.counted(gang.Waits) > 0 {
+		r.repairs.queue.AddAfter(gangsRef, roomDelay)
+	}
+}
+
+// gangLook says which gangs of a deployment must have no pods at present.
+type gangLook struct {
+	of   runtime.GangOf
+	held map[groups.Unit]gangWait
+}
+
+// gangWait says why.
+type gangWait struct{ reason, text string }
+
+func (l gangLook) key(u groups.Unit) groups.Unit {
+	if l.of == runtime.GangOfGroup {
+		return groups.Unit{Group: u.Group}
+	}
+	return u
+}
+
+// waits returns why the instance must have no pods, or false.
+func (l gangLook) waits(u groups.Unit) (gangWait, bool) {
+	w, ok := l.held[l.key(u)]
+	return w, ok
+}
+
+// isGangWait reports whether a workload has no replicas because its gang must have no pods.
+func isGangWait(o render.Object) bool {
+	reason := o.GetAnnotations()[render.AnnotationWaitsReason]
+	return reason == runtime.ReasonUnschedulable || reason == runtime.ReasonGangTimeout
+}
+
+// gangDraft is what one look sees of a gang.
+type gangDraft struct {
+	gang.Seen
+
+	members []gangMember
+	// skip means that other rules decide about some instances: they leave, or start after other roles.
+	skip bool
+}
+
+// lookAtGangs decides which gangs of a deployment may have pods. seen has the instances and those that will be created.
+// waits has the instances that start after other roles.
+func (r families) lookAtGangs(at render.Ref, f *family, known map[groups.ID]*unit, seen []groups.Instance, d groups.Decision, waits map[groups.ID]string) (gangLook, error) {
+	of, timeout := runtime.Gang(f.a.Deployment.GetSpec())
+	look := gangLook{of: of}
+	if of == runtime.GangOfNone {
+		r.gangs.forget(at)
+		return look, nil
+	}
+	now := time.Now()
+	drafts := map[groups.Unit]*gangDraft{}
+	specs := map[string]*corev1.PodSpec{}
+	for n := range seen {
+		in := &seen[n]
+		role := f.index(in.Role)
+		if role < 0 || of == runtime.GangOfUnit && f.hostsOf(in.Role) < 2 {
+			continue
+		}
+		key := look.key(in.Unit())
+		if drafts[key] == nil {
+			drafts[key] = &gangDraft{}
+		}
+		draft := drafts[key]
+		draft.skip = draft.skip || in.Leaving || slices.Contains(d.Delete, in.Key) || waits[in.ID] != ""
+		if specs[in.Role] == nil {
+			spec, err := r.podSpec(f, role)
+			if err != nil {
+				return look, err
+			}
+			specs[in.Role] = spec
+		}
+		m := gangMember{spec: specs[in.Role]}
+		if gpu := f.roles[role].Resources.GetGpu(); r.quota.pools[gpu.GetPool()].Quota > 0 {
+			m.pool, m.gpus = gpu.GetPool(), int64(gpu.GetCount())
+		}
+		if u := known[in.ID]; u != nil && !u.empty {
+			r.seeMember(draft, &m, u, now)
+		}
+		draft.Started = draft.Started || in.Started
+		draft.Pods++
+		draft.members = append(draft.members, m)
+	}
+	look.held = r.updateGangs(at, f, drafts, timeout, now)
+	return look, nil
+}
+
+// seeMember adds to draft and m what the workload of one pod of a gang shows.
+func (r families) seeMember(draft *gangDraft, m *gangMember, u *unit, now time.Time) {
+	m.workload = access.Namespaced(u.live, render.LabelWorkload)
+	m.claimed = u.live.Spec.Replicas == nil || *u.live.Spec.Replicas > 0
+	draft.GaveBack = draft.GaveBack || u.live.Annotations[render.AnnotationWaitsReason] == runtime.ReasonGangTimeout
+	bound := false
+	for _, p := range u.pods {
+		m.exists, bound = true, bound || p.Spec.NodeName != ""
+		if at := p.CreationTimestamp.Time; p.Spec.NodeName == "" && (draft.Oldest.IsZero() || at.Before(draft.Oldest)) {
+			draft.Oldest = at
+		}
+	}
+	if bound {
+		draft.Bound++
+	}
+	draft.Left = draft.Left || m.exists || slices.ContainsFunc(r.caches.PodsOf(u.live.Namespace, u.live.Labels[render.LabelWorkload]), func(p *corev1.Pod) bool {
+		// A pod that does not end in time is on a node that does not answer, and may stay for ever.
+		return p.DeletionTimestamp != nil && now.Before(p.DeletionTimestamp.Add(stopMargin))
+	})
+}
+
+// updateGangs replaces what is known about the gangs of a deployment, and returns those that must have no pods.
+func (r families) updateGangs(at render.Ref, f *family, drafts map[groups.Unit]*gangDraft, timeout time.Duration, now time.Time) map[groups.Unit]gangWait {
+	pause := func(failures int) time.Duration { return r.cfg.Gangs.Delay(failures, r.cfg.Random) }
+	r.gangs.mu.Lock()
+	defer r.gangs.mu.Unlock()
+	before, all, fresh := r.gangs.of[at], map[groups.Unit]*gangEntry{}, false
+	for key, draft := range drafts {
+		if draft.skip {
+			continue
+		}
+		e := &gangEntry{members: draft.members}
+		if was := before[key]; was != nil {
+			e.Entry = was.Entry
+		}
+		was := e.State
+		e.Entry = e.Next(draft.Seen, now, timeout, pause)
+		all[key] = e
+		fresh = fresh || e.State == gang.Waits && was != gang.Waits
+		if e.State == gang.GivesBack && was != gang.GivesBack {
+			r.metrics.gangTimeouts.Inc()
+			r.cfg.Log.Warn("not all pods of a gang had a node in time; all are removed until the next try", "deployment", f.a.Deployment.GetId(),
+				"group", key.Group, "role", key.Role, "slot", key.Slot, "pods", draft.Pods, "bound", draft.Bound, "timeout", timeout, "retry", e.Retry)
+		}
+	}
+	r.gangs.of[at] = all
+	if fresh {
+		for _, other := range r.decideGangs(now) {
+			if other != at {
+				r.repairs.add(other)
+			}
+		}
+	} else if r.gangs.count(gang.Waits) > 0 {
+		r.repairs.queue.AddAfter(gangsRef, roomDelay) // a gang may need less room now
+	}
+	held := map[groups.Unit]gangWait{}
+	for key, e := range all {
+		switch e.State {
+		case gang.Waits:
+			held[key] = gangWait{runtime.ReasonUnschedulable, fmt.Sprintf("waits for room for all of its %d pods", len(e.members))}
+		case gang.GivesBack:
+			held[key] = gangWait{runtime.ReasonGangTimeout, fmt.Sprintf("not all of its %d pods had a node within %v: all are removed until the next try at %s",
+				len(e.members), timeout, e.Retry.UTC().Format(time.RFC3339))}
+			r.repairs.queue.AddAfter(at, max(e.Retry.Sub(now), roomDelay))
+		case gang.Starts:
+			r.repairs.queue.AddAfter(at, max(e.Since.Add(timeout).Sub(now), roomDelay))
+		default:
+		}
+	}
+	return held
+}
+
+// admitGangs decides which of the waiting gangs start now.
+func (r *Runtime) admitGangs() {
+	r.gangs.mu.Lock()
+	defer r.gangs.mu.Unlock()
+	r.repairs.add(r.decideGangs(time.Now())...)
+}
+
+// decideGangs is admitGangs for a caller that holds the lock of gangs. It returns the deployments of gangs that start.
+func (r *Runtime) decideGangs(now time.Time) []render.Ref {
+	type place struct {
+		at  render.Ref
+		key groups.Unit
+	}
+	nodes := r.caches.EveryNode()
+	shapes := map[*corev1.PodSpec]gang.Pod{}
+	podOf := func(m *gangMember) gang.Pod {
+		p, ok := shapes[m.spec]
+		if !ok {
+			p = shapeOf(nodes, m.spec)
+			shapes[m.spec] = p
+		}
+		p.Pool, p.GPUs = m.pool, m.gpus
+		return p
+	}
+	pending := r.pendingPods(nodes)
+	quotas := r.quota.left(r.caches.Every(render.KindWorkload))
+	var waiting []gang.Gang
+	places := map[string]place{}
+	for at, all := range r.gangs.of {
+		for key, e := range all {
+			switch e.State {
+			case gang.Waits:
+				one := gang.Gang{Key: fmt.Sprintf("%s %s/%d.%d", at, key.Role, key.Group, key.Slot), Since: e.Since}
+				for n := range e.members {
+					one.Pods = append(one.Pods, podOf(&e.members[n]))
+				}
+				waiting, places[one.Key] = append(waiting, one), place{at, key}
+			case gang.Starts:
+				for n := range e.members {
+					if m := &e.members[n]; !m.exists {
+						pending = append(pending, podOf(m))
+					}
+					if m := &e.members[n]; !m.claimed && m.pool != "" {
+						quotas[m.pool] -= m.gpus
+					}
+				}
+			default:
+			}
+		}
+	}
+	var out []render.Ref
+	notes := map[string]string{}
+	if len(waiting) > 0 {
+		free := make([]gang.Node, 0, len(nodes))
+		for _, n := range nodes {
+			free = append(free, gang.Node{Name: n.Name, Free: r.fleet.Free(n)})
+		}
+		starts, lacks := gang.Admit(free, pending, quotas, waiting)
+		for _, key := range starts {
+			at := places[key]
+			e := r.gangs.of[at.at][at.key]
+			e.Entry = e.LetIn(now)
+			r.metrics.gangStarts.Inc()
+			out = append(out, at.at)
+		}
+		for key, lack := range lacks {
+			at := places[key]
+			members := r.gangs.of[at.at][at.key].members
+			text := lackText(lack, members, podOf)
+			for _, m := range members {
+				notes[m.workload] = text
+			}
+		}
+	}
+	r.gangs.tell(notes, func(workload string) {
+		r.heard.add(workload)
+		r.signal()
+	})
+	if r.gangs.count(gang.Waits) > 0 {
+		r.repairs.queue.AddAfter(gangsRef, roomPoll)
+	}
+	return out
+}
+
+// tell replaces the notes, and calls changed for each workload with another note. The caller holds g.mu.
+func (g *gangs) tell(notes map[string]string, changed func(workload string)) {
+	delete(notes, "")
+	for workload := range g.notes {
+		if _, still := notes[workload]; !still {
+			changed(workload)
+		}
+	}
+	for workload, text := range notes {
+		if g.notes[workload] != text {
+			changed(workload)
+		}
+	}
+	g.notes = notes
+}
+
+// pendingPods returns the pods of the region without a node. Pods of one template are alike.
+func (r *Runtime) pendingPods(nodes []*corev1.Node) (out []gang.Pod) {
+	shapes := map[string]gang.Pod{}
+	for _, p := range r.fleet.Pending() {
+		key := access.Namespaced(p, render.LabelWorkload) + " " + p.Annotations[render.AnnotationTemplateHash]
+		shape, ok := shapes[key]
+		if !ok {
+			shape = shapeOf(nodes, &p.Spec)
+			shapes[key] = shape
+		}
+		out = append(out, shape)
+	}
+	return out
+}
+
+func shapeOf(nodes []*corev1.Node, spec *corev1.PodSpec) gang.Pod {
+	p := gang.Pod{Needs: observe.Needs(spec), Nodes: map[string]bool{}}
+	for _, n := range nodes {
+		if observe.Takes(n, spec) {
+			p.Nodes[n.Name] = true
+		}
+	}
+	return p
+}
+
+// podSpec returns the spec of the pods of the n-th role.
+func (r families) podSpec(f *family, n int) (*corev1.PodSpec, error) {
+	objects, err := r.rendered(f.assignment(n, runtime.Unit{}))
+	if err != nil {
+		return nil, err
+	}
+	data, err := json.Marshal(objects.Workload.Spec.Template.Spec)
+	if err != nil {
+		return nil, fmt.Errorf("encode the pod of role %s: %w", f.roles[n].Name, err)
+	}
+	spec := &corev1.PodSpec{}
+	if err := json.Unmarshal(data, spec); err != nil {
+		return nil, fmt.Errorf("decode the pod of role %s: %w", f.roles[n].Name, err)
+	}
+	return spec, nil
+}
+
+// lackText says what a gang waits for.
+func lackText(lack gang.Lack, members []gangMember, podOf func(*gangMember) gang.Pod) string {
+	if lack.Pool != "" {
+		asked := int64(0)
+		for _, m := range members {
+			if m.pool == lack.Pool {
+				asked += m.gpus
+			}
+		}
+		return fmt.Sprintf("waits for room for all of its %d pods: they need %d GPUs of pool %s, whose quota has %d left", len(members), asked, lack.Pool, lack.Quota)
+	}
+	text := fmt.Sprintf("waits for room for all of its %d pods: there is room for %d", len(members), lack.Fits)
+	first := podOf(&members[0])
+	if slices.ContainsFunc(members, func(m gangMember) bool { return m.spec != members[0].spec }) {
+		return text
+	}
+	return fmt.Sprintf("%s, and each needs %s on one of %d nodes", text, needsText(first.Needs), len(first.Nodes))
+}
+
+// needsText lists devices first, then CPU and memory.
+func needsText(needs gang.Resources) string {
+	names := slices.SortedFunc(maps.Keys(needs), func(a, b string) int {
+		return cmp.Or(-cmp.Compare(strings.Count(a, "/"), strings.Count(b, "/")), cmp.Compare(a, b))
+	})
+	var parts []string
+	for _, name := range names {
+		switch corev1.ResourceName(name) {
+		case corev1.ResourcePods:
+		case corev1.ResourceCPU:
+			parts = append(parts, fmt.Sprintf("%d millicores", needs[name]))
+		case corev1.ResourceMemory:
+			parts = append(parts, fmt.Sprintf("%d MiB", needs[name]>>20))
+		default:
+			parts = append(parts, fmt.Sprintf("%d %s", needs[name], name))
+		}
+	}
+	return strings.Join(parts, ", ")
+}
