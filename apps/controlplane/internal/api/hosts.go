@@ -9,13 +9,19 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// Only agents that announce FEATURE_UNIT_HOSTS run instances of several hosts. Regions that no agent has joined yet
-// are not checked. If their agent cannot run the version, it will refuse it.
+// Only agents that announce FEATURE_UNIT_HOSTS run instances of several hosts, and only agents that announce
+// FEATURE_GANG start pods all or nothing. Regions that no agent has joined yet are not checked. If their agent cannot
+// run the version, it will refuse it.
 
-// hostsFit fails if the version has instances of several hosts, but one of its regions cannot run them. progress is
+// spansHosts reports whether the spec is checked here.
+func spansHosts(spec *windlassv1.DeploymentSpec) bool {
+	return model.HasSeveralHosts(spec) || model.HasGang(spec)
+}
+
+// hostsFit fails if the version has instances of several hosts or gangs, but one of its regions cannot run them. progress is
 // the progress of its rollout, nil for none.
 func (c versionMutation) hostsFit(spec *windlassv1.DeploymentSpec, progress *model.Progress) error {
-	if !model.HasSeveralHosts(spec) {
+	if !spansHosts(spec) {
 		return nil
 	}
 	sizes, err := c.startSizes(spec, progress)
@@ -27,7 +33,7 @@ func (c versionMutation) hostsFit(spec *windlassv1.DeploymentSpec, progress *mod
 
 // hostsFitPinned is hostsFit for the regions of a pin of the version d.
 func (c versionMutation) hostsFitPinned(d model.Deployment, p model.Pin) error {
-	if !model.HasSeveralHosts(d.Spec) {
+	if !spansHosts(d.Spec) {
 		return nil
 	}
 	sizes, err := c.pinSizes(p)
@@ -40,7 +46,7 @@ func (c versionMutation) hostsFitPinned(d model.Deployment, p model.Pin) error {
 // hostsFitScaled is hostsFit for regions that get more replicas of the live version or of the version in flight.
 func (c versionMutation) hostsFitScaled(r running, asked plan.Asked) error {
 	for _, d := range []*model.Deployment{r.live, r.active.deployment} {
-		if d == nil || !model.HasSeveralHosts(d.Spec) {
+		if d == nil || !spansHosts(d.Spec) {
 			continue
 		}
 		sizes, err := c.scaledUpSizes(r, *d, asked)
@@ -54,15 +60,20 @@ func (c versionMutation) hostsFitScaled(r running, asked plan.Asked) error {
 	return nil
 }
 
-// hostsFitIn fails if one of the regions cannot run instances of several hosts. The spec must have such instances.
+// hostsFitIn fails if one of the regions cannot run the instances or the gangs of the spec.
 func hostsFitIn(spec *windlassv1.DeploymentSpec, sizes []regionSize) error {
 	i := model.RoleOfSeveralHosts(spec)
-	role := spec.GetRoles()[i]
 	for _, r := range sizes {
-		if !r.RunsSeveralHosts() {
+		switch {
+		case i >= 0 && !r.RunsSeveralHosts():
+			role := spec.GetRoles()[i]
 			return apierr.InvalidFix(fmt.Sprintf("spec.roles[%d].hosts", i),
 				fmt.Sprintf("instances of role %q have %d hosts, but the agent of region %s (runtime %s) cannot run instances of several hosts", role.GetName(), role.GetHosts(), r.Name, r.AgentRuntime),
 				"Use Kubernetes regions with agents of this release, or remove hosts.")
+		case model.HasGang(spec) && !r.StartsGangs():
+			return apierr.InvalidFix("spec.gang",
+				fmt.Sprintf("the agent of region %s (runtime %s) cannot start pods all or nothing", r.Name, r.AgentRuntime),
+				"Use Kubernetes regions with agents of this release, or remove gang.")
 		}
 	}
 	return nil

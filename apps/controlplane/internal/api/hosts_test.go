@@ -68,6 +68,25 @@ func TestHosts_NeedAgentsThatRunThem(t *testing.T) {
 	require.NoError(t, scale())
 }
 
+func TestGangs_NeedAgentsThatStartThem(t *testing.T) {
+	w := setup(t)
+	unitHosts, gangs := agentv1.Feature_FEATURE_UNIT_HOSTS.String(), agentv1.Feature_FEATURE_GANG.String()
+	of := func(of windlassv1.Gang_Of) func(*windlassv1.DeploymentSpec) {
+		return func(s *windlassv1.DeploymentSpec) { s.Gang = &windlassv1.Gang{Of: of} }
+	}
+	w.joins("kubernetes", []string{unitHosts}, "us-east-1", "eu-west-1")
+	_, err := w.deployBy("chat", nil, ofHosts(2), of(windlassv1.Gang_OF_GROUP))
+	refused(t, err, connect.CodeInvalidArgument, windlassv1.ErrorReason_ERROR_REASON_VALIDATION, "spec.gang")
+	require.ErrorContains(t, err, "the agent of region us-east-1 (runtime kubernetes) cannot start pods all or nothing")
+	_, err = w.deployBy("single", nil, ofHosts(2), of(windlassv1.Gang_OF_NONE))
+	require.NoError(t, err)
+	_, err = w.deployBy("usual", nil, ofHosts(2), of(windlassv1.Gang_OF_UNIT))
+	require.NoError(t, err, "it is the default, which agents of earlier releases do not know either")
+	w.joins("kubernetes", []string{unitHosts, gangs}, "us-east-1", "eu-west-1")
+	_, err = w.deployBy("chat", nil, ofHosts(2), of(windlassv1.Gang_OF_GROUP))
+	require.NoError(t, err)
+}
+
 func TestHosts_AreCheckedWhereTheVersionGetsReplicas(t *testing.T) {
 	w := setup(t)
 	unitHosts := []string{agentv1.Feature_FEATURE_UNIT_HOSTS.String()}

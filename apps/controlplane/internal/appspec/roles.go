@@ -31,6 +31,7 @@ func fillRoles(s *windlassv1.DeploymentSpec) {
 		s.Layout = cmp.Or(s.Layout, windlassv1.Layout_LAYOUT_REPLICAS)
 	}
 	fillUpdate(s)
+	fillGang(s)
 	for _, r := range roles {
 		if r.Hosts == 1 {
 			r.Hosts = 0
@@ -64,6 +65,9 @@ func checkRoles(s *windlassv1.DeploymentSpec, field string) error {
 		return err
 	}
 	if err := checkUpdate(s, field+".update"); err != nil {
+		return err
+	}
+	if err := checkGang(s, field+".gang"); err != nil {
 		return err
 	}
 	names, entry := map[string]int{}, -1

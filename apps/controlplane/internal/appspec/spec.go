@@ -172,6 +172,8 @@ var concerns = map[protoreflect.Name]concern{
 	"model": ofInstances, "models": ofRollouts,
 	// Agents use the field update to order replacements, not to make instances.
 	"update": ofRollouts,
+	// Agents use the field gang to decide when instances start, not to make them.
+	"gang": ofRollouts,
 
 	// The result of serve is in other fields and in generated.
 	"generated_by": ofRollouts, "generated": ofRollouts, "serve": ofPeople,

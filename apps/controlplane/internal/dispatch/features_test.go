@@ -27,6 +27,7 @@ func TestFeatures_OfAnItemFollowItsDeployment(t *testing.T) {
 		agentv1.Feature_FEATURE_MODELS:             {Model: &windlassv1.LoadedModel{}},
 		agentv1.Feature_FEATURE_POOLED_ROLES:       {Layout: windlassv1.Layout_LAYOUT_POOLED},
 		agentv1.Feature_FEATURE_UNIT_HOSTS:         {Roles: []*windlassv1.RoleSpec{{Name: "main", Hosts: 2}}},
+		agentv1.Feature_FEATURE_GANG:               {Gang: &windlassv1.Gang{Of: windlassv1.Gang_OF_GROUP}},
 		agentv1.Feature_FEATURE_ROLES:              {Roles: []*windlassv1.RoleSpec{{Name: "prefill"}, {Name: "decode"}}},
 		agentv1.Feature_FEATURE_EXPECTED_CODES:     {HealthCheck: &windlassv1.HealthCheck{ExpectedCodes: []string{"204"}}},
 	}

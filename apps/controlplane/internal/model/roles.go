@@ -43,6 +43,17 @@ func (r Region) RunsSeveralHosts() bool {
 	return r.AgentRuntime == "" || slices.Contains(r.AgentFeatures, agentv1.Feature_FEATURE_UNIT_HOSTS.String())
 }
 
+// HasGang reports whether the spec says which pods start all or nothing, and an agent must know it.
+func HasGang(spec *windlassv1.DeploymentSpec) bool {
+	return spec.GetGang() != nil && spec.GetGang().GetOf() != windlassv1.Gang_OF_NONE
+}
+
+// StartsGangs reports whether the region's agent starts pods all or nothing. It is true for a region that no agent has
+// joined, because the agent that joins may do so.
+func (r Region) StartsGangs() bool {
+	return r.AgentRuntime == "" || slices.Contains(r.AgentFeatures, agentv1.Feature_FEATURE_GANG.String())
+}
+
 // SameGroups reports whether groups of both specs have the same roles, with as many instances of each and as many
 // hosts of each instance. The counts of a pool are the region's, and the same for both.
 func SameGroups(a, b *windlassv1.DeploymentSpec) bool {

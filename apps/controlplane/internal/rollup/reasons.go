@@ -54,6 +54,7 @@ var agentReasons = map[string]Meaning{
 	"LoadFailed":        {Condition: crash},
 	// Waits is not set, because the cause is in the roles that it waits for.
 	"WaitsForRole": {Condition: late},
+	"GangTimeout":  {Condition: unschedulable, Waits: true},
 }
 
 // MeaningOf returns the meaning of an agent's reason. An unknown one counts as a crash.

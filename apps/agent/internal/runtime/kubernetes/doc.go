@@ -53,7 +53,8 @@
 //
 // A deployment with several roles is one such workload for each instance. Package groups decides
 // about all of these workloads. Each workload is then applied, drained and repaired like the
-// workload of a deployment with one role (see roles.go).
+// workload of a deployment with one role (see roles.go). Package gang decides which of them may have
+// pods, so that pods that need each other start all or nothing (see gangs.go).
 //
 // # Few calls
 //
