@@ -106,7 +106,7 @@ const (
 	AutoRollback_CONDITION_CRASH AutoRollback_Condition = 1
 	// The image cannot be pulled.
 	AutoRollback_CONDITION_IMAGE AutoRollback_Condition = 2
-	// There is no room for an instance (Unschedulable, QuotaExceeded).
+	// There is no room for an instance (Unschedulable, QuotaExceeded, GangTimeout).
 	AutoRollback_CONDITION_UNSCHEDULABLE AutoRollback_Condition = 3
 	// A region makes no progress for the time deadlines.progress.
 	AutoRollback_CONDITION_PROGRESS AutoRollback_Condition = 4

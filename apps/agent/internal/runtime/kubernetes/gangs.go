@@ -35,7 +35,7 @@ import (
 var gangsRef = render.NewRef(render.KindRoles, "", "gangs")
 
 const (
-	// roomDelay is how long a decision waits after room was freed. So many pods that end together cause one decision.
+	// roomDelay is how long a decision waits after room was freed, so that pods that end together cause one decision.
 	roomDelay = 200 * time.Millisecond
 	// roomPoll is the interval of decisions while a gang waits. It covers changes that cause no decision of their own,
 	// such as those of quotas.
@@ -269,14 +269,14 @@ func (r families) updateGangs(at render.Ref, f *family, drafts map[groups.Unit]*
 }
 
 // admitGangs decides which of the waiting gangs start now.
-func (r *Runtime) admitGangs() {
+func (r families) admitGangs() {
 	r.gangs.mu.Lock()
 	defer r.gangs.mu.Unlock()
 	r.repairs.add(r.decideGangs(time.Now())...)
 }
 
 // decideGangs is admitGangs for a caller that holds the lock of gangs. It returns the deployments of gangs that start.
-func (r *Runtime) decideGangs(now time.Time) []render.Ref {
+func (r families) decideGangs(now time.Time) []render.Ref {
 	type place struct {
 		at  render.Ref
 		key groups.Unit
@@ -369,7 +369,7 @@ func (g *gangs) tell(notes map[string]string, changed func(workload string)) {
 }
 
 // pendingPods returns the pods of the region without a node. Pods of one template are alike.
-func (r *Runtime) pendingPods(nodes []*corev1.Node) (out []gang.Pod) {
+func (r families) pendingPods(nodes []*corev1.Node) (out []gang.Pod) {
 	shapes := map[string]gang.Pod{}
 	for _, p := range r.fleet.Pending() {
 		key := access.Namespaced(p, render.LabelWorkload) + " " + p.Annotations[render.AnnotationTemplateHash]

@@ -77,7 +77,7 @@ func (r *Runtime) repair(ctx context.Context) {
 // lookAt looks at one workload, and repairs objects that are not as wanted.
 func (r *Runtime) lookAt(ctx context.Context, w render.Ref) error {
 	if w == gangsRef {
-		r.admitGangs()
+		families{r}.admitGangs()
 		return nil
 	}
 	if w.Kind == render.KindRoles {

@@ -346,7 +346,7 @@ export enum AutoRollback_Condition {
   IMAGE = 2,
 
   /**
-   * There is no room for an instance (Unschedulable, QuotaExceeded).
+   * There is no room for an instance (Unschedulable, QuotaExceeded, GangTimeout).
    *
    * @generated from enum value: CONDITION_UNSCHEDULABLE = 3;
    */
