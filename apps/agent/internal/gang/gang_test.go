@@ -17,7 +17,7 @@ const timeout = 10 * time.Minute
 func pause(failures int) time.Duration { return time.Duration(failures+1) * time.Minute }
 
 func TestEntry(t *testing.T) {
-	at := func(d time.Duration) time.Time { return begin.Add(d) }
+	at := begin.Add
 	waits := Entry{State: Waits, Since: begin}
 	starts := Entry{State: Starts, Since: begin, Failures: 2}
 	back := Entry{State: GivesBack, Retry: at(time.Minute), Failures: 3}

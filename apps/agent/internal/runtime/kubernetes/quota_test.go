@@ -50,7 +50,9 @@ func TestPool_StaysWithinItsQuota(t *testing.T) {
 	require.NoError(t, take(pooled("b", 1, 1)), "shrinking")
 	require.NoError(t, take(pooled("old", 3, 1)), "another size within the GPUs that it has")
 
+	require.Equal(t, map[string]int64{"h100": 2}, q.left(there))
 	q.pools["h100"] = render.Pool{Name: "h100", Quota: 2}
+	require.Equal(t, map[string]int64{"h100": -6}, q.left(there))
 	require.NoError(t, take(pooled("a", 1, 4)), "an app keeps its GPUs when the quota is lowered")
 	require.ErrorAs(t, take(pooled("a", 2, 4)), &rej)
 	q.release(at("a"))
