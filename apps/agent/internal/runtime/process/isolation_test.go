@@ -73,6 +73,9 @@ func attack() int {
 		}
 		return err
 	}
+	for _, fd := range descriptors() {
+		say("GOT the descriptor", fd)
+	}
 	for name, pid := range map[string]int{"victim": to.VictimPID, "its shim": to.ShimPID, "the agent": to.AgentPID} {
 		proc := fmt.Sprintf("/proc/%d/", pid)
 		for _, file := range []string{"environ", "cmdline", "maps", "root/etc/hostname", "fd/0"} {
@@ -166,6 +169,20 @@ func attack() int {
 	}
 	say("tried as user", os.Getuid(), os.Getgid())
 	return serveHealth()
+}
+
+// descriptors returns the open descriptors that this process did not open itself.
+func descriptors() (out []string) {
+	entries, _ := os.ReadDir("/proc/self/fd")
+	for _, e := range entries {
+		n, _ := strconv.Atoi(e.Name())
+		target, err := os.Readlink("/proc/self/fd/" + e.Name())
+		own := strings.HasPrefix(target, "anon_inode:[event") || strings.HasPrefix(target, "/sys/fs/cgroup/") // of Go's runtime
+		if n > 2 && err == nil && !own {
+			out = append(out, e.Name()+" "+target)
+		}
+	}
+	return out
 }
 
 // seize traces a process for a moment. The tracing thread ends with its goroutine, and the process

@@ -90,6 +90,9 @@ func runShim(told <-chan os.Signal) (int, error) {
 	if hello == nil {
 		return shimFailed, errors.New("no hello pipe: only the agent may start a shim")
 	}
+	if err := keepDescriptors(); err != nil {
+		return shimFailed, err
+	}
 	var l launch
 	if err := json.NewDecoder(os.Stdin).Decode(&l); err != nil {
 		// The agent died before it had sent everything. The next agent will end this attempt.
@@ -136,6 +139,22 @@ func runShim(told <-chan os.Signal) (int, error) {
 		return shimFailed, outOfSpace(hello, l, err)
 	}
 	return shimRan, writeJSON(".", factsFile, f, false)
+}
+
+// keepDescriptors keeps the descriptors of this process from its child: the hello pipe, with which
+// the child could send facts of its own to the agent, and those that the agent inherited.
+func keepDescriptors() error {
+	entries, err := os.ReadDir("/proc/self/fd")
+	if err != nil {
+		return fmt.Errorf("list open descriptors: %w", err)
+	}
+	for _, e := range entries {
+		// The child gets other descriptors in the places of 0 to 2.
+		if fd, err := strconv.Atoi(e.Name()); err == nil && fd > 2 {
+			unix.CloseOnExec(fd)
+		}
+	}
+	return nil
 }
 
 // outOfSpace tells the agent that the disk is full, because the facts cannot be written to the
