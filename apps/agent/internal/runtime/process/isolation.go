@@ -60,7 +60,11 @@ type user struct {
 
 // tempDirs has the directories that every user of a host may write to. An instance gets its own
 // directories in their places.
-var tempDirs = map[string]string{"/tmp": "tmp", "/var/tmp": "var-tmp"}
+var tempDirs = map[string]string{"/tmp": "tmp", "/var/tmp": "var-tmp", "/run/lock": "run-lock"}
+
+// hostDirs has directories of the host that no instance sees. By the socket of D-Bus, systemd tells
+// every user the command lines of processes.
+var hostDirs = []string{"/run/dbus"}
 
 // Check returns why instances cannot be isolated on this host, or nil if they can.
 func (i *Isolation) Check() error {
@@ -240,6 +244,11 @@ func (r *Runtime) userOf(rec record, dir string) *user {
 	u := &user{
 		UID: rec.UID, GID: rec.GID, Groups: r.cfg.Isolation.Groups, Hide: r.cfg.Isolation.Hide,
 		Cache: r.users.cacheDir(rec.GID), Temp: map[string]string{},
+	}
+	for _, at := range hostDirs {
+		if st, err := os.Stat(at); err == nil && st.IsDir() {
+			u.Hide = append(slices.Clip(u.Hide), at)
+		}
 	}
 	u.Keep = []string{dir, u.Cache}
 	for at, name := range tempDirs {

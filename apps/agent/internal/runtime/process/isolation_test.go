@@ -2,6 +2,7 @@ package process_test
 
 import (
 	"context"
+	"encoding/binary"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -17,6 +18,7 @@ import (
 	"syscall"
 	"testing"
 	"time"
+	"unsafe"
 
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
@@ -30,6 +32,9 @@ import (
 // attackEnv makes the test binary an instance that tries to access things of others.
 const attackEnv = "WINDLASS_TEST_ATTACK"
 
+// namespaceEnv makes the test binary attack as the root of a user namespace.
+const namespaceEnv = "WINDLASS_TEST_ATTACK_NAMESPACE"
+
 // takePortEnv makes the test binary listen at this port, and print the result.
 const takePortEnv = "WINDLASS_TEST_TAKE_PORT"
 
@@ -42,6 +47,11 @@ type targets struct {
 	VictimPort                   int
 	TryPorts                     bool
 	Abstract                     string // a socket without a file; empty: the kernel cannot isolate such sockets
+	HostSocket                   string // a socket of the host's D-Bus
+	Queue                        string // a message queue of the host, and a key of the agent
+	// DataDirHandle and its type are the number of the data directory in its file system.
+	DataDirHandle     []byte
+	DataDirHandleType int32
 }
 
 func say(words ...any) { _, _ = fmt.Fprintln(os.Stdout, words...) }
@@ -92,6 +102,12 @@ func attack() int {
 		got("mem of "+name, opens(proc+"mem"))
 		got("the limits of "+name, unix.Prlimit(pid, unix.RLIMIT_NOFILE, nil, &unix.Rlimit{}))
 		got("a descriptor of "+name, descriptorOf(pid))
+		got("a signal by a descriptor to "+name, signalByDescriptor(pid))
+		got("the namespaces of "+name, enter(pid))
+		got("a comparison with "+name, compare(pid))
+		got("counters of "+name, count(pid))
+		got("the pages of "+name, pagesOf(pid))
+		got("the group of "+name, unix.Setpgid(pid, 0))
 		if pid == to.AgentPID {
 			continue // where tenants are trusted, the next attack would slow down the test
 		}
@@ -129,11 +145,30 @@ func attack() int {
 	for _, file := range []string{"record.json", "output.log", "work/private"} {
 		got(file+" of the victim", read(filepath.Join(to.VictimDir, file)))
 	}
-	for _, file := range []string{"/tmp/windlass-victim", "/var/tmp/windlass-victim", "/dev/shm/windlass-victim"} {
+	for _, file := range []string{"/tmp/windlass-victim", "/var/tmp/windlass-victim", "/dev/shm/windlass-victim", "/run/lock/windlass-victim"} {
 		got(file, read(file))
+	}
+	_, err = net.Dial("unix", to.HostSocket)
+	got("a socket of the host", err)
+	got("a message queue", openQueue(to.Queue, 0))
+	sees("/dev/mqueue", to.Queue)
+	got("a key of the agent", findKey(to.Queue))
+	got("a watch of the victim's files", watch(filepath.Join(to.VictimDir, "work")))
+	got("a watch of the agent's files", watch(filepath.Join(to.DataDir, "credential.json")))
+	for name, kind := range map[string][3]int{
+		"packets": {unix.AF_PACKET, unix.SOCK_RAW, 0}, "raw packets": {unix.AF_INET, unix.SOCK_RAW, unix.IPPROTO_UDP},
+		"raw packets of IPv6": {unix.AF_INET6, unix.SOCK_RAW, unix.IPPROTO_TCP}, "the audit": {unix.AF_NETLINK, unix.SOCK_RAW, unix.NETLINK_AUDIT},
+	} {
+		got(name, openSocket(kind))
+	}
+	got("events of processes", followProcesses())
+	for _, file := range controlFiles() {
+		got("to write "+file, opens(file))
 	}
 	_, err = unix.SysvShmGet(to.SharedMemory, 1, 0)
 	got("shared memory", err)
+
+	attackInNamespace(to)
 
 	got("root", unix.Setresuid(0, 0, 0))
 	got("group root", unix.Setresgid(0, 0, 0))
@@ -183,6 +218,241 @@ func descriptors() (out []string) {
 		}
 	}
 	return out
+}
+
+func signalByDescriptor(pid int) error {
+	fd, err := unix.PidfdOpen(pid, 0)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = unix.Close(fd) }()
+	return unix.PidfdSendSignal(fd, 0, nil, 0)
+}
+
+// enter enters the mount namespace of a process with a thread, which ends afterwards.
+func enter(pid int) error {
+	fd, err := unix.PidfdOpen(pid, 0)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = unix.Close(fd) }()
+	done := make(chan error)
+	go func() {
+		goruntime.LockOSThread()
+		done <- errors.Join(unix.Unshare(unix.CLONE_FS), unix.Setns(fd, unix.CLONE_NEWNS))
+	}()
+	return <-done
+}
+
+func errnoOf(errno syscall.Errno) error {
+	if errno == 0 {
+		return nil
+	}
+	return errno
+}
+
+// compare asks whether a process has the same memory as this one.
+func compare(pid int) error {
+	const memory = 1 // KCMP_VM
+	_, _, errno := unix.Syscall6(unix.SYS_KCMP, uintptr(os.Getpid()), uintptr(pid), memory, 0, 0, 0)
+	return errnoOf(errno)
+}
+
+// count counts the page faults of a process.
+func count(pid int) error {
+	fd, err := unix.PerfEventOpen(&unix.PerfEventAttr{
+		Type: unix.PERF_TYPE_SOFTWARE, Size: unix.PERF_ATTR_SIZE_VER0, Config: unix.PERF_COUNT_SW_PAGE_FAULTS, Bits: unix.PerfBitExcludeKernel | unix.PerfBitExcludeHv,
+	}, pid, -1, -1, 0)
+	if err == nil {
+		_ = unix.Close(fd)
+	}
+	return err
+}
+
+// pagesOf asks where the memory of a process is.
+func pagesOf(pid int) error {
+	page, status := uintptr(0x400000), int32(0)
+	_, _, errno := unix.Syscall6(unix.SYS_MOVE_PAGES, uintptr(pid), 1, uintptr(unsafe.Pointer(&page)), 0, uintptr(unsafe.Pointer(&status)), 0)
+	return errnoOf(errno)
+}
+
+// openQueue opens a POSIX message queue. It makes the queue if flags say so.
+func openQueue(name string, flags int) error {
+	b, err := unix.BytePtrFromString(name)
+	if err != nil {
+		return err
+	}
+	fd, _, errno := unix.Syscall6(unix.SYS_MQ_OPEN, uintptr(unsafe.Pointer(b)), uintptr(unix.O_RDWR|unix.O_CLOEXEC|flags), 0o666, 0, 0, 0)
+	if errno == 0 {
+		_ = unix.Close(int(fd))
+	}
+	return errnoOf(errno)
+}
+
+// findKey finds a key in the session's keyring.
+func findKey(name string) error {
+	_, err := unix.KeyctlSearch(unix.KEY_SPEC_SESSION_KEYRING, "user", name, 0)
+	return err
+}
+
+func watch(path string) error {
+	fd, err := unix.InotifyInit1(unix.IN_CLOEXEC)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = unix.Close(fd) }()
+	_, err = unix.InotifyAddWatch(fd, path, unix.IN_ALL_EVENTS)
+	return err
+}
+
+func openSocket(kind [3]int) error {
+	fd, err := unix.Socket(kind[0], kind[1]|unix.SOCK_CLOEXEC, kind[2])
+	if err != nil {
+		return err
+	}
+	defer func() { _ = unix.Close(fd) }()
+	if kind[0] == unix.AF_NETLINK {
+		return unix.Bind(fd, &unix.SockaddrNetlink{Family: unix.AF_NETLINK, Groups: 1})
+	}
+	return nil
+}
+
+// followProcesses asks the kernel for the starts and ends of all processes, and waits for one. This
+// process starts another one meanwhile.
+func followProcesses() error {
+	fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, unix.NETLINK_CONNECTOR)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = unix.Close(fd) }()
+	if err := unix.Bind(fd, &unix.SockaddrNetlink{Family: unix.AF_NETLINK, Groups: 1}); err != nil {
+		return err
+	}
+	order := binary.NativeEndian
+	var b []byte
+	b = order.AppendUint32(b, 40)
+	b = order.AppendUint16(b, unix.NLMSG_DONE)
+	b = append(b, make([]byte, 10)...)
+	b = order.AppendUint32(b, 1) // CN_IDX_PROC
+	b = order.AppendUint32(b, 1) // CN_VAL_PROC
+	b = append(b, make([]byte, 8)...)
+	b = order.AppendUint32(b, 4) // the length of the next number, and flags
+	b = order.AppendUint32(b, 1) // PROC_CN_MCAST_LISTEN
+	if err := unix.Sendto(fd, b, 0, &unix.SockaddrNetlink{Family: unix.AF_NETLINK}); err != nil {
+		return err
+	}
+	wait := unix.NsecToTimeval((200 * time.Millisecond).Nanoseconds())
+	if err := unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &wait); err != nil {
+		return err
+	}
+	_ = exec.CommandContext(context.Background(), "/bin/true").Run()
+	answer := make([]byte, 1024)
+	for range 2 { // the first message acknowledges the order
+		if _, err := unix.Read(fd, answer); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// controlFiles returns files by which processes move to other cgroups, or cgroups get other limits.
+func controlFiles() (out []string) {
+	for _, name := range []string{"cgroup.procs", "cgroup.kill", "cgroup.freeze", "tasks", "memory.max", "cpu.max"} {
+		for dir := "/sys/fs/cgroup/"; len(dir) < 40; dir += "*/" {
+			found, _ := filepath.Glob(dir + name)
+			out = append(out, found...)
+		}
+	}
+	return out
+}
+
+// attackInNamespace makes another process the root of its own user namespace, and lets it attack
+// from there. Some hosts have no such namespaces.
+func attackInNamespace(to targets) {
+	b, err := json.Marshal(to)
+	if err != nil {
+		say("GOT no targets:", err)
+		return
+	}
+	ids := func(id int) []syscall.SysProcIDMap { return []syscall.SysProcIDMap{{HostID: id, Size: 1}} }
+	cmd := exec.CommandContext(context.Background(), "/proc/self/exe")
+	cmd.Env = append(os.Environ(), attackEnv+"=", namespaceEnv+"="+string(b))
+	cmd.Stdout, cmd.Stderr = os.Stdout, os.Stderr
+	cmd.SysProcAttr = &syscall.SysProcAttr{
+		Cloneflags:  syscall.CLONE_NEWUSER | syscall.CLONE_NEWNS | syscall.CLONE_NEWCGROUP,
+		UidMappings: ids(os.Getuid()), GidMappings: ids(os.Getgid()),
+	}
+	if err := cmd.Run(); err != nil && os.Getuid() != 0 {
+		say("no user namespace:", err)
+	}
+}
+
+// attackAsRootOfNamespace prints a line for each successful access.
+func attackAsRootOfNamespace() int {
+	var to targets
+	if err := json.Unmarshal([]byte(os.Getenv(namespaceEnv)), &to); err != nil {
+		say("GOT no targets:", err)
+		return 1
+	}
+	got := func(what string, err error) {
+		if err == nil {
+			say("GOT", what, "in a user namespace")
+		}
+	}
+	for name, pid := range map[string]int{"victim": to.VictimPID, "its shim": to.ShimPID, "the agent": to.AgentPID} {
+		got("a signal to "+name, unix.Kill(pid, 0))
+		got("ptrace of "+name, seize(pid))
+		got("the namespaces of "+name, enter(pid))
+	}
+	for name, kind := range map[string][3]int{"packets": {unix.AF_PACKET, unix.SOCK_RAW, 0}, "raw packets": {unix.AF_INET, unix.SOCK_RAW, unix.IPPROTO_UDP}} {
+		got(name, openSocket(kind))
+	}
+	got("events of processes", followProcesses())
+	got("the data directory by its number", listByHandle(to))
+
+	// The mounts that hide files cannot be removed, or copied without what they hide.
+	for _, at := range []string{to.DataDir, "/proc", "/tmp", "/dev/shm", "/run/dbus"} {
+		got("to unmount "+at, unix.Unmount(at, unix.MNT_DETACH))
+	}
+	below := filepath.Join(os.TempDir(), "below")
+	if err := os.MkdirAll(below, 0o700); err != nil {
+		say("LACKS", err)
+	}
+	got("all mounts of the host", unix.Mount("/", below, "", unix.MS_BIND, ""))
+	got("the host's proc", unix.Mount("proc", below, "proc", 0, ""))
+	if err := unix.Mount("/", below, "", unix.MS_BIND|unix.MS_REC, ""); err == nil {
+		entries, _ := os.ReadDir(filepath.Join(below, to.DataDir))
+		for _, e := range entries {
+			if e.Name() == "credential.json" {
+				say("GOT the data directory in a copy of all mounts")
+			}
+		}
+	}
+	if err := unix.Mount("cgroup2", below, "cgroup2", 0, ""); err == nil {
+		for _, file := range []string{"cgroup.procs", "memory.max", "cpu.max", "../cgroup.procs"} {
+			f, err := os.OpenFile(filepath.Join(below, file), os.O_WRONLY, 0)
+			if err == nil {
+				_ = f.Close()
+				say("GOT to write", file, "in a user namespace")
+			}
+		}
+	}
+	say("tried in a user namespace")
+	return 0
+}
+
+// listByHandle lists the data directory by the number that the file system gives it.
+func listByHandle(to targets) error {
+	root, err := unix.Open("/var/lib", unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = unix.Close(root) }()
+	fd, err := unix.OpenByHandleAt(root, unix.NewFileHandle(to.DataDirHandleType, to.DataDirHandle), unix.O_DIRECTORY|unix.O_CLOEXEC)
+	if err == nil {
+		_ = unix.Close(fd)
+	}
+	return err
 }
 
 // seize traces a process for a moment. The tracing thread ends with its goroutine, and the process
@@ -325,6 +595,21 @@ func ofWorkspace(a runtime.Assignment, workspace string) runtime.Assignment {
 	return a
 }
 
+// hostSocket makes a socket next to the one of the host's D-Bus, which every user may connect to.
+func hostSocket(t *testing.T) string {
+	t.Helper()
+	const dir = "/run/dbus"
+	if err := os.Mkdir(dir, 0o755); err == nil {
+		t.Cleanup(func() { require.NoError(t, os.Remove(dir)) })
+	}
+	path := filepath.Join(dir, fmt.Sprintf("windlass-%d", os.Getpid()))
+	l, err := net.Listen("unix", path)
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, l.Close()) })
+	require.NoError(t, os.Chmod(path, 0o666))
+	return path
+}
+
 // attackOf runs a victim of one workspace and an attacker of another, and returns the attacker's
 // output.
 func attackOf(t *testing.T, h rootHost) string {
@@ -341,23 +626,45 @@ func attackOf(t *testing.T, h rootHost) string {
 
 	const key = 0x77696e64
 	victim := ofWorkspace(assignment("dep_victim", 1, "/bin/sh", "-c",
-		`umask 022; echo x > private; for d in /tmp /var/tmp /dev/shm; do echo x > $d/windlass-victim; done; exec `+h.program), "ws_a")
+		`umask 022; echo x > private; for d in /tmp /var/tmp /dev/shm /run/lock; do echo x > $d/windlass-victim; done; exec `+h.program), "ws_a")
 	victim.Deployment.Spec.Env["KEY"] = "sk-victim"
+	t.Cleanup(func() {
+		for _, dir := range []string{"/tmp", "/var/tmp", "/dev/shm", "/run/lock"} {
+			_ = os.Remove(filepath.Join(dir, "windlass-victim")) // it is there if all tenants are trusted
+		}
+	})
 	require.NoError(t, rt.Apply(t.Context(), victim))
 	in := until(t, rt, "dep_victim", allReady(1))[0]
 
 	seen, err := rt.Observe(t.Context())
 	require.NoError(t, err)
+	handle, _, err := unix.NameToHandleAt(unix.AT_FDCWD, h.dir, 0)
+	require.NoError(t, err)
 	to, err := json.Marshal(targets{
+		DataDirHandle: handle.Bytes(), DataDirHandleType: handle.Type(),
 		VictimPID: pidOf(t, in), ShimPID: h.shimOf(t, in.ID), AgentPID: os.Getpid(), DataDir: h.dir,
 		VictimDir: filepath.Join(h.cfg.DataDir, "instances", in.ID), SharedMemory: key,
-		VictimPort: portOf(t, in),
-		TryPorts:   !strings.Contains(strings.Join(seen.Capacity.Notes, " "), "port isolation"), Abstract: abstractIfScoped(abstract),
+		VictimPort: portOf(t, in), HostSocket: hostSocket(t), Queue: fmt.Sprintf("windlass-%d", os.Getpid()),
+		TryPorts: !strings.Contains(strings.Join(seen.Capacity.Notes, " "), "port isolation"), Abstract: abstractIfScoped(abstract),
 	})
 	require.NoError(t, err)
 	id, err := unix.SysvShmGet(key, 1, unix.IPC_CREAT|0o666)
 	require.NoError(t, err)
 	defer func() { _, _ = unix.SysvShmCtl(id, unix.IPC_RMID, nil) }()
+	queue := fmt.Sprintf("windlass-%d", os.Getpid())
+	require.NoError(t, openQueue(queue, unix.O_CREAT))
+	secret, err := unix.AddKey("user", queue, []byte("secret"), unix.KEY_SPEC_USER_SESSION_KEYRING)
+	require.NoError(t, err)
+	defer func() {
+		_, err := unix.KeyctlInt(unix.KEYCTL_INVALIDATE, secret, 0, 0, 0)
+		require.NoError(t, err)
+	}()
+	defer func() {
+		name, err := unix.BytePtrFromString(queue)
+		require.NoError(t, err)
+		_, _, errno := unix.Syscall(unix.SYS_MQ_UNLINK, uintptr(unsafe.Pointer(name)), 0, 0)
+		require.Zero(t, errno)
+	}()
 	attacker := ofWorkspace(assignment("dep_attacker", 1, h.program), "ws_b")
 	attacker.Secrets = map[string]string{}
 	attacker.Deployment.Spec.Env = map[string]string{attackEnv: string(to)}
@@ -375,6 +682,7 @@ func TestIsolation(t *testing.T) {
 		said := attackOf(t, h)
 		require.NotContains(t, said, "GOT")
 		require.NotContains(t, said, "LACKS")
+		require.Contains(t, said, "user namespace", "it tried to attack from its own")
 		var uid, gid int
 		_, err := fmt.Sscanf(said[strings.LastIndex(said, "tried"):], "tried as user %d %d", &uid, &gid)
 		require.NoError(t, err)
@@ -385,7 +693,7 @@ func TestIsolation(t *testing.T) {
 		h := newRootHost(t)
 		h.cfg.Isolation, h.cfg.TrustAllTenants = nil, true
 		said := attackOf(t, h)
-		for _, what := range []string{"environ of victim", "ptrace of its shim", "mem of victim", "a descriptor of the agent", "the limits of victim", "the processors of its shim", "to write work/private", "a signal to the agent", "the credential", "the gateways' socket", "a socket without a file", "a call of the victim at 127.0.0.1", "/tmp/windlass-victim"} {
+		for _, what := range []string{"environ of victim", "ptrace of its shim", "mem of victim", "a descriptor of the agent", "the limits of victim", "the processors of its shim", "to write work/private", "a signal to the agent", "events of processes", "a socket of the host", "a message queue", "a key of the agent", "the credential", "the gateways' socket", "a socket without a file", "a call of the victim at 127.0.0.1", "/tmp/windlass-victim"} {
 			require.Contains(t, said, "GOT "+what)
 		}
 	})

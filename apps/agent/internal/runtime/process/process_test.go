@@ -32,6 +32,8 @@ func TestMain(m *testing.M) {
 		// Unlike os.Exit, syscall.Exit does not wait for the second that the race detector adds to
 		// the end of a process. GORACE could shorten it, but a shim gets no variables of the agent.
 		syscall.Exit(process.ShimMain(os.Args))
+	case os.Getenv(namespaceEnv) != "":
+		os.Exit(attackAsRootOfNamespace())
 	case os.Getenv(attackEnv) != "":
 		os.Exit(attack())
 	case os.Getenv(takePortEnv) != "":
