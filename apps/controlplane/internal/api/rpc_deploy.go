@@ -125,13 +125,14 @@ func (c *mutation) deploy(req *windlassv1.DeployRequest, spec *windlassv1.Deploy
 	res := &windlassv1.DeployResponse{
 		AppId: d.app.ID, DeploymentId: d.out.Deployment.ID, RolloutId: d.out.RolloutID, Version: d.out.Deployment.Version,
 		Unchanged: d.out.Unchanged, Scaled: d.out.Scaled, Hold: d.out.Hold,
-		Effect: d.out.Effect, TookBack: d.out.Ended.Version, TookBackRolloutId: d.out.Ended.ID, Warnings: slices.Concat(d.out.Tightened, d.out.Started), ScalingChanged: d.scalingChanged,
+		Effect: d.out.Effect, TookBack: d.out.Ended.Version, TookBackRolloutId: d.out.Ended.ID, Warnings: d.out.Tightened, ScalingChanged: d.scalingChanged,
 	}
 	warnings := appspec.Warnings(slices.Concat(findings, inRegions))
 	if c.dry != nil {
-		c.dry.warnings = warnings // a plan shows warnings with their fields
+		c.dry.warnings = append(warnings, d.startFindings()...) // a plan shows warnings with their fields
 		return res, nil
 	}
+	res.Warnings = append(res.Warnings, d.out.Started...)
 	for _, w := range warnings {
 		res.Warnings = append(res.Warnings, appspec.WarningText(w))
 	}

@@ -43,6 +43,17 @@ func (d *deployment) startAtZero() error {
 	return nil
 }
 
+// startFindings returns the texts of startAtZero in the form of a plan.
+func (d *deployment) startFindings() (out []*windlassv1.PlanFinding) {
+	for _, text := range d.out.Started {
+		out = append(out, &windlassv1.PlanFinding{
+			Reason: windlassv1.ErrorReason_ERROR_REASON_VALIDATION, Field: "spec.routing.coldStart", Message: text,
+			Fix: "Keep coldStart, so that a request starts it. Or set replicas, which may be 0.",
+		})
+	}
+	return out
+}
+
 // stuckAtZero returns the regions in which the app is at zero and next, which replaces the live version, could not be
 // started by a request. The values are the replicas that a request starts now.
 func (r running) stuckAtZero(next *windlassv1.DeploymentSpec) map[string]int32 {

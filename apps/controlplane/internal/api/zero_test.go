@@ -56,6 +56,12 @@ func TestColdStart_AVersionThatNoRequestWouldStartStarts(t *testing.T) {
 		w := setup(t)
 		deploy(w, nil, replicas(2), coldStart)
 		scaleTo(w, "us-east-1", 0)
+		plan, err := w.apps(w.deployer).PlanDeploy(t.Context(), &windlassv1.PlanDeployRequest{App: "chat", Spec: echo()})
+		require.NoError(t, err)
+		require.Len(t, plan.GetFindings(), 1)
+		finding := plan.GetFindings()[0]
+		require.Equal(t, []string{"spec.routing.coldStart", warning + "1 replicas there"}, []string{finding.GetField(), finding.GetMessage()})
+		require.False(t, finding.GetBlocks())
 		res := deploy(w, nil)
 		require.Equal(t, []string{warning + "1 replicas there"}, res.GetWarnings())
 		require.Equal(t, map[string]int32{"us-east-1": 1, "eu-west-1": 2}, w.sizes("chat", 2))
