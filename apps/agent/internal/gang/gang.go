@@ -15,8 +15,10 @@ package gang
 
 import (
 	"cmp"
+	"fmt"
 	"maps"
 	"slices"
+	"strings"
 	"time"
 )
 
@@ -122,6 +124,9 @@ type Node struct {
 
 // Pod is a pod without a node.
 type Pod struct {
+	// Shape is the same for pods with the same Needs, Nodes, Pool and GPUs. It spares work if many gangs are alike. If
+	// it is empty, the pod is compared with no other.
+	Shape string
 	// Needs are the resources that the pod requests. The node must have each of them.
 	Needs Resources
 	// Nodes names the nodes on which the pod may run.
@@ -163,15 +168,22 @@ func Admit(nodes []Node, pending []Pod, quotas map[string]int64, waiting []Gang)
 	waiting = slices.Clone(waiting)
 	slices.SortFunc(waiting, func(a, b Gang) int { return cmp.Or(a.Since.Compare(b.Since), cmp.Compare(a.Key, b.Key)) })
 	lacks = map[string]Lack{}
+	refused := map[string]Lack{} // by the shape of the gang, since the last one started
 	for _, g := range waiting {
+		shape := shapeOf(g.Pods)
+		if lack, alike := refused[shape]; alike && shape != "" {
+			lacks[g.Key] = lack
+			continue
+		}
 		taken := r.place(g.Pods)
 		lack := Lack{Fits: len(taken)}
 		lack.Pool, lack.Quota = exceeded(quotas, g.Pods)
 		if len(taken) < len(g.Pods) || lack.Pool != "" {
 			r.undo(taken)
-			lacks[g.Key] = lack
+			lacks[g.Key], refused[shape] = lack, lack
 			continue
 		}
+		clear(refused)
 		for _, p := range g.Pods {
 			if _, limited := quotas[p.Pool]; limited {
 				quotas[p.Pool] -= p.GPUs
@@ -180,6 +192,22 @@ func Admit(nodes []Node, pending []Pod, quotas map[string]int64, waiting []Gang)
 		starts = append(starts, g.Key)
 	}
 	return starts, lacks
+}
+
+// shapeOf returns a text that is the same for gangs of alike pods, or "" if a pod has no shape.
+func shapeOf(pods []Pod) string {
+	count := map[string]int{}
+	for _, p := range pods {
+		if p.Shape == "" {
+			return ""
+		}
+		count[p.Shape]++
+	}
+	var out strings.Builder
+	for _, shape := range slices.Sorted(maps.Keys(count)) {
+		_, _ = fmt.Fprintf(&out, "%d %q ", count[shape], shape)
+	}
+	return out.String()
 }
 
 // exceeded returns a pool whose quota has no room for all pods, and what is left of the quota.

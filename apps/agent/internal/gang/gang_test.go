@@ -174,6 +174,15 @@ func TestAdmit_Properties(t *testing.T) {
 		again, _ := Admit(all, pending, nil, slices.Concat(waiting[1:], waiting[:1]))
 		require.Equal(t, starts, again, "the order of the input does not matter")
 		require.Len(t, lacks, len(waiting)-len(starts), "each gang starts or has a reason")
+		for i := range waiting {
+			waiting[i].Pods = slices.Clone(waiting[i].Pods)
+			for j := range waiting[i].Pods {
+				waiting[i].Pods[j].Shape = fmt.Sprint(waiting[i].Pods[j])
+			}
+		}
+		shaped, why := Admit(all, pending, nil, waiting)
+		require.Equal(t, starts, shaped, "shapes change nothing")
+		require.Equal(t, lacks, why)
 
 		var free, taken int64
 		for _, n := range all {
@@ -286,4 +295,21 @@ func TestGangs_NeverHoldPartsForever(t *testing.T) {
 		require.Zero(t, parts, "no gang holds a part: %v of %d, %d free", bound, size, free)
 		require.True(t, whole == count || free < size, "no gang waits while there is room: %v, %d free", bound, free)
 	})
+}
+
+// BenchmarkAdmit decides about 1,000 gangs that wait for 500 full nodes.
+func BenchmarkAdmit(b *testing.B) {
+	all := nodes(make([]int64, 500)...)
+	var waiting []Gang
+	for i := range 1000 {
+		pods := on(all, 4, 8)
+		for n := range pods {
+			pods[n].Shape = "large"
+		}
+		waiting = append(waiting, Gang{fmt.Sprint(i), begin, pods})
+	}
+	for b.Loop() {
+		starts, _ := Admit(all, nil, nil, waiting)
+		require.Empty(b, starts)
+	}
 }

@@ -59,7 +59,7 @@ type gangEntry struct {
 
 // gangMember is one pod that a gang should have.
 type gangMember struct {
-	spec *corev1.PodSpec
+	spec *gangSpec
 	// pool is the pool of its GPUs, if the pool has a quota.
 	pool string
 	gpus int64
@@ -67,6 +67,13 @@ type gangMember struct {
 	exists, claimed bool
 	// workload identifies the workload, as access.Namespaced does. It is empty if there is none yet.
 	workload string
+}
+
+// gangSpec is the spec of pods, with a text that is the same for all specs that need the same room.
+type gangSpec struct {
+	*corev1.PodSpec
+
+	shape string
 }
 
 func newGangs() *gangs {
@@ -161,7 +168,7 @@ func (r families) lookAtGangs(at render.Ref, f *family, known map[groups.ID]*uni
 	}
 	now := time.Now()
 	drafts := map[groups.Unit]*gangDraft{}
-	specs := map[string]*corev1.PodSpec{}
+	specs := map[string]*gangSpec{}
 	for n := range seen {
 		in := &seen[n]
 		role := f.index(in.Role)
@@ -282,14 +289,14 @@ func (r families) decideGangs(now time.Time) []render.Ref {
 		key groups.Unit
 	}
 	nodes := r.caches.EveryNode()
-	shapes := map[*corev1.PodSpec]gang.Pod{}
+	shapes := map[string]gang.Pod{}
 	podOf := func(m *gangMember) gang.Pod {
-		p, ok := shapes[m.spec]
+		p, ok := shapes[m.spec.shape]
 		if !ok {
-			p = shapeOf(nodes, m.spec)
-			shapes[m.spec] = p
+			p = shapeOf(nodes, m.spec.PodSpec)
+			shapes[m.spec.shape] = p
 		}
-		p.Pool, p.GPUs = m.pool, m.gpus
+		p.Shape, p.Pool, p.GPUs = fmt.Sprintf("%s %s %d", m.spec.shape, m.pool, m.gpus), m.pool, m.gpus
 		return p
 	}
 	pending := r.pendingPods(nodes)
@@ -394,7 +401,7 @@ func shapeOf(nodes []*corev1.Node, spec *corev1.PodSpec) gang.Pod {
 }
 
 // podSpec returns the spec of the pods of the n-th role.
-func (r families) podSpec(f *family, n int) (*corev1.PodSpec, error) {
+func (r families) podSpec(f *family, n int) (*gangSpec, error) {
 	objects, err := r.rendered(f.assignment(n, runtime.Unit{}))
 	if err != nil {
 		return nil, err
@@ -407,7 +414,15 @@ func (r families) podSpec(f *family, n int) (*corev1.PodSpec, error) {
 	if err := json.Unmarshal(data, spec); err != nil {
 		return nil, fmt.Errorf("decode the pod of role %s: %w", f.roles[n].Name, err)
 	}
-	return spec, nil
+	var nodes *corev1.NodeAffinity
+	if spec.Affinity != nil {
+		nodes = spec.Affinity.NodeAffinity
+	}
+	shape, err := json.Marshal([]any{observe.Needs(spec), spec.NodeSelector, spec.Tolerations, nodes})
+	if err != nil {
+		return nil, fmt.Errorf("encode what a pod of role %s needs: %w", f.roles[n].Name, err)
+	}
+	return &gangSpec{spec, string(shape)}, nil
 }
 
 // lackText says what a gang waits for.
@@ -423,7 +438,7 @@ func lackText(lack gang.Lack, members []gangMember, podOf func(*gangMember) gang
 	}
 	text := fmt.Sprintf("waits for room for all of its %d pods: there is room for %d", len(members), lack.Fits)
 	first := podOf(&members[0])
-	if slices.ContainsFunc(members, func(m gangMember) bool { return m.spec != members[0].spec }) {
+	if slices.ContainsFunc(members, func(m gangMember) bool { return m.spec.shape != members[0].spec.shape }) {
 		return text
 	}
 	return fmt.Sprintf("%s, and each needs %s on one of %d nodes", text, needsText(first.Needs), len(first.Nodes))

@@ -214,7 +214,6 @@ func (r *Runtime) nodeMoved(old, now *corev1.Node) {
 		return
 	}
 	r.nodeChanged(old, now)
-	r.roomMoved()
 }
 
 // nodeChanged records the state of a node. Heartbeats alone signal no change.
@@ -223,6 +222,7 @@ func (r *Runtime) nodeChanged(old, now *corev1.Node) {
 	r.heardOfNode(now.Name)
 	if changed || old == nil || answers(old) != answers(now) || len(old.Spec.Taints) != len(now.Spec.Taints) {
 		r.signal()
+		r.roomMoved()
 	}
 }
 
