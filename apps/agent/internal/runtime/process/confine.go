@@ -32,6 +32,10 @@ func confine(u *user) error {
 	if err := mountOver("tmpfs", "/dev/shm", unix.MS_NOSUID|unix.MS_NODEV, "mode=1777"); err != nil {
 		return err
 	}
+	// The kernel's log names processes of others.
+	if err := unix.Mount(os.DevNull, "/dev/kmsg", "", unix.MS_BIND, ""); err != nil && !errors.Is(err, unix.ENOENT) {
+		return fmt.Errorf("hide /dev/kmsg: %w", err)
+	}
 	// The instance's own queues. A kernel without them returns ENODEV.
 	err := mountOver("mqueue", "/dev/mqueue", unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC, "")
 	if err != nil && !errors.Is(err, unix.ENODEV) {
