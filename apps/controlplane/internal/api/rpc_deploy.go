@@ -129,7 +129,7 @@ func (c *mutation) deploy(req *windlassv1.DeployRequest, spec *windlassv1.Deploy
 	}
 	warnings := appspec.Warnings(slices.Concat(findings, inRegions))
 	if c.dry != nil {
-		c.dry.warnings = append(warnings, d.startFindings()...) // a plan shows warnings with their fields
+		c.dry.warnings = slices.Concat(warnings, d.startFindings()) // a plan shows warnings with their fields
 		return res, nil
 	}
 	res.Warnings = append(res.Warnings, d.out.Started...)
