@@ -163,6 +163,9 @@ func (r *Runtime) spawn(ctx context.Context, l launch, res *windlassv1.Resources
 		if l.Cgroup, err = r.cgroups.create(l.Instance, int(res.GetCpuMillicores()), int(res.GetMemoryMib())); err != nil {
 			return facts{}, err
 		}
+		if u := l.User; u != nil {
+			u.Hide, u.Keep = append(slices.Clip(u.Hide), r.cgroups.parent), append(u.Keep, l.Cgroup)
+		}
 	}
 	shimLog, err := os.OpenFile(filepath.Join(dir, shimFile), os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
 	if err != nil {
