@@ -55,6 +55,7 @@ func testKubernetes(t *testing.T) {
 			"a registry's new password replaces no pod":                            testPullSecret,
 			"output and restart of one instance":                                   testOnePod,
 			"charts come and go and do not drift":                                  testCharts,
+			"a preset makes servers on two hosts":                                  testServeOnHosts,
 			"an app follows the CPU or memory that its pods use":                   testScalesByUsage,
 		} {
 			t.Run(name, func(t *testing.T) {

@@ -47,6 +47,21 @@ func testServe(t *testing.T, s *stack) {
 	c.fails(1, []string{"preset", "render", "vllm", "--model", "hf://org/m", "--gpus", "8", "--tensor", "3"}, "tensor 3 x pipeline 1 x data 1 is 3")
 }
 
+// testServeOnHosts deploys the commands that presets make for several hosts. The ranks of the model server meet.
+func testServeOnHosts(t *testing.T, s *stack) {
+	for _, engine := range []string{"vllm", "sglang"} {
+		app := engine + "-hosts"
+		made := s.deployReady(t, app, podSpec(regions(us), pool("h100", 1), func(d *windlassv1.DeploymentSpec) {
+			d.Args = nil
+			d.Serve = &windlassv1.Serve{Engine: engine, Model: "file:///models/llama", Name: "llama"}
+			d.Roles = []*windlassv1.RoleSpec{{Name: "shard", Hosts: 2}}
+		}))
+		require.Len(t, s.podsOf(t, app), 2)
+		require.Equal(t, "four score", completion(t, s.urls(t, app, 1)[0], "llama", "four score"))
+		s.requireDeleted(t, made.AppId, app)
+	}
+}
+
 // testCustomPreset deploys the example with a preset of the workspace, and edits the preset.
 func testCustomPreset(t *testing.T, s *stack, c cli) {
 	definition, file := example(t, filepath.Join("presets", "modelserver.yaml")), example(t, "serve-custom.yaml")

@@ -74,9 +74,15 @@ type ownSettings struct {
 	lookup func(name string) (value string, ok bool)
 }
 
+// shellExec is the end of a shell script that runs the command line after it, as presets for several hosts do.
+const shellExec = `exec "$0" "$@"`
+
 // engineOf returns the engine of a command line, and the words after its program. It returns nil for another
-// program's command line.
+// program's command line. It skips a shell that runs the engine; flags that its script adds are not read.
 func engineOf(words []string) (*engine, []string) {
+	if len(words) > 3 && path.Base(words[0]) == "sh" && words[1] == "-c" && strings.HasSuffix(words[2], shellExec) {
+		words = words[3:]
+	}
 	for _, e := range engines {
 		if e.match == nil {
 			continue

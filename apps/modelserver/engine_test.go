@@ -197,6 +197,8 @@ func TestEngineCommandLine_RefusalSaysWhy(t *testing.T) {
 	require.ErrorContains(t, err, "--load-time")
 	require.False(t, IsEngineCommand([]string{"vllm", "bench"}))
 	require.False(t, IsEngineCommand(nil))
+	require.True(t, IsEngineCommand([]string{"sh", "-c", `set -- "$@" --headless; exec "$0" "$@"`, "vllm", "serve", "M"}))
+	require.False(t, IsEngineCommand([]string{"sh", "-c", `echo "$@"`, "vllm", "serve", "M"}))
 }
 
 func TestEngineFlags(t *testing.T) {

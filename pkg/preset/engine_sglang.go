@@ -20,7 +20,9 @@ var sglang1 = &Preset{
 		"--model-path": "model", "--revision": "model", "--served-model-name": "name", "--context-length": "context", "--port": "", "--host": "",
 		"--tp-size": "parallel.tensor", "--pp-size": "parallel.pipeline", "--dp-size": "parallel.data",
 	},
-	axes: axes{tensor: true, pipeline: true, data: true},
+	axes:      axes{tensor: true, pipeline: true, data: true},
+	hostsFrom: "0.4",
+	ranks:     []string{"--nnodes", "--node-rank", "--dist-init-addr"},
 	generate: func(d *draft) {
 		d.spec.Image = "lmsysorg/sglang:v" + d.engine
 		if compareVersions(d.engine, "0.5.9") >= 0 {
@@ -38,6 +40,11 @@ var sglang1 = &Preset{
 		d.setNumber("--tp-size", d.parallel.Tensor, 1)
 		d.setNumber("--pp-size", d.parallel.Pipeline, 1)
 		d.setNumber("--dp-size", d.in.Parallel.Data, 1)
+		if n := d.in.hosts(); n > 1 {
+			d.setNumber("--nnodes", n, 1)
+			d.flags.set("--node-rank", "$(WINDLASS_RANK)")
+			d.flags.set("--dist-init-addr", "$(WINDLASS_LEADER):20000")
+		}
 		d.flags.set("--enable-metrics")
 		// At SIGTERM, SGLang answers the requests that it has before it ends.
 		d.start("/health", 75*time.Second)

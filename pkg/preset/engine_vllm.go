@@ -11,6 +11,7 @@ var vllm1 = &Preset{
 	Sources: []Source{
 		{"flags", "docs.vllm.ai/en/v0.8.5/serving/engine_args.html, vllm/engine/arg_utils.py and vllm/entrypoints/openai/cli_args.py", "0.8.5, 0.20"},
 		{"metrics", "docs.vllm.ai/en/v0.12.0/design/metrics, docs.vllm.ai/en/v0.9.1/usage/metrics.html", "0.9.1, 0.12.0"},
+		{"several hosts", "github.com/vllm-project/vllm/pull/23691", "0.12"},
 		{"port, health", "vllm/entrypoints/openai: vllm serve, /health", "0.20"},
 	},
 	Aliases: map[string]string{
@@ -20,10 +21,15 @@ var vllm1 = &Preset{
 		"--model": "model", "--revision": "model", "--served-model-name": "name", "--max-model-len": "context", "--port": "", "--host": "",
 		"--tensor-parallel-size": "parallel.tensor", "--pipeline-parallel-size": "parallel.pipeline", "--data-parallel-size": "parallel.data",
 	},
-	axes: axes{tensor: true, pipeline: true, data: true},
+	axes:      axes{tensor: true, pipeline: true, data: true},
+	hostsFrom: "0.12",
+	ranks:     []string{"--nnodes", "--node-rank", "--master-addr", "--headless", "--distributed-executor-backend"},
 	generate: func(d *draft) {
 		d.spec.Image = "vllm/vllm-openai:v" + d.engine
 		d.spec.Command = []string{"vllm"}
+		if d.in.hosts() > 1 {
+			d.spec.Command = []string{"sh", "-c", vllmRanks, "vllm"}
+		}
 		d.flags = flags{{values: []string{"serve", d.weights()}}}
 		d.setIf("--revision", d.model.revision)
 		if d.model.scheme == "s3" || d.model.scheme == "gs" {
@@ -36,6 +42,12 @@ var vllm1 = &Preset{
 		d.setNumber("--tensor-parallel-size", d.parallel.Tensor, 1)
 		d.setNumber("--pipeline-parallel-size", d.parallel.Pipeline, 1)
 		d.setNumber("--data-parallel-size", d.in.Parallel.Data, 1)
+		if n := d.in.hosts(); n > 1 {
+			d.flags.set("--distributed-executor-backend", "mp")
+			d.setNumber("--nnodes", n, 1)
+			d.flags.set("--node-rank", "$(WINDLASS_RANK)")
+			d.flags.set("--master-addr", "$(WINDLASS_LEADER)")
+		}
 		grace := 30 * time.Second
 		if compareVersions(d.engine, "0.20") >= 0 {
 			// Without it, vLLM aborts requests at SIGTERM.
@@ -54,6 +66,9 @@ var vllm1 = &Preset{
 		return onHTTP("/metrics", "vllm:num_requests_waiting", "vllm:num_requests_running", cache)
 	},
 }
+
+// vllmRanks runs the program $0 with the arguments. Only rank 0 serves requests, so the others need one more flag.
+const vllmRanks = `[ "$WINDLASS_RANK" = 0 ] || set -- "$@" --headless; exec "$0" "$@"`
 
 // huggingFace sets the folder of downloads for libraries of Hugging Face, and shared memory for several GPUs.
 func (d *draft) huggingFace() {

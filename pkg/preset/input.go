@@ -22,8 +22,11 @@ type Input struct {
 	Parallel Parallel
 	// Options are flags of the engine, without dashes.
 	Options map[string]Option
-	GPU     GPU
-	// MemoryMiB is the memory of an instance. 0 means not known.
+	// GPU has the GPUs of each host of an instance.
+	GPU GPU
+	// Hosts is the number of hosts of an instance. 0 means 1.
+	Hosts int
+	// MemoryMiB is the memory of an instance on each host. 0 means not known.
 	MemoryMiB int
 	// Replicas is the number of replicas, for totals in findings. 0 means no totals.
 	Replicas int
@@ -38,7 +41,7 @@ type Parallel struct {
 	Tensor, Pipeline, Data int
 }
 
-// GPU describes the GPUs that an instance requests.
+// GPU describes the GPUs that an instance requests on one host.
 type GPU struct {
 	Count int
 	// Product and Resource may contain the memory: "NVIDIA-H100-80GB-HBM3", "nvidia.com/mig-3g.40gb".
@@ -113,6 +116,9 @@ func (f *Facts) KVBytesPerToken(bytes int) int64 {
 	}
 	return 2 * int64(f.Layers) * int64(f.KVHeads) * int64(f.HeadSize) * int64(bytes)
 }
+
+// hosts returns the number of hosts of an instance.
+func (in *Input) hosts() int { return max(1, in.Hosts) }
 
 // optionNames returns the names of the options, sorted.
 func (in *Input) optionNames() []string {

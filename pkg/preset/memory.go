@@ -85,7 +85,7 @@ func (d *draft) checkContext(memory, shards int64) {
 	}
 	text := fmt.Sprintf("an instance takes %s for weights and %d bytes of KV cache for each token; about %d tokens fit", inGiB(facts.WeightBytes), facts.KVBytesPerToken(size), fits)
 	if d.in.Replicas > 1 {
-		text += fmt.Sprintf("; %d replicas take %d GPUs and %s for weights", d.in.Replicas, d.in.Replicas*d.in.GPU.Count, inGiB(facts.WeightBytes*int64(d.in.Replicas)))
+		text += fmt.Sprintf("; %d replicas take %d GPUs and %s for weights", d.in.Replicas, d.in.Replicas*d.in.GPU.Count*d.in.hosts(), inGiB(facts.WeightBytes*int64(d.in.Replicas)))
 	}
 	d.note("Memory", "/resources.gpu", text, "")
 }

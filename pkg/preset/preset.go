@@ -37,6 +37,10 @@ type Preset struct {
 	taken map[string]string
 	// axes are the kinds of parallelism that the engine has.
 	axes axes
+	// hostsFrom is the first version of the engine that runs on several hosts. Empty means that none does, or that the
+	// preset does not know how. ranks are the flags that Windlass sets then.
+	hostsFrom string
+	ranks     []string
 	// wholeInstance means that the engine spreads the model over all GPUs without a flag.
 	wholeInstance bool
 	generate      func(*draft)
@@ -203,7 +207,11 @@ func (d *draft) checkOptions() {
 			continue
 		}
 		seen[long] = name
-		if by, taken := d.preset.taken[long]; taken && by == "" {
+		by, taken := d.preset.taken[long]
+		if d.in.hosts() > 1 && slices.Contains(d.preset.ranks, long) {
+			by, taken = "", true
+		}
+		if taken && by == "" {
 			d.fail("FlagTaken", field, "is set by Windlass, which gives each instance its own", "remove it")
 		} else if taken && d.sets(by) {
 			d.fail("FlagTwice", field, fmt.Sprintf("is the flag that %s sets", by), "keep one of them")
@@ -250,6 +258,26 @@ func (d *draft) setOptions() {
 	}
 }
 
+// checkHosts refuses an instance of several hosts if the preset has no command for it. It reports whether it did not.
+func (d *draft) checkHosts() (ok bool) {
+	n, p := d.in.hosts(), d.preset
+	const field = "/roles[0].hosts"
+	switch {
+	case n == 1:
+		return true
+	case p.hostsFrom == "":
+		d.fail("HostsUnsupported", field, fmt.Sprintf("preset %s makes a server on one host, and an instance has %d", p.Name, n), "remove hosts, or write image and args in the place of serve")
+	case compareVersions(d.engine, p.hostsFrom) < 0:
+		d.fail("HostsUnsupported", "engineVersion", fmt.Sprintf("preset %s makes a server on several hosts with %s %s and newer, not with %s", p.Name, p.Title, p.hostsFrom, d.engine),
+			fmt.Sprintf("set it to %s or newer, or remove hosts", p.hostsFrom))
+	case d.in.GPU.Count == 0:
+		d.fail("HostsUnsupported", "/resources.gpu", fmt.Sprintf("a model is split over the GPUs of %d hosts, and the app asks for none", n), "set resources.gpu.count, or remove hosts")
+	default:
+		return true
+	}
+	return false
+}
+
 // splitModel decides how the model is split over the GPUs.
 func (d *draft) splitModel() {
 	p, asked := d.preset, d.in.Parallel
@@ -263,7 +291,7 @@ func (d *draft) splitModel() {
 			return
 		}
 	}
-	gpus := d.in.GPU.Count
+	gpus, hosts := d.in.GPU.Count, d.in.hosts()
 	if gpus == 0 && p.axes.tensor {
 		d.note("NoGPU", "/resources.gpu", fmt.Sprintf("the app asks for no GPU, so %s runs on a CPU if its build supports that", p.Title), "set resources.gpu.count")
 	}
@@ -274,13 +302,21 @@ func (d *draft) splitModel() {
 	if o, ok := d.in.Options["enable-dp-attention"]; ok && !o.Off {
 		d.parallel.Data = 1 // Data-parallel attention shares the GPUs of tensor parallelism.
 	}
+	if hosts > 1 && d.parallel.Data > 1 {
+		d.fail("ParallelUnsupported", "parallel.data", fmt.Sprintf("an instance has %d hosts, and Windlass starts copies of a model on one host only", hosts), "remove it, and raise replicas")
+		return
+	}
+	gpus *= hosts
 	others := d.parallel.Pipeline * d.parallel.Data
 	if asked.Tensor == 0 && gpus > 0 && gpus%others == 0 {
 		d.parallel.Tensor = gpus / others
 	}
 	if product := d.parallel.Tensor * others; product != max(1, gpus) {
-		d.fail("ParallelMismatch", "parallel", fmt.Sprintf("tensor %d x pipeline %d x data %d is %d, and an instance has %d GPUs",
-			d.parallel.Tensor, d.parallel.Pipeline, d.parallel.Data, product, gpus), parallelFix(gpus, product, others))
+		text := fmt.Sprintf("tensor %d x pipeline %d x data %d is %d, and an instance has %d GPUs", d.parallel.Tensor, d.parallel.Pipeline, d.parallel.Data, product, gpus)
+		if hosts > 1 {
+			text += fmt.Sprintf(" on %d hosts", hosts)
+		}
+		d.fail("ParallelMismatch", "parallel", text, parallelFix(gpus, product, others, hosts))
 		return
 	}
 	if f := d.in.Facts; f != nil && f.Heads > 0 && f.Heads%d.parallel.Tensor != 0 {
@@ -289,8 +325,13 @@ func (d *draft) splitModel() {
 	}
 }
 
-func parallelFix(gpus, product, others int) string {
-	if gpus > 0 && gpus%others == 0 {
+func parallelFix(gpus, product, others, hosts int) string {
+	switch {
+	case hosts > 1 && gpus%others == 0:
+		return fmt.Sprintf("set parallel.tensor to %d; without tensor, it is derived", gpus/others)
+	case hosts > 1:
+		return "set parallel so that the product is the number of GPUs of all hosts"
+	case gpus > 0 && gpus%others == 0:
 		return fmt.Sprintf("set resources.gpu.count to %d or parallel.tensor to %d; without tensor, it is derived", product, gpus/others)
 	}
 	return fmt.Sprintf("set resources.gpu.count to %d, or change parallel", product)

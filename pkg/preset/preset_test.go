@@ -6,6 +6,7 @@ import (
 	command "flag"
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -30,9 +31,14 @@ var goldens = map[string]Input{
 		Engine: "vllm", Model: llama70b, Name: "llama", Context: 32768, GPU: GPU{Count: 8, Product: "NVIDIA-H100-80GB-HBM3"},
 		Options: map[string]Option{"kv-cache-dtype": {Values: []string{"fp8"}}, "enable-prefix-caching": {}}, CachePath: "/models", Facts: &llama70bFacts, Replicas: 2,
 	},
-	"vllm-0.9":           {Engine: "vllm", EngineVersion: "0.9.2", Model: "hf://org/m", GPU: GPU{Count: 2}},
-	"vllm-0.10":          {Engine: "vllm/1", EngineVersion: "v0.10.1", Model: "hf://org/m"},
-	"vllm-pipeline-s3":   {Engine: "vllm", Model: "s3://bucket/m", Parallel: Parallel{Pipeline: 2}, GPU: GPU{Count: 8}},
+	"vllm-0.9":         {Engine: "vllm", EngineVersion: "0.9.2", Model: "hf://org/m", GPU: GPU{Count: 2}},
+	"vllm-0.10":        {Engine: "vllm/1", EngineVersion: "v0.10.1", Model: "hf://org/m"},
+	"vllm-pipeline-s3": {Engine: "vllm", Model: "s3://bucket/m", Parallel: Parallel{Pipeline: 2}, GPU: GPU{Count: 8}},
+	"vllm-hosts": {
+		Engine: "vllm", Model: llama70b, Hosts: 2, Parallel: Parallel{Pipeline: 2}, GPU: GPU{Count: 8, Product: "NVIDIA-H100-80GB-HBM3"}, Facts: &llama70bFacts, Replicas: 2, MemoryMiB: 262144,
+	},
+	"sglang-hosts":       {Engine: "sglang", Model: "hf://org/m", Hosts: 2, GPU: GPU{Count: 8}},
+	"sglang-hosts-dp":    {Engine: "sglang", Model: "hf://org/m", Hosts: 2, Parallel: Parallel{Data: 2}, GPU: GPU{Count: 8}, Options: map[string]Option{"enable-dp-attention": {}}},
 	"sglang-0.5.9":       {Engine: "sglang", Model: "hf://org/m@main", Name: "m", Context: 8192, GPU: GPU{Count: 4}, Options: map[string]Option{"mem-fraction-static": {Values: []string{"0.85"}}}},
 	"sglang-0.4":         {Engine: "sglang", EngineVersion: "0.4.9", Model: "file:///models/m"},
 	"sglang-0.5":         {Engine: "sglang", EngineVersion: "0.5.1", Model: "hf://org/m", GPU: GPU{Count: 2}},
@@ -152,6 +158,14 @@ func TestPresetFindings(t *testing.T) {
 		"flag with dashes":            {Input{Engine: "vllm", Model: hf, Options: opt("--dtype")}, "OptionInvalid", "options", "without its dashes", Error},
 		"flags of a NIM":              {Input{Engine: "nim", Model: "oci://r/m:1.8", Options: opt("a")}, "OptionUnsupported", "options.a", "env", Error},
 		"GPUs of embeddings":          {Input{Engine: "tei", Model: hf, GPU: GPU{Count: 2}}, "GPUsUnused", "/resources.gpu", "raise replicas", Error},
+		"hosts of another engine":     {Input{Engine: "tgi", Model: hf, Hosts: 2, GPU: GPU{Count: 8}}, "HostsUnsupported", "/roles[0].hosts", "remove hosts", Error},
+		"hosts of an old engine":      {Input{Engine: "vllm", EngineVersion: "0.11.0", Model: hf, Hosts: 2, GPU: GPU{Count: 8}}, "HostsUnsupported", "engineVersion", "set it to 0.12 or newer", Error},
+		"hosts without GPUs":          {Input{Engine: "vllm", Model: hf, Hosts: 2}, "HostsUnsupported", "/resources.gpu", "set resources.gpu.count", Error},
+		"copies on several hosts":     {Input{Engine: "vllm", Model: hf, Hosts: 2, GPU: GPU{Count: 8}, Parallel: Parallel{Data: 2}}, "ParallelUnsupported", "parallel.data", "raise replicas", Error},
+		"tensor is not all GPUs":      {Input{Engine: "sglang", Model: hf, Hosts: 2, GPU: GPU{Count: 8}, Parallel: Parallel{Tensor: 8}}, "ParallelMismatch", "parallel", "set parallel.tensor to 16", Error},
+		"pipeline of all hosts":       {Input{Engine: "vllm", Model: hf, Hosts: 2, GPU: GPU{Count: 8}, Parallel: Parallel{Pipeline: 3}}, "ParallelMismatch", "parallel", "GPUs of all hosts", Error},
+		"flag of a rank":              {Input{Engine: "vllm", Model: hf, Hosts: 2, GPU: GPU{Count: 8}, Options: opt("headless")}, "FlagTaken", "options.headless", "remove it", Error},
+		"weights too large for hosts": {Input{Engine: "vllm", Model: hf, Hosts: 2, GPU: GPU{Count: 1, Product: "NVIDIA-L4-24GB"}, Facts: &llama70bFacts}, "WeightsTooLarge", "/resources.gpu", "ask for 6 GPUs", Error},
 		"weights without a cache":     {Input{Engine: "vllm", Model: hf}, "ModelNotCached", "/modelCache", "set modelCache", Note},
 		"weights without a commit":    {Input{Engine: "vllm", Model: hf + "@main"}, "ModelNotPinned", "model", "add @", Note},
 	} {
@@ -169,6 +183,19 @@ func TestPresetFindings(t *testing.T) {
 			require.True(t, found, "%+v", findings)
 			require.Equal(t, c.is == Error, f.Spec == nil)
 		})
+	}
+}
+
+func TestPresetRanks_OnlyTheLeaderOfVLLMServes(t *testing.T) {
+	f, _ := Generate(goldens["vllm-hosts"])
+	command := f.Spec.GetCommand()
+	require.Equal(t, "vllm", command[3])
+	for rank, want := range map[string]string{"0": "serve m --x y z\n", "1": "serve m --x y z --headless\n"} {
+		cmd := exec.CommandContext(t.Context(), command[0], command[1], command[2], "echo", "serve", "m", "--x", "y z")
+		cmd.Env = append(os.Environ(), "WINDLASS_RANK="+rank)
+		out, err := cmd.Output()
+		require.NoError(t, err)
+		require.Equal(t, want, string(out))
 	}
 }
 

@@ -96,7 +96,9 @@ func (p *Preset) Generate(in Input) (Fragment, []Finding) {
 	d.checkModel()
 	d.checkNumbers()
 	d.checkOptions()
-	d.splitModel()
+	if d.checkHosts() {
+		d.splitModel()
+	}
 	if !HasErrors(d.findings) {
 		p.generate(d)
 		d.setOptions()

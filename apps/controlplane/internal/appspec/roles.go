@@ -163,8 +163,6 @@ func checkHosts(s *windlassv1.DeploymentSpec, r *windlassv1.RoleSpec, at, field 
 		return apierr.InvalidFix(at+".instances", which+", and a replica of one role is one instance", "Leave instances out, and raise replicas.")
 	case model.IsPooled(s):
 		return apierr.InvalidFix(at+".hosts", fmt.Sprintf("an instance of a pool has one host, not %d", n), "Leave hosts out, or use layout replicas.")
-	case s.GetServe() != nil:
-		return apierr.InvalidFix(field+".serve", which+", but serve makes the arguments of a server on one host", "Remove serve, and write the args. They may refer to $(WINDLASS_RANK) and $(WINDLASS_LEADER).")
 	case s.GetModels() != nil:
 		return apierr.InvalidFix(at+".hosts", fmt.Sprintf("a server of models has one host, not %d", n), "Leave hosts or models out.")
 	case s.GetRouting().GetColdStart() != nil:

@@ -2,8 +2,10 @@ package appspec
 
 import (
 	"fmt"
+	"strings"
 	"testing"
 
+	"buf.build/go/protovalidate"
 	"connectrpc.com/connect"
 	"github.com/stretchr/testify/require"
 	"google.golang.org/protobuf/encoding/prototext"
@@ -106,6 +108,36 @@ func TestRoles_ServeMakesOneRole(t *testing.T) {
 		}
 	}
 	require.Equal(t, []string{"/roles"}, fields)
+}
+
+func TestServe_MakesServersOnSeveralHosts(t *testing.T) {
+	ask := func(engine string) *windlassv1.DeploymentSpec {
+		return &windlassv1.DeploymentSpec{
+			Serve: &windlassv1.Serve{Engine: engine, Model: "hf://org/model"}, Regions: []string{"us-east-1"},
+			Resources: &windlassv1.Resources{MemoryMib: 32768, Gpu: &windlassv1.Gpu{Count: 8}},
+			Roles:     []*windlassv1.RoleSpec{{Name: "shard", Hosts: 2}},
+		}
+	}
+	for engine, want := range map[string]string{
+		"vllm":   "--tensor-parallel-size 16 --distributed-executor-backend mp --nnodes 2 --node-rank $(WINDLASS_RANK) --master-addr $(WINDLASS_LEADER)",
+		"sglang": "--tp-size 16 --nnodes 2 --node-rank $(WINDLASS_RANK) --dist-init-addr $(WINDLASS_LEADER):20000",
+	} {
+		made, findings := Expand(ask(engine), preset.Builtin())
+		require.False(t, preset.HasErrors(findings), "%v", findings)
+		require.Contains(t, strings.Join(made.GetArgs(), " "), want)
+		require.NoError(t, protovalidate.Validate(made))
+		require.NoError(t, Check(WithDefaults(made), "spec"))
+	}
+	for code, change := range map[string]func(*windlassv1.DeploymentSpec){
+		"HostsUnsupported": func(s *windlassv1.DeploymentSpec) { s.Serve.Engine = "tgi" },
+		"CommandTaken":     func(s *windlassv1.DeploymentSpec) { s.Command = []string{"/opt/vllm"} },
+	} {
+		s := ask("vllm")
+		change(s)
+		_, findings := Expand(s, preset.Builtin())
+		require.NotEmpty(t, findings)
+		require.Equal(t, code, findings[0].Code)
+	}
 }
 
 func TestScaling_OfSeveralRolesIsMeasuredAtGateways(t *testing.T) {

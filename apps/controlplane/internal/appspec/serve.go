@@ -15,6 +15,7 @@ import (
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/reflect/protoreflect"
 
+	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
 	"github.com/windlass-run/windlass/apps/controlplane/internal/model/override"
 	"github.com/windlass-run/windlass/pkg/preset"
 	"github.com/windlass-run/windlass/pkg/rpc"
@@ -73,6 +74,12 @@ func expand(in *windlassv1.DeploymentSpec, presets *preset.Registry) (*windlassv
 		return s, findings
 	}
 	made := f.Spec
+	if startsRanks(made) && len(s.GetCommand()) > 0 {
+		return s, append(findings, preset.Finding{
+			Severity: preset.Error, Code: "CommandTaken", Field: "/command",
+			Text: "the preset's command starts the ranks of an instance of several hosts", Fix: "remove command, or write image and args in the place of serve",
+		})
+	}
 	if shm := made.GetResources().GetShmMib(); s.GetResources().GetShmMib() == 0 && tooLittle(s.GetResources(), shm) {
 		return s, append(findings, littleMemory(shm, s.GetResources()))
 	}
@@ -89,6 +96,11 @@ func expand(in *windlassv1.DeploymentSpec, presets *preset.Registry) (*windlassv
 	out.GeneratedBy = f.GeneratedBy
 	out.Generated = &windlassv1.Generated{EngineVersion: f.EngineVersion, Env: generatedEnv(made.GetEnv(), s), Metrics: EngineMetrics(f.Metrics)}
 	return out, append(findings, checkGenerated(out, made)...)
+}
+
+// startsRanks reports whether a preset made a command that adds flags by the rank.
+func startsRanks(made *windlassv1.DeploymentSpec) bool {
+	return len(made.GetCommand()) > 0 && made.GetCommand()[0] == "sh"
 }
 
 // checkGenerated returns the schema's violations in the fields of a spec that a preset made. The request was checked
@@ -251,6 +263,14 @@ func resourcesOf(s *windlassv1.DeploymentSpec) *windlassv1.Resources {
 	return s.GetResources()
 }
 
+// hostsOf returns the number of hosts of an instance, of a spec with one role at most.
+func hostsOf(s *windlassv1.DeploymentSpec) int {
+	if len(s.GetRoles()) != 1 {
+		return 1
+	}
+	return int(model.HostsOf(s.GetRoles()[0]))
+}
+
 // maxOption is the maximum length of an option's value, in bytes. Elements of args have the same limit.
 const maxOption = 32768
 
@@ -264,7 +284,7 @@ func inputOf(s *windlassv1.DeploymentSpec, r *windlassv1.Resources) (preset.Inpu
 		GPU: preset.GPU{
 			Count: int(r.GetGpu().GetCount()), Product: r.GetGpu().GetProduct(), Resource: r.GetGpu().GetResourceName(), MinMemoryMiB: int(r.GetGpu().GetMinMemoryMib()),
 		},
-		MemoryMiB: int(r.GetMemoryMib()), Replicas: int(s.GetReplicas()), CachePath: s.GetModelCache().GetMountPath(),
+		Hosts: hostsOf(s), MemoryMiB: int(r.GetMemoryMib()), Replicas: int(s.GetReplicas()), CachePath: s.GetModelCache().GetMountPath(),
 	}
 	if f := serve.GetFacts(); f != nil {
 		in.Facts = &preset.Facts{

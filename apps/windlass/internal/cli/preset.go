@@ -312,10 +312,11 @@ program from --definition.`,
 	flags.IntVar(&f.in.Parallel.Pipeline, "pipeline", 0, "groups of GPUs, each of which holds a part of the layers")
 	flags.IntVar(&f.in.Parallel.Data, "data", 0, "copies of the model in one instance")
 	flags.StringArrayVar(&f.options, "option", nil, "flag of the engine without dashes: NAME=VALUE, NAME for a flag without a value, NAME=false to leave it out")
-	flags.IntVar(&f.in.GPU.Count, "gpus", 0, "GPUs of an instance")
+	flags.IntVar(&f.in.GPU.Count, "gpus", 0, "GPUs of an instance on each host")
+	flags.IntVar(&f.in.Hosts, "hosts", 0, "hosts of an instance, each with the GPUs and the memory; 0 means 1")
 	flags.StringVar(&f.in.GPU.Product, "gpu-product", "", "product of the GPUs, such as NVIDIA-H100-80GB-HBM3")
 	flags.IntVar(&f.in.GPU.MinMemoryMiB, "gpu-memory", 0, "minimum memory of each GPU, in MiB")
-	flags.IntVar(&f.in.MemoryMiB, "memory", 0, "memory of an instance, in MiB")
+	flags.IntVar(&f.in.MemoryMiB, "memory", 0, "memory of an instance on each host, in MiB")
 	flags.IntVar(&f.in.Replicas, "replicas", 0, "replicas in each region")
 	flags.StringVar(&f.in.CachePath, "cache", "", "mount path of a model cache that you add to the file")
 	flags.StringVar(&f.facts, "facts", "", "JSON file with facts of the model: layers, heads, kvHeads, headSize, maxContext, weightBytes, dtype")
@@ -347,8 +348,11 @@ func (f renderFlags) defined(ctx context.Context, stdin io.Reader) (*preset.Pres
 
 // render prints the app file that generate makes from the flags.
 func (a *app) render(f renderFlags, generate func(renderFlags) (preset.Fragment, []preset.Finding, error)) error {
-	if f.in.GPU.Count < 0 || f.in.MemoryMiB < 0 || f.in.GPU.MinMemoryMiB < 0 || f.in.Replicas < 0 {
-		return errors.New("--gpus, --gpu-memory, --memory and --replicas: use 0 or more")
+	if f.in.GPU.Count < 0 || f.in.MemoryMiB < 0 || f.in.GPU.MinMemoryMiB < 0 || f.in.Replicas < 0 || f.in.Hosts < 0 {
+		return errors.New("--gpus, --gpu-memory, --memory, --hosts and --replicas: use 0 or more")
+	}
+	if f.in.Hosts > 1 && strings.HasPrefix(f.in.Engine, preset.CustomPrefix) {
+		return errors.New("--hosts: a preset of the workspace makes a server on one host")
 	}
 	var err error
 	if f.in.Options, err = parseOptions(f.options); err != nil {
@@ -420,6 +424,9 @@ func (a *app) printAppFile(f renderFlags, fragment preset.Fragment, spec map[str
 	}
 	if len(resources) > 0 {
 		spec["resources"] = resources
+	}
+	if f.in.Hosts > 1 {
+		spec["roles"] = []map[string]any{{"name": "main", "hosts": f.in.Hosts}}
 	}
 	if f.in.Replicas > 0 {
 		spec["replicas"] = f.in.Replicas

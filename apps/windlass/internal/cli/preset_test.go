@@ -43,6 +43,17 @@ func TestPresetRender(t *testing.T) {
 			require.Equal(t, "NVIDIA-H100-80GB-HBM3", file.Spec.GetResources().GetGpu().GetProduct())
 		})
 	}
+	t.Run("a server on several hosts has a role with hosts", func(t *testing.T) {
+		got := run("vllm", "--model", "hf://org/m", "--gpus", "8", "--hosts", "2", "--memory", "65536")
+		require.Zero(t, got.code, got.stderr)
+		file, err := parseAppFile([]byte(got.stdout))
+		require.NoError(t, err, got.stdout)
+		require.NoError(t, protovalidate.Validate(file.Spec))
+		require.Len(t, file.Spec.GetRoles(), 1)
+		require.EqualValues(t, 2, file.Spec.GetRoles()[0].GetHosts())
+		require.Contains(t, run("tgi", "--model", "hf://org/m", "--gpus", "8", "--hosts", "2").stderr, "preset tgi makes a server on one host")
+		require.Contains(t, run("custom:x", "--model", "hf://org/m", "--hosts", "2").stderr, "--hosts: a preset of the workspace")
+	})
 	t.Run("facts of the model are read from a file", func(t *testing.T) {
 		facts := filepath.Join(t.TempDir(), "facts.json")
 		write := func(text string) { require.NoError(t, os.WriteFile(facts, []byte(text), 0o600)) }
@@ -85,13 +96,16 @@ func TestPresetCommandLines(t *testing.T) {
 				Name: "m", Context: 8192, GPU: preset.GPU{Count: 8}, Parallel: preset.Parallel{Pipeline: 2, Data: 2},
 				Options: map[string]preset.Option{"kv-cache-dtype": {Values: []string{"auto"}}, "trust-remote-code": {}},
 			},
+			"several hosts": {GPU: preset.GPU{Count: 8}, Hosts: 2},
 		} {
 			t.Run(engine+", "+name, func(t *testing.T) {
 				in.Engine, in.Model = engine, "hf://org/m@main"
 				f, findings := preset.Generate(in)
 				require.NotNil(t, f.Spec, "%v", findings)
 				args := slices.Concat(f.Spec.GetCommand(), f.Spec.GetArgs())
-				args[slices.Index(args, "$(PORT)")] = "8123"
+				for i := range args {
+					args[i] = strings.NewReplacer("$(PORT)", "8123", "$(WINDLASS_RANK)", "1", "$(WINDLASS_LEADER)", "leader").Replace(args[i])
+				}
 				cfg, given, err := modelserver.ParseArgs(args, nil)
 				require.NoError(t, err, strings.Join(args, " "))
 				require.True(t, given)
