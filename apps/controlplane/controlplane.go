@@ -420,15 +420,24 @@ func listenForPeers(ctx context.Context, f serveFlags) (net.Listener, string, er
 
 // openDatabase opens the database, and waits while it is not reachable yet. It fails at once if the database refuses
 // the connection, for example because the password is wrong.
-func openDatabase(ctx context.Context, f serveFlags, registry prometheus.Registerer, files *certfile.Files, log *slog.Logger) (*mysql.Store, error) {
-	ctx, cancel := context.WithTimeout(ctx, openPatience)
-	defer cancel()
-	var db *mysql.Store
-	said := false
-	err := backoff.Retry(ctx, backoff.Policy{Max: time.Second}, func(ctx context.Context) (err error) {
+func openDatabase(ctx context.Context, f serveFlags, registry prometheus.Registerer, files *certfile.Files, log *slog.Logger) (db *mysql.Store, err error) {
+	err = retryDatabase(ctx, log, func(ctx context.Context) (err error) {
 		cfg := f.config(files)
 		cfg.Registerer = registry
 		db, err = mysql.Open(ctx, cfg)
+		return err
+	})
+	return db, err
+}
+
+// retryDatabase calls use again while the database is not reachable, for up to openPatience. It returns any other error
+// at once.
+func retryDatabase(ctx context.Context, log *slog.Logger, use func(context.Context) error) error {
+	ctx, cancel := context.WithTimeout(ctx, openPatience)
+	defer cancel()
+	said := false
+	return backoff.Retry(ctx, backoff.Policy{Max: time.Second}, func(ctx context.Context) error {
+		err := use(ctx)
 		if err != nil && !mysql.IsUnavailable(err) {
 			return backoff.Permanent(err)
 		}
@@ -438,7 +447,6 @@ func openDatabase(ctx context.Context, f serveFlags, registry prometheus.Registe
 		}
 		return err
 	})
-	return db, err
 }
 
 // reachable returns a health check, which requires that the URL answers with status 200.

@@ -122,9 +122,11 @@ func (f serveFlags) checkKeyset(ctx context.Context, s keyset.Store, box *seal.B
 	if f.ReplaceKeyset {
 		return nil
 	}
-	ctx, cancel := context.WithTimeout(ctx, openPatience)
-	defer cancel()
-	usage, err := keyset.ReadUsage(ctx, s)
+	var usage keyset.Usage
+	err := retryDatabase(ctx, log, func(ctx context.Context) (err error) {
+		usage, err = keyset.ReadUsage(ctx, s)
+		return err
+	})
 	if err != nil {
 		return fmt.Errorf("read which keys the database was used with: %w", err)
 	}

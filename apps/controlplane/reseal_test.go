@@ -3,15 +3,18 @@ package controlplane
 import (
 	"bytes"
 	"context"
+	sqldriver "database/sql/driver"
 	"errors"
 	"fmt"
 	"log/slog"
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -372,6 +375,35 @@ func TestReseal_Killed(t *testing.T) {
 	}
 	require.Positive(t, kills)
 	require.Equal(t, map[uint32]int64{primary: names * versions}, v.counts())
+}
+
+// lostStore loses its first connections.
+type lostStore struct {
+	keyset.Store
+	losses []error
+}
+
+func (s *lostStore) View(ctx context.Context, read func(keyset.Tx) error) error {
+	if len(s.losses) == 0 {
+		return s.Store.View(ctx, read)
+	}
+	err := s.losses[0]
+	s.losses = s.losses[1:]
+	return err
+}
+
+func TestKeyset_IsCheckedOnceTheDatabaseIsBack(t *testing.T) {
+	t.Parallel()
+	onStores(t, func(t *testing.T, v *vault) {
+		s := &lostStore{store.Bind[keyset.Tx](v.store), []error{
+			&net.OpError{Op: "dial", Net: "tcp", Err: syscall.ECONNREFUSED}, sqldriver.ErrBadConn,
+		}}
+		f := serveFlags{KeyFile: v.path}
+		require.NoError(t, f.checkKeyset(t.Context(), s, v.box(), slog.New(slog.DiscardHandler)))
+		require.Empty(t, s.losses)
+		s.losses = []error{errors.New("access denied")}
+		require.ErrorContains(t, f.checkKeyset(t.Context(), s, v.box(), slog.New(slog.DiscardHandler)), "read which keys the database was used with: access denied")
+	})
 }
 
 func TestKeyset_ControlPlaneDoesNotStartWithAWrongKeyset(t *testing.T) {
