@@ -44,7 +44,7 @@ func (c *checker) readSight() sight {
 func (c *checker) compareAll(ctx context.Context) (*disagreement, error) {
 	for _, p := range c.w.Stack.Planes() {
 		if !c.w.Stack.Runs(p.Name) {
-			return &disagreement{kind: "not healed", text: p.Name + " does not run"}, nil
+			return &disagreement{kind: "not healed", text: p.Name + " does not run\n" + c.w.Stack.LogEnd(p.Name)}, nil
 		}
 	}
 	for _, m := range c.w.Fleet.Members() {

@@ -126,6 +126,9 @@ func (s *Stack) Terminate(ctx context.Context, name string) error {
 // Runs reports whether a part's process lives.
 func (s *Stack) Runs(name string) bool { return s.parts[name].PID() != 0 }
 
+// LogEnd returns the last lines of a part's log.
+func (s *Stack) LogEnd(name string) string { return Tail(s.parts[name].log, 20) }
+
 // WaitReady waits until a part that was launched can do its work.
 func (s *Stack) WaitReady(ctx context.Context, name string) error {
 	p := s.parts[name]
