@@ -425,6 +425,20 @@ func TestGuard(t *testing.T) {
 			require.Equal(t, [2]string{"0", "0"}, received(t, p))
 		})
 	}
+	t.Run("refuses datagrams to many hosts from a port that another process has at the host's address", func(t *testing.T) {
+		openGuard(t)
+		for _, owner := range []uint32{0, groupA} {
+			from := freePort(t)
+			// The sender's socket has a multicast address, so its packets have an address of the host.
+			_, stopOwner := startVictimAt(t, owner, net.JoinHostPort(externalAddress(t), strconv.Itoa(from)))
+			p := startVictim(t, groupA)
+			sender, send := startSender(t, groupB, fmt.Sprintf("%s=%d %d 0 many", broadcastEnv, from, p.UDP4))
+			send()
+			require.NoError(t, sender.Wait())
+			require.Equal(t, [2]string{"0", "0"}, received(t, p), "owner %d", owner)
+			stopOwner()
+		}
+	})
 	t.Run("keeps UDP ports from being shared", func(t *testing.T) {
 		openGuard(t)
 		p := startVictim(t, groupA)

@@ -364,11 +364,16 @@ func call() int {
 // broadcast sends datagrams to all hosts at once, from one port to another, and to a port of IPv6.
 // From port 0 means from any port. Otherwise, the process shares both ports, and the kernel's search
 // on this processor prefers its socket at the receiver's port. It prints a line when it has bound
-// the ports, and then waits for the end of its input.
+// the ports, and then waits for the end of its input. With "many", the process shares no port, and
+// its socket has a multicast address.
 func broadcast() int {
 	var from, port, port6 int
 	if _, err := fmt.Sscanf(os.Getenv(broadcastEnv), "%d %d %d", &from, &port, &port6); err != nil {
 		return say(err)
+	}
+	var address [4]byte
+	if strings.HasSuffix(os.Getenv(broadcastEnv), " many") {
+		address = [4]byte{224, 0, 0, 251}
 	}
 	runtime.LockOSThread()
 	var first unix.CPUSet
@@ -384,20 +389,20 @@ func broadcast() int {
 	if err := unix.SchedSetaffinity(0, &first); err != nil {
 		return say(err)
 	}
-	open := func(at int) (int, error) {
+	open := func(at int, address [4]byte) (int, error) {
 		fd, err := socket(unix.AF_INET, unix.SOCK_DGRAM, 0)
 		if err != nil {
 			return fd, err
 		}
 		return fd, errors.Join(unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_BROADCAST, 1), unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_REUSEADDR, 1),
-			unix.Bind(fd, &unix.SockaddrInet4{Port: at}))
+			unix.Bind(fd, &unix.SockaddrInet4{Port: at, Addr: address}))
 	}
-	fd, err := open(from)
+	fd, err := open(from, address)
 	if err != nil {
 		return say(err)
 	}
-	if from != 0 && from != port {
-		other, err := open(port)
+	if from != 0 && from != port && address == [4]byte{} {
+		other, err := open(port, address)
 		if err != nil {
 			return say(err)
 		}
