@@ -6,6 +6,7 @@
 //	                                             |             without us)
 //	gateways <-----Watch, Report----- gateways <-'
 //	                     load <-------'  (load of scaled apps, sent by report)
+//	                     alone           (raises them while the control plane is away)
 //	Envoy, gRPC clients <----ADS----- xds <----'
 //
 // An agent may be killed at any moment: no instance stops and nothing is lost. The inbox holds the
@@ -197,7 +198,7 @@ func New(ctx context.Context, cfg Config) (_ *Agent, err error) {
 	}
 	a.drain()
 	a.seen = annotated{a.reconciler, a.gateways}
-	if a.loads, err = a.newLoads(a.seen); err != nil {
+	if a.loads, err = a.newLoads(a.seen, atZero); err != nil {
 		return nil, err
 	}
 	reporter, err := report.New(report.Config{

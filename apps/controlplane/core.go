@@ -140,7 +140,7 @@ func newCore(p parts) (*core, error) {
 	c.dispatch, err = dispatch.New(dispatch.Config{
 		Store: store.Bind[dispatch.Tx](p.store), Caller: fleet.Caller,
 		Log: p.log, Registerer: p.registerer, Random: p.rand, Lease: lease,
-		Limits: ingestion.Limits, Version: Version, Peer: p.peerID, Beat: p.beat, Domain: p.domain,
+		Limits: ingestion.Limits, Version: Version, Peer: p.peerID, Beat: p.beat, Domain: p.domain, Quota: p.limits,
 	})
 	if err != nil {
 		return nil, err

@@ -17,13 +17,20 @@ SELECT t.workspace_id, t.deployment_id, t.region, t.replicas, t.status, t.app_id
     d.version, d.spec, d.spec_hash, d.made_as, d.roles_made, d.resolved_image,
     a.name AS app, a.project_id, a.environment_id,
     COALESCE(e.name, '') AS environment, COALESCE(p.name, '') AS project,
-    pin.app_id IS NOT NULL AS pinned, COALESCE(s.policy, '') AS scaling
+    pin.app_id IS NOT NULL AS pinned, COALESCE(s.policy, '') AS scaling, COALESCE(s.holds, '') AS holds,
+    COALESCE(l.instances, -1) AS max_instances, COALESCE(l.gpus, -1) AS max_gpus,
+    COALESCE(u.counted_at, 0) AS counted_at, COALESCE(u.instances, 0) AS has_instances, COALESCE(u.gpus, 0) AS has_gpus,
+    COALESCE(r.workspace_id, '') AS region_owner, g.region IS NOT NULL AS granted
 FROM deployment_topology t
 LEFT JOIN deployments d ON d.id = t.deployment_id
 LEFT JOIN apps a ON a.id = t.app_id
 LEFT JOIN (environments e JOIN projects p ON p.id = e.project_id) ON e.id = a.environment_id
 LEFT JOIN app_pins pin ON pin.app_id = t.app_id AND pin.deployment_id = t.deployment_id
 LEFT JOIN app_scaling s ON s.app_id = t.app_id
+LEFT JOIN workspace_limits l ON l.workspace_id = t.workspace_id AND s.app_id IS NOT NULL
+LEFT JOIN workspace_starts u ON u.workspace_id = t.workspace_id AND s.app_id IS NOT NULL
+LEFT JOIN regions r ON r.id = t.region AND s.app_id IS NOT NULL
+LEFT JOIN region_grants g ON g.region = t.region AND g.workspace_id = t.workspace_id AND s.app_id IS NOT NULL
 WHERE t.deployment_id IN (/*SLICE:deployment_ids*/?) AND t.region IN (/*SLICE:regions*/?)
 ORDER BY t.deployment_id, t.region
 `
@@ -63,6 +70,14 @@ type DesiredOfKeysRow struct {
 	Project         string
 	Pinned          bool
 	Scaling         []byte
+	Holds           []byte
+	MaxInstances    int64
+	MaxGpus         int64
+	CountedAt       int64
+	HasInstances    int64
+	HasGpus         int64
+	RegionOwner     string
+	Granted         bool
 }
 
 // Like DesiredOfRegion, but for given keys in several regions.
@@ -123,6 +138,14 @@ func (q *Queries) DesiredOfKeys(ctx context.Context, arg DesiredOfKeysParams) ([
 			&i.Project,
 			&i.Pinned,
 			&i.Scaling,
+			&i.Holds,
+			&i.MaxInstances,
+			&i.MaxGpus,
+			&i.CountedAt,
+			&i.HasInstances,
+			&i.HasGpus,
+			&i.RegionOwner,
+			&i.Granted,
 		); err != nil {
 			return nil, err
 		}
@@ -143,13 +166,20 @@ SELECT t.workspace_id, t.deployment_id, t.region, t.replicas, t.status, t.app_id
     d.version, d.spec, d.spec_hash, d.made_as, d.roles_made, d.resolved_image,
     a.name AS app, a.project_id, a.environment_id,
     COALESCE(e.name, '') AS environment, COALESCE(p.name, '') AS project,
-    pin.app_id IS NOT NULL AS pinned, COALESCE(s.policy, '') AS scaling
+    pin.app_id IS NOT NULL AS pinned, COALESCE(s.policy, '') AS scaling, COALESCE(s.holds, '') AS holds,
+    COALESCE(l.instances, -1) AS max_instances, COALESCE(l.gpus, -1) AS max_gpus,
+    COALESCE(u.counted_at, 0) AS counted_at, COALESCE(u.instances, 0) AS has_instances, COALESCE(u.gpus, 0) AS has_gpus,
+    COALESCE(r.workspace_id, '') AS region_owner, g.region IS NOT NULL AS granted
 FROM deployment_topology t FORCE INDEX (topology_in_region)
 LEFT JOIN deployments d ON d.id = t.deployment_id
 LEFT JOIN apps a ON a.id = t.app_id
 LEFT JOIN (environments e JOIN projects p ON p.id = e.project_id) ON e.id = a.environment_id
 LEFT JOIN app_pins pin ON pin.app_id = t.app_id AND pin.deployment_id = t.deployment_id
 LEFT JOIN app_scaling s ON s.app_id = t.app_id
+LEFT JOIN workspace_limits l ON l.workspace_id = t.workspace_id AND s.app_id IS NOT NULL
+LEFT JOIN workspace_starts u ON u.workspace_id = t.workspace_id AND s.app_id IS NOT NULL
+LEFT JOIN regions r ON r.id = t.region AND s.app_id IS NOT NULL
+LEFT JOIN region_grants g ON g.region = t.region AND g.workspace_id = t.workspace_id AND s.app_id IS NOT NULL
 WHERE t.region = ? AND t.deployment_id > ?
 ORDER BY t.deployment_id LIMIT ?
 `
@@ -190,6 +220,14 @@ type DesiredOfRegionRow struct {
 	Project         string
 	Pinned          bool
 	Scaling         []byte
+	Holds           []byte
+	MaxInstances    int64
+	MaxGpus         int64
+	CountedAt       int64
+	HasInstances    int64
+	HasGpus         int64
+	RegionOwner     string
+	Granted         bool
 }
 
 // Reads only the columns that are sent to the region's agent, because a region may have many
@@ -233,6 +271,14 @@ func (q *Queries) DesiredOfRegion(ctx context.Context, arg DesiredOfRegionParams
 			&i.Project,
 			&i.Pinned,
 			&i.Scaling,
+			&i.Holds,
+			&i.MaxInstances,
+			&i.MaxGpus,
+			&i.CountedAt,
+			&i.HasInstances,
+			&i.HasGpus,
+			&i.RegionOwner,
+			&i.Granted,
 		); err != nil {
 			return nil, err
 		}

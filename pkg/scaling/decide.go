@@ -60,6 +60,9 @@ const missingNotice = 5 * time.Minute
 type State struct {
 	// Desired is the number of replicas that the region is assigned.
 	Desired int
+	// Raised is the number of replicas that the region runs because it raised Desired by itself, while it was cut off
+	// from the control plane. 0 means that it did not.
+	Raised int
 	// Quota is the number of replicas that the workspace's quota allows in the region, including Desired. Nil means
 	// no limit.
 	Quota *int
@@ -201,6 +204,10 @@ func (d *decider) decide() {
 		return
 	}
 	low := d.minimum()
+	if d.st.Raised > d.st.Desired {
+		d.adopt(low)
+		return
+	}
 	if low == 0 && d.st.Desired > 0 {
 		// An idle app goes to zero at once: Zero.After replaces the window and the steps of Down.
 		d.out.Wanted, d.out.Limit = d.clamp(0, low)
@@ -224,6 +231,13 @@ func (d *decider) decide() {
 	case by == QuotaBelowMinimum, d.out.Limit == None && n == goal:
 		d.out.Limit = limit
 	}
+}
+
+// adopt takes over the number to which the region raised its replicas, as far as the limits allow. The window of Down
+// then begins with this number, because the region saw load that the samples here do not have.
+func (d *decider) adopt(low int) {
+	d.out.Wanted, d.out.Limit = d.clamp(d.st.Raised, max(low, 1))
+	d.mem.peaks.add(d.now, d.out.Wanted, d.out.Wanted, d.p.Down.Window)
 }
 
 // serving returns the number of ready replicas, at most Desired. During a rollout more are ready, because both versions

@@ -384,3 +384,51 @@ func TestBounds_ALeapDayIsInForceUntilTheNext(t *testing.T) {
 	})
 	require.Equal(t, 4, p.Bounds(time.Date(2026, 11, 27, 0, 0, 0, 0, time.UTC)).Min)
 }
+
+func TestDecide_AdoptsWhatTheRegionRaised(t *testing.T) {
+	t.Parallel()
+	down := func(p *windlassv1.ScalingPolicy) {
+		p.Max, p.Down = 8, &windlassv1.ScalingPace{Window: durationpb.New(time.Minute), Step: "1", Every: durationpb.New(10 * time.Second)}
+	}
+	adopted := func(raised int, change func(*State)) Decision {
+		r := newSimulation(policy(t, down), 2)
+		r.st.Raised = raised
+		if change != nil {
+			change(&r.st)
+		}
+		return r.report(Sample{Ready: raised, InFlight: new(10.0)})
+	}
+	d := adopted(6, nil)
+	require.Equal(t, 6, d.Wanted, "with the first sample, although the window is not filled")
+	require.Equal(t, None, d.Limit)
+	require.Equal(t, start, d.Kept.LastUp)
+
+	for limit, c := range map[Limit]struct {
+		raised, want int
+		change       func(*State)
+	}{
+		Maximum:      {10, 8, nil},
+		HoldLimit:    {6, 2, func(s *State) { s.HoldUntil = start.Add(time.Hour) }},
+		Quota:        {6, 4, func(s *State) { s.Quota = new(4) }},
+		Room:         {6, 3, func(s *State) { s.Room = new(3) }},
+		RegionClosed: {6, 2, func(s *State) { s.Closed = true }},
+	} {
+		d := adopted(c.raised, c.change)
+		require.Equal(t, c.want, d.Wanted, limit)
+		require.Equal(t, limit, d.Limit)
+	}
+	require.Equal(t, 2, adopted(2, nil).Wanted, "the assigned number is no raise")
+
+	// Before the cut, one replica was enough for longer than the window. It counts from the adoption.
+	r := newSimulation(policy(t, down), 2)
+	idle := func() Sample { return Sample{Ready: r.st.Desired, InFlight: new(11.0)} }
+	r.reportFor(3*time.Minute, idle)
+	require.Equal(t, 2, r.st.Desired)
+	r.st.Raised = 6
+	r.report(Sample{Ready: 6, InFlight: new(11.0)})
+	require.Equal(t, 6, r.st.Desired)
+	r.st.Raised = 0
+	r.now = r.now.Add(5 * time.Second)
+	require.Equal(t, []int{6}, r.reportFor(50*time.Second, idle), "the window of down counts from the adoption")
+	require.Contains(t, r.reportFor(2*time.Minute, idle), 5)
+}

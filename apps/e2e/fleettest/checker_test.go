@@ -58,10 +58,12 @@ type checker struct {
 	// decisions are the replicas that the scaler wrote last, by region id and app.
 	decisions map[place]int32
 	// sawRoutes is whether a region has served routes. sawScaling counts changes of replicas by the scaler.
-	// sawPools counts versions of pools that went live in a region.
+	// sawPools counts versions of pools that went live in a region. sawRaises counts adopted raises of regions that
+	// were cut off.
 	sawRoutes  bool
 	sawScaling int
 	sawPools   int
+	sawRaises  int
 
 	acknowledged map[string]string // apps by the deployments that users got in answers
 	wasRestored  bool

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 	"time"
 
 	"google.golang.org/protobuf/types/known/durationpb"
@@ -66,6 +67,9 @@ func (c *checker) decided(wrote controlplane.MemoryWrite) {
 		}
 		if c.decisions[p] = to; to != from {
 			c.sawScaling++
+			if strings.Contains(d.Decision.GetWhy(), "by itself") {
+				c.sawRaises++
+			}
 		}
 	}
 }

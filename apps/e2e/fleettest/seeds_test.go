@@ -120,7 +120,7 @@ func runSeed(t *testing.T, seed uint64, keepTrace bool) *fleet {
 	for _, v := range w.check.broken() {
 		t.Errorf("%s\n\nthis fleet alone: WINDLASS_FLEET_SEED=%d go test -v -run WhateverBreaks ./apps/e2e/fleettest", v, seed)
 	}
-	t.Logf("seed %d: trace %s", seed, w.trace)
+	t.Logf("seed %d: trace %s, %d raises", seed, w.trace, w.check.sawRaises)
 	return w
 }
 

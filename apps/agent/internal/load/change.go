@@ -45,6 +45,7 @@ func reportChanged(before, now *agentv1.LoadReport) bool {
 
 func deploymentChanged(a, b *agentv1.DeploymentLoad) bool {
 	return a.DeploymentId != b.DeploymentId || a.Ready != b.Ready || a.Starting != b.Starting ||
+		a.RaisedTo != b.RaisedTo || a.RaisedGeneration != b.RaisedGeneration ||
 		differ(a.InFlight, b.InFlight) || differ(a.Rate, b.Rate) ||
 		!maps.EqualFunc(a.Levels, b.Levels, func(x, y float64) bool { return !exceedsTolerance(x, y) }) ||
 		timesChanged(a.FirstToken, b.FirstToken) || timesChanged(a.Latency, b.Latency) ||

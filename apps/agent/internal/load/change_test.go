@@ -53,6 +53,7 @@ func TestDue(t *testing.T) {
 		"not known any more":      {true, func(r *agentv1.LoadReport) { r.Queued = nil }},
 		"another instance":        {true, of(func(d *agentv1.DeploymentLoad) { d.Ready = 3 })},
 		"one starts":              {true, of(func(d *agentv1.DeploymentLoad) { d.Starting = 1 })},
+		"raised by the agent":     {true, of(func(d *agentv1.DeploymentLoad) { d.RaisedTo = 4 })},
 		"in flight by 3 percent":  {false, of(func(d *agentv1.DeploymentLoad) { d.InFlight = new(97.0) })},
 		"in flight":               {true, of(func(d *agentv1.DeploymentLoad) { d.InFlight = new(90.0) })},
 		"rate not known any more": {true, of(func(d *agentv1.DeploymentLoad) { d.Rate = nil })},

@@ -53,6 +53,9 @@ type Config struct {
 	Usage func(ctx context.Context, instanceIDs []string) (map[string]runtime.Usage, error)
 	// Scrape reads the metrics of engines.
 	Scrape func(ctx context.Context, targets []scrape.Target) map[string]scrape.Signals
+	// Measured is called with the loads of each measurement, by app, before they are reported. It may
+	// set raised_to and raised_generation. Nil: no call.
+	Measured func(ctx context.Context, loads map[string]*agentv1.LoadReport, now time.Time)
 
 	Log        *slog.Logger
 	Registerer prometheus.Registerer
@@ -75,7 +78,7 @@ type Collector struct {
 // New checks the config and returns a Collector.
 func New(cfg Config) (*Collector, error) {
 	if cfg.Deployments == nil || cfg.Observation == nil || cfg.Demand == nil || cfg.Times == nil || cfg.Scrape == nil || cfg.Log == nil || cfg.Registerer == nil || cfg.Rand == nil {
-		return nil, errors.New("load: every field of Config except Usage is required")
+		return nil, errors.New("load: every field of Config except Usage and Measured is required")
 	}
 	c := &Collector{
 		cfg: cfg, changed: make(chan struct{}, 1), wake: make(chan struct{}, 1), metrics: newMetrics(cfg.Registerer),
@@ -150,6 +153,9 @@ func (c *Collector) Run(ctx context.Context) error {
 		reports, ok := c.measure(bounded, deployments)
 		cancel()
 		if ok {
+			if c.cfg.Measured != nil {
+				c.cfg.Measured(ctx, reports, time.Now())
+			}
 			c.setReports(reports)
 		}
 		// The jitter spreads the reports of different regions, and the scrapes of one region, over time.

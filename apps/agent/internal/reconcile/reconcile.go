@@ -50,7 +50,8 @@ import (
 type Config struct {
 	Inbox   *inbox.Inbox
 	Runtime runtime.Runtime
-	// Zero knows which deployments are at zero. Default: a Zero in memory only.
+	// Zero knows which deployments are at zero, and which the agent raised. Default: a Zero in memory
+	// only.
 	Zero *zero.Zero
 	// Secrets returns the values of the deployment's secrets by secret name. An error that is a
 	// *runtime.Rejection is reported with its code. Another error counts as a failure of this host.
@@ -295,10 +296,12 @@ func (r *Reconciler) applyItem(ctx context.Context, k inbox.Key, item *agentv1.I
 		return err
 	}
 	r.cfg.Zero.Note(k.Name, state, time.Now())
+	r.cfg.Zero.Answer(k.Name, item.Epoch, item.Generation)
 	if err := r.cfg.Zero.Keep(); err != nil {
 		return err
 	}
-	if n, woken := r.cfg.Zero.Replicas(k.Name, state); woken {
+	n, _ := r.cfg.Zero.Replicas(k.Name, state)
+	if n = max(n, r.cfg.Zero.Raised(k.Name, item.Epoch, item.Generation)); n != d.Replicas {
 		d = proto.CloneOf(d)
 		d.Replicas = n
 	}

@@ -17,6 +17,7 @@ import (
 	"github.com/windlass-run/windlass/apps/agent/internal/inbox"
 	"github.com/windlass-run/windlass/apps/agent/internal/runtime"
 	"github.com/windlass-run/windlass/apps/agent/internal/runtime/simulated"
+	"github.com/windlass-run/windlass/apps/agent/internal/zero"
 	agentv1 "github.com/windlass-run/windlass/proto/gen/windlass/agent/v1"
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
@@ -239,6 +240,30 @@ func TestFork_HigherEpochWinsWithALowerGeneration(t *testing.T) {
 		require.Equal(t, map[string]int{"dep_1": 3}, g.rt.Running())
 		seen, _ := g.r.Observation()
 		require.EqualValues(t, 3, seen.Deployments[0].Generation)
+	})
+}
+
+func TestRaise_RunsMoreReplicasUntilTheNextGeneration(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		rt := simulate()
+		g := start(t, rt)
+		runs := func() int {
+			time.Sleep(20 * time.Second)
+			seen, err := rt.Observe(t.Context())
+			require.NoError(t, err)
+			require.Len(t, seen.Deployments, 1)
+			return len(seen.Deployments[0].Instances)
+		}
+		g.snapshot(1, item("dep_1", 1, 2, apply))
+		require.Equal(t, 2, runs())
+		g.r.cfg.Zero.Raise("dep_1", zero.Raise{Epoch: 1, Generation: 2, Replicas: 5})
+		g.r.Enqueue(inbox.Key{Kind: agentv1.ItemKind_ITEM_KIND_DEPLOYMENT, Name: "dep_1"})
+		require.Equal(t, 5, runs())
+		g.requireState("dep_1", 1, 2, isApplied, false)
+		require.Empty(t, g.state("dep_1").GetCode(), "a raise is no wake")
+		g.delta(item("dep_1", 1, 3, apply))
+		require.Equal(t, 3, runs())
+		require.Zero(t, g.r.cfg.Zero.Raised("dep_1", 1, 2))
 	})
 }
 

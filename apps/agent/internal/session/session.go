@@ -112,8 +112,10 @@ type Session struct {
 	cfg       Config
 	id        string
 	connected atomic.Bool
-	gauge     prometheus.Gauge
-	repairs   prometheus.Counter
+	// away is when the last stream ended, or when the Session was made, in Unix nanoseconds.
+	away    atomic.Int64
+	gauge   prometheus.Gauge
+	repairs prometheus.Counter
 	// repair makes the next Watch request the buckets that differ.
 	repair bool
 	// refused means that the control plane refuses the credential. The credential is kept until a
@@ -139,6 +141,7 @@ func New(cfg Config) (*Session, error) {
 		id:   cfg.Credentials.session,
 		back: make(chan struct{}, 1),
 	}
+	s.away.Store(time.Now().UnixNano())
 	s.registerMetrics()
 	return s, nil
 }
@@ -146,13 +149,24 @@ func New(cfg Config) (*Session, error) {
 // Connected reports whether a stream is open.
 func (s *Session) Connected() bool { return s.connected.Load() }
 
+// Away returns for how long there has been no stream, and 0 while a stream is open.
+func (s *Session) Away(now time.Time) time.Duration {
+	if s.connected.Load() {
+		return 0
+	}
+	return now.Sub(time.Unix(0, s.away.Load()))
+}
+
 // Run stays connected until ctx ends.
 func (s *Session) Run(ctx context.Context) error {
 	attempt := 0
 	for ctx.Err() == nil {
 		start := time.Now()
 		wait, err := s.once(ctx)
-		s.connected.Store(false)
+		if s.connected.Load() {
+			s.away.Store(time.Now().UnixNano())
+			s.connected.Store(false)
+		}
 		s.gauge.Set(0)
 		if ctx.Err() != nil {
 			return nil //nolint:nilerr // the end of ctx is not a failure

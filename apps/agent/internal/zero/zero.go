@@ -13,6 +13,10 @@
 // the wake. A generation without wake and without replicas is an answer: no request may start the
 // app in this region.
 //
+// The package also records raises: the replicas that the agent runs instead of those of one
+// generation, because it raised them while it was cut off from the control plane (package alone). A
+// raise ends with the next generation.
+//
 // The marks are stored in a file. The file has every wake that was answered. If the agent is killed
 // before it answers, the gateway calls Wake again.
 package zero
@@ -59,6 +63,14 @@ type kept struct {
 	Marks map[string]mark `json:"marks"`
 	// Starts has, by app, the milliseconds from the last wake to the first ready instance.
 	Starts map[string]int64 `json:"starts"`
+	Raises map[string]Raise `json:"raises,omitempty"`
+}
+
+// Raise is a number of replicas that replaces the number of one generation of a deployment.
+type Raise struct {
+	Epoch      int64 `json:"epoch"`
+	Generation int64 `json:"generation"`
+	Replicas   int32 `json:"replicas"`
 }
 
 // Zero has the phases of deployments. It is safe for concurrent use. Its methods call no code that
@@ -76,7 +88,9 @@ type Zero struct {
 }
 
 // New returns a Zero that is only in memory: Keep writes nothing.
-func New() *Zero { return &Zero{state: kept{Marks: map[string]mark{}, Starts: map[string]int64{}}} }
+func New() *Zero {
+	return &Zero{state: kept{Marks: map[string]mark{}, Starts: map[string]int64{}, Raises: map[string]Raise{}}}
+}
 
 // Open reads the marks that an earlier agent process stored.
 func Open(files disk.Files, name string) (*Zero, error) {
@@ -90,13 +104,16 @@ func Open(files disk.Files, name string) (*Zero, error) {
 		err = json.Unmarshal(data, &z.state)
 	}
 	if err != nil {
-		return nil, fmt.Errorf("read the deployments at zero from %s (without the file, deployments that requests woke stop until the next request): %w", name, err)
+		return nil, fmt.Errorf("read the deployments at zero from %s (without the file, deployments that requests woke stop until the next request, and replicas that the agent raised stop): %w", name, err)
 	}
 	if z.state.Marks == nil {
 		z.state.Marks = map[string]mark{}
 	}
 	if z.state.Starts == nil {
 		z.state.Starts = map[string]int64{}
+	}
+	if z.state.Raises == nil {
+		z.state.Raises = map[string]Raise{}
 	}
 	return z, nil
 }
@@ -146,6 +163,42 @@ func (z *Zero) Wake(id string, state *agentv1.DeploymentState, now time.Time) (w
 	}
 	z.put(id, mark{Woken: true, Since: now.UnixMilli()})
 	return true
+}
+
+// Raise replaces the number of replicas of one generation of a deployment, in memory. The raise lasts
+// only if a following Keep succeeds. If Keep fails, call Raise again with the value that Raise
+// returned: the raise before, whose Replicas is 0 if there was none.
+func (z *Zero) Raise(id string, r Raise) (before Raise) {
+	z.mu.Lock()
+	defer z.mu.Unlock()
+	before = z.state.Raises[id]
+	if r.Replicas == 0 {
+		delete(z.state.Raises, id)
+	} else {
+		z.state.Raises[id] = r
+	}
+	z.dirty = z.dirty || r != before
+	return before
+}
+
+// Raised returns the replicas to which the generation of a deployment was raised, or 0.
+func (z *Zero) Raised(id string, epoch, generation int64) int32 {
+	z.mu.Lock()
+	defer z.mu.Unlock()
+	if r := z.state.Raises[id]; r.Epoch == epoch && r.Generation == generation {
+		return r.Replicas
+	}
+	return 0
+}
+
+// Answer ends the raise of a deployment if it is of another generation than the given one.
+func (z *Zero) Answer(id string, epoch, generation int64) {
+	z.mu.Lock()
+	defer z.mu.Unlock()
+	if r, ok := z.state.Raises[id]; ok && (r.Epoch != epoch || r.Generation != generation) {
+		delete(z.state.Raises, id)
+		z.dirty = true
+	}
 }
 
 // Note records an assignment before it is applied.
@@ -211,7 +264,7 @@ func (z *Zero) StartTime(appID string) time.Duration {
 	return time.Duration(z.state.Starts[appID]) * time.Millisecond
 }
 
-// Forget drops the marks of deployments and the start times of apps for which the functions return
+// Forget drops the marks and raises of deployments and the start times of apps for which the functions return
 // false.
 func (z *Zero) Forget(deployment, app func(id string) bool) {
 	z.mu.Lock()
@@ -219,6 +272,12 @@ func (z *Zero) Forget(deployment, app func(id string) bool) {
 	for id := range z.state.Marks {
 		if !deployment(id) {
 			z.drop(id)
+		}
+	}
+	for id := range z.state.Raises {
+		if !deployment(id) {
+			delete(z.state.Raises, id)
+			z.dirty = true
 		}
 	}
 	for id := range z.state.Starts {
@@ -263,7 +322,7 @@ func (z *Zero) Keep() error {
 		z.mu.Lock()
 		z.dirty = true
 		z.mu.Unlock()
-		return fmt.Errorf("store the deployments at zero: %w", err)
+		return fmt.Errorf("store the deployments at zero and those with raised replicas: %w", err)
 	}
 	return nil
 }

@@ -120,3 +120,28 @@ func (b *broken) Replace(name string, data []byte) error {
 	}
 	return b.Files.Replace(name, data)
 }
+
+func TestRaise_LastsUntilTheNextGeneration(t *testing.T) {
+	t.Parallel()
+	files := disk.NewMemory()
+	z := open(t, files)
+	require.Zero(t, z.Raise(dep, zero.Raise{Epoch: 1, Generation: 7, Replicas: 4}))
+	require.Zero(t, open(t, files).Raised(dep, 1, 7), "the raise was not stored yet")
+	require.NoError(t, z.Keep())
+	z = open(t, files)
+	require.EqualValues(t, 4, z.Raised(dep, 1, 7))
+	require.Zero(t, z.Raised(dep, 1, 8))
+	require.Zero(t, z.Raised(dep, 2, 7), "the control plane was restored from a backup")
+	require.Equal(t, zero.Awake, z.Phase(dep, assignment(2, 1)), "a raise is no wake")
+
+	require.EqualValues(t, 4, z.Raise(dep, zero.Raise{Epoch: 1, Generation: 7, Replicas: 6}).Replicas)
+	z.Answer(dep, 1, 7)
+	require.EqualValues(t, 6, z.Raised(dep, 1, 7))
+	z.Answer(dep, 1, 8)
+	require.NoError(t, z.Keep())
+	require.Zero(t, open(t, files).Raised(dep, 1, 7))
+
+	z.Raise(dep, zero.Raise{Epoch: 1, Generation: 8, Replicas: 3})
+	z.Forget(func(string) bool { return false }, func(string) bool { return true })
+	require.Zero(t, z.Raised(dep, 1, 8))
+}

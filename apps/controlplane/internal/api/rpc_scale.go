@@ -86,6 +86,9 @@ func (c *mutation) scaleTo(app *model.App, was *running, req *windlassv1.ScaleRe
 	}
 	held, done, err := c.holdScaling(*app, r, regionID, where, req)
 	if err != nil || done {
+		if held && err == nil {
+			err = renewLive(c, r, regionID)
+		}
 		return held, err
 	}
 	asked := plan.AskedIn(regionID, req.GetReplicas())
@@ -96,6 +99,9 @@ func (c *mutation) scaleTo(app *model.App, was *running, req *windlassv1.ScaleRe
 		return false, err
 	}
 	n, err := c.versions().scale(app, r, ids, asked)
+	if n == 0 && held && err == nil {
+		err = renewLive(c, r, regionID)
+	}
 	if err != nil || n == 0 {
 		return held, err
 	}
@@ -104,6 +110,22 @@ func (c *mutation) scaleTo(app *model.App, was *running, req *windlassv1.ScaleRe
 		RolloutID: app.RolloutID, DeploymentID: live.ID, Version: live.Version, RegionID: regionID,
 	})
 	return true, nil
+}
+
+// renewLive gives the live version a new generation in the region, or in all regions if regionID is empty. So regions
+// know of a hold also if its number is the present one, and raise nothing by themselves while they are cut off.
+func renewLive(c *mutation, r running, regionID string) error {
+	rows := slices.DeleteFunc(slices.Clone(r.rows), func(t model.Topology) bool {
+		return t.DeploymentID != r.live.ID || regionID != "" && t.RegionID != regionID
+	})
+	changed := topology.Renew(rows, c.traceparent, c.at)
+	if len(changed) == 0 {
+		return nil
+	}
+	if err := topology.Write(c, topology.State{Rows: r.rows}, topology.State{Rows: changed}); err != nil {
+		return fmt.Errorf("tell regions of the hold: %w", err)
+	}
+	return c.expect(r.live.AppID)
 }
 
 // compareReplicas fails unless the region has want replicas. For regionID "", all regions must have them.

@@ -491,6 +491,10 @@ func (c *mutation) rescale(r model.Rescale) error {
 	case r.Writes && r.Decision.GetWanted() != r.From:
 		err = c.rescaleRegion(&app, was, r)
 	}
+	// A rollout that is under way stores the number, and gives it to the row later.
+	if moving := was.rolloutState.Progress.Active(app.RolloutID); err == nil && r.Renews && (moving || r.Decision.GetWanted() == r.From) {
+		err = renewRegion(c, was, r)
+	}
 	if err != nil {
 		return err
 	}
@@ -549,6 +553,17 @@ func (c *mutation) rescaleRegion(app *model.App, was running, r model.Rescale) e
 	}
 	_, err := c.versions().scale(app, was, was.scaledIDs(), asked)
 	return err
+}
+
+// renewRegion gives the live version in the region a new generation with the same replicas. It fails with
+// model.ErrStale if the state on which the decision is based has changed.
+func renewRegion(c *mutation, was running, r model.Rescale) error {
+	if !slices.ContainsFunc(was.rows, func(t model.Topology) bool {
+		return t.DeploymentID == was.live.ID && t.RegionID == r.RegionID && t.Generation == r.Generation && t.Assigned()
+	}) {
+		return model.ErrStale
+	}
+	return renewLive(c, was, r.RegionID)
 }
 
 // rescaleRoles sets the instances of roles of the region's pool, and takes it to zero or back. It fails with

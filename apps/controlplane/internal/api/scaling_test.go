@@ -175,6 +175,43 @@ func TestScaling_StaleDecisionIsRefused(t *testing.T) {
 	})
 }
 
+func TestScaling_RefusedRaiseIsAnsweredByANewGeneration(t *testing.T) {
+	onBoth(t, func(t *testing.T, w *harness) {
+		require.NoError(t, w.deployScaled(scalingPolicy()))
+		w.settle("chat")
+		answer := w.decision("us-east-1", 1)
+		answer.Renews, answer.Entries[0].What = true, "ScalingRaiseRefused"
+		us, eu := w.desired("chat", 1, "us-east-1"), w.desired("chat", 1, "eu-west-1")
+		require.NoError(t, w.api.Rescale(t.Context(), answer))
+		require.Equal(t, us.Generation+1, w.desired("chat", 1, "us-east-1").Generation)
+		require.Equal(t, eu.Generation, w.desired("chat", 1, "eu-west-1").Generation)
+		require.Equal(t, map[string]int32{"us-east-1": 1, "eu-west-1": 1}, w.sizes("chat", 1))
+		require.ErrorIs(t, w.api.Rescale(t.Context(), answer), model.ErrStale, "it has its answer")
+	})
+}
+
+func TestScaling_RegionsKnowOfHoldsAndLimits(t *testing.T) {
+	onBoth(t, func(t *testing.T, w *harness) {
+		ctx := t.Context()
+		require.NoError(t, w.deployScaled(scalingPolicy()))
+		w.settle("chat")
+		us := w.desired("chat", 1, "us-east-1")
+		require.Equal(t, model.Inherit, us.Alone.Instances)
+		require.Empty(t, us.Alone.Holds)
+		_, err := w.apps(w.deployer).Scale(ctx, &windlassv1.ScaleRequest{App: "chat", Region: "us-east-1", Replicas: 1, HoldFor: durationpb.New(time.Hour)})
+		require.NoError(t, err)
+		held := w.desired("chat", 1, "us-east-1")
+		require.Equal(t, us.Generation+1, held.Generation, "the hold is of the present number")
+		require.Len(t, held.Alone.Holds, 1)
+		_, err = w.apps(w.deployer).Scale(ctx, &windlassv1.ScaleRequest{App: "chat", Region: "us-east-1", EndHold: true})
+		require.NoError(t, err)
+		ended := w.desired("chat", 1, "us-east-1")
+		require.Equal(t, us.Generation+2, ended.Generation)
+		require.Empty(t, ended.Alone.Holds)
+		require.EqualValues(t, 1, w.desired("chat", 1, "eu-west-1").Generation)
+	})
+}
+
 func TestScaling_HoldByAPerson(t *testing.T) {
 	w := setup(t)
 	ctx := t.Context()

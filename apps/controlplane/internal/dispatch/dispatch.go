@@ -101,6 +101,8 @@ type Config struct {
 	Version    string
 	// Domain is the parent domain of deployments' preview hosts. Empty: deployments have no preview hosts.
 	Domain string
+	// Quota has the control plane's limits for workspaces that have none of their own.
+	Quota model.Limits
 }
 
 func (c *Config) setDefaults() {
@@ -150,6 +152,8 @@ type Service struct {
 	// pictures are the pictures of neighbours, by region, of regions that have neighbours. nil: not read yet.
 	pictures map[string]*neighbours.Picture
 }
+
+func (c *Config) sending() sending { return sending{domain: c.Domain, limits: c.Quota} }
 
 // New checks the config and returns a service, which does nothing until Run.
 func New(cfg Config) (*Service, error) {

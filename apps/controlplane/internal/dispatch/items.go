@@ -4,10 +4,12 @@ import (
 	"cmp"
 	"crypto/sha256"
 	"fmt"
+	"math"
 	"sort"
 
 	"google.golang.org/protobuf/reflect/protoreflect"
 
+	"github.com/windlass-run/windlass/apps/controlplane/internal/admission"
 	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
 	"github.com/windlass-run/windlass/apps/controlplane/internal/model/override"
 	"github.com/windlass-run/windlass/pkg/scaling"
@@ -20,9 +22,10 @@ const specHashSize = 16
 
 // describeDeployment returns the fields of a deployment that are sent but are not part of the hash. A trace does not
 // change instances. Renaming a project makes no revision, so with its name in the hash every agent would seem to have
-// drifted. The same is true for features, because later releases know more, and for the host, whose domain may
-// change. Changes of these fields arrive with the next generation.
-func describeDeployment(state *agentv1.DeploymentState, it *model.DesiredItem, domain string) *agentv1.DeploymentState {
+// drifted. The same is true for features, because later releases know more, for the host, whose domain may change, and
+// for what the agent may raise alone, because quotas and grants make no revision. Changes of these fields arrive with
+// the next generation.
+func describeDeployment(state *agentv1.DeploymentState, it *model.DesiredItem, with sending) *agentv1.DeploymentState {
 	about := &agentv1.DeploymentState{Traceparent: it.Topology.Traceparent}
 	if it.Delete {
 		return about
@@ -30,14 +33,47 @@ func describeDeployment(state *agentv1.DeploymentState, it *model.DesiredItem, d
 	about.RequiredFeatures = requiredFeatures(state.Deployment.Spec)
 	about.WorkloadVersion = it.Deployment.Version
 	about.Deployment = &agentv1.Deployment{ProjectName: it.App.ProjectName, EnvironmentName: it.App.EnvironmentName}
-	if domain != "" {
-		about.Deployment.PreviewHost = model.PreviewHost(it.Deployment.AppID, it.App.Name, it.Deployment.Version, domain)
+	about.Deployment.RaiseAlone = raiseAlone(it, with.limits)
+	if with.domain != "" {
+		about.Deployment.PreviewHost = model.PreviewHost(it.Deployment.AppID, it.App.Name, it.Deployment.Version, with.domain)
 	}
 	if it.Topology.Workload != "" {
 		about.WorkloadVersion = it.Topology.WorkloadVersion
 		about.RequiredFeatures = append(about.RequiredFeatures, agentv1.Feature_FEATURE_IN_PLACE.String())
 	}
 	return about
+}
+
+// aloneShare divides what is free of a quota: a region may use one of aloneShare parts alone. A region that is cut off does
+// not know what other regions use, and they may be cut off too.
+const aloneShare = 10
+
+// raiseAlone returns the permission to raise the replicas without the control plane, nil for none.
+func raiseAlone(it *model.DesiredItem, ours model.Limits) *agentv1.RaiseAlone {
+	s := model.Scaling{Policy: it.Scaling, Holds: it.Alone.Holds}
+	spec, replicas := override.In(it.Deployment.Spec, it.RegionID), it.Topology.Replicas
+	if !s.Scales("") || model.IsPooled(spec) || replicas == 0 || it.Alone.Closed {
+		return nil
+	}
+	// Holds that have ended do no harm: the agent compares the time.
+	out := &agentv1.RaiseAlone{HeldUntil: s.HeldUntil(it.RegionID, "", 0)}
+	limits := admission.InForce(ours, model.Limits{Instances: it.Alone.Instances, GPUs: it.Alone.GPUs})
+	instances, gpus := admission.Of(spec, 1)
+	has := it.Alone.Ceiling
+	for _, c := range []struct{ limit, used, each int64 }{{limits.Instances, has.Instances, instances}, {limits.GPUs, has.GPUs, gpus}} {
+		if c.limit <= 0 || c.each <= 0 {
+			continue
+		}
+		more := (c.limit - c.used) / aloneShare / c.each
+		if has.CountedAt == 0 || more <= 0 {
+			return nil
+		}
+		most := int32(min(int64(replicas)+more, math.MaxInt32))
+		if out.MaxReplicas == 0 || most < out.MaxReplicas {
+			out.MaxReplicas = most
+		}
+	}
+	return out
 }
 
 func deploymentState(it *model.DesiredItem) *agentv1.DeploymentState {

@@ -36,7 +36,7 @@ func desired(edit func(*model.DesiredItem)) model.DesiredItem {
 
 // told returns the item that an agent gets for a row.
 func told(it model.DesiredItem) (*agentv1.Item, error) {
-	w, err := encodeItem(&it, 1, "apps.test", new([]byte))
+	w, err := encodeItem(&it, 1, sending{domain: "apps.test"}, new([]byte))
 	if err != nil {
 		return nil, err
 	}
@@ -69,6 +69,73 @@ func TestItem_DisplayNamesAreNotInTheHash(t *testing.T) {
 	require.Equal(t, "production", state.Deployment.EnvironmentName)
 	require.Equal(t, before.SpecHash, named.SpecHash, "renaming a project must not count as drift")
 	require.Equal(t, before.GetDeployment().Deployment.TemplateHash, state.Deployment.TemplateHash)
+}
+
+func TestItem_SaysWhetherTheRegionMayRaiseAlone(t *testing.T) {
+	policy := func(it *model.DesiredItem) {
+		it.RegionID, it.Scaling = "reg_1", &windlassv1.ScalingPolicy{Max: 4, Metrics: []*windlassv1.ScalingMetric{{Target: "5"}}}
+		it.Alone.Instances, it.Alone.GPUs = model.Inherit, model.Inherit
+	}
+	raise := func(ours model.Limits, edits ...func(*model.DesiredItem)) (*agentv1.RaiseAlone, []byte) {
+		it := desired(policy)
+		for _, edit := range edits {
+			edit(&it)
+		}
+		w, err := encodeItem(&it, 1, sending{limits: ours}, new([]byte))
+		require.NoError(t, err)
+		item := &agentv1.Item{}
+		require.NoError(t, proto.Unmarshal(w.bytes, item))
+		return item.GetDeployment().GetDeployment().RaiseAlone, item.SpecHash
+	}
+	may, hash := raise(model.Limits{})
+	require.NotNil(t, may)
+	require.Zero(t, may.HeldUntil)
+	held, heldHash := raise(model.Limits{}, func(it *model.DesiredItem) {
+		it.Alone.Holds = []model.ScalingHold{{RegionID: "reg_2", Until: 9}, {Until: 5}, {RegionID: "reg_1", Until: 7}}
+	})
+	require.EqualValues(t, 7, held.GetHeldUntil())
+	require.Equal(t, hash, heldHash, "a hold makes no drift")
+
+	gpus := func(it *model.DesiredItem) {
+		it.Deployment.Spec.Resources = &windlassv1.Resources{Gpu: &windlassv1.Gpu{Count: 1}}
+	}
+	used := func(instances, gpus int64) func(*model.DesiredItem) {
+		return func(it *model.DesiredItem) {
+			it.Alone.Ceiling = model.Ceiling{Usage: model.Usage{Instances: instances, GPUs: gpus}, CountedAt: 1}
+		}
+	}
+	most := func(ours model.Limits, edits ...func(*model.DesiredItem)) int32 {
+		may, _ := raise(ours, edits...)
+		return may.GetMaxReplicas()
+	}
+	require.EqualValues(t, 5, most(model.Limits{Instances: 100}, used(65, 0)), "a tenth of the 35 that are free, and the 2 that it has")
+	require.EqualValues(t, 4, most(model.Limits{Instances: 100, GPUs: 80}, used(2, 60), gpus))
+	require.EqualValues(t, 7, most(model.Limits{GPUs: 5}, used(10, 2), func(it *model.DesiredItem) { it.Alone.Instances = 60 }), "the workspace's own limit")
+	may, _ = raise(model.Limits{GPUs: 8})
+	require.NotNil(t, may, "it has no GPUs")
+	may, _ = raise(model.Limits{Instances: 8, GPUs: 8}, gpus, func(it *model.DesiredItem) { it.Alone.Instances, it.Alone.GPUs = 0, 0 })
+	require.NotNil(t, may, "the workspace has no limit")
+	for name, c := range map[string]struct {
+		ours model.Limits
+		edit func(*model.DesiredItem)
+	}{
+		"not scaled":                   {edit: func(it *model.DesiredItem) { it.Scaling = nil }},
+		"advice":                       {edit: func(it *model.DesiredItem) { it.Scaling.Mode = windlassv1.ScalingPolicy_MODE_ADVISE }},
+		"roles of a pool":              {edit: func(it *model.DesiredItem) { it.Scaling.Roles = []*windlassv1.RoleScaling{{Role: "decode"}} }},
+		"at zero":                      {edit: func(it *model.DesiredItem) { it.Topology.Replicas = 0 }},
+		"closed":                       {edit: func(it *model.DesiredItem) { it.Alone.Closed = true }},
+		"full":                         {ours: model.Limits{Instances: 100}, edit: used(100, 0)},
+		"less than a tenth for one":    {ours: model.Limits{Instances: 100}, edit: used(91, 0)},
+		"GPUs are full":                {ours: model.Limits{GPUs: 100}, edit: func(it *model.DesiredItem) { gpus(it); used(0, 91)(it) }},
+		"usage that was never counted": {ours: model.Limits{Instances: 100}},
+	} {
+		edit := c.edit
+		if edit == nil {
+			edit = func(*model.DesiredItem) {}
+		}
+		may, _ := raise(c.ours, edit)
+		require.Nil(t, may, name)
+	}
 }
 
 // A version that differs only in fields that instances do not see has its own spec hash and the same template hash.

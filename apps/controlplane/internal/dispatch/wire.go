@@ -35,12 +35,19 @@ const (
 
 func byRank(a, b wired) int { return cmp.Compare(a.rank, b.rank) }
 
-// encodeAll encodes rows of the epoch. domain is the parent domain of preview hosts.
-func encodeAll(rows []model.DesiredItem, epoch int64, domain string) ([]wired, error) {
+// sending is what the control plane adds to all items: the parent domain of preview hosts, and its limits for
+// workspaces.
+type sending struct {
+	domain string
+	limits model.Limits
+}
+
+// encodeAll encodes rows of the epoch.
+func encodeAll(rows []model.DesiredItem, epoch int64, with sending) ([]wired, error) {
 	items := make([]wired, 0, len(rows))
 	var scratch []byte
 	for i := range rows {
-		it, err := encodeItem(&rows[i], epoch, domain, &scratch)
+		it, err := encodeItem(&rows[i], epoch, with, &scratch)
 		if err != nil {
 			return nil, err
 		}
@@ -53,7 +60,7 @@ func encodeAll(rows []model.DesiredItem, epoch int64, domain string) ([]wired, e
 //
 // The content is encoded in two parts, and only the first part is hashed. This works because a protobuf decoder
 // merges the parts of a message.
-func encodeItem(it *model.DesiredItem, epoch int64, domain string, scratch *[]byte) (w wired, err error) {
+func encodeItem(it *model.DesiredItem, epoch int64, with sending, scratch *[]byte) (w wired, err error) {
 	head := &agentv1.Item{Kind: agentv1.ItemKind(it.Kind), Key: it.Key, Epoch: epoch, Generation: it.Generation}
 	w = wired{kind: int32(it.Kind), key: it.Key}
 	var content, about proto.Message
@@ -65,7 +72,7 @@ func encodeItem(it *model.DesiredItem, epoch int64, domain string, scratch *[]by
 		if !w.counts {
 			w.rank = rankDelete
 		}
-		content, about, field = state, describeDeployment(state, it, domain), fieldDeployment
+		content, about, field = state, describeDeployment(state, it, with), fieldDeployment
 	case model.KindRoutes:
 		routes, err := routesOf(it)
 		if err != nil {

@@ -56,7 +56,7 @@ func soundLoad(r *agentv1.LoadReport) bool {
 			return false
 		}
 		seen[d.DeploymentId] = true
-		for _, n := range []int32{d.Ready, d.Starting} {
+		for _, n := range []int32{d.Ready, d.Starting, d.RaisedTo} {
 			if n < 0 || n > maxReplicas {
 				return false
 			}

@@ -480,8 +480,9 @@ type DesiredItem struct {
 	App        AppNames
 	// SecretVersions has, by name, the versions of the secrets that the spec refers to in the region.
 	SecretVersions map[string]int32
-	// Scaling is the app's policy, nil for none.
+	// Scaling is the app's policy, nil for none. Alone is empty without one.
 	Scaling *windlassv1.ScalingPolicy
+	Alone   AloneFacts
 
 	// These are for KindRoutes. Without hosts, the app has none in the region.
 	Route   Route

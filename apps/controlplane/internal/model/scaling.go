@@ -107,6 +107,16 @@ func DecodeHolds(b []byte) (holds []ScalingHold, err error) {
 	return holds, nil
 }
 
+// AloneFacts decide whether a region that is cut off may raise an app's replicas by itself.
+type AloneFacts struct {
+	Holds []ScalingHold
+	// Instances and GPUs are the workspace's own limits, which may be Inherit. Ceiling has its instances and GPUs.
+	Instances, GPUs int64
+	Ceiling         Ceiling
+	// Closed means that the workspace may use the region no longer.
+	Closed bool
+}
+
 // ScalingDecision is an app's newest decision in a region that differed from the one before it.
 type ScalingDecision struct {
 	AppID, RegionID, WorkspaceID string
@@ -178,6 +188,9 @@ type Rescale struct {
 	Generation, ScalingAt int64
 	// Writes is true if the replicas, or the instances of Roles, or Pool, are written. Otherwise only the decision is stored.
 	Writes bool
+	// Renews is true if the live version gets a new generation in the region, also if its replicas stay. It is the answer
+	// to a region that raised them by itself.
+	Renews bool
 	// Roles are the roles of a pool whose instances change.
 	Roles []RescaledRole
 	// Pool is the number of replicas of a pool that goes to zero or comes back: 0 or pool.Whole. Nil means that it

@@ -2,6 +2,7 @@ package scaler
 
 import (
 	"cmp"
+	"fmt"
 	"maps"
 	"slices"
 	"time"
@@ -9,6 +10,7 @@ import (
 	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
 	"github.com/windlass-run/windlass/pkg/pool"
 	"github.com/windlass-run/windlass/pkg/scaling"
+	agentv1 "github.com/windlass-run/windlass/proto/gen/windlass/agent/v1"
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
@@ -78,6 +80,7 @@ func (t *target) observe(a *app, regionID string, now time.Time) {
 		sample := scaling.SampleOf(t.load, a.Deployments, t.heard)
 		sample.Results = t.fresh(policy, now)
 		t.window.Add(sample, policy.Up.Window)
+		t.raised = raiseOf(t.load, a.Regions[regionID])
 	}
 	if a.zero != nil {
 		sample := scaling.SampleOf(t.load, a.Deployments, t.heard)
@@ -95,12 +98,26 @@ func (t *target) observe(a *app, regionID string, now time.Time) {
 	t.load = nil
 }
 
+// raiseOf returns the raise of the live version that the load reports, the zero raise for none.
+func raiseOf(load *agentv1.LoadReport, region model.ScaledRegion) raise {
+	for _, d := range load.GetDeployments() {
+		if len(region.MadeFor) > 0 && d.GetDeploymentId() == region.MadeFor[0] {
+			return raise{d.GetRaisedTo(), d.GetRaisedGeneration()}
+		}
+	}
+	return raise{}
+}
+
 // stateOf returns the state of a role of a pool, or of the app if role is empty, that has the number desired.
 func (t *target) stateOf(a *app, regionID, role string, desired int32, now time.Time) scaling.State {
 	of := t.part(role)
 	state := scaling.State{Desired: int(desired), StartupBudget: a.StartupBudget, Kept: of.kept, Closed: now.Before(t.closedUntil), CannotWake: !a.Regions[regionID].CanWake}
 	if until := a.Scaling.HeldUntil(regionID, role, now.UnixMilli()); until > 0 {
 		state.HoldUntil = time.UnixMilli(until)
+	}
+	// A raise of another generation has its answer: the region gets that generation, and gives the raise up.
+	if role == "" && t.raised.generation == a.Regions[regionID].Generation && t.raised.generation != t.raiseRefused {
+		state.Raised = int(t.raised.to)
 	}
 	if a.Regions[regionID].Moving {
 		state.Floor = int(desired)
@@ -126,9 +143,19 @@ func (s *Service) decideFor(at appRegion, a *app, t *target, now time.Time) (wri
 	t.addProblems(t.shown, a, policy, d.Wants)
 	s.metrics.note(a, region.Name, "", d)
 	writes := d.Wanted != d.Desired && a.Scaling.Active()
+	// The region keeps what it raised until it gets another generation, whatever the decision is.
+	raised := t.raised.to > 0 && t.raised.generation == region.Generation
+	if raised {
+		t.shown.Why += fmt.Sprintf("; the region was cut off, and went to %d by itself", t.raised.to)
+	}
 	what, missing, refused := "", -1, ""
 	if !now.Before(t.retryAt) {
 		what, missing = t.what(d, now, writes, a.Scaling.Active())
+		if raised {
+			if what, missing = "ScalingRaised", -1; max(d.Wanted, d.Desired) < int(t.raised.to) && d.Wanted <= d.Desired {
+				what = "ScalingRaiseRefused"
+			}
+		}
 	} else {
 		if writes && t.refused != "" {
 			t.shown.Why += refusedText(t.refused)
@@ -136,14 +163,15 @@ func (s *Service) decideFor(at appRegion, a *app, t *target, now time.Time) (wri
 		if writes && t.mustTell(now) {
 			what, refused = "ScalingLimited", t.refused
 		}
-		writes = false
+		writes, raised = false, false
 	}
 	if what == "" {
 		return write{}, false
 	}
 	return write{at: at, parts: []part{{"", d, writes, missing}}, heard: t.heard, refused: refused, Rescale: model.Rescale{
 		AppID: a.AppID, WorkspaceID: a.WorkspaceID, RegionID: at.region, From: region.Replicas, Generation: region.Generation,
-		ScalingAt: a.Scaling.UpdatedAt, Writes: writes, Entries: []model.ScalingEntry{{What: what, Why: t.shown.GetWhy()}}, Decision: t.shown,
+		ScalingAt: a.Scaling.UpdatedAt, Writes: writes || raised, Renews: raised,
+		Entries: []model.ScalingEntry{{What: what, Why: t.shown.GetWhy()}}, Decision: t.shown,
 	}}, true
 }
 

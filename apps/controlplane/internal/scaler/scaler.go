@@ -167,6 +167,10 @@ type target struct {
 	// They are used until quotaUntil and roomUntil.
 	quota, room           *int
 	quotaUntil, roomUntil time.Time
+	// raised is the raise in the newest load. raiseRefused is the generation whose raise the API refused for a reason that
+	// no limit of a decision has, 0 for none.
+	raised       raise
+	raiseRefused int64
 	// closedUntil is when the region stops counting as closed, after a refusal.
 	closedUntil time.Time
 	// roles are the targets of a pool's roles, by name. The pool's target, which has them, holds the window of the
@@ -177,6 +181,12 @@ type target struct {
 	zeroSince time.Time
 	// silent marks, by index, the missing metrics that already have a history entry.
 	silent [scaling.MaxMetrics]bool
+}
+
+// raise is the number to which a region that was cut off raised the replicas of a generation by itself.
+type raise struct {
+	to         int32
+	generation int64
 }
 
 // part returns the target of a role, or t itself for "". It returns nil if the role has none.

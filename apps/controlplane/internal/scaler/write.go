@@ -84,6 +84,9 @@ func (s *Service) write(ctx context.Context, apps Apps, w write) {
 		return
 	}
 	if outcome == "refused" {
+		if t.raised.generation == w.Generation {
+			t.raiseRefused = w.Generation
+		}
 		t.retryAt, t.refused = now.Add(refusedFor), messageOf(err)
 		s.cfg.Log.Info("scaling decision refused", "app_id", w.AppID, "region_id", w.RegionID, "error", err)
 		return

@@ -17,7 +17,10 @@ const scaling = createClient(ScalingService, transport);
 const history = createClient(HistoryService, transport);
 
 /** Entries of the history about scaling, as `windlass scaling why` shows them. */
-const entries = new Set(["Scaled", "ScalingDecided", "ScalingLimited", "ScalingMetricMissing", "ScalingPolicyChanged", "ScalingHeld", "ScalingHoldEnded"]);
+const entries = new Set([
+  "Scaled", "ScalingDecided", "ScalingLimited", "ScalingMetricMissing", "ScalingPolicyChanged", "ScalingHeld", "ScalingHoldEnded",
+  "ScalingRaised", "ScalingRaiseRefused",
+]);
 const decisionsShown = 8;
 const decisionsRead = 200;
 

@@ -157,7 +157,7 @@ func unitOf(role string) string {
 // scalingEntries are the kinds of history entries about scaling.
 var scalingEntries = map[string]bool{
 	"Scaled": true, "ScalingDecided": true, "ScalingLimited": true, "ScalingMetricMissing": true, "ScalingPolicyChanged": true,
-	"ScalingHeld": true, "ScalingHoldEnded": true, "Woken": true,
+	"ScalingHeld": true, "ScalingHoldEnded": true, "ScalingRaised": true, "ScalingRaiseRefused": true, "Woken": true,
 }
 
 func (a *app) scalingWhyCommand() *cobra.Command {
@@ -169,7 +169,7 @@ func (a *app) scalingWhyCommand() *cobra.Command {
 		Use:   "why APP",
 		Short: "Show the decisions about an app's replicas, with their numbers",
 		Long: `Why shows the decisions about an app's replicas, with their reasons: changes of the number, of the limit and of the
-policy, holds, and wakes from zero. With --at it shows what was in force at a time: the last decision before it in each region,
+policy, holds, wakes from zero, and what regions raised while they were cut off. With --at it shows what was in force at a time: the last decision before it in each region,
 and for each role of a pool. With --role it shows the decisions about one role.
 It looks back 7 days, or as far as --since says.`,
 		Example: "  windlass scaling why echo\n  windlass scaling why echo --at 2026-11-28T08:15:00Z --since 720h",

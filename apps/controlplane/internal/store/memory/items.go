@@ -92,6 +92,21 @@ func (t *tx) assigned(regionID string, keys []string) []model.Topology {
 	return rows
 }
 
+func (t *tx) aloneFacts(row model.Topology, s model.Scaling) model.AloneFacts {
+	out := model.AloneFacts{Holds: slices.Clone(s.Holds), Instances: model.Inherit, GPUs: model.Inherit}
+	if a, ok := limitsTable.in(t).get(row.WorkspaceID); ok {
+		out.Instances, out.GPUs = a.Own.Instances, a.Own.GPUs
+	}
+	if bucket, ok := startsTable.in(t).get(row.WorkspaceID); ok {
+		has := bucket.ceiling
+		out.Ceiling = model.Ceiling{Usage: model.Usage{Instances: has.Instances, GPUs: has.GPUs}, CountedAt: has.CountedAt}
+	}
+	region, ok := regionTable.in(t).get(row.RegionID)
+	_, granted := grantTable.in(t).get(pair{row.RegionID, row.WorkspaceID})
+	out.Closed = (!ok || region.WorkspaceID == "") && !granted
+	return out
+}
+
 func (t *tx) desiredDeployment(row model.Topology) (model.DesiredItem, error) {
 	if !row.Assigned() {
 		return row.Tombstone(), nil
@@ -113,8 +128,8 @@ func (t *tx) desiredDeployment(row model.Topology) (model.DesiredItem, error) {
 			item.App.ProjectName, item.App.EnvironmentName = p.Name, e.Name
 		}
 	}
-	if s, ok := scalingTable.in(t).get(row.AppID); ok {
-		item.Scaling = s.Policy
+	if s, ok := scalingTable.in(t).get(row.AppID); ok && s.Policy != nil {
+		item.Scaling, item.Alone = s.Policy, t.aloneFacts(row, s)
 	}
 	for _, ref := range override.In(item.Deployment.Spec, row.RegionID).GetSecrets() {
 		version := ref.GetVersion()

@@ -133,8 +133,18 @@ func (s specs) item(r *gen.DesiredOfRegionRow) (model.DesiredItem, bool, error) 
 	if err != nil {
 		return model.DesiredItem{}, false, fmt.Errorf("decode scaling of app %q: %w", r.AppID, err)
 	}
+	var alone model.AloneFacts
+	if policy != nil {
+		alone = model.AloneFacts{
+			Instances: r.MaxInstances, GPUs: r.MaxGpus, Closed: r.RegionOwner == "" && !r.Granted,
+			Ceiling: model.Ceiling{Usage: model.Usage{Instances: r.HasInstances, GPUs: r.HasGpus}, CountedAt: r.CountedAt},
+		}
+		if alone.Holds, err = model.DecodeHolds(r.Holds); err != nil {
+			return model.DesiredItem{}, false, fmt.Errorf("decode holds of app %q: %w", r.AppID, err)
+		}
+	}
 	return model.DesiredItem{
-		RegionID: r.Region, Kind: model.KindDeployment, Key: r.DeploymentID, Generation: r.Generation, Topology: row, Deployment: *d, Scaling: policy,
+		RegionID: r.Region, Kind: model.KindDeployment, Key: r.DeploymentID, Generation: r.Generation, Topology: row, Deployment: *d, Scaling: policy, Alone: alone,
 		App: model.AppNames{
 			Name: r.App.String, ProjectID: r.ProjectID.String, EnvironmentID: r.EnvironmentID.String,
 			ProjectName: r.Project, EnvironmentName: r.Environment,

@@ -1,6 +1,7 @@
 package storetest
 
 import (
+	"errors"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -32,6 +33,47 @@ func testScaling(t *testing.T, setup setup) {
 		s.Policy, s.Holds = nil, nil
 		w.update(func(tx store.Tx) error { return tx.PutScaling(s) })
 		require.Equal(t, []model.Scaling{s}, get())
+	})
+
+	t.Run("what a region may raise alone comes with its deployments", func(t *testing.T) {
+		w := setup(t)
+		own, shared := "reg_own", "reg_shared"
+		app := w.app("chat")
+		d := w.deployment(app, 1)
+		w.update(func(tx store.Tx) error {
+			return errors.Join(tx.InsertRegion(model.Region{ID: shared, Name: "shared"}), tx.InsertRegion(model.Region{ID: own, WorkspaceID: w.ws, Name: "own"}))
+		})
+		w.put(place(d, own, 1), place(d, shared, 1))
+		facts := func(region string) model.AloneFacts {
+			items := read(w, func(tx store.Tx) ([]model.DesiredItem, error) {
+				return tx.DesiredItems(model.KindDeployment, map[string][]string{region: {d.ID}})
+			})
+			require.Len(t, items, 1)
+			var paged []model.DesiredItem
+			read(w, func(tx store.Tx) (struct{}, error) {
+				return struct{}{}, tx.EachDesired(region, 10, func(page []model.DesiredItem) error {
+					paged = append(paged, page...)
+					return nil
+				})
+			})
+			require.Equal(t, items[0].Alone, paged[0].Alone)
+			return items[0].Alone
+		}
+		require.Zero(t, facts(shared), "the app is not scaled")
+		s := model.Scaling{AppID: app.ID, WorkspaceID: w.ws, UpdatedAt: now, Policy: &windlassv1.ScalingPolicy{Max: 4}}
+		w.update(func(tx store.Tx) error { return tx.PutScaling(s) })
+		require.Equal(t, model.AloneFacts{Instances: model.Inherit, GPUs: model.Inherit}, facts(own))
+		require.Equal(t, model.AloneFacts{Instances: model.Inherit, GPUs: model.Inherit, Closed: true}, facts(shared))
+		s.Holds = []model.ScalingHold{{RegionID: own, Replicas: 3, Until: now + 1, Who: "ann"}}
+		w.update(func(tx store.Tx) error {
+			limits := model.NoLimitsOfItsOwn
+			limits.Instances, limits.GPUs = 7, 0
+			a := model.Admission{WorkspaceID: w.ws, Own: limits, Ceiling: model.Ceiling{Usage: model.Usage{Apps: 9, Instances: 5, GPUs: 3}, CountedAt: 4}}
+			return errors.Join(tx.PutScaling(s), tx.GrantRegion(shared, w.ws, now), tx.PutLimits(a), tx.PutStanding(a))
+		})
+		require.Equal(t, model.AloneFacts{
+			Holds: s.Holds, Instances: 7, Ceiling: model.Ceiling{Usage: model.Usage{Instances: 5, GPUs: 3}, CountedAt: 4},
+		}, facts(shared))
 	})
 
 	t.Run("a region's newest decision is kept", func(t *testing.T) {

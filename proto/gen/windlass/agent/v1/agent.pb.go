@@ -314,7 +314,7 @@ func (x Notice_Kind) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use Notice_Kind.Descriptor instead.
 func (Notice_Kind) EnumDescriptor() ([]byte, []int) {
-	return file_windlass_agent_v1_agent_proto_rawDescGZIP(), []int{41, 0}
+	return file_windlass_agent_v1_agent_proto_rawDescGZIP(), []int{42, 0}
 }
 
 type AppliedState_Phase int32
@@ -370,7 +370,7 @@ func (x AppliedState_Phase) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use AppliedState_Phase.Descriptor instead.
 func (AppliedState_Phase) EnumDescriptor() ([]byte, []int) {
-	return file_windlass_agent_v1_agent_proto_rawDescGZIP(), []int{43, 0}
+	return file_windlass_agent_v1_agent_proto_rawDescGZIP(), []int{44, 0}
 }
 
 type JoinRequest struct {
@@ -1822,7 +1822,10 @@ type Deployment struct {
 	Wake int32 `protobuf:"varint,50,opt,name=wake,proto3" json:"wake,omitempty"`
 	// The app's policy in this region, with overrides merged. If set, the agent reports the app's
 	// load.
-	Scaling       *v11.ScalingPolicy `protobuf:"bytes,51,opt,name=scaling,proto3" json:"scaling,omitempty"`
+	Scaling *v11.ScalingPolicy `protobuf:"bytes,51,opt,name=scaling,proto3" json:"scaling,omitempty"`
+	// Set if the agent may raise the replicas by itself while it is cut off from the control plane; see
+	// RaiseAlone. Absent: it may not, as with a control plane of an earlier release.
+	RaiseAlone    *RaiseAlone `protobuf:"bytes,52,opt,name=raise_alone,json=raiseAlone,proto3" json:"raise_alone,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1990,6 +1993,77 @@ func (x *Deployment) GetScaling() *v11.ScalingPolicy {
 	return nil
 }
 
+func (x *Deployment) GetRaiseAlone() *RaiseAlone {
+	if x != nil {
+		return x.RaiseAlone
+	}
+	return nil
+}
+
+// RaiseAlone permits an agent that has had no stream for 30 s to raise replicas. It decides by the
+// policy, within its minimum and maximum, and never lowers replicas. The raise is of one generation:
+// the next generation of the deployment replaces it, whatever its number is. Once the agent is
+// connected, it reports the raise in DeploymentLoad.raised_to, and the control plane answers with a
+// generation that has the raised number or another one.
+//
+// It is absent for a region that takes no new replicas of the app, for a workspace whose quota has no
+// room, for pools, for replicas 0 and for a policy that only advises. It says what was known when this
+// generation was sent.
+type RaiseAlone struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// When a hold of the number ends, unix ms. Before that, the agent raises nothing. 0: no hold.
+	HeldUntil int64 `protobuf:"varint,1,opt,name=held_until,json=heldUntil,proto3" json:"held_until,omitempty"`
+	// Maximum number of replicas by the workspace's quota: a tenth of what is free of it may be used, as
+	// other regions may be cut off too. 0: no limit.
+	MaxReplicas   int32 `protobuf:"varint,2,opt,name=max_replicas,json=maxReplicas,proto3" json:"max_replicas,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RaiseAlone) Reset() {
+	*x = RaiseAlone{}
+	mi := &file_windlass_agent_v1_agent_proto_msgTypes[18]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RaiseAlone) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RaiseAlone) ProtoMessage() {}
+
+func (x *RaiseAlone) ProtoReflect() protoreflect.Message {
+	mi := &file_windlass_agent_v1_agent_proto_msgTypes[18]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RaiseAlone.ProtoReflect.Descriptor instead.
+func (*RaiseAlone) Descriptor() ([]byte, []int) {
+	return file_windlass_agent_v1_agent_proto_rawDescGZIP(), []int{18}
+}
+
+func (x *RaiseAlone) GetHeldUntil() int64 {
+	if x != nil {
+		return x.HeldUntil
+	}
+	return 0
+}
+
+func (x *RaiseAlone) GetMaxReplicas() int32 {
+	if x != nil {
+		return x.MaxReplicas
+	}
+	return 0
+}
+
 type RoleTemplate struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Role          string                 `protobuf:"bytes,1,opt,name=role,proto3" json:"role,omitempty"`
@@ -2000,7 +2074,7 @@ type RoleTemplate struct {
 
 func (x *RoleTemplate) Reset() {
 	*x = RoleTemplate{}
-	mi := &file_windlass_agent_v1_agent_proto_msgTypes[18]
+	mi := &file_windlass_agent_v1_agent_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2012,7 +2086,7 @@ func (x *RoleTemplate) String() string {
 func (*RoleTemplate) ProtoMessage() {}
 
 func (x *RoleTemplate) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_agent_v1_agent_proto_msgTypes[18]
+	mi := &file_windlass_agent_v1_agent_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2025,7 +2099,7 @@ func (x *RoleTemplate) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RoleTemplate.ProtoReflect.Descriptor instead.
 func (*RoleTemplate) Descriptor() ([]byte, []int) {
-	return file_windlass_agent_v1_agent_proto_rawDescGZIP(), []int{18}
+	return file_windlass_agent_v1_agent_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *RoleTemplate) GetRole() string {
@@ -2052,7 +2126,7 @@ type SecretVersion struct {
 
 func (x *SecretVersion) Reset() {
 	*x = SecretVersion{}
-	mi := &file_windlass_agent_v1_agent_proto_msgTypes[19]
+	mi := &file_windlass_agent_v1_agent_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2064,7 +2138,7 @@ func (x *SecretVersion) String() string {
 func (*SecretVersion) ProtoMessage() {}
 
 func (x *SecretVersion) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_agent_v1_agent_proto_msgTypes[19]
+	mi := &file_windlass_agent_v1_agent_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2077,7 +2151,7 @@ func (x *SecretVersion) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SecretVersion.ProtoReflect.Descriptor instead.
 func (*SecretVersion) Descriptor() ([]byte, []int) {
-	return file_windlass_agent_v1_agent_proto_rawDescGZIP(), []int{19}
+	return file_windlass_agent_v1_agent_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *SecretVersion) GetSecret() string {
@@ -2113,7 +2187,7 @@ type Routes struct {
 
 func (x *Routes) Reset() {
 	*x = Routes{}
-	mi := &file_windlass_agent_v1_agent_proto_msgTypes[20]
+	mi := &file_windlass_agent_v1_agent_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2125,7 +2199,7 @@ func (x *Routes) String() string {
 func (*Routes) ProtoMessage() {}
 
 func (x *Routes) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_agent_v1_agent_proto_msgTypes[20]
+	mi := &file_windlass_agent_v1_agent_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2138,7 +2212,7 @@ func (x *Routes) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Routes.ProtoReflect.Descriptor instead.
 func (*Routes) Descriptor() ([]byte, []int) {
-	return file_windlass_agent_v1_agent_proto_rawDescGZIP(), []int{20}
+	return file_windlass_agent_v1_agent_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *Routes) GetAppId() string {
@@ -2190,7 +2264,7 @@ type AppKey struct {
 
 func (x *AppKey) Reset() {
 	*x = AppKey{}
-	mi := &file_windlass_agent_v1_agent_proto_msgTypes[21]
+	mi := &file_windlass_agent_v1_agent_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2202,7 +2276,7 @@ func (x *AppKey) String() string {
 func (*AppKey) ProtoMessage() {}
 
 func (x *AppKey) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_agent_v1_agent_proto_msgTypes[21]
+	mi := &file_windlass_agent_v1_agent_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2215,7 +2289,7 @@ func (x *AppKey) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AppKey.ProtoReflect.Descriptor instead.
 func (*AppKey) Descriptor() ([]byte, []int) {
-	return file_windlass_agent_v1_agent_proto_rawDescGZIP(), []int{21}
+	return file_windlass_agent_v1_agent_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *AppKey) GetName() string {
@@ -2254,7 +2328,7 @@ type RouteTarget struct {
 
 func (x *RouteTarget) Reset() {
 	*x = RouteTarget{}
-	mi := &file_windlass_agent_v1_agent_proto_msgTypes[22]
+	mi := &file_windlass_agent_v1_agent_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2266,7 +2340,7 @@ func (x *RouteTarget) String() string {
 func (*RouteTarget) ProtoMessage() {}
 
 func (x *RouteTarget) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_agent_v1_agent_proto_msgTypes[22]
+	mi := &file_windlass_agent_v1_agent_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2279,7 +2353,7 @@ func (x *RouteTarget) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RouteTarget.ProtoReflect.Descriptor instead.
 func (*RouteTarget) Descriptor() ([]byte, []int) {
-	return file_windlass_agent_v1_agent_proto_rawDescGZIP(), []int{22}
+	return file_windlass_agent_v1_agent_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *RouteTarget) GetDeploymentId() string {
@@ -2324,7 +2398,7 @@ type Request struct {
 
 func (x *Request) Reset() {
 	*x = Request{}
-	mi := &file_windlass_agent_v1_agent_proto_msgTypes[23]
+	mi := &file_windlass_agent_v1_agent_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2336,7 +2410,7 @@ func (x *Request) String() string {
 func (*Request) ProtoMessage() {}
 
 func (x *Request) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_agent_v1_agent_proto_msgTypes[23]
+	mi := &file_windlass_agent_v1_agent_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2349,7 +2423,7 @@ func (x *Request) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Request.ProtoReflect.Descriptor instead.
 func (*Request) Descriptor() ([]byte, []int) {
-	return file_windlass_agent_v1_agent_proto_rawDescGZIP(), []int{23}
+	return file_windlass_agent_v1_agent_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *Request) GetId() string {
@@ -2462,7 +2536,7 @@ type LogsRequest struct {
 
 func (x *LogsRequest) Reset() {
 	*x = LogsRequest{}
-	mi := &file_windlass_agent_v1_agent_proto_msgTypes[24]
+	mi := &file_windlass_agent_v1_agent_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2474,7 +2548,7 @@ func (x *LogsRequest) String() string {
 func (*LogsRequest) ProtoMessage() {}
 
 func (x *LogsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_agent_v1_agent_proto_msgTypes[24]
+	mi := &file_windlass_agent_v1_agent_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2487,7 +2561,7 @@ func (x *LogsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LogsRequest.ProtoReflect.Descriptor instead.
 func (*LogsRequest) Descriptor() ([]byte, []int) {
-	return file_windlass_agent_v1_agent_proto_rawDescGZIP(), []int{24}
+	return file_windlass_agent_v1_agent_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *LogsRequest) GetInstanceId() string {
@@ -2513,7 +2587,7 @@ type RestartRequest struct {
 
 func (x *RestartRequest) Reset() {
 	*x = RestartRequest{}
-	mi := &file_windlass_agent_v1_agent_proto_msgTypes[25]
+	mi := &file_windlass_agent_v1_agent_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2525,7 +2599,7 @@ func (x *RestartRequest) String() string {
 func (*RestartRequest) ProtoMessage() {}
 
 func (x *RestartRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_agent_v1_agent_proto_msgTypes[25]
+	mi := &file_windlass_agent_v1_agent_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2538,7 +2612,7 @@ func (x *RestartRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RestartRequest.ProtoReflect.Descriptor instead.
 func (*RestartRequest) Descriptor() ([]byte, []int) {
-	return file_windlass_agent_v1_agent_proto_rawDescGZIP(), []int{25}
+	return file_windlass_agent_v1_agent_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *RestartRequest) GetInstanceId() string {
@@ -2564,7 +2638,7 @@ type FollowRequest struct {
 
 func (x *FollowRequest) Reset() {
 	*x = FollowRequest{}
-	mi := &file_windlass_agent_v1_agent_proto_msgTypes[26]
+	mi := &file_windlass_agent_v1_agent_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2576,7 +2650,7 @@ func (x *FollowRequest) String() string {
 func (*FollowRequest) ProtoMessage() {}
 
 func (x *FollowRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_agent_v1_agent_proto_msgTypes[26]
+	mi := &file_windlass_agent_v1_agent_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2589,7 +2663,7 @@ func (x *FollowRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FollowRequest.ProtoReflect.Descriptor instead.
 func (*FollowRequest) Descriptor() ([]byte, []int) {
-	return file_windlass_agent_v1_agent_proto_rawDescGZIP(), []int{26}
+	return file_windlass_agent_v1_agent_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *FollowRequest) GetInstances() []*FollowedInstance {
@@ -2628,7 +2702,7 @@ type FollowedInstance struct {
 
 func (x *FollowedInstance) Reset() {
 	*x = FollowedInstance{}
-	mi := &file_windlass_agent_v1_agent_proto_msgTypes[27]
+	mi := &file_windlass_agent_v1_agent_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2640,7 +2714,7 @@ func (x *FollowedInstance) String() string {
 func (*FollowedInstance) ProtoMessage() {}
 
 func (x *FollowedInstance) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_agent_v1_agent_proto_msgTypes[27]
+	mi := &file_windlass_agent_v1_agent_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2653,7 +2727,7 @@ func (x *FollowedInstance) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FollowedInstance.ProtoReflect.Descriptor instead.
 func (*FollowedInstance) Descriptor() ([]byte, []int) {
-	return file_windlass_agent_v1_agent_proto_rawDescGZIP(), []int{27}
+	return file_windlass_agent_v1_agent_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *FollowedInstance) GetInstanceId() string {
@@ -2694,7 +2768,7 @@ type FollowResponse struct {
 
 func (x *FollowResponse) Reset() {
 	*x = FollowResponse{}
-	mi := &file_windlass_agent_v1_agent_proto_msgTypes[28]
+	mi := &file_windlass_agent_v1_agent_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2706,7 +2780,7 @@ func (x *FollowResponse) String() string {
 func (*FollowResponse) ProtoMessage() {}
 
 func (x *FollowResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_agent_v1_agent_proto_msgTypes[28]
+	mi := &file_windlass_agent_v1_agent_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2719,7 +2793,7 @@ func (x *FollowResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FollowResponse.ProtoReflect.Descriptor instead.
 func (*FollowResponse) Descriptor() ([]byte, []int) {
-	return file_windlass_agent_v1_agent_proto_rawDescGZIP(), []int{28}
+	return file_windlass_agent_v1_agent_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *FollowResponse) GetLogs() []*InstanceLog {
@@ -2750,7 +2824,7 @@ type InstanceLog struct {
 
 func (x *InstanceLog) Reset() {
 	*x = InstanceLog{}
-	mi := &file_windlass_agent_v1_agent_proto_msgTypes[29]
+	mi := &file_windlass_agent_v1_agent_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2762,7 +2836,7 @@ func (x *InstanceLog) String() string {
 func (*InstanceLog) ProtoMessage() {}
 
 func (x *InstanceLog) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_agent_v1_agent_proto_msgTypes[29]
+	mi := &file_windlass_agent_v1_agent_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2775,7 +2849,7 @@ func (x *InstanceLog) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use InstanceLog.ProtoReflect.Descriptor instead.
 func (*InstanceLog) Descriptor() ([]byte, []int) {
-	return file_windlass_agent_v1_agent_proto_rawDescGZIP(), []int{29}
+	return file_windlass_agent_v1_agent_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *InstanceLog) GetInstanceId() string {
@@ -2838,7 +2912,7 @@ type TrafficRequest struct {
 
 func (x *TrafficRequest) Reset() {
 	*x = TrafficRequest{}
-	mi := &file_windlass_agent_v1_agent_proto_msgTypes[30]
+	mi := &file_windlass_agent_v1_agent_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2850,7 +2924,7 @@ func (x *TrafficRequest) String() string {
 func (*TrafficRequest) ProtoMessage() {}
 
 func (x *TrafficRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_agent_v1_agent_proto_msgTypes[30]
+	mi := &file_windlass_agent_v1_agent_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2863,7 +2937,7 @@ func (x *TrafficRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TrafficRequest.ProtoReflect.Descriptor instead.
 func (*TrafficRequest) Descriptor() ([]byte, []int) {
-	return file_windlass_agent_v1_agent_proto_rawDescGZIP(), []int{30}
+	return file_windlass_agent_v1_agent_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *TrafficRequest) GetQueries() []*TrafficQuery {
@@ -2885,7 +2959,7 @@ type TrafficQuery struct {
 
 func (x *TrafficQuery) Reset() {
 	*x = TrafficQuery{}
-	mi := &file_windlass_agent_v1_agent_proto_msgTypes[31]
+	mi := &file_windlass_agent_v1_agent_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2897,7 +2971,7 @@ func (x *TrafficQuery) String() string {
 func (*TrafficQuery) ProtoMessage() {}
 
 func (x *TrafficQuery) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_agent_v1_agent_proto_msgTypes[31]
+	mi := &file_windlass_agent_v1_agent_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2910,7 +2984,7 @@ func (x *TrafficQuery) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TrafficQuery.ProtoReflect.Descriptor instead.
 func (*TrafficQuery) Descriptor() ([]byte, []int) {
-	return file_windlass_agent_v1_agent_proto_rawDescGZIP(), []int{31}
+	return file_windlass_agent_v1_agent_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *TrafficQuery) GetDeploymentId() string {
@@ -2939,7 +3013,7 @@ type TrafficResponse struct {
 
 func (x *TrafficResponse) Reset() {
 	*x = TrafficResponse{}
-	mi := &file_windlass_agent_v1_agent_proto_msgTypes[32]
+	mi := &file_windlass_agent_v1_agent_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2951,7 +3025,7 @@ func (x *TrafficResponse) String() string {
 func (*TrafficResponse) ProtoMessage() {}
 
 func (x *TrafficResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_agent_v1_agent_proto_msgTypes[32]
+	mi := &file_windlass_agent_v1_agent_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2964,7 +3038,7 @@ func (x *TrafficResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TrafficResponse.ProtoReflect.Descriptor instead.
 func (*TrafficResponse) Descriptor() ([]byte, []int) {
-	return file_windlass_agent_v1_agent_proto_rawDescGZIP(), []int{32}
+	return file_windlass_agent_v1_agent_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *TrafficResponse) GetTraffic() []*Traffic {
@@ -3000,7 +3074,7 @@ type Traffic struct {
 
 func (x *Traffic) Reset() {
 	*x = Traffic{}
-	mi := &file_windlass_agent_v1_agent_proto_msgTypes[33]
+	mi := &file_windlass_agent_v1_agent_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3012,7 +3086,7 @@ func (x *Traffic) String() string {
 func (*Traffic) ProtoMessage() {}
 
 func (x *Traffic) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_agent_v1_agent_proto_msgTypes[33]
+	mi := &file_windlass_agent_v1_agent_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3025,7 +3099,7 @@ func (x *Traffic) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Traffic.ProtoReflect.Descriptor instead.
 func (*Traffic) Descriptor() ([]byte, []int) {
-	return file_windlass_agent_v1_agent_proto_rawDescGZIP(), []int{33}
+	return file_windlass_agent_v1_agent_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *Traffic) GetRequests() uint64 {
@@ -3076,7 +3150,7 @@ type SeriesRequest struct {
 
 func (x *SeriesRequest) Reset() {
 	*x = SeriesRequest{}
-	mi := &file_windlass_agent_v1_agent_proto_msgTypes[34]
+	mi := &file_windlass_agent_v1_agent_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3088,7 +3162,7 @@ func (x *SeriesRequest) String() string {
 func (*SeriesRequest) ProtoMessage() {}
 
 func (x *SeriesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_agent_v1_agent_proto_msgTypes[34]
+	mi := &file_windlass_agent_v1_agent_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3101,7 +3175,7 @@ func (x *SeriesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SeriesRequest.ProtoReflect.Descriptor instead.
 func (*SeriesRequest) Descriptor() ([]byte, []int) {
-	return file_windlass_agent_v1_agent_proto_rawDescGZIP(), []int{34}
+	return file_windlass_agent_v1_agent_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *SeriesRequest) GetAppId() string {
@@ -3130,7 +3204,7 @@ type SeriesResponse struct {
 
 func (x *SeriesResponse) Reset() {
 	*x = SeriesResponse{}
-	mi := &file_windlass_agent_v1_agent_proto_msgTypes[35]
+	mi := &file_windlass_agent_v1_agent_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3142,7 +3216,7 @@ func (x *SeriesResponse) String() string {
 func (*SeriesResponse) ProtoMessage() {}
 
 func (x *SeriesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_agent_v1_agent_proto_msgTypes[35]
+	mi := &file_windlass_agent_v1_agent_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3155,7 +3229,7 @@ func (x *SeriesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SeriesResponse.ProtoReflect.Descriptor instead.
 func (*SeriesResponse) Descriptor() ([]byte, []int) {
-	return file_windlass_agent_v1_agent_proto_rawDescGZIP(), []int{35}
+	return file_windlass_agent_v1_agent_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *SeriesResponse) GetKeptSince() int64 {
@@ -3184,7 +3258,7 @@ type GoAway struct {
 
 func (x *GoAway) Reset() {
 	*x = GoAway{}
-	mi := &file_windlass_agent_v1_agent_proto_msgTypes[36]
+	mi := &file_windlass_agent_v1_agent_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3196,7 +3270,7 @@ func (x *GoAway) String() string {
 func (*GoAway) ProtoMessage() {}
 
 func (x *GoAway) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_agent_v1_agent_proto_msgTypes[36]
+	mi := &file_windlass_agent_v1_agent_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3209,7 +3283,7 @@ func (x *GoAway) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GoAway.ProtoReflect.Descriptor instead.
 func (*GoAway) Descriptor() ([]byte, []int) {
-	return file_windlass_agent_v1_agent_proto_rawDescGZIP(), []int{36}
+	return file_windlass_agent_v1_agent_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *GoAway) GetRetryAfter() *durationpb.Duration {
@@ -3273,7 +3347,7 @@ type ReportRequest struct {
 
 func (x *ReportRequest) Reset() {
 	*x = ReportRequest{}
-	mi := &file_windlass_agent_v1_agent_proto_msgTypes[37]
+	mi := &file_windlass_agent_v1_agent_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3285,7 +3359,7 @@ func (x *ReportRequest) String() string {
 func (*ReportRequest) ProtoMessage() {}
 
 func (x *ReportRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_agent_v1_agent_proto_msgTypes[37]
+	mi := &file_windlass_agent_v1_agent_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3298,7 +3372,7 @@ func (x *ReportRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReportRequest.ProtoReflect.Descriptor instead.
 func (*ReportRequest) Descriptor() ([]byte, []int) {
-	return file_windlass_agent_v1_agent_proto_rawDescGZIP(), []int{37}
+	return file_windlass_agent_v1_agent_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *ReportRequest) GetSessionId() string {
@@ -3441,7 +3515,7 @@ type LoadReport struct {
 
 func (x *LoadReport) Reset() {
 	*x = LoadReport{}
-	mi := &file_windlass_agent_v1_agent_proto_msgTypes[38]
+	mi := &file_windlass_agent_v1_agent_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3453,7 +3527,7 @@ func (x *LoadReport) String() string {
 func (*LoadReport) ProtoMessage() {}
 
 func (x *LoadReport) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_agent_v1_agent_proto_msgTypes[38]
+	mi := &file_windlass_agent_v1_agent_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3466,7 +3540,7 @@ func (x *LoadReport) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LoadReport.ProtoReflect.Descriptor instead.
 func (*LoadReport) Descriptor() ([]byte, []int) {
-	return file_windlass_agent_v1_agent_proto_rawDescGZIP(), []int{38}
+	return file_windlass_agent_v1_agent_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *LoadReport) GetAppId() string {
@@ -3522,14 +3596,19 @@ type DeploymentLoad struct {
 	FirstToken []uint64 `protobuf:"varint,9,rep,packed,name=first_token,json=firstToken,proto3" json:"first_token,omitempty"`
 	Latency    []uint64 `protobuf:"varint,10,rep,packed,name=latency,proto3" json:"latency,omitempty"`
 	// One entry for each role of a pool. Empty: another layout, or an agent of an earlier release.
-	Roles         []*RoleLoad `protobuf:"bytes,11,rep,name=roles,proto3" json:"roles,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	Roles []*RoleLoad `protobuf:"bytes,11,rep,name=roles,proto3" json:"roles,omitempty"`
+	// Replicas that the agent runs instead of those of raised_generation, because it raised them while
+	// it was cut off; see RaiseAlone. It is reported until another generation is applied. 0: none.
+	RaisedTo int32 `protobuf:"varint,12,opt,name=raised_to,json=raisedTo,proto3" json:"raised_to,omitempty"`
+	// Generation of the deployment that was raised.
+	RaisedGeneration int64 `protobuf:"varint,13,opt,name=raised_generation,json=raisedGeneration,proto3" json:"raised_generation,omitempty"`
+	unknownFields    protoimpl.UnknownFields
+	sizeCache        protoimpl.SizeCache
 }
 
 func (x *DeploymentLoad) Reset() {
 	*x = DeploymentLoad{}
-	mi := &file_windlass_agent_v1_agent_proto_msgTypes[39]
+	mi := &file_windlass_agent_v1_agent_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3541,7 +3620,7 @@ func (x *DeploymentLoad) String() string {
 func (*DeploymentLoad) ProtoMessage() {}
 
 func (x *DeploymentLoad) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_agent_v1_agent_proto_msgTypes[39]
+	mi := &file_windlass_agent_v1_agent_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3554,7 +3633,7 @@ func (x *DeploymentLoad) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeploymentLoad.ProtoReflect.Descriptor instead.
 func (*DeploymentLoad) Descriptor() ([]byte, []int) {
-	return file_windlass_agent_v1_agent_proto_rawDescGZIP(), []int{39}
+	return file_windlass_agent_v1_agent_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *DeploymentLoad) GetDeploymentId() string {
@@ -3620,6 +3699,20 @@ func (x *DeploymentLoad) GetRoles() []*RoleLoad {
 	return nil
 }
 
+func (x *DeploymentLoad) GetRaisedTo() int32 {
+	if x != nil {
+		return x.RaisedTo
+	}
+	return 0
+}
+
+func (x *DeploymentLoad) GetRaisedGeneration() int64 {
+	if x != nil {
+		return x.RaisedGeneration
+	}
+	return 0
+}
+
 // RoleLoad is the load of the instances of one role of a pool.
 type RoleLoad struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -3635,7 +3728,7 @@ type RoleLoad struct {
 
 func (x *RoleLoad) Reset() {
 	*x = RoleLoad{}
-	mi := &file_windlass_agent_v1_agent_proto_msgTypes[40]
+	mi := &file_windlass_agent_v1_agent_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3647,7 +3740,7 @@ func (x *RoleLoad) String() string {
 func (*RoleLoad) ProtoMessage() {}
 
 func (x *RoleLoad) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_agent_v1_agent_proto_msgTypes[40]
+	mi := &file_windlass_agent_v1_agent_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3660,7 +3753,7 @@ func (x *RoleLoad) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RoleLoad.ProtoReflect.Descriptor instead.
 func (*RoleLoad) Descriptor() ([]byte, []int) {
-	return file_windlass_agent_v1_agent_proto_rawDescGZIP(), []int{40}
+	return file_windlass_agent_v1_agent_proto_rawDescGZIP(), []int{41}
 }
 
 func (x *RoleLoad) GetRole() string {
@@ -3716,7 +3809,7 @@ type Notice struct {
 
 func (x *Notice) Reset() {
 	*x = Notice{}
-	mi := &file_windlass_agent_v1_agent_proto_msgTypes[41]
+	mi := &file_windlass_agent_v1_agent_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3728,7 +3821,7 @@ func (x *Notice) String() string {
 func (*Notice) ProtoMessage() {}
 
 func (x *Notice) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_agent_v1_agent_proto_msgTypes[41]
+	mi := &file_windlass_agent_v1_agent_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3741,7 +3834,7 @@ func (x *Notice) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Notice.ProtoReflect.Descriptor instead.
 func (*Notice) Descriptor() ([]byte, []int) {
-	return file_windlass_agent_v1_agent_proto_rawDescGZIP(), []int{41}
+	return file_windlass_agent_v1_agent_proto_rawDescGZIP(), []int{42}
 }
 
 func (x *Notice) GetKind() Notice_Kind {
@@ -3796,7 +3889,7 @@ type ReportResponse struct {
 
 func (x *ReportResponse) Reset() {
 	*x = ReportResponse{}
-	mi := &file_windlass_agent_v1_agent_proto_msgTypes[42]
+	mi := &file_windlass_agent_v1_agent_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3808,7 +3901,7 @@ func (x *ReportResponse) String() string {
 func (*ReportResponse) ProtoMessage() {}
 
 func (x *ReportResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_agent_v1_agent_proto_msgTypes[42]
+	mi := &file_windlass_agent_v1_agent_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3821,7 +3914,7 @@ func (x *ReportResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReportResponse.ProtoReflect.Descriptor instead.
 func (*ReportResponse) Descriptor() ([]byte, []int) {
-	return file_windlass_agent_v1_agent_proto_rawDescGZIP(), []int{42}
+	return file_windlass_agent_v1_agent_proto_rawDescGZIP(), []int{43}
 }
 
 func (x *ReportResponse) GetLimits() *ReportLimits {
@@ -3860,7 +3953,7 @@ type AppliedState struct {
 
 func (x *AppliedState) Reset() {
 	*x = AppliedState{}
-	mi := &file_windlass_agent_v1_agent_proto_msgTypes[43]
+	mi := &file_windlass_agent_v1_agent_proto_msgTypes[44]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3872,7 +3965,7 @@ func (x *AppliedState) String() string {
 func (*AppliedState) ProtoMessage() {}
 
 func (x *AppliedState) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_agent_v1_agent_proto_msgTypes[43]
+	mi := &file_windlass_agent_v1_agent_proto_msgTypes[44]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3885,7 +3978,7 @@ func (x *AppliedState) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AppliedState.ProtoReflect.Descriptor instead.
 func (*AppliedState) Descriptor() ([]byte, []int) {
-	return file_windlass_agent_v1_agent_proto_rawDescGZIP(), []int{43}
+	return file_windlass_agent_v1_agent_proto_rawDescGZIP(), []int{44}
 }
 
 func (x *AppliedState) GetKind() ItemKind {
@@ -3973,7 +4066,7 @@ type InstanceState struct {
 
 func (x *InstanceState) Reset() {
 	*x = InstanceState{}
-	mi := &file_windlass_agent_v1_agent_proto_msgTypes[44]
+	mi := &file_windlass_agent_v1_agent_proto_msgTypes[45]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3985,7 +4078,7 @@ func (x *InstanceState) String() string {
 func (*InstanceState) ProtoMessage() {}
 
 func (x *InstanceState) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_agent_v1_agent_proto_msgTypes[44]
+	mi := &file_windlass_agent_v1_agent_proto_msgTypes[45]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3998,7 +4091,7 @@ func (x *InstanceState) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use InstanceState.ProtoReflect.Descriptor instead.
 func (*InstanceState) Descriptor() ([]byte, []int) {
-	return file_windlass_agent_v1_agent_proto_rawDescGZIP(), []int{44}
+	return file_windlass_agent_v1_agent_proto_rawDescGZIP(), []int{45}
 }
 
 func (x *InstanceState) GetId() string {
@@ -4138,7 +4231,7 @@ type DeploymentRollup struct {
 
 func (x *DeploymentRollup) Reset() {
 	*x = DeploymentRollup{}
-	mi := &file_windlass_agent_v1_agent_proto_msgTypes[45]
+	mi := &file_windlass_agent_v1_agent_proto_msgTypes[46]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4150,7 +4243,7 @@ func (x *DeploymentRollup) String() string {
 func (*DeploymentRollup) ProtoMessage() {}
 
 func (x *DeploymentRollup) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_agent_v1_agent_proto_msgTypes[45]
+	mi := &file_windlass_agent_v1_agent_proto_msgTypes[46]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4163,7 +4256,7 @@ func (x *DeploymentRollup) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeploymentRollup.ProtoReflect.Descriptor instead.
 func (*DeploymentRollup) Descriptor() ([]byte, []int) {
-	return file_windlass_agent_v1_agent_proto_rawDescGZIP(), []int{45}
+	return file_windlass_agent_v1_agent_proto_rawDescGZIP(), []int{46}
 }
 
 func (x *DeploymentRollup) GetDeploymentId() string {
@@ -4292,7 +4385,7 @@ type RoleRollup struct {
 
 func (x *RoleRollup) Reset() {
 	*x = RoleRollup{}
-	mi := &file_windlass_agent_v1_agent_proto_msgTypes[46]
+	mi := &file_windlass_agent_v1_agent_proto_msgTypes[47]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4304,7 +4397,7 @@ func (x *RoleRollup) String() string {
 func (*RoleRollup) ProtoMessage() {}
 
 func (x *RoleRollup) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_agent_v1_agent_proto_msgTypes[46]
+	mi := &file_windlass_agent_v1_agent_proto_msgTypes[47]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4317,7 +4410,7 @@ func (x *RoleRollup) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RoleRollup.ProtoReflect.Descriptor instead.
 func (*RoleRollup) Descriptor() ([]byte, []int) {
-	return file_windlass_agent_v1_agent_proto_rawDescGZIP(), []int{46}
+	return file_windlass_agent_v1_agent_proto_rawDescGZIP(), []int{47}
 }
 
 func (x *RoleRollup) GetRole() string {
@@ -4390,7 +4483,7 @@ type Capacity struct {
 
 func (x *Capacity) Reset() {
 	*x = Capacity{}
-	mi := &file_windlass_agent_v1_agent_proto_msgTypes[47]
+	mi := &file_windlass_agent_v1_agent_proto_msgTypes[48]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4402,7 +4495,7 @@ func (x *Capacity) String() string {
 func (*Capacity) ProtoMessage() {}
 
 func (x *Capacity) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_agent_v1_agent_proto_msgTypes[47]
+	mi := &file_windlass_agent_v1_agent_proto_msgTypes[48]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4415,7 +4508,7 @@ func (x *Capacity) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Capacity.ProtoReflect.Descriptor instead.
 func (*Capacity) Descriptor() ([]byte, []int) {
-	return file_windlass_agent_v1_agent_proto_rawDescGZIP(), []int{47}
+	return file_windlass_agent_v1_agent_proto_rawDescGZIP(), []int{48}
 }
 
 func (x *Capacity) GetCpuMillicores() int64 {
@@ -4470,7 +4563,7 @@ type GpuPool struct {
 
 func (x *GpuPool) Reset() {
 	*x = GpuPool{}
-	mi := &file_windlass_agent_v1_agent_proto_msgTypes[48]
+	mi := &file_windlass_agent_v1_agent_proto_msgTypes[49]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4482,7 +4575,7 @@ func (x *GpuPool) String() string {
 func (*GpuPool) ProtoMessage() {}
 
 func (x *GpuPool) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_agent_v1_agent_proto_msgTypes[48]
+	mi := &file_windlass_agent_v1_agent_proto_msgTypes[49]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4495,7 +4588,7 @@ func (x *GpuPool) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GpuPool.ProtoReflect.Descriptor instead.
 func (*GpuPool) Descriptor() ([]byte, []int) {
-	return file_windlass_agent_v1_agent_proto_rawDescGZIP(), []int{48}
+	return file_windlass_agent_v1_agent_proto_rawDescGZIP(), []int{49}
 }
 
 func (x *GpuPool) GetProduct() string {
@@ -4579,7 +4672,7 @@ type QuarantinedKey struct {
 
 func (x *QuarantinedKey) Reset() {
 	*x = QuarantinedKey{}
-	mi := &file_windlass_agent_v1_agent_proto_msgTypes[49]
+	mi := &file_windlass_agent_v1_agent_proto_msgTypes[50]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4591,7 +4684,7 @@ func (x *QuarantinedKey) String() string {
 func (*QuarantinedKey) ProtoMessage() {}
 
 func (x *QuarantinedKey) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_agent_v1_agent_proto_msgTypes[49]
+	mi := &file_windlass_agent_v1_agent_proto_msgTypes[50]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4604,7 +4697,7 @@ func (x *QuarantinedKey) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use QuarantinedKey.ProtoReflect.Descriptor instead.
 func (*QuarantinedKey) Descriptor() ([]byte, []int) {
-	return file_windlass_agent_v1_agent_proto_rawDescGZIP(), []int{49}
+	return file_windlass_agent_v1_agent_proto_rawDescGZIP(), []int{50}
 }
 
 func (x *QuarantinedKey) GetKey() string {
@@ -4638,7 +4731,7 @@ type GetSecretsRequest struct {
 
 func (x *GetSecretsRequest) Reset() {
 	*x = GetSecretsRequest{}
-	mi := &file_windlass_agent_v1_agent_proto_msgTypes[50]
+	mi := &file_windlass_agent_v1_agent_proto_msgTypes[51]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4650,7 +4743,7 @@ func (x *GetSecretsRequest) String() string {
 func (*GetSecretsRequest) ProtoMessage() {}
 
 func (x *GetSecretsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_agent_v1_agent_proto_msgTypes[50]
+	mi := &file_windlass_agent_v1_agent_proto_msgTypes[51]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4663,7 +4756,7 @@ func (x *GetSecretsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetSecretsRequest.ProtoReflect.Descriptor instead.
 func (*GetSecretsRequest) Descriptor() ([]byte, []int) {
-	return file_windlass_agent_v1_agent_proto_rawDescGZIP(), []int{50}
+	return file_windlass_agent_v1_agent_proto_rawDescGZIP(), []int{51}
 }
 
 func (x *GetSecretsRequest) GetDeploymentId() string {
@@ -4689,7 +4782,7 @@ type GetSecretsResponse struct {
 
 func (x *GetSecretsResponse) Reset() {
 	*x = GetSecretsResponse{}
-	mi := &file_windlass_agent_v1_agent_proto_msgTypes[51]
+	mi := &file_windlass_agent_v1_agent_proto_msgTypes[52]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4701,7 +4794,7 @@ func (x *GetSecretsResponse) String() string {
 func (*GetSecretsResponse) ProtoMessage() {}
 
 func (x *GetSecretsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_agent_v1_agent_proto_msgTypes[51]
+	mi := &file_windlass_agent_v1_agent_proto_msgTypes[52]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4714,7 +4807,7 @@ func (x *GetSecretsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetSecretsResponse.ProtoReflect.Descriptor instead.
 func (*GetSecretsResponse) Descriptor() ([]byte, []int) {
-	return file_windlass_agent_v1_agent_proto_rawDescGZIP(), []int{51}
+	return file_windlass_agent_v1_agent_proto_rawDescGZIP(), []int{52}
 }
 
 func (x *GetSecretsResponse) GetSecrets() []*SecretValue {
@@ -4735,7 +4828,7 @@ type SecretValue struct {
 
 func (x *SecretValue) Reset() {
 	*x = SecretValue{}
-	mi := &file_windlass_agent_v1_agent_proto_msgTypes[52]
+	mi := &file_windlass_agent_v1_agent_proto_msgTypes[53]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4747,7 +4840,7 @@ func (x *SecretValue) String() string {
 func (*SecretValue) ProtoMessage() {}
 
 func (x *SecretValue) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_agent_v1_agent_proto_msgTypes[52]
+	mi := &file_windlass_agent_v1_agent_proto_msgTypes[53]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4760,7 +4853,7 @@ func (x *SecretValue) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SecretValue.ProtoReflect.Descriptor instead.
 func (*SecretValue) Descriptor() ([]byte, []int) {
-	return file_windlass_agent_v1_agent_proto_rawDescGZIP(), []int{52}
+	return file_windlass_agent_v1_agent_proto_rawDescGZIP(), []int{53}
 }
 
 func (x *SecretValue) GetSecret() string {
@@ -4797,7 +4890,7 @@ type UploadLogsRequest struct {
 
 func (x *UploadLogsRequest) Reset() {
 	*x = UploadLogsRequest{}
-	mi := &file_windlass_agent_v1_agent_proto_msgTypes[53]
+	mi := &file_windlass_agent_v1_agent_proto_msgTypes[54]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4809,7 +4902,7 @@ func (x *UploadLogsRequest) String() string {
 func (*UploadLogsRequest) ProtoMessage() {}
 
 func (x *UploadLogsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_agent_v1_agent_proto_msgTypes[53]
+	mi := &file_windlass_agent_v1_agent_proto_msgTypes[54]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4822,7 +4915,7 @@ func (x *UploadLogsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UploadLogsRequest.ProtoReflect.Descriptor instead.
 func (*UploadLogsRequest) Descriptor() ([]byte, []int) {
-	return file_windlass_agent_v1_agent_proto_rawDescGZIP(), []int{53}
+	return file_windlass_agent_v1_agent_proto_rawDescGZIP(), []int{54}
 }
 
 func (x *UploadLogsRequest) GetRequestId() string {
@@ -4861,7 +4954,7 @@ type UploadLogsResponse struct {
 
 func (x *UploadLogsResponse) Reset() {
 	*x = UploadLogsResponse{}
-	mi := &file_windlass_agent_v1_agent_proto_msgTypes[54]
+	mi := &file_windlass_agent_v1_agent_proto_msgTypes[55]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4873,7 +4966,7 @@ func (x *UploadLogsResponse) String() string {
 func (*UploadLogsResponse) ProtoMessage() {}
 
 func (x *UploadLogsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_agent_v1_agent_proto_msgTypes[54]
+	mi := &file_windlass_agent_v1_agent_proto_msgTypes[55]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4886,7 +4979,7 @@ func (x *UploadLogsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UploadLogsResponse.ProtoReflect.Descriptor instead.
 func (*UploadLogsResponse) Descriptor() ([]byte, []int) {
-	return file_windlass_agent_v1_agent_proto_rawDescGZIP(), []int{54}
+	return file_windlass_agent_v1_agent_proto_rawDescGZIP(), []int{55}
 }
 
 var File_windlass_agent_v1_agent_proto protoreflect.FileDescriptor
@@ -5011,7 +5104,7 @@ const file_windlass_agent_v1_agent_proto_rawDesc = "" +
 	"\x06Action\x12\x16\n" +
 	"\x12ACTION_UNSPECIFIED\x10\x00\x12\x10\n" +
 	"\fACTION_APPLY\x10\x01\x12\x11\n" +
-	"\rACTION_DELETE\x10\x02\"\xe2\x05\n" +
+	"\rACTION_DELETE\x10\x02\"\xa2\x06\n" +
 	"\n" +
 	"Deployment\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12!\n" +
@@ -5034,7 +5127,14 @@ const file_windlass_agent_v1_agent_proto_rawDesc = "" +
 	"\fmoving_roles\x18\x16 \x03(\tB\b\xbaH\x05\x92\x01\x02\x10\bR\vmovingRoles\x12!\n" +
 	"\fpreview_host\x18< \x01(\tR\vpreviewHost\x12\x12\n" +
 	"\x04wake\x182 \x01(\x05R\x04wake\x124\n" +
-	"\ascaling\x183 \x01(\v2\x1a.windlass.v1.ScalingPolicyR\ascaling\"G\n" +
+	"\ascaling\x183 \x01(\v2\x1a.windlass.v1.ScalingPolicyR\ascaling\x12>\n" +
+	"\vraise_alone\x184 \x01(\v2\x1d.windlass.agent.v1.RaiseAloneR\n" +
+	"raiseAlone\"N\n" +
+	"\n" +
+	"RaiseAlone\x12\x1d\n" +
+	"\n" +
+	"held_until\x18\x01 \x01(\x03R\theldUntil\x12!\n" +
+	"\fmax_replicas\x18\x02 \x01(\x05R\vmaxReplicas\"G\n" +
 	"\fRoleTemplate\x12\x12\n" +
 	"\x04role\x18\x01 \x01(\tR\x04role\x12#\n" +
 	"\rtemplate_hash\x18\x02 \x01(\fR\ftemplateHash\"A\n" +
@@ -5158,7 +5258,7 @@ const file_windlass_agent_v1_agent_proto_rawDesc = "" +
 	"\rProblemsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01B\t\n" +
-	"\a_queued\"\xdd\x03\n" +
+	"\a_queued\"\xb9\x04\n" +
 	"\x0eDeploymentLoad\x12/\n" +
 	"\rdeployment_id\x18\x01 \x01(\tB\n" +
 	"\xbaH\ar\x05\x10\x01\x18\x80\x02R\fdeploymentId\x12\x14\n" +
@@ -5171,7 +5271,9 @@ const file_windlass_agent_v1_agent_proto_rawDesc = "" +
 	"firstToken\x12\"\n" +
 	"\alatency\x18\n" +
 	" \x03(\x04B\b\xbaH\x05\x92\x01\x02\x10@R\alatency\x12;\n" +
-	"\x05roles\x18\v \x03(\v2\x1b.windlass.agent.v1.RoleLoadB\b\xbaH\x05\x92\x01\x02\x10\x10R\x05roles\x1a9\n" +
+	"\x05roles\x18\v \x03(\v2\x1b.windlass.agent.v1.RoleLoadB\b\xbaH\x05\x92\x01\x02\x10\x10R\x05roles\x12$\n" +
+	"\traised_to\x18\f \x01(\x05B\a\xbaH\x04\x1a\x02(\x00R\braisedTo\x124\n" +
+	"\x11raised_generation\x18\r \x01(\x03B\a\xbaH\x04\"\x02(\x00R\x10raisedGeneration\x1a9\n" +
 	"\vLevelsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\x01R\x05value:\x028\x01B\f\n" +
@@ -5360,7 +5462,7 @@ func file_windlass_agent_v1_agent_proto_rawDescGZIP() []byte {
 }
 
 var file_windlass_agent_v1_agent_proto_enumTypes = make([]protoimpl.EnumInfo, 5)
-var file_windlass_agent_v1_agent_proto_msgTypes = make([]protoimpl.MessageInfo, 58)
+var file_windlass_agent_v1_agent_proto_msgTypes = make([]protoimpl.MessageInfo, 59)
 var file_windlass_agent_v1_agent_proto_goTypes = []any{
 	(Feature)(0),                    // 0: windlass.agent.v1.Feature
 	(ItemKind)(0),                   // 1: windlass.agent.v1.ItemKind
@@ -5385,55 +5487,56 @@ var file_windlass_agent_v1_agent_proto_goTypes = []any{
 	(*Item)(nil),                    // 20: windlass.agent.v1.Item
 	(*DeploymentState)(nil),         // 21: windlass.agent.v1.DeploymentState
 	(*Deployment)(nil),              // 22: windlass.agent.v1.Deployment
-	(*RoleTemplate)(nil),            // 23: windlass.agent.v1.RoleTemplate
-	(*SecretVersion)(nil),           // 24: windlass.agent.v1.SecretVersion
-	(*Routes)(nil),                  // 25: windlass.agent.v1.Routes
-	(*AppKey)(nil),                  // 26: windlass.agent.v1.AppKey
-	(*RouteTarget)(nil),             // 27: windlass.agent.v1.RouteTarget
-	(*Request)(nil),                 // 28: windlass.agent.v1.Request
-	(*LogsRequest)(nil),             // 29: windlass.agent.v1.LogsRequest
-	(*RestartRequest)(nil),          // 30: windlass.agent.v1.RestartRequest
-	(*FollowRequest)(nil),           // 31: windlass.agent.v1.FollowRequest
-	(*FollowedInstance)(nil),        // 32: windlass.agent.v1.FollowedInstance
-	(*FollowResponse)(nil),          // 33: windlass.agent.v1.FollowResponse
-	(*InstanceLog)(nil),             // 34: windlass.agent.v1.InstanceLog
-	(*TrafficRequest)(nil),          // 35: windlass.agent.v1.TrafficRequest
-	(*TrafficQuery)(nil),            // 36: windlass.agent.v1.TrafficQuery
-	(*TrafficResponse)(nil),         // 37: windlass.agent.v1.TrafficResponse
-	(*Traffic)(nil),                 // 38: windlass.agent.v1.Traffic
-	(*SeriesRequest)(nil),           // 39: windlass.agent.v1.SeriesRequest
-	(*SeriesResponse)(nil),          // 40: windlass.agent.v1.SeriesResponse
-	(*GoAway)(nil),                  // 41: windlass.agent.v1.GoAway
-	(*ReportRequest)(nil),           // 42: windlass.agent.v1.ReportRequest
-	(*LoadReport)(nil),              // 43: windlass.agent.v1.LoadReport
-	(*DeploymentLoad)(nil),          // 44: windlass.agent.v1.DeploymentLoad
-	(*RoleLoad)(nil),                // 45: windlass.agent.v1.RoleLoad
-	(*Notice)(nil),                  // 46: windlass.agent.v1.Notice
-	(*ReportResponse)(nil),          // 47: windlass.agent.v1.ReportResponse
-	(*AppliedState)(nil),            // 48: windlass.agent.v1.AppliedState
-	(*InstanceState)(nil),           // 49: windlass.agent.v1.InstanceState
-	(*DeploymentRollup)(nil),        // 50: windlass.agent.v1.DeploymentRollup
-	(*RoleRollup)(nil),              // 51: windlass.agent.v1.RoleRollup
-	(*Capacity)(nil),                // 52: windlass.agent.v1.Capacity
-	(*GpuPool)(nil),                 // 53: windlass.agent.v1.GpuPool
-	(*QuarantinedKey)(nil),          // 54: windlass.agent.v1.QuarantinedKey
-	(*GetSecretsRequest)(nil),       // 55: windlass.agent.v1.GetSecretsRequest
-	(*GetSecretsResponse)(nil),      // 56: windlass.agent.v1.GetSecretsResponse
-	(*SecretValue)(nil),             // 57: windlass.agent.v1.SecretValue
-	(*UploadLogsRequest)(nil),       // 58: windlass.agent.v1.UploadLogsRequest
-	(*UploadLogsResponse)(nil),      // 59: windlass.agent.v1.UploadLogsResponse
-	nil,                             // 60: windlass.agent.v1.LoadReport.ProblemsEntry
-	nil,                             // 61: windlass.agent.v1.DeploymentLoad.LevelsEntry
-	nil,                             // 62: windlass.agent.v1.RoleLoad.LevelsEntry
-	(*v1.Neighbours)(nil),           // 63: windlass.gateway.v1.Neighbours
-	(*durationpb.Duration)(nil),     // 64: google.protobuf.Duration
-	(*v11.DeploymentSpec)(nil),      // 65: windlass.v1.DeploymentSpec
-	(*v11.ScalingPolicy)(nil),       // 66: windlass.v1.ScalingPolicy
-	(*v11.RoutingPolicy)(nil),       // 67: windlass.v1.RoutingPolicy
-	(*v11.LogPosition)(nil),         // 68: windlass.v1.LogPosition
-	(*v11.LogLine)(nil),             // 69: windlass.v1.LogLine
-	(*v11.SeriesSample)(nil),        // 70: windlass.v1.SeriesSample
-	(v11.InstanceStatus)(0),         // 71: windlass.v1.InstanceStatus
+	(*RaiseAlone)(nil),              // 23: windlass.agent.v1.RaiseAlone
+	(*RoleTemplate)(nil),            // 24: windlass.agent.v1.RoleTemplate
+	(*SecretVersion)(nil),           // 25: windlass.agent.v1.SecretVersion
+	(*Routes)(nil),                  // 26: windlass.agent.v1.Routes
+	(*AppKey)(nil),                  // 27: windlass.agent.v1.AppKey
+	(*RouteTarget)(nil),             // 28: windlass.agent.v1.RouteTarget
+	(*Request)(nil),                 // 29: windlass.agent.v1.Request
+	(*LogsRequest)(nil),             // 30: windlass.agent.v1.LogsRequest
+	(*RestartRequest)(nil),          // 31: windlass.agent.v1.RestartRequest
+	(*FollowRequest)(nil),           // 32: windlass.agent.v1.FollowRequest
+	(*FollowedInstance)(nil),        // 33: windlass.agent.v1.FollowedInstance
+	(*FollowResponse)(nil),          // 34: windlass.agent.v1.FollowResponse
+	(*InstanceLog)(nil),             // 35: windlass.agent.v1.InstanceLog
+	(*TrafficRequest)(nil),          // 36: windlass.agent.v1.TrafficRequest
+	(*TrafficQuery)(nil),            // 37: windlass.agent.v1.TrafficQuery
+	(*TrafficResponse)(nil),         // 38: windlass.agent.v1.TrafficResponse
+	(*Traffic)(nil),                 // 39: windlass.agent.v1.Traffic
+	(*SeriesRequest)(nil),           // 40: windlass.agent.v1.SeriesRequest
+	(*SeriesResponse)(nil),          // 41: windlass.agent.v1.SeriesResponse
+	(*GoAway)(nil),                  // 42: windlass.agent.v1.GoAway
+	(*ReportRequest)(nil),           // 43: windlass.agent.v1.ReportRequest
+	(*LoadReport)(nil),              // 44: windlass.agent.v1.LoadReport
+	(*DeploymentLoad)(nil),          // 45: windlass.agent.v1.DeploymentLoad
+	(*RoleLoad)(nil),                // 46: windlass.agent.v1.RoleLoad
+	(*Notice)(nil),                  // 47: windlass.agent.v1.Notice
+	(*ReportResponse)(nil),          // 48: windlass.agent.v1.ReportResponse
+	(*AppliedState)(nil),            // 49: windlass.agent.v1.AppliedState
+	(*InstanceState)(nil),           // 50: windlass.agent.v1.InstanceState
+	(*DeploymentRollup)(nil),        // 51: windlass.agent.v1.DeploymentRollup
+	(*RoleRollup)(nil),              // 52: windlass.agent.v1.RoleRollup
+	(*Capacity)(nil),                // 53: windlass.agent.v1.Capacity
+	(*GpuPool)(nil),                 // 54: windlass.agent.v1.GpuPool
+	(*QuarantinedKey)(nil),          // 55: windlass.agent.v1.QuarantinedKey
+	(*GetSecretsRequest)(nil),       // 56: windlass.agent.v1.GetSecretsRequest
+	(*GetSecretsResponse)(nil),      // 57: windlass.agent.v1.GetSecretsResponse
+	(*SecretValue)(nil),             // 58: windlass.agent.v1.SecretValue
+	(*UploadLogsRequest)(nil),       // 59: windlass.agent.v1.UploadLogsRequest
+	(*UploadLogsResponse)(nil),      // 60: windlass.agent.v1.UploadLogsResponse
+	nil,                             // 61: windlass.agent.v1.LoadReport.ProblemsEntry
+	nil,                             // 62: windlass.agent.v1.DeploymentLoad.LevelsEntry
+	nil,                             // 63: windlass.agent.v1.RoleLoad.LevelsEntry
+	(*v1.Neighbours)(nil),           // 64: windlass.gateway.v1.Neighbours
+	(*durationpb.Duration)(nil),     // 65: google.protobuf.Duration
+	(*v11.DeploymentSpec)(nil),      // 66: windlass.v1.DeploymentSpec
+	(*v11.ScalingPolicy)(nil),       // 67: windlass.v1.ScalingPolicy
+	(*v11.RoutingPolicy)(nil),       // 68: windlass.v1.RoutingPolicy
+	(*v11.LogPosition)(nil),         // 69: windlass.v1.LogPosition
+	(*v11.LogLine)(nil),             // 70: windlass.v1.LogLine
+	(*v11.SeriesSample)(nil),        // 71: windlass.v1.SeriesSample
+	(v11.InstanceStatus)(0),         // 72: windlass.v1.InstanceStatus
 }
 var file_windlass_agent_v1_agent_proto_depIdxs = []int32{
 	7,  // 0: windlass.agent.v1.JoinRequest.agent:type_name -> windlass.agent.v1.AgentInfo
@@ -5446,81 +5549,82 @@ var file_windlass_agent_v1_agent_proto_depIdxs = []int32{
 	17, // 7: windlass.agent.v1.WatchResponse.snapshot_end:type_name -> windlass.agent.v1.SnapshotEnd
 	18, // 8: windlass.agent.v1.WatchResponse.delta:type_name -> windlass.agent.v1.Delta
 	19, // 9: windlass.agent.v1.WatchResponse.bookmark:type_name -> windlass.agent.v1.Bookmark
-	28, // 10: windlass.agent.v1.WatchResponse.request:type_name -> windlass.agent.v1.Request
-	41, // 11: windlass.agent.v1.WatchResponse.go_away:type_name -> windlass.agent.v1.GoAway
-	63, // 12: windlass.agent.v1.WatchResponse.neighbours:type_name -> windlass.gateway.v1.Neighbours
-	64, // 13: windlass.agent.v1.Hello.lease_ttl:type_name -> google.protobuf.Duration
+	29, // 10: windlass.agent.v1.WatchResponse.request:type_name -> windlass.agent.v1.Request
+	42, // 11: windlass.agent.v1.WatchResponse.go_away:type_name -> windlass.agent.v1.GoAway
+	64, // 12: windlass.agent.v1.WatchResponse.neighbours:type_name -> windlass.gateway.v1.Neighbours
+	65, // 13: windlass.agent.v1.Hello.lease_ttl:type_name -> google.protobuf.Duration
 	14, // 14: windlass.agent.v1.Hello.limits:type_name -> windlass.agent.v1.ReportLimits
-	64, // 15: windlass.agent.v1.ReportLimits.min_interval:type_name -> google.protobuf.Duration
-	64, // 16: windlass.agent.v1.ReportLimits.pause:type_name -> google.protobuf.Duration
+	65, // 15: windlass.agent.v1.ReportLimits.min_interval:type_name -> google.protobuf.Duration
+	65, // 16: windlass.agent.v1.ReportLimits.pause:type_name -> google.protobuf.Duration
 	20, // 17: windlass.agent.v1.SnapshotItems.items:type_name -> windlass.agent.v1.Item
 	20, // 18: windlass.agent.v1.Delta.items:type_name -> windlass.agent.v1.Item
 	1,  // 19: windlass.agent.v1.Item.kind:type_name -> windlass.agent.v1.ItemKind
 	21, // 20: windlass.agent.v1.Item.deployment:type_name -> windlass.agent.v1.DeploymentState
-	25, // 21: windlass.agent.v1.Item.routes:type_name -> windlass.agent.v1.Routes
+	26, // 21: windlass.agent.v1.Item.routes:type_name -> windlass.agent.v1.Routes
 	2,  // 22: windlass.agent.v1.DeploymentState.action:type_name -> windlass.agent.v1.DeploymentState.Action
 	22, // 23: windlass.agent.v1.DeploymentState.deployment:type_name -> windlass.agent.v1.Deployment
-	65, // 24: windlass.agent.v1.Deployment.spec:type_name -> windlass.v1.DeploymentSpec
-	24, // 25: windlass.agent.v1.Deployment.secrets:type_name -> windlass.agent.v1.SecretVersion
-	23, // 26: windlass.agent.v1.Deployment.role_templates:type_name -> windlass.agent.v1.RoleTemplate
-	66, // 27: windlass.agent.v1.Deployment.scaling:type_name -> windlass.v1.ScalingPolicy
-	27, // 28: windlass.agent.v1.Routes.targets:type_name -> windlass.agent.v1.RouteTarget
-	67, // 29: windlass.agent.v1.Routes.policy:type_name -> windlass.v1.RoutingPolicy
-	26, // 30: windlass.agent.v1.Routes.keys:type_name -> windlass.agent.v1.AppKey
-	29, // 31: windlass.agent.v1.Request.logs:type_name -> windlass.agent.v1.LogsRequest
-	30, // 32: windlass.agent.v1.Request.restart:type_name -> windlass.agent.v1.RestartRequest
-	35, // 33: windlass.agent.v1.Request.traffic:type_name -> windlass.agent.v1.TrafficRequest
-	31, // 34: windlass.agent.v1.Request.follow:type_name -> windlass.agent.v1.FollowRequest
-	39, // 35: windlass.agent.v1.Request.series:type_name -> windlass.agent.v1.SeriesRequest
-	32, // 36: windlass.agent.v1.FollowRequest.instances:type_name -> windlass.agent.v1.FollowedInstance
-	64, // 37: windlass.agent.v1.FollowRequest.wait:type_name -> google.protobuf.Duration
-	68, // 38: windlass.agent.v1.FollowedInstance.after:type_name -> windlass.v1.LogPosition
-	34, // 39: windlass.agent.v1.FollowResponse.logs:type_name -> windlass.agent.v1.InstanceLog
-	69, // 40: windlass.agent.v1.InstanceLog.lines:type_name -> windlass.v1.LogLine
-	68, // 41: windlass.agent.v1.InstanceLog.next:type_name -> windlass.v1.LogPosition
-	36, // 42: windlass.agent.v1.TrafficRequest.queries:type_name -> windlass.agent.v1.TrafficQuery
-	64, // 43: windlass.agent.v1.TrafficQuery.window:type_name -> google.protobuf.Duration
-	38, // 44: windlass.agent.v1.TrafficResponse.traffic:type_name -> windlass.agent.v1.Traffic
-	70, // 45: windlass.agent.v1.SeriesResponse.samples:type_name -> windlass.v1.SeriesSample
-	64, // 46: windlass.agent.v1.GoAway.retry_after:type_name -> google.protobuf.Duration
-	48, // 47: windlass.agent.v1.ReportRequest.applied:type_name -> windlass.agent.v1.AppliedState
-	49, // 48: windlass.agent.v1.ReportRequest.instances:type_name -> windlass.agent.v1.InstanceState
-	50, // 49: windlass.agent.v1.ReportRequest.rollups:type_name -> windlass.agent.v1.DeploymentRollup
-	52, // 50: windlass.agent.v1.ReportRequest.capacity:type_name -> windlass.agent.v1.Capacity
-	54, // 51: windlass.agent.v1.ReportRequest.quarantined:type_name -> windlass.agent.v1.QuarantinedKey
-	46, // 52: windlass.agent.v1.ReportRequest.notices:type_name -> windlass.agent.v1.Notice
-	43, // 53: windlass.agent.v1.ReportRequest.loads:type_name -> windlass.agent.v1.LoadReport
-	44, // 54: windlass.agent.v1.LoadReport.deployments:type_name -> windlass.agent.v1.DeploymentLoad
-	60, // 55: windlass.agent.v1.LoadReport.problems:type_name -> windlass.agent.v1.LoadReport.ProblemsEntry
-	61, // 56: windlass.agent.v1.DeploymentLoad.levels:type_name -> windlass.agent.v1.DeploymentLoad.LevelsEntry
-	45, // 57: windlass.agent.v1.DeploymentLoad.roles:type_name -> windlass.agent.v1.RoleLoad
-	62, // 58: windlass.agent.v1.RoleLoad.levels:type_name -> windlass.agent.v1.RoleLoad.LevelsEntry
-	3,  // 59: windlass.agent.v1.Notice.kind:type_name -> windlass.agent.v1.Notice.Kind
-	14, // 60: windlass.agent.v1.ReportResponse.limits:type_name -> windlass.agent.v1.ReportLimits
-	64, // 61: windlass.agent.v1.ReportResponse.lease_ttl:type_name -> google.protobuf.Duration
-	1,  // 62: windlass.agent.v1.AppliedState.kind:type_name -> windlass.agent.v1.ItemKind
-	4,  // 63: windlass.agent.v1.AppliedState.phase:type_name -> windlass.agent.v1.AppliedState.Phase
-	71, // 64: windlass.agent.v1.InstanceState.status:type_name -> windlass.v1.InstanceStatus
-	51, // 65: windlass.agent.v1.DeploymentRollup.roles:type_name -> windlass.agent.v1.RoleRollup
-	53, // 66: windlass.agent.v1.Capacity.gpus:type_name -> windlass.agent.v1.GpuPool
-	57, // 67: windlass.agent.v1.GetSecretsResponse.secrets:type_name -> windlass.agent.v1.SecretValue
-	5,  // 68: windlass.agent.v1.AgentService.Join:input_type -> windlass.agent.v1.JoinRequest
-	9,  // 69: windlass.agent.v1.AgentService.RenewCredential:input_type -> windlass.agent.v1.RenewCredentialRequest
-	11, // 70: windlass.agent.v1.AgentService.Watch:input_type -> windlass.agent.v1.WatchRequest
-	42, // 71: windlass.agent.v1.AgentService.Report:input_type -> windlass.agent.v1.ReportRequest
-	55, // 72: windlass.agent.v1.AgentService.GetSecrets:input_type -> windlass.agent.v1.GetSecretsRequest
-	58, // 73: windlass.agent.v1.AgentService.UploadLogs:input_type -> windlass.agent.v1.UploadLogsRequest
-	6,  // 74: windlass.agent.v1.AgentService.Join:output_type -> windlass.agent.v1.JoinResponse
-	10, // 75: windlass.agent.v1.AgentService.RenewCredential:output_type -> windlass.agent.v1.RenewCredentialResponse
-	12, // 76: windlass.agent.v1.AgentService.Watch:output_type -> windlass.agent.v1.WatchResponse
-	47, // 77: windlass.agent.v1.AgentService.Report:output_type -> windlass.agent.v1.ReportResponse
-	56, // 78: windlass.agent.v1.AgentService.GetSecrets:output_type -> windlass.agent.v1.GetSecretsResponse
-	59, // 79: windlass.agent.v1.AgentService.UploadLogs:output_type -> windlass.agent.v1.UploadLogsResponse
-	74, // [74:80] is the sub-list for method output_type
-	68, // [68:74] is the sub-list for method input_type
-	68, // [68:68] is the sub-list for extension type_name
-	68, // [68:68] is the sub-list for extension extendee
-	0,  // [0:68] is the sub-list for field type_name
+	66, // 24: windlass.agent.v1.Deployment.spec:type_name -> windlass.v1.DeploymentSpec
+	25, // 25: windlass.agent.v1.Deployment.secrets:type_name -> windlass.agent.v1.SecretVersion
+	24, // 26: windlass.agent.v1.Deployment.role_templates:type_name -> windlass.agent.v1.RoleTemplate
+	67, // 27: windlass.agent.v1.Deployment.scaling:type_name -> windlass.v1.ScalingPolicy
+	23, // 28: windlass.agent.v1.Deployment.raise_alone:type_name -> windlass.agent.v1.RaiseAlone
+	28, // 29: windlass.agent.v1.Routes.targets:type_name -> windlass.agent.v1.RouteTarget
+	68, // 30: windlass.agent.v1.Routes.policy:type_name -> windlass.v1.RoutingPolicy
+	27, // 31: windlass.agent.v1.Routes.keys:type_name -> windlass.agent.v1.AppKey
+	30, // 32: windlass.agent.v1.Request.logs:type_name -> windlass.agent.v1.LogsRequest
+	31, // 33: windlass.agent.v1.Request.restart:type_name -> windlass.agent.v1.RestartRequest
+	36, // 34: windlass.agent.v1.Request.traffic:type_name -> windlass.agent.v1.TrafficRequest
+	32, // 35: windlass.agent.v1.Request.follow:type_name -> windlass.agent.v1.FollowRequest
+	40, // 36: windlass.agent.v1.Request.series:type_name -> windlass.agent.v1.SeriesRequest
+	33, // 37: windlass.agent.v1.FollowRequest.instances:type_name -> windlass.agent.v1.FollowedInstance
+	65, // 38: windlass.agent.v1.FollowRequest.wait:type_name -> google.protobuf.Duration
+	69, // 39: windlass.agent.v1.FollowedInstance.after:type_name -> windlass.v1.LogPosition
+	35, // 40: windlass.agent.v1.FollowResponse.logs:type_name -> windlass.agent.v1.InstanceLog
+	70, // 41: windlass.agent.v1.InstanceLog.lines:type_name -> windlass.v1.LogLine
+	69, // 42: windlass.agent.v1.InstanceLog.next:type_name -> windlass.v1.LogPosition
+	37, // 43: windlass.agent.v1.TrafficRequest.queries:type_name -> windlass.agent.v1.TrafficQuery
+	65, // 44: windlass.agent.v1.TrafficQuery.window:type_name -> google.protobuf.Duration
+	39, // 45: windlass.agent.v1.TrafficResponse.traffic:type_name -> windlass.agent.v1.Traffic
+	71, // 46: windlass.agent.v1.SeriesResponse.samples:type_name -> windlass.v1.SeriesSample
+	65, // 47: windlass.agent.v1.GoAway.retry_after:type_name -> google.protobuf.Duration
+	49, // 48: windlass.agent.v1.ReportRequest.applied:type_name -> windlass.agent.v1.AppliedState
+	50, // 49: windlass.agent.v1.ReportRequest.instances:type_name -> windlass.agent.v1.InstanceState
+	51, // 50: windlass.agent.v1.ReportRequest.rollups:type_name -> windlass.agent.v1.DeploymentRollup
+	53, // 51: windlass.agent.v1.ReportRequest.capacity:type_name -> windlass.agent.v1.Capacity
+	55, // 52: windlass.agent.v1.ReportRequest.quarantined:type_name -> windlass.agent.v1.QuarantinedKey
+	47, // 53: windlass.agent.v1.ReportRequest.notices:type_name -> windlass.agent.v1.Notice
+	44, // 54: windlass.agent.v1.ReportRequest.loads:type_name -> windlass.agent.v1.LoadReport
+	45, // 55: windlass.agent.v1.LoadReport.deployments:type_name -> windlass.agent.v1.DeploymentLoad
+	61, // 56: windlass.agent.v1.LoadReport.problems:type_name -> windlass.agent.v1.LoadReport.ProblemsEntry
+	62, // 57: windlass.agent.v1.DeploymentLoad.levels:type_name -> windlass.agent.v1.DeploymentLoad.LevelsEntry
+	46, // 58: windlass.agent.v1.DeploymentLoad.roles:type_name -> windlass.agent.v1.RoleLoad
+	63, // 59: windlass.agent.v1.RoleLoad.levels:type_name -> windlass.agent.v1.RoleLoad.LevelsEntry
+	3,  // 60: windlass.agent.v1.Notice.kind:type_name -> windlass.agent.v1.Notice.Kind
+	14, // 61: windlass.agent.v1.ReportResponse.limits:type_name -> windlass.agent.v1.ReportLimits
+	65, // 62: windlass.agent.v1.ReportResponse.lease_ttl:type_name -> google.protobuf.Duration
+	1,  // 63: windlass.agent.v1.AppliedState.kind:type_name -> windlass.agent.v1.ItemKind
+	4,  // 64: windlass.agent.v1.AppliedState.phase:type_name -> windlass.agent.v1.AppliedState.Phase
+	72, // 65: windlass.agent.v1.InstanceState.status:type_name -> windlass.v1.InstanceStatus
+	52, // 66: windlass.agent.v1.DeploymentRollup.roles:type_name -> windlass.agent.v1.RoleRollup
+	54, // 67: windlass.agent.v1.Capacity.gpus:type_name -> windlass.agent.v1.GpuPool
+	58, // 68: windlass.agent.v1.GetSecretsResponse.secrets:type_name -> windlass.agent.v1.SecretValue
+	5,  // 69: windlass.agent.v1.AgentService.Join:input_type -> windlass.agent.v1.JoinRequest
+	9,  // 70: windlass.agent.v1.AgentService.RenewCredential:input_type -> windlass.agent.v1.RenewCredentialRequest
+	11, // 71: windlass.agent.v1.AgentService.Watch:input_type -> windlass.agent.v1.WatchRequest
+	43, // 72: windlass.agent.v1.AgentService.Report:input_type -> windlass.agent.v1.ReportRequest
+	56, // 73: windlass.agent.v1.AgentService.GetSecrets:input_type -> windlass.agent.v1.GetSecretsRequest
+	59, // 74: windlass.agent.v1.AgentService.UploadLogs:input_type -> windlass.agent.v1.UploadLogsRequest
+	6,  // 75: windlass.agent.v1.AgentService.Join:output_type -> windlass.agent.v1.JoinResponse
+	10, // 76: windlass.agent.v1.AgentService.RenewCredential:output_type -> windlass.agent.v1.RenewCredentialResponse
+	12, // 77: windlass.agent.v1.AgentService.Watch:output_type -> windlass.agent.v1.WatchResponse
+	48, // 78: windlass.agent.v1.AgentService.Report:output_type -> windlass.agent.v1.ReportResponse
+	57, // 79: windlass.agent.v1.AgentService.GetSecrets:output_type -> windlass.agent.v1.GetSecretsResponse
+	60, // 80: windlass.agent.v1.AgentService.UploadLogs:output_type -> windlass.agent.v1.UploadLogsResponse
+	75, // [75:81] is the sub-list for method output_type
+	69, // [69:75] is the sub-list for method input_type
+	69, // [69:69] is the sub-list for extension type_name
+	69, // [69:69] is the sub-list for extension extendee
+	0,  // [0:69] is the sub-list for field type_name
 }
 
 func init() { file_windlass_agent_v1_agent_proto_init() }
@@ -5543,23 +5647,23 @@ func file_windlass_agent_v1_agent_proto_init() {
 		(*Item_Deployment)(nil),
 		(*Item_Routes)(nil),
 	}
-	file_windlass_agent_v1_agent_proto_msgTypes[23].OneofWrappers = []any{
+	file_windlass_agent_v1_agent_proto_msgTypes[24].OneofWrappers = []any{
 		(*Request_Logs)(nil),
 		(*Request_Restart)(nil),
 		(*Request_Traffic)(nil),
 		(*Request_Follow)(nil),
 		(*Request_Series)(nil),
 	}
-	file_windlass_agent_v1_agent_proto_msgTypes[33].OneofWrappers = []any{}
-	file_windlass_agent_v1_agent_proto_msgTypes[38].OneofWrappers = []any{}
+	file_windlass_agent_v1_agent_proto_msgTypes[34].OneofWrappers = []any{}
 	file_windlass_agent_v1_agent_proto_msgTypes[39].OneofWrappers = []any{}
+	file_windlass_agent_v1_agent_proto_msgTypes[40].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_windlass_agent_v1_agent_proto_rawDesc), len(file_windlass_agent_v1_agent_proto_rawDesc)),
 			NumEnums:      5,
-			NumMessages:   58,
+			NumMessages:   59,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -26,6 +26,7 @@ var notApplicable = map[string]string{
 	"secrets.version":       "as secrets.secret",
 	"wake":                  "the number of replicas that the agent runs when a request wakes the app",
 	"scaling":               "the control plane decides by it; the agent measures its metrics",
+	"raise_alone":           "decides whether the agent runs more replicas while it is cut off",
 	"spec.regions":          "a region gets only its own deployments",
 	"spec.replicas":         "the default for regions; deployment.replicas has this region's number",
 	"spec.min_ready":        "decides when a rollout goes on; the control plane reads it",
