@@ -329,3 +329,10 @@ func checkLine(t *testing.T, page, line string) {
 		}
 	}
 }
+
+func TestExplainedIn_SeesTheSentenceBeforeTheTable(t *testing.T) {
+	entries, err := explainedIn("# Reasons\n\n## Instance reasons\n\nWhere to see one: `windlass status NAME`.\n\n| reason | cause | what to do |\n|---|---|---|\n| `Lost` | it is gone | nothing |\n")
+	require.NoError(t, err)
+	require.Len(t, entries, 1)
+	require.Equal(t, "`windlass status NAME`", entries[0].See)
+}

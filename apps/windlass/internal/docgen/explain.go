@@ -42,7 +42,7 @@ func explainedIn(page string) ([]explain.Entry, error) {
 		var seen string
 		for line := range strings.SplitSeq(rest, "\n") {
 			if where, ok := strings.CutPrefix(line, "Where to see one: "); ok {
-				seen = plainText(where)
+				seen = strings.TrimSuffix(plainText(where), ".")
 			}
 			m := reasonRow.FindStringSubmatch(line)
 			if g := gatewayRow.FindStringSubmatch(line); g != nil {
