@@ -133,8 +133,8 @@ Then, in another shell:   windlass deploy -f deployments/examples/echo.yaml`,
 	must(root.RegisterFlagCompletionFunc("output", cobra.FixedCompletions([]string{"table", "json", "yaml"}, cobra.ShellCompDirectiveNoFileComp)))
 	root.SetFlagErrorFunc(flagError)
 	root.PersistentPreRunE = func(cmd *cobra.Command, _ []string) error {
-		// Cobra checks required flags later, and its error does not show the usage.
-		if err := cmd.ValidateRequiredFlags(); err != nil {
+		// Cobra checks these later, and its errors do not show the usage.
+		if err := checkFlags(cmd); err != nil {
 			return usageError(cmd, err)
 		}
 		switch a.output {
@@ -238,11 +238,7 @@ func group(c *cobra.Command, commands ...*cobra.Command) *cobra.Command {
 		if len(args) == 0 {
 			return cmd.Help()
 		}
-		text := fmt.Sprintf("%s has no command %q", cmd.CommandPath(), args[0])
-		if near := cmd.SuggestionsFor(args[0]); len(near) > 0 {
-			text += ": did you mean " + near[0] + "?"
-		}
-		return fmt.Errorf("%s (try --help)", text)
+		return unknownCommand(cmd, args[0])
 	}
 	return c
 }
@@ -338,7 +334,12 @@ func Report(stderr io.Writer, err error) int {
 		}
 		return exit.Code
 	}
-	fmt.Fprintln(out, "windlass:", Explain(err)) //nolint:errcheck // a closed output cannot be reported
+	text := Explain(err)
+	// The errors about a command line begin with the command.
+	if !strings.HasPrefix(text, "windlass ") {
+		text = "windlass: " + text
+	}
+	fmt.Fprintln(out, text) //nolint:errcheck // a closed output cannot be reported
 	return 1
 }
 

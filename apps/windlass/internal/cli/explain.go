@@ -71,15 +71,19 @@ func (a *app) showReason(e explain.Entry) {
 	}
 }
 
-// unknownReason returns an error that names up to five similar reasons: their names contain asked, or asked
-// contains their names.
+// unknownReason returns an error that names up to five reasons whose names contain asked, or are part of it. Without
+// one it names the reason that is written most like asked.
 func unknownReason(asked string) error {
-	var near []string
+	var near, names []string
 	for _, e := range explain.All() {
+		names = append(names, explain.Name(e.Reason))
 		name, part := strings.ToLower(explain.Name(e.Reason)), strings.ToLower(asked)
 		if part != "" && (strings.Contains(name, part) || strings.Contains(part, name)) && len(near) < 5 {
 			near = append(near, explain.Name(e.Reason))
 		}
+	}
+	if name := nearest(asked, names); len(near) == 0 && name != "" {
+		near = append(near, name)
 	}
 	if len(near) == 0 {
 		return fmt.Errorf("no reason is called %q: `windlass explain` lists all", asked)

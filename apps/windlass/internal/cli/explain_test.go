@@ -51,6 +51,8 @@ Page:   https://github.com/windlass-run/windlass/blob/main/docs/guides/troublesh
 	t.Run("an unknown reason names near ones", func(t *testing.T) {
 		_, err := run("capacity")
 		require.ErrorContains(t, err, "did you mean NO_CAPACITY, CapacityAwaited, CapacityFound?")
+		_, err = run("NotRoutabel")
+		require.EqualError(t, err, "no reason is called \"NotRoutabel\": did you mean NotRoutable? `windlass explain` lists all")
 		_, err = run("Nonesuch")
 		require.EqualError(t, err, "no reason is called \"Nonesuch\": `windlass explain` lists all")
 	})

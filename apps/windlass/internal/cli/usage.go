@@ -3,6 +3,7 @@ package cli
 import (
 	"errors"
 	"fmt"
+	"regexp"
 	"strconv"
 	"strings"
 
@@ -12,27 +13,125 @@ import (
 
 // usageError adds the usage of the command to an error.
 func usageError(cmd *cobra.Command, err error) error {
-	return fmt.Errorf("%s: %w; the usage is `%s` (see --help)", cmd.CommandPath(), err, cmd.UseLine())
+	usage := fmt.Sprintf("the usage is `%s` (see --help)", cmd.UseLine())
+	if strings.HasSuffix(err.Error(), "?") {
+		return fmt.Errorf("%s: %w T%s", cmd.CommandPath(), err, usage[1:])
+	}
+	return fmt.Errorf("%s: %w; %s", cmd.CommandPath(), err, usage)
 }
 
-// explainArgs adds the usage to the error about a wrong number of arguments, in every command.
+// explainArgs makes the error about a wrong number of arguments name them and show the usage, in every command.
 func explainArgs(c *cobra.Command) {
 	if check := c.Args; check != nil {
 		c.Args = func(cmd *cobra.Command, args []string) error {
-			err := check(cmd, args)
-			switch {
-			case err == nil:
-				return nil
-			// Cobra reports an argument of a command that takes none as an unknown command.
-			case strings.HasPrefix(err.Error(), "unknown command"):
-				return usageError(cmd, fmt.Errorf("takes no argument, found %q", args[0]))
+			if err := check(cmd, args); err != nil {
+				return argsError(cmd, args, err)
 			}
-			return usageError(cmd, err)
+			return nil
 		}
 	}
 	for _, sub := range c.Commands() {
 		explainArgs(sub)
 	}
+}
+
+// argsError explains the error of a command's check of its arguments.
+func argsError(cmd *cobra.Command, args []string, err error) error {
+	required, most := namedArgs(cmd.Use)
+	switch {
+	case len(args) < len(required) && len(required)-len(args) == 1:
+		return usageError(cmd, fmt.Errorf("the argument %s is missing", required[len(args)]))
+	case len(args) < len(required):
+		return usageError(cmd, fmt.Errorf("the arguments %s are missing", listText(required[len(args):], "and")))
+	case most == 0 && len(args) > 0 && cmd.HasAvailableSubCommands():
+		return unknownCommand(cmd, args[0])
+	case most == 0 && len(args) > 0:
+		return usageError(cmd, fmt.Errorf("takes no argument, found %q", args[0]))
+	case most == 1 && len(args) > most:
+		return usageError(cmd, fmt.Errorf("takes one argument, found also %q", args[most]))
+	case most > 0 && len(args) > most:
+		return usageError(cmd, fmt.Errorf("takes %d arguments, found also %q", most, args[most]))
+	}
+	return usageError(cmd, err)
+}
+
+// alternatives are the parts of a usage line in parentheses. They hold flags only.
+var alternatives = regexp.MustCompile(`\([^)]*\)`)
+
+// namedArgs returns the names of the arguments that a usage line requires, and how many arguments it takes. The
+// number is -1 if an argument can be repeated.
+func namedArgs(use string) (required []string, most int) {
+	words := strings.Fields(alternatives.ReplaceAllString(use, ""))
+	for i := 1; i < len(words); i++ {
+		word := words[i]
+		if strings.HasPrefix(word, "-") {
+			i++ // the value of the flag
+			continue
+		}
+		isOptional := strings.HasPrefix(word, "[") && strings.HasSuffix(word, "]")
+		if !isOptional {
+			required = append(required, word)
+		}
+		if strings.HasSuffix(strings.Trim(word, "[]"), "...") {
+			return required, -1
+		}
+		most++
+	}
+	return required, most
+}
+
+// checkFlags checks the flags that a command requires, alone or in groups. Cobra's errors are lists in brackets.
+func checkFlags(cmd *cobra.Command) error {
+	if err := cmd.ValidateRequiredFlags(); err != nil {
+		var missing []string
+		for _, m := range quotedName.FindAllStringSubmatch(err.Error(), -1) {
+			missing = append(missing, flagInUsage(cmd, m[1]))
+		}
+		if len(missing) == 0 {
+			return err
+		}
+		return errors.New("give " + listText(missing, "and"))
+	}
+	err := cmd.ValidateFlagGroups()
+	if err == nil {
+		return nil
+	}
+	m := groupPattern.FindStringSubmatch(err.Error())
+	if m == nil {
+		return err
+	}
+	var group, found []string
+	for _, name := range strings.Fields(m[1]) {
+		group = append(group, flagInUsage(cmd, name))
+	}
+	for _, name := range strings.Fields(m[2]) {
+		found = append(found, "--"+name)
+	}
+	switch {
+	case strings.HasPrefix(err.Error(), "at least one"):
+		return errors.New("give " + listText(group, "or"))
+	case strings.Contains(err.Error(), "none of the others"):
+		return fmt.Errorf("%s cannot be given together: give one of them", listText(found, "and"))
+	}
+	return fmt.Errorf("%s are given together or not at all: give %s, too", listText(group, "and"), listText(found, "and"))
+}
+
+var (
+	quotedName = regexp.MustCompile(`"([^"]+)"`)
+	// groupPattern matches Cobra's errors about groups of flags: the group, and the flags that are set or missing.
+	groupPattern = regexp.MustCompile(`the group \[([^\]]+)\](?:[^\[]*\[([^\]]+)\])?`)
+)
+
+// flagInUsage writes a flag with its value as the usage line does, such as --replicas N.
+func flagInUsage(cmd *cobra.Command, name string) string {
+	forms := "--" + name
+	if f := cmd.Flags().Lookup(name); f != nil && f.Shorthand != "" {
+		forms += "|-" + f.Shorthand
+	}
+	if m := regexp.MustCompile(`(?:^|[ (\[])(?:` + forms + `) ([^-\s|()\[\]][^\s()\[\]]*)`).FindStringSubmatch(cmd.Use); m != nil {
+		return "--" + name + " " + m[1]
+	}
+	return "--" + name
 }
 
 // flagError explains unknown flags, and invalid values of flags.
@@ -65,16 +164,6 @@ func valueForm(kind string, err error) string {
 		return fmt.Sprintf("a number (%s)", kind)
 	}
 	return ""
-}
-
-// nearFlag returns the first flag that begins with the name, or that the name begins with.
-func nearFlag(flags *pflag.FlagSet, name string) (near string) {
-	flags.VisitAll(func(f *pflag.Flag) {
-		if near == "" && len(name) > 1 && (strings.HasPrefix(f.Name, name) || strings.HasPrefix(name, f.Name)) {
-			near = f.Name
-		}
-	})
-	return near
 }
 
 // refuseRepeats makes the flags of a command and of its subcommands refuse a second value, if they take one value.

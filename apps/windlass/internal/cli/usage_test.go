@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"testing"
 
+	"github.com/spf13/cobra"
 	"github.com/stretchr/testify/require"
 )
 
@@ -13,8 +14,17 @@ func TestUsage(t *testing.T) {
 		args []string
 		want string
 	}{
-		{"a required flag that is missing", []string{"deploy"}, "windlass: windlass deploy: required flag(s) \"file\" not set; the usage is `windlass deploy"},
-		{"a flag with a mistyped name", []string{"deploy", "--fil=x"}, "there is no --fil: did you mean --file?; the usage is"},
+		{"a required flag that is missing", []string{"deploy"}, "windlass deploy: give --file FILE|FOLDER; the usage is `windlass deploy"},
+		{"a flag with the beginning of a name", []string{"deploy", "--fil=x"}, "windlass deploy: there is no --fil: did you mean --file? The usage is `windlass deploy"},
+		{"a flag without a letter", []string{"scale", "chat", "--replcas", "1"}, "there is no --replcas: did you mean --replicas?"},
+		{"a flag without a letter, and plural", []string{"scale", "chat", "--regins", "a"}, "there is no --regins: did you mean --region?"},
+		{"a flag with swapped letters", []string{"deploy", "--fiel", "x"}, "there is no --fiel: did you mean --file?"},
+		{"a flag of dev without a letter", []string{"dev", "--detch"}, "there is no --detch: did you mean --detach?"},
+		{"a command of a group without a letter", []string{"rollout", "prmote", "chat"}, "windlass rollout has no command \"prmote\". Did you mean `windlass rollout promote`?"},
+		{"a command of dev without a letter", []string{"dev", "sttus"}, "windlass dev has no command \"sttus\". Did you mean `windlass dev status`?"},
+		{"a command of a group that is like none", []string{"list", "foo"}, `windlass list has no command "foo": its commands are apps, deployments, instances and regions (see --help)`},
+		{"one of several flags that is missing", []string{"scale", "chat"}, "windlass scale: give --replicas N, --end-hold or --role NAME=N; the usage is"},
+		{"flags that exclude each other", []string{"scale", "chat", "--replicas", "1", "--role", "a=1"}, "windlass scale: --replicas and --role cannot be given together: give one of them; the usage is"},
 		{"an unknown flag", []string{"list", "apps", "--nonsense"}, "unknown flag: --nonsense; the usage is `windlass list apps"},
 		{"a value that is not a number", []string{"rollback", "chat", "--to", "x"}, `--to="x": use a number (int`},
 		{"a value that is not a duration", []string{"logs", "chat", "--since", "yesterday"}, `--since="yesterday": use a number with a unit, such as 30s, 10m or 1h30m; a day is 24h`},
@@ -24,12 +34,20 @@ func TestUsage(t *testing.T) {
 		{"a duration without a unit", []string{"rollback", "chat", "--patience=10"}, `--patience="10": use a number with a unit`},
 		{"a value that is not a boolean", []string{"logs", "chat", "--follow=maybe"}, `--follow="maybe": use true or false`},
 		{"an argument of a command without any", []string{"login", "https://x"}, "windlass login: takes no argument, found \"https://x\"; the usage is"},
-		{"a missing argument", []string{"history"}, "windlass history: accepts 1 arg(s), received 0; the usage is `windlass history APP"},
+		{"a missing argument", []string{"history"}, "windlass history: the argument APP is missing; the usage is `windlass history APP"},
+		{"the second argument missing", []string{"pin", "chat"}, "windlass pin: the argument VERSION is missing; the usage is"},
+		{"two missing arguments", []string{"pin"}, "windlass pin: the arguments APP and VERSION are missing; the usage is"},
+		{"a missing argument before others", []string{"region", "prune"}, "windlass region prune: the argument NAME is missing; the usage is"},
+		{"an argument too many", []string{"history", "chat", "more"}, `windlass history: takes one argument, found also "more"; the usage is`},
+		{"an argument too many for two", []string{"notify", "replay", "chat", "1", "2"}, `windlass notify replay: takes 2 arguments, found also "2"; the usage is`},
 		{"a plural for a command", []string{"apps"}, "list"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			var errs bytes.Buffer
-			root := New(Config{Stdout: &bytes.Buffer{}, Stderr: &errs, Getenv: func(string) string { return "" }})
+			extra := &cobra.Command{Use: "dev", Args: cobra.NoArgs, RunE: func(*cobra.Command, []string) error { return nil }}
+			extra.Flags().Bool("detach", false, "")
+			extra.AddCommand(&cobra.Command{Use: "status", Run: func(*cobra.Command, []string) {}})
+			root := New(Config{Extra: []*cobra.Command{extra}, Stdout: &bytes.Buffer{}, Stderr: &errs, Getenv: func(string) string { return "" }})
 			root.SetArgs(c.args)
 			err := root.ExecuteContext(t.Context())
 			require.Error(t, err)
@@ -37,6 +55,36 @@ func TestUsage(t *testing.T) {
 			require.Contains(t, errs.String(), c.want)
 			require.NotContains(t, errs.String(), "strconv")
 			require.NotContains(t, errs.String(), "time: ")
+			require.NotContains(t, errs.String(), "windlass: windlass")
 		})
 	}
+}
+
+// No command has a group of flags that belong together yet.
+func TestCheckFlags_TogetherOrNotAtAll(t *testing.T) {
+	c := &cobra.Command{Use: "sign --cert FILE --key FILE"}
+	c.Flags().String("cert", "", "")
+	c.Flags().String("key", "", "")
+	c.MarkFlagsRequiredTogether("cert", "key")
+	require.NoError(t, c.ParseFlags([]string{"--cert", "x"}))
+	require.EqualError(t, checkFlags(c), "--cert FILE and --key FILE are given together or not at all: give --key, too")
+}
+
+// The errors about arguments count them by the usage line.
+func TestNamedArgs_AgreeWithTheChecks(t *testing.T) {
+	var visit func(c *cobra.Command)
+	visit = func(c *cobra.Command) {
+		for _, sub := range c.Commands() {
+			visit(sub)
+		}
+		if c.Args == nil {
+			return
+		}
+		required, most := namedArgs(c.Use)
+		require.NoError(t, c.Args(c, required), c.CommandPath())
+		if most >= 0 {
+			require.Error(t, c.Args(c, make([]string, most+1)), c.CommandPath())
+		}
+	}
+	visit(New(Config{Stdout: &bytes.Buffer{}, Stderr: &bytes.Buffer{}, Getenv: func(string) string { return "" }}))
 }
