@@ -190,7 +190,11 @@ func (a *app) showChanges(ctx context.Context, path string, f *appFile) (isNew b
 	if len(changes) == 0 {
 		return false, nil
 	}
-	a.infof("%s: changes against %s, which is live:", path, versionText(got.App.LiveVersion))
+	if aboutOnly(changes) && !makesVersion(plan) {
+		a.infof("%s: differs from %s, which is live, only in %s, which creates no version:", path, versionText(got.App.LiveVersion), listText(pathsOf(changes), "and"))
+	} else {
+		a.infof("%s: changes against %s, which is live:", path, versionText(got.App.LiveVersion))
+	}
 	for _, line := range changes {
 		a.infof("  %s", line)
 	}
@@ -440,9 +444,21 @@ func (a *app) restartCommand() *cobra.Command {
 		RunE: a.run(func(ctx context.Context, args []string) error {
 			resp, err := a.clients.deployments.RestartInstance(ctx, &windlassv1.RestartInstanceRequest{Mutation: newMutation(), Instance: args[0]})
 			if err != nil {
-				return err
+				return a.explainRestart(ctx, args[0], err)
 			}
 			return a.showDone(resp, "%s: restarting", args[0])
 		}),
 	}
+}
+
+// explainRestart returns the error of a restart. If no such instance exists but an app has the name, it says how to
+// restart the app's instances.
+func (a *app) explainRestart(ctx context.Context, name string, err error) error {
+	if connect.CodeOf(err) != connect.CodeNotFound {
+		return err
+	}
+	if _, getErr := a.clients.apps.GetApp(ctx, &windlassv1.GetAppRequest{App: a.appPath(name)}); getErr != nil {
+		return err // the first error says more
+	}
+	return fmt.Errorf("%q is an app, and restart takes one instance: `windlass list instances %[2]s` lists the instances of %[2]s; restart each by its name", name, name)
 }

@@ -82,6 +82,32 @@ func withSizes(changes []string, plan *windlassv1.PlanDeployResponse) []string {
 	return changes
 }
 
+// aboutOnly reports whether the changed fields only describe a version. Such changes create no version.
+func aboutOnly(changes []string) bool {
+	return !slices.ContainsFunc(pathsOf(changes), func(path string) bool {
+		return path != "message" && path != "sourceCommit" && path != "versionLabel"
+	})
+}
+
+// makesVersion reports whether a deploy creates a version, or may: the plan of a refused deploy does not say.
+func makesVersion(p *windlassv1.PlanDeployResponse) bool {
+	switch p.GetOutcome() {
+	case windlassv1.PlanDeployResponse_OUTCOME_UNCHANGED, windlassv1.PlanDeployResponse_OUTCOME_TAKEN_BACK, windlassv1.PlanDeployResponse_OUTCOME_SCALED:
+		return false
+	case windlassv1.PlanDeployResponse_OUTCOME_UNSPECIFIED, windlassv1.PlanDeployResponse_OUTCOME_ROLLOUT:
+	}
+	return true
+}
+
+// pathsOf returns the fields of changes, which are lines of diffSpecs or changeLine.
+func pathsOf(changes []string) (paths []string) {
+	for _, line := range changes {
+		path, _, _ := strings.Cut(line[2:], ": ")
+		paths = append(paths, path)
+	}
+	return paths
+}
+
 // isSize reports whether the field is a number of replicas, of all regions or of an override.
 func isSize(path string) bool { return path == "replicas" || strings.HasSuffix(path, "].replicas") }
 

@@ -300,9 +300,16 @@ func changesTable(w *tabwriter.Writer, p *windlassv1.PlanDeployResponse) {
 	if p.LiveVersion == 0 {
 		title = "Changes, as nothing is live yet:"
 	}
-	printSection(w, title)
+	var lines []string
 	for _, c := range p.Changes {
-		fmt.Fprintf(w, "  %s\n", changeLine(c)) //nolint:errcheck // the writer's Flush returns the error
+		lines = append(lines, changeLine(c))
+	}
+	if p.LiveVersion != 0 && aboutOnly(lines) && !makesVersion(p) {
+		title = "Differs from " + versionText(p.LiveVersion) + ", and creates no version:"
+	}
+	printSection(w, title)
+	for _, line := range lines {
+		fmt.Fprintf(w, "  %s\n", line) //nolint:errcheck // the writer's Flush returns the error
 	}
 }
 
