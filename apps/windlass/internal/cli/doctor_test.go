@@ -244,9 +244,18 @@ func TestSkew(t *testing.T) {
 		{"v1.0.0", "v0.9.0", checkFail},
 		{"dev", "v0.3.0", checkOK},
 		{"v0.3.1", "4688ead", checkOK},
+		{"4688ead", "4688ead", checkOK},
 	} {
 		require.Equal(t, c.want, checkVersions(c.command, c.server).Result, "%s and %s", c.command, c.server)
 	}
+
+	t.Run("the same commit is the same version", func(t *testing.T) {
+		require.Equal(t, "windlass 4688ead, control plane 4688ead", checkVersions("4688ead", "4688ead").Detail)
+		require.Contains(t, checkVersions("4688ead", "5f1b2c3").Detail, "cannot be compared")
+		require.Contains(t, checkVersions("dev", "dev").Detail, "cannot be compared", "programs without a version may differ")
+		region := &windlassv1.Region{Name: "eu", Status: windlassv1.RegionStatus_REGION_STATUS_CONNECTED, AgentVersion: "4688ead"}
+		require.Equal(t, "connected, agent 4688ead", regionCheck(region, "4688ead").Detail)
+	})
 
 	t.Run("version --check ends with 1 if versions do not fit", func(t *testing.T) {
 		p := newDoctorServer()

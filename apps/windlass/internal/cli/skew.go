@@ -18,13 +18,19 @@ var releasePattern = regexp.MustCompile(`^v?(\d+)\.(\d+)\.`)
 
 // skew is the difference between two versions.
 type skew struct {
-	// known is false if one of the versions is not a release, but "dev" or a commit.
+	// known is false if the versions differ and one of them is not a release, but a commit, or if one is "dev".
 	known bool
 	// minors is how many minor versions newer the first is. A major version counts as a thousand.
 	minors int
 }
 
+// unversioned is the version of a program that was built without one. Two such programs may differ.
+const unversioned = "dev"
+
 func skewOf(version, from string) skew {
+	if version == from && version != "" && version != unversioned {
+		return skew{known: true}
+	}
 	v, okV := minorOf(version)
 	f, okF := minorOf(from)
 	return skew{okV && okF, v - f}
