@@ -101,10 +101,10 @@ func checkFlags(cmd *cobra.Command) error {
 		return err
 	}
 	var group, found []string
-	for _, name := range strings.Fields(m[1]) {
+	for name := range strings.FieldsSeq(m[1]) {
 		group = append(group, flagInUsage(cmd, name))
 	}
-	for _, name := range strings.Fields(m[2]) {
+	for name := range strings.FieldsSeq(m[2]) {
 		found = append(found, "--"+name)
 	}
 	switch {
