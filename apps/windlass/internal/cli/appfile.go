@@ -109,6 +109,11 @@ func (d *document) appFile() (_ *appFile, err error) {
 		delete(root, key)
 	}
 	if file.App == "" {
+		for _, key := range slices.Sorted(maps.Keys(root)) {
+			if specSchema.Fields().ByJSONName(key) == nil && nearestName(key, fieldNames(specSchema)) == "app" {
+				return nil, fieldErrorf(key, "no such field: did you mean app?")
+			}
+		}
 		return nil, errors.New("app: missing: give the app a name, for example `app: echo`")
 	}
 	var wrong []error
@@ -248,6 +253,25 @@ var laterFields = map[string]string{
 	"RoleSpec.update":         "leave it out; update of the app says in which order roles move",
 }
 
+// readOnlyFields are fields that the control plane sets, and that a file cannot set.
+var readOnlyFields = map[protoreflect.FullName]bool{
+	"windlass.v1.DeploymentSpec.generated":        true,
+	"windlass.v1.DeploymentSpec.generated_by":     true,
+	"windlass.v1.DeploymentSpec.inherited_env":    true,
+	"windlass.v1.DeploymentSpec.pinned_overrides": true,
+	"windlass.v1.ScalingOverride.region_ids":      true,
+	"windlass.v1.SecretReference.version":         true,
+}
+
+// IsReadOnly reports whether the control plane sets the field, so that an app file cannot set it.
+func IsReadOnly(field protoreflect.FullName) bool { return readOnlyFields[field] }
+
+// fileFields are the fields of a file that are not fields of the spec.
+var fileFields = []string{"app", "environment", "freeze", "project", "rollout", "scaling"}
+
+// specSchema describes the spec, whose fields are fields of the file itself.
+var specSchema = (&windlassv1.DeploymentSpec{}).ProtoReflect().Descriptor()
+
 // normalise checks the names of fields against the schema. It rewrites values that people write and protojson does
 // not parse: durations such as 10m, and short names of choices. Its error names every field that is wrong.
 func normalise(path string, fields map[string]any, schema protoreflect.MessageDescriptor) error {
@@ -259,6 +283,10 @@ func normalise(path string, fields map[string]any, schema protoreflect.MessageDe
 			field = schema.Fields().ByName(protoreflect.Name(key))
 		}
 		where := joinPath(path, key)
+		if field != nil && readOnlyFields[field.FullName()] {
+			wrong = append(wrong, fieldErrorf(where, "no such field of a file: the control plane sets it: leave it out"))
+			continue
+		}
 		if field == nil {
 			err := fieldErrorf(where, "no such field%s", suggestField(key, schema))
 			if fix, ok := laterFields[string(schema.Name())+"."+key]; ok {
@@ -279,7 +307,7 @@ func normaliseValue(where string, fields map[string]any, key string, field proto
 	case field.IsMap():
 		m, ok := value.(map[string]any)
 		if !ok {
-			return fieldErrorf(where, "want a mapping of names to texts, got %s", valueText(value))
+			return fieldErrorf(where, "want a mapping of names to texts, got %s: write for example {NAME: value}", valueText(value))
 		}
 		for name, v := range m {
 			if _, ok := v.(string); !ok {
@@ -289,7 +317,7 @@ func normaliseValue(where string, fields map[string]any, key string, field proto
 	case field.IsList():
 		list, ok := value.([]any)
 		if !ok {
-			return fieldErrorf(where, "want a list, got %s: write %s", valueText(value), listHint(value))
+			return fieldErrorf(where, "want a list, got %s: write %s", valueText(value), listHint(field, value))
 		}
 		var wrong []error
 		for i, v := range list {
@@ -303,7 +331,7 @@ func normaliseValue(where string, fields map[string]any, key string, field proto
 			} else if m, ok := v.(map[string]any); ok {
 				wrong = append(wrong, normalise(item, m, field.Message()))
 			} else {
-				wrong = append(wrong, fieldErrorf(item, "want a mapping, got %s", valueText(v)))
+				wrong = append(wrong, fieldErrorf(item, "want a mapping, got %s%s", valueText(v), writeExample(field.Message(), v)))
 			}
 		}
 		return joinErrors(wrong...)
@@ -318,7 +346,7 @@ func normaliseValue(where string, fields map[string]any, key string, field proto
 	case field.Message() != nil:
 		m, ok := value.(map[string]any)
 		if !ok {
-			return fieldErrorf(where, "want a mapping, got %s", valueText(value))
+			return fieldErrorf(where, "want a mapping, got %s%s", valueText(value), writeExample(field.Message(), value))
 		}
 		return normalise(where, m, field.Message())
 	default:
@@ -335,7 +363,7 @@ func normaliseValue(where string, fields map[string]any, key string, field proto
 func checkOptions(where string, value any) error {
 	m, ok := value.(map[string]any)
 	if !ok {
-		return fieldErrorf(where, "want a mapping, got %s", valueText(value))
+		return fieldErrorf(where, "want a mapping, got %s: write for example {max-num-seqs: 64}", valueText(value))
 	}
 	check := func(at string, v any) error {
 		switch v := v.(type) {
@@ -387,26 +415,6 @@ func joinPath(path, key string) string {
 	return path + "." + key
 }
 
-// listHint returns a list for a text that was written in place of one: its words, or its parts between commas.
-func listHint(value any) string {
-	text, ok := value.(string)
-	if !ok {
-		return "[" + valueText(value) + "]"
-	}
-	words := strings.Fields(text)
-	if strings.Contains(text, ",") {
-		words = strings.Split(text, ",")
-	}
-	for i, word := range words {
-		word = strings.TrimSpace(word)
-		words[i] = word
-		if parsePlain(word) != any(word) || strings.ContainsAny(word, "[]{},:#&*!|>'\"%@`\\") || strings.HasPrefix(word, "-") && len(word) == 1 {
-			words[i] = strconv.Quote(word)
-		}
-	}
-	return "[" + truncate(strings.Join(words, ", ")) + "]"
-}
-
 // maxShown is the maximum length of a value in an error, in bytes.
 const maxShown = 200
 
@@ -415,7 +423,10 @@ func valueText(value any) string {
 	if value == nil {
 		return "nothing"
 	}
-	return truncate(fmt.Sprint(value))
+	if text, ok := value.(string); ok {
+		return truncate(text)
+	}
+	return truncate(flowText(value))
 }
 
 // truncate cuts a text to maxShown bytes.
@@ -426,22 +437,40 @@ func truncate(text string) string {
 	return strings.ToValidUTF8(text[:maxShown], "") + "..."
 }
 
-// suggestField returns a hint that names the most similar field of the schema or, without one, all its fields.
+// suggestField returns a hint that names the most similar field or, without one, all fields. The fields are those of
+// the schema that a file can set.
 func suggestField(key string, schema protoreflect.MessageDescriptor) string {
-	var names []string
-	best, bestDistance := "", 4
+	names := fieldNames(schema)
+	if best := nearestName(key, names); best != "" {
+		return fmt.Sprintf(": did you mean %s?", best)
+	}
+	return ": there are " + strings.Join(names, ", ")
+}
+
+// fieldNames returns the sorted names of the fields that a file can set.
+func fieldNames(schema protoreflect.MessageDescriptor) (names []string) {
+	if schema.FullName() == specSchema.FullName() {
+		names = slices.Clone(fileFields)
+	}
 	for i := range schema.Fields().Len() {
-		name := schema.Fields().Get(i).JSONName()
-		names = append(names, name)
+		if f := schema.Fields().Get(i); !readOnlyFields[f.FullName()] {
+			names = append(names, f.JSONName())
+		}
+	}
+	sort.Strings(names)
+	return names
+}
+
+// nearestName returns the name that is most similar to key, or "" if none is similar.
+func nearestName(key string, names []string) (best string) {
+	// A short key is similar to many names.
+	bestDistance := min(3, len(key)/2) + 1
+	for _, name := range names {
 		if d := editDistance(strings.ToLower(key), strings.ToLower(name)); d < bestDistance {
 			best, bestDistance = name, d
 		}
 	}
-	if best != "" {
-		return fmt.Sprintf(": did you mean %s?", best)
-	}
-	sort.Strings(names)
-	return ": there are " + strings.Join(names, ", ")
+	return best
 }
 
 // editDistance is the Levenshtein distance.

@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/reflect/protoreflect"
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
@@ -192,7 +193,7 @@ func TestAppFile_MistakeHasItsFieldAndFix(t *testing.T) {
 		"empty":                {"", "start with `app: NAME`"},
 		"misspelt field":       {"app: a\nreplica: 2", "replica: no such field: did you mean replicas?"},
 		"misspelt inner field": {"app: a\nhealthCheck: {pth: /x}", "healthCheck.pth: no such field: did you mean path?"},
-		"unlike any field":     {"app: a\nfrobnication: 1", "frobnication: no such field: there are args, command"},
+		"unlike any field":     {"app: a\nfrobnication: 1", "frobnication: no such field: there are app, args, command"},
 		"number as text":       {"app: a\nenv: {VERSION: 1.10}", "env.VERSION: 1.10 is not a text: put it in quotes"},
 		"text as list":         {"app: a\ncommand: python serve.py", "command: want a list, got python serve.py: write [python, serve.py]"},
 		"number in a list":     {"app: a\nargs: [--port, 80]", "args[1]: 80 is not a text: put it in quotes"},
@@ -200,7 +201,7 @@ func TestAppFile_MistakeHasItsFieldAndFix(t *testing.T) {
 		"duration, nonsense":   {"app: a\nprogressDeadline: soon", "progressDeadline: \"soon\" is not a duration"},
 		"rollout, no mapping":  {"app: a\nrollout: rolling", "rollout: want a mapping, got rolling: start with `strategy: rolling`"},
 		"rollout, misspelt":    {"app: a\nrollout: {maxSurg: 1}", "rollout.maxSurg: no such field: did you mean maxSurge?"},
-		"rollout, no choice":   {"app: a\nrollout: {strategy: blue}", "rollout.strategy: blue is no choice: use rolling or recreate or canary or blue-green or in-place"},
+		"rollout, no choice":   {"app: a\nrollout: {strategy: blue}", "rollout.strategy: blue is no choice: use rolling or recreate or canary or blueGreen or inPlace"},
 		"rollout, wave":        {"app: a\nrollout: {waves: [{bakeTime: 10}]}", "rollout.waves[0].bakeTime: 10 has no unit"},
 		"no condition":         {"app: a\nrollout: {autoRollback: {conditions: [rain]}}", "rollout.autoRollback.conditions[0]: rain is no choice: use crash or image or unschedulable"},
 		"freeze, no mapping":   {"app: a\nfreeze: weekends", "freeze: want a mapping, got weekends"},
@@ -225,12 +226,76 @@ func TestAppFile_MistakeHasItsFieldAndFix(t *testing.T) {
 		"pool outside of gpu":  {"app: a\nresources: {pool: h100}", "resources.pool: no such field"},
 		"twice":                {"app: a\nreplicas: 1\nreplicas: 2", "line 3: replicas: given twice, first in line 2: keep one of them"},
 		"not yaml":             {"app: [", "did not find"},
+		"scaling, misspelt":    {"app: a\nscalng: {max: 2}", "scalng: no such field: did you mean scaling?"},
+		"scaling, doubled":     {"app: a\nscalling: {max: 2}", "scalling: no such field: did you mean scaling?"},
+		"rollout, one letter":  {"app: a\nrollot: {}", "rollot: no such field: did you mean rollout?"},
+		"rollout, plural":      {"app: a\nrollouts: {}", "rollouts: no such field: did you mean rollout?"},
+		"freeze, misspelt":     {"app: a\nfreze: {}", "freze: no such field: did you mean freeze?"},
+		"app, misspelt":        {"ap: echo", "line 1: ap: no such field: did you mean app?"},
+		"far from any name":    {"app: a\nname: x", "name: no such field: there are app, args, command"},
+		"a mapping for a list": {"app: a\nports: {name: http, port: 0}", "ports: want a list, got {name: http, port: 0}: write [{name: http, port: 0}]"},
+		"a number for ports":   {"app: a\nports: 8000", "ports: want a list, got 8000: write [{name: http, port: 8000}]"},
+		"no ports":             {"app: a\nports:", "ports: want a list, got nothing: write its items, or leave the field out"},
+		"a path for a check":   {"app: a\nhealthCheck: /up", "healthCheck: want a mapping, got /up: write for example {path: /up}"},
+		"true for a check":     {"app: a\nhealthCheck: true", "healthCheck: want a mapping, got true: write for example {path: /health}"},
+		"a number of GPUs":     {"app: a\nresources: {gpu: 2}", "resources.gpu: want a mapping, got 2: write for example {count: 2}"},
+		"a list of variables":  {"app: a\nenv: [A=b]", "env: want a mapping of names to texts, got [A=b]: write for example {NAME: value}"},
+		"a mapping for args":   {"app: a\nargs: {a: b}", "args: want a list, got {a: b}: write each item on a line of its own, with a dash: - ITEM"},
+		"nested values":        {"app: a\nimage: {a: [1, {b: 'x: y'}], c: }", `image: want a text, got {a: [1, {b: "x: y"}], c: null}`},
+		"no such metric":       {"app: a\nscaling: {metrics: [{type: gpuUse}]}", "scaling.metrics[0].type: gpuUse is no choice: use inFlight or requestsPerSecond or queue or kvCache"},
+		"made by a preset":     {"app: a\ngeneratedBy: x", "generatedBy: no such field of a file: the control plane sets it: leave it out"},
+		"other of a preset":    {"app: a\ngenerated: {}", "generated: no such field of a file"},
+		"pinned overrides":     {"app: a\npinnedOverrides: []", "pinnedOverrides: no such field of a file"},
+		"the proto's name":     {"app: a\ninherited_env: []", "inherited_env: no such field of a file"},
+		"version of a secret":  {"app: a\nsecrets: [{secret: a, envName: A, version: 2}]", "secrets[0].version: no such field of a file"},
 		"a very long value":    {"app: a\nreplicas: " + strings.Repeat("x", 10_000), "want a whole number, got " + strings.Repeat("x", maxShown) + "..."},
 	} {
 		t.Run(name, func(t *testing.T) {
 			_, err := parseAppFile([]byte(tc.file))
 			require.ErrorContains(t, err, tc.want)
 		})
+	}
+}
+
+func TestSuggestField_NamesOnlyFieldsOfAFile(t *testing.T) {
+	hint := suggestField("frobnication", specSchema)
+	for _, name := range []string{"app", "project", "environment", "rollout", "scaling", "freeze", "replicas"} {
+		require.Contains(t, hint, " "+name)
+	}
+	for _, name := range []string{"generated", "generatedBy", "inheritedEnv", "pinnedOverrides"} {
+		require.NotContains(t, hint+",", " "+name+",")
+	}
+}
+
+// Each mapping that a file can contain has an example, and the example can be read.
+func TestMappingExamples(t *testing.T) {
+	seen := map[protoreflect.FullName]bool{}
+	var check func(m protoreflect.MessageDescriptor)
+	check = func(m protoreflect.MessageDescriptor) {
+		if name := m.FullName(); seen[name] || name == durationName || name == structName {
+			return
+		}
+		seen[m.FullName()] = true
+		if name := m.Name(); name != "DeploymentSpec" && name != "PresetDefinition" {
+			example := exampleOf(m, nil)
+			require.NotEmpty(t, example, m.FullName())
+			d, err := readDocument([]byte(example))
+			require.NoError(t, err, example)
+			require.NoError(t, normalise("", d.root, m), example)
+		}
+		for i := range m.Fields().Len() {
+			if f := m.Fields().Get(i); f.Message() != nil && !f.IsMap() && !IsReadOnly(f.FullName()) {
+				check(f.Message())
+			}
+		}
+	}
+	for _, m := range []proto.Message{
+		&windlassv1.DeploymentSpec{}, &windlassv1.RolloutPolicy{}, &windlassv1.FileFreeze{}, &windlassv1.ScalingPolicy{}, &windlassv1.PresetDefinition{},
+	} {
+		check(m.ProtoReflect().Descriptor())
+	}
+	for name := range mappingExamples {
+		require.True(t, seen["windlass.v1."+protoreflect.FullName(name)], "%s is in no file", name)
 	}
 }
 
@@ -414,7 +479,7 @@ progressDeadline: 90
 		"line 3: replics: no such field: did you mean replicas?",
 		"line 5: scaling.maks: no such field: did you mean max?",
 		"line 7: roles[0].instancs: no such field: did you mean instances?",
-		"line 8: roles[1]: want a mapping, got decode",
+		"line 8: roles[1]: want a mapping, got decode: write for example {name: decode}",
 		"line 9: resources.cpuMillicors: no such field: did you mean cpuMillicores?",
 		`line 10: progressDeadline: 90 has no unit: write for example 10s or 5m`,
 	}, "\n  "))

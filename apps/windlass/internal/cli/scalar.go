@@ -9,6 +9,8 @@ import (
 	"strings"
 
 	"google.golang.org/protobuf/reflect/protoreflect"
+
+	"github.com/windlass-run/windlass/pkg/choices"
 )
 
 // checkScalar checks one value of the app file against its field, and returns the value that protojson reads.
@@ -144,7 +146,7 @@ func parseChoice(enum protoreflect.EnumDescriptor, value any) (string, error) {
 			return full, nil
 		}
 		if i > 0 {
-			names = append(names, short)
+			names = append(names, choices.Name(values.Get(i)))
 		}
 	}
 	return "", fmt.Errorf("%s is no choice: use %s", valueText(value), strings.Join(names, " or "))

@@ -10,6 +10,7 @@ import (
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/reflect/protoreflect"
 
+	"github.com/windlass-run/windlass/apps/windlass/internal/cli"
 	"github.com/windlass-run/windlass/pkg/choices"
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
@@ -50,7 +51,7 @@ func messagesIn(all ...proto.Message) []protoreflect.MessageDescriptor {
 		seen[m.FullName()] = true
 		out = append(out, m)
 		for i := range m.Fields().Len() {
-			if f := m.Fields().Get(i); f.Message() != nil && !f.IsMap() && !readOnly[f.FullName()] {
+			if f := m.Fields().Get(i); f.Message() != nil && !f.IsMap() && !cli.IsReadOnly(f.FullName()) {
 				add(f.Message())
 			}
 		}
@@ -59,16 +60,6 @@ func messagesIn(all ...proto.Message) []protoreflect.MessageDescriptor {
 		add(m.ProtoReflect().Descriptor())
 	}
 	return out
-}
-
-// readOnly are fields that the control plane sets and ignores in requests.
-var readOnly = map[protoreflect.FullName]bool{
-	specName + ".inherited_env":    true,
-	specName + ".pinned_overrides": true,
-	specName + ".generated_by":     true,
-	specName + ".generated":        true,
-
-	"windlass.v1.ScalingOverride.region_ids": true,
 }
 
 func appFile(s *source) (string, error) {
@@ -95,7 +86,7 @@ func messagesOf(s *source, out *strings.Builder, messages []protoreflect.Message
 		t := newTable("field", "type", "limits", "meaning")
 		for i := range m.Fields().Len() {
 			f := m.Fields().Get(i)
-			if readOnly[f.FullName()] {
+			if cli.IsReadOnly(f.FullName()) {
 				continue
 			}
 			t.addRow(asCode(f.JSONName()), typeText(f), escapeProse(describeLimits(f)), escapeProse(s.comments[string(f.FullName())]))
@@ -165,7 +156,7 @@ func typeText(f protoreflect.FieldDescriptor) string {
 func enumsOf(s *source, out *strings.Builder, m protoreflect.MessageDescriptor) error {
 	for i := range m.Fields().Len() {
 		f := m.Fields().Get(i)
-		if f.Enum() == nil || readOnly[f.FullName()] {
+		if f.Enum() == nil || cli.IsReadOnly(f.FullName()) {
 			continue
 		}
 		fmt.Fprintf(out, "\nChoices of `%s`:\n\n", f.JSONName())

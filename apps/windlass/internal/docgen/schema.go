@@ -89,8 +89,7 @@ func (s *source) messageSchema(m protoreflect.MessageDescriptor) object {
 	var either []any
 	for i := range m.Fields().Len() {
 		f := m.Fields().Get(i)
-		if readOnly[f.FullName()] {
-			properties[f.JSONName()] = object{"description": s.commentOf(f.FullName()), "readOnly": true}
+		if cli.IsReadOnly(f.FullName()) {
 			continue
 		}
 		one := s.fieldSchema(f)

@@ -79,6 +79,7 @@ func TestSchema_AcceptsWhatTheCLIReads(t *testing.T) {
 		"routing: {crossRegion: off}":                                                  true,
 		"overrides: [{labels: {gpu: l4}, replicas: 1, env: {A: \"1\"}}]":               true,
 		"replica: 2":                        false,
+		"generatedBy: vllm/1":               false,
 		"replicas: two":                     false,
 		"progressDeadline: 90":              false,
 		"rollout: {strategy: purple}":       false,
