@@ -241,14 +241,14 @@ func runForeground(cmd *cobra.Command, cfg Config, opts options) error {
 	return err
 }
 
-// nextSteps returns the text that a person needs when everything runs.
-func (r *run) nextSteps(dashboard string) string {
+// nextSteps returns the text that a person needs when everything runs. apps are the apps of earlier runs.
+func (r *run) nextSteps(dashboard string, apps []string) string {
 	name := commandName(r.self, r.cfg.Getenv)
 	var b strings.Builder
 	fmt.Fprintf(&b, "Windlass is ready.\n\n")
 	fmt.Fprintf(&b, "  Dashboard   %s\n", dashboard)
 	fmt.Fprintf(&b, "  API         %s\n", r.urlOfPort(r.ports[portAPI]))
-	fmt.Fprintf(&b, "  Workflows   %s (Restate)\n", r.urlOfPort(r.ports[portRestateAdmin]))
+	fmt.Fprintf(&b, "  Workflows   Restate at %s\n", restateAddress(r.urlOfPort(r.ports[portRestateAdmin])))
 	for i, region := range r.regions {
 		title := "Regions"
 		if i > 0 {
@@ -257,6 +257,9 @@ func (r *run) nextSteps(dashboard string) string {
 		fmt.Fprintf(&b, "  %-11s %s, gateway %s\n", title, region, r.urlOfPort(r.ports[portGateway(region)]))
 	}
 	fmt.Fprintf(&b, "  Data, logs  %s\n", shortPath(r.layout.root))
+	if len(apps) > 0 {
+		fmt.Fprintf(&b, "  Apps        %s, of an earlier run; after a stop, `%s` begins anew\n", appsText(apps), r.layout.shellCommand(name, "--reset"))
+	}
 	if r.tls {
 		fmt.Fprintf(&b, "  CA          curl --cacert %s https://...\n", shellWord(r.layout.caFile()))
 	}
@@ -289,7 +292,8 @@ func (r *run) nextSteps(dashboard string) string {
 	if r.opts.reportFD != 0 {
 		fmt.Fprintf(&b, "\n`%s` stops everything; the next start brings the same apps back.", r.layout.shellCommand(name, "stop"))
 	} else {
-		fmt.Fprintf(&b, "\nCtrl-C stops everything; the next start brings the same apps back.")
+		fmt.Fprintf(&b, "\nCtrl-C stops everything; the next start brings the same apps back. `%s dev --detach` runs it in the background,\n"+
+			"and `%s dev --data-dir FOLDER` has its data apart from this one.", name, name)
 	}
 	return b.String()
 }

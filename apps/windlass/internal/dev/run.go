@@ -55,6 +55,9 @@ type run struct {
 	mu    sync.Mutex
 	maria *mariadb.Server // the server that runs; nil before the first start
 
+	// hasEarlier reports whether an earlier run had this database.
+	hasEarlier bool
+
 	groups   []string
 	networks map[string]int
 	keepers  []*keeper // in the order of their start
@@ -105,7 +108,7 @@ func (r *run) runUntilStopped(ctx, hurry context.Context) (err error) {
 		return err
 	}
 	r.state.update(func(s *State) { s.Phase = phaseReady })
-	r.report(event{Kind: eventReady, Text: r.nextSteps(r.dashboardURL(ctx))})
+	r.report(event{Kind: eventReady, Text: r.nextSteps(r.dashboardURL(ctx), r.earlierApps(ctx))})
 	<-ctx.Done()
 	return nil
 }
@@ -251,6 +254,7 @@ func (r *run) bootstrapDatabase(ctx context.Context, dsn string) error {
 	if err != nil {
 		return err
 	}
+	r.hasEarlier = kept.APIKey != ""
 	bounded, cancel := context.WithTimeoutCause(ctx, bootstrapDeadline, fmt.Errorf("not done after %s", bootstrapDeadline))
 	defer cancel()
 	made, err := r.cfg.Programs.Bootstrap(bounded, Bootstrap{

@@ -67,7 +67,7 @@ func (r *run) runningDatabase() *mariadb.Server {
 // restateFrontChild returns the child that adds TLS to Restate's ports.
 func (r *run) restateFrontChild() child {
 	ingress, admin := r.ports[portRestateIngress], r.ports[portRestateAdmin]
-	return r.programChild(program{
+	front := r.programChild(program{
 		name: "restate-tls", title: "Restate TLS", command: commandFront, dir: r.layout.restateFrontDir(),
 		urls: []string{r.urlOfPort(ingress), r.urlOfPort(admin)},
 		ready: func(ctx context.Context) error {
@@ -78,7 +78,12 @@ func (r *run) restateFrontChild() child {
 			"--pair=" + r.certs.pairFile(partRestate),
 		},
 	})
+	front.detail = restateAddress(r.urlOfPort(admin))
+	return front
 }
+
+// restateAddress writes the address of Restate that people open: the one of its admin API and its page.
+func restateAddress(admin string) string { return admin + " (admin)" }
 
 func (r *run) restateChild() child {
 	dir, admin, ingress := r.layout.restateDir(), r.ports[portRestateAdmin], r.ports[portRestateIngress]
@@ -97,7 +102,7 @@ func (r *run) restateChild() child {
 		}
 	}
 	return child{
-		name: "restate", title: "Restate", detail: r.urlOfPort(admin), log: filepath.Join(dir, "restate.log"),
+		name: "restate", title: "Restate", detail: restateAddress(r.urlOfPort(admin)), log: filepath.Join(dir, "restate.log"),
 		urls: []string{r.urlOfPort(ingress), r.urlOfPort(admin)},
 		start: func(ctx context.Context) (server, error) {
 			return restate.Start(ctx, restate.Config{

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 	"sync"
 	"text/tabwriter"
@@ -192,15 +193,23 @@ func printStatus(w io.Writer, s Status) error {
 		if p.PID != 0 {
 			pid = fmt.Sprint(p.PID)
 		}
-		address := "-"
-		if len(p.URLs) > 0 {
-			address = p.URLs[0]
-		}
 		_, _ = fmt.Fprintf(t, "%s\t%s\t%s\t%d\t%s\t%s\t%s\n",
-			p.Name, pid, p.State, p.Restarts, p.Health, address, shortPath(p.Log))
+			p.Name, pid, p.State, p.Restarts, p.Health, s.addressOf(p), shortPath(p.Log))
 	}
 	if hints := clusterHints(s.Processes); len(hints) > 0 {
 		_, _ = fmt.Fprintf(t, "\n%s\n", strings.Join(hints, "\n"))
 	}
 	return t.Flush()
+}
+
+// addressOf returns the address of a process, in the words in which the start of dev has it.
+func (s Status) addressOf(p ProcessState) string {
+	admin := urlOf(s.TLS, s.Ports[portRestateAdmin])
+	switch {
+	case len(p.URLs) == 0:
+		return "-"
+	case slices.Contains(p.URLs, admin):
+		return restateAddress(admin)
+	}
+	return p.URLs[0]
 }
