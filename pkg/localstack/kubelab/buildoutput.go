@@ -51,7 +51,7 @@ func (o *buildOutput) take(line string) {
 	}
 }
 
-// expect sets the maximum number of packages. Packages in the build cache are not built.
+// expect sets the maximum number of packages: those that the build cache lacks.
 func (o *buildOutput) expect(total int) {
 	o.mu.Lock()
 	defer o.mu.Unlock()

@@ -1,7 +1,12 @@
 package kubelab
 
 import (
+	"crypto/rand"
 	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -42,4 +47,27 @@ func TestBuildOutput(t *testing.T) {
 			require.Equal(t, []string{"building kubelab: 1 of at most 9 packages, 15 s", "building kubelab: 1 of at most 9 packages, 30 s"}, told)
 		})
 	})
+}
+
+func TestBuild_CountsWhatTheCacheLacks(t *testing.T) {
+	dir := t.TempDir()
+	write := func(path, text string) {
+		require.NoError(t, os.MkdirAll(filepath.Dir(filepath.Join(dir, path)), 0o700))
+		require.NoError(t, os.WriteFile(filepath.Join(dir, path), []byte(text), 0o600))
+	}
+	goCommand := func(args ...string) []string {
+		cmd := exec.CommandContext(t.Context(), "go", args...)
+		cmd.Dir, cmd.Env = dir, append(os.Environ(), "GOWORK=off", "GOFLAGS=")
+		out, err := cmd.CombinedOutput()
+		require.NoError(t, err, string(out))
+		return strings.Fields(string(out))
+	}
+	write("go.mod", "module example.com/x\n")
+	write("a/a.go", "package a\n\nconst A = `"+rand.Text()+"`\n")
+	write("b/b.go", "package b\n\nimport \"example.com/x/a\"\n\nconst B = a.A\n")
+	require.Equal(t, []string{"example.com/x/a", "example.com/x/b"}, goCommand("list", "-deps", "-f", notBuilt, "./b"))
+	require.Equal(t, []string{"example.com/x/a"}, goCommand("build", "-v", "./a"))
+	require.Equal(t, []string{"example.com/x/b"}, goCommand("list", "-deps", "-f", notBuilt, "./b"))
+	require.Equal(t, []string{"example.com/x/b"}, goCommand("build", "-v", "./b"))
+	require.Empty(t, goCommand("list", "-deps", "-f", notBuilt, "./b"))
 }

@@ -107,6 +107,9 @@ func built(path string) bool {
 	return true
 }
 
+// notBuilt is the template of `go list` for the packages that the build cache lacks. Others are not built.
+const notBuilt = "{{if .Stale}}{{.ImportPath}}{{end}}"
+
 // build builds the program elsewhere and renames it to path.
 func build(ctx context.Context, root, path string, progress func(string)) error {
 	progress("building kubelab, a Kubernetes in one binary; the first time takes some ten minutes")
@@ -130,13 +133,14 @@ func build(ctx context.Context, root, path string, progress func(string)) error 
 		cmd.Stdout, cmd.Stderr = stdout, out
 		return cmd.Run()
 	}
+	// Without symbols the program is smaller. The version is set as in Kubernetes' own build. Without it
+	// the API server reports v0.0.0.
+	flags := "-s -w -X k8s.io/component-base/version.gitVersion=" + version
 	var packages bytes.Buffer
-	err = run(&packages, "list", "-deps", "./cmd/kubelab")
+	err = run(&packages, "list", "-deps", "-f", notBuilt, "-ldflags", flags, "./cmd/kubelab")
 	if err == nil {
 		out.expect(bytes.Count(packages.Bytes(), []byte("\n")))
-		// Without symbols the program is smaller. The version is set as in Kubernetes' own build. Without it
-		// the API server reports v0.0.0.
-		err = run(out, "build", "-v", "-o", tmp, "-ldflags", "-s -w -X k8s.io/component-base/version.gitVersion="+version, "./cmd/kubelab")
+		err = run(out, "build", "-v", "-o", tmp, "-ldflags", flags, "./cmd/kubelab")
 	}
 	if err != nil {
 		if ctx.Err() != nil {
