@@ -1,6 +1,7 @@
 package rpc
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"math"
@@ -131,7 +132,7 @@ func validationError(err *protovalidate.ValidationError) *connect.Error {
 // Violation returns the path of the field that breaks a rule, with JSON's names, and the message for it.
 func Violation(v *protovalidate.Violation) (field, message string) {
 	field, message = jsonPath(protovalidate.FieldPathString(v.Proto.GetField())), v.Proto.GetMessage()
-	if words := explainPattern(v); words != "" {
+	if words := cmp.Or(explainPattern(v), explainUnique(v)); words != "" {
 		message = words
 	}
 	return field, message
