@@ -224,6 +224,13 @@ func TestPolicy_ContradictionNamesItsField(t *testing.T) {
 	}
 }
 
+func TestPolicy_RegionInNoWaveIsNamed(t *testing.T) {
+	w := setup(t)
+	_, err := w.deployBy("chat", &windlassv1.RolloutPolicy{Waves: []*windlassv1.Wave{{Regions: []string{"eu-west-1"}}}})
+	require.ErrorContains(t, err, "region us-east-1 is in no wave, so it would never move")
+	require.NotContains(t, err.Error(), "spec.")
+}
+
 func TestCanary_IsRefusedIfTheLiveVersionWouldStop(t *testing.T) {
 	w := setup(t)
 	policy := canary(&windlassv1.CanaryStep{Weight: 10})

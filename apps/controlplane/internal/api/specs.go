@@ -215,12 +215,12 @@ func (c specMutation) checkWaves(p *windlassv1.RolloutPolicy, spec *windlassv1.D
 				"`windlass list regions -o yaml` shows the labels of regions.")
 		}
 	}
-	for i, n := range spec.GetRegions() {
+	for _, n := range spec.GetRegions() {
 		if _, ok := left[n]; ok {
 			return rpc.ErrorWith(connect.CodeInvalidArgument, &windlassv1.ErrorDetail{
 				Reason: windlassv1.ErrorReason_ERROR_REASON_VALIDATION, Field: "rollout.waves",
 				Fix: "Add it to a wave, or end with a wave that has neither regions nor labels, which takes all remaining regions.",
-			}, fmt.Sprintf("spec.regions[%d], %s, is in no wave, so it would never move", i, n))
+			}, fmt.Sprintf("region %s is in no wave, so it would never move", n))
 		}
 	}
 	return nil
