@@ -69,7 +69,7 @@ func testDevOnKubernetes(t *testing.T) {
 		d.fails(1, []string{"deploy", "-f", example(t, file)}, append(says, "v3 is still live")...)
 	}
 	for file, says := range map[string]string{
-		"echo-kubernetes-unknown-pool.yaml": "region us-east-1 has no GPUs of pool b300: it has ",
+		"echo-kubernetes-unknown-pool.yaml": "region us-east-1 has no pool b300: it has ",
 		"echo-kubernetes-too-large.yaml":    "an instance takes 9 of one host, of which none has more than ",
 	} {
 		d.fails(1, []string{"deploy", "-f", example(t, file)}, "there is no room to begin", says)

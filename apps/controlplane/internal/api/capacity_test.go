@@ -121,8 +121,8 @@ func TestCapacity_RegionWithoutThePoolIsRefused(t *testing.T) {
 	require.Equal(t, []string{"NO_CAPACITY spec.resources.gpu"}, reasons(p))
 	_, err := w.deployBy("chat", euFirst(&windlassv1.RolloutPolicy{}), h100s(4), args("b"))
 	refused(t, err, connect.CodeFailedPrecondition, noCapacity, "spec.resources.gpu")
-	require.ErrorContains(t, err, "it could begin, but not finish: region us-east-1 has no GPUs of pool h100: it has 16 GPUs H100 of pool other")
-	require.Contains(t, rpc.DetailOf(err).GetFix(), "Ask for GPUs that it has, or remove the region from the spec.")
+	require.ErrorContains(t, err, "it could begin, but not finish: region us-east-1 has no pool h100: it has 16 GPUs H100 of pool other")
+	require.Contains(t, rpc.DetailOf(err).GetFix(), "Name a pool that it has, or remove the region from the spec.")
 	require.Equal(t, before, w.dump(), "the refused deploy left something")
 
 	waits := euFirst(&windlassv1.RolloutPolicy{WaitForCapacity: durationpb.New(time.Hour)})

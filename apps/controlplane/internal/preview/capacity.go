@@ -3,6 +3,7 @@ package preview
 import (
 	"fmt"
 	"maps"
+	"slices"
 	"time"
 
 	"google.golang.org/protobuf/proto"
@@ -126,8 +127,7 @@ func (p *Preview) gpuFinding(v *windlassv1.PlanRegion, has capacity) *windlassv1
 		f.Message = fmt.Sprintf("region %s has not reported its capacity yet: whether %s are free there is not known", v.GetRegion(), gpuText(v.GetGpu()))
 	case len(v.GetPools()) == 0:
 		f.Blocks = true
-		f.Message = fmt.Sprintf("region %s has no %s: it has %s", v.GetRegion(), gpuText(v.GetGpu()), poolsText(has.gpus))
-		f.Fix = "Ask for GPUs that it has, or remove the region from the spec."
+		f.Message, f.Fix = lackText(v.GetRegion(), v.GetGpu(), has.gpus)
 	case v.GetGpusNeeded() > v.GetGpusFree():
 		f.Message = fmt.Sprintf("region %s needs %d more %s%s and has %d free", v.GetRegion(), v.GetGpusNeeded(), gpuText(v.GetGpu()), p.neededWhen, v.GetGpusFree())
 		f.Fix = "Ask for fewer replicas, or for fewer GPUs for each, or make room."
@@ -142,6 +142,18 @@ func (p *Preview) gpuFinding(v *windlassv1.PlanRegion, has capacity) *windlassv1
 		return nil
 	}
 	return f
+}
+
+// lackText returns the message and the fix for a region with the pools, none of which fits the request.
+func lackText(region string, g *windlassv1.Gpu, pools []*windlassv1.GpuCapacity) (message, fix string) {
+	if len(pools) == 0 {
+		return fmt.Sprintf("region %s has no GPUs at all, and each instance needs %d %s", region, g.GetCount(), gpuText(g)), "Ask for no GPUs there, or remove the region from the spec."
+	}
+	named := func(p *windlassv1.GpuCapacity) bool { return p.GetPool() == g.GetPool() }
+	if g.GetPool() != "" && !slices.ContainsFunc(pools, named) {
+		return fmt.Sprintf("region %s has no pool %s: it has %s", region, g.GetPool(), poolsText(pools)), "Name a pool that it has, or remove the region from the spec."
+	}
+	return fmt.Sprintf("region %s has no %s: it has %s", region, gpuText(g), poolsText(pools)), "Ask for GPUs that it has, or remove the region from the spec."
 }
 
 // gpuField returns the field that asks for the region's GPUs, in the spec or in its overrides.

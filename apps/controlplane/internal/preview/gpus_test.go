@@ -65,3 +65,21 @@ func TestKinds_OfTheSamePoolsAreMerged(t *testing.T) {
 	require.Len(t, mergeShared(kinds, append(one, &windlassv1.GpuCapacity{Product: "L4", ResourceName: "nvidia.com/gpu", Allocatable: 8})), 2)
 	require.Len(t, mergeShared(kinds, nil), 2, "of a region that reported no pools")
 }
+
+func TestLack_TellsAnUnknownPoolFromNoGPUs(t *testing.T) {
+	pools := []*windlassv1.GpuCapacity{{Product: "H100", Pool: "train", Allocatable: 16}}
+	for _, c := range []struct {
+		name         string
+		gpu          *windlassv1.Gpu
+		pools        []*windlassv1.GpuCapacity
+		message, fix string
+	}{
+		{"no GPUs", &windlassv1.Gpu{Count: 2, Pool: "serve"}, nil, "region eu has no GPUs at all, and each instance needs 2 GPUs of pool serve", "Ask for no GPUs there"},
+		{"an unknown pool", &windlassv1.Gpu{Count: 2, Pool: "serve"}, pools, "region eu has no pool serve: it has 16 GPUs H100 of pool train", "Name a pool that it has"},
+		{"another product in the pool", &windlassv1.Gpu{Count: 2, Pool: "train", Product: "L4"}, pools, "region eu has no GPUs L4 of pool train: it has 16 GPUs H100 of pool train", "Ask for GPUs that it has"},
+	} {
+		message, fix := lackText("eu", c.gpu, c.pools)
+		require.Equal(t, c.message, message, c.name)
+		require.Contains(t, fix, c.fix, c.name)
+	}
+}
