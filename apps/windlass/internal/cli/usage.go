@@ -137,8 +137,13 @@ func flagInUsage(cmd *cobra.Command, name string) string {
 // flagError explains unknown flags, and invalid values of flags.
 func flagError(cmd *cobra.Command, err error) error {
 	if unknown := (*pflag.NotExistError)(nil); errors.As(err, &unknown) {
-		if near := nearFlag(cmd.Flags(), unknown.GetSpecifiedName()); near != "" {
-			return usageError(cmd, fmt.Errorf("there is no --%s: did you mean --%s?", unknown.GetSpecifiedName(), near))
+		dashes, typed := "--", unknown.GetSpecifiedName()
+		if letters := unknown.GetSpecifiedShortnames(); letters != "" {
+			dashes = "-"
+			typed, _, _ = strings.Cut(letters, "=")
+		}
+		if near := nearFlag(cmd.Flags(), typed); near != "" {
+			return usageError(cmd, fmt.Errorf("there is no %s%s: did you mean --%s?", dashes, typed, near))
 		}
 	}
 	if invalid, ok := errors.AsType[*pflag.InvalidValueError](err); ok {
