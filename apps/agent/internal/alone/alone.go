@@ -10,7 +10,7 @@
 //
 // The agent only raises: nothing goes down alone. It raises an app only as its assignment permits
 // (RaiseAlone), within the minimum and maximum of the policy and the quota, and only while the region
-// has exactly one deployment of the app to run. So nothing is raised during a rollout in this region,
+// has exactly one deployment of the app to run. The apps of a workspace share what it may raise. So nothing is raised during a rollout in this region,
 // next to a pinned version, or for a pool. An app with an instance that finds no room is not raised
 // further.
 //
@@ -28,6 +28,7 @@ import (
 	"errors"
 	"log/slog"
 	"maps"
+	"math"
 	"slices"
 	"time"
 
@@ -66,6 +67,8 @@ type Raiser struct {
 	cfg     Config
 	metrics *metrics
 	apps    map[string]*app
+	// spent has, by workspace, which part of the permission by the quota the raises use. 1 is all of it.
+	spent map[string]float64
 }
 
 // app is a scaled app of which the region runs one deployment.
@@ -98,6 +101,12 @@ func (r *Raiser) Observe(ctx context.Context, loads map[string]*agentv1.LoadRepo
 			delete(r.apps, id)
 		}
 	}
+	r.spent = map[string]float64{}
+	for _, items := range assigned {
+		for _, item := range items {
+			r.spent[item.GetDeployment().GetDeployment().GetWorkspaceId()] += part(item, r.raised(item))
+		}
+	}
 	away, total := r.cfg.Away(now), 0
 	for _, id := range slices.Sorted(maps.Keys(assigned)) {
 		items := assigned[id]
@@ -109,7 +118,7 @@ func (r *Raiser) Observe(ctx context.Context, loads map[string]*agentv1.LoadRepo
 			if len(items) > 1 {
 				r.drop(ctx, item)
 			}
-			n := r.cfg.Marks.Raised(item.Key, item.Epoch, item.Generation)
+			n := r.raised(item)
 			if n <= d.GetReplicas() {
 				continue
 			}
@@ -122,6 +131,35 @@ func (r *Raiser) Observe(ctx context.Context, loads map[string]*agentv1.LoadRepo
 		}
 	}
 	r.metrics.raised.Set(float64(total))
+}
+
+// raised returns the replicas to which the deployment is raised, or 0.
+func (r *Raiser) raised(item *agentv1.Item) int32 {
+	return r.cfg.Marks.Raised(item.Key, item.Epoch, item.Generation)
+}
+
+// part returns which part of the item's permission by the quota a number of replicas uses. Every permission
+// of a workspace is the same share of its quota, in replicas of the app. So the parts of its apps add up.
+func part(item *agentv1.Item, replicas int32) float64 {
+	d := item.GetDeployment().GetDeployment()
+	if most := d.GetRaiseAlone().GetMaxReplicas(); replicas > d.GetReplicas() && most > d.GetReplicas() {
+		return float64(replicas-d.GetReplicas()) / float64(most-d.GetReplicas())
+	}
+	return 0
+}
+
+// most returns how many replicas the quota permits, after what the other apps of the workspace use of it.
+// limited is false if there is no limit.
+func (r *Raiser) most(item *agentv1.Item) (n int, limited bool) {
+	d := item.GetDeployment().GetDeployment()
+	n = int(d.GetRaiseAlone().GetMaxReplicas())
+	if n <= 0 {
+		return 0, false
+	}
+	others := max(r.spent[d.GetWorkspaceId()]-part(item, r.raised(item)), 0)
+	// The small number keeps errors of rounding from losing a replica.
+	more := math.Floor(float64(n-int(d.GetReplicas()))*(1-others) + 1e-6)
+	return int(d.GetReplicas()) + max(int(more), 0), true
 }
 
 // observeApp adds the load of an app to its window, and decides if the agent is cut off.
@@ -156,12 +194,12 @@ func (r *Raiser) observeApp(ctx context.Context, item *agentv1.Item, load *agent
 // decide raises the replicas of an app if the policy wants more.
 func (r *Raiser) decide(ctx context.Context, item *agentv1.Item, a *app, now time.Time) {
 	d := item.GetDeployment().GetDeployment()
-	have := max(d.Replicas, r.cfg.Marks.Raised(item.Key, item.Epoch, item.Generation))
+	have := max(d.Replicas, r.raised(item))
 	state := scaling.State{Desired: int(have), StartupBudget: d.GetSpec().GetHealthCheck().GetStartupBudget().AsDuration(), Kept: a.kept}
 	if until := d.RaiseAlone.HeldUntil; until > 0 {
 		state.HoldUntil = time.UnixMilli(until)
 	}
-	if most := int(d.RaiseAlone.MaxReplicas); most > 0 {
+	if most, limited := r.most(item); limited {
 		state.Quota = &most
 	}
 	if r.lacksRoom(item.Key) {
@@ -180,6 +218,7 @@ func (r *Raiser) decide(ctx context.Context, item *agentv1.Item, a *app, now tim
 		return
 	}
 	a.kept = decided.Kept
+	r.spent[d.WorkspaceId] += part(item, int32(decided.Wanted)) - part(item, have)
 	r.metrics.raises.WithLabelValues("raised").Inc()
 	r.cfg.Log.InfoContext(ctx, "raised replicas without the control plane", "app", d.AppName, "deployment", item.Key,
 		"generation", item.Generation, "assigned", d.Replicas, "from", have, "to", decided.Wanted, "ready", decided.Ready)
@@ -188,7 +227,7 @@ func (r *Raiser) decide(ctx context.Context, item *agentv1.Item, a *app, now tim
 
 // drop ends the raise of a deployment, if there is one.
 func (r *Raiser) drop(ctx context.Context, item *agentv1.Item) {
-	before := r.cfg.Marks.Raised(item.Key, item.Epoch, item.Generation)
+	before := r.raised(item)
 	if before == 0 {
 		return
 	}

@@ -2,12 +2,14 @@ package alone_test
 
 import (
 	"errors"
+	"fmt"
 	"log/slog"
 	"testing"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/stretchr/testify/require"
+	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	"github.com/windlass-run/windlass/apps/agent/internal/alone"
@@ -185,6 +187,51 @@ func TestRaiser_MayNot(t *testing.T) {
 		r.cut()
 		r.measure(10*time.Minute, 100)
 		require.EqualValues(t, 3, r.replicas())
+	})
+	t.Run("beyond the quota, with many apps", func(t *testing.T) {
+		t.Parallel()
+		r := setup(t)
+		const apps = 20
+		d := r.deployment()
+		d.WorkspaceId, d.RaiseAlone.MaxReplicas = "ws_1", 2+6
+		r.items = nil
+		for n := range apps {
+			one := proto.CloneOf(d)
+			one.Id, one.AppId = fmt.Sprintf("dep_%02d", n), fmt.Sprintf("app_%02d", n)
+			if n%2 == 1 { // half of the apps need twice as much of the quota for a replica
+				one.RaiseAlone.MaxReplicas = 2 + 3
+			}
+			if n == apps-1 {
+				one.WorkspaceId = "ws_2"
+			}
+			r.items = append(r.items, &agentv1.Item{Key: one.Id, Epoch: 1, Generation: 7, Content: &agentv1.Item_Deployment{
+				Deployment: &agentv1.DeploymentState{Action: agentv1.DeploymentState_ACTION_APPLY, Deployment: one},
+			}})
+		}
+		r.cut()
+		used, other := 0, 0
+		for range 120 {
+			loads := map[string]*agentv1.LoadReport{}
+			used, other = 0, 0
+			for n, item := range r.items {
+				one := item.GetDeployment().Deployment
+				raised := max(one.Replicas, r.marks.Raised(item.Key, 1, 7))
+				loads[one.AppId] = &agentv1.LoadReport{AppId: one.AppId, Deployments: []*agentv1.DeploymentLoad{{DeploymentId: one.Id, Ready: raised, InFlight: new(100.0)}}}
+				more := int(raised - one.Replicas)
+				if one.WorkspaceId == "ws_2" {
+					other += more
+				} else {
+					used += more * (1 + n%2)
+				}
+			}
+			if r.now.Sub(r.cutAt) == 5*time.Minute {
+				r.restart(r.files)
+			}
+			r.raiser.Observe(t.Context(), loads, r.now)
+			r.now = r.now.Add(5 * time.Second)
+		}
+		require.Equal(t, 6, used, "the apps of a workspace share its quota")
+		require.Equal(t, 3, other, "another workspace has its own")
 	})
 	t.Run("a hold that ends", func(t *testing.T) {
 		t.Parallel()
