@@ -134,6 +134,8 @@ type Pod struct {
 	// Pool is the pool whose quota the pod takes GPUs of. It is empty if no quota applies.
 	Pool string
 	GPUs int64
+	// Key identifies a pod that exists. It is empty for other pods.
+	Key string
 }
 
 // Gang is a gang that waits.
@@ -156,7 +158,8 @@ type Lack struct {
 // Admit decides which of the waiting gangs start now, oldest first. A gang without room does not stop a younger one
 // that has room. pending are the other pods without a node: they get room first, as far as there is any. quotas has
 // the GPUs that are left of the quota of each pool that has one. lacks has the reason for each gang that does not start.
-func Admit(nodes []Node, pending []Pod, quotas map[string]int64, waiting []Gang) (starts []string, lacks map[string]Lack) {
+// roomy has the keys of the pending pods that got room.
+func Admit(nodes []Node, pending []Pod, quotas map[string]int64, waiting []Gang) (starts []string, lacks map[string]Lack, roomy []string) {
 	r := &room{left: make(map[string]Resources, len(nodes))}
 	for _, n := range nodes {
 		r.names = append(r.names, n.Name)
@@ -164,7 +167,11 @@ func Admit(nodes []Node, pending []Pod, quotas map[string]int64, waiting []Gang)
 	}
 	slices.Sort(r.names)
 	quotas = maps.Clone(quotas)
-	r.place(pending)
+	for _, p := range r.place(pending) {
+		if p.key != "" {
+			roomy = append(roomy, p.key)
+		}
+	}
 	waiting = slices.Clone(waiting)
 	slices.SortFunc(waiting, func(a, b Gang) int { return cmp.Or(a.Since.Compare(b.Since), cmp.Compare(a.Key, b.Key)) })
 	lacks = map[string]Lack{}
@@ -191,7 +198,46 @@ func Admit(nodes []Node, pending []Pod, quotas map[string]int64, waiting []Gang)
 		}
 		starts = append(starts, g.Key)
 	}
-	return starts, lacks
+	return starts, lacks, roomy
+}
+
+// stuckAfter is how long a pod may have no node although there is room for it. The scheduler looks at each pod again
+// within 5 minutes.
+const stuckAfter = 6 * time.Minute
+
+// Stuck finds pods that get no node although there is room for them by what the agent knows, for example because the
+// scheduler must spread them over zones. They must not keep room from gangs, which could belong to other workspaces.
+// The zero value is ready to use. It is not safe for concurrent use.
+type Stuck struct {
+	since map[string]time.Time
+}
+
+// Without returns the pods without those that are stuck.
+func (s *Stuck) Without(pods []Pod, now time.Time) []Pod {
+	return slices.DeleteFunc(slices.Clone(pods), func(p Pod) bool { return s.has(p.Key, now) })
+}
+
+// Note takes the pods without a node, and the keys of those that had room in this decision. A pod that is stuck
+// remains so for as long as it has no node.
+func (s *Stuck) Note(pods []Pod, roomy []string, now time.Time) {
+	next := map[string]time.Time{}
+	for _, key := range roomy {
+		next[key] = now
+		if since, known := s.since[key]; known {
+			next[key] = since
+		}
+	}
+	for _, p := range pods {
+		if s.has(p.Key, now) {
+			next[p.Key] = s.since[p.Key]
+		}
+	}
+	s.since = next
+}
+
+func (s *Stuck) has(key string, now time.Time) bool {
+	since, known := s.since[key]
+	return known && now.Sub(since) >= stuckAfter
 }
 
 // shapeOf returns a text that is the same for gangs of alike pods, or "" if a pod has no shape.
@@ -234,6 +280,7 @@ type room struct {
 type placed struct {
 	node  string
 	needs Resources
+	key   string
 }
 
 // place takes room for each pod that has any, and returns the placed pods. Pods for the fewest nodes and with the
@@ -257,7 +304,7 @@ func (r *room) place(pods []Pod) (out []placed) {
 		for name, n := range p.Needs {
 			r.left[best][name] -= n
 		}
-		out = append(out, placed{best, p.Needs})
+		out = append(out, placed{best, p.Needs, p.Key})
 	}
 	return out
 }

@@ -131,7 +131,7 @@ func TestAdmit(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			starts, lacks := Admit(c.nodes, c.pending, c.quotas, c.waiting)
+			starts, lacks, _ := Admit(c.nodes, c.pending, c.quotas, c.waiting)
 			require.Equal(t, c.starts, starts)
 			if c.lacks == nil {
 				c.lacks = map[string]Lack{}
@@ -170,8 +170,8 @@ func roomFor(all []Node, p Pod) (n int64) {
 func TestAdmit_Properties(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		all, pending, waiting := drawGangs(t)
-		starts, lacks := Admit(all, pending, nil, waiting)
-		again, _ := Admit(all, pending, nil, slices.Concat(waiting[1:], waiting[:1]))
+		starts, lacks, _ := Admit(all, pending, nil, waiting)
+		again, _, _ := Admit(all, pending, nil, slices.Concat(waiting[1:], waiting[:1]))
 		require.Equal(t, starts, again, "the order of the input does not matter")
 		require.Len(t, lacks, len(waiting)-len(starts), "each gang starts or has a reason")
 		for i := range waiting {
@@ -180,7 +180,7 @@ func TestAdmit_Properties(t *testing.T) {
 				waiting[i].Pods[j].Shape = fmt.Sprint(waiting[i].Pods[j])
 			}
 		}
-		shaped, why := Admit(all, pending, nil, waiting)
+		shaped, why, _ := Admit(all, pending, nil, waiting)
 		require.Equal(t, starts, shaped, "shapes change nothing")
 		require.Equal(t, lacks, why)
 
@@ -246,7 +246,7 @@ func TestGangs_NeverHoldPartsForever(t *testing.T) {
 				default:
 				}
 			}
-			starts, _ := Admit(here, pending, nil, waiting)
+			starts, _, _ := Admit(here, pending, nil, waiting)
 			for _, key := range starts {
 				i := int(key[0] - '0')
 				entries[i] = entries[i].LetIn(now)
@@ -298,6 +298,42 @@ func TestGangs_NeverHoldPartsForever(t *testing.T) {
 }
 
 // BenchmarkAdmit decides about 1,000 gangs that wait for 500 full nodes.
+func TestStuck_PodsThatGetNoNodeKeepNoRoom(t *testing.T) {
+	t.Parallel()
+	all := []Node{{Name: "a", Free: Resources{"nvidia.com/gpu": 1}}, {Name: "b", Free: Resources{"nvidia.com/gpu": 1}}}
+	pod := Pod{Needs: Resources{"nvidia.com/gpu": 1}, Nodes: map[string]bool{"a": true, "b": true}, GPUs: 1}
+	spread := pod
+	spread.Key = "spread"
+	pending, waiting := []Pod{spread}, []Gang{{"ranks", begin, []Pod{pod, pod}}}
+	var stuck Stuck
+	decide := func(now time.Time) []string {
+		starts, _, roomy := Admit(all, stuck.Without(pending, now), nil, waiting)
+		stuck.Note(pending, roomy, now)
+		return starts
+	}
+	now := begin
+	for ; now.Before(begin.Add(stuckAfter)); now = now.Add(5 * time.Second) {
+		require.Empty(t, decide(now), "the pod may get a node soon")
+	}
+	for range 10 {
+		require.Equal(t, []string{"ranks"}, decide(now))
+		now = now.Add(5 * time.Second)
+	}
+	// A pod that had no room for a while is not stuck: it gets the room that becomes free first.
+	stuck = Stuck{}
+	decide(now)
+	all[0].Free, all[1].Free = Resources{}, Resources{}
+	now = now.Add(5 * time.Second)
+	decide(now)
+	all[0].Free, all[1].Free = Resources{"nvidia.com/gpu": 1}, Resources{"nvidia.com/gpu": 1}
+	now = now.Add(stuckAfter)
+	require.Empty(t, decide(now))
+	// A pod that got a node is forgotten.
+	pending = nil
+	require.Equal(t, []string{"ranks"}, decide(now))
+	require.Empty(t, stuck.since)
+}
+
 func BenchmarkAdmit(b *testing.B) {
 	all := nodes(make([]int64, 500)...)
 	var waiting []Gang
@@ -309,7 +345,7 @@ func BenchmarkAdmit(b *testing.B) {
 		waiting = append(waiting, Gang{fmt.Sprint(i), begin, pods})
 	}
 	for b.Loop() {
-		starts, _ := Admit(all, nil, nil, waiting)
+		starts, _, _ := Admit(all, nil, nil, waiting)
 		require.Empty(b, starts)
 	}
 }

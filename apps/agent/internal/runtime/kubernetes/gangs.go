@@ -48,6 +48,7 @@ type gangs struct {
 	of map[render.Ref]map[groups.Unit]*gangEntry
 	// notes has, by workload, what the gang of the workload lacks at present.
 	notes map[string]string
+	stuck gang.Stuck
 }
 
 // gangEntry is one gang. Its key in gangs is the instance of several hosts, or the number of the group.
@@ -299,7 +300,8 @@ func (r families) decideGangs(now time.Time) []render.Ref {
 		p.Shape, p.Pool, p.GPUs = fmt.Sprintf("%s %s %d", m.spec.shape, m.pool, m.gpus), m.pool, m.gpus
 		return p
 	}
-	pending := r.pendingPods(nodes)
+	unbound := r.pendingPods(nodes)
+	pending := r.gangs.stuck.Without(unbound, now)
 	quotas := r.quota.left(r.caches.Every(render.KindWorkload))
 	var waiting []gang.Gang
 	places := map[string]place{}
@@ -327,12 +329,15 @@ func (r families) decideGangs(now time.Time) []render.Ref {
 	}
 	var out []render.Ref
 	notes := map[string]string{}
-	if len(waiting) > 0 {
+	if len(waiting) == 0 {
+		r.gangs.stuck = gang.Stuck{} // without decisions, it is not known whether pods have room
+	} else {
 		free := make([]gang.Node, 0, len(nodes))
 		for _, n := range nodes {
 			free = append(free, gang.Node{Name: n.Name, Free: r.fleet.Free(n)})
 		}
-		starts, lacks := gang.Admit(free, pending, quotas, waiting)
+		starts, lacks, roomy := gang.Admit(free, pending, quotas, waiting)
+		r.gangs.stuck.Note(unbound, roomy, now)
 		for _, key := range starts {
 			at := places[key]
 			e := r.gangs.of[at.at][at.key]
@@ -385,6 +390,7 @@ func (r families) pendingPods(nodes []*corev1.Node) (out []gang.Pod) {
 			shape = shapeOf(nodes, &p.Spec)
 			shapes[key] = shape
 		}
+		shape.Key = string(p.UID)
 		out = append(out, shape)
 	}
 	return out
