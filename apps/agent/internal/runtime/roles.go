@@ -169,7 +169,7 @@ func HasSeveralHosts(s *windlassv1.DeploymentSpec) bool {
 func RefuseHosts(s *windlassv1.DeploymentSpec) *Rejection {
 	for i, r := range s.GetRoles() {
 		if r.GetHosts() > 1 {
-			return &Rejection{Code: ReasonUnsupported, Message: fmt.Sprintf("spec.roles[%d].hosts: an instance cannot span %d hosts in this region: use a Kubernetes region, or leave hosts out", i, r.GetHosts())}
+			return &Rejection{Code: ReasonUnsupported, Message: fmt.Sprintf("roles[%d].hosts: an instance cannot span %d hosts in this region: use a Kubernetes region, or leave hosts out", i, r.GetHosts())}
 		}
 	}
 	return nil
@@ -179,12 +179,12 @@ func RefuseHosts(s *windlassv1.DeploymentSpec) *Rejection {
 // can.
 func RefuseRoles(s *windlassv1.DeploymentSpec) *Rejection {
 	if s.GetLayout() == windlassv1.Layout_LAYOUT_POOLED && !HasRoles(s) {
-		return &Rejection{Code: ReasonInvalidSpec, Message: "spec.layout: a pool needs several roles: name them, or leave layout out"}
+		return &Rejection{Code: ReasonInvalidSpec, Message: "layout: a pool needs several roles: name them, or leave layout out"}
 	}
 	index := map[string]int{}
 	entries := 0
 	for i, r := range s.GetRoles() {
-		at := fmt.Sprintf("spec.roles[%d].", i)
+		at := fmt.Sprintf("roles[%d].", i)
 		switch _, twice := index[r.GetName()]; {
 		case twice:
 			return &Rejection{Code: ReasonInvalidSpec, Message: fmt.Sprintf("%sname: two roles are named %q", at, r.GetName())}
@@ -201,7 +201,7 @@ func RefuseRoles(s *windlassv1.DeploymentSpec) *Rejection {
 		index[r.GetName()] = i
 	}
 	if entries > 1 {
-		return &Rejection{Code: ReasonInvalidSpec, Message: fmt.Sprintf("spec.roles: %d roles are the entry: routes lead to one", entries)}
+		return &Rejection{Code: ReasonInvalidSpec, Message: fmt.Sprintf("roles: %d roles are the entry: routes lead to one", entries)}
 	}
 	return refuseOrder(s.GetRoles(), index)
 }
@@ -217,11 +217,11 @@ func refuseOrder(roles []*windlassv1.RoleSpec, index map[string]int) *Rejection 
 	for i, r := range roles {
 		for _, name := range r.GetStartsAfter() {
 			if _, known := index[name]; !known {
-				return &Rejection{Code: ReasonInvalidSpec, Message: fmt.Sprintf("spec.roles[%d].starts_after: there is no role %q", i, name)}
+				return &Rejection{Code: ReasonInvalidSpec, Message: fmt.Sprintf("roles[%d].startsAfter: there is no role %q", i, name)}
 			}
 		}
 		if !starts[r.GetName()] {
-			return &Rejection{Code: ReasonInvalidSpec, Message: fmt.Sprintf("spec.roles[%d].starts_after: role %s waits for itself, directly or through other roles", i, r.GetName())}
+			return &Rejection{Code: ReasonInvalidSpec, Message: fmt.Sprintf("roles[%d].startsAfter: role %s waits for itself, directly or through other roles", i, r.GetName())}
 		}
 	}
 	return nil

@@ -205,28 +205,28 @@ func (r *Runtime) refuse(a runtime.Assignment) *runtime.Rejection {
 	names, numbers := map[string]bool{}, map[int]bool{}
 	for i, p := range portsOf(d.GetSpec()) {
 		if names[p.name] {
-			return final(runtime.ReasonInvalidSpec, "spec.ports[%d].name: %q occurs twice", i, p.name)
+			return final(runtime.ReasonInvalidSpec, "ports[%d].name: %q occurs twice", i, p.name)
 		}
 		if p.port > 0 && numbers[p.port] {
-			return final(runtime.ReasonInvalidSpec, "spec.ports[%d].port: %d occurs twice", i, p.port)
+			return final(runtime.ReasonInvalidSpec, "ports[%d].port: %d occurs twice", i, p.port)
 		}
 		names[p.name], numbers[p.port] = true, true
 	}
 	if h := d.GetSpec().GetHealthCheck().GetPort(); h != "" && !names[h] {
-		return final(runtime.ReasonInvalidSpec, "spec.health_check.port: no port is named %q", h)
+		return final(runtime.ReasonInvalidSpec, "healthCheck.port: no port is named %q", h)
 	}
 	if _, err := healthcheck.ParseCodes(d.GetSpec().GetHealthCheck().GetExpectedCodes()); err != nil {
-		return final(runtime.ReasonInvalidSpec, "spec.health_check.expected_codes: %v", err)
+		return final(runtime.ReasonInvalidSpec, "healthCheck.expectedCodes: %v", err)
 	}
 	perReplica := 0
 	for _, ro := range runtime.RolesIn(d) {
 		perReplica += ro.Instances
 		if len(r.commandOf(ro)) == 0 {
 			if ro.Image != "" {
-				return final(runtime.ReasonUnsupported, "spec.command: this host runs processes, and has no program for image %s: set command, or ask its operator for --image-command",
+				return final(runtime.ReasonUnsupported, "command: this host runs processes, and has no program for image %s: set command, or ask its operator for --image-command",
 					repository(ro.Image))
 			}
-			return final(runtime.ReasonInvalidSpec, "spec.command: there is nothing to run: set command")
+			return final(runtime.ReasonInvalidSpec, "command: there is nothing to run: set command")
 		}
 		if rej := r.refuseResources(ro); rej != nil {
 			return rej
@@ -244,10 +244,10 @@ func (r *Runtime) refuseResources(ro runtime.Role) *runtime.Rejection {
 	}
 	res := ro.Resources
 	if n := int(res.GetCpuMillicores()); n > r.cfg.CPUMillicores {
-		return final("spec.resources.cpu_millicores: needs %d, this host has %d", n, r.cfg.CPUMillicores)
+		return final("resources.cpuMillicores: needs %d, this host has %d", n, r.cfg.CPUMillicores)
 	}
 	if n := int(res.GetMemoryMib()); n > r.cfg.MemoryMiB {
-		return final("spec.resources.memory_mib: needs %d MiB, this host has %d", n, r.cfg.MemoryMiB)
+		return final("resources.memoryMib: needs %d MiB, this host has %d", n, r.cfg.MemoryMiB)
 	}
 	return r.refuseGPUs(res.GetGpu())
 }

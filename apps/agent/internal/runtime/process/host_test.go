@@ -65,7 +65,7 @@ func TestGPU_RefusalSaysWhatTheHostHas(t *testing.T) {
 		{gpu: &windlassv1.Gpu{Count: 1, ResourceName: "nvidia.com/gpu"}},
 		{
 			gpu: &windlassv1.Gpu{Count: 1, ResourceName: "amd.com/gpu"}, code: runtime.ReasonUnsupported,
-			says: `spec.resources.gpu.resource_name: "amd.com/gpu" is a resource name of Kubernetes`,
+			says: `resources.gpu.resourceName: "amd.com/gpu" is a resource name of Kubernetes`,
 		},
 		{gpu: &windlassv1.Gpu{Count: 5}, code: runtime.ReasonUnschedulable, says: "needs 5 of any GPU, this host has 4"},
 	} {
@@ -402,17 +402,17 @@ func TestRefusals(t *testing.T) {
 		{"too many replicas", func(d *agentv1.Deployment) { d.Replicas = 11 }, runtime.ReasonUnschedulable, "11 instances"},
 		{"image without a command", func(d *agentv1.Deployment) { d.Spec.Command, d.Spec.Image = nil, "x" }, runtime.ReasonUnsupported, "set command"},
 		{"neither image nor command", func(d *agentv1.Deployment) { d.Spec.Command = nil }, runtime.ReasonInvalidSpec, "set command"},
-		{"cpu", func(d *agentv1.Deployment) { d.Spec.Resources.CpuMillicores = 4001 }, runtime.ReasonUnschedulable, "needs 4001, this host has 4000"},
-		{"memory", func(d *agentv1.Deployment) { d.Spec.Resources.MemoryMib = 1025 }, runtime.ReasonUnschedulable, "needs 1025 MiB, this host has 1024"},
+		{"cpu", func(d *agentv1.Deployment) { d.Spec.Resources.CpuMillicores = 4001 }, runtime.ReasonUnschedulable, "resources.cpuMillicores: needs 4001, this host has 4000"},
+		{"memory", func(d *agentv1.Deployment) { d.Spec.Resources.MemoryMib = 1025 }, runtime.ReasonUnschedulable, "resources.memoryMib: needs 1025 MiB, this host has 1024"},
 		{"gpus", func(d *agentv1.Deployment) { d.Spec.Resources.Gpu = &windlassv1.Gpu{Count: 3, Product: "A"} }, runtime.ReasonUnschedulable, "needs 3 of A, this host has 2 (it has [B])"},
-		{"port twice", func(d *agentv1.Deployment) { d.Spec.Ports = []*windlassv1.Port{{Name: "a"}, {Name: "a"}} }, runtime.ReasonInvalidSpec, "spec.ports[1].name"},
+		{"port twice", func(d *agentv1.Deployment) { d.Spec.Ports = []*windlassv1.Port{{Name: "a"}, {Name: "a"}} }, runtime.ReasonInvalidSpec, "ports[1].name"},
 		{"number twice", func(d *agentv1.Deployment) {
 			d.Spec.Ports = []*windlassv1.Port{{Name: "a", Port: 1}, {Name: "b", Port: 1}}
-		}, runtime.ReasonInvalidSpec, "spec.ports[1].port"},
+		}, runtime.ReasonInvalidSpec, "ports[1].port"},
 		{"health port", func(d *agentv1.Deployment) { d.Spec.HealthCheck = &windlassv1.HealthCheck{Port: "x"} }, runtime.ReasonInvalidSpec, `no port is named "x"`},
 		{"an invalid code", func(d *agentv1.Deployment) {
 			d.Spec.HealthCheck = &windlassv1.HealthCheck{ExpectedCodes: []string{"2xx"}}
-		}, runtime.ReasonInvalidSpec, `spec.health_check.expected_codes: "2xx"`},
+		}, runtime.ReasonInvalidSpec, `healthCheck.expectedCodes: "2xx"`},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			d := good()

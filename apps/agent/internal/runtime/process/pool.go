@@ -50,11 +50,11 @@ func (r *Runtime) refuseGPUs(g *windlassv1.Gpu) *runtime.Rejection {
 	}
 	if pool := g.GetPool(); pool != "" && pool != r.cfg.Pool {
 		return &runtime.Rejection{Code: runtime.ReasonUnknownPool, Message: fmt.Sprintf(
-			"spec.resources.gpu.pool: asks for pool %q, %s", pool, r.whichPool())}
+			"resources.gpu.pool: asks for pool %q, %s", pool, r.whichPool())}
 	}
 	if name := g.GetResourceName(); name != "" && name != nvidia {
 		return &runtime.Rejection{Code: runtime.ReasonUnsupported, Message: fmt.Sprintf(
-			"spec.resources.gpu.resource_name: %q is a resource name of Kubernetes, and this region is a host with NVIDIA GPUs: leave resource_name out, or use regions on Kubernetes", name)}
+			"resources.gpu.resourceName: %q is a resource name of Kubernetes, and this region is a host with NVIDIA GPUs: leave resourceName out, or use regions on Kubernetes", name)}
 	}
 	n, has := gpusOf(g), 0
 	for _, d := range r.cfg.GPUs {
@@ -65,7 +65,7 @@ func (r *Runtime) refuseGPUs(g *windlassv1.Gpu) *runtime.Rejection {
 	if n.count <= has {
 		return nil
 	}
-	message := fmt.Sprintf("spec.resources.gpu: needs %s, this host has %d", n, has)
+	message := fmt.Sprintf("resources.gpu: needs %s, this host has %d", n, has)
 	if others := r.otherGPUs(n); others != "" {
 		message += " (" + others + ")"
 	}

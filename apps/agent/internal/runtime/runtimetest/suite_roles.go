@@ -452,17 +452,17 @@ func rolesLeaveNothing(t *testing.T, s *suite) {
 
 func rolesRefused(t *testing.T, s *suite) {
 	for says, change := range map[string]func(*runtime.Assignment){
-		"spec.layout": func(a *runtime.Assignment) {
+		"layout": func(a *runtime.Assignment) {
 			pooled(a)
 			a.Deployment.Spec.Roles = a.Deployment.Spec.Roles[:1]
 		},
-		"spec.roles[0].hosts": func(a *runtime.Assignment) {
+		"roles[0].hosts": func(a *runtime.Assignment) {
 			if a.Deployment.Spec.Roles[0].Hosts = 2; s.Platform.SpansHosts {
 				pooled(a)
 			}
 		},
-		"spec.roles[1].slots":       func(a *runtime.Assignment) { a.Deployment.Spec.Roles[1].Slots = windlassv1.RoleSpec_SLOTS_STABLE },
-		"spec.roles[1].name":        func(a *runtime.Assignment) { a.Deployment.Spec.Roles[1].Name = "prefill" },
+		"roles[1].slots":            func(a *runtime.Assignment) { a.Deployment.Spec.Roles[1].Slots = windlassv1.RoleSpec_SLOTS_STABLE },
+		"roles[1].name":             func(a *runtime.Assignment) { a.Deployment.Spec.Roles[1].Name = "prefill" },
 		"2 roles are the entry":     func(a *runtime.Assignment) { a.Deployment.Spec.Roles[0].Entry = true },
 		"there is no role":          func(a *runtime.Assignment) { a.Deployment.Spec.Roles[0].StartsAfter = []string{"router"} },
 		"role prefill waits for it": func(a *runtime.Assignment) { a.Deployment.Spec.Roles[0].StartsAfter = []string{"decode"} },
@@ -485,7 +485,7 @@ func severalHosts(t *testing.T, s *suite) {
 		var rej *runtime.Rejection
 		require.ErrorAs(t, s.rt.Apply(t.Context(), a), &rej)
 		require.Equal(t, runtime.ReasonUnsupported, rej.Code)
-		require.Contains(t, rej.Message, "spec.roles[0].hosts")
+		require.Contains(t, rej.Message, "roles[0].hosts")
 		return
 	}
 	s.apply(t, a)
