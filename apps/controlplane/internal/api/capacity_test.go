@@ -90,6 +90,45 @@ func TestCapacity_SupersededVersionMakesRoom(t *testing.T) {
 	refused(t, err, connect.CodeFailedPrecondition, noCapacity, "spec.resources.gpu")
 }
 
+// A plan whose instances need more than all hosts of a region have gets a warning that names the field.
+func TestCapacity_PlanWarnsOfTooMuchCPUAndMemory(t *testing.T) {
+	w := setup(t)
+	w.connected(8)
+	data, err := proto.Marshal(&agentv1.Capacity{CpuMillicores: 2000, MemoryMib: 4096})
+	require.NoError(t, err)
+	w.update(func(tx store.Tx) error {
+		session, err := tx.GetRegion(w.regions["us-east-1"])
+		if err != nil {
+			return err
+		}
+		session.SessionSequence, session.LastReportAt, session.Capacity = guards.Add(1), time.Now().UnixMilli(), data
+		return tx.NoteReports([]model.Region{session}, 60_000)
+	})
+	asks := func(cpu, memory int32) func(*windlassv1.DeploymentSpec) {
+		return func(s *windlassv1.DeploymentSpec) {
+			s.Resources = &windlassv1.Resources{CpuMillicores: cpu, MemoryMib: memory}
+		}
+	}
+	warned := func(p *windlassv1.PlanDeployResponse) (fields []string) {
+		require.True(t, p.GetWouldRun(), "%v", p.GetFindings())
+		for _, f := range p.GetFindings() {
+			require.Equal(t, noCapacity, f.GetReason())
+			fields = append(fields, f.GetField())
+		}
+		return fields
+	}
+	require.Empty(t, warned(w.planned("chat", nil, asks(2000, 4096))))
+	p := w.planned("chat", nil, asks(1_000_000, 5000))
+	require.Equal(t, []string{"spec.resources.cpuMillicores", "spec.resources.memoryMib"}, warned(p))
+	require.Equal(t, "an instance needs 1000000 millicores of CPU, and all hosts of region us-east-1 together have 2000", p.GetFindings()[0].GetMessage())
+	require.Equal(t, []string{"spec.overrides"}, warned(w.planned("chat", nil, asks(1000, 4096), func(s *windlassv1.DeploymentSpec) {
+		s.Overrides = []*windlassv1.Override{{Regions: []string{"us-east-1"}, Resources: &windlassv1.Resources{CpuMillicores: 3000}}}
+	})))
+	require.Equal(t, []string{"spec.roles[1].resources.cpuMillicores"}, warned(w.planned("chat", nil, asks(1000, 4096), func(s *windlassv1.DeploymentSpec) {
+		s.Roles = []*windlassv1.RoleSpec{{Name: "a"}, {Name: "b", Resources: &windlassv1.Resources{CpuMillicores: 3000, MemoryMib: 512}}}
+	})))
+}
+
 // A region of a later wave may be full now. A region without the pool is refused, because waiting does not help.
 func TestCapacity_RegionWithoutThePoolIsRefused(t *testing.T) {
 	w := setup(t)

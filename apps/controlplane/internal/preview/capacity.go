@@ -46,6 +46,8 @@ type capacity struct {
 	// known reports whether the region has reported its capacity.
 	known bool
 	gpus  []*windlassv1.GpuCapacity
+	// cpuMillicores and memoryMiB are of all hosts of the region together. 0: not known.
+	cpuMillicores, memoryMiB int64
 }
 
 // capacityOf returns the region's reported capacity.
@@ -54,7 +56,10 @@ func capacityOf(r model.Region) (capacity, error) {
 	if err != nil {
 		return capacity{}, err
 	}
-	return capacity{known: len(r.Capacity) > 0, gpus: rollup.GPUs(reported)}, nil
+	return capacity{
+		known: len(r.Capacity) > 0, gpus: rollup.GPUs(reported),
+		cpuMillicores: reported.GetCpuMillicores(), memoryMiB: reported.GetMemoryMib(),
+	}, nil
 }
 
 // regionView returns the app's needs in a region in the forecast, and the region's capacity.
@@ -85,6 +90,55 @@ func (p *Preview) regionView(f forecast.Forecast, id string) (*windlassv1.PlanRe
 		v.OtherGpus = append(v.OtherGpus, &windlassv1.PlanGpus{Gpu: k.gpu, Roles: k.roles, Needed: e.needed, Kept: e.kept, Free: free, Pools: pools})
 	}
 	return v, has, nil
+}
+
+// hostFindings returns a warning for each amount of CPU or memory of which one instance needs more than all hosts of
+// the region have. It does not block, because hosts may be added to the region.
+func (p *Preview) hostFindings(v *windlassv1.PlanRegion, has capacity, id string) (out []*windlassv1.PlanFinding) {
+	if v.GetStatus() != windlassv1.RegionStatus_REGION_STATUS_CONNECTED || !slices.Contains(p.target.Spec.GetRegions(), v.GetRegion()) {
+		return nil
+	}
+	for _, amount := range []struct {
+		field, unit string
+		has         int64
+		of          func(*windlassv1.Resources) int32
+	}{
+		{"cpuMillicores", "millicores of CPU", has.cpuMillicores, (*windlassv1.Resources).GetCpuMillicores},
+		{"memoryMib", "MiB of memory", has.memoryMiB, (*windlassv1.Resources).GetMemoryMib},
+	} {
+		needs, field := largestOf(specIn(p.in.Topology, p.target.ID, p.target.Spec, id), amount.of)
+		if amount.has == 0 || int64(needs) <= amount.has {
+			continue
+		}
+		field += "." + amount.field
+		if own, _ := largestOf(p.target.Spec, amount.of); own != needs {
+			field = "spec.overrides"
+		}
+		out = append(out, &windlassv1.PlanFinding{
+			Reason: windlassv1.ErrorReason_ERROR_REASON_NO_CAPACITY, Field: field, Region: v.GetRegion(),
+			Message: fmt.Sprintf("an instance needs %d %s, and all hosts of region %s together have %d", needs, amount.unit, v.GetRegion(), amount.has),
+			Fix:     "Ask for no more than one host has, or remove the region from the spec.",
+		})
+	}
+	return out
+}
+
+// largestOf returns the largest amount that an instance of a role asks for, and the field that has the amounts. The
+// spec is that of one region (override.In).
+func largestOf(s *windlassv1.DeploymentSpec, amount func(*windlassv1.Resources) int32) (most int32, field string) {
+	if len(s.GetRoles()) == 0 {
+		return amount(s.GetResources()), "spec.resources"
+	}
+	for i, role := range s.GetRoles() {
+		resources, at := s.GetResources(), "spec.resources"
+		if role.GetResources() != nil {
+			resources, at = role.GetResources(), fmt.Sprintf("spec.roles[%d].resources", i)
+		}
+		if n := amount(resources); n > most {
+			most, field = n, at
+		}
+	}
+	return most, field
 }
 
 // gpuFindings returns a finding for each kind of GPU of which a region has, or may have, too few free.

@@ -200,6 +200,7 @@ func (d *Deploy) addRegions(f forecast.Forecast, out *windlassv1.PlanDeployRespo
 			for _, found := range d.gpuFindings(v, reported) {
 				out.Findings = append(out.Findings, d.unblockIfWaits(found))
 			}
+			out.Findings = append(out.Findings, d.hostFindings(v, reported, id)...)
 		}
 	}
 	return nil
