@@ -238,6 +238,9 @@ func (r *Raiser) drop(ctx context.Context, item *agentv1.Item) {
 	r.cfg.Changed(item.Key)
 }
 
+// noRoom has the reasons of instances for which there is no room. More replicas would wait with them.
+var noRoom = []string{runtime.ReasonUnschedulable, runtime.ReasonQuotaExceeded, runtime.ReasonGangTimeout}
+
 // lacksRoom reports whether an instance of the deployment finds no room in the region.
 func (r *Raiser) lacksRoom(deploymentID string) bool {
 	seen, ok := r.cfg.Observation()
@@ -249,7 +252,7 @@ func (r *Raiser) lacksRoom(deploymentID string) bool {
 			continue
 		}
 		for n := range seen.Deployments[i].Instances {
-			if seen.Deployments[i].Instances[n].Reason == runtime.ReasonUnschedulable {
+			if slices.Contains(noRoom, seen.Deployments[i].Instances[n].Reason) {
 				return true
 			}
 		}

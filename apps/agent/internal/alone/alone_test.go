@@ -161,13 +161,15 @@ func TestRaiser_AnotherDeploymentEndsTheRaise(t *testing.T) {
 func TestRaiser_MayNot(t *testing.T) {
 	t.Parallel()
 	for name, change := range map[string]func(*region){
-		"without permission":           func(r *region) { r.deployment().RaiseAlone = nil },
-		"during a hold":                func(r *region) { r.deployment().RaiseAlone.HeldUntil = r.now.Add(time.Hour).UnixMilli() },
-		"at zero":                      func(r *region) { r.deployment().Replicas, r.deployment().Wake = 0, 1 },
-		"with a policy that it lacks":  func(r *region) { r.deployment().Scaling.Metrics[0].Type = 99 },
-		"beside another deployment":    func(r *region) { r.items = append(r.items, other(r.items[0])) },
-		"of a pool":                    func(r *region) { r.deployment().Scaling.Roles = []*windlassv1.RoleScaling{{Role: "decode"}} },
-		"while an instance lacks room": func(r *region) { r.seen = unschedulable },
+		"without permission":              func(r *region) { r.deployment().RaiseAlone = nil },
+		"during a hold":                   func(r *region) { r.deployment().RaiseAlone.HeldUntil = r.now.Add(time.Hour).UnixMilli() },
+		"at zero":                         func(r *region) { r.deployment().Replicas, r.deployment().Wake = 0, 1 },
+		"with a policy that it lacks":     func(r *region) { r.deployment().Scaling.Metrics[0].Type = 99 },
+		"beside another deployment":       func(r *region) { r.items = append(r.items, other(r.items[0])) },
+		"of a pool":                       func(r *region) { r.deployment().Scaling.Roles = []*windlassv1.RoleScaling{{Role: "decode"}} },
+		"while an instance lacks room":    func(r *region) { r.seen = lacking(runtime.ReasonUnschedulable) },
+		"while the pool's quota is full":  func(r *region) { r.seen = lacking(runtime.ReasonQuotaExceeded) },
+		"after a gang gave back its pods": func(r *region) { r.seen = lacking(runtime.ReasonGangTimeout) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -245,9 +247,10 @@ func TestRaiser_MayNot(t *testing.T) {
 	})
 }
 
-var unschedulable = runtime.Observation{Deployments: []runtime.ObservedDeployment{{
-	DeploymentID: dep, Instances: []runtime.Instance{{ID: "ins_1", Reason: runtime.ReasonUnschedulable}},
-}}}
+// lacking is an observation of an instance that waits for this reason.
+func lacking(reason string) runtime.Observation {
+	return runtime.Observation{Deployments: []runtime.ObservedDeployment{{DeploymentID: dep, Instances: []runtime.Instance{{ID: "ins_1", Reason: reason}}}}}
+}
 
 func other(item *agentv1.Item) *agentv1.Item {
 	return &agentv1.Item{Kind: item.Kind, Key: "dep_2", Epoch: 1, Generation: 1, Content: &agentv1.Item_Deployment{Deployment: &agentv1.DeploymentState{
