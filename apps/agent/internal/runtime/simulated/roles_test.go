@@ -132,6 +132,6 @@ func TestRoles_SeveralInstancesOfSeveralHostsNeedSeveralRoles(t *testing.T) {
 	rej := runtime.RefuseRoles(&windlassv1.DeploymentSpec{Roles: []*windlassv1.RoleSpec{shard}})
 	require.NotNil(t, rej)
 	require.Equal(t, runtime.ReasonUnsupported, rej.Code)
-	require.Contains(t, rej.Message, "spec.roles[0].instances")
+	require.Contains(t, rej.Message, "roles[0].instances: ")
 	require.Nil(t, runtime.RefuseRoles(&windlassv1.DeploymentSpec{Roles: []*windlassv1.RoleSpec{{Name: "router", Entry: true}, shard}}))
 }
