@@ -107,7 +107,7 @@ func testUnrunnable(t *testing.T, s *stack) {
 	large.Resources.Gpu = &windlassv1.Gpu{Count: 8}
 	_, err := s.owner.apps.Deploy(t.Context(), &windlassv1.DeployRequest{Mutation: mutation(), App: named("unschedulable"), Spec: large})
 	require.Equal(t, windlassv1.ErrorReason_ERROR_REASON_NO_CAPACITY, rpc.DetailOf(err).GetReason(), "%v", err)
-	require.ErrorContains(t, err, "region "+us+" has no GPUs: it has none")
+	require.ErrorContains(t, err, "region "+us+" has no GPUs at all")
 	badVersionBy(t, s, "unschedulable", &windlassv1.RolloutPolicy{WaitForCapacity: seconds(1)}, large, "Unschedulable")
 }
 
