@@ -114,6 +114,10 @@ func newFleet(s *stack) *strategyStack {
 				// versions may still be being stopped. The ReplicaSets of two versions change at the same time,
 				// so one pod more may exist until the earlier ReplicaSet has deleted its pod.
 				m.stoppingApart, m.most = true, m.most+1
+				// No gateway sends to the pods, so Kubernetes replaces them by itself. If the template changes
+				// again meanwhile, its controller may count a pod as available that is just being deleted, and
+				// delete the other one. So a region may have no ready replica for a moment.
+				m.least = 1
 			}
 		}
 	}
