@@ -16,19 +16,7 @@ import (
 //
 // R6 is the packet, R7 is the sending socket, and R8 is the socket's tag.
 func leave(_ groups, m maps) asm.Instructions {
-	in := asm.Instructions{
-		asm.Mov.Reg(asm.R6, asm.R1),
-		asm.LoadMem(asm.R1, asm.R6, packetSock, asm.DWord),
-		asm.JEq.Imm(asm.R1, 0, "allow"),
-		asm.FnSkFullsock.Call(),
-		asm.JEq.Imm(asm.R0, 0, "allow"),
-		asm.Mov.Reg(asm.R7, asm.R0),
-		asm.LoadMem(asm.R1, asm.R7, sockProtocol, asm.Word),
-		asm.JEq.Imm(asm.R1, unix.IPPROTO_UDP, "tagged"),
-		asm.JNE.Imm(asm.R1, unix.IPPROTO_TCP, "allow"),
-		asm.LoadMem(asm.R1, asm.R7, sockState, asm.Word),
-		asm.JNE.Imm(asm.R1, connecting, "allow"),
-	}
+	in := append(packetSocket(), asm.JNE.Imm(asm.R1, connecting, "allow"))
 	in = append(in, labelled("tagged", getTag(m, asm.R7))...)
 	in = append(in,
 		asm.JEq.Imm(asm.R0, 0, "allow"),
@@ -49,14 +37,11 @@ func leave(_ groups, m maps) asm.Instructions {
 	return append(in, verdicts()...)
 }
 
-// receive decides again when a packet arrives. The listener may have changed since the sender
-// connected, and no other hook sees some ways to a socket. receive checks packets that open a TCP
-// connection, and datagrams, if they go to sockets of instances.
-//
-// R6 is the packet, R7 is the receiving socket, R8 is the socket's tag, and R9 is the length of the
-// IP header.
-func receive(g groups, m maps) asm.Instructions {
-	in := asm.Instructions{
+// packetSocket writes the packet into R6 and its socket into R7. It jumps to the label tagged for
+// UDP, and to allow if the packet has no socket, or one of another protocol than TCP and UDP. For TCP,
+// it writes the socket's state into R1.
+func packetSocket() asm.Instructions {
+	return asm.Instructions{
 		asm.Mov.Reg(asm.R6, asm.R1),
 		asm.LoadMem(asm.R1, asm.R6, packetSock, asm.DWord),
 		asm.JEq.Imm(asm.R1, 0, "allow"),
@@ -67,9 +52,20 @@ func receive(g groups, m maps) asm.Instructions {
 		asm.JEq.Imm(asm.R1, unix.IPPROTO_UDP, "tagged"),
 		asm.JNE.Imm(asm.R1, unix.IPPROTO_TCP, "allow"),
 		asm.LoadMem(asm.R1, asm.R7, sockState, asm.Word),
+	}
+}
+
+// receive decides again when a packet arrives. The listener may have changed since the sender
+// connected, and no other hook sees some ways to a socket. receive checks packets that open a TCP
+// connection, and datagrams, if they go to sockets of instances.
+//
+// R6 is the packet, R7 is the receiving socket, R8 is the socket's tag, and R9 is the length of the
+// IP header.
+func receive(g groups, m maps) asm.Instructions {
+	in := append(packetSocket(),
 		asm.JEq.Imm(asm.R1, listening, "tagged"),
 		asm.JNE.Imm(asm.R1, connecting, "allow"),
-	}
+	)
 	in = append(in, opens()...)
 	in = append(in, labelled("tagged", getTag(m, asm.R7))...)
 	in = append(in,
