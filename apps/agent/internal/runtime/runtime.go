@@ -129,7 +129,7 @@ type Unit struct {
 	// Hosts is the number of ranks of the instance. Rank is the rank that the workload runs. Epoch
 	// grows with each restart of all ranks.
 	Hosts, Rank, Epoch int
-	// At is the path of the role in the spec.
+	// At is the path of the role in the spec, such as "roles[1].".
 	At string
 	// Entry is the role that routes lead to. Roles has all roles.
 	Entry string

@@ -138,7 +138,7 @@ func (f *family) assignment(n int, u runtime.Unit) runtime.Assignment {
 		f.parts[[2]int{n, pods}] = part
 	}
 	out := *part
-	u.Role, u.At = f.roles[n].Name, fmt.Sprintf("spec.roles[%d].", n)
+	u.Role, u.At = f.roles[n].Name, fmt.Sprintf("roles[%d].", n)
 	u.Hosts, u.Epoch = f.roles[n].Hosts, max(u.Epoch, 1)
 	u.Entry, u.Roles, u.Replicas = f.entry, f.a.RoleCounts(), runtime.GroupsIn(f.a.Deployment)
 	out.Unit = &u

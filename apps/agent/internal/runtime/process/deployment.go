@@ -219,16 +219,20 @@ func (r *Runtime) refuse(a runtime.Assignment) *runtime.Rejection {
 		return final(runtime.ReasonInvalidSpec, "healthCheck.expectedCodes: %v", err)
 	}
 	perReplica := 0
-	for _, ro := range runtime.RolesIn(d) {
+	for i, ro := range runtime.RolesIn(d) {
+		at := "" // the path of the role in the spec
+		if len(d.GetSpec().GetRoles()) > 0 {
+			at = fmt.Sprintf("roles[%d].", i)
+		}
 		perReplica += ro.Instances
 		if len(r.commandOf(ro)) == 0 {
 			if ro.Image != "" {
-				return final(runtime.ReasonUnsupported, "command: this host runs processes, and has no program for image %s: set command, or ask its operator for --image-command",
-					repository(ro.Image))
+				return final(runtime.ReasonUnsupported, "%scommand: this host runs processes, and has no program for image %s: set command, or ask its operator for --image-command",
+					at, repository(ro.Image))
 			}
-			return final(runtime.ReasonInvalidSpec, "command: there is nothing to run: set command")
+			return final(runtime.ReasonInvalidSpec, "%scommand: there is nothing to run: set command", at)
 		}
-		if rej := r.refuseResources(ro); rej != nil {
+		if rej := r.refuseResources(at, ro.Resources); rej != nil {
 			return rej
 		}
 	}
@@ -238,16 +242,17 @@ func (r *Runtime) refuse(a runtime.Assignment) *runtime.Rejection {
 	return nil
 }
 
-func (r *Runtime) refuseResources(ro runtime.Role) *runtime.Rejection {
+// refuseResources returns why this host can never provide the resources of a role, or nil if it may. at is the path of
+// the role in the spec, empty for none.
+func (r *Runtime) refuseResources(at string, res *windlassv1.Resources) *runtime.Rejection {
 	final := func(format string, args ...any) *runtime.Rejection {
 		return &runtime.Rejection{Code: runtime.ReasonUnschedulable, Message: fmt.Sprintf(format, args...)}
 	}
-	res := ro.Resources
 	if n := int(res.GetCpuMillicores()); n > r.cfg.CPUMillicores {
-		return final("resources.cpuMillicores: needs %d, this host has %d", n, r.cfg.CPUMillicores)
+		return final("%sresources.cpuMillicores: needs %d, this host has %d", at, n, r.cfg.CPUMillicores)
 	}
 	if n := int(res.GetMemoryMib()); n > r.cfg.MemoryMiB {
-		return final("resources.memoryMib: needs %d MiB, this host has %d", n, r.cfg.MemoryMiB)
+		return final("%sresources.memoryMib: needs %d MiB, this host has %d", at, n, r.cfg.MemoryMiB)
 	}
-	return r.refuseGPUs(res.GetGpu())
+	return r.refuseGPUs(at+"resources.gpu", res.GetGpu())
 }

@@ -404,6 +404,12 @@ func TestRefusals(t *testing.T) {
 		{"neither image nor command", func(d *agentv1.Deployment) { d.Spec.Command = nil }, runtime.ReasonInvalidSpec, "set command"},
 		{"cpu", func(d *agentv1.Deployment) { d.Spec.Resources.CpuMillicores = 4001 }, runtime.ReasonUnschedulable, "resources.cpuMillicores: needs 4001, this host has 4000"},
 		{"memory", func(d *agentv1.Deployment) { d.Spec.Resources.MemoryMib = 1025 }, runtime.ReasonUnschedulable, "resources.memoryMib: needs 1025 MiB, this host has 1024"},
+		{"memory of a role", func(d *agentv1.Deployment) {
+			d.Spec.Roles = []*windlassv1.RoleSpec{{Name: "prefill"}, {Name: "decode", Resources: &windlassv1.Resources{MemoryMib: 1025}}}
+		}, runtime.ReasonUnschedulable, "roles[1].resources.memoryMib: needs 1025 MiB, this host has 1024"},
+		{"gpus of a role", func(d *agentv1.Deployment) {
+			d.Spec.Roles = []*windlassv1.RoleSpec{{Name: "main", Resources: &windlassv1.Resources{Gpu: &windlassv1.Gpu{Count: 3, Product: "A"}}}}
+		}, runtime.ReasonUnschedulable, "roles[0].resources.gpu: needs 3 of A, this host has 2"},
 		{"gpus", func(d *agentv1.Deployment) { d.Spec.Resources.Gpu = &windlassv1.Gpu{Count: 3, Product: "A"} }, runtime.ReasonUnschedulable, "needs 3 of A, this host has 2 (it has [B])"},
 		{"port twice", func(d *agentv1.Deployment) { d.Spec.Ports = []*windlassv1.Port{{Name: "a"}, {Name: "a"}} }, runtime.ReasonInvalidSpec, "ports[1].name"},
 		{"number twice", func(d *agentv1.Deployment) {

@@ -43,18 +43,19 @@ func (n needGPUs) String() string {
 	return s
 }
 
-// refuseGPUs returns why this host can never provide the GPUs, or nil if it may.
-func (r *Runtime) refuseGPUs(g *windlassv1.Gpu) *runtime.Rejection {
+// refuseGPUs returns why this host can never provide the GPUs, or nil if it may. at is the path of g in the
+// spec.
+func (r *Runtime) refuseGPUs(at string, g *windlassv1.Gpu) *runtime.Rejection {
 	if g.GetCount() == 0 {
 		return nil
 	}
 	if pool := g.GetPool(); pool != "" && pool != r.cfg.Pool {
 		return &runtime.Rejection{Code: runtime.ReasonUnknownPool, Message: fmt.Sprintf(
-			"resources.gpu.pool: asks for pool %q, %s", pool, r.whichPool())}
+			"%s.pool: asks for pool %q, %s", at, pool, r.whichPool())}
 	}
 	if name := g.GetResourceName(); name != "" && name != nvidia {
 		return &runtime.Rejection{Code: runtime.ReasonUnsupported, Message: fmt.Sprintf(
-			"resources.gpu.resourceName: %q is a resource name of Kubernetes, and this region is a host with NVIDIA GPUs: leave resourceName out, or use regions on Kubernetes", name)}
+			"%s.resourceName: %q is a resource name of Kubernetes, and this region is a host with NVIDIA GPUs: leave resourceName out, or use regions on Kubernetes", at, name)}
 	}
 	n, has := gpusOf(g), 0
 	for _, d := range r.cfg.GPUs {
@@ -65,7 +66,7 @@ func (r *Runtime) refuseGPUs(g *windlassv1.Gpu) *runtime.Rejection {
 	if n.count <= has {
 		return nil
 	}
-	message := fmt.Sprintf("resources.gpu: needs %s, this host has %d", n, has)
+	message := fmt.Sprintf("%s: needs %s, this host has %d", at, n, has)
 	if others := r.otherGPUs(n); others != "" {
 		message += " (" + others + ")"
 	}

@@ -221,10 +221,10 @@ func (s *subject) badConfig(c *corev1.Container, text string) verdict {
 	switch {
 	case strings.Contains(text, "runAsNonRoot") && strings.Contains(text, "non-numeric user"):
 		v.doomed = true
-		v.message = fmt.Sprintf("the user of image %s is a name and not a number, so Kubernetes cannot check that it is not root: set kubernetes.run_as_user to its number", c.Image)
+		v.message = fmt.Sprintf("the user of image %s is a name and not a number, so Kubernetes cannot check that it is not root: set kubernetes.runAsUser to its number", c.Image)
 	case strings.Contains(text, "runAsNonRoot"), strings.Contains(text, "breaks non-root policy"):
 		v.doomed = true
-		v.message = fmt.Sprintf("image %s runs as root: set kubernetes.run_as_user to another user, or allow root in kubernetes.security (run_as_root, with a reason)", c.Image)
+		v.message = fmt.Sprintf("image %s runs as root: set kubernetes.runAsUser to another user, or allow root in kubernetes.security (runAsRoot, with a reason)", c.Image)
 	case strings.Contains(text, "timed out waiting for the condition"):
 		v.reason, v.message = runtime.ReasonSecretUnavailable, fmt.Sprintf("node %s has not got the pod's secrets yet: %s", s.pod.Spec.NodeName, text)
 	case strings.HasPrefix(text, "secret ") && strings.HasSuffix(text, " not found"), strings.Contains(text, "couldn't find key") && strings.Contains(text, " in Secret "):

@@ -77,10 +77,10 @@ func (r *rendering) resources() (*coreac.ResourceRequirementsApplyConfiguration,
 		name  string
 		value int32
 	}{
-		{"cpu_millicores", res.GetCpuMillicores()},
-		{"memory_mib", res.GetMemoryMib()},
-		{"shm_mib", res.GetShmMib()},
-		{"ephemeral_storage_mib", res.GetEphemeralStorageMib()},
+		{"cpuMillicores", res.GetCpuMillicores()},
+		{"memoryMib", res.GetMemoryMib()},
+		{"shmMib", res.GetShmMib()},
+		{"ephemeralStorageMib", res.GetEphemeralStorageMib()},
 	} {
 		if f.value < 0 {
 			return nil, invalid("%s%s: %d is negative", at, f.name, f.value)

@@ -139,8 +139,7 @@ func TestFields_ReachKubernetesOrAreNotApplicable(t *testing.T) {
 				var rej *runtime.Rejection
 				reached := errors.As(err, &rej)
 				if reached {
-					named := strings.Contains(rej.Message, string(f.Name())) || strings.Contains(rej.Message, f.JSONName())
-					require.True(t, named, "a refusal must name this field: %s", rej.Message)
+					require.Contains(t, rej.Message, f.JSONName(), "a refusal must name this field")
 				} else {
 					require.NoError(t, err)
 					reached = string(dump(t, o)) != string(before)

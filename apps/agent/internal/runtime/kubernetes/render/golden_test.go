@@ -107,7 +107,7 @@ func goldens() map[string]golden {
 		spec(g).Env = map[string]string{"PART": "any", "MODEL": "qwen3"}
 		g.a.Deployment.Replicas = 1
 		g.a.Unit = &runtime.Unit{
-			Role: "decode", Group: 1, Slot: 1, At: "spec.roles[1].", Entry: "decode", Replicas: 2,
+			Role: "decode", Group: 1, Slot: 1, At: "roles[1].", Entry: "decode", Replicas: 2,
 			Roles: []runtime.RoleCount{{Name: "prefill", Instances: 1, TemplateHash: "aa"}, {Name: "decode", Instances: 2, Entry: true, TemplateHash: "bb"}},
 		}
 	})
@@ -115,7 +115,7 @@ func goldens() map[string]golden {
 		spec(g).HealthCheck = &windlassv1.HealthCheck{Method: "HEAD"}
 		spec(g).Roles = []*windlassv1.RoleSpec{{Name: "shard", Hosts: 2}}
 		g.a.Deployment.Replicas = 1
-		g.a.Unit = &runtime.Unit{Role: "shard", Rank: 1, Hosts: 2, Epoch: 3, At: "spec.roles[0].", Entry: "shard", Replicas: 2}
+		g.a.Unit = &runtime.Unit{Role: "shard", Rank: 1, Hosts: 2, Epoch: 3, At: "roles[0].", Entry: "shard", Replicas: 2}
 	})
 	add("unicode", func(g *golden) {
 		spec(g).Env = map[string]string{"GREETING": "Grüße, 世界 🚢", "LINES": "one\ntwo\n", "EMPTY": "", "DOLLAR": "$(PORT)"}

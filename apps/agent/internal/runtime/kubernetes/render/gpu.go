@@ -48,7 +48,7 @@ func (r *rendering) takeGPU() error {
 			return refuse(runtime.ReasonUnknownPool, "%spool: region %s has no pool %q: %s", at, r.cfg.Region, g.GetPool(), r.knownPools())
 		}
 		if pool.ResourceName != "" && r.gpu.resource != "" && pool.ResourceName != r.gpu.resource {
-			return invalid("%sresource_name: it is %s, and pool %q has %s: leave it out", at, r.gpu.resource, pool.Name, pool.ResourceName)
+			return invalid("%sresourceName: it is %s, and pool %q has %s: leave it out", at, r.gpu.resource, pool.Name, pool.ResourceName)
 		}
 		if r.gpu.resource == "" {
 			r.gpu.resource = pool.ResourceName
@@ -59,12 +59,12 @@ func (r *rendering) takeGPU() error {
 		r.gpu.resource = DefaultGPUResource
 	}
 	if err := checkResourceName(r.gpu.resource); err != nil {
-		return invalid("%sresource_name: %v", at, err)
+		return invalid("%sresourceName: %v", at, err)
 	}
 	labels := labelsOf(r.gpu.resource)
 	if p := g.GetProduct(); p != "" {
 		if labels.product == "" {
-			return unsupported("%sproduct: nodes have no label with the product of %s: leave product out and name a pool, or a label of your nodes in kubernetes.node_selector", at, r.gpu.resource)
+			return unsupported("%sproduct: nodes have no label with the product of %s: leave product out and name a pool, or a label of your nodes in kubernetes.nodeSelector", at, r.gpu.resource)
 		}
 		if bad := validation.IsValidLabelValue(p); len(bad) > 0 {
 			return invalid("%sproduct: %q is not a valid label value, so no node can have it: %s", at, p, strings.Join(bad, "; "))
@@ -74,10 +74,10 @@ func (r *rendering) takeGPU() error {
 	}
 	switch m := g.GetMinMemoryMib(); {
 	case m < 0:
-		return invalid("%smin_memory_mib: %d is negative", at, m)
+		return invalid("%sminMemoryMib: %d is negative", at, m)
 	case m == 0:
 	case labels.memory == "":
-		return unsupported("%smin_memory_mib: nodes have no label with the memory of %s as a number: leave min_memory_mib out and name a product or a pool", at, r.gpu.resource)
+		return unsupported("%sminMemoryMib: nodes have no label with the memory of %s as a number: leave minMemoryMib out and name a product or a pool", at, r.gpu.resource)
 	default:
 		// Node affinity has the operator "greater than", but no "at least".
 		r.gpu.expressions = append(r.gpu.expressions, coreac.NodeSelectorRequirement().

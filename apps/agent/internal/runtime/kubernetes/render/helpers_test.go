@@ -3,6 +3,7 @@ package render
 import (
 	"bytes"
 	"encoding/json"
+	"strings"
 	"testing"
 	"time"
 
@@ -117,6 +118,8 @@ func refused(t testing.TB, cfg Config, a runtime.Assignment, code, says string) 
 	require.ErrorAs(t, err, &rej)
 	require.Equal(t, code, rej.Code, rej.Message)
 	require.Contains(t, rej.Message, says)
+	field, _, _ := strings.Cut(rej.Message, ":")
+	require.NotRegexp(t, `^spec\.|[a-z]_[a-z]`, field, "fields have their names in app files")
 	return rej
 }
 

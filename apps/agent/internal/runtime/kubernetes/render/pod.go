@@ -70,9 +70,9 @@ func (r *rendering) template(variables *coreac.SecretApplyConfiguration, pulls [
 	if k.GetSecurity().GetHostIpc() {
 		pod.WithHostIPC(true)
 	}
-	for _, class := range []struct{ field, name string }{{"priority_class", k.GetPriorityClass()}, {"runtime_class", k.GetRuntimeClass()}} {
+	for _, class := range []struct{ field, name string }{{"priorityClass", k.GetPriorityClass()}, {"runtimeClass", k.GetRuntimeClass()}} {
 		if class.name != "" && len(validation.IsDNS1123Subdomain(class.name)) > 0 {
-			return nil, invalid("spec.kubernetes.%s: %q is not a valid name", class.field, class.name)
+			return nil, invalid("kubernetes.%s: %q is not a valid name", class.field, class.name)
 		}
 	}
 	if n := k.GetPriorityClass(); n != "" {
@@ -96,7 +96,7 @@ func (r *rendering) podAnnotations(secretHash string) (map[string]string, error)
 	set(out, AnnotationSecurityException, r.spec.GetKubernetes().GetSecurity().GetReason())
 	given := r.spec.GetKubernetes().GetPodAnnotations()
 	for _, k := range slices.Sorted(maps.Keys(given)) {
-		at := at("spec.kubernetes.pod_annotations", k)
+		at := at("kubernetes.podAnnotations", k)
 		switch {
 		case strings.HasPrefix(k, Domain):
 			return nil, invalid("%s: annotations under %s are Windlass's own: use another prefix", at, Domain)
@@ -135,7 +135,7 @@ func (r *rendering) schedule(pod *coreac.PodSpecApplyConfiguration) error {
 	spread := r.spec.GetKubernetes().GetZoneSpread()
 	if r.spec.GetModelCache().GetClaim().GetSingleNode() {
 		if spread == windlassv1.KubernetesOptions_ZONE_SPREAD_REQUIRED {
-			return invalid("spec.kubernetes.zone_spread: the model cache keeps all instances on one node, which is in one zone: leave single_node or zone_spread out")
+			return invalid("kubernetes.zoneSpread: the model cache keeps all instances on one node, which is in one zone: leave singleNode or zoneSpread out")
 		}
 		spread = windlassv1.KubernetesOptions_ZONE_SPREAD_NONE
 		// All pods of the app must be on one node, whatever version they have. The first pod can be
@@ -165,7 +165,7 @@ func (r *rendering) schedule(pod *coreac.PodSpecApplyConfiguration) error {
 		unsatisfiable = corev1.DoNotSchedule
 	case windlassv1.KubernetesOptions_ZONE_SPREAD_UNSPECIFIED, windlassv1.KubernetesOptions_ZONE_SPREAD_PREFERRED:
 	default:
-		return invalid("spec.kubernetes.zone_spread: %d is unknown to this agent: update it", spread)
+		return invalid("kubernetes.zoneSpread: %d is unknown to this agent: update it", spread)
 	}
 	pod.WithTopologySpreadConstraints(coreac.TopologySpreadConstraint().
 		WithTopologyKey(zoneLabel).WithMaxSkew(1).WithWhenUnsatisfiable(unsatisfiable).
@@ -190,7 +190,7 @@ func (r *rendering) nodeSelector() (map[string]string, error) {
 	}
 	given := r.spec.GetKubernetes().GetNodeSelector()
 	for _, k := range slices.Sorted(maps.Keys(given)) {
-		at, v := at("spec.kubernetes.node_selector", k), given[k]
+		at, v := at("kubernetes.nodeSelector", k), given[k]
 		switch ours, taken := out[k]; {
 		case k == hostLabel:
 			return nil, invalid("%s: it names a single node: use a label that several nodes have", at)
@@ -219,7 +219,7 @@ func (r *rendering) tolerations() ([]Toleration, error) {
 			one.Operator = corev1.TolerationOpExists
 		}
 		if err := checkToleration(&one); err != nil {
-			return nil, invalid("spec.kubernetes.tolerations[%d]: %v", i, err)
+			return nil, invalid("kubernetes.tolerations[%d]: %v", i, err)
 		}
 		all = append(all, one)
 	}
@@ -263,21 +263,21 @@ func (r *rendering) checkModelCache() error {
 	if c == nil {
 		return nil
 	}
-	const at = "spec.model_cache."
+	const at = "modelCache."
 	if p := c.GetMountPath(); !plainPath(p) || p == shmPath || strings.HasPrefix(shmPath, p+"/") {
-		return invalid(at+"mount_path: %q cannot be the folder of a volume: use a separate folder, such as /models", p)
+		return invalid(at+"mountPath: %q cannot be the folder of a volume: use a separate folder, such as /models", p)
 	}
 	switch {
 	case (c.GetClaim() != nil) == (c.GetHostPath() != ""):
-		return invalid("spec.model_cache: set either claim or host_path")
+		return invalid("modelCache: set either claim or hostPath")
 	case c.GetClaim() != nil:
 		return nil
 	case !plainPath(c.GetHostPath()):
-		return invalid(at+"host_path: %q is not a plain path of a folder", c.GetHostPath())
+		return invalid(at+"hostPath: %q is not a plain path of a folder", c.GetHostPath())
 	case c.GetRetention() == windlassv1.ModelCache_RETENTION_DELETE:
 		return invalid(at + "retention: a folder of a node is never deleted: leave it out, or use a claim")
 	case r.spec.GetKubernetes().GetSecurity() == nil:
-		return invalid(at + `host_path: a pod with a folder of its node does not pass "restricted": say why in kubernetes.security.reason, or use a claim`)
+		return invalid(at + `hostPath: a pod with a folder of its node does not pass "restricted": say why in kubernetes.security.reason, or use a claim`)
 	}
 	return nil
 }
@@ -295,10 +295,10 @@ func (r *rendering) claim() (*coreac.PersistentVolumeClaimApplyConfiguration, er
 		return nil, nil //nolint:nilnil // the app has no claim, which is no error
 	}
 	if c.GetSizeGib() < 1 {
-		return nil, invalid("spec.model_cache.claim.size_gib: %d is not a size: use 1 or more", c.GetSizeGib())
+		return nil, invalid("modelCache.claim.sizeGib: %d is not a size: use 1 or more", c.GetSizeGib())
 	}
 	if s := c.GetStorageClass(); s != "" && len(validation.IsDNS1123Subdomain(s)) > 0 {
-		return nil, invalid("spec.model_cache.claim.storage_class: %q is not a valid name", s)
+		return nil, invalid("modelCache.claim.storageClass: %q is not a valid name", s)
 	}
 	mode := corev1.ReadWriteMany
 	if c.GetSingleNode() {

@@ -95,42 +95,42 @@ func (r *rendering) checkPolicy() error {
 		field          string
 		asked, allowed bool
 	}{
-		{"security.run_as_root", x.GetRunAsRoot(), p.RunAsRoot},
+		{"security.runAsRoot", x.GetRunAsRoot(), p.RunAsRoot},
 		{"security.privileged", x.GetPrivileged(), p.Privileged},
 		{"security.host_ipc", x.GetHostIpc(), p.HostIPC},
 		{"security.unconfined_seccomp", x.GetUnconfinedSeccomp(), p.UnconfinedSeccomp},
 	} {
 		if one.asked && !one.allowed {
-			return notAllowed("spec.kubernetes."+one.field, "it")
+			return notAllowed("kubernetes."+one.field, "it")
 		}
 	}
 	for i, c := range x.GetAddCapabilities() {
 		if !slices.Contains(p.Capabilities, c) {
-			return notAllowed(fmt.Sprintf("spec.kubernetes.security.add_capabilities[%d]", i), c)
+			return notAllowed(fmt.Sprintf("kubernetes.security.addCapabilities[%d]", i), c)
 		}
 	}
 	if c := k.GetPriorityClass(); c != "" && !slices.Contains(p.PriorityClasses, c) {
-		return notAllowed("spec.kubernetes.priority_class", c)
+		return notAllowed("kubernetes.priorityClass", c)
 	}
 	if c := k.GetRuntimeClass(); c != "" && !slices.Contains(p.RuntimeClasses, c) {
-		return notAllowed("spec.kubernetes.runtime_class", c)
+		return notAllowed("kubernetes.runtimeClass", c)
 	}
 	for i, t := range k.GetTolerations() {
 		if !slices.Contains(p.Tolerations, t.GetKey()) { // an empty key means every taint
-			return notAllowed(fmt.Sprintf("spec.kubernetes.tolerations[%d]", i), tolerated(t))
+			return notAllowed(fmt.Sprintf("kubernetes.tolerations[%d]", i), tolerated(t))
 		}
 	}
 	for _, name := range slices.Sorted(maps.Keys(k.GetPodAnnotations())) {
 		if !slices.ContainsFunc(p.Annotations, func(a string) bool {
 			return name == a || strings.HasSuffix(a, "/") && strings.HasPrefix(name, a)
 		}) {
-			return notAllowed(at("spec.kubernetes.pod_annotations", name), "it")
+			return notAllowed(at("kubernetes.podAnnotations", name), "it")
 		}
 	}
 	if folder := r.spec.GetModelCache().GetHostPath(); folder != "" && !slices.ContainsFunc(p.HostPaths, func(allowed string) bool {
 		return folder == allowed || strings.HasPrefix(folder, allowed+"/")
 	}) {
-		return notAllowed("spec.model_cache.host_path", folder)
+		return notAllowed("modelCache.hostPath", folder)
 	}
 	return nil
 }

@@ -34,21 +34,21 @@ func TestPolicy_AllowsOnlyWhatTheOperatorLists(t *testing.T) {
 		field   string
 		allowed Policy
 	}{
-		"root":       {ask: security(&windlassv1.SecurityException{RunAsRoot: true}), field: "security.run_as_root", allowed: Policy{RunAsRoot: true}},
+		"root":       {ask: security(&windlassv1.SecurityException{RunAsRoot: true}), field: "security.runAsRoot", allowed: Policy{RunAsRoot: true}},
 		"privileged": {ask: security(&windlassv1.SecurityException{Privileged: true}), field: "security.privileged", allowed: Policy{Privileged: true}},
 		"host IPC":   {ask: security(&windlassv1.SecurityException{HostIpc: true}), field: "security.host_ipc", allowed: Policy{HostIPC: true}},
 		"seccomp":    {ask: security(&windlassv1.SecurityException{UnconfinedSeccomp: true}), field: "security.unconfined_seccomp", allowed: Policy{UnconfinedSeccomp: true}},
 		"capability": {
-			ask: security(&windlassv1.SecurityException{AddCapabilities: []string{"IPC_LOCK"}}), field: "security.add_capabilities[0]",
+			ask: security(&windlassv1.SecurityException{AddCapabilities: []string{"IPC_LOCK"}}), field: "security.addCapabilities[0]",
 			allowed: Policy{Capabilities: []string{"IPC_LOCK"}},
 		},
-		"priority":    {ask: &windlassv1.KubernetesOptions{PriorityClass: "system-node-critical"}, field: "priority_class", allowed: Policy{PriorityClasses: []string{"system-node-critical"}}},
-		"runtime":     {ask: &windlassv1.KubernetesOptions{RuntimeClass: "kata"}, field: "runtime_class", allowed: Policy{RuntimeClasses: []string{"kata"}}},
+		"priority":    {ask: &windlassv1.KubernetesOptions{PriorityClass: "system-node-critical"}, field: "priorityClass", allowed: Policy{PriorityClasses: []string{"system-node-critical"}}},
+		"runtime":     {ask: &windlassv1.KubernetesOptions{RuntimeClass: "kata"}, field: "runtimeClass", allowed: Policy{RuntimeClasses: []string{"kata"}}},
 		"taint":       {ask: toleration("node-role.kubernetes.io/control-plane"), field: "tolerations[0]", allowed: Policy{Tolerations: []string{"node-role.kubernetes.io/control-plane"}}},
-		"annotation":  {ask: annotation("iam.amazonaws.com/role"), field: `pod_annotations["iam.amazonaws.com/role"]`, allowed: Policy{Annotations: []string{"iam.amazonaws.com/role"}}},
-		"a prefix":    {ask: annotation("prometheus.io/port"), field: `pod_annotations["prometheus.io/port"]`, allowed: Policy{Annotations: []string{"prometheus.io/"}}},
-		"a folder":    {ask: security(&windlassv1.SecurityException{}), folder: "/var/spool/cron/crontabs", field: "host_path", allowed: Policy{HostPaths: []string{"/var/spool/cron"}}},
-		"that folder": {ask: security(&windlassv1.SecurityException{}), folder: "/var/cache", field: "host_path", allowed: Policy{HostPaths: []string{"/var/cache"}}},
+		"annotation":  {ask: annotation("iam.amazonaws.com/role"), field: `podAnnotations["iam.amazonaws.com/role"]`, allowed: Policy{Annotations: []string{"iam.amazonaws.com/role"}}},
+		"a prefix":    {ask: annotation("prometheus.io/port"), field: `podAnnotations["prometheus.io/port"]`, allowed: Policy{Annotations: []string{"prometheus.io/"}}},
+		"a folder":    {ask: security(&windlassv1.SecurityException{}), folder: "/var/spool/cron/crontabs", field: "hostPath", allowed: Policy{HostPaths: []string{"/var/spool/cron"}}},
+		"that folder": {ask: security(&windlassv1.SecurityException{}), folder: "/var/cache", field: "hostPath", allowed: Policy{HostPaths: []string{"/var/cache"}}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			a := minimal()
@@ -80,7 +80,7 @@ func TestPolicy_AllowsOnlyWhatTheOperatorLists(t *testing.T) {
 		a.Deployment.Spec.Kubernetes = security(&windlassv1.SecurityException{})
 		a.Deployment.Spec.ModelCache = &windlassv1.ModelCache{MountPath: "/models", HostPath: "/var/cache/models-of-others"}
 		_, err := Render(config(), a)
-		require.ErrorContains(t, err, "host_path: the region's operator does not allow /var/cache/models-of-others")
+		require.ErrorContains(t, err, "hostPath: the region's operator does not allow /var/cache/models-of-others")
 	})
 }
 

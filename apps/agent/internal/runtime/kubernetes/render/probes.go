@@ -55,7 +55,7 @@ func (r *rendering) takeHealth() error {
 		r.health.path = healthcheck.DefaultPath
 	}
 	if !strings.HasPrefix(r.health.path, "/") {
-		return invalid("spec.health_check.path: %q does not begin with a slash", r.health.path)
+		return invalid("healthCheck.path: %q does not begin with a slash", r.health.path)
 	}
 	if r.health.unhealthy < 1 {
 		r.health.unhealthy = defaultUnhealthy
@@ -66,7 +66,7 @@ func (r *rendering) takeHealth() error {
 	if name := h.GetPort(); name != "" {
 		i := slices.IndexFunc(r.ports, func(p port) bool { return p.name == name })
 		if i < 0 {
-			return invalid("spec.health_check.port: no port is named %q", name)
+			return invalid("healthCheck.port: no port is named %q", name)
 		}
 		r.health.port = r.ports[i].number
 	}
@@ -88,15 +88,15 @@ func (r *rendering) takeCheck(method string, codes []string) error {
 		if len(codes) == 0 {
 			return nil
 		}
-		field = "expected_codes"
+		field = "expectedCodes"
 	default:
-		return invalid("spec.health_check.method: %q is neither GET nor HEAD", method)
+		return invalid("healthCheck.method: %q is neither GET nor HEAD", method)
 	}
 	if _, err := healthcheck.ParseCodes(codes); err != nil {
-		return invalid("spec.health_check.expected_codes: %v", err)
+		return invalid("healthCheck.expectedCodes: %v", err)
 	}
 	if r.cfg.HealthImage == "" {
-		return unsupported("spec.health_check.%s: a kubelet sends GET and accepts 200 to 399: leave %[1]s out, or start the agent of region %[2]s with --health-image, so that a container makes the check", field, r.cfg.Region)
+		return unsupported("healthCheck.%s: a kubelet sends GET and accepts 200 to 399: leave %[1]s out, or start the agent of region %[2]s with --health-image, so that a container makes the check", field, r.cfg.Region)
 	}
 	r.health.method, r.health.codes, r.health.asked = method, codes, firstAsked
 	for slices.ContainsFunc(r.ports, func(p port) bool { return p.number == r.health.asked }) {

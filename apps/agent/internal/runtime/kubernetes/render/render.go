@@ -154,9 +154,9 @@ func (r *rendering) checkIdentity() error {
 		return invalid("id: it is empty")
 	}
 	if !ident.ValidName(d.GetAppName()) {
-		return invalid("app_name: %q is not a valid app name", d.GetAppName())
+		return invalid("appName: %q is not a valid app name", d.GetAppName())
 	}
-	for _, n := range []struct{ field, name string }{{"project_name", d.GetProjectName()}, {"environment_name", d.GetEnvironmentName()}} {
+	for _, n := range []struct{ field, name string }{{"projectName", d.GetProjectName()}, {"environmentName", d.GetEnvironmentName()}} {
 		// An older control plane sends neither of them.
 		if n.name != "" && !ident.ValidName(n.name) {
 			return invalid("%s: %q is not a valid name", n.field, n.name)
@@ -185,16 +185,16 @@ func (r *rendering) checkIdentity() error {
 
 func (r *rendering) takeRole() error {
 	s := r.spec
-	r.role = role{defaultRole, s.GetImage(), s.GetCommand(), s.GetArgs(), s.GetResources(), nil, "spec."}
+	r.role = role{defaultRole, s.GetImage(), s.GetCommand(), s.GetArgs(), s.GetResources(), nil, ""}
 	switch roles := s.GetRoles(); len(roles) {
 	case 0:
 	case 1:
 		ro := roles[0]
-		r.role.name, r.role.at, r.role.env = ro.GetName(), "spec.roles[0].", ro.GetEnv()
+		r.role.name, r.role.at, r.role.env = ro.GetName(), "roles[0].", ro.GetEnv()
 		if r.a.Unit != nil {
 			r.role.at = r.a.Unit.At
 		} else if ro.GetInstances() > 1 {
-			return unsupported("spec.roles[0].instances: %d instances that make one replica cannot be grouped on Kubernetes yet: set it to 1 and raise replicas", ro.GetInstances())
+			return unsupported("roles[0].instances: %d instances that make one replica cannot be grouped on Kubernetes yet: set it to 1 and raise replicas", ro.GetInstances())
 		}
 		if ro.GetImage() != "" {
 			r.role.image = ro.GetImage()
@@ -209,19 +209,19 @@ func (r *rendering) takeRole() error {
 			r.role.resources = ro.GetResources()
 		}
 	default:
-		return unsupported("spec.roles: %d roles are not one workload", len(roles))
+		return unsupported("roles: %d roles are not one workload", len(roles))
 	}
 	if !ident.ValidName(r.role.name) {
-		return invalid("spec.roles[0].name: %q is not a valid name", r.role.name)
+		return invalid("roles[0].name: %q is not a valid name", r.role.name)
 	}
 	if r.role.image == "" {
 		if len(r.role.command) == 0 {
-			return invalid("spec.image: there is nothing to run: set image")
+			return invalid("image: there is nothing to run: set image")
 		}
-		return unsupported("spec.image: Kubernetes runs a command in an image: set image")
+		return unsupported("image: Kubernetes runs a command in an image: set image")
 	}
 	if strings.TrimSpace(r.role.image) != r.role.image {
-		return invalid("spec.image: %q begins or ends with a space", r.role.image)
+		return invalid("image: %q begins or ends with a space", r.role.image)
 	}
 	return nil
 }
@@ -235,9 +235,9 @@ func (r *rendering) takePorts() error {
 	for i, p := range spec {
 		switch n := p.GetPort(); {
 		case n < 0 || n > 65535:
-			return invalid("spec.ports[%d].port: %d is not a port: use 1 to 65535, or leave it out", i, n)
+			return invalid("ports[%d].port: %d is not a port: use 1 to 65535, or leave it out", i, n)
 		case n > 0 && taken[n]:
-			return invalid("spec.ports[%d].port: %d occurs twice", i, n)
+			return invalid("ports[%d].port: %d occurs twice", i, n)
 		case n > 0:
 			taken[n] = true
 		}
@@ -246,10 +246,10 @@ func (r *rendering) takePorts() error {
 	next := int32(firstPort)
 	for i, p := range spec {
 		if !ident.ValidName(p.GetName()) {
-			return invalid("spec.ports[%d].name: %q is not a valid name", i, p.GetName())
+			return invalid("ports[%d].name: %q is not a valid name", i, p.GetName())
 		}
 		if names[p.GetName()] {
-			return invalid("spec.ports[%d].name: %q occurs twice", i, p.GetName())
+			return invalid("ports[%d].name: %q occurs twice", i, p.GetName())
 		}
 		names[p.GetName()] = true
 		n := p.GetPort()
@@ -320,7 +320,7 @@ func (r *rendering) podLabels() (map[string]string, error) {
 	l[LabelMadeFor] = r.d.GetId()
 	for _, k := range slices.Sorted(maps.Keys(r.spec.GetKubernetes().GetPodLabels())) {
 		v := r.spec.GetKubernetes().GetPodLabels()[k]
-		at := fmt.Sprintf("spec.kubernetes.pod_labels[%q]", k)
+		at := fmt.Sprintf("kubernetes.podLabels[%q]", k)
 		switch {
 		case strings.HasPrefix(k, Domain), strings.HasPrefix(k, recommended):
 			return nil, invalid("%s: labels under %s and %s are Windlass's own: use another prefix", at, Domain, recommended)

@@ -103,8 +103,8 @@ func TestHealthCheck_WithoutAProbeIsMadeByAContainerOrRefused(t *testing.T) {
 	a := minimal()
 	plain := dump(t, render(t, without, a))
 	for field, h := range map[string]*windlassv1.HealthCheck{
-		"spec.health_check.method":         {Method: "HEAD"},
-		"spec.health_check.expected_codes": {ExpectedCodes: []string{"200-399"}},
+		"healthCheck.method":        {Method: "HEAD"},
+		"healthCheck.expectedCodes": {ExpectedCodes: []string{"200-399"}},
 	} {
 		a.Deployment.Spec.HealthCheck = h
 		rej := refused(t, without, a, runtime.ReasonUnsupported, field+": ")
@@ -116,9 +116,9 @@ func TestHealthCheck_WithoutAProbeIsMadeByAContainerOrRefused(t *testing.T) {
 	require.Equal(t, string(plain), string(dump(t, render(t, config(), a))), "a check that the kubelet can make needs no container")
 
 	a.Deployment.Spec.HealthCheck = &windlassv1.HealthCheck{ExpectedCodes: []string{"204", "2xx"}}
-	_ = refused(t, config(), a, runtime.ReasonInvalidSpec, `spec.health_check.expected_codes: "2xx"`)
+	_ = refused(t, config(), a, runtime.ReasonInvalidSpec, `healthCheck.expectedCodes: "2xx"`)
 	a.Deployment.Spec.HealthCheck = &windlassv1.HealthCheck{Method: "POST"}
-	_ = refused(t, config(), a, runtime.ReasonInvalidSpec, `spec.health_check.method: "POST"`)
+	_ = refused(t, config(), a, runtime.ReasonInvalidSpec, `healthCheck.method: "POST"`)
 }
 
 func TestHealthChecker_ListensAtAFreePort(t *testing.T) {
@@ -253,18 +253,18 @@ func TestRefusals_NameTheFieldAndTheFix(t *testing.T) {
 			spec(func(s *windlassv1.DeploymentSpec) {
 				s.Roles = []*windlassv1.RoleSpec{{Name: "prefill"}, {Name: "decode"}}
 			}),
-			runtime.ReasonUnsupported, "spec.roles",
+			runtime.ReasonUnsupported, "roles",
 		},
 		"several instances a replica": {
 			spec(func(s *windlassv1.DeploymentSpec) { s.Roles = []*windlassv1.RoleSpec{{Name: "main", Instances: 2}} }),
-			runtime.ReasonUnsupported, "spec.roles[0].instances",
+			runtime.ReasonUnsupported, "roles[0].instances",
 		},
 		"an unknown pool":        {gpu(&windlassv1.Gpu{Count: 1, Pool: "a100"}), runtime.ReasonUnknownPool, "it has h100, mi300"},
 		"a pool of other GPUs":   {gpu(&windlassv1.Gpu{Count: 1, Pool: "mi300", ResourceName: "nvidia.com/gpu"}), runtime.ReasonInvalidSpec, "has amd.com/gpu: leave it out"},
 		"a product of no labels": {gpu(&windlassv1.Gpu{Count: 1, ResourceName: "habana.ai/gaudi", Product: "Gaudi3"}), runtime.ReasonUnsupported, "name a pool"},
-		"memory of AMD's GPUs":   {gpu(&windlassv1.Gpu{Count: 1, ResourceName: "amd.com/gpu", MinMemoryMib: 1}), runtime.ReasonUnsupported, "min_memory_mib"},
+		"memory of AMD's GPUs":   {gpu(&windlassv1.Gpu{Count: 1, ResourceName: "amd.com/gpu", MinMemoryMib: 1}), runtime.ReasonUnsupported, "minMemoryMib"},
 		"Kubernetes' own resource": {
-			gpu(&windlassv1.Gpu{Count: 1, ResourceName: "requests.kubernetes.io/gpu"}), runtime.ReasonInvalidSpec, "resource_name",
+			gpu(&windlassv1.Gpu{Count: 1, ResourceName: "requests.kubernetes.io/gpu"}), runtime.ReasonInvalidSpec, "resourceName",
 		},
 		"a single node": {
 			options(&windlassv1.KubernetesOptions{NodeSelector: map[string]string{"kubernetes.io/hostname": "a"}}), runtime.ReasonInvalidSpec, "kubernetes.io/hostname",
@@ -293,7 +293,7 @@ func TestRefusals_NameTheFieldAndTheFix(t *testing.T) {
 				s.ModelCache = &windlassv1.ModelCache{MountPath: "/models", Claim: &windlassv1.VolumeClaim{SizeGib: 1, SingleNode: true}}
 				s.Kubernetes = &windlassv1.KubernetesOptions{ZoneSpread: windlassv1.KubernetesOptions_ZONE_SPREAD_REQUIRED}
 			}),
-			runtime.ReasonInvalidSpec, "zone_spread",
+			runtime.ReasonInvalidSpec, "zoneSpread",
 		},
 		"a secret without a value": {
 			spec(func(s *windlassv1.DeploymentSpec) {
@@ -301,7 +301,7 @@ func TestRefusals_NameTheFieldAndTheFix(t *testing.T) {
 			}), runtime.ReasonSecretUnavailable, `"api-key"`,
 		},
 		"a health check of an unknown port": {
-			spec(func(s *windlassv1.DeploymentSpec) { s.HealthCheck = &windlassv1.HealthCheck{Port: "admin"} }), runtime.ReasonInvalidSpec, "spec.health_check.port",
+			spec(func(s *windlassv1.DeploymentSpec) { s.HealthCheck = &windlassv1.HealthCheck{Port: "admin"} }), runtime.ReasonInvalidSpec, "healthCheck.port",
 		},
 	} {
 		t.Run(name, func(t *testing.T) {

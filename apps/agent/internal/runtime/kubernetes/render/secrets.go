@@ -31,7 +31,7 @@ const maxVariables = corev1.MaxSecretSize
 func (r *rendering) variables() (*coreac.SecretApplyConfiguration, error) {
 	values := map[string]string{}
 	for name, v := range r.spec.GetEnv() {
-		if err := checkVariable(fmt.Sprintf("spec.env[%q]", name), name, v); err != nil {
+		if err := checkVariable(fmt.Sprintf("env[%q]", name), name, v); err != nil {
 			return nil, err
 		}
 		values[name] = v
@@ -50,7 +50,7 @@ func (r *rendering) variables() (*coreac.SecretApplyConfiguration, error) {
 		if !ok {
 			return nil, unavailable(ref.GetSecret())
 		}
-		if err := checkVariable(fmt.Sprintf("spec.secrets[%d].env_name", i), ref.GetEnvName(), v); err != nil {
+		if err := checkVariable(fmt.Sprintf("secrets[%d].envName", i), ref.GetEnvName(), v); err != nil {
 			return nil, err
 		}
 		values[ref.GetEnvName()] = v
@@ -68,7 +68,7 @@ func (r *rendering) variables() (*coreac.SecretApplyConfiguration, error) {
 		size += len(name) + len(v)
 	}
 	if size > maxVariables {
-		return nil, invalid("spec.env, spec.secrets: variables and secrets take %d bytes together, and Kubernetes allows %d: put large values into files", size, maxVariables)
+		return nil, invalid("env, secrets: variables and secrets take %d bytes together, and Kubernetes allows %d: put large values into files", size, maxVariables)
 	}
 	return coreac.Secret(variablesName(r.name, r.contents(values)), r.namespace).
 		WithLabels(r.objectLabels()).WithType(corev1.SecretTypeOpaque).WithImmutable(true).WithData(data), nil
