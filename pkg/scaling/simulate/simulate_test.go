@@ -52,6 +52,10 @@ func TestRun_ExampleTraces(t *testing.T) {
 	require.Less(t, day["windlass"].ReplicaHours, day["hpa"].ReplicaHours)
 	require.LessOrEqual(t, day["windlass"].OverObjective, day["hpa"].OverObjective)
 	require.Less(t, 10*day["windlass"].Turns, day["kpa"].Turns)
+	public := runExample(t, crowdPolicy(), "azure-code-day", 10*time.Second)
+	require.Less(t, public["windlass"].ReplicaHours, public["hpa"].ReplicaHours)
+	require.Less(t, public["windlass"].OverObjective, public["hpa"].OverObjective)
+	require.LessOrEqual(t, public["windlass"].Turns, 5)
 	careful := crowdPolicy()
 	careful.Down = nil
 	slow := runExample(t, careful, "flash-crowd", 2*time.Second)
