@@ -21,6 +21,7 @@ type Faults struct {
 	FailHealthUntil Duration `json:"failHealthUntil" default:"0s" help:"Stop failing health after this time; 0 for never stopping."`
 	ErrorRate       float64  `json:"errorRate" default:"0" help:"Share of requests answered with 500; 0 to 1."`
 	SlowFactor      float64  `json:"slowFactor" default:"1" help:"Factor by which the times to the first token and between tokens are longer."`
+	LoseTransfers   bool     `json:"loseTransfers" help:"As a prefill server, close the connections of decode servers without sending the KV cache."`
 	Hang            bool     `json:"hang" help:"Accept requests, including health checks, and never answer."`
 	IgnoreSIGTERM   bool     `json:"ignoreSigterm" name:"ignore-sigterm" help:"Continue to serve after SIGTERM."`
 	MemoryMiB       int      `json:"memoryMib" name:"memory-mib" default:"0" help:"Allocate this much memory, and write every page."`

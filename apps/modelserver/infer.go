@@ -67,11 +67,11 @@ func (s *Server) serveInference(w http.ResponseWriter, r *http.Request, parse fu
 		return
 	}
 	defer release()
-	if refused := s.takeKV(ctx, req, plan); refused != nil {
+	if refused := s.takeKV(ctx, w, req, plan); refused != nil {
 		refuse(refused)
 		return
 	}
-	if refused := s.handOverPrompt(ctx, req, plan); refused != nil {
+	if refused := s.handOverPrompt(ctx, w, req, plan); refused != nil {
 		refuse(refused)
 		return
 	}

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"net/http"
 	"slices"
 	"strconv"
 	"sync"
@@ -24,14 +25,61 @@ const (
 
 // kvBlocks is the answer to a decode server.
 type kvBlocks struct {
-	Error  string     `json:"error,omitempty"`
-	Blocks [][]string `json:"blocks,omitempty"`
+	Error string `json:"error,omitempty"`
+	// Incompatible means that the error is the layout of the caches, so that no other try can succeed.
+	Incompatible bool       `json:"incompatible,omitempty"`
+	Blocks       [][]string `json:"blocks,omitempty"`
+	// Version is the version label of the prefill server.
+	Version string `json:"version,omitempty"`
 }
 
 // incompatibleCaches returns the answer to a decode server whose cache has another layout.
 func incompatibleCaches(prefill, decode string) kvBlocks {
-	return kvBlocks{Error: fmt.Sprintf("the KV caches have different layouts: prefill has %s, decode has %s", prefill, decode)}
+	return kvBlocks{Incompatible: true, Error: fmt.Sprintf("the KV caches have different layouts: prefill has %s, decode has %s", prefill, decode)}
 }
+
+// errIncompatible is the error of a transfer between servers whose caches have different layouts.
+// The text has the code, because errors of engines have no code of their own.
+var errIncompatible = errors.New(codeIncompatible + ": mixed pair")
+
+// err returns the error in the answer, or nil.
+func (k kvBlocks) err() error {
+	switch {
+	case k.Error == "":
+		return nil
+	case k.Incompatible:
+		return fmt.Errorf("%w: %s", errIncompatible, k.Error)
+	}
+	return errors.New(k.Error)
+}
+
+// transferError returns the answer to a request whose KV cache was not transferred. A pair of different versions is a
+// mistake of the caller, who chose the servers: 409 shows it to tests.
+func transferError(code, message string, err error) *apiError {
+	e := &apiError{status: http.StatusInternalServerError, kind: "server_error", code: code, message: message + ": " + err.Error()}
+	if errors.Is(err, errIncompatible) {
+		e.status, e.code = http.StatusConflict, codeIncompatible
+	}
+	return e
+}
+
+// errTransferLost is the error of a transfer that the fault LoseTransfers stopped.
+var errTransferLost = errors.New("an injected fault lost the transfer")
+
+func (s *Server) losesTransfers() bool {
+	faults, _, _ := s.faults.currentFaults()
+	return faults.LoseTransfers
+}
+
+// setPrefillVersion names the version of the prefill server in the answer of a decode server. Empty: it is not known.
+func setPrefillVersion(w http.ResponseWriter, version string) {
+	if version != "" {
+		w.Header().Set(headerPrefillVersion, version)
+	}
+}
+
+// codeIncompatible is the code of the error for a pair of different versions.
+const codeIncompatible = "kv_incompatible"
 
 // listenKV opens the port for decode servers, and returns its listener and its number. callers and flag are for the
 // error.
@@ -69,25 +117,22 @@ func readKV(c net.Conn, ask any) bool {
 	return json.NewDecoder(io.LimitReader(c, kvMessageLimit)).Decode(ask) == nil
 }
 
-// fetchKV sends ask to a prefill server, and returns the tokens of the blocks in its answer. server is the name of the
-// prefill server in errors.
-func fetchKV(ctx context.Context, host string, port int, ask any, server string) ([]string, error) {
+// fetchKV sends ask to a prefill server, and returns the tokens of the blocks in its answer, and the server's version.
+// server is the name of the prefill server in errors.
+func fetchKV(ctx context.Context, host string, port int, ask any, server string) (tokens []string, version string, err error) {
 	c, err := new(net.Dialer).DialContext(ctx, "tcp", net.JoinHostPort(host, strconv.Itoa(port)))
 	if err != nil {
-		return nil, err
+		return nil, "", err
 	}
 	defer c.Close()
 	stop := context.AfterFunc(ctx, func() { _ = c.Close() })
 	defer stop()
 	if err := json.NewEncoder(c).Encode(ask); err != nil {
-		return nil, err
+		return nil, "", err
 	}
 	var got kvBlocks
 	if err := json.NewDecoder(io.LimitReader(c, kvMessageLimit)).Decode(&got); err != nil {
-		return nil, fmt.Errorf("%s closed the connection without an answer: %w", server, err)
+		return nil, "", fmt.Errorf("%s closed the connection without an answer: %w", server, err)
 	}
-	if got.Error != "" {
-		return nil, errors.New(got.Error)
-	}
-	return slices.Concat(got.Blocks...), nil
+	return slices.Concat(got.Blocks...), got.Version, got.err()
 }

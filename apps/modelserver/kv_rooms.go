@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"net"
 	"net/http"
@@ -32,7 +31,10 @@ type kvRooms struct {
 	cfg           Bootstrap
 	host          string
 	compatibility string
-	port          int
+	version       string
+	// loses reports whether transfers are lost, for the fault LoseTransfers.
+	loses func() bool
+	port  int
 
 	mu    sync.Mutex
 	rooms map[int64]*kvRoom
@@ -51,11 +53,11 @@ type kvEnter struct {
 	Compatibility string `json:"compatibility"`
 }
 
-func newKVRooms(cfg *Config) *kvRooms {
+func newKVRooms(cfg *Config, loses func() bool) *kvRooms {
 	b := cfg.Engine.Bootstrap
 	b.Timeout = cmp.Or(b.Timeout, 300*time.Second)
 	return &kvRooms{
-		cfg: b, host: cfg.Host, rooms: map[int64]*kvRoom{},
+		cfg: b, host: cfg.Host, rooms: map[int64]*kvRoom{}, version: cfg.VersionLabel, loses: loses,
 		compatibility: fmt.Sprintf("sglang %s, version %s, model %s, tensor parallel size %d", cmp.Or(cfg.EngineVersion, sglangVersion), cfg.VersionLabel, cfg.Engine.ModelPath, cfg.Engine.Tensor),
 	}
 }
@@ -133,14 +135,16 @@ func (k *kvRooms) answerDecoder(ctx context.Context, c net.Conn) {
 		k.removeRoom(enter.Room, r)
 		return
 	}
-	answer := kvBlocks{Blocks: [][]string{r.tokens}}
+	answer := kvBlocks{Blocks: [][]string{r.tokens}, Version: k.version}
 	if enter.Compatibility != k.compatibility {
 		answer = incompatibleCaches(k.compatibility, enter.Compatibility)
 	}
 	_ = c.SetDeadline(time.Now().Add(kvExchangeTimeout))
-	err := json.NewEncoder(c).Encode(answer)
-	if answer.Error != "" {
-		err = errors.New(answer.Error)
+	err := errTransferLost
+	if !k.loses() {
+		if err = json.NewEncoder(c).Encode(answer); answer.Error != "" {
+			err = answer.err()
+		}
 	}
 	select {
 	case r.fetched <- err:
@@ -148,8 +152,8 @@ func (k *kvRooms) answerDecoder(ctx context.Context, c net.Conn) {
 	}
 }
 
-// fetchTokens fetches the tokens of a room from a prefill server.
-func (k *kvRooms) fetchTokens(ctx context.Context, host string, port int, number int64) ([]string, error) {
+// fetchTokens fetches the tokens of a room from a prefill server, and the server's version.
+func (k *kvRooms) fetchTokens(ctx context.Context, host string, port int, number int64) (tokens []string, version string, err error) {
 	ctx, cancel := context.WithTimeout(ctx, k.cfg.Timeout)
 	defer cancel()
 	ask := kvEnter{Room: number, Compatibility: k.compatibility}
@@ -157,8 +161,9 @@ func (k *kvRooms) fetchTokens(ctx context.Context, host string, port int, number
 }
 
 // handOverPrompt offers a request's prompt on a prefill server, and fetches it on a decode server. It fails if the
-// other server does not come to the room, or has another prompt or cache layout.
-func (s *Server) handOverPrompt(ctx context.Context, req *sampling, p plan) *apiError {
+// other server does not come to the room, or has another prompt or cache layout. A decode server sets the header with
+// the version of the prefill server.
+func (s *Server) handOverPrompt(ctx context.Context, w http.ResponseWriter, req *sampling, p plan) *apiError {
 	if s.rooms == nil {
 		return nil
 	}
@@ -174,14 +179,16 @@ func (s *Server) handOverPrompt(ctx context.Context, req *sampling, p plan) *api
 			port = *req.BootstrapPort
 		}
 		var tokens []string
-		tokens, err = s.rooms.fetchTokens(ctx, req.BootstrapHost, port, *req.BootstrapRoom)
+		var version string
+		tokens, version, err = s.rooms.fetchTokens(ctx, req.BootstrapHost, port, *req.BootstrapRoom)
+		setPrefillVersion(w, version)
 		if err == nil && !slices.Equal(tokens, p.prompt) {
 			err = fmt.Errorf("the room has another prompt: %d tokens, but this prompt has %d", len(tokens), len(p.prompt))
 		}
 	}
 	if err != nil {
 		s.log.Error("KV transfer failed", "room", *req.BootstrapRoom, "error", err)
-		return &apiError{status: http.StatusInternalServerError, kind: "server_error", code: "kv_transfer_failed", message: fmt.Sprintf("KVTransferError(bootstrap_room=%d): %v", *req.BootstrapRoom, err)}
+		return transferError("kv_transfer_failed", fmt.Sprintf("KVTransferError(bootstrap_room=%d)", *req.BootstrapRoom), err)
 	}
 	return nil
 }

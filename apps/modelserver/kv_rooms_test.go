@@ -47,9 +47,27 @@ func TestBootstrapRooms(t *testing.T) {
 		p, d := meeting(t, variables{"MODELSERVER_VERSION_LABEL": "v1"}, variables{"MODELSERVER_VERSION_LABEL": "v2"})
 		a, b := both(p, d, "a b", "a b", 1)
 		for _, r := range []reply{a, b} {
-			require.Equal(t, http.StatusInternalServerError, r.status)
+			require.Equal(t, http.StatusConflict, r.status)
 			require.Contains(t, string(r.body), "the KV caches have different layouts")
+			require.Contains(t, string(r.body), "kv_incompatible")
 		}
+	})
+	t.Run("a lost transfer fails both legs", func(t *testing.T) {
+		p, d := meeting(t, variables{"MODELSERVER_FAULT_LOSE_TRANSFERS": "true"}, nil)
+		a, b := both(p, d, "a b", "a b", 1)
+		for _, r := range []reply{a, b} {
+			require.Equal(t, http.StatusInternalServerError, r.status, string(r.body))
+		}
+	})
+	t.Run("prefill generates one token, whatever the request says", func(t *testing.T) {
+		p, d := meeting(t, nil, nil)
+		got := make(chan reply, 1)
+		go func() {
+			r, _ := p.try("POST", "/v1/completions", `{"prompt":"a b c","bootstrap_room":1}`)
+			got <- r
+		}()
+		require.Equal(t, "a b c", parse[clientCompletion](t, leg(d, p, "a b c", 1).body).Choices[0].Text)
+		require.Equal(t, "a", parse[clientCompletion](t, (<-got).body).Choices[0].Text)
 	})
 	t.Run("another prompt fails decode", func(t *testing.T) {
 		p, d := meeting(t, nil, nil)

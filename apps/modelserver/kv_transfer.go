@@ -66,7 +66,10 @@ type kvStore struct {
 	cfg           KVTransfer
 	engineID      string
 	compatibility string
-	port          int
+	version       string
+	// loses reports whether transfers are lost, for the fault LoseTransfers.
+	loses func() bool
+	port  int
 
 	mu     sync.Mutex
 	next   int // number of the last block
@@ -78,11 +81,11 @@ type kvBlock struct {
 	expires time.Time
 }
 
-func newKVStore(cfg *Config, engineID string) *kvStore {
+func newKVStore(cfg *Config, engineID string, loses func() bool) *kvStore {
 	t := cfg.Engine.KVTransfer
 	t.Timeout = cmp.Or(t.Timeout, 480*time.Second)
 	return &kvStore{
-		cfg: t, engineID: cmp.Or(t.EngineID, engineID), blocks: map[int]kvBlock{},
+		cfg: t, engineID: cmp.Or(t.EngineID, engineID), blocks: map[int]kvBlock{}, version: cfg.VersionLabel, loses: loses,
 		// As in NIXL's handshake, everything that decides the cache's layout must be the same.
 		compatibility: fmt.Sprintf("vllm %s, version %s, model %s, tensor parallel size %d", cmp.Or(cfg.EngineVersion, vllmVersion), cfg.VersionLabel, cfg.Engine.ModelPath, cfg.Engine.Tensor),
 	}
@@ -118,7 +121,7 @@ func (k *kvStore) takeBlocks(ask kvFetch, now time.Time) kvBlocks {
 	case ask.Compatibility != k.compatibility:
 		return incompatibleCaches(k.compatibility, ask.Compatibility)
 	}
-	var out kvBlocks
+	out := kvBlocks{Version: k.version}
 	for _, id := range ask.BlockIDs {
 		b, ok := k.blocks[id]
 		if !ok || now.After(b.expires) {
@@ -143,35 +146,36 @@ func (k *kvStore) listenSideChannel(ctx context.Context) (l net.Listener, err er
 func (k *kvStore) serveBlocks(l net.Listener) {
 	serveKV(l, func(c net.Conn) {
 		var ask kvFetch
-		if readKV(c, &ask) {
+		if readKV(c, &ask) && !k.loses() {
 			_ = json.NewEncoder(c).Encode(k.takeBlocks(ask, time.Now()))
 		}
 	})
 }
 
-// fetchBlocks fetches the tokens of a prompt from the engine that prefilled it.
-func (k *kvStore) fetchBlocks(ctx context.Context, from *kvParams) ([]string, error) {
+// fetchBlocks fetches the tokens of a prompt from the engine that prefilled it, and the version of that engine's server.
+func (k *kvStore) fetchBlocks(ctx context.Context, from *kvParams) (tokens []string, version string, err error) {
 	ctx, cancel := context.WithTimeout(ctx, kvExchangeTimeout)
 	defer cancel()
 	ask := kvFetch{EngineID: from.RemoteEngineID, Compatibility: k.compatibility, BlockIDs: from.RemoteBlockIDs}
 	return fetchKV(ctx, from.RemoteHost, from.RemotePort, ask, "prefill engine "+from.RemoteEngineID)
 }
 
-// takeKV fetches the prompt of a decode request from the prefill server. If the fetch fails, the request fails, because
-// the decode server does not prefill the prompt again.
-func (s *Server) takeKV(ctx context.Context, req *sampling, p plan) *apiError {
+// takeKV fetches the prompt of a decode request from the prefill server, and sets the header with the version of that
+// server. If the fetch fails, the request fails, because the decode server does not prefill the prompt again.
+func (s *Server) takeKV(ctx context.Context, w http.ResponseWriter, req *sampling, p plan) *apiError {
 	from := req.KVTransfer
 	if from == nil || !from.DoRemotePrefill || s.kv == nil {
 		return nil
 	}
 	fail := func(err error) *apiError {
 		s.log.Error("KV transfer failed", "engine", from.RemoteEngineID, "host", from.RemoteHost, "port", from.RemotePort, "error", err)
-		return &apiError{status: http.StatusInternalServerError, kind: "server_error", code: "kv_load_failed", message: fmt.Sprintf("KV load failure: %v", err)}
+		return transferError("kv_load_failed", "KV load failure", err)
 	}
 	if from.RemoteEngineID == "" || from.RemoteHost == "" || from.RemotePort == 0 || len(from.RemoteBlockIDs) == 0 {
 		return badRequest("kv_transfer_params", "kv_transfer_params with do_remote_prefill needs remote_engine_id, remote_block_ids, remote_host and remote_port")
 	}
-	tokens, err := s.kv.fetchBlocks(ctx, from)
+	tokens, version, err := s.kv.fetchBlocks(ctx, from)
+	setPrefillVersion(w, version)
 	if err != nil {
 		return fail(err)
 	}

@@ -62,13 +62,14 @@ func TestKVTransfer(t *testing.T) {
 		require.Contains(t, string(r.body), why)
 	}
 	t.Run("decode continues from the blocks of prefill, only once", func(t *testing.T) {
-		p, d := pair(t, nil, nil)
+		p, d := pair(t, variables{"MODELSERVER_VERSION_LABEL": "v1"}, variables{"MODELSERVER_VERSION_LABEL": "v1"})
 		params := prefilled(t, p, longPrompt)
 		r := decodeLeg(d, longPrompt, params)
 		require.Equal(t, http.StatusOK, r.status, string(r.body))
 		answer := parse[clientKV](t, r.body)
 		require.Equal(t, longPrompt, answer.Choices[0].Text)
 		require.Nil(t, answer.KV, "a decode answer offers no blocks")
+		require.Equal(t, "v1", r.header.Get(headerPrefillVersion))
 		refused(t, decodeLeg(d, longPrompt, params), "does not exist")
 		require.Empty(t, p.server.kv.blocks)
 	})
@@ -80,8 +81,15 @@ func TestKVTransfer(t *testing.T) {
 	t.Run("different versions fail the request, and the blocks stay", func(t *testing.T) {
 		p, d := pair(t, variables{"MODELSERVER_VERSION_LABEL": "v1"}, variables{"MODELSERVER_VERSION_LABEL": "v2"})
 		params := prefilled(t, p, longPrompt)
-		refused(t, decodeLeg(d, longPrompt, params), "the KV caches have different layouts")
+		r := decodeLeg(d, longPrompt, params)
+		require.Equal(t, http.StatusConflict, r.status)
+		require.Contains(t, string(r.body), "the KV caches have different layouts")
+		require.Contains(t, string(r.body), "kv_incompatible")
 		require.Len(t, p.server.kv.blocks, 2)
+	})
+	t.Run("a lost transfer fails the request", func(t *testing.T) {
+		p, d := pair(t, variables{"MODELSERVER_FAULT_LOSE_TRANSFERS": "true"}, nil)
+		refused(t, decodeLeg(d, longPrompt, prefilled(t, p, longPrompt)), "KV load failure")
 	})
 	t.Run("blocks of another prompt are refused", func(t *testing.T) {
 		p, d := pair(t, nil, nil)
@@ -99,7 +107,7 @@ func TestKVTransfer(t *testing.T) {
 		require.Equal(t, http.StatusBadRequest, decodeLeg(d, "a", `{"do_remote_prefill":true}`).status)
 	})
 	t.Run("blocks that were not fetched are dropped", func(t *testing.T) {
-		k := newKVStore(&Config{Engine: EngineConfig{KVTransfer: KVTransfer{Enabled: true, Timeout: time.Minute}}}, "e")
+		k := newKVStore(&Config{Engine: EngineConfig{KVTransfer: KVTransfer{Enabled: true, Timeout: time.Minute}}}, "e", func() bool { return false })
 		start := time.Unix(0, 0)
 		ids, err := k.holdTokens([]string{"a"}, start)
 		require.NoError(t, err)

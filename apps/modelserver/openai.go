@@ -271,6 +271,11 @@ func (s *Server) checkSampling(r *sampling, promptTokens int) (limit int, proble
 	if slices.Contains(r.Stop, "") {
 		return 0, badRequest("stop", "stop must not contain an empty sequence")
 	}
+	defer func() {
+		if s.rooms != nil && s.cfg.Engine.Role == sglangPrefill {
+			limit = min(limit, 1) // an SGLang prefill server generates the first token only, whatever the request says
+		}
+	}()
 	room := s.cfg.MaxModelLen - promptTokens
 	asked, param := r.MaxTokens, "max_tokens"
 	if r.MaxCompletionTokens != nil {

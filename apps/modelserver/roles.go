@@ -160,11 +160,11 @@ func (s *Server) prefill(ctx context.Context, w http.ResponseWriter, p plan) *ap
 			s.log.Warn("prefill failed", "address", address, "error", err)
 			continue
 		}
-		w.Header().Set(headerPrefillVersion, answer.Version)
+		setPrefillVersion(w, answer.Version)
 		if answer.Version != s.cfg.VersionLabel || !slices.Equal(answer.Tokens, p.prompt) {
 			why := fmt.Sprintf("the KV cache of the prefill server %s has version %q, and this decode server has version %q", address, answer.Version, s.cfg.VersionLabel)
 			s.log.Error("mixed pair", "error", why)
-			return &apiError{status: http.StatusInternalServerError, kind: "server_error", code: "kv_incompatible", message: why}
+			return &apiError{status: http.StatusConflict, kind: "server_error", code: codeIncompatible, message: why}
 		}
 		return nil
 	}

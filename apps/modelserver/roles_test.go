@@ -84,7 +84,7 @@ func TestRoles_RequestsGoThroughTheGroup(t *testing.T) {
 	t.Run("a pair of different versions fails with an error", func(t *testing.T) {
 		file.write(t, map[string][]*endpoint{RoleDecode: {decode}, RolePrefill: {serve(RolePrefill, "v2")}})
 		res, body := ask()
-		require.Equal(t, http.StatusInternalServerError, res.StatusCode)
+		require.Equal(t, http.StatusConflict, res.StatusCode)
 		require.Contains(t, body, "kv_incompatible")
 		require.Equal(t, "v2", res.Header.Get(headerPrefillVersion))
 	})

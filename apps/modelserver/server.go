@@ -79,10 +79,10 @@ func New(cfg Config) (*Server, error) {
 	s.models, s.adapters = newModelSet(budget, 0), newModelSet(budget, cfg.AdapterSlots)
 	s.metrics, s.registry = s.engine.metrics(measured{cfg: &s.cfg, queue: s.queue, cache: s.cache})
 	if cfg.Engine.KVTransfer.Enabled {
-		s.kv = newKVStore(&s.cfg, s.newID())
+		s.kv = newKVStore(&s.cfg, s.newID(), s.losesTransfers)
 	}
 	if r := cfg.Engine.Role; r == sglangPrefill || r == sglangDecode {
-		s.rooms = newKVRooms(&s.cfg)
+		s.rooms = newKVRooms(&s.cfg, s.losesTransfers)
 	}
 	s.part, s.ranks = newPart(&cfg), newRankSet(&cfg)
 	s.handler = s.newHandler()
