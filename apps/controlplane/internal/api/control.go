@@ -8,9 +8,12 @@ import (
 	"strings"
 	"time"
 
+	"connectrpc.com/connect"
+
 	"github.com/windlass-run/windlass/apps/controlplane/internal/apierr"
 	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
 	"github.com/windlass-run/windlass/apps/controlplane/internal/plan"
+	"github.com/windlass-run/windlass/pkg/rpc"
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
@@ -22,14 +25,42 @@ type controlled struct {
 	effect    string
 }
 
+// command is a person's command to the rollout in flight of an app.
+type command struct {
+	app string
+	// rolloutID is the only rollout that the command is for. Empty: any.
+	rolloutID string
+	// why is the person's reason, for the history.
+	why string
+}
+
+// sameRollout refuses a command for the rollout want, unless the app's rollout is that one. id is empty if the app has
+// no rollout in flight. An empty want fits every rollout.
+func sameRollout(app model.App, id, want string) error {
+	if want == "" || id == want {
+		return nil
+	}
+	now := "its rollout is " + id
+	if id == "" {
+		now = "it has no rollout in flight"
+	}
+	return rpc.ErrorWith(connect.CodeAborted, &windlassv1.ErrorDetail{
+		Reason: windlassv1.ErrorReason_ERROR_REASON_CONFLICT, Field: "rollout_id",
+		Fix: "Read the app's rollout again (`windlass rollout status`), decide again, and repeat the call for that rollout.",
+	}, fmt.Sprintf("rollout %s of app %s is not in flight: %s", want, app.Name, now))
+}
+
 // control applies a person's command to the staged rollout in flight. what is the command's name in the history. The
 // function say changes the progress, and describes the change.
-func (c rolloutMutation) control(ref, what, why string, say func(*model.Progress) (text string, err error)) (out controlled, err error) {
-	app, err := c.lockedApp(ref)
+func (c rolloutMutation) control(by command, what string, say func(*model.Progress) (text string, err error)) (out controlled, err error) {
+	app, err := c.lockedApp(by.app)
 	if err != nil {
 		return out, err
 	}
 	if err := alive(app); err != nil {
+		return out, err
+	}
+	if err := sameRollout(app, app.RolloutID, by.rolloutID); err != nil {
 		return out, err
 	}
 	f, err := c.versions().activeRolloutOf(app)
@@ -69,8 +100,8 @@ func (c rolloutMutation) control(ref, what, why string, say func(*model.Progress
 		return controlled{app.RolloutID, true, strings.Join(append([]string{sameAgain(s.Progress, what)}, holds...), "; ")}, nil
 	}
 	out = controlled{rolloutID: app.RolloutID, effect: strings.Join(append([]string{text}, holds...), "; ")}
-	if why != "" {
-		text += ": " + why
+	if by.why != "" {
+		text += ": " + by.why
 	}
 	c.log(app, model.History{
 		What: what, Why: text, RolloutID: f.rollout.ID, DeploymentID: f.rollout.DeploymentID, Version: f.rollout.Version,
@@ -125,7 +156,7 @@ func sameAgain(progress *model.Progress, what string) string {
 // PauseRollout pauses the rollout in flight in its current state.
 func (a rolloutService) PauseRollout(ctx context.Context, req *windlassv1.PauseRolloutRequest) (res *windlassv1.PauseRolloutResponse, err error) {
 	res, _, err = mutate(ctx, a.server, req, func(c *mutation) (*windlassv1.PauseRolloutResponse, error) {
-		out, err := c.rollouts().control(req.GetApp(), "RolloutPaused", req.GetWhy(), func(progress *model.Progress) (string, error) {
+		out, err := c.rollouts().control(command{req.GetApp(), req.GetRolloutId(), req.GetWhy()}, "RolloutPaused", func(progress *model.Progress) (string, error) {
 			_, err := plan.Pause(progress, c.by.Name, req.GetWhy(), c.at)
 			return "nothing starts or stops until it is resumed", err
 		})
@@ -137,7 +168,7 @@ func (a rolloutService) PauseRollout(ctx context.Context, req *windlassv1.PauseR
 // ResumeRollout ends a person's pause.
 func (a rolloutService) ResumeRollout(ctx context.Context, req *windlassv1.ResumeRolloutRequest) (res *windlassv1.ResumeRolloutResponse, err error) {
 	res, _, err = mutate(ctx, a.server, req, func(c *mutation) (*windlassv1.ResumeRolloutResponse, error) {
-		out, err := c.rollouts().control(req.GetApp(), "RolloutResumed", req.GetWhy(), func(progress *model.Progress) (string, error) {
+		out, err := c.rollouts().control(command{req.GetApp(), req.GetRolloutId(), req.GetWhy()}, "RolloutResumed", func(progress *model.Progress) (string, error) {
 			was, by := progress.PausedAt, progress.PausedBy
 			_, err := plan.Resume(progress)
 			return fmt.Sprintf("%s had paused it for %s", by, time.Duration(c.at-was)*time.Millisecond), err
@@ -150,10 +181,10 @@ func (a rolloutService) ResumeRollout(ctx context.Context, req *windlassv1.Resum
 // RetryRollout starts the failed regions again.
 func (a rolloutService) RetryRollout(ctx context.Context, req *windlassv1.RetryRolloutRequest) (res *windlassv1.RetryRolloutResponse, err error) {
 	res, _, err = mutate(ctx, a.server, req, func(c *mutation) (*windlassv1.RetryRolloutResponse, error) {
-		if id, err := c.rollouts().retryLagging(req.GetApp(), req.GetWhy()); id != "" || err != nil {
+		if id, err := c.rollouts().retryLagging(req.GetApp(), req.GetRolloutId(), req.GetWhy()); id != "" || err != nil {
 			return &windlassv1.RetryRolloutResponse{RolloutId: id, Effect: "regions that failed to catch up begin again"}, err
 		}
-		out, err := c.rollouts().control(req.GetApp(), "RolloutRetried", req.GetWhy(), func(progress *model.Progress) (string, error) {
+		out, err := c.rollouts().control(command{req.GetApp(), req.GetRolloutId(), req.GetWhy()}, "RolloutRetried", func(progress *model.Progress) (string, error) {
 			heard, err := c.rollouts().heard(progress)
 			if err != nil {
 				return "", err
@@ -189,7 +220,7 @@ func (c rolloutMutation) heard(progress *model.Progress) (map[string]model.Guard
 
 // retryLagging restarts lagging regions that failed to catch up. It returns the id of the rollout that they missed.
 // The id is empty if there are no such regions, or a rollout is in flight.
-func (c rolloutMutation) retryLagging(ref, why string) (rolloutID string, err error) {
+func (c rolloutMutation) retryLagging(ref, want, why string) (rolloutID string, err error) {
 	app, err := c.lockedApp(ref)
 	if err != nil {
 		return "", err
@@ -205,6 +236,9 @@ func (c rolloutMutation) retryLagging(ref, why string) (rolloutID string, err er
 	s.Progress = before.Clone().Progress
 	if plan.RetryLagging(s.Progress, c.at) == 0 {
 		return "", nil
+	}
+	if err := sameRollout(app, s.Progress.RolloutID, want); err != nil {
+		return "", err
 	}
 	text := "regions that failed to catch up begin again"
 	if why != "" {
@@ -228,7 +262,7 @@ func (a rolloutService) Promote(ctx context.Context, req *windlassv1.PromoteRequ
 		what = "PromotedInFull"
 	}
 	res, _, err = mutate(ctx, a.server, req, func(c *mutation) (*windlassv1.PromoteResponse, error) {
-		out, err := c.rollouts().control(req.GetApp(), what, req.GetWhy(), func(progress *model.Progress) (string, error) {
+		out, err := c.rollouts().control(command{req.GetApp(), req.GetRolloutId(), req.GetWhy()}, what, func(progress *model.Progress) (string, error) {
 			held, failed := progress.PromotionPaused, progress.Failed
 			if err := c.versions().maySkip(progress); req.GetFull() && err != nil {
 				return "", err
@@ -257,7 +291,7 @@ func (a rolloutService) Promote(ctx context.Context, req *windlassv1.PromoteRequ
 // SkipBake ends the bake time of the wave that is baking.
 func (a rolloutService) SkipBake(ctx context.Context, req *windlassv1.SkipBakeRequest) (res *windlassv1.SkipBakeResponse, err error) {
 	res, _, err = mutate(ctx, a.server, req, func(c *mutation) (*windlassv1.SkipBakeResponse, error) {
-		out, err := c.rollouts().control(req.GetApp(), "BakeSkipped", req.GetWhy(), func(progress *model.Progress) (string, error) {
+		out, err := c.rollouts().control(command{req.GetApp(), req.GetRolloutId(), req.GetWhy()}, "BakeSkipped", func(progress *model.Progress) (string, error) {
 			if err := c.versions().maySkip(progress); err != nil {
 				return "", err
 			}

@@ -170,3 +170,74 @@ func TestControl_EachCommandReportsItsEffectInEachState(t *testing.T) {
 		}
 	})
 }
+
+// Two people may look at the same app: a command that names a rollout must not reach the rollout after it.
+func TestControl_RefusesAnotherRolloutThanTheOneNamed(t *testing.T) {
+	h := setup(t)
+	manual := canary(&windlassv1.CanaryStep{Weight: 20, Pause: "manual"})
+	h.rolledOut(nil, "a")
+	_, err := h.deployBy("chat", manual, args("b"))
+	require.NoError(t, err)
+	h.settle("chat")
+	gone := "ro_another"
+	ctx, ro, apps := t.Context(), h.rollouts(h.owner), h.apps(h.owner)
+	for name, call := range map[string]func(id string) error{
+		"pause": func(id string) error {
+			_, err := ro.PauseRollout(ctx, &windlassv1.PauseRolloutRequest{App: "chat", RolloutId: id})
+			return err
+		},
+		"resume": func(id string) error {
+			_, err := ro.ResumeRollout(ctx, &windlassv1.ResumeRolloutRequest{App: "chat", RolloutId: id})
+			return err
+		},
+		"retry": func(id string) error {
+			_, err := ro.RetryRollout(ctx, &windlassv1.RetryRolloutRequest{App: "chat", RolloutId: id})
+			return err
+		},
+		"promote": func(id string) error {
+			_, err := ro.Promote(ctx, &windlassv1.PromoteRequest{App: "chat", RolloutId: id})
+			return err
+		},
+		"bake": func(id string) error {
+			_, err := ro.SkipBake(ctx, &windlassv1.SkipBakeRequest{App: "chat", RolloutId: id})
+			return err
+		},
+		"approve": func(id string) error {
+			_, err := ro.Approve(ctx, &windlassv1.ApproveRequest{App: "chat", RolloutId: id})
+			return err
+		},
+		"cancel": func(id string) error {
+			_, err := apps.Cancel(ctx, &windlassv1.CancelRequest{App: "chat", RolloutId: id})
+			return err
+		},
+	} {
+		err := call(gone)
+		require.Equal(t, []any{windlassv1.ErrorReason_ERROR_REASON_CONFLICT, "rolloutId"}, []any{rpc.ReasonOf(err), rpc.DetailOf(err).GetField()}, "%s: %v", name, err)
+	}
+	app, err := h.apps(h.owner).GetApp(ctx, &windlassv1.GetAppRequest{App: "chat"})
+	require.NoError(t, err)
+	res, err := ro.Promote(ctx, &windlassv1.PromoteRequest{App: "chat", RolloutId: app.GetApp().GetRolloutId()})
+	require.NoError(t, err)
+	require.False(t, res.GetUnchanged())
+}
+
+func TestRollback_RefusesAnotherLiveVersionThanTheOneNamed(t *testing.T) {
+	h := setup(t)
+	h.rolledOut(nil, "a", "b")
+	apps := h.apps(h.owner)
+	refused := func(req *windlassv1.RollbackRequest, text string) {
+		t.Helper()
+		req.App = "chat"
+		_, err := apps.Rollback(t.Context(), req)
+		require.Equal(t, []any{windlassv1.ErrorReason_ERROR_REASON_CONFLICT, "liveVersion"}, []any{rpc.ReasonOf(err), rpc.DetailOf(err).GetField()}, "%v", err)
+		require.ErrorContains(t, err, text)
+	}
+	refused(&windlassv1.RollbackRequest{LiveVersion: 1}, "v2 is live")
+	refused(&windlassv1.RollbackRequest{LiveVersion: 1, Version: 1}, "v2 is live")
+	_, err := h.deployBy("chat", canary(&windlassv1.CanaryStep{Weight: 50, Pause: "manual"}), args("c"))
+	require.NoError(t, err)
+	h.settle("chat")
+	refused(&windlassv1.RollbackRequest{LiveVersion: 2}, "a rollout is in flight")
+	res := h.rollback(&windlassv1.RollbackRequest{LiveVersion: 2, Version: 1})
+	require.Equal(t, int32(1), res.GetFromVersion())
+}

@@ -86,8 +86,8 @@ func notApprover(field string, role windlassv1.Role, message string) error {
 	}, message)
 }
 
-// approveStart gives an approval at the start gate of the rollout in flight. It returns nil if no start gate waits.
-func (c versionMutation) approveStart(ref string, by model.Approval) (*windlassv1.ApproveResponse, error) {
+// approveStart gives an approval at the start gate of the rollout in flight, which must be want unless want is empty. It returns nil if no start gate waits.
+func (c versionMutation) approveStart(ref, want string, by model.Approval) (*windlassv1.ApproveResponse, error) {
 	app, err := c.lockedApp(ref)
 	if err != nil {
 		return nil, err
@@ -97,6 +97,9 @@ func (c versionMutation) approveStart(ref string, by model.Approval) (*windlassv
 	}
 	f, err := c.activeRolloutOf(app)
 	if err != nil || f.rollout == nil || f.deployment == nil || !plan.AwaitsStart(*f.rollout, *f.deployment) {
+		return nil, err
+	}
+	if err := sameRollout(app, f.rollout.ID, want); err != nil {
 		return nil, err
 	}
 	r := *f.rollout

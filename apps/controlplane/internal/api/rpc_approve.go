@@ -19,10 +19,10 @@ func (a rolloutService) Approve(ctx context.Context, req *windlassv1.ApproveRequ
 	res, _, err = mutate(ctx, a.server, req, func(c *mutation) (*windlassv1.ApproveResponse, error) {
 		out := &windlassv1.ApproveResponse{}
 		by := model.Approval{ByID: c.by.ID, By: c.by.Name, Family: c.by.Family(), Role: c.by.Role, At: c.at, Comment: req.GetComment()}
-		if out, err := c.versions().approveStart(req.GetApp(), by); out != nil || err != nil {
+		if out, err := c.versions().approveStart(req.GetApp(), req.GetRolloutId(), by); out != nil || err != nil {
 			return out, err
 		}
-		did, err := c.rollouts().control(req.GetApp(), "Approved", req.GetComment(), func(progress *model.Progress) (text string, err error) {
+		did, err := c.rollouts().control(command{req.GetApp(), req.GetRolloutId(), req.GetComment()}, "Approved", func(progress *model.Progress) (text string, err error) {
 			names, err := c.rollouts().regionNames(progress)
 			if err != nil {
 				return "", err

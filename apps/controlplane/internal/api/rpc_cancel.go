@@ -16,6 +16,9 @@ func (a appService) Cancel(ctx context.Context, req *windlassv1.CancelRequest) (
 		if err != nil {
 			return nil, err
 		}
+		if err := sameRollout(app, app.RolloutID, req.GetRolloutId()); err != nil {
+			return nil, err
+		}
 		f, err := c.versions().activeRolloutOf(app)
 		if err != nil {
 			return nil, err

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"slices"
 
+	"connectrpc.com/connect"
 	"google.golang.org/protobuf/proto"
 
 	"github.com/windlass-run/windlass/apps/controlplane/internal/apierr"
@@ -15,6 +16,7 @@ import (
 	"github.com/windlass-run/windlass/apps/controlplane/internal/plan"
 	"github.com/windlass-run/windlass/apps/controlplane/internal/plan/protection"
 	"github.com/windlass-run/windlass/apps/controlplane/internal/topology"
+	"github.com/windlass-run/windlass/pkg/rpc"
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
@@ -26,6 +28,9 @@ func (a appService) Rollback(ctx context.Context, req *windlassv1.RollbackReques
 	res, _, err = mutate(ctx, a.server, req, func(c *mutation) (*windlassv1.RollbackResponse, error) {
 		app, environment, err := c.appToChange(req.GetApp())
 		if err != nil {
+			return nil, err
+		}
+		if err := c.rollbacks().sameLive(app, req); err != nil {
 			return nil, err
 		}
 		if req.GetVersion() == 0 {
@@ -60,6 +65,34 @@ func (a appService) Rollback(ctx context.Context, req *windlassv1.RollbackReques
 		return res, nil
 	})
 	return res, err
+}
+
+// sameLive refuses a rollback whose caller knows another live version, or does not know of the rollout in flight that
+// the call would abort.
+func (c rollbackMutation) sameLive(app model.App, req *windlassv1.RollbackRequest) error {
+	want := req.GetLiveVersion()
+	if want == 0 {
+		return nil
+	}
+	live, err := c.versions().liveOf(app)
+	if err != nil {
+		return err
+	}
+	var now string
+	switch {
+	case live == nil:
+		now = "no version is live"
+	case live.Version != want:
+		now = fmt.Sprintf("v%d is live", live.Version)
+	case req.GetVersion() == 0 && app.RolloutID != "":
+		now = "a rollout is in flight"
+	default:
+		return nil
+	}
+	return rpc.ErrorWith(connect.CodeAborted, &windlassv1.ErrorDetail{
+		Reason: windlassv1.ErrorReason_ERROR_REASON_CONFLICT, Field: "live_version",
+		Fix: "Read the app again (`windlass status`), decide again, and repeat the call with what is live.",
+	}, fmt.Sprintf("app %s has changed since you read it: %s", app.Name, now))
 }
 
 // rollbackAnew makes a version with the configuration of old. If old was stable, the rollout is straight, because old

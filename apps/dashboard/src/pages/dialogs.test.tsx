@@ -4,10 +4,15 @@ import { cleanup, fireEvent, render, screen, waitFor } from "@testing-library/re
 import { afterEach, expect, it, vi } from "vitest";
 import { AppSchema, AppService } from "../gen/windlass/v1/app_pb.js";
 import { EnvironmentSchema, EnvironmentService } from "../gen/windlass/v1/environment_pb.js";
+import { WhoAmIResponseSchema } from "../gen/windlass/v1/access_pb.js";
+import { Role, RolloutStatus } from "../gen/windlass/v1/common_pb.js";
+import { RolloutSchema, RolloutService } from "../gen/windlass/v1/rollout_pb.js";
 import { Feature, QuotaSchema, WorkspaceFeaturesSchema, WorkspaceService } from "../gen/windlass/v1/workspace_pb.js";
 import type { Variable } from "../model/variables.js";
 import { AskFeatures } from "./features.js";
+import { As, type Session } from "../ui/session.js";
 import { AskQuota } from "./quota.js";
+import { Steer } from "./steer.js";
 import { Dialog } from "./variables.js";
 
 const sent = vi.hoisted(() => [] as Record<string, unknown>[]);
@@ -20,9 +25,10 @@ vi.mock("../api/clients.js", async (original) => {
   const transport = createRouterTransport(({ service }) => {
     service(WorkspaceService, { setQuota: answer, setFeatures: answer });
     service(EnvironmentService, { updateEnvironment: answer });
-    service(AppService, { setEnvironment: answer });
+    service(AppService, { setEnvironment: answer, cancel: answer, rollback: answer });
+    service(RolloutService, { promote: answer });
   });
-  return { ...(await original<object>()), transport, apps: createClient(AppService, transport) };
+  return { ...(await original<object>()), transport, apps: createClient(AppService, transport), rollouts: createClient(RolloutService, transport) };
 });
 
 afterEach(() => {
@@ -101,4 +107,32 @@ it("a variable of the environment that is gone is not removed twice", async () =
   rerender(dialog({ TZ: "UTC", A: "1" }));
   press("Remove the variable");
   expect(await oneCall()).toMatchObject({ variables: { A: "1" } });
+});
+
+const session: Session = { me: create(WhoAmIResponseSchema, { key: { role: Role.OWNER } }), leave: () => Promise.resolve(), lost: nothing };
+
+it("a rollout is aborted only if it is still the one that the dialog was opened for", async () => {
+  const steer = (id: string, version: number) => (
+    <As session={session}>
+      <Steer app={create(AppSchema, { id: "app_1", name: "chat", liveVersion: 1 })} rollout={create(RolloutSchema, { id, version, fromVersion: 1, status: RolloutStatus.RUNNING, progress: {} })} />
+    </As>
+  );
+  const { rerender } = render(steer("ro_1", 2));
+  press("Abort");
+  rerender(steer("ro_2", 3));
+  fireEvent.click(screen.getAllByRole("button", { name: "Abort" }).at(-1)!);
+  expect(await oneCall()).toMatchObject({ app: "app_1", rolloutId: "ro_1" });
+});
+
+it("an app is rolled back only if the version is live that the dialog was opened for", async () => {
+  const steer = (live: number) => (
+    <As session={session}>
+      <Steer app={create(AppSchema, { id: "app_1", name: "chat", liveVersion: live, previousVersion: live - 1 })} rollout={undefined} />
+    </As>
+  );
+  const { rerender } = render(steer(5));
+  press("Roll back to v4");
+  rerender(steer(6));
+  fireEvent.click(screen.getAllByRole("button", { name: "Roll back to v4" }).at(-1)!);
+  expect(await oneCall()).toMatchObject({ app: "app_1", liveVersion: 5 });
 });

@@ -11,10 +11,13 @@ import { useToast } from "../ui/toast.js";
 
 const both = (effect: string, otherwise: string) => effect || otherwise;
 
+/** What a dialog was opened for: the call is refused if another rollout is in flight by then. */
+type Asked = { action: Action; rolloutId: string; liveVersion: number };
+
 /** Does it, and returns what came of it, for people. */
-async function act(name: ActionName, app: App, why: string): Promise<string> {
-  const req = { mutation: mutation(), app: app.id, why };
-  switch (name) {
+async function act({ action, rolloutId, liveVersion }: Asked, app: App, why: string): Promise<string> {
+  const req = { mutation: mutation(), app: app.id, rolloutId, why };
+  switch (action.name) {
     case "pause":
       return both((await rollouts.pauseRollout(req)).effect, "The rollout is paused.");
     case "resume":
@@ -28,13 +31,13 @@ async function act(name: ActionName, app: App, why: string): Promise<string> {
     case "retry":
       return both((await rollouts.retryRollout(req)).effect, "The regions that failed begin again.");
     case "approve": {
-      const { missing } = await rollouts.approve({ mutation: req.mutation, app: app.id, comment: why });
+      const { missing } = await rollouts.approve({ mutation: req.mutation, app: app.id, rolloutId, comment: why });
       return missing.length > 0 ? `Approved. Still missing: ${missing.join("; ")}` : "Approved: the gate is open.";
     }
     case "abort":
       return (await apps.cancel(req)).unchanged ? "It was aborted already." : "The rollout is aborted.";
     case "rollback": {
-      const res = await apps.rollback({ mutation: req.mutation, app: app.id, message: why });
+      const res = await apps.rollback({ mutation: req.mutation, app: app.id, liveVersion, message: why });
       return res.warnings.join(" ") || `The app goes back to v${res.fromVersion || res.version}.`;
     }
   }
@@ -56,7 +59,7 @@ const question: Record<ActionName, string> = {
 export function Steer({ app, rollout }: { app: App; rollout: Rollout | undefined }) {
   const { me } = useSession();
   const say = useToast();
-  const [asked, setAsked] = useState<Action | null>(null);
+  const [asked, setAsked] = useState<Asked | null>(null);
   const possible = actions(rollout, app);
   if (!steers(me.key?.role)) return possible.length > 0 ? <p className="dim small">Your key reads only.</p> : null;
   return (
@@ -64,7 +67,7 @@ export function Steer({ app, rollout }: { app: App; rollout: Rollout | undefined
       {possible.length > 0 ? (
         <div className="buttons">
           {possible.map((a, i) => (
-            <button key={a.name} type="button" className={`button${i === 0 && !a.grave ? " primary" : ""}${a.grave ? " grave" : ""}`} onClick={() => setAsked(a)}>
+            <button key={a.name} type="button" className={`button${i === 0 && !a.grave ? " primary" : ""}${a.grave ? " grave" : ""}`} onClick={() => setAsked({ action: a, rolloutId: rollout?.id ?? "", liveVersion: app.liveVersion })}>
               {a.label}
             </button>
           ))}
@@ -73,13 +76,13 @@ export function Steer({ app, rollout }: { app: App; rollout: Rollout | undefined
       {asked ? (
         <Confirm
           ask={{
-            title: `${question[asked.name]}: ${appPath(app)}`,
-            effect: asked.effect,
-            label: asked.label,
-            grave: asked.grave,
-            reason: asked.name === "approve" ? "Comment (optional)" : "Why, for the history (optional)",
+            title: `${question[asked.action.name]}: ${appPath(app)}`,
+            effect: asked.action.effect,
+            label: asked.action.label,
+            grave: asked.action.grave,
+            reason: asked.action.name === "approve" ? "Comment (optional)" : "Why, for the history (optional)",
           }}
-          act={async (why) => say(await act(asked.name, app, why))}
+          act={async (why) => say(await act(asked, app, why))}
           onClose={() => setAsked(null)}
           explain={explain}
         />

@@ -194,12 +194,14 @@ function AskRollback({ app, live, version: d, close }: { app: App; live: Deploym
   const say = useToast();
   const [withSteps, setSteps] = useState(false);
   const [withSecrets, setSecrets] = useState(false);
+  // The differences that are shown are to this version, so another live version refuses the call.
+  const [liveVersion] = useState(live?.version ?? 0);
   const changes = live ? diffVersions(live, d) : [];
   return (
     <Confirm
       ask={{ title: `Roll back to v${d.version}: ${appPath(app)}`, effect: rollbackEffect(app, d, withSteps, withSecrets).join(" "), label: `Roll back to v${d.version}`, grave: true, reason: "Why, for the history (optional)" }}
       act={async (message) => {
-        const res = await apps.rollback({ mutation: mutation(), app: app.id, version: d.version, message, withSteps, withSecrets });
+        const res = await apps.rollback({ mutation: mutation(), app: app.id, version: d.version, liveVersion, message, withSteps, withSecrets });
         say([res.retained ? `v${res.version} is live again.` : `The app goes back to v${d.version}${res.version !== d.version ? `, as v${res.version}` : ""}.`, ...res.warnings].join(" "));
       }}
       onClose={close}

@@ -7,8 +7,13 @@ import type { WhoAmIResponse } from "../gen/windlass/v1/access_pb.js";
 import { SignIn } from "../pages/sign-in.js";
 import { Loading } from "./pieces.js";
 
-type Session = { me: WhoAmIResponse; leave: (everywhere: boolean) => Promise<void>; lost: () => void };
+export type Session = { me: WhoAmIResponse; leave: (everywhere: boolean) => Promise<void>; lost: () => void };
 const Context = createContext<Session | null>(null);
+
+/** Shows its children as somebody who is signed in already. */
+export function As({ session, children }: { session: Session; children: ReactNode }) {
+  return <Context.Provider value={session}>{children}</Context.Provider>;
+}
 
 export function useSession(): Session {
   const s = useContext(Context);
@@ -73,7 +78,7 @@ export function SignedIn({ children }: { children: ReactNode }) {
     return () => clearTimeout(timer);
   }, [inside, lost]);
 
-  if (me.data) return <Context.Provider value={{ me: me.data, leave, lost }}>{children}</Context.Provider>;
+  if (me.data) return <As session={{ me: me.data, leave, lost }}>{children}</As>;
   if (me.data === null) return <SignIn entered={entered} why={failed} />;
   return (
     <main>

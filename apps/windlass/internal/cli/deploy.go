@@ -328,7 +328,7 @@ func orAll(region string) string {
 }
 
 func (a *app) rollbackCommand() *cobra.Command {
-	var to int32
+	var to, live int32
 	var message string
 	var withSteps, withSecrets bool
 	var w waitFlags
@@ -351,7 +351,7 @@ ran with.
 			if err := w.checkUntil(); err != nil {
 				return err
 			}
-			resp, err := a.clients.apps.Rollback(ctx, &windlassv1.RollbackRequest{Mutation: newMutation(), App: a.appPath(args[0]), Version: to, Message: message, WithSteps: withSteps, WithSecrets: withSecrets})
+			resp, err := a.clients.apps.Rollback(ctx, &windlassv1.RollbackRequest{Mutation: newMutation(), App: a.appPath(args[0]), Version: to, LiveVersion: live, Message: message, WithSteps: withSteps, WithSecrets: withSecrets})
 			if err != nil {
 				return err
 			}
@@ -362,6 +362,7 @@ ran with.
 		}),
 	}
 	c.Flags().Int32Var(&to, "to", 0, "number of the version (2 for v2). Default: the live version if a rollout is in flight, else the previous stable one")
+	c.Flags().Int32Var(&live, "if-live", 0, "number of the version that has to be live: otherwise, or without --to while a rollout is in flight, it is refused. Default: not compared")
 	c.Flags().StringVarP(&message, "message", "m", "", "why, for the history")
 	c.Flags().BoolVar(&withSecrets, "with-secrets", false, "also go back to the secret versions that the version ran with")
 	c.Flags().BoolVar(&withSteps, "with-steps", false, "do not skip the policy's steps, pauses, approvals, analysis and bake times")
@@ -370,13 +371,13 @@ ran with.
 }
 
 func (a *app) cancelCommand() *cobra.Command {
-	var why string
+	var why, rollout string
 	c := &cobra.Command{
 		Use:   "cancel APP",
 		Short: "Abort the rollout in flight",
 		Args:  cobra.ExactArgs(1),
 		RunE: a.run(func(ctx context.Context, args []string) error {
-			resp, err := a.clients.apps.Cancel(ctx, &windlassv1.CancelRequest{Mutation: newMutation(), App: a.appPath(args[0]), Why: why})
+			resp, err := a.clients.apps.Cancel(ctx, &windlassv1.CancelRequest{Mutation: newMutation(), App: a.appPath(args[0]), RolloutId: rollout, Why: why})
 			if err != nil {
 				return err
 			}
@@ -387,6 +388,7 @@ func (a *app) cancelCommand() *cobra.Command {
 		}),
 	}
 	c.Flags().StringVarP(&why, "message", "m", "", "why, for the history")
+	addIfRollout(c, &rollout)
 	return c
 }
 

@@ -29,22 +29,22 @@ let it continue where it waits, and abort it. A command may be repeated.`,
 	abort.Use, abort.Short = "abort APP", "Bring every region back to the version that is live"
 	return group(c, a.rolloutStatusCommand(), abort,
 		a.instructionCommand("pause APP", "Pause the rollout: it starts and stops nothing", "paused; `windlass rollout resume` goes on",
-			func(ctx context.Context, path, why string) (effect, error) {
-				return a.clients.rollouts.PauseRollout(ctx, &windlassv1.PauseRolloutRequest{Mutation: newMutation(), App: path, Why: why})
+			func(ctx context.Context, i instruction) (effect, error) {
+				return a.clients.rollouts.PauseRollout(ctx, &windlassv1.PauseRolloutRequest{Mutation: newMutation(), App: i.path, RolloutId: i.rollout, Why: i.why})
 			}),
 		a.instructionCommand("resume APP", "Resume a paused rollout", "goes on",
-			func(ctx context.Context, path, why string) (effect, error) {
-				return a.clients.rollouts.ResumeRollout(ctx, &windlassv1.ResumeRolloutRequest{Mutation: newMutation(), App: path, Why: why})
+			func(ctx context.Context, i instruction) (effect, error) {
+				return a.clients.rollouts.ResumeRollout(ctx, &windlassv1.ResumeRolloutRequest{Mutation: newMutation(), App: i.path, RolloutId: i.rollout, Why: i.why})
 			}),
 		a.instructionCommand("retry APP", "Retry the regions that failed", "tries again",
-			func(ctx context.Context, path, why string) (effect, error) {
-				return a.clients.rollouts.RetryRollout(ctx, &windlassv1.RetryRolloutRequest{Mutation: newMutation(), App: path, Why: why})
+			func(ctx context.Context, i instruction) (effect, error) {
+				return a.clients.rollouts.RetryRollout(ctx, &windlassv1.RetryRolloutRequest{Mutation: newMutation(), App: i.path, RolloutId: i.rollout, Why: i.why})
 			}),
 		a.promoteCommand(),
 		a.approveCommand(),
 		a.instructionCommand("skip-bake APP", "End the bake time of the wave that is baking", "bakes no longer",
-			func(ctx context.Context, path, why string) (effect, error) {
-				return a.clients.rollouts.SkipBake(ctx, &windlassv1.SkipBakeRequest{Mutation: newMutation(), App: path, Why: why})
+			func(ctx context.Context, i instruction) (effect, error) {
+				return a.clients.rollouts.SkipBake(ctx, &windlassv1.SkipBakeRequest{Mutation: newMutation(), App: i.path, RolloutId: i.rollout, Why: i.why})
 			}),
 	)
 }
@@ -52,8 +52,8 @@ let it continue where it waits, and abort it. A command may be repeated.`,
 func (a *app) promoteCommand() *cobra.Command {
 	var full bool
 	c := a.instructionCommand("promote APP", "Accept the new version where it waits, and go on", "promoted",
-		func(ctx context.Context, path, why string) (effect, error) {
-			return a.clients.rollouts.Promote(ctx, &windlassv1.PromoteRequest{Mutation: newMutation(), App: path, Why: why, Full: full})
+		func(ctx context.Context, i instruction) (effect, error) {
+			return a.clients.rollouts.Promote(ctx, &windlassv1.PromoteRequest{Mutation: newMutation(), App: i.path, RolloutId: i.rollout, Why: i.why, Full: full})
 		})
 	c.Long = `Promote lets the regions that wait at a step continue, unless the step waits for an
 approval. If a failed analysis paused the rollout, promote accepts the failure.
@@ -65,12 +65,12 @@ regions whose turn has not come yet. It never skips an approval.`
 }
 
 func (a *app) approveCommand() *cobra.Command {
-	var comment string
+	var comment, rollout string
 	c := &cobra.Command{
 		Use: "approve APP", Short: "Approve the rollout at the gates where it waits, with the role of the key", Args: cobra.ExactArgs(1),
 		Example: `  windlass rollout approve echo --comment "p95 is as before"`,
 		RunE: a.run(func(ctx context.Context, args []string) error {
-			resp, err := a.clients.rollouts.Approve(ctx, &windlassv1.ApproveRequest{Mutation: newMutation(), App: a.appPath(args[0]), Comment: comment})
+			resp, err := a.clients.rollouts.Approve(ctx, &windlassv1.ApproveRequest{Mutation: newMutation(), App: a.appPath(args[0]), RolloutId: rollout, Comment: comment})
 			if err != nil {
 				return err
 			}
@@ -85,6 +85,7 @@ func (a *app) approveCommand() *cobra.Command {
 		}),
 	}
 	c.Flags().StringVarP(&comment, "comment", "m", "", "why, for the history")
+	addIfRollout(c, &rollout)
 	return c
 }
 
@@ -94,22 +95,32 @@ type effect interface {
 	GetEffect() string
 }
 
+// instruction is a person's instruction to a rollout. rollout is the id of the only rollout that it is for; empty: any.
+type instruction struct{ path, rollout, why string }
+
 // instructionCommand returns a command that sends one instruction to the rollout in flight. done is the text
 // for a control plane that does not describe the effect.
-func (a *app) instructionCommand(use, short, done string, say func(ctx context.Context, path, why string) (effect, error)) *cobra.Command {
-	var why string
+func (a *app) instructionCommand(use, short, done string, say func(ctx context.Context, i instruction) (effect, error)) *cobra.Command {
+	var i instruction
 	c := &cobra.Command{
 		Use: use, Short: short, Args: cobra.ExactArgs(1),
 		RunE: a.run(func(ctx context.Context, args []string) error {
-			resp, err := say(ctx, a.appPath(args[0]), why)
+			i.path = a.appPath(args[0])
+			resp, err := say(ctx, i)
 			if err != nil {
 				return err
 			}
 			return a.showDone(resp, "%s: %s", args[0], cmp.Or(resp.GetEffect(), done))
 		}),
 	}
-	c.Flags().StringVarP(&why, "message", "m", "", "why, for the history")
+	c.Flags().StringVarP(&i.why, "message", "m", "", "why, for the history")
+	addIfRollout(c, &i.rollout)
 	return c
+}
+
+// addIfRollout adds the flag that limits a command to one rollout.
+func addIfRollout(c *cobra.Command, id *string) {
+	c.Flags().StringVar(id, "if-rollout", "", "id of the rollout that this is for: another rollout, or none, refuses it. Default: whichever is in flight")
 }
 
 func (a *app) rolloutStatusCommand() *cobra.Command {

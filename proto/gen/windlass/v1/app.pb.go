@@ -1520,7 +1520,11 @@ type RollbackRequest struct {
 	// Also return to the secret versions that the version ran with. Default: use the newest secret
 	// versions, so that a rotated key stays rotated. A retained version then becomes live again only
 	// if it already runs with the newest ones.
-	WithSecrets   bool `protobuf:"varint,31,opt,name=with_secrets,json=withSecrets,proto3" json:"with_secrets,omitempty"`
+	WithSecrets bool `protobuf:"varint,31,opt,name=with_secrets,json=withSecrets,proto3" json:"with_secrets,omitempty"`
+	// The version that is live as far as the caller knows. If another version is live, or the call
+	// names no version and a rollout is in flight, the call changes nothing and fails with
+	// ERROR_REASON_CONFLICT. 0: not compared.
+	LiveVersion   int32 `protobuf:"varint,32,opt,name=live_version,json=liveVersion,proto3" json:"live_version,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1595,6 +1599,13 @@ func (x *RollbackRequest) GetWithSecrets() bool {
 		return x.WithSecrets
 	}
 	return false
+}
+
+func (x *RollbackRequest) GetLiveVersion() int32 {
+	if x != nil {
+		return x.LiveVersion
+	}
+	return 0
 }
 
 type RollbackResponse struct {
@@ -1720,10 +1731,13 @@ func (x *RollbackResponse) GetStraight() bool {
 }
 
 type CancelRequest struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Mutation      *Mutation              `protobuf:"bytes,1,opt,name=mutation,proto3" json:"mutation,omitempty"`
-	App           string                 `protobuf:"bytes,2,opt,name=app,proto3" json:"app,omitempty"`
-	Why           string                 `protobuf:"bytes,3,opt,name=why,proto3" json:"why,omitempty"`
+	state    protoimpl.MessageState `protogen:"open.v1"`
+	Mutation *Mutation              `protobuf:"bytes,1,opt,name=mutation,proto3" json:"mutation,omitempty"`
+	App      string                 `protobuf:"bytes,2,opt,name=app,proto3" json:"app,omitempty"`
+	Why      string                 `protobuf:"bytes,3,opt,name=why,proto3" json:"why,omitempty"`
+	// The rollout that the call is for. If another rollout is in flight, or none, the call changes
+	// nothing and fails with ERROR_REASON_CONFLICT. Empty: the app's rollout, whichever it is.
+	RolloutId     string `protobuf:"bytes,31,opt,name=rollout_id,json=rolloutId,proto3" json:"rollout_id,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1775,6 +1789,13 @@ func (x *CancelRequest) GetApp() string {
 func (x *CancelRequest) GetWhy() string {
 	if x != nil {
 		return x.Why
+	}
+	return ""
+}
+
+func (x *CancelRequest) GetRolloutId() string {
+	if x != nil {
+		return x.RolloutId
 	}
 	return ""
 }
@@ -2125,7 +2146,7 @@ const file_windlass_v1_app_proto_rawDesc = "" +
 	"\x06effect\x18\x1e \x01(\x0e2\x1a.windlass.v1.VersionEffectR\x06effect\x12\x1b\n" +
 	"\ttook_back\x18\x1f \x01(\x05R\btookBack\x12/\n" +
 	"\x14took_back_rollout_id\x18  \x01(\tR\x11tookBackRolloutId\x12\x1a\n" +
-	"\bwarnings\x18! \x03(\tR\bwarnings\"\xeb\x01\n" +
+	"\bwarnings\x18! \x03(\tR\bwarnings\"\x97\x02\n" +
 	"\x0fRollbackRequest\x121\n" +
 	"\bmutation\x18\x01 \x01(\v2\x15.windlass.v1.MutationR\bmutation\x12\x1c\n" +
 	"\x03app\x18\x02 \x01(\tB\n" +
@@ -2134,7 +2155,8 @@ const file_windlass_v1_app_proto_rawDesc = "" +
 	"\amessage\x18\x04 \x01(\tB\b\xbaH\x05r\x03\x18\x80\bR\amessage\x12\x1d\n" +
 	"\n" +
 	"with_steps\x18\x1e \x01(\bR\twithSteps\x12!\n" +
-	"\fwith_secrets\x18\x1f \x01(\bR\vwithSecrets\"\xe9\x02\n" +
+	"\fwith_secrets\x18\x1f \x01(\bR\vwithSecrets\x12*\n" +
+	"\flive_version\x18  \x01(\x05B\a\xbaH\x04\x1a\x02(\x00R\vliveVersion\"\xe9\x02\n" +
 	"\x10RollbackResponse\x12#\n" +
 	"\rdeployment_id\x18\x01 \x01(\tR\fdeploymentId\x12\x1d\n" +
 	"\n" +
@@ -2146,12 +2168,14 @@ const file_windlass_v1_app_proto_rawDesc = "" +
 	"\ttook_back\x18\x1f \x01(\x05R\btookBack\x12/\n" +
 	"\x14took_back_rollout_id\x18  \x01(\tR\x11tookBackRolloutId\x12\x1a\n" +
 	"\bwarnings\x18! \x03(\tR\bwarnings\x12\x1a\n" +
-	"\bstraight\x18\" \x01(\bR\bstraight\"|\n" +
+	"\bstraight\x18\" \x01(\bR\bstraight\"\xa4\x01\n" +
 	"\rCancelRequest\x121\n" +
 	"\bmutation\x18\x01 \x01(\v2\x15.windlass.v1.MutationR\bmutation\x12\x1c\n" +
 	"\x03app\x18\x02 \x01(\tB\n" +
 	"\xbaH\ar\x05\x10\x01\x18\x80\x02R\x03app\x12\x1a\n" +
-	"\x03why\x18\x03 \x01(\tB\b\xbaH\x05r\x03\x18\x80\bR\x03why\"M\n" +
+	"\x03why\x18\x03 \x01(\tB\b\xbaH\x05r\x03\x18\x80\bR\x03why\x12&\n" +
+	"\n" +
+	"rollout_id\x18\x1f \x01(\tB\a\xbaH\x04r\x02\x18@R\trolloutId\"M\n" +
 	"\x0eCancelResponse\x12\x1d\n" +
 	"\n" +
 	"rollout_id\x18\x01 \x01(\tR\trolloutId\x12\x1c\n" +

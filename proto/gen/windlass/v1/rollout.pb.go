@@ -2703,7 +2703,10 @@ type PauseRolloutRequest struct {
 	// Id or "project/environment/name".
 	App string `protobuf:"bytes,2,opt,name=app,proto3" json:"app,omitempty"`
 	// Reason for the history.
-	Why           string `protobuf:"bytes,3,opt,name=why,proto3" json:"why,omitempty"`
+	Why string `protobuf:"bytes,3,opt,name=why,proto3" json:"why,omitempty"`
+	// The rollout that the call is for. If another rollout is in flight, or none, the call changes
+	// nothing and fails with ERROR_REASON_CONFLICT. Empty: the app's rollout, whichever it is.
+	RolloutId     string `protobuf:"bytes,31,opt,name=rollout_id,json=rolloutId,proto3" json:"rollout_id,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2755,6 +2758,13 @@ func (x *PauseRolloutRequest) GetApp() string {
 func (x *PauseRolloutRequest) GetWhy() string {
 	if x != nil {
 		return x.Why
+	}
+	return ""
+}
+
+func (x *PauseRolloutRequest) GetRolloutId() string {
+	if x != nil {
+		return x.RolloutId
 	}
 	return ""
 }
@@ -2827,7 +2837,10 @@ type ResumeRolloutRequest struct {
 	// Id or "project/environment/name".
 	App string `protobuf:"bytes,2,opt,name=app,proto3" json:"app,omitempty"`
 	// Reason for the history.
-	Why           string `protobuf:"bytes,3,opt,name=why,proto3" json:"why,omitempty"`
+	Why string `protobuf:"bytes,3,opt,name=why,proto3" json:"why,omitempty"`
+	// The rollout that the call is for. If another rollout is in flight, or none, the call changes
+	// nothing and fails with ERROR_REASON_CONFLICT. Empty: the app's rollout, whichever it is.
+	RolloutId     string `protobuf:"bytes,31,opt,name=rollout_id,json=rolloutId,proto3" json:"rollout_id,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2879,6 +2892,13 @@ func (x *ResumeRolloutRequest) GetApp() string {
 func (x *ResumeRolloutRequest) GetWhy() string {
 	if x != nil {
 		return x.Why
+	}
+	return ""
+}
+
+func (x *ResumeRolloutRequest) GetRolloutId() string {
+	if x != nil {
+		return x.RolloutId
 	}
 	return ""
 }
@@ -2951,7 +2971,10 @@ type RetryRolloutRequest struct {
 	// Id or "project/environment/name".
 	App string `protobuf:"bytes,2,opt,name=app,proto3" json:"app,omitempty"`
 	// Reason for the history.
-	Why           string `protobuf:"bytes,3,opt,name=why,proto3" json:"why,omitempty"`
+	Why string `protobuf:"bytes,3,opt,name=why,proto3" json:"why,omitempty"`
+	// The rollout that the call is for. If another rollout is in flight, or failed regions are of
+	// another rollout, the call changes nothing and fails with ERROR_REASON_CONFLICT. Empty: the app's rollout, whichever it is.
+	RolloutId     string `protobuf:"bytes,31,opt,name=rollout_id,json=rolloutId,proto3" json:"rollout_id,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -3003,6 +3026,13 @@ func (x *RetryRolloutRequest) GetApp() string {
 func (x *RetryRolloutRequest) GetWhy() string {
 	if x != nil {
 		return x.Why
+	}
+	return ""
+}
+
+func (x *RetryRolloutRequest) GetRolloutId() string {
+	if x != nil {
+		return x.RolloutId
 	}
 	return ""
 }
@@ -3075,7 +3105,10 @@ type SkipBakeRequest struct {
 	// Id or "project/environment/name".
 	App string `protobuf:"bytes,2,opt,name=app,proto3" json:"app,omitempty"`
 	// Reason for the history.
-	Why           string `protobuf:"bytes,3,opt,name=why,proto3" json:"why,omitempty"`
+	Why string `protobuf:"bytes,3,opt,name=why,proto3" json:"why,omitempty"`
+	// The rollout that the call is for. If another rollout is in flight, or none, the call changes
+	// nothing and fails with ERROR_REASON_CONFLICT. Empty: the app's rollout, whichever it is.
+	RolloutId     string `protobuf:"bytes,31,opt,name=rollout_id,json=rolloutId,proto3" json:"rollout_id,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -3127,6 +3160,13 @@ func (x *SkipBakeRequest) GetApp() string {
 func (x *SkipBakeRequest) GetWhy() string {
 	if x != nil {
 		return x.Why
+	}
+	return ""
+}
+
+func (x *SkipBakeRequest) GetRolloutId() string {
+	if x != nil {
+		return x.RolloutId
 	}
 	return ""
 }
@@ -3203,7 +3243,10 @@ type PromoteRequest struct {
 	// Skip all remaining steps, pauses, analysis and bake times, also in regions whose turn comes
 	// later: the rollout continues as soon as each region serves. It does not skip approvals: the
 	// rollout still waits at gates.
-	Full          bool `protobuf:"varint,30,opt,name=full,proto3" json:"full,omitempty"`
+	Full bool `protobuf:"varint,30,opt,name=full,proto3" json:"full,omitempty"`
+	// The rollout that the call is for. If another rollout is in flight, or none, the call changes
+	// nothing and fails with ERROR_REASON_CONFLICT. Empty: the app's rollout, whichever it is.
+	RolloutId     string `protobuf:"bytes,31,opt,name=rollout_id,json=rolloutId,proto3" json:"rollout_id,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -3264,6 +3307,13 @@ func (x *PromoteRequest) GetFull() bool {
 		return x.Full
 	}
 	return false
+}
+
+func (x *PromoteRequest) GetRolloutId() string {
+	if x != nil {
+		return x.RolloutId
+	}
+	return ""
 }
 
 type PromoteResponse struct {
@@ -3334,7 +3384,10 @@ type ApproveRequest struct {
 	// Id or "project/environment/name".
 	App string `protobuf:"bytes,2,opt,name=app,proto3" json:"app,omitempty"`
 	// Shown in the history and with the approval.
-	Comment       string `protobuf:"bytes,3,opt,name=comment,proto3" json:"comment,omitempty"`
+	Comment string `protobuf:"bytes,3,opt,name=comment,proto3" json:"comment,omitempty"`
+	// The rollout that the call is for. If another rollout is in flight, or none, the call changes
+	// nothing and fails with ERROR_REASON_CONFLICT. Empty: the app's rollout, whichever it is.
+	RolloutId     string `protobuf:"bytes,31,opt,name=rollout_id,json=rolloutId,proto3" json:"rollout_id,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -3386,6 +3439,13 @@ func (x *ApproveRequest) GetApp() string {
 func (x *ApproveRequest) GetComment() string {
 	if x != nil {
 		return x.Comment
+	}
+	return ""
+}
+
+func (x *ApproveRequest) GetRolloutId() string {
+	if x != nil {
+		return x.RolloutId
 	}
 	return ""
 }
@@ -3734,63 +3794,75 @@ const file_windlass_v1_rollout_proto_rawDesc = "" +
 	"\xbaH\ar\x05\x10\x01\x18\x80\x02R\x03app\"w\n" +
 	"\x14ListRolloutsResponse\x120\n" +
 	"\brollouts\x18\x01 \x03(\v2\x14.windlass.v1.RolloutR\brollouts\x12-\n" +
-	"\x04page\x18\x02 \x01(\v2\x19.windlass.v1.PageResponseR\x04page\"\x82\x01\n" +
+	"\x04page\x18\x02 \x01(\v2\x19.windlass.v1.PageResponseR\x04page\"\xaa\x01\n" +
 	"\x13PauseRolloutRequest\x121\n" +
 	"\bmutation\x18\x01 \x01(\v2\x15.windlass.v1.MutationR\bmutation\x12\x1c\n" +
 	"\x03app\x18\x02 \x01(\tB\n" +
 	"\xbaH\ar\x05\x10\x01\x18\x80\x02R\x03app\x12\x1a\n" +
-	"\x03why\x18\x03 \x01(\tB\b\xbaH\x05r\x03\x18\x80\bR\x03why\"k\n" +
+	"\x03why\x18\x03 \x01(\tB\b\xbaH\x05r\x03\x18\x80\bR\x03why\x12&\n" +
+	"\n" +
+	"rollout_id\x18\x1f \x01(\tB\a\xbaH\x04r\x02\x18@R\trolloutId\"k\n" +
 	"\x14PauseRolloutResponse\x12\x1d\n" +
 	"\n" +
 	"rollout_id\x18\x01 \x01(\tR\trolloutId\x12\x1c\n" +
 	"\tunchanged\x18\x1e \x01(\bR\tunchanged\x12\x16\n" +
-	"\x06effect\x18\x1f \x01(\tR\x06effect\"\x83\x01\n" +
+	"\x06effect\x18\x1f \x01(\tR\x06effect\"\xab\x01\n" +
 	"\x14ResumeRolloutRequest\x121\n" +
 	"\bmutation\x18\x01 \x01(\v2\x15.windlass.v1.MutationR\bmutation\x12\x1c\n" +
 	"\x03app\x18\x02 \x01(\tB\n" +
 	"\xbaH\ar\x05\x10\x01\x18\x80\x02R\x03app\x12\x1a\n" +
-	"\x03why\x18\x03 \x01(\tB\b\xbaH\x05r\x03\x18\x80\bR\x03why\"l\n" +
+	"\x03why\x18\x03 \x01(\tB\b\xbaH\x05r\x03\x18\x80\bR\x03why\x12&\n" +
+	"\n" +
+	"rollout_id\x18\x1f \x01(\tB\a\xbaH\x04r\x02\x18@R\trolloutId\"l\n" +
 	"\x15ResumeRolloutResponse\x12\x1d\n" +
 	"\n" +
 	"rollout_id\x18\x01 \x01(\tR\trolloutId\x12\x1c\n" +
 	"\tunchanged\x18\x1e \x01(\bR\tunchanged\x12\x16\n" +
-	"\x06effect\x18\x1f \x01(\tR\x06effect\"\x82\x01\n" +
+	"\x06effect\x18\x1f \x01(\tR\x06effect\"\xaa\x01\n" +
 	"\x13RetryRolloutRequest\x121\n" +
 	"\bmutation\x18\x01 \x01(\v2\x15.windlass.v1.MutationR\bmutation\x12\x1c\n" +
 	"\x03app\x18\x02 \x01(\tB\n" +
 	"\xbaH\ar\x05\x10\x01\x18\x80\x02R\x03app\x12\x1a\n" +
-	"\x03why\x18\x03 \x01(\tB\b\xbaH\x05r\x03\x18\x80\bR\x03why\"k\n" +
+	"\x03why\x18\x03 \x01(\tB\b\xbaH\x05r\x03\x18\x80\bR\x03why\x12&\n" +
+	"\n" +
+	"rollout_id\x18\x1f \x01(\tB\a\xbaH\x04r\x02\x18@R\trolloutId\"k\n" +
 	"\x14RetryRolloutResponse\x12\x1d\n" +
 	"\n" +
 	"rollout_id\x18\x01 \x01(\tR\trolloutId\x12\x1c\n" +
 	"\tunchanged\x18\x1e \x01(\bR\tunchanged\x12\x16\n" +
-	"\x06effect\x18\x1f \x01(\tR\x06effect\"~\n" +
+	"\x06effect\x18\x1f \x01(\tR\x06effect\"\xa6\x01\n" +
 	"\x0fSkipBakeRequest\x121\n" +
 	"\bmutation\x18\x01 \x01(\v2\x15.windlass.v1.MutationR\bmutation\x12\x1c\n" +
 	"\x03app\x18\x02 \x01(\tB\n" +
 	"\xbaH\ar\x05\x10\x01\x18\x80\x02R\x03app\x12\x1a\n" +
-	"\x03why\x18\x03 \x01(\tB\b\xbaH\x05r\x03\x18\x80\bR\x03why\"g\n" +
+	"\x03why\x18\x03 \x01(\tB\b\xbaH\x05r\x03\x18\x80\bR\x03why\x12&\n" +
+	"\n" +
+	"rollout_id\x18\x1f \x01(\tB\a\xbaH\x04r\x02\x18@R\trolloutId\"g\n" +
 	"\x10SkipBakeResponse\x12\x1d\n" +
 	"\n" +
 	"rollout_id\x18\x01 \x01(\tR\trolloutId\x12\x1c\n" +
 	"\tunchanged\x18\x1e \x01(\bR\tunchanged\x12\x16\n" +
-	"\x06effect\x18\x1f \x01(\tR\x06effect\"\x91\x01\n" +
+	"\x06effect\x18\x1f \x01(\tR\x06effect\"\xb9\x01\n" +
 	"\x0ePromoteRequest\x121\n" +
 	"\bmutation\x18\x01 \x01(\v2\x15.windlass.v1.MutationR\bmutation\x12\x1c\n" +
 	"\x03app\x18\x02 \x01(\tB\n" +
 	"\xbaH\ar\x05\x10\x01\x18\x80\x02R\x03app\x12\x1a\n" +
 	"\x03why\x18\x03 \x01(\tB\b\xbaH\x05r\x03\x18\x80\bR\x03why\x12\x12\n" +
-	"\x04full\x18\x1e \x01(\bR\x04full\"f\n" +
+	"\x04full\x18\x1e \x01(\bR\x04full\x12&\n" +
+	"\n" +
+	"rollout_id\x18\x1f \x01(\tB\a\xbaH\x04r\x02\x18@R\trolloutId\"f\n" +
 	"\x0fPromoteResponse\x12\x1d\n" +
 	"\n" +
 	"rollout_id\x18\x01 \x01(\tR\trolloutId\x12\x1c\n" +
 	"\tunchanged\x18\x1e \x01(\bR\tunchanged\x12\x16\n" +
-	"\x06effect\x18\x1f \x01(\tR\x06effect\"\x85\x01\n" +
+	"\x06effect\x18\x1f \x01(\tR\x06effect\"\xad\x01\n" +
 	"\x0eApproveRequest\x121\n" +
 	"\bmutation\x18\x01 \x01(\v2\x15.windlass.v1.MutationR\bmutation\x12\x1c\n" +
 	"\x03app\x18\x02 \x01(\tB\n" +
 	"\xbaH\ar\x05\x10\x01\x18\x80\x02R\x03app\x12\"\n" +
-	"\acomment\x18\x03 \x01(\tB\b\xbaH\x05r\x03\x18\x80\bR\acomment\"h\n" +
+	"\acomment\x18\x03 \x01(\tB\b\xbaH\x05r\x03\x18\x80\bR\acomment\x12&\n" +
+	"\n" +
+	"rollout_id\x18\x1f \x01(\tB\a\xbaH\x04r\x02\x18@R\trolloutId\"h\n" +
 	"\x0fApproveResponse\x12\x1d\n" +
 	"\n" +
 	"rollout_id\x18\x01 \x01(\tR\trolloutId\x12\x1c\n" +
