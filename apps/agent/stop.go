@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 
 	"github.com/windlass-run/windlass/apps/agent/internal/runtime/process"
+	"github.com/windlass-run/windlass/pkg/plural"
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
@@ -59,7 +60,7 @@ func StopInstances(ctx context.Context, dataDir string, log *slog.Logger) error 
 		}
 	}
 	if live > 0 {
-		return fmt.Errorf("%d instances have not stopped yet", live)
+		return fmt.Errorf("not stopped yet: %s", plural.Count(live, "instance"))
 	}
 	return err
 }

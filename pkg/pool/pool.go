@@ -7,7 +7,11 @@
 // another version.
 package pool
 
-import "fmt"
+import (
+	"fmt"
+
+	"github.com/windlass-run/windlass/pkg/plural"
+)
 
 // Whole is the number of replicas of a pool.
 const Whole = 100
@@ -65,12 +69,12 @@ func Existing(roles []Role) int {
 // of service. It is at least one.
 func Step(unavailable, instances int) int { return max(1, max(unavailable, 0)*instances/Whole) }
 
-// SizeText returns a number of replicas in words: "2 replicas", or "a whole pool", "no pool" and "25% of a pool" for a
+// SizeText returns a number of replicas in words: "1 replica", "2 replicas", or "a whole pool", "no pool" and "25% of a pool" for a
 // pool.
 func SizeText(pooled bool, replicas int32) string {
 	switch {
 	case !pooled:
-		return fmt.Sprintf("%d replicas", replicas)
+		return plural.Count(replicas, "replica")
 	case replicas == 0:
 		return "no pool"
 	case replicas == Whole:

@@ -7,6 +7,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/windlass-run/windlass/pkg/plural"
 )
 
 const gib = 1 << 30
@@ -48,7 +50,7 @@ func (d *draft) checkMemory() {
 		shards = int64(gpus)
 	}
 	if total := shards * memory; facts.WeightBytes > total {
-		text := fmt.Sprintf("the weights take %s, and %d GPUs have %s", inGiB(facts.WeightBytes), shards, inGiB(total))
+		text := fmt.Sprintf("the weights take %s, more than the %s of %s", inGiB(facts.WeightBytes), inGiB(total), plural.Count(shards, "GPU"))
 		fix := fmt.Sprintf("ask for %d GPUs or more with that much memory", (facts.WeightBytes+memory-1)/memory)
 		add := d.fail
 		if !atMost || d.shrinksWeights() {

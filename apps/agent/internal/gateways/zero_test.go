@@ -183,7 +183,7 @@ func (z *zeroRegion) assign(replicas int32) {
 func (z *zeroRegion) followWake() {
 	for _, s := range z.r.Applied() {
 		if s.Key == "dep_1" && s.Code == "Woken" && s.Generation == z.generation {
-			runs := "1 replicas"
+			runs := "1 replica"
 			if z.pool != nil {
 				runs = "a whole pool"
 			}

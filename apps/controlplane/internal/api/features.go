@@ -11,6 +11,7 @@ import (
 	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
 	"github.com/windlass-run/windlass/apps/controlplane/internal/topology"
 	"github.com/windlass-run/windlass/pkg/choices"
+	"github.com/windlass-run/windlass/pkg/plural"
 	"github.com/windlass-run/windlass/pkg/rpc"
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
@@ -95,7 +96,7 @@ func (c *mutation) notAllowed(have model.WorkspaceFeatures, f windlassv1.Feature
 	fix := "Leave it out"
 	switch {
 	case before > 0:
-		fix = fmt.Sprintf("Keep to %d regions", before) // for all other features, before is 0
+		fix = "Keep to " + plural.Count(before, "region") // for all other features, before is 0
 	case field == "version":
 		fix = "Use another version"
 	case f == windlassv1.Feature_FEATURE_MULTI_REGION:

@@ -13,6 +13,7 @@ import (
 	"github.com/windlass-run/windlass/apps/controlplane/internal/model/override"
 	"github.com/windlass-run/windlass/apps/controlplane/internal/plan"
 	"github.com/windlass-run/windlass/apps/controlplane/internal/topology"
+	"github.com/windlass-run/windlass/pkg/plural"
 	"github.com/windlass-run/windlass/pkg/pool"
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
@@ -192,7 +193,7 @@ func (c *mutation) compareCounts(app model.App, r running, regionID, role string
 			}
 		}
 	}
-	return c.conflict(app, fmt.Sprintf("%d instances of role %s", want, role), counts)
+	return c.conflict(app, plural.Count(want, "instance")+" of role "+role, counts)
 }
 
 // maxRoleInstances is the limit of RoleSpec.instances.

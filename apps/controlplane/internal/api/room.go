@@ -9,6 +9,7 @@ import (
 	"github.com/windlass-run/windlass/apps/controlplane/internal/model/override"
 	"github.com/windlass-run/windlass/apps/controlplane/internal/preview"
 	"github.com/windlass-run/windlass/apps/controlplane/internal/topology"
+	"github.com/windlass-run/windlass/pkg/plural"
 )
 
 // If a region is one host (model.Region.IsOneHost), it must have room for the instances that a scaling decision adds. A
@@ -176,7 +177,7 @@ func (c versionMutation) portsFitRole(r running, regionID, role string, n int32)
 	}
 	for _, region := range regions {
 		if region.IsOneHost() {
-			return portRefusal(r.live.Spec, i, region.Name, "replicas", fmt.Sprintf("%d instances of role %s would run there", n, role),
+			return portRefusal(r.live.Spec, i, region.Name, "replicas", fmt.Sprintf("%s of role %s would run there", plural.Count(n, "instance"), role),
 				"Set the port to 0, and each instance gets one of its own.")
 		}
 	}

@@ -7,6 +7,7 @@ import (
 
 	"github.com/windlass-run/windlass/apps/controlplane/internal/apierr"
 	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
+	"github.com/windlass-run/windlass/pkg/plural"
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
@@ -47,7 +48,7 @@ func (c tenantMutation) deleteEnvironment(e model.Environment) error {
 		return fmt.Errorf("count apps of environment %s: %w", e.ID, err)
 	}
 	if n > 0 {
-		return apierr.InUse(fmt.Sprintf("environment %s has %d apps", e.Name, n), "Delete its apps first, and wait until they are gone.")
+		return apierr.InUse(fmt.Sprintf("environment %s has %s", e.Name, plural.Count(n, "app")), "Delete its apps first, and wait until they are gone.")
 	}
 	if err := c.DeleteProtectionsOf(e.WorkspaceID, e.ID); err != nil {
 		return fmt.Errorf("delete protections of environment %s: %w", e.ID, err)

@@ -10,6 +10,7 @@ import (
 	"github.com/windlass-run/windlass/apps/controlplane/internal/plan"
 	"github.com/windlass-run/windlass/apps/controlplane/internal/plan/pins"
 	"github.com/windlass-run/windlass/apps/controlplane/internal/topology"
+	"github.com/windlass-run/windlass/pkg/plural"
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
@@ -97,7 +98,7 @@ func (c regionMutation) evict(appID string, region model.Region, why string) (re
 		c.asked = nil
 		return 0, false, nil
 	}
-	text := fmt.Sprintf("the platform's operators removed the app from region %s (%d replicas): the workspace may no longer use the region", region.Name, replicas)
+	text := fmt.Sprintf("the platform's operators removed the app from region %s (%s): the workspace may no longer use the region", region.Name, plural.Count(replicas, "replica"))
 	if why != "" {
 		text += ": " + why
 	}

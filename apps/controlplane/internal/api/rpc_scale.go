@@ -13,6 +13,7 @@ import (
 	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
 	"github.com/windlass-run/windlass/apps/controlplane/internal/plan"
 	"github.com/windlass-run/windlass/apps/controlplane/internal/topology"
+	"github.com/windlass-run/windlass/pkg/plural"
 	"github.com/windlass-run/windlass/pkg/rpc"
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
@@ -132,7 +133,7 @@ func renewLive(c *mutation, r running, regionID string) error {
 func (c *mutation) compareReplicas(app model.App, r running, regionID string, want int32) error {
 	sizes := r.currentSizes(app)
 	maps.DeleteFunc(sizes, func(id string, n int32) bool { return n == want || regionID != "" && id != regionID })
-	return c.conflict(app, fmt.Sprintf("%d replicas", want), sizes)
+	return c.conflict(app, plural.Count(want, "replica"), sizes)
 }
 
 // conflict fails unless sizes is empty. sizes has the current numbers, by region id, that differ from the number that

@@ -7,6 +7,7 @@ import (
 
 	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
 	"github.com/windlass-run/windlass/apps/controlplane/internal/plan/strategy"
+	"github.com/windlass-run/windlass/pkg/plural"
 )
 
 // Size 0 is no way past a step. A region that is scaled to 0 at a step stands still there:
@@ -49,7 +50,7 @@ func (s *stager) takeStepsAfterAll(d *model.Deployment, w *model.WaveProgress, s
 	}
 	s.roll(st)
 	st.StepWait, st.ClockStoppedSince, st.Emptied = model.StepWait{}, 0, true
-	s.log("StepsBegun", fmt.Sprintf("it gets %d replicas after all, in wave %s, and takes the steps that it had passed over", n, w.Name), d, st.RegionID)
+	s.log("StepsBegun", fmt.Sprintf("it gets %s after all, in wave %s, and takes the steps that it had passed over", plural.Count(n, "replica"), w.Name), d, st.RegionID)
 	return true
 }
 

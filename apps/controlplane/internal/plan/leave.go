@@ -9,6 +9,7 @@ import (
 
 	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
 	"github.com/windlass-run/windlass/apps/controlplane/internal/rollup"
+	"github.com/windlass-run/windlass/pkg/plural"
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
@@ -225,8 +226,8 @@ func (p *planner) confirm(t *model.Topology) {
 		p.log("RegionStopped", fmt.Sprintf("the region confirmed generation %d: no instance is left", t.Generation), d, t.RegionID)
 	case p.app.DeletingSince != 0 && p.app.AbandonUnreachable && pl.Unreachable():
 		t.Status, t.Reason = windlassv1.TopologyStatus_TOPOLOGY_STATUS_STOPPED, ReasonAbandoned
-		p.log("RegionAbandoned", fmt.Sprintf("the region is unreachable and was abandoned; it had %d instances at its last report",
-			pl.Observed.Instances()), d, t.RegionID)
+		p.log("RegionAbandoned", fmt.Sprintf("the region is unreachable and was abandoned; it had %s at its last report",
+			plural.Count(pl.Observed.Instances(), "instance")), d, t.RegionID)
 	case pl.Unreachable() && t.Reason == "":
 		t.Reason = rollup.ReasonRegionUnreachable
 		p.log("RegionUnreachable", "it stays stopping until the region returns and confirms", d, t.RegionID)

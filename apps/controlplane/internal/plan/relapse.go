@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
+	"github.com/windlass-run/windlass/pkg/plural"
 )
 
 // A region has a relapse if it serves its new version, at a step or alone, and then stops serving it because replicas
@@ -52,7 +53,7 @@ func (s *stager) relapse(st *model.RegionProgress, l *regionPlan) (text, message
 	if st.Relapses < limit {
 		return text, ""
 	}
-	message = fmt.Sprintf("it became ready and failed again %d times in %d s", st.Relapses, (s.now-st.ServingSince)/1000)
+	message = fmt.Sprintf("it became ready and failed again %s in %d s", plural.Count(st.Relapses, "time"), (s.now-st.ServingSince)/1000)
 	if why, said := s.place(l.row).Why(); why != "" {
 		message += ": " + why + " " + said
 	}

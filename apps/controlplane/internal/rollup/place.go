@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
+	"github.com/windlass-run/windlass/pkg/plural"
 	agentv1 "github.com/windlass-run/windlass/proto/gen/windlass/agent/v1"
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
@@ -179,7 +180,7 @@ func (p Place) String() string {
 	s := p.Name() + ": " + model.ReadyText(p.Row.Roles != "", ready, p.Row.Replicas)
 	switch p.Row.Status {
 	case windlassv1.TopologyStatus_TOPOLOGY_STATUS_STOPPING:
-		s = fmt.Sprintf("%s: stopping, %d instances left", p.Name(), p.Observed.Instances())
+		s = fmt.Sprintf("%s: stopping, %s left", p.Name(), plural.Count(p.Observed.Instances(), "instance"))
 	case windlassv1.TopologyStatus_TOPOLOGY_STATUS_STOPPED:
 		return p.Name() + ": stopped"
 	default:

@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
+	"github.com/windlass-run/windlass/pkg/plural"
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
@@ -81,7 +82,7 @@ func RouteState(regions []*windlassv1.RegionRoute, ends bool) (windlassv1.RouteS
 	case serve > 0:
 		return routeRunning, ""
 	case n[routeTerminating] > 0:
-		return routeTerminating, fmt.Sprintf("%d regions must still take it out", n[routeTerminating])
+		return routeTerminating, plural.Count(n[routeTerminating], "region") + " must still take it out"
 	case ends || n[routeTerminated] > 0:
 		return routeTerminated, ""
 	}

@@ -112,7 +112,7 @@ func TestRouteStatus_OverRegionsIsTheMostImportant(t *testing.T) {
 		{[]windlassv1.RouteState{routeRunning, routeRunning}, false, routeRunning, ""},
 		{[]windlassv1.RouteState{routeRunning, routeProvisioning}, false, routeProvisioning, "1 of 2 regions serve it as it is now"},
 		{[]windlassv1.RouteState{routeRunning, routeTerminating, routeTerminated}, false, routeRunning, ""},
-		{[]windlassv1.RouteState{routeTerminating, routeTerminated}, false, routeTerminating, "1 regions must still take it out"},
+		{[]windlassv1.RouteState{routeTerminating, routeTerminated}, false, routeTerminating, "1 region must still take it out"},
 		{[]windlassv1.RouteState{routeTerminated, routeTerminated}, false, routeTerminated, ""},
 	} {
 		var regions []*windlassv1.RegionRoute

@@ -6,6 +6,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/windlass-run/windlass/pkg/plural"
 	"github.com/windlass-run/windlass/pkg/scaling"
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
@@ -51,7 +52,7 @@ func poolWhy(shown *windlassv1.RegionScaling, in scaling.Pool, decided scaling.P
 	case decided.AtZero:
 		return shown.GetWhy() + "; the pool goes to zero, because " + decided.Why
 	case in.AtZero:
-		return fmt.Sprintf("role %s: %d instances instead of 0: the pool comes back from zero, because %s", name, decided.Counts[role], decided.Why)
+		return fmt.Sprintf("role %s: %s instead of 0: the pool comes back from zero, because %s", name, plural.Count(decided.Counts[role], "instance"), decided.Why)
 	}
 	return shown.GetWhy()
 }
@@ -120,9 +121,9 @@ func why(d scaling.Decision) string {
 		}
 		parts = append(parts, fmt.Sprintf("%s %s of %s wants %d", want.Metric.Type, amount(want.Metric, want.Value), amount(want.Metric, want.Metric.Target), want.Replicas))
 	}
-	text := fmt.Sprintf("%d replicas", d.Wanted)
+	text := plural.Count(d.Wanted, "replica")
 	if d.Wanted != d.Desired {
-		text = fmt.Sprintf("%d replicas instead of %d", d.Wanted, d.Desired)
+		text += fmt.Sprintf(" instead of %d", d.Desired)
 	}
 	if len(parts) == 0 { // a role that follows another one
 		parts = append(parts, "no metric")

@@ -23,6 +23,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/windlass-run/windlass/pkg/localstack/atomicfile"
+	"github.com/windlass-run/windlass/pkg/plural"
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
@@ -132,7 +133,7 @@ of instances. --messages includes them. Check the archive before you send it.`,
 			if err := atomicfile.Write(file, data, 0o600); err != nil {
 				return fmt.Errorf("write the archive: %w: give another place with --file", err)
 			}
-			a.infof("%s: %d apps, %d files, %d calls failed", file, apps, len(b.files), len(b.errors))
+			a.infof("%s: %s, %s, %s failed", file, plural.Count(apps, "app"), plural.Count(len(b.files), "file"), plural.Count(len(b.errors), "call"))
 			if a.output == "table" {
 				return nil
 			}

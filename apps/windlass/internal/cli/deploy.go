@@ -13,6 +13,7 @@ import (
 	"github.com/spf13/cobra"
 	"google.golang.org/protobuf/types/known/durationpb"
 
+	"github.com/windlass-run/windlass/pkg/plural"
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
@@ -261,7 +262,7 @@ number now. So a program does not undo a change that was made after it read the 
 			return a.finishRoleScale(ctx, req, resp, args[0], w)
 		}
 		if resp.Unchanged {
-			a.infof("%s: %d replicas in %s exist or are requested already", args[0], replicas, orAll(region))
+			a.infof("%s: the app has or gets %s in %s already", args[0], plural.Count(replicas, "replica"), orAll(region))
 		} else {
 			a.infof("%s: scaling to %d in %s", args[0], replicas, orAll(region))
 		}
@@ -309,7 +310,7 @@ func setRole(req *windlassv1.ScaleRequest, text string) error {
 // finishRoleScale prints that a role is scaled, and waits until the role's instances are ready.
 func (a *app) finishRoleScale(ctx context.Context, req *windlassv1.ScaleRequest, resp *windlassv1.ScaleResponse, name string, w waitFlags) error {
 	if resp.Unchanged {
-		a.infof("%s: %d instances of role %s in %s exist or are requested already", name, req.Replicas, req.Role, orAll(req.Region))
+		a.infof("%s: the app has or gets %s of role %s in %s already", name, plural.Count(req.Replicas, "instance"), req.Role, orAll(req.Region))
 	} else {
 		a.infof("%s: scaling role %s to %d in %s", name, req.Role, req.Replicas, orAll(req.Region))
 	}

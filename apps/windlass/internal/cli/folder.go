@@ -15,6 +15,7 @@ import (
 
 	"connectrpc.com/connect"
 
+	"github.com/windlass-run/windlass/pkg/plural"
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
@@ -310,8 +311,8 @@ func (a *app) appsWithoutFile(ctx context.Context, files []*appFile, flags prune
 	}
 	slices.Sort(extra)
 	if len(extra) > flags.limit {
-		return nil, fmt.Errorf("--prune would delete %d apps, and --prune-limit allows %d: %s. Check that the folder is whole, and repeat with --prune-limit %d if it is",
-			len(extra), flags.limit, strings.Join(extra[:min(len(extra), namedApps)], ", ")+moreText(len(extra)-namedApps), len(extra))
+		return nil, fmt.Errorf("--prune would delete %s, and --prune-limit allows %d: %s. Check that the folder is whole, and repeat with --prune-limit %d if it is",
+			plural.Count(len(extra), "app"), flags.limit, strings.Join(extra[:min(len(extra), namedApps)], ", ")+moreText(len(extra)-namedApps), len(extra))
 	}
 	return extra, nil
 }

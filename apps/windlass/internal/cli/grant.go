@@ -5,6 +5,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/windlass-run/windlass/pkg/plural"
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
@@ -76,7 +77,7 @@ logs of the platform and of the workspace show the eviction, and so does each ap
 					break
 				}
 			}
-			return a.showDone(all, "workspace %s is evicted from region %s: %d apps with %d replicas stop there", workspace, args[0], all.Apps, all.Replicas)
+			return a.showDone(all, "workspace %s is evicted from region %s: its apps stop there (%s, %s)", workspace, args[0], plural.Count(all.Apps, "app"), plural.Count(all.Replicas, "replica"))
 		}),
 	}
 	c.Flags().StringVar(&why, "why", "", "why, for the history of the apps")

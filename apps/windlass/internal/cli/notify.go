@@ -10,6 +10,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/windlass-run/windlass/pkg/plural"
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
@@ -326,13 +327,13 @@ func deliveryState(d *windlassv1.NotificationDelivery) string {
 func deliverySubject(d *windlassv1.NotificationDelivery) string {
 	switch {
 	case d.Events > 1:
-		return fmt.Sprintf("%d events of %d apps", d.Events, d.Apps)
+		return fmt.Sprintf("%d events of %s", d.Events, plural.Count(d.Apps, "app"))
 	case d.App != "" && d.Version != 0:
 		return fmt.Sprintf("%s v%d", d.App, d.Version)
 	case d.App != "":
 		return d.App
 	case d.Region != "":
-		return fmt.Sprintf("region %s, %d apps", d.Region, d.Apps)
+		return fmt.Sprintf("region %s, %s", d.Region, plural.Count(d.Apps, "app"))
 	}
 	return "-"
 }

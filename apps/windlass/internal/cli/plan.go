@@ -13,6 +13,7 @@ import (
 	"github.com/spf13/cobra"
 	"google.golang.org/protobuf/encoding/protojson"
 
+	"github.com/windlass-run/windlass/pkg/plural"
 	"github.com/windlass-run/windlass/pkg/pool"
 	"github.com/windlass-run/windlass/pkg/rpc"
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
@@ -270,7 +271,7 @@ func waitsText(p *windlassv1.PlanDeployResponse) string {
 		text += fmt.Sprintf(", and at %d steps until somebody promotes", gates)
 	}
 	if approvals > 0 {
-		text += fmt.Sprintf(", and until people approve, %d times", approvals)
+		text += ", and until people approve, " + plural.Count(approvals, "time")
 	}
 	return text
 }
@@ -356,7 +357,7 @@ func stepsTable(w *tabwriter.Writer, p *windlassv1.PlanDeployResponse, pooled bo
 		rest = rest[n:]
 	}
 	if p.StepsLeftOut > 0 {
-		row(w, "", "", "", fmt.Sprintf("and %d steps more", p.StepsLeftOut))
+		row(w, "", "", "", "and "+plural.Count(p.StepsLeftOut, "step")+" more")
 	}
 }
 

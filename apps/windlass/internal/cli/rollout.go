@@ -14,6 +14,7 @@ import (
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/durationpb"
 
+	"github.com/windlass-run/windlass/pkg/plural"
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
@@ -349,7 +350,7 @@ func policyText(p *windlassv1.RolloutPolicy) string {
 	for i, s := range p.GetSteps() {
 		amount := fmt.Sprintf("%d%%", s.Weight)
 		if s.Weight == 0 {
-			amount = fmt.Sprintf("%d replicas", s.Replicas)
+			amount = plural.Count(s.Replicas, "replica")
 		}
 		parts = append(parts, fmt.Sprintf("step %d: %s", i+1, strings.TrimSpace(amount+" "+s.Pause)+approvalText(s.Approval)))
 	}
@@ -479,7 +480,7 @@ func regionState(wave *windlassv1.WaveProgress, g *windlassv1.RegionProgress) st
 		text += fmt.Sprintf(", %d failed, limit %d", g.FailedInstances, g.FailedLimit)
 	}
 	if g.Relapses > 0 && g.Relapses < g.RelapseLimit {
-		text += fmt.Sprintf(", became unready %d times, limit %d", g.Relapses, g.RelapseLimit)
+		text += fmt.Sprintf(", became unready %s, limit %d", plural.Count(g.Relapses, "time"), g.RelapseLimit)
 	}
 	return text
 }

@@ -42,7 +42,7 @@ func TestRolloutStatus_ShowsWhatItWaitsForAndHowToGoOn(t *testing.T) {
 	}
 	text := renderRollout(t, ro)
 	require.Contains(t, text, "waits for promotion: windlass rollout promote echo\n")
-	require.Contains(t, text, "canary, step 1: 1 replicas 10m, step 2: 40% manual, max surge 25%, max unavailable 0\n")
+	require.Contains(t, text, "canary, step 1: 1 replica 10m, step 2: 40% manual, max surge 25%, max unavailable 0\n")
 	require.Regexp(t, `eu +step 2 of 2, waits for promotion +3/3 +2/2 +4 +60/40`, text)
 
 	require.NotContains(t, text, "OTHERS")

@@ -17,6 +17,7 @@ import (
 	"github.com/windlass-run/windlass/apps/agent/internal/runtime/kubernetes/desired"
 	"github.com/windlass-run/windlass/apps/agent/internal/runtime/kubernetes/render"
 	"github.com/windlass-run/windlass/apps/agent/internal/runtime/kubernetes/replacement"
+	"github.com/windlass-run/windlass/pkg/plural"
 )
 
 // putAtOnce is the maximum number of calls in flight for one assignment.
@@ -173,8 +174,8 @@ func (r *Runtime) carryOut(ctx context.Context, s *plan, a runtime.Assignment, s
 	}
 	r.settled(w, a, s)
 	if o := r.caches.Get(w); o != nil && !s.Complete && !s.drain.Waits {
-		r.recorder.Eventf(o, corev1.EventTypeNormal, "Applied", "generation %d of deployment %s: version %d, %d replicas",
-			a.Generation, a.Deployment.GetId(), a.Deployment.GetVersion(), a.Deployment.GetReplicas())
+		r.recorder.Eventf(o, corev1.EventTypeNormal, "Applied", "generation %d of deployment %s: version %d, %s",
+			a.Generation, a.Deployment.GetId(), a.Deployment.GetVersion(), plural.Count(a.Deployment.GetReplicas(), "replica"))
 	}
 	return nil
 }

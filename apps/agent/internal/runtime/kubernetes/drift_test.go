@@ -409,5 +409,5 @@ func TestObjects_ReadWell(t *testing.T) {
 		}
 	}
 	require.Contains(t, p.namespace, "shop-staging-")
-	require.Equal(t, "generation 1 of deployment dep_chat: version 1, 1 replicas", p.told(t, "Deployment", "Applied", "generation 1"))
+	require.Equal(t, "generation 1 of deployment dep_chat: version 1, 1 replica", p.told(t, "Deployment", "Applied", "generation 1"))
 }

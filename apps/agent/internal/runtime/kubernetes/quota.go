@@ -13,6 +13,7 @@ import (
 	"github.com/windlass-run/windlass/apps/agent/internal/runtime"
 	"github.com/windlass-run/windlass/apps/agent/internal/runtime/kubernetes/desired"
 	"github.com/windlass-run/windlass/apps/agent/internal/runtime/kubernetes/render"
+	"github.com/windlass-run/windlass/pkg/plural"
 )
 
 // quota keeps workloads within the part of each pool that Windlass may use. It counts the requests
@@ -89,7 +90,7 @@ func (q *quota) claim(w render.Ref, a runtime.Assignment, workloads func() []ren
 	if asked.gpus > before && sum+asked.gpus > limit {
 		return nil, &runtime.Rejection{
 			Code: runtime.ReasonQuotaExceeded, Retryable: true,
-			Message: fmt.Sprintf("needs %d GPUs of pool %s, whose quota is %d: %s", asked.gpus, asked.pool, limit, shares(used, limit-sum)),
+			Message: fmt.Sprintf("needs %s of pool %s, whose quota is %d: %s", plural.Count(asked.gpus, "GPU"), asked.pool, limit, shares(used, limit-sum)),
 		}
 	}
 	q.claimed[w] = asked

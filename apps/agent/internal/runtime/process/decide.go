@@ -9,6 +9,7 @@ import (
 	"github.com/windlass-run/windlass/apps/agent/internal/groups"
 	"github.com/windlass-run/windlass/apps/agent/internal/runtime"
 	"github.com/windlass-run/windlass/pkg/backoff"
+	"github.com/windlass-run/windlass/pkg/plural"
 	"github.com/windlass-run/windlass/pkg/pool"
 )
 
@@ -293,7 +294,7 @@ func checkHealth(p *plan, s seen, now time.Time) {
 	case !s.Ready && !never && s.Fails >= s.Health.Unhealthy+restartAfter:
 		p.do(action{
 			Kind: doStop, ID: s.ID, Slot: s.key(), Reason: runtime.ReasonHealthCheckFailed,
-			Message: fmt.Sprintf("%d checks in a row failed: %s", s.Fails, s.LastCheck),
+			Message: fmt.Sprintf("%s in a row failed: %s", plural.Count(s.Fails, "check"), s.LastCheck),
 		})
 	case !s.Ready && never:
 		deadline := s.StartedAt.Add(s.Health.Budget)

@@ -24,6 +24,7 @@ import (
 
 	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
 	"github.com/windlass-run/windlass/apps/controlplane/internal/rollup"
+	"github.com/windlass-run/windlass/pkg/plural"
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
@@ -165,7 +166,7 @@ func (l *Layer) start(p *model.Pin, d *model.Deployment, r *model.PinRegion) {
 		}
 		l.Assign(d, r.RegionID, r.Replicas)
 		r.State, r.Since, r.Lost, r.Heard = starting, l.Now(), false, l.Observed(d.ID, r.RegionID).Guard
-		l.Log("PinStarting", fmt.Sprintf("pinned at %d %%: %d replicas start, and get it once they are ready", p.Weight, r.Replicas), d, r.RegionID)
+		l.Log("PinStarting", fmt.Sprintf("pinned at %d %%: it starts %s, and gets its share of the traffic when all are ready", p.Weight, plural.Count(r.Replicas, "replica")), d, r.RegionID)
 		t = l.Row(d.ID, r.RegionID)
 	}
 	transferred := isActive(t) && t.Transferred

@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/windlass-run/windlass/pkg/choices"
+	"github.com/windlass-run/windlass/pkg/plural"
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
@@ -89,10 +90,7 @@ func (s Step) String() string {
 	if s.Weight > 0 || s.Whole {
 		return fmt.Sprintf("%d %%", s.Weight)
 	}
-	if s.Replicas == 1 {
-		return "1 replica"
-	}
-	return fmt.Sprintf("%d replicas", s.Replicas)
+	return plural.Count(s.Replicas, "replica")
 }
 
 // Fault is what is wrong with a policy, and what would be right. Field is within the policy.
