@@ -160,7 +160,9 @@ Then, in another shell:   windlass deploy -f deployments/examples/echo.yaml`,
 	add("apps", a.deployCommand(), a.planCommand(), a.exportCommand(), a.scaleCommand(), a.rollbackCommand(), a.rolloutCommand(), a.cancelCommand(), a.deleteCommand(), a.envCommand(), a.secretCommand(), a.restartCommand(), a.freezeCommand(), a.protectionCommand(), a.notifyCommand(), a.pinCommand(), a.unpinCommand(), a.domainCommand(), a.appKeyCommand())
 	add("look", a.statusCommand(), a.listCommand(), a.historyCommand(), a.pinsCommand(), a.urlCommand(), a.dashboardCommand(), a.routeCommand(), a.logsCommand(), a.topCommand(), a.auditCommand(), a.explainCommand(), a.presetCommand(), a.modelCommand(), a.scalingCommand())
 	add("platform", append(cfg.Extra, a.loginCommand(), a.regionCommand(), a.workspaceCommand(), a.projectCommand(), a.environmentCommand(), a.keyCommand(), a.doctorCommand(), a.supportBundleCommand(), a.versionCommand())...)
-	root.AddCommand(exitCodesTopic())
+	group(root, exitCodesTopic())
+	root.Args = cobra.NoArgs // without a check, Cobra refuses an unknown command with a text of its own
+	root.SetHelpCommand(helpCommand())
 	explainArgs(root)
 	return root
 }

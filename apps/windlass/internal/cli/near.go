@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -47,14 +48,21 @@ func nearFlag(flags *pflag.FlagSet, typed string) string {
 
 // unknownCommand returns the error for a subcommand that does not exist. It names a similar one or, without one, all.
 func unknownCommand(cmd *cobra.Command, typed string) error {
+	near := ""
 	var names, known []string
 	for _, sub := range cmd.Commands() {
-		if sub.IsAvailableCommand() {
+		switch {
+		case sub.IsAvailableCommand():
 			names = append(names, sub.Name())
 			known = append(append(known, sub.Name()), sub.Aliases...)
+		case sub.IsAdditionalHelpTopicCommand():
+			known = append(known, sub.Name())
+		}
+		if slices.Contains(sub.SuggestFor, strings.ToLower(typed)) {
+			near = sub.Name()
 		}
 	}
-	if near := nearest(typed, known); near != "" {
+	if near = cmp.Or(near, nearest(typed, known)); near != "" {
 		return fmt.Errorf("%s has no command %q. Did you mean `%s %s`?", cmd.CommandPath(), typed, cmd.CommandPath(), near)
 	}
 	slices.Sort(names)

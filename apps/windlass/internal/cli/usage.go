@@ -20,6 +20,38 @@ func usageError(cmd *cobra.Command, err error) error {
 	return fmt.Errorf("%s: %w; %s", cmd.CommandPath(), err, usage)
 }
 
+// helpCommand replaces Cobra's, which shows the help of windlass for a command that does not exist.
+func helpCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "help [COMMAND]...",
+		Short: "Show the help of a command",
+		Args:  cobra.ArbitraryArgs,
+		ValidArgsFunction: func(c *cobra.Command, args []string, typed string) (names []cobra.Completion, _ cobra.ShellCompDirective) {
+			found, rest, err := c.Root().Find(args)
+			if err == nil && len(rest) == 0 {
+				for _, sub := range found.Commands() {
+					if strings.HasPrefix(sub.Name(), typed) && (sub.IsAvailableCommand() || sub.IsAdditionalHelpTopicCommand()) {
+						names = append(names, cobra.CompletionWithDesc(sub.Name(), sub.Short))
+					}
+				}
+			}
+			return names, cobra.ShellCompDirectiveNoFileComp
+		},
+		RunE: func(c *cobra.Command, args []string) error {
+			found, rest, err := c.Root().Find(args)
+			if err != nil {
+				return err
+			}
+			if len(rest) > 0 && found.HasAvailableSubCommands() {
+				return unknownCommand(found, rest[0])
+			}
+			found.InitDefaultHelpFlag() // so that the help lists it
+			found.InitDefaultVersionFlag()
+			return found.Help()
+		},
+	}
+}
+
 // explainArgs makes the error about a wrong number of arguments name them and show the usage, in every command.
 func explainArgs(c *cobra.Command) {
 	if check := c.Args; check != nil {

@@ -43,7 +43,12 @@ func TestUsage(t *testing.T) {
 		{"a missing argument before others", []string{"region", "prune"}, "windlass region prune: the argument NAME is missing; the usage is"},
 		{"an argument too many", []string{"history", "chat", "more"}, `windlass history: takes one argument, found also "more"; the usage is`},
 		{"an argument too many for two", []string{"notify", "replay", "chat", "1", "2"}, `windlass notify replay: takes 2 arguments, found also "2"; the usage is`},
-		{"a plural for a command", []string{"apps"}, "list"},
+		{"a plural for a command", []string{"apps"}, "windlass has no command \"apps\". Did you mean `windlass list`?"},
+		{"a command without a letter", []string{"depoy"}, "windlass has no command \"depoy\". Did you mean `windlass deploy`?"},
+		{"help of a command without a letter", []string{"help", "depoy"}, "windlass has no command \"depoy\". Did you mean `windlass deploy`?"},
+		{"help of a command that is like none", []string{"help", "nonsense"}, `windlass has no command "nonsense": its commands are `},
+		{"help of a subcommand without a letter", []string{"help", "rollout", "prmote"}, "Did you mean `windlass rollout promote`?"},
+		{"help of a topic without a letter", []string{"help", "exit-cods"}, "Did you mean `windlass exit-codes`?"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			var errs bytes.Buffer
@@ -60,6 +65,26 @@ func TestUsage(t *testing.T) {
 			require.NotContains(t, errs.String(), "time: ")
 			require.NotContains(t, errs.String(), "windlass: windlass")
 		})
+	}
+}
+
+func TestHelp_ShowsCommandsAndTopics(t *testing.T) {
+	for _, c := range []struct {
+		args []string
+		want string
+	}{
+		{nil, "windlass [command]"},
+		{[]string{"help"}, "windlass [command]"},
+		{[]string{"help", "rollout", "promote"}, "windlass rollout promote APP"},
+		{[]string{"help", "exit-codes"}, "130  interrupted"},
+		{[]string{"__complete", "help", "roll"}, "rollout\t"},
+		{[]string{"__complete", "help", "rollout", "prom"}, "promote\t"},
+	} {
+		var out bytes.Buffer
+		root := New(Config{Stdout: &out, Stderr: &bytes.Buffer{}, Getenv: func(string) string { return "" }})
+		root.SetArgs(c.args)
+		require.NoError(t, root.ExecuteContext(t.Context()), c.args)
+		require.Contains(t, out.String(), c.want, c.args)
 	}
 }
 
