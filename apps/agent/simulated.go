@@ -21,10 +21,14 @@ type SimulatedConfig struct {
 	// Failures returns how many starts of a new instance fail before one succeeds. Nil: none. Three
 	// failures are a crash loop.
 	Failures func() int
-	// CPU returns how many millicores the ready instances of an app's assigned deployments use
-	// together. The instances share it evenly. ok is false if the usage is not known. Nil: it is
-	// never known. CPU must not call the runtime.
-	CPU func(app string) (millicores float64, ok bool)
+	// CPU returns how many millicores the ready instances of a role of an app's assigned deployments
+	// use together. The role of an app without roles is "main". The instances share it evenly. ok is
+	// false if the usage is not known. Nil: it is never known. CPU must not call the runtime.
+	CPU func(app, role string) (millicores float64, ok bool)
+	// Serve starts a server for an instance that becomes ready, and returns its address (host:port).
+	// end is called once, with crashed if requests in flight must fail. Gateways can send requests
+	// only to such instances. Nil: nothing listens. Neither may call the runtime.
+	Serve func(app, instanceID string) (address string, end func(crashed bool))
 	// Applied and Removed are called immediately for every assignment that the runtime gets. Nil:
 	// no call.
 	Applied func(deploymentID string, epoch, generation int64)
@@ -50,7 +54,7 @@ func NewSimulated(cfg SimulatedConfig) *Simulated {
 		return 0
 	}
 	return &Simulated{simulated.New(simulated.Config{
-		Region: cfg.Region, Start: cfg.Start, Stop: cfg.Stop, Failures: failures, CPU: cfg.CPU,
+		Region: cfg.Region, Start: cfg.Start, Stop: cfg.Stop, Failures: failures, CPU: cfg.CPU, Serve: cfg.Serve,
 		Applied: cfg.Applied, Removed: cfg.Removed, Ready: cfg.Ready,
 	})}
 }

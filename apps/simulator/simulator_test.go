@@ -338,8 +338,8 @@ func TestFlags_ErrorNamesTheFlag(t *testing.T) {
 }
 
 func TestChaos_FindsNoViolation(t *testing.T) {
-	result := runScenario(t, "chaos", "--minutes=0.05", "--storm=5s", "--regions=4", "--converge=60s")
-	requirePositive(t, result, "rounds", "blows")
+	result := runScenario(t, "chaos", "--minutes=0.05", "--storm=5s", "--regions=4", "--converge=60s", "--idle=90s")
+	requirePositive(t, result, "rounds", "blows", "requests", "zeros")
 	require.Equal(t, 0.0, result["violations"])
 	require.Contains(t, result, "detail_blows")
 	require.Contains(t, result, "reports")

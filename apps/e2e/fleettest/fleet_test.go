@@ -276,7 +276,7 @@ func (w *fleet) newRegion(name string) *region {
 		Start:   func() time.Duration { return dice{w, name}.between(10*time.Millisecond, 3*time.Second) },
 		Stop:    func() time.Duration { return dice{w, name}.between(10*time.Millisecond, 2*time.Second) },
 		Crashes: func(label string) bool { return label == "crashes" },
-		CPU:     func(app string) (float64, bool) { return w.cpu(name, app) },
+		CPU:     func(app, _ string) (float64, bool) { return w.cpu(name, app) },
 		Applied: func(id string, _, generation int64) { w.check.onApplied(r, id, generation) },
 		Removed: func(id string) { w.check.onRemoved(r, id) },
 		Ready:   func(id, instance string) { w.check.onReady(r, id, instance) },

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/windlass-run/windlass/apps/simulator/internal/fleet"
+	"github.com/windlass-run/windlass/pkg/pool"
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
@@ -78,6 +79,11 @@ func (c *checker) compareContent(b books, s sight) *disagreement {
 	if d := agreeDecisions(b); d != nil {
 		return d
 	}
+	if c.requests != nil {
+		if o, n := c.requests.oldest(); n > 0 {
+			return &disagreement{heldForEver, o.at.app, place{region: o.at.region}, fmt.Sprintf("%d wait, the oldest for %s", n, time.Since(o.begun).Round(time.Millisecond))}
+		}
+	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for id, app := range c.acknowledged {
@@ -113,7 +119,7 @@ func (c *checker) agreeRows(b books, s sight) *disagreement {
 		wants := 0
 		switch r.status {
 		case windlassv1.TopologyStatus_TOPOLOGY_STATUS_STARTED:
-			wants = r.replicas
+			wants = r.instances()
 		case windlassv1.TopologyStatus_TOPOLOGY_STATUS_STOPPED:
 		default:
 			return &disagreement{"a rollout is stuck", r.app, r.place, r.status.String() + ", " + r.says}
@@ -136,9 +142,9 @@ func (c *checker) agreeRows(b books, s sight) *disagreement {
 		switch {
 		case at != r.generation:
 			return &disagreement{"a change was missed", r.app, r.place, fmt.Sprintf("the agent applied generation %d, the newest is %d", at, r.generation)}
-		case r.appliedGeneration != r.generation || r.readyReplicas != wants || r.count != wants:
+		case r.appliedGeneration != r.generation || r.readyReplicas != r.replicas || r.count != wants:
 			return &disagreement{"a report was missed", r.app, r.place, fmt.Sprintf(
-				"applied is %d of %d, ready %d of %d, counted %d", r.appliedGeneration, r.generation, r.readyReplicas, wants, r.count)}
+				"applied is %d of %d, ready %d of %d, counted %d of %d", r.appliedGeneration, r.generation, r.readyReplicas, r.replicas, r.count, wants)}
 		}
 	}
 	for region, deployments := range running {
@@ -151,14 +157,71 @@ func (c *checker) agreeRows(b books, s sight) *disagreement {
 	return nil
 }
 
-// agreeDecisions compares the replicas of scaled apps with the last decisions about them. All other rows of the apps are
-// of versions that have ended.
+// agreeDecisions compares the replicas of scaled apps, or the instances of each role, with the last decisions about them.
+// All other rows of the apps are of versions that have ended. A request may have woken an app since a decision for zero.
 func agreeDecisions(b books) *disagreement {
-	for _, d := range b.decisions {
-		for _, r := range b.rows {
-			if r.app == d.app && r.region == d.region && r.status == windlassv1.TopologyStatus_TOPOLOGY_STATUS_STARTED && r.replicas != int(d.to) {
-				return &disagreement{anotherWriter, r.app, r.place, fmt.Sprintf("%d are wanted, and the last decision was %d", r.replicas, d.to)}
+	for _, r := range b.rows {
+		if r.status != windlassv1.TopologyStatus_TOPOLOGY_STATUS_STARTED {
+			continue
+		}
+		if d := r.agreeBounds(); d != nil {
+			return d
+		}
+		for role, want := range r.roles {
+			if has := b.roles[r.place][role]; has != pool.Units(r.replicas, want) {
+				return &disagreement{roleMissed, r.app, r.place, fmt.Sprintf("%d instances of role %s, wanted are %d at %d %%", has, role, want, r.replicas)}
 			}
+		}
+		for _, d := range b.decisions {
+			if r.app != d.app || r.region != d.region {
+				continue
+			}
+			has, woken := r.replicas, r.replicas == wakeTo
+			if r.roles != nil {
+				has, woken = pool.Units(r.replicas, r.roles[d.role]), r.replicas == pool.Whole
+			}
+			if has != int(d.to) && (d.to != 0 || !woken) {
+				return &disagreement{anotherWriter, r.app, r.place, fmt.Sprintf("%d are wanted, and the last decision was %d: role %q", has, d.to, d.role)}
+			}
+		}
+	}
+	return nil
+}
+
+// wakeTo is how many replicas the app that goes to zero has once a request woke it.
+const wakeTo = 1
+
+// awake returns an app that may go to zero and is not there, in the database or in its region. It returns nil if all are.
+func (b books) awake() *disagreement {
+	for _, r := range b.rows {
+		if r.app != zeroName && r.app != poolName || r.status != windlassv1.TopologyStatus_TOPOLOGY_STATUS_STARTED {
+			continue
+		}
+		if r.replicas != 0 || r.count != 0 || r.appliedGeneration != r.generation {
+			return &disagreement{staysAwake, r.app, r.place, fmt.Sprintf("%d wanted, %d counted, applied is %d of %d: %s", r.replicas, r.count, r.appliedGeneration, r.generation, r.says)}
+		}
+	}
+	return nil
+}
+
+// agreeBounds compares the row of a scaled app with the app's bounds.
+func (r row) agreeBounds() *disagreement {
+	b, ok := bounds[r.app]
+	if !ok {
+		return nil
+	}
+	if r.roles == nil {
+		if r.replicas < int(b[0]) || r.replicas > int(b[1]) {
+			return &disagreement{outOfBounds, r.app, r.place, fmt.Sprintf("%d replicas", r.replicas)}
+		}
+		return nil
+	}
+	if r.replicas != 0 && r.replicas != pool.Whole {
+		return &disagreement{notTogether, r.app, r.place, fmt.Sprintf("%d %% of the pool", r.replicas)}
+	}
+	for role, n := range r.roles {
+		if n < int(b[0]) || n > int(b[1]) {
+			return &disagreement{outOfBounds, r.app, r.place, fmt.Sprintf("%d instances of role %s", n, role)}
 		}
 	}
 	return nil
@@ -214,4 +277,25 @@ func (c *checker) pruneRegion(ctx context.Context, m *fleet.Member) error {
 	_, err = c.w.API.Regions.ApprovePrune(ctx, req)
 	c.history.add(event{region: m.Region, part: "operator", text: fmt.Sprintf("approves the removal of %d quarantined workloads: %v", len(req.Keys), err)})
 	return err
+}
+
+// outOfBounds says which bounds of the app's policy the decision breaks, empty for none. all are all decisions, in which
+// those for all roles of a pool are of the same time.
+func (d decision) outOfBounds(all []decision) string {
+	b, ok := bounds[d.app]
+	if !ok || d.limit == "Quota" || d.limit == "Hold" {
+		return ""
+	}
+	if d.role != "" && d.to == 0 {
+		for _, other := range all {
+			if other.app == d.app && other.region == d.region && other.to != 0 {
+				return fmt.Sprintf("role %s goes to zero, and role %s has %d instances", d.role, other.role, other.to)
+			}
+		}
+		return ""
+	}
+	if d.to < b[0] || d.to > b[1] {
+		return fmt.Sprintf("%d, limit %q, role %q", d.to, d.limit, d.role)
+	}
+	return ""
 }

@@ -30,6 +30,7 @@ type storm struct {
 	checker   *checker
 	mischiefs map[string]*mischief
 	disks     *disks
+	gateways  *gateways
 	backup    *backup
 }
 
@@ -53,6 +54,7 @@ func (s *storm) possibleBlows() []blow {
 		from := rnd.IntN(2)
 		return linkBetween(ends[from], ends[1-from])
 	}
+	gateway := func(rnd *rand.Rand) string { return gatewayOf(gatewayRegions(s.w.Regions)[rnd.IntN(2)]) }
 	named := func(name string) func(*rand.Rand) string { return func(*rand.Rand) string { return name } }
 	out := []blow{
 		{"kill", 8, plane, s.killPart(0, 5*time.Second)},
@@ -66,6 +68,7 @@ func (s *storm) possibleBlows() []blow {
 		{"kill the agent of", 8, region, s.killAgent(false)},
 		{"lose the inbox of", 3, region, s.killAgent(true)},
 		{"crash an instance of", 4, region, s.crashInstances},
+		{"kill", 4, gateway, s.killGateway},
 		{"silence the executor of", 4, region, s.silenceRuntime},
 		{"lose, double and delay reports of", 6, region, s.misreportStates},
 		{"cut", 6, link, s.onLink(func(l *wire, _ *rand.Rand) error { return l.breakConnections() }, 0, 0)},

@@ -2,14 +2,16 @@
 //
 //	users ----------------> balancer ---> controlplane-1 --.-- link --> MariaDB
 //	agents -- link, ------->   |    `---> controlplane-2 --'-- link --> Restate
-//	          mischief         |                             `- link <--
+//	  ^       mischief         |                             `- link <--
+//	gateways <-- clients       |
 //	                           blows: kill -9, freeze, cut, delay, half-open, double
 //	                           and late reports, silent executors, full disks,
 //	                           clocks, backups
 //
-// It works in rounds. In each, users change apps while blows fall. Then everything is mended, the users rest,
-// and within some seconds everything must be settled and the same everywhere: see checker. A seed decides
-// what happens and when, but not how the parts react: runs of the same seed are similar.
+// It works in rounds. In each, users change apps and clients send requests while blows fall. Then everything is mended,
+// the users and the clients rest, and within some seconds everything must be settled and the same everywhere: see
+// checker. Apps that may go to zero must go there, and one request must wake each. A seed decides what happens and when,
+// but not how the parts react: runs of the same seed are similar.
 package chaos
 
 import (
@@ -27,6 +29,8 @@ import (
 	"github.com/windlass-run/windlass/apps/simulator/internal/scenario"
 	"github.com/windlass-run/windlass/apps/simulator/internal/stack"
 	"github.com/windlass-run/windlass/apps/simulator/internal/testbed"
+	"github.com/windlass-run/windlass/pkg/backoff"
+	"github.com/windlass-run/windlass/pkg/localstack/proc"
 )
 
 // Chaos is the scenario.
@@ -42,6 +46,7 @@ type Chaos struct {
 	Rest     time.Duration `help:"Longest rest between two blows." default:"2s"`
 	Converge time.Duration `help:"How long everything may take to settle after all faults were mended." default:"10s"`
 	Patience time.Duration `help:"How long to wait after that, to distinguish slow from stuck." default:"2m"`
+	Idle     time.Duration `help:"How long apps may take to go to zero after that." default:"45s"`
 	Restores bool          `help:"Restore the database from backups." default:"true" negatable:""`
 }
 
@@ -61,6 +66,10 @@ type run struct {
 	history *history
 	rnd     *rand.Rand
 	load    load
+	// requests are those to the apps that may go to zero, through gateways. hosts are the hosts of these apps.
+	requests *requests
+	gateways *gateways
+	hosts    map[string]string
 
 	mu    sync.Mutex
 	calls map[string]int
@@ -69,8 +78,8 @@ type run struct {
 
 // Run implements scenario.Scenario.
 func (s *Chaos) Run(ctx context.Context, env scenario.Env) (err error) {
-	if s.Minutes <= 0 || s.Regions < 2 || s.Users < 1 || s.Storm <= 0 || s.Converge <= 0 {
-		return errors.New("--minutes, --users, --storm and --converge have to be above 0, --regions above 1")
+	if s.Minutes <= 0 || s.Regions < 2 || s.Users < 1 || s.Storm <= 0 || s.Converge <= 0 || s.Idle <= 0 {
+		return errors.New("--minutes, --users, --storm, --converge and --idle have to be above 0, --regions above 1")
 	}
 	env.ControlPlanes = max(env.ControlPlanes, 2)
 	env.Result.Sizes = map[string]any{
@@ -81,6 +90,9 @@ func (s *Chaos) Run(ctx context.Context, env scenario.Env) (err error) {
 		Chaos: s, net: newNetwork(), disks: &disks{}, history: h, checker: newChecker(h, env.Seed),
 		rnd: rand.New(rand.NewPCG(env.Seed, 7)), load: load{seed: env.Seed}, calls: map[string]int{}, blows: map[string]int{},
 	}
+	r.gateways = &gateways{self: env.Self, addresses: map[string]string{}, processes: map[string]*proc.Process{}}
+	r.requests = newRequests(r.checker, h, r.gateways.addressOf)
+	r.gateways.requests, r.checker.requests = r.requests, r.requests
 	for i := range fixedApps {
 		r.checker.fixed[appName(i)] = fixedReplicas
 	}
@@ -92,8 +104,8 @@ func (s *Chaos) Run(ctx context.Context, env scenario.Env) (err error) {
 	if err != nil {
 		return errors.Join(err, r.disks.unmountAll())
 	}
-	r.w, r.checker.w, r.storm.w = w, w, w
-	defer func() { err = errors.Join(err, r.disks.unmountAll(), w.Stop()) }()
+	r.w, r.checker.w, r.storm.w, r.gateways.w = w, w, w, w
+	defer func() { err = errors.Join(err, r.gateways.stop(), r.disks.unmountAll(), w.Stop()) }()
 	if s.Restores {
 		r.storm.backup = &backup{data: filepath.Join(w.Stack.Folder(stack.MariaDB), "data"), copied: filepath.Join(w.Stack.Dir(), "backup")}
 	}
@@ -109,7 +121,7 @@ func (s *Chaos) Run(ctx context.Context, env scenario.Env) (err error) {
 // startTestbed starts the testbed, with everything between its parts that can be broken.
 func (r *run) startTestbed(ctx context.Context, env scenario.Env) (context.Context, *testbed.Testbed, *testbed.Balancer, error) {
 	var balancer *testbed.Balancer
-	r.storm = &storm{net: r.net, history: r.history, checker: r.checker, disks: r.disks, mischiefs: map[string]*mischief{}}
+	r.storm = &storm{net: r.net, history: r.history, checker: r.checker, disks: r.disks, gateways: r.gateways, mischiefs: map[string]*mischief{}}
 	ctx, w, err := testbed.Start(ctx, testbed.Config{
 		Options: env.Options, Name: env.Result.Scenario, Regions: r.Regions,
 		Route: func(from, to, address string) (string, error) { return r.net.addLink(linkBetween(from, to), address) },
@@ -137,28 +149,30 @@ func (r *run) startTestbed(ctx context.Context, env scenario.Env) (context.Conte
 			r.storm.mischiefs[region] = m
 			return m
 		},
-		Runtime: func(n int, rnd *rand.Rand) agent.SimulatedConfig { return r.regionRuntime(testbed.RegionName(n), rnd) },
+		Runtime: func(n int, rnd *rand.Rand) agent.SimulatedConfig {
+			return r.regionRuntime(testbed.RegionName(n), n == 0 || n == r.Regions/2, rnd)
+		},
 		Applied: r.checker.onApplied,
 	})
 	return ctx, w, balancer, err
 }
 
 // regionRuntime returns the runtime of a region: instances take random short times to start and to stop, and some
-// starts fail.
-func (r *run) regionRuntime(region string, rnd *rand.Rand) agent.SimulatedConfig {
+// starts fail. serves reports that the region has a gateway, and so its instances have servers.
+func (r *run) regionRuntime(region string, serves bool, rnd *rand.Rand) agent.SimulatedConfig {
 	var mu sync.Mutex
 	float := func() float64 {
 		mu.Lock()
 		defer mu.Unlock()
 		return rnd.Float64()
 	}
-	return agent.SimulatedConfig{
+	cfg := agent.SimulatedConfig{
 		// A rollout may wait for twelve starts, one after the other, and must end within the time in which
 		// everything has to settle.
 		Start:   func() time.Duration { return time.Duration((0.01 + float()) * float64(time.Second/2)) },
 		Stop:    func() time.Duration { return time.Duration(float() * float64(time.Second/2)) },
 		Crashes: func(label string) bool { return label == crashes },
-		CPU:     func(app string) (float64, bool) { return r.load.cpu(region, app) },
+		CPU:     func(app, role string) (float64, bool) { return r.load.cpu(region, app, role) },
 		Failures: func() int {
 			if float() < 0.05 {
 				return 1
@@ -168,6 +182,10 @@ func (r *run) regionRuntime(region string, rnd *rand.Rand) agent.SimulatedConfig
 		Removed: func(deployment string) { r.checker.onRemoved(region, deployment) },
 		Ready:   func(deployment, instance string) { r.checker.onReady(region, deployment, instance) },
 	}
+	if serves {
+		cfg.Serve = func(app, instance string) (string, func(bool)) { return r.requests.serve(region, app, instance) }
+	}
+	return cfg
 }
 
 // breakAndMend breaks and mends, until the time is over or a promise is broken.
@@ -176,7 +194,7 @@ func (r *run) breakAndMend(ctx context.Context) (n int, slowest time.Duration, e
 	var wg sync.WaitGroup
 	wg.Go(func() { r.checker.watchDatabase(watching) })
 	defer func() { stop(); wg.Wait() }()
-	if err := r.deployScaled(ctx); err != nil {
+	if err := r.startScaled(ctx); err != nil {
 		return 0, 0, err
 	}
 	begin := time.Now()
@@ -195,6 +213,13 @@ func (r *run) breakAndMend(ctx context.Context) (n int, slowest time.Duration, e
 		}
 		slowest = max(slowest, took)
 		r.w.Progressf("round %d: settled after %s", n, took.Round(10*time.Millisecond))
+		if len(r.checker.foundViolations()) > 0 {
+			continue
+		}
+		if took, err = r.goToZeroAndBack(ctx); err != nil {
+			return n, slowest, fmt.Errorf("round %d: %w", n, err)
+		}
+		r.w.Progressf("round %d: at zero after %s", n, took.Round(10*time.Millisecond))
 	}
 	return n, slowest, nil
 }
@@ -216,12 +241,82 @@ func (r *run) newUser(number uint64) *user {
 	}
 }
 
-// deployScaled deploys the scaled app, so that it scales during the first storm.
-func (r *run) deployScaled(ctx context.Context) error {
+// startScaled deploys the scaled apps, so that they scale during the first storm, and starts the gateways.
+func (r *run) startScaled(ctx context.Context) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, time.Minute, errors.New("the scaled apps do not start"))
+	defer cancel()
 	u := r.newUser(0)
 	defer u.api.Close()
-	_, err := u.deployApp(ctx, scaledApp, scaledName, "good")
-	return err
+	for i := scaledApp; i < allApps; i++ {
+		if _, err := u.deployApp(ctx, i, appName(i), "good"); err != nil {
+			return fmt.Errorf("deploy %s: %w", appName(i), err)
+		}
+	}
+	for _, region := range gatewayRegions(r.w.Regions) {
+		if err := r.gateways.start(region); err != nil {
+			return err
+		}
+	}
+	r.hosts = map[string]string{}
+	for _, app := range []string{zeroName, poolName} {
+		if err := testbed.Until(ctx, 50*time.Millisecond, func() (done bool, err error) {
+			r.hosts[app], err = hostOf(ctx, r.w.DB, app)
+			return r.hosts[app] != "", err
+		}, func() string { return app + " has no host" }); err != nil {
+			return err
+		}
+	}
+	// The first request is answered once the gateway serves the route.
+	for _, c := range r.newClients() {
+		if err := testbed.Until(ctx, 50*time.Millisecond, func() (bool, error) { return c.get(ctx, http.MethodGet) == nil, nil }, func() string {
+			return c.at.app + " is not served in " + c.at.region
+		}); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// newClients returns a client for each app that may go to zero in each of its regions.
+func (r *run) newClients() (out []*client) {
+	for _, app := range []string{zeroName, poolName} {
+		for _, region := range gatewayRegions(r.w.Regions) {
+			out = append(out, r.requests.newClient(appRegion{app, region}, r.hosts[app], rand.New(rand.NewPCG(r.rnd.Uint64(), 0))))
+		}
+	}
+	return out
+}
+
+// goToZeroAndBack waits until each app that may go to zero is there, and wakes it with one request. It returns how long
+// going to zero took. Not going there in time is a violation, and so is a request that fails.
+func (r *run) goToZeroAndBack(ctx context.Context) (time.Duration, error) {
+	r.requests.forgetKills()
+	begin := time.Now()
+	for {
+		bounded, cancel := context.WithTimeout(ctx, r.Converge)
+		b, err := readBooks(bounded, r.w.DB)
+		cancel()
+		awake := b.awake()
+		switch {
+		case ctx.Err() != nil:
+			return 0, context.Cause(ctx)
+		case err != nil:
+			return 0, err
+		case awake == nil:
+			took := time.Since(begin)
+			for _, c := range r.newClients() {
+				_ = c.send(ctx, http.MethodPost) // it records a failure, which ends the run
+			}
+			_, err := r.waitSettled(ctx)
+			return took, err
+		case time.Since(begin) > r.Idle:
+			r.checker.violatef(awake.kind, awake.app, awake.place, "%s after the last request: %s", r.Idle, awake)
+			return 0, nil
+		}
+		if err := backoff.Sleep(ctx, 100*time.Millisecond); err != nil {
+			return 0, err
+		}
+	}
 }
 
 func (r *run) breakThings(ctx context.Context, round uint64) error {
@@ -233,6 +328,9 @@ func (r *run) breakThings(ctx context.Context, round uint64) error {
 			u.makeCalls(users, 2*time.Second)
 			u.api.Close()
 		})
+	}
+	for _, c := range r.newClients() {
+		wg.Go(func() { c.sendBursts(users) })
 	}
 	wg.Go(func() {
 		changes := time.NewTicker(newLoadEvery)
@@ -322,6 +420,11 @@ func (r *run) writeResult(env scenario.Env, rounds int, slowest time.Duration, v
 	env.Result.Figure("calls", float64(r.calls["done"]), "changes that users made")
 	env.Result.Figure("slowest_ms", measure.Millis(slowest), "ms until all was settled, the slowest round")
 	env.Result.Figure("scalings", float64(r.checker.countScalings()), "decisions to scale that were seen")
+	env.Result.Figure("zeros", float64(r.checker.zeros), "decisions for zero that were seen")
+	env.Result.Figure("requests", float64(r.requests.answered), "requests that were answered")
+	env.Result.Figure("requests_waited", float64(r.requests.waited), "of these took "+slowAnswer.String()+" or longer")
+	env.Result.Figure("requests_slowest_ms", measure.Millis(r.requests.slowest), "ms, the slowest")
+	env.Result.Figure("requests_killed", float64(r.requests.excused), "requests that failed with the instance or the gateway that had them")
 	env.Result.Figure("events", float64(r.history.total), "events in the history")
 	reports := map[string]int64{}
 	for _, m := range r.storm.mischiefs {

@@ -52,7 +52,9 @@ func violationsError(violations []Violation) error {
 //   - Every place has the newest generation.
 //   - Feeds have no hole.
 //   - Acknowledged deployments exist.
-//   - A scaled app has the replicas that the scaler wrote last.
+//   - A scaled app has the replicas that the scaler wrote last, and each role of a pool the instances.
+//   - No request waits. Those that failed were in flight when an instance crashed or the gateway was killed.
+//   - Without requests, apps go to zero, and all roles of a pool together. One request wakes each again.
 //
 // A restored database is another history: generations and revisions may be lower than before, and
 // acknowledged changes may be gone. The inboxes of agents show the control plane the difference, and a new
@@ -61,6 +63,8 @@ type checker struct {
 	w       *testbed.Testbed
 	seed    uint64
 	history *history
+	// requests are those of clients, nil for none.
+	requests *requests
 	// fixed are the replicas of apps that are never scaled.
 	fixed map[string]int
 
@@ -73,8 +77,9 @@ type checker struct {
 	claimed       map[string]bool // deployments whose claim to be ready was checked
 	told          map[string]bool // instances whose row with status ready was checked
 	acknowledged  map[string]string
-	decided       map[[2]string]decision // the newest decision that was seen, by app and region
+	decided       map[[3]string]decision // the newest decision that was seen, by app, region and role
 	scalings      int
+	zeros         int               // of scalings, decisions for zero
 	restores      int               // of the database
 	losses        map[string]int    // of inboxes, by region
 	apps          map[string]string // of every deployment that was ever acknowledged
@@ -95,7 +100,7 @@ func (a applied) isOlder(b applied) bool {
 func newChecker(h *history, seed uint64) *checker {
 	return &checker{
 		seed: seed, history: h, apps: map[string]string{}, fixed: map[string]int{}, applied: map[place]applied{}, ready: map[instance]bool{}, count: map[place]int{},
-		epochs: map[string]int64{}, heads: map[string]int64{}, claimed: map[string]bool{}, told: map[string]bool{}, acknowledged: map[string]string{}, decided: map[[2]string]decision{}, losses: map[string]int{},
+		epochs: map[string]int64{}, heads: map[string]int64{}, claimed: map[string]bool{}, told: map[string]bool{}, acknowledged: map[string]string{}, decided: map[[3]string]decision{}, losses: map[string]int{},
 	}
 }
 
@@ -232,9 +237,15 @@ func (c *checker) checkClaims(s claims) {
 		c.heads[h.region], c.epochs[h.region] = h.revision, h.epoch
 	}
 	for _, d := range s.decisions {
-		at := [2]string{d.app, d.region}
+		at := [3]string{d.app, d.region, d.role}
 		if d.at != c.decided[at].at && d.from != d.to {
 			c.scalings++
+			if d.to == 0 && d.role != prefill {
+				c.zeros++
+			}
+		}
+		if text := d.outOfBounds(s.decisions); text != "" {
+			bad = append(bad, found{outOfBounds, d.app, place{region: d.region}, text})
 		}
 		c.decided[at] = d
 	}

@@ -3,11 +3,13 @@ package chaos
 import (
 	"context"
 	"fmt"
+	"strconv"
 	"strings"
 
 	"google.golang.org/protobuf/proto"
 
 	"github.com/windlass-run/windlass/apps/simulator/internal/bare"
+	"github.com/windlass-run/windlass/pkg/pool"
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
@@ -19,11 +21,12 @@ type claims struct {
 	decisions []decision
 }
 
-// decision is the newest decision of the scaler about an app in a region.
+// decision is the newest decision of the scaler about an app in a region, or about a role of a pool there.
 type decision struct {
-	app, region string
-	at          int64
-	from, to    int32
+	app, region, role string
+	at                int64
+	from, to          int32
+	limit             string
 }
 
 type head struct {
@@ -80,7 +83,13 @@ func readDecisions(ctx context.Context, db *bare.DB) (out []decision, err error)
 		if err := proto.Unmarshal([]byte(r.Text(3)), &d); err != nil {
 			return nil, err
 		}
-		out = append(out, decision{r.Text(0), r.Text(1), r.Int(2), d.GetReplicas(), d.GetWanted()})
+		parts := d.GetRoles()
+		if len(parts) == 0 {
+			parts = []*windlassv1.RegionScaling{&d}
+		}
+		for _, p := range parts {
+			out = append(out, decision{r.Text(0), r.Text(1), p.GetRole(), r.Int(2), p.GetReplicas(), p.GetWanted(), p.GetLimit()})
+		}
 	}
 	return out, nil
 }
@@ -91,6 +100,7 @@ type row struct {
 	app                  string
 	status               windlassv1.TopologyStatus
 	replicas             int
+	roles                map[string]int // how many instances each role of a whole pool has, nil for no pool
 	generation           int64
 	appliedGeneration    int64
 	countsGeneration     int64
@@ -105,7 +115,8 @@ type moving struct{ app, deployment, text string }
 // books are all rows of the database that must agree with the running instances.
 type books struct {
 	rows        []row
-	instances   []instance // that are alive
+	instances   []instance               // that are alive
+	roles       map[place]map[string]int // how many of them have a role
 	quarantined map[place]bool
 	moving      []moving
 	decisions   []decision
@@ -114,12 +125,36 @@ type books struct {
 	deployments map[string]bool
 }
 
+// parseRoles parses the roles of a pool's row: "decode=2,prefill=8".
+func parseRoles(text string) map[string]int {
+	if text == "" {
+		return nil
+	}
+	out := map[string]int{}
+	for one := range strings.SplitSeq(text, ",") {
+		name, count, _ := strings.Cut(one, "=")
+		out[name], _ = strconv.Atoi(count) // the control plane wrote it
+	}
+	return out
+}
+
+// instances returns how many instances the row wants while no rollout is under way.
+func (r row) instances() (n int) {
+	if r.roles == nil {
+		return r.replicas
+	}
+	for _, count := range r.roles {
+		n += pool.Units(r.replicas, count)
+	}
+	return n
+}
+
 func readBooks(ctx context.Context, db *bare.DB) (b books, err error) {
-	b.quarantined, b.deployments = map[place]bool{}, map[string]bool{}
+	b.quarantined, b.deployments, b.roles = map[place]bool{}, map[string]bool{}, map[place]map[string]int{}
 	rows, err := db.Rows(ctx, `SELECT r.name, t.deployment_id, a.name, t.status, t.replicas, t.generation,
 		COALESCE(o.applied_generation, 0), COALESCE(o.counts_generation, 0), COALESCE(o.ready_replicas, 0),
 		COALESCE(o.pending + o.running + o.ready + o.draining + o.failed, 0),
-		CONCAT_WS(' ', 'region', ELT(r.status, 'pending', 'connected', 'unreachable', 'unknown'), 'deployment', o.code, o.message, 'routes', u.generation, 'of', g.generation, u.code, u.message)
+		CONCAT_WS(' ', 'region', ELT(r.status, 'pending', 'connected', 'unreachable', 'unknown'), 'deployment', o.code, o.message, 'routes', u.generation, 'of', g.generation, u.code, u.message), t.roles
 		FROM deployment_topology t JOIN regions r ON r.id = t.region JOIN apps a ON a.id = t.app_id
 		LEFT JOIN deployment_observed o ON o.deployment_id = t.deployment_id AND o.region = t.region
 		LEFT JOIN app_routes g ON g.app_id = t.app_id AND g.region = t.region
@@ -130,14 +165,19 @@ func readBooks(ctx context.Context, db *bare.DB) (b books, err error) {
 	for _, r := range rows {
 		b.rows = append(b.rows, row{
 			place: place{r.Text(0), r.Text(1)}, app: r.Text(2), status: windlassv1.TopologyStatus(r.Int(3)), replicas: int(r.Int(4)),
-			generation: r.Int(5), appliedGeneration: r.Int(6), countsGeneration: r.Int(7), readyReplicas: int(r.Int(8)), count: int(r.Int(9)), says: r.Text(10),
+			generation: r.Int(5), appliedGeneration: r.Int(6), countsGeneration: r.Int(7), readyReplicas: int(r.Int(8)), count: int(r.Int(9)), says: r.Text(10), roles: parseRoles(r.Text(11)),
 		})
 	}
-	if rows, err = db.Rows(ctx, "SELECT i.id, r.name, i.deployment_id FROM instances i JOIN regions r ON r.id = i.region WHERE i.terminated_at = 0"); err != nil {
+	if rows, err = db.Rows(ctx, "SELECT i.id, r.name, i.deployment_id, i.role FROM instances i JOIN regions r ON r.id = i.region WHERE i.terminated_at = 0"); err != nil {
 		return b, err
 	}
 	for _, r := range rows {
-		b.instances = append(b.instances, instance{r.Text(0), place{r.Text(1), r.Text(2)}})
+		p := place{r.Text(1), r.Text(2)}
+		b.instances = append(b.instances, instance{r.Text(0), p})
+		if b.roles[p] == nil {
+			b.roles[p] = map[string]int{}
+		}
+		b.roles[p][r.Text(3)]++
 	}
 	if rows, err = db.Rows(ctx, "SELECT r.name, q.workload_key FROM region_quarantine q JOIN regions r ON r.id = q.region"); err != nil {
 		return b, err

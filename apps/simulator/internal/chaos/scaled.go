@@ -12,30 +12,78 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// The scaled app follows its load, which differs between regions and changes every 10 s of a storm. It stays
-// in its regions, and is never deleted.
+// Three apps scale. They stay in their regions, and are never deleted:
+//
+//   - scaled-0 follows its CPU load, which differs between regions and changes every 10 s of a storm.
+//   - zero-0 follows its requests, and goes to zero without them. A request wakes it.
+//   - pool-0 is a pool. Its role decode follows the requests, and prefill the CPU load, in a ratio to decode. The pool goes
+//     to zero without requests, as zero-0 does.
 const (
 	scaledName    = "scaled-0"
+	zeroName      = "zero-0"
+	poolName      = "pool-0"
+	prefill       = "prefill"
+	decode        = "decode"
 	mostScaled    = 4
 	cpuMillicores = 500
 	cpuTarget     = 50
-	newLoadEvery  = 10 * time.Second
+	// inFlightTarget is how many requests one instance should have at a time.
+	inFlightTarget = 2
+	newLoadEvery   = 10 * time.Second
+	// zeroAfter is the time without requests after which an app goes to zero: the shortest that a policy may have.
+	zeroAfter = 10 * time.Second
 
 	anotherWriter = "another writer than the scaler changed replicas"
+	outOfBounds   = "a decision is out of bounds"
+	staysAwake    = "an app stays awake"
+	roleMissed    = "a role was missed"
+	notTogether   = "roles are not at zero together"
 	scaledByHand  = "a scaled app was scaled by hand"
 )
 
-func scalingPolicy() *windlassv1.ScalingPolicy {
-	pace := func(window time.Duration, step string) *windlassv1.ScalingPace {
-		return &windlassv1.ScalingPace{Window: durationpb.New(window), Step: step, Every: durationpb.New(time.Second)}
+// bounds are the lowest and the highest number of replicas of scaled apps, or of instances of each role of a pool. A pool
+// may be at zero, too.
+var bounds = map[string][2]int32{scaledName: {1, mostScaled}, zeroName: {0, mostScaled}, poolName: {1, mostScaled}}
+
+func pace(window time.Duration, step string) *windlassv1.ScalingPace {
+	return &windlassv1.ScalingPace{Window: durationpb.New(window), Step: step, Every: durationpb.New(time.Second)}
+}
+
+// scalingPolicy returns the policy of a scaled app.
+func scalingPolicy(app string) *windlassv1.ScalingPolicy {
+	up, down := pace(time.Second, "100%"), pace(5*time.Second, "50%")
+	cpu := []*windlassv1.ScalingMetric{{Type: windlassv1.ScalingMetric_TYPE_CPU, Target: strconv.Itoa(cpuTarget)}}
+	inFlight := []*windlassv1.ScalingMetric{{Type: windlassv1.ScalingMetric_TYPE_IN_FLIGHT, Target: strconv.Itoa(inFlightTarget)}}
+	zero := &windlassv1.ScaleToZero{After: durationpb.New(zeroAfter)}
+	switch app {
+	case zeroName:
+		return &windlassv1.ScalingPolicy{Min: new(int32(0)), Max: mostScaled, Metrics: inFlight, Up: up, Down: down, Zero: zero}
+	case poolName:
+		return &windlassv1.ScalingPolicy{Zero: zero, Roles: []*windlassv1.RoleScaling{
+			{Role: prefill, Max: mostScaled, Metrics: cpu, Up: up, Down: down, Couple: &windlassv1.ScalingCouple{Role: decode, Ratio: []float64{0.5, 2}}},
+			{Role: decode, Max: mostScaled, Metrics: inFlight, Up: up, Down: down},
+		}}
 	}
-	return &windlassv1.ScalingPolicy{
-		Max: mostScaled, Metrics: []*windlassv1.ScalingMetric{{Type: windlassv1.ScalingMetric_TYPE_CPU, Target: strconv.Itoa(cpuTarget)}},
-		Up: pace(time.Second, "100%"), Down: pace(5*time.Second, "50%"),
+	return &windlassv1.ScalingPolicy{Max: mostScaled, Metrics: cpu, Up: up, Down: down}
+}
+
+// scaleSpec makes the spec one of a scaled app.
+func scaleSpec(app string, spec *windlassv1.DeploymentSpec) {
+	spec.Replicas, spec.Resources = nil, &windlassv1.Resources{CpuMillicores: cpuMillicores}
+	if app == scaledName {
+		return
+	}
+	// A request may wait as long as a storm and the settling after it last.
+	patient := durationpb.New(longestWait)
+	spec.Routing = &windlassv1.RoutingPolicy{QueueWait: patient, ColdStart: &windlassv1.ColdStart{Hold: patient}}
+	spec.Ports = []*windlassv1.Port{{Name: "http"}}
+	if app == poolName {
+		spec.Layout = windlassv1.Layout_LAYOUT_POOLED
+		spec.Roles = []*windlassv1.RoleSpec{{Name: prefill}, {Name: decode, Entry: true}}
 	}
 }
 
-// load is the load of the scaled app.
+// load is the CPU load of scaled apps.
 type load struct {
 	seed uint64
 	// at is the number of the load. It grows during storms.
@@ -49,7 +97,7 @@ func (l *load) replicas(region string) int {
 	return 1 + int(rand.NewPCG(l.seed^h.Sum64(), uint64(l.at.Load())).Uint64()%mostScaled)
 }
 
-// cpu returns the load of an app in the region.
-func (l *load) cpu(region, app string) (millicores float64, ok bool) {
-	return float64(l.replicas(region)) * cpuMillicores * cpuTarget / 100, app == scaledName
+// cpu returns the load of an app, or of a role of a pool, in the region.
+func (l *load) cpu(region, app, role string) (millicores float64, ok bool) {
+	return float64(l.replicas(region)) * cpuMillicores * cpuTarget / 100, app == scaledName || app == poolName && role == prefill
 }

@@ -35,8 +35,11 @@ const (
 	fixedApps     = 2
 	fixedReplicas = 2
 	looseApps     = 5
-	scaledApp     = fixedApps + looseApps
-	allApps       = scaledApp + 1
+	// The apps from scaledApp on scale. Those after it get requests.
+	scaledApp = fixedApps + looseApps
+	zeroApp   = scaledApp + 1
+	poolApp   = scaledApp + 2
+	allApps   = scaledApp + 3
 )
 
 func appName(i int) string {
@@ -45,6 +48,10 @@ func appName(i int) string {
 		return "fixed-" + strconv.Itoa(i)
 	case i == scaledApp:
 		return scaledName
+	case i == zeroApp:
+		return zeroName
+	case i == poolApp:
+		return poolName
 	}
 	return "loose-" + strconv.Itoa(i-fixedApps)
 }
@@ -73,8 +80,8 @@ func (u *user) makeCall(ctx context.Context) {
 		// These calls change neither the number of replicas nor whether the app runs.
 		what = []int{0, 1, 2, 6, 7, 8}[u.rnd.IntN(6)]
 	}
-	if i == scaledApp && what == 9 {
-		what = 0 // it is not deleted
+	if i >= scaledApp && what == 9 || i > scaledApp && what == 4 || i == poolApp && what == 5 {
+		what = 0 // it is not deleted, its requests can be served, and no person takes it to zero
 	}
 	path := testbed.Path(app)
 	var did string
@@ -88,7 +95,7 @@ func (u *user) makeCall(ctx context.Context) {
 		n := u.rnd.Int32N(4)
 		did = fmt.Sprintf("scale to %d", n)
 		_, err = u.api.Apps.Scale(ctx, &windlassv1.ScaleRequest{Mutation: newMutation(), App: path, Replicas: n})
-		if i == scaledApp && err == nil {
+		if i >= scaledApp && err == nil {
 			u.checker.violatef(scaledByHand, app, place{}, "to %d replicas", n)
 		}
 	case 6:
@@ -120,8 +127,9 @@ func (u *user) deployApp(ctx context.Context, i int, app, label string) (string,
 	spec.VersionLabel = label
 	req := &windlassv1.DeployRequest{Mutation: newMutation(), App: testbed.Path(app), Spec: spec}
 	switch {
-	case i == scaledApp:
-		spec.Replicas, spec.Resources, req.Scaling = nil, &windlassv1.Resources{CpuMillicores: cpuMillicores}, scalingPolicy()
+	case i >= scaledApp:
+		scaleSpec(app, spec)
+		req.Scaling = scalingPolicy(app)
 	case i >= fixedApps:
 		n := 1 + u.rnd.Int32N(3)
 		spec.Replicas = &n
@@ -132,9 +140,13 @@ func (u *user) deployApp(ctx context.Context, i int, app, label string) (string,
 	return did, err
 }
 
-// placesOf returns the regions of an app. Fixed apps and the scaled app stay in theirs.
+// placesOf returns the regions of an app. Fixed and scaled apps stay in theirs. Those that get requests are in the regions
+// that have gateways.
 func (u *user) placesOf(i int) []string {
 	n := len(u.regions)
+	if i > scaledApp {
+		return gatewayRegions(u.regions)
+	}
 	if i < fixedApps || i == scaledApp {
 		return []string{u.regions[i%n], u.regions[(i+n/2)%n]}[:min(n, 2)]
 	}
@@ -144,6 +156,9 @@ func (u *user) placesOf(i int) []string {
 	}
 	return out
 }
+
+// gatewayRegions returns the regions that have gateways.
+func gatewayRegions(regions []string) []string { return []string{regions[0], regions[len(regions)/2]} }
 
 func (u *user) recordAnswer(app, deployment string) {
 	if deployment != "" {

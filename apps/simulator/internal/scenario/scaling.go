@@ -135,7 +135,7 @@ func (s *Scaling) Run(ctx context.Context, env Env) (err error) {
 	ctx, w, err := env.startTestbed(ctx, testbed.Config{
 		Regions: s.Regions,
 		Runtime: func(n int, _ *rand.Rand) agent.SimulatedConfig {
-			return agent.SimulatedConfig{CPU: func(app string) (float64, bool) { return j.cpu(testbed.RegionName(n), app) }}
+			return agent.SimulatedConfig{CPU: func(app, _ string) (float64, bool) { return j.cpu(testbed.RegionName(n), app) }}
 		},
 		Applied: func(region, deployment string, _, _ int64) { j.assigned(region, deployment) },
 	})

@@ -214,6 +214,12 @@ func freePort(pool *localstack.Ports) (int, error) {
 	return 0, errors.New("stack: no free port between 10000 and 30000")
 }
 
+// FreeAddress returns a host:port of this machine that stays free while nothing listens there, as freePort does.
+func FreeAddress() (string, error) {
+	port, err := freePort(&localstack.Ports{Claims: localstack.ClaimsFolder()})
+	return address(port), err
+}
+
 func (s *Stack) add(p *Part) {
 	s.parts[p.name] = p
 	s.order = append(s.order, p.name)

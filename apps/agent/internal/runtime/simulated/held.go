@@ -18,6 +18,7 @@ func (r *Runtime) Take() *Held {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.holder = &Held{Runtime: r, changes: make(chan struct{}, 1)}
+	r.released, r.patience = nil, nil
 	return r.holder
 }
 

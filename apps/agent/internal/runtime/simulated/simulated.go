@@ -47,11 +47,17 @@ type Config struct {
 	// instance that another deployment with the same template takes over. It is called before
 	// Observe can return the instance. It must not call the runtime. It may be nil.
 	Ready func(deploymentID, instanceID string)
-	// CPU returns how many millicores the ready instances of an app use together. The ready
-	// instances in one call of Usage share it evenly. The agent's call leaves out instances of
-	// deployments that are not assigned, because they get no requests. ok is false if the number is
-	// not known. Nil: it is never known. CPU must not call the runtime.
-	CPU func(app string) (millicores float64, ok bool)
+	// CPU returns how many millicores the ready instances of a role of an app use together. The role
+	// of an app without roles is "main". The ready instances in one call of Usage share it evenly. The
+	// agent's call leaves out instances of deployments that are not assigned, because they get no
+	// requests. ok is false if the number is not known. Nil: it is never known. CPU must not call the
+	// runtime.
+	CPU func(app, role string) (millicores float64, ok bool)
+	// Serve starts a server for an instance that becomes ready, and returns its address (host:port). The
+	// runtime calls end once: at once if the instance crashes, and when it has ended otherwise. Such an
+	// instance stops only once gateways have released it; see runtime.Drainer. Neither may call the
+	// runtime. Nil: instances have an address where nothing listens, and stop at once.
+	Serve func(app, instanceID string) (address string, end func(crashed bool))
 }
 
 // Doomed is the number of failures that make a crash loop, as in real runtimes.
@@ -70,6 +76,14 @@ type Runtime struct {
 	starts      int // number of instances ever started
 	serial      uint32
 	holder      *Held // nil if Take was not called
+	// servers are by the serial of their instance. draining is the number of draining instances.
+	servers  map[uint32]server
+	draining int
+	// released and patience are the arguments of the holder's Drain. Nil: it has not called Drain yet. gated is true
+	// once any holder has called it.
+	released func(instanceID string) bool
+	patience func(instanceID string) time.Duration
+	gated    bool
 }
 
 type deployment struct {
@@ -103,7 +117,7 @@ type instance struct {
 
 // New returns a runtime without deployments.
 func New(cfg Config) *Runtime {
-	return &Runtime{cfg: cfg, changes: make(chan struct{}, 1), deployments: map[string]*deployment{}, workloads: map[string]*workload{}}
+	return &Runtime{cfg: cfg, changes: make(chan struct{}, 1), deployments: map[string]*deployment{}, workloads: map[string]*workload{}, servers: map[uint32]server{}}
 }
 
 var (
@@ -183,6 +197,7 @@ func (r *Runtime) Remove(_ context.Context, id string) error {
 		return nil
 	}
 	d.removing = true
+	r.stopAllDrained(d.workload)
 	r.reconcile(d.workload)
 	r.signal()
 	return nil
@@ -205,7 +220,7 @@ func (r *Runtime) Observe(context.Context) (runtime.Observation, error) {
 			TemplateHash: d.assignment.TemplateHash, Roles: d.assignment.RoleCounts(), Removing: d.removing,
 		}
 		if d.ownsWorkload() {
-			seen.Instances = d.workload.observation()
+			seen.Instances = r.observation(d.workload)
 		}
 		out.Deployments = append(out.Deployments, seen)
 	}
@@ -228,17 +243,18 @@ func (r *Runtime) Usage(_ context.Context, instanceIDs []string) (map[string]run
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	ready := map[string][]string{} // by app
+	type appRole struct{ app, role string }
+	ready := map[appRole][]string{}
 	for _, w := range r.workloads {
 		for g := range w.instances {
 			if i := &w.instances[g]; i.isReady() && wanted[i.id] {
-				app := w.owner().assignment.Deployment.AppName
-				ready[app] = append(ready[app], i.id)
+				of := appRole{w.owner().assignment.Deployment.AppName, i.role()}
+				ready[of] = append(ready[of], i.id)
 			}
 		}
 	}
-	for app, ids := range ready {
-		all, ok := r.cfg.CPU(app)
+	for of, ids := range ready {
+		all, ok := r.cfg.CPU(of.app, of.role)
 		if !ok {
 			continue
 		}
@@ -321,6 +337,7 @@ func (r *Runtime) Crash(deploymentID string) error {
 		return errors.New("the deployment has no started instance to crash")
 	}
 	w.count--
+	r.endServer(w.instances[g].serial, true)
 	r.startInRow(w, g, w.instances[g].place)
 	r.signal()
 	return nil

@@ -104,7 +104,7 @@ func TestCrashLoop_IsThreeFailures(t *testing.T) {
 
 func TestUsage_IsSharedByTheInstancesInTheCall(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		r := New(Config{CPU: func(string) (float64, bool) { return 600, true }})
+		r := New(Config{CPU: func(string, string) (float64, bool) { return 600, true }})
 		require.NoError(t, r.Apply(t.Context(), assignment("dep_1", 2, 1, "a")))
 		require.NoError(t, r.Apply(t.Context(), assignment("dep_unwanted", 1, 1, "a")))
 		time.Sleep(time.Second)

@@ -11,6 +11,7 @@ type eventKind uint8
 const (
 	startEnded eventKind = iota // a start has succeeded or failed
 	stopEnded                   // an instance has ended
+	drainEnded                  // an instance has waited long enough for gateways
 )
 
 // event is a future event. Events with the same time are handled in the order of their creation, so

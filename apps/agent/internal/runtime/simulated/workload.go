@@ -23,6 +23,8 @@ type workload struct {
 	instances []instance
 	count     int // number of rows that are not empty
 	stopping  int // number of instances without a row that have not ended yet
+	// leaving are the instances among them that drain.
+	leaving []instance
 	// reportedTo is the deployment for which reportTakenOver last called Config.Ready.
 	reportedTo *deployment
 	// rolling is true while instances of another template wait until other instances are ready.
@@ -80,7 +82,11 @@ func (r *Runtime) leaveWorkload(d *deployment) {
 	}
 	// Instances of the workload that are ending are no longer reported.
 	delete(r.workloads, w.key)
-	w.instances = nil
+	for _, i := range slices.Concat(w.instances, w.leaving) {
+		r.endServer(i.serial, false)
+	}
+	r.draining -= len(w.leaving)
+	w.instances, w.leaving = nil, nil
 }
 
 // reconcile starts, stops and replaces instances until the workload is as its owner wants it, as
@@ -200,17 +206,28 @@ func (r *Runtime) startInRow(w *workload, row int, place *groups.ID) {
 // stopStarted empties the row of a started instance. The instance counts as stopping until it has
 // ended.
 func (r *Runtime) stopStarted(w *workload, row int) {
+	i := w.instances[row]
 	w.instances[row] = instance{}
 	w.count--
 	w.stopping++
 	w.view = nil
-	r.schedule(r.cfg.Stop, event{workload: w, kind: stopEnded})
+	if r.drains(w, &i) {
+		r.drain(w, i)
+		return
+	}
+	r.schedule(r.cfg.Stop, event{workload: w, serial: i.serial, kind: stopEnded})
 }
 
 // handle handles an event.
 func (r *Runtime) handle(e event) {
 	w := e.workload
-	if e.kind == stopEnded {
+	switch e.kind {
+	case startEnded:
+	case drainEnded:
+		r.stopDrained(w, e.serial)
+		return
+	case stopEnded:
+		r.endServer(e.serial, false)
 		w.stopping--
 		r.forgetRemoved(w)
 		if r.cfg.Room > 0 {
@@ -225,6 +242,7 @@ func (r *Runtime) handle(e event) {
 	w.view = nil
 	if i.failures == 0 {
 		i.status, i.readyAt = windlassv1.InstanceStatus_INSTANCE_STATUS_READY, time.Now().UnixMilli()
+		r.serve(w, i)
 		if r.cfg.Ready != nil {
 			r.cfg.Ready(w.owner().assignment.Deployment.Id, i.id)
 		}
@@ -266,13 +284,19 @@ func (r *Runtime) forgetRemoved(w *workload) {
 }
 
 // observation returns the instances in the form of Observe.
-func (w *workload) observation() []runtime.Instance {
+func (r *Runtime) observation(w *workload) []runtime.Instance {
 	if w.view != nil {
 		return w.view
 	}
-	out := make([]runtime.Instance, 0, w.count)
-	for g := range w.instances {
-		i := &w.instances[g]
+	out := make([]runtime.Instance, 0, w.count+len(w.leaving))
+	for n := range len(w.instances) + len(w.leaving) {
+		var i *instance
+		g := n
+		if n < len(w.instances) {
+			i = &w.instances[n]
+		} else {
+			i, g = &w.leaving[n-len(w.instances)], 0
+		}
 		if i.serial == 0 {
 			continue
 		}
@@ -284,8 +308,8 @@ func (w *workload) observation() []runtime.Instance {
 			seen.Role, seen.Group, seen.Slot = i.place.Role, i.place.Group, i.place.Slot
 		}
 		switch i.status {
-		case windlassv1.InstanceStatus_INSTANCE_STATUS_READY:
-			seen.ReadyAt, seen.Address = time.UnixMilli(i.readyAt), "127.0.0.1:1"
+		case windlassv1.InstanceStatus_INSTANCE_STATUS_READY, windlassv1.InstanceStatus_INSTANCE_STATUS_DRAINING:
+			seen.ReadyAt, seen.Address = time.UnixMilli(i.readyAt), r.addressOf(i)
 		case windlassv1.InstanceStatus_INSTANCE_STATUS_FAILED:
 			seen.Reason, seen.Message = runtime.ReasonExited, "exit code 1"
 			if i.failures >= Doomed {
