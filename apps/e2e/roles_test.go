@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"maps"
 	"net/http"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -21,6 +23,7 @@ func TestRoles(t *testing.T) { //nolint:tparallel // its subtests share a stack
 	s := newStack(t, stackConfig{gateways: true, regions: []string{us}})
 	t.Run("groups are updated and scaled whole", func(t *testing.T) { testGroupsOfRoles(t, s) })
 	t.Run("roles of a pool are updated and scaled separately", func(t *testing.T) { testPoolOfRoles(t, s) })
+	t.Run("stable slots keep what instances stored", func(t *testing.T) { testStableSlots(t, s) })
 	t.Run("roles of a pool go to zero and come back together", func(t *testing.T) { testPoolToZero(t, s) })
 }
 
@@ -179,6 +182,74 @@ func testPoolOfRoles(t *testing.T, s *stack) {
 	s.waitPool(t, app, 4, 1, 2)
 	require.Contains(t, c.ok("history", app, "-o", "json"), "replaces them in their places, in order sequential")
 	c.ok("delete", app, "--yes")
+}
+
+// testStableSlots asserts that a successor finds what its predecessor stored, also in the next version and after a crash,
+// and that a slot that goes leaves nothing.
+func testStableSlots(t *testing.T, s *stack) {
+	const app = "slots"
+	c := s.cli(t)
+	stable := func(version string) *windlassv1.DeploymentSpec {
+		sp := spec(regions(us), label(version), replicas(2))
+		sp.Roles = []*windlassv1.RoleSpec{{Name: "server", Slots: windlassv1.RoleSpec_SLOTS_STABLE}}
+		return sp
+	}
+	deploy := func(version string) {
+		policy := &windlassv1.RolloutPolicy{Strategy: windlassv1.RolloutPolicy_STRATEGY_IN_PLACE}
+		res := must(t, s.owner.apps.Deploy, &windlassv1.DeployRequest{Mutation: mutation(), App: named(app), Spec: stable(version), Rollout: policy})
+		s.waitLive(t, app, res.Version)
+	}
+	starts := func() map[string]string {
+		out := map[string]string{}
+		for _, p := range s.runningOf(app) {
+			text, err := os.ReadFile(filepath.Join(p.env["WINDLASS_SLOT_DIR"], "starts"))
+			require.NoError(t, err)
+			out[p.env["WINDLASS_GROUP"]] = strings.TrimSpace(string(text))
+		}
+		return out
+	}
+	awaits := func(what string, want map[string]string) {
+		s.eventually(t, what, func(context.Context) error {
+			if got := starts(); !maps.Equal(got, want) {
+				return fmt.Errorf("starts by slot: %v, want %v", got, want)
+			}
+			return nil
+		})
+	}
+	_, err := s.owner.apps.Deploy(t.Context(), &windlassv1.DeployRequest{Mutation: mutation(), App: named(app), Spec: stable("v1")})
+	require.ErrorContains(t, err, "strategy rolling starts new instances in other slots")
+	deploy("v1")
+	awaits("first starts", map[string]string{"0": "1", "1": "1"})
+	load := s.callers(s.host(t, app, windlassv1.Route_KIND_STABLE, 0))
+	t.Cleanup(load.stop)
+	deploy("v2")
+	awaits("successors in both slots", map[string]string{"0": "2", "1": "2"})
+	load.stop()
+	load.requireNoneFailed(t, "an update in stable slots")
+	require.Contains(t, c.ok("history", app, "-o", "json"), "replaces them in their places")
+
+	for _, p := range s.runningOf(app) {
+		if p.env["WINDLASS_GROUP"] == "0" {
+			require.NoError(t, p.kill9())
+		}
+	}
+	awaits("a restart in its slot", map[string]string{"0": "3", "1": "2"})
+	s.waitLive(t, app, 2)
+	scale := func(n int32) {
+		must(t, s.owner.apps.Scale, &windlassv1.ScaleRequest{Mutation: mutation(), App: named(app), Replicas: n})
+	}
+	scale(1)
+	awaits("the highest slot gone", map[string]string{"0": "3"})
+	scale(2)
+	awaits("a new slot that is empty", map[string]string{"0": "3", "1": "1"})
+	var dirs []string
+	for _, p := range s.runningOf(app) {
+		dirs = append(dirs, p.env["WINDLASS_SLOT_DIR"])
+	}
+	c.ok("delete", app, "--yes")
+	for _, dir := range dirs {
+		require.NoDirExists(t, dir)
+	}
 }
 
 // testPoolToZero: all roles of a pool stop without requests, or by hand, and a request starts all of them.

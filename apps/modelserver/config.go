@@ -71,6 +71,9 @@ type Config struct {
 	// AppRole is the role in the app.
 	AppRole string `env:"WINDLASS_ROLE" hidden:""`
 
+	// SlotDir is the directory that outlives the server, in which it counts its starts; see slot.go. Empty means none.
+	SlotDir string `env:"WINDLASS_SLOT_DIR" hidden:""`
+
 	// Hosts is the number of ranks of the server, each a process on a separate host; see ranks.go. 0 means 1. Rank is
 	// the rank of this process. UnitEpoch is the epoch of all ranks.
 	Hosts     int    `env:"WINDLASS_HOSTS" default:"0" hidden:""`

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/http"
+	"strconv"
 	"strings"
 	"time"
 )
@@ -56,6 +57,9 @@ func (s *Server) newHandler() http.Handler {
 	})
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("X-Model-Version", s.cfg.VersionLabel)
+		if n := s.starts.Load(); n > 0 {
+			w.Header().Set("X-Model-Slot-Starts", strconv.FormatInt(n, 10))
+		}
 		if s.part != nil {
 			s.part.say(w.Header())
 		}

@@ -19,6 +19,7 @@ import (
 // Server is one model server. Create it with New, and call Run once.
 type Server struct {
 	cfg      Config
+	starts   atomic.Int64 // servers that have run in the slot, this one included
 	engine   *engine
 	log      *slog.Logger
 	faults   *faultBoard
@@ -101,6 +102,11 @@ func (s *Server) Run(ctx context.Context) error {
 	if faults.CrashAtStart {
 		return &ExitError{Code: faults.ExitCode, Reason: "crashed at start"}
 	}
+	starts, err := countStart(s.cfg.SlotDir)
+	if err != nil {
+		return err
+	}
+	s.starts.Store(int64(starts))
 	listener, err := s.listenAtStart(ctx)
 	if err != nil {
 		return err

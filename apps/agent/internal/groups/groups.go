@@ -42,8 +42,8 @@ type Role struct {
 	Units int
 	// Hosts is the number of ranks of a unit. Less than 1 means 1.
 	Hosts int
-	// Stable means that slots are 0 to Units-1. Scaling in deletes the highest slots, whatever
-	// their state.
+	// Stable means that slots are 0 to Units-1, and that a unit is replaced in its slot. Scaling in deletes the highest
+	// slots, whatever their state. If any role is stable, the same holds for the numbers of groups.
 	Stable bool
 	// StartsAfter names roles. Every unit of these roles in the group must be ready before an
 	// instance of this role starts for the first time.
@@ -122,7 +122,7 @@ type Decision struct {
 	// Delete has the keys of instances that are not wanted.
 	Delete []string
 	// Replace has the keys of wanted instances of older templates to delete now, so that a
-	// successor is created in their place. Instances that are ready come last.
+	// successor is created in their place. Of each role of a pool, and of all other groups, instances that are ready come last.
 	Replace []string
 	// Restart has the units that lost a rank. Every rank of the unit starts again, in the given
 	// epoch.
@@ -283,10 +283,13 @@ func (d *Decision) decideGroup(w Wanted, number int, there map[string]units) *gr
 	}
 	for n, r := range w.Roles {
 		wanted[r.Name] = true
-		if w.Pooled {
+		if w.Pooled && !r.Stable {
 			slots[r.Name] = choosePoolSlots(r, there[r.Name], bounds[n])
 		} else {
 			slots[r.Name] = chooseSlots(r, there[r.Name])
+		}
+		if w.Pooled && r.Stable {
+			d.Replace = append(d.Replace, replacePoolSlots(r, there[r.Name], slots[r.Name], bounds[n])...)
 		}
 		ready := 0
 		for _, slot := range slots[r.Name] {
@@ -409,6 +412,9 @@ func unitState(r Role, ranks []Instance) int {
 
 // chooseGroups returns the groups that stay, and the lowest free numbers for those that are missing.
 func chooseGroups(w Wanted, there map[int]map[string]units) []int {
+	if slices.ContainsFunc(w.Roles, func(r Role) bool { return r.Stable }) {
+		return firstNumbers(w.Replicas)
+	}
 	state := map[int]int{}
 	for g, roles := range there {
 		for _, r := range w.Roles {
@@ -425,17 +431,22 @@ func chooseGroups(w Wanted, there map[int]map[string]units) []int {
 func chooseSlots(r Role, there units) []int {
 	n := max(r.Units, 0)
 	if r.Stable {
-		out := make([]int, n)
-		for slot := range out {
-			out[slot] = slot
-		}
-		return out
+		return firstNumbers(n)
 	}
 	state := map[int]int{}
 	for slot, ranks := range there {
 		state[slot] = unitState(r, ranks)
 	}
 	return chooseNumbers(n, slices.Collect(maps.Keys(there)), state)
+}
+
+// firstNumbers returns the numbers 0 to n-1.
+func firstNumbers(n int) []int {
+	out := make([]int, max(n, 0))
+	for k := range out {
+		out[k] = k
+	}
+	return out
 }
 
 // chooseNumbers returns n numbers: existing ones, lowest state and number first, and then the lowest free ones.

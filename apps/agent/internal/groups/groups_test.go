@@ -102,10 +102,18 @@ func TestDecide(t *testing.T) {
 		"more units: the lowest free slots":                            {want: workers(3), have: []Instance{at("w/0.1"), at("w/0.3")}, do: "create w/0.0.0@1"},
 		"stable slots go from the top, ready or not":                   {want: stable(3), have: five, do: "delete w/0.3, delete w/0.4"},
 		"stable slots are filled where they are missing":               {want: stable(2), have: []Instance{at("w/0.1"), at("w/0.2")}, do: "create w/0.0.0@1, delete w/0.2"},
-		"no units: all units of the role go":                           {want: workers(0), have: five, do: "delete w/0.0, delete w/0.1, delete w/0.2, delete w/0.3, delete w/0.4"},
-		"a role that is not wanted goes":                               {want: workers(1), have: []Instance{at("w/0.0"), at("x/0.0")}, do: "delete x/0.0"},
-		"two of one identity: the higher key goes":                     {want: workers(1), have: []Instance{at("w/0.0", named("b")), at("w/0.0", named("a"))}, do: "delete b"},
-		"an instance that leaves is replaced once it is gone":          {want: workers(1), have: []Instance{at("w/0.0", leaving)}},
+		"groups of stable slots go from the top, ready or not": {
+			want: Wanted{Replicas: 2, Roles: []Role{{Name: "w", Units: 1, Stable: true}}},
+			have: []Instance{at("w/0.0", unready), at("w/1.0"), at("w/2.0")}, do: "delete w/2.0",
+		},
+		"groups of stable slots are filled where they are missing": {
+			want: Wanted{Replicas: 2, Roles: []Role{{Name: "w", Units: 1, Stable: true}}},
+			have: []Instance{at("w/1.0"), at("w/3.0")}, do: "create w/0.0.0@1, delete w/3.0",
+		},
+		"no units: all units of the role go":                  {want: workers(0), have: five, do: "delete w/0.0, delete w/0.1, delete w/0.2, delete w/0.3, delete w/0.4"},
+		"a role that is not wanted goes":                      {want: workers(1), have: []Instance{at("w/0.0"), at("x/0.0")}, do: "delete x/0.0"},
+		"two of one identity: the higher key goes":            {want: workers(1), have: []Instance{at("w/0.0", named("b")), at("w/0.0", named("a"))}, do: "delete b"},
+		"an instance that leaves is replaced once it is gone": {want: workers(1), have: []Instance{at("w/0.0", leaving)}},
 
 		"fewer replicas: a whole group, the highest": {
 			want: Wanted{Replicas: 1, Roles: pair},

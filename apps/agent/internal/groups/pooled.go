@@ -7,11 +7,15 @@ import (
 	"github.com/windlass-run/windlass/pkg/pool"
 )
 
-// fitPool returns w with Unavailable 1 for each role that yields and has a new unit without room.
+// fitPool returns w with Unavailable 1 for each role that yields and has a new unit without room, and for each stable role
+// without Unavailable: a unit cannot start while another one has its slot.
 func fitPool(w Wanted, there map[string]units) Wanted {
 	w.Roles = slices.Clone(w.Roles)
 	for n := range w.Roles {
 		r := &w.Roles[n]
+		if r.Stable {
+			r.Unavailable = max(r.Unavailable, 1)
+		}
 		if !r.YieldsWhenFull || r.Unavailable > 0 {
 			continue
 		}
@@ -117,4 +121,46 @@ func choosePoolSlots(r Role, there units, bound pool.Bound) []int {
 	}
 	slices.Sort(stay)
 	return stay
+}
+
+// replacePoolSlots returns the keys of the instances of older templates to replace now, in the slots of a stable role of a
+// pool. Units that are not ready are replaced at once, because they serve nothing. Ready ones are replaced from the
+// highest slot, while at most r.Unavailable units are out of service and the bound allows it.
+func replacePoolSlots(r Role, there units, slots []int, bound pool.Bound) (keys []string) {
+	var old []int
+	fresh, serve := 0, 0
+	for _, slot := range slots {
+		ranks := there[slot]
+		switch {
+		case !isOldUnit(ranks):
+			fresh += min(len(ranks), 1)
+			if isUnitReady(r, ranks) {
+				serve++
+			}
+		case isUnitReady(r, ranks):
+			old = append(old, slot)
+			serve++
+		default:
+			keys = append(keys, keysOf(ranks)...)
+		}
+	}
+	mayHave := min(max(bound.New, fresh, r.Units-len(old)), max(r.Units, 0))
+	keep := max(bound.Old, r.Units-mayHave)
+	for len(old) > keep && serve > r.Units-r.Unavailable {
+		highest := old[len(old)-1]
+		keys = append(keys, keysOf(there[highest])...)
+		old = old[:len(old)-1]
+		serve--
+	}
+	return keys
+}
+
+// keysOf returns the keys of the instances of older templates.
+func keysOf(ranks []Instance) (keys []string) {
+	for _, i := range ranks {
+		if i.Old && !i.Leaving {
+			keys = append(keys, i.Key)
+		}
+	}
+	return keys
 }

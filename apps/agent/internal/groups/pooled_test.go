@@ -14,6 +14,11 @@ func TestPool(t *testing.T) {
 	pool := func(unavailable int) Wanted {
 		return Wanted{Replicas: 1, Pooled: true, Roles: []Role{{Name: "p", Units: 2}, {Name: "d", Units: 2, Unavailable: unavailable}}}
 	}
+	stable := func(unavailable int) Wanted {
+		w := pool(unavailable)
+		w.Roles[1].Stable = true
+		return w
+	}
 	prefill := []Instance{at("p/0.0"), at("p/0.1")}
 	for name, c := range map[string]struct {
 		want Wanted
@@ -50,6 +55,27 @@ func TestPool(t *testing.T) {
 		"without room for one more unit: the next old unit waits for the successor": {
 			want: pool(1), have: []Instance{at("d/0.0", old), at("d/0.1", unready)},
 		},
+		"stable slots: an old unit is replaced in its slot, the highest first": {
+			want: stable(1), have: []Instance{at("d/0.0", old), at("d/0.1", old)}, do: "replace d/0.1",
+		},
+		"stable slots: no unit more starts": {
+			want: stable(0), have: []Instance{at("d/0.0", old), at("d/0.1", old)}, do: "replace d/0.1",
+		},
+		"stable slots: the successor starts in the same slot": {
+			want: stable(1), have: []Instance{at("d/0.0", old)}, do: "create d/0.1.0@1",
+		},
+		"stable slots: the next one waits for the successor": {
+			want: stable(1), have: []Instance{at("d/0.0", old), at("d/0.1", unready)},
+		},
+		"stable slots: then the next one": {
+			want: stable(1), have: []Instance{at("d/0.0", old), at("d/0.1")}, do: "replace d/0.0",
+		},
+		"stable slots: a broken old unit is replaced at once": {
+			want: stable(1), have: []Instance{at("d/0.0", old, unready), at("d/0.1", old)}, do: "replace d/0.0",
+		},
+		"stable slots: those above the wanted number go": {
+			want: stable(1), have: []Instance{at("d/0.0", old), at("d/0.1"), at("d/0.2")}, do: "delete d/0.2, replace d/0.0",
+		},
 		"back to the previous template: the new unit goes": {
 			want: pool(0), have: []Instance{at("d/0.0"), at("d/0.1"), at("d/0.2", old, unready)}, do: "delete d/0.2",
 		},
@@ -68,18 +94,20 @@ func drawPool(t *rapid.T) Wanted {
 		w.Roles = append(w.Roles, Role{
 			Name: name, Units: rapid.IntRange(1, 4).Draw(t, "units"), Hosts: map[string]int{"a": 1, "b": 2}[name],
 			Unavailable: rapid.IntRange(0, 2).Draw(t, "unavailable"), YieldsWhenFull: rapid.Bool().Draw(t, "yields"),
+			Stable: rapid.Bool().Draw(t, "stable"),
 		})
 	}
 	return w
 }
 
-// serving returns how many units of a role serve once the decision is carried out.
+// serving returns how many units of a role serve once the decision is carried out. Units above the stable slots do not
+// count, because they go whatever their state is.
 func (s *simulation) serving(role Role, d Decision) (n int) {
 	ranks, bad := map[Unit]int{}, map[Unit]bool{}
 	for _, i := range s.all {
-		if i.Role == role.Name {
+		if i.Role == role.Name && (!role.Stable || i.Slot < role.Units) {
 			ranks[i.Unit()]++
-			bad[i.Unit()] = bad[i.Unit()] || !i.Ready || i.Leaving || slices.Contains(d.Delete, i.Key)
+			bad[i.Unit()] = bad[i.Unit()] || !i.Ready || i.Leaving || slices.Contains(d.Delete, i.Key) || slices.Contains(d.Replace, i.Key)
 		}
 	}
 	for u, have := range ranks {
@@ -102,11 +130,14 @@ func TestPool_ServesFromAnyHistory(t *testing.T) {
 		t.Repeat(map[string]func(*rapid.T){
 			"": func(t *rapid.T) {
 				d := s.decide()
-				require.Empty(t, d.Replace)
 				for _, r := range s.want.Roles {
+					require.True(t, r.Stable || !slices.ContainsFunc(s.all, func(i Instance) bool { return i.Role == r.Name && slices.Contains(d.Replace, i.Key) }), r.Name)
 					before, after := s.serving(r, Decision{}), s.serving(r, d)
 					if s.want.Replicas > 0 {
 						may := r.Unavailable
+						if r.Stable {
+							may = max(may, 1)
+						}
 						if r.YieldsWhenFull && slices.ContainsFunc(s.all, func(i Instance) bool { return i.Unfit && i.Role == r.Name }) {
 							may = max(may, 1)
 						}
@@ -142,6 +173,9 @@ func TestPool_ServesFromAnyHistory(t *testing.T) {
 			perRole[i.Role]++
 		}
 		for _, r := range s.want.Roles {
+			for _, i := range s.all {
+				require.True(t, !r.Stable || i.Role != r.Name || i.Slot < r.Units, "%v is above the stable slots", i.ID)
+			}
 			require.Equal(t, s.want.Replicas*r.Units*r.hosts(), perRole[r.Name], r.Name)
 		}
 	})

@@ -32,6 +32,8 @@ type Role struct {
 	YieldsWhenFull bool
 	// Hosts is the number of ranks of one instance, at least 1.
 	Hosts int
+	// Stable means that an instance is replaced in its slot, and that the highest slots go first.
+	Stable bool
 	// Entry means that routes lead to the role's instances.
 	Entry bool
 	// StartsAfter names roles of the group that must be ready before an instance starts for the first time.
@@ -55,7 +57,7 @@ func Roles(s *windlassv1.DeploymentSpec) []Role {
 	out := make([]Role, 0, len(s.GetRoles()))
 	for _, one := range s.GetRoles() {
 		r := Role{
-			Name: one.GetName(), Instances: max(int(one.GetInstances()), 1), Hosts: max(int(one.GetHosts()), 1), Entry: one.GetEntry(), StartsAfter: one.GetStartsAfter(),
+			Name: one.GetName(), Instances: max(int(one.GetInstances()), 1), Hosts: max(int(one.GetHosts()), 1), Stable: hasStableSlots(one), Entry: one.GetEntry(), StartsAfter: one.GetStartsAfter(),
 			Image: cmp.Or(one.GetImage(), s.GetImage()), Command: one.GetCommand(), Args: one.GetArgs(), Env: one.GetEnv(), Resources: one.GetResources(),
 		}
 		if len(r.Command) == 0 {
@@ -114,7 +116,7 @@ func (a Assignment) GroupsWanted() groups.Wanted {
 		Order: pool.OrderOf(a.Deployment.GetSpec().GetUpdate()),
 	}
 	for _, r := range RolesIn(a.Deployment) {
-		w.Roles = append(w.Roles, groups.Role{Name: r.Name, Units: r.Instances, Hosts: r.Hosts, StartsAfter: r.StartsAfter, Unavailable: r.Unavailable, Stays: r.Stays, YieldsWhenFull: r.YieldsWhenFull})
+		w.Roles = append(w.Roles, groups.Role{Name: r.Name, Units: r.Instances, Hosts: r.Hosts, Stable: r.Stable, StartsAfter: r.StartsAfter, Unavailable: r.Unavailable, Stays: r.Stays, YieldsWhenFull: r.YieldsWhenFull})
 	}
 	return w
 }
@@ -164,6 +166,15 @@ func HasSeveralHosts(s *windlassv1.DeploymentSpec) bool {
 	return slices.ContainsFunc(s.GetRoles(), func(r *windlassv1.RoleSpec) bool { return r.GetHosts() > 1 })
 }
 
+// HasStableSlots reports whether a role of the spec has stable slots.
+func HasStableSlots(s *windlassv1.DeploymentSpec) bool {
+	return slices.ContainsFunc(s.GetRoles(), hasStableSlots)
+}
+
+func hasStableSlots(r *windlassv1.RoleSpec) bool {
+	return r.GetSlots() == windlassv1.RoleSpec_SLOTS_STABLE
+}
+
 // RefuseHosts returns why a runtime whose instances are on one host cannot run the roles of a spec,
 // or nil if it can.
 func RefuseHosts(s *windlassv1.DeploymentSpec) *Rejection {
@@ -192,8 +203,6 @@ func RefuseRoles(s *windlassv1.DeploymentSpec) *Rejection {
 			return &Rejection{Code: ReasonUnsupported, Message: at + "hosts: an instance of a pool cannot span several hosts: leave hosts out, or use layout replicas"}
 		case r.GetHosts() > 1 && r.GetInstances() > 1 && len(s.GetRoles()) == 1:
 			return &Rejection{Code: ReasonUnsupported, Message: at + "instances: a replica of one role is one instance of several hosts: leave instances out, and raise replicas"}
-		case r.GetSlots() == windlassv1.RoleSpec_SLOTS_STABLE:
-			return &Rejection{Code: ReasonUnsupported, Message: at + "slots: stable slots are not supported yet: leave slots out"}
 		}
 		if r.GetEntry() {
 			entries++

@@ -278,6 +278,7 @@ var features = []agentv1.Feature{
 	agentv1.Feature_FEATURE_POOLED_ROLES,
 	agentv1.Feature_FEATURE_POOL_ORDERS,
 	agentv1.Feature_FEATURE_POOL_YIELDS,
+	agentv1.Feature_FEATURE_STABLE_SLOTS,
 	agentv1.Feature_FEATURE_SCALE_TO_ZERO,
 	agentv1.Feature_FEATURE_MODELS,
 }

@@ -2,6 +2,7 @@ package api
 
 import (
 	"fmt"
+	"slices"
 
 	"github.com/windlass-run/windlass/apps/controlplane/internal/apierr"
 	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
@@ -10,15 +11,15 @@ import (
 )
 
 // Only agents that announce FEATURE_UNIT_HOSTS run instances of several hosts, and only agents that announce
-// FEATURE_GANG start pods all or nothing. Regions that no agent has joined yet are not checked. If their agent cannot
+// FEATURE_GANG start pods all or nothing, and only agents that announce FEATURE_STABLE_SLOTS keep slots stable. Regions that no agent has joined yet are not checked. If their agent cannot
 // run the version, it will refuse it.
 
 // spansHosts reports whether the spec is checked here.
 func spansHosts(spec *windlassv1.DeploymentSpec) bool {
-	return model.HasSeveralHosts(spec) || model.HasGang(spec)
+	return model.HasSeveralHosts(spec) || model.HasGang(spec) || len(model.StableRoles(spec)) > 0
 }
 
-// hostsFit fails if the version has instances of several hosts or gangs, but one of its regions cannot run them. progress is
+// hostsFit fails if the version has instances of several hosts, gangs or stable slots, but one of its regions cannot run them. progress is
 // the progress of its rollout, nil for none.
 func (c versionMutation) hostsFit(spec *windlassv1.DeploymentSpec, progress *model.Progress) error {
 	if !spansHosts(spec) {
@@ -60,7 +61,7 @@ func (c versionMutation) hostsFitScaled(r running, asked plan.Asked) error {
 	return nil
 }
 
-// hostsFitIn fails if one of the regions cannot run the instances or the gangs of the spec.
+// hostsFitIn fails if one of the regions cannot run the instances, the gangs or the stable slots of the spec.
 func hostsFitIn(spec *windlassv1.DeploymentSpec, sizes []regionSize) error {
 	i := model.RoleOfSeveralHosts(spec)
 	for _, r := range sizes {
@@ -70,6 +71,11 @@ func hostsFitIn(spec *windlassv1.DeploymentSpec, sizes []regionSize) error {
 			return apierr.InvalidFix(fmt.Sprintf("spec.roles[%d].hosts", i),
 				fmt.Sprintf("instances of role %q have %d hosts, but the agent of region %s (runtime %s) cannot run instances of several hosts", role.GetName(), role.GetHosts(), r.Name, r.AgentRuntime),
 				"Use Kubernetes regions with agents of this release, or remove hosts.")
+		case len(model.StableRoles(spec)) > 0 && !r.KeepsSlots():
+			at := slices.IndexFunc(spec.GetRoles(), func(role *windlassv1.RoleSpec) bool { return role.GetName() == model.StableRoles(spec)[0] })
+			return apierr.InvalidFix(fmt.Sprintf("spec.roles[%d].slots", at),
+				fmt.Sprintf("the agent of region %s (runtime %s) cannot keep slots stable", r.Name, r.AgentRuntime),
+				"Use regions with agents of this release, or remove slots.")
 		case model.HasGang(spec) && !r.StartsGangs():
 			return apierr.InvalidFix("spec.gang",
 				fmt.Sprintf("the agent of region %s (runtime %s) cannot start pods all or nothing", r.Name, r.AgentRuntime),

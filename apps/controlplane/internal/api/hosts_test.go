@@ -87,6 +87,37 @@ func TestGangs_NeedAgentsThatStartThem(t *testing.T) {
 	require.NoError(t, err)
 }
 
+func TestSlots_NeedAgentsThatKeepThem(t *testing.T) {
+	w := setup(t)
+	inPlace := &windlassv1.RolloutPolicy{Strategy: windlassv1.RolloutPolicy_STRATEGY_IN_PLACE}
+	slots := func(instances int32) func(*windlassv1.DeploymentSpec) {
+		return func(s *windlassv1.DeploymentSpec) {
+			s.Roles = []*windlassv1.RoleSpec{{Name: "router"}, {Name: "cache", Instances: instances, Slots: windlassv1.RoleSpec_SLOTS_STABLE}}
+		}
+	}
+	w.joins(model.RuntimeProcess, []string{agentv1.Feature_FEATURE_ROLES.String()}, "us-east-1", "eu-west-1")
+	_, err := w.deployBy("chat", inPlace, slots(2))
+	refused(t, err, connect.CodeInvalidArgument, windlassv1.ErrorReason_ERROR_REASON_VALIDATION, "spec.roles[1].slots")
+	require.ErrorContains(t, err, "the agent of region us-east-1 (runtime process) cannot keep slots stable")
+	keeps := func() {
+		w.joins(model.RuntimeProcess, []string{agentv1.Feature_FEATURE_STABLE_SLOTS.String(), agentv1.Feature_FEATURE_IN_PLACE.String()}, "us-east-1", "eu-west-1")
+	}
+	keeps()
+	_, err = w.deployBy("chat", inPlace, slots(2))
+	require.NoError(t, err)
+	w.settle("chat")
+	keeps()
+
+	_, err = w.deployBy("chat", inPlace, slots(3))
+	refused(t, err, connect.CodeInvalidArgument, windlassv1.ErrorReason_ERROR_REASON_VALIDATION, "spec.roles")
+	require.ErrorContains(t, err, `role "cache" of v1 has stable slots`)
+	_, err = w.deployBy("chat", inPlace, slots(2), args("b"))
+	require.NoError(t, err)
+	require.EqualValues(t, 2, w.settle("chat").GetLiveVersion())
+	_, err = w.deployBy("chat", nil, args("c"))
+	require.NoError(t, err, "a version may give its slots up")
+}
+
 func TestHosts_AreCheckedWhereTheVersionGetsReplicas(t *testing.T) {
 	w := setup(t)
 	unitHosts := []string{agentv1.Feature_FEATURE_UNIT_HOSTS.String()}

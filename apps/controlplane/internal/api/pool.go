@@ -220,6 +220,21 @@ func (d *deployment) keepLayout() error {
 	return nil
 }
 
+// keepSlots fails if the version would lose stable slots of the live version. A region keeps slots only if groups of both
+// versions are alike, because one then takes over the instances of the other.
+func (d *deployment) keepSlots() error {
+	if d.was.live == nil || model.SameGroups(d.was.live.Spec, d.want.Spec) {
+		return nil
+	}
+	for _, name := range model.StableRoles(d.was.live.Spec) {
+		if slices.Contains(model.StableRoles(d.want.Spec), name) {
+			return apierr.InvalidFix("spec.roles", fmt.Sprintf("role %q of v%d has stable slots, and a version with other roles, or with other instances or hosts of a role, would lose them", name, d.was.live.Version),
+				"Keep the roles, their instances, hosts and slots. Or deploy an app with another name. The roles of a pool can be scaled.")
+		}
+	}
+	return nil
+}
+
 // scaleRoles sets the instances of roles of a deployed file in all rows of the app, so that the rollout begins with
 // them.
 func (d *deployment) scaleRoles() error {

@@ -269,7 +269,7 @@ func (d *deployment) makeVersion() (err error) {
 	if d.was, err = d.running(d.app); err != nil {
 		return err
 	}
-	for _, step := range []func() error{d.mayUseFeatures, d.keepLayout, d.setPolicy, d.startRoles, d.scaleRoles, d.keepRunning, d.startAtZero, d.compose, d.replaceRollout, d.write, d.tell} {
+	for _, step := range []func() error{d.mayUseFeatures, d.keepLayout, d.keepSlots, d.setPolicy, d.startRoles, d.scaleRoles, d.keepRunning, d.startAtZero, d.compose, d.replaceRollout, d.write, d.tell} {
 		if err := step(); err != nil || d.done {
 			return err
 		}

@@ -5,10 +5,12 @@ import (
 
 	"connectrpc.com/connect"
 	"github.com/stretchr/testify/require"
+	"google.golang.org/protobuf/encoding/prototext"
 	"google.golang.org/protobuf/proto"
 
 	"github.com/windlass-run/windlass/apps/controlplane/internal/apierr"
 	"github.com/windlass-run/windlass/pkg/rpc"
+	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
 func TestGang_RefusalHasFieldAndFix(t *testing.T) {
@@ -37,6 +39,34 @@ func TestGang_RefusalHasFieldAndFix(t *testing.T) {
 	} {
 		require.NoError(t, Check(parsed(t, spec), "spec"), spec)
 	}
+}
+
+func TestSlots_PolicyKeepsThem(t *testing.T) {
+	const one = `command: "x" regions: "eu" roles {name: "a" slots: SLOTS_STABLE}`
+	const ofPool = `command: "x" regions: "eu" layout: LAYOUT_POOLED update {order: ORDER_SEQUENTIAL} roles {name: "a"} roles {name: "b" slots: SLOTS_STABLE}`
+	for _, c := range []struct{ name, spec, policy, field string }{
+		{"the default strategy", one, "", "rollout.strategy"},
+		{"a second set of instances", one, `strategy: STRATEGY_CANARY`, "rollout.strategy"},
+		{"all at once", one, `strategy: STRATEGY_RECREATE`, "rollout.strategy"},
+		{"the default of a pool", ofPool, "", "rollout.maxUnavailable"},
+		{"one more of a pool", ofPool, `max_unavailable: "0%"`, "rollout.maxUnavailable"},
+		{"both of a pool", ofPool, `max_unavailable: "10%" max_surge: "10%"`, "rollout.maxSurge"},
+		{"another strategy of a pool", ofPool, `strategy: STRATEGY_RECREATE`, "rollout.strategy"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			var p *windlassv1.RolloutPolicy
+			if c.policy != "" {
+				p = &windlassv1.RolloutPolicy{}
+				require.NoError(t, prototext.Unmarshal([]byte(c.policy), p))
+			}
+			err := CheckPolicy(p, parsed(t, c.spec), "rollout")
+			require.Equal(t, connect.CodeInvalidArgument, connect.CodeOf(err))
+			require.Equal(t, c.field, rpc.DetailOf(err).GetField())
+			require.NotEmpty(t, rpc.DetailOf(err).GetFix())
+		})
+	}
+	require.NoError(t, CheckPolicy(&windlassv1.RolloutPolicy{Strategy: windlassv1.RolloutPolicy_STRATEGY_IN_PLACE}, parsed(t, one), "rollout"))
+	require.NoError(t, CheckPolicy(&windlassv1.RolloutPolicy{MaxUnavailable: "1%"}, parsed(t, ofPool), "rollout"))
 }
 
 func TestGang_DefaultsLeaveTheSpecAsItWas(t *testing.T) {

@@ -95,6 +95,9 @@ func checkRoles(s *windlassv1.DeploymentSpec, field string) error {
 	if err := checkTogether(s, field); err != nil {
 		return err
 	}
+	if err := checkSlots(s, field); err != nil {
+		return err
+	}
 	return checkOrder(s.GetRoles(), names, field)
 }
 
@@ -174,9 +177,6 @@ func checkHosts(s *windlassv1.DeploymentSpec, r *windlassv1.RoleSpec, at, field 
 }
 
 func checkRole(s *windlassv1.DeploymentSpec, r *windlassv1.RoleSpec, at string) error {
-	if r.GetSlots() == windlassv1.RoleSpec_SLOTS_STABLE {
-		return apierr.InvalidFix(at+".slots", "slots that keep their names when an instance is replaced are not supported yet", "Leave slots out, and keep state elsewhere.")
-	}
 	if err := checkCommand(r.GetCommand(), r.GetArgs(), at); err != nil {
 		return err
 	}

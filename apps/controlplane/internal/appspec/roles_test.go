@@ -45,7 +45,8 @@ func TestRoles_RefusalHasFieldAndFix(t *testing.T) {
 		{"several hosts with a cold start", `routing {cold_start {}} roles {name: "big" hosts: 2}`, "spec.routing.coldStart", "role \"big\" have 2 hosts"},
 		{"several hosts on one node", `model_cache {mount_path: "/m" claim {size_gib: 1 single_node: true}} roles {name: "big" hosts: 2}`, "spec.modelCache.claim.singleNode", "role \"big\" have 2 hosts"},
 		{"a role together with none", `roles {name: "router" together: true}`, "spec.roles[2].together", "no other role changes together"},
-		{"stable slots", `roles {name: "s" slots: SLOTS_STABLE}`, "spec.roles[2].slots", "not supported yet"},
+		{"stable slots of a pool in the default order", `layout: LAYOUT_POOLED roles {name: "s" slots: SLOTS_STABLE}`, "spec.update.order", "order coherent starts instances of a second version"},
+		{"stable slots when the pool is full", `layout: LAYOUT_POOLED update {order: ORDER_PARALLEL when_full: WHEN_FULL_REPLACE_IN_PLACE} roles {name: "s" slots: SLOTS_STABLE}`, "spec.update.whenFull", "always stops before"},
 		{"after an unknown role", `roles {name: "r" starts_after: "x"}`, "spec.roles[2].startsAfter[0]", "not another role"},
 		{"after itself", `roles {name: "r" starts_after: "r"}`, "spec.roles[2].startsAfter[0]", "not another role"},
 		{"in a circle", `roles {name: "a" starts_after: "b"} roles {name: "b" starts_after: "a"}`, "spec.roles[2].startsAfter", "in a circle"},
@@ -67,6 +68,7 @@ func TestRoles_RefusalHasFieldAndFix(t *testing.T) {
 		})
 	}
 	require.NoError(t, Check(parsed(t, pair+` layout: LAYOUT_REPLICAS roles {name: "router" hosts: 1 slots: SLOTS_ANY image: "router`+digest+`"}`), "spec"))
+	require.NoError(t, Check(parsed(t, pair+` roles {name: "s" slots: SLOTS_STABLE}`), "spec"))
 	require.NoError(t, Check(parsed(t, pair+` layout: LAYOUT_POOLED replicas: 100 overrides {regions: "eu" roles {name: "decode" instances: 2}}`), "spec"))
 	many := Check(parsed(t, `command: "serve" regions: "eu" roles {name: "shard" hosts: 2 instances: 2}`), "spec")
 	require.Equal(t, "spec.roles[0].instances", rpc.DetailOf(many).GetField())

@@ -43,8 +43,8 @@ func PolicyWithDefaults(in *windlassv1.RolloutPolicy) *windlassv1.RolloutPolicy 
 
 // CheckPolicy validates the rules that the schema cannot express. It does not check whether the regions exist.
 func CheckPolicy(p *windlassv1.RolloutPolicy, spec *windlassv1.DeploymentSpec, field string) error {
-	if p == nil {
-		return nil
+	if err := checkSlotsPolicy(p, spec, field); err != nil || p == nil {
+		return err
 	}
 	if fault := strategy.Check(p); fault != nil {
 		return apierr.InvalidFix(field+"."+fault.Field, fault.Message, fault.Fix)

@@ -54,10 +54,29 @@ func (r Region) StartsGangs() bool {
 	return r.AgentRuntime == "" || slices.Contains(r.AgentFeatures, agentv1.Feature_FEATURE_GANG.String())
 }
 
-// SameGroups reports whether groups of both specs have the same roles, with as many instances of each and as many
-// hosts of each instance. The counts of a pool are the region's, and the same for both.
+// StableRoles returns the names of the roles with stable slots, in the order of the spec.
+func StableRoles(spec *windlassv1.DeploymentSpec) (names []string) {
+	for _, r := range spec.GetRoles() {
+		if r.GetSlots() == windlassv1.RoleSpec_SLOTS_STABLE {
+			names = append(names, r.GetName())
+		}
+	}
+	return names
+}
+
+// KeepsSlots reports whether the region's agent keeps slots stable. It is true for a region that no agent has joined,
+// because the agent that joins may do so.
+func (r Region) KeepsSlots() bool {
+	return r.AgentRuntime == "" || slices.Contains(r.AgentFeatures, agentv1.Feature_FEATURE_STABLE_SLOTS.String())
+}
+
+// SameGroups reports whether groups of both specs have the same roles, with as many instances of each, as many
+// hosts of each instance, and the same roles with stable slots. The counts of a pool are the region's, and the same for both.
 func SameGroups(a, b *windlassv1.DeploymentSpec) bool {
-	if !sameHosts(a, b) {
+	left, right := StableRoles(a), StableRoles(b)
+	slices.Sort(left)
+	slices.Sort(right)
+	if !sameHosts(a, b) || !slices.Equal(left, right) {
 		return false
 	}
 	if len(a.GetRoles()) < 2 && len(b.GetRoles()) < 2 {

@@ -312,7 +312,11 @@ const (
 	RoleSpec_SLOTS_UNSPECIFIED RoleSpec_Slots = 0
 	// A replaced instance may get another slot.
 	RoleSpec_SLOTS_ANY RoleSpec_Slots = 1
-	// A replaced instance keeps its slot. This release refuses it.
+	// A replaced instance keeps its slot, also when it is replaced by one of another version. Slots
+	// count from 0 without gaps, and the highest ones go first. On process regions, each slot has a
+	// directory, WINDLASS_SLOT_DIR, that is kept until the slot goes. In Kubernetes, each slot has a
+	// host name, WINDLASS_SLOT_HOST. Needs the strategy IN_PLACE; or, with LAYOUT_POOLED, ROLLING with
+	// max_unavailable and an update.order other than ORDER_COHERENT.
 	RoleSpec_SLOTS_STABLE RoleSpec_Slots = 2
 )
 

@@ -30,7 +30,7 @@ func (r *Runtime) Apply(ctx context.Context, a runtime.Assignment) error {
 	if err := r.ready(ctx); err != nil {
 		return err
 	}
-	if spec := a.Deployment.GetSpec(); runtime.HasRoles(spec) || runtime.HasSeveralHosts(spec) {
+	if spec := a.Deployment.GetSpec(); runtime.HasRoles(spec) || runtime.HasSeveralHosts(spec) || runtime.HasStableSlots(spec) {
 		return families{r}.applyRoles(ctx, a)
 	}
 	objects, err := r.rendered(a)

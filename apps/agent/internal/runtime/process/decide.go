@@ -52,6 +52,8 @@ type wantedRole struct {
 	Name      string
 	Instances int
 	Template  string
+	// Stable means that an instance is replaced in its slot, and that the slot has a directory.
+	Stable bool
 	// Entry means that routes lead to the role's instances.
 	Entry bool
 	// StartsAfter names roles that must be ready before an instance starts for the first time.
@@ -82,7 +84,7 @@ func (w wanted) groups() groups.Wanted {
 		out.Replicas = 0
 	}
 	for _, r := range w.Roles {
-		out.Roles = append(out.Roles, groups.Role{Name: r.Name, Units: r.Instances, StartsAfter: r.StartsAfter, Unavailable: r.Unavailable, Stays: r.Stays, YieldsWhenFull: r.YieldsWhenFull})
+		out.Roles = append(out.Roles, groups.Role{Name: r.Name, Units: r.Instances, Stable: r.Stable, StartsAfter: r.StartsAfter, Unavailable: r.Unavailable, Stays: r.Stays, YieldsWhenFull: r.YieldsWhenFull})
 	}
 	return out
 }

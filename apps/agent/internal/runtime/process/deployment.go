@@ -157,7 +157,7 @@ func (d *deployment) templateOf(role string) string {
 func (d *deployment) wantedRoles() []wantedRole {
 	var out []wantedRole
 	for _, r := range runtime.RolesIn(d.spec) {
-		out = append(out, wantedRole{r.Name, r.Instances, d.templateOf(r.Name), r.Entry, r.StartsAfter, r.Unavailable, r.Stays, r.YieldsWhenFull})
+		out = append(out, wantedRole{r.Name, r.Instances, d.templateOf(r.Name), r.Stable, r.Entry, r.StartsAfter, r.Unavailable, r.Stays, r.YieldsWhenFull})
 	}
 	return out
 }
@@ -192,6 +192,9 @@ func (r *Runtime) refuse(a runtime.Assignment) *runtime.Rejection {
 	if r.sharesUser(d) {
 		return final(runtime.ReasonUnsupported, "another workspace has instances on this host, and instances are not isolated from each other here: "+
 			"use another region, or ask the operator to run the agent as root, which isolates them, or with --trust-all-tenants")
+	}
+	if key := newDeployment(a).workload; runtime.HasStableSlots(d.GetSpec()) && !directoryName.MatchString(key) {
+		return final(runtime.ReasonInvalidSpec, "workload_key: %q cannot be the name of a directory, which stable slots need", key)
 	}
 	if d.GetReplicas() < 0 {
 		return final(runtime.ReasonInvalidSpec, "replicas: %d is negative", d.GetReplicas())

@@ -272,6 +272,9 @@ func (r *Runtime) makeOwn(l launch) error {
 	if r.cfg.WorkDir == "" {
 		own = append(own, l.Dir)
 	}
+	if l.Slot != "" {
+		own = append(own, l.Slot)
+	}
 	for _, dir := range own {
 		err := os.MkdirAll(dir, 0o700)
 		if err == nil {

@@ -21,6 +21,9 @@ import (
 // done in the next pass.
 const settleRounds = 5
 
+// slotRetry is the delay before another try to delete the directory of a slot.
+const slotRetry = 30 * time.Second
+
 // workload has all instances of one workload key, and the keeper that works on them. Only the
 // keeper's goroutine decides. Other goroutines record what happened, and poke the keeper.
 type workload struct {
@@ -49,6 +52,8 @@ type workload struct {
 	// secrets has all values that instances were given since the agent started. It is nil until the
 	// agent gets values.
 	secrets *redact.Values
+	// slots names the directories of stable slots that exist. It is nil until they have been read.
+	slots map[string]bool
 	// before has the last instance of each slot, for its successor.
 	before map[slotKey]record
 }
@@ -200,7 +205,18 @@ func (w *workload) pass(ctx context.Context, now time.Time) (next time.Time, emp
 	}
 	w.publish(want.Held, asOf)
 	w.tellPeers()
-	return next, want.Gone && len(w.instances) == 0
+	empty = want.Gone && len(w.instances) == 0
+	if d == nil && w.stray() {
+		return next, empty
+	}
+	if err := w.clearSlots(want); err != nil {
+		w.rt.log.Error("the directory of a slot that is gone is left; will try again", "workload", w.key, "err", err)
+		empty = false
+		if again := now.Add(slotRetry); next.IsZero() || again.Before(next) {
+			next = again
+		}
+	}
+	return next, empty
 }
 
 // stray reports whether instances of the workload belong to a deployment without an assignment. The

@@ -85,6 +85,9 @@ func (w *workload) start(ctx context.Context, in *instance, d *deployment, now t
 	// The peers file must exist before the process.
 	w.tellPeers()
 	l := w.rt.launchOf(rec, ro, d)
+	if l.Slot != "" && w.slots != nil {
+		w.slots[filepath.Base(l.Slot)] = true
+	}
 	in.busy = starting
 	w.rt.metrics.starts.Inc()
 	w.rt.wg.Go(func() {
@@ -137,13 +140,21 @@ func (r *Runtime) launchOf(rec record, ro runtime.Role, d *deployment) launch {
 			u.Keep = append(u.Keep, peers)
 		}
 	}
+	slot := ""
+	if ro.Stable {
+		slot = filepath.Join(r.slotsOf(rec.Workload), rec.slotKey().dirName())
+		env[slotDirEnv] = slot
+		if u != nil {
+			u.Keep = append(u.Keep, slot)
+		}
+	}
 	argv := slices.Clone(r.commandOf(ro))
 	for _, a := range ro.Args {
 		argv = append(argv, expand(a, env))
 	}
 	l := launch{
 		Instance: rec.ID, Attempt: rec.Attempt, Argv: argv, Env: pairs(env),
-		Dir: dir, Grace: rec.Grace, Output: r.cfg.OutputBytes, User: u,
+		Dir: dir, Slot: slot, Grace: rec.Grace, Output: r.cfg.OutputBytes, User: u,
 	}
 	l.Hide = slices.Collect(maps.Values(d.secrets))
 	return l
@@ -154,6 +165,9 @@ func (r *Runtime) spawn(ctx context.Context, l launch, res *windlassv1.Resources
 	dir := r.instanceDir(l.Instance)
 	if err := os.MkdirAll(l.Dir, 0o700); err != nil {
 		return facts{}, fmt.Errorf("make the working directory: %w", err)
+	}
+	if err := l.makeSlot(); err != nil {
+		return facts{}, err
 	}
 	if err := r.makeOwn(l); err != nil {
 		return facts{}, err

@@ -156,6 +156,7 @@ func (r *Runtime) Run(ctx context.Context) error {
 		r.keepLocked(w)
 	}
 	r.mu.Unlock()
+	r.wg.Go(r.deleteAllGone)
 	if r.guard != nil {
 		r.wg.Go(func() {
 			r.guard.Run(kctx, func(err error) {

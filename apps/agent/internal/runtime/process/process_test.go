@@ -140,6 +140,11 @@ func (h *host) leftovers(t *testing.T) []string {
 	for _, d := range dirs {
 		left = append(left, "directory of "+d.Name())
 	}
+	slots, err := os.ReadDir(filepath.Join(h.cfg.DataDir, "slots"))
+	require.True(t, err == nil || os.IsNotExist(err), err)
+	for _, d := range slots {
+		left = append(left, "slots of "+d.Name())
+	}
 	return left
 }
 

@@ -47,6 +47,8 @@ type launch struct {
 	Output   int64         `json:"output"`
 	// Cgroup is the directory of the cgroup to start in. Empty: the shim's cgroup.
 	Cgroup string `json:"cgroup,omitempty"`
+	// Slot is the directory of the instance's slot. Empty: the slot is not stable.
+	Slot string `json:"slot,omitempty"`
 	// User is the user of the instance. Nil: the shim's user.
 	User *user `json:"user,omitempty"`
 	// Hide has the values that must be blanked in messages.

@@ -73,6 +73,8 @@ func Run(t *testing.T, newHarness func(t *testing.T) Harness) {
 		"several roles survive a restart of the agent at any step":   rolesReopened,
 		"a deployment with several roles leaves nothing":             rolesLeaveNothing,
 		"roles that cannot run here get a final rejection":           rolesRefused,
+		"an instance is replaced in its stable slot":                 stableSlots,
+		"a pool with stable slots replaces them one by one":          stablePool,
 		"ranks of several hosts are one instance, and fail as one":   severalHosts,
 	} {
 		t.Run(name, func(t *testing.T) { test(t, setup(t, newHarness)) })

@@ -461,7 +461,6 @@ func rolesRefused(t *testing.T, s *suite) {
 				pooled(a)
 			}
 		},
-		"roles[1].slots":            func(a *runtime.Assignment) { a.Deployment.Spec.Roles[1].Slots = windlassv1.RoleSpec_SLOTS_STABLE },
 		"roles[1].name":             func(a *runtime.Assignment) { a.Deployment.Spec.Roles[1].Name = "prefill" },
 		"2 roles are the entry":     func(a *runtime.Assignment) { a.Deployment.Spec.Roles[0].Entry = true },
 		"there is no role":          func(a *runtime.Assignment) { a.Deployment.Spec.Roles[0].StartsAfter = []string{"router"} },

@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"os"
 	"os/signal"
+	"path/filepath"
 	"runtime"
 	"strconv"
 	"sync/atomic"
@@ -68,6 +69,8 @@ func exit(code int) { syscall.Exit(code) }
 //	GET  /pid            its pid
 //	GET  /file?env=X     the content of the file that X in its environment names
 //	GET  /args           its arguments, one per line
+//	GET  /kept           what an instance stored in the directory of the slot
+//	POST /keep?text=X    stores X in the directory of the slot
 //	POST /sick, /well    what /health answers from now on
 //	POST /busy           uses a part of a processor from now on
 //	POST /exit?code=N    exits
@@ -108,6 +111,16 @@ func workload() int {
 	mux.HandleFunc("GET /args", func(w http.ResponseWriter, _ *http.Request) {
 		for _, a := range os.Args[1:] {
 			_, _ = fmt.Fprintln(w, a)
+		}
+	})
+	kept := filepath.Join(os.Getenv("WINDLASS_SLOT_DIR"), "kept")
+	mux.HandleFunc("GET /kept", func(w http.ResponseWriter, _ *http.Request) {
+		content, _ := os.ReadFile(kept) // there is none in a new slot
+		_, _ = w.Write(content)
+	})
+	mux.HandleFunc("POST /keep", func(w http.ResponseWriter, r *http.Request) {
+		if err := os.WriteFile(kept, []byte(r.FormValue("text")), 0o600); err != nil {
+			http.Error(w, err.Error(), http.StatusInternalServerError)
 		}
 	})
 	mux.HandleFunc("POST /sick", func(http.ResponseWriter, *http.Request) { sick.Store(true) })

@@ -135,3 +135,36 @@ func TestRoles_SeveralInstancesOfSeveralHostsNeedSeveralRoles(t *testing.T) {
 	require.Contains(t, rej.Message, "roles[0].instances: ")
 	require.Nil(t, runtime.RefuseRoles(&windlassv1.DeploymentSpec{Roles: []*windlassv1.RoleSpec{{Name: "router", Entry: true}, shard}}))
 }
+
+func TestRoles_StableSlotsAreReplacedInTheirPlaces(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := New(Config{Start: func() time.Duration { return time.Second }, Stop: func() time.Duration { return time.Second }})
+		stable := func(replicas int, generation int64, template string) runtime.Assignment {
+			a := assignment("dep_1", replicas, generation, template)
+			a.Deployment.Spec = &windlassv1.DeploymentSpec{Roles: []*windlassv1.RoleSpec{{Name: "cache", Slots: windlassv1.RoleSpec_SLOTS_STABLE}}}
+			return a
+		}
+		places := func() map[int]string {
+			out := map[int]string{}
+			for _, in := range observe(t, r).Deployments[0].Instances {
+				if in.Status == windlassv1.InstanceStatus_INSTANCE_STATUS_READY {
+					require.Empty(t, out[in.Group], "two instances have the slot")
+					out[in.Group] = in.TemplateHash
+				}
+			}
+			return out
+		}
+		require.NoError(t, r.Apply(t.Context(), stable(3, 1, "a")))
+		time.Sleep(2 * time.Second)
+		require.Equal(t, map[int]string{0: "a", 1: "a", 2: "a"}, places())
+		require.NoError(t, r.Apply(t.Context(), stable(3, 2, "b")))
+		for range 150 {
+			require.GreaterOrEqual(t, len(places()), 2, "one slot at a time")
+			time.Sleep(100 * time.Millisecond)
+		}
+		require.Equal(t, map[int]string{0: "b", 1: "b", 2: "b"}, places())
+		require.NoError(t, r.Apply(t.Context(), stable(2, 3, "b")))
+		time.Sleep(2 * time.Second)
+		require.Equal(t, map[int]string{0: "b", 1: "b"}, places())
+	})
+}

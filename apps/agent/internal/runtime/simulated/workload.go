@@ -31,7 +31,7 @@ type workload struct {
 	rolling bool
 	// deciding is true while reconcileRoles runs.
 	deciding bool
-	// grouped is true if the workload has, or had, several roles.
+	// grouped is true if the workload has, or had, several roles or stable slots.
 	grouped bool
 	// view is the list that Observe last returned. It is nil after a change.
 	view []runtime.Instance
@@ -93,7 +93,7 @@ func (r *Runtime) leaveWorkload(d *deployment) {
 // far as that is possible now.
 func (r *Runtime) reconcile(w *workload) {
 	d := w.owner()
-	if w.grouped = w.grouped || runtime.HasRoles(d.assignment.Deployment.GetSpec()); w.grouped {
+	if w.grouped = w.grouped || runtime.HasRoles(d.assignment.Deployment.GetSpec()) || runtime.HasStableSlots(d.assignment.Deployment.GetSpec()); w.grouped {
 		r.reconcileRoles(w, d)
 		r.forgetRemoved(w)
 		return

@@ -87,6 +87,9 @@ const (
 	Feature_FEATURE_POOL_YIELDS Feature = 24
 	// gang, unless it is OF_NONE. If ignored: pods that hold GPUs while they wait for others.
 	Feature_FEATURE_GANG Feature = 25
+	// slots of any role, if they are SLOTS_STABLE. If ignored: an instance that is replaced loses its
+	// slot, and what it has stored there.
+	Feature_FEATURE_STABLE_SLOTS Feature = 26
 	// routing.cold_start, and wake. If ignored: an app at zero that no request wakes.
 	Feature_FEATURE_SCALE_TO_ZERO Feature = 30
 	// model. If ignored: a process without a command.
@@ -115,6 +118,7 @@ var (
 		23: "FEATURE_POOL_ORDERS",
 		24: "FEATURE_POOL_YIELDS",
 		25: "FEATURE_GANG",
+		26: "FEATURE_STABLE_SLOTS",
 		30: "FEATURE_SCALE_TO_ZERO",
 		40: "FEATURE_MODELS",
 	}
@@ -138,6 +142,7 @@ var (
 		"FEATURE_POOL_ORDERS":        23,
 		"FEATURE_POOL_YIELDS":        24,
 		"FEATURE_GANG":               25,
+		"FEATURE_STABLE_SLOTS":       26,
 		"FEATURE_SCALE_TO_ZERO":      30,
 		"FEATURE_MODELS":             40,
 	}
@@ -5409,7 +5414,7 @@ const file_windlass_agent_v1_agent_proto_rawDesc = "" +
 	"\x04data\x18\x02 \x01(\fB\t\xbaH\x06z\x04\x18\x80\x80@R\x04data\x12\x10\n" +
 	"\x03end\x18\x03 \x01(\bR\x03end\x12\x1e\n" +
 	"\x05error\x18\x04 \x01(\tB\b\xbaH\x05r\x03\x18\x80 R\x05error\"\x14\n" +
-	"\x12UploadLogsResponse*\x9e\x04\n" +
+	"\x12UploadLogsResponse*\xb8\x04\n" +
 	"\aFeature\x12\x17\n" +
 	"\x13FEATURE_UNSPECIFIED\x10\x00\x12\x14\n" +
 	"\x10FEATURE_GPU_POOL\x10\x01\x12\x1a\n" +
@@ -5430,7 +5435,8 @@ const file_windlass_agent_v1_agent_proto_rawDesc = "" +
 	"\x12FEATURE_UNIT_HOSTS\x10\x16\x12\x17\n" +
 	"\x13FEATURE_POOL_ORDERS\x10\x17\x12\x17\n" +
 	"\x13FEATURE_POOL_YIELDS\x10\x18\x12\x10\n" +
-	"\fFEATURE_GANG\x10\x19\x12\x19\n" +
+	"\fFEATURE_GANG\x10\x19\x12\x18\n" +
+	"\x14FEATURE_STABLE_SLOTS\x10\x1a\x12\x19\n" +
 	"\x15FEATURE_SCALE_TO_ZERO\x10\x1e\x12\x12\n" +
 	"\x0eFEATURE_MODELS\x10(*U\n" +
 	"\bItemKind\x12\x19\n" +

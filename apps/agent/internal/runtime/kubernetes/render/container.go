@@ -141,6 +141,9 @@ func (r *rendering) env() []*coreac.EnvVarApplyConfiguration {
 	if r.a.Unit != nil {
 		out = append(out, value(runtime.PeersEnv, peersPath+"/"+peersFile))
 	}
+	if r.hasSlotHost() {
+		out = append(out, value("WINDLASS_SLOT_HOST", r.name+"."+r.namespace+".svc"))
+	}
 	if n := r.hosts(); n > 1 {
 		out = append(
 			out,

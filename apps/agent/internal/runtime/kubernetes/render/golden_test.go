@@ -117,6 +117,11 @@ func goldens() map[string]golden {
 		g.a.Deployment.Replicas = 1
 		g.a.Unit = &runtime.Unit{Role: "shard", Rank: 1, Hosts: 2, Epoch: 3, At: "roles[0].", Entry: "shard", Replicas: 2}
 	})
+	add("slot", func(g *golden) {
+		spec(g).Roles = []*windlassv1.RoleSpec{{Name: "cache", Slots: windlassv1.RoleSpec_SLOTS_STABLE}}
+		g.a.Deployment.Replicas = 1
+		g.a.Unit = &runtime.Unit{Role: "cache", Group: 2, At: "spec.roles[0].", Entry: "cache", Replicas: 3}
+	})
 	add("unicode", func(g *golden) {
 		spec(g).Env = map[string]string{"GREETING": "Grüße, 世界 🚢", "LINES": "one\ntwo\n", "EMPTY": "", "DOLLAR": "$(PORT)"}
 		spec(g).Message = "Größer, schneller, 🚀"

@@ -97,6 +97,12 @@ func RankHost(a runtime.Assignment, rank int) string {
 	return fmt.Sprintf("rank-%d-%s", rank, hash(fmt.Sprintf("%s/%d", a.TemplateHash, a.Unit.Epoch), environmentHash))
 }
 
+// slotHost returns the host name of the pod in a stable slot.
+func slotHost(role string, group, slot int) string {
+	tail := fmt.Sprintf("-%d-%d", group, slot)
+	return cut(role, maxLabel-len(tail)) + tail
+}
+
 // placeName returns a name that ends with tail and contains the app's name, the version and the
 // role.
 func placeName(a runtime.Assignment, tail string) string {

@@ -64,6 +64,9 @@ func (r *rendering) template(variables *coreac.SecretApplyConfiguration, pulls [
 	if r.hosts() > 1 {
 		pod.WithHostname(RankHost(r.a, r.a.Unit.Rank)).WithSubdomain(RanksName(r.a))
 	}
+	if r.hasSlotHost() {
+		pod.WithHostname(slotHost(r.role.name, r.a.Unit.Group, r.a.Unit.Slot))
+	}
 	for _, p := range pulls {
 		pod.WithImagePullSecrets(coreac.LocalObjectReference().WithName(*p.Name))
 	}

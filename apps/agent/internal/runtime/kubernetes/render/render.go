@@ -52,6 +52,8 @@ func Render(cfg Config, a runtime.Assignment) (*Objects, error) {
 		out.Service, out.DisruptionBudget = r.service(), r.disruptionBudget()
 	case u.Hosts > 1 && u.Rank == 0:
 		out.Service = r.ranksService()
+	case r.hasSlotHost():
+		out.Service = r.slotService()
 	}
 	if variables != nil {
 		out.Secrets = append(out.Secrets, variables)
@@ -87,6 +89,8 @@ type role struct {
 	env       map[string]string
 	// at is the path of the role in the spec, for errors.
 	at string
+	// stable means that instances are replaced in their slots.
+	stable bool
 }
 
 type port struct {
@@ -131,6 +135,9 @@ func prepare(cfg Config, a runtime.Assignment) (*rendering, error) {
 	}
 	if rej := runtime.RefuseHosts(r.spec); a.Unit == nil && rej != nil {
 		return nil, rej // each rank is a separate workload
+	}
+	if a.Unit == nil && runtime.HasStableSlots(r.spec) {
+		return nil, unsupported("roles[0].slots: an instance with a stable slot is a separate workload") // the runtime renders each
 	}
 	r.name = WorkloadName(a)
 	r.namespace = cfg.NamespaceName(d.GetProjectName(), d.GetEnvironmentName(), d.GetEnvironmentId())
@@ -185,7 +192,7 @@ func (r *rendering) checkIdentity() error {
 
 func (r *rendering) takeRole() error {
 	s := r.spec
-	r.role = role{defaultRole, s.GetImage(), s.GetCommand(), s.GetArgs(), s.GetResources(), nil, ""}
+	r.role = role{defaultRole, s.GetImage(), s.GetCommand(), s.GetArgs(), s.GetResources(), nil, "", runtime.HasStableSlots(s)}
 	switch roles := s.GetRoles(); len(roles) {
 	case 0:
 	case 1:

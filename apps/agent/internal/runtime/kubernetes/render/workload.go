@@ -31,6 +31,15 @@ func InPlace(atOnce int) *appsac.DeploymentStrategyApplyConfiguration {
 			WithMaxSurge(intstr.FromInt32(0)).WithMaxUnavailable(intstr.FromInt(atOnce)))
 }
 
+// strategy returns how Kubernetes replaces pods of another template. In a stable slot, the next pod starts once the last
+// one has ended.
+func (r *rendering) strategy() *appsac.DeploymentStrategyApplyConfiguration {
+	if r.hasSlotHost() {
+		return appsac.DeploymentStrategy().WithType(appsv1.RecreateDeploymentStrategyType)
+	}
+	return InPlace(r.a.MaxUnavailable())
+}
+
 // deployment returns the workload. By itself, Kubernetes replaces as many instances at a time as
 // may be unavailable. If gateways route to the workload, the agent decides when each instance is
 // replaced. Until all are replaced, the agent changes some fields of the Deployment.
@@ -70,7 +79,7 @@ func (r *rendering) deployment(variables *coreac.SecretApplyConfiguration, pulls
 		WithSpec(appsac.DeploymentSpec().
 			WithReplicas(r.d.GetReplicas()).
 			WithSelector(r.selector()).
-			WithStrategy(InPlace(r.a.MaxUnavailable())).
+			WithStrategy(r.strategy()).
 			WithRevisionHistoryLimit(revisionHistory).
 			WithProgressDeadlineSeconds(int32(r.health.progressLimit)).
 			WithTemplate(template)), nil
@@ -114,6 +123,20 @@ func (r *rendering) ranksService() *coreac.ServiceApplyConfiguration {
 		spec.WithPorts(coreac.ServicePort().WithName(p.name).WithPort(p.number).WithTargetPort(intstr.FromInt32(p.number)).WithProtocol(corev1.ProtocolTCP))
 	}
 	return coreac.Service(RanksName(r.a), r.namespace).WithLabels(r.objectLabels()).WithSpec(spec)
+}
+
+// hasSlotHost reports whether the instance has the host name of its stable slot. An instance of several hosts has none,
+// because its ranks get other names with each epoch.
+func (r *rendering) hasSlotHost() bool { return r.a.Unit != nil && r.role.stable && r.hosts() == 1 }
+
+// slotService returns a Service that gives the pod in a stable slot a DNS name, also before it is ready.
+func (r *rendering) slotService() *coreac.ServiceApplyConfiguration {
+	spec := coreac.ServiceSpec().WithType(corev1.ServiceTypeClusterIP).WithClusterIP(corev1.ClusterIPNone).
+		WithPublishNotReadyAddresses(true).WithSelector(map[string]string{LabelWorkload: r.key})
+	for _, p := range r.ports {
+		spec.WithPorts(coreac.ServicePort().WithName(p.name).WithPort(p.number).WithTargetPort(intstr.FromInt32(p.number)).WithProtocol(corev1.ProtocolTCP))
+	}
+	return coreac.Service(r.name, r.namespace).WithLabels(r.objectLabels()).WithSpec(spec)
 }
 
 // ranks returns the labels that all ranks of an instance have in common.

@@ -128,8 +128,11 @@ func (d *Drain) Shape(c *appsac.DeploymentApplyConfiguration) {
 	}
 	if d.may > 0 {
 		c.Annotations[mayReplace] = strconv.Itoa(d.may)
-		c.Spec.WithMinReadySeconds(neverAvailable).WithProgressDeadlineSeconds(noDeadline).
-			WithStrategy(render.InPlace(d.may))
+		c.Spec.WithMinReadySeconds(neverAvailable).WithProgressDeadlineSeconds(noDeadline)
+		// A workload that is recreated has one pod, and d.may is 1: the strategy removes no more.
+		if *c.Spec.Strategy.Type != appsv1.RecreateDeploymentStrategyType {
+			c.Spec.WithStrategy(render.InPlace(d.may))
+		}
 	}
 }
 
