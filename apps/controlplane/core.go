@@ -325,11 +325,11 @@ func (p parts) newHandler(agents agentService, users *api.API) (http.Handler, er
 	agentSide, userSide, kedaSide := p.rpcConfig(), p.rpcConfig(), p.rpcConfig()
 	// An agent's report may hold a large region's inventory.
 	agentSide.ReadMaxBytes = maxReportBytes
-	agentSide.Gate = agents.Gate
-	userSide.Gate, userSide.HoldBack = users.Gate, true
+	agentSide.Admit = agents.Admit
+	userSide.Admit, userSide.HoldBack = users.Admit, true
 	userSide.Interceptors = []connect.Interceptor{users.Interceptor()}
 
-	kedaSide.Gate, kedaSide.HoldBack = users.ScalerGate, true
+	kedaSide.Admit, kedaSide.HoldBack = users.AdmitScaler, true
 
 	mux := http.NewServeMux()
 	path, handler := agentv1connect.NewAgentServiceHandler(agents, rpc.HandlerOptions(agentSide)...)

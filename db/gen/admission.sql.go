@@ -255,7 +255,7 @@ ORDER BY a.id LIMIT ?
 type UnsettledAppsParams struct {
 	WorkspaceID string
 	After       string
-	But         string
+	ExceptAppID string
 	Limit       int32
 }
 
@@ -263,7 +263,7 @@ func (q *Queries) UnsettledApps(ctx context.Context, arg UnsettledAppsParams) ([
 	rows, err := q.db.QueryContext(ctx, unsettledApps,
 		arg.WorkspaceID,
 		arg.After,
-		arg.But,
+		arg.ExceptAppID,
 		arg.Limit,
 	)
 	if err != nil {
@@ -325,7 +325,7 @@ WHERE a.workspace_id = ? AND a.deleted_at = 0 AND a.id <> ?
 
 type UsageOfWorkspaceParams struct {
 	WorkspaceID string
-	But         string
+	ExceptAppID string
 }
 
 type UsageOfWorkspaceRow struct {
@@ -340,7 +340,7 @@ type UsageOfWorkspaceRow struct {
 // A claim counts only if it matches the app's current live deployment and rollout. An app with
 // instances and without such a claim is unsettled.
 func (q *Queries) UsageOfWorkspace(ctx context.Context, arg UsageOfWorkspaceParams) (UsageOfWorkspaceRow, error) {
-	row := q.db.QueryRowContext(ctx, usageOfWorkspace, arg.WorkspaceID, arg.But)
+	row := q.db.QueryRowContext(ctx, usageOfWorkspace, arg.WorkspaceID, arg.ExceptAppID)
 	var i UsageOfWorkspaceRow
 	err := row.Scan(
 		&i.Apps,

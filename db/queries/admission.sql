@@ -60,13 +60,13 @@ SELECT COUNT(*) AS apps,
 FROM apps a
 LEFT JOIN app_claims c
     ON c.app_id = a.id AND c.live_deployment_id = a.live_deployment_id AND c.rollout_id = a.rollout_id
-WHERE a.workspace_id = sqlc.arg(workspace_id) AND a.deleted_at = 0 AND a.id <> sqlc.arg(but);
+WHERE a.workspace_id = sqlc.arg(workspace_id) AND a.deleted_at = 0 AND a.id <> sqlc.arg(except_app_id);
 
 -- name: UnsettledApps :many
 SELECT a.* FROM apps a
 LEFT JOIN app_claims c
     ON c.app_id = a.id AND c.live_deployment_id = a.live_deployment_id AND c.rollout_id = a.rollout_id
-WHERE a.workspace_id = sqlc.arg(workspace_id) AND a.deleted_at = 0 AND a.id > sqlc.arg(after) AND a.id <> sqlc.arg(but)
+WHERE a.workspace_id = sqlc.arg(workspace_id) AND a.deleted_at = 0 AND a.id > sqlc.arg(after) AND a.id <> sqlc.arg(except_app_id)
     AND (a.live_deployment_id <> '' OR a.rollout_id <> '') AND c.app_id IS NULL
 ORDER BY a.id LIMIT ?;
 

@@ -31,13 +31,13 @@ type Config struct {
 	// IsUnavailable reports whether an error means that a component, such as the database, is unreachable. Then
 	// callers get UNAVAILABLE instead of INTERNAL, and try again. Nil means never.
 	IsUnavailable func(error) bool
-	// Gate runs before the body is read. Nil allows all calls.
-	Gate Gate
+	// Admit runs before the body is read. Nil allows all calls.
+	Admit Admitter
 	// HoldBack delays streams of callers that ignore a refusal's time to wait (LimitDetail.retry_after_ms); see
 	// conns.Entry.Refused. It must be false for callers that cannot avoid refusals, such as agents that report
 	// more than can be stored.
 	HoldBack bool
-	// Interceptors run after Gate, and before the schema's rules are checked.
+	// Interceptors run after Admit, and before the schema's rules are checked.
 	Interceptors []connect.Interceptor
 }
 
@@ -64,8 +64,8 @@ func HandlerOptions(cfg Config) []connect.HandlerOption {
 		connect.WithCompression(gzipName, newDecompressor, newCompressor),
 		connect.WithCompressMinBytes(compressMinBytes),
 	}
-	if cfg.Gate != nil {
-		options = append(options, connect.WithRequestGate(interceptor.connectGate(cfg.Gate)))
+	if cfg.Admit != nil {
+		options = append(options, connect.WithRequestGate(interceptor.requestGate(cfg.Admit)))
 	}
 	return options
 }

@@ -76,7 +76,7 @@ func TestHoldBack(t *testing.T) {
 				looped.Store(call.InLoop)
 				return byToken(ctx, call)
 			}
-			f := setup(t, settings{Config: Config{Gate: gate, HoldBack: true}, table: table})
+			f := setup(t, settings{Config: Config{Admit: gate, HoldBack: true}, table: table})
 			f.watch = func(context.Context, func() error) error { return tooFast() }
 			loop, other := watcher(t, f, "loop", options...), watcher(t, f, "other", options...)
 			opened := 0
@@ -102,7 +102,7 @@ func TestHoldBack(t *testing.T) {
 		gate := func(_ context.Context, call Call) (Admission, error) {
 			return Admission{Caller: call.Header.Get("Authorization")}, tooFast()
 		}
-		f := setup(t, settings{Config: Config{Gate: gate, HoldBack: true}, table: table})
+		f := setup(t, settings{Config: Config{Admit: gate, HoldBack: true}, table: table})
 		loop := watcher(t, f, "loop")
 		for opened := 0; heldBack(t, table) == 0 && opened < 2*allowed; opened++ {
 			require.Error(t, loop())
@@ -111,7 +111,7 @@ func TestHoldBack(t *testing.T) {
 	})
 	t.Run("does not count unary calls and other errors, and counts nothing if it is off", func(t *testing.T) {
 		table := conns.New(conns.Limits{})
-		f := setup(t, settings{Config: Config{Gate: byToken, HoldBack: true}, table: table})
+		f := setup(t, settings{Config: Config{Admit: byToken, HoldBack: true}, table: table})
 		f.get = func(context.Context, string) (*windlassv1.GetProjectResponse, error) { return nil, tooFast() }
 		f.watch = func(context.Context, func() error) error { return errStranger }
 		loop := watcher(t, f, "loop")
@@ -124,7 +124,7 @@ func TestHoldBack(t *testing.T) {
 		require.Zero(t, heldBack(t, table))
 
 		table = conns.New(conns.Limits{})
-		f = setup(t, settings{Config: Config{Gate: byToken}, table: table})
+		f = setup(t, settings{Config: Config{Admit: byToken}, table: table})
 		f.watch = func(context.Context, func() error) error { return tooFast() }
 		loop = watcher(t, f, "loop")
 		for range allowed + 50 {

@@ -43,7 +43,7 @@ func requireToken(_ context.Context, call Call) (Admission, error) {
 func agentServer(limits Limits, registerer prometheus.Registerer) http.Handler {
 	mux := http.NewServeMux()
 	mux.Handle(agentv1connect.NewAgentServiceHandler(agentAPI{}, HandlerOptions(Config{
-		Gate: requireToken, ReadMaxBytes: 32 << 20, Registerer: registerer,
+		Admit: requireToken, ReadMaxBytes: 32 << 20, Registerer: registerer,
 	})...))
 	return NewServer(ServerConfig{Handler: mux, Limits: func(string) Limits { return limits }}).Handler
 }
@@ -262,7 +262,7 @@ func TestBudget(t *testing.T) {
 func TestGate(t *testing.T) {
 	t.Run("puts the identity into the handler's context", func(t *testing.T) {
 		type key struct{}
-		f := setup(t, settings{Config: Config{Gate: func(_ context.Context, call Call) (Admission, error) {
+		f := setup(t, settings{Config: Config{Admit: func(_ context.Context, call Call) (Admission, error) {
 			require.Equal(t, "127.0.0.1", call.Client.String())
 			return Admission{With: func(ctx context.Context) context.Context { return context.WithValue(ctx, key{}, "me") }}, nil
 		}}})
@@ -275,7 +275,7 @@ func TestGate(t *testing.T) {
 		require.Equal(t, "me", res.GetProject().GetName())
 	})
 	t.Run("hides errors that are not for the caller", func(t *testing.T) {
-		f := setup(t, settings{Config: Config{Gate: func(context.Context, Call) (Admission, error) {
+		f := setup(t, settings{Config: Config{Admit: func(context.Context, Call) (Admission, error) {
 			return Admission{}, errors.New("dial tcp 10.1.2.3")
 		}}})
 		for _, options := range [][]connect.ClientOption{nil, {connect.WithGRPC()}} {
@@ -286,7 +286,7 @@ func TestGate(t *testing.T) {
 		require.Contains(t, f.log.String(), "10.1.2.3")
 	})
 	t.Run("survives a panic", func(t *testing.T) {
-		f := setup(t, settings{Config: Config{Gate: func(context.Context, Call) (Admission, error) { panic("oh") }}})
+		f := setup(t, settings{Config: Config{Admit: func(context.Context, Call) (Admission, error) { panic("oh") }}})
 		_, err := f.projects().GetProject(t.Context(), echo)
 		requireError(t, err, connect.CodeInternal, internal, "")
 	})

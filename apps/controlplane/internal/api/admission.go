@@ -171,19 +171,19 @@ const (
 	settleTries = 5
 )
 
-// usage returns the sum over the workspace's apps, without the app with the given id (but). It computes new claims for
+// usage returns the sum over the workspace's apps, without the app exceptAppID. It computes new claims for
 // unsettled apps, passes them to store, and reads the sum again. If store is nil, it adds the new claims to the sum
 // instead.
-func (a *server) usage(tx Tx, workspaceID, but string, store func([]model.Claim) error) (model.Usage, error) {
+func (a *server) usage(tx Tx, workspaceID, exceptAppID string, store func([]model.Claim) error) (model.Usage, error) {
 	for try := 1; ; try++ {
-		u, unsettled, err := tx.UsageOf(workspaceID, but)
+		u, unsettled, err := tx.UsageOf(workspaceID, exceptAppID)
 		if err != nil {
 			return u, fmt.Errorf("add up workspace %s: %w", workspaceID, err)
 		}
 		if unsettled == 0 {
 			return u, nil
 		}
-		anew, err := a.settle(tx, workspaceID, but, store)
+		anew, err := a.settle(tx, workspaceID, exceptAppID, store)
 		if err != nil {
 			return u, err
 		}
@@ -198,9 +198,9 @@ func (a *server) usage(tx Tx, workspaceID, but string, store func([]model.Claim)
 }
 
 // settle computes new claims for unsettled apps, passes them to store unless it is nil, and returns their sum.
-func (a *server) settle(tx Tx, workspaceID, but string, store func([]model.Claim) error) (sum model.Usage, err error) {
+func (a *server) settle(tx Tx, workspaceID, exceptAppID string, store func([]model.Claim) error) (sum model.Usage, err error) {
 	for after := ""; ; {
-		apps, err := tx.UnsettledApps(workspaceID, but, after, settleAtOnce)
+		apps, err := tx.UnsettledApps(workspaceID, exceptAppID, after, settleAtOnce)
 		if err != nil {
 			return sum, fmt.Errorf("list unsettled apps of workspace %s: %w", workspaceID, err)
 		}

@@ -358,7 +358,7 @@ func (h *harness) another(cfg api.Config) *harness {
 	second, err := api.New(cfg)
 	require.NoError(h.t, err)
 	mux := http.NewServeMux()
-	for _, handler := range second.Handlers(rpc.HandlerOptions(rpc.Config{Log: cfg.Log, Gate: second.Gate})...) {
+	for _, handler := range second.Handlers(rpc.HandlerOptions(rpc.Config{Log: cfg.Log, Admit: second.Admit})...) {
 		mux.Handle(handler.Path, handler)
 	}
 	server := httptest.NewServer(mux)
@@ -402,9 +402,9 @@ func TestQuota_OwnersMayOnlyLowerLimits(t *testing.T) {
 	// A dry run warns owners that only an operator can raise the limit again.
 	proposed := &windlassv1.Limits{Apps: new(int64(1)), Instances: new(int64(100)), Gpus: new(int64(9))}
 	for _, key := range []string{w.owner, w.operator} {
-		told, err := w.workspaces(key).GetQuota(t.Context(), &windlassv1.GetQuotaRequest{Workspace: "acme", Proposed: proposed})
+		quota, err := w.workspaces(key).GetQuota(t.Context(), &windlassv1.GetQuotaRequest{Workspace: "acme", Proposed: proposed})
 		require.NoError(t, err)
-		require.EqualValues(t, 10, told.GetQuota().GetLimits().GetApps(), "nothing changes")
+		require.EqualValues(t, 10, quota.GetQuota().GetLimits().GetApps(), "nothing changes")
 		var want []string
 		if key == w.owner {
 			want = []string{
@@ -412,7 +412,7 @@ func TestQuota_OwnersMayOnlyLowerLimits(t *testing.T) {
 				"limit instances goes from unlimited to 100: only an operator of the platform can raise it again",
 			}
 		}
-		require.Equal(t, want, told.GetWarnings())
+		require.Equal(t, want, quota.GetWarnings())
 	}
 
 	q, err := w.setQuota(w.owner, &windlassv1.Limits{Apps: new(int64(1)), Instances: new(int64(100))})
@@ -559,9 +559,9 @@ type addingUpTx struct {
 	n *atomic.Int32
 }
 
-func (c addingUpTx) UsageOf(workspaceID, but string) (model.Usage, int, error) {
+func (c addingUpTx) UsageOf(workspaceID, exceptAppID string) (model.Usage, int, error) {
 	c.n.Add(1)
-	return c.Tx.UsageOf(workspaceID, but)
+	return c.Tx.UsageOf(workspaceID, exceptAppID)
 }
 
 func TestRate_RefusalOverHTTPIs429(t *testing.T) {

@@ -99,7 +99,7 @@ type server struct {
 	// seriesSlots limits concurrent requests for series to regions.
 	seriesSlots regionSlots
 	logs        *logrelay.Relay
-	gate        *admission.Limiter
+	limiter     *admission.Limiter
 	// compilers limits concurrent requests that compile definitions of presets.
 	compilers  *share.Slots
 	operations *prometheus.CounterVec
@@ -154,7 +154,7 @@ func New(cfg Config) (*API, error) {
 	}
 	s := &server{
 		cfg:       cfg,
-		gate:      admission.NewLimiter(),
+		limiter:   admission.NewLimiter(),
 		compilers: share.NewSlots(maxCompilers),
 	}
 	s.keys = newKeyring(s)
@@ -185,7 +185,7 @@ func (a *API) Run(ctx context.Context) error {
 	return nil
 }
 
-// Handlers returns the handlers of all services. The options must include an interceptor that calls Gate. Without it,
+// Handlers returns the handlers of all services. The options must include an interceptor that calls Admit. Without it,
 // every call is refused.
 func (a *API) Handlers(options ...connect.HandlerOption) []Handler {
 	options = append(options, strictJSON())

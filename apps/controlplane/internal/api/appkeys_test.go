@@ -20,7 +20,7 @@ func TestAppKey_IsSentToItsRegions(t *testing.T) {
 			return w.routes(w.deployer).CreateAppKey(t.Context(), &windlassv1.CreateAppKeyRequest{App: "chat", Name: name, ExpiresAt: expires})
 		}
 		// told returns the names and hashes of the app's keys. All regions must have the same.
-		told := func() (names []string, hashes [][]byte) {
+		keysInRoutes := func() (names []string, hashes [][]byte) {
 			t.Helper()
 			w.update(func(tx store.Tx) error {
 				routes, err := tx.ListRoutes([]string{app.GetId()})
@@ -53,7 +53,7 @@ func TestAppKey_IsSentToItsRegions(t *testing.T) {
 		w.settle("chat")
 		require.Equal(t, windlassv1.RouteState_ROUTE_STATE_RUNNING, stable().GetState())
 		require.Equal(t, generation+1, stable().GetRegions()[0].GetGeneration())
-		names, hashes := told()
+		names, hashes := keysInRoutes()
 		require.Equal(t, []string{"mobile"}, names)
 		require.Equal(t, [][]byte{model.HashToken(made.GetValue())}, hashes)
 
@@ -68,7 +68,7 @@ func TestAppKey_IsSentToItsRegions(t *testing.T) {
 		_, err = create("batch", time.Now().Add(time.Hour).UnixMilli())
 		require.NoError(t, err)
 		w.settle("chat")
-		names, _ = told()
+		names, _ = keysInRoutes()
 		require.Equal(t, []string{"batch", "mobile"}, names)
 		list, err := w.routes(w.viewer).ListAppKeys(t.Context(), &windlassv1.ListAppKeysRequest{App: "chat"})
 		require.NoError(t, err)
@@ -77,7 +77,7 @@ func TestAppKey_IsSentToItsRegions(t *testing.T) {
 
 		// The keys stay when the version changes, and are revoked one by one.
 		w.versions("chat", "b")
-		names, _ = told()
+		names, _ = keysInRoutes()
 		require.Equal(t, []string{"batch", "mobile"}, names)
 		revoke := func(name string) error {
 			_, err := w.routes(w.deployer).RevokeAppKey(t.Context(), &windlassv1.RevokeAppKeyRequest{App: "chat", Name: name})
@@ -86,12 +86,12 @@ func TestAppKey_IsSentToItsRegions(t *testing.T) {
 		require.NoError(t, revoke("mobile"))
 		require.Equal(t, windlassv1.RouteState_ROUTE_STATE_PROVISIONING, stable().GetState())
 		w.settle("chat")
-		names, _ = told()
+		names, _ = keysInRoutes()
 		require.Equal(t, []string{"batch"}, names)
 		refused(t, revoke("mobile"), connect.CodeNotFound, windlassv1.ErrorReason_ERROR_REASON_NOT_FOUND, "name")
 		require.NoError(t, revoke("batch"))
 		w.settle("chat")
-		names, _ = told()
+		names, _ = keysInRoutes()
 		require.Empty(t, names)
 		require.Equal(t, windlassv1.RouteState_ROUTE_STATE_RUNNING, stable().GetState())
 	})

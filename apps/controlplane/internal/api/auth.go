@@ -263,8 +263,8 @@ func (k *keyring) forgetAll() {
 	clear(k.proven)
 }
 
-// Gate authenticates a call, and returns an error if the caller may not make it. Refusals are written to the audit.
-func (a *API) Gate(ctx context.Context, call rpc.Call) (rpc.Admission, error) {
+// Admit authenticates a call, and returns an error if the caller may not make it. Refusals are written to the audit.
+func (a *API) Admit(ctx context.Context, call rpc.Call) (rpc.Admission, error) {
 	by, err := a.admitted(ctx, call)
 	if err != nil {
 		by.Procedure = call.Procedure

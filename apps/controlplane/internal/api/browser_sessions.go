@@ -22,7 +22,7 @@ import (
 // cookie. The browser keeps no key, and scripts cannot read the cookie.
 //
 //	POST /ui/session/sign-in {key} ──> row of the cookie's hash ──> Set-Cookie
-//	any RPC with the cookie ──> Browser: same origin, own header? ──> Gate: row ──> API key ──> role
+//	any RPC with the cookie ──> Browser: same origin, own header? ──> Admit: row ──> API key ──> role
 //
 // Sessions have these properties:
 //
@@ -67,7 +67,7 @@ type browserCall struct {
 
 type browserKey struct{}
 
-// Browser wraps next so that requests can authenticate with a session's cookie. Without it, Gate accepts only API
+// Browser wraps next so that requests can authenticate with a session's cookie. Without it, Admit accepts only API
 // keys.
 func (a *API) Browser(next http.Handler) http.Handler {
 	origins := http.NewCrossOriginProtection()

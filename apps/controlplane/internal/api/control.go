@@ -185,11 +185,11 @@ func (a rolloutService) RetryRollout(ctx context.Context, req *windlassv1.RetryR
 			return &windlassv1.RetryRolloutResponse{RolloutId: id, Effect: "regions that failed to catch up begin again"}, err
 		}
 		out, err := c.rollouts().control(command{req.GetApp(), req.GetRolloutId(), req.GetWhy()}, "RolloutRetried", func(progress *model.Progress) (string, error) {
-			heard, err := c.rollouts().heard(progress)
+			guards, err := c.rollouts().reportedGuards(progress)
 			if err != nil {
 				return "", err
 			}
-			_, err = plan.Retry(progress, heard, c.at)
+			_, err = plan.Retry(progress, guards, c.at)
 			return "regions that failed begin again", err
 		})
 		return &windlassv1.RetryRolloutResponse{RolloutId: out.rolloutID, Unchanged: out.unchanged, Effect: out.effect}, err
@@ -197,13 +197,13 @@ func (a rolloutService) RetryRollout(ctx context.Context, req *windlassv1.RetryR
 	return res, err
 }
 
-// heard returns the guards that regions reported for the version of progress, by region.
-func (c rolloutMutation) heard(progress *model.Progress) (map[string]model.Guard, error) {
+// reportedGuards returns the guards that regions reported for the version of progress, by region.
+func (c rolloutMutation) reportedGuards(progress *model.Progress) (map[string]model.Guard, error) {
 	rollouts, err := c.GetRollouts([]string{progress.RolloutID})
 	if err != nil {
 		return nil, fmt.Errorf("read rollout %s: %w", progress.RolloutID, err)
 	}
-	heard := map[string]model.Guard{}
+	guards := map[string]model.Guard{}
 	for _, r := range rollouts {
 		observed, err := c.ListObserved([]string{r.AppID})
 		if err != nil {
@@ -211,11 +211,11 @@ func (c rolloutMutation) heard(progress *model.Progress) (map[string]model.Guard
 		}
 		for _, o := range observed {
 			if o.DeploymentID == r.DeploymentID {
-				heard[o.RegionID] = o.Guard
+				guards[o.RegionID] = o.Guard
 			}
 		}
 	}
-	return heard, nil
+	return guards, nil
 }
 
 // retryLagging restarts lagging regions that failed to catch up. It returns the id of the rollout that they missed.
@@ -263,7 +263,7 @@ func (a rolloutService) Promote(ctx context.Context, req *windlassv1.PromoteRequ
 	}
 	res, _, err = mutate(ctx, a.server, req, func(c *mutation) (*windlassv1.PromoteResponse, error) {
 		out, err := c.rollouts().control(command{req.GetApp(), req.GetRolloutId(), req.GetWhy()}, what, func(progress *model.Progress) (string, error) {
-			held, failed := progress.PromotionPaused, progress.Failed
+			paused, failed := progress.PromotionPaused, progress.Failed
 			if err := c.versions().maySkip(progress); req.GetFull() && err != nil {
 				return "", err
 			}
@@ -278,7 +278,7 @@ func (a rolloutService) Promote(ctx context.Context, req *windlassv1.PromoteRequ
 			if len(waves) > 0 {
 				text = append(text, "regions that wait go on, in wave "+strings.Join(waves, ", "))
 			}
-			if held {
+			if paused {
 				text = append(text, "promotions are automatic again")
 			}
 			return strings.Join(text, "; "), err

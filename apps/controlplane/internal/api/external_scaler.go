@@ -43,15 +43,15 @@ const (
 	specEvery = 30 * time.Second
 )
 
-// ExternalScaler returns the handler of KEDA's calls. The options must include one that calls ScalerGate.
+// ExternalScaler returns the handler of KEDA's calls. The options must include one that calls AdmitScaler.
 func (a *API) ExternalScaler(options ...connect.HandlerOption) Handler {
 	path, h := externalscalerconnect.NewExternalScalerHandler(externalScaler{a.server}, options...)
 	return Handler{Path: path, Handler: h}
 }
 
-// ScalerGate admits calls of KEDA without a credential in the header, because the credential is in the message. All
+// AdmitScaler admits calls of KEDA without a credential in the header, because the credential is in the message. All
 // calls from one address share the memory budget of one caller.
-func (a *API) ScalerGate(_ context.Context, call rpc.Call) (rpc.Admission, error) {
+func (a *API) AdmitScaler(_ context.Context, call rpc.Call) (rpc.Admission, error) {
 	return rpc.Admission{Caller: admission.ClientKey(call.Client)}, nil
 }
 

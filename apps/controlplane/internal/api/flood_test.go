@@ -113,25 +113,25 @@ func TestWatchApp_KeyOrWorkspaceCannotTakeAllWatchers(t *testing.T) {
 	require.NoError(t, stream.Close())
 }
 
-// At the limit, even a request for one picture is refused, because the gate does not see the body.
+// At the limit, even a request for one picture is refused, because Admit does not see the body.
 func TestStream_AboveTheLimitIsRefusedBeforeItsBody(t *testing.T) {
 	w := setup(t, func(c *api.Config) { c.KeyWatchers = 1 })
 	w.deploy("chat")
-	gate := func(key, procedure string, inLoop bool) error {
+	admit := func(key, procedure string, inLoop bool) error {
 		header := http.Header{"Authorization": {"Bearer " + key}}
-		admission, err := w.api.Gate(t.Context(), rpc.Call{Procedure: procedure, Header: header, InLoop: inLoop})
+		admission, err := w.api.Admit(t.Context(), rpc.Call{Procedure: procedure, Header: header, InLoop: inLoop})
 		require.NotEmpty(t, admission.Caller, "a refused caller is also set")
 		return err
 	}
 	const watch, list = "/windlass.v1.AppService/WatchApp", "/windlass.v1.AppService/ListApps"
-	require.NoError(t, gate(w.viewer, watch, true), "below the limit")
+	require.NoError(t, admit(w.viewer, watch, true), "below the limit")
 	stream, err := w.apps(w.viewer).WatchApp(t.Context(), &windlassv1.WatchAppRequest{App: "chat"})
 	require.NoError(t, err)
 	require.True(t, stream.Receive())
-	refused(t, gate(w.viewer, watch, true), connect.CodeResourceExhausted, windlassv1.ErrorReason_ERROR_REASON_LIMIT_EXCEEDED, "")
-	require.NoError(t, gate(w.viewer, watch, false))
-	require.NoError(t, gate(w.viewer, list, true), "not a stream")
-	require.NoError(t, gate(w.deployer, watch, true), "another key")
+	refused(t, admit(w.viewer, watch, true), connect.CodeResourceExhausted, windlassv1.ErrorReason_ERROR_REASON_LIMIT_EXCEEDED, "")
+	require.NoError(t, admit(w.viewer, watch, false))
+	require.NoError(t, admit(w.viewer, list, true), "not a stream")
+	require.NoError(t, admit(w.deployer, watch, true), "another key")
 	require.NoError(t, stream.Close())
 }
 

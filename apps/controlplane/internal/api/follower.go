@@ -174,7 +174,7 @@ func (f *follower) readNew() {
 // begin takes the first lines of instances, and joins their feeds.
 func (f *follower) begin(a logAnswer) {
 	delete(f.asking, a.regionID)
-	f.heard(a.regionID, a.err)
+	f.noteAnswer(a.regionID, a.err)
 	for _, log := range a.logs {
 		in := f.followed[log.GetInstanceId()]
 		if in == nil || in.begin == nil {
@@ -265,8 +265,8 @@ func (f *follower) lost(in *followed, n int64, more bool) {
 	})
 }
 
-// heard records whether a region answered, and adds a note when that changes.
-func (f *follower) heard(regionID string, err error) {
+// noteAnswer records whether a region answered, and adds a note when that changes.
+func (f *follower) noteAnswer(regionID string, err error) {
 	if (err != nil) == f.silent[regionID] {
 		return
 	}
@@ -295,7 +295,7 @@ func (f *follower) take() *windlassv1.FollowLogsResponse {
 		in := f.followed[id]
 		if in.tap != nil {
 			if !f.asking[in.regionID] {
-				f.heard(in.regionID, in.tap.Err())
+				f.noteAnswer(in.regionID, in.tap.Err())
 			}
 			f.drain(id, in)
 		}

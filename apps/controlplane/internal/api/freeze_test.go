@@ -130,7 +130,7 @@ func TestFreeze_HoldsARolloutUntilLifted(t *testing.T) {
 			[]any{r.GetHold().GetFreeze(), r.GetHold().GetScope(), r.GetHold().GetReason(), r.GetHold().GetUntil()})
 		require.NotZero(t, r.GetHold().GetSince())
 		require.Zero(t, r.GetDeadline(), "no deadline runs")
-		require.Empty(t, w.told("chat", 2))
+		require.Empty(t, w.rowsOf("chat", 2))
 		again := w.deploy("chat", args("b"))
 		require.True(t, again.GetUnchanged())
 		require.Equal(t, "quarter", again.GetHold().GetFreeze())

@@ -110,10 +110,10 @@ func setupOn(t *testing.T, on store.Store, tweak ...func(*api.Config)) *harness 
 	require.NoError(t, err)
 
 	mux := http.NewServeMux()
-	for _, h := range w.api.Handlers(rpc.HandlerOptions(rpc.Config{Log: log, Gate: w.api.Gate, Interceptors: []connect.Interceptor{w.api.Interceptor()}})...) {
+	for _, h := range w.api.Handlers(rpc.HandlerOptions(rpc.Config{Log: log, Admit: w.api.Admit, Interceptors: []connect.Interceptor{w.api.Interceptor()}})...) {
 		mux.Handle(h.Path, h)
 	}
-	scalers := w.api.ExternalScaler(rpc.HandlerOptions(rpc.Config{Log: log, Gate: w.api.ScalerGate, HoldBack: true})...)
+	scalers := w.api.ExternalScaler(rpc.HandlerOptions(rpc.Config{Log: log, Admit: w.api.AdmitScaler, HoldBack: true})...)
 	mux.Handle(scalers.Path, scalers.Handler)
 	mux.Handle("POST /ui/", w.api.Sessions())
 	server := httptest.NewUnstartedServer(nil)

@@ -251,21 +251,21 @@ func TestHub_SendsHistoryOnceEvenIfClocksDisagree(t *testing.T) {
 		}
 		return p
 	}
-	told := func(r *windlassv1.WatchAppResponse) (ids []string) {
+	idsIn := func(r *windlassv1.WatchAppResponse) (ids []string) {
 		for _, h := range r.GetHistory() {
 			ids = append(ids, h.GetId())
 		}
 		return ids
 	}
 	first := entries("a", "c", "e")
-	require.Equal(t, []string{"a", "c", "e"}, told(first.since(nil)))
+	require.Equal(t, []string{"a", "c", "e"}, idsIn(first.since(nil)))
 	// d was written later, by a process whose clock is behind.
 	second := entries("a", "c", "d", "e", "f")
-	require.Equal(t, []string{"d", "f"}, told(second.since(first)))
+	require.Equal(t, []string{"d", "f"}, idsIn(second.since(first)))
 	// Entries that left the window are not sent again as new.
-	require.Equal(t, []string{"g"}, told(entries("d", "e", "f", "g").since(second)))
-	require.Empty(t, told(first.since(first)))
-	require.Equal(t, []string{"x"}, told(entries("x").since(entries())))
+	require.Equal(t, []string{"g"}, idsIn(entries("d", "e", "f", "g").since(second)))
+	require.Empty(t, idsIn(first.since(first)))
+	require.Equal(t, []string{"x"}, idsIn(entries("x").since(entries())))
 }
 
 func TestHub_TopicsOfAKindAreLimited(t *testing.T) {

@@ -67,7 +67,7 @@ func TestLaggingRegion_IsShownUntilItHasCaughtUp(t *testing.T) {
 	require.Equal(t, windlassv1.RegionProgress_STATE_MOVED, r.GetProgress().GetWaves()[0].GetRegions()[0].GetState())
 	said := w.said("chat")
 	require.Subset(t, said, []string{"RegionSkipped", "RegionLeftBehind", "RegionCaughtUp"})
-	require.Empty(t, w.told("chat", 1), "v1 is gone there")
+	require.Empty(t, w.rowsOf("chat", 1), "v1 is gone there")
 }
 
 func TestLaggingRegion_IsScaled(t *testing.T) {
@@ -80,7 +80,7 @@ func TestLaggingRegion_IsScaled(t *testing.T) {
 	w.find()
 	app := w.settle("chat")
 	require.Equal(t, []int32{7, 7, 2}, []int32{app.GetReplicas(), app.GetReadyReplicas(), app.GetLiveVersion()})
-	require.Equal(t, []int32{5, 100}, w.told("chat", 2)["eu-west-1"][:2])
+	require.Equal(t, []int32{5, 100}, w.rowsOf("chat", 2)["eu-west-1"][:2])
 }
 
 func TestLaggingRegion_RollbackEndsWithOneVersion(t *testing.T) {
@@ -91,9 +91,9 @@ func TestLaggingRegion_RollbackEndsWithOneVersion(t *testing.T) {
 	w.find()
 	app := w.settle("chat")
 	require.Equal(t, windlassv1.AppStatus_APP_STATUS_READY, app.GetStatus(), app.GetMessage())
-	require.Empty(t, w.told("chat", 1))
-	require.Empty(t, w.told("chat", 2))
-	require.Len(t, w.told("chat", 3), 2)
+	require.Empty(t, w.rowsOf("chat", 1))
+	require.Empty(t, w.rowsOf("chat", 2))
+	require.Len(t, w.rowsOf("chat", 3), 2)
 }
 
 func TestLaggingRegion_WithoutAgentDelaysNoRolloutWithoutAPolicy(t *testing.T) {
@@ -126,5 +126,5 @@ func TestLaggingRegion_WithoutAgentDelaysNoRolloutWithoutAPolicy(t *testing.T) {
 	require.NotEmpty(t, movesOf(p)["ap-south-1"], "the plan has the moves of the region")
 	app = w.settle("chat")
 	require.Equal(t, windlassv1.AppStatus_APP_STATUS_READY, app.GetStatus(), app.GetMessage())
-	require.Len(t, w.told("chat", 2), 3)
+	require.Len(t, w.rowsOf("chat", 2), 3)
 }

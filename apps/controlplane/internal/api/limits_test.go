@@ -55,11 +55,11 @@ func TestPromote_FullWaitsForNothingAndIsInTheHistory(t *testing.T) {
 	_, p := w.progress("chat")
 	require.NotEmpty(t, p.GetPromotedInFullBy())
 	require.Equal(t, int32(2), w.settle("chat").GetLiveVersion())
-	var told []string
+	var entries []string
 	for _, what := range w.said("chat") {
 		if what == "PromotedInFull" || what == "StepsSkipped" {
-			told = append(told, what)
+			entries = append(entries, what)
 		}
 	}
-	require.ElementsMatch(t, []string{"StepsSkipped", "StepsSkipped", "PromotedInFull"}, told)
+	require.ElementsMatch(t, []string{"StepsSkipped", "StepsSkipped", "PromotedInFull"}, entries)
 }

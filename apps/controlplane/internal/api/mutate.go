@@ -113,7 +113,7 @@ func mutate[R proto.Message](ctx context.Context, a *server, req request, fn fun
 	}
 	if earlier != nil {
 		if entered {
-			a.gate.Leave(by.WorkspaceID)
+			a.limiter.Leave(by.WorkspaceID)
 		}
 		res, err = replay[R](*earlier, record)
 		return res, true, err
@@ -140,9 +140,9 @@ var batched = map[string]bool{
 // silence is how long an expected app waits for reports of its regions before it gets a step without them.
 const silence = time.Second
 
-// turnAway returns an error without a transaction if the gate knows that the workspace's bucket has no token.
+// turnAway returns an error without a transaction if the limiter knows that the workspace's bucket has no token.
 func (a *server) turnAway(workspaceID string) error {
-	if rate, wait := a.gate.Enter(workspaceID, time.Now().UnixMicro()); wait > 0 {
+	if rate, wait := a.limiter.Enter(workspaceID, time.Now().UnixMicro()); wait > 0 {
 		return a.refused(tooFast(workspaceID, rate, wait))
 	}
 	return nil
@@ -234,10 +234,10 @@ func (c *mutation) finish(record model.Idempotency, res proto.Message) (err erro
 	return nil
 }
 
-// learn tells the gate which rate and wait the last attempt of a call has read. c is nil if there was no attempt.
+// learn tells the limiter which rate and wait the last attempt of a call has read. c is nil if there was no attempt.
 func (a *server) learn(workspaceID string, c *mutation) {
 	if c != nil && c.learned.known {
-		a.gate.Learn(workspaceID, c.learned.rate, c.learned.missing, time.Now().UnixMicro())
+		a.limiter.Learn(workspaceID, c.learned.rate, c.learned.missing, time.Now().UnixMicro())
 	}
 }
 

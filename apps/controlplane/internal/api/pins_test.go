@@ -102,7 +102,7 @@ func TestPin_ServesNextToTheLiveVersionUntilRemoved(t *testing.T) {
 		app = w.settle("chat")
 		require.Equal(t, []int32{3, 6, 6}, []int32{app.GetLiveVersion(), app.GetReplicas(), app.GetReadyReplicas()})
 		require.Equal(t, map[int32]int32{3: 9000, 1: 1000}, w.shares(app, "us-east-1"))
-		require.Equal(t, []int32{2, 10}, w.told("chat", 1)["us-east-1"][:2])
+		require.Equal(t, []int32{2, 10}, w.rowsOf("chat", 1)["us-east-1"][:2])
 
 		// Another weight, other replicas and other regions.
 		_, err = w.pin(1, 25, pinnedWith(1, "us-east-1"))
@@ -110,7 +110,7 @@ func TestPin_ServesNextToTheLiveVersionUntilRemoved(t *testing.T) {
 		app = w.settle("chat")
 		require.Equal(t, map[int32]int32{3: 7500, 1: 2500}, w.shares(app, "us-east-1"))
 		require.Equal(t, map[int32]int32{3: 100}, w.shares(app, "eu-west-1"))
-		require.Len(t, w.told("chat", 1), 1)
+		require.Len(t, w.rowsOf("chat", 1), 1)
 		require.Equal(t, used.Instances+2+1, w.usage().Instances)
 
 		// A rollback to the pinned version makes a new version with its configuration, next to the pin.
@@ -127,7 +127,7 @@ func TestPin_ServesNextToTheLiveVersionUntilRemoved(t *testing.T) {
 		require.NoError(t, err, "a repeated unpin is no error while the version still runs")
 		app = w.settle("chat")
 		require.Empty(t, app.GetPins())
-		require.Empty(t, w.told("chat", 1))
+		require.Empty(t, w.rowsOf("chat", 1))
 		require.Equal(t, map[int32]int32{4: 100}, w.shares(app, "us-east-1"))
 		require.Equal(t, used.Instances+2, w.usage().Instances)
 		_, err = w.unpin(1)
@@ -245,13 +245,13 @@ func TestPin_CountsInTheQuotaAndNeedsRoom(t *testing.T) {
 
 func TestPin_OfARetainedVersionKeepsItsReplicas(t *testing.T) {
 	w := switched(t)
-	before := w.told("chat", 1)
+	before := w.rowsOf("chat", 1)
 	_, err := w.pin(1, 30)
 	require.NoError(t, err)
 	app := w.settle("chat")
 	require.Equal(t, windlassv1.PinRegion_STATE_SERVING, app.GetPins()[0].GetRegions()[0].GetState())
 	for region, was := range before {
-		require.Equal(t, []int32{was[0], 30, was[2]}, w.told("chat", 1)[region], "no instance starts or stops")
+		require.Equal(t, []int32{was[0], 30, was[2]}, w.rowsOf("chat", 1)[region], "no instance starts or stops")
 		require.Equal(t, map[int32]int32{2: 7000, 1: 3000}, w.shares(app, region))
 	}
 	require.Equal(t, windlassv1.DeploymentStatus_DEPLOYMENT_STATUS_SUPERSEDED, w.version("chat", 1).GetStatus())

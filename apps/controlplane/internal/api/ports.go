@@ -183,11 +183,11 @@ func (c versionMutation) portsFitPinned(app model.App, r running, d model.Deploy
 		if err := instancesShare(d.Spec, region, "replicas"); err != nil {
 			return err
 		}
-		beside := pinned[region.ID]
+		runs := pinned[region.ID]
 		if have[region.ID] > 0 {
-			beside = append(beside, *r.live)
+			runs = append(runs, *r.live)
 		}
-		for _, other := range beside {
+		for _, other := range runs {
 			if i := fixedPort(d.Spec, other.Spec); i >= 0 && other.ID != d.ID {
 				return portRefusal(d.Spec, i, region.Name, "version", fmt.Sprintf("v%d uses it there", other.Version),
 					"Pin the version in other regions, or deploy versions whose port is 0, so that each instance gets its own port.")

@@ -52,7 +52,7 @@ func TestRollback_AbortsTheRolloutInFlight(t *testing.T) {
 	}
 	app := w.settle("chat")
 	require.Equal(t, []int32{2, 3}, []int32{app.GetLiveVersion(), app.GetLatestVersion()}, "v2 stays live, and no version is made")
-	require.Empty(t, w.told("chat", 3))
+	require.Empty(t, w.rowsOf("chat", 3))
 }
 
 func TestRollback_UndoesTheFirstUpdate(t *testing.T) {

@@ -335,8 +335,8 @@ func switched(t *testing.T) *harness {
 	return w
 }
 
-// told returns the replicas, weight and generation of a version's rows, by region.
-func (h *harness) told(app string, version int32) map[string][]int32 {
+// rowsOf returns the replicas, weight and generation of a version's rows, by region.
+func (h *harness) rowsOf(app string, version int32) map[string][]int32 {
 	h.t.Helper()
 	res, err := h.deployments(h.viewer).GetDeployment(h.t.Context(), &windlassv1.GetDeploymentRequest{App: app, Version: version})
 	require.NoError(h.t, err)
@@ -351,7 +351,7 @@ func (h *harness) told(app string, version int32) map[string][]int32 {
 
 func TestRetained_RollbackChangesOnlyPointerAndWeights(t *testing.T) {
 	w := switched(t)
-	require.Equal(t, map[string][]int32{"us-east-1": {2, 0, 1}, "eu-west-1": {2, 0, 1}}, w.told("chat", 1))
+	require.Equal(t, map[string][]int32{"us-east-1": {2, 0, 1}, "eu-west-1": {2, 0, 1}}, w.rowsOf("chat", 1))
 	res, err := w.apps(w.deployer).Rollback(t.Context(), &windlassv1.RollbackRequest{App: "chat", Message: "it forgets"})
 	require.NoError(t, err)
 	require.True(t, res.GetRetained())
@@ -359,8 +359,8 @@ func TestRetained_RollbackChangesOnlyPointerAndWeights(t *testing.T) {
 	require.Empty(t, res.GetRolloutId())
 	app := w.settle("chat")
 	require.Equal(t, []int32{1, 2, 2, 4}, []int32{app.GetLiveVersion(), app.GetPreviousVersion(), app.GetLatestVersion(), app.GetReadyReplicas()})
-	require.Equal(t, map[string][]int32{"us-east-1": {2, 100, 1}, "eu-west-1": {2, 100, 1}}, w.told("chat", 1), "no instance started or stopped")
-	require.Empty(t, w.told("chat", 2))
+	require.Equal(t, map[string][]int32{"us-east-1": {2, 100, 1}, "eu-west-1": {2, 100, 1}}, w.rowsOf("chat", 1), "no instance started or stopped")
+	require.Empty(t, w.rowsOf("chat", 2))
 	require.Contains(t, w.said("chat"), "LiveReturned")
 
 	// v2 is not retained, so a rollback to it makes a version.
@@ -430,7 +430,7 @@ func TestRetained_IsScaled(t *testing.T) {
 	_, err := w.apps(w.deployer).Scale(t.Context(), &windlassv1.ScaleRequest{App: "chat", Replicas: 3})
 	require.NoError(t, err)
 	w.settle("chat")
-	require.Equal(t, map[string][]int32{"us-east-1": {3, 0, 2}, "eu-west-1": {3, 0, 2}}, w.told("chat", 1))
+	require.Equal(t, map[string][]int32{"us-east-1": {3, 0, 2}, "eu-west-1": {3, 0, 2}}, w.rowsOf("chat", 1))
 	res, err := w.apps(w.deployer).Rollback(t.Context(), &windlassv1.RollbackRequest{App: "chat"})
 	require.NoError(t, err)
 	require.True(t, res.GetRetained())

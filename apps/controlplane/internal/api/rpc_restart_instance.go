@@ -142,7 +142,7 @@ func (a deploymentService) claim(ctx context.Context, by caller, claim, record m
 	})
 	a.learn(by.WorkspaceID, c)
 	if errors.Is(err, model.ErrExists) {
-		a.gate.Leave(by.WorkspaceID)
+		a.limiter.Leave(by.WorkspaceID)
 		return false, nil
 	}
 	return err == nil, a.storeError(err)
@@ -160,9 +160,9 @@ func (a deploymentService) restart(ctx context.Context, instance model.Instance,
 	case errors.Is(err, model.ErrNoAnswer):
 		return unanswered(instance, "Check whether the region is connected and the instance was restarted. If not, try again with a new key.")
 	}
-	told := askError(instance, err)
+	refusal := askError(instance, err)
 	if claim.Key == "" {
-		return told
+		return refusal
 	}
 	ctx, cancel := context.WithTimeout(ctx, recordTimeout)
 	defer cancel()
@@ -170,7 +170,7 @@ func (a deploymentService) restart(ctx context.Context, instance model.Instance,
 	if err != nil {
 		a.cfg.Log.WarnContext(ctx, "cannot free the idempotency key of a restart that was not done", "instance", instance.ID, "error", err)
 	}
-	return told
+	return refusal
 }
 
 func (a deploymentService) unknownRestart(instance string) error {

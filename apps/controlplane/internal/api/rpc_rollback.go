@@ -223,13 +223,13 @@ func (c rollbackMutation) rotatedSince(e model.Environment, old model.Deployment
 
 // secretWarnings returns a warning for each rotated secret, which says the secret's version after the rollback.
 func secretWarnings(old model.Deployment, rotated map[string]int32, withSecrets bool) (warnings []string) {
-	told := map[string]bool{}
+	named := map[string]bool{}
 	appspec.EachSecret(old.Spec, func(ref *windlassv1.SecretReference) {
 		name, now := ref.GetSecret(), rotated[ref.GetSecret()]
-		if told[name] || now == 0 || ref.GetVersion() == 0 || ref.GetVersion() == now {
+		if named[name] || now == 0 || ref.GetVersion() == 0 || ref.GetVersion() == now {
 			return
 		}
-		told[name] = true
+		named[name] = true
 		text := fmt.Sprintf("it runs with version %d of secret %s, the newest; v%d ran with version %d, which --with-secrets brings back", now, name, old.Version, ref.GetVersion())
 		if withSecrets {
 			text = fmt.Sprintf("it runs with version %d of secret %s again, although the newest is %d: deploy the app again to use version %d", ref.GetVersion(), name, now, now)

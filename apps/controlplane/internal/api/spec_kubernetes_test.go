@@ -264,10 +264,10 @@ func TestRegion_ShowsItsAgentsGPUs(t *testing.T) {
 	require.NoError(t, err)
 	require.Len(t, res.GetRegion().GetGpus(), 1)
 	// The test requires that both messages have the same fields.
-	told, err := proto.Marshal(res.GetRegion().GetGpus()[0])
+	encoded, err := proto.Marshal(res.GetRegion().GetGpus()[0])
 	require.NoError(t, err)
 	again := &agentv1.GpuPool{}
-	require.NoError(t, proto.Unmarshal(told, again))
+	require.NoError(t, proto.Unmarshal(encoded, again))
 	require.True(t, proto.Equal(reported.Gpus[0], again), "%v", again)
 	fields := again.ProtoReflect().Descriptor().Fields()
 	for i := range fields.Len() {

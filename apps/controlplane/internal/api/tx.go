@@ -220,8 +220,8 @@ type admissionTx interface {
 	GetAdmission(workspaceID string) (model.Admission, error)
 	PutLimits(model.Admission) error
 	PutStanding(model.Admission) error
-	UsageOf(workspaceID, but string) (u model.Usage, unsettled int, err error)
-	UnsettledApps(workspaceID, but, after string, limit int) ([]model.App, error)
+	UsageOf(workspaceID, exceptAppID string) (u model.Usage, unsettled int, err error)
+	UnsettledApps(workspaceID, exceptAppID, after string, limit int) ([]model.App, error)
 	PutClaims([]model.Claim) error
 }
 

@@ -34,8 +34,8 @@ func desired(edit func(*model.DesiredItem)) model.DesiredItem {
 	return it
 }
 
-// told returns the item that an agent gets for a row.
-func told(it model.DesiredItem) (*agentv1.Item, error) {
+// itemFor returns the item that an agent gets for a row.
+func itemFor(it model.DesiredItem) (*agentv1.Item, error) {
 	w, err := encodeItem(&it, 1, sending{domain: "apps.test"}, new([]byte))
 	if err != nil {
 		return nil, err
@@ -46,7 +46,7 @@ func told(it model.DesiredItem) (*agentv1.Item, error) {
 
 func encoded(t *testing.T, edit func(*model.DesiredItem)) *agentv1.Item {
 	t.Helper()
-	item, err := told(desired(edit))
+	item, err := itemFor(desired(edit))
 	require.NoError(t, err)
 	return item
 }
@@ -269,7 +269,7 @@ func TestTombstone_NamesItsWorkload(t *testing.T) {
 func TestItem_SetsTheImageWithoutChangingTheSharedSpec(t *testing.T) {
 	row := desired(nil)
 	before := proto.CloneOf(row.Deployment.Spec)
-	item, err := told(row)
+	item, err := itemFor(row)
 	require.NoError(t, err)
 	require.True(t, proto.Equal(before, row.Deployment.Spec), "%v", row.Deployment.Spec)
 	want := proto.CloneOf(before)
@@ -278,7 +278,7 @@ func TestItem_SetsTheImageWithoutChangingTheSharedSpec(t *testing.T) {
 	require.True(t, proto.Equal(want, got), "%v", got)
 
 	row.Deployment.ResolvedImage = ""
-	item, err = told(row)
+	item, err = itemFor(row)
 	require.NoError(t, err)
 	require.True(t, proto.Equal(before, item.GetDeployment().GetDeployment().GetSpec()), "the item's spec equals the stored spec")
 }
@@ -362,30 +362,30 @@ func TestItem_RouteHasItsPolicy(t *testing.T) {
 		RegionID: "reg_1", Kind: model.KindRoutes, Key: "app_1", Generation: 3, Targets: []model.RouteTarget{{DeploymentID: "dep_1", Weight: 100}},
 		Route: model.Route{AppID: "app_1", RegionID: "reg_1", Hosts: []string{"chat.test"}, Generation: 3},
 	}
-	plain, err := told(it)
+	plain, err := itemFor(it)
 	require.NoError(t, err)
 	require.Nil(t, plain.GetRoutes().GetPolicy())
 
 	policy := &windlassv1.RoutingPolicy{Retries: new(int32(0))}
 	it.Route.Policy = model.EncodeRouting(policy)
-	item, err := told(it)
+	item, err := itemFor(it)
 	require.NoError(t, err)
 	require.True(t, proto.Equal(policy, item.GetRoutes().GetPolicy()))
 	require.NotEqual(t, plain.GetSpecHash(), item.GetSpecHash())
 
 	it.Delete = true
-	gone, err := told(it)
+	gone, err := itemFor(it)
 	require.NoError(t, err)
 	require.Nil(t, gone.GetRoutes().GetPolicy())
 
 	it.Delete, it.Route.Hosts = false, nil
-	gone, err = told(it)
+	gone, err = itemFor(it)
 	require.NoError(t, err)
 	require.Equal(t, []any{"app_1", 0, 0}, []any{gone.GetRoutes().GetAppId(), len(gone.GetRoutes().GetHosts()), len(gone.GetRoutes().GetTargets())})
 	it.Route.Hosts = []string{"chat.test"}
 
 	it.Delete, it.Route.Policy = false, []byte{0xff}
-	_, err = told(it)
+	_, err = itemFor(it)
 	require.ErrorContains(t, err, "policy of the route of app_1 in reg_1")
 }
 
@@ -393,7 +393,7 @@ func TestItem_DoesNotWakeInAClosedRegion(t *testing.T) {
 	at := func(change func(*model.Topology)) int32 {
 		row := model.Topology{DeploymentID: "dep_1", RegionID: "reg_1", Status: windlassv1.TopologyStatus_TOPOLOGY_STATUS_STARTED}
 		change(&row)
-		item, err := told(model.DesiredItem{
+		item, err := itemFor(model.DesiredItem{
 			RegionID: "reg_1", Kind: model.KindDeployment, Key: "dep_1", Generation: 3, Topology: row,
 			Deployment: model.Deployment{ID: "dep_1", AppID: "app_1", Spec: &windlassv1.DeploymentSpec{
 				Routing: &windlassv1.RoutingPolicy{ColdStart: &windlassv1.ColdStart{}},

@@ -26,8 +26,8 @@ func (d *dns) lookup(_ context.Context, name string) ([]string, error) {
 	return d.texts[name], d.errs[name]
 }
 
-// held inserts verified domains of app_1, which were checked at the time.
-func (h *harness) held(at int64, names ...string) {
+// addVerified inserts verified domains of app_1, which were checked at the time.
+func (h *harness) addVerified(at int64, names ...string) {
 	h.t.Helper()
 	for _, name := range names {
 		h.update(func(tx store.Tx) error {
@@ -51,7 +51,7 @@ func (h *harness) domains() map[string]model.Domain {
 	return out
 }
 
-func (h *harness) told() (what []string) {
+func (h *harness) historyKinds() (what []string) {
 	h.t.Helper()
 	require.NoError(h.t, h.db.View(h.t.Context(), func(tx store.Tx) error {
 		entries, err := tx.ListHistory("ws_1", "app_1", model.Page{Limit: 100})
@@ -74,7 +74,7 @@ func TestDomain_LapsesAfterSomeTimeAndContinuesToServe(t *testing.T) {
 		errs:  map[string]error{record(away): errors.New("server misbehaving")},
 	}
 	h.svc.cfg.LookupTXT = answers.lookup
-	h.held(began, kept, gone, changed, away)
+	h.addVerified(began, kept, gone, changed, away)
 	h.update(func(tx store.Tx) error { // a domain that is not verified is not looked up
 		return tx.InsertDomain(model.Domain{Name: "e.example.com", WorkspaceID: "ws_1", AppID: "app_1", Token: "t-e"})
 	})
@@ -93,7 +93,7 @@ func TestDomain_LapsesAfterSomeTimeAndContinuesToServe(t *testing.T) {
 		d := h.domains()[name]
 		require.Equal(t, []int64{began, missed, since, 0}, []int64{d.VerifiedAt, d.CheckedAt, d.MissingSince, d.LapsedAt}, name)
 	}
-	require.Equal(t, []string{"DomainRecordMissing", "DomainRecordMissing"}, h.told())
+	require.Equal(t, []string{"DomainRecordMissing", "DomainRecordMissing"}, h.historyKinds())
 
 	// Time without an answer of the DNS does not count.
 	answers.errs[record(gone)] = context.DeadlineExceeded
@@ -108,7 +108,7 @@ func TestDomain_LapsesAfterSomeTimeAndContinuesToServe(t *testing.T) {
 	look(0)
 	require.Zero(t, h.domains()[gone].MissingSince)
 	require.Equal(t, lapsed, h.domains()[changed].LapsedAt, "the domain lapsed at this time")
-	require.Equal(t, []string{"DomainRecordMissing", "DomainRecordMissing", "DomainLapsed", "DomainRecordFound"}, h.told())
+	require.Equal(t, []string{"DomainRecordMissing", "DomainRecordMissing", "DomainLapsed", "DomainRecordFound"}, h.historyKinds())
 
 	answers.texts[record(changed)] = []string{"t-" + changed}
 	now = now.Add(domainsEvery + time.Hour)
@@ -127,7 +127,7 @@ func TestDomains_RoundHasALimitedNumberOfQueries(t *testing.T) {
 	for i := range domainsBatch + 5 {
 		names = append(names, fmt.Sprintf("d%03d.example.com", i))
 	}
-	h.held(1, names...)
+	h.addVerified(1, names...)
 	now := time.UnixMilli(1_700_000_000_000)
 	before := h.views.Load()
 	require.NoError(t, h.svc.checkDomains(t.Context(), now, 0))
@@ -140,12 +140,12 @@ func TestDomains_RoundHasALimitedNumberOfQueries(t *testing.T) {
 
 func TestDomain_ChangeDuringALookupIsKept(t *testing.T) {
 	h := setup(t)
-	h.held(1, "a.example.com")
+	h.addVerified(1, "a.example.com")
 	h.svc.cfg.LookupTXT = func(context.Context, string) ([]string, error) {
 		h.update(func(tx store.Tx) error { return tx.VerifyDomain("app_1", "a.example.com", 77) })
 		return nil, nil
 	}
 	require.NoError(t, h.svc.checkDomains(t.Context(), time.UnixMilli(1_700_000_000_000), 0))
 	require.Zero(t, h.domains()["a.example.com"].MissingSince)
-	require.Empty(t, h.told())
+	require.Empty(t, h.historyKinds())
 }

@@ -279,9 +279,9 @@ func (s *Service) current(region model.Region, id Identity) error {
 	return nil
 }
 
-// Gate refuses agent calls without a credential, except Join. It also refuses a call that does not prove the key to
+// Admit refuses agent calls without a credential, except Join. It also refuses a call that does not prove the key to
 // which its credential is bound.
-func (s *Service) Gate(ctx context.Context, call rpc.Call) (rpc.Admission, error) {
+func (s *Service) Admit(ctx context.Context, call rpc.Call) (rpc.Admission, error) {
 	if call.Procedure == agentv1connect.AgentServiceJoinProcedure {
 		return rpc.Admission{Caller: call.Client.String()}, nil
 	}

@@ -512,7 +512,7 @@ func TestAudit_HasReadsOfSecretsRenewalsAndRefusedJoins(t *testing.T) {
 	require.NoError(t, err)
 	_, err = h.svc.GetSecrets(h.as(region), &agentv1.GetSecretsRequest{DeploymentId: "dep_none"})
 	require.Error(t, err)
-	_, err = h.svc.Gate(t.Context(), rpc.Call{Procedure: "/windlass.agent.v1.AgentService/Report"})
+	_, err = h.svc.Admit(t.Context(), rpc.Call{Procedure: "/windlass.agent.v1.AgentService/Report"})
 	require.Error(t, err)
 	stopped, stop := context.WithCancel(t.Context())
 	stop()

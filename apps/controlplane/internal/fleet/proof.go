@@ -65,7 +65,7 @@ func (s *Service) compareSession(ctx context.Context, region model.Region, id Id
 	if !named || !connected || id.Session == "" || id.Session == region.SessionID {
 		return
 	}
-	if s.usage.beside(region.ID, id.Session, region.SessionID, now) {
+	if s.usage.noteOverlap(region.ID, id.Session, region.SessionID, now) {
 		s.misused(ctx, region.ID, twoPlaces, fmt.Sprintf("session %s uses it, but session %s is the region's current session", id.Session, region.SessionID),
 			rpc.Call{Procedure: procedure, Client: rpc.ClientOf(ctx)}, now)
 	}
@@ -75,7 +75,7 @@ func (s *Service) compareSession(ctx context.Context, region model.Region, id Id
 // workspace.
 func (s *Service) misused(ctx context.Context, regionID, how, why string, call rpc.Call, now time.Time) {
 	s.misuse.WithLabelValues(how).Inc()
-	if !s.usage.tell(regionID, how, now) {
+	if !s.usage.claimEntry(regionID, how, now) {
 		return
 	}
 	after, err := json.Marshal(map[string]string{"credential": how, "why": why})
@@ -104,8 +104,8 @@ const (
 	// assumed to use the credential. An agent that replaces another agent causes fewer changes.
 	turnsWithin = 10 * time.Minute
 	maxTurns    = 3
-	// besideFor is how long two sessions may use a credential at the same time, because one agent replaces another.
-	besideFor = time.Minute
+	// overlapFor is how long two sessions may use a credential at the same time, because one agent replaces another.
+	overlapFor = time.Minute
 	// tellEvery is the minimum time between two entries of one kind about one region.
 	tellEvery = 10 * time.Minute
 )
@@ -115,7 +115,7 @@ type usage struct {
 	mu      sync.Mutex
 	regions map[string]*places
 	pairs   map[string]pair
-	told    map[[2]string]time.Time
+	audited map[[2]string]time.Time
 }
 
 // pair is a session that used a region's credential, the region's session at that time, and the time of the first
@@ -134,7 +134,7 @@ type places struct {
 }
 
 func newUsage() *usage {
-	return &usage{regions: map[string]*places{}, pairs: map[string]pair{}, told: map[[2]string]time.Time{}}
+	return &usage{regions: map[string]*places{}, pairs: map[string]pair{}, audited: map[[2]string]time.Time{}}
 }
 
 // from records a use. It returns the other place if the use alternates between the two places. Agents that replace
@@ -163,9 +163,9 @@ func (u *usage) from(region, place string, now time.Time) (other string) {
 	return p.before
 }
 
-// beside records that the session used the region's credential while current is the region's session. It reports
-// whether this has lasted longer than besideFor.
-func (u *usage) beside(region, session, current string, now time.Time) bool {
+// noteOverlap records that the session used the region's credential while current is the region's session. It reports
+// whether this has lasted longer than overlapFor.
+func (u *usage) noteOverlap(region, session, current string, now time.Time) bool {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	p := u.pairs[region]
@@ -173,17 +173,18 @@ func (u *usage) beside(region, session, current string, now time.Time) bool {
 		u.pairs[region] = pair{session, current, now}
 		return false
 	}
-	return now.Sub(p.since) >= besideFor
+	return now.Sub(p.since) >= overlapFor
 }
 
-// tell reports whether the last audit entry of the kind about the region is older than tellEvery.
-func (u *usage) tell(region, how string, now time.Time) bool {
+// claimEntry reports whether the last audit entry of the kind about the region is older than tellEvery. If it is, the
+// caller must write one, and now is its time.
+func (u *usage) claimEntry(region, how string, now time.Time) bool {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	key := [2]string{region, how}
-	if at, ok := u.told[key]; ok && now.Sub(at) < tellEvery {
+	if at, ok := u.audited[key]; ok && now.Sub(at) < tellEvery {
 		return false
 	}
-	u.told[key] = now
+	u.audited[key] = now
 	return true
 }

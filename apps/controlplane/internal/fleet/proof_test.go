@@ -64,17 +64,17 @@ func TestProof(t *testing.T) {
 		joined, err := h.svc.Join(t.Context(), &agentv1.JoinRequest{Token: "token", JoinId: joinID, PublicKey: public})
 		require.NoError(t, err)
 		credential := joined.Credential.Value
-		gate := func(c rpc.Call) error {
-			_, err := h.svc.Gate(t.Context(), c)
+		admit := func(c rpc.Call) error {
+			_, err := h.svc.Admit(t.Context(), c)
 			return err
 		}
-		require.NoError(t, gate(call(t, credential, key, "run_1", "192.0.2.1")))
+		require.NoError(t, admit(call(t, credential, key, "run_1", "192.0.2.1")))
 		for _, thief := range []agentKey{nil, stolen} {
-			requireRefused(t, gate(call(t, credential, thief, "run_2", "198.51.100.7")), connect.CodeUnauthenticated, unauthenticated)
+			requireRefused(t, admit(call(t, credential, thief, "run_2", "198.51.100.7")), connect.CodeUnauthenticated, unauthenticated)
 		}
 		other := call(t, credential, key, "run_1", "192.0.2.1")
 		other.Procedure = agentv1connect.AgentServiceReportProcedure
-		requireRefused(t, gate(other), connect.CodeUnauthenticated, unauthenticated)
+		requireRefused(t, admit(other), connect.CodeUnauthenticated, unauthenticated)
 
 		require.EqualValues(t, 3, testutil.ToFloat64(h.svc.misuse.WithLabelValues(withoutKey)))
 		told := h.audits()
@@ -90,7 +90,7 @@ func TestProof(t *testing.T) {
 			require.NoError(t, err)
 			late := call(t, good.Value, key, "run_1", "192.0.2.1")
 			time.Sleep(proof.Window + time.Second)
-			_, err = h.svc.Gate(t.Context(), late)
+			_, err = h.svc.Admit(t.Context(), late)
 			require.ErrorContains(t, err, "compare the clocks")
 			require.Empty(t, h.audits())
 		})
@@ -101,18 +101,18 @@ func TestProof(t *testing.T) {
 		require.NoError(t, err)
 		public, key := newKey(t)
 		another, _ := newKey(t)
-		admission, err := h.svc.Gate(t.Context(), call(t, old.Value, nil, "", "192.0.2.1"))
+		admission, err := h.svc.Admit(t.Context(), call(t, old.Value, nil, "", "192.0.2.1"))
 		require.NoError(t, err)
 		same, err := h.svc.RenewCredential(admission.With(t.Context()), &agentv1.RenewCredentialRequest{})
 		require.NoError(t, err)
-		_, err = h.svc.Gate(t.Context(), call(t, same.Credential.Value, nil, "", "192.0.2.1"))
+		_, err = h.svc.Admit(t.Context(), call(t, same.Credential.Value, nil, "", "192.0.2.1"))
 		require.NoError(t, err, "an agent of an earlier release renews without a key")
 
 		bound, err := h.svc.RenewCredential(admission.With(t.Context()), &agentv1.RenewCredentialRequest{PublicKey: public})
 		require.NoError(t, err)
-		_, err = h.svc.Gate(t.Context(), call(t, bound.Credential.Value, nil, "", "192.0.2.1"))
+		_, err = h.svc.Admit(t.Context(), call(t, bound.Credential.Value, nil, "", "192.0.2.1"))
 		require.ErrorContains(t, err, "needs its key")
-		admission, err = h.svc.Gate(t.Context(), call(t, bound.Credential.Value, key, "run_1", "192.0.2.1"))
+		admission, err = h.svc.Admit(t.Context(), call(t, bound.Credential.Value, key, "run_1", "192.0.2.1"))
 		require.NoError(t, err)
 		for _, request := range []*agentv1.RenewCredentialRequest{{}, {PublicKey: another}} {
 			renewed, err := h.svc.RenewCredential(admission.With(t.Context()), request)
@@ -137,11 +137,11 @@ func TestProof(t *testing.T) {
 			renews := func(session string) {
 				good, err := h.svc.issue(region, public, time.Now())
 				require.NoError(t, err)
-				admission, err := h.svc.Gate(t.Context(), call(t, good.Value, key, session, "192.0.2.1"))
+				admission, err := h.svc.Admit(t.Context(), call(t, good.Value, key, session, "192.0.2.1"))
 				require.NoError(t, err)
 				_, err = h.svc.RenewCredential(admission.With(t.Context()), &agentv1.RenewCredentialRequest{})
 				require.NoError(t, err)
-				time.Sleep(besideFor / 2)
+				time.Sleep(overlapFor / 2)
 			}
 			starts("session_1")
 			renews("run_1")
@@ -173,7 +173,7 @@ func TestProof(t *testing.T) {
 		require.NoError(t, err)
 		use := func(sessions ...string) {
 			for _, session := range sessions {
-				_, err := h.svc.Gate(t.Context(), call(t, good.Value, key, session, "192.0.2.1"))
+				_, err := h.svc.Admit(t.Context(), call(t, good.Value, key, session, "192.0.2.1"))
 				require.NoError(t, err)
 			}
 		}

@@ -46,7 +46,7 @@ func (s *Service) store(ctx context.Context, batch []*pending) (errs []error, er
 		return nil, err
 	}
 	s.remember(current)
-	s.kept(w.history, now)
+	s.countStored(w.history, now)
 	s.metrics.dropped.Add(float64(w.dropped))
 	for _, err := range errs {
 		if err != nil {

@@ -86,8 +86,8 @@ func (w *writes) putHistory(tx Tx) error {
 	return nil
 }
 
-// kept subtracts the stored notices from the regions' budgets.
-func (s *Service) kept(notices []model.History, now int64) {
+// countStored subtracts the stored notices from the regions' budgets.
+func (s *Service) countStored(notices []model.History, now int64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, h := range notices {

@@ -29,7 +29,7 @@ func (s *Service) Ask(ctx context.Context, region string, req *agentv1.Request) 
 			return s.cfg.Agents.Ask(ctx, region, req)
 		case peer.ID == "" || holder == asked:
 			// The process is gone or no longer has the stream, and its agent has not come back yet.
-			s.metrics.asked(model.ErrAgentUnreachable)
+			s.metrics.countAsk(model.ErrAgentUnreachable)
 			return nil, fmt.Errorf("ask region %s: %w", region, model.ErrAgentUnreachable)
 		}
 		data, moved, err := s.forward(ctx, peer, region, req)
@@ -37,7 +37,7 @@ func (s *Service) Ask(ctx context.Context, region string, req *agentv1.Request) 
 			asked = holder
 			continue
 		}
-		s.metrics.asked(err)
+		s.metrics.countAsk(err)
 		return data, err
 	}
 	return nil, fmt.Errorf("ask region %s: its agent keeps moving to other processes: %w", region, model.ErrAgentUnreachable)

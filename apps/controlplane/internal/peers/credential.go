@@ -98,8 +98,8 @@ func (s *Service) tokens(to string) func() string {
 	}
 }
 
-// gate admits only peers.
-func (s *Service) gate(_ context.Context, call rpc.Call) (rpc.Admission, error) {
+// admit admits only peers.
+func (s *Service) admit(_ context.Context, call rpc.Call) (rpc.Admission, error) {
 	token, _ := strings.CutPrefix(call.Header.Get("Authorization"), "Bearer ")
 	if err := s.verify(token, time.Now()); err != nil {
 		return rpc.Admission{}, rpc.Error(connect.CodeUnauthenticated, windlassv1.ErrorReason_ERROR_REASON_UNAUTHENTICATED, "", err.Error())

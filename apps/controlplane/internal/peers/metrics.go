@@ -37,5 +37,5 @@ func outcome(err error) string {
 	return "ok"
 }
 
-func (m *metrics) sent(err error)  { m.nudges.WithLabelValues(outcome(err)).Inc() }
-func (m *metrics) asked(err error) { m.asks.WithLabelValues(outcome(err)).Inc() }
+func (m *metrics) countNudge(err error) { m.nudges.WithLabelValues(outcome(err)).Inc() }
+func (m *metrics) countAsk(err error)   { m.asks.WithLabelValues(outcome(err)).Inc() }

@@ -182,7 +182,7 @@ func (p *process) taker(region string) string {
 	return peer
 }
 
-func (p *process) told() []Nudge {
+func (p *process) nudges() []Nudge {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return slices.Clone(p.heard)
@@ -226,8 +226,8 @@ func TestNewcomer_IsKnownBeforeTheNextBeat(t *testing.T) {
 		require.Equal(t, []string{"cp_a"}, b.knows())
 		a.Tell(Nudge{Regions: []string{"reg_1"}, Apps: []string{"app_1"}})
 		synctest.Wait()
-		require.Equal(t, []Nudge{{Regions: []string{"reg_1"}, Apps: []string{"app_1"}}}, b.told())
-		require.Empty(t, a.told(), "no process receives its own nudge")
+		require.Equal(t, []Nudge{{Regions: []string{"reg_1"}, Apps: []string{"app_1"}}}, b.nudges())
+		require.Empty(t, a.nudges(), "no process receives its own nudge")
 	})
 }
 
@@ -280,10 +280,10 @@ func TestMissedNudge_IsSentOnceThePeerIsReached(t *testing.T) {
 			a.Tell(Nudge{Regions: []string{fmt.Sprint("reg_", i)}})
 			time.Sleep(10 * time.Second)
 		}
-		require.Empty(t, b.told())
+		require.Empty(t, b.nudges())
 		h.net.plug("cp_b:1", b.serve())
 		time.Sleep(10 * time.Second)
-		require.Equal(t, []Nudge{{Regions: []string{"reg_0", "reg_1", "reg_2"}}}, b.told(), "all in one call")
+		require.Equal(t, []Nudge{{Regions: []string{"reg_0", "reg_1", "reg_2"}}}, b.nudges(), "all in one call")
 	})
 }
 
@@ -305,7 +305,7 @@ func TestHangingPeer_IsBoundedAndDelaysNoOther(t *testing.T) {
 		synctest.Wait()
 		heard := map[string]bool{}
 		all := false
-		for _, n := range c.told() {
+		for _, n := range c.nudges() {
 			all = all || n.AllRegions
 			for _, id := range n.Regions {
 				heard[id] = true
@@ -320,9 +320,9 @@ func TestHangingPeer_IsBoundedAndDelaysNoOther(t *testing.T) {
 
 		h.net.plug("cp_b:1", b.serve())
 		time.Sleep(10 * time.Second)
-		told := b.told()
-		require.NotEmpty(t, told)
-		require.True(t, slices.ContainsFunc(told, func(n Nudge) bool { return n.AllRegions }), "a nudge of too many regions is for all")
+		nudges := b.nudges()
+		require.NotEmpty(t, nudges)
+		require.True(t, slices.ContainsFunc(nudges, func(n Nudge) bool { return n.AllRegions }), "a nudge of too many regions is for all")
 	})
 }
 

@@ -257,8 +257,8 @@ func TestCalls_FitTheLimitsOfTheReceiver(t *testing.T) {
 		}
 		a.Tell(n)
 		synctest.Wait()
-		require.Len(t, b.told(), 1)
-		require.Len(t, b.told()[0].Regions, maxNames)
+		require.Len(t, b.nudges(), 1)
+		require.Len(t, b.nudges()[0].Regions, maxNames)
 	})
 }
 

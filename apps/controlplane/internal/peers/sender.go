@@ -110,7 +110,7 @@ func (to *sender) run(ctx context.Context) {
 		if ctx.Err() != nil {
 			return
 		}
-		to.svc.metrics.sent(err)
+		to.svc.metrics.countNudge(err)
 		if err == nil {
 			if failures > 0 {
 				log.Info("a peer can be reached again")

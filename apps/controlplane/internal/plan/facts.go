@@ -35,13 +35,13 @@ type given struct {
 	in  Input
 	now int64
 	// wasStaged reports whether a staged rollout was in flight when the call came.
-	wasStaged bool
-	beside    []*model.Topology
-	before    map[rowKey]model.Topology
-	observed  map[rowKey]model.Observed
-	routesWas map[string]model.Route
-	routeObs  map[string]model.RouteObserved
-	regions   map[string]model.Region
+	wasStaged  bool
+	otherLayer []*model.Topology
+	before     map[rowKey]model.Topology
+	observed   map[rowKey]model.Observed
+	routesWas  map[string]model.Route
+	routeObs   map[string]model.RouteObserved
+	regions    map[string]model.Region
 }
 
 // budget has the regions whose feeds one output changes, at most MaxRegions.
@@ -86,7 +86,7 @@ func newFacts(in Input, now int64) *facts {
 		f.before[rowKey{t.DeploymentID, t.RegionID}] = t
 	}
 	slices.SortFunc(f.rows, compareRows)
-	f.beside = pointers(in.beside)
+	f.otherLayer = pointers(in.otherLayer)
 	for _, o := range in.Observed {
 		f.observed[rowKey{o.DeploymentID, o.RegionID}] = o
 	}

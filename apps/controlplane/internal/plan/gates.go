@@ -41,19 +41,19 @@ func missing(gate *windlassv1.Approval, given []model.Approval, deployedBy strin
 		return ""
 	}
 	text := model.ApprovalText(left, model.ApproverRole(gate))
-	var but []string
+	var conditions []string
 	if gate.GetNotDeployer() && deployedBy != "" {
-		but = append(but, "not by "+deployedBy+", who deployed it")
+		conditions = append(conditions, "not by "+deployedBy+", who deployed it")
 	}
 	if len(given) > 0 {
 		var names []string
 		for _, a := range given {
 			names = append(names, a.By)
 		}
-		but = append(but, strings.Join(names, " and ")+" approved")
+		conditions = append(conditions, strings.Join(names, " and ")+" approved")
 	}
-	if len(but) > 0 {
-		text += " (" + strings.Join(but, "; ") + ")"
+	if len(conditions) > 0 {
+		text += " (" + strings.Join(conditions, "; ") + ")"
 	}
 	return text
 }

@@ -161,16 +161,16 @@ func awaitSkipped(c *model.Progress) {
 // inReach reports whether regions report how the wave serves: all its regions except those that were left out. If the
 // wave skips unreachable regions, one region is enough.
 func (v *view) inReach(w *model.WaveProgress) bool {
-	heard := 0
+	reporting := 0
 	for _, st := range w.Regions {
 		switch {
 		case !v.regionPlan(st.RegionID).lost:
-			heard++
+			reporting++
 		case st.State != regionSkipped && !v.skips(w):
 			return false
 		}
 	}
-	return heard > 0
+	return reporting > 0
 }
 
 // noteLagging notes which regions lag at the end of a rollout.
@@ -201,7 +201,7 @@ func (s *stager) leaveLost() {
 	for i := range c.Lagging {
 		restart(c.Lagging[i].Progress, s.now)
 	}
-	for _, l := range s.look() {
+	for _, l := range s.makeRegionPlans() {
 		if l.restored() || s.isLagging(l.region) || !s.isActive(s.app.LiveDeploymentID, l.region) {
 			continue
 		}

@@ -208,23 +208,23 @@ func (l *linter) region(region string, routed bool) {
 			s.Ready = max(s.Ready, transferred[t.WorkloadKey()].Ready)
 		}
 		if before.Status == windlassv1.TopologyStatus_TOPOLOGY_STATUS_STOPPED {
-			s.Existing = l.seen(&before) // it was confirmed once, whatever the epoch is now
+			s.Existing = l.reportedReplicas(&before) // it was confirmed once, whatever the epoch is now
 		}
-		told := t.Replicas
+		assigned := t.Replicas
 		if !active(&t) {
-			told = 0
+			assigned = 0
 		}
-		could += max(told, s.Existing)
+		could += max(assigned, s.Existing)
 		was += s.Existing
 		served += s.Ready
-		serves += min(s.Ready, told)
-		if told < s.Ready {
+		serves += min(s.Ready, assigned)
+		if assigned < s.Ready {
 			shrinks = true
 			// No version has to serve where all are scaled to zero.
-			if told == 0 && before.Weight != 0 && !l.isZero(region) {
+			if assigned == 0 && before.Weight != 0 && !l.isZero(region) {
 				l.findf(region, "%s serves %d %% of the traffic and is told to stop", l.versionOf(key.deployment), before.Weight)
 			}
-			if told == 0 && !l.isZero(region) && before.Status == windlassv1.TopologyStatus_TOPOLOGY_STATUS_STARTED && !l.acknowledged(region) {
+			if assigned == 0 && !l.isZero(region) && before.Status == windlassv1.TopologyStatus_TOPOLOGY_STATUS_STARTED && !l.acknowledged(region) {
 				l.findf(region, "%s is told to stop before the route without it is acknowledged", l.versionOf(key.deployment))
 			}
 		}

@@ -66,10 +66,10 @@ func nextPinned(in Input, now int64) Output {
 		return out
 	}
 	below, of := in.apart()
-	below.beside = of.Topology
+	below.otherLayer = of.Topology
 	below.failedPins = in.failed(in.Pins)
 	out := decide(below, now)
-	of.beside = mergedRows(below.Topology, out.Topology)
+	of.otherLayer = mergedRows(below.Topology, out.Topology)
 	for _, r := range out.Routes {
 		of.Routes = replaceRoute(of.Routes, r)
 	}

@@ -240,7 +240,7 @@ func TestPin_DeadlineRunsWhileItsRegionIsInReach(t *testing.T) {
 	require.Equal(t, windlassv1.PinRegion_STATE_STARTING, state())
 	reach(windlassv1.RegionStatus_REGION_STATUS_CONNECTED)
 	w.now += 599_000
-	w.heard("us")
+	w.noteReport("us")
 	w.step()
 	require.Equal(t, windlassv1.PinRegion_STATE_STARTING, state())
 	require.LessOrEqual(t, w.next, w.now+1000)

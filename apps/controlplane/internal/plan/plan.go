@@ -90,8 +90,8 @@ type Input struct {
 	Pins []model.Pin
 	// Jitter in [0, 1) spreads wake-ups.
 	Jitter float64
-	// beside are the rows of the other layer. failedPins is what people see of failed pins.
-	beside     []model.Topology
+	// otherLayer are the rows of the other layer. failedPins is what people see of failed pins.
+	otherLayer []model.Topology
 	failedPins string
 }
 

@@ -25,7 +25,7 @@ type regionPlan struct {
 	row  *model.Topology // row of to, nil before it has one
 	from []*model.Topology
 	// seen is how many replicas of from the region reports.
-	seen int32
+	reportedReplicas int32
 	// lost: the region is out of reach, and its last reports decide nothing.
 	lost bool
 	// keeps: to continues with instances of another version that are made alike. inherited is how many of these
@@ -55,8 +55,8 @@ func (l *regionPlan) restored() bool {
 	return l.to == nil || len(l.from) == 0 || l.To.Serving == 0 || l.Alone()
 }
 
-// look makes the region plans of all regions that have anything, sorted.
-func (v *view) look() []*regionPlan {
+// makeRegionPlans makes the region plans of all regions that have anything, sorted.
+func (v *view) makeRegionPlans() []*regionPlan {
 	regions := map[string]bool{}
 	for _, t := range v.rows {
 		if active(t) {
@@ -144,7 +144,7 @@ func (v *view) regionPlan(region string) *regionPlan {
 		s := v.side(t)
 		s.Withdrawn = v.isWithdrawn(t, st, forward)
 		l.RegionPlan.From = append(l.RegionPlan.From, s)
-		l.seen += v.seen(t)
+		l.reportedReplicas += v.reportedReplicas(t)
 	}
 	v.joinWorkloads(l, order == strategy.InPlace && forward, forward && l.Stop == nil && order == strategy.Beside)
 	v.keepInstances(l)
@@ -214,12 +214,12 @@ func (v *view) side(t *model.Topology) strategy.Side {
 		// A row that was refused for good will never run.
 		s.Existing = 0
 	}
-	s.Existing = max(s.Existing, v.seen(t))
+	s.Existing = max(s.Existing, v.reportedReplicas(t))
 	return s
 }
 
-// seen is how many replicas of the row the region reports, whatever their state.
-func (f *facts) seen(t *model.Topology) int32 {
+// reportedReplicas returns how many replicas of the row the region reports, in any state.
+func (f *facts) reportedReplicas(t *model.Topology) int32 {
 	o := f.observed[rowKey{t.DeploymentID, t.RegionID}]
 	groups, _ := o.Counts() // a group of which instances are gone takes more room than the instances that are left
 	if d := f.deps[t.DeploymentID]; d != nil && model.IsPooled(d.Spec) {
@@ -247,7 +247,7 @@ func instancesOf(d *model.Deployment, t model.Topology) int32 {
 
 // moveRegions takes the next step in each region that is in reach.
 func (s *stager) moveRegions() {
-	for _, l := range s.look() {
+	for _, l := range s.makeRegionPlans() {
 		if !l.lost {
 			s.moveRegion(l)
 		}

@@ -354,7 +354,7 @@ func run(t *testing.T, w *simulation, d *datadriven.TestData) {
 			w.broken[r] = d.Cmd == "break"
 		}
 	case "speak":
-		w.heard(names[0])
+		w.noteReport(names[0])
 	default:
 		t.Fatalf("unknown command %q", d.Cmd)
 	}

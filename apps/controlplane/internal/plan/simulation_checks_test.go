@@ -120,7 +120,7 @@ func (w *simulation) checkClosed(in Input, out Output) {
 			continue
 		}
 		older, most := w.goesBackTo(in, region)
-		var before, told, pinnedBefore, pinnedAssigned int32
+		var before, assigned, pinnedBefore, pinnedAssigned int32
 		for _, t := range mergedRows(in.Topology, out.Topology) {
 			if t.RegionID != region {
 				continue
@@ -129,7 +129,7 @@ func (w *simulation) checkClosed(in Input, out Output) {
 			if t.Assigned() && t.DeploymentID != older && !was.Transferred {
 				require.LessOrEqual(w.t, t.Replicas, was.Replicas, "%s grows in %s, which is closed", t.DeploymentID, region)
 			}
-			had, has := &before, &told
+			had, has := &before, &assigned
 			if pins.Of(in.Pins, t) != nil {
 				had, has = &pinnedBefore, &pinnedAssigned
 			}
@@ -140,7 +140,7 @@ func (w *simulation) checkClosed(in Input, out Output) {
 				*has += t.Replicas
 			}
 		}
-		require.LessOrEqual(w.t, told, max(before, most), "%s is closed, and grows", region)
+		require.LessOrEqual(w.t, assigned, max(before, most), "%s is closed, and grows", region)
 		require.LessOrEqual(w.t, pinnedAssigned, pinnedBefore, "%s is closed, and what is pinned there grows", region)
 	}
 }

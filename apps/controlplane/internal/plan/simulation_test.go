@@ -372,7 +372,7 @@ func (w *simulation) observe(region, deployment string, f func(*model.Observed))
 	w.reports++
 	o.Guard = w.reports
 	w.obs[k] = o
-	w.heard(region)
+	w.noteReport(region)
 }
 
 // guards returns the guards of the regions' reports about the version that is on its way.
@@ -391,7 +391,7 @@ func (w *simulation) guards() map[string]model.Guard {
 	return out
 }
 
-func (w *simulation) heard(region string) {
+func (w *simulation) noteReport(region string) {
 	r := w.regs[region]
 	r.LastReportAt = w.now
 	w.regs[region] = r
@@ -450,7 +450,7 @@ func (w *simulation) ack(region string) {
 			Generation: r.Generation, Phase: int32(agentv1.AppliedState_PHASE_APPLIED), UpdatedAt: w.now,
 		}
 	}
-	w.heard(region)
+	w.noteReport(region)
 }
 
 // losesGateways restarts gateways of the region, which do not serve the route yet.

@@ -247,7 +247,7 @@ func (s *stager) regionLate(d *model.Deployment, w *model.WaveProgress, st *mode
 // score grows with the results of steps, and not with the steps: replicas that are ready,
 // and old ones that are gone.
 func (l *regionPlan) score() int32 {
-	n := l.To.Ready - l.seen
+	n := l.To.Ready - l.reportedReplicas
 	if l.Acknowledged && l.To.Weight == 100 {
 		n++
 	}
@@ -449,7 +449,7 @@ func (s *stager) noteBack() {
 }
 
 func (v *view) restored() bool {
-	for _, l := range v.look() {
+	for _, l := range v.makeRegionPlans() {
 		w, _ := progressIn(v.progress, l.region)
 		if left := l.lost && w != nil && v.skips(w); !left && !l.restored() {
 			return false

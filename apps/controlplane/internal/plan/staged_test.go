@@ -46,7 +46,7 @@ type stagedSimulation struct {
 
 type running struct {
 	generation, epoch      int64
-	told                   int32
+	assigned               int32
 	gone                   bool
 	ready, other, draining int32 // replicas
 	failed                 bool
@@ -72,18 +72,18 @@ func (f *stagedSimulation) pull(key rowKey) {
 	if f.awaitsSuccessor(row) {
 		return
 	}
-	told := row.Replicas
+	assigned := row.Replicas
 	if r.gone = !row.Assigned(); r.gone {
-		told = 0
+		assigned = 0
 	} else if r.workload != row.WorkloadKey() {
 		f.adopt(key, row.WorkloadKey())
 	}
-	if told == 0 && r.ready > 0 && row.Weight == 0 && !f.zeroed && !f.emptied[key.region] {
+	if assigned == 0 && r.ready > 0 && row.Weight == 0 && !f.zeroed && !f.emptied[key.region] {
 		require.NotContains(f.t, f.routes[key.region], key.deployment, "%s is stopped in %s, where traffic goes to it", key.deployment, key.region)
 	}
-	grows := told > r.ready+r.other+r.outdated()
-	f.moved[key.region] += max(told-r.existing(), r.existing()-told)
-	if over := r.ready + r.other + r.outdated() - told; over > 0 {
+	grows := assigned > r.ready+r.other+r.outdated()
+	f.moved[key.region] += max(assigned-r.existing(), r.existing()-assigned)
+	if over := r.ready + r.other + r.outdated() - assigned; over > 0 {
 		idle := min(over, r.other)
 		older := min(over-idle, r.outdated())
 		r.other -= idle
@@ -93,7 +93,7 @@ func (f *stagedSimulation) pull(key rowKey) {
 	} else {
 		r.other -= over
 	}
-	r.told, r.generation, r.epoch = told, row.Generation, f.regs[key.region].SessionEpoch
+	r.assigned, r.generation, r.epoch = assigned, row.Generation, f.regs[key.region].SessionEpoch
 	if grows && !f.isPinned(key) {
 		f.requireBelowCeiling(key.region)
 	}

@@ -66,7 +66,7 @@ func (v *view) joinWorkloads(l *regionPlan, inPlace, rolls bool) {
 			l.RegionPlan.From[i].Existing = 0
 		}
 	}
-	if took, serving, outdated := taken(*l.row, l.from, v.observedOf, v.deps[l.row.DeploymentID]); took {
+	if took, serving, outdated := takenOver(*l.row, l.from, v.observedOf, v.deps[l.row.DeploymentID]); took {
 		l.To.Serving, l.To.Outdated = serving, outdated
 	}
 }
@@ -118,14 +118,14 @@ func (f *facts) madeAlike(d *model.Deployment, t *model.Topology) bool {
 // all of them at once. Nothing waits for instances that did not serve before, because they show nothing about the
 // version. Instances that break later do.
 func (v *view) keepInstances(l *regionPlan) {
-	beside := int32(0)
+	oldAssigned := int32(0)
 	for i, t := range l.from {
 		if l.RegionPlan.From[i].Transfers || hasOf(l.row, t) {
 			if l.keeps = v.madeAlike(l.to, t); !l.keeps {
 				return
 			}
 		} else {
-			beside += l.RegionPlan.From[i].Assigned
+			oldAssigned += l.RegionPlan.From[i].Assigned
 		}
 	}
 	if !l.keeps {
@@ -138,7 +138,7 @@ func (v *view) keepInstances(l *regionPlan) {
 	if _, st := progressIn(v.progress, l.region); st != nil && leads(*st) {
 		l.inherited = st.Inherited
 	}
-	if beside == 0 && l.inherited > 0 {
+	if oldAssigned == 0 && l.inherited > 0 {
 		l.Need = min(l.Need, l.inherited)
 	}
 	l.Acknowledged = l.Acknowledged && v.routedAs(l.region)
@@ -154,10 +154,10 @@ func (f *facts) observedOf(t model.Topology) model.Observed {
 	return f.observed[rowKey{t.DeploymentID, t.RegionID}]
 }
 
-// taken reports whether the row has taken over the workload of others of its app's rows, how
+// takenOver reports whether the row has taken over the workload of others of its app's rows, how
 // many replicas serve under its name, and how many of those are not yet of its deployment d.
 // Until the region reports them under the new row they count under an old one.
-func taken(t model.Topology, rows []*model.Topology, observed func(model.Topology) model.Observed, d *model.Deployment) (took bool, serving, outdated int32) {
+func takenOver(t model.Topology, rows []*model.Topology, observed func(model.Topology) model.Observed, d *model.Deployment) (took bool, serving, outdated int32) {
 	var before int32
 	for _, o := range rows {
 		if t.Assigned() && o.RegionID == t.RegionID && o.Transferred && o.WorkloadKey() == t.WorkloadKey() {
@@ -227,7 +227,7 @@ func servingOf(o model.Observed, d *model.Deployment) int32 {
 // deployment: those that it has taken over from others of the app's rows in its region.
 // observed returns what regions reported of rows, and d is the row's deployment.
 func Outdated(t model.Topology, rows []model.Topology, observed func(model.Topology) model.Observed, d *model.Deployment) (outdated int32) {
-	if took, _, n := taken(t, pointers(rows), observed, d); took {
+	if took, _, n := takenOver(t, pointers(rows), observed, d); took {
 		outdated = n
 	}
 	return outdated
@@ -241,7 +241,7 @@ func Serving(t model.Topology, rows []model.Topology, observed func(model.Topolo
 	if t.Transferred && slices.ContainsFunc(all, func(o *model.Topology) bool { return hasOf(o, &t) }) {
 		return 0
 	}
-	if took, serving, _ := taken(t, all, observed, d); took {
+	if took, serving, _ := takenOver(t, all, observed, d); took {
 		return serving
 	}
 	return observed(t).ReadyReplicas
@@ -297,7 +297,7 @@ func (p *planner) beginWorkload(t *model.Topology) {
 
 // holder returns another row that has the workload that the row names, nil for none.
 func (f *facts) holder(t *model.Topology) *model.Topology {
-	for _, rows := range [][]*model.Topology{f.rows, f.beside} {
+	for _, rows := range [][]*model.Topology{f.rows, f.otherLayer} {
 		for _, o := range rows {
 			if o.RegionID == t.RegionID && o.DeploymentID != t.DeploymentID && o.WorkloadKey() == t.WorkloadKey() &&
 				!o.Transferred && o.Status != windlassv1.TopologyStatus_TOPOLOGY_STATUS_STOPPED {

@@ -44,7 +44,7 @@ func (f *stagedSimulation) adopt(key rowKey, workload string) {
 		}
 		r.taken[k.deployment] += o.ready
 		r.other, r.draining = r.other+o.other, r.draining+o.draining
-		*o = running{generation: o.generation, epoch: o.epoch, told: o.told, gone: o.gone}
+		*o = running{generation: o.generation, epoch: o.epoch, assigned: o.assigned, gone: o.gone}
 	}
 	f.checkCoherence(key, r.taken)
 	for id, n := range r.taken {
@@ -187,7 +187,7 @@ func TestGroups_ExistUntilTheirLastInstance(t *testing.T) {
 		o.RoleCounts = model.EncodeRoleCounts(&agentv1.DeploymentRollup{Groups: groups, Roles: []*agentv1.RoleRollup{{Role: "prefill"}, {Role: "decode"}}})
 		in := w.input()
 		in.Observed = []model.Observed{o}
-		return newFacts(in, w.now).seen(&row)
+		return newFacts(in, w.now).reportedReplicas(&row)
 	}
 	require.EqualValues(t, 2, seen(2, model.Observed{Draining: 2}))
 	require.EqualValues(t, 2, seen(2, model.Observed{Ready: 6}))

@@ -27,14 +27,14 @@ type RoutePlace struct {
 // State returns the state of one of the app's hosts in the region. wanted is true if the app should have the host.
 // PENDING means that the region does not have the host and need not do anything for it.
 func (p RoutePlace) State(host string, wanted bool) (state windlassv1.RouteState, why string) {
-	told := slices.Contains(p.Route.Hosts, host)
+	has := slices.Contains(p.Route.Hosts, host)
 	done := RouteAcknowledged(p.Route, p.Observed, p.Region)
 	switch {
-	case told && wanted && done:
+	case has && wanted && done:
 		return routeRunning, ""
-	case told && wanted:
+	case has && wanted:
 		return routeProvisioning, p.waits("serve")
-	case told:
+	case has:
 		return routeTerminating, "the change has not been sent to the region yet"
 	case wanted && len(p.Route.Hosts) > 0:
 		return routeProvisioning, "the change has not been sent to the region yet"

@@ -11,16 +11,16 @@ import (
 
 const host = "chat.example.com"
 
-// routed is a host in two regions. told says which regions were sent the host as wanted says, and done which regions
+// routed is a host in two regions. sent says which regions were sent the host as wanted says, and done which regions
 // acknowledged their newest route. Generations are those of a history as short as possible.
 type routed struct {
 	wanted, over bool
-	told, done   [2]bool
+	sent, done   [2]bool
 }
 
 func (r routed) state() windlassv1.RouteState {
 	var regions []*windlassv1.RegionRoute
-	for n := range r.told {
+	for n := range r.sent {
 		p := RoutePlace{
 			Route:    model.Route{Generation: 2, Hosts: []string{"another.example.com"}},
 			Observed: model.RouteObserved{Phase: phaseApplied, Generation: 1},
@@ -28,12 +28,12 @@ func (r routed) state() windlassv1.RouteState {
 		if r.done[n] {
 			p.Observed.Generation = 2
 		}
-		if r.told[n] {
+		if r.sent[n] {
 			p.Route.Hosts = append(p.Route.Hosts, host)
 		} else if !r.wanted {
 			p.Route.Hosts = nil
 		}
-		if s, _ := p.State(host, r.wanted && r.told[n]); s != routePending {
+		if s, _ := p.State(host, r.wanted && r.sent[n]); s != routePending {
 			regions = append(regions, &windlassv1.RegionRoute{State: s})
 		}
 	}
@@ -49,7 +49,7 @@ func (r routed) next() []routed {
 		change(&n)
 		out = append(out, n)
 	}
-	serves := r.told[0] || r.told[1]
+	serves := r.sent[0] || r.sent[1]
 	switch {
 	case r.wanted && serves:
 		add(func(n *routed) { n.wanted = false })
@@ -59,9 +59,9 @@ func (r routed) next() []routed {
 	if !r.over {
 		add(func(n *routed) { n.over, n.wanted = true, false })
 	}
-	for i := range r.told {
-		if r.told[i] != r.wanted || r.wanted { // a told region gets another share, policy or key, too
-			add(func(n *routed) { n.told[i], n.done[i] = r.wanted, false })
+	for i := range r.sent {
+		if r.sent[i] != r.wanted || r.wanted { // a told region gets another share, policy or key, too
+			add(func(n *routed) { n.sent[i], n.done[i] = r.wanted, false })
 		}
 		add(func(n *routed) { n.done[i] = true })
 	}

@@ -18,12 +18,12 @@ type AdmissionTx interface {
 	// PutStanding stores a.FullAt and a.Ceiling as they are.
 	PutStanding(a model.Admission) error
 
-	// UsageOf adds up the claims of the workspace's apps that are not deleted, except the app with the id but (empty:
+	// UsageOf adds up the claims of the workspace's apps that are not deleted, except the app exceptAppID (empty:
 	// of all). unsettled counts running apps whose claim is missing or outdated: their instances and GPUs are not in
 	// u.
-	UsageOf(workspaceID, but string) (u model.Usage, unsettled int, err error)
+	UsageOf(workspaceID, exceptAppID string) (u model.Usage, unsettled int, err error)
 	// UnsettledApps returns the unsettled apps with an id above after, by id.
-	UnsettledApps(workspaceID, but, after string, limit int) ([]model.App, error)
+	UnsettledApps(workspaceID, exceptAppID, after string, limit int) ([]model.App, error)
 	// PutClaims inserts or replaces claims.
 	PutClaims([]model.Claim) error
 }

@@ -201,8 +201,8 @@ func layersOf(all []*windlassv1.Override) layers {
 }
 
 // merged returns the fields that the overrides set for the region, or nil for none. It leaves out the override whose
-// index is but, or none if but is -1.
-func (l layers) merged(r model.Region, but int) (*windlassv1.Override, *Problem) {
+// index is except, or none if except is -1.
+func (l layers) merged(r model.Region, except int) (*windlassv1.Override, *Problem) {
 	type said struct {
 		field
 		by int
@@ -211,7 +211,7 @@ func (l layers) merged(r model.Region, but int) (*windlassv1.Override, *Problem)
 	for _, byName := range []bool{true, false} {
 		layer := map[string]said{}
 		for i, o := range l.all {
-			if i == but || !takes(o, r) || byName != (len(o.GetLabels()) == 0) {
+			if i == except || !takes(o, r) || byName != (len(o.GetLabels()) == 0) {
 				continue
 			}
 			for _, f := range l.fields[i] {

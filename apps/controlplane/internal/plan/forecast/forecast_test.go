@@ -73,8 +73,8 @@ func first(policy *windlassv1.RolloutPolicy, replicas int32, regions ...string) 
 	return in
 }
 
-// told returns the forecast as text, one line for each step.
-func told(f Forecast) string {
+// textOf returns the forecast as text, one line for each step.
+func textOf(f Forecast) string {
 	var b strings.Builder
 	for _, s := range f.Steps {
 		fmt.Fprintf(&b, "%s %s", time.Duration(s.At)*time.Millisecond, strings.ToLower(strings.TrimPrefix(s.Kind.String(), "KIND_")))
@@ -217,7 +217,7 @@ func TestForecast_ListsTheStepsOfAGoodRollout(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			before := proto.CloneOf(c.in.Deployments[0].Spec)
 			f := Run(c.in.Topology, c.in, start)
-			require.Equal(t, strings.TrimSpace(c.want), told(f))
+			require.Equal(t, strings.TrimSpace(c.want), textOf(f))
 			require.True(t, f.Complete)
 			require.Equal(t, windlassv1.RolloutStatus_ROLLOUT_STATUS_SUCCEEDED, f.Rollout.Status)
 			require.Equal(t, f, Run(c.in.Topology, c.in, start), "a second run has the same result: the first one did not change its input")
@@ -300,7 +300,7 @@ func TestForecast_ScaledByACallComesFirst(t *testing.T) {
 	was := in.Topology
 	in.Topology = []model.Topology{was[0]}
 	in.Topology[0].Replicas, in.Topology[0].Generation = 5, 4
-	require.Equal(t, "0s move eu v1=5/100%\n0s in all", told(Run(was, in, start)))
+	require.Equal(t, "0s move eu v1=5/100%\n0s in all", textOf(Run(was, in, start)))
 }
 
 func TestForecast_HasPeopleApprove(t *testing.T) {
@@ -315,8 +315,8 @@ func TestForecast_HasPeopleApprove(t *testing.T) {
 	f := Run(in.Topology, in, start)
 	require.True(t, f.Complete)
 	require.Equal(t, windlassv1.RolloutStatus_ROLLOUT_STATUS_SUCCEEDED, f.Rollout.Status)
-	require.Contains(t, told(f), "\n0s gate all eu step 1 of 1 10m0s queue\n")
-	require.Contains(t, told(f), "\n10m0s gate all\n10m0s live v2\n")
+	require.Contains(t, textOf(f), "\n0s gate all eu step 1 of 1 10m0s queue\n")
+	require.Contains(t, textOf(f), "\n10m0s gate all\n10m0s live v2\n")
 	for _, s := range f.Steps {
 		require.Equal(t, s.Kind == windlassv1.PlanStep_KIND_GATE, s.Approval != nil)
 	}

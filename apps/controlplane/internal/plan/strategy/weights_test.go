@@ -124,8 +124,8 @@ func TestWeights_AreWholeWhereNothingServes(t *testing.T) {
 }
 
 func TestHold(t *testing.T) {
-	side := func(told, ready, weight int32) Side {
-		return Side{Assigned: told, Known: true, Ready: ready, Serving: ready, Existing: told, Weight: weight}
+	side := func(assigned, ready, weight int32) Side {
+		return Side{Assigned: assigned, Known: true, Ready: ready, Serving: ready, Existing: assigned, Weight: weight}
 	}
 	for _, c := range []struct {
 		name     string

@@ -43,8 +43,8 @@ func (t *tx) PutStanding(a model.Admission) error {
 	return startsTable.in(t).put(starts{a.WorkspaceID, a.FullAt, a.Ceiling})
 }
 
-func (t *tx) UsageOf(workspaceID, but string) (u model.Usage, unsettled int, err error) {
-	for _, a := range t.counted(workspaceID, but) {
+func (t *tx) UsageOf(workspaceID, exceptAppID string) (u model.Usage, unsettled int, err error) {
+	for _, a := range t.counted(workspaceID, exceptAppID) {
 		c := model.Claim{LiveDeploymentID: a.LiveDeploymentID, RolloutID: a.RolloutID}
 		stored, ok := claimTable.in(t).get(a.ID)
 		switch {
@@ -58,8 +58,8 @@ func (t *tx) UsageOf(workspaceID, but string) (u model.Usage, unsettled int, err
 	return u, unsettled, nil
 }
 
-func (t *tx) UnsettledApps(workspaceID, but, after string, limit int) ([]model.App, error) {
-	apps := slices.DeleteFunc(t.counted(workspaceID, but), func(a model.App) bool {
+func (t *tx) UnsettledApps(workspaceID, exceptAppID, after string, limit int) ([]model.App, error) {
+	apps := slices.DeleteFunc(t.counted(workspaceID, exceptAppID), func(a model.App) bool {
 		stored, ok := claimTable.in(t).get(a.ID)
 		return a.ID <= after || a.LiveDeploymentID == "" && a.RolloutID == "" || ok && ofPresent(stored, a)
 	})
@@ -68,9 +68,9 @@ func (t *tx) UnsettledApps(workspaceID, but, after string, limit int) ([]model.A
 }
 
 // counted returns the workspace's apps that are not deleted, except the app with the id but.
-func (t *tx) counted(workspaceID, but string) []model.App {
+func (t *tx) counted(workspaceID, exceptAppID string) []model.App {
 	return appTable.in(t).list(func(a model.App) bool {
-		return a.WorkspaceID == workspaceID && a.DeletedAt == 0 && a.ID != but
+		return a.WorkspaceID == workspaceID && a.DeletedAt == 0 && a.ID != exceptAppID
 	})
 }
 

@@ -172,11 +172,11 @@ func TestRestore_DuringATransactionRunsItAgain(t *testing.T) {
 func TestRestore_KeepsListeners(t *testing.T) {
 	s := memory.New(now)
 	region(t, s, "reg_1")
-	told := 0
-	s.OnCommit(func(store.Commit) { told++ })
+	commits := 0
+	s.OnCommit(func(store.Commit) { commits++ })
 	s.Restore(s.Clone())
 	change(t, s, "reg_1", "a")
-	require.Equal(t, 1, told)
+	require.Equal(t, 1, commits)
 }
 
 // A row that was inserted and deleted again is not one that was never there.

@@ -230,7 +230,7 @@ func (o *overlay[K, V]) put(v V) error {
 	if _, _, err := o.lock(k); err != nil {
 		return err
 	}
-	if o.taken(k, v) {
+	if o.isTaken(k, v) {
 		return fmt.Errorf("store: put %s %v: its name: %w", o.name, k, model.ErrExists)
 	}
 	v = o.copy(v)
@@ -238,7 +238,7 @@ func (o *overlay[K, V]) put(v V) error {
 	return nil
 }
 
-func (o *overlay[K, V]) taken(k K, v V) bool {
+func (o *overlay[K, V]) isTaken(k K, v V) bool {
 	for i, f := range o.unique {
 		u := f(v)
 		if u == "" {

@@ -33,7 +33,7 @@ func (t *tx) LockAdmission(workspaceID string) (model.Admission, error) {
 			return a, nil
 		}
 	}
-	done := t.beside()
+	done := t.ignoreDeferred()
 	defer done()
 	r, err := t.q.LockAdmission(t.ctx, workspaceID)
 	a, err := get(t, "lock workspace", workspaceID, admission)(gen.GetAdmissionRow(r), err)
@@ -89,8 +89,8 @@ func (t *tx) putStanding(a model.Admission) error {
 	}), "put standing of workspace", a.WorkspaceID)
 }
 
-func (t *tx) UsageOf(workspaceID, but string) (model.Usage, int, error) {
-	r, err := t.q.UsageOfWorkspace(t.ctx, gen.UsageOfWorkspaceParams{WorkspaceID: workspaceID, But: but})
+func (t *tx) UsageOf(workspaceID, exceptAppID string) (model.Usage, int, error) {
+	r, err := t.q.UsageOfWorkspace(t.ctx, gen.UsageOfWorkspaceParams{WorkspaceID: workspaceID, ExceptAppID: exceptAppID})
 	if err != nil {
 		return model.Usage{}, 0, t.err(err, "add up usage of workspace", workspaceID)
 	}
@@ -99,9 +99,9 @@ func (t *tx) UsageOf(workspaceID, but string) (model.Usage, int, error) {
 	}, int(r.Unsettled), nil
 }
 
-func (t *tx) UnsettledApps(workspaceID, but, after string, n int) ([]model.App, error) {
+func (t *tx) UnsettledApps(workspaceID, exceptAppID, after string, n int) ([]model.App, error) {
 	return list(t, "list unsettled apps of", workspaceID, app)(t.q.UnsettledApps(t.ctx, gen.UnsettledAppsParams{
-		WorkspaceID: workspaceID, But: but, After: after, Limit: limit(n),
+		WorkspaceID: workspaceID, ExceptAppID: exceptAppID, After: after, Limit: limit(n),
 	}))
 }
 

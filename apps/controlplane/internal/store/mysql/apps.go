@@ -55,13 +55,13 @@ func (t *tx) insertApps(apps []model.App) error {
 }
 
 func (t *tx) GetApp(workspaceID, id string) (model.App, error) {
-	done := t.beside(id)
+	done := t.ignoreDeferred(id)
 	defer done()
 	return get(t, "get app", id, app)(t.q.GetApp(t.ctx, gen.GetAppParams{WorkspaceID: workspaceID, ID: id}))
 }
 
 func (t *tx) GetApps(ids []string) ([]model.App, error) {
-	done := t.beside(ids...)
+	done := t.ignoreDeferred(ids...)
 	defer done()
 	return list(t, "get apps", "", app)(inChunks(distinct(ids), func(ids []string) ([]gen.App, error) {
 		return t.q.GetApps(t.ctx, ids)
@@ -78,7 +78,7 @@ func (t *tx) GetAppByName(workspaceID, environmentID, name string) (model.App, e
 	case ok && len(found) == 1:
 		return found[0], nil
 	}
-	done := t.beside(nameOf(environmentID, name))
+	done := t.ignoreDeferred(nameOf(environmentID, name))
 	defer done()
 	return get(t, "get app", name, app)(t.q.GetAppByName(t.ctx, gen.GetAppByNameParams{
 		WorkspaceID: workspaceID, EnvironmentID: environmentID, Name: name,
@@ -91,7 +91,7 @@ func (t *tx) getAppsByName(workspaceID, environmentID string, names []string) ([
 	for _, name := range names {
 		about = append(about, nameOf(environmentID, name))
 	}
-	done := t.beside(about...)
+	done := t.ignoreDeferred(about...)
 	defer done()
 	apps, err := list(t, "get apps", "", app)(inChunks(names, func(names []string) ([]gen.App, error) {
 		return t.q.GetAppsByName(t.ctx, gen.GetAppsByNameParams{WorkspaceID: workspaceID, EnvironmentID: environmentID, Names: names})
@@ -126,7 +126,7 @@ func (t *tx) LockApp(workspaceID, id string) (model.App, error) {
 	case ok:
 		return model.App{}, wrap(model.ErrNotFound, "lock app", id)
 	}
-	done := t.beside(id)
+	done := t.ignoreDeferred(id)
 	defer done()
 	return get(t, "lock app", id, app)(t.q.LockApp(t.ctx, gen.LockAppParams{WorkspaceID: workspaceID, ID: id}))
 }
@@ -142,7 +142,7 @@ func (t *tx) LockApps(ids []string) ([]model.App, error) {
 	if err := t.locking("lock apps", ""); err != nil {
 		return nil, err
 	}
-	done := t.beside(ids...)
+	done := t.ignoreDeferred(ids...)
 	defer done()
 	return list(t, "lock apps", "", app)(inChunks(distinct(ids), func(ids []string) ([]gen.App, error) {
 		return t.q.LockApps(t.ctx, ids)

@@ -68,7 +68,7 @@ func (t *tx) GetDeployment(workspaceID, id string) (model.Deployment, error) {
 	case ok && len(found) == 1 && found[0].WorkspaceID == workspaceID:
 		return found[0], nil
 	}
-	done := t.beside(id)
+	done := t.ignoreDeferred(id)
 	defer done()
 	return get(t, "get deployment", id, deployment)(
 		t.q.GetDeployment(t.ctx, gen.GetDeploymentParams{WorkspaceID: workspaceID, ID: id}))
@@ -80,7 +80,7 @@ func (t *tx) GetDeploymentByVersion(workspaceID, appID string, version int32) (m
 }
 
 func (t *tx) GetDeployments(ids []string) ([]model.Deployment, error) {
-	done := t.beside(ids...)
+	done := t.ignoreDeferred(ids...)
 	defer done()
 	return list(t, "get deployments", "", deployment)(inChunks(distinct(ids), func(ids []string) ([]gen.Deployment, error) {
 		return t.q.GetDeployments(t.ctx, ids)

@@ -40,7 +40,7 @@ func (t *tx) DomainsToCheck(before int64, n int) ([]model.Domain, error) {
 
 func (t *tx) LockHeldDomains(names []string) ([]model.Domain, error) {
 	return list(t, "lock domains", "", domain)(inChunks(distinct(names), func(names []string) ([]gen.Domain, error) {
-		return t.q.LockHeldDomains(t.ctx, held(names))
+		return t.q.LockHeldDomains(t.ctx, nullStrings(names))
 	}))
 }
 
@@ -65,15 +65,15 @@ func (t *tx) NoteDomainChecks(c model.DomainChecks, at int64) error {
 		if len(one.names) == 0 {
 			continue
 		}
-		if err := t.err(one.note(held(one.names)), "store the checks of domains", ""); err != nil {
+		if err := t.err(one.note(nullStrings(one.names)), "store the checks of domains", ""); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// held returns names as the column of held domains has them.
-func held(names []string) []sql.NullString {
+// nullStrings returns names as the column of held domains has them.
+func nullStrings(names []string) []sql.NullString {
 	out := make([]sql.NullString, len(names))
 	for i, n := range names {
 		out[i] = sql.NullString{String: n, Valid: true}

@@ -149,14 +149,14 @@ const notifyRows = 100
 // notifyHistory inserts deliveries of the entries that are sent to endpoints, in one statement. Without such
 // an entry it runs no statement.
 func (t *tx) notifyHistory(rows []model.History) error {
-	var told []model.Delivery
+	var deliveries []model.Delivery
 	for _, h := range rows {
 		if k, ok := model.NotificationOf(h.What); ok {
-			told = append(told, model.DeliveryOf(h, k))
+			deliveries = append(deliveries, model.DeliveryOf(h, k))
 		}
 	}
 	parts := strings.Split(notifyRow, "?")
-	for part := range slices.Chunk(told, notifyRows) {
+	for part := range slices.Chunk(deliveries, notifyRows) {
 		query := []byte("-- name: NotifyHistory :exec\nINSERT INTO notification_deliveries" + columnList(insertDeliveries.columns) + "\n")
 		for i, d := range part {
 			if i > 0 {

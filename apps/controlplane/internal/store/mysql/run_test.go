@@ -122,8 +122,8 @@ func TestCommit_WithALostAnswerIsNotRepeated(t *testing.T) {
 	s := open(t, mysql.Config{DSN: dsn})
 	twoApps(t, s)
 	killer := handle(t, dsn)
-	told := 0
-	s.OnCommit(func(store.Commit) { told++ })
+	commits := 0
+	s.OnCommit(func(store.Commit) { commits++ })
 	runs := 0
 	err := s.Update(t.Context(), func(tx store.Tx) error {
 		runs++
@@ -140,7 +140,7 @@ func TestCommit_WithALostAnswerIsNotRepeated(t *testing.T) {
 	})
 	require.ErrorIs(t, err, model.ErrOutcomeUnknown)
 	require.Equal(t, 1, runs)
-	require.Zero(t, told)
+	require.Zero(t, commits)
 }
 
 func TestSnapshot_SeesOneMomentAndReturnsItsConnection(t *testing.T) {

@@ -152,9 +152,9 @@ func (t *tx) bind() {
 	}
 }
 
-// beside makes statements ignore deferred rows until done is called, unless a deferred row is about one of
+// ignoreDeferred makes statements ignore deferred rows until done is called, unless a deferred row is about one of
 // these subjects.
-func (t *tx) beside(about ...string) (done func()) {
+func (t *tx) ignoreDeferred(about ...string) (done func()) {
 	c := t.shared
 	if c == nil || slices.ContainsFunc(about, func(id string) bool { return c.about[id] }) {
 		return func() {}

@@ -45,7 +45,7 @@ func (t *tx) LockTopology(appIDs ...string) ([]model.Topology, error) {
 }
 
 func (t *tx) lockTopology(appIDs []string) ([]model.Topology, error) {
-	done := t.beside(appIDs...)
+	done := t.ignoreDeferred(appIDs...)
 	defer done()
 	rows, err := list(t, "lock topology", "", topology)(inChunks(distinct(appIDs), func(ids []string) ([]gen.DeploymentTopology, error) {
 		return t.q.LockTopologyOfApps(t.ctx, ids)
@@ -73,7 +73,7 @@ func (t *tx) ListTopology(appIDs []string) ([]model.Topology, error) {
 	if rows, ok := t.lockedRows(appIDs); ok {
 		return rows, nil
 	}
-	done := t.beside(appIDs...)
+	done := t.ignoreDeferred(appIDs...)
 	defer done()
 	rows, err := list(t, "list topology", "", topology)(inChunks(distinct(appIDs), func(ids []string) ([]gen.DeploymentTopology, error) {
 		return t.q.ListTopologyOfApps(t.ctx, ids)

@@ -35,17 +35,17 @@ func (w *fixture) claim(claims ...model.Claim) {
 	w.update(func(tx store.Tx) error { return tx.PutClaims(claims) })
 }
 
-func (w *fixture) usage(but string) (u model.Usage, unsettled int) {
+func (w *fixture) usage(exceptAppID string) (u model.Usage, unsettled int) {
 	w.t.Helper()
 	return read(w, func(tx store.Tx) (_ model.Usage, err error) {
-		u, unsettled, err = tx.UsageOf(w.ws, but)
+		u, unsettled, err = tx.UsageOf(w.ws, exceptAppID)
 		return u, err
 	}), unsettled
 }
 
-func (w *fixture) unsettled(but, after string, limit int) (names []string) {
+func (w *fixture) unsettled(exceptAppID, after string, limit int) (names []string) {
 	w.t.Helper()
-	for _, a := range read(w, func(tx store.Tx) ([]model.App, error) { return tx.UnsettledApps(w.ws, but, after, limit) }) {
+	for _, a := range read(w, func(tx store.Tx) ([]model.App, error) { return tx.UnsettledApps(w.ws, exceptAppID, after, limit) }) {
 		names = append(names, a.Name)
 	}
 	return names

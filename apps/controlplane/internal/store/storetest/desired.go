@@ -117,18 +117,18 @@ func testDesired(t *testing.T, setup setup) {
 			}
 			return tx.PutRoutes(routes)
 		})
-		type told struct {
+		type sent struct {
 			region, key string
 			generation  int64
 		}
-		tell := func(kind model.ChangeKind, keys map[string][]string) (all []told) {
+		tell := func(kind model.ChangeKind, keys map[string][]string) (all []sent) {
 			for _, it := range read(w, func(tx store.Tx) ([]model.DesiredItem, error) { return tx.DesiredItems(kind, keys) }) {
-				all = append(all, told{it.RegionID, it.Key, it.Generation})
+				all = append(all, sent{it.RegionID, it.Key, it.Generation})
 			}
 			return all
 		}
-		want := []told{{ids[0], d.ID, 1}, {ids[1], e.ID, 5}, {ids[2], d.ID, 3}, {ids[2], e.ID, 6}, {ids[3], "dep_left", 1}}
-		slices.SortFunc(want, func(a, b told) int { return cmp.Or(cmp.Compare(a.region, b.region), cmp.Compare(a.key, b.key)) })
+		want := []sent{{ids[0], d.ID, 1}, {ids[1], e.ID, 5}, {ids[2], d.ID, 3}, {ids[2], e.ID, 6}, {ids[3], "dep_left", 1}}
+		slices.SortFunc(want, func(a, b sent) int { return cmp.Or(cmp.Compare(a.region, b.region), cmp.Compare(a.key, b.key)) })
 		require.Equal(t, want, tell(model.KindDeployment, map[string][]string{
 			ids[0]: {d.ID}, ids[1]: {e.ID}, ids[2]: {e.ID, d.ID}, ids[3]: {"dep_left", d.ID},
 		}))
@@ -137,7 +137,7 @@ func testDesired(t *testing.T, setup setup) {
 		for _, g := range got {
 			require.Equal(t, many[g.region][0], g.key)
 		}
-		require.Equal(t, []told{{ids[1], app.ID, 1}}, tell(model.KindRoutes, map[string][]string{ids[0]: {other.ID}, ids[1]: {app.ID, other.ID}}))
+		require.Equal(t, []sent{{ids[1], app.ID, 1}}, tell(model.KindRoutes, map[string][]string{ids[0]: {other.ID}, ids[1]: {app.ID, other.ID}}))
 	})
 
 	t.Run("stopping, stopped and transferred rows are tombstones", func(t *testing.T) {
@@ -162,17 +162,17 @@ func testDesired(t *testing.T, setup setup) {
 		handed := tombstone(lent, 6)
 		handed.Topology = model.Topology{Transferred: true}
 		got := items(w, region, model.KindDeployment)
-		var told []model.DesiredItem
+		var sent []model.DesiredItem
 		for _, item := range got {
 			if item.Delete {
-				told = append(told, item)
+				sent = append(sent, item)
 				continue
 			}
 			require.Equal(t, successor.ID, item.Key)
 			same(t, model.DesiredItem{Topology: r4}, model.DesiredItem{Topology: item.Topology})
 		}
 		require.Len(t, got, 4)
-		require.ElementsMatch(t, []model.DesiredItem{taken, tombstone(gone, 5), handed}, told)
+		require.ElementsMatch(t, []model.DesiredItem{taken, tombstone(gone, 5), handed}, sent)
 	})
 
 	t.Run("routes name the weighted deployments that are not stopped", func(t *testing.T) {

@@ -106,18 +106,18 @@ func testRetention(t *testing.T, setup setup) {
 
 	t.Run("apps with more rows than are kept are found, in pages", func(t *testing.T) {
 		w := setup(t)
-		quiet, told, both, made := w.app("quiet"), w.app("told"), w.app("both"), w.app("made")
+		quiet, notified, both, made := w.app("quiet"), w.app("told"), w.app("both"), w.app("made")
 		ended(w, &quiet, 3)
 		history(w, quiet, 5)
-		history(w, told, 6)
+		history(w, notified, 6)
 		ended(w, &both, 4)
 		history(w, both, 6)
 		ended(w, &made, 4)
 		crowded := func(after string, limit int) []string {
 			return read(w, func(tx store.Tx) ([]string, error) { return tx.CrowdedApps(3, 5, after, limit) })
 		}
-		require.Equal(t, []string{told.ID, both.ID, made.ID}, crowded("", all))
-		require.Equal(t, []string{told.ID, both.ID}, crowded("", 2))
+		require.Equal(t, []string{notified.ID, both.ID, made.ID}, crowded("", all))
+		require.Equal(t, []string{notified.ID, both.ID}, crowded("", 2))
 		require.Equal(t, []string{made.ID}, crowded(both.ID, 2))
 	})
 

@@ -19,8 +19,8 @@ func testTransactions(t *testing.T, setup setup) {
 		w := setup(t)
 		region, app := w.region("eu"), w.app("chat")
 		before := w.head(region)
-		var told []store.Commit
-		w.s.OnCommit(func(c store.Commit) { told = append(told, c) })
+		var commits []store.Commit
+		w.s.OnCommit(func(c store.Commit) { commits = append(commits, c) })
 		failure := errors.New("no")
 		d := w.newDeployment(app, 1)
 		w.fails(failure, func(tx store.Tx) error {
@@ -40,7 +40,7 @@ func testTransactions(t *testing.T, setup setup) {
 		require.Empty(t, read(w, func(tx store.Tx) ([]model.Wake, error) { return tx.DueWakes(0, 0, 10) }))
 		require.Equal(t, before, w.head(region))
 		require.Empty(t, w.feed(region))
-		require.Empty(t, told)
+		require.Empty(t, commits)
 	})
 
 	t.Run("a transaction sees its own writes and others see them after its commit", func(t *testing.T) {
@@ -232,12 +232,12 @@ func testCommits(t *testing.T, setup setup) {
 		w := setup(t)
 		ids, app := w.regions(2), w.app("chat")
 		d := w.newDeployment(app, 1)
-		var told []store.Commit
+		var commits []store.Commit
 		w.s.OnCommit(func(c store.Commit) {
 			for id, rev := range c.Revisions {
 				require.Equal(t, rev, w.head(id).Revision)
 			}
-			told = append(told, c)
+			commits = append(commits, c)
 		})
 		w.update(func(tx store.Tx) error {
 			tx.Change(ids[0], model.KindDeployment, d.ID, 1)
@@ -250,7 +250,7 @@ func testCommits(t *testing.T, setup setup) {
 		})
 		require.Equal(t, []store.Commit{{
 			Revisions: map[string]int64{ids[0]: 1, ids[1]: 2}, Woken: map[string]time.Duration{app.ID: 0}, Apps: []string{app.ID},
-		}}, told)
+		}}, commits)
 	})
 
 	t.Run("every listener is called, in the goroutine of the committer", func(t *testing.T) {
@@ -271,8 +271,8 @@ func testCommits(t *testing.T, setup setup) {
 		region, app := w.region("eu"), w.app("chat")
 		d := w.deployment(app, 1)
 		r := model.Rollout{ID: "rol_1", WorkspaceID: w.ws, AppID: app.ID, DeploymentID: d.ID, CreatedAt: now}
-		var told []string
-		w.s.OnCommit(func(c store.Commit) { told = append(told, c.Apps...) })
+		var apps []string
+		w.s.OnCommit(func(c store.Commit) { apps = append(apps, c.Apps...) })
 		for _, c := range []struct {
 			changed string
 			by      func(store.Tx) error
@@ -285,9 +285,9 @@ func testCommits(t *testing.T, setup setup) {
 			{"observed, again as unknown", func(tx store.Tx) error { _, err := tx.ResetObserved(region, 99, now); return err }},
 			{"observed route", func(tx store.Tx) error { return tx.PutRouteObserved([]model.RouteObserved{ack(app, region, 7)}) }},
 		} {
-			told = nil
+			apps = nil
 			w.update(c.by)
-			require.Equal(t, []string{app.ID}, told, c.changed)
+			require.Equal(t, []string{app.ID}, apps, c.changed)
 		}
 	})
 
@@ -295,11 +295,11 @@ func testCommits(t *testing.T, setup setup) {
 		w := setup(t)
 		region := w.region("eu")
 		w.change(region, 1)
-		var told []store.Commit
-		w.s.OnCommit(func(c store.Commit) { told = append(told, c) })
+		var commits []store.Commit
+		w.s.OnCommit(func(c store.Commit) { commits = append(commits, c) })
 		write(w, func(tx store.Tx) (model.Head, error) { return tx.BumpEpoch(region, []byte("salt")) })
-		require.Len(t, told, 1)
-		require.Equal(t, map[string]int64{region: 1}, told[0].Revisions)
+		require.Len(t, commits, 1)
+		require.Equal(t, map[string]int64{region: 1}, commits[0].Revisions)
 	})
 
 	t.Run("two transactions that commit in the opposite order of their start lose nothing", func(t *testing.T) {
@@ -332,8 +332,8 @@ func testCommits(t *testing.T, setup setup) {
 		w := setup(t)
 		ids := w.regions(4)
 		const writers, each = 8, 12
-		told := make(chan store.Commit, writers*each)
-		w.s.OnCommit(func(c store.Commit) { told <- c })
+		received := make(chan store.Commit, writers*each)
+		w.s.OnCommit(func(c store.Commit) { received <- c })
 
 		done := make(chan []error, 1)
 		go func() {
@@ -393,14 +393,14 @@ func testCommits(t *testing.T, setup setup) {
 		}
 		tail()
 
-		commits := map[string]map[int64]bool{}
-		close(told)
-		for c := range told {
+		revisions := map[string]map[int64]bool{}
+		close(received)
+		for c := range received {
 			for id, rev := range c.Revisions {
-				if commits[id] == nil {
-					commits[id] = map[int64]bool{}
+				if revisions[id] == nil {
+					revisions[id] = map[int64]bool{}
 				}
-				commits[id][rev] = true
+				revisions[id][rev] = true
 			}
 		}
 		for k, id := range ids {
@@ -415,7 +415,7 @@ func testCommits(t *testing.T, setup setup) {
 				}
 			}
 			require.Len(t, feed[id], 2*want)
-			require.Len(t, commits[id], want, "each commit reported its own revision")
+			require.Len(t, revisions[id], want, "each commit reported its own revision")
 			seen := map[string]int{}
 			for i, c := range feed[id] {
 				seen[c.Key]++

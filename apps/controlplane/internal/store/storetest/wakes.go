@@ -29,12 +29,12 @@ func testWakes(t *testing.T, setup setup) {
 
 	t.Run("an app is reported as woken only if its row turned from unset or later to due", func(t *testing.T) {
 		w := setup(t)
-		var told []string
-		w.s.OnCommit(func(c store.Commit) { told = slices.AppendSeq(told, maps.Keys(c.Woken)) })
+		var woken []string
+		w.s.OnCommit(func(c store.Commit) { woken = slices.AppendSeq(woken, maps.Keys(c.Woken)) })
 		wake := func(in int64) []string {
-			told = nil
+			woken = nil
 			w.update(func(tx store.Tx) error { return tx.Wake([]string{"app_1"}, now+in, now) })
-			return told
+			return woken
 		}
 		require.Empty(t, wake(2*hour), "it is not due")
 		require.Empty(t, wake(hour), "it is earlier, and not due")
@@ -51,26 +51,26 @@ func testWakes(t *testing.T, setup setup) {
 	t.Run("several apps are woken at once and each once", func(t *testing.T) {
 		w := setup(t)
 		w.update(func(tx store.Tx) error { return tx.Wake([]string{"app_2"}, now, now) })
-		var told []store.Commit
-		w.s.OnCommit(func(c store.Commit) { told = append(told, c) })
+		var commits []store.Commit
+		w.s.OnCommit(func(c store.Commit) { commits = append(commits, c) })
 		w.update(func(tx store.Tx) error { return tx.Wake([]string{"app_3", "app_1", "app_2", "app_1"}, now, now) })
-		require.Len(t, told, 1)
-		require.Equal(t, map[string]time.Duration{"app_1": 0, "app_3": 0}, told[0].Woken)
+		require.Len(t, commits, 1)
+		require.Equal(t, map[string]time.Duration{"app_1": 0, "app_3": 0}, commits[0].Woken)
 		w.update(func(tx store.Tx) error { return tx.Wake(nil, now, now) })
-		require.Len(t, told, 1)
+		require.Len(t, commits, 1)
 	})
 
 	t.Run("apps that are woken together have each its own time", func(t *testing.T) {
 		w := setup(t)
-		var told []string
-		w.s.OnCommit(func(c store.Commit) { told = append(told, slices.Sorted(maps.Keys(c.Woken))...) })
+		var woken []string
+		w.s.OnCommit(func(c store.Commit) { woken = append(woken, slices.Sorted(maps.Keys(c.Woken))...) })
 		w.update(func(tx store.Tx) error {
 			return tx.WakeAt(map[string]int64{"app_1": now + hour, "app_2": now, "app_3": now - 5}, now)
 		})
-		require.Equal(t, []string{"app_2", "app_3"}, told)
+		require.Equal(t, []string{"app_2", "app_3"}, woken)
 		require.Equal(t, []string{"app_3", "app_2"}, due(w, 0, hour))
 		w.update(func(tx store.Tx) error { return tx.WakeAt(map[string]int64{"app_1": now, "app_2": now + hour}, now) })
-		require.Equal(t, []string{"app_2", "app_3", "app_1"}, told)
+		require.Equal(t, []string{"app_2", "app_3", "app_1"}, woken)
 		w.update(func(tx store.Tx) error { return tx.ClearWakes([]string{"app_3", "app_x", "app_1", "app_3"}) })
 		require.Equal(t, []string{"app_2"}, due(w, 0, hour))
 		w.update(func(tx store.Tx) error {
@@ -84,15 +84,15 @@ func testWakes(t *testing.T, setup setup) {
 
 	t.Run("an app whose row is due soon is reported with the time until then, and other processes find it then", func(t *testing.T) {
 		w := setup(t)
-		var told []store.Commit
-		w.s.OnCommit(func(c store.Commit) { told = append(told, c) })
+		var commits []store.Commit
+		w.s.OnCommit(func(c store.Commit) { commits = append(commits, c) })
 		wake := func(in time.Duration) map[string]time.Duration {
-			told = nil
+			commits = nil
 			w.update(func(tx store.Tx) error { return tx.Wake([]string{"app_1"}, now+in.Milliseconds(), now) })
-			if len(told) == 0 {
+			if len(commits) == 0 {
 				return nil
 			}
-			return told[0].Woken
+			return commits[0].Woken
 		}
 		require.Empty(t, wake(store.WakeWindow+time.Hour), "that is not soon")
 		require.Equal(t, map[string]time.Duration{"app_1": store.WakeWindow}, wake(store.WakeWindow))

@@ -10,7 +10,7 @@ import (
 	"github.com/windlass-run/windlass/pkg/conns"
 )
 
-// Call describes a call for a Gate, without the message.
+// Call describes a call for an Admitter, without the message.
 type Call struct {
 	Procedure string
 	Header    http.Header
@@ -20,21 +20,21 @@ type Call struct {
 	InLoop bool
 }
 
-// Admission is the result of a Gate.
+// Admission is the result of an Admitter.
 type Admission struct {
-	// Caller identifies the caller, for the caller's share of the server's memory. A Gate that refuses a known
+	// Caller identifies the caller, for the caller's share of the server's memory. An Admitter that refuses a known
 	// caller returns Caller with the error.
 	Caller string
 	// With adds the caller's identity to the context of the handler. It may be nil.
 	With func(context.Context) context.Context
 }
 
-// Gate identifies the caller and decides whether the call is allowed. It runs before the body is read, so
+// Admitter identifies the caller and decides whether the call is allowed. It runs before the body is read, so
 // that refused calls cost no memory.
-type Gate func(ctx context.Context, call Call) (Admission, error)
+type Admitter func(ctx context.Context, call Call) (Admission, error)
 
-// connectGate converts a Gate to the function that Connect calls.
-func (e *serverInterceptor) connectGate(gate Gate) connect.RequestGateFunc {
+// requestGate converts an Admitter to the function that Connect calls.
+func (e *serverInterceptor) requestGate(admit Admitter) connect.RequestGateFunc {
 	return func(ctx context.Context, spec connect.Spec, peer connect.Peer, header http.Header) (out context.Context, err error) {
 		isStream := spec.StreamType != connect.StreamTypeUnary
 		inLoop := e.holdBack && isStream && conns.EntryOf(ctx).Wait(ctx)
@@ -55,7 +55,7 @@ func (e *serverInterceptor) connectGate(gate Gate) connect.RequestGateFunc {
 		} else {
 			call.Client = addressOf(peer.Addr)
 		}
-		admission, err := gate(bounded, call)
+		admission, err := admit(bounded, call)
 		if err != nil {
 			if in != nil {
 				in.caller = admission.Caller
