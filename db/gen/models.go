@@ -480,6 +480,15 @@ type ScalingDecision struct {
 	DecidedAt   int64
 }
 
+type ScalingLoad struct {
+	AppID       string
+	Region      string
+	Role        string
+	BeganAt     int64
+	WorkspaceID string
+	Samples     []byte
+}
+
 type Secret struct {
 	EnvironmentID string
 	Name          string

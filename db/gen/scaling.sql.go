@@ -29,6 +29,42 @@ func (q *Queries) DeleteScalingDecisionsOfApps(ctx context.Context, appIds []str
 	return err
 }
 
+const deleteScalingLoads = `-- name: DeleteScalingLoads :execrows
+DELETE FROM scaling_loads WHERE began_at < ? ORDER BY began_at LIMIT ?
+`
+
+type DeleteScalingLoadsParams struct {
+	Before int64
+	Limit  int32
+}
+
+func (q *Queries) DeleteScalingLoads(ctx context.Context, arg DeleteScalingLoadsParams) (int64, error) {
+	result, err := q.db.ExecContext(ctx, deleteScalingLoads, arg.Before, arg.Limit)
+	if err != nil {
+		return 0, err
+	}
+	return result.RowsAffected()
+}
+
+const deleteScalingLoadsOfApps = `-- name: DeleteScalingLoadsOfApps :exec
+DELETE FROM scaling_loads WHERE app_id IN (/*SLICE:app_ids*/?)
+`
+
+func (q *Queries) DeleteScalingLoadsOfApps(ctx context.Context, appIds []string) error {
+	query := deleteScalingLoadsOfApps
+	var queryParams []interface{}
+	if len(appIds) > 0 {
+		for _, v := range appIds {
+			queryParams = append(queryParams, v)
+		}
+		query = strings.Replace(query, "/*SLICE:app_ids*/?", strings.Repeat(",?", len(appIds))[1:], 1)
+	} else {
+		query = strings.Replace(query, "/*SLICE:app_ids*/?", "NULL", 1)
+	}
+	_, err := q.db.ExecContext(ctx, query, queryParams...)
+	return err
+}
+
 const deleteScalingsOfApps = `-- name: DeleteScalingsOfApps :exec
 DELETE FROM app_scaling WHERE app_id IN (/*SLICE:app_ids*/?)
 `
@@ -110,6 +146,52 @@ func (q *Queries) ListScalingDecisions(ctx context.Context, appID string) ([]Sca
 			&i.WorkspaceID,
 			&i.Decision,
 			&i.DecidedAt,
+		); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Close(); err != nil {
+		return nil, err
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
+const listScalingLoads = `-- name: ListScalingLoads :many
+SELECT app_id, region, role, began_at, workspace_id, samples FROM scaling_loads WHERE app_id = ? AND region = ? AND role = ? AND began_at >= ? ORDER BY began_at
+`
+
+type ListScalingLoadsParams struct {
+	AppID   string
+	Region  string
+	Role    string
+	BeganAt int64
+}
+
+func (q *Queries) ListScalingLoads(ctx context.Context, arg ListScalingLoadsParams) ([]ScalingLoad, error) {
+	rows, err := q.db.QueryContext(ctx, listScalingLoads,
+		arg.AppID,
+		arg.Region,
+		arg.Role,
+		arg.BeganAt,
+	)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []ScalingLoad
+	for rows.Next() {
+		var i ScalingLoad
+		if err := rows.Scan(
+			&i.AppID,
+			&i.Region,
+			&i.Role,
+			&i.BeganAt,
+			&i.WorkspaceID,
+			&i.Samples,
 		); err != nil {
 			return nil, err
 		}

@@ -16,3 +16,12 @@ REPLACE INTO scaling_decisions (app_id, region, workspace_id, decision, decided_
 
 -- name: DeleteScalingDecisionsOfApps :exec
 DELETE FROM scaling_decisions WHERE app_id IN (sqlc.slice(app_ids));
+
+-- name: ListScalingLoads :many
+SELECT * FROM scaling_loads WHERE app_id = ? AND region = ? AND role = ? AND began_at >= ? ORDER BY began_at;
+
+-- name: DeleteScalingLoads :execrows
+DELETE FROM scaling_loads WHERE began_at < sqlc.arg(before) ORDER BY began_at LIMIT ?;
+
+-- name: DeleteScalingLoadsOfApps :exec
+DELETE FROM scaling_loads WHERE app_id IN (sqlc.slice(app_ids));

@@ -1,9 +1,9 @@
-// Package simulate plays a trace of requests against a scaling policy, and against the published algorithms of
-// the Kubernetes HorizontalPodAutoscaler and of Knative's autoscaler. It is pure: the same input gives the same
-// output.
+// Package simulate plays a trace of requests, or the recorded load of an app, against a scaling policy, and against
+// the published algorithms of the Kubernetes HorizontalPodAutoscaler and of Knative's autoscaler. It is pure: the same
+// input gives the same output.
 //
 // The model counts requests as real numbers, in ticks of one second. A replica serves Model.Concurrency
-// requests at a time, and each request takes Model.Service. Further requests wait in one queue, without a
+// requests at a time, and each request takes Model.Service, or the time that was recorded. Further requests wait in one queue, without a
 // limit. A new replica becomes ready after Model.Start, and a removed replica stops at once. Nothing fails.
 package simulate
 
@@ -52,6 +52,9 @@ type Outcome struct {
 	Requests float64 `json:"requests"`
 	// Numbers are the wanted numbers of replicas. Each number holds until the next number.
 	Numbers []Number `json:"numbers"`
+
+	// direction is 1 after a number that grew, -1 after one that shrank.
+	direction int
 }
 
 // Number is a wanted number of replicas, and the time from which it holds.
@@ -82,50 +85,73 @@ func Run(p *scaling.Policy, trace []Point, m Model) ([]Outcome, error) {
 			return nil, fmt.Errorf("point %d of the trace has a rate that is not a number of 0 or more", i+1)
 		}
 	}
-	out := []Outcome{runAlgorithm("windlass", &decider{policy: p}, p, trace, m)}
+	steps := make([]step, len(trace)-1)
+	for i := range steps {
+		steps[i] = step{from: trace[i].At, to: trace[i+1].At, rate: trace[i].Rate, service: m.Service}
+	}
+	return runAll(run{policy: p, steps: steps, initial: p.Initial, epoch: epoch, model: m}), nil
+}
+
+// run is the input of a simulation.
+type run struct {
+	policy  *scaling.Policy
+	steps   []step
+	initial int
+	// epoch is the time from which the times of steps count.
+	epoch time.Time
+	model Model
+}
+
+// step is a time with one rate of requests. The time from one step to the next one is left out.
+type step struct {
+	from, to time.Duration
+	rate     float64
+	service  time.Duration
+	// recorded is what was recorded in the step, nil for a trace.
+	recorded *Recorded
+}
+
+// runAll runs the simulation with each algorithm that supports a metric of the policy.
+func runAll(r run) []Outcome {
+	p := r.policy
+	out := []Outcome{runAlgorithm("windlass", &decider{policy: p, epoch: r.epoch}, r)}
 	if h := newHPA(p); h != nil {
-		out = append(out, runAlgorithm("hpa", h, p, trace, m))
+		out = append(out, runAlgorithm("hpa", h, r))
 	}
 	if k := newKPA(p); k != nil {
-		out = append(out, runAlgorithm("kpa", k, p, trace, m))
+		out = append(out, runAlgorithm("kpa", k, r))
 	}
-	return out, nil
+	return out
 }
 
 // tick is the step of simulated time.
 const tick = time.Second
 
 // runAlgorithm runs the simulation with one algorithm.
-func runAlgorithm(name string, by scaler, p *scaling.Policy, trace []Point, m Model) Outcome {
+func runAlgorithm(name string, by scaler, r run) Outcome {
 	out := Outcome{Algorithm: name}
-	w := &simulatedApp{model: m, ready: p.Initial}
-	desired, direction, over := p.Initial, 0, 0.0
-	begin, end := trace[0].At, trace[len(trace)-1].At
+	w := &simulatedApp{policy: r.policy, model: r.model, epoch: r.epoch, ready: r.initial}
+	desired, over, now := r.initial, 0.0, r.steps[0].from
 	out.addNumber(0, desired)
-	at := 0
-	for now := begin; now < end; now += tick {
-		for at+1 < len(trace) && trace[at+1].At <= now {
-			at++
+	for _, at := range r.steps {
+		if at.from > now {
+			w.waitedUntil(now, &over)
+			w.skipTo(at)
+			now = at.from
 		}
-		out.Requests += trace[at].Rate * tick.Seconds()
-		over += w.runTick(now, trace[at].Rate)
-		if n := by.wanted(now, w.sample(now), desired); n != desired {
-			if up := sign(n - desired); up != direction {
-				if direction != 0 {
-					out.Turns++
-				}
-				direction = up
+		for w.step = at; now < at.to; now += tick {
+			out.Requests += at.rate * tick.Seconds()
+			over += w.runTick(now, at.rate)
+			if n := by.wanted(now, w.sample(now), desired); n != desired {
+				desired = n
+				w.resize(now, n)
+				out.addNumber(now-r.steps[0].from, n)
 			}
-			desired = n
-			w.resize(now, n)
-			out.addNumber(now-begin, n)
+			out.Peak = max(out.Peak, desired)
+			out.ReplicaHours += float64(w.ready+len(w.starting)) * tick.Hours()
 		}
-		out.Peak = max(out.Peak, desired)
-		out.ReplicaHours += float64(w.ready+len(w.starting)) * tick.Hours()
 	}
-	for _, c := range w.queue {
-		w.recordWait(end-c.at, c.n, &over)
-	}
+	w.waitedUntil(now, &over)
 	out.LongestWait = w.longest.Seconds()
 	if out.Requests > 0 {
 		out.OverObjective = over / out.Requests
@@ -133,8 +159,15 @@ func runAlgorithm(name string, by scaler, p *scaling.Policy, trace []Point, m Mo
 	return out
 }
 
-// addNumber adds a number to the outcome.
+// addNumber adds a number to the outcome, and counts a turn if it changes the direction.
 func (o *Outcome) addNumber(at time.Duration, n int) {
+	if last := len(o.Numbers) - 1; last >= 0 {
+		direction := sign(n - o.Numbers[last].Replicas)
+		if o.direction != 0 && o.direction != direction {
+			o.Turns++
+		}
+		o.direction = direction
+	}
 	o.Numbers = append(o.Numbers, Number{int(at.Seconds()), n})
 }
 
@@ -147,8 +180,11 @@ func sign(n int) int {
 
 // simulatedApp has the replicas and requests of the app.
 type simulatedApp struct {
-	model Model
-	ready int
+	policy *scaling.Policy
+	model  Model
+	epoch  time.Time
+	step   step
+	ready  int
 	// starting has the times at which the starting replicas become ready, soonest first.
 	starting []time.Duration
 	// served is the number of requests that replicas are serving. queue has the waiting requests in the order of
@@ -173,7 +209,7 @@ func (w *simulatedApp) runTick(now time.Duration, rate float64) (over float64) {
 		w.starting, w.ready = w.starting[1:], w.ready+1
 	}
 	w.queue, w.waiting = append(w.queue, cohort{now, rate * tick.Seconds()}), w.waiting+rate*tick.Seconds()
-	w.served -= min(w.served, w.served/w.model.Service.Seconds()*tick.Seconds())
+	w.served -= min(w.served, w.served/w.step.service.Seconds()*tick.Seconds())
 	free := max(0, float64(w.ready*w.model.Concurrency)-w.served)
 	for len(w.queue) > 0 && free > 0 {
 		n := min(free, w.queue[0].n)
@@ -194,6 +230,20 @@ func (w *simulatedApp) runTick(now time.Duration, rate float64) (over float64) {
 	return over
 }
 
+// waitedUntil records the waits of requests that still wait at the end of a part of the simulation, and drops them.
+func (w *simulatedApp) waitedUntil(end time.Duration, over *float64) {
+	for _, c := range w.queue {
+		w.recordWait(end-c.at, c.n, over)
+	}
+	w.queue, w.waiting = nil, 0
+}
+
+// skipTo begins the step after a time that is left out: replicas serve its requests as if they had for long.
+func (w *simulatedApp) skipTo(at step) {
+	w.served = min(at.rate*at.service.Seconds(), float64(w.ready*w.model.Concurrency))
+	w.rates, w.wait = nil, 0
+}
+
 // recordWait records that n requests waited for a time, and adds them to over if it exceeds the objective.
 func (w *simulatedApp) recordWait(wait time.Duration, n float64, over *float64) {
 	if n > 0 {
@@ -212,19 +262,27 @@ func (w *simulatedApp) sample(now time.Duration) scaling.Sample {
 		rate += r / float64(len(w.rates))
 	}
 	s := scaling.Sample{
-		At: epoch.Add(now), Ready: w.ready, Starting: len(w.starting),
+		At: w.epoch.Add(now), Ready: w.ready, Starting: len(w.starting),
 		InFlight: new(w.served), Queued: new(waiting), Rate: new(rate),
+	}
+	if w.step.recorded != nil {
+		w.step.recorded.fill(&s, w.policy, w.wait)
+		return s
 	}
 	if w.ready > 0 {
 		s.Levels = map[string]float64{"kvCache": min(w.served/slots, 1), "cpu": min(100*w.served/slots, 100), "queue": 0}
 	}
 	if rate > 0 {
-		var first, last histogram.Counts
-		first[histogram.Bucket(w.wait)] = 100
-		last[histogram.Bucket(w.wait+w.model.Service)] = 100
-		s.FirstToken, s.Latency = &first, &last
+		s.FirstToken, s.Latency = oneTime(w.wait), oneTime(w.wait+w.step.service)
 	}
 	return s
+}
+
+// oneTime returns counts of requests that all took d.
+func oneTime(d time.Duration) *histogram.Counts {
+	var counts histogram.Counts
+	counts[histogram.Bucket(d)] = 100
+	return &counts
 }
 
 // resize changes the number of replicas to n. It removes starting replicas first.
@@ -244,6 +302,7 @@ var epoch = time.Date(2024, 1, 1, 0, 0, 0, 0, time.UTC)
 // decider is the algorithm of Windlass. It calls scaling.Decide, and adds a sample every 5 s.
 type decider struct {
 	policy *scaling.Policy
+	epoch  time.Time
 	window scaling.Window
 	kept   scaling.Kept
 	next   time.Time
@@ -255,7 +314,7 @@ type decider struct {
 const reportEvery = 5 * time.Second
 
 func (o *decider) wanted(now time.Duration, s scaling.Sample, desired int) int {
-	due := !epoch.Add(now).Before(o.next)
+	due := !o.epoch.Add(now).Before(o.next)
 	if !o.begun || now-o.reported >= reportEvery {
 		o.window.Add(s, o.policy.Up.Window)
 		o.reported, o.begun, due = now, true, true
@@ -263,7 +322,7 @@ func (o *decider) wanted(now time.Duration, s scaling.Sample, desired int) int {
 	if !due {
 		return desired
 	}
-	d := scaling.Decide(o.policy, &o.window, scaling.State{Desired: desired, Kept: o.kept}, epoch.Add(now))
+	d := scaling.Decide(o.policy, &o.window, scaling.State{Desired: desired, Kept: o.kept}, o.epoch.Add(now))
 	o.kept, o.next = d.Kept, d.Next
 	return d.Wanted
 }

@@ -67,6 +67,7 @@ var access = map[string]need{
 	w.AppServiceWatchAppProcedure:       viewer,
 
 	w.ScalingServiceGetScalingProcedure: viewer,
+	w.ScalingServiceListLoadProcedure:   viewer,
 
 	w.DeploymentServiceGetDeploymentProcedure:   viewer,
 	w.DeploymentServiceListDeploymentsProcedure: viewer,

@@ -131,6 +131,8 @@ type appTx interface {
 	PutScaling(model.Scaling) error
 	ListScalingDecisions(appID string) ([]model.ScalingDecision, error)
 	PutScalingDecision(model.ScalingDecision) error
+	ListScalingLoads(appID, regionID, role string, since int64) ([]model.LoadChunk, error)
+	PutScalingLoads([]model.LoadChunk) error
 	ListPins(appIDs []string) ([]model.Pin, error)
 	PutPin(model.Pin) error
 

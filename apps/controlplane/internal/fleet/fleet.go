@@ -84,6 +84,7 @@ type Tx interface {
 	TrimHistory(appID string, keep, limit int) (int, error)
 	TrimSecrets(keep int32, limit int) (int, error)
 	DeleteAudit(before int64, limit int) (int, error)
+	DeleteScalingLoads(before int64, limit int) (int, error)
 	DeleteJoinTokens(expiredBefore int64, limit int) (int, error)
 	DeleteBrowserSessions(expiredBefore int64, limit int) (int, error)
 	DeleteAPIKeys(endedBefore int64, limit int) (int, error)

@@ -39,6 +39,7 @@ import (
 //	idempotency             24 h                            the API promises it
 //	notification_deliveries 24 h after the delivery, or     people look at them, and replay dead ones
 //	                        7 d after one became dead
+//	scaling_loads           3 d                             people simulate policies with them
 //	audit                   90 d (--audit-retention)        it shows who changed what
 //
 // Package peers deletes its own rows, after seconds, and rows of peer_keys after two days. Counts may exceed their
@@ -100,6 +101,7 @@ func (s *Service) maintain(ctx context.Context, now time.Time) error {
 		{"keys", s.drained("keys", maintainBatch, func(tx Tx) (int, error) { return tx.DeleteAPIKeys(before(keysFor), maintainBatch) })},
 		{"idempotency", s.drained("idempotency", maintainBatch, func(tx Tx) (int, error) { return tx.DeleteIdempotency(before(idempotencyFor), maintainBatch) })},
 		{"notifications", s.drained("notifications", maintainBatch, func(tx Tx) (int, error) { return tx.ForgetDeliveries(now.UnixMilli(), maintainBatch) })},
+		{"scaling loads", s.drained("scaling loads", maintainBatch, func(tx Tx) (int, error) { return tx.DeleteScalingLoads(before(model.LoadsFor), maintainBatch) })},
 		{"audit", s.drained("audit", maintainBatch, func(tx Tx) (int, error) { return tx.DeleteAudit(before(s.cfg.AuditRetention), maintainBatch) })},
 	} {
 		// Each job has its own timeout, so that a slow or failing job does not block the other jobs.

@@ -1,8 +1,12 @@
 package model
 
 import (
+	"bytes"
+	"compress/flate"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"io"
 	"slices"
 	"time"
 
@@ -214,3 +218,53 @@ func (e *NoRoomError) Error() string { return e.Why }
 
 // ScalingEntry is what a history entry about a decision says.
 type ScalingEntry struct{ What, Why string }
+
+// LoadChunk is the load of an app in a region, or of a role of its pool there, from a time on.
+type LoadChunk struct {
+	AppID, RegionID, Role, WorkspaceID string
+	// BeganAt is the time of the first sample, Unix ms.
+	BeganAt int64
+	// Samples are encoded by EncodeLoads.
+	Samples []byte
+}
+
+// Clone returns a copy that shares nothing with c.
+func (c LoadChunk) Clone() LoadChunk {
+	c.Samples = bytes.Clone(c.Samples)
+	return c
+}
+
+// LoadsFor is how long chunks are kept. The proto documents it.
+const LoadsFor = 72 * time.Hour
+
+// maxLoadBytes bounds the decoded samples of a chunk.
+const maxLoadBytes = 1 << 20
+
+// EncodeLoads encodes samples as they are stored: a serialised, compressed windlass.v1.ListLoadResponse.
+func EncodeLoads(samples []*windlassv1.LoadSample) ([]byte, error) {
+	b, err := proto.Marshal(&windlassv1.ListLoadResponse{Samples: samples})
+	if err != nil {
+		return nil, fmt.Errorf("encode loads: %w", err)
+	}
+	var out bytes.Buffer
+	w, err := flate.NewWriter(&out, flate.BestSpeed)
+	if err != nil {
+		return nil, fmt.Errorf("encode loads: %w", err)
+	}
+	_, err = w.Write(b)
+	return out.Bytes(), errors.Join(err, w.Close())
+}
+
+// DecodeLoads decodes samples of EncodeLoads.
+func DecodeLoads(b []byte) ([]*windlassv1.LoadSample, error) {
+	r := flate.NewReader(bytes.NewReader(b))
+	raw, err := io.ReadAll(io.LimitReader(r, maxLoadBytes))
+	if err = errors.Join(err, r.Close()); err != nil {
+		return nil, fmt.Errorf("decode loads: %w", err)
+	}
+	out := &windlassv1.ListLoadResponse{}
+	if err := proto.Unmarshal(raw, out); err != nil {
+		return nil, fmt.Errorf("decode loads: %w", err)
+	}
+	return out.GetSamples(), nil
+}

@@ -80,6 +80,7 @@ func (t *target) observe(a *app, regionID string, now time.Time) {
 		sample := scaling.SampleOf(t.load, a.Deployments, t.heard)
 		sample.Results = t.fresh(policy, now)
 		t.window.Add(sample, policy.Up.Window)
+		t.log.add(&sample, int(a.Regions[regionID].Replicas), now)
 		t.raised = raiseOf(t.load, a.Regions[regionID])
 	}
 	if a.zero != nil {
@@ -92,6 +93,7 @@ func (t *target) observe(a *app, regionID string, now time.Time) {
 		if sample, ok := scaling.RoleSampleOf(t.load, a.Deployments, p.Role, t.heard); ok {
 			sample.Results = t.fresh(&p.Policy, now)
 			t.role(p.Role).window.Add(sample, p.Up.Window)
+			t.role(p.Role).log.add(&sample, int(a.Regions[regionID].Roles[p.Role]), now)
 		}
 	}
 	t.problems = t.load.GetProblems()

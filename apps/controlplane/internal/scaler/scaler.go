@@ -6,6 +6,7 @@
 //	                      │            decides for what was observed or is due (package scaling)
 //	                      v
 //	                    Rescale        one transaction for each number or limit that changed
+//	                    StoreLoads     what was observed, as means of a minute, in batches of many apps
 //
 // Windows are in memory, on the process that has the region's stream, which alone decides about the region.
 // After the stream has moved, windows fill again, and until then replicas stay. A decision is written only if
@@ -38,6 +39,8 @@ type Apps interface {
 	ScaledApps(ctx context.Context, ids []string) ([]model.ScaledApp, error)
 	// Rescale fails with model.ErrStale if the app has changed since the decision read it.
 	Rescale(ctx context.Context, r model.Rescale) error
+	// StoreLoads inserts or replaces the load of apps, up to 500 chunks.
+	StoreLoads(ctx context.Context, chunks []model.LoadChunk) error
 }
 
 // Needs are the parts that a Service uses while it runs. They are made after the Service, because some of them call
@@ -141,6 +144,8 @@ func (a *app) scales(regionID string) bool {
 type target struct {
 	window scaling.Window
 	kept   scaling.Kept
+	// log has the load that is not stored yet. It is unused in the target of a pool, whose roles have logs.
+	log loadLog
 	// load is the newest report until it is added to the window. heard is when it came, and at is its time by the
 	// agent's clock, in Unix ms.
 	load  *agentv1.LoadReport
@@ -282,6 +287,16 @@ func (s *Service) Run(ctx context.Context, needs Needs) error {
 		defer asking.Wait()
 		asking.Go(func() { s.ask(ctx, needs.Holds) })
 	}
+	storing, stopStoring := context.WithCancel(ctx)
+	stored := make(chan struct{})
+	go func() {
+		defer close(stored)
+		s.storeLoads(storing, needs.Apps)
+	}()
+	defer func() {
+		stopStoring()
+		<-stored
+	}()
 	timer := time.NewTimer(every)
 	defer timer.Stop()
 	for {

@@ -231,6 +231,10 @@ type AppTx interface {
 	ListScalingDecisions(appID string) ([]model.ScalingDecision, error)
 	// PutScalingDecision inserts or replaces the decision of the app and region.
 	PutScalingDecision(model.ScalingDecision) error
+	// ListScalingLoads returns the chunks that began at since or later, oldest first.
+	ListScalingLoads(appID, regionID, role string, since int64) ([]model.LoadChunk, error)
+	// PutScalingLoads inserts or replaces chunks, by app, region, role and begin.
+	PutScalingLoads([]model.LoadChunk) error
 
 	// ListPins returns the pins of the apps, by (app, version).
 	ListPins(appIDs []string) ([]model.Pin, error)
@@ -493,6 +497,8 @@ type RetentionTx interface {
 	// TrimSecrets deletes all versions except the newest keep of up to limit secrets, and returns the
 	// number of secrets.
 	TrimSecrets(keep int32, limit int) (int, error)
+	// DeleteScalingLoads deletes chunks that began before that time.
+	DeleteScalingLoads(before int64, limit int) (int, error)
 	// DeleteAudit deletes entries that were made before that time, by the time in their ids.
 	DeleteAudit(before int64, limit int) (int, error)
 	// DeleteJoinTokens deletes tokens that expired before that time.

@@ -1355,6 +1355,264 @@ func (x *MetricWant) GetProblem() string {
 	return ""
 }
 
+type ListLoadRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	App   string                 `protobuf:"bytes,1,opt,name=app,proto3" json:"app,omitempty"`
+	// Name of a region in which the app runs or ran.
+	Region string `protobuf:"bytes,2,opt,name=region,proto3" json:"region,omitempty"`
+	// Role of a pool. Empty: an app with another layout.
+	Role string `protobuf:"bytes,3,opt,name=role,proto3" json:"role,omitempty"`
+	// Only samples that begin at this time or later, unix ms. 0: all.
+	Since         int64 `protobuf:"varint,4,opt,name=since,proto3" json:"since,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListLoadRequest) Reset() {
+	*x = ListLoadRequest{}
+	mi := &file_windlass_v1_scaling_proto_msgTypes[13]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListLoadRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListLoadRequest) ProtoMessage() {}
+
+func (x *ListLoadRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_windlass_v1_scaling_proto_msgTypes[13]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListLoadRequest.ProtoReflect.Descriptor instead.
+func (*ListLoadRequest) Descriptor() ([]byte, []int) {
+	return file_windlass_v1_scaling_proto_rawDescGZIP(), []int{13}
+}
+
+func (x *ListLoadRequest) GetApp() string {
+	if x != nil {
+		return x.App
+	}
+	return ""
+}
+
+func (x *ListLoadRequest) GetRegion() string {
+	if x != nil {
+		return x.Region
+	}
+	return ""
+}
+
+func (x *ListLoadRequest) GetRole() string {
+	if x != nil {
+		return x.Role
+	}
+	return ""
+}
+
+func (x *ListLoadRequest) GetSince() int64 {
+	if x != nil {
+		return x.Since
+	}
+	return 0
+}
+
+type ListLoadResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Samples       []*LoadSample          `protobuf:"bytes,1,rep,name=samples,proto3" json:"samples,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListLoadResponse) Reset() {
+	*x = ListLoadResponse{}
+	mi := &file_windlass_v1_scaling_proto_msgTypes[14]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListLoadResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListLoadResponse) ProtoMessage() {}
+
+func (x *ListLoadResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_windlass_v1_scaling_proto_msgTypes[14]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListLoadResponse.ProtoReflect.Descriptor instead.
+func (*ListLoadResponse) Descriptor() ([]byte, []int) {
+	return file_windlass_v1_scaling_proto_rawDescGZIP(), []int{14}
+}
+
+func (x *ListLoadResponse) GetSamples() []*LoadSample {
+	if x != nil {
+		return x.Samples
+	}
+	return nil
+}
+
+// LoadSample is the load of an app, or of a role of a pool, in one region within one minute. Unknown
+// values are absent, never 0.
+type LoadSample struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Begin of the minute, unix ms by the clock of the control plane.
+	At int64 `protobuf:"varint,1,opt,name=at,proto3" json:"at,omitempty"`
+	// How much of the minute was measured, in ms.
+	SpanMs int64 `protobuf:"varint,2,opt,name=span_ms,json=spanMs,proto3" json:"span_ms,omitempty"`
+	// Means: requests a second that begin, requests at instances, and requests that wait at gateways.
+	// Those of a role are of the whole pool.
+	Rate     *float32 `protobuf:"fixed32,3,opt,name=rate,proto3,oneof" json:"rate,omitempty"`
+	InFlight *float32 `protobuf:"fixed32,4,opt,name=in_flight,json=inFlight,proto3,oneof" json:"in_flight,omitempty"`
+	Queued   *float32 `protobuf:"fixed32,5,opt,name=queued,proto3,oneof" json:"queued,omitempty"`
+	// Replicas, or instances of the role, at the end of the minute.
+	Ready    int32 `protobuf:"varint,6,opt,name=ready,proto3" json:"ready,omitempty"`
+	Starting int32 `protobuf:"varint,7,opt,name=starting,proto3" json:"starting,omitempty"`
+	Desired  int32 `protobuf:"varint,8,opt,name=desired,proto3" json:"desired,omitempty"`
+	// Means of the 95th percentiles of the seconds to the first byte of streamed answers, and to the
+	// last byte of answers.
+	FirstTokenP95 *float32 `protobuf:"fixed32,9,opt,name=first_token_p95,json=firstTokenP95,proto3,oneof" json:"first_token_p95,omitempty"`
+	LatencyP95    *float32 `protobuf:"fixed32,10,opt,name=latency_p95,json=latencyP95,proto3,oneof" json:"latency_p95,omitempty"`
+	// Means over ready instances: "kvCache", "cpu", "memory", "queue".
+	Levels map[string]float32 `protobuf:"bytes,11,rep,name=levels,proto3" json:"levels,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"fixed32,2,opt,name=value"`
+	// Results of the policy's queries. The key is the first 16 hex digits of the query's SHA-256.
+	Results       map[string]float32 `protobuf:"bytes,12,rep,name=results,proto3" json:"results,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"fixed32,2,opt,name=value"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *LoadSample) Reset() {
+	*x = LoadSample{}
+	mi := &file_windlass_v1_scaling_proto_msgTypes[15]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *LoadSample) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*LoadSample) ProtoMessage() {}
+
+func (x *LoadSample) ProtoReflect() protoreflect.Message {
+	mi := &file_windlass_v1_scaling_proto_msgTypes[15]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use LoadSample.ProtoReflect.Descriptor instead.
+func (*LoadSample) Descriptor() ([]byte, []int) {
+	return file_windlass_v1_scaling_proto_rawDescGZIP(), []int{15}
+}
+
+func (x *LoadSample) GetAt() int64 {
+	if x != nil {
+		return x.At
+	}
+	return 0
+}
+
+func (x *LoadSample) GetSpanMs() int64 {
+	if x != nil {
+		return x.SpanMs
+	}
+	return 0
+}
+
+func (x *LoadSample) GetRate() float32 {
+	if x != nil && x.Rate != nil {
+		return *x.Rate
+	}
+	return 0
+}
+
+func (x *LoadSample) GetInFlight() float32 {
+	if x != nil && x.InFlight != nil {
+		return *x.InFlight
+	}
+	return 0
+}
+
+func (x *LoadSample) GetQueued() float32 {
+	if x != nil && x.Queued != nil {
+		return *x.Queued
+	}
+	return 0
+}
+
+func (x *LoadSample) GetReady() int32 {
+	if x != nil {
+		return x.Ready
+	}
+	return 0
+}
+
+func (x *LoadSample) GetStarting() int32 {
+	if x != nil {
+		return x.Starting
+	}
+	return 0
+}
+
+func (x *LoadSample) GetDesired() int32 {
+	if x != nil {
+		return x.Desired
+	}
+	return 0
+}
+
+func (x *LoadSample) GetFirstTokenP95() float32 {
+	if x != nil && x.FirstTokenP95 != nil {
+		return *x.FirstTokenP95
+	}
+	return 0
+}
+
+func (x *LoadSample) GetLatencyP95() float32 {
+	if x != nil && x.LatencyP95 != nil {
+		return *x.LatencyP95
+	}
+	return 0
+}
+
+func (x *LoadSample) GetLevels() map[string]float32 {
+	if x != nil {
+		return x.Levels
+	}
+	return nil
+}
+
+func (x *LoadSample) GetResults() map[string]float32 {
+	if x != nil {
+		return x.Results
+	}
+	return nil
+}
+
 var File_windlass_v1_scaling_proto protoreflect.FileDescriptor
 
 const file_windlass_v1_scaling_proto_rawDesc = "" +
@@ -1509,10 +1767,48 @@ const file_windlass_v1_scaling_proto_rawDesc = "" +
 	"\breplicas\x18\x03 \x01(\x05R\breplicas\x12#\n" +
 	"\rmissing_since\x18\x04 \x01(\x03R\fmissingSince\x12\x18\n" +
 	"\aproblem\x18\x05 \x01(\tR\aproblemB\b\n" +
-	"\x06_value2d\n" +
+	"\x06_value\"\x8f\x01\n" +
+	"\x0fListLoadRequest\x12\x1c\n" +
+	"\x03app\x18\x01 \x01(\tB\n" +
+	"\xbaH\ar\x05\x10\x01\x18\x80\x02R\x03app\x12\"\n" +
+	"\x06region\x18\x02 \x01(\tB\n" +
+	"\xbaH\ar\x05\x10\x01\x18\x80\x02R\x06region\x12\x1b\n" +
+	"\x04role\x18\x03 \x01(\tB\a\xbaH\x04r\x02\x18?R\x04role\x12\x1d\n" +
+	"\x05since\x18\x04 \x01(\x03B\a\xbaH\x04\"\x02(\x00R\x05since\"E\n" +
+	"\x10ListLoadResponse\x121\n" +
+	"\asamples\x18\x01 \x03(\v2\x17.windlass.v1.LoadSampleR\asamples\"\xe6\x04\n" +
+	"\n" +
+	"LoadSample\x12\x0e\n" +
+	"\x02at\x18\x01 \x01(\x03R\x02at\x12\x17\n" +
+	"\aspan_ms\x18\x02 \x01(\x03R\x06spanMs\x12\x17\n" +
+	"\x04rate\x18\x03 \x01(\x02H\x00R\x04rate\x88\x01\x01\x12 \n" +
+	"\tin_flight\x18\x04 \x01(\x02H\x01R\binFlight\x88\x01\x01\x12\x1b\n" +
+	"\x06queued\x18\x05 \x01(\x02H\x02R\x06queued\x88\x01\x01\x12\x14\n" +
+	"\x05ready\x18\x06 \x01(\x05R\x05ready\x12\x1a\n" +
+	"\bstarting\x18\a \x01(\x05R\bstarting\x12\x18\n" +
+	"\adesired\x18\b \x01(\x05R\adesired\x12+\n" +
+	"\x0ffirst_token_p95\x18\t \x01(\x02H\x03R\rfirstTokenP95\x88\x01\x01\x12$\n" +
+	"\vlatency_p95\x18\n" +
+	" \x01(\x02H\x04R\n" +
+	"latencyP95\x88\x01\x01\x12;\n" +
+	"\x06levels\x18\v \x03(\v2#.windlass.v1.LoadSample.LevelsEntryR\x06levels\x12>\n" +
+	"\aresults\x18\f \x03(\v2$.windlass.v1.LoadSample.ResultsEntryR\aresults\x1a9\n" +
+	"\vLevelsEntry\x12\x10\n" +
+	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
+	"\x05value\x18\x02 \x01(\x02R\x05value:\x028\x01\x1a:\n" +
+	"\fResultsEntry\x12\x10\n" +
+	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
+	"\x05value\x18\x02 \x01(\x02R\x05value:\x028\x01B\a\n" +
+	"\x05_rateB\f\n" +
+	"\n" +
+	"_in_flightB\t\n" +
+	"\a_queuedB\x12\n" +
+	"\x10_first_token_p95B\x0e\n" +
+	"\f_latency_p952\xb2\x01\n" +
 	"\x0eScalingService\x12R\n" +
 	"\n" +
-	"GetScaling\x12\x1e.windlass.v1.GetScalingRequest\x1a\x1f.windlass.v1.GetScalingResponse\"\x03\x90\x02\x01B\xaf\x01\n" +
+	"GetScaling\x12\x1e.windlass.v1.GetScalingRequest\x1a\x1f.windlass.v1.GetScalingResponse\"\x03\x90\x02\x01\x12L\n" +
+	"\bListLoad\x12\x1c.windlass.v1.ListLoadRequest\x1a\x1d.windlass.v1.ListLoadResponse\"\x03\x90\x02\x01B\xaf\x01\n" +
 	"\x0fcom.windlass.v1B\fScalingProtoP\x01ZAgithub.com/windlass-run/windlass/proto/gen/windlass/v1;windlassv1\xa2\x02\x03WXX\xaa\x02\vWindlass.V1\xca\x02\vWindlass\\V1\xe2\x02\x17Windlass\\V1\\GPBMetadata\xea\x02\fWindlass::V1b\x06proto3"
 
 var (
@@ -1528,7 +1824,7 @@ func file_windlass_v1_scaling_proto_rawDescGZIP() []byte {
 }
 
 var file_windlass_v1_scaling_proto_enumTypes = make([]protoimpl.EnumInfo, 3)
-var file_windlass_v1_scaling_proto_msgTypes = make([]protoimpl.MessageInfo, 13)
+var file_windlass_v1_scaling_proto_msgTypes = make([]protoimpl.MessageInfo, 18)
 var file_windlass_v1_scaling_proto_goTypes = []any{
 	(ScalingPolicy_Mode)(0),     // 0: windlass.v1.ScalingPolicy.Mode
 	(ScalingMetric_Type)(0),     // 1: windlass.v1.ScalingMetric.Type
@@ -1546,7 +1842,12 @@ var file_windlass_v1_scaling_proto_goTypes = []any{
 	(*GetScalingResponse)(nil),  // 13: windlass.v1.GetScalingResponse
 	(*RegionScaling)(nil),       // 14: windlass.v1.RegionScaling
 	(*MetricWant)(nil),          // 15: windlass.v1.MetricWant
-	(*durationpb.Duration)(nil), // 16: google.protobuf.Duration
+	(*ListLoadRequest)(nil),     // 16: windlass.v1.ListLoadRequest
+	(*ListLoadResponse)(nil),    // 17: windlass.v1.ListLoadResponse
+	(*LoadSample)(nil),          // 18: windlass.v1.LoadSample
+	nil,                         // 19: windlass.v1.LoadSample.LevelsEntry
+	nil,                         // 20: windlass.v1.LoadSample.ResultsEntry
+	(*durationpb.Duration)(nil), // 21: google.protobuf.Duration
 }
 var file_windlass_v1_scaling_proto_depIdxs = []int32{
 	6,  // 0: windlass.v1.ScalingPolicy.metrics:type_name -> windlass.v1.ScalingMetric
@@ -1565,23 +1866,28 @@ var file_windlass_v1_scaling_proto_depIdxs = []int32{
 	5,  // 13: windlass.v1.RoleScaling.couple:type_name -> windlass.v1.ScalingCouple
 	1,  // 14: windlass.v1.ScalingMetric.type:type_name -> windlass.v1.ScalingMetric.Type
 	2,  // 15: windlass.v1.ScalingMetric.kind:type_name -> windlass.v1.ScalingMetric.Kind
-	16, // 16: windlass.v1.ScalingPace.window:type_name -> google.protobuf.Duration
-	16, // 17: windlass.v1.ScalingPace.every:type_name -> google.protobuf.Duration
-	16, // 18: windlass.v1.ScaleToZero.after:type_name -> google.protobuf.Duration
-	16, // 19: windlass.v1.ScalingSchedule.for:type_name -> google.protobuf.Duration
+	21, // 16: windlass.v1.ScalingPace.window:type_name -> google.protobuf.Duration
+	21, // 17: windlass.v1.ScalingPace.every:type_name -> google.protobuf.Duration
+	21, // 18: windlass.v1.ScaleToZero.after:type_name -> google.protobuf.Duration
+	21, // 19: windlass.v1.ScalingSchedule.for:type_name -> google.protobuf.Duration
 	3,  // 20: windlass.v1.GetScalingResponse.policy:type_name -> windlass.v1.ScalingPolicy
 	14, // 21: windlass.v1.GetScalingResponse.regions:type_name -> windlass.v1.RegionScaling
 	11, // 22: windlass.v1.GetScalingResponse.holds:type_name -> windlass.v1.ScalingHold
 	15, // 23: windlass.v1.RegionScaling.wants:type_name -> windlass.v1.MetricWant
 	14, // 24: windlass.v1.RegionScaling.roles:type_name -> windlass.v1.RegionScaling
 	6,  // 25: windlass.v1.MetricWant.metric:type_name -> windlass.v1.ScalingMetric
-	12, // 26: windlass.v1.ScalingService.GetScaling:input_type -> windlass.v1.GetScalingRequest
-	13, // 27: windlass.v1.ScalingService.GetScaling:output_type -> windlass.v1.GetScalingResponse
-	27, // [27:28] is the sub-list for method output_type
-	26, // [26:27] is the sub-list for method input_type
-	26, // [26:26] is the sub-list for extension type_name
-	26, // [26:26] is the sub-list for extension extendee
-	0,  // [0:26] is the sub-list for field type_name
+	18, // 26: windlass.v1.ListLoadResponse.samples:type_name -> windlass.v1.LoadSample
+	19, // 27: windlass.v1.LoadSample.levels:type_name -> windlass.v1.LoadSample.LevelsEntry
+	20, // 28: windlass.v1.LoadSample.results:type_name -> windlass.v1.LoadSample.ResultsEntry
+	12, // 29: windlass.v1.ScalingService.GetScaling:input_type -> windlass.v1.GetScalingRequest
+	16, // 30: windlass.v1.ScalingService.ListLoad:input_type -> windlass.v1.ListLoadRequest
+	13, // 31: windlass.v1.ScalingService.GetScaling:output_type -> windlass.v1.GetScalingResponse
+	17, // 32: windlass.v1.ScalingService.ListLoad:output_type -> windlass.v1.ListLoadResponse
+	31, // [31:33] is the sub-list for method output_type
+	29, // [29:31] is the sub-list for method input_type
+	29, // [29:29] is the sub-list for extension type_name
+	29, // [29:29] is the sub-list for extension extendee
+	0,  // [0:29] is the sub-list for field type_name
 }
 
 func init() { file_windlass_v1_scaling_proto_init() }
@@ -1594,13 +1900,14 @@ func file_windlass_v1_scaling_proto_init() {
 	file_windlass_v1_scaling_proto_msgTypes[6].OneofWrappers = []any{}
 	file_windlass_v1_scaling_proto_msgTypes[7].OneofWrappers = []any{}
 	file_windlass_v1_scaling_proto_msgTypes[12].OneofWrappers = []any{}
+	file_windlass_v1_scaling_proto_msgTypes[15].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_windlass_v1_scaling_proto_rawDesc), len(file_windlass_v1_scaling_proto_rawDesc)),
 			NumEnums:      3,
-			NumMessages:   13,
+			NumMessages:   18,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -45,6 +45,7 @@ func (t *tx) DeleteApps(deletedBefore int64, limit int) (int, error) {
 		all(forget(appKeyTable.in(t), 0, func(k model.AppKey) bool { return k.AppID == a.ID }, nil))
 		all(forget(domainTable.in(t), 0, func(d model.Domain) bool { return d.AppID == a.ID }, nil))
 		all(forget(scalingTable.in(t), 0, func(s model.Scaling) bool { return s.AppID == a.ID }, nil))
+		all(forget(scalingLoadTable.in(t), 0, func(c model.LoadChunk) bool { return c.AppID == a.ID }, nil))
 		all(forget(scalingDecisionTable.in(t), 0, func(d model.ScalingDecision) bool { return d.AppID == a.ID }, nil))
 		all(forget(rolloutStateTable.in(t), 0, func(s model.RolloutState) bool { return s.AppID == a.ID }, nil))
 		all(forget(historyTable.in(t), 0, func(h model.History) bool { return h.AppID == a.ID }, nil))

@@ -1,6 +1,11 @@
 package memory
 
-import "github.com/windlass-run/windlass/apps/controlplane/internal/model"
+import (
+	"cmp"
+	"slices"
+
+	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
+)
 
 func (t *tx) GetScalings(appIDs []string) ([]model.Scaling, error) {
 	var rows []model.Scaling
@@ -23,4 +28,26 @@ func (t *tx) ListScalingDecisions(appID string) ([]model.ScalingDecision, error)
 
 func (t *tx) PutScalingDecision(d model.ScalingDecision) error {
 	return scalingDecisionTable.in(t).put(d)
+}
+
+func (t *tx) ListScalingLoads(appID, regionID, role string, since int64) ([]model.LoadChunk, error) {
+	rows := scalingLoadTable.in(t).list(func(c model.LoadChunk) bool {
+		return c.AppID == appID && c.RegionID == regionID && c.Role == role && c.BeganAt >= since
+	})
+	slices.SortFunc(rows, func(a, b model.LoadChunk) int { return cmp.Compare(a.BeganAt, b.BeganAt) })
+	return rows, nil
+}
+
+func (t *tx) PutScalingLoads(chunks []model.LoadChunk) error {
+	for _, c := range chunks {
+		if err := scalingLoadTable.in(t).put(c); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (t *tx) DeleteScalingLoads(before int64, limit int) (int, error) {
+	return forget(scalingLoadTable.in(t), limit, func(c model.LoadChunk) bool { return c.BeganAt < before },
+		func(a, b model.LoadChunk) int { return cmp.Compare(a.BeganAt, b.BeganAt) })
 }

@@ -15,6 +15,12 @@ import (
 // pair is a primary key of two columns.
 type pair struct{ a, b string }
 
+// loadKey is the key of a chunk of an app's load.
+type loadKey struct {
+	app, region, role string
+	beganAt           int64
+}
+
 // place is the key of a deployment, or of an app's route, in a region.
 func place(id, regionID string) pair { return pair{id, regionID} }
 
@@ -245,6 +251,10 @@ var (
 	scalingDecisionTable = declare(schema[pair, model.ScalingDecision]{
 		name: "scaling decision", copy: model.ScalingDecision.Clone,
 		key: func(d model.ScalingDecision) pair { return pair{d.AppID, d.RegionID} },
+	})
+	scalingLoadTable = declare(schema[loadKey, model.LoadChunk]{
+		name: "scaling load", copy: model.LoadChunk.Clone,
+		key: func(c model.LoadChunk) loadKey { return loadKey{c.AppID, c.RegionID, c.Role, c.BeganAt} },
 	})
 	protectionTable = declare(schema[pair, model.Protection]{
 		name: "protection", copy: plain[model.Protection],

@@ -22,6 +22,7 @@ func (t *tx) DeleteApps(deletedBefore int64, n int) (int, error) {
 		func() error { return t.q.DeleteStagingsOfApps(t.ctx, ids) },
 		func() error { return t.q.DeleteScalingsOfApps(t.ctx, ids) },
 		func() error { return t.q.DeleteScalingDecisionsOfApps(t.ctx, ids) },
+		func() error { return t.q.DeleteScalingLoadsOfApps(t.ctx, ids) },
 		func() error { return t.q.DeletePinsOfApps(t.ctx, ids) },
 		func() error { return t.q.DeleteDomainsOfApps(t.ctx, ids) },
 		func() error { return t.q.DeleteKeysOfApps(t.ctx, ids) },
@@ -94,6 +95,11 @@ func (t *tx) TrimSecrets(keep int32, n int) (int, error) {
 		}
 	}
 	return len(rows), nil
+}
+
+func (t *tx) DeleteScalingLoads(before int64, n int) (int, error) {
+	gone, err := t.q.DeleteScalingLoads(t.ctx, gen.DeleteScalingLoadsParams{Before: before, Limit: limit(n)})
+	return int(gone), t.err(err, "delete scaling loads", "")
 }
 
 func (t *tx) DeleteAudit(before int64, n int) (int, error) {

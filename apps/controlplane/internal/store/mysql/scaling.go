@@ -1,7 +1,9 @@
 package mysql
 
 import (
+	"cmp"
 	"fmt"
+	"slices"
 
 	"google.golang.org/protobuf/proto"
 
@@ -72,4 +74,24 @@ func (t *tx) PutScalingDecision(d model.ScalingDecision) error {
 	return t.err(t.q.PutScalingDecision(t.ctx, gen.PutScalingDecisionParams{
 		AppID: d.AppID, Region: d.RegionID, WorkspaceID: d.WorkspaceID, Decision: b, DecidedAt: d.DecidedAt,
 	}), "put scaling decision of app", d.AppID)
+}
+
+func (t *tx) ListScalingLoads(appID, regionID, role string, since int64) ([]model.LoadChunk, error) {
+	return list(t, "list scaling loads of", appID, func(r gen.ScalingLoad) (model.LoadChunk, error) {
+		return model.LoadChunk{AppID: r.AppID, RegionID: r.Region, Role: r.Role, WorkspaceID: r.WorkspaceID, BeganAt: r.BeganAt, Samples: r.Samples}, nil
+	})(t.q.ListScalingLoads(t.ctx, gen.ListScalingLoadsParams{AppID: appID, Region: regionID, Role: role, BeganAt: since}))
+}
+
+var putScalingLoads = insertInto("PutScalingLoads", "scaling_loads", "app_id", "region", "role", "began_at", "workspace_id", "samples").replacing("samples")
+
+func (t *tx) PutScalingLoads(chunks []model.LoadChunk) error {
+	if len(chunks) == 0 {
+		return nil
+	}
+	chunks = slices.SortedFunc(slices.Values(chunks), func(a, b model.LoadChunk) int {
+		return cmp.Or(cmp.Compare(a.AppID, b.AppID), cmp.Compare(a.RegionID, b.RegionID), cmp.Compare(a.Role, b.Role), cmp.Compare(a.BeganAt, b.BeganAt))
+	})
+	return t.err(runBulk(t, t.db, putScalingLoads, chunks, func(args []any, c model.LoadChunk) []any {
+		return append(args, c.AppID, c.RegionID, c.Role, c.BeganAt, c.WorkspaceID, c.Samples)
+	}), "put scaling loads", chunks[0].AppID)
 }

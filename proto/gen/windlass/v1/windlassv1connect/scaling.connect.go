@@ -36,12 +36,19 @@ const (
 	// ScalingServiceGetScalingProcedure is the fully-qualified name of the ScalingService's GetScaling
 	// RPC.
 	ScalingServiceGetScalingProcedure = "/windlass.v1.ScalingService/GetScaling"
+	// ScalingServiceListLoadProcedure is the fully-qualified name of the ScalingService's ListLoad RPC.
+	ScalingServiceListLoadProcedure = "/windlass.v1.ScalingService/ListLoad"
 )
 
 // ScalingServiceClient is a client for the windlass.v1.ScalingService service.
 type ScalingServiceClient interface {
 	// Returns the newest decision in each region of the app.
 	GetScaling(context.Context, *v1.GetScalingRequest) (*v1.GetScalingResponse, error)
+	// Returns the load of the app in one region that scaling decisions were made on, oldest first, as
+	// means of a minute. It is stored for 3 days, while the app has a ScalingPolicy, in any mode. The
+	// newest minutes may be missing: the first is stored about a minute after it was measured, and then
+	// every 5 min. Without any, the list is empty.
+	ListLoad(context.Context, *v1.ListLoadRequest) (*v1.ListLoadResponse, error)
 }
 
 // NewScalingServiceClient constructs a client for the windlass.v1.ScalingService service. By
@@ -62,12 +69,20 @@ func NewScalingServiceClient(httpClient connect.HTTPClient, baseURL string, opts
 			connect.WithIdempotency(connect.IdempotencyNoSideEffects),
 			connect.WithClientOptions(opts...),
 		),
+		listLoad: connect.NewClient[v1.ListLoadRequest, v1.ListLoadResponse](
+			httpClient,
+			baseURL+ScalingServiceListLoadProcedure,
+			connect.WithSchema(scalingServiceMethods.ByName("ListLoad")),
+			connect.WithIdempotency(connect.IdempotencyNoSideEffects),
+			connect.WithClientOptions(opts...),
+		),
 	}
 }
 
 // scalingServiceClient implements ScalingServiceClient.
 type scalingServiceClient struct {
 	getScaling *connect.Client[v1.GetScalingRequest, v1.GetScalingResponse]
+	listLoad   *connect.Client[v1.ListLoadRequest, v1.ListLoadResponse]
 }
 
 // GetScaling calls windlass.v1.ScalingService.GetScaling.
@@ -79,10 +94,24 @@ func (c *scalingServiceClient) GetScaling(ctx context.Context, req *v1.GetScalin
 	return nil, err
 }
 
+// ListLoad calls windlass.v1.ScalingService.ListLoad.
+func (c *scalingServiceClient) ListLoad(ctx context.Context, req *v1.ListLoadRequest) (*v1.ListLoadResponse, error) {
+	response, err := c.listLoad.CallUnary(ctx, connect.NewRequest(req))
+	if response != nil {
+		return response.Msg, err
+	}
+	return nil, err
+}
+
 // ScalingServiceHandler is an implementation of the windlass.v1.ScalingService service.
 type ScalingServiceHandler interface {
 	// Returns the newest decision in each region of the app.
 	GetScaling(context.Context, *v1.GetScalingRequest) (*v1.GetScalingResponse, error)
+	// Returns the load of the app in one region that scaling decisions were made on, oldest first, as
+	// means of a minute. It is stored for 3 days, while the app has a ScalingPolicy, in any mode. The
+	// newest minutes may be missing: the first is stored about a minute after it was measured, and then
+	// every 5 min. Without any, the list is empty.
+	ListLoad(context.Context, *v1.ListLoadRequest) (*v1.ListLoadResponse, error)
 }
 
 // NewScalingServiceHandler builds an HTTP handler from the service implementation. It returns the
@@ -99,10 +128,19 @@ func NewScalingServiceHandler(svc ScalingServiceHandler, opts ...connect.Handler
 		connect.WithIdempotency(connect.IdempotencyNoSideEffects),
 		connect.WithHandlerOptions(opts...),
 	)
+	scalingServiceListLoadHandler := connect.NewUnaryHandlerSimple(
+		ScalingServiceListLoadProcedure,
+		svc.ListLoad,
+		connect.WithSchema(scalingServiceMethods.ByName("ListLoad")),
+		connect.WithIdempotency(connect.IdempotencyNoSideEffects),
+		connect.WithHandlerOptions(opts...),
+	)
 	return "/windlass.v1.ScalingService/", http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		switch r.URL.Path {
 		case ScalingServiceGetScalingProcedure:
 			scalingServiceGetScalingHandler.ServeHTTP(w, r)
+		case ScalingServiceListLoadProcedure:
+			scalingServiceListLoadHandler.ServeHTTP(w, r)
 		default:
 			http.NotFound(w, r)
 		}
@@ -114,4 +152,8 @@ type UnimplementedScalingServiceHandler struct{}
 
 func (UnimplementedScalingServiceHandler) GetScaling(context.Context, *v1.GetScalingRequest) (*v1.GetScalingResponse, error) {
 	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("windlass.v1.ScalingService.GetScaling is not implemented"))
+}
+
+func (UnimplementedScalingServiceHandler) ListLoad(context.Context, *v1.ListLoadRequest) (*v1.ListLoadResponse, error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("windlass.v1.ScalingService.ListLoad is not implemented"))
 }

@@ -13,7 +13,7 @@ import type { Message } from "@bufbuild/protobuf";
  * Describes the file windlass/v1/scaling.proto.
  */
 export const file_windlass_v1_scaling: GenFile = /*@__PURE__*/
-  fileDesc("Chl3aW5kbGFzcy92MS9zY2FsaW5nLnByb3RvEgt3aW5kbGFzcy52MSLKBAoNU2NhbGluZ1BvbGljeRIcCgNtaW4YASABKAVCCrpIBxoFGJBOKABIAIgBARIXCgNtYXgYAiABKAVCCrpIBxoFGJBOKAASIAoHaW5pdGlhbBgDIAEoBUIKukgHGgUYkE4oAEgBiAEBEjUKB21ldHJpY3MYBCADKAsyGi53aW5kbGFzcy52MS5TY2FsaW5nTWV0cmljQgi6SAWSAQIQCBIkCgJ1cBgFIAEoCzIYLndpbmRsYXNzLnYxLlNjYWxpbmdQYWNlEiYKBGRvd24YBiABKAsyGC53aW5kbGFzcy52MS5TY2FsaW5nUGFjZRImCgR6ZXJvGAcgASgLMhgud2luZGxhc3MudjEuU2NhbGVUb1plcm8SOAoIc2NoZWR1bGUYCCADKAsyHC53aW5kbGFzcy52MS5TY2FsaW5nU2NoZWR1bGVCCLpIBZIBAhAgEjcKBG1vZGUYCSABKA4yHy53aW5kbGFzcy52MS5TY2FsaW5nUG9saWN5Lk1vZGVCCLpIBYIBAhABEjkKCW92ZXJyaWRlcxgKIAMoCzIcLndpbmRsYXNzLnYxLlNjYWxpbmdPdmVycmlkZUIIukgFkgECECASMQoFcm9sZXMYCyADKAsyGC53aW5kbGFzcy52MS5Sb2xlU2NhbGluZ0IIukgFkgECEAgiPgoETW9kZRIUChBNT0RFX1VOU1BFQ0lGSUVEEAASDwoLTU9ERV9BQ1RJVkUQARIPCgtNT0RFX0FEVklTRRACQgYKBF9taW5CCgoIX2luaXRpYWwiuQMKC1JvbGVTY2FsaW5nEhcKBHJvbGUYASABKAlCCbpIBnIEEAEYPxIcCgNtaW4YAiABKAVCCrpIBxoFGIACKAFIAIgBARIXCgNtYXgYAyABKAVCCrpIBxoFGIACKAESIAoHaW5pdGlhbBgEIAEoBUIKukgHGgUYgAIoAUgBiAEBEjUKB21ldHJpY3MYBSADKAsyGi53aW5kbGFzcy52MS5TY2FsaW5nTWV0cmljQgi6SAWSAQIQCBIkCgJ1cBgGIAEoCzIYLndpbmRsYXNzLnYxLlNjYWxpbmdQYWNlEiYKBGRvd24YByABKAsyGC53aW5kbGFzcy52MS5TY2FsaW5nUGFjZRI4CghzY2hlZHVsZRgIIAMoCzIcLndpbmRsYXNzLnYxLlNjYWxpbmdTY2hlZHVsZUIIukgFkgECECASOQoJb3ZlcnJpZGVzGAkgAygLMhwud2luZGxhc3MudjEuU2NhbGluZ092ZXJyaWRlQgi6SAWSAQIQIBIqCgZjb3VwbGUYCiABKAsyGi53aW5kbGFzcy52MS5TY2FsaW5nQ291cGxlQgYKBF9taW5CCgoIX2luaXRpYWwiQwoNU2NhbGluZ0NvdXBsZRIXCgRyb2xlGAEgASgJQgm6SAZyBBABGD8SGQoFcmF0aW8YAiADKAFCCrpIB5IBBAgCEAIingQKDVNjYWxpbmdNZXRyaWMSOQoEdHlwZRgBIAEoDjIfLndpbmRsYXNzLnYxLlNjYWxpbmdNZXRyaWMuVHlwZUIKukgHggEEEAEgABIZCgZ0YXJnZXQYAiABKAlCCbpIBnIEEAEYIBITCgJ1cBgDIAEoCUIHukgEcgIYIBIVCgRkb3duGAQgASgJQge6SARyAhggEisKCnBlcmNlbnRpbGUYBSABKAFCF7pIFBISEQAAAAAAAFlAKQAAAAAAAAAAEhcKBXF1ZXJ5GAYgASgJQgi6SAVyAxiAIBI3CgRraW5kGAcgASgOMh8ud2luZGxhc3MudjEuU2NhbGluZ01ldHJpYy5LaW5kQgi6SAWCAQIQASLNAQoEVHlwZRIUChBUWVBFX1VOU1BFQ0lGSUVEEAASEgoOVFlQRV9JTl9GTElHSFQQARIcChhUWVBFX1JFUVVFU1RTX1BFUl9TRUNPTkQQAhIOCgpUWVBFX1FVRVVFEAMSEQoNVFlQRV9LVl9DQUNIRRAEEgwKCFRZUEVfQ1BVEAUSDwoLVFlQRV9NRU1PUlkQBhIUChBUWVBFX0ZJUlNUX1RPS0VOEAcSEAoMVFlQRV9MQVRFTkNZEAgSEwoPVFlQRV9QUk9NRVRIRVVTEAkiPAoES2luZBIUChBLSU5EX1VOU1BFQ0lGSUVEEAASDgoKS0lORF9UT1RBTBABEg4KCktJTkRfTEVWRUwQAiKyAQoLU2NhbGluZ1BhY2USOAoGd2luZG93GAEgASgLMhkuZ29vZ2xlLnByb3RvYnVmLkR1cmF0aW9uQg26SAqqAQciAwiQHDIAEjAKBHN0ZXAYAiABKAlCIrpIH3IdMhteKFswLTldezEsNX18WzAtOV17MSw0fSUpPyQSNwoFZXZlcnkYAyABKAsyGS5nb29nbGUucHJvdG9idWYuRHVyYXRpb25CDbpICqoBByIDCJAcMgAiZgoLU2NhbGVUb1plcm8SOgoFYWZ0ZXIYASABKAsyGS5nb29nbGUucHJvdG9idWYuRHVyYXRpb25CELpIDaoBCiIECID1JDICCAoSGwoHd2FrZV90bxgCIAEoBUIKukgHGgUYkE4oACK8AgoPU2NhbGluZ1NjaGVkdWxlEhgKBGNyb24YASABKAlCCrpIB3IFEAEYgAESGgoJdGltZV96b25lGAIgASgJQge6SARyAhhAEjkKA2ZvchgDIAEoCzIZLmdvb2dsZS5wcm90b2J1Zi5EdXJhdGlvbkIRukgOqgELIgUIgIqKDzICCDwSHAoDbWluGAQgASgFQgq6SAcaBRiQTigASACIAQESHAoDbWF4GAUgASgFQgq6SAcaBRiQTigBSAGIAQE6bLpIaRpnChBzY2FsaW5nLnNjaGVkdWxlEjNzZXQgbWluLCBvciBtYXgsIG9yIGJvdGg6IHRoZSBlbnRyeSBjaGFuZ2VzIG5vdGhpbmcaHmhhcyh0aGlzLm1pbikgfHwgaGFzKHRoaXMubWF4KUIGCgRfbWluQgYKBF9tYXgi5QEKD1NjYWxpbmdPdmVycmlkZRJECgdyZWdpb25zGAEgAygJQjO6SDCSAS0IARAgGAEiJXIjMiFeW2Etel0oWy1hLXowLTldezAsNjF9W2EtejAtOV0pPyQSHAoDbWluGAIgASgFQgq6SAcaBRiQTigASACIAQESHAoDbWF4GAMgASgFQgq6SAcaBRiQTigBSAGIAQESIAoHaW5pdGlhbBgEIAEoBUIKukgHGgUYkE4oAEgCiAEBEhIKCnJlZ2lvbl9pZHMYBSADKAlCBgoEX21pbkIGCgRfbWF4QgoKCF9pbml0aWFsIlkKC1NjYWxpbmdIb2xkEg4KBnJlZ2lvbhgBIAEoCRIQCghyZXBsaWNhcxgCIAEoBRINCgV1bnRpbBgDIAEoAxILCgN3aG8YBCABKAkSDAoEcm9sZRgFIAEoCSIsChFHZXRTY2FsaW5nUmVxdWVzdBIXCgNhcHAYASABKAlCCrpIB3IFEAEYgAIilgEKEkdldFNjYWxpbmdSZXNwb25zZRIqCgZwb2xpY3kYASABKAsyGi53aW5kbGFzcy52MS5TY2FsaW5nUG9saWN5EisKB3JlZ2lvbnMYAiADKAsyGi53aW5kbGFzcy52MS5SZWdpb25TY2FsaW5nEicKBWhvbGRzGAMgAygLMhgud2luZGxhc3MudjEuU2NhbGluZ0hvbGQipgIKDVJlZ2lvblNjYWxpbmcSDgoGcmVnaW9uGAEgASgJEgoKAmF0GAIgASgDEhAKCHJlcGxpY2FzGAMgASgFEg4KBndhbnRlZBgEIAEoBRIRCgl1bmxpbWl0ZWQYBSABKAUSJgoFd2FudHMYBiADKAsyFy53aW5kbGFzcy52MS5NZXRyaWNXYW50Eg0KBWxpbWl0GAcgASgJEgsKA3doeRgIIAEoCRIMCgRuZXh0GAkgASgDEgsKA21pbhgKIAEoBRILCgNtYXgYCyABKAUSDQoFcmVhZHkYDCABKAUSEAoIc3RhcnRpbmcYDSABKAUSDAoEcm9sZRgOIAEoCRIpCgVyb2xlcxgPIAMoCzIaLndpbmRsYXNzLnYxLlJlZ2lvblNjYWxpbmcikAEKCk1ldHJpY1dhbnQSKgoGbWV0cmljGAEgASgLMhoud2luZGxhc3MudjEuU2NhbGluZ01ldHJpYxISCgV2YWx1ZRgCIAEoAUgAiAEBEhAKCHJlcGxpY2FzGAMgASgFEhUKDW1pc3Npbmdfc2luY2UYBCABKAMSDwoHcHJvYmxlbRgFIAEoCUIICgZfdmFsdWUyZAoOU2NhbGluZ1NlcnZpY2USUgoKR2V0U2NhbGluZxIeLndpbmRsYXNzLnYxLkdldFNjYWxpbmdSZXF1ZXN0Gh8ud2luZGxhc3MudjEuR2V0U2NhbGluZ1Jlc3BvbnNlIgOQAgFiBnByb3RvMw", [file_buf_validate_validate, file_google_protobuf_duration]);
+  fileDesc("Chl3aW5kbGFzcy92MS9zY2FsaW5nLnByb3RvEgt3aW5kbGFzcy52MSLKBAoNU2NhbGluZ1BvbGljeRIcCgNtaW4YASABKAVCCrpIBxoFGJBOKABIAIgBARIXCgNtYXgYAiABKAVCCrpIBxoFGJBOKAASIAoHaW5pdGlhbBgDIAEoBUIKukgHGgUYkE4oAEgBiAEBEjUKB21ldHJpY3MYBCADKAsyGi53aW5kbGFzcy52MS5TY2FsaW5nTWV0cmljQgi6SAWSAQIQCBIkCgJ1cBgFIAEoCzIYLndpbmRsYXNzLnYxLlNjYWxpbmdQYWNlEiYKBGRvd24YBiABKAsyGC53aW5kbGFzcy52MS5TY2FsaW5nUGFjZRImCgR6ZXJvGAcgASgLMhgud2luZGxhc3MudjEuU2NhbGVUb1plcm8SOAoIc2NoZWR1bGUYCCADKAsyHC53aW5kbGFzcy52MS5TY2FsaW5nU2NoZWR1bGVCCLpIBZIBAhAgEjcKBG1vZGUYCSABKA4yHy53aW5kbGFzcy52MS5TY2FsaW5nUG9saWN5Lk1vZGVCCLpIBYIBAhABEjkKCW92ZXJyaWRlcxgKIAMoCzIcLndpbmRsYXNzLnYxLlNjYWxpbmdPdmVycmlkZUIIukgFkgECECASMQoFcm9sZXMYCyADKAsyGC53aW5kbGFzcy52MS5Sb2xlU2NhbGluZ0IIukgFkgECEAgiPgoETW9kZRIUChBNT0RFX1VOU1BFQ0lGSUVEEAASDwoLTU9ERV9BQ1RJVkUQARIPCgtNT0RFX0FEVklTRRACQgYKBF9taW5CCgoIX2luaXRpYWwiuQMKC1JvbGVTY2FsaW5nEhcKBHJvbGUYASABKAlCCbpIBnIEEAEYPxIcCgNtaW4YAiABKAVCCrpIBxoFGIACKAFIAIgBARIXCgNtYXgYAyABKAVCCrpIBxoFGIACKAESIAoHaW5pdGlhbBgEIAEoBUIKukgHGgUYgAIoAUgBiAEBEjUKB21ldHJpY3MYBSADKAsyGi53aW5kbGFzcy52MS5TY2FsaW5nTWV0cmljQgi6SAWSAQIQCBIkCgJ1cBgGIAEoCzIYLndpbmRsYXNzLnYxLlNjYWxpbmdQYWNlEiYKBGRvd24YByABKAsyGC53aW5kbGFzcy52MS5TY2FsaW5nUGFjZRI4CghzY2hlZHVsZRgIIAMoCzIcLndpbmRsYXNzLnYxLlNjYWxpbmdTY2hlZHVsZUIIukgFkgECECASOQoJb3ZlcnJpZGVzGAkgAygLMhwud2luZGxhc3MudjEuU2NhbGluZ092ZXJyaWRlQgi6SAWSAQIQIBIqCgZjb3VwbGUYCiABKAsyGi53aW5kbGFzcy52MS5TY2FsaW5nQ291cGxlQgYKBF9taW5CCgoIX2luaXRpYWwiQwoNU2NhbGluZ0NvdXBsZRIXCgRyb2xlGAEgASgJQgm6SAZyBBABGD8SGQoFcmF0aW8YAiADKAFCCrpIB5IBBAgCEAIingQKDVNjYWxpbmdNZXRyaWMSOQoEdHlwZRgBIAEoDjIfLndpbmRsYXNzLnYxLlNjYWxpbmdNZXRyaWMuVHlwZUIKukgHggEEEAEgABIZCgZ0YXJnZXQYAiABKAlCCbpIBnIEEAEYIBITCgJ1cBgDIAEoCUIHukgEcgIYIBIVCgRkb3duGAQgASgJQge6SARyAhggEisKCnBlcmNlbnRpbGUYBSABKAFCF7pIFBISEQAAAAAAAFlAKQAAAAAAAAAAEhcKBXF1ZXJ5GAYgASgJQgi6SAVyAxiAIBI3CgRraW5kGAcgASgOMh8ud2luZGxhc3MudjEuU2NhbGluZ01ldHJpYy5LaW5kQgi6SAWCAQIQASLNAQoEVHlwZRIUChBUWVBFX1VOU1BFQ0lGSUVEEAASEgoOVFlQRV9JTl9GTElHSFQQARIcChhUWVBFX1JFUVVFU1RTX1BFUl9TRUNPTkQQAhIOCgpUWVBFX1FVRVVFEAMSEQoNVFlQRV9LVl9DQUNIRRAEEgwKCFRZUEVfQ1BVEAUSDwoLVFlQRV9NRU1PUlkQBhIUChBUWVBFX0ZJUlNUX1RPS0VOEAcSEAoMVFlQRV9MQVRFTkNZEAgSEwoPVFlQRV9QUk9NRVRIRVVTEAkiPAoES2luZBIUChBLSU5EX1VOU1BFQ0lGSUVEEAASDgoKS0lORF9UT1RBTBABEg4KCktJTkRfTEVWRUwQAiKyAQoLU2NhbGluZ1BhY2USOAoGd2luZG93GAEgASgLMhkuZ29vZ2xlLnByb3RvYnVmLkR1cmF0aW9uQg26SAqqAQciAwiQHDIAEjAKBHN0ZXAYAiABKAlCIrpIH3IdMhteKFswLTldezEsNX18WzAtOV17MSw0fSUpPyQSNwoFZXZlcnkYAyABKAsyGS5nb29nbGUucHJvdG9idWYuRHVyYXRpb25CDbpICqoBByIDCJAcMgAiZgoLU2NhbGVUb1plcm8SOgoFYWZ0ZXIYASABKAsyGS5nb29nbGUucHJvdG9idWYuRHVyYXRpb25CELpIDaoBCiIECID1JDICCAoSGwoHd2FrZV90bxgCIAEoBUIKukgHGgUYkE4oACK8AgoPU2NhbGluZ1NjaGVkdWxlEhgKBGNyb24YASABKAlCCrpIB3IFEAEYgAESGgoJdGltZV96b25lGAIgASgJQge6SARyAhhAEjkKA2ZvchgDIAEoCzIZLmdvb2dsZS5wcm90b2J1Zi5EdXJhdGlvbkIRukgOqgELIgUIgIqKDzICCDwSHAoDbWluGAQgASgFQgq6SAcaBRiQTigASACIAQESHAoDbWF4GAUgASgFQgq6SAcaBRiQTigBSAGIAQE6bLpIaRpnChBzY2FsaW5nLnNjaGVkdWxlEjNzZXQgbWluLCBvciBtYXgsIG9yIGJvdGg6IHRoZSBlbnRyeSBjaGFuZ2VzIG5vdGhpbmcaHmhhcyh0aGlzLm1pbikgfHwgaGFzKHRoaXMubWF4KUIGCgRfbWluQgYKBF9tYXgi5QEKD1NjYWxpbmdPdmVycmlkZRJECgdyZWdpb25zGAEgAygJQjO6SDCSAS0IARAgGAEiJXIjMiFeW2Etel0oWy1hLXowLTldezAsNjF9W2EtejAtOV0pPyQSHAoDbWluGAIgASgFQgq6SAcaBRiQTigASACIAQESHAoDbWF4GAMgASgFQgq6SAcaBRiQTigBSAGIAQESIAoHaW5pdGlhbBgEIAEoBUIKukgHGgUYkE4oAEgCiAEBEhIKCnJlZ2lvbl9pZHMYBSADKAlCBgoEX21pbkIGCgRfbWF4QgoKCF9pbml0aWFsIlkKC1NjYWxpbmdIb2xkEg4KBnJlZ2lvbhgBIAEoCRIQCghyZXBsaWNhcxgCIAEoBRINCgV1bnRpbBgDIAEoAxILCgN3aG8YBCABKAkSDAoEcm9sZRgFIAEoCSIsChFHZXRTY2FsaW5nUmVxdWVzdBIXCgNhcHAYASABKAlCCrpIB3IFEAEYgAIilgEKEkdldFNjYWxpbmdSZXNwb25zZRIqCgZwb2xpY3kYASABKAsyGi53aW5kbGFzcy52MS5TY2FsaW5nUG9saWN5EisKB3JlZ2lvbnMYAiADKAsyGi53aW5kbGFzcy52MS5SZWdpb25TY2FsaW5nEicKBWhvbGRzGAMgAygLMhgud2luZGxhc3MudjEuU2NhbGluZ0hvbGQipgIKDVJlZ2lvblNjYWxpbmcSDgoGcmVnaW9uGAEgASgJEgoKAmF0GAIgASgDEhAKCHJlcGxpY2FzGAMgASgFEg4KBndhbnRlZBgEIAEoBRIRCgl1bmxpbWl0ZWQYBSABKAUSJgoFd2FudHMYBiADKAsyFy53aW5kbGFzcy52MS5NZXRyaWNXYW50Eg0KBWxpbWl0GAcgASgJEgsKA3doeRgIIAEoCRIMCgRuZXh0GAkgASgDEgsKA21pbhgKIAEoBRILCgNtYXgYCyABKAUSDQoFcmVhZHkYDCABKAUSEAoIc3RhcnRpbmcYDSABKAUSDAoEcm9sZRgOIAEoCRIpCgVyb2xlcxgPIAMoCzIaLndpbmRsYXNzLnYxLlJlZ2lvblNjYWxpbmcikAEKCk1ldHJpY1dhbnQSKgoGbWV0cmljGAEgASgLMhoud2luZGxhc3MudjEuU2NhbGluZ01ldHJpYxISCgV2YWx1ZRgCIAEoAUgAiAEBEhAKCHJlcGxpY2FzGAMgASgFEhUKDW1pc3Npbmdfc2luY2UYBCABKAMSDwoHcHJvYmxlbRgFIAEoCUIICgZfdmFsdWUidQoPTGlzdExvYWRSZXF1ZXN0EhcKA2FwcBgBIAEoCUIKukgHcgUQARiAAhIaCgZyZWdpb24YAiABKAlCCrpIB3IFEAEYgAISFQoEcm9sZRgDIAEoCUIHukgEcgIYPxIWCgVzaW5jZRgEIAEoA0IHukgEIgIoACI8ChBMaXN0TG9hZFJlc3BvbnNlEigKB3NhbXBsZXMYASADKAsyFy53aW5kbGFzcy52MS5Mb2FkU2FtcGxlIuQDCgpMb2FkU2FtcGxlEgoKAmF0GAEgASgDEg8KB3NwYW5fbXMYAiABKAMSEQoEcmF0ZRgDIAEoAkgAiAEBEhYKCWluX2ZsaWdodBgEIAEoAkgBiAEBEhMKBnF1ZXVlZBgFIAEoAkgCiAEBEg0KBXJlYWR5GAYgASgFEhAKCHN0YXJ0aW5nGAcgASgFEg8KB2Rlc2lyZWQYCCABKAUSHAoPZmlyc3RfdG9rZW5fcDk1GAkgASgCSAOIAQESGAoLbGF0ZW5jeV9wOTUYCiABKAJIBIgBARIzCgZsZXZlbHMYCyADKAsyIy53aW5kbGFzcy52MS5Mb2FkU2FtcGxlLkxldmVsc0VudHJ5EjUKB3Jlc3VsdHMYDCADKAsyJC53aW5kbGFzcy52MS5Mb2FkU2FtcGxlLlJlc3VsdHNFbnRyeRotCgtMZXZlbHNFbnRyeRILCgNrZXkYASABKAkSDQoFdmFsdWUYAiABKAI6AjgBGi4KDFJlc3VsdHNFbnRyeRILCgNrZXkYASABKAkSDQoFdmFsdWUYAiABKAI6AjgBQgcKBV9yYXRlQgwKCl9pbl9mbGlnaHRCCQoHX3F1ZXVlZEISChBfZmlyc3RfdG9rZW5fcDk1Qg4KDF9sYXRlbmN5X3A5NTKyAQoOU2NhbGluZ1NlcnZpY2USUgoKR2V0U2NhbGluZxIeLndpbmRsYXNzLnYxLkdldFNjYWxpbmdSZXF1ZXN0Gh8ud2luZGxhc3MudjEuR2V0U2NhbGluZ1Jlc3BvbnNlIgOQAgESTAoITGlzdExvYWQSHC53aW5kbGFzcy52MS5MaXN0TG9hZFJlcXVlc3QaHS53aW5kbGFzcy52MS5MaXN0TG9hZFJlc3BvbnNlIgOQAgFiBnByb3RvMw", [file_buf_validate_validate, file_google_protobuf_duration]);
 
 /**
  * ScalingPolicy makes the number of replicas follow the load, in each region of an app separately.
@@ -828,6 +828,152 @@ export const MetricWantSchema: GenMessage<MetricWant> = /*@__PURE__*/
   messageDesc(file_windlass_v1_scaling, 12);
 
 /**
+ * @generated from message windlass.v1.ListLoadRequest
+ */
+export type ListLoadRequest = Message<"windlass.v1.ListLoadRequest"> & {
+  /**
+   * @generated from field: string app = 1;
+   */
+  app: string;
+
+  /**
+   * Name of a region in which the app runs or ran.
+   *
+   * @generated from field: string region = 2;
+   */
+  region: string;
+
+  /**
+   * Role of a pool. Empty: an app with another layout.
+   *
+   * @generated from field: string role = 3;
+   */
+  role: string;
+
+  /**
+   * Only samples that begin at this time or later, unix ms. 0: all.
+   *
+   * @generated from field: int64 since = 4;
+   */
+  since: bigint;
+};
+
+/**
+ * Describes the message windlass.v1.ListLoadRequest.
+ * Use `create(ListLoadRequestSchema)` to create a new message.
+ */
+export const ListLoadRequestSchema: GenMessage<ListLoadRequest> = /*@__PURE__*/
+  messageDesc(file_windlass_v1_scaling, 13);
+
+/**
+ * @generated from message windlass.v1.ListLoadResponse
+ */
+export type ListLoadResponse = Message<"windlass.v1.ListLoadResponse"> & {
+  /**
+   * @generated from field: repeated windlass.v1.LoadSample samples = 1;
+   */
+  samples: LoadSample[];
+};
+
+/**
+ * Describes the message windlass.v1.ListLoadResponse.
+ * Use `create(ListLoadResponseSchema)` to create a new message.
+ */
+export const ListLoadResponseSchema: GenMessage<ListLoadResponse> = /*@__PURE__*/
+  messageDesc(file_windlass_v1_scaling, 14);
+
+/**
+ * LoadSample is the load of an app, or of a role of a pool, in one region within one minute. Unknown
+ * values are absent, never 0.
+ *
+ * @generated from message windlass.v1.LoadSample
+ */
+export type LoadSample = Message<"windlass.v1.LoadSample"> & {
+  /**
+   * Begin of the minute, unix ms by the clock of the control plane.
+   *
+   * @generated from field: int64 at = 1;
+   */
+  at: bigint;
+
+  /**
+   * How much of the minute was measured, in ms.
+   *
+   * @generated from field: int64 span_ms = 2;
+   */
+  spanMs: bigint;
+
+  /**
+   * Means: requests a second that begin, requests at instances, and requests that wait at gateways.
+   * Those of a role are of the whole pool.
+   *
+   * @generated from field: optional float rate = 3;
+   */
+  rate?: number | undefined;
+
+  /**
+   * @generated from field: optional float in_flight = 4;
+   */
+  inFlight?: number | undefined;
+
+  /**
+   * @generated from field: optional float queued = 5;
+   */
+  queued?: number | undefined;
+
+  /**
+   * Replicas, or instances of the role, at the end of the minute.
+   *
+   * @generated from field: int32 ready = 6;
+   */
+  ready: number;
+
+  /**
+   * @generated from field: int32 starting = 7;
+   */
+  starting: number;
+
+  /**
+   * @generated from field: int32 desired = 8;
+   */
+  desired: number;
+
+  /**
+   * Means of the 95th percentiles of the seconds to the first byte of streamed answers, and to the
+   * last byte of answers.
+   *
+   * @generated from field: optional float first_token_p95 = 9;
+   */
+  firstTokenP95?: number | undefined;
+
+  /**
+   * @generated from field: optional float latency_p95 = 10;
+   */
+  latencyP95?: number | undefined;
+
+  /**
+   * Means over ready instances: "kvCache", "cpu", "memory", "queue".
+   *
+   * @generated from field: map<string, float> levels = 11;
+   */
+  levels: { [key: string]: number };
+
+  /**
+   * Results of the policy's queries. The key is the first 16 hex digits of the query's SHA-256.
+   *
+   * @generated from field: map<string, float> results = 12;
+   */
+  results: { [key: string]: number };
+};
+
+/**
+ * Describes the message windlass.v1.LoadSample.
+ * Use `create(LoadSampleSchema)` to create a new message.
+ */
+export const LoadSampleSchema: GenMessage<LoadSample> = /*@__PURE__*/
+  messageDesc(file_windlass_v1_scaling, 15);
+
+/**
  * ScalingService shows how apps with a ScalingPolicy scale. AppService.Scale can hold their
  * replicas.
  *
@@ -843,6 +989,19 @@ export const ScalingService: GenService<{
     methodKind: "unary";
     input: typeof GetScalingRequestSchema;
     output: typeof GetScalingResponseSchema;
+  },
+  /**
+   * Returns the load of the app in one region that scaling decisions were made on, oldest first, as
+   * means of a minute. It is stored for 3 days, while the app has a ScalingPolicy, in any mode. The
+   * newest minutes may be missing: the first is stored about a minute after it was measured, and then
+   * every 5 min. Without any, the list is empty.
+   *
+   * @generated from rpc windlass.v1.ScalingService.ListLoad
+   */
+  listLoad: {
+    methodKind: "unary";
+    input: typeof ListLoadRequestSchema;
+    output: typeof ListLoadResponseSchema;
   },
 }> = /*@__PURE__*/
   serviceDesc(file_windlass_v1_scaling, 0);
