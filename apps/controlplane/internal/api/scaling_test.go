@@ -63,6 +63,44 @@ func (h *harness) getScaling() *windlassv1.GetScalingResponse {
 	return res
 }
 
+func TestScaling_ListLoadReturnsWhatWasStored(t *testing.T) {
+	onBoth(t, func(t *testing.T, w *harness) {
+		ctx := t.Context()
+		require.NoError(t, w.deployScaled(scalingPolicy()))
+		app, region := w.scaledApp(), w.regions["us-east-1"]
+		minute := func(n int) *windlassv1.LoadSample {
+			return &windlassv1.LoadSample{At: int64(n) * 60_000, SpanMs: 60_000, Rate: new(float32(n)), Ready: 2, Desired: 3, Levels: map[string]float32{"cpu": 50}}
+		}
+		store := func(role string, samples ...*windlassv1.LoadSample) {
+			b, err := model.EncodeLoads(samples)
+			require.NoError(t, err)
+			require.NoError(t, w.api.StoreLoads(ctx, []model.LoadChunk{{AppID: app.AppID, RegionID: region, Role: role, WorkspaceID: app.WorkspaceID, BeganAt: samples[0].GetAt(), Samples: b}}))
+		}
+		store("", minute(10), minute(11))
+		store("", minute(12), minute(13))
+		store("", minute(13), minute(14)) // from another process
+		store("decode", minute(20))
+		client := windlassv1connect.NewScalingServiceClient(http.DefaultClient, w.url, w.options(w.viewer)...)
+		list := func(req *windlassv1.ListLoadRequest) (at []int64) {
+			res, err := client.ListLoad(ctx, req)
+			require.NoError(t, err)
+			for _, s := range res.GetSamples() {
+				require.EqualValues(t, 50, s.GetLevels()["cpu"])
+				at = append(at, s.GetAt()/60_000)
+			}
+			return at
+		}
+		require.Equal(t, []int64{10, 11, 12, 13, 14}, list(&windlassv1.ListLoadRequest{App: "chat", Region: "us-east-1"}))
+		require.Equal(t, []int64{11, 12, 13, 14}, list(&windlassv1.ListLoadRequest{App: "chat", Region: "us-east-1", Since: 11 * 60_000}))
+		require.Equal(t, []int64{20}, list(&windlassv1.ListLoadRequest{App: "chat", Region: "us-east-1", Role: "decode"}))
+		require.Empty(t, list(&windlassv1.ListLoadRequest{App: "chat", Region: "eu-west-1"}))
+		_, err := client.ListLoad(ctx, &windlassv1.ListLoadRequest{App: "none", Region: "us-east-1"})
+		require.ErrorContains(t, err, "none")
+		_, err = client.ListLoad(ctx, &windlassv1.ListLoadRequest{App: "chat", Region: "nowhere"})
+		require.ErrorContains(t, err, "nowhere")
+	})
+}
+
 func TestScaling_NewVersionsKeepDecisions(t *testing.T) {
 	onBoth(t, func(t *testing.T, w *harness) {
 		ctx := t.Context()

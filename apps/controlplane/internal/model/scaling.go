@@ -252,7 +252,10 @@ func EncodeLoads(samples []*windlassv1.LoadSample) ([]byte, error) {
 		return nil, fmt.Errorf("encode loads: %w", err)
 	}
 	_, err = w.Write(b)
-	return out.Bytes(), errors.Join(err, w.Close())
+	if err = errors.Join(err, w.Close()); err != nil {
+		return nil, fmt.Errorf("encode loads: %w", err)
+	}
+	return out.Bytes(), nil
 }
 
 // DecodeLoads decodes samples of EncodeLoads.

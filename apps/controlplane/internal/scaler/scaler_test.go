@@ -35,10 +35,14 @@ type harness struct {
 	apps   map[string]*model.ScaledApp
 	reads  int
 	writes []model.Rescale
-	err    error
-	held   bool
-	passed []*agentv1.LoadReport
-	svc    *Service
+	// loads are the stored chunks. storeErr is the error of stores, nil for none.
+	loads    []model.LoadChunk
+	stores   int
+	storeErr error
+	err      error
+	held     bool
+	passed   []*agentv1.LoadReport
+	svc      *Service
 	// streams is the number of requests that instances of a pool finish while they stop.
 	streams float64
 	// refuse is the error of writes that raise a number. nil: none.
@@ -75,6 +79,22 @@ func (h *harness) ScaledApps(_ context.Context, ids []string) (out []model.Scale
 		}
 	}
 	return out, nil
+}
+
+func (h *harness) StoreLoads(_ context.Context, chunks []model.LoadChunk) error {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.stores++
+	if h.storeErr != nil {
+		return h.storeErr
+	}
+	for _, c := range chunks {
+		same := func(o model.LoadChunk) bool {
+			return o.AppID == c.AppID && o.RegionID == c.RegionID && o.Role == c.Role && o.BeganAt == c.BeganAt
+		}
+		h.loads = append(slices.DeleteFunc(h.loads, same), c)
+	}
+	return nil
 }
 
 func (h *harness) Rescale(_ context.Context, r model.Rescale) error {

@@ -254,27 +254,51 @@ func roleOfEntry(h *windlassv1.HistoryEntry) string {
 const maxTrace = 64 << 20
 
 func (a *app) scalingSimulateCommand() *cobra.Command {
-	var file, trace, region, role string
+	var file, trace string
+	var recorded recordedFlags
 	m := simulate.Model{}
 	cmd := &cobra.Command{
-		Use:   "simulate -f FILE --trace FILE",
-		Short: "Play a trace of requests against the scaling of an app's file",
-		Long: `Simulate plays a trace of requests against the scaling of an app's file, with the algorithm of the control
-plane. For comparison, it also plays the trace against the Kubernetes HorizontalPodAutoscaler and Knative, with
-their defaults. For each of them it shows replica-hours, and the share of requests that waited longer than the objective.
-It does not call the control plane. For a pool it simulates one role, without its couple.
+		Use:   "simulate -f FILE (--last DURATION | --trace FILE)",
+		Short: "Play the load of an app, or a trace, against the scaling of an app's file",
+		Long: `Simulate plays requests against the scaling of an app's file, with the algorithm of the control plane. For
+comparison, it also plays them against the Kubernetes HorizontalPodAutoscaler and Knative, with their defaults. For each
+of them it shows replica-hours, and the share of requests that waited longer than the objective. For a pool it simulates
+one role, without its couple.
 
-The trace is CSV with the columns seconds and requests_per_second, or JSON, a list of objects with seconds and
-requestsPerSecond. Each rate holds up to the next point, and the last point is the end.`,
-		Example: `  windlass scaling simulate -f deployments/examples/scaling.yaml --trace deployments/examples/traces/flash-crowd.csv
+With --last it plays the load that the deployed app had, beside what really ran ("ran"). The control plane stores that load
+for 3 days while the app has scaling, in any mode. The file may have another policy than the deployed app. Requests take
+the time that was measured. A replica serves as many requests at a time as any replica did in a minute, or as the target of
+inFlight, if that is more: --concurrency sets another number. It says how much of the time the stored load covers.
+Waits of "ran" are means of a minute, so that short waits do not count.
+
+With --trace it does not call the control plane. The trace is CSV with the columns seconds and requests_per_second, or JSON,
+a list of objects with seconds and requestsPerSecond. Each rate holds up to the next point, and the last point is the end.`,
+		Example: `  windlass scaling simulate -f app.yaml --last 24h
+  windlass scaling simulate -f other-policy.yaml --last 1h --app chat --region eu-west-1
+  windlass scaling simulate -f deployments/examples/scaling.yaml --trace deployments/examples/traces/flash-crowd.csv
   windlass scaling simulate -f app.yaml --trace day.json --start 90s --service 4s --concurrency 16 -o json`,
 		Args: cobra.NoArgs,
-		RunE: func(*cobra.Command, []string) error {
+		RunE: func(cmd *cobra.Command, _ []string) error {
 			f, err := readAppFile(file, a.Stdin)
 			if err != nil {
 				return err
 			}
-			outcomes, err := runSimulation(f, trace, region, role, m)
+			if err := checkSimulated(f, m); err != nil {
+				return err
+			}
+			if trace == "" {
+				switch {
+				case cmd.Flags().Changed("service"):
+					return errors.New("--service: leave it out with --last: the time that requests take was measured")
+				case !cmd.Flags().Changed("concurrency"):
+					m.Concurrency = 0
+				}
+				return a.simulateRecorded(cmd.Context(), f, recorded, m)
+			}
+			if recorded.app != "" {
+				return errors.New("--app: leave it out with --trace, or use --last in the place of --trace")
+			}
+			outcomes, err := runSimulation(f, trace, recorded.region, recorded.role, m)
 			if err != nil {
 				return err
 			}
@@ -293,42 +317,50 @@ requestsPerSecond. Each rate holds up to the next point, and the last point is t
 	flags := cmd.Flags()
 	flags.StringVarP(&file, "file", "f", "", "the app's file, - for standard input")
 	flags.StringVar(&trace, "trace", "", "the trace, CSV or JSON")
-	flags.StringVar(&region, "region", "", "use the overrides of this region")
-	flags.StringVar(&role, "role", "", "the role of a pool to simulate: all requests then go through it")
+	flags.DurationVar(&recorded.last, "last", 0, "play the load of the deployed app in this time, up to 72h")
+	flags.StringVar(&recorded.app, "app", "", "with --last: the app whose load is played (default the file's app)")
+	flags.StringVar(&recorded.region, "region", "", "use the load and the overrides of this region (default with --last: all regions of the file)")
+	flags.StringVar(&recorded.role, "role", "", "the role of a pool to simulate: all requests then go through it")
 	flags.DurationVar(&m.Start, "start", 45*time.Second, "time until a replica is ready")
 	flags.DurationVar(&m.Service, "service", 2*time.Second, "time that a request takes, without waiting")
 	flags.IntVar(&m.Concurrency, "concurrency", 32, "requests that a replica serves at a time")
 	flags.DurationVar(&m.Objective, "objective", time.Second, "time that a request may wait")
 	must(cmd.MarkFlagRequired("file"))
-	must(cmd.MarkFlagRequired("trace"))
+	cmd.MarkFlagsOneRequired("trace", "last")
+	cmd.MarkFlagsMutuallyExclusive("trace", "last")
 	must(cmd.MarkFlagFilename("file", "yaml", "yml", "json"))
 	must(cmd.MarkFlagFilename("trace", "csv", "json"))
 	return cmd
 }
 
-func runSimulation(f *appFile, trace, region, role string, m simulate.Model) ([]simulate.Outcome, error) {
+// checkSimulated checks the file's scaling and the flags of the model.
+func checkSimulated(f *appFile, m simulate.Model) error {
 	if f.Scaling == nil {
-		return nil, fmt.Errorf("%s: scaling: missing: the replicas do not follow the load", f.path)
+		return fmt.Errorf("%s: scaling: missing: the replicas do not follow the load", f.path)
 	}
 	if fault := scaling.Check(f.Scaling); fault != nil {
-		return nil, fmt.Errorf("%s: %w: %s", f.path, f.fieldInFile("scaling."+fault.Field, fault.Message), fault.Fix)
+		return fmt.Errorf("%s: %w: %s", f.path, f.fieldInFile("scaling."+fault.Field, fault.Message), fault.Fix)
 	}
 	if fault := lackingSignal(f); fault != nil {
-		return nil, fmt.Errorf("%s: %w: %s", f.path, f.fieldInFile("scaling."+fault.Field, fault.Message), fault.Fix)
-	}
-	policy, err := simulatedPolicy(f, region, role)
-	if err != nil {
-		return nil, fmt.Errorf("%s: %w", f.path, err)
+		return fmt.Errorf("%s: %w: %s", f.path, f.fieldInFile("scaling."+fault.Field, fault.Message), fault.Fix)
 	}
 	switch {
 	case m.Start < 0 || m.Start > time.Hour:
-		return nil, fmt.Errorf("--start=%s: use a time from 0 to 1h", m.Start)
+		return fmt.Errorf("--start=%s: use a time from 0 to 1h", m.Start)
 	case m.Service <= 0:
-		return nil, fmt.Errorf("--service=%s: use a time above 0", m.Service)
+		return fmt.Errorf("--service=%s: use a time above 0", m.Service)
 	case m.Concurrency < 1:
-		return nil, fmt.Errorf("--concurrency=%d: use 1 or more", m.Concurrency)
+		return fmt.Errorf("--concurrency=%d: use 1 or more", m.Concurrency)
 	case m.Objective < 0:
-		return nil, fmt.Errorf("--objective=%s: use 0 or more", m.Objective)
+		return fmt.Errorf("--objective=%s: use 0 or more", m.Objective)
+	}
+	return nil
+}
+
+func runSimulation(f *appFile, trace, region, role string, m simulate.Model) ([]simulate.Outcome, error) {
+	policy, err := simulatedPolicy(f, region, role, false)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", f.path, err)
 	}
 	info, err := os.Stat(trace)
 	if err != nil {
@@ -369,8 +401,9 @@ func lackingSignal(f *appFile) *scaling.Fault {
 	return scaling.CheckSignals(f.Scaling, p.ID(), engine)
 }
 
-// simulatedPolicy returns the scaling of the file for the region, or that of a role of a pool.
-func simulatedPolicy(f *appFile, region, role string) (policy scaling.Policy, err error) {
+// simulatedPolicy returns the scaling of the file for the region, or that of a role of a pool. Only the stored load of an
+// app has results of queries.
+func simulatedPolicy(f *appFile, region, role string, recorded bool) (policy scaling.Policy, err error) {
 	metrics, at := f.Scaling.GetMetrics(), "scaling."
 	if pool := f.Scaling.GetRoles(); len(pool) > 0 {
 		var names []string
@@ -401,7 +434,7 @@ func simulatedPolicy(f *appFile, region, role string) (policy scaling.Policy, er
 		}
 	}
 	for i, m := range metrics {
-		if m.GetType() == windlassv1.ScalingMetric_TYPE_PROMETHEUS {
+		if m.GetType() == windlassv1.ScalingMetric_TYPE_PROMETHEUS && !recorded {
 			return policy, fmt.Errorf("%w: use another metric, such as inFlight", f.fieldInFile(fmt.Sprintf("%smetrics[%d].type", at, i), "a trace has no results of queries"))
 		}
 	}

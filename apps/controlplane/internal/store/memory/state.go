@@ -15,12 +15,6 @@ import (
 // pair is a primary key of two columns.
 type pair struct{ a, b string }
 
-// loadKey is the key of a chunk of an app's load.
-type loadKey struct {
-	app, region, role string
-	beganAt           int64
-}
-
 // place is the key of a deployment, or of an app's route, in a region.
 func place(id, regionID string) pair { return pair{id, regionID} }
 
@@ -252,9 +246,11 @@ var (
 		name: "scaling decision", copy: model.ScalingDecision.Clone,
 		key: func(d model.ScalingDecision) pair { return pair{d.AppID, d.RegionID} },
 	})
-	scalingLoadTable = declare(schema[loadKey, model.LoadChunk]{
+	scalingLoadTable = declare(schema[pair, model.LoadChunk]{
 		name: "scaling load", copy: model.LoadChunk.Clone,
-		key: func(c model.LoadChunk) loadKey { return loadKey{c.AppID, c.RegionID, c.Role, c.BeganAt} },
+		key: func(c model.LoadChunk) pair {
+			return pair{c.AppID, fmt.Sprintf("%s/%s/%020d", c.RegionID, c.Role, c.BeganAt)}
+		},
 	})
 	protectionTable = declare(schema[pair, model.Protection]{
 		name: "protection", copy: plain[model.Protection],

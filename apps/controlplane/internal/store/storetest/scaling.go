@@ -76,6 +76,34 @@ func testScaling(t *testing.T, setup setup) {
 		}, facts(shared))
 	})
 
+	t.Run("loads are kept by their begin, and deleted by it", func(t *testing.T) {
+		w := setup(t)
+		app, other := w.app("chat"), w.app("other")
+		chunk := func(appID, region, role string, began int64, text string) model.LoadChunk {
+			return model.LoadChunk{AppID: appID, RegionID: region, Role: role, WorkspaceID: w.ws, BeganAt: began, Samples: []byte(text)}
+		}
+		w.update(func(tx store.Tx) error { return tx.PutScalingLoads(nil) })
+		w.update(func(tx store.Tx) error {
+			return tx.PutScalingLoads([]model.LoadChunk{
+				chunk(app.ID, "reg_1", "", 3, "third"), chunk(app.ID, "reg_1", "", 1, "first"), chunk(app.ID, "reg_1", "decode", 2, "of a role"),
+				chunk(app.ID, "reg_2", "", 2, "of another region"), chunk(other.ID, "reg_1", "", 2, "of another app"),
+			})
+		})
+		w.update(func(tx store.Tx) error {
+			return tx.PutScalingLoads([]model.LoadChunk{chunk(app.ID, "reg_1", "", 3, "grown")})
+		})
+		list := func(region, role string, since int64) []model.LoadChunk {
+			return read(w, func(tx store.Tx) ([]model.LoadChunk, error) { return tx.ListScalingLoads(app.ID, region, role, since) })
+		}
+		require.Equal(t, []model.LoadChunk{chunk(app.ID, "reg_1", "", 1, "first"), chunk(app.ID, "reg_1", "", 3, "grown")}, list("reg_1", "", 0))
+		require.Equal(t, []model.LoadChunk{chunk(app.ID, "reg_1", "", 3, "grown")}, list("reg_1", "", 2))
+		require.Equal(t, []model.LoadChunk{chunk(app.ID, "reg_1", "decode", 2, "of a role")}, list("reg_1", "decode", 0))
+		for _, want := range []int{2, 2, 0} {
+			require.Equal(t, want, write(w, func(tx store.Tx) (int, error) { return tx.DeleteScalingLoads(3, 2) }))
+		}
+		require.Equal(t, []model.LoadChunk{chunk(app.ID, "reg_1", "", 3, "grown")}, list("reg_1", "", 0))
+	})
+
 	t.Run("a region's newest decision is kept", func(t *testing.T) {
 		w := setup(t)
 		app := w.app("chat")
