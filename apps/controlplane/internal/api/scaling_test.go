@@ -67,6 +67,7 @@ func TestScaling_ListLoadReturnsWhatWasStored(t *testing.T) {
 	onBoth(t, func(t *testing.T, w *harness) {
 		ctx := t.Context()
 		require.NoError(t, w.deployScaled(scalingPolicy()))
+		w.settle("chat")
 		app, region := w.scaledApp(), w.regions["us-east-1"]
 		minute := func(n int) *windlassv1.LoadSample {
 			return &windlassv1.LoadSample{At: int64(n) * 60_000, SpanMs: 60_000, Rate: new(float32(n)), Ready: 2, Desired: 3, Levels: map[string]float32{"cpu": 50}}
