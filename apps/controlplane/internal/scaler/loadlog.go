@@ -236,17 +236,16 @@ type unstored struct {
 func (s *Service) storeLoads(ctx context.Context, apps Apps) {
 	ticks := time.NewTicker(gatherLoads)
 	defer ticks.Stop()
-	for {
+	for ctx.Err() == nil {
 		select {
 		case <-ctx.Done():
-			last, cancel := context.WithTimeout(context.WithoutCancel(ctx), storeLast)
-			defer cancel()
-			s.storeOnce(last, apps, true)
-			return
 		case <-ticks.C:
 			s.storeOnce(ctx, apps, false)
 		}
 	}
+	last, cancel := context.WithTimeout(context.WithoutCancel(ctx), storeLast)
+	defer cancel()
+	s.storeOnce(last, apps, true)
 }
 
 // storeOnce stores the targets that are due, or all of them. What cannot be stored is tried again after a minute.
