@@ -55,8 +55,8 @@ const minCovered = time.Minute
 // metrics. The steps must be sorted by time. Requests take the time that was recorded: their number at instances,
 // divided by their rate. Times between steps, and steps without a known rate, are left out.
 //
-// Model.Service is not used. If Model.Concurrency is 0, a replica serves as many requests at a time as any replica
-// was seen to serve in a step, or as the policy's target of requests in flight, if that is more.
+// Model.Service is not used. If Model.Concurrency is 0, a replica serves as many requests at a time as any replica did in a
+// step. It serves the policy's target of requests in flight, if that is more.
 //
 // A level of a simulated replica is the recorded total divided by the simulated replicas, and a time is the recorded
 // time without the recorded wait, but with the simulated one.
