@@ -74,7 +74,7 @@ func Describe(name string, version int, def *windlassv1.PresetDefinition) *Prese
 			pipeline: slices.Contains(def.GetParallelism(), "pipeline"),
 			data:     slices.Contains(def.GetParallelism(), "data"),
 		},
-		wholeInstance: def.GetWholeInstance(),
+		wholeInstance: def.GetWholeInstance(), severalHosts: def.GetHosts() != nil, hostsFrom: def.GetHosts().GetEngineFrom(),
 		generate: func(d *draft) {
 			d.fail("DefinitionInvalid", "engine", d.preset.ID()+" was read without its expressions", "report it: this release is broken")
 		},
@@ -199,7 +199,7 @@ func (c *compiler) names(def *windlassv1.PresetDefinition) {
 // rest checks the parts of a definition that neither the schema nor the compiler of expressions checks.
 func (c *compiler) rest(p *Preset, def *windlassv1.PresetDefinition) {
 	for _, v := range []struct{ field, version string }{
-		{"defaultEngineVersion", p.DefaultEngine}, {"engineFrom", p.From}, {"engineBefore", p.Before},
+		{"defaultEngineVersion", p.DefaultEngine}, {"engineFrom", p.From}, {"engineBefore", p.Before}, {"hosts.engineFrom", p.hostsFrom},
 	} {
 		if v.version != "" && !versionText(v.version) {
 			c.fail("DefinitionInvalid", v.field, fmt.Sprintf("%q is not a version", clip(v.version)), "use letters, digits, dots, dashes and underscores, such as 0.20.0")
@@ -207,6 +207,9 @@ func (c *compiler) rest(p *Preset, def *windlassv1.PresetDefinition) {
 	}
 	if p.From != "" && p.Before != "" && compareVersions(p.From, p.Before) >= 0 {
 		c.fail("DefinitionInvalid", "engineBefore", fmt.Sprintf("no version is from %s and before %s", p.From, p.Before), "set a later engineBefore")
+	}
+	if def.GetHosts() != nil && !slices.ContainsFunc(def.GetExamples(), func(e *windlassv1.PresetExample) bool { return e.GetHosts() > 1 && e.GetFails() == "" }) {
+		c.fail("DefinitionInvalid", "examples", "the definition has hosts, and no example shows a server on several hosts", "add an example with hosts: 2, or remove hosts")
 	}
 	if def.GetImage() == "" && len(def.GetCommand()) == 0 {
 		c.fail("DefinitionInvalid", "image", "the definition has no image and no command: there is nothing to run", "set one of them")

@@ -77,6 +77,57 @@ func TestDefine(t *testing.T) {
 		require.Nil(t, f.Spec.GetResources())
 		require.Equal(t, "ember_queue", f.Metrics[0].Metric, "P6: the metric of that version of the engine")
 	})
+	t.Run("a definition with hosts makes a server on several hosts", func(t *testing.T) {
+		several := func(d *windlassv1.PresetDefinition) {
+			d.Hosts = &windlassv1.PresetHosts{EngineFrom: "2.1"}
+			d.Examples = []*windlassv1.PresetExample{{Name: "two hosts", Hosts: 2}}
+			d.Args = append(d.Args,
+				&windlassv1.PresetArg{Flag: "--nodes", Values: []string{"${hosts}"}, When: "hosts > 1", Reserved: true},
+				&windlassv1.PresetArg{Flag: "--rank", Values: []string{"$(WINDLASS_RANK)"}, When: "hosts > 1", Reserved: true},
+				&windlassv1.PresetArg{Flag: "--leader", Values: []string{"$(WINDLASS_LEADER):2950"}, When: "hosts > 1", Reserved: true},
+			)
+		}
+		p, findings := Define(t.Context(), "ember", 1, definition(several))
+		require.Empty(t, findings)
+		f, findings := p.Generate(Input{Model: "hf://org/m", Hosts: 2, GPU: GPU{Count: 4}})
+		require.False(t, HasErrors(findings), "%v", findings)
+		require.Equal(t, strings.Fields("serve org/m --port $(PORT) --tensor 8 --paged --nodes 2 --rank $(WINDLASS_RANK) --leader $(WINDLASS_LEADER):2950"), f.Spec.GetArgs())
+		f, _ = p.Generate(Input{Model: "hf://org/m", GPU: GPU{Count: 4}})
+		require.Equal(t, strings.Fields("serve org/m --port $(PORT) --tensor 4 --paged"), f.Spec.GetArgs())
+
+		says, _ := Define(t.Context(), "ember", 1, definition())
+		alone, findings := Define(t.Context(), "ember", 1, definition(several, func(d *windlassv1.PresetDefinition) { d.Parallelism = nil }))
+		require.Empty(t, findings)
+		_, findings = alone.Generate(Input{Model: "hf://org/m", Hosts: 2})
+		require.False(t, HasErrors(findings), "an engine that splits no tensors needs no GPU")
+		for name, c := range map[string]struct {
+			p          *Preset
+			in         Input
+			field, fix string
+		}{
+			"without hosts":     {says, Input{Model: "hf://org/m", Hosts: 2, GPU: GPU{Count: 4}}, "/roles[0].hosts", "set hosts in the definition and start the ranks by $(WINDLASS_RANK)"},
+			"of an old engine":  {p, Input{Model: "hf://org/m", EngineVersion: "2.0", Hosts: 2, GPU: GPU{Count: 4}}, "engineVersion", "set it to 2.1 or newer"},
+			"without GPUs":      {p, Input{Model: "hf://org/m", Hosts: 2}, "/resources.gpu", "set resources.gpu.count"},
+			"a flag of ranks":   {p, Input{Model: "hf://org/m", Hosts: 2, GPU: GPU{Count: 4}, Options: map[string]Option{"rank": {Values: []string{"1"}}}}, "options.rank", "remove it"},
+			"GPUs of all hosts": {p, Input{Model: "hf://org/m", Hosts: 2, GPU: GPU{Count: 4}, Parallel: Parallel{Tensor: 4}}, "parallel", "set parallel.tensor to 8"},
+		} {
+			t.Run(name, func(t *testing.T) {
+				_, findings := c.p.Generate(c.in)
+				require.True(t, HasErrors(findings))
+				require.Equal(t, c.field, findings[0].Field)
+				require.Contains(t, findings[0].Fix, c.fix)
+			})
+		}
+		for field, edit := range map[string]func(*windlassv1.PresetDefinition){
+			"/examples":         func(d *windlassv1.PresetDefinition) { d.Examples[0].Hosts = 1 },
+			"/hosts.engineFrom": func(d *windlassv1.PresetDefinition) { d.Hosts.EngineFrom = "two!" },
+		} {
+			_, findings := Define(t.Context(), "ember", 1, definition(several, edit))
+			require.Len(t, findings, 1)
+			require.Equal(t, field, findings[0].Field)
+			require.NotEmpty(t, findings[0].Fix)
+		}
+	})
 	t.Run("it has the checks of built-in presets, and its own", func(t *testing.T) {
 		p, _ := Define(t.Context(), "ember", 1, definition())
 		for name, c := range map[string]struct {

@@ -20,9 +20,9 @@ var sglang1 = &Preset{
 		"--model-path": "model", "--revision": "model", "--served-model-name": "name", "--context-length": "context", "--port": "", "--host": "",
 		"--tp-size": "parallel.tensor", "--pp-size": "parallel.pipeline", "--dp-size": "parallel.data",
 	},
-	axes:      axes{tensor: true, pipeline: true, data: true},
-	hostsFrom: "0.4",
-	ranks:     []string{"--nnodes", "--node-rank", "--dist-init-addr"},
+	axes:         axes{tensor: true, pipeline: true, data: true},
+	severalHosts: true, hostsFrom: "0.4",
+	ranks: []string{"--nnodes", "--node-rank", "--dist-init-addr"},
 	generate: func(d *draft) {
 		d.spec.Image = "lmsysorg/sglang:v" + d.engine
 		if compareVersions(d.engine, "0.5.9") >= 0 {

@@ -21,9 +21,9 @@ var vllm1 = &Preset{
 		"--model": "model", "--revision": "model", "--served-model-name": "name", "--max-model-len": "context", "--port": "", "--host": "",
 		"--tensor-parallel-size": "parallel.tensor", "--pipeline-parallel-size": "parallel.pipeline", "--data-parallel-size": "parallel.data",
 	},
-	axes:      axes{tensor: true, pipeline: true, data: true},
-	hostsFrom: "0.12",
-	ranks:     []string{"--nnodes", "--node-rank", "--master-addr", "--headless", "--distributed-executor-backend"},
+	axes:         axes{tensor: true, pipeline: true, data: true},
+	severalHosts: true, hostsFrom: "0.12",
+	ranks: []string{"--nnodes", "--node-rank", "--master-addr", "--headless", "--distributed-executor-backend"},
 	generate: func(d *draft) {
 		d.spec.Image = "vllm/vllm-openai:v" + d.engine
 		d.spec.Command = []string{"vllm"}

@@ -37,10 +37,11 @@ type Preset struct {
 	taken map[string]string
 	// axes are the kinds of parallelism that the engine has.
 	axes axes
-	// hostsFrom is the first version of the engine that runs on several hosts. Empty means that none does, or that the
-	// preset does not know how. ranks are the flags that Windlass sets then.
-	hostsFrom string
-	ranks     []string
+	// severalHosts means that the preset makes a server on several hosts, from the version hostsFrom of the engine on. An
+	// empty hostsFrom means all versions. ranks are the flags that Windlass sets then.
+	severalHosts bool
+	hostsFrom    string
+	ranks        []string
 	// wholeInstance means that the engine spreads the model over all GPUs without a flag.
 	wholeInstance bool
 	generate      func(*draft)
@@ -265,12 +266,15 @@ func (d *draft) checkHosts() (ok bool) {
 	switch {
 	case n == 1:
 		return true
-	case p.hostsFrom == "":
+	case !p.severalHosts && strings.HasPrefix(p.Name, CustomPrefix):
+		d.fail("HostsUnsupported", field, fmt.Sprintf("the definition of preset %s does not say how a server runs on several hosts, and an instance has %d", p.Name, n),
+			"remove hosts, or set hosts in the definition and start the ranks by $(WINDLASS_RANK) and $(WINDLASS_LEADER)")
+	case !p.severalHosts:
 		d.fail("HostsUnsupported", field, fmt.Sprintf("preset %s makes a server on one host, and an instance has %d", p.Name, n), "remove hosts, or write image and args in the place of serve")
-	case compareVersions(d.engine, p.hostsFrom) < 0:
+	case p.hostsFrom != "" && compareVersions(d.engine, p.hostsFrom) < 0:
 		d.fail("HostsUnsupported", "engineVersion", fmt.Sprintf("preset %s makes a server on several hosts with %s %s and newer, not with %s", p.Name, p.Title, p.hostsFrom, d.engine),
 			fmt.Sprintf("set it to %s or newer, or remove hosts", p.hostsFrom))
-	case d.in.GPU.Count == 0:
+	case d.in.GPU.Count == 0 && p.axes.tensor:
 		d.fail("HostsUnsupported", "/resources.gpu", fmt.Sprintf("a model is split over the GPUs of %d hosts, and the app asks for none", n), "set resources.gpu.count, or remove hosts")
 	default:
 		return true

@@ -44,6 +44,9 @@ func checkExample(presets *preset.Registry, e *windlassv1.PresetExample, field s
 	if e.GetCachePath() != "" {
 		spec.ModelCache = &windlassv1.ModelCache{MountPath: e.GetCachePath(), Claim: &windlassv1.VolumeClaim{SizeGib: 1}}
 	}
+	if e.GetHosts() > 1 {
+		spec.Roles = []*windlassv1.RoleSpec{{Name: "main", Hosts: e.GetHosts()}}
+	}
 	expanded, found := Expand(spec, presets)
 	if !preset.HasErrors(found) {
 		if err := Check(WithDefaults(expanded), "spec"); err != nil {

@@ -74,7 +74,7 @@ func expand(in *windlassv1.DeploymentSpec, presets *preset.Registry) (*windlassv
 		return s, findings
 	}
 	made := f.Spec
-	if startsRanks(made) && len(s.GetCommand()) > 0 {
+	if hostsOf(s) > 1 && startsRanks(made) && len(s.GetCommand()) > 0 {
 		return s, append(findings, preset.Finding{
 			Severity: preset.Error, Code: "CommandTaken", Field: "/command",
 			Text: "the preset's command starts the ranks of an instance of several hosts", Fix: "remove command, or write image and args in the place of serve",

@@ -351,9 +351,6 @@ func (a *app) render(f renderFlags, generate func(renderFlags) (preset.Fragment,
 	if f.in.GPU.Count < 0 || f.in.MemoryMiB < 0 || f.in.GPU.MinMemoryMiB < 0 || f.in.Replicas < 0 || f.in.Hosts < 0 {
 		return errors.New("--gpus, --gpu-memory, --memory, --hosts and --replicas: use 0 or more")
 	}
-	if f.in.Hosts > 1 && strings.HasPrefix(f.in.Engine, preset.CustomPrefix) {
-		return errors.New("--hosts: a preset of the workspace makes a server on one host")
-	}
 	var err error
 	if f.in.Options, err = parseOptions(f.options); err != nil {
 		return err

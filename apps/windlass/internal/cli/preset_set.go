@@ -174,6 +174,7 @@ func (a *app) renderCustom(ctx context.Context, f renderFlags) (preset.Fragment,
 	if made != nil {
 		made.Env = made.GetGenerated().GetEnv()
 		made.Serve, made.ModelCache, made.GeneratedBy, made.Generated, made.Regions, made.Replicas = nil, nil, "", nil, nil, nil
+		made.Roles = nil // printAppFile writes the role with hosts
 	}
 	return fragment, findingsOf(resp.GetFindings()), nil
 }
@@ -189,6 +190,9 @@ func (f renderFlags) spec() (*windlassv1.DeploymentSpec, error) {
 			"options":  optionValues(in.Options), "facts": in.Facts,
 		},
 		"resources": map[string]any{"memoryMib": in.MemoryMiB},
+	}
+	if in.Hosts > 1 {
+		fields["roles"] = []map[string]any{{"name": "main", "hosts": in.Hosts}}
 	}
 	if in.GPU.Count > 0 {
 		fields["resources"] = map[string]any{

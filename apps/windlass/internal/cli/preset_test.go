@@ -52,7 +52,9 @@ func TestPresetRender(t *testing.T) {
 		require.Len(t, file.Spec.GetRoles(), 1)
 		require.EqualValues(t, 2, file.Spec.GetRoles()[0].GetHosts())
 		require.Contains(t, run("tgi", "--model", "hf://org/m", "--gpus", "8", "--hosts", "2").stderr, "preset tgi makes a server on one host")
-		require.Contains(t, run("custom:x", "--model", "hf://org/m", "--hosts", "2").stderr, "--hosts: a preset of the workspace")
+		got = run("custom:modelserver", "--definition", "../../../../deployments/examples/presets/modelserver.yaml", "--model", "hf://org/m", "--hosts", "2")
+		require.Zero(t, got.code, got.stderr)
+		require.Contains(t, got.stdout, "hosts: 2")
 	})
 	t.Run("facts of the model are read from a file", func(t *testing.T) {
 		facts := filepath.Join(t.TempDir(), "facts.json")

@@ -75,7 +75,7 @@ func (x PresetFinding_Severity) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use PresetFinding_Severity.Descriptor instead.
 func (PresetFinding_Severity) EnumDescriptor() ([]byte, []int) {
-	return file_windlass_v1_preset_proto_rawDescGZIP(), []int{8, 0}
+	return file_windlass_v1_preset_proto_rawDescGZIP(), []int{9, 0}
 }
 
 // Preset is one version of the knowledge about an engine.
@@ -346,7 +346,10 @@ type PresetDefinition struct {
 	// Pages of the engine's documentation that the definition was checked with.
 	Sources []*PresetSource `protobuf:"bytes,21,rep,name=sources,proto3" json:"sources,omitempty"`
 	// When the definition is set, each example is rendered and checked as a deploy of it would be.
-	Examples      []*PresetExample `protobuf:"bytes,22,rep,name=examples,proto3" json:"examples,omitempty"`
+	Examples []*PresetExample `protobuf:"bytes,22,rep,name=examples,proto3" json:"examples,omitempty"`
+	// How the engine runs on several hosts. Absent: it does not, and apps whose role has hosts are
+	// refused.
+	Hosts         *PresetHosts `protobuf:"bytes,23,opt,name=hosts,proto3" json:"hosts,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -535,6 +538,62 @@ func (x *PresetDefinition) GetExamples() []*PresetExample {
 	return nil
 }
 
+func (x *PresetDefinition) GetHosts() *PresetHosts {
+	if x != nil {
+		return x.Hosts
+	}
+	return nil
+}
+
+// PresetHosts says that the definition makes a server on several hosts. Every host runs the same
+// command, args and variables. They start the ranks by `hosts` in expressions, and by the variables
+// that each instance has: `$(WINDLASS_RANK)`, and `$(WINDLASS_LEADER)`, the address of rank 0. At least
+// one of the examples must have several hosts.
+type PresetHosts struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// First version of the engine that runs on several hosts. Empty: all.
+	EngineFrom    string `protobuf:"bytes,1,opt,name=engine_from,json=engineFrom,proto3" json:"engine_from,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PresetHosts) Reset() {
+	*x = PresetHosts{}
+	mi := &file_windlass_v1_preset_proto_msgTypes[3]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PresetHosts) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PresetHosts) ProtoMessage() {}
+
+func (x *PresetHosts) ProtoReflect() protoreflect.Message {
+	mi := &file_windlass_v1_preset_proto_msgTypes[3]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PresetHosts.ProtoReflect.Descriptor instead.
+func (*PresetHosts) Descriptor() ([]byte, []int) {
+	return file_windlass_v1_preset_proto_rawDescGZIP(), []int{3}
+}
+
+func (x *PresetHosts) GetEngineFrom() string {
+	if x != nil {
+		return x.EngineFrom
+	}
+	return ""
+}
+
 // PresetArg is one flag with its values, or words without a flag.
 type PresetArg struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -555,7 +614,7 @@ type PresetArg struct {
 
 func (x *PresetArg) Reset() {
 	*x = PresetArg{}
-	mi := &file_windlass_v1_preset_proto_msgTypes[3]
+	mi := &file_windlass_v1_preset_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -567,7 +626,7 @@ func (x *PresetArg) String() string {
 func (*PresetArg) ProtoMessage() {}
 
 func (x *PresetArg) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_v1_preset_proto_msgTypes[3]
+	mi := &file_windlass_v1_preset_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -580,7 +639,7 @@ func (x *PresetArg) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PresetArg.ProtoReflect.Descriptor instead.
 func (*PresetArg) Descriptor() ([]byte, []int) {
-	return file_windlass_v1_preset_proto_rawDescGZIP(), []int{3}
+	return file_windlass_v1_preset_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *PresetArg) GetFlag() string {
@@ -633,7 +692,7 @@ type PresetVariable struct {
 
 func (x *PresetVariable) Reset() {
 	*x = PresetVariable{}
-	mi := &file_windlass_v1_preset_proto_msgTypes[4]
+	mi := &file_windlass_v1_preset_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -645,7 +704,7 @@ func (x *PresetVariable) String() string {
 func (*PresetVariable) ProtoMessage() {}
 
 func (x *PresetVariable) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_v1_preset_proto_msgTypes[4]
+	mi := &file_windlass_v1_preset_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -658,7 +717,7 @@ func (x *PresetVariable) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PresetVariable.ProtoReflect.Descriptor instead.
 func (*PresetVariable) Descriptor() ([]byte, []int) {
-	return file_windlass_v1_preset_proto_rawDescGZIP(), []int{4}
+	return file_windlass_v1_preset_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *PresetVariable) GetName() string {
@@ -704,7 +763,7 @@ type PresetMetric struct {
 
 func (x *PresetMetric) Reset() {
 	*x = PresetMetric{}
-	mi := &file_windlass_v1_preset_proto_msgTypes[5]
+	mi := &file_windlass_v1_preset_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -716,7 +775,7 @@ func (x *PresetMetric) String() string {
 func (*PresetMetric) ProtoMessage() {}
 
 func (x *PresetMetric) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_v1_preset_proto_msgTypes[5]
+	mi := &file_windlass_v1_preset_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -729,7 +788,7 @@ func (x *PresetMetric) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PresetMetric.ProtoReflect.Descriptor instead.
 func (*PresetMetric) Descriptor() ([]byte, []int) {
-	return file_windlass_v1_preset_proto_rawDescGZIP(), []int{5}
+	return file_windlass_v1_preset_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *PresetMetric) GetSignal() string {
@@ -795,7 +854,7 @@ type PresetRule struct {
 
 func (x *PresetRule) Reset() {
 	*x = PresetRule{}
-	mi := &file_windlass_v1_preset_proto_msgTypes[6]
+	mi := &file_windlass_v1_preset_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -807,7 +866,7 @@ func (x *PresetRule) String() string {
 func (*PresetRule) ProtoMessage() {}
 
 func (x *PresetRule) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_v1_preset_proto_msgTypes[6]
+	mi := &file_windlass_v1_preset_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -820,7 +879,7 @@ func (x *PresetRule) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PresetRule.ProtoReflect.Descriptor instead.
 func (*PresetRule) Descriptor() ([]byte, []int) {
-	return file_windlass_v1_preset_proto_rawDescGZIP(), []int{6}
+	return file_windlass_v1_preset_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *PresetRule) GetWhen() string {
@@ -876,14 +935,16 @@ type PresetExample struct {
 	// Path at which the app mounts a model cache. Empty: it has none.
 	CachePath string `protobuf:"bytes,4,opt,name=cache_path,json=cachePath,proto3" json:"cache_path,omitempty"`
 	// Code of the error that the example must have: "ParallelMismatch". Empty: it must have none.
-	Fails         string `protobuf:"bytes,5,opt,name=fails,proto3" json:"fails,omitempty"`
+	Fails string `protobuf:"bytes,5,opt,name=fails,proto3" json:"fails,omitempty"`
+	// Hosts of an instance, each with resources. 0: 1.
+	Hosts         int32 `protobuf:"varint,6,opt,name=hosts,proto3" json:"hosts,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *PresetExample) Reset() {
 	*x = PresetExample{}
-	mi := &file_windlass_v1_preset_proto_msgTypes[7]
+	mi := &file_windlass_v1_preset_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -895,7 +956,7 @@ func (x *PresetExample) String() string {
 func (*PresetExample) ProtoMessage() {}
 
 func (x *PresetExample) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_v1_preset_proto_msgTypes[7]
+	mi := &file_windlass_v1_preset_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -908,7 +969,7 @@ func (x *PresetExample) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PresetExample.ProtoReflect.Descriptor instead.
 func (*PresetExample) Descriptor() ([]byte, []int) {
-	return file_windlass_v1_preset_proto_rawDescGZIP(), []int{7}
+	return file_windlass_v1_preset_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *PresetExample) GetName() string {
@@ -946,6 +1007,13 @@ func (x *PresetExample) GetFails() string {
 	return ""
 }
 
+func (x *PresetExample) GetHosts() int32 {
+	if x != nil {
+		return x.Hosts
+	}
+	return 0
+}
+
 // PresetFinding is an error, warning or note about what a preset generates.
 type PresetFinding struct {
 	state    protoimpl.MessageState `protogen:"open.v1"`
@@ -963,7 +1031,7 @@ type PresetFinding struct {
 
 func (x *PresetFinding) Reset() {
 	*x = PresetFinding{}
-	mi := &file_windlass_v1_preset_proto_msgTypes[8]
+	mi := &file_windlass_v1_preset_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -975,7 +1043,7 @@ func (x *PresetFinding) String() string {
 func (*PresetFinding) ProtoMessage() {}
 
 func (x *PresetFinding) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_v1_preset_proto_msgTypes[8]
+	mi := &file_windlass_v1_preset_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -988,7 +1056,7 @@ func (x *PresetFinding) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PresetFinding.ProtoReflect.Descriptor instead.
 func (*PresetFinding) Descriptor() ([]byte, []int) {
-	return file_windlass_v1_preset_proto_rawDescGZIP(), []int{8}
+	return file_windlass_v1_preset_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *PresetFinding) GetSeverity() PresetFinding_Severity {
@@ -1034,7 +1102,7 @@ type ListPresetsRequest struct {
 
 func (x *ListPresetsRequest) Reset() {
 	*x = ListPresetsRequest{}
-	mi := &file_windlass_v1_preset_proto_msgTypes[9]
+	mi := &file_windlass_v1_preset_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1046,7 +1114,7 @@ func (x *ListPresetsRequest) String() string {
 func (*ListPresetsRequest) ProtoMessage() {}
 
 func (x *ListPresetsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_v1_preset_proto_msgTypes[9]
+	mi := &file_windlass_v1_preset_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1059,7 +1127,7 @@ func (x *ListPresetsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListPresetsRequest.ProtoReflect.Descriptor instead.
 func (*ListPresetsRequest) Descriptor() ([]byte, []int) {
-	return file_windlass_v1_preset_proto_rawDescGZIP(), []int{9}
+	return file_windlass_v1_preset_proto_rawDescGZIP(), []int{10}
 }
 
 type ListPresetsResponse struct {
@@ -1071,7 +1139,7 @@ type ListPresetsResponse struct {
 
 func (x *ListPresetsResponse) Reset() {
 	*x = ListPresetsResponse{}
-	mi := &file_windlass_v1_preset_proto_msgTypes[10]
+	mi := &file_windlass_v1_preset_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1083,7 +1151,7 @@ func (x *ListPresetsResponse) String() string {
 func (*ListPresetsResponse) ProtoMessage() {}
 
 func (x *ListPresetsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_v1_preset_proto_msgTypes[10]
+	mi := &file_windlass_v1_preset_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1096,7 +1164,7 @@ func (x *ListPresetsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListPresetsResponse.ProtoReflect.Descriptor instead.
 func (*ListPresetsResponse) Descriptor() ([]byte, []int) {
-	return file_windlass_v1_preset_proto_rawDescGZIP(), []int{10}
+	return file_windlass_v1_preset_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *ListPresetsResponse) GetPresets() []*Preset {
@@ -1118,7 +1186,7 @@ type GetPresetRequest struct {
 
 func (x *GetPresetRequest) Reset() {
 	*x = GetPresetRequest{}
-	mi := &file_windlass_v1_preset_proto_msgTypes[11]
+	mi := &file_windlass_v1_preset_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1130,7 +1198,7 @@ func (x *GetPresetRequest) String() string {
 func (*GetPresetRequest) ProtoMessage() {}
 
 func (x *GetPresetRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_v1_preset_proto_msgTypes[11]
+	mi := &file_windlass_v1_preset_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1143,7 +1211,7 @@ func (x *GetPresetRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetPresetRequest.ProtoReflect.Descriptor instead.
 func (*GetPresetRequest) Descriptor() ([]byte, []int) {
-	return file_windlass_v1_preset_proto_rawDescGZIP(), []int{11}
+	return file_windlass_v1_preset_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *GetPresetRequest) GetName() string {
@@ -1169,7 +1237,7 @@ type GetPresetResponse struct {
 
 func (x *GetPresetResponse) Reset() {
 	*x = GetPresetResponse{}
-	mi := &file_windlass_v1_preset_proto_msgTypes[12]
+	mi := &file_windlass_v1_preset_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1181,7 +1249,7 @@ func (x *GetPresetResponse) String() string {
 func (*GetPresetResponse) ProtoMessage() {}
 
 func (x *GetPresetResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_v1_preset_proto_msgTypes[12]
+	mi := &file_windlass_v1_preset_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1194,7 +1262,7 @@ func (x *GetPresetResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetPresetResponse.ProtoReflect.Descriptor instead.
 func (*GetPresetResponse) Descriptor() ([]byte, []int) {
-	return file_windlass_v1_preset_proto_rawDescGZIP(), []int{12}
+	return file_windlass_v1_preset_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *GetPresetResponse) GetPreset() *Preset {
@@ -1213,7 +1281,7 @@ type RenderPresetRequest struct {
 
 func (x *RenderPresetRequest) Reset() {
 	*x = RenderPresetRequest{}
-	mi := &file_windlass_v1_preset_proto_msgTypes[13]
+	mi := &file_windlass_v1_preset_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1225,7 +1293,7 @@ func (x *RenderPresetRequest) String() string {
 func (*RenderPresetRequest) ProtoMessage() {}
 
 func (x *RenderPresetRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_v1_preset_proto_msgTypes[13]
+	mi := &file_windlass_v1_preset_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1238,7 +1306,7 @@ func (x *RenderPresetRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RenderPresetRequest.ProtoReflect.Descriptor instead.
 func (*RenderPresetRequest) Descriptor() ([]byte, []int) {
-	return file_windlass_v1_preset_proto_rawDescGZIP(), []int{13}
+	return file_windlass_v1_preset_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *RenderPresetRequest) GetSpec() *DeploymentSpec {
@@ -1260,7 +1328,7 @@ type RenderPresetResponse struct {
 
 func (x *RenderPresetResponse) Reset() {
 	*x = RenderPresetResponse{}
-	mi := &file_windlass_v1_preset_proto_msgTypes[14]
+	mi := &file_windlass_v1_preset_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1272,7 +1340,7 @@ func (x *RenderPresetResponse) String() string {
 func (*RenderPresetResponse) ProtoMessage() {}
 
 func (x *RenderPresetResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_v1_preset_proto_msgTypes[14]
+	mi := &file_windlass_v1_preset_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1285,7 +1353,7 @@ func (x *RenderPresetResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RenderPresetResponse.ProtoReflect.Descriptor instead.
 func (*RenderPresetResponse) Descriptor() ([]byte, []int) {
-	return file_windlass_v1_preset_proto_rawDescGZIP(), []int{14}
+	return file_windlass_v1_preset_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *RenderPresetResponse) GetSpec() *DeploymentSpec {
@@ -1312,7 +1380,7 @@ type DiffPresetRequest struct {
 
 func (x *DiffPresetRequest) Reset() {
 	*x = DiffPresetRequest{}
-	mi := &file_windlass_v1_preset_proto_msgTypes[15]
+	mi := &file_windlass_v1_preset_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1324,7 +1392,7 @@ func (x *DiffPresetRequest) String() string {
 func (*DiffPresetRequest) ProtoMessage() {}
 
 func (x *DiffPresetRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_v1_preset_proto_msgTypes[15]
+	mi := &file_windlass_v1_preset_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1337,7 +1405,7 @@ func (x *DiffPresetRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DiffPresetRequest.ProtoReflect.Descriptor instead.
 func (*DiffPresetRequest) Descriptor() ([]byte, []int) {
-	return file_windlass_v1_preset_proto_rawDescGZIP(), []int{15}
+	return file_windlass_v1_preset_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *DiffPresetRequest) GetApp() string {
@@ -1365,7 +1433,7 @@ type DiffPresetResponse struct {
 
 func (x *DiffPresetResponse) Reset() {
 	*x = DiffPresetResponse{}
-	mi := &file_windlass_v1_preset_proto_msgTypes[16]
+	mi := &file_windlass_v1_preset_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1377,7 +1445,7 @@ func (x *DiffPresetResponse) String() string {
 func (*DiffPresetResponse) ProtoMessage() {}
 
 func (x *DiffPresetResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_v1_preset_proto_msgTypes[16]
+	mi := &file_windlass_v1_preset_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1390,7 +1458,7 @@ func (x *DiffPresetResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DiffPresetResponse.ProtoReflect.Descriptor instead.
 func (*DiffPresetResponse) Descriptor() ([]byte, []int) {
-	return file_windlass_v1_preset_proto_rawDescGZIP(), []int{16}
+	return file_windlass_v1_preset_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *DiffPresetResponse) GetVersion() int32 {
@@ -1440,7 +1508,7 @@ type SetPresetRequest struct {
 
 func (x *SetPresetRequest) Reset() {
 	*x = SetPresetRequest{}
-	mi := &file_windlass_v1_preset_proto_msgTypes[17]
+	mi := &file_windlass_v1_preset_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1452,7 +1520,7 @@ func (x *SetPresetRequest) String() string {
 func (*SetPresetRequest) ProtoMessage() {}
 
 func (x *SetPresetRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_v1_preset_proto_msgTypes[17]
+	mi := &file_windlass_v1_preset_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1465,7 +1533,7 @@ func (x *SetPresetRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetPresetRequest.ProtoReflect.Descriptor instead.
 func (*SetPresetRequest) Descriptor() ([]byte, []int) {
-	return file_windlass_v1_preset_proto_rawDescGZIP(), []int{17}
+	return file_windlass_v1_preset_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *SetPresetRequest) GetMutation() *Mutation {
@@ -1502,7 +1570,7 @@ type SetPresetResponse struct {
 
 func (x *SetPresetResponse) Reset() {
 	*x = SetPresetResponse{}
-	mi := &file_windlass_v1_preset_proto_msgTypes[18]
+	mi := &file_windlass_v1_preset_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1514,7 +1582,7 @@ func (x *SetPresetResponse) String() string {
 func (*SetPresetResponse) ProtoMessage() {}
 
 func (x *SetPresetResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_v1_preset_proto_msgTypes[18]
+	mi := &file_windlass_v1_preset_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1527,7 +1595,7 @@ func (x *SetPresetResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetPresetResponse.ProtoReflect.Descriptor instead.
 func (*SetPresetResponse) Descriptor() ([]byte, []int) {
-	return file_windlass_v1_preset_proto_rawDescGZIP(), []int{18}
+	return file_windlass_v1_preset_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *SetPresetResponse) GetPreset() *Preset {
@@ -1562,7 +1630,7 @@ type CheckPresetRequest struct {
 
 func (x *CheckPresetRequest) Reset() {
 	*x = CheckPresetRequest{}
-	mi := &file_windlass_v1_preset_proto_msgTypes[19]
+	mi := &file_windlass_v1_preset_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1574,7 +1642,7 @@ func (x *CheckPresetRequest) String() string {
 func (*CheckPresetRequest) ProtoMessage() {}
 
 func (x *CheckPresetRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_v1_preset_proto_msgTypes[19]
+	mi := &file_windlass_v1_preset_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1587,7 +1655,7 @@ func (x *CheckPresetRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CheckPresetRequest.ProtoReflect.Descriptor instead.
 func (*CheckPresetRequest) Descriptor() ([]byte, []int) {
-	return file_windlass_v1_preset_proto_rawDescGZIP(), []int{19}
+	return file_windlass_v1_preset_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *CheckPresetRequest) GetName() string {
@@ -1616,7 +1684,7 @@ type CheckPresetResponse struct {
 
 func (x *CheckPresetResponse) Reset() {
 	*x = CheckPresetResponse{}
-	mi := &file_windlass_v1_preset_proto_msgTypes[20]
+	mi := &file_windlass_v1_preset_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1628,7 +1696,7 @@ func (x *CheckPresetResponse) String() string {
 func (*CheckPresetResponse) ProtoMessage() {}
 
 func (x *CheckPresetResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_v1_preset_proto_msgTypes[20]
+	mi := &file_windlass_v1_preset_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1641,7 +1709,7 @@ func (x *CheckPresetResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CheckPresetResponse.ProtoReflect.Descriptor instead.
 func (*CheckPresetResponse) Descriptor() ([]byte, []int) {
-	return file_windlass_v1_preset_proto_rawDescGZIP(), []int{20}
+	return file_windlass_v1_preset_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *CheckPresetResponse) GetPreset() *Preset {
@@ -1669,7 +1737,7 @@ type DeletePresetRequest struct {
 
 func (x *DeletePresetRequest) Reset() {
 	*x = DeletePresetRequest{}
-	mi := &file_windlass_v1_preset_proto_msgTypes[21]
+	mi := &file_windlass_v1_preset_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1681,7 +1749,7 @@ func (x *DeletePresetRequest) String() string {
 func (*DeletePresetRequest) ProtoMessage() {}
 
 func (x *DeletePresetRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_v1_preset_proto_msgTypes[21]
+	mi := &file_windlass_v1_preset_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1694,7 +1762,7 @@ func (x *DeletePresetRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeletePresetRequest.ProtoReflect.Descriptor instead.
 func (*DeletePresetRequest) Descriptor() ([]byte, []int) {
-	return file_windlass_v1_preset_proto_rawDescGZIP(), []int{21}
+	return file_windlass_v1_preset_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *DeletePresetRequest) GetMutation() *Mutation {
@@ -1719,7 +1787,7 @@ type DeletePresetResponse struct {
 
 func (x *DeletePresetResponse) Reset() {
 	*x = DeletePresetResponse{}
-	mi := &file_windlass_v1_preset_proto_msgTypes[22]
+	mi := &file_windlass_v1_preset_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1731,7 +1799,7 @@ func (x *DeletePresetResponse) String() string {
 func (*DeletePresetResponse) ProtoMessage() {}
 
 func (x *DeletePresetResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_v1_preset_proto_msgTypes[22]
+	mi := &file_windlass_v1_preset_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1744,7 +1812,7 @@ func (x *DeletePresetResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeletePresetResponse.ProtoReflect.Descriptor instead.
 func (*DeletePresetResponse) Descriptor() ([]byte, []int) {
-	return file_windlass_v1_preset_proto_rawDescGZIP(), []int{22}
+	return file_windlass_v1_preset_proto_rawDescGZIP(), []int{23}
 }
 
 type ListPresetVersionsRequest struct {
@@ -1757,7 +1825,7 @@ type ListPresetVersionsRequest struct {
 
 func (x *ListPresetVersionsRequest) Reset() {
 	*x = ListPresetVersionsRequest{}
-	mi := &file_windlass_v1_preset_proto_msgTypes[23]
+	mi := &file_windlass_v1_preset_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1769,7 +1837,7 @@ func (x *ListPresetVersionsRequest) String() string {
 func (*ListPresetVersionsRequest) ProtoMessage() {}
 
 func (x *ListPresetVersionsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_v1_preset_proto_msgTypes[23]
+	mi := &file_windlass_v1_preset_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1782,7 +1850,7 @@ func (x *ListPresetVersionsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListPresetVersionsRequest.ProtoReflect.Descriptor instead.
 func (*ListPresetVersionsRequest) Descriptor() ([]byte, []int) {
-	return file_windlass_v1_preset_proto_rawDescGZIP(), []int{23}
+	return file_windlass_v1_preset_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *ListPresetVersionsRequest) GetName() string {
@@ -1802,7 +1870,7 @@ type ListPresetVersionsResponse struct {
 
 func (x *ListPresetVersionsResponse) Reset() {
 	*x = ListPresetVersionsResponse{}
-	mi := &file_windlass_v1_preset_proto_msgTypes[24]
+	mi := &file_windlass_v1_preset_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1814,7 +1882,7 @@ func (x *ListPresetVersionsResponse) String() string {
 func (*ListPresetVersionsResponse) ProtoMessage() {}
 
 func (x *ListPresetVersionsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_v1_preset_proto_msgTypes[24]
+	mi := &file_windlass_v1_preset_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1827,7 +1895,7 @@ func (x *ListPresetVersionsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListPresetVersionsResponse.ProtoReflect.Descriptor instead.
 func (*ListPresetVersionsResponse) Descriptor() ([]byte, []int) {
-	return file_windlass_v1_preset_proto_rawDescGZIP(), []int{24}
+	return file_windlass_v1_preset_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *ListPresetVersionsResponse) GetVersions() []*PresetVersion {
@@ -1849,7 +1917,7 @@ type PresetVersion struct {
 
 func (x *PresetVersion) Reset() {
 	*x = PresetVersion{}
-	mi := &file_windlass_v1_preset_proto_msgTypes[25]
+	mi := &file_windlass_v1_preset_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1861,7 +1929,7 @@ func (x *PresetVersion) String() string {
 func (*PresetVersion) ProtoMessage() {}
 
 func (x *PresetVersion) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_v1_preset_proto_msgTypes[25]
+	mi := &file_windlass_v1_preset_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1874,7 +1942,7 @@ func (x *PresetVersion) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PresetVersion.ProtoReflect.Descriptor instead.
 func (*PresetVersion) Descriptor() ([]byte, []int) {
-	return file_windlass_v1_preset_proto_rawDescGZIP(), []int{25}
+	return file_windlass_v1_preset_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *PresetVersion) GetVersion() int32 {
@@ -1927,7 +1995,7 @@ const file_windlass_v1_preset_proto_rawDesc = "" +
 	"\fPresetSource\x12\x1e\n" +
 	"\x05about\x18\x01 \x01(\tB\b\xbaH\x05r\x03\x18\x80\x02R\x05about\x12\x1c\n" +
 	"\x04page\x18\x02 \x01(\tB\b\xbaH\x05r\x03\x18\x80\bR\x04page\x12!\n" +
-	"\aversion\x18\x03 \x01(\tB\a\xbaH\x04r\x02\x18@R\aversion\"\xaf\v\n" +
+	"\aversion\x18\x03 \x01(\tB\a\xbaH\x04r\x02\x18@R\aversion\"\xdf\v\n" +
 	"\x10PresetDefinition\x12\x1e\n" +
 	"\x05title\x18\x01 \x01(\tB\b\xbaH\x05r\x03\x18\x80\x01R\x05title\x12=\n" +
 	"\x16default_engine_version\x18\x02 \x01(\tB\a\xbaH\x04r\x02\x18@R\x14defaultEngineVersion\x12(\n" +
@@ -1955,10 +2023,14 @@ const file_windlass_v1_preset_proto_rawDesc = "" +
 	"\x05rules\x18\x14 \x03(\v2\x17.windlass.v1.PresetRuleB\b\xbaH\x05\x92\x01\x02\x10@R\x05rules\x12=\n" +
 	"\asources\x18\x15 \x03(\v2\x19.windlass.v1.PresetSourceB\b\xbaH\x05\x92\x01\x02\x10 R\asources\x12B\n" +
 	"\bexamples\x18\x16 \x03(\v2\x1a.windlass.v1.PresetExampleB\n" +
-	"\xbaH\a\x92\x01\x04\b\x01\x10 R\bexamples\x1a:\n" +
+	"\xbaH\a\x92\x01\x04\b\x01\x10 R\bexamples\x12.\n" +
+	"\x05hosts\x18\x17 \x01(\v2\x18.windlass.v1.PresetHostsR\x05hosts\x1a:\n" +
 	"\fAliasesEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\x9e\x02\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"7\n" +
+	"\vPresetHosts\x12(\n" +
+	"\vengine_from\x18\x01 \x01(\tB\a\xbaH\x04r\x02\x18@R\n" +
+	"engineFrom\"\x9e\x02\n" +
 	"\tPresetArg\x12F\n" +
 	"\x04flag\x18\x01 \x01(\tB2\xbaH/r-2+^(-{1,2}[A-Za-z0-9][-A-Za-z0-9_.]{0,127})?$R\x04flag\x12'\n" +
 	"\x06values\x18\x02 \x03(\tB\x0f\xbaH\f\x92\x01\t\x10@\"\x05r\x03\x18\x80 R\x06values\x12\x1c\n" +
@@ -1987,7 +2059,7 @@ const file_windlass_v1_preset_proto_rawDesc = "" +
 	"\x05field\x18\x04 \x01(\tB:\xbaH7r523^[a-z][A-Za-z0-9]{0,63}([.][A-Za-z0-9]{1,64}){0,4}$R\x05field\x12$\n" +
 	"\amessage\x18\x05 \x01(\tB\n" +
 	"\xbaH\ar\x05\x10\x01\x18\x80\bR\amessage\x12\x1a\n" +
-	"\x03fix\x18\x06 \x01(\tB\b\xbaH\x05r\x03\x18\x80\bR\x03fix\"\xec\x01\n" +
+	"\x03fix\x18\x06 \x01(\tB\b\xbaH\x05r\x03\x18\x80\bR\x03fix\"\x8d\x02\n" +
 	"\rPresetExample\x12\x1e\n" +
 	"\x04name\x18\x01 \x01(\tB\n" +
 	"\xbaH\ar\x05\x10\x01\x18\x80\x01R\x04name\x120\n" +
@@ -1995,7 +2067,8 @@ const file_windlass_v1_preset_proto_rawDesc = "" +
 	"\tresources\x18\x03 \x01(\v2\x16.windlass.v1.ResourcesR\tresources\x124\n" +
 	"\n" +
 	"cache_path\x18\x04 \x01(\tB\x15\xbaH\x12r\x10\x18\x80\b2\v^(/[^:]+)?$R\tcachePath\x12\x1d\n" +
-	"\x05fails\x18\x05 \x01(\tB\a\xbaH\x04r\x02\x18@R\x05fails\"\x89\x02\n" +
+	"\x05fails\x18\x05 \x01(\tB\a\xbaH\x04r\x02\x18@R\x05fails\x12\x1f\n" +
+	"\x05hosts\x18\x06 \x01(\x05B\t\xbaH\x06\x1a\x04\x18@(\x00R\x05hosts\"\x89\x02\n" +
 	"\rPresetFinding\x12?\n" +
 	"\bseverity\x18\x01 \x01(\x0e2#.windlass.v1.PresetFinding.SeverityR\bseverity\x12\x12\n" +
 	"\x04code\x18\x02 \x01(\tR\x04code\x12\x14\n" +
@@ -2085,104 +2158,106 @@ func file_windlass_v1_preset_proto_rawDescGZIP() []byte {
 }
 
 var file_windlass_v1_preset_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_windlass_v1_preset_proto_msgTypes = make([]protoimpl.MessageInfo, 28)
+var file_windlass_v1_preset_proto_msgTypes = make([]protoimpl.MessageInfo, 29)
 var file_windlass_v1_preset_proto_goTypes = []any{
 	(PresetFinding_Severity)(0),        // 0: windlass.v1.PresetFinding.Severity
 	(*Preset)(nil),                     // 1: windlass.v1.Preset
 	(*PresetSource)(nil),               // 2: windlass.v1.PresetSource
 	(*PresetDefinition)(nil),           // 3: windlass.v1.PresetDefinition
-	(*PresetArg)(nil),                  // 4: windlass.v1.PresetArg
-	(*PresetVariable)(nil),             // 5: windlass.v1.PresetVariable
-	(*PresetMetric)(nil),               // 6: windlass.v1.PresetMetric
-	(*PresetRule)(nil),                 // 7: windlass.v1.PresetRule
-	(*PresetExample)(nil),              // 8: windlass.v1.PresetExample
-	(*PresetFinding)(nil),              // 9: windlass.v1.PresetFinding
-	(*ListPresetsRequest)(nil),         // 10: windlass.v1.ListPresetsRequest
-	(*ListPresetsResponse)(nil),        // 11: windlass.v1.ListPresetsResponse
-	(*GetPresetRequest)(nil),           // 12: windlass.v1.GetPresetRequest
-	(*GetPresetResponse)(nil),          // 13: windlass.v1.GetPresetResponse
-	(*RenderPresetRequest)(nil),        // 14: windlass.v1.RenderPresetRequest
-	(*RenderPresetResponse)(nil),       // 15: windlass.v1.RenderPresetResponse
-	(*DiffPresetRequest)(nil),          // 16: windlass.v1.DiffPresetRequest
-	(*DiffPresetResponse)(nil),         // 17: windlass.v1.DiffPresetResponse
-	(*SetPresetRequest)(nil),           // 18: windlass.v1.SetPresetRequest
-	(*SetPresetResponse)(nil),          // 19: windlass.v1.SetPresetResponse
-	(*CheckPresetRequest)(nil),         // 20: windlass.v1.CheckPresetRequest
-	(*CheckPresetResponse)(nil),        // 21: windlass.v1.CheckPresetResponse
-	(*DeletePresetRequest)(nil),        // 22: windlass.v1.DeletePresetRequest
-	(*DeletePresetResponse)(nil),       // 23: windlass.v1.DeletePresetResponse
-	(*ListPresetVersionsRequest)(nil),  // 24: windlass.v1.ListPresetVersionsRequest
-	(*ListPresetVersionsResponse)(nil), // 25: windlass.v1.ListPresetVersionsResponse
-	(*PresetVersion)(nil),              // 26: windlass.v1.PresetVersion
-	nil,                                // 27: windlass.v1.Preset.AliasesEntry
-	nil,                                // 28: windlass.v1.PresetDefinition.AliasesEntry
-	(*EngineMetric)(nil),               // 29: windlass.v1.EngineMetric
-	(*Port)(nil),                       // 30: windlass.v1.Port
-	(*HealthCheck)(nil),                // 31: windlass.v1.HealthCheck
-	(*durationpb.Duration)(nil),        // 32: google.protobuf.Duration
-	(*Serve)(nil),                      // 33: windlass.v1.Serve
-	(*Resources)(nil),                  // 34: windlass.v1.Resources
-	(*DeploymentSpec)(nil),             // 35: windlass.v1.DeploymentSpec
-	(*FieldChange)(nil),                // 36: windlass.v1.FieldChange
-	(*Mutation)(nil),                   // 37: windlass.v1.Mutation
+	(*PresetHosts)(nil),                // 4: windlass.v1.PresetHosts
+	(*PresetArg)(nil),                  // 5: windlass.v1.PresetArg
+	(*PresetVariable)(nil),             // 6: windlass.v1.PresetVariable
+	(*PresetMetric)(nil),               // 7: windlass.v1.PresetMetric
+	(*PresetRule)(nil),                 // 8: windlass.v1.PresetRule
+	(*PresetExample)(nil),              // 9: windlass.v1.PresetExample
+	(*PresetFinding)(nil),              // 10: windlass.v1.PresetFinding
+	(*ListPresetsRequest)(nil),         // 11: windlass.v1.ListPresetsRequest
+	(*ListPresetsResponse)(nil),        // 12: windlass.v1.ListPresetsResponse
+	(*GetPresetRequest)(nil),           // 13: windlass.v1.GetPresetRequest
+	(*GetPresetResponse)(nil),          // 14: windlass.v1.GetPresetResponse
+	(*RenderPresetRequest)(nil),        // 15: windlass.v1.RenderPresetRequest
+	(*RenderPresetResponse)(nil),       // 16: windlass.v1.RenderPresetResponse
+	(*DiffPresetRequest)(nil),          // 17: windlass.v1.DiffPresetRequest
+	(*DiffPresetResponse)(nil),         // 18: windlass.v1.DiffPresetResponse
+	(*SetPresetRequest)(nil),           // 19: windlass.v1.SetPresetRequest
+	(*SetPresetResponse)(nil),          // 20: windlass.v1.SetPresetResponse
+	(*CheckPresetRequest)(nil),         // 21: windlass.v1.CheckPresetRequest
+	(*CheckPresetResponse)(nil),        // 22: windlass.v1.CheckPresetResponse
+	(*DeletePresetRequest)(nil),        // 23: windlass.v1.DeletePresetRequest
+	(*DeletePresetResponse)(nil),       // 24: windlass.v1.DeletePresetResponse
+	(*ListPresetVersionsRequest)(nil),  // 25: windlass.v1.ListPresetVersionsRequest
+	(*ListPresetVersionsResponse)(nil), // 26: windlass.v1.ListPresetVersionsResponse
+	(*PresetVersion)(nil),              // 27: windlass.v1.PresetVersion
+	nil,                                // 28: windlass.v1.Preset.AliasesEntry
+	nil,                                // 29: windlass.v1.PresetDefinition.AliasesEntry
+	(*EngineMetric)(nil),               // 30: windlass.v1.EngineMetric
+	(*Port)(nil),                       // 31: windlass.v1.Port
+	(*HealthCheck)(nil),                // 32: windlass.v1.HealthCheck
+	(*durationpb.Duration)(nil),        // 33: google.protobuf.Duration
+	(*Serve)(nil),                      // 34: windlass.v1.Serve
+	(*Resources)(nil),                  // 35: windlass.v1.Resources
+	(*DeploymentSpec)(nil),             // 36: windlass.v1.DeploymentSpec
+	(*FieldChange)(nil),                // 37: windlass.v1.FieldChange
+	(*Mutation)(nil),                   // 38: windlass.v1.Mutation
 }
 var file_windlass_v1_preset_proto_depIdxs = []int32{
-	29, // 0: windlass.v1.Preset.metrics:type_name -> windlass.v1.EngineMetric
-	27, // 1: windlass.v1.Preset.aliases:type_name -> windlass.v1.Preset.AliasesEntry
+	30, // 0: windlass.v1.Preset.metrics:type_name -> windlass.v1.EngineMetric
+	28, // 1: windlass.v1.Preset.aliases:type_name -> windlass.v1.Preset.AliasesEntry
 	2,  // 2: windlass.v1.Preset.sources:type_name -> windlass.v1.PresetSource
 	3,  // 3: windlass.v1.Preset.definition:type_name -> windlass.v1.PresetDefinition
-	28, // 4: windlass.v1.PresetDefinition.aliases:type_name -> windlass.v1.PresetDefinition.AliasesEntry
-	4,  // 5: windlass.v1.PresetDefinition.args:type_name -> windlass.v1.PresetArg
-	5,  // 6: windlass.v1.PresetDefinition.env:type_name -> windlass.v1.PresetVariable
-	30, // 7: windlass.v1.PresetDefinition.ports:type_name -> windlass.v1.Port
-	31, // 8: windlass.v1.PresetDefinition.health_check:type_name -> windlass.v1.HealthCheck
-	32, // 9: windlass.v1.PresetDefinition.progress_deadline:type_name -> google.protobuf.Duration
-	32, // 10: windlass.v1.PresetDefinition.termination_grace:type_name -> google.protobuf.Duration
-	6,  // 11: windlass.v1.PresetDefinition.metrics:type_name -> windlass.v1.PresetMetric
-	7,  // 12: windlass.v1.PresetDefinition.rules:type_name -> windlass.v1.PresetRule
+	29, // 4: windlass.v1.PresetDefinition.aliases:type_name -> windlass.v1.PresetDefinition.AliasesEntry
+	5,  // 5: windlass.v1.PresetDefinition.args:type_name -> windlass.v1.PresetArg
+	6,  // 6: windlass.v1.PresetDefinition.env:type_name -> windlass.v1.PresetVariable
+	31, // 7: windlass.v1.PresetDefinition.ports:type_name -> windlass.v1.Port
+	32, // 8: windlass.v1.PresetDefinition.health_check:type_name -> windlass.v1.HealthCheck
+	33, // 9: windlass.v1.PresetDefinition.progress_deadline:type_name -> google.protobuf.Duration
+	33, // 10: windlass.v1.PresetDefinition.termination_grace:type_name -> google.protobuf.Duration
+	7,  // 11: windlass.v1.PresetDefinition.metrics:type_name -> windlass.v1.PresetMetric
+	8,  // 12: windlass.v1.PresetDefinition.rules:type_name -> windlass.v1.PresetRule
 	2,  // 13: windlass.v1.PresetDefinition.sources:type_name -> windlass.v1.PresetSource
-	8,  // 14: windlass.v1.PresetDefinition.examples:type_name -> windlass.v1.PresetExample
-	0,  // 15: windlass.v1.PresetRule.severity:type_name -> windlass.v1.PresetFinding.Severity
-	33, // 16: windlass.v1.PresetExample.serve:type_name -> windlass.v1.Serve
-	34, // 17: windlass.v1.PresetExample.resources:type_name -> windlass.v1.Resources
-	0,  // 18: windlass.v1.PresetFinding.severity:type_name -> windlass.v1.PresetFinding.Severity
-	1,  // 19: windlass.v1.ListPresetsResponse.presets:type_name -> windlass.v1.Preset
-	1,  // 20: windlass.v1.GetPresetResponse.preset:type_name -> windlass.v1.Preset
-	35, // 21: windlass.v1.RenderPresetRequest.spec:type_name -> windlass.v1.DeploymentSpec
-	35, // 22: windlass.v1.RenderPresetResponse.spec:type_name -> windlass.v1.DeploymentSpec
-	9,  // 23: windlass.v1.RenderPresetResponse.findings:type_name -> windlass.v1.PresetFinding
-	36, // 24: windlass.v1.DiffPresetResponse.changes:type_name -> windlass.v1.FieldChange
-	9,  // 25: windlass.v1.DiffPresetResponse.findings:type_name -> windlass.v1.PresetFinding
-	37, // 26: windlass.v1.SetPresetRequest.mutation:type_name -> windlass.v1.Mutation
-	3,  // 27: windlass.v1.SetPresetRequest.definition:type_name -> windlass.v1.PresetDefinition
-	1,  // 28: windlass.v1.SetPresetResponse.preset:type_name -> windlass.v1.Preset
-	9,  // 29: windlass.v1.SetPresetResponse.findings:type_name -> windlass.v1.PresetFinding
-	3,  // 30: windlass.v1.CheckPresetRequest.definition:type_name -> windlass.v1.PresetDefinition
-	1,  // 31: windlass.v1.CheckPresetResponse.preset:type_name -> windlass.v1.Preset
-	9,  // 32: windlass.v1.CheckPresetResponse.findings:type_name -> windlass.v1.PresetFinding
-	37, // 33: windlass.v1.DeletePresetRequest.mutation:type_name -> windlass.v1.Mutation
-	26, // 34: windlass.v1.ListPresetVersionsResponse.versions:type_name -> windlass.v1.PresetVersion
-	10, // 35: windlass.v1.PresetService.ListPresets:input_type -> windlass.v1.ListPresetsRequest
-	12, // 36: windlass.v1.PresetService.GetPreset:input_type -> windlass.v1.GetPresetRequest
-	14, // 37: windlass.v1.PresetService.RenderPreset:input_type -> windlass.v1.RenderPresetRequest
-	16, // 38: windlass.v1.PresetService.DiffPreset:input_type -> windlass.v1.DiffPresetRequest
-	18, // 39: windlass.v1.PresetService.SetPreset:input_type -> windlass.v1.SetPresetRequest
-	20, // 40: windlass.v1.PresetService.CheckPreset:input_type -> windlass.v1.CheckPresetRequest
-	22, // 41: windlass.v1.PresetService.DeletePreset:input_type -> windlass.v1.DeletePresetRequest
-	24, // 42: windlass.v1.PresetService.ListPresetVersions:input_type -> windlass.v1.ListPresetVersionsRequest
-	11, // 43: windlass.v1.PresetService.ListPresets:output_type -> windlass.v1.ListPresetsResponse
-	13, // 44: windlass.v1.PresetService.GetPreset:output_type -> windlass.v1.GetPresetResponse
-	15, // 45: windlass.v1.PresetService.RenderPreset:output_type -> windlass.v1.RenderPresetResponse
-	17, // 46: windlass.v1.PresetService.DiffPreset:output_type -> windlass.v1.DiffPresetResponse
-	19, // 47: windlass.v1.PresetService.SetPreset:output_type -> windlass.v1.SetPresetResponse
-	21, // 48: windlass.v1.PresetService.CheckPreset:output_type -> windlass.v1.CheckPresetResponse
-	23, // 49: windlass.v1.PresetService.DeletePreset:output_type -> windlass.v1.DeletePresetResponse
-	25, // 50: windlass.v1.PresetService.ListPresetVersions:output_type -> windlass.v1.ListPresetVersionsResponse
-	43, // [43:51] is the sub-list for method output_type
-	35, // [35:43] is the sub-list for method input_type
-	35, // [35:35] is the sub-list for extension type_name
-	35, // [35:35] is the sub-list for extension extendee
-	0,  // [0:35] is the sub-list for field type_name
+	9,  // 14: windlass.v1.PresetDefinition.examples:type_name -> windlass.v1.PresetExample
+	4,  // 15: windlass.v1.PresetDefinition.hosts:type_name -> windlass.v1.PresetHosts
+	0,  // 16: windlass.v1.PresetRule.severity:type_name -> windlass.v1.PresetFinding.Severity
+	34, // 17: windlass.v1.PresetExample.serve:type_name -> windlass.v1.Serve
+	35, // 18: windlass.v1.PresetExample.resources:type_name -> windlass.v1.Resources
+	0,  // 19: windlass.v1.PresetFinding.severity:type_name -> windlass.v1.PresetFinding.Severity
+	1,  // 20: windlass.v1.ListPresetsResponse.presets:type_name -> windlass.v1.Preset
+	1,  // 21: windlass.v1.GetPresetResponse.preset:type_name -> windlass.v1.Preset
+	36, // 22: windlass.v1.RenderPresetRequest.spec:type_name -> windlass.v1.DeploymentSpec
+	36, // 23: windlass.v1.RenderPresetResponse.spec:type_name -> windlass.v1.DeploymentSpec
+	10, // 24: windlass.v1.RenderPresetResponse.findings:type_name -> windlass.v1.PresetFinding
+	37, // 25: windlass.v1.DiffPresetResponse.changes:type_name -> windlass.v1.FieldChange
+	10, // 26: windlass.v1.DiffPresetResponse.findings:type_name -> windlass.v1.PresetFinding
+	38, // 27: windlass.v1.SetPresetRequest.mutation:type_name -> windlass.v1.Mutation
+	3,  // 28: windlass.v1.SetPresetRequest.definition:type_name -> windlass.v1.PresetDefinition
+	1,  // 29: windlass.v1.SetPresetResponse.preset:type_name -> windlass.v1.Preset
+	10, // 30: windlass.v1.SetPresetResponse.findings:type_name -> windlass.v1.PresetFinding
+	3,  // 31: windlass.v1.CheckPresetRequest.definition:type_name -> windlass.v1.PresetDefinition
+	1,  // 32: windlass.v1.CheckPresetResponse.preset:type_name -> windlass.v1.Preset
+	10, // 33: windlass.v1.CheckPresetResponse.findings:type_name -> windlass.v1.PresetFinding
+	38, // 34: windlass.v1.DeletePresetRequest.mutation:type_name -> windlass.v1.Mutation
+	27, // 35: windlass.v1.ListPresetVersionsResponse.versions:type_name -> windlass.v1.PresetVersion
+	11, // 36: windlass.v1.PresetService.ListPresets:input_type -> windlass.v1.ListPresetsRequest
+	13, // 37: windlass.v1.PresetService.GetPreset:input_type -> windlass.v1.GetPresetRequest
+	15, // 38: windlass.v1.PresetService.RenderPreset:input_type -> windlass.v1.RenderPresetRequest
+	17, // 39: windlass.v1.PresetService.DiffPreset:input_type -> windlass.v1.DiffPresetRequest
+	19, // 40: windlass.v1.PresetService.SetPreset:input_type -> windlass.v1.SetPresetRequest
+	21, // 41: windlass.v1.PresetService.CheckPreset:input_type -> windlass.v1.CheckPresetRequest
+	23, // 42: windlass.v1.PresetService.DeletePreset:input_type -> windlass.v1.DeletePresetRequest
+	25, // 43: windlass.v1.PresetService.ListPresetVersions:input_type -> windlass.v1.ListPresetVersionsRequest
+	12, // 44: windlass.v1.PresetService.ListPresets:output_type -> windlass.v1.ListPresetsResponse
+	14, // 45: windlass.v1.PresetService.GetPreset:output_type -> windlass.v1.GetPresetResponse
+	16, // 46: windlass.v1.PresetService.RenderPreset:output_type -> windlass.v1.RenderPresetResponse
+	18, // 47: windlass.v1.PresetService.DiffPreset:output_type -> windlass.v1.DiffPresetResponse
+	20, // 48: windlass.v1.PresetService.SetPreset:output_type -> windlass.v1.SetPresetResponse
+	22, // 49: windlass.v1.PresetService.CheckPreset:output_type -> windlass.v1.CheckPresetResponse
+	24, // 50: windlass.v1.PresetService.DeletePreset:output_type -> windlass.v1.DeletePresetResponse
+	26, // 51: windlass.v1.PresetService.ListPresetVersions:output_type -> windlass.v1.ListPresetVersionsResponse
+	44, // [44:52] is the sub-list for method output_type
+	36, // [36:44] is the sub-list for method input_type
+	36, // [36:36] is the sub-list for extension type_name
+	36, // [36:36] is the sub-list for extension extendee
+	0,  // [0:36] is the sub-list for field type_name
 }
 
 func init() { file_windlass_v1_preset_proto_init() }
@@ -2200,7 +2275,7 @@ func file_windlass_v1_preset_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_windlass_v1_preset_proto_rawDesc), len(file_windlass_v1_preset_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   28,
+			NumMessages:   29,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -21,7 +21,7 @@ import type { Message } from "@bufbuild/protobuf";
  * Describes the file windlass/v1/preset.proto.
  */
 export const file_windlass_v1_preset: GenFile = /*@__PURE__*/
-  fileDesc("Chh3aW5kbGFzcy92MS9wcmVzZXQucHJvdG8SC3dpbmRsYXNzLnYxIqIDCgZQcmVzZXQSDAoEbmFtZRgBIAEoCRIKCgJpZBgCIAEoCRINCgV0aXRsZRgDIAEoCRIeChZkZWZhdWx0X2VuZ2luZV92ZXJzaW9uGAQgASgJEhMKC2VuZ2luZV9mcm9tGAUgASgJEhUKDWVuZ2luZV9iZWZvcmUYBiABKAkSFQoNbW9kZWxfc2NoZW1lcxgHIAMoCRIqCgdtZXRyaWNzGAggAygLMhkud2luZGxhc3MudjEuRW5naW5lTWV0cmljEjEKB2FsaWFzZXMYCSADKAsyIC53aW5kbGFzcy52MS5QcmVzZXQuQWxpYXNlc0VudHJ5EioKB3NvdXJjZXMYCiADKAsyGS53aW5kbGFzcy52MS5QcmVzZXRTb3VyY2USDgoGc2V0X2J5GAsgASgJEg4KBnNldF9hdBgMIAEoAxIxCgpkZWZpbml0aW9uGA0gASgLMh0ud2luZGxhc3MudjEuUHJlc2V0RGVmaW5pdGlvbhouCgxBbGlhc2VzRW50cnkSCwoDa2V5GAEgASgJEg0KBXZhbHVlGAIgASgJOgI4ASJZCgxQcmVzZXRTb3VyY2USFwoFYWJvdXQYASABKAlCCLpIBXIDGIACEhYKBHBhZ2UYAiABKAlCCLpIBXIDGIAIEhgKB3ZlcnNpb24YAyABKAlCB7pIBHICGEAirgkKEFByZXNldERlZmluaXRpb24SFwoFdGl0bGUYASABKAlCCLpIBXIDGIABEicKFmRlZmF1bHRfZW5naW5lX3ZlcnNpb24YAiABKAlCB7pIBHICGEASHAoLZW5naW5lX2Zyb20YAyABKAlCB7pIBHICGEASHgoNZW5naW5lX2JlZm9yZRgEIAEoCUIHukgEcgIYQBJDCg1tb2RlbF9zY2hlbWVzGAUgAygJQiy6SCmSASYIARgBIiByHlICaGZSBGZpbGVSAnMzUgJnc1IFaHR0cHNSA29jaRI5CgtwYXJhbGxlbGlzbRgGIAMoCUIkukghkgEeGAEiGnIYUgZ0ZW5zb3JSCHBpcGVsaW5lUgRkYXRhEhYKDndob2xlX2luc3RhbmNlGAcgASgIEi0KDG1lbW9yeV9zaGFyZRgIIAEoAUIXukgUEhIZAAAAAAAA8D8pAAAAAAAAAAASogEKB2FsaWFzZXMYCSADKAsyKi53aW5kbGFzcy52MS5QcmVzZXREZWZpbml0aW9uLkFsaWFzZXNFbnRyeUJlukhimgFfEIACIixyKjIoXi17MSwyfVtBLVphLXowLTldWy1BLVphLXowLTlfLl17MCwxMjd9JCoscioyKF4tezEsMn1bQS1aYS16MC05XVstQS1aYS16MC05Xy5dezAsMTI3fSQSFwoFaW1hZ2UYCiABKAlCCLpIBXIDGIAgEiMKB2NvbW1hbmQYCyADKAlCErpID5IBDBCAAiIHcgUQARiAIBIvCgRhcmdzGAwgAygLMhYud2luZGxhc3MudjEuUHJlc2V0QXJnQgm6SAaSAQMQgAISMwoDZW52GA0gAygLMhsud2luZGxhc3MudjEuUHJlc2V0VmFyaWFibGVCCbpIBpIBAxCAARIqCgVwb3J0cxgOIAMoCzIRLndpbmRsYXNzLnYxLlBvcnRCCLpIBZIBAhAQEi4KDGhlYWx0aF9jaGVjaxgPIAEoCzIYLndpbmRsYXNzLnYxLkhlYWx0aENoZWNrEkYKEXByb2dyZXNzX2RlYWRsaW5lGBAgASgLMhkuZ29vZ2xlLnByb3RvYnVmLkR1cmF0aW9uQhC6SA2qAQoiBAiAowUyAggBEkMKEXRlcm1pbmF0aW9uX2dyYWNlGBEgASgLMhkuZ29vZ2xlLnByb3RvYnVmLkR1cmF0aW9uQg26SAqqAQciAwiQHDIAEhkKB3NobV9taWIYEiABKAlCCLpIBXIDGIAIEjQKB21ldHJpY3MYEyADKAsyGS53aW5kbGFzcy52MS5QcmVzZXRNZXRyaWNCCLpIBZIBAhAgEjAKBXJ1bGVzGBQgAygLMhcud2luZGxhc3MudjEuUHJlc2V0UnVsZUIIukgFkgECEEASNAoHc291cmNlcxgVIAMoCzIZLndpbmRsYXNzLnYxLlByZXNldFNvdXJjZUIIukgFkgECECASOAoIZXhhbXBsZXMYFiADKAsyGi53aW5kbGFzcy52MS5QcmVzZXRFeGFtcGxlQgq6SAeSAQQIARAgGi4KDEFsaWFzZXNFbnRyeRILCgNrZXkYASABKAkSDQoFdmFsdWUYAiABKAk6AjgBIvkBCglQcmVzZXRBcmcSQAoEZmxhZxgBIAEoCUIyukgvci0yK14oLXsxLDJ9W0EtWmEtejAtOV1bLUEtWmEtejAtOV8uXXswLDEyN30pPyQSHwoGdmFsdWVzGAIgAygJQg+6SAySAQkQQCIFcgMYgCASFgoEd2hlbhgDIAEoCUIIukgFcgMYgAgSXwoFZmllbGQYBCABKAlCULpITXJLUgBSB2NvbnRleHRSBW1vZGVsUgRuYW1lUg9wYXJhbGxlbC50ZW5zb3JSEXBhcmFsbGVsLnBpcGVsaW5lUg1wYXJhbGxlbC5kYXRhEhAKCHJlc2VydmVkGAUgASgIInMKDlByZXNldFZhcmlhYmxlEjAKBG5hbWUYASABKAlCIrpIH3IdGIACMhheW0EtWmEtel9dW0EtWmEtejAtOV9dKiQSFwoFdmFsdWUYAiABKAlCCLpIBXIDGIAgEhYKBHdoZW4YAyABKAlCCLpIBXIDGIAIItMBCgxQcmVzZXRNZXRyaWMSLAoGc2lnbmFsGAEgASgJQhy6SBlyF1IFcXVldWVSB3J1bm5pbmdSBWNhY2hlEhoKBm1ldHJpYxgCIAEoCUIKukgHcgUQARiAAhIVCgRwb3J0GAMgASgJQge6SARyAhg/EiQKBHBhdGgYBCABKAlCFrpIE3IRGIAIMgxeKC9bIS1+XSopPyQSHAoLZW5naW5lX2Zyb20YBSABKAlCB7pIBHICGEASHgoNZW5naW5lX2JlZm9yZRgGIAEoCUIHukgEcgIYQCKVAgoKUHJlc2V0UnVsZRIYCgR3aGVuGAEgASgJQgq6SAdyBRABGIAIEj8KCHNldmVyaXR5GAIgASgOMiMud2luZGxhc3MudjEuUHJlc2V0RmluZGluZy5TZXZlcml0eUIIukgFggECEAESLQoEY29kZRgDIAEoCUIfukgcchoyGF5bQS1aXVtBLVphLXowLTldezAsNjN9JBJJCgVmaWVsZBgEIAEoCUI6ukg3cjUyM15bYS16XVtBLVphLXowLTldezAsNjN9KFsuXVtBLVphLXowLTldezEsNjR9KXswLDR9JBIbCgdtZXNzYWdlGAUgASgJQgq6SAdyBRABGIAIEhUKA2ZpeBgGIAEoCUIIukgFcgMYgAgiwgEKDVByZXNldEV4YW1wbGUSGAoEbmFtZRgBIAEoCUIKukgHcgUQARiAARIpCgVzZXJ2ZRgCIAEoCzISLndpbmRsYXNzLnYxLlNlcnZlQga6SAPIAQESKQoJcmVzb3VyY2VzGAMgASgLMhYud2luZGxhc3MudjEuUmVzb3VyY2VzEikKCmNhY2hlX3BhdGgYBCABKAlCFbpIEnIQGIAIMgteKC9bXjpdKyk/JBIWCgVmYWlscxgFIAEoCUIHukgEcgIYQCLkAQoNUHJlc2V0RmluZGluZxI1CghzZXZlcml0eRgBIAEoDjIjLndpbmRsYXNzLnYxLlByZXNldEZpbmRpbmcuU2V2ZXJpdHkSDAoEY29kZRgCIAEoCRINCgVmaWVsZBgDIAEoCRIPCgdtZXNzYWdlGAQgASgJEgsKA2ZpeBgFIAEoCSJhCghTZXZlcml0eRIYChRTRVZFUklUWV9VTlNQRUNJRklFRBAAEhIKDlNFVkVSSVRZX0VSUk9SEAESFAoQU0VWRVJJVFlfV0FSTklORxACEhEKDVNFVkVSSVRZX05PVEUQAyIUChJMaXN0UHJlc2V0c1JlcXVlc3QiOwoTTGlzdFByZXNldHNSZXNwb25zZRIkCgdwcmVzZXRzGAEgAygLMhMud2luZGxhc3MudjEuUHJlc2V0Ik0KEEdldFByZXNldFJlcXVlc3QSGAoEbmFtZRgBIAEoCUIKukgHcgUQARiAARIfCg5lbmdpbmVfdmVyc2lvbhgCIAEoCUIHukgEcgIYQCI4ChFHZXRQcmVzZXRSZXNwb25zZRIjCgZwcmVzZXQYASABKAsyEy53aW5kbGFzcy52MS5QcmVzZXQiSAoTUmVuZGVyUHJlc2V0UmVxdWVzdBIxCgRzcGVjGAEgASgLMhsud2luZGxhc3MudjEuRGVwbG95bWVudFNwZWNCBrpIA8gBASJvChRSZW5kZXJQcmVzZXRSZXNwb25zZRIpCgRzcGVjGAEgASgLMhsud2luZGxhc3MudjEuRGVwbG95bWVudFNwZWMSLAoIZmluZGluZ3MYAiADKAsyGi53aW5kbGFzcy52MS5QcmVzZXRGaW5kaW5nIiwKEURpZmZQcmVzZXRSZXF1ZXN0EhcKA2FwcBgBIAEoCUIKukgHcgUQARiAAiKkAQoSRGlmZlByZXNldFJlc3BvbnNlEg8KB3ZlcnNpb24YASABKAUSFAoMZ2VuZXJhdGVkX2J5GAIgASgJEg4KBm5ld2VzdBgDIAEoCRIpCgdjaGFuZ2VzGAQgAygLMhgud2luZGxhc3MudjEuRmllbGRDaGFuZ2USLAoIZmluZGluZ3MYBSADKAsyGi53aW5kbGFzcy52MS5QcmVzZXRGaW5kaW5nIq4BChBTZXRQcmVzZXRSZXF1ZXN0EicKCG11dGF0aW9uGAEgASgLMhUud2luZGxhc3MudjEuTXV0YXRpb24SNgoEbmFtZRgCIAEoCUIoukglciMyIV5bYS16XShbLWEtejAtOV17MCw2MX1bYS16MC05XSk/JBI5CgpkZWZpbml0aW9uGAMgASgLMh0ud2luZGxhc3MudjEuUHJlc2V0RGVmaW5pdGlvbkIGukgDyAEBInkKEVNldFByZXNldFJlc3BvbnNlEiMKBnByZXNldBgBIAEoCzITLndpbmRsYXNzLnYxLlByZXNldBIsCghmaW5kaW5ncxgCIAMoCzIaLndpbmRsYXNzLnYxLlByZXNldEZpbmRpbmcSEQoJdW5jaGFuZ2VkGB4gASgIIocBChJDaGVja1ByZXNldFJlcXVlc3QSNgoEbmFtZRgBIAEoCUIoukglciMyIV5bYS16XShbLWEtejAtOV17MCw2MX1bYS16MC05XSk/JBI5CgpkZWZpbml0aW9uGAIgASgLMh0ud2luZGxhc3MudjEuUHJlc2V0RGVmaW5pdGlvbkIGukgDyAEBImgKE0NoZWNrUHJlc2V0UmVzcG9uc2USIwoGcHJlc2V0GAEgASgLMhMud2luZGxhc3MudjEuUHJlc2V0EiwKCGZpbmRpbmdzGAIgAygLMhoud2luZGxhc3MudjEuUHJlc2V0RmluZGluZyJ2ChNEZWxldGVQcmVzZXRSZXF1ZXN0EicKCG11dGF0aW9uGAEgASgLMhUud2luZGxhc3MudjEuTXV0YXRpb24SNgoEbmFtZRgCIAEoCUIoukglciMyIV5bYS16XShbLWEtejAtOV17MCw2MX1bYS16MC05XSk/JCIWChREZWxldGVQcmVzZXRSZXNwb25zZSJTChlMaXN0UHJlc2V0VmVyc2lvbnNSZXF1ZXN0EjYKBG5hbWUYASABKAlCKLpIJXIjMiFeW2Etel0oWy1hLXowLTldezAsNjF9W2EtejAtOV0pPyQiSgoaTGlzdFByZXNldFZlcnNpb25zUmVzcG9uc2USLAoIdmVyc2lvbnMYASADKAsyGi53aW5kbGFzcy52MS5QcmVzZXRWZXJzaW9uIkAKDVByZXNldFZlcnNpb24SDwoHdmVyc2lvbhgBIAEoBRIOCgZzZXRfYnkYAiABKAkSDgoGc2V0X2F0GAMgASgDMskFCg1QcmVzZXRTZXJ2aWNlElUKC0xpc3RQcmVzZXRzEh8ud2luZGxhc3MudjEuTGlzdFByZXNldHNSZXF1ZXN0GiAud2luZGxhc3MudjEuTGlzdFByZXNldHNSZXNwb25zZSIDkAIBEk8KCUdldFByZXNldBIdLndpbmRsYXNzLnYxLkdldFByZXNldFJlcXVlc3QaHi53aW5kbGFzcy52MS5HZXRQcmVzZXRSZXNwb25zZSIDkAIBElgKDFJlbmRlclByZXNldBIgLndpbmRsYXNzLnYxLlJlbmRlclByZXNldFJlcXVlc3QaIS53aW5kbGFzcy52MS5SZW5kZXJQcmVzZXRSZXNwb25zZSIDkAIBElIKCkRpZmZQcmVzZXQSHi53aW5kbGFzcy52MS5EaWZmUHJlc2V0UmVxdWVzdBofLndpbmRsYXNzLnYxLkRpZmZQcmVzZXRSZXNwb25zZSIDkAIBEkoKCVNldFByZXNldBIdLndpbmRsYXNzLnYxLlNldFByZXNldFJlcXVlc3QaHi53aW5kbGFzcy52MS5TZXRQcmVzZXRSZXNwb25zZRJVCgtDaGVja1ByZXNldBIfLndpbmRsYXNzLnYxLkNoZWNrUHJlc2V0UmVxdWVzdBogLndpbmRsYXNzLnYxLkNoZWNrUHJlc2V0UmVzcG9uc2UiA5ACARJTCgxEZWxldGVQcmVzZXQSIC53aW5kbGFzcy52MS5EZWxldGVQcmVzZXRSZXF1ZXN0GiEud2luZGxhc3MudjEuRGVsZXRlUHJlc2V0UmVzcG9uc2USagoSTGlzdFByZXNldFZlcnNpb25zEiYud2luZGxhc3MudjEuTGlzdFByZXNldFZlcnNpb25zUmVxdWVzdBonLndpbmRsYXNzLnYxLkxpc3RQcmVzZXRWZXJzaW9uc1Jlc3BvbnNlIgOQAgFiBnByb3RvMw", [file_buf_validate_validate, file_google_protobuf_duration, file_windlass_v1_common, file_windlass_v1_plan, file_windlass_v1_serve, file_windlass_v1_spec]);
+  fileDesc("Chh3aW5kbGFzcy92MS9wcmVzZXQucHJvdG8SC3dpbmRsYXNzLnYxIqIDCgZQcmVzZXQSDAoEbmFtZRgBIAEoCRIKCgJpZBgCIAEoCRINCgV0aXRsZRgDIAEoCRIeChZkZWZhdWx0X2VuZ2luZV92ZXJzaW9uGAQgASgJEhMKC2VuZ2luZV9mcm9tGAUgASgJEhUKDWVuZ2luZV9iZWZvcmUYBiABKAkSFQoNbW9kZWxfc2NoZW1lcxgHIAMoCRIqCgdtZXRyaWNzGAggAygLMhkud2luZGxhc3MudjEuRW5naW5lTWV0cmljEjEKB2FsaWFzZXMYCSADKAsyIC53aW5kbGFzcy52MS5QcmVzZXQuQWxpYXNlc0VudHJ5EioKB3NvdXJjZXMYCiADKAsyGS53aW5kbGFzcy52MS5QcmVzZXRTb3VyY2USDgoGc2V0X2J5GAsgASgJEg4KBnNldF9hdBgMIAEoAxIxCgpkZWZpbml0aW9uGA0gASgLMh0ud2luZGxhc3MudjEuUHJlc2V0RGVmaW5pdGlvbhouCgxBbGlhc2VzRW50cnkSCwoDa2V5GAEgASgJEg0KBXZhbHVlGAIgASgJOgI4ASJZCgxQcmVzZXRTb3VyY2USFwoFYWJvdXQYASABKAlCCLpIBXIDGIACEhYKBHBhZ2UYAiABKAlCCLpIBXIDGIAIEhgKB3ZlcnNpb24YAyABKAlCB7pIBHICGEAi1wkKEFByZXNldERlZmluaXRpb24SFwoFdGl0bGUYASABKAlCCLpIBXIDGIABEicKFmRlZmF1bHRfZW5naW5lX3ZlcnNpb24YAiABKAlCB7pIBHICGEASHAoLZW5naW5lX2Zyb20YAyABKAlCB7pIBHICGEASHgoNZW5naW5lX2JlZm9yZRgEIAEoCUIHukgEcgIYQBJDCg1tb2RlbF9zY2hlbWVzGAUgAygJQiy6SCmSASYIARgBIiByHlICaGZSBGZpbGVSAnMzUgJnc1IFaHR0cHNSA29jaRI5CgtwYXJhbGxlbGlzbRgGIAMoCUIkukghkgEeGAEiGnIYUgZ0ZW5zb3JSCHBpcGVsaW5lUgRkYXRhEhYKDndob2xlX2luc3RhbmNlGAcgASgIEi0KDG1lbW9yeV9zaGFyZRgIIAEoAUIXukgUEhIZAAAAAAAA8D8pAAAAAAAAAAASogEKB2FsaWFzZXMYCSADKAsyKi53aW5kbGFzcy52MS5QcmVzZXREZWZpbml0aW9uLkFsaWFzZXNFbnRyeUJlukhimgFfEIACIixyKjIoXi17MSwyfVtBLVphLXowLTldWy1BLVphLXowLTlfLl17MCwxMjd9JCoscioyKF4tezEsMn1bQS1aYS16MC05XVstQS1aYS16MC05Xy5dezAsMTI3fSQSFwoFaW1hZ2UYCiABKAlCCLpIBXIDGIAgEiMKB2NvbW1hbmQYCyADKAlCErpID5IBDBCAAiIHcgUQARiAIBIvCgRhcmdzGAwgAygLMhYud2luZGxhc3MudjEuUHJlc2V0QXJnQgm6SAaSAQMQgAISMwoDZW52GA0gAygLMhsud2luZGxhc3MudjEuUHJlc2V0VmFyaWFibGVCCbpIBpIBAxCAARIqCgVwb3J0cxgOIAMoCzIRLndpbmRsYXNzLnYxLlBvcnRCCLpIBZIBAhAQEi4KDGhlYWx0aF9jaGVjaxgPIAEoCzIYLndpbmRsYXNzLnYxLkhlYWx0aENoZWNrEkYKEXByb2dyZXNzX2RlYWRsaW5lGBAgASgLMhkuZ29vZ2xlLnByb3RvYnVmLkR1cmF0aW9uQhC6SA2qAQoiBAiAowUyAggBEkMKEXRlcm1pbmF0aW9uX2dyYWNlGBEgASgLMhkuZ29vZ2xlLnByb3RvYnVmLkR1cmF0aW9uQg26SAqqAQciAwiQHDIAEhkKB3NobV9taWIYEiABKAlCCLpIBXIDGIAIEjQKB21ldHJpY3MYEyADKAsyGS53aW5kbGFzcy52MS5QcmVzZXRNZXRyaWNCCLpIBZIBAhAgEjAKBXJ1bGVzGBQgAygLMhcud2luZGxhc3MudjEuUHJlc2V0UnVsZUIIukgFkgECEEASNAoHc291cmNlcxgVIAMoCzIZLndpbmRsYXNzLnYxLlByZXNldFNvdXJjZUIIukgFkgECECASOAoIZXhhbXBsZXMYFiADKAsyGi53aW5kbGFzcy52MS5QcmVzZXRFeGFtcGxlQgq6SAeSAQQIARAgEicKBWhvc3RzGBcgASgLMhgud2luZGxhc3MudjEuUHJlc2V0SG9zdHMaLgoMQWxpYXNlc0VudHJ5EgsKA2tleRgBIAEoCRINCgV2YWx1ZRgCIAEoCToCOAEiKwoLUHJlc2V0SG9zdHMSHAoLZW5naW5lX2Zyb20YASABKAlCB7pIBHICGEAi+QEKCVByZXNldEFyZxJACgRmbGFnGAEgASgJQjK6SC9yLTIrXigtezEsMn1bQS1aYS16MC05XVstQS1aYS16MC05Xy5dezAsMTI3fSk/JBIfCgZ2YWx1ZXMYAiADKAlCD7pIDJIBCRBAIgVyAxiAIBIWCgR3aGVuGAMgASgJQgi6SAVyAxiACBJfCgVmaWVsZBgEIAEoCUJQukhNcktSAFIHY29udGV4dFIFbW9kZWxSBG5hbWVSD3BhcmFsbGVsLnRlbnNvclIRcGFyYWxsZWwucGlwZWxpbmVSDXBhcmFsbGVsLmRhdGESEAoIcmVzZXJ2ZWQYBSABKAgicwoOUHJlc2V0VmFyaWFibGUSMAoEbmFtZRgBIAEoCUIiukgfch0YgAIyGF5bQS1aYS16X11bQS1aYS16MC05X10qJBIXCgV2YWx1ZRgCIAEoCUIIukgFcgMYgCASFgoEd2hlbhgDIAEoCUIIukgFcgMYgAgi0wEKDFByZXNldE1ldHJpYxIsCgZzaWduYWwYASABKAlCHLpIGXIXUgVxdWV1ZVIHcnVubmluZ1IFY2FjaGUSGgoGbWV0cmljGAIgASgJQgq6SAdyBRABGIACEhUKBHBvcnQYAyABKAlCB7pIBHICGD8SJAoEcGF0aBgEIAEoCUIWukgTchEYgAgyDF4oL1shLX5dKik/JBIcCgtlbmdpbmVfZnJvbRgFIAEoCUIHukgEcgIYQBIeCg1lbmdpbmVfYmVmb3JlGAYgASgJQge6SARyAhhAIpUCCgpQcmVzZXRSdWxlEhgKBHdoZW4YASABKAlCCrpIB3IFEAEYgAgSPwoIc2V2ZXJpdHkYAiABKA4yIy53aW5kbGFzcy52MS5QcmVzZXRGaW5kaW5nLlNldmVyaXR5Qgi6SAWCAQIQARItCgRjb2RlGAMgASgJQh+6SBxyGjIYXltBLVpdW0EtWmEtejAtOV17MCw2M30kEkkKBWZpZWxkGAQgASgJQjq6SDdyNTIzXlthLXpdW0EtWmEtejAtOV17MCw2M30oWy5dW0EtWmEtejAtOV17MSw2NH0pezAsNH0kEhsKB21lc3NhZ2UYBSABKAlCCrpIB3IFEAEYgAgSFQoDZml4GAYgASgJQgi6SAVyAxiACCLcAQoNUHJlc2V0RXhhbXBsZRIYCgRuYW1lGAEgASgJQgq6SAdyBRABGIABEikKBXNlcnZlGAIgASgLMhIud2luZGxhc3MudjEuU2VydmVCBrpIA8gBARIpCglyZXNvdXJjZXMYAyABKAsyFi53aW5kbGFzcy52MS5SZXNvdXJjZXMSKQoKY2FjaGVfcGF0aBgEIAEoCUIVukgSchAYgAgyC14oL1teOl0rKT8kEhYKBWZhaWxzGAUgASgJQge6SARyAhhAEhgKBWhvc3RzGAYgASgFQgm6SAYaBBhAKAAi5AEKDVByZXNldEZpbmRpbmcSNQoIc2V2ZXJpdHkYASABKA4yIy53aW5kbGFzcy52MS5QcmVzZXRGaW5kaW5nLlNldmVyaXR5EgwKBGNvZGUYAiABKAkSDQoFZmllbGQYAyABKAkSDwoHbWVzc2FnZRgEIAEoCRILCgNmaXgYBSABKAkiYQoIU2V2ZXJpdHkSGAoUU0VWRVJJVFlfVU5TUEVDSUZJRUQQABISCg5TRVZFUklUWV9FUlJPUhABEhQKEFNFVkVSSVRZX1dBUk5JTkcQAhIRCg1TRVZFUklUWV9OT1RFEAMiFAoSTGlzdFByZXNldHNSZXF1ZXN0IjsKE0xpc3RQcmVzZXRzUmVzcG9uc2USJAoHcHJlc2V0cxgBIAMoCzITLndpbmRsYXNzLnYxLlByZXNldCJNChBHZXRQcmVzZXRSZXF1ZXN0EhgKBG5hbWUYASABKAlCCrpIB3IFEAEYgAESHwoOZW5naW5lX3ZlcnNpb24YAiABKAlCB7pIBHICGEAiOAoRR2V0UHJlc2V0UmVzcG9uc2USIwoGcHJlc2V0GAEgASgLMhMud2luZGxhc3MudjEuUHJlc2V0IkgKE1JlbmRlclByZXNldFJlcXVlc3QSMQoEc3BlYxgBIAEoCzIbLndpbmRsYXNzLnYxLkRlcGxveW1lbnRTcGVjQga6SAPIAQEibwoUUmVuZGVyUHJlc2V0UmVzcG9uc2USKQoEc3BlYxgBIAEoCzIbLndpbmRsYXNzLnYxLkRlcGxveW1lbnRTcGVjEiwKCGZpbmRpbmdzGAIgAygLMhoud2luZGxhc3MudjEuUHJlc2V0RmluZGluZyIsChFEaWZmUHJlc2V0UmVxdWVzdBIXCgNhcHAYASABKAlCCrpIB3IFEAEYgAIipAEKEkRpZmZQcmVzZXRSZXNwb25zZRIPCgd2ZXJzaW9uGAEgASgFEhQKDGdlbmVyYXRlZF9ieRgCIAEoCRIOCgZuZXdlc3QYAyABKAkSKQoHY2hhbmdlcxgEIAMoCzIYLndpbmRsYXNzLnYxLkZpZWxkQ2hhbmdlEiwKCGZpbmRpbmdzGAUgAygLMhoud2luZGxhc3MudjEuUHJlc2V0RmluZGluZyKuAQoQU2V0UHJlc2V0UmVxdWVzdBInCghtdXRhdGlvbhgBIAEoCzIVLndpbmRsYXNzLnYxLk11dGF0aW9uEjYKBG5hbWUYAiABKAlCKLpIJXIjMiFeW2Etel0oWy1hLXowLTldezAsNjF9W2EtejAtOV0pPyQSOQoKZGVmaW5pdGlvbhgDIAEoCzIdLndpbmRsYXNzLnYxLlByZXNldERlZmluaXRpb25CBrpIA8gBASJ5ChFTZXRQcmVzZXRSZXNwb25zZRIjCgZwcmVzZXQYASABKAsyEy53aW5kbGFzcy52MS5QcmVzZXQSLAoIZmluZGluZ3MYAiADKAsyGi53aW5kbGFzcy52MS5QcmVzZXRGaW5kaW5nEhEKCXVuY2hhbmdlZBgeIAEoCCKHAQoSQ2hlY2tQcmVzZXRSZXF1ZXN0EjYKBG5hbWUYASABKAlCKLpIJXIjMiFeW2Etel0oWy1hLXowLTldezAsNjF9W2EtejAtOV0pPyQSOQoKZGVmaW5pdGlvbhgCIAEoCzIdLndpbmRsYXNzLnYxLlByZXNldERlZmluaXRpb25CBrpIA8gBASJoChNDaGVja1ByZXNldFJlc3BvbnNlEiMKBnByZXNldBgBIAEoCzITLndpbmRsYXNzLnYxLlByZXNldBIsCghmaW5kaW5ncxgCIAMoCzIaLndpbmRsYXNzLnYxLlByZXNldEZpbmRpbmcidgoTRGVsZXRlUHJlc2V0UmVxdWVzdBInCghtdXRhdGlvbhgBIAEoCzIVLndpbmRsYXNzLnYxLk11dGF0aW9uEjYKBG5hbWUYAiABKAlCKLpIJXIjMiFeW2Etel0oWy1hLXowLTldezAsNjF9W2EtejAtOV0pPyQiFgoURGVsZXRlUHJlc2V0UmVzcG9uc2UiUwoZTGlzdFByZXNldFZlcnNpb25zUmVxdWVzdBI2CgRuYW1lGAEgASgJQii6SCVyIzIhXlthLXpdKFstYS16MC05XXswLDYxfVthLXowLTldKT8kIkoKGkxpc3RQcmVzZXRWZXJzaW9uc1Jlc3BvbnNlEiwKCHZlcnNpb25zGAEgAygLMhoud2luZGxhc3MudjEuUHJlc2V0VmVyc2lvbiJACg1QcmVzZXRWZXJzaW9uEg8KB3ZlcnNpb24YASABKAUSDgoGc2V0X2J5GAIgASgJEg4KBnNldF9hdBgDIAEoAzLJBQoNUHJlc2V0U2VydmljZRJVCgtMaXN0UHJlc2V0cxIfLndpbmRsYXNzLnYxLkxpc3RQcmVzZXRzUmVxdWVzdBogLndpbmRsYXNzLnYxLkxpc3RQcmVzZXRzUmVzcG9uc2UiA5ACARJPCglHZXRQcmVzZXQSHS53aW5kbGFzcy52MS5HZXRQcmVzZXRSZXF1ZXN0Gh4ud2luZGxhc3MudjEuR2V0UHJlc2V0UmVzcG9uc2UiA5ACARJYCgxSZW5kZXJQcmVzZXQSIC53aW5kbGFzcy52MS5SZW5kZXJQcmVzZXRSZXF1ZXN0GiEud2luZGxhc3MudjEuUmVuZGVyUHJlc2V0UmVzcG9uc2UiA5ACARJSCgpEaWZmUHJlc2V0Eh4ud2luZGxhc3MudjEuRGlmZlByZXNldFJlcXVlc3QaHy53aW5kbGFzcy52MS5EaWZmUHJlc2V0UmVzcG9uc2UiA5ACARJKCglTZXRQcmVzZXQSHS53aW5kbGFzcy52MS5TZXRQcmVzZXRSZXF1ZXN0Gh4ud2luZGxhc3MudjEuU2V0UHJlc2V0UmVzcG9uc2USVQoLQ2hlY2tQcmVzZXQSHy53aW5kbGFzcy52MS5DaGVja1ByZXNldFJlcXVlc3QaIC53aW5kbGFzcy52MS5DaGVja1ByZXNldFJlc3BvbnNlIgOQAgESUwoMRGVsZXRlUHJlc2V0EiAud2luZGxhc3MudjEuRGVsZXRlUHJlc2V0UmVxdWVzdBohLndpbmRsYXNzLnYxLkRlbGV0ZVByZXNldFJlc3BvbnNlEmoKEkxpc3RQcmVzZXRWZXJzaW9ucxImLndpbmRsYXNzLnYxLkxpc3RQcmVzZXRWZXJzaW9uc1JlcXVlc3QaJy53aW5kbGFzcy52MS5MaXN0UHJlc2V0VmVyc2lvbnNSZXNwb25zZSIDkAIBYgZwcm90bzM", [file_buf_validate_validate, file_google_protobuf_duration, file_windlass_v1_common, file_windlass_v1_plan, file_windlass_v1_serve, file_windlass_v1_spec]);
 
 /**
  * Preset is one version of the knowledge about an engine.
@@ -319,6 +319,14 @@ export type PresetDefinition = Message<"windlass.v1.PresetDefinition"> & {
    * @generated from field: repeated windlass.v1.PresetExample examples = 22;
    */
   examples: PresetExample[];
+
+  /**
+   * How the engine runs on several hosts. Absent: it does not, and apps whose role has hosts are
+   * refused.
+   *
+   * @generated from field: windlass.v1.PresetHosts hosts = 23;
+   */
+  hosts?: PresetHosts | undefined;
 };
 
 /**
@@ -327,6 +335,30 @@ export type PresetDefinition = Message<"windlass.v1.PresetDefinition"> & {
  */
 export const PresetDefinitionSchema: GenMessage<PresetDefinition> = /*@__PURE__*/
   messageDesc(file_windlass_v1_preset, 2);
+
+/**
+ * PresetHosts says that the definition makes a server on several hosts. Every host runs the same
+ * command, args and variables. They start the ranks by `hosts` in expressions, and by the variables
+ * that each instance has: `$(WINDLASS_RANK)`, and `$(WINDLASS_LEADER)`, the address of rank 0. At least
+ * one of the examples must have several hosts.
+ *
+ * @generated from message windlass.v1.PresetHosts
+ */
+export type PresetHosts = Message<"windlass.v1.PresetHosts"> & {
+  /**
+   * First version of the engine that runs on several hosts. Empty: all.
+   *
+   * @generated from field: string engine_from = 1;
+   */
+  engineFrom: string;
+};
+
+/**
+ * Describes the message windlass.v1.PresetHosts.
+ * Use `create(PresetHostsSchema)` to create a new message.
+ */
+export const PresetHostsSchema: GenMessage<PresetHosts> = /*@__PURE__*/
+  messageDesc(file_windlass_v1_preset, 3);
 
 /**
  * PresetArg is one flag with its values, or words without a flag.
@@ -376,7 +408,7 @@ export type PresetArg = Message<"windlass.v1.PresetArg"> & {
  * Use `create(PresetArgSchema)` to create a new message.
  */
 export const PresetArgSchema: GenMessage<PresetArg> = /*@__PURE__*/
-  messageDesc(file_windlass_v1_preset, 3);
+  messageDesc(file_windlass_v1_preset, 4);
 
 /**
  * PresetVariable is a variable of the environment of instances. The app's and the environment's own
@@ -410,7 +442,7 @@ export type PresetVariable = Message<"windlass.v1.PresetVariable"> & {
  * Use `create(PresetVariableSchema)` to create a new message.
  */
 export const PresetVariableSchema: GenMessage<PresetVariable> = /*@__PURE__*/
-  messageDesc(file_windlass_v1_preset, 4);
+  messageDesc(file_windlass_v1_preset, 5);
 
 /**
  * PresetMetric says which metric of some versions of the engine carries a signal. Of several that fit a
@@ -465,7 +497,7 @@ export type PresetMetric = Message<"windlass.v1.PresetMetric"> & {
  * Use `create(PresetMetricSchema)` to create a new message.
  */
 export const PresetMetricSchema: GenMessage<PresetMetric> = /*@__PURE__*/
-  messageDesc(file_windlass_v1_preset, 5);
+  messageDesc(file_windlass_v1_preset, 6);
 
 /**
  * PresetRule gives a finding about an app, if its condition is true.
@@ -521,7 +553,7 @@ export type PresetRule = Message<"windlass.v1.PresetRule"> & {
  * Use `create(PresetRuleSchema)` to create a new message.
  */
 export const PresetRuleSchema: GenMessage<PresetRule> = /*@__PURE__*/
-  messageDesc(file_windlass_v1_preset, 6);
+  messageDesc(file_windlass_v1_preset, 7);
 
 /**
  * PresetExample is an example of an app that uses the preset.
@@ -561,6 +593,13 @@ export type PresetExample = Message<"windlass.v1.PresetExample"> & {
    * @generated from field: string fails = 5;
    */
   fails: string;
+
+  /**
+   * Hosts of an instance, each with resources. 0: 1.
+   *
+   * @generated from field: int32 hosts = 6;
+   */
+  hosts: number;
 };
 
 /**
@@ -568,7 +607,7 @@ export type PresetExample = Message<"windlass.v1.PresetExample"> & {
  * Use `create(PresetExampleSchema)` to create a new message.
  */
 export const PresetExampleSchema: GenMessage<PresetExample> = /*@__PURE__*/
-  messageDesc(file_windlass_v1_preset, 7);
+  messageDesc(file_windlass_v1_preset, 8);
 
 /**
  * PresetFinding is an error, warning or note about what a preset generates.
@@ -613,7 +652,7 @@ export type PresetFinding = Message<"windlass.v1.PresetFinding"> & {
  * Use `create(PresetFindingSchema)` to create a new message.
  */
 export const PresetFindingSchema: GenMessage<PresetFinding> = /*@__PURE__*/
-  messageDesc(file_windlass_v1_preset, 8);
+  messageDesc(file_windlass_v1_preset, 9);
 
 /**
  * @generated from enum windlass.v1.PresetFinding.Severity
@@ -650,7 +689,7 @@ export enum PresetFinding_Severity {
  * Describes the enum windlass.v1.PresetFinding.Severity.
  */
 export const PresetFinding_SeveritySchema: GenEnum<PresetFinding_Severity> = /*@__PURE__*/
-  enumDesc(file_windlass_v1_preset, 8, 0);
+  enumDesc(file_windlass_v1_preset, 9, 0);
 
 /**
  * @generated from message windlass.v1.ListPresetsRequest
@@ -663,7 +702,7 @@ export type ListPresetsRequest = Message<"windlass.v1.ListPresetsRequest"> & {
  * Use `create(ListPresetsRequestSchema)` to create a new message.
  */
 export const ListPresetsRequestSchema: GenMessage<ListPresetsRequest> = /*@__PURE__*/
-  messageDesc(file_windlass_v1_preset, 9);
+  messageDesc(file_windlass_v1_preset, 10);
 
 /**
  * @generated from message windlass.v1.ListPresetsResponse
@@ -680,7 +719,7 @@ export type ListPresetsResponse = Message<"windlass.v1.ListPresetsResponse"> & {
  * Use `create(ListPresetsResponseSchema)` to create a new message.
  */
 export const ListPresetsResponseSchema: GenMessage<ListPresetsResponse> = /*@__PURE__*/
-  messageDesc(file_windlass_v1_preset, 10);
+  messageDesc(file_windlass_v1_preset, 11);
 
 /**
  * @generated from message windlass.v1.GetPresetRequest
@@ -706,7 +745,7 @@ export type GetPresetRequest = Message<"windlass.v1.GetPresetRequest"> & {
  * Use `create(GetPresetRequestSchema)` to create a new message.
  */
 export const GetPresetRequestSchema: GenMessage<GetPresetRequest> = /*@__PURE__*/
-  messageDesc(file_windlass_v1_preset, 11);
+  messageDesc(file_windlass_v1_preset, 12);
 
 /**
  * @generated from message windlass.v1.GetPresetResponse
@@ -723,7 +762,7 @@ export type GetPresetResponse = Message<"windlass.v1.GetPresetResponse"> & {
  * Use `create(GetPresetResponseSchema)` to create a new message.
  */
 export const GetPresetResponseSchema: GenMessage<GetPresetResponse> = /*@__PURE__*/
-  messageDesc(file_windlass_v1_preset, 12);
+  messageDesc(file_windlass_v1_preset, 13);
 
 /**
  * @generated from message windlass.v1.RenderPresetRequest
@@ -740,7 +779,7 @@ export type RenderPresetRequest = Message<"windlass.v1.RenderPresetRequest"> & {
  * Use `create(RenderPresetRequestSchema)` to create a new message.
  */
 export const RenderPresetRequestSchema: GenMessage<RenderPresetRequest> = /*@__PURE__*/
-  messageDesc(file_windlass_v1_preset, 13);
+  messageDesc(file_windlass_v1_preset, 14);
 
 /**
  * @generated from message windlass.v1.RenderPresetResponse
@@ -766,7 +805,7 @@ export type RenderPresetResponse = Message<"windlass.v1.RenderPresetResponse"> &
  * Use `create(RenderPresetResponseSchema)` to create a new message.
  */
 export const RenderPresetResponseSchema: GenMessage<RenderPresetResponse> = /*@__PURE__*/
-  messageDesc(file_windlass_v1_preset, 14);
+  messageDesc(file_windlass_v1_preset, 15);
 
 /**
  * @generated from message windlass.v1.DiffPresetRequest
@@ -785,7 +824,7 @@ export type DiffPresetRequest = Message<"windlass.v1.DiffPresetRequest"> & {
  * Use `create(DiffPresetRequestSchema)` to create a new message.
  */
 export const DiffPresetRequestSchema: GenMessage<DiffPresetRequest> = /*@__PURE__*/
-  messageDesc(file_windlass_v1_preset, 15);
+  messageDesc(file_windlass_v1_preset, 16);
 
 /**
  * @generated from message windlass.v1.DiffPresetResponse
@@ -831,7 +870,7 @@ export type DiffPresetResponse = Message<"windlass.v1.DiffPresetResponse"> & {
  * Use `create(DiffPresetResponseSchema)` to create a new message.
  */
 export const DiffPresetResponseSchema: GenMessage<DiffPresetResponse> = /*@__PURE__*/
-  messageDesc(file_windlass_v1_preset, 16);
+  messageDesc(file_windlass_v1_preset, 17);
 
 /**
  * @generated from message windlass.v1.SetPresetRequest
@@ -860,7 +899,7 @@ export type SetPresetRequest = Message<"windlass.v1.SetPresetRequest"> & {
  * Use `create(SetPresetRequestSchema)` to create a new message.
  */
 export const SetPresetRequestSchema: GenMessage<SetPresetRequest> = /*@__PURE__*/
-  messageDesc(file_windlass_v1_preset, 17);
+  messageDesc(file_windlass_v1_preset, 18);
 
 /**
  * @generated from message windlass.v1.SetPresetResponse
@@ -891,7 +930,7 @@ export type SetPresetResponse = Message<"windlass.v1.SetPresetResponse"> & {
  * Use `create(SetPresetResponseSchema)` to create a new message.
  */
 export const SetPresetResponseSchema: GenMessage<SetPresetResponse> = /*@__PURE__*/
-  messageDesc(file_windlass_v1_preset, 18);
+  messageDesc(file_windlass_v1_preset, 19);
 
 /**
  * @generated from message windlass.v1.CheckPresetRequest
@@ -915,7 +954,7 @@ export type CheckPresetRequest = Message<"windlass.v1.CheckPresetRequest"> & {
  * Use `create(CheckPresetRequestSchema)` to create a new message.
  */
 export const CheckPresetRequestSchema: GenMessage<CheckPresetRequest> = /*@__PURE__*/
-  messageDesc(file_windlass_v1_preset, 19);
+  messageDesc(file_windlass_v1_preset, 20);
 
 /**
  * @generated from message windlass.v1.CheckPresetResponse
@@ -941,7 +980,7 @@ export type CheckPresetResponse = Message<"windlass.v1.CheckPresetResponse"> & {
  * Use `create(CheckPresetResponseSchema)` to create a new message.
  */
 export const CheckPresetResponseSchema: GenMessage<CheckPresetResponse> = /*@__PURE__*/
-  messageDesc(file_windlass_v1_preset, 20);
+  messageDesc(file_windlass_v1_preset, 21);
 
 /**
  * @generated from message windlass.v1.DeletePresetRequest
@@ -965,7 +1004,7 @@ export type DeletePresetRequest = Message<"windlass.v1.DeletePresetRequest"> & {
  * Use `create(DeletePresetRequestSchema)` to create a new message.
  */
 export const DeletePresetRequestSchema: GenMessage<DeletePresetRequest> = /*@__PURE__*/
-  messageDesc(file_windlass_v1_preset, 21);
+  messageDesc(file_windlass_v1_preset, 22);
 
 /**
  * @generated from message windlass.v1.DeletePresetResponse
@@ -978,7 +1017,7 @@ export type DeletePresetResponse = Message<"windlass.v1.DeletePresetResponse"> &
  * Use `create(DeletePresetResponseSchema)` to create a new message.
  */
 export const DeletePresetResponseSchema: GenMessage<DeletePresetResponse> = /*@__PURE__*/
-  messageDesc(file_windlass_v1_preset, 22);
+  messageDesc(file_windlass_v1_preset, 23);
 
 /**
  * @generated from message windlass.v1.ListPresetVersionsRequest
@@ -997,7 +1036,7 @@ export type ListPresetVersionsRequest = Message<"windlass.v1.ListPresetVersionsR
  * Use `create(ListPresetVersionsRequestSchema)` to create a new message.
  */
 export const ListPresetVersionsRequestSchema: GenMessage<ListPresetVersionsRequest> = /*@__PURE__*/
-  messageDesc(file_windlass_v1_preset, 23);
+  messageDesc(file_windlass_v1_preset, 24);
 
 /**
  * @generated from message windlass.v1.ListPresetVersionsResponse
@@ -1016,7 +1055,7 @@ export type ListPresetVersionsResponse = Message<"windlass.v1.ListPresetVersions
  * Use `create(ListPresetVersionsResponseSchema)` to create a new message.
  */
 export const ListPresetVersionsResponseSchema: GenMessage<ListPresetVersionsResponse> = /*@__PURE__*/
-  messageDesc(file_windlass_v1_preset, 24);
+  messageDesc(file_windlass_v1_preset, 25);
 
 /**
  * PresetVersion is one version of a preset of the workspace.
@@ -1045,7 +1084,7 @@ export type PresetVersion = Message<"windlass.v1.PresetVersion"> & {
  * Use `create(PresetVersionSchema)` to create a new message.
  */
 export const PresetVersionSchema: GenMessage<PresetVersion> = /*@__PURE__*/
-  messageDesc(file_windlass_v1_preset, 25);
+  messageDesc(file_windlass_v1_preset, 26);
 
 /**
  * PresetService has the presets that the control plane uses for DeploymentSpec.serve: built-in
