@@ -51,3 +51,30 @@ func TestExpand_FindingsAreSorted(t *testing.T) {
 	_, findings = Expand(spec, preset.Builtin().With(p))
 	require.Equal(t, []string{"TooManyArgs", "Always"}, []string{findings[0].Code, findings[1].Code})
 }
+
+func TestCheckExamples_SeveralHosts(t *testing.T) {
+	def := &windlassv1.PresetDefinition{
+		ModelSchemes: []string{"hf"}, Image: "example.com/ember:1", Command: []string{"ember"}, Parallelism: []string{"tensor"},
+		Args: []*windlassv1.PresetArg{
+			{Flag: "--port", Values: []string{"$(PORT)"}, Reserved: true},
+			{Flag: "--rank", Values: []string{"$(WINDLASS_RANK)"}, When: "hosts > 1", Reserved: true},
+		},
+		Hosts: &windlassv1.PresetHosts{},
+		Examples: []*windlassv1.PresetExample{{
+			Name: "two hosts", Hosts: 2, Serve: &windlassv1.Serve{Engine: "custom:ember", Model: "hf://org/m"},
+			Resources: &windlassv1.Resources{MemoryMib: 65536, Gpu: &windlassv1.Gpu{Count: 8}},
+		}},
+	}
+	p, findings := preset.Define(t.Context(), "ember", 1, def)
+	require.Empty(t, findings)
+	require.Empty(t, CheckExamples(t.Context(), p, def.GetExamples()))
+
+	def.Hosts = nil
+	p, findings = preset.Define(t.Context(), "ember", 1, def)
+	require.Empty(t, findings)
+	findings = CheckExamples(t.Context(), p, def.GetExamples())
+	require.Len(t, findings, 1)
+	require.Equal(t, "/examples[0]", findings[0].Field)
+	require.Contains(t, findings[0].Text, "roles[0].hosts: the definition of preset custom:ember does not say how a server runs on several hosts")
+	require.Contains(t, findings[0].Fix, "set hosts in the definition")
+}
