@@ -26,6 +26,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	sdktrace "go.opentelemetry.io/otel/sdk/trace"
 
+	"github.com/windlass-run/windlass/apps/agent/internal/artifact"
 	"github.com/windlass-run/windlass/apps/agent/internal/gateways"
 	"github.com/windlass-run/windlass/apps/agent/internal/inbox"
 	"github.com/windlass-run/windlass/apps/agent/internal/load"
@@ -76,6 +77,8 @@ type Config struct {
 	// Silence is how long the control plane may send nothing before the agent opens a new stream.
 	// 0: the default.
 	Silence time.Duration
+	// Models is the store for the files of models. Without Dir, models with artifacts are refused.
+	Models artifact.Config
 	// Isolates means that instances of different workspaces cannot reach each other's secrets.
 	Isolates bool
 	// SpansHosts means that the runtime runs instances of several hosts.

@@ -40,6 +40,7 @@ type flags struct {
 	MemoryMiB     int                   `name:"memory-mib" help:"Memory for instances, in MiB. 0: all of the host's." env:"WINDLASS_MEMORY_MIB"`
 	Ports         string                `help:"Range of ports for instances, FIRST-LAST. Default: the kernel chooses." env:"WINDLASS_PORTS"`
 	Host          hostFlags             `embed:""`
+	Models        modelFlags            `embed:"" prefix:"model-" envprefix:"WINDLASS_MODEL_"`
 	StopOnExit    bool                  `help:"Stop all instances when the agent stops, and start them again when it starts." env:"WINDLASS_STOP_ON_EXIT"`
 	Gateways      int                   `help:"Number of gateways that must serve a route before the region acknowledges it. 0: all connected ones." default:"0" env:"WINDLASS_GATEWAYS"`
 	GatewayListen string                `help:"host:port for gateways of other hosts, which need a client certificate (see --listen-tls-cert). Default: only gateway.sock in the data directory." env:"WINDLASS_GATEWAY_LISTEN"`
@@ -172,6 +173,11 @@ func runOnHost(ctx context.Context, f flags, cfg Config, registry *prometheus.Re
 			cfg.Log.WarnContext(ctx, "instances run as the agent's user, because it is not root: this region runs instances of one workspace only", "uid", os.Getuid())
 		}
 	}
+	if f.Runtime == "process" {
+		if cfg.Models, err = f.Models.config(filepath.Join(f.DataDir, "models")); err != nil {
+			return err
+		}
+	}
 	cfg.Isolates = isolation != nil || f.Runtime == "simulated"
 	cfg.NewRuntime = func(ctx context.Context, region string) (Runtime, error) {
 		switch f.Runtime {
@@ -194,8 +200,8 @@ func runOnHost(ctx context.Context, f flags, cfg Config, registry *prometheus.Re
 			return nil, fmt.Errorf("--image-command=%w", err)
 		}
 		return process.New(ctx, process.Config{
-			ImageCommands: images,
-			DataDir:       filepath.Join(f.DataDir, "process"), Region: region, Ports: ports, GPUs: gpus, Pool: f.Pool,
+			ImageCommands: images, ModelsDir: cfg.Models.Dir,
+			DataDir: filepath.Join(f.DataDir, "process"), Region: region, Ports: ports, GPUs: gpus, Pool: f.Pool,
 			CPUMillicores: f.CPUMillicores, MemoryMiB: f.MemoryMiB,
 			Isolation: isolation, TrustAllTenants: f.Host.TrustAllTenants,
 			StopInstancesOnExit: f.StopOnExit, Log: cfg.Log, Registerer: registry, Random: rand.Float64,

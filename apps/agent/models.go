@@ -2,26 +2,59 @@ package agent
 
 import (
 	"errors"
+	"fmt"
 	"net"
 	"net/http"
 	"net/netip"
 	"syscall"
 	"time"
 
+	"github.com/windlass-run/windlass/apps/agent/internal/artifact"
 	"github.com/windlass-run/windlass/apps/agent/internal/loader"
 	"github.com/windlass-run/windlass/apps/agent/internal/models"
+	"github.com/windlass-run/windlass/pkg/guard"
 )
+
+// modelFlags are the flags for files of models.
+type modelFlags struct {
+	Allow   []string `help:"Networks, such as 10.0.0.0/8, in which sources of model.artifact may have private addresses and may be called without TLS. Default: only public addresses, by TLS (process runtime)." env:"ALLOW"`
+	DiskMiB int64    `name:"disk-mib" help:"Disk space for files of model.artifact, in MiB. Files that no model needs are deleted when it is full, least recently used first. 0: no limit, but 1 GiB of the disk stays free (process runtime)." default:"0" env:"DISK_MIB"`
+}
+
+// config returns the config of the store of models in dir.
+func (f modelFlags) config(dir string) (artifact.Config, error) {
+	allow, err := guard.Parse(f.Allow)
+	if err != nil {
+		return artifact.Config{}, fmt.Errorf("--model-allow: %w", err)
+	}
+	if f.DiskMiB < 0 || f.DiskMiB > 1<<40 {
+		return artifact.Config{}, fmt.Errorf("--model-disk-mib=%d: want 0 to %d", f.DiskMiB, int64(1)<<40)
+	}
+	return artifact.Config{Dir: dir, Allow: allow, MaxBytes: f.DiskMiB << 20}, nil
+}
 
 // wrapModels returns a runtime that also runs models on the servers of base. If it fails, base is closed.
 func wrapModels(cfg Config, base Runtime) (Runtime, error) {
-	wrapped, err := models.Wrap(base, &loader.Loader{Client: serverClient()}, cfg.files(), modelsFile, cfg.Log, cfg.Registerer, cfg.Rand)
+	var store *artifact.Store
+	if cfg.Models.Dir != "" {
+		var err error
+		cfg.Models.Log, cfg.Models.Registerer = cfg.Log, cfg.Registerer
+		if store, err = artifact.Open(cfg.Models); err != nil {
+			return nil, errors.Join(err, closeRuntime(base))
+		}
+	}
+	wrapped, err := models.Wrap(base, &loader.Loader{Client: serverClient()}, store, cfg.files(), modelsFile, cfg.Log, cfg.Registerer, cfg.Rand)
 	if err == nil {
 		return wrapped, nil
 	}
-	if closer, ok := base.(interface{ Close() error }); ok {
-		err = errors.Join(err, closer.Close())
+	return nil, errors.Join(err, closeRuntime(base))
+}
+
+func closeRuntime(r Runtime) error {
+	if closer, ok := r.(interface{ Close() error }); ok {
+		return closer.Close()
 	}
-	return nil, err
+	return nil
 }
 
 const (

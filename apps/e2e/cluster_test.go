@@ -64,7 +64,7 @@ func (s *stack) addClusters() {
 // runtimeArgs returns the runtime flags of a region's agent.
 func (s *stack) runtimeArgs(region string) []string {
 	if s.cfg.runtime != "kubernetes" {
-		return []string{"--gpus=none", "--trust-all-tenants"}
+		return []string{"--gpus=none", "--trust-all-tenants", "--model-allow=127.0.0.0/8"}
 	}
 	var pools strings.Builder
 	pools.WriteString("pools:\n")

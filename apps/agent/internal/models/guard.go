@@ -66,10 +66,15 @@ func (g *guarded) withSafeText(s Server, err error) error {
 		}
 		text = secrets.Blank(text)
 	}
+	return &shownError{clip(text), err}
+}
+
+// clip shortens a text to maxReason.
+func clip(text string) string {
 	if len(text) > maxReason {
-		text = strings.ToValidUTF8(text[:maxReason], "") + "..."
+		return strings.ToValidUTF8(text[:maxReason], "") + "..."
 	}
-	return &shownError{text, err}
+	return text
 }
 
 // shownError is an error with another text, which may be shown.

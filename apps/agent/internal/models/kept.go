@@ -49,7 +49,8 @@ type assignment struct {
 func (a assignment) asModel(workload string) Model {
 	return Model{
 		ID: workload, Order: a.Order, Name: cmp.Or(a.Model.GetName(), a.AppName), Path: a.Model.GetPath(), Requires: a.Model.GetRequires(), App: a.Model.GetServer(),
-		Scope: a.EnvironmentID, Memory: a.Model.GetMemoryMib() << 20, Replicas: a.Replicas, MinReplicas: cmp.Or(a.MinReady, min(1, a.Replicas)), Deleted: a.Deleted,
+		Artifact: referenceOf(a.Model),
+		Scope:    a.EnvironmentID, Memory: a.Model.GetMemoryMib() << 20, Replicas: a.Replicas, MinReplicas: cmp.Or(a.MinReady, min(1, a.Replicas)), Deleted: a.Deleted,
 	}
 }
 

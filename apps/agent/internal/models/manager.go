@@ -13,6 +13,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/windlass-run/windlass/apps/agent/internal/artifact"
 	"github.com/windlass-run/windlass/pkg/backoff"
 	"github.com/windlass-run/windlass/pkg/modelstate"
 )
@@ -25,7 +26,9 @@ type Model struct {
 	// Order is greater than the Order of every version that was added earlier.
 	Order int64
 	// Path is the path from which a server loads an adapter.
-	Path                  string
+	Path string
+	// Artifact has the files of the model. Its URL is "" if the agent does not fetch them.
+	Artifact              artifact.Reference
 	Requires              []string
 	App                   string
 	Scope                 string
@@ -59,6 +62,11 @@ type Config struct {
 	// Claimed returns the version that Claim stored last for a name on a server, or "" if there is
 	// none. It must not call the manager. Nil: nothing was stored.
 	Claimed func(serverID, name string) (modelID string)
+	// Prepare makes the files of a model with an Artifact available to a server before its load. It
+	// returns the model to load, and must return soon after ctx ended. Discard undoes it after the
+	// unload. Nil: models have no artifacts.
+	Prepare func(ctx context.Context, s Server, m Model) (Model, error)
+	Discard func(s Server, m Model)
 	Log     *slog.Logger
 	Rand    func() float64
 	// Registerer gets the metrics. Nil: no metrics.

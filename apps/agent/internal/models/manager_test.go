@@ -60,6 +60,9 @@ type harness struct {
 	// claim and claimed are those of the Config. Default: nil.
 	claim   func(server, name, model string) error
 	claimed func(server, name string) string
+	// prepare is that of the Config. discarded counts the calls of Discard.
+	prepare   func(ctx context.Context, s Server, m Model) (Model, error)
+	discarded int
 
 	// view has the routes of the gateway. ackDelay is how long the gateway takes to get new routes.
 	view     map[string][]string
@@ -84,7 +87,7 @@ func newHarness(t *testing.T) *harness {
 
 // start starts an agent, which knows nothing of the previous agent.
 func (h *harness) start() {
-	m, err := New(Config{Loader: h, Released: h.released, Claim: h.claim, Claimed: h.claimed, Registerer: h.registerer, Log: slog.New(slog.DiscardHandler), Rand: rand.New(rand.NewPCG(1, 2)).Float64})
+	m, err := New(Config{Loader: h, Released: h.released, Claim: h.claim, Claimed: h.claimed, Prepare: h.prepare, Discard: h.discard, Registerer: h.registerer, Log: slog.New(slog.DiscardHandler), Rand: rand.New(rand.NewPCG(1, 2)).Float64})
 	require.NoError(h.t, err)
 	ctx, cancel := context.WithCancel(h.t.Context())
 	var running sync.WaitGroup
@@ -95,6 +98,14 @@ func (h *harness) start() {
 		cancel()
 		running.Wait()
 	}
+}
+
+func (h *harness) discard(Server, Model) { h.update(func() { h.discarded++ }) }
+
+// restartAgent starts another agent with the present fields of the harness.
+func (h *harness) restartAgent() {
+	h.stop()
+	h.start()
 }
 
 // look shows the gateway the agent's observations, as the reconciler does.
@@ -629,6 +640,48 @@ func TestManager(t *testing.T) {
 		require.Empty(h.t, h.manager.kills)
 	})
 
+	run(t, "does not blame a model whose files are being fetched, or could not be fetched", func(h *harness) {
+		h.prepare = func(ctx context.Context, _ Server, m Model) (Model, error) {
+			if m.ID == "slow" {
+				<-ctx.Done()
+			}
+			return m, errors.New("artifact from models.test: it answered 404 Not Found")
+		}
+		h.restartAgent()
+		h.add("s1", "shared", 10)
+		h.show()
+		slow, missing := model("slow", 1), model("missing", 1)
+		slow.Artifact.URL, missing.Artifact.URL = "https://models.test/slow", "https://models.test/missing"
+		h.set(slow, missing, model("a", 1))
+		h.pass(500 * time.Millisecond)
+		require.Equal(h.t, []string{"s1"}, h.routed("a"))
+		require.Equal(h.t, "1 server failed to load the model: artifact from models.test: it answered 404 Not Found", h.status("missing").Reason)
+		require.Equal(h.t, 1, h.countLoads(), "the server was asked for no model without files")
+		h.restart("s1")
+		require.Empty(h.t, h.manager.kills)
+	})
+
+	run(t, "loads what was prepared, and discards it after the unload", func(h *harness) {
+		h.prepare = func(_ context.Context, s Server, m Model) (Model, error) {
+			m.Path = "/files/" + s.ID
+			return m, nil
+		}
+		h.restartAgent()
+		h.add("s1", "shared", 10)
+		h.show()
+		a := model("a", 1)
+		a.Artifact.URL = "https://models.test/a"
+		h.set(a)
+		h.settle()
+		require.Equal(h.t, []string{"s1"}, h.routed("a"))
+		require.Zero(h.t, h.discarded)
+		a.Deleted = true
+		h.set(a)
+		h.settle()
+		require.Empty(h.t, h.where("a"))
+		require.Equal(h.t, 1, h.discarded)
+	})
+
 	run(t, "blames a model for ends of servers for a limited time", func(h *harness) {
 		h.add("s1", "shared", 10)
 		h.update(func() { h.crash["bad"] = true })
@@ -1056,7 +1109,7 @@ func TestManager_ServesAgreesWithStates(t *testing.T) {
 func BenchmarkRuntime_Observe(b *testing.B) {
 	const all = 5000
 	base, loader := &fakeBase{changes: make(chan struct{}, 1)}, &fakeLoader{held: map[string]map[string]bool{}}
-	m, err := Wrap(base, loader, disk.NewMemory(), "models.json", slog.New(slog.DiscardHandler), nil, rand.Float64)
+	m, err := Wrap(base, loader, nil, disk.NewMemory(), "models.json", slog.New(slog.DiscardHandler), nil, rand.Float64)
 	require.NoError(b, err)
 	ctx, cancel := context.WithCancel(b.Context())
 	var running sync.WaitGroup

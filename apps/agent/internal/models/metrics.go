@@ -19,6 +19,9 @@ var (
 // errNotNoted means that the agent could not store a claim before a load.
 var errNotNoted = errors.New("cannot store which version is loaded")
 
+// errNoFiles means that the files of a model could not be fetched. It has no text of its own.
+var errNoFiles = errors.New("")
+
 // metrics are the metrics of the manager. No label has a model's name, because the number of models
 // is not limited.
 type metrics struct {
@@ -32,7 +35,7 @@ func newMetrics(reg prometheus.Registerer) (*metrics, error) {
 		loads: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "windlass_agent_model_loads_total",
 			Help: "Ended loads of models by servers, by result: loaded, refused (by the server), not_done (the server answered, and the model is not ready), " +
-				"timeout, unreachable (the connection failed), not_noted (the agent could not write to its disk) or canceled (the agent ended).",
+				"timeout, unreachable (the connection failed), no_files (the artifact was not fetched), not_noted (the agent could not write to its disk) or canceled (the agent ended).",
 		}, []string{"result"}),
 		unloads: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "windlass_agent_model_unloads_total", Help: "Ended unloads of models by servers, by result: unloaded, or as for loads.",
@@ -77,6 +80,8 @@ func resultOf(err error, done string) string {
 		return "refused"
 	case errors.Is(err, ErrNotDone):
 		return "not_done"
+	case errors.Is(err, errNoFiles):
+		return "no_files"
 	case errors.Is(err, errNotNoted):
 		return "not_noted"
 	case errors.Is(err, context.Canceled):

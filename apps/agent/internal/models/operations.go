@@ -21,6 +21,9 @@ type replica struct {
 	// reload means that the model is unloaded in order to be loaded again. Such an unload is not
 	// taken back.
 	reload bool
+	// unprepared means that the load has not reached the server, because the model's files are
+	// being fetched, or could not be fetched.
+	unprepared bool
 }
 
 // setReplica adds a replica, or replaces it.
@@ -196,7 +199,8 @@ func (m *Manager) start(ctx context.Context, s *server, key replicaKey, r *repli
 	m.apply(key, r, e, tick, "", now)
 	s.calls[key.model] = true
 	load := e == modelstate.LoadStarted
-	shared := false
+	shared, prepares := false, model.Artifact.URL != "" && m.cfg.Prepare != nil
+	r.unprepared = load && prepares
 	if load {
 		s.owners[model.Name] = key.model
 		shared = len(m.versions[scopedName{model.Scope, model.Name}]) > 1 && m.cfg.Claim != nil
@@ -215,8 +219,15 @@ func (m *Manager) start(ctx context.Context, s *server, key replicaKey, r *repli
 				err = fmt.Errorf("%w: %w", errNotNoted, err)
 			}
 		}
+		if err == nil && load && prepares {
+			model, err = m.prepare(limited, key, target, model)
+		}
+		unprepared := err != nil
 		if err == nil {
 			err = call(limited, target, model)
+		}
+		if err == nil && !load && prepares {
+			m.cfg.Discard(target, model)
 		}
 		m.metrics.ended(load, time.Since(now), err)
 		m.mu.Lock()
@@ -230,7 +241,9 @@ func (m *Manager) start(ctx context.Context, s *server, key replicaKey, r *repli
 		m.Again()
 		event, reason := done, ""
 		if err != nil {
-			s.alive, s.askAt, s.brokeAt = false, time.Time{}, now
+			if !unprepared { // Only a call can have met the end of the server.
+				s.alive, s.askAt, s.brokeAt = false, time.Time{}, now
+			}
 			event, reason = broke, err.Error()
 		} else if !load {
 			delete(s.held, model.Name) // so that IsGone need not wait for the next question
@@ -242,4 +255,18 @@ func (m *Manager) start(ctx context.Context, s *server, key replicaKey, r *repli
 			m.startQueued(ctx, s, now)
 		}
 	})
+}
+
+// prepare makes the files of a model available to a server.
+func (m *Manager) prepare(ctx context.Context, key replicaKey, target Server, model Model) (Model, error) {
+	prepared, err := m.cfg.Prepare(ctx, target, model)
+	if err != nil {
+		return model, fmt.Errorf("%w%w", errNoFiles, err)
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if r := m.replicas[key]; r != nil {
+		r.unprepared = false
+	}
+	return prepared, nil
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/sync/errgroup"
 
+	"github.com/windlass-run/windlass/apps/agent/internal/artifact"
 	"github.com/windlass-run/windlass/apps/agent/internal/disk"
 	"github.com/windlass-run/windlass/apps/agent/internal/runtime"
 	"github.com/windlass-run/windlass/pkg/ident"
@@ -42,6 +43,8 @@ const failuresUntilDoomed = 3
 type Runtime struct {
 	base    runtime.Runtime
 	manager *Manager
+	// store has the files of models. Nil: models with artifacts are refused.
+	store   *artifact.Store
 	log     *slog.Logger
 	files   disk.Files
 	name    string
@@ -51,6 +54,9 @@ type Runtime struct {
 
 	mu   sync.Mutex
 	kept kept
+	// credentials has the secrets for the artifact of each model, by workload, once the model was
+	// applied.
+	credentials map[string]artifact.Credentials
 	// dirty means that kept differs from the file. writing is held while the file is written.
 	dirty   bool
 	writing sync.Mutex
@@ -71,6 +77,8 @@ type Runtime struct {
 	alarmAt time.Time
 	// order is the greatest Order of all models so far.
 	order int64
+	// swept is when the store was swept last.
+	swept time.Time
 
 	// claims guards kept.Claims. It may be locked while the manager's lock is held.
 	claims sync.Mutex
@@ -84,15 +92,20 @@ type described struct {
 	deployment runtime.ObservedDeployment
 }
 
-// Wrap returns a Runtime around base. It reads the file of an earlier agent process.
-func Wrap(base runtime.Runtime, loader Loader, files disk.Files, name string, log *slog.Logger, reg prometheus.Registerer, rand func() float64) (*Runtime, error) {
+// Wrap returns a Runtime around base. It reads the file of an earlier agent process. store has the
+// files of models; nil means that models with artifacts are refused.
+func Wrap(base runtime.Runtime, loader Loader, store *artifact.Store, files disk.Files, name string, log *slog.Logger, reg prometheus.Registerer, rand func() float64) (*Runtime, error) {
 	r := &Runtime{
-		base: base, log: log, files: files, name: name, changes: make(chan struct{}, 1),
+		base: base, store: store, credentials: map[string]artifact.Credentials{}, log: log, files: files, name: name, changes: make(chan struct{}, 1),
 		kept:   kept{Models: map[string]assignment{}, Servers: map[string]assignment{}},
 		groups: map[string]map[string]int{}, removed: map[string]bool{}, described: map[string]described{},
 	}
 	var err error
-	if r.manager, err = New(Config{Loader: guardLoader(loader, base), Released: r.isReleased, Claim: r.claim, Claimed: r.claimed, Registerer: reg, Log: log, Rand: rand}); err != nil {
+	cfg := Config{Loader: guardLoader(loader, base), Released: r.isReleased, Claim: r.claim, Claimed: r.claimed, Registerer: reg, Log: log, Rand: rand}
+	if store != nil {
+		cfg.Prepare, cfg.Discard = r.prepare, r.discard
+	}
+	if r.manager, err = New(cfg); err != nil {
 		return nil, err
 	}
 	if err = r.recall(); err != nil {
@@ -101,6 +114,9 @@ func Wrap(base runtime.Runtime, loader Loader, files disk.Files, name string, lo
 	for workload, a := range r.kept.Models {
 		r.order = max(r.order, a.Order)
 		r.manager.Put(a.asModel(workload))
+	}
+	if store != nil {
+		store.KeepNeeded(r.needsArtifact)
 	}
 	return r, nil
 }
@@ -120,6 +136,9 @@ func (r *Runtime) Apply(ctx context.Context, a runtime.Assignment) error {
 		}
 		return r.base.Apply(ctx, a)
 	}
+	if next.Model.GetArtifact() != nil && r.store == nil {
+		return &runtime.Rejection{Code: runtime.ReasonUnsupported, Message: "model.artifact is for regions of bare hosts: in other regions, put the files where the servers find them"}
+	}
 	r.mu.Lock()
 	workload := r.workloadOf(a)
 	was, known := r.kept.Models[workload]
@@ -132,6 +151,7 @@ func (r *Runtime) Apply(ctx context.Context, a runtime.Assignment) error {
 		return &runtime.Rejection{Code: runtime.ReasonUnsupported, Message: "a model cannot take over the replicas of another version in place: use another rollout strategy"}
 	}
 	r.kept.Models[workload] = next
+	r.credentials[workload] = artifact.Credentials{Variables: a.Secrets, Docker: a.PullSecrets}
 	r.dirty = true
 	r.mu.Unlock()
 	if err := r.keep(); err != nil {
@@ -303,6 +323,7 @@ func (r *Runtime) Observe(ctx context.Context) (runtime.Observation, error) {
 	none := len(r.kept.Models) == 0 && len(servers) == 0
 	r.mu.Unlock()
 	r.manager.SetServers(servers)
+	r.sweep(servers)
 	if err := r.removeServers(ctx, seen); err != nil {
 		return seen, err
 	}
@@ -325,6 +346,7 @@ func (r *Runtime) Observe(ctx context.Context) (runtime.Observation, error) {
 		if isGone {
 			delete(r.kept.Models, s.ModelID)
 			delete(r.groups, s.ModelID)
+			delete(r.credentials, s.ModelID)
 			delete(r.described, s.ModelID)
 			r.manager.Drop(s.ModelID)
 			r.dirty, gone = true, true

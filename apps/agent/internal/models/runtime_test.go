@@ -14,6 +14,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/windlass-run/windlass/apps/agent/internal/artifact"
 	"github.com/windlass-run/windlass/apps/agent/internal/disk"
 	"github.com/windlass-run/windlass/apps/agent/internal/runtime"
 	"github.com/windlass-run/windlass/pkg/ident"
@@ -87,6 +88,8 @@ type fakeLoader struct {
 	mu   sync.Mutex
 	held map[string]map[string]bool
 	fail error
+	// onLoad is called for each load. Default: nil.
+	onLoad func(s Server, m Model) error
 }
 
 func (l *fakeLoader) Held(_ context.Context, s Server, _ []string) ([]Held, error) {
@@ -104,6 +107,11 @@ func (l *fakeLoader) Load(_ context.Context, s Server, m Model) error {
 	defer l.mu.Unlock()
 	if l.fail != nil {
 		return l.fail
+	}
+	if l.onLoad != nil {
+		if err := l.onLoad(s, m); err != nil {
+			return err
+		}
 	}
 	if l.held[s.ID] == nil {
 		l.held[s.ID] = map[string]bool{}
@@ -133,9 +141,14 @@ type modelRuntime struct {
 }
 
 func newModelRuntime(t *testing.T, base *fakeBase, loader *fakeLoader, files disk.Files) *modelRuntime {
+	return newStoredRuntime(t, base, loader, files, nil)
+}
+
+// newStoredRuntime returns a modelRuntime with a store for files of models.
+func newStoredRuntime(t *testing.T, base *fakeBase, loader *fakeLoader, files disk.Files, store *artifact.Store) *modelRuntime {
 	m := &modelRuntime{t: t, base: base, loader: loader, files: files, blocked: map[string]bool{}}
 	var err error
-	m.Runtime, err = Wrap(base, loader, files, "models.json", slog.New(slog.DiscardHandler), nil, func() float64 { return 0.5 })
+	m.Runtime, err = Wrap(base, loader, store, files, "models.json", slog.New(slog.DiscardHandler), nil, func() float64 { return 0.5 })
 	require.NoError(t, err)
 	m.Drain(func(id string) bool {
 		m.mu.Lock()

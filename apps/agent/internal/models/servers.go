@@ -168,8 +168,8 @@ func (m *Manager) loseServer(s *server, now time.Time) {
 		key := replicaKey{model, s.ID}
 		// A load fails when its server ends, and the agent may notice the end of the server only
 		// later. So a load that has just failed counts as running. A server that drains should end,
-		// so its end is not the fault of a model.
-		if !s.Draining && (r.State == modelstate.Loading || r.State == modelstate.LoadFailed && now.Sub(r.since) < seenLate) {
+		// so its end is not the fault of a model. Neither is its end during a download.
+		if !s.Draining && !r.unprepared && (r.State == modelstate.Loading || r.State == modelstate.LoadFailed && now.Sub(r.since) < seenLate) {
 			suspect := appModel{s.App, key.model}
 			count := min(m.kills[suspect].count+1, killsBeforeQuarantine)
 			m.kills[suspect] = kills{count, now}

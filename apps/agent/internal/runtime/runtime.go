@@ -281,6 +281,7 @@ var features = []agentv1.Feature{
 	agentv1.Feature_FEATURE_STABLE_SLOTS,
 	agentv1.Feature_FEATURE_SCALE_TO_ZERO,
 	agentv1.Feature_FEATURE_MODELS,
+	agentv1.Feature_FEATURE_MODEL_ARTIFACTS,
 }
 
 // Features returns the names of the features that every runtime supports.

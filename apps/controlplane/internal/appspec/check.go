@@ -143,7 +143,7 @@ func checkSecrets(s *windlassv1.DeploymentSpec, field string) error {
 			if pulls[r.GetSecret()] {
 				return apierr.InvalidFix(at+".secret", fmt.Sprintf("secret %q is named twice for pulling the image", r.GetSecret()), "Remove one of the two entries.")
 			}
-			if !pullsImage(s) {
+			if !pullsImage(s) && s.GetModel().GetArtifact() == nil {
 				return apierr.InvalidFix(at+".imagePull", "there is no image to pull", "Set image, or leave imagePull out.")
 			}
 			pulls[r.GetSecret()] = true

@@ -36,6 +36,27 @@ func TestModels(t *testing.T) {
 	} {
 		require.ErrorContains(t, check(change), field+" has no effect", field)
 	}
+	artifact := func(url string, secrets ...*windlassv1.SecretReference) func(*windlassv1.DeploymentSpec) {
+		return func(s *windlassv1.DeploymentSpec) {
+			s.Model.Artifact, s.Secrets = &windlassv1.ModelArtifact{Url: url}, secrets
+		}
+	}
+	variable := func(name string) *windlassv1.SecretReference {
+		return &windlassv1.SecretReference{EnvName: name, Secret: "key"}
+	}
+	pull := &windlassv1.SecretReference{Secret: "registry", ImagePull: true}
+	require.NoError(t, check(artifact("s3://models/fraud/", variable("AWS_ACCESS_KEY_ID"), variable("AWS_SECRET_ACCESS_KEY"))))
+	require.NoError(t, check(artifact("https://models.test/fraud.tgz", variable("ARTIFACT_TOKEN"))))
+	require.NoError(t, check(artifact("oci://registry.test/fraud", pull)))
+	require.ErrorContains(t, check(artifact("s3://models/fraud/", variable("KEY"))), "no use for the variable KEY")
+	require.ErrorContains(t, check(artifact("s3://models/fraud/", pull)), "imagePull has an effect on oci URLs only")
+	require.ErrorContains(t, check(artifact("oci://registry.test/fraud", variable("TOKEN"))), "no use for a variable")
+	require.ErrorContains(t, check(func(s *windlassv1.DeploymentSpec) {
+		s.Model.Path, s.Model.Artifact = "/adapters/sql", &windlassv1.ModelArtifact{Url: "oci://registry.test/sql"}
+	}), "path has no effect")
+	require.ErrorContains(t, check(func(s *windlassv1.DeploymentSpec) {
+		s.Model.Artifact = &windlassv1.ModelArtifact{Url: "oci://registry.test/sql", Endpoint: "https://s3.test"}
+	}), "an endpoint has an effect on s3 URLs only")
 	require.ErrorContains(t, check(func(s *windlassv1.DeploymentSpec) {
 		s.Model, s.Models = nil, &windlassv1.ModelServer{}
 		s.Roles = []*windlassv1.RoleSpec{{Name: "prefill", Command: []string{"a"}}, {Name: "decode", Command: []string{"a"}}}

@@ -28,6 +28,7 @@ var features = []struct {
 		})
 	}},
 	{agentv1.Feature_FEATURE_MODELS, func(s *windlassv1.DeploymentSpec) bool { return s.GetModel() != nil }},
+	{agentv1.Feature_FEATURE_MODEL_ARTIFACTS, func(s *windlassv1.DeploymentSpec) bool { return s.GetModel().GetArtifact() != nil }},
 	{agentv1.Feature_FEATURE_POOLED_ROLES, model.IsPooled},
 	{agentv1.Feature_FEATURE_UNIT_HOSTS, model.HasSeveralHosts},
 	{agentv1.Feature_FEATURE_GANG, model.HasGang},

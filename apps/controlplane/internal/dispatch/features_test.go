@@ -25,6 +25,7 @@ func TestFeatures_OfAnItemFollowItsDeployment(t *testing.T) {
 		agentv1.Feature_FEATURE_KUBERNETES_OPTIONS: {Kubernetes: &windlassv1.KubernetesOptions{PriorityClass: "high"}},
 		agentv1.Feature_FEATURE_SCALE_TO_ZERO:      {Routing: &windlassv1.RoutingPolicy{ColdStart: &windlassv1.ColdStart{}}},
 		agentv1.Feature_FEATURE_MODELS:             {Model: &windlassv1.LoadedModel{}},
+		agentv1.Feature_FEATURE_MODEL_ARTIFACTS:    {Model: &windlassv1.LoadedModel{Artifact: &windlassv1.ModelArtifact{}}},
 		agentv1.Feature_FEATURE_POOLED_ROLES:       {Layout: windlassv1.Layout_LAYOUT_POOLED},
 		agentv1.Feature_FEATURE_UNIT_HOSTS:         {Roles: []*windlassv1.RoleSpec{{Name: "main", Hosts: 2}}},
 		agentv1.Feature_FEATURE_GANG:               {Gang: &windlassv1.Gang{Of: windlassv1.Gang_OF_GROUP}},
@@ -61,7 +62,11 @@ func TestFeatures_OfAnItemFollowItsDeployment(t *testing.T) {
 		require.NotNil(t, spec, "add a spec that uses %s", name)
 		item := encoded(t, func(it *model.DesiredItem) { it.Deployment.Spec = spec })
 		state := item.GetDeployment()
-		require.Equal(t, []string{name}, state.GetRequiredFeatures())
+		want := []string{name}
+		if agentv1.Feature(n) == agentv1.Feature_FEATURE_MODEL_ARTIFACTS {
+			want = []string{agentv1.Feature_FEATURE_MODELS.String(), name}
+		}
+		require.Equal(t, want, state.GetRequiredFeatures())
 
 		// Another release may require other features for the same deployment, and hosts may be below another domain.
 		// That must not count as drift.

@@ -35,6 +35,7 @@ var mappingExamples = map[protoreflect.Name]mappingExample{
 	"HealthCheck":       {"{path: %s}", "path", "/health"},
 	"KubernetesOptions": {"{priorityClass: %s}", "priority_class", "inference"},
 	"LoadedModel":       {"{name: %s}", "name", "summaries"},
+	"ModelArtifact":     {"{url: %s}", "url", `"oci://registry.example.com/fraud@sha256:6ae8a75555209fd6c44157c0aed8016e763ff435a19cf186f76863140143ff72"`},
 	"ModelCache":        {"{mountPath: %s, claim: {sizeGib: 200}}", "mount_path", "/models"},
 	"ModelFacts":        {"{layers: %s}", "layers", "80"},
 	"ModelServer":       {"{protocol: %s}", "protocol", "v2"},

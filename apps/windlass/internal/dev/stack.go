@@ -246,7 +246,7 @@ func (r *run) runtimeArgs(region string, first bool) ([]string, error) {
 			gpus = "none"
 		}
 		// Everything belongs to the user who runs dev: there is one tenant, with that user's rights.
-		return []string{"--runtime=process", "--gpus=" + gpus, "--trust-all-tenants", "--image-command=vllm/vllm-openai=vllm serve"}, nil
+		return []string{"--runtime=process", "--gpus=" + gpus, "--trust-all-tenants", "--image-command=vllm/vllm-openai=vllm serve", "--model-allow=127.0.0.0/8"}, nil
 	default:
 		return nil, fmt.Errorf("unknown runtime %q", r.runtime)
 	}

@@ -47,7 +47,7 @@ var charts = []chart{
 		// The flags of the first line are for bare hosts only.
 		name: "windlass-agent", model: agent.CommandLine,
 		withheld: []string{
-			"cpu-millicores", "gpus", "image-command", "instance-groups", "instance-uids", "memory-mib", "pool", "port-isolation", "ports", "trust-all-tenants",
+			"cpu-millicores", "gpus", "image-command", "instance-groups", "instance-uids", "memory-mib", "model-allow", "model-disk-mib", "pool", "port-isolation", "ports", "trust-all-tenants",
 			"context", "kubeconfig", "metrics-client-ca", "namespace",
 		},
 	},

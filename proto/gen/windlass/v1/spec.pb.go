@@ -127,7 +127,7 @@ func (x ModelServer_Protocol) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use ModelServer_Protocol.Descriptor instead.
 func (ModelServer_Protocol) EnumDescriptor() ([]byte, []int) {
-	return file_windlass_v1_spec_proto_rawDescGZIP(), []int{2, 0}
+	return file_windlass_v1_spec_proto_rawDescGZIP(), []int{3, 0}
 }
 
 type PoolUpdate_Order int32
@@ -192,7 +192,7 @@ func (x PoolUpdate_Order) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use PoolUpdate_Order.Descriptor instead.
 func (PoolUpdate_Order) EnumDescriptor() ([]byte, []int) {
-	return file_windlass_v1_spec_proto_rawDescGZIP(), []int{3, 0}
+	return file_windlass_v1_spec_proto_rawDescGZIP(), []int{4, 0}
 }
 
 type PoolUpdate_WhenFull int32
@@ -244,7 +244,7 @@ func (x PoolUpdate_WhenFull) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use PoolUpdate_WhenFull.Descriptor instead.
 func (PoolUpdate_WhenFull) EnumDescriptor() ([]byte, []int) {
-	return file_windlass_v1_spec_proto_rawDescGZIP(), []int{3, 1}
+	return file_windlass_v1_spec_proto_rawDescGZIP(), []int{4, 1}
 }
 
 type Gang_Of int32
@@ -302,7 +302,7 @@ func (x Gang_Of) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use Gang_Of.Descriptor instead.
 func (Gang_Of) EnumDescriptor() ([]byte, []int) {
-	return file_windlass_v1_spec_proto_rawDescGZIP(), []int{4, 0}
+	return file_windlass_v1_spec_proto_rawDescGZIP(), []int{5, 0}
 }
 
 type RoleSpec_Slots int32
@@ -358,7 +358,7 @@ func (x RoleSpec_Slots) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use RoleSpec_Slots.Descriptor instead.
 func (RoleSpec_Slots) EnumDescriptor() ([]byte, []int) {
-	return file_windlass_v1_spec_proto_rawDescGZIP(), []int{10, 0}
+	return file_windlass_v1_spec_proto_rawDescGZIP(), []int{11, 0}
 }
 
 type ModelCache_Retention int32
@@ -410,7 +410,7 @@ func (x ModelCache_Retention) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use ModelCache_Retention.Descriptor instead.
 func (ModelCache_Retention) EnumDescriptor() ([]byte, []int) {
-	return file_windlass_v1_spec_proto_rawDescGZIP(), []int{12, 0}
+	return file_windlass_v1_spec_proto_rawDescGZIP(), []int{13, 0}
 }
 
 type KubernetesOptions_ZoneSpread int32
@@ -465,7 +465,7 @@ func (x KubernetesOptions_ZoneSpread) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use KubernetesOptions_ZoneSpread.Descriptor instead.
 func (KubernetesOptions_ZoneSpread) EnumDescriptor() ([]byte, []int) {
-	return file_windlass_v1_spec_proto_rawDescGZIP(), []int{14, 0}
+	return file_windlass_v1_spec_proto_rawDescGZIP(), []int{15, 0}
 }
 
 // DeploymentSpec says what to run. The spec of a deployment never changes. Absent fields take the
@@ -558,8 +558,8 @@ type DeploymentSpec struct {
 	// the defaults stated there apply.
 	Routing *RoutingPolicy `protobuf:"bytes,70,opt,name=routing,proto3" json:"routing,omitempty"`
 	// The app is a model: its replicas are not processes, but servers of other apps that have loaded
-	// it. Must not be set together with image, command, args, env, secrets, ports, roles, resources,
-	// serve, modelCache, kubernetes or models.
+	// it. Must not be set together with image, command, args, env, ports, roles, resources, serve,
+	// modelCache, kubernetes or models. Secrets need model.artifact, which they are for.
 	Model *LoadedModel `protobuf:"bytes,80,opt,name=model,proto3" json:"model,omitempty"`
 	// Instances are servers that load models while they run.
 	Models        *ModelServer `protobuf:"bytes,81,opt,name=models,proto3" json:"models,omitempty"`
@@ -834,7 +834,10 @@ type LoadedModel struct {
 	// Memory of a server that the loaded model needs.
 	MemoryMib int64 `protobuf:"varint,4,opt,name=memory_mib,json=memoryMib,proto3" json:"memory_mib,omitempty"`
 	// For servers with the protocol lora: path or name of the adapter, as the server reads it.
-	Path          string `protobuf:"bytes,5,opt,name=path,proto3" json:"path,omitempty"`
+	Path string `protobuf:"bytes,5,opt,name=path,proto3" json:"path,omitempty"`
+	// Files of the model, which the agent fetches before a server loads it. Absent: the server has
+	// the files itself, or fetches path.
+	Artifact      *ModelArtifact `protobuf:"bytes,6,opt,name=artifact,proto3" json:"artifact,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -904,6 +907,82 @@ func (x *LoadedModel) GetPath() string {
 	return ""
 }
 
+func (x *LoadedModel) GetArtifact() *ModelArtifact {
+	if x != nil {
+		return x.Artifact
+	}
+	return nil
+}
+
+// ModelArtifact says where the files of a model are, and what they must be. Credentials are secrets
+// of the app with the names of variables that AWS's tools know, or ARTIFACT_TOKEN for https, or a
+// secret with imagePull for oci.
+type ModelArtifact struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// https://HOST/PATH, s3://BUCKET/KEY, s3://BUCKET/PREFIX/ or oci://REGISTRY/REPOSITORY, each with
+	// @sha256:DIGEST at the end. A file or object is that digest's content. If its name ends in .tar,
+	// .tar.gz, .tgz or .zip, it is unpacked. For a prefix, the digest is that of the list of its
+	// objects, as sha256sum writes it. For oci, it is the digest of the manifest.
+	Url string `protobuf:"bytes,1,opt,name=url,proto3" json:"url,omitempty"`
+	// For s3: URL of a service other than AWS. Buckets are then named in the path of requests.
+	Endpoint string `protobuf:"bytes,2,opt,name=endpoint,proto3" json:"endpoint,omitempty"`
+	// For s3: region of the bucket. Default: us-east-1.
+	Region        string `protobuf:"bytes,3,opt,name=region,proto3" json:"region,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ModelArtifact) Reset() {
+	*x = ModelArtifact{}
+	mi := &file_windlass_v1_spec_proto_msgTypes[2]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ModelArtifact) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ModelArtifact) ProtoMessage() {}
+
+func (x *ModelArtifact) ProtoReflect() protoreflect.Message {
+	mi := &file_windlass_v1_spec_proto_msgTypes[2]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ModelArtifact.ProtoReflect.Descriptor instead.
+func (*ModelArtifact) Descriptor() ([]byte, []int) {
+	return file_windlass_v1_spec_proto_rawDescGZIP(), []int{2}
+}
+
+func (x *ModelArtifact) GetUrl() string {
+	if x != nil {
+		return x.Url
+	}
+	return ""
+}
+
+func (x *ModelArtifact) GetEndpoint() string {
+	if x != nil {
+		return x.Endpoint
+	}
+	return ""
+}
+
+func (x *ModelArtifact) GetRegion() string {
+	if x != nil {
+		return x.Region
+	}
+	return ""
+}
+
 // ModelServer describes which models a server can hold.
 type ModelServer struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -921,7 +1000,7 @@ type ModelServer struct {
 
 func (x *ModelServer) Reset() {
 	*x = ModelServer{}
-	mi := &file_windlass_v1_spec_proto_msgTypes[2]
+	mi := &file_windlass_v1_spec_proto_msgTypes[3]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -933,7 +1012,7 @@ func (x *ModelServer) String() string {
 func (*ModelServer) ProtoMessage() {}
 
 func (x *ModelServer) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_v1_spec_proto_msgTypes[2]
+	mi := &file_windlass_v1_spec_proto_msgTypes[3]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -946,7 +1025,7 @@ func (x *ModelServer) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ModelServer.ProtoReflect.Descriptor instead.
 func (*ModelServer) Descriptor() ([]byte, []int) {
-	return file_windlass_v1_spec_proto_rawDescGZIP(), []int{2}
+	return file_windlass_v1_spec_proto_rawDescGZIP(), []int{3}
 }
 
 func (x *ModelServer) GetProtocol() ModelServer_Protocol {
@@ -993,7 +1072,7 @@ type PoolUpdate struct {
 
 func (x *PoolUpdate) Reset() {
 	*x = PoolUpdate{}
-	mi := &file_windlass_v1_spec_proto_msgTypes[3]
+	mi := &file_windlass_v1_spec_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1005,7 +1084,7 @@ func (x *PoolUpdate) String() string {
 func (*PoolUpdate) ProtoMessage() {}
 
 func (x *PoolUpdate) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_v1_spec_proto_msgTypes[3]
+	mi := &file_windlass_v1_spec_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1018,7 +1097,7 @@ func (x *PoolUpdate) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PoolUpdate.ProtoReflect.Descriptor instead.
 func (*PoolUpdate) Descriptor() ([]byte, []int) {
-	return file_windlass_v1_spec_proto_rawDescGZIP(), []int{3}
+	return file_windlass_v1_spec_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *PoolUpdate) GetOrder() PoolUpdate_Order {
@@ -1056,7 +1135,7 @@ type Gang struct {
 
 func (x *Gang) Reset() {
 	*x = Gang{}
-	mi := &file_windlass_v1_spec_proto_msgTypes[4]
+	mi := &file_windlass_v1_spec_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1068,7 +1147,7 @@ func (x *Gang) String() string {
 func (*Gang) ProtoMessage() {}
 
 func (x *Gang) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_v1_spec_proto_msgTypes[4]
+	mi := &file_windlass_v1_spec_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1081,7 +1160,7 @@ func (x *Gang) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Gang.ProtoReflect.Descriptor instead.
 func (*Gang) Descriptor() ([]byte, []int) {
-	return file_windlass_v1_spec_proto_rawDescGZIP(), []int{4}
+	return file_windlass_v1_spec_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *Gang) GetOf() Gang_Of {
@@ -1132,7 +1211,7 @@ type Override struct {
 
 func (x *Override) Reset() {
 	*x = Override{}
-	mi := &file_windlass_v1_spec_proto_msgTypes[5]
+	mi := &file_windlass_v1_spec_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1144,7 +1223,7 @@ func (x *Override) String() string {
 func (*Override) ProtoMessage() {}
 
 func (x *Override) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_v1_spec_proto_msgTypes[5]
+	mi := &file_windlass_v1_spec_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1157,7 +1236,7 @@ func (x *Override) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Override.ProtoReflect.Descriptor instead.
 func (*Override) Descriptor() ([]byte, []int) {
-	return file_windlass_v1_spec_proto_rawDescGZIP(), []int{5}
+	return file_windlass_v1_spec_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *Override) GetRegions() []string {
@@ -1240,7 +1319,7 @@ type RoleOverride struct {
 
 func (x *RoleOverride) Reset() {
 	*x = RoleOverride{}
-	mi := &file_windlass_v1_spec_proto_msgTypes[6]
+	mi := &file_windlass_v1_spec_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1252,7 +1331,7 @@ func (x *RoleOverride) String() string {
 func (*RoleOverride) ProtoMessage() {}
 
 func (x *RoleOverride) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_v1_spec_proto_msgTypes[6]
+	mi := &file_windlass_v1_spec_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1265,7 +1344,7 @@ func (x *RoleOverride) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RoleOverride.ProtoReflect.Descriptor instead.
 func (*RoleOverride) Descriptor() ([]byte, []int) {
-	return file_windlass_v1_spec_proto_rawDescGZIP(), []int{6}
+	return file_windlass_v1_spec_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *RoleOverride) GetName() string {
@@ -1311,7 +1390,7 @@ type PinnedOverride struct {
 
 func (x *PinnedOverride) Reset() {
 	*x = PinnedOverride{}
-	mi := &file_windlass_v1_spec_proto_msgTypes[7]
+	mi := &file_windlass_v1_spec_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1323,7 +1402,7 @@ func (x *PinnedOverride) String() string {
 func (*PinnedOverride) ProtoMessage() {}
 
 func (x *PinnedOverride) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_v1_spec_proto_msgTypes[7]
+	mi := &file_windlass_v1_spec_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1336,7 +1415,7 @@ func (x *PinnedOverride) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PinnedOverride.ProtoReflect.Descriptor instead.
 func (*PinnedOverride) Descriptor() ([]byte, []int) {
-	return file_windlass_v1_spec_proto_rawDescGZIP(), []int{7}
+	return file_windlass_v1_spec_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *PinnedOverride) GetRegion() string {
@@ -1378,7 +1457,7 @@ type Resources struct {
 
 func (x *Resources) Reset() {
 	*x = Resources{}
-	mi := &file_windlass_v1_spec_proto_msgTypes[8]
+	mi := &file_windlass_v1_spec_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1390,7 +1469,7 @@ func (x *Resources) String() string {
 func (*Resources) ProtoMessage() {}
 
 func (x *Resources) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_v1_spec_proto_msgTypes[8]
+	mi := &file_windlass_v1_spec_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1403,7 +1482,7 @@ func (x *Resources) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Resources.ProtoReflect.Descriptor instead.
 func (*Resources) Descriptor() ([]byte, []int) {
-	return file_windlass_v1_spec_proto_rawDescGZIP(), []int{8}
+	return file_windlass_v1_spec_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *Resources) GetCpuMillicores() int32 {
@@ -1461,7 +1540,7 @@ type Gpu struct {
 
 func (x *Gpu) Reset() {
 	*x = Gpu{}
-	mi := &file_windlass_v1_spec_proto_msgTypes[9]
+	mi := &file_windlass_v1_spec_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1473,7 +1552,7 @@ func (x *Gpu) String() string {
 func (*Gpu) ProtoMessage() {}
 
 func (x *Gpu) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_v1_spec_proto_msgTypes[9]
+	mi := &file_windlass_v1_spec_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1486,7 +1565,7 @@ func (x *Gpu) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Gpu.ProtoReflect.Descriptor instead.
 func (*Gpu) Descriptor() ([]byte, []int) {
-	return file_windlass_v1_spec_proto_rawDescGZIP(), []int{9}
+	return file_windlass_v1_spec_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *Gpu) GetCount() int32 {
@@ -1558,7 +1637,7 @@ type RoleSpec struct {
 
 func (x *RoleSpec) Reset() {
 	*x = RoleSpec{}
-	mi := &file_windlass_v1_spec_proto_msgTypes[10]
+	mi := &file_windlass_v1_spec_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1570,7 +1649,7 @@ func (x *RoleSpec) String() string {
 func (*RoleSpec) ProtoMessage() {}
 
 func (x *RoleSpec) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_v1_spec_proto_msgTypes[10]
+	mi := &file_windlass_v1_spec_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1583,7 +1662,7 @@ func (x *RoleSpec) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RoleSpec.ProtoReflect.Descriptor instead.
 func (*RoleSpec) Descriptor() ([]byte, []int) {
-	return file_windlass_v1_spec_proto_rawDescGZIP(), []int{10}
+	return file_windlass_v1_spec_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *RoleSpec) GetName() string {
@@ -1689,7 +1768,7 @@ type SecretReference struct {
 
 func (x *SecretReference) Reset() {
 	*x = SecretReference{}
-	mi := &file_windlass_v1_spec_proto_msgTypes[11]
+	mi := &file_windlass_v1_spec_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1701,7 +1780,7 @@ func (x *SecretReference) String() string {
 func (*SecretReference) ProtoMessage() {}
 
 func (x *SecretReference) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_v1_spec_proto_msgTypes[11]
+	mi := &file_windlass_v1_spec_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1714,7 +1793,7 @@ func (x *SecretReference) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SecretReference.ProtoReflect.Descriptor instead.
 func (*SecretReference) Descriptor() ([]byte, []int) {
-	return file_windlass_v1_spec_proto_rawDescGZIP(), []int{11}
+	return file_windlass_v1_spec_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *SecretReference) GetEnvName() string {
@@ -1762,7 +1841,7 @@ type ModelCache struct {
 
 func (x *ModelCache) Reset() {
 	*x = ModelCache{}
-	mi := &file_windlass_v1_spec_proto_msgTypes[12]
+	mi := &file_windlass_v1_spec_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1774,7 +1853,7 @@ func (x *ModelCache) String() string {
 func (*ModelCache) ProtoMessage() {}
 
 func (x *ModelCache) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_v1_spec_proto_msgTypes[12]
+	mi := &file_windlass_v1_spec_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1787,7 +1866,7 @@ func (x *ModelCache) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ModelCache.ProtoReflect.Descriptor instead.
 func (*ModelCache) Descriptor() ([]byte, []int) {
-	return file_windlass_v1_spec_proto_rawDescGZIP(), []int{12}
+	return file_windlass_v1_spec_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *ModelCache) GetMountPath() string {
@@ -1833,7 +1912,7 @@ type VolumeClaim struct {
 
 func (x *VolumeClaim) Reset() {
 	*x = VolumeClaim{}
-	mi := &file_windlass_v1_spec_proto_msgTypes[13]
+	mi := &file_windlass_v1_spec_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1845,7 +1924,7 @@ func (x *VolumeClaim) String() string {
 func (*VolumeClaim) ProtoMessage() {}
 
 func (x *VolumeClaim) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_v1_spec_proto_msgTypes[13]
+	mi := &file_windlass_v1_spec_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1858,7 +1937,7 @@ func (x *VolumeClaim) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use VolumeClaim.ProtoReflect.Descriptor instead.
 func (*VolumeClaim) Descriptor() ([]byte, []int) {
-	return file_windlass_v1_spec_proto_rawDescGZIP(), []int{13}
+	return file_windlass_v1_spec_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *VolumeClaim) GetSizeGib() int32 {
@@ -1907,7 +1986,7 @@ type KubernetesOptions struct {
 
 func (x *KubernetesOptions) Reset() {
 	*x = KubernetesOptions{}
-	mi := &file_windlass_v1_spec_proto_msgTypes[14]
+	mi := &file_windlass_v1_spec_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1919,7 +1998,7 @@ func (x *KubernetesOptions) String() string {
 func (*KubernetesOptions) ProtoMessage() {}
 
 func (x *KubernetesOptions) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_v1_spec_proto_msgTypes[14]
+	mi := &file_windlass_v1_spec_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1932,7 +2011,7 @@ func (x *KubernetesOptions) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use KubernetesOptions.ProtoReflect.Descriptor instead.
 func (*KubernetesOptions) Descriptor() ([]byte, []int) {
-	return file_windlass_v1_spec_proto_rawDescGZIP(), []int{14}
+	return file_windlass_v1_spec_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *KubernetesOptions) GetNodeSelector() map[string]string {
@@ -2012,7 +2091,7 @@ type Toleration struct {
 
 func (x *Toleration) Reset() {
 	*x = Toleration{}
-	mi := &file_windlass_v1_spec_proto_msgTypes[15]
+	mi := &file_windlass_v1_spec_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2024,7 +2103,7 @@ func (x *Toleration) String() string {
 func (*Toleration) ProtoMessage() {}
 
 func (x *Toleration) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_v1_spec_proto_msgTypes[15]
+	mi := &file_windlass_v1_spec_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2037,7 +2116,7 @@ func (x *Toleration) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Toleration.ProtoReflect.Descriptor instead.
 func (*Toleration) Descriptor() ([]byte, []int) {
-	return file_windlass_v1_spec_proto_rawDescGZIP(), []int{15}
+	return file_windlass_v1_spec_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *Toleration) GetKey() string {
@@ -2082,7 +2161,7 @@ type SecurityException struct {
 
 func (x *SecurityException) Reset() {
 	*x = SecurityException{}
-	mi := &file_windlass_v1_spec_proto_msgTypes[16]
+	mi := &file_windlass_v1_spec_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2094,7 +2173,7 @@ func (x *SecurityException) String() string {
 func (*SecurityException) ProtoMessage() {}
 
 func (x *SecurityException) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_v1_spec_proto_msgTypes[16]
+	mi := &file_windlass_v1_spec_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2107,7 +2186,7 @@ func (x *SecurityException) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SecurityException.ProtoReflect.Descriptor instead.
 func (*SecurityException) Descriptor() ([]byte, []int) {
-	return file_windlass_v1_spec_proto_rawDescGZIP(), []int{16}
+	return file_windlass_v1_spec_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *SecurityException) GetReason() string {
@@ -2166,7 +2245,7 @@ type Port struct {
 
 func (x *Port) Reset() {
 	*x = Port{}
-	mi := &file_windlass_v1_spec_proto_msgTypes[17]
+	mi := &file_windlass_v1_spec_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2178,7 +2257,7 @@ func (x *Port) String() string {
 func (*Port) ProtoMessage() {}
 
 func (x *Port) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_v1_spec_proto_msgTypes[17]
+	mi := &file_windlass_v1_spec_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2191,7 +2270,7 @@ func (x *Port) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Port.ProtoReflect.Descriptor instead.
 func (*Port) Descriptor() ([]byte, []int) {
-	return file_windlass_v1_spec_proto_rawDescGZIP(), []int{17}
+	return file_windlass_v1_spec_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *Port) GetName() string {
@@ -2243,7 +2322,7 @@ type HealthCheck struct {
 
 func (x *HealthCheck) Reset() {
 	*x = HealthCheck{}
-	mi := &file_windlass_v1_spec_proto_msgTypes[18]
+	mi := &file_windlass_v1_spec_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2255,7 +2334,7 @@ func (x *HealthCheck) String() string {
 func (*HealthCheck) ProtoMessage() {}
 
 func (x *HealthCheck) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_v1_spec_proto_msgTypes[18]
+	mi := &file_windlass_v1_spec_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2268,7 +2347,7 @@ func (x *HealthCheck) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HealthCheck.ProtoReflect.Descriptor instead.
 func (*HealthCheck) Descriptor() ([]byte, []int) {
-	return file_windlass_v1_spec_proto_rawDescGZIP(), []int{18}
+	return file_windlass_v1_spec_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *HealthCheck) GetPath() string {
@@ -2386,14 +2465,19 @@ const file_windlass_v1_spec_proto_rawDesc = "" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01:\xff\x01\xbaH\xfb\x01\x1a\xf8\x01\n" +
 	"\x13spec.runs_something\x12;set serve, image, command or model: there is nothing to run\x1a\xa3\x01this.image != '' || size(this.command) > 0 || has(this.serve) || has(this.model) || size(this.roles) > 0 && this.roles.all(r, r.image != '' || size(r.command) > 0)B\v\n" +
-	"\t_replicas\"\xbe\x02\n" +
+	"\t_replicas\"\xf6\x02\n" +
 	"\vLoadedModel\x12K\n" +
 	"\x04name\x18\x01 \x01(\tB7\xbaH4r2\x18\xfd\x012-^([A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?)?$R\x04name\x12C\n" +
 	"\x06server\x18\x02 \x01(\tB+\xbaH(r&2$^([a-z]([-a-z0-9]{0,61}[a-z0-9])?)?$R\x06server\x12R\n" +
 	"\brequires\x18\x03 \x03(\tB6\xbaH3\x92\x010\x10\x10\x18\x01\"*r(2&^[a-z0-9]([-a-z0-9._]{0,61}[a-z0-9])?$R\brequires\x12+\n" +
 	"\n" +
 	"memory_mib\x18\x04 \x01(\x03B\f\xbaH\t\"\a\x18\x80\x80\x80\b(\x00R\tmemoryMib\x12\x1c\n" +
-	"\x04path\x18\x05 \x01(\tB\b\xbaH\x05r\x03\x18\x80\bR\x04path\"\xcd\x02\n" +
+	"\x04path\x18\x05 \x01(\tB\b\xbaH\x05r\x03\x18\x80\bR\x04path\x126\n" +
+	"\bartifact\x18\x06 \x01(\v2\x1a.windlass.v1.ModelArtifactR\bartifact\"\xe8\x01\n" +
+	"\rModelArtifact\x12M\n" +
+	"\x03url\x18\x01 \x01(\tB;\xbaH8r6\x18\x80\x1021^(https?|s3|oci)://[^\\s@?#]+@sha256:[0-9a-f]{64}$R\x03url\x12@\n" +
+	"\bendpoint\x18\x02 \x01(\tB$\xbaH!r\x1f\x18\x80\b2\x1a^(https?://[^\\s@?#/]+/?)?$R\bendpoint\x12F\n" +
+	"\x06region\x18\x03 \x01(\tB.\xbaH+r)2'^([a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?)?$R\x06region\"\xcd\x02\n" +
 	"\vModelServer\x12I\n" +
 	"\bprotocol\x18\x01 \x01(\x0e2!.windlass.v1.ModelServer.ProtocolB\n" +
 	"\xbaH\a\x82\x01\x04\x10\x01 \x00R\bprotocol\x12Z\n" +
@@ -2601,7 +2685,7 @@ func file_windlass_v1_spec_proto_rawDescGZIP() []byte {
 }
 
 var file_windlass_v1_spec_proto_enumTypes = make([]protoimpl.EnumInfo, 8)
-var file_windlass_v1_spec_proto_msgTypes = make([]protoimpl.MessageInfo, 26)
+var file_windlass_v1_spec_proto_msgTypes = make([]protoimpl.MessageInfo, 27)
 var file_windlass_v1_spec_proto_goTypes = []any{
 	(Layout)(0),                       // 0: windlass.v1.Layout
 	(ModelServer_Protocol)(0),         // 1: windlass.v1.ModelServer.Protocol
@@ -2613,89 +2697,91 @@ var file_windlass_v1_spec_proto_goTypes = []any{
 	(KubernetesOptions_ZoneSpread)(0), // 7: windlass.v1.KubernetesOptions.ZoneSpread
 	(*DeploymentSpec)(nil),            // 8: windlass.v1.DeploymentSpec
 	(*LoadedModel)(nil),               // 9: windlass.v1.LoadedModel
-	(*ModelServer)(nil),               // 10: windlass.v1.ModelServer
-	(*PoolUpdate)(nil),                // 11: windlass.v1.PoolUpdate
-	(*Gang)(nil),                      // 12: windlass.v1.Gang
-	(*Override)(nil),                  // 13: windlass.v1.Override
-	(*RoleOverride)(nil),              // 14: windlass.v1.RoleOverride
-	(*PinnedOverride)(nil),            // 15: windlass.v1.PinnedOverride
-	(*Resources)(nil),                 // 16: windlass.v1.Resources
-	(*Gpu)(nil),                       // 17: windlass.v1.Gpu
-	(*RoleSpec)(nil),                  // 18: windlass.v1.RoleSpec
-	(*SecretReference)(nil),           // 19: windlass.v1.SecretReference
-	(*ModelCache)(nil),                // 20: windlass.v1.ModelCache
-	(*VolumeClaim)(nil),               // 21: windlass.v1.VolumeClaim
-	(*KubernetesOptions)(nil),         // 22: windlass.v1.KubernetesOptions
-	(*Toleration)(nil),                // 23: windlass.v1.Toleration
-	(*SecurityException)(nil),         // 24: windlass.v1.SecurityException
-	(*Port)(nil),                      // 25: windlass.v1.Port
-	(*HealthCheck)(nil),               // 26: windlass.v1.HealthCheck
-	nil,                               // 27: windlass.v1.DeploymentSpec.EnvEntry
-	nil,                               // 28: windlass.v1.Override.LabelsEntry
-	nil,                               // 29: windlass.v1.Override.EnvEntry
-	nil,                               // 30: windlass.v1.RoleSpec.EnvEntry
-	nil,                               // 31: windlass.v1.KubernetesOptions.NodeSelectorEntry
-	nil,                               // 32: windlass.v1.KubernetesOptions.PodAnnotationsEntry
-	nil,                               // 33: windlass.v1.KubernetesOptions.PodLabelsEntry
-	(*durationpb.Duration)(nil),       // 34: google.protobuf.Duration
-	(*Serve)(nil),                     // 35: windlass.v1.Serve
-	(*Generated)(nil),                 // 36: windlass.v1.Generated
-	(*RoutingPolicy)(nil),             // 37: windlass.v1.RoutingPolicy
+	(*ModelArtifact)(nil),             // 10: windlass.v1.ModelArtifact
+	(*ModelServer)(nil),               // 11: windlass.v1.ModelServer
+	(*PoolUpdate)(nil),                // 12: windlass.v1.PoolUpdate
+	(*Gang)(nil),                      // 13: windlass.v1.Gang
+	(*Override)(nil),                  // 14: windlass.v1.Override
+	(*RoleOverride)(nil),              // 15: windlass.v1.RoleOverride
+	(*PinnedOverride)(nil),            // 16: windlass.v1.PinnedOverride
+	(*Resources)(nil),                 // 17: windlass.v1.Resources
+	(*Gpu)(nil),                       // 18: windlass.v1.Gpu
+	(*RoleSpec)(nil),                  // 19: windlass.v1.RoleSpec
+	(*SecretReference)(nil),           // 20: windlass.v1.SecretReference
+	(*ModelCache)(nil),                // 21: windlass.v1.ModelCache
+	(*VolumeClaim)(nil),               // 22: windlass.v1.VolumeClaim
+	(*KubernetesOptions)(nil),         // 23: windlass.v1.KubernetesOptions
+	(*Toleration)(nil),                // 24: windlass.v1.Toleration
+	(*SecurityException)(nil),         // 25: windlass.v1.SecurityException
+	(*Port)(nil),                      // 26: windlass.v1.Port
+	(*HealthCheck)(nil),               // 27: windlass.v1.HealthCheck
+	nil,                               // 28: windlass.v1.DeploymentSpec.EnvEntry
+	nil,                               // 29: windlass.v1.Override.LabelsEntry
+	nil,                               // 30: windlass.v1.Override.EnvEntry
+	nil,                               // 31: windlass.v1.RoleSpec.EnvEntry
+	nil,                               // 32: windlass.v1.KubernetesOptions.NodeSelectorEntry
+	nil,                               // 33: windlass.v1.KubernetesOptions.PodAnnotationsEntry
+	nil,                               // 34: windlass.v1.KubernetesOptions.PodLabelsEntry
+	(*durationpb.Duration)(nil),       // 35: google.protobuf.Duration
+	(*Serve)(nil),                     // 36: windlass.v1.Serve
+	(*Generated)(nil),                 // 37: windlass.v1.Generated
+	(*RoutingPolicy)(nil),             // 38: windlass.v1.RoutingPolicy
 }
 var file_windlass_v1_spec_proto_depIdxs = []int32{
-	16, // 0: windlass.v1.DeploymentSpec.resources:type_name -> windlass.v1.Resources
-	18, // 1: windlass.v1.DeploymentSpec.roles:type_name -> windlass.v1.RoleSpec
-	27, // 2: windlass.v1.DeploymentSpec.env:type_name -> windlass.v1.DeploymentSpec.EnvEntry
-	19, // 3: windlass.v1.DeploymentSpec.secrets:type_name -> windlass.v1.SecretReference
-	25, // 4: windlass.v1.DeploymentSpec.ports:type_name -> windlass.v1.Port
-	26, // 5: windlass.v1.DeploymentSpec.health_check:type_name -> windlass.v1.HealthCheck
-	34, // 6: windlass.v1.DeploymentSpec.termination_grace:type_name -> google.protobuf.Duration
-	34, // 7: windlass.v1.DeploymentSpec.progress_deadline:type_name -> google.protobuf.Duration
-	20, // 8: windlass.v1.DeploymentSpec.model_cache:type_name -> windlass.v1.ModelCache
-	22, // 9: windlass.v1.DeploymentSpec.kubernetes:type_name -> windlass.v1.KubernetesOptions
-	34, // 10: windlass.v1.DeploymentSpec.drain_delay:type_name -> google.protobuf.Duration
+	17, // 0: windlass.v1.DeploymentSpec.resources:type_name -> windlass.v1.Resources
+	19, // 1: windlass.v1.DeploymentSpec.roles:type_name -> windlass.v1.RoleSpec
+	28, // 2: windlass.v1.DeploymentSpec.env:type_name -> windlass.v1.DeploymentSpec.EnvEntry
+	20, // 3: windlass.v1.DeploymentSpec.secrets:type_name -> windlass.v1.SecretReference
+	26, // 4: windlass.v1.DeploymentSpec.ports:type_name -> windlass.v1.Port
+	27, // 5: windlass.v1.DeploymentSpec.health_check:type_name -> windlass.v1.HealthCheck
+	35, // 6: windlass.v1.DeploymentSpec.termination_grace:type_name -> google.protobuf.Duration
+	35, // 7: windlass.v1.DeploymentSpec.progress_deadline:type_name -> google.protobuf.Duration
+	21, // 8: windlass.v1.DeploymentSpec.model_cache:type_name -> windlass.v1.ModelCache
+	23, // 9: windlass.v1.DeploymentSpec.kubernetes:type_name -> windlass.v1.KubernetesOptions
+	35, // 10: windlass.v1.DeploymentSpec.drain_delay:type_name -> google.protobuf.Duration
 	0,  // 11: windlass.v1.DeploymentSpec.layout:type_name -> windlass.v1.Layout
-	11, // 12: windlass.v1.DeploymentSpec.update:type_name -> windlass.v1.PoolUpdate
-	12, // 13: windlass.v1.DeploymentSpec.gang:type_name -> windlass.v1.Gang
-	13, // 14: windlass.v1.DeploymentSpec.overrides:type_name -> windlass.v1.Override
-	15, // 15: windlass.v1.DeploymentSpec.pinned_overrides:type_name -> windlass.v1.PinnedOverride
-	35, // 16: windlass.v1.DeploymentSpec.serve:type_name -> windlass.v1.Serve
-	36, // 17: windlass.v1.DeploymentSpec.generated:type_name -> windlass.v1.Generated
-	37, // 18: windlass.v1.DeploymentSpec.routing:type_name -> windlass.v1.RoutingPolicy
+	12, // 12: windlass.v1.DeploymentSpec.update:type_name -> windlass.v1.PoolUpdate
+	13, // 13: windlass.v1.DeploymentSpec.gang:type_name -> windlass.v1.Gang
+	14, // 14: windlass.v1.DeploymentSpec.overrides:type_name -> windlass.v1.Override
+	16, // 15: windlass.v1.DeploymentSpec.pinned_overrides:type_name -> windlass.v1.PinnedOverride
+	36, // 16: windlass.v1.DeploymentSpec.serve:type_name -> windlass.v1.Serve
+	37, // 17: windlass.v1.DeploymentSpec.generated:type_name -> windlass.v1.Generated
+	38, // 18: windlass.v1.DeploymentSpec.routing:type_name -> windlass.v1.RoutingPolicy
 	9,  // 19: windlass.v1.DeploymentSpec.model:type_name -> windlass.v1.LoadedModel
-	10, // 20: windlass.v1.DeploymentSpec.models:type_name -> windlass.v1.ModelServer
-	1,  // 21: windlass.v1.ModelServer.protocol:type_name -> windlass.v1.ModelServer.Protocol
-	2,  // 22: windlass.v1.PoolUpdate.order:type_name -> windlass.v1.PoolUpdate.Order
-	3,  // 23: windlass.v1.PoolUpdate.when_full:type_name -> windlass.v1.PoolUpdate.WhenFull
-	4,  // 24: windlass.v1.Gang.of:type_name -> windlass.v1.Gang.Of
-	34, // 25: windlass.v1.Gang.timeout:type_name -> google.protobuf.Duration
-	28, // 26: windlass.v1.Override.labels:type_name -> windlass.v1.Override.LabelsEntry
-	16, // 27: windlass.v1.Override.resources:type_name -> windlass.v1.Resources
-	29, // 28: windlass.v1.Override.env:type_name -> windlass.v1.Override.EnvEntry
-	19, // 29: windlass.v1.Override.secrets:type_name -> windlass.v1.SecretReference
-	14, // 30: windlass.v1.Override.roles:type_name -> windlass.v1.RoleOverride
-	16, // 31: windlass.v1.RoleOverride.resources:type_name -> windlass.v1.Resources
-	13, // 32: windlass.v1.PinnedOverride.values:type_name -> windlass.v1.Override
-	17, // 33: windlass.v1.Resources.gpu:type_name -> windlass.v1.Gpu
-	16, // 34: windlass.v1.RoleSpec.resources:type_name -> windlass.v1.Resources
-	30, // 35: windlass.v1.RoleSpec.env:type_name -> windlass.v1.RoleSpec.EnvEntry
-	5,  // 36: windlass.v1.RoleSpec.slots:type_name -> windlass.v1.RoleSpec.Slots
-	21, // 37: windlass.v1.ModelCache.claim:type_name -> windlass.v1.VolumeClaim
-	6,  // 38: windlass.v1.ModelCache.retention:type_name -> windlass.v1.ModelCache.Retention
-	31, // 39: windlass.v1.KubernetesOptions.node_selector:type_name -> windlass.v1.KubernetesOptions.NodeSelectorEntry
-	23, // 40: windlass.v1.KubernetesOptions.tolerations:type_name -> windlass.v1.Toleration
-	32, // 41: windlass.v1.KubernetesOptions.pod_annotations:type_name -> windlass.v1.KubernetesOptions.PodAnnotationsEntry
-	33, // 42: windlass.v1.KubernetesOptions.pod_labels:type_name -> windlass.v1.KubernetesOptions.PodLabelsEntry
-	7,  // 43: windlass.v1.KubernetesOptions.zone_spread:type_name -> windlass.v1.KubernetesOptions.ZoneSpread
-	24, // 44: windlass.v1.KubernetesOptions.security:type_name -> windlass.v1.SecurityException
-	34, // 45: windlass.v1.HealthCheck.interval:type_name -> google.protobuf.Duration
-	34, // 46: windlass.v1.HealthCheck.timeout:type_name -> google.protobuf.Duration
-	34, // 47: windlass.v1.HealthCheck.startup_budget:type_name -> google.protobuf.Duration
-	48, // [48:48] is the sub-list for method output_type
-	48, // [48:48] is the sub-list for method input_type
-	48, // [48:48] is the sub-list for extension type_name
-	48, // [48:48] is the sub-list for extension extendee
-	0,  // [0:48] is the sub-list for field type_name
+	11, // 20: windlass.v1.DeploymentSpec.models:type_name -> windlass.v1.ModelServer
+	10, // 21: windlass.v1.LoadedModel.artifact:type_name -> windlass.v1.ModelArtifact
+	1,  // 22: windlass.v1.ModelServer.protocol:type_name -> windlass.v1.ModelServer.Protocol
+	2,  // 23: windlass.v1.PoolUpdate.order:type_name -> windlass.v1.PoolUpdate.Order
+	3,  // 24: windlass.v1.PoolUpdate.when_full:type_name -> windlass.v1.PoolUpdate.WhenFull
+	4,  // 25: windlass.v1.Gang.of:type_name -> windlass.v1.Gang.Of
+	35, // 26: windlass.v1.Gang.timeout:type_name -> google.protobuf.Duration
+	29, // 27: windlass.v1.Override.labels:type_name -> windlass.v1.Override.LabelsEntry
+	17, // 28: windlass.v1.Override.resources:type_name -> windlass.v1.Resources
+	30, // 29: windlass.v1.Override.env:type_name -> windlass.v1.Override.EnvEntry
+	20, // 30: windlass.v1.Override.secrets:type_name -> windlass.v1.SecretReference
+	15, // 31: windlass.v1.Override.roles:type_name -> windlass.v1.RoleOverride
+	17, // 32: windlass.v1.RoleOverride.resources:type_name -> windlass.v1.Resources
+	14, // 33: windlass.v1.PinnedOverride.values:type_name -> windlass.v1.Override
+	18, // 34: windlass.v1.Resources.gpu:type_name -> windlass.v1.Gpu
+	17, // 35: windlass.v1.RoleSpec.resources:type_name -> windlass.v1.Resources
+	31, // 36: windlass.v1.RoleSpec.env:type_name -> windlass.v1.RoleSpec.EnvEntry
+	5,  // 37: windlass.v1.RoleSpec.slots:type_name -> windlass.v1.RoleSpec.Slots
+	22, // 38: windlass.v1.ModelCache.claim:type_name -> windlass.v1.VolumeClaim
+	6,  // 39: windlass.v1.ModelCache.retention:type_name -> windlass.v1.ModelCache.Retention
+	32, // 40: windlass.v1.KubernetesOptions.node_selector:type_name -> windlass.v1.KubernetesOptions.NodeSelectorEntry
+	24, // 41: windlass.v1.KubernetesOptions.tolerations:type_name -> windlass.v1.Toleration
+	33, // 42: windlass.v1.KubernetesOptions.pod_annotations:type_name -> windlass.v1.KubernetesOptions.PodAnnotationsEntry
+	34, // 43: windlass.v1.KubernetesOptions.pod_labels:type_name -> windlass.v1.KubernetesOptions.PodLabelsEntry
+	7,  // 44: windlass.v1.KubernetesOptions.zone_spread:type_name -> windlass.v1.KubernetesOptions.ZoneSpread
+	25, // 45: windlass.v1.KubernetesOptions.security:type_name -> windlass.v1.SecurityException
+	35, // 46: windlass.v1.HealthCheck.interval:type_name -> google.protobuf.Duration
+	35, // 47: windlass.v1.HealthCheck.timeout:type_name -> google.protobuf.Duration
+	35, // 48: windlass.v1.HealthCheck.startup_budget:type_name -> google.protobuf.Duration
+	49, // [49:49] is the sub-list for method output_type
+	49, // [49:49] is the sub-list for method input_type
+	49, // [49:49] is the sub-list for extension type_name
+	49, // [49:49] is the sub-list for extension extendee
+	0,  // [0:49] is the sub-list for field type_name
 }
 
 func init() { file_windlass_v1_spec_proto_init() }
@@ -2706,15 +2792,15 @@ func file_windlass_v1_spec_proto_init() {
 	file_windlass_v1_routing_proto_init()
 	file_windlass_v1_serve_proto_init()
 	file_windlass_v1_spec_proto_msgTypes[0].OneofWrappers = []any{}
-	file_windlass_v1_spec_proto_msgTypes[5].OneofWrappers = []any{}
-	file_windlass_v1_spec_proto_msgTypes[14].OneofWrappers = []any{}
+	file_windlass_v1_spec_proto_msgTypes[6].OneofWrappers = []any{}
+	file_windlass_v1_spec_proto_msgTypes[15].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_windlass_v1_spec_proto_rawDesc), len(file_windlass_v1_spec_proto_rawDesc)),
 			NumEnums:      8,
-			NumMessages:   26,
+			NumMessages:   27,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

@@ -25,6 +25,9 @@ type Config struct {
 	Region string
 	// Shim is the command that runs ShimMain. Default: this program with ShimArg.
 	Shim []string
+	// ModelsDir is the directory in which the agent keeps the files of models. Servers of models see
+	// their environment's part of it. Empty: there is none.
+	ModelsDir string
 	// WorkDir is the working directory of every instance. Default: each instance has its own, which
 	// is removed with the instance.
 	WorkDir string

@@ -148,13 +148,20 @@ func (r *Runtime) launchOf(rec record, ro runtime.Role, d *deployment) launch {
 			u.Keep = append(u.Keep, slot)
 		}
 	}
+	models := r.modelDirs(rec, d)
+	if models != nil {
+		env[modelRepositoryEnv] = models[len(models)-1]
+		if u != nil {
+			u.Keep = append(u.Keep, models[0])
+		}
+	}
 	argv := slices.Clone(r.commandOf(ro))
 	for _, a := range ro.Args {
 		argv = append(argv, expand(a, env))
 	}
 	l := launch{
 		Instance: rec.ID, Attempt: rec.Attempt, Argv: argv, Env: pairs(env),
-		Dir: dir, Slot: slot, Grace: rec.Grace, Output: r.cfg.OutputBytes, User: u,
+		Dir: dir, Slot: slot, Grace: rec.Grace, Output: r.cfg.OutputBytes, User: u, models: models,
 	}
 	l.Hide = slices.Collect(maps.Values(d.secrets))
 	return l
@@ -170,6 +177,9 @@ func (r *Runtime) spawn(ctx context.Context, l launch, res *windlassv1.Resources
 		return facts{}, err
 	}
 	if err := r.makeOwn(l); err != nil {
+		return facts{}, err
+	}
+	if err := makeModelDirs(l); err != nil {
 		return facts{}, err
 	}
 	if r.cgroups != nil {

@@ -53,6 +53,9 @@ type launch struct {
 	User *user `json:"user,omitempty"`
 	// Hide has the values that must be blanked in messages.
 	Hide []string `json:"hide,omitempty"`
+
+	// models has the directories for models, of which the shim needs to know nothing.
+	models []string
 }
 
 // uid returns the instance's own user, or 0 if it has none.

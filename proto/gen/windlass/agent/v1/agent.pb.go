@@ -94,6 +94,8 @@ const (
 	Feature_FEATURE_SCALE_TO_ZERO Feature = 30
 	// model. If ignored: a process without a command.
 	Feature_FEATURE_MODELS Feature = 40
+	// model.artifact. If ignored: a server that loads other files, or none.
+	Feature_FEATURE_MODEL_ARTIFACTS Feature = 41
 )
 
 // Enum value maps for Feature.
@@ -121,6 +123,7 @@ var (
 		26: "FEATURE_STABLE_SLOTS",
 		30: "FEATURE_SCALE_TO_ZERO",
 		40: "FEATURE_MODELS",
+		41: "FEATURE_MODEL_ARTIFACTS",
 	}
 	Feature_value = map[string]int32{
 		"FEATURE_UNSPECIFIED":        0,
@@ -145,6 +148,7 @@ var (
 		"FEATURE_STABLE_SLOTS":       26,
 		"FEATURE_SCALE_TO_ZERO":      30,
 		"FEATURE_MODELS":             40,
+		"FEATURE_MODEL_ARTIFACTS":    41,
 	}
 )
 
@@ -5414,7 +5418,7 @@ const file_windlass_agent_v1_agent_proto_rawDesc = "" +
 	"\x04data\x18\x02 \x01(\fB\t\xbaH\x06z\x04\x18\x80\x80@R\x04data\x12\x10\n" +
 	"\x03end\x18\x03 \x01(\bR\x03end\x12\x1e\n" +
 	"\x05error\x18\x04 \x01(\tB\b\xbaH\x05r\x03\x18\x80 R\x05error\"\x14\n" +
-	"\x12UploadLogsResponse*\xb8\x04\n" +
+	"\x12UploadLogsResponse*\xd5\x04\n" +
 	"\aFeature\x12\x17\n" +
 	"\x13FEATURE_UNSPECIFIED\x10\x00\x12\x14\n" +
 	"\x10FEATURE_GPU_POOL\x10\x01\x12\x1a\n" +
@@ -5438,7 +5442,8 @@ const file_windlass_agent_v1_agent_proto_rawDesc = "" +
 	"\fFEATURE_GANG\x10\x19\x12\x18\n" +
 	"\x14FEATURE_STABLE_SLOTS\x10\x1a\x12\x19\n" +
 	"\x15FEATURE_SCALE_TO_ZERO\x10\x1e\x12\x12\n" +
-	"\x0eFEATURE_MODELS\x10(*U\n" +
+	"\x0eFEATURE_MODELS\x10(\x12\x1b\n" +
+	"\x17FEATURE_MODEL_ARTIFACTS\x10)*U\n" +
 	"\bItemKind\x12\x19\n" +
 	"\x15ITEM_KIND_UNSPECIFIED\x10\x00\x12\x18\n" +
 	"\x14ITEM_KIND_DEPLOYMENT\x10\x01\x12\x14\n" +

@@ -17,7 +17,7 @@ import type { Message } from "@bufbuild/protobuf";
  * Describes the file windlass/v1/spec.proto.
  */
 export const file_windlass_v1_spec: GenFile = /*@__PURE__*/
-  fileDesc("ChZ3aW5kbGFzcy92MS9zcGVjLnByb3RvEgt3aW5kbGFzcy52MSL1DQoORGVwbG95bWVudFNwZWMSFwoFaW1hZ2UYASABKAlCCLpIBXIDGIAEEiQKB2NvbW1hbmQYAiADKAlCE7pIEJIBDRCAAiIIcgYQARiAgAISHwoEYXJncxgDIAMoCUIRukgOkgELEIAIIgZyBBiAgAISKQoJcmVzb3VyY2VzGAQgASgLMhYud2luZGxhc3MudjEuUmVzb3VyY2VzEi4KBXJvbGVzGAUgAygLMhUud2luZGxhc3MudjEuUm9sZVNwZWNCCLpIBZIBAhAIEmUKA2VudhgGIAMoCzIkLndpbmRsYXNzLnYxLkRlcGxveW1lbnRTcGVjLkVudkVudHJ5QjK6SC+aASwQgAQiH3IdGIACMhheW0EtWmEtel9dW0EtWmEtejAtOV9dKiQqBnIEGICACBI4CgdzZWNyZXRzGAcgAygLMhwud2luZGxhc3MudjEuU2VjcmV0UmVmZXJlbmNlQgm6SAaSAQMQgAESKgoFcG9ydHMYCCADKAsyES53aW5kbGFzcy52MS5Qb3J0Qgi6SAWSAQIQEBIuCgxoZWFsdGhfY2hlY2sYCSABKAsyGC53aW5kbGFzcy52MS5IZWFsdGhDaGVjaxJDChF0ZXJtaW5hdGlvbl9ncmFjZRgKIAEoCzIZLmdvb2dsZS5wcm90b2J1Zi5EdXJhdGlvbkINukgKqgEHIgMIkBwyABJGChFwcm9ncmVzc19kZWFkbGluZRgLIAEoCzIZLmdvb2dsZS5wcm90b2J1Zi5EdXJhdGlvbkIQukgNqgEKIgQIgKMFMgIIARJECgdyZWdpb25zGAwgAygJQjO6SDCSAS0IARAgGAEiJXIjMiFeW2Etel0oWy1hLXowLTldezAsNjF9W2EtejAtOV0pPyQSIQoIcmVwbGljYXMYDSABKAVCCrpIBxoFGJBOKABIAIgBARIdCgltaW5fcmVhZHkYDiABKAVCCrpIBxoFGJBOKAASHwoNdmVyc2lvbl9sYWJlbBgPIAEoCUIIukgFcgMYgAESGQoHbWVzc2FnZRgQIAEoCUIIukgFcgMYgAgSHwoNc291cmNlX2NvbW1pdBgRIAEoCUIIukgFcgMYgAESFQoNaW5oZXJpdGVkX2VudhgSIAMoCRIsCgttb2RlbF9jYWNoZRgTIAEoCzIXLndpbmRsYXNzLnYxLk1vZGVsQ2FjaGUSMgoKa3ViZXJuZXRlcxgUIAEoCzIeLndpbmRsYXNzLnYxLkt1YmVybmV0ZXNPcHRpb25zEj0KC2RyYWluX2RlbGF5GBUgASgLMhkuZ29vZ2xlLnByb3RvYnVmLkR1cmF0aW9uQg26SAqqAQciAwjYBDIAEi0KBmxheW91dBgWIAEoDjITLndpbmRsYXNzLnYxLkxheW91dEIIukgFggECEAESJwoGdXBkYXRlGBcgASgLMhcud2luZGxhc3MudjEuUG9vbFVwZGF0ZRIfCgRnYW5nGBggASgLMhEud2luZGxhc3MudjEuR2FuZxIyCglvdmVycmlkZXMYKCADKAsyFS53aW5kbGFzcy52MS5PdmVycmlkZUIIukgFkgECECASNQoQcGlubmVkX292ZXJyaWRlcxgpIAMoCzIbLndpbmRsYXNzLnYxLlBpbm5lZE92ZXJyaWRlEiEKBXNlcnZlGCogASgLMhIud2luZGxhc3MudjEuU2VydmUSFAoMZ2VuZXJhdGVkX2J5GCsgASgJEikKCWdlbmVyYXRlZBgsIAEoCzIWLndpbmRsYXNzLnYxLkdlbmVyYXRlZBIrCgdyb3V0aW5nGEYgASgLMhoud2luZGxhc3MudjEuUm91dGluZ1BvbGljeRInCgVtb2RlbBhQIAEoCzIYLndpbmRsYXNzLnYxLkxvYWRlZE1vZGVsEigKBm1vZGVscxhRIAEoCzIYLndpbmRsYXNzLnYxLk1vZGVsU2VydmVyGioKCEVudkVudHJ5EgsKA2tleRgBIAEoCRINCgV2YWx1ZRgCIAEoCToCOAE6/wG6SPsBGvgBChNzcGVjLnJ1bnNfc29tZXRoaW5nEjtzZXQgc2VydmUsIGltYWdlLCBjb21tYW5kIG9yIG1vZGVsOiB0aGVyZSBpcyBub3RoaW5nIHRvIHJ1bhqjAXRoaXMuaW1hZ2UgIT0gJycgfHwgc2l6ZSh0aGlzLmNvbW1hbmQpID4gMCB8fCBoYXModGhpcy5zZXJ2ZSkgfHwgaGFzKHRoaXMubW9kZWwpIHx8IHNpemUodGhpcy5yb2xlcykgPiAwICYmIHRoaXMucm9sZXMuYWxsKHIsIHIuaW1hZ2UgIT0gJycgfHwgc2l6ZShyLmNvbW1hbmQpID4gMClCCwoJX3JlcGxpY2FzIpUCCgtMb2FkZWRNb2RlbBJFCgRuYW1lGAEgASgJQje6SDRyMhj9ATItXihbQS1aYS16MC05XShbLUEtWmEtejAtOV8uXSpbQS1aYS16MC05XSk/KT8kEjsKBnNlcnZlchgCIAEoCUIrukgociYyJF4oW2Etel0oWy1hLXowLTldezAsNjF9W2EtejAtOV0pPyk/JBJICghyZXF1aXJlcxgDIAMoCUI2ukgzkgEwEBAYASIqcigyJl5bYS16MC05XShbLWEtejAtOS5fXXswLDYxfVthLXowLTldKT8kEiAKCm1lbW9yeV9taWIYBCABKANCDLpICSIHGICAgAgoABIWCgRwYXRoGAUgASgJQgi6SAVyAxiACCKjAgoLTW9kZWxTZXJ2ZXISPwoIcHJvdG9jb2wYASABKA4yIS53aW5kbGFzcy52MS5Nb2RlbFNlcnZlci5Qcm90b2NvbEIKukgHggEEEAEgABJMCgxjYXBhYmlsaXRpZXMYAiADKAlCNrpIM5IBMBAQGAEiKnIoMiZeW2EtejAtOV0oWy1hLXowLTkuX117MCw2MX1bYS16MC05XSk/JBIgCgptZW1vcnlfbWliGAMgASgDQgy6SAkiBxiAgIAIKAASGQoFc2xvdHMYBCABKAVCCrpIBxoFGJBOKAAiSAoIUHJvdG9jb2wSGAoUUFJPVE9DT0xfVU5TUEVDSUZJRUQQABIPCgtQUk9UT0NPTF9WMhABEhEKDVBST1RPQ09MX0xPUkEQAiKWAwoKUG9vbFVwZGF0ZRI2CgVvcmRlchgBIAEoDjIdLndpbmRsYXNzLnYxLlBvb2xVcGRhdGUuT3JkZXJCCLpIBYIBAhABEkEKCHNlcXVlbmNlGAIgAygJQi+6SCySASkQCCIlciMyIV5bYS16XShbLWEtejAtOV17MCw2MX1bYS16MC05XSk/JBI9Cgl3aGVuX2Z1bGwYAyABKA4yIC53aW5kbGFzcy52MS5Qb29sVXBkYXRlLldoZW5GdWxsQgi6SAWCAQIQASJzCgVPcmRlchIVChFPUkRFUl9VTlNQRUNJRklFRBAAEhIKDk9SREVSX0NPSEVSRU5UEAESFAoQT1JERVJfU0VRVUVOVElBTBACEhIKDk9SREVSX1BBUkFMTEVMEAMSFQoRT1JERVJfSU5URVJMRUFWRUQQBCJZCghXaGVuRnVsbBIZChVXSEVOX0ZVTExfVU5TUEVDSUZJRUQQABISCg5XSEVOX0ZVTExfV0FJVBABEh4KGldIRU5fRlVMTF9SRVBMQUNFX0lOX1BMQUNFEAIisgEKBEdhbmcSKgoCb2YYASABKA4yFC53aW5kbGFzcy52MS5HYW5nLk9mQgi6SAWCAQIQARI8Cgd0aW1lb3V0GAIgASgLMhkuZ29vZ2xlLnByb3RvYnVmLkR1cmF0aW9uQhC6SA2qAQoiBAiAowUyAggKIkAKAk9mEhIKDk9GX1VOU1BFQ0lGSUVEEAASCwoHT0ZfVU5JVBABEgwKCE9GX0dST1VQEAISCwoHT0ZfTk9ORRADItcECghPdmVycmlkZRJCCgdyZWdpb25zGAEgAygJQjG6SC6SASsQIBgBIiVyIzIhXlthLXpdKFstYS16MC05XXswLDYxfVthLXowLTldKT8kEjsKBmxhYmVscxgCIAMoCzIhLndpbmRsYXNzLnYxLk92ZXJyaWRlLkxhYmVsc0VudHJ5Qgi6SAWaAQIQEBIhCghyZXBsaWNhcxgDIAEoBUIKukgHGgUYkE4oAEgAiAEBEikKCXJlc291cmNlcxgEIAEoCzIWLndpbmRsYXNzLnYxLlJlc291cmNlcxIfCgRhcmdzGAUgAygJQhG6SA6SAQsQgAgiBnIEGICAAhIlCgpleHRyYV9hcmdzGAYgAygJQhG6SA6SAQsQgAgiBnIEGICAAhJfCgNlbnYYByADKAsyHi53aW5kbGFzcy52MS5PdmVycmlkZS5FbnZFbnRyeUIyukgvmgEsEIABIh9yHRiAAjIYXltBLVphLXpfXVtBLVphLXowLTlfXSokKgZyBBiAgAgSNwoHc2VjcmV0cxgIIAMoCzIcLndpbmRsYXNzLnYxLlNlY3JldFJlZmVyZW5jZUIIukgFkgECEEASMgoFcm9sZXMYCSADKAsyGS53aW5kbGFzcy52MS5Sb2xlT3ZlcnJpZGVCCLpIBZIBAhAIGi0KC0xhYmVsc0VudHJ5EgsKA2tleRgBIAEoCRINCgV2YWx1ZRgCIAEoCToCOAEaKgoIRW52RW50cnkSCwoDa2V5GAEgASgJEg0KBXZhbHVlGAIgASgJOgI4AUILCglfcmVwbGljYXMisQEKDFJvbGVPdmVycmlkZRI2CgRuYW1lGAEgASgJQii6SCVyIzIhXlthLXpdKFstYS16MC05XXswLDYxfVthLXowLTldKT8kEikKCXJlc291cmNlcxgCIAEoCzIWLndpbmRsYXNzLnYxLlJlc291cmNlcxIfCgRhcmdzGAMgAygJQhG6SA6SAQsQgAgiBnIEGICAAhIdCglpbnN0YW5jZXMYBCABKAVCCrpIBxoFGIACKAAiWgoOUGlubmVkT3ZlcnJpZGUSDgoGcmVnaW9uGAEgASgJEhEKCXJlZ2lvbl9pZBgCIAEoCRIlCgZ2YWx1ZXMYAyABKAsyFS53aW5kbGFzcy52MS5PdmVycmlkZSK+AQoJUmVzb3VyY2VzEiMKDmNwdV9taWxsaWNvcmVzGAEgASgFQgu6SAgaBhiAwD4oABIgCgptZW1vcnlfbWliGAIgASgFQgy6SAkaBxiAgIAIKAASHQoDZ3B1GAMgASgLMhAud2luZGxhc3MudjEuR3B1Eh0KB3NobV9taWIYBCABKAVCDLpICRoHGICAgAgoABIsChVlcGhlbWVyYWxfc3RvcmFnZV9taWIYBSABKAVCDbpIChoIGICAgIAEKAAikAQKA0dwdRIYCgVjb3VudBgBIAEoBUIJukgGGgQYQCgAEiwKB3Byb2R1Y3QYAiABKAlCG7pIGHIWGIABMhFeWy1BLVphLXowLTlfLl0qJBI5CgRwb29sGAMgASgJQiu6SChyJjIkXihbYS16XShbLWEtejAtOV17MCw2MX1bYS16MC05XSk/KT8kEiQKDm1pbl9tZW1vcnlfbWliGAQgASgFQgy6SAkaBxiAgIAIKAASbQoNcmVzb3VyY2VfbmFtZRgFIAEoCUJWukhTclEYgAEyTF4oW2EtejAtOV0oWy1hLXowLTkuXSpbYS16MC05XSk/L1tBLVphLXowLTldKFstQS1aYS16MC05Xy5dKltBLVphLXowLTldKT8pPyQ68AG6SOwBGukBCglncHUuY291bnQSaXByb2R1Y3QsIHBvb2wsIG1pbk1lbW9yeU1pYiBhbmQgcmVzb3VyY2VOYW1lIGNob29zZSBhbW9uZyBHUFVzOiBzZXQgY291bnQgdG8gMSBvciBtb3JlLCBvciBsZWF2ZSB0aGVtIG91dBpxdGhpcy5jb3VudCA+IDAgfHwgKHRoaXMucHJvZHVjdCA9PSAnJyAmJiB0aGlzLnBvb2wgPT0gJycgJiYgdGhpcy5taW5fbWVtb3J5X21pYiA9PSAwICYmIHRoaXMucmVzb3VyY2VfbmFtZSA9PSAnJyki4gQKCFJvbGVTcGVjEjYKBG5hbWUYASABKAlCKLpIJXIjMiFeW2Etel0oWy1hLXowLTldezAsNjF9W2EtejAtOV0pPyQSHQoJaW5zdGFuY2VzGAIgASgFQgq6SAcaBRiAAigAEhcKBWltYWdlGAMgASgJQgi6SAVyAxiABBIaCgdjb21tYW5kGAQgAygJQgm6SAaSAQMQgAISFwoEYXJncxgFIAMoCUIJukgGkgEDEIAIEikKCXJlc291cmNlcxgGIAEoCzIWLndpbmRsYXNzLnYxLlJlc291cmNlcxINCgVlbnRyeRgHIAEoCBJHCgxzdGFydHNfYWZ0ZXIYCCADKAlCMbpILpIBKxAIGAEiJXIjMiFeW2Etel0oWy1hLXowLTldezAsNjF9W2EtejAtOV0pPyQSXwoDZW52GAkgAygLMh4ud2luZGxhc3MudjEuUm9sZVNwZWMuRW52RW50cnlCMrpIL5oBLBCAASIfch0YgAIyGF5bQS1aYS16X11bQS1aYS16MC05X10qJCoGcgQYgIAIEhgKBWhvc3RzGAogASgFQgm6SAYaBBhkKAASNAoFc2xvdHMYCyABKA4yGy53aW5kbGFzcy52MS5Sb2xlU3BlYy5TbG90c0IIukgFggECEAESEAoIdG9nZXRoZXIYDCABKAgaKgoIRW52RW50cnkSCwoDa2V5GAEgASgJEg0KBXZhbHVlGAIgASgJOgI4ASI/CgVTbG90cxIVChFTTE9UU19VTlNQRUNJRklFRBAAEg0KCVNMT1RTX0FOWRABEhAKDFNMT1RTX1NUQUJMRRACItsCCg9TZWNyZXRSZWZlcmVuY2USGgoIZW52X25hbWUYASABKAlCCLpIBXIDGIACEjgKBnNlY3JldBgCIAEoCUIoukglciMyIV5bYS16XShbLWEtejAtOV17MCw2MX1bYS16MC05XSk/JBISCgppbWFnZV9wdWxsGAMgASgIEg8KB3ZlcnNpb24YBCABKAU6zAG6SMgBGsUBCgpzZWNyZXQudXNlElxzZXQgZW52TmFtZSAoYSB2YXJpYWJsZSdzIG5hbWUpIG9yIGltYWdlUHVsbCwgb25lIG9mIHRoZSB0d286IGl0IHNheXMgd2hhdCB0aGUgc2VjcmV0IGlzIGZvchpZdGhpcy5pbWFnZV9wdWxsID8gdGhpcy5lbnZfbmFtZSA9PSAnJyA6IHRoaXMuZW52X25hbWUubWF0Y2hlcygnXltBLVphLXpfXVtBLVphLXowLTlfXSokJykihgMKCk1vZGVsQ2FjaGUSJgoKbW91bnRfcGF0aBgBIAEoCUISukgPcg0YgAgyCF4vW146XSskEicKBWNsYWltGAIgASgLMhgud2luZGxhc3MudjEuVm9sdW1lQ2xhaW0SKAoJaG9zdF9wYXRoGAMgASgJQhW6SBJyEBiACDILXigvW146XSspPyQSPgoJcmV0ZW50aW9uGAQgASgOMiEud2luZGxhc3MudjEuTW9kZWxDYWNoZS5SZXRlbnRpb25CCLpIBYIBAhABIlAKCVJldGVudGlvbhIZChVSRVRFTlRJT05fVU5TUEVDSUZJRUQQABIUChBSRVRFTlRJT05fREVMRVRFEAESEgoOUkVURU5USU9OX0tFRVAQAjprukhoGmYKEm1vZGVsX2NhY2hlLnZvbHVtZRIlc2V0IGNsYWltIG9yIGhvc3RQYXRoLCBvbmUgb2YgdGhlIHR3bxopaGFzKHRoaXMuY2xhaW0pICE9ICh0aGlzLmhvc3RfcGF0aCAhPSAnJykihwEKC1ZvbHVtZUNsYWltEh0KCHNpemVfZ2liGAEgASgFQgu6SAgaBhiAgEAgABJECg1zdG9yYWdlX2NsYXNzGAIgASgJQi26SCpyKBj9ATIjXihbYS16MC05XShbLWEtejAtOS5dKlthLXowLTldKT8pPyQSEwoLc2luZ2xlX25vZGUYAyABKAgivwoKEUt1YmVybmV0ZXNPcHRpb25zEv4BCg1ub2RlX3NlbGVjdG9yGAEgAygLMjAud2luZGxhc3MudjEuS3ViZXJuZXRlc09wdGlvbnMuTm9kZVNlbGVjdG9yRW50cnlCtAG6SLABmgGsARAgInBybhi9AjJRXihbYS16MC05XShbLWEtejAtOS5dKlthLXowLTldKT8vKT9bQS1aYS16MC05XShbLUEtWmEtejAtOV8uXXswLDYxfVtBLVphLXowLTldKT8kWhZrdWJlcm5ldGVzLmlvL2hvc3RuYW1lKjZyNDIyXihbQS1aYS16MC05XShbLUEtWmEtejAtOV8uXXswLDYxfVtBLVphLXowLTldKT8pPyQSNgoLdG9sZXJhdGlvbnMYAiADKAsyFy53aW5kbGFzcy52MS5Ub2xlcmF0aW9uQgi6SAWSAQIQIBK3AQoPcG9kX2Fubm90YXRpb25zGAMgAygLMjIud2luZGxhc3MudjEuS3ViZXJuZXRlc09wdGlvbnMuUG9kQW5ub3RhdGlvbnNFbnRyeUJqukhnmgFkEEAiWHJWGL0CMlFeKFthLXowLTldKFstYS16MC05Ll0qW2EtejAtOV0pPy8pP1tBLVphLXowLTldKFstQS1aYS16MC05Xy5dezAsNjF9W0EtWmEtejAtOV0pPyQqBnIEGICAARLgAQoKcG9kX2xhYmVscxgEIAMoCzItLndpbmRsYXNzLnYxLkt1YmVybmV0ZXNPcHRpb25zLlBvZExhYmVsc0VudHJ5QpwBukiYAZoBlAEQICJYclYYvQIyUV4oW2EtejAtOV0oWy1hLXowLTkuXSpbYS16MC05XSk/Lyk/W0EtWmEtejAtOV0oWy1BLVphLXowLTlfLl17MCw2MX1bQS1aYS16MC05XSk/JCo2cjQyMl4oW0EtWmEtejAtOV0oWy1BLVphLXowLTlfLl17MCw2MX1bQS1aYS16MC05XSk/KT8kEkUKDnByaW9yaXR5X2NsYXNzGAUgASgJQi26SCpyKBj9ATIjXihbYS16MC05XShbLWEtejAtOS5dKlthLXowLTldKT8pPyQSRAoNcnVudGltZV9jbGFzcxgGIAEoCUItukgqcigY/QEyI14oW2EtejAtOV0oWy1hLXowLTkuXSpbYS16MC05XSk/KT8kEkgKC3pvbmVfc3ByZWFkGAcgASgOMikud2luZGxhc3MudjEuS3ViZXJuZXRlc09wdGlvbnMuWm9uZVNwcmVhZEIIukgFggECEAESJwoLcnVuX2FzX3VzZXIYCCABKANCDbpICiIIGP////8HKAFIAIgBARIwCghzZWN1cml0eRgJIAEoCzIeLndpbmRsYXNzLnYxLlNlY3VyaXR5RXhjZXB0aW9uGjMKEU5vZGVTZWxlY3RvckVudHJ5EgsKA2tleRgBIAEoCRINCgV2YWx1ZRgCIAEoCToCOAEaNQoTUG9kQW5ub3RhdGlvbnNFbnRyeRILCgNrZXkYASABKAkSDQoFdmFsdWUYAiABKAk6AjgBGjAKDlBvZExhYmVsc0VudHJ5EgsKA2tleRgBIAEoCRINCgV2YWx1ZRgCIAEoCToCOAEidAoKWm9uZVNwcmVhZBIbChdaT05FX1NQUkVBRF9VTlNQRUNJRklFRBAAEhkKFVpPTkVfU1BSRUFEX1BSRUZFUlJFRBABEhgKFFpPTkVfU1BSRUFEX1JFUVVJUkVEEAISFAoQWk9ORV9TUFJFQURfTk9ORRADQg4KDF9ydW5fYXNfdXNlciKFAgoKVG9sZXJhdGlvbhJrCgNrZXkYASABKAlCXrpIW3JZGL0CMlReKChbYS16MC05XShbLWEtejAtOS5dKlthLXowLTldKT8vKT9bQS1aYS16MC05XShbLUEtWmEtejAtOV8uXXswLDYxfVtBLVphLXowLTldKT8pPyQSSAoFdmFsdWUYAiABKAlCObpINnI0MjJeKFtBLVphLXowLTldKFstQS1aYS16MC05Xy5dezAsNjF9W0EtWmEtejAtOV0pPyk/JBJACgZlZmZlY3QYAyABKAlCMLpILXIrUgBSCk5vU2NoZWR1bGVSEFByZWZlck5vU2NoZWR1bGVSCU5vRXhlY3V0ZSLDAQoRU2VjdXJpdHlFeGNlcHRpb24SGgoGcmVhc29uGAEgASgJQgq6SAdyBRABGIAIEhMKC3J1bl9hc19yb290GAIgASgIEhIKCnByaXZpbGVnZWQYAyABKAgSEAoIaG9zdF9pcGMYBCABKAgSGgoSdW5jb25maW5lZF9zZWNjb21wGAUgASgIEjsKEGFkZF9jYXBhYmlsaXRpZXMYBiADKAlCIbpIHpIBGxAgGAEiFXITMhFeW0EtWl1bQS1aMC05X10qJCJZCgRQb3J0EjYKBG5hbWUYASABKAlCKLpIJXIjMiFeW2Etel0oWy1hLXowLTldezAsNjF9W2EtejAtOV0pPyQSGQoEcG9ydBgCIAEoBUILukgIGgYY//8DKAAirAMKC0hlYWx0aENoZWNrEiQKBHBhdGgYASABKAlCFrpIE3IRGIAIMgxeKC9bIS1+XSopPyQSFQoEcG9ydBgCIAEoCUIHukgEcgIYPxIiCgZtZXRob2QYAyABKAlCErpID3INUgBSA0dFVFIESEVBRBI/CghpbnRlcnZhbBgEIAEoCzIZLmdvb2dsZS5wcm90b2J1Zi5EdXJhdGlvbkISukgPqgEMIgMIkBwyBRCAwtcvEj4KB3RpbWVvdXQYBSABKAsyGS5nb29nbGUucHJvdG9idWYuRHVyYXRpb25CErpID6oBDCIDCNgEMgUQgOHrFxImChN1bmhlYWx0aHlfdGhyZXNob2xkGAYgASgFQgm6SAYaBBhkKAASJAoRaGVhbHRoeV90aHJlc2hvbGQYByABKAVCCbpIBhoEGGQoABJDCg5zdGFydHVwX2J1ZGdldBgIIAEoCzIZLmdvb2dsZS5wcm90b2J1Zi5EdXJhdGlvbkIQukgNqgEKIgQIgKMFMgIIARIoCg5leHBlY3RlZF9jb2RlcxgJIAMoCUIQukgNkgEKEBAYASIEcgIYBypICgZMYXlvdXQSFgoSTEFZT1VUX1VOU1BFQ0lGSUVEEAASEwoPTEFZT1VUX1JFUExJQ0FTEAESEQoNTEFZT1VUX1BPT0xFRBACYgZwcm90bzM", [file_buf_validate_validate, file_google_protobuf_duration, file_windlass_v1_routing, file_windlass_v1_serve]);
+  fileDesc("ChZ3aW5kbGFzcy92MS9zcGVjLnByb3RvEgt3aW5kbGFzcy52MSL1DQoORGVwbG95bWVudFNwZWMSFwoFaW1hZ2UYASABKAlCCLpIBXIDGIAEEiQKB2NvbW1hbmQYAiADKAlCE7pIEJIBDRCAAiIIcgYQARiAgAISHwoEYXJncxgDIAMoCUIRukgOkgELEIAIIgZyBBiAgAISKQoJcmVzb3VyY2VzGAQgASgLMhYud2luZGxhc3MudjEuUmVzb3VyY2VzEi4KBXJvbGVzGAUgAygLMhUud2luZGxhc3MudjEuUm9sZVNwZWNCCLpIBZIBAhAIEmUKA2VudhgGIAMoCzIkLndpbmRsYXNzLnYxLkRlcGxveW1lbnRTcGVjLkVudkVudHJ5QjK6SC+aASwQgAQiH3IdGIACMhheW0EtWmEtel9dW0EtWmEtejAtOV9dKiQqBnIEGICACBI4CgdzZWNyZXRzGAcgAygLMhwud2luZGxhc3MudjEuU2VjcmV0UmVmZXJlbmNlQgm6SAaSAQMQgAESKgoFcG9ydHMYCCADKAsyES53aW5kbGFzcy52MS5Qb3J0Qgi6SAWSAQIQEBIuCgxoZWFsdGhfY2hlY2sYCSABKAsyGC53aW5kbGFzcy52MS5IZWFsdGhDaGVjaxJDChF0ZXJtaW5hdGlvbl9ncmFjZRgKIAEoCzIZLmdvb2dsZS5wcm90b2J1Zi5EdXJhdGlvbkINukgKqgEHIgMIkBwyABJGChFwcm9ncmVzc19kZWFkbGluZRgLIAEoCzIZLmdvb2dsZS5wcm90b2J1Zi5EdXJhdGlvbkIQukgNqgEKIgQIgKMFMgIIARJECgdyZWdpb25zGAwgAygJQjO6SDCSAS0IARAgGAEiJXIjMiFeW2Etel0oWy1hLXowLTldezAsNjF9W2EtejAtOV0pPyQSIQoIcmVwbGljYXMYDSABKAVCCrpIBxoFGJBOKABIAIgBARIdCgltaW5fcmVhZHkYDiABKAVCCrpIBxoFGJBOKAASHwoNdmVyc2lvbl9sYWJlbBgPIAEoCUIIukgFcgMYgAESGQoHbWVzc2FnZRgQIAEoCUIIukgFcgMYgAgSHwoNc291cmNlX2NvbW1pdBgRIAEoCUIIukgFcgMYgAESFQoNaW5oZXJpdGVkX2VudhgSIAMoCRIsCgttb2RlbF9jYWNoZRgTIAEoCzIXLndpbmRsYXNzLnYxLk1vZGVsQ2FjaGUSMgoKa3ViZXJuZXRlcxgUIAEoCzIeLndpbmRsYXNzLnYxLkt1YmVybmV0ZXNPcHRpb25zEj0KC2RyYWluX2RlbGF5GBUgASgLMhkuZ29vZ2xlLnByb3RvYnVmLkR1cmF0aW9uQg26SAqqAQciAwjYBDIAEi0KBmxheW91dBgWIAEoDjITLndpbmRsYXNzLnYxLkxheW91dEIIukgFggECEAESJwoGdXBkYXRlGBcgASgLMhcud2luZGxhc3MudjEuUG9vbFVwZGF0ZRIfCgRnYW5nGBggASgLMhEud2luZGxhc3MudjEuR2FuZxIyCglvdmVycmlkZXMYKCADKAsyFS53aW5kbGFzcy52MS5PdmVycmlkZUIIukgFkgECECASNQoQcGlubmVkX292ZXJyaWRlcxgpIAMoCzIbLndpbmRsYXNzLnYxLlBpbm5lZE92ZXJyaWRlEiEKBXNlcnZlGCogASgLMhIud2luZGxhc3MudjEuU2VydmUSFAoMZ2VuZXJhdGVkX2J5GCsgASgJEikKCWdlbmVyYXRlZBgsIAEoCzIWLndpbmRsYXNzLnYxLkdlbmVyYXRlZBIrCgdyb3V0aW5nGEYgASgLMhoud2luZGxhc3MudjEuUm91dGluZ1BvbGljeRInCgVtb2RlbBhQIAEoCzIYLndpbmRsYXNzLnYxLkxvYWRlZE1vZGVsEigKBm1vZGVscxhRIAEoCzIYLndpbmRsYXNzLnYxLk1vZGVsU2VydmVyGioKCEVudkVudHJ5EgsKA2tleRgBIAEoCRINCgV2YWx1ZRgCIAEoCToCOAE6/wG6SPsBGvgBChNzcGVjLnJ1bnNfc29tZXRoaW5nEjtzZXQgc2VydmUsIGltYWdlLCBjb21tYW5kIG9yIG1vZGVsOiB0aGVyZSBpcyBub3RoaW5nIHRvIHJ1bhqjAXRoaXMuaW1hZ2UgIT0gJycgfHwgc2l6ZSh0aGlzLmNvbW1hbmQpID4gMCB8fCBoYXModGhpcy5zZXJ2ZSkgfHwgaGFzKHRoaXMubW9kZWwpIHx8IHNpemUodGhpcy5yb2xlcykgPiAwICYmIHRoaXMucm9sZXMuYWxsKHIsIHIuaW1hZ2UgIT0gJycgfHwgc2l6ZShyLmNvbW1hbmQpID4gMClCCwoJX3JlcGxpY2FzIsMCCgtMb2FkZWRNb2RlbBJFCgRuYW1lGAEgASgJQje6SDRyMhj9ATItXihbQS1aYS16MC05XShbLUEtWmEtejAtOV8uXSpbQS1aYS16MC05XSk/KT8kEjsKBnNlcnZlchgCIAEoCUIrukgociYyJF4oW2Etel0oWy1hLXowLTldezAsNjF9W2EtejAtOV0pPyk/JBJICghyZXF1aXJlcxgDIAMoCUI2ukgzkgEwEBAYASIqcigyJl5bYS16MC05XShbLWEtejAtOS5fXXswLDYxfVthLXowLTldKT8kEiAKCm1lbW9yeV9taWIYBCABKANCDLpICSIHGICAgAgoABIWCgRwYXRoGAUgASgJQgi6SAVyAxiACBIsCghhcnRpZmFjdBgGIAEoCzIaLndpbmRsYXNzLnYxLk1vZGVsQXJ0aWZhY3Qi0QEKDU1vZGVsQXJ0aWZhY3QSSAoDdXJsGAEgASgJQju6SDhyNhiAEDIxXihodHRwcz98czN8b2NpKTovL1teXHNAPyNdK0BzaGEyNTY6WzAtOWEtZl17NjR9JBI2CghlbmRwb2ludBgCIAEoCUIkukghch8YgAgyGl4oaHR0cHM/Oi8vW15cc0A/Iy9dKy8/KT8kEj4KBnJlZ2lvbhgDIAEoCUIuukgrcikyJ14oW2EtejAtOV0oWy1hLXowLTldezAsNjF9W2EtejAtOV0pPyk/JCKjAgoLTW9kZWxTZXJ2ZXISPwoIcHJvdG9jb2wYASABKA4yIS53aW5kbGFzcy52MS5Nb2RlbFNlcnZlci5Qcm90b2NvbEIKukgHggEEEAEgABJMCgxjYXBhYmlsaXRpZXMYAiADKAlCNrpIM5IBMBAQGAEiKnIoMiZeW2EtejAtOV0oWy1hLXowLTkuX117MCw2MX1bYS16MC05XSk/JBIgCgptZW1vcnlfbWliGAMgASgDQgy6SAkiBxiAgIAIKAASGQoFc2xvdHMYBCABKAVCCrpIBxoFGJBOKAAiSAoIUHJvdG9jb2wSGAoUUFJPVE9DT0xfVU5TUEVDSUZJRUQQABIPCgtQUk9UT0NPTF9WMhABEhEKDVBST1RPQ09MX0xPUkEQAiKWAwoKUG9vbFVwZGF0ZRI2CgVvcmRlchgBIAEoDjIdLndpbmRsYXNzLnYxLlBvb2xVcGRhdGUuT3JkZXJCCLpIBYIBAhABEkEKCHNlcXVlbmNlGAIgAygJQi+6SCySASkQCCIlciMyIV5bYS16XShbLWEtejAtOV17MCw2MX1bYS16MC05XSk/JBI9Cgl3aGVuX2Z1bGwYAyABKA4yIC53aW5kbGFzcy52MS5Qb29sVXBkYXRlLldoZW5GdWxsQgi6SAWCAQIQASJzCgVPcmRlchIVChFPUkRFUl9VTlNQRUNJRklFRBAAEhIKDk9SREVSX0NPSEVSRU5UEAESFAoQT1JERVJfU0VRVUVOVElBTBACEhIKDk9SREVSX1BBUkFMTEVMEAMSFQoRT1JERVJfSU5URVJMRUFWRUQQBCJZCghXaGVuRnVsbBIZChVXSEVOX0ZVTExfVU5TUEVDSUZJRUQQABISCg5XSEVOX0ZVTExfV0FJVBABEh4KGldIRU5fRlVMTF9SRVBMQUNFX0lOX1BMQUNFEAIisgEKBEdhbmcSKgoCb2YYASABKA4yFC53aW5kbGFzcy52MS5HYW5nLk9mQgi6SAWCAQIQARI8Cgd0aW1lb3V0GAIgASgLMhkuZ29vZ2xlLnByb3RvYnVmLkR1cmF0aW9uQhC6SA2qAQoiBAiAowUyAggKIkAKAk9mEhIKDk9GX1VOU1BFQ0lGSUVEEAASCwoHT0ZfVU5JVBABEgwKCE9GX0dST1VQEAISCwoHT0ZfTk9ORRADItcECghPdmVycmlkZRJCCgdyZWdpb25zGAEgAygJQjG6SC6SASsQIBgBIiVyIzIhXlthLXpdKFstYS16MC05XXswLDYxfVthLXowLTldKT8kEjsKBmxhYmVscxgCIAMoCzIhLndpbmRsYXNzLnYxLk92ZXJyaWRlLkxhYmVsc0VudHJ5Qgi6SAWaAQIQEBIhCghyZXBsaWNhcxgDIAEoBUIKukgHGgUYkE4oAEgAiAEBEikKCXJlc291cmNlcxgEIAEoCzIWLndpbmRsYXNzLnYxLlJlc291cmNlcxIfCgRhcmdzGAUgAygJQhG6SA6SAQsQgAgiBnIEGICAAhIlCgpleHRyYV9hcmdzGAYgAygJQhG6SA6SAQsQgAgiBnIEGICAAhJfCgNlbnYYByADKAsyHi53aW5kbGFzcy52MS5PdmVycmlkZS5FbnZFbnRyeUIyukgvmgEsEIABIh9yHRiAAjIYXltBLVphLXpfXVtBLVphLXowLTlfXSokKgZyBBiAgAgSNwoHc2VjcmV0cxgIIAMoCzIcLndpbmRsYXNzLnYxLlNlY3JldFJlZmVyZW5jZUIIukgFkgECEEASMgoFcm9sZXMYCSADKAsyGS53aW5kbGFzcy52MS5Sb2xlT3ZlcnJpZGVCCLpIBZIBAhAIGi0KC0xhYmVsc0VudHJ5EgsKA2tleRgBIAEoCRINCgV2YWx1ZRgCIAEoCToCOAEaKgoIRW52RW50cnkSCwoDa2V5GAEgASgJEg0KBXZhbHVlGAIgASgJOgI4AUILCglfcmVwbGljYXMisQEKDFJvbGVPdmVycmlkZRI2CgRuYW1lGAEgASgJQii6SCVyIzIhXlthLXpdKFstYS16MC05XXswLDYxfVthLXowLTldKT8kEikKCXJlc291cmNlcxgCIAEoCzIWLndpbmRsYXNzLnYxLlJlc291cmNlcxIfCgRhcmdzGAMgAygJQhG6SA6SAQsQgAgiBnIEGICAAhIdCglpbnN0YW5jZXMYBCABKAVCCrpIBxoFGIACKAAiWgoOUGlubmVkT3ZlcnJpZGUSDgoGcmVnaW9uGAEgASgJEhEKCXJlZ2lvbl9pZBgCIAEoCRIlCgZ2YWx1ZXMYAyABKAsyFS53aW5kbGFzcy52MS5PdmVycmlkZSK+AQoJUmVzb3VyY2VzEiMKDmNwdV9taWxsaWNvcmVzGAEgASgFQgu6SAgaBhiAwD4oABIgCgptZW1vcnlfbWliGAIgASgFQgy6SAkaBxiAgIAIKAASHQoDZ3B1GAMgASgLMhAud2luZGxhc3MudjEuR3B1Eh0KB3NobV9taWIYBCABKAVCDLpICRoHGICAgAgoABIsChVlcGhlbWVyYWxfc3RvcmFnZV9taWIYBSABKAVCDbpIChoIGICAgIAEKAAikAQKA0dwdRIYCgVjb3VudBgBIAEoBUIJukgGGgQYQCgAEiwKB3Byb2R1Y3QYAiABKAlCG7pIGHIWGIABMhFeWy1BLVphLXowLTlfLl0qJBI5CgRwb29sGAMgASgJQiu6SChyJjIkXihbYS16XShbLWEtejAtOV17MCw2MX1bYS16MC05XSk/KT8kEiQKDm1pbl9tZW1vcnlfbWliGAQgASgFQgy6SAkaBxiAgIAIKAASbQoNcmVzb3VyY2VfbmFtZRgFIAEoCUJWukhTclEYgAEyTF4oW2EtejAtOV0oWy1hLXowLTkuXSpbYS16MC05XSk/L1tBLVphLXowLTldKFstQS1aYS16MC05Xy5dKltBLVphLXowLTldKT8pPyQ68AG6SOwBGukBCglncHUuY291bnQSaXByb2R1Y3QsIHBvb2wsIG1pbk1lbW9yeU1pYiBhbmQgcmVzb3VyY2VOYW1lIGNob29zZSBhbW9uZyBHUFVzOiBzZXQgY291bnQgdG8gMSBvciBtb3JlLCBvciBsZWF2ZSB0aGVtIG91dBpxdGhpcy5jb3VudCA+IDAgfHwgKHRoaXMucHJvZHVjdCA9PSAnJyAmJiB0aGlzLnBvb2wgPT0gJycgJiYgdGhpcy5taW5fbWVtb3J5X21pYiA9PSAwICYmIHRoaXMucmVzb3VyY2VfbmFtZSA9PSAnJyki4gQKCFJvbGVTcGVjEjYKBG5hbWUYASABKAlCKLpIJXIjMiFeW2Etel0oWy1hLXowLTldezAsNjF9W2EtejAtOV0pPyQSHQoJaW5zdGFuY2VzGAIgASgFQgq6SAcaBRiAAigAEhcKBWltYWdlGAMgASgJQgi6SAVyAxiABBIaCgdjb21tYW5kGAQgAygJQgm6SAaSAQMQgAISFwoEYXJncxgFIAMoCUIJukgGkgEDEIAIEikKCXJlc291cmNlcxgGIAEoCzIWLndpbmRsYXNzLnYxLlJlc291cmNlcxINCgVlbnRyeRgHIAEoCBJHCgxzdGFydHNfYWZ0ZXIYCCADKAlCMbpILpIBKxAIGAEiJXIjMiFeW2Etel0oWy1hLXowLTldezAsNjF9W2EtejAtOV0pPyQSXwoDZW52GAkgAygLMh4ud2luZGxhc3MudjEuUm9sZVNwZWMuRW52RW50cnlCMrpIL5oBLBCAASIfch0YgAIyGF5bQS1aYS16X11bQS1aYS16MC05X10qJCoGcgQYgIAIEhgKBWhvc3RzGAogASgFQgm6SAYaBBhkKAASNAoFc2xvdHMYCyABKA4yGy53aW5kbGFzcy52MS5Sb2xlU3BlYy5TbG90c0IIukgFggECEAESEAoIdG9nZXRoZXIYDCABKAgaKgoIRW52RW50cnkSCwoDa2V5GAEgASgJEg0KBXZhbHVlGAIgASgJOgI4ASI/CgVTbG90cxIVChFTTE9UU19VTlNQRUNJRklFRBAAEg0KCVNMT1RTX0FOWRABEhAKDFNMT1RTX1NUQUJMRRACItsCCg9TZWNyZXRSZWZlcmVuY2USGgoIZW52X25hbWUYASABKAlCCLpIBXIDGIACEjgKBnNlY3JldBgCIAEoCUIoukglciMyIV5bYS16XShbLWEtejAtOV17MCw2MX1bYS16MC05XSk/JBISCgppbWFnZV9wdWxsGAMgASgIEg8KB3ZlcnNpb24YBCABKAU6zAG6SMgBGsUBCgpzZWNyZXQudXNlElxzZXQgZW52TmFtZSAoYSB2YXJpYWJsZSdzIG5hbWUpIG9yIGltYWdlUHVsbCwgb25lIG9mIHRoZSB0d286IGl0IHNheXMgd2hhdCB0aGUgc2VjcmV0IGlzIGZvchpZdGhpcy5pbWFnZV9wdWxsID8gdGhpcy5lbnZfbmFtZSA9PSAnJyA6IHRoaXMuZW52X25hbWUubWF0Y2hlcygnXltBLVphLXpfXVtBLVphLXowLTlfXSokJykihgMKCk1vZGVsQ2FjaGUSJgoKbW91bnRfcGF0aBgBIAEoCUISukgPcg0YgAgyCF4vW146XSskEicKBWNsYWltGAIgASgLMhgud2luZGxhc3MudjEuVm9sdW1lQ2xhaW0SKAoJaG9zdF9wYXRoGAMgASgJQhW6SBJyEBiACDILXigvW146XSspPyQSPgoJcmV0ZW50aW9uGAQgASgOMiEud2luZGxhc3MudjEuTW9kZWxDYWNoZS5SZXRlbnRpb25CCLpIBYIBAhABIlAKCVJldGVudGlvbhIZChVSRVRFTlRJT05fVU5TUEVDSUZJRUQQABIUChBSRVRFTlRJT05fREVMRVRFEAESEgoOUkVURU5USU9OX0tFRVAQAjprukhoGmYKEm1vZGVsX2NhY2hlLnZvbHVtZRIlc2V0IGNsYWltIG9yIGhvc3RQYXRoLCBvbmUgb2YgdGhlIHR3bxopaGFzKHRoaXMuY2xhaW0pICE9ICh0aGlzLmhvc3RfcGF0aCAhPSAnJykihwEKC1ZvbHVtZUNsYWltEh0KCHNpemVfZ2liGAEgASgFQgu6SAgaBhiAgEAgABJECg1zdG9yYWdlX2NsYXNzGAIgASgJQi26SCpyKBj9ATIjXihbYS16MC05XShbLWEtejAtOS5dKlthLXowLTldKT8pPyQSEwoLc2luZ2xlX25vZGUYAyABKAgivwoKEUt1YmVybmV0ZXNPcHRpb25zEv4BCg1ub2RlX3NlbGVjdG9yGAEgAygLMjAud2luZGxhc3MudjEuS3ViZXJuZXRlc09wdGlvbnMuTm9kZVNlbGVjdG9yRW50cnlCtAG6SLABmgGsARAgInBybhi9AjJRXihbYS16MC05XShbLWEtejAtOS5dKlthLXowLTldKT8vKT9bQS1aYS16MC05XShbLUEtWmEtejAtOV8uXXswLDYxfVtBLVphLXowLTldKT8kWhZrdWJlcm5ldGVzLmlvL2hvc3RuYW1lKjZyNDIyXihbQS1aYS16MC05XShbLUEtWmEtejAtOV8uXXswLDYxfVtBLVphLXowLTldKT8pPyQSNgoLdG9sZXJhdGlvbnMYAiADKAsyFy53aW5kbGFzcy52MS5Ub2xlcmF0aW9uQgi6SAWSAQIQIBK3AQoPcG9kX2Fubm90YXRpb25zGAMgAygLMjIud2luZGxhc3MudjEuS3ViZXJuZXRlc09wdGlvbnMuUG9kQW5ub3RhdGlvbnNFbnRyeUJqukhnmgFkEEAiWHJWGL0CMlFeKFthLXowLTldKFstYS16MC05Ll0qW2EtejAtOV0pPy8pP1tBLVphLXowLTldKFstQS1aYS16MC05Xy5dezAsNjF9W0EtWmEtejAtOV0pPyQqBnIEGICAARLgAQoKcG9kX2xhYmVscxgEIAMoCzItLndpbmRsYXNzLnYxLkt1YmVybmV0ZXNPcHRpb25zLlBvZExhYmVsc0VudHJ5QpwBukiYAZoBlAEQICJYclYYvQIyUV4oW2EtejAtOV0oWy1hLXowLTkuXSpbYS16MC05XSk/Lyk/W0EtWmEtejAtOV0oWy1BLVphLXowLTlfLl17MCw2MX1bQS1aYS16MC05XSk/JCo2cjQyMl4oW0EtWmEtejAtOV0oWy1BLVphLXowLTlfLl17MCw2MX1bQS1aYS16MC05XSk/KT8kEkUKDnByaW9yaXR5X2NsYXNzGAUgASgJQi26SCpyKBj9ATIjXihbYS16MC05XShbLWEtejAtOS5dKlthLXowLTldKT8pPyQSRAoNcnVudGltZV9jbGFzcxgGIAEoCUItukgqcigY/QEyI14oW2EtejAtOV0oWy1hLXowLTkuXSpbYS16MC05XSk/KT8kEkgKC3pvbmVfc3ByZWFkGAcgASgOMikud2luZGxhc3MudjEuS3ViZXJuZXRlc09wdGlvbnMuWm9uZVNwcmVhZEIIukgFggECEAESJwoLcnVuX2FzX3VzZXIYCCABKANCDbpICiIIGP////8HKAFIAIgBARIwCghzZWN1cml0eRgJIAEoCzIeLndpbmRsYXNzLnYxLlNlY3VyaXR5RXhjZXB0aW9uGjMKEU5vZGVTZWxlY3RvckVudHJ5EgsKA2tleRgBIAEoCRINCgV2YWx1ZRgCIAEoCToCOAEaNQoTUG9kQW5ub3RhdGlvbnNFbnRyeRILCgNrZXkYASABKAkSDQoFdmFsdWUYAiABKAk6AjgBGjAKDlBvZExhYmVsc0VudHJ5EgsKA2tleRgBIAEoCRINCgV2YWx1ZRgCIAEoCToCOAEidAoKWm9uZVNwcmVhZBIbChdaT05FX1NQUkVBRF9VTlNQRUNJRklFRBAAEhkKFVpPTkVfU1BSRUFEX1BSRUZFUlJFRBABEhgKFFpPTkVfU1BSRUFEX1JFUVVJUkVEEAISFAoQWk9ORV9TUFJFQURfTk9ORRADQg4KDF9ydW5fYXNfdXNlciKFAgoKVG9sZXJhdGlvbhJrCgNrZXkYASABKAlCXrpIW3JZGL0CMlReKChbYS16MC05XShbLWEtejAtOS5dKlthLXowLTldKT8vKT9bQS1aYS16MC05XShbLUEtWmEtejAtOV8uXXswLDYxfVtBLVphLXowLTldKT8pPyQSSAoFdmFsdWUYAiABKAlCObpINnI0MjJeKFtBLVphLXowLTldKFstQS1aYS16MC05Xy5dezAsNjF9W0EtWmEtejAtOV0pPyk/JBJACgZlZmZlY3QYAyABKAlCMLpILXIrUgBSCk5vU2NoZWR1bGVSEFByZWZlck5vU2NoZWR1bGVSCU5vRXhlY3V0ZSLDAQoRU2VjdXJpdHlFeGNlcHRpb24SGgoGcmVhc29uGAEgASgJQgq6SAdyBRABGIAIEhMKC3J1bl9hc19yb290GAIgASgIEhIKCnByaXZpbGVnZWQYAyABKAgSEAoIaG9zdF9pcGMYBCABKAgSGgoSdW5jb25maW5lZF9zZWNjb21wGAUgASgIEjsKEGFkZF9jYXBhYmlsaXRpZXMYBiADKAlCIbpIHpIBGxAgGAEiFXITMhFeW0EtWl1bQS1aMC05X10qJCJZCgRQb3J0EjYKBG5hbWUYASABKAlCKLpIJXIjMiFeW2Etel0oWy1hLXowLTldezAsNjF9W2EtejAtOV0pPyQSGQoEcG9ydBgCIAEoBUILukgIGgYY//8DKAAirAMKC0hlYWx0aENoZWNrEiQKBHBhdGgYASABKAlCFrpIE3IRGIAIMgxeKC9bIS1+XSopPyQSFQoEcG9ydBgCIAEoCUIHukgEcgIYPxIiCgZtZXRob2QYAyABKAlCErpID3INUgBSA0dFVFIESEVBRBI/CghpbnRlcnZhbBgEIAEoCzIZLmdvb2dsZS5wcm90b2J1Zi5EdXJhdGlvbkISukgPqgEMIgMIkBwyBRCAwtcvEj4KB3RpbWVvdXQYBSABKAsyGS5nb29nbGUucHJvdG9idWYuRHVyYXRpb25CErpID6oBDCIDCNgEMgUQgOHrFxImChN1bmhlYWx0aHlfdGhyZXNob2xkGAYgASgFQgm6SAYaBBhkKAASJAoRaGVhbHRoeV90aHJlc2hvbGQYByABKAVCCbpIBhoEGGQoABJDCg5zdGFydHVwX2J1ZGdldBgIIAEoCzIZLmdvb2dsZS5wcm90b2J1Zi5EdXJhdGlvbkIQukgNqgEKIgQIgKMFMgIIARIoCg5leHBlY3RlZF9jb2RlcxgJIAMoCUIQukgNkgEKEBAYASIEcgIYBypICgZMYXlvdXQSFgoSTEFZT1VUX1VOU1BFQ0lGSUVEEAASEwoPTEFZT1VUX1JFUExJQ0FTEAESEQoNTEFZT1VUX1BPT0xFRBACYgZwcm90bzM", [file_buf_validate_validate, file_google_protobuf_duration, file_windlass_v1_routing, file_windlass_v1_serve]);
 
 /**
  * DeploymentSpec says what to run. The spec of a deployment never changes. Absent fields take the
@@ -260,8 +260,8 @@ export type DeploymentSpec = Message<"windlass.v1.DeploymentSpec"> & {
 
   /**
    * The app is a model: its replicas are not processes, but servers of other apps that have loaded
-   * it. Must not be set together with image, command, args, env, secrets, ports, roles, resources,
-   * serve, modelCache, kubernetes or models.
+   * it. Must not be set together with image, command, args, env, ports, roles, resources, serve,
+   * modelCache, kubernetes or models. Secrets need model.artifact, which they are for.
    *
    * @generated from field: windlass.v1.LoadedModel model = 80;
    */
@@ -323,6 +323,14 @@ export type LoadedModel = Message<"windlass.v1.LoadedModel"> & {
    * @generated from field: string path = 5;
    */
   path: string;
+
+  /**
+   * Files of the model, which the agent fetches before a server loads it. Absent: the server has
+   * the files itself, or fetches path.
+   *
+   * @generated from field: windlass.v1.ModelArtifact artifact = 6;
+   */
+  artifact?: ModelArtifact | undefined;
 };
 
 /**
@@ -331,6 +339,46 @@ export type LoadedModel = Message<"windlass.v1.LoadedModel"> & {
  */
 export const LoadedModelSchema: GenMessage<LoadedModel> = /*@__PURE__*/
   messageDesc(file_windlass_v1_spec, 1);
+
+/**
+ * ModelArtifact says where the files of a model are, and what they must be. Credentials are secrets
+ * of the app with the names of variables that AWS's tools know, or ARTIFACT_TOKEN for https, or a
+ * secret with imagePull for oci.
+ *
+ * @generated from message windlass.v1.ModelArtifact
+ */
+export type ModelArtifact = Message<"windlass.v1.ModelArtifact"> & {
+  /**
+   * https://HOST/PATH, s3://BUCKET/KEY, s3://BUCKET/PREFIX/ or oci://REGISTRY/REPOSITORY, each with
+   * @sha256:DIGEST at the end. A file or object is that digest's content. If its name ends in .tar,
+   * .tar.gz, .tgz or .zip, it is unpacked. For a prefix, the digest is that of the list of its
+   * objects, as sha256sum writes it. For oci, it is the digest of the manifest.
+   *
+   * @generated from field: string url = 1;
+   */
+  url: string;
+
+  /**
+   * For s3: URL of a service other than AWS. Buckets are then named in the path of requests.
+   *
+   * @generated from field: string endpoint = 2;
+   */
+  endpoint: string;
+
+  /**
+   * For s3: region of the bucket. Default: us-east-1.
+   *
+   * @generated from field: string region = 3;
+   */
+  region: string;
+};
+
+/**
+ * Describes the message windlass.v1.ModelArtifact.
+ * Use `create(ModelArtifactSchema)` to create a new message.
+ */
+export const ModelArtifactSchema: GenMessage<ModelArtifact> = /*@__PURE__*/
+  messageDesc(file_windlass_v1_spec, 2);
 
 /**
  * ModelServer describes which models a server can hold.
@@ -372,7 +420,7 @@ export type ModelServer = Message<"windlass.v1.ModelServer"> & {
  * Use `create(ModelServerSchema)` to create a new message.
  */
 export const ModelServerSchema: GenMessage<ModelServer> = /*@__PURE__*/
-  messageDesc(file_windlass_v1_spec, 2);
+  messageDesc(file_windlass_v1_spec, 3);
 
 /**
  * @generated from enum windlass.v1.ModelServer.Protocol
@@ -403,7 +451,7 @@ export enum ModelServer_Protocol {
  * Describes the enum windlass.v1.ModelServer.Protocol.
  */
 export const ModelServer_ProtocolSchema: GenEnum<ModelServer_Protocol> = /*@__PURE__*/
-  enumDesc(file_windlass_v1_spec, 2, 0);
+  enumDesc(file_windlass_v1_spec, 3, 0);
 
 /**
  * PoolUpdate says in which order the roles of a pool move to the next version, under strategy rolling.
@@ -438,7 +486,7 @@ export type PoolUpdate = Message<"windlass.v1.PoolUpdate"> & {
  * Use `create(PoolUpdateSchema)` to create a new message.
  */
 export const PoolUpdateSchema: GenMessage<PoolUpdate> = /*@__PURE__*/
-  messageDesc(file_windlass_v1_spec, 3);
+  messageDesc(file_windlass_v1_spec, 4);
 
 /**
  * @generated from enum windlass.v1.PoolUpdate.Order
@@ -489,7 +537,7 @@ export enum PoolUpdate_Order {
  * Describes the enum windlass.v1.PoolUpdate.Order.
  */
 export const PoolUpdate_OrderSchema: GenEnum<PoolUpdate_Order> = /*@__PURE__*/
-  enumDesc(file_windlass_v1_spec, 3, 0);
+  enumDesc(file_windlass_v1_spec, 4, 0);
 
 /**
  * @generated from enum windlass.v1.PoolUpdate.WhenFull
@@ -521,7 +569,7 @@ export enum PoolUpdate_WhenFull {
  * Describes the enum windlass.v1.PoolUpdate.WhenFull.
  */
 export const PoolUpdate_WhenFullSchema: GenEnum<PoolUpdate_WhenFull> = /*@__PURE__*/
-  enumDesc(file_windlass_v1_spec, 3, 1);
+  enumDesc(file_windlass_v1_spec, 4, 1);
 
 /**
  * Gang says which pods start all or nothing. Until a region has room for all pods of a gang, none of
@@ -549,7 +597,7 @@ export type Gang = Message<"windlass.v1.Gang"> & {
  * Use `create(GangSchema)` to create a new message.
  */
 export const GangSchema: GenMessage<Gang> = /*@__PURE__*/
-  messageDesc(file_windlass_v1_spec, 4);
+  messageDesc(file_windlass_v1_spec, 5);
 
 /**
  * @generated from enum windlass.v1.Gang.Of
@@ -590,7 +638,7 @@ export enum Gang_Of {
  * Describes the enum windlass.v1.Gang.Of.
  */
 export const Gang_OfSchema: GenEnum<Gang_Of> = /*@__PURE__*/
-  enumDesc(file_windlass_v1_spec, 4, 0);
+  enumDesc(file_windlass_v1_spec, 5, 0);
 
 /**
  * Override sets different values for regions, which it selects by name or by labels.
@@ -674,7 +722,7 @@ export type Override = Message<"windlass.v1.Override"> & {
  * Use `create(OverrideSchema)` to create a new message.
  */
 export const OverrideSchema: GenMessage<Override> = /*@__PURE__*/
-  messageDesc(file_windlass_v1_spec, 5);
+  messageDesc(file_windlass_v1_spec, 6);
 
 /**
  * RoleOverride sets different values for one role.
@@ -716,7 +764,7 @@ export type RoleOverride = Message<"windlass.v1.RoleOverride"> & {
  * Use `create(RoleOverrideSchema)` to create a new message.
  */
 export const RoleOverrideSchema: GenMessage<RoleOverride> = /*@__PURE__*/
-  messageDesc(file_windlass_v1_spec, 6);
+  messageDesc(file_windlass_v1_spec, 7);
 
 /**
  * PinnedOverride is the effective override of one region.
@@ -750,7 +798,7 @@ export type PinnedOverride = Message<"windlass.v1.PinnedOverride"> & {
  * Use `create(PinnedOverrideSchema)` to create a new message.
  */
 export const PinnedOverrideSchema: GenMessage<PinnedOverride> = /*@__PURE__*/
-  messageDesc(file_windlass_v1_spec, 7);
+  messageDesc(file_windlass_v1_spec, 8);
 
 /**
  * @generated from message windlass.v1.Resources
@@ -796,7 +844,7 @@ export type Resources = Message<"windlass.v1.Resources"> & {
  * Use `create(ResourcesSchema)` to create a new message.
  */
 export const ResourcesSchema: GenMessage<Resources> = /*@__PURE__*/
-  messageDesc(file_windlass_v1_spec, 8);
+  messageDesc(file_windlass_v1_spec, 9);
 
 /**
  * @generated from message windlass.v1.Gpu
@@ -845,7 +893,7 @@ export type Gpu = Message<"windlass.v1.Gpu"> & {
  * Use `create(GpuSchema)` to create a new message.
  */
 export const GpuSchema: GenMessage<Gpu> = /*@__PURE__*/
-  messageDesc(file_windlass_v1_spec, 9);
+  messageDesc(file_windlass_v1_spec, 10);
 
 /**
  * RoleSpec is one role within a replica. Absent fields are taken from the spec.
@@ -938,7 +986,7 @@ export type RoleSpec = Message<"windlass.v1.RoleSpec"> & {
  * Use `create(RoleSpecSchema)` to create a new message.
  */
 export const RoleSpecSchema: GenMessage<RoleSpec> = /*@__PURE__*/
-  messageDesc(file_windlass_v1_spec, 10);
+  messageDesc(file_windlass_v1_spec, 11);
 
 /**
  * @generated from enum windlass.v1.RoleSpec.Slots
@@ -974,7 +1022,7 @@ export enum RoleSpec_Slots {
  * Describes the enum windlass.v1.RoleSpec.Slots.
  */
 export const RoleSpec_SlotsSchema: GenEnum<RoleSpec_Slots> = /*@__PURE__*/
-  enumDesc(file_windlass_v1_spec, 10, 0);
+  enumDesc(file_windlass_v1_spec, 11, 0);
 
 /**
  * @generated from message windlass.v1.SecretReference
@@ -1017,7 +1065,7 @@ export type SecretReference = Message<"windlass.v1.SecretReference"> & {
  * Use `create(SecretReferenceSchema)` to create a new message.
  */
 export const SecretReferenceSchema: GenMessage<SecretReference> = /*@__PURE__*/
-  messageDesc(file_windlass_v1_spec, 11);
+  messageDesc(file_windlass_v1_spec, 12);
 
 /**
  * ModelCache is one volume per app and region, which all versions of the app share, or one
@@ -1058,7 +1106,7 @@ export type ModelCache = Message<"windlass.v1.ModelCache"> & {
  * Use `create(ModelCacheSchema)` to create a new message.
  */
 export const ModelCacheSchema: GenMessage<ModelCache> = /*@__PURE__*/
-  messageDesc(file_windlass_v1_spec, 12);
+  messageDesc(file_windlass_v1_spec, 13);
 
 /**
  * @generated from enum windlass.v1.ModelCache.Retention
@@ -1090,7 +1138,7 @@ export enum ModelCache_Retention {
  * Describes the enum windlass.v1.ModelCache.Retention.
  */
 export const ModelCache_RetentionSchema: GenEnum<ModelCache_Retention> = /*@__PURE__*/
-  enumDesc(file_windlass_v1_spec, 12, 0);
+  enumDesc(file_windlass_v1_spec, 13, 0);
 
 /**
  * VolumeClaim requests a volume from the region's storage.
@@ -1124,7 +1172,7 @@ export type VolumeClaim = Message<"windlass.v1.VolumeClaim"> & {
  * Use `create(VolumeClaimSchema)` to create a new message.
  */
 export const VolumeClaimSchema: GenMessage<VolumeClaim> = /*@__PURE__*/
-  messageDesc(file_windlass_v1_spec, 13);
+  messageDesc(file_windlass_v1_spec, 14);
 
 /**
  * KubernetesOptions are settings of Kubernetes that the rest of the spec cannot express.
@@ -1195,7 +1243,7 @@ export type KubernetesOptions = Message<"windlass.v1.KubernetesOptions"> & {
  * Use `create(KubernetesOptionsSchema)` to create a new message.
  */
 export const KubernetesOptionsSchema: GenMessage<KubernetesOptions> = /*@__PURE__*/
-  messageDesc(file_windlass_v1_spec, 14);
+  messageDesc(file_windlass_v1_spec, 15);
 
 /**
  * @generated from enum windlass.v1.KubernetesOptions.ZoneSpread
@@ -1232,7 +1280,7 @@ export enum KubernetesOptions_ZoneSpread {
  * Describes the enum windlass.v1.KubernetesOptions.ZoneSpread.
  */
 export const KubernetesOptions_ZoneSpreadSchema: GenEnum<KubernetesOptions_ZoneSpread> = /*@__PURE__*/
-  enumDesc(file_windlass_v1_spec, 14, 0);
+  enumDesc(file_windlass_v1_spec, 15, 0);
 
 /**
  * @generated from message windlass.v1.Toleration
@@ -1265,7 +1313,7 @@ export type Toleration = Message<"windlass.v1.Toleration"> & {
  * Use `create(TolerationSchema)` to create a new message.
  */
 export const TolerationSchema: GenMessage<Toleration> = /*@__PURE__*/
-  messageDesc(file_windlass_v1_spec, 15);
+  messageDesc(file_windlass_v1_spec, 16);
 
 /**
  * SecurityException gives a pod more rights, if the region's operator allows them. Otherwise the
@@ -1318,7 +1366,7 @@ export type SecurityException = Message<"windlass.v1.SecurityException"> & {
  * Use `create(SecurityExceptionSchema)` to create a new message.
  */
 export const SecurityExceptionSchema: GenMessage<SecurityException> = /*@__PURE__*/
-  messageDesc(file_windlass_v1_spec, 16);
+  messageDesc(file_windlass_v1_spec, 17);
 
 /**
  * @generated from message windlass.v1.Port
@@ -1345,7 +1393,7 @@ export type Port = Message<"windlass.v1.Port"> & {
  * Use `create(PortSchema)` to create a new message.
  */
 export const PortSchema: GenMessage<Port> = /*@__PURE__*/
-  messageDesc(file_windlass_v1_spec, 17);
+  messageDesc(file_windlass_v1_spec, 18);
 
 /**
  * HealthCheck decides whether an instance is ready.
@@ -1430,7 +1478,7 @@ export type HealthCheck = Message<"windlass.v1.HealthCheck"> & {
  * Use `create(HealthCheckSchema)` to create a new message.
  */
 export const HealthCheckSchema: GenMessage<HealthCheck> = /*@__PURE__*/
-  messageDesc(file_windlass_v1_spec, 18);
+  messageDesc(file_windlass_v1_spec, 19);
 
 /**
  * Layout says how the instances of several roles belong together.

@@ -1,0 +1,203 @@
+package artifact
+
+import (
+	"archive/tar"
+	"archive/zip"
+	"compress/gzip"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path"
+	"path/filepath"
+	"syscall"
+)
+
+// unpacker writes the files of archives into a directory. It refuses names that lead out of the
+// directory, links and special files.
+type unpacker struct {
+	store *Store
+	root  *os.Root
+	// entries counts all entries of all archives.
+	entries int
+}
+
+// unpack unpacks an archive.
+func (u *unpacker) unpack(archive string, form pack) error {
+	f, err := os.Open(archive)
+	if err != nil {
+		return diskError(err)
+	}
+	defer f.Close() //nolint:errcheck // read only
+	switch form {
+	case packZip:
+		return u.zip(f)
+	case packGzip:
+		z, err := gzip.NewReader(f)
+		if err != nil {
+			return &contentError{"the archive cannot be read: " + err.Error()}
+		}
+		return u.tar(z)
+	default:
+		return u.tar(f)
+	}
+}
+
+func (u *unpacker) tar(r io.Reader) error {
+	archive := tar.NewReader(r)
+	for {
+		h, err := archive.Next()
+		if errors.Is(err, io.EOF) {
+			return nil
+		}
+		if err != nil {
+			return &contentError{"the archive cannot be read: " + err.Error()}
+		}
+		switch h.Typeflag {
+		case tar.TypeReg:
+			err = u.file(h.Name, archive)
+		case tar.TypeDir:
+			err = u.dir(h.Name)
+		case tar.TypeXGlobalHeader:
+		default:
+			err = &contentError{fmt.Sprintf("the archive's entry %q is a link or a special file: only files and folders are allowed", h.Name)}
+		}
+		if err != nil {
+			return err
+		}
+	}
+}
+
+func (u *unpacker) zip(f *os.File) error {
+	info, err := f.Stat()
+	if err != nil {
+		return diskError(err)
+	}
+	archive, err := zip.NewReader(f, info.Size())
+	if err != nil {
+		return &contentError{"the archive cannot be read: " + err.Error()}
+	}
+	for _, e := range archive.File {
+		switch mode := e.Mode(); {
+		case mode.IsDir():
+			err = u.dir(e.Name)
+		case mode.IsRegular():
+			err = u.zipped(e)
+		default:
+			err = &contentError{fmt.Sprintf("the archive's entry %q is a link or a special file: only files and folders are allowed", e.Name)}
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (u *unpacker) zipped(e *zip.File) error {
+	r, err := e.Open()
+	if err != nil {
+		return &contentError{"the archive cannot be read: " + err.Error()}
+	}
+	defer r.Close()
+	return u.file(e.Name, r)
+}
+
+// check counts an entry, and returns its path.
+func (u *unpacker) check(name string) (string, error) {
+	if u.entries++; u.entries > maxFiles {
+		return "", &contentError{fmt.Sprintf("the archive has more than %d entries", maxFiles)}
+	}
+	if !filepath.IsLocal(filepath.FromSlash(path.Clean(name))) {
+		return "", &contentError{fmt.Sprintf("the archive's entry %q leads out of the artifact's directory", name)}
+	}
+	return filepath.FromSlash(path.Clean(name)), nil
+}
+
+func (u *unpacker) dir(name string) error {
+	at, err := u.check(name)
+	if err != nil {
+		return err
+	}
+	return u.makeAll(at)
+}
+
+// makeAll makes a directory and those above it, all readable for servers.
+func (u *unpacker) makeAll(at string) error {
+	if at == "." {
+		return nil
+	}
+	if err := u.root.MkdirAll(at, 0o755); err != nil {
+		return entryError(err)
+	}
+	for ; at != "."; at = filepath.Dir(at) {
+		if err := u.root.Chmod(at, 0o755); err != nil {
+			return entryError(err)
+		}
+	}
+	return nil
+}
+
+func (u *unpacker) file(name string, from io.Reader) error {
+	at, err := u.check(name)
+	if err != nil {
+		return err
+	}
+	if err := u.makeAll(filepath.Dir(at)); err != nil {
+		return err
+	}
+	out, err := u.root.OpenFile(at, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o644)
+	if err != nil {
+		return entryError(err)
+	}
+	defer out.Close() //nolint:errcheck // closed below
+	w := &meteredFile{store: u.store, file: out}
+	defer w.settle()
+	buffer := make([]byte, 128<<10)
+	for {
+		n, err := from.Read(buffer)
+		if n > 0 {
+			if _, err := w.Write(buffer[:n]); err != nil {
+				return err
+			}
+		}
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		if err != nil {
+			return &contentError{fmt.Sprintf("the archive's entry %q cannot be read: %v", name, err)}
+		}
+	}
+	return diskError(errors.Join(out.Chmod(0o644), out.Sync(), out.Close()))
+}
+
+// move moves a downloaded file to its name.
+func (u *unpacker) move(from, staged, name string) error {
+	at, err := u.check(name)
+	if err != nil {
+		return err
+	}
+	if err := u.makeAll(filepath.Dir(at)); err != nil {
+		return err
+	}
+	to := filepath.Join(staged, at)
+	if _, err := u.root.Lstat(at); err == nil {
+		return &contentError{fmt.Sprintf("the artifact has two files with the name %q", name)}
+	}
+	return diskError(os.Rename(from, to))
+}
+
+// entryError returns the error of an entry. Its name may be in the way of another one.
+func entryError(err error) error {
+	if errors.Is(err, os.ErrExist) || errors.Is(err, syscall.ENOTDIR) || errors.Is(err, syscall.EISDIR) {
+		return &contentError{"the archive has two entries with the same name"}
+	}
+	if errors.Is(err, syscall.ENAMETOOLONG) || errors.Is(err, syscall.EINVAL) {
+		return &contentError{"the archive has an entry whose name the host does not allow"}
+	}
+	return diskError(err)
+}
+
+// isFull reports whether the error means that the disk is full.
+func isFull(err error) bool {
+	return errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT)
+}

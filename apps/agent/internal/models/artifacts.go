@@ -1,0 +1,100 @@
+package models
+
+import (
+	"context"
+	"errors"
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/windlass-run/windlass/apps/agent/internal/artifact"
+	"github.com/windlass-run/windlass/apps/agent/internal/runtime/redact"
+	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
+)
+
+// sweepEvery is the time between two sweeps of the store.
+const sweepEvery = 10 * time.Minute
+
+// errSecretsLater means that a model is known only from the agent's file, which has no secrets.
+var errSecretsLater = errors.New("the secrets of the model are not known yet: they come with its assignment")
+
+// referenceOf returns the artifact of a model, or the zero Reference if it has none.
+func referenceOf(m *windlassv1.LoadedModel) artifact.Reference {
+	a := m.GetArtifact()
+	return artifact.Reference{URL: a.GetUrl(), Endpoint: a.GetEndpoint(), Region: a.GetRegion()}
+}
+
+// prepare implements the manager's Config.Prepare.
+func (r *Runtime) prepare(ctx context.Context, s Server, m Model) (Model, error) {
+	r.mu.Lock()
+	c, known := r.credentials[m.ID]
+	r.mu.Unlock()
+	if !known {
+		return m, errSecretsLater
+	}
+	dir, err := r.store.Fetch(ctx, s.Scope, s.Workspace, m.Artifact, c)
+	if err != nil {
+		return m, &shownError{clip(blank(c, err.Error())), err}
+	}
+	if s.Protocol == LoRA {
+		m.Path = dir
+		return m, nil
+	}
+	return m, r.store.Link(s.Scope, s.ID, m.Name, dir)
+}
+
+// blank removes the secrets of a model from a text.
+func blank(c artifact.Credentials, text string) string {
+	values := slices.Concat(slices.Collect(maps.Values(c.Variables)), slices.Collect(maps.Values(c.Docker)))
+	return redact.New(values...).Blank(text)
+}
+
+// discard implements the manager's Config.Discard.
+func (r *Runtime) discard(s Server, m Model) {
+	if s.Protocol == LoRA {
+		return
+	}
+	if err := r.store.Unlink(s.Scope, s.ID, m.Name); err != nil {
+		r.log.Warn("cannot remove an unloaded model from the repository of its server", "server", s.ID, "model", m.Name, "error", err)
+	}
+}
+
+// needsArtifact implements the store's KeepNeeded. A deleted model needs its files until no server
+// has it.
+func (r *Runtime) needsArtifact(scope, digest string) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, a := range r.kept.Models {
+		if a.EnvironmentID == scope && artifact.DigestOf(referenceOf(a.Model)) == digest {
+			return true
+		}
+	}
+	return false
+}
+
+// sweep deletes files of models that are gone, from time to time. Servers has all servers.
+func (r *Runtime) sweep(servers []Server) {
+	if r.store == nil {
+		return
+	}
+	ids, scopes := map[string]bool{}, map[string]bool{}
+	for _, s := range servers {
+		ids[s.ID] = true
+		scopes[s.Scope] = true
+	}
+	r.mu.Lock()
+	if time.Since(r.swept) < sweepEvery {
+		r.mu.Unlock()
+		return
+	}
+	r.swept = time.Now()
+	for _, kept := range []map[string]assignment{r.kept.Models, r.kept.Servers} {
+		for _, a := range kept {
+			scopes[a.EnvironmentID] = true
+		}
+	}
+	r.mu.Unlock()
+	if err := r.store.Sweep(func(scope string) bool { return scopes[scope] }, ids); err != nil {
+		r.log.Warn("cannot delete files of models that are not needed any more", "error", err)
+	}
+}

@@ -1,0 +1,108 @@
+package models
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/windlass-run/windlass/apps/agent/internal/artifact"
+	"github.com/windlass-run/windlass/apps/agent/internal/disk"
+	"github.com/windlass-run/windlass/apps/agent/internal/runtime"
+	"github.com/windlass-run/windlass/pkg/guard"
+	agentv1 "github.com/windlass-run/windlass/proto/gen/windlass/agent/v1"
+	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
+)
+
+func TestRuntime_Artifacts(t *testing.T) {
+	const content, token = "weights", "token-of-fraud"
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.Header.Get("Authorization") != "Bearer "+token {
+			w.WriteHeader(http.StatusForbidden)
+			return
+		}
+		_, _ = io.WriteString(w, content)
+	}))
+	defer server.Close()
+	sum := sha256.Sum256([]byte(content))
+	digest := hex.EncodeToString(sum[:])
+	allow, err := guard.Parse([]string{"127.0.0.0/8"})
+	require.NoError(t, err)
+
+	for name, protocol := range map[string]windlassv1.ModelServer_Protocol{"v2": windlassv1.ModelServer_PROTOCOL_V2, "lora": windlassv1.ModelServer_PROTOCOL_LORA} {
+		t.Run(name, func(t *testing.T) {
+			dir := t.TempDir()
+			store, err := artifact.Open(artifact.Config{Dir: dir, Allow: allow, Log: slog.New(slog.DiscardHandler)})
+			require.NoError(t, err)
+			loader := &fakeLoader{held: map[string]map[string]bool{}, onLoad: func(s Server, m Model) error {
+				at := m.Path
+				if s.Protocol == V2 {
+					at = filepath.Join(artifact.RepositoryDir(dir, "env_1", s.ID), m.Name)
+				}
+				data, err := os.ReadFile(filepath.Join(at, "model.onnx"))
+				if err == nil && string(data) != content {
+					err = fmt.Errorf("the server found %q", data)
+				}
+				return err
+			}}
+			m := newStoredRuntime(t, &fakeBase{changes: make(chan struct{}, 1)}, loader, disk.NewMemory(), store)
+			defer m.stop()
+			require.NoError(t, m.apply("dep_servers", 1, &windlassv1.DeploymentSpec{Models: &windlassv1.ModelServer{Protocol: protocol, MemoryMib: 100}}))
+			apply := func(token string) {
+				require.NoError(t, m.Apply(t.Context(), runtime.Assignment{
+					Deployment: &agentv1.Deployment{Id: "dep_fraud", AppName: "fraud", EnvironmentId: "env_1", Replicas: 1, Spec: &windlassv1.DeploymentSpec{
+						Model: &windlassv1.LoadedModel{Artifact: &windlassv1.ModelArtifact{Url: server.URL + "/model.onnx@sha256:" + digest}},
+					}},
+					Secrets: map[string]string{"ARTIFACT_TOKEN": token}, Generation: 1, TemplateHash: "1",
+				}))
+			}
+			message := func() string {
+				observation, err := m.Observe(t.Context())
+				require.NoError(t, err)
+				text := ""
+				for _, d := range observation.Deployments {
+					for _, in := range d.Instances {
+						if d.DeploymentID == "dep_fraud" {
+							text += fmt.Sprintln(in.Status, in.Reason, in.Message)
+						}
+					}
+				}
+				return text
+			}
+			apply("wrong")
+			m.base.serve(instanceOf("ins_a", ready))
+			require.EventuallyWithT(t, func(c *assert.CollectT) {
+				require.Regexp(c, "LoadFailed server ins_a: artifact from 127.0.0.1:[0-9]+: it answered 403 Forbidden: check the secrets of the model\n", message())
+			}, 20*time.Second, 20*time.Millisecond)
+			apply(token)
+			require.EventuallyWithT(t, func(c *assert.CollectT) { require.Contains(c, message(), "STATUS_READY") }, 20*time.Second, 20*time.Millisecond)
+			require.True(t, m.needsArtifact("env_1", digest))
+			require.False(t, m.needsArtifact("env_2", digest))
+			require.NoError(t, m.Remove(t.Context(), "dep_fraud"))
+			require.EventuallyWithT(t, func(c *assert.CollectT) {
+				require.Empty(c, message())
+				require.False(c, m.needsArtifact("env_1", digest))
+				require.NoDirExists(c, filepath.Join(artifact.RepositoryDir(dir, "env_1", "ins_a"), "fraud"))
+			}, 20*time.Second, 20*time.Millisecond)
+		})
+	}
+	t.Run("refused where the agent keeps no files", func(t *testing.T) {
+		m := newModelRuntime(t, &fakeBase{changes: make(chan struct{}, 1)}, &fakeLoader{held: map[string]map[string]bool{}}, disk.NewMemory())
+		defer m.stop()
+		err := m.apply("dep_fraud", 1, &windlassv1.DeploymentSpec{Model: &windlassv1.LoadedModel{Artifact: &windlassv1.ModelArtifact{Url: "https://models.test/m@sha256:" + digest}}})
+		var refused *runtime.Rejection
+		require.ErrorAs(t, err, &refused)
+		require.Equal(t, runtime.ReasonUnsupported, refused.Code)
+		require.Contains(t, refused.Message, "model.artifact is for regions of bare hosts")
+	})
+}
