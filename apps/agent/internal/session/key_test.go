@@ -102,7 +102,7 @@ func TestKey(t *testing.T) {
 		c.id.Credential = "wla_x"
 		theirs := time.Now().Add(time.Hour)
 		_, refusing := agentv1connect.NewAgentServiceHandler(agentv1connect.UnimplementedAgentServiceHandler{}, rpc.HandlerOptions(rpc.Config{
-			Gate: func(context.Context, rpc.Call) (rpc.Admission, error) {
+			Admit: func(context.Context, rpc.Call) (rpc.Admission, error) {
 				return rpc.Admission{}, connect.NewError(connect.CodeUnauthenticated, proof.ErrTime)
 			},
 		})...)
