@@ -210,10 +210,12 @@ func (w *simulatedApp) runTick(now time.Duration, rate float64) (over float64) {
 	}
 	w.queue, w.waiting = append(w.queue, cohort{now, rate * tick.Seconds()}), w.waiting+rate*tick.Seconds()
 	w.served -= min(w.served, w.served/w.step.service.Seconds()*tick.Seconds())
-	free := max(0, float64(w.ready*w.model.Concurrency)-w.served)
+	// A replica serves several requests in the place of one within a tick, if they take less than a tick.
+	turns := max(1, tick.Seconds()/w.step.service.Seconds())
+	free := max(0, float64(w.ready*w.model.Concurrency)-w.served) * turns
 	for len(w.queue) > 0 && free > 0 {
 		n := min(free, w.queue[0].n)
-		free, w.served, w.waiting = free-n, w.served+n, w.waiting-n
+		free, w.served, w.waiting = free-n, w.served+n/turns, w.waiting-n
 		w.wait = now - w.queue[0].at
 		w.recordWait(w.wait, n, &over)
 		if w.queue[0].n -= n; w.queue[0].n > 1e-9 {

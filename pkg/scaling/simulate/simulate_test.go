@@ -62,6 +62,26 @@ func TestRun_ExampleTraces(t *testing.T) {
 	require.Greater(t, slow["windlass"].ReplicaHours, slow["hpa"].ReplicaHours, "the guide warns of slow scaling down")
 }
 
+func TestRun_RequestsShorterThanATick(t *testing.T) {
+	t.Parallel()
+	p, fault := scaling.New(&windlassv1.ScalingPolicy{
+		Min: new(int32(1)), Max: 4, Metrics: []*windlassv1.ScalingMetric{{Type: windlassv1.ScalingMetric_TYPE_IN_FLIGHT, Target: "8"}},
+	}, "")
+	require.Nil(t, fault)
+	run := func(rate float64) simulate.Outcome {
+		trace := []simulate.Point{{At: 0, Rate: rate}, {At: 10 * time.Minute}}
+		out, err := simulate.Run(&p, trace, simulate.Model{Start: time.Second, Service: 50 * time.Millisecond, Concurrency: 8, Objective: time.Second})
+		require.NoError(t, err)
+		return out[0]
+	}
+	one := run(140) // a replica serves 160 a second, and has 7 of them at a time
+	require.Equal(t, 1, one.Peak)
+	require.Zero(t, one.OverObjective)
+	three := run(400)
+	require.Equal(t, 4, three.Peak, "requests that wait at first are load")
+	require.Less(t, three.OverObjective, 0.2)
+}
+
 func TestParseTrace(t *testing.T) {
 	t.Parallel()
 	want := []simulate.Point{{At: 0, Rate: 1}, {At: 90 * time.Second, Rate: 2.5}}
