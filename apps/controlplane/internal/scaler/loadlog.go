@@ -18,8 +18,8 @@ import (
 const (
 	// chunkMinutes is the number of samples after which a chunk ends.
 	chunkMinutes = 30
-	// storeFirst is the time after which the first samples are stored, and storeEvery the time between two stores of
-	// the same target.
+	// storeFirst is the time after which the first samples are stored. storeEvery is the longest time between two stores of
+	// the same target: while a chunk has few samples, the time is as many minutes as it has samples.
 	storeFirst = time.Minute
 	storeEvery = 5 * time.Minute
 	// gatherLoads is the time between two searches for targets to store, so that one transaction stores many targets.
@@ -259,7 +259,8 @@ func (s *Service) storeOnce(ctx context.Context, apps Apps, last bool) {
 		s.mu.Lock()
 		now := time.Now()
 		for _, c := range batch {
-			if c.log.next = now.Add(storeEvery); err != nil {
+			c.log.next = now.Add(min(time.Duration(len(c.samples))*time.Minute, storeEvery))
+			if err != nil {
 				c.log.next = now.Add(readAgain)
 				continue
 			}

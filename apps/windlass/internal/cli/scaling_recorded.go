@@ -113,7 +113,7 @@ func noLoad(path string, regions []string, flags recordedFlags) error {
 	if flags.role != "" {
 		of += ", role " + flags.role
 	}
-	return fmt.Errorf("--last=%s: no load of %s is stored in %s: the control plane stores it while the deployed app has scaling, about a minute after it was measured; deploy the file, with mode: advise if its replicas should stay as they are",
+	return fmt.Errorf("--last=%s: no load of %s is stored in %s: the control plane stores it while the deployed app has scaling, 1 to 5 min after it was measured; deploy the file, with mode: advise if its replicas should stay as they are",
 		flags.last, of, strings.Join(regions, ", "))
 }
 

@@ -46,8 +46,8 @@ type ScalingServiceClient interface {
 	GetScaling(context.Context, *v1.GetScalingRequest) (*v1.GetScalingResponse, error)
 	// Returns the load of the app in one region that scaling decisions were made on, oldest first, as
 	// means of a minute. It is stored for 3 days, while the app has a ScalingPolicy, in any mode. The
-	// newest minutes may be missing: the first is stored about a minute after it was measured, and then
-	// every 5 min. Without any, the list is empty.
+	// newest minutes may be missing: they are stored 1 to 5 min after they were measured. Without any, the
+	// list is empty.
 	ListLoad(context.Context, *v1.ListLoadRequest) (*v1.ListLoadResponse, error)
 }
 
@@ -109,8 +109,8 @@ type ScalingServiceHandler interface {
 	GetScaling(context.Context, *v1.GetScalingRequest) (*v1.GetScalingResponse, error)
 	// Returns the load of the app in one region that scaling decisions were made on, oldest first, as
 	// means of a minute. It is stored for 3 days, while the app has a ScalingPolicy, in any mode. The
-	// newest minutes may be missing: the first is stored about a minute after it was measured, and then
-	// every 5 min. Without any, the list is empty.
+	// newest minutes may be missing: they are stored 1 to 5 min after they were measured. Without any, the
+	// list is empty.
 	ListLoad(context.Context, *v1.ListLoadRequest) (*v1.ListLoadResponse, error)
 }
 

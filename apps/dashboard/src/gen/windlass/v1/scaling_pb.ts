@@ -993,8 +993,8 @@ export const ScalingService: GenService<{
   /**
    * Returns the load of the app in one region that scaling decisions were made on, oldest first, as
    * means of a minute. It is stored for 3 days, while the app has a ScalingPolicy, in any mode. The
-   * newest minutes may be missing: the first is stored about a minute after it was measured, and then
-   * every 5 min. Without any, the list is empty.
+   * newest minutes may be missing: they are stored 1 to 5 min after they were measured. Without any, the
+   * list is empty.
    *
    * @generated from rpc windlass.v1.ScalingService.ListLoad
    */
