@@ -757,6 +757,35 @@ func TestIsolation(t *testing.T) {
 		in = until(t, rt, "dep_1", func(all []runtime.Instance) bool { return allReady(1)(all) && all[0].Restarts == 2 })[0]
 		require.Equal(t, uid, userOf(t, pidOf(t, in)), "a restarted agent knows the user")
 	})
+	t.Run("a successor in a stable slot owns what its predecessor stored, and sees no other slot", func(t *testing.T) {
+		h := newRootHost(t)
+		rt := h.open(t)
+		a := ofWorkspace(assignment("dep_1", 2, "/bin/sh", "-c", `echo x >> "$WINDLASS_SLOT_DIR/kept" && ls "$WINDLASS_SLOT_DIR/.." > "$WINDLASS_SLOT_DIR/seen" && exec `+h.program), "ws_a")
+		a.Deployment.Spec.Roles = []*windlassv1.RoleSpec{{Name: "cache", Slots: windlassv1.RoleSpec_SLOTS_STABLE}}
+		require.NoError(t, rt.Apply(t.Context(), a))
+		first := until(t, rt, "dep_1", allReady(2))[0]
+		uid := userOf(t, pidOf(t, first))
+		a.Generation, a.TemplateHash = 2, "template-2"
+		require.NoError(t, rt.Apply(t.Context(), a))
+		for _, in := range until(t, rt, "dep_1", func(all []runtime.Instance) bool {
+			return allReady(2)(all) && all[0].TemplateHash == "template-2" && all[1].TemplateHash == "template-2"
+		}) {
+			dir := filepath.Join(h.cfg.DataDir, "slots", "dep_1", fmt.Sprintf("cache.%d.0", in.Group))
+			kept, err := os.ReadFile(filepath.Join(dir, "kept"))
+			require.NoError(t, err)
+			require.Equal(t, "x\nx\n", string(kept))
+			seen, err := os.ReadFile(filepath.Join(dir, "seen"))
+			require.NoError(t, err)
+			require.Equal(t, filepath.Base(dir)+"\n", string(seen), "other slots are hidden")
+			now := userOf(t, pidOf(t, in))
+			require.NotEqual(t, uid, now, "it is another user")
+			st, err := os.Stat(filepath.Join(dir, "kept"))
+			require.NoError(t, err)
+			owner, ok := st.Sys().(*syscall.Stat_t)
+			require.True(t, ok)
+			require.EqualValues(t, now, owner.Uid)
+		}
+	})
 	t.Run("an instance reads the peers of its group", func(t *testing.T) {
 		h := newRootHost(t)
 		rt := h.open(t)
