@@ -53,35 +53,37 @@ type databaseFlags struct {
 
 type serveFlags struct {
 	databaseFlags
-	Listen             string        `help:"host:port of the API." default:"127.0.0.1:7700" env:"WINDLASS_LISTEN"`
-	KeyFile            string        `help:"File with the keyset that seals secrets and credentials. It must be the same on all replicas and have mode 0600 or 0400. A file that root owns may also be readable by a group of this process, like a Secret in a pod with fsGroup. \"controlplane keyset create\" creates it." required:"" type:"path" env:"WINDLASS_KEY_FILE"`
-	CreateKeyset       bool          `help:"Create the keyset if the file is missing. Do not use this with several replicas, because after a wrong mount each replica would seal with its own key." env:"WINDLASS_CREATE_KEYSET"`
-	ReplaceKeyset      bool          `help:"Start although the keyset has no key that this database or other replicas use. Use this once, if the keyset is lost. Then set stored secrets again, and let agents join again." env:"WINDLASS_REPLACE_KEYSET"`
-	RestateIngress     string        `help:"URL of Restate's ingress." required:"" env:"WINDLASS_RESTATE_INGRESS"`
-	RestateAdmin       string        `help:"URL of Restate's admin API." required:"" env:"WINDLASS_RESTATE_ADMIN"`
-	RestateListen      string        `help:"host:port that Restate calls." default:"127.0.0.1:7701" env:"WINDLASS_RESTATE_LISTEN"`
-	RestateAdvertise   string        `help:"URL at which Restate reaches --restate-listen. Default: http:// and that address." env:"WINDLASS_RESTATE_ADVERTISE"`
-	RestateIdentityKey []string      `help:"Public keys of Restate's request identity, publickeyv1_... Calls that none of these keys signed are refused. Without this flag, every client that reaches --restate-listen can start steps of workflows, which is safe but costs work." env:"WINDLASS_RESTATE_IDENTITY_KEY"`
-	PeerListen         string        `help:"host:port for calls of other processes of the control plane. It uses TLS with certificates derived from --key-file. Port 0: a free one." default:"127.0.0.1:0" env:"WINDLASS_PEER_LISTEN"`
-	PeerAdvertise      string        `help:"host:port at which other processes reach --peer-listen. Default: that address." env:"WINDLASS_PEER_ADVERTISE"`
-	Connections        connFlags     `embed:""`
-	Prometheus         metricsFlags  `embed:"" prefix:"prometheus-"`
-	WebhookAllow       []string      `help:"Networks, such as 10.0.0.0/8, in which the control plane may call webhooks of rollouts and endpoints of notifications, besides public addresses. Every user who can deploy can make the control plane send requests to these networks." env:"WINDLASS_WEBHOOK_ALLOW"`
-	RegistryAllow      []string      `help:"Networks, such as 10.0.0.0/8, in which the control plane may call image registries, besides public addresses with https. Every user who can deploy can make the control plane send requests to these networks." env:"WINDLASS_REGISTRY_ALLOW"`
-	TrustedProxies     []string      `help:"Networks, such as 10.0.0.0/8, of proxies in front of the API whose X-Forwarded-For is trusted. Set this if the API is behind proxies, because limits on callers without a credential are per address, and the audit log shows the address." env:"WINDLASS_TRUSTED_PROXIES"`
-	Domain             string        `help:"Parent domain of the hosts of apps." default:"windlass.local" env:"WINDLASS_DOMAIN"`
-	DNSServer          string        `name:"dns-server" help:"DNS server (host:port) used to verify domains. Default: the host's resolver." env:"WINDLASS_DNS_SERVER"`
-	LeaseTTL           time.Duration `help:"How long an agent may be silent before its region counts as unreachable. With more than 270 agents, the time can grow up to a minute." default:"15s" env:"WINDLASS_LEASE_TTL"`
-	AuditRetention     time.Duration `help:"How long entries of the audit log are kept." default:"2160h" env:"WINDLASS_AUDIT_RETENTION"`
-	Keep               keepFlags     `embed:"" prefix:"keep-"`
-	ForgetEvery        time.Duration `help:"Interval at which old data is deleted." default:"10m" env:"WINDLASS_FORGET_EVERY"`
-	MetricsListen      string        `help:"host:port for /metrics, /healthz and /readyz. Default: none." env:"WINDLASS_METRICS_LISTEN"`
-	Pprof              bool          `help:"Serve /debug/pprof on --metrics-listen." env:"WINDLASS_PPROF"`
-	OTLPEndpoint       string        `name:"otlp-endpoint" help:"URL of an OpenTelemetry collector (OTLP/HTTP)." env:"WINDLASS_OTLP_ENDPOINT"`
-	Limits             limitFlags    `embed:"" prefix:"limit-"`
-	Callers            callerFlags   `embed:"" prefix:"max-"`
-	Sessions           sessionFlags  `embed:"" prefix:"session-"`
-	TraceFile          string        `help:"File to which every span is written, as a line of JSON." type:"path" env:"WINDLASS_TRACE_FILE"`
+	Listen             string          `help:"host:port of the API." default:"127.0.0.1:7700" env:"WINDLASS_LISTEN"`
+	KeyFile            string          `help:"File with the keyset that seals secrets and credentials. It must be the same on all replicas and have mode 0600 or 0400. A file that root owns may also be readable by a group of this process, like a Secret in a pod with fsGroup. \"controlplane keyset create\" creates it." required:"" type:"path" env:"WINDLASS_KEY_FILE"`
+	CreateKeyset       bool            `help:"Create the keyset if the file is missing. Do not use this with several replicas, because after a wrong mount each replica would seal with its own key." env:"WINDLASS_CREATE_KEYSET"`
+	ReplaceKeyset      bool            `help:"Start although the keyset has no key that this database or other replicas use. Use this once, if the keyset is lost. Then set stored secrets again, and let agents join again." env:"WINDLASS_REPLACE_KEYSET"`
+	RestateIngress     string          `help:"URL of Restate's ingress." required:"" env:"WINDLASS_RESTATE_INGRESS"`
+	RestateAdmin       string          `help:"URL of Restate's admin API." required:"" env:"WINDLASS_RESTATE_ADMIN"`
+	RestateListen      string          `help:"host:port that Restate calls." default:"127.0.0.1:7701" env:"WINDLASS_RESTATE_LISTEN"`
+	RestateAdvertise   string          `help:"URL at which Restate reaches --restate-listen. Default: http:// and that address." env:"WINDLASS_RESTATE_ADVERTISE"`
+	RestateIdentityKey []string        `help:"Public keys of Restate's request identity, publickeyv1_... Calls that none of these keys signed are refused. Without this flag, every client that reaches --restate-listen can start steps of workflows, which is safe but costs work." env:"WINDLASS_RESTATE_IDENTITY_KEY"`
+	PeerListen         string          `help:"host:port for calls of other processes of the control plane. It uses TLS with certificates derived from --key-file. Port 0: a free one." default:"127.0.0.1:0" env:"WINDLASS_PEER_LISTEN"`
+	PeerAdvertise      string          `help:"host:port at which other processes reach --peer-listen. Default: that address." env:"WINDLASS_PEER_ADVERTISE"`
+	Connections        connFlags       `embed:""`
+	Prometheus         metricsFlags    `embed:"" prefix:"prometheus-"`
+	WebhookAllow       []string        `help:"Networks, such as 10.0.0.0/8, in which the control plane may call webhooks of rollouts and endpoints of notifications, besides public addresses. Every user who can deploy can make the control plane send requests to these networks." env:"WINDLASS_WEBHOOK_ALLOW"`
+	RegistryAllow      []string        `help:"Networks, such as 10.0.0.0/8, in which the control plane may call image registries, besides public addresses with https. Every user who can deploy can make the control plane send requests to these networks." env:"WINDLASS_REGISTRY_ALLOW"`
+	TrustedProxies     []string        `help:"Networks, such as 10.0.0.0/8, of proxies in front of the API whose X-Forwarded-For is trusted. Set this if the API is behind proxies, because limits on callers without a credential are per address, and the audit log shows the address." env:"WINDLASS_TRUSTED_PROXIES"`
+	Domain             string          `help:"Parent domain of the hosts of apps." default:"windlass.local" env:"WINDLASS_DOMAIN"`
+	DNSServer          string          `name:"dns-server" help:"DNS server (host:port) used to verify domains. Default: the host's resolver." env:"WINDLASS_DNS_SERVER"`
+	LeaseTTL           time.Duration   `help:"How long an agent may be silent before its region counts as unreachable. With more than 270 agents, the time can grow up to a minute." default:"15s" env:"WINDLASS_LEASE_TTL"`
+	AuditRetention     time.Duration   `help:"How long entries of the audit log are kept." default:"2160h" env:"WINDLASS_AUDIT_RETENTION"`
+	Keep               keepFlags       `embed:"" prefix:"keep-"`
+	ForgetEvery        time.Duration   `help:"Interval at which old data is deleted." default:"10m" env:"WINDLASS_FORGET_EVERY"`
+	MetricsListen      string          `help:"host:port for /metrics, /healthz and /readyz. Default: none." env:"WINDLASS_METRICS_LISTEN"`
+	Pprof              bool            `help:"Serve /debug/pprof on --metrics-listen." env:"WINDLASS_PPROF"`
+	OTLPEndpoint       string          `name:"otlp-endpoint" help:"URL of an OpenTelemetry collector (OTLP/HTTP)." env:"WINDLASS_OTLP_ENDPOINT"`
+	Limits             limitFlags      `embed:"" prefix:"limit-"`
+	Callers            callerFlags     `embed:"" prefix:"max-"`
+	Sessions           sessionFlags    `embed:"" prefix:"session-"`
+	OIDC               oidcFlags       `embed:"" prefix:"oidc-"`
+	Federation         federationFlags `embed:"" prefix:"federation-"`
+	TraceFile          string          `help:"File to which every span is written, as a line of JSON." type:"path" env:"WINDLASS_TRACE_FILE"`
 
 	TLS    certfile.ServerFlags `embed:"" envprefix:"WINDLASS_"`
 	Remote remoteFlags          `embed:""`
@@ -160,6 +162,7 @@ func (f limitFlags) Validate() error {
 // far above the needs of people and pipelines.
 type callerFlags struct {
 	FailedLogins         int64 `help:"Limit on failed log-ins and joins from one address per minute, on each replica. IPv6 addresses count by /64. 0: no limit." default:"60" env:"WINDLASS_MAX_FAILED_LOGINS"`
+	SignIns              int64 `help:"Limit on requests for sign-ins of members from one address per minute, on each replica. IPv6 addresses count by /64. 0: no limit." default:"600" env:"WINDLASS_MAX_SIGN_INS"`
 	Reads                int64 `help:"Limit on reads with one key per minute, on each replica. 0: no limit." default:"12000" env:"WINDLASS_MAX_READS"`
 	WatchersPerKey       int   `help:"Limit on open streams with one key, on each replica. WatchApp, WatchFleet, WatchSeries, FollowLogs and streams of KEDA count." default:"200" env:"WINDLASS_MAX_WATCHERS_PER_KEY"`
 	WatchersPerWorkspace int   `help:"Limit on open streams of one workspace, on each replica. WatchApp, WatchFleet, WatchSeries, FollowLogs and streams of KEDA count." default:"2000" env:"WINDLASS_MAX_WATCHERS_PER_WORKSPACE"`
@@ -168,8 +171,8 @@ type callerFlags struct {
 // Validate implements kong's check.
 func (f callerFlags) Validate() error {
 	switch {
-	case f.FailedLogins < 0 || f.FailedLogins > maxLimit || f.Reads < 0 || f.Reads > maxLimit:
-		return fmt.Errorf("--max-failed-logins, --max-reads: use 0 for no limit, or up to %d", maxLimit)
+	case f.FailedLogins < 0 || f.FailedLogins > maxLimit || f.Reads < 0 || f.Reads > maxLimit || f.SignIns < 0 || f.SignIns > maxLimit:
+		return fmt.Errorf("--max-failed-logins, --max-sign-ins, --max-reads: use 0 for no limit, or up to %d", maxLimit)
 	case f.WatchersPerKey < 1 || f.WatchersPerWorkspace < 1:
 		return errors.New("--max-watchers-per-key, --max-watchers-per-workspace: use at least 1")
 	}
@@ -343,6 +346,10 @@ func serve(ctx context.Context, f serveFlags, log *slog.Logger) (err error) {
 		return fmt.Errorf("open database: %w", err)
 	}
 	defer func() { err = errors.Join(err, db.Close()) }()
+	signOn, err := f.signOn(files)
+	if err != nil {
+		return err
+	}
 	if err := f.checkKeyset(ctx, store.Bind[keyset.Tx](db), box, log); err != nil {
 		return err
 	}
@@ -362,7 +369,7 @@ func serve(ctx context.Context, f serveFlags, log *slog.Logger) (err error) {
 			return workflows, err
 		},
 		log: log, registerer: registry, tracer: tracer, rand: rand.Float64,
-		domain: f.Domain, lookupTXT: lookupTXT(f.DNSServer), leaseTTL: f.LeaseTTL, auditRetention: f.AuditRetention, keep: f.Keep, forgetEvery: f.ForgetEvery, limits: f.Limits.limits(), callers: f.Callers, sessions: f.Sessions, proxies: proxies,
+		domain: f.Domain, lookupTXT: lookupTXT(f.DNSServer), leaseTTL: f.LeaseTTL, auditRetention: f.AuditRetention, keep: f.Keep, forgetEvery: f.ForgetEvery, limits: f.Limits.limits(), callers: f.Callers, sessions: f.Sessions, signOn: signOn, proxies: proxies,
 		peerID: ident.New("cp"), peerAddress: "https://" + peerAddress, peerHTTP: rpc.NewHTTPClient(rpc.HTTPClientConfig{TLS: peerClientTLS, DialTimeout: peerDialTimeout}),
 	})
 	if err != nil {

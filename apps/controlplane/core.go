@@ -74,6 +74,8 @@ type parts struct {
 	callers callerFlags
 	// sessions bounds the sessions of browsers. Its zero value means the API's defaults.
 	sessions sessionFlags
+	// signOn configures sign-ins of members. Its zero value means that there are none.
+	signOn signOn
 	// proxies are the networks whose X-Forwarded-Proto is trusted.
 	proxies guard.Networks
 	// beat is Config.Beat of package dispatch. 0: its default.
@@ -193,6 +195,8 @@ func newCore(p parts) (*core, error) {
 		KeyWatchers: p.callers.WatchersPerKey, WorkspaceWatchers: p.callers.WatchersPerWorkspace, Trail: audited,
 		Scaling:     decisions,
 		SessionIdle: p.sessions.Idle, SessionMax: p.sessions.Max, Proxies: p.proxies, IsUnavailable: p.isUnavailable,
+		SSO: p.signOn.service, SSOOrigins: p.signOn.origins, MemberSessionMax: p.signOn.sessionMax, FederationTTL: p.signOn.federationTTL,
+		SignIns: admission.NewBuckets(admission.PerMinute(p.callers.SignIns)),
 	})
 	if err != nil {
 		return nil, err
@@ -345,6 +349,7 @@ func (p parts) newHandler(agents agentService, users *api.API) (http.Handler, er
 	}
 	mux.Handle(console.Path, page)
 	mux.Handle("POST "+console.Path, users.Sessions())
+	mux.Handle("GET "+api.SSOPath, users.SSO())
 	mux.HandleFunc("GET /{$}", welcome)
 	return users.Browser(mux), nil
 }

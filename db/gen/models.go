@@ -301,6 +301,22 @@ type JoinToken struct {
 	UsedBy    string
 }
 
+type Member struct {
+	ID          string
+	WorkspaceID string
+	Identity    []byte
+	Issuer      string
+	Subject     string
+	Name        string
+	Email       string
+	Claims      []byte
+	Hash        []byte
+	CreatedAt   int64
+	SignedInAt  int64
+	RemovedAt   int64
+	RemovedBy   string
+}
+
 type NotificationDelivery struct {
 	EndpointID   string
 	MessageID    string
@@ -496,6 +512,17 @@ type Secret struct {
 	Version       int32
 	CreatedAt     int64
 	UpdatedAt     int64
+}
+
+type SignInRule struct {
+	WorkspaceID string
+	Name        string
+	Issuer      string
+	Role        int32
+	Conditions  []byte
+	FamilyID    string
+	SetBy       string
+	SetAt       int64
 }
 
 type Tier struct {

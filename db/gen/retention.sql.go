@@ -230,6 +230,24 @@ func (q *Queries) DeleteHistoryOfApps(ctx context.Context, appIds []string) erro
 	return err
 }
 
+const deleteIdleMembers = `-- name: DeleteIdleMembers :execrows
+DELETE FROM members WHERE signed_in_at < ? AND removed_at = 0 ORDER BY signed_in_at LIMIT ?
+`
+
+type DeleteIdleMembersParams struct {
+	SignedInBefore int64
+	Limit          int32
+}
+
+// Removed members stay, because the row is what keeps them out.
+func (q *Queries) DeleteIdleMembers(ctx context.Context, arg DeleteIdleMembersParams) (int64, error) {
+	result, err := q.db.ExecContext(ctx, deleteIdleMembers, arg.SignedInBefore, arg.Limit)
+	if err != nil {
+		return 0, err
+	}
+	return result.RowsAffected()
+}
+
 const deleteJoinTokens = `-- name: DeleteJoinTokens :execrows
 DELETE FROM join_tokens WHERE expires_at < ? ORDER BY id LIMIT ?
 `
@@ -365,6 +383,23 @@ func (q *Queries) DeleteRoutesOfApps(ctx context.Context, appIds []string) error
 	}
 	_, err := q.db.ExecContext(ctx, query, queryParams...)
 	return err
+}
+
+const deleteUsedSignIns = `-- name: DeleteUsedSignIns :execrows
+DELETE FROM used_sign_ins WHERE expires_at < ? ORDER BY expires_at LIMIT ?
+`
+
+type DeleteUsedSignInsParams struct {
+	ExpiredBefore int64
+	Limit         int32
+}
+
+func (q *Queries) DeleteUsedSignIns(ctx context.Context, arg DeleteUsedSignInsParams) (int64, error) {
+	result, err := q.db.ExecContext(ctx, deleteUsedSignIns, arg.ExpiredBefore, arg.Limit)
+	if err != nil {
+		return 0, err
+	}
+	return result.RowsAffected()
 }
 
 const deleteWakesOfApps = `-- name: DeleteWakesOfApps :exec

@@ -75,6 +75,13 @@ DELETE FROM join_tokens WHERE expires_at < sqlc.arg(expired_before) ORDER BY id 
 -- name: DeleteBrowserSessions :execrows
 DELETE FROM browser_sessions WHERE expires_at < sqlc.arg(expired_before) ORDER BY expires_at LIMIT ?;
 
+-- name: DeleteUsedSignIns :execrows
+DELETE FROM used_sign_ins WHERE expires_at < sqlc.arg(expired_before) ORDER BY expires_at LIMIT ?;
+
+-- name: DeleteIdleMembers :execrows
+-- Removed members stay, because the row is what keeps them out.
+DELETE FROM members WHERE signed_in_at < sqlc.arg(signed_in_before) AND removed_at = 0 ORDER BY signed_in_at LIMIT ?;
+
 -- name: DeleteEndedAPIKeys :execrows
 DELETE FROM api_keys
 WHERE (revoked_at > 0 AND revoked_at < sqlc.arg(ended_before)) OR (expires_at > 0 AND expires_at < sqlc.arg(ended_before))

@@ -111,6 +111,13 @@ var access = map[string]need{
 	w.AccessServiceListApiKeysProcedure:  viewerOrOperator,
 	w.AccessServiceRevokeApiKeyProcedure: ownerOrOperator,
 
+	w.MemberServiceListMembersProcedure:      viewerOrOperator,
+	w.MemberServiceRemoveMemberProcedure:     ownerOrOperator,
+	w.MemberServiceRestoreMemberProcedure:    ownerOrOperator,
+	w.MemberServiceSetSignInRuleProcedure:    ownerOrOperator,
+	w.MemberServiceListSignInRulesProcedure:  viewerOrOperator,
+	w.MemberServiceRemoveSignInRuleProcedure: ownerOrOperator,
+
 	w.WorkspaceServiceCreateWorkspaceProcedure: operator,
 	w.WorkspaceServiceGetWorkspaceProcedure:    viewerOrOperator,
 	w.WorkspaceServiceListWorkspacesProcedure:  operator,

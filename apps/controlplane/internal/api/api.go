@@ -32,6 +32,7 @@ import (
 	"github.com/windlass-run/windlass/apps/controlplane/internal/admission"
 	"github.com/windlass-run/windlass/apps/controlplane/internal/logrelay"
 	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
+	"github.com/windlass-run/windlass/apps/controlplane/internal/sso"
 	"github.com/windlass-run/windlass/apps/controlplane/internal/trail"
 	"github.com/windlass-run/windlass/pkg/guard"
 	"github.com/windlass-run/windlass/pkg/preset"
@@ -78,6 +79,16 @@ type Config struct {
 	// SessionIdle is how long a browser stays signed in while the page is not open (default: 12 h). SessionMax is how
 	// long it stays signed in after the log-in, even while the page is open (default: 7 days).
 	SessionIdle, SessionMax time.Duration
+	// SSO verifies tokens of issuers. nil: members cannot sign in.
+	SSO *sso.Service
+	// SSOOrigins are the origins, such as https://windlass.example.com, at which browsers reach this API. A sign-in
+	// at the issuer returns to one of them.
+	SSOOrigins []string
+	// MemberSessionMax is how long a person stays signed in after a sign-in at the issuer (default: 12 h), and
+	// FederationTTL is how long the token of a service works (default: 1 h).
+	MemberSessionMax, FederationTTL time.Duration
+	// SignIns limits calls of the paths below /ui/sso/ per address. nil: no limit.
+	SignIns *admission.Buckets
 	// Proxies are networks whose X-Forwarded-Proto is trusted; nil: none.
 	Proxies guard.Networks
 	// IsUnavailable reports whether an error means that the store is out of reach. nil: no error means that.
@@ -107,6 +118,7 @@ type server struct {
 	// featureRefusals counts refused features.
 	featureRefusals *prometheus.CounterVec
 	sessions        *prometheus.CounterVec
+	signIns         *prometheus.CounterVec
 }
 
 // New returns an API, or an error if the config lacks a required field.
@@ -142,6 +154,15 @@ func New(cfg Config) (*API, error) {
 	}
 	if cfg.SessionMax <= 0 {
 		cfg.SessionMax = 7 * 24 * time.Hour
+	}
+	if cfg.MemberSessionMax <= 0 {
+		cfg.MemberSessionMax = 12 * time.Hour
+	}
+	if cfg.FederationTTL <= 0 {
+		cfg.FederationTTL = time.Hour
+	}
+	if cfg.SignIns == nil {
+		cfg.SignIns = admission.NewBuckets(admission.Rate{})
 	}
 	if cfg.IsUnavailable == nil {
 		cfg.IsUnavailable = func(error) bool { return false }
@@ -199,6 +220,7 @@ func (a *API) Handlers(options ...connect.HandlerOption) []Handler {
 		handler(windlassv1connect.NewFleetServiceHandler(fleetService{a.server}, options...)),
 		handler(windlassv1connect.NewRegionServiceHandler(regionService{a.server}, options...)),
 		handler(windlassv1connect.NewAccessServiceHandler(accessService{a.server}, options...)),
+		handler(windlassv1connect.NewMemberServiceHandler(memberService{a.server}, options...)),
 		handler(windlassv1connect.NewWorkspaceServiceHandler(workspaceService{a.server}, options...)),
 		handler(windlassv1connect.NewProjectServiceHandler(projectService{a.server}, options...)),
 		handler(windlassv1connect.NewEnvironmentServiceHandler(environmentService{a.server}, options...)),

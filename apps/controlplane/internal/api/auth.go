@@ -36,10 +36,10 @@ const (
 // maxCachedKeys bounds the keyring's memory. Further keys are looked up at each call.
 const maxCachedKeys = 10_000
 
-// caller is the API key that makes a call, with its session and source.
+// caller is the API key that makes a call, with its session and source. A member has a key with its id, name and role.
 type caller struct {
 	model.APIKey
-	// Session is the id of the browser's session. Empty: the caller sent the key itself.
+	// Session is the id of the session of a browser or a member. Empty: the caller sent an API key.
 	Session string
 	// Source is the caller's address and, quoted, its user agent.
 	Source string
@@ -132,12 +132,16 @@ func (k *keyring) findByHash(ctx context.Context, hash []byte, client netip.Addr
 			return key, fmt.Errorf("look up API key: %w", err)
 		}
 	}
-	if key.RevokedAt != 0 || key.ExpiresAt != 0 && at.UnixMilli() >= key.ExpiresAt {
+	if key.RevokedAt != 0 || key.ExpiresAt != 0 && at.UnixMilli() >= key.ExpiresAt || hasNoRole(key) {
 		k.forget(hash)
 	} else if tried {
 		k.api.cfg.FailedLogins.Return(from, now)
 	}
 	switch {
+	case key.IsMember() && key.RevokedAt != 0:
+		return key, memberRemoved(key.Name)
+	case hasNoRole(key):
+		return key, noRoleLeft(key.Name)
 	case key.RevokedAt != 0:
 		return key, unauthenticated("the API key was revoked", fix)
 	case key.ExpiresAt != 0 && at.UnixMilli() >= key.ExpiresAt:
@@ -160,6 +164,9 @@ func (k *keyring) lookUp(ctx context.Context, hash []byte) (model.APIKey, error)
 		var key model.APIKey
 		err := k.api.cfg.Store.View(ctx, func(tx Tx) (err error) {
 			key, err = tx.GetAPIKeyByHash(hash)
+			if errors.Is(err, model.ErrNotFound) {
+				key, err = k.api.memberByHash(tx, hash)
+			}
 			return err
 		})
 		return key, err
@@ -359,7 +366,7 @@ const maxSource = 255
 // stillGood returns an error if the key of an open stream is no longer valid.
 func (k *keyring) stillGood(ctx context.Context, key model.APIKey) error {
 	at := time.Now()
-	if c, ok := k.cached(key.Hash, at); ok && (c.ExpiresAt == 0 || at.UnixMilli() < c.ExpiresAt) {
+	if c, ok := k.cached(key.Hash, at); ok && c.Role == key.Role && (c.ExpiresAt == 0 || at.UnixMilli() < c.ExpiresAt) {
 		return nil
 	}
 	current, err := k.lookUp(ctx, key.Hash)
@@ -368,9 +375,11 @@ func (k *keyring) stillGood(ctx context.Context, key model.APIKey) error {
 	case err != nil:
 		// An unreachable database does not end a stream that was admitted.
 		return nil //nolint:nilerr // the next check decides
-	case current.RevokedAt == 0 && (current.ExpiresAt == 0 || at.UnixMilli() < current.ExpiresAt):
+	case current.RevokedAt == 0 && (current.ExpiresAt == 0 || at.UnixMilli() < current.ExpiresAt) && current.Role == key.Role:
 		k.remember(current, at)
 		return nil
+	case key.IsMember():
+		return unauthenticated("the member was removed, or has another role now", "Open the stream again.")
 	}
 	return unauthenticated("the API key was revoked or has expired", "Use another key.")
 }

@@ -11,6 +11,7 @@ import (
 	"connectrpc.com/connect"
 
 	"github.com/windlass-run/windlass/apps/controlplane/internal/apierr"
+	"github.com/windlass-run/windlass/apps/controlplane/internal/sso"
 	"github.com/windlass-run/windlass/pkg/rpc"
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
@@ -71,6 +72,7 @@ func (a browsers) handler() http.Handler {
 	handle(signOutProcedure, "signed_out", a.serveSignOut(false))
 	handle(signOutAllProcedure, "signed_out_everywhere", a.serveSignOut(true))
 	handle(linkProcedure, "link_made", a.serveLink)
+	a.handleSSO(mux)
 	return mux
 }
 
@@ -128,9 +130,9 @@ func (a browsers) serveSignOut(everywhere bool) func(http.ResponseWriter, *http.
 func (a browsers) serveLink(_ http.ResponseWriter, r *http.Request) (any, error) {
 	value, ok := bearer(r.Header)
 	if !ok {
-		return nil, unauthenticated("a link needs an API key", "Send it as `Authorization: Bearer wl_...`.")
+		return nil, unauthenticated("a link needs an API key or a member's token", "Send it as `Authorization: Bearer wl_...`.")
 	}
-	key, err := a.keys.find(r.Context(), value, rpc.ClientOf(r.Context()), time.Now())
+	key, _, err := a.byBearer(r.Context(), value, rpc.ClientOf(r.Context()), time.Now())
 	if err != nil {
 		return nil, err
 	}
@@ -152,6 +154,9 @@ func (a browsers) sourceOfRequest(r *http.Request) string {
 func (a browsers) failBrowser(w http.ResponseWriter, r *http.Request, procedure string, err error) {
 	var coded *connect.Error
 	switch {
+	case errors.Is(err, sso.ErrAway):
+		a.cfg.Log.WarnContext(r.Context(), "the issuer of sign-ins does not answer as it should", "request", procedure, "error", err)
+		coded = ssoUnavailable()
 	case errors.As(err, &coded):
 		a.noteRefusal(caller{Procedure: procedure}, rpc.ClientOf(r.Context()), err)
 		a.sessions.WithLabelValues("refused").Inc()

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/http"
 	"net/netip"
+	"strings"
 	"time"
 
 	"connectrpc.com/connect"
@@ -45,6 +46,9 @@ const (
 
 	sessionPrefix = "wls_"
 	linkPrefix    = "wll_"
+	// tokenPrefix begins the value of a member's session that a program sends as a bearer token. Cookies do not
+	// accept it, and the header Authorization does not accept values of cookies.
+	tokenPrefix = "wlt_"
 	// valueLength is the length of a session's and of a link's value.
 	valueLength = len(sessionPrefix) + 43
 	// renewGrace is how long a value still works after a renewal, for running calls and other tabs.
@@ -98,7 +102,7 @@ func sameOrigin(origins *http.CrossOriginProtection, r *http.Request) error {
 // cookieOf returns the session's value. Over TLS, it reads only secureCookie, which no other host can set.
 func (a browsers) cookieOf(r *http.Request) string {
 	c, err := r.Cookie(a.cookieName(r))
-	if err != nil {
+	if err != nil || strings.HasPrefix(c.Value, tokenPrefix) {
 		return ""
 	}
 	return c.Value
@@ -190,8 +194,7 @@ func (a browsers) row(ctx context.Context, value string, isLink bool, client net
 func (a browsers) whoCalls(ctx context.Context, header http.Header, client netip.Addr) (key model.APIKey, sessionID string, err error) {
 	at := time.Now()
 	if value, ok := bearer(header); ok {
-		key, err = a.keys.find(ctx, value, client, at)
-		return key, "", err
+		return a.byBearer(ctx, value, client, at)
 	}
 	call, ok := ctx.Value(browserKey{}).(browserCall)
 	if !ok {
@@ -202,6 +205,23 @@ func (a browsers) whoCalls(ctx context.Context, header http.Header, client netip
 		return key, "", call.err
 	}
 	s, err := a.session(ctx, call.value, client, at)
+	if err != nil {
+		return key, "", err
+	}
+	key, err = a.keys.findByHash(ctx, s.KeyHash, client, at)
+	return key, s.SessionID, err
+}
+
+// isToken reports whether a bearer token is the value of a member's session.
+func isToken(value string) bool { return strings.HasPrefix(value, tokenPrefix) }
+
+// byBearer returns the API key with the value, or the member whose session has the value, with the session's id.
+func (a browsers) byBearer(ctx context.Context, value string, client netip.Addr, at time.Time) (key model.APIKey, sessionID string, err error) {
+	if !isToken(value) {
+		key, err = a.keys.find(ctx, value, client, at)
+		return key, "", err
+	}
+	s, err := a.session(ctx, value, client, at)
 	if err != nil {
 		return key, "", err
 	}
@@ -228,8 +248,14 @@ func (a *server) stillIn(ctx context.Context, by caller) error {
 // newSession returns a new value for the key's session with the id, which began at signedIn (unix ms), and the
 // value's row.
 func (a browsers) newSession(key model.APIKey, id string, signedIn int64, at time.Time) (string, model.BrowserSession) {
-	value := random(sessionPrefix)
-	expires := min(at.Add(a.cfg.SessionIdle).UnixMilli(), signedIn+a.cfg.SessionMax.Milliseconds())
+	return a.newSessionOf(sessionPrefix, key, id, signedIn, at)
+}
+
+// newSessionOf is newSession for a value with the prefix. Sessions of members have limits of their own.
+func (a browsers) newSessionOf(prefix string, key model.APIKey, id string, signedIn int64, at time.Time) (string, model.BrowserSession) {
+	value := random(prefix)
+	idle, most := a.sessionLimits(key)
+	expires := min(at.Add(idle).UnixMilli(), signedIn+most.Milliseconds())
 	if key.ExpiresAt != 0 {
 		expires = min(expires, key.ExpiresAt)
 	}
@@ -237,6 +263,18 @@ func (a browsers) newSession(key model.APIKey, id string, signedIn int64, at tim
 		Hash: model.HashToken(value), SessionID: id, WorkspaceID: key.WorkspaceID, KeyID: key.ID, KeyHash: key.Hash,
 		SignedInAt: signedIn, ExpiresAt: expires,
 	}
+}
+
+// sessionLimits returns how long a session of the key lasts without renewal, and in all. A member must sign in again
+// soon, because only that reads the member's groups again. A service cannot renew its session.
+func (a browsers) sessionLimits(key model.APIKey) (idle, most time.Duration) {
+	switch {
+	case key.IsService():
+		return a.cfg.FederationTTL, a.cfg.FederationTTL
+	case key.IsMember():
+		return min(a.cfg.SessionIdle, a.cfg.MemberSessionMax), a.cfg.MemberSessionMax
+	}
+	return a.cfg.SessionIdle, a.cfg.SessionMax
 }
 
 // signIn begins a session with either keyValue (an API key) or link. The other argument is empty.
@@ -294,7 +332,7 @@ func mayBegin(tx Tx, key model.APIKey, at time.Time) error {
 		return fmt.Errorf("count browser sessions of key %s: %w", key.ID, err)
 	}
 	if n >= maxSessionsOfKey {
-		return apierr.OverLimit("", fmt.Sprintf("API key %s has %d sessions and links of browsers, which is the maximum", key.Name, n),
+		return apierr.OverLimit("", fmt.Sprintf("%s has %d sessions and links of browsers, which is the maximum", key.Name, n),
 			`"Sign out everywhere" in the dashboard ends all of them. Use a separate key for each person and program.`)
 	}
 	return nil
@@ -330,11 +368,11 @@ func (a browsers) renew(ctx context.Context, old string, client netip.Addr) (val
 	if err != nil {
 		return "", row, err
 	}
-	if s.ExpiresAt <= at.Add(renewGrace).UnixMilli() && s.ExpiresAt < s.SignedInAt+a.cfg.SessionMax.Milliseconds() {
+	if _, most := a.sessionLimits(key); s.ExpiresAt <= at.Add(renewGrace).UnixMilli() && s.ExpiresAt < s.SignedInAt+most.Milliseconds() {
 		// Another tab with the same cookie renewed the value a moment ago.
 		return "", s, nil
 	}
-	value, row = a.newSession(key, s.SessionID, s.SignedInAt, at)
+	value, row = a.newSessionOf(old[:len(sessionPrefix)], key, s.SessionID, s.SignedInAt, at)
 	err = a.cfg.Store.Update(ctx, func(tx Tx) error {
 		// If the row is gone, the session was signed out meanwhile.
 		if err := tx.ShortenBrowserSession(s.Hash, at.Add(renewGrace).UnixMilli()); errors.Is(err, model.ErrNotFound) {

@@ -116,6 +116,7 @@ func setupOn(t *testing.T, on store.Store, tweak ...func(*api.Config)) *harness 
 	scalers := w.api.ExternalScaler(rpc.HandlerOptions(rpc.Config{Log: log, Admit: w.api.AdmitScaler, HoldBack: true})...)
 	mux.Handle(scalers.Path, scalers.Handler)
 	mux.Handle("POST /ui/", w.api.Sessions())
+	mux.Handle("GET "+api.SSOPath, w.api.SSO())
 	server := httptest.NewUnstartedServer(nil)
 	server.Config = rpc.NewServer(rpc.ServerConfig{Handler: w.api.Browser(mux), Log: log})
 	server.Start()
@@ -200,6 +201,10 @@ func (h *harness) regionService(key string) windlassv1connect.RegionServiceClien
 
 func (h *harness) access(key string) windlassv1connect.AccessServiceClient {
 	return windlassv1connect.NewAccessServiceClient(http.DefaultClient, h.url, h.options(key)...)
+}
+
+func (h *harness) members(key string) windlassv1connect.MemberServiceClient {
+	return windlassv1connect.NewMemberServiceClient(http.DefaultClient, h.url, h.options(key)...)
 }
 
 func (h *harness) workspaces(key string) windlassv1connect.WorkspaceServiceClient {

@@ -23,10 +23,14 @@ func (a *server) registerMetrics() error {
 		Name: "windlass_browser_sessions_total",
 		Help: "Sessions of browsers, by event: signed_in, renewed, signed_out, signed_out_everywhere, link_made, refused.",
 	}, []string{"event"})
+	a.signIns = prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name: "windlass_member_sign_ins_total",
+		Help: "Sign-ins of members, by flow (browser, cli, device, federated) and outcome: ok, or the cause of the refusal.",
+	}, []string{"flow", "outcome"})
 	watchers := prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 		Name: "windlass_app_watchers", Help: "Open streams of WatchApp, WatchFleet, WatchSeries and FollowLogs, and of KEDA.",
 	}, a.hub.count)
 	registerer := a.cfg.Registerer
 	return errors.Join(registerer.Register(a.operations), registerer.Register(a.refusals), registerer.Register(a.featureRefusals),
-		registerer.Register(a.sessions), registerer.Register(watchers))
+		registerer.Register(a.sessions), registerer.Register(a.signIns), registerer.Register(watchers))
 }

@@ -129,7 +129,7 @@ func protectionID(p model.Protection) string { return cmp.Or(p.ScopeID, p.Worksp
 // keysPage is the number of keys per read.
 const keysPage = 500
 
-// approversMissing returns a warning if the workspace's keys cannot give the approval.
+// approversMissing returns a warning if the workspace's keys and members cannot give the approval.
 func (c *mutation) approversMissing(p model.Protection) ([]string, error) {
 	asked := protection.ApprovalOf(p)
 	if asked == nil {
@@ -153,6 +153,15 @@ func (c *mutation) approversMissing(p model.Protection) ([]string, error) {
 	}
 	if len(families) >= int(asked.GetCount()) {
 		return nil, nil
+	}
+	rules, err := c.ListSignInRules(p.WorkspaceID)
+	if err != nil {
+		return nil, fmt.Errorf("list sign-in rules of workspace %s: %w", p.WorkspaceID, err)
+	}
+	for _, r := range rules {
+		if r.Issuer == "" && r.FamilyID == "" && r.Role >= asked.GetRole() {
+			return nil, nil // any number of members may approve by this rule of an operator
+		}
 	}
 	return []string{fmt.Sprintf("the protection requires %d approvers, but the workspace's keys of role %s or higher belong to only %d: no rollout starts until an operator makes more keys: windlass key create NAME --role %s --workspace WORKSPACE",
 		asked.GetCount(), model.RoleName(asked.GetRole()), len(families), model.RoleName(asked.GetRole()))}, nil

@@ -14,10 +14,18 @@ func (a accessService) WhoAmI(ctx context.Context, _ *windlassv1.WhoAmIRequest) 
 		return nil, err
 	}
 	res := &windlassv1.WhoAmIResponse{Key: keyProto(by.APIKey), ServerVersion: a.cfg.Version}
-	if by.WorkspaceID == "" {
+	if by.WorkspaceID == "" && !by.IsMember() {
 		return res, nil
 	}
-	err = a.cfg.Store.View(ctx, func(tx Tx) error {
+	err = a.cfg.Store.View(ctx, func(tx Tx) (err error) {
+		if by.IsMember() {
+			if res.Member, err = a.memberView(tx, by.WorkspaceID, by.ID); err != nil {
+				return err
+			}
+		}
+		if by.WorkspaceID == "" {
+			return nil
+		}
 		w, err := tx.GetWorkspace(by.WorkspaceID)
 		if err != nil {
 			return fmt.Errorf("read workspace %s: %w", by.WorkspaceID, err)

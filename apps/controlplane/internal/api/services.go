@@ -37,6 +37,8 @@ type (
 	routeService struct{ *server }
 	// workspaceService serves workspaces and their quotas.
 	workspaceService struct{ *server }
+	// memberService serves members and sign-in rules.
+	memberService struct{ *server }
 	// accessService serves API keys.
 	accessService struct{ *server }
 )

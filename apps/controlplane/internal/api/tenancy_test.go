@@ -31,6 +31,7 @@ func (x ids) requests(input protoreflect.MessageDescriptor) (bodies []map[string
 		id, isRef := x[name]
 		value, isKnown := map[string]any{
 			"spec":  map[string]any{"command": []string{"serve"}, "regions": []string{x["regionName"]}},
+			"rule":  map[string]any{"name": "walk", "role": "ROLE_VIEWER", "conditions": []any{map[string]any{"claim": "groups", "value": "walk"}}},
 			"rules": map[string]any{"approval": map[string]any{"role": "ROLE_OWNER", "count": 1}},
 			"role":  "ROLE_VIEWER", "domain": "chat.example.com", "gatewayUrl": "https://gateway.example.com",
 			"keys": []string{"deployment:" + x["deployment"]}, "set": map[string]string{"A": "b"}, "own": map[string]any{"apps": 1},

@@ -40,6 +40,7 @@ type Tx interface {
 	featureTx
 	presetTx
 	browserTx
+	memberTx
 	notificationTx
 
 	// Batched reports whether other requests share the transaction. A request that fails because its
@@ -257,4 +258,21 @@ type browserTx interface {
 	DeleteBrowserSession(hash []byte) error
 	DeleteBrowserSessionByID(sessionID string) error
 	DeleteBrowserSessionsOfKey(keyID string) error
+}
+
+type memberTx interface {
+	InsertMember(model.Member) error
+	UpdateMember(model.Member) error
+	GetMember(workspaceID, id string) (model.Member, error)
+	LockMember(workspaceID, id string) (model.Member, error)
+	LockMemberByIdentity(workspaceID string, identity []byte) (model.Member, error)
+	GetMemberByHash(hash []byte) (model.Member, error)
+	ListMembers(workspaceID string, p model.Page) ([]model.Member, error)
+	ListMembersNamed(workspaceID, name string, limit int) ([]model.Member, error)
+	CountMembers(workspaceID string) (int, error)
+	PutSignInRule(model.SignInRule) error
+	ListSignInRules(workspaceID string) ([]model.SignInRule, error)
+	ListSignInRulesOfIssuer(issuer string) ([]model.SignInRule, error)
+	DeleteSignInRule(workspaceID, name string) error
+	InsertUsedSignIn(model.UsedSignIn) error
 }

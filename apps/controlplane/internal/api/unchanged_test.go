@@ -103,6 +103,12 @@ func TestUnchanged_SettingTheSameValueChangesNothing(t *testing.T) {
 			})
 			return res.GetUnchanged(), err
 		},
+		"SetSignInRule": func() (bool, error) {
+			res, err := w.members(w.owner).SetSignInRule(ctx, &windlassv1.SetSignInRuleRequest{Rule: &windlassv1.SignInRule{
+				Name: "ml", Role: windlassv1.Role_ROLE_VIEWER, Conditions: []*windlassv1.ClaimCondition{{Claim: "groups", Value: "ml"}},
+			}})
+			return res.GetUnchanged(), err
+		},
 		"SetQuota": func() (bool, error) {
 			q, err := w.workspaces(w.owner).GetQuota(ctx, &windlassv1.GetQuotaRequest{})
 			require.NoError(t, err)

@@ -87,6 +87,8 @@ type Tx interface {
 	DeleteScalingLoads(before int64, limit int) (int, error)
 	DeleteJoinTokens(expiredBefore int64, limit int) (int, error)
 	DeleteBrowserSessions(expiredBefore int64, limit int) (int, error)
+	DeleteUsedSignIns(expiredBefore int64, limit int) (int, error)
+	DeleteIdleMembers(signedInBefore int64, limit int) (int, error)
 	DeleteAPIKeys(endedBefore int64, limit int) (int, error)
 
 	DomainsToCheck(before int64, limit int) ([]model.Domain, error)

@@ -36,6 +36,9 @@ import (
 //	join_tokens             24 h after the expiry           agents get the error that the token expired
 //	api_keys                30 d after the end              lists show ended keys
 //	browser_sessions        until the expiry                an expired session is not valid
+//	used_sign_ins           until the expiry                an expired sign-in is not valid
+//	members                 90 d after the last sign-in;    lists show who signed in
+//	                        removed members stay
 //	idempotency             24 h                            the API promises it
 //	notification_deliveries 24 h after the delivery, or     people look at them, and replay dead ones
 //	                        7 d after one became dead
@@ -65,6 +68,8 @@ const (
 	joinTokensFor = 24 * time.Hour
 	// keysFor is how long a key is listed after it ended.
 	keysFor = 30 * 24 * time.Hour
+	// membersFor is how long a member is listed after its last sign-in. Sessions are shorter.
+	membersFor = 90 * 24 * time.Hour
 )
 
 // Maintain deletes old rows, and checks domains again, until ctx ends. Every process may run it. The first round
@@ -98,6 +103,8 @@ func (s *Service) maintain(ctx context.Context, now time.Time) error {
 		{"secrets", s.drained("secrets", maintainBatch, func(tx Tx) (int, error) { return tx.TrimSecrets(s.cfg.KeepSecretVersions, maintainBatch) })},
 		{"join tokens", s.drained("join tokens", maintainBatch, func(tx Tx) (int, error) { return tx.DeleteJoinTokens(before(joinTokensFor), maintainBatch) })},
 		{"browser sessions", s.drained("browser sessions", maintainBatch, func(tx Tx) (int, error) { return tx.DeleteBrowserSessions(now.UnixMilli(), maintainBatch) })},
+		{"used sign-ins", s.drained("used sign-ins", maintainBatch, func(tx Tx) (int, error) { return tx.DeleteUsedSignIns(now.UnixMilli(), maintainBatch) })},
+		{"members", s.drained("members", maintainBatch, func(tx Tx) (int, error) { return tx.DeleteIdleMembers(before(membersFor), maintainBatch) })},
 		{"keys", s.drained("keys", maintainBatch, func(tx Tx) (int, error) { return tx.DeleteAPIKeys(before(keysFor), maintainBatch) })},
 		{"idempotency", s.drained("idempotency", maintainBatch, func(tx Tx) (int, error) { return tx.DeleteIdempotency(before(idempotencyFor), maintainBatch) })},
 		{"notifications", s.drained("notifications", maintainBatch, func(tx Tx) (int, error) { return tx.ForgetDeliveries(now.UnixMilli(), maintainBatch) })},

@@ -6,6 +6,9 @@ import (
 	"bytes"
 	"cmp"
 	"hash/crc32"
+	"maps"
+	"slices"
+	"strings"
 
 	"github.com/windlass-run/windlass/pkg/pool"
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
@@ -36,6 +39,93 @@ type APIKey struct {
 
 // Family returns the id of the key's family. One person may hold all keys of a family.
 func (k APIKey) Family() string { return cmp.Or(k.FamilyID, k.ID) }
+
+// Member is a person or a service in a workspace, or on the platform. It signs in with a token of an issuer.
+type Member struct {
+	ID          string // "mem_..." for people, "svc_..." for services
+	WorkspaceID string // empty for members of the platform
+	Issuer      string
+	Subject     string
+	// Name is for people to read. It contains an @, so that it is never the name of an API key.
+	Name  string
+	Email string // empty: the issuer did not verify an address
+	// Claims are the values of each claim of the last token.
+	Claims map[string][]string
+	// Hash is random. Sessions of the member name it, as sessions of a key name the key's hash.
+	Hash       []byte
+	CreatedAt  int64
+	SignedInAt int64
+	RemovedAt  int64
+	RemovedBy  string
+}
+
+// Prefixes of ids of members.
+const (
+	PersonPrefix  = "mem"
+	ServicePrefix = "svc"
+)
+
+// IsService reports whether the member is a service, such as a job of a CI.
+func (m Member) IsService() bool { return strings.HasPrefix(m.ID, ServicePrefix+"_") }
+
+// Identity returns the hash by which the member is unique in its workspace.
+func (m Member) Identity() []byte { return HashToken(m.Issuer + "\x00" + m.Subject) }
+
+// Clone returns a copy that shares nothing with m.
+func (m Member) Clone() Member {
+	m.Hash = bytes.Clone(m.Hash)
+	claims := maps.Clone(m.Claims)
+	for name, values := range claims {
+		claims[name] = slices.Clone(values)
+	}
+	m.Claims = claims
+	return m
+}
+
+// IsMember reports whether the key stands for a member.
+func (k APIKey) IsMember() bool {
+	return strings.HasPrefix(k.ID, PersonPrefix+"_") || k.IsService()
+}
+
+// IsService reports whether the key stands for a service.
+func (k APIKey) IsService() bool { return strings.HasPrefix(k.ID, ServicePrefix+"_") }
+
+// SignInRule gives a role to members whose claims meet all conditions.
+type SignInRule struct {
+	WorkspaceID string // empty for rules of the platform
+	Name        string
+	Issuer      string // empty: the issuer at which people sign in
+	Role        windlassv1.Role
+	Conditions  []ClaimCondition
+	// FamilyID is the family of the caller that set the rule. Empty: an operator set it.
+	FamilyID string
+	SetBy    string
+	SetAt    int64
+}
+
+// Clone returns a copy that shares nothing with r.
+func (r SignInRule) Clone() SignInRule {
+	r.Conditions = slices.Clone(r.Conditions)
+	return r
+}
+
+// ClaimCondition is met by a claim that has the value. A * at the end of the value matches any rest.
+type ClaimCondition struct {
+	Claim string `json:"claim"`
+	Value string `json:"value"`
+}
+
+// UsedSignIn is a value of a sign-in that worked once.
+type UsedSignIn struct {
+	Hash      []byte
+	ExpiresAt int64
+}
+
+// Limits on members and rules of one workspace, or of the platform.
+const (
+	MaxMembers     = 10_000
+	MaxSignInRules = 100
+)
 
 // Project groups apps and environments.
 type Project struct {

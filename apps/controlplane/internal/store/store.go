@@ -91,6 +91,7 @@ type Tx interface {
 	DomainTx
 	AppKeyTx
 	BrowserSessionTx
+	MemberTx
 	TopologyTx
 	ObservedTx
 	RegionTx

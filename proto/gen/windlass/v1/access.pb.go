@@ -186,6 +186,8 @@ type WhoAmIResponse struct {
 	WorkspaceName string                 `protobuf:"bytes,2,opt,name=workspace_name,json=workspaceName,proto3" json:"workspace_name,omitempty"`
 	// Version of the control plane.
 	ServerVersion string `protobuf:"bytes,3,opt,name=server_version,json=serverVersion,proto3" json:"server_version,omitempty"`
+	// The caller, if it is a member.
+	Member        *Member `protobuf:"bytes,4,opt,name=member,proto3" json:"member,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -239,6 +241,13 @@ func (x *WhoAmIResponse) GetServerVersion() string {
 		return x.ServerVersion
 	}
 	return ""
+}
+
+func (x *WhoAmIResponse) GetMember() *Member {
+	if x != nil {
+		return x.Member
+	}
+	return nil
 }
 
 type CreateApiKeyRequest struct {
@@ -572,7 +581,7 @@ var File_windlass_v1_access_proto protoreflect.FileDescriptor
 
 const file_windlass_v1_access_proto_rawDesc = "" +
 	"\n" +
-	"\x18windlass/v1/access.proto\x12\vwindlass.v1\x1a\x1bbuf/validate/validate.proto\x1a\x18windlass/v1/common.proto\"\x9c\x02\n" +
+	"\x18windlass/v1/access.proto\x12\vwindlass.v1\x1a\x1bbuf/validate/validate.proto\x1a\x18windlass/v1/common.proto\x1a\x18windlass/v1/member.proto\"\x9c\x02\n" +
 	"\x06ApiKey\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12%\n" +
@@ -588,11 +597,12 @@ const file_windlass_v1_access_proto_rawDesc = "" +
 	"\amade_by\x18\t \x01(\tR\x06madeBy\x12\x16\n" +
 	"\x06family\x18\n" +
 	" \x01(\tR\x06family\"\x0f\n" +
-	"\rWhoAmIRequest\"\x85\x01\n" +
+	"\rWhoAmIRequest\"\xb2\x01\n" +
 	"\x0eWhoAmIResponse\x12%\n" +
 	"\x03key\x18\x01 \x01(\v2\x13.windlass.v1.ApiKeyR\x03key\x12%\n" +
 	"\x0eworkspace_name\x18\x02 \x01(\tR\rworkspaceName\x12%\n" +
-	"\x0eserver_version\x18\x03 \x01(\tR\rserverVersion\"\x8d\x02\n" +
+	"\x0eserver_version\x18\x03 \x01(\tR\rserverVersion\x12+\n" +
+	"\x06member\x18\x04 \x01(\v2\x13.windlass.v1.MemberR\x06member\"\x8d\x02\n" +
 	"\x13CreateApiKeyRequest\x121\n" +
 	"\bmutation\x18\x01 \x01(\v2\x15.windlass.v1.MutationR\bmutation\x12<\n" +
 	"\x04name\x18\x02 \x01(\tB(\xbaH%r#2!^[a-z]([-a-z0-9]{0,61}[a-z0-9])?$R\x04name\x125\n" +
@@ -645,34 +655,36 @@ var file_windlass_v1_access_proto_goTypes = []any{
 	(*RevokeApiKeyRequest)(nil),  // 7: windlass.v1.RevokeApiKeyRequest
 	(*RevokeApiKeyResponse)(nil), // 8: windlass.v1.RevokeApiKeyResponse
 	(Role)(0),                    // 9: windlass.v1.Role
-	(*Mutation)(nil),             // 10: windlass.v1.Mutation
-	(*PageRequest)(nil),          // 11: windlass.v1.PageRequest
-	(*PageResponse)(nil),         // 12: windlass.v1.PageResponse
+	(*Member)(nil),               // 10: windlass.v1.Member
+	(*Mutation)(nil),             // 11: windlass.v1.Mutation
+	(*PageRequest)(nil),          // 12: windlass.v1.PageRequest
+	(*PageResponse)(nil),         // 13: windlass.v1.PageResponse
 }
 var file_windlass_v1_access_proto_depIdxs = []int32{
 	9,  // 0: windlass.v1.ApiKey.role:type_name -> windlass.v1.Role
 	0,  // 1: windlass.v1.WhoAmIResponse.key:type_name -> windlass.v1.ApiKey
-	10, // 2: windlass.v1.CreateApiKeyRequest.mutation:type_name -> windlass.v1.Mutation
-	9,  // 3: windlass.v1.CreateApiKeyRequest.role:type_name -> windlass.v1.Role
-	0,  // 4: windlass.v1.CreateApiKeyResponse.key:type_name -> windlass.v1.ApiKey
-	11, // 5: windlass.v1.ListApiKeysRequest.page:type_name -> windlass.v1.PageRequest
-	0,  // 6: windlass.v1.ListApiKeysResponse.keys:type_name -> windlass.v1.ApiKey
-	12, // 7: windlass.v1.ListApiKeysResponse.page:type_name -> windlass.v1.PageResponse
-	10, // 8: windlass.v1.RevokeApiKeyRequest.mutation:type_name -> windlass.v1.Mutation
-	0,  // 9: windlass.v1.RevokeApiKeyResponse.key:type_name -> windlass.v1.ApiKey
-	1,  // 10: windlass.v1.AccessService.WhoAmI:input_type -> windlass.v1.WhoAmIRequest
-	3,  // 11: windlass.v1.AccessService.CreateApiKey:input_type -> windlass.v1.CreateApiKeyRequest
-	5,  // 12: windlass.v1.AccessService.ListApiKeys:input_type -> windlass.v1.ListApiKeysRequest
-	7,  // 13: windlass.v1.AccessService.RevokeApiKey:input_type -> windlass.v1.RevokeApiKeyRequest
-	2,  // 14: windlass.v1.AccessService.WhoAmI:output_type -> windlass.v1.WhoAmIResponse
-	4,  // 15: windlass.v1.AccessService.CreateApiKey:output_type -> windlass.v1.CreateApiKeyResponse
-	6,  // 16: windlass.v1.AccessService.ListApiKeys:output_type -> windlass.v1.ListApiKeysResponse
-	8,  // 17: windlass.v1.AccessService.RevokeApiKey:output_type -> windlass.v1.RevokeApiKeyResponse
-	14, // [14:18] is the sub-list for method output_type
-	10, // [10:14] is the sub-list for method input_type
-	10, // [10:10] is the sub-list for extension type_name
-	10, // [10:10] is the sub-list for extension extendee
-	0,  // [0:10] is the sub-list for field type_name
+	10, // 2: windlass.v1.WhoAmIResponse.member:type_name -> windlass.v1.Member
+	11, // 3: windlass.v1.CreateApiKeyRequest.mutation:type_name -> windlass.v1.Mutation
+	9,  // 4: windlass.v1.CreateApiKeyRequest.role:type_name -> windlass.v1.Role
+	0,  // 5: windlass.v1.CreateApiKeyResponse.key:type_name -> windlass.v1.ApiKey
+	12, // 6: windlass.v1.ListApiKeysRequest.page:type_name -> windlass.v1.PageRequest
+	0,  // 7: windlass.v1.ListApiKeysResponse.keys:type_name -> windlass.v1.ApiKey
+	13, // 8: windlass.v1.ListApiKeysResponse.page:type_name -> windlass.v1.PageResponse
+	11, // 9: windlass.v1.RevokeApiKeyRequest.mutation:type_name -> windlass.v1.Mutation
+	0,  // 10: windlass.v1.RevokeApiKeyResponse.key:type_name -> windlass.v1.ApiKey
+	1,  // 11: windlass.v1.AccessService.WhoAmI:input_type -> windlass.v1.WhoAmIRequest
+	3,  // 12: windlass.v1.AccessService.CreateApiKey:input_type -> windlass.v1.CreateApiKeyRequest
+	5,  // 13: windlass.v1.AccessService.ListApiKeys:input_type -> windlass.v1.ListApiKeysRequest
+	7,  // 14: windlass.v1.AccessService.RevokeApiKey:input_type -> windlass.v1.RevokeApiKeyRequest
+	2,  // 15: windlass.v1.AccessService.WhoAmI:output_type -> windlass.v1.WhoAmIResponse
+	4,  // 16: windlass.v1.AccessService.CreateApiKey:output_type -> windlass.v1.CreateApiKeyResponse
+	6,  // 17: windlass.v1.AccessService.ListApiKeys:output_type -> windlass.v1.ListApiKeysResponse
+	8,  // 18: windlass.v1.AccessService.RevokeApiKey:output_type -> windlass.v1.RevokeApiKeyResponse
+	15, // [15:19] is the sub-list for method output_type
+	11, // [11:15] is the sub-list for method input_type
+	11, // [11:11] is the sub-list for extension type_name
+	11, // [11:11] is the sub-list for extension extendee
+	0,  // [0:11] is the sub-list for field type_name
 }
 
 func init() { file_windlass_v1_access_proto_init() }
@@ -681,6 +693,7 @@ func file_windlass_v1_access_proto_init() {
 		return
 	}
 	file_windlass_v1_common_proto_init()
+	file_windlass_v1_member_proto_init()
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{

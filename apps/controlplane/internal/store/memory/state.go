@@ -320,6 +320,22 @@ var (
 			return s
 		},
 	})
+	memberTable = declare(schema[string, model.Member]{
+		name: "member", copy: model.Member.Clone,
+		key: func(m model.Member) string { return m.ID },
+		unique: []func(model.Member) string{
+			func(m model.Member) string { return string(m.Hash) },
+			func(m model.Member) string { return m.WorkspaceID + "\x00" + string(m.Identity()) },
+		},
+	})
+	signInRuleTable = declare(schema[pair, model.SignInRule]{
+		name: "sign-in rule", copy: model.SignInRule.Clone,
+		key: func(r model.SignInRule) pair { return pair{r.WorkspaceID, r.Name} },
+	})
+	usedSignInTable = declare(schema[string, model.UsedSignIn]{
+		name: "used sign-in", copy: func(u model.UsedSignIn) model.UsedSignIn { u.Hash = bytes.Clone(u.Hash); return u },
+		key: func(u model.UsedSignIn) string { return string(u.Hash) },
+	})
 	pinTable = declare(schema[pair, model.Pin]{
 		name: "pin", copy: model.Pin.Clone,
 		key: func(p model.Pin) pair { return pair{p.AppID, p.DeploymentID} },

@@ -49,7 +49,7 @@ func (t *tx) UpdateWorkspace(w model.Workspace) error {
 	return workspaceTable.in(t).put(stored)
 }
 
-// DeleteWorkspace also deletes the workspace's keys, limits, features, presets, freezes and protections.
+// DeleteWorkspace also deletes the workspace's keys, members, sign-in rules, limits, features, presets, freezes and protections.
 func (t *tx) DeleteWorkspace(id string) error {
 	if _, ok := workspaceTable.in(t).get(id); !ok {
 		return notFound("workspace", id)
@@ -62,10 +62,11 @@ func (t *tx) DeleteWorkspace(id string) error {
 	freezes := t.deleteFreezes(func(f model.Freeze) bool { return f.WorkspaceID == id })
 	protections := t.deleteProtections(func(p model.Protection) bool { return p.WorkspaceID == id })
 	endpoints := t.deleteEndpoints(func(e model.NotificationEndpoint) bool { return e.WorkspaceID == id })
+	members := t.deleteMembersOfWorkspace(id)
 	presets := t.deletePresets(func(p model.Preset) bool { return p.WorkspaceID == id })
 	if err := errors.Join(
 		limitsTable.in(t).delete(id), startsTable.in(t).delete(id), featuresTable.in(t).delete(id), presetFloorTable.in(t).delete(id),
-		freezes, protections, endpoints, presets,
+		freezes, protections, endpoints, members, presets,
 	); err != nil {
 		return err
 	}

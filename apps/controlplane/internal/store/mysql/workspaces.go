@@ -47,7 +47,7 @@ func (t *tx) UpdateWorkspace(w model.Workspace) error {
 	return t.swapped(n, err, func() error { _, err := t.GetWorkspace(w.ID); return err }, "update workspace", w.ID)
 }
 
-// DeleteWorkspace also deletes the workspace's keys, limits, features, presets, freezes and protections.
+// DeleteWorkspace also deletes the workspace's keys, members, sign-in rules, limits, features, presets, freezes and protections.
 func (t *tx) DeleteWorkspace(id string) error {
 	n, err := t.q.DeleteWorkspace(t.ctx, id)
 	if err := t.found(n, err, "delete workspace", id); err != nil {
@@ -56,6 +56,7 @@ func (t *tx) DeleteWorkspace(id string) error {
 	for _, forget := range []func(context.Context, string) error{
 		t.q.DeleteLimits, t.q.DeleteStarts, t.q.DeleteFeatures, t.q.DeleteAPIKeysOfWorkspace, t.q.DeleteFreezesOfWorkspace,
 		t.q.DeleteProtectionsOfWorkspace, t.q.DeletePresetsOfWorkspace, t.q.DeletePresetFloor,
+		t.q.DeleteMembersOfWorkspace, t.q.DeleteSignInRulesOfWorkspace,
 	} {
 		if err := forget(t.ctx, id); err != nil {
 			return t.err(err, "delete rows of workspace", id)

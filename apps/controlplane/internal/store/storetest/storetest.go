@@ -66,6 +66,7 @@ func Run(t *testing.T, open func(t testing.TB) store.Store) {
 		{"Domains", testDomains},
 		{"AppKeys", testAppKeys},
 		{"BrowserSessions", testBrowserSessions},
+		{"Members", testMembers},
 		{"CrossRegion", testCrossRegion},
 	} {
 		t.Run(g.name, func(t *testing.T) {

@@ -48,7 +48,8 @@ const (
 
 // AccessServiceClient is a client for the windlass.v1.AccessService service.
 type AccessServiceClient interface {
-	// Returns the key of the caller.
+	// Returns the key of the caller. A member has no key: the answer then has a key with the member's id,
+	// name, role and workspace.
 	WhoAmI(context.Context, *v1.WhoAmIRequest) (*v1.WhoAmIResponse, error)
 	CreateApiKey(context.Context, *v1.CreateApiKeyRequest) (*v1.CreateApiKeyResponse, error)
 	// Sorted by name. Values are never returned.
@@ -142,7 +143,8 @@ func (c *accessServiceClient) RevokeApiKey(ctx context.Context, req *v1.RevokeAp
 
 // AccessServiceHandler is an implementation of the windlass.v1.AccessService service.
 type AccessServiceHandler interface {
-	// Returns the key of the caller.
+	// Returns the key of the caller. A member has no key: the answer then has a key with the member's id,
+	// name, role and workspace.
 	WhoAmI(context.Context, *v1.WhoAmIRequest) (*v1.WhoAmIResponse, error)
 	CreateApiKey(context.Context, *v1.CreateApiKeyRequest) (*v1.CreateApiKeyResponse, error)
 	// Sorted by name. Values are never returned.

@@ -1,0 +1,106 @@
+// Package signin decides which roles sign-in rules give to the holder of a token. It is pure.
+package signin
+
+import (
+	"slices"
+	"strings"
+
+	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
+	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
+)
+
+// Identity is the verified content of a token.
+type Identity struct {
+	Issuer, Subject string
+	// Email is empty if the issuer did not verify an address.
+	Email string
+	// Claims are the values of each claim. Members of objects are named with dots. The claim email is only there if
+	// the issuer verified the address.
+	Claims map[string][]string
+	// Service means that the token is not from the issuer at which people sign in.
+	Service bool
+}
+
+// Matches reports whether the claims meet all conditions of the rule.
+func Matches(r model.SignInRule, claims map[string][]string) bool {
+	if len(r.Conditions) == 0 {
+		return false
+	}
+	for _, c := range r.Conditions {
+		if !slices.ContainsFunc(claims[c.Claim], func(value string) bool { return meets(value, c.Value) }) {
+			return false
+		}
+	}
+	return true
+}
+
+// meets reports whether a value meets a pattern. A * at the end of the pattern matches any rest.
+func meets(value, pattern string) bool {
+	if prefix, ok := strings.CutSuffix(pattern, "*"); ok {
+		return strings.HasPrefix(value, prefix)
+	}
+	return value == pattern
+}
+
+// Grant is what rules give a member.
+type Grant struct {
+	// Role is the highest role. Unspecified: no rule matches.
+	Role windlassv1.Role
+	// Rules are the names of the rules that match.
+	Rules []string
+	// FamilyID is the family with which the member counts as one approver. Empty: the member has its own, because a
+	// rule of an operator gives the role. Another caller that sets a rule could otherwise become a second approver
+	// by a rule for itself.
+	FamilyID string
+}
+
+// GrantOf returns what rules of the member's workspace give it. issuer is the issuer at which people sign in, which
+// rules leave empty.
+//
+// A person whose issuer is not that issuer any more has no role, because the control plane cannot verify it again.
+func GrantOf(rules []model.SignInRule, m model.Member, issuer string) (g Grant) {
+	for _, r := range rules {
+		if r.WorkspaceID != m.WorkspaceID || !appliesTo(r, m, issuer) || !Matches(r, m.Claims) {
+			continue
+		}
+		g.Rules = append(g.Rules, r.Name)
+		if r.Role > g.Role || r.Role == g.Role && r.FamilyID == "" {
+			g.Role, g.FamilyID = r.Role, r.FamilyID
+		}
+	}
+	return g
+}
+
+func appliesTo(r model.SignInRule, m model.Member, issuer string) bool {
+	if m.IsService() {
+		return r.Issuer == m.Issuer
+	}
+	return r.Issuer == "" && m.Issuer == issuer
+}
+
+// Workspaces returns the ids of the workspaces in which rules give the identity a role. "" stands for the platform.
+func Workspaces(rules []model.SignInRule, id Identity) (ids []string) {
+	for _, r := range rules {
+		if Matches(r, id.Claims) && !slices.Contains(ids, r.WorkspaceID) {
+			ids = append(ids, r.WorkspaceID)
+		}
+	}
+	return ids
+}
+
+// selective are claims of tokens of services that name who runs the service. Public issuers, such as those of GitHub
+// and GitLab, give tokens to everyone.
+var selective = []string{
+	"sub", "repository", "repository_id", "repository_owner", "repository_owner_id", "job_workflow_ref",
+	"project_path", "project_id", "namespace_path", "namespace_id",
+}
+
+// IsOpen reports whether the rule, of an issuer of services, does not say whose tokens it is for.
+func IsOpen(r model.SignInRule) bool {
+	return !slices.ContainsFunc(r.Conditions, func(c model.ClaimCondition) bool {
+		return slices.Contains(selective, c.Claim) && strings.TrimSuffix(c.Value, "*") != ""
+	})
+}
+
+// Selective returns the claims of which a rule for services needs one.
+func Selective() []string { return slices.Clone(selective) }
