@@ -188,6 +188,58 @@ describe.each(looks)("at $name", (look) => {
     expect(found).toEqual([]);
   });
 
+  it("members are removed and restored, and rules added and removed", async () => {
+    const { page, fake, found } = await open(owned, "/ui/members", look);
+    await page.getByRole("row", { name: /ada@example.com/ }).getByText("deployer").waitFor();
+    await page.getByText("no rule matches").waitFor();
+    await page.getByText("People sign in at https://id.example.").waitFor();
+    await inspect(page, `members-${look.name}`);
+    await page.getByRole("button", { name: "Remove ada@example.com" }).click();
+    await page.getByRole("dialog").getByText("All sessions of this member end at once").waitFor();
+    await page.getByRole("dialog").getByRole("button", { name: "Remove the member" }).click();
+    await page.getByText("Keys that still work: adas-laptop.").waitFor();
+    expect(fake.requests.find((r) => r.procedure === "RemoveMember")?.request).toMatchObject({ member: "mem_1" });
+    await page.getByRole("button", { name: "Restore eve@example.com" }).click();
+    await page.getByRole("dialog").getByRole("button", { name: "Restore the member" }).click();
+    await page.getByText("eve@example.com is restored.").waitFor();
+
+    await page.getByRole("button", { name: "Add a rule" }).click();
+    await inspect(page, `new-rule-${look.name}`);
+    const dialog = page.getByRole("dialog");
+    await dialog.getByLabel("Name").fill("ops");
+    await dialog.getByLabel("Role").selectOption("owner");
+    await dialog.getByLabel("Conditions").fill("groups");
+    await dialog.getByRole("button", { name: "Add the rule" }).click();
+    await dialog.getByRole("alert").getByText("is not claim=value").waitFor();
+    await dialog.getByLabel("For").selectOption("https://gitlab.com");
+    await dialog.getByLabel("Conditions").fill("project_path=acme/models\nref=main");
+    await dialog.getByText("A service whose token has all these claims gets role owner").waitFor();
+    await dialog.getByRole("button", { name: "Add the rule" }).click();
+    await page.getByText("Rule ops is set.").waitFor();
+    expect(fake.requests.find((r) => r.procedure === "SetSignInRule")?.request).toMatchObject({
+      rule: { name: "ops", role: 3, issuer: "https://gitlab.com", conditions: [{ claim: "project_path", value: "acme/models" }, { claim: "ref", value: "main" }] },
+    });
+    await page.getByRole("button", { name: "Remove rule github" }).click();
+    await page.getByRole("dialog").getByRole("button", { name: "Remove the rule" }).click();
+    await page.getByText("Rule github is removed.").waitFor();
+    expect(found).toEqual([]);
+  });
+
+  it("people sign in at an issuer, and come back to the page", async () => {
+    const { page, fake, found } = await open(owned, "/ui/keys", look);
+    await page.getByRole("row", { name: /wl_77b2/ }).waitFor();
+    fake.signedIn = false;
+    fake.issuer = true;
+    await page.reload();
+    await page.getByRole("link", { name: "Sign in with single sign-on" }).waitFor();
+    await inspect(page, `sign-in-sso-${look.name}`);
+    await page.getByRole("link", { name: "Sign in with single sign-on" }).click();
+    await page.getByRole("row", { name: /wl_77b2/ }).waitFor();
+    expect(fake.calls).toContain("/ui/sso/login");
+    expect(new URL(page.url()).pathname).toBe("/ui/keys");
+    expect(found).toEqual([]);
+  });
+
   it("regions are created, joined and closed by those who manage them", async () => {
     const { page, fake, found } = await open(owned, "/ui/fleet", look);
     await page.getByRole("button", { name: "Create a region" }).click();
@@ -559,7 +611,7 @@ describe.each(looks)("at $name", (look) => {
 });
 
 it("texts of others are shown as they are, and run nowhere", async () => {
-  for (const path of ["/ui/fleet", "/ui/apps", app, rollout, `${app}/versions`, "/ui/plan", "/ui/keys", "/ui/audit", `${app}/variables`, "/ui/quota", "/ui/features", "/ui/presets", "/ui/presets/vllm?app=default/production/chat", `${app}/hosts`, `${app}/logs`, `${app}/load`, "/ui/freezes", "/ui/notifications"]) {
+  for (const path of ["/ui/fleet", "/ui/apps", app, rollout, `${app}/versions`, "/ui/plan", "/ui/keys", "/ui/members", "/ui/audit", `${app}/variables`, "/ui/quota", "/ui/features", "/ui/presets", "/ui/presets/vllm?app=default/production/chat", `${app}/hosts`, `${app}/logs`, `${app}/load`, "/ui/freezes", "/ui/notifications"]) {
     const { page, found } = await open(hostile, path);
     if (path === "/ui/plan") {
       await page.getByLabel("YAML or JSON").fill(file);

@@ -14,6 +14,7 @@ import { EnvironmentService } from "../src/gen/windlass/v1/environment_pb.js";
 import { FreezeService } from "../src/gen/windlass/v1/freeze_pb.js";
 import { HistoryService } from "../src/gen/windlass/v1/history_pb.js";
 import { FollowLogsResponseSchema, LogService } from "../src/gen/windlass/v1/logs_pb.js";
+import { MemberService } from "../src/gen/windlass/v1/member_pb.js";
 import { NotificationService } from "../src/gen/windlass/v1/notification_pb.js";
 import { PresetService } from "../src/gen/windlass/v1/preset_pb.js";
 import { RegionService } from "../src/gen/windlass/v1/region_pb.js";
@@ -23,7 +24,7 @@ import { ScalingService } from "../src/gen/windlass/v1/scaling_pb.js";
 import { WatchSeriesResponseSchema } from "../src/gen/windlass/v1/series_pb.js";
 import { WorkspaceService } from "../src/gen/windlass/v1/workspace_pb.js";
 
-const services: DescService[] = [AccessService, AppService, DeploymentService, EnvironmentService, FreezeService, HistoryService, LogService, NotificationService, PresetService, RegionService, RolloutService, RouteService, ScalingService, WorkspaceService];
+const services: DescService[] = [AccessService, AppService, DeploymentService, EnvironmentService, FreezeService, HistoryService, LogService, MemberService, NotificationService, PresetService, RegionService, RolloutService, RouteService, ScalingService, WorkspaceService];
 const methods = new Map<string, DescMethod>(services.flatMap((s) => s.methods.map((m) => [m.name, m] as const)));
 
 const dist = process.env.WINDLASS_DASHBOARD_DIST ?? path.resolve("../controlplane/internal/console/assets/dist");
@@ -58,6 +59,8 @@ export class Fake {
   /** Requests of procedures that scenes answer. */
   requests: { procedure: string; request: Message & Record<string, unknown> }[] = [];
   signedIn = true;
+  /** Whether people can sign in at an issuer. */
+  issuer = false;
   url = "";
   private server = http.createServer((req, res) => this.answer(req, res));
 
@@ -90,6 +93,13 @@ export class Fake {
       this.calls.push(url.pathname);
       this.signedIn = !url.pathname.includes("sign-out");
       return void res.writeHead(200, { "Content-Type": "application/json" }).end(JSON.stringify({ expiresInMs: 1e7, renewAfterMs: 1e6 }));
+    }
+    if (url.pathname === "/ui/sso/provider") return void res.writeHead(200, { "Content-Type": "application/json" }).end(JSON.stringify({ enabled: this.issuer }));
+    if (url.pathname === "/ui/sso/login") {
+      // As if the issuer had sent the browser back at once.
+      this.calls.push(url.pathname);
+      this.signedIn = true;
+      return void res.writeHead(303, { Location: url.searchParams.get("return") ?? "/ui/" }).end();
     }
     if (url.pathname.startsWith("/ui/")) return this.page(url.pathname, res);
     const procedure = url.pathname.split("/").pop() ?? "";

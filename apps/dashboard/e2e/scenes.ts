@@ -215,6 +215,22 @@ const keys = [
   { id: "key_old", name: "old", role: Role.VIEWER, prefix: "wl_0c1d", createdAt: ago(2_000_000), revokedAt: ago(500_000) },
 ];
 
+const members = [
+  { id: "mem_1", name: "ada@example.com", subject: "00u8ada", issuer: "https://id.example", email: "ada@example.com", role: Role.DEPLOYER, rules: ["ml-team"], createdAt: ago(900_000), signedInAt: ago(300) },
+  { id: "mem_2", name: "bob@example.com", subject: "00u8bob", issuer: "https://id.example", email: "bob@example.com", createdAt: ago(900_000), signedInAt: ago(90_000) },
+  { id: "mem_3", name: "eve@example.com", subject: "00u8eve", issuer: "https://id.example", removedAt: ago(4_000), removedBy: "ann", createdAt: ago(900_000), signedInAt: ago(190_000) },
+  { id: "svc_1", name: "repo:acme/models:ref:refs/heads/main@token.actions.githubusercontent.com", subject: "repo:acme/models:ref:refs/heads/main", issuer: "https://token.actions.githubusercontent.com", service: true, role: Role.DEPLOYER, rules: ["github"], createdAt: ago(900_000), signedInAt: ago(9_000) },
+];
+
+const signInRules = {
+  issuer: "https://id.example",
+  federationIssuers: ["https://token.actions.githubusercontent.com", "https://gitlab.com"],
+  rules: [
+    { name: "github", role: Role.DEPLOYER, issuer: "https://token.actions.githubusercontent.com", conditions: [{ claim: "repository", value: "acme/models" }, { claim: "ref", value: "refs/heads/main" }], setBy: "ann", setAt: ago(800_000) },
+    { name: "ml-team", role: Role.DEPLOYER, conditions: [{ claim: "groups", value: "ml-team" }], setBy: "ann", setAt: ago(900_000) },
+  ],
+};
+
 const presets = [
   {
     name: "vllm", id: "vllm/3", title: "vLLM", defaultEngineVersion: "0.20.0", engineFrom: "0.9.0", engineBefore: "0.22.0", modelSchemes: ["hf", "file", "s3", "gs"],
@@ -291,6 +307,12 @@ const answers: Scene["answers"] = {
   RevokeCredentials: { revoked: 1 },
   ListAudit: (r) => audit(r as { page?: { token?: string } }),
   ListApiKeys: { keys },
+  ListMembers: { members },
+  ListSignInRules: signInRules,
+  SetSignInRule: {},
+  RemoveSignInRule: {},
+  RemoveMember: { keys: ["adas-laptop"] },
+  RestoreMember: {},
   CreateApiKey: ({ name }) => ({ key: { id: "key_new", name: String(name) }, value: "wl_s3cr3t-value-of-the-key" }),
   RevokeApiKey: {},
   PlanDeploy: plan,
@@ -414,6 +436,8 @@ export const hostile: Scene = {
     ListDomains: { domains: [{ name: nasty, createdBy: nasty, txtName: nasty, txtValue: nasty }] },
     ListAppKeys: { keys: [{ name: nasty, prefix: nasty, createdBy: nasty }] },
     ListAudit: { entries: [{ id: "aud_1", at: 1n, actor: nasty, source: nasty, procedure: nasty, resourceKind: nasty, resourceId: nasty, before: "", after: JSON.stringify({ outcome: nasty }) }] },
+    ListMembers: { members: [{ id: nasty, name: nasty, subject: nasty, issuer: nasty, rules: [nasty], removedAt: 1n, removedBy: nasty }] },
+    ListSignInRules: { issuer: nasty, federationIssuers: [nasty], rules: [{ name: nasty, issuer: nasty, setBy: nasty, conditions: [{ claim: nasty, value: nasty }] }] },
     ListApiKeys: { keys: [{ id: nasty, name: nasty, prefix: nasty, madeBy: nasty, family: nasty }] },
     PlanDeploy: {
       outcome: PlanDeployResponse_Outcome.ROLLOUT, findings: [{ message: nasty, fix: nasty, field: nasty, region: nasty, blocks: true }], changes: [{ path: nasty, old: nasty, new: nasty }],
@@ -480,5 +504,5 @@ export const empty: Scene = {
   role: Role.DEPLOYER,
   fleet: { regions: [region("us-east-1", { gpus: [] })], apps: [] },
   app: { app: app("draft", { status: AppStatus.IDLE, liveVersion: 0, latestVersion: 0, previousVersion: 0 }) },
-  answers: { GetScaling: {}, ListDeployments: {}, ListFreezes: {}, ListAudit: {}, ListApiKeys: {}, ListDomains: {}, ListAppKeys: {}, ListPresets: {}, ListSecrets: {}, GetEnvironment: { environment: {} } },
+  answers: { GetScaling: {}, ListDeployments: {}, ListFreezes: {}, ListAudit: {}, ListApiKeys: {}, ListMembers: {}, ListSignInRules: {}, ListDomains: {}, ListAppKeys: {}, ListPresets: {}, ListSecrets: {}, GetEnvironment: { environment: {} } },
 };

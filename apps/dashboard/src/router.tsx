@@ -93,6 +93,8 @@ const plan = createRoute({ getParentRoute: () => root, path: "/plan", component:
 
 const keys = createRoute({ getParentRoute: () => root, path: "/keys", component: lazyRouteComponent(() => import("./pages/keys.js"), "KeysPage") });
 
+const members = createRoute({ getParentRoute: () => root, path: "/members", component: lazyRouteComponent(() => import("./pages/members.js"), "MembersPage") });
+
 export type AuditSearch = { who?: string | undefined; call?: string | undefined; hours?: number | undefined };
 
 const audit = createRoute({
@@ -182,7 +184,7 @@ const logs = createRoute({
 });
 
 export const router = createRouter({
-  routeTree: root.addChildren([index, fleet, apps, app, rollout, versions, plan, keys, audit, quota, hosts, variables, load, logs, freezesPage, notifications, presets, preset, features, workspaces, workspace]),
+  routeTree: root.addChildren([index, fleet, apps, app, rollout, versions, plan, keys, members, audit, quota, hosts, variables, load, logs, freezesPage, notifications, presets, preset, features, workspaces, workspace]),
   basepath: "/ui",
   scrollRestoration: true,
   defaultPendingComponent: () => <Loading what="the page" />,

@@ -60,6 +60,19 @@ export async function signOut(everywhere: boolean): Promise<void> {
   await post(everywhere ? "sign-out-everywhere" : "sign-out");
 }
 
+/** Whether people can sign in at an issuer. It is false while the control plane does not answer. */
+export async function hasIssuer(signal: AbortSignal): Promise<boolean> {
+  try {
+    const res = await fetch("/ui/sso/provider", { credentials: "same-origin", cache: "no-store", signal });
+    return res.ok && ((await res.json()) as { enabled?: boolean }).enabled === true;
+  } catch {
+    return false;
+  }
+}
+
+/** The address at which a person signs in at the issuer, and comes back to the page. */
+export const issuerSignIn = (location: Pick<Location, "pathname" | "search">) => `/ui/sso/login?return=${encodeURIComponent(location.pathname + location.search)}`;
+
 /** Takes the value of a sign-in link out of the address, so that it is neither in the history nor copied with it. */
 export function takeLink(location: Location, history: History): string | null {
   const match = /^#link=(wll_[\w-]+)$/.exec(location.hash);

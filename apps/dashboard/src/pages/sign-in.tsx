@@ -1,5 +1,5 @@
-import { useState, type FormEvent } from "react";
-import { SessionError, signInWithKey } from "../api/session.js";
+import { useEffect, useState, type FormEvent } from "react";
+import { hasIssuer, issuerSignIn, SessionError, signInWithKey } from "../api/session.js";
 import icon from "../icon.svg";
 import { Command, useTitle } from "../ui/pieces.js";
 
@@ -7,6 +7,12 @@ export function SignIn({ entered, why }: { entered: () => void; why: string }) {
   useTitle("Sign in");
   const [busy, setBusy] = useState(false);
   const [failed, setFailed] = useState(why);
+  const [issuer, setIssuer] = useState(false);
+  useEffect(() => {
+    const stop = new AbortController();
+    void hasIssuer(stop.signal).then((has) => (stop.signal.aborted ? undefined : setIssuer(has)));
+    return () => stop.abort();
+  }, []);
   async function submit(event: FormEvent<HTMLFormElement>) {
     event.preventDefault();
     const form = event.currentTarget;
@@ -29,6 +35,14 @@ export function SignIn({ entered, why }: { entered: () => void; why: string }) {
           <span>Windlass</span>
         </div>
         <h1>Sign in</h1>
+        {issuer ? (
+          <div className="stack tight">
+            <a className="button primary" href={issuerSignIn(window.location)}>
+              Sign in with single sign-on
+            </a>
+            <p className="small dim">Or use an API key:</p>
+          </div>
+        ) : null}
         <form className="stack" onSubmit={(e) => void submit(e)}>
           <div className="field">
             <label htmlFor="key">API key</label>
@@ -42,7 +56,7 @@ export function SignIn({ entered, why }: { entered: () => void; why: string }) {
               {failed}
             </p>
           ) : null}
-          <button type="submit" className="button primary" disabled={busy}>
+          <button type="submit" className={issuer ? "button" : "button primary"} disabled={busy}>
             {busy ? "Signing in …" : "Sign in"}
           </button>
         </form>

@@ -58,7 +58,7 @@ function Account() {
         <DropdownMenu.Content className="menu" align="end" sideOffset={6}>
           <div className="menu-label small">
             <div>
-              Key <b>{key?.name}</b>, {roleName(key?.role ?? 0)}
+              {me.member ? "Member" : "Key"} <b>{key?.name}</b>, {roleName(key?.role ?? 0)}
             </div>
             <div className="dim">{me.workspaceName ? `workspace ${me.workspaceName}` : "the platform"}</div>
             <div className="dim">control plane {me.serverVersion}</div>
@@ -117,6 +117,7 @@ export function Shell() {
             ) : (
               <>
                 <Link to="/workspaces">Workspaces</Link>
+                <Link to="/members">Members</Link>
                 <Link to="/keys">Keys</Link>
                 {administers(me.key?.role) ? <Link to="/audit">Audit</Link> : null}
               </>

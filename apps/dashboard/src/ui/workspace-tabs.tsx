@@ -5,7 +5,7 @@ import { useSession } from "./session.js";
 import { Tabs } from "./tabs.js";
 
 /** Pages about the workspace, by their paths. */
-export const workspacePages = ["/quota", "/features", "/freezes", "/notifications", "/keys", "/audit"] as const;
+export const workspacePages = ["/quota", "/features", "/freezes", "/notifications", "/members", "/keys", "/audit"] as const;
 
 /** The head of a page about the workspace of the key. Operators, who have none, see the head without the tabs. */
 export function WorkspaceHead({ title, end }: { title: string; end?: ReactNode }) {
@@ -24,6 +24,7 @@ export function WorkspaceHead({ title, end }: { title: string; end?: ReactNode }
           <Link to="/features">Features</Link>
           <Link to="/freezes">Freezes</Link>
           <Link to="/notifications">Notifications</Link>
+          <Link to="/members">Members</Link>
           <Link to="/keys">Keys</Link>
           {administers(me.key?.role) ? <Link to="/audit">Audit</Link> : null}
         </Tabs>
