@@ -66,6 +66,7 @@ type clients struct {
 	projects      windlassv1connect.ProjectServiceClient
 	workspaces    windlassv1connect.WorkspaceServiceClient
 	access        windlassv1connect.AccessServiceClient
+	members       windlassv1connect.MemberServiceClient
 	freezes       windlassv1connect.FreezeServiceClient
 	protections   windlassv1connect.ProtectionServiceClient
 	notifications windlassv1connect.NotificationServiceClient
@@ -88,6 +89,7 @@ func newClients(httpClient *http.Client, server string, options ...connect.Clien
 		projects:      windlassv1connect.NewProjectServiceClient(httpClient, server, options...),
 		workspaces:    windlassv1connect.NewWorkspaceServiceClient(httpClient, server, options...),
 		access:        windlassv1connect.NewAccessServiceClient(httpClient, server, options...),
+		members:       windlassv1connect.NewMemberServiceClient(httpClient, server, options...),
 		freezes:       windlassv1connect.NewFreezeServiceClient(httpClient, server, options...),
 		protections:   windlassv1connect.NewProtectionServiceClient(httpClient, server, options...),
 		notifications: windlassv1connect.NewNotificationServiceClient(httpClient, server, options...),
@@ -159,7 +161,7 @@ Then, in another shell:   windlass deploy -f deployments/examples/echo.yaml`,
 	}
 	add("apps", a.deployCommand(), a.planCommand(), a.exportCommand(), a.scaleCommand(), a.rollbackCommand(), a.rolloutCommand(), a.cancelCommand(), a.deleteCommand(), a.envCommand(), a.secretCommand(), a.restartCommand(), a.freezeCommand(), a.protectionCommand(), a.notifyCommand(), a.pinCommand(), a.unpinCommand(), a.domainCommand(), a.appKeyCommand())
 	add("look", a.statusCommand(), a.listCommand(), a.historyCommand(), a.pinsCommand(), a.urlCommand(), a.dashboardCommand(), a.routeCommand(), a.logsCommand(), a.topCommand(), a.auditCommand(), a.explainCommand(), a.presetCommand(), a.modelCommand(), a.scalingCommand())
-	add("platform", append(cfg.Extra, a.loginCommand(), a.regionCommand(), a.workspaceCommand(), a.projectCommand(), a.environmentCommand(), a.keyCommand(), a.doctorCommand(), a.supportBundleCommand(), a.versionCommand())...)
+	add("platform", append(cfg.Extra, a.loginCommand(), a.regionCommand(), a.workspaceCommand(), a.projectCommand(), a.environmentCommand(), a.keyCommand(), a.membersCommand(), a.doctorCommand(), a.supportBundleCommand(), a.versionCommand())...)
 	group(root, exitCodesTopic())
 	root.Args = cobra.NoArgs // without a check, Cobra refuses an unknown command with a text of its own
 	root.SetHelpCommand(helpCommand())
