@@ -113,7 +113,7 @@ func (e busyError) Error() string             { return "busy" }
 func (e busyError) RetryAfter() time.Duration { return time.Duration(e) }
 
 func TestRetry_WaitsAsLongAsTheServerAsks(t *testing.T) {
-	for told, least := range map[time.Duration]time.Duration{
+	for delay, least := range map[time.Duration]time.Duration{
 		time.Minute:  time.Minute,
 		-time.Minute: 0,
 	} {
@@ -122,7 +122,7 @@ func TestRetry_WaitsAsLongAsTheServerAsks(t *testing.T) {
 			start, attempts := time.Now(), 0
 			require.NoError(t, Retry(t.Context(), p, func(context.Context) error {
 				if attempts++; attempts == 1 {
-					return fmt.Errorf("report: %w", busyError(told))
+					return fmt.Errorf("report: %w", busyError(delay))
 				}
 				return nil
 			}))

@@ -104,7 +104,7 @@ func States() []State {
 // Event is what happens to a replica.
 type Event int
 
-// The events. The first group are requests, the second group are results of operations, and the third group are
+// The events. The first group has requests, the second group has results of operations, and the third group has
 // observations.
 const (
 	// RequestLoad requests that the server loads the model.

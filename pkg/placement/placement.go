@@ -4,7 +4,7 @@
 // # How a model finds its servers
 //
 // Filters skip servers that must not hold the model, and count the reasons. Place prefers servers that already hold
-// the model. Next come servers whose app holds it on another server, and then servers with more free memory. Equal
+// the model. Servers of an app that holds it on another server come next, and then servers with more free memory. Equal
 // servers are in the order of names and indices.
 //
 // Invariants:
@@ -86,7 +86,7 @@ type Model struct {
 // Decision is where a model should be.
 type Decision struct {
 	Model string
-	// Servers are the servers that should hold the model. Load are the servers of them that do not hold it yet.
+	// Servers are the servers that should hold the model. Load has those of Servers that do not hold it yet.
 	Servers, Load []Key
 	// Unload are servers that should not hold the model any more.
 	Unload []Key

@@ -41,7 +41,7 @@ func TestPlace_Vectors(t *testing.T) {
 	t.Run("a server holds models up to exactly its memory", func(t *testing.T) {
 		got := byModel(Place(servers[:1], []Model{model("a", 10*gib), model("b", 1), model("c", 0)}))
 		require.Len(t, got["a"].Servers, 1)
-		require.Equal(t, "1 server lacks 1 bytes of the 1 bytes needed", got["b"].Refused.String())
+		require.Equal(t, "1 server lacks 1 byte of the 1 byte needed", got["b"].Refused.String())
 		require.Len(t, got["c"].Servers, 1)
 	})
 	t.Run("a model spreads over servers", func(t *testing.T) {

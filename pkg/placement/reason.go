@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+
+	"github.com/windlass-run/windlass/pkg/plural"
 )
 
 // Reason is why a server does not hold a model. A server counts for the first reason that applies.
@@ -203,5 +205,5 @@ func formatBytes(n int64) string {
 		}
 		return fmt.Sprintf("%d.%d %s", whole, tenths, unit.name)
 	}
-	return fmt.Sprintf("%d bytes", n)
+	return plural.Count(n, "byte")
 }

@@ -11,14 +11,14 @@ import (
 // which it received the load.
 func SampleOf(load *agentv1.LoadReport, counts map[string]bool, at time.Time) Sample {
 	s := Sample{At: at, Queued: load.Queued, Levels: map[string]float64{}}
-	inFlight, rate, told := 0.0, 0.0, false
+	inFlight, rate, isReported := 0.0, 0.0, false
 	knowsInFlight, knowsRate := true, true
 	weights := map[string]float64{}
 	for _, d := range load.GetDeployments() {
 		if !counts[d.GetDeploymentId()] {
 			continue
 		}
-		told = true
+		isReported = true
 		s.Ready, s.Starting = s.Ready+int(d.GetReady()), s.Starting+int(d.GetStarting())
 		knowsInFlight, knowsRate = knowsInFlight && d.InFlight != nil, knowsRate && d.Rate != nil
 		inFlight, rate = inFlight+d.GetInFlight(), rate+d.GetRate()
@@ -26,10 +26,10 @@ func SampleOf(load *agentv1.LoadReport, counts map[string]bool, at time.Time) Sa
 		s.FirstToken, s.Latency = addTimes(s.FirstToken, d.GetFirstToken()), addTimes(s.Latency, d.GetLatency())
 	}
 	meanLevels(s.Levels, weights)
-	if told && knowsInFlight {
+	if isReported && knowsInFlight {
 		s.InFlight = &inFlight
 	}
-	if told && knowsRate {
+	if isReported && knowsRate {
 		s.Rate = &rate
 	}
 	return s

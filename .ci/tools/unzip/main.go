@@ -24,7 +24,7 @@ func main() {
 	}
 }
 
-// unzip writes the file name of the archive to a new executable file.
+// unzip writes one file of the archive, by its name, to a new executable file.
 func unzip(archive, name, file string) (err error) {
 	all, err := zip.OpenReader(archive)
 	if err != nil {

@@ -43,8 +43,8 @@ type response struct {
 	names          []string
 }
 
-// told has what every Envoy that counts must acknowledge: versions by type, and the clusters.
-type told struct {
+// published has what every Envoy that counts must acknowledge: versions by type, and the clusters.
+type published struct {
 	versions map[string]string
 	clusters []string
 }
@@ -129,7 +129,7 @@ type state struct {
 }
 
 // serve returns how much of told the Envoys serve.
-func (c *clients) serve(t told, now time.Time) state {
+func (c *clients) serve(t published, now time.Time) state {
 	out := state{all: true, anybody: c.anybody()}
 	wait := func(until time.Time) {
 		out.all = false
@@ -172,7 +172,7 @@ func (c *clients) serve(t told, now time.Time) state {
 }
 
 // has reports whether the Envoy has acknowledged everything that it asks for.
-func (s *stream) has(t told, now time.Time) bool {
+func (s *stream) has(t published, now time.Time) bool {
 	arrived := !now.Before(s.since.Add(arrival))
 	for typeURL, version := range t.versions {
 		if !s.asked[typeURL] {

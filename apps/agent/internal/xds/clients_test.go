@@ -10,8 +10,8 @@ import (
 
 var at = time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
 
-func all(version string) told {
-	return told{
+func all(version string) published {
+	return published{
 		versions: map[string]string{resource.ClusterType: version, resource.EndpointType: version, resource.RouteType: version},
 		clusters: []string{"dep_1"},
 	}

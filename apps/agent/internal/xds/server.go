@@ -85,10 +85,10 @@ type Server struct {
 	// said is signalled when an Envoy has sent a request, has connected or has left.
 	said chan struct{}
 
-	mu      sync.Mutex
-	clients *clients
-	streams map[int64]client
-	told    told
+	mu        sync.Mutex
+	clients   *clients
+	streams   map[int64]client
+	published published
 }
 
 // New returns a server that sends nothing before Run.
@@ -306,7 +306,7 @@ func (s *Server) follow(ctx context.Context, served <-chan error) error {
 func (s *Server) show(ctx context.Context, c *config, at versions) error {
 	version := func(n int64) string { return fmt.Sprintf("%s-%d", s.cfg.TableID, n) }
 	s.mu.Lock()
-	s.told = told{
+	s.published = published{
 		versions: map[string]string{
 			resource.ClusterType: version(at.clusters), resource.EndpointType: version(at.endpoints), resource.RouteType: version(at.routes),
 		},
@@ -358,7 +358,7 @@ func (s *Server) settle(ctx context.Context) {
 func (s *Server) serve() state {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.clients.serve(s.told, time.Now())
+	return s.clients.serve(s.published, time.Now())
 }
 
 // teller tells the feed what is served, when that has changed.

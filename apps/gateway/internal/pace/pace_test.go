@@ -21,7 +21,7 @@ func TestPace(t *testing.T) {
 		p.Moved(0, time.Hour)
 		require.Equal(t, time.Millisecond, p.Left(0, slow))
 	})
-	t.Run("bytes earn time", func(t *testing.T) {
+	t.Run("each byte adds time", func(t *testing.T) {
 		t.Parallel()
 		p := Of(least)
 		p.Moved(5500, 0)
@@ -30,7 +30,7 @@ func TestPace(t *testing.T) {
 		p.Moved(1<<40, 0)
 		require.Equal(t, slow, p.Left(0, slow))
 	})
-	t.Run("a byte every second ends", func(t *testing.T) {
+	t.Run("a client that sends one byte a second runs out of time", func(t *testing.T) {
 		t.Parallel()
 		p, waits := Of(least), 0
 		for ; p.Left(0, slow) >= time.Second; waits++ {
@@ -39,7 +39,7 @@ func TestPace(t *testing.T) {
 		require.Equal(t, 10, waits)
 		require.Equal(t, 10*time.Second, p.Waited())
 	})
-	t.Run("without a rate only silence counts", func(t *testing.T) {
+	t.Run("without a rate, the time before earlier bytes does not count", func(t *testing.T) {
 		t.Parallel()
 		p := Of(Least{After: time.Second})
 		p.Moved(1, time.Hour)

@@ -121,7 +121,7 @@ func (r *Regions) Here() string {
 	return r.picture.Region
 }
 
-// Put replaces what Regions knows by p.
+// Put makes p the picture of the other regions.
 func (r *Regions) Put(p *neighbours.Picture) {
 	var gone []string
 	r.mu.Lock()

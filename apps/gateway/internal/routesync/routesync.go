@@ -94,7 +94,7 @@ type Source struct {
 	loads    map[string]*gatewayv1.AppLoad // the reported loads, by app
 	looked   time.Time                     // when the loads were last read
 	leaving  bool
-	// parted is closed once the agent got the report that the gateway leaves.
+	// parted is closed once the agent has the report that the gateway leaves.
 	parted chan struct{}
 }
 

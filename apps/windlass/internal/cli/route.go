@@ -252,14 +252,14 @@ const verifyEvery = 5 * time.Second
 // verifyDomain repeats the call until the record is found or patience is over.
 func (a *app) verifyDomain(ctx context.Context, path, name string, patience time.Duration) (*windlassv1.Domain, error) {
 	until := time.Now().Add(patience)
-	for told := false; ; told = true {
+	for isShown := false; ; isShown = true {
 		resp, err := a.clients.routes.VerifyDomain(ctx, &windlassv1.VerifyDomainRequest{Mutation: newMutation(), App: path, Domain: name})
 		switch {
 		case err == nil:
 			return resp.Domain, nil
 		case rpc.ReasonOf(err) != windlassv1.ErrorReason_ERROR_REASON_DOMAIN_NOT_VERIFIED || time.Until(until) < verifyEvery:
 			return nil, err
-		case !told:
+		case !isShown:
 			if text, ok := errors.AsType[*connect.Error](err); ok {
 				a.infof("%s; checking again every %s", text.Message(), verifyEvery)
 			}

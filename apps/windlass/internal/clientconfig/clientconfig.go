@@ -199,9 +199,9 @@ func (f *File) Resolve(name string, getenv func(string) string) (Context, error)
 	c, ok := f.Get(name)
 	switch {
 	case !ok && chosen:
-		return Context{}, fmt.Errorf("context %q is not configured: %s", name, f.known())
+		return Context{}, fmt.Errorf("context %q is not configured: %s", name, f.contextNames())
 	case !ok && server == "" && name != "":
-		return Context{}, fmt.Errorf("the current context %q is not configured: %s", name, f.known())
+		return Context{}, fmt.Errorf("the current context %q is not configured: %s", name, f.contextNames())
 	case !ok && server == "":
 		return Context{}, ErrNoContext
 	}
@@ -237,7 +237,7 @@ func (c Context) TLS() certfile.ClientFlags {
 	return certfile.ClientFlags{ServerCA: c.ServerCA, Cert: c.ClientCert, Key: c.ClientKey, Insecure: c.Insecure}
 }
 
-func (f *File) known() string {
+func (f *File) contextNames() string {
 	if len(f.Contexts) == 0 {
 		return "there are no contexts"
 	}

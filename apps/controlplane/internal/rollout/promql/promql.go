@@ -2,8 +2,8 @@
 // rollouts' checks. It does not judge them: a figure that it cannot get becomes a problem of
 // the measurement, and package plan decides what follows.
 //
-// The number of concurrent queries is bounded. Each query has a deadline, and so have all
-// queries of one step together. A query that fails is not repeated before the check's next
+// The number of concurrent queries is bounded. Each query has a deadline, and all queries of one
+// step together have another one. A query that fails is not repeated before the check's next
 // interval.
 package promql
 
@@ -145,7 +145,7 @@ func (b *bounded) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// Measure takes the measurements that are due. One that fails has a problem in its figures.
+// Measure takes the measurements that are due. A measurement that fails has a problem in its figures.
 func (s *Source) Measure(ctx context.Context, due []plan.Measure) []plan.Measurement {
 	ctx, cancel := context.WithTimeoutCause(ctx, stepTimeout, fmt.Errorf("Prometheus has not answered all queries within %s", stepTimeout))
 	defer cancel()

@@ -63,7 +63,7 @@ func TestQuery_EachIsItsOwnFigure(t *testing.T) {
 	f := measure(t, s, analysis.Queries{New: "new", NewSamples: "samples", Old: "old"}).Figures
 	require.Empty(t, f.Problem)
 	require.Equal(t, []float64{0.25, 12}, []float64{*f.New, *f.NewSamples})
-	require.Nil(t, f.Old, "no series is no figure")
+	require.Nil(t, f.Old, "a query without series gives no figure")
 	require.Nil(t, f.OldSamples)
 }
 
@@ -125,7 +125,7 @@ func TestClient_SilentPrometheusMeetsTheDeadline(t *testing.T) {
 	}
 	begin := time.Now()
 	measured := s.Measure(ctx, due)
-	require.Less(t, time.Since(begin), 5*time.Second, "the deadline of all together is 50 ms")
+	require.Less(t, time.Since(begin), 5*time.Second, "the deadline of all queries together is 50 ms")
 	require.Len(t, measured, plan.MaxMeasure)
 	for _, m := range measured {
 		require.Contains(t, m.Figures.Problem, context.DeadlineExceeded.Error())
@@ -170,11 +170,11 @@ func TestClient_LeavesQueriesToOtherWorkspaces(t *testing.T) {
 		}
 		steps.Go(func() { s.Measure(ctx, due) })
 	}
-	require.Eventually(t, func() bool { return silent.Load() >= 7 }, time.Minute, time.Millisecond, "they have their shares")
+	require.Eventually(t, func() bool { return silent.Load() >= 7 }, time.Minute, time.Millisecond, "the other workspaces have used up their shares")
 	begin := time.Now()
 	m := measure(t, s, analysis.Queries{New: "up", NewSamples: "up", Old: "up", OldSamples: "up"})
 	require.Empty(t, m.Figures.Problem)
-	require.Less(t, time.Since(begin), 5*time.Second, "before any of their queries meets its deadline")
+	require.Less(t, time.Since(begin), 5*time.Second, "before any query of the other workspaces meets its deadline")
 	cancel()
 	steps.Wait()
 }

@@ -16,7 +16,7 @@ const (
 	regular role = iota
 	// setup is an init container that must end before the next one begins.
 	setup
-	// sidecar is an init container that keeps running. The next one begins when it has started.
+	// sidecar is an init container that keeps running. The next init container begins when the sidecar has started.
 	sidecar
 )
 

@@ -20,7 +20,7 @@ type Tuning struct {
 }
 
 const (
-	// soon is when a staged crash without a time ends the run. Until then the container is seen running.
+	// soon is when a staged crash without a time ends the run. Until then the container shows as running.
 	soon = 250 * time.Millisecond
 	// evictionGrace is the grace period of the kubelet's hard evictions.
 	evictionGrace = time.Second

@@ -22,8 +22,8 @@ const (
 	incompleteInitContainers = "containers with incomplete status: %s"
 )
 
-// Status returns the pod's status for the API. base is its present status in the API. Status keeps from it
-// the conditions of other owners, and the times of unchanged conditions.
+// Status returns the pod's status for the API. base is its present status in the API. Conditions of other
+// owners in base stay, and unchanged conditions keep their times.
 func (m *Machine) Status(now time.Time, base *corev1.PodStatus) corev1.PodStatus {
 	s := *base.DeepCopy()
 	s.ObservedGeneration = m.pod.Generation

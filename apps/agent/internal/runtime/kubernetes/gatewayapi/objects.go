@@ -85,7 +85,7 @@ func objectsOf(r *gatewayv1.AppRoutes, at target) objects {
 	name := cmp.Or(r.AppName, r.AppId)
 	keyed := r.Policy.GetRequireApiKey()
 	if missing := inexpressible(r.Policy); len(missing) > 0 && !keyed {
-		o.notes = append(o.notes, fmt.Sprintf("HTTPRoutes of app %s do not have %s, because an HTTPRoute cannot express it", name, strings.Join(missing, ", ")))
+		o.notes = append(o.notes, fmt.Sprintf("HTTPRoutes of app %s cannot express %s", name, strings.Join(missing, ", ")))
 	}
 	if keyed {
 		o.notes = append(o.notes, fmt.Sprintf("app %s has no HTTPRoute: it requires API keys, which no Gateway checks", name))

@@ -93,7 +93,7 @@ func TestHosts_AreSplitOverRoutes(t *testing.T) {
 	require.Equal(t, []string{"app chat has no HTTPRoute: it requires API keys, which no Gateway checks"}, o.notes)
 	r.Policy = &gatewayv1.RoutePolicy{MaxInFlight: new(int32(1)), Cors: &gatewayv1.Cors{}, CrossRegion: gatewayv1.CrossRegion_CROSS_REGION_OFF}
 	r.Previews = nil
-	require.Equal(t, []string{"HTTPRoutes of app chat do not have maxInFlight, cors, because an HTTPRoute cannot express it"}, objectsOf(r, here).notes)
+	require.Equal(t, []string{"HTTPRoutes of app chat cannot express maxInFlight, cors"}, objectsOf(r, here).notes)
 	for i := range 17 {
 		r.Targets = append(r.Targets, &gatewayv1.Target{DeploymentId: fmt.Sprintf("more_%d", i), Weight: 1})
 	}

@@ -74,7 +74,7 @@ func failing(s *appsv1.ReplicaSet) bool {
 	})
 }
 
-// ReplicaSetMoved reports whether a change of a ReplicaSet affects the decision which pods go.
+// ReplicaSetMoved reports whether a change of a ReplicaSet affects the decision about which pods go.
 func ReplicaSetMoved(old, now *appsv1.ReplicaSet) bool {
 	return failing(old) != failing(now) || old.Status.AvailableReplicas != now.Status.AvailableReplicas || old.Spec.MinReadySeconds != now.Spec.MinReadySeconds ||
 		old.Spec.Replicas == nil || now.Spec.Replicas == nil || *old.Spec.Replicas != *now.Spec.Replicas

@@ -250,7 +250,7 @@ func (d *Drain) Notes(w *appsv1.Deployment, now time.Time) []Note {
 // Marks reports whether any pod must be marked or unmarked.
 func (d *Drain) Marks() bool { return len(d.Mark)+len(d.Unmark) > 0 }
 
-// DrainMoved reports whether a change of a pod affects the decision which pods go.
+// DrainMoved reports whether a change of a pod affects the decision about which pods go.
 func DrainMoved(old, now *corev1.Pod) bool {
 	return render.Drains(old) || render.Drains(now) || counts(old) != counts(now) || isReady(old) != isReady(now)
 }
