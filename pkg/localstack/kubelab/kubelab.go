@@ -44,7 +44,7 @@ type Config struct {
 	// APIPort is the port on 127.0.0.1. 0 means the port of the last run on the directory, or a free port.
 	APIPort int
 	// NodeGrace is how long a node may be silent before it is NotReady. EvictAfter is how long pods stay on
-	// it then. CrashBackoff is the first delay before a crashed container is started again.
+	// a node that is NotReady. CrashBackoff is the first delay before a crashed container is started again.
 	NodeGrace, EvictAfter, CrashBackoff time.Duration
 	// DieWithParent is as in proc.Spec. The cluster's own children always die with it.
 	DieWithParent bool

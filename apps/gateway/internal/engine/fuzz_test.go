@@ -187,7 +187,7 @@ func FuzzEngines(f *testing.F) {
 	})
 }
 
-// statuses returns the status lines in answers, which have no content.
+// statuses returns the status lines in answers. The answers must not have content.
 func statuses(answers string) (lines []string) {
 	for line := range strings.Lines(answers) {
 		if strings.HasPrefix(line, "HTTP/1.1 ") && strings.HasSuffix(line, "\n") {

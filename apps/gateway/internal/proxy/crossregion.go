@@ -30,8 +30,9 @@ const (
 	// new connection takes several round trips. The other gateway keeps the connection for longer. When an
 	// HTTP/2 connection ends, the gateway knows which requests were not handled, and sends them again.
 	idleCrossRegion = 45 * time.Second
-	// idlePlain is the same for HTTP/1.1, where the gateway does not know that. It is well below 2 s, for
-	// which a gateway that stops still reads from connections without a request.
+	// idlePlain is how long an idle HTTP/1.1 connection to another region is kept. It is short, because the
+	// gateway does not know which requests of a closed HTTP/1.1 connection were not handled. A gateway that
+	// stops reads from connections without a request for 2 s more, so idlePlain is well below 2 s.
 	idlePlain = time.Second
 )
 

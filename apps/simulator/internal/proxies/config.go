@@ -9,7 +9,7 @@ import (
 // body is the immediate answer of instances: a small completion.
 const body = `{"id":"chatcmpl-1","object":"chat.completion","model":"echo","choices":[{"index":0,"message":{"role":"assistant","content":"one two three four five"},"finish_reason":"stop"}],"usage":{"prompt_tokens":5,"completion_tokens":5,"total_tokens":10}}`
 
-// nginxArgs returns the start of nginx in the foreground, with all its files below dir/name.
+// nginxArgs returns how nginx is started in the foreground, with all its files below dir/name.
 func nginxArgs(dir, name, http string) configured {
 	home := filepath.Join(dir, name)
 	file := filepath.Join(home, "nginx.conf")

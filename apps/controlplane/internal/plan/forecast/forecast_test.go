@@ -294,7 +294,7 @@ func TestForecast_TooLongIsGivenUp(t *testing.T) {
 	require.Less(t, time.Since(began), time.Minute)
 }
 
-func TestForecast_ScaledByACallComesFirst(t *testing.T) {
+func TestForecast_BeginsWithTheReplicasOfTheCall(t *testing.T) {
 	in := update(nil, 2, "eu")
 	in.App.RolloutID, in.Rollout = "", nil
 	was := in.Topology
@@ -303,7 +303,7 @@ func TestForecast_ScaledByACallComesFirst(t *testing.T) {
 	require.Equal(t, "0s move eu v1=5/100%\n0s in all", textOf(Run(was, in, start)))
 }
 
-func TestForecast_HasPeopleApprove(t *testing.T) {
+func TestForecast_AssumesThatPeopleApprove(t *testing.T) {
 	owners := &windlassv1.Approval{Role: windlassv1.Role_ROLE_OWNER, Count: 2, NotDeployer: true}
 	in := update(&windlassv1.RolloutPolicy{
 		Strategy: windlassv1.RolloutPolicy_STRATEGY_CANARY, MaxSurge: "1",

@@ -1,9 +1,9 @@
 // Package freeze computes when a freeze is in force and which freeze counts for an app. It is pure.
 //
 // Weekly windows follow local clocks. When those are put back, a time comes twice; when they
-// are put forward, some times never come. A window is then as long as it can be: its start is
-// the earlier meaning of a time and its end the later one. So no rollout starts in an hour that
-// can be read as frozen.
+// are put forward, some times never come. A window is then as long as it can be: it starts when its
+// start comes first, and ends when its end comes last. So no rollout starts in an hour that may be
+// meant as frozen.
 package freeze
 
 import (
@@ -89,7 +89,7 @@ func Longest(freezes []model.Freeze, app model.App, now int64) (found Found, fro
 // Refuses reports whether the freeze refuses a start, instead of holding it.
 func Refuses(f model.Freeze) bool { return f.OnStart != windlassv1.Freeze_ON_START_HOLD }
 
-// InForce reports whether the freeze is in force now, and until when, 0 for without an end.
+// InForce reports whether the freeze is in force now. until is its end in unix ms, or 0 if it has no end.
 func InForce(f model.Freeze, now int64) (until int64, in bool) {
 	if now < f.From || f.Until != 0 && now >= f.Until {
 		return 0, false
@@ -118,8 +118,8 @@ func InForce(f model.Freeze, now int64) (until int64, in bool) {
 	return until, true
 }
 
-// longest is how long windows can last, in ms, if they leave a gap in each week: two weeks, because a change of clocks
-// may skip a gap, and a day for what the change adds.
+// longest is the longest time, in ms, that windows with a gap in each week can last. It is two weeks, because a change
+// of clocks may skip one gap, and one more day, because the change also makes a window longer.
 const longest = int64(15*24*time.Hour) / int64(time.Millisecond)
 
 // NextAt returns when a freeze that is not in force will be in force next, 0 for never.
@@ -217,7 +217,7 @@ type moment struct {
 	minute int
 }
 
-// days returns how many days m is behind start, which it follows.
+// days returns how many days after start the moment m comes next.
 func (m moment) days(start moment) int {
 	if !m.weekly {
 		if m.minute <= start.minute {

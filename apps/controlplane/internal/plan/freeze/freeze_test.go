@@ -139,7 +139,7 @@ func TestWindow_IsInForceUntilItsEndAndFromItsNextStart(t *testing.T) {
 	})
 }
 
-func TestWindows_RefusingComesFirstThenLasting(t *testing.T) {
+func TestWindows_RefusalCountsFirstThenTheLatestEnd(t *testing.T) {
 	app := model.App{ID: "app", ProjectID: "prj", WorkspaceID: "ws"}
 	freeze := func(name string, on windlassv1.Freeze_OnStart, until int64, edit ...func(*model.Freeze)) model.Freeze {
 		f := model.Freeze{Name: name, WorkspaceID: "ws", OnStart: on, Until: until}
@@ -171,7 +171,7 @@ func TestWindows_RefusingComesFirstThenLasting(t *testing.T) {
 	require.False(t, frozen)
 }
 
-func TestWindow_WithoutSenseIsRefused(t *testing.T) {
+func TestWindow_InvalidIsRefused(t *testing.T) {
 	now := at(t, "2026-11-22T00:00:00Z")
 	for text, f := range map[string]model.Freeze{
 		"no weekday":     weekly("UTC", "Fry 16:00", "Mon 08:00"),
