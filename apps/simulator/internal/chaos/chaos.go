@@ -245,6 +245,9 @@ func (r *run) newUser(number uint64) *user {
 func (r *run) startScaled(ctx context.Context) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, time.Minute, errors.New("the scaled apps do not start"))
 	defer cancel()
+	if err := openLedger(ctx, r.w.DB); err != nil {
+		return err
+	}
 	u := r.newUser(0)
 	defer u.api.Close()
 	for i := scaledApp; i < allApps; i++ {
@@ -379,7 +382,7 @@ func (r *run) waitSettled(ctx context.Context) (time.Duration, error) {
 		case err != nil:
 			why = &disagreement{kind: "not healed", text: err.Error()}
 		case why == nil:
-			if err := r.checker.checkDatabase(ctx); err != nil {
+			if err := errors.Join(r.checker.checkDatabase(ctx), r.checker.checkLedger(ctx)); err != nil {
 				return took, err
 			}
 			if len(r.checker.foundViolations()) == 0 {
@@ -421,6 +424,9 @@ func (r *run) writeResult(env scenario.Env, rounds int, slowest time.Duration, v
 	env.Result.Figure("slowest_ms", measure.Millis(slowest), "ms until all was settled, the slowest round")
 	env.Result.Figure("scalings", float64(r.checker.countScalings()), "decisions to scale that were seen")
 	env.Result.Figure("zeros", float64(r.checker.zeros), "decisions for zero that were seen")
+	env.Result.Figure("decided", float64(r.checker.audited.decided), "changes of counts outside of rollouts, each made by one decision")
+	env.Result.Figure("delayed", float64(r.checker.audited.delayed), "changes that followed a decision later, where a region lagged behind its rollout")
+	env.Result.Figure("woken", float64(r.checker.audited.woken), "changes of counts that followed a request to an app at zero")
 	env.Result.Figure("requests", float64(r.requests.answered), "requests that were answered")
 	env.Result.Figure("requests_waited", float64(r.requests.waited), "of these took "+slowAnswer.String()+" or longer")
 	env.Result.Figure("requests_slowest_ms", measure.Millis(r.requests.slowest), "ms, the slowest")

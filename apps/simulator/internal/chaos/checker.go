@@ -52,6 +52,8 @@ func violationsError(violations []Violation) error {
 //   - Every place has the newest generation.
 //   - Feeds have no hole.
 //   - Acknowledged deployments exist.
+//   - Each change of a scaled app's count was made by one decision of the scaler, or by a rollout, or by a request to an app
+//     at zero: see the ledger.
 //   - A scaled app has the replicas that the scaler wrote last, and each role of a pool the instances.
 //   - No request waits. Those that failed were in flight when an instance crashed or the gateway was killed.
 //   - Without requests, apps go to zero, and all roles of a pool together. One request wakes each again.
@@ -79,7 +81,8 @@ type checker struct {
 	acknowledged  map[string]string
 	decided       map[[3]string]decision // the newest decision that was seen, by app, region and role
 	scalings      int
-	zeros         int               // of scalings, decisions for zero
+	zeros         int // of scalings, decisions for zero
+	audited       audit
 	restores      int               // of the database
 	losses        map[string]int    // of inboxes, by region
 	apps          map[string]string // of every deployment that was ever acknowledged
