@@ -393,11 +393,13 @@ func schedules(steps string) []string {
 
 // The steps are: the control plane's decision arrives (d), a request arrives (a), the gateway
 // applies what the agent sends (p), reports what it serves (r) and calls Wake (w), the agent is
-// killed (k). The test runs every order in which each step occurs once, and some of the orders in
-// which p and r occur twice. With ALL_SCHEDULES=1, it runs all of these.
+// killed (k), the control plane decides for a replica again (u). The test runs every order in which
+// each step but u occurs once, and every order in which each but k does. It runs some of the orders
+// in which p and r occur twice, and in which each step occurs once. With ALL_SCHEDULES=1, it runs
+// all of these.
 func TestZero_EveryInterleavingOfRequestDecisionAndWake(t *testing.T) {
-	all := schedules("daprwk")
-	for i, s := range schedules("daprprwk") {
+	all := append(schedules("daprwk"), schedules("daprwu")...)
+	for i, s := range append(schedules("daprprwk"), schedules("daprwku")...) {
 		if i%40 == 0 || os.Getenv("ALL_SCHEDULES") != "" {
 			all = append(all, s)
 		}
@@ -417,6 +419,8 @@ func TestZero_EveryInterleavingOfRequestDecisionAndWake(t *testing.T) {
 						switch step {
 						case 'd':
 							z.assign(0)
+						case 'u':
+							z.assign(1)
 						case 'a':
 							z.gateway.ask()
 						case 'p':
