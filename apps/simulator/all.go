@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/windlass-run/windlass/apps/simulator/internal/measure"
+	"github.com/windlass-run/windlass/apps/simulator/internal/stack"
 )
 
 // all is the command that runs the entries of the project's benchmark table.
@@ -167,11 +168,11 @@ func (a *all) run(ctx context.Context, flags common, stdout, stderr io.Writer) e
 // runEntry runs an entry in a process of its own, and returns its result. In one process, the memory of earlier
 // entries would count in the figures of later ones.
 func (a *all) runEntry(ctx context.Context, self, name string, entryFlags []string, flags common, stdout, stderr io.Writer) (json.RawMessage, error) {
-	dir, err := os.MkdirTemp("", "windlass-sim-all-")
+	dir, remove, err := makeResultFolder()
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", name, err)
 	}
-	defer func() { _ = os.RemoveAll(dir) }()
+	defer remove()
 	flags.As, flags.Result = name, filepath.Join(dir, "result.json")
 	command, _, _ := strings.Cut(name, "-")
 	cmd := exec.CommandContext(ctx, self, slices.Concat([]string{command}, entryFlags, flags.args())...)
@@ -190,6 +191,13 @@ func (a *all) runEntry(ctx context.Context, self, name string, entryFlags []stri
 		return nil, fmt.Errorf("%s: %w", name, errors.Join(context.Cause(ctx), runErr, err))
 	}
 	return text, nil
+}
+
+// makeResultFolder makes the folder for the result of an entry. It is locked, because other runs on this machine remove
+// folders of runs that have ended.
+func makeResultFolder() (dir string, remove func(), err error) {
+	dir, lock, err := stack.MakeRoot(os.TempDir())
+	return dir, func() { _ = errors.Join(os.RemoveAll(dir), lock.Unlock()) }, err // a later run removes what is left
 }
 
 // stopTimeout limits how long a scenario may take to stop the processes that it has started.

@@ -2,3 +2,5 @@ package simulator
 
 // FillPage is fillPage, for tests that run scenarios.
 var FillPage = fillPage
+
+var MakeResultFolder = makeResultFolder

@@ -10,11 +10,13 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/windlass-run/windlass/apps/agent"
 	"github.com/windlass-run/windlass/apps/simulator"
+	"github.com/windlass-run/windlass/apps/simulator/internal/stack"
 	"github.com/windlass-run/windlass/pkg/service"
 )
 
@@ -321,6 +323,21 @@ type writer func(p []byte)
 func (w writer) Write(p []byte) (int, error) {
 	w(p)
 	return len(p), nil
+}
+
+func TestAll_KeepsItsResultsBesideOtherRuns(t *testing.T) {
+	t.Setenv("TMPDIR", t.TempDir())
+	dir, remove, err := simulator.MakeResultFolder()
+	require.NoError(t, err)
+	long := time.Now().Add(-time.Hour)
+	require.NoError(t, os.Chtimes(dir, long, long))
+	other, lock, err := stack.MakeRoot(os.TempDir())
+	require.NoError(t, err)
+	require.DirExists(t, dir, "another run removes what runs before it left")
+	require.NoError(t, lock.Unlock())
+	require.NotEqual(t, dir, other)
+	remove()
+	require.NoDirExists(t, dir)
 }
 
 func TestRun_FailsAboveItsMemoryLimit(t *testing.T) {
