@@ -325,7 +325,7 @@ func (w writer) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-func TestAll_KeepsItsResultsBesideOtherRuns(t *testing.T) {
+func TestMakeResultFolder_IsKeptByOtherRuns(t *testing.T) {
 	t.Setenv("TMPDIR", t.TempDir())
 	dir, remove, err := simulator.MakeResultFolder()
 	require.NoError(t, err)
