@@ -17,6 +17,7 @@ import (
 const (
 	switchingProtocols = 101
 	badRequest         = 400
+	notFound           = 404
 	tooManyRequests    = 429
 	serverError        = 500
 	unavailable        = 503
@@ -118,6 +119,9 @@ func Health(status int) health.Outcome {
 	}
 	return health.Success
 }
+
+// IsNotLoaded reports whether a status is that of a server of models without the model.
+func IsNotLoaded(status int) bool { return status == notFound }
 
 // Work returns what the status of a complete answer means for the measured work of the instance. 429 means that the
 // instance has too much work. Other 4xx are errors of the client, for which the instance did no work.

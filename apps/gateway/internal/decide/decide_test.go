@@ -1,6 +1,7 @@
 package decide
 
 import (
+	"strings"
 	"testing"
 	"time"
 
@@ -78,26 +79,43 @@ func TestRetries(t *testing.T) {
 		want    Action
 		left    int
 	}{
-		"an answer":                               {again, Attempt{Status: 200, Resendable: true, Sent: true}, Answer, 2},
-		"an error of the app":                     {again, Attempt{Status: 500, Resendable: true, Sent: true}, Answer, 2},
-		"503":                                     {again, Attempt{Status: 503, Resendable: true, Sent: true}, Repeat, 1},
-		"503, of a request that is sent once":     {once, Attempt{Status: 503, Resendable: true, Sent: true}, Answer, 2},
-		"503, with no retry left":                 {Retries{Idempotent: true}, Attempt{Status: 503, Resendable: true, Sent: true}, Answer, 0},
-		"503, with a body that is gone":           {again, Attempt{Status: 503, Sent: true}, Answer, 2},
-		"no connection":                           {once, Attempt{Failure: Connect, Resendable: true}, Repeat, 2},
-		"no connection, with no retry left":       {Retries{}, Attempt{Failure: Connect, Resendable: true}, Repeat, 0},
-		"no connection, with a body that is gone": {again, Attempt{Failure: Connect}, Fail, 2},
-		"no descriptors":                          {again, Attempt{Failure: Exhausted, Resendable: true}, Fail, 2},
-		"a client that is gone":                   {again, Attempt{Over: true, Resendable: true}, Fail, 2},
-		"a reset":                                 {again, Attempt{Failure: Broken, Sent: true, Resendable: true}, Repeat, 1},
-		"a reset, of a request that is sent once": {once, Attempt{Failure: Broken, Sent: true, Resendable: true}, Fail, 2},
-		"a reset, with no retry left":             {Retries{Idempotent: true}, Attempt{Failure: Broken, Sent: true, Resendable: true}, Fail, 0},
-		"a time-out":                              {again, Attempt{Failure: Timeout, Sent: true, Resendable: true}, Fail, 2},
-		"a time-out before anything was sent":     {again, Attempt{Failure: Timeout, Resendable: true}, Repeat, 2},
-		"the time for all of the request":         {again, Attempt{Failure: Total, Sent: true, Resendable: true}, Fail, 2},
+		"an answer":                                            {again, Attempt{Status: 200, Resendable: true, Sent: true}, Answer, 2},
+		"an error of the app":                                  {again, Attempt{Status: 500, Resendable: true, Sent: true}, Answer, 2},
+		"503":                                                  {again, Attempt{Status: 503, Resendable: true, Sent: true}, Repeat, 1},
+		"503, of a request that is sent once":                  {once, Attempt{Status: 503, Resendable: true, Sent: true}, Answer, 2},
+		"503, with no retry left":                              {Retries{Idempotent: true}, Attempt{Status: 503, Resendable: true, Sent: true}, Answer, 0},
+		"503, with a body that is gone":                        {again, Attempt{Status: 503, Sent: true}, Answer, 2},
+		"no connection":                                        {once, Attempt{Failure: Connect, Resendable: true}, Repeat, 2},
+		"no connection, with no retry left":                    {Retries{}, Attempt{Failure: Connect, Resendable: true}, Repeat, 0},
+		"no connection, with a body that is gone":              {again, Attempt{Failure: Connect}, Fail, 2},
+		"no descriptors":                                       {again, Attempt{Failure: Exhausted, Resendable: true}, Fail, 2},
+		"a client that is gone":                                {again, Attempt{Over: true, Resendable: true}, Fail, 2},
+		"a reset":                                              {again, Attempt{Failure: Broken, Sent: true, Resendable: true}, Repeat, 1},
+		"a reset, of a request that is sent once":              {once, Attempt{Failure: Broken, Sent: true, Resendable: true}, Fail, 2},
+		"a reset, with no retry left":                          {Retries{Idempotent: true}, Attempt{Failure: Broken, Sent: true, Resendable: true}, Fail, 0},
+		"a time-out":                                           {again, Attempt{Failure: Timeout, Sent: true, Resendable: true}, Fail, 2},
+		"a time-out before anything was sent":                  {again, Attempt{Failure: Timeout, Resendable: true}, Repeat, 2},
+		"the time for all of the request":                      {again, Attempt{Failure: Total, Sent: true, Resendable: true}, Fail, 2},
+		"a server without the model":                           {Retries{Left: 2, Elsewhere: 1}, Attempt{Status: 404, NotLoaded: true, Sent: true, Resendable: true}, Elsewhere, 2},
+		"a server without the model, after others":             {Retries{Left: 2}, Attempt{Status: 404, NotLoaded: true, Sent: true, Resendable: true}, Answer, 2},
+		"a server without the model, with a body that is gone": {Retries{Left: 2, Elsewhere: 1}, Attempt{Status: 404, NotLoaded: true, Sent: true}, Answer, 2},
 	} {
 		r := c.retries
 		require.Equal(t, c.want, r.After(c.attempt), name)
 		require.Equal(t, c.left, r.Left, name)
 	}
+}
+
+func TestAsksModel(t *testing.T) {
+	t.Parallel()
+	for _, asked := range []string{"POST /v2/models/fraud/infer", "GET /v2/models/fraud/versions/2", "POST /v1/completions"} {
+		method, path, _ := strings.Cut(asked, " ")
+		require.True(t, AsksModel(method, path), asked)
+	}
+	for _, other := range []string{"GET /v1/files/1", "GET /v2", "POST /v2/other", "POST /"} {
+		method, path, _ := strings.Cut(other, " ")
+		require.False(t, AsksModel(method, path), other)
+	}
+	require.Zero(t, NewRetries(true, 2, false).Elsewhere)
+	require.Equal(t, 2, NewRetries(true, 2, true).Elsewhere)
 }

@@ -1,5 +1,7 @@
 package decide
 
+import "strings"
+
 // Attempt is the result of an attempt.
 type Attempt struct {
 	// Status of the answer; 0: there is none.
@@ -12,6 +14,8 @@ type Attempt struct {
 	Failure Failure
 	// Resendable: the request's body can be sent again.
 	Resendable bool
+	// NotLoaded: the instance answered that it does not have the model. It has done no work.
+	NotLoaded bool
 }
 
 // Action is what the gateway does after an attempt.
@@ -22,6 +26,8 @@ const (
 	Answer Action = iota
 	// Repeat: send the request to another instance, and drop the answer, if any.
 	Repeat
+	// Elsewhere: as Repeat if another instance is free, and as Answer if not.
+	Elsewhere
 	// Fail: answer with an error of the gateway.
 	Fail
 )
@@ -32,12 +38,35 @@ type Retries struct {
 	Idempotent bool
 	// Left is how many more times the request may be sent after an instance may have got it.
 	Left int
+	// Elsewhere is how many more servers may be asked for a model that a server did not have.
+	Elsewhere int
+}
+
+// maxElsewhere is how many further servers one request asks for a model at most.
+const maxElsewhere = 2
+
+// NewRetries returns the retries of a request. With models, its route leads to servers of models.
+func NewRetries(idempotent bool, left int, models bool) Retries {
+	r := Retries{Idempotent: idempotent, Left: left}
+	if models {
+		r.Elsewhere = maxElsewhere
+	}
+	return r
+}
+
+// AsksModel reports whether the request is one that servers of models answer with 404 if they do not have the model:
+// one of the Open Inference Protocol for a model, or one of OpenAI's API that names a model in its body.
+func AsksModel(method, path string) bool {
+	return strings.HasPrefix(path, "/v2/models/") || method == "POST" && strings.HasPrefix(path, "/v1/")
 }
 
 // After returns the step after an attempt. It counts a retry.
 func (r *Retries) After(a Attempt) Action {
 	repeats := a.Resendable && r.Idempotent && r.Left > 0
 	switch {
+	case a.NotLoaded && a.Resendable && r.Elsewhere > 0:
+		r.Elsewhere-- // the instance did nothing, so this does not count as a retry
+		return Elsewhere
 	case a.Status == unavailable && repeats:
 		r.Left--
 		return Repeat

@@ -197,6 +197,9 @@ func (d *direct) attemptOn(lease *upstream.Lease) (decide.Attempt, error) {
 	return a, nil
 }
 
+// asksModel implements carrier.
+func (d *direct) asksModel() bool { return decide.AsksModel(string(d.r.Method), string(d.r.Path)) }
+
 // dropAnswer implements carrier.
 func (d *direct) dropAnswer(lease *upstream.Lease) {
 	_ = d.got.conn.Close() // that drops the rest of the answer

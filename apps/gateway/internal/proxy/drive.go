@@ -28,6 +28,8 @@ type carrier interface {
 	// attemptOn sends the request to an instance. The answer then waits to be passed on or dropped. Without
 	// an answer, the lease has ended, and the error is or wraps a failure.
 	attemptOn(*upstream.Lease) (decide.Attempt, error)
+	// asksModel reports whether a server of models without the model answers the request with 404.
+	asksModel() bool
 	// dropAnswer drops an answer that will not be passed on, and ends the lease.
 	dropAnswer(*upstream.Lease)
 }
@@ -40,9 +42,13 @@ func (x *exchange) wantedInstance(affinity string) upstream.Want {
 // driveToAnswer sends the request to instances until one has answered. The answer then waits to be passed on.
 // If it returns no lease and no error, another carrier must answer the request.
 func (x *exchange) driveToAnswer(c carrier, m *metrics, want *upstream.Want, idempotent bool) (*upstream.Lease, error) {
-	retries := decide.Retries{Idempotent: idempotent, Left: x.policy.Retries}
+	retries := decide.NewRetries(idempotent, x.policy.Retries, len(x.spec.ClosedPaths) > 0)
+	var other *upstream.Lease // an instance that the request already has a place on
 	for last := error(nil); ; {
-		lease, err := x.findPlace(c, want)
+		lease, err := other, error(nil)
+		if other = nil; lease == nil {
+			lease, err = x.findPlace(c, want)
+		}
 		if err != nil && last != nil {
 			return nil, errors.Join(err, last)
 		}
@@ -55,9 +61,25 @@ func (x *exchange) driveToAnswer(c carrier, m *metrics, want *upstream.Want, ide
 		x.instance, x.deployment, x.version = lease.InstanceID(), lease.DeploymentID, lease.Version
 		x.load.Sent(x.deployment)
 		at, err := c.attemptOn(lease)
+		at.NotLoaded = decide.IsNotLoaded(at.Status) && len(x.spec.ClosedPaths) > 0 && c.asksModel()
 		switch retries.After(at) {
 		case decide.Answer:
+			if at.NotLoaded && at.Resendable {
+				x.noteMissed(m)
+			}
 			return lease, nil
+		case decide.Elsewhere:
+			if want.Tried(lease); x.route.LooksElsewhere() {
+				other = x.route.TryOther(want)
+			}
+			if other == nil {
+				x.noteMissed(m)
+				return lease, nil
+			}
+			m.countNotLoaded(x, "elsewhere")
+			c.dropAnswer(lease)
+			last = nil
+			continue
 		case decide.Fail:
 			return nil, err
 		case decide.Repeat:
@@ -67,6 +89,14 @@ func (x *exchange) driveToAnswer(c carrier, m *metrics, want *upstream.Want, ide
 		}
 		last = err
 		want.Tried(lease)
+	}
+}
+
+// noteMissed records that the client gets the answer of a server that does not have the model.
+func (x *exchange) noteMissed(m *metrics) {
+	m.countNotLoaded(x, "passed")
+	if x.attempts > 1 {
+		x.route.NoteMissed()
 	}
 }
 

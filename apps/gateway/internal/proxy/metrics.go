@@ -25,6 +25,7 @@ type metrics struct {
 	tokens     *prometheus.CounterVec
 	failures   *prometheus.CounterVec
 	retries    *prometheus.CounterVec
+	notLoaded  *prometheus.CounterVec
 	handed     *prometheus.CounterVec
 	// ofDeployments and ofApps list the metrics above. sweepSeries drops the series of deployments and apps that have
 	// no routes.
@@ -70,12 +71,16 @@ func newMetrics(r prometheus.Registerer, t *table.Table, counts *traffic.Traffic
 		retries: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "windlass_gateway_retries_total", Help: "Attempts of requests after their first attempt.",
 		}, app),
+		notLoaded: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "windlass_gateway_not_loaded_total",
+			Help: "Answers 404 of servers to requests for a model, by result: elsewhere (the request went to another server) or passed (the client got the answer).",
+		}, append([]string{"result"}, app...)),
 		handed: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "windlass_gateway_handed_over_total", Help: "Requests that another region answered, by the reason why: failover, spillover, or zero.",
 		}, append([]string{"region", "why"}, app...)),
 	}
 	m.ofDeployments = []vector{m.requests, m.duration, m.firstByte, m.firstToken, m.tokens}
-	m.ofApps = []vector{m.failures, m.retries, m.handed}
+	m.ofApps = []vector{m.failures, m.retries, m.notLoaded, m.handed}
 	err := r.Register(routesCollector{t})
 	for _, v := range slices.Concat(m.ofDeployments, m.ofApps) {
 		err = errors.Join(err, r.Register(v))
@@ -100,6 +105,11 @@ func (m *metrics) labelsOf(x *exchange) appLabels {
 func (m *metrics) countRetry(x *exchange) {
 	a := m.labelsOf(x)
 	m.retries.WithLabelValues(a.id, a.name).Inc()
+}
+
+func (m *metrics) countNotLoaded(x *exchange, result string) {
+	a := m.labelsOf(x)
+	m.notLoaded.WithLabelValues(result, a.id, a.name).Inc()
 }
 
 func (m *metrics) handedOver(x *exchange, region, why string) {

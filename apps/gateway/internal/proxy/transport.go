@@ -175,6 +175,8 @@ func (c *trip) attemptOn(lease *upstream.Lease) (a decide.Attempt, err error) {
 	return a, err
 }
 
+func (c *trip) asksModel() bool { return decide.AsksModel(c.req.Method, c.req.URL.Path) }
+
 func (c *trip) dropAnswer(*upstream.Lease) { _ = c.res.Body.Close() }
 
 // canResend reports whether the request's body can be sent again.

@@ -45,6 +45,7 @@ type Spec struct {
 	// Hold is how requests for Hosts wait while the app is at zero in the region. Nil: the app is not at zero.
 	Hold *hold.Policy
 	// ClosedPaths are paths, in lower case, that clients must not call. They close all paths that begin with them.
+	// Only routes to servers of models have such paths.
 	ClosedPaths []string
 	// CountsLoad is whether the gateway reports the app's load to the agent.
 	CountsLoad bool
