@@ -17,7 +17,7 @@ func TestNotLoaded_GoesElsewhere(t *testing.T) {
 		calls atomic.Int32
 	}
 	bothEngines(t, func(t *testing.T) {
-		setup := func(t *testing.T, closed ...string) (*region, [3]*server) {
+		setup := func(t *testing.T, closed ...string) (*harness, [3]*server) {
 			r := start(t, nil)
 			var servers [3]*server
 			var at []string
@@ -58,7 +58,7 @@ func TestNotLoaded_GoesElsewhere(t *testing.T) {
 				}
 			}
 			require.Positive(t, servers[0].calls.Load())
-			require.Contains(t, r.metrics(t), `windlass_gateway_not_loaded_total{app="echo",app_id="app_1",result="elsewhere"} `)
+			require.Positive(t, r.series(t)["windlass_gateway_not_loaded_total app=echo,app_id=app_1,result=elsewhere"])
 		})
 		t.Run("only the last server has it", func(t *testing.T) {
 			r, servers := setup(t, "/v2/repository")
