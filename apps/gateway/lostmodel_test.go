@@ -10,8 +10,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestNotLoaded_GoesElsewhere checks both engines. A server may have lost a model that its route still names.
-func TestNotLoaded_GoesElsewhere(t *testing.T) {
+// TestLostModel_IsFoundElsewhere checks both engines. A server may have lost a model that its route still names.
+func TestLostModel_IsFoundElsewhere(t *testing.T) {
 	type server struct {
 		has   atomic.Bool
 		calls atomic.Int32
