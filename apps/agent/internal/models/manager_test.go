@@ -980,32 +980,55 @@ func TestManager_AdoptsOnlyModelsOfItsScope(t *testing.T) {
 }
 
 func TestManager_ConvergesAfterRandomFaults(t *testing.T) {
+	const memory = 15 // of a server; three replicas of each model fill four of the five servers
 	for seed := range uint64(10) {
 		run(t, fmt.Sprint("seed ", seed), func(h *harness) {
 			rnd := rand.New(rand.NewPCG(seed, 7))
+			sourceFails := false // guarded by h.mu
+			h.prepare = func(ctx context.Context, _ Server, m Model) (Model, error) {
+				select {
+				case <-time.After(200 * time.Millisecond):
+				case <-ctx.Done():
+					return m, ctx.Err()
+				}
+				h.mu.Lock()
+				defer h.mu.Unlock()
+				if sourceFails {
+					return m, errors.New("artifact from models.test: the source sent nothing for 1m0s")
+				}
+				return m, nil
+			}
+			h.restartAgent()
+			fetched := func(id string, replicas int) Model { // every second model is fetched
+				m := model(id, replicas)
+				if strings.ContainsAny(id[len(id)-1:], "02468") {
+					m.Artifact.URL = "https://models.test/" + id
+				}
+				return m
+			}
 			var models []Model
 			for i := range 20 {
-				models = append(models, model(fmt.Sprint("m", i), 1+rnd.IntN(3)))
+				models = append(models, fetched(fmt.Sprint("m", i), 1+rnd.IntN(3)))
 			}
 			for i := range 5 {
-				h.add(fmt.Sprint("s", i), "shared", 30)
+				h.add(fmt.Sprint("s", i), "shared", memory)
 			}
 			h.show()
 			h.set(models...)
 			for range 100 {
 				id := fmt.Sprint("s", rnd.IntN(5))
-				switch rnd.IntN(7) {
+				switch rnd.IntN(8) {
 				case 0:
 					h.kill(id)
 				case 1:
-					h.addIfMissing(id, 30)
+					h.addIfMissing(id, memory)
 				case 2:
 					h.restart(id)
 				case 3:
 					h.change(id, func(s *fakeServer) { s.Draining = !s.Draining })
 				case 4:
 					i := rnd.IntN(len(models))
-					models[i] = model(models[i].ID, rnd.IntN(4))
+					models[i] = fetched(models[i].ID, rnd.IntN(4))
 					h.set(models...)
 				case 5:
 					h.stop()
@@ -1014,12 +1037,20 @@ func TestManager_ConvergesAfterRandomFaults(t *testing.T) {
 					h.show()
 				case 6:
 					h.change(id, func(s *fakeServer) { s.Ready = !s.Ready })
+				case 7:
+					h.update(func() { sourceFails = !sourceFails })
 				}
 				time.Sleep(time.Duration(rnd.IntN(500)) * time.Millisecond)
+				h.update(func() {
+					for id, s := range h.servers {
+						require.LessOrEqual(h.t, len(s.has), memory, id) // each model takes 1
+					}
+				})
 			}
+			h.update(func() { sourceFails = false })
 			for i := range 5 {
 				id := fmt.Sprint("s", i)
-				if !h.addIfMissing(id, 30) {
+				if !h.addIfMissing(id, memory) {
 					h.change(id, func(s *fakeServer) { s.Ready, s.Draining = true, false })
 				}
 			}
