@@ -15,6 +15,12 @@ import (
 // sweepEvery is the time between two sweeps of the store.
 const sweepEvery = 10 * time.Minute
 
+// appliedWithin is how long the fetch of a model waits until the model is applied, and appliedEvery is how often it looks.
+const (
+	appliedWithin = 30 * time.Second
+	appliedEvery  = 50 * time.Millisecond
+)
+
 // errSecretsLater means that a model is known only from the agent's file, which has no secrets.
 var errSecretsLater = errors.New("the secrets of the model are not known yet: they come with its assignment")
 
@@ -26,11 +32,9 @@ func referenceOf(m *windlassv1.LoadedModel) artifact.Reference {
 
 // prepare implements the manager's Config.Prepare.
 func (r *Runtime) prepare(ctx context.Context, s Server, m Model) (Model, error) {
-	r.mu.Lock()
-	c, known := r.credentials[m.ID]
-	r.mu.Unlock()
-	if !known {
-		return m, errSecretsLater
+	c, err := r.awaitCredentials(ctx, m.ID)
+	if err != nil {
+		return m, err
 	}
 	dir, err := r.store.Fetch(ctx, s.Scope, s.Workspace, m.Artifact, c)
 	if err != nil {
@@ -41,6 +45,25 @@ func (r *Runtime) prepare(ctx context.Context, s Server, m Model) (Model, error)
 		return m, nil
 	}
 	return m, r.store.Link(s.Scope, s.ID, m.Name, dir)
+}
+
+// awaitCredentials returns the secrets of a model. After a restart of the agent, it waits until the model is applied.
+func (r *Runtime) awaitCredentials(ctx context.Context, workload string) (artifact.Credentials, error) {
+	limited, cancel := context.WithTimeout(ctx, appliedWithin)
+	defer cancel()
+	for {
+		r.mu.Lock()
+		c, known := r.credentials[workload]
+		r.mu.Unlock()
+		if known {
+			return c, nil
+		}
+		select {
+		case <-time.After(appliedEvery):
+		case <-limited.Done():
+			return c, errSecretsLater
+		}
+	}
 }
 
 // blank removes the secrets of a model from a text.

@@ -10,6 +10,7 @@ import (
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -55,8 +56,9 @@ func TestRuntime_Artifacts(t *testing.T) {
 				}
 				return err
 			}}
-			m := newStoredRuntime(t, &fakeBase{changes: make(chan struct{}, 1)}, loader, disk.NewMemory(), store)
-			defer m.stop()
+			files := disk.NewMemory()
+			m := newStoredRuntime(t, &fakeBase{changes: make(chan struct{}, 1)}, loader, files, store)
+			defer func() { m.stop() }()
 			require.NoError(t, m.apply("dep_servers", 1, &windlassv1.DeploymentSpec{Models: &windlassv1.ModelServer{Protocol: protocol, MemoryMib: 100}}))
 			apply := func(token string) {
 				require.NoError(t, m.Apply(t.Context(), runtime.Assignment{
@@ -84,6 +86,18 @@ func TestRuntime_Artifacts(t *testing.T) {
 			require.EventuallyWithT(t, func(c *assert.CollectT) {
 				require.Regexp(c, "LoadFailed server ins_a: artifact from 127.0.0.1:[0-9]+: it answered 403 Forbidden: check the secrets of the model\n", message())
 			}, 20*time.Second, 20*time.Millisecond)
+			apply(token)
+			require.EventuallyWithT(t, func(c *assert.CollectT) { require.Contains(c, message(), "STATUS_READY") }, 20*time.Second, 20*time.Millisecond)
+
+			// Another agent knows the model from its file, and the secrets only once the model is applied.
+			m.stop()
+			loader.mu.Lock()
+			loader.held = map[string]map[string]bool{}
+			loader.mu.Unlock()
+			m = newStoredRuntime(t, &fakeBase{changes: make(chan struct{}, 1)}, loader, files, store)
+			m.base.serve(instanceOf("ins_a", ready))
+			require.EventuallyWithT(t, func(c *assert.CollectT) { require.Contains(c, message(), "server ins_a loads it") }, 20*time.Second, 20*time.Millisecond)
+			require.Never(t, func() bool { return strings.Contains(message(), "LoadFailed") }, 4*appliedEvery, appliedEvery)
 			apply(token)
 			require.EventuallyWithT(t, func(c *assert.CollectT) { require.Contains(c, message(), "STATUS_READY") }, 20*time.Second, 20*time.Millisecond)
 			require.True(t, m.needsArtifact("env_1", digest))
