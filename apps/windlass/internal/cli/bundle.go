@@ -165,7 +165,7 @@ func folderExists(file string) error {
 
 // collect adds the files, and returns the number of apps in them.
 func (a *app) collect(ctx context.Context, b *bundle, only, metrics []string) int {
-	connected := a.connect()
+	connected := a.connect(ctx)
 	// The key is removed from all texts.
 	b.redactor.secret = a.target.APIKey
 	b.addJSON("doctor.json", a.runChecks(ctx))

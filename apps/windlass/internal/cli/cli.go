@@ -33,6 +33,9 @@ type Config struct {
 	Getenv  func(string) string
 	// HTTPClient calls the control plane. Nil means that a command creates one for its context.
 	HTTPClient *http.Client
+	// OpenBrowser opens a URL in the person's browser. Nil means the browser of this machine, if a person uses the
+	// terminal.
+	OpenBrowser func(url string) error
 	// Extra are commands of other packages, such as "dev".
 	Extra []*cobra.Command
 	// IsTerminal reports whether the writer is a terminal. Nil means isTerminal.
@@ -161,7 +164,7 @@ Then, in another shell:   windlass deploy -f deployments/examples/echo.yaml`,
 	}
 	add("apps", a.deployCommand(), a.planCommand(), a.exportCommand(), a.scaleCommand(), a.rollbackCommand(), a.rolloutCommand(), a.cancelCommand(), a.deleteCommand(), a.envCommand(), a.secretCommand(), a.restartCommand(), a.freezeCommand(), a.protectionCommand(), a.notifyCommand(), a.pinCommand(), a.unpinCommand(), a.domainCommand(), a.appKeyCommand())
 	add("look", a.statusCommand(), a.listCommand(), a.historyCommand(), a.pinsCommand(), a.urlCommand(), a.dashboardCommand(), a.routeCommand(), a.logsCommand(), a.topCommand(), a.auditCommand(), a.explainCommand(), a.presetCommand(), a.modelCommand(), a.scalingCommand())
-	add("platform", append(cfg.Extra, a.loginCommand(), a.regionCommand(), a.workspaceCommand(), a.projectCommand(), a.environmentCommand(), a.keyCommand(), a.membersCommand(), a.doctorCommand(), a.supportBundleCommand(), a.versionCommand())...)
+	add("platform", append(cfg.Extra, a.loginCommand(), a.logoutCommand(), a.whoamiCommand(), a.regionCommand(), a.workspaceCommand(), a.projectCommand(), a.environmentCommand(), a.keyCommand(), a.membersCommand(), a.federationCommand(), a.doctorCommand(), a.supportBundleCommand(), a.versionCommand())...)
 	group(root, exitCodesTopic())
 	root.Args = cobra.NoArgs // without a check, Cobra refuses an unknown command with a text of its own
 	root.SetHelpCommand(helpCommand())
@@ -176,7 +179,7 @@ func must(err error) {
 }
 
 // connect reads the context and creates the clients.
-func (a *app) connect() error {
+func (a *app) connect(ctx context.Context) error {
 	if a.clients != nil {
 		return nil
 	}
@@ -192,8 +195,21 @@ func (a *app) connect() error {
 	if err != nil {
 		return err
 	}
-	a.clients, err = a.newClientsFor(a.target)
-	return err
+	clients, err := a.newClientsFor(a.target)
+	if err != nil {
+		return err
+	}
+	key := a.target.APIKey
+	if err := a.renewToken(ctx, path); err != nil {
+		return err
+	}
+	if a.target.APIKey != key {
+		if clients, err = a.newClientsFor(a.target); err != nil {
+			return err
+		}
+	}
+	a.clients = clients
+	return nil
 }
 
 // configPath returns the path of the file with the contexts.
@@ -227,7 +243,7 @@ func (a *app) newClientsFor(target clientconfig.Context) (*clients, error) {
 // run wraps a command that calls the control plane.
 func (a *app) run(fn func(ctx context.Context, args []string) error) func(*cobra.Command, []string) error {
 	return func(cmd *cobra.Command, args []string) error {
-		if err := a.connect(); err != nil {
+		if err := a.connect(cmd.Context()); err != nil {
 			return err
 		}
 		return fn(cmd.Context(), args)

@@ -101,7 +101,7 @@ func (a *app) runChecks(ctx context.Context) []check {
 		}
 		return checks
 	}
-	if !add(a.checkContext()) {
+	if !add(a.checkContext(ctx)) {
 		return skip("name", "certificate", "key", "clock", "versions", "regions")
 	}
 	if !add(checkName(ctx, a.target.Server)) {
@@ -121,9 +121,9 @@ func (a *app) runChecks(ctx context.Context) []check {
 }
 
 // checkContext checks that there is a context, and that other users cannot read its key.
-func (a *app) checkContext() check {
+func (a *app) checkContext(ctx context.Context) check {
 	c := check{Name: "context", Result: checkOK}
-	if err := a.connect(); err != nil {
+	if err := a.connect(ctx); err != nil {
 		return check{c.Name, checkFail, firstLine(err.Error()), "Run `windlass login`, or set WINDLASS_SERVER and WINDLASS_API_KEY."}
 	}
 	c.Detail = a.target.Server

@@ -18,7 +18,7 @@ func (a *app) membersCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use: "members", Aliases: []string{"member"}, Short: "Manage people and services that sign in without an API key (owners, operators)",
 		Long: `Members are people and services that sign in with a token of an OpenID Connect issuer. Sign-in rules give them
-their roles: see "windlass members rule".`,
+their roles: see "windlass members rule" for people and "windlass federation" for jobs of a CI.`,
 	}
 	return group(c, a.listMembersCommand(), a.removeMemberCommand(), a.restoreMemberCommand(), a.memberRuleCommand())
 }
@@ -109,6 +109,22 @@ rule. Of several rules that match, the highest role counts. A change takes effec
   windlass members rule set operators --group platform --role operator   # with an operator's key`,
 	})
 	return group(c, set, a.listRulesCommand(false), a.removeRuleCommand("rule"))
+}
+
+func (a *app) federationCommand() *cobra.Command {
+	c := &cobra.Command{
+		Use: "federation", Short: "Manage the rules by which jobs of a CI get a role without an API key (owners, operators)",
+		Long: `A federation rule gives a role to each service, such as a job of a CI, whose token of an issuer has all the
+claims of the rule. The service trades its token for a token of the control plane that works for an hour:
+see "windlass login --federated-token-file".`,
+	}
+	add := a.setRuleCommand(ruleKind{
+		use: "add NAME --issuer URL --role ROLE", short: "Create or replace a rule for services", federated: true,
+		example: `  windlass federation add github --issuer https://token.actions.githubusercontent.com \
+      --claim repository=acme/models --claim ref=refs/heads/main --role deployer
+  windlass federation add gitlab --issuer https://gitlab.com --claim project_path=acme/models --role viewer`,
+	})
+	return group(c, add, a.listRulesCommand(true), a.removeRuleCommand("federation rule"))
 }
 
 // ruleKind is what differs between rules for people and rules for services.

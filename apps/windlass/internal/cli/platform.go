@@ -24,14 +24,19 @@ import (
 func (a *app) loginCommand() *cobra.Command {
 	var server, name, project, environment string
 	var secure certfile.ClientFlags
+	var sso ssoFlags
 	c := &cobra.Command{
 		Use:   "login --server URL",
-		Short: "Store the URL of a control plane and an API key as a context",
-		Long: `Login checks an API key against a control plane. It stores both as a context, which later
-commands use. The key is read from standard input; on a terminal, login asks for it.
-WINDLASS_SERVER and WINDLASS_API_KEY replace a context.`,
-		Example: "  windlass login --server https://windlass.example.com < key.txt",
-		Args:    cobra.NoArgs,
+		Short: "Store the URL of a control plane and a credential as a context",
+		Long: `Login checks a credential against a control plane. It stores both as a context, which later commands use.
+The credential is an API key, which is read from standard input; on a terminal, login asks for it. With --sso, a
+person signs in at the control plane's issuer instead, in a browser or with --device on another device. Commands
+renew such a sign-in, until the maximum that the control plane sets. With --federated-token-file, a job of a CI trades
+its OpenID Connect token for a token that works for an hour. WINDLASS_SERVER and WINDLASS_API_KEY replace a context.`,
+		Example: `  windlass login --server https://windlass.example.com < key.txt
+  windlass login --server https://windlass.example.com --sso
+  windlass login --server https://windlass.example.com --federated-token-file token.txt`,
+		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if err := secure.CheckURL(server); err != nil {
 				return fmt.Errorf("--server: %w", err)
@@ -47,13 +52,12 @@ WINDLASS_SERVER and WINDLASS_API_KEY replace a context.`,
 				}
 				*path = absolute
 			}
-			key, err := a.readSecret("API key: ")
-			if err != nil {
-				return err
-			}
 			target := clientconfig.Context{
-				Name: name, Server: server, APIKey: key, Project: project, Environment: environment,
+				Name: name, Server: server, Project: project, Environment: environment,
 				ServerCA: secure.ServerCA, ClientCert: secure.Cert, ClientKey: secure.Key, Insecure: secure.Insecure,
+			}
+			if err := a.credential(cmd.Context(), sso, &target); err != nil {
+				return err
 			}
 			clients, err := a.newClientsFor(target)
 			if err != nil {
@@ -87,6 +91,7 @@ WINDLASS_SERVER and WINDLASS_API_KEY replace a context.`,
 	c.Flags().StringVar(&secure.Cert, "client-cert", "", "PEM file with a client certificate, for a server that asks for one")
 	c.Flags().StringVar(&secure.Key, "client-key", "", "PEM file with the key of --client-cert")
 	c.Flags().BoolVar(&secure.Insecure, "insecure", false, "allow an http:// URL of another machine: the key is then sent without encryption")
+	sso.add(c)
 	must(c.MarkFlagRequired("server"))
 	return c
 }
@@ -310,7 +315,7 @@ func (a *app) versionCommand() *cobra.Command {
 		Use: "version", Short: "Show the versions of this command and of the control plane", Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			versions := map[string]string{"windlass": a.Version}
-			err := a.connect()
+			err := a.connect(cmd.Context())
 			if err != nil && strict {
 				return err
 			}

@@ -58,7 +58,7 @@ func (a *app) simulateRecorded(ctx context.Context, f *appFile, flags recordedFl
 	if len(regions) == 0 {
 		return fmt.Errorf("%s: the file names no regions: name one with --region", f.path)
 	}
-	if err := a.connect(); err != nil {
+	if err := a.connect(ctx); err != nil {
 		return err
 	}
 	path := a.pathOf(f)

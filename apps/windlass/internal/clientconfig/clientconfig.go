@@ -34,6 +34,8 @@ const (
 	EnvContext = "WINDLASS_CONTEXT"
 	EnvServer  = "WINDLASS_SERVER"
 	EnvAPIKey  = "WINDLASS_API_KEY"
+	// EnvFederatedToken is an OpenID Connect token of a CI, which login trades for a token of the control plane.
+	EnvFederatedToken = "WINDLASS_FEDERATED_TOKEN" //nolint:gosec // the name of a variable
 	// EnvServerCA, EnvClientCert, EnvClientKey and EnvInsecure set how to connect.
 	EnvServerCA   = "WINDLASS_SERVER_CA"
 	EnvClientCert = "WINDLASS_CLIENT_CERT"
@@ -52,6 +54,7 @@ var Variables = []Variable{
 	{EnvContext, "name of the context to use, as `--context`"},
 	{EnvServer, "URL of the control plane. A URL that differs from the context's needs `" + EnvAPIKey + "`, too, and is called without the context's certificates. With both, no file is needed"},
 	{EnvAPIKey, "API key, in place of the context's"},
+	{EnvFederatedToken, "OpenID Connect token of a CI, which `windlass login` trades for a token of the control plane"},
 	{EnvServerCA, "path of a PEM file with the CAs of the server's certificate. Default: the context's, else the CAs of this machine"},
 	{EnvClientCert, "path of a PEM file with a client certificate"},
 	{EnvClientKey, "path of a PEM file with the key of the client certificate"},
@@ -66,7 +69,11 @@ type Context struct {
 	Name string `json:"name"`
 	// Server is the URL of the API.
 	Server string `json:"server"`
+	// APIKey is an API key, or the token of a member who signed in.
 	APIKey string `json:"apiKey,omitempty"`
+	// ExpiresAt and RenewAt are when a member's token expires and is due for a renewal, in unix ms. 0: it is a key.
+	ExpiresAt int64 `json:"expiresAt,omitempty"`
+	RenewAt   int64 `json:"renewAt,omitempty"`
 	// ServerCA, ClientCert and ClientKey are paths of PEM files: the CAs of the server's certificate (empty: the CAs of
 	// this machine), and a client certificate with its key.
 	ServerCA   string `json:"serverCA,omitempty"`
@@ -207,11 +214,11 @@ func (f *File) Resolve(name string, getenv func(string) string) (Context, error)
 	}
 	if server != "" && strings.TrimRight(server, "/") != strings.TrimRight(c.Server, "/") {
 		// The context's key and TLS files belong to its own server.
-		c.Server, c.APIKey = server, ""
+		c.Server, c.APIKey, c.ExpiresAt, c.RenewAt = server, "", 0, 0
 		c.ServerCA, c.ClientCert, c.ClientKey, c.Insecure = "", "", "", false
 	}
 	if key != "" {
-		c.APIKey = key
+		c.APIKey, c.ExpiresAt, c.RenewAt = key, 0, 0
 	}
 	for name, value := range map[string]*string{EnvServerCA: &c.ServerCA, EnvClientCert: &c.ClientCert, EnvClientKey: &c.ClientKey} {
 		if v := getenv(name); v != "" {
