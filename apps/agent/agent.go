@@ -172,7 +172,7 @@ func New(ctx context.Context, cfg Config) (_ *Agent, err error) {
 	a.series = series.New(time.Now())
 	tableID := ident.New("tbl")
 	a.gateways, err = gateways.New(gateways.Config{
-		Inbox: a.inbox, Zero: atZero, Files: cfg.files(), Name: gatewaysFile, Around: neighboursFile, TableID: tableID, Expected: cfg.Gateways,
+		Inbox: a.inbox, Zero: atZero, Files: cfg.files(), Name: gatewaysFile, Around: neighboursFile, Versions: versionsFile, TableID: tableID, Expected: cfg.Gateways,
 		Counted: a.series.Count, Log: cfg.Log, Registerer: cfg.Registerer,
 	})
 	if err != nil {

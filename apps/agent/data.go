@@ -15,6 +15,7 @@ const (
 	credentialFile = "credential.json"
 	gatewaysFile   = "gateways.json"
 	neighboursFile = "neighbours.binpb"
+	versionsFile   = "versions.json"
 	zeroFile       = "zero.json"
 	modelsFile     = "models.json"
 	gatewaySocket  = "gateway.sock"

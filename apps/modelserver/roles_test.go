@@ -99,6 +99,7 @@ func TestRoles_RequestsGoThroughTheGroup(t *testing.T) {
 func TestRoles_AreSetByFlagOrByPeers(t *testing.T) {
 	require.Nil(t, newPart(&Config{AppRole: RolePrefill}), "the name of the app's role alone has no effect")
 	require.Nil(t, newPart(&Config{AppRole: "main", Peers: "x"}))
+	require.Nil(t, newPart(&Config{AppRole: RoleDecode, Peers: "x", Engine: EngineConfig{Name: "vllm"}}))
 	require.Equal(t, RoleRouter, newPart(&Config{AppRole: "main", Peers: "x", Role: RoleRouter}).role)
 	require.ErrorContains(t, Config{Role: "x"}.Validate(), "--role must be prefill, decode or router")
 	require.ErrorContains(t, Config{Role: RoleDecode}.Validate(), "--peers")

@@ -44,10 +44,10 @@ type Config struct {
 	Inbox *inbox.Inbox
 	// Zero knows which deployments are at zero. Default: a Zero in memory only.
 	Zero *zero.Zero
-	// Files stores two files: the ids of the gateways that count, under Name, and the neighbours
-	// of the region, under Around.
-	Files        disk.Files
-	Name, Around string
+	// Files stores three files: the ids of the gateways that count, under Name, the neighbours of the
+	// region, under Around, and the versions of which instances are pairs, under Versions.
+	Files                  disk.Files
+	Name, Around, Versions string
 	// TableID is the id of the table, a new one for each start of the agent.
 	TableID string
 	// Expected is the number of gateways that must serve a route before the region serves it.
@@ -85,13 +85,15 @@ type Gateways struct {
 	// around has the newest neighbours from the control plane: the regions that gateways may hand
 	// requests over to. aroundKept has the neighbours in the file.
 	around, aroundKept *neighbours.Picture
+	// versionsKept is the content of the file Versions.
+	versionsKept []byte
 	// capacity is the last argument of Annotate, and noted is its result.
 	capacity, noted *agentv1.Capacity
 }
 
 // New returns Gateways that count the gateways whose ids are in the file.
 func New(cfg Config) (*Gateways, error) {
-	if cfg.Inbox == nil || cfg.Files == nil || cfg.Name == "" || cfg.Around == "" || cfg.TableID == "" || cfg.Log == nil || cfg.Registerer == nil {
+	if cfg.Inbox == nil || cfg.Files == nil || cfg.Name == "" || cfg.Around == "" || cfg.Versions == "" || cfg.TableID == "" || cfg.Log == nil || cfg.Registerer == nil {
 		return nil, errors.New("gateways: every field of Config except Zero, Expected and Counted is required")
 	}
 	if cfg.Expected < 0 || cfg.Expected > maxGateways {
@@ -126,6 +128,9 @@ func New(cfg Config) (*Gateways, error) {
 	g.hub.countKept(g.kept, time.Now())
 	if err := g.recallAround(); err != nil {
 		cfg.Log.Error("new gateways do not know the apps of other regions until the control plane is connected", "error", err)
+	}
+	if err := g.recallVersions(); err != nil {
+		cfg.Log.Error("until running updates end, instances of their earlier versions get no requests as pairs of prefill and decode", "error", err)
 	}
 	registerConnected(cfg.Registerer, g.connected)
 	return g, nil
@@ -172,6 +177,10 @@ func (g *Gateways) See(seen runtime.Observation) {
 	first := !g.observed
 	g.observed = true
 	g.hub.markDirty(g.hub.setObserved(seen.Deployments))
+	if g.hub.versionsNew {
+		g.hub.versionsNew = false
+		signal(g.wake) // so that Run stores them
+	}
 	g.hub.updateCandidates(seen.Deployments, first)
 	g.noteReady(seen.Deployments)
 	for id := range g.leavingSince {
@@ -349,6 +358,9 @@ func (g *Gateways) keepFiles(ctx context.Context) {
 	}
 	if err := g.cfg.Zero.Keep(); err != nil {
 		g.cfg.Log.ErrorContext(ctx, "after a restart, the agent may hold requests for longer than necessary", "error", err)
+	}
+	if err := g.keepVersions(); err != nil {
+		g.cfg.Log.ErrorContext(ctx, "cannot store the versions of pairs: after a restart in an update, instances of its earlier version get no requests as pairs of prefill and decode", "error", err)
 	}
 	if err := g.keepAround(); err != nil {
 		g.cfg.Log.ErrorContext(ctx, "cannot store the neighbours of the region: after a restart, the agent sends older neighbours to gateways", "error", err)

@@ -30,6 +30,8 @@ type gateway struct {
 	id string
 	// holdsRequests means that the gateway can hold requests of apps at zero.
 	holdsRequests bool
+	// pairs means that the gateway can send requests to pairs of instances.
+	pairs bool
 	// verified means that the gateway has proved that it belongs to the region. Reports of other
 	// gateways have no effect on rollouts. See Caller.
 	verified bool
@@ -110,7 +112,8 @@ func (h *hub) beginTable(g *gateway, now time.Time) {
 	for id, a := range h.apps {
 		had, holds := g.have[id]
 		at := version{a.state.Epoch, a.state.Generation, a.state.Change}
-		if a.isGone() && !holds || g.same && had == at {
+		// The gateway's state may be that for another release of it, if there are pairs.
+		if a.isGone() && !holds || g.same && had == at && !hasPairs(a.state) {
 			continue
 		}
 		g.dirty[id] = true
@@ -156,8 +159,10 @@ func (h *hub) takeDirty(g *gateway) []*gatewayv1.AppRoutes {
 		switch {
 		case a != nil && a.isGone() && !g.mayServe[id]:
 			continue
-		case a != nil:
+		case a != nil && g.pairs:
 			out = append(out, a.state)
+		case a != nil:
+			out = append(out, withoutPairs(a.state))
 		default:
 			h.change++
 			out = append(out, &gatewayv1.AppRoutes{AppId: id, Change: h.change})
@@ -294,6 +299,8 @@ func (h *hub) whyNotServed(appID string, epoch, generation int64) (why string) {
 		_, untold := g.have[appID]
 		switch {
 		case !g.verified:
+		case !g.pairs && g.stream != 0 && !g.leaving && needsPairs(a.state):
+			behind = append(behind, id+", which cannot pair prefill and decode servers (update it),")
 		case !untold && g.begun && (g.served[appID] >= a.routeChange || a.isGone() && !g.mayServe[appID]):
 			if g.stream != 0 && !g.leaving {
 				serving++
@@ -357,6 +364,7 @@ func (h *hub) notes() []string {
 	for _, id := range slices.Sorted(maps.Keys(h.feeds)) {
 		out = append(out, h.feeds[id].notes...)
 	}
+	out = append(out, h.noteUnpaired()...)
 	if connected < h.expected {
 		out = append(out, fmt.Sprintf("%d of %d expected gateways are connected: new routes wait", connected, h.expected))
 	}

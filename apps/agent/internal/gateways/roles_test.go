@@ -59,7 +59,7 @@ func TestTable_RoutesToTheEntryOfCompleteGroups(t *testing.T) {
 			tab := newTable(func(string) *agentv1.DeploymentState { return nil })
 			tab.setObserved([]runtime.ObservedDeployment{pairs(c.change)})
 			got := map[string]gatewayv1.Instance_State{}
-			for _, in := range tab.reachableInstances("dep", "dep") {
+			for _, in := range tab.reachableInstances("dep", "dep", (*runtime.ObservedDeployment).IsEntry) {
 				got[in.InstanceId] = in.State
 			}
 			require.Equal(t, c.want, got)

@@ -94,8 +94,9 @@ func (h *hub) updateCandidates(seen []runtime.ObservedDeployment, first bool) {
 			if in.Status != windlassv1.InstanceStatus_INSTANCE_STATUS_READY || in.Address == "" {
 				continue
 			}
-			// Gateways send to an entry instance once its group is complete, and to no other instance.
-			if len(d.Roles) > 0 && (!d.IsEntry(in.Role) || !complete[in.Group]) {
+			// Gateways send to an entry instance, and to one that prefills for it, once its group is complete, and to
+			// no other instance.
+			if len(d.Roles) > 0 && (!h.leadsTo(&d, in.Role) || !complete[in.Group]) {
 				continue
 			}
 			there[in.ID] = true

@@ -145,7 +145,7 @@ func (g *Gateways) openStream(req *gatewayv1.WatchRequest, verified bool) (*gate
 		g.countFromNow(req.GatewayId) // the gateway has not reported to any agent yet
 	}
 	one := g.hub.openStream(req.GatewayId, req.ProcessId, req.Have, req.TableId == g.cfg.TableID, time.Now())
-	one.holdsRequests = slices.Contains(req.Features, featureHold)
+	one.holdsRequests, one.pairs = slices.Contains(req.Features, featureHold), slices.Contains(req.Features, featurePairing)
 	if one.verified = verified; !verified {
 		g.hub.computeFindings()
 	}

@@ -51,7 +51,7 @@ func startHarness(t *testing.T, files disk.Files, expected int) *harness {
 	require.NoError(t, err)
 	r := &harness{files: files, inbox: in, progress: make(chan struct{}, 1)}
 	r.Gateways, err = New(Config{
-		Inbox: in, Files: files, Name: "gateways.json", Around: "neighbours.binpb", TableID: ("tbl_" + t.Name())[:min(64, len(t.Name())+4)], Expected: expected,
+		Inbox: in, Files: files, Name: "gateways.json", Around: "neighbours.binpb", Versions: "versions.json", TableID: ("tbl_" + t.Name())[:min(64, len(t.Name())+4)], Expected: expected,
 		Log: slog.New(slog.DiscardHandler), Registerer: prometheus.NewRegistry(),
 	})
 	require.NoError(t, err)

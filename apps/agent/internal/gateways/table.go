@@ -50,6 +50,10 @@ type table struct {
 	closed map[string]map[string]int64
 	// removed has the apps without a route and without previews.
 	removed map[string]bool
+	// versions has, by workload key, the templates of the versions that were seen in it; see addPairs.
+	// versionsNew means that a version is new.
+	versions    map[string]map[templates]bool
+	versionsNew bool
 	// change is the number of the newest change.
 	change int64
 }
@@ -97,6 +101,7 @@ func newTable(assignment func(string) *agentv1.DeploymentState) *table {
 		apps: map[string]*app{}, workloads: map[string]*workload{},
 		users: map[string]map[string]bool{}, previewed: map[string]string{}, leaving: map[string]bool{},
 		opened: map[string]int{}, closed: map[string]map[string]int64{}, removed: map[string]bool{},
+		versions: map[string]map[templates]bool{},
 	}
 }
 
@@ -158,6 +163,7 @@ func (t *table) setObserved(seen []runtime.ObservedDeployment) []string {
 			w.lists = slices.Delete(w.lists, w.found, len(w.lists))
 		}
 	}
+	t.forgetVersions()
 	return t.renewAll(dirty)
 }
 
@@ -273,7 +279,7 @@ func (t *table) forgetClosed(instanceID, appID string) {
 func openIn(r *gatewayv1.AppRoutes) map[string]bool {
 	out := map[string]bool{}
 	for _, target := range r.GetTargets() {
-		for _, in := range target.Instances {
+		for in := range instancesIn(target) {
 			if in.State != gatewayv1.Instance_STATE_DRAINING {
 				out[in.InstanceId] = true
 			}
@@ -296,7 +302,8 @@ func (t *table) newState(a *app, epoch, generation int64) *gatewayv1.AppRoutes {
 	for _, id := range slices.Sorted(maps.Keys(a.previews)) {
 		if !routed[id] {
 			target := t.newTarget(id, a.previews[id].key, 0)
-			target.Instances = slices.DeleteFunc(target.Instances, func(in *gatewayv1.Instance) bool { return !t.isOwnVersion(in.InstanceId, id, a.previews[id].key) })
+			other := func(in *gatewayv1.Instance) bool { return !t.isOwnVersion(in.InstanceId, id, a.previews[id].key) }
+			target.Instances, target.Prefill = slices.DeleteFunc(target.Instances, other), slices.DeleteFunc(target.Prefill, other)
 			out.Targets = append(out.Targets, target)
 		}
 		out.Previews = append(out.Previews, &gatewayv1.Preview{
@@ -327,10 +334,12 @@ func hasModels(spec *windlassv1.DeploymentSpec) bool {
 
 func (t *table) newTarget(deploymentID, key string, weight int32) *gatewayv1.Target {
 	d := t.assignment(deploymentID).GetDeployment()
-	return &gatewayv1.Target{
+	target := &gatewayv1.Target{
 		DeploymentId: deploymentID, Version: d.GetVersion(), Weight: weight,
-		WorkloadKey: key, Instances: t.reachableInstances(deploymentID, key), HealthCheck: checkOf(d.GetSpec()),
+		WorkloadKey: key, Instances: t.reachableInstances(deploymentID, key, (*runtime.ObservedDeployment).IsEntry), HealthCheck: checkOf(d.GetSpec()),
 	}
+	t.addPairs(target)
+	return target
 }
 
 // isOwnVersion reports whether an instance has the deployment's version. An instance that the
@@ -358,8 +367,11 @@ func (t *table) setDeployment(deploymentID string, state *agentv1.DeploymentStat
 	d := state.GetDeployment()
 	a := t.apps[d.GetAppId()]
 	// The route may have come before the deployment.
+	mustPair := a != nil && slices.ContainsFunc(a.state.Targets, func(target *gatewayv1.Target) bool {
+		return target.DeploymentId == deploymentID && !proto.Equal(target.Pairing, pairing(d.GetSpec()))
+	})
 	mustClose := a != nil && len(a.state.ClosedPaths) == 0 && hasModels(d.GetSpec())
-	if mustClose || a != nil && a.isScaled() != (d.GetScaling() != nil) {
+	if mustClose || mustPair || a != nil && a.isScaled() != (d.GetScaling() != nil) {
 		dirty[d.AppId] = true
 	}
 	return t.renewPreviews(dirty)
@@ -437,16 +449,16 @@ func (t *table) indexWorkloads(a *app) {
 }
 
 // reachableInstances returns the instances of a deployment's workload that have an address, ordered
-// by id. If the deployment has several roles, it returns only instances of the entry role. They get
-// new requests only while their group is complete.
-func (t *table) reachableInstances(deploymentID, key string) []*gatewayv1.Instance {
+// by id, of the roles that leads selects. If the deployment has several roles, they get new requests
+// only while their group is complete.
+func (t *table) reachableInstances(deploymentID, key string, leads func(*runtime.ObservedDeployment, string) bool) []*gatewayv1.Instance {
 	var out []*gatewayv1.Instance
 	for _, d := range t.listsOf(key) {
 		complete := d.CompleteGroups(func(*runtime.Instance) bool { return true })
 		for n := range d.Instances {
 			in := &d.Instances[n]
 			state := stateOf(in)
-			if state == gatewayv1.Instance_STATE_UNSPECIFIED || !d.IsEntry(in.Role) {
+			if state == gatewayv1.Instance_STATE_UNSPECIFIED || !leads(&d, in.Role) {
 				continue
 			}
 			starts := state == gatewayv1.Instance_STATE_NOT_READY && in.Reason != runtime.ReasonHealthCheckFailed
@@ -485,9 +497,11 @@ func stateOf(in *runtime.Instance) gatewayv1.Instance_State {
 // readyIn reports whether a gateway with this state may send to the instance as a ready one.
 func readyIn(r *gatewayv1.AppRoutes, instanceID string) bool {
 	for _, target := range r.GetTargets() {
-		at, ok := slices.BinarySearchFunc(target.Instances, instanceID, func(in *gatewayv1.Instance, id string) int { return cmp.Compare(in.InstanceId, id) })
-		if ok && target.Instances[at].State == gatewayv1.Instance_STATE_READY {
-			return true
+		for _, list := range [][]*gatewayv1.Instance{target.Instances, target.Prefill} {
+			at, ok := slices.BinarySearchFunc(list, instanceID, func(in *gatewayv1.Instance, id string) int { return cmp.Compare(in.InstanceId, id) })
+			if ok && list[at].State == gatewayv1.Instance_STATE_READY {
+				return true
+			}
 		}
 	}
 	return false

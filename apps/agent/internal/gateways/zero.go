@@ -42,7 +42,7 @@ func (t *table) holdRequests(out *gatewayv1.AppRoutes) {
 		if t.shown[target.DeploymentId] = phase; phase == zero.Awake {
 			delete(t.shown, target.DeploymentId)
 		}
-		for _, in := range target.Instances {
+		for in := range instancesIn(target) {
 			if t.stopping[target.DeploymentId][in.InstanceId] {
 				in.State, in.WasReady = gatewayv1.Instance_STATE_DRAINING, nil
 			}
@@ -50,7 +50,7 @@ func (t *table) holdRequests(out *gatewayv1.AppRoutes) {
 		ready := slices.ContainsFunc(target.Instances, func(in *gatewayv1.Instance) bool { return in.State == gatewayv1.Instance_STATE_READY })
 		asleep := phase == zero.Asleep && (t.mayHold || !ready)
 		if asleep {
-			for _, in := range target.Instances {
+			for in := range instancesIn(target) {
 				in.State, in.WasReady = gatewayv1.Instance_STATE_DRAINING, nil
 			}
 		}

@@ -111,7 +111,7 @@ func (z *zeroRegion) open() {
 	z.zero, err = zero.Open(z.files, "zero.json")
 	require.NoError(z.t, err)
 	z.g, err = New(Config{
-		Inbox: z.in, Zero: z.zero, Files: z.files, Name: "gateways.json", Around: "neighbours.binpb", TableID: fmt.Sprint("table-", z.table),
+		Inbox: z.in, Zero: z.zero, Files: z.files, Name: "gateways.json", Around: "neighbours.binpb", Versions: "versions.json", TableID: fmt.Sprint("table-", z.table),
 		Log: slog.New(slog.DiscardHandler), Registerer: prometheus.NewRegistry(),
 	})
 	require.NoError(z.t, err)

@@ -13,6 +13,9 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
+// BootstrapPort is the name of the port at which decode servers of SGLang meet a prefill server.
+const BootstrapPort = "bootstrap"
+
 // DefaultRole is the name of the one role of a deployment whose spec names no roles.
 const DefaultRole = "main"
 

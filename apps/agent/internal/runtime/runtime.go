@@ -211,12 +211,14 @@ type Instance struct {
 	Reason  string
 	Message string
 	// Address is the host:port of the first port. It is empty while there is none.
-	Address     string
-	RuntimeName string
-	Restarts    int
-	GPUs        []string
-	StartedAt   time.Time
-	ReadyAt     time.Time
+	Address string
+	// BootstrapPort is the number of the port named BootstrapPort, on the host of Address. 0: there is none.
+	BootstrapPort int
+	RuntimeName   string
+	Restarts      int
+	GPUs          []string
+	StartedAt     time.Time
+	ReadyAt       time.Time
 	// Doomed means that a rollout should not wait for the instance. It is in a crash loop (see
 	// JudgeEnd), or the cause of its failure is final (a missing binary, a port that another
 	// process uses).
@@ -282,6 +284,7 @@ var features = []agentv1.Feature{
 	agentv1.Feature_FEATURE_SCALE_TO_ZERO,
 	agentv1.Feature_FEATURE_MODELS,
 	agentv1.Feature_FEATURE_MODEL_ARTIFACTS,
+	agentv1.Feature_FEATURE_PAIRING,
 }
 
 // Features returns the names of the features that every runtime supports.

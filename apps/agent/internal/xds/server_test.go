@@ -75,7 +75,7 @@ func startTLS(t *testing.T, grace time.Duration, config *tls.Config) *harness {
 	r := &harness{t: t, inbox: in}
 	log := slog.New(slog.DiscardHandler)
 	r.Gateways, err = gateways.New(gateways.Config{
-		Inbox: in, Files: disk.NewMemory(), Name: "gateways.json", Around: "neighbours.binpb", TableID: "tbl_1", Log: log, Registerer: prometheus.NewRegistry(),
+		Inbox: in, Files: disk.NewMemory(), Name: "gateways.json", Around: "neighbours.binpb", Versions: "versions.json", TableID: "tbl_1", Log: log, Registerer: prometheus.NewRegistry(),
 	})
 	require.NoError(t, err)
 	server, err := xds.New(xds.Config{

@@ -11,16 +11,17 @@ import (
 )
 
 // Only agents that announce FEATURE_UNIT_HOSTS run instances of several hosts, and only agents that announce
-// FEATURE_GANG start pods all or nothing, and only agents that announce FEATURE_STABLE_SLOTS keep slots stable. Regions that no agent has joined yet are not checked. If their agent cannot
-// run the version, it will refuse it.
+// FEATURE_GANG start pods all or nothing. Only agents that announce FEATURE_STABLE_SLOTS keep slots stable, and only
+// agents that announce FEATURE_PAIRING tell gateways about pairs. Regions that no agent has joined yet are not checked.
+// If their agent cannot run the version, it will refuse it.
 
 // spansHosts reports whether the spec is checked here.
 func spansHosts(spec *windlassv1.DeploymentSpec) bool {
-	return model.HasSeveralHosts(spec) || model.HasGang(spec) || len(model.StableRoles(spec)) > 0
+	return model.HasSeveralHosts(spec) || model.HasGang(spec) || len(model.StableRoles(spec)) > 0 || model.HasPairing(spec)
 }
 
-// hostsFit fails if the version has instances of several hosts, gangs or stable slots, but one of its regions cannot run them. progress is
-// the progress of its rollout, nil for none.
+// hostsFit fails if the version has instances of several hosts, gangs, stable slots or pairs, but one of its regions cannot
+// run them or does not know them. progress is the progress of its rollout, nil for none.
 func (c versionMutation) hostsFit(spec *windlassv1.DeploymentSpec, progress *model.Progress) error {
 	if !spansHosts(spec) {
 		return nil
@@ -61,7 +62,8 @@ func (c versionMutation) hostsFitScaled(r running, asked plan.Asked) error {
 	return nil
 }
 
-// hostsFitIn fails if one of the regions cannot run the instances, the gangs or the stable slots of the spec.
+// hostsFitIn fails if one of the regions cannot run the instances, the gangs or the stable slots of the spec, or does not
+// know its pairs.
 func hostsFitIn(spec *windlassv1.DeploymentSpec, sizes []regionSize) error {
 	i := model.RoleOfSeveralHosts(spec)
 	for _, r := range sizes {
@@ -80,6 +82,10 @@ func hostsFitIn(spec *windlassv1.DeploymentSpec, sizes []regionSize) error {
 			return apierr.InvalidFix("spec.gang",
 				fmt.Sprintf("the agent of region %s (runtime %s) cannot start pods all or nothing", r.Name, r.AgentRuntime),
 				"Use Kubernetes regions with agents of this release, or remove gang.")
+		case model.HasPairing(spec) && !r.RoutesPairs():
+			return apierr.InvalidFix("spec.pairing",
+				fmt.Sprintf("the agent of region %s does not tell gateways which instances are pairs", r.Name),
+				"Update the agent of the region, or remove pairing.")
 		}
 	}
 	return nil

@@ -187,3 +187,23 @@ func TestHosts_AutomaticScalingNeedsAgentsThatRunThem(t *testing.T) {
 	require.NoError(t, w.api.Rescale(t.Context(), w.decision("us-east-1", 3)))
 	require.Equal(t, map[string]int32{"us-east-1": 3, "eu-west-1": 3}, w.sizes("chat", 1))
 }
+
+func TestPairs_NeedAgentsThatRouteThem(t *testing.T) {
+	w := setup(t)
+	roles, pairing := agentv1.Feature_FEATURE_ROLES.String(), agentv1.Feature_FEATURE_PAIRING.String()
+	of := func(engine windlassv1.Pairing_Engine) func(*windlassv1.DeploymentSpec) {
+		return func(s *windlassv1.DeploymentSpec) {
+			s.Roles = []*windlassv1.RoleSpec{{Name: "prefill"}, {Name: "decode", Entry: true}}
+			s.Pairing = &windlassv1.Pairing{Engine: engine}
+		}
+	}
+	w.joins("kubernetes", []string{roles}, "us-east-1", "eu-west-1")
+	_, err := w.deployBy("chat", nil, of(windlassv1.Pairing_ENGINE_NIXL))
+	refused(t, err, connect.CodeInvalidArgument, windlassv1.ErrorReason_ERROR_REASON_VALIDATION, "spec.pairing")
+	require.ErrorContains(t, err, "the agent of region us-east-1 does not tell gateways which instances are pairs")
+	_, err = w.deployBy("alone", nil, of(windlassv1.Pairing_ENGINE_NONE))
+	require.NoError(t, err)
+	w.joins("kubernetes", []string{roles, pairing}, "us-east-1", "eu-west-1")
+	_, err = w.deployBy("chat", nil, of(windlassv1.Pairing_ENGINE_NIXL))
+	require.NoError(t, err)
+}

@@ -32,6 +32,7 @@ func fillRoles(s *windlassv1.DeploymentSpec) {
 	}
 	fillUpdate(s)
 	fillGang(s)
+	fillPairing(s)
 	for _, r := range roles {
 		if r.Hosts == 1 {
 			r.Hosts = 0
@@ -96,6 +97,9 @@ func checkRoles(s *windlassv1.DeploymentSpec, field string) error {
 		return err
 	}
 	if err := checkSlots(s, field); err != nil {
+		return err
+	}
+	if err := checkPairing(s, field+".pairing"); err != nil {
 		return err
 	}
 	return checkOrder(s.GetRoles(), names, field)

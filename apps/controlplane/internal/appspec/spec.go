@@ -174,6 +174,8 @@ var concerns = map[protoreflect.Name]concern{
 	"update": ofRollouts,
 	// Agents use the field gang to decide when instances start, not to make them.
 	"gang": ofRollouts,
+	// Gateways use the field pairing to send requests, and instances do not see it.
+	"pairing": ofRollouts,
 
 	// The result of serve is in other fields and in generated.
 	"generated_by": ofRollouts, "generated": ofRollouts, "serve": ofPeople,

@@ -70,6 +70,29 @@ func (r Region) KeepsSlots() bool {
 	return r.AgentRuntime == "" || slices.Contains(r.AgentFeatures, agentv1.Feature_FEATURE_STABLE_SLOTS.String())
 }
 
+// HasPairing reports whether gateways send requests to pairs of instances of the spec.
+func HasPairing(spec *windlassv1.DeploymentSpec) bool {
+	e := spec.GetPairing().GetEngine()
+	return e != windlassv1.Pairing_ENGINE_UNSPECIFIED && e != windlassv1.Pairing_ENGINE_NONE
+}
+
+// PairedRoles returns the names of the roles that prefill and decode in the pairs of the spec.
+func PairedRoles(spec *windlassv1.DeploymentSpec) (prefill, decode string) {
+	return cmp.Or(spec.GetPairing().GetPrefill(), "prefill"), cmp.Or(spec.GetPairing().GetDecode(), "decode")
+}
+
+// PairingEngine returns the name of the engine of the spec's pairs, as files have it.
+func PairingEngine(spec *windlassv1.DeploymentSpec) string {
+	name := strings.ToLower(strings.TrimPrefix(spec.GetPairing().GetEngine().String(), "ENGINE_"))
+	return strings.Replace(name, "unspecified", "none", 1)
+}
+
+// RoutesPairs reports whether the region's agent tells gateways about pairs. It is true for a region that no agent has
+// joined, because the agent that joins may do so.
+func (r Region) RoutesPairs() bool {
+	return r.AgentRuntime == "" || slices.Contains(r.AgentFeatures, agentv1.Feature_FEATURE_PAIRING.String())
+}
+
 // SameGroups reports whether groups of both specs have the same roles, with as many instances of each, as many
 // hosts of each instance, and the same roles with stable slots. The counts of a pool are the region's, and the same for both.
 func SameGroups(a, b *windlassv1.DeploymentSpec) bool {

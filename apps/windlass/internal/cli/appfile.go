@@ -249,7 +249,6 @@ const (
 // laterFields has fields that a later release will support, as MESSAGE.FIELD, and what to do until then.
 var laterFields = map[string]string{
 	"DeploymentSpec.topology": "leave it out, or use kubernetes.zoneSpread and kubernetes.nodeSelector",
-	"DeploymentSpec.pairing":  "leave it out; routes lead to the entry role, which finds its group in the file that WINDLASS_PEERS names",
 	"RoleSpec.update":         "leave it out; update of the app says in which order roles move",
 }
 

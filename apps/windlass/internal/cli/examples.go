@@ -40,6 +40,7 @@ var mappingExamples = map[protoreflect.Name]mappingExample{
 	"ModelFacts":        {"{layers: %s}", "layers", "80"},
 	"ModelServer":       {"{protocol: %s}", "protocol", "v2"},
 	"Override":          {"{regions: [eu-west-1], replicas: %s}", "replicas", "1"},
+	"Pairing":           {"{engine: %s}", "engine", "nixl"},
 	"Parallelism":       {"{tensor: %s}", "tensor", "2"},
 	"PayloadLog":        {"{sample: %s}", "sample", "0.01"},
 	"PoolUpdate":        {"{order: %s}", "order", "coherent"},

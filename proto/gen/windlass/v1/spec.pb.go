@@ -305,6 +305,112 @@ func (Gang_Of) EnumDescriptor() ([]byte, []int) {
 	return file_windlass_v1_spec_proto_rawDescGZIP(), []int{5, 0}
 }
 
+type Pairing_Engine int32
+
+const (
+	// As NONE.
+	Pairing_ENGINE_UNSPECIFIED Pairing_Engine = 0
+	// Requests go to the entry role only. Its instances find the other roles by themselves.
+	Pairing_ENGINE_NONE Pairing_Engine = 1
+	// vLLM with the NixlConnector: first the instance that prefills gets the request, for one token, and
+	// then the other one, with the kv_transfer_params of the first answer.
+	Pairing_ENGINE_NIXL Pairing_Engine = 2
+	// SGLang with --disaggregation-mode: both get the request at once, with bootstrap_host,
+	// bootstrap_port and bootstrap_room. Needs a port named "bootstrap".
+	Pairing_ENGINE_SGLANG Pairing_Engine = 3
+)
+
+// Enum value maps for Pairing_Engine.
+var (
+	Pairing_Engine_name = map[int32]string{
+		0: "ENGINE_UNSPECIFIED",
+		1: "ENGINE_NONE",
+		2: "ENGINE_NIXL",
+		3: "ENGINE_SGLANG",
+	}
+	Pairing_Engine_value = map[string]int32{
+		"ENGINE_UNSPECIFIED": 0,
+		"ENGINE_NONE":        1,
+		"ENGINE_NIXL":        2,
+		"ENGINE_SGLANG":      3,
+	}
+)
+
+func (x Pairing_Engine) Enum() *Pairing_Engine {
+	p := new(Pairing_Engine)
+	*p = x
+	return p
+}
+
+func (x Pairing_Engine) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (Pairing_Engine) Descriptor() protoreflect.EnumDescriptor {
+	return file_windlass_v1_spec_proto_enumTypes[5].Descriptor()
+}
+
+func (Pairing_Engine) Type() protoreflect.EnumType {
+	return &file_windlass_v1_spec_proto_enumTypes[5]
+}
+
+func (x Pairing_Engine) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use Pairing_Engine.Descriptor instead.
+func (Pairing_Engine) EnumDescriptor() ([]byte, []int) {
+	return file_windlass_v1_spec_proto_rawDescGZIP(), []int{6, 0}
+}
+
+type Pairing_Key int32
+
+const (
+	// As VERSION.
+	Pairing_KEY_UNSPECIFIED Pairing_Key = 0
+	// Instances of one version.
+	Pairing_KEY_VERSION Pairing_Key = 1
+)
+
+// Enum value maps for Pairing_Key.
+var (
+	Pairing_Key_name = map[int32]string{
+		0: "KEY_UNSPECIFIED",
+		1: "KEY_VERSION",
+	}
+	Pairing_Key_value = map[string]int32{
+		"KEY_UNSPECIFIED": 0,
+		"KEY_VERSION":     1,
+	}
+)
+
+func (x Pairing_Key) Enum() *Pairing_Key {
+	p := new(Pairing_Key)
+	*p = x
+	return p
+}
+
+func (x Pairing_Key) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (Pairing_Key) Descriptor() protoreflect.EnumDescriptor {
+	return file_windlass_v1_spec_proto_enumTypes[6].Descriptor()
+}
+
+func (Pairing_Key) Type() protoreflect.EnumType {
+	return &file_windlass_v1_spec_proto_enumTypes[6]
+}
+
+func (x Pairing_Key) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use Pairing_Key.Descriptor instead.
+func (Pairing_Key) EnumDescriptor() ([]byte, []int) {
+	return file_windlass_v1_spec_proto_rawDescGZIP(), []int{6, 1}
+}
+
 type RoleSpec_Slots int32
 
 const (
@@ -345,11 +451,11 @@ func (x RoleSpec_Slots) String() string {
 }
 
 func (RoleSpec_Slots) Descriptor() protoreflect.EnumDescriptor {
-	return file_windlass_v1_spec_proto_enumTypes[5].Descriptor()
+	return file_windlass_v1_spec_proto_enumTypes[7].Descriptor()
 }
 
 func (RoleSpec_Slots) Type() protoreflect.EnumType {
-	return &file_windlass_v1_spec_proto_enumTypes[5]
+	return &file_windlass_v1_spec_proto_enumTypes[7]
 }
 
 func (x RoleSpec_Slots) Number() protoreflect.EnumNumber {
@@ -358,7 +464,7 @@ func (x RoleSpec_Slots) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use RoleSpec_Slots.Descriptor instead.
 func (RoleSpec_Slots) EnumDescriptor() ([]byte, []int) {
-	return file_windlass_v1_spec_proto_rawDescGZIP(), []int{11, 0}
+	return file_windlass_v1_spec_proto_rawDescGZIP(), []int{12, 0}
 }
 
 type ModelCache_Retention int32
@@ -397,11 +503,11 @@ func (x ModelCache_Retention) String() string {
 }
 
 func (ModelCache_Retention) Descriptor() protoreflect.EnumDescriptor {
-	return file_windlass_v1_spec_proto_enumTypes[6].Descriptor()
+	return file_windlass_v1_spec_proto_enumTypes[8].Descriptor()
 }
 
 func (ModelCache_Retention) Type() protoreflect.EnumType {
-	return &file_windlass_v1_spec_proto_enumTypes[6]
+	return &file_windlass_v1_spec_proto_enumTypes[8]
 }
 
 func (x ModelCache_Retention) Number() protoreflect.EnumNumber {
@@ -410,7 +516,7 @@ func (x ModelCache_Retention) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use ModelCache_Retention.Descriptor instead.
 func (ModelCache_Retention) EnumDescriptor() ([]byte, []int) {
-	return file_windlass_v1_spec_proto_rawDescGZIP(), []int{13, 0}
+	return file_windlass_v1_spec_proto_rawDescGZIP(), []int{14, 0}
 }
 
 type KubernetesOptions_ZoneSpread int32
@@ -452,11 +558,11 @@ func (x KubernetesOptions_ZoneSpread) String() string {
 }
 
 func (KubernetesOptions_ZoneSpread) Descriptor() protoreflect.EnumDescriptor {
-	return file_windlass_v1_spec_proto_enumTypes[7].Descriptor()
+	return file_windlass_v1_spec_proto_enumTypes[9].Descriptor()
 }
 
 func (KubernetesOptions_ZoneSpread) Type() protoreflect.EnumType {
-	return &file_windlass_v1_spec_proto_enumTypes[7]
+	return &file_windlass_v1_spec_proto_enumTypes[9]
 }
 
 func (x KubernetesOptions_ZoneSpread) Number() protoreflect.EnumNumber {
@@ -465,7 +571,7 @@ func (x KubernetesOptions_ZoneSpread) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use KubernetesOptions_ZoneSpread.Descriptor instead.
 func (KubernetesOptions_ZoneSpread) EnumDescriptor() ([]byte, []int) {
-	return file_windlass_v1_spec_proto_rawDescGZIP(), []int{15, 0}
+	return file_windlass_v1_spec_proto_rawDescGZIP(), []int{16, 0}
 }
 
 // DeploymentSpec says what to run. The spec of a deployment never changes. Absent fields take the
@@ -537,6 +643,9 @@ type DeploymentSpec struct {
 	// Which pods a Kubernetes region starts only if there is room for all of them. Default: OF_UNIT if a
 	// role has several hosts. It affects no instance, so a change of it alone replaces none.
 	Gang *Gang `protobuf:"bytes,24,opt,name=gang,proto3" json:"gang,omitempty"`
+	// How gateways send each request to two instances: one that prefills its prompt, and one that decodes.
+	// Default: ENGINE_NONE. It affects no instance, so a change of it alone replaces none.
+	Pairing *Pairing `protobuf:"bytes,26,opt,name=pairing,proto3" json:"pairing,omitempty"`
 	// Different values for some regions. For each field, an override by region name wins over an
 	// override by labels, and both win over the rest of the spec. Two overrides by labels must not
 	// set different values for one region. Overrides are part of the version, except their replicas.
@@ -761,6 +870,13 @@ func (x *DeploymentSpec) GetUpdate() *PoolUpdate {
 func (x *DeploymentSpec) GetGang() *Gang {
 	if x != nil {
 		return x.Gang
+	}
+	return nil
+}
+
+func (x *DeploymentSpec) GetPairing() *Pairing {
+	if x != nil {
+		return x.Pairing
 	}
 	return nil
 }
@@ -1177,6 +1293,90 @@ func (x *Gang) GetTimeout() *durationpb.Duration {
 	return nil
 }
 
+// Pairing says how Windlass's gateways send a request for a completion to a pair of instances: one
+// prefills the prompt, and the other one gets the KV cache from it and answers. Both are of one version,
+// and with LAYOUT_REPLICAS of one replica. Other requests go to the role that decodes, which is the entry.
+type Pairing struct {
+	state  protoimpl.MessageState `protogen:"open.v1"`
+	Engine Pairing_Engine         `protobuf:"varint,1,opt,name=engine,proto3,enum=windlass.v1.Pairing_Engine" json:"engine,omitempty"`
+	// Which instances may be a pair.
+	Key Pairing_Key `protobuf:"varint,2,opt,name=key,proto3,enum=windlass.v1.Pairing_Key" json:"key,omitempty"`
+	// Role that prefills. Default: "prefill".
+	Prefill string `protobuf:"bytes,3,opt,name=prefill,proto3" json:"prefill,omitempty"`
+	// Role that decodes, which must be the entry role. Default: "decode".
+	Decode string `protobuf:"bytes,4,opt,name=decode,proto3" json:"decode,omitempty"`
+	// With ENGINE_NIXL: a request goes only to the role that decodes if its prompt, as it is written in
+	// the JSON of the request, has fewer bytes. 0: all prompts are prefilled by the other role.
+	MinPromptBytes int64 `protobuf:"varint,5,opt,name=min_prompt_bytes,json=minPromptBytes,proto3" json:"min_prompt_bytes,omitempty"`
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
+}
+
+func (x *Pairing) Reset() {
+	*x = Pairing{}
+	mi := &file_windlass_v1_spec_proto_msgTypes[6]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Pairing) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Pairing) ProtoMessage() {}
+
+func (x *Pairing) ProtoReflect() protoreflect.Message {
+	mi := &file_windlass_v1_spec_proto_msgTypes[6]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Pairing.ProtoReflect.Descriptor instead.
+func (*Pairing) Descriptor() ([]byte, []int) {
+	return file_windlass_v1_spec_proto_rawDescGZIP(), []int{6}
+}
+
+func (x *Pairing) GetEngine() Pairing_Engine {
+	if x != nil {
+		return x.Engine
+	}
+	return Pairing_ENGINE_UNSPECIFIED
+}
+
+func (x *Pairing) GetKey() Pairing_Key {
+	if x != nil {
+		return x.Key
+	}
+	return Pairing_KEY_UNSPECIFIED
+}
+
+func (x *Pairing) GetPrefill() string {
+	if x != nil {
+		return x.Prefill
+	}
+	return ""
+}
+
+func (x *Pairing) GetDecode() string {
+	if x != nil {
+		return x.Decode
+	}
+	return ""
+}
+
+func (x *Pairing) GetMinPromptBytes() int64 {
+	if x != nil {
+		return x.MinPromptBytes
+	}
+	return 0
+}
+
 // Override sets different values for regions, which it selects by name or by labels.
 type Override struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1211,7 +1411,7 @@ type Override struct {
 
 func (x *Override) Reset() {
 	*x = Override{}
-	mi := &file_windlass_v1_spec_proto_msgTypes[6]
+	mi := &file_windlass_v1_spec_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1223,7 +1423,7 @@ func (x *Override) String() string {
 func (*Override) ProtoMessage() {}
 
 func (x *Override) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_v1_spec_proto_msgTypes[6]
+	mi := &file_windlass_v1_spec_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1236,7 +1436,7 @@ func (x *Override) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Override.ProtoReflect.Descriptor instead.
 func (*Override) Descriptor() ([]byte, []int) {
-	return file_windlass_v1_spec_proto_rawDescGZIP(), []int{6}
+	return file_windlass_v1_spec_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *Override) GetRegions() []string {
@@ -1319,7 +1519,7 @@ type RoleOverride struct {
 
 func (x *RoleOverride) Reset() {
 	*x = RoleOverride{}
-	mi := &file_windlass_v1_spec_proto_msgTypes[7]
+	mi := &file_windlass_v1_spec_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1331,7 +1531,7 @@ func (x *RoleOverride) String() string {
 func (*RoleOverride) ProtoMessage() {}
 
 func (x *RoleOverride) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_v1_spec_proto_msgTypes[7]
+	mi := &file_windlass_v1_spec_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1344,7 +1544,7 @@ func (x *RoleOverride) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RoleOverride.ProtoReflect.Descriptor instead.
 func (*RoleOverride) Descriptor() ([]byte, []int) {
-	return file_windlass_v1_spec_proto_rawDescGZIP(), []int{7}
+	return file_windlass_v1_spec_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *RoleOverride) GetName() string {
@@ -1390,7 +1590,7 @@ type PinnedOverride struct {
 
 func (x *PinnedOverride) Reset() {
 	*x = PinnedOverride{}
-	mi := &file_windlass_v1_spec_proto_msgTypes[8]
+	mi := &file_windlass_v1_spec_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1402,7 +1602,7 @@ func (x *PinnedOverride) String() string {
 func (*PinnedOverride) ProtoMessage() {}
 
 func (x *PinnedOverride) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_v1_spec_proto_msgTypes[8]
+	mi := &file_windlass_v1_spec_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1415,7 +1615,7 @@ func (x *PinnedOverride) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PinnedOverride.ProtoReflect.Descriptor instead.
 func (*PinnedOverride) Descriptor() ([]byte, []int) {
-	return file_windlass_v1_spec_proto_rawDescGZIP(), []int{8}
+	return file_windlass_v1_spec_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *PinnedOverride) GetRegion() string {
@@ -1457,7 +1657,7 @@ type Resources struct {
 
 func (x *Resources) Reset() {
 	*x = Resources{}
-	mi := &file_windlass_v1_spec_proto_msgTypes[9]
+	mi := &file_windlass_v1_spec_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1469,7 +1669,7 @@ func (x *Resources) String() string {
 func (*Resources) ProtoMessage() {}
 
 func (x *Resources) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_v1_spec_proto_msgTypes[9]
+	mi := &file_windlass_v1_spec_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1482,7 +1682,7 @@ func (x *Resources) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Resources.ProtoReflect.Descriptor instead.
 func (*Resources) Descriptor() ([]byte, []int) {
-	return file_windlass_v1_spec_proto_rawDescGZIP(), []int{9}
+	return file_windlass_v1_spec_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *Resources) GetCpuMillicores() int32 {
@@ -1540,7 +1740,7 @@ type Gpu struct {
 
 func (x *Gpu) Reset() {
 	*x = Gpu{}
-	mi := &file_windlass_v1_spec_proto_msgTypes[10]
+	mi := &file_windlass_v1_spec_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1552,7 +1752,7 @@ func (x *Gpu) String() string {
 func (*Gpu) ProtoMessage() {}
 
 func (x *Gpu) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_v1_spec_proto_msgTypes[10]
+	mi := &file_windlass_v1_spec_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1565,7 +1765,7 @@ func (x *Gpu) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Gpu.ProtoReflect.Descriptor instead.
 func (*Gpu) Descriptor() ([]byte, []int) {
-	return file_windlass_v1_spec_proto_rawDescGZIP(), []int{10}
+	return file_windlass_v1_spec_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *Gpu) GetCount() int32 {
@@ -1637,7 +1837,7 @@ type RoleSpec struct {
 
 func (x *RoleSpec) Reset() {
 	*x = RoleSpec{}
-	mi := &file_windlass_v1_spec_proto_msgTypes[11]
+	mi := &file_windlass_v1_spec_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1649,7 +1849,7 @@ func (x *RoleSpec) String() string {
 func (*RoleSpec) ProtoMessage() {}
 
 func (x *RoleSpec) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_v1_spec_proto_msgTypes[11]
+	mi := &file_windlass_v1_spec_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1662,7 +1862,7 @@ func (x *RoleSpec) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RoleSpec.ProtoReflect.Descriptor instead.
 func (*RoleSpec) Descriptor() ([]byte, []int) {
-	return file_windlass_v1_spec_proto_rawDescGZIP(), []int{11}
+	return file_windlass_v1_spec_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *RoleSpec) GetName() string {
@@ -1768,7 +1968,7 @@ type SecretReference struct {
 
 func (x *SecretReference) Reset() {
 	*x = SecretReference{}
-	mi := &file_windlass_v1_spec_proto_msgTypes[12]
+	mi := &file_windlass_v1_spec_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1780,7 +1980,7 @@ func (x *SecretReference) String() string {
 func (*SecretReference) ProtoMessage() {}
 
 func (x *SecretReference) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_v1_spec_proto_msgTypes[12]
+	mi := &file_windlass_v1_spec_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1793,7 +1993,7 @@ func (x *SecretReference) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SecretReference.ProtoReflect.Descriptor instead.
 func (*SecretReference) Descriptor() ([]byte, []int) {
-	return file_windlass_v1_spec_proto_rawDescGZIP(), []int{12}
+	return file_windlass_v1_spec_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *SecretReference) GetEnvName() string {
@@ -1841,7 +2041,7 @@ type ModelCache struct {
 
 func (x *ModelCache) Reset() {
 	*x = ModelCache{}
-	mi := &file_windlass_v1_spec_proto_msgTypes[13]
+	mi := &file_windlass_v1_spec_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1853,7 +2053,7 @@ func (x *ModelCache) String() string {
 func (*ModelCache) ProtoMessage() {}
 
 func (x *ModelCache) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_v1_spec_proto_msgTypes[13]
+	mi := &file_windlass_v1_spec_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1866,7 +2066,7 @@ func (x *ModelCache) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ModelCache.ProtoReflect.Descriptor instead.
 func (*ModelCache) Descriptor() ([]byte, []int) {
-	return file_windlass_v1_spec_proto_rawDescGZIP(), []int{13}
+	return file_windlass_v1_spec_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *ModelCache) GetMountPath() string {
@@ -1912,7 +2112,7 @@ type VolumeClaim struct {
 
 func (x *VolumeClaim) Reset() {
 	*x = VolumeClaim{}
-	mi := &file_windlass_v1_spec_proto_msgTypes[14]
+	mi := &file_windlass_v1_spec_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1924,7 +2124,7 @@ func (x *VolumeClaim) String() string {
 func (*VolumeClaim) ProtoMessage() {}
 
 func (x *VolumeClaim) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_v1_spec_proto_msgTypes[14]
+	mi := &file_windlass_v1_spec_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1937,7 +2137,7 @@ func (x *VolumeClaim) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use VolumeClaim.ProtoReflect.Descriptor instead.
 func (*VolumeClaim) Descriptor() ([]byte, []int) {
-	return file_windlass_v1_spec_proto_rawDescGZIP(), []int{14}
+	return file_windlass_v1_spec_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *VolumeClaim) GetSizeGib() int32 {
@@ -1986,7 +2186,7 @@ type KubernetesOptions struct {
 
 func (x *KubernetesOptions) Reset() {
 	*x = KubernetesOptions{}
-	mi := &file_windlass_v1_spec_proto_msgTypes[15]
+	mi := &file_windlass_v1_spec_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1998,7 +2198,7 @@ func (x *KubernetesOptions) String() string {
 func (*KubernetesOptions) ProtoMessage() {}
 
 func (x *KubernetesOptions) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_v1_spec_proto_msgTypes[15]
+	mi := &file_windlass_v1_spec_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2011,7 +2211,7 @@ func (x *KubernetesOptions) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use KubernetesOptions.ProtoReflect.Descriptor instead.
 func (*KubernetesOptions) Descriptor() ([]byte, []int) {
-	return file_windlass_v1_spec_proto_rawDescGZIP(), []int{15}
+	return file_windlass_v1_spec_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *KubernetesOptions) GetNodeSelector() map[string]string {
@@ -2091,7 +2291,7 @@ type Toleration struct {
 
 func (x *Toleration) Reset() {
 	*x = Toleration{}
-	mi := &file_windlass_v1_spec_proto_msgTypes[16]
+	mi := &file_windlass_v1_spec_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2103,7 +2303,7 @@ func (x *Toleration) String() string {
 func (*Toleration) ProtoMessage() {}
 
 func (x *Toleration) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_v1_spec_proto_msgTypes[16]
+	mi := &file_windlass_v1_spec_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2116,7 +2316,7 @@ func (x *Toleration) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Toleration.ProtoReflect.Descriptor instead.
 func (*Toleration) Descriptor() ([]byte, []int) {
-	return file_windlass_v1_spec_proto_rawDescGZIP(), []int{16}
+	return file_windlass_v1_spec_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *Toleration) GetKey() string {
@@ -2161,7 +2361,7 @@ type SecurityException struct {
 
 func (x *SecurityException) Reset() {
 	*x = SecurityException{}
-	mi := &file_windlass_v1_spec_proto_msgTypes[17]
+	mi := &file_windlass_v1_spec_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2173,7 +2373,7 @@ func (x *SecurityException) String() string {
 func (*SecurityException) ProtoMessage() {}
 
 func (x *SecurityException) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_v1_spec_proto_msgTypes[17]
+	mi := &file_windlass_v1_spec_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2186,7 +2386,7 @@ func (x *SecurityException) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SecurityException.ProtoReflect.Descriptor instead.
 func (*SecurityException) Descriptor() ([]byte, []int) {
-	return file_windlass_v1_spec_proto_rawDescGZIP(), []int{17}
+	return file_windlass_v1_spec_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *SecurityException) GetReason() string {
@@ -2245,7 +2445,7 @@ type Port struct {
 
 func (x *Port) Reset() {
 	*x = Port{}
-	mi := &file_windlass_v1_spec_proto_msgTypes[18]
+	mi := &file_windlass_v1_spec_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2257,7 +2457,7 @@ func (x *Port) String() string {
 func (*Port) ProtoMessage() {}
 
 func (x *Port) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_v1_spec_proto_msgTypes[18]
+	mi := &file_windlass_v1_spec_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2270,7 +2470,7 @@ func (x *Port) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Port.ProtoReflect.Descriptor instead.
 func (*Port) Descriptor() ([]byte, []int) {
-	return file_windlass_v1_spec_proto_rawDescGZIP(), []int{18}
+	return file_windlass_v1_spec_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *Port) GetName() string {
@@ -2322,7 +2522,7 @@ type HealthCheck struct {
 
 func (x *HealthCheck) Reset() {
 	*x = HealthCheck{}
-	mi := &file_windlass_v1_spec_proto_msgTypes[19]
+	mi := &file_windlass_v1_spec_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2334,7 +2534,7 @@ func (x *HealthCheck) String() string {
 func (*HealthCheck) ProtoMessage() {}
 
 func (x *HealthCheck) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_v1_spec_proto_msgTypes[19]
+	mi := &file_windlass_v1_spec_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2347,7 +2547,7 @@ func (x *HealthCheck) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HealthCheck.ProtoReflect.Descriptor instead.
 func (*HealthCheck) Descriptor() ([]byte, []int) {
-	return file_windlass_v1_spec_proto_rawDescGZIP(), []int{19}
+	return file_windlass_v1_spec_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *HealthCheck) GetPath() string {
@@ -2417,7 +2617,7 @@ var File_windlass_v1_spec_proto protoreflect.FileDescriptor
 
 const file_windlass_v1_spec_proto_rawDesc = "" +
 	"\n" +
-	"\x16windlass/v1/spec.proto\x12\vwindlass.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x19windlass/v1/routing.proto\x1a\x17windlass/v1/serve.proto\"\xcc\x10\n" +
+	"\x16windlass/v1/spec.proto\x12\vwindlass.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x19windlass/v1/routing.proto\x1a\x17windlass/v1/serve.proto\"\xfc\x10\n" +
 	"\x0eDeploymentSpec\x12\x1e\n" +
 	"\x05image\x18\x01 \x01(\tB\b\xbaH\x05r\x03\x18\x80\x04R\x05image\x12-\n" +
 	"\acommand\x18\x02 \x03(\tB\x13\xbaH\x10\x92\x01\r\x10\x80\x02\"\br\x06\x10\x01\x18\x80\x80\x02R\acommand\x12%\n" +
@@ -2452,7 +2652,8 @@ const file_windlass_v1_spec_proto_rawDesc = "" +
 	"drainDelay\x125\n" +
 	"\x06layout\x18\x16 \x01(\x0e2\x13.windlass.v1.LayoutB\b\xbaH\x05\x82\x01\x02\x10\x01R\x06layout\x12/\n" +
 	"\x06update\x18\x17 \x01(\v2\x17.windlass.v1.PoolUpdateR\x06update\x12%\n" +
-	"\x04gang\x18\x18 \x01(\v2\x11.windlass.v1.GangR\x04gang\x12=\n" +
+	"\x04gang\x18\x18 \x01(\v2\x11.windlass.v1.GangR\x04gang\x12.\n" +
+	"\apairing\x18\x1a \x01(\v2\x14.windlass.v1.PairingR\apairing\x12=\n" +
 	"\toverrides\x18( \x03(\v2\x15.windlass.v1.OverrideB\b\xbaH\x05\x92\x01\x02\x10 R\toverrides\x12F\n" +
 	"\x10pinned_overrides\x18) \x03(\v2\x1b.windlass.v1.PinnedOverrideR\x0fpinnedOverrides\x12(\n" +
 	"\x05serve\x18* \x01(\v2\x12.windlass.v1.ServeR\x05serve\x12!\n" +
@@ -2514,7 +2715,21 @@ const file_windlass_v1_spec_proto_rawDesc = "" +
 	"\x0eOF_UNSPECIFIED\x10\x00\x12\v\n" +
 	"\aOF_UNIT\x10\x01\x12\f\n" +
 	"\bOF_GROUP\x10\x02\x12\v\n" +
-	"\aOF_NONE\x10\x03\"\xbb\x05\n" +
+	"\aOF_NONE\x10\x03\"\xc6\x03\n" +
+	"\aPairing\x12=\n" +
+	"\x06engine\x18\x01 \x01(\x0e2\x1b.windlass.v1.Pairing.EngineB\b\xbaH\x05\x82\x01\x02\x10\x01R\x06engine\x124\n" +
+	"\x03key\x18\x02 \x01(\x0e2\x18.windlass.v1.Pairing.KeyB\b\xbaH\x05\x82\x01\x02\x10\x01R\x03key\x12E\n" +
+	"\aprefill\x18\x03 \x01(\tB+\xbaH(r&2$^([a-z]([-a-z0-9]{0,61}[a-z0-9])?)?$R\aprefill\x12C\n" +
+	"\x06decode\x18\x04 \x01(\tB+\xbaH(r&2$^([a-z]([-a-z0-9]{0,61}[a-z0-9])?)?$R\x06decode\x126\n" +
+	"\x10min_prompt_bytes\x18\x05 \x01(\x03B\f\xbaH\t\"\a\x18\x80\x80\x80\x04(\x00R\x0eminPromptBytes\"U\n" +
+	"\x06Engine\x12\x16\n" +
+	"\x12ENGINE_UNSPECIFIED\x10\x00\x12\x0f\n" +
+	"\vENGINE_NONE\x10\x01\x12\x0f\n" +
+	"\vENGINE_NIXL\x10\x02\x12\x11\n" +
+	"\rENGINE_SGLANG\x10\x03\"+\n" +
+	"\x03Key\x12\x13\n" +
+	"\x0fKEY_UNSPECIFIED\x10\x00\x12\x0f\n" +
+	"\vKEY_VERSION\x10\x01\"\xbb\x05\n" +
 	"\bOverride\x12K\n" +
 	"\aregions\x18\x01 \x03(\tB1\xbaH.\x92\x01+\x10 \x18\x01\"%r#2!^[a-z]([-a-z0-9]{0,61}[a-z0-9])?$R\aregions\x12C\n" +
 	"\x06labels\x18\x02 \x03(\v2!.windlass.v1.Override.LabelsEntryB\b\xbaH\x05\x9a\x01\x02\x10\x10R\x06labels\x12+\n" +
@@ -2684,104 +2899,110 @@ func file_windlass_v1_spec_proto_rawDescGZIP() []byte {
 	return file_windlass_v1_spec_proto_rawDescData
 }
 
-var file_windlass_v1_spec_proto_enumTypes = make([]protoimpl.EnumInfo, 8)
-var file_windlass_v1_spec_proto_msgTypes = make([]protoimpl.MessageInfo, 27)
+var file_windlass_v1_spec_proto_enumTypes = make([]protoimpl.EnumInfo, 10)
+var file_windlass_v1_spec_proto_msgTypes = make([]protoimpl.MessageInfo, 28)
 var file_windlass_v1_spec_proto_goTypes = []any{
 	(Layout)(0),                       // 0: windlass.v1.Layout
 	(ModelServer_Protocol)(0),         // 1: windlass.v1.ModelServer.Protocol
 	(PoolUpdate_Order)(0),             // 2: windlass.v1.PoolUpdate.Order
 	(PoolUpdate_WhenFull)(0),          // 3: windlass.v1.PoolUpdate.WhenFull
 	(Gang_Of)(0),                      // 4: windlass.v1.Gang.Of
-	(RoleSpec_Slots)(0),               // 5: windlass.v1.RoleSpec.Slots
-	(ModelCache_Retention)(0),         // 6: windlass.v1.ModelCache.Retention
-	(KubernetesOptions_ZoneSpread)(0), // 7: windlass.v1.KubernetesOptions.ZoneSpread
-	(*DeploymentSpec)(nil),            // 8: windlass.v1.DeploymentSpec
-	(*LoadedModel)(nil),               // 9: windlass.v1.LoadedModel
-	(*ModelArtifact)(nil),             // 10: windlass.v1.ModelArtifact
-	(*ModelServer)(nil),               // 11: windlass.v1.ModelServer
-	(*PoolUpdate)(nil),                // 12: windlass.v1.PoolUpdate
-	(*Gang)(nil),                      // 13: windlass.v1.Gang
-	(*Override)(nil),                  // 14: windlass.v1.Override
-	(*RoleOverride)(nil),              // 15: windlass.v1.RoleOverride
-	(*PinnedOverride)(nil),            // 16: windlass.v1.PinnedOverride
-	(*Resources)(nil),                 // 17: windlass.v1.Resources
-	(*Gpu)(nil),                       // 18: windlass.v1.Gpu
-	(*RoleSpec)(nil),                  // 19: windlass.v1.RoleSpec
-	(*SecretReference)(nil),           // 20: windlass.v1.SecretReference
-	(*ModelCache)(nil),                // 21: windlass.v1.ModelCache
-	(*VolumeClaim)(nil),               // 22: windlass.v1.VolumeClaim
-	(*KubernetesOptions)(nil),         // 23: windlass.v1.KubernetesOptions
-	(*Toleration)(nil),                // 24: windlass.v1.Toleration
-	(*SecurityException)(nil),         // 25: windlass.v1.SecurityException
-	(*Port)(nil),                      // 26: windlass.v1.Port
-	(*HealthCheck)(nil),               // 27: windlass.v1.HealthCheck
-	nil,                               // 28: windlass.v1.DeploymentSpec.EnvEntry
-	nil,                               // 29: windlass.v1.Override.LabelsEntry
-	nil,                               // 30: windlass.v1.Override.EnvEntry
-	nil,                               // 31: windlass.v1.RoleSpec.EnvEntry
-	nil,                               // 32: windlass.v1.KubernetesOptions.NodeSelectorEntry
-	nil,                               // 33: windlass.v1.KubernetesOptions.PodAnnotationsEntry
-	nil,                               // 34: windlass.v1.KubernetesOptions.PodLabelsEntry
-	(*durationpb.Duration)(nil),       // 35: google.protobuf.Duration
-	(*Serve)(nil),                     // 36: windlass.v1.Serve
-	(*Generated)(nil),                 // 37: windlass.v1.Generated
-	(*RoutingPolicy)(nil),             // 38: windlass.v1.RoutingPolicy
+	(Pairing_Engine)(0),               // 5: windlass.v1.Pairing.Engine
+	(Pairing_Key)(0),                  // 6: windlass.v1.Pairing.Key
+	(RoleSpec_Slots)(0),               // 7: windlass.v1.RoleSpec.Slots
+	(ModelCache_Retention)(0),         // 8: windlass.v1.ModelCache.Retention
+	(KubernetesOptions_ZoneSpread)(0), // 9: windlass.v1.KubernetesOptions.ZoneSpread
+	(*DeploymentSpec)(nil),            // 10: windlass.v1.DeploymentSpec
+	(*LoadedModel)(nil),               // 11: windlass.v1.LoadedModel
+	(*ModelArtifact)(nil),             // 12: windlass.v1.ModelArtifact
+	(*ModelServer)(nil),               // 13: windlass.v1.ModelServer
+	(*PoolUpdate)(nil),                // 14: windlass.v1.PoolUpdate
+	(*Gang)(nil),                      // 15: windlass.v1.Gang
+	(*Pairing)(nil),                   // 16: windlass.v1.Pairing
+	(*Override)(nil),                  // 17: windlass.v1.Override
+	(*RoleOverride)(nil),              // 18: windlass.v1.RoleOverride
+	(*PinnedOverride)(nil),            // 19: windlass.v1.PinnedOverride
+	(*Resources)(nil),                 // 20: windlass.v1.Resources
+	(*Gpu)(nil),                       // 21: windlass.v1.Gpu
+	(*RoleSpec)(nil),                  // 22: windlass.v1.RoleSpec
+	(*SecretReference)(nil),           // 23: windlass.v1.SecretReference
+	(*ModelCache)(nil),                // 24: windlass.v1.ModelCache
+	(*VolumeClaim)(nil),               // 25: windlass.v1.VolumeClaim
+	(*KubernetesOptions)(nil),         // 26: windlass.v1.KubernetesOptions
+	(*Toleration)(nil),                // 27: windlass.v1.Toleration
+	(*SecurityException)(nil),         // 28: windlass.v1.SecurityException
+	(*Port)(nil),                      // 29: windlass.v1.Port
+	(*HealthCheck)(nil),               // 30: windlass.v1.HealthCheck
+	nil,                               // 31: windlass.v1.DeploymentSpec.EnvEntry
+	nil,                               // 32: windlass.v1.Override.LabelsEntry
+	nil,                               // 33: windlass.v1.Override.EnvEntry
+	nil,                               // 34: windlass.v1.RoleSpec.EnvEntry
+	nil,                               // 35: windlass.v1.KubernetesOptions.NodeSelectorEntry
+	nil,                               // 36: windlass.v1.KubernetesOptions.PodAnnotationsEntry
+	nil,                               // 37: windlass.v1.KubernetesOptions.PodLabelsEntry
+	(*durationpb.Duration)(nil),       // 38: google.protobuf.Duration
+	(*Serve)(nil),                     // 39: windlass.v1.Serve
+	(*Generated)(nil),                 // 40: windlass.v1.Generated
+	(*RoutingPolicy)(nil),             // 41: windlass.v1.RoutingPolicy
 }
 var file_windlass_v1_spec_proto_depIdxs = []int32{
-	17, // 0: windlass.v1.DeploymentSpec.resources:type_name -> windlass.v1.Resources
-	19, // 1: windlass.v1.DeploymentSpec.roles:type_name -> windlass.v1.RoleSpec
-	28, // 2: windlass.v1.DeploymentSpec.env:type_name -> windlass.v1.DeploymentSpec.EnvEntry
-	20, // 3: windlass.v1.DeploymentSpec.secrets:type_name -> windlass.v1.SecretReference
-	26, // 4: windlass.v1.DeploymentSpec.ports:type_name -> windlass.v1.Port
-	27, // 5: windlass.v1.DeploymentSpec.health_check:type_name -> windlass.v1.HealthCheck
-	35, // 6: windlass.v1.DeploymentSpec.termination_grace:type_name -> google.protobuf.Duration
-	35, // 7: windlass.v1.DeploymentSpec.progress_deadline:type_name -> google.protobuf.Duration
-	21, // 8: windlass.v1.DeploymentSpec.model_cache:type_name -> windlass.v1.ModelCache
-	23, // 9: windlass.v1.DeploymentSpec.kubernetes:type_name -> windlass.v1.KubernetesOptions
-	35, // 10: windlass.v1.DeploymentSpec.drain_delay:type_name -> google.protobuf.Duration
+	20, // 0: windlass.v1.DeploymentSpec.resources:type_name -> windlass.v1.Resources
+	22, // 1: windlass.v1.DeploymentSpec.roles:type_name -> windlass.v1.RoleSpec
+	31, // 2: windlass.v1.DeploymentSpec.env:type_name -> windlass.v1.DeploymentSpec.EnvEntry
+	23, // 3: windlass.v1.DeploymentSpec.secrets:type_name -> windlass.v1.SecretReference
+	29, // 4: windlass.v1.DeploymentSpec.ports:type_name -> windlass.v1.Port
+	30, // 5: windlass.v1.DeploymentSpec.health_check:type_name -> windlass.v1.HealthCheck
+	38, // 6: windlass.v1.DeploymentSpec.termination_grace:type_name -> google.protobuf.Duration
+	38, // 7: windlass.v1.DeploymentSpec.progress_deadline:type_name -> google.protobuf.Duration
+	24, // 8: windlass.v1.DeploymentSpec.model_cache:type_name -> windlass.v1.ModelCache
+	26, // 9: windlass.v1.DeploymentSpec.kubernetes:type_name -> windlass.v1.KubernetesOptions
+	38, // 10: windlass.v1.DeploymentSpec.drain_delay:type_name -> google.protobuf.Duration
 	0,  // 11: windlass.v1.DeploymentSpec.layout:type_name -> windlass.v1.Layout
-	12, // 12: windlass.v1.DeploymentSpec.update:type_name -> windlass.v1.PoolUpdate
-	13, // 13: windlass.v1.DeploymentSpec.gang:type_name -> windlass.v1.Gang
-	14, // 14: windlass.v1.DeploymentSpec.overrides:type_name -> windlass.v1.Override
-	16, // 15: windlass.v1.DeploymentSpec.pinned_overrides:type_name -> windlass.v1.PinnedOverride
-	36, // 16: windlass.v1.DeploymentSpec.serve:type_name -> windlass.v1.Serve
-	37, // 17: windlass.v1.DeploymentSpec.generated:type_name -> windlass.v1.Generated
-	38, // 18: windlass.v1.DeploymentSpec.routing:type_name -> windlass.v1.RoutingPolicy
-	9,  // 19: windlass.v1.DeploymentSpec.model:type_name -> windlass.v1.LoadedModel
-	11, // 20: windlass.v1.DeploymentSpec.models:type_name -> windlass.v1.ModelServer
-	10, // 21: windlass.v1.LoadedModel.artifact:type_name -> windlass.v1.ModelArtifact
-	1,  // 22: windlass.v1.ModelServer.protocol:type_name -> windlass.v1.ModelServer.Protocol
-	2,  // 23: windlass.v1.PoolUpdate.order:type_name -> windlass.v1.PoolUpdate.Order
-	3,  // 24: windlass.v1.PoolUpdate.when_full:type_name -> windlass.v1.PoolUpdate.WhenFull
-	4,  // 25: windlass.v1.Gang.of:type_name -> windlass.v1.Gang.Of
-	35, // 26: windlass.v1.Gang.timeout:type_name -> google.protobuf.Duration
-	29, // 27: windlass.v1.Override.labels:type_name -> windlass.v1.Override.LabelsEntry
-	17, // 28: windlass.v1.Override.resources:type_name -> windlass.v1.Resources
-	30, // 29: windlass.v1.Override.env:type_name -> windlass.v1.Override.EnvEntry
-	20, // 30: windlass.v1.Override.secrets:type_name -> windlass.v1.SecretReference
-	15, // 31: windlass.v1.Override.roles:type_name -> windlass.v1.RoleOverride
-	17, // 32: windlass.v1.RoleOverride.resources:type_name -> windlass.v1.Resources
-	14, // 33: windlass.v1.PinnedOverride.values:type_name -> windlass.v1.Override
-	18, // 34: windlass.v1.Resources.gpu:type_name -> windlass.v1.Gpu
-	17, // 35: windlass.v1.RoleSpec.resources:type_name -> windlass.v1.Resources
-	31, // 36: windlass.v1.RoleSpec.env:type_name -> windlass.v1.RoleSpec.EnvEntry
-	5,  // 37: windlass.v1.RoleSpec.slots:type_name -> windlass.v1.RoleSpec.Slots
-	22, // 38: windlass.v1.ModelCache.claim:type_name -> windlass.v1.VolumeClaim
-	6,  // 39: windlass.v1.ModelCache.retention:type_name -> windlass.v1.ModelCache.Retention
-	32, // 40: windlass.v1.KubernetesOptions.node_selector:type_name -> windlass.v1.KubernetesOptions.NodeSelectorEntry
-	24, // 41: windlass.v1.KubernetesOptions.tolerations:type_name -> windlass.v1.Toleration
-	33, // 42: windlass.v1.KubernetesOptions.pod_annotations:type_name -> windlass.v1.KubernetesOptions.PodAnnotationsEntry
-	34, // 43: windlass.v1.KubernetesOptions.pod_labels:type_name -> windlass.v1.KubernetesOptions.PodLabelsEntry
-	7,  // 44: windlass.v1.KubernetesOptions.zone_spread:type_name -> windlass.v1.KubernetesOptions.ZoneSpread
-	25, // 45: windlass.v1.KubernetesOptions.security:type_name -> windlass.v1.SecurityException
-	35, // 46: windlass.v1.HealthCheck.interval:type_name -> google.protobuf.Duration
-	35, // 47: windlass.v1.HealthCheck.timeout:type_name -> google.protobuf.Duration
-	35, // 48: windlass.v1.HealthCheck.startup_budget:type_name -> google.protobuf.Duration
-	49, // [49:49] is the sub-list for method output_type
-	49, // [49:49] is the sub-list for method input_type
-	49, // [49:49] is the sub-list for extension type_name
-	49, // [49:49] is the sub-list for extension extendee
-	0,  // [0:49] is the sub-list for field type_name
+	14, // 12: windlass.v1.DeploymentSpec.update:type_name -> windlass.v1.PoolUpdate
+	15, // 13: windlass.v1.DeploymentSpec.gang:type_name -> windlass.v1.Gang
+	16, // 14: windlass.v1.DeploymentSpec.pairing:type_name -> windlass.v1.Pairing
+	17, // 15: windlass.v1.DeploymentSpec.overrides:type_name -> windlass.v1.Override
+	19, // 16: windlass.v1.DeploymentSpec.pinned_overrides:type_name -> windlass.v1.PinnedOverride
+	39, // 17: windlass.v1.DeploymentSpec.serve:type_name -> windlass.v1.Serve
+	40, // 18: windlass.v1.DeploymentSpec.generated:type_name -> windlass.v1.Generated
+	41, // 19: windlass.v1.DeploymentSpec.routing:type_name -> windlass.v1.RoutingPolicy
+	11, // 20: windlass.v1.DeploymentSpec.model:type_name -> windlass.v1.LoadedModel
+	13, // 21: windlass.v1.DeploymentSpec.models:type_name -> windlass.v1.ModelServer
+	12, // 22: windlass.v1.LoadedModel.artifact:type_name -> windlass.v1.ModelArtifact
+	1,  // 23: windlass.v1.ModelServer.protocol:type_name -> windlass.v1.ModelServer.Protocol
+	2,  // 24: windlass.v1.PoolUpdate.order:type_name -> windlass.v1.PoolUpdate.Order
+	3,  // 25: windlass.v1.PoolUpdate.when_full:type_name -> windlass.v1.PoolUpdate.WhenFull
+	4,  // 26: windlass.v1.Gang.of:type_name -> windlass.v1.Gang.Of
+	38, // 27: windlass.v1.Gang.timeout:type_name -> google.protobuf.Duration
+	5,  // 28: windlass.v1.Pairing.engine:type_name -> windlass.v1.Pairing.Engine
+	6,  // 29: windlass.v1.Pairing.key:type_name -> windlass.v1.Pairing.Key
+	32, // 30: windlass.v1.Override.labels:type_name -> windlass.v1.Override.LabelsEntry
+	20, // 31: windlass.v1.Override.resources:type_name -> windlass.v1.Resources
+	33, // 32: windlass.v1.Override.env:type_name -> windlass.v1.Override.EnvEntry
+	23, // 33: windlass.v1.Override.secrets:type_name -> windlass.v1.SecretReference
+	18, // 34: windlass.v1.Override.roles:type_name -> windlass.v1.RoleOverride
+	20, // 35: windlass.v1.RoleOverride.resources:type_name -> windlass.v1.Resources
+	17, // 36: windlass.v1.PinnedOverride.values:type_name -> windlass.v1.Override
+	21, // 37: windlass.v1.Resources.gpu:type_name -> windlass.v1.Gpu
+	20, // 38: windlass.v1.RoleSpec.resources:type_name -> windlass.v1.Resources
+	34, // 39: windlass.v1.RoleSpec.env:type_name -> windlass.v1.RoleSpec.EnvEntry
+	7,  // 40: windlass.v1.RoleSpec.slots:type_name -> windlass.v1.RoleSpec.Slots
+	25, // 41: windlass.v1.ModelCache.claim:type_name -> windlass.v1.VolumeClaim
+	8,  // 42: windlass.v1.ModelCache.retention:type_name -> windlass.v1.ModelCache.Retention
+	35, // 43: windlass.v1.KubernetesOptions.node_selector:type_name -> windlass.v1.KubernetesOptions.NodeSelectorEntry
+	27, // 44: windlass.v1.KubernetesOptions.tolerations:type_name -> windlass.v1.Toleration
+	36, // 45: windlass.v1.KubernetesOptions.pod_annotations:type_name -> windlass.v1.KubernetesOptions.PodAnnotationsEntry
+	37, // 46: windlass.v1.KubernetesOptions.pod_labels:type_name -> windlass.v1.KubernetesOptions.PodLabelsEntry
+	9,  // 47: windlass.v1.KubernetesOptions.zone_spread:type_name -> windlass.v1.KubernetesOptions.ZoneSpread
+	28, // 48: windlass.v1.KubernetesOptions.security:type_name -> windlass.v1.SecurityException
+	38, // 49: windlass.v1.HealthCheck.interval:type_name -> google.protobuf.Duration
+	38, // 50: windlass.v1.HealthCheck.timeout:type_name -> google.protobuf.Duration
+	38, // 51: windlass.v1.HealthCheck.startup_budget:type_name -> google.protobuf.Duration
+	52, // [52:52] is the sub-list for method output_type
+	52, // [52:52] is the sub-list for method input_type
+	52, // [52:52] is the sub-list for extension type_name
+	52, // [52:52] is the sub-list for extension extendee
+	0,  // [0:52] is the sub-list for field type_name
 }
 
 func init() { file_windlass_v1_spec_proto_init() }
@@ -2792,15 +3013,15 @@ func file_windlass_v1_spec_proto_init() {
 	file_windlass_v1_routing_proto_init()
 	file_windlass_v1_serve_proto_init()
 	file_windlass_v1_spec_proto_msgTypes[0].OneofWrappers = []any{}
-	file_windlass_v1_spec_proto_msgTypes[6].OneofWrappers = []any{}
-	file_windlass_v1_spec_proto_msgTypes[15].OneofWrappers = []any{}
+	file_windlass_v1_spec_proto_msgTypes[7].OneofWrappers = []any{}
+	file_windlass_v1_spec_proto_msgTypes[16].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_windlass_v1_spec_proto_rawDesc), len(file_windlass_v1_spec_proto_rawDesc)),
-			NumEnums:      8,
-			NumMessages:   27,
+			NumEnums:      10,
+			NumMessages:   28,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

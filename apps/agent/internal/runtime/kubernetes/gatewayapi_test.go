@@ -77,7 +77,7 @@ func (e *edge) open(items ...*agentv1.Item) {
 	e.inbox, err = inbox.OpenMemory(inbox.NewMemory())
 	require.NoError(e.t, err)
 	e.table, err = gateways.New(gateways.Config{
-		Inbox: e.inbox, Files: disk.NewMemory(), Name: "gateways.json", Around: "neighbours.binpb", TableID: fmt.Sprintf("tbl_%d", rand.Uint32()),
+		Inbox: e.inbox, Files: disk.NewMemory(), Name: "gateways.json", Around: "neighbours.binpb", Versions: "versions.json", TableID: fmt.Sprintf("tbl_%d", rand.Uint32()),
 		Log: slog.New(slog.DiscardHandler), Registerer: prometheus.NewRegistry(),
 	})
 	require.NoError(e.t, err)

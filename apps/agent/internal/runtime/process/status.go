@@ -1,6 +1,7 @@
 package process
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"time"
@@ -128,7 +129,7 @@ func (s seen) describe(held *block) runtime.Instance {
 		in.ReadyAt = toldTime(s.ReadyAt)
 	}
 	if p := s.first(); p > 0 {
-		in.Address = fmt.Sprintf("127.0.0.1:%d", p)
+		in.Address, in.BootstrapPort = fmt.Sprintf("127.0.0.1:%d", p), s.portNamed(runtime.BootstrapPort)
 	}
 	waits := s.Blocked
 	if waits == nil {
@@ -217,11 +218,14 @@ func (r record) first() int {
 }
 
 // checked returns the number of the port of the health check.
-func (r record) checked() int {
+func (r record) checked() int { return cmp.Or(r.portNamed(r.Health.Port), r.first()) }
+
+// portNamed returns the number of the port with that name, or 0 if there is none.
+func (r record) portNamed(name string) int {
 	for _, p := range r.Ports {
-		if p.Name == r.Health.Port {
+		if p.Name == name {
 			return p.Port
 		}
 	}
-	return r.first()
+	return 0
 }

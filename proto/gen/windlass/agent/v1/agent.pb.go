@@ -90,6 +90,8 @@ const (
 	// slots of any role, if they are SLOTS_STABLE. If ignored: an instance that is replaced loses its
 	// slot, and what it has stored there.
 	Feature_FEATURE_STABLE_SLOTS Feature = 26
+	// pairing. If ignored: requests without a prefill server, which engines may refuse.
+	Feature_FEATURE_PAIRING Feature = 28
 	// routing.cold_start, and wake. If ignored: an app at zero that no request wakes.
 	Feature_FEATURE_SCALE_TO_ZERO Feature = 30
 	// model. If ignored: a process without a command.
@@ -121,6 +123,7 @@ var (
 		24: "FEATURE_POOL_YIELDS",
 		25: "FEATURE_GANG",
 		26: "FEATURE_STABLE_SLOTS",
+		28: "FEATURE_PAIRING",
 		30: "FEATURE_SCALE_TO_ZERO",
 		40: "FEATURE_MODELS",
 		41: "FEATURE_MODEL_ARTIFACTS",
@@ -146,6 +149,7 @@ var (
 		"FEATURE_POOL_YIELDS":        24,
 		"FEATURE_GANG":               25,
 		"FEATURE_STABLE_SLOTS":       26,
+		"FEATURE_PAIRING":            28,
 		"FEATURE_SCALE_TO_ZERO":      30,
 		"FEATURE_MODELS":             40,
 		"FEATURE_MODEL_ARTIFACTS":    41,
@@ -5418,7 +5422,7 @@ const file_windlass_agent_v1_agent_proto_rawDesc = "" +
 	"\x04data\x18\x02 \x01(\fB\t\xbaH\x06z\x04\x18\x80\x80@R\x04data\x12\x10\n" +
 	"\x03end\x18\x03 \x01(\bR\x03end\x12\x1e\n" +
 	"\x05error\x18\x04 \x01(\tB\b\xbaH\x05r\x03\x18\x80 R\x05error\"\x14\n" +
-	"\x12UploadLogsResponse*\xd5\x04\n" +
+	"\x12UploadLogsResponse*\xea\x04\n" +
 	"\aFeature\x12\x17\n" +
 	"\x13FEATURE_UNSPECIFIED\x10\x00\x12\x14\n" +
 	"\x10FEATURE_GPU_POOL\x10\x01\x12\x1a\n" +
@@ -5440,7 +5444,8 @@ const file_windlass_agent_v1_agent_proto_rawDesc = "" +
 	"\x13FEATURE_POOL_ORDERS\x10\x17\x12\x17\n" +
 	"\x13FEATURE_POOL_YIELDS\x10\x18\x12\x10\n" +
 	"\fFEATURE_GANG\x10\x19\x12\x18\n" +
-	"\x14FEATURE_STABLE_SLOTS\x10\x1a\x12\x19\n" +
+	"\x14FEATURE_STABLE_SLOTS\x10\x1a\x12\x13\n" +
+	"\x0fFEATURE_PAIRING\x10\x1c\x12\x19\n" +
 	"\x15FEATURE_SCALE_TO_ZERO\x10\x1e\x12\x12\n" +
 	"\x0eFEATURE_MODELS\x10(\x12\x1b\n" +
 	"\x17FEATURE_MODEL_ARTIFACTS\x10)*U\n" +

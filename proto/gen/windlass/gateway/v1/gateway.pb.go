@@ -162,6 +162,56 @@ func (Balancing) EnumDescriptor() ([]byte, []int) {
 	return file_windlass_gateway_v1_gateway_proto_rawDescGZIP(), []int{1}
 }
 
+type Pairing_Engine int32
+
+const (
+	// The gateway does not know the engine, and refuses requests for completions.
+	Pairing_ENGINE_UNSPECIFIED Pairing_Engine = 0
+	Pairing_ENGINE_NIXL        Pairing_Engine = 1
+	Pairing_ENGINE_SGLANG      Pairing_Engine = 2
+)
+
+// Enum value maps for Pairing_Engine.
+var (
+	Pairing_Engine_name = map[int32]string{
+		0: "ENGINE_UNSPECIFIED",
+		1: "ENGINE_NIXL",
+		2: "ENGINE_SGLANG",
+	}
+	Pairing_Engine_value = map[string]int32{
+		"ENGINE_UNSPECIFIED": 0,
+		"ENGINE_NIXL":        1,
+		"ENGINE_SGLANG":      2,
+	}
+)
+
+func (x Pairing_Engine) Enum() *Pairing_Engine {
+	p := new(Pairing_Engine)
+	*p = x
+	return p
+}
+
+func (x Pairing_Engine) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (Pairing_Engine) Descriptor() protoreflect.EnumDescriptor {
+	return file_windlass_gateway_v1_gateway_proto_enumTypes[2].Descriptor()
+}
+
+func (Pairing_Engine) Type() protoreflect.EnumType {
+	return &file_windlass_gateway_v1_gateway_proto_enumTypes[2]
+}
+
+func (x Pairing_Engine) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use Pairing_Engine.Descriptor instead.
+func (Pairing_Engine) EnumDescriptor() ([]byte, []int) {
+	return file_windlass_gateway_v1_gateway_proto_rawDescGZIP(), []int{15, 0}
+}
+
 type Instance_State int32
 
 const (
@@ -206,11 +256,11 @@ func (x Instance_State) String() string {
 }
 
 func (Instance_State) Descriptor() protoreflect.EnumDescriptor {
-	return file_windlass_gateway_v1_gateway_proto_enumTypes[2].Descriptor()
+	return file_windlass_gateway_v1_gateway_proto_enumTypes[3].Descriptor()
 }
 
 func (Instance_State) Type() protoreflect.EnumType {
-	return &file_windlass_gateway_v1_gateway_proto_enumTypes[2]
+	return &file_windlass_gateway_v1_gateway_proto_enumTypes[3]
 }
 
 func (x Instance_State) Number() protoreflect.EnumNumber {
@@ -219,7 +269,7 @@ func (x Instance_State) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use Instance_State.Descriptor instead.
 func (Instance_State) EnumDescriptor() ([]byte, []int) {
-	return file_windlass_gateway_v1_gateway_proto_rawDescGZIP(), []int{17, 0}
+	return file_windlass_gateway_v1_gateway_proto_rawDescGZIP(), []int{18, 0}
 }
 
 type WakeRequest struct {
@@ -338,7 +388,8 @@ type WatchRequest struct {
 	ProcessId string `protobuf:"bytes,5,opt,name=process_id,json=processId,proto3" json:"process_id,omitempty"`
 	// What the gateway supports beyond the base protocol. "hold": it holds requests for apps with
 	// AppRoutes.held, and calls Wake. While an active gateway does not support this, no app goes to
-	// zero.
+	// zero. "pairing": it obeys Target.pairing. Another gateway gets targets without pairing and
+	// prefill, and without instances if they cannot serve alone.
 	Features      []string `protobuf:"bytes,30,rep,name=features,proto3" json:"features,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1237,7 +1288,12 @@ type Target struct {
 	// InstanceHealth.unproven. After that, only the agent checks them. Absent, as from agents of
 	// earlier releases or if the check uses another port than address: the gateway only tries to
 	// connect.
-	HealthCheck   *HealthCheck `protobuf:"bytes,6,opt,name=health_check,json=healthCheck,proto3" json:"health_check,omitempty"`
+	HealthCheck *HealthCheck `protobuf:"bytes,6,opt,name=health_check,json=healthCheck,proto3" json:"health_check,omitempty"`
+	// Requests for completions go to a pair: to one of prefill, and to one of instances that has a
+	// pairing_key in common with it. Absent: they go to one of instances.
+	Pairing *Pairing `protobuf:"bytes,7,opt,name=pairing,proto3" json:"pairing,omitempty"`
+	// With pairing: instances that prefill prompts. No request goes to one of them alone.
+	Prefill       []*Instance `protobuf:"bytes,8,rep,name=prefill,proto3" json:"prefill,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1314,6 +1370,73 @@ func (x *Target) GetHealthCheck() *HealthCheck {
 	return nil
 }
 
+func (x *Target) GetPairing() *Pairing {
+	if x != nil {
+		return x.Pairing
+	}
+	return nil
+}
+
+func (x *Target) GetPrefill() []*Instance {
+	if x != nil {
+		return x.Prefill
+	}
+	return nil
+}
+
+// Pairing is how a request is sent to a pair; see windlass.v1.Pairing.
+type Pairing struct {
+	state          protoimpl.MessageState `protogen:"open.v1"`
+	Engine         Pairing_Engine         `protobuf:"varint,1,opt,name=engine,proto3,enum=windlass.gateway.v1.Pairing_Engine" json:"engine,omitempty"`
+	MinPromptBytes int64                  `protobuf:"varint,2,opt,name=min_prompt_bytes,json=minPromptBytes,proto3" json:"min_prompt_bytes,omitempty"`
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
+}
+
+func (x *Pairing) Reset() {
+	*x = Pairing{}
+	mi := &file_windlass_gateway_v1_gateway_proto_msgTypes[15]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Pairing) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Pairing) ProtoMessage() {}
+
+func (x *Pairing) ProtoReflect() protoreflect.Message {
+	mi := &file_windlass_gateway_v1_gateway_proto_msgTypes[15]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Pairing.ProtoReflect.Descriptor instead.
+func (*Pairing) Descriptor() ([]byte, []int) {
+	return file_windlass_gateway_v1_gateway_proto_rawDescGZIP(), []int{15}
+}
+
+func (x *Pairing) GetEngine() Pairing_Engine {
+	if x != nil {
+		return x.Engine
+	}
+	return Pairing_ENGINE_UNSPECIFIED
+}
+
+func (x *Pairing) GetMinPromptBytes() int64 {
+	if x != nil {
+		return x.MinPromptBytes
+	}
+	return 0
+}
+
 // HealthCheck of a deployment, with its defaults filled in; see windlass.v1.HealthCheck.
 type HealthCheck struct {
 	state  protoimpl.MessageState `protogen:"open.v1"`
@@ -1328,7 +1451,7 @@ type HealthCheck struct {
 
 func (x *HealthCheck) Reset() {
 	*x = HealthCheck{}
-	mi := &file_windlass_gateway_v1_gateway_proto_msgTypes[15]
+	mi := &file_windlass_gateway_v1_gateway_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1340,7 +1463,7 @@ func (x *HealthCheck) String() string {
 func (*HealthCheck) ProtoMessage() {}
 
 func (x *HealthCheck) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_gateway_v1_gateway_proto_msgTypes[15]
+	mi := &file_windlass_gateway_v1_gateway_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1353,7 +1476,7 @@ func (x *HealthCheck) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HealthCheck.ProtoReflect.Descriptor instead.
 func (*HealthCheck) Descriptor() ([]byte, []int) {
-	return file_windlass_gateway_v1_gateway_proto_rawDescGZIP(), []int{15}
+	return file_windlass_gateway_v1_gateway_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *HealthCheck) GetPath() string {
@@ -1398,7 +1521,7 @@ type Preview struct {
 
 func (x *Preview) Reset() {
 	*x = Preview{}
-	mi := &file_windlass_gateway_v1_gateway_proto_msgTypes[16]
+	mi := &file_windlass_gateway_v1_gateway_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1410,7 +1533,7 @@ func (x *Preview) String() string {
 func (*Preview) ProtoMessage() {}
 
 func (x *Preview) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_gateway_v1_gateway_proto_msgTypes[16]
+	mi := &file_windlass_gateway_v1_gateway_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1423,7 +1546,7 @@ func (x *Preview) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Preview.ProtoReflect.Descriptor instead.
 func (*Preview) Descriptor() ([]byte, []int) {
-	return file_windlass_gateway_v1_gateway_proto_rawDescGZIP(), []int{16}
+	return file_windlass_gateway_v1_gateway_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *Preview) GetHost() string {
@@ -1459,14 +1582,19 @@ type Instance struct {
 	WasReady *bool `protobuf:"varint,4,opt,name=was_ready,json=wasReady,proto3,oneof" json:"was_ready,omitempty"`
 	// It still runs another version and will be replaced, so that the target's health_check is not
 	// its own. The gateway uses the check that it had as an instance of its own version, or none.
-	OtherVersion  bool `protobuf:"varint,5,opt,name=other_version,json=otherVersion,proto3" json:"other_version,omitempty"`
+	OtherVersion bool `protobuf:"varint,5,opt,name=other_version,json=otherVersion,proto3" json:"other_version,omitempty"`
+	// With Target.pairing: two instances may be a pair only if they have a key in common.
+	PairingKeys []string `protobuf:"bytes,6,rep,name=pairing_keys,json=pairingKeys,proto3" json:"pairing_keys,omitempty"`
+	// With Pairing.ENGINE_SGLANG, of an instance that prefills: the port at which decode servers meet
+	// it, on the host of address. 0: not known.
+	BootstrapPort int32 `protobuf:"varint,7,opt,name=bootstrap_port,json=bootstrapPort,proto3" json:"bootstrap_port,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Instance) Reset() {
 	*x = Instance{}
-	mi := &file_windlass_gateway_v1_gateway_proto_msgTypes[17]
+	mi := &file_windlass_gateway_v1_gateway_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1478,7 +1606,7 @@ func (x *Instance) String() string {
 func (*Instance) ProtoMessage() {}
 
 func (x *Instance) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_gateway_v1_gateway_proto_msgTypes[17]
+	mi := &file_windlass_gateway_v1_gateway_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1491,7 +1619,7 @@ func (x *Instance) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Instance.ProtoReflect.Descriptor instead.
 func (*Instance) Descriptor() ([]byte, []int) {
-	return file_windlass_gateway_v1_gateway_proto_rawDescGZIP(), []int{17}
+	return file_windlass_gateway_v1_gateway_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *Instance) GetInstanceId() string {
@@ -1527,6 +1655,20 @@ func (x *Instance) GetOtherVersion() bool {
 		return x.OtherVersion
 	}
 	return false
+}
+
+func (x *Instance) GetPairingKeys() []string {
+	if x != nil {
+		return x.PairingKeys
+	}
+	return nil
+}
+
+func (x *Instance) GetBootstrapPort() int32 {
+	if x != nil {
+		return x.BootstrapPort
+	}
+	return 0
 }
 
 type RoutePolicy struct {
@@ -1573,7 +1715,7 @@ type RoutePolicy struct {
 
 func (x *RoutePolicy) Reset() {
 	*x = RoutePolicy{}
-	mi := &file_windlass_gateway_v1_gateway_proto_msgTypes[18]
+	mi := &file_windlass_gateway_v1_gateway_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1585,7 +1727,7 @@ func (x *RoutePolicy) String() string {
 func (*RoutePolicy) ProtoMessage() {}
 
 func (x *RoutePolicy) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_gateway_v1_gateway_proto_msgTypes[18]
+	mi := &file_windlass_gateway_v1_gateway_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1598,7 +1740,7 @@ func (x *RoutePolicy) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RoutePolicy.ProtoReflect.Descriptor instead.
 func (*RoutePolicy) Descriptor() ([]byte, []int) {
-	return file_windlass_gateway_v1_gateway_proto_rawDescGZIP(), []int{18}
+	return file_windlass_gateway_v1_gateway_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *RoutePolicy) GetBalancing() Balancing {
@@ -1753,7 +1895,7 @@ type ColdStart struct {
 
 func (x *ColdStart) Reset() {
 	*x = ColdStart{}
-	mi := &file_windlass_gateway_v1_gateway_proto_msgTypes[19]
+	mi := &file_windlass_gateway_v1_gateway_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1765,7 +1907,7 @@ func (x *ColdStart) String() string {
 func (*ColdStart) ProtoMessage() {}
 
 func (x *ColdStart) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_gateway_v1_gateway_proto_msgTypes[19]
+	mi := &file_windlass_gateway_v1_gateway_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1778,7 +1920,7 @@ func (x *ColdStart) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ColdStart.ProtoReflect.Descriptor instead.
 func (*ColdStart) Descriptor() ([]byte, []int) {
-	return file_windlass_gateway_v1_gateway_proto_rawDescGZIP(), []int{19}
+	return file_windlass_gateway_v1_gateway_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *ColdStart) GetHold() *durationpb.Duration {
@@ -1825,7 +1967,7 @@ type PayloadLog struct {
 
 func (x *PayloadLog) Reset() {
 	*x = PayloadLog{}
-	mi := &file_windlass_gateway_v1_gateway_proto_msgTypes[20]
+	mi := &file_windlass_gateway_v1_gateway_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1837,7 +1979,7 @@ func (x *PayloadLog) String() string {
 func (*PayloadLog) ProtoMessage() {}
 
 func (x *PayloadLog) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_gateway_v1_gateway_proto_msgTypes[20]
+	mi := &file_windlass_gateway_v1_gateway_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1850,7 +1992,7 @@ func (x *PayloadLog) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PayloadLog.ProtoReflect.Descriptor instead.
 func (*PayloadLog) Descriptor() ([]byte, []int) {
-	return file_windlass_gateway_v1_gateway_proto_rawDescGZIP(), []int{20}
+	return file_windlass_gateway_v1_gateway_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *PayloadLog) GetSample() float64 {
@@ -1893,7 +2035,7 @@ type Cors struct {
 
 func (x *Cors) Reset() {
 	*x = Cors{}
-	mi := &file_windlass_gateway_v1_gateway_proto_msgTypes[21]
+	mi := &file_windlass_gateway_v1_gateway_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1905,7 +2047,7 @@ func (x *Cors) String() string {
 func (*Cors) ProtoMessage() {}
 
 func (x *Cors) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_gateway_v1_gateway_proto_msgTypes[21]
+	mi := &file_windlass_gateway_v1_gateway_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1918,7 +2060,7 @@ func (x *Cors) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Cors.ProtoReflect.Descriptor instead.
 func (*Cors) Descriptor() ([]byte, []int) {
-	return file_windlass_gateway_v1_gateway_proto_rawDescGZIP(), []int{21}
+	return file_windlass_gateway_v1_gateway_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *Cors) GetAllowedOrigins() []string {
@@ -1995,7 +2137,7 @@ type ReportRequest struct {
 
 func (x *ReportRequest) Reset() {
 	*x = ReportRequest{}
-	mi := &file_windlass_gateway_v1_gateway_proto_msgTypes[22]
+	mi := &file_windlass_gateway_v1_gateway_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2007,7 +2149,7 @@ func (x *ReportRequest) String() string {
 func (*ReportRequest) ProtoMessage() {}
 
 func (x *ReportRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_gateway_v1_gateway_proto_msgTypes[22]
+	mi := &file_windlass_gateway_v1_gateway_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2020,7 +2162,7 @@ func (x *ReportRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReportRequest.ProtoReflect.Descriptor instead.
 func (*ReportRequest) Descriptor() ([]byte, []int) {
-	return file_windlass_gateway_v1_gateway_proto_rawDescGZIP(), []int{22}
+	return file_windlass_gateway_v1_gateway_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *ReportRequest) GetGatewayId() string {
@@ -2101,7 +2243,7 @@ type Traffic struct {
 
 func (x *Traffic) Reset() {
 	*x = Traffic{}
-	mi := &file_windlass_gateway_v1_gateway_proto_msgTypes[23]
+	mi := &file_windlass_gateway_v1_gateway_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2113,7 +2255,7 @@ func (x *Traffic) String() string {
 func (*Traffic) ProtoMessage() {}
 
 func (x *Traffic) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_gateway_v1_gateway_proto_msgTypes[23]
+	mi := &file_windlass_gateway_v1_gateway_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2126,7 +2268,7 @@ func (x *Traffic) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Traffic.ProtoReflect.Descriptor instead.
 func (*Traffic) Descriptor() ([]byte, []int) {
-	return file_windlass_gateway_v1_gateway_proto_rawDescGZIP(), []int{23}
+	return file_windlass_gateway_v1_gateway_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *Traffic) GetDeploymentId() string {
@@ -2179,7 +2321,7 @@ type AppLoad struct {
 
 func (x *AppLoad) Reset() {
 	*x = AppLoad{}
-	mi := &file_windlass_gateway_v1_gateway_proto_msgTypes[24]
+	mi := &file_windlass_gateway_v1_gateway_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2191,7 +2333,7 @@ func (x *AppLoad) String() string {
 func (*AppLoad) ProtoMessage() {}
 
 func (x *AppLoad) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_gateway_v1_gateway_proto_msgTypes[24]
+	mi := &file_windlass_gateway_v1_gateway_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2204,7 +2346,7 @@ func (x *AppLoad) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AppLoad.ProtoReflect.Descriptor instead.
 func (*AppLoad) Descriptor() ([]byte, []int) {
-	return file_windlass_gateway_v1_gateway_proto_rawDescGZIP(), []int{24}
+	return file_windlass_gateway_v1_gateway_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *AppLoad) GetAppId() string {
@@ -2242,7 +2384,7 @@ type DeploymentLoad struct {
 
 func (x *DeploymentLoad) Reset() {
 	*x = DeploymentLoad{}
-	mi := &file_windlass_gateway_v1_gateway_proto_msgTypes[25]
+	mi := &file_windlass_gateway_v1_gateway_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2254,7 +2396,7 @@ func (x *DeploymentLoad) String() string {
 func (*DeploymentLoad) ProtoMessage() {}
 
 func (x *DeploymentLoad) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_gateway_v1_gateway_proto_msgTypes[25]
+	mi := &file_windlass_gateway_v1_gateway_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2267,7 +2409,7 @@ func (x *DeploymentLoad) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeploymentLoad.ProtoReflect.Descriptor instead.
 func (*DeploymentLoad) Descriptor() ([]byte, []int) {
-	return file_windlass_gateway_v1_gateway_proto_rawDescGZIP(), []int{25}
+	return file_windlass_gateway_v1_gateway_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *DeploymentLoad) GetDeploymentId() string {
@@ -2305,7 +2447,7 @@ type Served struct {
 
 func (x *Served) Reset() {
 	*x = Served{}
-	mi := &file_windlass_gateway_v1_gateway_proto_msgTypes[26]
+	mi := &file_windlass_gateway_v1_gateway_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2317,7 +2459,7 @@ func (x *Served) String() string {
 func (*Served) ProtoMessage() {}
 
 func (x *Served) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_gateway_v1_gateway_proto_msgTypes[26]
+	mi := &file_windlass_gateway_v1_gateway_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2330,7 +2472,7 @@ func (x *Served) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Served.ProtoReflect.Descriptor instead.
 func (*Served) Descriptor() ([]byte, []int) {
-	return file_windlass_gateway_v1_gateway_proto_rawDescGZIP(), []int{26}
+	return file_windlass_gateway_v1_gateway_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *Served) GetAppId() string {
@@ -2383,7 +2525,7 @@ type InstanceHealth struct {
 
 func (x *InstanceHealth) Reset() {
 	*x = InstanceHealth{}
-	mi := &file_windlass_gateway_v1_gateway_proto_msgTypes[27]
+	mi := &file_windlass_gateway_v1_gateway_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2395,7 +2537,7 @@ func (x *InstanceHealth) String() string {
 func (*InstanceHealth) ProtoMessage() {}
 
 func (x *InstanceHealth) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_gateway_v1_gateway_proto_msgTypes[27]
+	mi := &file_windlass_gateway_v1_gateway_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2408,7 +2550,7 @@ func (x *InstanceHealth) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use InstanceHealth.ProtoReflect.Descriptor instead.
 func (*InstanceHealth) Descriptor() ([]byte, []int) {
-	return file_windlass_gateway_v1_gateway_proto_rawDescGZIP(), []int{27}
+	return file_windlass_gateway_v1_gateway_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *InstanceHealth) GetInstanceId() string {
@@ -2454,7 +2596,7 @@ type ReportResponse struct {
 
 func (x *ReportResponse) Reset() {
 	*x = ReportResponse{}
-	mi := &file_windlass_gateway_v1_gateway_proto_msgTypes[28]
+	mi := &file_windlass_gateway_v1_gateway_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2466,7 +2608,7 @@ func (x *ReportResponse) String() string {
 func (*ReportResponse) ProtoMessage() {}
 
 func (x *ReportResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_gateway_v1_gateway_proto_msgTypes[28]
+	mi := &file_windlass_gateway_v1_gateway_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2479,7 +2621,7 @@ func (x *ReportResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReportResponse.ProtoReflect.Descriptor instead.
 func (*ReportResponse) Descriptor() ([]byte, []int) {
-	return file_windlass_gateway_v1_gateway_proto_rawDescGZIP(), []int{28}
+	return file_windlass_gateway_v1_gateway_proto_rawDescGZIP(), []int{29}
 }
 
 var File_windlass_gateway_v1_gateway_proto protoreflect.FileDescriptor
@@ -2567,14 +2709,23 @@ const file_windlass_gateway_v1_gateway_proto_rawDesc = "" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x1b\n" +
 	"\x04hash\x18\x02 \x01(\fB\a\xbaH\x04z\x02h R\x04hash\x12\x1d\n" +
 	"\n" +
-	"expires_at\x18\x03 \x01(\x03R\texpiresAt\"\x84\x02\n" +
+	"expires_at\x18\x03 \x01(\x03R\texpiresAt\"\xf5\x02\n" +
 	"\x06Target\x12#\n" +
 	"\rdeployment_id\x18\x01 \x01(\tR\fdeploymentId\x12\x18\n" +
 	"\aversion\x18\x02 \x01(\x05R\aversion\x12\x16\n" +
 	"\x06weight\x18\x03 \x01(\x05R\x06weight\x12!\n" +
 	"\fworkload_key\x18\x04 \x01(\tR\vworkloadKey\x12;\n" +
 	"\tinstances\x18\x05 \x03(\v2\x1d.windlass.gateway.v1.InstanceR\tinstances\x12C\n" +
-	"\fhealth_check\x18\x06 \x01(\v2 .windlass.gateway.v1.HealthCheckR\vhealthCheck\"\x95\x01\n" +
+	"\fhealth_check\x18\x06 \x01(\v2 .windlass.gateway.v1.HealthCheckR\vhealthCheck\x126\n" +
+	"\apairing\x18\a \x01(\v2\x1c.windlass.gateway.v1.PairingR\apairing\x127\n" +
+	"\aprefill\x18\b \x03(\v2\x1d.windlass.gateway.v1.InstanceR\aprefill\"\xbf\x01\n" +
+	"\aPairing\x12;\n" +
+	"\x06engine\x18\x01 \x01(\x0e2#.windlass.gateway.v1.Pairing.EngineR\x06engine\x121\n" +
+	"\x10min_prompt_bytes\x18\x02 \x01(\x03B\a\xbaH\x04\"\x02(\x00R\x0eminPromptBytes\"D\n" +
+	"\x06Engine\x12\x16\n" +
+	"\x12ENGINE_UNSPECIFIED\x10\x00\x12\x0f\n" +
+	"\vENGINE_NIXL\x10\x01\x12\x11\n" +
+	"\rENGINE_SGLANG\x10\x02\"\x95\x01\n" +
 	"\vHealthCheck\x12\x12\n" +
 	"\x04path\x18\x01 \x01(\tR\x04path\x12\x16\n" +
 	"\x06method\x18\x02 \x01(\tR\x06method\x12%\n" +
@@ -2583,14 +2734,16 @@ const file_windlass_gateway_v1_gateway_proto_rawDesc = "" +
 	"\aPreview\x12\x12\n" +
 	"\x04host\x18\x01 \x01(\tR\x04host\x12#\n" +
 	"\rdeployment_id\x18\x02 \x01(\tR\fdeploymentId\x12&\n" +
-	"\x0frequire_api_key\x18\x03 \x01(\bR\rrequireApiKey\"\xaf\x02\n" +
+	"\x0frequire_api_key\x18\x03 \x01(\bR\rrequireApiKey\"\x86\x03\n" +
 	"\bInstance\x12\x1f\n" +
 	"\vinstance_id\x18\x01 \x01(\tR\n" +
 	"instanceId\x12\x18\n" +
 	"\aaddress\x18\x02 \x01(\tR\aaddress\x129\n" +
 	"\x05state\x18\x03 \x01(\x0e2#.windlass.gateway.v1.Instance.StateR\x05state\x12 \n" +
 	"\twas_ready\x18\x04 \x01(\bH\x00R\bwasReady\x88\x01\x01\x12#\n" +
-	"\rother_version\x18\x05 \x01(\bR\fotherVersion\"X\n" +
+	"\rother_version\x18\x05 \x01(\bR\fotherVersion\x12!\n" +
+	"\fpairing_keys\x18\x06 \x03(\tR\vpairingKeys\x122\n" +
+	"\x0ebootstrap_port\x18\a \x01(\x05B\v\xbaH\b\x1a\x06\x18\xff\xff\x03(\x00R\rbootstrapPort\"X\n" +
 	"\x05State\x12\x15\n" +
 	"\x11STATE_UNSPECIFIED\x10\x00\x12\x0f\n" +
 	"\vSTATE_READY\x10\x01\x12\x13\n" +
@@ -2728,91 +2881,96 @@ func file_windlass_gateway_v1_gateway_proto_rawDescGZIP() []byte {
 	return file_windlass_gateway_v1_gateway_proto_rawDescData
 }
 
-var file_windlass_gateway_v1_gateway_proto_enumTypes = make([]protoimpl.EnumInfo, 3)
-var file_windlass_gateway_v1_gateway_proto_msgTypes = make([]protoimpl.MessageInfo, 29)
+var file_windlass_gateway_v1_gateway_proto_enumTypes = make([]protoimpl.EnumInfo, 4)
+var file_windlass_gateway_v1_gateway_proto_msgTypes = make([]protoimpl.MessageInfo, 30)
 var file_windlass_gateway_v1_gateway_proto_goTypes = []any{
 	(CrossRegion)(0),            // 0: windlass.gateway.v1.CrossRegion
 	(Balancing)(0),              // 1: windlass.gateway.v1.Balancing
-	(Instance_State)(0),         // 2: windlass.gateway.v1.Instance.State
-	(*WakeRequest)(nil),         // 3: windlass.gateway.v1.WakeRequest
-	(*WakeResponse)(nil),        // 4: windlass.gateway.v1.WakeResponse
-	(*WatchRequest)(nil),        // 5: windlass.gateway.v1.WatchRequest
-	(*AppVersion)(nil),          // 6: windlass.gateway.v1.AppVersion
-	(*WatchResponse)(nil),       // 7: windlass.gateway.v1.WatchResponse
-	(*Begin)(nil),               // 8: windlass.gateway.v1.Begin
-	(*Apps)(nil),                // 9: windlass.gateway.v1.Apps
-	(*End)(nil),                 // 10: windlass.gateway.v1.End
-	(*Heartbeat)(nil),           // 11: windlass.gateway.v1.Heartbeat
-	(*Neighbours)(nil),          // 12: windlass.gateway.v1.Neighbours
-	(*AppNeighbours)(nil),       // 13: windlass.gateway.v1.AppNeighbours
-	(*Neighbour)(nil),           // 14: windlass.gateway.v1.Neighbour
-	(*AppRoutes)(nil),           // 15: windlass.gateway.v1.AppRoutes
-	(*ApiKey)(nil),              // 16: windlass.gateway.v1.ApiKey
-	(*Target)(nil),              // 17: windlass.gateway.v1.Target
-	(*HealthCheck)(nil),         // 18: windlass.gateway.v1.HealthCheck
-	(*Preview)(nil),             // 19: windlass.gateway.v1.Preview
-	(*Instance)(nil),            // 20: windlass.gateway.v1.Instance
-	(*RoutePolicy)(nil),         // 21: windlass.gateway.v1.RoutePolicy
-	(*ColdStart)(nil),           // 22: windlass.gateway.v1.ColdStart
-	(*PayloadLog)(nil),          // 23: windlass.gateway.v1.PayloadLog
-	(*Cors)(nil),                // 24: windlass.gateway.v1.Cors
-	(*ReportRequest)(nil),       // 25: windlass.gateway.v1.ReportRequest
-	(*Traffic)(nil),             // 26: windlass.gateway.v1.Traffic
-	(*AppLoad)(nil),             // 27: windlass.gateway.v1.AppLoad
-	(*DeploymentLoad)(nil),      // 28: windlass.gateway.v1.DeploymentLoad
-	(*Served)(nil),              // 29: windlass.gateway.v1.Served
-	(*InstanceHealth)(nil),      // 30: windlass.gateway.v1.InstanceHealth
-	(*ReportResponse)(nil),      // 31: windlass.gateway.v1.ReportResponse
-	(*durationpb.Duration)(nil), // 32: google.protobuf.Duration
+	(Pairing_Engine)(0),         // 2: windlass.gateway.v1.Pairing.Engine
+	(Instance_State)(0),         // 3: windlass.gateway.v1.Instance.State
+	(*WakeRequest)(nil),         // 4: windlass.gateway.v1.WakeRequest
+	(*WakeResponse)(nil),        // 5: windlass.gateway.v1.WakeResponse
+	(*WatchRequest)(nil),        // 6: windlass.gateway.v1.WatchRequest
+	(*AppVersion)(nil),          // 7: windlass.gateway.v1.AppVersion
+	(*WatchResponse)(nil),       // 8: windlass.gateway.v1.WatchResponse
+	(*Begin)(nil),               // 9: windlass.gateway.v1.Begin
+	(*Apps)(nil),                // 10: windlass.gateway.v1.Apps
+	(*End)(nil),                 // 11: windlass.gateway.v1.End
+	(*Heartbeat)(nil),           // 12: windlass.gateway.v1.Heartbeat
+	(*Neighbours)(nil),          // 13: windlass.gateway.v1.Neighbours
+	(*AppNeighbours)(nil),       // 14: windlass.gateway.v1.AppNeighbours
+	(*Neighbour)(nil),           // 15: windlass.gateway.v1.Neighbour
+	(*AppRoutes)(nil),           // 16: windlass.gateway.v1.AppRoutes
+	(*ApiKey)(nil),              // 17: windlass.gateway.v1.ApiKey
+	(*Target)(nil),              // 18: windlass.gateway.v1.Target
+	(*Pairing)(nil),             // 19: windlass.gateway.v1.Pairing
+	(*HealthCheck)(nil),         // 20: windlass.gateway.v1.HealthCheck
+	(*Preview)(nil),             // 21: windlass.gateway.v1.Preview
+	(*Instance)(nil),            // 22: windlass.gateway.v1.Instance
+	(*RoutePolicy)(nil),         // 23: windlass.gateway.v1.RoutePolicy
+	(*ColdStart)(nil),           // 24: windlass.gateway.v1.ColdStart
+	(*PayloadLog)(nil),          // 25: windlass.gateway.v1.PayloadLog
+	(*Cors)(nil),                // 26: windlass.gateway.v1.Cors
+	(*ReportRequest)(nil),       // 27: windlass.gateway.v1.ReportRequest
+	(*Traffic)(nil),             // 28: windlass.gateway.v1.Traffic
+	(*AppLoad)(nil),             // 29: windlass.gateway.v1.AppLoad
+	(*DeploymentLoad)(nil),      // 30: windlass.gateway.v1.DeploymentLoad
+	(*Served)(nil),              // 31: windlass.gateway.v1.Served
+	(*InstanceHealth)(nil),      // 32: windlass.gateway.v1.InstanceHealth
+	(*ReportResponse)(nil),      // 33: windlass.gateway.v1.ReportResponse
+	(*durationpb.Duration)(nil), // 34: google.protobuf.Duration
 }
 var file_windlass_gateway_v1_gateway_proto_depIdxs = []int32{
-	32, // 0: windlass.gateway.v1.WakeResponse.ready_in:type_name -> google.protobuf.Duration
-	6,  // 1: windlass.gateway.v1.WatchRequest.have:type_name -> windlass.gateway.v1.AppVersion
-	8,  // 2: windlass.gateway.v1.WatchResponse.begin:type_name -> windlass.gateway.v1.Begin
-	9,  // 3: windlass.gateway.v1.WatchResponse.apps:type_name -> windlass.gateway.v1.Apps
-	10, // 4: windlass.gateway.v1.WatchResponse.end:type_name -> windlass.gateway.v1.End
-	11, // 5: windlass.gateway.v1.WatchResponse.heartbeat:type_name -> windlass.gateway.v1.Heartbeat
-	12, // 6: windlass.gateway.v1.WatchResponse.neighbours:type_name -> windlass.gateway.v1.Neighbours
-	15, // 7: windlass.gateway.v1.Apps.apps:type_name -> windlass.gateway.v1.AppRoutes
-	32, // 8: windlass.gateway.v1.Heartbeat.interval:type_name -> google.protobuf.Duration
-	13, // 9: windlass.gateway.v1.Neighbours.apps:type_name -> windlass.gateway.v1.AppNeighbours
-	14, // 10: windlass.gateway.v1.AppNeighbours.regions:type_name -> windlass.gateway.v1.Neighbour
-	17, // 11: windlass.gateway.v1.AppRoutes.targets:type_name -> windlass.gateway.v1.Target
-	19, // 12: windlass.gateway.v1.AppRoutes.previews:type_name -> windlass.gateway.v1.Preview
-	21, // 13: windlass.gateway.v1.AppRoutes.policy:type_name -> windlass.gateway.v1.RoutePolicy
-	16, // 14: windlass.gateway.v1.AppRoutes.api_keys:type_name -> windlass.gateway.v1.ApiKey
-	32, // 15: windlass.gateway.v1.AppRoutes.start_time:type_name -> google.protobuf.Duration
-	20, // 16: windlass.gateway.v1.Target.instances:type_name -> windlass.gateway.v1.Instance
-	18, // 17: windlass.gateway.v1.Target.health_check:type_name -> windlass.gateway.v1.HealthCheck
-	32, // 18: windlass.gateway.v1.HealthCheck.timeout:type_name -> google.protobuf.Duration
-	2,  // 19: windlass.gateway.v1.Instance.state:type_name -> windlass.gateway.v1.Instance.State
-	1,  // 20: windlass.gateway.v1.RoutePolicy.balancing:type_name -> windlass.gateway.v1.Balancing
-	32, // 21: windlass.gateway.v1.RoutePolicy.response_timeout:type_name -> google.protobuf.Duration
-	32, // 22: windlass.gateway.v1.RoutePolicy.idle_timeout:type_name -> google.protobuf.Duration
-	32, // 23: windlass.gateway.v1.RoutePolicy.request_timeout:type_name -> google.protobuf.Duration
-	32, // 24: windlass.gateway.v1.RoutePolicy.queue_wait:type_name -> google.protobuf.Duration
-	24, // 25: windlass.gateway.v1.RoutePolicy.cors:type_name -> windlass.gateway.v1.Cors
-	23, // 26: windlass.gateway.v1.RoutePolicy.payload_log:type_name -> windlass.gateway.v1.PayloadLog
-	0,  // 27: windlass.gateway.v1.RoutePolicy.cross_region:type_name -> windlass.gateway.v1.CrossRegion
-	22, // 28: windlass.gateway.v1.RoutePolicy.cold_start:type_name -> windlass.gateway.v1.ColdStart
-	32, // 29: windlass.gateway.v1.ColdStart.hold:type_name -> google.protobuf.Duration
-	32, // 30: windlass.gateway.v1.Cors.max_age:type_name -> google.protobuf.Duration
-	29, // 31: windlass.gateway.v1.ReportRequest.served:type_name -> windlass.gateway.v1.Served
-	30, // 32: windlass.gateway.v1.ReportRequest.instances:type_name -> windlass.gateway.v1.InstanceHealth
-	26, // 33: windlass.gateway.v1.ReportRequest.traffic:type_name -> windlass.gateway.v1.Traffic
-	27, // 34: windlass.gateway.v1.ReportRequest.loads:type_name -> windlass.gateway.v1.AppLoad
-	28, // 35: windlass.gateway.v1.AppLoad.deployments:type_name -> windlass.gateway.v1.DeploymentLoad
-	5,  // 36: windlass.gateway.v1.RouteService.Watch:input_type -> windlass.gateway.v1.WatchRequest
-	25, // 37: windlass.gateway.v1.RouteService.Report:input_type -> windlass.gateway.v1.ReportRequest
-	3,  // 38: windlass.gateway.v1.RouteService.Wake:input_type -> windlass.gateway.v1.WakeRequest
-	7,  // 39: windlass.gateway.v1.RouteService.Watch:output_type -> windlass.gateway.v1.WatchResponse
-	31, // 40: windlass.gateway.v1.RouteService.Report:output_type -> windlass.gateway.v1.ReportResponse
-	4,  // 41: windlass.gateway.v1.RouteService.Wake:output_type -> windlass.gateway.v1.WakeResponse
-	39, // [39:42] is the sub-list for method output_type
-	36, // [36:39] is the sub-list for method input_type
-	36, // [36:36] is the sub-list for extension type_name
-	36, // [36:36] is the sub-list for extension extendee
-	0,  // [0:36] is the sub-list for field type_name
+	34, // 0: windlass.gateway.v1.WakeResponse.ready_in:type_name -> google.protobuf.Duration
+	7,  // 1: windlass.gateway.v1.WatchRequest.have:type_name -> windlass.gateway.v1.AppVersion
+	9,  // 2: windlass.gateway.v1.WatchResponse.begin:type_name -> windlass.gateway.v1.Begin
+	10, // 3: windlass.gateway.v1.WatchResponse.apps:type_name -> windlass.gateway.v1.Apps
+	11, // 4: windlass.gateway.v1.WatchResponse.end:type_name -> windlass.gateway.v1.End
+	12, // 5: windlass.gateway.v1.WatchResponse.heartbeat:type_name -> windlass.gateway.v1.Heartbeat
+	13, // 6: windlass.gateway.v1.WatchResponse.neighbours:type_name -> windlass.gateway.v1.Neighbours
+	16, // 7: windlass.gateway.v1.Apps.apps:type_name -> windlass.gateway.v1.AppRoutes
+	34, // 8: windlass.gateway.v1.Heartbeat.interval:type_name -> google.protobuf.Duration
+	14, // 9: windlass.gateway.v1.Neighbours.apps:type_name -> windlass.gateway.v1.AppNeighbours
+	15, // 10: windlass.gateway.v1.AppNeighbours.regions:type_name -> windlass.gateway.v1.Neighbour
+	18, // 11: windlass.gateway.v1.AppRoutes.targets:type_name -> windlass.gateway.v1.Target
+	21, // 12: windlass.gateway.v1.AppRoutes.previews:type_name -> windlass.gateway.v1.Preview
+	23, // 13: windlass.gateway.v1.AppRoutes.policy:type_name -> windlass.gateway.v1.RoutePolicy
+	17, // 14: windlass.gateway.v1.AppRoutes.api_keys:type_name -> windlass.gateway.v1.ApiKey
+	34, // 15: windlass.gateway.v1.AppRoutes.start_time:type_name -> google.protobuf.Duration
+	22, // 16: windlass.gateway.v1.Target.instances:type_name -> windlass.gateway.v1.Instance
+	20, // 17: windlass.gateway.v1.Target.health_check:type_name -> windlass.gateway.v1.HealthCheck
+	19, // 18: windlass.gateway.v1.Target.pairing:type_name -> windlass.gateway.v1.Pairing
+	22, // 19: windlass.gateway.v1.Target.prefill:type_name -> windlass.gateway.v1.Instance
+	2,  // 20: windlass.gateway.v1.Pairing.engine:type_name -> windlass.gateway.v1.Pairing.Engine
+	34, // 21: windlass.gateway.v1.HealthCheck.timeout:type_name -> google.protobuf.Duration
+	3,  // 22: windlass.gateway.v1.Instance.state:type_name -> windlass.gateway.v1.Instance.State
+	1,  // 23: windlass.gateway.v1.RoutePolicy.balancing:type_name -> windlass.gateway.v1.Balancing
+	34, // 24: windlass.gateway.v1.RoutePolicy.response_timeout:type_name -> google.protobuf.Duration
+	34, // 25: windlass.gateway.v1.RoutePolicy.idle_timeout:type_name -> google.protobuf.Duration
+	34, // 26: windlass.gateway.v1.RoutePolicy.request_timeout:type_name -> google.protobuf.Duration
+	34, // 27: windlass.gateway.v1.RoutePolicy.queue_wait:type_name -> google.protobuf.Duration
+	26, // 28: windlass.gateway.v1.RoutePolicy.cors:type_name -> windlass.gateway.v1.Cors
+	25, // 29: windlass.gateway.v1.RoutePolicy.payload_log:type_name -> windlass.gateway.v1.PayloadLog
+	0,  // 30: windlass.gateway.v1.RoutePolicy.cross_region:type_name -> windlass.gateway.v1.CrossRegion
+	24, // 31: windlass.gateway.v1.RoutePolicy.cold_start:type_name -> windlass.gateway.v1.ColdStart
+	34, // 32: windlass.gateway.v1.ColdStart.hold:type_name -> google.protobuf.Duration
+	34, // 33: windlass.gateway.v1.Cors.max_age:type_name -> google.protobuf.Duration
+	31, // 34: windlass.gateway.v1.ReportRequest.served:type_name -> windlass.gateway.v1.Served
+	32, // 35: windlass.gateway.v1.ReportRequest.instances:type_name -> windlass.gateway.v1.InstanceHealth
+	28, // 36: windlass.gateway.v1.ReportRequest.traffic:type_name -> windlass.gateway.v1.Traffic
+	29, // 37: windlass.gateway.v1.ReportRequest.loads:type_name -> windlass.gateway.v1.AppLoad
+	30, // 38: windlass.gateway.v1.AppLoad.deployments:type_name -> windlass.gateway.v1.DeploymentLoad
+	6,  // 39: windlass.gateway.v1.RouteService.Watch:input_type -> windlass.gateway.v1.WatchRequest
+	27, // 40: windlass.gateway.v1.RouteService.Report:input_type -> windlass.gateway.v1.ReportRequest
+	4,  // 41: windlass.gateway.v1.RouteService.Wake:input_type -> windlass.gateway.v1.WakeRequest
+	8,  // 42: windlass.gateway.v1.RouteService.Watch:output_type -> windlass.gateway.v1.WatchResponse
+	33, // 43: windlass.gateway.v1.RouteService.Report:output_type -> windlass.gateway.v1.ReportResponse
+	5,  // 44: windlass.gateway.v1.RouteService.Wake:output_type -> windlass.gateway.v1.WakeResponse
+	42, // [42:45] is the sub-list for method output_type
+	39, // [39:42] is the sub-list for method input_type
+	39, // [39:39] is the sub-list for extension type_name
+	39, // [39:39] is the sub-list for extension extendee
+	0,  // [0:39] is the sub-list for field type_name
 }
 
 func init() { file_windlass_gateway_v1_gateway_proto_init() }
@@ -2827,19 +2985,19 @@ func file_windlass_gateway_v1_gateway_proto_init() {
 		(*WatchResponse_Heartbeat)(nil),
 		(*WatchResponse_Neighbours)(nil),
 	}
-	file_windlass_gateway_v1_gateway_proto_msgTypes[17].OneofWrappers = []any{}
-	file_windlass_gateway_v1_gateway_proto_msgTypes[18].OneofWrappers = []any{
+	file_windlass_gateway_v1_gateway_proto_msgTypes[18].OneofWrappers = []any{}
+	file_windlass_gateway_v1_gateway_proto_msgTypes[19].OneofWrappers = []any{
 		(*RoutePolicy_AffinityHeader)(nil),
 		(*RoutePolicy_AffinityCookie)(nil),
 	}
-	file_windlass_gateway_v1_gateway_proto_msgTypes[19].OneofWrappers = []any{}
+	file_windlass_gateway_v1_gateway_proto_msgTypes[20].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_windlass_gateway_v1_gateway_proto_rawDesc), len(file_windlass_gateway_v1_gateway_proto_rawDesc)),
-			NumEnums:      3,
-			NumMessages:   29,
+			NumEnums:      4,
+			NumMessages:   30,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

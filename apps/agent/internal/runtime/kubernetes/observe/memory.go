@@ -359,9 +359,19 @@ func (s *subject) describe(template string) runtime.Instance {
 	}
 	up := v.status == running || v.status == serving || v.status == draining
 	if up {
-		i.Address = AddressOf(p)
+		i.Address, i.BootstrapPort = AddressOf(p), bootstrapPort(p)
 	}
 	return i
+}
+
+// bootstrapPort returns the number of the pod's port named runtime.BootstrapPort, or 0 if there is none.
+func bootstrapPort(p *corev1.Pod) int {
+	for _, port := range main(p).Ports {
+		if port.Name == runtime.BootstrapPort {
+			return int(port.ContainerPort)
+		}
+	}
+	return 0
 }
 
 // AddressOf returns the host:port of the first port of a pod, or "" while there is none.
