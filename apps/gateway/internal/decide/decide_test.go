@@ -99,6 +99,12 @@ func TestRetries(t *testing.T) {
 		"a server without the model":                           {Retries{Left: 2, Elsewhere: 1}, Attempt{Status: 404, NotLoaded: true, Sent: true, Resendable: true}, Elsewhere, 2},
 		"a server without the model, after others":             {Retries{Left: 2}, Attempt{Status: 404, NotLoaded: true, Sent: true, Resendable: true}, Answer, 2},
 		"a server without the model, with a body that is gone": {Retries{Left: 2, Elsewhere: 1}, Attempt{Status: 404, NotLoaded: true, Sent: true}, Answer, 2},
+		"500 of a pair":                                        {once, Attempt{Status: 500, Resendable: true, Sent: true, Pair: true}, Repeat, 1},
+		"500 of a pair, with no retry left":                    {Retries{}, Attempt{Status: 500, Resendable: true, Sent: true, Pair: true}, Answer, 0},
+		"429 of a pair":                                        {once, Attempt{Status: 429, Resendable: true, Sent: true, Pair: true}, Answer, 2},
+		"a reset of a pair":                                    {once, Attempt{Failure: Broken, Sent: true, Resendable: true, Pair: true}, Repeat, 1},
+		"a time-out of a pair":                                 {once, Attempt{Failure: Timeout, Sent: true, Resendable: true, Pair: true}, Fail, 2},
+		"a client that left a pair":                            {once, Attempt{Failure: Broken, Sent: true, Resendable: true, Pair: true, Over: true}, Fail, 2},
 	} {
 		r := c.retries
 		require.Equal(t, c.want, r.After(c.attempt), name)

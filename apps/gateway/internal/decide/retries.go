@@ -16,7 +16,26 @@ type Attempt struct {
 	Resendable bool
 	// NotLoaded: the instance answered that it does not have the model. It has done no work.
 	NotLoaded bool
+	// Pair: the attempt was at a pair of instances. Then a request for a completion was sent, which may be sent again,
+	// because it changes nothing. Leg is the one that decided, and the instances to avoid from now on.
+	Pair bool
+	Leg  Leg
 }
+
+// Leg is one of the two requests that a pair of instances gets, or both.
+type Leg int
+
+const (
+	// Decode is the request to the instance that answers.
+	Decode Leg = iota
+	// Prefill is the request to the instance that prefills the prompt.
+	Prefill
+	// Both is for a failure for which either instance may be the reason, such as that of the transfer between them.
+	Both
+)
+
+// String returns the leg's name in metrics.
+func (l Leg) String() string { return [...]string{"decode", "prefill", "both"}[l] }
 
 // Action is what the gateway does after an attempt.
 type Action int
@@ -62,12 +81,12 @@ func AsksModel(method, path string) bool {
 
 // After returns the step after an attempt. It counts a retry.
 func (r *Retries) After(a Attempt) Action {
-	repeats := a.Resendable && r.Idempotent && r.Left > 0
+	repeats := a.Resendable && (r.Idempotent || a.Pair) && r.Left > 0
 	switch {
 	case a.NotLoaded && a.Resendable && r.Elsewhere > 0:
 		r.Elsewhere-- // the instance did nothing, so this does not count as a retry
 		return Elsewhere
-	case a.Status == unavailable && repeats:
+	case (a.Status == unavailable || a.Pair && a.Status >= serverError) && repeats:
 		r.Left--
 		return Repeat
 	case a.Status != 0:

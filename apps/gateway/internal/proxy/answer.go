@@ -238,6 +238,9 @@ func (p *Proxy) writeLines(ctx context.Context, x *exchange, r *seen, to lines) 
 	if x.handedOver != "" {
 		attrs = append(attrs, slog.String("handed_over", x.handedOver))
 	}
+	if x.prefill != "" {
+		attrs = append(attrs, slog.String("prefill_instance_id", x.prefill))
+	}
 	if x.held > 0 {
 		attrs = append(attrs, slog.Float64("held_ms", millis(x.held)))
 	}

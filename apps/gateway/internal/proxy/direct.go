@@ -14,6 +14,7 @@ import (
 	"github.com/windlass-run/windlass/apps/gateway/internal/engine"
 	"github.com/windlass-run/windlass/apps/gateway/internal/http1"
 	"github.com/windlass-run/windlass/apps/gateway/internal/pace"
+	"github.com/windlass-run/windlass/apps/gateway/internal/pairing"
 	"github.com/windlass-run/windlass/apps/gateway/internal/table"
 	"github.com/windlass-run/windlass/apps/gateway/internal/upstream"
 )
@@ -78,6 +79,9 @@ func (p *Proxy) Handle(ctx context.Context, c *engine.Conn, r *http1.Request, bo
 	spec := route.Now()
 	if spec == nil || spec.Policy.CORS != nil || spec.Policy.Payload != nil || r.ContentLength > spec.Policy.MaxBody {
 		return engine.Other
+	}
+	if spec.HasPairs() && pairing.Takes(string(r.Method), string(r.Path)) {
+		return engine.Other // only the long way sends a request to two instances
 	}
 	kept := d.x.tail.kept
 	d.x = exchange{start: now, host: d.host, route: route, spec: spec, policy: &spec.Policy, answerPace: pace.Of(p.cfg.Answers)}

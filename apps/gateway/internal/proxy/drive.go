@@ -88,7 +88,15 @@ func (x *exchange) driveToAnswer(c carrier, m *metrics, want *upstream.Want, ide
 			}
 		}
 		last = err
-		want.Tried(lease)
+		if lease.Prefill == nil || at.Leg != decide.Prefill {
+			want.Tried(lease)
+		}
+		if lease.Prefill != nil && at.Leg != decide.Decode {
+			want.Tried(lease.Prefill)
+		}
+		if at.Pair {
+			m.countLegRetry(x, at.Leg)
+		}
 	}
 }
 

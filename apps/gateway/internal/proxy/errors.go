@@ -12,6 +12,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/windlass-run/windlass/apps/gateway/internal/http1"
+	"github.com/windlass-run/windlass/apps/gateway/internal/pairing"
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
@@ -67,6 +68,14 @@ var (
 	failBody = &failure{
 		code: "body_too_large", status: http.StatusRequestEntityTooLarge, connect: "resource_exhausted", reason: windlassv1.ErrorReason_ERROR_REASON_LIMIT_EXCEEDED,
 		message: "the request's body is larger than the route allows", fix: "Send a smaller body, or raise the route's limit.",
+	}
+	failPairBody = &failure{
+		code: "pair_body_too_large", status: http.StatusRequestEntityTooLarge, connect: "resource_exhausted", reason: windlassv1.ErrorReason_ERROR_REASON_LIMIT_EXCEEDED,
+		message: fmt.Sprintf("the request's body has more than %d MiB, so it cannot go to a prefill server, without which the engine serves no completion", pairing.MaxBody>>20), fix: "Send a smaller body.",
+	}
+	failPairEngine = &failure{
+		code: "pair_engine_unknown", status: http.StatusServiceUnavailable, connect: "unavailable", reason: windlassv1.ErrorReason_ERROR_REASON_UNAVAILABLE,
+		message: "the app pairs prefill and decode servers of an engine that this gateway does not know", fix: "Update the gateway.",
 	}
 	failBadBody = &failure{
 		code: "bad_body", status: http.StatusBadRequest, connect: "invalid_argument", reason: windlassv1.ErrorReason_ERROR_REASON_VALIDATION,

@@ -27,6 +27,10 @@ type metrics struct {
 	retries    *prometheus.CounterVec
 	notLoaded  *prometheus.CounterVec
 	handed     *prometheus.CounterVec
+	// legs, legSeconds and legRetries count the two requests of pairs, and unpaired counts the requests for completions
+	// that went to a decode server alone.
+	legs, legRetries, unpaired *prometheus.CounterVec
+	legSeconds                 *prometheus.HistogramVec
 	// ofDeployments and ofApps list the metrics above. sweepSeries drops the series of deployments and apps that have
 	// no routes.
 	ofDeployments, ofApps []vector
@@ -78,9 +82,21 @@ func newMetrics(r prometheus.Registerer, t *table.Table, counts *traffic.Traffic
 		handed: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "windlass_gateway_handed_over_total", Help: "Requests that another region answered, by the reason why: failover, spillover, or zero.",
 		}, append([]string{"region", "why"}, app...)),
+		legs: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "windlass_gateway_leg_requests_total", Help: "Requests to instances of pairs, by leg, prefill or decode, and by result: the status of the answer, the code of the gateway's error, or canceled if the other leg failed or the client went away.",
+		}, append([]string{"leg", "result"}, version...)),
+		legSeconds: prometheus.NewHistogramVec(prometheus.HistogramOpts{
+			Name: "windlass_gateway_leg_seconds", Help: "Time of a request to an instance of a pair, by leg: of prefill to the end of its answer, of decode to the first byte of the body of its answer.", Buckets: buckets,
+		}, append([]string{"leg"}, version...)),
+		legRetries: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "windlass_gateway_leg_retries_total", Help: "Attempts at another pair, by the leg that failed before: prefill, decode, or both if either may be the reason.",
+		}, append([]string{"leg"}, app...)),
+		unpaired: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "windlass_gateway_unpaired_total", Help: "Requests for completions of apps with pairs that went to a decode server alone, by the reason why: short, several, large, not_json, or refused if the prefill server refused them.",
+		}, append([]string{"why"}, app...)),
 	}
-	m.ofDeployments = []vector{m.requests, m.duration, m.firstByte, m.firstToken, m.tokens}
-	m.ofApps = []vector{m.failures, m.retries, m.notLoaded, m.handed}
+	m.ofDeployments = []vector{m.requests, m.duration, m.firstByte, m.firstToken, m.tokens, m.legs, m.legSeconds}
+	m.ofApps = []vector{m.failures, m.retries, m.notLoaded, m.handed, m.legRetries, m.unpaired}
 	err := r.Register(routesCollector{t})
 	for _, v := range slices.Concat(m.ofDeployments, m.ofApps) {
 		err = errors.Join(err, r.Register(v))

@@ -221,8 +221,10 @@ type exchange struct {
 	deployment string
 	version    int32
 	instance   string
-	attempts   int
-	firstByte  time.Time
+	// prefill is the instance that prefilled for instance. Empty: none did.
+	prefill   string
+	attempts  int
+	firstByte time.Time
 	// streams is whether the answer is a stream of events, whose first byte belongs to a token. firstToken is
 	// when that byte was passed on.
 	streams    bool

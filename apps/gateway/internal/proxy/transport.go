@@ -19,6 +19,7 @@ import (
 	"github.com/windlass-run/windlass/apps/gateway/internal/engine"
 	"github.com/windlass-run/windlass/apps/gateway/internal/hold"
 	"github.com/windlass-run/windlass/apps/gateway/internal/http1"
+	"github.com/windlass-run/windlass/apps/gateway/internal/pairing"
 	"github.com/windlass-run/windlass/apps/gateway/internal/remoteregions"
 	"github.com/windlass-run/windlass/apps/gateway/internal/upstream"
 	"github.com/windlass-run/windlass/pkg/conns"
@@ -142,6 +143,12 @@ func (t *transport) RoundTrip(req *http.Request) (*http.Response, error) {
 	}
 	c := &trip{t: t, req: req, x: x, body: body}
 	want := x.wantedInstance(x.affinityKey(c))
+	if x.spec.HasPairs() {
+		if err := c.readRequest(); err != nil {
+			return nil, err
+		}
+		want.Request = c.request
+	}
 	if _, err := x.driveToAnswer(c, t.metrics, &want, isIdempotentRequest(req)); err != nil {
 		return nil, err
 	}
@@ -154,6 +161,8 @@ type trip struct {
 	req  *http.Request
 	x    *exchange
 	body []byte
+	// request is the request if it may go to a pair. Nil: it goes to one instance.
+	request *pairing.Request
 	// res is the answer of an instance or of another region.
 	res *http.Response
 }
@@ -171,7 +180,13 @@ func (c *trip) awaitInstance(want *upstream.Want) (*upstream.Lease, error) {
 }
 
 func (c *trip) attemptOn(lease *upstream.Lease) (a decide.Attempt, err error) {
-	c.res, a, err = c.t.roundTrip(c.req, c.x, instance{lease}, c.body) //nolint:bodyclose // dropAnswer or ReverseProxy closes it
+	switch {
+	case lease.Prefill != nil:
+		return c.attemptPair(lease)
+	case lease.Pairing != nil && c.request != nil && c.request.Unfit != pairing.Path:
+		return c.attemptAlone(lease)
+	}
+	c.res, a, err = c.t.roundTrip(c.req, c.x, instance{Lease: lease}, c.body) //nolint:bodyclose // dropAnswer or ReverseProxy closes it
 	return a, err
 }
 
@@ -194,7 +209,19 @@ type destination interface {
 }
 
 // instance is an instance of this region as a destination.
-type instance struct{ *upstream.Lease }
+type instance struct {
+	*upstream.Lease
+
+	// held means that the lease does not end with the answer.
+	held bool
+}
+
+// End ends the attempt.
+func (i instance) End() {
+	if !i.held {
+		i.Lease.End()
+	}
+}
 
 func (i instance) resolveTarget(t *transport, req *http.Request) (scheme, host string, through *http.Transport) {
 	return "http", i.Address(), t.here.transportFor(req)

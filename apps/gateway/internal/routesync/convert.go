@@ -3,6 +3,7 @@ package routesync
 import (
 	"cmp"
 	"fmt"
+	"math"
 	"net"
 	"strconv"
 	"strings"
@@ -14,6 +15,7 @@ import (
 	"github.com/windlass-run/windlass/apps/gateway/internal/balance"
 	"github.com/windlass-run/windlass/apps/gateway/internal/cors"
 	"github.com/windlass-run/windlass/apps/gateway/internal/hold"
+	"github.com/windlass-run/windlass/apps/gateway/internal/pairing"
 	"github.com/windlass-run/windlass/apps/gateway/internal/payload"
 	"github.com/windlass-run/windlass/apps/gateway/internal/table"
 	"github.com/windlass-run/windlass/apps/gateway/internal/upstream"
@@ -57,24 +59,13 @@ func specOf(a *gatewayv1.AppRoutes) (upstream.Spec, error) {
 			return fail("weight %d of %s is negative", t.Weight, t.DeploymentId)
 		}
 		check := checkOf(t.HealthCheck)
-		target := upstream.TargetSpec{DeploymentID: t.DeploymentId, Version: t.Version, Weight: t.Weight}
-		for _, i := range t.Instances {
-			host, port, err := net.SplitHostPort(i.Address)
-			if n, portErr := strconv.ParseUint(port, 10, 16); err != nil || portErr != nil || host == "" || n == 0 {
-				return fail("address %q of instance %s is not host:port", i.Address, i.InstanceId)
-			}
-			instance := upstream.InstanceSpec{ID: i.InstanceId, Address: i.Address, WasReady: i.WasReady, Check: check, OtherVersion: i.OtherVersion}
-			switch i.State {
-			case gatewayv1.Instance_STATE_READY:
-				instance.State = upstream.Ready
-			case gatewayv1.Instance_STATE_DRAINING:
-				instance.State = upstream.Draining
-			case gatewayv1.Instance_STATE_NOT_READY, gatewayv1.Instance_STATE_UNSPECIFIED:
-				instance.State = upstream.NotReady
-			default: // a state that only a later release knows counts as not ready
-				instance.State = upstream.NotReady
-			}
-			target.Instances = append(target.Instances, instance)
+		target := upstream.TargetSpec{DeploymentID: t.DeploymentId, Version: t.Version, Weight: t.Weight, Pairing: pairingOf(t.Pairing)}
+		var err error
+		if target.Instances, err = instancesOf(t.Instances, check); err == nil && target.Pairing != nil {
+			target.Prefill, err = instancesOf(t.Prefill, check)
+		}
+		if err != nil {
+			return fail("%v", err)
 		}
 		spec.Targets = append(spec.Targets, target)
 	}
@@ -110,6 +101,53 @@ func specOf(a *gatewayv1.AppRoutes) (upstream.Spec, error) {
 		}
 	}
 	return spec, nil
+}
+
+// instancesOf returns the instances of a target. An error names one that cannot be reached.
+func instancesOf(all []*gatewayv1.Instance, check *healthcheck.Check) ([]upstream.InstanceSpec, error) {
+	var out []upstream.InstanceSpec
+	for _, i := range all {
+		host, port, err := net.SplitHostPort(i.Address)
+		if n, portErr := strconv.ParseUint(port, 10, 16); err != nil || portErr != nil || host == "" || n == 0 {
+			return nil, fmt.Errorf("address %q of instance %s is not host:port", i.Address, i.InstanceId)
+		}
+		if i.BootstrapPort < 0 || i.BootstrapPort > math.MaxUint16 {
+			return nil, fmt.Errorf("bootstrap_port %d of instance %s is not a port", i.BootstrapPort, i.InstanceId)
+		}
+		instance := upstream.InstanceSpec{
+			ID: i.InstanceId, Address: i.Address, WasReady: i.WasReady, Check: check, OtherVersion: i.OtherVersion,
+			Keys: i.PairingKeys, BootstrapPort: int(i.BootstrapPort),
+		}
+		switch i.State {
+		case gatewayv1.Instance_STATE_READY:
+			instance.State = upstream.Ready
+		case gatewayv1.Instance_STATE_DRAINING:
+			instance.State = upstream.Draining
+		case gatewayv1.Instance_STATE_NOT_READY, gatewayv1.Instance_STATE_UNSPECIFIED:
+			instance.State = upstream.NotReady
+		default: // a state that only a later release knows counts as not ready
+			instance.State = upstream.NotReady
+		}
+		out = append(out, instance)
+	}
+	return out, nil
+}
+
+// pairingOf returns how the requests of a target go to pairs. Nil: they do not.
+func pairingOf(p *gatewayv1.Pairing) *pairing.Policy {
+	if p == nil {
+		return nil
+	}
+	out := &pairing.Policy{MinPromptBytes: int(max(p.MinPromptBytes, 0))}
+	switch p.Engine {
+	case gatewayv1.Pairing_ENGINE_NIXL:
+		out.Engine = pairing.NIXL
+	case gatewayv1.Pairing_ENGINE_SGLANG:
+		out.Engine = pairing.SGLang
+	case gatewayv1.Pairing_ENGINE_UNSPECIFIED:
+	default: // an engine that only a later release knows: requests for completions are refused
+	}
+	return out
 }
 
 // holdOf returns the policy by which requests wait while the app is at zero, with defaults for absent fields.

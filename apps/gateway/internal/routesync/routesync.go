@@ -45,7 +45,7 @@ const (
 )
 
 // features of the gateway. See gatewayv1.WatchRequest.
-var features = []string{"hold"}
+var features = []string{"hold", "pairing"}
 
 // again is the delay between two watches, as the comments in gateway.proto require.
 var again = backoff.Policy{Min: 100 * time.Millisecond, Max: 5 * time.Second}

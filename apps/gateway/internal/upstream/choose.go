@@ -8,14 +8,22 @@ import (
 	"github.com/windlass-run/windlass/apps/gateway/internal/balance"
 	"github.com/windlass-run/windlass/apps/gateway/internal/health"
 	"github.com/windlass-run/windlass/apps/gateway/internal/orca"
+	"github.com/windlass-run/windlass/apps/gateway/internal/pairing"
 )
 
 // Lease is one request at one instance.
 type Lease struct {
 	DeploymentID string
 	Version      int32
-	instance     *instance
-	health       *health.Policy // the view's, which must not be changed
+	// Pairing is how the deployment's requests are paired, nil for none. Alone is why this one is not. Prefill is the lease on the
+	// instance that prefills for this one, if the request goes to a pair. It has an end of its own.
+	Pairing *pairing.Policy
+	Alone   pairing.Reason
+	Prefill *Lease
+	// BootstrapPort is set for leases that are a Prefill.
+	BootstrapPort int
+	instance      *instance
+	health        *health.Policy // the view's, which must not be changed
 	// observer gets the load and the outcome of the request. Nil: the strategy is not an Observer.
 	observer balance.Observer
 	trial    bool
@@ -110,8 +118,10 @@ type Want struct {
 	// Until is when the request stops waiting.
 	Until time.Time
 	// Held is whether the request waits while the app is at zero.
-	Held  bool
-	tried []*instance
+	Held bool
+	// Request is the request, if it may go to a pair. Nil: it goes to one instance.
+	Request *pairing.Request
+	tried   []*instance
 }
 
 // Tried makes later choices avoid the lease's instance while other instances can take the request.
@@ -158,34 +168,50 @@ func (r *Route) chooseInstance(v *view, w *Want, at time.Time) (*Lease, refusal)
 		if len(candidates.instances) > 1 {
 			i = t.strategy.Pick(candidates.endpoints, req)
 		}
-		chosen := candidates.instances[i]
-		trial, ok := chosen.beginTrial(at)
-		if !ok && !candidates.anyhow {
-			continue // another request began the trial first, so the instance gets no other request now
-		}
-		n := chosen.Begin()
-		// The request is counted before the view is checked. So an update that swaps the view, and then finds
-		// no request under way at an instance that left it, can rely on that.
-		now := r.now.Load()
-		if now != v || (v.policy.MaxInFlight > 0 && n > v.policy.MaxInFlight) {
-			chosen.End()
-			if trial {
-				chosen.cancelTrial()
+		l, now := r.begin(v, t, candidates.instances[i], candidates.anyhow, at)
+		if l != nil {
+			l.Pairing, l.Alone = t.Pairing, t.whyAlone(w)
+			if l.Alone != "" {
+				return l, refusal{}
 			}
-			if now == nil {
-				return nil, refusal{reason: Removed}
+			if l.Prefill = r.choosePrefill(v, t, l.instance, w, at); l.Prefill != nil {
+				return l, refusal{}
 			}
-			v = now
-			continue
+			l.End() // another request took the last instance that prefills for it
+			now = r.now.Load()
 		}
-		if chosen.owing.Load() == 0 {
-			chosen.owing.CompareAndSwap(0, at.UnixNano())
+		if now == nil {
+			return nil, refusal{reason: Removed}
 		}
-		if t.observer != nil {
-			t.observer.Began(chosen.Endpoint, at)
-		}
-		return &Lease{DeploymentID: t.DeploymentID, Version: t.Version, instance: chosen, health: &v.policy.Health, observer: t.observer, trial: trial}, refusal{}
+		v = now
 	}
+}
+
+// begin begins a request at the instance and returns its lease. If the instance cannot take the request any more, it
+// returns no lease and the view for another choice. That view is nil if the route was removed.
+func (r *Route) begin(v *view, t *target, chosen *instance, anyhow bool, at time.Time) (*Lease, *view) {
+	trial, ok := chosen.beginTrial(at)
+	if !ok && !anyhow {
+		return nil, v // another request began the trial first, so the instance gets no other request now
+	}
+	n := chosen.Begin()
+	// The request is counted before the view is checked. So an update that swaps the view, and then finds
+	// no request under way at an instance that left it, can rely on that.
+	now := r.now.Load()
+	if now != v || (v.policy.MaxInFlight > 0 && n > v.policy.MaxInFlight) {
+		chosen.End()
+		if trial {
+			chosen.cancelTrial()
+		}
+		return nil, now
+	}
+	if chosen.owing.Load() == 0 {
+		chosen.owing.CompareAndSwap(0, at.UnixNano())
+	}
+	if t.observer != nil {
+		t.observer.Began(chosen.Endpoint, at)
+	}
+	return &Lease{DeploymentID: t.DeploymentID, Version: t.Version, instance: chosen, health: &v.policy.Health, observer: t.observer, trial: trial}, v
 }
 
 // set has the instances that can take a request.
@@ -222,7 +248,7 @@ func (r *Route) chooseCandidates(v *view, w *Want, now time.Time) (*target, set,
 	for i := range v.targets {
 		t := &v.targets[i]
 		weight := weightOf(t)
-		if weight > 0 && (ready && t.ready == 0 || t.countUsable(v, w, now, nil, &why) == 0) {
+		if weight > 0 && (ready && t.ready == 0 || t.countFor(v, w, now, nil, &why) == 0) {
 			weight = 0
 		}
 		weights = append(weights, weight)
@@ -234,7 +260,7 @@ func (r *Route) chooseCandidates(v *view, w *Want, now time.Time) (*target, set,
 			break
 		}
 		var s set
-		if t := &v.targets[i]; t.countUsable(v, w, now, &s, &why) > 0 {
+		if t := &v.targets[i]; t.countFor(v, w, now, &s, &why) > 0 {
 			return t, s, refusal{}
 		}
 		weights[i] = 0
@@ -250,6 +276,14 @@ func (r *Route) nextTarget(v *view, w *Want, weights []int64) int {
 		return v.shares.Of(w.Affinity, weights)
 	}
 	return r.turns.Next(weights)
+}
+
+// countFor is countUsable, or countPairs if the request goes to a pair.
+func (t *target) countFor(v *view, w *Want, now time.Time, s *set, why *refusal) int {
+	if t.whyAlone(w) == "" {
+		return t.countPairs(v, w, now, s, why)
+	}
+	return t.countUsable(v, w, now, s, why)
 }
 
 // countUsable counts the instances that can take the request, and adds them to s if s is not nil.

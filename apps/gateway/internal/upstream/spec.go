@@ -10,6 +10,7 @@ import (
 	"github.com/windlass-run/windlass/apps/gateway/internal/cors"
 	"github.com/windlass-run/windlass/apps/gateway/internal/health"
 	"github.com/windlass-run/windlass/apps/gateway/internal/hold"
+	"github.com/windlass-run/windlass/apps/gateway/internal/pairing"
 	"github.com/windlass-run/windlass/apps/gateway/internal/payload"
 	"github.com/windlass-run/windlass/pkg/healthcheck"
 )
@@ -95,6 +96,15 @@ type TargetSpec struct {
 	// Weight is relative to the other targets. 0: the target gets no traffic.
 	Weight    int32
 	Instances []InstanceSpec
+	// Pairing is how requests go to pairs: to one of Prefill, and one of Instances that has a key in common with it.
+	// Nil: they go to one of Instances.
+	Pairing *pairing.Policy
+	Prefill []InstanceSpec
+}
+
+// HasPairs reports whether a target has pairs.
+func (s *Spec) HasPairs() bool {
+	return slices.ContainsFunc(s.Targets, func(t TargetSpec) bool { return t.Pairing != nil })
 }
 
 // InstanceSpec is one instance.
@@ -110,6 +120,10 @@ type InstanceSpec struct {
 	Check *healthcheck.Check
 	// OtherVersion is whether Check belongs to another version. Then the instance keeps its own check, if it has one.
 	OtherVersion bool
+	// Keys are the pairing keys.
+	Keys []string
+	// BootstrapPort is the port at which SGLang's decode servers meet the instance. 0: not known.
+	BootstrapPort int
 }
 
 // Policy is the policy of a route.

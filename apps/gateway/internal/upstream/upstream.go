@@ -5,6 +5,9 @@
 //	view    is one immutable version of hosts, targets and instances; an update replaces it for all requests at once
 //	Lease   is one request at one instance; it counts as under way until its end
 //
+// If a deployment has pairs, a request for a completion gets a lease on an instance that decodes, and with it one on an
+// instance that prefills (Lease.Prefill).
+//
 // A request gets an instance in two steps. First the deployment is chosen by weight, in turn or by the request's
 // affinity key, among the deployments with an instance that can take the request. Then the route's strategy chooses
 // the instance. If no instance can take the request, it waits, first come, first served.
@@ -23,6 +26,7 @@ package upstream
 
 import (
 	"fmt"
+	"iter"
 	"maps"
 	"slices"
 	"strings"
@@ -130,6 +134,33 @@ type target struct {
 	// request.
 	endpoints []*balance.Endpoint
 	all       map[string]member
+	// prefill has the instances that prefill prompts for those above. Nil: requests do not go to pairs.
+	prefill *target
+	// keys are the pairing keys of known, in the same order, as numbers below keyCount.
+	keys     [][]int
+	keyCount int
+	// prefills is whether the target is the prefill of another one.
+	prefills bool
+}
+
+// strategyKey identifies the target's strategy among those of the route.
+func (t *target) strategyKey() string {
+	if t.prefills {
+		return t.DeploymentID + "/prefill"
+	}
+	return t.DeploymentID
+}
+
+// lists returns all targets of the view, with those of instances that prefill.
+func (v *view) lists() iter.Seq[*target] {
+	return func(yield func(*target) bool) {
+		for i := range v.targets {
+			t := &v.targets[i]
+			if !yield(t) || t.prefill != nil && !yield(t.prefill) {
+				return
+			}
+		}
+	}
 }
 
 type member struct {
@@ -210,20 +241,20 @@ func (r *Route) Update(spec Spec) error {
 	var arrived []Arrival
 	ids := make([]string, 0, len(spec.Targets))
 	if before != nil {
-		for i := range before.targets {
-			t := &before.targets[i]
+		for t := range before.lists() {
 			maps.Copy(known, t.all)
 			if before.policy.Strategy == spec.Policy.Strategy {
-				strategies[t.DeploymentID] = t.strategy
+				strategies[t.strategyKey()] = t.strategy
 			}
 		}
 	}
-	for _, ts := range spec.Targets {
-		t := target{TargetSpec: ts, strategy: strategies[ts.DeploymentID], all: make(map[string]member, len(ts.Instances))}
-		if t.strategy == nil {
+	// newTarget returns the target with the instances of one role.
+	newTarget := func(ts TargetSpec, prefills bool) (target, error) {
+		t := target{TargetSpec: ts, all: make(map[string]member, len(ts.Instances)), prefills: prefills}
+		if t.strategy = strategies[t.strategyKey()]; t.strategy == nil {
 			var err error
 			if t.strategy, err = balance.New(spec.Policy.Strategy); err != nil {
-				return fmt.Errorf("routes of %s: %w", spec.AppID, err)
+				return target{}, fmt.Errorf("routes of %s: %w", spec.AppID, err)
 			}
 		}
 		t.observer, _ = t.strategy.(balance.Observer)
@@ -266,6 +297,21 @@ func (r *Route) Update(spec Spec) error {
 		for _, i := range t.known {
 			t.endpoints = append(t.endpoints, i.Endpoint)
 		}
+		return t, nil
+	}
+	for _, ts := range spec.Targets {
+		t, err := newTarget(ts, false)
+		if err == nil && ts.Pairing != nil {
+			prefill := ts
+			prefill.Instances = ts.Prefill
+			var p target
+			p, err = newTarget(prefill, true)
+			t.prefill = &p
+			t.numberKeys()
+		}
+		if err != nil {
+			return err
+		}
 		after.targets = append(after.targets, t)
 		ids = append(ids, t.DeploymentID)
 	}
@@ -290,8 +336,8 @@ func (v *view) leftBy(next *view) []*instance {
 		return nil
 	}
 	listed := map[*instance]bool{}
-	for i := range next.targets {
-		for _, m := range next.targets[i].all {
+	for t := range next.lists() {
+		for _, m := range t.all {
 			listed[m.instance] = true
 		}
 	}
@@ -301,8 +347,8 @@ func (v *view) leftBy(next *view) []*instance {
 			gone = append(gone, i)
 		}
 	}
-	for i := range v.targets {
-		for _, m := range v.targets[i].all {
+	for t := range v.lists() {
+		for _, m := range t.all {
 			if !listed[m.instance] {
 				listed[m.instance] = true
 				gone = append(gone, m.instance)
@@ -373,8 +419,8 @@ func (r *Route) Health() []Health {
 			sums[i.ID] = h
 		}
 	}
-	for i := range v.targets {
-		for _, m := range v.targets[i].all {
+	for t := range v.lists() {
+		for _, m := range t.all {
 			add(m.instance, removed || m.state == Draining)
 		}
 	}
@@ -387,8 +433,8 @@ func (r *Route) Health() []Health {
 // mayHaveNews reports whether there may be anything to report about a listed instance. It is fast, because usually
 // tens of thousands of instances have nothing to report.
 func (v *view) mayHaveNews() bool {
-	for i := range v.targets {
-		for _, m := range v.targets[i].all {
+	for t := range v.lists() {
+		for _, m := range t.all {
 			if m.state == Draining || m.touched.Load() || m.unproven.Load() {
 				return true
 			}

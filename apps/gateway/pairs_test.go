@@ -1,0 +1,470 @@
+package gateway_test
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	gatewayv1 "github.com/windlass-run/windlass/proto/gen/windlass/gateway/v1"
+)
+
+// pairServer is a server of a pair. It answers as vLLM with the NixlConnector or as SGLang does, as far as a gateway
+// sees it.
+type pairServer struct {
+	name    string
+	address string
+	// fault is how it fails: "", "500", "400", "cut" (no answer), "cut after the header" or "hang".
+	fault string
+	mu    sync.Mutex
+	// legs are the requests that came. canceled counts those whose caller went away.
+	legs     []map[string]any
+	ids      []string
+	canceled int
+	rooms    *rooms
+}
+
+// rooms are where SGLang's legs meet.
+type rooms struct {
+	mu  sync.Mutex
+	all map[string]chan string
+}
+
+func (r *rooms) find(key string) chan string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.all[key] == nil {
+		r.all[key] = make(chan string, 1)
+	}
+	return r.all[key]
+}
+
+func newPairServer(t *testing.T, name string, meet *rooms) *pairServer {
+	s := &pairServer{name: name, rooms: meet}
+	s.address = instance(t, s.serve)
+	return s
+}
+
+func (s *pairServer) setFault(fault string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.fault = fault
+}
+
+// came returns the requests that came since the last call.
+func (s *pairServer) came() []map[string]any {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	out := s.legs
+	s.legs = nil
+	return out
+}
+
+func (s *pairServer) serve(w http.ResponseWriter, r *http.Request) {
+	body, err := io.ReadAll(r.Body)
+	var leg map[string]any
+	if err != nil || json.Unmarshal(body, &leg) != nil {
+		leg = map[string]any{"bytes": len(body)}
+	}
+	s.mu.Lock()
+	fault := s.fault
+	s.legs = append(s.legs, leg)
+	s.ids = append(s.ids, r.Header.Get("X-Request-Id"))
+	s.mu.Unlock()
+	switch fault {
+	case "500":
+		http.Error(w, s.name+" fails", http.StatusInternalServerError)
+		return
+	case "400":
+		http.Error(w, s.name+" refuses", http.StatusBadRequest)
+		return
+	case "cut":
+		panic(http.ErrAbortHandler)
+	case "hang":
+		<-r.Context().Done()
+		s.mu.Lock()
+		s.canceled++
+		s.mu.Unlock()
+		return
+	}
+	from := "none"
+	params, _ := leg["kv_transfer_params"].(map[string]any)
+	switch {
+	case params["do_remote_decode"] == any(true):
+		_ = json.NewEncoder(w).Encode(map[string]any{"kv_transfer_params": map[string]any{"do_remote_prefill": true, "remote_engine_id": s.name}})
+		return
+	case params["do_remote_prefill"] == any(true):
+		from = fmt.Sprint(params["remote_engine_id"])
+	case leg["bootstrap_room"] != nil:
+		room := s.rooms.find(fmt.Sprint(leg["bootstrap_room"]))
+		if strings.HasPrefix(s.name, "p") {
+			room <- s.name
+			_, _ = io.WriteString(w, "{}")
+			return
+		}
+		select {
+		case from = <-room:
+		case <-r.Context().Done():
+			s.mu.Lock()
+			s.canceled++
+			s.mu.Unlock()
+			return
+		}
+	}
+	if streams, _ := leg["stream"].(bool); !streams {
+		_, _ = fmt.Fprintf(w, "%s after %s", s.name, from)
+		return
+	}
+	w.Header().Set("Content-Type", "text/event-stream")
+	w.WriteHeader(http.StatusOK)
+	_ = http.NewResponseController(w).Flush()
+	if fault == "cut after the header" {
+		panic(http.ErrAbortHandler)
+	}
+	for _, word := range []string{s.name, "after", from} {
+		_, _ = fmt.Fprintf(w, "data: %s\n\n", word)
+		_ = http.NewResponseController(w).Flush()
+	}
+	_, _ = io.WriteString(w, "data: [DONE]\n\n")
+}
+
+// pairsRegion is a gateway with an app of two prefill and two decode servers.
+type pairsRegion struct {
+	*harness
+
+	app  *gatewayv1.AppRoutes
+	p, d []*pairServer
+}
+
+var pairEngines = map[string]gatewayv1.Pairing_Engine{"nixl": gatewayv1.Pairing_ENGINE_NIXL, "sglang": gatewayv1.Pairing_ENGINE_SGLANG}
+
+// startPairs starts a gateway and servers of the engine that the test's name has.
+func startPairs(t *testing.T, kind string) *pairsRegion {
+	t.Helper()
+	r := &pairsRegion{harness: start(t, nil)}
+	meet := &rooms{all: map[string]chan string{}}
+	r.app = echo()
+	r.app.Policy = nil
+	target := r.app.Targets[0]
+	target.Pairing = &gatewayv1.Pairing{Engine: pairEngines[kind]}
+	for n := range 2 {
+		p, d := newPairServer(t, fmt.Sprint("p", n), meet), newPairServer(t, fmt.Sprint("d", n), meet)
+		r.p, r.d = append(r.p, p), append(r.d, d)
+		target.Prefill = append(target.Prefill, &gatewayv1.Instance{InstanceId: p.name, Address: p.address, State: gatewayv1.Instance_STATE_READY, PairingKeys: []string{"v1"}, BootstrapPort: 8998})
+		target.Instances = append(target.Instances, &gatewayv1.Instance{InstanceId: d.name, Address: d.address, State: gatewayv1.Instance_STATE_READY, PairingKeys: []string{"v1"}})
+	}
+	r.put(t, r.app)
+	return r
+}
+
+func (r *pairsRegion) complete(t *testing.T, body string) (*http.Response, string) {
+	t.Helper()
+	return r.do(t, r.request(t, http.MethodPost, "/v1/completions", body))
+}
+
+// bothPairEngines runs a test with each engine of pairs, on each engine of the gateway.
+func bothPairEngines(t *testing.T, test func(t *testing.T, kind string)) {
+	t.Helper()
+	bothEngines(t, func(t *testing.T) {
+		for kind := range pairEngines {
+			t.Run(kind, func(t *testing.T) { test(t, kind) })
+		}
+	})
+}
+
+func TestPairs_AnswerIsThatOfDecodeAfterPrefill(t *testing.T) {
+	bothPairEngines(t, func(t *testing.T, kind string) {
+		r := startPairs(t, kind)
+		for n := range 60 {
+			if n%2 == 0 {
+				res, body := r.complete(t, `{"prompt":"one two","stream":true}`)
+				require.Equal(t, http.StatusOK, res.StatusCode, body)
+				require.Equal(t, "text/event-stream", res.Header.Get("Content-Type"))
+				require.Regexp(t, `^data: d[01]\n\ndata: after\n\ndata: p[01]\n\ndata: \[DONE\]\n\n$`, body)
+				continue
+			}
+			res, body := r.complete(t, `{"prompt":"one two"}`)
+			require.Equal(t, http.StatusOK, res.StatusCode, body)
+			require.Regexp(t, `^d[01] after p[01]$`, body)
+		}
+		legs, ids := map[string]int{}, map[string]int{}
+		for _, s := range append(r.p, r.d...) {
+			for n, leg := range s.came() {
+				require.Equal(t, "one two", leg["prompt"])
+				if kind == "sglang" {
+					require.Equal(t, "127.0.0.1", leg["bootstrap_host"])
+					require.InDelta(t, 8998, leg["bootstrap_port"], 0)
+				}
+				legs[s.name]++
+				ids[s.ids[n]]++
+				if s.name[0] == 'p' {
+					require.Equal(t, false, leg["stream"])
+				}
+			}
+		}
+		require.Len(t, legs, 4, "every server gets requests")
+		require.Equal(t, 60, legs["p0"]+legs["p1"])
+		require.Equal(t, 60, legs["d0"]+legs["d1"])
+		require.Len(t, ids, 60, "both legs have the request's id")
+		const app, version = "app=echo,app_id=app_1,", "version=1,windlass_deployment=dep_1"
+		for _, leg := range []string{"prefill", "decode"} {
+			r.untilSeries(t, "windlass_gateway_leg_requests_total "+app+"leg="+leg+",result=200,"+version, 60)
+			r.untilSeries(t, "windlass_gateway_leg_seconds "+app+"leg="+leg+","+version, 60)
+		}
+		r.untilSeries(t, "windlass_gateway_requests_total "+app+"code=200,"+version, 60)
+	})
+}
+
+func TestPairs_FailedLegGoesToAnotherPair(t *testing.T) {
+	bothPairEngines(t, func(t *testing.T, kind string) {
+		for _, fault := range []string{"500", "cut", "cut after the header"} {
+			for _, leg := range []string{"prefill", "decode"} {
+				if leg == "prefill" && fault == "cut after the header" {
+					continue // its answer is not a stream
+				}
+				t.Run(leg+" "+fault, func(t *testing.T) {
+					r := startPairs(t, kind)
+					broken := r.p[0]
+					if leg == "decode" {
+						broken = r.d[0]
+					}
+					broken.setFault(fault)
+					for range 12 {
+						res, body := r.complete(t, `{"prompt":"one two","stream":true}`)
+						require.Equal(t, http.StatusOK, res.StatusCode, body)
+						require.NotContains(t, body, broken.name)
+						require.Contains(t, body, "[DONE]")
+					}
+					require.NotEmpty(t, broken.came())
+					require.Positive(t, r.gauge(t, "windlass_gateway_leg_retries_total"))
+				})
+			}
+		}
+	})
+}
+
+func TestPairs_WithoutAnotherPairTheClientSeesTheFailure(t *testing.T) {
+	bothPairEngines(t, func(t *testing.T, kind string) {
+		for leg, code := range map[string]int{"prefill": http.StatusInternalServerError, "decode": http.StatusInternalServerError} {
+			t.Run(leg, func(t *testing.T) {
+				r := startPairs(t, kind)
+				of := r.p
+				if leg == "decode" {
+					of = r.d
+				}
+				for _, s := range of {
+					s.setFault("500")
+				}
+				res, body := r.complete(t, `{"prompt":"one two"}`)
+				require.Equal(t, code, res.StatusCode)
+				require.Contains(t, body, "fails")
+			})
+		}
+	})
+}
+
+func TestPairs_RefusalIsTheClients(t *testing.T) {
+	bothPairEngines(t, func(t *testing.T, kind string) {
+		r := startPairs(t, kind)
+		for _, s := range append(r.p, r.d...) {
+			s.setFault("400")
+		}
+		res, body := r.complete(t, `{"prompt":"one two"}`)
+		require.Equal(t, http.StatusBadRequest, res.StatusCode)
+		require.Contains(t, body, "refuses")
+		for _, s := range r.d {
+			for _, leg := range s.came() {
+				if kind == "nixl" {
+					require.NotContains(t, leg, "kv_transfer_params", "the decode server judges the client's own request")
+				}
+			}
+		}
+	})
+}
+
+func TestPairs_HaveOneKey(t *testing.T) {
+	bothPairEngines(t, func(t *testing.T, kind string) {
+		r := startPairs(t, kind)
+		target := r.app.Targets[0]
+		target.Prefill[1].PairingKeys, target.Instances[1].PairingKeys = []string{"v2"}, []string{"v2"}
+		r.app.Generation++
+		r.put(t, r.app)
+		r.p[1].setFault("500") // also if that leaves d1 alone
+		var all sync.WaitGroup
+		for range 8 {
+			all.Go(func() {
+				for range 20 {
+					res, err := r.client.Do(r.request(t, http.MethodPost, "/v1/completions", `{"prompt":"one two"}`))
+					if err != nil {
+						t.Error(err)
+						return
+					}
+					body, _ := io.ReadAll(res.Body)
+					_ = res.Body.Close()
+					if text := string(body); res.StatusCode == http.StatusOK && text != "d0 after p0" {
+						t.Errorf("mixed pair: %s", text)
+					}
+				}
+			})
+		}
+		all.Wait()
+	})
+}
+
+func TestPairs_OtherRequestsGoToDecodeAlone(t *testing.T) {
+	bothPairEngines(t, func(t *testing.T, kind string) {
+		r := startPairs(t, kind)
+		if kind == "nixl" {
+			r.app.Targets[0].Pairing.MinPromptBytes = 8
+			r.app.Generation++
+			r.put(t, r.app)
+		}
+		alone := func(body string) {
+			t.Helper()
+			res, got := r.complete(t, body)
+			require.Equal(t, http.StatusOK, res.StatusCode, got)
+			require.Regexp(t, `^d[01] after none$`, got)
+		}
+		alone(`not JSON`)
+		res, got := r.do(t, r.request(t, http.MethodGet, "/v1/models", ""))
+		require.Equal(t, http.StatusOK, res.StatusCode)
+		require.Regexp(t, `^d[01] after none$`, got)
+		large := `{"prompt":"` + strings.Repeat("x", 9<<20) + `"}`
+		if kind == "sglang" {
+			res, got := r.complete(t, large)
+			require.Equal(t, http.StatusRequestEntityTooLarge, res.StatusCode, got)
+			require.Equal(t, "pair_body_too_large", res.Header.Get("Windlass-Error"))
+		} else {
+			alone(large)
+			req := r.request(t, http.MethodPost, "/v1/completions", "")
+			req.Body, req.ContentLength = io.NopCloser(strings.NewReader(large)), -1
+			res, got := r.do(t, req)
+			require.Equal(t, http.StatusOK, res.StatusCode, got)
+			require.Regexp(t, `^d[01] after none$`, got)
+			alone(`{"prompt":"short"}`)
+			alone(`{"prompt":"long enough","n":2}`)
+			for _, s := range r.d {
+				s.came()
+			}
+			alone(`{"prompt":"a","kv_transfer_params":{"do_remote_prefill":true,"remote_host":"evil.test"}}`)
+			r.untilSeries(t, "windlass_gateway_unpaired_total app=echo,app_id=app_1,why=large", 2)
+			r.untilSeries(t, "windlass_gateway_unpaired_total app=echo,app_id=app_1,why=short", 2)
+		}
+		for _, s := range r.p {
+			require.Empty(t, s.came())
+		}
+		// A prompt of the size that one read does not hold is paired.
+		res, got = r.complete(t, `{"prompt":"`+strings.Repeat("x", 1<<20)+`"}`)
+		require.Equal(t, http.StatusOK, res.StatusCode, got)
+		require.Regexp(t, `^d[01] after p[01]$`, got)
+		req := r.request(t, http.MethodPost, "/v1/chat/completions", "")
+		req.Body, req.ContentLength = io.NopCloser(strings.NewReader(`{"messages":[{"role":"user","content":"hello"}]}`)), -1
+		res, got = r.do(t, req)
+		require.Equal(t, http.StatusOK, res.StatusCode, got)
+		require.Regexp(t, `^d[01] after p[01]$`, got)
+	})
+}
+
+func TestPairs_ClientThatGoesAwayCancelsBothLegs(t *testing.T) {
+	bothPairEngines(t, func(t *testing.T, kind string) {
+		for _, leg := range []string{"prefill", "decode"} {
+			t.Run(leg, func(t *testing.T) {
+				r := startPairs(t, kind)
+				hanging := r.p
+				if leg == "decode" {
+					hanging = r.d
+				}
+				for _, s := range hanging {
+					s.setFault("hang")
+				}
+				ctx, cancel := context.WithCancel(t.Context())
+				req := r.request(t, http.MethodPost, "/v1/completions", `{"prompt":"one two","stream":true}`).WithContext(ctx)
+				done := make(chan error, 1)
+				go func() {
+					_, err := r.client.Do(req)
+					done <- err
+				}()
+				came := func(all []*pairServer) (n, canceled int) {
+					for _, s := range all {
+						s.mu.Lock()
+						n, canceled = n+len(s.legs), canceled+s.canceled
+						s.mu.Unlock()
+					}
+					return n, canceled
+				}
+				require.Eventually(t, func() bool { n, _ := came(hanging); return n == 1 }, patience, time.Millisecond)
+				cancel()
+				require.Error(t, <-done)
+				require.Eventually(t, func() bool { _, canceled := came(hanging); return canceled == 1 }, patience, time.Millisecond)
+				if kind == "sglang" && leg == "prefill" {
+					require.Eventually(t, func() bool { n, canceled := came(r.d); return n == canceled }, patience, time.Millisecond)
+				}
+				for _, s := range append(r.p, r.d...) {
+					s.setFault("")
+				}
+				res, body := r.complete(t, `{"prompt":"one two"}`)
+				require.Equal(t, http.StatusOK, res.StatusCode, body)
+				r.until(t, func() bool { return len(r.health) == 0 }) // no instance was ejected
+			})
+		}
+	})
+}
+
+func TestPairs_PrefillThatHangsTimesOut(t *testing.T) {
+	bothPairEngines(t, func(t *testing.T, kind string) {
+		r := startPairs(t, kind)
+		r.app.Policy = &gatewayv1.RoutePolicy{ResponseTimeout: durationpb.New(100 * time.Millisecond)}
+		r.app.Generation++
+		r.put(t, r.app)
+		for _, s := range r.p {
+			s.setFault("hang")
+		}
+		res, body := r.complete(t, `{"prompt":"one two"}`)
+		require.Equal(t, http.StatusGatewayTimeout, res.StatusCode, body)
+		require.Equal(t, "instance_timeout", res.Header.Get("Windlass-Error"))
+	})
+}
+
+func TestPairs_PrefillServerThatLeavesFinishesItsLegs(t *testing.T) {
+	bothEngines(t, func(t *testing.T) {
+		r := startPairs(t, "nixl")
+		for _, s := range r.d {
+			s.setFault("hang")
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		go func() {
+			res, err := r.client.Do(r.request(t, http.MethodPost, "/v1/completions", `{"prompt":"one two"}`).WithContext(ctx))
+			if err == nil {
+				_ = res.Body.Close()
+			}
+		}()
+		decoding := func() (n int) {
+			for _, s := range r.d {
+				s.mu.Lock()
+				n += len(s.legs)
+				s.mu.Unlock()
+			}
+			return n
+		}
+		require.Eventually(t, func() bool { return decoding() == 1 }, patience, time.Millisecond)
+		for _, in := range r.app.Targets[0].Prefill {
+			in.State = gatewayv1.Instance_STATE_DRAINING
+		}
+		r.app.Generation++
+		r.put(t, r.app)
+		r.until(t, func() bool { // its cache has not been fetched yet
+			return r.health["p0"].GetInFlight()+r.health["p1"].GetInFlight() == 1
+		})
+		cancel()
+		r.until(t, func() bool { return len(r.health) == 0 })
+	})
+}
