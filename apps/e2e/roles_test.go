@@ -24,6 +24,10 @@ func TestRoles(t *testing.T) { //nolint:tparallel // its subtests share a stack
 	t.Run("groups are updated and scaled whole", func(t *testing.T) { testGroupsOfRoles(t, s) })
 	t.Run("roles of a pool are updated and scaled separately", func(t *testing.T) { testPoolOfRoles(t, s) })
 	t.Run("stable slots keep what instances stored", func(t *testing.T) { testStableSlots(t, s) })
+	for _, kind := range []string{"nixl", "sglang"} {
+		t.Run("gateways pair prefill and decode servers of "+kind, func(t *testing.T) { testPairs(t, s, kind) })
+	}
+	t.Run("a canary of pairs that is slow goes back", func(t *testing.T) { testCanaryOfPairs(t, s) })
 	t.Run("roles of a pool go to zero and come back together", func(t *testing.T) { testPoolToZero(t, s) })
 }
 
