@@ -406,6 +406,7 @@ func TestMembers_RefusedSignInsShowAPageWithTheCause(t *testing.T) {
 		}, want: "groups <script>"},
 		"wrong state":   {alter: func(path string) string { return strings.Replace(path, "state=", "state=x", 1) }, want: "the answer belongs to another sign-in"},
 		"wrong code":    {alter: func(path string) string { return strings.Replace(path, "code=", "code=x", 1) }, want: "the issuer refuses the code"},
+		"no code":       {alter: func(path string) string { return strings.Replace(path, "code=", "other=", 1) }, want: "answered without a code"},
 		"another iss":   {alter: func(path string) string { return path + "&iss=https://evil.example" }, want: "the token is from another issuer"},
 		"issuer denies": {alter: func(path string) string { return path + "&error=access_denied&error_description=%3Cb%3Eno" }, want: "access_denied: <b>no"},
 	} {

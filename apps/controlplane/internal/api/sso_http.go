@@ -285,6 +285,9 @@ func (a browsers) identityOf(r *http.Request, try attempt) (id signin.Identity, 
 		}
 		return id, signInRefused("denied", "The sign-in was refused", "the issuer answers "+text, "Start the sign-in again, or ask the operators of the issuer.")
 	}
+	if q.Get("code") == "" {
+		return id, signInRefused("code", "The sign-in was refused", "the issuer answered without a code", "Start the sign-in again.")
+	}
 	id, err = a.cfg.SSO.Exchange(r.Context(), try.Redirect, q.Get("code"), try.Nonce, try.Verifier)
 	return id, explainSSO(err)
 }
