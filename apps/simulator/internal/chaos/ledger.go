@@ -169,7 +169,7 @@ func (a *audit) region(entries []entry) {
 	var last *entry     // decision
 	for i, e := range entries {
 		if len(changes) > 0 && changes[0].connection != e.connection {
-			a.changes(changes, nil, last)
+			a.changes(changes, nil, nil, last)
 			changes = nil
 		}
 		switch e.kind {
@@ -179,11 +179,11 @@ func (a *audit) region(entries []entry) {
 				changes = append(changes, e)
 			}
 		case ledgerDecision:
-			a.changes(changes, &e, last)
+			a.changes(changes, followers(entries, i), &e, last)
 			changes, last = nil, &e
 		}
 	}
-	a.changes(changes, nil, last)
+	a.changes(changes, nil, nil, last)
 	if len(a.bad) > 0 && a.near == "" {
 		for _, e := range entries[max(0, len(entries)-14):] {
 			a.near += "\n" + e.String()
@@ -218,18 +218,28 @@ func besideRollout(entries []entry, at int) (before, after bool) {
 	return before, after
 }
 
-// changes audits changes of one connection. next is the decision that follows them by the same connection, and last the
-// decision before them. Either may be nil.
-func (a *audit) changes(changes []entry, next, last *entry) {
+// followers returns the changes that follow a decision by its connection. A transaction may write its decision before the
+// last of its changes.
+func followers(entries []entry, at int) []entry {
+	end := at + 1
+	for end < len(entries) && entries[end].connection == entries[at].connection && entries[end].kind == ledgerCount {
+		end++
+	}
+	return entries[at+1 : end]
+}
+
+// changes audits changes of one connection. next is the decision that follows them by the same connection, later are the
+// changes after it, and last is the decision before them. Any may be nil.
+func (a *audit) changes(changes, later []entry, next, last *entry) {
 	for i, c := range changes {
 		rest := changes[i+1:]
 		switch {
-		case next != nil && next.made(c, rest):
+		case next != nil && next.made(c, rest, later):
 			a.decided++
 		case c.isWake():
 			a.woken++
 		case c.aside:
-		case last != nil && last.made(c, nil):
+		case last != nil && last.made(c, nil, nil):
 			a.delayed++
 		default:
 			a.bad = append(a.bad, unexplained{c.app, c.place, fmt.Sprintf("%v became %v with generation %d, and no decision says so", c.was, c.is, c.isAt)})
@@ -246,16 +256,23 @@ func (e entry) isWake() bool {
 	return e.app != scaledName && e.was.replicas == 0 && e.is.replicas == to && maps.Equal(e.was.roles, e.is.roles) && e.isAt == e.wasGeneration+1
 }
 
-// made reports whether the change is what the decision says, with the next generation. rest are the changes between both.
-// A decision for zero also changes the numbers with which a pool starts again, before it takes the pool there.
-func (e entry) made(c entry, rest []entry) bool {
+// made reports whether the change is what the decision says, with the next generation. rest are the changes between both,
+// and later those after the decision. A decision for zero also changes the numbers with which a pool starts again, before
+// it takes the pool there.
+func (e entry) made(c entry, rest, later []entry) bool {
+	here := func(o entry) bool { return o.place == c.place }
+	if !slices.ContainsFunc(rest, here) && e.decided(c) {
+		return true
+	}
+	after := slices.Concat(rest, later)
+	next := slices.IndexFunc(after, here)
+	return c.isAt == c.wasGeneration+1 && c.is.roles != nil && next >= 0 && after[next].is.replicas == 0 && e.decided(after[next])
+}
+
+// decided reports whether a change is to the numbers of the decision, with the next generation.
+func (e entry) decided(c entry) bool {
 	if c.isAt != c.wasGeneration+1 {
 		return false
-	}
-	for _, later := range rest {
-		if later.place == c.place {
-			return len(rest) == 1 && c.is.roles != nil && later.is.replicas == 0 && e.made(later, nil)
-		}
 	}
 	if !e.decidesRoles {
 		return c.is.replicas == e.to.replicas

@@ -122,6 +122,13 @@ func TestLedger_HoldsEachRole(t *testing.T) {
 			l.change(1, ofPool(0, 1, 1))
 			l.decision(1, decides(2, 3), decides(0, 0))
 		}, 2, 0, 0},
+		"to zero after its decision": {func(l *ledgerOf) {
+			l.has = ofPool(100, 2, 3)
+			l.change(1, ofPool(100, 1, 1))
+			l.decision(1, decides(2, 3), decides(0, 0))
+			l.change(1, ofPool(0, 1, 1))
+			l.change(2, ofPool(100, 1, 1))
+		}, 1, 1, 0},
 		"woken":                 {func(l *ledgerOf) { l.has = ofPool(0, 1, 1); l.change(1, ofPool(100, 1, 1)) }, 0, 1, 0},
 		"woken in parts":        {func(l *ledgerOf) { l.has = ofPool(0, 1, 1); l.change(1, ofPool(50, 1, 1)) }, 0, 0, 1},
 		"woken with others":     {func(l *ledgerOf) { l.has = ofPool(0, 1, 1); l.change(1, ofPool(100, 1, 2)) }, 0, 0, 1},
