@@ -98,6 +98,7 @@ func testScaling(t *testing.T, setup setup) {
 		require.Equal(t, []model.LoadChunk{chunk(app.ID, "reg_1", "", 1, "first"), chunk(app.ID, "reg_1", "", 3, "grown")}, list("reg_1", "", 0))
 		require.Equal(t, []model.LoadChunk{chunk(app.ID, "reg_1", "", 3, "grown")}, list("reg_1", "", 2))
 		require.Equal(t, []model.LoadChunk{chunk(app.ID, "reg_1", "decode", 2, "of a role")}, list("reg_1", "decode", 0))
+		require.Equal(t, []model.LoadChunk{chunk(app.ID, "reg_2", "", 2, "of another region")}, list("reg_2", "", 0))
 		for _, want := range []int{2, 2, 0} {
 			require.Equal(t, want, write(w, func(tx store.Tx) (int, error) { return tx.DeleteScalingLoads(3, 2) }))
 		}
