@@ -47,6 +47,7 @@ var mappingExamples = map[protoreflect.Name]mappingExample{
 	"Port":              {"{name: http, port: %s}", "port", "8080"},
 	"PresetArg":         {"{flag: %s}", "flag", "--verbose"},
 	"PresetExample":     {`{name: %s, serve: {engine: "custom:NAME", model: "hf://org/model"}}`, "name", "small"},
+	"PresetHosts":       {`{engineFrom: %s}`, "engine_from", `"0.12.0"`},
 	"PresetMetric":      {"{signal: queue, metric: %s}", "metric", "queue_length"},
 	"PresetRule":        {"{when: %s, message: what is wrong}", "when", `context > 4096`},
 	"PresetSource":      {"{about: flags, page: %s}", "page", "https://example.com/docs"},
