@@ -209,7 +209,7 @@ func (t *attempt) forCLI(q url.Values) error {
 }
 
 // loopback returns the URL of the CLI that waits for the sign-in.
-func (t attempt) loopback(q url.Values) string {
+func (t *attempt) loopback(q url.Values) string {
 	q.Set("state", t.CLIState)
 	return "http://127.0.0.1:" + strconv.Itoa(t.Port) + "/?" + q.Encode()
 }
@@ -233,24 +233,24 @@ func (a browsers) serveCallback(w http.ResponseWriter, r *http.Request) error {
 	c, err := r.Cookie(a.ssoCookieName(r))
 	http.SetCookie(w, a.attemptCookie(r, ""))
 	client, by := rpc.ClientOf(r.Context()), caller{Source: a.sourceOfRequest(r), Procedure: ssoCallbackPath}
-	err = a.attempted(client, func() error {
+	err = a.attempted(r.Context(), func(ctx context.Context) error {
 		if err != nil || !a.opened(c.Value, browserContext, &try) || time.Now().UnixMilli() >= try.ExpiresAt {
 			return signInRefused("state", "The sign-in has expired", "this browser has no running sign-in, or it took longer than 10 minutes", "Start the sign-in again.")
 		}
-		id, err := a.identityOf(r, try)
+		id, err := a.identityOf(ctx, r.URL.Query(), try)
 		if err != nil {
 			return err
 		}
 		used := model.HashToken("state " + try.State)
 		if try.Port != 0 {
-			code, err := a.cliCodeOf(r.Context(), id, try, used, by)
+			code, err := a.cliCodeOf(ctx, id, try, used, by)
 			if err != nil {
 				return err
 			}
 			http.Redirect(w, r, try.loopback(url.Values{"code": {code}}), http.StatusSeeOther)
 			return nil
 		}
-		value, row, _, err := a.begin(r.Context(), id, try.Workspace, sessionPrefix, used, by)
+		value, row, _, err := a.begin(ctx, id, try.Workspace, sessionPrefix, used, by)
 		if err != nil {
 			return err
 		}
@@ -270,8 +270,7 @@ func (a browsers) serveCallback(w http.ResponseWriter, r *http.Request) error {
 }
 
 // identityOf checks the parameters of a callback, and trades its code for an identity.
-func (a browsers) identityOf(r *http.Request, try attempt) (id signin.Identity, err error) {
-	q := r.URL.Query()
+func (a browsers) identityOf(ctx context.Context, q url.Values, try attempt) (id signin.Identity, err error) {
 	if subtle.ConstantTimeCompare([]byte(q.Get("state")), []byte(try.State)) != 1 {
 		return id, signInRefused("state", "The sign-in was refused", "the answer belongs to another sign-in", "Start the sign-in again, and use one tab for it.")
 	}
@@ -288,7 +287,7 @@ func (a browsers) identityOf(r *http.Request, try attempt) (id signin.Identity, 
 	if q.Get("code") == "" {
 		return id, signInRefused("code", "The sign-in was refused", "the issuer answered without a code", "Start the sign-in again.")
 	}
-	id, err = a.cfg.SSO.Exchange(r.Context(), try.Redirect, q.Get("code"), try.Nonce, try.Verifier)
+	id, err = a.cfg.SSO.Exchange(ctx, try.Redirect, q.Get("code"), try.Nonce, try.Verifier)
 	return id, explainSSO(err)
 }
 
@@ -323,8 +322,8 @@ func (a browsers) serveToken(r *http.Request) (answer any, err error) {
 	if err := decode(r, &in); err != nil {
 		return nil, err
 	}
-	err = a.attempted(rpc.ClientOf(r.Context()), func() error {
-		value, row, key, err := a.cliTokenOf(r.Context(), in.Code, in.Verifier, caller{Source: a.sourceOfRequest(r), Procedure: ssoTokenPath})
+	err = a.attempted(r.Context(), func(ctx context.Context) error {
+		value, row, key, err := a.cliTokenOf(ctx, in.Code, in.Verifier, caller{Source: a.sourceOfRequest(r), Procedure: ssoTokenPath})
 		answer = a.answerToken(value, row, key)
 		return err
 	})
@@ -377,19 +376,19 @@ func (a browsers) serveDevicePoll(r *http.Request) (answer any, err error) {
 		return nil, errNoSSO()
 	}
 	pending, slower := false, false
-	err = a.attempted(rpc.ClientOf(r.Context()), func() error {
+	err = a.attempted(r.Context(), func(ctx context.Context) error {
 		var handle deviceHandle
 		if !a.opened(in.Handle, deviceContext, &handle) || time.Now().UnixMilli() >= handle.ExpiresAt {
 			return signInRefused("expired", "The sign-in has expired", "the code was not entered in time", "Run `windlass login --sso --device` again.")
 		}
-		id, err := a.cfg.SSO.PollDevice(r.Context(), handle.Code)
+		id, err := a.cfg.SSO.PollDevice(ctx, handle.Code)
 		if pending, slower = errors.Is(err, sso.ErrPending) || errors.Is(err, sso.ErrSlowDown), errors.Is(err, sso.ErrSlowDown); pending {
 			return nil
 		}
 		if err != nil {
 			return explainSSO(err)
 		}
-		value, row, key, err := a.begin(r.Context(), id, in.Workspace, tokenPrefix, model.HashToken(in.Handle), caller{Source: a.sourceOfRequest(r), Procedure: ssoDevicePollPath})
+		value, row, key, err := a.begin(ctx, id, in.Workspace, tokenPrefix, model.HashToken(in.Handle), caller{Source: a.sourceOfRequest(r), Procedure: ssoDevicePollPath})
 		answer = a.answerToken(value, row, key)
 		return err
 	})
@@ -418,12 +417,12 @@ func (a browsers) serveFederated(r *http.Request) (answer any, err error) {
 	if a.cfg.SSO == nil || len(a.cfg.SSO.FederationIssuers()) == 0 {
 		return nil, errNoSSO()
 	}
-	err = a.attempted(rpc.ClientOf(r.Context()), func() error {
-		id, err := a.cfg.SSO.VerifyFederated(r.Context(), strings.TrimSpace(in.Token))
+	err = a.attempted(r.Context(), func(ctx context.Context) error {
+		id, err := a.cfg.SSO.VerifyFederated(ctx, strings.TrimSpace(in.Token))
 		if err != nil {
 			return explainSSO(err)
 		}
-		value, row, key, err := a.begin(r.Context(), id, in.Workspace, tokenPrefix, nil, caller{Source: a.sourceOfRequest(r), Procedure: ssoFederatedPath})
+		value, row, key, err := a.begin(ctx, id, in.Workspace, tokenPrefix, nil, caller{Source: a.sourceOfRequest(r), Procedure: ssoFederatedPath})
 		answer = a.answerToken(value, row, key)
 		return err
 	})

@@ -21,6 +21,7 @@ import (
 	"github.com/windlass-run/windlass/apps/controlplane/internal/signin"
 	"github.com/windlass-run/windlass/apps/controlplane/internal/sso"
 	"github.com/windlass-run/windlass/pkg/ident"
+	"github.com/windlass-run/windlass/pkg/rpc"
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
@@ -351,7 +352,8 @@ func (a browsers) takeSignIn(client netip.Addr) error {
 
 // attempted runs a step of a sign-in that a caller without a credential makes. A refusal counts as a failed log-in of
 // the address.
-func (a browsers) attempted(client netip.Addr, do func() error) error {
+func (a browsers) attempted(ctx context.Context, do func(context.Context) error) error {
+	client := rpc.ClientOf(ctx)
 	if err := a.takeSignIn(client); err != nil {
 		return err
 	}
@@ -359,7 +361,7 @@ func (a browsers) attempted(client netip.Addr, do func() error) error {
 	if wait := a.cfg.FailedLogins.Take(from, at); wait > 0 {
 		return &signInError{outcome: "rate_limited", title: "Too many sign-ins failed", err: a.refused(tooManyFailures(a.cfg.FailedLogins.Rate(), wait))}
 	}
-	err := do()
+	err := do(ctx)
 	var refused *signInError
 	if !errors.As(err, &refused) || refused.outcome == "choose" {
 		a.cfg.FailedLogins.Return(from, at)

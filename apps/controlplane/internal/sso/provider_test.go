@@ -47,7 +47,10 @@ func runProvider(t *testing.T) string {
 	require.NoError(t, c.Start())
 	t.Cleanup(func() { stop(); _ = c.Wait() })
 	lines := bufio.NewScanner(out)
-	for lines.Scan() && lines.Text() != "ready" {
+	for lines.Scan() {
+		if lines.Text() == "ready" {
+			break
+		}
 	}
 	go func() { _, _ = io.Copy(io.Discard, out) }()
 	return "http://127.0.0.1:" + port
@@ -81,7 +84,7 @@ var (
 // fill submits forms until the provider sends the browser back, or a page without a form.
 func (p person) fill(to string, values map[string]string) (last *url.URL, page string) {
 	p.t.Helper()
-	res, err := p.http.Get(to) //nolint:noctx // a test
+	res, err := p.http.Get(to)
 	for range 8 {
 		require.NoError(p.t, err)
 		body, err2 := io.ReadAll(res.Body)
@@ -109,7 +112,7 @@ func (p person) fill(to string, values map[string]string) (last *url.URL, page s
 		}
 		target, err3 := res.Request.URL.Parse(action[1])
 		require.NoError(p.t, err3)
-		res, err = p.http.PostForm(target.String(), form) //nolint:noctx // a test
+		res, err = p.http.PostForm(target.String(), form)
 	}
 	p.t.Fatalf("too many forms; the last page is %s", page)
 	return nil, ""

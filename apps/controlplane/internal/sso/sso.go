@@ -218,7 +218,7 @@ func (i *issuer) get(ctx context.Context) (*oidc.Provider, error) {
 	i.mu.Unlock()
 	switch {
 	case provider != nil && (fresh || failed != nil):
-		return provider, nil
+		return provider, nil //nolint:nilerr // the issuer is away, and the cached document is still true
 	case failed != nil:
 		return nil, failed
 	}

@@ -2,7 +2,6 @@ package sso
 
 import (
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -148,7 +147,7 @@ func TestNew_RefusesWrongSettings(t *testing.T) {
 	service, err := New(Config{})
 	require.NoError(t, err)
 	_, err = service.StartDevice(t.Context())
-	require.True(t, errors.Is(err, ErrUnsupported))
+	require.ErrorIs(t, err, ErrUnsupported)
 }
 
 func TestFlatten(t *testing.T) {
