@@ -54,7 +54,7 @@ func TestLostModel_IsFoundElsewhere(t *testing.T) {
 				for range 30 {
 					res, text := r.do(t, r.request(t, http.MethodPost, path, `{"model": "fraud"}`))
 					require.Equal(t, http.StatusOK, res.StatusCode)
-					require.Equal(t, `{"model": "fraud"}`, text)
+					require.JSONEq(t, `{"model": "fraud"}`, text)
 				}
 			}
 			require.Positive(t, servers[0].calls.Load())
