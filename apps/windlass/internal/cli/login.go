@@ -146,7 +146,7 @@ func openURL(url string) error {
 	case "windows":
 		name, args = "rundll32", []string{"url.dll,FileProtocolHandler", url}
 	}
-	c := exec.Command(name, args...) //nolint:noctx // the browser outlives the command
+	c := exec.Command(name, args...)
 	if err := c.Start(); err != nil {
 		return err
 	}

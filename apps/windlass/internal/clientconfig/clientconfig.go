@@ -35,7 +35,7 @@ const (
 	EnvServer  = "WINDLASS_SERVER"
 	EnvAPIKey  = "WINDLASS_API_KEY"
 	// EnvFederatedToken is an OpenID Connect token of a CI, which login trades for a token of the control plane.
-	EnvFederatedToken = "WINDLASS_FEDERATED_TOKEN" //nolint:gosec // the name of a variable
+	EnvFederatedToken = "WINDLASS_FEDERATED_TOKEN"
 	// EnvServerCA, EnvClientCert, EnvClientKey and EnvInsecure set how to connect.
 	EnvServerCA   = "WINDLASS_SERVER_CA"
 	EnvClientCert = "WINDLASS_CLIENT_CERT"

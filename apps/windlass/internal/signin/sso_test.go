@@ -40,7 +40,7 @@ func TestBrowser_TokenComesThroughTheLoopbackAddress(t *testing.T) {
 		return http.StatusOK, goodToken
 	})
 	visit := func(port, query string) int {
-		res, err := http.Get("http://127.0.0.1:" + port + "/?" + query) //nolint:noctx // a test
+		res, err := http.Get("http://127.0.0.1:" + port + "/?" + query)
 		require.NoError(t, err)
 		require.NoError(t, res.Body.Close())
 		return res.StatusCode
