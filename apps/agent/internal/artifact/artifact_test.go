@@ -45,20 +45,39 @@ func sum(data []byte) string {
 	return hex.EncodeToString(h[:])
 }
 
-// fault changes how a server answers requests for content. Manifests and lists are not affected.
-type fault struct {
+// behaviour is how a server answers requests for content. Manifests and lists are not affected.
+type behaviour struct {
 	status int
-	// cutAfter is the number of bytes after which the connection is closed, cuts times. 0: never.
+	// cutAfter is the number of bytes after which the connection is closed, as often as fault.cuts says. 0: never.
 	cutAfter int
-	cuts     atomic.Int32
 	// stall sends nothing after half of the content.
 	stall bool
 	// spoil changes a byte of the content.
 	spoil bool
 	// whole ignores ranges.
 	whole bool
+}
+
+// fault changes how a server answers.
+type fault struct {
+	mu  sync.Mutex // a handler may still run when its client has gone
+	now behaviour
+	// cuts is how often the connection is still closed.
+	cuts atomic.Int32
 	// ranges counts requests for a part, and requests counts all.
 	ranges, requests atomic.Int32
+}
+
+func (f *fault) set(b behaviour) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.now = b
+}
+
+func (f *fault) get() behaviour {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.now
 }
 
 // wrap returns a handler with the fault for paths for which content returns true.
@@ -69,14 +88,15 @@ func (f *fault) wrap(inner http.Handler, content func(*http.Request) bool) http.
 			return
 		}
 		f.requests.Add(1)
+		now := f.get()
 		if r.Header.Get("Range") != "" {
 			f.ranges.Add(1)
-			if f.whole {
+			if now.whole {
 				r.Header.Del("Range")
 			}
 		}
-		if f.status != 0 {
-			w.WriteHeader(f.status)
+		if now.status != 0 {
+			w.WriteHeader(now.status)
 			return
 		}
 		seen := httptest.NewRecorder()
@@ -84,18 +104,18 @@ func (f *fault) wrap(inner http.Handler, content func(*http.Request) bool) http.
 		body := seen.Body.Bytes()
 		maps.Copy(w.Header(), seen.Header())
 		w.Header().Set("Content-Length", strconv.Itoa(len(body)))
-		if f.spoil && len(body) > 0 {
+		if now.spoil && len(body) > 0 {
 			body = bytes.Clone(body)
 			body[len(body)/2] ^= 1
 		}
 		w.WriteHeader(seen.Code)
 		switch {
-		case f.stall:
+		case now.stall:
 			_, _ = w.Write(body[:len(body)/2])
 			w.(http.Flusher).Flush()
 			<-r.Context().Done()
-		case f.cutAfter > 0 && f.cuts.Add(-1) >= 0:
-			_, _ = w.Write(body[:min(f.cutAfter, len(body))])
+		case now.cutAfter > 0 && f.cuts.Add(-1) >= 0:
+			_, _ = w.Write(body[:min(now.cutAfter, len(body))])
 			w.(http.Flusher).Flush()
 			panic(http.ErrAbortHandler)
 		default:
@@ -391,7 +411,7 @@ func TestFetch_UnpacksArchives(t *testing.T) {
 func TestFetch_Faults(t *testing.T) {
 	for name, make1 := range origins {
 		for what, c := range map[string]struct {
-			fault  func(f *fault)
+			fault  behaviour
 			change func(c *Config)
 			// reference changes the reference, and archive replaces the files.
 			reference func(r *Reference)
@@ -403,13 +423,13 @@ func TestFetch_Faults(t *testing.T) {
 			"wrong digest": {reference: func(r *Reference) { r.URL = r.URL[:len(r.URL)-64] + strings.Repeat("0", 64) }, says: map[string]string{
 				"https": "the content has the digest sha256:", "s3": "the content has the digest sha256:", "oci": "404 Not Found",
 			}[name]},
-			"spoiled":         {fault: func(f *fault) { f.spoil = true }, says: "has the digest sha256:"},
-			"not there":       {fault: func(f *fault) { f.status = http.StatusNotFound }, says: "it answered 404 Not Found", resumes: true},
-			"not allowed":     {fault: func(f *fault) { f.status = http.StatusForbidden }, says: "it answered 403 Forbidden", resumes: true},
-			"broken server":   {fault: func(f *fault) { f.status = http.StatusInternalServerError }, says: "it answered 500 Internal Server Error", resumes: true},
-			"slow":            {fault: func(f *fault) { f.stall = true }, says: "the source sent nothing for 50ms", change: func(c *Config) { c.Stall = 50 * time.Millisecond }, resumes: true},
-			"cut every time":  {fault: func(f *fault) { f.cutAfter, f.whole = 1, true; f.cuts.Store(1 << 30) }, says: "the connection broke after", resumes: true},
-			"no room":         {change: func(c *Config) { c.MaxBytes = 5 << 20 }, fault: func(*fault) {}, archive: tarOf(t, map[string][]byte{"big": make([]byte, 9<<20)}, true), says: "no room on the disk"},
+			"spoiled":         {fault: behaviour{spoil: true}, says: "has the digest sha256:"},
+			"not there":       {fault: behaviour{status: http.StatusNotFound}, says: "it answered 404 Not Found", resumes: true},
+			"not allowed":     {fault: behaviour{status: http.StatusForbidden}, says: "it answered 403 Forbidden", resumes: true},
+			"broken server":   {fault: behaviour{status: http.StatusInternalServerError}, says: "it answered 500 Internal Server Error", resumes: true},
+			"slow":            {fault: behaviour{stall: true}, says: "the source sent nothing for 50ms", change: func(c *Config) { c.Stall = 50 * time.Millisecond }, resumes: true},
+			"cut every time":  {fault: behaviour{cutAfter: 1, whole: true}, says: "the connection broke after", resumes: true},
+			"no room":         {change: func(c *Config) { c.MaxBytes = 5 << 20 }, archive: tarOf(t, map[string][]byte{"big": make([]byte, 9<<20)}, true), says: "no room on the disk"},
 			"archive up":      {archive: tarOf(t, map[string][]byte{"../../servers/ins_1/fraud/model": weights}, true), says: "leads out of the artifact's directory"},
 			"archive at root": {archive: tarOf(t, map[string][]byte{"/etc/cron.d/model": weights}, true), says: "leads out of the artifact's directory"},
 			"symbolic link":   {archive: entryOf(t, tar.Header{Typeflag: tar.TypeSymlink, Name: "model", Linkname: "/etc/shadow"}), says: "is a link or a special file"},
@@ -427,9 +447,8 @@ func TestFetch_Faults(t *testing.T) {
 				if c.reference != nil {
 					c.reference(&ref)
 				}
-				if c.fault != nil {
-					c.fault(o.fault)
-				}
+				o.fault.cuts.Store(1 << 30)
+				o.fault.set(c.fault)
 				ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 				defer cancel()
 				_, err := s.Fetch(ctx, "env_1", "ws_1", ref, credentials)
@@ -445,7 +464,7 @@ func TestFetch_Faults(t *testing.T) {
 					isEmpty(t, s)
 					return
 				}
-				*o.fault = fault{}
+				o.fault.set(behaviour{})
 				dir, err := s.Fetch(t.Context(), "env_1", "ws_1", ref, credentials)
 				require.NoError(t, err, "without the fault")
 				require.Equal(t, fraud(), filesIn(t, dir))
@@ -466,7 +485,7 @@ func TestFetch_GoesOnAfterABreak(t *testing.T) {
 			t.Run(fmt.Sprint(name, "/server ignores ranges: ", whole), func(t *testing.T) {
 				o, s := make1(t), newStore(t, nil)
 				ref, c := o.put(t, files)
-				o.fault.whole, o.fault.cutAfter = whole, 300_000
+				o.fault.set(behaviour{whole: whole, cutAfter: 300_000})
 				o.fault.cuts.Store(2)
 				dir, err := s.Fetch(t.Context(), "env_1", "ws_1", ref, c)
 				require.NoError(t, err)
@@ -477,12 +496,12 @@ func TestFetch_GoesOnAfterABreak(t *testing.T) {
 		t.Run(name+"/in another process", func(t *testing.T) {
 			o, s := make1(t), newStore(t, nil)
 			ref, c := o.put(t, files)
-			o.fault.stall = true
+			o.fault.set(behaviour{stall: true})
 			_, err := s.Fetch(t.Context(), "env_1", "ws_1", ref, c)
 			require.ErrorContains(t, err, "sent nothing")
 			partial := s.used
 			require.Greater(t, partial, int64(500_000))
-			o.fault.stall = false
+			o.fault.set(behaviour{})
 			o.fault.ranges.Store(0)
 			s, err = Open(s.cfg)
 			require.NoError(t, err)
@@ -515,12 +534,12 @@ func TestFetch_OnceForManyModels(t *testing.T) {
 func TestFetch_EndsWithItsCallers(t *testing.T) {
 	o, s := newHTTPOrigin(t), newStore(t, func(c *Config) { c.Stall = time.Minute })
 	ref, c := o.put(t, fraud())
-	o.fault.stall = true
+	o.fault.set(behaviour{stall: true})
 	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
 	defer cancel()
 	_, err := s.Fetch(ctx, "env_1", "ws_1", ref, c)
 	require.ErrorIs(t, err, context.DeadlineExceeded)
-	o.fault.stall = false
+	o.fault.set(behaviour{})
 	_, err = s.Fetch(t.Context(), "env_1", "ws_1", ref, c)
 	require.NoError(t, err)
 }
