@@ -132,11 +132,11 @@ func (a browsers) serveLink(_ http.ResponseWriter, r *http.Request) (any, error)
 	if !ok {
 		return nil, unauthenticated("a link needs an API key or a member's token", "Send it as `Authorization: Bearer wl_...`.")
 	}
-	key, _, err := a.byBearer(r.Context(), value, rpc.ClientOf(r.Context()), time.Now())
+	key, of, err := a.byBearer(r.Context(), value, rpc.ClientOf(r.Context()), time.Now())
 	if err != nil {
 		return nil, err
 	}
-	link, row, err := a.newLink(r.Context(), key, a.sourceOfRequest(r))
+	link, row, err := a.newLink(r.Context(), key, of, a.sourceOfRequest(r))
 	if err != nil {
 		return nil, err
 	}

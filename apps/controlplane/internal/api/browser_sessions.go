@@ -194,7 +194,8 @@ func (a browsers) row(ctx context.Context, value string, isLink bool, client net
 func (a browsers) whoCalls(ctx context.Context, header http.Header, client netip.Addr) (key model.APIKey, sessionID string, err error) {
 	at := time.Now()
 	if value, ok := bearer(header); ok {
-		return a.byBearer(ctx, value, client, at)
+		key, s, err := a.byBearer(ctx, value, client, at)
+		return key, s.SessionID, err
 	}
 	call, ok := ctx.Value(browserKey{}).(browserCall)
 	if !ok {
@@ -215,18 +216,18 @@ func (a browsers) whoCalls(ctx context.Context, header http.Header, client netip
 // isToken reports whether a bearer token is the value of a member's session.
 func isToken(value string) bool { return strings.HasPrefix(value, tokenPrefix) }
 
-// byBearer returns the API key with the value, or the member whose session has the value, with the session's id.
-func (a browsers) byBearer(ctx context.Context, value string, client netip.Addr, at time.Time) (key model.APIKey, sessionID string, err error) {
+// byBearer returns the API key with the value, or the member whose session has the value, with the session. The session
+// of an API key is empty.
+func (a browsers) byBearer(ctx context.Context, value string, client netip.Addr, at time.Time) (key model.APIKey, s model.BrowserSession, err error) {
 	if !isToken(value) {
 		key, err = a.keys.find(ctx, value, client, at)
-		return key, "", err
+		return key, s, err
 	}
-	s, err := a.session(ctx, value, client, at)
-	if err != nil {
-		return key, "", err
+	if s, err = a.session(ctx, value, client, at); err != nil {
+		return key, s, err
 	}
 	key, err = a.keys.findByHash(ctx, s.KeyHash, client, at)
-	return key, s.SessionID, err
+	return key, s, err
 }
 
 // stillIn returns an error if the caller of an open stream may no longer read.
@@ -280,15 +281,23 @@ func (a browsers) sessionLimits(key model.APIKey) (idle, most time.Duration) {
 // signIn begins a session with either keyValue (an API key) or link. The other argument is empty.
 func (a browsers) signIn(ctx context.Context, keyValue, link, source string, client netip.Addr) (value string, row model.BrowserSession, err error) {
 	at := time.Now()
+	signedIn := at.UnixMilli()
 	var key model.APIKey
 	if link == "" {
 		if key, err = a.keys.find(ctx, keyValue, client, at); err != nil {
 			return "", row, err
 		}
-	} else if key, err = a.keyOfLink(ctx, link, client, at); err != nil {
-		return "", row, err
+	} else {
+		var made model.BrowserSession
+		if key, made, err = a.keyOfLink(ctx, link, client, at); err != nil {
+			return "", row, err
+		}
+		if key.IsMember() {
+			// A member signs in only at the issuer, so the session ends with the one that made the link.
+			signedIn = made.SignedInAt
+		}
 	}
-	value, row = a.newSession(key, ident.New("bs"), at.UnixMilli(), at)
+	value, row = a.newSession(key, ident.New("bs"), signedIn, at)
 	err = a.cfg.Store.Update(ctx, func(tx Tx) error {
 		if link != "" {
 			// If two calls use the link at the same time, one call finds it deleted.
@@ -316,13 +325,13 @@ func usedLink() error {
 	return unauthenticated("the link was used or has expired", "Make another link with `windlass dashboard`, or sign in with an API key.")
 }
 
-// keyOfLink returns the API key that made the link. The link stays valid.
-func (a browsers) keyOfLink(ctx context.Context, link string, client netip.Addr, at time.Time) (key model.APIKey, err error) {
-	s, err := a.row(ctx, link, true, client, at)
-	if err != nil {
-		return key, err
+// keyOfLink returns the API key that made the link, and the link's row. The link stays valid.
+func (a browsers) keyOfLink(ctx context.Context, link string, client netip.Addr, at time.Time) (key model.APIKey, row model.BrowserSession, err error) {
+	if row, err = a.row(ctx, link, true, client, at); err != nil {
+		return key, row, err
 	}
-	return a.keys.findByHash(ctx, s.KeyHash, client, at)
+	key, err = a.keys.findByHash(ctx, row.KeyHash, client, at)
+	return key, row, err
 }
 
 // mayBegin fails for an API key that has maxSessionsOfKey sessions and links.
@@ -338,12 +347,18 @@ func mayBegin(tx Tx, key model.APIKey, at time.Time) error {
 	return nil
 }
 
-// newLink makes a link that begins one session of the key.
-func (a browsers) newLink(ctx context.Context, key model.APIKey, source string) (string, model.BrowserSession, error) {
+// newLink makes a link that begins one session of the key. of is the session of a member, and empty for an API key.
+func (a browsers) newLink(ctx context.Context, key model.APIKey, of model.BrowserSession, source string) (string, model.BrowserSession, error) {
 	at, value := time.Now(), random(linkPrefix)
+	signedIn, expires := at.UnixMilli(), at.Add(linkTTL).UnixMilli()
+	if key.IsMember() {
+		_, most := a.sessionLimits(key)
+		signedIn = of.SignedInAt
+		expires = min(expires, signedIn+most.Milliseconds())
+	}
 	row := model.BrowserSession{
 		Hash: model.HashToken(value), SessionID: ident.New("bs"), WorkspaceID: key.WorkspaceID, KeyID: key.ID, KeyHash: key.Hash,
-		IsLink: true, SignedInAt: at.UnixMilli(), ExpiresAt: at.Add(linkTTL).UnixMilli(),
+		IsLink: true, SignedInAt: signedIn, ExpiresAt: expires,
 	}
 	err := a.cfg.Store.Update(ctx, func(tx Tx) error {
 		if err := mayBegin(tx, key, at); err != nil {

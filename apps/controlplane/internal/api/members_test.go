@@ -25,6 +25,7 @@ import (
 
 	"github.com/windlass-run/windlass/apps/controlplane/internal/admission"
 	"github.com/windlass-run/windlass/apps/controlplane/internal/api"
+	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
 	"github.com/windlass-run/windlass/apps/controlplane/internal/sso"
 	"github.com/windlass-run/windlass/apps/controlplane/internal/store"
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
@@ -731,4 +732,28 @@ func TestMembers_CLIGetsATokenThroughItsLoopbackAddress(t *testing.T) {
 			require.Equal(t, http.StatusForbidden, status, q)
 		}
 	})
+}
+
+func TestLink_OfAMemberDoesNotMakeItsSignInLonger(t *testing.T) {
+	s := setupSignOn(t)
+	s.rule(s.owner, "ci", isDeployer, "repository", "acme/app", func(r *windlassv1.SetSignInRuleRequest) { r.Rule.Issuer = s.ci.Issuer() })
+	_, answer := s.postJSON("/ui/sso/federated", "", map[string]string{"token": s.ciToken(nil)})
+	token := fmt.Sprint(answer["token"])
+	row := func(value string) (row model.BrowserSession) {
+		s.t.Helper()
+		require.NoError(t, s.store.View(t.Context(), func(tx store.Tx) (err error) {
+			row, err = tx.GetBrowserSession(model.HashToken(value))
+			return err
+		}))
+		return row
+	}
+	first := row(token)
+	time.Sleep(2 * time.Millisecond) // times are in milliseconds
+	_, answer = s.postJSON("/ui/link", token, nil)
+	link := fmt.Sprint(answer["link"])
+	require.LessOrEqual(t, row(link).ExpiresAt, first.ExpiresAt)
+	b := s.browser()
+	status, body, _ := b.post("/ui/session/sign-in", `{"link": "`+link+`"}`)
+	require.Equal(t, http.StatusOK, status, body)
+	require.Equal(t, first.ExpiresAt, row(b.cookies["windlass_session"]).ExpiresAt)
 }
