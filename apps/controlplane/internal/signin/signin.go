@@ -48,9 +48,10 @@ type Grant struct {
 	Role windlassv1.Role
 	// Rules are the names of the rules that match.
 	Rules []string
-	// FamilyID is the family with which the member counts as one approver. Empty: the member has its own, because a
+	// FamilyID is the family with which the member counts as one approver. Empty: the person has its own, because a
 	// rule of an operator gives the role. Another caller that sets a rule could otherwise become a second approver
-	// by a rule for itself.
+	// by a rule for itself. Services with roles by operators are one family, because one person can run jobs with many
+	// subjects, such as one for each branch.
 	FamilyID string
 }
 
@@ -67,6 +68,9 @@ func GrantOf(rules []model.SignInRule, m model.Member, issuer string) (g Grant) 
 		if r.Role > g.Role || r.Role == g.Role && r.FamilyID == "" {
 			g.Role, g.FamilyID = r.Role, r.FamilyID
 		}
+	}
+	if len(g.Rules) > 0 && g.FamilyID == "" && m.IsService() {
+		g.FamilyID = model.ServicePrefix + "_of_" + m.WorkspaceID
 	}
 	return g
 }

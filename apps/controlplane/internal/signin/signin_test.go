@@ -89,6 +89,19 @@ func TestGrantOf_FamilyIsThatOfTheRuleThatGivesTheRole(t *testing.T) {
 	require.Empty(t, family(by("", owner), by("key_1", owner)))
 }
 
+func TestGrantOf_ServicesOfAWorkspaceAreOneApprover(t *testing.T) {
+	const ci = "https://ci.example"
+	r := rule("ws_1", "ci", ci, deployer, "repository", "acme/app")
+	family := func(id string) string {
+		m := model.Member{ID: id, WorkspaceID: "ws_1", Issuer: ci, Claims: map[string][]string{"repository": {"acme/app"}}}
+		return signin.GrantOf([]model.SignInRule{r}, m, "https://id.example").FamilyID
+	}
+	require.NotEmpty(t, family("svc_1"))
+	require.Equal(t, family("svc_1"), family("svc_2"), "jobs of two branches")
+	r.FamilyID = "key_1"
+	require.Equal(t, "key_1", family("svc_1"))
+}
+
 func TestRule_IsOpen(t *testing.T) {
 	require.True(t, signin.IsOpen(rule("", "r", "i", viewer, "ref", "refs/heads/main")))
 	require.True(t, signin.IsOpen(rule("", "r", "i", viewer, "repository", "*")))
