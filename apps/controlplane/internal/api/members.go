@@ -171,7 +171,7 @@ func (a *server) ruleOf(by caller, workspaceID string, in *windlassv1.SignInRule
 			"An operator adds issuers with --federation-issuers. `windlass federation list` shows the accepted ones.")
 	case signin.IsOpen(r):
 		return r, apierr.InvalidFix("rule.conditions", "the rule does not say who may use it, and issuers of CI give tokens to all their users",
-			fmt.Sprintf("Add a condition on one of %v.", signin.Selective()))
+			fmt.Sprintf("Add a condition on one of %v. In it, a * must follow / or the second :, as in repository=acme/*.", signin.Selective()))
 	}
 	return r, nil
 }

@@ -93,17 +93,25 @@ func Workspaces(rules []model.SignInRule, id Identity) (ids []string) {
 }
 
 // selective are claims of tokens of services that name who runs the service. Public issuers, such as those of GitHub
-// and GitLab, give tokens to everyone.
+// and GitLab, give tokens to everyone. job_workflow_ref is not one of them, because strangers can call a public
+// workflow.
 var selective = []string{
-	"sub", "repository", "repository_id", "repository_owner", "repository_owner_id", "job_workflow_ref",
+	"sub", "repository", "repository_id", "repository_owner", "repository_owner_id",
 	"project_path", "project_id", "namespace_path", "namespace_id",
 }
 
 // IsOpen reports whether the rule, of an issuer of services, does not say whose tokens it is for.
 func IsOpen(r model.SignInRule) bool {
 	return !slices.ContainsFunc(r.Conditions, func(c model.ClaimCondition) bool {
-		return slices.Contains(selective, c.Claim) && strings.TrimSuffix(c.Value, "*") != ""
+		return slices.Contains(selective, c.Claim) && isNarrow(c.Value)
 	})
+}
+
+// isNarrow reports whether a value names one owner. A * must follow a / or the second :, because acme* also matches
+// acme-evil, and repo:* matches all subjects of GitHub.
+func isNarrow(value string) bool {
+	prefix, ok := strings.CutSuffix(value, "*")
+	return !ok || strings.HasSuffix(prefix, "/") || strings.HasSuffix(prefix, ":") && strings.Count(prefix, ":") > 1
 }
 
 // Selective returns the claims of which a rule for services needs one.

@@ -105,6 +105,14 @@ func TestGrantOf_ServicesOfAWorkspaceAreOneApprover(t *testing.T) {
 func TestRule_IsOpen(t *testing.T) {
 	require.True(t, signin.IsOpen(rule("", "r", "i", viewer, "ref", "refs/heads/main")))
 	require.True(t, signin.IsOpen(rule("", "r", "i", viewer, "repository", "*")))
+	for _, open := range []string{"repo:*", "repo:acme*", "*"} {
+		require.True(t, signin.IsOpen(rule("", "r", "i", viewer, "sub", open)), open)
+	}
+	require.True(t, signin.IsOpen(rule("", "r", "i", viewer, "repository_owner", "acme*")))
+	require.True(t, signin.IsOpen(rule("", "r", "i", viewer, "job_workflow_ref", "acme/ci/.github/workflows/deploy.yml@refs/heads/main")))
 	require.False(t, signin.IsOpen(rule("", "r", "i", viewer, "repository", "acme/*")))
 	require.False(t, signin.IsOpen(rule("", "r", "i", viewer, "ref", "main", "sub", "repo:acme/app:ref:refs/heads/main")))
+	for _, narrow := range []string{"repo:acme/*", "repo:acme/app:*", "system:serviceaccount:*"} {
+		require.False(t, signin.IsOpen(rule("", "r", "i", viewer, "sub", narrow)), narrow)
+	}
 }
