@@ -336,9 +336,7 @@ func (s *Service) identity(ctx context.Context, p *oidc.Provider, token *oauth2.
 	if id.Nonce != nonce {
 		return signin.Identity{}, ErrNonce
 	}
-	if groups, ok := claims[s.cfg.GroupsClaim]; ok {
-		claims["groups"] = groups
-	}
+	nameGroups(claims, s.cfg.GroupsClaim)
 	return identityOf(s.cfg.Issuer, id.Subject, claims, false)
 }
 
@@ -464,6 +462,18 @@ func sortedKeys(m map[string]any) []string {
 	}
 	slices.Sort(keys)
 	return keys
+}
+
+// nameGroups makes the claim with the name the claim groups. A claim groups of another meaning is removed, also from a
+// token without the claim with the name.
+func nameGroups(claims map[string][]string, name string) {
+	if name == "groups" {
+		return
+	}
+	delete(claims, "groups")
+	if groups, ok := claims[name]; ok {
+		claims["groups"] = groups
+	}
 }
 
 // identityOf returns the identity with the claims. It removes an email address that the issuer did not verify.

@@ -174,3 +174,13 @@ func TestIdentity_AnUnverifiedAddressIsNoClaim(t *testing.T) {
 	_, err = identityOf("i", "", nil, false)
 	require.ErrorIs(t, err, ErrToken)
 }
+
+func TestGroups_AreOnlyTheConfiguredClaim(t *testing.T) {
+	claims := map[string][]string{"groups": {"of another meaning"}, "roles": {"ml"}}
+	nameGroups(claims, "groups")
+	require.Equal(t, []string{"of another meaning"}, claims["groups"])
+	nameGroups(claims, "realm_access.roles")
+	require.NotContains(t, claims, "groups")
+	nameGroups(claims, "roles")
+	require.Equal(t, []string{"ml"}, claims["groups"])
+}
