@@ -377,6 +377,10 @@ func issuerOf(raw string) (string, error) {
 	return claims.Issuer, nil
 }
 
+// keysFailed begins the error of package oidc for an issuer that does not answer with its keys. Other errors may hold
+// texts of the token, so the position matters.
+const keysFailed = "failed to verify signature: fetching keys "
+
 // verify checks signature, issuer, audience and times of a token, and returns its claims.
 func (s *Service) verify(ctx context.Context, from *issuer, p *oidc.Provider, raw, audience string) (*oidc.IDToken, map[string][]string, error) {
 	url, err := issuerOf(raw)
@@ -393,7 +397,7 @@ func (s *Service) verify(ctx context.Context, from *issuer, p *oidc.Provider, ra
 	switch {
 	case errors.As(err, &expired):
 		return nil, nil, ErrExpired
-	case err != nil && strings.Contains(err.Error(), "fetching keys"):
+	case err != nil && strings.HasPrefix(err.Error(), keysFailed):
 		return nil, nil, fmt.Errorf("%w: %w", ErrAway, err)
 	case err != nil:
 		return nil, nil, fmt.Errorf("%w: %w", ErrToken, err)

@@ -1,6 +1,7 @@
 package sso
 
 import (
+	"encoding/base64"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -183,4 +184,31 @@ func TestGroups_AreOnlyTheConfiguredClaim(t *testing.T) {
 	require.NotContains(t, claims, "groups")
 	nameGroups(claims, "roles")
 	require.Equal(t, []string{"ml"}, claims["groups"])
+}
+
+func TestVerify_ATokenCannotImitateAnIssuerThatIsAway(t *testing.T) {
+	s := newIssuerServer(t)
+	service, err := New(Config{FederationIssuers: []string{s.URL}, FederationAudience: "windlass"})
+	require.NoError(t, err)
+	part := func(v any) string {
+		text, err := json.Marshal(v)
+		require.NoError(t, err)
+		return base64.RawURLEncoding.EncodeToString(text)
+	}
+	token := func(alg string) string {
+		return part(map[string]string{"alg": alg, "kid": "x"}) + "." + part(map[string]string{"iss": s.URL, "aud": "windlass"}) + ".eA"
+	}
+	for _, alg := range []string{"none", "HS256", "failed to verify signature: fetching keys "} {
+		_, err = service.VerifyFederated(t.Context(), token(alg))
+		require.ErrorIs(t, err, ErrToken, alg)
+	}
+	s.answer = func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path == "/keys" {
+			w.WriteHeader(http.StatusBadGateway)
+			return
+		}
+		s.discovery(w, r)
+	}
+	_, err = service.VerifyFederated(t.Context(), token("RS256"))
+	require.ErrorIs(t, err, ErrAway)
 }
