@@ -696,6 +696,9 @@ func TestMembers_CLIGetsATokenThroughItsLoopbackAddress(t *testing.T) {
 	status, answer = s.postJSON("/ui/sso/token", "", map[string]string{"code": code, "verifier": verifier})
 	require.Equal(t, http.StatusUnauthorized, status, answer)
 	require.Contains(t, answer["message"], "already used")
+	status, answer = s.postJSON("/ui/sso/token", "", map[string]string{"code": code + "\n", "verifier": verifier})
+	require.Equal(t, http.StatusUnauthorized, status, answer)
+	require.Contains(t, answer["message"], "already used", "another text of the same code")
 
 	who := func(token string) error {
 		_, err := s.access(token).WhoAmI(t.Context(), &windlassv1.WhoAmIRequest{})

@@ -388,7 +388,7 @@ func (a browsers) serveDevicePoll(r *http.Request) (answer any, err error) {
 		if err != nil {
 			return explainSSO(err)
 		}
-		value, row, key, err := a.begin(ctx, id, in.Workspace, tokenPrefix, model.HashToken(in.Handle), caller{Source: a.sourceOfRequest(r), Procedure: ssoDevicePollPath})
+		value, row, key, err := a.begin(ctx, id, in.Workspace, tokenPrefix, model.HashToken("device "+handle.Code), caller{Source: a.sourceOfRequest(r), Procedure: ssoDevicePollPath})
 		answer = a.answerToken(value, row, key)
 		return err
 	})

@@ -380,7 +380,8 @@ func (a browsers) cliTokenOf(ctx context.Context, text, verifier string, by call
 		return "", row, key, signInRefused("code", "The sign-in was refused", "the code is not valid or has expired", "Run `windlass login --sso` again.")
 	}
 	err = a.cfg.Store.Update(ctx, func(tx Tx) error {
-		if err := useOnce(tx, model.HashToken(text), at); err != nil {
+		// Not the hash of text: base64 has several texts for the same code.
+		if err := useOnce(tx, model.HashToken("code "+code.Salt), at); err != nil {
 			return err
 		}
 		m, err := tx.GetMember(code.WorkspaceID, code.MemberID)
