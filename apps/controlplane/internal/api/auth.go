@@ -261,6 +261,18 @@ func (k *keyring) forget(hash []byte) {
 	delete(k.proven, string(hash))
 }
 
+// forgetMembers removes the members of a workspace, for changes of its sign-in rules. Other callers stay proven.
+func (k *keyring) forgetMembers(workspaceID string) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.era++
+	for hash, c := range k.good {
+		if c.key.IsMember() && c.key.WorkspaceID == workspaceID {
+			delete(k.good, hash)
+		}
+	}
+}
+
 // forgetAll removes all keys, for calls that revoke many keys.
 func (k *keyring) forgetAll() {
 	k.mu.Lock()

@@ -760,3 +760,19 @@ func TestLink_OfAMemberDoesNotMakeItsSignInLonger(t *testing.T) {
 	require.Equal(t, http.StatusOK, status, body)
 	require.Equal(t, first.ExpiresAt, row(b.cookies["windlass_session"]).ExpiresAt)
 }
+
+func TestSignInRules_ChangesKeepOtherCallersProven(t *testing.T) {
+	s := setupSignOn(t, func(c *api.Config) {
+		c.KeyCacheTTL, c.FailedLogins = time.Millisecond, admission.NewBuckets(admission.PerMinute(5))
+	})
+	b := s.browser().signIn(s.viewer)
+	s.rule(s.owner, "all", isViewer, "groups", "staff")
+	made := s.browser()
+	made.cookies["windlass_session"] = "wls_" + strings.Repeat("x", 43)
+	for range 5 {
+		made.requireOut()
+	}
+	s.rule(s.owner, "all", isDeployer, "groups", "staff")
+	_, err := b.whoAmI()
+	require.NoError(t, err, "failures at the address hold back no caller that was valid")
+}

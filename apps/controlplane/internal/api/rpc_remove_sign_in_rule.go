@@ -11,9 +11,9 @@ import (
 
 // RemoveSignInRule deletes a rule. Members lose the role that only this rule gave them.
 func (a memberService) RemoveSignInRule(ctx context.Context, req *windlassv1.RemoveSignInRuleRequest) (*windlassv1.RemoveSignInRuleResponse, error) {
-	res, _, err := mutate(ctx, a.server, req, func(c *mutation) (*windlassv1.RemoveSignInRuleResponse, error) {
-		workspaceID, err := a.scopeOfMembers(c, c.by, req.GetWorkspace())
-		if err != nil {
+	var workspaceID string
+	res, _, err := mutate(ctx, a.server, req, func(c *mutation) (_ *windlassv1.RemoveSignInRuleResponse, err error) {
+		if workspaceID, err = a.scopeOfMembers(c, c.by, req.GetWorkspace()); err != nil {
 			return nil, err
 		}
 		have, err := c.ListSignInRules(workspaceID)
@@ -30,7 +30,7 @@ func (a memberService) RemoveSignInRule(ctx context.Context, req *windlassv1.Rem
 		return &windlassv1.RemoveSignInRuleResponse{}, c.auditFor(workspaceID, "sign_in_rule", ruleID(have[i]), ruleProto(have[i]), nil)
 	})
 	if err == nil {
-		a.keys.forgetAll()
+		a.keys.forgetMembers(workspaceID)
 	}
 	return res, err
 }

@@ -14,9 +14,9 @@ import (
 
 // SetSignInRule makes the rule with the name, or replaces it.
 func (a memberService) SetSignInRule(ctx context.Context, req *windlassv1.SetSignInRuleRequest) (*windlassv1.SetSignInRuleResponse, error) {
-	res, _, err := mutate(ctx, a.server, req, func(c *mutation) (*windlassv1.SetSignInRuleResponse, error) {
-		workspaceID, err := a.scopeOfMembers(c, c.by, req.GetWorkspace())
-		if err != nil {
+	var workspaceID string
+	res, _, err := mutate(ctx, a.server, req, func(c *mutation) (_ *windlassv1.SetSignInRuleResponse, err error) {
+		if workspaceID, err = a.scopeOfMembers(c, c.by, req.GetWorkspace()); err != nil {
 			return nil, err
 		}
 		r, err := a.ruleOf(c.by, workspaceID, req.GetRule())
@@ -46,7 +46,7 @@ func (a memberService) SetSignInRule(ctx context.Context, req *windlassv1.SetSig
 			c.auditFor(workspaceID, "sign_in_rule", ruleID(r), before, ruleProto(r))
 	})
 	if err == nil {
-		a.keys.forgetAll()
+		a.keys.forgetMembers(workspaceID)
 	}
 	return res, err
 }
