@@ -776,3 +776,15 @@ func TestSignInRules_ChangesKeepOtherCallersProven(t *testing.T) {
 	_, err := b.whoAmI()
 	require.NoError(t, err, "failures at the address hold back no caller that was valid")
 }
+
+func TestFederation_RefusesPagesOfOtherSites(t *testing.T) {
+	s := setupSignOn(t, func(c *api.Config) { c.FailedLogins = admission.NewBuckets(admission.PerMinute(3)) })
+	page := s.browser()
+	page.headers = map[string]string{"Sec-Fetch-Site": "cross-site", "Content-Type": "text/plain"}
+	for range 5 {
+		status, body, _ := page.post("/ui/sso/federated", `{"token": "abc"}`)
+		require.Equal(t, http.StatusForbidden, status, body)
+	}
+	status, answer := s.postJSON("/ui/sso/federated", "", map[string]string{"token": "abc"})
+	require.Equal(t, http.StatusUnauthorized, status, answer)
+}

@@ -86,8 +86,10 @@ func (a *API) SSO() http.Handler {
 // SSOPath is the URL path of SSO.
 const SSOPath = ssoPath
 
-// handleSSO adds the POST requests of sign-ins of members. Their callers send no cookie.
+// handleSSO adds the POST requests of sign-ins of members. Their callers send no cookie. Pages of other sites are
+// refused, because the failures that they cause would count for the address of the browser.
 func (a browsers) handleSSO(mux *http.ServeMux) {
+	origins := http.NewCrossOriginProtection()
 	handle := func(path, flow string, do func(r *http.Request) (any, error)) {
 		mux.HandleFunc("POST "+path, func(w http.ResponseWriter, r *http.Request) {
 			ctx, cancel := context.WithTimeout(r.Context(), ssoTimeout)
@@ -95,7 +97,13 @@ func (a browsers) handleSSO(mux *http.ServeMux) {
 			r = r.WithContext(ctx)
 			r.Body = http.MaxBytesReader(w, r.Body, maxFederated)
 			w.Header().Set("Cache-Control", "no-store")
-			answer, err := do(r)
+			var answer any
+			err := origins.Check(r)
+			if err != nil {
+				err = apierr.Denied("pages of other sites may not sign in", "Use the CLI.")
+			} else {
+				answer, err = do(r)
+			}
 			if err != nil {
 				a.countSignIn(flow, err)
 				a.failBrowser(w, r, path, err)
