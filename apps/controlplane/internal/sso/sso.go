@@ -50,6 +50,8 @@ const (
 	// maxClaims and maxValue bound what is kept of a token: the number of values, and the bytes of one value.
 	maxClaims = 1_000
 	maxValue  = 1024
+	// maxErrorText bounds the text of an error, in bytes.
+	maxErrorText = 512
 	// maxSubject is the maximum length of a subject by the standard, in bytes.
 	maxSubject = 255
 )
@@ -229,7 +231,7 @@ func (i *issuer) get(ctx context.Context) (*oidc.Provider, error) {
 		i.mu.Lock()
 		defer i.mu.Unlock()
 		if err != nil {
-			i.failed, i.failedAt = fmt.Errorf("%w: %w", ErrAway, err), i.now()
+			i.failed, i.failedAt = fmt.Errorf("%w: %s", ErrAway, shortText(err)), i.now()
 			if i.provider != nil {
 				return i.provider, nil
 			}
@@ -245,6 +247,13 @@ func (i *issuer) get(ctx context.Context) (*oidc.Provider, error) {
 		provider, _ := r.Val.(*oidc.Provider)
 		return provider, r.Err
 	}
+}
+
+// shortText returns the text of an error of package oidc, which may contain a whole answer of the issuer. It is cut,
+// because it is logged for each sign-in.
+func shortText(err error) string {
+	text := err.Error()
+	return strings.ToValidUTF8(text[:min(len(text), maxErrorText)], "")
 }
 
 // oauth returns the OAuth client of the issuer at which people sign in.
@@ -398,7 +407,7 @@ func (s *Service) verify(ctx context.Context, from *issuer, p *oidc.Provider, ra
 	case errors.As(err, &expired):
 		return nil, nil, ErrExpired
 	case err != nil && strings.HasPrefix(err.Error(), keysFailed):
-		return nil, nil, fmt.Errorf("%w: %w", ErrAway, err)
+		return nil, nil, fmt.Errorf("%w: %s", ErrAway, shortText(err))
 	case err != nil:
 		return nil, nil, fmt.Errorf("%w: %w", ErrToken, err)
 	case !slices.Contains(id.Audience, audience):

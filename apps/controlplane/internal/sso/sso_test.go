@@ -60,8 +60,13 @@ func TestDiscovery_IsCachedAndUsedWhileTheIssuerIsAway(t *testing.T) {
 		_, err := service.AuthURL(t.Context(), "https://w.example/cb", "s", "n", "v")
 		return err
 	}
-	s.answer = func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusBadGateway) }
-	require.ErrorIs(t, auth(), ErrAway)
+	s.answer = func(w http.ResponseWriter, _ *http.Request) {
+		w.WriteHeader(http.StatusBadGateway)
+		_, _ = io.WriteString(w, strings.Repeat("x", 100_000))
+	}
+	err := auth()
+	require.ErrorIs(t, err, ErrAway)
+	require.Less(t, len(err.Error()), 1000, "it is logged for each sign-in")
 	require.ErrorIs(t, auth(), ErrAway)
 	require.EqualValues(t, 1, s.calls.Load(), "a failure is cached, too")
 	now = now.Add(failureFor)
