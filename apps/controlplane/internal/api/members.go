@@ -15,11 +15,11 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// A member calls with a session, and the session names the member like the API key that another session names. The
-// keyring then finds the member instead of a key, evaluates the rules of its workspace, and returns a key with the
-// member's id, name and role. So all that applies to keys also applies to members: the access table, limits on reads
-// and watchers, audit, families of approvers, and the end of streams. The keyring's cache bounds how long another
-// process acts on an earlier rule.
+// A member calls with a session. Other sessions have the hash of an API key, and a member's session has the member's
+// hash in the same field. For it, the keyring finds the member, evaluates the rules of the member's workspace, and
+// returns a key with the member's id, name and role. So all that applies to keys also applies to members: the access
+// table, limits on reads and watchers, audit, families of approvers, and the end of streams. The keyring's cache
+// bounds how long another process acts on an earlier rule.
 
 // memberByHash returns the key that stands for the member with the hash.
 func (a *server) memberByHash(tx Tx, hash []byte) (key model.APIKey, err error) {
@@ -86,8 +86,8 @@ func (a *server) memberView(tx Tx, workspaceID, id string) (*windlassv1.Member, 
 	return a.memberProto(m, rules), nil
 }
 
-// scopeOfMembers returns the id of the workspace whose members a call means. It is "" for the platform, whose members
-// an operator means who names no workspace.
+// scopeOfMembers returns the id of the workspace whose members a call means. It is "", the platform, for an operator
+// that names no workspace.
 func (a *server) scopeOfMembers(tx Tx, by caller, ref string) (string, error) {
 	if by.IsOperator() && ref == "" {
 		return "", nil

@@ -33,8 +33,8 @@ import (
 //	federated  POST /ui/sso/federated with the token of a CI ─> token
 //
 // Between two requests of a flow, its state is in a sealed value that the browser or the CLI holds. So requests without
-// a credential write nothing to the database, and any process can serve the next request. A sealed value works once,
-// because the process that uses it stores its hash.
+// a credential write only counts of the audit to the database, and any process can serve the next request. A sealed
+// value works once, because the process that uses it stores its hash.
 const (
 	// signInFor is how long a person may take to sign in at the issuer.
 	signInFor = 10 * time.Minute

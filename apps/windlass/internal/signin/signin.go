@@ -1,4 +1,5 @@
-// Package signin makes links that sign a browser in to the dashboard.
+// Package signin signs people and services in at a control plane, and makes links that sign a browser in to its
+// dashboard.
 package signin
 
 import (
@@ -29,7 +30,7 @@ type Link struct {
 var plainLink = regexp.MustCompile(`^wll_[A-Za-z0-9_-]{1,64}$`)
 
 // New creates a link to the dashboard of the control plane at server (a URL). The browser that opens it is
-// signed in as the API key. The secret follows the URL's #, so that browsers do not send it.
+// signed in as the API key or the member of the token. The secret follows the URL's #, so that browsers do not send it.
 func New(ctx context.Context, client *http.Client, server, key string) (Link, error) {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
