@@ -150,7 +150,7 @@ func (c *mutation) grow(have *model.Admission, limits model.Limits) error {
 	}
 	store := c.PutClaims
 	if c.dry != nil {
-		store = nil // claims that are not stored would never settle
+		store = nil // a dry run stores no claims, so each further sum would find the same unsettled apps
 	}
 	others, err := c.api.usage(c, c.workspaceID, c.asked.after.AppID, store)
 	if err != nil {

@@ -311,7 +311,7 @@ func (a *server) admitted(ctx context.Context, call rpc.Call) (by caller, err er
 		return by, err
 	}
 	if call.InLoop && streams[call.Procedure] {
-		// The body is not read yet, so this also refuses requests for a single picture. They are rare.
+		// The body is not read yet, so this also refuses requests for a single picture. Such requests are rare.
 		if err := a.hub.check(by); err != nil {
 			return by, a.refused(err)
 		}

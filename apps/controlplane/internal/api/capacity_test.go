@@ -90,7 +90,7 @@ func TestCapacity_SupersededVersionMakesRoom(t *testing.T) {
 	refused(t, err, connect.CodeFailedPrecondition, noCapacity, "spec.resources.gpu")
 }
 
-// A plan whose instances need more than all hosts of a region have gets a warning that names the field.
+// A plan has a warning that names the field, if its instances need more than all hosts of a region have.
 func TestCapacity_PlanWarnsOfTooMuchCPUAndMemory(t *testing.T) {
 	w := setup(t)
 	w.connected(8)

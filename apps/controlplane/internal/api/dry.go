@@ -21,8 +21,8 @@ type dryTx struct {
 	// deployments and rollouts have the written rows, by id.
 	deployments map[string]model.Deployment
 	rollouts    map[string]model.Rollout
-	// rolloutState is the state after the mutation, wasRolloutState the state before it. counts is true after the
-	// mutation. Rollout states that are read from then on belong to other apps, and are not kept here.
+	// rolloutState is the state after the mutation, and wasRolloutState is the state before it. counts is set when the
+	// mutation has ended. Rollout states that are read later belong to other apps, and are not kept here.
 	rolloutState, wasRolloutState model.RolloutState
 	counts                        bool
 	// wasScaling is the app's scaling policy before the mutation. nil: the app had no automatic scaling.

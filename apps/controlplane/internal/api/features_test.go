@@ -133,7 +133,7 @@ func TestFeatures_ChangesAreInBothAudits(t *testing.T) {
 	require.Equal(t, []string{"features"}, kinds(w.owner))
 }
 
-// usesOf returns a deploy for each feature that uses the feature, and the field that does.
+// usesOf returns, for each feature, a deploy that uses the feature, and the field that uses it.
 func usesOf() map[windlassv1.Feature]struct {
 	field string
 	use   func(*windlassv1.DeployRequest)
@@ -232,7 +232,7 @@ func TestFeatures_OnlyNewUseIsRefused(t *testing.T) {
 			require.NotContains(t, reasons(p), "FEATURE_NOT_ALLOWED "+c.field)
 
 			w.settle("chat")
-			require.NoError(t, deploy(next), "the app stops to use it")
+			require.NoError(t, deploy(next), "the app stops using it")
 			w.settle("chat")
 			refused(t, deploy(c.use), connect.CodePermissionDenied, notAllowed, c.field)
 		})

@@ -50,7 +50,7 @@ func TestFailedLogins_AreRefusedBeforeTheDatabase(t *testing.T) {
 	before := views.Load()
 	err := who(madeUp)
 	refused(t, err, connect.CodeResourceExhausted, rateLimited, "")
-	require.Equal(t, before, views.Load(), "no look into the database")
+	require.Equal(t, before, views.Load(), "the database is not read")
 	require.Positive(t, rpc.DetailOf(err).GetLimit().GetRetryAfterMs())
 	req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, w.url+"/windlass.v1.AccessService/WhoAmI", strings.NewReader("{}"))
 	require.NoError(t, err)

@@ -35,8 +35,8 @@ type follower struct {
 	// known are positions of instances, including instances that are not followed now.
 	known    map[string]*windlassv1.LogPosition
 	followed map[string]*followed
-	// All three are sets of region ids. In asking, new instances are being read. Regions in silent do not answer.
-	// Agents of regions in old cannot follow logs.
+	// These are sets of region ids. asking has regions with a running request for new instances. silent has regions
+	// that do not answer. old has regions whose agents cannot follow logs.
 	asking, silent, old map[string]bool
 	// more is true after a note has said that some instances are not followed.
 	more    bool

@@ -340,7 +340,7 @@ func (t *topic) await(ctx context.Context, last time.Time, least time.Duration, 
 	}
 }
 
-// publish stores the picture p. If p has no change, it wakes only watchers that have no picture yet.
+// publish stores the picture p. If p shows nothing new, publish wakes only watchers that have no picture yet.
 func (t *topic) publish(p shown, begun time.Time) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

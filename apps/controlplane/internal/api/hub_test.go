@@ -99,7 +99,7 @@ func TestHub_FirstPictureIsReadAfterTheWatcherJoined(t *testing.T) {
 		defer leave()
 		synctest.Wait()
 
-		message.Store("new") // as by another process, without a nudge
+		message.Store("new") // as by another process, without a notification
 		time.Sleep(time.Millisecond)
 		joined := time.Now()
 		topic, leave, err := h.join(caller{}, "app_1", ofApp, slog.New(slog.DiscardHandler), read)

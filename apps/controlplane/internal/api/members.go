@@ -86,8 +86,8 @@ func (a *server) memberView(tx Tx, workspaceID, id string) (*windlassv1.Member, 
 	return a.memberProto(m, rules), nil
 }
 
-// scopeOfMembers returns the id of the workspace whose members a call means. It is "", the platform, for an operator
-// that names no workspace.
+// scopeOfMembers returns the id of the workspace that owns the members of a call. It is "" for the platform, if the
+// caller is an operator and ref is empty.
 func (a *server) scopeOfMembers(tx Tx, by caller, ref string) (string, error) {
 	if by.IsOperator() && ref == "" {
 		return "", nil
@@ -176,7 +176,7 @@ func (a *server) ruleOf(by caller, workspaceID string, in *windlassv1.SignInRule
 	return r, nil
 }
 
-// matchesAll reports whether every condition of the rule only asks for a claim of any value.
+// matchesAll reports whether every condition of the rule accepts any value of its claim.
 func matchesAll(r model.SignInRule) bool {
 	return !slices.ContainsFunc(r.Conditions, func(c model.ClaimCondition) bool { return c.Value != "*" })
 }

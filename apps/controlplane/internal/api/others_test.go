@@ -8,8 +8,8 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// requireWhole requires of the current answer of WatchApp that in each region the weights of all versions add up to
-// 100, or to 0 where nothing serves.
+// requireWhole requires that the weights of all versions in each region add up to 100, or to 0 where nothing serves.
+// It reads and returns the current answer of WatchApp.
 func (h *harness) requireWhole(app string) *windlassv1.WatchAppResponse {
 	h.t.Helper()
 	x := h.watch(h.viewer, app)

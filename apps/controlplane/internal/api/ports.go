@@ -161,8 +161,8 @@ func (c versionMutation) portsFitScaled(r running, asked plan.Asked, field strin
 	return nil
 }
 
-// portsFitPinned fails if a fixed port of the pinned version d would be used twice in a region of the pin, by two
-// replicas, or by the live version or another pinned version.
+// portsFitPinned fails if a fixed port of the pinned version d would be used twice in a region of the pin. The second
+// use may be by another replica of d, by the live version, or by another pinned version.
 func (c versionMutation) portsFitPinned(app model.App, r running, d model.Deployment, p model.Pin) error {
 	if fixedPort(d.Spec) < 0 {
 		return nil

@@ -55,8 +55,8 @@ func (c versionMutation) mayServeAgain(app model.App, d model.Deployment) error 
 	}, fmt.Sprintf("v%d was never live, and a protection requires approval of every version that serves", d.Version))
 }
 
-// mayLeave fails for a caller that may not approve rollouts of the app. After the removal of a domain, another app,
-// perhaps one without protection, could take it.
+// mayLeave fails for a caller that may not approve rollouts of the app. After a domain is removed, another app could
+// take it, and that app may have no protection.
 func (c versionMutation) mayLeave(app model.App) error {
 	of, err := c.protectionsOn(app)
 	if err != nil {
@@ -86,7 +86,8 @@ func notApprover(field string, role windlassv1.Role, message string) error {
 	}, message)
 }
 
-// approveStart gives an approval at the start gate of the rollout in flight, which must be want unless want is empty. It returns nil if no start gate waits.
+// approveStart gives an approval at the start gate of the rollout in flight. It returns nil if no start gate waits. It
+// fails if the rollout is not the rollout want, unless want is empty.
 func (c versionMutation) approveStart(ref, want string, by model.Approval) (*windlassv1.ApproveResponse, error) {
 	app, err := c.lockedApp(ref)
 	if err != nil {

@@ -202,8 +202,9 @@ func (c *mutation) rescale(r model.Rescale) error {
 	return nil
 }
 
-// sizeToRescale returns how many replicas the scaler changes in the region: those that the app has there, or that a staged
-// rollout will bring, in which case moving is true. ok is false if the live version is not in the region.
+// sizeToRescale returns the number of replicas in the region from which the scaler scales. During a staged rollout,
+// moving is true, and the number is the one that the rollout will bring. ok is false if the live version is not in the
+// region.
 func (r running) sizeToRescale(app *model.App, regionID string) (replicas int32, moving, ok bool) {
 	replicas, ok = r.sizes()[regionID]
 	if moving = r.rolloutState.Progress.Active(app.RolloutID); moving {

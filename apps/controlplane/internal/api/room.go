@@ -26,8 +26,8 @@ type growth struct {
 func (g growth) grows() bool { return g.to > g.from }
 
 // roomFor fails with *model.NoRoomError if the region is one host without enough ports or GPUs for the growth. GPUs are
-// assigned in the order of the list. Instances that exist in excess of from are counted as room, because they have GPUs
-// that the growth can use: the agent has woken them, or they stop and their GPUs become free.
+// assigned in the order of the list. If more instances exist than a growth's from, the others count as room, because
+// the growth can use their GPUs: the agent has woken these instances, or they stop and free their GPUs.
 func (c versionMutation) roomFor(app model.App, r running, regionID string, all []growth) error {
 	all = slices.DeleteFunc(slices.Clone(all), func(g growth) bool { return !g.grows() })
 	if len(all) == 0 {
@@ -97,8 +97,8 @@ func (g growth) text(fit int32) string {
 	return fmt.Sprintf("%d of %d more instances of role %s", fit, g.to-g.from, g.role)
 }
 
-// hostHasPorts fails with *model.NoRoomError if instances that are added to the live version, or to the one in flight,
-// would need a fixed port of the host twice. Existing instances do not matter: one replica fits whether or not it already
+// hostHasPorts fails with *model.NoRoomError if a growth of the live version, or of the version in flight, would need a
+// fixed port of the host twice. Existing instances do not matter: one replica fits whether or not it already
 // exists, and a second one never fits.
 func hostHasPorts(r running, host model.Region, all []growth) error {
 	for _, d := range []*model.Deployment{r.live, r.active.deployment} {

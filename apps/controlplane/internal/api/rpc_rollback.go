@@ -67,8 +67,8 @@ func (a appService) Rollback(ctx context.Context, req *windlassv1.RollbackReques
 	return res, err
 }
 
-// sameLive refuses a rollback whose caller knows another live version, or does not know of the rollout in flight that
-// the call would abort.
+// sameLive refuses a rollback if the live version is not the version that the caller expects. If the request names no
+// version to go back to, sameLive also refuses it during a rollout, because the call would abort the rollout.
 func (c rollbackMutation) sameLive(app model.App, req *windlassv1.RollbackRequest) error {
 	want := req.GetLiveVersion()
 	if want == 0 {
@@ -96,9 +96,9 @@ func (c rollbackMutation) sameLive(app model.App, req *windlassv1.RollbackReques
 }
 
 // rollbackAnew makes a version with the configuration of old. If old was stable, the rollout is straight, because old
-// passed the policy once. Approvals are skipped only for the previous stable version, for emergencies. An older
-// version may lack the change because of which the gate was added. If a protection requires approvals, they are also
-// kept when secrets have new values.
+// passed the policy once. Approvals are skipped only for the previous stable version, for emergencies. An older version
+// needs them, because the gate may have been added for a change that this version lacks. If a protection requires
+// approvals, they are also kept when secrets have new values.
 func (c rollbackMutation) rollbackAnew(app model.App, e model.Environment, old model.Deployment, newSecrets bool, req *windlassv1.RollbackRequest) (*windlassv1.RollbackResponse, error) {
 	spec := proto.CloneOf(old.Spec)
 	spec.Replicas = new(app.Replicas)
@@ -248,7 +248,7 @@ func neverStable(d model.Deployment) string {
 }
 
 // restore makes a retained version live again. It returns nil if the version is not retained or no longer serves, or if
-// the app is at zero where no request could start it.
+// the app is at zero in a region in which no request could start the version.
 func (c rollbackMutation) restore(app model.App, old model.Deployment, message string) (*windlassv1.RollbackResponse, error) {
 	s, err := c.versions().rolloutStateOf(app)
 	if err != nil || s.Progress.Retained() != old.ID {

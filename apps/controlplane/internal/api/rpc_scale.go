@@ -114,7 +114,7 @@ func (c *mutation) scaleTo(app *model.App, was *running, req *windlassv1.ScaleRe
 }
 
 // renewLive gives the live version a new generation in the region, or in all regions if regionID is empty. So regions
-// know of a hold also if its number is the present one, and raise nothing by themselves while they are cut off.
+// learn of a hold even if it keeps the present number. They then raise nothing by themselves while they are cut off.
 func renewLive(c *mutation, r running, regionID string) error {
 	rows := slices.DeleteFunc(slices.Clone(r.rows), func(t model.Topology) bool {
 		return t.DeploymentID != r.live.ID || regionID != "" && t.RegionID != regionID

@@ -107,8 +107,8 @@ func (c *mutation) appToChange(ref string) (app model.App, e model.Environment, 
 	return app, e, alive(app)
 }
 
-// checkAgain checks the spec of an earlier version against the current regions and secrets. It removes regions that
-// the workspace may no longer use from the spec, and returns their names.
+// checkAgain checks the spec of an earlier version against the current regions and secrets. It removes from the spec
+// the regions that the workspace may no longer use, and returns their names.
 func (c *mutation) checkAgain(spec *windlassv1.DeploymentSpec, e model.Environment, envField string) (gone []string, err error) {
 	if err := appspec.CheckEnv(spec.GetEnv(), envField); err != nil {
 		return nil, err

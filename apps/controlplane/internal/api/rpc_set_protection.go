@@ -160,7 +160,7 @@ func (c *mutation) approversMissing(p model.Protection) ([]string, error) {
 	}
 	for _, r := range rules {
 		if r.Issuer == "" && r.FamilyID == "" && r.Role >= asked.GetRole() {
-			return nil, nil // any number of members may approve by this rule of an operator
+			return nil, nil // an operator's rule with this role may make any number of members approvers
 		}
 	}
 	return []string{fmt.Sprintf("the protection requires %d approvers, but the workspace's keys of role %s or higher belong to only %d: no rollout starts until an operator makes more keys: windlass key create NAME --role %s --workspace WORKSPACE",

@@ -375,7 +375,7 @@ func TestScalingRoles_GrowAsFarAsAHostHasRoom(t *testing.T) {
 	oneGPU := func(s *windlassv1.DeploymentSpec) {
 		s.Replicas, s.Resources = nil, &windlassv1.Resources{Gpu: &windlassv1.Gpu{Count: 1}}
 	}
-	t.Run("replicas that stop give their GPUs", func(t *testing.T) {
+	t.Run("replicas that stop free their GPUs", func(t *testing.T) {
 		w := setup(t)
 		require.NoError(t, w.deployScaled(scalingPolicy(func(p *windlassv1.ScalingPolicy) { p.Initial = new(int32(3)) }), oneGPU))
 		w.settle("chat")
@@ -387,7 +387,7 @@ func TestScalingRoles_GrowAsFarAsAHostHasRoom(t *testing.T) {
 		require.EqualError(t, err, "region us-east-1, which is one host, has GPUs for 1 of 3 more replicas")
 		w.host(1)
 		err = w.api.Rescale(t.Context(), w.decision("us-east-1", 5))
-		require.Equal(t, map[string]int32{"": 4}, fits(t, err), "one free GPU, and one of the replica that stops")
+		require.Equal(t, map[string]int32{"": 4}, fits(t, err), "one GPU is free, and the replica that stops has another one")
 		w.host(0)
 		require.NoError(t, w.api.Rescale(t.Context(), w.decision("us-east-1", 3)))
 
@@ -422,7 +422,7 @@ func TestScalingRoles_GrowAsFarAsAHostHasRoom(t *testing.T) {
 		err := w.api.Rescale(t.Context(), w.decision("us-east-1", 2))
 		require.Equal(t, map[string]int32{"": 1}, fits(t, err), "two replicas cannot use the port")
 	})
-	t.Run("instances of a role that stop give their GPUs to that role", func(t *testing.T) {
+	t.Run("instances of a role that stop free their GPUs for that role", func(t *testing.T) {
 		w := setup(t)
 		require.NoError(t, w.deployScaled(rolesPolicy(), pooled(0, 0), withGPUs))
 		w.settle("chat")
@@ -461,7 +461,7 @@ func TestScalingRoles_GoToZeroAndComeBackTogether(t *testing.T) {
 		app := w.scaledApp()
 		require.Equal(t, []int32{0, 100}, []int32{app.Regions[us].Replicas, app.Regions[us].Counted}, "quotas count what a request starts")
 		require.Equal(t, model.RoleCounts{"prefill": 4, "decode": 2}, app.Regions[us].Roles)
-		require.ErrorIs(t, w.api.Rescale(ctx, pool(zero)), model.ErrStale, "it is there")
+		require.ErrorIs(t, w.api.Rescale(ctx, pool(zero)), model.ErrStale, "the pool is at zero already")
 
 		w.settle("chat")
 		require.NoError(t, w.deployScaled(policy, pooled(0, 0), coldStart, args("b")))

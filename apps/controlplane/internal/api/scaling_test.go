@@ -225,7 +225,7 @@ func TestScaling_RefusedRaiseIsAnsweredByANewGeneration(t *testing.T) {
 		require.Equal(t, us.Generation+1, w.desired("chat", 1, "us-east-1").Generation)
 		require.Equal(t, eu.Generation, w.desired("chat", 1, "eu-west-1").Generation)
 		require.Equal(t, map[string]int32{"us-east-1": 1, "eu-west-1": 1}, w.sizes("chat", 1))
-		require.ErrorIs(t, w.api.Rescale(t.Context(), answer), model.ErrStale, "it has its answer")
+		require.ErrorIs(t, w.api.Rescale(t.Context(), answer), model.ErrStale, "the raise is answered already")
 	})
 }
 
@@ -240,7 +240,7 @@ func TestScaling_RegionsKnowOfHoldsAndLimits(t *testing.T) {
 		_, err := w.apps(w.deployer).Scale(ctx, &windlassv1.ScaleRequest{App: "chat", Region: "us-east-1", Replicas: 1, HoldFor: durationpb.New(time.Hour)})
 		require.NoError(t, err)
 		held := w.desired("chat", 1, "us-east-1")
-		require.Equal(t, us.Generation+1, held.Generation, "the hold is of the present number")
+		require.Equal(t, us.Generation+1, held.Generation, "a hold that keeps the number makes a new generation, too")
 		require.Len(t, held.Alone.Holds, 1)
 		_, err = w.apps(w.deployer).Scale(ctx, &windlassv1.ScaleRequest{App: "chat", Region: "us-east-1", EndHold: true})
 		require.NoError(t, err)

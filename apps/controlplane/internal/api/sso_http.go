@@ -121,7 +121,7 @@ func (a browsers) handleSSO(mux *http.ServeMux) {
 	handle(ssoSignOutPath, "", a.serveTokenSignOut)
 }
 
-// countSignIn counts a sign-in by its outcome. flow "" is no sign-in.
+// countSignIn counts a sign-in by its outcome. It counts nothing if flow is empty.
 func (a browsers) countSignIn(flow string, err error) {
 	var refused *signInError
 	outcome := "ok"
@@ -138,8 +138,8 @@ func (a browsers) countSignIn(flow string, err error) {
 	a.signIns.WithLabelValues(flow, outcome).Inc()
 }
 
-// callback returns the URL of the callback at the origin that the request used. It must be a configured origin, because
-// the header Host is the client's.
+// callback returns the URL of the callback at the origin that the request used. It accepts only configured origins,
+// because the client chooses the header Host.
 func (a browsers) callback(r *http.Request) (string, error) {
 	for _, origin := range a.cfg.SSOOrigins {
 		if u, err := url.Parse(origin); err == nil && strings.EqualFold(u.Host, r.Host) {

@@ -40,7 +40,7 @@ const (
 	signInFor = 10 * time.Minute
 	// cliCodeFor is how long the CLI may take to use the code that its loopback address got.
 	cliCodeFor = time.Minute
-	// platform stands for the platform where a request names a workspace. No workspace has this name.
+	// platform is the name of the platform in requests that name a workspace. No workspace has this name.
 	platform = "@platform"
 	// maxMemberName is the width of the column of actors in the audit, in bytes.
 	maxMemberName = 255
@@ -153,8 +153,9 @@ func explainSSO(err error) error {
 	return err
 }
 
-// begin stores the member with the identity, and a session of it with a value of the prefix. ref names the workspace.
-// It may be empty if rules give the identity a role in one workspace only.
+// begin stores the member with the identity, and a new session of the member. The session's value begins with prefix.
+// ref names the workspace. It may be empty if rules give the identity a role in one workspace only. used is the hash
+// of a sealed value, which works once: see useOnce.
 func (a browsers) begin(ctx context.Context, id signin.Identity, ref, prefix string, used []byte, by caller) (value string, row model.BrowserSession, key model.APIKey, err error) {
 	workspaceID, err := a.chooseWorkspace(ctx, id, ref)
 	if err != nil {
@@ -369,8 +370,8 @@ func (a browsers) attempted(ctx context.Context, do func(context.Context) error)
 	return err
 }
 
-// cliTokenOf trades a code of the CLI's loopback address for a session. verifier is the value whose hash the flow
-// began with.
+// cliTokenOf trades a code of the CLI's loopback address for a session. verifier is the CLI's secret value. The flow
+// began with its hash.
 func (a browsers) cliTokenOf(ctx context.Context, text, verifier string, by caller) (value string, row model.BrowserSession, key model.APIKey, err error) {
 	var code cliCode
 	hash := sha256.Sum256([]byte(verifier))

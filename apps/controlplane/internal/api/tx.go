@@ -13,9 +13,9 @@ type Store interface {
 	// outside the transaction.
 	Update(ctx context.Context, fn func(Tx) error) error
 	// UpdateBatched is Update for requests that may share a transaction with other requests of the same key. key ""
-	// means that the request shares with none. First, fn of each request runs. An fn may return a function last, which
-	// runs after fn of all requests. app is the id or name of the app that fn locks first, or "". It is read together
-	// with the apps of the other requests.
+	// means that the request shares with none. First, the fn of each request runs. If an fn returns a function (last),
+	// this function runs after the fns of all requests. app is the id or name of the app that fn locks first, or "". It
+	// is read together with the apps of the other requests.
 	UpdateBatched(ctx context.Context, key, app string, fn func(Tx) (last func() error, err error)) error
 	// View runs fn for reads that need no consistent snapshot.
 	View(ctx context.Context, fn func(Tx) error) error

@@ -87,7 +87,7 @@ func TestWatchSeries_SendsTheLastHourFirstAndThenChanges(t *testing.T) {
 			padded,
 			{At: first, SpanMs: seriesStep, Requests: new(uint64(3)), Errors: new(uint64(1)), LatencyP95: new(0.25), Wanted: new(int32(2)), Ready: new(int32(2))},
 			{At: first + seriesStep, SpanMs: 1000, Requests: &n},
-			{At: first + seriesStep + 1, Requests: new(uint64(99))},                               // not at the begin of a step
+			{At: first + seriesStep + 1, Requests: new(uint64(99))},                               // not at the beginning of a step
 			{At: first + 2*seriesStep, SpanMs: 10, LatencyP95: new(-1.0), Wanted: new(int32(-3))}, // impossible values
 			{At: first + 2*3_600_000, SpanMs: seriesStep},                                         // from a clock that is ahead
 		}

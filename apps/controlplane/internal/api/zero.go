@@ -54,8 +54,8 @@ func (d *deployment) startFindings() (out []*windlassv1.PlanFinding) {
 	return out
 }
 
-// stuckAtZero returns the regions in which the app is at zero and next, which replaces the live version, could not be
-// started by a request. The values are the replicas that a request starts now.
+// stuckAtZero returns the regions in which the app is at zero and no request could start next, the version that
+// replaces the live version. The values are the replicas that a request starts now.
 func (r running) stuckAtZero(next *windlassv1.DeploymentSpec) map[string]int32 {
 	out, sizes := map[string]int32{}, r.sizes()
 	for _, t := range r.rows {
