@@ -238,8 +238,9 @@ func (m *Member) Start(ctx context.Context) error {
 	return nil
 }
 
-// Kill ends the agent as kill -9 does: at once, it sends nothing more, changes no instances, and stores nothing,
-// not even the rest of a write. Then Kill waits until its goroutines have ended. The instances stay as they are.
+// Kill ends the agent as kill -9 does. From then on, the agent sends nothing, changes no instances, and stores
+// nothing, not even the rest of a write. Then Kill waits until the agent's goroutines have ended. The instances stay
+// as they are.
 func (m *Member) Kill() {
 	m.mu.Lock()
 	defer m.mu.Unlock()

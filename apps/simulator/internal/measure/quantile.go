@@ -19,8 +19,8 @@ func (d *Durations) Add(v time.Duration) {
 // Len returns the number of measurements.
 func (d *Durations) Len() int { return len(d.values) }
 
-// Quantile returns the smallest measurement that at least the share q of all does not exceed, or 0 without
-// measurements.
+// Quantile returns the smallest measurement v for which at least the share q of all measurements is v or less. It
+// returns 0 without measurements.
 func (d *Durations) Quantile(q float64) time.Duration {
 	if len(d.values) == 0 {
 		return 0

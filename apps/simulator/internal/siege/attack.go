@@ -32,7 +32,7 @@ const (
 	addresses = 16
 	// dialers bounds the connections that open at the same time, so that no queue of the system overflows.
 	dialers = 32
-	// streams2 and streams3 are the requests on a connection of HTTP/2 and of HTTP/3.
+	// streams2 and streams3 are the numbers of requests on one connection of HTTP/2 and of HTTP/3.
 	streams2, streams3 = 500, 99
 	// tries is the pause after the gateway ended or refused a connection or a request. asks is the pause
 	// between poisonous requests.
@@ -45,7 +45,7 @@ var Kinds = []string{"idle", "uploads", "poison", "watches", "half", "held"}
 // attacker is a running attack.
 type attacker struct {
 	address, secure string
-	// begun counts how many of count have begun once.
+	// begun is how many of the count connections or requests have begun at least once.
 	begun atomic.Int64
 	count int64
 	once  sync.Once
@@ -66,8 +66,8 @@ func Attack(ctx context.Context, args []string) error {
 	}
 	defer cancel()
 	a := &attacker{address: args[2], secure: args[3], count: int64(count)}
-	// Many goroutines call one again and again until the end. Each goroutine counts as weight connections or
-	// requests of count.
+	// Many goroutines call the function one repeatedly until the end. Each goroutine stands for weight of the count
+	// connections or requests.
 	one, weight := map[string]func(context.Context, int) error{
 		"idle": a.idle, "uploads": a.upload, "poison": a.poisoned, "watches": a.watches, "half": a.half, "held": a.held,
 	}[args[0]], map[string]int{"watches": streams2, "half": streams3}[args[0]]
@@ -90,7 +90,7 @@ func Attack(ctx context.Context, args []string) error {
 				if !first {
 					done = func() {}
 				}
-				_ = one(context.WithValue(ctx, begunKey{}, done), i) // it is repeated, whatever the gateway does
+				_ = one(context.WithValue(ctx, begunKey{}, done), i) // the attack goes on, whatever the gateway does
 				done()
 				select {
 				case <-ctx.Done():
@@ -155,12 +155,12 @@ func (a *attacker) upload(ctx context.Context, i int) error {
 	}
 }
 
-// poisoned requests poisonous answers.
+// poisoned sends requests that get poisonous answers.
 func (a *attacker) poisoned(ctx context.Context, i int) error {
 	return a.request(ctx, i, PoisonHost, "/poison", asks)
 }
 
-// held requests an app at zero, and again when the gateway refuses it.
+// held sends requests for an app at zero, and repeats a request that the gateway refuses.
 func (a *attacker) held(ctx context.Context, i int) error {
 	return a.request(ctx, i, ZeroHost, "/", tries)
 }
@@ -264,7 +264,7 @@ func (a *attacker) half(ctx context.Context, i int) error {
 		return err
 	}
 	_ = res.Body.Close()                                              // it was read
-	part := append([]byte{0x01, 0x7f, 0xff}, make([]byte, 16<<10)...) // a HEADERS frame of 16,383 bytes, except the last
+	part := append([]byte{0x01, 0x7f, 0xff}, make([]byte, 16<<10)...) // a HEADERS frame of 16,383 bytes, without its last byte
 	var all, written sync.WaitGroup
 	defer all.Wait()
 	defer end()
@@ -273,7 +273,7 @@ func (a *attacker) half(ctx context.Context, i int) error {
 		all.Go(func() {
 			first := sync.OnceFunc(written.Done)
 			defer first()
-			for { // the gateway resets each after a time
+			for { // the gateway resets each stream after a time
 				stream, err := conn.OpenStreamSync(ctx)
 				if err != nil {
 					return // the connection has ended

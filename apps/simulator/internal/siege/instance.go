@@ -62,8 +62,8 @@ func Instances(ctx context.Context, args []string, out io.Writer) (err error) {
 	return nil
 }
 
-// startInstance starts an instance that answers by path: /poison with poison, /stream with a stream that does
-// not end, and other paths when it has read the request.
+// startInstance starts an instance. It answers the path /poison with poison, and /stream with a stream that does
+// not end. It answers other paths when it has read the request.
 func startInstance(ctx context.Context) (address string, stop func() error, err error) {
 	return instance.Serve(ctx, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		switch r.URL.Path {

@@ -152,7 +152,7 @@ func (g *Gateway) start(ctx context.Context, socket string) error {
 		}
 		select {
 		case <-ctx.Done():
-			said, _ := os.ReadFile(log) // for people, if there is any
+			said, _ := os.ReadFile(log) // the gateway's log, for people; empty if it cannot be read
 			return fmt.Errorf("%w: %w: %.500s", context.Cause(ctx), err, said)
 		case <-time.After(20 * time.Millisecond):
 		}
@@ -190,7 +190,7 @@ type Load struct {
 
 // Seen is what the other tenant measured, and what the gateway used.
 type Seen struct {
-	// P99 is of requests on connections that stay open, and New of requests on new connections.
+	// P99 and New are 99th percentiles of the time of an answer: P99 on connections that stay open, New on new ones.
 	P99, New time.Duration
 	// Cores are the processors that the gateway used.
 	Cores float64
