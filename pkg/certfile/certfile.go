@@ -2,8 +2,8 @@
 // certificates are renewed without a restart. New handshakes use the new files, and open connections keep
 // their keys.
 //
-// If a changed file cannot be read, the error is logged, and the old content stays in use. To replace a CA, a
-// bundle holds the old and the new CA for a while.
+// If a changed file cannot be read, the error is logged, and the old content stays in use. To replace a CA, keep
+// the old and the new CA in one file for a while.
 //
 // Programs embed the flag structs, so that every listener and every client has the same flags under its own
 // prefix.
