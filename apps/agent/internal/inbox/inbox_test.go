@@ -255,8 +255,8 @@ func TestInbox_KilledHoldsOneFrameWhole(t *testing.T) {
 	at := int64(0)
 	for round := range 24 {
 		in := open(t, path)
-		require.GreaterOrEqual(t, in.Cursor().Revision, at, "stored frames are there")
-		require.LessOrEqual(t, in.Cursor().Revision, at+1, "and at most the frame that was being stored")
+		require.GreaterOrEqual(t, in.Cursor().Revision, at, "stored frames stay")
+		require.LessOrEqual(t, in.Cursor().Revision, at+1, "at most one more frame: the one that was being stored")
 		at = in.Cursor().Revision
 		require.Len(t, in.Items(), int(at), "items and cursor match")
 		held := make(chan struct{})

@@ -76,7 +76,7 @@ func (in *Inbox) later(workload string) bool {
 	return slices.ContainsFunc(in.naming[workload], func(o Key) bool { return in.since[o] > in.whole })
 }
 
-// Ask requests a whole snapshot from the next stream. The request stands as long as it is open
+// Ask requests a whole snapshot from the next stream. The request stands while it is not known
 // which deployment continues the key's workload.
 func (in *Inbox) Ask(k Key) {
 	in.mu.Lock()

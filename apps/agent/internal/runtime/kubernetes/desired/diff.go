@@ -76,8 +76,8 @@ func compare(path string, want, found any, out *[]difference) {
 	}
 }
 
-// keyOf has the field that identifies an item, as in the API's schema. It has the lists in which
-// other clients may have items, too. All other lists are wholly ours.
+// keyOf has, by the name of a list, the field that identifies an item, as in the API's schema. Other
+// clients may add items to these lists. All other lists are wholly ours.
 var keyOf = map[string]string{
 	"containers": "name", "initContainers": "name", "env": "name", "volumes": "name",
 	"imagePullSecrets": "name", "volumeMounts": "mountPath", "ownerReferences": "uid",

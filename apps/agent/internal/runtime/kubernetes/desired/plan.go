@@ -116,7 +116,7 @@ func New(in Input) (*Plan, error) {
 }
 
 // Switched reports whether the workload has the wanted template already. It returns true if the
-// workload has no kept template, because there is none to hold then.
+// workload has no kept template, because no template can be held then.
 func (s *Plan) Switched() bool {
 	return s.kept == nil || s.kept.hash == s.Assignment.TemplateHash && !s.Restarts()
 }

@@ -232,8 +232,8 @@ func sender(m maps, label string, size int32, ports int16) asm.Instructions {
 	}
 	args := lookUpArgs(size)
 	in = append(append(in, args...), asm.FnSkLookupTcp.Call(), asm.Ja.Label(found),
-		// The socket that an answer would reach may not be the sender of a datagram to many hosts: an
-		// instance can send from a port that it has at another address only.
+		// The socket that an answer would reach may not be the sender of a datagram to many hosts,
+		// because an instance can send from a port that it holds only at another address.
 		asm.LoadMem(asm.R1, asm.R6, packetInterface, asm.Word).WithSymbol(udp),
 		asm.JNE.Imm(asm.R1, loopback, "deny"),
 	)

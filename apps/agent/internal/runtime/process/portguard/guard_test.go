@@ -445,7 +445,7 @@ func TestGuard(t *testing.T) {
 		for _, gid := range []uint32{groupB, groupA, 0} {
 			requireAll(t, "EADDRINUSE", shareAs(t, gid, p.UDP4))
 		}
-		t.Run("which were opened before it, too", func(t *testing.T) {
+		t.Run("ports that were opened before the guard, too", func(t *testing.T) {
 			stop(t)
 			t.Setenv("GODEBUG", "multipathtcp=0")
 			p := startVictim(t, groupA)

@@ -412,7 +412,7 @@ func broadcast() int {
 	}
 	_, _ = fmt.Fprintln(os.Stdout, "bound")
 	_, _ = io.Copy(io.Discard, os.Stdin)
-	// Some hosts have no route to some of these. The answers need not be read, but the socket must be
+	// Some hosts have no route to some of these addresses. The answers need not be read, but the socket must be
 	// open when the datagrams arrive.
 	to := [][4]byte{{255, 255, 255, 255}, {224, 0, 0, 1}, {127, 255, 255, 255}}
 	for _, ip := range to {

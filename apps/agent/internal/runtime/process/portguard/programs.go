@@ -243,10 +243,10 @@ func option(g groups, _ maps) asm.Instructions {
 		asm.StoreMem(asm.R6, optionLength, asm.R1, asm.Word),
 		asm.Ja.Label("allow"),
 
-		// Kernels before 6.5 return an error for a value that is longer than a page, unless the
-		// program says by 0 that it has not changed the value.
+		// Kernels before 6.5 return an error for a value that is longer than a page. By the length
+		// 0, the program says that it has not changed the value, and there is no error.
 		asm.LoadMem(asm.R1, asm.R6, optionLength, asm.Word).WithSymbol("other"),
-		asm.JSLE.Imm32(asm.R1, 4096, "allow"), // -1 is of another program, and ends the call
+		asm.JSLE.Imm32(asm.R1, 4096, "allow"), // another program wrote -1, which ends the call
 		asm.Mov.Imm(asm.R1, 0),
 		asm.StoreMem(asm.R6, optionLength, asm.R1, asm.Word),
 		asm.Mov.Imm(asm.R0, 1).WithSymbol("allow"),
