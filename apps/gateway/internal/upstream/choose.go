@@ -15,8 +15,9 @@ import (
 type Lease struct {
 	DeploymentID string
 	Version      int32
-	// Pairing is how the deployment's requests are paired, nil for none. Alone is why this one is not. Prefill is the lease on the
-	// instance that prefills for this one, if the request goes to a pair. It has an end of its own.
+	// Pairing is how the deployment's requests are paired. Nil: they are not paired. Alone is why this request is not
+	// paired. If the request goes to a pair, Prefill is the lease on the instance that prefills for this one. Prefill
+	// has its own End.
 	Pairing *pairing.Policy
 	Alone   pairing.Reason
 	Prefill *Lease
@@ -195,8 +196,8 @@ func (r *Route) begin(v *view, t *target, chosen *instance, anyhow bool, at time
 		return nil, v // another request began the trial first, so the instance gets no other request now
 	}
 	n := chosen.Begin()
-	// The request is counted before the view is checked. So an update that swaps the view, and then finds
-	// no request under way at an instance that left it, can rely on that.
+	// The request is counted before the view is checked. So if an update swaps the view, and then finds no request
+	// under way at an instance that left the view, no later request begins there.
 	now := r.now.Load()
 	if now != v || (v.policy.MaxInFlight > 0 && n > v.policy.MaxInFlight) {
 		chosen.End()
@@ -253,7 +254,7 @@ func (r *Route) chooseCandidates(v *view, w *Want, now time.Time) (*target, set,
 		}
 		weights = append(weights, weight)
 	}
-	// If the deployment whose turn it is has no free instance by now, the next deployment is tried.
+	// A deployment may have no free instance any more when its turn comes. Then the next deployment is tried.
 	for range v.targets {
 		i := r.nextTarget(v, w, weights)
 		if i < 0 {
@@ -334,7 +335,8 @@ func (t *target) countUsable(v *view, w *Want, now time.Time, s *set, why *refus
 		return n
 	}
 	s.anyhow = anyhow
-	// If all instances get requests, one attempt of a request may fail. A retry goes only to healthy instances.
+	// While all instances get requests, an attempt of a request may fail. A retry goes only to healthy instances, if one
+	// can take it.
 	safely := len(w.tried) > 0 && sound > 0
 	if n == len(from) && !safely {
 		s.instances, s.endpoints = from, t.endpoints[:n]

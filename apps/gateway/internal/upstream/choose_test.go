@@ -158,7 +158,7 @@ func TestChoose_TriesOnlyInstancesThatWereReady(t *testing.T) {
 	require.NoError(t, r.Update(app(1, 0, []State{NotReady, NotReady, Draining}, nil, nil)))
 	require.Equal(t, map[string]int{"old-0": 10}, take(t, r, 10))
 
-	// The instance has a new process. That its earlier process was ready does not count.
+	// The instance has a new process. It gets no requests, although its earlier process was ready.
 	spec, was := app(1, 0, []State{NotReady, NotReady, Draining}, nil, func(p *Policy) { p.QueueSize = 0 }), false
 	spec.Targets[0].Instances[0].WasReady = &was
 	require.NoError(t, r.Update(spec))

@@ -8,10 +8,11 @@ import (
 	"github.com/windlass-run/windlass/apps/gateway/internal/pairing"
 )
 
-// A request that goes to a pair gets both instances in one choice. First the instances that prefill and can take the
-// request are found. An instance that decodes counts only if it has a pairing key in common with one of them. It is
-// chosen as without pairs, and then one of those that have a key in common with it. So the instances of a request have
-// a key in common, whatever happens between the two choices.
+// A request that goes to a pair gets both instances in one choice. First the route finds the instances that prefill and
+// can take the request. An instance that decodes counts only if it has a pairing key in common with one of them. The
+// route chooses the instance that decodes as it does without pairs. Then it chooses the instance that prefills, among
+// those that have a key in common with the first. So both instances of a request have a key in common, whatever happens
+// between the two choices.
 
 // numberKeys gives the pairing keys of the target and of its prefill numbers.
 func (t *target) numberKeys() {
@@ -71,8 +72,8 @@ func (t *target) keep(s *set, keys []bool) {
 	*s = left
 }
 
-// countPairs is countUsable for a request that goes to a pair: it counts the instances that decode and have one that
-// prefills for them.
+// countPairs is countUsable for a request that goes to a pair. It counts the instances that decode, and for which an
+// instance that prefills can take the request.
 func (t *target) countPairs(v *view, w *Want, now time.Time, s *set, why *refusal) int {
 	var prefills, decodes set
 	if t.prefill.countUsable(v, w, now, &prefills, why) == 0 || t.countUsable(v, w, now, &decodes, why) == 0 {
@@ -85,7 +86,8 @@ func (t *target) countPairs(v *view, w *Want, now time.Time, s *set, why *refusa
 	return len(decodes.instances)
 }
 
-// choosePrefill returns a lease on an instance that prefills for the one that decodes. Nil: there is none any more.
+// choosePrefill returns a lease on an instance that prefills for the instance decodes. Nil: no such instance can take
+// the request any more.
 func (r *Route) choosePrefill(v *view, t *target, decodes *instance, w *Want, at time.Time) *Lease {
 	var s set
 	var why refusal

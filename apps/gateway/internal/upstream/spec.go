@@ -96,8 +96,8 @@ type TargetSpec struct {
 	// Weight is relative to the other targets. 0: the target gets no traffic.
 	Weight    int32
 	Instances []InstanceSpec
-	// Pairing is how requests go to pairs: to one of Prefill, and one of Instances that has a key in common with it.
-	// Nil: they go to one of Instances.
+	// Pairing is how requests go to pairs. A pair is an instance of Prefill, and an instance of Instances that has a key
+	// in common with it. Nil: a request goes to one of Instances.
 	Pairing *pairing.Policy
 	Prefill []InstanceSpec
 }
@@ -113,8 +113,8 @@ type InstanceSpec struct {
 	// Address is "host:port".
 	Address string
 	State   State
-	// WasReady is whether the process of an unready instance was ready before. Nil: it was if this gateway saw it
-	// ready.
+	// WasReady is whether the process of an unready instance was ready before. Nil: not known, so it counts as ready
+	// before if this gateway saw it ready.
 	WasReady *bool
 	// Check is the check that the instance must pass before it counts as reached. Nil: a connection is enough.
 	Check *healthcheck.Check

@@ -134,16 +134,16 @@ type target struct {
 	// request.
 	endpoints []*balance.Endpoint
 	all       map[string]member
-	// prefill has the instances that prefill prompts for those above. Nil: requests do not go to pairs.
+	// prefill has the instances that prefill prompts for the instances of this target. Nil: requests do not go to pairs.
 	prefill *target
 	// keys are the pairing keys of known, in the same order, as numbers below keyCount.
 	keys     [][]int
 	keyCount int
-	// prefills is whether the target is the prefill of another one.
+	// prefills is whether the target is the prefill of another target.
 	prefills bool
 }
 
-// strategyKey identifies the target's strategy among those of the route.
+// strategyKey identifies the target's strategy among the strategies of the route.
 func (t *target) strategyKey() string {
 	if t.prefills {
 		return t.DeploymentID + "/prefill"
@@ -151,7 +151,7 @@ func (t *target) strategyKey() string {
 	return t.DeploymentID
 }
 
-// lists returns all targets of the view, with those of instances that prefill.
+// lists returns all targets of the view, each followed by its prefill, if it has one.
 func (v *view) lists() iter.Seq[*target] {
 	return func(yield func(*target) bool) {
 		for i := range v.targets {
