@@ -89,8 +89,9 @@ type Kept struct {
 	// StartingSince is when the newest starting replica was first seen.
 	StartingSince time.Time
 	Starting      int
-	// AwakeSince is since when replicas have been wanted, the zero time at zero. Earlier samples, without requests, are
-	// no reason to go back to zero. ZeroSince is since when no replicas have been wanted, the zero time otherwise.
+	// AwakeSince is the time since which replicas have been wanted. It is the zero time while none are wanted. Earlier
+	// samples, without requests, are no reason to go back to zero. ZeroSince is the time since which no replicas have
+	// been wanted. It is the zero time while some are wanted.
 	AwakeSince, ZeroSince time.Time
 	// Woken reports whether the app was at zero before AwakeSince.
 	Woken        bool
@@ -264,7 +265,7 @@ func (d *decider) trackStarting() {
 	d.mem.Starting = d.newest.Starting
 }
 
-// trackAwake records since when replicas have been wanted, or none.
+// trackAwake updates AwakeSince, ZeroSince and Woken.
 func (d *decider) trackAwake() {
 	since, other := &d.mem.AwakeSince, &d.mem.ZeroSince
 	switch {
@@ -300,7 +301,7 @@ func (d *decider) measureMetrics() {
 				d.mem.MissingSince[i] = d.now
 			}
 			if d.newest != nil && d.st.Desired == 0 && d.newest.Ready == 0 {
-				d.mem.MissingSince[i] = d.now // nothing runs that has a value
+				d.mem.MissingSince[i] = d.now // no instance runs that could have a value
 			}
 			want.Since, want.Replicas = d.mem.MissingSince[i], d.st.Desired
 			if !want.Notice(d.now) {
@@ -331,7 +332,7 @@ func (d *decider) wantOf(m Metric) (want Want, high int) {
 	}
 	load := func(s *Sample) (float64, bool) {
 		if d.st.Desired == 0 && m.Type == InFlight && s.Ready == 0 && s.InFlight != nil {
-			return addLoads(nil, s.Queued, true) // instances that stop finish the others
+			return addLoads(nil, s.Queued, true) // instances that stop finish the requests in flight
 		}
 		return s.load(m)
 	}
@@ -495,8 +496,8 @@ func (d *decider) keepWoken() {
 	}
 }
 
-// minimum returns the minimum number of replicas. It is 0 only for an app that is at zero, or that has been idle long
-// enough to go to zero, and that a request starts.
+// minimum returns the minimum number of replicas. It is 0 only if a request can start the app, and the app is at zero
+// or has been idle long enough to go to zero.
 func (d *decider) minimum() int {
 	if low := d.out.Bounds.Min; low > 0 || !d.st.CannotWake && (d.st.Desired == 0 || d.mayGoToZero()) {
 		return low

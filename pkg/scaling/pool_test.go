@@ -126,10 +126,10 @@ func TestDecidePool_Vectors(t *testing.T) {
 		require.False(t, p.report(time.Minute, busy...))
 		p.stop()
 		require.True(t, p.decide().AtZero)
-		p.in.Window.Add(Sample{At: p.now, InFlight: new(0.0), Queued: new(1.0)}, Fresh) // of the start before
+		p.in.Window.Add(Sample{At: p.now, InFlight: new(0.0), Queued: new(1.0)}, Fresh) // a sample from before the stop
 		require.True(t, p.decide().AtZero)
 		p.now = p.now.Add(time.Second)
-		require.False(t, p.report(5*time.Second, busy...), "these are held")
+		require.False(t, p.report(5*time.Second, busy...), "gateways hold these requests")
 	})
 	t.Run("a stream that outlives a stop by hand does not bring it back", func(t *testing.T) {
 		t.Parallel()

@@ -12,8 +12,8 @@ type Sample struct {
 	At time.Time
 	// Ready and Starting are numbers of replicas. Replicas in a crash loop are neither.
 	Ready, Starting int
-	// InFlight is the number of requests at instances, Queued of requests that wait at gateways, and Rate of
-	// requests a second. They are totals of all replicas.
+	// InFlight is the number of requests at instances, and Queued is the number of requests that wait at gateways.
+	// Rate is in requests a second. They are totals of all replicas.
 	InFlight, Queued, Rate *float64
 	// Levels are means over the ready instances whose level is known: "kvCache", "cpu", "memory", "queue".
 	Levels map[string]float64
@@ -29,13 +29,13 @@ func (s *Sample) mayBeBusy() bool {
 	return s.InFlight == nil || *s.InFlight > 0 || s.Queued != nil && *s.Queued > 0 || s.Rate != nil && *s.Rate > 0 || s.Starting > 0
 }
 
-// stopsWithin is the time within which instances stop to be ready after their app went to zero. Only if gateways
-// cannot hold its requests, instances stay ready for longer, and serve them.
+// stopsWithin is the time within which instances cease to be ready after their app went to zero. They stay ready for
+// longer only if gateways cannot hold the app's requests. Then they serve these requests.
 const stopsWithin = time.Minute
 
-// calls reports whether the app, which has been at zero since a time, has requests that need instances: requests that
-// wait at gateways, or requests at instances that are still ready although they should have stopped. Requests that
-// instances finish while they stop do not need instances.
+// calls reports whether an app that has been at zero since the given time has requests that need instances. These are
+// requests that wait at gateways, and requests at instances that are still ready although they should have stopped.
+// Requests that instances finish while they stop do not need instances.
 func (s *Sample) calls(since time.Time) bool {
 	switch {
 	case !s.At.After(since):
