@@ -23,8 +23,8 @@ const CredentialPrefix = "wlp_"
 const credentialPurpose = "windlass peer credential"
 
 const (
-	// credentialTTL is about how far the clocks of two processes may differ, and how long a stolen credential is
-	// valid.
+	// credentialTTL is how long a stolen credential is valid. The clocks of two processes may differ by about as
+	// much.
 	credentialTTL = 5 * time.Minute
 	// credentialFor is how long a credential is used, so that not every call seals one.
 	credentialFor = time.Minute

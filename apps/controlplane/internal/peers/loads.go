@@ -27,14 +27,14 @@ import (
 // limits of bytes and elements.
 const maxLoadItems = 2000
 
-// searchAgain is how long no peer is asked to take loads of a region after no peer took them.
+// searchAgain is how long loads of a region are dropped after no peer took loads of the region.
 const searchAgain = 10 * time.Second
 
 // maxLoads bounds the apps whose loads wait for one peer.
 const maxLoads = 50_000
 
-// PassLoads passes the loads of a region whose stream is on another process on to that process. It returns how many
-// loads it dropped, which are all of them if no other process is known. It never blocks.
+// PassLoads passes loads of a region on to the process that has the region's stream. It returns how many loads it
+// dropped, which are all of them if no other process is known. It never blocks.
 func (s *Service) PassLoads(region string, loads []*agentv1.LoadReport) (dropped int) {
 	s.mu.RLock()
 	defer s.mu.RUnlock()

@@ -17,9 +17,9 @@
 // # No commit waits for a peer
 //
 // Tell adds to sets under a mutex and returns, so that the peers do not affect the cost of a commit. Each
-// peer has a goroutine that sends the content of its set, one call at a time. What comes during a call
-// becomes the next one. A peer that hangs delays only its own goroutine, for the time of a call. Its set is
-// bounded: above the bound it says "any region".
+// peer has a goroutine that sends the content of its set, one call at a time. Changes that come during a
+// call go into the next call. A peer that hangs delays only its own goroutine, for the time of a call. Its
+// set is bounded: above the bound it says "any region".
 //
 // # Which processes exist
 //
@@ -30,10 +30,10 @@
 //
 // # Who may call
 //
-// Peers have their own listener, so that the API's can be public, and a flood of its calls delays no nudge. A
-// call has a statement (from, to, until when), sealed with the installation's root key for a purpose of its
-// own. It cannot be made without the keyset, it is valid for only one process, and it rotates with the
-// keyset. Calls are encrypted: see TLS.
+// Peers have their own listener. So the API's listener can be public, and a flood of API calls delays no
+// nudge. A call has a statement (from, to, until when), sealed with the installation's root key for a purpose
+// of its own. The statement cannot be made without the keyset, is valid for only one process, and rotates with
+// the keyset. Calls are encrypted: see TLS.
 package peers
 
 import (
@@ -100,7 +100,7 @@ type Nudge struct {
 	Apps []string
 }
 
-// Config configures a Service. Zero durations take the defaults stated.
+// Config configures a Service. Durations of zero take the stated defaults.
 type Config struct {
 	// ID is the id of this process, and Address the host:port at which other processes call it.
 	ID, Address string
@@ -243,8 +243,8 @@ func (s *Service) again() {
 	}
 }
 
-// beat is one round. Each statement has its own transaction, because a transaction that wrote this process's row and
-// then others would deadlock with theirs.
+// beat is one round. It writes this process's own rows in one transaction, and deletes rows of other processes in other
+// transactions. If one transaction did both, it could deadlock with the same transaction of another process.
 func (s *Service) beat(ctx context.Context, sweep bool) error {
 	bounded, cancel := context.WithTimeout(ctx, readTimeout)
 	defer cancel()

@@ -33,8 +33,8 @@ func (s *Service) Scaling(ctx context.Context, region, app string) (*windlassv1.
 	return res.Scaling, nil
 }
 
-// ScalingNow returns the newest scaling decisions for an app, by region id: those of this process and of its peers. It
-// leaves out those of a peer that does not answer in time.
+// ScalingNow returns the newest scaling decisions for an app, by region id. They are decisions of this process and of
+// its peers, without the peers that do not answer in time.
 func (s *Service) ScalingNow(ctx context.Context, app string) map[string]*windlassv1.RegionScaling {
 	out := s.cfg.Scaler.Live(app)
 	ctx, cancel := context.WithTimeout(ctx, s.cfg.CallTimeout)

@@ -96,7 +96,7 @@ func (to *sender) take() Nudge {
 	return n
 }
 
-// run sends nudges until ctx ends, because the peer or this process ends.
+// run sends nudges until ctx ends, which is when the peer is gone or this process stops.
 func (to *sender) run(ctx context.Context) {
 	log := to.svc.cfg.Log.With("peer", to.peer.ID, "address", to.peer.Address)
 	for failures := 0; ; {

@@ -54,7 +54,7 @@ func TestTLS(t *testing.T) {
 		require.NoError(t, err)
 		require.NoError(t, call(t, client))
 	})
-	t.Run("a process with another keyset is not, nor does it trust this one", func(t *testing.T) {
+	t.Run("a process with another keyset is refused, and does not trust this one", func(t *testing.T) {
 		_, client, err := TLS(newBox(t), time.Now())
 		require.NoError(t, err)
 		require.ErrorContains(t, call(t, client), "certificate")
