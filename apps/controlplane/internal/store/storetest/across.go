@@ -99,7 +99,7 @@ func testCrossRegion(t *testing.T, setup setup) {
 		require.Equal(t, want, got())
 	})
 
-	t.Run("regions of workspaces are their own and those that they were granted", func(t *testing.T) {
+	t.Run("a workspace has its own regions and granted regions", func(t *testing.T) {
 		w := setup(t)
 		region := func(id, workspace, name string) model.Region {
 			return model.Region{ID: id, WorkspaceID: workspace, Name: name, ResourceVersion: 1}

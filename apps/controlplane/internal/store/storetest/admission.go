@@ -56,7 +56,7 @@ func testAdmission(t *testing.T, setup setup) {
 		return read(w, func(tx store.Tx) (model.Admission, error) { return tx.GetAdmission(id) })
 	}
 
-	t.Run("a workspace has the limits that it was given and ends with them", func(t *testing.T) {
+	t.Run("a workspace has the limits that were stored, until it is deleted", func(t *testing.T) {
 		w := setup(t)
 		none := admission(w, w.ws)
 		require.Equal(t, model.NoLimitsOfItsOwn, none.Own)
@@ -93,7 +93,7 @@ func testAdmission(t *testing.T, setup setup) {
 		require.Error(t, w.s.View(t.Context(), func(tx store.Tx) error { _, err := tx.LockAdmission(w.ws); return err }))
 	})
 
-	t.Run("microseconds are of a clock that moves on", func(t *testing.T) {
+	t.Run("the time in microseconds advances", func(t *testing.T) {
 		w := setup(t)
 		before := admission(w, w.ws).Now
 		now := before
@@ -103,7 +103,7 @@ func testAdmission(t *testing.T, setup setup) {
 		require.Greater(t, now, before)
 	})
 
-	t.Run("claims of what an app has add up and others do not count", func(t *testing.T) {
+	t.Run("only claims for an app's present deployment and rollout add up", func(t *testing.T) {
 		w := setup(t)
 		w.running(w.ws, "idle", "", "")
 		live, both := w.running(w.ws, "live", "dep_1", ""), w.running(w.ws, "both", "dep_2", "rol_2")

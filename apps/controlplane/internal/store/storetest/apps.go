@@ -99,7 +99,7 @@ func testApps(t *testing.T, setup setup) {
 		})
 	})
 
-	t.Run("of many that step an app from one number exactly one wins", func(t *testing.T) {
+	t.Run("of many steps of an app from one number, exactly one is stored", func(t *testing.T) {
 		w := setup(t)
 		app := w.app("chat")
 		stepped := func(id string, step int64) []model.AppStep {
@@ -124,7 +124,7 @@ func testApps(t *testing.T, setup setup) {
 		w.update(func(tx store.Tx) error { return tx.StepApps(nil) })
 	})
 
-	t.Run("steps of many apps are stored all or none", func(t *testing.T) {
+	t.Run("the steps of many apps are all stored, or none is", func(t *testing.T) {
 		w := setup(t)
 		var steps []model.AppStep
 		var ids []string
@@ -201,7 +201,7 @@ func testApps(t *testing.T, setup setup) {
 		require.EqualValues(t, 1, read(w, func(tx store.Tx) (model.App, error) { return tx.GetApp(w.ws, app.ID) }).Step)
 	})
 
-	t.Run("an app keeps all that an update gives it", func(t *testing.T) {
+	t.Run("an update stores all fields of an app that it may change", func(t *testing.T) {
 		w := setup(t)
 		app := w.app("chat")
 		want := filled[model.App]()
@@ -212,7 +212,7 @@ func testApps(t *testing.T, setup setup) {
 		require.Equal(t, want, read(w, func(tx store.Tx) (model.App, error) { return tx.GetApp(w.ws, app.ID) }))
 	})
 
-	t.Run("a version of an app is given once", func(t *testing.T) {
+	t.Run("a version number of an app is used once", func(t *testing.T) {
 		w := setup(t)
 		app, other := w.app("chat"), w.app("other")
 		oneWins(t, w.updates(6, func(_ int, tx store.Tx) error { return tx.InsertDeployment(w.newDeployment(app, 1)) }), model.ErrExists)
@@ -244,7 +244,7 @@ func testApps(t *testing.T, setup setup) {
 		require.Empty(t, read(w, func(tx store.Tx) ([]model.Deployment, error) { return tx.GetNewestDeployments(nil) }))
 	})
 
-	t.Run("of a deployment only its status changes", func(t *testing.T) {
+	t.Run("an update of a deployment changes only its status", func(t *testing.T) {
 		w := setup(t)
 		d := w.deployment(w.app("chat"), 1)
 		changed := filled[model.Deployment]()

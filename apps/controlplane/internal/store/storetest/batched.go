@@ -101,7 +101,7 @@ func testUpdateBatched(t *testing.T, setup setup) {
 		require.Len(t, w.feed(region), n/10, "those of i%10 == 3, the others fail")
 	})
 
-	t.Run("of many that want one name or one key, one has it", func(t *testing.T) {
+	t.Run("of many requests for one name or one key, one gets it", func(t *testing.T) {
 		w := setup(t)
 		const n = 24
 		errs := all(w, n, func(i int, tx store.Tx) (func() error, error) {
@@ -268,7 +268,7 @@ func testUpdateBatched(t *testing.T, setup setup) {
 		}
 	})
 
-	t.Run("a list that a request read is its own to change", func(t *testing.T) {
+	t.Run("a request may change a list that it read", func(t *testing.T) {
 		w := setup(t)
 		regions := w.regions(3)
 		w.update(func(tx store.Tx) error {

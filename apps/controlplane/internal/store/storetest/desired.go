@@ -54,7 +54,7 @@ func testDesired(t *testing.T, setup setup) {
 		require.Empty(t, items(w, ids[0], model.KindRoutes))
 	})
 
-	t.Run("a secret is of the version that the spec names", func(t *testing.T) {
+	t.Run("a secret has the version that the spec names", func(t *testing.T) {
 		w := setup(t)
 		region, app := w.region("eu"), w.app("chat")
 		d := w.newDeployment(app, 1, "token", "loose")

@@ -39,8 +39,8 @@ func newAgent(t *rapid.T, w *fixture, region string) *agent {
 
 func itemKey(kind model.ChangeKind, key string) string { return fmt.Sprintf("%d/%s", kind, key) }
 
-// follow reads the next changes and the state of their keys, not of one moment,
-// as a stream does. It reports whether there were any.
+// follow reads the next changes, and then the state of their keys, as a stream does. The two reads
+// are of different moments. follow reports whether there were changes.
 func (a *agent) follow(t *rapid.T, limit int) bool {
 	changes := read(a.w, func(tx store.Tx) ([]model.Change, error) {
 		return tx.Changes(map[string]int64{a.region: a.head.Revision}, limit)
@@ -65,7 +65,7 @@ func (a *agent) follow(t *rapid.T, limit int) bool {
 	return len(changes) > 0
 }
 
-// past is what random operations did to a few apps in two regions of their own.
+// past is a random history of a few apps in two regions that no other test uses.
 type past struct {
 	w       *fixture
 	env     string

@@ -31,7 +31,7 @@ func testFeed(t *testing.T, setup setup) {
 		return func(tx store.Tx) ([]byte, error) { return tx.ChainAt(region, revision) }
 	}
 
-	t.Run("the chain at a revision is of all changes up to it", func(t *testing.T) {
+	t.Run("the chain at a revision covers all changes up to it", func(t *testing.T) {
 		w := setup(t)
 		ids := w.regions(2)
 		for i := range int64(4) {
@@ -74,7 +74,7 @@ func testFeed(t *testing.T, setup setup) {
 		require.Empty(t, page(nil, 9))
 	})
 
-	t.Run("the sum of heads moves with whatever moves a head and with nothing else", func(t *testing.T) {
+	t.Run("the sum of heads changes exactly when a head changes", func(t *testing.T) {
 		w := setup(t)
 		sum := func() model.HeadSum { return read(w, store.Tx.SumHeads) }
 		seen := map[model.HeadSum]string{sum(): "nothing"}
@@ -112,7 +112,7 @@ func testFeed(t *testing.T, setup setup) {
 		require.Equal(t, before, sum())
 	})
 
-	t.Run("a new epoch goes on with the revision and begins a chain of its own", func(t *testing.T) {
+	t.Run("a new epoch continues the revisions and begins a new chain", func(t *testing.T) {
 		w := setup(t)
 		region := w.region("eu")
 		bump := func(salt string) model.Head {
@@ -174,7 +174,7 @@ func testFeed(t *testing.T, setup setup) {
 		require.Equal(t, changefeed.Chain(last.Chain, w.feed(region)[0].ID), got.Chain)
 	})
 
-	t.Run("epochs and changes that race are all there", func(t *testing.T) {
+	t.Run("concurrent epochs and changes are all stored", func(t *testing.T) {
 		w := setup(t)
 		region := w.region("eu")
 		const n = 8
@@ -195,7 +195,7 @@ func testFeed(t *testing.T, setup setup) {
 		require.Len(t, w.feed(region), n)
 	})
 
-	t.Run("compaction forgets the oldest changes and no position that counts", func(t *testing.T) {
+	t.Run("compaction deletes the oldest changes and keeps head and chain", func(t *testing.T) {
 		w := setup(t)
 		ids := w.regions(2)
 		for i := range int64(6) {

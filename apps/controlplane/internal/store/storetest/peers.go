@@ -28,7 +28,7 @@ func testPeers(t *testing.T, setup setup) {
 		return ids
 	}
 
-	t.Run("a peer that is seen again has moved and has not started again", func(t *testing.T) {
+	t.Run("a peer that is seen again gets its new address and keeps its start time", func(t *testing.T) {
 		w := setup(t)
 		put(w, model.Peer{ID: "cp_1", Address: "10.0.0.1:7702", StartedAt: now, LastSeen: 1})
 		first := list(w, minute)

@@ -183,7 +183,7 @@ func testRegions(t *testing.T, setup setup) {
 		require.NotEmpty(t, w.region("eu"), "its name is free")
 	})
 
-	t.Run("a join token is used by one agent and by that one again", func(t *testing.T) {
+	t.Run("a join token is used by one agent, which may use it again", func(t *testing.T) {
 		w := setup(t)
 		token := model.JoinToken{ID: "jt_1", RegionID: w.region("eu"), Hash: []byte("hash"), CreatedAt: now, ExpiresAt: now + hour}
 		w.update(func(tx store.Tx) error { return tx.InsertJoinToken(token) })
@@ -387,7 +387,7 @@ func testSessions(t *testing.T, setup setup) {
 }
 
 func testQuarantine(t *testing.T, setup setup) {
-	t.Run("a set replaces the one before and keeps the approvals of keys that stay", func(t *testing.T) {
+	t.Run("a set of quarantined workloads replaces the previous set and keeps the approvals of keys that stay", func(t *testing.T) {
 		w := setup(t)
 		ids := w.regions(2)
 		row := func(region, key string, generation int64) model.Quarantined {

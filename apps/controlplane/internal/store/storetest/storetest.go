@@ -25,9 +25,8 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// Run runs the suite. open returns an empty store and closes it at the end of the
-// test that it is given; tests run one after another, so that open may empty a
-// database that they share.
+// Run runs the suite. open returns an empty store, and closes it at the end of the given test. Tests run one after
+// another, so open may empty a database that all tests share.
 func Run(t *testing.T, open func(t testing.TB) store.Store) {
 	for _, g := range []struct {
 		name  string
@@ -118,7 +117,7 @@ func (w *fixture) fails(want error, fn func(store.Tx) error) {
 	require.ErrorIs(w.t, w.s.Update(w.t.Context(), fn), want)
 }
 
-// read returns what one read in a View returns.
+// read returns the result of f in a View.
 func read[V any](w *fixture, f func(store.Tx) (V, error)) V {
 	w.t.Helper()
 	var v V
@@ -129,7 +128,7 @@ func read[V any](w *fixture, f func(store.Tx) (V, error)) V {
 	return v
 }
 
-// write returns what one method returns in an Update of its own.
+// write returns the result of f in an Update of its own.
 func write[V any](w *fixture, f func(store.Tx) (V, error)) V {
 	w.t.Helper()
 	var v V

@@ -115,7 +115,7 @@ func testTenants(t *testing.T, setup setup) {
 		w.fails(model.ErrExists, func(tx store.Tx) error { return tx.InsertAPIKey(again) })
 	})
 
-	t.Run("of many that take one name at once exactly one wins", func(t *testing.T) {
+	t.Run("of many concurrent rows with one name, exactly one is stored", func(t *testing.T) {
 		w := setup(t)
 		oneWins(t, w.updates(8, func(_ int, tx store.Tx) error {
 			return tx.InsertProject(model.Project{ID: ident.New("prj"), WorkspaceID: w.ws, Name: "new", ResourceVersion: 1})
@@ -474,7 +474,7 @@ func testSecrets(t *testing.T, setup setup) {
 		require.Len(t, stored, writers)
 	})
 
-	t.Run("of many that write one version without a lock exactly one wins", func(t *testing.T) {
+	t.Run("of many that write one version without a lock, exactly one succeeds", func(t *testing.T) {
 		w := setup(t)
 		for v := int32(1); v <= 2; v++ {
 			oneWins(t, w.updates(8, func(_ int, tx store.Tx) error { return tx.InsertSecretVersion(w.secret("token", v)) }),
