@@ -14,10 +14,10 @@ func TestShares_AreExact(t *testing.T) {
 		want []int32
 	}{
 		{"without pins they are the weights", []RouteTarget{{DeploymentID: "a", Weight: 90}, {DeploymentID: "b", Weight: 10}}, []int32{90, 10}},
-		{"a pin that gets nothing is none", []RouteTarget{{DeploymentID: "a", Weight: 100}, {DeploymentID: "p", Weight: 0, Pinned: true}}, []int32{100, 0}},
-		{"the live one has what a pin leaves", []RouteTarget{{DeploymentID: "a", Weight: 100}, {DeploymentID: "p", Weight: 10, Pinned: true}}, []int32{9000, 1000}},
+		{"a pin with weight 0 changes nothing", []RouteTarget{{DeploymentID: "a", Weight: 100}, {DeploymentID: "p", Weight: 0, Pinned: true}}, []int32{100, 0}},
+		{"the live version gets the share that a pin leaves", []RouteTarget{{DeploymentID: "a", Weight: 100}, {DeploymentID: "p", Weight: 10, Pinned: true}}, []int32{9000, 1000}},
 		{"a canary's weight is a share of the rest", []RouteTarget{{DeploymentID: "a", Weight: 99}, {DeploymentID: "b", Weight: 1}, {DeploymentID: "p", Weight: 20, Pinned: true}, {DeploymentID: "q", Weight: 35, Pinned: true}}, []int32{4455, 45, 2000, 3500}},
-		{"where nothing else serves, pins share all", []RouteTarget{{DeploymentID: "p", Weight: 10, Pinned: true}, {DeploymentID: "q", Weight: 30, Pinned: true}}, []int32{1000, 3000}},
+		{"pins share all traffic if nothing else serves", []RouteTarget{{DeploymentID: "p", Weight: 10, Pinned: true}, {DeploymentID: "q", Weight: 30, Pinned: true}}, []int32{1000, 3000}},
 	} {
 		before := append([]RouteTarget{}, c.in...)
 		var got []int32

@@ -185,8 +185,9 @@ func (r Region) HasPoolYields() bool {
 // ChangedRoles returns the names of the roles whose instances are made differently in b than in d. same reports
 // whether both are pools of the same roles. Only then can one take over the instances of the other.
 //
-// Roles differ if their hashes do, if the image with which they change does, or if only one of the versions changes
-// them with its image: the region gets another template hash for them in each case.
+// A role has changed if its hash differs, if it changes with the image and the image differs, or if only one of the
+// versions changes it with the image. In each case, the region gets another template hash for the role. A role whose
+// hash is not known counts as changed.
 func (d *Deployment) ChangedRoles(b *Deployment) (changed []string, same bool) {
 	if d == nil || b == nil || !IsPooled(d.Spec) || !IsPooled(b.Spec) || !SameGroups(d.Spec, b.Spec) {
 		return nil, false

@@ -120,7 +120,7 @@ func other(v reflect.Value) reflect.Value {
 	case reflect.Float64:
 		out.SetFloat(v.Float() + 1)
 	default:
-		panic(fmt.Sprintf("teach this test values of %s", v.Type()))
+		panic(fmt.Sprintf("this test cannot change values of type %s yet: add the type here", v.Type()))
 	}
 	return out
 }

@@ -98,7 +98,7 @@ type LaggingRegion struct {
 	// before.
 	DeploymentID string
 	// Progress is of this region alone, with the policy of the rollout that left it behind. Back is set in it if the
-	// region was lost while it went back to the live version. Then it only completes that.
+	// region was lost while it went back to the live version. Then it only completes the way back.
 	Progress *Progress
 }
 
@@ -197,11 +197,11 @@ func (c *ProgressClock) Stop(now int64) {
 // StepWait is where a region is among the steps of its strategy.
 type StepWait struct {
 	// Step is how many steps are taken. StoppedAt is when the region reached the next one, 0 before that.
-	// PromotedBy is the person who ended the wait at this step, or at the one before.
+	// PromotedBy is the person who ended the wait at this step, or at the step before.
 	Step       int
 	StoppedAt  int64
 	PromotedBy string
-	// Approvals are for the gate of this step, or of the one before.
+	// Approvals are for the gate of this step, or of the step before.
 	Approvals []Approval
 }
 
@@ -241,8 +241,9 @@ func (w *TroubleWatch) End() { w.Trouble, w.TroubleSince = 0, 0 }
 
 // HealthWatch watches the replicas of the new version that were ready.
 type HealthWatch struct {
-	// MostReady is the most that were ready here. UnhealthySince is when too many of them ceased to be ready, 0
-	// if they did not. HealthGeneration and HealthAssigned are the row's generation and replicas at that time.
+	// MostReady is the highest number of replicas that were ready here. UnhealthySince is when too many of these
+	// replicas ceased to be ready, 0 if they did not. HealthGeneration and HealthAssigned are the row's generation and
+	// replicas at that time.
 	MostReady        int32 `json:",omitempty"`
 	UnhealthySince   int64 `json:",omitempty"`
 	HealthGeneration int64 `json:",omitempty"`
@@ -257,8 +258,8 @@ func (w *HealthWatch) Recover() { w.UnhealthySince = 0 }
 
 // RelapseCount counts how often a region served its new version and then stopped serving it.
 type RelapseCount struct {
-	// Relapses counts them at this step, or since it served alone. ServingSince is when it first served so, and
-	// ServingGeneration is the row's generation when it last did.
+	// Relapses is the number of relapses at this step, or since the new version began to serve alone. ServingSince is
+	// when the region first served so. ServingGeneration is the row's generation when the region last served so.
 	Relapses          int32 `json:",omitempty"`
 	ServingSince      int64 `json:",omitempty"`
 	ServingGeneration int64 `json:",omitempty"`

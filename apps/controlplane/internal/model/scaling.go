@@ -81,8 +81,8 @@ func (s *Scaling) Hold(h ScalingHold, now int64) {
 	s.Holds = append(s.Holds, h)
 }
 
-// EndHold drops the hold of the region, or in all regions if regionID is empty, and holds that have ended. It reports
-// whether one of the former was in force. role is empty for holds of the app's replicas.
+// EndHold drops the role's hold in the region, or all holds of the role if regionID is empty. It reports whether one of
+// them was in force. It also drops all holds that have ended. role is empty for holds of the app's replicas.
 func (s *Scaling) EndHold(regionID, role string, now int64) (ended bool) {
 	s.Holds = slices.DeleteFunc(slices.Clone(s.Holds), func(h ScalingHold) bool {
 		about := h.Role == role && (regionID == "" || h.RegionID == regionID)
@@ -163,13 +163,13 @@ type ScaledRegion struct {
 	CanWake bool
 	// Moving is true while a staged rollout is under way.
 	Moving bool
-	// Instances and GPUs are those of a replica.
+	// Instances and GPUs are the numbers of instances and GPUs of one replica.
 	Instances, GPUs int64
-	// MadeFor are the ids of the deployments that instances here were made for, pinned ones apart, the live
-	// one first.
+	// MadeFor are the ids of the deployments for which the app's instances in the region were made, without pinned
+	// deployments. The live deployment is first.
 	MadeFor []string
-	// Roles are the counts of the roles of a pool, and RoleCosts what one instance of each takes, both by name. They
-	// are empty for other layouts.
+	// Roles are the counts of the roles of a pool, by name. RoleCosts are the costs of one instance of each role, by
+	// name. Both are empty for other layouts.
 	Roles     RoleCounts
 	RoleCosts map[string]RoleCost
 }
@@ -177,13 +177,14 @@ type ScaledRegion struct {
 // RoleCost is what one instance of a role counts against quotas.
 type RoleCost struct{ Instances, GPUs int64 }
 
-// RescaledRole is a decision about the instances of one role of a pool. From is the number on which it was made.
+// RescaledRole is a decision about the instances of one role of a pool. From is the number of instances on which the
+// decision is based.
 type RescaledRole struct {
 	Role         string
 	From, Wanted int32
 }
 
-// Rescale is a decision of the scaler, and the state on which it was made.
+// Rescale is a decision of the scaler, and the state on which it is based.
 type Rescale struct {
 	AppID, WorkspaceID, RegionID string
 	// From, Generation and ScalingAt are that state: the replicas, the generation of the live version's row, and
@@ -192,8 +193,8 @@ type Rescale struct {
 	Generation, ScalingAt int64
 	// Writes is true if the replicas, or the instances of Roles, or Pool, are written. Otherwise only the decision is stored.
 	Writes bool
-	// Renews is true if the live version gets a new generation in the region, also if its replicas stay. It is the answer
-	// to a region that raised them by itself.
+	// Renews is true if the live version gets a new generation in the region, even if its replicas stay. The new
+	// generation answers a region that raised its replicas by itself.
 	Renews bool
 	// Roles are the roles of a pool whose instances change.
 	Roles []RescaledRole
@@ -207,8 +208,9 @@ type Rescale struct {
 
 // NoRoomError says that a region has no room for what a decision of the scaler adds.
 type NoRoomError struct {
-	// Fits is how many replicas the region has room for, with the key "", or how many instances of each role of a
-	// pool that was to grow, by its name. It includes those on which the decision was made.
+	// Fits is how many replicas the region has room for, with the key "". For a pool, it is how many instances the
+	// region has room for, by the name of each role that should grow. The numbers include Rescale.From or
+	// RescaledRole.From.
 	Fits map[string]int32
 	Why  string
 }

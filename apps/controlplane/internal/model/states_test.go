@@ -16,8 +16,8 @@ type status interface {
 	protoreflect.Enum
 }
 
-// requireTable pins a table to its enum: every value but the zero one takes
-// part, can be reached from the first, and the ends are the ones stated.
+// requireTable requires that the table has every value of its enum except the zero value, that each value
+// can be reached from first, and that ends are exactly the values without a move.
 func requireTable[S status](t *testing.T, table []Move[S], first S, ends ...S) {
 	t.Helper()
 	next := map[S][]S{}
