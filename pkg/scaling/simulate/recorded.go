@@ -31,11 +31,11 @@ type Recorded struct {
 type Replay struct {
 	// Outcomes begin with that of the replicas that really ran, which has the name "ran".
 	Outcomes []Outcome
-	// From and To are the begin of the first step and the end of the last one. Covered is the time between them that
-	// is covered by steps with a known rate of requests.
+	// From is the beginning of the first step, and To is the end of the last step. Covered is the total time of the
+	// steps with a known rate of requests.
 	From, To time.Time
 	Covered  time.Duration
-	// Concurrency is how many requests a replica is taken to serve at a time.
+	// Concurrency is how many requests a replica serves at a time in the simulation.
 	Concurrency int
 }
 
@@ -58,8 +58,8 @@ const minCovered = time.Minute
 // Model.Service is not used. If Model.Concurrency is 0, a replica serves as many requests at a time as any replica did in a
 // step. It serves the policy's target of requests in flight, if that is more.
 //
-// A level of a simulated replica is the recorded total divided by the simulated replicas, and a time is the recorded
-// time without the recorded wait, but with the simulated one.
+// A level of a simulated replica is the recorded total divided by the number of simulated replicas. A time is the
+// recorded time, in which the simulated wait replaces the recorded wait.
 func RunRecorded(p *scaling.Policy, load []Recorded, m Model) (*Replay, error) {
 	load = slices.DeleteFunc(slices.Clone(load), func(r Recorded) bool { return r.Rate == nil || r.Span <= 0 })
 	out := &Replay{Concurrency: m.Concurrency}
@@ -67,7 +67,7 @@ func RunRecorded(p *scaling.Policy, load []Recorded, m Model) (*Replay, error) {
 		out.Covered += r.Span
 	}
 	if out.Covered < minCovered {
-		return nil, fmt.Errorf("the stored load covers %s: wait until it covers %s, and look that a gateway is connected in the region, because gateways count the requests", out.Covered, minCovered)
+		return nil, fmt.Errorf("the stored load covers %s: wait until it covers %s, and check that a gateway is connected in the region, because gateways count the requests", out.Covered, minCovered)
 	}
 	if err := lacking(p, load); err != nil {
 		return nil, err
@@ -133,7 +133,7 @@ func (r *Recorded) served() (n float64, ok bool) {
 	return max(*r.InFlight-r.Levels[string(scaling.Queue)]*float64(r.Ready), 0), true
 }
 
-// service returns the time that a request takes at instances. It is before if the step does not say.
+// service returns the time that a request takes at instances. It returns before if the step does not have this time.
 func (r *Recorded) service(before time.Duration) time.Duration {
 	served, ok := r.served()
 	if !ok || served == 0 || *r.Rate <= 0 {
@@ -214,8 +214,8 @@ func (r *Recorded) fill(s *scaling.Sample, p *scaling.Policy, wait time.Duration
 	}
 }
 
-// ran returns the outcome of the replicas that really ran. Waits are means of a step, so that shorter waits do not
-// count.
+// ran returns the outcome of the replicas that really ran. Each step has one wait, the mean of its requests. So a peak
+// that is shorter than a step may not show.
 func ran(load []Recorded, objective time.Duration) Outcome {
 	out := Outcome{Algorithm: "ran"}
 	over, longest, now := 0.0, time.Duration(0), -1

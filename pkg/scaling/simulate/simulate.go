@@ -210,7 +210,7 @@ func (w *simulatedApp) runTick(now time.Duration, rate float64) (over float64) {
 	}
 	w.queue, w.waiting = append(w.queue, cohort{now, rate * tick.Seconds()}), w.waiting+rate*tick.Seconds()
 	w.served -= min(w.served, w.served/w.step.service.Seconds()*tick.Seconds())
-	// A replica serves several requests in the place of one within a tick, if they take less than a tick.
+	// If requests take less than a tick, a replica serves several of them within a tick in the place of one.
 	turns := max(1, tick.Seconds()/w.step.service.Seconds())
 	free := max(0, float64(w.ready*w.model.Concurrency)-w.served) * turns
 	for len(w.queue) > 0 && free > 0 {
@@ -240,7 +240,8 @@ func (w *simulatedApp) waitedUntil(end time.Duration, over *float64) {
 	w.queue, w.waiting = nil, 0
 }
 
-// skipTo begins the step after a time that is left out: replicas serve its requests as if they had for long.
+// skipTo begins a step after a time that is left out. Replicas serve the step's requests as if they had served them for
+// a long time.
 func (w *simulatedApp) skipTo(at step) {
 	w.served = min(at.rate*at.service.Seconds(), float64(w.ready*w.model.Concurrency))
 	w.rates, w.wait = nil, 0
