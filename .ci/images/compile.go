@@ -9,8 +9,8 @@ import (
 )
 
 // compile builds a program for linux and arch into dir, and returns its path. The file does not
-// depend on this machine: it does not contain its folders (-trimpath), its C library (no cgo) or
-// the state of its checkout (-buildvcs=false, because labels of the image have the commit).
+// depend on this machine. It contains no folder names (-trimpath), no C library (no cgo), and no
+// state of the checkout (-buildvcs=false, because labels of the image have the commit).
 func compile(ctx context.Context, s Source, p Program, arch, dir string) (string, error) {
 	path := filepath.Join(dir, p.Name+"-linux-"+arch)
 	flags := "-s -w"

@@ -203,8 +203,8 @@ func (l *Loader) Unload(ctx context.Context, s models.Server, m models.Model) er
 	})
 }
 
-// wait calls done until it returns true or an error, for patience at most. After that, the error's
-// text is otherwise.
+// wait calls done until done returns true or an error, for patience at most. After that, wait returns
+// an error with the text of the argument otherwise.
 func wait(ctx context.Context, otherwise string, done func(ctx context.Context) (bool, error)) error {
 	limited, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()

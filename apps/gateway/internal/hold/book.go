@@ -82,8 +82,8 @@ func (b *book) takePermit(id, name string, p Policy, now time.Time) (refused *Re
 	return refused, wake
 }
 
-// freePermit frees a permit. released is whether the request got an instance. startDuration is how long the start took
-// if this is the first request that was released after it, and else 0.
+// freePermit frees a permit. released is whether the request got an instance. If this is the first request that is
+// released after a start, startDuration is how long the start took. Otherwise it is 0.
 func (b *book) freePermit(id string, released bool, now time.Time) (name string, startDuration time.Duration) {
 	a := b.apps[id]
 	b.permits.GiveBack(id)

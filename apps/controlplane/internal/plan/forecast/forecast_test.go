@@ -371,7 +371,7 @@ func TestForecast_PoolMovesRolesOfAllVersions(t *testing.T) {
 		}
 		return moves, inPlace
 	}
-	for range 8 { // it depends on no order of maps
+	for range 8 { // the result must not depend on the order of maps
 		moves, inPlace := run(windlassv1.PoolUpdate_ORDER_COHERENT, 4)
 		require.Empty(t, inPlace, "by order coherent, two roles move in shares")
 		require.Greater(t, moves, 2)

@@ -136,7 +136,7 @@ func (sim *simulation) deployment(id string) *model.Deployment {
 	return nil
 }
 
-// batches returns in how many batches the row's instances are replaced in their places.
+// batches returns the number of batches in which the row's instances are replaced in their places.
 func (sim *simulation) batches(t model.Topology, replicas int32) int {
 	if d := sim.deployment(t.DeploymentID); d != nil && model.IsPooled(d.Spec) {
 		return pool.Foresee(pool.OrderOf(d.Spec.GetUpdate()), model.RolesInPlace(t.In(d.Spec), t.MovingRoles(), t.MaxUnavailable)).Steps
