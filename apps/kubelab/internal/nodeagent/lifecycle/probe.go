@@ -39,8 +39,9 @@ func (p *prober) beginRun(now time.Time, least time.Duration) {
 	*p = prober{spec: p.spec, kind: p.kind, next: now.Add(max(seconds(p.spec.InitialDelaySeconds), least))}
 }
 
-// takeDue reports whether a check is due now, and if so marks it as open. A late check does not move later
-// ones, and missed checks are skipped.
+// takeDue reports whether a check is due now, and if so marks it as open. A check that is late by less than a
+// period does not move later checks. After a longer delay, missed checks are skipped, and the next check is due
+// one period from now.
 func (p *prober) takeDue(now time.Time) bool {
 	if p.open || p.held || now.Before(p.next) {
 		return false
