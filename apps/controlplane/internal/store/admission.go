@@ -18,9 +18,9 @@ type AdmissionTx interface {
 	// PutStanding stores a.FullAt and a.Ceiling as they are.
 	PutStanding(a model.Admission) error
 
-	// UsageOf adds up the claims of the workspace's apps that are not deleted, except the app exceptAppID (empty:
-	// of all). unsettled counts running apps whose claim is missing or outdated: their instances and GPUs are not in
-	// u.
+	// UsageOf adds up the claims of the workspace's apps that are not deleted, except the app exceptAppID. If
+	// exceptAppID is empty, no app is left out. unsettled counts running apps whose claim is missing or outdated.
+	// Their instances and GPUs are not in u.
 	UsageOf(workspaceID, exceptAppID string) (u model.Usage, unsettled int, err error)
 	// UnsettledApps returns the unsettled apps with an id above after, by id.
 	UnsettledApps(workspaceID, exceptAppID, after string, limit int) ([]model.App, error)

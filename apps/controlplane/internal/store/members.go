@@ -12,7 +12,7 @@ type MemberTx interface {
 	GetMember(workspaceID, id string) (model.Member, error)
 	// LockMember returns the member, locked.
 	LockMember(workspaceID, id string) (model.Member, error)
-	// LockMemberByIdentity returns the member whose Identity is that, locked.
+	// LockMemberByIdentity returns the member with the identity, locked.
 	LockMemberByIdentity(workspaceID string, identity []byte) (model.Member, error)
 	GetMemberByHash(hash []byte) (model.Member, error)
 	// ListMembers returns members by id. Page.After is the last id.

@@ -45,8 +45,8 @@ type NotificationTx interface {
 	ListDeliveries(endpointID string, state model.DeliveryState, p Page) ([]model.Delivery, error)
 	// CountDeliveries counts the workspace's pending and dead deliveries by endpoint.
 	CountDeliveries(workspaceID string) ([]model.DeliveryCount, error)
-	// ReplayDeliveries makes dead deliveries of the endpoint pending again: the one with messageID, or all if that is
-	// empty. It returns their number.
+	// ReplayDeliveries makes dead deliveries of the endpoint pending again: the delivery with messageID, or all
+	// deliveries if messageID is empty. It returns their number.
 	ReplayDeliveries(endpointID, messageID string, at int64) (int, error)
 	// PendingDeliveries counts the pending deliveries of all workspaces. since is when the tries of the oldest one
 	// began.

@@ -12,7 +12,7 @@ type PresetTx interface {
 	ListPresets(workspaceID string) ([]model.Preset, error)
 	// ListPresetVersions returns all versions without their definitions, newest first.
 	ListPresetVersions(workspaceID, name string) ([]model.Preset, error)
-	// ForgetPresetVersions deletes the versions of a preset up to the newest one of them.
+	// ForgetPresetVersions deletes the versions of a preset up to the version newest.
 	ForgetPresetVersions(workspaceID, name string, newest int32) error
 	// DeletePreset deletes a preset with all its versions, and keeps its highest version for PresetFloor.
 	DeletePreset(workspaceID, name string) error

@@ -11,7 +11,7 @@ type SealedTx interface {
 	// ResealValues replaces the ciphertext of each value that has not changed since it was read. It
 	// returns how many values it replaced.
 	ResealValues(values []model.ResealedValue) (int64, error)
-	// CountSealedValues counts the values by the key that sealed them; 0: no key is named.
+	// CountSealedValues counts the values by the key that sealed them. 0: the value names no key.
 	CountSealedValues() (map[uint32]int64, error)
 	// PutPeerKeys stores that the process was seen now with the keys.
 	PutPeerKeys(peerID string, keys []model.PeerKey) error

@@ -8,22 +8,22 @@
 //
 // # Transactions
 //
-// Update runs its function in one read-write transaction (READ COMMITTED) and
-// commits it; the whole function runs again when the database asks for a retry
-// (deadlock, lock timeout), so it must not have effects of its own. Row locks
-// are taken in this order: the app, its topology sorted by (deployment, region),
-// the workspace, and region heads last. Update itself locks heads, after the
-// function has returned:
+// Update runs its function in one read-write transaction (READ COMMITTED), and
+// commits it. When the database asks for a retry (deadlock, lock timeout), the
+// whole function runs again. So the function must have no effects outside the
+// transaction. Row locks are taken in this order: the app, its topology sorted
+// by (deployment, region), the workspace, and region heads last. Update itself
+// locks heads, after the function has returned:
 //
 //	fn ... tx.Change(region A) tx.Change(region B) ... return nil
 //	    -> lock heads of A and B in key order
 //	    -> revision = head+1, +2 ...; chain = hash(previous chain, change id)
 //	    -> append the changes, move the heads, commit
 //
-// Because heads stay locked to the commit, revisions of a region are gap-free
-// and in commit order, which an AUTO_INCREMENT is not: there a reader that
-// remembers the highest id loses a transaction that took a lower one and
-// committed later. At most MaxRegions regions change in one transaction.
+// Heads stay locked to the commit. So revisions of a region are gap-free and in
+// commit order. The ids of an AUTO_INCREMENT are not: a reader that remembers the
+// highest id misses a transaction that took a lower id and committed later. At
+// most MaxRegions regions change in one transaction.
 //
 // A Get of one object that does not exist returns model.ErrNotFound. An Insert of a taken id or
 // name returns model.ErrExists.
@@ -43,15 +43,15 @@ import (
 // MaxRegions bounds the head rows that one transaction holds.
 const MaxRegions = 32
 
-// WakeWindow is how far ahead a wake-up may be due and still be in Commit.Woken.
+// WakeWindow is the maximum time until a wake-up in Commit.Woken is due.
 const WakeWindow = 500 * time.Millisecond
 
 // Commit is what an Update changed, once it is durable.
 type Commit struct {
 	// Revisions are the new revisions of the heads that moved, by region id.
 	Revisions map[string]int64
-	// Woken are the apps whose wake-up row was unset or later, and is due within WakeWindow now. The
-	// value is the time until it is due.
+	// Woken are the apps whose wake-up row was unset or had a later time, and is now due within
+	// WakeWindow. The value is the time until the row is due.
 	Woken map[string]time.Duration
 	// Apps are the ids of apps whose row, rollout, deployments, topology or observed state changed.
 	Apps []string
@@ -65,8 +65,8 @@ type Store interface {
 	// that arrive while a transaction of the key runs may share the next one. A request without a key
 	// has a transaction of its own.
 	//
-	// First fn of each request runs, then the function that each fn returned (nil for none). The
-	// latter takes the locks that all requests need. A request sees the changes of the requests
+	// First the fn of each request runs, and then each function that an fn returned (nil for none).
+	// These functions take the locks that all requests need. A request sees the changes of the requests
 	// before it. If it fails, it gets its error, and only its own changes are undone.
 	//
 	// app is the id or the name of the app that fn will lock, empty if unknown. With it, the apps of
@@ -120,7 +120,7 @@ type TenantTx interface {
 	GetWorkspaces(ids []string) ([]model.Workspace, error)
 	ListWorkspaces(Page) ([]model.Workspace, error)
 	// UpdateWorkspace fails with model.ErrConflict if the stored ResourceVersion differs, and
-	// otherwise stores it plus one. So do the other updates of rows that have one.
+	// otherwise stores it plus one. Updates of other rows with a ResourceVersion do the same.
 	UpdateWorkspace(model.Workspace) error
 	DeleteWorkspace(id string) error
 
@@ -317,7 +317,7 @@ type TopologyTx interface {
 	PutRoutes([]model.Route) error
 	// CrossRegion returns the regions of apps whose routes hand requests over to other regions
 	// (failover or spillover), by app and region. It returns every region that has such a route,
-	// also while no deployment of the app has a weight there.
+	// even while no deployment of the app has a weight there.
 	CrossRegion() ([]model.AppRegion, error)
 	// RegionsOf returns the regions that the workspaces own or were granted, sorted by
 	// workspace and region.
@@ -333,8 +333,8 @@ type TopologyTx interface {
 type ObservedTx interface {
 	// ListObserved returns what regions reported of the apps' deployments.
 	ListObserved(appIDs []string) ([]model.Observed, error)
-	// GetObserved returns the regions' reports of the given deployments, which are ids by region id, by (deployment,
-	// region).
+	// GetObserved returns the regions' reports of the given deployments, by (deployment, region). deployments has
+	// the ids of deployments by region id.
 	GetObserved(deployments map[string][]string) ([]model.Observed, error)
 	PutObserved([]model.Observed) error
 	ListRouteObserved(appIDs []string) ([]model.RouteObserved, error)
@@ -357,8 +357,8 @@ type ObservedTx interface {
 	CountInstances(regionIDs []string) (map[string]int, error)
 	// DeleteInstances deletes terminated rows.
 	DeleteInstances(terminatedBefore int64, limit int) (int, error)
-	// GetAssignments returns which of the given deployments, which are ids by region id, are assigned to the region
-	// (stopped rows included), by (deployment, region).
+	// GetAssignments returns which of the given deployments are assigned to their region, including stopped rows, by
+	// (deployment, region). deployments has the ids of deployments by region id.
 	GetAssignments(deployments map[string][]string) ([]model.Assignment, error)
 }
 
@@ -449,7 +449,7 @@ type FeedTx interface {
 	BumpEpoch(regionID string, salt []byte) (model.Head, error)
 	// DesiredItems reads the newest state of keys by region, ordered by (region, key).
 	// It leaves out keys without a row. Rows in stopping or stopped are tombstones:
-	// Delete is set, and stays set until the region has confirmed the delete and after it.
+	// Delete is set, and stays set even after the region has confirmed the delete.
 	// An approved key of the quarantine is a tombstone, too, with its generation plus one.
 	DesiredItems(kind model.ChangeKind, keys map[string][]string) ([]model.DesiredItem, error)
 	// EachDesired calls page with everything that a region should hold, about size items at a
@@ -479,15 +479,16 @@ type RecordTx interface {
 	DeleteIdempotency(before int64, limit int) (int, error)
 }
 
-// RetentionTx deletes rows whose retention has passed, as do the Delete methods with a limit of the interfaces above.
+// RetentionTx deletes rows whose retention has passed. The interfaces above have further Delete methods with a limit,
+// for the same purpose.
 // A method with a limit deletes at most limit rows, or the rows of at most limit apps or secrets, and returns the
 // number. Its caller repeats the call until it returns less than limit.
 type RetentionTx interface {
 	// DeleteApps deletes the rows of apps that were deleted before that time and have no topology
 	// left, with all rows that belong to them.
 	DeleteApps(deletedBefore int64, limit int) (int, error)
-	// CrowdedApps returns the ids above after of apps with more deployments than versions, or more
-	// history entries than entries, by id.
+	// CrowdedApps returns ids of apps in ascending order, beginning after the id after. These apps have
+	// more than versions deployments, or more than entries history entries.
 	CrowdedApps(versions, entries int, after string, limit int) ([]string, error)
 	// TrimVersions deletes ended deployments of the app, with their rollouts, except the newest keep
 	// versions. It also keeps the live and the previous deployment, the one of the rollout in flight,
