@@ -50,7 +50,7 @@ type Side struct {
 	// Outdated is how many of the serving replicas still have the spec of another version, from which
 	// this one took them over.
 	Outdated int32
-	// Live: the version is the one that is live.
+	// Live: the version is live.
 	Live bool
 	// Withdrawn: the version failed, or people took it back. While another version serves, it
 	// gets no traffic.
@@ -133,7 +133,7 @@ func (l RegionPlan) floor() int32 {
 	return max(n, l.OldFloor)
 }
 
-// Ceiling is how many replicas may exist.
+// Ceiling returns the maximum number of replicas that a step may lead to.
 func (l RegionPlan) Ceiling() int32 {
 	if l.Recreate {
 		return l.Size
@@ -150,8 +150,8 @@ func (l RegionPlan) goal() int32 {
 }
 
 // Enough returns how many ready replicas the version needs to serve alone, or to serve as its stop says.
-// That is Need. While other versions serve, it is also at least the goal minus Unavailable, because with
-// fewer the version would take traffic from more replicas than a step may remove.
+// That is Need, at most the goal. While another version serves, it is at least the goal minus Unavailable.
+// With fewer, the version would take traffic from more replicas than a step may remove.
 func (l RegionPlan) Enough() int32 {
 	n := l.Need
 	for _, f := range l.From {
@@ -195,7 +195,7 @@ func (l RegionPlan) keep(i int) int32 {
 	return max(0, min(l.Keep, l.Ceiling()-l.goal()))
 }
 
-// known reports whether the region has answered everything.
+// known reports whether the region has reported on the last change of each version.
 func (l RegionPlan) known() bool {
 	known := l.To.Known && l.LeavingKnown
 	for _, f := range l.From {
@@ -204,7 +204,7 @@ func (l RegionPlan) known() bool {
 	return known
 }
 
-// Existing is how many replicas there may be.
+// Existing returns how many replicas may exist now.
 func (l RegionPlan) Existing() int32 {
 	n := l.To.Existing + l.Leaving
 	for _, f := range l.From {

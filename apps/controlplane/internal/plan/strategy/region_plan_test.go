@@ -287,7 +287,7 @@ func TestBounds(t *testing.T) {
 		{"", "", 4, 1, 0},
 		{"", "", 2, 1, 0},
 		{"25%", "25%", 10, 3, 2},
-		{"0", "25%", 2, 0, 1}, // rounds down to none, and none is no way to move
+		{"0", "25%", 2, 0, 1}, // 25% of 2 rounds down to 0, but with 0 nothing could move
 		{"0", "9", 3, 0, 3},
 		{"100%", "0", 3, 3, 0},
 		{"1", "", 0, 0, 0},
