@@ -63,8 +63,8 @@ const (
 	appsBatch = 10
 	// idempotencyFor is how long the API promises that a repeated call gets the same answer.
 	idempotencyFor = 24 * time.Hour
-	// joinTokensFor is how long an agent with an expired token gets the error that the token has expired, instead of
-	// that it is unknown.
+	// joinTokensFor is how long an agent with an expired token gets the error that the token has expired. Later, it
+	// gets the error that the token is unknown.
 	joinTokensFor = 24 * time.Hour
 	// keysFor is how long a key is listed after it ended.
 	keysFor = 30 * 24 * time.Hour

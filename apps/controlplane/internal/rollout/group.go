@@ -28,7 +28,7 @@ const (
 // groups batches the steps of one process.
 type groups = batch.Group[int, *member, decision]
 
-// newGroups returns groups that call decide once for the members of each. decide writes nothing if it fails.
+// newGroups returns groups that call decide once for the members of each group. decide writes nothing if it fails.
 // committed is called after each transaction.
 func newGroups(decide func(context.Context, []*member) ([]decision, error), committed func(batch.Outcome)) *groups {
 	return batch.New(batch.Config[int, *member, decision]{

@@ -32,7 +32,7 @@ const (
 const beat = 200 * time.Millisecond
 
 // Waker sends apps that a commit woke to the driver at once, and again if that fails. The Sweeper finds the
-// apps that it forgets.
+// apps that the Waker forgets.
 type Waker struct {
 	log    *slog.Logger
 	signal chan struct{}
@@ -57,7 +57,7 @@ func NewWaker(log *slog.Logger) *Waker {
 func (w *Waker) Took(d time.Duration) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	// A step that waits for a foreign registry says little about the others, so d is capped.
+	// A step that waits for a foreign registry says little about other steps, so d is capped.
 	w.took += (min(d, maxSpacing/stepsApart) - w.took) / 16
 }
 

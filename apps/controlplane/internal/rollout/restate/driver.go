@@ -46,7 +46,7 @@ type Config struct {
 	// Step is what an invocation runs.
 	Step rollout.Step
 	// Lost is called when Restate has lost wake-ups that it had accepted, before it can accept
-	// others.
+	// new wake-ups.
 	Lost func(context.Context) error
 	// Ingress and Admin are Restate's URLs.
 	Ingress, Admin string

@@ -177,8 +177,8 @@ func (d *Driver) forget(ctx context.Context, dep deployment) error {
 			return err
 		}
 		if ended == 0 && len(ids) > 0 {
-			// Lost is called before they end. If this process died in between, no other one
-			// could see that they were ended.
+			// Lost is called before the invocations end. If this process ended them first and
+			// died, no other process could see that wake-ups were lost.
 			if err := d.cfg.Lost(ctx); err != nil {
 				return err
 			}
