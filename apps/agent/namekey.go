@@ -16,8 +16,8 @@ const (
 )
 
 // nameKey returns the key with which names of Secrets are made. It is the key that the region's
-// agents share, or this agent's own key if the shared key cannot be reached. The own key is good
-// enough, because no running pod depends on the key.
+// agents share, or this agent's own key if the shared key cannot be reached. This agent's own key
+// is good enough, because no running pod depends on the key.
 func (m *member) nameKey(ctx context.Context) ([]byte, error) {
 	files := m.cfg.files()
 	own, err := files.Read(nameKeyFile)

@@ -120,7 +120,7 @@ func TestRaiser_RaisesOnlyWhileCutOff(t *testing.T) {
 	r.measure(time.Hour, 0)
 	require.EqualValues(t, 8, r.replicas())
 
-	// Back: the raise is reported until another generation comes, whatever its number is.
+	// After the cut, the raise is reported until another generation comes, whatever number of replicas that has.
 	r.cutAt = time.Time{}
 	require.EqualValues(t, 8, r.measure(time.Minute, 0).RaisedTo)
 	r.items[0].Generation, r.deployment().Replicas = 8, 3
@@ -165,7 +165,7 @@ func TestRaiser_MayNot(t *testing.T) {
 		"during a hold":                   func(r *region) { r.deployment().RaiseAlone.HeldUntil = r.now.Add(time.Hour).UnixMilli() },
 		"at zero":                         func(r *region) { r.deployment().Replicas, r.deployment().Wake = 0, 1 },
 		"with a policy that it lacks":     func(r *region) { r.deployment().Scaling.Metrics[0].Type = 99 },
-		"beside another deployment":       func(r *region) { r.items = append(r.items, other(r.items[0])) },
+		"next to another deployment":      func(r *region) { r.items = append(r.items, other(r.items[0])) },
 		"of a pool":                       func(r *region) { r.deployment().Scaling.Roles = []*windlassv1.RoleScaling{{Role: "decode"}} },
 		"while an instance lacks room":    func(r *region) { r.seen = lacking(runtime.ReasonUnschedulable) },
 		"while the pool's quota is full":  func(r *region) { r.seen = lacking(runtime.ReasonQuotaExceeded) },

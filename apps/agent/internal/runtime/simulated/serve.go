@@ -11,7 +11,7 @@ import (
 // noAddress is the address of ready instances if Config.Serve is nil. Nothing listens there.
 const noAddress = "127.0.0.1:1"
 
-// lonePatience is how long an instance drains if it began to while no agent had the runtime.
+// lonePatience is how long an instance drains if it began to drain while no agent had the runtime.
 const lonePatience = 30 * time.Second
 
 // server is the server of an instance.
@@ -75,7 +75,7 @@ func (r *Runtime) drains(w *workload, i *instance) bool {
 	return len(roles) == 0 || slices.ContainsFunc(roles, func(of runtime.RoleCount) bool { return of.Entry && of.Name == i.role() })
 }
 
-// drain keeps the instance until gateways have released it, or do not for too long.
+// drain keeps the instance until gateways have released it, or until its patience is over.
 func (r *Runtime) drain(w *workload, i instance) {
 	i.status = windlassv1.InstanceStatus_INSTANCE_STATUS_DRAINING
 	w.leaving = append(w.leaving, i)

@@ -54,9 +54,10 @@ type Config struct {
 	// runtime.
 	CPU func(app, role string) (millicores float64, ok bool)
 	// Serve starts a server for an instance that becomes ready, and returns its address (host:port). The
-	// runtime calls end once: at once if the instance crashes, and when it has ended otherwise. Such an
-	// instance stops only once gateways have released it; see runtime.Drainer. Neither may call the
-	// runtime. Nil: instances have an address where nothing listens, and stop at once.
+	// runtime calls end once: with crashed at once when the instance crashes, and otherwise when the
+	// instance has ended. An instance with a server stops only once gateways have released it; see
+	// runtime.Drainer. Serve and end must not call the runtime. Nil: instances have an address where
+	// nothing listens, and stop at once.
 	Serve func(app, instanceID string) (address string, end func(crashed bool))
 }
 

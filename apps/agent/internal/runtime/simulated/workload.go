@@ -23,7 +23,7 @@ type workload struct {
 	instances []instance
 	count     int // number of rows that are not empty
 	stopping  int // number of instances without a row that have not ended yet
-	// leaving are the instances among them that drain.
+	// leaving are the stopping instances that drain.
 	leaving []instance
 	// reportedTo is the deployment for which reportTakenOver last called Config.Ready.
 	reportedTo *deployment
