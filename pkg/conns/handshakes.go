@@ -33,8 +33,8 @@ const queuePerSlot = 1024
 // them would end too late for its client. So other handshakes wait for a slot. Handshakes that have begun come before
 // handshakes that have not.
 //
-// Clients take turns in rounds. A new client is the first of its round, and the newest handshake is the first of its
-// client, because a client that has waited for long may have given up.
+// Clients take turns in rounds. A new client comes first in the round. Of each client, the newest handshake comes first.
+// The reason for both is that a client that has waited for long may have given up.
 type handshakeQueue struct {
 	queue, perClient int
 

@@ -9,8 +9,8 @@ const (
 	// mostFaults is how many faults an address or a caller may have at once. Each faultWindow forgives as many.
 	mostFaults  = 256
 	faultWindow = time.Minute
-	// An address or caller with more faults is held back for firstHold. The time doubles with each further time up to
-	// longestHold. After longestHold without a fault it is firstHold again.
+	// An address or caller with more faults is held back for firstHold. Each further hold is twice as long, up to
+	// longestHold. After longestHold without a fault, the next hold is firstHold again.
 	firstHold, longestHold = time.Minute, 16 * time.Minute
 	// mostAtFault is the maximum number of addresses that are remembered, and also of callers.
 	mostAtFault = 16 << 10

@@ -24,8 +24,8 @@ type refusals struct {
 	last   time.Time
 }
 
-// Refused counts a stream of the connection that was refused with a time after which to try again. caller identifies
-// the caller. Empty: it is not known, and its address counts instead. A caller with too many refused streams is held
+// Refused counts a stream of the connection that was refused with a time for the next try. caller identifies the caller.
+// Empty: the caller is not known, and its address counts instead. A caller with too many refused streams is held
 // back. Then Wait delays the streams of a connection that continues to open such streams.
 //
 // Other callers of the address do not wait, and neither do other connections of the caller. Streams on connections of

@@ -152,9 +152,9 @@ const (
 	policyScript = "#!/bin/sh\n# Written by windlass while it installs MariaDB, which it runs privately.\nexit 101\n"
 )
 
-// keepServiceDown prevents the start of the packaged service. If the system already has a
-// policy, as containers do, it does not change it. A policy that a killed installation left
-// behind has the same text as policyScript, so restore removes it.
+// keepServiceDown prevents the start of the packaged service. It does not change a policy that
+// the system already has, as containers do. A policy that a killed installation left behind has
+// the same text as policyScript, so restore removes it.
 func keepServiceDown(ctx context.Context, prefix []string) (restore func() error, err error) {
 	have, err := os.ReadFile(policyFile)
 	switch {
