@@ -13,7 +13,7 @@
 //	may       CREATE TABLE; ADD COLUMN that has a DEFAULT or may be NULL; ADD KEY;
 //	          MODIFY to a type that holds all values of the old type
 //	may not   DROP a table, column or key; RENAME; CHANGE; ADD COLUMN ... NOT NULL
-//	          without a DEFAULT; ADD UNIQUE, CHECK or FOREIGN KEY; MODIFY to less
+//	          without a DEFAULT; ADD UNIQUE, CHECK or FOREIGN KEY; any other MODIFY
 //
 // The old version inserts rows without the new columns, and does not know the new tables. The new version must handle
 // these rows while both versions may run. A later migration removes columns and tables that no running version uses.

@@ -86,7 +86,7 @@ var wider = [][]string{
 	{"VARBINARY"},
 }
 
-// holds reports whether the definition is allows all values that the definition was allowed.
+// holds reports whether the new definition, is, allows all values that the old definition, was, allows.
 func holds(was, is string) bool {
 	from, to := sqlType.FindStringSubmatch(was), sqlType.FindStringSubmatch(is)
 	if from == nil || to == nil || strings.Contains(is, "NOT NULL") && !strings.Contains(was, "NOT NULL") ||
