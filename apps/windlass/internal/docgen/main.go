@@ -23,7 +23,7 @@ import (
 
 func main() {
 	root := flag.String("root", ".", "root of the repository")
-	reasons := flag.String("explain", "", "file to write with what `windlass explain` knows")
+	reasons := flag.String("explain", "", "file to write the data of `windlass explain` into")
 	folder := flag.String("charts", "", "folder with a folder for each chart, to write schemas of values into")
 	flag.Parse()
 	err := writePages(*root, flag.Arg(0))

@@ -92,7 +92,7 @@ func (s *source) metricsOf(p *pkg) ([]metric, error) {
 	var failure error
 	fail := func(n ast.Node, what string) {
 		if failure == nil {
-			failure = fmt.Errorf("%s: %s: write it so that docgen can read it, or teach docgen", s.fset.Position(n.Pos()), what)
+			failure = fmt.Errorf("%s: %s: write it so that docgen can read it, or extend docgen", s.fset.Position(n.Pos()), what)
 		}
 	}
 	shared := p.makerFunctions()
