@@ -15,8 +15,8 @@ import (
 )
 
 // BareCommand runs the simulator's binary as a proxy of net/http alone, which only forwards requests. The
-// gateway uses net/http and cannot be faster than this proxy. The arguments are an address to listen on and
-// addresses of instances, "at=to,to", for each.
+// gateway uses net/http and cannot be faster than this proxy. Each argument is an address to listen on, with
+// the addresses of its instances: "at=to,to".
 const BareCommand = "run-bare-proxy"
 
 // Bare runs BareCommand until ctx ends.

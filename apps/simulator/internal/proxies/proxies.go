@@ -38,7 +38,7 @@ const (
 // Proxy is a running proxy.
 type Proxy struct {
 	Name string
-	// Address is the host:port of immediate answers, and Streams that of streams.
+	// Address is the host:port for immediate answers, and Streams is the host:port for streams.
 	Address, Streams string
 	*proc.Process
 }
@@ -226,7 +226,7 @@ func (h *Harness) start(ctx context.Context, name, program string, how configure
 	defer cancel()
 	for _, at := range listens {
 		if err := listening(ctx, p, at); err != nil {
-			said, _ := os.ReadFile(log) // for people, if there is any
+			said, _ := os.ReadFile(log) // the proxy's log, for people; empty if it cannot be read
 			return nil, errors.Join(fmt.Errorf("%s: %w: %.500s", name, err, said), out.Close())
 		}
 	}
