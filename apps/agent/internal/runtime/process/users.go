@@ -3,6 +3,7 @@ package process
 import (
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -322,52 +323,93 @@ func usersOf(pid int) []int {
 	return out
 }
 
+// maxNested is how deep directories of an instance may be nested. chownTree opens one file for each level.
+const maxNested = 1000
+
 // chownTree gives a directory and everything in it to a user. The directory itself comes last, so
 // that an interrupted run is repeated. A file with several names is skipped, because it may belong
-// to another user.
-func chownTree(root string, uid, gid int) error {
-	if owner, group, err := ownerOf(root); err != nil || owner == uid && group == gid {
+// to another user. Another instance of the environment may have got the directory from its user, and
+// may replace directories by symbolic links meanwhile. So each file is opened below the directory.
+func chownTree(dir string, uid, gid int) error {
+	owner, group, err := ownerOf(dir)
+	if err != nil || owner == uid && group == gid {
 		return err
 	}
-	err := filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
-		if err != nil || path == root {
-			return err
-		}
-		if n, err := links(path); err != nil || n > 1 && !d.IsDir() {
-			return err
-		}
-		return os.Lchown(path, uid, gid)
-	})
+	root, err := os.OpenRoot(dir)
 	if err != nil {
 		return err
 	}
-	return os.Lchown(root, uid, gid)
+	defer root.Close() //nolint:errcheck // nothing is written to it
+	if err := chownBelow(root, ".", uid, gid, 0); err != nil {
+		return err
+	}
+	return os.Lchown(dir, uid, gid)
+}
+
+// chownBelow gives everything in a directory of root to a user. It reads the directory in parts,
+// because the instance may have made any number of files.
+func chownBelow(root *os.Root, dir string, uid, gid, depth int) error {
+	if depth > maxNested {
+		return fmt.Errorf("directories are nested more than %d deep", maxNested)
+	}
+	// O_DIRECTORY does not wait for the writer of a pipe.
+	f, err := root.OpenFile(dir, os.O_RDONLY|syscall.O_DIRECTORY, 0)
+	if err != nil {
+		return err
+	}
+	defer f.Close() //nolint:errcheck // read only
+	for {
+		names, err := f.Readdirnames(1024)
+		for _, name := range names {
+			if err := chownOne(root, filepath.Join(dir, name), uid, gid, depth); err != nil {
+				return err
+			}
+		}
+		if errors.Is(err, io.EOF) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+	}
+}
+
+// chownOne gives a file of root, or a directory with everything in it, to a user.
+func chownOne(root *os.Root, path string, uid, gid, depth int) error {
+	info, err := root.Lstat(path)
+	if err != nil {
+		return err
+	}
+	st, err := statOf(info)
+	switch {
+	case err != nil:
+		return err
+	case info.IsDir():
+		if err := chownBelow(root, path, uid, gid, depth+1); err != nil {
+			return err
+		}
+	case st.Nlink > 1:
+		return nil
+	}
+	return root.Lchown(path, uid, gid)
 }
 
 func ownerOf(path string) (uid, gid int, err error) {
-	st, err := lstat(path)
+	info, err := os.Lstat(path)
+	if err != nil {
+		return 0, 0, err
+	}
+	st, err := statOf(info)
 	if err != nil {
 		return 0, 0, err
 	}
 	return int(st.Uid), int(st.Gid), nil
 }
 
-func links(path string) (uint64, error) {
-	st, err := lstat(path)
-	if err != nil {
-		return 0, err
-	}
-	return uint64(st.Nlink), nil //nolint:unconvert // another type on other platforms
-}
-
-func lstat(path string) (*syscall.Stat_t, error) {
-	info, err := os.Lstat(path)
-	if err != nil {
-		return nil, err
-	}
+func statOf(info fs.FileInfo) (*syscall.Stat_t, error) {
 	st, ok := info.Sys().(*syscall.Stat_t)
 	if !ok {
-		return nil, fmt.Errorf("read the owner of %s: %w", path, fs.ErrInvalid)
+		return nil, fmt.Errorf("read the owner of %s: %w", info.Name(), fs.ErrInvalid)
 	}
 	return st, nil
 }

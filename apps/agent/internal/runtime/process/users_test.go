@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
 	"pgregory.net/rapid"
 )
 
@@ -140,4 +141,55 @@ func TestLockIDs(t *testing.T) {
 	lock, err = lockIDs(dir, IDRange{15000, 25000})
 	require.NoError(t, err)
 	require.NoError(t, lock.Close())
+}
+
+// Another instance of the environment may change a directory while the agent gives it to the next user.
+func TestChownTree_NeverLeavesTheDirectory(t *testing.T) {
+	if os.Getuid() != 0 {
+		t.Skip("only root may give files away")
+	}
+	const uid = 12345
+	outside, dir := t.TempDir(), filepath.Join(t.TempDir(), "slot")
+	host := filepath.Join(outside, "host")
+	require.NoError(t, os.WriteFile(host, nil, 0o600))
+	inner := filepath.Join(dir, "a", "b")
+	require.NoError(t, os.MkdirAll(inner, 0o755))
+	for _, name := range []string{"host", "\xff", "kept"} {
+		require.NoError(t, os.WriteFile(filepath.Join(inner, name), nil, 0o600))
+	}
+	require.NoError(t, os.Symlink(host, filepath.Join(dir, "link")))
+	require.NoError(t, unix.Mkfifo(filepath.Join(dir, "pipe"), 0o600))
+	require.NoError(t, os.Symlink(outside, filepath.Join(dir, "a", "away")))
+
+	swapped := make(chan struct{})
+	done := make(chan struct{})
+	go func() {
+		defer close(swapped)
+		for {
+			select {
+			case <-done:
+				return
+			default:
+				_ = unix.Renameat2(unix.AT_FDCWD, inner, unix.AT_FDCWD, filepath.Join(dir, "a", "away"), unix.RENAME_EXCHANGE)
+			}
+		}
+	}()
+	for n := range 2000 {
+		_ = chownTree(dir, uid+n, uid) // it may fail, and is then tried again
+	}
+	close(done)
+	<-swapped
+	owner, _, err := ownerOf(host)
+	require.NoError(t, err)
+	require.Zero(t, owner)
+
+	require.NoError(t, chownTree(dir, uid-1, uid))
+	for _, name := range []string{".", "a", "link", "pipe"} {
+		owner, group, err := ownerOf(filepath.Join(dir, name))
+		require.NoError(t, err)
+		require.Equal(t, []int{uid - 1, uid}, []int{owner, group}, name)
+	}
+	owner, _, err = ownerOf(host)
+	require.NoError(t, err)
+	require.Zero(t, owner)
 }
