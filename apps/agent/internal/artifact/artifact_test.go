@@ -732,3 +732,35 @@ func TestFetch_FullDisk(t *testing.T) {
 		})
 	}
 }
+
+// The list of a ZIP archive is held in memory, and headers that make no file take time only.
+func TestFetch_LimitsListsOfArchives(t *testing.T) {
+	var list, headers bytes.Buffer
+	z := zip.NewWriter(&list)
+	for i := range 80_000 {
+		_, err := z.Create(fmt.Sprintf("entry-%032d", i))
+		require.NoError(t, err)
+	}
+	require.NoError(t, z.Close())
+	w := tar.NewWriter(&headers)
+	for range maxFiles + 1 {
+		require.NoError(t, w.WriteHeader(&tar.Header{Typeflag: tar.TypeXGlobalHeader, Name: "pax_global_header", PAXRecords: map[string]string{"comment": "x"}}))
+	}
+	require.NoError(t, w.Close())
+	for name, c := range map[string]struct {
+		data []byte
+		says string
+	}{
+		"m.zip": {list.Bytes(), "the archive cannot be read: its list of entries has more than 4194304 bytes"},
+		"m.tar": {headers.Bytes(), "the archive has more than 20000 entries"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write(c.data) }))
+			defer server.Close()
+			s := newStore(t, nil)
+			_, err := s.Fetch(t.Context(), "env_1", "ws_1", Reference{URL: server.URL + "/" + name + "@sha256:" + sum(c.data)}, Credentials{})
+			require.ErrorContains(t, err, c.says)
+			isEmpty(t, s)
+		})
+	}
+}

@@ -113,7 +113,7 @@ func (s *Store) download(ctx context.Context, k key, p parsed, c Credentials) er
 	if got != p.digest {
 		return s.broken(k, &digestError{want: p.digest, got: got})
 	}
-	if err := s.finish(k, files); err != nil {
+	if err := s.finish(ctx, k, files); err != nil {
 		return s.broken(k, err)
 	}
 	return nil
@@ -408,7 +408,7 @@ func digestOf(f *os.File) (string, error) {
 }
 
 // finish unpacks the downloaded files, and moves the result to its place.
-func (s *Store) finish(k key, files []file) error {
+func (s *Store) finish(ctx context.Context, k key, files []file) error {
 	dir := s.partialOf(k)
 	staged := filepath.Join(dir, "out")
 	size, err := sizeOf(staged)
@@ -427,7 +427,7 @@ func (s *Store) finish(k key, files []file) error {
 		return diskError(err)
 	}
 	defer root.Close() //nolint:errcheck // nothing is written to it
-	u := &unpacker{store: s, root: root}
+	u := &unpacker{ctx: ctx, store: s, root: root}
 	for i, f := range files {
 		at := partialFile(dir, i)
 		if f.pack != packNone {

@@ -4,9 +4,11 @@ import (
 	"archive/tar"
 	"archive/zip"
 	"compress/gzip"
+	"context"
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"os"
 	"path"
 	"path/filepath"
@@ -16,6 +18,7 @@ import (
 // unpacker writes the files of archives into a directory. It refuses names that lead out of the
 // directory, links and special files.
 type unpacker struct {
+	ctx   context.Context //nolint:containedctx // it ends the work of this unpacker
 	store *Store
 	root  *os.Root
 	// entries counts all entries of all archives.
@@ -29,18 +32,52 @@ func (u *unpacker) unpack(archive string, form pack) error {
 		return diskError(err)
 	}
 	defer f.Close() //nolint:errcheck // read only
+	from := &archiveFile{ctx: u.ctx, file: f, left: math.MaxInt64}
 	switch form {
 	case packZip:
-		return u.zip(f)
+		return u.zip(from)
 	case packGzip:
-		z, err := gzip.NewReader(f)
+		z, err := gzip.NewReader(from)
 		if err != nil {
-			return &contentError{"the archive cannot be read: " + err.Error()}
+			return u.unreadable("the archive", err)
 		}
 		return u.tar(z)
 	default:
-		return u.tar(f)
+		return u.tar(from)
 	}
+}
+
+// unreadable returns the error of content that cannot be read.
+func (u *unpacker) unreadable(what string, err error) error {
+	if u.ctx.Err() != nil {
+		return context.Cause(u.ctx)
+	}
+	return &contentError{fmt.Sprintf("%s cannot be read: %v", what, err)}
+}
+
+// archiveFile is an archive that is read until ctx ends.
+type archiveFile struct {
+	ctx  context.Context //nolint:containedctx // io.Reader takes none
+	file *os.File
+	// left is how many bytes ReadAt may still read.
+	left int64
+}
+
+func (a *archiveFile) Read(p []byte) (int, error) {
+	if a.ctx.Err() != nil {
+		return 0, context.Cause(a.ctx)
+	}
+	return a.file.Read(p)
+}
+
+func (a *archiveFile) ReadAt(p []byte, offset int64) (int, error) {
+	if a.ctx.Err() != nil {
+		return 0, context.Cause(a.ctx)
+	}
+	if a.left -= int64(len(p)); a.left < 0 {
+		return 0, fmt.Errorf("its list of entries has more than %d bytes", maxList)
+	}
+	return a.file.ReadAt(p, offset)
 }
 
 func (u *unpacker) tar(r io.Reader) error {
@@ -51,7 +88,7 @@ func (u *unpacker) tar(r io.Reader) error {
 			return nil
 		}
 		if err != nil {
-			return &contentError{"the archive cannot be read: " + err.Error()}
+			return u.unreadable("the archive", err)
 		}
 		switch h.Typeflag {
 		case tar.TypeReg:
@@ -59,6 +96,7 @@ func (u *unpacker) tar(r io.Reader) error {
 		case tar.TypeDir:
 			err = u.dir(h.Name)
 		case tar.TypeXGlobalHeader:
+			_, err = u.check(".") // It counts, because an archive may have any number of them.
 		default:
 			err = &contentError{fmt.Sprintf("the archive's entry %q is a link or a special file: only files and folders are allowed", h.Name)}
 		}
@@ -68,15 +106,18 @@ func (u *unpacker) tar(r io.Reader) error {
 	}
 }
 
-func (u *unpacker) zip(f *os.File) error {
-	info, err := f.Stat()
+func (u *unpacker) zip(from *archiveFile) error {
+	info, err := from.file.Stat()
 	if err != nil {
 		return diskError(err)
 	}
-	archive, err := zip.NewReader(f, info.Size())
+	// NewReader holds the list of all entries in memory.
+	from.left = maxList
+	archive, err := zip.NewReader(from, info.Size())
 	if err != nil {
-		return &contentError{"the archive cannot be read: " + err.Error()}
+		return u.unreadable("the archive", err)
 	}
+	from.left = math.MaxInt64
 	for _, e := range archive.File {
 		switch mode := e.Mode(); {
 		case mode.IsDir():
@@ -96,7 +137,7 @@ func (u *unpacker) zip(f *os.File) error {
 func (u *unpacker) zipped(e *zip.File) error {
 	r, err := e.Open()
 	if err != nil {
-		return &contentError{"the archive cannot be read: " + err.Error()}
+		return u.unreadable("the archive", err)
 	}
 	defer r.Close()
 	return u.file(e.Name, r)
@@ -164,7 +205,7 @@ func (u *unpacker) file(name string, from io.Reader) error {
 			break
 		}
 		if err != nil {
-			return &contentError{fmt.Sprintf("the archive's entry %q cannot be read: %v", name, err)}
+			return u.unreadable(fmt.Sprintf("the archive's entry %q", name), err)
 		}
 	}
 	return diskError(errors.Join(out.Chmod(0o644), out.Sync(), out.Close()))
