@@ -764,3 +764,25 @@ func TestFetch_LimitsListsOfArchives(t *testing.T) {
 		})
 	}
 }
+
+// The client of S3 holds what a page has in memory.
+func TestFetch_LimitsPagesOfLists(t *testing.T) {
+	for name, part := range map[string]string{"many objects": strings.Repeat("<Contents/>", 1000), "a long name": strings.Repeat("a", 10_000)} {
+		t.Run(name, func(t *testing.T) {
+			server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+				_, err := io.WriteString(w, `<?xml version="1.0" encoding="UTF-8"?><ListBucketResult><Name>`)
+				if name == "many objects" {
+					_, err = io.WriteString(w, `bucket</Name>`)
+				}
+				for err == nil {
+					_, err = io.WriteString(w, part)
+				}
+			}))
+			defer server.Close()
+			s := newStore(t, nil)
+			_, err := s.Fetch(t.Context(), "env_1", "ws_1", Reference{URL: "s3://bucket/fraud/@sha256:" + sum(nil), Endpoint: server.URL}, Credentials{})
+			require.ErrorContains(t, err, "a page of the list of objects is too long")
+			isEmpty(t, s)
+		})
+	}
+}

@@ -1,6 +1,7 @@
 package artifact
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -33,7 +34,7 @@ func newS3(t http.RoundTripper, p parsed, c Credentials) (*s3Source, error) {
 	client, err := minio.NewCore(host, &minio.Options{
 		// Without a key, requests are anonymous.
 		Creds:  credentials.NewStaticV4(v["AWS_ACCESS_KEY_ID"], v["AWS_SECRET_ACCESS_KEY"], v["AWS_SESSION_TOKEN"]),
-		Secure: secure, Region: p.region(), Transport: t, BucketLookup: lookup, MaxRetries: 1,
+		Secure: secure, Region: p.region(), Transport: pageLimiter{t}, BucketLookup: lookup, MaxRetries: 1,
 	})
 	if err != nil {
 		return nil, &contentError{"model.artifact.endpoint: " + err.Error()}
@@ -88,6 +89,38 @@ func (s *s3Source) open(ctx context.Context, f file, offset int64) (io.ReadClose
 		return body, 0, nil
 	}
 	return body, offset, nil
+}
+
+// maxTags is the maximum number of tags on a page of a list. A page of 1000 objects has about 20,000.
+const maxTags = 64 << 10
+
+// pageLimiter limits the pages of lists, because the client holds what a page has in memory.
+type pageLimiter struct{ http.RoundTripper }
+
+// RoundTrip implements http.RoundTripper.
+func (l pageLimiter) RoundTrip(r *http.Request) (*http.Response, error) {
+	res, err := l.RoundTripper.RoundTrip(r)
+	if err == nil && r.URL.RawQuery != "" { // Requests for objects have no query.
+		res.Body = &page{ReadCloser: res.Body, bytes: maxList, tags: maxTags}
+	}
+	return res, err
+}
+
+// page is a page of a list. bytes and tags are how much of it may still come.
+type page struct {
+	io.ReadCloser
+
+	bytes, tags int
+}
+
+func (p *page) Read(b []byte) (int, error) {
+	n, err := p.ReadCloser.Read(b)
+	p.bytes -= n
+	p.tags -= bytes.Count(b[:n], []byte("<"))
+	if p.bytes < 0 || p.tags < 0 {
+		return 0, &contentError{"a page of the list of objects is too long"}
+	}
+	return n, err
 }
 
 // s3Error returns the status of an answer as an error.
