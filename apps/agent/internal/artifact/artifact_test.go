@@ -786,3 +786,17 @@ func TestFetch_LimitsPagesOfLists(t *testing.T) {
 		})
 	}
 }
+
+func TestOCIError_HasNoSignatures(t *testing.T) {
+	err := ociError(fmt.Errorf("GET %q: mismatch Content-Length: %w", "https://blobs.test/x?X-Amz-Signature=secret&y=1", io.ErrUnexpectedEOF))
+	require.EqualError(t, err, `GET "https://blobs.test/x": mismatch Content-Length: unexpected EOF`)
+	require.ErrorIs(t, err, io.ErrUnexpectedEOF)
+}
+
+// A source chooses parts of these texts, which are shown and logged.
+func TestErrors_AreShort(t *testing.T) {
+	long := strings.Repeat("a", 1<<20)
+	for _, err := range []error{&contentError{long}, &statusError{http.StatusBadRequest, long}, &digestError{long, sum(nil), sum(nil)}} {
+		require.Less(t, len(err.Error()), 2*maxText)
+	}
+}

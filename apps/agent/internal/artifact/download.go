@@ -140,7 +140,7 @@ type digestError struct{ name, want, got string }
 func (e *digestError) Error() string {
 	what := "the content"
 	if e.name != "" {
-		what = strconv.Quote(e.name)
+		what = strconv.Quote(short(e.name))
 	}
 	return fmt.Sprintf("%s has the digest sha256:%s, and not sha256:%s", what, e.got, e.want)
 }
@@ -148,7 +148,18 @@ func (e *digestError) Error() string {
 // contentError means that the content cannot be used.
 type contentError struct{ text string }
 
-func (e *contentError) Error() string { return e.text }
+func (e *contentError) Error() string { return short(e.text) }
+
+// maxText is the maximum length of a text that has words of a source, in bytes.
+const maxText = 512
+
+// short shortens a text to maxText.
+func short(text string) string {
+	if len(text) > maxText {
+		return strings.ToValidUTF8(text[:maxText], "") + "..."
+	}
+	return text
+}
 
 // checkList refuses lists whose files could be written outside of the artifact, or over each other.
 func checkList(files []file) error {
@@ -308,7 +319,7 @@ type statusError struct {
 func (e *statusError) Error() string {
 	text := fmt.Sprintf("it answered %d %s", e.status, http.StatusText(e.status))
 	if e.detail != "" {
-		text += " (" + e.detail + ")"
+		text += " (" + short(e.detail) + ")"
 	}
 	switch e.status {
 	case http.StatusUnauthorized, http.StatusForbidden:

@@ -8,6 +8,7 @@ import (
 	"io"
 	"net/http"
 	"net/netip"
+	"regexp"
 	"strings"
 
 	"github.com/opencontainers/go-digest"
@@ -168,5 +169,27 @@ func ociError(err error) error {
 	if known := (*errcode.ErrorResponse)(nil); errors.As(err, &known) {
 		return &statusError{status: known.StatusCode}
 	}
-	return withoutURL(err)
+	return withoutQueries(withoutURL(err))
 }
+
+var query = regexp.MustCompile(`(https?://[^\s"?]*)\?[^\s"]*`)
+
+// withoutQueries removes the queries of URLs from the text of an error, because the URL to which a registry
+// redirects may have a signature there.
+func withoutQueries(err error) error {
+	text := err.Error()
+	if plain := query.ReplaceAllString(text, "$1"); plain != text {
+		return &textError{plain, err}
+	}
+	return err
+}
+
+// textError is an error with another text.
+type textError struct {
+	text string
+	err  error
+}
+
+func (e *textError) Error() string { return e.text }
+
+func (e *textError) Unwrap() error { return e.err }
