@@ -95,21 +95,38 @@ func (r *Runtime) needsArtifact(scope, digest string) bool {
 	return false
 }
 
-// sweep deletes files of models that are gone, from time to time. Servers has all servers.
-func (r *Runtime) sweep(servers []Server) {
-	if r.store == nil {
+// unlinkGone removes a model that is gone from the repositories of all servers. Some may still have it
+// there: a server that restarted has lost the model, so it was not unloaded. Without a repository's hard links, the
+// store frees the disk when it deletes the files. The caller holds the lock.
+func (r *Runtime) unlinkGone(gone assignment) {
+	if r.store == nil || gone.Model.GetArtifact() == nil {
 		return
 	}
-	ids, scopes := map[string]bool{}, map[string]bool{}
-	for _, s := range servers {
-		ids[s.ID] = true
-		scopes[s.Scope] = true
+	name := gone.asModel("").Name
+	for _, a := range r.kept.Models {
+		if a.EnvironmentID == gone.EnvironmentID && a.asModel("").Name == name {
+			return // Another version has the name.
+		}
+	}
+	for server := range r.instances {
+		if err := r.store.Unlink(gone.EnvironmentID, server, name); err != nil {
+			r.log.Warn("cannot remove a deleted model from the repository of a server", "server", server, "model", name, "error", err)
+		}
+	}
+}
+
+// sweep deletes files of models that are gone, from time to time. It keeps the repositories of servers
+// that do not run at the moment, because they may be starting.
+func (r *Runtime) sweep() {
+	if r.store == nil {
+		return
 	}
 	r.mu.Lock()
 	if time.Since(r.swept) < sweepEvery {
 		r.mu.Unlock()
 		return
 	}
+	ids, scopes := maps.Clone(r.instances), map[string]bool{}
 	r.swept = time.Now()
 	for _, kept := range []map[string]assignment{r.kept.Models, r.kept.Servers} {
 		for _, a := range kept {

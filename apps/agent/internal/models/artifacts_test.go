@@ -120,3 +120,56 @@ func TestRuntime_Artifacts(t *testing.T) {
 		require.Contains(t, refused.Message, "model.artifact is for regions of bare hosts")
 	})
 }
+
+// A server that restarts loses its models without an unload.
+func TestRuntime_ForgetsArtifactsThatServersLost(t *testing.T) {
+	const content = "weights"
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, content) }))
+	defer server.Close()
+	sum := sha256.Sum256([]byte(content))
+	allow, err := guard.Parse([]string{"127.0.0.0/8"})
+	require.NoError(t, err)
+	dir := t.TempDir()
+	store, err := artifact.Open(artifact.Config{Dir: dir, Allow: allow, Log: slog.New(slog.DiscardHandler)})
+	require.NoError(t, err)
+	loader := &fakeLoader{held: map[string]map[string]bool{}}
+	m := newStoredRuntime(t, &fakeBase{changes: make(chan struct{}, 1)}, loader, disk.NewMemory(), store)
+	defer m.stop()
+	require.NoError(t, m.apply("dep_servers", 1, &windlassv1.DeploymentSpec{Models: &windlassv1.ModelServer{Protocol: windlassv1.ModelServer_PROTOCOL_V2, MemoryMib: 100}}))
+	require.NoError(t, m.Apply(t.Context(), runtime.Assignment{
+		Deployment: &agentv1.Deployment{Id: "dep_fraud", AppName: "fraud", EnvironmentId: "env_1", Replicas: 1, Spec: &windlassv1.DeploymentSpec{
+			Model: &windlassv1.LoadedModel{Artifact: &windlassv1.ModelArtifact{Url: server.URL + "/model.onnx@sha256:" + hex.EncodeToString(sum[:])}},
+		}},
+		Generation: 1, TemplateHash: "1",
+	}))
+	at := filepath.Join(artifact.RepositoryDir(dir, "env_1", "ins_a"), "fraud")
+	in := instanceOf("ins_a", ready)
+	m.base.serve(in)
+	require.EventuallyWithT(t, func(c *assert.CollectT) {
+		_, err := m.Observe(t.Context())
+		require.NoError(c, err)
+		require.FileExists(c, filepath.Join(at, "model.onnx"))
+	}, 20*time.Second, 20*time.Millisecond)
+
+	// While the server starts, it has its repository, but no model.
+	in.Status, in.Address = windlassv1.InstanceStatus_INSTANCE_STATUS_CREATING, ""
+	m.base.serve(in)
+	loader.mu.Lock()
+	loader.held = map[string]map[string]bool{}
+	loader.mu.Unlock()
+	m.Runtime.mu.Lock()
+	m.swept = time.Time{}
+	m.Runtime.mu.Unlock()
+	_, err = m.Observe(t.Context())
+	require.NoError(t, err)
+	require.DirExists(t, filepath.Dir(at))
+	require.NoError(t, m.Remove(t.Context(), "dep_fraud"))
+	in = instanceOf("ins_a", ready)
+	in.Restarts = 1
+	m.base.serve(in)
+	require.EventuallyWithT(t, func(c *assert.CollectT) {
+		_, err := m.Observe(t.Context())
+		require.NoError(c, err)
+		require.NoDirExists(c, at)
+	}, 20*time.Second, 20*time.Millisecond)
+}

@@ -323,7 +323,7 @@ func (r *Runtime) Observe(ctx context.Context) (runtime.Observation, error) {
 	none := len(r.kept.Models) == 0 && len(servers) == 0
 	r.mu.Unlock()
 	r.manager.SetServers(servers)
-	r.sweep(servers)
+	r.sweep()
 	if err := r.removeServers(ctx, seen); err != nil {
 		return seen, err
 	}
@@ -349,6 +349,7 @@ func (r *Runtime) Observe(ctx context.Context) (runtime.Observation, error) {
 			delete(r.credentials, s.ModelID)
 			delete(r.described, s.ModelID)
 			r.manager.Drop(s.ModelID)
+			r.unlinkGone(a)
 			r.dirty, gone = true, true
 			continue
 		}
