@@ -615,6 +615,11 @@ func TestFetch_ConnectsOnlyWhereAllowed(t *testing.T) {
 		_, err = newStore(t, nil).Fetch(t.Context(), "env_1", "ws_1", Reference{URL: server2.URL + "/m@sha256:" + sum([]byte("data"))}, Credentials{Variables: map[string]string{"ARTIFACT_TOKEN": "secret-token"}})
 		require.NoError(t, err)
 		require.Empty(t, got.Load())
+		server3 := httptest.NewServer(http.RedirectHandler(other.URL, http.StatusFound)) // another port
+		defer server3.Close()
+		_, err = newStore(t, nil).Fetch(t.Context(), "env_1", "ws_1", Reference{URL: server3.URL + "/m@sha256:" + sum([]byte("data"))}, Credentials{Variables: map[string]string{"ARTIFACT_TOKEN": "secret-token"}})
+		require.NoError(t, err)
+		require.Empty(t, got.Load())
 	})
 }
 

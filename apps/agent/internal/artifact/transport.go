@@ -56,8 +56,8 @@ func (e *refusedError) Error() string {
 	return fmt.Sprintf("%s is not called without TLS: use https, or the operator of the region may allow its network with --model-allow", e.host)
 }
 
-// newClient returns a client that follows redirects. Go's client sends no credentials to other
-// hosts.
+// newClient returns a client that follows redirects. It sends no credentials to other hosts. By
+// itself, Go's client would send them to subdomains and to other ports.
 func newClient(t http.RoundTripper) *http.Client {
 	return &http.Client{Transport: t, CheckRedirect: func(r *http.Request, via []*http.Request) error {
 		if len(via) > maxRedirects {
@@ -65,6 +65,9 @@ func newClient(t http.RoundTripper) *http.Client {
 		}
 		if r.URL.Scheme != "https" && via[0].URL.Scheme == "https" {
 			return &contentError{"it redirects from https to " + r.URL.Scheme}
+		}
+		if r.URL.Host != via[0].URL.Host {
+			r.Header.Del("Authorization")
 		}
 		return nil
 	}}
