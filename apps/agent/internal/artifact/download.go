@@ -54,7 +54,7 @@ type source interface {
 	// open returns the content of a file from an offset on. A source that cannot begin there
 	// returns the whole content, and from is 0.
 	open(ctx context.Context, f file, offset int64) (body io.ReadCloser, from int64, err error)
-	// digests reports whether the artifact's digest is that of the list of its files.
+	// digestsList reports whether the artifact's digest is that of the list of its files.
 	digestsList() bool
 }
 

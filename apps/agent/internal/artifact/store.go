@@ -32,12 +32,12 @@ const (
 
 const (
 	// fetchesAtOnce is how many downloads run at the same time, and perHost how many of them come
-	// from one host of a source. One workspace may have at most half of either; see package share.
+	// from one host. One workspace may have at most half of either number. See package share.
 	fetchesAtOnce = 32
 	perHost       = 8
 	// keepUnused is how long files stay that no model needs. They go earlier if room is needed.
 	keepUnused = 24 * time.Hour
-	// keepFree is how much of the disk stays free, in bytes.
+	// keepFree is how much of the disk stays free if the store has no limit, in bytes.
 	keepFree = 1 << 30
 )
 
@@ -47,7 +47,7 @@ type Config struct {
 	Dir string
 	// Allow has networks with private addresses that may be connected to, also without TLS.
 	Allow guard.Networks
-	// MaxBytes limits the size of all files. 0: the files may fill the disk, but for 1 GiB.
+	// MaxBytes limits the size of all files. 0: the files may fill the disk, except for 1 GiB.
 	MaxBytes int64
 	Log      *slog.Logger
 	// Registerer gets the metrics. Nil: no metrics.
@@ -69,7 +69,7 @@ type Store struct {
 	mu sync.Mutex
 	// fetches has the running fetches.
 	fetches map[key]*fetch
-	// hosts has the slots of each host of a source from which something is fetched.
+	// hosts has the slots of each host from which something is fetched.
 	hosts map[string]*host
 	// used is the size of all files, in bytes, with those of running downloads.
 	used int64
@@ -224,7 +224,7 @@ func (s *Store) partialOf(k key) string {
 	return filepath.Join(ScopeDir(s.cfg.Dir, k.scope), partialDir, k.digest)
 }
 
-// has reports whether an artifact is complete, and notes its use.
+// has reports whether an artifact is complete, and records that it was used now.
 func (s *Store) has(k key) bool {
 	now := time.Now()
 	return os.Chtimes(s.filesOf(k), now, now) == nil

@@ -43,7 +43,8 @@ type Role struct {
 	// Hosts is the number of ranks of a unit. Less than 1 means 1.
 	Hosts int
 	// Stable means that slots are 0 to Units-1, and that a unit is replaced in its slot. Scaling in deletes the highest
-	// slots, whatever their state. If any role is stable, the same holds for the numbers of groups.
+	// slots, whatever their state. If any role is stable, the numbers of groups are
+	// chosen in the same way.
 	Stable bool
 	// StartsAfter names roles. Every unit of these roles in the group must be ready before an
 	// instance of this role starts for the first time.
@@ -122,7 +123,8 @@ type Decision struct {
 	// Delete has the keys of instances that are not wanted.
 	Delete []string
 	// Replace has the keys of wanted instances of older templates to delete now, so that a
-	// successor is created in their place. Of each role of a pool, and of all other groups, instances that are ready come last.
+	// successor is created in their place. Instances that are ready come last: in each role of a pool,
+	// and without a pool in the whole list.
 	Replace []string
 	// Restart has the units that lost a rank. Every rank of the unit starts again, in the given
 	// epoch.

@@ -7,8 +7,8 @@ import (
 	"github.com/windlass-run/windlass/pkg/pool"
 )
 
-// fitPool returns w with Unavailable 1 for each role that yields and has a new unit without room, and for each stable role
-// without Unavailable: a unit cannot start while another one has its slot.
+// fitPool returns w with Unavailable 1 for some roles without Unavailable: each role that yields and has a new unit without
+// room, and each stable role, because a unit cannot start while another one has its slot.
 func fitPool(w Wanted, there map[string]units) Wanted {
 	w.Roles = slices.Clone(w.Roles)
 	for n := range w.Roles {

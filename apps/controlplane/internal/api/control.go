@@ -219,7 +219,8 @@ func (c rolloutMutation) reportedGuards(progress *model.Progress) (map[string]mo
 }
 
 // retryLagging restarts lagging regions that failed to catch up. It returns the id of the rollout that they missed.
-// The id is empty if there are no such regions, or a rollout is in flight.
+// The id is empty if there are no such regions, or a rollout is in flight. want is the only rollout that the call is for.
+// Empty: any.
 func (c rolloutMutation) retryLagging(ref, want, why string) (rolloutID string, err error) {
 	app, err := c.lockedApp(ref)
 	if err != nil {

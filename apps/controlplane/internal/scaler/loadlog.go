@@ -18,8 +18,8 @@ import (
 const (
 	// chunkMinutes is the number of samples after which a chunk ends.
 	chunkMinutes = 30
-	// storeFirst is the time after which the first samples are stored. storeEvery is the longest time between two stores of
-	// the same target: while a chunk has few samples, the time is as many minutes as it has samples.
+	// storeFirst is the time after which the first samples are stored. The time between two stores of a target is as many
+	// minutes as its chunk has samples, and storeEvery at most.
 	storeFirst = time.Minute
 	storeEvery = 5 * time.Minute
 	// gatherLoads is the time between two searches for targets to store, so that one transaction stores many targets.
@@ -44,8 +44,8 @@ type minuteLoad struct {
 // levelNames are the levels of agents. Others are not stored.
 var levelNames = [...]string{"kvCache", "cpu", "memory", "queue"}
 
-// loadLog has the load of a target by minute, as far as it is not stored or its chunk may grow. The zero value is
-// empty.
+// loadLog has the minutes of a target that are not stored, and the stored ones of the chunk that still grows. The zero value
+// is empty.
 type loadLog struct {
 	// chunk is the chunk that grows. stored is how many of its samples are stored.
 	chunk  []minuteLoad
@@ -248,7 +248,8 @@ func (s *Service) storeLoads(ctx context.Context, apps Apps) {
 	s.storeOnce(last, apps, true)
 }
 
-// storeOnce stores the targets that are due, or all of them. What cannot be stored is tried again after a minute.
+// storeOnce stores the targets that are due, or all of them. After a failure, a target is tried again after a minute, and one
+// with a full chunk at the next search.
 func (s *Service) storeOnce(ctx context.Context, apps Apps, last bool) {
 	all := s.unstored(time.Now(), last)
 	for batch := range slices.Chunk(all, chunksAtOnce) {
