@@ -332,8 +332,7 @@ func (s *Store) give(n int64) {
 
 type old struct {
 	key
-	used    time.Time
-	partial bool
+	used time.Time
 }
 
 // unneeded returns the artifacts that no model needs, least recently used first. The caller holds
@@ -350,7 +349,7 @@ func (s *Store) unneeded() []old {
 			for _, e := range entries {
 				k := key{scope.Name(), e.Name()}
 				if info, err := e.Info(); err == nil && s.fetches[k] == nil && !s.needed(k.scope, k.digest) {
-					out = append(out, old{k, info.ModTime(), dir == partialDir})
+					out = append(out, old{k, info.ModTime()})
 				}
 			}
 		}
