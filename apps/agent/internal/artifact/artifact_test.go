@@ -358,7 +358,7 @@ func TestFetch_HasAllFiles(t *testing.T) {
 			dir, err := s.Fetch(t.Context(), "env_1", "ws_1", ref, c)
 			require.NoError(t, err)
 			require.Equal(t, fraud(), filesIn(t, dir))
-			require.Equal(t, ScopeDir(s.cfg.Dir, "env_1")+"/files/"+DigestOf(ref), dir)
+			require.Equal(t, ScopeDir(s.cfg.Dir, "env_1")+"/files/"+DirOf(ref), dir)
 			size := int64(len(weights) + len("name: fraud"))
 			require.Equal(t, size, s.used)
 
@@ -803,5 +803,20 @@ func TestErrors_AreShort(t *testing.T) {
 	long := strings.Repeat("a", 1<<20)
 	for _, err := range []error{&contentError{long}, &statusError{http.StatusBadRequest, long}, &digestError{long, sum(nil), sum(nil)}} {
 		require.Less(t, len(err.Error()), 2*maxText)
+	}
+}
+
+// The digest of a file says nothing about its name.
+func TestFetch_NamesFilesAsTheURL(t *testing.T) {
+	data := tarOf(t, map[string][]byte{"model.onnx": []byte("weights")}, false)
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write(data) }))
+	defer server.Close()
+	s := newStore(t, nil)
+	for name, files := range map[string]map[string][]byte{
+		"a.bin": {"a.bin": data}, "b.bin": {"b.bin": data}, "m.tar": {"model.onnx": []byte("weights")},
+	} {
+		dir, err := s.Fetch(t.Context(), "env_1", "ws_1", Reference{URL: server.URL + "/" + name + "@sha256:" + sum(data)}, Credentials{})
+		require.NoError(t, err)
+		require.Equal(t, files, filesIn(t, dir))
 	}
 }

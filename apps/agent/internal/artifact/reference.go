@@ -1,9 +1,12 @@
 package artifact
 
 import (
+	"crypto/sha256"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"net/url"
+	"path"
 	"regexp"
 	"strings"
 )
@@ -52,6 +55,19 @@ func parse(r Reference) (parsed, error) {
 	}
 	return parsed{}, fmt.Errorf("the scheme %q of the artifact's URL is not known: use https, s3 or oci", at.Scheme)
 }
+
+// dir returns the name of the artifact's directory. The same content may have another name elsewhere, by
+// which it also is an archive or not. The names in lists and manifests are part of the digest.
+func (p parsed) dir() string {
+	if p.at.Scheme == "oci" || p.at.Scheme == "s3" && isPrefix(p.at.Path) {
+		return p.digest
+	}
+	sum := sha256.Sum256([]byte(path.Base(p.at.Path)))
+	return p.digest + "-" + hex.EncodeToString(sum[:8])
+}
+
+// isPrefix reports whether the object of an S3 URL stands for all objects with a prefix.
+func isPrefix(object string) bool { return object == "" || strings.HasSuffix(object, "/") }
 
 // kind returns the label of the source in metrics.
 func (p parsed) kind() string {

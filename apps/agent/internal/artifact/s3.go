@@ -42,7 +42,7 @@ func newS3(t http.RoundTripper, p parsed, c Credentials) (*s3Source, error) {
 	return &s3Source{client: client, bucket: p.at.Host, object: strings.TrimPrefix(p.at.Path, "/")}, nil
 }
 
-func (s *s3Source) digestsList() bool { return s.object == "" || strings.HasSuffix(s.object, "/") }
+func (s *s3Source) digestsList() bool { return isPrefix(s.object) }
 
 func (s *s3Source) list(ctx context.Context) ([]file, error) {
 	if !s.digestsList() {

@@ -22,7 +22,7 @@ import (
 	"github.com/windlass-run/windlass/pkg/share"
 )
 
-// Names of directories. A scope has filesDir with complete artifacts by digest, partialDir with
+// Names of directories. A scope has filesDir with complete artifacts (see DirOf), partialDir with
 // downloads, and serversDir with the repositories of servers.
 const (
 	filesDir   = "files"
@@ -74,10 +74,11 @@ type Store struct {
 	// used is the size of all files, in bytes, with those of running downloads.
 	used int64
 	// needed reports whether a model needs an artifact. Nil: no artifact is deleted.
-	needed func(scope, digest string) bool
+	needed func(scope, dir string) bool
 }
 
-type key struct{ scope, digest string }
+// key names an artifact of a scope by its directory, see DirOf.
+type key struct{ scope, dir string }
 
 type host struct {
 	slots *share.Slots
@@ -128,21 +129,21 @@ func Open(cfg Config) (*Store, error) {
 	return s, nil
 }
 
-// KeepNeeded makes the store keep artifacts for which needed returns true. It deletes all others
+// KeepNeeded makes the store keep artifacts for which needed returns true, by DirOf. It deletes all others
 // once it needs room. needed must not call the store.
-func (s *Store) KeepNeeded(needed func(scope, digest string) bool) {
+func (s *Store) KeepNeeded(needed func(scope, dir string) bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.needed = needed
 }
 
-// DigestOf returns the digest of a reference, or "" if the reference has none.
-func DigestOf(r Reference) string {
+// DirOf returns the name of the directory of an artifact in its scope, or "" if the reference has no digest.
+func DirOf(r Reference) string {
 	p, err := parse(r)
 	if err != nil {
 		return ""
 	}
-	return p.digest
+	return p.dir()
 }
 
 var safeName = regexp.MustCompile(`^[A-Za-z0-9_][-A-Za-z0-9_.]*$`)
@@ -168,7 +169,7 @@ func (s *Store) Fetch(ctx context.Context, scope, workspace string, r Reference,
 	if !safeName.MatchString(scope) {
 		return "", fmt.Errorf("%q cannot be the name of a directory", scope)
 	}
-	k := key{scope, p.digest}
+	k := key{scope, p.dir()}
 	for {
 		s.mu.Lock()
 		if s.has(k) {
@@ -217,11 +218,11 @@ func (s *Store) leave(f *fetch) {
 
 // filesOf returns the directory of a complete artifact.
 func (s *Store) filesOf(k key) string {
-	return filepath.Join(ScopeDir(s.cfg.Dir, k.scope), filesDir, k.digest)
+	return filepath.Join(ScopeDir(s.cfg.Dir, k.scope), filesDir, k.dir)
 }
 
 func (s *Store) partialOf(k key) string {
-	return filepath.Join(ScopeDir(s.cfg.Dir, k.scope), partialDir, k.digest)
+	return filepath.Join(ScopeDir(s.cfg.Dir, k.scope), partialDir, k.dir)
 }
 
 // has reports whether an artifact is complete, and records that it was used now.
@@ -348,7 +349,7 @@ func (s *Store) unneeded() []old {
 			entries, _ := os.ReadDir(filepath.Join(s.cfg.Dir, scope.Name(), dir))
 			for _, e := range entries {
 				k := key{scope.Name(), e.Name()}
-				if info, err := e.Info(); err == nil && s.fetches[k] == nil && !s.needed(k.scope, k.digest) {
+				if info, err := e.Info(); err == nil && s.fetches[k] == nil && !s.needed(k.scope, k.dir) {
 					out = append(out, old{k, info.ModTime()})
 				}
 			}

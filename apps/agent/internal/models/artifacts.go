@@ -84,11 +84,11 @@ func (r *Runtime) discard(s Server, m Model) {
 
 // needsArtifact implements the store's KeepNeeded. A deleted model needs its files until no server
 // has it.
-func (r *Runtime) needsArtifact(scope, digest string) bool {
+func (r *Runtime) needsArtifact(scope, dir string) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for _, a := range r.kept.Models {
-		if a.EnvironmentID == scope && artifact.DigestOf(referenceOf(a.Model)) == digest {
+		if a.EnvironmentID == scope && artifact.DirOf(referenceOf(a.Model)) == dir {
 			return true
 		}
 	}

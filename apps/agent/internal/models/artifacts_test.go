@@ -37,6 +37,7 @@ func TestRuntime_Artifacts(t *testing.T) {
 	defer server.Close()
 	sum := sha256.Sum256([]byte(content))
 	digest := hex.EncodeToString(sum[:])
+	at := artifact.DirOf(artifact.Reference{URL: server.URL + "/model.onnx@sha256:" + digest})
 	allow, err := guard.Parse([]string{"127.0.0.0/8"})
 	require.NoError(t, err)
 
@@ -100,12 +101,12 @@ func TestRuntime_Artifacts(t *testing.T) {
 			require.Never(t, func() bool { return strings.Contains(message(), "LoadFailed") }, 4*appliedEvery, appliedEvery)
 			apply(token)
 			require.EventuallyWithT(t, func(c *assert.CollectT) { require.Contains(c, message(), "STATUS_READY") }, 20*time.Second, 20*time.Millisecond)
-			require.True(t, m.needsArtifact("env_1", digest))
-			require.False(t, m.needsArtifact("env_2", digest))
+			require.True(t, m.needsArtifact("env_1", at))
+			require.False(t, m.needsArtifact("env_2", at))
 			require.NoError(t, m.Remove(t.Context(), "dep_fraud"))
 			require.EventuallyWithT(t, func(c *assert.CollectT) {
 				require.Empty(c, message())
-				require.False(c, m.needsArtifact("env_1", digest))
+				require.False(c, m.needsArtifact("env_1", at))
 				require.NoDirExists(c, filepath.Join(artifact.RepositoryDir(dir, "env_1", "ins_a"), "fraud"))
 			}, 20*time.Second, 20*time.Millisecond)
 		})
