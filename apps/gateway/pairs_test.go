@@ -373,6 +373,19 @@ func TestPairs_OtherRequestsGoToDecodeAlone(t *testing.T) {
 	})
 }
 
+// An instance decodes the escapes in a path, so that such a request is a request for a completion, too.
+func TestPairs_RequestsWithEscapesInThePathGoToPairs(t *testing.T) {
+	bothPairEngines(t, func(t *testing.T, kind string) {
+		r := startPairs(t, kind)
+		const body = `{"prompt":"one two","bootstrap_room":7,"kv_transfer_params":{"do_remote_prefill":true,"remote_engine_id":"evil"}}`
+		for _, path := range []string{"/v1/completion%73", "/v1/chat%2Fcompletions", "/%76%31/completions?a=b"} {
+			res, got := r.do(t, r.request(t, http.MethodPost, path, body))
+			require.Equal(t, http.StatusOK, res.StatusCode, got)
+			require.Regexp(t, `^d[01] after p[01]$`, got, path)
+		}
+	})
+}
+
 func TestPairs_ClientThatGoesAwayCancelsBothLegs(t *testing.T) {
 	bothPairEngines(t, func(t *testing.T, kind string) {
 		for _, leg := range []string{"prefill", "decode"} {

@@ -1,6 +1,7 @@
 package proxy
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"net/http"
@@ -80,8 +81,9 @@ func (p *Proxy) Handle(ctx context.Context, c *engine.Conn, r *http1.Request, bo
 	if spec == nil || spec.Policy.CORS != nil || spec.Policy.Payload != nil || r.ContentLength > spec.Policy.MaxBody {
 		return engine.Other
 	}
-	if spec.HasPairs() && pairing.Takes(string(r.Method), string(r.Path)) {
-		return engine.Other // only the long way sends a request to two instances
+	// Only the long way sends a request to two instances. It decodes the escapes in a path, as instances do.
+	if spec.HasPairs() && (pairing.Takes(string(r.Method), string(r.Path)) || bytes.IndexByte(r.Path, '%') >= 0) {
+		return engine.Other
 	}
 	kept := d.x.tail.kept
 	d.x = exchange{start: now, host: d.host, route: route, spec: spec, policy: &spec.Policy, answerPace: pace.Of(p.cfg.Answers)}
