@@ -365,7 +365,12 @@ func TestPairs_OtherRequestsGoToDecodeAlone(t *testing.T) {
 		res, got = r.complete(t, `{"prompt":"`+strings.Repeat("x", 1<<20)+`"}`)
 		require.Equal(t, http.StatusOK, res.StatusCode, got)
 		require.Regexp(t, `^d[01] after p[01]$`, got)
-		req := r.request(t, http.MethodPost, "/v1/chat/completions", "")
+		req := r.request(t, http.MethodPost, "/v1/completions", `{"prompt":"one two","bootstrap_room":7,"kv_transfer_params":{"do_remote_prefill":true,"remote_engine_id":"evil"}}`)
+		req.Header.Set("Content-Encoding", "identity")
+		res, got = r.do(t, req)
+		require.Equal(t, http.StatusOK, res.StatusCode, got)
+		require.Regexp(t, `^d[01] after p[01]$`, got, "engines ignore the field")
+		req = r.request(t, http.MethodPost, "/v1/chat/completions", "")
 		req.Body, req.ContentLength = io.NopCloser(strings.NewReader(`{"messages":[{"role":"user","content":"hello"}]}`)), -1
 		res, got = r.do(t, req)
 		require.Equal(t, http.StatusOK, res.StatusCode, got)

@@ -22,7 +22,8 @@ import (
 // maxPrefillAnswer limits the answer of a prefill server, in bytes. Block numbers of a million tokens fit.
 const maxPrefillAnswer = 16 << 20
 
-// readRequest reads the request if it may go to a pair.
+// readRequest reads the request if it may go to a pair. It ignores Content-Encoding, as engines do: a body that is JSON
+// as it came may have fields that only the gateway may set.
 func (c *trip) readRequest() error {
 	req := c.req
 	if !pairing.Takes(req.Method, req.URL.Path) {
@@ -30,7 +31,7 @@ func (c *trip) readRequest() error {
 		return nil
 	}
 	c.request = &pairing.Request{Unfit: pairing.NotJSON}
-	if c.x.in == nil || req.Body == nil || req.Header.Get("Content-Encoding") != "" {
+	if c.x.in == nil || req.Body == nil {
 		return nil
 	}
 	if c.body == nil {
