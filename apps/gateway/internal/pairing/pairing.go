@@ -114,16 +114,26 @@ func Read(body []byte) *Request {
 }
 
 // batchOf returns the number of prompts in a list of prompts. A text and a list of token numbers are one prompt without
-// a list: -1.
+// a list: -1. It reads one item after the other, because a list of all items takes many times the memory of the body.
 func batchOf(value json.RawMessage) int {
-	var list []json.RawMessage
-	if json.Unmarshal(value, &list) != nil || len(list) == 0 {
+	if value = bytes.TrimSpace(value); len(value) == 0 || value[0] != '[' {
 		return -1
 	}
-	if first := list[0]; first[0] != '"' && first[0] != '[' {
+	dec := json.NewDecoder(bytes.NewReader(value))
+	if _, err := dec.Token(); err != nil {
 		return -1
 	}
-	return len(list)
+	var item json.RawMessage
+	n := 0
+	for ; dec.More(); n++ {
+		if dec.Decode(&item) != nil || n == 0 && item[0] != '"' && item[0] != '[' {
+			return -1
+		}
+	}
+	if n == 0 {
+		return -1
+	}
+	return n
 }
 
 // HasGatewayFields reports whether a client set fields that only the gateway may set.

@@ -2,6 +2,7 @@ package pairing
 
 import (
 	"encoding/json"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -102,6 +103,15 @@ func TestPolicy_SaysWhyARequestGoesAlone(t *testing.T) {
 	require.True(t, Takes("POST", "/openai/v1/completions"))
 	require.False(t, Takes("GET", "/v1/completions"))
 	require.False(t, Takes("POST", "/v1/embeddings"))
+}
+
+func TestRead_ListOfTokensTakesLittleMemory(t *testing.T) {
+	body := []byte(`{"prompt":[1` + strings.Repeat(",1", 1<<20) + `]}`)
+	require.Less(t, testing.AllocsPerRun(1, func() { Read(body) }), 1000.0, "no allocation for each token")
+	require.Empty(t, Policy{Engine: NIXL}.WhyAlone(Read(body)))
+	require.Equal(t, 3, batchOf([]byte(` [ "a" , [1, 2] , "b" ] `)))
+	require.Equal(t, -1, batchOf([]byte(`[]`)))
+	require.Equal(t, -1, batchOf([]byte(`"[1]"`)))
 }
 
 func FuzzRead(f *testing.F) {
