@@ -271,6 +271,22 @@ func TestPairs_WithoutAnotherPairTheClientSeesTheFailure(t *testing.T) {
 	})
 }
 
+func TestPairs_DecodeServersThatAreGoneCostNoFurtherPrefills(t *testing.T) {
+	bothEngines(t, func(t *testing.T) {
+		r := startPairs(t, "nixl")
+		for _, in := range r.app.Targets[0].Instances {
+			in.Address = closed(t)
+		}
+		r.app.Policy = &gatewayv1.RoutePolicy{Retries: new(int32(1))}
+		r.app.Generation++
+		r.put(t, r.app)
+		res, body := r.complete(t, `{"prompt":"one two"}`)
+		require.Equal(t, http.StatusBadGateway, res.StatusCode, body)
+		require.Equal(t, "instance_unreachable", res.Header.Get("Windlass-Error"))
+		require.LessOrEqual(t, len(r.p[0].came())+len(r.p[1].came()), 2, "one attempt, and one retry")
+	})
+}
+
 func TestPairs_RefusalIsTheClients(t *testing.T) {
 	bothPairEngines(t, func(t *testing.T, kind string) {
 		r := startPairs(t, kind)

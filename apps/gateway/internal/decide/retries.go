@@ -6,7 +6,7 @@ import "strings"
 type Attempt struct {
 	// Status of the answer; 0: there is none.
 	Status int
-	// Sent: the instance may have got some of the request.
+	// Sent: the instance, or one of a pair, may have got some of the request.
 	Sent bool
 	// Over: the client is gone, or the time for all of the request has passed.
 	Over bool

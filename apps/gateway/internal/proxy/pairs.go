@@ -153,12 +153,7 @@ func (p *pair) inTurn() (decide.Attempt, error) {
 		p.decode.End()
 		return p.failedPrefill(&one)
 	}
-	two := p.sendDecode(p.c.req.Context(), body)
-	p.c.res = two.res
-	if two.a.Status >= http.StatusInternalServerError {
-		two.a.Leg = decide.Both // it may be the transfer
-	}
-	return two.a, two.err
+	return p.passDecode(p.sendDecode(p.c.req.Context(), body), true)
 }
 
 // failedPrefill returns the result of an attempt whose prefill leg failed. The client gets its answer if no other pair
@@ -187,7 +182,7 @@ func (p *pair) atOnce() (decide.Attempt, error) {
 	case one = <-prefilled:
 		prefillCtx.end(nil)
 		if one.ok() {
-			return p.passDecode(<-decoded)
+			return p.passDecode(<-decoded, true)
 		}
 		p.stopDecode(context.Canceled)
 		two = <-decoded
@@ -196,22 +191,23 @@ func (p *pair) atOnce() (decide.Attempt, error) {
 			p.later = true
 			prefillCtx.unlink() // the request may end before
 			go p.endLater(prefillCtx, prefilled)
-			return p.passDecode(two)
+			return p.passDecode(two, true)
 		}
 		select {
 		case one = <-prefilled: // if the prefill server has gone, its leg says so
 		case <-time.After(soon):
 			prefillCtx.end(context.Canceled)
-			<-prefilled
-			return p.passDecode(two)
+			one = <-prefilled
+			return p.passDecode(two, one.a.Sent)
 		}
 		prefillCtx.end(nil)
 		if one.ok() || two.err == nil && two.a.Status < http.StatusInternalServerError {
-			return p.passDecode(two)
+			return p.passDecode(two, one.a.Sent)
 		}
 	}
 	two.drop()
 	a, err := p.failedPrefill(&one)
+	a.Sent = a.Sent || two.a.Sent
 	if a.Status >= http.StatusInternalServerError {
 		a.Leg = decide.Both // it may be the transfer
 	}
@@ -230,9 +226,10 @@ func (p *pair) endLater(ctx *legContext, prefilled <-chan legAnswer) {
 	p.prefill.End()
 }
 
-// passDecode returns the result of the decode leg.
-func (p *pair) passDecode(l legAnswer) (decide.Attempt, error) {
-	p.c.res = l.res
+// passDecode returns the result of the decode leg. prefillSent is whether the prefill server may have got its leg. Then
+// the attempt counts as a retry even if the decode server got nothing.
+func (p *pair) passDecode(l legAnswer, prefillSent bool) (decide.Attempt, error) {
+	p.c.res, l.a.Sent = l.res, l.a.Sent || prefillSent
 	if l.a.Status >= http.StatusInternalServerError {
 		l.a.Leg = decide.Both // it may be the transfer
 	}
