@@ -452,6 +452,46 @@ func TestPairs_ClientThatGoesAwayCancelsBothLegs(t *testing.T) {
 	})
 }
 
+// SGLang's prefill server answers when the caches of all prompts were transferred. The decode server begins before.
+func TestPairs_PrefillOfABatchGoesOnWhileTheAnswerDoes(t *testing.T) {
+	bothEngines(t, func(t *testing.T) {
+		r := startPairs(t, "sglang")
+		rest, canceled := make(chan struct{}), make(chan struct{}, 1)
+		prefill := instance(t, func(w http.ResponseWriter, q *http.Request) {
+			_, _ = io.ReadAll(q.Body)
+			select {
+			case <-rest:
+				_, _ = io.WriteString(w, "{}")
+			case <-q.Context().Done():
+				canceled <- struct{}{}
+			}
+		})
+		decode := instance(t, func(w http.ResponseWriter, q *http.Request) {
+			_, _ = io.ReadAll(q.Body)
+			w.Header().Set("Content-Type", "text/event-stream")
+			_, _ = io.WriteString(w, "data: first\n\n")
+			_ = http.NewResponseController(w).Flush()
+			select {
+			case <-rest:
+				_, _ = io.WriteString(w, "data: second\n\n")
+			case <-q.Context().Done():
+			}
+		})
+		target := r.app.Targets[0]
+		target.Prefill, target.Instances = target.Prefill[:1], target.Instances[:1]
+		target.Prefill[0].Address, target.Instances[0].Address = prefill, decode
+		r.app.Generation++
+		r.put(t, r.app)
+		timer := time.AfterFunc(1500*time.Millisecond, func() { close(rest) })
+		defer timer.Stop()
+		req := r.request(t, http.MethodPost, "/generate", `{"text":["one","two"],"stream":true}`)
+		res, body := r.do(t, req)
+		require.Equal(t, http.StatusOK, res.StatusCode, body)
+		require.Equal(t, "data: first\n\ndata: second\n\n", body)
+		require.Empty(t, canceled)
+	})
+}
+
 func TestPairs_PrefillThatHangsTimesOut(t *testing.T) {
 	bothPairEngines(t, func(t *testing.T, kind string) {
 		r := startPairs(t, kind)

@@ -187,10 +187,10 @@ func (p *pair) atOnce() (decide.Attempt, error) {
 		p.stopDecode(context.Canceled)
 		two = <-decoded
 	case two = <-decoded:
-		if two.ok() { // so the cache was transferred, and the answer of the prefill leg comes soon
+		if two.ok() { // so the cache of the first prompt was transferred
 			p.later = true
 			prefillCtx.unlink() // the request may end before
-			go p.endLater(prefillCtx, prefilled)
+			go p.endLater(p.c.req.Context(), prefillCtx, prefilled)
 			return p.passDecode(two, true)
 		}
 		select {
@@ -214,13 +214,18 @@ func (p *pair) atOnce() (decide.Attempt, error) {
 	return a, err
 }
 
-// endLater ends the prefill leg of a request whose answer has begun.
-func (p *pair) endLater(ctx *legContext, prefilled <-chan legAnswer) {
+// endLater ends the prefill leg of a request whose answer has begun. If the request has several prompts, their caches are
+// transferred while the answer goes on, so the leg may go on until shortly after the request.
+func (p *pair) endLater(request context.Context, ctx *legContext, prefilled <-chan legAnswer) {
 	select {
 	case <-prefilled:
-	case <-time.After(time.Second):
-		ctx.end(context.Canceled)
-		<-prefilled
+	case <-request.Done():
+		select {
+		case <-prefilled:
+		case <-time.After(time.Second):
+			ctx.end(context.Canceled)
+			<-prefilled
+		}
 	}
 	ctx.end(nil)
 	p.prefill.End()
