@@ -217,7 +217,7 @@ func (c *trip) handOver(reason upstream.Reason) (done bool, err error) {
 				t.regions.Took(at)
 			}
 			t.metrics.handedOver(x, at.Name, why)
-			x.handedTo, x.instance, x.deployment, x.version, x.payload = at.Name, "", "", 0, nil
+			x.handedTo, x.instance, x.prefill, x.deployment, x.version, x.payload = at.Name, "", "", "", 0, nil
 			x.load.End() // the request counts as load of the other region
 			c.res = res
 			return true, nil

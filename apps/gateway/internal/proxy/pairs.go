@@ -71,7 +71,6 @@ func (c *trip) attemptAlone(lease *upstream.Lease) (a decide.Attempt, err error)
 		return decide.Attempt{Over: true}, failPairEngine
 	}
 	c.t.metrics.countUnpaired(c.x, lease.Alone)
-	c.x.prefill = ""
 	req, body := c.req, c.body
 	if c.request.HasGatewayFields() {
 		body = c.request.Alone()

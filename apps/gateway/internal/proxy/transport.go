@@ -180,6 +180,7 @@ func (c *trip) awaitInstance(want *upstream.Want) (*upstream.Lease, error) {
 }
 
 func (c *trip) attemptOn(lease *upstream.Lease) (a decide.Attempt, err error) {
+	c.x.prefill = ""
 	switch {
 	case lease.Prefill != nil:
 		return c.attemptPair(lease)
