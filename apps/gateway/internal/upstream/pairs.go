@@ -46,25 +46,26 @@ func (t *target) whyAlone(w *Want) pairing.Reason {
 	return t.Pairing.WhyAlone(w.Request)
 }
 
-// keysOf returns which pairing keys the instances of s have, by number.
+// keysOf returns which pairing keys the instances of s have, by number. Their order is that of known.
 func (t *target) keysOf(s *set) []bool {
 	out := make([]bool, t.keyCount)
-	for k, i := range t.known {
-		if len(t.keys[k]) > 0 && slices.Contains(s.instances, i) {
-			for _, n := range t.keys[k] {
-				out[n] = true
-			}
+	k := 0
+	for _, i := range s.instances {
+		k += slices.Index(t.known[k:], i)
+		for _, n := range t.keys[k] {
+			out[n] = true
 		}
 	}
 	return out
 }
 
-// keep removes the instances from s that have none of the keys.
+// keep removes the instances from s that have none of the keys. Their order is that of known.
 func (t *target) keep(s *set, keys []bool) {
 	var left set
 	left.anyhow = s.anyhow
+	k := 0
 	for n, i := range s.instances {
-		k := slices.Index(t.known, i)
+		k += slices.Index(t.known[k:], i)
 		if slices.ContainsFunc(t.keys[k], func(n int) bool { return keys[n] }) {
 			left.instances, left.endpoints = append(left.instances, i), append(left.endpoints, s.endpoints[n])
 		}
