@@ -45,7 +45,7 @@ type Config struct {
 	// Zero knows which deployments are at zero. Default: a Zero in memory only.
 	Zero *zero.Zero
 	// Files stores three files: the ids of the gateways that count, under Name, the neighbours of the
-	// region, under Around, and the versions of which instances are pairs, under Versions.
+	// region, under Around, and the versions of apps with pairs, under Versions.
 	Files                  disk.Files
 	Name, Around, Versions string
 	// TableID is the id of the table, a new one for each start of the agent.

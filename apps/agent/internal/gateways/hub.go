@@ -112,7 +112,7 @@ func (h *hub) beginTable(g *gateway, now time.Time) {
 	for id, a := range h.apps {
 		had, holds := g.have[id]
 		at := version{a.state.Epoch, a.state.Generation, a.state.Change}
-		// The gateway's state may be that for another release of it, if there are pairs.
+		// With pairs, another release of the gateway may have got the same change in another form; see withoutPairs.
 		if a.isGone() && !holds || g.same && had == at && !hasPairs(a.state) {
 			continue
 		}

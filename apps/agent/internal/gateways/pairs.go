@@ -19,10 +19,10 @@ import (
 )
 
 // Gateways send a request to a pair of instances of one version: see windlass.v1.Pairing. An instance that is kept when
-// another version takes the workload over belongs to both versions. So the agent tells gateways with keys which instances
-// may be a pair: two instances of a group have a key in common if they have the templates of one version that was seen
-// in their workload. A file keeps the versions of which instances may still run, so that an agent that starts in the
-// middle of an update knows them.
+// another version takes the workload over belongs to both versions. So the agent gives instances keys, and two instances
+// with a key in common may be a pair: they are of one group, and have the templates of one version that was seen in
+// their workload. A file keeps the versions whose instances may still run, so that an agent that starts in the middle
+// of an update knows them.
 
 // featurePairing is announced by gateways that pair instances; see gatewayv1.WatchRequest.
 const featurePairing = "pairing"
@@ -129,7 +129,7 @@ func (t *table) addPairs(target *gatewayv1.Target) {
 	}
 }
 
-// templatesOf returns the templates of all versions that were seen in the workload and of which instances may still run.
+// templatesOf returns the templates of all versions that were seen in the workload and whose instances may still run.
 func (t *table) templatesOf(key, prefill, decode string) map[templates]bool {
 	known := t.versions[key]
 	if len(t.listsOf(key)) == 0 {

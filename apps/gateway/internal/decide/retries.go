@@ -17,7 +17,7 @@ type Attempt struct {
 	// NotLoaded: the instance answered that it does not have the model. It has done no work.
 	NotLoaded bool
 	// Pair: the attempt was at a pair of instances. Then a request for a completion was sent, which may be sent again,
-	// because it changes nothing. Leg is the one that decided, and the instances to avoid from now on.
+	// because it changes nothing. Leg is the leg that decided. Its instances are avoided from now on.
 	Pair bool
 	Leg  Leg
 }
@@ -64,7 +64,7 @@ type Retries struct {
 // maxElsewhere is how many further servers one request asks for a model at most.
 const maxElsewhere = 2
 
-// NewRetries returns the retries of a request. With models, its route leads to servers of models.
+// NewRetries returns the retries of a request. models is whether its route leads to servers of models.
 func NewRetries(idempotent bool, left int, models bool) Retries {
 	r := Retries{Idempotent: idempotent, Left: left}
 	if models {

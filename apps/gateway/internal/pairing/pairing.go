@@ -7,7 +7,8 @@
 //	SGLang  with --disaggregation-mode: both legs at once, as SGLang's mini_lb.py does
 //	        both      the request with bootstrap_host, bootstrap_port and bootstrap_room
 //
-// These fields are the gateway's: those of a client are dropped, because an engine connects to the hosts in them.
+// Only the gateway may set these fields, because an engine connects to the hosts in them. All bodies that this package
+// makes are without those of the client. A request that it cannot read (Request.Unfit) may still have them.
 package pairing
 
 import (
@@ -39,7 +40,7 @@ func (e Engine) String() string { return [...]string{"unknown", "nixl", "sglang"
 type Policy struct {
 	Engine Engine
 	// MinPromptBytes is the length of the shortest prompt, as it is written in the request, that is prefilled by
-	// another instance. 0: all are.
+	// another instance. 0: all are. It has an effect with NIXL only.
 	MinPromptBytes int
 }
 
@@ -100,7 +101,7 @@ func Read(body []byte) *Request {
 		if name == "messages" {
 			continue
 		}
-		if n := batchOf(value); n > 1 || name != "prompt" { // SGLang takes one prompt in a list with or without a list of rooms
+		if n := batchOf(value); n > 1 || name != "prompt" { // with a list of one prompt, SGLang takes one room, too
 			r.batch, r.several = max(r.batch, n), r.several || n > 1
 		}
 	}
@@ -159,8 +160,8 @@ func (p Policy) WhyAlone(r *Request) Reason {
 	return ""
 }
 
-// Refuses reports whether a request cannot be answered, because its engine serves no completion without a pair. A
-// request that is not JSON is not refused here: the decode server says what is wrong with it.
+// Refuses reports whether a request cannot be answered, because its engine serves no completion without a pair. SGLang
+// gets a request that is not JSON nevertheless: the decode server says what is wrong with it.
 func (p Policy) Refuses(why Reason) bool {
 	return p.Engine == Unknown && why != Path || p.Engine == SGLang && why == Large
 }

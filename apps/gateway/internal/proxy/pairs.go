@@ -55,7 +55,7 @@ func (c *trip) readRequest() error {
 	return nil
 }
 
-// rejoined is a body of which a part was read.
+// rejoined is a body of which a part was read before.
 type rejoined struct {
 	io.Reader
 	io.Closer
@@ -240,8 +240,8 @@ func (p *pair) passDecode(l legAnswer, prefillSent bool) (decide.Attempt, error)
 	return l.a, l.err
 }
 
-// legContext is the context of a prefill leg. It ends with the request until it is unlinked. It has no values of the
-// request, with which interim answers would reach the client.
+// legContext is the context of a prefill leg. It ends with the request until it is unlinked. It has none of the request's
+// values, because the trace among them passes interim answers on to the client.
 type legContext struct {
 	context.Context //nolint:containedctx // it is the context of one call
 

@@ -14,7 +14,7 @@ import (
 // those that have a key in common with the first. So both instances of a request have a key in common, whatever happens
 // between the two choices.
 
-// numberKeys gives the pairing keys of the target and of its prefill numbers.
+// numberKeys numbers the pairing keys of the target's instances and of those in its prefill.
 func (t *target) numberKeys() {
 	numbers := map[string]int{}
 	for _, one := range []*target{t, t.prefill} {
