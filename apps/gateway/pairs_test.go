@@ -287,6 +287,23 @@ func TestPairs_DecodeServersThatAreGoneCostNoFurtherPrefills(t *testing.T) {
 	})
 }
 
+func TestPairs_EngineOfALaterReleaseIsRefused(t *testing.T) {
+	bothEngines(t, func(t *testing.T) {
+		r := startPairs(t, "nixl")
+		r.app.Targets[0].Pairing.Engine = 99
+		r.app.Generation++
+		r.put(t, r.app)
+		res, body := r.complete(t, `{"prompt":"one two"}`)
+		require.Equal(t, http.StatusServiceUnavailable, res.StatusCode, body)
+		require.Equal(t, "pair_engine_unknown", res.Header.Get("Windlass-Error"))
+		res, body = r.do(t, r.request(t, http.MethodGet, "/v1/models", ""))
+		require.Equal(t, http.StatusOK, res.StatusCode, body)
+		for _, s := range r.p {
+			require.Empty(t, s.came())
+		}
+	})
+}
+
 func TestPairs_RefusalIsTheClients(t *testing.T) {
 	bothPairEngines(t, func(t *testing.T, kind string) {
 		r := startPairs(t, kind)

@@ -67,6 +67,8 @@ const (
 	NotJSON Reason = "not_json"
 	// Several: the request asks for several answers, which vLLM cannot make from one transfer.
 	Several Reason = "several"
+	// NoEngine: the engine is Unknown.
+	NoEngine Reason = "engine"
 	// NoPrefill: vLLM's prefill server refused the request, so the decode server decides about it.
 	NoPrefill Reason = "refused"
 )
@@ -152,6 +154,8 @@ func (p Policy) WhyAlone(r *Request) Reason {
 	switch {
 	case r.Unfit != "":
 		return r.Unfit
+	case p.Engine == Unknown:
+		return NoEngine
 	case p.Engine == NIXL && r.several:
 		return Several
 	case p.Engine == NIXL && r.prompt < p.MinPromptBytes:

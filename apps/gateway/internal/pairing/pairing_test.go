@@ -96,6 +96,8 @@ func TestPolicy_SaysWhyARequestGoesAlone(t *testing.T) {
 	require.True(t, Policy{Engine: SGLang}.Refuses(Large))
 	require.False(t, Policy{Engine: SGLang}.Refuses(NotJSON))
 	require.False(t, nixl.Refuses(Large))
+	require.Equal(t, NoEngine, Policy{}.WhyAlone(Read([]byte(`{"prompt":"a"}`))))
+	require.True(t, Policy{}.Refuses(NoEngine))
 	require.True(t, Policy{}.Refuses(NotJSON))
 	require.False(t, Policy{}.Refuses(Path))
 	require.JSONEq(t, `{"prompt":"a"}`, string(Read([]byte(`{"prompt":"a","bootstrap_host":"x","bootstrap_room":1}`)).Alone()))
