@@ -26,6 +26,7 @@ func (m *metrics) countLeg(x *exchange, lease *upstream.Lease, end legEnd) {
 	} else if own, ok := errors.AsType[*failure](end.err); ok {
 		result = own.code
 	}
+	m.figuresOf(series{appLabels{x.spec.AppID, x.spec.AppName}, lease.DeploymentID, lease.Version}) // so that a sweep finds the deployment
 	version := strconv.Itoa(int(lease.Version))
 	m.legs.WithLabelValues(end.leg.String(), result, x.spec.AppID, x.spec.AppName, lease.DeploymentID, version).Inc()
 	if end.status != 0 {

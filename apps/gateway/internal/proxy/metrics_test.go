@@ -49,6 +49,30 @@ func TestMetrics_OfADeploymentOutliveItByOneSweep(t *testing.T) {
 	require.Zero(t, count())
 }
 
+// A deployment may get legs only of requests that another deployment answered in the end.
+func TestMetrics_OfLegsAreSwept(t *testing.T) {
+	routes := table.New(upstream.Config{Now: time.Now, Random: rand.Uint64, Ejected: func(upstream.Ejection) {}, Drained: func(string) {}})
+	registry := prometheus.NewRegistry()
+	m, err := newMetrics(registry, routes, &traffic.Traffic{})
+	require.NoError(t, err)
+	x := &exchange{spec: &upstream.Spec{AppID: "app_1", AppName: "echo"}}
+	m.countLeg(x, &upstream.Lease{DeploymentID: "dep_1", Version: 1}, legEnd{status: 500})
+	count := func() (n int) {
+		families, err := registry.Gather()
+		require.NoError(t, err)
+		for _, f := range families {
+			if f.GetName() == "windlass_gateway_leg_requests_total" {
+				n += len(f.Metric)
+			}
+		}
+		return n
+	}
+	require.Equal(t, 1, count())
+	m.sweepSeries(routes)
+	m.sweepSeries(routes)
+	require.Zero(t, count())
+}
+
 // Requests of an app may fail, be handed over or be refused although no deployment got a request.
 func TestMetrics_OfAnAppWithoutRequestsOutliveItByOneSweep(t *testing.T) {
 	routes := table.New(upstream.Config{Now: time.Now, Random: rand.Uint64, Ejected: func(upstream.Ejection) {}, Drained: func(string) {}})
