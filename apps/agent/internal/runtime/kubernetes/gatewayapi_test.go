@@ -289,7 +289,7 @@ func TestRoutes_AreWrittenAsHTTPRoutes(t *testing.T) {
 	e.eventually("new weights", func() bool { return e.weights() == "dep-1=50 dep-2=50" })
 	require.EqualValues(t, "1m30s", *e.httpRoute(name(app) + "-0").Spec.Rules[0].Timeouts.Request)
 	e.eventually("the controller has seen an older generation", func() bool { return strings.Contains(e.notes(), "it has processed generation 1, not 2 yet") })
-	require.Contains(t, e.notes(), "HTTPRoutes of app chat do not have maxInFlight")
+	require.Contains(t, e.notes(), "HTTPRoutes of app chat cannot express maxInFlight")
 	require.NotEmpty(t, e.table.Routed(app, 0, 2))
 	e.answer(false)
 	e.eventually("the route is refused", func() bool { return strings.Contains(e.notes(), "Accepted is False: NotAllowedByListeners: as told") })
