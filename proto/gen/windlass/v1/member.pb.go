@@ -188,9 +188,9 @@ type SignInRule struct {
 	SetBy string `protobuf:"bytes,5,opt,name=set_by,json=setBy,proto3" json:"set_by,omitempty"`
 	// Output only.
 	SetAt int64 `protobuf:"varint,6,opt,name=set_at,json=setAt,proto3" json:"set_at,omitempty"`
-	// Whether an operator set the rule. A gate counts each member that has its role by such a rule as an
-	// approver of its own. Members by another rule count as one approver with the caller that set the
-	// rule, because one person may be both. Output only.
+	// Whether an operator set the rule. A gate counts each person that has its role by such a rule as an
+	// approver of its own, and all services of a workspace as one approver. Members by another rule count
+	// as one approver with the caller that set the rule, because one person may be both. Output only.
 	ByOperator    bool `protobuf:"varint,7,opt,name=by_operator,json=byOperator,proto3" json:"by_operator,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

@@ -159,9 +159,9 @@ export type SignInRule = Message<"windlass.v1.SignInRule"> & {
   setAt: bigint;
 
   /**
-   * Whether an operator set the rule. A gate counts each member that has its role by such a rule as an
-   * approver of its own. Members by another rule count as one approver with the caller that set the
-   * rule, because one person may be both. Output only.
+   * Whether an operator set the rule. A gate counts each person that has its role by such a rule as an
+   * approver of its own, and all services of a workspace as one approver. Members by another rule count
+   * as one approver with the caller that set the rule, because one person may be both. Output only.
    *
    * @generated from field: bool by_operator = 7;
    */
