@@ -164,10 +164,10 @@ func (p Policy) WhyAlone(r *Request) Reason {
 	return ""
 }
 
-// Refuses reports whether a request cannot be answered, because its engine serves no completion without a pair. SGLang
-// gets a request that is not JSON nevertheless: the decode server says what is wrong with it.
+// Refuses reports whether the gateway answers a request itself. It does if it cannot read the body, because an engine
+// may read it otherwise, and then obey fields of the client that only the gateway may set.
 func (p Policy) Refuses(why Reason) bool {
-	return p.Engine == Unknown && why != Path || p.Engine == SGLang && why == Large
+	return p.Engine == Unknown && why != Path || why == Large || why == NotJSON
 }
 
 // Alone returns the body for a decode server alone.

@@ -94,8 +94,9 @@ func TestPolicy_SaysWhyARequestGoesAlone(t *testing.T) {
 	}
 	require.Empty(t, Policy{Engine: SGLang}.WhyAlone(Read([]byte(`{"prompt":["a","b"],"n":2}`))))
 	require.True(t, Policy{Engine: SGLang}.Refuses(Large))
-	require.False(t, Policy{Engine: SGLang}.Refuses(NotJSON))
-	require.False(t, nixl.Refuses(Large))
+	require.True(t, Policy{Engine: SGLang}.Refuses(NotJSON))
+	require.False(t, nixl.Refuses(Short))
+	require.True(t, nixl.Refuses(Large))
 	require.Equal(t, NoEngine, Policy{}.WhyAlone(Read([]byte(`{"prompt":"a"}`))))
 	require.True(t, Policy{}.Refuses(NoEngine))
 	require.True(t, Policy{}.Refuses(NotJSON))

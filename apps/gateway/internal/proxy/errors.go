@@ -71,7 +71,11 @@ var (
 	}
 	failPairBody = &failure{
 		code: "pair_body_too_large", status: http.StatusRequestEntityTooLarge, connect: "resource_exhausted", reason: windlassv1.ErrorReason_ERROR_REASON_LIMIT_EXCEEDED,
-		message: fmt.Sprintf("the request's body has more than %d MiB, so it cannot go to a prefill server, without which the engine serves no completion", pairing.MaxBody>>20), fix: "Send a smaller body.",
+		message: fmt.Sprintf("the request's body has more than %d MiB, so it cannot go to a pair of a prefill and a decode server", pairing.MaxBody>>20), fix: "Send a smaller body.",
+	}
+	failPairJSON = &failure{
+		code: "pair_body_not_json", status: http.StatusBadRequest, connect: "invalid_argument", reason: windlassv1.ErrorReason_ERROR_REASON_VALIDATION,
+		message: "the request's body is not a JSON object in UTF-8, so it cannot go to a pair of a prefill and a decode server", fix: "Send a JSON object, without NaN, byte order mark and compression.",
 	}
 	failPairEngine = &failure{
 		code: "pair_engine_unknown", status: http.StatusServiceUnavailable, connect: "unavailable", reason: windlassv1.ErrorReason_ERROR_REASON_UNAVAILABLE,

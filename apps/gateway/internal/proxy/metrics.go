@@ -92,7 +92,7 @@ func newMetrics(r prometheus.Registerer, t *table.Table, counts *traffic.Traffic
 			Name: "windlass_gateway_leg_retries_total", Help: "Attempts at another pair, by the leg that failed before: prefill, decode, or both if either may be the reason.",
 		}, append([]string{"leg"}, app...)),
 		unpaired: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "windlass_gateway_unpaired_total", Help: "Requests for completions of apps with pairs that went to a decode server alone, by the reason why: short, several, large, not_json, or refused if the prefill server refused them.",
+			Name: "windlass_gateway_unpaired_total", Help: "Requests for completions of apps with pairs that went to a decode server alone, by the reason why: short, several, or refused if the prefill server refused them.",
 		}, append([]string{"why"}, app...)),
 	}
 	m.ofDeployments = []vector{m.requests, m.duration, m.firstByte, m.firstToken, m.tokens, m.legs, m.legSeconds}

@@ -65,8 +65,13 @@ type rejoined struct {
 func (c *trip) attemptAlone(lease *upstream.Lease) (a decide.Attempt, err error) {
 	if lease.Pairing.Refuses(lease.Alone) {
 		lease.End()
-		if lease.Alone == pairing.Large {
+		switch {
+		case lease.Pairing.Engine == pairing.Unknown:
+			return decide.Attempt{Over: true}, failPairEngine
+		case lease.Alone == pairing.Large:
 			return decide.Attempt{Over: true}, failPairBody
+		case lease.Alone == pairing.NotJSON:
+			return decide.Attempt{Over: true}, failPairJSON
 		}
 		return decide.Attempt{Over: true}, failPairEngine
 	}
