@@ -653,6 +653,13 @@ func tampered(token string) string {
 	return strings.Join(parts, ".")
 }
 
+func TestFederation_TokensOfAnIssuerWithoutRulesAreNotVerified(t *testing.T) {
+	s := setupSignOn(t)
+	status, answer := s.postJSON("/ui/sso/federated", "", map[string]string{"token": tampered(s.ciToken(nil))})
+	require.Equal(t, http.StatusUnauthorized, status, answer)
+	require.Contains(t, fmt.Sprint(answer), "no sign-in rule is for tokens of "+s.ci.Issuer())
+}
+
 func TestFederation_IsLimitedByAddress(t *testing.T) {
 	s := setupSignOn(t, func(c *api.Config) {
 		c.SignIns, c.FailedLogins = admission.NewBuckets(admission.PerMinute(6)), admission.NewBuckets(admission.PerMinute(3))

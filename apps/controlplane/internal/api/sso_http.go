@@ -426,7 +426,11 @@ func (a browsers) serveFederated(r *http.Request) (answer any, err error) {
 		return nil, errNoSSO()
 	}
 	err = a.attempted(r.Context(), func(ctx context.Context) error {
-		id, err := a.cfg.SSO.VerifyFederated(ctx, strings.TrimSpace(in.Token))
+		token := strings.TrimSpace(in.Token)
+		if err := a.mayFederate(ctx, token); err != nil {
+			return err
+		}
+		id, err := a.cfg.SSO.VerifyFederated(ctx, token)
 		if err != nil {
 			return explainSSO(err)
 		}
@@ -438,6 +442,28 @@ func (a browsers) serveFederated(r *http.Request) (answer any, err error) {
 		a.countSignIn("federated", nil)
 	}
 	return answer, err
+}
+
+// mayFederate refuses a token of an issuer that no rule names. Without it, strangers could make the control plane fetch
+// the keys of an issuer that is not in use.
+func (a browsers) mayFederate(ctx context.Context, token string) error {
+	issuer, err := a.cfg.SSO.FederatedIssuer(token)
+	if err != nil {
+		return explainSSO(err)
+	}
+	var rules []model.SignInRule
+	err = a.cfg.Store.View(ctx, func(tx Tx) (err error) {
+		rules, err = tx.ListSignInRulesOfIssuer(issuer)
+		return err
+	})
+	switch {
+	case err != nil:
+		return a.storeError(err)
+	case len(rules) == 0:
+		return signInRefused("no_rule", "You have no access yet", "no sign-in rule is for tokens of "+issuer,
+			"An owner of the workspace can add one with `windlass federation add`.")
+	}
+	return nil
 }
 
 // tokenOf returns the member's token of a request.

@@ -370,6 +370,18 @@ func (s *Service) VerifyFederated(ctx context.Context, raw string) (signin.Ident
 	return identityOf(url, id.Subject, claims, true)
 }
 
+// FederatedIssuer returns the federation issuer that a token names. The token is not verified.
+func (s *Service) FederatedIssuer(raw string) (string, error) {
+	url, err := issuerOf(raw)
+	if err != nil {
+		return "", err
+	}
+	if s.servers[url] == nil {
+		return "", ErrIssuer
+	}
+	return url, nil
+}
+
 // issuerOf reads the issuer of a token that is not verified yet.
 func issuerOf(raw string) (string, error) {
 	parts := strings.Split(raw, ".")
