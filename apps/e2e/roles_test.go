@@ -242,8 +242,22 @@ func testStableSlots(t *testing.T, s *stack) {
 	scale := func(n int32) {
 		must(t, s.owner.apps.Scale, &windlassv1.ScaleRequest{Mutation: mutation(), App: named(app), Replicas: n})
 	}
+	var highest string
+	for _, p := range s.runningOf(app) {
+		if p.env["WINDLASS_GROUP"] == "1" {
+			highest = p.env["WINDLASS_SLOT_DIR"]
+		}
+	}
+	require.DirExists(t, highest)
 	scale(1)
 	awaits("the highest slot gone", map[string]string{"0": "3"})
+	// A slot that is wanted again before its directory is deleted keeps the directory.
+	s.eventually(t, "the directory of the highest slot gone", func(context.Context) error {
+		if _, err := os.Stat(highest); err == nil {
+			return fmt.Errorf("%s is still there", highest)
+		}
+		return nil
+	})
 	scale(2)
 	awaits("a new slot that is empty", map[string]string{"0": "3", "1": "1"})
 	var dirs []string
