@@ -101,7 +101,7 @@ func smallAgent(ctx context.Context, args []string) error {
 	token := f.String("join-token-file", "", "")
 	metrics := f.String("metrics-listen", "", "")
 	f.Bool("trust-all-tenants", false, "")
-	for _, other := range []string{"server", "gateway-url", "runtime", "gpus", "log-format", "kubeconfig", "pools-file", "pod-policy-file", "health-image", "image-command"} {
+	for _, other := range []string{"server", "gateway-url", "runtime", "gpus", "log-format", "kubeconfig", "pools-file", "pod-policy-file", "health-image", "image-command", "model-allow"} {
 		f.String(other, "", "")
 	}
 	if err := f.Parse(args); err != nil {
