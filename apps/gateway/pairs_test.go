@@ -352,7 +352,7 @@ func TestPairs_HaveOneKey(t *testing.T) {
 	})
 }
 
-func TestPairs_OtherRequestsGoToDecodeAlone(t *testing.T) {
+func TestPairs_OtherRequestsGoToDecodeAloneOrAreRefused(t *testing.T) {
 	bothPairEngines(t, func(t *testing.T, kind string) {
 		r := startPairs(t, kind)
 		if kind == "nixl" {

@@ -351,14 +351,11 @@ func (s *Service) identity(ctx context.Context, p *oidc.Provider, token *oauth2.
 
 // VerifyFederated returns the identity of the service that holds the token.
 func (s *Service) VerifyFederated(ctx context.Context, raw string) (signin.Identity, error) {
-	url, err := issuerOf(raw)
+	url, err := s.FederatedIssuer(raw)
 	if err != nil {
 		return signin.Identity{}, err
 	}
-	from, ok := s.servers[url]
-	if !ok {
-		return signin.Identity{}, ErrIssuer
-	}
+	from := s.servers[url]
 	p, err := from.get(ctx)
 	if err != nil {
 		return signin.Identity{}, err
