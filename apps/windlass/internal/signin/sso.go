@@ -93,14 +93,18 @@ func IsOver(err error) bool {
 
 // post sends a request with a JSON body, and with the token unless it is empty.
 func (c Client) post(ctx context.Context, path, token string, in, out any) error {
-	ctx, cancel := context.WithTimeout(ctx, exchangeTimeout)
-	defer cancel()
 	body, err := json.Marshal(in)
 	if err != nil {
 		return err
 	}
+	return c.call(ctx, http.MethodPost, path, token, body, out)
+}
+
+func (c Client) call(ctx context.Context, method, path, token string, body []byte, out any) error {
+	ctx, cancel := context.WithTimeout(ctx, exchangeTimeout)
+	defer cancel()
 	server := strings.TrimSuffix(c.Server, "/")
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, server+path, bytes.NewReader(body))
+	req, err := http.NewRequestWithContext(ctx, method, server+path, bytes.NewReader(body))
 	if err != nil {
 		return err
 	}
@@ -137,6 +141,16 @@ func (c Client) post(ctx context.Context, path, token string, in, out any) error
 func (c Client) Browser(ctx context.Context, workspace string, show func(url string)) (Token, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, patience, errors.New("the sign-in in the browser took longer than 10 minutes"))
 	defer cancel()
+	// Without this call, a person would wait for a browser that shows an error.
+	var provider struct {
+		Enabled bool `json:"enabled"`
+	}
+	if err := c.call(ctx, http.MethodGet, "/ui/sso/provider", "", nil, &provider); err != nil {
+		return Token{}, fmt.Errorf("sign in: %w", err)
+	}
+	if !provider.Enabled {
+		return Token{}, fmt.Errorf("people cannot sign in at %s, because it has no issuer: use an API key (`windlass login`), or ask an operator to set --oidc-issuer", c.Server)
+	}
 	var listen net.ListenConfig
 	listener, err := listen.Listen(ctx, "tcp4", "127.0.0.1:0")
 	if err != nil {

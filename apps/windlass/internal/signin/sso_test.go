@@ -18,6 +18,10 @@ import (
 func ssoServer(t *testing.T, answer func(path string, in map[string]string, bearer string) (int, string)) Client {
 	t.Helper()
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path == "/ui/sso/provider" {
+			_, _ = w.Write([]byte(`{"enabled":true}`))
+			return
+		}
 		in := map[string]string{}
 		_ = json.NewDecoder(r.Body).Decode(&in)
 		status, body := answer(r.URL.Path, in, r.Header.Get("Authorization"))
@@ -64,6 +68,14 @@ func TestBrowser_TokenComesThroughTheLoopbackAddress(t *testing.T) {
 		go visit(u.Query().Get("port"), url.Values{"error": {"No rule."}, "state": {u.Query().Get("state")}}.Encode())
 	})
 	require.EqualError(t, err, "No rule.")
+}
+
+func TestBrowser_IsNotWaitedForWithoutAnIssuer(t *testing.T) {
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte(`{"enabled":false}`)) }))
+	defer server.Close()
+	c := Client{HTTP: server.Client(), Server: server.URL}
+	_, err := c.Browser(t.Context(), "", func(to string) { t.Errorf("%s is shown", to) })
+	require.ErrorContains(t, err, "it has no issuer: use an API key")
 }
 
 func TestDevice_IsPolledUntilThePersonSignedIn(t *testing.T) {
