@@ -15,6 +15,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/windlass-run/windlass/pkg/localstack"
 )
 
 // devStatus has the fields of `windlass dev status -o json` that these tests read.
@@ -151,9 +153,13 @@ func (d *devStack) requireNothingRuns() {
 func TestDev(t *testing.T) {
 	t.Parallel()
 	d := newDevStack(t)
-	// The port that dev uses by default is taken.
-	if taken, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:7700"); err == nil {
-		defer func() { _ = taken.Close() }()
+	// The port that dev uses by default is taken. Another stack may have claimed it and not listen yet, so this
+	// test listens only after a claim of its own.
+	usual := localstack.Ports{Claims: localstack.ClaimsFolder()}
+	if _, taken, err := usual.Take(7700); err == nil && !taken {
+		listener, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:7700")
+		require.NoError(t, err)
+		defer func() { _ = listener.Close() }()
 	}
 	s, code := d.status()
 	require.Equal(t, 1, code)
