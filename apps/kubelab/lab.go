@@ -51,7 +51,7 @@ type config struct {
 
 // up runs a cluster until ctx ends.
 func up(ctx context.Context, cfg config) error {
-	// The files of an earlier run would announce this one too early.
+	// The files of an earlier run would announce this cluster too early.
 	for _, path := range []string{cfg.kubeconfig, cfg.readyFile} {
 		if err := os.Remove(path); err != nil && path != "" && !errors.Is(err, os.ErrNotExist) {
 			return err

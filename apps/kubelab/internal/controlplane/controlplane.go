@@ -1,7 +1,7 @@
 // Package controlplane runs the processes of one Kubernetes control plane.
 //
 //	Start:  etcd, kube-apiserver ──/readyz──> controller manager, scheduler, KWOK ──/healthz──> ready
-//	Run:    start again what ends; at the end stop in the opposite order
+//	Run:    restart components that end; when ctx ends, stop all in reverse order
 //
 // When this process ends, the kernel kills every child. Package proc records each child before it starts. The
 // process that uses a data directory locks the directory. So two etcd processes never use the same files,

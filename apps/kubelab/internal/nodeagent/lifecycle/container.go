@@ -74,8 +74,8 @@ type stop struct {
 // the whole grace period.
 const minimumAfterHook = 2 * time.Second
 
-// idPrefix begins the container ids of this package. By it, a node agent recognizes in a status the
-// containers of an earlier node agent.
+// idPrefix begins the container ids of this package. A node agent uses it to recognize the containers of an
+// earlier node agent in a pod's status.
 const idPrefix = "kubelab://"
 
 func newContainer(spec *corev1.Container, r role) *container {

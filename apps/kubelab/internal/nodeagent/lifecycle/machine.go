@@ -214,8 +214,8 @@ func (m *Machine) applyFaults(now time.Time) {
 	}
 }
 
-// bringUp starts the containers that may start: setup containers and sidecars one by one, and then the
-// others.
+// bringUp starts the containers that may start: setup containers and sidecars one by one, and then the main
+// containers.
 func (m *Machine) bringUp(now time.Time) {
 	before := true // whether all earlier containers let this one begin
 	finished := true
@@ -294,8 +294,8 @@ func (m *Machine) startRun(c *container, now time.Time) {
 	m.out = append(m.out, Start{Ref: c.runRef(), Idle: idle, Delay: m.faults.SlowStart})
 }
 
-// takeDown begins to stop all containers at once, except sidecars. Sidecars stop after the others, one by one
-// in reverse order.
+// takeDown begins to stop all containers at once, except sidecars. Sidecars stop after the other containers, one
+// by one in reverse order.
 func (m *Machine) takeDown(now time.Time) {
 	grace := max(m.deadline.Sub(now), 0)
 	later := false // whether a container that stops first is still active
