@@ -28,7 +28,7 @@ import (
 )
 
 const (
-	// These limit the size of a bundle, because people send bundles by mail.
+	// Limits of a bundle's size. A bundle is small, because people send it by mail.
 	bundleApps    = 100
 	bundleItems   = 5000
 	bundleHistory = 200

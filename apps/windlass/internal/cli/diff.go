@@ -41,7 +41,7 @@ func diffSpecs(live, file *windlassv1.DeploymentSpec) ([]string, error) {
 		if _, ok := after[key]; ok {
 			continue
 		}
-		// The file does not have versions of secrets. The control plane sets them.
+		// The file has no versions of secrets, because the control plane sets them.
 		if isRemoved(key, was) && !secretVersion.MatchString(key) {
 			lines = append(lines, fmt.Sprintf("- %s: %s", key, was))
 		}
@@ -89,7 +89,8 @@ func aboutOnly(changes []string) bool {
 	})
 }
 
-// makesVersion reports whether a deploy creates a version, or may: the plan of a refused deploy does not say.
+// makesVersion reports whether a deploy creates a version. It returns true for the plan of a refused deploy, which
+// does not say whether a version would be created.
 func makesVersion(p *windlassv1.PlanDeployResponse) bool {
 	switch p.GetOutcome() {
 	case windlassv1.PlanDeployResponse_OUTCOME_UNCHANGED, windlassv1.PlanDeployResponse_OUTCOME_TAKEN_BACK, windlassv1.PlanDeployResponse_OUTCOME_SCALED:

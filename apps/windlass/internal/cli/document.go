@@ -17,14 +17,14 @@ import (
 )
 
 // document is the mapping in a file. Its values have the types map[string]any, []any, string, bool, json.Number
-// and odd, or are nil.
+// and ambiguous, or are nil.
 type document struct {
 	root map[string]any
 	// lines has the line of each value, by the value's path.
 	lines map[string]int
 }
 
-// ambiguous is a plain YAML scalar that readers interpret differently: 010 is eight in YAML 1.1 and ten in YAML
+// ambiguous is a plain YAML scalar that parsers interpret differently: 010 is eight in YAML 1.1 and ten in YAML
 // 1.2, and no is false or a text. The type of the field decides whether only one reading is possible.
 type ambiguous string
 

@@ -287,8 +287,8 @@ func (e *exporter) export(ctx context.Context, ref string) (*exportedApp, error)
 	return &x, nil
 }
 
-// maxSettled bounds the number of plans from which the file adopts replicas. In a second plan, regions can differ that
-// followed the app's number in the first plan.
+// maxSettled bounds the number of plans from which the file adopts replicas. A second plan can be necessary, because a
+// region that followed the app's number in the first plan can differ from it in the second.
 const maxSettled = 3
 
 // settle sets the file of x, with the replicas that the app has now, its text, and what a deploy of it would change.
@@ -414,7 +414,8 @@ func (e *exporter) filesOfApps() (map[string]string, error) {
 	return have, nil
 }
 
-// compare returns what happens to the file at path, and why it must not be replaced. have are the files of apps.
+// compare returns what happens to the file at path, and why it must not be replaced. have has the files of the folder,
+// by the paths of their apps.
 func (e *exporter) compare(ctx context.Context, x *exportedApp, path string, have map[string]string) (file exportedFile, fault string, err error) {
 	file = exportedFile{App: x.path, File: path, Result: fileWritten, text: x.text}
 	if filepath.Ext(path) == ".json" {

@@ -9,7 +9,7 @@ import (
 	"strings"
 )
 
-// isJSON reports whether a file must be read as JSON. A reader of YAML reads JSON, except for tabs and for
+// isJSON reports whether a file must be read as JSON. A YAML parser reads JSON, too, except for tabs and for
 // characters that are written as two escapes.
 func isJSON(data []byte) bool {
 	decoder := json.NewDecoder(bytes.NewReader(data))

@@ -140,7 +140,7 @@ func (a *app) followLogs(ctx context.Context, name string, f logsFlags) error {
 		if attempt == 1 {
 			a.infof("the control plane does not answer: trying again until it does")
 		}
-		// With the positions, no line is repeated or left out.
+		// The next request has the positions, so that no line is repeated or left out.
 		req.Positions = nil
 		for _, id := range slices.Sorted(maps.Keys(at)) {
 			req.Positions = append(req.Positions, &windlassv1.InstancePosition{Instance: id, Position: at[id]})
@@ -154,7 +154,8 @@ func (a *app) followLogs(ctx context.Context, name string, f logsFlags) error {
 	}
 }
 
-// maxPositions is the limit of the API. Ids are ordered by time, so that the newest are kept.
+// maxPositions is the maximum number of positions in a request of the API. The positions of the newest instances are
+// kept, because ids are ordered by time.
 const maxPositions = 1000
 
 // logPrinter shows lines. With several instances, each line begins with the name of its instance.

@@ -401,8 +401,8 @@ func lackingSignal(f *appFile) *scaling.Fault {
 	return scaling.CheckSignals(f.Scaling, p.ID(), engine)
 }
 
-// simulatedPolicy returns the scaling of the file for the region, or that of a role of a pool. Only the stored load of an
-// app has results of queries.
+// simulatedPolicy returns the scaling of the file for the region, or the scaling of a role of a pool. recorded is true
+// for the stored load of an app, because only such a load has results of queries.
 func simulatedPolicy(f *appFile, region, role string, recorded bool) (policy scaling.Policy, err error) {
 	metrics, at := f.Scaling.GetMetrics(), "scaling."
 	if pool := f.Scaling.GetRoles(); len(pool) > 0 {

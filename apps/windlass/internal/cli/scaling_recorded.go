@@ -27,7 +27,7 @@ type recordedRun struct {
 	Covered     float64 `json:"coveredSeconds"`
 	Asked       float64 `json:"askedSeconds"`
 	Concurrency int     `json:"concurrency"`
-	// GPUs are those of a replica, by product.
+	// GPUs has the number of GPUs of a replica, by product.
 	GPUs     map[string]int32  `json:"gpus,omitempty"`
 	Outcomes []recordedOutcome `json:"outcomes"`
 }
@@ -35,7 +35,7 @@ type recordedRun struct {
 type recordedOutcome struct {
 	simulate.Outcome
 
-	// GPUHours are by product.
+	// GPUHours has the GPU-hours by product.
 	GPUHours map[string]float64 `json:"gpuHours,omitempty"`
 }
 
@@ -46,7 +46,7 @@ type recordedFlags struct {
 }
 
 // simulateRecorded simulates the file with the stored load of an app, in the region of the flag or in all regions of
-// the file, and shows it beside what ran.
+// the file. It shows the result next to what really ran.
 func (a *app) simulateRecorded(ctx context.Context, f *appFile, flags recordedFlags, m simulate.Model) error {
 	if flags.last <= 0 || flags.last > maxLast {
 		return fmt.Errorf("--last=%s: use a time above 0, up to %s: the load is kept for that long", flags.last, durationText(maxLast))
