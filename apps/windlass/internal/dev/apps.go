@@ -13,9 +13,9 @@ import (
 )
 
 const (
-	// appsDeadline bounds the call that lists apps. The list is worth no longer wait.
+	// appsDeadline bounds the call that lists apps. A start should not wait longer for a list that is only a hint.
 	appsDeadline = 5 * time.Second
-	// namedApps is how many apps of earlier runs a start names, and listedApps how many it counts.
+	// namedApps is how many apps of earlier runs the message of a start names. listedApps is how many it counts.
 	namedApps  = 3
 	listedApps = 100
 )

@@ -78,8 +78,8 @@ func (c *certificates) pairFile(part string) string {
 	return filepath.Join(c.dir, strings.ReplaceAll(part, "/", "-")+".pem")
 }
 
-// certificateHosts returns the hosts of every certificate: all parts are on this machine, and apps
-// are below hostsBelow.
+// certificateHosts returns the hosts that every certificate contains. All parts are on this machine, and the hosts of
+// apps are below hostsBelowTLS.
 func certificateHosts() []string {
 	return []string{"127.0.0.1", "::1", "localhost", "*.localhost", "*." + hostsBelowTLS}
 }

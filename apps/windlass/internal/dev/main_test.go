@@ -27,8 +27,8 @@ import (
 	"github.com/windlass-run/windlass/pkg/localstack/proc"
 )
 
-// This test binary is also a windlass with small programs in place of the
-// control plane and the agent: MariaDB, Restate, processes and signals are real.
+// This test binary also runs as a windlass whose control plane and agent are small test
+// programs. MariaDB, Restate, processes and signals are real.
 func TestMain(m *testing.M) {
 	switch {
 	case len(os.Args) > 1 && os.Args[1] == "__kubelab":
