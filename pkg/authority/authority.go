@@ -64,7 +64,7 @@ func FromKey(name string, key crypto.Signer, now time.Time) (*Authority, error) 
 	return newAuthority(der, key)
 }
 
-// Parse reads what PEM returned.
+// Parse returns the authority with the certificate and the key that PEM returned.
 func Parse(certPEM, keyPEM []byte) (*Authority, error) {
 	pair, err := tls.X509KeyPair(certPEM, keyPEM)
 	if err != nil {
@@ -113,7 +113,7 @@ type Request struct {
 	Name string
 	// Hosts are the DNS names and IP addresses at which clients reach a server.
 	Hosts []string
-	// Client and Server are whether the certificate is for a client or for a server.
+	// Client and Server say whether the certificate is for a client, for a server, or for both.
 	Client, Server bool
 	// Life is how long the certificate is valid.
 	Life time.Duration

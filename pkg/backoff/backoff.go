@@ -2,7 +2,7 @@
 // failed together do not return together.
 //
 // The delay before each attempt is drawn from the whole range between a fixed floor and a ceiling that
-// doubles (full jitter). With only a little noise, a thousand agents that lost one control plane would return
+// doubles (full jitter). With only a little jitter, a thousand agents that lost one control plane would return
 // in waves. The floor prevents a hot loop after an unlucky draw.
 //
 //	attempt      0        1        2       ...
@@ -28,13 +28,13 @@ const (
 type Policy struct {
 	// Min is the shortest delay, and half of the first range's end. Default: DefaultShortest.
 	Min time.Duration
-	// Max is the limit of all ranges. If it is below Min, Min counts. Default: DefaultLongest.
+	// Max is the limit of all ranges. A value below Min means Min. Default: DefaultLongest.
 	Max time.Duration
 }
 
 // Delay returns the delay after a failed attempt. The first attempt is 0, and negative numbers count as 0.
-// rnd returns numbers in [0, 1). Default: rand.Float64. The result is in [Min, Max]. For the same value of
-// rnd, it never falls as attempt grows.
+// rnd returns numbers in [0, 1). Default: rand.Float64. The delay is in [Min, Max]. For the same value of
+// rnd, the delay never falls as attempt grows.
 func (p Policy) Delay(attempt int, rnd func() float64) time.Duration {
 	if rnd == nil {
 		rnd = rand.Float64
@@ -91,8 +91,8 @@ func Retry(ctx context.Context, p Policy, op func(context.Context) error) error 
 }
 
 // Rest returns the pause after a piece of work: took multiplied by times, between least and
-// most. So repeated work whose cost grows with the data uses at most a fixed share of a
-// processor.
+// most. Within these limits, repeated work takes a fixed share of the time, even if its cost
+// grows with the data.
 func Rest(took time.Duration, times int, least, most time.Duration) time.Duration {
 	return min(max(time.Duration(times)*took, least), most)
 }

@@ -28,7 +28,7 @@ type lane[L cmp.Ordered, Req, Res any] struct {
 type runningBatch[Req, Res any] struct {
 	members []*member[Req, Res]
 	begun   time.Time
-	// full reports whether the batch has as many requests as it might have. maxSize is Limits.Size.
+	// full reports whether the batch has as many requests as the lane's size allows. maxSize is Limits.Size.
 	full    bool
 	maxSize int
 	// patience is the timer that ends the patience. It is set when another request waits.
@@ -154,8 +154,8 @@ func (g *Group[L, Req, Res]) startWorker(l *lane[L, Req, Res]) {
 	go g.runWorker(l)
 }
 
-// reserveWorker reports whether the lane needs another worker and may have it. If so, it counts the worker as
-// running.
+// reserveWorker reports whether the lane needs another worker and may start one. If so, it counts the worker
+// as running.
 func (g *Group[L, Req, Res]) reserveWorker(l *lane[L, Req, Res]) bool {
 	if len(l.waiting) == 0 || l.blocked || l.starting || g.closed {
 		return false

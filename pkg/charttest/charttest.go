@@ -1,6 +1,6 @@
-// Package charttest reads the environment variables that the Helm charts set, for tests that a program understands
-// them. It reads the rendered charts of .ci/tools/charts/testdata and the manifests of deployments/kubernetes, which are
-// generated from the charts. So these tests need no helm.
+// Package charttest reads the environment variables that the Helm charts set. Tests use it to check that a program
+// understands these variables. It reads the rendered charts of .ci/tools/charts/testdata and the manifests of
+// deployments/kubernetes, which are generated from the charts. So these tests need no helm.
 package charttest
 
 import (

@@ -99,10 +99,10 @@ type Check struct {
 	Agent string
 }
 
-// mostRedirects is how many redirects are followed, as by the kubelet.
+// mostRedirects is the maximum number of redirects to follow. The kubelet has the same limit.
 const mostRedirects = 10
 
-// mostBody is how many bytes of an answer's body are read, because a body may have no end.
+// mostBody is the maximum number of bytes to read of an answer's body, because a body may have no end.
 const mostBody = 4096
 
 // Do makes the check once, at address ("host:port"). An error says why the check did not pass. The transport
@@ -132,7 +132,7 @@ func (c Check) Do(ctx context.Context, transport http.RoundTripper, address stri
 	return nil
 }
 
-// redirect implements http.Client.CheckRedirect. Without Codes it does as the kubelet does, so that the default is
+// redirect implements http.Client.CheckRedirect. Without Codes it acts like the kubelet, so that the default is
 // the same on all runtimes: it follows redirects on the same host, for example from "/health" to "/health/". A
 // redirect to another host is itself the answer. With Codes, every redirect is the answer.
 func (c Check) redirect(req *http.Request, via []*http.Request) error {

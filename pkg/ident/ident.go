@@ -27,7 +27,7 @@ const hexLength = 32
 // New returns a new id: "prefix_" and 32 hex digits. The ids that a process makes with New are strictly
 // ascending.
 func New(prefix string) string {
-	// It cannot fail, because crypto/rand ends the process if the system has no randomness.
+	// Must never panics, because crypto/rand ends the process if the system has no randomness.
 	u := uuid.Must(uuid.NewRandomFromReader(rand.Reader))
 	return spell(prefix, newest.next(time.Now()), u)
 }

@@ -74,8 +74,8 @@ func ClaimsFolder() string {
 // concurrent use.
 type Ports struct {
 	// Claims is the folder in which programs claim ports before they use them, usually ClaimsFolder(). Empty
-	// means without claims. Seconds pass between the check of a port and the start of its server. Without a
-	// claim, another program would find the port free. A claim lasts as long as the process.
+	// means that no port is claimed. Seconds pass between the check of a port and the start of its server. Without
+	// a claim, another program would find the port free. A claim lasts as long as the process.
 	Claims string
 
 	given map[int]bool

@@ -53,7 +53,7 @@ func Read(dir fs.FS) (*preset.Facts, error) {
 	return facts, nil
 }
 
-// mostOf returns the type with the most bytes, or otherwise if sizes is empty.
+// mostOf returns the type with the most bytes, or the value of otherwise if sizes is empty.
 func mostOf(sizes map[string]int64, otherwise string) string {
 	most := otherwise
 	var size int64

@@ -79,14 +79,14 @@ type Model struct {
 	// Failed are servers on which the model failed to load and is not tried again yet.
 	Failed []Key
 	Memory int64
-	// Replicas is how many servers should hold the model, and MinReplicas how many must for it to be available.
+	// Replicas is how many servers should hold the model. The model is available if at least MinReplicas hold it.
 	Replicas, MinReplicas int
 }
 
 // Decision is where a model should be.
 type Decision struct {
 	Model string
-	// Servers are the servers that should hold the model. Load has those of Servers that do not hold it yet.
+	// Servers are the servers that should hold the model. Load has the elements of Servers that do not hold it yet.
 	Servers, Load []Key
 	// Unload are servers that should not hold the model any more.
 	Unload []Key
@@ -215,8 +215,8 @@ func (p *placement) next(m *Model) *room {
 	return best
 }
 
-// compare orders servers that can hold a model, the best first. Rooms are in the order of names, so that equal
-// servers keep it.
+// compare orders servers that can hold a model, the best first. Equal servers keep their order, which is the order
+// of names.
 func (p *placement) compare(a, b *room, m *Model) int {
 	has := func(r *room) bool { return p.apps[appModel{r.server.App, m.ID}] > 0 }
 	return cmp.Or(compareBool(has(a), has(b)), cmp.Compare(b.free, a.free))
@@ -269,7 +269,7 @@ func (p *placement) complete(d *Decision, m *Model, kept []*room) {
 	}
 }
 
-// limit returns how much may be assigned of memory with overcommit. It does not overflow.
+// limit returns how many bytes may be assigned to a server with this memory and overcommit. It does not overflow.
 func limit(memory int64, overcommit int) int64 {
 	memory, percent := max(0, memory), int64(max(0, overcommit))
 	if percent == 0 {

@@ -11,8 +11,9 @@ import (
 // Order says how the roles of a pool move to another version. Each order has a file. A new order needs a value of the
 // proto's enum, a file in this package, and a line in the table orders.
 type Order interface {
-	// InPlace reports whether the region replaces units of the pool one by one if that number of roles differ. Otherwise
-	// both versions run, each with a share of the pool, and units of different versions never serve each other.
+	// InPlace reports whether the region replaces units of the pool one by one. differing is the number of roles that
+	// the new version changes. If InPlace is false, both versions run, each with a share of the pool, and units of
+	// different versions never serve each other.
 	InPlace(differing int) bool
 	// Bounds returns how far each role may move now. The result has an entry for each of roles.
 	Bounds(roles []Progress) []Bound

@@ -13,7 +13,7 @@ const (
 	Error Severity = "error"
 	// Warning means that the input may fail, by an estimate or because a case was not checked.
 	Warning Severity = "warning"
-	// Note means that the input works, and has information for people.
+	// Note means that the input works. The finding only informs people.
 	Note Severity = "note"
 )
 

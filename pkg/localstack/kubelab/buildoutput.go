@@ -17,7 +17,7 @@ type buildOutput struct {
 	mu       sync.Mutex
 	line     []byte // the incomplete last line
 	packages int
-	total    int // maximum of packages
+	total    int // maximum number of packages to build
 	fetched  int
 	building bool // whether the last line named a package
 	others   strings.Builder

@@ -30,8 +30,8 @@ const (
 	programName = "kubelab"
 )
 
-// Ensure returns the path of the program. That is WINDLASS_KUBELAB, or else the program next to this
-// executable, or else a build of the surrounding checkout, which Ensure makes if it is missing. progress
+// Ensure returns the path of kubelab's program. That is WINDLASS_KUBELAB, or else the program next to this
+// executable, or else a build of the checkout that contains it. Ensure makes this build if it is missing. progress
 // receives lines for people, and may be nil. Callers in several processes take turns.
 func Ensure(ctx context.Context, progress func(string)) (string, error) {
 	if progress == nil {
@@ -107,10 +107,10 @@ func built(path string) bool {
 	return true
 }
 
-// notBuilt is the template of `go list` for the packages that the build cache lacks. Others are not built.
+// notBuilt is the template of `go list` for the packages that the build cache lacks. go build builds only these.
 const notBuilt = "{{if .Stale}}{{.ImportPath}}{{end}}"
 
-// build builds the program elsewhere and renames it to path.
+// build builds the program under a temporary name, and renames it to path.
 func build(ctx context.Context, root, path string, progress func(string)) error {
 	progress("building kubelab, a Kubernetes in one binary; the first time takes some ten minutes")
 	began := time.Now()

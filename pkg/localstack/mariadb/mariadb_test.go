@@ -106,7 +106,7 @@ func TestStart_StopsTheServerOfItsDirectory(t *testing.T) {
 
 func TestDataDirectory_IncompleteOneIsReplaced(t *testing.T) {
 	dir := t.TempDir()
-	// A kill -9 during a copy leaves this.
+	// A kill -9 during a copy leaves such a folder.
 	require.NoError(t, os.MkdirAll(filepath.Join(dir, "data.tmp", "mysql"), 0o700))
 	require.NoError(t, os.WriteFile(filepath.Join(dir, "data.tmp", "ibdata1"), []byte("torn"), 0o600))
 	s := start(t, mariadb.Config{Dir: dir})
@@ -122,7 +122,7 @@ func TestTemplate_IsCreatedOnce(t *testing.T) {
 	me, err := user.Current()
 	require.NoError(t, err)
 	from := filepath.Join(cache, "windlass", "mariadb", found.Version+"-"+me.Username)
-	// A kill -9 during mariadb-install-db leaves this.
+	// A kill -9 during mariadb-install-db leaves such a folder.
 	require.NoError(t, os.MkdirAll(filepath.Join(from, "data.tmp"), 0o700))
 	require.NoError(t, os.WriteFile(filepath.Join(from, "data.tmp", "ibdata1"), []byte("torn"), 0o600))
 	durable, err := mariadb.Start(t.Context(), mariadb.Config{Dir: t.TempDir(), DieWithParent: true})

@@ -28,8 +28,8 @@ import (
 type Spec struct {
 	// Name names the process in errors.
 	Name string
-	// Path is the program. Args are its arguments without the program's name. Together they must be unique to
-	// RecordFile.
+	// Path is the program. Args are its arguments without the program's name. No process of another RecordFile may
+	// have the same Path and Args.
 	Path string
 	Args []string
 	// Env is the environment, as in exec.Cmd. Nil means that of this process.

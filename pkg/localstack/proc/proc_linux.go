@@ -16,7 +16,7 @@ func dieWithParent(attr *syscall.SysProcAttr) { attr.Pdeathsig = syscall.SIGKILL
 // returns an error if the process does not run.
 //
 // The first thread of a killed process is a zombie as soon as that thread has ended. Other threads may still
-// be ending, and hold the files, ports and memory that all share. Until the last thread is gone, the process
+// be ending, and hold the files, ports and memory of the process. Until the last thread has ended, the process
 // counts as running.
 func Birth(pid int) (string, error) {
 	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))

@@ -123,8 +123,8 @@ func exec(t testing.TB, cfg *mysql.Config, query string) {
 	}
 }
 
-// Restate returns the URLs of a Restate that other tests use at the same time, under withstack even tests of
-// other processes. So each test needs unique names of services.
+// Restate returns the URLs of a Restate. Other tests use the same server at the same time, and with withstack also
+// tests of other processes. So each test must give its services unique names.
 func Restate(t testing.TB) (ingress, admin string) {
 	t.Helper()
 	urls, err := sharedRestate()

@@ -1,5 +1,5 @@
-// Command kubelabpath prints the path of kubelab's program. If this machine has no program built from this checkout's
-// sources, it first builds it, which takes minutes.
+// Command kubelabpath prints the path of kubelab's program. It first builds the program, which takes minutes, if this
+// machine has no build from this checkout's sources.
 package main
 
 import (

@@ -106,8 +106,8 @@ func startStack(dir string, signals <-chan os.Signal) (db *mariadb.Server, rs *r
 }
 
 // supervise runs the command, forwards signals to it, and returns its exit code. For a command that a signal
-// ended, the code is 128 + the signal's number, as in shells. A server that ends before the command is an
-// error, because the command's failure would not name it.
+// ended, the code is 128 + the signal's number, as in shells. supervise returns an error if a server ends before
+// the command, because the command's own failure would not name the server.
 func supervise(cmd *exec.Cmd, signals <-chan os.Signal, db, rs <-chan struct{}) (int, error) {
 	// At a terminal the command stays in the foreground group, so that it can read input. Then the terminal
 	// sends it Ctrl-C itself.
