@@ -30,8 +30,8 @@ type Role struct {
 	Pool, Unavailable int
 	// Stays means that the deployment did not replace instances of a pool when it took the pool over.
 	Stays bool
-	// YieldsWhenFull means that an older instance of a pool stops while there is no room for the one instance more with
-	// which the role is replaced.
+	// YieldsWhenFull means that an older instance of a pool stops if there is no room for the
+	// additional instance that the replacement starts first.
 	YieldsWhenFull bool
 	// Hosts is the number of ranks of one instance, at least 1.
 	Hosts int
@@ -136,11 +136,12 @@ const (
 	GangOfGroup
 )
 
-// defaultGangTimeout is how long the pods of a gang may lack a node, if the spec does not say so. Nodes that other
-// clients free, and most nodes that start, are there by then.
+// defaultGangTimeout is how long the pods of a gang may lack a node, if the spec sets no timeout.
+// Most new nodes start within this time.
 const defaultGangTimeout = 10 * time.Minute
 
-// Gang returns which pods of a spec start all or nothing, and how long such a pod may lack a node.
+// Gang returns which pods of a spec start all or nothing, and how long a pod of a gang may lack a
+// node.
 func Gang(s *windlassv1.DeploymentSpec) (of GangOf, timeout time.Duration) {
 	timeout = defaultGangTimeout
 	if g := s.GetGang(); g.GetTimeout() != nil {

@@ -21,10 +21,10 @@ import (
 // Runtime runs the instances of a region. It is safe for concurrent use. The caller never has two
 // calls for one deployment in flight.
 type Runtime interface {
-	// Apply makes a the wanted state of a.Deployment. It returns once this state is durable, before
-	// instances run. It refuses an assignment that the runtime can never run with a *Rejection, and
-	// then changes nothing. The latest call wins whatever its generation is, because the inbox has
-	// compared (epoch, generation), and after a fork generations start lower.
+	// Apply stores a as the wanted state of a.Deployment. It returns once this state is durable,
+	// before instances run. If the runtime can never run the assignment, Apply returns a *Rejection
+	// and changes nothing. The latest call wins whatever its generation is: the inbox has already
+	// compared (epoch, generation), and after a fork generations start at a lower number.
 	Apply(ctx context.Context, a Assignment) error
 
 	// Remove makes the runtime drain, stop and forget the instances of the deployment, with
@@ -143,8 +143,8 @@ type Unit struct {
 	Holds, Leaves      bool
 }
 
-// IsEntryOfPool reports whether the instance is an entry instance of a pool. Gateways send to each
-// such instance, and the others keep serving without it.
+// IsEntryOfPool reports whether the instance is an entry instance of a pool. Gateways send requests
+// to each entry instance, and the pool keeps serving without one of them.
 func (u *Unit) IsEntryOfPool() bool {
 	return u.Role == u.Entry && len(u.Roles) > 0 && u.Roles[0].Pool > 0
 }
@@ -189,9 +189,9 @@ type ObservedDeployment struct {
 	Roles []RoleCount
 	// Removing is true from Remove until the deployment's last instance has ended.
 	Removing bool
-	// Unsettled means that the list may still change without a new assignment: instances may appear
-	// that only an earlier assignment wanted, or that are reported for the deployment that had the
-	// workload before.
+	// Unsettled means that Instances may still change without a new assignment. Instances may
+	// appear that an earlier assignment wanted, or that are still reported for the previous
+	// deployment of the workload.
 	Unsettled bool
 	Instances []Instance
 }

@@ -57,7 +57,7 @@ type Platform struct {
 	// when replicas are scaled down.
 	ChoosesWhoGoes bool
 	// DrainsBeside means that a draining instance no longer counts as a replica, and that its
-	// successor starts before it has ended.
+	// successor starts before the draining instance has ended.
 	DrainsBeside bool
 	// HidesGPUs means that the platform assigns devices. So the runtime knows how many GPUs an
 	// instance has, but not which.

@@ -353,8 +353,8 @@ func requireUntouched(t *testing.T, before, after runtime.Instance) {
 	require.Equal(t, before.StartedAt, after.StartedAt)
 }
 
-// The check sends HEAD. It passes with a code that fails by default, and fails with a code that
-// passes by default.
+// methodAndCodes tests a health check that sends HEAD, passes with a code that fails by default,
+// and fails with a code that passes by default.
 func methodAndCodes(t *testing.T, s *suite) {
 	a := s.assignment("dep_1", 1, fault(FaultNeverReady))
 	h := a.Deployment.Spec.HealthCheck

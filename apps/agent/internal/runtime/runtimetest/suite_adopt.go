@@ -42,9 +42,9 @@ func replacingSome(t *testing.T, s *suite) {
 	})
 }
 
-// servesIfSettled checks the successor once its counts are those of its assignment: at least floor
-// instances must be ready. The counts must not be 0 because the predecessor still has the
-// instances.
+// servesIfSettled requires at least floor ready instances of the successor, once its counts are
+// those of its assignment. So the successor must not report 0 instances while its predecessor still
+// has them.
 func (s *suite) servesIfSettled(t *testing.T, successor runtime.Assignment, floor int) {
 	t.Helper()
 	d := s.observed(t, successor.Deployment.Id)

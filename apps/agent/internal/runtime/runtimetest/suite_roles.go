@@ -343,7 +343,8 @@ func orderedRoles(t *testing.T, s *suite) {
 	})
 }
 
-// stayingRole: the prefill server has its turn first, is not ready until decode servers are repaired, and need not move.
+// stayingRole replaces only the decode servers of a pool. They must not wait for the prefill
+// server, which comes first in the order, is never ready, and does not move.
 func stayingRole(t *testing.T, s *suite) {
 	inOrder := func(a *runtime.Assignment) {
 		a.Deployment.Spec.Update = &windlassv1.PoolUpdate{Order: windlassv1.PoolUpdate_ORDER_SEQUENTIAL, Sequence: []string{"prefill"}}

@@ -16,8 +16,8 @@ func stableRole(a *runtime.Assignment) {
 	a.Deployment.Spec.Roles = []*windlassv1.RoleSpec{{Name: "cache", Slots: windlassv1.RoleSpec_SLOTS_STABLE}}
 }
 
-// findIdentity returns what an instance has from its slot: its host name in Kubernetes, and else what was kept in the slot's
-// directory.
+// findIdentity returns the identity that an instance gets from its slot: its host name in
+// Kubernetes, otherwise the text that markSlots stored in the slot's directory.
 func (s *suite) findIdentity(t *testing.T, in runtime.Instance) string {
 	t.Helper()
 	if s.Platform.HidesFiles {
