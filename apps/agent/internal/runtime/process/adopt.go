@@ -66,7 +66,8 @@ func (w *workload) takeUp(ctx context.Context, in *instance) {
 }
 
 // stranger returns the process that listens on the checked port of an instance, if it is not a
-// process of the instance. It returns "" if it is one, or if its owner cannot be found out.
+// process of the instance. It returns "" if the process belongs to the instance, or if the process
+// cannot be found.
 func stranger(rec record, shim, child proc) string {
 	port := rec.checked()
 	sockets := listeners(port)

@@ -59,11 +59,12 @@ type wantedRole struct {
 	// StartsAfter names roles that must be ready before an instance starts for the first time.
 	StartsAfter []string
 	// Unavailable is how many instances of a pool may be out of service while instances are
-	// replaced. 0: one instance more than Instances exists during the replacement.
+	// replaced. 0: one additional instance exists during the replacement.
 	Unavailable int
 	// Stays means that no other role of a pool waits for the role, unless it has instances of an older template.
 	Stays bool
-	// YieldsWhenFull means that an older instance of a pool stops while there is no room for the one instance more.
+	// YieldsWhenFull means that an older instance of a pool stops if there is no room for the
+	// additional instance.
 	YieldsWhenFull bool
 }
 

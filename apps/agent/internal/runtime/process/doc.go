@@ -27,7 +27,7 @@
 //     that facts.json already has.
 //   - No start after the end. An attempt may be in doubt: the agent died between record and shim,
 //     the shim was killed, or the host rebooted. Then the agent takes the lock and writes into
-//     facts.json that the attempt is over. Only after that is there a next attempt. The agent also
+//     facts.json that the attempt is over. The next attempt begins only after that. The agent also
 //     takes the lock to delete an instance. A delayed shim finds that the attempt is over, or that
 //     its directory is gone, and ends without running anything. If the lock is held, the shim
 //     lives, and will write its facts soon.

@@ -12,8 +12,8 @@ import (
 	agentv1 "github.com/windlass-run/windlass/proto/gen/windlass/agent/v1"
 )
 
-// passed has the only variables of the agent that an instance gets: those that it needs to work
-// like a program of this host, and none of Windlass.
+// passed has the agent's variables that an instance gets: variables that every program of this host
+// needs, and none of Windlass's own. An instance gets no other variable of the agent.
 var passed = map[string]string{
 	"PATH":   "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
 	"HOME":   "/",

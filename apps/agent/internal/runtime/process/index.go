@@ -91,7 +91,7 @@ func (x *index) at(i int) (mark, error) {
 }
 
 // last returns the number of the last record for which before returns true, or -1 if there is none.
-// Records for which it returns true come first.
+// before must return true for the first records and false for all later ones.
 func (x *index) last(before func(mark) bool) (i int, err error) {
 	i = sort.Search(x.n, func(i int) bool {
 		m, e := x.at(i)

@@ -441,7 +441,7 @@ func attackAsRootOfNamespace() int {
 	got("events of processes", followProcesses())
 	got("the data directory by its number", listByHandle(to))
 
-	// The mounts that hide files cannot be removed, or copied without what they hide.
+	// The mounts that hide files cannot be removed, and a copy of the mounts hides the same files.
 	for _, at := range []string{to.DataDir, "/proc", "/tmp", "/dev/shm", "/run/dbus"} {
 		got("to unmount "+at, unix.Unmount(at, unix.MNT_DETACH))
 	}

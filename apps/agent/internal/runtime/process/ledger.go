@@ -105,8 +105,8 @@ type needPort struct {
 }
 
 // claim gives r the resources of n. It keeps the resources that r holds already. If anything is
-// missing, claim says what, and changes nothing. Allocated ports that another process has taken
-// meanwhile are replaced. fresh replaces allocated ports in any case.
+// missing, claim returns what is missing and changes nothing. Allocated ports that another process
+// has taken meanwhile are replaced. fresh replaces allocated ports in any case.
 func (l *ledger) claim(r *record, n need, fresh bool, now time.Time) *block {
 	l.mu.Lock()
 	defer l.mu.Unlock()

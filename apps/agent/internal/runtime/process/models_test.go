@@ -12,8 +12,8 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// A server of models reads the models of its environment, and can neither change them nor read those
-// of others.
+// A server of models reads the models of its environment, and can neither change them nor read the
+// models of other environments.
 func TestModels_OfIsolatedServers(t *testing.T) {
 	h := newRootHost(t)
 	h.cfg.ModelsDir = filepath.Join(h.dir, "models")

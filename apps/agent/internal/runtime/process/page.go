@@ -85,7 +85,7 @@ func openKept(dir string) (k *kept, err error) {
 		}
 		k.parts = append([]part{p}, k.parts...)
 	}
-	// Both are the same file if it was renamed in between. There is a gap if there were two
+	// Both parts are the same file if it was renamed in between. There is a gap if there were two
 	// rotations.
 	if n := len(k.parts); n == 2 && k.parts[0].base+k.parts[0].size != k.parts[1].base {
 		_ = k.parts[0].f.Close()

@@ -378,8 +378,9 @@ func (r *Runtime) keepLocked(w *workload) {
 	r.wg.Go(func() { w.keep(ctx) })
 }
 
-// wantedOf returns the wanted state of a workload, and the deployment that owns it: the last
-// assigned deployment of those that name it. asOf is the value of workload.assigned at that time.
+// wantedOf returns the wanted state of a workload, and the deployment that owns it: among the
+// deployments that name the workload, the one that was assigned last. asOf is the value of
+// workload.assigned at that time.
 func (r *Runtime) wantedOf(workload *workload) (_ wanted, _ *deployment, asOf int64) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -328,8 +328,8 @@ const maxNested = 1000
 
 // chownTree gives a directory and everything in it to a user. The directory itself comes last, so
 // that an interrupted run is repeated. A file with several names is skipped, because it may belong
-// to another user. Another instance of the environment may have got the directory from its user, and
-// may replace directories by symbolic links meanwhile. So each file is opened below the directory.
+// to another user. Another instance of the environment may have access to the directory, and may
+// replace directories by symbolic links meanwhile. So each file is opened below the directory.
 func chownTree(dir string, uid, gid int) error {
 	owner, group, err := ownerOf(dir)
 	if err != nil || owner == uid && group == gid {
