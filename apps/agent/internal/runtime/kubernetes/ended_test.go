@@ -40,7 +40,7 @@ func (h *harness) failed(t *testing.T, namespace string) []string {
 	return out
 }
 
-// stranger makes a failed pod that no controller made.
+// stranger creates a failed pod without a controller.
 func (h *harness) stranger(t *testing.T, like *corev1.Pod, name string, labels map[string]string) {
 	t.Helper()
 	p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: like.Namespace, Labels: labels}, Spec: *like.Spec.DeepCopy()}

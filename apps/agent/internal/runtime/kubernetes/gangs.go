@@ -27,9 +27,10 @@ import (
 //	                                        ^
 //	nodes, pods, quotas  --admitGangs------'
 //
-// One decision covers all gangs of the region, so that two gangs never start on the same room. What a gang waits for is
-// not stored in the cluster, because it follows from what is there. Once a gang runs, its workloads are like any other,
-// so Kubernetes replaces its pods also while the agent is away.
+// One decision covers all gangs of the region, so that two gangs never start on the same room. The
+// cluster does not store what a gang waits for, because the agent computes it from existing
+// objects. Once a gang runs, its workloads are like any other, so Kubernetes replaces its pods also
+// while the agent is away.
 
 // gangsRef is the queue's name for a decision about all gangs that wait.
 var gangsRef = render.NewRef(render.KindRoles, "", "gangs")
@@ -127,7 +128,8 @@ type gangLook struct {
 	held map[groups.Unit]gangWait
 }
 
-// gangWait says why.
+// gangWait says why the pods of a gang must not exist: a reason for programs, and a text for
+// people.
 type gangWait struct{ reason, text string }
 
 func (l gangLook) key(u groups.Unit) groups.Unit {

@@ -111,7 +111,7 @@ func gangsShareNoRoom(t *testing.T) {
 	t.Logf("ready %v after there was room", time.Since(begin))
 	require.True(t, p.isReady(t))
 
-	// The room of a gang that goes is the next one's.
+	// When a gang is removed, the next gang gets its room.
 	third := p.beside(t, assignment("dep_gang_c", 1, gangHosts))
 	until(t, "the third gang waits", func() bool {
 		in, ok := third.waitsFor(t, runtime.ReasonUnschedulable)

@@ -110,8 +110,8 @@ func (q *quota) held(d *appsv1.Deployment) claim {
 	return claim{pool, gpus * int(*d.Spec.Replicas), d.Labels[render.LabelName]}
 }
 
-// left returns how many GPUs are left of the quota of each pool that has one. It may be negative, if a quota was
-// lowered.
+// left returns, by pool with a quota, how many GPUs of the quota are left. A number is negative if
+// the quota was lowered below the GPUs in use.
 func (q *quota) left(workloads []render.Object) map[string]int64 {
 	q.mu.Lock()
 	defer q.mu.Unlock()

@@ -92,7 +92,7 @@ func joinedRanks(ranks []part) (out []runtime.Instance) {
 			}
 		}
 	}
-	// A rank that drains belongs to the past if other ranks have another template already.
+	// A rank that drains counts as old if other ranks have another template already.
 	isOld := func(in rankInstance) bool {
 		return in.Status == windlassv1.InstanceStatus_INSTANCE_STATUS_DRAINING && slices.ContainsFunc(present, func(o rankInstance) bool {
 			return o.Status != windlassv1.InstanceStatus_INSTANCE_STATUS_DRAINING && o.TemplateHash != in.TemplateHash
@@ -165,7 +165,7 @@ func joinedInstance(ranks []rankInstance, hosts int) runtime.Instance {
 	}
 	bad := ranks[worst]
 	out.Status, out.Reason, out.Message = bad.Status, bad.Reason, bad.Message
-	// Ranks that wait for the same thing are not named.
+	// The message names no rank if all ranks wait for the same thing.
 	together := bad.Status == windlassv1.InstanceStatus_INSTANCE_STATUS_PENDING && !slices.ContainsFunc(ranks, func(in rankInstance) bool { return in.Message != bad.Message })
 	if bad.Message != "" && !together {
 		out.Message = fmt.Sprintf("rank %d of %d: %s", bad.rank, max(hosts, len(ranks)), bad.Message)

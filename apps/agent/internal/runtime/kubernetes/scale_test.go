@@ -160,9 +160,9 @@ func cpuTime(t testing.TB) time.Duration {
 	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }
 
-// TestScale measures the costs of a region for its agent and for the API server. It fails if costs
-// grow with the region that must not: calls while nothing changes, writes for one change, and
-// writes of an agent that starts again.
+// TestScale measures the costs of a region for its agent and for the API server. It fails if one of
+// these costs grows with the region: calls while nothing changes, writes for one change, and writes
+// of an agent that starts again.
 func TestScale(t *testing.T) {
 	if testing.Short() {
 		t.Skip("starts a Kubernetes control plane")

@@ -13,8 +13,8 @@ import (
 // want is the wanted state of a workload.
 type want struct {
 	assignment runtime.Assignment
-	// secrets has all values that the workload's pods have got since the agent started, because
-	// pods of an older template keep their values.
+	// secrets has all values that the workload's pods have received since the agent started,
+	// because pods of an older template keep their values.
 	secrets *redact.Values
 	// hash is the workload's hash from the last time that everything was as wanted. It is empty
 	// before that.

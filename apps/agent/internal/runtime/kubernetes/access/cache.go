@@ -163,7 +163,7 @@ func (c *Caches) Synced() bool {
 	return true
 }
 
-// Get returns the newest known version of an object of ours, or nil if there is none. Callers must
+// Get returns the newest known version of one of our objects, or nil if there is none. Callers must
 // not change it.
 func (c *Caches) Get(r render.Ref) render.Object {
 	seen, _ := c.Cached(r)
@@ -253,8 +253,8 @@ func (c *Caches) forget(k render.Kind, gone render.Object) {
 	}
 }
 
-// List returns the newest known version of every object of ours of a kind for which the index has
-// this value.
+// List returns the newest known versions of our objects of a kind for which the index has this
+// value.
 func (c *Caches) List(k render.Kind, index, value string) []render.Object {
 	informer := c.Ours[k]
 	found, err := informer.GetIndexer().ByIndex(index, value)
@@ -272,7 +272,7 @@ func (c *Caches) WorkloadsOf(namespace, app string) []render.Object {
 	return c.List(render.KindWorkload, ByApp, namespace+"/"+app)
 }
 
-// Every returns the newest known versions of all objects of ours of a kind.
+// Every returns the newest known versions of all our objects of a kind.
 func (c *Caches) Every(k render.Kind) []render.Object {
 	return c.overlay(k, c.Ours[k].GetIndexer().List(), func(render.Object) bool { return true })
 }

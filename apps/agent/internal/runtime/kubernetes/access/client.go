@@ -46,10 +46,11 @@ func newClient(cfg Config, calls *prometheus.CounterVec, g *breaker) (*clientset
 	return newClientset(c)
 }
 
-// findDeadConnections makes the client library notice a connection that died without a reset in 9 s
-// instead of 45 s. A watch on such a connection gets no events, as if nothing changed in the
-// cluster. The library pings a connection after 5 s of silence, and closes it if no answer comes
-// within 4 s. It reads these times only from the environment. Values that an operator set are kept.
+// findDeadConnections makes the client library notice within 9 s, instead of 45 s, that a
+// connection died without a reset. A watch on such a connection gets no events, as if nothing
+// changed in the cluster. The library pings a connection after 5 s of silence, and closes it if no
+// answer comes within 4 s. It reads these times only from the environment. Values that an operator
+// set are kept.
 func findDeadConnections() error {
 	for name, seconds := range map[string]string{"HTTP2_READ_IDLE_TIMEOUT_SECONDS": "5", "HTTP2_PING_TIMEOUT_SECONDS": "4"} {
 		if os.Getenv(name) != "" {

@@ -56,7 +56,7 @@ func resourceOf[T render.Object, AC any, C typed[T, AC]](client func(namespace s
 	}
 }
 
-// asObject prevents that a nil pointer becomes an interface that is not nil.
+// asObject returns a nil interface for a nil pointer.
 func asObject[T render.Object](v T, err error) (render.Object, error) {
 	if err != nil {
 		return nil, err

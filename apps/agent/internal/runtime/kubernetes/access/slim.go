@@ -86,7 +86,7 @@ func slimPod(obj any) (any, error) {
 	return p, nil
 }
 
-// slimAffinity keeps what says on which nodes a pod may run.
+// slimAffinity keeps only the required node affinity, which says on which nodes a pod may run.
 func slimAffinity(a *corev1.Affinity) *corev1.Affinity {
 	if a == nil || a.NodeAffinity == nil || a.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution == nil {
 		return nil

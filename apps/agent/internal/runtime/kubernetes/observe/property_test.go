@@ -28,7 +28,7 @@ var reasons = []string{
 	runtime.ReasonNodeLost, runtime.ReasonVolumeError, runtime.ReasonSandboxError,
 }
 
-// These texts are those of kubelets, schedulers and controllers, and some others.
+// These are texts of kubelets, schedulers and controllers, and some invalid texts.
 var (
 	waitingReasons = []string{
 		"", "ContainerCreating", "PodInitializing", "CrashLoopBackOff", "ErrImagePull", "ImagePullBackOff", "InvalidImageName",
@@ -400,7 +400,7 @@ func TestLook_AtAWholeRegionIsShort(t *testing.T) {
 		}
 		best = min(best, time.Since(start))
 	}
-	// A call takes 2 to 5 ms on two busy cores. The limit is ten times that, which only another
-	// algorithm would exceed.
+	// The limit is about ten times the usual duration on a busy machine, so only a slower algorithm
+	// exceeds it.
 	require.Less(t, best, 50*time.Millisecond)
 }

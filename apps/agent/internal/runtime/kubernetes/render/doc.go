@@ -7,8 +7,8 @@
 //	workload      `-- Deployment --> ReplicaSet --> Pods
 //	              |-- ServiceAccount               without a token
 //	              |-- Secret -env-<hash>           variables, secrets: immutable
-//	              |-- Secret -identity             what changes while pods stay
-//	              |-- Secret -pull-<hash>          for the image, one a registry
+//	              |-- Secret -identity             values that change while pods stay
+//	              |-- Secret -pull-<hash>          for the image, one per registry
 //	              |-- Service, PodDisruptionBudget, NetworkPolicy
 //
 // # Which changes replace instances

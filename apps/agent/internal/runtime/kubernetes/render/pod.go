@@ -172,7 +172,7 @@ func (r *rendering) schedule(pod *coreac.PodSpecApplyConfiguration) error {
 	}
 	pod.WithTopologySpreadConstraints(coreac.TopologySpreadConstraint().
 		WithTopologyKey(zoneLabel).WithMaxSkew(1).WithWhenUnsatisfiable(unsatisfiable).
-		// A zone does not count if the pod tolerates the taints of none of its nodes.
+		// A zone counts only if the pod tolerates the taints of at least one of its nodes.
 		WithNodeTaintsPolicy(corev1.NodeInclusionPolicyHonor).
 		WithLabelSelector(r.spread()))
 	return nil
