@@ -87,7 +87,7 @@ type Gateways struct {
 	around, aroundKept *neighbours.Picture
 	// versionsKept is the content of the file Versions.
 	versionsKept []byte
-	// capacity is the last argument of Annotate, and noted is its result.
+	// capacity is the argument of the last call of Annotate, and noted is its result.
 	capacity, noted *agentv1.Capacity
 }
 
@@ -226,8 +226,8 @@ func (g *Gateways) Routed(appID string, epoch, generation int64) (why string) {
 	return g.hub.whyNotServed(appID, epoch, generation)
 }
 
-// Released reports whether no gateway sends to the instance any more, or has a request in
-// flight there.
+// Released reports whether no gateway sends requests to the instance any more or has one in flight
+// there.
 func (g *Gateways) Released(instanceID string) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()

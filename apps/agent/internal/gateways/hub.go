@@ -32,8 +32,8 @@ type gateway struct {
 	holdsRequests bool
 	// pairs means that the gateway can send requests to pairs of instances.
 	pairs bool
-	// verified means that the gateway has proved that it belongs to the region. Reports of other
-	// gateways have no effect on rollouts. See Caller.
+	// verified means that the gateway has proved that it belongs to the region. Reports of an
+	// unverified gateway have no effect on rollouts. See Caller.
 	verified bool
 	// process is the id of the gateway's process. Empty: it is not known.
 	process string
@@ -77,7 +77,7 @@ func newHub(t *table, expected int, grace time.Duration) *hub {
 }
 
 // countKept counts the gateways that the previous agent process counted. Each of them counts until
-// it reconnects or was away for the grace.
+// it reconnects or was away for the grace period.
 func (h *hub) countKept(ids []string, now time.Time) {
 	for _, id := range ids {
 		h.gateways[id] = &gateway{id: id, verified: true, since: now}
@@ -112,7 +112,8 @@ func (h *hub) beginTable(g *gateway, now time.Time) {
 	for id, a := range h.apps {
 		had, holds := g.have[id]
 		at := version{a.state.Epoch, a.state.Generation, a.state.Change}
-		// With pairs, another release of the gateway may have got the same change in another form; see withoutPairs.
+		// With pairs, another release of the gateway may have received the same change in another
+		// form; see withoutPairs.
 		if a.isGone() && !holds || g.same && had == at && !hasPairs(a.state) {
 			continue
 		}
@@ -258,8 +259,8 @@ func (h *hub) allServe(appID string, change int64) bool {
 	return true
 }
 
-// expire removes gateways that were away for the grace. It returns their ids, and when to call it
-// again. A zero time means never.
+// expire removes gateways that were away for the grace period. It returns their ids, and when to
+// call it again. A zero time means never.
 func (h *hub) expire(now time.Time) (expired []string, next time.Time) {
 	for id, g := range h.gateways {
 		if g.stream != 0 {

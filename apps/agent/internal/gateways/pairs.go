@@ -74,7 +74,7 @@ func (t *table) leadsTo(d *runtime.ObservedDeployment, role string) bool {
 	return d.IsEntry(role) || ok && role == prefill
 }
 
-// addPairs adds to a target which of its instances are pairs.
+// addPairs marks the instances of a target that are pairs.
 func (t *table) addPairs(target *gatewayv1.Target) {
 	d := t.assignment(target.DeploymentId).GetDeployment()
 	prefill, decode, ok := pairedRoles(d.GetSpec())
@@ -238,7 +238,8 @@ func hasPairs(r *gatewayv1.AppRoutes) bool {
 	return slices.ContainsFunc(r.GetTargets(), func(t *gatewayv1.Target) bool { return t.Pairing != nil })
 }
 
-// needsPairs reports whether the state has targets whose instances cannot serve requests alone. vLLM's can.
+// needsPairs reports whether the state has targets whose instances cannot serve requests alone.
+// Instances of vLLM can serve requests alone.
 func needsPairs(r *gatewayv1.AppRoutes) bool {
 	return slices.ContainsFunc(r.GetTargets(), func(t *gatewayv1.Target) bool { return !servesAlone(t) })
 }

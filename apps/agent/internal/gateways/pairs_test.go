@@ -125,7 +125,8 @@ func TestPairs_AreOfOneVersionAndOneGroup(t *testing.T) {
 	})
 }
 
-// Whatever versions move over a pool, and whenever the agent starts anew, a pair has the templates of one version.
+// A pair has the templates of one version, whichever versions take the pool over, and whenever the
+// agent restarts.
 func TestPairs_HaveTheTemplatesOfOneVersion(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		r := newPairedRegion(windlassv1.Pairing_ENGINE_NIXL)
@@ -207,7 +208,8 @@ func TestPairs_AreNotForGatewaysThatDoNotKnowThem(t *testing.T) {
 		require.Contains(t, openIn(h.apps["app"].state), "p0")
 		require.False(t, h.released("p0"))
 
-		// The process of a gateway's next release may have the state for the release before it.
+		// A gateway process of the next release may still have the state that the previous release
+		// received.
 		again := h.openStream("old-gateway", "c", []*gatewayv1.AppVersion{{AppId: "app", Epoch: 1, Generation: 1, Change: got.Change}}, true, now)
 		again.pairs = true
 		h.beginTable(again, now)

@@ -14,7 +14,7 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// policy returns a policy with every field set. As its affinity, it has a header.
+// policy returns a policy with every field set. Its affinity is a header.
 func policy() *windlassv1.RoutingPolicy {
 	return &windlassv1.RoutingPolicy{
 		Balancing: windlassv1.RoutingPolicy_BALANCING_AFFINITY, Affinity: &windlassv1.Affinity{Header: "X-Session"},

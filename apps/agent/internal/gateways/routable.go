@@ -16,8 +16,8 @@ import (
 //   - a new instance does not count until every gateway that reports has reached it
 //   - an instance does not count while every gateway that reports has ejected it, because they
 //     cannot connect to it
-//   - an instance that every gateway that reports has ejected for its answers does count, with a
-//     finding, because the rollout's analysis judges it
+//   - an instance counts, with a finding, while every gateway that reports has ejected it for its
+//     answers, because the rollout's analysis judges these answers
 //
 // An instance that ran before this agent process, or that has no route, counts as the runtime
 // reports it. So does every instance while no gateway reports. A gateway is ignored before its
@@ -44,7 +44,7 @@ const connectError = "ConnectError"
 // candidate is an instance that passes its check.
 type candidate struct {
 	deployment, address string
-	// since has, by app, the change that first lists it as ready.
+	// since has, by app, the change that first lists the instance as ready.
 	since map[string]int64
 }
 

@@ -267,7 +267,7 @@ func (t *table) recordOpened(appID string, was, is map[string]bool) {
 	}
 }
 
-// forgetClosed forgets since when the app allows no new requests to the instance.
+// forgetClosed removes the app's entry for the instance from closed.
 func (t *table) forgetClosed(instanceID, appID string) {
 	delete(t.closed[instanceID], appID)
 	if len(t.closed[instanceID]) == 0 {
@@ -494,7 +494,7 @@ func stateOf(in *runtime.Instance) gatewayv1.Instance_State {
 	}
 }
 
-// readyIn reports whether a gateway with this state may send to the instance as a ready one.
+// readyIn reports whether the state lists the instance as ready.
 func readyIn(r *gatewayv1.AppRoutes, instanceID string) bool {
 	for _, target := range r.GetTargets() {
 		for _, list := range [][]*gatewayv1.Instance{target.Instances, target.Prefill} {

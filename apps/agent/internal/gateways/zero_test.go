@@ -391,12 +391,12 @@ func schedules(steps string) []string {
 	return out
 }
 
-// The steps of the agent and the gateway are: a request arrives (a), the gateway applies what the agent
-// sends (p), reports what it serves (r) and calls Wake (w), the agent is killed (k). Those of the control
-// plane are: its decision for zero arrives (d), and one for a replica (u). The test runs every order in
-// which each step but u occurs once, and every order in which each but k does. It runs some of the
-// orders in which p and r occur twice, and in which each step occurs once. With ALL_SCHEDULES=1, it
-// runs all of these.
+// The steps of the agent and the gateway are: a request arrives (a), the gateway applies what the
+// agent sends (p), reports what it serves (r) and calls Wake (w), the agent is killed (k). The
+// steps of the control plane are: its decision to go to zero arrives (d), and its decision to run a
+// replica arrives (u). The test runs every order in which each step except u occurs once, and every
+// order in which each step except k occurs once. It runs some of the orders in which p and r occur
+// twice, and in which each step occurs once. With ALL_SCHEDULES=1, it runs all of these.
 func TestZero_EveryInterleavingOfRequestDecisionAndWake(t *testing.T) {
 	all := append(schedules("daprwk"), schedules("daprwu")...)
 	for i, s := range append(schedules("daprprwk"), schedules("daprwku")...) {
