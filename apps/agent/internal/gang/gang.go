@@ -155,10 +155,11 @@ type Lack struct {
 	Quota int64
 }
 
-// Admit decides which of the waiting gangs start now, oldest first. A gang without room does not stop a younger one
-// that has room. pending are the other pods without a node: they get room first, as far as there is any. quotas has
-// the GPUs that are left of the quota of each pool that has one. lacks has the reason for each gang that does not start.
-// roomy has the keys of the pending pods that got room.
+// Admit decides which of the waiting gangs start now, oldest first. A gang without room does not
+// stop a younger one that has room. pending has the pods without a node that belong to no waiting
+// gang. They get room before the gangs. quotas has, by pool with a quota, how many GPUs of the
+// quota are left. lacks has the reason for each gang that does not start. roomy has the keys of the
+// pending pods that got room.
 func Admit(nodes []Node, pending []Pod, quotas map[string]int64, waiting []Gang) (starts []string, lacks map[string]Lack, roomy []string) {
 	r := &room{left: make(map[string]Resources, len(nodes))}
 	for _, n := range nodes {
@@ -217,8 +218,8 @@ func (s *Stuck) Without(pods []Pod, now time.Time) []Pod {
 	return slices.DeleteFunc(slices.Clone(pods), func(p Pod) bool { return s.has(p.Key, now) })
 }
 
-// Note takes the pods without a node, and the keys of those that had room in this decision. A pod that is stuck
-// remains so for as long as it has no node.
+// Note takes the pods without a node, and the keys of the pods that had room in this decision. A
+// pod that is stuck remains so for as long as it has no node.
 func (s *Stuck) Note(pods []Pod, roomy []string, now time.Time) {
 	next := map[string]time.Time{}
 	for _, key := range roomy {
@@ -283,9 +284,10 @@ type placed struct {
 	key   string
 }
 
-// place takes room for each pod that has any, and returns the placed pods. Pods for the fewest nodes and with the
-// largest needs come first, and each takes the node that it fills most. For pods that are all alike, no other
-// placement has room for more of them. For others there may be one.
+// place takes room for each pod that has any, and returns the placed pods. Pods for the fewest
+// nodes and with the largest needs come first, and each takes the node that it fills most. If all
+// pods are alike, no other placement has room for more of them. If they differ, another placement
+// may have room for more.
 func (r *room) place(pods []Pod) (out []placed) {
 	pods = slices.Clone(pods)
 	slices.SortStableFunc(pods, func(a, b Pod) int {

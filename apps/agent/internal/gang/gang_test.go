@@ -297,7 +297,6 @@ func TestGangs_NeverHoldPartsForever(t *testing.T) {
 	})
 }
 
-// BenchmarkAdmit decides about 1,000 gangs that wait for 500 full nodes.
 func TestStuck_PodsThatGetNoNodeKeepNoRoom(t *testing.T) {
 	t.Parallel()
 	all := []Node{{Name: "a", Free: Resources{"nvidia.com/gpu": 1}}, {Name: "b", Free: Resources{"nvidia.com/gpu": 1}}}
@@ -334,6 +333,7 @@ func TestStuck_PodsThatGetNoNodeKeepNoRoom(t *testing.T) {
 	require.Empty(t, stuck.since)
 }
 
+// BenchmarkAdmit decides about 1,000 gangs that wait for 500 full nodes.
 func BenchmarkAdmit(b *testing.B) {
 	all := nodes(make([]int64, 500)...)
 	var waiting []Gang

@@ -49,14 +49,15 @@ type Role struct {
 	// StartsAfter names roles. Every unit of these roles in the group must be ready before an
 	// instance of this role starts for the first time.
 	StartsAfter []string
-	// Unavailable is how many units of a pool may be out of service while units of older templates are replaced. 0
-	// means that one unit more than Units exists during the replacement.
+	// Unavailable is how many units of a pool may be out of service while units of older templates
+	// are replaced. 0 means that one additional unit exists during the replacement.
 	Unavailable int
-	// Stays means that no unit of a pool is of an older template than the present one, unless units of an older
-	// template exist: so no other role waits for units that are not ready.
+	// Stays means that the present assignment does not change the role's template. Other roles of
+	// the pool do not wait for units of the role that are not ready, unless units of an older
+	// template are left.
 	Stays bool
-	// YieldsWhenFull means that a unit of an older template is deleted while there is no room for the one unit more with
-	// which a pool is replaced.
+	// YieldsWhenFull means that a unit of an older template is deleted if there is no room for the
+	// additional unit that the replacement of a pool starts first.
 	YieldsWhenFull bool
 }
 
@@ -201,7 +202,7 @@ type group struct {
 	// replacing means that some instances were replaced, or are being replaced, and others of older templates remain.
 	replacing bool
 	// downKeys has the keys of the group's wanted instances of older templates that are not ready.
-	// readyKeys has those of the ready ones, by unit.
+	// readyKeys has the keys of the ready instances, by unit.
 	downKeys  []string
 	readyKeys [][]string
 }
@@ -386,7 +387,7 @@ func isUnitReady(r Role, ranks []Instance) bool {
 	return len(ranks) == r.hosts() && !slices.ContainsFunc(ranks, func(i Instance) bool { return !i.Ready || i.Leaving })
 }
 
-// The states of groups and units. Scaling in deletes those with the highest state first.
+// The states of groups and units. Scaling in deletes groups and units with the highest state first.
 const (
 	unitServes = iota
 	unitUnrouted

@@ -42,7 +42,8 @@ func (s *simulation) apply(d Decision) {
 	}
 }
 
-// counts returns the ready new and old units of each role.
+// counts returns the numbers of ready units of each role, with the present template and with older
+// ones.
 func (s *simulation) counts() (current, old []int) {
 	current, old = make([]int, len(s.want.Roles)), make([]int, len(s.want.Roles))
 	for n, r := range s.want.Roles {
@@ -99,7 +100,7 @@ func TestPoolOrder_Traces(t *testing.T) {
 	}
 }
 
-// startWithin starts units while fewer than room run. The others have no room.
+// startWithin starts units while fewer than room run. Other units have no room.
 func (s *simulation) startWithin(room int) {
 	runs := 0
 	for _, i := range s.all {
@@ -188,8 +189,8 @@ func TestPoolOrder_NeverWaitsForABrokenOldUnit(t *testing.T) {
 	}
 }
 
-// TestPoolOrder_KeepsTheForecast checks that the replacement ends in each order, and that it always
-// keeps the forecast set capacity, whatever action comes next.
+// TestPoolOrder_KeepsTheForecast checks that the replacement ends in each order, and that the
+// capacity never falls below the forecast, whatever action comes next.
 func TestPoolOrder_KeepsTheForecast(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		var roles []Role
@@ -274,7 +275,7 @@ func TestPoolOrder_WaitsForARoleThatMoves(t *testing.T) {
 	}
 }
 
-// Under the order coherent, several roles have old units when a rollout in another order goes back.
+// With the order coherent, several roles have old units when a rollout in another order goes back.
 func TestPoolOrder_WayBackKeepsRolesTogether(t *testing.T) {
 	s := newOrderSimulation(orderOf(windlassv1.PoolUpdate_ORDER_COHERENT), Role{Name: "prefill", Units: 8}, Role{Name: "decode", Units: 2})
 	require.Equal(t, "0,0 / 1,1 / 2,2 / 3,2 / 4,2 / 5,2 / 6,2 / 7,2 / 8,2", s.trace(t))

@@ -7,8 +7,9 @@ import (
 	"github.com/windlass-run/windlass/pkg/pool"
 )
 
-// fitPool returns w with Unavailable 1 for some roles without Unavailable: each role that yields and has a new unit without
-// room, and each stable role, because a unit cannot start while another one has its slot.
+// fitPool returns w, with Unavailable 1 for two kinds of roles without Unavailable: a role that
+// yields and has a new unit without room, and a stable role, because its unit cannot start while
+// another unit has the slot.
 func fitPool(w Wanted, there map[string]units) Wanted {
 	w.Roles = slices.Clone(w.Roles)
 	for n := range w.Roles {
@@ -46,8 +47,8 @@ func poolBounds(w Wanted, there map[string]units) []pool.Bound {
 				roles[n].Ready++
 			}
 		}
-		// If the role may have one unit more, an old unit goes only once a new unit is ready in its
-		// place.
+		// If the role may have an additional unit, an old unit goes only once a new unit is ready
+		// in its place.
 		roles[n].Settled = (r.Unavailable == 0 && !r.YieldsWhenFull || r.Stays) && !roles[n].HasOld
 	}
 	return order.Bounds(roles)
