@@ -64,7 +64,7 @@ type fault struct {
 	now behaviour
 	// cuts is how often the connection is still closed.
 	cuts atomic.Int32
-	// ranges counts requests for a part, and requests counts all.
+	// ranges counts requests for a part of a file, and requests counts all requests.
 	ranges, requests atomic.Int32
 }
 
@@ -179,7 +179,8 @@ func newS3Origin(t *testing.T) *origin {
 	require.NoError(t, backend.CreateBucket("models"))
 	inner := gofakes3.New(backend).Server()
 	o.Server = httptest.NewServer(o.fault.wrap(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		// The server does not check signatures. This checks that there is one of the right key.
+		// This server does not verify signatures. It checks only that a request has one, made with
+		// the right key.
 		if !strings.HasPrefix(r.Header.Get("Authorization"), "AWS4-HMAC-SHA256 Credential=s3-key/") || !strings.Contains(r.Header.Get("Authorization"), "/eu-central-1/s3/aws4_request") {
 			w.WriteHeader(http.StatusForbidden)
 			return
@@ -417,7 +418,7 @@ func TestFetch_Faults(t *testing.T) {
 			reference func(r *Reference)
 			archive   []byte
 			says      string
-			// resumes means that the download goes on later with what is there.
+			// resumes means that a later attempt continues the download.
 			resumes bool
 		}{
 			"wrong digest": {reference: func(r *Reference) { r.URL = r.URL[:len(r.URL)-64] + strings.Repeat("0", 64) }, says: map[string]string{
@@ -544,7 +545,7 @@ func TestFetch_EndsWithItsCallers(t *testing.T) {
 	require.NoError(t, err)
 }
 
-// No host gets more downloads than its share, and one workspace leaves some of them to others.
+// No host gets more downloads than its share, and one workspace alone cannot use the whole share.
 func TestFetch_LimitsDownloadsOfAHost(t *testing.T) {
 	var now, most atomic.Int32
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -716,7 +717,7 @@ func TestStore_Links(t *testing.T) {
 	require.Error(t, s.Link("env_1", "ins_1", "../ins_2", next))
 }
 
-// A full disk is no room, and its partial files do not stay.
+// A full disk gives the same error as a full store, and no partial files stay.
 func TestFetch_FullDisk(t *testing.T) {
 	if os.Getuid() != 0 {
 		t.Skip("needs root for a small file system")
@@ -770,7 +771,7 @@ func TestFetch_LimitsListsOfArchives(t *testing.T) {
 	}
 }
 
-// The client of S3 holds what a page has in memory.
+// The S3 client holds a whole page of a list in memory, so the size of pages is limited.
 func TestFetch_LimitsPagesOfLists(t *testing.T) {
 	for name, part := range map[string]string{"many objects": strings.Repeat("<Contents/>", 1000), "a long name": strings.Repeat("a", 10_000)} {
 		t.Run(name, func(t *testing.T) {

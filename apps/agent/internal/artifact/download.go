@@ -39,9 +39,10 @@ type file struct {
 	// name is the path in the artifact, with slashes. It is "" for an archive that is unpacked into
 	// the artifact's directory.
 	name string
-	// at names the file for the source.
+	// at identifies the file at its source.
 	at string
-	// size is the size in bytes, and sha256 the digest in hexadecimal. -1 and "" are unknown.
+	// size is the size in bytes, and sha256 the digest in hexadecimal. -1 and "" mean that they are
+	// not known.
 	size   int64
 	sha256 string
 	pack   pack
@@ -385,7 +386,8 @@ func (w *meteredFile) settle() {
 	w.room = 0
 }
 
-// diskError says which errors of files mean that the disk is full.
+// diskError returns err for people: errNoRoom if the disk is full, and otherwise an error without
+// paths.
 func diskError(err error) error {
 	if err == nil {
 		return nil
@@ -453,7 +455,7 @@ func (s *Store) finish(ctx context.Context, k key, files []file) error {
 	if err := os.Rename(staged, s.filesOf(k)); err != nil {
 		return diskError(err)
 	}
-	// What is left are archives that were unpacked.
+	// Only archives are left in dir. They were unpacked, so they are deleted.
 	left, err := sizeOf(dir)
 	if err == nil {
 		err = removeAll(dir)

@@ -149,7 +149,7 @@ func (o *ociSource) open(ctx context.Context, f file, offset int64) (io.ReadClos
 		if _, err = seeker.Seek(offset, io.SeekStart); err == nil {
 			return body, offset, nil
 		}
-		// The registry says that it knows ranges, and does not.
+		// The registry announced support for ranges, but did not send the requested one.
 		_ = body.Close()
 		if body, err = o.repository.Blobs().Fetch(ctx, blob); err != nil {
 			return nil, 0, ociError(err)

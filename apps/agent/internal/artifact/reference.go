@@ -56,8 +56,9 @@ func parse(r Reference) (parsed, error) {
 	return parsed{}, fmt.Errorf("the scheme %q of the artifact's URL is not known: use https, s3 or oci", at.Scheme)
 }
 
-// dir returns the name of the artifact's directory. The same content may have another name elsewhere, by
-// which it also is an archive or not. The names in lists and manifests are part of the digest.
+// dir returns the name of the artifact's directory. The name of a single file is part of the
+// directory's name, because the file's name decides whether the file is unpacked. For lists and
+// manifests, the digest covers the names of the files.
 func (p parsed) dir() string {
 	if p.at.Scheme == "oci" || p.at.Scheme == "s3" && isPrefix(p.at.Path) {
 		return p.digest
@@ -105,7 +106,7 @@ const (
 	packZip  pack = "zip"
 )
 
-// packOf returns the form that the name of a file says.
+// packOf returns the archive form that the ending of a file's name indicates.
 func packOf(name string) pack {
 	switch {
 	case strings.HasSuffix(name, ".tar"):

@@ -470,7 +470,8 @@ func (s *Store) Unlink(scope, server, name string) error {
 	return removeAll(filepath.Join(RepositoryDir(s.cfg.Dir, scope, server), name))
 }
 
-// makeScope makes the directory of a scope. The runtime gives it the group of the scope's servers.
+// makeScope makes the directory of a scope. The runtime changes its Unix group to that of the
+// scope's servers.
 func (s *Store) makeScope(scope string) error {
 	err := os.Mkdir(ScopeDir(s.cfg.Dir, scope), 0o750)
 	if errors.Is(err, fs.ErrExist) {

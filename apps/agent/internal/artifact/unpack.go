@@ -96,7 +96,7 @@ func (u *unpacker) tar(r io.Reader) error {
 		case tar.TypeDir:
 			err = u.dir(h.Name)
 		case tar.TypeXGlobalHeader:
-			_, err = u.check(".") // It counts, because an archive may have any number of them.
+			_, err = u.check(".") // It counts as an entry, because an archive may have any number of such headers.
 		default:
 			err = &contentError{fmt.Sprintf("the archive's entry %q is a link or a special file: only files and folders are allowed", h.Name)}
 		}
@@ -227,7 +227,8 @@ func (u *unpacker) move(from, staged, name string) error {
 	return diskError(os.Rename(from, to))
 }
 
-// entryError returns the error of an entry. Its name may be in the way of another one.
+// entryError returns the error of an entry for people. The entry may, for example, have the same
+// name as another one.
 func entryError(err error) error {
 	if errors.Is(err, os.ErrExist) || errors.Is(err, syscall.ENOTDIR) || errors.Is(err, syscall.EISDIR) {
 		return &contentError{"the archive has two entries with the same name"}

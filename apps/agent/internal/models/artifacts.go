@@ -95,9 +95,10 @@ func (r *Runtime) needsArtifact(scope, dir string) bool {
 	return false
 }
 
-// unlinkGone removes a model that is gone from the repositories of all servers. Some may still have it
-// there: a server that restarted has lost the model, so it was not unloaded. Without a repository's hard links, the
-// store frees the disk when it deletes the files. The caller holds the lock.
+// unlinkGone removes a model that is gone from the repositories of all servers. A repository may
+// still have the model, because a server that restarted lost it without an unload. Once no
+// repository has hard links to the files, the store frees disk space when it deletes them. The
+// caller holds the lock.
 func (r *Runtime) unlinkGone(gone assignment) {
 	if r.store == nil || gone.Model.GetArtifact() == nil {
 		return

@@ -118,8 +118,8 @@ func (m *Manager) advance(key replicaKey, r *replica, now time.Time, soon func(t
 		m.apply(key, r, modelstate.Routed, r.Tick, "", now)
 	case modelstate.UnrouteRequested:
 		due := r.since.Add(m.cfg.Patience)
-		// Released says nothing until gateways know the state. They know it when the second look
-		// after the change begins.
+		// The result of Released means nothing until gateways know the state. They know it when the
+		// second look after the change begins.
 		if m.looks >= r.look+2 && m.cfg.Released(key.model, key.server) || !now.Before(due) {
 			m.apply(key, r, modelstate.Unrouted, r.Tick, "", now)
 		} else {

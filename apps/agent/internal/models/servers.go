@@ -57,7 +57,7 @@ type Held struct {
 }
 
 // askSpacing is the time between two questions to a server while some of its models were never
-// checked. It applies only if the last question checked others.
+// checked. It applies only if the last answer settled the state of at least one such model.
 const askSpacing = 10 * time.Millisecond
 
 // seenLate is the longest time from the end of a server until the agent observes it.
