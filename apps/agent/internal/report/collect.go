@@ -13,7 +13,7 @@ import (
 
 // picture is everything that can be reported, at one moment. It shares unchanged parts with the
 // previous picture. So two pictures can be compared by pointers, and take little more memory than
-// one. Its instances are the runtime's own lists. Their messages are made when they are sent.
+// one. Its instances are the runtime's own lists. An InstanceState is made only when it is sent.
 type picture struct {
 	applied     map[key]*agentv1.AppliedState
 	deployments map[string]*deployment
@@ -123,7 +123,8 @@ func (d *deployment) nextSeen(seen runtime.ObservedDeployment, held bool, since 
 	return &deployment{seen: seen, rollup: rollup, held: held, heldSince: since}
 }
 
-// sameList reports whether the instances of two lists are identical. It does not compare them if both are one list.
+// sameList reports whether the instances of two lists are identical. If both are the same list, it
+// does not compare the instances.
 func sameList(a, b []runtime.Instance) bool {
 	if len(a) != len(b) {
 		return false

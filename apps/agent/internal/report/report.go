@@ -111,8 +111,9 @@ type Config struct {
 type Reporter struct {
 	cfg      Config
 	sequence int64
-	// previous is the sequence of the last answered report since the inventory began that was more
-	// than a sign of life. If the control plane has not stored this report, it has lost reports.
+	// previous is the sequence of a report: the last answered report, since the inventory began,
+	// that was more than a sign of life. If the control plane has not stored this report, it has
+	// lost reports.
 	previous int64
 	session  Session
 	// heard is signalled by Heard, with a buffer of one.

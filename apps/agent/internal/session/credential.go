@@ -42,8 +42,9 @@ type Credentials struct {
 	id identity
 	// key is the key to which the credential is bound. Nil: the credential is not bound.
 	key ed25519.PrivateKey
-	// session is the id of Watch's session. It is also in the proofs of one start of the agent.
-	// ahead is how far the control plane's clock is ahead of the agent's, if proofs need it.
+	// session is the id of Watch's session. All proofs of this agent process have it, too. ahead is
+	// how far the control plane's clock is ahead of the agent's, or 0 if proofs are valid without a
+	// correction.
 	session string
 	ahead   time.Duration
 }

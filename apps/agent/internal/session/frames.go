@@ -85,7 +85,8 @@ func (f *frames) handle(ctx context.Context, msg *agentv1.WatchResponse) error {
 				f.answer(ctx, frame.Request)
 			})
 		default:
-			// The caller gives up at the deadline, because desired state must not wait for the answer.
+			// The request stays unanswered, because desired state must not wait for an answer. The
+			// caller gives up at its deadline.
 			s.cfg.Log.WarnContext(ctx, "too many requests at once: one is left unanswered", "request", frame.Request.Id)
 		}
 	case *agentv1.WatchResponse_Neighbours:

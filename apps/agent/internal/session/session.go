@@ -116,7 +116,7 @@ type Session struct {
 	away    atomic.Int64
 	gauge   prometheus.Gauge
 	repairs prometheus.Counter
-	// repair makes the next Watch request the buckets that differ.
+	// repair makes the next Watch ask for the buckets that differ.
 	repair bool
 	// refused means that the control plane refuses the credential. The credential is kept until a
 	// join gives another one.
@@ -227,9 +227,9 @@ func (s *Session) once(ctx context.Context) (retryAfter time.Duration, err error
 		sums := s.cfg.Inbox.Sums()
 		for i := range sums {
 			if stale {
-				// Sums that match no bucket request every bucket, and held items that are in none
-				// of the sent buckets are forgotten. The cursor stays, because the control plane
-				// detects a fork by it.
+				// These sums match no bucket, so the control plane sends every bucket, and the
+				// inbox forgets held items that are in none of them. The cursor stays, because the
+				// control plane detects a fork by it.
 				sums[i] = ^sums[i]
 			}
 		}
