@@ -41,7 +41,8 @@ const clientName = "gateway"
 // renewWithin is the remaining life at which the client certificate is issued again.
 const renewWithin = authority.Life / 5
 
-// Store stores the files. Put fails if another writer has changed the files since that version.
+// Store stores the files. Put fails if another writer has changed the files since Get returned
+// version.
 type Store interface {
 	Get(ctx context.Context) (files map[string][]byte, version string, err error)
 	Put(ctx context.Context, files map[string][]byte, version string) error

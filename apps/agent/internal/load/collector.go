@@ -33,7 +33,7 @@ const (
 	// loads in a ReportRequest (10,000).
 	reportDeployments = 4000
 
-	// Names of levels of which a report says why they are not known.
+	// The names of the levels for which a report says why they are not known.
 	levelCPU, levelMemory = "cpu", "memory"
 )
 

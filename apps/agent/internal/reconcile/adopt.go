@@ -65,8 +65,8 @@ func (r *Reconciler) whyContested(k inbox.Key, item *agentv1.Item) (why string) 
 }
 
 // whyAdopting returns why the removal must wait, or "" if it need not wait. A successor that the
-// runtime cannot apply delays the removal for as long as the successor is wanted, because no
-// instances would serve without the present ones.
+// runtime cannot apply delays the removal for as long as the successor is wanted, because without
+// the present instances none would serve.
 func (r *Reconciler) whyAdopting(k inbox.Key, item *agentv1.Item) (why string) {
 	r.awaitWorkload(k, item)
 	defer func() { r.endWait(k, item, why) }()

@@ -99,7 +99,7 @@ type successors struct {
 	most     int32
 	before   []truth
 	log      []string
-	settling atomic.Bool // Apply does not fail
+	settling atomic.Bool // while true, Apply does not fail
 }
 
 func (h *successors) start() {

@@ -153,8 +153,8 @@ func (r *Reconciler) noteSlept(seen runtime.Observation, look int64) {
 	}
 }
 
-// noGateways is for regions that requests enter in another way. Everything that the agent knows
-// counts as served.
+// noGateways is for regions whose requests do not pass gateways of the agent. Every route counts as
+// served, and no removal waits.
 type noGateways struct{}
 
 func (noGateways) Route(*agentv1.Routes, int64, int64)                        {}

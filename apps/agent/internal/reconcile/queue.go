@@ -49,8 +49,8 @@ func (q *queue) add(keys ...inbox.Key) {
 	q.signal()
 }
 
-// addAfter adds the key later. If add is called in between, it adds the key at once and cancels the
-// later one.
+// addAfter adds the key after d. A call of add before then adds the key at once and cancels the
+// later addition.
 func (q *queue) addAfter(k inbox.Key, d time.Duration) {
 	q.mu.Lock()
 	defer q.mu.Unlock()

@@ -122,9 +122,9 @@ type entry struct {
 	state    *agentv1.AppliedState
 	attempts int
 	// next becomes the state with the first observation that began after the runtime accepted the
-	// key. The lowest number that such an observation can have is in after. So an observation that
-	// is reported with a state is never older than the state. For a delete, the observation must
-	// also show that nothing is left.
+	// key. after is the lowest number that this observation can have. So an observation that is
+	// reported with a state is never older than the state. For a delete, the observation must also
+	// show that nothing is left.
 	next  *agentv1.AppliedState
 	after int64
 	// touched is the number of an observation. This observation and all later ones begin after the

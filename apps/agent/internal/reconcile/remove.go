@@ -12,9 +12,9 @@ import (
 const codeDraining = "Draining"
 
 // routeFirst sends the app's routes to gateways before a deployment of the app is removed. A region
-// that was out of reach receives both at once, and keys are worked on in parallel. Until the key of
-// the routes has its turn, gateways would otherwise send requests to instances that are being
-// removed.
+// that was out of reach receives the new routes and the removal at once, and keys are worked on in
+// parallel. Without this call, gateways would send requests to instances that are being removed,
+// until the key of the routes has its turn.
 func (r *Reconciler) routeFirst(ctx context.Context, item *agentv1.Item) {
 	app := item.GetDeployment().GetDeployment().GetAppId()
 	held, ok := r.cfg.Inbox.Get(inbox.Key{Kind: agentv1.ItemKind_ITEM_KIND_ROUTES, Name: app})

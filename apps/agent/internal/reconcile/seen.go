@@ -43,7 +43,8 @@ func (r *Reconciler) HeldSince(deploymentID string) (frame int64, ok bool) {
 }
 
 // Quarantined returns the observed workloads that are not in the inbox. ok is false until the inbox
-// has held a whole snapshot and the runtime was observed, because absence proves nothing before.
+// has held a whole snapshot and the runtime was observed, because before that, absence proves
+// nothing.
 func (r *Reconciler) Quarantined() (_ []*agentv1.QuarantinedKey, ok bool) {
 	seen, ok := r.Observation()
 	if !ok || !r.cfg.Inbox.Synced() {

@@ -77,8 +77,8 @@ type Recorder struct {
 // New returns a Recorder without samples.
 func New(now time.Time) *Recorder { return &Recorder{since: now, apps: map[string]*app{}} }
 
-// Run calls Note with the region's state every Every, until ctx ends. look returns ok false while
-// the state is not known.
+// Run calls Note with the region's state once per Every, until ctx ends. look returns ok false
+// while the state is not known.
 func (r *Recorder) Run(ctx context.Context, look func(now time.Time) (apps map[string]State, gateways bool, ok bool)) error {
 	ticker := time.NewTicker(Every)
 	defer ticker.Stop()

@@ -165,9 +165,9 @@ func (z *Zero) Wake(id string, state *agentv1.DeploymentState, now time.Time) (w
 	return true
 }
 
-// Raise replaces the number of replicas of one generation of a deployment, in memory. The raise lasts
-// only if a following Keep succeeds. If Keep fails, call Raise again with the value that Raise
-// returned: the raise before, whose Replicas is 0 if there was none.
+// Raise replaces the number of replicas of one generation of a deployment, in memory. The raise
+// lasts only if a following Keep succeeds. If Keep fails, call Raise again with before, which is
+// the previous raise. before.Replicas is 0 if there was no raise.
 func (z *Zero) Raise(id string, r Raise) (before Raise) {
 	z.mu.Lock()
 	defer z.mu.Unlock()
@@ -191,7 +191,7 @@ func (z *Zero) Raised(id string, epoch, generation int64) int32 {
 	return 0
 }
 
-// Answer ends the raise of a deployment if it is of another generation than the given one.
+// Answer ends the raise of a deployment if the raise is of another generation than the given one.
 func (z *Zero) Answer(id string, epoch, generation int64) {
 	z.mu.Lock()
 	defer z.mu.Unlock()
