@@ -59,7 +59,7 @@ func TestAnalysis(t *testing.T) { //nolint:tparallel // its subtests share one s
 	t.Run("missing metrics hold a canary, and an outage of Prometheus fails none", func(t *testing.T) { testAnalysisHolds(t, s) })
 }
 
-// testAnalysisOnKubernetes does the same with pods, which Prometheus labels as it does for users.
+// testAnalysisOnKubernetes is TestAnalysis with pods. Prometheus labels them as the Prometheus of users does.
 func testAnalysisOnKubernetes(t *testing.T) {
 	s := newStack(t, stackConfig{runtime: "kubernetes", prometheus: true, groups: []string{"name=cpu,nodes=1,pods=250"}})
 	t.Run("a canary with good metrics goes on", func(t *testing.T) { testPodsPass(t, s) })

@@ -164,7 +164,7 @@ func (s *stack) havoc(ctx context.Context, t *testing.T, rnd *rand.Rand, calm *s
 	return blows
 }
 
-// mend undoes a blow.
+// mend undoes a fault.
 type mend struct {
 	at time.Time
 	do func()

@@ -279,7 +279,7 @@ func TestGateways_AnswerEveryRequest(t *testing.T) {
 	s.ownDomain(t, "chat")
 }
 
-// testGatewaysOfClusters does the same with pods.
+// testGatewaysOfClusters is TestGateways_AnswerEveryRequest with pods.
 func testGatewaysOfClusters(t *testing.T) {
 	s := newStack(t, stackConfig{gateways: true, runtime: "kubernetes", groups: []string{"name=cpu,nodes=2,pods=250"}})
 	load, _ := s.loseNoRequest(t, podSpec)

@@ -46,7 +46,7 @@ func pairsSpec(kind string, change ...func(*windlassv1.DeploymentSpec)) *windlas
 	return sp
 }
 
-// ofVersion makes another version of all servers, which no server of an earlier one works with.
+// ofVersion makes another version of all servers. Servers of different versions do not work with each other.
 func ofVersion(v string) func(*windlassv1.DeploymentSpec) {
 	return func(s *windlassv1.DeploymentSpec) { s.VersionLabel, s.Env["MODELSERVER_VERSION_LABEL"] = v, v }
 }

@@ -164,7 +164,7 @@ func testPoolOfRoles(t *testing.T, s *stack) {
 
 	// Decode servers are replaced first, and then prefill servers.
 	ordered := pool(label("v3"), func(sp *windlassv1.DeploymentSpec) {
-		sp.Roles[0].Instances = 0 // keep the present number: a server that is not ready yet needs no turn
+		sp.Roles[0].Instances = 0 // keep the present number, because an additional server would not wait for its turn
 		sp.Update = &windlassv1.PoolUpdate{Order: windlassv1.PoolUpdate_ORDER_SEQUENTIAL, Sequence: []string{"decode", "prefill"}}
 	})
 	of := func(role, version string) (n int) {
@@ -270,7 +270,8 @@ func testStableSlots(t *testing.T, s *stack) {
 	}
 }
 
-// testPoolToZero: all roles of a pool stop without requests, or by hand, and a request starts all of them.
+// testPoolToZero asserts that all roles of a pool stop without requests, or by hand, and that a request starts all of
+// them.
 func testPoolToZero(t *testing.T, s *stack) {
 	const app = "roles-zero"
 	c := s.cli(t)

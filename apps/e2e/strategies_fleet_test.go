@@ -360,8 +360,8 @@ func (f *strategyStack) settle(t *testing.T, m *mover, deployment string) {
 	})
 }
 
-// goneBack waits until the rollouts of from have ended with the status as, for one of the reasons, and only
-// the earlier live versions run.
+// goneBack waits until the rollouts in from have ended with the status as and with one of the reasons, if any are
+// given, and only the earlier live versions run.
 func (f *strategyStack) goneBack(t *testing.T, from deployed, as windlassv1.RolloutStatus, before map[string]string, reasons ...string) {
 	t.Helper()
 	for _, m := range f.movers {

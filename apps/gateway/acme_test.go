@@ -32,8 +32,8 @@ import (
 	"github.com/windlass-run/windlass/pkg/certfile"
 )
 
-// acmeServer is a Pebble, the ACME server with which Let's Encrypt tests. Its DNS resolves each name to
-// this machine.
+// acmeServer is a Pebble, the test server for ACME clients by Let's Encrypt. Its DNS resolves each name to this
+// machine.
 type acmeServer struct {
 	*httptest.Server
 

@@ -14,7 +14,7 @@ import (
 )
 
 // drain reads frames until the connection ends, and returns the error of the end. It closes acknowledged when the
-// answer to the ping with this data has come.
+// answer to the ping with data arrives.
 func (f *frames) drain(data [8]byte, acknowledged chan<- struct{}) error {
 	for {
 		frame, err := f.framer.ReadFrame()
@@ -38,7 +38,7 @@ func ping(t *testing.T, data [8]byte) []byte {
 // A connection of HTTP/2 that sends without end uses a bounded amount of memory, and other connections are served.
 func TestHTTP2_FloodsAreBounded(t *testing.T) {
 	// A connection may have a thousand requests at a time. Each request uses up to 64 KiB for its header or for two
-	// buffers that pass on its body, and two connections with their buffers.
+	// buffers that pass on its body. It also uses two connections and their buffers.
 	const bound, boundOfRequests = 16 << 20, 1000 * (128 << 10)
 	header := block([]string{":method: GET", ":scheme: http", ":authority: echo.local", ":path: /flood"})
 	large := block([]string{"x: " + strings.Repeat("y", 8<<10)})

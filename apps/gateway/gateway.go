@@ -62,12 +62,12 @@ type Config struct {
 	// Listeners.
 	Listen    []string
 	Listeners []net.Listener
-	// Engine says what reads the connections of Listen and Listeners: "auto", "net" (net/http) or "epoll". New
-	// refuses "epoll" if the listeners do not allow it. Empty: "auto".
+	// Engine is the engine that reads the connections of Listen and Listeners: "auto", "net" (net/http) or "epoll".
+	// New refuses "epoll" if the listeners do not allow it. Empty: "auto".
 	Engine engine.Mode
-	// TLSListen is the address (host:port) on which HTTPS is served. The certificate is in the PEM files TLSCert and
-	// TLSKey. Hosts that it does not cover get a certificate from ACME. At least one of the two must be set. Empty:
-	// no TLS.
+	// TLSListen is the address (host:port) on which HTTPS is served. Empty: no TLS. TLSCert and TLSKey are PEM files
+	// with the gateway's own certificate and its key. Hosts that this certificate does not cover get a certificate
+	// from ACME. If TLSListen is set, TLSCert and TLSKey or ACME must be set, too.
 	TLSListen       string
 	TLSCert, TLSKey string
 	ACME            *ACME
@@ -92,8 +92,8 @@ type Config struct {
 	// SlowClient is how long a client may neither take nor send a byte. 0: 60 s.
 	SlowClient time.Duration
 	// MinBodyRate and MinAnswerRate are the slowest rates, in bytes a second, at which a client may send a body and
-	// take an answer. The rate is the average over the time that the gateway waited for the client. It counts once
-	// that time is more than RateAfter. 0: 1024, and 10 s for RateAfter. Below 0: any rate.
+	// take an answer. The rate is the average over the time that the gateway waited for the client. It is checked
+	// once the gateway has waited for RateAfter in all. 0: 1024, and 10 s for RateAfter. Below 0: any rate.
 	MinBodyRate, MinAnswerRate int64
 	RateAfter                  time.Duration
 	// MaxHeld is how many requests may wait for apps at zero, of all apps together. 0: hold.DefaultMost.

@@ -115,7 +115,7 @@ func TestRetry_NoRequestFailsBecauseOfAnAbsentInstance(t *testing.T) {
 			res, body := r.do(t, r.request(t, http.MethodPost, "/", "{}"))
 			require.Equal(t, http.StatusOK, res.StatusCode, body)
 		}
-		// The agent learns of it, and that it is back.
+		// The agent learns that the instance refuses connections, and later that it accepts them again.
 		r.until(t, func() bool {
 			h := r.health["dep_1-0"]
 			return h != nil && h.Ejected && h.Unproven && h.Reason == "ConnectError"
@@ -141,7 +141,7 @@ func TestRetry_RepeatsOnlyWhatMayBeSentTwice(t *testing.T) {
 		var got atomic.Int64
 		broken := raw(t, func(net.Conn) { got.Add(1) }) // reads the request and closes the connection
 		app := echo(broken, instance(t, named("whole")))
-		for i := range 4 { // the broken one has the turn in every second; below its ejection
+		for i := range 4 { // every second request goes to the broken instance, too few to eject it
 			app = proto.CloneOf(app)
 			app.Generation++
 			method, key := http.MethodPost, ""
@@ -223,7 +223,7 @@ func TestInstance_FaultsAreReported(t *testing.T) {
 				app.Policy.IdleTimeout = durationpb.New(200 * time.Millisecond)
 				r.put(t, app)
 				res, err := r.client.Do(r.request(t, http.MethodPost, "/", "{}"))
-				if err == nil { // the header may be on its way before it is known
+				if err == nil { // the gateway may send the header before the fault is known
 					_, err = io.ReadAll(res.Body)
 					res.Body.Close()
 				}

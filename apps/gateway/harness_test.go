@@ -73,7 +73,7 @@ type agent struct {
 	apps    map[string]*gatewayv1.AppRoutes
 	log     []string                // the app of each change
 	around  []*gatewayv1.Neighbours // the messages about other regions
-	sent    map[string]int64        // the change that the running stream was sent, by gateway and app
+	sent    map[string]int64        // the last change that was sent on the running stream, by gateway and app
 	watches map[string]int          // number of the running stream, by gateway
 	served  map[string]int64        // the change that a gateway acknowledged, by app
 	health  map[string]*gatewayv1.InstanceHealth

@@ -93,7 +93,8 @@ func (c *client) streamEnded() (tooMany bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.ended++
-	// A stream with a complete request that has not ended yet hides one fault until it ends.
+	// While a complete request is still open, it counts in complete and not in ended, so that one fault is charged
+	// later.
 	for ; c.faults < c.ended-c.complete; c.faults++ {
 		tooMany = c.entry.Fault() || tooMany
 	}
@@ -211,7 +212,7 @@ func (s *http3Server) acceptAll(leaving, closing context.Context) error {
 	}
 	var open sync.WaitGroup
 	defer open.Wait()
-	defer func() { _ = packets.Close() }() // ends the connections that are left
+	defer func() { _ = packets.Close() }() // ends the remaining connections
 	transport := &quic.Transport{
 		Conn: packets, ConnContext: s.admitConnection,
 		// While handshakes wait, clients must prove their address, so that forged addresses take no places.

@@ -12,11 +12,11 @@ import (
 	"github.com/windlass-run/windlass/pkg/ident"
 )
 
-// identity tells a gateway's agent which gateway it is. It has an id, and a lock that the process with the id holds. A
+// identity identifies a gateway to its agent. It has an id and a lock. The process that uses the id holds the lock. A
 // data directory has as many identities as processes ran with it at the same time. Usually that is two, because one
-// process takes over from another. A process takes the first identity whose lock is free. The kernel releases a process's lock
-// exactly when the process ends, even if it crashes. So for the agent, the successor of a crashed process is the
-// same gateway, but a process that runs next to a live one is another gateway.
+// process takes over from another. A process takes the first identity whose lock is free. The kernel releases a
+// process's lock exactly when the process ends, even if it crashes. So for the agent, the successor of a crashed
+// process is the same gateway, but a process that runs next to a live one is another gateway.
 type identity struct {
 	id   string
 	lock *flock.Lock

@@ -330,7 +330,7 @@ func TestPairs_HaveOneKey(t *testing.T) {
 		target.Prefill[1].PairingKeys, target.Instances[1].PairingKeys = []string{"v2"}, []string{"v2"}
 		r.app.Generation++
 		r.put(t, r.app)
-		r.p[1].setFault("500") // also if that leaves d1 alone
+		r.p[1].setFault("500") // although d1 then has no prefill server left
 		var all sync.WaitGroup
 		for range 8 {
 			all.Go(func() {
@@ -396,7 +396,7 @@ func TestPairs_OtherRequestsGoToDecodeAloneOrAreRefused(t *testing.T) {
 		for _, s := range r.p {
 			require.Empty(t, s.came())
 		}
-		// A prompt of the size that one read does not hold is paired.
+		// A prompt that one read does not hold is paired.
 		res, got = r.complete(t, `{"prompt":"`+strings.Repeat("x", 1<<20)+`"}`)
 		require.Equal(t, http.StatusOK, res.StatusCode, got)
 		require.Regexp(t, `^d[01] after p[01]$`, got)

@@ -125,7 +125,7 @@ func (g *Gateway) serveListeners(ctx context.Context) error {
 		stopHTTP3(cut)
 		err = errors.Join(err, server.Close())
 		for _, l := range g.listeners {
-			_ = l.Close() // it is out of use either way
+			_ = l.Close() // an error changes nothing, because the listener is not used again
 		}
 		serving.Wait()
 		return err
@@ -148,7 +148,7 @@ func (g *Gateway) serveListeners(ctx context.Context) error {
 		}
 	}
 	for _, l := range g.listeners {
-		_ = l.Close() // it is out of use either way
+		_ = l.Close() // an error changes nothing, because the listener is not used again
 	}
 	serving.Wait()
 	g.routes.Leave()

@@ -15,8 +15,8 @@ import (
 	"github.com/windlass-run/windlass/pkg/certfile"
 )
 
-// certificateChooser returns the chooser between the gateway's own certificate and ACME certificates. It has the ones
-// that the config enables.
+// certificateChooser returns the chooser between the gateway's own certificate and ACME certificates. The chooser
+// uses each of the two only if the config enables it.
 func (g *Gateway) certificateChooser() (choose certificates.Chooser, err error) {
 	if g.cfg.TLSCert != "" {
 		if choose.Own, err = g.cfg.Files.Pair(g.cfg.TLSCert, g.cfg.TLSKey, "--tls-cert"); err != nil {

@@ -23,8 +23,8 @@ import (
 	gatewayv1 "github.com/windlass-run/windlass/proto/gen/windlass/gateway/v1"
 )
 
-// gpu is an instance that answers one request at a time. It counts all requests, and the requests that found crowd or
-// more requests before them.
+// gpu is an instance that answers one request at a time. came counts all requests. crowded counts the requests that
+// found crowd or more other requests at the instance.
 type gpu struct {
 	takes   time.Duration
 	say     func(http.ResponseWriter)

@@ -26,7 +26,7 @@ const (
 // kvBlocks is the answer to a decode server.
 type kvBlocks struct {
 	Error string `json:"error,omitempty"`
-	// Incompatible means that the error is the layout of the caches, so that no other try can succeed.
+	// Incompatible means that the caches have different layouts, so that no retry can succeed.
 	Incompatible bool       `json:"incompatible,omitempty"`
 	Blocks       [][]string `json:"blocks,omitempty"`
 	// Version is the version label of the prefill server.

@@ -16,7 +16,7 @@ func meeting(t *testing.T, prefill, decode variables) (p, d *endpoint) {
 	return p, d
 }
 
-// leg sends a request to the server to. The request has the prefill server p, and the number of a room of p.
+// leg sends a request to a server. The request names the prefill server p and one of its rooms.
 func leg(to, p *endpoint, prompt string, room int) reply {
 	to.t.Helper()
 	return to.do("POST", "/v1/completions", fmt.Sprintf(`{"prompt":%q,"max_tokens":3,"bootstrap_host":"127.0.0.1","bootstrap_port":%d,"bootstrap_room":%d}`, prompt, p.server.rooms.port, room))

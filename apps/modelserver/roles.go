@@ -57,8 +57,8 @@ type part struct {
 // newPart returns the part for a configuration, or nil if the configuration has no role.
 func newPart(cfg *Config) *part {
 	role := cfg.Role
-	// An app's role may have one of these names by chance. So it counts only if there are peers. Engines have their own
-	// way between prefill and decode.
+	// An app's role may have one of these names by chance. So it counts only if the server has peers. Engines have
+	// their own protocol between prefill and decode servers.
 	if role == "" && cfg.Peers != "" && cmp.Or(cfg.Engine.Name, echo.name) == echo.name && slices.Contains([]string{RolePrefill, RoleDecode, RoleRouter}, cfg.AppRole) {
 		role = cfg.AppRole
 	}

@@ -40,7 +40,7 @@ type Server struct {
 	draining atomic.Bool
 	// whenLoaded is closed when loaded becomes true.
 	whenLoaded chan struct{}
-	// crashes gets the crash of a load.
+	// crashes receives the error of a crash during a load.
 	crashes chan *ExitError
 	// lifetime ends with Run. Loads of models and adapters end with it, and not with their requests.
 	lifetime    context.Context

@@ -49,7 +49,7 @@ type checker struct {
 
 	mu   sync.Mutex
 	rows *mirror
-	// These fields have what executors did. They are kept when the database is restored.
+	// These fields record what the executors did. They are kept when the database is restored.
 	applied map[place]int64 // highest generation
 	removed map[place]bool
 	ready   map[spotted]bool // instances that were ever ready: one entry for each deployment that had the instance, and one without a deployment

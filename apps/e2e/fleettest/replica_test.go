@@ -191,7 +191,8 @@ func (r *replica) awake(ctx context.Context, d dice) error {
 	}
 }
 
-// leave makes the replica refuse new calls, and returns what the caller has to end.
+// leave makes the replica refuse new calls. It returns the control plane, its process and the process's cancel
+// function, which the caller must end.
 func (r *replica) leave() (*controlplane.InMemory, *process, context.CancelFunc) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -32,8 +32,8 @@ func scalingPolicy() *windlassv1.ScalingPolicy {
 	}
 }
 
-// replicasForLoad returns how many replicas the load of the scaled app needs in the region. After the storm it stays
-// the same.
+// replicasForLoad returns how many replicas the load of the scaled app needs in the region. After the storm the
+// number stays the same.
 func (w *fleet) replicasForLoad(region string) int {
 	at := time.Duration(0)
 	if w.storming.Load() {

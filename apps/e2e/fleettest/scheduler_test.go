@@ -17,8 +17,8 @@ func procPin() int
 //go:linkname procUnpin runtime.procUnpin
 func procUnpin()
 
-// words is how many words of the runtime's thread structure are read: fewer than it has, and enough to
-// contain its random state.
+// words is the number of words of the runtime's thread structure that are read. The structure has more words. These
+// words contain its random state.
 const words = 255
 
 type thread [words]uint64

@@ -109,7 +109,7 @@ func inAnother(t *testing.T, tests string, env ...string) (string, error) {
 	return string(out), err
 }
 
-// passed matches the lines of a verbose run without information.
+// passed matches the lines of a verbose run that carry no information.
 var passed = regexp.MustCompile(`(?m)^ *(=== (RUN|CONT|PAUSE|NAME) .*|--- PASS: .*|PASS)\n`)
 
 func failures(out string) string { return passed.ReplaceAllString(out, "") }

@@ -15,8 +15,8 @@ const (
 	// It is at most maxMemory, so that the gateway soon notices a throttled GPU.
 	memoryAnswers        = 4
 	minMemory, maxMemory = 20 * time.Second, 2 * time.Minute
-	// prior is how many answers of the mean time are added to the measurements of each instance. So a
-	// new instance begins with the mean weight, and a single long prompt does not decide a weight.
+	// prior is the number of imaginary answers, each of the mean time, that are added to the measurements of each
+	// instance. So a new instance begins with the mean weight, and a single long prompt does not decide a weight.
 	prior = 4
 	// penalty is the cost of a failure. A measured failure costs as much time as one mean answer. For
 	// ORCA reports, the share of failed requests is added to the utilization. gRFC A58's default.
@@ -35,8 +35,8 @@ const (
 // meter measures the work that an instance does, and keeps its load reports. The measured weight is
 // the number of answers divided by the time that requests spent at the instance, which includes
 // requests in flight. So the weight of an instance that hangs falls at once, and not only when it
-// answers. The weight does not depend on the load, as long as requests do not queue. Where they
-// queue, the shares settle where all instances have the same number of requests in flight.
+// answers. The weight does not depend on the load, as long as requests do not queue. If they queue, the shares settle
+// when all instances have the same number of requests in flight.
 //
 // mu is held only briefly. weight is read without it.
 type meter struct {

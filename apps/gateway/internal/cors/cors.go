@@ -24,7 +24,7 @@ import (
 	rs "github.com/rs/cors"
 )
 
-// prefix is that of the names of all CORS headers.
+// prefix begins the names of all CORS headers.
 const prefix = "Access-Control-"
 
 // Config holds the CORS settings of a route.
@@ -116,7 +116,7 @@ func Preflight(r *http.Request) bool {
 func (p *Policy) Headers(r *http.Request) http.Header {
 	w := &headerRecorder{h: http.Header{}}
 	if !canBeFromBrowser(r) {
-		// Nothing is allowed. Vary makes caches keep this answer apart from those to other origins.
+		// Nothing is allowed. Vary makes caches keep this answer apart from the answers to other origins.
 		w.h.Set("Vary", "Origin")
 		return w.h
 	}

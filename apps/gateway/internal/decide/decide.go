@@ -1,4 +1,4 @@
-// Package decide has the decisions about one request and its attempts at instances. It is pure. Both transports,
+// Package decide makes the decisions about one request and its attempts at instances. It is pure. Both transports,
 // net/http and the engine's sockets, use it, so that they treat requests alike.
 //
 //	place ─▶ attempt ─▶ Judge (what does the fault mean?) ─▶ Retries.After ─▶ Answer
@@ -120,7 +120,7 @@ func Health(status int) health.Outcome {
 	return health.Success
 }
 
-// IsNotLoaded reports whether a status is that of a server of models without the model.
+// IsNotLoaded reports whether a status can mean that a server of models does not have the model.
 func IsNotLoaded(status int) bool { return status == notFound }
 
 // Work returns what the status of a complete answer means for the measured work of the instance. 429 means that the

@@ -30,7 +30,7 @@ const (
 	Decode Leg = iota
 	// Prefill is the request to the instance that prefills the prompt.
 	Prefill
-	// Both is for a failure for which either instance may be the reason, such as that of the transfer between them.
+	// Both is for a failure for which either instance may be the reason, such as a failed transfer between the two.
 	Both
 )
 
@@ -61,7 +61,7 @@ type Retries struct {
 	Elsewhere int
 }
 
-// maxElsewhere is how many further servers one request asks for a model at most.
+// maxElsewhere is the maximum number of further servers that one request asks for a model.
 const maxElsewhere = 2
 
 // NewRetries returns the retries of a request. models is whether its route leads to servers of models.
@@ -73,8 +73,9 @@ func NewRetries(idempotent bool, left int, models bool) Retries {
 	return r
 }
 
-// AsksModel reports whether the request is one that servers of models answer with 404 if they do not have the model:
-// one of the Open Inference Protocol for a model, or one of OpenAI's API that names a model in its body.
+// AsksModel reports whether a server of models answers the request with 404 if it does not have the model. That holds
+// for requests of the Open Inference Protocol for a model, and for requests of OpenAI's API that name a model in the
+// body.
 func AsksModel(method, path string) bool {
 	return strings.HasPrefix(path, "/v2/models/") || method == "POST" && strings.HasPrefix(path, "/v1/")
 }

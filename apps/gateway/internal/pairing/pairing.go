@@ -7,8 +7,9 @@
 //	SGLang  with --disaggregation-mode: both legs at once, as SGLang's mini_lb.py does
 //	        both      the request with bootstrap_host, bootstrap_port and bootstrap_room
 //
-// Only the gateway may set these fields, because an engine connects to the hosts in them. All bodies that this package
-// makes are without those of the client. A request that it cannot read (Request.Unfit) may still have them.
+// Only the gateway may set these fields, because an engine connects to the hosts in them. All bodies that this
+// package makes leave out the values that the client set. A request that it cannot read (Request.Unfit) may still
+// have them.
 package pairing
 
 import (
@@ -75,7 +76,7 @@ const (
 
 // Request is a request that may be paired.
 type Request struct {
-	// Unfit is why no engine can be given the request as a pair: Path, Large or NotJSON.
+	// Unfit is why the request cannot go to a pair of any engine: Path, Large or NotJSON.
 	Unfit  Reason
 	fields map[string]json.RawMessage
 	prompt int // bytes of the prompt
@@ -164,8 +165,8 @@ func (p Policy) WhyAlone(r *Request) Reason {
 	return ""
 }
 
-// Refuses reports whether the gateway answers a request itself. It does if it cannot read the body, because an engine
-// may read it otherwise, and then obey fields of the client that only the gateway may set.
+// Refuses reports whether the gateway answers a request itself. It does if it cannot read the body. An engine may
+// read the body in another way, and then obey fields of the client that only the gateway may set.
 func (p Policy) Refuses(why Reason) bool {
 	return p.Engine == Unknown && why != Path || why == Large || why == NotJSON
 }
@@ -191,7 +192,7 @@ func (r *Request) PrefillNIXL() []byte {
 var ErrNoParams = errors.New("the answer of the prefill server is not a JSON object")
 
 // DecodeNIXL returns the body for vLLM's decode server after the prefill server's answer. If the answer has no
-// parameters, such as that of a server without the connector, the decode server prefills the prompt itself.
+// parameters, for example because the prefill server has no connector, the decode server prefills the prompt itself.
 func (r *Request) DecodeNIXL(answer []byte) ([]byte, error) {
 	var got struct {
 		Params json.RawMessage `json:"kv_transfer_params"`
@@ -205,9 +206,9 @@ func (r *Request) DecodeNIXL(answer []byte) ([]byte, error) {
 	return r.with(map[string]any{"kv_transfer_params": got.Params}), nil
 }
 
-// SGLang returns the bodies for both servers. address is the prefill server's, and port its bootstrap port. 0: the
-// decode server uses SGLang's default. room returns a new room number, from 0 to 2^63-1. The prefill leg is not
-// streamed, so that the status of its answer says whether the prompt was transferred.
+// SGLang returns the bodies for both servers. address is the address of the prefill server, and port is its bootstrap
+// port. 0: the decode server uses SGLang's default. room returns a new room number, from 0 to 2^63-1. The prefill leg
+// is not streamed, so that the status of its answer says whether the prompt was transferred.
 func (r *Request) SGLang(address string, port int, room func() int64) (prefill, decode []byte) {
 	host, _, err := net.SplitHostPort(address)
 	if err != nil {

@@ -6,13 +6,14 @@ import (
 	"strings"
 )
 
-// maxUnescapes is how often a path is decoded at most. Instances decode it once, and a proxy in front of them may decode
-// it, too.
+// maxUnescapes is the maximum number of times that a path is decoded. Instances decode it once, and a proxy in front
+// of them may decode it, too.
 const maxUnescapes = 3
 
-// isClosed reports whether an instance may read the path as one that begins with a closed path. Instances differ in how
-// they read escapes, slashes, dots and parameters, so that each reading counts. A path with a segment ".." is always
-// closed, because readings differ in what the segment removes, and because clients resolve it before they send.
+// isClosed reports whether an instance may read the path as a path that begins with a closed path. Instances differ
+// in how they read escapes, slashes, dots and parameters, so each reading counts. A path with a segment ".." is
+// always closed, because readings differ in what the segment removes, and because clients resolve it before they
+// send.
 func isClosed(requested string, closed []string) bool {
 	if len(closed) == 0 {
 		return false

@@ -46,7 +46,7 @@ type vector interface {
 	DeletePartialMatch(labels prometheus.Labels) int
 }
 
-// buckets go from the time of a cached answer to that of a long generation.
+// buckets go from the time of a cached answer to the time of a long generation.
 var buckets = []float64{.001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60, 120, 300}
 
 func newMetrics(r prometheus.Registerer, t *table.Table, counts *traffic.Traffic) (*metrics, error) {

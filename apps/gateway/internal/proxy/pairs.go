@@ -15,15 +15,16 @@ import (
 	"github.com/windlass-run/windlass/apps/gateway/internal/upstream"
 )
 
-// This file sends a request to a pair of instances. Package pairing makes the bodies of the two legs, package upstream
-// chooses the pair, and package decide says what happens after a failed leg. The answer is that of the instance that
-// decodes. It is passed on once the first byte of its body has come. Until then, another pair can be tried.
+// This file sends a request to a pair of instances. Package pairing makes the bodies of the two legs, package
+// upstream chooses the pair, and package decide says what happens after a failed leg. The client gets the answer of
+// the instance that decodes. The answer is passed on once the first byte of its body has come. Until then, another
+// pair can be tried.
 
 // maxPrefillAnswer limits the answer of a prefill server, in bytes. Block numbers of a million tokens fit.
 const maxPrefillAnswer = 16 << 20
 
-// readRequest reads the request if it may go to a pair. It ignores Content-Encoding, as engines do: a body that is JSON
-// as it came may have fields that only the gateway may set.
+// readRequest reads the request if it may go to a pair. It ignores Content-Encoding, as engines do: a body that is
+// JSON without decoding may have fields that only the gateway may set.
 func (c *trip) readRequest() error {
 	req := c.req
 	if !pairing.Takes(req.Method, req.URL.Path) {
@@ -96,8 +97,8 @@ func withBody(ctx context.Context, req *http.Request, body []byte) *http.Request
 type pair struct {
 	c      *trip
 	decode *upstream.Lease
-	// prefill ends when the cache was transferred, because the instance must not stop before. later is whether that is
-	// after the attempt.
+	// prefill is the lease of the instance that prefills. It ends when the cache was transferred, because the
+	// instance must not stop before that. later is whether the lease ends after the attempt.
 	prefill *upstream.Lease
 	later   bool
 	// stopDecode cancels the decode leg.
@@ -144,7 +145,7 @@ func (p *pair) inTurn() (decide.Attempt, error) {
 	var body []byte
 	switch {
 	case one.err == nil && one.a.Status >= http.StatusBadRequest && one.a.Status < http.StatusInternalServerError && one.a.Status != http.StatusTooManyRequests:
-		// The decode server says what is wrong with the request, because the prefill server got another one.
+		// The decode server says what is wrong with the request, because the prefill server got a changed request.
 		p.c.t.metrics.countUnpaired(p.c.x, pairing.NoPrefill)
 		body = p.c.request.Alone()
 	case one.ok():
@@ -213,7 +214,7 @@ func (p *pair) atOnce() (decide.Attempt, error) {
 	a, err := p.failedPrefill(&one)
 	a.Sent = a.Sent || two.a.Sent
 	if a.Status >= http.StatusInternalServerError {
-		a.Leg = decide.Both // it may be the transfer
+		a.Leg = decide.Both // the transfer between the instances may have failed
 	}
 	return a, err
 }
@@ -240,13 +241,13 @@ func (p *pair) endLater(request context.Context, ctx *legContext, prefilled <-ch
 func (p *pair) passDecode(l legAnswer, prefillSent bool) (decide.Attempt, error) {
 	p.c.res, l.a.Sent = l.res, l.a.Sent || prefillSent
 	if l.a.Status >= http.StatusInternalServerError {
-		l.a.Leg = decide.Both // it may be the transfer
+		l.a.Leg = decide.Both // the transfer between the instances may have failed
 	}
 	return l.a, l.err
 }
 
-// legContext is the context of a prefill leg. It ends with the request until it is unlinked. It has none of the request's
-// values, because the trace among them passes interim answers on to the client.
+// legContext is the context of a prefill leg. It ends with the request until it is unlinked. It has no values of the
+// request, because one of them is a trace that passes interim answers on to the client.
 type legContext struct {
 	context.Context //nolint:containedctx // it is the context of one call
 

@@ -189,7 +189,7 @@ type exchange struct {
 	took  time.Duration
 	host  string
 	route *upstream.Route
-	// spec and policy are the route's when the request came. They must not be changed.
+	// spec and policy are those of the route when the request came. They must not be changed.
 	spec    *upstream.Spec
 	policy  *upstream.Policy
 	control *http.ResponseController
@@ -221,7 +221,7 @@ type exchange struct {
 	deployment string
 	version    int32
 	instance   string
-	// prefill is the instance that prefilled for instance. Empty: none did.
+	// prefill is the instance that prefilled the prompt for instance. Empty: no instance did.
 	prefill   string
 	attempts  int
 	firstByte time.Time

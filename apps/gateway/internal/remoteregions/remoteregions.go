@@ -121,7 +121,7 @@ func (r *Regions) Here() string {
 	return r.picture.Region
 }
 
-// Put makes p the picture of the other regions.
+// Put replaces the picture of the other regions by p.
 func (r *Regions) Put(p *neighbours.Picture) {
 	var gone []string
 	r.mu.Lock()

@@ -98,7 +98,7 @@ func decode(data []byte) (held, error) {
 	return h, nil
 }
 
-// readLine reads a length, which may be at most most, and then that number of bytes.
+// readLine reads a length, and then that number of bytes. most is the largest valid length.
 func readLine(r *bufio.Reader, most int) ([]byte, error) {
 	n, err := binary.ReadUvarint(r)
 	if err != nil || n > uint64(most) {

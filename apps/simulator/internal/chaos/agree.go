@@ -12,7 +12,7 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// disagreement describes why the database and the regions do not agree, yet or for ever.
+// disagreement describes why the database and the regions do not agree. They may still come to agree later.
 type disagreement struct {
 	kind, app string
 	place     place
@@ -94,12 +94,13 @@ func (c *checker) compareContent(b books, s sight) *disagreement {
 	return nil
 }
 
-// patience has the time in which everything must settle, and the time after which it counts as stuck.
+// patience has the time in which everything must settle (converge), and the time after which it counts as stuck
+// (end).
 type patience struct{ converge, end time.Duration }
 
-// recordUnsettled records that something still disagrees at the time took after all faults were mended. A
-// settling that takes too long is a violation. One that never ends is a violation of another kind.
-// recordUnsettled reports which of the two happened.
+// recordUnsettled records that something still disagrees. took is the time since all faults were mended. If it is
+// longer than p.converge, that is a violation (late). If it is longer than p.end, that is a violation of another kind
+// (stuck).
 func (c *checker) recordUnsettled(took time.Duration, p patience, why *disagreement) (late, stuck bool) {
 	if late = took > p.converge; late {
 		c.violatef("not settled in time", why.app, why.place, "%s after everything was mended: %s", p.converge, why)
@@ -157,8 +158,9 @@ func (c *checker) agreeRows(b books, s sight) *disagreement {
 	return nil
 }
 
-// agreeDecisions compares the replicas of scaled apps, or the instances of each role, with the last decisions about them.
-// All other rows of the apps are of versions that have ended. A request may have woken an app since a decision for zero.
+// agreeDecisions compares the replicas of scaled apps, or the instances of each role, with the newest decisions about
+// them. Only started rows count, because all other rows are of versions that have ended. After a decision for zero, a
+// request may have woken the app.
 func agreeDecisions(b books) *disagreement {
 	for _, r := range b.rows {
 		if r.status != windlassv1.TopologyStatus_TOPOLOGY_STATUS_STARTED {
@@ -188,10 +190,11 @@ func agreeDecisions(b books) *disagreement {
 	return nil
 }
 
-// wakeTo is how many replicas the app that goes to zero has once a request woke it.
+// wakeTo is the number of replicas of an app at zero after a request woke it.
 const wakeTo = 1
 
-// awake returns an app that may go to zero and is not there, in the database or in its region. It returns nil if all are.
+// awake returns a disagreement about an app that may go to zero and has not done so, in the database or in its
+// region. It returns nil if all of these apps are at zero.
 func (b books) awake() *disagreement {
 	for _, r := range b.rows {
 		if r.app != zeroName && r.app != poolName || r.status != windlassv1.TopologyStatus_TOPOLOGY_STATUS_STARTED {
@@ -279,8 +282,8 @@ func (c *checker) pruneRegion(ctx context.Context, m *fleet.Member) error {
 	return err
 }
 
-// outOfBounds says which bounds of the app's policy the decision breaks, empty for none. all are all decisions, in which
-// those for all roles of a pool are of the same time.
+// outOfBounds describes the bound of the app's policy that the decision breaks. It returns "" if the decision breaks
+// none. all has the newest decisions. In it, the decisions for all roles of a pool are of the same time.
 func (d decision) outOfBounds(all []decision) string {
 	b, ok := bounds[d.app]
 	if !ok || d.limit == "Quota" || d.limit == "Hold" {

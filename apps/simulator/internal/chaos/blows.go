@@ -206,7 +206,7 @@ func (s *storm) jumpClock(_ context.Context, rnd *rand.Rand, plane string) (func
 		return nil, 0, nil
 	}
 	s.history.add(event{part: plane, text: fmt.Sprintf("its clock jumps by %s", by.Round(time.Second))})
-	// A process that was started meanwhile has the right clock.
+	// A process that was started after the jump has the right clock.
 	mend := func(context.Context) error {
 		if s.w.Stack.PIDs()[plane] != pid {
 			return nil

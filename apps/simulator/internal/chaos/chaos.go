@@ -66,7 +66,7 @@ type run struct {
 	history *history
 	rnd     *rand.Rand
 	load    load
-	// requests are those to the apps that may go to zero, through gateways. hosts are the hosts of these apps.
+	// requests are the requests to apps that may go to zero, through gateways. hosts are the hosts of these apps.
 	requests *requests
 	gateways *gateways
 	hosts    map[string]string
@@ -158,7 +158,7 @@ func (r *run) startTestbed(ctx context.Context, env scenario.Env) (context.Conte
 }
 
 // regionRuntime returns the runtime of a region: instances take random short times to start and to stop, and some
-// starts fail. serves reports that the region has a gateway, and so its instances have servers.
+// starts fail. serves means that the region has a gateway, so its instances need servers.
 func (r *run) regionRuntime(region string, serves bool, rnd *rand.Rand) agent.SimulatedConfig {
 	var mu sync.Mutex
 	float := func() float64 {
@@ -290,8 +290,9 @@ func (r *run) newClients() (out []*client) {
 	return out
 }
 
-// goToZeroAndBack waits until each app that may go to zero is there, and wakes it with one request. It returns how long
-// going to zero took. Not going there in time is a violation, and so is a request that fails.
+// goToZeroAndBack waits until each app that may go to zero is at zero, and wakes it with one request. It returns how
+// long the apps took to go to zero. An app that is not at zero in time is a violation, and so is a request that
+// fails.
 func (r *run) goToZeroAndBack(ctx context.Context) (time.Duration, error) {
 	r.requests.forgetKills()
 	begin := time.Now()

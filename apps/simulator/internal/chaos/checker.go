@@ -54,8 +54,8 @@ func violationsError(violations []Violation) error {
 //   - Acknowledged deployments exist.
 //   - Each change of a scaled app's count was made by one decision of the scaler, or by a rollout, or by a request to an app
 //     at zero: see the ledger.
-//   - A scaled app has the replicas that the scaler wrote last, and each role of a pool the instances.
-//   - No request waits. Those that failed were in flight when an instance crashed or the gateway was killed.
+//   - A scaled app has the replicas that the scaler wrote last. Each role of a pool has the instances that it wrote last.
+//   - No request waits. Each failed request was in flight when an instance crashed or the gateway was killed.
 //   - Without requests, apps go to zero, and all roles of a pool together. One request wakes each again.
 //
 // A restored database is another history: generations and revisions may be lower than before, and
@@ -65,7 +65,7 @@ type checker struct {
 	w       *testbed.Testbed
 	seed    uint64
 	history *history
-	// requests are those of clients, nil for none.
+	// requests are the requests of clients. Nil: there are none.
 	requests *requests
 	// fixed are the replicas of apps that are never scaled.
 	fixed map[string]int
@@ -209,7 +209,7 @@ func (c *checker) watchDatabase(ctx context.Context) {
 		case <-tick.C:
 		}
 		bounded, cancel := context.WithTimeout(ctx, 5*time.Second)
-		_ = c.checkDatabase(bounded) // the next look is as good
+		_ = c.checkDatabase(bounded) // the next check repeats a failed one
 		cancel()
 	}
 }
@@ -218,7 +218,7 @@ func (c *checker) watchDatabase(ctx context.Context) {
 func (c *checker) checkDatabase(ctx context.Context) error {
 	before := c.restoresSoFar()
 	s, err := readClaims(ctx, c.w.DB)
-	if err == nil && c.restoresSoFar() == before { // else it may be another history's
+	if err == nil && c.restoresSoFar() == before { // otherwise the claims may be of an earlier history
 		c.checkClaims(s)
 	}
 	return err

@@ -100,7 +100,7 @@ type row struct {
 	app                  string
 	status               windlassv1.TopologyStatus
 	replicas             int
-	roles                map[string]int // how many instances each role of a whole pool has, nil for no pool
+	roles                map[string]int // the instances of each role when the pool is whole; nil: the app is no pool
 	generation           int64
 	appliedGeneration    int64
 	countsGeneration     int64

@@ -21,10 +21,9 @@ type event struct {
 	text                    string
 }
 
-// isAbout reports whether the event may be about an app in a place. An event that names
-// nothing (a database that is killed) concerns all places. An event that names another app,
-// deployment or region does not concern this one. For a region or an app alone, all events that
-// name it count; for neither, all events.
+// isAbout reports whether the event may be about an app in a place. An event that names nothing (a database that is
+// killed) concerns all places. An event that names another app, deployment or region does not concern this one. If
+// only a region or only an app is given, all events that name it count. If neither is given, all events count.
 func (e event) isAbout(app string, p place) bool {
 	switch {
 	case app == "" && p == place{}:
@@ -77,8 +76,8 @@ func (h *history) deleteEvents() {
 // maxLines is the number of newest lines that are printed: about one screen.
 const maxLines = 50
 
-// eventsAbout returns the events since everything was in order that concern the app and the place: changes to the
-// app, events in the place, and faults of what the place depends on.
+// eventsAbout returns the events since everything was last in order that concern the app and the place: changes to
+// the app, events in the place, and faults of parts on which the place depends.
 func (h *history) eventsAbout(app string, p place) []string {
 	h.mu.Lock()
 	defer h.mu.Unlock()

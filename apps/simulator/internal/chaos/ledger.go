@@ -13,10 +13,10 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// The ledger is a table in the database under test. Triggers add a row for each change of a row's count, each decision of
-// the scaler and each rollout that begins or ends, in the transaction that makes it. Transactions of one app never overlap,
-// because each holds the app's lock. So the rows of an app are in the order in which its transactions committed, and a
-// count has the decision that made it as its successor, by the same connection.
+// The ledger is a table in the database under test. Triggers add a row for each change of a row's count, each
+// decision of the scaler and each rollout that begins or ends. They do so in the transaction of the change.
+// Transactions of one app never overlap, because each holds the app's lock. So the rows of an app are in the order in
+// which its transactions committed, and the decision that made a change follows the change, by the same connection.
 const (
 	ledgerCount    = 1
 	ledgerDecision = 2
@@ -66,7 +66,7 @@ type entry struct {
 	was, is             counts
 	from, to            counts // of a decision
 	decidesRoles        bool
-	// aside reports that the change may be of a transaction that ends a rollout.
+	// aside means that the change may belong to a transaction that ends a rollout.
 	aside bool
 }
 
@@ -124,19 +124,19 @@ type unexplained struct {
 	text  string
 }
 
-// audit is what the ledger shows about changes of counts outside of rollouts, which plan the counts of two versions by
+// audit is the result about changes of counts outside of rollouts. Rollouts plan the counts of two versions by
 // themselves.
 type audit struct {
-	// decided, delayed and woken are how many changes were made by a decision in its transaction, by the planner after a
-	// decision for a region that lags behind its rollout, and by a request.
+	// decided counts changes that a decision made in its own transaction. delayed counts changes that the planner
+	// made after a decision, because the region lags behind its rollout. woken counts changes that a request caused.
 	decided, delayed, woken int
 	bad                     []unexplained
-	// near are the last entries about the first region with something bad.
+	// near are the last entries about the first region with an unexplained change.
 	near string
 }
 
-// auditLedger finds the decision of each change of a count: the one of its transaction, or else the last one before it. A
-// change without one is right only for an app at zero that a request woke.
+// auditLedger finds the decision of each change of a count: the decision in the same transaction, or else the last
+// decision before the change. A change without a decision is right only if a request woke an app at zero.
 func auditLedger(entries []entry) (a audit) {
 	byRegion := map[appRegion][]entry{}
 	for _, e := range entries {
@@ -146,7 +146,7 @@ func auditLedger(entries []entry) (a audit) {
 	}
 	for _, e := range entries {
 		if e.kind == ledgerRollout {
-			// It is of all regions of the app.
+			// A rollout concerns all regions of the app.
 			for at := range byRegion {
 				if at.app == e.app {
 					byRegion[at] = append(byRegion[at], e)
@@ -203,8 +203,9 @@ func (e entry) String() string {
 	return by + ": a rollout begins or ends"
 }
 
-// besideRollout reports whether a change may be of the transaction that begins or ends a rollout: its connection's next
-// entries have the rollout before any decision, or its last entries have one after any decision.
+// besideRollout reports whether a change may belong to a transaction that begins or ends a rollout. before: the
+// connection's next entries have a rollout before any decision. after: the connection's last entries have a rollout
+// after any decision.
 func besideRollout(entries []entry, at int) (before, after bool) {
 	same := func(i int) bool {
 		return i >= 0 && i < len(entries) && entries[i].connection == entries[at].connection && entries[i].kind != ledgerDecision
@@ -218,8 +219,8 @@ func besideRollout(entries []entry, at int) (before, after bool) {
 	return before, after
 }
 
-// followers returns the changes that follow a decision by its connection. A transaction may write its decision before the
-// last of its changes.
+// followers returns the changes of the same connection that follow a decision. A transaction may write its decision
+// before the last of its changes.
 func followers(entries []entry, at int) []entry {
 	end := at + 1
 	for end < len(entries) && entries[end].connection == entries[at].connection && entries[end].kind == ledgerCount {
@@ -228,8 +229,8 @@ func followers(entries []entry, at int) []entry {
 	return entries[at+1 : end]
 }
 
-// changes audits changes of one connection. next is the decision that follows them by the same connection, later are the
-// changes after it, and last is the decision before them. Any may be nil.
+// changes audits changes of one connection. next is the connection's decision after them, later are its changes after
+// next, and last is the decision before them. Any of these may be nil.
 func (a *audit) changes(changes, later []entry, next, last *entry) {
 	for i, c := range changes {
 		rest := changes[i+1:]
@@ -247,7 +248,7 @@ func (a *audit) changes(changes, later []entry, next, last *entry) {
 	}
 }
 
-// isWake reports whether the change is what follows a request to an app at zero.
+// isWake reports whether the change can be the effect of a request to an app at zero.
 func (e entry) isWake() bool {
 	to := wakeTo
 	if e.is.roles != nil {
@@ -256,9 +257,9 @@ func (e entry) isWake() bool {
 	return e.app != scaledName && e.was.replicas == 0 && e.is.replicas == to && maps.Equal(e.was.roles, e.is.roles) && e.isAt == e.wasGeneration+1
 }
 
-// made reports whether the change is what the decision says, with the next generation. rest are the changes between both,
-// and later those after the decision. A decision for zero also changes the numbers with which a pool starts again, before
-// it takes the pool there.
+// made reports whether the decision made the change c. rest are the changes between c and the decision, and later are
+// the changes after the decision. A decision for zero may first change the numbers with which a pool starts again,
+// and then take the pool to zero.
 func (e entry) made(c entry, rest, later []entry) bool {
 	here := func(o entry) bool { return o.place == c.place }
 	if !slices.ContainsFunc(rest, here) && e.decided(c) {
@@ -269,7 +270,7 @@ func (e entry) made(c entry, rest, later []entry) bool {
 	return c.isAt == c.wasGeneration+1 && c.is.roles != nil && next >= 0 && after[next].is.replicas == 0 && e.decided(after[next])
 }
 
-// decided reports whether a change is to the numbers of the decision, with the next generation.
+// decided reports whether the change c leads to the numbers of the decision, with the next generation.
 func (e entry) decided(c entry) bool {
 	if c.isAt != c.wasGeneration+1 {
 		return false

@@ -100,7 +100,7 @@ func (l *link) halfOpen(streams ...string) error {
 	return l.addFault("timeout", `{"timeout": 0}`, streams...)
 }
 
-// limitRate limits what passes to the agent to rate KiB a second.
+// limitRate limits the traffic to the agent to rate KiB a second.
 func (l *link) limitRate(rate int) error {
 	return l.addFault("bandwidth", fmt.Sprintf(`{"rate": %d}`, rate), "downstream")
 }
@@ -119,7 +119,7 @@ func (l *link) addFault(kind, attributes string, streams ...string) error {
 	return nil
 }
 
-// undoFaults undoes everything. Poisoned connections are broken, because their lost bytes cannot come back.
+// undoFaults ends all faults of the link. Poisoned connections are broken, because their lost bytes cannot come back.
 func (l *link) undoFaults(context.Context) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -42,8 +42,8 @@ const (
 // appRegion is an app in a region. An empty app means all apps.
 type appRegion struct{ app, region string }
 
-// kill is the time in which requests may fail: when an instance crashed, or from the kill of a gateway until the next one
-// serves. An end that is zero is not known yet.
+// kill is the time in which requests may fail: the time at which an instance crashed, or the time from the kill of a
+// gateway until the next gateway serves. A zero end is not known yet.
 type kill struct {
 	at       appRegion
 	from, to time.Time
@@ -59,11 +59,11 @@ type requests struct {
 	mu    sync.Mutex
 	kills []*kill
 	open  map[int64]opened
-	// served is how many requests instances have now.
+	// served is the number of requests that instances have now.
 	served atomic.Int64
 	next   int64
-	// answered, excused and waited count requests: those with an answer, those that failed with what was killed, and
-	// those that waited for at least slowAnswer.
+	// answered counts the requests with an answer. excused counts the failed requests whose instance or gateway was
+	// killed. waited counts the requests that took slowAnswer or longer.
 	answered, excused, waited int
 	slowest                   time.Duration
 }
@@ -128,7 +128,8 @@ func (q *requests) gatewayKilled(region string) (serves func()) {
 	}
 }
 
-// wasKilled reports whether something on the way of a request was killed during it. The caller holds mu.
+// wasKilled reports whether an instance of the app, or the gateway, was killed while a request was open. The caller
+// holds mu.
 func (q *requests) wasKilled(at appRegion, from, to time.Time) bool {
 	return slices.ContainsFunc(q.kills, func(k *kill) bool {
 		return k.at.region == at.region && (k.at.app == "" || k.at.app == at.app) && !k.from.After(to) && (k.to.IsZero() || !k.to.Before(from))
@@ -170,7 +171,7 @@ func (q *requests) begin(at appRegion) (done func(failed error)) {
 	}
 }
 
-// oldest returns the request that has waited longest. n is how many wait.
+// oldest returns the request that has waited longest, and the number of requests that wait.
 func (q *requests) oldest() (oldest opened, n int) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -182,7 +183,7 @@ func (q *requests) oldest() (oldest opened, n int) {
 	return oldest, len(q.open)
 }
 
-// forgetKills forgets the kills before everything was found in order, while no request is open.
+// forgetKills forgets the kills that have ended, if no request is open.
 func (q *requests) forgetKills() {
 	q.mu.Lock()
 	defer q.mu.Unlock()

@@ -67,7 +67,7 @@ func scalingPolicy(app string) *windlassv1.ScalingPolicy {
 	return &windlassv1.ScalingPolicy{Max: mostScaled, Metrics: cpu, Up: up, Down: down}
 }
 
-// scaleSpec makes the spec one of a scaled app.
+// scaleSpec turns the spec into the spec of a scaled app.
 func scaleSpec(app string, spec *windlassv1.DeploymentSpec) {
 	spec.Replicas, spec.Resources = nil, &windlassv1.Resources{CpuMillicores: cpuMillicores}
 	if app == scaledName {

@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-// mend undoes a blow.
+// mend undoes a fault.
 type mend struct {
 	name string
 	at   time.Time

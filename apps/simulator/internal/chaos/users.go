@@ -35,7 +35,7 @@ const (
 	fixedApps     = 2
 	fixedReplicas = 2
 	looseApps     = 5
-	// The apps from scaledApp on scale. Those after it get requests.
+	// The apps from scaledApp on scale. The apps after scaledApp also get requests.
 	scaledApp = fixedApps + looseApps
 	zeroApp   = scaledApp + 1
 	poolApp   = scaledApp + 2
@@ -140,8 +140,8 @@ func (u *user) deployApp(ctx context.Context, i int, app, label string) (string,
 	return did, err
 }
 
-// placesOf returns the regions of an app. Fixed and scaled apps stay in theirs. Those that get requests are in the regions
-// that have gateways.
+// placesOf returns the regions of an app. Fixed and scaled apps stay in the same regions. Apps that get requests are
+// in the regions that have gateways.
 func (u *user) placesOf(i int) []string {
 	n := len(u.regions)
 	if i > scaledApp {

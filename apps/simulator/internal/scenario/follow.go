@@ -344,7 +344,8 @@ func (r *followRun) sampleUntil(ctx context.Context) error {
 
 // sample takes a sample of each region.
 func (r *followRun) sample(ctx context.Context) error {
-	// What is ready is read before what is wanted: a replica that ends between the two is not missed.
+	// Ready replicas are read before wanted replicas, so that a replica that ends between the two reads does not
+	// count as missing.
 	path := testbed.Path(followApp)
 	deployments, err := testbed.Persist(ctx, r.API.Deployments.ListDeployments, &windlassv1.ListDeploymentsRequest{App: path})
 	if err != nil {
@@ -459,7 +460,7 @@ func (r *followRun) requests(env Env) error {
 	return nil
 }
 
-// concludeSteps records what the steps showed, and returns what did not hold.
+// concludeSteps records the results of the steps, and returns the requirements that did not hold as an error.
 func (r *followRun) concludeSteps(env Env) error {
 	errs := []error{r.requests(env)}
 	fail := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }

@@ -46,9 +46,9 @@ type firstToken struct {
 const (
 	// firstsWindow is the time over which p95 of the first token is measured.
 	firstsWindow = 10 * time.Second
-	// followTokens is the length of an answer, followFirst the time of an instance from a free slot to the first token,
-	// and followTokenRate the later tokens a second: an answer takes a second, so that a client that sends its next
-	// request when it has an answer sends one a second.
+	// followTokens is the length of an answer in tokens. followFirst is the time of an instance from a free slot to
+	// the first token, and followTokenRate is the rate of the later tokens per second. So an answer takes a second,
+	// and a client that always waits for its answer sends one request a second.
 	followTokens    = 9
 	followFirst     = 200 * time.Millisecond
 	followTokenRate = 10
@@ -109,7 +109,7 @@ func (l *openLoad) run(ctx context.Context, end <-chan struct{}) {
 	}
 }
 
-// send sends a request, and records what became of it.
+// send sends a request, and records its result.
 func (l *openLoad) send(ctx context.Context) {
 	begun := time.Now()
 	l.mu.Lock()
@@ -178,7 +178,7 @@ func (l *openLoad) ask(ctx context.Context, first func()) (version string, err e
 	return res.Header.Get("X-Model-Version"), nil
 }
 
-// loadNow is what a load saw.
+// loadNow is the state of a load.
 type loadNow struct {
 	perSecond float64
 	sent      int
@@ -189,7 +189,7 @@ type loadNow struct {
 	known bool
 }
 
-// look returns what the load sees now. It forgets older first tokens.
+// look returns the state of the load now, and forgets older first tokens.
 func (l *openLoad) look(now time.Time) loadNow {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -208,7 +208,8 @@ func (l *openLoad) look(now time.Time) loadNow {
 	return loadNow{perSecond: l.perSecond, sent: l.sent, waiting: len(l.waiting), p95: times.Quantile(0.95), known: times.Len() > 0}
 }
 
-// outcome returns how many requests were sent, those that failed, and the answers by the label of the version.
+// outcome returns the number of sent requests, the errors of failed requests, and the answers by the label of the
+// version.
 func (l *openLoad) outcome() (sent int, failed []string, answers map[string]int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -18,7 +18,8 @@ import (
 type followRollout struct {
 	name   string
 	policy *windlassv1.RolloutPolicy
-	// args are arguments of the version's instances. bad reports whether the version has to fail, and the rollout has to go back.
+	// args are arguments of the version's instances. bad means that the version has to fail, so that the rollout goes
+	// back.
 	args []string
 	bad  bool
 }
@@ -68,7 +69,7 @@ func (s *Follow) needs(clients int) int {
 // roll makes each of the rollouts. The load rises first. When replicas are being added, the new version begins to roll. When all of
 // them are ready, the load falls again.
 func (r *followRun) roll(ctx context.Context, rollouts []followRollout) error {
-	// The random load needs a replica more at times.
+	// At times, the random load needs one replica more.
 	low, high := r.s.needs(r.s.Low)+1, r.s.needs(r.s.High)
 	r.beginSpan("before", 0)
 	r.setLoad(float64(r.s.Low))
@@ -143,7 +144,7 @@ func (r *followRun) await(ctx context.Context, what string, holds func(s followS
 	}
 }
 
-// concludeRollouts records what the rollouts showed, and returns what did not hold.
+// concludeRollouts records the results of the rollouts, and returns the requirements that did not hold as an error.
 func (r *followRun) concludeRollouts(env Env, rollouts []followRollout) error {
 	errs := []error{r.requests(env)}
 	fail := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }

@@ -19,13 +19,13 @@ type followSample struct {
 	// at is the time since the load began.
 	at   time.Duration
 	load loadNow
-	// wanted is the number of replicas of the newest decision, and limit what limits it. ready is the number of ready
-	// replicas of the versions that have traffic.
+	// wanted is the number of replicas of the newest decision, and limit is the limit that the decision names. ready
+	// is the number of ready replicas of the versions that have traffic.
 	wanted, ready int
 	limit         string
 	// rolling reports whether a rollout is in flight.
 	rolling bool
-	// versions are those that have replicas or traffic, by number.
+	// versions are the versions that have replicas or traffic, by number.
 	versions map[int32]followVersion
 }
 
@@ -59,7 +59,8 @@ type verdict struct {
 	worst time.Duration
 	last  followSample
 	most  int
-	// raised and lowered count the changes of wanted while a rollout was in flight, loweredAfter those without one.
+	// raised and lowered count the increases and decreases of wanted while a rollout was in flight. loweredAfter
+	// counts the decreases of wanted without a rollout.
 	raised, lowered, loweredAfter int
 }
 
@@ -107,9 +108,9 @@ func needed(load float64, least int) int {
 	return min(max(int(math.Ceil(load/followTarget-1e-9)), least), followMost)
 }
 
-// belowFloor returns what is wrong with the first sample in which fewer replicas are ready than must be, empty if none
-// is. At each time the floor is the number that was ready before and has been wanted since, and at least least. margin is
-// the least number of replicas by which ready was above least.
+// belowFloor describes the first sample with too few ready replicas. It returns "" if there is none. The floor at a
+// time is the number of replicas that were ready before and have been wanted since, and at least least. margin is the
+// smallest difference between ready and least.
 func belowFloor(samples []followSample, least int) (wrong string, margin int) {
 	margin = math.MaxInt
 	held := 0
@@ -148,10 +149,10 @@ type followSeries struct {
 	target  time.Duration
 }
 
-// rateOver is the time over which the requests a second are counted that were sent.
+// rateOver is the time over which the rate of sent requests is measured.
 const rateOver = 3 * time.Second
 
-// sentPerSecond returns the requests a second that were sent before sample i.
+// sentPerSecond returns the rate of sent requests, per second, before sample i.
 func sentPerSecond(samples []followSample, i int) float64 {
 	from := i
 	for from > 0 && samples[i].at-samples[from].at < rateOver {

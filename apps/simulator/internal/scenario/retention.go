@@ -55,8 +55,8 @@ const (
 	keepAudit = 48 * time.Hour
 	// forgetEvery is how often the control plane of this scenario looks for what is due.
 	forgetEvery = time.Second
-	// slackRows and slackBytes are allowed besides a tenth, for small tables and for the steps in which files
-	// grow.
+	// slackRows and slackBytes are allowed in addition to a tenth, because small tables vary more, and files grow in
+	// steps.
 	slackRows  = 20
 	slackBytes = 8 << 20
 )
@@ -158,7 +158,7 @@ func peakOf(days []leftover) leftover {
 	return out
 }
 
-// checkGrowth returns an error that names what is larger than its highest value before.
+// checkGrowth returns an error that names each table, and the database, if it is larger than before.
 func checkGrowth(before leftover, later []leftover) error {
 	now := peakOf(later)
 	var errs []error

@@ -54,7 +54,8 @@ type Config struct {
 	ControlPlanes int
 	// Regions are created, with a join token for each.
 	Regions []string
-	// Relaxed reports that commits survive kill -9 of the servers, but not a crash of the machine.
+	// Relaxed turns off the flush of commits to the disk. Commits then survive kill -9 of the servers, but not a
+	// crash of the machine.
 	Relaxed bool
 	// BufferPoolMiB is the buffer pool of MariaDB. 0: 512, which holds the rows of some hundred thousand
 	// instances.
