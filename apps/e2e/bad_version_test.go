@@ -16,9 +16,8 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// badVersion updates a good app to a bad version. It asserts that the version fails within its deadline for
-// the right reason, that the old version's instances keep serving, and that nothing of the bad version is
-// left.
+// badVersion updates a good app to a bad version. It asserts that the version fails within its deadline for the right
+// reason, and that the old version's instances keep serving. It also asserts that nothing of the bad version is left.
 func badVersion(t *testing.T, s *stack, app string, bad *windlassv1.DeploymentSpec, reasons ...string) *windlassv1.Deployment {
 	t.Helper()
 	return badVersionBy(t, s, app, nil, bad, reasons...)

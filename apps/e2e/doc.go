@@ -16,7 +16,7 @@
 //
 //	WINDLASS_CHAOS_SECONDS  how long parts are killed at random (default 60)
 //	WINDLASS_CHAOS_SEED     the seed of an earlier run, which each run prints
-//	WINDLASS_TLS            1: every port has TLS, except those of instances; 0: none has; default: half of the tests have it
+//	WINDLASS_TLS            1: TLS on all ports except ports of instances; 0: no TLS; default: TLS in half of the tests
 //	WINDLASS_E2E_PROGRAMS   a folder with programs to test instead of building them
 //	WINDLASS_E2E_KEEP       if set, folders with logs and data are kept
 package e2e

@@ -29,8 +29,8 @@ import (
 // Windlass.
 var shellBlock = regexp.MustCompile("(?s)(?:<!-- not run: ([^>]+?) -->\n *)?```sh\n(.*?\n) *```\n|<!-- run: (.*?) -->")
 
-// unrunPages are the pages of which no block is run, with the reason. Of every other page, at least one block
-// must run.
+// unrunPages are the pages without a block that is run, with the reason. Every other page must have at least one
+// block that is run.
 var unrunPages = map[string]string{
 	"alerts.md": "rules and dashboards of Prometheus and Grafana", "backup.md": "needs an installation; a test of the control plane does the same",
 	"bare-hosts.md": "needs a separate host", "dashboard.md": "is used in a browser", "doctor.md": "its own tests run the commands",

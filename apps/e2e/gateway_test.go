@@ -157,10 +157,10 @@ const (
 	freshEvery = 10
 	// mostConnections is how many connections a client has to a gateway. Held requests need one each.
 	mostConnections = 256
-	// mostHandshakes is how many TLS handshakes the clients of all tests make at the same time. Without a bound, clients
-	// on a slow machine dial for each waiting request, and thousands of handshakes at once take so long that gateways end
-	// them (after 10 s). In TLS 1.3 the client's part of a handshake ends before the gateway's part. So the client
-	// may already use such a connection, and loses its request.
+	// mostHandshakes is the number of TLS handshakes that the clients of all tests make at the same time. Without a
+	// bound, clients on a slow machine dial for each waiting request. Thousands of handshakes at once take so long
+	// that gateways end them (after 10 s). In TLS 1.3 the client's part of a handshake ends before the gateway's
+	// part. So the client may already use such a connection, and loses its request.
 	mostHandshakes = 8
 )
 

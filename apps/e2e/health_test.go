@@ -26,7 +26,7 @@ func testHealthLost(t *testing.T, s *stack) {
 	requireSame(t, before, s.runningOf(app), "the old version was touched")
 }
 
-// testAllCrash deploys a version that may have some crashed instances, and of which all crash.
+// testAllCrash deploys a version that may have some crashed instances. All its instances crash.
 func testAllCrash(t *testing.T, s *stack) {
 	const app = "all-crash"
 	s.deployReady(t, app, spec(label("good"), replicas(2)))

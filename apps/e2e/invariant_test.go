@@ -57,9 +57,9 @@ func (s *stack) resources(ctx context.Context) (w resources, err error) {
 	return w, nil
 }
 
-// agree returns an error unless everything is settled and the API agrees with the running processes. No
-// rollout is under way, live deployments are complete, and all others are stopped. Each instance has one
-// process, and each process belongs to an instance.
+// agree returns an error unless everything is settled and the API agrees with the running processes. No rollout is
+// under way, live deployments are complete, and all other deployments are stopped. Each instance has one process, and
+// each process belongs to an instance.
 func (s *stack) agree(ctx context.Context) error {
 	w, err := s.resources(ctx)
 	if err != nil {

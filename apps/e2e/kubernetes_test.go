@@ -24,7 +24,7 @@ const (
 )
 
 // TestKubernetesRegions has every test with clusters. Each of its tests starts two API servers with schedulers and
-// nodes, which is as much as two cores carry besides the other tests. So they run one after the other.
+// nodes. Two cores can run only one such test next to the other tests. So these tests run one after the other.
 func TestKubernetesRegions(t *testing.T) { //nolint:tparallel // as above
 	t.Parallel()
 	t.Run("product", testKubernetes)

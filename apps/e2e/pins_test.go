@@ -123,8 +123,8 @@ func (s *stack) waitPinned(t *testing.T, app string, version, weight int32) *win
 	return got
 }
 
-// testPinKilled asserts that a pin serves although the control plane is killed during its start, and that
-// nothing of it is left although the control plane is killed during its end.
+// testPinKilled asserts that a pin serves although the control plane is killed while the pin starts. It also asserts
+// that nothing of the pin is left although the control plane is killed while the pin ends.
 func testPinKilled(t *testing.T, s *stack) {
 	const app = "pinned"
 	v1 := s.deployReady(t, app, spec(label("v1"), args("--load-time", "1s")))

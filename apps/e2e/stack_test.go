@@ -55,7 +55,7 @@ type stackConfig struct {
 	prometheus bool
 	// gateways adds a gateway to every region.
 	gateways bool
-	// tls enables TLS on all ports except those of instances, whatever secures says.
+	// tls enables TLS on all ports except the ports of instances. It overrides the result of secures.
 	tls bool
 }
 

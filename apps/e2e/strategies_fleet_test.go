@@ -85,7 +85,7 @@ type strategyStack struct {
 // existing counts instances, by app, region and deployment.
 type existing map[string]map[string]map[string]instanceCount
 
-// instanceCount is the number of all instances of a deployment, and of those among them that are being stopped.
+// instanceCount counts the instances of a deployment. all includes the instances that are being stopped.
 type instanceCount struct{ all, stopping int }
 
 func (e existing) add(app, region, deployment string, stopping bool) {

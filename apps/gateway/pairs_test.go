@@ -25,7 +25,7 @@ type pairServer struct {
 	// fault is how it fails: "", "500", "400", "cut" (no answer), "cut after the header" or "hang".
 	fault string
 	mu    sync.Mutex
-	// legs are the requests that came. canceled counts those whose caller went away.
+	// legs are the requests that came. canceled counts the requests whose caller went away.
 	legs     []map[string]any
 	ids      []string
 	canceled int

@@ -66,7 +66,7 @@ func requirePositive(t *testing.T, result map[string]any, figures ...string) {
 	}
 }
 
-// requireQuotient asserts that the figure is the quotient of two others.
+// requireQuotient asserts that the figure is the quotient of the two other figures.
 func requireQuotient(t *testing.T, result map[string]any, figure, dividend, divisor string) {
 	t.Helper()
 	require.InEpsilon(t, result[dividend].(float64)/result[divisor].(float64), result[figure], 0.01, "%s: %v by %v", figure, result[dividend], result[divisor])
@@ -241,7 +241,7 @@ func TestScaling_DecisionFollowsEveryJumpOfTheLoad(t *testing.T) {
 	require.Len(t, result["rounds"], 2)
 }
 
-// The test does not run in parallel, because others would take the processor from the instances.
+// The test does not run in parallel, because other tests would take the processor from the instances.
 func TestFollow_ReplicasFollowAndNoRequestFails(t *testing.T) {
 	dir := t.TempDir()
 	result := runScenario(t, "follow", "--steps=1:3s,24:12s", "--target=10s", "--plot="+dir)

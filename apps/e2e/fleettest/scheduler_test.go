@@ -24,7 +24,7 @@ const words = 255
 type thread [words]uint64
 
 const (
-	// wyrand is what each draw adds to the state of the runtime's quick generator.
+	// wyrand is the number that each draw adds to the state of the runtime's quick generator.
 	wyrand = 0xa0761d6478bd642f
 	// chacha is the size, in words, of the slow generator, which lies before the quick one: 32 words of
 	// output, 4 of seed, and three counters of half a word.
@@ -38,7 +38,7 @@ const (
 //     random generators. The scheduler seeds these generators. Other code also draws from them, not always
 //     equally often (one-time work, caches), so they are seeded again at every event.
 //   - A goroutine that ran for 10 ms of real time, or whose thread had no CPU for that long, is put behind
-//     the others. Here it keeps running (preemptoff).
+//     the other goroutines. Here it keeps running (preemptoff).
 //   - A long system call gives the P to another thread, and the garbage collector runs at any time. Fleets
 //     make no system calls, and the collector is off while they run.
 //

@@ -54,7 +54,7 @@ func (c Chooser) Get(hello *tls.ClientHelloInfo) (*tls.Certificate, error) {
 	case err == nil:
 		return got, nil
 	case own != nil:
-		return own, nil // no certificate is for this host; the operator's own shows the client whose gateway this is
+		return own, nil // no certificate is for this host, but the operator's own one shows who runs the gateway
 	}
 	return nil, fmt.Errorf("no certificate for %q: %w", hello.ServerName, err)
 }

@@ -14,9 +14,9 @@ import (
 	"github.com/windlass-run/windlass/pkg/flock"
 )
 
-// folder keeps autocert's state, for one gateway or for several gateways that share it. Only the gateway
-// that has a host's turn orders or renews its certificate, and the other gateways use the result,
-// because a CA limits how many certificates a name gets.
+// folder keeps autocert's state, for one gateway or for several gateways that share it. Only the gateway that has a
+// host's turn orders or renews the host's certificate. The other gateways use the result, because a CA limits how
+// many certificates a name gets.
 //
 // A turn is a lock that the kernel keeps. So a gateway that died does not block the other gateways, and
 // no clocks are compared. If the file system has no locks between machines, each gateway orders
@@ -52,10 +52,10 @@ func (f *folder) hasCertificate(ctx context.Context, host string) bool {
 	return ok && time.Now().Before(v.to)
 }
 
-// Get implements autocert.Cache. If the certificate is due for renewal, Get takes the host's turn, and
-// keeps it until ctx ends, because autocert ends ctx when the renewal is done or has failed. While
-// autocert reads a certificate that is not in its memory yet, it holds a lock of all hosts. Get must not
-// wait then, and need not: loadOrOrder has taken the turn before.
+// Get implements autocert.Cache. If the certificate is due for renewal, Get takes the host's turn. It keeps the turn
+// until ctx ends, because autocert ends ctx when the renewal is done or has failed. While autocert reads a
+// certificate that is not in its memory yet, autocert holds a lock of all hosts. Get must not wait then. It need not
+// wait either, because loadOrOrder has taken the turn before.
 func (f *folder) Get(ctx context.Context, key string) ([]byte, error) {
 	data, err := f.DirCache.Get(ctx, key)
 	v, ok := validityOf(data, err)

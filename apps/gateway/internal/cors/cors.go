@@ -32,8 +32,8 @@ type Config struct {
 	// Origins are the allowed origins: "*", "https://chat.example.com", or "https://*.example.com"
 	// for all its subdomains.
 	Origins []string
-	// Methods and Headers are what requests may use. Exposed are the headers of answers that pages
-	// may read. Headers may be "*".
+	// Methods and Headers are the methods and headers that requests may use. Exposed are the headers of answers that
+	// pages may read. Headers may be "*".
 	Methods, Headers, Exposed []string
 	// Credentials allows requests with cookies and other credentials.
 	Credentials bool

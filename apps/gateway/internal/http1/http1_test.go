@@ -359,7 +359,7 @@ func FuzzResponse(f *testing.F) {
 		read := headerOf(r.Fields)
 		for name, values := range read {
 			switch name {
-			case "Transfer-Encoding", "Trailer", "Content-Length": // net/http keeps them elsewhere, or only one of them
+			case "Transfer-Encoding", "Trailer", "Content-Length": // net/http keeps these fields outside of the header, or keeps only one value
 			default:
 				require.Equal(t, res.Header[name], values, name)
 			}

@@ -10,10 +10,10 @@ import (
 	"github.com/windlass-run/windlass/apps/gateway/internal/upstream"
 )
 
-// If the app's policy says so, a client that asked for a stream of events gets the stream's header and comments
-// while its request waits for an app at zero. The reason is that proxies and clients close silent connections. The
-// answer then continues that stream. An answer that is an error or is not a stream of events becomes an event named
-// "error", whose data is the answer's body.
+// If the app's policy allows it, the gateway sends a stream of comments while a request waits for an app at zero. It
+// does so only for clients that asked for a stream of events. The reason is that proxies and clients close silent
+// connections. The instance's answer then continues that stream. An answer that is an error or is not a stream of
+// events becomes an event named "error", whose data is the answer's body.
 const (
 	// firstBeat is how long a request waits before the stream begins, so that an answer after a short wait
 	// keeps its status.

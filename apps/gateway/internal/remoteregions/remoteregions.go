@@ -170,8 +170,9 @@ func (r *Regions) wakeProber() {
 	}
 }
 
-// Choose returns the nearest region that has a ready instance of the app, is not in tried, has not refused the app
-// a short time ago, and was reachable at the last attempt. It returns false if there is no such region.
+// Choose returns the nearest region that has a ready instance of the app and was reachable at the last attempt. It
+// leaves out regions in tried, and regions that refused the app a short time ago. It returns false if no region is
+// left.
 func (r *Regions) Choose(appID string, tried []string) (Region, bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

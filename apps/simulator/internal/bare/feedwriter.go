@@ -159,5 +159,5 @@ func seed(ctx context.Context, to execer, deploymentIDs, regions []string) error
 		"app_id, generation, weight, reason, traceparent)", 12, rows)
 }
 
-// nonce returns a text that distinguishes the rows of one run from those of other runs.
+// nonce returns a text that distinguishes the rows of one run from the rows of other runs.
 func nonce() string { return rand.Text()[:8] }

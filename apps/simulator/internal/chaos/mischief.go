@@ -62,8 +62,8 @@ func (m *mischief) RoundTrip(req *http.Request) (*http.Response, error) {
 		m.resendLater(req, body, after)
 		return m.next.RoundTrip(first)
 	case 1:
-		// The report arrives late, and the agent believes it lost. So the agent sends it again with the same
-		// sequence, and perhaps others before the late one arrives.
+		// The report arrives late, and the agent gets the error of a broken connection. So the agent sends the report
+		// again with the same sequence. It may send newer reports before the late report arrives.
 		m.delayed.Add(1)
 		m.resendLater(req, body, after)
 		return nil, errLost

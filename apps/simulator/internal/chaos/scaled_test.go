@@ -35,7 +35,7 @@ func TestLoad_ChangesWithTimeAndRegion(t *testing.T) {
 	require.False(t, ok)
 }
 
-// pooled makes the fixture's app loose-0 the pool of which one instance of each role runs.
+// pooled turns the fixture's app loose-0 into the pool, with one running instance of each role.
 func pooled(t *testing.T) *fixture {
 	s := setup(t)
 	r := &s.books.rows[0]

@@ -29,8 +29,8 @@ type user struct {
 	calls map[string]int
 }
 
-// The first apps have a fixed number of replicas, so that the checker knows what ready means for them. The
-// others are changed in every way.
+// The first apps have a fixed number of replicas, so that the checker knows what ready means for them. Users change
+// the other apps in every way.
 const (
 	fixedApps     = 2
 	fixedReplicas = 2

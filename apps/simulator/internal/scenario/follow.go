@@ -34,8 +34,9 @@ import (
 //     shorter than --within.
 //   - A replica that was ready stays ready while it is wanted.
 //
-// With --rollouts, versions roll while the load rises and falls. Then it fails if a request fails, if a replica is missing, if
-// no replica is added while a version rolls, if none is removed afterwards, or if a rollout ends otherwise than expected.
+// With --rollouts, versions roll while the load rises and falls. Then it fails if a request fails, if a replica is
+// missing, or if a rollout does not end as expected. It also fails if no replica is added while a version rolls, or
+// if none is removed afterwards.
 //
 // What limits it: agents measure the load every 5 s, and the time until a new replica is ready. Meanwhile requests wait
 // at the gateway.
@@ -55,8 +56,8 @@ const FollowInstanceCommand = "__modelserver"
 
 const (
 	followApp = "follow"
-	// followConcurrency is how many requests an instance serves at a time, followInFlight how many a gateway sends to it,
-	// and followTarget how many the policy wants of it.
+	// followConcurrency is the number of requests that an instance serves at a time. followInFlight is the number
+	// that a gateway sends to it at a time. followTarget is the number for which the policy aims.
 	followConcurrency = 8
 	followInFlight    = 12
 	followTarget      = 6
@@ -395,7 +396,7 @@ func (r *followRun) setLoad(clients float64) {
 	}
 }
 
-// beginSpan begins a span, and ends the one before it.
+// beginSpan begins a span, and ends the span before it.
 func (r *followRun) beginSpan(name string, clients float64) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

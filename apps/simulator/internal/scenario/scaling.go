@@ -91,8 +91,8 @@ func (j *jumps) assigned(region, deployment string) {
 	}
 }
 
-// change makes the load of an app in a region jump, or lets it go back if it has
-// jumped. It does nothing while the replicas are on their way. running returns how many instances a deployment has in a region.
+// change makes the load of an app in a region jump, or lets it go back if it has jumped. It does nothing while
+// replicas start or stop. running returns how many instances a deployment has in a region.
 func (j *jumps) change(at appRegion, running func(region, deployment string) int) {
 	j.mu.Lock()
 	state := j.pairs[at]

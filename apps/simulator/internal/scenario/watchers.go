@@ -14,13 +14,13 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// Watchers measures how a workspace that opens far too many WatchApp streams slows another workspace. It
-// measures p99 of the other workspace's reads, of its calls that deploy, and of the time from such a call to
-// ready, before and during the streams. A deployment goes through the feed to a region and back. Each refused
-// stream is tried again. The scenario fails if more streams are open than a workspace may have. It also fails
-// if p99 is above the floor and more than twice the value before, or if the control plane uses more memory
-// than allowed. A window in which the disk pauses for longer than the floor, or in which the host of a virtual
-// machine takes more than a twentieth of the processor, is measured again.
+// Watchers measures how a workspace that opens far too many WatchApp streams slows another workspace. It measures p99
+// of the other workspace's reads, of its calls that deploy, and of the time from such a call to ready, before and
+// during the streams. A deployment goes through the feed to a region and back. Each refused stream is tried again.
+// The scenario fails if more streams are open than a workspace may have. It also fails if p99 is above the floor and
+// more than twice the value before, or if the control plane uses more memory than allowed. A window is measured again
+// if the disk pauses for longer than the floor, or if the host of a virtual machine takes more than a twentieth of
+// the processor.
 //
 // What limits it: the clients of the streams, a process of lower priority, share the processor with the
 // control plane and the database.

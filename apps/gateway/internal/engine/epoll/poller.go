@@ -28,7 +28,7 @@ const (
 // poller passes events to connections in the order in which the events came, and runs the tasks that waited for
 // them. Under load, the poller of Go's runtime is slower:
 //
-//   - It wakes the newest waiting goroutine first, so an older one may wait for several rounds of others.
+//   - It wakes the newest waiting goroutine first, so an older one may wait while newer goroutines run several times.
 //   - It forgets events that came before a goroutine waits, so each goroutine has to try its call first.
 //   - Each woken goroutine makes the scheduler wake another thread, which looks for more work.
 type poller struct {

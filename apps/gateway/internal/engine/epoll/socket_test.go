@@ -22,7 +22,7 @@ import (
 
 const patience = time.Minute
 
-// connect returns both sides of a TCP connection: the one that is tested, and its peer.
+// connect returns both ends of a TCP connection: c, which is tested, and its peer.
 func connect(t *testing.T) (c *epoll.Conn, peer *net.TCPConn) {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")

@@ -51,8 +51,8 @@ const (
 )
 
 // maxReads is how many reads a task may make on its poller without a wait. A request needs one or two. A large body
-// on a fast connection needs many, and then the task continues on a goroutine of its own, because Go's scheduler
-// shares processors well among goroutines that work for long.
+// on a fast connection needs many. Then the task continues on a goroutine of its own, because Go's scheduler shares
+// processors well among goroutines that work for long.
 const maxReads = 16
 
 // Go runs f as a task. f calls Conn.Give for the connections that it reads and writes.
