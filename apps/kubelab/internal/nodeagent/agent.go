@@ -50,7 +50,7 @@ func New(cfg Config) (*Agent, error) {
 	return &Agent{cfg: cfg, client: client, endpoint: endpoint, listener: listener}, nil
 }
 
-// clientConfig returns a configuration without client-side limits, because the lanes limit concurrent calls
+// clientConfig returns a configuration without client-side limits, because the job queues limit concurrent calls
 // and the API server has its own fairness.
 func clientConfig(c *rest.Config) *rest.Config {
 	c = rest.CopyConfig(c)

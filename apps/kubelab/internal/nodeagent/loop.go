@@ -20,7 +20,7 @@ import (
 )
 
 const (
-	// Widths of the lanes. Writes and starts call the API server, which shares a small machine with other
+	// Widths of the job queues. Writes and starts call the API server, which shares a small machine with other
 	// processes. Checks over a socket mostly wait.
 	writesAtOnce = 16
 	startsAtOnce = 32

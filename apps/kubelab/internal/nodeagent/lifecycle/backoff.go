@@ -8,8 +8,8 @@ type Backoff struct{ Base, Max time.Duration }
 
 // delay is one container's position in a Backoff.
 //
-// It works like the kubelet's. After the first failure there is no wait. Waits begin with the second failure,
-// and end after twice Max without a failure.
+// It works like the kubelet's. A container starts again at once after its first failure. Waits begin with the
+// second failure, and end after twice Max without a failure. A pull waits after its first failure, too.
 type delay struct {
 	current time.Duration
 	grownAt time.Time

@@ -298,7 +298,7 @@ func (m *Machine) startRun(c *container, now time.Time) {
 // by one in reverse order.
 func (m *Machine) takeDown(now time.Time) {
 	grace := max(m.deadline.Sub(now), 0)
-	later := false // whether a container that stops first is still active
+	later := false // whether a container that must stop before the next sidecar is active
 	for _, c := range slices.Backward(m.containers) {
 		if !c.isActive() {
 			continue
