@@ -40,7 +40,7 @@ type Server struct {
 	Overcommit int
 	// Slots is the maximum number of models. 0 means any number.
 	Slots int
-	// Draining is whether the server takes no further models, because it is going to stop.
+	// Draining is whether the server takes no further models, because it is going to stop or is not ready.
 	Draining bool
 	// Holds are the models that use memory of the server, including models that load or unload.
 	Holds []Held
@@ -294,7 +294,7 @@ func multiply(a, b int64) int64 {
 	return a * b
 }
 
-// subtract returns a-b, or the smallest int64 if that overflows. Memory below 0 counts as 0.
+// subtract returns a-b, or the smallest int64 if that overflows. A b below 0 counts as 0.
 func subtract(a, b int64) int64 {
 	b = max(0, b)
 	if a < math.MinInt64+b {

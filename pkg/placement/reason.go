@@ -87,7 +87,7 @@ func (r *room) refuses(m *Model) Reason {
 type Refused struct {
 	// App is the app whose servers the model requires. Empty means any.
 	App string
-	// Servers is how many servers there are.
+	// Servers is how many servers have the model's scope.
 	Servers int
 	// Counts has the number of servers by reason.
 	Counts map[Reason]int
@@ -133,8 +133,7 @@ func (p *placement) explain(m *Model) Refused {
 	return f
 }
 
-// String says why a model has no further server, with the numbers of servers. It is empty if nothing was
-// refused.
+// String says why a model has no further server, with the number of servers for each reason.
 func (f Refused) String() string {
 	if f.Servers == 0 {
 		return "there is no server for models"

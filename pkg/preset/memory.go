@@ -99,7 +99,8 @@ func (d *draft) contextFix(fits int64) string {
 	return fmt.Sprintf("set context to %d or less, ask for more GPUs, or store the KV cache in 8 bits", fits/1024*1024)
 }
 
-// kvBytes returns the bytes of a value in the KV cache: 1 with an 8-bit type, else the size of a weight.
+// kvBytes returns the bytes of a value in the KV cache: 1 with an 8-bit type, else 4 for weights in float32 and 2 for
+// other weights.
 func (d *draft) kvBytes() int {
 	for _, name := range []string{"--kv-cache-dtype", "--cache-type-k"} {
 		if i := d.flags.index(name); i >= 0 && len(d.flags[i].values) == 1 {

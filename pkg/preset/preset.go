@@ -259,7 +259,7 @@ func (d *draft) setOptions() {
 	}
 }
 
-// checkHosts refuses an instance of several hosts if the preset has no command for it. It reports whether it did not.
+// checkHosts reports whether the preset can make a server on the instance's hosts. If not, it adds an error.
 func (d *draft) checkHosts() (ok bool) {
 	n, p := d.in.hosts(), d.preset
 	const field = "/roles[0].hosts"

@@ -72,7 +72,7 @@ func (e *serverInterceptor) requestGate(admit Admitter) connect.RequestGateFunc 
 	}
 }
 
-// chargedConn is a stream whose messages are charged to a Budget. It returns the charge of a message as soon as
+// chargedConn is a stream whose messages are charged to a Budget. It gives the charge of a message back as soon as
 // the message is decoded, because the stream may last for hours.
 type chargedConn struct {
 	connect.StreamingHandlerConn

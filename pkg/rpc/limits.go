@@ -132,7 +132,7 @@ func (b *Budget) subtractHeld(caller string, n int64) {
 	}
 }
 
-// returnBytes returns n bytes that were charged to the caller.
+// returnBytes gives n bytes back that were charged to the caller.
 func (b *Budget) returnBytes(caller string, n int64) {
 	if b == nil || n == 0 {
 		return

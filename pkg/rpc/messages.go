@@ -201,8 +201,8 @@ func (in *messageReader) chargeBytes(n int64) error {
 	return nil
 }
 
-// releaseCharge returns the charge. It is called when a call has ended, or a message of a stream is decoded. in may
-// be nil.
+// releaseCharge gives the charge back to the budget. It is called when a call has ended, and when a message of a
+// stream has been decoded. in may be nil.
 func (in *messageReader) releaseCharge() {
 	if in != nil {
 		in.limits.Budget.returnBytes(in.caller, in.charge)
