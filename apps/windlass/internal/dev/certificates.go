@@ -148,7 +148,7 @@ const (
 func partAgent(region string) string   { return "agent/" + region }
 func partGateway(region string) string { return "gateway/" + region }
 
-// openTLS creates what --tls needs, before any process starts.
+// openTLS creates the CA and the certificates for --tls, before any process starts.
 func (r *run) openTLS() (err error) {
 	if !r.tls {
 		return nil

@@ -26,8 +26,8 @@ import (
 
 const (
 	lockPatience = 500 * time.Millisecond
-	// stopDeadline bounds the whole stop: agents, then instances with the grace of their deployments, then
-	// the rest.
+	// stopDeadline bounds the whole stop: gateways and agents, then instances with the grace of their
+	// deployments, then the control plane and the stores.
 	stopDeadline = 3 * time.Minute
 	// instancesDeadline is three times the default grace.
 	instancesDeadline = 90 * time.Second

@@ -202,7 +202,7 @@ func printStatus(w io.Writer, s Status) error {
 	return t.Flush()
 }
 
-// addressOf returns the address of a process, in the words in which the start of dev has it.
+// addressOf returns the address of a process as the start of dev prints it.
 func (s Status) addressOf(p ProcessState) string {
 	admin := urlOf(s.TLS, s.Ports[portRestateAdmin])
 	switch {
