@@ -370,7 +370,7 @@ func parsePlain(text string) any {
 	return text
 }
 
-// plainNumber describes how to write a number that YAML's readers interpret differently.
+// plainNumber describes how to write a number that YAML parsers interpret differently.
 func plainNumber(text string) string {
 	digits := strings.ReplaceAll(text, "_", "")
 	if n, err := strconv.ParseInt(strings.TrimLeft(digits, "+0"), 10, 64); err == nil && strings.Trim(digits, "+0123456789") == "" {

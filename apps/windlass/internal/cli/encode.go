@@ -233,7 +233,7 @@ func anyNode(path string, v any) (*yaml.Node, error) {
 // plainNode returns a value that is written as it is.
 func plainNode(text string) *yaml.Node { return &yaml.Node{Kind: yaml.ScalarNode, Value: text} }
 
-// textNode returns a text, in quotes if a reader could take it for anything else.
+// textNode returns a text, in quotes if a YAML parser could read it as another type.
 func textNode(text string) *yaml.Node {
 	n := &yaml.Node{Kind: yaml.ScalarNode, Tag: "!!str", Value: text}
 	switch {

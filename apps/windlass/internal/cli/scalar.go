@@ -89,7 +89,7 @@ func wholeNumber(n json.Number) (int64, error) {
 	return int64(f), nil
 }
 
-// parseBool converts a value to a boolean. It accepts yes, no, on and off, which some readers take for texts.
+// parseBool converts a value to a boolean. It accepts yes, no, on and off, which some YAML parsers read as texts.
 func parseBool(value any) (on, ok bool) {
 	switch v := value.(type) {
 	case bool:

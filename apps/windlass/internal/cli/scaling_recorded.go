@@ -213,8 +213,8 @@ func gpuHoursText(hours map[string]float64) string {
 	return orDash(strings.Join(parts, ", "))
 }
 
-// gpusOfReplica returns the GPUs of a replica, or of an instance of the role, by product. A product that the file
-// leaves open is "any". It does not know overrides by labels of regions.
+// gpusOfReplica returns the number of GPUs of a replica, or of an instance of the role, by product. A product that the
+// file leaves open is "any". gpusOfReplica ignores overrides that select regions by labels.
 func gpusOfReplica(spec *windlassv1.DeploymentSpec, region, role string) map[string]int32 {
 	var override *windlassv1.Override
 	for _, o := range spec.GetOverrides() {

@@ -70,7 +70,7 @@ func (s *screen) dataWriter() io.Writer {
 var colours = regexp.MustCompile("\x1b\\[[0-9;:]*m")
 
 // printable returns a text that cannot control a terminal. It writes unsafe characters as JSON escapes, so
-// that JSON stays the same.
+// that JSON keeps its meaning.
 func printable(s string) string {
 	if !strings.ContainsFunc(s, unsafeToPrint) {
 		return s
@@ -100,7 +100,7 @@ func unsafeToPrint(r rune) bool {
 	case unicode.IsControl(r):
 		return true
 	case r == unicode.ReplacementChar:
-		return true // or a byte that is no text: 0x9b starts a sequence on some terminals
+		return true // it may stand for a byte such as 0x9b, which starts a control sequence on some terminals
 	}
 	// Overrides, embeddings and isolates display text in a different order.
 	return r >= '\u202a' && r <= '\u202e' || r >= '\u2066' && r <= '\u2069'
