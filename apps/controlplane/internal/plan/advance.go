@@ -13,8 +13,8 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// transition takes d along the table of its states. The planner never asks for a transition that
-// the table lacks; if it did, staying is the harmless answer.
+// transition changes the status of d. It ignores a change that model.DeploymentMoves does not have, because to keep the
+// status does no harm. The planner never requests such a change.
 func (p *planner) transition(d *model.Deployment, to windlassv1.DeploymentStatus) {
 	if !model.CanMove(model.DeploymentMoves, d.Status, to) {
 		return
@@ -31,7 +31,7 @@ func (p *planner) transition(d *model.Deployment, to windlassv1.DeploymentStatus
 	}
 }
 
-// endRollout ends a rollout that people ended, or that is over already.
+// endRollout ends a rollout that a person aborted, or that has nothing left to do.
 func (p *planner) endRollout() {
 	r := p.rollout
 	switch {
@@ -46,7 +46,7 @@ func (p *planner) endRollout() {
 	case p.app.DeletingSince != 0:
 		p.stopTarget(ReasonAppDeleted, "the app is being deleted", Who)
 	case p.staged() && p.progress.Back:
-		// It is on its way back already.
+		// It is already going back.
 	case r.CancelRequested:
 		why := "cancelled by " + r.CancelledBy
 		if r.CancelWhy != "" {
@@ -80,7 +80,7 @@ func (p *planner) finish(to windlassv1.RolloutStatus, reason, message string) {
 	p.app.RolloutID = ""
 }
 
-// fail ends the rollout and its deployment. Rows of the deployment are stopped from now on, and the live deployment,
+// fail ends the rollout and its deployment. From now on, rows of the deployment are stopped, and the live deployment,
 // if there is one, gets all weight.
 func (p *planner) fail(d *model.Deployment, reason, message string) {
 	if p.staged() {
@@ -99,10 +99,10 @@ func (p *planner) fail(d *model.Deployment, reason, message string) {
 	p.log("RolloutFailed", why, d, "")
 }
 
-// advance takes the target one state further, if the facts allow it.
+// advance takes the target to its next state, if the facts allow it.
 func (p *planner) advance() { p.again = p.advanced() }
 
-// advanced reports whether the target came to another state.
+// advanced reports whether the target's state changed.
 func (p *planner) advanced() bool {
 	d := p.target()
 	if p.staged() && (p.progress.Back || d.Status == windlassv1.DeploymentStatus_DEPLOYMENT_STATUS_DEPLOYING) {
@@ -119,10 +119,10 @@ func (p *planner) advanced() bool {
 	switch d.Status {
 	case windlassv1.DeploymentStatus_DEPLOYMENT_STATUS_PENDING,
 		windlassv1.DeploymentStatus_DEPLOYMENT_STATUS_BUILDING:
-		// The deadline first: nothing is started only to be stopped.
+		// The deadline comes first, because nothing must be started only to be stopped.
 		moved := !p.frozen(d) && !p.gated(d) && (p.deadline(d) || p.build(d))
 		if p.staged() && !moved {
-			p.main().moveRegions() // completes what an earlier rollout left half way
+			p.main().moveRegions() // completes moves that an earlier rollout left unfinished
 		}
 		return moved
 	case windlassv1.DeploymentStatus_DEPLOYMENT_STATUS_DEPLOYING:
@@ -138,7 +138,7 @@ func (p *planner) advanced() bool {
 	case windlassv1.DeploymentStatus_DEPLOYMENT_STATUS_FAILED,
 		windlassv1.DeploymentStatus_DEPLOYMENT_STATUS_SUPERSEDED,
 		windlassv1.DeploymentStatus_DEPLOYMENT_STATUS_STOPPED:
-		// A call superseded the deployment first. The rollout follows.
+		// A call superseded the deployment before its rollout. Now the rollout ends, too.
 		p.finish(windlassv1.RolloutStatus_ROLLOUT_STATUS_SUPERSEDED, ReasonSuperseded, "its deployment ended")
 		p.log("RolloutSuperseded", "its deployment is "+name(d.Status), d, "")
 		return true
@@ -172,8 +172,8 @@ func (p *planner) pullsImage(spec *windlassv1.DeploymentSpec) bool {
 	})
 }
 
-// Image returns the image whose tag is resolved, empty for none. With several roles it is the spec's image, which
-// roles without an image of their own run. Images of roles have digests already.
+// Image returns the image whose tag is resolved, empty for none. With several roles, this is the spec's image, which
+// roles without an image of their own run. Images of roles already have digests.
 func Image(spec *windlassv1.DeploymentSpec) string {
 	if len(spec.GetRoles()) > 1 {
 		return spec.GetImage()
@@ -186,7 +186,7 @@ func Image(spec *windlassv1.DeploymentSpec) string {
 	return spec.GetImage()
 }
 
-// resolved reports whether d has its digest now, and asks for it if not.
+// resolved reports whether d has a digest for its image. If not, it requests the digest.
 func (p *planner) resolved(d *model.Deployment, image string) bool {
 	if d.Status == windlassv1.DeploymentStatus_DEPLOYMENT_STATUS_PENDING {
 		p.transition(d, windlassv1.DeploymentStatus_DEPLOYMENT_STATUS_BUILDING)
@@ -205,15 +205,14 @@ func (p *planner) resolved(d *model.Deployment, image string) bool {
 		p.fail(d, ReasonImagePullError, r.Message)
 		return false
 	}
-	// It is kept on the deployment, so that a failure by the deadline can name it.
+	// The reason stays on the deployment, so that a failure at the deadline can name it.
 	p.resolve = image
 	d.Reason, d.Message = ReasonImagePullError, r.Message
 	return false
 }
 
-// start assigns the deployment to every region at once. A first deployment has
-// nothing to protect, and has its weight from the start. An update gets no weight
-// before it is ready everywhere.
+// start assigns the deployment to all regions at once. A first deployment has its weight from the start, because no
+// other version serves. An update gets no weight before it is ready in all regions.
 func (p *planner) start(d *model.Deployment) {
 	replicas := int32(defaultReplicas)
 	switch {
@@ -297,8 +296,8 @@ func (p *planner) assign(d *model.Deployment, region string, replicas int32) {
 	slices.SortFunc(p.rows, compareRows)
 }
 
-// poolCounts returns how many instances of each role the row's pool has, as Topology.Roles has them. These are the
-// counts of other versions in its region, else the row's former counts, else the counts that its version begins with.
+// poolCounts returns the number of instances of each role of the row's pool, encoded like Topology.Roles. Counts of
+// other versions in the region come first, then the row's former counts, then the counts in the spec.
 func poolCounts(f *facts, t *model.Topology) string {
 	d := f.deps[t.DeploymentID]
 	if d == nil || !model.IsPooled(d.Spec) {
@@ -408,8 +407,8 @@ func (p *planner) goLive(d *model.Deployment) {
 	}
 }
 
-// hasServed reports whether a replica of the live deployment is ready where traffic goes to it. A version that went
-// live without replicas is no version to go back to.
+// hasServed reports whether a replica of the live deployment is ready in a region where the deployment has traffic. A
+// version that went live without replicas is not a version to go back to.
 func (v *view) hasServed(d *model.Deployment) bool {
 	return slices.ContainsFunc(v.activeRows(d.ID), func(t *model.Topology) bool {
 		return v.side(t).Ready > 0 && t.Weight > 0 && v.acknowledged(t.RegionID)
@@ -421,7 +420,7 @@ func isUnproven(f *facts) bool {
 	return f.live() != nil && !f.live().Stable && f.app.DeletingSince == 0
 }
 
-// noteServed marks a deployment as stable that went live without replicas, and serves now.
+// noteServed marks the live deployment as stable if it went live without replicas and serves now.
 func (p *planner) noteServed() {
 	if d := p.live(); mainView(p.facts).hasServed(d) {
 		d.Stable = true
@@ -434,7 +433,7 @@ func (p *planner) noteServed() {
 // within its lease or becomes unreachable, and either settles the deadline.
 const freshFor = 60_000
 
-// deadline fails a target that is late, judged by recent reports only.
+// deadline fails a target that is late. Only recent reports count.
 func (p *planner) deadline(d *model.Deployment) bool {
 	r := p.rollout
 	p.postpone(d)

@@ -9,16 +9,15 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// ReasonNoRoomForBoth is why a region failed, because its step shares the traffic between two
-// versions, and it may have only one replica in all.
+// ReasonNoRoomForBoth is the reason of a region that fails because a step shares the traffic between two
+// versions, but the region may have only one replica in total.
 const ReasonNoRoomForBoth = "NoRoomForBoth"
 
-// FixNoRoomForBoth says how such a region is updated.
+// FixNoRoomForBoth says how to update such a region.
 var FixNoRoomForBoth = "Set maxSurge to 1, run 2 replicas or more, or use strategy " + strategy.NotBeside() + "."
 
-// HasRoomForBoth reports whether a region with size replicas can be at a step of the policy:
-// the new version and the one before it need a replica each. Blue-green always has a second
-// set, and without replicas nothing is shared.
+// HasRoomForBoth reports whether a region with size replicas can be at a step of the policy. At a step, each of the two
+// versions needs a replica. Blue-green always has a second set of replicas. Without replicas, nothing is shared.
 func HasRoomForBoth(policy *windlassv1.RolloutPolicy, size int32) bool {
 	if size == 0 || Steps(policy) == 0 {
 		return true
@@ -27,8 +26,8 @@ func HasRoomForBoth(policy *windlassv1.RolloutPolicy, size int32) bool {
 	return size+surge > 1
 }
 
-// lacksRoomForBoth fails a region at a step that it cannot take, before the version that serves loses its replica to
-// it. It reports whether it did.
+// lacksRoomForBoth fails a region at a step that the region has no room for, before the serving version loses its only
+// replica. It reports whether it failed the region.
 func (s *stager) lacksRoomForBoth(d *model.Deployment, w *model.WaveProgress, st *model.RegionProgress, l *regionPlan) bool {
 	c := s.progress
 	if st.State != regionRolling || st.Emptied || c.CatchesUp || c.FullBy != "" || st.Step >= Steps(c.Policy) || l.keeps ||

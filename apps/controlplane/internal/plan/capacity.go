@@ -19,7 +19,7 @@ func WaitsForCapacity(policy *windlassv1.RolloutPolicy) int64 {
 	return policy.GetWaitForCapacity().AsDuration().Milliseconds()
 }
 
-// capacityLimit returns how long a region may be without room while its progress deadline does not run, ms.
+// capacityLimit returns how long a region may lack room while its progress deadline does not run, ms.
 func capacityLimit(policy *windlassv1.RolloutPolicy) int64 {
 	own, _ := patience(policy, onUnschedulable)
 	return max(own, WaitsForCapacity(policy))
@@ -27,7 +27,7 @@ func capacityLimit(policy *windlassv1.RolloutPolicy) int64 {
 
 func (f *facts) lacksCapacity(t *model.Topology) bool { return f.place(t).LacksCapacity() }
 
-// noteCapacity starts and stops the region's wait for room.
+// noteCapacity begins or ends the region's wait for room.
 func (s *stager) noteCapacity(d *model.Deployment, st *model.RegionProgress, l *regionPlan) {
 	limit := capacityLimit(s.progress.Policy)
 	lacks := st.State == regionRolling && l.row != nil && s.lacksCapacity(l.row)
@@ -52,7 +52,7 @@ func (s *stager) endCapacityWait(st *model.RegionProgress) {
 }
 
 // awaitsCapacity reports whether a rollout that is not staged waits for room now, and until when
-// it may.
+// it may wait, unix ms.
 func (f *facts) awaitsCapacity(d *model.Deployment) (until int64, waits bool) {
 	if f.in.RolloutState == nil || f.staged() || d.Status != windlassv1.DeploymentStatus_DEPLOYMENT_STATUS_DEPLOYING {
 		return 0, false
@@ -61,8 +61,8 @@ func (f *facts) awaitsCapacity(d *model.Deployment) (until int64, waits bool) {
 	return until, f.now < until && slices.ContainsFunc(f.activeRows(d.ID), f.lacksCapacity)
 }
 
-// postpone moves the deadline of a rollout that is not staged while it waits for room. It moves it in steps, so that
-// not every plan writes.
+// postpone moves the deadline of a rollout that is not staged while the rollout waits for room. It moves the deadline in
+// large steps, so that not every plan writes.
 func (p *planner) postpone(d *model.Deployment) {
 	until, waits := p.awaitsCapacity(d)
 	if !waits || p.rollout.Deadline == 0 {

@@ -11,34 +11,34 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// The analysis of a staged rollout measures checks where a region waits. The planner returns the checks that are due,
-// and is called again with their measurements.
+// The analysis of a staged rollout measures checks at the steps and bakes of regions. The planner returns the checks
+// that are due, and is called again with their measurements.
 //
-//	waiting -> passed | failed | inconclusive, with each measurement again
+//	waiting -> passed | failed | inconclusive, set again by each measurement
 //
-// A region leaves a step, and a wave its bake, when the last measurement of each check passed. A check that fails too
-// often fails the region. An inconclusive check holds the region until a measurement is conclusive, people decide, or
-// the check's hold_limit ends.
+// A region leaves a step, and a wave leaves its bake, when the last measurement of each check passed. A check that fails
+// too often fails the region. An inconclusive check holds the region until a measurement is conclusive, a person
+// decides, or the check's hold_limit ends.
 
-// Reasons that a region failed for by its analysis.
+// Reasons of regions that failed by their analysis.
 const (
 	ReasonAnalysisFailed       = "AnalysisFailed"       // a check failed more often than its failure_limit
 	ReasonAnalysisInconclusive = "AnalysisInconclusive" // a check had no conclusive measurement for as long as its hold_limit
 )
 
-// MaxMeasure bounds the checks of one Output. Further checks are due in the next step. With four queries each, they
-// are as many as a Prometheus answers in a second or two.
+// MaxMeasure is the maximum number of checks in one Output. Further checks are due in the next step. With four queries
+// each, a Prometheus can answer this number of checks in a second or two.
 const MaxMeasure = 64
 
-// Measure is a check that is due.
+// Measure is a request to measure a check that is due.
 type Measure struct {
 	WorkspaceID, RegionID, Check string
 	// Since is when the new version began to serve at this step or in this bake.
 	Since   int64
 	Queries analysis.Queries
-	// Traffic is what gateways can be asked for instead, nil for none.
+	// Traffic is the question for gateways, if the check is measured there, else nil.
 	Traffic *analysis.Traffic
-	// Hook is the webhook to call instead, nil for none.
+	// Hook is the webhook to call, if the check has one, else nil.
 	Hook *analysis.Hook
 }
 
@@ -46,7 +46,7 @@ type Measure struct {
 type Measurement struct {
 	RegionID, Check string
 	Since           int64
-	// At is when it was taken, unix ms.
+	// At is the time of the measurement, unix ms.
 	At      int64
 	Figures analysis.Figures
 }
@@ -58,7 +58,7 @@ const (
 	checkInconclusive = windlassv1.CheckProgress_STATE_HELD
 )
 
-// checksOf returns the policy's checks that apply. compares: the old version serves next to
+// checksOf returns the policy's checks that apply. compares means that the old version serves next to
 // the new one.
 func checksOf(policy *windlassv1.RolloutPolicy, compares bool) (out []*windlassv1.AnalysisCheck) {
 	for _, c := range policy.GetAnalysis() {
@@ -69,8 +69,8 @@ func checksOf(policy *windlassv1.RolloutPolicy, compares bool) (out []*windlassv
 	return out
 }
 
-// analyse requests measurements of the region's checks since a time, and takes in the measurements that came. It
-// reports whether they failed the region. compares: the old version serves next to the new one.
+// analyse requests measurements of the region's checks since a time, and stores the measurements that arrived. It
+// reports whether these failed the region. compares means that the old version serves next to the new one.
 func (s *stager) analyse(d *model.Deployment, w *model.WaveProgress, st *model.RegionProgress, since int64, compares bool) (failed bool) {
 	checks := checksOf(s.progress.Policy, compares)
 	if len(checks) == 0 {
@@ -101,12 +101,12 @@ func (s *stager) analyse(d *model.Deployment, w *model.WaveProgress, st *model.R
 	return false
 }
 
-// measuredSince reports whether the region's checks are those that began at that time.
+// measuredSince reports whether the region's checks began at that time.
 func measuredSince(st *model.RegionProgress, since int64) bool {
 	return len(st.Checks) > 0 && st.Checks[0].Since == since
 }
 
-// measured returns the newest measurement that the check has not taken in yet, nil for none.
+// measured returns the newest measurement that the check does not have yet, nil for none.
 func (f *facts) measured(region string, check *model.CheckProgress) (found *Measurement) {
 	for i := range f.in.Measurements {
 		m := &f.in.Measurements[i]
@@ -118,7 +118,7 @@ func (f *facts) measured(region string, check *model.CheckProgress) (found *Meas
 	return found
 }
 
-// measure asks for a measurement.
+// measure requests a measurement.
 func (s *stager) measure(
 	d *model.Deployment, w *model.WaveProgress, st *model.RegionProgress, c *windlassv1.AnalysisCheck,
 	check *model.CheckProgress, compares bool,
@@ -142,14 +142,14 @@ func (s *stager) measure(
 		of := s.subject(live, st.RegionID, fresh.Window)
 		old = &of
 	}
-	// The API has checked that queries expand. One that does not would give no figure.
+	// The API has checked that queries expand. A query that does not expand gives no figure.
 	m.Queries, _ = analysis.Ask(c, fresh, old)
 	m.Traffic = analysis.AskGateways(c, fresh, old)
 	s.p.measures = append(s.p.measures, m)
 }
 
-// hook returns the call that asks for the check's next measurement. It is the same until
-// that measurement is noted.
+// hook returns the call that requests the check's next measurement. The call stays the same until
+// that measurement is stored.
 func (v *view) hook(
 	d *model.Deployment, w *model.WaveProgress, st *model.RegionProgress, c *windlassv1.AnalysisCheck,
 	check *model.CheckProgress,
@@ -179,7 +179,7 @@ func (f *facts) subject(d *model.Deployment, region string, window time.Duration
 	}
 }
 
-// takeIn notes a measurement and its verdict, and reports whether it failed the region.
+// takeIn stores a measurement and its verdict, and reports whether it failed the region.
 func (s *stager) takeIn(
 	d *model.Deployment, w *model.WaveProgress, st *model.RegionProgress, c *windlassv1.AnalysisCheck,
 	check *model.CheckProgress, m *Measurement, compares bool,
@@ -189,9 +189,8 @@ func (s *stager) takeIn(
 	check.Taken++
 	was, apart := check.State, s.now-check.MeasuredAt
 	check.New, check.NewSamples, check.Old, check.OldSamples = m.Figures.New, m.Figures.NewSamples, m.Figures.Old, m.Figures.OldSamples
-	// The time is that of this step and not of the answer, so that checks that came
-	// together are due together again. It is jittered, so that many apps do not come back
-	// together.
+	// The times count from this step and not from the answer, so that checks that were measured together are due together
+	// again. They are jittered, so that the checks of many apps are not due at the same time.
 	check.MeasuredAt, check.Message = s.now, text
 	check.DueAt = s.now + int64(float64(analysis.Interval(c).Milliseconds())*(0.95+0.1*s.in.Jitter))
 	say := func(what, text string) {
@@ -217,7 +216,7 @@ func (s *stager) takeIn(
 			check.InconclusiveSince, check.InconclusiveFor = s.now, 0
 			say("CheckHeld", text)
 		} else {
-			// A pause, an unreachable region or an outage of the control plane fails no check.
+			// The time is limited, so that a pause, an unreachable region or an outage of the control plane fails no check.
 			check.InconclusiveFor += min(apart, 2*analysis.Interval(c).Milliseconds())
 		}
 		limit := c.GetHoldLimit().AsDuration()
@@ -233,7 +232,7 @@ func (s *stager) takeIn(
 // maxSaid bounds the text of a source's problem, in bytes, because every check of every region stores one.
 const maxSaid = 500
 
-// clean returns as much of another program's text as may be stored.
+// clean returns the part of another program's text that may be stored.
 func clean(text string) string {
 	if len(text) > maxSaid {
 		text = text[:maxSaid] + "..."
@@ -241,8 +240,8 @@ func clean(text string) string {
 	return strings.ToValidUTF8(text, "\uFFFD")
 }
 
-// concluded reports whether the last measurement since that time of each of the region's
-// checks passed, and none is due.
+// concluded reports whether the last measurement of each of the region's checks since that time passed, and no check
+// is due.
 func concluded(c *model.Progress, st *model.RegionProgress, since int64, compares bool, now int64) bool {
 	checks := checksOf(c.Policy, compares)
 	if len(checks) == 0 {
@@ -276,7 +275,7 @@ func InconclusiveCheck(c *model.Progress, w *model.WaveProgress, st *model.Regio
 	return nil
 }
 
-// nextCheck returns when the region is measured next, 0 for never.
+// nextCheck returns when the region's next check is due, unix ms. 0: never.
 func nextCheck(c *model.Progress, w *model.WaveProgress, st *model.RegionProgress) (due int64) {
 	if !Measuring(w, st) || c.Sizes[st.RegionID] == 0 {
 		return 0
@@ -289,7 +288,7 @@ func nextCheck(c *model.Progress, w *model.WaveProgress, st *model.RegionProgres
 	return due
 }
 
-// Measuring reports whether the region's checks are those of the step or bake that it is at now.
+// Measuring reports whether the region's checks belong to its current step or bake.
 func Measuring(w *model.WaveProgress, st *model.RegionProgress) bool {
 	switch {
 	case st.State == regionRolling && st.StoppedAt != 0:
@@ -301,7 +300,7 @@ func Measuring(w *model.WaveProgress, st *model.RegionProgress) bool {
 }
 
 // analysed reports whether all checks of the wave's bake have concluded, and whether one of
-// them failed a region.
+// the checks failed a region.
 func (s *stager) analysed(d *model.Deployment, w *model.WaveProgress) (all, failed bool) {
 	all = true
 	for i := range w.Regions {

@@ -103,7 +103,7 @@ func describeChecks(b *strings.Builder, wave model.WaveProgress) {
 	}
 }
 
-// take measures what is due, if there are answers, and reports whether there were.
+// take measures the due checks, if there are answers, and reports whether there were any.
 func (w *simulation) take(out Output) bool {
 	w.asked = out.Measure
 	w.measured = nil
@@ -115,7 +115,7 @@ func (w *simulation) take(out Output) bool {
 	return len(w.measured) > 0
 }
 
-// merge merges first, which requested measurements, with the output of the step after the measurement.
+// merge merges first, whose measurements were requested, with the output of the step after the measurement.
 func (w *simulation) merge(first Output) Output {
 	second := w.step()
 	second.History = append(slices.Clone(first.History), second.History...)
@@ -160,7 +160,7 @@ func TestChecks_AskPrometheusOnlyWhatIsDue(t *testing.T) {
 	require.Equal(t, "sum(count_over_time("+series+"))", q.NewSamples)
 	require.Contains(t, q.Old, `windlass_deployment="v1"`)
 	require.NotEmpty(t, q.OldSamples)
-	// There is no measurement: the planner asks again soon, and the check holds meanwhile.
+	// There is no measurement. The planner soon requests it again, and the check holds meanwhile.
 	require.Equal(t, w.now+minPoll, w.next)
 
 	// A measurement of another step, or from before it was due, is ignored.
@@ -272,7 +272,7 @@ func drawAnalysis(t *rapid.T) (out []*windlassv1.AnalysisCheck) {
 	return out
 }
 
-// answer sets how due checks are measured from now on: 0 by the version's quality, 1 not at all, 2 without any figure.
+// answer sets how due checks are measured from now on: 0 by the version's quality, 1 not at all, 2 without a figure.
 func (f *stagedSimulation) answer(how int) {
 	f.answers = map[string]analysis.Figures{}
 	good, poor, old := 0.1, 0.9, 0.3
@@ -290,9 +290,8 @@ func (f *stagedSimulation) answer(how int) {
 	}
 }
 
-// TestChecks_PoorVersionIsNeverLiveProperty: people promote and skip nothing here. A version
-// whose figures are bad goes back, whatever else happens, even when regions are scaled to zero
-// and back.
+// TestChecks_PoorVersionIsNeverLiveProperty requires that a version with bad figures goes back, whatever else happens,
+// even if regions are scaled to zero and back. Nobody promotes or skips anything in this test.
 func TestChecks_PoorVersionIsNeverLiveProperty(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
@@ -352,7 +351,7 @@ func TestChecks_PoorVersionIsNeverLiveProperty(t *testing.T) {
 	})
 }
 
-// Instances that a version took over have figures under the name of the version that they were made for. No other
+// Instances that a version took over have figures under the name of the version for which they were made. No other
 // version serves next to them, so nothing can be compared.
 func TestChecks_KeptInstancesAreMeasuredByTheirName(t *testing.T) {
 	w := newSimulation(t, "us")

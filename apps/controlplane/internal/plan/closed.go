@@ -14,14 +14,14 @@ import (
 // region is deployed:
 //
 //	its turn has not come    it does not begin
-//	it is on its way         it stays as it is, and no deadline runs; its health still counts
-//	it goes back             the live version replaces the other within the replicas that it had
+//	it is moving             it stays as it is, and no deadline runs; its health still counts
+//	it goes back             the live version replaces the other version, within the replicas that the region had
 //
-// A row at zero stays, and no request may wake it. The region loses the app's hosts unless another row serves there,
-// and gets a generation with which it starts nothing by itself. That generation also stops replicas that the region
-// had started before. The hosts and the wake come back with the grant.
+// A row at zero stays, and no request may wake it. The region loses the app's hosts unless another row serves there.
+// The row gets a generation with which the region starts nothing by itself, and stops replicas that it has already
+// started. With the grant, the hosts return, and requests can wake the row again.
 
-// judgeClosed holds a region that was on its way when it was closed. It reports whether the
+// judgeClosed holds a region that was moving when it was closed. It reports whether the
 // region's health stopped the rollout.
 func (s *stager) judgeClosed(d *model.Deployment, w *model.WaveProgress, st *model.RegionProgress, l *regionPlan) (stopped bool) {
 	if st.ClockStoppedSince == 0 {
@@ -39,8 +39,8 @@ func isShut(f *facts, t *model.Topology) bool {
 	return f.in.Closed[t.RegionID] && active(t) && d != nil && t.AtZero(override.In(d.Spec, t.RegionID))
 }
 
-// hasWrongWake reports whether the row's generation lets requests wake it although they may not, or does not although
-// they may. No request wakes a row without traffic.
+// hasWrongWake reports whether the row's generation says wrongly whether requests may wake the row. No request wakes a
+// row without traffic.
 func hasWrongWake(f *facts, t *model.Topology) bool {
 	if isShut(f, t) {
 		return t.Reason == "" && t.Weight > 0 && t.Assigned()
@@ -60,7 +60,7 @@ func (p *planner) closeAtZero() {
 			continue
 		}
 		if !t.Assigned() || t.Replicas > 0 {
-			t.Reason = "" // its generation is of other replicas already
+			t.Reason = "" // the row's newest generation already has other replicas
 			continue
 		}
 		if !p.writable(t.RegionID) {

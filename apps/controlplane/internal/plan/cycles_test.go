@@ -15,15 +15,15 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// behaviour is what a version does in a region for a while.
+// behaviour says how a version behaves in a region for a while.
 type behaviour struct {
 	// ready is the percentage of its replicas that are ready.
 	ready  int32
 	reason string
 	doomed bool
-	// rejected is true if the region rejects the version, but not for good.
+	// rejected means that the region rejects the version, but may accept it later.
 	rejected bool
-	// away says what does not answer meanwhile: "gateways", the "region", or nothing.
+	// away says what does not answer meanwhile: "gateways", "region", or "" for nothing.
 	away  string
 	lasts int64
 }
@@ -35,7 +35,7 @@ func drawBehaviour(t *rapid.T) behaviour {
 		lasts: rapid.SampledFrom([]int64{1, 5, 20, 20, 61, 200}).Draw(t, "lasts") * 1000,
 	}
 	if b.away == "region" {
-		b.lasts = min(b.lasts, shortest) // it stops the clock of a deadline
+		b.lasts = min(b.lasts, shortest) // an unreachable region stops the clock of a deadline
 	}
 	if b.ready < 100 {
 		b.reason = rapid.SampledFrom([]string{"", "Error", "HealthCheckFailed", "CrashLoop", "Unschedulable", ReasonImagePullError}).Draw(t, "reason")
@@ -48,8 +48,8 @@ func drawBehaviour(t *rapid.T) behaviour {
 // shortest is the shortest time for which a region is in reach, and the longest for which it is out of reach, in ms.
 const shortest = 20_000
 
-// drawCycle draws a cycle that leaves time for progress. Only one of the regions comes and goes: with two such
-// regions, one of them might be out of reach at any time.
+// drawCycle draws a cycle that leaves time for progress. Only the region us may become unreachable, because with two
+// such regions, one of them might be unreachable at any time.
 func drawCycle(t *rapid.T, region string) []behaviour {
 	return rapid.SliceOfN(rapid.Custom(drawBehaviour), 1, 4).Filter(func(cycle []behaviour) bool {
 		if region != "us" && slices.ContainsFunc(cycle, func(b behaviour) bool { return b.away == "region" }) {
@@ -101,15 +101,14 @@ func (w *simulation) behave(region string, b behaviour) {
 	}
 }
 
-// TestStaged_RepeatedStatesEndProperty: each region does the same over and over, and people do
-// nothing. Then every rollout succeeds, goes back or waits for people, in a time that follows
-// from its policy.
+// TestStaged_RepeatedStatesEndProperty requires that every rollout succeeds, goes back or waits for a person, in a time
+// that its policy limits, if each region repeats the same cycle and people do nothing.
 func TestStaged_RepeatedStatesEndProperty(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
 		const limit = 60 * time.Second
 		policy := drawPolicy(t)
-		policy.Analysis = nil // held, it waits for people
+		policy.Analysis = nil // a held check waits for people
 		if policy.WaitForCapacity != nil {
 			policy.WaitForCapacity = durationpb.New(2 * limit)
 		}
@@ -133,11 +132,11 @@ func TestStaged_RepeatedStatesEndProperty(t *testing.T) {
 		for _, r := range []string{"eu", "us"} {
 			cycles[r] = drawCycle(t, r)
 		}
-		w.repeat(cycles, w.now+5*mostTime(policy, size, limit)) // of four times, a region is out of reach for three
+		w.repeat(cycles, w.now+5*mostTime(policy, size, limit)) // a region can be out of reach for three quarters of the time
 	})
 }
 
-// repeat takes the regions through their cycles until the rollout ends. Unlike a history, it does not check every
+// repeat repeats the regions' cycles until the rollout ends. Unlike a history, it does not check every
 // plan.
 func (w *simulation) repeat(cycles map[string][]behaviour, end int64) {
 	at, until := map[string]int{}, map[string]int64{}
@@ -190,7 +189,7 @@ func (w *simulation) ended() bool {
 	return false
 }
 
-// mostTime is how long a rollout in two regions may take, ms: each stage of each begins anew as
+// mostTime returns the maximum time of a rollout in two regions, ms: each stage of each region restarts as
 // often as it may, and each time every replica takes as long as it may.
 func mostTime(policy *windlassv1.RolloutPolicy, size int32, limit time.Duration) int64 {
 	d := policy.GetDeadlines()

@@ -14,8 +14,8 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// The policy's deadlines say how long something may keep a region from its version. Its
-// auto_rollback says after which failures the rollout goes back by itself.
+// The deadlines of a policy limit how long something may keep a region from its new version. auto_rollback of a policy
+// names the failures after which the rollout goes back automatically.
 
 const (
 	onCrash         = windlassv1.AutoRollback_CONDITION_CRASH
@@ -27,8 +27,8 @@ const (
 	onHealth        = windlassv1.AutoRollback_CONDITION_HEALTH
 )
 
-// condition returns the condition of auto_rollback that a region's reason for failing belongs
-// to. Reasons of agents are in a table of package rollup.
+// condition returns the condition of auto_rollback to which a region's reason of failure belongs. Reasons of agents are
+// in a table of package rollup.
 func condition(reason string) windlassv1.AutoRollback_Condition {
 	switch reason {
 	case rollup.ReasonDeadlineExceeded:
@@ -43,13 +43,13 @@ func condition(reason string) windlassv1.AutoRollback_Condition {
 	return rollup.MeaningOf(reason).Condition
 }
 
-// ConditionName returns the condition as people write it.
+// ConditionName returns the name of the condition in app files.
 func ConditionName(c windlassv1.AutoRollback_Condition) string {
 	return strings.ToLower(strings.TrimPrefix(c.String(), "CONDITION_"))
 }
 
-// rollsBack reports whether a rollout that fails for the reason goes back by itself under the
-// policy, and if not, why.
+// rollsBack reports whether a rollout that fails for the reason goes back automatically under the
+// policy. why is the cause if it does not.
 func rollsBack(policy *windlassv1.RolloutPolicy, reason string) (goes bool, why string) {
 	auto := policy.GetAutoRollback()
 	switch {
@@ -63,8 +63,8 @@ func rollsBack(policy *windlassv1.RolloutPolicy, reason string) (goes bool, why 
 	return true, ""
 }
 
-// onFailure returns what the wave does when a region failed for the reason. stays says why
-// the rollout does not go back although on_failure says so.
+// onFailure returns what the wave does when a region failed for the reason. stays says why the rollout does not go back
+// although the wave's on_failure is rollback.
 func onFailure(c *model.Progress, w *model.WaveProgress, reason string) (on windlassv1.Wave_OnFailure, stays string) {
 	if goes, why := rollsBack(c.Policy, reason); !goes {
 		return windlassv1.Wave_ON_FAILURE_PAUSE, why
@@ -72,7 +72,7 @@ func onFailure(c *model.Progress, w *model.WaveProgress, reason string) (on wind
 	return wavePolicy(c, *w).GetOnFailure(), ""
 }
 
-// saidOf returns the commands that people may give for a region that failed.
+// saidOf returns the commands that people may use for a region that failed.
 func saidOf(st *model.RegionProgress) string {
 	if st.State == regionFailed && condition(st.Reason) == onAnalysis {
 		return "retry, promote or abort"
@@ -80,8 +80,7 @@ func saidOf(st *model.RegionProgress) string {
 	return "retry or abort"
 }
 
-// ProgressDeadline returns how long it may take from one step of progress to the next, ms; 0
-// for no limit.
+// ProgressDeadline returns the maximum time between two steps of progress, ms. 0: no limit.
 func ProgressDeadline(policy *windlassv1.RolloutPolicy, spec *windlassv1.DeploymentSpec) int64 {
 	if d := policy.GetDeadlines().GetProgress(); d != nil {
 		return d.AsDuration().Milliseconds()
@@ -94,7 +93,7 @@ func (f *facts) progressDeadline(d *model.Deployment) int64 {
 	return ProgressDeadline(f.policy(), d.Spec)
 }
 
-// policy returns the policy of the rollout in flight; nil: the default one.
+// policy returns the policy of the rollout in flight. nil: the default policy.
 func (f *facts) policy() *windlassv1.RolloutPolicy {
 	switch {
 	case f.staged():
@@ -105,7 +104,7 @@ func (f *facts) policy() *windlassv1.RolloutPolicy {
 	return nil
 }
 
-// patience returns how long trouble of that kind may last, ms. set: the policy says so.
+// patience returns how long trouble of that kind may last, ms. set reports whether the policy has this limit.
 func patience(policy *windlassv1.RolloutPolicy, kind windlassv1.AutoRollback_Condition) (limit int64, set bool) {
 	var d *durationpb.Duration
 	switch kind {
@@ -120,8 +119,8 @@ func patience(policy *windlassv1.RolloutPolicy, kind windlassv1.AutoRollback_Con
 	return d.AsDuration().Milliseconds(), d != nil
 }
 
-// trouble keeps a place from being ready and has a deadline of its own. kind 0: there is none. doomed: more
-// instances will never be ready than the policy allows. final: waiting does not help.
+// trouble keeps a place from being ready, and has its own deadline. kind 0 means that there is no trouble. doomed means
+// that more instances than the policy allows will never be ready. final means that waiting does not help.
 type trouble struct {
 	kind            windlassv1.AutoRollback_Condition
 	reason, message string
@@ -148,7 +147,7 @@ func troubleOf(policy *windlassv1.RolloutPolicy, d *model.Deployment, pl rollup.
 	return t
 }
 
-// over reports whether the trouble has lasted for too long, since then.
+// over reports whether the trouble has lasted too long since the time.
 func (t trouble) over(policy *windlassv1.RolloutPolicy, since, now int64) bool {
 	limit, set := patience(policy, t.kind)
 	switch {
@@ -160,17 +159,17 @@ func (t trouble) over(policy *windlassv1.RolloutPolicy, since, now int64) bool {
 	return set && now >= since+limit
 }
 
-// hopeless notes what trouble the region is in, and reports whether it has lasted for too
+// hopeless stores which trouble the region has, and reports whether the trouble has lasted too
 // long.
 func (s *stager) hopeless(d *model.Deployment, st *model.RegionProgress, l *regionPlan) (reason, message string, hopeless bool) {
 	var t trouble
-	// A report from before the retry is about the earlier try. Guards are compared and not times, because processes of
+	// A report from before the retry is about the earlier try. Guards are compared instead of times, because processes of
 	// the control plane have different clocks.
 	if l.row != nil && s.place(l.row).Observed.Guard > st.Heard {
 		t = troubleOf(s.progress.Policy, d, s.place(l.row))
 	}
 	if l.inherited > 0 && l.To.Serving >= l.inherited && !t.final {
-		t = trouble{} // it was there before the version
+		t = trouble{} // the trouble is older than the version
 	}
 	if _, set := patience(s.progress.Policy, t.kind); t.kind != 0 && !set && !t.doomed {
 		t = trouble{} // only the progress deadline applies
@@ -197,12 +196,12 @@ func (s *stager) hopeless(d *model.Deployment, st *model.RegionProgress, l *regi
 	return t.reason, t.message, true
 }
 
-// RegionDeadline returns until when the region has to make progress, 0 for no limit.
+// RegionDeadline returns the time by which the region must make progress, unix ms. 0: no limit.
 func RegionDeadline(c *model.Progress, spec *windlassv1.DeploymentSpec, st model.RegionProgress) int64 {
 	limit := ProgressDeadline(c.Policy, spec)
 	until, person := Waits(c, st)
 	if st.StoppedAt != 0 && st.PromotedBy == "" && c.FullBy == "" && !concluded(c, &st, st.StoppedAt, true, 0) {
-		return 0 // what holds it has a limit of its own
+		return 0 // the check that holds the region has its own limit
 	}
 	if st.Emptied || Shut(c, StepGate(c, st), st.Approvals) {
 		return 0
@@ -211,7 +210,7 @@ func RegionDeadline(c *model.Progress, spec *windlassv1.DeploymentSpec, st model
 		return 0
 	}
 	if own, set := patience(c.Policy, st.Trouble); set && st.Trouble != 0 {
-		// Trouble of several kinds in turn stops the clock for no longer than one may last.
+		// Several kinds of trouble in turn stop the clock for no longer than one kind may last.
 		return min(st.TroubleSince+own, max(st.ScoredAt, until)+limit+max(0, own-st.TroubleFor))
 	}
 	if own, set := patience(c.Policy, onUnschedulable); set && st.NoRoomSince != 0 {
@@ -224,8 +223,8 @@ func RegionDeadline(c *model.Progress, spec *windlassv1.DeploymentSpec, st model
 	return due
 }
 
-// hopelessAtStart is hopeless for a rollout that is not staged, whose regions take no turns:
-// its times run from when it began.
+// hopelessAtStart is hopeless for a rollout that is not staged. Its regions do not take turns, so times count from the
+// beginning of the rollout.
 func (f *facts) hopelessAtStart(d *model.Deployment, pl rollup.Place) (reason, message string, hopeless bool) {
 	policy, began := f.policy(), f.rollout.CreatedAt
 	if t := troubleOf(policy, d, pl); t.over(policy, began, f.now) {

@@ -103,7 +103,7 @@ func drawApproval(t *rapid.T) *windlassv1.Approval {
 	}
 }
 
-// drawLimits draws what the policy goes back for, and for how long it waits.
+// drawLimits draws for which failures the policy goes back, and how long it waits.
 func drawLimits(t *rapid.T, policy *windlassv1.RolloutPolicy) {
 	switch rapid.IntRange(0, 5).Draw(t, "auto rollback") {
 	case 0:
@@ -136,7 +136,7 @@ func drawLimits(t *rapid.T, policy *windlassv1.RolloutPolicy) {
 	}
 }
 
-// deployDrawnPool makes the spec a pool, and draws which roles differ from the live version, or from the newest one.
+// deployDrawnPool makes the spec a pool. It draws which roles differ from the live version, or from the newest version.
 func (f *stagedSimulation) deployDrawnPool(s *windlassv1.DeploymentSpec) {
 	size := rapid.SampledFrom([]int32{0, pool.Whole, pool.Whole, pool.Whole})
 	s.Replicas, s.MinReady = new(size.Draw(f.t, "size of the pool")), 0
@@ -153,7 +153,7 @@ func (f *stagedSimulation) deployDrawnPool(s *windlassv1.DeploymentSpec) {
 	f.poor[id] = rapid.IntRange(0, 3).Draw(f.t, "poor version") == 0
 }
 
-// deployStaged draws a version, and whether it is made as the live one.
+// deployStaged draws a version, and whether its instances are made like those of the live version.
 func (f *stagedSimulation) deployStaged() {
 	regions := rapid.SampledFrom([][]string{{"ap", "eu", "us"}, {"eu", "us"}, {"us"}, {"ap", "us"}}).Draw(f.t, "regions")
 	s := spec(rapid.Int32Range(0, 4).Draw(f.t, "replicas"), regions...)

@@ -10,19 +10,19 @@ import (
 	"github.com/windlass-run/windlass/pkg/plural"
 )
 
-// Size 0 is no way past a step. A region that is scaled to 0 at a step stands still there:
+// With size 0, a region cannot pass a step. A region that is scaled to 0 at a step stands still at the step:
 //
-//	scaled to 0       the new version's replicas go, and the old version is wanted
-//	at 0              no time and no figure counts; only people take it past the step
-//	scaled up         the old version comes first; when it serves, the step begins anew
+//	scaled to 0       the new version's replicas stop, and the old version is wanted
+//	at 0              no time and no figure counts; only people can take the region past the step
+//	scaled up         the old version starts first; when it serves, the step begins again
 //
-// A region whose old version had nothing when its turn came takes no steps, because there is nothing to compare with.
-// If it gets replicas before the new version has any, it takes the steps.
+// A region whose old version had no replicas when its turn came takes no steps, because there is nothing to compare
+// with. If it gets replicas before the new version has any, it takes the steps.
 
 // leads reports whether the region should run the target.
 func leads(st model.RegionProgress) bool { return isForward(st.State) && !st.Emptied }
 
-// beginSteps lets a region whose turn has come begin with the first step, or take none.
+// beginSteps makes a region whose turn has come begin the first step, or skip all steps.
 func (s *stager) beginSteps(st *model.RegionProgress) {
 	c, older := s.progress, s.olderIn(st.RegionID)
 	st.Emptied, st.PassedOver, st.Sized = false, false, c.Sizes[st.RegionID] > 0
@@ -34,8 +34,8 @@ func (s *stager) beginSteps(st *model.RegionProgress) {
 	}
 }
 
-// takeStepsAfterAll makes a region take the steps that it passed over, once both versions
-// should have replicas there and neither has any.
+// takeStepsAfterAll makes a region take the steps that it skipped, once both versions should have replicas there and
+// neither has any.
 func (s *stager) takeStepsAfterAll(d *model.Deployment, w *model.WaveProgress, st *model.RegionProgress) (begins bool) {
 	if !st.PassedOver || !st.Sized {
 		return false
@@ -55,7 +55,7 @@ func (s *stager) takeStepsAfterAll(d *model.Deployment, w *model.WaveProgress, s
 }
 
 // standsEmpty notes that the region's size became 0 at a step, or that its old version serves
-// again, and reports whether it stands still.
+// again. It reports whether the region stands still.
 func (s *stager) standsEmpty(d *model.Deployment, w *model.WaveProgress, st *model.RegionProgress, l *regionPlan) bool {
 	was, size := st.Emptied, s.progress.Sizes[st.RegionID]
 	switch {
@@ -66,7 +66,7 @@ func (s *stager) standsEmpty(d *model.Deployment, w *model.WaveProgress, st *mod
 	case !was && size == 0:
 		st.Emptied = true
 		if st.PromotedBy == "" {
-			st.StepWait.Depart() // it comes to the step anew, with nothing
+			st.StepWait.Depart() // the region begins the step again, without replicas
 		}
 		forgetClocks(st)
 		s.log("StepEmptied", fmt.Sprintf("step %d of %d (%s) of wave %s: it has no replicas now, and begins anew when it is scaled up; %s",
@@ -82,8 +82,8 @@ func (s *stager) standsEmpty(d *model.Deployment, w *model.WaveProgress, st *mod
 	return was || st.Emptied
 }
 
-// withoutNewer returns the region plan of a region that stands still, in which the new version counts as if
-// it did not serve: it goes at once, and gets no traffic while the old one has yet to start.
+// withoutNewer returns the region plan of a region that stands still. In it, the new version counts as if it did not
+// serve: it stops at once, and gets no traffic while the old version starts.
 func (v *view) withoutNewer(l *regionPlan) strategy.RegionPlan {
 	out := l.RegionPlan
 	out.From = slices.Clone(out.From)
@@ -95,7 +95,7 @@ func (v *view) withoutNewer(l *regionPlan) strategy.RegionPlan {
 	return out
 }
 
-// forgetClocks resets the clocks and counts about the replicas that the region had.
+// forgetClocks resets the clocks and counts of the replicas that the region had.
 func forgetClocks(st *model.RegionProgress) {
 	st.CapacityWait.End()
 	st.TroubleWatch.End()
@@ -119,14 +119,14 @@ func emptyMessage(c *model.Progress, st model.RegionProgress) string {
 	return text
 }
 
-// showsNothing reports whether there was never anything in the region that could be measured,
+// showsNothing reports whether the region never had replicas that could be measured,
 // because its size has been 0 since its turn came.
 func showsNothing(c *model.Progress, st model.RegionProgress) bool {
 	return c.Sizes[st.RegionID] == 0 && (!st.Sized || c.CatchesUp)
 }
 
-// emptyBake reports whether the region, scaled to nothing, keeps its wave from the end of its
-// bake: its analysis is not over, and has nothing to measure.
+// emptyBake reports whether a region that was scaled to 0 keeps its wave's bake from ending: the region's analysis is
+// not over, and there is nothing to measure.
 func emptyBake(c *model.Progress, w *model.WaveProgress, st model.RegionProgress, now int64) bool {
 	return c.Sizes[st.RegionID] == 0 && !showsNothing(c, st) && st.State == regionMoved && w.SkippedBy == "" && c.FullBy == "" &&
 		BakeTime(c, *w) > 0 && now >= w.BakingSince+BakeTime(c, *w) && !concluded(c, &st, w.BakingSince, false, now)

@@ -11,20 +11,19 @@ import (
 
 type rowKey struct{ deployment, region string }
 
-// facts are an Input and what phases have changed of it, at one point of a decision. Their methods
-// only read. Phases share them, and change copies: see phase.
+// facts are an Input with the changes that phases made to it, at one point of a decision. Their methods only read.
+// Phases share the facts, and change copies: see phase.
 type facts struct {
 	*given
 	app     *model.App
 	rollout *model.Rollout
-	// progress of the newest staged rollout, nil for none.
+	// progress is the progress of the newest staged rollout, nil for none.
 	progress *model.Progress
 	deps     map[string]*model.Deployment
-	// rows are sorted by (deployment, region): the order of decisions, of locks,
-	// and so of the output.
+	// rows are sorted by (deployment, region), which is the order of decisions, locks and the output.
 	rows   []*model.Topology
 	routes map[string]*model.Route
-	// shares of the traffic that region plans gave to rows in this call.
+	// shares has the shares of the traffic that region plans gave to rows in this call.
 	shares map[rowKey]int32
 	budget
 	requests
@@ -34,7 +33,7 @@ type facts struct {
 type given struct {
 	in  Input
 	now int64
-	// wasStaged reports whether a staged rollout was in flight when the call came.
+	// wasStaged reports whether a staged rollout was in flight at the beginning of the call.
 	wasStaged  bool
 	otherLayer []*model.Topology
 	before     map[rowKey]model.Topology
@@ -44,13 +43,13 @@ type given struct {
 	regions    map[string]model.Region
 }
 
-// budget has the regions whose feeds one output changes, at most MaxRegions.
+// budget has the regions whose feeds the output changes, at most MaxRegions.
 type budget struct {
 	touched  map[string]bool
 	deferred bool // something was left for the next step
 }
 
-// requests are what the planner needs before it can decide more.
+// requests are facts that the planner needs before it can decide more.
 type requests struct {
 	resolve  string
 	measures []Measure
@@ -163,7 +162,7 @@ func (f *facts) places(rows []*model.Topology) []rollup.Place {
 	return places
 }
 
-// entry returns an entry of the history, for the rollout that is in flight.
+// entry returns an entry of the history, which names the rollout in flight.
 func (f *facts) entry(what, why string, d *model.Deployment, region string) model.History {
 	h := model.History{
 		WorkspaceID: f.app.WorkspaceID, AppID: f.app.ID, At: f.now,

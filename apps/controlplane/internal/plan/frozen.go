@@ -9,7 +9,7 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// MayBeFrozen reports whether a freeze may keep the rollout of the deployment from starting: it
+// MayBeFrozen reports whether a freeze may keep the rollout of the deployment from starting: the rollout
 // is in flight, has not begun, is not a rollback, and does not override freezes.
 func MayBeFrozen(r model.Rollout, d model.Deployment) bool {
 	return r.Status == windlassv1.RolloutStatus_ROLLOUT_STATUS_RUNNING && !r.CancelRequested && r.OverrideBy == "" &&
@@ -17,8 +17,8 @@ func MayBeFrozen(r model.Rollout, d model.Deployment) bool {
 }
 
 // frozen reports whether a freeze keeps the target from starting. Only the API distinguishes freezes that refuse from
-// freezes that hold: both hold a rollout that was accepted. While it is held, no deadline runs. When it is released,
-// its time begins anew.
+// freezes that hold: both hold a rollout that was accepted. While the rollout is held, no deadline runs. When it is
+// released, its time begins again.
 func (p *planner) frozen(d *model.Deployment) bool {
 	r := p.rollout
 	found, frozen := freeze.Found{}, false
@@ -59,7 +59,7 @@ func (f *facts) mayNotStart() bool {
 	return d != nil && (f.rollout.FrozenSince != 0 || StartMissing(*f.rollout) != "") && d.Status == windlassv1.DeploymentStatus_DEPLOYMENT_STATUS_PENDING
 }
 
-// FrozenText returns what holds the rollout and until when, empty for nothing.
+// FrozenText says which freeze holds the rollout and until when, empty for none.
 func FrozenText(r model.Rollout) string {
 	if r.FrozenSince == 0 {
 		return ""
@@ -76,7 +76,7 @@ func FreezeText(name, scope string, until int64, reason string) string {
 	return fmt.Sprintf("freeze %s of the %s, %s: %s", name, scope, end, reason)
 }
 
-// FrozenMessage returns what holds the rollout, a freeze or the gate before it, for the app's status.
+// FrozenMessage says what holds the rollout, a freeze or its start gate, for the app's status.
 func FrozenMessage(r model.Rollout) string {
 	if r.FrozenSince == 0 {
 		return fmt.Sprintf("v%d waits for %s before it starts", r.Version, StartMissing(r))

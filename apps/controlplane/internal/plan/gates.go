@@ -10,16 +10,15 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// Gates are where a staged rollout waits for approvals: at a step, before promotion, at a
-// wave's end. A gate is an additional wait: pauses, bake times and analysis hold as they do
-// without it, and neither promotion nor the end of a bake opens it. Approvals are kept with
-// the step or wave that they are for, and are dropped when that serves no longer. A region
-// that catches up has no gates, because its version is live already.
+// A staged rollout waits for approvals at gates: at a step, before a promotion, or at the end of a wave. A gate is an
+// additional wait. Pauses, bake times and analysis hold the rollout as they do without a gate, and neither a promotion
+// nor the end of a bake opens the gate. Approvals are stored with their step or wave, and are dropped when the step or
+// wave serves no longer. A region that catches up has no gates, because its version is already live.
 
-// GateRefusal says why a person's command does not take a rollout past a gate, and what to do.
+// GateRefusal says why a person's command does not take a rollout past a gate, and how to fix that.
 type GateRefusal struct {
 	Message, Fix string
-	// NotApprover: the gate waits for approvals, and this key may not give one.
+	// NotApprover means that the gate waits for approvals that this key may not give.
 	NotApprover bool
 }
 
@@ -27,7 +26,7 @@ func (r *GateRefusal) Error() string { return r.Message }
 
 func gateCount(gate *windlassv1.Approval) int { return max(1, int(gate.GetCount())) }
 
-// Missing describes the approvals that the gate still needs, empty for none.
+// Missing describes the approvals that the gate still needs, empty for none. given are the approvals so far.
 func Missing(c *model.Progress, gate *windlassv1.Approval, given []model.Approval) string {
 	if c.CatchesUp {
 		return ""
@@ -58,7 +57,7 @@ func missing(gate *windlassv1.Approval, given []model.Approval, deployedBy strin
 	return text
 }
 
-// StepGate is the gate of the step that the region waits at, nil for none.
+// StepGate returns the gate of the step at which the region waits, nil for none.
 func StepGate(c *model.Progress, st model.RegionProgress) *windlassv1.Approval {
 	all := stepsOf(c.Policy)
 	if st.State != regionRolling || st.StoppedAt == 0 || st.Step >= len(all) || c.CatchesUp {
@@ -80,16 +79,16 @@ func Shut(c *model.Progress, gate *windlassv1.Approval, given []model.Approval) 
 	return Missing(c, gate, given) != ""
 }
 
-// gateAt is a gate that the rollout waits at.
+// gateAt is a gate at which the rollout waits.
 type gateAt struct {
 	gate  *windlassv1.Approval
 	given *[]model.Approval
-	// where it is, for people; region is nil at a wave's end.
+	// where describes the place of the gate. region is nil at the end of a wave.
 	where  string
 	region *model.RegionProgress
 }
 
-// gatesOf returns the gates that the rollout waits at, open ones included. name returns the name of a region.
+// gatesOf returns the gates at which the rollout waits, including open gates. name returns the name of a region.
 func gatesOf(c *model.Progress, name func(string) string) (out []gateAt) {
 	for i := range c.Waves {
 		w := &c.Waves[i]
@@ -107,8 +106,8 @@ func gatesOf(c *model.Progress, name func(string) string) (out []gateAt) {
 	return out
 }
 
-// Approve adds an approval at the gates that the rollout waits at. It returns the gates at
-// which it counts, and which approvals are still missing. Repeated, it changes nothing.
+// Approve adds an approval at the gates at which the rollout waits. It returns the gates at which the approval counts,
+// and which approvals are still missing. A repeated approval changes nothing.
 func Approve(c *model.Progress, by model.Approval, name func(string) string) (where, missing []string, err error) {
 	if c.Back {
 		return nil, nil, errGoingBack
@@ -125,7 +124,7 @@ func Approve(c *model.Progress, by model.Approval, name func(string) string) (wh
 				refused = cmp.Or(refused, err)
 				break
 			}
-			// Not in place: views share it.
+			// The slice must be copied, because views share it.
 			*g.given = append(slices.Clone(*g.given), by)
 			where = append(where, g.where)
 			if g.region != nil && !Shut(c, g.gate, *g.given) {
@@ -152,7 +151,7 @@ func deployerOf(c *model.Progress) deployedBy {
 	return deployedBy{c.DeployedBy, c.DeployedByID, cmp.Or(c.DeployedByFamily, c.DeployedByID)}
 }
 
-// mayApprove fails for a key that does not count at the gate; needs says what the gate needs.
+// mayApprove fails for a key whose approval does not count at the gate. needs says which approvals the gate needs.
 func mayApprove(g gateAt, needs string, by model.Approval, deployer deployedBy) error {
 	const sameFamily = "%s, and key %s is of the same family as %s%s: one of the two made the other, or one key made both"
 	switch {
@@ -171,10 +170,10 @@ func mayApprove(g gateAt, needs string, by model.Approval, deployer deployedBy) 
 	return nil
 }
 
-// fixFamily says how to get a key that counts as another approver.
+// fixFamily says how to get a key that counts as a different approver.
 const fixFamily = "Ask a person to approve with a key that an operator made for them: `windlass key create NAME --role owner --workspace WORKSPACE`."
 
-// ShutGates returns, for each gate that the rollout waits at, which approvals are missing. name
+// ShutGates describes, for each shut gate at which the rollout waits, the missing approvals. name
 // returns the name of a region.
 func ShutGates(c *model.Progress, name func(string) string) (missing []string) {
 	for _, g := range gatesOf(c, name) {
@@ -185,7 +184,7 @@ func ShutGates(c *model.Progress, name func(string) string) (missing []string) {
 	return missing
 }
 
-// shutBefore returns the refusal of a promotion that only a gate prevents; nil: no gate does.
+// shutBefore returns the refusal of a promotion that only a gate prevents, or nil if no gate prevents it.
 func shutBefore(c *model.Progress) error {
 	for _, g := range gatesOf(c, func(id string) string { return id }) {
 		if g.region == nil || !Shut(c, g.gate, *g.given) {
@@ -199,7 +198,7 @@ func shutBefore(c *model.Progress) error {
 	return nil
 }
 
-// approvedBy names the approvers of the gate, empty if there is no gate or it needs no
+// approvedBy names the approvers of the gate. It is empty if there is no gate, or if the gate needs no
 // approval.
 func approvedBy(gate *windlassv1.Approval, given []model.Approval) string {
 	if gate == nil || len(given) == 0 {

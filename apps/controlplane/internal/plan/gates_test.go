@@ -9,8 +9,8 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// waitingPlace is where a rollout waits for people: at a step of a region since a time, or, with an empty region, at
-// the end of a wave.
+// waitingPlace is a place where a rollout waits for people: a step of a region since a time, or the end of a wave if
+// region is empty.
 type waitingPlace struct {
 	rollout, region string
 	n               int
@@ -23,7 +23,7 @@ type agreed struct {
 	approved map[waitingPlace][]string
 }
 
-// promote is somebody's promotion, which counts where regions wait now.
+// promote promotes as a person. The promotion counts where regions wait now.
 func (f *stagedSimulation) promote(full bool) error {
 	before := f.rolloutState.Progress.Clone()
 	_, err := Promote(f.rolloutState.Progress, "ada", full, f.now)
@@ -35,7 +35,7 @@ func (f *stagedSimulation) promote(full bool) error {
 	return err
 }
 
-// approve gives approvals at the gates that wait. Some gates refuse dora, who deployed.
+// approve approves at all gates that wait. Some gates refuse dora, because dora is the deployer.
 func (f *stagedSimulation) approve(who ...string) {
 	for _, name := range who {
 		before := f.rolloutState.Progress.Clone()
@@ -68,7 +68,7 @@ func waitingPlaces(c *model.Progress) map[waitingPlace]bool {
 	return out
 }
 
-// isApproved reports whether enough people approved there.
+// isApproved reports whether enough people approved at the place.
 func (f *stagedSimulation) isApproved(gate *windlassv1.Approval, at waitingPlace) bool {
 	n := 0
 	for _, who := range f.agreed.approved[at] {
@@ -79,8 +79,8 @@ func (f *stagedSimulation) isApproved(gate *windlassv1.Approval, at waitingPlace
 	return gate == nil || n >= max(1, int(gate.GetCount()))
 }
 
-// requireAgreed checks that no region is past a step and no rollout past a wave without the
-// approvals and promotions that it needs. before is the state before the planner ran.
+// requireAgreed checks that a region passes a step, and a rollout passes a wave, only with the required approvals and
+// promotions. before is the state before the planner ran.
 func (f *stagedSimulation) requireAgreed(before *model.Progress, rows map[rowKey]model.Topology, live string) {
 	after := f.rolloutState.Progress
 	if before == nil || after == nil || before.RolloutID != after.RolloutID || after.Back || len(before.Waves) == 0 {
@@ -92,11 +92,11 @@ func (f *stagedSimulation) requireAgreed(before *model.Progress, rows map[rowKey
 			switch {
 			case isForward(st.State):
 			case st.State == regionSkipped && st.HalfWay:
-				st.StoppedAt = st.StoppedBefore // it goes on with the step that it was at
+				st.StoppedAt = st.StoppedBefore // the region continues with its earlier step
 			default:
 				row := rows[rowKey{live, st.RegionID}]
 				if !active(&row) || before.OldSizes[st.RegionID] == 0 {
-					continue // nothing is there when its turn comes
+					continue // the region has no replicas when its turn comes
 				}
 				from = 0
 			}

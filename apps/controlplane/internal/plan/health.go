@@ -11,27 +11,27 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// The policy's auto_rollback says how many instances of the new version have to fail until the
-// region fails, and how many replicas that were ready may not be ready any more.
+// The policy's auto_rollback says how many instances of the new version must fail until the
+// region fails, and how many replicas may lose their readiness.
 
-// ReasonUnhealthy is why a region failed, because too many of its replicas lost their readiness.
+// ReasonUnhealthy is the reason of a region that fails because too many of its replicas lost their readiness.
 const ReasonUnhealthy = "Unhealthy"
 
-// defaultUnhealthyFor outlasts an instance that is replaced and starts quickly, ms.
+// defaultUnhealthyFor is longer than it takes to replace an instance that starts quickly, ms.
 const defaultUnhealthyFor = 60_000
 
-// limitOf returns the amount that the text names, of n: at least 1, and at most n.
+// limitOf returns the amount that the text states, a number or a percentage of n: at least 1, and at most n.
 func limitOf(text string, n int32) int32 {
 	return max(1, min(strategy.Amount(text, n), n))
 }
 
-// FailedLimit returns how many instances of the row, which is of the deployment, have to fail for good
-// before it fails in its region.
+// FailedLimit returns how many instances of the row must fail for good until the row fails in its region. d is the row's
+// deployment.
 func FailedLimit(policy *windlassv1.RolloutPolicy, d *model.Deployment, t model.Topology) int32 {
 	return limitOf(policy.GetAutoRollback().GetFailedInstances(), instancesOf(d, t))
 }
 
-// failedText returns how many instances failed, of which limit. It is empty for a policy that
+// failedText returns how many instances failed, and the limit. It is empty for a policy that
 // sets no limit.
 func failedText(policy *windlassv1.RolloutPolicy, d *model.Deployment, pl rollup.Place) string {
 	if policy.GetAutoRollback().GetFailedInstances() == "" {
@@ -49,7 +49,7 @@ func unhealthyFor(policy *windlassv1.RolloutPolicy) int64 {
 	return defaultUnhealthyFor
 }
 
-// UnhealthyUntil returns until when the region's replicas have to be ready again, unix ms; 0:
+// UnhealthyUntil returns the time by which the region's replicas must be ready again, unix ms. 0:
 // there is no such time.
 func UnhealthyUntil(c *model.Progress, st model.RegionProgress) int64 {
 	if st.UnhealthySince == 0 || c.Back || c.PausedAt != 0 || !isForward(st.State) {
@@ -58,8 +58,8 @@ func UnhealthyUntil(c *model.Progress, st model.RegionProgress) int64 {
 	return st.UnhealthySince + unhealthyFor(c.Policy)
 }
 
-// unhealthy notes how many replicas of the new version the region has had ready. It reports whether too many of them
-// have lost their readiness for too long.
+// unhealthy notes the largest number of replicas of the new version that were ready in the region. It reports whether
+// too many of these replicas have not been ready for too long.
 func (s *stager) unhealthy(d *model.Deployment, st *model.RegionProgress, l *regionPlan) (message string, over bool) {
 	text := s.progress.Policy.GetAutoRollback().GetUnhealthy()
 	if text == "" || l.row == nil {
@@ -67,7 +67,7 @@ func (s *stager) unhealthy(d *model.Deployment, st *model.RegionProgress, l *reg
 	}
 	if l.row.Generation != st.HealthGeneration {
 		if l.To.Assigned == st.HealthAssigned {
-			// Its instances will be replaced, as when a secret changed: none was ready yet.
+			// The region will replace its instances, for example because a secret changed. None of the new instances was ready.
 			st.HealthWatch.Reset()
 		}
 		st.HealthGeneration, st.HealthAssigned = l.row.Generation, l.To.Assigned
@@ -105,8 +105,8 @@ func (s *stager) unhealthy(d *model.Deployment, st *model.RegionProgress, l *reg
 	return message, true
 }
 
-// failsByHealth fails a region whose instances cannot start, or do not stay ready, and reports whether
-// it did.
+// failsByHealth fails a region whose instances cannot start or do not stay ready. It reports whether
+// the region failed.
 func (s *stager) failsByHealth(d *model.Deployment, w *model.WaveProgress, st *model.RegionProgress, l *regionPlan) (failed bool) {
 	if reason, message, hopeless := s.hopeless(d, st, l); hopeless {
 		s.failRegion(d, w, st, cmp.Or(reason, rollup.ReasonInstancesFailed), cmp.Or(message, "no detail was reported"))

@@ -11,8 +11,8 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// hooked is an app in the region us whose v2 waits at a canary's step. A webhook judges it
-// each minute there and during its bake.
+// hooked is an app in the region us whose v2 waits at a canary step. A webhook judges v2 every minute, at the step and
+// during the bake.
 func hooked(t *testing.T) *simulation {
 	w := newSimulation(t, "us")
 	w.app.Name, w.app.ProjectID, w.app.EnvironmentID = "chat", "prj", "env"
@@ -74,7 +74,7 @@ func TestWebHook_CallKeepsItsIDUntilItsVerdict(t *testing.T) {
 	}
 	w.now += 60_000
 	first := ask()
-	for range 3 { // each step that asked died before it stored the verdict
+	for range 3 { // the process of each step died before it stored the verdict
 		w.now += 5_000
 		require.Equal(t, first, ask())
 	}

@@ -9,20 +9,18 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// A wave whose on_unreachable is skip leaves out the regions that are unreachable. An app
-// without a policy of its own leaves out the regions that are new to it and that no agent has
-// joined yet. Nothing serves there that needs protection, and an agent may never join: the
-// other regions would wait for good. The rollout waits for any other region.
+// A wave whose on_unreachable is skip leaves out unreachable regions. An app without its own policy leaves out regions
+// that are new to the app and that no agent has joined yet. Nothing serves there that needs protection, and an agent
+// may never join, so the other regions would wait for ever. The rollout waits for any other region.
 //
-//	its wave moves still      it joins the wave when it returns
-//	its wave has moved        it is held as it is, until the rollout is over
-//	the rollout is over       it lags: what it had stays wanted there, and when it
-//	                          returns it catches up with what is live
+//	its wave is still moving  the region joins the wave when it returns
+//	its wave has moved        the region is held as it is, until the rollout is over
+//	the rollout is over       the region lags: the version that it had stays wanted there, and when
+//	                          the region returns, it catches up with the live version
 //
-// To catch up is a rollout of one region, from the version that it has to the live one, by the
-// policy under which it was left behind. It has a progress of its own and follows the rules of
-// staged rollouts. Two things differ: which versions it moves between, and that its failure
-// does not affect other regions.
+// Catching up is a rollout of one region, from the version that the region has to the live version, with the policy of
+// the rollout that left the region behind. It has its own progress and follows the rules of staged rollouts. Two things
+// differ: the versions between which it moves, and that its failure does not affect other regions.
 
 // newer returns the version that the progress leads to.
 func (v *view) newer() *model.Deployment {
@@ -32,7 +30,7 @@ func (v *view) newer() *model.Deployment {
 	return v.target()
 }
 
-// olderIn returns the deployment that the region has until it has moved, and goes back to;
+// olderIn returns the deployment that the region has until it has moved, and to which it goes back;
 // empty for none.
 func (v *view) olderIn(region string) string {
 	switch b := v.facts.progress.LaggingIn(region); {
@@ -50,14 +48,14 @@ func (f *facts) isLagging(region string) bool {
 	return f.app.DeletingSince == 0 && f.progress.LaggingIn(region) != nil
 }
 
-// isKept reports whether the row is wanted, because its deployment is or because a lagging
+// isKept reports whether the row must stay, because its deployment is wanted or because a lagging
 // region still has it.
 func (f *facts) isKept(t *model.Topology) bool {
 	return f.isWanted(t.DeploymentID) || f.isLagging(t.RegionID) && f.progress.LaggingIn(t.RegionID).DeploymentID == t.DeploymentID
 }
 
-// catching reports whether regions have to catch up and no rollout is in flight, which would
-// take them along.
+// catching reports whether regions must catch up, and no rollout is in flight, which would
+// move these regions itself.
 func (f *facts) catching() bool {
 	return f.progress != nil && len(f.progress.Lagging) > 0 && f.target() == nil && f.live() != nil && f.app.DeletingSince == 0
 }
@@ -68,14 +66,14 @@ func (v *view) skips(w *model.WaveProgress) bool {
 	return v.lagging == nil && wavePolicy(v.progress, *w).GetOnUnreachable() == windlassv1.Wave_ON_UNREACHABLE_SKIP
 }
 
-// skipsNew reports whether the region, whose turn has come, is left out because nothing was ever there. Once an agent
-// has joined, the rollout waits for it as for any other region.
+// skipsNew reports whether the region, whose turn has come, is left out because the app was never there. Once an agent
+// has joined, the rollout waits for the region as for any other region.
 func (v *view) skipsNew(region string) bool {
 	return v.lagging == nil && v.progress.SkipsNew && !v.isActive(v.olderIn(region), region) &&
 		v.regions[region].Status == windlassv1.RegionStatus_REGION_STATUS_PENDING
 }
 
-// absence describes why the region gets nothing new.
+// absence says why the region gets nothing new.
 func (f *facts) absence(region string) string {
 	if f.regions[region].Status == windlassv1.RegionStatus_REGION_STATUS_PENDING {
 		return "has no agent yet"
@@ -104,15 +102,15 @@ func (s *stager) skip(d *model.Deployment, w *model.WaveProgress, st *model.Regi
 		why, w.Name, left, when, s.figures(s.regionPlan(st.RegionID))), d, st.RegionID)
 }
 
-// goOn lets a region that was left out half way, and is in reach again, continue its step and its clocks as if the
-// rollout had waited for it. Otherwise a region that comes and goes would begin anew each time, and never end.
+// goOn makes a region that was left out during its move, and is in reach again, continue its step and its clocks as if
+// the rollout had waited for it. Otherwise a region that comes and goes would restart each time, and never end.
 func (s *stager) goOn(st *model.RegionProgress) {
 	st.State, st.Since = regionRolling, s.now
 	st.HalfWay, st.StoppedAt, st.StoppedBefore = false, st.StoppedBefore, 0
 }
 
-// allSkipped reports whether regions of the wave are skipped and no other region of it gets
-// replicas: the version was not seen there yet. A region that has moved with no replicas has
+// allSkipped reports whether regions of the wave are skipped and no other region of the wave gets
+// replicas, so that the version was not seen there yet. A region that has moved without replicas has
 // come to the wave's gate, if there is one.
 func allSkipped(c *model.Progress, w *model.WaveProgress) bool {
 	skipped, gate := 0, wavePolicy(c, *w).GetApproval()
@@ -145,7 +143,7 @@ func nowhere(c *model.Progress) bool {
 	return skipped
 }
 
-// awaitSkipped reopens the waves that ended while a region that should have replicas was skipped. Such a region has to
+// awaitSkipped reopens ended waves in which a region that should have replicas was skipped. Such a region must
 // return.
 func awaitSkipped(c *model.Progress) {
 	for i := range c.Waves {
@@ -158,7 +156,7 @@ func awaitSkipped(c *model.Progress) {
 	}
 }
 
-// inReach reports whether regions report how the wave serves: all its regions except those that were left out. If the
+// inReach reports whether the regions of the wave report how they serve. Regions that were left out do not count. If the
 // wave skips unreachable regions, one region is enough.
 func (v *view) inReach(w *model.WaveProgress) bool {
 	reporting := 0
@@ -173,7 +171,7 @@ func (v *view) inReach(w *model.WaveProgress) bool {
 	return reporting > 0
 }
 
-// noteLagging notes which regions lag at the end of a rollout.
+// noteLagging records which regions lag at the end of a rollout.
 func (s *stager) noteLagging(d *model.Deployment) {
 	c := s.progress
 	var behind []model.LaggingRegion
@@ -194,8 +192,8 @@ func (s *stager) noteLagging(d *model.Deployment) {
 	c.Lagging = sortedLagging(behind)
 }
 
-// leaveLost notes which regions a rollout that has gone back leaves behind: those that it
-// lost half way. A region that was behind before catches up anew.
+// leaveLost records which regions lag after a rollout that has gone back: the regions that were lost during their
+// move. A region that lagged before catches up from the beginning.
 func (s *stager) leaveLost() {
 	c := s.progress
 	for i := range c.Lagging {
@@ -219,7 +217,7 @@ func sortedLagging(behind []model.LaggingRegion) []model.LaggingRegion {
 	return behind
 }
 
-// progressOf returns a progress with one region of the wave.
+// progressOf returns a progress of which the region is the only one.
 func (v *view) progressOf(w *model.WaveProgress, region string) *model.Progress {
 	c := v.progress.Clone()
 	of := &model.Progress{
@@ -237,7 +235,7 @@ func (v *view) progressOf(w *model.WaveProgress, region string) *model.Progress 
 	return of
 }
 
-// restart makes the one region of the progress begin anew.
+// restart makes the only region of the progress begin again.
 func restart(c *model.Progress, now int64) {
 	w := &c.Waves[0]
 	w.State, w.BakingSince = waveRolling, 0
@@ -245,7 +243,7 @@ func restart(c *model.Progress, now int64) {
 	c.PausedAt, c.PausedBy, c.PausedWhy, c.Failed = 0, "", "", false
 }
 
-// catchUp takes the regions that are behind as far as the facts allow, once in a call.
+// catchUp moves the lagging regions as far as the facts allow, once in a call.
 func (p *planner) catchUp() {
 	var left []model.LaggingRegion
 	for i := range p.progress.Lagging {
@@ -254,7 +252,7 @@ func (p *planner) catchUp() {
 			left = append(left, *b)
 			continue
 		}
-		// The region is like any other now: other versions leave it as they do elsewhere.
+		// The region is now like any other region, which other versions leave in the usual way.
 		if _, st := progressIn(p.progress, b.RegionID); st != nil && p.progress.RolloutID == b.Progress.RolloutID {
 			if st.State = regionMoved; b.Progress.Back {
 				st.State = regionBack
@@ -299,7 +297,7 @@ func (s *stager) failLagging(d *model.Deployment, st *model.RegionProgress, onFa
 	s.pause(fmt.Sprintf("%s failed (%s)", s.regionName(st.RegionID), reason))
 }
 
-// othersCatchingUp counts the other regions of the same wave that catch up now.
+// othersCatchingUp returns the number of other regions of the same wave that are catching up.
 func (v *view) othersCatchingUp() (n int) {
 	if v.lagging == nil {
 		return 0
@@ -314,8 +312,8 @@ func (v *view) othersCatchingUp() (n int) {
 	return n
 }
 
-// laggingMessage returns in one line which regions are behind, empty for none, and whether
-// any of them is on its way.
+// laggingMessage describes in one line which regions lag, empty for none. moving reports whether
+// any of them is moving.
 func laggingMessage(f *facts) (text string, moving bool) {
 	if !f.catching() {
 		return "", false
@@ -340,7 +338,7 @@ func laggingMessage(f *facts) (text string, moving bool) {
 	return strings.Join(parts, "; "), moving
 }
 
-// RetryLagging lets regions that failed to catch up begin again, and returns how many.
+// RetryLagging restarts regions that failed to catch up, and returns their number.
 func RetryLagging(c *model.Progress, now int64) (retried int) {
 	for _, b := range c.Lagging {
 		if b.Progress.Failed {
@@ -351,7 +349,7 @@ func RetryLagging(c *model.Progress, now int64) (retried int) {
 	return retried
 }
 
-// takeAlong copies the regions that are behind into a new progress.
+// takeAlong copies the lagging regions into a new progress.
 func takeAlong(c *model.Progress, before *model.Progress) {
 	c.Lagging = before.Clone().Lagging
 	for _, b := range c.Lagging {

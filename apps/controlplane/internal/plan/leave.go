@@ -13,11 +13,11 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// touch notes that the output changes the region's feed.
+// touch records that the output changes the region's feed.
 func (p *planner) touch(region string) { p.touched[region] = true }
 
-// writable reports whether this output may still change the region's feed, and counts the region then. It is not
-// called for the target's regions, which are at most MaxRegions by themselves.
+// writable reports whether this output may still change the region's feed, and then counts the region. It is not called
+// for the target's regions, because there are at most MaxRegions of them.
 func (p *planner) writable(region string) bool {
 	if p.touched[region] || len(p.touched) < MaxRegions {
 		p.touched[region] = true
@@ -44,7 +44,7 @@ func (f *facts) wanted(t *model.Topology) int32 {
 	case d == nil || d.ID == f.app.LiveDeploymentID:
 		return share(live)
 	case f.app.LiveDeploymentID == "":
-		// No version serves that has to be kept: each region moves as soon as it can.
+		// No serving version must be kept, so each region moves as soon as it can.
 		return share(t.DeploymentID == d.ID)
 	case d.Status != windlassv1.DeploymentStatus_DEPLOYMENT_STATUS_NETWORK:
 		return share(live)
@@ -52,7 +52,7 @@ func (f *facts) wanted(t *model.Topology) int32 {
 	if t.DeploymentID == d.ID {
 		return fullWeight
 	}
-	// Where the target does not go, the live version serves until it is no longer live.
+	// In regions to which the target does not go, the live version serves until it is no longer live.
 	return share(live && !f.isActive(d.ID, t.RegionID))
 }
 
@@ -69,8 +69,8 @@ func (f *facts) isActive(deployment, region string) bool {
 	})
 }
 
-// setWeights sets weights and the routes that follow from them. However often it runs in one call, a route's
-// generation grows once, and only if the route differs from the one before the call.
+// setWeights sets the weights of rows, and updates the routes. However often it runs in one call, a route's
+// generation grows once, and only if the route differs from the route before the call.
 func (p *planner) setWeights() {
 	targetRegions := map[string]bool{}
 	if d := p.target(); d != nil {
@@ -143,8 +143,7 @@ func (f *facts) isOrphan(d *model.Deployment) bool {
 	return !f.isWanted(d.ID) && !model.Terminal(model.DeploymentMoves, d.Status) && f.app.DeletingSince == 0
 }
 
-// endOrphans ends deployments that are on their way and that no rollout carries: a
-// newer one took their place.
+// endOrphans ends deployments in flight that no rollout moves, because a newer deployment took their place.
 func (p *planner) endOrphans() {
 	for _, was := range p.in.Deployments {
 		d := p.deps[was.ID]
@@ -157,14 +156,14 @@ func (p *planner) endOrphans() {
 	}
 }
 
-// hasLeaving reports whether rows stop, or may do so now.
+// hasLeaving reports whether rows are stopping, or may begin to stop now.
 func hasLeaving(f *facts) bool {
 	return slices.ContainsFunc(f.rows, func(t *model.Topology) bool {
 		return t.Status == windlassv1.TopologyStatus_TOPOLOGY_STATUS_STOPPING || active(t) && !f.isKept(t) && f.mayStop(t)
 	})
 }
 
-// stopUnwanted stops what is not wanted, and notes what has stopped.
+// stopUnwanted stops rows that are not wanted, and records which rows have stopped.
 func (p *planner) stopUnwanted() {
 	stopping := map[string][]string{}
 	for _, t := range p.rows {
@@ -210,14 +209,14 @@ func (f *facts) mayStop(t *model.Topology) bool {
 	case t.Weight != 0:
 		return false
 	case (f.staged() || f.isLagging(t.RegionID)) && t.Replicas > 0:
-		return false // its region plan takes it down, as the others come up
+		return false // the region plan reduces its replicas while replicas of other versions start
 	case f.app.DeletingSince != 0 && f.place(t).Unreachable():
 		return true
 	}
 	return f.acknowledged(t.RegionID)
 }
 
-// confirm notes whether a stopping row has stopped, and if not, why.
+// confirm records whether a stopping row has stopped, and the reason if it has not.
 func (p *planner) confirm(t *model.Topology) {
 	pl, d := p.place(t), p.deps[t.DeploymentID]
 	switch {
@@ -236,7 +235,7 @@ func (p *planner) confirm(t *model.Topology) {
 	}
 }
 
-// logWeights adds where traffic goes to the history, by cause.
+// logWeights adds to the history where traffic goes, with the cause.
 func (p *planner) logWeights() {
 	moved := map[string][]string{}
 	var bare []string
@@ -273,7 +272,7 @@ func (p *planner) logWeights() {
 	}
 }
 
-// finishDeletion forgets the app when every region is done.
+// finishDeletion deletes the app when its rows have stopped in all regions.
 func (p *planner) finishDeletion() {
 	for _, t := range p.rows {
 		if t.Status != windlassv1.TopologyStatus_TOPOLOGY_STATUS_STOPPED {

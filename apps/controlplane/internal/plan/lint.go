@@ -10,9 +10,8 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// Lint checks a plan against the rules that hold for every plan, and against the rules of staged rollouts. It returns
-// the broken rules. A finding is a bug of this package. The plan is carried out nevertheless, because its input is
-// gone by the time that a person looks.
+// Lint checks a plan against the rules of every plan and of staged rollouts, and returns the broken rules. A finding is
+// a bug of this package. The plan is carried out nevertheless, because its input no longer exists when a person looks.
 func Lint(in Input, out Output) (findings []string) {
 	findings = append(lintWorkloads(in, out), lintClosed(in, out)...)
 	if len(in.Pins) == 0 || in.App.DeletingSince != 0 {
@@ -66,7 +65,7 @@ func lintMoves(in Input, out Output) (findings []string) {
 	return l.findings
 }
 
-// laggingRegions checks the changes in regions that catch up against the progress of each of them.
+// laggingRegions checks the changes in each region that catches up against the progress of that region.
 func (l *linter) laggingRegions(regions, routed map[string]bool) {
 	for i := range l.view.progress.Lagging {
 		b := &l.view.progress.Lagging[i]
@@ -135,12 +134,12 @@ func (l *linter) bounds(region string) (floor, ceiling int32) {
 	for _, sizes := range []map[string]int32{l.progress.Sizes, l.progress.OldSizes} {
 		size, ok := sizes[region]
 		if !ok {
-			floor = 0 // one version should not be there: nothing takes its place
+			floor = 0 // only one version should be there, so no version takes the place of the other
 			continue
 		}
 		surge, unavailable := regionBounds(l.progress, region, size)
 		if l.in.Closed[region] && !forward {
-			unavailable = max(1, unavailable) // the way back replaces within what the live version had
+			unavailable = max(1, unavailable) // a closed region goes back within the replicas of the live version
 		}
 		ceiling = max(ceiling, size+surge)
 		if low := size - unavailable; floor < 0 || low < floor {
@@ -150,15 +149,15 @@ func (l *linter) bounds(region string) (floor, ceiling int32) {
 	if !l.proven(region) {
 		old, most := oldBounds(l.progress, region)
 		if l.in.Closed[region] && !forward {
-			old = min(old, l.progress.OldSizes[region]-1) // the same way back, by the live version's size
+			old = min(old, l.progress.OldSizes[region]-1) // as above, by the live version's size
 		}
 		floor, ceiling = max(floor, old), max(ceiling, most)
 	}
 	return floor, ceiling
 }
 
-// proven reports whether the new version has shown in the region that it serves with all of its replicas, or its wave
-// is done. It has not while any replicas that it took over must still be replaced.
+// proven reports whether the new version has served in the region with all of its replicas, or the region's wave is
+// done. It is false while replicas that the version took over must still be replaced.
 func (l *linter) proven(region string) bool {
 	w, st := progressIn(l.progress, region)
 	if st == nil || l.progress.Back || !isForward(st.State) {
@@ -197,7 +196,7 @@ func (l *linter) region(region string, routed bool) {
 			l.findf(region, "the weight of %s changes and the route does not", l.versionOf(key.deployment))
 		}
 		if t.Transferred {
-			continue // its instances are counted with the row that has them now
+			continue // its instances count for the row that has them now
 		}
 		var s strategy.Side
 		if had {
@@ -208,7 +207,7 @@ func (l *linter) region(region string, routed bool) {
 			s.Ready = max(s.Ready, transferred[t.WorkloadKey()].Ready)
 		}
 		if before.Status == windlassv1.TopologyStatus_TOPOLOGY_STATUS_STOPPED {
-			s.Existing = l.reportedReplicas(&before) // it was confirmed once, whatever the epoch is now
+			s.Existing = l.reportedReplicas(&before) // the region confirmed the row once, possibly in another epoch
 		}
 		assigned := t.Replicas
 		if !active(&t) {
@@ -220,7 +219,7 @@ func (l *linter) region(region string, routed bool) {
 		serves += min(s.Ready, assigned)
 		if assigned < s.Ready {
 			shrinks = true
-			// No version has to serve where all are scaled to zero.
+			// No version must serve in a region in which all versions are scaled to zero.
 			if assigned == 0 && before.Weight != 0 && !l.isZero(region) {
 				l.findf(region, "%s serves %d %% of the traffic and is told to stop", l.versionOf(key.deployment), before.Weight)
 			}
@@ -233,7 +232,7 @@ func (l *linter) region(region string, routed bool) {
 		l.findf(region, "%d replicas may exist, of at most %d", could, ceiling)
 	}
 	if _, st := progressIn(l.progress, region); st != nil && st.Emptied {
-		floor = 0 // people scaled it to nothing
+		floor = 0 // people scaled the region to zero
 	}
 	if shrinks && floor >= 0 && serves < floor {
 		l.findf(region, "%d of %d replicas are left to serve, and at least %d must serve", serves, served, floor)
@@ -245,9 +244,8 @@ func (l *linter) region(region string, routed bool) {
 	l.liveWeight(region)
 }
 
-// transferred returns, by workload, how many replicas the region may still run of workloads that were
-// transferred, and how many of them are ready. Those of a workload that this plan transfers go on
-// serving under its successor.
+// transferred returns, by workload, how many replicas of transferred workloads the region may still run, and how many
+// of these are ready. The replicas of a workload that this plan transfers go on serving under its successor.
 func (l *linter) transferred(region string) map[string]strategy.Side {
 	out := map[string]strategy.Side{}
 	for key, t := range l.after {
@@ -279,7 +277,7 @@ func (l *linter) stop(region string) {
 		l.findf(region, "%s gets %d %% of the traffic, and stands still with no replicas", l.versionOf(key.deployment), after.Weight)
 	}
 	if l.keeps(region) {
-		return // it has the whole region, whatever the step
+		return // the version has the whole region at any step
 	}
 	if after.Replicas > before.Replicas && after.Replicas > stop.Replicas {
 		l.findf(region, "%s is told to run %d replicas, and its step is %d", l.versionOf(key.deployment), after.Replicas, stop.Replicas)
@@ -287,7 +285,7 @@ func (l *linter) stop(region string) {
 	live := rowKey{l.olderIn(region), region}
 	was, now := l.before[live], l.after[live]
 	serves := active(&now) && now.Replicas > 0 && l.side(&was).Ready > 0
-	// Without room for both, or where people scaled it to nothing, the old one goes.
+	// Without room for both versions, or where people scaled the region to zero, the old version stops.
 	_, ceiling := l.bounds(region)
 	stays := l.progress.OldSizes[region] > 0 && ceiling > stop.Replicas
 	if serves && stays && !stop.Share && after.Weight > before.Weight && after.Weight > stop.Weight {
@@ -295,7 +293,7 @@ func (l *linter) stop(region string) {
 	}
 }
 
-// keeps reports whether the new version has taken over instances in the region that it keeps as they are.
+// keeps reports whether the new version has taken over instances in the region without replacing them.
 func (l *linter) keeps(region string) bool {
 	t := l.after[rowKey{l.newer().ID, region}]
 	for _, key := range sortedRows(l.after) {
@@ -306,8 +304,8 @@ func (l *linter) keeps(region string) bool {
 	return false
 }
 
-// analysis checks the progress against the measurements: no step and no bake ends unless
-// the last measurement of every check passed, or a person ended it.
+// analysis checks the progress against the measurements. A step or a bake ends only after the last measurement of every
+// check passed, or because a person ended it.
 func (l *linter) analysis(before *model.Progress) {
 	if l.progress.Back || l.progress.FullBy != "" {
 		return
@@ -330,8 +328,8 @@ func (l *linter) analysis(before *model.Progress) {
 	}
 }
 
-// shown reports whether every check has passed since that time, by the figures that came with
-// this call, or else by those that were noted before it.
+// shown reports whether every check has passed since that time, by the measurements of this call or by earlier
+// ones.
 func (l *linter) shown(before model.RegionProgress, since int64, compares bool) bool {
 	for i, c := range checksOf(l.progress.Policy, compares) {
 		passed := false

@@ -8,9 +8,8 @@ import (
 	"github.com/windlass-run/windlass/apps/controlplane/internal/model/override"
 )
 
-// lintClosed checks that no request can wake a row at zero in a closed region. No generation of a row lets requests
-// wake it, gateways there have no hosts of an app without other rows there, and replicas that a request woke are not
-// kept.
+// lintClosed checks that no request can wake a row at zero in a closed region: no generation of such a row lets requests
+// wake it, gateways there have hosts of the app only for other rows, and replicas that a request woke are not kept.
 func lintClosed(in Input, out Output) (findings []string) {
 	if len(in.Closed) == 0 || in.App.DeletingSince != 0 {
 		return nil
@@ -28,7 +27,7 @@ func lintClosed(in Input, out Output) (findings []string) {
 		changed[r.RegionID] = true
 	}
 	if len(changed) >= MaxRegions {
-		return findings // the next step has the rest
+		return findings // the next step stops the remaining replicas
 	}
 	zero, more := map[string]bool{}, map[string]bool{}
 	for _, t := range mergedRows(in.Topology, out.Topology) {

@@ -6,9 +6,8 @@ import (
 	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
 )
 
-// gates checks that no region leaves a step that a person has to promote and did not, and that
-// no step or wave with a shut gate is left. Only a region whose old version has nothing begins
-// beyond a step.
+// gates checks that no region leaves a step that needs a promotion without one, and that the rollout leaves no step or
+// wave with a shut gate. Only a region whose old version has no replicas begins after a step.
 func (l *linter) gates(live bool) {
 	c := l.in.RolloutState.Progress
 	if l.progress.Back {
@@ -22,7 +21,7 @@ func (l *linter) gates(live bool) {
 			switch {
 			case isForward(before.State):
 			case before.State == regionSkipped && before.HalfWay:
-				before.StoppedAt = before.StoppedBefore // it goes on with the step that it was at
+				before.StoppedAt = before.StoppedBefore // the region continues with its earlier step
 			default:
 				older := l.rowIn(l.olderIn(st.RegionID), st.RegionID)
 				if older == nil || !active(older) || c.OldSizes[st.RegionID] == 0 {
@@ -37,8 +36,8 @@ func (l *linter) gates(live bool) {
 	}
 }
 
-// leavesStep checks that a region left a step only with the approvals and the promotion that it
-// needs. before is the region's state before.
+// leavesStep checks that a region left a step only with the approvals and the promotion that the step
+// needs. before is the region's earlier state.
 func (l *linter) leavesStep(before model.RegionProgress, region string, n int) {
 	c := l.in.RolloutState.Progress
 	at := stepsOf(c.Policy)[n]
@@ -53,8 +52,8 @@ func (l *linter) leavesStep(before model.RegionProgress, region string, n int) {
 	}
 }
 
-// leavesWave checks that a rollout left a wave only with the approvals that it needs. It has left
-// the wave if that is done, or if what comes next begins after one of its regions has moved.
+// leavesWave checks that a rollout left a wave only with the approvals that the wave needs. The rollout has left the
+// wave if the wave is done, or if the next wave begins after one of this wave's regions has moved.
 func (l *linter) leavesWave(i int, live bool) {
 	c := l.in.RolloutState.Progress
 	was, w := c.Waves[i], l.progress.Waves[i]

@@ -7,7 +7,7 @@ import (
 	"github.com/windlass-run/windlass/apps/controlplane/internal/plan/pins"
 )
 
-// apartOf is the input of the layer below the pins, and its part of the output.
+// apartOf returns the input of the layer below the pins, and this layer's part of the output.
 func apartOf(in Input, out Output) (Input, Output) {
 	below, _ := in.apart()
 	out.Topology = slices.DeleteFunc(slices.Clone(out.Topology), func(t model.Topology) bool { return pins.Of(in.Pins, t) != nil })

@@ -12,8 +12,8 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// rolledTo is an app of four replicas in us whose v2 went as far as the policy lets it
-// by itself.
+// rolledTo is an app with four replicas in us, whose v2 went as far as the policy allows
+// without people.
 func rolledTo(t *testing.T, policy *windlassv1.RolloutPolicy) *simulation {
 	w := newSimulation(t, "us")
 	w.policy(policy)
@@ -24,7 +24,7 @@ func rolledTo(t *testing.T, policy *windlassv1.RolloutPolicy) *simulation {
 	return w
 }
 
-// change is a plan that changes one row, and the route with it.
+// change returns a plan that changes a row and the route.
 func (w *simulation) change(deployment string, edit func(*model.Topology)) Output {
 	row := w.rows[rowKey{deployment, "us"}]
 	edit(&row)

@@ -4,8 +4,8 @@ import (
 	"github.com/windlass-run/windlass/apps/controlplane/internal/plan/strategy"
 )
 
-// liveWeight checks the weights of a region against the live version there. On the way back, no traffic is left for
-// the version that goes. A pause takes no traffic from the live version.
+// liveWeight checks the weights of a region against the live version there. On the way back, the version that
+// leaves gets no traffic. A pause takes no traffic from the live version.
 func (l *linter) liveWeight(region string) {
 	live := rowKey{l.olderIn(region), region}
 	was, had := l.before[live]

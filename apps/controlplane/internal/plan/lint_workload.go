@@ -6,10 +6,10 @@ import (
 	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
 )
 
-// lintWorkloads checks two rules. At most one row of a region wants a workload, or its
-// instances would go back and forth between two rows. A row that transferred its workload gets
-// another only after the region has let go of the first: if it were taken before the successor, its
-// instances would have no owner.
+// lintWorkloads checks two rules. At most one row of a region wants a workload. Otherwise, the workload's instances
+// would go back and forth between two rows. A row that transferred its workload gets another workload only after the
+// region has released the transferred one. If the region applied the row before the successor, the instances would have
+// no owner.
 func lintWorkloads(in Input, out Output) (findings []string) {
 	after := make(map[rowKey]model.Topology, len(in.Topology))
 	for _, rows := range [][]model.Topology{in.Topology, out.Topology} {

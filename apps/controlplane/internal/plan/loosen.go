@@ -9,18 +9,18 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// LoosenedGate is a gate of a policy that the policy after it does not keep.
+// LoosenedGate is a gate of a policy that the next policy does not keep.
 type LoosenedGate struct {
-	// Field is the field of the policy that has the gate, such as "steps[0].approval".
+	// Field is the field of the gate in the policy, such as "steps[0].approval".
 	Field string
 	Gate  *windlassv1.Approval
 }
 
-// Role is the least role of a key that may approve at the gate.
+// Role is the lowest role of a key that may approve at the gate.
 func (g LoosenedGate) Role() windlassv1.Role { return model.ApproverRole(g.Gate) }
 
-// LoosenedGates returns the gates of was that next drops, lets open for less, or puts behind more
-// traffic or other regions.
+// LoosenedGates returns the gates of was that next does not have, that next opens for weaker approvals, or that come
+// after more traffic or other regions in next.
 func LoosenedGates(was, next *windlassv1.RolloutPolicy) (out []LoosenedGate) {
 	if gate := was.GetStartApproval(); gate != nil && !keepsGate(next.GetStartApproval(), gate) {
 		out = append(out, LoosenedGate{"startApproval", gate})
@@ -52,13 +52,13 @@ func LoosenedGates(was, next *windlassv1.RolloutPolicy) (out []LoosenedGate) {
 	return out
 }
 
-// keepsGate reports whether the gate asks for as much as the one before it.
+// keepsGate reports whether next is at least as strict as was.
 func keepsGate(next, was *windlassv1.Approval) bool {
 	return next != nil && model.ApproverRole(next) >= model.ApproverRole(was) && gateCount(next) >= gateCount(was) && (next.GetNotDeployer() || !was.GetNotDeployer())
 }
 
-// stepGateFrom returns the index of a step whose gate asks for as much as the gate of was. No step
-// up to it has more traffic or replicas than was. -1 for none.
+// stepGateFrom returns the index of a step, at or after from, whose gate is at least as strict as the gate of was. No
+// step up to it has more traffic or replicas than was. -1: there is no such step.
 func stepGateFrom(next []strategy.Step, from int, was strategy.Step) int {
 	byReplicas := func(s strategy.Step) bool { return s.Weight == 0 && !s.Whole }
 	for i, s := range next {
@@ -72,8 +72,8 @@ func stepGateFrom(next []strategy.Step, from int, was strategy.Step) int {
 	return -1
 }
 
-// waveGateFrom returns the index of a wave whose gate asks for as much as the gate of the last wave
-// in was. No wave up to it takes a region that no wave in was takes. -1 for none.
+// waveGateFrom returns the index of a wave, at or after from, whose gate is at least as strict as the gate of the last
+// wave in was. No wave up to it takes a region that no wave in was takes. -1: there is no such wave.
 func waveGateFrom(next []*windlassv1.Wave, from int, was []*windlassv1.Wave) int {
 	var before []string
 	for _, w := range was {
@@ -96,7 +96,7 @@ func waveGateFrom(next []*windlassv1.Wave, from int, was []*windlassv1.Wave) int
 // restOfRegions stands for the regions of a wave that names none.
 const restOfRegions = "*"
 
-// wavePlaces names the regions of a wave, or its labels, as far as its policy says them.
+// wavePlaces returns the names of a wave's regions, or its labels, as the policy has them.
 func wavePlaces(w *windlassv1.Wave) []string {
 	if len(w.GetLabels()) > 0 {
 		return append(slices.Clone(w.GetRegions()), fmt.Sprint(w.GetLabels())) // maps print in order of keys

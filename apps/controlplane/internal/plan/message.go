@@ -7,7 +7,7 @@ import (
 	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
 )
 
-// stageMessage returns where the rollout is in one line, for the app's status.
+// stageMessage describes in one line where the rollout is, for the app's status.
 func (v *view) stageMessage() string {
 	c, version := v.progress, v.versionOf(v.rollout.DeploymentID)
 	if c.Back {
@@ -71,5 +71,5 @@ func (l *regionPlan) replicasReady() string {
 	return text
 }
 
-// pooled reports whether the region's version is a pool, whose replicas are percent.
+// pooled reports whether the region's version is a pool, whose replicas are counted in percent.
 func (l *regionPlan) pooled() bool { return l.to != nil && model.IsPooled(l.to.Spec) }

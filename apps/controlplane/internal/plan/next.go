@@ -52,19 +52,19 @@ func statusFacts(f *facts) rollup.Facts {
 	return out
 }
 
-// These bound the poll that backs up the wake-ups, in ms. A person notices two seconds. A poll every minute costs
-// almost nothing for an app that waits for hours. An app that is degraded waits for a report and for no decision: with
-// ten thousand of them in a region that is out of reach, five minutes are 33 steps a second. A rollout that a freeze
-// holds waits for a known time, or for a call that wakes it.
+// These limit the poll that supplements the wake-ups, in ms. People notice a delay of two seconds. A poll every minute
+// costs almost nothing for an app that waits for hours. A degraded app waits for a report and not for a decision. If ten
+// thousand such apps are in an unreachable region, a poll every five minutes causes 33 steps a second. A rollout that a
+// freeze holds waits for a known time, or for a call that wakes it.
 const (
 	minPoll  = 2_000
 	maxPoll  = 60_000
 	limpPoll = 300_000
 )
 
-// next returns when to look again. While anything is unsettled, the next poll comes after as much time as has passed
-// since the newest fact. So the time doubles from poll to poll without a counter, and starts over when something
-// happens.
+// next returns when the next step is due, unix ms. While anything is unsettled, the time until the next poll equals the
+// time since the newest fact. So the interval doubles from poll to poll without a counter, and is short again after a
+// new fact.
 func (d *decision) next() int64 {
 	if d.app.DeletedAt != 0 {
 		return 0
@@ -79,7 +79,7 @@ func (d *decision) next() int64 {
 	return due
 }
 
-// nextLook returns when to look again, apart from the end of a retention.
+// nextLook returns when the next step is due, without regard to the end of a retention.
 func (d *decision) nextLook() int64 {
 	since, unsettled := d.unsettledSince()
 	poll := float64(min(max(d.now-since, minPoll), maxPoll))
@@ -123,7 +123,7 @@ func (d *decision) nextLook() int64 {
 	return due
 }
 
-// nextOf returns when something of the progress is due, or due if that is sooner.
+// nextOf returns when something of the progress is due, or due if that is earlier.
 func (f *facts) nextOf(c *model.Progress, due int64) int64 {
 	for i := range c.Waves {
 		w := &c.Waves[i]
@@ -164,14 +164,14 @@ func (f *facts) unsettledSince() (since int64, unsettled bool) {
 		switch {
 		case t.Status == windlassv1.TopologyStatus_TOPOLOGY_STATUS_STOPPED:
 		case f.retained(t.DeploymentID):
-			// It waits for its time, and for nothing that is reported.
+			// The version waits for the end of its retention, and for no report.
 		case f.stuck(t.RegionID):
-			// It waits for its region to return, or for people.
+			// The row waits for its region to return, or for people.
 		case t.DeploymentID == f.app.LiveDeploymentID && f.app.DeletingSince == 0 &&
 			f.app.Status != windlassv1.AppStatus_APP_STATUS_PROGRESSING:
-			// Ready, degraded or failed: the next decision needs a report.
+			// The app is ready, degraded or failed, so the next decision needs a report.
 		case t.DeploymentID == f.app.LiveDeploymentID && f.mayNotStart() && f.place(t).Settled():
-			// It serves, and nothing takes its place yet.
+			// The version serves, and no other version replaces it yet.
 		default:
 			note(f.changed(t))
 			note(o.UpdatedAt)
@@ -185,7 +185,7 @@ func (f *facts) unsettledSince() (since int64, unsettled bool) {
 	return since, unsettled
 }
 
-// stuck reports whether the region lags, and nothing that it could report now would take it further.
+// stuck reports whether the region lags, and no report of it could make it move now.
 func (f *facts) stuck(region string) bool {
 	b := f.progress.LaggingIn(region)
 	if b == nil || !f.catching() {
@@ -195,7 +195,7 @@ func (f *facts) stuck(region string) bool {
 		b.Progress.Failed && b.Progress.Waves[0].Regions[0].State != regionGoingBack
 }
 
-// changed returns when the row changed last, this call included.
+// changed returns the time of the row's last change, including changes in this call.
 func (f *facts) changed(t *model.Topology) int64 {
 	if was, ok := f.before[rowKey{t.DeploymentID, t.RegionID}]; !ok || *t != was {
 		return f.now

@@ -8,23 +8,23 @@ import (
 	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
 )
 
-// A phase is a part of a decision. It gets the facts and returns changes and history. It works on
-// a private copy of what it writes, because it reads its own decisions: a region that begins takes
-// the place of the next one. Only decision.run puts changes into effect, so that a phase cannot
-// change what it does not return, and can be tested alone.
+// A phase is a part of a decision. It gets the facts, and returns changes and history. It works on a private copy of the
+// parts that it changes, because it reads its own decisions: for example, a region that begins takes the slot of the
+// next region. Only decision.run puts changes into effect. So a phase cannot change anything that it does not return,
+// and can be tested alone.
 //
 // A phase does not repeat a decision that is in effect, so that phases can be run again.
 type phase struct {
 	does string
-	// when there is anything to decide.
+	// when reports whether the phase has anything to decide.
 	when func(*facts) bool
-	// writes is what the phase may change. It only reads all else.
+	// writes are the parts that the phase may change. It only reads the other parts.
 	writes writes
 	decide func(*planner)
 }
 
-// run returns what the phase decides on the facts, which stay as they are. again: it has more to
-// decide once the changes and the weights that follow are in effect.
+// run returns the decisions of the phase. It does not change the facts. again reports whether the phase has more to
+// decide when the changes, and the weights that follow from them, are in effect.
 func (ph phase) run(f *facts) (c changes, history []model.History, again bool) {
 	if !ph.when(f) {
 		return c, nil, false
@@ -59,14 +59,14 @@ type changes struct {
 	progress    *model.Progress
 	deployments []*model.Deployment
 	rows        []*model.Topology
-	// routes by region, nil for one that is taken out.
+	// routes has the changed routes by region, nil for a removed route.
 	routes   map[string]*model.Route
 	shares   map[rowKey]int32
 	budget   *budget
 	requests *requests
 }
 
-// parts returns the parts of the facts that differ.
+// parts returns which parts of the facts changed.
 func (c changes) parts() (w writes) {
 	add := func(part writes, differs bool) {
 		if differs {
@@ -85,7 +85,7 @@ func (c changes) parts() (w writes) {
 	return w
 }
 
-// planner is a phase at work: its private copy of the facts, and the history that it adds.
+// planner is a running phase: its private copy of the facts, and the history that it adds.
 type planner struct {
 	*facts
 	history []model.History
@@ -99,7 +99,7 @@ func (p *planner) log(what, why string, d *model.Deployment, region string) {
 	p.history = append(p.history, p.entry(what, why, d, region))
 }
 
-// copyFor returns a planner that may change those parts of the facts.
+// copyFor returns a planner that may change only the parts w.
 func (f *facts) copyFor(w writes) *planner {
 	own := *f
 	if w&writesApp != 0 {
@@ -148,7 +148,7 @@ func cloneMap[K comparable, V any](m map[K]V) map[K]V {
 	return out
 }
 
-// copyProgress copies everything except the policies, which the planner never changes.
+// copyProgress copies a progress. It does not copy the policies, because the planner never changes them.
 func copyProgress(c *model.Progress) *model.Progress {
 	if c == nil {
 		return nil
@@ -160,7 +160,7 @@ func copyProgress(c *model.Progress) *model.Progress {
 	return out
 }
 
-// changesTo returns how those parts of the other facts differ from these.
+// changesTo returns the differences of other from f, in the parts w.
 func (f *facts) changesTo(other *facts, w writes) (c changes) {
 	if w&writesApp != 0 && *other.app != *f.app {
 		c.app = other.app
@@ -196,7 +196,7 @@ func (f *facts) changesTo(other *facts, w writes) (c changes) {
 	return c
 }
 
-// changedRows returns the rows that are new or differ. Both lists are sorted, and rows has all of was.
+// changedRows returns the rows that are not in was or differ. Both lists are sorted, and rows has all rows of was.
 func changedRows(was, rows []*model.Topology) (changed []*model.Topology) {
 	for _, t := range rows {
 		if len(was) > 0 && was[0].DeploymentID == t.DeploymentID && was[0].RegionID == t.RegionID {
@@ -228,7 +228,7 @@ func changedRoutes(was, routes map[string]*model.Route) map[string]*model.Route 
 	return changed
 }
 
-// apply returns the facts with the changes in effect: the same ones if there are none.
+// apply returns the facts with the changes in effect. It returns f itself if there are no changes.
 func (f *facts) apply(c changes) *facts {
 	if c.parts() == writesHistoryOnly {
 		return f
@@ -266,7 +266,7 @@ func (f *facts) apply(c changes) *facts {
 	return &out
 }
 
-// mergeRows puts the changed rows among the others. Both are sorted.
+// mergeRows adds the changed rows to rows, in place of the rows with the same keys. Both lists are sorted.
 func mergeRows(rows, changed []*model.Topology) []*model.Topology {
 	out := make([]*model.Topology, 0, len(rows)+len(changed))
 	for _, t := range rows {
@@ -286,21 +286,21 @@ func compareRows(a, b *model.Topology) int {
 	return cmp.Or(cmp.Compare(a.DeploymentID, b.DeploymentID), cmp.Compare(a.RegionID, b.RegionID))
 }
 
-// settledSince reports whether no phase since those facts changed what regions wait for.
+// settledSince reports whether no phase has changed a fact that regions wait for since before.
 func (f *facts) settledSince(before *facts) bool {
 	same := func(a, b *model.Topology) bool { return a == b || *a == *b }
 	return f.app.RolloutID == before.app.RolloutID && slices.EqualFunc(f.rows, before.rows, same) &&
 		(f.progress == before.progress || f.progress.Equal(before.progress))
 }
 
-// decision runs phases. Its facts are as they are after the last one.
+// decision runs phases. facts are the facts after the last phase.
 type decision struct {
 	*facts
 	history []model.History
 }
 
-// run lets the phases decide one by one, each on what those before it changed. It reports whether
-// one of them has more to decide.
+// run runs the phases one after the other, each with the changes of the earlier phases. It reports whether
+// one of the phases has more to decide.
 func (d *decision) run(phases ...phase) (again bool) {
 	for _, ph := range phases {
 		c, history, more := ph.run(d.facts)
@@ -311,7 +311,7 @@ func (d *decision) run(phases ...phase) (again bool) {
 	return again
 }
 
-// output collects what differs from the input.
+// output returns everything that differs from the input.
 func (d *decision) output() Output {
 	out := Output{History: d.history, Resolve: d.resolve, Measure: d.measures, Next: d.next()}
 	if *d.app != d.in.App {

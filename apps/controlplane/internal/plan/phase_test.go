@@ -11,8 +11,8 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// checkPhases runs the phases one by one. None may write to the facts, or change a part of them
-// that it does not name.
+// checkPhases runs the phases one by one. No phase may write to the facts, or change a part of the facts
+// that is not in its writes.
 func checkPhases(t require.TestingT, in Input, now int64) {
 	f := newFacts(in, now)
 	f.wasStaged = f.staged() || f.catching()
@@ -40,7 +40,7 @@ func checkPhases(t require.TestingT, in Input, now int64) {
 	requireUnchanged(t, before, f, "the last phase")
 }
 
-// requireUnchanged checks that the facts still have those values. It compares without testify first, because histories
+// requireUnchanged checks that the facts still have the values. It compares without testify first, because histories
 // call it several times for each plan.
 func requireUnchanged(t require.TestingT, before factValues, f *facts, does string) {
 	if after := valuesOf(f); !reflect.DeepEqual(before, after) {

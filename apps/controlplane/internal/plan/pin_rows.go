@@ -6,11 +6,11 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// pinRows are the planner's rows as pins see them. It implements pins.Rows.
+// pinRows implements pins.Rows with the planner's rows.
 type pinRows struct {
 	*planner
 
-	// policy of the app, nil for none.
+	// policy is the app's policy, nil for none.
 	policy  *windlassv1.RolloutPolicy
 	reroute func(region string)
 }

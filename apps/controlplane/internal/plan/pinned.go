@@ -13,7 +13,7 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// This file joins the two layers of a plan with pins: see package pins.
+// This file joins the two layers of a plan with pins. See package pins.
 
 // apart returns the input of each layer.
 func (in Input) apart() (below, of Input) {
@@ -53,10 +53,10 @@ func (in Input) apart() (below, of Input) {
 	return below, of
 }
 
-// nextPinned decides about both layers.
+// nextPinned decides for both layers.
 func nextPinned(in Input, now int64) Output {
 	if in.App.DeletingSince != 0 {
-		// There is one layer again: no pin has a share any more, and all rows are stopped.
+		// There is only one layer again, because no pin has a share any more, and all pinned rows are stopped.
 		out := decide(in, now)
 		if out.App != nil && out.App.DeletedAt != 0 {
 			for _, p := range in.Pins {
@@ -87,7 +87,7 @@ func nextPinned(in Input, now int64) Output {
 	}
 	k.closeAtZero()
 	if text := in.failed(k.pins); text != below.failedPins {
-		// The text of failed pins decides nothing else in the layer below.
+		// The text about failed pins affects no other decision of the layer below.
 		below.failedPins = text
 		out.App = decide(below, now).App
 	}
@@ -121,8 +121,8 @@ type pinned struct {
 	*pins.Layer
 
 	pins []model.Pin
-	// rerouted are regions whose routes this layer changes, changedBelow those whose routes the layer
-	// below has changed.
+	// rerouted has the regions whose routes this layer changes. changedBelow has the regions whose routes the layer below
+	// has changed.
 	rerouted, changedBelow map[string]bool
 }
 
@@ -137,7 +137,7 @@ func newPinned(in Input, state *model.RolloutState, now int64) *pinned {
 	return k
 }
 
-// reroute gives the region a new generation of its route. join fills in the route.
+// reroute requests a new generation of the region's route. join makes the route.
 func (k *pinned) reroute(region string) {
 	k.rerouted[region] = true
 	r := model.Route{WorkspaceID: k.app.WorkspaceID, AppID: k.app.ID, RegionID: region, Generation: k.routesWas[region].Generation, UpdatedAt: k.now}
@@ -147,8 +147,8 @@ func (k *pinned) reroute(region string) {
 	k.routes[region] = &r
 }
 
-// updateRoutes updates the routes of regions in which the layer below has no rows, if the policy, the hosts or the
-// keys change, or the hosts are taken away.
+// updateRoutes updates the routes of regions in which the layer below has no rows, if the policy, hosts or keys have
+// changed, or the hosts must be removed.
 func (k *pinned) updateRoutes(in Input, below, hosted map[string]bool, policy routing) {
 	for _, r := range in.Routes {
 		var hosts []string
@@ -164,7 +164,7 @@ func (k *pinned) updateRoutes(in Input, below, hosted map[string]bool, policy ro
 	}
 }
 
-// join adds what is decided about the pins to what is decided below.
+// join adds the decisions about pins to the decisions of the layer below.
 func (k *pinned) join(in, below Input, out *Output) {
 	after := below.factsAfter(out)
 	policy, has := after.routing(), after.hosted()
@@ -213,7 +213,7 @@ func (k *pinned) join(in, below Input, out *Output) {
 	out.Next = sooner(out.Next, k.nextLook())
 }
 
-// nextLook returns when to look at the pins again, 0 for the next report.
+// nextLook returns when the pins must be decided about again, unix ms. 0: after the next report.
 func (k *pinned) nextLook() int64 {
 	switch {
 	case k.deferred:
@@ -248,8 +248,8 @@ func sooner(a, b int64) int64 {
 	return a
 }
 
-// PinDeadline returns until when a pinned version that starts in a region must be ready, 0 for never. policy is the
-// app's policy, nil for none.
+// PinDeadline returns the time by which a pinned version that starts in a region must be ready, unix ms. 0: no limit.
+// policy is the app's policy, nil for none.
 func PinDeadline(policy *windlassv1.RolloutPolicy, spec *windlassv1.DeploymentSpec, r model.PinRegion, pl rollup.Place) int64 {
 	if r.State != windlassv1.PinRegion_STATE_STARTING || !Active(pl.Row) || pl.Unreachable() {
 		return 0
@@ -266,8 +266,8 @@ func pinLimit(policy *windlassv1.RolloutPolicy, spec *windlassv1.DeploymentSpec,
 	return limit
 }
 
-// MayPin returns why the version cannot be pinned now, nil if it can. It cannot if a rollout or a lagging region still
-// has it in a region. rows are the app's rows that no pin has.
+// MayPin returns why the version cannot be pinned now, nil if it can. It cannot be pinned if a rollout or a lagging
+// region still has it in a region. rows are the app's rows that belong to no pin.
 func MayPin(c *model.Progress, app model.App, d model.Deployment, rows []model.Topology) *Refusal {
 	if c != nil {
 		for _, b := range c.Lagging {

@@ -17,8 +17,8 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// pin sets a pin as the API does, with weight percent, in the regions given. 0 replicas: the numbers that it had. It
-// returns why the pin was refused.
+// pin sets a pin like the API, with the weight in percent, in the regions. With 0 replicas, the numbers stay as they
+// are. It returns why the pin was refused.
 func (w *simulation) pin(id string, weight, replicas int32, regions ...string) (refusal string) {
 	regions = slices.DeleteFunc(slices.Clone(regions), func(r string) bool { return w.regs[r].ID == "" })
 	i := slices.IndexFunc(w.pins, func(p model.Pin) bool { return p.DeploymentID == id })
@@ -90,8 +90,8 @@ func describePins(b *strings.Builder, out Output) {
 	}
 }
 
-// requirePins compares a simulation at rest with its pins: each is in its regions, serves with its
-// weight or has failed, and nothing is left of removed pins.
+// requirePins compares a simulation at rest with its pins. Each pin is in its regions, and serves with its weight or has
+// failed. Removed pins have no rows.
 func (f *stagedSimulation) requirePins() {
 	for _, p := range f.pins {
 		require.False(f.t, p.Removing)
@@ -115,12 +115,12 @@ func (f *stagedSimulation) requirePins() {
 	}
 }
 
-// isPinned reports whether the row is a pin's. Pinned rows are counted apart.
+// isPinned reports whether the row belongs to a pin. Pinned rows are counted separately.
 func (w *simulation) isPinned(key rowKey) bool {
 	return pins.Of(w.pins, model.Topology{DeploymentID: key.deployment, RegionID: key.region}) != nil
 }
 
-// happenPinned lets one thing happen to pins.
+// happenPinned makes one random change to pins.
 func (f *stagedSimulation) happenPinned() {
 	t := f.t
 	id := fmt.Sprintf("v%d", rapid.Int32Range(1, f.app.LatestVersion).Draw(t, "pinned"))
@@ -141,8 +141,8 @@ func (f *stagedSimulation) happenPinned() {
 	_ = f.pin(id, rapid.Int32Range(1, 98-others).Draw(t, "weight"), rapid.Int32Range(0, 3).Draw(t, "pinned replicas"), regions...)
 }
 
-// mendUntried mends versions that may have gone live without replicas, and so untried. Rollouts, and not pins, decide
-// what happens to them.
+// mendUntried makes versions work that may have gone live without replicas, and so without a test. Rollouts decide
+// what happens to such versions, and pins do not.
 func (f *stagedSimulation) mendUntried() {
 	for _, d := range f.deps {
 		if f.zeroed || d.Spec.GetReplicas() == 0 {
@@ -150,13 +150,12 @@ func (f *stagedSimulation) mendUntried() {
 		}
 	}
 	if c := f.rolloutState.Progress; c.Active(f.app.RolloutID) && slices.Contains(slices.Collect(maps.Values(c.Sizes)), 0) {
-		f.bad[strings.TrimPrefix(f.app.RolloutID, "rol-")] = false // at the size that an earlier version had
+		f.bad[strings.TrimPrefix(f.app.RolloutID, "rol-")] = false // it went live at the size of an earlier version
 	}
 }
 
-// TestPins_HistoryKeepsTheRulesProperty: whatever rollouts do, pinned versions keep their
-// share, and lose it only if they fail or are taken away; and whatever pins do, rollouts end
-// as without them.
+// TestPins_HistoryKeepsTheRulesProperty requires that pinned versions keep their shares, whatever rollouts do, and lose
+// them only if they fail or are unpinned. Rollouts end as they would without pins.
 func TestPins_HistoryKeepsTheRulesProperty(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {

@@ -1,28 +1,28 @@
 // Package plan decides what an app's workflow does next. From the rows, the reports of regions and the time, it
 // computes the rows to change, the reasons, and when to look again. It does no I/O and reads no clock.
 //
-// It is level-triggered. Nothing is remembered between two calls except the rows themselves. So a step that runs
-// twice, late, or in another process decides the same, and with the same facts decides nothing the second time.
+// It is level-triggered. No state is kept between two calls except the rows. So a step that runs
+// twice, late, or in another process decides the same, and a second step with the same facts decides nothing.
 //
 //	deployment  pending -> building -> deploying -> network -> ready
 //	row                               starting -> started -> stopping -> stopped
 //	weight                            0            100 -> 0
 //
-// Three rules carry the rest:
+// Three rules determine the rest:
 //
 //   - Wanted. The live deployment and the target of the rollout in flight are
-//     wanted; everything else that has rows is leaving. Failure, cancellation,
-//     supersession and deletion only change what is wanted; leaving is one path.
-//   - Weights are a function of what is wanted: all to the target once it is ready
-//     everywhere (network), or from the start when nothing is live; else all to the
-//     live one. So going back needs no record of earlier weights.
-//   - Make before break. A leaving row stops only when its region acknowledged,
-//     in its present epoch, the route generation that gives it nothing. The live
-//     pointer moves only when every region acknowledged its successor, so the
-//     live deployment is never stopped before something serves in its place.
+//     wanted. All other deployments with rows are leaving. Failure, cancellation,
+//     supersession and deletion only change which deployments are wanted.
+//   - Weights follow from what is wanted. The target has all weight once it is ready
+//     in all regions (network), or from the start if nothing is live. Otherwise, the
+//     live deployment has all weight. So going back needs no record of earlier weights.
+//   - Make before break. A leaving row stops only after its region has acknowledged,
+//     in its present epoch, the route generation that gives the row no traffic. The live
+//     pointer moves only after every region has acknowledged its successor. So the
+//     live deployment never stops before another deployment serves in its place.
 //
-// A failed rollout is over at once for the requests that wait for it. Its rows are removed
-// under the rules above, for as long as the regions need.
+// A failed rollout ends at once for requests that wait for it. Its rows are removed
+// by the rules above, which takes as long as the regions need.
 package plan
 
 import (
@@ -31,10 +31,10 @@ import (
 	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
 )
 
-// Who is the name that the control plane's own decisions carry.
+// Who is the author of the control plane's own decisions in the history.
 const Who = "windlass"
 
-// Reasons that a deployment or rollout ended for, besides those of the agents.
+// Reasons of deployments and rollouts that ended, in addition to the reasons of agents.
 const (
 	ReasonImagePullError = "ImagePullError" // the registry does not have the image, or refuses to serve it
 	ReasonUnknownRegion  = "UnknownRegion"  // a region of the deployment does not exist, was created again, or may not be used by the workspace
@@ -49,15 +49,15 @@ const (
 	fullWeight      int32 = 100
 )
 
-// MaxRegions bounds the regions that one Output touches, as the store bounds the
-// heads that one transaction holds. What is left over comes with the next step.
+// MaxRegions is the maximum number of regions that one Output changes, because the store limits the heads that
+// one transaction locks. The next step changes the remaining regions.
 const MaxRegions = 32
 
 // Input is every fact about one app.
 type Input struct {
 	App model.App
-	// Deployments are the target, the live, the newest and the pinned ones, and each that has a row that is not
-	// stopped.
+	// Deployments are the target, the live, the newest and the pinned deployments, and all deployments with a row that
+	// is not stopped.
 	Deployments []model.Deployment
 	// Rollout is the rollout that App.RolloutID names, nil for none.
 	Rollout *model.Rollout
@@ -68,11 +68,11 @@ type Input struct {
 	RouteObserved []model.RouteObserved
 	// Regions are the regions of all rows and routes, and of RegionIDs.
 	Regions []model.Region
-	// RegionIDs resolves the names in the target's spec, while it is pending or building;
-	// unknown names are absent.
+	// RegionIDs has the ids of the regions in the target's spec by name, while the target is pending or building. It
+	// does not have unknown names.
 	RegionIDs map[string]string
-	// Closed are regions, by id, that the app's workspace may no longer use, because its grant was revoked. What runs
-	// there stays and may shrink. Nothing grows there, and no request wakes an app at zero.
+	// Closed are regions, by id, that the app's workspace may no longer use, because its grant was revoked. Replicas
+	// there stay and may become fewer, but not more, and no request wakes an app at zero.
 	Closed map[string]bool
 	// Hosts are the hosts under which the app is served in all regions.
 	Hosts []string
@@ -82,15 +82,15 @@ type Input struct {
 	Resolved *Resolution
 	// RolloutState is the app's rollout state, nil for none.
 	RolloutState *model.RolloutState
-	// Measurements are those that were taken for Output.Measure.
+	// Measurements are the results of the checks in Output.Measure.
 	Measurements []Measurement
-	// Freezes are the workspace's freezes, read while the rollout MayBeFrozen.
+	// Freezes are the workspace's freezes. They are read only if MayBeFrozen is true for the rollout.
 	Freezes []model.Freeze
 	// Pins are the app's pins, by version.
 	Pins []model.Pin
 	// Jitter in [0, 1) spreads wake-ups.
 	Jitter float64
-	// otherLayer are the rows of the other layer. failedPins is what people see of failed pins.
+	// otherLayer are the rows of the other layer. failedPins describes failed pins for people.
 	otherLayer []model.Topology
 	failedPins string
 }
@@ -104,8 +104,8 @@ type Resolution struct {
 	Final   bool
 }
 
-// Output is what to write, and when to look again. Its rows differ from those of the Input. Agents must see the rows
-// whose generation grew.
+// Output has the rows to write, and the time of the next step. All its rows differ from those of the Input. Agents must
+// see the rows whose generation grew.
 type Output struct {
 	App          *model.App
 	Rollout      *model.Rollout
@@ -122,7 +122,7 @@ type Output struct {
 	Resolve string
 	// Measure names the checks that are due. Their results come back as Input.Measurements.
 	Measure []Measure
-	// Next is when to look again, unix ms; 0 when there is nothing to wait for.
+	// Next is the time of the next step, unix ms. 0: there is nothing to wait for.
 	Next int64
 }
 
@@ -132,7 +132,7 @@ func (o Output) Changed() bool {
 		len(o.Deployments)+len(o.Topology)+len(o.Routes)+len(o.History)+len(o.Pins)+len(o.Unpinned) > 0
 }
 
-// Next decides. now is unix ms.
+// Next makes the decisions about an app. now is unix ms.
 func Next(in Input, now int64) Output {
 	if in.App.DeletedAt != 0 {
 		return Output{}
@@ -245,7 +245,7 @@ func decide(in Input, now int64) Output {
 	for pass := 0; ; pass++ {
 		before := d.facts
 		d.settle()
-		// In a staged rollout, a region may wait for what was decided about another one.
+		// In a staged rollout, a region may wait for a decision about another region.
 		if !d.wasStaged || d.facts == before || pass > 0 && d.settledSince(before) {
 			break
 		}
@@ -258,24 +258,24 @@ func decide(in Input, now int64) Output {
 	return d.output()
 }
 
-// settle decides about every region once.
+// settle makes one decision about every region.
 func (d *decision) settle() {
 	for d.run(advance) {
-		d.run(setWeights) // they follow each state of the target
+		d.run(setWeights) // weights follow from the target's state
 	}
 	d.run(catchUp, setWeights, endOrphans)
 	before := d.facts
 	if d.run(closeAtZero); d.facts != before {
-		d.run(setWeights) // a new generation is not yet applied, so that weights may change
+		d.run(setWeights) // weights may change, because a new generation is not applied yet
 	}
 	d.run(logWeights, stopUnwanted)
 }
 
-// maxPasses is far more than regions can wait for each other. What is left over, or
-// goes round in a circle, comes with the next step and holds up no transaction.
+// maxPasses is far more than regions can wait for each other. If decisions remain, or repeat in
+// a circle, they come with the next step and do not make this transaction longer.
 const maxPasses = 2 * MaxRegions
 
-// sameDeployment compares what the planner may change.
+// sameDeployment compares the fields that the planner may change.
 func sameDeployment(a, b model.Deployment) bool {
 	return a.Status == b.Status && a.Reason == b.Reason && a.Message == b.Message &&
 		a.ResolvedImage == b.ResolvedImage && a.Stable == b.Stable &&

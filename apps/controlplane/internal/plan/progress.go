@@ -12,16 +12,16 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// DefaultPolicy returns the policy of apps which have none of their own: region by region,
-// replica by replica, with a small surge. It goes back by itself.
+// DefaultPolicy returns the policy of apps without their own policy: region by region,
+// replica by replica, with a small surge, and with automatic rollback.
 func DefaultPolicy() *windlassv1.RolloutPolicy {
 	return &windlassv1.RolloutPolicy{Strategy: windlassv1.RolloutPolicy_STRATEGY_ROLLING}
 }
 
-// NextProgress returns the progress that a new rollout of the app starts with, given its rows. It is nil if nothing is
-// live that needs protection. An app without a policy gets DefaultPolicy. A region that a superseded rollout left half
-// way keeps that rollout's policy until it has moved or gone back, even if the app has no policy any more. So do
-// lagging regions. asked holds the replicas that come with the new version.
+// NextProgress returns the progress with which a new rollout of the app begins. rows are the app's rows. The result is
+// nil if no live version needs protection. An app without a policy gets DefaultPolicy. A region that a superseded
+// rollout left unfinished keeps that rollout's policy until the region has moved or gone back, even if the app has no
+// policy any more. The same is true for lagging regions. asked has the replicas that the request sets for the new version.
 func NextProgress(s model.RolloutState, app model.App, rows []model.Topology, rolloutID string, asked Asked) *model.Progress {
 	if app.LiveDeploymentID == "" {
 		return nil
@@ -57,14 +57,14 @@ func NextProgress(s model.RolloutState, app model.App, rows []model.Topology, ro
 	return c
 }
 
-// Refusal says why a person's command about a rollout is refused now, and what to do.
+// Refusal says why a person's command about a rollout is refused now, and how to fix that.
 type Refusal struct{ Message, Fix string }
 
 func (r *Refusal) Error() string { return r.Message }
 
 var errGoingBack = &Refusal{"the rollout is going back already", "Wait until it is back, or deploy another version."}
 
-// Pause pauses the rollout. Like the functions below, it reports whether that changes anything.
+// Pause pauses the rollout. Like the functions below, it reports whether the rollout changes.
 func Pause(c *model.Progress, who, why string, now int64) (changed bool, err error) {
 	switch {
 	case c.Back:
@@ -77,7 +77,7 @@ func Pause(c *model.Progress, who, why string, now int64) (changed bool, err err
 	return true, nil
 }
 
-// Resume lets the rollout go on after a person's pause.
+// Resume makes the rollout continue after a person's pause.
 func Resume(c *model.Progress) (changed bool, err error) {
 	switch {
 	case c.Back:
@@ -94,8 +94,8 @@ func Resume(c *model.Progress) (changed bool, err error) {
 	return true, nil
 }
 
-// Retry lets the regions that failed begin again. heard has the guard of each region's last report
-// of the version.
+// Retry restarts the regions that failed. heard has the guard of each region's last report
+// about the version.
 func Retry(c *model.Progress, heard map[string]model.Guard, now int64) (changed bool, err error) {
 	if c.Back {
 		return false, errGoingBack
@@ -143,9 +143,9 @@ func SkipBake(c *model.Progress, who string) (wave string, err error) {
 	return "", &Refusal{"no wave of the rollout is baking now", "`windlass rollout status` shows what it waits for."}
 }
 
-// Promote lets regions that wait at a step go on, except regions whose gate is shut. Timed steps end by themselves
-// again, also after the app went back before. Regions that failed only by their analysis are accepted. full: from now
-// on, no pause of a step, analysis or bake time holds any region.
+// Promote makes regions that wait at a step continue, unless their gate is shut. After it, timed steps end automatically
+// again, even if the app went back before. Regions that failed only by their analysis are accepted. full means that from
+// now on, no pause, analysis or bake time holds any region.
 func Promote(c *model.Progress, who string, full bool, now int64) (waves []string, err error) {
 	if c.Back {
 		return nil, errGoingBack
@@ -186,8 +186,8 @@ func Promote(c *model.Progress, who string, full bool, now int64) (waves []strin
 	return waves, nil
 }
 
-// acceptFailed lets regions that failed by their analysis go on past that step or bake, and returns their waves. If
-// other regions failed for another reason, it accepts none.
+// acceptFailed makes regions that failed by their analysis continue after their step or bake, and returns their waves.
+// If a region failed for another reason, it accepts none.
 func acceptFailed(c *model.Progress, who string, now int64) (waves []string, err error) {
 	if !c.Failed {
 		return nil, nil

@@ -17,7 +17,7 @@ import (
 
 var places = []string{"ap", "eu", "us"}
 
-// drawEvent lets one thing happen to the app, as callers, agents and time may.
+// drawEvent makes one random change to the app, as callers, agents and time may.
 func drawEvent(t *rapid.T, w *simulation) {
 	region := rapid.SampledFrom(places).Draw(t, "region")
 	deployment := fmt.Sprintf("v%d", rapid.Int32Range(1, max(1, w.app.LatestVersion)).Draw(t, "deployment"))
@@ -121,9 +121,10 @@ func drawDeploy(t *rapid.T, w *simulation) {
 	w.deploy(s)
 }
 
-// TestHistory_KeepsTheRulesProperty: simulation.step checks each decision of a random history. The plan is
-// deterministic and idempotent, keeps to the tables, and never takes a generation back. It
-// never stops a row that may still get requests, nor the live deployment before its successor
+// TestHistory_KeepsTheRulesProperty makes random histories, in which simulation.step checks each decision. A plan is
+// deterministic and idempotent, keeps to the tables, and never lowers a generation. It never stops a row that may still
+// get requests, or the live deployment before its successor serves in all regions. After all faults are mended, only the
+// live deployment remains, or nothing.
 // serves everywhere. Healed, the simulation ends with the live deployment alone, or with nothing.
 func TestHistory_KeepsTheRulesProperty(t *testing.T) {
 	t.Parallel()
@@ -152,7 +153,7 @@ func TestHistory_KeepsTheRulesProperty(t *testing.T) {
 	})
 }
 
-// requireNothingWakes sends requests to closed regions of a simulation at rest.
+// requireNothingWakes sends requests to the closed regions of a simulation at rest.
 func requireNothingWakes(t *rapid.T, w *simulation) {
 	for k, row := range w.rows {
 		if w.closed[k.region] && Active(row) && row.AtZero(w.deps[w.index(k.deployment)].Spec) {
@@ -192,7 +193,7 @@ func requireAtRest(t *rapid.T, w *simulation) {
 	}
 }
 
-// TestDeadline_HoldsWhileRegionsAreSilentProperty: a silent region does not keep a caller
+// TestDeadline_HoldsWhileRegionsAreSilentProperty requires that a silent region does not keep a caller
 // waiting.
 func TestDeadline_HoldsWhileRegionsAreSilentProperty(t *testing.T) {
 	t.Parallel()
@@ -222,8 +223,8 @@ func TestDeadline_HoldsWhileRegionsAreSilentProperty(t *testing.T) {
 	})
 }
 
-// TestOutput_TouchesNoMoreRegionsThanATransactionLocks: an app that moves
-// between disjoint sets of regions, or is deleted with both, does it in parts.
+// TestOutput_TouchesNoMoreRegionsThanATransactionLocks moves an app between disjoint sets of regions, and deletes it
+// while it has both. Each must happen in several steps.
 func TestOutput_TouchesNoMoreRegionsThanATransactionLocks(t *testing.T) {
 	var first, second []string
 	for i := range MaxRegions {

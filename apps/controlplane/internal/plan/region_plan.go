@@ -13,36 +13,35 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// regionPlan is a region in a staged rollout: the version that should have the region to itself, and how far it is.
-// The version is the target once the region's turn has come, and the live version before. So going back needs no code
-// of its own.
+// regionPlan is a region in a staged rollout: the version that should have the region alone, and how far it is. This is
+// the target once the region's turn has come, and the live version before. So going back needs no separate code.
 type regionPlan struct {
 	strategy.RegionPlan
 	region string
-	// to is nil if neither version belongs there: the region is new with the target, and its turn has not come, or was
-	// taken back.
+	// to is nil if neither version belongs in the region: only the target has the region, and its turn has not come or
+	// was withdrawn.
 	to   *model.Deployment
 	row  *model.Topology // row of to, nil before it has one
 	from []*model.Topology
-	// seen is how many replicas of from the region reports.
+	// reportedReplicas is the number of replicas of the versions in from that the region reports.
 	reportedReplicas int32
-	// lost: the region is out of reach, and its last reports decide nothing.
+	// lost means that the region is out of reach, so its last reports decide nothing.
 	lost bool
-	// keeps: to continues with instances of another version that are made alike. inherited is how many of these
+	// keeps means that to continues with instances of another version that are made alike. inherited is how many of these
 	// replicas served when that began.
 	keeps     bool
 	inherited int32
 }
 
 // restored reports whether the region is as it should be when no rollout is in flight: the target has its replicas,
-// and other versions have none. The replicas need not be ready, because the version was live before, and may have
-// failed then.
+// and other versions have none. The replicas need not be ready, because the version was live before and may have
+// failed already then.
 func (l *regionPlan) restored() bool {
 	if l.row != nil && l.row.Transferred {
-		return false // it must run again, even with no replicas
+		return false // the version must run again, even without replicas
 	}
 	if len(l.from) == 0 && l.To.Assigned == l.Size {
-		return true // nothing ever began here, whatever the region reports
+		return true // nothing ever started in this region, whatever it reports
 	}
 	if l.lost || !l.To.Known || l.To.Assigned != l.Size || l.To.Outdated > 0 {
 		return false
@@ -55,7 +54,7 @@ func (l *regionPlan) restored() bool {
 	return l.to == nil || len(l.from) == 0 || l.To.Serving == 0 || l.Alone()
 }
 
-// makeRegionPlans makes the region plans of all regions that have anything, sorted.
+// makeRegionPlans makes the region plans of all regions that have rows or a size, sorted.
 func (v *view) makeRegionPlans() []*regionPlan {
 	regions := map[string]bool{}
 	for _, t := range v.rows {
@@ -96,7 +95,7 @@ func (v *view) regionPlan(region string) *regionPlan {
 	}
 	l.Surge, l.Unavailable = regionBounds(c, region, l.Size)
 	if v.in.Closed[region] && !forward {
-		// The way back replaces within what the live version had there.
+		// A region that goes back replaces replicas within the number that the live version had there.
 		l.Surge, l.Unavailable = 0, max(1, l.Unavailable)
 	}
 	if forward && wave.State != windlassv1.WaveProgress_STATE_DONE {
@@ -106,7 +105,7 @@ func (v *view) regionPlan(region string) *regionPlan {
 	l.Recreate = order == strategy.StopFirst
 	l.Hold = c.PausedAt != 0 && (st == nil || st.State != regionGoingBack)
 	if st != nil && st.State == regionSkipped && !c.Back {
-		l.Hold = true // half way, maybe: its turn comes again
+		l.Hold = true // it may have moved in part, and its turn comes again
 	}
 	if l.Closed = forward && v.in.Closed[region]; l.Closed {
 		l.Hold = true
@@ -136,7 +135,7 @@ func (v *view) regionPlan(region string) *regionPlan {
 			l.from = append(l.from, t)
 		}
 	}
-	// A version that is not wanted any more goes before the one that a rollback needs.
+	// A version that is not wanted any more stops before the version that a rollback needs.
 	slices.SortStableFunc(l.from, func(a, b *model.Topology) int {
 		return cmp.Compare(v.rank(a), v.rank(b))
 	})
@@ -149,7 +148,7 @@ func (v *view) regionPlan(region string) *regionPlan {
 	v.joinWorkloads(l, order == strategy.InPlace && forward, forward && l.Stop == nil && order == strategy.Beside)
 	v.keepInstances(l)
 	if v.keepsRoles(l) {
-		l.Keep = 0 // there is nothing else that could be kept
+		l.Keep = 0 // the pool is taken over, so there are no other replicas to keep
 	}
 	return l
 }
@@ -175,7 +174,7 @@ func (v *view) rank(t *model.Topology) int {
 	return 0
 }
 
-// size returns how many replicas of the deployment the region should have in the end.
+// size returns how many replicas of the deployment the region should have at the end of the rollout.
 func (v *view) size(deployment, region string) int32 {
 	sizes := v.progress.Sizes
 	if deployment == v.olderIn(region) {
@@ -211,7 +210,7 @@ func (v *view) side(t *model.Topology) strategy.Side {
 		s.Known = pl.Applied() && o.Deleted
 	}
 	if s.Known && (!active(t) || rejected && !o.Retryable) {
-		// A row that was refused for good will never run.
+		// A row that was rejected for good will never run.
 		s.Existing = 0
 	}
 	s.Existing = max(s.Existing, v.reportedReplicas(t))
@@ -221,7 +220,7 @@ func (v *view) side(t *model.Topology) strategy.Side {
 // reportedReplicas returns how many replicas of the row the region reports, in any state.
 func (f *facts) reportedReplicas(t *model.Topology) int32 {
 	o := f.observed[rowKey{t.DeploymentID, t.RegionID}]
-	groups, _ := o.Counts() // a group of which instances are gone takes more room than the instances that are left
+	groups, _ := o.Counts() // a group takes its whole room even if some of its instances have ended
 	if d := f.deps[t.DeploymentID]; d != nil && model.IsPooled(d.Spec) {
 		return groups // percent
 	}
@@ -229,7 +228,7 @@ func (f *facts) reportedReplicas(t *model.Topology) int32 {
 	return max(groups, (o.Instances()+each-1)/each)
 }
 
-// instancesEach returns how many instances make a replica.
+// instancesEach returns the number of instances of a replica.
 func instancesEach(d *model.Deployment) int32 {
 	if d == nil {
 		return 1
@@ -237,7 +236,7 @@ func instancesEach(d *model.Deployment) int32 {
 	return model.InstancesEach(d.Spec)
 }
 
-// instancesOf returns how many instances the row's replicas have.
+// instancesOf returns the number of instances of the row's replicas.
 func instancesOf(d *model.Deployment, t model.Topology) int32 {
 	if d == nil {
 		return t.Replicas
@@ -245,7 +244,7 @@ func instancesOf(d *model.Deployment, t model.Topology) int32 {
 	return model.Instances(t.In(d.Spec), t.Replicas)
 }
 
-// moveRegions takes the next step in each region that is in reach.
+// moveRegions makes the next change in each region that is in reach.
 func (s *stager) moveRegions() {
 	for _, l := range s.makeRegionPlans() {
 		if !l.lost {
@@ -261,7 +260,7 @@ func (s *stager) moveRegion(l *regionPlan) {
 		next = strategy.Next(s.withoutNewer(l))
 	}
 	begins := l.row == nil && l.to != nil && !s.progress.Back && st != nil && leads(*st) && !l.Hold
-	// If the row got another workload before the region has let go of the transferred one, the transferred instances
+	// If the row got another workload before the region has released the transferred one, the transferred instances
 	// would have no owner when the region applies this row before its successor.
 	reclaims := l.row != nil && l.row.Transferred && l.To.Known && !l.Hold && next.To == 0
 	moves, shares := begins || reclaims || next.To != l.To.Assigned, next.ToWeight != l.To.Weight
@@ -344,7 +343,7 @@ func (p *planner) give(t *model.Topology, weight int32) {
 	}
 }
 
-// figures returns the figures that a step is based on: "ready: v1 3 of 3, v2 1 of 1; wanted: 3". Those of a pool are
+// figures describes the counts on which a step is based: "ready: v1 3 of 3, v2 1 of 1; wanted: 3". Counts of a pool are
 // percent.
 func (f *facts) figures(l *regionPlan) string {
 	var parts []string
@@ -360,8 +359,8 @@ func (f *facts) figures(l *regionPlan) string {
 	return fmt.Sprintf("ready: %s; wanted: %d%s", strings.Join(parts, ", "), l.Size, l.unit())
 }
 
-// ready describes how many of the version's replicas are ready, and how many of other versions
-// serve in place of the rest: "1 of 3 and 2 to be replaced", or "and 2 to be kept".
+// ready describes how many of the version's replicas are ready, and how many replicas of other versions serve in their
+// place: "1 of 3 and 2 to be replaced", or "1 of 3 and 2 to be kept".
 func (l *regionPlan) ready(of int32) string {
 	text := fmt.Sprintf("%d of %d%s", l.To.Serving-l.To.Outdated, of, l.unit())
 	if l.To.Outdated > 0 {
@@ -370,7 +369,7 @@ func (l *regionPlan) ready(of int32) string {
 	return text
 }
 
-// unit returns what follows a number of replicas: a percent sign for a pool.
+// unit returns the text after a number of replicas: a percent sign for a pool, else "".
 func (l *regionPlan) unit() string {
 	if l.pooled() {
 		return "%"
@@ -378,7 +377,7 @@ func (l *regionPlan) unit() string {
 	return ""
 }
 
-// outdated describes what happens to the replicas that serve in place of the version's own.
+// outdated describes what happens to the replicas of other versions that serve in place of the version's own.
 func (l *regionPlan) outdated() string {
 	n := fmt.Sprint(l.To.Outdated) + l.unit()
 	if l.keeps {
@@ -394,7 +393,7 @@ func (f *facts) versionOf(deployment string) string {
 	return deployment
 }
 
-// logShares adds where traffic goes to the history, region by region.
+// logShares adds to the history where traffic goes, region by region.
 func (p *planner) logShares() {
 	for _, region := range sortedKeys(p.routes) {
 		if p.routes[region].Generation == p.routesWas[region].Generation {

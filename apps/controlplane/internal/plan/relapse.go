@@ -9,28 +9,28 @@ import (
 )
 
 // A region has a relapse if it serves its new version, at a step or alone, and then stops serving it because replicas
-// of the version are not ready. Each relapse has a progress deadline of its own, which ends a long relapse. A limit on
-// their number ends a version that comes and goes. Without it, such a version would restart its step's pause or its
-// wave's bake for ever.
+// of the version are not ready. Each relapse has its own progress deadline, which ends a long relapse. A limit on the
+// number of relapses ends the rollout of a version that comes and goes. Without the limit, such a version would restart
+// its step's pause or its wave's bake for ever.
 //
-// A change of the region's assignment, a lost connection and a pause are no relapses.
+// A change of the region's assignment, a lost connection and a pause are not relapses.
 //
 // A region may also lose the acknowledgement of its route while it serves, because gateways or the
-// agent restart. That is no relapse, and the bake goes on: if it began anew, restarts that come more
-// often than a bake lasts would keep it from ending. The bake ends once the route is acknowledged
+// agent restart. That is not a relapse, and the bake continues. If the bake restarted, frequent restarts of gateways
+// would keep it from ending. The bake ends once the route is acknowledged
 // again, and the progress deadline limits how long that may take.
 
-// ReasonUnstable is why a region failed, because it became ready and lost its readiness too often.
+// ReasonUnstable is the reason of a region that fails because it became ready and lost its readiness too often.
 const ReasonUnstable = "Unstable"
 
-// minRelapses may happen in any region, because a lost node takes a replica with it.
+// minRelapses is the number of relapses that any region may have, because a lost node takes a replica with it.
 const minRelapses = 5
 
-// RelapseLimit returns how many relapses fail a region of that size, at one step or in one bake: as many as it has
-// replicas, so that each replica may be moved once, as when all nodes are replaced.
+// RelapseLimit returns how many relapses at one step or in one bake fail a region of that size. It is at least the
+// number of replicas, so that each replica may move once, as when all nodes are replaced.
 func RelapseLimit(size int32) int32 { return max(minRelapses, size) }
 
-// noteServing notes that the region serves its new version, and of which generation.
+// noteServing records that the region serves its new version, and the generation.
 func (s *stager) noteServing(st *model.RegionProgress, l *regionPlan) {
 	if st.ServingSince == 0 {
 		st.ServingSince = s.now
@@ -40,9 +40,8 @@ func (s *stager) noteServing(st *model.RegionProgress, l *regionPlan) {
 	}
 }
 
-// relapse is called when a region that served does not serve any more, and counts that if it is a
-// relapse. text says how many there were, for the history. message is why the region has failed,
-// empty if it has not.
+// relapse is called when a region that served no longer serves, and counts this if it is a relapse. text says how many
+// relapses there were, for the history. message is the reason why the region has failed, empty if it has not failed.
 func (s *stager) relapse(st *model.RegionProgress, l *regionPlan) (text, message string) {
 	if l.row == nil || l.row.Generation != st.ServingGeneration || !l.To.Known || l.To.Ready >= min(l.To.Assigned, l.Enough()) {
 		return "", ""
@@ -76,7 +75,7 @@ func bakesOn(w *model.WaveProgress) bool {
 	})
 }
 
-// unsettle makes a region that served alone roll again, and reports whether the region failed by that.
+// unsettle makes a region that served alone move again, and reports whether this failed the region.
 func (s *stager) unsettle(d *model.Deployment, w *model.WaveProgress, st *model.RegionProgress, l *regionPlan) (failed bool) {
 	relapse, message := s.relapse(st, l)
 	s.roll(st)

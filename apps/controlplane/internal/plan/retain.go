@@ -9,22 +9,22 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// A version is retained from the time when its successor is live: it stays as it is, ready and without traffic. To go
-// back to it only moves the live pointer, and the weights follow. It leaves when its time is over, or when a newer
-// version is on its way, which needs the room.
+// A version is retained after its successor became live: it stays as it is, ready and without traffic. To go back to a
+// retained version, only the live pointer moves, and the weights follow. The retention ends after a time, or when a newer
+// version needs the room.
 
-// retained reports whether the deployment is kept as a way back.
+// retained reports whether the deployment is retained.
 func (f *facts) retained(deployment string) bool {
 	return deployment != "" && f.progress.Retained() == deployment
 }
 
-// hasTransferred reports whether instances of the deployment belong to another deployment by now. Such a deployment
-// cannot be live again by the pointer alone. It takes its instances back, which is as fast.
+// hasTransferred reports whether instances of the deployment already belong to another deployment. Moving the live
+// pointer alone cannot make such a deployment live again. It takes its instances back, which is as fast.
 func (f *facts) hasTransferred(d *model.Deployment) bool {
 	return slices.ContainsFunc(f.rows, func(t *model.Topology) bool { return t.DeploymentID == d.ID && active(t) && t.Transferred })
 }
 
-// endRetention ends the retention of a version that is not to be retained any longer.
+// endRetention ends the retention of a version that must not be retained any longer.
 func (p *planner) endRetention() {
 	c := p.progress
 	var why string
@@ -48,9 +48,9 @@ func (p *planner) endRetention() {
 	p.log("DeploymentSuperseded", why, d, "")
 }
 
-// Restore makes the retained version live again, in place of the live one, if it serves
-// in all of its places. Regions that are out of reach do not matter, because they have
-// what they had. The planner moves the traffic.
+// Restore makes the retained version live again, in place of the live version, if it serves
+// in all of its places. Unreachable regions do not matter, because they still run what they ran before.
+// The planner moves the traffic.
 func Restore(c *model.Progress, app *model.App, live, old *model.Deployment, places []rollup.Place, now int64) bool {
 	if c.Retained() != old.ID || now >= c.RetainedUntil || app.RolloutID != "" {
 		return false

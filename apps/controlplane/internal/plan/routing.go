@@ -7,13 +7,13 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// routing finds the routing policy of the app. This is the policy of its live version, also while a new version has a
-// share of the requests. Before any version is live, it is the policy of the first version. If the policy moved with
-// the weights, it would apply to part of the old version's requests. If it moved with the start of a rollout, a
-// rollback would return to an untried combination.
+// routing determines the routing policy of the app. This is the policy of its live version, even while a new version has
+// a share of the requests. Before any version is live, it is the policy of the first version. If the policy changed with
+// the weights, it would apply to part of the old version's requests. If it changed at the start of a rollout, a
+// rollback would lead to an untested combination.
 //
-// If a new version takes over a region's instances, no part of the region is left to the old version, and the versions
-// differ mainly in their policy. So the region tries the new policy, from the first step that gives the new version
+// If a new version takes over a region's instances, the old version has nothing left in the region, and the versions
+// differ mainly in their policy. So the region uses the new policy, from the first step that gives the new version
 // any traffic.
 type routing struct {
 	live, target *model.Deployment
@@ -33,7 +33,7 @@ func (r routing) in(region string) *windlassv1.RoutingPolicy {
 	return d.Spec.GetRouting()
 }
 
-// tries reports whether the region has the new version as a whole, and tries its policy.
+// tries reports whether the whole region belongs to the new version, so that the region uses its policy.
 func (r routing) tries(region string) bool {
 	if r.progress == nil || r.target == nil || r.progress.Back || !r.target.MadeAlike(r.live) {
 		return false
@@ -47,14 +47,14 @@ func (r routing) tries(region string) bool {
 	}
 	i := slices.IndexFunc(r.rows, func(t *model.Topology) bool { return t.DeploymentID == r.target.ID && t.RegionID == region })
 	if i >= 0 && r.rows[i].Weight != fullWeight {
-		return false // no replica of it serves; a pinned version that serves instead does not count
+		return false // no replica of the version serves; a pinned version does not count
 	}
 	took := false
 	for _, o := range r.rows {
 		switch {
 		case i < 0 || o.RegionID != region || o == r.rows[i]:
 		case active(o) && o.Replicas > 0:
-			return false // an earlier rollout left this row half way
+			return false // an earlier rollout left the move of this row unfinished
 		default:
 			took = took || hasOf(r.rows[i], o)
 		}
@@ -62,7 +62,7 @@ func (r routing) tries(region string) bool {
 	return took
 }
 
-// routing returns the routing as of now.
+// routing returns the current routing.
 func (f *facts) routing() routing {
 	r := routing{live: f.live(), rows: f.rows}
 	if f.rollout != nil {
@@ -74,7 +74,7 @@ func (f *facts) routing() routing {
 	return r
 }
 
-// routedAs reports whether the region's route, if there is one, has the present policy.
+// routedAs reports whether the region has no route, or its route has the current policy.
 func (f *facts) routedAs(region string) bool {
 	r := f.routes[region]
 	return r == nil || len(r.Hosts) == 0 || r.Routes(f.routing().in(region))
@@ -102,14 +102,14 @@ func (in Input) factsAfter(out *Output) *facts {
 	return newFacts(after, 0)
 }
 
-// noTraffic is why a route has hosts and no target.
+// noTraffic is the reason why a route has hosts and no target.
 const noTraffic = "no version has traffic: the hosts stay, and requests wait in the queue, go to another region, or get 503"
 
 // keepsHosts reports whether the region keeps the app's hosts for the row, even if the row has no
-// weight: while nothing serves, a gateway that knows the hosts can queue requests, send them to
-// another region, or answer 503. For hosts that it does not know it answers 404.
+// weight. While no version serves, a gateway that knows the hosts can queue requests, send them to
+// another region, or answer 503. For unknown hosts, it answers 404.
 //
-// A region that the app leaves keeps no hosts, nor does a version that is retained only as a way back. Nor does a row
+// A region that the app leaves keeps no hosts. A version that is only retained keeps no hosts either, nor does a row
 // at zero in a closed region, because gateways would hold its requests.
 func (f *facts) keepsHosts(t *model.Topology) bool {
 	if f.app.DeletingSince != 0 || !active(t) || isShut(f, t) {
@@ -130,7 +130,7 @@ func (f *facts) keepsHosts(t *model.Topology) bool {
 	return goes
 }
 
-// hasHosts reports whether the region has the app's hosts for the row with that weight.
+// hasHosts reports whether the region has the app's hosts because of the row, if the row has the weight.
 func hasHosts(f *facts, t *model.Topology, weight int32) bool {
 	return weight > 0 && !isShut(f, t) || f.keepsHosts(t)
 }
@@ -144,7 +144,7 @@ func (f *facts) hosted() map[string]bool {
 	return out
 }
 
-// trafficOf returns the rows of the region that its route sends requests to.
+// trafficOf returns the region's rows to which its route sends requests.
 func trafficOf(f *facts, region string) (rows []*model.Topology) {
 	if len(f.routes[region].Hosts) == 0 {
 		return nil

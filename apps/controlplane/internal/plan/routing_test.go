@@ -20,7 +20,7 @@ func routed(queue int32, regions ...string) *windlassv1.DeploymentSpec {
 	}
 }
 
-// requireRouting checks every route against the live version.
+// requireRouting checks every route against the policy of the live version.
 func (w *simulation) requireRouting(live string) {
 	want := w.deps[w.index(live)].Spec.GetRouting()
 	for region, r := range w.rts {
@@ -59,7 +59,7 @@ func TestRouting_LivePolicyCountsUntilTheNewVersionIsLive(t *testing.T) {
 	require.Equal(t, "v2", w.app.LiveDeploymentID)
 	w.requireRouting("v2")
 
-	// Without a policy, the routes are as if there had never been one.
+	// Without a policy, the routes are the same as if there had never been a policy.
 	w.policy(nil)
 	w.deploy(&windlassv1.DeploymentSpec{Command: []string{"serve"}, Replicas: new(int32(2)), Regions: []string{"eu", "us"}})
 	w.settle()
@@ -159,7 +159,7 @@ func TestRouting_PolicyChangeIsOneGeneration(t *testing.T) {
 	before := w.rts["eu"]
 	require.False(t, Next(w.input(), w.now).Changed())
 
-	// An earlier release, which had no policies, left the route like this.
+	// A route of an earlier release, which had no policies.
 	old := before
 	old.Policy = nil
 	w.rts["eu"] = old
@@ -225,7 +225,7 @@ func TestRouting_HasKeysWithTheNextGeneration(t *testing.T) {
 	require.Equal(t, before+1, w.rts["eu"].Generation)
 	require.False(t, Next(w.input(), w.now).Changed())
 
-	// This is in a rollout, and then without any key left.
+	// The app's keys change during a rollout, and then the last key is removed.
 	w.deploy(routed(2, "eu", "us"))
 	w.step()
 	w.keys = nil
@@ -237,8 +237,8 @@ func TestRouting_HasKeysWithTheNextGeneration(t *testing.T) {
 	require.False(t, Next(w.input(), w.now).Changed())
 }
 
-// Where only pins serve, the rollout's layer has no route to change with the policy, hosts or keys. A revoked key
-// would stay valid there until another change of the route.
+// In a region where only pins serve, the rollout's layer has no route that it could change with the policy, hosts or
+// keys. So a revoked key would stay valid there until another change of the route.
 func TestRouting_ChangeUnderPinsAloneIsSentAtOnce(t *testing.T) {
 	w := newSimulation(t, "eu", "us")
 	w.keys = []byte("a")

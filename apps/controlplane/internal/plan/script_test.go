@@ -20,63 +20,63 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// Scripts under testdata have events of one app, one after the other, and the planner's decisions after each:
+// Scripts in testdata have events of one app, and the planner's decisions after each event:
 //
 //	regions us eu                connected regions of the simulation
 //	deploy us eu [replicas=2] [own=(us:5)] [min_ready=1] [image=...] [source=rollback] [sized=yes] [alike] [queue=5] [cold] [pool=decode [on=v1] [order=parallel]]
-//	                             own: replicas that are requested for some regions
-//	                             sized: with a policy, too, every region gets this number
+//	                             own: numbers of replicas that are requested for single regions
+//	                             sized: even with a policy, every region gets this number
 //	                             pool=decode: a pool of 8 prefill and 2 decode servers, in which these roles differ
-//	                             on: differ from this version, and not from the live one
-//	                             order: in which the roles of the pool move
-//	                             alike: nothing that instances see differs from what is live
+//	                             on: the version from which they differ; default: the live version
+//	                             order: the order in which the roles of the pool move
+//	                             alike: instances see no difference from the live version
 //	                             queue: the routing policy has a queue of that size
-//	                             cold: at zero, requests wait and wake it
+//	                             cold: at zero, requests wait and wake the app
 //	ready us v1 [replicas=1] [older=2]
-//	                             the agent applied the row; replicas are ready, and older
-//	                             ones that it took over serve in addition
+//	                             the agent applied the row. replicas is how many are ready. In
+//	                             addition, older replicas that the row took over serve
 //	doomed us v1 reason=... message=... [n=2] [ready=1] [older=2] [behind=6s]
-//	                             n of its instances; behind: so late is the clock of the process
-//	                             that stores the report
-//	older us                     its agent is of a release that replaces nothing in place
+//	                             n of its instances are doomed. behind is how far the clock of the
+//	                             process that stores the report is behind
+//	older us                     the region's agent is of a release that replaces nothing in place
 //	reject us v1 code=... [retryable]
-//	crowded us v1 ready=1 message=...    there is no room for the others
+//	crowded us v1 ready=1 message=...    there is no room for the other replicas
 //	ack us                       the region serves the present route
 //	obey us                      the agent applies everything
-//	settle                       every connected region does so, until nothing changes
+//	settle                       every connected region obeys, until nothing changes
 //	unreachable us, connect us, epoch us
-//	pending us                   no agent has joined it yet
-//	close us [request], open us  the workspace may no longer use the region, and may again; request:
-//	                             a request came just before
-//	request us                   a request comes, which wakes what is at zero
+//	pending us                   no agent has joined the region yet
+//	close us [request], open us  the workspace may no longer use the region, and may use it again.
+//	                             request: a request came just before
+//	request us                   a request comes, which wakes the app at zero
 //	scale us v1 replicas=3, cancel who=... why=..., delete [abandon]
 //	resolved image=... digest=... | message=... [final]
 //	after 10s                    time passes
-//	speak us                     the region reports, with nothing new
+//	speak us                     the region sends a report without news
 //	policy [strategy=recreate] [surge=1] [unavailable=0] waves=(canary:eu/bake=1m,us/parallel=2/onfailure=pause)
 //	       [steps=(10%/5m,2/manual)] [initial=10] [promotion=auto_after_5m] [retain=10m] [capacity=1h]
 //	       [analysis=(error-rate/max=0.05/interval=1m/min=10/failures=1/hold=10m,latency-p95/ratio=1.5,smoke/hook=5s)]
 //	       [rollback=off|crash+analysis] [failed=2] [unhealthy=50%] [for=30s] [deadlines=(progress=5m,crash=2m)]
-//	                             the policy of the next rollouts; none: the default one. Without
-//	                             the line, they have no policy, as before there was a default
+//	                             the policy of the next rollouts; none: the default policy. Without
+//	                             this line, they have no policy, like apps of earlier releases
 //	figures error-rate new=0.01 samples=100 [old=0.02] [oldsamples=90] | problem=... | verdict=fail says=... | none
-//	                             the result of measuring the check; without the line there is none
+//	                             the result of measuring the check; without this line there is none
 //	catchup                      a retry for regions that failed to catch up
 //	pause, resume, retry, skip, promote [full] [refused]
 //	                             commands of people about the rollout
-//	resize [us] replicas=3       a scale in the middle of it
+//	resize [us] replicas=3       the app is scaled during the rollout
 //	restore v1                   a rollback to the retained version
 //	freeze NAME [hold] [of=app] [for=1h] [in=1h] [weekly=Thu_01:00-Thu_02:00], lift NAME
-//	                             the workspace, or the app, is frozen; starts are at 00:16:40 on Thursday
+//	                             a freeze of the workspace or the app; scripts start at 00:16:40 on Thursday
 //	override why=...             an owner lets the held rollout start
-//	approve who=... [role=owner] an approval at the gates; "refused" if they do not take it
+//	approve who=... [role=owner] an approval at the gates; prints "refused" if they refuse it
 //	pin v1 us [weight=10] [replicas=1], unpin v1
-//	                             v1 is pinned in us; "refused" if it cannot be
-//	break us                     the newest version crashes there
+//	                             v1 is pinned in us; prints "refused" if it cannot be pinned
+//	break us                     the newest version crashes in the region
 //	host us                      the region's agent runs processes
-//	trace                        as settle, without time passing, decision by decision
+//	trace                        like settle, but time does not pass, and each decision is printed
 func TestScript_ReadsAsDocumented(t *testing.T) {
-	scripts, err := filepath.Glob("testdata/[0-9]*") // not the drawn histories that failed
+	scripts, err := filepath.Glob("testdata/[0-9]*") // leaves out random histories that failed
 	require.NoError(t, err)
 	require.NotEmpty(t, scripts)
 	for _, path := range scripts {
@@ -360,8 +360,8 @@ func run(t *testing.T, w *simulation, d *datadriven.TestData) {
 	}
 }
 
-// scriptApproval reads a gate in a script's short form: "2" owners, "1:deployer", and with
-// "!" at its end not who deployed.
+// scriptApproval reads a gate in a script's short form: "2" needs two owners, and "1:deployer" one deployer. "!" at the
+// end means that the deployer may not approve.
 func scriptApproval(t *testing.T, text string) *windlassv1.Approval {
 	if text == "" {
 		return nil
@@ -377,7 +377,7 @@ func scriptApproval(t *testing.T, text string) *windlassv1.Approval {
 	return gate
 }
 
-// approve prints the result of somebody's approval, and then prints what step prints.
+// approve prints the result of a person's approval, and then the same as step.
 func approve(w *simulation, d *datadriven.TestData) string {
 	var who string
 	role := windlassv1.Role_ROLE_OWNER
@@ -511,7 +511,7 @@ func scriptLimits(t *testing.T, policy *windlassv1.RolloutPolicy, opts map[strin
 	}
 }
 
-// trace lets every connected region obey until nothing happens without time passing. It prints the decisions as they
+// trace makes every connected region obey until nothing happens without time passing. It prints the decisions as they
 // are made.
 func trace(w *simulation, _ *datadriven.TestData) string {
 	var b strings.Builder

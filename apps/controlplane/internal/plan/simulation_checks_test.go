@@ -11,11 +11,11 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// These checks hold for every plan of a simulation, and for the state that it has written.
+// These checks apply to every plan of a simulation, and to the state after it.
 
 // checkHosts checks the hosts of regions if the next plan changes nothing. A region has the app's hosts if the
-// live version should be there, whether or not anything serves. It has none once the app is deleted or has left
-// it. Nor has a closed region in which all is at zero.
+// live version should be there, even if nothing serves. It has no hosts after the app was deleted or has left
+// the region, and if the region is closed and all its rows are at zero.
 func (w *simulation) checkHosts(next Output) {
 	if next.Changed() || newFacts(w.input(), w.now).target() != nil {
 		return
@@ -50,7 +50,7 @@ func (w *simulation) atZero(region string) bool {
 	return true
 }
 
-// check checks a plan against the tables and the rules of the package comment.
+// check checks a plan against the tables, and against the rules in the package comment.
 func (w *simulation) check(in Input, out Output) {
 	t := w.t
 	if out.App != nil && out.App.Status != in.App.Status {
@@ -111,9 +111,9 @@ func (w *simulation) check(in Input, out Output) {
 	}
 }
 
-// checkClosed checks that no plan makes a closed region run more than it ran before, or than the version that it goes
-// back to had there. No other version grows there. This holds for each layer alone: pinned replicas do not count for a
-// rollout that goes back, and never grow.
+// checkClosed checks that no plan makes a closed region run more replicas than before. If the region goes back, it may
+// run as many as the version to which it goes back had there. No other version grows there. The rule applies to each
+// layer separately: pinned replicas do not count for a rollout that goes back, and their number never grows.
 func (w *simulation) checkClosed(in Input, out Output) {
 	for region, closed := range w.closed {
 		if !closed {
@@ -145,7 +145,7 @@ func (w *simulation) checkClosed(in Input, out Output) {
 	}
 }
 
-// goesBackTo returns the version that a rollout of the region goes back to, and the most replicas that it had there.
+// goesBackTo returns the version to which a rollout of the region goes back, and its largest number of replicas there.
 func (w *simulation) goesBackTo(in Input, region string) (older string, most int32) {
 	older = in.App.LiveDeploymentID
 	if in.RolloutState == nil || in.RolloutState.Progress == nil {
@@ -161,8 +161,8 @@ func (w *simulation) goesBackTo(in Input, region string) (older string, most int
 	return older, most
 }
 
-// checkRouting checks that a region is routed by the live version's policy, or by the policy of a version that is made
-// alike and has all of the region's traffic that is not pinned.
+// checkRouting checks that a region has the routing policy of the live version, or of a version that is made alike and
+// has all of the region's traffic except pinned shares.
 func (w *simulation) checkRouting(in Input, out Output) {
 	app, rows := in.App, mergedRows(in.Topology, out.Topology)
 	if out.App != nil {
@@ -179,9 +179,9 @@ func (w *simulation) checkRouting(in Input, out Output) {
 	}
 }
 
-// requireServed checks that a deployment goes live only when every region that it goes to reports, in its present
-// epoch, that its replicas are ready and its route serves. Regions that are left behind are excepted, but one region
-// at least must report it.
+// requireServed checks that a deployment goes live only when every region to which it goes reports, in its present
+// epoch, that the replicas are ready and the route serves. Regions that are left behind are excepted, but at least one
+// region must report it.
 func (w *simulation) requireServed(live string, progress *model.Progress) {
 	if progress != nil && len(progress.Lagging) > 0 {
 		require.NotEqual(w.t, len(progress.Lagging), len(progress.Sizes), "it is live where nothing serves it")
@@ -205,7 +205,7 @@ func (w *simulation) requireServed(live string, progress *model.Progress) {
 	}
 }
 
-// requirePresent checks that the region's report of the row is of this epoch and generation.
+// requirePresent checks that the region's report about the row is of the current epoch and generation.
 func (w *simulation) requirePresent(row model.Topology) {
 	o := w.obs[rowKey{row.DeploymentID, row.RegionID}]
 	require.Equal(w.t, w.regs[row.RegionID].SessionEpoch, o.AppliedEpoch)
@@ -213,8 +213,8 @@ func (w *simulation) requirePresent(row model.Topology) {
 	require.Equal(w.t, int32(agentv1.AppliedState_PHASE_APPLIED), o.Phase)
 }
 
-// requireNotRouted checks that the route that the region acknowledged, and every route sent since, give the row
-// nothing.
+// requireNotRouted checks that the row gets no traffic from the route that the region acknowledged, or from any route
+// that was sent later.
 func (w *simulation) requireNotRouted(row model.Topology) {
 	for generation, deployments := range w.routed[row.RegionID] {
 		if !slices.Contains(deployments, row.DeploymentID) {
@@ -228,7 +228,7 @@ func (w *simulation) requireNotRouted(row model.Topology) {
 	}
 }
 
-// reaches reports whether the table leads from one status to the other; a plan may take several
+// reaches reports whether the table leads from one status to the other. A plan may take several
 // steps at once.
 func reaches(from, to windlassv1.DeploymentStatus) bool {
 	if from == to {

@@ -21,13 +21,13 @@ const (
 	deadline = int64(600_000)
 )
 
-// simulation is one app with the regions around it: what the database holds, and
-// callers and agents that change it as the real ones do.
+// simulation is an app with its regions: the content of the database, and
+// callers and agents that change it like the real ones.
 type simulation struct {
-	// keys of the app, as routes have them.
+	// keys are the app's keys, as routes have them.
 	keys []byte
 	t    require.TestingT
-	// steps is how many plans were made.
+	// steps is the number of plans that were made.
 	steps int
 	now   int64
 	app   model.App
@@ -35,13 +35,13 @@ type simulation struct {
 	rol   []model.Rollout
 	rows  map[rowKey]model.Topology
 	obs   map[rowKey]model.Observed
-	// reports counts them: each has a guard above those before it.
+	// reports is the number of reports. It is the guard of the newest report.
 	reports model.Guard
 	rts     map[string]model.Route
 	rob     map[string]model.RouteObserved
 	regs    map[string]model.Region
 	res     *Resolution
-	// rollout state of the app, nil while it has no policy.
+	// rolloutState is the app's rollout state, nil while the app has no policy.
 	rolloutState *model.RolloutState
 	// freezes are the workspace's freezes, and refusal is the refusal of the last command.
 	freezes []model.Freeze
@@ -49,19 +49,19 @@ type simulation struct {
 	next    int64
 	// closed has the regions that the workspace may no longer use.
 	closed map[string]bool
-	// woken rows run a replica by the region's own decision.
+	// woken has the rows with a replica that the region started by itself.
 	woken map[rowKey]bool
-	// broken regions obey, but replicas of the newest version crash there.
+	// broken has the regions that obey, but in which replicas of the newest version crash.
 	broken map[string]bool
 	log    []model.History
 	// measured has the results of due checks. answers has the figures that checks will return, by check.
 	measured []Measurement
 	answers  map[string]analysis.Figures
 	asked    []Measure
-	// pins of the app, by version.
+	// pins are the app's pins, by version.
 	pins []model.Pin
-	// routed remembers which deployments each generation of a region's route sent
-	// traffic to.
+	// routed has the deployments to which each generation of a region's route sent
+	// traffic.
 	routed map[string]map[int64][]string
 }
 
@@ -122,8 +122,8 @@ func (w *simulation) input() Input {
 	return in
 }
 
-// inInstances returns what is observed of a deployment with several roles as its region reports it: counts of
-// instances, and of each role. The simulation counts replicas.
+// inInstances converts observed counts of replicas to counts of instances and of each role, as regions report them for a
+// deployment with several roles. The simulation counts replicas.
 func (w *simulation) inInstances(o model.Observed) model.Observed {
 	i := w.index(o.DeploymentID)
 	if i < 0 || len(w.deps[i].Spec.GetRoles()) < 2 {
@@ -144,7 +144,7 @@ func (w *simulation) inInstances(o model.Observed) model.Observed {
 	return o
 }
 
-// inPool is inInstances for a pool, of which the simulation counts percent.
+// inPool is inInstances for a pool, which the simulation counts in percent.
 func (w *simulation) inPool(o model.Observed, spec *windlassv1.DeploymentSpec) model.Observed {
 	row := w.rows[rowKey{o.DeploymentID, o.RegionID}]
 	in := row.In(spec)
@@ -152,7 +152,7 @@ func (w *simulation) inPool(o model.Observed, spec *windlassv1.DeploymentSpec) m
 	for _, r := range in.GetRoles() {
 		n, updated := int(r.GetInstances()), o.Instances()-o.Draining
 		if slices.Contains(row.MovingRoles(), r.GetName()) {
-			updated -= o.Ready - o.ReadyReplicas // of the version before
+			updated -= o.Ready - o.ReadyReplicas // instances of the earlier version
 		}
 		rollup.Roles = append(rollup.Roles, &agentv1.RoleRollup{
 			Role: r.GetName(), Pool: r.GetInstances(), Instances: int32(pool.Units(int(o.Instances()), n)), Ready: int32(pool.Units(int(o.Ready), n)),
@@ -179,7 +179,7 @@ func (w *simulation) deployPool(spec *windlassv1.DeploymentSpec, changed string)
 	return w.deployPoolOn(spec, changed, w.app.LiveDeploymentID)
 }
 
-// deployPoolOn is deployPool with roles that differ from another version, which is named by its deployment.
+// deployPoolOn is deployPool with roles that differ from the version of the deployment base.
 func (w *simulation) deployPoolOn(spec *windlassv1.DeploymentSpec, changed, base string) string {
 	id := w.deploy(pooled(spec))
 	before := map[string][]byte{}
@@ -205,7 +205,7 @@ func groups(s *windlassv1.DeploymentSpec) *windlassv1.DeploymentSpec {
 	return s
 }
 
-// step plans once, checks what must hold of every plan, and writes it.
+// step plans once, checks the rules that apply to every plan, and writes the plan.
 func (w *simulation) step() Output {
 	in := w.input()
 	// A script checks the phases at every step, and that the same facts give the same plan. Drawn histories do so only
@@ -282,7 +282,7 @@ func (w *simulation) index(id string) int {
 	return slices.IndexFunc(w.deps, func(d model.Deployment) bool { return d.ID == id })
 }
 
-// deploy does what the API does: it makes the next version and its rollout, and ends the rollout in flight.
+// deploy does the same as the API: it makes the next version and its rollout, and ends the rollout in flight.
 func (w *simulation) deploy(spec *windlassv1.DeploymentSpec) string {
 	w.app.LatestVersion++
 	id := fmt.Sprintf("v%d", w.app.LatestVersion)
@@ -308,8 +308,8 @@ func (w *simulation) deploy(spec *windlassv1.DeploymentSpec) string {
 	return id
 }
 
-// deployAlike deploys a spec that differs from the live one only in what no instance sees. It is the same as deploy
-// for an app without a live version.
+// deployAlike deploys a spec that differs from the live spec only in fields that instances do not see. For an app
+// without a live version, it is the same as deploy.
 func (w *simulation) deployAlike(spec *windlassv1.DeploymentSpec) string {
 	id := w.deploy(spec)
 	if w.app.LiveDeploymentID != "" {
@@ -318,7 +318,7 @@ func (w *simulation) deployAlike(spec *windlassv1.DeploymentSpec) string {
 	return id
 }
 
-// alike reports whether the two are made alike.
+// alike reports whether the two deployments are made alike.
 func (w *simulation) alike(a, b string) bool {
 	return w.deps[w.index(a)].MadeAlike(&w.deps[w.index(b)])
 }
@@ -331,7 +331,7 @@ func (w *simulation) policy(policy *windlassv1.RolloutPolicy) {
 	w.rolloutState.Policy = policy
 }
 
-// stage sets the progress of a new rollout as the API does.
+// stage sets the progress of a new rollout like the API.
 func (w *simulation) stage(rolloutID string) {
 	if w.rolloutState == nil {
 		return
@@ -349,7 +349,7 @@ func (w *simulation) stage(rolloutID string) {
 	}
 }
 
-// restore does what the API does for a rollback to a retained version.
+// restore does the same as the API for a rollback to a retained version.
 func (w *simulation) restore(id string) bool {
 	if w.rolloutState == nil || id == "" {
 		return false
@@ -375,7 +375,7 @@ func (w *simulation) observe(region, deployment string, f func(*model.Observed))
 	w.noteReport(region)
 }
 
-// guards returns the guards of the regions' reports about the version that is on its way.
+// guards returns the guards of the regions' reports about the version in flight.
 func (w *simulation) guards() map[string]model.Guard {
 	out := map[string]model.Guard{}
 	for _, r := range w.rol {
@@ -397,8 +397,7 @@ func (w *simulation) noteReport(region string) {
 	w.regs[region] = r
 }
 
-// apply makes the agent take the row's present generation, and ready replicas
-// come up.
+// apply makes the agent apply the row's current generation, with the number of ready replicas.
 func (w *simulation) apply(region, deployment string, ready int32) {
 	row, ok := w.rows[rowKey{deployment, region}]
 	if !ok {
@@ -423,7 +422,7 @@ func (w *simulation) apply(region, deployment string, ready int32) {
 	})
 }
 
-// request sends a request for the app to the region. The agent starts the replicas that the generations let it start.
+// request sends a request for the app to the region. The agent starts the replicas that the rows' generations allow.
 func (w *simulation) request(region string) {
 	if len(w.rts[region].Hosts) == 0 || w.rob[region].Generation < w.rts[region].Generation {
 		return
@@ -438,7 +437,7 @@ func (w *simulation) request(region string) {
 	}
 }
 
-// older makes some of the row's serving replicas be of another version.
+// older makes n of the row's serving replicas be of another version.
 func (w *simulation) older(region, deployment string, n int32) {
 	w.observe(region, deployment, func(o *model.Observed) { o.Ready, o.Running = o.Ready+n, max(0, o.Running-n) })
 }
@@ -453,7 +452,7 @@ func (w *simulation) ack(region string) {
 	w.noteReport(region)
 }
 
-// losesGateways restarts gateways of the region, which do not serve the route yet.
+// losesGateways makes gateways of the region restart, so that they do not serve the route yet.
 func (w *simulation) losesGateways(region string) {
 	o := w.rob[region]
 	o.Phase, o.Code, o.UpdatedAt = int32(agentv1.AppliedState_PHASE_PENDING), "AwaitingGateways", w.now
@@ -484,7 +483,7 @@ func (w *simulation) setRegion(region string, f func(*model.Region)) {
 	w.regs[region] = r
 }
 
-// settle steps and lets every region obey until nothing happens any more.
+// settle makes steps, and makes every region obey, until nothing changes.
 func (w *simulation) settle() {
 	for range 40 {
 		out := w.step()

@@ -2,24 +2,24 @@ package plan
 
 import "github.com/windlass-run/windlass/apps/controlplane/internal/model"
 
-// Replicas that are asked for from outside of a rollout, by a person or a scaler, come in as an Asked.
-// A caller writes them where the planner reads them:
+// An Asked has replica counts that a person or a scaler sets, and that no rollout decides. A caller writes them to the
+// place from which the planner reads them:
 //
-//	no staged rollout   model.Topology.Replicas of the version's rows; the planner leaves them as they are
-//	staged rollout      Resize: the sizes in its progress, of both versions; the planner changes the rows
+//	no staged rollout   model.Topology.Replicas of the version's rows; the planner does not change them
+//	staged rollout      Resize: the sizes of both versions in its progress; the planner changes the rows
 //	lagging region      ResizeLagging: the same in the progress of that region
-//	pinned version      model.PinRegion.Replicas; an Asked is never about pins
+//	pinned version      model.PinRegion.Replicas; an Asked does not affect pins
 //
-// These rules hold for them:
+// The rules for these counts:
 //
-//   - A rollout goes on from where it is. Surge and unavailable replicas are counted from the new size.
-//   - Fewer replicas, also none, take no region past a step: see empty.go.
-//   - A region that moved with no replicas, and gets some, reopens its wave: see startAgain.
+//   - A rollout continues from where it is. Surge and unavailable replicas are counted from the new size.
+//   - Fewer replicas, even none, take no region past a step: see empty.go.
+//   - A region that moved without replicas and later gets some reopens its wave: see startAgain.
 //   - A closed region does not grow: see closed.go.
-//   - The new generation is no relapse and no loss of health: see relapse and unhealthy.
-//   - Callers check quota and bounds, and wake the app. The planner checks neither.
+//   - The new generation is not a relapse and not a loss of health: see relapse and unhealthy.
+//   - Callers check quota and bounds, and wake the app. The planner does neither.
 
-// Asked holds the replica counts of a request. The zero value: the request names none.
+// Asked has the replica counts of a request. The zero value has none.
 type Asked struct {
 	// All is the count for each region, nil for none.
 	All *int32
@@ -46,7 +46,7 @@ func (a Asked) In(region string) (n int32, ok bool) {
 // Nothing reports whether the request names no replica counts.
 func (a Asked) Nothing() bool { return a.All == nil && len(a.Regions) == 0 }
 
-// note writes the request into the progress, over earlier ones.
+// note writes the request into the progress. It replaces earlier requests.
 func (a Asked) note(c *model.Progress) {
 	if a.All != nil {
 		c.Replicas, c.RegionReplicas = *a.All, nil
@@ -62,8 +62,8 @@ func (a Asked) note(c *model.Progress) {
 // Size returns how many replicas the region should have once its turn has come.
 func Size(c *model.Progress, region string) int32 { return regionSize(c, region) }
 
-// regionSize returns how many replicas the region should have in the end: the requested number, else the present one,
-// else the number for new regions.
+// regionSize returns how many replicas the region should have at the end of the rollout: the requested number, else the
+// current number, else the number for new regions.
 func regionSize(c *model.Progress, region string) int32 {
 	if n, ok := c.RegionReplicas[region]; ok {
 		return n
@@ -77,8 +77,8 @@ func regionSize(c *model.Progress, region string) int32 {
 	return c.DefaultReplicas
 }
 
-// Resize gives regions other numbers of replicas, of whichever version is wanted there. It returns how
-// many sizes changed.
+// Resize sets the numbers of replicas of regions, for the versions that are wanted there. It returns the number of
+// sizes that changed.
 func Resize(c *model.Progress, asked Asked) (changed int) {
 	for _, sizes := range []map[string]int32{c.OldSizes, c.Sizes} {
 		for id, was := range sizes {

@@ -9,15 +9,14 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// A staged rollout follows a policy. All rollouts are staged, except an app's first one, and rollouts that began when apps
-// without a policy of their own had no default. Two things are decided separately:
+// A staged rollout follows a policy. All rollouts are staged, except an app's first rollout, and rollouts of apps without
+// a policy that began before there was a default policy. Two things are decided separately:
 //
-//	judge        which regions' turn it is, by waves, and whether all goes back
+//	judge        which regions have their turn, by waves, and whether the rollout goes back
 //	moveRegions  in each region, the next step towards the version that is wanted there
 //
-// The live pointer moves when the last wave is done. Until then the version that is
-// live keeps its rows everywhere, with fewer replicas or none, and going back only
-// changes which version is wanted where.
+// The live pointer moves when the last wave is done. Until then, the live version keeps its rows
+// in all regions, with fewer replicas or none. So going back only changes which version is wanted in which region.
 
 const (
 	waveWaiting = windlassv1.WaveProgress_STATE_WAITING
@@ -34,7 +33,7 @@ const (
 	regionSkipped   = windlassv1.RegionProgress_STATE_SKIPPED
 )
 
-// isForward reports whether a region of that state should run the target.
+// isForward reports whether a region in that state should run the target.
 func isForward(s windlassv1.RegionProgress_State) bool {
 	return s == regionRolling || s == regionMoved || s == regionFailed
 }
@@ -44,7 +43,7 @@ func (f *facts) staged() bool {
 	return f.progress != nil && f.target() != nil && f.progress.Active(f.rollout.ID) && f.app.DeletingSince == 0
 }
 
-// progressIn finds the region's wave and state, nil if it has none.
+// progressIn returns the region's wave and progress, nil if it has none.
 func progressIn(c *model.Progress, region string) (*model.WaveProgress, *model.RegionProgress) {
 	for i := range c.Waves {
 		w := &c.Waves[i]
@@ -57,7 +56,7 @@ func progressIn(c *model.Progress, region string) (*model.WaveProgress, *model.R
 	return nil, nil
 }
 
-// stage takes a staged rollout as far as the facts allow, once in a call.
+// stage moves a staged rollout as far as the facts allow, once in a call.
 func (s *stager) stage(d *model.Deployment) bool {
 	c := s.progress
 	done := false
@@ -82,7 +81,7 @@ func (s *stager) stage(d *model.Deployment) bool {
 	return false
 }
 
-// judge begins regions and waves whose turn has come, and reports whether all are done.
+// judge begins regions and waves whose turn has come, and reports whether all waves are done.
 func (s *stager) judge(d *model.Deployment) (done bool) {
 	for i := range s.progress.Waves {
 		w := &s.progress.Waves[i]
@@ -103,7 +102,7 @@ func (s *stager) judge(d *model.Deployment) (done bool) {
 				return false
 			}
 			if allSkipped(s.progress, w) {
-				continue // none of its regions can be waited for; it is open until one of them returns
+				continue // all regions of the wave are left out; the wave stays open until one of them returns
 			}
 			if !s.baked(d, w) {
 				return false
@@ -118,7 +117,7 @@ func (s *stager) judge(d *model.Deployment) (done bool) {
 	return done
 }
 
-// judgeRegion looks at a region whose turn has come, and reports whether it stopped the
+// judgeRegion decides about a region whose turn has come, and reports whether the region stopped the
 // rollout.
 func (s *stager) judgeRegion(d *model.Deployment, w *model.WaveProgress, st *model.RegionProgress) (stopped bool) {
 	if !isForward(st.State) {
@@ -166,7 +165,7 @@ func (s *stager) judgeRegion(d *model.Deployment, w *model.WaveProgress, st *mod
 		return true
 	}
 	if st.Step != step {
-		l = s.regionPlan(st.RegionID) // with what the step that begins asks for
+		l = s.regionPlan(st.RegionID) // with the targets of the new step
 	}
 	serves := st.Step >= Steps(s.progress.Policy) && l.Serves() && l.Alone()
 	switch {
@@ -182,7 +181,7 @@ func (s *stager) judgeRegion(d *model.Deployment, w *model.WaveProgress, st *mod
 	return st.State == regionRolling && s.regionLate(d, w, st, l)
 }
 
-// roll sets the region on its way, from now on.
+// roll makes the region move from now on.
 func (s *stager) roll(st *model.RegionProgress) {
 	st.State, st.Since, st.ScoredAt, st.Heard, st.TroubleFor = regionRolling, s.now, s.now, 0, 0
 	if l := s.regionPlan(st.RegionID); l.row != nil {
@@ -190,13 +189,13 @@ func (s *stager) roll(st *model.RegionProgress) {
 	}
 }
 
-// reopen makes the wave roll, bake and pass its gate once more.
+// reopen makes the wave move, bake and pass its gate once more.
 func reopen(w *model.WaveProgress) {
 	w.State, w.BakingSince, w.SkippedBy, w.Approvals = waveRolling, 0, "", nil
 }
 
-// startAgain reopens the wave of a region that moved with no replicas and should have some
-// now, because the region has not shown yet that it serves.
+// startAgain reopens the wave of a region that moved without replicas and should have some now, because the region has
+// not shown yet that it serves.
 func (s *stager) startAgain(d *model.Deployment, w *model.WaveProgress, st *model.RegionProgress, l *regionPlan) {
 	reopen(w)
 	s.roll(st)
@@ -206,7 +205,7 @@ func (s *stager) startAgain(d *model.Deployment, w *model.WaveProgress, st *mode
 		w.Name, s.regionName(st.RegionID), l.Size), d, st.RegionID)
 }
 
-// regionLate notes the region's progress, and fails a region that makes none.
+// regionLate records the region's progress, and fails a region that makes none.
 func (s *stager) regionLate(d *model.Deployment, w *model.WaveProgress, st *model.RegionProgress, l *regionPlan) bool {
 	if score := l.score(); score > st.Score || st.ScoredAt == 0 {
 		if st.NoRoomSince != 0 {
@@ -244,8 +243,8 @@ func (s *stager) regionLate(d *model.Deployment, w *model.WaveProgress, st *mode
 	return true
 }
 
-// score grows with the results of steps, and not with the steps: replicas that are ready,
-// and old ones that are gone.
+// score grows with the results of steps, and not with the steps: with replicas that are ready,
+// and with old replicas that have ended.
 func (l *regionPlan) score() int32 {
 	n := l.To.Ready - l.reportedReplicas
 	if l.Acknowledged && l.To.Weight == 100 {
@@ -254,8 +253,8 @@ func (l *regionPlan) score() int32 {
 	return n
 }
 
-// begun lets as many regions of the wave begin as may move at once, and reports whether all
-// have moved.
+// begun begins as many regions of the wave as may move at once, and reports whether all
+// regions have moved.
 func (s *stager) begun(d *model.Deployment, w *model.WaveProgress) (all bool) {
 	policy := wavePolicy(s.progress, *w)
 	atOnce := max(1, int(policy.GetMaxParallel())) - s.othersCatchingUp()
@@ -368,7 +367,7 @@ func BakeTime(c *model.Progress, w model.WaveProgress) int64 {
 	return wavePolicy(c, w).GetBakeTime().AsDuration().Milliseconds()
 }
 
-// failRegion does what the wave's policy says of a region that failed.
+// failRegion handles a failed region in the way that the wave's policy says.
 func (s *stager) failRegion(d *model.Deployment, w *model.WaveProgress, st *model.RegionProgress, reason, message string) {
 	text := fmt.Sprintf("%s, in wave %s: %s", s.regionName(st.RegionID), w.Name, message)
 	if l := s.regionPlan(st.RegionID); l.row != nil {
@@ -403,7 +402,7 @@ func (s *stager) pause(why string) {
 }
 
 // goBack moves every region to the live version. The deployment's status is final at once for
-// the requests that wait for it; the rollout ends when all regions are back.
+// the requests that wait for it. The rollout ends when all regions have gone back.
 func (s *stager) goBack(d *model.Deployment, final windlassv1.RolloutStatus, reason, message, who string) {
 	c := s.progress
 	was := d.Status
@@ -432,7 +431,7 @@ func (s *stager) goBack(d *model.Deployment, final windlassv1.RolloutStatus, rea
 	s.p.history[len(s.p.history)-1].Who = who
 }
 
-// noteBack marks the regions that are back.
+// noteBack marks the regions that have gone back.
 func (s *stager) noteBack() {
 	for i := range s.progress.Waves {
 		for j := range s.progress.Waves[i].Regions {

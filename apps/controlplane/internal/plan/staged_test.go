@@ -15,21 +15,22 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// stagedSimulation is what really runs, apart from what is reported: agents that apply changes late, replicas that
-// come and go at random, and routes as regions serve them. The rules hold for this, whatever the planner knew.
+// stagedSimulation has what really runs, in addition to what is reported: agents that apply changes late, replicas that
+// come and go at random, and routes as regions serve them. The rules apply to what really runs, whatever the planner
+// knew.
 type stagedSimulation struct {
 	*simulation
 	t    *rapid.T
 	runs map[rowKey]*running
-	// routes by region: deployments that traffic goes to.
+	// routes has the deployments to which traffic goes, by region.
 	routes map[string][]string
 	bad    map[string]bool // versions that crash
 	poor   map[string]bool // versions whose figures are bad
-	// zeroed means that people scaled to 0, which stops replicas with traffic. emptied has regions in which a rollout
-	// wanted 0 replicas, which does the same.
+	// zeroed means that people scaled the app to 0, which stops replicas with traffic. emptied has regions in which a
+	// rollout wanted 0 replicas, which does the same.
 	zeroed  bool
 	emptied map[string]bool
-	// pool: the app's layout is pooled.
+	// pool means that the app's layout is pooled.
 	pool bool
 	// restored is a retained version that was made live again.
 	restored string
@@ -37,10 +38,10 @@ type stagedSimulation struct {
 	most map[string]int32
 	// resized has regions that were resized while they lagged.
 	resized map[string]bool
-	// may has how many replicas may exist since a plan last started some, by region.
+	// may is the number of replicas that may exist since a plan last started some, by region.
 	may    map[string]int32
 	agreed agreed
-	// moved has how many replicas plans started or stopped, by region.
+	// moved is the number of replicas that plans started or stopped, by region.
 	moved map[string]int32
 }
 
@@ -50,14 +51,14 @@ type running struct {
 	gone                   bool
 	ready, other, draining int32 // replicas
 	failed                 bool
-	// workload is the workload that it has. taken has its serving replicas of other versions.
+	// workload is the key of the row's workload. taken has its serving replicas of other versions.
 	workload string
 	taken    map[string]int32
 }
 
 func (r *running) existing() int32 { return r.ready + r.other + r.draining + r.outdated() }
 
-// pull makes the region's agent apply the row as it is now. If the row has fewer replicas, the agent first stops
+// pull makes the region's agent apply the current row. If the row has fewer replicas, the agent first stops
 // replicas that are not ready.
 func (f *stagedSimulation) pull(key rowKey) {
 	row, ok := f.rows[key]
@@ -109,7 +110,7 @@ func (f *stagedSimulation) requireBelowCeiling(region string) {
 	require.LessOrEqual(f.t, exist, max(f.may[region], f.most[region]), "replicas exist in %s", region)
 }
 
-// step notes how many replicas may exist in regions where the plan starts some.
+// step plans once, and records how many replicas may exist in regions in which the plan starts some.
 func (f *stagedSimulation) step() Output {
 	staged := f.rolloutState.Progress.Active(f.app.RolloutID)
 	before, behind, live := maps.Clone(f.rows), f.rolloutState.Progress.Clone(), f.app.LiveDeploymentID
@@ -137,21 +138,21 @@ func (f *stagedSimulation) step() Output {
 			from := before[rowKey{t.DeploymentID, t.RegionID}]
 			return t.RegionID == row.RegionID && t.Transferred && !from.Transferred && t.WorkloadKey() == row.WorkloadKey() && row.Replicas <= from.Replicas
 		}) {
-			continue // it goes on with what an earlier plan started
+			continue // the row continues with replicas that an earlier plan started
 		}
 		f.may[row.RegionID] = 1000
 		if staged {
 			f.may[row.RegionID] = ceiling(f.rolloutState.Progress, row.RegionID)
 		}
 		if b := behind.LaggingIn(row.RegionID); b != nil && !f.rolloutState.Progress.Active(f.app.RolloutID) {
-			f.may[row.RegionID] = ceiling(b.Progress, row.RegionID) // in this step too, if the rollout ended in it
+			f.may[row.RegionID] = ceiling(b.Progress, row.RegionID) // also in the step in which the rollout ends
 		}
 	}
 	return out
 }
 
-// requireServes checks that a version that cannot serve becomes live only where it has no replicas. If people scale it
-// up later, the planner is not at fault.
+// requireServes checks that a version that cannot serve becomes live only in regions without replicas. If people scale
+// it up later, the planner is not at fault.
 func (f *stagedSimulation) requireServes(live string) {
 	for k, row := range f.rows {
 		if k.deployment == live && f.rolloutState.Progress.LaggingIn(k.region) == nil {
@@ -171,7 +172,7 @@ func ceiling(c *model.Progress, region string) (ceiling int32) {
 	return ceiling
 }
 
-// report reports to the control plane what runs.
+// report sends a report of what runs to the control plane.
 func (f *stagedSimulation) report(key rowKey) {
 	r := f.runs[key]
 	if r == nil {
@@ -200,7 +201,7 @@ func (f *stagedSimulation) serveRoutes(region string) {
 	f.ack(region)
 }
 
-// obeyAll makes a region apply all changes, and report.
+// obeyAll makes a region apply all changes, and send a report.
 func (f *stagedSimulation) obeyAll(region string) {
 	for _, key := range sortedRows(f.rows) {
 		if key.region != region {
@@ -224,7 +225,7 @@ func (f *stagedSimulation) obeyAll(region string) {
 	f.serveRoutes(region)
 }
 
-// scaleRoles does what the API does for a scaled role. The pool should then start more instances.
+// scaleRoles does the same as the API for a scaled role. The pool should then start more instances.
 func (f *stagedSimulation) scaleRoles(region string) {
 	counts := model.RoleCounts{"prefill": rapid.Int32Range(1, 9).Draw(f.t, "prefill"), "decode": rapid.Int32Range(1, 4).Draw(f.t, "decode")}
 	for key, row := range f.rows {
@@ -241,7 +242,7 @@ func (f *stagedSimulation) scaleRoles(region string) {
 	}
 }
 
-// happen lets one thing happen.
+// happen makes one random change.
 func (f *stagedSimulation) happen() {
 	t := f.t
 	region := rapid.SampledFrom(places).Draw(t, "region")
@@ -315,7 +316,7 @@ func (f *stagedSimulation) happen() {
 		case 6, 7:
 			f.approve(rapid.SampledFrom([]string{"dora", "olga", "oscar"}).Draw(t, "who"))
 		}
-	case e == 28 && f.closed[region]: // the API refuses to let it grow
+	case e == 28 && f.closed[region]: // the API refuses replicas there
 	case e == 28 && inFlight:
 		n := rapid.SampledFrom([]int32{0, 0, 0, 1, 2, 3, 4}).Draw(t, "size")
 		f.zeroed = f.zeroed || n == 0
@@ -360,7 +361,7 @@ func newStagedSimulation(t *rapid.T, policy *windlassv1.RolloutPolicy) *stagedSi
 	return newStagedSimulationOf(t, policy, rapid.IntRange(0, 4).Draw(t, "pool") == 0)
 }
 
-// newStagedSimulationOf is newStagedSimulation of an app whose layout is pooled, or not.
+// newStagedSimulationOf is newStagedSimulation for an app whose layout is pooled or not.
 func newStagedSimulationOf(t *rapid.T, policy *windlassv1.RolloutPolicy, pooled bool) *stagedSimulation {
 	f := &stagedSimulation{simulation: newSimulation(t, places...), t: t, runs: map[rowKey]*running{}, routes: map[string][]string{}, bad: map[string]bool{}, poor: map[string]bool{}, may: map[string]int32{}, agreed: agreed{map[waitingPlace]bool{}, map[waitingPlace][]string{}}, moved: map[string]int32{}, resized: map[string]bool{}, emptied: map[string]bool{}}
 	f.policy(allowedPolicy(policy, pooled))
@@ -377,13 +378,13 @@ func newStagedSimulationOf(t *rapid.T, policy *windlassv1.RolloutPolicy, pooled 
 	return f
 }
 
-// heal mends the simulation: regions return, and every version except bad ones works. People resume or abort what they
-// paused.
+// heal mends the simulation: regions return, and every version except bad versions works. People resume or abort the
+// rollouts that they paused.
 func (f *stagedSimulation) heal() {
 	f.closed = nil
 	rounds := 400
 	if f.pool {
-		rounds *= 4 // it may move by one percent at a time
+		rounds *= 4 // a pool may move by one percent at a time
 	}
 	for n := 0; ; n++ {
 		require.Less(f.t, n, rounds, "it stands still: %s", f.app.Message)
@@ -415,11 +416,11 @@ func (f *stagedSimulation) heal() {
 			_, err := SkipBake(c, "ada")
 			require.NoError(f.t, err)
 		}
-		if c := f.rolloutState.Progress; c.Active(f.app.RolloutID) && !c.Failed && f.waits(c) { // a failed one is aborted
+		if c := f.rolloutState.Progress; c.Active(f.app.RolloutID) && !c.Failed && f.waits(c) { // a failed rollout is aborted
 			require.NoError(f.t, f.promote(false))
 		}
 		if f.app.RolloutID == "" && f.rolloutState.Progress != nil && RetryLagging(f.rolloutState.Progress, f.now) > 0 && f.poor[f.app.LiveDeploymentID] {
-			// It went live where nothing could be compared with it. A better version replaces it.
+			// The version went live in regions where nothing could be compared with it. A better version replaces it.
 			f.deploy(f.deps[f.index(f.app.LiveDeploymentID)].Spec)
 		}
 		out := f.step()
@@ -431,7 +432,7 @@ func (f *stagedSimulation) heal() {
 	}
 }
 
-// waits reports whether a region waits for somebody to promote.
+// waits reports whether a region waits for a promotion.
 func (f *stagedSimulation) waits(c *model.Progress) bool {
 	for _, w := range c.Waves {
 		for _, st := range w.Regions {
@@ -443,8 +444,8 @@ func (f *stagedSimulation) waits(c *model.Progress) bool {
 	return false
 }
 
-// TestStaged_HistoryKeepsTheRulesProperty: in addition to the checks of simulation.step, nothing starts in a region
-// that is full, and no replica with traffic stops. Healed, the simulation ends with one version that serves alone, at
+// TestStaged_HistoryKeepsTheRulesProperty requires, in addition to the checks of simulation.step, that nothing starts in
+// a region that is full, and that no replica with traffic stops. After heal, one version serves alone, at
 // the requested size.
 func TestStaged_HistoryKeepsTheRulesProperty(t *testing.T) {
 	t.Parallel()
@@ -475,7 +476,7 @@ func requireAtRestStaged(t *rapid.T, f *stagedSimulation) {
 			}
 		}
 	}
-	scaledUp := false // went live with nothing, and got replicas after that
+	scaledUp := false // the version went live without replicas, and got some later
 	for k, row := range f.rows {
 		if k.deployment != live {
 			require.Equal(t, windlassv1.TopologyStatus_TOPOLOGY_STATUS_STOPPED, row.Status, k)

@@ -9,10 +9,10 @@ import (
 )
 
 // The start gate is the gate before a rollout: nothing of the new version starts until it is open. It is part of the
-// rollout and not of its progress, because an app's first rollout has no progress. Its approvals do not count for a
+// rollout and not of the progress, because an app's first rollout has no progress. Its approvals do not count for a
 // later rollout.
 
-// NewStartGate returns the gate that the policy requires before a rollout. ok is false for none.
+// NewStartGate returns the gate that the policy requires before a rollout. ok is false if it requires none.
 func NewStartGate(policy *windlassv1.RolloutPolicy) (g model.StartGate, ok bool) {
 	gate := policy.GetStartApproval()
 	if gate == nil {
@@ -30,15 +30,15 @@ func StartMissing(r model.Rollout) string {
 	return missing(g.Asked(), g.Approvals, r.CreatedBy)
 }
 
-// AwaitsStart reports whether the rollout has a gate before it that no step has found open.
+// AwaitsStart reports whether the rollout has a start gate that no step has found open.
 func AwaitsStart(r model.Rollout, d model.Deployment) bool {
 	g, ok := r.Gate()
 	return ok && g.OpenedAt == 0 && r.Status == windlassv1.RolloutStatus_ROLLOUT_STATUS_RUNNING && !r.CancelRequested &&
 		d.Status == windlassv1.DeploymentStatus_DEPLOYMENT_STATUS_PENDING
 }
 
-// ApproveStart gives an approval at the gate before the rollout, and returns which approvals are still missing. The
-// same approval again changes nothing.
+// ApproveStart adds an approval at the start gate, and returns which approvals are still missing. A repeated
+// approval changes nothing.
 func ApproveStart(r *model.Rollout, by model.Approval) (changed bool, left string, err error) {
 	g, _ := r.Gate()
 	if slices.ContainsFunc(g.Approvals, func(a model.Approval) bool { return a.ByID == by.ByID }) || StartMissing(*r) == "" {
@@ -53,8 +53,8 @@ func ApproveStart(r *model.Rollout, by model.Approval) (changed bool, left strin
 	return true, StartMissing(*r), nil
 }
 
-// gated reports whether the target waits for approvals before it starts. While it does no deadline
-// runs; when it is approved its time begins anew.
+// gated reports whether the target waits for approvals before it starts. While it waits, no deadline
+// runs. When it is approved, its time begins again.
 func (p *planner) gated(d *model.Deployment) bool {
 	r := p.rollout
 	if !AwaitsStart(*r, *d) {

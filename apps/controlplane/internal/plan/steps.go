@@ -18,7 +18,7 @@ func stepsOf(policy *windlassv1.RolloutPolicy) []strategy.Step {
 func Steps(policy *windlassv1.RolloutPolicy) int { return len(stepsOf(policy)) }
 
 // wait reports whether a person ends the region's wait at the step, and if not, how long the
-// wait is. After a way back, a step without a gate waits for a person. So does a step without
+// wait is. After the app went back, a step without a gate waits for a person. So does a step without
 // replicas, because its time and analysis show nothing.
 func wait(s strategy.Step, c *model.Progress, st model.RegionProgress) (pause time.Duration, person bool) {
 	switch {
@@ -31,8 +31,8 @@ func wait(s strategy.Step, c *model.Progress, st model.RegionProgress) (pause ti
 	return s.Pause, s.Manual || c.PromotionPaused && s.Approval == nil && (s.Whole || s.Pause > 0) || st.Emptied && shows
 }
 
-// Waits returns until when the region waits at its step, or that it waits for a person.
-// Both are zero while it is on its way.
+// Waits returns until when the region waits at its step, unix ms, or that it waits for a person.
+// Both are zero while the region is moving.
 func Waits(c *model.Progress, st model.RegionProgress) (until int64, person bool) {
 	all := stepsOf(c.Policy)
 	if st.StoppedAt == 0 || st.PromotedBy != "" || st.Step >= len(all) {
@@ -45,7 +45,7 @@ func Waits(c *model.Progress, st model.RegionProgress) (until int64, person bool
 	return st.StoppedAt + pause.Milliseconds(), false
 }
 
-// stopOf returns where the region should stay for now; nil: it goes all the way, as replicas
+// stopOf returns the stop at which the region should stay for now. nil: the region moves to the end, as replicas
 // become ready.
 func stopOf(c *model.Progress, st model.RegionProgress, size int32) *strategy.Stop {
 	all := stepsOf(c.Policy)
@@ -69,25 +69,25 @@ func stopOf(c *model.Progress, st model.RegionProgress, size int32) *strategy.St
 			n = (at.Weight*size + strategy.Full - 1) / strategy.Full
 		}
 		if at.Weight > 0 && at.Weight < strategy.Full {
-			n = max(1, min(n, ceiling-1)) // another replica has to serve the rest
+			n = max(1, min(n, ceiling-1)) // the old version needs a replica for the other traffic
 		}
 		s.Replicas = max(s.Replicas, n)
 	}
 	return s
 }
 
-// judgeStep takes the region from step to step, and reports whether it failed there.
+// judgeStep moves the region from step to step, and reports whether it failed at a step.
 func (s *stager) judgeStep(d *model.Deployment, w *model.WaveProgress, st *model.RegionProgress, l *regionPlan) (failed bool) {
 	all := stepsOf(s.progress.Policy)
 	if st.Step >= len(all) {
 		return false
 	}
 	if l.Size == 0 && s.progress.CatchesUp {
-		st.Step = len(all) // nothing should run there, and the version is live elsewhere
+		st.Step = len(all) // the region should have no replicas, and the version is live in other regions
 		return false
 	}
 	if s.skipSteps(d, st, all) {
-		return false // the region plan still has the step that it was at
+		return false // the region plan still has the region's last step
 	}
 	now := all[st.Step]
 	at := fmt.Sprintf("step %d of %d (%s) of wave %s", st.Step+1, len(all), now, w.Name)
@@ -121,7 +121,7 @@ func (s *stager) judgeStep(d *model.Deployment, w *model.WaveProgress, st *model
 		}
 		s.log("StepReached", fmt.Sprintf("%s: %s; at route generation %d; %s", at, what, s.routes[st.RegionID].Generation, s.figures(l)), d, st.RegionID)
 	case !stopped && !l.Serves() && st.StoppedAt != 0:
-		// Replicas of the old version that come and go restart no pause.
+		// Replicas of the old version that come and go do not restart a pause.
 		st.StepWait.Reset()
 		st.ScoredAt, st.Score, st.TroubleFor = s.now, l.score(), 0
 		relapse, message := s.relapse(st, l)
@@ -158,7 +158,7 @@ func (s *stager) judgeStep(d *model.Deployment, w *model.WaveProgress, st *model
 	return false
 }
 
-// skipSteps takes a region past the steps that need no approval, once the rollout was promoted
+// skipSteps moves a region past the steps that need no approval, after the rollout was promoted
 // in full.
 func (s *stager) skipSteps(d *model.Deployment, st *model.RegionProgress, all []strategy.Step) (skipped bool) {
 	from := st.Step
@@ -178,7 +178,7 @@ func (s *stager) skipSteps(d *model.Deployment, st *model.RegionProgress, all []
 	return true
 }
 
-// stepMessage returns at which of its steps the region is, empty for none.
+// stepMessage says at which of its steps the region is, empty for none.
 func stepMessage(c *model.Progress, w *model.WaveProgress, st model.RegionProgress, now int64) string {
 	all := stepsOf(c.Policy)
 	if st.Step >= len(all) {

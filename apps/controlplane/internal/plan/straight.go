@@ -7,10 +7,10 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// StraightPolicy returns the policy for the way back to a version that was stable before. It has no pauses, analysis
-// and bake times, which judge a new version, and no steps for them. Waves, their order and max_parallel, surge,
-// capacity and the rules by which a region goes back stay. keepGates keeps approvals, and the steps of a canary that
-// need one.
+// StraightPolicy returns the policy for going back to a version that was stable before. It has no pauses, analysis
+// and bake times, because they judge a new version, and no steps that only serve these. Waves, their order and
+// max_parallel, surge, capacity and the rules by which a region goes back stay. keepGates keeps approvals, and the canary
+// steps that need an approval.
 func StraightPolicy(p *windlassv1.RolloutPolicy, keepGates bool) *windlassv1.RolloutPolicy {
 	p = proto.CloneOf(p)
 	p.Analysis = nil

@@ -4,12 +4,12 @@ import (
 	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
 )
 
-// view is the facts as one staged rollout sees them: the app's own rollout, or the rollout by which a lagging region
-// catches up with the live version. Both follow the same rules. They differ in the progress that is changed, in the
-// newer and the older version, and in the rollout that the history names. Its methods only read.
+// view is the facts from the point of view of one staged rollout: the app's own rollout, or the rollout by which a
+// lagging region catches up with the live version. Both follow the same rules. They differ in the progress that changes,
+// in the newer and the older version, and in the rollout that the history names. Methods of view only read.
 type view struct {
 	*facts
-	// progress is the progress of this rollout. facts.progress is that of the app's own rollout.
+	// progress is the progress of this rollout. facts.progress is the progress of the app's own rollout.
 	progress *model.Progress
 	// lagging is the lagging region, nil for the app's own rollout.
 	lagging *model.LaggingRegion
@@ -23,8 +23,8 @@ func laggingView(f *facts, r *model.LaggingRegion) *view {
 	return &view{facts: f, progress: r.Progress, lagging: r}
 }
 
-// stager is a phase at work on one staged rollout. It reads the rollout's view and changes the
-// rollout's progress. All other changes go through its planner, by name.
+// stager is a phase that runs for one staged rollout. It reads the rollout's view and changes the
+// rollout's progress. It makes all other changes through its planner.
 type stager struct {
 	*view
 	p *planner

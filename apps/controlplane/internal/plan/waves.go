@@ -12,7 +12,7 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// layOut sets the wave of each region, and the size that it moves to.
+// layOut sets the wave of each region, and the size to which the region moves.
 func (s *stager) layOut(d *model.Deployment) {
 	c := s.progress
 	c.Sizes = map[string]int32{}
@@ -28,7 +28,7 @@ func (s *stager) layOut(d *model.Deployment) {
 		s.addWave(w, i, taken)
 	}
 	if len(left) > 0 {
-		// A label was changed since the policy was checked.
+		// A label may have changed after the policy was checked.
 		all := waves(c.Policy)
 		s.addWave(all[len(all)-1], len(all), left)
 	}
@@ -50,8 +50,8 @@ func (s *stager) layOut(d *model.Deployment) {
 		strategy.Describe(c.Policy), strings.Join(parts, ", "), s.versionOf(s.app.LiveDeploymentID), empty.String()), d, "")
 }
 
-// EmptyGates returns the waves of a begun progress that take no region, so that their approval is not needed. It has a
-// sentence that says so, by the wave's index in the policy.
+// EmptyGates returns a sentence for each wave with an approval that takes no region, so that its approval is not needed.
+// Keys are indexes of waves in the policy. The progress must have begun.
 func EmptyGates(c *model.Progress) map[int]string {
 	out := map[int]string{}
 	for i, w := range c.Policy.GetWaves() {
@@ -75,15 +75,15 @@ func sizes(c *model.Progress, region string) strategy.Sizes {
 	return strategy.Sizes{Old: c.OldSizes[region], New: c.Sizes[region]}
 }
 
-// regionBounds returns how many replicas a region of that size may have above it and below it.
+// regionBounds returns how many replicas a region of that size may have above the size and below it.
 func regionBounds(c *model.Progress, region string, size int32) (surge, unavailable int32) {
 	return strategy.Of(c.Policy).Bounds(c.Policy, size, sizes(c, region))
 }
 
 // oldBounds returns how many replicas must serve in the region, and how many may exist, until the new version has
-// proven itself there. They follow from the live version's size. They are 0 unless the new version asks for fewer
-// replicas, and for at least one. To cut the live version to that size at once would leave too few replicas for its
-// traffic if the new version fails.
+// proven itself there. Both follow from the live version's size. They are 0 unless the new version has at least one
+// replica and fewer than the live version. If the live version were reduced to that size at once, too few replicas would
+// be left for its traffic if the new version fails.
 func oldBounds(c *model.Progress, region string) (floor, ceiling int32) {
 	of := sizes(c, region)
 	if of.New == 0 || of.Old <= of.New {
@@ -92,19 +92,19 @@ func oldBounds(c *model.Progress, region string) (floor, ceiling int32) {
 	return strategy.Of(c.Policy).OldBounds(c.Policy, of)
 }
 
-// RunsBeside reports whether the new version may start instances of its own in the region while
+// RunsBeside reports whether the new version may start its own instances in the region while
 // instances of the live version still run there.
 func RunsBeside(c *model.Progress, region string) bool {
 	surge, _ := regionBounds(c, region, max(regionSize(c, region), c.OldSizes[region]))
 	return c.OldSizes[region] > 0 && surge > 0
 }
 
-// retention returns how long the version that was live is kept at full size, ms.
+// retention returns how long the previously live version is kept at full size, ms.
 func retention(policy *windlassv1.RolloutPolicy) int64 {
 	return policy.GetRetain().AsDuration().Milliseconds()
 }
 
-// take returns the regions that the wave takes of those left, and the rest.
+// take returns the regions that the wave takes from left, and the remaining regions.
 func (f *facts) take(w *windlassv1.Wave, left []string) (taken, rest []string) {
 	for _, id := range left {
 		if TakesRegion(w, f.regions[id]) {
@@ -113,14 +113,14 @@ func (f *facts) take(w *windlassv1.Wave, left []string) (taken, rest []string) {
 			rest = append(rest, id)
 		}
 	}
-	// In the order in which the wave names them.
+	// The regions are in the order in which the wave names them.
 	slices.SortStableFunc(taken, func(a, b string) int {
 		return cmp.Compare(slices.Index(w.GetRegions(), f.regionName(a)), slices.Index(w.GetRegions(), f.regionName(b)))
 	})
 	return taken, rest
 }
 
-// TakesRegion reports whether the wave takes the region, if no wave before it does.
+// TakesRegion reports whether the wave takes the region if no earlier wave takes it.
 func TakesRegion(w *windlassv1.Wave, r model.Region) bool {
 	if len(w.GetRegions()) == 0 && len(w.GetLabels()) == 0 {
 		return true

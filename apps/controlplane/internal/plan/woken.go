@@ -7,10 +7,10 @@ import (
 	"github.com/windlass-run/windlass/apps/controlplane/internal/model/override"
 )
 
-// An app at zero has rows without replicas. A region starts replicas by itself when a request comes, and reports that
-// for the row's present generation. The planner answers with a generation that wants them. Until then the region keeps
-// what it started, so that the answer need not be fast. A report for an older generation crossed a later decision, and
-// the region repeats it for the newer generation.
+// An app at zero has rows without replicas. When a request comes, a region starts replicas by itself, and reports them
+// for the row's current generation. The planner answers with a generation that has these replicas. Until then, the region
+// keeps the replicas, so the answer need not be fast. If a report is for an older generation, a later decision was made
+// meanwhile, and the region repeats the report for the newer generation.
 
 func (f *facts) hasWoken() bool {
 	return f.app.DeletingSince == 0 && slices.ContainsFunc(f.rows, f.woken)
@@ -21,7 +21,7 @@ func (f *facts) woken(t *model.Topology) bool { return t.Assigned() && f.place(t
 func (p *planner) takeUpWoken() {
 	for _, t := range p.rows {
 		if !p.woken(t) || p.in.Closed[t.RegionID] || !p.writable(t.RegionID) {
-			continue // closeAtZero takes it down where the region is closed
+			continue // closeAtZero stops the replicas in a closed region
 		}
 		d := p.deps[t.DeploymentID]
 		n := t.WakeTo(override.In(d.Spec, t.RegionID))
@@ -29,7 +29,7 @@ func (p *planner) takeUpWoken() {
 			continue
 		}
 		if p.staged() || p.isLagging(t.RegionID) {
-			// Later phases change the rows of the version that is wanted there.
+			// Later phases change the rows of the version that is wanted in the region.
 			if Resize(p.progress, AskedIn(t.RegionID, n)) == 0 {
 				continue
 			}

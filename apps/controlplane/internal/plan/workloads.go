@@ -9,39 +9,40 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// A workload is what a region runs under one name: the instances of one row. In place, a row takes over the workload
-// of another row, with all replicas and their traffic:
+// A workload is what a region runs under one name: the instances of one row. In place means that a row takes over the
+// workload of another row, with all replicas and their traffic:
 //
 //	v1  3 replicas, 100 %            ->  transferred: none, and the region should run none
 //	v2  none                         ->  3 replicas of v1's workload, 100 %
 //
-// in one transaction, so that each instance has an owner at all times. The region then replaces
-// the replicas that are not of v2, some at a time, and serves with the others meanwhile. The
-// row that transferred stays, as the rows of every live version do: to go back is to take the
-// workload back. The region reports which replicas are replaced: the ready ones of v2 count as
-// v2's, and all of them for its share of the traffic.
+// This happens in one transaction, so that each instance has an owner at all times. The region then replaces
+// the replicas that are not of v2, a few at a time, and the other replicas serve meanwhile. The
+// row that transferred its workload stays, like the rows of every live version. To go back, it takes the
+// workload back. The region reports which replicas are replaced. The ready replicas of v2 count for v2, and all
+// ready replicas count for its share of the traffic.
 //
-// A region whose agent is of an earlier release cannot do so. There, replicas are replaced one
-// by one, each stopped before its successor starts: no faster and no wider, only under another
-// name.
+// A region whose agent is of an earlier release cannot take over workloads. There, replicas are replaced one
+// by one, and each stops before its successor starts. This takes as long and needs no more room, but the successors
+// have another name.
 //
-// A version of a pool in which at most one role differs takes the pool over under the strategy rolling, so that
-// instances of the other roles stay. If two roles differ, it does so only if its update names another order than
+// With strategy rolling, a version of a pool takes the pool over if at most one role differs, so that instances of the
+// other roles stay. If two or more roles differ, it takes the pool over only if its update has an order other than
 // coherent, because instances of the two versions serve each other meanwhile. The region replaces roles in that order.
-// A pool that is taken over before all its instances are of the row's version may have instances of still earlier
-// versions. Their roles count, too: so the row names the roles that move, until another row takes the pool over.
+// If a pool is taken over before all its instances are of the row's version, it may have instances of still earlier
+// versions. Their roles must be replaced, too. So the row names the roles that move until another row takes the pool
+// over.
 //
-// A version that is made like the version before it differs only in what no instance sees. It takes over workloads
-// under every strategy. Nothing is replaced then: a region has the whole new version, or nothing of it, and goes back
-// as fast.
+// Two versions are made alike if they differ only in fields that instances do not see. Such a version takes over
+// workloads under every strategy. Then nothing is replaced: a region has the new version completely or not at all, and
+// goes back as fast.
 
-// mayTransfer reports whether the region's agent can take a workload over.
+// mayTransfer reports whether the region's agent can take over a workload.
 func (f *facts) mayTransfer(region string) bool {
 	return slices.Contains(f.regions[region].AgentFeatures, agentv1.Feature_FEATURE_IN_PLACE.String())
 }
 
-// joinWorkloads finds the rows whose workloads go to the region plan's version, and counts a
-// workload that was transferred only once.
+// joinWorkloads finds the rows whose workloads the region plan's version takes over. It counts a
+// transferred workload only once.
 //
 // inPlace reports whether the strategy takes over every workload, and rolls whether it takes over pools with the same
 // roles.
@@ -49,7 +50,7 @@ func (v *view) joinWorkloads(l *regionPlan, inPlace, rolls bool) {
 	if v.mayTransfer(l.region) && l.to != nil && l.To.Assigned == 0 && l.Size > 0 && !v.hasTaken(l.row) {
 		for i := len(l.from) - 1; i >= 0; i-- {
 			t := l.from[i]
-			// A workload that was transferred goes back in place, whatever the policy is by now.
+			// A transferred workload goes back in place, whatever the current policy is.
 			back := l.row != nil && l.row.Transferred && t.WorkloadKey() == l.row.WorkloadKey()
 			if t.Assigned() && t.Replicas > 0 && (inPlace && isOfEqualGroups(l.to, v.deps[t.DeploymentID]) || rolls && v.movesInPlace(l, t) || back || v.madeAlike(l.to, t)) {
 				l.RegionPlan.From[i].Transfers = true
@@ -75,13 +76,13 @@ func (v *view) joinWorkloads(l *regionPlan, inPlace, rolls bool) {
 func (v *view) movesInPlace(l *regionPlan, t *model.Topology) bool {
 	moving, same := movingRoles(v.facts, l.to, t)
 	if hasOf(l.row, t) {
-		moving, same = l.to.ChangedRoles(v.deps[t.DeploymentID]) // it took the pool over already
+		moving, same = l.to.ChangedRoles(v.deps[t.DeploymentID]) // the version has already taken the pool over
 	}
 	return same && l.to.MovesInPlace(moving, v.regions[l.region].HasPoolOrders())
 }
 
 // movingRoles returns the names of the roles whose instances are replaced if d takes over the row's pool. A role is
-// replaced if it differs between d and the row's version, or if the region may still run instances of it from earlier
+// replaced if it differs between d and the row's version, or if the region may still run its instances of earlier
 // versions. same is the second result of ChangedRoles.
 func movingRoles(f *facts, d *model.Deployment, t *model.Topology) (moving []string, same bool) {
 	changed, same := d.ChangedRoles(f.deps[t.DeploymentID])
@@ -108,15 +109,15 @@ func (v *view) keepsRoles(l *regionPlan) bool {
 	return false
 }
 
-// madeAlike reports whether the row's instances are the deployment's as they are.
+// madeAlike reports whether the row's instances can serve as the deployment's instances without a change.
 func (f *facts) madeAlike(d *model.Deployment, t *model.Topology) bool {
 	o := f.deps[t.DeploymentID]
 	return d != nil && o != nil && d.MadeAlike(o)
 }
 
-// keepInstances notes whether the region plan's version takes over instances as they are, or is about to. It then has
-// all of them at once. Nothing waits for instances that did not serve before, because they show nothing about the
-// version. Instances that break later do.
+// keepInstances records whether the region plan's version takes over instances unchanged, or is about to. It then has
+// all of the instances at once. Nothing waits for instances that did not serve before, because they show nothing about
+// the version. Instances that fail later do count.
 func (v *view) keepInstances(l *regionPlan) {
 	oldAssigned := int32(0)
 	for i, t := range l.from {
@@ -131,7 +132,7 @@ func (v *view) keepInstances(l *regionPlan) {
 	if !l.keeps {
 		return
 	}
-	l.Keep = 0 // there is nothing else that could be kept
+	l.Keep = 0 // the instances are taken over, so there are no other replicas to keep
 	if l.Stop != nil {
 		l.Stop = &strategy.Stop{Replicas: l.Size, Weight: strategy.Full, Whole: true}
 	}
@@ -144,8 +145,8 @@ func (v *view) keepInstances(l *regionPlan) {
 	l.Acknowledged = l.Acknowledged && v.routedAs(l.region)
 }
 
-// isOfEqualGroups reports whether groups of both deployments have the same roles and as many instances of each.
-// Otherwise a region could not replace one by the other in its place.
+// isOfEqualGroups reports whether groups of both deployments have the same roles with the same numbers of instances.
+// Otherwise a region could not replace a group in its place.
 func isOfEqualGroups(a, b *model.Deployment) bool {
 	return a != nil && b != nil && model.SameGroups(a.Spec, b.Spec)
 }
@@ -154,9 +155,9 @@ func (f *facts) observedOf(t model.Topology) model.Observed {
 	return f.observed[rowKey{t.DeploymentID, t.RegionID}]
 }
 
-// takenOver reports whether the row has taken over the workload of others of its app's rows, how
-// many replicas serve under its name, and how many of those are not yet of its deployment d.
-// Until the region reports them under the new row they count under an old one.
+// takenOver reports whether the row has taken over the workload of another row of its app. serving is how many replicas
+// serve under the row's name, and outdated is how many of these are not of its deployment d yet. Until the region
+// reports the replicas under the new row, they count under an old row.
 func takenOver(t model.Topology, rows []*model.Topology, observed func(model.Topology) model.Observed, d *model.Deployment) (took bool, serving, outdated int32) {
 	var before int32
 	for _, o := range rows {
@@ -165,7 +166,7 @@ func takenOver(t model.Topology, rows []*model.Topology, observed func(model.Top
 			before = max(before, servingOf(observed(*o), d))
 		}
 	}
-	// An agent that has to wait until it may go on with them reports none for the row.
+	// An agent that must wait before it may take the instances over reports none for the row.
 	of := observed(t)
 	counted := of.CountsGeneration >= t.Generation && of.AppliedGeneration >= t.Generation && of.Phase == int32(agentv1.AppliedState_PHASE_APPLIED)
 	if before == 0 || counted {
@@ -176,7 +177,7 @@ func takenOver(t model.Topology, rows []*model.Topology, observed func(model.Top
 	return took, serving, serving
 }
 
-// hasTaken reports whether the row has the workload of another one already.
+// hasTaken reports whether the row already has the workload of another row.
 func (f *facts) hasTaken(t *model.Topology) bool {
 	return slices.ContainsFunc(f.rows, func(o *model.Topology) bool { return hasOf(t, o) })
 }
@@ -196,14 +197,13 @@ func (f *facts) madeFor(d *model.Deployment, region string) (ids []string) {
 	return ids
 }
 
-// hasOf reports whether the row has the workload that the other one transferred.
+// hasOf reports whether the row has the workload that the other row transferred.
 func hasOf(t, other *model.Topology) bool {
 	return t != nil && t.Assigned() && other.Transferred && other.RegionID == t.RegionID && other.WorkloadKey() == t.WorkloadKey()
 }
 
-// servingOf returns how many replicas serve, of whatever version they are.
-//
-// With several roles, as many replicas serve as the scarcest role has ready instances for.
+// servingOf returns how many replicas serve, of any version. With several roles, this is the number of whole replicas
+// for which each role has enough ready instances.
 func servingOf(o model.Observed, d *model.Deployment) int32 {
 	if ready, _, ok := o.Shares(); ok {
 		return max(o.ReadyReplicas, ready)
@@ -223,9 +223,9 @@ func servingOf(o model.Observed, d *model.Deployment) int32 {
 	return max(o.ReadyReplicas, o.Ready/instancesEach(d))
 }
 
-// Outdated returns how many replicas serve under the row's name and are not yet of its
-// deployment: those that it has taken over from others of the app's rows in its region.
-// observed returns what regions reported of rows, and d is the row's deployment.
+// Outdated returns how many replicas serve under the row's name, but are not of its
+// deployment yet, because the row took them over from other rows of its app in the region.
+// observed returns what regions reported about a row. d is the row's deployment.
 func Outdated(t model.Topology, rows []model.Topology, observed func(model.Topology) model.Observed, d *model.Deployment) (outdated int32) {
 	if took, _, n := takenOver(t, pointers(rows), observed, d); took {
 		outdated = n
@@ -233,9 +233,9 @@ func Outdated(t model.Topology, rows []model.Topology, observed func(model.Topol
 	return outdated
 }
 
-// Serving returns how many replicas serve under the row's name, of whichever version. Replicas
-// of a workload that the row took over count. Those of a workload that another row took from
-// it do not, whatever the region reported before. The parameters are those of Outdated.
+// Serving returns how many replicas serve under the row's name, of any version. Replicas
+// of a workload that the row took over count. Replicas of a workload that another row took over from
+// this row do not count, whatever the region reported before. The parameters are those of Outdated.
 func Serving(t model.Topology, rows []model.Topology, observed func(model.Topology) model.Observed, d *model.Deployment) int32 {
 	all := pointers(rows)
 	if t.Transferred && slices.ContainsFunc(all, func(o *model.Topology) bool { return hasOf(o, &t) }) {
@@ -285,8 +285,8 @@ func (f *facts) versionNumber(deployment string) int32 {
 	return 0
 }
 
-// beginWorkload gives a row that starts anew a workload that no other row has. This is its own workload. If another
-// row has that, it is the one of that other row, and so on.
+// beginWorkload gives a starting row a workload that no other row has. This is the row's own workload. If another
+// row has that, it is that row's own workload, and so on.
 func (p *planner) beginWorkload(t *model.Topology) {
 	t.Workload, t.WorkloadVersion, t.Transferred, t.MaxUnavailable, t.Moving = "", 0, false, 0, ""
 	t.Roles = poolCounts(p.facts, t)
@@ -308,7 +308,7 @@ func (f *facts) holder(t *model.Topology) *model.Topology {
 	return nil
 }
 
-// successor returns the index of the row from which the step takes the workload, -1 for none.
+// successor returns the index of the row whose workload the step takes over, -1 for none.
 func (l *regionPlan) successor(s strategy.Targets) int {
 	for i, f := range l.RegionPlan.From {
 		if f.Transfers && f.Assigned > 0 && s.From[i] == 0 && l.To.Assigned == 0 && s.To == f.Assigned {

@@ -19,7 +19,7 @@ func (r *running) outdated() (n int32) {
 	return n
 }
 
-// stop takes away n of the replicas of other versions that serve.
+// stop stops n of the serving replicas of other versions.
 func (r *running) stop(n int32) {
 	for _, id := range sortedKeys(r.taken) {
 		less := min(n, r.taken[id])
@@ -66,7 +66,7 @@ func (f *stagedSimulation) checkCoherence(key rowKey, taken map[string]int32) {
 	for _, id := range sortedKeys(taken) {
 		before := &f.deps[f.index(id)]
 		if before.Version > d.Version {
-			return // it goes back
+			return // the pool goes back
 		}
 		changed, _ := d.ChangedRoles(before)
 		for _, name := range changed {
@@ -82,7 +82,7 @@ func (f *stagedSimulation) checkCoherence(key rowKey, taken map[string]int32) {
 	require.LessOrEqual(f.t, n, 1, "roles that move to %s in %s at once, of %v", key.deployment, key.region, taken)
 }
 
-// awaitsSuccessor reports whether the region stops nothing of the row yet, because the row's successor must come
+// awaitsSuccessor reports whether the region must not stop the row yet, because the row's successor must be applied
 // first.
 func (f *stagedSimulation) awaitsSuccessor(row model.Topology) bool {
 	for k, successor := range f.rows {
@@ -94,8 +94,8 @@ func (f *stagedSimulation) awaitsSuccessor(row model.Topology) bool {
 	return false
 }
 
-// TestWorkload_EqualVersionStartsAndStopsNothing: under every policy, on the way and half way back, no replica starts
-// or stops, unless the agent cannot take over workloads.
+// TestWorkload_EqualVersionStartsAndStopsNothing requires under every policy, on the way and on the way back, that no
+// replica starts or stops, unless the agent cannot take over workloads.
 func TestWorkload_EqualVersionStartsAndStopsNothing(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
@@ -133,8 +133,8 @@ func TestWorkload_EqualVersionStartsAndStopsNothing(t *testing.T) {
 	})
 }
 
-// TestWorkload_ServingIsCountedOnce checks the counts while the workload goes from v1 to v2, before and after the
-// region reports it under its new name. One of three replicas is on its way.
+// TestWorkload_ServingIsCountedOnce checks the counts while the workload moves from v1 to v2, before and after the
+// region reports the workload under its new name. One of three replicas is not ready yet.
 func TestWorkload_ServingIsCountedOnce(t *testing.T) {
 	t.Parallel()
 	row := func(id string, generation int64, replicas int32, transferred bool) model.Topology {
@@ -176,7 +176,7 @@ func TestWorkload_ServingIsCountedOnce(t *testing.T) {
 	}
 }
 
-// TestGroups_ExistUntilTheirLastInstance: two groups of which one instance each is left are two replicas.
+// TestGroups_ExistUntilTheirLastInstance requires that two groups with one remaining instance each count as two replicas.
 func TestGroups_ExistUntilTheirLastInstance(t *testing.T) {
 	t.Parallel()
 	w := newSimulation(t, "eu")
@@ -195,7 +195,7 @@ func TestGroups_ExistUntilTheirLastInstance(t *testing.T) {
 	require.Zero(t, seen(0, model.Observed{}))
 }
 
-// TestGroups_OnlyEqualOnesAreReplacedInPlace: a region cannot replace groups by those of other roles in their places.
+// TestGroups_OnlyEqualOnesAreReplacedInPlace requires that a region does not replace groups by groups of other roles.
 func TestGroups_OnlyEqualOnesAreReplacedInPlace(t *testing.T) {
 	t.Parallel()
 	two := &windlassv1.DeploymentSpec{Roles: []*windlassv1.RoleSpec{{Name: "prefill", Instances: 2}, {Name: "decode"}}}

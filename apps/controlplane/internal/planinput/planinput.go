@@ -45,7 +45,7 @@ func Load(tx Tx, apps []model.App, domain string) ([]*plan.Input, error) {
 	)
 }
 
-// Rows reads what apps run. It leaves out what a forecast makes up or ignores: the reports of regions,
+// Rows reads what apps run. It leaves out facts that a forecast assumes or ignores: the reports of regions,
 // routes, hosts, keys and freezes.
 func Rows(tx Tx, apps []model.App) ([]*plan.Input, error) {
 	l := newLoader(tx, apps)
@@ -55,14 +55,14 @@ func Rows(tx Tx, apps []model.App) ([]*plan.Input, error) {
 // loader fills inputs with rows.
 type loader struct {
 	tx Tx
-	// of has the inputs by the app's id, order in the order of the apps.
+	// of has the inputs by app id. order has the ids in the order of the apps.
 	of    map[string]*plan.Input
 	order []*plan.Input
 	// regions has the regions read so far, by id.
 	regions map[string]model.Region
 	// deployments returns the ids of the deployments that an input names, as a set.
 	deployments func(*plan.Input) map[string]bool
-	// pastWaves: also read the regions in the waves of a rollout that is over.
+	// pastWaves means that the regions in the waves of an ended rollout are read, too.
 	pastWaves bool
 }
 
@@ -115,7 +115,7 @@ func addRows[R any](l *loader, selected func(*plan.Input) bool, read func(appIDs
 }
 
 func (l *loader) readTopology() error {
-	// This names all apps, because a store that locks the rows must also know of apps without any.
+	// The call names all apps, because a store that locks the rows must also know the apps that have no rows.
 	rows, err := l.tx.ListTopology(sortedKeys(l.of))
 	for _, t := range rows {
 		l.of[t.AppID].Topology = append(l.of[t.AppID].Topology, t)
@@ -151,7 +151,7 @@ func (l *loader) readKeys() error {
 }
 
 // readActiveRollouts reads rollouts with their deployments and rollout states, and then the rollout
-// states of the apps that have no rollout.
+// states of the other apps.
 func (l *loader) readActiveRollouts() error {
 	rollouts := l.rollouts()
 	stated := map[string]bool{}
@@ -205,7 +205,7 @@ func (l *loader) readPins() error {
 	})
 }
 
-// readDeployments adds the deployments that the rows read so far name, and that the inputs lack.
+// readDeployments reads deployments that an input names but does not have.
 func (l *loader) readDeployments() error {
 	all := map[string]bool{}
 	for _, in := range l.order {
@@ -224,7 +224,7 @@ func (l *loader) readDeployments() error {
 	return err
 }
 
-// missingDeployments returns the ids of the deployments that the input names but lacks.
+// missingDeployments returns the ids of the deployments that the input names but does not have.
 func (l *loader) missingDeployments(in *plan.Input) map[string]bool {
 	want := l.deployments(in)
 	delete(want, "")
@@ -251,7 +251,7 @@ func plannedDeployments(in *plan.Input) map[string]bool {
 	return want
 }
 
-// readNewest adds the newest deployment of each app whose input lacks it.
+// readNewest adds the newest deployment of each app, unless the app's input has it.
 func (l *loader) readNewest() error {
 	missing := func(in *plan.Input) bool {
 		return in.App.LatestVersion != 0 && !slices.ContainsFunc(in.Deployments, func(d model.Deployment) bool {
@@ -266,7 +266,7 @@ func (l *loader) readNewest() error {
 	})
 }
 
-// mayBeFrozen reports whether a freeze can hold the app's rollout. It holds only one that has not begun.
+// mayBeFrozen reports whether a freeze can hold the app's rollout. A freeze only holds a rollout that has not begun.
 func mayBeFrozen(in *plan.Input) bool {
 	return in.Rollout != nil && slices.ContainsFunc(in.Deployments, func(d model.Deployment) bool {
 		return d.ID == in.Rollout.DeploymentID && plan.MayBeFrozen(*in.Rollout, d)

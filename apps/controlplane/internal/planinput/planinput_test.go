@@ -97,7 +97,7 @@ func apps(t *testing.T, tx store.Tx, suffix string) (ids []string) {
 		RolloutID: "rol_over", DoneAt: 1, Lagging: []model.LaggingRegion{{RegionID: catchesUp, DeploymentID: "dep_" + lags + "_1"}},
 	}}))
 
-	// These are at zero in each kind of region. Requests wake the app there, except in the closed region.
+	// This app is at zero in each kind of region. Requests wake the app there, except in the closed region.
 	asleep := "app_asleep_" + suffix
 	insert(model.App{ID: asleep, LatestVersion: 1, LiveDeploymentID: "dep_" + asleep + "_1"})
 	must(tx.InsertDeployment(model.Deployment{
@@ -194,7 +194,7 @@ func TestInput(t *testing.T) {
 	t.Run("a preview reads the same rows as the next step", func(t *testing.T) {
 		for i, in := range read(t, s, ids, rows) {
 			want := loaded[i]
-			// A forecast makes these up.
+			// A forecast assumes these facts.
 			want.Hosts, want.Keys, want.Routes, want.Freezes, want.Observed, want.RouteObserved = nil, nil, nil, nil, nil, nil
 			require.Equal(t, want, in, in.App.ID)
 		}

@@ -145,7 +145,7 @@ func mayClose(in *plan.Input, r model.Region) bool {
 	return len(in.Pins) > 0 || progress.Active(in.App.RolloutID) || progress.LaggingIn(r.ID) != nil || mayWake(in, r)
 }
 
-// mayWake reports whether a request may wake the app in the region, or might if that were not closed.
+// mayWake reports whether a request may wake the app in the region, or could wake it if the region were not closed.
 func mayWake(in *plan.Input, r model.Region) bool {
 	return slices.ContainsFunc(in.Topology, func(t model.Topology) bool {
 		return t.RegionID == r.ID && plan.Active(t) && slices.ContainsFunc(in.Deployments, func(d model.Deployment) bool {

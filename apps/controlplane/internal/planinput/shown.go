@@ -5,7 +5,7 @@ import (
 	"github.com/windlass-run/windlass/apps/controlplane/internal/plan"
 )
 
-// Known is what the caller of Shown has read already.
+// Known has rows that the caller of Shown has already read.
 type Known struct {
 	// Deployments of the apps.
 	Deployments []model.Deployment
@@ -13,7 +13,7 @@ type Known struct {
 	RolloutStates []model.RolloutState
 }
 
-// Shown reads what views of apps show: what the apps run, what regions report, and deployments that a
+// Shown reads the rows that views of apps show: what the apps run, what regions report, and deployments that a
 // view may name although no plan decides about them.
 func Shown(tx Tx, apps []model.App, known Known) ([]*plan.Input, error) {
 	l := newLoader(tx, apps)

@@ -1,9 +1,8 @@
-// Package freeze computes when a freeze is in force and which freeze counts for an app. It is pure.
+// Package freeze computes when a freeze is in force, and which freeze decides about a start of an app. It is pure.
 //
-// Weekly windows follow local clocks. When those are put back, a time comes twice; when they
-// are put forward, some times never come. A window is then as long as it can be: it starts when its
-// start comes first, and ends when its end comes last. So no rollout starts in an hour that may be
-// meant as frozen.
+// Weekly windows follow local clocks. When clocks are put back, a time comes twice. When clocks are put forward, some
+// times never come. A window is then as long as it can be: it starts when its start comes first, and ends when its end
+// comes last. So no rollout starts at a time that may be meant as frozen.
 package freeze
 
 import (
@@ -36,7 +35,7 @@ func Scope(f model.Freeze) string {
 	return ScopeWorkspace
 }
 
-// Covers reports whether the freeze is about the app.
+// Covers reports whether the app is in the freeze's scope.
 func Covers(f model.Freeze, app model.App) bool {
 	return f.WorkspaceID == app.WorkspaceID &&
 		(f.ProjectID == "" || f.ProjectID == app.ProjectID) && (f.AppID == "" || f.AppID == app.ID)
@@ -45,12 +44,12 @@ func Covers(f model.Freeze, app model.App) bool {
 // Found is a freeze in force.
 type Found struct {
 	model.Freeze
-	// End is when the freeze ends as it is now, unix ms. 0: it has no end.
+	// End is when the freeze ends, unix ms, unless it is changed. 0: it has no end.
 	End int64
 }
 
-// Of returns the freeze that counts for a start of the app. A freeze that refuses comes before a freeze that holds. Of
-// several such freezes, the one that lasts longest counts.
+// Of returns the freeze that decides about a start of the app. A freeze that refuses comes before a freeze that holds.
+// Of several freezes of the same kind, the one that ends last decides.
 func Of(freezes []model.Freeze, app model.App, now int64) (found Found, frozen bool) {
 	for _, f := range freezes {
 		if !Covers(f, app) {
@@ -101,14 +100,14 @@ func InForce(f model.Freeze, now int64) (until int64, in bool) {
 	if !in {
 		return 0, false
 	}
-	// Windows that meet are one.
+	// Windows without a gap between them count as one window.
 	for {
 		later, on := windowEnd(f, until)
 		if !on {
 			break
 		}
 		if until = later; until-now > longest {
-			until = 0 // they leave no gap
+			until = 0 // the windows leave no gap
 			break
 		}
 	}
@@ -118,8 +117,8 @@ func InForce(f model.Freeze, now int64) (until int64, in bool) {
 	return until, true
 }
 
-// longest is the longest time, in ms, that windows with a gap in each week can last. It is two weeks, because a change
-// of clocks may skip one gap, and one more day, because the change also makes a window longer.
+// longest is the maximum duration, in ms, of windows without a gap between them if each week has a gap. It is two
+// weeks, because a change of clocks may skip one gap, and one more day, because the change also makes a window longer.
 const longest = int64(15*24*time.Hour) / int64(time.Millisecond)
 
 // NextAt returns when a freeze that is not in force will be in force next, 0 for never.
@@ -155,9 +154,9 @@ func windowEnd(f model.Freeze, now int64) (end int64, in bool) {
 
 type occurrence struct{ start, end int64 }
 
-// occurrences returns the windows that start at most before days ago and at most after days
-// from now. A window that cannot be parsed was never accepted. If its time zone no longer
-// exists, a window is in UTC.
+// occurrences returns the windows that start at most before days ago and at most after days from now. It skips a
+// window that cannot be parsed, because Check refuses such windows. If a window's time zone no longer exists, the
+// window is in UTC.
 func occurrences(f model.Freeze, now int64, before, after int) (out []occurrence) {
 	zone, err := Zone(f.TimeZone)
 	if err != nil {
@@ -217,7 +216,7 @@ type moment struct {
 	minute int
 }
 
-// days returns how many days after start the moment m comes next.
+// days returns the number of days from start until the moment m comes next.
 func (m moment) days(start moment) int {
 	if !m.weekly {
 		if m.minute <= start.minute {
@@ -245,7 +244,7 @@ func parse(w model.FreezeWindow) (start, end moment, err error) {
 	return start, end, nil
 }
 
-// weekdays by their numbers.
+// weekdays are the names of weekdays, by time.Weekday.
 var weekdays = []string{"Sun", "Mon", "Tue", "Wed", "Thu", "Fri", "Sat"}
 
 func parseMoment(text string) (m moment, err error) {
@@ -265,8 +264,8 @@ func parseMoment(text string) (m moment, err error) {
 	return m, nil
 }
 
-// Check returns an error if the windows are not valid. at is the index of the wrong window, -1 for all of them
-// together.
+// Check returns an error if the windows are not valid. at is the index of the wrong window, or -1 if all windows
+// together are wrong.
 func Check(f model.Freeze, now int64) (at int, err error) {
 	for i, w := range f.Weekly {
 		if _, _, err := parse(w); err != nil {

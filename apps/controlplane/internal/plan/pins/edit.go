@@ -10,9 +10,8 @@ import (
 	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
 )
 
-// Set gives the pin its weight in percent and its replicas per region id, and removes it
-// from all other regions. A region where it failed tries again. It reports whether that changes
-// anything. now is unix ms.
+// Set gives the pin its weight in percent and its replicas by region id, and removes the pin from all other regions. A
+// region in which the pin failed tries again. Set reports whether the pin changes. now is unix ms.
 func Set(p *model.Pin, weight int32, sizes map[string]int32, now int64) (changed bool) {
 	was := p.Clone()
 	p.Weight, p.Removing = weight, false
@@ -38,7 +37,7 @@ func Set(p *model.Pin, weight int32, sizes map[string]int32, now int64) (changed
 	return !p.Equal(was)
 }
 
-// Remove removes the pin from all regions, and reports whether that changes anything.
+// Remove removes the pin from all regions, and reports whether the pin changes.
 func Remove(p *model.Pin, now int64) (changed bool) {
 	if p.Removing {
 		return false
@@ -51,7 +50,7 @@ func Remove(p *model.Pin, now int64) (changed bool) {
 	return true
 }
 
-// RemoveIn removes the pin from the region, and reports whether that changes anything.
+// RemoveIn removes the pin from the region, and reports whether the pin changes.
 func RemoveIn(p *model.Pin, region string, now int64) (changed bool) {
 	if r := p.In(region); r == nil || !p.Stays(*r) {
 		return false
@@ -69,7 +68,7 @@ func leave(r *model.PinRegion, now int64) {
 	r.Again = false
 }
 
-// Failed describes which versions failed where they are pinned, empty for none. name returns a region's
+// Failed describes which pinned versions failed in which regions, empty for none. name returns a region's
 // name.
 func Failed(pins []model.Pin, name func(id string) string) string {
 	var parts []string
@@ -94,7 +93,7 @@ func Of(pins []model.Pin, t model.Topology) *model.Pin {
 	return nil
 }
 
-// ChangedBelow returns the generation with which the layer below last changed the region's route, 0 for the newest.
+// ChangedBelow returns the generation of the region's route that the layer below made last. 0: the newest generation.
 func ChangedBelow(pins []model.Pin, region string) (generation int64) {
 	for _, p := range pins {
 		if r := p.In(region); r != nil {

@@ -10,11 +10,11 @@ import (
 // full is all of a region's traffic, in percent.
 const full int32 = 100
 
-// Linter checks a plan against its pins. Find is called for each fault.
+// Linter checks that a plan keeps to the app's pins. It calls Find for each fault.
 type Linter struct {
 	Rows
 
-	// Was are the pins before the plan, and Is after it.
+	// Was are the pins before the plan, and Is are the pins after it.
 	Was, Is []model.Pin
 	// Changed are the rows that the plan changes, and Routes are the routes that it changes.
 	Changed []model.Topology
@@ -88,7 +88,7 @@ func (l *Linter) shares(after []model.Topology, region string) {
 		l.Find(region, "pins have %d %% of the traffic", pinned)
 	}
 	if rest != full {
-		return // nothing else serves, or the other version that serves is on its way
+		return // no other version serves, or a rollout is moving the other traffic
 	}
 	var sum int32
 	for _, s := range model.Shares(targets) {

@@ -1,16 +1,18 @@
 // Package pins decides about pinned versions, which serve next to the version that rollouts move. A plan has two
 // layers, and neither reads the rows of the other:
 //
-//	below   the rollout of the app as if it had no pins: their rows
+//	below   the rollout of the app as if it had no pins: the rows of pins
 //	        are left out, and the weights of the other rows add up to the whole
 //	pins    the pinned rows, region by region: this package
 //
-//	pinned   starting -> serving          ready: it gets its weight
-//	         starting, serving -> failed  doomed, or late: its weight goes, then its replicas
-//	         any -> leaving               it is no longer wanted there, and then the same
+// A pin has a state in each of its regions:
 //
-// Both layers share the route: its targets are of both layers, and it changes once. model.Shares sets the weights in
-// relation when the route is read. So a region acknowledges both layers at once, and no version stops before its
+//	starting -> serving          the version is ready: it gets its weight
+//	starting, serving -> failed  the version is doomed or late: it loses its weight, then its replicas
+//	any -> leaving               the pin is removed from the region: as for failed
+//
+// Both layers share the route: it has targets of both layers, and changes once for both. model.Shares scales the weights
+// to shares when the route is read. So a region acknowledges both layers at once, and no version stops before its
 // region has acknowledged a route without it. But a rollout does not wait for a pin's change of a route. For the layer
 // below, the newest route counts as acknowledged once the region acknowledged the last route that this layer changed
 // itself.
@@ -46,7 +48,7 @@ const (
 type Rows interface {
 	// Now returns the time of the decision, unix ms.
 	Now() int64
-	// Deployment returns the deployment with the id, nil for none.
+	// Deployment returns the deployment with the id, nil if there is none.
 	Deployment(id string) *model.Deployment
 	// Version returns the name of a deployment's version for people, such as "v3".
 	Version(deploymentID string) string
@@ -60,7 +62,7 @@ type Rows interface {
 	Route(region string) *model.Route
 	// Acknowledged reports whether the region acknowledged its newest route.
 	Acknowledged(region string) bool
-	// Closed reports whether the app's workspace may no longer use the region.
+	// Closed reports whether the app's workspace must not use the region any longer.
 	Closed(region string) bool
 	// Released reports whether the region no longer runs the workload that the row transferred.
 	Released(t *model.Topology) bool
@@ -78,13 +80,13 @@ type Rows interface {
 	// Assign adds the row of a deployment in a region, or starts one that stopped.
 	Assign(d *model.Deployment, region string, replicas int32)
 	SetReplicas(t *model.Topology, n int32)
-	// Confirm moves a row that stops to stopped, once its region confirms that.
+	// Confirm changes the status of a row from stopping to stopped, if its region has confirmed that.
 	Confirm(t *model.Topology)
-	// Reroute gives the region a new generation of its route: one for all that this decision changes there.
+	// Reroute gives the region's route a new generation, at most one in this decision.
 	Reroute(region string)
 	// Log adds to the app's history.
 	Log(what, why string, d *model.Deployment, region string)
-	// Defer leaves something to the next step, which follows at once.
+	// Defer requests another step, which follows at once.
 	Defer()
 }
 
@@ -92,15 +94,15 @@ type Rows interface {
 type Layer struct {
 	Rows
 
-	// Since is when the newest fact about an unsettled pin came. 0: all pins are settled.
+	// Since is the time of the newest fact about an unsettled pin, unix ms. 0: all pins are settled.
 	Since int64
-	// Due is the next deadline, 0 for none.
+	// Due is the next deadline, unix ms. 0: none.
 	Due int64
-	// Late means that a deadline passed in a region that has to report first.
+	// Late means that a deadline has passed, but its region must report before the pin fails.
 	Late bool
 }
 
-// Look takes the pin as far as the facts allow.
+// Look changes the pin and its rows as far as the facts allow.
 func (l *Layer) Look(p *model.Pin) {
 	d := l.Deployment(p.DeploymentID)
 	var left []model.PinRegion
@@ -112,7 +114,7 @@ func (l *Layer) Look(p *model.Pin) {
 	p.Regions = left
 }
 
-// lookIn is Look in one region. It reports whether the pin still has the region.
+// lookIn is Look in one region. It reports whether the region remains in the pin.
 func (l *Layer) lookIn(p *model.Pin, d *model.Deployment, r *model.PinRegion) (has bool) {
 	if d == nil && (r.State == starting || r.State == serving) {
 		l.fail(p, &model.Deployment{ID: p.DeploymentID, Version: p.Version}, r, rollup.ReasonDeploymentLost, "its deployment does not exist")
@@ -138,7 +140,7 @@ func (l *Layer) lookIn(p *model.Pin, d *model.Deployment, r *model.PinRegion) (h
 	return false
 }
 
-// unsettled notes that the layer has to look at the region again.
+// unsettled records that the layer must look at the region again.
 func (l *Layer) unsettled(r *model.PinRegion, t *model.Topology) {
 	l.Since = max(l.Since, r.Since)
 	if t != nil {
@@ -150,7 +152,7 @@ func (l *Layer) unsettled(r *model.PinRegion, t *model.Topology) {
 func (l *Layer) start(p *model.Pin, d *model.Deployment, r *model.PinRegion) {
 	t := l.Row(d.ID, r.RegionID)
 	if t != nil && t.Status == rowStopping {
-		l.Confirm(t) // the row stops from a time before it was pinned
+		l.Confirm(t) // the version was told to stop before it was pinned
 		if t.Status == rowStopping {
 			l.unsettled(r, t)
 			return
@@ -158,7 +160,7 @@ func (l *Layer) start(p *model.Pin, d *model.Deployment, r *model.PinRegion) {
 	}
 	if t == nil || t.Status == rowStopped {
 		if t != nil && l.Before(d.ID, r.RegionID).Status != t.Status {
-			l.Defer() // one step of the table at a time
+			l.Defer() // a decision changes the status of a row at most once
 			return
 		}
 		if l.awaitsGrant(p, r) || !l.Writable(r.RegionID) {
@@ -175,7 +177,7 @@ func (l *Layer) start(p *model.Pin, d *model.Deployment, r *model.PinRegion) {
 		return
 	}
 	if r.State == starting && t.Replicas == 0 && r.Replicas > 0 && l.awaitsGrant(p, r) {
-		return // it runs nothing that could serve
+		return // the version has no replicas that could serve
 	}
 	if transferred {
 		r.Since, r.Lost, r.Heard = l.Now(), false, l.Observed(d.ID, r.RegionID).Guard
@@ -191,8 +193,8 @@ func (l *Layer) start(p *model.Pin, d *model.Deployment, r *model.PinRegion) {
 	l.await(p, d, r, t)
 }
 
-// awaitsGrant reports whether the pin can start nothing in the region, because the region is closed. Its time begins
-// anew when the region opens again.
+// awaitsGrant reports whether the pin can start nothing in the region, because the region is closed. When the region
+// opens again, the time limit for the start begins again.
 func (l *Layer) awaitsGrant(p *model.Pin, r *model.PinRegion) bool {
 	if l.Closed(r.RegionID) {
 		r.Reason, r.Message = rollup.ReasonRegionClosed, "the workspace may use the region no longer"
@@ -256,7 +258,7 @@ func (l *Layer) await(p *model.Pin, d *model.Deployment, r *model.PinRegion, t *
 	}
 }
 
-// Due is when a place that starts must be ready with a limit in ms, 0 for never.
+// Due returns the time at which a starting place must be ready, unix ms. limit is in ms. 0: no limit.
 func Due(r model.PinRegion, limit int64) int64 {
 	if limit == 0 {
 		return 0
@@ -264,8 +266,7 @@ func Due(r model.PinRegion, limit int64) int64 {
 	return r.Since + limit
 }
 
-// keep gives a version that serves the weight that its pin asks for. A region that is out of reach
-// keeps what it has.
+// keep gives a serving version the weight of its pin. An unreachable region keeps its last weight.
 func (l *Layer) keep(p *model.Pin, d *model.Deployment, r *model.PinRegion, t *model.Topology) {
 	was := t.Weight
 	if l.route(t, p.Weight) && was != p.Weight {
@@ -281,7 +282,7 @@ func (l *Layer) keep(p *model.Pin, d *model.Deployment, r *model.PinRegion, t *m
 	}
 }
 
-// isDoomed reports whether instances of this try fail for good, and fails the pin then.
+// isDoomed reports whether instances of this try fail for good. Then it fails the pin.
 func (l *Layer) isDoomed(p *model.Pin, d *model.Deployment, r *model.PinRegion, pl rollup.Place) bool {
 	reason, message, doomed := pl.Doomed()
 	if !doomed || pl.Observed.Guard <= r.Heard {
@@ -301,8 +302,8 @@ func (l *Layer) fail(p *model.Pin, d *model.Deployment, r *model.PinRegion, reas
 	l.Log("PinFailed", fmt.Sprintf("%s: %s; %s, and its replicas are stopped: pin it again to try again, or unpin it", reason, message, what), d, r.RegionID)
 }
 
-// stop takes the weight and then the replicas of a version that must not run in the region, and
-// reports whether nothing is left.
+// stop removes the weight and then the replicas of a version that must not run in the region. It reports whether the
+// region runs nothing of the version any more.
 func (l *Layer) stop(p *model.Pin, d *model.Deployment, r *model.PinRegion) (gone bool) {
 	t := l.Row(p.DeploymentID, r.RegionID)
 	if t == nil || t.Status == rowStopped {

@@ -94,7 +94,7 @@ func (w *simulation) Confirm(t *model.Topology) {
 
 func (w *simulation) Log(what, _ string, _ *model.Deployment, _ string) { w.log = append(w.log, what) }
 
-// reports sets what the region says of the version's newest generation.
+// reports sets the region's report about the version's newest generation.
 func (w *simulation) reports(region string, ready int32, change ...func(*model.Observed)) {
 	o := model.Observed{
 		Guard: model.Guard(w.now), AppliedEpoch: 1, AppliedGeneration: w.rows[region].Generation, CountsGeneration: w.rows[region].Generation,
@@ -106,7 +106,7 @@ func (w *simulation) reports(region string, ready int32, change ...func(*model.O
 	w.observed[region] = o
 }
 
-// step looks at the pin once, as a decision of its own.
+// step looks at the pin once, as a separate decision.
 func (w *simulation) step(p *model.Pin) *Layer {
 	w.before = map[string]*model.Topology{}
 	for region, t := range w.rows {

@@ -13,7 +13,7 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// For returns the protections that are about the app: those of its workspace, project and environment.
+// For returns the protections that apply to the app: those of its workspace, project and environment.
 func For(all []model.Protection, app model.App) (out []model.Protection) {
 	for _, p := range all {
 		if p.WorkspaceID == app.WorkspaceID && slices.Contains([]string{"", app.ProjectID, app.EnvironmentID}, p.ScopeID) {
@@ -23,7 +23,7 @@ func For(all []model.Protection, app model.App) (out []model.Protection) {
 	return out
 }
 
-// Scope names what the protection, which is about the app, protects.
+// Scope describes the scope of a protection that applies to the app.
 func Scope(p model.Protection, app model.App) string {
 	switch {
 	case p.ByOperator:
@@ -36,7 +36,7 @@ func Scope(p model.Protection, app model.App) string {
 	return "environment"
 }
 
-// Stricter returns an approval that asks for as much as both, nil if both are nil.
+// Stricter returns an approval that is at least as strict as both, or nil if both are nil.
 func Stricter(a, b *windlassv1.Approval) *windlassv1.Approval {
 	if a == nil || b == nil {
 		if a == nil {
@@ -49,7 +49,7 @@ func Stricter(a, b *windlassv1.Approval) *windlassv1.Approval {
 	}
 }
 
-// ApprovalOf returns the approval that the protection asks for, nil for none.
+// ApprovalOf returns the approval that the protection requires, nil for none.
 func ApprovalOf(p model.Protection) *windlassv1.Approval {
 	if p.Approvals == 0 {
 		return nil
@@ -125,12 +125,12 @@ func requireBake(p *windlassv1.RolloutPolicy, least int64) (changed bool) {
 	return changed
 }
 
-// Bakes reports whether one of the protections asks for a bake time.
+// Bakes reports whether one of the protections requires a bake time.
 func Bakes(of []model.Protection) bool {
 	return slices.ContainsFunc(of, func(p model.Protection) bool { return p.BakeTime > 0 })
 }
 
-// Approves reports whether one of the protections asks for an approval.
+// Approves reports whether one of the protections requires an approval.
 func Approves(of []model.Protection) bool {
 	return slices.ContainsFunc(of, func(p model.Protection) bool { return p.Approvals > 0 })
 }
