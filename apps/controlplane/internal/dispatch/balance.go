@@ -29,9 +29,9 @@ var (
 	errUneven  = errors.New("other servers have fewer streams")
 )
 
-// Each returning agent needs a transaction and processor time, see docs/performance.md. With one agent per 2 ms, they
-// use less than one core: 1,000 agents are spread over 2 s. Changes of a region wait meanwhile, so fewer agents
-// return within a shorter time.
+// Each returning agent needs a transaction and processor time, see docs/performance.md. With one agent per 2 ms, the
+// agents use less than one core: 1,000 agents are spread over 2 s. A region's changes wait until its agent has
+// returned, so fewer agents are spread over less time.
 const (
 	spreadEach = 2 * time.Millisecond
 	minSpread  = 100 * time.Millisecond

@@ -54,10 +54,10 @@ func TestFeatures_OfAnItemFollowItsDeployment(t *testing.T) {
 			continue // about calls of the agent
 		}
 		if agentv1.Feature(n) == agentv1.Feature_FEATURE_POOL_ORDERS {
-			continue // set by the row: without it, the row takes over no pool in which several roles differ
+			continue // set by the row: without this feature, a row does not take over a pool in which several roles differ
 		}
 		if agentv1.Feature(n) == agentv1.Feature_FEATURE_POOL_YIELDS {
-			continue // read by plans alone: without it, a new instance waits for room
+			continue // only plans read it: without this feature, a new instance waits for room
 		}
 		spec := uses[agentv1.Feature(n)]
 		require.NotNil(t, spec, "add a spec that uses %s", name)

@@ -17,7 +17,7 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// specHashSize is large enough that two contents do not have the same hash by chance, in bytes.
+// specHashSize is the size of a spec hash in bytes. Two contents never have the same hash by chance.
 const specHashSize = 16
 
 // describeDeployment returns the fields of a deployment that are sent but are not part of the hash. A trace does not
@@ -44,8 +44,8 @@ func describeDeployment(state *agentv1.DeploymentState, it *model.DesiredItem, w
 	return about
 }
 
-// aloneShare divides what is free of a quota: a region may use one of aloneShare parts alone. A region that is cut off does
-// not know what other regions use, and they may be cut off too.
+// A region may raise its replicas alone by at most 1/aloneShare of the part of a quota that is free, because a region
+// that is cut off does not know what other regions use, and they may be cut off, too.
 const aloneShare = 10
 
 // raiseAlone returns the permission to raise the replicas without the control plane, nil for none.

@@ -185,8 +185,8 @@ func TestItem_HasATemplateHashForEachRole(t *testing.T) {
 	require.NotEqual(t, first["decode"], image["decode"], "it changes as one with the role that runs the spec's image")
 }
 
-// A role gets another template hash exactly if the version differs in it, because what plans say of a version is true
-// only then.
+// A role's template hash changes exactly if the versions differ in the role. Otherwise, plans would be wrong about
+// which instances a version replaces.
 func TestItem_TemplateHashesOfRolesChangeWithTheRolesThatDiffer(t *testing.T) {
 	const image, other = "registry.example/serve@sha256:01", "registry.example/serve@sha256:02"
 	made, err := model.EncodeRoleHashes(map[string][]byte{"prefill": {1}, "decode": {2}})

@@ -15,7 +15,7 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// An agent gets the regions to which an app may hand its requests over: all of them at the begin of a stream, and
+// An agent gets the regions to which an app may hand its requests over: all of them at the beginning of a stream, and
 // then changes. It gets no other apps.
 func TestNeighbours_AreOtherRegionsInWhichTheAppIsReady(t *testing.T) {
 	h := setup(t, time.Minute, func(c *dispatch.Config) { c.Neighbours = 5 * time.Millisecond })

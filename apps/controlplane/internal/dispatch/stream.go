@@ -174,7 +174,7 @@ func (st *stream) sendSnapshot(ctx context.Context, cause string, repair *agentv
 	}
 	defer all.stop()
 	begin := &agentv1.SnapshotBegin{Epoch: all.at.Epoch, Revision: all.at.Revision, Chain: all.at.Chain}
-	// A repair, and an agent that reads the count from the begin, need all items before the first frame.
+	// A repair, and an agent that reads the count from the beginning, need all items before the first frame.
 	var known []wired
 	if repair != nil || !st.countsAtEnd {
 		if known, err = all.remainingItems(ctx); err != nil {
@@ -279,7 +279,7 @@ func (st *stream) sendOwed(ctx context.Context) error {
 }
 
 // sendBatch sends one batch. Only its last frame moves the agent's cursor. If the stream breaks before that frame,
-// the agent resumes from the begin of the batch.
+// the agent resumes from the beginning of the batch.
 func (st *stream) sendBatch(ctx context.Context, b changefeed.Batch) error {
 	var items []wired
 	slices.SortFunc(b.Keys, func(a, b changefeed.Key) int { return cmp.Or(cmp.Compare(a.Kind, b.Kind), cmp.Compare(a.Name, b.Name)) })
