@@ -6,7 +6,7 @@ import (
 	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
 )
 
-// mergeAbove is how many notifications of one kind may wait for an endpoint before they become one.
+// mergeAbove is the maximum number of waiting notifications of one kind and endpoint that are sent one by one.
 const mergeAbove = 20
 
 // Call is a delivery to try, and the ids of the deliveries that were merged into it.
@@ -15,9 +15,9 @@ type Call struct {
 	Merged   []string
 }
 
-// Merge makes calls of deliveries that are due, in their order. Deliveries of one endpoint, kind and region
-// that were never tried become one call if there are more than mergeAbove: it says how many events there are,
-// and of which apps. A delivery that was tried stays as it was, because the receiver may have it.
+// Merge makes calls from due deliveries, in their order. If an endpoint has more than mergeAbove deliveries of one
+// kind and region that were never tried, they become one call. Its body has the number of events and of apps. A
+// delivery that was tried is not merged, because the receiver may have it.
 func Merge(due []model.Delivery) (calls []Call) {
 	type group struct {
 		endpointID, regionID string
@@ -44,7 +44,7 @@ func Merge(due []model.Delivery) (calls []Call) {
 	return calls
 }
 
-// merged returns a call with the first delivery, which has the events and apps of all of them.
+// merged returns a call with the first delivery, which gets the events and apps of all deliveries.
 func merged(many []model.Delivery) Call {
 	c := Call{Delivery: many[0]}
 	var names []string

@@ -40,7 +40,7 @@ type SigningSecret struct {
 	Until int64  `json:"until,omitempty"`
 }
 
-// Encode returns the target as it is sealed.
+// Encode returns the target in the form that is sealed.
 func (t Target) Encode() ([]byte, error) { return json.Marshal(t) }
 
 // ParseTarget reads what Encode wrote.
@@ -51,8 +51,8 @@ func ParseTarget(b []byte) (t Target, err error) {
 	return t, nil
 }
 
-// Rotate returns the target with a new signing secret. The one before it also signs until the time, in unix ms.
-// Older ones are dropped.
+// Rotate returns the target with a new signing secret. The previous secret also signs until the time, in unix ms.
+// Older secrets are dropped.
 func (t Target) Rotate(secret string, until int64) Target {
 	rotated := Target{URL: t.URL, Secrets: []SigningSecret{{Value: secret}}}
 	if len(t.Secrets) > 0 {
@@ -62,7 +62,7 @@ func (t Target) Rotate(secret string, until int64) Target {
 }
 
 // Sign returns the signature header of a call at a time in unix seconds. It has one signature for each secret
-// that signs then, so that a receiver with either secret accepts the call during a rotation.
+// that signs at that time, so that a receiver with either secret accepts the call during a rotation.
 func (t Target) Sign(id string, at int64, body []byte) (string, error) {
 	var signatures []string
 	for _, s := range t.Secrets {

@@ -5,9 +5,9 @@
 // endpoint and records the outcome. If the process dies in between, its claim ends by itself, and the row is sent
 // again with the same id. So each notification arrives at least once.
 //
-// A slow endpoint does not delay other endpoints: calls are bounded for an endpoint, for a workspace and for the
-// process, and endpoints without a free slot are left out when rows are read. Workspaces share the slots of the
-// process, so that those with slow endpoints leave slots to others.
+// A slow endpoint does not delay other endpoints. Concurrent calls are limited for each endpoint, each workspace and
+// the process. Endpoints without a free slot are left out when rows are read. Workspaces share the slots of the
+// process, so that workspaces with slow endpoints leave slots to other workspaces.
 package notify
 
 import (
@@ -54,7 +54,7 @@ const (
 	readRows = 500
 )
 
-// These bound concurrent calls in a process. maxCalls is much larger than maxCallsOfWorkspace, so that slots stay free
+// Limits on concurrent calls in a process. maxCalls is much larger than maxCallsOfWorkspace, so that slots stay free
 // while the calls of several workspaces are slow. maxTransactions bounds the transactions of calls, because the API
 // uses the same connections to the database.
 const (
@@ -108,10 +108,11 @@ type Service struct {
 	transactions chan struct{}
 
 	mu sync.Mutex
-	// slots are shared by workspaces, whose endpoints decide how long a call takes.
+	// slots are the process's slots for calls. Workspaces share them, because an endpoint decides how long a call takes.
 	slots     *share.Permits
 	endpoints map[string]int
-	// refused has the endpoints without a slot because their workspace may have no more, with the workspace.
+	// refused has the endpoints that got no slot because their workspace must not take another one. A value is the
+	// workspace's id.
 	refused map[string]string
 }
 
@@ -222,8 +223,9 @@ func inTurn(calls []notification.Call) []notification.Call {
 	return slices.Concat(turns...)
 }
 
-// claim claims the deliveries of calls, and reports for each whether it did: another process may have been
-// faster. Calls of a single delivery share a transaction. One with merged deliveries has its own.
+// claim claims the deliveries of calls. For each call, claimed reports whether the claim succeeded: another process may
+// have claimed the delivery before. Calls with a single delivery share a transaction. A call with merged deliveries has
+// its own.
 func (s *Service) claim(ctx context.Context, calls []notification.Call, now time.Time) (claimed []bool, err error) {
 	claimed = make([]bool, len(calls))
 	var single []int

@@ -41,7 +41,7 @@ type harness struct {
 	db  *memory.Store
 	box *seal.Box
 	svc *Service
-	// lost makes the recording of outcomes fail, as after the death of the process.
+	// lost makes the recording of outcomes fail, as if the process had died.
 	lost atomic.Bool
 	// updates counts transactions that write.
 	updates atomic.Int32
@@ -133,7 +133,7 @@ func (h *harness) endpointOf(workspace, name, url string) model.NotificationEndp
 	return e
 }
 
-// happen stores n history entries that endpoints are notified of.
+// happen stores n history entries for which endpoints get notifications.
 func (h *harness) happen(n int) {
 	h.t.Helper()
 	h.happenIn("1", n)
