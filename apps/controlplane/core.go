@@ -303,7 +303,7 @@ func (p parts) newWorkflows(agents api.Agents) (*workflows, error) {
 	return w, err
 }
 
-// step runs one step of an app. It tells the waker the duration, by which the waker spaces out steps.
+// step runs one step of an app. It reports the step's duration to the waker, which spaces out steps by it.
 func (w *workflows) step(ctx context.Context, appID string) error {
 	begin := time.Now()
 	defer func() { w.waker.Took(time.Since(begin)) }()

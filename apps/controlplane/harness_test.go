@@ -286,7 +286,7 @@ func (a *agent) assigned(deployment string) *agentv1.Item {
 	return found
 }
 
-// runs reports an instance of the deployment.
+// runs reports that the instance of the deployment is ready.
 func (a *agent) runs(instance, deployment string) {
 	a.t.Helper()
 	a.sequence++
@@ -315,7 +315,7 @@ func (h *harness) write(fn func(store.Tx) error) {
 	require.NoError(h.t, errors.Join(err, db.Close()))
 }
 
-// peerRow inserts a row of a process at the address that does not exist.
+// peerRow inserts the row of a process that does not exist, with the id and address.
 func (h *harness) peerRow(id, address string) {
 	h.t.Helper()
 	h.write(func(tx store.Tx) error { return tx.PutPeer(model.Peer{ID: id, Address: address}) })

@@ -105,7 +105,7 @@ func checkRoles(s *windlassv1.DeploymentSpec, field string) error {
 	return checkOrder(s.GetRoles(), names, field)
 }
 
-// checkTogether refuses a role that is to change as one with no other role.
+// checkTogether refuses a spec in which only one role sets together.
 func checkTogether(s *windlassv1.DeploymentSpec, field string) error {
 	names := model.RolesTogether(s)
 	if len(names) != 1 {

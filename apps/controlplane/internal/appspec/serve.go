@@ -263,7 +263,7 @@ func resourcesOf(s *windlassv1.DeploymentSpec) *windlassv1.Resources {
 	return s.GetResources()
 }
 
-// hostsOf returns the number of hosts of an instance, of a spec with one role at most.
+// hostsOf returns the number of hosts of each instance. The spec must have at most one role.
 func hostsOf(s *windlassv1.DeploymentSpec) int {
 	if len(s.GetRoles()) != 1 {
 		return 1

@@ -31,7 +31,7 @@ func Chain(prev []byte, changeID string) []byte {
 	return h.Sum(nil)
 }
 
-// Restart returns the chain value at the begin of an epoch, for any revision: SHA-256(epoch, 8 bytes big endian ||
+// Restart returns the chain value at the beginning of an epoch, for any revision: SHA-256(epoch, 8 bytes big endian ||
 // salt). The salt is random, so two epochs with the same number that began independently have no chain value in
 // common.
 func Restart(epoch int64, salt []byte) []byte {

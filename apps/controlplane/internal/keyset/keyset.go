@@ -4,8 +4,8 @@
 // Only the values of secrets are stored sealed. Webhooks and registries refer to secrets. The URL and signing secrets
 // of a notification endpoint are stored as a secret whose environment is the endpoint's id. API keys, app keys and
 // join tokens are stored as hashes. A key also seals the credentials of agents, which are not stored, and which are
-// valid for fleet.CredentialTTL. At its start, each process of the control plane stores its keys in the peers table,
-// and with which key it seals.
+// valid for fleet.CredentialTTL. At its start, each process of the control plane stores in the peers table which keys
+// it has, and which key it seals with.
 package keyset
 
 import (

@@ -20,10 +20,10 @@ import (
 	"github.com/windlass-run/windlass/pkg/ident"
 )
 
-// Done is the outcome of a call that was not refused.
+// Done is the outcome of a call that succeeded.
 const Done = "done"
 
-// Elsewhere is the source of calls that are counted without their address.
+// Elsewhere stands for the address of calls that are counted without their addresses.
 const Elsewhere = "many addresses"
 
 const (
@@ -74,7 +74,7 @@ type count struct {
 	first, last int64 // unix ms
 }
 
-// New makes a Trail; Run writes it.
+// New makes a Trail. Its Run must run, because it writes the counted calls.
 func New(store Store, log *slog.Logger, registerer prometheus.Registerer) (*Trail, error) {
 	dropped, err := registerDropped(registerer)
 	if err != nil {

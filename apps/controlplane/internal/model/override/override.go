@@ -1,6 +1,6 @@
-// Package override computes the spec of an app in one region: the app's spec, with the changes
-// that its overrides make there. In is the only function that applies them, and all code that
-// needs the spec of a region calls it, from the quota to the agent.
+// Package override computes the spec of an app in one region: the app's spec, with the changes of the app's overrides
+// for that region. In is the only function that applies overrides. All code that needs the spec of a region calls In,
+// from the quota to the agent.
 //
 // Pin decides which overrides apply to which region. It does so once, when a version is made,
 // and the result is kept with the version. A version is immutable. If labels of a region were
@@ -81,7 +81,7 @@ func Replicas(spec *windlassv1.DeploymentSpec, regionID string) (n int32, ok boo
 	return spec.GetReplicas(), spec.Replicas != nil
 }
 
-// Stale returns the name of a region that was removed and made again since the spec was
+// Stale returns the name of a region that was deleted and created again after the spec was
 // pinned, "" for none. ids are the ids of regions by name.
 func Stale(spec *windlassv1.DeploymentSpec, ids map[string]string) string {
 	for _, p := range spec.GetPinnedOverrides() {
@@ -92,7 +92,7 @@ func Stale(spec *windlassv1.DeploymentSpec, ids map[string]string) string {
 	return ""
 }
 
-// Repin makes the pinned overrides refer to the regions that have those names now. It
+// Repin replaces the region ids of pinned overrides by the ids of the regions that have the same names now. It
 // removes overrides of regions that no longer exist.
 func Repin(spec *windlassv1.DeploymentSpec, ids map[string]string) {
 	var all []*windlassv1.PinnedOverride

@@ -121,7 +121,7 @@ func (l layers) changes(spec *windlassv1.DeploymentSpec, regions []model.Region,
 	return false
 }
 
-// field is one field that an override sets. alone is an override that sets only this field.
+// field is a field that an override sets. alone is an override that sets only this field.
 type field struct {
 	key, path string
 	alone     *windlassv1.Override
@@ -164,7 +164,7 @@ func fields(o *windlassv1.Override) []field {
 	return out
 }
 
-// eachAmount calls set for each amount that r states. alone states only that amount.
+// eachAmount calls set for each amount that r sets. In alone, only that amount is set.
 func eachAmount(r *windlassv1.Resources, set func(name string, alone *windlassv1.Resources)) {
 	for _, part := range []struct {
 		name  string
