@@ -44,8 +44,8 @@ func describeDeployment(state *agentv1.DeploymentState, it *model.DesiredItem, w
 	return about
 }
 
-// A region may raise its replicas alone by at most 1/aloneShare of the part of a quota that is free, because a region
-// that is cut off does not know what other regions use, and they may be cut off, too.
+// A region may raise its replicas alone by at most 1/aloneShare of the part of a quota that is free. A region that is cut
+// off does not know what other regions use, and they may be cut off, too.
 const aloneShare = 10
 
 // raiseAlone returns the permission to raise the replicas without the control plane, nil for none.

@@ -291,7 +291,7 @@ func (f *stagedSimulation) answer(how int) {
 }
 
 // TestChecks_PoorVersionIsNeverLiveProperty requires that a version with bad figures goes back, whatever else happens,
-// even if regions are scaled to zero and back. Nobody promotes or skips anything in this test.
+// even if regions are scaled to zero and back. Without promotions and skipped bakes, the figures alone decide.
 func TestChecks_PoorVersionIsNeverLiveProperty(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {

@@ -152,7 +152,7 @@ func (l *Layer) unsettled(r *model.PinRegion, t *model.Topology) {
 func (l *Layer) start(p *model.Pin, d *model.Deployment, r *model.PinRegion) {
 	t := l.Row(d.ID, r.RegionID)
 	if t != nil && t.Status == rowStopping {
-		l.Confirm(t) // the version was told to stop before it was pinned
+		l.Confirm(t) // the row was stopping before the version was pinned
 		if t.Status == rowStopping {
 			l.unsettled(r, t)
 			return
