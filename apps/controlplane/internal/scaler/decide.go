@@ -21,7 +21,7 @@ type write struct {
 
 	parts []part
 	heard time.Time
-	// refused is the refusal that the history entries are about, empty for none.
+	// refused is the refusal that the history entries describe, empty for none.
 	refused string
 }
 
@@ -31,11 +31,11 @@ type part struct {
 	decision scaling.Decision
 	// writes is true if the number changes.
 	writes bool
-	// missing is the index of the metric that the history entry is about, -1 for none.
+	// missing is the index of the metric that the history entry describes, -1 for none.
 	missing int
 }
 
-// decide decides for each app and region that was observed, or is due. It returns the decisions to write, in the
+// decide makes a decision for each app and region that was observed or is due. It returns the decisions to write, in the
 // order of apps and regions.
 func (s *Service) decide(now time.Time, holds func(regionID string) bool) (writes []write) {
 	s.mu.Lock()
@@ -100,7 +100,7 @@ func (t *target) observe(a *app, regionID string, now time.Time) {
 	t.load = nil
 }
 
-// raiseOf returns the raise of the live version that the load reports, the zero raise for none.
+// raiseOf returns the raise of the live version in the load report, the zero raise for none.
 func raiseOf(load *agentv1.LoadReport, region model.ScaledRegion) raise {
 	for _, d := range load.GetDeployments() {
 		if len(region.MadeFor) > 0 && d.GetDeploymentId() == region.MadeFor[0] {
@@ -110,14 +110,14 @@ func raiseOf(load *agentv1.LoadReport, region model.ScaledRegion) raise {
 	return raise{}
 }
 
-// stateOf returns the state of a role of a pool, or of the app if role is empty, that has the number desired.
+// stateOf returns the state of the app, or of a role of a pool. role is empty for the app. desired is the current number.
 func (t *target) stateOf(a *app, regionID, role string, desired int32, now time.Time) scaling.State {
 	of := t.part(role)
 	state := scaling.State{Desired: int(desired), StartupBudget: a.StartupBudget, Kept: of.kept, Closed: now.Before(t.closedUntil), CannotWake: !a.Regions[regionID].CanWake}
 	if until := a.Scaling.HeldUntil(regionID, role, now.UnixMilli()); until > 0 {
 		state.HoldUntil = time.UnixMilli(until)
 	}
-	// A raise of another generation has its answer: the region gets that generation, and gives the raise up.
+	// A raise of another generation is answered by that generation, with which the region gives the raise up.
 	if role == "" && t.raised.generation == a.Regions[regionID].Generation && t.raised.generation != t.raiseRefused {
 		state.Raised = int(t.raised.to)
 	}
@@ -177,8 +177,8 @@ func (s *Service) decideFor(at appRegion, a *app, t *target, now time.Time) (wri
 	}}, true
 }
 
-// decideRoles is decideFor for a pool. One write has the numbers of all roles, because couples make them change
-// together, and because they go to zero and come back together.
+// decideRoles is decideFor for a pool. One write has the numbers of all roles, because a couple changes two roles
+// together, and because all roles go to zero and come back together.
 func (s *Service) decideRoles(at appRegion, a *app, t *target, now time.Time) (write, bool) {
 	region := a.Regions[at.region]
 	if t.next = now.Add(every); region.Replicas == 0 && (a.zero == nil || !region.CanWake) {
@@ -202,7 +202,7 @@ func (s *Service) decideRoles(at appRegion, a *app, t *target, now time.Time) (w
 	mayWrite, mustTell := !now.Before(t.retryAt), t.mustTell(now)
 	cannotWake := a.zero != nil && !region.CanWake
 	if cannotWake {
-		in.Zero = nil // as after a rollback to a version without coldStart
+		in.Zero = nil // for example after a rollback to a version without coldStart
 	}
 	decided := scaling.DecidePool(in, now)
 	if mayWrite && decided.AtZero != in.AtZero && a.Scaling.Active() {
@@ -254,7 +254,7 @@ func (s *Service) decideRoles(at appRegion, a *app, t *target, now time.Time) (w
 	return out, len(out.parts) > 0
 }
 
-// rolesOf returns the roles of the pool that follow the load and that the version has. It forgets the others.
+// rolesOf returns the pool's roles that follow the load and that the version has. It forgets other roles.
 func (s *Service) rolesOf(at appRegion, a *app, t *target, now time.Time) (roles []scaling.Role) {
 	region := a.Regions[at.region]
 	for i := range a.roles[at.region] {
@@ -274,7 +274,7 @@ func (s *Service) rolesOf(at appRegion, a *app, t *target, now time.Time) (roles
 	return roles
 }
 
-// mustTell reports whether the refusal of the last decision lacks a history entry.
+// mustTell reports whether the refusal of the last decision needs a history entry.
 func (t *target) mustTell(now time.Time) bool {
 	return t.refused != "" && t.refused != t.told && (t.told == "" || now.Sub(t.toldAt) >= limitEvery)
 }
@@ -285,8 +285,8 @@ const cannotWakeText = "; it does not go to zero, because no request would start
 // refusedText returns the end of a reason whose decision was refused.
 func refusedText(refused string) string { return "; this was refused: " + refused }
 
-// what returns the kind of the decision's history entry, empty for none. An entry is written for a changed number
-// (also if the policy only advises), for a metric that has long been missing, and for a changed limit. missing is the
+// what returns the kind of the decision's history entry, empty for none. An entry is written for a changed number (even
+// if the policy only advises), for a metric that has been missing for long, and for a changed limit. missing is the
 // index of the missing metric, -1 for none.
 func (t *target) what(d scaling.Decision, now time.Time, writes, active bool) (what string, missing int) {
 	if writes || !active && d.Wanted != t.recorded.wanted && !t.recorded.at.IsZero() {
@@ -303,7 +303,7 @@ func (t *target) what(d scaling.Decision, now time.Time, writes, active bool) (w
 	limit := lasting(d.Limit)
 	switch {
 	case t.recorded.at.IsZero():
-		// The first decision of this process gets an entry only if it is limited.
+		// The first decision of this process gets an entry only if a limit applies.
 		if limit == scaling.None {
 			t.recorded = record{now, d.Wanted, limit}
 			return "", -1

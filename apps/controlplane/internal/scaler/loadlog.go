@@ -12,14 +12,14 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// This file stores the load that decisions are made on, so that people can simulate policies with it. No decision
+// This file stores the load on which decisions are made, so that people can simulate policies with it. No decision
 // reads it. The proto documents storeFirst and storeEvery.
 
 const (
 	// chunkMinutes is the number of samples after which a chunk ends.
 	chunkMinutes = 30
 	// storeFirst is the time after which the first samples are stored. The time between two stores of a target is as many
-	// minutes as its chunk has samples, and storeEvery at most.
+	// minutes as its chunk has samples, but at most storeEvery.
 	storeFirst = time.Minute
 	storeEvery = 5 * time.Minute
 	// gatherLoads is the time between two searches for targets to store, so that one transaction stores many targets.
@@ -31,7 +31,7 @@ const (
 )
 
 // minuteLoad is a sample of the log. Times are in seconds, and unknown numbers are below 0. It is small, because
-// there is a log for every app and region.
+// each app has a log in each region.
 type minuteLoad struct {
 	minute                                      int64 // since 1970
 	span                                        time.Duration
@@ -41,17 +41,17 @@ type minuteLoad struct {
 	results                                     map[string]float32 // nil without queries
 }
 
-// levelNames are the levels of agents. Others are not stored.
+// levelNames are the names of levels that are stored.
 var levelNames = [...]string{"kvCache", "cpu", "memory", "queue"}
 
-// loadLog has the minutes of a target that are not stored, and the stored ones of the chunk that still grows. The zero value
-// is empty.
+// loadLog has a target's samples that are not stored yet, and the stored samples of the chunk that still grows. The zero
+// value is empty.
 type loadLog struct {
 	// chunk is the chunk that grows. stored is how many of its samples are stored.
 	chunk  []minuteLoad
 	stored int
 	next   time.Time
-	// last is the newest sample, which holds from lastAt on. now has the sums of the present minute.
+	// last is the newest sample, which applies from lastAt on. now has the sums of the current minute.
 	last    values
 	lastAt  time.Time
 	now     sums
@@ -84,7 +84,7 @@ func (l *loadLog) add(s *scaling.Sample, desired int, now time.Time) {
 	l.current.ready, l.current.starting, l.current.desired = int32(s.Ready), int32(s.Starting), int32(desired)
 }
 
-// hold counts the newest sample until now, but not for longer than scaling.Fresh, and closes the minutes that ended.
+// hold counts the newest sample until now, but not longer than scaling.Fresh, and closes the minutes that have ended.
 func (l *loadLog) hold(now time.Time) {
 	from, until := l.lastAt, now
 	if limit := from.Add(scaling.Fresh); until.After(limit) {
@@ -109,10 +109,10 @@ func (l *loadLog) hold(now time.Time) {
 	}
 }
 
-// close adds the present minute to the chunk, if anything of it was measured.
+// close adds the current minute to the chunk, if anything was measured in it.
 func (l *loadLog) close() {
 	if l.current.span > 0 {
-		if len(l.chunk) >= 2*chunkMinutes { // nothing could be stored for long
+		if len(l.chunk) >= 2*chunkMinutes { // stores have failed for a long time
 			l.chunk, l.stored = l.chunk[1:], max(l.stored-1, 0)
 		}
 		l.now.mean(&l.current)
@@ -170,7 +170,7 @@ func (s *sums) add(v *values, seconds float64) {
 	}
 }
 
-// mean sets the means of the sample.
+// mean sets the averages of to.
 func (s *sums) mean(to *minuteLoad) {
 	at := func(i int) float32 {
 		if s.seconds[i] == 0 {
@@ -224,7 +224,7 @@ func (l *loadLog) due(now time.Time, last bool) bool {
 	return last || len(l.chunk) >= chunkMinutes || !now.Before(l.next)
 }
 
-// unstored is a chunk to store, and the log that it is of.
+// unstored is a chunk to store, and its log.
 type unstored struct {
 	model.LoadChunk
 
@@ -232,7 +232,7 @@ type unstored struct {
 	samples []minuteLoad
 }
 
-// storeLoads stores the load of all targets until ctx ends, and then what is left.
+// storeLoads stores the load of all targets until ctx ends, and then stores the remaining samples.
 func (s *Service) storeLoads(ctx context.Context, apps Apps) {
 	ticks := time.NewTicker(gatherLoads)
 	defer ticks.Stop()
@@ -248,8 +248,8 @@ func (s *Service) storeLoads(ctx context.Context, apps Apps) {
 	s.storeOnce(last, apps, true)
 }
 
-// storeOnce stores the targets that are due, or all of them. After a failure, a target is tried again after a minute, and one
-// with a full chunk at the next search.
+// storeOnce stores the targets that are due, or all targets. After a failure, a target is stored again after a minute,
+// and a target with a full chunk at the next search.
 func (s *Service) storeOnce(ctx context.Context, apps Apps, last bool) {
 	all := s.unstored(time.Now(), last)
 	for batch := range slices.Chunk(all, chunksAtOnce) {
@@ -301,7 +301,7 @@ func (s *Service) storeBatch(ctx context.Context, apps Apps, batch []unstored) e
 	return apps.StoreLoads(ctx, chunks)
 }
 
-// unstored returns the chunks that are due, or all that have samples which are not stored.
+// unstored returns the chunks that are due. If last is set, it returns all chunks with samples that are not stored.
 func (s *Service) unstored(now time.Time, last bool) (out []unstored) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

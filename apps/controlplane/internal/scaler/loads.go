@@ -21,9 +21,9 @@ func (s *Service) Observe(regionID string, loads []*agentv1.LoadReport) (dropped
 	return len(loads)
 }
 
-// Take stores loads of a region whose stream is on this process. It drops loads of apps that are known not to be
-// scaled there, and new ones above maxTargets and maxStrays, and returns how many it dropped. It ignores a late load,
-// see lateFor. It does not block.
+// Take stores loads of a region whose stream is on this process. It drops loads of apps that are known not to scale in
+// the region, and loads of unknown apps above maxTargets and maxStrays. It returns how many loads it dropped. It ignores
+// a late load, see lateFor. It does not block.
 func (s *Service) Take(regionID string, loads []*agentv1.LoadReport) (dropped int) {
 	now := time.Now()
 	s.mu.Lock()
@@ -61,7 +61,7 @@ func (s *Service) Take(regionID string, loads []*agentv1.LoadReport) (dropped in
 	return dropped
 }
 
-// addStray counts a stray of the region, and reports whether it may have one more. Called with mu held.
+// addStray counts a stray of the region, and reports whether the region may have it. Called with mu held.
 func (s *Service) addStray(regionID string, now time.Time) bool {
 	in := s.strays[regionID]
 	if in == nil || now.Sub(in.since) >= strayFor {
@@ -75,7 +75,7 @@ func (s *Service) addStray(regionID string, now time.Time) bool {
 	return true
 }
 
-// noStray takes a target out of the count, because its app is scaled there. Called with mu held.
+// noStray removes a target from the count of strays, because its app scales in the region. Called with mu held.
 func (s *Service) noStray(at appRegion, t *target) {
 	if in := s.strays[at.region]; t.stray && in != nil {
 		in.n = max(in.n-1, 0)

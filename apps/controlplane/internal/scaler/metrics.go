@@ -10,7 +10,7 @@ import (
 type metrics struct {
 	wanted, ready *prometheus.GaugeVec
 	limited       *prometheus.GaugeVec
-	// ofPlaces lists the metrics above. forget drops their series when an app is no longer scaled.
+	// ofPlaces lists the gauges above. forget drops their series when an app is no longer scaled.
 	ofPlaces  []*prometheus.GaugeVec
 	decisions *prometheus.CounterVec
 	delay     prometheus.Histogram

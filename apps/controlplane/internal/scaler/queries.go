@@ -15,22 +15,22 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// Measurer queries Prometheus. These queries and those for the checks of rollouts share the workspace's slots.
+// Measurer queries Prometheus. Its queries and the queries of checks of rollouts share the workspace's slots.
 // It returns one measurement for each measure, in the same order.
 type Measurer interface {
 	Measure(ctx context.Context, due []plan.Measure) []plan.Measurement
 }
 
 const (
-	// askEvery is the time between two queries of a metric. It is askAgain for a metric whose result does not count
-	// any more, or that had none.
+	// askEvery is the time between two queries of a metric. askAgain is the time if the metric has no result, or its
+	// result is too old.
 	askEvery = 15 * time.Second
 	askAgain = time.Minute
-	// freshFor is how long a result counts: for two queries, and the time that they take.
+	// freshFor is how long a result counts: two intervals between queries, and the time that the queries take.
 	freshFor = 45 * time.Second
-	// leastWindow is the shortest {{window}}: rates need several scrapes.
+	// leastWindow is the shortest {{window}}, because rates need several scrapes.
 	leastWindow = time.Minute
-	// maxProblem is how many bytes of a problem are kept. An error about a query repeats the query.
+	// maxProblem is the maximum size of a problem in bytes. An error about a query repeats the query.
 	maxProblem = 500
 )
 
@@ -41,15 +41,15 @@ type result struct {
 	at time.Time
 	// problem says why there is no newer value, empty for none.
 	problem string
-	// next is when the query is asked again.
+	// next is the time of the next query.
 	next time.Time
 }
 
 // counts reports whether the value is new enough.
 func (r result) counts(now time.Time) bool { return !r.at.IsZero() && now.Sub(r.at) < freshFor }
 
-// metricQuery is the query of a metric with the window for it. Roles of a pool may have the same query with different windows,
-// and then each has a result of its own.
+// metricQuery is the query of a metric, with its window. Roles of a pool may have the same query with different windows,
+// and then each role has its own result.
 type metricQuery struct {
 	text   string
 	window time.Duration
@@ -108,7 +108,7 @@ func (s *Service) due(now time.Time, holds func(regionID string) bool) map[strin
 			}
 			q, err := queryOf(a, at, key)
 			if err != nil {
-				// The API checks queries. Only a newer release can have written one with other variables.
+				// The API checks queries. A query with other variables can only come from a newer release.
 				t.keep(key, result{problem: err.Error(), next: now.Add(askAgain)})
 				continue
 			}
@@ -121,7 +121,7 @@ func (s *Service) due(now time.Time, holds func(regionID string) bool) map[strin
 	return out
 }
 
-// queries returns the set of queries by which the app scales in the region.
+// queries returns the set of queries for the app's metrics in the region.
 func (a *app) queries(regionID string) map[metricQuery]bool {
 	out := map[metricQuery]bool{}
 	add := func(p *scaling.Policy) {
@@ -154,7 +154,7 @@ func queryOf(a *app, at appRegion, key metricQuery) (query, error) {
 	}}, err
 }
 
-// answered notes the answers. A query without an answer keeps its last result until that is too old.
+// answered stores the answers. A query without an answer keeps its last result until that is too old.
 func (s *Service) answered(workspace string, queries []query, answers []plan.Measurement, now time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -174,14 +174,14 @@ func (s *Service) answered(workspace string, queries []query, answers []plan.Mea
 		}
 		r.next = now.Add(askAgain)
 		if r.counts(now) {
-			r.next = now.Add(askEvery) // so that one failed query does not make the metric missing
+			r.next = now.Add(askEvery) // even after a failure, so that one failed query does not make the metric missing
 		}
 		t.keep(q.metricQuery, r)
 	}
 }
 
-// problemOf says why the figure is not a value of a metric, empty if it is one. A value that is missing is
-// never 0.
+// problemOf says why the figure is not a valid value of a metric, empty if it is valid. A missing value never counts
+// as 0.
 func problemOf(f analysis.Figures) string {
 	switch {
 	case f.Problem != "":
@@ -203,12 +203,12 @@ func (t *target) keep(key metricQuery, r result) {
 	t.results[key] = r
 }
 
-// forgetResults drops the results of queries that are not among the wanted ones.
+// forgetResults drops the results of queries that are not in wanted.
 func (t *target) forgetResults(wanted map[metricQuery]bool) {
 	maps.DeleteFunc(t.results, func(key metricQuery, _ result) bool { return !wanted[key] })
 }
 
-// fresh returns the results that count for the policy, by query.
+// fresh returns the policy's results that are new enough, by query.
 func (t *target) fresh(p *scaling.Policy, now time.Time) map[string]float64 {
 	out := map[string]float64{}
 	for _, m := range p.Metrics {
@@ -219,7 +219,7 @@ func (t *target) fresh(p *scaling.Policy, now time.Time) map[string]float64 {
 	return out
 }
 
-// addProblems says in the shown decision of the policy why metrics are missing.
+// addProblems adds to the shown decision why metrics of the policy are missing.
 func (t *target) addProblems(shown *windlassv1.RegionScaling, a *app, p *scaling.Policy, wants []scaling.Want) {
 	for i, want := range wants {
 		switch {
@@ -227,7 +227,7 @@ func (t *target) addProblems(shown *windlassv1.RegionScaling, a *app, p *scaling
 		case want.Metric.Type == scaling.Prometheus:
 			shown.Wants[i].Problem = t.results[metricQueryOf(p, want.Metric.Query)].problem
 		case scaling.LacksSignal(want.Metric.Type, a.EngineMetrics):
-			// A rollback may bring back another engine under a policy that fitted the engine of a later version.
+			// After a rollback, an engine may lack metrics of a policy that was made for the engine of a later version.
 			shown.Wants[i].Problem = fmt.Sprintf("no preset names a metric for it in the engine of v%d", a.Version)
 		default:
 			shown.Wants[i].Problem = t.problems[string(want.Metric.Type)]

@@ -21,7 +21,7 @@ type agent struct {
 	generation int64
 }
 
-// report reports every 5 s, during d, the requests in flight, and the raise until it is answered.
+// report sends a report every 5 s, during d, with the requests in flight, and with the raise until it is answered.
 func (a *agent) report(d time.Duration, inFlight float64) {
 	for end := time.Now().Add(d); time.Now().Before(end); time.Sleep(5 * time.Second) {
 		a.f.mu.Lock()
@@ -63,7 +63,7 @@ func TestService_RefusedRaiseGetsANewGeneration(t *testing.T) {
 	}, "too many")
 	for name, c := range map[string]struct {
 		change func(*harness)
-		// err is what the first write fails with.
+		// err is the error of the first write.
 		err   error
 		to    int32
 		want  int32

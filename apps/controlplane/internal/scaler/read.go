@@ -10,7 +10,7 @@ import (
 	"github.com/windlass-run/windlass/pkg/scaling"
 )
 
-// read reads the apps that changed. A read that fails leaves them to the next step.
+// read reads the apps that changed. If the read fails, the next step reads them.
 func (s *Service) read(ctx context.Context, apps Apps) error {
 	for {
 		s.mu.Lock()
@@ -40,7 +40,7 @@ func (s *Service) read(ctx context.Context, apps Apps) error {
 	}
 }
 
-// take stores what was read of the apps.
+// take stores the apps that were read.
 func (s *Service) take(ids []string, found []model.ScaledApp, now time.Time) {
 	have := map[string]bool{}
 	for _, f := range found {
@@ -58,7 +58,7 @@ func (s *Service) take(ids []string, found []model.ScaledApp, now time.Time) {
 			}
 			policy, fault := scaling.New(f.Scaling.Policy, id)
 			if fault != nil {
-				// The API checks policies. Only a newer release can have written one that is not valid here.
+				// The API checks policies. A policy that is not valid here can only come from a newer release.
 				s.cfg.Log.Warn("cannot use scaling policy", "app_id", f.AppID, "error", fault)
 				continue
 			}

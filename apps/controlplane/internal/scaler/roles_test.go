@@ -42,8 +42,8 @@ func playPool(t *testing.T, test func(t *testing.T, f *harness)) {
 	})
 }
 
-// reportPool reports every 5 s, during d, that the instances are ready, have the requests in flight, and use this
-// share of their caches. At zero, the requests wait at gateways.
+// reportPool sends a report every 5 s, during d: the instances are ready, have the requests in flight, and use the share
+// cache of their caches. At zero, the requests wait at gateways.
 func (h *harness) reportPool(d time.Duration, requests, cache float64) {
 	for end := time.Now().Add(d); time.Now().Before(end); time.Sleep(5 * time.Second) {
 		counts, ready, inFlight, queued := h.counts(), int32(1), requests, 0.0

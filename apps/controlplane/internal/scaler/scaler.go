@@ -3,17 +3,17 @@
 //	Report ─> ingest ─> Observe        keeps the newest load of each (app, region), and must not block. Passes on
 //	                      │            loads of a region whose stream is on another process
 //	                    step           reads apps that changed, in a few queries for all of them
-//	                      │            decides for what was observed or is due (package scaling)
+//	                      │            decides for apps that were observed or are due (package scaling)
 //	                      v
 //	                    Rescale        one transaction for each number or limit that changed
-//	                    StoreLoads     what was observed, as means of a minute, in batches of many apps
+//	                    StoreLoads     the observed load, as means of a minute, in batches of many apps
 //
-// Windows are in memory, on the process that has the region's stream, which alone decides about the region.
-// After the stream has moved, windows fill again, and until then replicas stay. A decision is written only if
+// Only the process that has the region's stream decides about the region, and it keeps the windows in memory.
+// After the stream has moved, windows fill again, and replicas stay until then. A decision is written only if
 // the app has not changed since it was read. So late processes, deploys and people never undo each other's changes.
 //
 // A step reads the apps that a commit changed, up to 500 in one query. Nudges report the commits of other
-// processes, but may be lost. So a load also makes its app be read, if that was last read a minute ago.
+// processes, but may be lost. So an app with a load is also read if its last read was a minute ago.
 package scaler
 
 import (
@@ -69,7 +69,7 @@ const (
 	gather = 100 * time.Millisecond
 	// readAtOnce bounds the apps of one read.
 	readAtOnce = 500
-	// readAgain is how long the read state of an app is valid, if no commit is known to have changed it.
+	// readAgain is how long the read state of an app is valid, unless a commit is known to have changed it.
 	readAgain = time.Minute
 	// writesAtOnce bounds the transactions that are under way.
 	writesAtOnce = 8
@@ -79,17 +79,17 @@ const (
 	forgetAfter = 10 * time.Minute
 	// limitEvery is the shortest time between two history entries for a limit alone.
 	limitEvery = 5 * time.Minute
-	// lateFor is how long after a load an older load of its app and region counts as late, because it took another
-	// way. After that time, an older load means that the agent's clock was set back. lateFor is shorter than
-	// scaling.Fresh.
+	// lateFor is how long a load that is older than the newest load of its app and region counts as late, because it was
+	// delayed on another way. After that time, an older load means that the agent's clock was set back. lateFor is
+	// shorter than scaling.Fresh.
 	lateFor = 15 * time.Second
 	// refusedFor is how long a refusal is assumed to hold.
 	refusedFor = time.Minute
 	// maxTargets and maxNone bound the memory, because a report may name apps that do not exist.
 	maxTargets = 200_000
 	maxNone    = 50_000
-	// maxStrays is how many apps that are not scaled in a region the region may report within strayFor. Each costs a
-	// read, and a tenant's own agent may name any app. One report may have as many loads.
+	// maxStrays is how many apps that are not scaled in a region the region may report within strayFor. Each of them
+	// costs a read, and a tenant's own agent may name any app. One report may have the same number of loads.
 	maxStrays = 10_000
 	strayFor  = time.Minute
 )
@@ -110,7 +110,7 @@ type Service struct {
 	none    map[string]time.Time
 	targets map[appRegion]*target
 	strays  map[string]*strays // by region id
-	// asking has the ids of workspaces whose queries are under way.
+	// asking has the ids of workspaces whose queries are running.
 	asking map[string]bool
 }
 
@@ -123,15 +123,15 @@ type strays struct {
 // appRegion is an app in a region.
 type appRegion struct{ app, region string }
 
-// app is a scaled app as it was read.
+// app is a scaled app in the state in which it was read.
 type app struct {
 	model.ScaledApp
 
 	readAt time.Time
-	// policies are by region id. roles are those of pools, whose apps have no policy.
+	// policies are by region id. roles are the policies of a pool's roles. An app with roles has no policies.
 	policies map[string]*scaling.Policy
 	roles    map[string][]scaling.RolePolicy
-	// zero says when its pools go to zero, nil for never.
+	// zero says when the pools go to zero, nil for never.
 	zero *scaling.Zero
 }
 
@@ -146,17 +146,17 @@ type target struct {
 	kept   scaling.Kept
 	// log has the load that is not stored yet. It is unused in the target of a pool, whose roles have logs.
 	log loadLog
-	// load is the newest report until it is added to the window. heard is when it came, and at is its time by the
+	// load is the newest report, until it is added to the window. heard is when it arrived, and at is its time by the
 	// agent's clock, in Unix ms.
 	load  *agentv1.LoadReport
 	heard time.Time
 	at    int64
-	// results has the last result of each query. problems are those of the newest report: why a level is missing, by name.
+	// results has the last result of each query. problems says why levels are missing in the newest report, by name.
 	results  map[metricQuery]result
 	problems map[string]string
 	next     time.Time
 	// retryAt is when a decision may be written again after a failed write. refused is why the last decision was refused,
-	// empty if it was not. told is the refusal that has a history entry, and toldAt is when it got one.
+	// empty if it was not refused. told is the refusal that has a history entry, and toldAt is the time of that entry.
 	retryAt       time.Time
 	refused, told string
 	toldAt        time.Time
@@ -168,21 +168,21 @@ type target struct {
 	// history entry if it differs.
 	shown    *windlassv1.RegionScaling
 	recorded record
-	// quota and room are the numbers that fit, from the last refusals by the workspace's quota and by the region's room.
-	// They are used until quotaUntil and roomUntil.
+	// quota and room are the numbers that are possible, by the last refusals for the workspace's quota and for the
+	// region's room. They are used until quotaUntil and roomUntil.
 	quota, room           *int
 	quotaUntil, roomUntil time.Time
-	// raised is the raise in the newest load. raiseRefused is the generation whose raise the API refused for a reason that
-	// no limit of a decision has, 0 for none.
+	// raised is the raise in the newest load. raiseRefused is the generation whose raise the API refused for a reason
+	// other than a limit of decisions, 0 for none.
 	raised       raise
 	raiseRefused int64
 	// closedUntil is when the region stops counting as closed, after a refusal.
 	closedUntil time.Time
-	// roles are the targets of a pool's roles, by name. The pool's target, which has them, holds the window of the
-	// whole pool, the load, the queries' results, the problems, closedUntil, and the times of the next decision and write
-	// for all of them.
+	// roles are the targets of a pool's roles, by name. The pool's own target has everything that the roles share: the
+	// window of the whole pool, the load, the results of queries, the problems, closedUntil, and the times of the next
+	// decision and write.
 	roles map[string]*target
-	// zeroSince is when the pool was first seen at zero; the zero time while it is not.
+	// zeroSince is when the pool was first seen at zero. It is the zero time while the pool is not at zero.
 	zeroSince time.Time
 	// silent marks, by index, the missing metrics that already have a history entry.
 	silent [scaling.MaxMetrics]bool
@@ -213,7 +213,7 @@ func (t *target) role(name string) *target {
 	return t.roles[name]
 }
 
-// record is the part of a decision that the next one is compared with.
+// record is the part of a decision that is compared with the next decision.
 type record struct {
 	at     time.Time
 	wanted int
@@ -276,7 +276,7 @@ func (s *Service) Current(regionID, appID string) *windlassv1.RegionScaling {
 	return t.shown
 }
 
-// Run decides until ctx ends. All fields of needs but PassOn are required.
+// Run makes decisions until ctx ends. All fields of needs except PassOn are required.
 func (s *Service) Run(ctx context.Context, needs Needs) error {
 	if needs.Apps == nil || needs.Holds == nil {
 		return errors.New("scaler: Apps and Holds are required")
@@ -319,7 +319,7 @@ func (s *Service) Run(ctx context.Context, needs Needs) error {
 	}
 }
 
-// step reads what changed, decides, and writes.
+// step reads the apps that changed, decides, and writes.
 func (s *Service) step(ctx context.Context, needs Needs) error {
 	if err := s.read(ctx, needs.Apps); err != nil {
 		return err

@@ -165,7 +165,7 @@ func (h *harness) set(change func()) {
 	change()
 }
 
-// play runs test next to a scaler in virtual time.
+// play runs test with a scaler in virtual time.
 func play(t *testing.T, replicas int32, test func(t *testing.T, f *harness)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
@@ -190,7 +190,7 @@ func play(t *testing.T, replicas int32, test func(t *testing.T, f *harness)) {
 	})
 }
 
-// report reports every 5 s, during d, that the replicas are ready and have requests in flight.
+// report sends a report every 5 s, during d: the replicas are ready and have the requests in flight.
 func (h *harness) report(d time.Duration, inFlight float64) { h.reportOf(d, inFlight, "app_1") }
 
 // reportOf is report for each of the apps.
@@ -343,7 +343,7 @@ func TestService_OneWriter(t *testing.T) {
 	t.Parallel()
 	play(t, 2, func(t *testing.T, f *harness) {
 		f.report(6*time.Minute, 20)
-		// A process without the region's stream decides nothing, and begins anew when it has it again.
+		// A process without the region's stream decides nothing. When it has the stream again, its windows are empty.
 		f.set(func() { f.held = false })
 		f.report(2*time.Minute, 100)
 		require.EqualValues(t, 2, f.replicas("app_1"))
@@ -484,7 +484,7 @@ func TestService_SaysWhatIsMissing(t *testing.T) {
 	})
 }
 
-// A rollback may bring back an engine without a metric of the policy. The policy is then kept, and status says why the
+// After a rollback, the engine may lack a metric of the policy. The policy is then kept, and the status says why the
 // number does not go down.
 func TestService_SaysThatTheEngineLacksAMetric(t *testing.T) {
 	t.Parallel()

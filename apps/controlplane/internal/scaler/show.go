@@ -33,8 +33,8 @@ func showRole(d scaling.Decision, region, role string, couple *scaling.Couple) *
 	return out
 }
 
-// poolWhy returns why a role of a pool has its number, of a pool that is at zero, goes there or comes back. shown is the
-// role's decision. For other pools it is the decision's own text.
+// poolWhy returns why a role of a pool has its number, if the pool is at zero, goes to zero or comes back. shown is the
+// role's decision. For other pools, it returns the decision's own text.
 func poolWhy(shown *windlassv1.RegionScaling, in scaling.Pool, decided scaling.PoolDecision, role int) string {
 	name, limit := in.Roles[role].Name, decided.Roles[role].Limit
 	switch {

@@ -36,7 +36,7 @@ func (s *Service) write(ctx context.Context, apps Apps, w write) {
 		return
 	}
 	if w.refused != "" && !errors.Is(err, model.ErrStale) {
-		t.told, t.toldAt = w.refused, now // also after a failure, so that it is not tried every second
+		t.told, t.toldAt = w.refused, now // set even after a failure, so that the write is not repeated every second
 	}
 	if err == nil {
 		for _, p := range w.parts {
@@ -121,7 +121,7 @@ func outcomeOf(w write, err error) string {
 	case !w.Writes:
 		return "kept"
 	}
-	outcome := "kept" // of a pool at zero, which will start with other numbers
+	outcome := "kept" // a pool at zero, which will start with other numbers
 	for _, p := range w.parts {
 		switch {
 		case p.decision.Wanted > p.decision.Desired:
@@ -135,7 +135,7 @@ func outcomeOf(w write, err error) string {
 
 // quotasOf returns how many replicas the quota allows in the region, from the error of a refused decision. For a pool,
 // it returns how many instances the quota allows of each role that the decision would grow. It returns nil for another
-// error, and for a pool none of whose roles would grow.
+// error, and for a pool if the decision would grow no role.
 func quotasOf(err error, a *app, w write) map[string]int {
 	detail := rpc.DetailOf(err)
 	if detail.GetReason() != windlassv1.ErrorReason_ERROR_REASON_QUOTA_EXCEEDED || a == nil {
@@ -160,7 +160,7 @@ func quotasOf(err error, a *app, w write) map[string]int {
 		}
 		each := cost(region.RoleCosts[r.Role].Instances, region.RoleCosts[r.Role].GPUs)
 		if detail.GetLimit().GetName() == "gpus" && region.RoleCosts[r.Role].GPUs == 0 {
-			continue // the role takes nothing of it
+			continue // instances of the role do not use the quota
 		}
 		room := free / each
 		out[r.Role] = int(r.From) + int(room)
