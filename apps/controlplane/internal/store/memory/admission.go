@@ -67,14 +67,14 @@ func (t *tx) UnsettledApps(workspaceID, exceptAppID, after string, limit int) ([
 	return first(apps, limit), nil
 }
 
-// counted returns the workspace's apps that are not deleted, except the app with the id but.
+// counted returns the workspace's apps that are not deleted, except the app with the id exceptAppID.
 func (t *tx) counted(workspaceID, exceptAppID string) []model.App {
 	return appTable.in(t).list(func(a model.App) bool {
 		return a.WorkspaceID == workspaceID && a.DeletedAt == 0 && a.ID != exceptAppID
 	})
 }
 
-// ofPresent reports whether the claim is valid for the app's current live deployment and rollout.
+// ofPresent reports whether the claim is for the app's current live deployment and rollout.
 func ofPresent(c model.Claim, a model.App) bool {
 	return c.LiveDeploymentID == a.LiveDeploymentID && c.RolloutID == a.RolloutID
 }

@@ -63,8 +63,8 @@ func (t *tx) Changes(after map[string]int64, limit int) ([]model.Change, error) 
 	return changes, nil
 }
 
-// ChainAt reads the head first. It has the chains of its revision and of the one at which its epoch began,
-// even if that change was compacted or belongs to the epoch before.
+// ChainAt reads the head first. The head has the chain values of its revision and of the revision at which its epoch
+// began, even if the change of that revision was compacted or belongs to the previous epoch.
 func (t *tx) ChainAt(regionID string, revision int64) ([]byte, error) {
 	h, ok := headTable.in(t).get(regionID)
 	if !ok {

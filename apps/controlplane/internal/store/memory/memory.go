@@ -12,9 +12,9 @@
 //	apply the writes
 //	revisions = head+1, +2 ...; chain; append the changes
 //
-// Then, outside of it, the listeners are called. A locked row counts as touched by the transaction that
-// committed with the lock. So of two transactions that lock one row, the second sees all that the first
-// wrote, as if it had waited. Rows that are only read are not checked. As in READ COMMITTED, they may race.
+// Then, after the critical section, the listeners are called. A locked row counts as touched by the transaction that
+// committed with the lock. So if two transactions lock one row, the second sees everything that the first
+// wrote, as if it had waited. Rows that are only read are not checked, and may race as in READ COMMITTED.
 //
 // An attempt may see rows from before and after another commit. Its end then finds that its locks are no
 // longer valid, and discards its result, including errors.
@@ -38,8 +38,8 @@ import (
 	"github.com/windlass-run/windlass/apps/controlplane/internal/store"
 )
 
-// maxTries bounds the attempts of one Update. Each failed attempt means that another transaction committed,
-// so only very many transactions on one row reach it.
+// maxTries is the maximum number of attempts of one Update. Each failed attempt means that another transaction
+// committed, so only a very large number of transactions on one row reaches it.
 const maxTries = 10_000
 
 // Store implements store.Store.
@@ -75,8 +75,8 @@ func (s *Store) UpdateBatched(ctx context.Context, _, _ string, fn func(store.Tx
 	return s.Update(ctx, store.Alone(fn))
 }
 
-// Commit is Update without a call of the listeners, which is up to the caller. It is for shared stores, each
-// of whose users has its own listeners.
+// Commit is Update without a call of the listeners. The caller must call them. It is for shared stores whose users
+// have their own listeners.
 func (s *Store) Commit(ctx context.Context, fn func(store.Tx) error) (store.Commit, error) {
 	for range maxTries {
 		if err := ctx.Err(); err != nil {
@@ -171,8 +171,8 @@ func (s *Store) Clone() *Store {
 	return c
 }
 
-// Restore replaces the content by the backup's, as an operator does with an old copy of the database.
-// Concurrent transactions start again.
+// Restore replaces the content with the backup's, as if an operator had restored an old copy of the database.
+// Concurrent transactions run again.
 func (s *Store) Restore(backup *Store) {
 	restored, commits := backup.freeze()
 	// Two stores now append to one feed, so each needs its own end of it.

@@ -66,7 +66,7 @@ func TestTransaction_RunsAgainIfItOverlapsAnEarlierOne(t *testing.T) {
 					if err != nil {
 						return err
 					}
-					// All have read before the first commits; the last to start commits first.
+					// All have read before the first commits. The transaction that started last commits first.
 					time.Sleep(time.Hour - time.Duration(i)*time.Minute)
 					a.LatestVersion++
 					return tx.UpdateApp(a)
@@ -179,7 +179,7 @@ func TestRestore_KeepsListeners(t *testing.T) {
 	require.Equal(t, 1, commits)
 }
 
-// A row that was inserted and deleted again is not one that was never there.
+// A row that was inserted and deleted meanwhile is not the same as a row that never existed.
 func TestTransaction_RunsAgainIfAnAbsentRowCameAndWent(t *testing.T) {
 	for _, deleted := range []int{0, 5000} {
 		s := memory.New(now)

@@ -7,7 +7,7 @@ import (
 	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
 )
 
-// Written is what one commit wrote: whole rows, each table's by key. Rows that it deleted are not included.
+// Written is what one commit wrote: whole rows, for each table by key. Rows that it deleted are not included.
 // It is shared, and must not be changed.
 type Written struct {
 	Regions       []model.Region

@@ -55,7 +55,7 @@ func (t *tx) GetRegions(ids []string) ([]model.Region, error) {
 	return rows, nil
 }
 
-// GetRegionsByName prefers a region that the workspace owns to one that it was granted under the same name.
+// GetRegionsByName prefers a region of the workspace to a granted region with the same name.
 func (t *tx) GetRegionsByName(workspaceID string, names []string) ([]model.Region, error) {
 	var rows []model.Region
 	for _, name := range distinct(names) {
@@ -199,7 +199,7 @@ func (t *tx) RegionWorkspaces(regionID string) ([]string, error) {
 	return distinct(ids), nil
 }
 
-// SetQuarantine keeps the approval and the since of keys that stay.
+// SetQuarantine keeps the approval and the time since of keys that stay.
 func (t *tx) SetQuarantine(regionID string, rows []model.Quarantined) error {
 	stay := map[string]bool{}
 	for _, q := range rows {

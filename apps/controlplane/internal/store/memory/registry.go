@@ -22,7 +22,7 @@ type declared[K comparable, V any] struct {
 	at int
 }
 
-// declare registers a table. It is called for package variables only.
+// declare registers a table. Only initializers of package variables may call it.
 func declare[K comparable, V any](s schema[K, V]) *declared[K, V] {
 	d := &declared[K, V]{schema: s, at: len(registry)}
 	registry = append(registry, d)
@@ -36,7 +36,7 @@ func (d *declared[K, V]) of(s *state) *table[K, V] {
 	return s.tables[d.at].(*table[K, V]) // empty made it
 }
 
-// thaw returns the committed table for writes, which no snapshot holds.
+// thaw returns the committed table for writes. It copies the table first if a snapshot holds it.
 func (d *declared[K, V]) thaw(s *state) *table[K, V] {
 	t := d.of(s).thawed()
 	s.tables[d.at] = t

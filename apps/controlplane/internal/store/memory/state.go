@@ -60,15 +60,15 @@ type grant struct {
 	at  int64
 }
 
-// head is a region's head, and where its epoch began.
+// head is a region's head, and the revision at which its epoch began.
 type head struct {
 	model.Head
 	baseRevision int64
 	baseChain    []byte
 }
 
-// log is a region's feed, by revision. Committed changes never change in place. An append may share the array
-// with older values of the row, beyond their ends.
+// log is a region's feed, by revision. Committed changes never change in place. An append may use the same array
+// as older values of the row, beyond their ends.
 type log []model.Change
 
 // peerKey is a key that a process read at its start.
@@ -82,19 +82,19 @@ type peerKey struct {
 // key returns a key that sorts by the number.
 func (k peerKey) key() pair { return pair{k.peerID, fmt.Sprintf("%010d", k.keyID)} }
 
-// regionStream is the process at which a region's agent last watched.
+// regionStream is the process that had the last stream of a region's agent.
 type regionStream struct{ regionID, peerID string }
 
-// logRow has the id of its region, because an empty log has none.
+// logRow has the id of its region, because an empty log does not.
 type logRow struct {
 	region  string
 	changes log
 }
 
-// plain copies a value without pointers in it.
+// plain copies a value that has no pointers.
 func plain[V any](v V) V { return v }
 
-// These are all tables. Each is declared once, and no other list of them exists.
+// All tables of the store. Each table is declared once, and there is no other list of them.
 var (
 	workspaceTable = declare(schema[string, model.Workspace]{
 		name: "workspace", copy: plain[model.Workspace],

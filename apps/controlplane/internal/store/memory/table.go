@@ -22,7 +22,7 @@ type schema[K comparable, V any] struct {
 	name string
 	key  func(V) K
 	copy func(V) V
-	// unique returns each unique key besides the primary one, empty if the row has none.
+	// unique returns each unique key except the primary key, empty if the row does not have the key.
 	unique []func(V) string
 }
 
@@ -30,12 +30,12 @@ type table[K comparable, V any] struct {
 	*schema[K, V]
 	rows   map[K]row[V]
 	unique []map[string]K // per unique key of the schema
-	gone   map[K]uint64   // the commits that deleted the rows that were deleted last
-	before uint64         // no later commit deleted a row that is neither there nor in gone
+	gone   map[K]uint64   // by key of a recently deleted row: the commit that deleted it
+	before uint64         // rows that do not exist and are not in gone were deleted at this commit or before
 	frozen bool           // a snapshot holds it, so it is copied before the next write
 }
 
-// keepGone bounds the rows that a table knows to be deleted.
+// keepGone is the maximum number of deleted rows that a table remembers.
 const keepGone = 1000
 
 func newTable[K comparable, V any](s *schema[K, V]) *table[K, V] {
@@ -84,7 +84,7 @@ func (t *table[K, V]) set(k K, v *V, at uint64) {
 	}
 }
 
-// noteGone notes that a commit deleted a row.
+// noteGone records that a commit deleted a row.
 func (t *table[K, V]) noteGone(k K, at uint64) {
 	if len(t.gone) == keepGone {
 		clear(t.gone)
@@ -93,8 +93,8 @@ func (t *table[K, V]) noteGone(k K, at uint64) {
 	t.gone[k] = at
 }
 
-// at returns the commit that last touched the row, also if it is deleted. For a row that is not there and was not
-// deleted lately it may return a later one, so that a transaction runs again without need.
+// at returns the commit that last touched the row, even if the row is deleted. For a row that does not exist and was not
+// deleted recently, it may return a later commit, so that a transaction runs again without need.
 func (t *table[K, V]) at(k K) uint64 {
 	if r, ok := t.rows[k]; ok {
 		return r.at
@@ -102,7 +102,7 @@ func (t *table[K, V]) at(k K) uint64 {
 	return max(t.gone[k], t.before)
 }
 
-// overlay is a table as one transaction sees it: the newest committed rows under its own writes.
+// overlay is a table as one transaction sees it: the transaction's own writes over the newest committed rows.
 type overlay[K comparable, V any] struct {
 	*declared[K, V]
 	tx     *tx
@@ -113,8 +113,8 @@ type overlay[K comparable, V any] struct {
 // participant is an overlay of any type.
 type participant interface {
 	dirty() bool
-	// valid reports whether no locked row has changed, and every unique key that was free still is. The caller
-	// of valid and apply holds the store's mutex.
+	// valid reports whether no locked row has changed, and every unique key that was free is still free. The caller
+	// of valid and apply must hold the store's mutex.
 	valid(*state) bool
 	apply(s *state, at uint64)
 }
@@ -139,13 +139,13 @@ func (o *overlay[K, V]) get(k K) (v V, ok bool) {
 	return v, ok
 }
 
-// lock is get, and makes the commit fail if the row changes before it.
+// lock is get, and also makes the commit fail if the row changes before the commit.
 func (o *overlay[K, V]) lock(k K) (v V, ok bool, err error) {
 	if o.tx.readOnly {
 		return v, false, errReadOnly
 	}
 	o.base(func(t *table[K, V]) { o.note(k, t.at(k)) })
-	// The row is read after the lock was noted. If a commit comes in between, this transaction runs again.
+	// The row is read after the lock was recorded. If a commit comes in between, this transaction runs again.
 	v, ok = o.get(k)
 	return v, ok, nil
 }
@@ -186,7 +186,7 @@ func (o *overlay[K, V]) collect(match func(V) bool, each func(k K, at uint64)) [
 			found = append(found, *w)
 		}
 	}
-	// They are sorted as in an index, so that two reads of the same rows return the same order.
+	// The rows are sorted as in an index, so that two reads of the same rows return the same order.
 	slices.SortFunc(found, func(a, b V) int { return compareKeys(o.key(a), o.key(b)) })
 	for i, v := range found {
 		found[i] = o.copy(v)
@@ -202,7 +202,7 @@ func (o *overlay[K, V]) lockList(match func(V) bool) ([]V, error) {
 	return o.collect(match, o.note), nil
 }
 
-// note keeps the first touch of each key.
+// note records the commit of a key at its first touch.
 func (o *overlay[K, V]) note(k K, at uint64) {
 	if _, done := o.locked[k]; done {
 		return
@@ -298,7 +298,7 @@ func (o *overlay[K, V]) apply(s *state, at uint64) {
 		return
 	}
 	t := o.thaw(s)
-	// Deletes come first, because another row may take a name that they free.
+	// Deletes come first, because another row may take a name of a deleted row.
 	for k, w := range o.writes {
 		if w == nil {
 			t.set(k, nil, at)
@@ -309,8 +309,8 @@ func (o *overlay[K, V]) apply(s *state, at uint64) {
 			t.set(k, w, at)
 		}
 	}
-	// A lock alone counts as a touch, because a transaction that read the row before this one locked it decided
-	// without this one's writes.
+	// A lock alone counts as a touch. Otherwise, a transaction that read the row before this lock could decide
+	// without this transaction's writes.
 	for k := range o.locked {
 		if r, ok := t.rows[k]; ok && r.at != at {
 			r.at = at

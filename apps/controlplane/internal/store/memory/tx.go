@@ -96,7 +96,7 @@ func (t *tx) checkChanges(s *state) error {
 	return nil
 }
 
-// appendChanges assigns revisions. The writes are already applied, and the mutex is held, so that a head does
+// appendChanges assigns revisions. The writes are already applied, and the mutex is held, so a head does
 // not move between its read and its write.
 func (t *tx) appendChanges(s *state, at uint64) {
 	if len(t.changes) == 0 {
@@ -142,7 +142,7 @@ func conflict(what string, id any) error {
 	return fmt.Errorf("store: %s %v: %w", what, id, model.ErrConflict)
 }
 
-// one returns the row, or an error if it does not exist.
+// one returns the row, or an error if ok is false.
 func one[V any](v V, ok bool, what string, id any) (V, error) {
 	if !ok {
 		var none V
@@ -151,7 +151,7 @@ func one[V any](v V, ok bool, what string, id any) (V, error) {
 	return v, nil
 }
 
-// page sorts rows by key and returns the page of them.
+// page sorts rows by key, and returns the rows of page p.
 func page[V any](rows []V, p store.Page, key func(V) string) []V {
 	slices.SortFunc(rows, func(a, b V) int { return cmp.Compare(key(a), key(b)) })
 	from, _ := slices.BinarySearchFunc(rows, p.After, func(v V, after string) int {
