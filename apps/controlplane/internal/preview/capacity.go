@@ -123,8 +123,8 @@ func (p *Preview) hostFindings(v *windlassv1.PlanRegion, has capacity, id string
 	return out
 }
 
-// largestOf returns the largest amount that an instance of a role asks for, and the field that has the amounts. The
-// spec is that of one region (override.In).
+// largestOf returns the largest amount that an instance of a role asks for, and the field that has the amounts. s must be
+// the spec of one region (override.In).
 func largestOf(s *windlassv1.DeploymentSpec, amount func(*windlassv1.Resources) int32) (most int32, field string) {
 	if len(s.GetRoles()) == 0 {
 		return amount(s.GetResources()), "spec.resources"
@@ -141,7 +141,7 @@ func largestOf(s *windlassv1.DeploymentSpec, amount func(*windlassv1.Resources) 
 	return most, field
 }
 
-// gpuFindings returns a finding for each kind of GPU of which a region has, or may have, too few free.
+// gpuFindings returns a finding for each kind of GPU if the region has, or may have, too few free GPUs of the kind.
 func (p *Preview) gpuFindings(v *windlassv1.PlanRegion, has capacity) (out []*windlassv1.PlanFinding) {
 	all := []*windlassv1.PlanRegion{v}
 	for _, o := range v.GetOtherGpus() {
@@ -223,7 +223,7 @@ func (p *Preview) gpuField(v *windlassv1.PlanRegion) string {
 // amount is a number of an app's replicas, and of the GPUs that they take.
 type amount struct{ replicas, gpus int32 }
 
-// plus returns the amount with replicas of the spec added. Those of an unknown spec, which is nil, take no GPUs.
+// plus returns the amount with replicas of the spec added. Replicas of an unknown spec (nil) take no GPUs.
 func (a amount) plus(spec *windlassv1.DeploymentSpec, replicas int32) amount {
 	a.replicas += replicas
 	if spec != nil {
@@ -236,7 +236,7 @@ func (a amount) plus(spec *windlassv1.DeploymentSpec, replicas int32) amount {
 // extent is what the app takes of a region: before the rollout, at its peak, and after it.
 type extent struct {
 	now, peak, after amount
-	// needed is how many GPUs of one kind the target needs at the peak, in addition to those that other versions
+	// needed is how many GPUs of one kind the target needs at the peak, in addition to GPUs that other versions
 	// give back.
 	needed int32
 	// kept is how many of the needed GPUs are still needed after the rollout.
@@ -246,7 +246,8 @@ type extent struct {
 	lowest int32
 	moves  int
 	moving []pool.Progress
-	// full is the lowest set capacity if there is no room for more and old instances then stop, nil if they do not.
+	// full is the lowest set capacity if there is no room for more instances and old instances then stop. nil: old
+	// instances do not stop.
 	full *int32
 	// runsTarget reports whether the region runs replicas of the target at any time.
 	runsTarget bool
@@ -260,7 +261,7 @@ func (p *Preview) policy() *windlassv1.RolloutPolicy {
 	return nil
 }
 
-// specIn returns the deployment's spec in the region. The instances of a pool there are those of the rows.
+// specIn returns the deployment's spec in the region. For a pool, it has the numbers of instances in the rows.
 func specIn(rows []model.Topology, deployment string, spec *windlassv1.DeploymentSpec, region string) *windlassv1.DeploymentSpec {
 	row := model.Topology{}
 	for _, t := range rows {
@@ -274,8 +275,8 @@ func specIn(rows []model.Topology, deployment string, spec *windlassv1.Deploymen
 // measureExtent follows the region's steps, and counts the GPUs of the kind wanted that the target needs. Between two
 // steps, a version has at most the larger of its two numbers of replicas.
 func (p *Preview) measureExtent(f forecast.Forecast, region model.Region, pools []*windlassv1.GpuCapacity, wanted kind) (e extent) {
-	// specs has the region's specs, by deployment. ofKind has the GPUs that count for the kind: those that replicas of
-	// the target take, or that replicas of another version give back to pools of the kind. specsWas and ofKindWas are
+	// specs has the region's specs, by deployment. ofKind has the GPUs that count for the kind: GPUs that replicas of the
+	// target take, and GPUs that replicas of another version give back to pools of the kind. specsWas and ofKindWas are
 	// the same before the call, which may scale roles of a pool.
 	specs, ofKind := map[string]*windlassv1.DeploymentSpec{}, map[string]kind{}
 	specsWas, ofKindWas := map[string]*windlassv1.DeploymentSpec{}, map[string]kind{}
@@ -333,7 +334,7 @@ func (p *Preview) measureExtent(f forecast.Forecast, region model.Region, pools 
 		e.moves++
 		more := amount{}
 		if s.InPlace {
-			most = maps.Clone(next) // no new instance runs next to the one that it replaces, except of a pool
+			most = maps.Clone(next) // except in a pool, an instance never runs next to its successor
 			more = p.moveInPlace(&e, region, s.Moving, specs[p.target.ID], wanted)
 		} else {
 			e.lowest = min(e.lowest, leastOf(at, next))

@@ -82,8 +82,8 @@ func (d *Deploy) setSizes(before, after *windlassv1.DeploymentSpec) {
 	}
 }
 
-// setCounts sets the instances of a pool's roles to those of the rows if these are the same in all regions. Stored specs
-// do not have them, because scaling does not change a spec.
+// setCounts sets the instances of a pool's roles to the numbers in the rows, if these are the same in all regions. Stored
+// specs do not have the numbers, because scaling does not change a spec.
 func setCounts(spec *windlassv1.DeploymentSpec, rows []model.Topology) {
 	if !model.IsPooled(spec) {
 		return

@@ -44,7 +44,7 @@ func poolsText(all []*windlassv1.GpuCapacity) string {
 	return strings.Join(parts, ", ")
 }
 
-// HasGPU reports whether instances of the spec ask for GPUs. The spec is that of one region (override.In).
+// HasGPU reports whether instances of the spec ask for GPUs. s must be the spec of one region (override.In).
 func HasGPU(s *windlassv1.DeploymentSpec) bool { return len(kindsOf(s)) > 0 }
 
 // kind is a kind of GPU that one or more roles of a spec ask for.
@@ -87,7 +87,7 @@ func (k kind) of(spec *windlassv1.DeploymentSpec) kind {
 	return k
 }
 
-// kindsOf returns the kinds of GPUs that the roles of the spec ask for. The spec is that of one region
+// kindsOf returns the kinds of GPUs that the roles of the spec ask for. s must be the spec of one region
 // (override.In).
 func kindsOf(s *windlassv1.DeploymentSpec) (kinds []kind) {
 	roles := s.GetRoles()
@@ -119,7 +119,7 @@ func kindsOf(s *windlassv1.DeploymentSpec) (kinds []kind) {
 	return kinds
 }
 
-// add returns the kind with the GPUs of another one added.
+// add returns the kind with the GPUs of o added.
 func (k kind) add(o kind) kind {
 	if o.gpu.GetCount() > k.gpu.GetCount() {
 		k.gpu, k.field = o.gpu, o.field
@@ -195,8 +195,8 @@ func FreeGPUs(host model.Region) (gpus HostGPUs, known bool, err error) {
 	return gpus, has.known, err
 }
 
-// Take takes GPUs for up to n replicas of the spec, or for n instances of one of its roles, and returns for how many there
-// were enough. The spec is that of the host's region. role is empty for replicas.
+// Take takes GPUs for up to n replicas of the spec, or for n instances of one of its roles, and returns for how many the
+// GPUs were enough. The spec must be of the host's region. role is empty for replicas.
 func (g HostGPUs) Take(spec *windlassv1.DeploymentSpec, role string, n int32) (taken int32) {
 	kinds := kindsOf(spec)
 	if len(kinds) == 0 {

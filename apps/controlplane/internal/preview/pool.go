@@ -24,8 +24,8 @@ func leastOf(at, next map[string]int32) (n int32) {
 // instances are replaced, and spec is the target's spec in the region. It does nothing for other layouts. If the region's
 // agent does not yield (model.Region.HasPoolYields), a new instance waits for room, so its GPUs are needed.
 //
-// It returns the most GPUs that the pool has in addition at any moment. more.gpus counts all of them. more.replicas
-// counts the GPUs of the kind, not replicas.
+// It returns the largest number of additional GPUs that the pool has at any moment. more.gpus counts all GPUs.
+// more.replicas counts GPUs of the kind, not replicas.
 func (p *Preview) moveInPlace(e *extent, region model.Region, moving []string, spec *windlassv1.DeploymentSpec, of kind) (more amount) {
 	if !model.IsPooled(spec) {
 		return more
@@ -48,7 +48,7 @@ func (p *Preview) moveInPlace(e *extent, region model.Region, moving []string, s
 		more = amount{max(more.replicas, ofKind), max(more.gpus, all)}
 	}
 	if model.ReplacesWhenFull(spec) && region.HasPoolYields() && len(e.moving) > 0 {
-		more.replicas = 0 // it goes without
+		more.replicas = 0 // without room, old instances stop first, so no GPUs are needed
 		roles := slices.Clone(e.moving)
 		for i := range roles {
 			roles[i].Unavailable = 1
@@ -100,7 +100,7 @@ func counted(n int64, what string) string {
 	return fmt.Sprintf("%d %ss", n, what)
 }
 
-// cure is a way to move the pool with another set capacity, and the instances and GPUs that it takes in addition
+// cure is a way to move the pool with another set capacity. It has the additional instances and GPUs that the pool takes
 // meanwhile.
 type cure struct {
 	text            string
