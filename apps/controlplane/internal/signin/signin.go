@@ -44,21 +44,21 @@ func meets(value, pattern string) bool {
 
 // Grant is what rules give a member.
 type Grant struct {
-	// Role is the highest role. Unspecified: no rule matches.
+	// Role is the highest role that a matching rule gives. Unspecified: no rule matches.
 	Role windlassv1.Role
 	// Rules are the names of the rules that match.
 	Rules []string
-	// FamilyID is the family with which the member counts as one approver. Empty: the person has its own, because a
-	// rule of an operator gives the role. Another caller that sets a rule could otherwise become a second approver
-	// by a rule for itself. Services with roles by operators are one family, because one person can run jobs with many
-	// subjects, such as one for each branch.
+	// FamilyID is the family as which the member counts at gates that need several approvers. It is the family of the
+	// caller who set the rule for the role. Otherwise, this caller could become a second approver by a rule for itself.
+	// Empty: an operator set the rule, and the person counts alone. All services of a workspace with roles by operators
+	// are one family, because one person can run jobs with many subjects, such as one for each branch.
 	FamilyID string
 }
 
-// GrantOf returns what rules of the member's workspace give it. issuer is the issuer at which people sign in, which
-// rules leave empty.
+// GrantOf returns what the rules of the member's workspace give the member. issuer is the issuer at which people sign in,
+// which rules leave empty.
 //
-// A person whose issuer is not that issuer any more has no role, because the control plane cannot verify it again.
+// A person from an earlier issuer has no role, because the control plane cannot verify the person again.
 func GrantOf(rules []model.SignInRule, m model.Member, issuer string) (g Grant) {
 	for _, r := range rules {
 		if r.WorkspaceID != m.WorkspaceID || !appliesTo(r, m, issuer) || !Matches(r, m.Claims) {
@@ -92,15 +92,16 @@ func Workspaces(rules []model.SignInRule, id Identity) (ids []string) {
 	return ids
 }
 
-// selective are claims of tokens of services that name who runs the service. Public issuers, such as those of GitHub
-// and GitLab, give tokens to everyone. job_workflow_ref is not one of them, because strangers can call a public
+// selective are the claims in tokens of services that name who runs the service. Public issuers, such as GitHub and
+// GitLab, give tokens to everyone. job_workflow_ref is not in the list, because strangers can call a public
 // workflow.
 var selective = []string{
 	"sub", "repository", "repository_id", "repository_owner", "repository_owner_id",
 	"project_path", "project_id", "namespace_path", "namespace_id",
 }
 
-// IsOpen reports whether the rule, of an issuer of services, does not say whose tokens it is for.
+// IsOpen reports whether a rule for services accepts the tokens of any owner, because none of its conditions names an
+// owner.
 func IsOpen(r model.SignInRule) bool {
 	return !slices.ContainsFunc(r.Conditions, func(c model.ClaimCondition) bool {
 		return slices.Contains(selective, c.Claim) && isNarrow(c.Value)

@@ -19,12 +19,12 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// providerFolder has provider.mjs, and the npm package oidc-provider after an installation.
+// providerFolder has provider.mjs, and, after npm install, the npm package oidc-provider.
 const providerFolder = ".ci/npm/oidc-provider"
 
 const redirectURL = "http://127.0.0.1:9/ui/sso/callback"
 
-// runProvider runs npm's oidc-provider, which is another implementation of the standard than mockoidc.
+// runProvider runs npm's oidc-provider, because it is a different implementation of the standard from mockoidc.
 func runProvider(t *testing.T) string {
 	t.Helper()
 	root, err := filepath.Abs(filepath.Join("..", "..", "..", ".."))

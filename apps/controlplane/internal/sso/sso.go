@@ -1,9 +1,9 @@
-// Package sso verifies who holds a token of an OpenID Connect issuer.
+// Package sso verifies the holder of a token of an OpenID Connect issuer.
 //
 // People sign in at one issuer, which an operator configures, with the authorization code flow or the device flow.
 // Services, such as jobs of a CI, bring a token of one of the federation issuers.
 //
-// Discovery documents and keys are cached. An issuer is called only for sign-ins: sessions that exist work without it.
+// Discovery documents and keys are cached. An issuer is called only for sign-ins. Existing sessions work without it.
 // Operators choose the issuers, so the package calls private addresses, too. Redirects, sizes and times of its calls
 // are bounded.
 package sso
@@ -69,7 +69,7 @@ var (
 	ErrDenied = errors.New("the sign-in was denied")
 	// ErrPending means that the person has not finished the sign-in on the device.
 	ErrPending = errors.New("the sign-in is pending")
-	// ErrSlowDown is ErrPending for a caller that asks too often.
+	// ErrSlowDown is ErrPending for a caller that polls too often.
 	ErrSlowDown = errors.New("the sign-in is pending, and was asked for too often")
 	// ErrUnsupported means that the issuer does not have the flow.
 	ErrUnsupported = errors.New("the issuer does not support this")
@@ -77,7 +77,7 @@ var (
 	ErrAway = errors.New("the issuer does not answer")
 )
 
-// Config of a Service.
+// Config configures a Service.
 type Config struct {
 	// Issuer is the URL of the issuer at which people sign in. Empty: people cannot sign in.
 	Issuer   string
@@ -86,7 +86,7 @@ type Config struct {
 	SecretFile string
 	// SecretInBody sends the secret in the body (client_secret_post) instead of in a header (client_secret_basic).
 	SecretInBody bool
-	// Scopes are asked for at a sign-in. openid is always asked for.
+	// Scopes are the requested scopes of a sign-in, in addition to openid.
 	Scopes []string
 	// GroupsClaim is the claim that rules name "groups". Default: groups.
 	GroupsClaim string
@@ -139,7 +139,7 @@ func New(cfg Config) (*Service, error) {
 	return s, nil
 }
 
-// checkIssuer requires https, except for this machine.
+// checkIssuer requires https, except for an issuer on this machine.
 func checkIssuer(raw string) error {
 	u, err := url.Parse(raw)
 	if err != nil || u.Host == "" || u.RawQuery != "" || u.Fragment != "" || u.User != nil {
@@ -249,8 +249,8 @@ func (i *issuer) get(ctx context.Context) (*oidc.Provider, error) {
 	}
 }
 
-// shortText returns the text of an error of package oidc, which may contain a whole answer of the issuer. It is cut,
-// because it is logged for each sign-in.
+// shortText returns the text of an error of package oidc. The error may contain a whole answer of the issuer, so the
+// text is cut, because it is logged for each sign-in.
 func shortText(err error) string {
 	text := err.Error()
 	return strings.ToValidUTF8(text[:min(len(text), maxErrorText)], "")
@@ -486,8 +486,8 @@ func sortedKeys(m map[string]any) []string {
 	return keys
 }
 
-// nameGroups makes the claim with the name the claim groups. A claim groups of another meaning is removed, also from a
-// token without the claim with the name.
+// nameGroups renames the claim with the name to groups. It removes a claim groups with another meaning, even from a
+// token that does not have the claim with the name.
 func nameGroups(claims map[string][]string, name string) {
 	if name == "groups" {
 		return
@@ -515,7 +515,7 @@ func identityOf(issuer, subject string, claims map[string][]string, service bool
 
 // Device is a sign-in of the device flow.
 type Device struct {
-	// Code is the device's secret. UserCode is what the person enters at URL. Complete is URL with the code, or "".
+	// Code is the device's secret. UserCode is what the person enters at URL. Complete is URL with the user code, or "".
 	Code, UserCode, URL, Complete string
 	Expires                       time.Time
 	Interval                      time.Duration
@@ -569,7 +569,7 @@ func (s *Service) askDevice(req *http.Request) (Device, error) {
 	}, nil
 }
 
-// defaultInterval is the standard's interval of polls for an issuer that names none.
+// defaultInterval is the standard's interval of polls, for an issuer that states no interval.
 const defaultInterval = 5 * time.Second
 
 // PollDevice returns the identity of the person who finished the sign-in, or ErrPending or ErrSlowDown.
@@ -578,7 +578,7 @@ func (s *Service) PollDevice(ctx context.Context, code string) (signin.Identity,
 	if err != nil {
 		return signin.Identity{}, err
 	}
-	// oauth2's DeviceAccessToken waits between polls. A code exchange with the grant's parameters is one poll.
+	// oauth2's DeviceAccessToken waits between polls. A code exchange with the grant's parameters polls once.
 	token, err := c.Exchange(oidc.ClientContext(ctx, s.people.client), "",
 		oauth2.SetAuthURLParam("grant_type", "urn:ietf:params:oauth:grant-type:device_code"), oauth2.SetAuthURLParam("device_code", code))
 	if err != nil {
