@@ -139,7 +139,8 @@ func (p Place) Why() (reason, message string) {
 	return "", ""
 }
 
-// ofRole returns the message of the reported reason, after the role that gave it if there are several.
+// ofRole returns the message of the reported reason. If there are several roles, the name of the reporting role precedes
+// it.
 func (p Place) ofRole() string {
 	message := p.Observed.ReasonMessage
 	_, roles := p.Observed.Counts()

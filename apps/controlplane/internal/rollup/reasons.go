@@ -19,7 +19,7 @@ const (
 )
 
 // agentReasons are the reasons of apps/agent/internal/runtime. TestReasons_HaveAMeaning of .ci/tools/layout
-// compares the two. Agents of a later release may give others.
+// compares the two. Agents of a later release may report other reasons.
 var agentReasons = map[string]Meaning{
 	"BadCommand":        {Condition: crash},
 	"CrashLoop":         {Condition: crash},
@@ -57,7 +57,7 @@ var agentReasons = map[string]Meaning{
 	"GangTimeout":  {Condition: unschedulable, Waits: true},
 }
 
-// MeaningOf returns the meaning of an agent's reason. An unknown one counts as a crash.
+// MeaningOf returns the meaning of an agent's reason. An unknown reason counts as a crash.
 func MeaningOf(reason string) Meaning {
 	if m, ok := agentReasons[reason]; ok {
 		return m

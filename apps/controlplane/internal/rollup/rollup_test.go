@@ -187,7 +187,7 @@ func drawObserved(t *rapid.T) model.Observed {
 	}
 }
 
-// TestEdge_NoneMeansTheSameDecision: a report that wakes no app must not change a decision of the
+// TestEdge_NoneMeansTheSameDecision requires that a report that wakes no app does not change a decision of the
 // planner.
 func TestEdge_NoneMeansTheSameDecision(t *testing.T) {
 	type verdict struct {

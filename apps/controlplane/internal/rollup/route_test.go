@@ -11,8 +11,8 @@ import (
 
 const host = "chat.example.com"
 
-// routed is a host in two regions. sent says which regions were sent the host as wanted says, and done which regions
-// acknowledged their newest route. Generations are those of a history as short as possible.
+// routed is a host in two regions. sent says for each region whether its newest route has or lacks the host as wanted
+// requires. done says whether the region acknowledged its newest route. Generations are as low as possible.
 type routed struct {
 	wanted, over bool
 	sent, done   [2]bool
@@ -60,7 +60,7 @@ func (r routed) next() []routed {
 		add(func(n *routed) { n.over, n.wanted = true, false })
 	}
 	for i := range r.sent {
-		if r.sent[i] != r.wanted || r.wanted { // a told region gets another share, policy or key, too
+		if r.sent[i] != r.wanted || r.wanted { // a region with the host may also get another share, policy or key
 			add(func(n *routed) { n.sent[i], n.done[i] = r.wanted, false })
 		}
 		add(func(n *routed) { n.done[i] = true })

@@ -23,7 +23,7 @@ type Facts struct {
 	// HasLive is true if a deployment is live. Live has its places.
 	HasLive bool
 	Live    []Place
-	// Lagging describes regions that have yet to catch up with the live deployment, empty for none. CatchingUp
+	// Lagging describes regions that must still catch up with the live deployment, empty for none. CatchingUp
 	// reports whether any of them is catching up.
 	Lagging    string
 	CatchingUp bool
@@ -132,7 +132,7 @@ func live(places []Place) (windlassv1.AppStatus, string) {
 // maxDescribed is how many places a status line describes.
 const maxDescribed = 3
 
-// Describe describes the places for which which returns true, in one line.
+// Describe describes, in one line, the places that which selects.
 func Describe(places []Place, which func(Place) bool) string {
 	var parts []string
 	var more int

@@ -37,8 +37,8 @@ type State struct {
 type rowKey struct{ deployment, region string }
 
 // Diff returns the rows and routes of want that differ from have, in lock order. Rows
-// and routes that want does not mention stay. A lower generation than that of have is
-// an error, because agents that have the higher one would ignore the row for ever.
+// and routes that want does not have stay. A generation below the one in have is
+// an error, because agents with the higher generation would ignore the row for ever.
 func Diff(have, want State) (State, error) {
 	var d State
 	rows := make(map[rowKey]model.Topology, len(have.Rows))
@@ -101,7 +101,7 @@ func checkOneOwner(have, want []model.Topology) error {
 	return nil
 }
 
-// Move is the state that an app has, and the state that it should have.
+// Move is an app's current state, and the state that it should have.
 type Move struct{ Have, Want State }
 
 // Write is WriteAll for one app.

@@ -2,9 +2,8 @@
 // rollouts' checks. It does not judge them: a figure that it cannot get becomes a problem of
 // the measurement, and package plan decides what follows.
 //
-// The number of concurrent queries is bounded. Each query has a deadline, and all queries of one
-// step together have another one. A query that fails is not repeated before the check's next
-// interval.
+// The number of concurrent queries is limited. Each query has a deadline, and all queries of one step together have
+// another deadline. A query that fails is not repeated before the check's next interval.
 package promql
 
 import (
@@ -30,27 +29,27 @@ import (
 )
 
 const (
-	// queryTimeout is far more than an instant query over some minutes takes.
+	// queryTimeout is much longer than an instant query over a few minutes takes.
 	queryTimeout = 10 * time.Second
 	// stepTimeout bounds all queries of a step, so that the step has time left to write the results.
 	stepTimeout = 20 * time.Second
 	// maxQueries is how many queries this process makes at once: half of the number that Prometheus
 	// runs at once by default. Workspaces share them.
 	maxQueries = 10
-	// maxAnswer is far more bytes than one number takes. A query over a large fleet that does not
-	// aggregate has a longer answer.
+	// maxAnswer is the maximum size of an answer in bytes, much more than one number takes. An answer is larger if a
+	// query over a large fleet does not aggregate.
 	maxAnswer = 1 << 20
 )
 
-// Config of a Source.
+// Config configures a Source.
 type Config struct {
 	// URL of Prometheus, with the path prefix of its API, if any. It may contain a user and a
 	// password.
 	URL string
 	// TokenFile contains a bearer token. It is read for each query. Empty: no token.
 	TokenFile string
-	// Raw: send queries as tenants wrote them, so that they can read every series in Prometheus.
-	// Otherwise they read only the series of the versions that they compare.
+	// Raw means that queries are sent as tenants wrote them, so that tenants can read every series in Prometheus.
+	// Otherwise, queries read only the series of the versions that they compare.
 	Raw bool
 	// Remote changes the transport, for https. nil: it stays as it is.
 	Remote     func(*http.Transport)
@@ -214,8 +213,8 @@ func (s *Source) ask(ctx context.Context, m plan.Measure, query string, at time.
 	return figureOf(value)
 }
 
-// problem describes the error for the author of the query. It leaves out addresses and files,
-// which are the operator's.
+// problem describes the error for the author of the query. It leaves out addresses and file names, because only the
+// operator may see them.
 func problem(ctx context.Context, err error) error {
 	var refused *v1.Error
 	var unreachable *url.Error

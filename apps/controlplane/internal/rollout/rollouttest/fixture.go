@@ -22,8 +22,8 @@ type fixture struct {
 
 	mu   sync.Mutex
 	apps map[string]*app
-	// most is the highest number of steps of one app that ran at once, parallel the highest
-	// number of steps of all apps. running counts those that run now.
+	// most is the highest number of steps of one app that ran at once, and parallel is the highest
+	// number of steps of all apps. running is the number of running steps.
 	most, running, parallel int
 }
 
@@ -33,14 +33,14 @@ type app struct {
 	looks []time.Duration
 	// steps are the times at which steps began.
 	steps []time.Time
-	// dues are the times for which steps asked for the next one.
+	// dues are the times for which steps asked for the next step.
 	dues    []time.Time
 	running int
 	due     int64 // of the wake-up row, 0 for none
 	sent    int64
 	fail    int           // the number of next steps that fail
-	hold    chan struct{} // the next step waits for it, after its commit
-	held    chan struct{} // closed when that step waits
+	hold    chan struct{} // the next step waits, after its commit, until this is closed
+	held    chan struct{} // closed when the step waits
 }
 
 func newFixture(t testing.TB) *fixture { return &fixture{t: t, apps: map[string]*app{}} }
@@ -52,7 +52,7 @@ func (w *fixture) app(id string) *app {
 	return w.apps[id]
 }
 
-// overlap returns the highest number of steps that ran at once, of one app and of all.
+// overlap returns the highest number of steps of one app, and of all apps, that ran at once.
 func (w *fixture) overlap() (ofOne, ofAll int) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -115,7 +115,7 @@ func (w *fixture) step(ctx context.Context, id string) error {
 	return nil
 }
 
-// settled reports whether the app has seen all events, and all its looks were due and stepped.
+// settled reports whether the app has seen all events, and no look is still to come.
 func (a *app) settled() bool {
 	return a.seen == a.events && len(a.looks) == 0 && a.due == 0 && a.running == 0
 }

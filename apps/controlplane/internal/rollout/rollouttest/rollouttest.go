@@ -24,13 +24,13 @@ import (
 // Process is one life of a program that runs a driver.
 type Process struct {
 	Driver rollout.Driver
-	// Crash ends the process as kill -9 does: steps are cut off, and their answers are
-	// lost. The driver sends nothing after it.
+	// Crash ends the process like kill -9: running steps end, and their answers are
+	// lost. After Crash, the driver sends nothing.
 	Crash func()
 }
 
 // Harness starts processes, one after the other, that share the driver's external state.
-// The harness ends the last one when the test ends.
+// The harness ends the last process when the test ends.
 type Harness interface {
 	Start(step rollout.Step) Process
 }
@@ -152,8 +152,8 @@ func nextLookComesWhenDue(t *testing.T, harness Harness) {
 	})
 }
 
-// laterLookReplacesEarlier: each of several steps asks for a look, and only the last look
-// happens.
+// laterLookReplacesEarlier requires that only the last look happens if each of several steps asks for a
+// look.
 func laterLookReplacesEarlier(t *testing.T, harness Harness) {
 	w := newFixture(t)
 	p := harness.Start(w.step)
@@ -194,7 +194,7 @@ func lostWakeIsFound(t *testing.T, harness Harness) {
 	p := harness.Start(w.step)
 	w.sweep(p.Driver)
 	for range 10 {
-		w.happen(id("lost")) // and the driver gets no signal
+		w.happen(id("lost")) // the driver gets no signal
 	}
 	w.await("the sweeper finds them", patience, w.quiet)
 }
@@ -247,7 +247,7 @@ func crashLeavesNoAppBehind(t *testing.T, harness Harness) {
 	require.Equal(t, 1, ofOne)
 }
 
-// disorder: several writers add events, and lose, double and delay the wake-ups.
+// disorder requires that all events are seen if several writers add events, and wake-ups are lost, doubled and late.
 func disorder(t *testing.T, harness Harness) {
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)

@@ -38,7 +38,7 @@ type Source struct {
 	Ask func(ctx context.Context, regionID string, req *agentv1.Request) ([]byte, error)
 }
 
-// Measure takes the measurements that are due. One that fails has a problem in its figures.
+// Measure takes the measurements that are due. A measurement that fails has a problem in its figures.
 func (s Source) Measure(ctx context.Context, due []plan.Measure) []plan.Measurement {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()

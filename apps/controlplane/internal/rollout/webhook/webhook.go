@@ -36,10 +36,10 @@ import (
 )
 
 const (
-	// stepTimeout leaves the step time to write the results. It is longer than the longest call may be.
+	// stepTimeout leaves the step time to write the results. It is longer than the longest timeout of a call.
 	stepTimeout = 20 * time.Second
-	// maxCalls is how many calls this process makes at once: each is a connection and a few buffers. Workspaces share
-	// them.
+	// maxCalls is how many calls this process makes at once. Each call needs a connection and a few buffers. Workspaces
+	// share the calls.
 	maxCalls = 64
 	// maxCallsOfStep leaves calls to other apps when all calls of one app are slow.
 	maxCallsOfStep = 8
@@ -55,7 +55,7 @@ const (
 
 // Facts are the facts about the app that only the database has.
 type Facts struct {
-	// These are the present names.
+	// Workspace, Project and Environment are the current names.
 	Workspace, Project, Environment string
 	// Secrets has the requested secrets that exist, by name.
 	Secrets map[string][]byte
