@@ -28,7 +28,7 @@ type Role struct {
 	// pooled. Unavailable is how many instances of a pool may be out of service while instances of
 	// older templates are replaced.
 	Pool, Unavailable int
-	// Stays means that the deployment did not replace instances of a pool when it took the pool over.
+	// Stays means that the deployment took a pool over and does not replace instances of this role.
 	Stays bool
 	// YieldsWhenFull means that an older instance of a pool stops if there is no room for the
 	// additional instance that the replacement starts first.
@@ -85,8 +85,8 @@ func IsPooled(s *windlassv1.DeploymentSpec) bool {
 	return s.GetLayout() == windlassv1.Layout_LAYOUT_POOLED && HasRoles(s)
 }
 
-// RolesIn returns the roles of a deployment. With the layout pooled, the numbers of instances are
-// those of the deployment's share of the pool, which its replicas define.
+// RolesIn returns the roles of a deployment. With the layout pooled, Instances is the deployment's
+// share of the pool, because its replicas are percent of the pool.
 func RolesIn(d *agentv1.Deployment) []Role {
 	roles := Roles(d.GetSpec())
 	if !IsPooled(d.GetSpec()) {

@@ -45,7 +45,7 @@ type Runtime interface {
 	Logs(ctx context.Context, instanceID string, tailLines int) ([]byte, error)
 
 	// ReadLog returns the output of an instance after a position, with the values of its secrets
-	// blanked. It does not wait for more output. Its errors are those of Logs.
+	// blanked. It does not wait for more output. It fails with the same errors as Logs.
 	ReadLog(ctx context.Context, instanceID string, q LogQuery) (LogPage, error)
 
 	// Restart stops one instance within its grace period and starts it again.
@@ -180,7 +180,7 @@ type Notice struct {
 // ObservedDeployment is the observed state of one deployment.
 type ObservedDeployment struct {
 	DeploymentID string
-	// Generation and TemplateHash are those of the newest applied assignment.
+	// Generation and TemplateHash come from the newest applied assignment.
 	Generation   int64
 	TemplateHash string
 	// Roles has the roles of that assignment if there are several, in the order of the spec. A

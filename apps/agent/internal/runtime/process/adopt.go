@@ -9,7 +9,7 @@ import (
 )
 
 // loadInstances reads the records of the instances of an earlier agent. The keepers then find out
-// which of these instances run, and how the others ended.
+// which of these instances run, and how the other instances ended.
 func (r *Runtime) loadInstances() error {
 	dirs, err := os.ReadDir(filepath.Join(r.cfg.DataDir, instancesDir))
 	if err != nil {

@@ -40,7 +40,7 @@ type deployment struct {
 	roles    []runtime.RoleCount
 	removing bool
 	// seq is the number of the assignment, in the order of arrival. Among the assignments that name
-	// a workload, the one with the highest seq owns it.
+	// a workload, the assignment with the highest seq owns it.
 	seq int64
 	// left is the workload that the deployment had before, or "" if the agent knows of none. The
 	// keeper of that workload may still use the earlier assignment.

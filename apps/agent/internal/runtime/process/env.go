@@ -83,7 +83,7 @@ func environment(d *agentv1.Deployment, ro runtime.Role, r *record, region strin
 	if gpus := strings.Join(r.GPUs, ","); gpus != "" {
 		env["CUDA_VISIBLE_DEVICES"], env["NVIDIA_VISIBLE_DEVICES"] = gpus, gpus
 	} else {
-		// An instance without GPUs must not see those of other instances.
+		// An instance without GPUs must not see the GPUs of other instances.
 		env["CUDA_VISIBLE_DEVICES"], env["NVIDIA_VISIBLE_DEVICES"] = "", "void"
 	}
 	env["WINDLASS_APP"] = d.GetAppName()

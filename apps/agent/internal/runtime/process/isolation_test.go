@@ -626,7 +626,7 @@ func ofWorkspace(a runtime.Assignment, workspace string) runtime.Assignment {
 	return a
 }
 
-// hostSocket makes a socket next to the one of the host's D-Bus, which every user may connect to.
+// hostSocket makes a socket next to the socket of the host's D-Bus. Every user may connect to it.
 func hostSocket(t *testing.T) string {
 	t.Helper()
 	const dir = "/run/dbus"

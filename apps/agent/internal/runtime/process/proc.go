@@ -171,10 +171,10 @@ func (p proc) wait(ctx context.Context) {
 // itself.
 const instanceEnv = "WINDLASS_INSTANCE_ID"
 
-// remains returns the processes of an instance: those of its own user if it has one, those with its
-// id in the environment, and those of the session that its shim led. The number of a session is not
-// given to another process while the session has members. So if another process has this number
-// now, the session is empty.
+// remains returns the processes of an instance: the processes of its own user if it has one, the
+// processes with its id in their environment, and the processes of the session that its shim led.
+// The number of a session is not given to another process while the session has members. So if
+// another process has this number now, the session is empty.
 func remains(instance string, shim proc, uid int) []proc {
 	if st, err := readStat(shim.PID); err == nil && st.start != shim.Start {
 		shim = proc{}

@@ -146,8 +146,8 @@ func runShim(told <-chan os.Signal) (int, error) {
 	return shimRan, writeJSON(".", factsFile, f, false)
 }
 
-// keepDescriptors keeps the descriptors of this process from its child: the hello pipe, with which
-// the child could send facts of its own to the agent, and those that the agent inherited.
+// keepDescriptors keeps the descriptors of this process from its child: the hello pipe, through
+// which the child could send false facts to the agent, and descriptors that the agent inherited.
 func keepDescriptors() error {
 	entries, err := os.ReadDir("/proc/self/fd")
 	if err != nil {
