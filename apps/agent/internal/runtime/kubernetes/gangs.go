@@ -38,8 +38,8 @@ var gangsRef = render.NewRef(render.KindRoles, "", "gangs")
 const (
 	// roomDelay is how long a decision waits after room was freed, so that pods that end together cause one decision.
 	roomDelay = 200 * time.Millisecond
-	// roomPoll is the interval of decisions while a gang waits. It covers changes that cause no decision of their own,
-	// such as those of quotas.
+	// roomPoll is the interval of decisions while a gang waits. It covers changes that cause no
+	// decision by themselves, such as changes of quotas.
 	roomPoll = 5 * time.Second
 )
 

@@ -161,8 +161,8 @@ func TestHosts_RanksOutliveTheirLeader(t *testing.T) {
 	for n, c := range []struct {
 		name string
 		end  func(*testing.T, *placed, corev1.Pod)
-		// epoch and template are those of the instance that follows. They are empty if none
-		// follows.
+		// epoch and template are the epoch and the template of the next instance. They are empty if
+		// there is none.
 		epoch, template string
 	}{
 		{"scale in", func(t *testing.T, p *placed, _ corev1.Pod) { p.scale(t, 0) }, "", ""},

@@ -106,7 +106,7 @@ func (f *family) hostsOf(role string) int {
 
 // rankPod has the facts about a rank's workload and pod from which endedRanks decides.
 type rankPod struct {
-	// template and epoch are those of the workload.
+	// template and epoch are the workload's.
 	template string
 	epoch    int
 	// there means that the workload has a pod of its template and epoch. uid is the UID of that
@@ -172,9 +172,9 @@ func areAlike(ranks []rankPod) bool {
 }
 
 // endedRanks returns which ranks of an instance have ended, so that all must restart. A rank has
-// also ended if its pod is not the pod that had joined the others, because the others lost that
-// pod. While templates or epochs of the ranks differ, a change is under way, and no rank counts as
-// ended. The ranks are in their order.
+// also ended if its pod is not the pod that had joined the other ranks, because the other ranks
+// have lost that pod. While templates or epochs of the ranks differ, a change is under way, and no
+// rank counts as ended. The ranks are in their order.
 func endedRanks(ranks []rankPod) []bool {
 	out := make([]bool, len(ranks))
 	if !areAlike(ranks) {

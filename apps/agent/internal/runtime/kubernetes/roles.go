@@ -370,9 +370,9 @@ func (f *family) headOf(all []*unit, creates bool) *unit {
 // unitsAtOnce is how many instances of one deployment are put at the same time.
 const unitsAtOnce = 4
 
-// yield marks the workloads that leave because a pool's quota has no room for new instances. d is the
-// decision without this fact. seen has the instances and those that d creates. full names the
-// instances without room.
+// yield marks the workloads that leave because a pool's quota has no room for new instances. d is
+// the decision that does not consider this lack of room. seen has the existing instances and the
+// instances that d creates. full names the instances without room.
 func (r families) yield(ctx context.Context, f *family, d groups.Decision, seen []groups.Instance, full []groups.ID, known map[groups.ID]*unit) []error {
 	if len(full) == 0 {
 		return nil

@@ -289,7 +289,7 @@ func (c *Caches) overlay(k render.Kind, found []any, ok func(render.Object) bool
 		}
 		r := render.NewRef(k, o.GetNamespace(), o.GetName())
 		done[r] = true
-		// A later write of ours may have removed the object from the index.
+		// One of our later writes may have removed the object from the index.
 		if o = c.Get(r); o != nil && ok(o) {
 			out = append(out, o)
 		}
@@ -313,7 +313,7 @@ func (c *Caches) overlay(k render.Kind, found []any, ok func(render.Object) bool
 // Handlers are called for the events of the watches. old is nil for a new object. now is nil for an
 // object that is gone.
 type Handlers struct {
-	// Object is called for objects of ours except pods. Gone is called when one of these objects is
+	// Object is called for our objects, except pods. Gone is called when one of these objects is
 	// gone.
 	Object func(k render.Kind, old, now render.Object)
 	Gone   func(k render.Kind, last render.Object)
@@ -416,12 +416,12 @@ func (c *Caches) annotatedAs(p *corev1.Pod) {
 	c.annotated[p.UID] = annotatedPod{pod: p, at: time.Now()}
 }
 
-// EveryPod returns all pods of ours.
+// EveryPod returns all our pods.
 func (c *Caches) EveryPod() []*corev1.Pod {
 	return podsIn(c.Pods.GetIndexer().List(), nil)
 }
 
-// PodsOn returns the pods of ours on a node.
+// PodsOn returns our pods on a node.
 func (c *Caches) PodsOn(node string) []*corev1.Pod {
 	return podsIn(c.Pods.GetIndexer().ByIndex(byNode, node))
 }
@@ -431,7 +431,7 @@ func (c *Caches) PodsOfUID(uid types.UID) []*corev1.Pod {
 	return podsIn(c.Pods.GetIndexer().ByIndex(byUID, string(uid)))
 }
 
-// HoldsPods reports whether a namespace may have pods of ours.
+// HoldsPods reports whether a namespace may have any of our pods.
 func (c *Caches) HoldsPods(namespace string) bool {
 	found, err := c.Pods.GetIndexer().ByIndex(cache.NamespaceIndex, namespace)
 	return err != nil || len(found) > 0
@@ -465,7 +465,7 @@ func (c *Caches) Deployments(k render.Kind) []string {
 	return c.Ours[k].GetIndexer().ListIndexFuncValues(ByDeployment)
 }
 
-// EveryReplicaSet returns all ReplicaSets of workloads of ours.
+// EveryReplicaSet returns all ReplicaSets of our workloads.
 func (c *Caches) EveryReplicaSet() (out []*appsv1.ReplicaSet) {
 	for _, f := range c.replicaSets.GetIndexer().List() {
 		if s, ok := f.(*appsv1.ReplicaSet); ok {

@@ -20,8 +20,8 @@ import (
 type Pool struct {
 	Name         string
 	NodeSelector map[string]string
-	// Tolerations are those of instances that request the pool. They come in addition to the
-	// tolerations of all instances with the pool's resource.
+	// Tolerations are the tolerations of instances that request the pool. They come in addition to
+	// the tolerations of all instances with the pool's resource.
 	Tolerations []corev1.Toleration
 	// ResourceName is the resource of its devices. Empty: every resource of its nodes that counts
 	// as GPUs.
@@ -33,8 +33,8 @@ type Pool struct {
 // FleetConfig configures a Fleet.
 type FleetConfig struct {
 	Pools []Pool
-	// Tolerations are those of every instance with devices. They come in addition to tolerations of
-	// taints with the name of the resource.
+	// Tolerations are the tolerations of every instance with devices. They come in addition to
+	// tolerations of taints with the name of the resource.
 	Tolerations []corev1.Toleration
 }
 

@@ -101,7 +101,7 @@ func requests(pod *corev1.Pod) corev1.ResourceList {
 	}
 	raise(sum, peak)
 	if pod.Spec.Resources != nil {
-		// Requests of the pod replace those of its containers.
+		// Requests of the pod replace the requests of its containers.
 		for name, q := range pod.Spec.Resources.Requests {
 			sum[name] = q.DeepCopy()
 		}

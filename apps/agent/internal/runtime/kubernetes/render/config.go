@@ -74,7 +74,8 @@ type Pool struct {
 	Name string `json:"name"`
 	// NodeSelector has the labels of the pool's nodes.
 	NodeSelector map[string]string `json:"nodeSelector"`
-	// Tolerations are those of instances in the pool, in addition to the one for GPUs.
+	// Tolerations are the tolerations of instances in the pool, in addition to the toleration for
+	// GPUs.
 	Tolerations []Toleration `json:"tolerations"`
 	// ResourceName is the resource of its GPUs. Empty: the deployment's, or "nvidia.com/gpu".
 	ResourceName string `json:"resourceName"`

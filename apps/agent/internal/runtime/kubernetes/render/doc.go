@@ -39,8 +39,8 @@
 // Render refuses an assignment that would not run as its spec says, with a *runtime.Rejection that
 // names the field. The API of the control plane refuses most of these assignments earlier. Render
 // refuses the assignments that an older or newer API accepts, and those that only the region can
-// check, for example because of pools and labels of nodes. Labels, annotations and tolerations in
-// the spec are added to those of this package, and never replace them.
+// check, for example because of pools and labels of nodes. Render adds the labels, annotations and
+// tolerations of the spec to its own. They never replace its own.
 //
 // # Limits of pods
 //

@@ -19,7 +19,7 @@ type Policy struct {
 	Privileged        bool `json:"privileged"`
 	HostIPC           bool `json:"hostIpc"`
 	UnconfinedSeccomp bool `json:"unconfinedSeccomp"`
-	// Capabilities are those that containers may add, such as IPC_LOCK.
+	// Capabilities are the capabilities that containers may add, such as IPC_LOCK.
 	Capabilities []string `json:"capabilities"`
 	// HostPaths are folders of nodes that pods may mount, including everything below them.
 	HostPaths       []string `json:"hostPaths"`
@@ -62,8 +62,8 @@ func ParsePolicy(data []byte) (p Policy, err error) {
 	return p, nil
 }
 
-// baselineCapabilities are those that containers may add under Kubernetes' "baseline" standard.
-// restrictedCapability is the one that they may add under "restricted".
+// baselineCapabilities are the capabilities that containers may add under Kubernetes' "baseline"
+// standard. restrictedCapability is the only capability that they may add under "restricted".
 var baselineCapabilities = []string{
 	"AUDIT_WRITE", "CHOWN", "DAC_OVERRIDE", "FOWNER", "FSETID", "KILL", "MKNOD", restrictedCapability, "SETFCAP", "SETGID", "SETPCAP", "SETUID", "SYS_CHROOT",
 }

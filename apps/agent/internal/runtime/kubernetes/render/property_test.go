@@ -31,7 +31,7 @@ var (
 		rapid.SampledFrom([]string{"a", "a--b", "main", strings.Repeat("x", 63), "a" + strings.Repeat("-", 61) + "z"}),
 	)
 	ids = rapid.OneOf(rapid.StringMatching(`[a-z]{3}_[0-9a-f]{32}`), rapid.SampledFrom([]string{"dep_1", "A.b-c_9"}))
-	// keys and values are those of labels. A name may have a domain.
+	// keys and values generate the keys and values of labels. A name may have a domain.
 	keys   = rapid.StringMatching(`([a-z0-9]([-a-z0-9]{0,20}[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?`)
 	values = rapid.StringMatching(`([A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?)?`)
 	words  = rapid.OneOf(rapid.StringMatching(`[A-Z$() ]{1,12}`), rapid.StringN(1, 20, 60))

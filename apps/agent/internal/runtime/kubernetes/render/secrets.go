@@ -117,8 +117,8 @@ const (
 	envGroup      = "WINDLASS_GROUP"
 )
 
-// identity returns the Secret with these variables. They are not secret, but for a ConfigMap the
-// agent would need permissions for one more kind of object.
+// identity returns the Secret with these variables. The variables are not secret. They are in a
+// Secret, because for a ConfigMap the agent would need permissions for one more kind of object.
 func (r *rendering) identity() *coreac.SecretApplyConfiguration {
 	data := map[string][]byte{
 		envDeployment: []byte(r.d.GetId()),
