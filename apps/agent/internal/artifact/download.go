@@ -123,7 +123,7 @@ func (s *Store) download(ctx context.Context, k key, p parsed, c Credentials) er
 func partialFile(dir string, i int) string { return filepath.Join(dir, strconv.Itoa(i)) }
 
 // broken returns the error of a failed download. It keeps the partial files, so that the next
-// attempt goes on from there, unless their content is the problem.
+// attempt continues with them, unless their content is the problem.
 func (s *Store) broken(k key, err error) error {
 	var wrong *digestError
 	var invalid *contentError
@@ -200,7 +200,8 @@ func listDigest(files []file, sums []string) string {
 	return hex.EncodeToString(h.Sum(nil))
 }
 
-// downloadFile downloads a file, and returns its digest. It goes on where an earlier attempt ended.
+// downloadFile downloads a file, and returns its digest. It continues where an earlier attempt
+// ended.
 func (s *Store) downloadFile(ctx context.Context, from source, f file, to, kind string) (string, error) {
 	out, err := os.OpenFile(to, os.O_RDWR|os.O_CREATE, 0o644)
 	if err != nil {

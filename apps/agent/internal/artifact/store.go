@@ -54,7 +54,7 @@ type Config struct {
 	Registerer prometheus.Registerer
 	// Stall is how long a source may send nothing. Default: 1 min.
 	Stall time.Duration
-	// Pause is the delay before a broken download goes on. It doubles with each further attempt
+	// Pause is the delay before a broken download continues. It doubles with each further attempt
 	// that brings nothing. Default: 500 ms.
 	Pause time.Duration
 }
@@ -71,7 +71,7 @@ type Store struct {
 	fetches map[key]*fetch
 	// hosts has the slots of each host from which something is fetched.
 	hosts map[string]*host
-	// used is the size of all files, in bytes, with those of running downloads.
+	// used is the size of all files, in bytes, including the files of running downloads.
 	used int64
 	// needed reports whether a model needs an artifact. Nil: no artifact is deleted.
 	needed func(scope, dir string) bool

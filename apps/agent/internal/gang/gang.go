@@ -284,10 +284,10 @@ type placed struct {
 	key   string
 }
 
-// place takes room for each pod that has any, and returns the placed pods. Pods for the fewest
-// nodes and with the largest needs come first, and each takes the node that it fills most. If all
-// pods are alike, no other placement has room for more of them. If they differ, another placement
-// may have room for more.
+// place takes room on a node for each pod that fits, and returns the placed pods. Pods for the
+// fewest nodes and with the largest needs come first, and each takes the node that it fills most.
+// If all pods are alike, no other placement has room for more of them. If they differ, another
+// placement may have room for more.
 func (r *room) place(pods []Pod) (out []placed) {
 	pods = slices.Clone(pods)
 	slices.SortStableFunc(pods, func(a, b Pod) int {

@@ -13,9 +13,9 @@ type Feed struct {
 	one *gateway
 }
 
-// Follow returns the feed of one protocol. id is the feed's id among those of gateways. It is
-// stored in the file, so it must be the same after a restart. verified means that the feed's
-// clients have proved that they belong to the region, see Caller.
+// Follow returns the feed of one protocol. id is the feed's id. It must differ from the ids of
+// gateways. It is stored in the file, so it must be the same after a restart. verified means that
+// the feed's clients have proved that they belong to the region, see Caller.
 func (g *Gateways) Follow(id string, verified bool) *Feed {
 	g.mu.Lock()
 	defer g.mu.Unlock()

@@ -367,8 +367,8 @@ func (g *Gateways) keepFiles(ctx context.Context) {
 	}
 }
 
-// keep writes the file if the ids in it are not those of the gateways that count. Only Run calls
-// it.
+// keep writes the file if it does not have exactly the ids of the gateways that count. Only Run
+// calls it.
 func (g *Gateways) keep() error {
 	g.mu.Lock()
 	ids := g.hub.countingIDs()

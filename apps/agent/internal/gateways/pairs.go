@@ -18,11 +18,12 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// Gateways send a request to a pair of instances of one version: see windlass.v1.Pairing. An instance that is kept when
-// another version takes the workload over belongs to both versions. So the agent gives instances keys, and two instances
-// with a key in common may be a pair: they are of one group, and have the templates of one version that was seen in
-// their workload. A file keeps the versions whose instances may still run, so that an agent that starts in the middle
-// of an update knows them.
+// Gateways send a request to a pair of instances of one version: see windlass.v1.Pairing. An
+// instance that is kept when another version takes the workload over belongs to both versions. So
+// the agent gives keys to instances. Two instances with a key in common may be a pair: they are of
+// one group, and have the templates of one version that was seen in their workload. A file keeps
+// the versions whose instances may still run, so that an agent that starts in the middle of an
+// update knows them.
 
 // featurePairing is announced by gateways that pair instances; see gatewayv1.WatchRequest.
 const featurePairing = "pairing"

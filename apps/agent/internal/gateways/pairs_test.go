@@ -37,7 +37,7 @@ func (r *pairedRegion) newTable() *table {
 	})
 }
 
-// startAnew starts another agent process, with the file of the one before.
+// startAnew starts another agent process, with the file of the previous process.
 func (r *pairedRegion) startAnew(t require.TestingT) {
 	data, err := r.tab.encodeVersions()
 	require.NoError(t, err)

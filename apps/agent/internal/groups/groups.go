@@ -147,7 +147,7 @@ type Restart struct {
 }
 
 // Decide compares the wanted state with the instances. Their order does not matter. If several
-// instances have one identity, the one with the lowest key stays.
+// instances have one identity, the instance with the lowest key stays.
 func Decide(w Wanted, instances []Instance) Decision {
 	instances = slices.Clone(instances)
 	slices.SortFunc(instances, func(a, b Instance) int { return cmp.Or(a.compare(b.ID), cmp.Compare(a.Key, b.Key)) })

@@ -1,7 +1,8 @@
 // Package logs answers the control plane's requests for the output of instances.
 //
 // A request names instances and positions. The answer has their output since these positions.
-// Nothing is stored between two requests, so requests may go on after a restart of the agent.
+// Nothing is stored between two requests, so a caller can continue with the next request after a
+// restart of the agent.
 package logs
 
 import (

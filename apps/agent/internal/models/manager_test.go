@@ -35,7 +35,7 @@ type harness struct {
 	servers map[string]*fakeServer
 	// added counts the calls of addIfMissing.
 	added int
-	// loadTime is the time of a load. loads and unloads count those of all servers.
+	// loadTime is the time of a load. loads and unloads count the loads and unloads of all servers.
 	loadTime time.Duration
 	loads    int
 	unloads  int
@@ -57,10 +57,10 @@ type harness struct {
 	loading string
 	// registerer is the Config's Registerer. Default: nil.
 	registerer prometheus.Registerer
-	// claim and claimed are those of the Config. Default: nil.
+	// claim and claimed are Config.Claim and Config.Claimed. Default: nil.
 	claim   func(server, name, model string) error
 	claimed func(server, name string) string
-	// prepare is that of the Config. discarded counts the calls of Discard.
+	// prepare is Config.Prepare. discarded counts the calls of Discard.
 	prepare   func(ctx context.Context, s Server, m Model) (Model, error)
 	discarded int
 

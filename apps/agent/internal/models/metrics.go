@@ -8,7 +8,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// The errors of a Loader by which failures are counted. Its other errors are those of connections.
+// Failures are counted by these errors of a Loader. Its other errors count as failed connections.
 var (
 	// ErrRefused means that a server has refused a request.
 	ErrRefused = errors.New("the server refused")

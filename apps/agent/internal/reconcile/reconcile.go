@@ -16,9 +16,9 @@
 // a final rejection, the key waits for another generation.
 //
 // A key is reported as applied only together with an observation that began after the runtime
-// accepted it. Otherwise, the counts in the same report could be those of the previous state. After
-// a fork, both states can have the same generation, and nothing in the report would tell whose
-// counts they are.
+// accepted it. Otherwise, the counts in the same report could belong to the previous state. After a
+// fork, both states can have the same generation, so the report would not tell which state the
+// counts belong to.
 package reconcile
 
 import (

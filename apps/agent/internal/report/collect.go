@@ -112,9 +112,9 @@ func (d *deployment) nextSeen(seen runtime.ObservedDeployment, held bool, since 
 	}
 	rollup := Rollup(seen)
 	if seen.Unsettled {
-		// The instances may still be those of an earlier generation, so the counts keep that
-		// generation. A higher generation belongs to another epoch, and would look like a later
-		// one of this epoch.
+		// The instances may still belong to an earlier generation, so the counts keep that
+		// generation. A higher generation belongs to another epoch, and would look like a later one
+		// of this epoch.
 		rollup.Generation = 0
 		if d != nil && d.rollup.Generation <= seen.Generation {
 			rollup.Generation = d.rollup.Generation

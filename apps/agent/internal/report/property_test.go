@@ -17,8 +17,8 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// wholePicture has all messages by id, made anew from one observation. It shares no data with
-// another wholePicture. A picture must agree with it.
+// wholePicture has all messages by id, made for one observation. It shares no data with another
+// wholePicture. A picture must agree with it.
 type wholePicture struct {
 	instances map[string]*agentv1.InstanceState
 	rollups   map[string]*agentv1.DeploymentRollup

@@ -112,8 +112,8 @@ func (c *Credentials) save() error {
 var ErrJoin = errors.New("cannot join")
 
 // EnsureJoined joins, with full jitter between attempts, until there is a credential or ctx ends.
-// If there is a credential already, it returns at once. If retry is zero, the delays are those of a
-// Session.
+// If there is a credential already, it returns at once. If retry is zero, EnsureJoined uses the
+// delays of a Session.
 func (c *Credentials) EnsureJoined(ctx context.Context, client Client, tokenFile string, info *agentv1.AgentInfo, retry backoff.Policy, rnd func() float64, log *slog.Logger) error {
 	if retry == (backoff.Policy{}) {
 		retry = reconnect

@@ -136,7 +136,7 @@ func (f *frames) hello(ctx context.Context, h *agentv1.Hello) error {
 	return nil
 }
 
-// bookmark compares the cursor and the digest with those of the control plane.
+// bookmark compares the agent's cursor and digest with the control plane's.
 func (f *frames) bookmark(b *agentv1.Bookmark) error {
 	in := f.session.cfg.Inbox
 	if c := in.Cursor(); b.Epoch != c.Epoch || b.Revision != c.Revision {

@@ -13,9 +13,9 @@
 // the wake. A generation without wake and without replicas is an answer: no request may start the
 // app in this region.
 //
-// The package also records raises: the replicas that the agent runs instead of those of one
-// generation, because it raised them while it was cut off from the control plane (package alone). A
-// raise ends with the next generation.
+// The package also records raises. A raise is a number of replicas that the agent runs instead of
+// the number of one generation, because the agent was cut off from the control plane (package
+// alone). A raise ends with the next generation.
 //
 // The marks are stored in a file. The file has every wake that was answered. If the agent is killed
 // before it answers, the gateway calls Wake again.
