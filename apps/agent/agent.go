@@ -57,7 +57,7 @@ type Config struct {
 	HTTPClient *http.Client
 	// DataDir holds the inbox, the credential, and kept secrets.
 	DataDir string
-	// Memory replaces DataDir for agents without a disk: those of fleets in virtual time.
+	// Memory replaces DataDir for agents without a disk, in fleets in virtual time.
 	Memory *Memory
 	// TokenFile holds the join token. It is needed until the agent has joined.
 	TokenFile string

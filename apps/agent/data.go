@@ -21,8 +21,8 @@ const (
 	gatewaySocket  = "gateway.sock"
 )
 
-// Memory has the content of a data directory, for agents without a disk: those of fleets in virtual
-// time. It outlives the agents, and only one agent may use it at a time.
+// Memory has the content of a data directory, for agents without a disk, in fleets in virtual time.
+// It outlives the agents, and only one agent may use it at a time.
 type Memory struct {
 	inbox   *inbox.Memory
 	files   *disk.Memory

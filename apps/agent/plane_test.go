@@ -33,7 +33,7 @@ type plane struct {
 	spent       []string
 	credentials []string
 	fence       int64
-	// features are those of the agent that opened the newest stream.
+	// features has the features of the agent that opened the newest stream.
 	features []string
 	// streams has the connected sessions, by fence.
 	streams map[int64]string

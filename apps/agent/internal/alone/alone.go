@@ -8,16 +8,17 @@
 //	                     v
 //	                  Changed    the reconciler applies the same generation with more replicas
 //
-// The agent only raises: nothing goes down alone. It raises an app only as its assignment permits
-// (RaiseAlone), within the minimum and maximum of the policy and the quota, and only while the region
-// has exactly one deployment of the app to run. So nothing is raised during a rollout in this region,
-// next to a pinned version, or for a pool. The apps of a workspace share what it may raise. An app
-// with an instance that finds no room is not raised further.
+// The agent only raises: it never lowers a number of replicas by itself. It raises an app only as
+// its assignment permits (RaiseAlone), within the minimum and maximum of the policy and the quota,
+// and only while the region has exactly one deployment of the app to run. So nothing is raised
+// during a rollout in this region, next to a pinned version, or for a pool. The apps of a workspace
+// share what it may raise. An app with an instance that finds no room is not raised further.
 //
 // A raise belongs to one generation. Loads report it until the control plane answers with another
-// generation, which may have the raised number or any other. So what people and deploys wrote during
-// the cut wins. A raise also ends when the region gets another deployment of the app, because a
-// rollout counts the instances of both versions, and would wait for the end of the raised ones.
+// generation, which may have the raised number or any other. So what people and deploys wrote
+// during the cut wins. A raise also ends when the region gets another deployment of the app,
+// because a rollout counts the instances of both versions, and would wait until the raised replicas
+// have ended.
 //
 // Metrics of type prometheus are missing here, because the control plane asks for them. The other
 // metrics of the policy decide.
@@ -42,7 +43,7 @@ import (
 
 // After is how long the agent must have had no stream before it raises replicas. It is longer than
 // the agent needs to connect again after a control plane has restarted. A new process of the agent
-// begins anew, because it does not know when the last stream ended.
+// starts this time again, because it does not know when the last stream ended.
 const After = 30 * time.Second
 
 // Config configures a Raiser. Every field is required.
@@ -73,7 +74,7 @@ type Raiser struct {
 
 // app is a scaled app of which the region runs one deployment.
 type app struct {
-	// epoch and generation are of the assignment from which policy was made.
+	// epoch and generation belong to the assignment from which policy was made.
 	epoch, generation int64
 	policy            *scaling.Policy
 	window            scaling.Window
@@ -211,7 +212,8 @@ func (r *Raiser) decide(ctx context.Context, item *agentv1.Item, a *app, now tim
 	}
 	before := r.cfg.Marks.Raise(item.Key, zero.Raise{Epoch: item.Epoch, Generation: item.Generation, Replicas: int32(decided.Wanted)})
 	if err := r.cfg.Marks.Keep(); err != nil {
-		// Without the mark on disk, the next process would stop what this one starts.
+		// Without the mark on disk, the next process would stop the replicas that this process
+		// starts.
 		r.cfg.Marks.Raise(item.Key, before)
 		r.metrics.raises.WithLabelValues("error").Inc()
 		r.cfg.Log.ErrorContext(ctx, "cannot store that replicas are raised: they stay as they are", "app", d.AppName, "deployment", item.Key, "error", err)

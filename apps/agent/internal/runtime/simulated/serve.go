@@ -110,7 +110,7 @@ func (r *Runtime) stopAllDrained(w *workload) {
 	}
 }
 
-// stopDrained stops a draining instance. It does nothing if that has stopped already.
+// stopDrained stops a draining instance. It does nothing if the instance has stopped already.
 func (r *Runtime) stopDrained(w *workload, serial uint32) {
 	at := slices.IndexFunc(w.leaving, func(i instance) bool { return i.serial == serial })
 	if at < 0 {

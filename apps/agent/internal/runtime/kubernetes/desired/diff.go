@@ -13,7 +13,7 @@ import (
 	"github.com/windlass-run/windlass/apps/agent/internal/runtime/kubernetes/render"
 )
 
-// difference is a field of ours that has another value than the wanted one.
+// difference is one of our fields with another value than the wanted one.
 type difference struct {
 	path        string
 	want, found string

@@ -19,7 +19,7 @@ import (
 	"github.com/windlass-run/windlass/apps/agent/internal/runtime/kubernetes/render"
 )
 
-// These annotations belong to this package. All others are in render.
+// These annotations belong to this package. All other annotations are in render.
 const (
 	// hashAnnotation has the hash of the whole object as it was sent.
 	hashAnnotation = render.Domain + "hash"
@@ -38,8 +38,8 @@ const (
 
 // Seen reads the cluster's objects from the caches.
 type Seen interface {
-	// Get returns the newest known version of an object of ours, or nil. The caller must not change
-	// the object.
+	// Get returns the newest known version of one of our objects, or nil. The caller must not
+	// change the object.
 	Get(at render.Ref) render.Object
 	// WorkloadsOf returns the workloads of an app.
 	WorkloadsOf(namespace, app string) []render.Object
@@ -259,7 +259,7 @@ func keptOf(live *appsv1.Deployment) (*keptPods, error) {
 }
 
 // template returns the template that all pods of the assignment should have. It is the kept
-// template if that has the assignment's hash.
+// template if the kept template has the assignment's hash.
 func (s *Plan) template() *coreac.PodTemplateSpecApplyConfiguration {
 	if s.kept == nil || s.kept.hash != s.Assignment.TemplateHash || s.Restarts() {
 		return s.Objects.Workload.Spec.Template

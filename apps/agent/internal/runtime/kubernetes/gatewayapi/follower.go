@@ -234,7 +234,7 @@ func (f *Follower) sync(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// take replaces the wanted objects of an app by those of the table's new routes.
+// take replaces the wanted objects of an app by the objects of the table's new routes.
 func (f *Follower) take(r *gatewayv1.AppRoutes) error {
 	if was := f.apps[r.AppId]; was != nil {
 		for k, objects := range was.objects {

@@ -222,8 +222,8 @@ func bind(g groups, m maps) asm.Instructions {
 }
 
 // option ignores SO_REUSEADDR if an instance sets it on a UDP socket. With this option, sockets of
-// several groups could share a port, and each could get datagrams of the others. Programs also set
-// the option where they need not share a port, so the call returns no error.
+// several groups could share a port, and each could receive datagrams of another group. Programs
+// also set the option where they need not share a port, so the call returns no error.
 func option(g groups, _ maps) asm.Instructions {
 	in := asm.Instructions{
 		asm.Mov.Reg(asm.R6, asm.R1),
