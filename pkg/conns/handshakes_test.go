@@ -160,7 +160,7 @@ func TestHandshakes_OfAClientStarveNoOther(t *testing.T) {
 	}
 }
 
-// gateIsSound checks what holds between calls.
+// gateIsSound checks the invariants of a queue between two calls.
 func gateIsSound(t require.TestingT, g *handshakeQueue) {
 	g.mu.Lock()
 	defer g.mu.Unlock()

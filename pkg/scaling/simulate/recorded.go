@@ -27,9 +27,9 @@ type Recorded struct {
 	Results map[string]float64
 }
 
-// Replay is the result of Recorded.
+// Replay is the result of RunRecorded.
 type Replay struct {
-	// Outcomes begin with that of the replicas that really ran, which has the name "ran".
+	// Outcomes begin with the outcome of the replicas that really ran. Its Algorithm is "ran".
 	Outcomes []Outcome
 	// From is the beginning of the first step, and To is the end of the last step. Covered is the total time of the
 	// steps with a known rate of requests.

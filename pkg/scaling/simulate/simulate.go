@@ -3,8 +3,9 @@
 // input gives the same output.
 //
 // The model counts requests as real numbers, in ticks of one second. A replica serves Model.Concurrency
-// requests at a time, and each request takes Model.Service, or the time that was recorded. Further requests wait in one queue, without a
-// limit. A new replica becomes ready after Model.Start, and a removed replica stops at once. Nothing fails.
+// requests at a time. Each request takes Model.Service, or the time that was recorded. Further requests wait in
+// one queue without a limit. A new replica becomes ready after Model.Start. A removed replica stops at once.
+// Nothing fails.
 package simulate
 
 import (
