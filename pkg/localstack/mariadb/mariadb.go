@@ -61,8 +61,8 @@ const (
 	startDeadline = 2 * time.Minute
 	// stopGrace is long enough to flush the buffer pool, which is small.
 	stopGrace = 20 * time.Second
-	// portAttempts is how often another free port is tried, because another process may take
-	// a port before the server binds it.
+	// portAttempts is how often a start is tried, each time with another free port, because
+	// another process may take a port before the server binds it.
 	portAttempts = 3
 )
 
@@ -369,8 +369,8 @@ func (s *Server) Stop(ctx context.Context) error {
 	return nil
 }
 
-// lastError returns the last error that the server logged since offset, or its
-// last line.
+// lastError returns an error that the server logged since offset: the last one about a taken
+// address, or else the first one. If the server logged no error, it returns the last line.
 func lastError(path string, offset int64) string {
 	b, err := os.ReadFile(path)
 	if err != nil || int64(len(b)) < offset {

@@ -55,8 +55,8 @@ const minCovered = time.Minute
 // metrics. The steps must be sorted by time. Requests take the time that was recorded: their number at instances,
 // divided by their rate. Times between steps, and steps without a known rate, are left out.
 //
-// Model.Service is not used. If Model.Concurrency is 0, a replica serves as many requests at a time as any replica did in a
-// step. It serves the policy's target of requests in flight, if that is more.
+// Model.Service is not used. If Model.Concurrency is 0, a replica serves as many requests at a time as replicas did on
+// average in the busiest step. It serves the policy's target of requests in flight, if that is more.
 //
 // A level of a simulated replica is the recorded total divided by the number of simulated replicas. A time is the
 // recorded time, in which the simulated wait replaces the recorded wait.
