@@ -39,7 +39,7 @@ func (t *tx) LockAdmission(workspaceID string) (model.Admission, error) {
 	a, err := get(t, "lock workspace", workspaceID, admission)(gen.GetAdmissionRow(r), err)
 	if c != nil && err == nil {
 		c.admissions[workspaceID] = a
-		clear(c.read) // the transaction that held the lock may have changed it, so queries under the lock read anew
+		clear(c.read) // the transaction that held the lock before may have changed the rows, so queries under the lock read them again
 	}
 	return a, err
 }

@@ -39,7 +39,7 @@ func (t *tx) InsertApp(a model.App) error {
 	return nil
 }
 
-// nameOf returns the key by which an app is found without its id.
+// nameOf returns the key that identifies an app by its name.
 func nameOf(environmentID, name string) string { return environmentID + "/" + name }
 
 func (t *tx) insertApps(apps []model.App) error {
@@ -85,7 +85,7 @@ func (t *tx) GetAppByName(workspaceID, environmentID, name string) (model.App, e
 	}))
 }
 
-// getAppsByName finds apps for batch members that will lock them.
+// getAppsByName finds apps by name, and registers them, because the batch members will lock them.
 func (t *tx) getAppsByName(workspaceID, environmentID string, names []string) ([]model.App, error) {
 	var about []string
 	for _, name := range names {
@@ -131,7 +131,7 @@ func (t *tx) LockApp(workspaceID, id string) (model.App, error) {
 	return get(t, "lock app", id, app)(t.q.LockApp(t.ctx, gen.LockAppParams{WorkspaceID: workspaceID, ID: id}))
 }
 
-// lockPrefetched locks apps for batch members that will read what the apps run.
+// lockPrefetched locks apps, and registers them, because the batch members will read what the apps run.
 func (t *tx) lockPrefetched(ids []string) ([]model.App, error) {
 	apps, err := t.LockApps(ids)
 	t.shared.prefetched.found(apps, &t.shared.prefetched.apps, idOfApp)

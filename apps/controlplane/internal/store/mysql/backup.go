@@ -21,7 +21,7 @@ const restoreTable = "unfinished_restore"
 var ErrUnfinishedRestore = errors.New(`a restore of this database did not finish: run "controlplane backup restore" again with --replace`)
 
 const (
-	// peerSilence is how long a process of the control plane may be silent and still counts as running.
+	// peerSilence is how long a silent process of the control plane counts as running.
 	peerSilence = 30 * time.Second
 	// loadRows and loadBytes bound one statement of a restore.
 	loadRows  = 500
@@ -33,9 +33,9 @@ type BackupConfig struct {
 	Config
 	// Program is this program's version.
 	Program string
-	// Progress is called with each table that begins. nil: never.
+	// Progress is called with the name of each table before its rows. nil: never.
 	Progress func(table string)
-	// Replace allows Load to delete the rows that the database has.
+	// Replace allows Load to delete the existing rows of the database.
 	Replace bool
 }
 
@@ -65,7 +65,7 @@ func execAll(ctx context.Context, conn *sql.Conn, statements ...string) error {
 	return nil
 }
 
-// Dump writes the rows of all tables, as of one moment, to the backup that begin begins. Control planes may run
+// Dump writes the rows of all tables, as of one moment, to the backup that begin creates. Control planes may run
 // meanwhile. Rows of running processes are left out.
 func Dump(ctx context.Context, c BackupConfig, begin func(backup.Header) (*backup.Writer, error)) (totals backup.Totals, err error) {
 	d, conn, err := c.open(ctx)
@@ -73,7 +73,7 @@ func Dump(ctx context.Context, c BackupConfig, begin func(backup.Header) (*backu
 		return totals, err
 	}
 	defer func() { err = errors.Join(err, conn.Close(), d.Close()) }()
-	// The server waits for a backup that is written slower than it sends.
+	// The server must wait for a backup that is written more slowly than the server sends it.
 	err = execAll(ctx, conn, "SET SESSION net_write_timeout = 3600", "SET SESSION TRANSACTION ISOLATION LEVEL REPEATABLE READ",
 		"START TRANSACTION WITH CONSISTENT SNAPSHOT, READ ONLY")
 	if err != nil {
@@ -179,8 +179,8 @@ func tablesOf(ctx context.Context, conn *sql.Conn) (all tableList, err error) {
 	return all, rows.Err()
 }
 
-// Load replaces the content of the database by the backup's. The database must be empty, unless c.Replace is set, and
-// no control plane may run on it. Until Load has read the backup to its end, no control plane starts on the database.
+// Load replaces the content of the database with the backup's. The database must be empty, unless c.Replace is set, and
+// no control plane may use it. Until Load has read the whole backup, no control plane starts on the database.
 func Load(ctx context.Context, c BackupConfig, r *backup.Reader) (totals backup.Totals, err error) {
 	if newest := db.Newest(); r.Header.Schema > newest {
 		return totals, fmt.Errorf("the backup has schema %d, and this program knows up to %d: use the program of version %s or later", r.Header.Schema, newest, r.Header.Program)
@@ -214,7 +214,7 @@ func Load(ctx context.Context, c BackupConfig, r *backup.Reader) (totals backup.
 	if tables, err = tablesOf(ctx, conn); err != nil {
 		return totals, err
 	}
-	// Migrations insert rows that the backup has, too.
+	// Migrations insert rows that are also in the backup.
 	for _, t := range tables {
 		if t.Name != restoreTable && !strings.HasPrefix(t.Name, "goose_") {
 			if err := execAll(ctx, conn, "DELETE FROM "+quoted(t.Name)); err != nil {
@@ -285,7 +285,7 @@ func (c BackupConfig) load(ctx context.Context, conn *sql.Conn, r *backup.Reader
 	}
 }
 
-// insertion is rows of one table that one statement inserts.
+// insertion has the rows of one INSERT statement.
 type insertion struct {
 	table       backup.Table
 	args        []any

@@ -43,7 +43,7 @@ func contents(t *testing.T, d *sql.DB) map[string][]string {
 	return out
 }
 
-// filled makes a database with two rows in each table, at a version of the schema.
+// filled makes a database with two rows in each table. Its schema is at the version.
 func filled(t *testing.T, version int64) (string, *sql.DB) {
 	t.Helper()
 	dsn := stacktest.MariaDB(t)
@@ -117,7 +117,7 @@ func TestBackup(t *testing.T) {
 		var out bytes.Buffer
 		_, err := mysql.Dump(t.Context(), mysql.BackupConfig{
 			Config: mysql.Config{DSN: dsn},
-			Progress: func(string) { // other connections write all the time
+			Progress: func(string) { // other connections write during the backup
 				for n, table := range tables(t, d) {
 					if n%7 == 0 {
 						_, err := d.ExecContext(t.Context(), "DELETE FROM "+table.name)
@@ -145,7 +145,7 @@ func TestBackup(t *testing.T) {
 	})
 	t.Run("keeps rows of all sizes and letters", func(t *testing.T) {
 		dsn, d := filled(t, db.Newest())
-		// The length of text is in letters, and it has more than ASCII.
+		// The length of a text column counts characters, and the text has more than ASCII.
 		_, err := d.ExecContext(t.Context(), "UPDATE apps SET message = ? LIMIT 1", "é\u2028'\\\x00\n")
 		require.NoError(t, err)
 		for n := range 1200 {

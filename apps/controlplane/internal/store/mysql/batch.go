@@ -14,19 +14,19 @@ import (
 
 // # Group commit
 //
-// Requests of a key that arrive while a transaction of that key runs share the next one. It has about as many
+// Requests of a key that arrive while a transaction of that key runs share the next transaction. It has about as many
 // statements as the transaction of a single request. First all requests run their first part, one after the
-// other, and then all run their last. In their last parts they take the lock that all of them need, so that
-// it is held briefly. See shared for how statements are shared.
+// other, and then all run their last part. In their last parts they take the lock that all of them need, so that
+// the lock is held briefly. See shared for how statements are shared.
 //
-// A request that fails is removed from the transaction. It gets its error once the others are durable, since
-// what they wrote may be the reason. If it cannot be removed, or anything else fails, nothing is written, and
-// each request runs again by itself, as Update does.
+// A request that fails is removed from the transaction. It gets its error after the other requests are durable,
+// because their writes may be the cause of the error. If it cannot be removed, or anything else fails, nothing is
+// written, and each request runs again by itself, like in Update.
 const (
 	// maxBatch is how many requests share a transaction. After a transaction that failed, the limit is halved. It
 	// grows by one after each full transaction that did not fail.
 	maxBatch = 32
-	// patience is how long a transaction may take before the next one begins next to it. So a transaction that waits
+	// patience is how long a transaction may run before the next one begins concurrently. So a transaction that waits
 	// for a row's lock delays no other transaction.
 	patience = 250 * time.Millisecond
 	// sharedTimeout bounds a transaction of several requests. Each request also has its own deadline.
@@ -40,7 +40,7 @@ type batches = batch.Group[string, *request, error]
 type request struct {
 	ctx context.Context
 	key string
-	// app is the id or name of the app that fn is about. Empty: unknown.
+	// app is the id or name of the app that fn reads or changes. Empty: unknown.
 	app  string
 	fn   func(store.Tx) (last func() error, err error)
 	last func() error
@@ -70,7 +70,7 @@ func (s *Store) UpdateBatched(ctx context.Context, key, app string, fn func(stor
 	}
 	result, err := s.batches.Do(ctx, &request{ctx: ctx, key: key, app: app, fn: fn})
 	if p, ok := errors.AsType[*batch.PanicError](err); ok {
-		panic(p) // as without a batch
+		panic(p) // the same as without a batch
 	}
 	if err != nil {
 		return fmt.Errorf("store: begin: %w", err)
@@ -78,7 +78,7 @@ func (s *Store) UpdateBatched(ctx context.Context, key, app string, fn func(stor
 	return result
 }
 
-// commitBatch runs the requests in one transaction. If it returns an error, nothing of them is durable.
+// commitBatch runs the requests in one transaction. If it returns an error, none of their writes is durable.
 func (s *Store) commitBatch(ctx context.Context, requests []*request) ([]error, error) {
 	if len(requests) == 1 {
 		return []error{s.Update(ctx, store.Alone(requests[0].fn))}, nil
@@ -125,7 +125,7 @@ func (s *Store) share(ctx context.Context, requests []*request) (err error) {
 				continue
 			}
 			t.shared.member = i
-			clear(t.locked) // it may have rows of a request that is still to be removed
+			clear(t.locked) // locked may have rows of a request that will be removed
 			if r.err = r.ctx.Err(); r.err == nil {
 				r.err = part(r)
 			}

@@ -57,7 +57,7 @@ func insert(i int) func(store.Tx) (func() error, error) {
 	}
 }
 
-// there returns which of the apps 0 to n-1 exist.
+// there returns the numbers, below n, of the apps that exist.
 func there(t *testing.T, s store.Store, n int) (ids []int) {
 	t.Helper()
 	require.NoError(t, s.View(t.Context(), func(tx store.Tx) error {
@@ -152,7 +152,7 @@ func TestBatch_AnswersTheSameQueryOfAppsTogether(t *testing.T) {
 func TestBatch_AnswerIsStaleAfterAnotherMembersWrite(t *testing.T) {
 	s := open(t, mysql.Config{}).Patient()
 	run(t, s, 0, 1)
-	// The first member queries for all. The members in between name no app, and their changes are seen.
+	// The first member's query runs for all members. The next members name no app, but later members see their changes.
 	changes := func(tx store.Tx) (func() error, error) {
 		a, err := tx.LockApp("ws", app(1).ID)
 		a.Replicas = 7

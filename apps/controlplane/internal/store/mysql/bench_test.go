@@ -13,8 +13,8 @@ import (
 	"github.com/windlass-run/windlass/apps/controlplane/internal/store/mysql"
 )
 
-// BenchmarkFeed is one decision of a workflow: the app is locked, its topology
-// in every region moves by a generation, and the change is in the feed.
+// BenchmarkFeed measures a decision of a workflow: the app is locked, its topology
+// gets a new generation in every region, and the changes are in the feed.
 func BenchmarkFeed(b *testing.B) {
 	for _, n := range []int{1, 3, 10} {
 		b.Run(fmt.Sprintf("regions=%d", n), func(b *testing.B) {
@@ -63,8 +63,8 @@ func BenchmarkFeed(b *testing.B) {
 	}
 }
 
-// BenchmarkGuardedUpserts is a batch of a thousand reports on instances that
-// exist, each newer than what is stored.
+// BenchmarkGuardedUpserts measures a batch of a thousand reports about existing
+// instances. Each report is newer than the stored row.
 func BenchmarkGuardedUpserts(b *testing.B) {
 	const batch, writers = 1000, 4
 	s := open(b, mysql.Config{MaxTries: 100})

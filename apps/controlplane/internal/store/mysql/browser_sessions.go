@@ -51,8 +51,8 @@ func (t *tx) DeleteBrowserSessionsOfKey(keyID string) error {
 	return t.err(untilNone(func() (int64, error) { return t.q.DeleteBrowserSessionsOfKey(t.ctx, keyID) }), "delete browser sessions of key", keyID)
 }
 
-// untilNone repeats a DELETE until it finds no row. A DELETE that waited for a renewal's row may have
-// passed the place in the index where the renewal inserted the next one.
+// untilNone repeats a DELETE until it finds no row. A renewal shortens a session's row and inserts the next row. A DELETE
+// that waited for the shortened row may already be past the place of the next row in the index.
 func untilNone(do func() (int64, error)) error {
 	for {
 		if n, err := do(); err != nil || n == 0 {

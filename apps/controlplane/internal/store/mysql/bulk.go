@@ -9,7 +9,7 @@ import (
 	"github.com/windlass-run/windlass/db/gen"
 )
 
-// These are the limits of one statement. Larger batches gain nothing, and the bytes stay far below the
+// Limits of one statement. Larger batches gain nothing, and the bytes stay far below the
 // smallest max_allowed_packet in use (16 MiB).
 const (
 	bulkRows  = 1000
@@ -19,8 +19,8 @@ const (
 // bulk is a multi-row INSERT, the one statement that sqlc cannot express.
 type bulk struct {
 	head, row, tail string
-	// into and columns make a head with fewer columns. usual has the default values of columns that may be left
-	// out.
+	// into and columns can make a statement without some of the columns. usual has the default values of columns that
+	// may be left out.
 	into    string
 	columns []string
 	usual   map[string]any
@@ -43,8 +43,8 @@ func (b bulk) usually(values map[string]any) bulk {
 	return b
 }
 
-// without returns the statement's head and row without the columns that have their default value in all rows
-// of args. said are the indexes of the remaining columns.
+// without returns the statement's head and row, without the columns that have their default value in all rows
+// of args. said has the indexes of the remaining columns.
 func (b bulk) without(args []any) (head, row string, said []int) {
 	var columns []string
 	for c, name := range b.columns {
@@ -59,12 +59,12 @@ func (b bulk) without(args []any) (head, row string, said []int) {
 	return b.into + columnList(columns) + " VALUES ", "(?" + strings.Repeat(", ?", len(columns)-1) + ")", said
 }
 
-// replacing also assigns the columns of a row that exists.
+// replacing makes the statement also assign the columns of an existing row.
 func (b bulk) replacing(columns ...string) bulk { return b.where("", columns) }
 
-// guarded also assigns the columns of a row that exists, if cond holds, which compares VALUES(guard) with
-// guard. Either all columns of a row change or none. The guard is assigned last, because assignments run from
-// left to right and each sees the ones before it.
+// guarded makes the statement also assign the columns of an existing row, if cond holds. cond compares VALUES(guard)
+// with guard. Either all columns of a row change or none. The guard is assigned last, because assignments run from
+// left to right, and each of them sees the earlier ones.
 func (b bulk) guarded(cond, guard string, columns ...string) bulk {
 	return b.where(cond, append(slices.Clip(columns), guard))
 }
@@ -84,7 +84,7 @@ func (b bulk) where(cond string, columns []string) bulk {
 // runBulk sends rows in chunks. They must be sorted by primary key, so that two concurrent batches wait for
 // each other instead of deadlocking. args appends one row's arguments.
 //
-// The text is composed here, because the driver would look at each argument three times to interpolate it.
+// The text is composed here, because the driver would read each argument three times to interpolate it.
 func runBulk[R any](t *tx, db gen.DBTX, b bulk, rows []R, args func([]any, R) []any) error {
 	text := texts.Get().(*[]byte)
 	defer texts.Put(text)
@@ -136,7 +136,7 @@ func runBulk[R any](t *tx, db gen.DBTX, b bulk, rows []R, args func([]any, R) []
 	return nil
 }
 
-// rewrite is an UPDATE of existing rows, each to its own values. An upsert would restore rows that were
+// rewrite is an UPDATE of existing rows, which sets the values of each row. An upsert would restore rows that were
 // deleted meanwhile. A join with a list of values would make MariaDB write a temporary table to disk, if any
 // column is a text.
 //
@@ -145,11 +145,11 @@ func runBulk[R any](t *tx, db gen.DBTX, b bulk, rows []R, args func([]any, R) []
 type rewrite struct {
 	head, where string
 	columns     []string
-	// guards is how many values of a row are in its condition. The first is its id.
+	// guards is the number of values in a row's condition. The first is the row's id.
 	guards int
 }
 
-// rewriting returns an UPDATE of a table's columns, for rows with the given ids and guards. also has more
+// rewriting returns an UPDATE of a table's columns, for rows with the given ids and guards. also has additional
 // assignments.
 func rewriting(name, table string, guards []string, also string, columns ...string) rewrite {
 	w := rewrite{
@@ -162,7 +162,7 @@ func rewriting(name, table string, guards []string, also string, columns ...stri
 	return w
 }
 
-// rewriteRows bounds the comparisons of one statement, in which each column of a row compares all ids.
+// rewriteRows limits one statement's comparisons, because for each column of a row, it compares all ids.
 const rewriteRows = 64
 
 // runRewrite runs the UPDATE and returns how many of the rows were found. args appends a row's id, guards and

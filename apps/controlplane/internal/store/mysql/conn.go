@@ -34,8 +34,8 @@ func (c readCommitted) Connect(ctx context.Context) (driver.Conn, error) {
 // errReadOnly is the error of a write in View or Snapshot.
 var errReadOnly = errors.New("the transaction is for reading; write in Update")
 
-// conn runs the statements of one transaction. It counts them, refuses writes where only reads are allowed,
-// and refuses everything once the transaction is broken.
+// conn runs the statements of one transaction. It counts them, refuses writes in read-only transactions,
+// and refuses all statements once the transaction is broken.
 type conn struct {
 	db gen.DBTX
 	tx *tx
@@ -79,8 +79,8 @@ func (c conn) QueryContext(ctx context.Context, query string, args ...any) (*sql
 	return c.db.QueryContext(ctx, query, args...)
 }
 
-// QueryRowContext implements gen.DBTX. A sql.Row cannot be made with an error in it, so a broken
-// transaction's query runs with a context that is already cancelled.
+// QueryRowContext implements gen.DBTX. It cannot return a sql.Row with an error, so a query of a broken
+// transaction runs with a context that is already cancelled.
 func (c conn) QueryRowContext(ctx context.Context, query string, args ...any) *sql.Row {
 	if err := c.begin(query); err != nil {
 		over, cancel := context.WithCancelCause(ctx)

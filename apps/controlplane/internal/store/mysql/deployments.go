@@ -93,7 +93,7 @@ func (t *tx) GetNewestDeployments(appIDs []string) ([]model.Deployment, error) {
 	}))
 }
 
-// updateDeployments has the mutable columns. All others are immutable.
+// updateDeployments sets the mutable columns. All other columns are immutable.
 var updateDeployments = rewriting("UpdateDeployments", "deployments", []string{"workspace_id"}, "",
 	"status", "reason", "message", "resolved_image", "stable", "ready_at", "ended_at")
 

@@ -29,8 +29,8 @@ func (t *tx) DesiredItems(kind model.ChangeKind, keys map[string][]string) ([]mo
 	return items, err
 }
 
-// EachDesired runs one query for a page, and another if specs name secrets. One more query for the region
-// reads its routes, whose targets and pins come with the deployments.
+// EachDesired runs one query for a page, and another if specs name secrets. A third query reads the region's routes,
+// once for the region. Their targets and pins are in the rows of deployments.
 func (t *tx) EachDesired(regionID string, size int, page func([]model.DesiredItem) error) error {
 	targets, err := t.eachDeployment(regionID, size, page)
 	if err != nil {
@@ -63,7 +63,7 @@ func (t *tx) eachDeployment(regionID string, size int, page func([]model.Desired
 			if len(approved) > 0 {
 				placed[r.DeploymentID] = true
 			}
-			item, ok, err := specs(nil).item(r) // each deployment comes once
+			item, ok, err := specs(nil).item(r) // each deployment has one row in the region
 			if err != nil {
 				return nil, wrap(err, "read deployments of region", regionID)
 			}
@@ -96,7 +96,7 @@ func handOut(items []model.DesiredItem, page func([]model.DesiredItem) error) er
 	return page(items)
 }
 
-// specs are decoded deployments by id. A deployment that many regions run comes with each of them, and is
+// specs are decoded deployments by id. A deployment that runs in several regions is in several rows, but is
 // decoded once.
 type specs map[string]*model.Deployment
 
@@ -188,7 +188,7 @@ func releasedItem(r gen.RegionQuarantine) model.DesiredItem {
 	}
 }
 
-// inOrder sorts by region and key.
+// inOrder sorts the items by region and key.
 func inOrder(items []model.DesiredItem) {
 	sort.Slice(items, func(i, j int) bool { // by index, because an item is large
 		a, b := &items[i], &items[j]
@@ -220,7 +220,7 @@ func wantedOf(keys map[string][]string) wanted {
 	return w
 }
 
-// together is how many regions one query reads. The query looks for each key in each region, and most regions
+// together is the number of regions that one query reads. The query looks for each key in each region, and most regions
 // want the same keys. The limit bounds the lookups that find no row, or a row that was not requested.
 const together = 16
 
@@ -275,7 +275,7 @@ func (t *tx) desiredDeployments(w wanted) ([]model.DesiredItem, error) {
 
 type secretKey struct{ environment, name string }
 
-// fillSecrets sets the versions of the secrets: the version that a spec names, otherwise the newest.
+// fillSecrets sets the versions of secrets: the version in the spec, or else the newest version.
 func (t *tx) fillSecrets(items []model.DesiredItem) error {
 	var environments, names []string
 	for i := range items {

@@ -72,7 +72,7 @@ func (t *tx) NoteDomainChecks(c model.DomainChecks, at int64) error {
 	return nil
 }
 
-// nullStrings returns names as the column of held domains has them.
+// nullStrings returns names in the type of the column held.
 func nullStrings(names []string) []sql.NullString {
 	out := make([]sql.NullString, len(names))
 	for i, n := range names {

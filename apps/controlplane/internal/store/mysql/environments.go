@@ -19,7 +19,7 @@ func encodeJSON(v any) ([]byte, error) {
 	return b, nil
 }
 
-// decodeJSON leaves v as it is for an empty column and for null.
+// decodeJSON does not change v for an empty column or for null.
 func decodeJSON(b []byte, v any) error {
 	if len(b) == 0 {
 		return nil

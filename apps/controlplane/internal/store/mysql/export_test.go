@@ -13,19 +13,20 @@ import (
 	"github.com/windlass-run/windlass/pkg/ident"
 )
 
-// Patient lets a transaction of the store delay others, however long it takes. Call it before the first transaction.
+// Patient makes transactions of the store wait for the previous one, however long it takes. Call it before the first
+// transaction.
 func (s *Store) Patient() *Store {
 	s.patience = time.Minute
 	return s
 }
 
-// Hasty lets no transaction delay another one.
+// Hasty makes transactions of the store never wait for another one.
 func (s *Store) Hasty() *Store {
 	s.patience = 0
 	return s
 }
 
-// Hold makes the requests of a key wait until n of them wait, or until 2 s have passed. Then they begin.
+// Hold makes the requests of a key wait until n requests wait, or until 2 s have passed. Then they begin.
 func (s *Store) Hold(tb testing.TB, key string, n int) {
 	tb.Helper()
 	held := make(chan struct{})
@@ -49,7 +50,7 @@ func (s *Store) Hold(tb testing.TB, key string, n int) {
 	tb.Cleanup(holder.Wait)
 }
 
-// Waiting returns how many requests of the key wait.
+// Waiting returns the number of waiting requests of the key.
 func (s *Store) Waiting(key string) int {
 	n := 0
 	s.batches.Look(func(w batch.Waiting[string]) { n = w.Lane(key).Requests })
@@ -61,10 +62,10 @@ func (s *Store) Queries(name string) float64 {
 	return testutil.ToFloat64(s.metrics.queries.WithLabelValues(name))
 }
 
-// Parted returns how many transactions failed and ran again as single requests.
+// Parted returns how many transactions failed, so that each of their requests ran again by itself.
 func (s *Store) Parted() float64 { return testutil.ToFloat64(s.metrics.parted) }
 
-// Accompanied returns the store with another request in each transaction that writes.
+// Accompanied returns the store with a second request in each transaction that writes.
 func Accompanied(tb testing.TB, s *Store) store.Store { return accompanied{s.Patient(), tb} }
 
 type accompanied struct {

@@ -12,7 +12,7 @@ import (
 	"github.com/windlass-run/windlass/pkg/ident"
 )
 
-// changes collects a transaction's changes by region, in the order in which they were first mentioned.
+// changes has a transaction's changes by region, with the regions in the order of their first changes.
 type changes struct {
 	byRegion map[string][]model.Change
 	at       map[changeKey]int
@@ -24,8 +24,8 @@ type changeKey struct {
 	key    string
 }
 
-// Change implements store.TopologyTx. It writes nothing: Update does at its end. View and Snapshot fail at
-// their end.
+// Change implements store.TopologyTx. It only records the change, which Update writes at its end. View and Snapshot fail
+// at their end if there are changes.
 func (t *tx) Change(regionID string, kind model.ChangeKind, key string, generation int64) {
 	t.bind()
 	c := &t.changes
@@ -50,8 +50,8 @@ var (
 		"region", "revision", "kind", "change_key", "generation", "id", "chain")
 )
 
-// appendChanges is a transaction's last step: it locks the heads in key order, numbers the changes, and
-// writes both. It returns the new revisions.
+// appendChanges is a transaction's last step. It locks the heads in key order, numbers the changes, and
+// writes heads and changes. It returns the new revisions.
 func (t *tx) appendChanges() (map[string]int64, error) {
 	revisions := make(map[string]int64, len(t.changes.byRegion))
 	regions := slices.Sorted(maps.Keys(t.changes.byRegion))
@@ -128,8 +128,8 @@ func (t *tx) ListRegionHeads(after string, n int) ([]model.Head, error) {
 	return list(t, "list heads", "", head)(t.primary.ListHeads(t.ctx, gen.ListHeadsParams{After: after, Limit: limit(n)}))
 }
 
-// ChainAt reads the head first. It has the chains of its revision and of the one at which its epoch began,
-// even if that change was compacted or belongs to the epoch before.
+// ChainAt reads the head first. The head has the chain values of its revision and of the revision at which its epoch
+// began, even if the change of that revision was compacted or belongs to the previous epoch.
 func (t *tx) ChainAt(regionID string, revision int64) ([]byte, error) {
 	h, err := t.primary.GetHead(t.ctx, regionID)
 	if err != nil {
@@ -147,7 +147,8 @@ func (t *tx) ChainAt(regionID string, revision int64) ([]byte, error) {
 	return chain, t.err(err, fmt.Sprintf("get chain of revision %d of region", revision), regionID)
 }
 
-// BumpEpoch locks the head, so that earlier changes are of the old epoch and waiting ones of the new epoch.
+// BumpEpoch locks the head, so that earlier changes belong to the old epoch, and changes that wait for the lock to the
+// new epoch.
 func (t *tx) BumpEpoch(regionID string, salt []byte) (model.Head, error) {
 	if err := t.locking("bump epoch of region", regionID); err != nil {
 		return model.Head{}, err

@@ -40,7 +40,7 @@ func (t *tx) ListFreezes(workspaceID string, p store.Page) ([]model.Freeze, erro
 	}))
 }
 
-// fewFreezes is up to how many freezes are read once for all members of a batch.
+// fewFreezes is the maximum number of freezes that are read once for all members of a batch.
 const fewFreezes = 100
 
 func (t *tx) ListFreezesFor(workspaceID, name string, appIDs ...string) ([]model.Freeze, error) {

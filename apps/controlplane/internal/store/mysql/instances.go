@@ -22,8 +22,8 @@ func instance(r gen.Instance) (model.Instance, error) {
 	return m, decodeJSON(r.Gpus, &m.GPUs)
 }
 
-// newerHere is newer with a check of the region. Agents choose the ids of instances, and one region must not
-// overwrite another's.
+// newerHere is newer, with a check of the region. Agents choose the ids of instances, and a region must not
+// overwrite instances of another region.
 const newerHere = "region = VALUES(region) AND " + newer
 
 var (
@@ -36,13 +36,13 @@ var (
 		guarded(newerHere, "guard_no", instanceColumns...).usually(usualInstance)
 )
 
-// usualInstance has the columns' default values, which most instances have.
+// usualInstance has the default values of columns, which most instances have.
 var usualInstance = map[string]any{
 	"role": "main", "slot_no": int32(0), "reason": "", "message": "", "restarts": int32(0), "gpus": "[]", "terminated_at": int64(0),
 }
 
 func (t *tx) PutInstances(rows []model.Instance) error {
-	// They are sorted as pointers, because the rows are large. A report usually has them in order already.
+	// Pointers are sorted, because the rows are large. The instances of a report are usually in order already.
 	sorted := make([]*model.Instance, len(rows))
 	for i := range rows {
 		sorted[i] = &rows[i]
@@ -99,7 +99,7 @@ func (t *tx) ListInstances(f store.InstanceFilter, p store.Page) ([]model.Instan
 	return t.listInstances(p, f)
 }
 
-// listInstances composes its query, because the set of conditions decides which index serves it. Each filter
+// listInstances composes its query, because the set of conditions decides which index is used. Each filter
 // has its own page.
 func (t *tx) listInstances(p store.Page, filters ...store.InstanceFilter) ([]model.Instance, error) {
 	var pages []string

@@ -48,8 +48,8 @@ func newMetrics() *metrics {
 	}
 }
 
-// register registers the metrics, and those of the connections to the databases. They are the same if there is no
-// database for reads.
+// register registers the metrics, and the metrics of the connections to both databases. primary and reads are the same
+// if there is no separate database for reads.
 func (m *metrics) register(r prometheus.Registerer, primary, reads *sql.DB) error {
 	all := []prometheus.Collector{m.queries, m.retries, m.torn, m.parted, m.batch, m.seconds, collectors.NewDBStatsCollector(primary, "primary")}
 	if reads != primary {

@@ -45,7 +45,7 @@ func TestMigrate_FinishesAKilledMigration(t *testing.T) {
 	}
 }
 
-// A process that starts again while newer processes run continues with the schema that they left.
+// A process that restarts while newer processes run continues with the newer schema.
 func TestMigrate_NewerSchemaIsRefusedOnceItLacksSomething(t *testing.T) {
 	dsn := stacktest.MariaDB(t)
 	d := handle(t, dsn)
@@ -87,7 +87,7 @@ func TestOpen_DSNsMayHaveSpaceAroundThem(t *testing.T) {
 	}
 }
 
-// An old control plane names the columns that it knows, whatever other columns exist.
+// An old control plane names the columns that it knows, so it ignores other columns.
 func TestMigrate_EarlierProgramRunsOnTheNewestSchema(t *testing.T) {
 	newest := handle(t, stacktest.MariaDB(t))
 	require.NoError(t, db.Migrate(t.Context(), newest))
@@ -118,7 +118,7 @@ func TestMigrate_EarlierProgramRunsOnTheNewestSchema(t *testing.T) {
 	}
 }
 
-// table is a table as the program of an earlier schema knows it.
+// table is a table with the columns that the program of an earlier schema knows.
 type table struct {
 	name           string
 	columns, types []string
@@ -143,7 +143,7 @@ func tables(t *testing.T, d *sql.DB) (all []*table) {
 	return all
 }
 
-// insert inserts the row of a number. No two rows share a value.
+// insert inserts a row with the number. Each row has other values.
 func (b *table) insert(t *testing.T, d *sql.DB, number int) {
 	t.Helper()
 	var args []any
@@ -162,7 +162,7 @@ func (b *table) insert(t *testing.T, d *sql.DB, number int) {
 	require.NoError(t, err, b.name)
 }
 
-// read returns all rows, each with its columns joined.
+// read returns all rows of the table, each with its columns joined.
 func (b *table) read(t *testing.T, d *sql.DB) (all []string) {
 	t.Helper()
 	rows, err := d.QueryContext(t.Context(), "SELECT CONCAT_WS('|', "+strings.Join(b.columns, ", ")+") AS joined FROM "+b.name+" ORDER BY joined")

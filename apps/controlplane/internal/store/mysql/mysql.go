@@ -6,8 +6,8 @@
 //	Update         BEGIN (READ COMMITTED) -> fn -> feed -> COMMIT -> listeners
 //	                  ^                                      |
 //	                  +--- full jitter --- the server says: try again
-//	UpdateBatched  the same, of all requests of a key that arrived while another one ran
-//	View           single statements, each of its own moment
+//	UpdateBatched  the same, for all requests of a key that arrived while another one ran
+//	View           single statements, each at its own moment
 //	Snapshot       REPEATABLE READ, READ ONLY, WITH CONSISTENT SNAPSHOT
 //
 // The isolation level READ COMMITTED is set once for each connection, so that a transaction begins in one
@@ -21,12 +21,12 @@
 //
 // # When a connection is lost
 //
-// If it is lost before COMMIT was sent, the server rolls back, and Update tries again. If it is lost during
+// If the connection is lost before COMMIT was sent, the server rolls back, and Update tries again. If it is lost during
 // COMMIT, the client cannot know whether the transaction is durable, and another run of fn might do its work
-// twice. So Update returns model.ErrOutcomeUnknown and repeats nothing. Callers may repeat their calls. API
+// twice. So Update returns model.ErrOutcomeUnknown and repeats nothing. Callers may repeat their calls: API
 // mutations find their idempotency record, a workflow step fails its compare-and-set on the step number, and
-// reports lose against their own guard. Listeners are not called. They are hints, and the tailer's beat and
-// the sweep of overdue wake-ups find what they miss.
+// repeated reports are ignored because of their own guard. Listeners are not called. They are only hints: the
+// tailer's beat and the sweep of overdue wake-ups find what the listeners miss.
 //
 // # The feed
 //
@@ -64,8 +64,8 @@ type Config struct {
 	ReadDSN string
 	// TLS returns the configuration of connections to the host. nil: the DSN decides.
 	TLS func(host string) (*tls.Config, error)
-	// MaxOpen is how many connections each handle has. Default: 32, because more than a few for each core gain
-	// nothing, and a control plane has several processes.
+	// MaxOpen is the maximum number of connections of each handle. Default: 32, because more than a few connections for
+	// each core gain nothing, and a control plane has several processes.
 	MaxOpen int
 	// ConnLifetime is how long a connection is used before it is replaced. Default: 30 min, so that a failover
 	// behind a load balancer is noticed.
@@ -83,7 +83,7 @@ type Config struct {
 }
 
 func (c *Config) setDefaults() error {
-	// Files and Secrets often end with a newline, which the driver would read as a part of the last parameter or name.
+	// Files and Secrets often end with a newline, which the driver would read as part of the last parameter or name.
 	c.DSN, c.ReadDSN = strings.TrimSpace(c.DSN), strings.TrimSpace(c.ReadDSN)
 	if c.DSN == "" {
 		return errors.New("store: DSN is empty; set it to user:password@tcp(host:port)/name")
@@ -119,7 +119,7 @@ type Store struct {
 	reads   *sql.DB // db itself without a replica
 	metrics *metrics
 	batches *batches
-	// patience is a field so that tests can lengthen it.
+	// patience is a field so that tests can set it.
 	patience time.Duration
 
 	mu        sync.RWMutex
@@ -181,10 +181,10 @@ func openDB(cfg Config, dsn string) (*sql.DB, error) {
 			return nil, err
 		}
 	}
-	c.ClientFoundRows = true // a compare-and-set that matches counts, even if it changes nothing
+	c.ClientFoundRows = true // counts rows that match a compare-and-set, even if their values do not change
 	c.InterpolateParams = true
 	c.MultiStatements = false
-	c.Logger = &mysql.NopLogger{} // the driver also returns what it would log
+	c.Logger = &mysql.NopLogger{} // the driver also returns the errors that it would log
 	c.Collation = "utf8mb4_bin"
 	c.Timeout = orDefault(c.Timeout, 5*time.Second)
 	c.ReadTimeout = orDefault(c.ReadTimeout, cfg.StatementTimeout)

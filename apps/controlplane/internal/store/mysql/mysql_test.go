@@ -29,7 +29,7 @@ func open(t testing.TB, cfg mysql.Config) *mysql.Store {
 	return s
 }
 
-// handle is the database without the store.
+// handle returns the database, without the store.
 func handle(t testing.TB, dsn string) *sql.DB {
 	t.Helper()
 	d, err := sql.Open("mysql", dsn)
@@ -102,7 +102,7 @@ func TestTailer_MissesNoRevisionOfConcurrentCommits(t *testing.T) {
 		wg.Go(func() {
 			for i := range each {
 				if err := s.Update(t.Context(), func(tx store.Tx) error {
-					// Regions in an order of the writer's own: heads are locked in key order anyway.
+					// Each writer has its own order of regions, but heads are locked in key order.
 					for k := range 1 + (w+i)%len(ids) {
 						tx.Change(ids[(w*7+i+len(ids)-k)%len(ids)], model.KindDeployment, fmt.Sprintf("dep_%d_%d", w, i), 1)
 					}
@@ -157,7 +157,7 @@ func TestReports_ConcurrentHighestGuardWinsWhole(t *testing.T) {
 			batch := make([]model.Instance, rows)
 			for i := range batch {
 				k := i
-				if r%2 == 1 { // half of them the other way round: the store sorts
+				if r%2 == 1 { // half of the writers reverse the order: the store sorts
 					k = rows - 1 - i
 				}
 				batch[i] = model.Instance{
@@ -238,8 +238,8 @@ func TestLease_RunsOnTheDatabasesClock(t *testing.T) {
 	update(t, s, func(tx store.Tx) (err error) { expired, err = tx.ExpireLeases(5, 10); return err })
 	require.Equal(t, ids[1:], expired)
 
-	// A report of the current session renews, another's does not, and a region
-	// that is gone does not come back.
+	// A report of the current session renews the lease, a report of another session does not, and a region
+	// that was deleted does not come back.
 	update(t, s, func(tx store.Tx) error {
 		return tx.NoteReports([]model.Region{
 			{ID: ids[1], SessionID: "session-2", SessionEpoch: short.SessionEpoch, SessionFence: short.SessionFence, ReceivedRevision: 7, LastReportAt: 8, Capacity: []byte{0xff, 0, 1}},
@@ -263,7 +263,7 @@ func TestLease_RunsOnTheDatabasesClock(t *testing.T) {
 
 func TestView_ReadsListsFromTheReplicaAndTheFeedNot(t *testing.T) {
 	replica := stacktest.MariaDB(t)
-	open(t, mysql.Config{DSN: replica}) // an empty one: it lags for ever
+	open(t, mysql.Config{DSN: replica}) // an empty database: a replica that lags for ever
 	s := open(t, mysql.Config{ReadDSN: replica})
 	ids := regions(t, s, 1)
 	update(t, s, func(tx store.Tx) error { tx.Change(ids[0], model.KindDeployment, "dep_1", 1); return nil })
@@ -278,7 +278,7 @@ func TestView_ReadsListsFromTheReplicaAndTheFeedNot(t *testing.T) {
 
 func TestView_ReadsAPresetFromThePrimary(t *testing.T) {
 	replica := stacktest.MariaDB(t)
-	open(t, mysql.Config{DSN: replica}) // an empty one: it lags for ever
+	open(t, mysql.Config{DSN: replica}) // an empty database: a replica that lags for ever
 	s := open(t, mysql.Config{ReadDSN: replica})
 	update(t, s, func(tx store.Tx) error {
 		return tx.InsertPreset(model.Preset{WorkspaceID: "ws_1", Name: "ember", Version: 3, Definition: &windlassv1.PresetDefinition{Title: "Ember"}})

@@ -49,7 +49,7 @@ func (t *tx) ListNotificationEndpoints(workspaceID string) ([]model.Notification
 	}))
 }
 
-// GetNotificationEndpoints reads the primary, because deliveries are sent to what it returns.
+// GetNotificationEndpoints reads the primary, because deliveries are sent to the endpoints that it returns.
 func (t *tx) GetNotificationEndpoints(ids []string) ([]model.NotificationEndpoint, error) {
 	return list(t, "get notification endpoints", "", notificationEndpoint)(inChunks(distinct(ids), func(ids []string) ([]gen.NotificationEndpoint, error) {
 		return t.primary.GetNotificationEndpoints(t.ctx, ids)
@@ -83,7 +83,7 @@ func (t *tx) DeleteNotificationEndpointsOf(workspaceID, scopeID string) error {
 	return t.deleteEndpointsOf([]string{scopeID}, func(e gen.NotificationEndpoint) bool { return e.WorkspaceID == workspaceID })
 }
 
-// deleteEndpointsOf deletes the endpoints of these projects and apps for which match is true.
+// deleteEndpointsOf deletes the endpoints of the projects and apps for which match is true.
 func (t *tx) deleteEndpointsOf(scopeIDs []string, match func(gen.NotificationEndpoint) bool) error {
 	rows, err := t.primary.NotificationEndpointsOfScopes(t.ctx, scopeIDs)
 	if err != nil {
@@ -135,7 +135,7 @@ func (t *tx) InsertDeliveries(rows []model.Delivery) error {
 	}), "insert notification deliveries", "")
 }
 
-// notifyRow inserts the delivery of one history entry to the endpoints that it concerns, with current names.
+// notifyRow inserts the delivery of one history entry to the endpoints of the entry's scope, with current names.
 // Its literals are compared with columns directly, so that every table is read by its index.
 const notifyRow = `SELECT e.id, ?, e.workspace_id, ?, ?, ?, ?, ?, w.name, p.name, v.name, a.name, a.id, ?, ?, ?, COALESCE(r.name, ''), ?, 1, 1, CONCAT(p.name, '/', v.name, '/', a.name), 0, 0, ?, ?, 0, ''
 FROM notification_endpoints e JOIN apps a ON a.id = ? AND a.workspace_id = e.workspace_id
@@ -147,7 +147,7 @@ WHERE e.workspace_id = ? AND e.scope_id IN ('', a.project_id, a.id) AND e.disabl
 const notifyRows = 100
 
 // notifyHistory inserts deliveries of the entries that are sent to endpoints, in one statement. Without such
-// an entry it runs no statement.
+// entries, it runs no statement.
 func (t *tx) notifyHistory(rows []model.History) error {
 	var deliveries []model.Delivery
 	for _, h := range rows {

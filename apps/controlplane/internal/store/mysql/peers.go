@@ -30,7 +30,7 @@ func (t *tx) PutStream(regionID, peerID string) error {
 	return t.err(t.q.PutStream(t.ctx, gen.PutStreamParams{Region: regionID, PeerID: peerID}), "put stream of region", regionID)
 }
 
-// CountStreams reads the primary as ListPeers does, because the two are compared.
+// CountStreams reads the primary like ListPeers, because callers compare their results.
 func (t *tx) CountStreams() (int, error) {
 	n, err := t.primary.CountStreams(t.ctx, int32(windlassv1.RegionStatus_REGION_STATUS_CONNECTED))
 	return int(n), t.err(err, "count streams", "")
@@ -56,7 +56,7 @@ func (t *tx) PutPeerKeys(peerID string, keys []model.PeerKey) error {
 	return nil
 }
 
-// ListPeerKeys reads the primary, as ListPeers does.
+// ListPeerKeys reads the primary, like ListPeers.
 func (t *tx) ListPeerKeys() ([]model.PeerKey, error) {
 	return list(t, "list keys of peers", "", func(r gen.ListPeerKeysRow) (model.PeerKey, error) {
 		return model.PeerKey{PeerID: r.PeerID, KeyID: uint32(r.KeyID), Seals: r.Seals != 0, UnseenFor: max(r.UnseenFor, 0)}, nil

@@ -7,25 +7,25 @@ import (
 	"github.com/windlass-run/windlass/pkg/ident"
 )
 
-// prefetched are answers to queries that each batch member runs for its own app. The first member's query
-// runs for the apps of all. It covers members that find and lock an app and its rows, and read what it runs
-// and what its regions report.
+// prefetched has answers to queries that each batch member runs for its own app. The first member's query
+// runs for the apps of all members. There are answers for members that find and lock an app and its rows, and read
+// what the app runs and what its regions report.
 //
-// An answer is given once, to the first member that is about its app, in that member's first part, while the
-// transaction has not changed the app. A second read or a second member queries for itself. So does every
-// member after a write that is not deferred.
+// An answer is given once, to the first member that names its app, in that member's first part, if the
+// transaction has not changed the app. For a second read or a second member, the query runs again. It also runs for
+// every member after a write that is not deferred.
 type prefetched struct {
-	// These are apps by name, apps by id, and the deployments that they run.
+	// names and apps are apps by name and by id. deployments are the deployments that the apps run.
 	names, apps, deployments subjects
 	// known are the apps that were found, by id.
 	known map[string]model.App
 }
 
-// subjects are what members ask about.
+// subjects are the objects that members query.
 type subjects struct {
-	// first is the first member about each subject.
+	// first is the first member that queries each subject.
 	first map[string]int
-	// answers are rows by kind of question and subject. nil: already given.
+	// answers are rows by kind of query and subject. nil: already given.
 	answers map[string]map[string]any
 }
 
@@ -42,14 +42,14 @@ func newPrefetched(requests []*request) *prefetched {
 	return f
 }
 
-// expect registers a subject that the member will ask about. An empty id is ignored.
+// expect registers a subject that the member will query. An empty id is ignored.
 func (s *subjects) expect(id string, member int) {
 	if _, ok := s.first[id]; !ok && id != "" {
 		s.first[id] = member
 	}
 }
 
-// found registers apps that members asked for by name, or locked.
+// found registers apps that members queried by name, or locked.
 func (f *prefetched) found(apps []model.App, by *subjects, subject func(model.App) string) {
 	for _, a := range apps {
 		member := by.first[subject(a)]
@@ -59,7 +59,7 @@ func (f *prefetched) found(apps []model.App, by *subjects, subject func(model.Ap
 	}
 }
 
-// forget removes an app that changed, so that later reads of it query for themselves.
+// forget removes an app that changed, so that later reads of the app run their own queries.
 func (f *prefetched) forget(appID string) {
 	if f != nil {
 		was := f.known[appID]

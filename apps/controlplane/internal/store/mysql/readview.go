@@ -10,7 +10,7 @@ import (
 	"github.com/windlass-run/windlass/db/gen"
 )
 
-// A read can be torn: it sees a transaction but not one that committed before it. MariaDB makes a read view
+// A read can be torn: it sees a transaction, but not an earlier one. MariaDB makes a read view
 // by walking its table of running transactions while they continue. Suppose that A and B lock a head one
 // after the other:
 //
@@ -18,31 +18,32 @@ import (
 //	A        .................. commits, frees the head
 //	B        waits for the head ....................... takes it, commits
 //
-// Then the view holds B's change without A's. The walk is short, unless the reader loses its processor in the
-// middle of it. A read of MySQL cannot be torn, because it makes views under a mutex.
+// Then the view has B's change without A's. The walk is short, unless the reader loses its processor during
+// the walk. A read of MySQL cannot be torn, because it makes views under a mutex.
 //
-// Revisions show it. They are gap-free, so a gap is either a torn read or a compacted part of the feed. Once
-// a transaction is seen, every later view has all that committed before it. So a gap that a second read still
-// has was compacted. A snapshot whose newest revisions have a gap is begun again.
+// Revisions show torn reads. Revisions are gap-free, so a gap is either a torn read or a compacted part of the feed.
+// After one view had a transaction, every later view has all earlier transactions. So if a second read still has
+// the gap, the gap was compacted. A snapshot whose newest revisions have a gap is begun again.
 const (
-	// tornTries bounds the reads. Each further one fails only if it meets the race again.
+	// tornTries is the maximum number of reads. Each further read fails only if it meets the race again.
 	tornTries = 10
-	// tornDepth is how many revisions below its head a snapshot checks, more than can commit during one walk.
+	// tornDepth is the number of revisions below its head that a snapshot checks. It is larger than the number of
+	// transactions that can commit during one walk.
 	tornDepth = 64
-	// changesChunk is how many regions one statement reads. It is bounded because the optimizer keeps a
+	// changesChunk is the number of regions that one statement reads. It is limited because the optimizer keeps a
 	// description of each range in memory.
 	changesChunk = 1000
 )
 
 var errTorn = errors.New("the database kept showing commits without those before them")
 
-// gap is a hole in a region's revisions, both ends excluded.
+// gap is a gap in a region's revisions. from and to are the revisions next to it.
 type gap struct {
 	region   string
 	from, to int64
 }
 
-// gaps returns the holes above after in changes, which are sorted by (region, revision).
+// gaps returns the gaps above after in changes, which are sorted by (region, revision).
 func gaps(changes []model.Change, after map[string]int64) map[gap]bool {
 	var found map[gap]bool
 	region, last := "", int64(0)
@@ -61,7 +62,7 @@ func gaps(changes []model.Change, after map[string]int64) map[gap]bool {
 	return found
 }
 
-// Changes implements store.FeedTx. In a snapshot it does not check for torn reads, because GetHead has.
+// Changes implements store.FeedTx. In a snapshot it does not check for torn reads, because GetHead has checked.
 func (t *tx) Changes(after map[string]int64, n int) ([]model.Change, error) {
 	var before map[gap]bool
 	for range tornTries {
@@ -71,7 +72,7 @@ func (t *tx) Changes(after map[string]int64, n int) ([]model.Change, error) {
 		}
 		now := gaps(changes, after)
 		if t.reopen != nil || !fresh(now, before) {
-			if fresh(before, now) { // the second read has what the first lacked
+			if fresh(before, now) { // the second read has changes that the first lacked
 				t.metrics.torn.Inc()
 			}
 			return changes, nil
@@ -81,7 +82,7 @@ func (t *tx) Changes(after map[string]int64, n int) ([]model.Change, error) {
 	return nil, wrap(errTorn, "read changes", "")
 }
 
-// fresh reports whether a holds a gap that b does not.
+// fresh reports whether a has a gap that b does not have.
 func fresh(a, b map[gap]bool) bool {
 	for g := range a {
 		if !b[g] {
@@ -91,7 +92,7 @@ func fresh(a, b map[gap]bool) bool {
 	return false
 }
 
-// compactedOnly reports whether all gaps begin where the caller's range does.
+// compactedOnly reports whether all gaps begin at the beginning of the caller's ranges.
 func compactedOnly(found map[gap]bool, after map[string]int64) bool {
 	for g := range found {
 		if g.from != after[g.region] {
@@ -132,7 +133,7 @@ func (t *tx) readChanges(after map[string]int64, n int) ([]model.Change, error) 
 	return found, nil
 }
 
-// readHeads reads heads. In a snapshot it ensures that the view also has all changes up to them. The view can
+// readHeads reads heads. In a snapshot it ensures that the view also has all changes up to the heads. The view can
 // only be begun again if nothing was read from it yet, so heads must be read first.
 func (t *tx) readHeads(regions []string) ([]gen.RegionHead, error) {
 	for range tornTries {
@@ -159,7 +160,7 @@ func (t *tx) readHeads(regions []string) ([]gen.RegionHead, error) {
 	return nil, errTorn
 }
 
-// torn reports whether a change is missing below one of the heads.
+// torn reports whether a change below one of the heads is missing.
 func (t *tx) torn(heads []gen.RegionHead) (bool, error) {
 	after := make(map[string]int64, len(heads))
 	for _, h := range heads {
@@ -174,7 +175,7 @@ func (t *tx) torn(heads []gen.RegionHead) (bool, error) {
 		newest[c.RegionID] = c.Revision
 	}
 	for _, h := range heads {
-		// A region without any was compacted, including the head's own change.
+		// If a region has no changes, they were compacted, including the head's own change.
 		if at, ok := newest[h.Region]; ok && at != h.Revision {
 			return true, nil
 		}

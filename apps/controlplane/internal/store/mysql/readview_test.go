@@ -14,7 +14,7 @@ import (
 	"github.com/windlass-run/windlass/pkg/localstack/stacktest"
 )
 
-// holed is a store whose one region has revisions 1 to 5, and a handle to make holes.
+// holed returns a store with one region with revisions 1 to 5, and a handle that can delete changes.
 func holed(t *testing.T) (s *mysql.Store, region string, d *sql.DB) {
 	t.Helper()
 	dsn := stacktest.MariaDB(t)
@@ -66,11 +66,11 @@ func TestSnapshot_WithoutACommitBelowItsHeadStartsAgain(t *testing.T) {
 	_, err := d.ExecContext(t.Context(), "DELETE FROM region_changes WHERE revision = 3")
 	require.NoError(t, err)
 
-	// Here the revision is gone for good. No snapshot is better than a snapshot that lacks a change.
+	// Revision 3 is missing for good. An error is better than a snapshot that lacks a change.
 	err = s.Snapshot(t.Context(), func(tx store.Tx) error { _, err := tx.GetHead(region); return err })
 	require.ErrorContains(t, err, "without those before them")
 
-	// Here it is gone for a moment. The snapshot that begins again has all changes.
+	// Revision 3 is missing for a moment. The snapshot that begins again has all changes.
 	var back sync.Once
 	require.NoError(t, s.Snapshot(t.Context(), func(tx store.Tx) error {
 		back.Do(func() {

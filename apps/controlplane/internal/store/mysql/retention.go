@@ -15,7 +15,7 @@ func (t *tx) DeleteApps(deletedBefore int64, n int) (int, error) {
 	if err != nil || len(ids) == 0 {
 		return 0, t.err(err, "find deleted apps", "")
 	}
-	// The apps' own rows are deleted last, so that after a crash in between the next run finds the apps again.
+	// The rows of apps are deleted last, so that after a crash the next run finds the apps again.
 	for _, forget := range []func() error{
 		func() error { return t.q.DeleteWakesOfApps(t.ctx, ids) },
 		func() error { return t.q.DeleteClaimsOfApps(t.ctx, ids) },

@@ -128,7 +128,7 @@ func (t *tx) PutRolloutState(s model.RolloutState) error {
 	if s.Policy != nil {
 		policy := proto.CloneOf(s.Policy)
 		if policy.Strategy == windlassv1.RolloutPolicy_STRATEGY_UNSPECIFIED {
-			// Unspecified means rolling, but an empty message takes no bytes, as no policy does.
+			// Unspecified means rolling, but an encoded empty message has no bytes, like a missing policy.
 			policy.Strategy = windlassv1.RolloutPolicy_STRATEGY_ROLLING
 		}
 		if p.Policy, err = proto.Marshal(policy); err != nil {

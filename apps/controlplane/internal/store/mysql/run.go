@@ -16,8 +16,8 @@ import (
 	"github.com/windlass-run/windlass/pkg/backoff"
 )
 
-// retryPolicy starts low, because the other party of a deadlock is usually done within milliseconds. The cap
-// is for a row that many transactions wait for.
+// retryPolicy starts with a short delay, because the other transaction of a deadlock usually ends within milliseconds.
+// The maximum is for a row for which many transactions wait.
 var retryPolicy = backoff.Policy{Min: 4 * time.Millisecond, Max: 500 * time.Millisecond}
 
 // Update implements store.Store.
@@ -64,7 +64,7 @@ func (s *Store) try(ctx context.Context, fn func(store.Tx) error) (store.Commit,
 	return t.commit(sqlTx)
 }
 
-// commit writes what is deferred, appends the changes and commits.
+// commit writes the deferred rows, appends the changes and commits.
 func (t *tx) commit(sqlTx *sql.Tx) (store.Commit, error) {
 	if err := t.flush(); err != nil {
 		return store.Commit{}, err
@@ -82,8 +82,8 @@ func (t *tx) commit(sqlTx *sql.Tx) (store.Commit, error) {
 	return t.committed(revisions), nil
 }
 
-// commitError distinguishes a refusal by the server, which is certain, from a lost connection, which is not.
-// database/sql returns ErrTxDone or the context's error when it rolled back without sending COMMIT.
+// commitError distinguishes a refusal by the server, whose outcome is known, from a lost connection, whose outcome is
+// unknown. database/sql returns ErrTxDone or the context's error if it rolled back without sending COMMIT.
 func commitError(err error) error {
 	var refused *mysql.MySQLError
 	if errors.As(err, &refused) && !connectionLost(err) || errors.Is(err, sql.ErrTxDone) ||
@@ -113,7 +113,7 @@ func (s *Store) Snapshot(ctx context.Context, fn func(store.Tx) error) (err erro
 		return fmt.Errorf("store: snapshot: %w", err)
 	}
 	defer func() {
-		if closed := c.Close(); !errors.Is(closed, sql.ErrConnDone) { // discarded
+		if closed := c.Close(); !errors.Is(closed, sql.ErrConnDone) { // the connection was discarded
 			err = errors.Join(err, closed)
 		}
 	}()
@@ -171,7 +171,7 @@ func (s *Store) observe(kind string, start time.Time, err *error) {
 	s.metrics.seconds.WithLabelValues(kind, result).Observe(time.Since(start).Seconds())
 }
 
-// These are server errors after which the same transaction may succeed.
+// Server errors after which the same transaction may succeed.
 const (
 	errLockWait     = 1205
 	errDeadlock     = 1213
@@ -183,7 +183,7 @@ const (
 // errTooManyConnections is a refusal before a session begins.
 const errTooManyConnections = 1040
 
-// These are server errors after which the server closes the connection.
+// Server errors after which the server closes the connection.
 const (
 	errShutdown    = 1053
 	errKilled      = 1927 // MariaDB
@@ -231,7 +231,7 @@ func IsUnavailable(err error) bool {
 	return network || retryReason(err) != ""
 }
 
-// sleep waits for d, and reports whether it ended before ctx did.
+// sleep waits for d. It reports whether d passed before ctx ended.
 func sleep(ctx context.Context, d time.Duration) bool {
 	timer := time.NewTimer(d)
 	defer timer.Stop()

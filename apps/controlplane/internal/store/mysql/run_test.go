@@ -25,7 +25,7 @@ func TestDeadlock_RunsTheWholeTransactionAgain(t *testing.T) {
 	twoApps(t, s)
 
 	var runs atomic.Int32
-	var both sync.WaitGroup // each holds its first lock before either takes its second
+	var both sync.WaitGroup // both transactions hold their first lock before one takes its second
 	both.Add(2)
 	step := func(first, second string) error {
 		entered := sync.OnceFunc(func() { both.Done(); both.Wait() })
@@ -36,7 +36,7 @@ func TestDeadlock_RunsTheWholeTransactionAgain(t *testing.T) {
 				return err
 			}
 			entered()
-			// Swallowed: the store has to remember that the transaction is gone.
+			// The error is swallowed. The store must remember that the transaction was rolled back.
 			b, _ := tx.LockApp("ws_1", second)
 			a.LatestVersion++
 			if err := tx.UpdateApp(a); err != nil {
@@ -93,7 +93,7 @@ func TestConnection_LostBeforeTheCommitIsRetried(t *testing.T) {
 	}))
 }
 
-// killOthers ends all connections to the database but one of d's.
+// killOthers ends all connections to the database except one connection of d.
 func killOthers(t testing.TB, d *sql.DB) {
 	t.Helper()
 	ctx := context.Background()
@@ -200,7 +200,7 @@ func TestContext_EndEndsTheTransaction(t *testing.T) {
 	})
 }
 
-// twoApps makes two apps to lock in opposite orders.
+// twoApps makes two apps, which tests lock in opposite orders.
 func twoApps(t testing.TB, s store.Store) {
 	t.Helper()
 	update(t, s, func(tx store.Tx) error {

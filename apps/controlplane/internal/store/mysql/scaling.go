@@ -12,7 +12,7 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// scalingPolicy decodes a policy. Empty bytes are no policy, because a policy has at least a max.
+// scalingPolicy decodes a policy. Empty bytes mean no policy, because every policy has a max.
 func scalingPolicy(b []byte) (*windlassv1.ScalingPolicy, error) {
 	if len(b) == 0 {
 		return nil, nil

@@ -9,7 +9,7 @@ import (
 	"github.com/windlass-run/windlass/pkg/seal"
 )
 
-// ListSealedValues reads the primary, because a value that the list lacks keeps its old key.
+// ListSealedValues reads the primary, because a value that is missing in the list keeps its old key.
 func (t *tx) ListSealedValues(keyID uint32, after model.SealedValue, n int) ([]model.SealedValue, error) {
 	return list(t, "list sealed values", "", func(r gen.ListSealedValuesRow) (model.SealedValue, error) {
 		return model.SealedValue{EnvironmentID: r.EnvironmentID, Name: r.Name, Version: r.Version, Ciphertext: r.Ciphertext}, nil
@@ -64,7 +64,7 @@ func resealedParts(values []model.ResealedValue) iter.Seq[[]model.ResealedValue]
 	}
 }
 
-// CountSealedValues reads the primary, because a key is removed when no value has it.
+// CountSealedValues reads the primary, because a key is removed when it sealed no stored value.
 func (t *tx) CountSealedValues() (map[uint32]int64, error) {
 	rows, err := t.primary.CountSealedValues(t.ctx)
 	if err != nil {

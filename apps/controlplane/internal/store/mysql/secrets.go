@@ -10,8 +10,8 @@ import (
 	"github.com/windlass-run/windlass/db/gen"
 )
 
-// InsertSecretVersion updates the secret's row first, so that the second of two writers of a version finds it
-// taken.
+// InsertSecretVersion updates the secret's row first. So if two writers insert the same version, the second finds that
+// it exists.
 func (t *tx) InsertSecretVersion(s model.Secret) error {
 	n, err := t.q.AdvanceSecret(t.ctx, gen.AdvanceSecretParams{
 		Version: s.Version, UpdatedAt: s.UpdatedAt,

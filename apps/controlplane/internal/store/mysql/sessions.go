@@ -43,7 +43,7 @@ func (t *tx) StartSession(regionID, sessionID string, leaseTTL int64, agent mode
 	return r, resumed, err
 }
 
-// CheckSessions reads the primary, because a session that a replica does not have yet would be refused.
+// CheckSessions reads the primary, because a session that is missing in a replica would be refused.
 func (t *tx) CheckSessions(regionIDs []string) ([]model.Region, error) {
 	return list(t, "check sessions", "", region)(inChunks(distinct(regionIDs), func(ids []string) ([]gen.Region, error) {
 		return t.primary.GetRegions(t.ctx, ids)
@@ -53,8 +53,8 @@ func (t *tx) CheckSessions(regionIDs []string) ([]model.Region, error) {
 // maxGatewayURL is the column's width.
 const maxGatewayURL = 512
 
-// noteRow is one row of the values that NoteReports joins with. The id is converted to the column's character
-// set, because otherwise the join could not use its index.
+// noteRow is one row of the list of values in NoteReports. The id is converted to the column's character
+// set, because otherwise the join could not use the column's index.
 const (
 	noteRow     = "SELECT CONVERT(? USING ascii) COLLATE ascii_bin AS id, ? AS session_id, ? AS epoch, ? AS fence, ? AS sequence, ? AS received, ? AS at"
 	capacityRow = ", ? AS changed, ? AS capacity"
@@ -141,8 +141,8 @@ func quarantined(r gen.RegionQuarantine) (model.Quarantined, error) {
 	}, nil
 }
 
-// putQuarantine does not assign since and approved_at of an existing key, which is in quarantine since it was
-// first seen there.
+// putQuarantine does not assign since and approved_at of an existing key. The key stays in quarantine since the time
+// at which it was first seen in the region.
 var putQuarantine = insertInto("PutQuarantine", "region_quarantine",
 	"region", "workload_key", "generation", "instances", "since", "approved_at").replacing("generation", "instances")
 

@@ -10,25 +10,25 @@ import (
 // shared is the state of a transaction that several requests share (see UpdateBatched). It is nil in a
 // transaction of a single request.
 //
-// Rows of the most frequent kinds are deferred, and written for all requests in one statement of each kind. They are
-// written before a statement that reads one of those tables, unless none of the deferred rows concerns it. A read that
-// is the same for all requests runs once. A read that each request makes of its own app runs once for all apps.
-// app runs once for all apps.
+// Rows of the most frequent kinds are deferred, and written for all requests in one statement for each kind. They are
+// written before a statement that reads one of these tables, unless none of the deferred rows concerns the statement. A
+// read that is the same for all requests runs once. A read that each request makes of its own app runs once for all
+// apps.
 type shared struct {
 	// member is the index of the request that runs now.
 	member int
 	late   late
 	// about has the subjects of deferred rows: ids of apps, deployments and rollouts, and names of apps.
 	about map[string]bool
-	// apart means that the current statement does not concern deferred rows. writing means that it writes them.
+	// apart means that the current statement does not concern deferred rows. writing means that the statement writes them.
 	apart, writing bool
 	// bound are members with writes that were not deferred. They cannot be removed from the transaction.
 	bound map[int]bool
-	// admissions are those of locked workspaces, with the values that they will have.
+	// admissions are the admissions of locked workspaces, with the values after the deferred writes.
 	admissions map[string]model.Admission
-	// read has the answers that all members share, by question.
+	// read has the answers that all members share, by query.
 	read map[string]any
-	// prefetched answers what each member asks about its own app. nil: each queries for itself.
+	// prefetched answers queries of members about their own apps. nil: each member runs its own queries.
 	prefetched *prefetched
 	// failed is the error of writing deferred rows.
 	failed error
@@ -124,7 +124,7 @@ type wake struct {
 	in    int64
 }
 
-// keep defers rows. about are their subjects.
+// keep defers rows. about are the ids and names that the rows concern.
 func keep[R any](c *shared, k *kept[R], about []string, rows ...R) {
 	for _, id := range about {
 		c.about[id] = true
@@ -134,7 +134,7 @@ func keep[R any](c *shared, k *kept[R], about []string, rows ...R) {
 	}
 }
 
-// drop removes a member's work from the transaction, and reports whether it could.
+// drop removes a member's deferred rows from the transaction. It reports whether the member could be removed.
 func (c *shared) drop(member int) bool {
 	if c.bound[member] {
 		return false
@@ -145,15 +145,15 @@ func (c *shared) drop(member int) bool {
 	return true
 }
 
-// bind marks that the current member cannot be removed from the transaction.
+// bind records that the current member cannot be removed from the transaction.
 func (t *tx) bind() {
 	if c := t.shared; c != nil {
 		c.bound[c.member] = true
 	}
 }
 
-// ignoreDeferred makes statements ignore deferred rows until done is called, unless a deferred row is about one of
-// these subjects.
+// ignoreDeferred makes statements ignore deferred rows until done is called, unless a deferred row concerns one of
+// the subjects in about.
 func (t *tx) ignoreDeferred(about ...string) (done func()) {
 	c := t.shared
 	if c == nil || slices.ContainsFunc(about, func(id string) bool { return c.about[id] }) {
@@ -172,7 +172,7 @@ func (t *tx) ahead(query string) error {
 	return t.flush()
 }
 
-// once asks a question that every member asks alike, and keeps the answer.
+// once runs a query that is the same for every member, and keeps the answer.
 func once[M any](t *tx, question string, ask func() (M, error)) (M, error) {
 	c := t.shared
 	if c == nil {

@@ -23,7 +23,7 @@ func TestMySQL_KeepsTheStoresContractInABatch(t *testing.T) {
 }
 
 // keepsContract empties one database between tests, which is ten times faster than making
-// a new one.
+// a new database.
 func keepsContract(t *testing.T, as func(testing.TB, *mysql.Store) store.Store) {
 	dsn := stacktest.MariaDB(t)
 	d := handle(t, dsn)

@@ -6,11 +6,11 @@ import (
 	"sync"
 )
 
-// texts are buffers for statements, because a large statement would leave several times its size as garbage
+// texts are buffers for statements. Without them, a large statement would leave several times its size as garbage
 // while it grows.
 var texts = sync.Pool{New: func() any { return new([]byte) }}
 
-// appendRow appends a row of values: the parts of its text, with an argument between each two.
+// appendRow appends a row of values: the parts of its text, with an argument between two parts.
 func appendRow(text []byte, parts []string, args []any) ([]byte, error) {
 	for i, a := range args {
 		text = append(text, parts[i]...)

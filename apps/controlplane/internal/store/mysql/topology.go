@@ -54,7 +54,7 @@ func (t *tx) lockTopology(appIDs []string) ([]model.Topology, error) {
 	return rows, err
 }
 
-// lockedRows returns the apps' rows if this transaction has locked all of them, so that no other changes
+// lockedRows returns the apps' rows if this transaction has locked all of them, so that no other transaction changes
 // them.
 func (t *tx) lockedRows(appIDs []string) ([]model.Topology, bool) {
 	var rows []model.Topology
@@ -120,8 +120,8 @@ func topologyArgs(args []any, r model.Topology) []any {
 		int32(r.Status), clip(r.Reason, maxName), r.Traceparent, r.Workload, r.WorkloadVersion, r.Transferred, r.MaxUnavailable, r.Roles, r.Moving, r.CreatedAt, r.UpdatedAt)
 }
 
-// PutTopology locks the rows that exist, unless LockTopology has, and compares generations before it writes
-// any. It inserts the missing rows without ON DUPLICATE KEY. So a row that another transaction inserted
+// PutTopology locks the existing rows, unless LockTopology has locked them, and compares generations before it writes
+// any row. It inserts the missing rows without ON DUPLICATE KEY. So a row that another transaction inserted
 // meanwhile is a conflict, and is not overwritten.
 func (t *tx) PutTopology(rows []model.Topology) error {
 	if len(rows) == 0 {
@@ -192,7 +192,7 @@ func (t *tx) replaceTopology(rows []model.Topology) error {
 // place is the key of a topology row.
 type place struct{ deployment, region string }
 
-// storedGenerations returns the generations of the rows that exist, and locks them.
+// storedGenerations returns the generations of the existing rows, and locks the rows.
 func (t *tx) storedGenerations(sorted []model.Topology) (map[place]int64, error) {
 	stored := make(map[place]int64, len(sorted))
 	for _, r := range sorted {
@@ -264,7 +264,7 @@ func (t *tx) DeleteTopology(stoppedBefore int64, n int) (int, error) {
 	return len(rows), nil
 }
 
-// AppsInRegion is for the caller that handles a change of the region's reports or history.
+// AppsInRegion is for callers that handle a change of the region's reports or history.
 func (t *tx) AppsInRegion(regionID string) ([]string, error) {
 	ids, err := t.q.AppsInRegion(t.ctx, regionID)
 	return ids, t.err(err, "list apps in region", regionID)

@@ -24,7 +24,7 @@ type tx struct {
 	ctx      context.Context
 	metrics  *metrics
 	readOnly bool
-	// db and q may read a replica in a View, and primary never does. In a transaction they are the same.
+	// db and q may read a replica in a View, but primary never does. In a transaction, all use the same connection.
 	db      gen.DBTX
 	q       *gen.Queries
 	feed    gen.DBTX
@@ -32,15 +32,15 @@ type tx struct {
 	// reopen begins the view of a Snapshot again. It is nil elsewhere.
 	reopen     func() error
 	statements int
-	// broken is the error after which the server's transaction is gone.
+	// broken is the error after which the server has no transaction any more.
 	broken error
 
 	changes changes
 	woken   map[string]time.Duration
-	// unset are apps without a wake-up row, which get none from other transactions before the end. This
-	// transaction inserted the app, or holds the lock of the row that it deleted.
+	// unset are apps without a wake-up row. Until this transaction ends, other transactions cannot insert one, because
+	// this transaction inserted the app, or holds the lock of the row that it deleted.
 	unset map[string]struct{}
-	// locked is the topology of apps whose rows this transaction has all locked, with its own changes.
+	// locked has the topology of apps if this transaction has locked all of their rows, with its own changes.
 	locked map[string]map[place]model.Topology
 	apps   map[string]struct{}
 	bumped map[string]int64 // regions whose epoch was bumped, and their revision
@@ -116,14 +116,15 @@ func (t *tx) err(err error, op, id string) error {
 	return err
 }
 
-// These are errors of a comparison with a text outside of the column's character set. MariaDB refuses it,
-// while MySQL returns no rows.
+// Errors of a comparison with a text outside the column's character set. MariaDB refuses the comparison, but
+// MySQL returns no rows.
 const (
 	errCollations = 1267
 	errNotUTF8    = 1300
 )
 
-// isUnspeakable reports whether a query failed because the requested id or name is not ASCII, as all are.
+// isUnspeakable reports whether a query failed because the requested id or name is not ASCII. All stored ids and names
+// are ASCII.
 func isUnspeakable(err error) bool {
 	var my *mysql.MySQLError
 	return errors.As(err, &my) && (my.Number == errCollations || my.Number == errNotUTF8)
@@ -152,8 +153,8 @@ func (t *tx) allFound(n, want int, err error, op string) error {
 	return t.err(err, op, "")
 }
 
-// swapped is err for a compare-and-set. If it matched nothing, exists decides between a changed row and a
-// missing one.
+// swapped is err for a compare-and-set. If it matched no row, exists decides between a changed row and a
+// missing row.
 func (t *tx) swapped(n int64, err error, exists func() error, op, id string) error {
 	if err != nil || n > 0 {
 		return t.err(err, op, id)
@@ -180,7 +181,7 @@ func (t *tx) unchanged() error {
 	return nil
 }
 
-// get converts a query's row to a model.
+// get converts the row of a query to a model.
 func get[R, M any](t *tx, op, id string, conv func(R) (M, error)) func(R, error) (M, error) {
 	return func(r R, err error) (M, error) {
 		var zero M
@@ -195,7 +196,7 @@ func get[R, M any](t *tx, op, id string, conv func(R) (M, error)) func(R, error)
 	}
 }
 
-// list converts a query's rows to models. A query for ids that cannot exist has no rows.
+// list converts the rows of a query to models. A query for ids that cannot exist has no rows.
 func list[R, M any](t *tx, op, id string, conv func(R) (M, error)) func([]R, error) ([]M, error) {
 	return func(rows []R, err error) ([]M, error) {
 		if err != nil && !isUnspeakable(err) {
@@ -213,10 +214,10 @@ func list[R, M any](t *tx, op, id string, conv func(R) (M, error)) func([]R, err
 	}
 }
 
-// maxID sorts after every id. A descending page starts there.
+// maxID sorts after every id. Pages in descending order begin at maxID.
 const maxID = "\x7f"
 
-// before returns the cursor of a descending page.
+// before returns the cursor of a page in descending order.
 func before(p store.Page) string {
 	if p.After == "" {
 		return maxID
@@ -232,8 +233,8 @@ func limit(n int) int32 {
 	return int32(n)
 }
 
-// inChunk bounds an IN list. The optimizer scans the whole table instead of ranges once their description
-// exceeds its memory limit of 8 MiB.
+// inChunk is the maximum length of an IN list. If the list is so long that the description of its ranges exceeds
+// the optimizer's memory limit of 8 MiB, the optimizer scans the whole table.
 const inChunk = 10_000
 
 // inChunks runs a query once for each chunk of its IN list.
@@ -249,15 +250,15 @@ func inChunks[R any](ids []string, query func([]string) ([]R, error)) ([]R, erro
 	return all, nil
 }
 
-// distinct returns the ids sorted, each once: row locks are taken in this order.
+// distinct returns the ids sorted, without duplicates. Row locks are taken in this order.
 func distinct(ids []string) []string {
 	ids = slices.Clone(ids)
 	slices.Sort(ids)
 	return slices.Compact(ids)
 }
 
-// These are the widths of text columns that hold what agents and runtimes report. Longer text is cut, because
-// it is for people, and one long message must not fail a batch of many reports.
+// Widths of text columns for texts of agents and runtimes. Longer text is cut, because
+// only people read it, and one long message must not fail a batch of many reports.
 const (
 	maxReason  = 128
 	maxName    = 255
@@ -265,7 +266,7 @@ const (
 	maxMessage = 8 << 10
 )
 
-// clip cuts s to at most n bytes at a rune's edge, and replaces what is not UTF-8.
+// clip cuts s to at most n bytes at the edge of a rune, and replaces bytes that are not UTF-8.
 func clip(s string, n int) string {
 	if len(s) > n {
 		for n > 0 && !utf8.RuneStart(s[n]) {

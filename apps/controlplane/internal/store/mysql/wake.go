@@ -10,7 +10,7 @@ import (
 	"github.com/windlass-run/windlass/db/gen"
 )
 
-// putWakes assigns due last, because sent_at is compared with its old value. An earlier due also replaces
+// putWakes assigns due last, because sent_at depends on the old value of due. An earlier due also replaces
 // sent_at.
 var putWakes = bulk{
 	head: "-- name: PutWakes :exec\nINSERT INTO app_wake (app_id, due, sent_at) VALUES ",
@@ -27,8 +27,8 @@ func (t *tx) Wake(appIDs []string, due, now int64) error {
 	return t.WakeAt(each, now)
 }
 
-// WakeAt locks the existing rows before it writes, to know which of them become earlier. Two transactions
-// that both find no row both report the app as woken. A step that is sent twice does nothing the second time.
+// WakeAt locks the existing rows before it writes, to know which of them become earlier. If two transactions
+// find no row, both report the app as woken. If a step is sent twice, the second step does nothing.
 func (t *tx) WakeAt(due map[string]int64, now int64) error {
 	ids := slices.Sorted(maps.Keys(due))
 	if len(ids) == 0 {
@@ -84,7 +84,7 @@ func (t *tx) wake(wakes []wake) error {
 	return t.WakeAt(due, 0)
 }
 
-// ClearWakes locks no row that does not exist. A transaction that woke one of the apps meanwhile inserted a
+// ClearWakes locks only rows that exist. A transaction that woke one of the apps meanwhile inserted a
 // new row.
 func (t *tx) ClearWakes(appIDs []string) error {
 	ids := distinct(appIDs)
