@@ -411,7 +411,7 @@ type ReleaseDomainParams struct {
 	Name  string
 }
 
-// The app waits for it again.
+// The app waits for the verification again.
 func (q *Queries) ReleaseDomain(ctx context.Context, arg ReleaseDomainParams) (int64, error) {
 	result, err := q.db.ExecContext(ctx, releaseDomain, arg.AppID, arg.Name)
 	if err != nil {

@@ -149,7 +149,7 @@ type DueDeliveriesParams struct {
 	Limit int32
 }
 
-// Pending deliveries, longest due first, without those of busy endpoints.
+// Pending deliveries, except of busy endpoints. The longest due comes first.
 func (q *Queries) DueDeliveries(ctx context.Context, arg DueDeliveriesParams) ([]NotificationDelivery, error) {
 	query := dueDeliveries
 	var queryParams []interface{}

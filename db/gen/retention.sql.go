@@ -239,7 +239,7 @@ type DeleteIdleMembersParams struct {
 	Limit          int32
 }
 
-// Removed members stay, because the row is what keeps them out.
+// Rows of removed members stay, because they refuse further sign-ins.
 func (q *Queries) DeleteIdleMembers(ctx context.Context, arg DeleteIdleMembersParams) (int64, error) {
 	result, err := q.db.ExecContext(ctx, deleteIdleMembers, arg.SignedInBefore, arg.Limit)
 	if err != nil {

@@ -9,7 +9,7 @@ UPDATE domains SET held = name, verified_at = sqlc.arg(at), checked_at = sqlc.ar
 WHERE app_id = ? AND name = ?;
 
 -- name: ReleaseDomain :execrows
--- The app waits for it again.
+-- The app waits for the verification again.
 UPDATE domains SET held = NULL, verified_at = 0, checked_at = 0, missing_since = 0, lapsed_at = 0
 WHERE app_id = ? AND name = ?;
 

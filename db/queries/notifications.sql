@@ -35,7 +35,7 @@ DELETE FROM notification_endpoints WHERE workspace_id = ? AND id = ?;
 DELETE FROM notification_deliveries WHERE endpoint_id = ?;
 
 -- name: DueDeliveries :many
--- Pending deliveries, longest due first, without those of busy endpoints.
+-- Pending deliveries, except of busy endpoints. The longest due comes first.
 SELECT * FROM notification_deliveries
 WHERE state = 0 AND due_at <= sqlc.arg(at) AND endpoint_id NOT IN (sqlc.slice(busy))
 ORDER BY due_at LIMIT ?;

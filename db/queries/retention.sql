@@ -79,7 +79,7 @@ DELETE FROM browser_sessions WHERE expires_at < sqlc.arg(expired_before) ORDER B
 DELETE FROM used_sign_ins WHERE expires_at < sqlc.arg(expired_before) ORDER BY expires_at LIMIT ?;
 
 -- name: DeleteIdleMembers :execrows
--- Removed members stay, because the row is what keeps them out.
+-- Rows of removed members stay, because they refuse further sign-ins.
 DELETE FROM members WHERE signed_in_at < sqlc.arg(signed_in_before) AND removed_at = 0 ORDER BY signed_in_at LIMIT ?;
 
 -- name: DeleteEndedAPIKeys :execrows
