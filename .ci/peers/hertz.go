@@ -32,7 +32,7 @@ func serveHertz(listen string, instances *balancer) error {
 		from, _, _ := net.SplitHostPort(r.RemoteAddr().String())
 		r.Request.Header.Set("X-Forwarded-For", appendClient(r.Request.Header.Peek("X-Forwarded-For"), from))
 		host := string(r.Request.Host())
-		r.Request.SetHost(instances.nextInstance()) // this is the address to which it is sent: the Host field stays that of the client
+		r.Request.SetHost(instances.nextInstance()) // sets the address to which the request is sent: the Host field stays the client's
 		r.Request.Header.SetHost(host)
 		if err := c.Do(ctx, &r.Request, &r.Response); err != nil {
 			r.String(failedStatus, err.Error())

@@ -36,8 +36,8 @@ type Package struct {
 	Dir  string
 	// GoFiles and TestFiles are base names in Dir.
 	GoFiles, TestFiles []string
-	// Imports, TestImports and Deps are import paths. Those of this repository have no
-	// Prefix. Deps has all direct and indirect imports, without those of tests.
+	// Imports, TestImports and Deps are import paths. Paths of this repository have no
+	// Prefix. Deps has all direct and indirect imports, except the imports of tests.
 	Imports, TestImports, Deps []string
 }
 

@@ -7,7 +7,7 @@ import (
 	"strings"
 )
 
-// Rule lists imports that some packages must not have. Patterns are import paths. Those
+// Rule lists imports that some packages must not have. Patterns are import paths. Paths
 // of this repository have no Prefix. "x/..." matches x and all packages below it, and
 // "..." matches all packages. "$2/..." is the tree of the first two segments of the
 // importing package's path: apps/agent for apps/agent/internal/inbox.
@@ -15,9 +15,9 @@ type Rule struct {
 	Name string
 	// Why is the reason for the rule. It is printed with each violation.
 	Why string
-	// From are the packages to which the rule applies, without those in Except.
+	// From are the packages to which the rule applies, except the packages in Except.
 	From, Except []string
-	// Deny are the packages that they must not import, without those in Allow.
+	// Deny are the packages that they must not import, except the packages in Allow.
 	Deny, Allow []string
 	// Below means that the rule also applies to indirect imports.
 	Below bool
