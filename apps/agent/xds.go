@@ -9,7 +9,7 @@ import (
 	"github.com/windlass-run/windlass/apps/agent/internal/xds"
 )
 
-// xdsClients is the name of the one gateway that all xDS clients together count as.
+// xdsClients is the name of the gateway that stands for all xDS clients together.
 const xdsClients = "xds"
 
 // openXDS starts to follow the table, if routes are served over xDS.
@@ -42,8 +42,8 @@ func (a *Agent) serveXDS(ctx context.Context) error {
 	return a.xds.Run(ctx, a.conns.xds.ListenBusy("xds", l), config)
 }
 
-// gatewayAPI is the name of the one gateway that all data planes of the Gateway API together count
-// as.
+// gatewayAPI is the name of the gateway that stands for all data planes of the Gateway API
+// together.
 const gatewayAPI = "gateway-api"
 
 // RouteWriter writes routes until ctx ends.

@@ -9,10 +9,10 @@
 //	                  Changed    the reconciler applies the same generation with more replicas
 //
 // The agent only raises: it never lowers a number of replicas by itself. It raises an app only as
-// its assignment permits (RaiseAlone), within the minimum and maximum of the policy and the quota,
-// and only while the region has exactly one deployment of the app to run. So nothing is raised
-// during a rollout in this region, next to a pinned version, or for a pool. The apps of a workspace
-// share what it may raise. An app with an instance that finds no room is not raised further.
+// its assignment permits (RaiseAlone), and within the policy's minimum and maximum and the quota.
+// The region must have exactly one deployment of the app to run. So nothing is raised during a
+// rollout in this region, next to a pinned version, or for a pool. The apps of a workspace share
+// what it may raise. An app with an instance that finds no room is not raised further.
 //
 // A raise belongs to one generation. Loads report it until the control plane answers with another
 // generation, which may have the raised number or any other. So what people and deploys wrote

@@ -48,9 +48,9 @@ func (f *Feed) Take() []*gatewayv1.AppRoutes {
 // Serves records what the feed's clients serve. changes has, by app id, the change that every
 // client serves now. anybody is true if there is a client. notes are shown to people.
 //
-// With changes that are not nil, the caller confirms that no client has a state from another table,
-// except for apps that Take returned and that no call of Serves has reported yet. After the last
-// client is gone, the feed counts for Grace, as a gateway does. Serves may be called at any time.
+// If changes is not nil, the caller confirms that no client has a state from another table. Apps
+// that Take returned and that no call of Serves has reported yet are exempt. After the last client
+// is gone, the feed counts for Grace, as a gateway does. Serves may be called at any time.
 func (f *Feed) Serves(changes map[string]int64, anybody bool, notes []string) {
 	f.g.mu.Lock()
 	f.g.hub.recordFeed(f.one, changes, anybody, notes, time.Now())

@@ -8,8 +8,8 @@ import (
 )
 
 // fitPool returns w, with Unavailable 1 for two kinds of roles without Unavailable: a role that
-// yields and has a new unit without room, and a stable role, because its unit cannot start while
-// another unit has the slot.
+// yields and has a new unit without room, and a stable role. A unit of a stable role cannot start
+// while another unit has its slot.
 func fitPool(w Wanted, there map[string]units) Wanted {
 	w.Roles = slices.Clone(w.Roles)
 	for n := range w.Roles {

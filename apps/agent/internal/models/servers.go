@@ -211,8 +211,8 @@ func (m *Manager) Serves(serverID string) bool {
 
 // IsEmpty reports whether gateways may not send requests for models to a server. For tellWithin
 // after the agent's start, the result is false for a ready server that has not answered which
-// models it holds, because an earlier agent may have loaded models there. For an unknown server,
-// the result is true.
+// models it holds. The reason is that an earlier agent may have loaded models there. For an unknown
+// server, the result is true.
 func (m *Manager) IsEmpty(serverID string) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()

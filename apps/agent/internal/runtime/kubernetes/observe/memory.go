@@ -394,9 +394,8 @@ func place(labels map[string]string, byOrder int) (group, slot int) {
 	return group, slot
 }
 
-// waitingUnit returns the instance of a workload whose pod does not exist yet, because it starts
-// after other roles, or together with other pods for which there is no room. waits says why, or is
-// empty.
+// waitingUnit returns the instance of a workload that has no pod yet. The pod starts after other
+// roles, or together with other pods for which there is no room. waits says why, or is empty.
 func waitingUnit(w *appsv1.Deployment, waits string, live int) []runtime.Instance {
 	if w == nil || w.DeletionTimestamp != nil || live > 0 || w.Annotations[render.AnnotationWaits] == "" {
 		return nil
