@@ -113,8 +113,7 @@ type seen struct {
 	LastCheck string
 	Blocked   *block
 	// Released means that no gateway sends to the instance any more, or that its stop does not
-	// depend on gateways. If the deployment has several roles, no gateway sends to any instance of
-	// the group.
+	// depend on gateways. For several roles, see workload.released.
 	Released bool
 	// Unrouted means that no gateway sends to the instance, although gateways may.
 	Unrouted bool
@@ -177,8 +176,9 @@ func (p *plan) by(t time.Time) {
 // Invariants, tested as properties:
 //
 //   - no slot ever has two instances;
-//   - a change of template takes a replica out of service only if at most Unavailable replicas are
-//     then out of service, and it takes one ready instance of a replica at a time;
+//   - without a pool, a change of template takes a replica out of service only if at most
+//     Unavailable replicas are then out of service, and it takes one ready instance at a time of a
+//     replica with one role;
 //   - no action starts an instance that runs, and no action stops an instance that does not run.
 func decide(w wanted, instances []seen, now time.Time) plan {
 	p := plan{Waits: map[string]string{}}

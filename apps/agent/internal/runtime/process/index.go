@@ -23,8 +23,7 @@ import (
 
 const (
 	indexFile = "output.index"
-	// indexTime and indexBytes are the shortest time and the largest number of bytes between two
-	// records.
+	// A record is due when indexTime has passed, or indexBytes were written, since the last record.
 	indexTime  = 100 * time.Millisecond
 	indexBytes = 64 << 10
 	recordSize = 5 * 8
@@ -213,7 +212,7 @@ func (x *indexer) wrote(b []byte, now time.Time) {
 	x.within = len(b) > 0 && b[len(b)-1] != '\n'
 }
 
-// dropOlder drops the records of all files but the current one, before a rotation.
+// dropOlder drops the records of all files except the current one, before a rotation.
 func (x *indexer) dropOlder() {
 	if x.f != nil {
 		_ = x.f.Close()

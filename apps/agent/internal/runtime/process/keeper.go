@@ -44,8 +44,8 @@ type workload struct {
 
 	mu        sync.Mutex
 	instances map[string]*instance
-	// gated means that the workload is wanted, so other instances serve while an order is held
-	// back.
+	// gated means that stops wait for gateways: the workload is wanted, so other instances serve
+	// meanwhile, and Drain was called.
 	gated bool
 	// roles has the roles of the newest assignment, if there are several.
 	roles []runtime.RoleCount
