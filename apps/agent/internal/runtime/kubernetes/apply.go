@@ -23,9 +23,9 @@ import (
 // putAtOnce is the maximum number of calls in flight for one assignment.
 const putAtOnce = 4
 
-// Apply makes the assignment a the wanted state of its deployment. It returns when the cluster has
-// all objects as the assignment wants them. Kubernetes stores the objects, and its controllers do
-// the rest.
+// Apply puts the objects of assignment a into the cluster. It returns when the cluster has all of
+// them as the assignment wants them. Kubernetes stores the objects, and its controllers do the
+// rest.
 func (r *Runtime) Apply(ctx context.Context, a runtime.Assignment) error {
 	if err := r.ready(ctx); err != nil {
 		return err

@@ -57,7 +57,7 @@ func (r leaders) of(s rankSet) (out []*corev1.Pod) {
 }
 
 // worksUntil returns the latest time at which a leader's pod has finished its requests. It is zero
-// if the pod has finished them.
+// if the pod has finished them, or if its node does not answer.
 func (r leaders) worksUntil(p *corev1.Pod, now time.Time) time.Time {
 	if node := r.caches.Node(p.Spec.NodeName); !containerRuns(p) || node != nil && !answers(node) {
 		return time.Time{}

@@ -135,7 +135,7 @@ func (r *Runtime) removeOrphans(ctx context.Context, deploymentID string) error 
 	return nil
 }
 
-// leftovers returns the objects of a deployment except its workload and pods.
+// leftovers returns the cached objects of a deployment, without its workload and pods.
 func (r *Runtime) leftovers(deploymentID string) []render.Object {
 	var out []render.Object
 	for _, k := range []render.Kind{render.KindService, render.KindDisruptionBudget, render.KindNetworkPolicy, render.KindServiceAccount, render.KindClaim} {

@@ -113,8 +113,8 @@ var ourIndexes = cache.Indexers{
 	cache.NamespaceIndex: indexOf(func(o metav1.Object) string { return o.GetNamespace() }),
 }
 
-// Namespaced returns the object's namespace and the value of the label, or "" if it does not have
-// the label.
+// Namespaced returns NAMESPACE/VALUE, from the object's namespace and the value of the label. It
+// returns "" if the object does not have the label.
 func Namespaced(o metav1.Object, label string) string {
 	v := o.GetLabels()[label]
 	if v == "" {

@@ -24,8 +24,8 @@ import (
 // A mark is two annotations of the pod. One has the time at which the pod began to drain, and makes
 // observe report the pod as draining. The other has the least deletion cost, and makes the
 // ReplicaSet delete the pod before other ready pods. So the whole state is in the cluster, and an
-// agent that starts in the middle continues from there. A pod to which no gateway sends is not
-// marked.
+// agent that starts in the middle continues from there. If no gateway sends to any pod of the
+// workload, no pod is marked.
 //
 // Pods of another template go in the same way; see replace.go. Scaling down and replacing wait for
 // each other, because the controller chooses among pods of several templates when the number is
@@ -93,7 +93,7 @@ func DrainOf(in Input) Drain {
 // pods are the pods for which counts returns true. decide is a pure function.
 func (m *replacement) decide(pods []*corev1.Pod, want int, switched bool, released func(*corev1.Pod) bool, patience func(*corev1.Pod) time.Duration, now time.Time) Drain {
 	// A pod that is not ready, or not created yet, may become ready before it goes, and gateways
-	// would then send to it. Pods to which no gateway sends are not marked.
+	// would then send to it. If no gateway sends to any pod, no pod is marked.
 	sends := len(pods) < m.replicas || slices.ContainsFunc(pods, func(p *corev1.Pod) bool {
 		return !isReady(p) || render.Drains(p) || !released(p)
 	})
