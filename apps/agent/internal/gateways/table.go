@@ -208,7 +208,7 @@ func (t *table) usersOf(deploymentID string) map[string]bool {
 	return dirty
 }
 
-// dropApp drops an app. Every gateway must serve its removal.
+// dropApp drops an app. Call it only once every gateway serves the app's removal.
 func (t *table) dropApp(appID string) {
 	delete(t.apps, appID)
 	delete(t.removed, appID)

@@ -111,9 +111,9 @@ type Instance struct {
 	Leaving bool
 	// Old means that the instance's template is not the present template of its role.
 	Old bool
-	// Unfit means that the instance was never started, because the region has no room for it. It
-	// does not make its group count as out of service, because a replacement that waits for the
-	// group would not make room.
+	// Unfit means that the instance was never started, because the region has no room for it. If it
+	// has the present template, it does not make its group count as out of service, because a
+	// replacement that waits for the group would not make room.
 	Unfit bool
 }
 
@@ -233,10 +233,10 @@ func (g *group) addUnit(r Role, ranks []Instance) (isNew bool) {
 	return isNew
 }
 
-// decideReplacements decides which instances of older templates to replace. Instances that are not ready are replaced
-// at once, because they serve nothing, and a broken one must not delay the template that repairs it. In a group with one
-// role, one ready unit is replaced at a time. A group with several roles is replaced as a whole, so that no group that
-// serves has two templates.
+// decideReplacements decides which instances of older templates to replace. Instances that are not
+// ready are replaced at once, because they serve nothing, and a broken instance must not delay the
+// template that repairs it. In a group with one role, one ready unit is replaced at a time. A group
+// with several roles is replaced as a whole, so that no group that serves has two templates.
 func (d *Decision) decideReplacements(w Wanted, stay []*group) {
 	whole := len(w.Roles) > 1
 	away := 0
@@ -413,7 +413,7 @@ func unitState(r Role, ranks []Instance) int {
 	return state
 }
 
-// chooseGroups returns the groups that stay, and the lowest free numbers for those that are missing.
+// chooseGroups returns the groups that stay, and the lowest free numbers for missing groups.
 func chooseGroups(w Wanted, there map[int]map[string]units) []int {
 	if slices.ContainsFunc(w.Roles, func(r Role) bool { return r.Stable }) {
 		return firstNumbers(w.Replicas)

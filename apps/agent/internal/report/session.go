@@ -10,7 +10,7 @@ import (
 	agentv1 "github.com/windlass-run/windlass/proto/gen/windlass/agent/v1"
 )
 
-// minRefusal is the shortest time for which a refused report is delayed.
+// minRefusal replaces a shorter time that a refusal names.
 const minRefusal = 100 * time.Millisecond
 
 // maxFactsDelay is the longest delay of a refused report without instances, whatever time the
@@ -21,7 +21,7 @@ const maxFactsDelay = 4 * time.Second
 type delays struct {
 	instances  time.Time // for instances
 	everything time.Time // for all reports except signs of life
-	refusals   int       // consecutive refusals of instances
+	refusals   int       // refusals since instances were last answered
 }
 
 // sessionState has what a session has sent, and what it must still send.
