@@ -76,8 +76,8 @@ type Config struct {
 	// LoadTimeout limits a load, and AskTimeout limits a question to a server. Defaults: 30 min and
 	// 5 s.
 	LoadTimeout, AskTimeout time.Duration
-	// Observe is the mean time between two questions to a server which models it holds. Default: 5
-	// s.
+	// Observe is the mean time between two questions to a server which models it holds.
+	// Default: 5 s.
 	Observe time.Duration
 	// Unready is how long a loaded model may be not ready before it is unloaded and loaded again.
 	// Default: 30 s.
@@ -85,8 +85,8 @@ type Config struct {
 	// Forgive is the time after which one end of a server no longer counts against the model that
 	// the server was loading. Default: 1 h.
 	Forgive time.Duration
-	// Retry is the delay between attempts of a load, an unload or a question that fails. Default: 1
-	// s to 1 min.
+	// Retry is the delay between attempts of a load, an unload or a question that fails.
+	// Default: 1 s to 1 min.
 	Retry backoff.Policy
 	// LoadsAtOnce is how many loads and unloads run on one server at the same time. Default: 4.
 	LoadsAtOnce int

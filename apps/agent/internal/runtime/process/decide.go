@@ -177,8 +177,8 @@ func (p *plan) by(t time.Time) {
 //
 //   - no slot ever has two instances;
 //   - without a pool, a change of template takes a replica out of service only if at most
-//     Unavailable replicas are then out of service, and it takes one ready instance at a time of a
-//     replica with one role;
+//     Unavailable replicas are then out of service;
+//   - of a replica with one role, a change of template takes one ready instance at a time;
 //   - no action starts an instance that runs, and no action stops an instance that does not run.
 func decide(w wanted, instances []seen, now time.Time) plan {
 	p := plan{Waits: map[string]string{}}

@@ -24,8 +24,8 @@ func (w *workload) isEntry(role string) bool {
 
 // released reports whether no gateway sends to the instance any more. With several roles, gateways
 // send to an instance through the entry instances of its group. So the instance keeps running until
-// gateways have released all of these. In a pool, only the instance itself counts. The caller holds
-// mu.
+// gateways have released all of these. An entry instance of a pool waits only for its own release.
+// The caller holds mu.
 func (w *workload) released(in *instance) bool {
 	if w.roles == nil {
 		return w.rt.released(in.rec.ID)
