@@ -123,7 +123,7 @@ func (s *Store) download(ctx context.Context, k key, p parsed, c Credentials) er
 func partialFile(dir string, i int) string { return filepath.Join(dir, strconv.Itoa(i)) }
 
 // broken returns the error of a failed download. It keeps the partial files, so that the next
-// attempt continues with them, unless their content is the problem.
+// attempt continues with them, unless their content is wrong or the disk has no room for the rest.
 func (s *Store) broken(k key, err error) error {
 	var wrong *digestError
 	var invalid *contentError

@@ -129,8 +129,8 @@ func Open(cfg Config) (*Store, error) {
 	return s, nil
 }
 
-// KeepNeeded makes the store keep artifacts for which needed returns true, by DirOf. It deletes all others
-// once it needs room. needed must not call the store.
+// KeepNeeded makes the store keep artifacts for which needed returns true, by DirOf. It deletes
+// other artifacts once it needs room. needed must not call the store.
 func (s *Store) KeepNeeded(needed func(scope, dir string) bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -375,8 +375,9 @@ func (s *Store) evict(k key) error {
 	return nil
 }
 
-// Sweep deletes files that no model has needed for a day, and scopes for which inUse returns false.
-// It deletes the repositories of servers that are not in servers.
+// Sweep deletes files that no model has needed for a day. It deletes scopes for which inUse returns
+// false and that have neither servers nor running fetches. It deletes the repositories of servers
+// that are not in servers.
 func (s *Store) Sweep(inUse func(scope string) bool, servers map[string]bool) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -140,7 +140,7 @@ type Asked struct {
 }
 
 // Look returns the demand for the app. ok is false while no gateway has reported it. Look drops the
-// rates of deployments that no gateway reports any more.
+// rate of a deployment once no gateway reports it and its last requests are older than rateWindow.
 func (d *Demand) Look(appID string, now time.Time) (_ Asked, ok bool) {
 	a := d.apps[appID]
 	if a == nil {

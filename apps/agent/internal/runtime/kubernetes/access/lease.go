@@ -15,8 +15,8 @@ import (
 // A lease is held for leaseDuration after its last renewal. A holder that could not renew it for
 // renewDeadline must stop f before leaseDuration is over. A waiting agent reads the lease every
 // leaseRetry to (1 + leaseJitter) * leaseRetry. It counts leaseDuration from the time when it saw
-// the last renewal. So after a holder was killed, another agent begins after at most 9 + 2.2 + 2.2
-// s.
+// the last renewal. So after a holder was killed, another agent begins at most 9 + 2.2 + 2.2 s
+// later.
 const (
 	leaseDuration = 9 * time.Second
 	renewDeadline = 6 * time.Second

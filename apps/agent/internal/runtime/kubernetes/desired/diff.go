@@ -182,8 +182,7 @@ func show(v any) string {
 	return strings.ToValidUTF8(string(data[:maxShown]), "") + "..."
 }
 
-// maxDifferences is the maximum number of differences in an event. An event has room for 1024
-// bytes.
+// maxDifferences is the maximum number of differences in an event. An event may have 1024 bytes.
 const maxDifferences = 5
 
 // Summary returns the differences as one line. It leaves out the values of a Secret.

@@ -18,8 +18,8 @@ import (
 // Otherwise, pods could get a new template by scaling, by adoption by a newer deployment, or by an
 // agent that renders differently. That would replace instances for no reason.
 
-// maxTemplate is the maximum size of the kept template. Kubernetes limits all annotations of an object to 256
-// KiB.
+// maxTemplate is the maximum size of the kept template. Kubernetes allows 256 KiB for all
+// annotations of an object.
 const maxTemplate = 192 << 10
 
 func packTemplate(t *coreac.PodTemplateSpecApplyConfiguration) (string, error) {

@@ -53,8 +53,7 @@ type Config struct {
 	UserAgent, FieldManager string
 	Log                     *slog.Logger
 	Rand                    func() float64
-	// Patience is how long a route may be unserved before people get a note about it. Default: 30
-	// s.
+	// Patience is how long a route may be unserved before people get a note. Default: 30 s.
 	Patience time.Duration
 }
 
