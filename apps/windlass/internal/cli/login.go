@@ -154,7 +154,8 @@ func openURL(url string) error {
 	return nil
 }
 
-// renewToken renews the token of the target if it is time. A failure is an error only if the token has expired.
+// renewToken renews the token of the target if it is time. It returns an error if the token has expired, or if the new
+// token could not be stored. If the control plane does not renew the token, that is no error.
 func (a *app) renewToken(ctx context.Context, path string) error {
 	now := time.Now().UnixMilli()
 	if !strings.HasPrefix(a.target.APIKey, signin.TokenPrefix) || a.target.RenewAt == 0 || now < a.target.RenewAt {

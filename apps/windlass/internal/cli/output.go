@@ -172,7 +172,7 @@ func ageText(ms int64) string {
 	return durationText(time.Since(time.UnixMilli(ms)))
 }
 
-// durationText returns a duration in its two largest units.
+// durationText returns a duration in one or two units.
 func durationText(d time.Duration) string {
 	switch {
 	case d < 0:

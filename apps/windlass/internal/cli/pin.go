@@ -141,8 +141,8 @@ func (a *app) showPin(resp proto.Message, pin *windlassv1.Pin) error {
 	return a.show(resp, func(w *tabwriter.Writer) { pinTable(w, []*windlassv1.Pin{pin}) })
 }
 
-// awaitPin follows the app until the pin serves in all its regions, or is gone. A pin that failed in a region
-// is an error. It returns the last state of the pin, or nil if it is gone.
+// awaitPin follows the app until the pin serves or has failed in each of its regions, or is gone. A pin that failed
+// in a region is an error. It returns the last state of the pin, or nil if it is gone.
 func (a *app) awaitPin(ctx context.Context, name, path string, number int32, patience time.Duration) (last *windlassv1.Pin, err error) {
 	gone := false
 	err = a.followApp(ctx, path, "", patience, func(r *windlassv1.WatchAppResponse) (bool, error) {

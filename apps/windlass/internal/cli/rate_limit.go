@@ -12,7 +12,8 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// rateLimitPatience is the maximum time that a call waits in all its tries.
+// rateLimitPatience limits how long a call waits in all its tries. Only the random part of the last wait may exceed
+// the limit.
 const rateLimitPatience = time.Minute
 
 // retryRateLimited repeats a call that was refused because of the workspace's rate of starts, after the time that the
