@@ -11,7 +11,7 @@ import (
 )
 
 // A slot is stable only if the successor of an instance takes its slot. So an instance stops before its successor
-// starts, and the version that moves in takes over the instances of the one before it.
+// starts, and the version that moves in takes over the instances of the version before it.
 
 // checkSlots refuses fields that cannot be combined with stable slots.
 func checkSlots(s *windlassv1.DeploymentSpec, field string) error {

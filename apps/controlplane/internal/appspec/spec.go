@@ -206,12 +206,12 @@ func hashOf(spec *windlassv1.DeploymentSpec, last concern) ([]byte, error) {
 	slices.Sort(s.Regions)
 	if model.IsPooled(s) {
 		for _, r := range s.GetRoles() {
-			r.Instances = 0 // of a pool, instances are not part of the version
+			r.Instances = 0 // the number of instances of a pool is not part of the version
 		}
 	}
 	if last == ofInstances {
 		for _, r := range s.GetRoles() {
-			r.Together = false // it says what a version changes, and no instance sees it; see model.RolesOfImage
+			r.Together = false // together says what a version changes, but instances do not see it; see model.RolesOfImage
 		}
 	}
 	m := s.ProtoReflect()

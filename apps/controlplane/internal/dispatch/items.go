@@ -20,11 +20,10 @@ import (
 // specHashSize is the size of a spec hash in bytes. Two contents never have the same hash by chance.
 const specHashSize = 16
 
-// describeDeployment returns the fields of a deployment that are sent but are not part of the hash. A trace does not
-// change instances. Renaming a project makes no revision, so with its name in the hash every agent would seem to have
-// drifted. The same is true for features, because later releases know more, for the host, whose domain may change, and
-// for what the agent may raise alone, because quotas and grants make no revision. Changes of these fields arrive with
-// the next generation.
+// describeDeployment returns the fields of a deployment that are sent but are not part of the hash. The trace does not
+// change instances. The other fields can change without a revision: names of projects, the features that a release
+// knows, the domain of hosts, quotas and grants. With them in the hash, every agent would seem to have drifted after
+// such a change. Changes of all these fields arrive with the next generation.
 func describeDeployment(state *agentv1.DeploymentState, it *model.DesiredItem, with sending) *agentv1.DeploymentState {
 	about := &agentv1.DeploymentState{Traceparent: it.Topology.Traceparent}
 	if it.Delete {

@@ -391,7 +391,7 @@ func (t *Tailer) subscribeAgent(region string, agent changefeed.Position, head m
 }
 
 // addSubscription adds a subscription. fromHead reports whether the region is followed from head on: it had no
-// subscription, or the others follow an earlier epoch.
+// subscription, or its other subscriptions follow an earlier epoch.
 func (t *Tailer) addSubscription(sub *subscription, head model.Head) (at changefeed.Position, fromHead bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -58,7 +58,7 @@ func (s *Service) store(ctx context.Context, batch []*pending) (errs []error, er
 	return errs, nil
 }
 
-// admit renews the leases of reports whose session is current and refuses the others. The renewal locks the regions'
+// admit renews the leases of reports whose session is current, and refuses other reports. The renewal locks the regions'
 // rows until the end of the transaction, so that later reads stay valid until the reports are stored.
 func (s *Service) admit(tx Tx, batch []*pending, now int64) (errs []error, current []model.Region, err error) {
 	regions := make([]string, len(batch))

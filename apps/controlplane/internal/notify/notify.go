@@ -343,7 +343,7 @@ func (s *Service) deliver(ctx context.Context, d model.Delivery) {
 	begin := time.Now()
 	fatal, err := s.call(ctx, d)
 	if ctx.Err() != nil {
-		return // this process stops, which is not the endpoint's failure: the claim ends by itself
+		return // the process stops, so the endpoint did not fail: the claim ends by itself
 	}
 	now := time.Now()
 	d.Problem = ""

@@ -326,7 +326,7 @@ func (p *planner) noteStarted(d *model.Deployment) {
 	}
 }
 
-// doomed returns why a region will never be ready, for the first such region by name.
+// doomed returns why a region will never be ready. Of several such regions, it takes the first by name.
 func (f *facts) doomed(d *model.Deployment) (reason, message string, doomed bool) {
 	for _, pl := range f.places(f.activeRows(d.ID)) {
 		if reason, message, doomed := f.hopelessAtStart(d, pl); doomed {

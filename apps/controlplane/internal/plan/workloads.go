@@ -183,7 +183,7 @@ func (f *facts) hasTaken(t *model.Topology) bool {
 }
 
 // madeFor returns the deployments for which d's instances in the region were made: the deployments whose workload was
-// transferred to it, and the one that started the workload.
+// transferred to it, and the deployment that started the workload.
 func (f *facts) madeFor(d *model.Deployment, region string) (ids []string) {
 	t := f.rowIn(d.ID, region)
 	for _, o := range f.rows {

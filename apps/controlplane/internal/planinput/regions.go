@@ -111,7 +111,7 @@ func (l *loader) readRegionNames() error {
 	return nil
 }
 
-// resolve adds the regions that were found by name, and marks those that are closed to the workspace.
+// resolve adds the regions that were found by name, and marks the regions that are closed to the workspace.
 func resolve(in *plan.Input, found map[string]model.Region) {
 	here := map[string]model.Region{}
 	for _, r := range in.Regions {

@@ -108,7 +108,7 @@ type cure struct {
 	instances, gpus int64
 }
 
-// cheapestCure returns the way with the highest set capacity. Of several such ways, it returns the one that takes the
+// cheapestCure returns the way with the highest set capacity. Of several such ways, it returns the way that takes the
 // fewest GPUs.
 func (p *Preview) cheapestCure(e extent, spec *windlassv1.DeploymentSpec) cure {
 	const room = "maxUnavailable 0"

@@ -82,7 +82,7 @@ func TestPool_ScaledRolesNeedMoreGPUs(t *testing.T) {
 	require.Equal(t, []int32{16, 42, 36}, []int32{e.now.gpus, e.peak.gpus, e.after.gpus})
 	require.EqualValues(t, 16+10, e.needed, "2 prefill and 2 decode more")
 
-	// It gives GPUs back.
+	// A rollout with fewer decode servers gives GPUs back.
 	p.in.Topology = []model.Topology{row("decode=1,prefill=8")}
 	p.target = &p.in.Deployments[0]
 	e = measure(forecast.Forecast{})

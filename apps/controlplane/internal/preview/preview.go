@@ -1,5 +1,5 @@
 // Package preview forecasts what a deploy would do. It runs the planner on the input that the next step of
-// the app would read. Then it compares what each region needs with what it has. It writes nothing.
+// the app would read. Then it compares each region's needs with its capacity. It writes nothing.
 package preview
 
 import (
@@ -74,7 +74,7 @@ func (p *Preview) Deployment(id string) *model.Deployment {
 	return &p.in.Deployments[i]
 }
 
-// readRegions adds the regions that the target's spec names to those of the input.
+// readRegions adds the regions that the target's spec names to the input's regions.
 func (p *Preview) readRegions(tx planinput.Tx) error {
 	p.regions, p.regionIDs = map[string]model.Region{}, map[string]string{}
 	for _, r := range p.in.Regions {

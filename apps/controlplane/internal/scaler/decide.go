@@ -145,7 +145,7 @@ func (s *Service) decideFor(at appRegion, a *app, t *target, now time.Time) (wri
 	t.addProblems(t.shown, a, policy, d.Wants)
 	s.metrics.note(a, region.Name, "", d)
 	writes := d.Wanted != d.Desired && a.Scaling.Active()
-	// The region keeps what it raised until it gets another generation, whatever the decision is.
+	// The region keeps the raised number until it gets another generation, whatever the decision is.
 	raised := t.raised.to > 0 && t.raised.generation == region.Generation
 	if raised {
 		t.shown.Why += fmt.Sprintf("; the region was cut off, and went to %d by itself", t.raised.to)

@@ -42,7 +42,7 @@ type Entry struct {
 	Actor, ActorID string
 	Source         string
 	Procedure      string
-	// ResourceKind and ResourceID name what was read.
+	// ResourceKind and ResourceID name the object that was read.
 	ResourceKind, ResourceID string
 	// Outcome is Done, or why the call was refused.
 	Outcome string

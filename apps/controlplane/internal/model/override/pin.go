@@ -56,7 +56,7 @@ func Pin(spec *windlassv1.DeploymentSpec, regions []model.Region) ([]*windlassv1
 	for i, o := range all {
 		about := slices.DeleteFunc(slices.Clone(regions), func(r model.Region) bool { return !takes(o, r) })
 		if len(about) == 0 {
-			continue // it names a region that does not exist, which checkRegions reports
+			continue // the override names a region that does not exist, which checkRegions reports
 		}
 		if !l.changes(spec, about, i) {
 			return nil, &Problem{

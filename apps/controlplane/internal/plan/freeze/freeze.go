@@ -49,7 +49,7 @@ type Found struct {
 }
 
 // Of returns the freeze that decides about a start of the app. A freeze that refuses comes before a freeze that holds.
-// Of several freezes of the same kind, the one that ends last decides.
+// Of several freezes of the same kind, the freeze that ends last decides.
 func Of(freezes []model.Freeze, app model.App, now int64) (found Found, frozen bool) {
 	for _, f := range freezes {
 		if !Covers(f, app) {

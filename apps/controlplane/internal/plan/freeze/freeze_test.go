@@ -35,7 +35,7 @@ func TestWindow_UsesTheClockOfItsTimeZone(t *testing.T) {
 	for name, c := range map[string]struct {
 		f           model.Freeze
 		now         string
-		until, next string // of a freeze in force, or else when it is
+		until, next string // the end of a freeze that is in force, or else its next start
 	}{
 		"before":                         {weekend, "2026-11-20T15:59:59Z", "", "2026-11-20T16:00:00Z"},
 		"its first moment":               {weekend, "2026-11-20T16:00:00Z", "2026-11-23T08:00:00Z", ""},

@@ -211,7 +211,7 @@ func crashBeforeSchedule(t *testing.T, harness Harness) {
 	w.happen(a)
 	wakeAll(t, p.Driver, a)
 	awaitSignal(t, reached)
-	p.Crash() // it has committed, and sent no answer
+	p.Crash() // the step has committed, but has sent no answer
 	p = harness.Start(w.step)
 	w.sweep(p.Driver)
 	w.await("the app has had all its looks", patience, w.quiet)
