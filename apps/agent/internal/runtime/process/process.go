@@ -379,8 +379,8 @@ func (r *Runtime) keepLocked(w *workload) {
 }
 
 // wantedOf returns the wanted state of a workload, and the deployment that owns it: among the
-// deployments that name the workload, the one that was assigned last. asOf is the value of
-// workload.assigned at that time.
+// deployments that name the workload and are not being removed, the one that was assigned last.
+// asOf is the value of workload.assigned at that time.
 func (r *Runtime) wantedOf(workload *workload) (_ wanted, _ *deployment, asOf int64) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
