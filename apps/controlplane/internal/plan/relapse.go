@@ -15,15 +15,15 @@ import (
 //
 // A change of the region's assignment, a lost connection and a pause are not relapses.
 //
-// A region may also lose the acknowledgement of its route while it serves, because gateways or the
-// agent restart. That is not a relapse, and the bake continues. If the bake restarted, frequent restarts of gateways
-// would keep it from ending. The bake ends once the route is acknowledged
-// again, and the progress deadline limits how long that may take.
+// A region may also lose the acknowledgement of its route while it serves, because gateways or the agent restart. That
+// is not a relapse, and the bake continues. If the bake restarted, frequent restarts of gateways would keep it from
+// ending. The bake ends once the route is acknowledged again, and the progress deadline limits how long that may take.
 
 // ReasonUnstable is the reason of a region that fails because it became ready and lost its readiness too often.
 const ReasonUnstable = "Unstable"
 
-// minRelapses is the number of relapses that any region may have, because a lost node takes a replica with it.
+// minRelapses is the lowest RelapseLimit. A healthy region has a few relapses, too, because a lost node takes a replica
+// with it.
 const minRelapses = 5
 
 // RelapseLimit returns how many relapses at one step or in one bake fail a region of that size. It is at least the
