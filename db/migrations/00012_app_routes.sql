@@ -1,7 +1,7 @@
 -- +goose NO TRANSACTION
 -- +goose Up
--- The routes of an app in a region. The weights of their targets are in the topology rows. Only the
--- generation and the hosts (a JSON array) are here.
+-- The routes of an app in a region. The weights of their targets are in the topology rows. This
+-- table has only the generation and the hosts (a JSON array).
 CREATE TABLE IF NOT EXISTS app_routes (
     app_id       VARCHAR(64) CHARACTER SET ascii COLLATE ascii_bin NOT NULL,
     region       VARCHAR(64) CHARACTER SET ascii COLLATE ascii_bin NOT NULL,

@@ -1,6 +1,6 @@
 -- +goose NO TRANSACTION
 -- +goose Up
--- The freeze that holds the rollout or held it last, and who started the rollout in spite of it.
+-- The freeze that holds the rollout or held it last, and the person who overrode the freeze.
 ALTER TABLE rollouts
     ADD COLUMN IF NOT EXISTS held_since   BIGINT NOT NULL DEFAULT 0,
     ADD COLUMN IF NOT EXISTS held_until   BIGINT NOT NULL DEFAULT 0,

@@ -1,8 +1,8 @@
 -- +goose NO TRANSACTION
 -- +goose Up
 -- Upper bound of a workspace's usage: the usage at counted_at, in unix microseconds of the
--- database's clock, plus everything requested since. 0: not counted yet. In the same row as the
--- bucket, because the same calls change both. An earlier release does not update these columns, so
+-- database's clock, plus everything requested since. 0: not counted yet. The columns are in the
+-- row of the bucket, because the same calls change both. An earlier release does not update these columns, so
 -- they are only trusted for a short time.
 ALTER TABLE workspace_starts
     ADD COLUMN IF NOT EXISTS counted_at  BIGINT NOT NULL DEFAULT 0,

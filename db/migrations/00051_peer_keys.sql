@@ -1,7 +1,7 @@
 -- +goose NO TRANSACTION
 -- +goose Up
 -- The keys of the keyset that each process of the control plane read at its start. seals is 1 for
--- the key that it seals with. last_seen is a time of the database's clock. A row outlives its
+-- the key with which the process seals. last_seen is a time of the database's clock. A row outlives its
 -- process, because agents have credentials that the process sealed.
 CREATE TABLE IF NOT EXISTS peer_keys (
     peer_id   VARCHAR(64) CHARACTER SET ascii COLLATE ascii_bin NOT NULL,

@@ -1,9 +1,9 @@
 -- +goose NO TRANSACTION
 -- +goose Up
 -- Notifications to endpoints, each with the facts at the time of its event. due_at is the time of
--- the next try of a pending one, or the time when a finished row is deleted. tries_since is when
--- its tries began. apps and events are the numbers of apps and events that it is about. app_names
--- has the first of those apps.
+-- the next try of a pending notification, or the time when a finished row is deleted. tries_since
+-- is when the tries began. apps and events are the numbers of apps and events in the notification.
+-- app_names has the first of these apps.
 CREATE TABLE IF NOT EXISTS notification_deliveries (
     endpoint_id   VARCHAR(64) CHARACTER SET ascii COLLATE ascii_bin NOT NULL,
     message_id    VARCHAR(64) CHARACTER SET ascii COLLATE ascii_bin NOT NULL,

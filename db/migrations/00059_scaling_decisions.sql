@@ -1,6 +1,6 @@
 -- +goose NO TRANSACTION
 -- +goose Up
--- The last decision in each region that differed from the one before it, a windlass.v1.RegionScaling.
+-- For each region, the last decision that differed from the decision before it, a windlass.v1.RegionScaling.
 CREATE TABLE IF NOT EXISTS scaling_decisions (
     app_id       VARCHAR(64) CHARACTER SET ascii COLLATE ascii_bin NOT NULL,
     region       VARCHAR(64) CHARACTER SET ascii COLLATE ascii_bin NOT NULL,

@@ -1,6 +1,6 @@
 -- +goose NO TRANSACTION
 -- +goose Up
--- The tier of a workspace, and the features in which it differs from the tier. Without a row, it has "default".
+-- The tier of a workspace, and the features in which it differs from the tier. Without a row, the workspace has the tier "default".
 CREATE TABLE IF NOT EXISTS workspace_features (
     workspace_id     VARCHAR(64) CHARACTER SET ascii COLLATE ascii_bin NOT NULL,
     tier             VARCHAR(63) CHARACTER SET ascii COLLATE ascii_bin NOT NULL,

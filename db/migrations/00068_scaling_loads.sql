@@ -1,7 +1,7 @@
 -- +goose NO TRANSACTION
 -- +goose Up
--- The load that scaling decisions were made on, of an app in a region, or of a role of its pool. A row has up to half an
--- hour. samples are the bytes of model.EncodeLoads.
+-- The load on which scaling decisions were made, of an app in a region or of a role of its pool. A row has the load of
+-- up to half an hour. samples are the bytes of model.EncodeLoads.
 CREATE TABLE IF NOT EXISTS scaling_loads (
     app_id       VARCHAR(64) CHARACTER SET ascii COLLATE ascii_bin NOT NULL,
     region       VARCHAR(64) CHARACTER SET ascii COLLATE ascii_bin NOT NULL,

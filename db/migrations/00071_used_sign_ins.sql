@@ -1,6 +1,6 @@
 -- +goose NO TRANSACTION
 -- +goose Up
--- Values of sign-ins that work once, and were used. hash is the SHA-256 of the value.
+-- Values of sign-ins that work only once and were used. hash is the SHA-256 of the value.
 CREATE TABLE IF NOT EXISTS used_sign_ins (
     hash       VARBINARY(32) NOT NULL,
     expires_at BIGINT NOT NULL,
