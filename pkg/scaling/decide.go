@@ -484,8 +484,8 @@ func (d *decider) wakeFromZero() {
 // wokenFor is the shortest time for which an app that woke has Zero.WakeTo replicas.
 const wokenFor = time.Minute
 
-// keepWoken raises the number to Zero.WakeTo for an app that woke within the window of Down. The region starts a single
-// replica by itself.
+// keepWoken raises the number to Zero.WakeTo for an app that woke within the window of Down, or within wokenFor if that
+// is longer. The region starts a single replica by itself.
 func (d *decider) keepWoken() {
 	if d.p.Zero == nil || d.st.CannotWake || d.newest == nil || !d.mem.Woken || d.out.Wanted >= d.p.Zero.WakeTo {
 		return

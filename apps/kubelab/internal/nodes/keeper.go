@@ -17,7 +17,7 @@ import (
 	"k8s.io/client-go/util/workqueue"
 )
 
-// Keeper sets the label online on nodes without the annotation lost, and removes it from the others.
+// Keeper sets the label online on nodes without the annotation lost, and removes it from lost nodes.
 type Keeper struct {
 	client kubernetes.Interface
 	log    *slog.Logger
