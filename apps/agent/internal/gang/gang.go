@@ -206,8 +206,8 @@ func Admit(nodes []Node, pending []Pod, quotas map[string]int64, waiting []Gang)
 // within 5 minutes.
 const stuckAfter = 6 * time.Minute
 
-// Stuck finds pods that get no node although there is room for them by what the agent knows, for example because the
-// scheduler must spread them over zones. They must not keep room from gangs, which could belong to other workspaces.
+// Stuck finds pods that get no node although there is room for them as far as the agent knows, for example because
+// the scheduler must spread them over zones. They must not keep room from gangs, which could belong to other workspaces.
 // The zero value is ready to use. It is not safe for concurrent use.
 type Stuck struct {
 	since map[string]time.Time

@@ -53,8 +53,8 @@ type model struct {
 	h     *hub
 	table int
 	peers []*peer
-	// behind has one peer for the clients of each feed. Its sent has the states that the clients
-	// have not acknowledged. Its told has the changes that the feed has not reported.
+	// behind has one peer for the clients of each feed. In such a peer, sent has the states that the
+	// clients have not acknowledged, and told has the changes that the feed has not reported.
 	behind []*peer
 	lists  map[string][]runtime.Instance
 	gens   map[string]int64

@@ -19,7 +19,7 @@ type want struct {
 	// hash is the workload's hash from the last time that everything was as wanted. It is empty
 	// before that.
 	hash string
-	// drains means that pods will be taken away later.
+	// drains is Drain.Waits of the latest decision.
 	drains bool
 	// contested is the last report about fields that other clients own.
 	contested string
@@ -106,13 +106,13 @@ func (w *wanted) secretsOf(at render.Ref) *redact.Values {
 	return nil
 }
 
-// drains reports whether pods of a workload will be taken away later.
+// drains reports whether the drain of a workload's pods must continue later.
 func (w *wanted) drains(at render.Ref) bool {
 	known := w.get(at)
 	return known != nil && known.drains
 }
 
-// draining returns the workloads with pods that will be taken away later.
+// draining returns the workloads for which drains is true.
 func (w *wanted) draining() []render.Ref {
 	return w.which(func(_ render.Ref, known *want) bool { return known.drains })
 }

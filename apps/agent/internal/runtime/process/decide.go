@@ -195,8 +195,8 @@ func decide(w wanted, instances []seen, now time.Time) plan {
 		case s.Stop != nil && s.Stop.Final:
 			leave(&p, s, now, s.Stop.Reason, s.Stop.Message)
 		case replaced[s.ID] && !s.Ready && !w.Paused:
-			// The instance is not in service, so it is replaced at once, and a broken instance must
-			// never delay the version that repairs it.
+			// The instance is not in service, so it is replaced at once: a broken instance must never
+			// delay the version that repairs it.
 			leave(&p, s, now, runtime.ReasonReplaced, replacedWords)
 		case s.Sick >= replaceAfter && s.ended() && !w.Paused:
 			p.do(action{Kind: doForget, ID: s.ID, Slot: s.key(), Reason: runtime.ReasonReplaced})

@@ -371,7 +371,7 @@ func (w *workload) stop(in *instance, o order) {
 		}
 		in.rec.Stop = &o
 	}
-	// The order is written before it is given, so that the end counts as requested.
+	// The record is saved before the shim gets the signal, so that the end counts as requested.
 	_ = w.save(in)
 	w.rt.log.Info("stopping instance", "instance", in.rec.ID, "deployment", in.rec.Deployment, "reason", o.Reason, "why", o.Message)
 	if in.rec.Stop.Await.IsZero() {

@@ -123,7 +123,7 @@ func (r *Runtime) deleteGone(dir string) {
 	}
 }
 
-// deleteAllGone deletes what an earlier agent had no time to delete.
+// deleteAllGone deletes the discarded directories that an earlier agent had no time to delete.
 func (r *Runtime) deleteAllGone() {
 	entries, err := os.ReadDir(filepath.Join(r.cfg.DataDir, slotsDir))
 	if err != nil {
