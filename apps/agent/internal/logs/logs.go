@@ -22,7 +22,8 @@ const (
 	// maxWait is the maximum time that a request waits.
 	maxWait = 5 * time.Second
 	// maxInstances is the maximum number of instances in a request. maxBytes is the maximum size of
-	// an answer, and perInstance the maximum size of one instance's part.
+	// an answer, and perInstance the maximum size of one instance's part. An answer may be larger than
+	// maxBytes, because each instance's part may always have 4 KiB.
 	maxInstances = 200
 	maxBytes     = 512 << 10
 	perInstance  = 64 << 10
@@ -34,7 +35,7 @@ type Reader interface {
 }
 
 // Follow answers a request as soon as one of its instances has written something, or does not exist
-// any more.
+// any more, and at the latest when the request's wait is over.
 func Follow(ctx context.Context, r Reader, req *agentv1.FollowRequest) (*agentv1.FollowResponse, error) {
 	if len(req.Instances) > maxInstances {
 		return nil, fmt.Errorf("%d instances are requested: request %d at most", len(req.Instances), maxInstances)

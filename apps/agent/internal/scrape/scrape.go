@@ -3,7 +3,8 @@
 // Answers of instances are not trusted. A scrape connects only to the instance's address as the
 // runtime reports it: it follows no redirect, uses no proxy and resolves no name. The time, the
 // size of the answer and the number of concurrent scrapes are limited. Instances that do not answer
-// use only their workspace's share of these. A value that is negative or not finite is ignored.
+// use only their workspace's share of these. A signal is left out if one of its values is negative or
+// not finite.
 package scrape
 
 import (

@@ -33,7 +33,8 @@ type identity struct {
 	ExpiresAt  int64  `json:"expires_at"`
 }
 
-// Credentials holds the credential of the region and renews it. It is safe for concurrent use.
+// Credentials holds the credential of the region, and stores it in a file. It is safe for concurrent
+// use.
 type Credentials struct {
 	files disk.Files
 	name  string

@@ -298,7 +298,8 @@ func (s *Session) authenticate(ctx context.Context) error {
 		case s.cfg.Credentials.Token() == "":
 			return err
 		}
-		// The old credential may still be good, because a missing key may have caused the refusal.
+		// The old credential may still be valid. For example, a server of the control plane refuses every
+		// credential while it lacks the key that opens them.
 		s.cfg.Log.WarnContext(ctx, "the credential was refused and joining again failed: trying the old credential", "error", err)
 		return nil
 	}
