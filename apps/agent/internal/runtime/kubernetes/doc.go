@@ -56,6 +56,9 @@
 // workload of a deployment with one role (see roles.go). Package gang decides which of them may have
 // pods, so that pods that need each other start all or nothing (see gangs.go).
 //
+// A deployment with one role is handled in the same way if its instances have several hosts or
+// stable slots. In this package and in render, "a deployment with several roles" includes it.
+//
 // # Few calls
 //
 // To decide whether a write is needed, the agent uses its caches and the server's answers to its

@@ -28,8 +28,9 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// A deployment with several roles, or with instances of several hosts, has one workload for each
-// instance or rank: a Deployment of one pod with the labels of its role, group, slot and rank.
+// A deployment with several roles, with instances of several hosts or with stable slots has one
+// workload for each instance or rank: a Deployment of one pod with the labels of its role, group,
+// slot and rank.
 // Kubernetes keeps each workload alive by itself. Package groups says which workloads should exist,
 // which must wait, and which may take another template:
 //

@@ -259,7 +259,8 @@ func keptOf(live *appsv1.Deployment) (*keptPods, error) {
 }
 
 // template returns the template that all pods of the assignment should have. It is the kept
-// template if the kept template has the assignment's hash.
+// template if that has the assignment's hash, unless the ranks restart or a Secret that the kept
+// template names is missing.
 func (s *Plan) template() *coreac.PodTemplateSpecApplyConfiguration {
 	if s.kept == nil || s.kept.hash != s.Assignment.TemplateHash || s.Restarts() {
 		return s.Objects.Workload.Spec.Template

@@ -23,7 +23,7 @@
 //     newer deployment may adopt the pods, and scaling must not restart them. An instance gets the
 //     values at its start.
 //   - Pods have only labels that adoption and renaming do not change. The workload has the other
-//     labels. Selectors use only the workload's key.
+//     labels. A Deployment's selector has only the workload's key.
 //   - The name of a Secret with a registry's password does not depend on the password.
 //
 // A change of this package may also change templates, and so replace instances. The golden files
@@ -54,6 +54,7 @@
 //
 // Each instance of a deployment with several roles is a Deployment of one pod. So it keeps its
 // group, role and slot, and any instance can be removed. Assignment.Unit names the instance. It has
-// the objects above except Service and PodDisruptionBudget. The instances of a group share a Secret
-// with their addresses.
+// the objects above except PodDisruptionBudget, which all instances of the deployment share. It has
+// a Service only in a stable slot, or for the ranks of an instance of several hosts. The instances
+// of a group share a Secret with their addresses.
 package render

@@ -41,7 +41,7 @@ const (
 	// LabelMadeFor is the deployment for which a pod was made. Only pods have it. It stays when
 	// another deployment adopts the pod. Metrics of the pod are under this deployment.
 	LabelMadeFor = Domain + "made-for"
-	// LabelWorkload is the workload's key. It is the only label in selectors.
+	// LabelWorkload is the workload's key. It is the only label in a Deployment's selector.
 	LabelWorkload = Domain + "workload"
 	// LabelUnitOf is on the objects of one instance of a deployment with several roles. It is the
 	// key that all these instances have. LabelWorkload is then the instance's own key; see UnitKey.

@@ -150,8 +150,8 @@ func placeKey(parent, role, place string) string {
 
 var unitTail = regexp.MustCompile(`^(.+?)\.\d+\.\d+(?:\.(\d+))?\.[a-z2-7]{6}$`)
 
-// ParentKey returns the deployment's key if key belongs to one of several instances. Otherwise, it
-// returns key.
+// ParentKey returns the parent in a key of UnitKey or RankKey: the deployment's key, or the hash that
+// replaces it. It returns any other key unchanged.
 func ParentKey(key string) string {
 	if m := unitTail.FindStringSubmatch(key); m != nil {
 		return m[1]
@@ -207,7 +207,7 @@ func pullName(workload, secret string) string {
 	return workload + "-pull-" + hash(secret, shortHash)
 }
 
-// portName returns a name for a port of a pod. Kubernetes accepts 15 letters, digits and
+// portName returns a name for a port of a pod. Kubernetes accepts up to 15 letters, digits and
 // single dashes.
 func portName(name string) string {
 	if len(validation.IsValidPortName(name)) == 0 {

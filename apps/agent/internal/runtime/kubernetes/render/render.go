@@ -79,7 +79,7 @@ type rendering struct {
 	namespace string
 }
 
-// role is the one role of a deployment. Values that it leaves out are taken from the spec.
+// role is the role of the workload's instances. Values that it leaves out are taken from the spec.
 type role struct {
 	name      string
 	image     string

@@ -12,7 +12,8 @@ import (
 const outOfService = "node.kubernetes.io/out-of-service"
 
 // LostFor reports whether a terminating pod is past its grace period and its node has been lost for
-// at least after. Kubernetes has replaced such a pod already. A node that only does not answer may
+// at least after. If the node was removed, the time counts from the end of the grace period.
+// Kubernetes has replaced such a pod already. A node that only does not answer may
 // still run the pod. Then two pods would use one volume, or would serve where only one should. So
 // an operator must declare the node down, by the out-of-service taint or by removing the node.
 func LostFor(p *corev1.Pod, node *corev1.Node, after time.Duration, now time.Time) bool {
