@@ -26,7 +26,7 @@ var passed = map[string]string{
 
 // hostVariables returns a lookup of the agent's own variables. For an instance with its own user,
 // it replaces the variables that say who the user is and where files are, because the agent's
-// values would be wrong.
+// values would be wrong. Other instances get no USER, LOGNAME and XDG_CACHE_HOME.
 func hostVariables(u *user, dir string) func(string) string {
 	return func(name string) string {
 		switch name {

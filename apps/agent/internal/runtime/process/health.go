@@ -155,8 +155,8 @@ func (p *prober) watch(ctx context.Context, h health, port int, ready bool, pl *
 	}
 }
 
-// spread returns a random part of d, so that instances that started at the same time are not
-// checked at the same time.
+// spread returns d, shortened at random by up to a tenth, so that instances that started at the same
+// time are not checked at the same time.
 func (p *prober) spread(d time.Duration) time.Duration {
 	return d - time.Duration(p.jitter()*float64(d)/10)
 }

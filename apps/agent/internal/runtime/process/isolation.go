@@ -62,8 +62,8 @@ type user struct {
 // directories in their places.
 var tempDirs = map[string]string{"/tmp": "tmp", "/var/tmp": "var-tmp", "/run/lock": "run-lock"}
 
-// hostDirs has directories of the host that no instance sees. By the socket of D-Bus, systemd tells
-// every user the command lines of processes.
+// hostDirs has directories of the host that no instance sees. Through the socket of D-Bus, systemd
+// tells every user the command lines of processes.
 var hostDirs = []string{"/run/dbus"}
 
 // Check returns why instances cannot be isolated on this host, or nil if they can.
@@ -182,7 +182,7 @@ func (r *Runtime) reservePorts(rec record) error {
 }
 
 // restorePorts reserves the ports of the instances of an earlier agent. It frees all other ports
-// that this agent had reserved.
+// that the earlier agent had reserved.
 func (r *Runtime) restorePorts() error {
 	if r.guard == nil {
 		return nil
