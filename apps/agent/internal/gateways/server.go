@@ -50,7 +50,7 @@ func Limits(registerer prometheus.Registerer) func(procedure string) rpc.Limits 
 }
 
 // Watch implements RouteService. It sends a frame at least every two intervals, because a gateway
-// waits for twice that time.
+// ends a stream after three intervals without a frame.
 func (g *Gateways) Watch(ctx context.Context, req *gatewayv1.WatchRequest, stream *connect.ServerStream[gatewayv1.WatchResponse]) error {
 	if ctx.Err() != nil {
 		return context.Cause(ctx) // the caller has given up already, so this call must not replace another stream
