@@ -27,7 +27,7 @@ import (
 const unpackAnnotation = "io.deis.oras.content.unpack"
 
 // ociSource is an artifact of a registry. Its layers are its files. A layer with a title is a file
-// of this name. Other layers are archives.
+// of this name, unless ORAS made it from a folder. All other layers are archives.
 type ociSource struct {
 	repository *remote.Repository
 	manifest   string

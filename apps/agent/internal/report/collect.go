@@ -93,8 +93,8 @@ func (p picture) zeroCounts(id string, generation int64) *agentv1.DeploymentRoll
 	return &agentv1.DeploymentRollup{DeploymentId: id, Generation: generation}
 }
 
-// wantsAgain reports whether the control plane assigned a deployment that ran before without an
-// assignment.
+// wantsAgain reports whether the control plane assigned a deployment that ran before without this
+// assignment: the inbox did not hold it, or dropped it meanwhile and received it again.
 func (p picture) wantsAgain(before picture) bool {
 	for id, d := range p.deployments {
 		if was := before.deployments[id]; was != nil && was != d && d.held && (!was.held || was.heldSince != d.heldSince) {
