@@ -19,7 +19,7 @@
 //	time                  the bubble's
 //	ids, keys, jitter     crypto/rand and every random function, from the seed
 //	disk                  agents keep their data in memory: no system calls
-//	the scheduler         one P; see pinned
+//	the scheduler         one P; see scheduler
 //	maps                  nothing depends on a map's order, which differs
 //	                      in another process
 //

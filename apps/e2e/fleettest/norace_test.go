@@ -4,6 +4,6 @@ package fleettest
 
 const (
 	raced = false
-	// collect turns the garbage collector off while a fleet runs; see pinned.
+	// collect turns the garbage collector off while a fleet runs; see scheduler.
 	collect = -1
 )

@@ -1,1 +1,2 @@
-// The runtime's functions that scheduler_test.go declares have their bodies there.
+// This file lets the compiler accept the functions that scheduler_test.go declares without bodies. The runtime has the
+// bodies.

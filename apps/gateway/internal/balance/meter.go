@@ -32,11 +32,11 @@ const (
 	minReported, maxReported = 1e-9, 1e15
 )
 
-// meter measures the work that an instance does, and keeps its load reports. The measured weight is
-// the number of answers divided by the time that requests spent at the instance, which includes
-// requests in flight. So the weight of an instance that hangs falls at once, and not only when it
-// answers. The weight does not depend on the load, as long as requests do not queue. If they queue, the shares settle
-// when all instances have the same number of requests in flight.
+// meter measures the work that an instance does, and keeps its load reports. The measured weight is the number of
+// answers divided by the time that requests spent at the instance, which includes requests in flight. So the weight
+// of an instance that hangs falls at once, and not only when it answers. The weight does not depend on the load, as
+// long as requests do not queue. If they queue, the shares settle when all instances have the same number of requests
+// in flight.
 //
 // mu is held only briefly. weight is read without it.
 type meter struct {

@@ -11,9 +11,9 @@ import (
 // Weighted chooses instances in turn, and instances that do more work more often. An instance's weight
 // is the work that it reports by ORCA or, without reports, the work that its meter measures.
 //
-// The schedule is the static stride schedule of gRPC's clients. A counter determines the instance
-// whose turn it is and the round. An instance takes part in a number of every stride rounds that is
-// proportional to its weight, spread evenly. This has these properties:
+// The schedule is the static stride schedule of gRPC's clients. A counter determines the instance whose turn it is
+// and the round. Of every stride rounds, an instance takes part in a number that is proportional to its weight. These
+// rounds are spread evenly. The schedule has these properties:
 //   - A choice neither locks nor allocates. Its mean number of steps is the largest weight divided
 //     by the mean weight.
 //   - With equal weights it is round robin.

@@ -197,7 +197,7 @@ func (a *ACME) Get(host string) (*tls.Certificate, error) {
 	if err != nil {
 		return nil, err
 	}
-	return got.(*tls.Certificate), nil //nolint:forcetypeassert // first returns one
+	return got.(*tls.Certificate), nil //nolint:forcetypeassert // loadOrOrder returns one
 }
 
 // loadOrOrder returns the host's certificate from the folder, or else orders it. It takes the host's
@@ -217,8 +217,8 @@ func (a *ACME) loadOrOrder(host string) (*tls.Certificate, error) {
 
 // obtainCertificate returns autocert's certificate of the host: from memory, from the folder or by an order.
 func (a *ACME) obtainCertificate(host string) (*tls.Certificate, error) {
-	// Clients that speak TLS 1.2 take ECDSA. By the client's own hello, autocert would order an
-	// RSA certificate for a client that supports only TLS 1.3.
+	// Clients that speak TLS 1.2 accept ECDSA. With the hello of a client that supports only TLS 1.3, autocert would
+	// order an RSA certificate.
 	got, err := a.manager.GetCertificate(&tls.ClientHelloInfo{
 		ServerName: host, CipherSuites: []uint16{tls.TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256},
 	})

@@ -41,7 +41,7 @@ func (e Engine) String() string { return [...]string{"unknown", "nixl", "sglang"
 type Policy struct {
 	Engine Engine
 	// MinPromptBytes is the length of the shortest prompt, as it is written in the request, that is prefilled by
-	// another instance. 0: all are. It has an effect with NIXL only.
+	// another instance. 0: all prompts are. It has an effect with NIXL only.
 	MinPromptBytes int
 }
 
@@ -165,8 +165,9 @@ func (p Policy) WhyAlone(r *Request) Reason {
 	return ""
 }
 
-// Refuses reports whether the gateway answers a request itself. It does if it cannot read the body. An engine may
-// read the body in another way, and then obey fields of the client that only the gateway may set.
+// Refuses reports whether the gateway answers a request itself, because it knows no engine for the pair or cannot
+// read the body. An engine may read such a body in another way, and then obey fields of the client that only the
+// gateway may set.
 func (p Policy) Refuses(why Reason) bool {
 	return p.Engine == Unknown && why != Path || why == Large || why == NotJSON
 }

@@ -29,7 +29,7 @@ type answer struct {
 	streams bool
 	// until is the connection's deadline.
 	until time.Time
-	// beat is set once comments were sent before the answer; see heartbeat.
+	// beat is set once comments were sent before the answer; see type beat.
 	beat *beat
 }
 

@@ -104,7 +104,7 @@ func (s *storm) possibleBlows() []blow {
 	return out
 }
 
-// wire is another name for link, because blows has a variable named link.
+// wire is another name for link, because possibleBlows has a variable named link.
 type wire = link
 
 // killPart sends kill -9 to a part, and its mend starts the part again.

@@ -8,10 +8,10 @@
 //	                           and late reports, silent executors, full disks,
 //	                           clocks, backups
 //
-// It works in rounds. In each, users change apps and clients send requests while blows fall. Then everything is mended,
-// the users and the clients rest, and within some seconds everything must be settled and the same everywhere: see
-// checker. Apps that may go to zero must go there, and one request must wake each. A seed decides what happens and when,
-// but not how the parts react: runs of the same seed are similar.
+// It works in rounds. In each round, faults occur while users change apps and clients send requests. Then everything
+// is mended, and the users and the clients rest. Within some seconds everything must be settled and the same
+// everywhere: see checker. Apps that may go to zero must go there, and one request must wake each of them. A seed
+// decides what happens and when, but not how the parts react: runs of the same seed are similar.
 package chaos
 
 import (
@@ -362,7 +362,7 @@ func (r *run) breakThings(ctx context.Context, round uint64) error {
 func (r *run) waitSettled(ctx context.Context) (time.Duration, error) {
 	begin := time.Now()
 	var why, last *disagreement
-	var waits []string // what it waited for, in order
+	var waits []string // the disagreements that it waited for, in order
 	slow := false
 	for {
 		if why != nil && (last == nil || last.String() != why.String()) {

@@ -75,7 +75,7 @@ func (l *link) breakConnections() error {
 	return l.listenAgain()
 }
 
-// refuseConnections breaks every connection and refuses new ones, until up.
+// refuseConnections breaks every connection and refuses new ones, until undoFaults.
 func (l *link) refuseConnections() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
