@@ -65,7 +65,7 @@ func parseGroups(names []string) ([]int, error) {
 			return nil, fmt.Errorf("--instance-groups: this host has no group %q: use names or numbers of groups, such as video,render", name)
 		}
 		if gid == 0 {
-			return nil, fmt.Errorf("--instance-groups: %q is root's group, whose files are no instance's to read: use the group of the device", name)
+			return nil, fmt.Errorf("--instance-groups: %q is root's group, and no instance may read its files: use the group of the device", name)
 		}
 		out = append(out, gid)
 	}

@@ -151,7 +151,7 @@ func runAgent(ctx context.Context, f flags) (err error) {
 		Log: log, Registerer: registry, Tracer: tracer, Rand: rand.Float64,
 	}
 	if f.Cluster.GatewayAPI != "" && f.Runtime != "kubernetes" {
-		return fmt.Errorf("--gateway-api=%q: HTTPRoutes are of Kubernetes: use it with --runtime=kubernetes", f.Cluster.GatewayAPI)
+		return fmt.Errorf("--gateway-api=%q: HTTPRoutes exist only in Kubernetes: use this flag with --runtime=kubernetes", f.Cluster.GatewayAPI)
 	}
 	if f.Runtime == "kubernetes" {
 		return runInCluster(ctx, f, cfg, registry, metricsTLS)

@@ -68,7 +68,7 @@ func dockerCredential(configs map[string]string) (auth.CredentialFunc, error) {
 	for name, config := range configs {
 		s, err := credentials.NewMemoryStoreFromDockerConfig([]byte(config))
 		if err != nil {
-			return nil, &contentError{fmt.Sprintf("the secret %s is no configuration of Docker in JSON", name)}
+			return nil, &contentError{fmt.Sprintf("the secret %s is not a Docker configuration in JSON", name)}
 		}
 		stores = append(stores, s)
 	}

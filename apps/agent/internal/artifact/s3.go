@@ -26,7 +26,7 @@ func newS3(t http.RoundTripper, p parsed, c Credentials) (*s3Source, error) {
 	if p.Endpoint != "" {
 		at, err := url.Parse(p.Endpoint)
 		if err != nil || at.Host == "" {
-			return nil, &contentError{"model.artifact.endpoint is no URL"}
+			return nil, &contentError{"model.artifact.endpoint is not a URL"}
 		}
 		host, secure, lookup = at.Host, at.Scheme == "https", minio.BucketLookupPath
 	}

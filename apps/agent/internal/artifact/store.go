@@ -302,7 +302,7 @@ func (s *Store) reserve(n int64) error {
 		return err
 	}
 	if short > 0 {
-		return fmt.Errorf("%w: %d MiB more are needed, and models that are there need the rest", errNoRoom, (short+1<<20-1)>>20)
+		return fmt.Errorf("%w: %d MiB more are needed, and the region's models need all other files", errNoRoom, (short+1<<20-1)>>20)
 	}
 	s.used += n
 	s.metrics.bytes.Set(float64(s.used))

@@ -282,7 +282,7 @@ func (h *hub) noteUnpaired() []string {
 	var out []string
 	for _, id := range slices.Sorted(maps.Keys(h.gateways)) {
 		if g := h.gateways[id]; !g.pairs && g.stream != 0 && !g.leaving {
-			out = append(out, fmt.Sprintf("gateway %s does not pair prefill and decode servers, as %d apps want it: vLLM's decode servers prefill its requests, and SGLang's get none; update it", id, apps))
+			out = append(out, fmt.Sprintf("gateway %s does not pair prefill and decode servers, but %d apps need pairs: vLLM's decode servers do the prefill of its requests themselves, and SGLang's servers get none of its requests; update the gateway", id, apps))
 		}
 	}
 	return out

@@ -214,7 +214,7 @@ func RefuseRoles(s *windlassv1.DeploymentSpec) *Rejection {
 		index[r.GetName()] = i
 	}
 	if entries > 1 {
-		return &Rejection{Code: ReasonInvalidSpec, Message: fmt.Sprintf("roles: %d roles are the entry: routes lead to one", entries)}
+		return &Rejection{Code: ReasonInvalidSpec, Message: fmt.Sprintf("roles: %d roles are the entry: set entry for one role only", entries)}
 	}
 	return refuseOrder(s.GetRoles(), index)
 }
@@ -230,7 +230,7 @@ func refuseOrder(roles []*windlassv1.RoleSpec, index map[string]int) *Rejection 
 	for i, r := range roles {
 		for _, name := range r.GetStartsAfter() {
 			if _, known := index[name]; !known {
-				return &Rejection{Code: ReasonInvalidSpec, Message: fmt.Sprintf("roles[%d].startsAfter: there is no role %q", i, name)}
+				return &Rejection{Code: ReasonInvalidSpec, Message: fmt.Sprintf("roles[%d].startsAfter: there is no role %q: name a role of the app", i, name)}
 			}
 		}
 		if !starts[r.GetName()] {

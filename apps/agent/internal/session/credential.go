@@ -104,7 +104,7 @@ func (c *Credentials) save() error {
 		return fmt.Errorf("encode credential: %w", err)
 	}
 	if err := c.files.Replace(c.name, data); err != nil {
-		return fmt.Errorf("keep credential: %w", err)
+		return fmt.Errorf("store credential: %w", err)
 	}
 	return nil
 }

@@ -183,7 +183,7 @@ func (x exit) String() string {
 	case exitedBySignal:
 		s = "killed by " + x.Signal
 		if x.Forced {
-			s += " after its grace ran out"
+			s += " after its grace period"
 		} else if x.Signal == "SIGKILL" {
 			s += " (by a person or program, or by the kernel because memory ran out)"
 		}

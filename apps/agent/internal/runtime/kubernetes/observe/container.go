@@ -226,7 +226,7 @@ func (s *subject) badConfig(c *corev1.Container, text string) verdict {
 		v.doomed = true
 		v.message = fmt.Sprintf("image %s runs as root: set kubernetes.runAsUser to another user, or allow root in kubernetes.security (runAsRoot, with a reason)", c.Image)
 	case strings.Contains(text, "timed out waiting for the condition"):
-		v.reason, v.message = runtime.ReasonSecretUnavailable, fmt.Sprintf("node %s has not got the pod's secrets yet: %s", s.pod.Spec.NodeName, text)
+		v.reason, v.message = runtime.ReasonSecretUnavailable, fmt.Sprintf("node %s has not received the pod's secrets yet: %s", s.pod.Spec.NodeName, text)
 	case strings.HasPrefix(text, "secret ") && strings.HasSuffix(text, " not found"), strings.Contains(text, "couldn't find key") && strings.Contains(text, " in Secret "):
 		v.reason = runtime.ReasonSecretUnavailable
 		v.message = text + ": the agent creates it again; if this message stays, somebody keeps deleting the secret"
@@ -298,7 +298,7 @@ func (s *subject) ending(c *corev1.Container, t *corev1.ContainerStateTerminated
 		}
 		return v
 	case "ContainerStatusUnknown":
-		v.reason, v.message = runtime.ReasonLost, strings.TrimSuffix("vanished without a trace"+colon(words), ".")
+		v.reason, v.message = runtime.ReasonLost, strings.TrimSuffix("disappeared without an exit status"+colon(words), ".")
 		return v
 	}
 	if how, note, ok := s.killed(c, t, served); ok {
