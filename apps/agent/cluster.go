@@ -316,7 +316,7 @@ func (m *member) work(ctx context.Context) (err error) {
 	if m.shared != nil {
 		// The previous active agent may have renewed the credential.
 		if err := session.Fetch(ctx, m.credentialFile(), m.shared); err != nil {
-			m.cfg.Log.WarnContext(ctx, "cannot read the shared credential; going on with this agent's own", "error", err)
+			m.cfg.Log.WarnContext(ctx, "cannot read the shared credential; continuing with this agent's own", "error", err)
 		}
 	}
 	t := &term{registry: prometheus.NewRegistry()}

@@ -33,7 +33,7 @@ func (m *member) nameKey(ctx context.Context) ([]byte, error) {
 	}
 	if m.shared != nil {
 		if shared, err := m.shared.ShareKey(ctx, key); err != nil {
-			m.cfg.Log.WarnContext(ctx, "cannot share the key of names; going on with this agent's own", "error", err)
+			m.cfg.Log.WarnContext(ctx, "cannot share the key of names; continuing with this agent's own", "error", err)
 		} else {
 			key = shared
 		}

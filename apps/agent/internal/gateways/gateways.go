@@ -357,7 +357,7 @@ func (g *Gateways) keepFiles(ctx context.Context) {
 		g.cfg.Log.ErrorContext(ctx, "cannot store the list of gateways: after a restart, the agent may wait for gateways that are gone, or not wait for gateways that exist", "error", err)
 	}
 	if err := g.cfg.Zero.Keep(); err != nil {
-		g.cfg.Log.ErrorContext(ctx, "after a restart, the agent may hold requests for longer than necessary", "error", err)
+		g.cfg.Log.ErrorContext(ctx, "cannot store which deployments are at zero: after a restart, the agent may hold requests for longer than necessary", "error", err)
 	}
 	if err := g.keepVersions(); err != nil {
 		g.cfg.Log.ErrorContext(ctx, "cannot store the versions of pairs: after a restart in an update, instances of its earlier version get no requests as pairs of prefill and decode", "error", err)

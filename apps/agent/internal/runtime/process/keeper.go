@@ -388,7 +388,7 @@ func (w *workload) signalStop(in *instance) {
 // kill kills an instance that its shim did not end in time. It kills the process group first. If
 // the shim itself hangs, it kills the shim, and so the child.
 func (w *workload) kill(in *instance, now time.Time) {
-	w.rt.log.Warn("killing an instance that outlived its grace", "instance", in.rec.ID)
+	w.rt.log.Warn("killing an instance that outlived its grace period", "instance", in.rec.ID)
 	if in.child.alive() {
 		_ = syscall.Kill(-in.child.PID, syscall.SIGKILL)
 	}
