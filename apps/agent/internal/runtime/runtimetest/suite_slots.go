@@ -130,7 +130,7 @@ func stablePool(t *testing.T, s *suite) {
 		placed(t, all)
 		require.GreaterOrEqual(t, count(decodes(all), isReady), 2, "one slot at a time:\n%s", describe(all))
 		for _, in := range all {
-			require.Less(t, in.Slot, 3, fmt.Sprint("no instance more starts: ", place(in)))
+			require.Less(t, in.Slot, 3, fmt.Sprint("no additional instance starts: ", place(in)))
 		}
 		return len(all) == 4 && count(decodes(all), func(in runtime.Instance) bool { return isReady(in) && in.TemplateHash == "d2" }) == 3
 	})

@@ -12,7 +12,7 @@ import (
 // usage measures two instances: one uses the CPU, and the other is idle.
 func usage(t *testing.T, s *suite) {
 	meter, ok := s.rt.(runtime.Meter)
-	require.True(t, ok, "apps are scaled by what instances use")
+	require.True(t, ok, "the runtime is a Meter, because apps are scaled by the usage of instances")
 	s.apply(t, s.assignment("dep_1", 2))
 	all := s.ready(t, "dep_1", 2)
 	ids := []string{all[0].ID, all[1].ID}
