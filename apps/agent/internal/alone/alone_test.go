@@ -95,7 +95,7 @@ func (r *region) measure(d time.Duration, inFlight float64) *agentv1.DeploymentL
 		last = &agentv1.DeploymentLoad{DeploymentId: dep, Ready: r.replicas(), InFlight: &inFlight}
 		before := r.replicas()
 		r.raiser.Observe(r.t.Context(), map[string]*agentv1.LoadReport{"app_1": {AppId: "app_1", Deployments: []*agentv1.DeploymentLoad{last}}}, r.now)
-		require.GreaterOrEqual(r.t, r.replicas(), before, "nothing goes down alone")
+		require.GreaterOrEqual(r.t, r.replicas(), before, "the agent never lowers a number of replicas")
 	}
 	return last
 }
@@ -108,7 +108,7 @@ func TestRaiser_RaisesOnlyWhileCutOff(t *testing.T) {
 	require.Zero(t, r.measure(5*time.Minute, 40).RaisedTo, "the control plane decides while there is a stream")
 	r.cut()
 	r.measure(alone.After, 40)
-	require.EqualValues(t, 2, r.replicas(), "a short cut is none")
+	require.EqualValues(t, 2, r.replicas(), "a short cut raises nothing")
 	load := r.measure(time.Minute, 40)
 	require.EqualValues(t, 4, r.replicas())
 	require.EqualValues(t, 4, load.RaisedTo)
@@ -164,7 +164,7 @@ func TestRaiser_MayNot(t *testing.T) {
 		"without permission":              func(r *region) { r.deployment().RaiseAlone = nil },
 		"during a hold":                   func(r *region) { r.deployment().RaiseAlone.HeldUntil = r.now.Add(time.Hour).UnixMilli() },
 		"at zero":                         func(r *region) { r.deployment().Replicas, r.deployment().Wake = 0, 1 },
-		"with a policy that it lacks":     func(r *region) { r.deployment().Scaling.Metrics[0].Type = 99 },
+		"with a metric that is unknown":   func(r *region) { r.deployment().Scaling.Metrics[0].Type = 99 },
 		"next to another deployment":      func(r *region) { r.items = append(r.items, other(r.items[0])) },
 		"of a pool":                       func(r *region) { r.deployment().Scaling.Roles = []*windlassv1.RoleScaling{{Role: "decode"}} },
 		"while an instance lacks room":    func(r *region) { r.seen = lacking(runtime.ReasonUnschedulable) },

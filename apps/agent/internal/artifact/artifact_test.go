@@ -474,7 +474,7 @@ func TestFetch_Faults(t *testing.T) {
 	}
 }
 
-func TestFetch_GoesOnAfterABreak(t *testing.T) {
+func TestFetch_ContinuesAfterABrokenConnection(t *testing.T) {
 	random := make([]byte, 1<<20) // it must not become small by compression
 	for i, v := 0, uint32(1); i < len(random); i++ {
 		v = v*1664525 + 1013904223
@@ -641,7 +641,7 @@ func TestFetch_RefusesReferences(t *testing.T) {
 	require.ErrorContains(t, err, "cannot be the name of a directory")
 }
 
-func TestStore_DeletesWhatNoModelNeeds(t *testing.T) {
+func TestStore_DeletesFilesThatNoModelNeeds(t *testing.T) {
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		_, _ = w.Write(bytes.Repeat([]byte(r.URL.Path), 1<<20)) // 2 MiB
 	}))

@@ -630,7 +630,7 @@ func TestZero_RolesOfAPoolGoAndComeBackTogether(t *testing.T) {
 			before := z.instances()
 			z.followWake()
 			z.runFor(5 * time.Second)
-			require.Equal(t, before, z.instances(), "the answer of the control plane starts nothing anew")
+			require.Equal(t, before, z.instances(), "the answer of the control plane restarts no instance")
 		})
 	})
 	t.Run("requests are released once an instance of every role is ready", func(t *testing.T) {

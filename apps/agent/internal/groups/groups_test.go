@@ -115,7 +115,7 @@ func TestDecide(t *testing.T) {
 		"two of one identity: the higher key goes":            {want: workers(1), have: []Instance{at("w/0.0", named("b")), at("w/0.0", named("a"))}, do: "delete b"},
 		"an instance that leaves is replaced once it is gone": {want: workers(1), have: []Instance{at("w/0.0", leaving)}},
 
-		"fewer replicas: a whole group, the highest": {
+		"fewer replicas: the highest group goes as a whole": {
 			want: Wanted{Replicas: 1, Roles: pair},
 			have: []Instance{at("prefill/0.0"), at("prefill/0.1"), at("decode/0.0"), at("prefill/1.0"), at("prefill/1.1"), at("decode/1.0")},
 			do:   "delete decode/1.0, delete prefill/1.0, delete prefill/1.1",
@@ -192,7 +192,7 @@ func TestDecide(t *testing.T) {
 		"a unit that starts gets its missing rank": {
 			want: wide, have: []Instance{at("w/0.0.0", unready)}, do: "create w/0.0.1@1",
 		},
-		"a unit that was ready once, and lost a rank": {
+		"a unit that was ready once and lost a rank restarts": {
 			want: wide, have: []Instance{at("w/0.0.0", unready, wasWhole)}, do: "create w/0.0.1@2, restart w/0.0@2",
 		},
 		"a unit that leaves is not restarted": {

@@ -19,7 +19,7 @@ func of(workload string, it *agentv1.Item) *agentv1.Item {
 	return it
 }
 
-func TestTransfer_RemovesOnceTheSuccessorWasTaken(t *testing.T) {
+func TestTransfer_RemovesOnceTheSuccessorIsApplied(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		rt := simulate()
 		g := start(t, rt)
@@ -152,7 +152,7 @@ func TestTransfer_RemovalOfTheSuccessorRemovesTheWorkload(t *testing.T) {
 	})
 }
 
-func TestTransfer_OfTwoSuccessorsNeitherIsAppliedUntilOneGoes(t *testing.T) {
+func TestTransfer_OfTwoSuccessorsNeitherIsAppliedUntilOneIsDeleted(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := start(t, simulate())
 		g.snapshot(1, of("b", item("b", 1, 1, apply)))

@@ -34,7 +34,7 @@ func (h *harness) appliedCount() (n int) {
 	return n
 }
 
-func TestOutage_AllIsAppliedWithinTenSecondsOfItsEnd(t *testing.T) {
+func TestOutage_AllKeysAreAppliedWithinTenSecondsOfItsEnd(t *testing.T) {
 	for name, away := range map[string]error{
 		"the API server":    &runtime.Rejection{Code: runtime.ReasonUnavailable, Message: "refused", Retryable: true},
 		"the control plane": &runtime.Rejection{Code: runtime.ReasonSecretUnavailable, Message: "cannot get", Retryable: true},

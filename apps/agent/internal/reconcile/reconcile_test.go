@@ -260,7 +260,7 @@ func TestRaise_RunsMoreReplicasUntilTheNextGeneration(t *testing.T) {
 		g.r.Enqueue(inbox.Key{Kind: agentv1.ItemKind_ITEM_KIND_DEPLOYMENT, Name: "dep_1"})
 		require.Equal(t, 5, runs())
 		g.requireState("dep_1", 1, 2, isApplied, false)
-		require.Empty(t, g.state("dep_1").GetCode(), "a raise is no wake")
+		require.Empty(t, g.state("dep_1").GetCode(), "a raise is not a wake")
 		g.delta(item("dep_1", 1, 3, apply))
 		require.Equal(t, 3, runs())
 		require.Zero(t, g.r.cfg.Zero.Raised("dep_1", 1, 2))
@@ -383,7 +383,7 @@ func TestPools_AreRefusedByAnOlderAgentThatKeepsItsInstances(t *testing.T) {
 	})
 }
 
-func TestRemoval_LeavesRoutesWhenBothArriveAtOnce(t *testing.T) {
+func TestRemoval_ComesAfterNewRoutesThatArriveWithIt(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		rt := simulate()
 		g := start(t, rt)

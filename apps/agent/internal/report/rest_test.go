@@ -8,7 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-func TestRest_LengthFollowsFromTheLook(t *testing.T) {
+func TestRest_LastsLongerAfterALongLook(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for took, want := range map[time.Duration]time.Duration{
 			0:                0,

@@ -132,7 +132,7 @@ func TestRaise_LastsUntilTheNextGeneration(t *testing.T) {
 	require.EqualValues(t, 4, z.Raised(dep, 1, 7))
 	require.Zero(t, z.Raised(dep, 1, 8))
 	require.Zero(t, z.Raised(dep, 2, 7), "the control plane was restored from a backup")
-	require.Equal(t, zero.Awake, z.Phase(dep, assignment(2, 1)), "a raise is no wake")
+	require.Equal(t, zero.Awake, z.Phase(dep, assignment(2, 1)), "a raise is not a wake")
 
 	require.EqualValues(t, 4, z.Raise(dep, zero.Raise{Epoch: 1, Generation: 7, Replicas: 6}).Replicas)
 	z.Answer(dep, 1, 7)

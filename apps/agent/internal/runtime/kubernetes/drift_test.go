@@ -392,7 +392,7 @@ func TestDrift_ForeignObjectsAreNotTouched(t *testing.T) {
 	_ = h.api.CoreV1().Namespaces().Delete(context.WithoutCancel(t.Context()), namespace, metav1.DeleteOptions{})
 }
 
-func TestObjects_ReadWell(t *testing.T) {
+func TestObjects_HaveNamesAndLabelsForPeople(t *testing.T) {
 	p := place(t, 1)
 	until(t, "a ready pod", func() bool { return p.workload(t).Status.ReadyReplicas == 1 })
 	for _, o := range p.objects(t) {

@@ -52,7 +52,7 @@ func TestHealthCheck_CheckerIsSetInPlaceOnPods(t *testing.T) {
 	}
 }
 
-func TestHealthCheck_ThatIsNotMadeSaysWhy(t *testing.T) {
+func TestHealthCheck_BrokenCheckerIsReported(t *testing.T) {
 	t.Parallel()
 	h := newHarness(t, func(c *kubernetes.Config) { c.HealthImage = healthImage("/no/such/agent") })
 	r := &ownCluster{rt: h.open(t), api: h.api}

@@ -52,7 +52,7 @@ func hold(ctx context.Context, l access.Lease, f func(context.Context)) (chan st
 	return held, done
 }
 
-func TestLease_PassesOnSoonAfterAKill(t *testing.T) {
+func TestLease_IsTakenSoonAfterItsHolderIsKilled(t *testing.T) {
 	t.Parallel()
 	h := newHarness(t)
 	o := h.order()
@@ -98,7 +98,7 @@ func TestLease_PassesOnSoonAfterAKill(t *testing.T) {
 
 // An agent that stops cancels its renewal, but the renewal may still arrive at the server late.
 // Here it arrives after the agent has read the lease, and before the agent releases the lease.
-func TestLease_IsGivenBackAfterALateRenewal(t *testing.T) {
+func TestLease_IsReleasedAgainAfterALateRenewal(t *testing.T) {
 	t.Parallel()
 	h := newHarness(t)
 	name := access.LeaseName(h.cfg.Region)

@@ -302,7 +302,7 @@ func TestReplace_NeverReadyVersionRespectsMaxUnavailable(t *testing.T) {
 	}
 }
 
-func TestReplace_ChangeOfMindTakesNoPodInService(t *testing.T) {
+func TestReplace_AnotherTemplateMidwayTakesNoPodInService(t *testing.T) {
 	t.Parallel()
 	for name, to := range map[string]string{"back": "template-1", "on": "template-3"} {
 		t.Run(name, func(t *testing.T) {
@@ -347,7 +347,7 @@ func TestReplace_WithOtherReplicasTakesNoPodInService(t *testing.T) {
 	}
 }
 
-func TestReplace_DrainedNodeHoldsNothingUp(t *testing.T) {
+func TestReplace_ContinuesWhileANodeIsDrained(t *testing.T) {
 	p, gateways := gated(t, 3, time.Hour)
 	p.gateways(t, gateways)
 	p.replace(t, "template-2")

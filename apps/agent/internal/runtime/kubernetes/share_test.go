@@ -90,7 +90,7 @@ func sameOnes(a, b map[string][]runtime.Instance) (n int) {
 	return n
 }
 
-func TestLook_MakesOnlyChangedLists(t *testing.T) {
+func TestObserve_MakesOnlyChangedLists(t *testing.T) {
 	r := filled(t, 10, 5)
 	first := r.lists(t)
 	require.Len(t, first, 10)

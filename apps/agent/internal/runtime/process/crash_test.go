@@ -122,7 +122,7 @@ func (h *host) shimOf(t *testing.T, id string) int {
 	return f.Shim.PID
 }
 
-func TestShim_KilledTakesItsInstanceAndIsStartedAgain(t *testing.T) {
+func TestShim_KilledEndsItsInstanceWhichStartsAgain(t *testing.T) {
 	t.Parallel()
 	for _, away := range []bool{false, true} {
 		t.Run(fmt.Sprintf("agent away %v", away), func(t *testing.T) {

@@ -180,7 +180,7 @@ func TestDecide(t *testing.T) {
 		{name: "replaced after several restarts for lost health", want: three("a"), have: []seen{ins(0, ended(3), func(s *seen) { s.Sick = replaceAfter }), ins(1), ins(2)}, do: "forget i0 Replaced"},
 		{name: "within its startup budget", want: three("a"), have: []seen{ins(0, notReady, sick(50)), ins(1), ins(2)}, at: 59 * time.Second, next: time.Minute},
 		{name: "over its startup budget", want: three("a"), have: []seen{ins(0, notReady, sick(50)), ins(1), ins(2)}, at: time.Minute, do: "stop i0 StartupTimeout"},
-		{name: "the agent kills an instance that outlived its grace", want: three("a"), have: []seen{ins(0, stopping(false, runtime.ReasonStopped)), ins(1), ins(2)}, at: 15 * time.Second, do: "kill i0", next: 20 * time.Second},
+		{name: "the agent kills an instance that outlived its grace period", want: three("a"), have: []seen{ins(0, stopping(false, runtime.ReasonStopped)), ins(1), ins(2)}, at: 15 * time.Second, do: "kill i0", next: 20 * time.Second},
 
 		{name: "an end waits for its backoff", want: three("a"), have: []seen{ins(0, ended(1)), ins(1), ins(2)}, next: time.Second},
 		{name: "an end starts again after its backoff", want: three("a"), have: []seen{ins(0, ended(1)), ins(1), ins(2)}, at: time.Second, do: "start i0"},
@@ -226,7 +226,7 @@ func TestDecide_FullDiskIsRetriedSoon(t *testing.T) {
 	require.Equal(t, 9, s.Streak, "a full disk does not count as an end")
 }
 
-func TestExit_Meanings(t *testing.T) {
+func TestExit_DecidesReasonAndCounts(t *testing.T) {
 	crashed := exit{At: t0.Add(time.Second), Kind: exitedByCode, Code: 3, Tail: []string{"boom"}}
 	for _, c := range []struct {
 		name   string
@@ -555,7 +555,7 @@ func checkDecide(t *testing.T, roles []wantedRole) {
 	})
 }
 
-func TestStatus_EachHasAName(t *testing.T) {
+func TestStatusNames_AreComplete(t *testing.T) {
 	for n := range windlassv1.InstanceStatus_name {
 		if st := windlassv1.InstanceStatus(n); st != windlassv1.InstanceStatus_INSTANCE_STATUS_UNSPECIFIED {
 			require.NotEmpty(t, statusNames[st], st)

@@ -84,7 +84,7 @@ func TestGPU_RefusalSaysWhatTheHostHas(t *testing.T) {
 	}
 }
 
-func TestDrain_DurationIgnoresTheClock(t *testing.T) {
+func TestDrain_LastsNoLongerIfTheClockIsSet(t *testing.T) {
 	o := order{At: t0, Drain: 10 * time.Second}
 	require.Equal(t, t0.Add(40*time.Second), o.deadline(30*time.Second), "grace begins after the drain")
 	for after, left := range map[time.Duration]time.Duration{
@@ -202,7 +202,7 @@ func TestPort_FixedBelongsToOneInstance(t *testing.T) {
 	require.Contains(t, b.Message, "port 8080 is taken by instance a of this host")
 }
 
-func TestPort_TakenNamesTheListener(t *testing.T) {
+func TestPort_ErrorNamesTheListeningProcess(t *testing.T) {
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
 	defer func() { _ = ln.Close() }()
@@ -213,7 +213,7 @@ func TestPort_TakenNamesTheListener(t *testing.T) {
 	require.Contains(t, b.Message, "is in use by pid "+strconv.Itoa(os.Getpid())+" (")
 }
 
-func TestArguments_NameVariables(t *testing.T) {
+func TestArguments_VariablesAreReplaced(t *testing.T) {
 	env := map[string]string{"PORT": "8080", "A": "$(PORT)"}
 	for in, want := range map[string]string{
 		"--port=$(PORT)":    "--port=8080",
@@ -500,7 +500,7 @@ func TestAttempt_InDoubtEndsBeforeTheNext(t *testing.T) {
 	require.Equal(t, exitRebooted, f.Exit.Kind)
 }
 
-func TestLastWords(t *testing.T) {
+func TestLastOutput_IsShownWithoutSecrets(t *testing.T) {
 	secrets := redact.New("sk-VICTIM-A-0123456789abcdef")
 	t.Run("a secret that the limit cuts is blanked", func(t *testing.T) {
 		for keep := 1; keep < 28; keep++ {
@@ -530,7 +530,7 @@ func TestLastWords(t *testing.T) {
 	})
 }
 
-func TestFile_TornCountsAsAbsent(t *testing.T) {
+func TestReadJSON_DamagedFileCountsAsAbsent(t *testing.T) {
 	dir := t.TempDir()
 	require.NoError(t, os.WriteFile(filepath.Join(dir, factsFile), []byte(`{"attempt": 3, "bo`), 0o600))
 	_, found, err := readJSON[facts](dir, factsFile)

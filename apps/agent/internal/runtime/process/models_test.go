@@ -14,7 +14,7 @@ import (
 
 // A server of models reads the models of its environment, and can neither change them nor read the
 // models of other environments.
-func TestModels_OfIsolatedServers(t *testing.T) {
+func TestModels_ServersReadOnlyThoseOfTheirEnvironment(t *testing.T) {
 	h := newRootHost(t)
 	h.cfg.ModelsDir = filepath.Join(h.dir, "models")
 	require.NoError(t, os.MkdirAll(h.cfg.ModelsDir, 0o755))

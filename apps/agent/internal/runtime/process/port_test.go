@@ -67,7 +67,7 @@ func TestPort_OfAnotherProcessIsNamed(t *testing.T) {
 	require.Contains(t, in.Message, fmt.Sprintf("port %d is in use by pid %d", port, os.Getpid()))
 }
 
-func TestReadiness_IgnoresAStrangerOnThePort(t *testing.T) {
+func TestReadiness_IgnoresAnotherProcessOnThePort(t *testing.T) {
 	t.Parallel()
 	h := newHost(t)
 	h.cfg.RestartDelay = lookable
@@ -126,7 +126,7 @@ func TestHealthCheck_InstanceThatStaysSickIsReplaced(t *testing.T) {
 	})
 }
 
-func TestMetrics_CountWhatHappens(t *testing.T) {
+func TestMetrics_CountStartsEndsAndChecks(t *testing.T) {
 	t.Parallel()
 	h := newHost(t)
 	reg := prometheus.NewPedanticRegistry()

@@ -8,7 +8,7 @@ import (
 	"github.com/windlass-run/windlass/apps/agent/internal/runtime"
 )
 
-func TestLook_SharesUnchangedLists(t *testing.T) {
+func TestObserve_SharesUnchangedLists(t *testing.T) {
 	t.Parallel()
 	h := newHost(t)
 	rt := h.open(t)

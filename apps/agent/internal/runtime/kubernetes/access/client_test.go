@@ -15,7 +15,7 @@ import (
 
 func middle() float64 { return 0.5 }
 
-func TestGate_LetsOneCallTryTheServer(t *testing.T) {
+func TestBreaker_LetsOneCallTryTheServer(t *testing.T) {
 	g := &breaker{policy: backoff.Policy{Min: time.Second, Max: 16 * time.Second}, random: middle}
 	now := time.Unix(1000, 0)
 	pass := func() bool {

@@ -136,7 +136,7 @@ func TestCapacity_FreeIsOnNodesThatTakeInstances(t *testing.T) {
 		f.Capacity())
 }
 
-func TestPool_IsItsNodesWithTolerationsAndQuota(t *testing.T) {
+func TestPool_HasItsNodesTolerationsAndQuota(t *testing.T) {
 	cfg := FleetConfig{Pools: []Pool{
 		{
 			Name: "reserved", NodeSelector: map[string]string{"acme/team": "chat"}, Quota: 6,
@@ -216,7 +216,7 @@ func TestRequests_AreWhatTheSchedulerReserves(t *testing.T) {
 	require.Equal(t, "4250m", amountOf(requests(pod), "cpu"), "requests of the pod replace those of its containers")
 }
 
-func TestCapacity_OnlyOtherSumsAreAChange(t *testing.T) {
+func TestFleet_ReportsAChangeOnlyIfSumsChange(t *testing.T) {
 	f := fleet(FleetConfig{}, gpuNode("h1"))
 	before := f.Capacity()
 	heartbeat := gpuNode("h1", func(n *corev1.Node) { n.Status.Conditions[0].LastHeartbeatTime = at(5) })

@@ -146,7 +146,7 @@ func TestMemory_RestartedAgentFindsTheSameInstances(t *testing.T) {
 	require.Equal(t, first, look(&after, 900, pods[2], pods[0], pods[1]))
 }
 
-func TestAddress_RecycledOverwritesNoOtherInstance(t *testing.T) {
+func TestInstance_ReusedAddressOverwritesNoOtherInstance(t *testing.T) {
 	var m Memory
 	old := changed(newPod("a", 0), turned(true, 5), deleted(30))
 	next := changed(newPod("a", 20), turned(true, 25), func(p *corev1.Pod) { p.UID = "another" })
@@ -280,7 +280,7 @@ func TestLeftBehind_IsReportedAFewTimesAndDoesNotCount(t *testing.T) {
 	}
 }
 
-func TestReplacement_SaysWhy(t *testing.T) {
+func TestReplacement_SaysWhyThePreviousPodEnded(t *testing.T) {
 	var m Memory
 	a := newPod("a", 0)
 	look(&m, 1, a)
@@ -362,7 +362,7 @@ func TestInstances_HaveReplicasWhosePodsAreRefused(t *testing.T) {
 	}
 }
 
-func TestLastWords(t *testing.T) {
+func TestLastOutput_IsShownWithoutSecrets(t *testing.T) {
 	p := changed(newPod("a", 0), over(1, 2, 1), func(p *corev1.Pod) {
 		p.Status.ContainerStatuses[0].LastTerminationState.Terminated.Message = "5678\nkey=hunter2345678\n" + strings.Repeat("x", tailBytes-8)
 	})

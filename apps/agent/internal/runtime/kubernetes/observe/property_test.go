@@ -389,7 +389,7 @@ func BenchmarkFleet(b *testing.B) {
 	}
 }
 
-func TestLook_AtAWholeRegionIsShort(t *testing.T) {
+func TestInstances_OfAWholeRegionTakeLittleTime(t *testing.T) {
 	workloads, nodes := region()
 	memories := make([]Memory, len(workloads))
 	best := time.Hour

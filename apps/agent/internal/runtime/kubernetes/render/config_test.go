@@ -29,7 +29,7 @@ pools:
 	}, pools)
 }
 
-func TestPool_BadIsNamedByItsField(t *testing.T) {
+func TestParsePools_ErrorsNameTheField(t *testing.T) {
 	for says, text := range map[string]string{
 		"unknown field":           `pools: [{name: a, selector: {x: y}}]`,
 		"pools[0].name":           `pools: [{name: A, nodeSelector: {x: y}}]`,
@@ -49,7 +49,7 @@ func TestPool_BadIsNamedByItsField(t *testing.T) {
 	}
 }
 
-func TestConfig_BadIsReportedBeforeAnythingIsMade(t *testing.T) {
+func TestConfig_CheckNamesTheInvalidField(t *testing.T) {
 	for says, change := range map[string]func(*Config){
 		"region":              func(c *Config) { c.Region = "" },
 		"namespace prefix":    func(c *Config) { c.NamespacePrefix = strings.Repeat("x", 25) },

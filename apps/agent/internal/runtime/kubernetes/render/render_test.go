@@ -313,7 +313,7 @@ func TestRefusals_NameTheFieldAndTheFix(t *testing.T) {
 	}
 }
 
-func TestPool_ReadsItsNodesOnly(t *testing.T) {
+func TestPool_RefusesAnotherValueOfItsNodeLabel(t *testing.T) {
 	a := minimal()
 	a.Deployment.Spec.Resources = &windlassv1.Resources{Gpu: &windlassv1.Gpu{Count: 1, Pool: "h100"}}
 	a.Deployment.Spec.Kubernetes = &windlassv1.KubernetesOptions{NodeSelector: map[string]string{"cloud.example.com/pool": "cheap"}}
@@ -322,7 +322,7 @@ func TestPool_ReadsItsNodesOnly(t *testing.T) {
 	render(t, config(), a)
 }
 
-func TestRegion_WithoutPoolsSaysSo(t *testing.T) {
+func TestPool_InARegionWithoutPoolsIsRefused(t *testing.T) {
 	cfg, a := config(), minimal()
 	cfg.Pools = nil
 	a.Deployment.Spec.Resources = &windlassv1.Resources{Gpu: &windlassv1.Gpu{Count: 1, Pool: "h100"}}

@@ -324,7 +324,7 @@ func TestReplace_NoPodGoesWhileGatewaysSendToItProperty(t *testing.T) {
 					m.check()
 				}
 			},
-			"another mind": sound,
+			"another sound version": sound,
 			"a broken version": func(*rapid.T) {
 				m.template, m.broken = 9, 9
 			},
