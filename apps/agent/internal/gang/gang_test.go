@@ -27,11 +27,11 @@ func TestEntry(t *testing.T) {
 		now  time.Duration
 		want Entry
 	}{
-		"a new gang waits":                     {Entry{}, Seen{Pods: 2}, 0, waits},
-		"a gang that waits keeps its turn":     {waits, Seen{Pods: 2}, time.Hour, waits},
-		"a gang of an earlier agent starts on": {Entry{}, Seen{Pods: 2, Bound: 1, Started: true, Left: true, Oldest: begin}, time.Minute, Entry{State: Starts, Since: begin}},
-		"a gang of an earlier agent is whole":  {Entry{}, Seen{Pods: 2, Bound: 2, Started: true, Left: true}, 0, Entry{State: Whole}},
-		"a gang of an earlier agent goes on giving back": {
+		"a new gang waits":                        {Entry{}, Seen{Pods: 2}, 0, waits},
+		"a gang that waits keeps its turn":        {waits, Seen{Pods: 2}, time.Hour, waits},
+		"a gang of an earlier agent still starts": {Entry{}, Seen{Pods: 2, Bound: 1, Started: true, Left: true, Oldest: begin}, time.Minute, Entry{State: Starts, Since: begin}},
+		"a gang of an earlier agent is whole":     {Entry{}, Seen{Pods: 2, Bound: 2, Started: true, Left: true}, 0, Entry{State: Whole}},
+		"a gang of an earlier agent continues to give back": {
 			Entry{}, Seen{Pods: 2, Bound: 1, Started: true, Left: true, GaveBack: true}, 0, Entry{State: GivesBack, Retry: at(time.Minute), Failures: 1},
 		},
 		"a gang that gave back under an earlier agent waits": {Entry{}, Seen{Pods: 2, GaveBack: true}, 0, waits},
@@ -112,7 +112,7 @@ func TestAdmit(t *testing.T) {
 		"only nodes on which a pod may run count": {
 			nodes: three, waiting: []Gang{gang("a", 1, on(three[:1], 2, 1))}, lacks: map[string]Lack{"a": {Fits: 1}},
 		},
-		"GPUs of two nodes make no pod": {
+		"a pod does not fit on the GPUs of two nodes": {
 			nodes: nodes(4, 4), waiting: []Gang{gang("a", 1, on(nodes(4, 4), 1, 8))}, lacks: map[string]Lack{"a": {}},
 		},
 		"pods of different roles": {
