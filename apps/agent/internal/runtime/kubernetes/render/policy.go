@@ -97,8 +97,8 @@ func (r *rendering) checkPolicy() error {
 	}{
 		{"security.runAsRoot", x.GetRunAsRoot(), p.RunAsRoot},
 		{"security.privileged", x.GetPrivileged(), p.Privileged},
-		{"security.host_ipc", x.GetHostIpc(), p.HostIPC},
-		{"security.unconfined_seccomp", x.GetUnconfinedSeccomp(), p.UnconfinedSeccomp},
+		{"security.hostIpc", x.GetHostIpc(), p.HostIPC},
+		{"security.unconfinedSeccomp", x.GetUnconfinedSeccomp(), p.UnconfinedSeccomp},
 	} {
 		if one.asked && !one.allowed {
 			return notAllowed("kubernetes."+one.field, "it")

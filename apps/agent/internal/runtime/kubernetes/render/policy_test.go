@@ -36,8 +36,8 @@ func TestPolicy_AllowsOnlyWhatTheOperatorLists(t *testing.T) {
 	}{
 		"root":       {ask: security(&windlassv1.SecurityException{RunAsRoot: true}), field: "security.runAsRoot", allowed: Policy{RunAsRoot: true}},
 		"privileged": {ask: security(&windlassv1.SecurityException{Privileged: true}), field: "security.privileged", allowed: Policy{Privileged: true}},
-		"host IPC":   {ask: security(&windlassv1.SecurityException{HostIpc: true}), field: "security.host_ipc", allowed: Policy{HostIPC: true}},
-		"seccomp":    {ask: security(&windlassv1.SecurityException{UnconfinedSeccomp: true}), field: "security.unconfined_seccomp", allowed: Policy{UnconfinedSeccomp: true}},
+		"host IPC":   {ask: security(&windlassv1.SecurityException{HostIpc: true}), field: "security.hostIpc", allowed: Policy{HostIPC: true}},
+		"seccomp":    {ask: security(&windlassv1.SecurityException{UnconfinedSeccomp: true}), field: "security.unconfinedSeccomp", allowed: Policy{UnconfinedSeccomp: true}},
 		"capability": {
 			ask: security(&windlassv1.SecurityException{AddCapabilities: []string{"IPC_LOCK"}}), field: "security.addCapabilities[0]",
 			allowed: Policy{Capabilities: []string{"IPC_LOCK"}},
