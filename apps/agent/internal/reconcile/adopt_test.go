@@ -152,7 +152,7 @@ func TestTransfer_RemovalOfTheSuccessorRemovesTheWorkload(t *testing.T) {
 	})
 }
 
-func TestTransfer_OfTwoSuccessorsNeitherIsAppliedUntilOneIsDeleted(t *testing.T) {
+func TestTransfer_WaitsWhileThereAreTwoSuccessors(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := start(t, simulate())
 		g.snapshot(1, of("b", item("b", 1, 1, apply)))
