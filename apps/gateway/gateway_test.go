@@ -233,6 +233,34 @@ func TestInstance_FaultsAreReported(t *testing.T) {
 	})
 }
 
+// TestRetry_KeepsTheStatusIfNoOtherInstanceIsFree checks that the gateway does not hide an instance's error behind its
+// own one.
+func TestRetry_KeepsTheStatusIfNoOtherInstanceIsFree(t *testing.T) {
+	bothEngines(t, func(t *testing.T) {
+		r := start(t, nil)
+		app := echo(instance(t, func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusServiceUnavailable) }))
+		app.Policy.Retries, app.Policy.QueueSize = proto.Int32(1), proto.Int32(0)
+		r.put(t, app)
+		res, body := r.do(t, r.request(t, http.MethodGet, "/", ""))
+		require.Equal(t, http.StatusServiceUnavailable, res.StatusCode)
+		require.Equal(t, "instance_error", res.Header.Get("Windlass-Error"), body)
+
+		r = start(t, nil)
+		app = echo(instance(t, named("decode")))
+		app.Policy = &gatewayv1.RoutePolicy{Retries: proto.Int32(1), QueueSize: proto.Int32(0)}
+		app.Targets[0].Pairing = &gatewayv1.Pairing{Engine: gatewayv1.Pairing_ENGINE_NIXL}
+		app.Targets[0].Instances[0].PairingKeys = []string{"v1"}
+		app.Targets[0].Prefill = []*gatewayv1.Instance{{
+			InstanceId: "p0", State: gatewayv1.Instance_STATE_READY, PairingKeys: []string{"v1"},
+			Address: instance(t, func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusInsufficientStorage) }),
+		}}
+		r.put(t, app)
+		res, body = r.do(t, r.request(t, http.MethodPost, "/v1/completions", `{"prompt": "one"}`))
+		require.Equal(t, http.StatusInsufficientStorage, res.StatusCode, body)
+		require.Equal(t, "instance_error", res.Header.Get("Windlass-Error"), body)
+	})
+}
+
 func TestErrors_AreForPrograms(t *testing.T) {
 	bothEngines(t, func(t *testing.T) {
 		r := start(t, nil)

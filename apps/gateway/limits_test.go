@@ -122,6 +122,30 @@ func TestQueue_WaitIsBounded(t *testing.T) {
 	})
 }
 
+// TestQueue_WaitBeginsWhenTheBodyIsThere sends a body for longer than a request may wait in the queue.
+func TestQueue_WaitBeginsWhenTheBodyIsThere(t *testing.T) {
+	const wait = time.Second
+	bothEngines(t, func(t *testing.T) {
+		r := start(t, nil)
+		app := echo()
+		app.Policy.QueueSize, app.Policy.QueueWait = new(int32(1)), durationpb.New(wait)
+		r.put(t, app)
+		conn, in := r.dial(t)
+		_, err := io.WriteString(conn, post+"Content-Length: 4\r\n\r\nab")
+		require.NoError(t, err)
+		for begun := time.Now(); time.Since(begun) < wait+100*time.Millisecond; time.Sleep(10 * time.Millisecond) {
+		}
+		sent := time.Now()
+		_, err = io.WriteString(conn, "cd")
+		require.NoError(t, err)
+		res, err := http.ReadResponse(in, nil)
+		require.NoError(t, err)
+		defer res.Body.Close()
+		require.Equal(t, http.StatusServiceUnavailable, res.StatusCode)
+		require.GreaterOrEqual(t, time.Since(sent), wait)
+	})
+}
+
 func TestQueue_FullRefusesAndServesItsRequests(t *testing.T) {
 	const places = 3
 	bothEngines(t, func(t *testing.T) {

@@ -28,7 +28,7 @@ func TestLostModel_IsFoundElsewhere(t *testing.T) {
 				at = append(at, instance(t, func(w http.ResponseWriter, q *http.Request) {
 					s.calls.Add(1)
 					body, _ := io.ReadAll(q.Body)
-					if !s.has.Load() {
+					if !s.has.Load() || q.URL.Path == "/v1/wrong" || strings.Contains(string(body), "none") {
 						w.WriteHeader(http.StatusNotFound)
 						_, _ = io.WriteString(w, `{"error": "the model is not loaded"}`)
 						return
@@ -80,6 +80,20 @@ func TestLostModel_IsFoundElsewhere(t *testing.T) {
 				require.Contains(t, text, "the model is not loaded", "the client gets the answer of a server")
 			}
 			require.Less(t, all(servers), int32(50+30), "one request a second looks elsewhere")
+		})
+		t.Run("requests that no server can answer do not stop others", func(t *testing.T) {
+			r, servers := setup(t, "/v2/repository")
+			servers[0].has.Store(false)
+			for range 30 {
+				for path, body := range map[string]string{"/v1/wrong": `{"model": "fraud"}`, "/v1/completions": `{"model": "none"}`, "/v2/models/none/infer": `{"id": "none"}`} {
+					res, _ := r.do(t, r.request(t, http.MethodPost, path, body))
+					require.Equal(t, http.StatusNotFound, res.StatusCode, path)
+				}
+				for _, path := range []string{"/v1/completions", "/v2/models/fraud/infer"} {
+					res, _ := r.do(t, r.request(t, http.MethodPost, path, `{"model": "fraud"}`))
+					require.Equal(t, http.StatusOK, res.StatusCode, path)
+				}
+			}
 		})
 		t.Run("other requests, and a body that is not kept", func(t *testing.T) {
 			r, servers := setup(t, "/v2/repository")

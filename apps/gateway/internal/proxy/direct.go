@@ -86,7 +86,7 @@ func (p *Proxy) Handle(ctx context.Context, c *engine.Conn, r *http1.Request, bo
 		return engine.Other
 	}
 	kept := d.x.tail.kept
-	d.x = exchange{start: now, host: d.host, route: route, spec: spec, policy: &spec.Policy, answerPace: pace.Of(p.cfg.Answers)}
+	d.x = exchange{start: now, arrived: now, host: d.host, route: route, spec: spec, policy: &spec.Policy, answerPace: pace.Of(p.cfg.Answers)}
 	d.x.tail.kept = kept[:0] // the buffer is used again, without the bytes of the answer before
 	if !d.readFields() || spec.NeedsKey(d.host) && !d.x.admitsKey(d) || len(spec.ClosedPaths) > 0 && isClosed(string(r.Path), spec.ClosedPaths) {
 		return engine.Other
@@ -205,6 +205,9 @@ func (d *direct) attemptOn(lease *upstream.Lease) (decide.Attempt, error) {
 
 // asksModel implements carrier.
 func (d *direct) asksModel() bool { return decide.AsksModel(string(d.r.Method), string(d.r.Path)) }
+
+// modelKey implements carrier.
+func (d *direct) modelKey() uint64 { return hashRequestedModel(string(d.r.Path), d.body) }
 
 // dropAnswer implements carrier.
 func (d *direct) dropAnswer(lease *upstream.Lease) {

@@ -1,8 +1,10 @@
 package proxy
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
+	"hash/maphash"
 	"strings"
 	"time"
 
@@ -28,15 +30,17 @@ type carrier interface {
 	// attemptOn sends the request to an instance. The answer then waits to be passed on or dropped. Without
 	// an answer, the lease has ended, and the error is or wraps a failure.
 	attemptOn(*upstream.Lease) (decide.Attempt, error)
-	// asksModel reports whether a server of models without the model answers the request with 404.
+	// asksModel reports whether a server of models without the model answers the request with 404. Two requests for the
+	// same model by the same path have the same modelKey.
 	asksModel() bool
+	modelKey() uint64
 	// dropAnswer drops an answer that will not be passed on, and ends the lease.
 	dropAnswer(*upstream.Lease)
 }
 
 // wantedInstance returns which instance the request needs.
 func (x *exchange) wantedInstance(affinity string) upstream.Want {
-	return upstream.Want{Host: x.host, Affinity: affinity, Until: x.start.Add(x.policy.QueueWait)}
+	return upstream.Want{Host: x.host, Affinity: affinity, Until: x.arrived.Add(x.policy.QueueWait)}
 }
 
 // driveToAnswer sends the request to instances until one has answered. The answer then waits to be passed on.
@@ -50,7 +54,7 @@ func (x *exchange) driveToAnswer(c carrier, m *metrics, want *upstream.Want, ide
 			lease, err = x.findPlace(c, want)
 		}
 		if err != nil && last != nil {
-			return nil, errors.Join(err, last)
+			return nil, afterAttempt(err, last)
 		}
 		if lease == nil {
 			return nil, err
@@ -65,15 +69,15 @@ func (x *exchange) driveToAnswer(c carrier, m *metrics, want *upstream.Want, ide
 		switch retries.After(at) {
 		case decide.Answer:
 			if at.NotLoaded && at.Resendable {
-				x.noteMissed(m)
+				x.noteMissed(c, m)
 			}
 			return lease, nil
 		case decide.Elsewhere:
-			if want.Tried(lease); x.route.LooksElsewhere() {
+			if want.Tried(lease); x.route.LooksElsewhere(c.modelKey()) {
 				other = x.route.TryOther(want)
 			}
 			if other == nil {
-				x.noteMissed(m)
+				x.noteMissed(c, m)
 				return lease, nil
 			}
 			m.countNotLoaded(x, "elsewhere")
@@ -85,6 +89,7 @@ func (x *exchange) driveToAnswer(c carrier, m *metrics, want *upstream.Want, ide
 		case decide.Repeat:
 			if at.Status != 0 {
 				c.dropAnswer(lease)
+				err = &droppedAnswer{at.Status}
 			}
 		}
 		last = err
@@ -101,11 +106,52 @@ func (x *exchange) driveToAnswer(c carrier, m *metrics, want *upstream.Want, ide
 }
 
 // noteMissed records that the client gets the answer of a server that does not have the model.
-func (x *exchange) noteMissed(m *metrics) {
+func (x *exchange) noteMissed(c carrier, m *metrics) {
 	m.countNotLoaded(x, "passed")
 	if x.attempts > 1 {
-		x.route.NoteMissed()
+		x.route.NoteMissed(c.modelKey())
 	}
+}
+
+// keySeed makes it impossible for clients to find requests with the same key.
+var keySeed = maphash.MakeSeed()
+
+// hashRequestedModel returns a hash of what a request asks servers for: its path, and the model that its body names. If the body
+// is not JSON, the hash is that of the whole body.
+func hashRequestedModel(path string, body []byte) uint64 {
+	var h maphash.Hash
+	h.SetSeed(keySeed)
+	_, _ = h.WriteString(path) // a hash returns no error
+	if strings.HasPrefix(path, "/v2/") {
+		return h.Sum64() // the path names the model
+	}
+	_ = h.WriteByte(0)
+	var named struct {
+		Model string `json:"model"`
+	}
+	if json.Unmarshal(body, &named) == nil {
+		_, _ = h.WriteString(named.Model)
+	} else {
+		_, _ = h.Write(body)
+	}
+	return h.Sum64()
+}
+
+// droppedAnswer means that an instance answered with an error, and that the request should go to another instance.
+type droppedAnswer struct{ status int }
+
+func (e *droppedAnswer) Error() string { return fmt.Sprintf("the instance answered %d", e.status) }
+
+// afterAttempt returns the error of a request that got no instance after an attempt. err is why it got none, and last
+// is the error of the attempt. If an instance answered with an error, the client gets the status of this answer.
+func afterAttempt(err, last error) error {
+	dropped, answered := errors.AsType[*droppedAnswer](last)
+	if _, refused := errors.AsType[*upstream.Refused](err); !answered || !refused {
+		return errors.Join(err, last)
+	}
+	f := *failAnswered
+	f.status = dropped.status
+	return fmt.Errorf("%w: %w", &f, last)
 }
 
 // findPlace finds an instance for the request: a free instance, an instance of another region if the route's policy

@@ -137,6 +137,11 @@ var (
 		message: fmt.Sprintf("the header or trailers of the instance's answer have more than %d fields or %d KiB", http1.MaxResponseFields, http1.MaxResponseHeader>>10),
 		fix:     "Change the app so that it answers with fewer or smaller header fields.",
 	}
+	// The client gets the status of the instance's answer, which is 503 except for pairs.
+	failAnswered = &failure{
+		code: "instance_error", status: http.StatusServiceUnavailable, connect: "unavailable", reason: windlassv1.ErrorReason_ERROR_REASON_UNAVAILABLE,
+		message: "an instance answered with this status, and no other instance could take the request", fix: "Call again in a moment, or look at the instances' logs.",
+	}
 	failTimeout = &failure{
 		code: "instance_timeout", status: http.StatusGatewayTimeout, connect: "deadline_exceeded", reason: windlassv1.ErrorReason_ERROR_REASON_UNAVAILABLE,
 		message: "the instance did not answer in time", fix: "Raise the route's timeout, or look at the instance's log.",

@@ -35,7 +35,7 @@ func (x *exchange) holdAtZero(c carrier, want *upstream.Want) (*upstream.Lease, 
 	}
 	defer func() { leave(false) }() // for a request whose client went away, and for a panic
 	want.Held, want.Until = refused == nil, begun.Add(policy.Wait)
-	defer func() { want.Held, want.Until = false, x.start.Add(x.policy.QueueWait+x.held) }()
+	defer func() { want.Held, want.Until = false, x.arrived.Add(x.policy.QueueWait+x.held) }()
 	var lease *upstream.Lease
 	var err error
 	switch {

@@ -185,6 +185,9 @@ func (p *Proxy) Close() {
 type exchange struct {
 	id    string
 	start time.Time
+	// arrived is when the part of the request was there that is read before an instance is chosen. The time in a queue is
+	// limited from then on.
+	arrived time.Time
 	// took is how long the request took. It is known once the request was counted.
 	took  time.Duration
 	host  string

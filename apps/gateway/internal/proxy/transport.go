@@ -142,13 +142,14 @@ func (t *transport) RoundTrip(req *http.Request) (*http.Response, error) {
 		return nil, err
 	}
 	c := &trip{t: t, req: req, x: x, body: body}
-	want := x.wantedInstance(x.affinityKey(c))
 	if x.spec.HasPairs() {
 		if err := c.readRequest(); err != nil {
 			return nil, err
 		}
-		want.Request = c.request
 	}
+	x.arrived = time.Now()
+	want := x.wantedInstance(x.affinityKey(c))
+	want.Request = c.request
 	if _, err := x.driveToAnswer(c, t.metrics, &want, isIdempotentRequest(req)); err != nil {
 		return nil, err
 	}
@@ -192,6 +193,8 @@ func (c *trip) attemptOn(lease *upstream.Lease) (a decide.Attempt, err error) {
 }
 
 func (c *trip) asksModel() bool { return decide.AsksModel(c.req.Method, c.req.URL.Path) }
+
+func (c *trip) modelKey() uint64 { return hashRequestedModel(c.req.URL.Path, c.body) }
 
 func (c *trip) dropAnswer(*upstream.Lease) { _ = c.res.Body.Close() }
 

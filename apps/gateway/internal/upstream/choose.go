@@ -138,19 +138,6 @@ func (r *Route) TryOther(w *Want) *Lease {
 	return l
 }
 
-// missPause is how long no request of a route looks for a model elsewhere after no server had it.
-const missPause = time.Second
-
-// NoteMissed records that no server had the model of a request.
-func (r *Route) NoteMissed() { r.missed.Store(r.cfg.Now().UnixNano()) }
-
-// LooksElsewhere reports whether a request may look for its model on further servers. It may not soon after another
-// request has looked in vain. So servers get no further requests for a model that none of them has.
-func (r *Route) LooksElsewhere() bool {
-	missed := r.missed.Load()
-	return missed == 0 || r.cfg.Now().Sub(time.Unix(0, missed)) >= missPause
-}
-
 // few is the number of targets and instances up to which choosing allocates no memory.
 const few = 16
 

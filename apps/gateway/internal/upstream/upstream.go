@@ -76,8 +76,8 @@ type Route struct {
 	queue queue
 	// talk is incremented each time the health of an instance changes.
 	talk atomic.Uint64
-	// missed is when a request found no server with its model, in Unix nanoseconds. 0: never.
-	missed atomic.Int64
+	// misses are the last requests that found no server with their model.
+	misses misses
 }
 
 // instance outlives the views that it is in.
