@@ -20,7 +20,7 @@ func testHealthLost(t *testing.T, s *stack) {
 	resp := s.deployBy(t, app, spec(label("bad"), args("--load-time", "4s", "--fault-fail-health", "--fault-fail-health-after", "10s")), policy)
 	d := s.waitFailed(t, app, resp)
 	require.Equal(t, "Unhealthy", d.Reason, d.Message)
-	require.Contains(t, d.Message, "1 of 1 replicas that were ready are not any more, limit 1")
+	require.Contains(t, d.Message, "1 of 1 replicas that were ready are no longer ready, limit 1")
 	s.waitLive(t, app, 1)
 	s.requireNothingOf(t, resp.DeploymentId)
 	requireSame(t, before, s.runningOf(app), "the old version was touched")

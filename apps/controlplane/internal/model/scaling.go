@@ -117,7 +117,7 @@ type AloneFacts struct {
 	// Instances and GPUs are the workspace's own limits, which may be Inherit. Ceiling has its instances and GPUs.
 	Instances, GPUs int64
 	Ceiling         Ceiling
-	// Closed means that the workspace may use the region no longer.
+	// Closed means that the workspace may no longer use the region.
 	Closed bool
 }
 

@@ -190,7 +190,7 @@ func Image(spec *windlassv1.DeploymentSpec) string {
 func (p *planner) resolved(d *model.Deployment, image string) bool {
 	if d.Status == windlassv1.DeploymentStatus_DEPLOYMENT_STATUS_PENDING {
 		p.transition(d, windlassv1.DeploymentStatus_DEPLOYMENT_STATUS_BUILDING)
-		p.log("ImageResolving", image+" names a tag: its digest is looked up once, so that every region runs the same", d, "")
+		p.log("ImageResolving", image+" names a tag: its digest is looked up once, so that every region runs the same image", d, "")
 	}
 	r := p.in.Resolved
 	switch {

@@ -26,7 +26,7 @@ import (
 func (s *stager) judgeClosed(d *model.Deployment, w *model.WaveProgress, st *model.RegionProgress, l *regionPlan) (stopped bool) {
 	if st.ClockStoppedSince == 0 {
 		st.ProgressClock.Stop(s.now)
-		s.log("RegionClosed", "the workspace may use the region no longer: the rollout stays as it is there; "+s.figures(l), d, st.RegionID)
+		s.log("RegionClosed", "the workspace may no longer use the region: the rollout stays as it is there; "+s.figures(l), d, st.RegionID)
 	}
 	return s.failsByHealth(d, w, st, l)
 }
@@ -69,7 +69,7 @@ func (p *planner) closeAtZero() {
 		t.Generation++
 		if d := p.deps[t.DeploymentID]; isShut(p.facts, t) {
 			t.Reason = rollup.ReasonRegionClosed
-			p.log("RegionClosed", "the workspace may use the region no longer: it is at zero there, and no request wakes it", d, t.RegionID)
+			p.log("RegionClosed", "the workspace may no longer use the region: it is at zero there, and no request wakes it", d, t.RegionID)
 		} else {
 			t.Reason = ""
 			p.log("RegionOpened", "the workspace may use the region again: a request wakes it there", d, t.RegionID)

@@ -141,7 +141,7 @@ func TestStaged_RepeatedStatesEndProperty(t *testing.T) {
 func (w *simulation) repeat(cycles map[string][]behaviour, end int64) {
 	at, until := map[string]int{}, map[string]int64{}
 	for !w.ended() {
-		require.Less(w.t, w.now, end, "it goes on and on: %s", w.app.Message)
+		require.Less(w.t, w.now, end, "the rollout does not end: %s", w.app.Message)
 		next := w.now + maxPoll
 		for _, region := range sortedKeys(cycles) {
 			cycle := cycles[region]

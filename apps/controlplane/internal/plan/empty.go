@@ -50,7 +50,7 @@ func (s *stager) takeStepsAfterAll(d *model.Deployment, w *model.WaveProgress, s
 	}
 	s.roll(st)
 	st.StepWait, st.ClockStoppedSince, st.Emptied = model.StepWait{}, 0, true
-	s.log("StepsBegun", fmt.Sprintf("it gets %s after all, in wave %s, and takes the steps that it had passed over", plural.Count(n, "replica"), w.Name), d, st.RegionID)
+	s.log("StepsBegun", fmt.Sprintf("it now gets %s in wave %s, and takes the steps that it had skipped", plural.Count(n, "replica"), w.Name), d, st.RegionID)
 	return true
 }
 
@@ -69,7 +69,7 @@ func (s *stager) standsEmpty(d *model.Deployment, w *model.WaveProgress, st *mod
 			st.StepWait.Depart() // the region begins the step again, without replicas
 		}
 		forgetClocks(st)
-		s.log("StepEmptied", fmt.Sprintf("step %d of %d (%s) of wave %s: it has no replicas now, and begins anew when it is scaled up; %s",
+		s.log("StepEmptied", fmt.Sprintf("step %d of %d (%s) of wave %s: it has no replicas now, and begins again when it is scaled up; %s",
 			st.Step+1, Steps(s.progress.Policy), stepsOf(s.progress.Policy)[st.Step], w.Name, s.figures(l)), d, st.RegionID)
 	case was && size > 0 && (l.to == nil || l.Size == 0 || l.To.Ready > 0):
 		st.Emptied = false
@@ -106,9 +106,9 @@ func forgetClocks(st *model.RegionProgress) {
 
 // emptyMessage returns what a region without replicas waits for while it stands still.
 func emptyMessage(c *model.Progress, st model.RegionProgress) string {
-	text := "has no replicas, and begins anew when it is scaled up"
+	text := "has no replicas, and begins again when it is scaled up"
 	if c.Sizes[st.RegionID] > 0 {
-		text = "begins anew once the version before it serves again"
+		text = "begins again once the previous version serves again"
 	}
 	if missing := Missing(c, StepGate(c, st), st.Approvals); missing != "" {
 		return text + ", or goes on with " + missing

@@ -82,9 +82,9 @@ func (s *stager) unhealthy(d *model.Deployment, st *model.RegionProgress, l *reg
 		return "", false
 	}
 	lasts := time.Duration(unhealthyFor(s.progress.Policy)) * time.Millisecond
-	figures := fmt.Sprintf("%d of %d replicas that were ready are not any more, limit %d", gone, st.MostReady, limit)
+	figures := fmt.Sprintf("%d of %d replicas that were ready are no longer ready, limit %d", gone, st.MostReady, limit)
 	if l.pooled() {
-		figures = fmt.Sprintf("%d%% of the pool, of %d%% that were ready, are not any more, limit %d%%", gone, st.MostReady, limit)
+		figures = fmt.Sprintf("%d%% of the pool, of %d%% that were ready, are no longer ready, limit %d%%", gone, st.MostReady, limit)
 	}
 	if st.UnhealthySince == 0 {
 		st.UnhealthySince = s.now

@@ -33,7 +33,7 @@ func hooked(t *testing.T) *simulation {
 	return w
 }
 
-func TestWebHook_IsSentWhatItJudges(t *testing.T) {
+func TestWebHook_GetsTheFactsThatItJudges(t *testing.T) {
 	w := hooked(t)
 	w.now += 60_000
 	w.step()

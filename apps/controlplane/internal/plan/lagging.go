@@ -96,7 +96,7 @@ func (s *stager) skip(d *model.Deployment, w *model.WaveProgress, st *model.Regi
 	}
 	left := "goes on without it"
 	if gate := wavePolicy(s.progress, *w).GetApproval(); gate != nil && allSkipped(s.progress, w) {
-		left += " and, because nothing of it is left to approve, without " + Missing(s.progress, gate, nil)
+		left += ", and without " + Missing(s.progress, gate, nil) + ", because nothing is left to approve"
 	}
 	s.log("RegionSkipped", fmt.Sprintf("%s; wave %s %s, and it follows %s; %s",
 		why, w.Name, left, when, s.figures(s.regionPlan(st.RegionID))), d, st.RegionID)
@@ -269,7 +269,7 @@ func (s *stager) catchUpRegion(b *model.LaggingRegion) (done bool) {
 	case c.Back:
 		l := s.regionPlan(b.RegionID)
 		if done = l.restored(); done {
-			s.log("RegionCaughtUp", fmt.Sprintf("%s has it to itself again; %s", s.versionOf(d.ID), s.figures(l)), d, b.RegionID)
+			s.log("RegionCaughtUp", fmt.Sprintf("%s has the region to itself again; %s", s.versionOf(d.ID), s.figures(l)), d, b.RegionID)
 		}
 	case c.PausedAt == 0:
 		if done = s.judge(d); done {

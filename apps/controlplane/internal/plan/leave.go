@@ -152,7 +152,7 @@ func (p *planner) endOrphans() {
 		}
 		p.transition(d, windlassv1.DeploymentStatus_DEPLOYMENT_STATUS_SUPERSEDED)
 		d.Reason, d.Message = ReasonSuperseded, "a newer deployment took its place"
-		p.log("DeploymentSuperseded", "no rollout carries it any more", d, "")
+		p.log("DeploymentSuperseded", "it belongs to no rollout any more", d, "")
 	}
 }
 
@@ -229,7 +229,7 @@ func (p *planner) confirm(t *model.Topology) {
 			plural.Count(pl.Observed.Instances(), "instance")), d, t.RegionID)
 	case pl.Unreachable() && t.Reason == "":
 		t.Reason = rollup.ReasonRegionUnreachable
-		p.log("RegionUnreachable", "it stays stopping until the region returns and confirms", d, t.RegionID)
+		p.log("RegionUnreachable", "it stays in status stopping until the region returns and confirms the stop", d, t.RegionID)
 	case !pl.Unreachable():
 		t.Reason = ""
 	}

@@ -193,7 +193,7 @@ func (l *linter) region(region string, routed bool) {
 		before, had := l.before[key]
 		weight += t.Weight
 		if t.Weight != before.Weight && !routed {
-			l.findf(region, "the weight of %s changes and the route does not", l.versionOf(key.deployment))
+			l.findf(region, "the weight of %s changes, but the route does not", l.versionOf(key.deployment))
 		}
 		if t.Transferred {
 			continue // its instances count for the row that has them now

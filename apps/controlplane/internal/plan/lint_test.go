@@ -140,7 +140,7 @@ func TestLint_FindsAPlanThatPassesAGate(t *testing.T) {
 	needs := "us: step 2 is over, and needs approval by a key of role owner"
 	require.Equal(t, unpromoted, passes(one))
 	w.rolloutState.Progress.Sizes["us"], w.rolloutState.Progress.OldSizes["us"] = 0, 0
-	require.Equal(t, unpromoted, passes(one), "nor with no replicas")
+	require.Equal(t, unpromoted, passes(one), "without replicas, the step needs a promotion, too")
 	st.PromotedBy = "ada"
 	require.Empty(t, passes(one))
 	require.Equal(t, []string{needs}, passes(both), "an approval is for one step")
@@ -149,7 +149,7 @@ func TestLint_FindsAPlanThatPassesAGate(t *testing.T) {
 	w.rolloutState.Progress.FullBy = ""
 
 	st.State = regionWaiting
-	require.Empty(t, passes(func(c *model.WaveProgress) { c.Regions[0].State, c.Regions[0].Step = regionRolling, 2 }), "nothing is there")
+	require.Empty(t, passes(func(c *model.WaveProgress) { c.Regions[0].State, c.Regions[0].Step = regionRolling, 2 }), "the old version has no replicas in the region")
 	w.rolloutState.Progress.OldSizes["us"] = 1
 	require.Len(t, passes(func(c *model.WaveProgress) { c.Regions[0].State, c.Regions[0].Step = regionRolling, 2 }), 2)
 

@@ -285,7 +285,7 @@ func MayPin(c *model.Progress, app model.App, d model.Deployment, rows []model.T
 		}
 		return &Refusal{
 			fmt.Sprintf("v%d is still being replaced by a rollout", d.Version),
-			"Pin it when the rollout is over, or abort that first.",
+			"Pin it when the rollout is over, or abort the rollout first.",
 		}
 	}
 	return nil

@@ -206,15 +206,15 @@ func TestLint_FindsAPlanThatChangesAPinnedRegion(t *testing.T) {
 	require.Equal(t, int32(10), w.rows[rowKey{"v1", "us"}].Weight)
 	require.Empty(t, Lint(w.input(), w.change("v1", func(*model.Topology) {})))
 	for text, edit := range map[string]func(*model.Topology){
-		"us: v1 gets 20 % of the traffic, and is pinned at 10 %": func(t *model.Topology) { t.Weight = 20 },
-		"us: v1 is pinned and is told to stop":                   func(t *model.Topology) { t.Weight, t.Status = 0, windlassv1.TopologyStatus_TOPOLOGY_STATUS_STOPPING },
-		"us: v1 is told to run 3 replicas, and is pinned with 2": func(t *model.Topology) { t.Replicas = 3 },
+		"us: v1 gets 20 % of the traffic, but is pinned at 10 %": func(t *model.Topology) { t.Weight = 20 },
+		"us: v1 is pinned, but is told to stop":                  func(t *model.Topology) { t.Weight, t.Status = 0, windlassv1.TopologyStatus_TOPOLOGY_STATUS_STOPPING },
+		"us: v1 is told to run 3 replicas, but is pinned with 2": func(t *model.Topology) { t.Replicas = 3 },
 	} {
 		require.Equal(t, []string{text}, Lint(w.input(), w.change("v1", edit)))
 	}
 	unrouted := w.change("v1", func(t *model.Topology) { t.Weight = 0 })
 	unrouted.Routes = nil
-	require.Equal(t, []string{"us: the weight of v1 changes and the route does not"}, Lint(w.input(), unrouted))
+	require.Equal(t, []string{"us: the weight of v1 changes, but the route does not"}, Lint(w.input(), unrouted))
 }
 
 func TestPin_DeadlineRunsWhileItsRegionIsInReach(t *testing.T) {

@@ -153,7 +153,7 @@ var (
 		decide: (*planner).endRollout,
 	}
 	endRetention = phase{
-		does:   "let go of a retained version whose time is over",
+		does:   "end the retention of a version whose time is over",
 		when:   func(f *facts) bool { return f.progress.Retained() != "" },
 		writes: writesProgress | writesDeployments,
 		decide: (*planner).endRetention,
@@ -166,7 +166,7 @@ var (
 	}
 
 	takeUpWoken = phase{
-		does:   "want the replicas that regions started by themselves because a request came",
+		does:   "keep the replicas that regions started because a request came",
 		when:   (*facts).hasWoken,
 		writes: writesProgress | writesRows | writesBudget,
 		decide: (*planner).takeUpWoken,
@@ -210,7 +210,7 @@ var (
 	}
 
 	closeAtZero = phase{
-		does:   "let no request wake rows in closed regions, and let requests wake them again afterwards",
+		does:   "keep requests from waking rows in closed regions, and allow it in open regions",
 		when:   hasWrongWakes,
 		writes: writesRows | writesBudget,
 		decide: (*planner).closeAtZero,
@@ -222,7 +222,7 @@ var (
 		decide: (*planner).logShares,
 	}
 	finishDeletion = phase{
-		does:   "forget an app whose deletion is over",
+		does:   "delete an app whose rows have all stopped",
 		when:   func(f *facts) bool { return f.app.DeletingSince != 0 },
 		writes: writesApp | writesDeployments,
 		decide: (*planner).finishDeletion,

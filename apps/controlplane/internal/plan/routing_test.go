@@ -102,7 +102,7 @@ func TestRouting_KeptInstancesTryTheNewPolicy(t *testing.T) {
 	}
 	t.Run("canary", func(t *testing.T) {
 		w := begin(canary)
-		require.EqualValues(t, 2, queue(w, "eu"), "it waits at its step with the policy")
+		require.EqualValues(t, 2, queue(w, "eu"), "the version waits at its step, and its policy is in force")
 		promote(w)
 		require.EqualValues(t, 2, queue(w, "us"))
 		generation := w.rts["eu"].Generation
@@ -130,7 +130,7 @@ func TestRouting_KeptInstancesTryTheNewPolicy(t *testing.T) {
 		promote(w)
 		require.Equal(t, "v2", w.app.LiveDeploymentID)
 		w.requireRouting("v2")
-		require.Empty(t, w.rolloutState.Progress.Retained(), "it could not be live again by its pointer alone")
+		require.Empty(t, w.rolloutState.Progress.Retained(), "moving the live pointer alone could not make the old version live again")
 	})
 	t.Run("pinned next to it", func(t *testing.T) {
 		w := newSimulation(t, "eu")

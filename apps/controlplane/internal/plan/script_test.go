@@ -336,7 +336,7 @@ func run(t *testing.T, w *simulation, d *datadriven.TestData) {
 	case "figures":
 		w.figures(names[0], opts)
 	case "restore":
-		require.True(t, w.restore(names[0]), "it cannot be live again at once")
+		require.True(t, w.restore(names[0]), "the retained version cannot be live again at once")
 	case "resize":
 		region := ""
 		if len(names) > 0 && names[0] != "replicas" {

@@ -184,7 +184,7 @@ func (w *simulation) checkRouting(in Input, out Output) {
 // region must report it.
 func (w *simulation) requireServed(live string, progress *model.Progress) {
 	if progress != nil && len(progress.Lagging) > 0 {
-		require.NotEqual(w.t, len(progress.Lagging), len(progress.Sizes), "it is live where nothing serves it")
+		require.NotEqual(w.t, len(progress.Lagging), len(progress.Sizes), "the version is live, but serves in no region")
 	}
 	for k, row := range w.rows {
 		if k.deployment != live || progress.LaggingIn(k.region) != nil {

@@ -160,7 +160,7 @@ func (f *stagedSimulation) requireServes(live string) {
 		}
 	}
 	d := f.deps[f.index(live)]
-	require.False(f.t, f.bad[live] && d.Stable, "a version that never served is one to go back to")
+	require.False(f.t, f.bad[live] && d.Stable, "a version that never served counts as stable")
 }
 
 func ceiling(c *model.Progress, region string) (ceiling int32) {
@@ -387,7 +387,7 @@ func (f *stagedSimulation) heal() {
 		rounds *= 4 // a pool may move by one percent at a time
 	}
 	for n := 0; ; n++ {
-		require.Less(f.t, n, rounds, "it stands still: %s", f.app.Message)
+		require.Less(f.t, n, rounds, "the app does not settle: %s", f.app.Message)
 		for _, r := range places {
 			f.setRegion(r, func(r *model.Region) {
 				r.Status, r.LastReportAt = windlassv1.RegionStatus_REGION_STATUS_CONNECTED, f.now

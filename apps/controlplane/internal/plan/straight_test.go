@@ -12,7 +12,7 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-func TestStraightPolicy_IsWithoutWhatJudgesANewVersion(t *testing.T) {
+func TestStraightPolicy_HasNoPausesAnalysisOrBakes(t *testing.T) {
 	gate := &windlassv1.Approval{Role: windlassv1.Role_ROLE_OWNER}
 	wave := func(bake *durationpb.Duration, gate *windlassv1.Approval) *windlassv1.Wave {
 		return &windlassv1.Wave{Regions: []string{"us-east-1"}, MaxParallel: 2, BakeTime: bake, Approval: gate, OnFailure: windlassv1.Wave_ON_FAILURE_PAUSE}

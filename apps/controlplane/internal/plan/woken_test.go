@@ -51,7 +51,7 @@ func TestWoken(t *testing.T) {
 		require.Empty(t, rows)
 		require.Zero(t, entries)
 	})
-	t.Run("of a pool it wants all of it", func(t *testing.T) {
+	t.Run("a pool that a request woke gets all its instances", func(t *testing.T) {
 		in := atZero()
 		in.Deployments[0].Spec = &windlassv1.DeploymentSpec{
 			Image: "chat", Regions: []string{"us"}, Routing: spec.Routing, Layout: windlassv1.Layout_LAYOUT_POOLED,

@@ -159,11 +159,11 @@ func TestWorkload_ServingIsCountedOnce(t *testing.T) {
 		want   [2]int32
 	}{
 		{"before", []model.Topology{row("v1", 1, 3, false)}, counts(1, 2, 2), model.Observed{}, [2]int32{2, 0}},
-		{"the region has said nothing yet", rows, counts(1, 2, 2), model.Observed{}, [2]int32{0, 2}},
-		{"it does not yet count under the new name", rows, counts(1, 2, 2), counts(0, 0, 0), [2]int32{0, 2}},
-		{"it waits until it may go on with them", rows, counts(1, 2, 2), waits, [2]int32{0, 2}},
-		{"it counts, and has replaced one", rows, counts(2, 0, 0), counts(1, 2, 1), [2]int32{0, 2}},
-		{"no other row has gone on with it", rows[:1], counts(1, 1, 1), model.Observed{}, [2]int32{1, 0}},
+		{"the region has not reported v2 yet", rows, counts(1, 2, 2), model.Observed{}, [2]int32{0, 2}},
+		{"the region does not count under the new name yet", rows, counts(1, 2, 2), counts(0, 0, 0), [2]int32{0, 2}},
+		{"the agent waits until it may take the replicas over", rows, counts(1, 2, 2), waits, [2]int32{0, 2}},
+		{"the region counts under the new name and has replaced one replica", rows, counts(2, 0, 0), counts(1, 2, 1), [2]int32{0, 2}},
+		{"no other row has taken the workload over", rows[:1], counts(1, 1, 1), model.Observed{}, [2]int32{1, 0}},
 	} {
 		observed := func(t model.Topology) model.Observed {
 			return map[string]model.Observed{"v1": c.v1, "v2": c.v2}[t.DeploymentID]
@@ -203,14 +203,14 @@ func TestGroups_OnlyEqualOnesAreReplacedInPlace(t *testing.T) {
 		a, b *windlassv1.DeploymentSpec
 		want bool
 	}{
-		"one role each":      {spec(1), &windlassv1.DeploymentSpec{Roles: []*windlassv1.RoleSpec{{Name: "main"}}}, true},
-		"the same roles":     {two, groups(spec(3)), true},
-		"several and one":    {two, spec(1), false},
-		"another number":     {two, &windlassv1.DeploymentSpec{Roles: []*windlassv1.RoleSpec{{Name: "prefill", Instances: 3}, {Name: "decode"}}}, false},
-		"another role":       {two, &windlassv1.DeploymentSpec{Roles: []*windlassv1.RoleSpec{{Name: "prefill", Instances: 2}, {Name: "router"}}}, false},
-		"other hosts":        {two, &windlassv1.DeploymentSpec{Roles: []*windlassv1.RoleSpec{{Name: "prefill", Instances: 2}, {Name: "decode", Hosts: 2}}}, false},
-		"one role of hosts":  {spec(1), &windlassv1.DeploymentSpec{Roles: []*windlassv1.RoleSpec{{Name: "main", Hosts: 2}}}, false},
-		"a role in addition": {two, &windlassv1.DeploymentSpec{Roles: append([]*windlassv1.RoleSpec{{Name: "router"}}, two.GetRoles()...)}, false},
+		"one role each":               {spec(1), &windlassv1.DeploymentSpec{Roles: []*windlassv1.RoleSpec{{Name: "main"}}}, true},
+		"the same roles":              {two, groups(spec(3)), true},
+		"several roles and one":       {two, spec(1), false},
+		"another number of instances": {two, &windlassv1.DeploymentSpec{Roles: []*windlassv1.RoleSpec{{Name: "prefill", Instances: 3}, {Name: "decode"}}}, false},
+		"another role":                {two, &windlassv1.DeploymentSpec{Roles: []*windlassv1.RoleSpec{{Name: "prefill", Instances: 2}, {Name: "router"}}}, false},
+		"other hosts":                 {two, &windlassv1.DeploymentSpec{Roles: []*windlassv1.RoleSpec{{Name: "prefill", Instances: 2}, {Name: "decode", Hosts: 2}}}, false},
+		"one role of several hosts":   {spec(1), &windlassv1.DeploymentSpec{Roles: []*windlassv1.RoleSpec{{Name: "main", Hosts: 2}}}, false},
+		"a role in addition":          {two, &windlassv1.DeploymentSpec{Roles: append([]*windlassv1.RoleSpec{{Name: "router"}}, two.GetRoles()...)}, false},
 	} {
 		require.Equal(t, c.want, model.SameGroups(c.a, c.b), name)
 		require.Equal(t, c.want, model.SameGroups(c.b, c.a), name)

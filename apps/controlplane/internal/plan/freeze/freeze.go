@@ -252,13 +252,13 @@ func parseMoment(text string) (m moment, err error) {
 	if day, rest, ok := strings.Cut(text, " "); ok {
 		i := slices.Index(weekdays, day)
 		if i < 0 {
-			return m, fmt.Errorf("%q is no weekday: use Mon, Tue, Wed, Thu, Fri, Sat or Sun", day)
+			return m, fmt.Errorf("%q is not a weekday: use Mon, Tue, Wed, Thu, Fri, Sat or Sun", day)
 		}
 		m.weekly, m.day, clock = true, time.Weekday(i), rest
 	}
 	at, err := time.Parse("15:04", clock)
 	if err != nil {
-		return m, fmt.Errorf("%q is no time of day: write it as 16:00", clock)
+		return m, fmt.Errorf("%q is not a time of day: write it as in 16:00", clock)
 	}
 	m.minute = at.Hour()*60 + at.Minute()
 	return m, nil

@@ -123,11 +123,11 @@ func TestWindow_IsInForceUntilItsEndAndFromItsNextStart(t *testing.T) {
 			}
 			require.Greater(t, until, now)
 			_, still := InForce(f, until)
-			require.False(t, still, "it ends when it said")
+			require.False(t, still, "the freeze ends at its end")
 			middle := now + (until-now)/2
 			end, within := InForce(f, middle)
 			require.True(t, within)
-			require.Equal(t, until, end, "its end is the same from anywhere in it")
+			require.Equal(t, until, end, "at each moment of the freeze, its end is the same")
 			return
 		}
 		next := NextAt(f, now)
@@ -174,10 +174,10 @@ func TestWindows_RefusalCountsFirstThenTheLatestEnd(t *testing.T) {
 func TestWindow_InvalidIsRefused(t *testing.T) {
 	now := at(t, "2026-11-22T00:00:00Z")
 	for text, f := range map[string]model.Freeze{
-		"no weekday":     weekly("UTC", "Fry 16:00", "Mon 08:00"),
-		"no time of day": weekly("UTC", "Fri 24:00", "Mon 08:00"),
-		"both name":      weekly("UTC", "Fri 16:00", "08:00"),
-		"leave no time":  weekly("UTC", "Fri 16:00", "Mon 08:00", "Mon 08:00", "Fri 16:00"),
+		"not a weekday":     weekly("UTC", "Fry 16:00", "Mon 08:00"),
+		"not a time of day": weekly("UTC", "Fri 24:00", "Mon 08:00"),
+		"both name":         weekly("UTC", "Fri 16:00", "08:00"),
+		"leave no time":     weekly("UTC", "Fri 16:00", "Mon 08:00", "Mon 08:00", "Fri 16:00"),
 	} {
 		_, err := Check(f, now)
 		require.ErrorContains(t, err, text)

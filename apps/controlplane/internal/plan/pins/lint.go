@@ -56,15 +56,15 @@ func (l *Linter) pinned(t model.Topology) {
 	stays, version := r.State == starting || r.State == serving, l.Version(t.DeploymentID)
 	switch {
 	case t.Weight != 0 && (r.State != serving || t.Weight != weight):
-		l.Find(t.RegionID, "%s gets %d %% of the traffic, and is pinned at %d %%", version, t.Weight, weight)
+		l.Find(t.RegionID, "%s gets %d %% of the traffic, but is pinned at %d %%", version, t.Weight, weight)
 	case t.Weight != was.Weight && !slices.ContainsFunc(l.Routes, func(x model.Route) bool { return x.RegionID == t.RegionID }):
-		l.Find(t.RegionID, "the weight of %s changes and the route does not", version)
+		l.Find(t.RegionID, "the weight of %s changes, but the route does not", version)
 	case isActive(&was) && !isActive(&t) && stays:
-		l.Find(t.RegionID, "%s is pinned and is told to stop", version)
+		l.Find(t.RegionID, "%s is pinned, but is told to stop", version)
 	case isActive(&was) && !isActive(&t) && (was.Weight != 0 || !l.Acknowledged(t.RegionID)):
 		l.Find(t.RegionID, "%s is told to stop before the route without it is acknowledged", version)
 	case isActive(&t) && stays && t.Replicas != was.Replicas && t.Replicas != r.Replicas:
-		l.Find(t.RegionID, "%s is told to run %d replicas, and is pinned with %d", version, t.Replicas, r.Replicas)
+		l.Find(t.RegionID, "%s is told to run %d replicas, but is pinned with %d", version, t.Replicas, r.Replicas)
 	}
 }
 

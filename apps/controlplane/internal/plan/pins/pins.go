@@ -136,7 +136,7 @@ func (l *Layer) lookIn(p *model.Pin, d *model.Deployment, r *model.PinRegion) (h
 	case r.State == failed:
 		return true
 	}
-	l.Log("PinRegionRemoved", "nothing is left of it there", &model.Deployment{ID: p.DeploymentID, Version: p.Version}, r.RegionID)
+	l.Log("PinRegionRemoved", "the region runs nothing of it any more", &model.Deployment{ID: p.DeploymentID, Version: p.Version}, r.RegionID)
 	return false
 }
 
@@ -197,7 +197,7 @@ func (l *Layer) start(p *model.Pin, d *model.Deployment, r *model.PinRegion) {
 // opens again, the time limit for the start begins again.
 func (l *Layer) awaitsGrant(p *model.Pin, r *model.PinRegion) bool {
 	if l.Closed(r.RegionID) {
-		r.Reason, r.Message = rollup.ReasonRegionClosed, "the workspace may use the region no longer"
+		r.Reason, r.Message = rollup.ReasonRegionClosed, "the workspace may no longer use the region"
 		return true
 	}
 	if r.Reason == rollup.ReasonRegionClosed {

@@ -138,7 +138,7 @@ func TestPin(t *testing.T) {
 		l := w.step(p)
 		require.EqualValues(t, 2, w.rows["us"].Replicas)
 		require.Zero(t, w.rows["us"].Weight)
-		require.NotZero(t, l.Since, "it is looked at again")
+		require.NotZero(t, l.Since, "the layer decides about the pin again")
 		w.reports("us", 2)
 		w.step(p)
 		require.Equal(t, []string{"us STATE_SERVING"}, states(p))
@@ -148,7 +148,7 @@ func TestPin(t *testing.T) {
 		require.True(t, Remove(p, w.now))
 		w.step(p)
 		require.Zero(t, w.rows["us"].Weight)
-		require.Equal(t, rowStarted, w.rows["us"].Status, "it runs until the region acknowledged a route without it")
+		require.Equal(t, rowStarted, w.rows["us"].Status, "the version runs until the region has acknowledged a route without it")
 		w.acknowledged["us"] = true
 		w.step(p)
 		require.Equal(t, rowStopping, w.rows["us"].Status)
@@ -200,7 +200,7 @@ func TestPin(t *testing.T) {
 		w.step(p)
 		require.Equal(t, rollup.ReasonDeploymentLost, p.In("us").Reason)
 	})
-	t.Run("begins nothing in a region that is closed, nor where the decision may write nothing", func(t *testing.T) {
+	t.Run("starts nothing in a closed region or in a region that the decision must not change", func(t *testing.T) {
 		w, p := newSimulation(), pinned(map[string]int32{"us": 1})
 		w.closed = true
 		w.step(p)
@@ -210,7 +210,7 @@ func TestPin(t *testing.T) {
 		require.Empty(t, w.rows)
 		require.Empty(t, p.In("us").Reason)
 	})
-	t.Run("gets no traffic with nothing that serves in a region that is closed", func(t *testing.T) {
+	t.Run("gets no traffic in a closed region without replicas", func(t *testing.T) {
 		for _, transferred := range []bool{false, true} {
 			w, p := newSimulation(), pinned(map[string]int32{"us": 2})
 			w.limit = 60_000
@@ -230,7 +230,7 @@ func TestPin(t *testing.T) {
 			require.Equal(t, w.now+60_000, l.Due)
 		}
 	})
-	t.Run("waits while its region is out of reach, and has its whole time then", func(t *testing.T) {
+	t.Run("waits while its region is unreachable and then has its full time limit", func(t *testing.T) {
 		w, p := newSimulation(), pinned(map[string]int32{"us": 1})
 		w.limit = 60_000
 		w.step(p)
@@ -263,12 +263,12 @@ func TestEdit(t *testing.T) {
 	require.False(t, RemoveIn(p, "us", 3000))
 	require.False(t, p.Removing)
 	require.True(t, RemoveIn(p, "ap", 3000))
-	require.True(t, p.Removing, "it stays nowhere")
+	require.True(t, p.Removing, "the pin stays in no region")
 	require.False(t, Remove(p, 3000))
 
 	row := model.Topology{DeploymentID: v1, RegionID: "us", Status: rowStarted}
 	require.Equal(t, p, Of([]model.Pin{*p}, row))
-	require.False(t, HasHosts([]model.Pin{*p}, &row), "it leaves")
+	require.False(t, HasHosts([]model.Pin{*p}, &row), "the pin leaves the region")
 	require.Nil(t, Of([]model.Pin{*p}, model.Topology{DeploymentID: v1, RegionID: "sa"}))
 	p.In("us").Below = 7
 	require.EqualValues(t, 7, ChangedBelow([]model.Pin{*p}, "us"))

@@ -64,7 +64,7 @@ func TestTighten_ReturnsTheStricterOfPolicyAndProtections(t *testing.T) {
 	}{
 		"no protection":            {start(gate(owner, 1, false)), nil, start(gate(owner, 1, false)), 0},
 		"no policy":                {nil, []model.Protection{asks(owner, 2, true)}, start(gate(owner, 2, true)), 1},
-		"a gate that it lacks":     {start(nil), []model.Protection{asks(deployer, 1, false)}, start(gate(deployer, 1, false)), 1},
+		"a missing gate":           {start(nil), []model.Protection{asks(deployer, 1, false)}, start(gate(deployer, 1, false)), 1},
 		"the higher role":          {start(gate(deployer, 3, false)), []model.Protection{asks(owner, 1, false)}, start(gate(owner, 3, false)), 1},
 		"the higher count":         {start(gate(owner, 1, true)), []model.Protection{asks(deployer, 2, false)}, start(gate(owner, 2, true)), 1},
 		"not the deployer":         {start(gate(owner, 2, false)), []model.Protection{asks(owner, 1, true)}, start(gate(owner, 2, true)), 1},
@@ -73,7 +73,7 @@ func TestTighten_ReturnsTheStricterOfPolicyAndProtections(t *testing.T) {
 		"a bake without waves":     {nil, []model.Protection{hour}, bakes(time.Hour), 1},
 		"a bake that is too short": {bakes(time.Minute, 2*time.Hour), []model.Protection{hour}, bakes(time.Hour, 2*time.Hour), 1},
 		"a bake that is longer":    {bakes(2 * time.Hour), []model.Protection{hour}, bakes(2 * time.Hour), 0},
-		"rollback that is off": {off(windlassv1.Wave_ON_FAILURE_PAUSE), []model.Protection{back}, &windlassv1.RolloutPolicy{
+		"rollback is off": {off(windlassv1.Wave_ON_FAILURE_PAUSE), []model.Protection{back}, &windlassv1.RolloutPolicy{
 			AutoRollback: &windlassv1.AutoRollback{}, Waves: []*windlassv1.Wave{{OnFailure: windlassv1.Wave_ON_FAILURE_ROLLBACK_ALL}},
 		}, 1},
 		"rollback for some failures": {
@@ -81,7 +81,7 @@ func TestTighten_ReturnsTheStricterOfPolicyAndProtections(t *testing.T) {
 			[]model.Protection{back},
 			&windlassv1.RolloutPolicy{AutoRollback: &windlassv1.AutoRollback{}}, 1,
 		},
-		"rollback of a region": {
+		"rollback of a region alone": {
 			&windlassv1.RolloutPolicy{Waves: []*windlassv1.Wave{{OnFailure: windlassv1.Wave_ON_FAILURE_ROLLBACK_REGION}}},
 			[]model.Protection{back},
 			&windlassv1.RolloutPolicy{Waves: []*windlassv1.Wave{{OnFailure: windlassv1.Wave_ON_FAILURE_ROLLBACK_REGION}}}, 0,
