@@ -31,7 +31,7 @@ func newMetrics(registerer prometheus.Registerer) (*metrics, error) {
 		}),
 		pending: prometheus.NewGauge(prometheus.GaugeOpts{
 			Name: "windlass_notifications_pending",
-			Help: "Notifications that wait for a call, of all workspaces.",
+			Help: "Notifications of all workspaces that wait for a call.",
 		}),
 		oldest: prometheus.NewGauge(prometheus.GaugeOpts{
 			Name: "windlass_notification_oldest_pending_seconds",

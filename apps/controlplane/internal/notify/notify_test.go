@@ -275,7 +275,7 @@ func TestNotify_GivesUpAfterADayAndReplaysWithTheSameID(t *testing.T) {
 		calls, _ := r.seen()
 		time.Sleep(time.Hour)
 		again, _ := r.seen()
-		require.Len(t, again, len(calls), "a dead one is not tried")
+		require.Len(t, again, len(calls), "a dead delivery is not tried")
 
 		fixed.Store(true)
 		h.update(func(tx store.Tx) error {
@@ -290,7 +290,7 @@ func TestNotify_GivesUpAfterADayAndReplaysWithTheSameID(t *testing.T) {
 	})
 }
 
-func TestNotify_SendsAgainWithTheSameIDWhenItDiesBeforeTheNote(t *testing.T) {
+func TestNotify_RepeatsACallWithItsIDAfterACrash(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ident.Forget()
 		h := setup(t)
@@ -388,9 +388,9 @@ func TestNotify_SlowWorkspacesDelayNoOther(t *testing.T) {
 				require.Len(t, rows, 30)
 				for _, d := range rows {
 					require.Equal(t, model.DeliveryDelivered, d.State)
-					require.Less(t, d.DoneAt-d.At, int64(1_500), "it waits only for the next read of rows")
+					require.Less(t, d.DoneAt-d.At, int64(1_500), "the delivery waits only for the next read of rows")
 				}
-				require.Positive(t, most.Load(), "the others were called")
+				require.Positive(t, most.Load(), "the slow workspaces were called")
 				require.LessOrEqual(t, int(most.Load()), maxCalls)
 			})
 		})
@@ -458,7 +458,7 @@ func TestClaim_IsOneTransactionAndLeavesOutWhatAnotherProcessHas(t *testing.T) {
 	require.EqualValues(t, 1, h.updates.Load())
 	for i, d := range h.deliveries(e) {
 		require.Equal(t, i%3 != 0, claimed[i])
-		require.EqualValues(t, 1, d.Attempts, "each is claimed once")
+		require.EqualValues(t, 1, d.Attempts, "each delivery is claimed once")
 	}
 	claimed, err = h.svc.claim(t.Context(), []notification.Call{{Delivery: calls[1].Delivery, Merged: []string{calls[2].Delivery.MessageID}}}, time.Now())
 	require.NoError(t, err)
