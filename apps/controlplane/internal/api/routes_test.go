@@ -89,7 +89,7 @@ func TestHost_IsStableAndEachVersionHasAPreview(t *testing.T) {
 		stable := "chat-" + digits + ".apps.test"
 		before := w.routesOf("chat")
 		require.Equal(t, windlassv1.RouteState_ROUTE_STATE_PENDING, before[stable].GetState())
-		require.Equal(t, "nothing serves under it yet", before[stable].GetMessage())
+		require.Equal(t, "no region serves the host yet", before[stable].GetMessage())
 
 		w.settle("chat")
 		w.versions("chat", "b")
@@ -120,7 +120,7 @@ func TestHost_IsStableAndEachVersionHasAPreview(t *testing.T) {
 		require.NoError(t, w.stepper.Step(t.Context(), app.GetApp().GetId()))
 		going := w.routesOf("chat")[stable]
 		require.Equal(t, windlassv1.RouteState_ROUTE_STATE_TERMINATING, going.GetState())
-		require.Equal(t, "2 regions must still take it out", going.GetMessage())
+		require.Equal(t, "2 regions must still remove the host", going.GetMessage())
 		for _, host := range []string{"v1-" + stable, "v2-" + stable} {
 			require.Contains(t, w.routesOf("chat"), host)
 		}

@@ -78,7 +78,7 @@ func TestRejection_FinalEndsTheWait(t *testing.T) {
 	require.Equal(t, "Unschedulable", reason)
 	p.Row.Generation++
 	_, _, doomed = p.Doomed()
-	require.False(t, doomed, "it was said of an older generation")
+	require.False(t, doomed, "the rejection is of an older generation")
 }
 
 func TestPlace_LacksCapacityWhileTheRegionSaysSo(t *testing.T) {
@@ -126,7 +126,7 @@ func TestAppStatus(t *testing.T) {
 			windlassv1.AppStatus_APP_STATUS_PROGRESSING, "v2: us-east-1: 1 of 2 replicas ready",
 		},
 		{
-			"replicas are on their way",
+			"replicas are starting",
 			Facts{HasLive: true, Live: []Place{place(4, 2)}},
 			windlassv1.AppStatus_APP_STATUS_PROGRESSING, "us-east-1: 2 of 4 replicas ready",
 		},
@@ -146,7 +146,7 @@ func TestAppStatus(t *testing.T) {
 			windlassv1.AppStatus_APP_STATUS_DEGRADED, "us-east-1: 2 of 2 replicas ready when last heard of, region is out of reach",
 		},
 		{
-			"it is being deleted",
+			"the app is being deleted",
 			Facts{Deleting: true, HasLive: true, Live: []Place{with(place(2, 2), func(p *Place) {
 				p.Row.Status = windlassv1.TopologyStatus_TOPOLOGY_STATUS_STOPPING
 			})}},

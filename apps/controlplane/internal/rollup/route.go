@@ -39,7 +39,7 @@ func (p RoutePlace) State(host string, wanted bool) (state windlassv1.RouteState
 	case wanted && len(p.Route.Hosts) > 0:
 		return routeProvisioning, "the change has not been sent to the region yet"
 	case !done:
-		return routeTerminating, p.waits("take it out")
+		return routeTerminating, p.waits("remove the host")
 	}
 	return routePending, ""
 }
@@ -78,13 +78,13 @@ func RouteState(regions []*windlassv1.RegionRoute, ends bool) (windlassv1.RouteS
 	serve := n[routeRunning] + n[routeProvisioning]
 	switch {
 	case serve > 0 && n[routeProvisioning] > 0:
-		return routeProvisioning, fmt.Sprintf("%d of %d regions serve it as it is now", n[routeRunning], serve)
+		return routeProvisioning, fmt.Sprintf("%d of %d regions serve the newest route", n[routeRunning], serve)
 	case serve > 0:
 		return routeRunning, ""
 	case n[routeTerminating] > 0:
-		return routeTerminating, plural.Count(n[routeTerminating], "region") + " must still take it out"
+		return routeTerminating, plural.Count(n[routeTerminating], "region") + " must still remove the host"
 	case ends || n[routeTerminated] > 0:
 		return routeTerminated, ""
 	}
-	return routePending, "nothing serves under it yet"
+	return routePending, "no region serves the host yet"
 }

@@ -107,12 +107,12 @@ func TestRouteStatus_OverRegionsIsTheMostImportant(t *testing.T) {
 		want    windlassv1.RouteState
 		says    string
 	}{
-		{nil, false, routePending, "nothing serves under it yet"},
+		{nil, false, routePending, "no region serves the host yet"},
 		{nil, true, routeTerminated, ""},
 		{[]windlassv1.RouteState{routeRunning, routeRunning}, false, routeRunning, ""},
-		{[]windlassv1.RouteState{routeRunning, routeProvisioning}, false, routeProvisioning, "1 of 2 regions serve it as it is now"},
+		{[]windlassv1.RouteState{routeRunning, routeProvisioning}, false, routeProvisioning, "1 of 2 regions serve the newest route"},
 		{[]windlassv1.RouteState{routeRunning, routeTerminating, routeTerminated}, false, routeRunning, ""},
-		{[]windlassv1.RouteState{routeTerminating, routeTerminated}, false, routeTerminating, "1 region must still take it out"},
+		{[]windlassv1.RouteState{routeTerminating, routeTerminated}, false, routeTerminating, "1 region must still remove the host"},
 		{[]windlassv1.RouteState{routeTerminated, routeTerminated}, false, routeTerminated, ""},
 	} {
 		var regions []*windlassv1.RegionRoute

@@ -17,7 +17,7 @@ func TestRouteTables_HaveARowPerHostOrRegion(t *testing.T) {
 	routes := []*windlassv1.Route{
 		{
 			Host: "chat-1.apps.test", Kind: windlassv1.Route_KIND_STABLE, App: "default/production/chat",
-			State: windlassv1.RouteState_ROUTE_STATE_PROVISIONING, Message: "1 of 2 regions serve it as it is now",
+			State: windlassv1.RouteState_ROUTE_STATE_PROVISIONING, Message: "1 of 2 regions serve the newest route",
 			Regions: []*windlassv1.RegionRoute{
 				{Region: "eu", State: windlassv1.RouteState_ROUTE_STATE_RUNNING, Generation: 4, AcknowledgedGeneration: 4, Targets: []*windlassv1.RouteShare{share(1, 90), share(2, 10)}},
 				{Region: "us", State: windlassv1.RouteState_ROUTE_STATE_PROVISIONING, Generation: 3, AcknowledgedGeneration: 2, Targets: []*windlassv1.RouteShare{share(1, 100)}},
@@ -43,7 +43,7 @@ func TestRouteTables_HaveARowPerHostOrRegion(t *testing.T) {
 	}
 	require.Equal(t, []string{
 		"HOST KIND APP VERSIONS REGIONS STATE MESSAGE",
-		"chat-1.apps.test stable default/production/chat differ, see `windlass route show` eu, us provisioning 1 of 2 regions serve it as it is now",
+		"chat-1.apps.test stable default/production/chat differ, see `windlass route show` eu, us provisioning 1 of 2 regions serve the newest route",
 		"v2-chat-1.apps.test preview default/production/chat v2 100% eu running",
 		"chat.example.com domain default/production/chat - - pending the domain is yet to be verified",
 	}, rows(routeTable))
