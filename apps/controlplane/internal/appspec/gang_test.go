@@ -46,11 +46,11 @@ func TestSlots_PolicyKeepsThem(t *testing.T) {
 	const ofPool = `command: "x" regions: "eu" layout: LAYOUT_POOLED update {order: ORDER_SEQUENTIAL} roles {name: "a"} roles {name: "b" slots: SLOTS_STABLE}`
 	for _, c := range []struct{ name, spec, policy, field string }{
 		{"the default strategy", one, "", "rollout.strategy"},
-		{"a second set of instances", one, `strategy: STRATEGY_CANARY`, "rollout.strategy"},
-		{"all at once", one, `strategy: STRATEGY_RECREATE`, "rollout.strategy"},
-		{"the default of a pool", ofPool, "", "rollout.maxUnavailable"},
-		{"one more of a pool", ofPool, `max_unavailable: "0%"`, "rollout.maxUnavailable"},
-		{"both of a pool", ofPool, `max_unavailable: "10%" max_surge: "10%"`, "rollout.maxSurge"},
+		{"canary, which adds instances", one, `strategy: STRATEGY_CANARY`, "rollout.strategy"},
+		{"recreate", one, `strategy: STRATEGY_RECREATE`, "rollout.strategy"},
+		{"the default strategy of a pool", ofPool, "", "rollout.maxUnavailable"},
+		{"a pool that stops no instance first", ofPool, `max_unavailable: "0%"`, "rollout.maxUnavailable"},
+		{"a pool with a surge", ofPool, `max_unavailable: "10%" max_surge: "10%"`, "rollout.maxSurge"},
 		{"another strategy of a pool", ofPool, `strategy: STRATEGY_RECREATE`, "rollout.strategy"},
 	} {
 		t.Run(c.name, func(t *testing.T) {

@@ -140,7 +140,7 @@ func checkPoolPolicy(p *windlassv1.RolloutPolicy, s *windlassv1.DeploymentSpec, 
 	switch {
 	case !model.IsPooled(s):
 	case model.ReplacesWhenFull(s) && strategy.Of(p) != strategy.Of(nil):
-		return apierr.InvalidFix(field+".strategy", fmt.Sprintf("update.whenFull applies to instances that are replaced in their slots, but strategy %s does not replace them so", strategy.Name(p)),
+		return apierr.InvalidFix(field+".strategy", fmt.Sprintf("update.whenFull applies to instances that are replaced in their slots, but strategy %s does not replace instances in their slots", strategy.Name(p)),
 			"Use strategy rolling, or leave update.whenFull out.")
 	case model.ReplacesWhenFull(s) && p.GetMaxUnavailable() != "" && !none(p.GetMaxUnavailable()):
 		return apierr.InvalidFix(field+".maxUnavailable", fmt.Sprintf("maxUnavailable is %s, so instances stop before the new ones start even if the region has capacity for more", p.GetMaxUnavailable()),

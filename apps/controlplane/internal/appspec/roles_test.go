@@ -33,7 +33,7 @@ func TestRoles_RefusalHasFieldAndFix(t *testing.T) {
 		{"a pool of replicas", `layout: LAYOUT_POOLED replicas: 2`, "spec.replicas", "a region has one pool"},
 		{"a pool with minReady", `layout: LAYOUT_POOLED min_ready: 1`, "spec.minReady", "every role has all its instances"},
 		{"an order without a pool", `update {order: ORDER_COHERENT}`, "spec.update", "only the roles of a pool"},
-		{"room without a pool", `update {when_full: WHEN_FULL_WAIT}`, "spec.update", "only the roles of a pool"},
+		{"whenFull without a pool", `update {when_full: WHEN_FULL_WAIT}`, "spec.update", "only the roles of a pool"},
 		{"a sequence without an order", `layout: LAYOUT_POOLED update {sequence: "decode"}`, "spec.update.sequence", "order coherent has no sequence"},
 		{"a sequence of another order", `layout: LAYOUT_POOLED update {order: ORDER_PARALLEL sequence: "decode"}`, "spec.update.sequence", "order parallel has no sequence"},
 		{"a sequence with an unknown role", `layout: LAYOUT_POOLED update {order: ORDER_SEQUENTIAL sequence: "decode" sequence: "router"}`, "spec.update.sequence[1]", "no role \"router\""},
@@ -222,13 +222,13 @@ func TestRolesMade_RolesTogetherChangeAsOne(t *testing.T) {
 	apart := made(text("", "", ""), nil)
 	require.Equal(t, []string{"decode"}, changed(made(text("", other, ""), apart), apart))
 	v1 := made(text(yes, "", ""), apart)
-	require.Empty(t, changed(v1, apart), "it changes what later versions replace")
+	require.Empty(t, changed(v1, apart), "together affects only what later versions replace")
 	alike, err := MadeAlike(apart.Spec, v1.Spec)
 	require.NoError(t, err)
 	require.True(t, alike)
 	same, err := Same(apart.Spec, v1.Spec)
 	require.NoError(t, err)
-	require.False(t, same, "it is part of the version")
+	require.False(t, same, "together is part of the version")
 
 	v2 := made(text(yes, other, ""), v1)
 	require.Equal(t, []string{"prefill", "decode"}, changed(v2, v1))
@@ -256,8 +256,8 @@ func TestMadeAlike_NotIfOtherRolesChangeWithTheImage(t *testing.T) {
 	const yes, image, own = " together: true", `image: "serve:1"`, `image: "decode@sha256:01"`
 	require.False(t, alike(text(image, "", own), text(image, yes, own+yes)))
 	require.True(t, alike(text(image, yes, own+yes), text(image, yes, own+yes)))
-	require.True(t, alike(text(image, "", ""), text(image, yes, yes)), "both roles have the image anyway")
-	require.True(t, alike(text("", own, own), text("", own+yes, own+yes)), "neither role has it")
+	require.True(t, alike(text(image, "", ""), text(image, yes, yes)), "both roles run the spec's image anyway")
+	require.True(t, alike(text("", own, own), text("", own+yes, own+yes)), "neither role runs the spec's image")
 }
 
 func TestPool_RefusedPoliciesHaveFieldAndFix(t *testing.T) {

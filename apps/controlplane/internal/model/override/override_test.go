@@ -54,7 +54,7 @@ func pinnedSpec(t *testing.T, overrides string) *windlassv1.DeploymentSpec {
 
 func TestOverride_AppliesToItsRegion(t *testing.T) {
 	for _, c := range []struct{ name, overrides, region, want string }{
-		{"none is about it", `overrides {regions: ["eu"] replicas: 5}`, "us", ``},
+		{"the override of another region", `overrides {regions: ["eu"] replicas: 5}`, "us", ``},
 		{"replicas", `overrides {regions: ["eu"] replicas: 0}`, "eu", `replicas: 0`},
 		{
 			"amounts one by one", `overrides {regions: ["eu"] resources {memory_mib: 8192}}`, "eu",
@@ -65,23 +65,23 @@ func TestOverride_AppliesToItsRegion(t *testing.T) {
 			`resources {cpu_millicores: 500 memory_mib: 4096 gpu {count: 8 pool: "l4"}}`,
 		},
 		{"no GPU", `overrides {regions: ["eu"] resources {gpu {count: 0}}}`, "eu", `resources {cpu_millicores: 500 memory_mib: 4096}`},
-		{"args in the place of all", `overrides {regions: ["eu"] args: ["--model", "small"]}`, "eu", `args: ["--model", "small"]`},
+		{"args replace all args", `overrides {regions: ["eu"] args: ["--model", "small"]}`, "eu", `args: ["--model", "small"]`},
 		{"args after the spec's", `overrides {regions: ["eu"] extra_args: ["--tp", "8"]}`, "eu", `args: ["--model", "llama", "--tp", "8"]`},
 		{"variables by name", `overrides {regions: ["eu"] env {key: "MODE" value: "slow"} env {key: "MORE" value: "x"}}`, "eu", `env {key: "MODE" value: "slow"} env {key: "LOG" value: "info"} env {key: "MORE" value: "x"}`},
 		{
-			"a value in the place of a secret", `overrides {regions: ["eu"] env {key: "TOKEN" value: "none"}}`, "eu",
+			"a value replaces a secret", `overrides {regions: ["eu"] env {key: "TOKEN" value: "none"}}`, "eu",
 			`env {key: "MODE" value: "fast"} env {key: "LOG" value: "info"} env {key: "TOKEN" value: "none"} secrets {secret: "registry" image_pull: true}`,
 		},
 		{
-			"a secret in the place of a value", `overrides {regions: ["eu"] secrets {env_name: "MODE" secret: "mode"}}`, "eu",
+			"a secret replaces a value", `overrides {regions: ["eu"] secrets {env_name: "MODE" secret: "mode"}}`, "eu",
 			`env {key: "LOG" value: "info"} secrets {env_name: "TOKEN" secret: "token"} secrets {secret: "registry" image_pull: true} secrets {env_name: "MODE" secret: "mode"}`,
 		},
 		{
-			"a secret in the place of a secret", `overrides {regions: ["eu"] secrets {env_name: "TOKEN" secret: "eu-token"}}`, "eu",
+			"a secret replaces a secret", `overrides {regions: ["eu"] secrets {env_name: "TOKEN" secret: "eu-token"}}`, "eu",
 			`secrets {secret: "registry" image_pull: true} secrets {env_name: "TOKEN" secret: "eu-token"}`,
 		},
 		{"by labels", `overrides {labels {key: "tier" value: "small"} replicas: 1}`, "ap", `replicas: 1`},
-		{"labels, all of them", `overrides {labels {key: "tier" value: "small"} labels {key: "gpu" value: "l4"} replicas: 1}`, "ap", ``},
+		{"a region without one of the labels", `overrides {labels {key: "tier" value: "small"} labels {key: "gpu" value: "l4"} replicas: 1}`, "ap", ``},
 		{"the name wins over labels, by field", `overrides {labels {key: "tier" value: "small"} replicas: 1 env {key: "MODE" value: "slow"} env {key: "MORE" value: "x"}}
 overrides {regions: ["eu"] env {key: "MODE" value: "exact"}}`, "eu", `replicas: 1 env {key: "MODE" value: "exact"} env {key: "LOG" value: "info"} env {key: "MORE" value: "x"}`},
 		{"extra args of the name win over args of labels", `overrides {labels {key: "tier" value: "small"} args: ["a"]}
@@ -210,7 +210,7 @@ overrides {regions: ["us"] replicas: 7}`)
 		n, _ := Replicas(s, region)
 		require.Equal(t, want, n, region)
 	}
-	require.Empty(t, ID(s, "us"), "it has the replicas of the spec")
+	require.Empty(t, ID(s, "us"), "us has the replicas of the spec")
 	require.Equal(t, "b", In(s, "reg_eu").GetEnv()["A"])
 }
 
