@@ -149,7 +149,7 @@ func TestRestore_ForgetsWhatCameAfterTheBackup(t *testing.T) {
 	change(t, s, "reg_1", "d")
 	require.Equal(t, []string{"a", "d"}, keys(t, s, "reg_1"))
 	change(t, backup, "reg_1", "e")
-	require.Equal(t, []string{"a", "e"}, keys(t, backup, "reg_1"), "nor does either write into the other")
+	require.Equal(t, []string{"a", "e"}, keys(t, backup, "reg_1"), "neither store writes into the other")
 	require.Equal(t, []string{"a", "d"}, keys(t, s, "reg_1"))
 }
 

@@ -184,21 +184,21 @@ func TestBatch_AnswerIsStaleAfterAnotherMembersWrite(t *testing.T) {
 	require.InDelta(t, 0, s.Parted(), 0)
 }
 
-func TestBatch_FailingWorkFailsAlone(t *testing.T) {
+func TestBatch_FailingRequestFailsAlone(t *testing.T) {
 	no := errors.New("no")
 	for name, tc := range map[string]struct {
 		bad  func(store.Tx) (func() error, error)
 		want string
 	}{
-		"before it wrote anything": {func(store.Tx) (func() error, error) { return nil, no }, "no"},
-		"after that":               {func(tx store.Tx) (func() error, error) { return nil, errors.Join(tx.InsertApp(app(9)), no) }, "no"},
-		"with its last part": {func(tx store.Tx) (func() error, error) {
+		"before it writes": {func(store.Tx) (func() error, error) { return nil, no }, "no"},
+		"after a write":    {func(tx store.Tx) (func() error, error) { return nil, errors.Join(tx.InsertApp(app(9)), no) }, "no"},
+		"in its last part": {func(tx store.Tx) (func() error, error) {
 			return func() error { return no }, tx.InsertApp(app(9))
 		}, "no"},
-		"having written at once": {func(tx store.Tx) (func() error, error) {
+		"after a write that is not deferred": {func(tx store.Tx) (func() error, error) {
 			return nil, errors.Join(tx.PutRolloutState(model.RolloutState{AppID: "app_09"}), no)
 		}, "no"},
-		"by a name that is taken": {func(tx store.Tx) (func() error, error) {
+		"with a name that another app has": {func(tx store.Tx) (func() error, error) {
 			taken := app(9)
 			taken.Name = app(8).Name
 			return nil, tx.InsertApp(taken)
@@ -234,7 +234,7 @@ func TestBatch_IsSmallerAfterOneThatWasTooLarge(t *testing.T) {
 			require.NoError(t, err)
 		}
 	}
-	require.InDelta(t, 1, s.Parted(), 0, "four at once are too many, and two are not")
+	require.InDelta(t, 1, s.Parted(), 0, "four requests in one transaction are too many, and two are not")
 }
 
 func TestBatch_LongTransactionDelaysNoOther(t *testing.T) {
@@ -258,7 +258,7 @@ func TestBatch_LongTransactionDelaysNoOther(t *testing.T) {
 	require.Equal(t, []int{0, 1, 2, 3}, there(t, s, 4))
 }
 
-func TestBatch_LeaderIsFollowedHoweverSoonItIsLate(t *testing.T) {
+func TestBatch_WithoutPatienceEveryRequestRuns(t *testing.T) {
 	s := open(t, mysql.Config{}).Hasty()
 	var all errgroup.Group
 	for i := range 60 {
@@ -301,7 +301,7 @@ func TestBatch_EndedContextLeavesItsTurn(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 	defer cancel()
 	require.ErrorIs(t, s.UpdateBatched(ctx, "key", "", insert(0)), context.DeadlineExceeded)
-	require.NoError(t, s.UpdateBatched(t.Context(), "another key", "", insert(1)), "others do not wait at all")
+	require.NoError(t, s.UpdateBatched(t.Context(), "another key", "", insert(1)), "requests of another key do not wait")
 	require.NoError(t, s.UpdateBatched(t.Context(), "key", "", insert(2)))
 	require.Equal(t, []int{1, 2}, there(t, s, 3))
 }

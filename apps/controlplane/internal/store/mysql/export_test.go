@@ -84,7 +84,7 @@ func (a accompanied) Update(ctx context.Context, fn func(store.Tx) error) error 
 	calls := 0
 	return a.UpdateBatched(ctx, key, "", func(tx store.Tx) (func() error, error) {
 		if calls++; calls == 1 && !tx.Batched() {
-			a.tb.Error("it was alone")
+			a.tb.Error("the request was alone in its transaction")
 		}
 		return nil, fn(tx)
 	})

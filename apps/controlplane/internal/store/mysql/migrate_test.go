@@ -65,7 +65,7 @@ func TestMigrate_NewerSchemaIsRefusedOnceItLacksSomething(t *testing.T) {
 	require.ErrorContains(t, err, "run a newer version")
 	exec("DELETE FROM goose_oldest_program")
 	_, err = mysql.Open(t.Context(), mysql.Config{DSN: dsn})
-	require.ErrorIs(t, err, db.ErrNewerSchema, "nothing is noted")
+	require.ErrorIs(t, err, db.ErrNewerSchema, "the database has no record of the oldest program")
 }
 
 func TestOpen_BadDSNIsNamed(t *testing.T) {

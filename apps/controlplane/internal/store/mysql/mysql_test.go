@@ -210,7 +210,7 @@ func TestOversizeText_IsCutAtARuneAndFailsNothing(t *testing.T) {
 	require.NoError(t, s.View(t.Context(), func(tx store.Tx) error {
 		stored, err := tx.GetInstance("ws_1", "ins_1")
 		require.NoError(t, err)
-		require.Equal(t, long[:127], stored.Reason, "of 128 bytes the last would be half of a letter")
+		require.Equal(t, long[:127], stored.Reason, "128 bytes would end within a letter")
 		require.Equal(t, long[:8191], stored.Message)
 		require.Equal(t, "\uFFFD", stored.Address)
 		return nil
@@ -261,7 +261,7 @@ func TestLease_RunsOnTheDatabasesClock(t *testing.T) {
 	}))
 }
 
-func TestView_ReadsListsFromTheReplicaAndTheFeedNot(t *testing.T) {
+func TestView_ReadsListsFromTheReplicaButNotTheFeed(t *testing.T) {
 	replica := stacktest.MariaDB(t)
 	open(t, mysql.Config{DSN: replica}) // an empty database: a replica that lags for ever
 	s := open(t, mysql.Config{ReadDSN: replica})

@@ -35,7 +35,7 @@ const (
 	changesChunk = 1000
 )
 
-var errTorn = errors.New("the database kept showing commits without those before them")
+var errTorn = errors.New("the database kept showing commits without earlier ones")
 
 // gap is a gap in a region's revisions. from and to are the revisions next to it.
 type gap struct {

@@ -68,7 +68,7 @@ func TestSnapshot_WithoutACommitBelowItsHeadStartsAgain(t *testing.T) {
 
 	// Revision 3 is missing for good. An error is better than a snapshot that lacks a change.
 	err = s.Snapshot(t.Context(), func(tx store.Tx) error { _, err := tx.GetHead(region); return err })
-	require.ErrorContains(t, err, "without those before them")
+	require.ErrorContains(t, err, "without earlier ones")
 
 	// Revision 3 is missing for a moment. The snapshot that begins again has all changes.
 	var back sync.Once
