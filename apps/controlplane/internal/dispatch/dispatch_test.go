@@ -208,7 +208,7 @@ func (w *watcher) step() *agentv1.WatchResponse {
 			if end := f.GetSnapshotEnd(); end != nil {
 				require.Len(w.t, items, int(begin.Count+end.Count))
 				require.False(w.t, begin.Count > 0 && end.Count > 0, "only one frame has the count")
-				require.True(w.t, w.cursor.CountsAtEnd || end.Count == 0, "an agent of an earlier release gets the count at the begin")
+				require.True(w.t, w.cursor.CountsAtEnd || end.Count == 0, "an agent of an earlier release gets the count at the beginning")
 				break
 			}
 			items = append(items, f.GetSnapshotItems().GetItems()...)

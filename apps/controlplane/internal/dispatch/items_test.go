@@ -108,11 +108,11 @@ func TestItem_SaysWhetherTheRegionMayRaiseAlone(t *testing.T) {
 		may, _ := raise(ours, edits...)
 		return may.GetMaxReplicas()
 	}
-	require.EqualValues(t, 5, most(model.Limits{Instances: 100}, used(65, 0)), "a tenth of the 35 that are free, and the 2 that it has")
+	require.EqualValues(t, 5, most(model.Limits{Instances: 100}, used(65, 0)), "a tenth of the 35 free instances, and the app's 2 replicas")
 	require.EqualValues(t, 4, most(model.Limits{Instances: 100, GPUs: 80}, used(2, 60), gpus))
 	require.EqualValues(t, 7, most(model.Limits{GPUs: 5}, used(10, 2), func(it *model.DesiredItem) { it.Alone.Instances = 60 }), "the workspace's own limit")
 	may, _ = raise(model.Limits{GPUs: 8})
-	require.NotNil(t, may, "it has no GPUs")
+	require.NotNil(t, may, "the app has no GPUs")
 	may, _ = raise(model.Limits{Instances: 8, GPUs: 8}, gpus, func(it *model.DesiredItem) { it.Alone.Instances, it.Alone.GPUs = 0, 0 })
 	require.NotNil(t, may, "the workspace has no limit")
 	for name, c := range map[string]struct {
@@ -125,7 +125,7 @@ func TestItem_SaysWhetherTheRegionMayRaiseAlone(t *testing.T) {
 		"at zero":                      {edit: func(it *model.DesiredItem) { it.Topology.Replicas = 0 }},
 		"closed":                       {edit: func(it *model.DesiredItem) { it.Alone.Closed = true }},
 		"full":                         {ours: model.Limits{Instances: 100}, edit: used(100, 0)},
-		"less than a tenth for one":    {ours: model.Limits{Instances: 100}, edit: used(91, 0)},
+		"a tenth is less than one":     {ours: model.Limits{Instances: 100}, edit: used(91, 0)},
 		"GPUs are full":                {ours: model.Limits{GPUs: 100}, edit: func(it *model.DesiredItem) { gpus(it); used(0, 91)(it) }},
 		"usage that was never counted": {ours: model.Limits{Instances: 100}},
 	} {
@@ -182,7 +182,7 @@ func TestItem_HasATemplateHashForEachRole(t *testing.T) {
 	require.Empty(t, encoded(t, nil).GetDeployment().GetDeployment().GetRoleTemplates())
 	together = true
 	first, image = roles(2, "a@sha256:00"), roles(2, "a@sha256:02")
-	require.NotEqual(t, first["decode"], image["decode"], "it changes as one with the role that runs the spec's image")
+	require.NotEqual(t, first["decode"], image["decode"], "the role changes together with the role that runs the spec's image")
 }
 
 // A role's template hash changes exactly if the versions differ in the role. Otherwise, plans would be wrong about

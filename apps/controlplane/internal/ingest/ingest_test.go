@@ -546,7 +546,7 @@ func TestQueue_AnswersItsReportsWhenItStops(t *testing.T) {
 		for range 2 {
 			require.Equal(t, connect.CodeUnavailable, connect.CodeOf(<-errs))
 		}
-		require.LessOrEqual(t, time.Since(start), time.Minute, "they wait at most for the running batch")
+		require.LessOrEqual(t, time.Since(start), time.Minute, "reports wait at most for the running batch")
 		require.Equal(t, connect.CodeUnavailable, connect.CodeOf(h.report(east, says(11, counts("dep_1", 1)))), "later reports are refused at once")
 	})
 }

@@ -90,7 +90,7 @@ func TestNotices_NumberInTheHistoryIsLimited(t *testing.T) {
 		require.Len(t, h.history(), 30)
 		time.Sleep(2 * time.Minute)
 		require.NoError(t, h.report(east, says(3, many(5))))
-		require.Len(t, h.history(), 32, "one a minute")
+		require.Len(t, h.history(), 32, "one notice a minute is stored")
 		time.Sleep(24 * time.Hour)
 		require.NoError(t, h.report(east, says(4, many(100))))
 		require.Len(t, h.history(), 62, "at most 30 at once")

@@ -46,7 +46,7 @@ func TestLoadLog_StoresMeansOfMinutes(t *testing.T) {
 		require.NotEmpty(t, first, "the first minute is stored soon")
 		soon := len(first)
 		f.report(2*time.Minute, 0)
-		require.Greater(t, len(f.stored(t, "")), soon, "and so are the next ones")
+		require.Greater(t, len(f.stored(t, "")), soon, "the next minutes are stored soon, too")
 		require.Equal(t, begin.UnixMilli(), first[0].GetAt())
 		require.InDelta(t, 60_000, first[0].GetSpanMs(), 500)
 		require.InDelta(t, 6, first[0].GetInFlight(), 0.5)
@@ -61,7 +61,7 @@ func TestLoadLog_StoresMeansOfMinutes(t *testing.T) {
 		f.mu.Lock()
 		defer f.mu.Unlock()
 		require.InDelta(t, 5, len(f.loads), 1, "a chunk has half an hour")
-		require.InDelta(t, 30, f.stores, 8, "it is stored every 5 min, and more often while a chunk is short")
+		require.InDelta(t, 30, f.stores, 8, "a target is stored every 5 min, and more often while its chunk is short")
 	})
 }
 
@@ -84,7 +84,7 @@ func TestLoadLog_SurvivesFailedStores(t *testing.T) {
 		f.set(func() { f.storeErr = nil })
 		f.report(10*time.Minute, 4)
 		got := len(f.stored(t, ""))
-		require.GreaterOrEqual(t, got, chunkMinutes, "what fits is stored later")
+		require.GreaterOrEqual(t, got, chunkMinutes, "the samples that fit into memory are stored later")
 		require.LessOrEqual(t, got, 2*chunkMinutes+11, "memory is bounded")
 		f.report(time.Hour, 4)
 		require.Greater(t, len(f.stored(t, "")), got)

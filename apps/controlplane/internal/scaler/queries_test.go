@@ -166,6 +166,6 @@ func TestQueries_SlowWorkspaceDelaysNoOther(t *testing.T) {
 				n++
 			}
 		}
-		require.Equal(t, 1, n, "it is asked once at a time")
+		require.Equal(t, 1, n, "each query runs once at a time")
 	})
 }

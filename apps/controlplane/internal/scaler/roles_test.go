@@ -75,7 +75,7 @@ func (h *harness) shownRole(role string) *windlassv1.RegionScaling {
 	return nil
 }
 
-func TestService_RolesFollowTheLoadEachForItself(t *testing.T) {
+func TestService_RolesFollowTheirOwnLoads(t *testing.T) {
 	t.Parallel()
 	playPool(t, func(t *testing.T, f *harness) {
 		f.reportPool(2*time.Minute, 20, 0.5)
@@ -104,7 +104,7 @@ func TestService_RolesFollowTheLoadEachForItself(t *testing.T) {
 	})
 }
 
-func TestService_RolesThatMayNotChange(t *testing.T) {
+func TestService_RolesThatMustNotChange(t *testing.T) {
 	t.Parallel()
 	t.Run("an agent of an earlier release reports no roles", func(t *testing.T) {
 		t.Parallel()
@@ -185,7 +185,7 @@ func TestService_RolesShareWhatAQuotaHasLeft(t *testing.T) {
 			require.Equal(t, model.RoleCounts{"prefill": 4, "decode": 3}, f.counts())
 			require.Equal(t, "Quota", f.shownRole("decode").GetLimit())
 			f.reportPool(5*time.Minute, 40, 0.6)
-			require.Greater(t, f.counts()["decode"], int32(3), "it is tried again")
+			require.Greater(t, f.counts()["decode"], int32(3), "the write is tried again")
 		})
 	})
 	t.Run("of GPUs", func(t *testing.T) {
@@ -212,7 +212,7 @@ func TestService_RolesStopGrowingWhereARegionHasNoRoom(t *testing.T) {
 		require.Contains(t, f.entries(), "ScalingLimited")
 		require.Positive(t, testutil.ToFloat64(f.svc.metrics.decisions.WithLabelValues("refused")))
 		f.reportPool(2*time.Minute, 40, 0.6)
-		require.Greater(t, f.counts()["decode"], int32(2), "it is tried again")
+		require.Greater(t, f.counts()["decode"], int32(2), "the write is tried again")
 	})
 }
 
@@ -304,7 +304,7 @@ func TestService_RolesGoToZeroAndComeBackTogether(t *testing.T) {
 	})
 }
 
-func TestService_NothingGoesToZeroThatNoRequestWouldStart(t *testing.T) {
+func TestService_NoAppGoesToZeroIfNoRequestWouldStartIt(t *testing.T) {
 	t.Parallel()
 	// rollBack changes the live version to one without coldStart, with the replicas.
 	rollBack := func(f *harness, replicas int32) {
@@ -388,7 +388,7 @@ func TestService_PoolAtZeroStartsWithTheNumbersOfANewPolicy(t *testing.T) {
 	})
 }
 
-func TestService_APoolThatAQuotaKeepsAtZeroIsTriedOnceAMinute(t *testing.T) {
+func TestService_PoolThatAQuotaKeepsAtZeroIsTriedOnceAMinute(t *testing.T) {
 	t.Parallel()
 	playPool(t, func(t *testing.T, f *harness) {
 		f.mayGoToZero()
@@ -409,7 +409,7 @@ func TestService_APoolThatAQuotaKeepsAtZeroIsTriedOnceAMinute(t *testing.T) {
 	})
 }
 
-func TestService_ANumberThatIsRefusedIsTold(t *testing.T) {
+func TestService_RefusedNumberIsShown(t *testing.T) {
 	t.Parallel()
 	limited := func(f *harness) (n int) {
 		for _, what := range f.entries() {

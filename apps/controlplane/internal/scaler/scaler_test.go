@@ -207,7 +207,7 @@ func (h *harness) reportOf(d time.Duration, inFlight float64, apps ...string) {
 	}
 }
 
-func TestService_AnAppThatARequestWokeGetsWakeTo(t *testing.T) {
+func TestService_WokenAppGetsWakeTo(t *testing.T) {
 	t.Parallel()
 	play(t, 1, func(t *testing.T, f *harness) {
 		f.set(func() {
@@ -272,7 +272,7 @@ func TestService_MemoryIsBounded(t *testing.T) {
 		defer f.svc.mu.Unlock()
 		require.NotEmpty(t, f.svc.none)
 		require.LessOrEqual(t, len(f.svc.none), maxNone)
-		require.LessOrEqual(t, len(f.svc.targets), 1000, "what does not scale has no window")
+		require.LessOrEqual(t, len(f.svc.targets), 1000, "an app that does not scale has no window")
 		require.Empty(t, f.svc.apps)
 	})
 }
@@ -294,7 +294,7 @@ func TestService_StraysOfARegionAreBounded(t *testing.T) {
 		require.LessOrEqual(t, f.reads-before, maxStrays/readAtOnce+10, "each stray is one app of a read")
 		require.Equal(t, int32(6), f.replicas("app_1"), "another region's apps follow their load meanwhile")
 		time.Sleep(strayFor)
-		require.Zero(t, f.svc.Observe("reg_evil", []*agentv1.LoadReport{{AppId: "app_new"}}), "it may again")
+		require.Zero(t, f.svc.Observe("reg_evil", []*agentv1.LoadReport{{AppId: "app_new"}}), "the region may have strays again")
 	})
 	t.Run("apps that are scaled in the region are none", func(t *testing.T) {
 		t.Parallel()
@@ -425,7 +425,7 @@ func TestService_Failures(t *testing.T) {
 		f.report(30*time.Second, 90)
 		require.EqualValues(t, 3, f.replicas("app_1"), "the quota has room for one")
 		f.report(5*time.Minute, 90)
-		require.EqualValues(t, 9, f.replicas("app_1"), "it is tried again")
+		require.EqualValues(t, 9, f.replicas("app_1"), "the write is tried again")
 		require.NotContains(t, slices.Compact(f.entries()), "")
 	})
 }
@@ -447,7 +447,7 @@ func TestService_LostNudges(t *testing.T) {
 		time.Sleep(2 * time.Second)
 		require.Equal(t, 1, f.svc.Observe("reg_1", plain))
 		time.Sleep(time.Minute)
-		require.Zero(t, f.svc.Observe("reg_1", plain), "it may scale by now")
+		require.Zero(t, f.svc.Observe("reg_1", plain), "the app may scale by now")
 	})
 }
 
@@ -464,7 +464,7 @@ func TestService_Refusals(t *testing.T) {
 		require.NotContains(t, log.String(), "WARN")
 		refused := strings.Count(log.String(), "scaling decision refused")
 		require.Positive(t, refused)
-		require.LessOrEqual(t, refused, 4, "it is tried again after a minute")
+		require.LessOrEqual(t, refused, 4, "the write is tried again after a minute")
 	})
 }
 
