@@ -77,8 +77,8 @@ var (
 	}
 	rpcPlaces = []place{
 		{"apps/windlass/internal/cli/*.go", `\.NAME\b`, "call it in a command", map[string]string{
-			"CreateApp": "deploy makes apps", "UpdateApp": "the description is the API's alone",
-			"WatchFleet": "it is the dashboard's", "UpdateRegion": "its rename is the API's alone",
+			"CreateApp": "deploy makes apps", "UpdateApp": "only the API sets the description",
+			"WatchFleet": "only the dashboard uses it", "UpdateRegion": "only the API renames regions",
 		}},
 		{"apps/controlplane/internal/api/*_test.go", `\.NAME\(`, "test its answers and its refusals", nil},
 	}
@@ -86,10 +86,10 @@ var (
 		{"apps/controlplane/internal/store/storetest/pages.go", `tx\.NAME\(`, "test reading it page by page", nil},
 	}
 	errorPlaces = []place{
-		{"apps/**/*_test.go", `ERROR_REASON_NAME\b`, "test that a call is refused with it", map[string]string{"INTERNAL": "it is made of every error without a reason, in pkg/rpc"}},
+		{"apps/**/*_test.go", `ERROR_REASON_NAME\b`, "test that a call is refused with it", map[string]string{"INTERNAL": "pkg/rpc gives it to every error without a reason"}},
 	}
 	numericTextPlaces = []place{
-		{"apps/dashboard/src/model/appfile.ts", `"NAME"`, "let the dashboard read a number there as the CLI does", nil},
+		{"apps/dashboard/src/model/appfile.ts", `"NAME"`, "let the dashboard read a number there like the CLI", nil},
 	}
 	reasonPlaces = []place{
 		{"apps/agent/**/*.go", `runtime\.ReasonNAME\b`, "give it to an instance or a rejection", nil},

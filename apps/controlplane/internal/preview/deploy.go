@@ -138,7 +138,7 @@ func (d *Deploy) fillPlan(out *windlassv1.PlanDeployResponse) error {
 	if !f.Complete {
 		out.Findings = append(out.Findings, &windlassv1.PlanFinding{
 			Reason:  windlassv1.ErrorReason_ERROR_REASON_LIMIT_EXCEEDED,
-			Message: fmt.Sprintf("the rollout is too long to preview: the needs of regions are those of its first %d steps", len(f.Steps)),
+			Message: fmt.Sprintf("the rollout is too long to preview: the needs of regions are from its first %d steps", len(f.Steps)),
 			Fix:     "A larger rollout.maxSurge makes it shorter.",
 		})
 	}

@@ -63,7 +63,7 @@ func TestKinds_OfTheSamePoolsAreMerged(t *testing.T) {
 	require.EqualValues(t, 6, merged[0].count(1))
 	require.EqualValues(t, 4, merged[0].gpu.GetCount())
 	require.Len(t, mergeShared(kinds, append(one, &windlassv1.GpuCapacity{Product: "L4", ResourceName: "nvidia.com/gpu", Allocatable: 8})), 2)
-	require.Len(t, mergeShared(kinds, nil), 2, "of a region that reported no pools")
+	require.Len(t, mergeShared(kinds, nil), 2, "without reported pools, the kinds stay apart")
 }
 
 func TestLack_TellsAnUnknownPoolFromNoGPUs(t *testing.T) {

@@ -39,7 +39,7 @@ func TestPool_SetCapacityIsSaid(t *testing.T) {
 	require.Empty(t, p.setCapacityText(e, "us"), "a first version")
 }
 
-func TestPool_GPUsAreThoseOfShares(t *testing.T) {
+func TestPool_GPUsAreCountedByShares(t *testing.T) {
 	kinds := kindsOf(poolSpec())
 	require.Len(t, kinds, 1)
 	require.EqualValues(t, 16, kinds[0].count(100))
@@ -103,7 +103,7 @@ func TestPool_WithoutRoomItYields(t *testing.T) {
 	e := extent{now: amount{replicas: 100}, lowest: 100, moves: 1}
 	us := model.Region{ID: "us", AgentFeatures: []string{agentv1.Feature_FEATURE_POOL_YIELDS.String()}}
 	more := p.moveInPlace(&e, us, []string{"decode"}, p.target.Spec, kindsOf(p.target.Spec)[0])
-	require.Equal(t, amount{replicas: 0, gpus: 4}, more, "it takes more if there is room, and needs none")
+	require.Equal(t, amount{replicas: 0, gpus: 4}, more, "the pool uses more GPUs if there is room, but needs none")
 	require.Equal(t, "100 % at worst, in 2 steps; without room for more, 50 % at worst", p.setCapacityText(e, "us"))
 	p.target.Spec.Update.WhenFull = 0
 	e = extent{now: amount{replicas: 100}, lowest: 100, moves: 1}

@@ -73,7 +73,7 @@ func TestGrantOf(t *testing.T) {
 	require.Equal(t, []string{"ws_1", "ws_2"}, signin.Workspaces(rules, signin.Identity{Claims: map[string][]string{"groups": {"staff"}}}))
 }
 
-func TestGrantOf_FamilyIsThatOfTheRuleThatGivesTheRole(t *testing.T) {
+func TestGrantOf_FamilyComesFromTheRuleOfTheRole(t *testing.T) {
 	const home = "https://id.example"
 	m := model.Member{ID: "mem_1", WorkspaceID: "ws_1", Issuer: home, Claims: map[string][]string{"groups": {"staff"}}}
 	by := func(family string, role windlassv1.Role) model.SignInRule {

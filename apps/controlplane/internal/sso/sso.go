@@ -70,7 +70,7 @@ var (
 	// ErrPending means that the person has not finished the sign-in on the device.
 	ErrPending = errors.New("the sign-in is pending")
 	// ErrSlowDown is ErrPending for a caller that polls too often.
-	ErrSlowDown = errors.New("the sign-in is pending, and was asked for too often")
+	ErrSlowDown = errors.New("the sign-in is pending, and was polled too often")
 	// ErrUnsupported means that the issuer does not have the flow.
 	ErrUnsupported = errors.New("the issuer does not support this")
 	// ErrAway means that the issuer does not answer as it should.

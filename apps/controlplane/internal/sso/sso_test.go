@@ -66,7 +66,7 @@ func TestDiscovery_IsCachedAndUsedWhileTheIssuerIsAway(t *testing.T) {
 	}
 	err := auth()
 	require.ErrorIs(t, err, ErrAway)
-	require.Less(t, len(err.Error()), 1000, "it is logged for each sign-in")
+	require.Less(t, len(err.Error()), 1000, "the error is logged for each sign-in")
 	require.ErrorIs(t, auth(), ErrAway)
 	require.EqualValues(t, 1, s.calls.Load(), "a failure is cached, too")
 	now = now.Add(failureFor)
@@ -169,7 +169,7 @@ func TestFlatten(t *testing.T) {
 	require.Len(t, flatten(map[string]any{"groups": many})["groups"], maxClaims)
 }
 
-func TestIdentity_AnUnverifiedAddressIsNoClaim(t *testing.T) {
+func TestIdentity_OmitsAnUnverifiedAddress(t *testing.T) {
 	id, err := identityOf("i", "s", map[string][]string{"email": {"a@example.com"}, "email_verified": {"false"}}, false)
 	require.NoError(t, err)
 	require.Empty(t, id.Email)

@@ -102,14 +102,14 @@ func TestFigure_MissingNamesTheProblem(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			f := measure(t, setup(t, c.answer), analysis.Queries{New: "new"}).Figures
 			require.Contains(t, f.Problem, c.says)
-			require.NotContains(t, f.Problem, "127.0.0.1", "the address is the operator's")
+			require.NotContains(t, f.Problem, "127.0.0.1", "tenants must not see the operator's address")
 		})
 	}
 	unreachable, err := promql.New(promql.Config{URL: "http://127.0.0.1:1", Raw: true, Log: slog.New(slog.DiscardHandler), Registerer: prometheus.NewRegistry()})
 	require.NoError(t, err)
 	problem := measure(t, unreachable, analysis.Queries{New: "new"}).Figures.Problem
 	require.Contains(t, problem, "cannot be reached")
-	require.NotContains(t, problem, "127.0.0.1", "the address is the operator's")
+	require.NotContains(t, problem, "127.0.0.1", "tenants must not see the operator's address")
 }
 
 func TestClient_SilentPrometheusMeetsTheDeadline(t *testing.T) {

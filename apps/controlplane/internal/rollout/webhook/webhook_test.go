@@ -333,7 +333,7 @@ func TestCall_WithoutTimeIsLeftOutAndNotBlamed(t *testing.T) {
 	due := []plan.Measure{{RegionID: "reg_1", Check: "smoke", Hook: &h}}
 	ctx, cancel := context.WithTimeout(t.Context(), patience/2)
 	defer cancel()
-	require.Empty(t, c.Measure(ctx, due), "it would be cut off")
+	require.Empty(t, c.Measure(ctx, due), "the call would be cut off")
 	require.Zero(t, called.Load())
 
 	ctx, cancel = context.WithCancel(t.Context())
