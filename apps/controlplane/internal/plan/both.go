@@ -9,8 +9,8 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// ReasonNoRoomForBoth is the reason of a region that fails because a step shares the traffic between two
-// versions, but the region may have only one replica in total.
+// ReasonNoRoomForBoth means that a step shares the traffic between two versions, but the region may have only one
+// replica in total.
 const ReasonNoRoomForBoth = "NoRoomForBoth"
 
 // FixNoRoomForBoth says how to update such a region.

@@ -14,7 +14,7 @@ import (
 // The policy's auto_rollback says how many instances of the new version must fail until the
 // region fails, and how many replicas may lose their readiness.
 
-// ReasonUnhealthy is the reason of a region that fails because too many of its replicas lost their readiness.
+// ReasonUnhealthy means that too many replicas of a region lost their readiness.
 const ReasonUnhealthy = "Unhealthy"
 
 // defaultUnhealthyFor is longer than it takes to replace an instance that starts quickly, ms.

@@ -19,7 +19,7 @@ import (
 // is not a relapse, and the bake continues. If the bake restarted, frequent restarts of gateways would keep it from
 // ending. The bake ends once the route is acknowledged again, and the progress deadline limits how long that may take.
 
-// ReasonUnstable is the reason of a region that fails because it became ready and lost its readiness too often.
+// ReasonUnstable means that a region became ready and lost its readiness too often.
 const ReasonUnstable = "Unstable"
 
 // minRelapses is the lowest RelapseLimit. A healthy region has a few relapses, too, because a lost node takes a replica

@@ -105,7 +105,7 @@ func reasonTable(all []constant) string {
 	t := newTable("reason", "meaning")
 	for _, c := range all {
 		comment := strings.TrimPrefix(c.comment, c.name+" ")
-		comment = strings.TrimPrefix(comment, "is why ")
+		comment = strings.TrimPrefix(strings.TrimPrefix(comment, "is why "), "means that ")
 		t.addRow(asCode(c.value), escapeProse(comment))
 	}
 	return t.String()
