@@ -39,7 +39,7 @@ type commands struct {
 		List    nodeListCommand `cmd:"" help:"List the nodes and whether they are ready."`
 		Lose    loseCommand     `cmd:"" help:"Lose nodes, as if their power had failed: no heartbeats, pods that do not answer and cannot be ended."`
 		Restore restoreCommand  `cmd:"" help:"Bring lost nodes back."`
-	} `cmd:"" help:"Look at nodes, lose them, bring them back."`
+	} `cmd:"" help:"List nodes, lose them, and bring them back."`
 }
 
 // streams are the outputs of commands.

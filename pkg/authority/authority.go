@@ -41,7 +41,7 @@ type Authority struct {
 func New(name string, now time.Time) (*Authority, error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
-		return nil, fmt.Errorf("key of a CA: %w", err)
+		return nil, fmt.Errorf("make the key of a CA: %w", err)
 	}
 	return FromKey(name, key, now)
 }
@@ -59,7 +59,7 @@ func FromKey(name string, key crypto.Signer, now time.Time) (*Authority, error) 
 	}
 	der, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
 	if err != nil {
-		return nil, fmt.Errorf("certificate of a CA: %w", err)
+		return nil, fmt.Errorf("make the certificate of a CA: %w", err)
 	}
 	return newAuthority(der, key)
 }
@@ -80,11 +80,11 @@ func Parse(certPEM, keyPEM []byte) (*Authority, error) {
 func newAuthority(der []byte, key crypto.Signer) (*Authority, error) {
 	cert, err := x509.ParseCertificate(der)
 	if err != nil {
-		return nil, fmt.Errorf("certificate of a CA: %w", err)
+		return nil, fmt.Errorf("read the certificate of a CA: %w", err)
 	}
 	serving, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
-		return nil, fmt.Errorf("key of a listener: %w", err)
+		return nil, fmt.Errorf("make the key of the certificates that a CA serves: %w", err)
 	}
 	return &Authority{cert: cert, key: key, serving: serving}, nil
 }
@@ -148,7 +148,7 @@ func (r Request) template(now time.Time) (*x509.Certificate, error) {
 func (a *Authority) Issue(r Request, now time.Time) (certPEM, keyPEM []byte, err error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
-		return nil, nil, fmt.Errorf("key of %s: %w", r.Name, err)
+		return nil, nil, fmt.Errorf("make the key of %s: %w", r.Name, err)
 	}
 	der, err := a.sign(r, key.Public(), now)
 	if err != nil {
@@ -167,7 +167,7 @@ func (a *Authority) sign(r Request, public crypto.PublicKey, now time.Time) ([]b
 	}
 	der, err := x509.CreateCertificate(rand.Reader, template, a.cert, public, a.key)
 	if err != nil {
-		return nil, fmt.Errorf("certificate of %s: %w", r.Name, err)
+		return nil, fmt.Errorf("make the certificate of %s: %w", r.Name, err)
 	}
 	return der, nil
 }
@@ -180,7 +180,7 @@ func (a *Authority) Serve(hello *tls.ClientHelloInfo) (*tls.Certificate, error) 
 	if host == "" {
 		local, _, err := net.SplitHostPort(hello.Conn.LocalAddr().String())
 		if err != nil {
-			return nil, fmt.Errorf("certificate for %s: %w", hello.Conn.LocalAddr(), err)
+			return nil, fmt.Errorf("make a certificate for %s: %w", hello.Conn.LocalAddr(), err)
 		}
 		host, _, _ = strings.Cut(local, "%")
 	}
@@ -194,7 +194,7 @@ func (a *Authority) Serve(hello *tls.ClientHelloInfo) (*tls.Certificate, error) 
 func newSerial() (*big.Int, error) {
 	serial, err := rand.Int(rand.Reader, new(big.Int).Lsh(big.NewInt(1), 120))
 	if err != nil {
-		return nil, fmt.Errorf("serial number of a certificate: %w", err)
+		return nil, fmt.Errorf("make the serial number of a certificate: %w", err)
 	}
 	return serial, nil
 }

@@ -181,7 +181,7 @@ func TestBatch(t *testing.T) {
 }
 
 func TestPatience(t *testing.T) {
-	runInBubble(t, "over, the next commit begins next to the running one", func(t *testing.T) {
+	runInBubble(t, "that is over lets the next commit begin while the first one runs", func(t *testing.T) {
 		b := newHarness(maxCommits(3))
 		b.submit(t.Context(), "a", "b")
 		time.Sleep(time.Second - time.Nanosecond)
@@ -223,7 +223,7 @@ func TestPatience(t *testing.T) {
 }
 
 func TestKey(t *testing.T) {
-	runInBubble(t, "is in a batch at most once, and its other requests follow", func(t *testing.T) {
+	runInBubble(t, "has at most one request in a batch, and its other requests follow", func(t *testing.T) {
 		b := newHarness(byLetter)
 		b.submit(t.Context(), "z", "a1", "b1", "a2", "c1", "a3")
 		close(b.gate)
@@ -429,7 +429,7 @@ func TestContext(t *testing.T) {
 		synctest.Wait()
 		require.Empty(t, b.outcomes)
 	})
-	runInBubble(t, "of one request does not end the commit, and its Do waits for that", func(t *testing.T) {
+	runInBubble(t, "that ends for one request does not end the commit, and Do waits for the commit", func(t *testing.T) {
 		b := newHarness()
 		b.submit(t.Context(), "z")
 		ctx, cancel := context.WithCancel(t.Context())
@@ -444,7 +444,7 @@ func TestContext(t *testing.T) {
 		require.NoError(t, leaves[0].err)
 		require.NoError(t, stays[0].err)
 	})
-	runInBubble(t, "of all requests ends the commit", func(t *testing.T) {
+	runInBubble(t, "that ends for all requests ends the commit", func(t *testing.T) {
 		b := newHarness()
 		b.submit(t.Context(), "z")
 		ctx, cancel := context.WithCancel(t.Context())

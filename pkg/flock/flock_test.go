@@ -12,7 +12,7 @@ import (
 	"github.com/windlass-run/windlass/pkg/flock"
 )
 
-func TestLock_PassesOnWhenReleased(t *testing.T) {
+func TestLock_GoesToTheWaiterAfterUnlock(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "folder", "lock")
 	first, err := flock.Try(path)
 	require.NoError(t, err)
@@ -32,7 +32,7 @@ func TestLock_PassesOnWhenReleased(t *testing.T) {
 	require.NoError(t, <-got)
 }
 
-func TestLock_IsHeldAfterItsLockIsDropped(t *testing.T) {
+func TestLock_IsHeldAfterTheCallerDropsIt(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "lock")
 	_, err := flock.Try(path)
 	require.NoError(t, err)

@@ -31,7 +31,7 @@ func TestQuantile_IsNearTheExactQuantile(t *testing.T) {
 	})
 }
 
-func TestScale_Ends(t *testing.T) {
+func TestQuantile_AtTheEndsOfTheBuckets(t *testing.T) {
 	t.Parallel()
 	var c histogram.Counts
 	_, ok := c.Quantile(0.95)

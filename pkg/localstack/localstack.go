@@ -128,7 +128,7 @@ func (p *Ports) Take(want int) (port int, taken bool, err error) {
 			return port, want != 0, nil
 		}
 	}
-	return 0, false, fmt.Errorf("find a free port: the system offers only ports that are already spoken for")
+	return 0, false, fmt.Errorf("find a free port: the system offers only ports that programs have claimed")
 }
 
 // PortFree reports whether a listener can be opened on 127.0.0.1:port. It binds the port instead of dialling,

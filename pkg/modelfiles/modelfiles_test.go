@@ -75,7 +75,7 @@ func TestReadRefuses(t *testing.T) {
 		"deep JSON":                      {folder(strings.Repeat("[", 1<<20), nil), "exceeded max depth"},
 		"no length":                      {file(&fstest.MapFile{Data: []byte("abc")}), "length of the header"},
 		"a header larger than the file":  {file(length(1000)), "but the file has 8: download the file again"},
-		"a header of all memory":         {file(length(1 << 62)), "are not read"},
+		"a header larger than memory":    {file(length(1 << 62)), "are not read"},
 		"a length below 0":               {file(length(1 << 63)), "are not read"},
 		"a header that is no JSON":       {file(weights("[]", 0)), "cannot unmarshal"},
 		"a tensor outside of the file":   {file(weights(`{"a": {"dtype": "U8", "shape": [9], "data_offsets": [0, 9]}}`, 8)), "not within the 8"},

@@ -27,23 +27,23 @@ type Picture struct {
 	Apps map[string]*gatewayv1.AppNeighbours
 }
 
-// Since returns the frames that change the picture was into p. It returns no frames if both are equal. If was is nil,
-// it returns the whole of p, even if p has no apps, because a new receiver may hold an older picture.
-func (p *Picture) Since(was *Picture) []*gatewayv1.Neighbours {
-	if p == was {
+// Since returns the frames that turn the picture old into p. It returns no frames if both are equal. If old is nil, it
+// returns the whole of p, even if p has no apps, because a new receiver may hold another picture.
+func (p *Picture) Since(old *Picture) []*gatewayv1.Neighbours {
+	if p == old {
 		return nil
 	}
-	whole := was == nil || p == nil || p.Region != was.Region
+	whole := old == nil || p == nil || p.Region != old.Region
 	var changed []*gatewayv1.AppNeighbours
 	if p != nil {
 		for _, id := range slices.Sorted(maps.Keys(p.Apps)) {
-			if whole || !proto.Equal(p.Apps[id], was.Apps[id]) {
+			if whole || !proto.Equal(p.Apps[id], old.Apps[id]) {
 				changed = append(changed, p.Apps[id])
 			}
 		}
 	}
 	if !whole {
-		for _, id := range slices.Sorted(maps.Keys(was.Apps)) {
+		for _, id := range slices.Sorted(maps.Keys(old.Apps)) {
 			if p.Apps[id] == nil {
 				changed = append(changed, &gatewayv1.AppNeighbours{AppId: id})
 			}

@@ -59,7 +59,7 @@ func TestPlace_Vectors(t *testing.T) {
 			{App: "c", Index: 0, Capabilities: []string{"onnx"}, Memory: 20 * gib},
 			{App: "d", Index: 0, Capabilities: []string{"onnx"}, Memory: 10*gib + gib/2},
 		}, []Model{{ID: "m", Requires: []string{"onnx"}, Memory: 14 * gib, Replicas: 1, MinReplicas: 1, Quarantined: []string{"c"}}})[0]
-		require.Equal(t, "2 servers lack capability onnx; 1 server is of an app that the model has killed; 1 server drains or is not ready; "+
+		require.Equal(t, "2 servers lack capability onnx; 1 server is of an app whose servers the model has killed; 1 server drains or is not ready; "+
 			"1 server has no free slot; 1 server lacks 3.5 GiB of the 14 GiB needed", got.Refused.String())
 		require.Equal(t, Key{"d", 0}, got.Refused.Nearest)
 	})
@@ -72,7 +72,7 @@ func TestPlace_Vectors(t *testing.T) {
 		for i := range many {
 			many[i] = Server{App: "a", Index: i, Memory: int64(i) * gib}
 		}
-		require.Equal(t, "5 servers lack memory, the nearest one 4 GiB of the 8 GiB needed", Place(many, []Model{model("a", 8*gib)})[0].Refused.String())
+		require.Equal(t, "5 servers lack memory, at least 4 GiB of the 8 GiB needed", Place(many, []Model{model("a", 8*gib)})[0].Refused.String())
 	})
 	t.Run("an app that holds the model comes first", func(t *testing.T) {
 		got := Place([]Server{

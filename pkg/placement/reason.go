@@ -156,7 +156,7 @@ func (f Refused) String() string {
 	for _, name := range names {
 		say(f.Capabilities[name], "lacks capability "+name, "lack capability "+name)
 	}
-	say(f.Counts[Quarantined], "is of an app that the model has killed", "are of apps that the model has killed")
+	say(f.Counts[Quarantined], "is of an app whose servers the model has killed", "are of apps whose servers the model has killed")
 	say(f.Counts[FailedToLoad], "failed to load the model", "failed to load the model")
 	say(f.Counts[Draining], "drains or is not ready", "drain or are not ready")
 	say(f.Counts[HasReplica], "has a replica already", "have a replica already")
@@ -172,7 +172,7 @@ func (f Refused) String() string {
 func lacks(amounts []int64, needed int64) string {
 	of := " of the " + formatBytes(needed) + " needed"
 	if len(amounts) > 3 {
-		return "memory, the nearest one " + formatBytes(amounts[0]) + of
+		return "memory, at least " + formatBytes(amounts[0]) + of
 	}
 	texts := make([]string, len(amounts))
 	for i, a := range amounts {

@@ -75,7 +75,7 @@ func TestDefine(t *testing.T) {
 		require.Equal(t, strings.Fields("serve /m --port $(PORT)"), f.Spec.GetArgs())
 		require.Empty(t, f.Spec.GetEnv())
 		require.Nil(t, f.Spec.GetResources())
-		require.Equal(t, "ember_queue", f.Metrics[0].Metric, "P6: the metric of that version of the engine")
+		require.Equal(t, "ember_queue", f.Metrics[0].Metric, "the metric of that version of the engine")
 	})
 	t.Run("a definition with hosts makes a server on several hosts", func(t *testing.T) {
 		several := func(d *windlassv1.PresetDefinition) {

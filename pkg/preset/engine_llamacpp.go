@@ -38,7 +38,7 @@ var llamacpp1 = &Preset{
 			d.flags.set("--model-url", d.weights())
 		}
 		if d.model.revision != "" {
-			d.fail("RevisionUnsupported", "model", "llama.cpp loads only the newest revision of a repository", "remove @ and what follows, or use file:// or https://")
+			d.fail("RevisionUnsupported", "model", "llama.cpp loads only the newest revision of a repository", "remove @ and the revision, or use file:// or https://")
 		}
 		d.setIf("--alias", d.in.Name)
 		d.flags.set("--host", "0.0.0.0")

@@ -98,7 +98,7 @@ func (b *Budget) chargeCaller(ctx context.Context, caller string, n int64) error
 	}
 	b.mu.Unlock()
 	if !fits {
-		return b.refuseCall("the caller has too many large requests under way")
+		return b.refuseCall("the caller has too many large requests in progress")
 	}
 	waiting, cancel := context.WithTimeout(ctx, budgetWait)
 	defer cancel()

@@ -9,15 +9,15 @@ package share
 
 // Permits counts the permits that tenants hold. It is not safe for concurrent use.
 type Permits struct {
-	most, used int
-	by         map[string]int
+	total, used int
+	by          map[string]int
 }
 
-// NewPermits returns Permits with the number most of permits. All are free.
-func NewPermits(most int) *Permits { return &Permits{most: most, by: map[string]int{}} }
+// NewPermits returns Permits with this number of permits. All are free.
+func NewPermits(total int) *Permits { return &Permits{total: total, by: map[string]int{}} }
 
 // CanTake reports whether the tenant may take another permit now.
-func (p *Permits) CanTake(tenant string) bool { return p.by[tenant] < p.most-p.used }
+func (p *Permits) CanTake(tenant string) bool { return p.by[tenant] < p.total-p.used }
 
 // Take takes a permit for the tenant. It returns false if the tenant may take no permit.
 func (p *Permits) Take(tenant string) bool {
@@ -41,4 +41,4 @@ func (p *Permits) GiveBack(tenant string) {
 func (p *Permits) Held(tenant string) int { return p.by[tenant] }
 
 // Free returns the number of permits that no tenant holds.
-func (p *Permits) Free() int { return p.most - p.used }
+func (p *Permits) Free() int { return p.total - p.used }

@@ -10,7 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-func TestPlaces_StayFreeForAnotherTenant(t *testing.T) {
+func TestPermits_StayFreeForAnotherTenant(t *testing.T) {
 	t.Parallel()
 	for _, greedy := range []int{1, 2, 4, 16} {
 		p := NewPermits(64)
@@ -28,7 +28,7 @@ func TestPlaces_StayFreeForAnotherTenant(t *testing.T) {
 	}
 }
 
-func TestPlaces_EvenOutAsTheyAreGivenBack(t *testing.T) {
+func TestPermits_EvenOutAsTheyAreGivenBack(t *testing.T) {
 	t.Parallel()
 	p := NewPermits(64)
 	tenants := []string{"a", "b", "c", "d"}

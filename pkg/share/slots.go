@@ -20,8 +20,8 @@ type waiter struct {
 	granted chan struct{}
 }
 
-// NewSlots returns Slots with the number most of slots. All are free.
-func NewSlots(most int) *Slots { return &Slots{permits: NewPermits(most)} }
+// NewSlots returns this number of slots. All are free.
+func NewSlots(total int) *Slots { return &Slots{permits: NewPermits(total)} }
 
 // Acquire waits for a slot for the tenant, until ctx ends. If it returns nil, the caller must call Release.
 func (s *Slots) Acquire(ctx context.Context, tenant string) error {

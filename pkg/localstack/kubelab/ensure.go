@@ -48,13 +48,13 @@ func Ensure(ctx context.Context, progress func(string)) (string, error) {
 		return abs, nil
 	}
 	if self, err := os.Executable(); err == nil {
-		if beside := filepath.Join(filepath.Dir(self), programName); executable(beside) == nil {
-			return beside, nil
+		if sibling := filepath.Join(filepath.Dir(self), programName); executable(sibling) == nil {
+			return sibling, nil
 		}
 	}
 	root, err := findSources()
 	if err != nil {
-		return "", fmt.Errorf("%w to build kubelab from: set %s to its binary, or put it next to this program", err, EnvProgram)
+		return "", fmt.Errorf("%w to build kubelab from: set %s to a kubelab binary, or put the binary next to this program", err, EnvProgram)
 	}
 	path, err := ensureBuilt(ctx, root, progress)
 	if err != nil {

@@ -87,7 +87,7 @@ func TestStop_SendsSIGTERMFirst(t *testing.T) {
 	require.NoFileExists(t, s.RecordFile)
 }
 
-func TestStop_KillsTheGroupOfAProcessThatIgnoresIt(t *testing.T) {
+func TestStop_KillsTheGroupOfAProcessThatIgnoresSIGTERM(t *testing.T) {
 	s := sh(t, `trap '' TERM; sleep 300 & echo child=$!; wait; wait`)
 	p := start(t, s)
 	waitForLog(t, s, "child=")
