@@ -64,7 +64,7 @@ freeze: {reason: r, from: "2026-07-01 18:00", until: 2026-12-24, onStart: hold, 
       "3 replicas: want a whole number, got two",
       "5 env.PORT: 80 is not a text: put it in quotes",
       "6 healthCheck.interval: 10 has no unit: write for example 10s or 5m",
-      "7 resources.cpuMillicores: 010 is not a number to every reader: write it in decimal digits",
+      "7 resources.cpuMillicores: 010 is not a number to every YAML parser: write it in decimal digits",
     ]);
     expect(faults("app: a\nroles: [{name: b, update: {maxSurge: 1}}]")).toEqual(["2 roles[0].update: not supported yet: leave it out; update of the app says in which order roles move"]);
     expect(faults("regions: [eu]")).toEqual(["0 app: missing: give the app a name, for example `app: echo`"]);

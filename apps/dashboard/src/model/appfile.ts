@@ -1,6 +1,6 @@
 // Reads an app's file in the browser, by the rules of the CLI (apps/windlass/internal/cli): one YAML document or JSON value
 // with the fields of the API's messages, durations such as 10m, choices by their short names. The control plane takes
-// messages, not texts of files. Where YAML's readers disagree about a value, it is refused.
+// messages, not texts of files. A value about which YAML parsers disagree is refused.
 import { fromJson, type DescEnum, type DescField, type DescMessage, type JsonObject, type JsonValue } from "@bufbuild/protobuf";
 import { ScalarType } from "@bufbuild/protobuf";
 import { isAlias, isMap, isScalar, isSeq, LineCounter, parseAllDocuments, Scalar, type Document, type Node } from "yaml";
@@ -29,7 +29,7 @@ const maxValues = 100_000;
 const maxDepth = 64;
 const maxFaults = 20;
 
-/** A scalar without quotes that is no text: a number, or one that readers disagree about. */
+/** A scalar without quotes that is no text: a number, or one that YAML parsers disagree about. */
 class Plain {
   constructor(
     readonly kind: "number" | "odd",
@@ -93,8 +93,8 @@ class Reader {
 
   value(path: string, n: Node | null, depth: number): Value {
     this.values++;
-    if (this.values > maxValues) throw new Wrong(path, `the file has more than ${maxValues} values with those that aliases repeat: write fewer`, this.line(n));
-    if (depth > maxDepth) throw new Wrong(path, `more than ${maxDepth} mappings and lists in each other: no field is so deep`, this.line(n));
+    if (this.values > maxValues) throw new Wrong(path, `the file has more than ${maxValues} values, counting the values that aliases repeat: write fewer`, this.line(n));
+    if (depth > maxDepth) throw new Wrong(path, `more than ${maxDepth} nested mappings and lists: no field is nested so deeply`, this.line(n));
     if (!n) return null;
     if (isAlias(n)) {
       const target = n.resolve(this.doc) as Node | undefined;
@@ -176,7 +176,7 @@ const amounts = new Set([
 
 function number(v: Value): number | null {
   if (!(v instanceof Plain)) return null;
-  if (v.kind === "odd") throw new Error(`${clip(v.text)} is not a number to every reader: write it in decimal digits`);
+  if (v.kind === "odd") throw new Error(`${clip(v.text)} is not a number to every YAML parser: write it in decimal digits`);
   return Number(v.text);
 }
 

@@ -23,10 +23,10 @@ export function outcomeText(p: PlanDeployResponse): string {
       text = `${v} is scaled: no new version`;
       break;
     case Outcome.UNCHANGED:
-      text = `Nothing: ${v} is that already`;
+      text = `Nothing: the file equals ${v}`;
       break;
     case Outcome.TAKEN_BACK:
-      text = `${v} stays live: it is that already`;
+      text = `${v} stays live, because the file equals it`;
       break;
     default:
       return "A deploy would be refused.";

@@ -368,7 +368,7 @@ export function PlanPage() {
           act={async () => {
             const { file } = planned;
             const res = await apps.deploy({ mutation: mutation(), app: file.app, spec: file.spec, rollout: file.rollout, freeze: file.freeze, scaling: file.scaling });
-            const what = res.unchanged ? `Nothing changed: v${res.version} is that already.` : res.scaled ? `v${res.version} is being scaled.` : `v${res.version} is on its way.`;
+            const what = res.unchanged ? `Nothing changed: the file equals v${res.version}.` : res.scaled ? `v${res.version} is being scaled.` : `v${res.version} is on its way.`;
             say([what, res.hold ? `Freeze ${res.hold.freeze} holds it.` : "", ...res.warnings].filter(Boolean).join(" "));
             const [project = "", environment = "", name = ""] = file.app.split("/");
             void navigate({ to: "/apps/$project/$environment/$name", params: { project, environment, name } });

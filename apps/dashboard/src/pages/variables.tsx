@@ -148,7 +148,7 @@ export function Dialog({ asked, app, own, of, path, done, close }: DialogProps) 
   const setApp = async (name: string, value: string | undefined, message: string) => {
     mustBeUnchanged(name, valueOf(opened.own, name), valueOf(own, name));
     const res = await apps.setEnvironment({ mutation: mutation(), app: app.id, message, ...(value === undefined ? { unset: [name] } : { set: { [name]: value } }) });
-    done([res.unchanged ? `Nothing changed: v${res.version} is that already.` : `v${res.version} is on its way.`, res.hold ? `Freeze ${res.hold.freeze} holds it.` : "", ...res.warnings].filter(Boolean).join(" "));
+    done([res.unchanged ? `Nothing changed: v${res.version} has these values already.` : `v${res.version} is on its way.`, res.hold ? `Freeze ${res.hold.freeze} holds it.` : "", ...res.warnings].filter(Boolean).join(" "));
   };
   // The call has all variables: those of now, with the change of this one.
   const setShared = async (name: string, value: string | undefined) => {

@@ -367,7 +367,7 @@ func checkOptions(where string, value any) error {
 	check := func(at string, v any) error {
 		switch v := v.(type) {
 		case ambiguous:
-			return fieldErrorf(at, "readers of YAML disagree about %s: put it in quotes, or write true, false or a number in decimal digits", valueText(v))
+			return fieldErrorf(at, "YAML parsers disagree about %s: put it in quotes, or write true, false or a number in decimal digits", valueText(v))
 		case nil, map[string]any, []any:
 			return fieldErrorf(at, "want a text, a number, true or false, got %s", valueText(v))
 		}

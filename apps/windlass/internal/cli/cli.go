@@ -116,9 +116,9 @@ func New(cfg Config) *cobra.Command {
 	root := &cobra.Command{
 		Use:   "windlass",
 		Short: "Deploy model servers to many regions, and keep them there",
-		Long: `Windlass runs GPU inference in many regions: you say what should run where, an
-agent in each region pulls that and applies it, and a durable workflow moves your
-app from one version to the next, or back.
+		Long: `Windlass runs GPU inference in many regions. You state which apps should run in which
+regions. An agent in each region pulls this desired state and applies it. A durable
+workflow moves an app from one version to the next, or back.
 
 Try it on this machine:   windlass dev
 Then, in another shell:   windlass deploy -f deployments/examples/echo.yaml`,

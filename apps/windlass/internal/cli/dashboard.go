@@ -16,7 +16,7 @@ func (a *app) dashboardCommand() *cobra.Command {
 		Use:   "dashboard",
 		Short: "Print a link that opens the dashboard signed in",
 		Long: "Dashboard prints a link to the dashboard of the context's control plane. The link signs one browser in, once, with the rights of the " +
-			"context's API key. A person who opens it before you do is signed in instead of you.",
+			"context's API key. If another person opens the link before you, that person is signed in instead of you.",
 		Example: "  open \"$(windlass dashboard)\"",
 		Args:    cobra.NoArgs,
 		RunE: a.run(func(ctx context.Context, _ []string) error {

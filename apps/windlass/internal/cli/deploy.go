@@ -214,17 +214,18 @@ func (a *app) scaleCommand() *cobra.Command {
 		Long: `Scale sets the number of replicas in every region, or in one. That includes regions for which
 the app's file has an override. The number also holds for later versions, until a file with
 another number for the region is deployed. The command waits until the replicas are ready.
-During a rollout, replicas of both versions count, and it does not wait for the rollout.
+During a rollout, replicas of both versions count, and the command does not wait for the rollout.
 
 The replicas of an app with scaling follow the load. With --for the given number holds for that
 time, and with --end-hold the replicas follow the load again.
 
-With --role it sets how many instances of a role of an app with layout pooled each region has. This
-creates no version, and holds until a file with another number is deployed. Instances of a role that
-the app's scaling lists follow the load: --for holds their number, and --end-hold --role NAME ends that.
+With --role it sets the number of instances of a role in each region, for an app with layout pooled.
+This creates no version, and holds until a file with another number is deployed. If the app's scaling
+lists the role, its instances follow the load: --for holds their number, and --end-hold --role NAME
+ends the hold.
 
-With --current-replicas nothing changes if the region, or without --region any region, has another
-number now. So a program does not undo a change that was made after it read the number.
+With --current-replicas, nothing changes if a region that would be scaled has another number now. So a
+program does not undo a change that was made after it read the number.
 
 ` + exitCodesText,
 		Example: "  windlass scale echo --replicas 4\n  windlass scale echo --replicas 1 --region eu-west-1\n  windlass scale echo --replicas 8 --for 2h\n  windlass scale echo --replicas 5 --current-replicas 4 --region eu-west-1\n  windlass scale chat --role decode=6\n  windlass scale chat --role decode=6 --for 2h\n  windlass scale chat --end-hold --role decode",
@@ -262,7 +263,7 @@ number now. So a program does not undo a change that was made after it read the 
 			return a.finishRoleScale(ctx, req, resp, args[0], w)
 		}
 		if resp.Unchanged {
-			a.infof("%s: the app has or gets %s in %s already", args[0], plural.Count(replicas, "replica"), orAll(region))
+			a.infof("%s: the app already has %s in %s, or is getting them", args[0], plural.Count(replicas, "replica"), orAll(region))
 		} else {
 			a.infof("%s: scaling to %d in %s", args[0], replicas, orAll(region))
 		}
@@ -310,7 +311,7 @@ func setRole(req *windlassv1.ScaleRequest, text string) error {
 // finishRoleScale prints that a role is scaled, and waits until the role's instances are ready.
 func (a *app) finishRoleScale(ctx context.Context, req *windlassv1.ScaleRequest, resp *windlassv1.ScaleResponse, name string, w waitFlags) error {
 	if resp.Unchanged {
-		a.infof("%s: the app has or gets %s of role %s in %s already", name, plural.Count(req.Replicas, "instance"), req.Role, orAll(req.Region))
+		a.infof("%s: the app already has %s of role %s in %s, or is getting them", name, plural.Count(req.Replicas, "instance"), req.Role, orAll(req.Region))
 	} else {
 		a.infof("%s: scaling role %s to %d in %s", name, req.Role, req.Replicas, orAll(req.Region))
 	}
@@ -363,7 +364,7 @@ ran with.
 		}),
 	}
 	c.Flags().Int32Var(&to, "to", 0, "number of the version (2 for v2). Default: the live version if a rollout is in flight, else the previous stable one")
-	c.Flags().Int32Var(&live, "if-live", 0, "number of the version that has to be live: otherwise, or without --to while a rollout is in flight, it is refused. Default: not compared")
+	c.Flags().Int32Var(&live, "if-live", 0, "refuse the rollback unless this version is live (2 for v2), or if --to is missing while a rollout is in flight. Default: no check")
 	c.Flags().StringVarP(&message, "message", "m", "", "why, for the history")
 	c.Flags().BoolVar(&withSecrets, "with-secrets", false, "also go back to the secret versions that the version ran with")
 	c.Flags().BoolVar(&withSteps, "with-steps", false, "do not skip the policy's steps, pauses, approvals, analysis and bake times")

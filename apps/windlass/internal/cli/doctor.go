@@ -97,7 +97,7 @@ func (a *app) runChecks(ctx context.Context) []check {
 	}
 	skip := func(names ...string) []check {
 		for _, name := range names {
-			add(check{Name: name, Result: checkSkip, Detail: "needs the check before it"})
+			add(check{Name: name, Result: checkSkip, Detail: "a check that it needs has failed"})
 		}
 		return checks
 	}

@@ -149,7 +149,7 @@ func readDocument(data []byte) (*document, error) {
 		case err != nil && content == nil:
 			return nil, errors.New(strings.TrimPrefix(err.Error(), "yaml: "))
 		case err != nil:
-			return nil, fmt.Errorf("after the first document: %s: a file holds one app, so remove what comes after that",
+			return nil, fmt.Errorf("after the first document: %s: a file holds one app, so remove everything after its document",
 				strings.TrimPrefix(err.Error(), "yaml: "))
 		case isEmpty(&next):
 			continue
@@ -199,9 +199,9 @@ func (r *nodeReader) readValue(path string, n *yaml.Node, depth int) (any, error
 	r.values++
 	switch {
 	case r.values > maxValues:
-		return nil, &fieldError{line: n.Line, text: fmt.Sprintf("the file has more than %d values with those that aliases repeat: write fewer", maxValues)}
+		return nil, &fieldError{line: n.Line, text: fmt.Sprintf("the file has more than %d values, counting the values that aliases repeat: write fewer", maxValues)}
 	case depth > maxDepth:
-		return nil, &fieldError{line: n.Line, text: fmt.Sprintf("more than %d mappings and lists in each other: no field is so deep", maxDepth)}
+		return nil, &fieldError{line: n.Line, text: fmt.Sprintf("more than %d nested mappings and lists: no field is nested so deeply", maxDepth)}
 	}
 	if n.Kind != yaml.AliasNode {
 		r.lines[path] = n.Line
@@ -375,12 +375,12 @@ func plainNumber(text string) string {
 	digits := strings.ReplaceAll(text, "_", "")
 	if n, err := strconv.ParseInt(strings.TrimLeft(digits, "+0"), 10, 64); err == nil && strings.Trim(digits, "+0123456789") == "" {
 		if octal, err := strconv.ParseInt(digits, 8, 64); err == nil && strings.HasPrefix(strings.TrimPrefix(digits, "+"), "0") {
-			return fmt.Sprintf("%s is %d to some readers and %d to others: write %d", text, n, octal, n)
+			return fmt.Sprintf("%s is %d to some YAML parsers and %d to others: write %d", text, n, octal, n)
 		}
-		return fmt.Sprintf("%s is not a number to every reader: write %d", text, n)
+		return fmt.Sprintf("%s is not a number to every YAML parser: write %d", text, n)
 	}
 	if n, err := strconv.ParseInt(digits, 0, 64); err == nil {
-		return fmt.Sprintf("%s is not a number to every reader: write %d", text, n)
+		return fmt.Sprintf("%s is not a number to every YAML parser: write %d", text, n)
 	}
-	return fmt.Sprintf("%s is not a number to every reader: write it in decimal digits", text)
+	return fmt.Sprintf("%s is not a number to every YAML parser: write it in decimal digits", text)
 }

@@ -11,18 +11,18 @@ import (
 )
 
 func TestDocument(t *testing.T) {
-	t.Run("values that readers of YAML interpret differently are refused with line and fix", func(t *testing.T) {
+	t.Run("values that YAML parsers interpret differently are refused with line and fix", func(t *testing.T) {
 		for file, want := range map[string]string{
-			"app: a\nreplicas: 010":                               "line 2: replicas: 010 is 10 to some readers and 8 to others: write 10",
-			"app: a\nports:\n- name: http\n  port: 07070":         "line 4: ports[0].port: 07070 is 7070 to some readers and 3640 to others: write 7070",
-			"app: a\nresources: {memoryMib: 0512}":                "line 2: resources.memoryMib: 0512 is 512 to some readers and 330 to others: write 512",
-			"app: a\nreplicas: 09":                                "replicas: 09 is not a number to every reader: write 9",
-			"app: a\nreplicas: 0o10":                              "replicas: 0o10 is not a number to every reader: write 8",
-			"app: a\nreplicas: 0x10":                              "replicas: 0x10 is not a number to every reader: write 16",
-			"app: a\nreplicas: 0b11":                              "replicas: 0b11 is not a number to every reader: write 3",
-			"app: a\nreplicas: 1_000":                             "replicas: 1_000 is not a number to every reader: write 1000",
+			"app: a\nreplicas: 010":                               "line 2: replicas: 010 is 10 to some YAML parsers and 8 to others: write 10",
+			"app: a\nports:\n- name: http\n  port: 07070":         "line 4: ports[0].port: 07070 is 7070 to some YAML parsers and 3640 to others: write 7070",
+			"app: a\nresources: {memoryMib: 0512}":                "line 2: resources.memoryMib: 0512 is 512 to some YAML parsers and 330 to others: write 512",
+			"app: a\nreplicas: 09":                                "replicas: 09 is not a number to every YAML parser: write 9",
+			"app: a\nreplicas: 0o10":                              "replicas: 0o10 is not a number to every YAML parser: write 8",
+			"app: a\nreplicas: 0x10":                              "replicas: 0x10 is not a number to every YAML parser: write 16",
+			"app: a\nreplicas: 0b11":                              "replicas: 0b11 is not a number to every YAML parser: write 3",
+			"app: a\nreplicas: 1_000":                             "replicas: 1_000 is not a number to every YAML parser: write 1000",
 			"app: a\nreplicas: 1:30":                              "replicas: want a whole number, got 1:30",
-			"app: a\nrollout: {maxSurge: 010}":                    "rollout.maxSurge: 010 is 10 to some readers and 8 to others: write 10",
+			"app: a\nrollout: {maxSurge: 010}":                    "rollout.maxSurge: 010 is 10 to some YAML parsers and 8 to others: write 10",
 			"app: a\nregions: [no]":                               "regions[0]: no is not a text: put it in quotes",
 			"app: a\nversionLabel: 010":                           "versionLabel: 010 is not a text: put it in quotes",
 			"app: a\nenv: {A: off}":                               "env.A: off is not a text: put it in quotes",

@@ -28,7 +28,8 @@ status --watch, and secret set, which uses the code of the rollout with the wors
 With -o json or -o yaml, standard output has only the answer, even if a rollout fails after
 it began. "outcome" is then the code as a word (succeeded, unchanged, accepted, failed,
 taken-back, under-way, superseded, waits-for-people, paused, interrupted, stopped: no
-instance runs, because the pool is stopped). "app" and "rollout" show the state at the end. If a call is refused, standard output is empty. Errors
-are always plain text on standard error.`,
+instance runs, because the pool is stopped). "app" and "rollout" show the state at the end.
+If a call is refused, standard output is empty. Errors are always plain text on standard
+error.`,
 	}
 }

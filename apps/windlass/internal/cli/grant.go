@@ -39,9 +39,9 @@ func (a *app) ungrantCommand() *cobra.Command {
 	var workspace string
 	c := &cobra.Command{
 		Use: "ungrant REGION --workspace WORKSPACE", Short: "Stop letting a workspace use a region of the platform (operators)", Args: cobra.ExactArgs(1),
-		Long: `Ungrant revokes a workspace's grant of a region. Its instances there stay, and can
-be removed. None are added: rollouts wait in that region. "windlass region evict" also
-stops what runs.`,
+		Long: `Ungrant revokes a workspace's grant of a region. The workspace's instances there stay,
+and the workspace can remove them. No instances are added: rollouts wait in that region.
+"windlass region evict" also stops the instances.`,
 		Example: "  windlass region ungrant us-east-1 --workspace search",
 		RunE: a.run(func(ctx context.Context, args []string) error {
 			resp, err := a.clients.regions.RevokeGrant(ctx, &windlassv1.RevokeGrantRequest{Mutation: newMutation(), Region: args[0], Workspace: workspace})

@@ -62,7 +62,7 @@ func (r *jsonReader) readValue(path string, depth int) (any, error) {
 	}
 	r.lines[path] = r.currentLine()
 	if depth > maxDepth {
-		return nil, &fieldError{line: r.line, text: fmt.Sprintf("more than %d mappings and lists in each other: no field is so deep", maxDepth)}
+		return nil, &fieldError{line: r.line, text: fmt.Sprintf("more than %d nested mappings and lists: no field is nested so deeply", maxDepth)}
 	}
 	switch token {
 	case json.Delim('['):

@@ -138,7 +138,7 @@ func (a *app) setRuleCommand(kind ruleKind) *cobra.Command {
 	var claims, groups []string
 	c := &cobra.Command{
 		Use: kind.use, Short: kind.short, Example: kind.example, Args: cobra.ExactArgs(1),
-		Long: "The rule replaces a rule of the same name. All claims must match. A * at the end of a value matches any rest. A claim that is a list matches with any item.",
+		Long: "The rule replaces a rule of the same name. All claims must match. A * at the end of a value matches any text. A claim that is a list matches if one of its items matches.",
 		RunE: a.run(func(ctx context.Context, args []string) error {
 			value, ok := windlassv1.Role_value["ROLE_"+strings.ToUpper(role)]
 			if !ok || value == 0 {
@@ -217,7 +217,7 @@ func (a *app) removeRuleCommand(what string) *cobra.Command {
 	var workspace string
 	c := &cobra.Command{
 		Use: "remove NAME", Aliases: []string{"rm"}, Short: "Remove a " + what, Args: cobra.ExactArgs(1),
-		Long: "Members who have a role only by this rule cannot call from now on.",
+		Long: "Members who have a role only by this rule can make no further calls.",
 		RunE: a.run(func(ctx context.Context, args []string) error {
 			resp, err := a.clients.members.RemoveSignInRule(ctx, &windlassv1.RemoveSignInRuleRequest{Mutation: newMutation(), Name: args[0], Workspace: workspace})
 			if err != nil {

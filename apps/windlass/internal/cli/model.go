@@ -13,16 +13,16 @@ import (
 func (a *app) modelCommand() *cobra.Command {
 	return group(&cobra.Command{
 		Use:   "model",
-		Short: "Look at the files of a model",
+		Short: "Inspect the files of a model",
 	}, a.modelInspectCommand())
 }
 
 func (a *app) modelInspectCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "inspect PATH",
-		Short: "Show the facts of a model by which presets check its use",
-		Long: `Show the facts of a model by which presets check its use: layers, heads, the longest context, and the
-size of the weights. PATH is a folder with config.json and *.safetensors. Only config.json and the headers of the
+		Short: "Show the facts of a model that presets check",
+		Long: `Show the facts of a model that presets check: layers, heads, the longest context, and the size of the
+weights. PATH is a folder with config.json and *.safetensors. Only config.json and the headers of the
 weights are read. The command does not call the control plane.`,
 		Example: `  windlass model inspect /models/Llama-3.1-8B-Instruct
   windlass model inspect /models/Llama-3.1-8B-Instruct -o json > facts.json

@@ -28,8 +28,8 @@ func (a *app) pinCommand() *cobra.Command {
 		Long: `Pin keeps a version running next to the live one until ` + "`windlass unpin`" + `, with a share of the
 traffic and its own replicas. A version that does not run starts again, and gets its share when it
 is ready. Rollouts, rollbacks, scaling and cleanup do not change it. Other versions divide the
-traffic that pins leave. If the pinned version fails in a region, the others get its share there:
-pin it again to retry. A call with other values changes the pin.`,
+traffic that pins leave. If the pinned version fails in a region, the other versions get its share
+there: pin it again to retry. A call with other values changes the pin.`,
 		Example: `  windlass pin echo v3 --weight 10% --why "compare with v4"
   windlass pin echo v3 --weight 30% --replicas 2 --region eu-west-1`,
 		Args: cobra.ExactArgs(2),

@@ -33,12 +33,11 @@ they need in each region at the peak, and how much of the workspace's quotas wou
 
 Times include only pauses, checks and bakes. How long replicas take to become ready is not
 known: "10m + 2 loads" means after 10 minutes of waiting, and after replicas became ready
-twice, one after another. Values of variables are never
-shown.
+twice, one after another. Values of variables are never shown.
 
-Exit code: 0 it would run, 2 it would not, 1 an error. With -o json the answer is a
-PlanDeployResponse of the API, with every field; "wouldRun" is the verdict, and
-"findings" lists obstacles and warnings, each with a "reason".`,
+Exit code: 0 if the version would run, 2 if it would not run, 1 after an error. With -o json
+the answer is a PlanDeployResponse of the API, with every field; "wouldRun" is the verdict,
+and "findings" lists obstacles and warnings, each with a "reason".`,
 		Example: "  windlass plan -f app.yaml\n  windlass plan -f app.yaml -o json | jq -r '.findings[].reason'",
 		Args:    cobra.NoArgs,
 		RunE: a.run(func(ctx context.Context, _ []string) error {
@@ -170,7 +169,7 @@ func poolText(s *windlassv1.DeploymentSpec, isNew bool) string {
 	for _, r := range s.GetRoles() {
 		count := fmt.Sprint(max(r.GetInstances(), 1))
 		if r.GetInstances() == 0 && !isNew {
-			count = "as many as now of"
+			count = "the present number of"
 		}
 		parts = append(parts, count+" "+r.GetName())
 	}
@@ -208,9 +207,9 @@ func outcomeText(p *windlassv1.PlanDeployResponse) string {
 	case windlassv1.PlanDeployResponse_OUTCOME_SCALED:
 		text = versionText(p.Version) + " is scaled: no new version"
 	case windlassv1.PlanDeployResponse_OUTCOME_UNCHANGED:
-		text = "nothing: " + versionText(p.Version) + " is that already"
+		text = "nothing: the file equals " + versionText(p.Version)
 	case windlassv1.PlanDeployResponse_OUTCOME_TAKEN_BACK:
-		text = versionText(p.Version) + " stays live: it is that already"
+		text = versionText(p.Version) + " stays live, because the file equals it"
 	case windlassv1.PlanDeployResponse_OUTCOME_UNSPECIFIED:
 		return "deploy would refuse it"
 	}

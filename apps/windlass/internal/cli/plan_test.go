@@ -280,7 +280,7 @@ func TestPlan_ShowsPools(t *testing.T) {
 	}
 	text := show()
 	for _, want := range []string{
-		"8 prefill, as many as now of decode in each region", "versions, and their share of the traffic",
+		"8 prefill, the present number of decode in each region", "versions, and their share of the traffic",
 		"75% of the pool as v1 (75%), 25% of the pool as v2 (25%)", "nothing of v1 (0%), the pool of v2 (100%)",
 		"POOL", "100%, 125%, 100%", "Set capacity in eu: 75 % at worst",
 	} {

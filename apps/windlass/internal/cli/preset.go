@@ -30,8 +30,8 @@ names of the engine's metrics.
 List, show and render use the presets of this program and do not call the control plane. With --remote, list and
 show use the presets of the control plane. Deploys always use the presets of the control plane.
 
-A workspace may have presets of its own, which set makes from a file. Their names begin with custom:, and
-only the control plane has them.`,
+A workspace may have presets of its own, which windlass preset set makes from files. Their names begin with
+custom:, and only the control plane has them.`,
 	}, a.presetListCommand(), a.presetShowCommand(), a.presetRenderCommand(), a.presetDiffCommand(), a.presetSetCommand(), a.presetHistoryCommand(),
 		a.presetDeleteCommand())
 }

@@ -121,7 +121,7 @@ func (a *app) instructionCommand(use, short, done string, say func(ctx context.C
 
 // addIfRollout adds the flag that limits a command to one rollout.
 func addIfRollout(c *cobra.Command, id *string) {
-	c.Flags().StringVar(id, "if-rollout", "", "id of the rollout that this is for: another rollout, or none, refuses it. Default: whichever is in flight")
+	c.Flags().StringVar(id, "if-rollout", "", "refuse the command unless the rollout with this id is in flight. Default: no check")
 }
 
 func (a *app) rolloutStatusCommand() *cobra.Command {

@@ -55,10 +55,10 @@ func TestAppFile_ParsesTheRoutingPolicy(t *testing.T) {
 	require.True(t, proto.Equal(want, file.Spec.GetRouting()), "%v", file.Spec.GetRouting())
 
 	for from, says := range map[string][2]string{
-		"balancing: affinity":            {"balancing: fastest", "routing.balancing: fastest is no choice: use roundRobin or leastRequests or powerOfTwo or affinity or weighted"},
+		"balancing: affinity":            {"balancing: fastest", "routing.balancing: fastest is not one of the choices: use roundRobin or leastRequests or powerOfTwo or affinity or weighted"},
 		"affinity: {header: X-Session}":  {"affinity: X-Session", "routing.affinity: want a mapping, got X-Session: write for example {header: X-Session}"},
 		"queueWait: 1.5s":                {"queueWait: 2", "routing.queueWait: 2 has no unit: write for example 10s or 5m"},
-		"crossRegion: spillover":         {"crossRegion: always", "routing.crossRegion: always is no choice: use off or failover or spillover"},
+		"crossRegion: spillover":         {"crossRegion: always", "routing.crossRegion: always is not one of the choices: use off or failover or spillover"},
 		"requireApiKey: true":            {"requireApiKey: 1", "routing.requireApiKey: want true or false, got 1"},
 		"retries: 1":                     {"retrys: 1", "routing.retrys: no such field: did you mean retries?"},
 		"maxInFlight: 8":                 {"maxInFlight: 1.5", "routing.maxInFlight: 1.5 is not a whole number in range"},

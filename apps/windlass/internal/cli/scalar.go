@@ -149,5 +149,5 @@ func parseChoice(enum protoreflect.EnumDescriptor, value any) (string, error) {
 			names = append(names, choices.Name(values.Get(i)))
 		}
 	}
-	return "", fmt.Errorf("%s is no choice: use %s", valueText(value), strings.Join(names, " or "))
+	return "", fmt.Errorf("%s is not one of the choices: use %s", valueText(value), strings.Join(names, " or "))
 }

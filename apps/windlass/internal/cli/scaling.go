@@ -34,8 +34,8 @@ func (a *app) scalingStatusCommand() *cobra.Command {
 		Use:   "status APP",
 		Short: "Show what each metric wants in each region, and which limit holds",
 		Long: `Status shows the newest decision in each region: how many replicas there are and how many are wanted, what each
-metric wants, the limit that applies, and holds. WHEN is the time of the decision. If the process of the control
-plane that answers does not have the region's stream, it shows the last decision that changed anything.`,
+metric wants, the limit that applies, and holds. WHEN is the time of the decision. If another process of the
+control plane has the region's stream, status shows the last decision that changed something.`,
 		Args: cobra.ExactArgs(1),
 		RunE: a.run(func(ctx context.Context, args []string) error {
 			resp, err := a.clients.scaling.GetScaling(ctx, &windlassv1.GetScalingRequest{App: a.appPath(args[0])})
@@ -169,9 +169,9 @@ func (a *app) scalingWhyCommand() *cobra.Command {
 		Use:   "why APP",
 		Short: "Show the decisions about an app's replicas, with their numbers",
 		Long: `Why shows the decisions about an app's replicas, with their reasons: changes of the number, of the limit and of the
-policy, holds, wakes from zero, and what regions raised while they were cut off. With --at it shows what was in force at a time: the last decision before it in each region,
-and for each role of a pool. With --role it shows the decisions about one role.
-It looks back 7 days, or as far as --since says.`,
+policy, holds, wakes from zero, and what regions raised while they were cut off. With --at it shows what was in
+force at that time: the last decision before the time in each region, and for each role of a pool. With --role it
+shows the decisions about one role. It looks back 7 days, or as far as --since says.`,
 		Example: "  windlass scaling why echo\n  windlass scaling why echo --at 2026-11-28T08:15:00Z --since 720h",
 		Args:    cobra.ExactArgs(1),
 		RunE: a.run(func(ctx context.Context, args []string) error {
@@ -265,10 +265,11 @@ comparison, it also plays them against the Kubernetes HorizontalPodAutoscaler an
 of them it shows replica-hours, and the share of requests that waited longer than the objective. For a pool it simulates
 one role, without its couple.
 
-With --last it plays the load that the deployed app had, beside what really ran ("ran"). The control plane stores that load
+With --last it plays the load that the deployed app had, next to what really ran ("ran"). The control plane stores that load
 for 3 days while the app has scaling, in any mode. The file may have another policy than the deployed app. Requests take
-the time that was measured. A replica serves as many requests at a time as any replica did in a minute, or as the target of
-inFlight, if that is more: --concurrency sets another number. It says how much of the time the stored load covers.
+the time that was measured. A replica serves as many requests at a time as the busiest replica did in a minute, or as the
+target of inFlight, if that is more. --concurrency sets another number. Standard error says how much of the time the stored
+load covers.
 Waits of "ran" are means of a minute, so that short waits do not count.
 
 With --trace it does not call the control plane. The trace is CSV with the columns seconds and requests_per_second, or JSON,

@@ -180,7 +180,7 @@ func (r *recordedRun) summary() string {
 	if gap := r.To.Sub(r.From) - covered; gap > time.Minute {
 		text += fmt.Sprintf(", without %s between them", durationText(gap))
 	}
-	return text + fmt.Sprintf("; a replica is taken to serve %d requests at a time", r.Concurrency)
+	return text + fmt.Sprintf("; a replica is assumed to serve %d requests at a time", r.Concurrency)
 }
 
 func recordedTable(w *tabwriter.Writer, runs []recordedRun) {

@@ -70,7 +70,7 @@ resources: {gpu: {count: 2, product: NVIDIA-H100-80GB-HBM3}}
 scaling: {min: 1, max: 12, metrics: [{type: inFlight, target: 20}]}
 `
 
-func TestSimulateLast_ShowsTheFilesPolicyBesideWhatRan(t *testing.T) {
+func TestSimulateLast_ComparesTheFilesPolicyWithWhatRan(t *testing.T) {
 	c := &loadServer{}
 	out, info, err := c.windlass(t, simulatedFile, "--last", "24h")
 	require.NoError(t, err)
@@ -78,7 +78,7 @@ func TestSimulateLast_ShowsTheFilesPolicyBesideWhatRan(t *testing.T) {
 	require.Equal(t, "default/production/chat", c.asked[0].GetApp())
 	require.Contains(t, info, "left out, because no load is stored: eu-west-1")
 	require.Contains(t, info, "us-east-1: the stored load covers 6h00m of the last 24h00m, from ")
-	require.Contains(t, info, "a replica is taken to serve 20 requests at a time")
+	require.Contains(t, info, "a replica is assumed to serve 20 requests at a time")
 	lines := strings.Split(strings.TrimSpace(out), "\n")
 	require.Len(t, lines, 5)
 	require.Equal(t, strings.Fields("REGION ALGORITHM REPLICA-HOURS GPU-HOURS OVER OBJECTIVE LONGEST WAIT PEAK TURNS"), strings.Fields(lines[0]))

@@ -236,7 +236,7 @@ func behindText(ro *windlassv1.Rollout) string {
 	if len(names) == 0 {
 		return ""
 	}
-	return strings.Join(names, ", ") + " is left out for now and catches up by itself"
+	return "left out for now, to catch up by itself: " + strings.Join(names, ", ")
 }
 
 // judgeSize returns the verdict on scaling one region, or all regions if region is empty. Replicas of all versions

@@ -58,19 +58,19 @@ agent and a gateway for each region, each as a separate process.
 Apps are reached through the gateways, at URLs below localhost, which "windlass deploy" and
 "windlass status" show: curl http://echo-0123456789ab.localhost:7709/
 
-With --tls every port has TLS, except those of instances, which gateways call on this machine.
-A CA is created in the folder tls of the data folder, and certificates that last a day are
+With --tls every port has TLS, except the ports of instances, because only gateways on this machine
+call them. A CA is created in the folder tls of the data folder, and certificates that last a day are
 renewed while dev runs. The CLI's context has the CA. Other clients need it, too:
 curl --cacert ~/.local/share/windlass/dev/tls/ca.crt https://...
 
-With --runtime kubernetes every region is its own Kubernetes cluster. It is run by
-kubelab: a real control plane with simulated nodes, whose pods answer requests. The
-first start builds kubelab, which takes minutes.
+With --runtime kubernetes every region is its own Kubernetes cluster. Kubelab
+runs the cluster: a real control plane with simulated nodes, whose pods answer
+requests. The first start builds kubelab, which takes minutes.
 
 MariaDB and Restate are installed when they are missing. Data, logs and the
 choice of ports are kept in one folder, so that the next start brings back the
-same apps. Ctrl-C stops everything, instances included; a part that dies is
-started again.`,
+same apps. Ctrl-C stops everything, instances included. A process that
+dies is started again.`,
 		Example: `  windlass dev
   windlass dev --detach --regions us-east-1,eu-west-1,ap-south-1
   windlass dev --tls
@@ -293,7 +293,7 @@ func (r *run) nextSteps(dashboard string, apps []string) string {
 		fmt.Fprintf(&b, "\n`%s` stops everything; the next start brings the same apps back.", r.layout.shellCommand(name, "stop"))
 	} else {
 		fmt.Fprintf(&b, "\nCtrl-C stops everything; the next start brings the same apps back. `%s dev --detach` runs it in the background,\n"+
-			"and `%s dev --data-dir FOLDER` has its data apart from this one.", name, name)
+			"and `%s dev --data-dir FOLDER` runs another one, with its own data.", name, name)
 	}
 	return b.String()
 }

@@ -19,7 +19,7 @@ func stopCommand(cfg Config, opts *options) *cobra.Command {
 		Use:   "stop",
 		Short: "Stop the Windlass of this machine",
 		Long: `Stop the Windlass that runs on the data directory, or the processes that a killed
-one left. Apps and history stay, and the next start brings them back.`,
+windlass dev left. Apps and history stay, and the next start brings them back.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if err := errors.Join(forPeople(cmd, cfg, *opts), opts.completeDataDir(cfg)); err != nil {
