@@ -25,7 +25,7 @@ type waitFlags struct {
 }
 
 func (w *waitFlags) addTo(c *cobra.Command, until bool) {
-	c.Flags().BoolVar(&w.wait, "wait", true, "wait until it is done or has failed")
+	c.Flags().BoolVar(&w.wait, "wait", true, "wait until the work is done or has failed")
 	c.Flags().DurationVar(&w.patience, "patience", time.Hour, "how long to wait")
 	if until {
 		c.Flags().StringVar(&w.until, "until", "", "what to do when only people can continue the rollout: ready waits for them, promotion stops with exit code 0. Default: stop with exit code 5")

@@ -59,7 +59,7 @@ func (a *app) statusCommand() *cobra.Command {
 			}))
 		}),
 	}
-	c.Flags().BoolVarP(&watch, "watch", "w", false, "show it again after each change")
+	c.Flags().BoolVarP(&watch, "watch", "w", false, "show the state again after each change")
 	return c
 }
 

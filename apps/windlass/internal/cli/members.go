@@ -12,7 +12,7 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-const membersWorkspace = "workspace of the members (operators). Default: your own, or with an operator's key the platform"
+const membersWorkspace = "workspace of the members (operators). Default: your own workspace, or the platform with an operator's key"
 
 func (a *app) membersCommand() *cobra.Command {
 	c := &cobra.Command{
@@ -171,7 +171,7 @@ func (a *app) setRuleCommand(kind ruleKind) *cobra.Command {
 	flags := c.Flags()
 	flags.StringVar(&role, "role", "", "viewer, deployer or owner; for the platform: operator")
 	flags.StringArrayVar(&claims, "claim", nil, "claim that the token must have, as CLAIM=VALUE. Can be repeated")
-	flags.StringVar(&workspace, "workspace", "", "workspace of the rule (operators). Default: your own, or with an operator's key the platform")
+	flags.StringVar(&workspace, "workspace", "", "workspace of the rule (operators). Default: your own workspace, or the platform with an operator's key")
 	must(c.MarkFlagRequired("role"))
 	if kind.federated {
 		flags.StringVar(&issuer, "issuer", "", "URL of the issuer of the tokens")
@@ -209,7 +209,7 @@ func (a *app) listRulesCommand(federated bool) *cobra.Command {
 			return showList(a, rules, func(w *tabwriter.Writer) { ruleTable(w, rules) })
 		}),
 	}
-	c.Flags().StringVar(&workspace, "workspace", "", "workspace of the rules (operators). Default: your own, or with an operator's key the platform")
+	c.Flags().StringVar(&workspace, "workspace", "", "workspace of the rules (operators). Default: your own workspace, or the platform with an operator's key")
 	return c
 }
 
@@ -226,7 +226,7 @@ func (a *app) removeRuleCommand(what string) *cobra.Command {
 			return a.showDone(resp, "rule %s is removed", args[0])
 		}),
 	}
-	c.Flags().StringVar(&workspace, "workspace", "", "workspace of the rule (operators). Default: your own, or with an operator's key the platform")
+	c.Flags().StringVar(&workspace, "workspace", "", "workspace of the rule (operators). Default: your own workspace, or the platform with an operator's key")
 	return c
 }
 

@@ -118,8 +118,8 @@ func (a *app) setEndpointCommand() *cobra.Command {
 	flags.StringSliceVar(&on, "on", nil, "events to send: some of "+notificationKindNames+"; default: all")
 	flags.StringVar(&req.Project, "project", "", "only events of apps in this project; default: the workspace")
 	flags.StringVar(&ofApp, "app", "", "only events of this app; default: the workspace")
-	flags.BoolVar(&disable, "disable", false, "send nothing until it is enabled")
-	flags.BoolVar(&enable, "enable", false, "send again")
+	flags.BoolVar(&disable, "disable", false, "send nothing until a call with --enable")
+	flags.BoolVar(&enable, "enable", false, "send notifications again")
 	c.MarkFlagsMutuallyExclusive("disable", "enable")
 	return c
 }

@@ -85,8 +85,8 @@ its OpenID Connect token for a token that works for an hour. WINDLASS_SERVER and
 	}
 	c.Flags().StringVar(&server, "server", "", "URL of the control plane")
 	c.Flags().StringVar(&name, "name", "default", "name of the context")
-	c.Flags().StringVar(&project, "project", "default", "project of app names without one")
-	c.Flags().StringVar(&environment, "environment", "production", "environment of app names without one")
+	c.Flags().StringVar(&project, "project", "default", "project of apps that are named without a project")
+	c.Flags().StringVar(&environment, "environment", "production", "environment of apps that are named without an environment")
 	c.Flags().StringVar(&secure.ServerCA, "server-ca", "", "PEM file with the CAs of the server's certificate (default: the CAs of this machine)")
 	c.Flags().StringVar(&secure.Cert, "client-cert", "", "PEM file with a client certificate, for a server that asks for one")
 	c.Flags().StringVar(&secure.Key, "client-key", "", "PEM file with the key of --client-cert")

@@ -147,7 +147,7 @@ failure paused it. ` + exitCodesText,
 			return a.watchRollout(ctx, path)
 		}),
 	}
-	c.Flags().BoolVarP(&watch, "watch", "w", false, "show it again after each change, until the rollout is over")
+	c.Flags().BoolVarP(&watch, "watch", "w", false, "show the state again after each change, until the rollout is over")
 	return c
 }
 

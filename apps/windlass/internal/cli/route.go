@@ -288,7 +288,7 @@ func (a *app) removeDomainCommand() *cobra.Command {
 			return a.showDone(resp, "domain %s is removed", args[0])
 		}),
 	}
-	c.Flags().StringVar(&ofApp, "app", "", "app of the domain; needed if several have it or wait for it")
+	c.Flags().StringVar(&ofApp, "app", "", "app of the domain; needed if several apps have the domain or wait for it")
 	return c
 }
 

@@ -201,7 +201,7 @@ shows the decisions about one role. It looks back 7 days, or as far as --since s
 		}),
 	}
 	cmd.Flags().StringVar(&role, "role", "", "only decisions about this role of a pool")
-	cmd.Flags().StringVar(&at, "at", "", "what was in force at this time (RFC 3339)")
+	cmd.Flags().StringVar(&at, "at", "", "show what was in force at this time (RFC 3339)")
 	cmd.Flags().DurationVar(&since, "since", 7*24*time.Hour, "how far to look back")
 	cmd.Flags().IntVar(&limit, "limit", 50, "maximum number, newest first; 0: all")
 	return cmd

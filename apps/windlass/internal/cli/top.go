@@ -33,7 +33,7 @@ of the dashboard shows the last hour.`,
 		Args:    cobra.ExactArgs(1),
 	}
 	c.RunE = a.run(func(ctx context.Context, args []string) error { return a.top(ctx, a.appPath(args[0]), watch) })
-	c.Flags().BoolVarP(&watch, "watch", "w", false, "show it again every 5 s")
+	c.Flags().BoolVarP(&watch, "watch", "w", false, "show the load again every 5 s")
 	return c
 }
 
