@@ -267,9 +267,9 @@ one role, without its couple.
 
 With --last it plays the load that the deployed app had, next to what really ran ("ran"). The control plane stores that load
 for 3 days while the app has scaling, in any mode. The file may have another policy than the deployed app. Requests take
-the time that was measured. A replica serves as many requests at a time as the busiest replica did in a minute, or as the
-target of inFlight, if that is more. --concurrency sets another number. Standard error says how much of the time the stored
-load covers.
+the time that was measured. A replica serves as many requests at a time as replicas did on average in the busiest minute,
+or as the target of inFlight, if that is more. --concurrency sets another number. Standard error says how much of the time
+the stored load covers.
 Waits of "ran" are means of a minute, so that short waits do not count.
 
 With --trace it does not call the control plane. The trace is CSV with the columns seconds and requests_per_second, or JSON,
