@@ -347,7 +347,7 @@ func (a *app) historyCommand() *cobra.Command {
 			})
 		}),
 	}
-	c.Flags().IntVar(&limit, "limit", 100, "maximum number, newest first; 0: all")
+	c.Flags().IntVar(&limit, "limit", 100, "maximum number of entries, which are the newest; 0: all")
 	return c
 }
 

@@ -76,7 +76,7 @@ there: pin it again to retry. A call with other values changes the pin.`,
 	flags.Int32Var(&replicas, "replicas", 0, "replicas in each region; default: the number that the version has or had there")
 	flags.StringSliceVar(&regions, "region", nil, "only in this region; can be repeated; default: the regions of the existing pin or of the version")
 	flags.StringVar(&why, "why", "", "why, for the history")
-	flags.BoolVar(&wait, "wait", true, "wait until the version serves in every region or has failed in one")
+	flags.BoolVar(&wait, "wait", true, "wait until the version serves or has failed in each region")
 	overrideFlag(c, &override)
 	flags.DurationVar(&patience, "patience", time.Hour, "how long to wait")
 	must(c.MarkFlagRequired("weight"))

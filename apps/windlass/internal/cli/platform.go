@@ -118,7 +118,7 @@ func (a *app) readSecret(prompt string) (string, error) {
 	value := strings.TrimRight(string(data), "\r\n")
 	switch {
 	case len(data) > maxSecret:
-		return "", fmt.Errorf("the value on standard input is larger than %d KiB, the maximum size of a variable", maxSecret>>10)
+		return "", fmt.Errorf("the value on standard input is larger than %d KiB: secrets and keys are smaller", maxSecret>>10)
 	case strings.ContainsRune(value, 0) || !utf8.ValidString(value):
 		return "", errors.New("the value on standard input is not valid UTF-8 without zero bytes, as variables must be: encode it, for example with base64")
 	}

@@ -123,7 +123,7 @@ func (c Client) call(ctx context.Context, method, path, token string, body []byt
 	}
 	if res.StatusCode == http.StatusOK {
 		if err := json.Unmarshal(data, out); err != nil {
-			return fmt.Errorf("%s answers with something else than JSON; upgrade the control plane", server)
+			return fmt.Errorf("%s answers with something other than JSON; upgrade the control plane", server)
 		}
 		return nil
 	}
