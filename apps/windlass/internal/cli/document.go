@@ -342,11 +342,11 @@ func (r *nodeReader) readScalar(path string, n *yaml.Node) (any, error) {
 }
 
 var (
-	decimal     = regexp.MustCompile(`^[-+]?(0|[1-9][0-9]*)$`)
-	decimalZero = regexp.MustCompile(`^[-+]?0[0-9]`)
-	fraction    = regexp.MustCompile(`^[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?$`)
-	oddNumber   = regexp.MustCompile(`^[-+]?(0[0-9_]+|0[xX][0-9a-fA-F_]+|0[oO][0-7_]+|0[bB][01_]+|[0-9][0-9_]*(\.[0-9_]*)?|\.(inf|Inf|INF))$|^\.(nan|NaN|NAN)$`)
-	oddBool     = regexp.MustCompile(`^(y|Y|yes|Yes|YES|n|N|no|No|NO|on|On|ON|off|Off|OFF)$`)
+	decimal         = regexp.MustCompile(`^[-+]?(0|[1-9][0-9]*)$`)
+	decimalZero     = regexp.MustCompile(`^[-+]?0[0-9]`)
+	fraction        = regexp.MustCompile(`^[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?$`)
+	ambiguousNumber = regexp.MustCompile(`^[-+]?(0[0-9_]+|0[xX][0-9a-fA-F_]+|0[oO][0-7_]+|0[bB][01_]+|[0-9][0-9_]*(\.[0-9_]*)?|\.(inf|Inf|INF))$|^\.(nan|NaN|NAN)$`)
+	ambiguousBool   = regexp.MustCompile(`^(y|Y|yes|Yes|YES|n|N|no|No|NO|on|On|ON|off|Off|OFF)$`)
 )
 
 // parsePlain returns the value of a scalar without quotes.
@@ -364,7 +364,7 @@ func parsePlain(text string) any {
 		return json.Number(strings.TrimPrefix(text, "+"))
 	case fraction.MatchString(text) && json.Valid([]byte(text)):
 		return json.Number(text)
-	case fraction.MatchString(text), oddNumber.MatchString(text), oddBool.MatchString(text):
+	case fraction.MatchString(text), ambiguousNumber.MatchString(text), ambiguousBool.MatchString(text):
 		return ambiguous(text)
 	}
 	return text

@@ -17,7 +17,7 @@ import (
 func checkScalar(field protoreflect.FieldDescriptor, value any) (any, error) {
 	switch field.Kind() { //nolint:exhaustive // kinds that the schema has; protojson judges others
 	case protoreflect.Int32Kind, protoreflect.Int64Kind:
-		if text, unclear := value.(ambiguous); unclear && oddNumber.MatchString(string(text)) {
+		if text, unclear := value.(ambiguous); unclear && ambiguousNumber.MatchString(string(text)) {
 			return nil, errors.New(plainNumber(string(text)))
 		}
 		n, ok := value.(json.Number)
@@ -58,7 +58,7 @@ func checkScalar(field protoreflect.FieldDescriptor, value any) (any, error) {
 			case json.Number:
 				return n.String(), nil
 			case ambiguous:
-				if oddNumber.MatchString(string(n)) {
+				if ambiguousNumber.MatchString(string(n)) {
 					return nil, errors.New(plainNumber(string(n)))
 				}
 			}
