@@ -23,8 +23,8 @@ import (
 const (
 	// Life is how long a CA's own certificate is valid.
 	Life = 10 * 365 * 24 * time.Hour
-	// momentLife is how long the certificates of Serve are valid.
-	momentLife = 30 * 24 * time.Hour
+	// servedLife is how long the certificates of Serve are valid.
+	servedLife = 30 * 24 * time.Hour
 	// skew is the largest allowed difference between the clocks of two machines.
 	skew = time.Hour
 )
@@ -184,7 +184,7 @@ func (a *Authority) Serve(hello *tls.ClientHelloInfo) (*tls.Certificate, error) 
 		}
 		host, _, _ = strings.Cut(local, "%")
 	}
-	der, err := a.sign(Request{Name: a.cert.Subject.CommonName, Hosts: []string{host}, Server: true, Life: momentLife}, a.serving.Public(), time.Now())
+	der, err := a.sign(Request{Name: a.cert.Subject.CommonName, Hosts: []string{host}, Server: true, Life: servedLife}, a.serving.Public(), time.Now())
 	if err != nil {
 		return nil, err
 	}
