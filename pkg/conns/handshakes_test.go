@@ -160,8 +160,8 @@ func TestHandshakes_OfAClientStarveNoOther(t *testing.T) {
 	}
 }
 
-// gateIsSound checks the invariants of a queue between two calls.
-func gateIsSound(t require.TestingT, g *handshakeQueue) {
+// checkInvariants checks the invariants of a queue between two calls.
+func checkInvariants(t require.TestingT, g *handshakeQueue) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if g.free > 0 {
@@ -216,11 +216,11 @@ func TestHandshakes_NeverHoldMoreThanTheSlots(t *testing.T) {
 					time.Sleep(time.Duration(step%3) * time.Millisecond)
 				}
 				synctest.Wait()
-				gateIsSound(t, g)
+				checkInvariants(t, g)
 			}
 			time.Sleep(time.Second)
 			synctest.Wait()
-			gateIsSound(t, g)
+			checkInvariants(t, g)
 			require.Equal(t, testSlots, g.free, "all slots are given back")
 			require.Zero(t, counts.waiting.Load())
 		})
