@@ -174,9 +174,9 @@ func readyLine(last *windlassv1.WatchAppResponse, after time.Duration) string {
 // pollEvery is the minimum time between two polls. The maximum is twice as long.
 const pollEvery = 2 * time.Second
 
-// followApp calls the function each with every state of the app, until the function returns true. The state contains
-// the rollout with the id rolloutID. followApp reopens a stream that breaks, and polls if the limit of watchers is
-// reached.
+// followApp calls the function each with every state of the app, until the function returns true or an error. The state
+// contains the rollout with the id rolloutID. followApp reopens a stream that breaks, and polls if the limit of watchers
+// is reached.
 func (a *app) followApp(ctx context.Context, app, rolloutID string, patience time.Duration, each func(*windlassv1.WatchAppResponse) (bool, error)) error {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()

@@ -298,15 +298,15 @@ func (m *Machine) startRun(c *container, now time.Time) {
 // by one in reverse order.
 func (m *Machine) takeDown(now time.Time) {
 	grace := max(m.deadline.Sub(now), 0)
-	later := false // whether a container that must stop before the next sidecar is active
+	sidecarsWait := false // whether a container that must stop before the next sidecar is active
 	for _, c := range slices.Backward(m.containers) {
 		if !c.isActive() {
 			continue
 		}
-		if c.role == sidecar && later {
+		if c.role == sidecar && sidecarsWait {
 			return
 		}
-		later = true
+		sidecarsWait = true
 		if c.phase == running && c.stop == nil {
 			m.stopRun(c, now, grace, "Stopping container "+c.spec.Name)
 		}
