@@ -81,7 +81,7 @@ freeze: {reason: r, from: "2026-07-01 18:00", until: 2026-12-24, onStart: hold, 
     expect(faults("app: a\napp: b\n")[0]).toContain("2 app: given twice");
     expect(faults("app: !!int a")[0]).toContain("is not known here: remove it");
     expect(faults("app: a\nregions: [eu\n").length).toBeGreaterThan(0);
-    expect(faults(`app: a\nx: ${"[".repeat(100)}${"]".repeat(100)}`)[0]).toContain("no field is so deep");
+    expect(faults(`app: a\nx: ${"[".repeat(100)}${"]".repeat(100)}`)[0]).toContain("no field is nested so deeply");
     const bomb = `app: a\n${Array.from({ length: 9 }, (_, i) => `k${i}: &a${i} [${Array.from({ length: 10 }, () => (i ? `*a${i - 1}` : "x")).join(",")}]`).join("\n")}`;
     expect(faults(bomb)[0]).toContain("more than 100000 values");
     expect(faults("app: a\nenv: &e {A: *e}")[0]).toContain("within what it stands for");
