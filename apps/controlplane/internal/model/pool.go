@@ -155,6 +155,16 @@ func ReplacesWhenFull(spec *windlassv1.DeploymentSpec) bool {
 	return spec.GetUpdate().GetWhenFull() == windlassv1.PoolUpdate_WHEN_FULL_REPLACE_IN_PLACE
 }
 
+// PercentOfSet returns how many percent of a pool one instance of its smallest role is, rounded up. With that percent less
+// of one version, there is room for one instance of each role of another one. spec is the spec in the region.
+func PercentOfSet(spec *windlassv1.DeploymentSpec) (percent int32) {
+	for _, r := range spec.GetRoles() {
+		n := max(r.GetInstances(), 1)
+		percent = max(percent, (pool.Whole+n-1)/n)
+	}
+	return percent
+}
+
 // RolesInPlace returns the roles whose instances are replaced in their places, as they are before the first is replaced.
 // spec is the spec in the region. unavailable is how many percent of the pool may be out of service.
 func RolesInPlace(spec *windlassv1.DeploymentSpec, moving []string, unavailable int32) (out []pool.Progress) {

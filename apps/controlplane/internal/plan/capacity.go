@@ -6,13 +6,15 @@ import (
 	"time"
 
 	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
+	"github.com/windlass-run/windlass/apps/controlplane/internal/plan/strategy"
 	"github.com/windlass-run/windlass/apps/controlplane/internal/rollup"
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
 // A region without room for an instance reports so, and keeps trying. By default the progress deadline ends that. With
 // wait_for_capacity, the deadline stops for that time in total, and the status shows what the region waits for. With
-// deadlines.unschedulable, the deadline stops, too, and the region fails when that time is over.
+// deadlines.unschedulable, the deadline stops, too, and the region fails when that time is over. With
+// update.when_full REPLACE_IN_PLACE, the old version of a pool makes room: see poolYield.
 
 // WaitsForCapacity returns how long the policy waits for room, ms.
 func WaitsForCapacity(policy *windlassv1.RolloutPolicy) int64 {
@@ -23,6 +25,20 @@ func WaitsForCapacity(policy *windlassv1.RolloutPolicy) int64 {
 func capacityLimit(policy *windlassv1.RolloutPolicy) int64 {
 	own, _ := patience(policy, onUnschedulable)
 	return max(own, WaitsForCapacity(policy))
+}
+
+// poolYield returns how many percent of the pool in the row may be out of service while there is no room for the share of
+// its version: a whole set of roles (model.PercentOfSet). It is 0 if the version waits for room, and if
+// its instances are replaced in their places, where the region's agent makes room.
+func (f *facts) poolYield(policy *windlassv1.RolloutPolicy, t *model.Topology) (percent int32) {
+	if t == nil {
+		return 0
+	}
+	d := f.deps[t.DeploymentID]
+	if d == nil || !model.IsPooled(d.Spec) || !model.ReplacesWhenFull(d.Spec) || strategy.Of(policy) != strategy.Of(nil) || f.hasTaken(t) {
+		return 0
+	}
+	return model.PercentOfSet(t.In(d.Spec))
 }
 
 func (f *facts) lacksCapacity(t *model.Topology) bool { return f.place(t).LacksCapacity() }

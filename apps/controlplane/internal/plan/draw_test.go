@@ -144,6 +144,9 @@ func (f *stagedSimulation) deployDrawnPool(s *windlassv1.DeploymentSpec) {
 		override.SetReplicas(s, p.GetRegion(), p.GetRegionId(), size.Draw(f.t, "size of the pool of "+p.GetRegion()))
 	}
 	s.Update = &windlassv1.PoolUpdate{Order: windlassv1.PoolUpdate_Order(rapid.IntRange(0, len(windlassv1.PoolUpdate_Order_name)-1).Draw(f.t, "order"))}
+	if rapid.Bool().Draw(f.t, "makes room") {
+		s.Update.WhenFull = windlassv1.PoolUpdate_WHEN_FULL_REPLACE_IN_PLACE
+	}
 	base := f.app.LiveDeploymentID
 	if newest := f.deps[len(f.deps)-1]; model.IsPooled(newest.Spec) && rapid.Bool().Draw(f.t, "differs from the newest version") {
 		base = newest.ID

@@ -141,6 +141,11 @@ func (l *linter) bounds(region string) (floor, ceiling int32) {
 		if l.in.Closed[region] && !forward {
 			unavailable = max(1, unavailable) // a closed region goes back within the replicas of the live version
 		}
+		for _, t := range l.rows {
+			if t.RegionID == region && active(t) {
+				unavailable = max(unavailable, l.poolYield(l.progress.Policy, t)) // it had no room at some moment
+			}
+		}
 		ceiling = max(ceiling, size+surge)
 		if low := size - unavailable; floor < 0 || low < floor {
 			floor = low

@@ -150,6 +150,9 @@ func (v *view) regionPlan(region string) *regionPlan {
 	if v.keepsRoles(l) {
 		l.Keep = 0 // the pool is taken over, so there are no other replicas to keep
 	}
+	if l.row != nil && !l.lost && v.lacksCapacity(l.row) {
+		l.Unavailable = max(l.Unavailable, v.poolYield(c.Policy, l.row))
+	}
 	return l
 }
 

@@ -23,7 +23,7 @@ import (
 // Scripts in testdata have events of one app, and the planner's decisions after each event:
 //
 //	regions us eu                connected regions of the simulation
-//	deploy us eu [replicas=2] [own=(us:5)] [min_ready=1] [image=...] [source=rollback] [sized=yes] [alike] [queue=5] [cold] [pool=decode [on=v1] [order=parallel]]
+//	deploy us eu [replicas=2] [own=(us:5)] [min_ready=1] [image=...] [source=rollback] [sized=yes] [alike] [queue=5] [cold] [pool=decode [on=v1] [order=parallel] [full=yes]]
 //	                             own: numbers of replicas that are requested for single regions
 //	                             sized: even with a policy, every region gets this number
 //	                             pool=decode: a pool of 8 prefill and 2 decode servers, in which these roles differ
@@ -174,6 +174,9 @@ func run(t *testing.T, w *simulation, d *datadriven.TestData) {
 				order := windlassv1.PoolUpdate_Order_value["ORDER_"+strings.ToUpper(opts["order"])]
 				require.NotZero(t, order, "order %s", opts["order"])
 				s.Update = &windlassv1.PoolUpdate{Order: windlassv1.PoolUpdate_Order(order)}
+			}
+			if opts["full"] != "" {
+				s.Update = &windlassv1.PoolUpdate{WhenFull: windlassv1.PoolUpdate_WHEN_FULL_REPLACE_IN_PLACE}
 			}
 			w.deployPoolOn(s, opts["pool"], cmp.Or(opts["on"], w.app.LiveDeploymentID))
 		default:

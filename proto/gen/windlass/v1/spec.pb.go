@@ -202,7 +202,8 @@ const (
 	PoolUpdate_WHEN_FULL_UNSPECIFIED PoolUpdate_WhenFull = 0
 	// It waits for room.
 	PoolUpdate_WHEN_FULL_WAIT PoolUpdate_WhenFull = 1
-	// An instance of the role that is of an older version stops, so that there is room.
+	// An instance of the role that is of an older version stops, so that there is room. If both versions
+	// have a share of the pool, a whole set of roles of the older version stops.
 	PoolUpdate_WHEN_FULL_REPLACE_IN_PLACE PoolUpdate_WhenFull = 2
 )
 
@@ -1180,7 +1181,8 @@ type PoolUpdate struct {
 	// follow, in the order of the spec.
 	Sequence []string `protobuf:"bytes,2,rep,name=sequence,proto3" json:"sequence,omitempty"`
 	// What happens if there is no room for the one instance more with which a role is replaced in its
-	// places. An agent of an earlier release waits.
+	// places, or for the new version's share of the pool. An agent of an earlier release waits for the
+	// one instance.
 	WhenFull      PoolUpdate_WhenFull `protobuf:"varint,3,opt,name=when_full,json=whenFull,proto3,enum=windlass.v1.PoolUpdate_WhenFull" json:"when_full,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1825,7 +1827,7 @@ type RoleSpec struct {
 	// Number of hosts of one instance, for models that are split over hosts. 0 means 1. The instance
 	// then has one pod for each rank, 0 to hosts-1. They start, fail and restart together, and requests
 	// and health checks go to rank 0. Resources are for each pod. Only Kubernetes regions run instances
-	// of several hosts, and only without LAYOUT_POOLED.
+	// of several hosts.
 	Hosts int32          `protobuf:"varint,10,opt,name=hosts,proto3" json:"hosts,omitempty"`
 	Slots RoleSpec_Slots `protobuf:"varint,11,opt,name=slots,proto3,enum=windlass.v1.RoleSpec_Slots" json:"slots,omitempty"`
 	// Roles with it change as one: a version that makes instances of one of them anew makes those of all

@@ -482,7 +482,8 @@ export type PoolUpdate = Message<"windlass.v1.PoolUpdate"> & {
 
   /**
    * What happens if there is no room for the one instance more with which a role is replaced in its
-   * places. An agent of an earlier release waits.
+   * places, or for the new version's share of the pool. An agent of an earlier release waits for the
+   * one instance.
    *
    * @generated from field: windlass.v1.PoolUpdate.WhenFull when_full = 3;
    */
@@ -566,7 +567,8 @@ export enum PoolUpdate_WhenFull {
   WAIT = 1,
 
   /**
-   * An instance of the role that is of an older version stops, so that there is room.
+   * An instance of the role that is of an older version stops, so that there is room. If both versions
+   * have a share of the pool, a whole set of roles of the older version stops.
    *
    * @generated from enum value: WHEN_FULL_REPLACE_IN_PLACE = 2;
    */
@@ -1085,7 +1087,7 @@ export type RoleSpec = Message<"windlass.v1.RoleSpec"> & {
    * Number of hosts of one instance, for models that are split over hosts. 0 means 1. The instance
    * then has one pod for each rank, 0 to hosts-1. They start, fail and restart together, and requests
    * and health checks go to rank 0. Resources are for each pod. Only Kubernetes regions run instances
-   * of several hosts, and only without LAYOUT_POOLED.
+   * of several hosts.
    *
    * @generated from field: int32 hosts = 10;
    */
