@@ -248,3 +248,31 @@ func TestPool_GrowsOnlyWithinTheQuota(t *testing.T) {
 	_, err = w.scaleRole("prefill", 3, "")
 	limitOf(t, err, beyond, "instances")
 }
+
+func TestPool_PlanWarnsIfARegionHasNoPair(t *testing.T) {
+	w := setup(t)
+	pairs := func(s *windlassv1.DeploymentSpec) {
+		s.Pairing = &windlassv1.Pairing{Engine: windlassv1.Pairing_ENGINE_NIXL}
+	}
+	w.deploy("chat", pooled(4, 2), pairs)
+	w.settle("chat")
+	warned := func(strategy windlassv1.RolloutPolicy_Strategy) (fields []string) {
+		p := w.planned("chat", &windlassv1.RolloutPolicy{Strategy: strategy}, pooled(0, 0), pairs, args("b"))
+		require.True(t, p.GetWouldRun())
+		require.NotEmpty(t, p.GetRegions()[0].GetSetCapacity())
+		for _, f := range p.GetFindings() {
+			fields = append(fields, f.GetField()+" "+f.GetRegion())
+		}
+		return fields
+	}
+	require.Empty(t, warned(windlassv1.RolloutPolicy_STRATEGY_ROLLING))
+	require.Equal(t, []string{"spec.pairing eu-west-1", "spec.pairing us-east-1"}, warned(windlassv1.RolloutPolicy_STRATEGY_RECREATE))
+
+	// A change of the pairing alone keeps all instances, and so all pairs.
+	p := w.planned("chat", nil, pooled(0, 0))
+	require.Equal(t, []string{"pairing.engine: ENGINE_NIXL -> "}, paths(p.GetChanges()))
+	require.Equal(t, "100 % at worst, in 1 step", p.GetRegions()[0].GetSetCapacity())
+	for _, s := range p.GetSteps() {
+		require.True(t, s.GetKind() != windlassv1.PlanStep_KIND_MOVE || s.GetKeepsInstances())
+	}
+}

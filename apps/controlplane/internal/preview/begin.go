@@ -31,7 +31,7 @@ func (p *Preview) RoomToBegin(at int64) error {
 	var first *windlassv1.PlanFinding
 	var short []string
 	for _, id := range p.sortByName(ids) {
-		v, has, err := p.regionView(f, id)
+		v, _, has, err := p.regionView(f, id)
 		if err != nil {
 			return err
 		}

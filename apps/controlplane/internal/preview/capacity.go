@@ -62,17 +62,18 @@ func capacityOf(r model.Region) (capacity, error) {
 	}, nil
 }
 
-// regionView returns the app's needs in a region in the forecast, and the region's capacity.
-func (p *Preview) regionView(f forecast.Forecast, id string) (*windlassv1.PlanRegion, capacity, error) {
-	region := p.regions[id]
+// regionView returns the app's needs in a region in the forecast, the extent from which they follow, and the region's
+// capacity.
+func (p *Preview) regionView(f forecast.Forecast, id string) (*windlassv1.PlanRegion, extent, capacity, error) {
+	region, e := p.regions[id], extent{}
 	has, err := capacityOf(region)
 	if err != nil {
-		return nil, has, err
+		return nil, e, has, err
 	}
 	v := &windlassv1.PlanRegion{Region: region.Name, Status: region.Status}
 	kinds := mergeShared(kindsOf(specIn(p.in.Topology, p.target.ID, p.target.Spec, id)), has.gpus)
 	for i, k := range append(kinds, kind{})[:max(1, len(kinds))] {
-		e := p.measureExtent(f, region, has.gpus, k)
+		e = p.measureExtent(f, region, has.gpus, k)
 		v.ReplicasNow, v.ReplicasPeak, v.ReplicasAfter = e.now.replicas, e.peak.replicas, e.after.replicas
 		v.GpusNow, v.GpusPeak, v.GpusAfter = e.now.gpus, e.peak.gpus, e.after.gpus
 		v.SetCapacity = p.setCapacityText(e, id)
@@ -89,7 +90,7 @@ func (p *Preview) regionView(f forecast.Forecast, id string) (*windlassv1.PlanRe
 		}
 		v.OtherGpus = append(v.OtherGpus, &windlassv1.PlanGpus{Gpu: k.gpu, Roles: k.roles, Needed: e.needed, Kept: e.kept, Free: free, Pools: pools})
 	}
-	return v, has, nil
+	return v, e, has, nil
 }
 
 // hostFindings returns a warning for each amount of CPU or memory of which one instance needs more than all hosts of
@@ -241,7 +242,8 @@ type extent struct {
 	needed int32
 	// kept is how many of the needed GPUs are still needed after the rollout.
 	kept int32
-	// lowest is the lowest set capacity of a pool during the rollout, in percent, and moves is the number of steps.
+	// lowest is the lowest set capacity during the rollout, in percent of a pool or in replicas. moves is the number of
+	// steps.
 	// moving has the roles that are replaced in their places, and is empty if both versions have shares of the pool.
 	lowest int32
 	moves  int
@@ -322,6 +324,7 @@ func (p *Preview) measureExtent(f forecast.Forecast, region model.Region, pools 
 	e.kept = max(0, e.kept)
 	e.needed, e.lowest = e.kept, e.now.replicas
 	e.peak = amount{e.now.replicas, max(e.now.gpus, e.after.gpus)}
+	shares := false
 	for _, s := range f.Steps {
 		if s.Kind != windlassv1.PlanStep_KIND_MOVE || s.RegionID != region.ID {
 			continue
@@ -336,8 +339,12 @@ func (p *Preview) measureExtent(f forecast.Forecast, region model.Region, pools 
 		if s.InPlace {
 			most = maps.Clone(next) // except in a pool, an instance never runs next to its successor
 			more = p.moveInPlace(&e, region, s.Moving, specs[p.target.ID], wanted)
+			if !model.IsPooled(p.target.Spec) && !s.Keeps {
+				p.replaceGroups(&e, next[p.target.ID])
+			}
 		} else {
 			e.lowest = min(e.lowest, leastOf(at, next))
+			shares = true
 		}
 		a, _ := sum(most)
 		for id := range most {
@@ -357,6 +364,10 @@ func (p *Preview) measureExtent(f forecast.Forecast, region model.Region, pools 
 		e.after, e.kept = sum(next)
 		e.kept = max(0, e.kept)
 		at = next
+	}
+	if spec := specs[p.target.ID]; shares && model.IsPooled(spec) && model.ReplacesWhenFull(spec) {
+		e.full = new(max(0, e.lowest-model.PercentOfSet(spec)))
+		e.needed = e.kept // it goes without more
 	}
 	return e
 }

@@ -122,6 +122,9 @@ func (d *Deploy) fillPlan(out *windlassv1.PlanDeployResponse) error {
 			Reason: windlassv1.ErrorReason_ERROR_REASON_APPROVAL_NEEDED, Message: text, Fix: "`windlass protection list` shows the protections. A file only tightens them.",
 		})
 	}
+	if out.GetOutcome() == windlassv1.PlanDeployResponse_OUTCOME_ROLLOUT {
+		out.Findings = append(out.Findings, d.slotFindings()...)
+	}
 	var err error
 	if out.Changes, err = d.fieldChanges(); err != nil {
 		return err
@@ -161,6 +164,28 @@ func (d *Deploy) fillPlan(out *windlassv1.PlanDeployResponse) error {
 	return d.addRegions(f, out)
 }
 
+// slotFindings returns a warning for each role that loses its stable slots, because what they stored is then deleted.
+func (d *Deploy) slotFindings() (out []*windlassv1.PlanFinding) {
+	if d.Live == nil {
+		return nil
+	}
+	for _, name := range model.StableRoles(d.Live.Spec) {
+		if slices.Contains(model.StableRoles(d.target.Spec), name) {
+			continue
+		}
+		field := "spec.roles"
+		if i := slices.IndexFunc(d.target.Spec.GetRoles(), func(r *windlassv1.RoleSpec) bool { return r.GetName() == name }); i >= 0 {
+			field = fmt.Sprintf("spec.roles[%d].slots", i)
+		}
+		out = append(out, &windlassv1.PlanFinding{
+			Reason: windlassv1.ErrorReason_ERROR_REASON_IN_USE, Field: field,
+			Message: fmt.Sprintf("role %q of v%d has stable slots, and role %q of v%d has none: what the slots store is deleted", name, d.Live.Version, name, d.target.Version),
+			Fix:     "Set slots: stable to keep it, or copy what you need first.",
+		})
+	}
+	return out
+}
+
 func (d *Deploy) stepProto(s forecast.Step) *windlassv1.PlanStep {
 	out := &windlassv1.PlanStep{
 		At: durationpb.New(time.Duration(s.At) * time.Millisecond), Kind: s.Kind, Wave: s.Wave, Region: d.regions[s.RegionID].Name,
@@ -188,7 +213,7 @@ func (d *Deploy) addRegions(f forecast.Forecast, out *windlassv1.PlanDeployRespo
 		}
 	}
 	for _, id := range d.sortByName(ids) {
-		v, reported, err := d.regionView(f, id)
+		v, e, reported, err := d.regionView(f, id)
 		if err != nil {
 			return err
 		}
@@ -201,6 +226,9 @@ func (d *Deploy) addRegions(f forecast.Forecast, out *windlassv1.PlanDeployRespo
 				out.Findings = append(out.Findings, d.unblockIfWaits(found))
 			}
 			out.Findings = append(out.Findings, d.hostFindings(v, reported, id)...)
+			if found := d.pairFinding(e, id); found != nil {
+				out.Findings = append(out.Findings, found)
+			}
 		}
 	}
 	return nil

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"slices"
+	"strings"
 
 	"github.com/windlass-run/windlass/apps/controlplane/internal/admission"
 	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
@@ -18,6 +19,13 @@ func leastOf(at, next map[string]int32) (n int32) {
 		n += min(replicas, next[id])
 	}
 	return n
+}
+
+// replaceGroups adds to e the effects of a step in which the region replaces the instances of that many groups, or of
+// replicas with one role.
+func (p *Preview) replaceGroups(e *extent, replicas int32) {
+	_, unavailable := strategy.Of(p.policy()).Bounds(p.policy(), replicas, strategy.Sizes{})
+	e.lowest = min(e.lowest, replicas-unavailable)
 }
 
 // moveInPlace adds to e the effects of a step in which the target takes over a pool. moving names the roles whose
@@ -68,28 +76,71 @@ func costOf(spec *windlassv1.DeploymentSpec, role string) (cost model.RoleCost) 
 	return cost
 }
 
-// setCapacityText describes what a rollout means for the set capacity of a pool in the region. It is empty for other
-// layouts, and if no other version runs.
+// setCapacityText describes what a rollout means for the set capacity of an app with several roles in the region: in
+// percent of a pool, or in groups. It is empty for apps with one role, and if no other version runs.
 func (p *Preview) setCapacityText(e extent, region string) string {
-	if !model.IsPooled(p.target.Spec) || e.now.replicas == 0 || e.moves == 0 {
+	if !p.losesSets(e) {
 		return ""
 	}
-	text := fmt.Sprintf("%d %% at worst, in %s", e.lowest, counted(int64(e.moves), "step"))
-	if name := pool.OrderName(p.target.Spec.GetUpdate()); len(e.moving) > 1 {
-		text = fmt.Sprintf("%d %% at worst of instances of one version, in %s of order %s", e.lowest, counted(int64(e.moves), "step"), name)
+	steps := counted(int64(e.moves), "step")
+	text := fmt.Sprintf("%d %% at worst, in %s", e.lowest, steps)
+	switch {
+	case !model.IsPooled(p.target.Spec):
+		text = fmt.Sprintf("%d of %s at worst, in %s", e.lowest, counted(int64(e.now.replicas), "group"), steps)
+	case len(e.moving) > 1:
+		text = fmt.Sprintf("%d %% at worst of instances of one version, in %s of order %s", e.lowest, steps, pool.OrderName(p.target.Spec.GetUpdate()))
+		if model.HasPairing(p.target.Spec) {
+			text += ", and with pairing only these serve"
+		}
 	}
 	if e.full != nil {
 		text += fmt.Sprintf("; without room for more, %d %% at worst", min(*e.full, e.lowest))
 	}
-	best := p.cheapestCure(e, specIn(p.in.Topology, p.target.ID, p.target.Spec, region))
-	if best.capacity <= e.lowest {
-		return text
+	if cure := p.cureText(e, region); cure != "" {
+		text += "; " + cure
+	}
+	return text
+}
+
+// losesSets reports whether the rollout moves an app with several roles from another version in a region, so that it may
+// have fewer complete sets of roles meanwhile.
+func (p *Preview) losesSets(e extent) bool {
+	return len(p.target.Spec.GetRoles()) > 1 && e.now.replicas > 0 && e.moves > 0
+}
+
+// cureText describes the cheapest way to a higher set capacity in the region, and what it takes. It is empty if there is
+// none.
+func (p *Preview) cureText(e extent, region string) string {
+	spec := specIn(p.in.Topology, p.target.ID, p.target.Spec, region)
+	best, ok := p.cheapestCure(e, spec)
+	if !ok || best.capacity <= e.lowest {
+		return ""
 	}
 	more := counted(best.instances, "instance")
 	if best.gpus > 0 {
 		more = counted(best.gpus, "GPU")
 	}
-	return fmt.Sprintf("%s; %s keeps %d %% and takes %s more meanwhile", text, best.text, best.capacity, more)
+	keeps := fmt.Sprintf("%d %%", best.capacity)
+	if !model.IsPooled(spec) {
+		keeps = counted(int64(best.capacity), "group")
+	}
+	return fmt.Sprintf("%s keeps %s and takes %s more meanwhile", best.text, keeps, more)
+}
+
+// pairFinding returns a warning if the rollout leaves the region without a pair at some moment, else nil.
+func (p *Preview) pairFinding(e extent, id string) *windlassv1.PlanFinding {
+	if !model.HasPairing(p.target.Spec) || !p.losesSets(e) || e.lowest > 0 {
+		return nil
+	}
+	prefill, decode := model.PairedRoles(p.target.Spec)
+	f := &windlassv1.PlanFinding{
+		Reason: windlassv1.ErrorReason_ERROR_REASON_NO_CAPACITY, Field: "spec.pairing", Region: p.regions[id].Name,
+		Message: fmt.Sprintf("region %s has no pair of a %s and a %s instance of one version for a part of the rollout, so completions fail there meanwhile", p.regions[id].Name, prefill, decode),
+	}
+	if cure := p.cureText(e, id); cure != "" {
+		f.Fix = strings.ToUpper(cure[:1]) + cure[1:] + "."
+	}
+	return f
 }
 
 // counted returns a number with the word for it: "1 step", "2 steps".
@@ -109,8 +160,15 @@ type cure struct {
 }
 
 // cheapestCure returns the way with the highest set capacity. Of several such ways, it returns the way that takes the
-// fewest GPUs.
-func (p *Preview) cheapestCure(e extent, spec *windlassv1.DeploymentSpec) cure {
+// fewest GPUs. ok is false for stable slots, because an instance there always stops before its successor starts.
+func (p *Preview) cheapestCure(e extent, spec *windlassv1.DeploymentSpec) (best cure, ok bool) {
+	if len(model.StableRoles(spec)) > 0 {
+		return cure{}, false
+	}
+	if !model.IsPooled(spec) {
+		instances, gpus := admission.Of(spec, 1)
+		return cure{"strategy rolling with maxSurge 1 and maxUnavailable 0", e.now.replicas, instances, gpus}, true
+	}
 	const room = "maxUnavailable 0"
 	var cures []cure
 	inPlace := func(text string, update *windlassv1.PoolUpdate) {
@@ -146,5 +204,5 @@ func (p *Preview) cheapestCure(e extent, spec *windlassv1.DeploymentSpec) cure {
 	}
 	return slices.MinFunc(cures, func(a, b cure) int {
 		return cmp.Or(cmp.Compare(b.capacity, a.capacity), cmp.Compare(a.gpus, b.gpus), cmp.Compare(a.instances, b.instances))
-	})
+	}), true
 }

@@ -186,3 +186,101 @@ func TestPool_OrdersAreCompared(t *testing.T) {
 		})
 	}
 }
+
+func TestPairs_PlanSaysWhatServes(t *testing.T) {
+	target := &model.Deployment{ID: "v2", Spec: poolSpec()}
+	target.Spec.Pairing = &windlassv1.Pairing{Engine: windlassv1.Pairing_ENGINE_NIXL}
+	target.Spec.Update = &windlassv1.PoolUpdate{Order: windlassv1.PoolUpdate_ORDER_SEQUENTIAL}
+	p := &Preview{target: target, regions: map[string]model.Region{"us": {ID: "us", Name: "us-east-1"}}}
+	e := extent{now: amount{replicas: 100}, lowest: 100, moves: 1}
+	p.moveInPlace(&e, model.Region{ID: "us"}, []string{"prefill", "decode"}, target.Spec, kindsOf(target.Spec)[0])
+	const cure = "pdate.order coherent with maxSurge 1% and maxUnavailable 0 keeps 100 % and takes 5 GPUs more meanwhile"
+	require.Equal(t, "0 % at worst of instances of one version, in 10 steps of order sequential, and with pairing only these serve; u"+cure, p.setCapacityText(e, "us"))
+	found := p.pairFinding(e, "us")
+	require.Equal(t, windlassv1.ErrorReason_ERROR_REASON_NO_CAPACITY, found.GetReason())
+	require.False(t, found.GetBlocks())
+	require.Equal(t, []string{"us-east-1", "spec.pairing", "U" + cure + "."}, []string{found.GetRegion(), found.GetField(), found.GetFix()})
+	require.Contains(t, found.GetMessage(), "no pair of a prefill and a decode instance of one version")
+
+	e.lowest = 25
+	require.Nil(t, p.pairFinding(e, "us"), "pairs are left")
+	e.lowest, e.now.replicas = 0, 0
+	require.Nil(t, p.pairFinding(e, "us"), "a first version")
+	e.now.replicas, target.Spec.Pairing = 100, nil
+	require.Nil(t, p.pairFinding(e, "us"), "instances of two versions serve each other")
+}
+
+func TestGroups_SetCapacityIsSaid(t *testing.T) {
+	spec := poolSpec()
+	spec.Layout, spec.Roles[0].Instances = 0, 2
+	p := &Preview{target: &model.Deployment{ID: "v2", Spec: spec}}
+	p.in.App.RolloutID = "ro"
+	p.in.RolloutState = &model.RolloutState{Progress: &model.Progress{RolloutID: "ro", Policy: &windlassv1.RolloutPolicy{
+		Strategy: windlassv1.RolloutPolicy_STRATEGY_IN_PLACE, MaxUnavailable: "2",
+	}}}
+	p.in.Deployments = []model.Deployment{{ID: "v1", Spec: spec}, *p.target}
+	row := model.Topology{DeploymentID: "v1", RegionID: "us", Replicas: 3, Status: windlassv1.TopologyStatus_TOPOLOGY_STATUS_STARTED}
+	p.was, p.in.Topology = []model.Topology{row}, []model.Topology{row}
+	move := forecast.Step{Kind: windlassv1.PlanStep_KIND_MOVE, RegionID: "us", InPlace: true, Sides: []forecast.Side{{DeploymentID: "v1"}, {DeploymentID: "v2", Replicas: 3}}}
+	measure := func(s forecast.Step) string {
+		return p.setCapacityText(p.measureExtent(forecast.Forecast{Steps: []forecast.Step{s}}, model.Region{ID: "us"}, nil, kind{}), "us")
+	}
+	require.Equal(t, "1 of 3 groups at worst, in 1 step; strategy rolling with maxSurge 1 and maxUnavailable 0 keeps 3 groups and takes 10 GPUs more meanwhile", measure(move))
+	kept := move
+	kept.Keeps = true
+	require.Equal(t, "3 of 3 groups at worst, in 1 step", measure(kept), "no instance is replaced")
+	spec.Roles[0].Slots = windlassv1.RoleSpec_SLOTS_STABLE
+	require.Equal(t, "1 of 3 groups at worst, in 1 step", measure(move), "no other rollout keeps slots stable")
+	spec.Roles = spec.Roles[:1]
+	require.Empty(t, measure(move), "one role")
+}
+
+func TestPool_StableSlotsHaveNoCure(t *testing.T) {
+	p := &Preview{target: &model.Deployment{ID: "v2", Spec: poolSpec()}}
+	e := extent{now: amount{replicas: 100}, lowest: 0, moves: 1}
+	require.Contains(t, p.setCapacityText(e, "us"), "keeps 100 %")
+	p.target.Spec.Roles[1].Slots = windlassv1.RoleSpec_SLOTS_STABLE
+	require.Equal(t, "0 % at worst, in 1 step", p.setCapacityText(e, "us"), "the API refuses each other way for stable slots")
+}
+
+func TestSlots_LossIsWarnedOf(t *testing.T) {
+	stable := func(slots windlassv1.RoleSpec_Slots) *windlassv1.DeploymentSpec {
+		return &windlassv1.DeploymentSpec{Roles: []*windlassv1.RoleSpec{{Name: "cache", Slots: slots}}}
+	}
+	d := &Deploy{
+		Live: &model.Deployment{Version: 4, Spec: stable(windlassv1.RoleSpec_SLOTS_STABLE)}, Preview: &Preview{target: &model.Deployment{Version: 5, Spec: stable(0)}},
+	}
+	found := d.slotFindings()
+	require.Len(t, found, 1)
+	require.False(t, found[0].GetBlocks())
+	require.Equal(t, "spec.roles[0].slots", found[0].GetField())
+	require.Equal(t, `role "cache" of v4 has stable slots, and role "cache" of v5 has none: what the slots store is deleted`, found[0].GetMessage())
+	require.NotEmpty(t, found[0].GetFix())
+	d.target.Spec.Roles[0].Slots = windlassv1.RoleSpec_SLOTS_STABLE
+	require.Empty(t, d.slotFindings())
+	d.Live = nil
+	require.Empty(t, d.slotFindings())
+}
+
+func TestPool_SharesYieldWithoutRoom(t *testing.T) {
+	target := model.Deployment{ID: "v2", Spec: poolSpec()}
+	target.Spec.Update = &windlassv1.PoolUpdate{WhenFull: windlassv1.PoolUpdate_WHEN_FULL_REPLACE_IN_PLACE}
+	row := model.Topology{DeploymentID: "v1", RegionID: "us", Replicas: 100, Roles: "decode=2,prefill=8", Status: windlassv1.TopologyStatus_TOPOLOGY_STATUS_STARTED}
+	p := &Preview{target: &target, was: []model.Topology{row}}
+	p.in.Deployments, p.in.Topology, p.in.App.LiveDeploymentID = []model.Deployment{{ID: "v1", Spec: poolSpec()}, target}, []model.Topology{row}, "v1"
+	move := func(v1, v2 int32) forecast.Step {
+		return forecast.Step{Kind: windlassv1.PlanStep_KIND_MOVE, RegionID: "us", Sides: []forecast.Side{{DeploymentID: "v1", Replicas: v1}, {DeploymentID: "v2", Replicas: v2}}}
+	}
+	gpus := []*windlassv1.GpuCapacity{{Allocatable: 16}}
+	measure := func() extent {
+		f := forecast.Forecast{Steps: []forecast.Step{move(100, 25), move(75, 25), move(75, 50), move(0, 100)}}
+		return p.measureExtent(f, model.Region{ID: "us"}, gpus, mergeShared(kindsOf(target.Spec), gpus)[0])
+	}
+	e := measure()
+	require.Zero(t, e.needed, "no GPU is missing")
+	require.Contains(t, p.setCapacityText(e, "us"), "; without room for more, 0 % at worst", "move(0, 100) stops 75 percent, and half of the pool may be gone")
+	target.Spec.Update = nil
+	e = measure()
+	require.Positive(t, e.needed)
+	require.NotContains(t, p.setCapacityText(e, "us"), "without room")
+}

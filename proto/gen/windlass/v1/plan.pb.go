@@ -966,9 +966,9 @@ type PlanRegion struct {
 	// If roles of the version request several kinds of GPUs: the other kinds. gpu and its fields are
 	// about the first kind.
 	OtherGpus []*PlanGpus `protobuf:"bytes,15,rep,name=other_gpus,json=otherGpus,proto3" json:"other_gpus,omitempty"`
-	// With layout pooled, for a rollout from another version: the lowest set capacity during the
-	// rollout, in percent of the pool, with the number of steps. If it is below 100, the text also says
-	// how to keep it higher.
+	// With several roles, for a rollout from another version: the lowest set capacity during the
+	// rollout, in percent of a pool or in groups, with the number of steps. If another rollout would
+	// keep it higher, the text also says which one, and what that takes.
 	SetCapacity   string `protobuf:"bytes,16,opt,name=set_capacity,json=setCapacity,proto3" json:"set_capacity,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

@@ -717,9 +717,9 @@ export type PlanRegion = Message<"windlass.v1.PlanRegion"> & {
   otherGpus: PlanGpus[];
 
   /**
-   * With layout pooled, for a rollout from another version: the lowest set capacity during the
-   * rollout, in percent of the pool, with the number of steps. If it is below 100, the text also says
-   * how to keep it higher.
+   * With several roles, for a rollout from another version: the lowest set capacity during the
+   * rollout, in percent of a pool or in groups, with the number of steps. If another rollout would
+   * keep it higher, the text also says which one, and what that takes.
    *
    * @generated from field: string set_capacity = 16;
    */
