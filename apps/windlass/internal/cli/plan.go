@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -8,6 +9,7 @@ import (
 	"strconv"
 	"strings"
 	"text/tabwriter"
+	"time"
 
 	"connectrpc.com/connect"
 	"github.com/spf13/cobra"
@@ -118,13 +120,22 @@ func planTable(w *tabwriter.Writer, path string, file *appFile, p *windlassv1.Pl
 	} else if group := groupText(file.Spec); group != "" {
 		row(w, "Replica:", group)
 	}
+	if text := pairsText(file.Spec); text != "" {
+		row(w, "Pairs:", text)
+	}
+	if text := gangText(file.Spec); text != "" {
+		row(w, "Gangs:", text)
+	}
+	if names := stableRoles(file.Spec); len(names) > 0 {
+		row(w, "Slots:", "stable of "+strings.Join(names, ", ")+": a successor takes the slot, and an instance stops before its successor starts")
+	}
 	if len(p.GetSteps()) > 0 {
 		row(w, "Waits:", waitsText(p))
 	}
 	findingsTable(w, file, p)
 	changesTable(w, p)
 	stepsTable(w, p, pooled)
-	regionsTable(w, p, pooled)
+	regionsTable(w, file.Spec, p, pooled)
 	planFeaturesTable(w, p)
 	planQuotaTable(w, p)
 }
@@ -145,6 +156,53 @@ func groupText(s *windlassv1.DeploymentSpec) string {
 		parts = append(parts, fmt.Sprintf("%d %s", n, r.GetName())+hostsText(r.GetHosts()))
 	}
 	return fmt.Sprintf("a group of %d instances: %s", instances, strings.Join(parts, ", ")) + togetherText(s)
+}
+
+// pairsText describes the pairs to which gateways send requests. It is empty without them.
+func pairsText(s *windlassv1.DeploymentSpec) string {
+	p := s.GetPairing()
+	if p.GetEngine() == windlassv1.Pairing_ENGINE_UNSPECIFIED || p.GetEngine() == windlassv1.Pairing_ENGINE_NONE {
+		return ""
+	}
+	prefill, decode, common := cmp.Or(p.GetPrefill(), "prefill"), cmp.Or(p.GetDecode(), "decode"), "replica"
+	if s.GetLayout() == windlassv1.Layout_LAYOUT_POOLED {
+		common = "version"
+	}
+	text := fmt.Sprintf("%s and %s of one %s, engine %s", prefill, decode, common, enumText(p.GetEngine(), "ENGINE_"))
+	if n := p.GetMinPromptBytes(); n > 0 {
+		text += fmt.Sprintf("; prompts of fewer than %d bytes go to %s alone", n, decode)
+	}
+	return text
+}
+
+// gangText describes which pods start all or nothing. It is empty if each pod starts by itself.
+func gangText(s *windlassv1.DeploymentSpec) string {
+	g, what := s.GetGang(), ""
+	switch {
+	case g.GetOf() == windlassv1.Gang_OF_GROUP:
+		what = "all pods of a replica"
+	case g.GetOf() == windlassv1.Gang_OF_NONE:
+		return ""
+	case slices.ContainsFunc(s.GetRoles(), func(r *windlassv1.RoleSpec) bool { return r.GetHosts() > 1 }):
+		what = "all pods of an instance of several hosts"
+	default:
+		return ""
+	}
+	timeout := 10 * time.Minute
+	if g.GetTimeout() != nil {
+		timeout = g.GetTimeout().AsDuration()
+	}
+	return fmt.Sprintf("%s start or none does; they try again if one has no node for %s", what, durationText(timeout))
+}
+
+// stableRoles returns the names of the roles with stable slots.
+func stableRoles(s *windlassv1.DeploymentSpec) (names []string) {
+	for _, r := range s.GetRoles() {
+		if r.GetSlots() == windlassv1.RoleSpec_SLOTS_STABLE {
+			names = append(names, r.GetName())
+		}
+	}
+	return names
 }
 
 // togetherText names the roles that change as one. It is empty if each role changes by itself.
@@ -425,7 +483,20 @@ func stepText(s *windlassv1.PlanStep, pooled bool) string {
 	return text
 }
 
-func regionsTable(w *tabwriter.Writer, p *windlassv1.PlanDeployResponse, pooled bool) {
+// instancesText returns how many instances of each role the replicas of a spec with several roles have. It is empty for
+// one role, and without replicas.
+func instancesText(s *windlassv1.DeploymentSpec, replicas int32) string {
+	if len(s.GetRoles()) < 2 || replicas == 0 {
+		return ""
+	}
+	var parts []string
+	for _, r := range s.GetRoles() {
+		parts = append(parts, fmt.Sprintf("%d %s", replicas*max(r.GetInstances(), 1), r.GetName())+hostsText(r.GetHosts()))
+	}
+	return strings.Join(parts, ", ")
+}
+
+func regionsTable(w *tabwriter.Writer, file *windlassv1.DeploymentSpec, p *windlassv1.PlanDeployResponse, pooled bool) {
 	if len(p.GetRegions()) == 0 {
 		return
 	}
@@ -451,6 +522,9 @@ func regionsTable(w *tabwriter.Writer, p *windlassv1.PlanDeployResponse, pooled 
 		}
 	}
 	for _, r := range p.Regions {
+		if text := instancesText(file, r.GetReplicasAfter()); text != "" && !pooled {
+			row(w, "Instances in "+r.Region+" after: "+text)
+		}
 		if r.GetSetCapacity() != "" {
 			row(w, "Set capacity in "+r.Region+": "+r.GetSetCapacity())
 		}

@@ -294,3 +294,34 @@ func TestPlan_ShowsPools(t *testing.T) {
 	p.LiveVersion = 0
 	require.Contains(t, show(), "8 prefill, 1 decode in each region")
 }
+
+func TestPlan_ShowsPairsGangsAndSlots(t *testing.T) {
+	show := func(spec *windlassv1.DeploymentSpec) string {
+		var out bytes.Buffer
+		w := tabwriter.NewWriter(&out, 0, 0, 3, ' ', 0)
+		planTable(w, "a/b/chat", &appFile{Spec: spec}, &windlassv1.PlanDeployResponse{WouldRun: true, Outcome: windlassv1.PlanDeployResponse_OUTCOME_ROLLOUT, Version: 1})
+		require.NoError(t, w.Flush())
+		return out.String()
+	}
+	roles := []*windlassv1.RoleSpec{{Name: "p"}, {Name: "decode", Hosts: 2, Slots: windlassv1.RoleSpec_SLOTS_STABLE}}
+	text := show(&windlassv1.DeploymentSpec{
+		Roles: roles, Pairing: &windlassv1.Pairing{Engine: windlassv1.Pairing_ENGINE_NIXL, Prefill: "p", MinPromptBytes: 2000},
+		Gang: &windlassv1.Gang{Timeout: durationpb.New(time.Minute)},
+	})
+	require.Contains(t, text, "p and decode of one replica, engine nixl; prompts of fewer than 2000 bytes go to decode alone")
+	require.Contains(t, text, "all pods of an instance of several hosts start or none does; they try again if one has no node for 1m00s")
+	require.Contains(t, text, "stable of decode: a successor takes the slot")
+	text = show(&windlassv1.DeploymentSpec{
+		Layout: windlassv1.Layout_LAYOUT_POOLED, Roles: []*windlassv1.RoleSpec{{Name: "prefill"}, {Name: "decode"}},
+		Pairing: &windlassv1.Pairing{Engine: windlassv1.Pairing_ENGINE_SGLANG},
+	})
+	require.Regexp(t, "Pairs: +prefill and decode of one version, engine sglang\n", text)
+	require.NotContains(t, text, "Gangs:")
+	require.NotContains(t, text, "Slots:")
+	require.Contains(t, show(&windlassv1.DeploymentSpec{Roles: roles[:1], Gang: &windlassv1.Gang{Of: windlassv1.Gang_OF_GROUP}}), "all pods of a replica start or none does; they try again if one has no node for 10m00s")
+	three := &windlassv1.DeploymentSpec{Roles: []*windlassv1.RoleSpec{{Name: "prefill"}, {Name: "decode", Instances: 3}}}
+	require.Equal(t, "3 prefill, 9 decode", instancesText(three, 3), "3 replicas")
+	require.Empty(t, instancesText(three, 0))
+	require.Empty(t, instancesText(&windlassv1.DeploymentSpec{}, 3))
+	require.NotContains(t, show(&windlassv1.DeploymentSpec{Roles: roles, Gang: &windlassv1.Gang{Of: windlassv1.Gang_OF_NONE}}), "Gangs:")
+}

@@ -2,6 +2,7 @@ package cli
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/windlass-run/windlass/pkg/pool"
@@ -17,10 +18,19 @@ func isPooled(d *windlassv1.Deployment) bool {
 // poolRoles returns the roles that a version has in the region, or in all its regions together if region is empty.
 // It is empty for a version that is not a pool.
 func poolRoles(r *windlassv1.WatchAppResponse, version int32, region string) []*windlassv1.RoleTopology {
+	if !slices.ContainsFunc(r.GetDeployments(), func(d *windlassv1.Deployment) bool { return d.GetVersion() == version && isPooled(d) }) {
+		return nil
+	}
+	return rolesOf(r, version, region)
+}
+
+// rolesOf returns the roles that a version has in the region, or in all its regions together if region is empty. It is
+// empty for a version with one role.
+func rolesOf(r *windlassv1.WatchAppResponse, version int32, region string) []*windlassv1.RoleTopology {
 	var out []*windlassv1.RoleTopology
 	at := map[string]*windlassv1.RoleTopology{}
 	for _, d := range r.GetDeployments() {
-		if d.GetVersion() != version || !isPooled(d) {
+		if d.GetVersion() != version {
 			continue
 		}
 		for _, t := range d.GetRegions() {

@@ -54,7 +54,7 @@ func TestPool_OtherLayoutsAreShownByReplicas(t *testing.T) {
 	for _, d := range r.Deployments {
 		d.Spec.Layout = windlassv1.Layout_LAYOUT_REPLICAS
 	}
-	require.Regexp(t, `eu +\S.* 50/50 \(12 old\) +25/50 +100 +50/50`, printTable(func(w *tabwriter.Writer) { rolloutTable(w, r) }))
+	require.Regexp(t, `eu +\S.* 50/50: prefill 4/4, decode 1/1 \(12 old\) +25/50: prefill 4/4, decode 1/2 +100 +50/50`, printTable(func(w *tabwriter.Writer) { rolloutTable(w, r) }))
 	require.Equal(t, "pool v1 is ready: 50 of 50 replicas in eu, after 1s", readyLine(r, time.Second))
 }
 

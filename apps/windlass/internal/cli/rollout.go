@@ -436,7 +436,7 @@ func limitsText(p *windlassv1.RolloutPolicy) (parts []string) {
 }
 
 // replicasText returns the replicas that are ready, the replicas that the region should run and, if there are any,
-// the outdated replicas that still serve. Of a pool it returns the instances of each role.
+// the outdated replicas that still serve. Of a pool it returns the instances of each role, and of groups both.
 func replicasText(r *windlassv1.WatchAppResponse, g *windlassv1.RegionProgress, v *windlassv1.VersionProgress) string {
 	if v.GetReplicas() == 0 && v.GetReady() == 0 {
 		return "-"
@@ -444,6 +444,8 @@ func replicasText(r *windlassv1.WatchAppResponse, g *windlassv1.RegionProgress, 
 	text, percent := fmt.Sprintf("%d/%d", v.Ready, v.Replicas), ""
 	if roles := poolRoles(r, v.GetVersion(), g.GetRegion()); len(roles) > 0 {
 		text, percent = rolesText(roles), "%"
+	} else if roles := rolesOf(r, v.GetVersion(), g.GetRegion()); len(roles) > 0 {
+		text += ": " + rolesText(roles)
 	}
 	if v.Outdated > 0 {
 		text += fmt.Sprintf(" (%d%s old)", v.Outdated, percent)
