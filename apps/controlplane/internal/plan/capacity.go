@@ -30,7 +30,7 @@ func capacityLimit(policy *windlassv1.RolloutPolicy) int64 {
 // poolYield returns how many percent of the pool in the row may be out of service while there is no room for the share of
 // its version: a whole set of roles (model.PercentOfSet). It is 0 if the version waits for room, and if
 // its instances are replaced in their places, where the region's agent makes room.
-func (f *facts) poolYield(policy *windlassv1.RolloutPolicy, t *model.Topology) (percent int32) {
+func poolYield(f *facts, policy *windlassv1.RolloutPolicy, t *model.Topology) (percent int32) {
 	if t == nil {
 		return 0
 	}

@@ -151,7 +151,7 @@ func (v *view) regionPlan(region string) *regionPlan {
 		l.Keep = 0 // the pool is taken over, so there are no other replicas to keep
 	}
 	if l.row != nil && !l.lost && v.lacksCapacity(l.row) {
-		l.Unavailable = max(l.Unavailable, v.poolYield(c.Policy, l.row))
+		l.Unavailable = max(l.Unavailable, poolYield(v.facts, c.Policy, l.row))
 	}
 	return l
 }
