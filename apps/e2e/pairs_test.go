@@ -53,8 +53,10 @@ func ofVersion(v string) func(*windlassv1.DeploymentSpec) {
 
 // pairsSeen counts the answers, by the versions of the pair: "v1+v1".
 type pairsSeen struct {
-	mu  sync.Mutex
-	all map[string]int
+	// alone means that servers may also answer alone.
+	alone bool
+	mu    sync.Mutex
+	all   map[string]int
 }
 
 func (p *pairsSeen) of(pair string) int {
@@ -88,7 +90,7 @@ func (p *pairsSeen) completePair(ctx context.Context, client *http.Client, gatew
 		return fmt.Errorf("%s: %.300s", resp.Status, answer)
 	case strings.Count(string(answer), "data: ") < 5 || !strings.Contains(string(answer), "[DONE]"):
 		return fmt.Errorf("the answer is %.300s", answer)
-	case prefill == "" || prefill != decode:
+	case prefill != decode && (prefill != "" || !p.alone):
 		return fmt.Errorf("mixed pair: %q prefilled, and %q decoded", prefill, decode)
 	}
 	p.mu.Lock()
@@ -142,6 +144,44 @@ func testPairs(t *testing.T, s *stack, kind string) {
 	load.requireNoneFailed(t, "the end")
 	t.Logf("%d requests, pairs %v", load.count(), seen.all)
 	c.ok("delete", app, "--yes")
+}
+
+// testPairingInPlace tests that no request fails while updates in place set pairing, and change its engine. Old servers
+// get requests in the way of their own version until they are replaced.
+func testPairingInPlace(t *testing.T, s *stack) {
+	const app = "pairs-later"
+	of := func(kind, v string) *windlassv1.DeploymentSpec {
+		return pairsSpec(kind, ofVersion(v), func(sp *windlassv1.DeploymentSpec) {
+			sp.Update = &windlassv1.PoolUpdate{Order: windlassv1.PoolUpdate_ORDER_PARALLEL}
+			sp.Env["MODELSERVER_LOAD_TIME"] = "2s"
+		})
+	}
+	first := of("nixl", "v1")
+	first.Pairing = nil
+	s.deployReady(t, app, first)
+	s.waitPool(t, app, 1, 2, 2)
+	host := s.host(t, app, windlassv1.Route_KIND_STABLE, 0)
+	seen := &pairsSeen{alone: true, all: map[string]int{}}
+	load := s.callersOf(func(ctx context.Context, client *http.Client, url string) error {
+		return seen.completePair(ctx, client, url, host)
+	})
+	t.Cleanup(load.stop)
+	for n, kind := range []string{"nixl", "sglang"} {
+		version := fmt.Sprint("v", n+2)
+		s.deployReady(t, app, of(kind, version))
+		s.waitPool(t, app, n+2, 2, 2)
+		s.eventually(t, "answers of pairs of "+kind, func(context.Context) error {
+			if got := seen.of(version + "+" + version); got < 20 {
+				return fmt.Errorf("%d answers", got)
+			}
+			return nil
+		})
+		load.requireNoneFailed(t, "an update in place to "+kind)
+	}
+	load.stop()
+	load.requireNoneFailed(t, "the end")
+	t.Logf("%d requests, pairs %v", load.count(), seen.all)
+	s.cli(t).ok("delete", app, "--yes")
 }
 
 // testCanaryOfPairs tests that a canary of both roles goes back by its latency, and that no request fails or has a

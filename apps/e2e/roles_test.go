@@ -27,6 +27,7 @@ func TestRoles(t *testing.T) { //nolint:tparallel // its subtests share a stack
 	for _, kind := range []string{"nixl", "sglang"} {
 		t.Run("gateways pair prefill and decode servers of "+kind, func(t *testing.T) { testPairs(t, s, kind) })
 	}
+	t.Run("updates in place set pairing, and change its engine", func(t *testing.T) { testPairingInPlace(t, s) })
 	t.Run("a canary of pairs that is slow goes back", func(t *testing.T) { testCanaryOfPairs(t, s) })
 	t.Run("roles of a pool go to zero and come back together", func(t *testing.T) { testPoolToZero(t, s) })
 }

@@ -3,6 +3,7 @@ package gateways
 import (
 	"fmt"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -15,29 +16,41 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// pairedRegion is a region with one app whose requests go to pairs.
+// pairedRegion is a region with one app whose requests go to pairs. Its versions are deployments of the workload "dep".
 type pairedRegion struct {
-	tab    *table
-	engine windlassv1.Pairing_Engine
-	list   runtime.ObservedDeployment
+	tab *table
+	// engines has the engine of each version. version is the one that the region runs.
+	engines map[string]windlassv1.Pairing_Engine
+	version string
+	list    runtime.ObservedDeployment
 }
 
 func newPairedRegion(engine windlassv1.Pairing_Engine) *pairedRegion {
-	r := &pairedRegion{engine: engine}
+	r := &pairedRegion{engines: map[string]windlassv1.Pairing_Engine{"dep": engine}, version: "dep"}
 	r.tab = r.newTable()
 	return r
 }
 
 func (r *pairedRegion) newTable() *table {
 	return newTable(func(id string) *agentv1.DeploymentState {
-		if id != "dep" {
+		engine, ok := r.engines[id]
+		if !ok {
 			return nil
 		}
-		return &agentv1.DeploymentState{Deployment: &agentv1.Deployment{AppId: "app", Spec: &windlassv1.DeploymentSpec{Pairing: &windlassv1.Pairing{Engine: r.engine, MinPromptBytes: 9}}}}
+		spec := &windlassv1.DeploymentSpec{}
+		if engine != windlassv1.Pairing_ENGINE_NONE {
+			spec.Pairing = &windlassv1.Pairing{Engine: engine, MinPromptBytes: 9}
+		}
+		return &agentv1.DeploymentState{WorkloadKey: "dep", Deployment: &agentv1.Deployment{AppId: "app", Spec: spec}}
 	})
 }
 
-// startAnew starts another agent process, with the file of the previous process.
+// takeOver makes another version, of another engine, take the workload over.
+func (r *pairedRegion) takeOver(version string, engine windlassv1.Pairing_Engine) {
+	r.version, r.engines[version] = version, engine
+}
+
+// startAnew starts another agent process, with the file of the one before.
 func (r *pairedRegion) startAnew(t require.TestingT) {
 	data, err := r.tab.encodeVersions()
 	require.NoError(t, err)
@@ -48,14 +61,37 @@ func (r *pairedRegion) startAnew(t require.TestingT) {
 // see observes a pool. prefill and decode are the templates of the version.
 func (r *pairedRegion) see(prefill, decode string, instances ...runtime.Instance) {
 	r.list = runtime.ObservedDeployment{
-		DeploymentID: "dep", TemplateHash: prefill + decode, Instances: instances,
+		DeploymentID: r.version, TemplateHash: prefill + decode, Instances: instances,
 		Roles: []runtime.RoleCount{{Name: "prefill", Instances: 1, Pool: 1, TemplateHash: prefill}, {Name: "decode", Instances: 1, Pool: 1, Entry: true, TemplateHash: decode}},
 	}
 	r.tab.setObserved([]runtime.ObservedDeployment{r.list})
 	r.target()
 }
 
-func (r *pairedRegion) target() *gatewayv1.Target { return r.tab.newTarget("dep", "dep", 1) }
+func (r *pairedRegion) target() *gatewayv1.Target { return r.tab.newTarget(r.version, "dep", 1) }
+
+// ways returns how each instance gets requests: "p0+d0 ENGINE_NIXL" for a pair, and "d0 alone".
+func (r *pairedRegion) ways() (out []string) {
+	t := r.target()
+	for _, d := range t.Instances {
+		if d.Alone {
+			out = append(out, d.InstanceId+" alone")
+		}
+		for _, p := range t.Prefill {
+			for _, key := range p.PairingKeys {
+				if !slices.Contains(d.PairingKeys, key) {
+					continue
+				}
+				how := t.Pairing
+				if own := t.KeyPairings[key]; own != nil {
+					how = own
+				}
+				out = append(out, p.InstanceId+"+"+d.InstanceId+" "+how.Engine.String())
+			}
+		}
+	}
+	return out
+}
 
 // pairs returns the pairs that gateways may choose: "p0+d0".
 func (r *pairedRegion) pairs() (out []string) {
@@ -125,28 +161,118 @@ func TestPairs_AreOfOneVersionAndOneGroup(t *testing.T) {
 	})
 }
 
-// A pair has the templates of one version, whichever versions take the pool over, and whenever the
-// agent restarts.
+// While a version takes a pool over, each instance gets requests in the way of the version that it runs.
+func TestPairs_GetRequestsInTheWayOfTheirVersion(t *testing.T) {
+	const none, nixl, sglang = windlassv1.Pairing_ENGINE_NONE, windlassv1.Pairing_ENGINE_NIXL, windlassv1.Pairing_ENGINE_SGLANG
+	p := func(id, template string) runtime.Instance { return instanceOf("prefill", id, template, 0) }
+	d := func(id, template string) runtime.Instance { return instanceOf("decode", id, template, 0) }
+	for _, engine := range []windlassv1.Pairing_Engine{nixl, sglang} {
+		t.Run("from none to "+engine.String(), func(t *testing.T) {
+			r := newPairedRegion(none)
+			r.see("P1", "D1", p("p0", "P1"), d("d0", "D1"))
+			require.Nil(t, r.target().Pairing)
+			r.startAnew(t)
+			r.takeOver("new", engine)
+			r.see("P2", "D2", p("p0", "P1"), d("d0", "D1"))
+			require.Equal(t, []string{"d0 alone"}, r.ways(), "no new instance is ready")
+			r.startAnew(t)
+			r.see("P2", "D2", p("p0", "P1"), d("d0", "D1"), d("d1", "D2"))
+			require.Equal(t, []string{"d0 alone"}, r.ways(), "the new pair is not complete")
+			r.see("P2", "D2", p("p1", "P2"), d("d0", "D1"))
+			require.Equal(t, []string{"d0 alone"}, r.ways(), "prefill servers are replaced first")
+			r.see("P2", "D2", p("p0", "P1"), d("d0", "D1"), d("d1", "D2"), p("p1", "P2"))
+			require.Equal(t, []string{"d0 alone", "p1+d1 ENGINE_" + engineName(engine)}, r.ways())
+			r.see("P2", "D2", d("d1", "D2"), p("p1", "P2"))
+			require.Equal(t, []string{"p1+d1 ENGINE_" + engineName(engine)}, r.ways())
+		})
+		t.Run("from "+engine.String()+" to none", func(t *testing.T) {
+			r := newPairedRegion(engine)
+			r.see("P1", "D1", p("p0", "P1"), d("d0", "D1"))
+			r.takeOver("new", none)
+			r.see("P2", "D2", p("p0", "P1"), d("d0", "D1"), d("d1", "D2"))
+			require.Equal(t, []string{"p0+d0 ENGINE_" + engineName(engine), "d1 alone"}, r.ways())
+			r.see("P2", "D2", p("p1", "P2"), d("d1", "D2"))
+			require.Nil(t, r.target().Pairing)
+		})
+	}
+	t.Run("only prefill servers differ", func(t *testing.T) {
+		r := newPairedRegion(none)
+		r.see("P1", "D1", p("p0", "P1"), d("d0", "D1"))
+		r.takeOver("new", sglang)
+		r.see("P2", "D1", p("p0", "P1"), d("d0", "D1"))
+		require.Equal(t, []string{"d0 alone"}, r.ways())
+		r.see("P2", "D1", p("p0", "P1"), p("p1", "P2"), d("d0", "D1"))
+		require.Equal(t, []string{"d0 alone", "p1+d0 ENGINE_SGLANG"}, r.ways())
+		r.see("P2", "D1", p("p1", "P2"), d("d0", "D1"))
+		require.Equal(t, []string{"p1+d0 ENGINE_SGLANG"}, r.ways(), "no instance of the version without pairs is left")
+	})
+	t.Run("the same instances", func(t *testing.T) {
+		r := newPairedRegion(none)
+		r.see("P1", "D1", p("p0", "P1"), d("d0", "D1"))
+		r.takeOver("new", nixl)
+		r.see("P1", "D1", p("p0", "P1"), d("d0", "D1"))
+		require.Equal(t, []string{"p0+d0 ENGINE_NIXL"}, r.ways())
+	})
+	t.Run("from one engine to another", func(t *testing.T) {
+		r := newPairedRegion(nixl)
+		r.see("P1", "D1", p("p0", "P1"), d("d0", "D1"))
+		r.takeOver("new", sglang)
+		r.startAnew(t)
+		r.see("P2", "D2", p("p0", "P1"), d("d0", "D1"))
+		require.Equal(t, []string{"p0+d0 ENGINE_NIXL"}, r.ways())
+		r.see("P2", "D2", p("p0", "P1"), d("d0", "D1"), p("p1", "P2"), d("d1", "D2"))
+		require.Equal(t, []string{"p0+d0 ENGINE_NIXL", "p1+d1 ENGINE_SGLANG"}, r.ways())
+		state := withoutPairs(&gatewayv1.AppRoutes{Targets: []*gatewayv1.Target{r.target()}})
+		require.Len(t, state.Targets[0].Instances, 1)
+		require.Equal(t, "d0", state.Targets[0].Instances[0].InstanceId)
+	})
+}
+
+func engineName(e windlassv1.Pairing_Engine) string {
+	return strings.TrimPrefix(e.String(), "ENGINE_")
+}
+
+// vLLM's decode servers prefill prompts themselves while there is no prefill server.
+func TestPairs_DecodeServersOfVLLMServeWithoutPrefillServers(t *testing.T) {
+	for engine, want := range map[windlassv1.Pairing_Engine]gatewayv1.Instance_State{
+		windlassv1.Pairing_ENGINE_NIXL: gatewayv1.Instance_STATE_READY, windlassv1.Pairing_ENGINE_SGLANG: gatewayv1.Instance_STATE_DRAINING,
+	} {
+		r := newPairedRegion(engine)
+		r.see("P1", "D1", instanceOf("decode", "d0", "D1", 0))
+		target := r.target()
+		require.Equal(t, want, target.Instances[0].State, engine)
+		require.NotEmpty(t, target.Instances[0].PairingKeys, "the key says which way its requests go")
+	}
+	// Prefill servers are replaced first.
+	r := newPairedRegion(windlassv1.Pairing_ENGINE_NIXL)
+	r.see("P1", "D1", instanceOf("prefill", "p0", "P1", 0), instanceOf("decode", "d0", "D1", 0))
+	r.startAnew(t)
+	r.see("P2", "D2", instanceOf("prefill", "p1", "P2", 0), instanceOf("decode", "d0", "D1", 0))
+	require.Empty(t, r.pairs())
+	require.NotEmpty(t, r.target().Instances[0].PairingKeys)
+}
+
+// Whatever versions move over a pool, and whenever the agent starts anew, a pair has the templates of one version.
 func TestPairs_HaveTheTemplatesOfOneVersion(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		r := newPairedRegion(windlassv1.Pairing_ENGINE_NIXL)
-		now := templates{"P0", "D0"}
-		versions := map[templates]bool{now: true}
+		now := struct{ prefill, decode string }{"P0", "D0"}
+		versions := map[[2]string]bool{{now.prefill, now.decode}: true}
 		list := []runtime.Instance{instanceOf("prefill", "i0", "P0", 0), instanceOf("decode", "i1", "D0", 0)}
 		for n := range rapid.IntRange(1, 30).Draw(t, "steps") {
 			switch rapid.IntRange(0, 5).Draw(t, "step") {
 			case 0: // another version
 				if rapid.Bool().Draw(t, "prefill") {
-					now.Prefill = fmt.Sprint("P", n)
+					now.prefill = fmt.Sprint("P", n)
 				}
 				if rapid.Bool().Draw(t, "decode") {
-					now.Decode = fmt.Sprint("D", n)
+					now.decode = fmt.Sprint("D", n)
 				}
-				versions[now] = true
+				versions[[2]string{now.prefill, now.decode}] = true
 			case 1, 2: // an instance of the version starts
-				role, template := "prefill", now.Prefill
+				role, template := "prefill", now.prefill
 				if rapid.Bool().Draw(t, "role") {
-					role, template = "decode", now.Decode
+					role, template = "decode", now.decode
 				}
 				list = append(list, instanceOf(role, fmt.Sprint("n", n), template, 0))
 			case 3: // an instance ends
@@ -159,7 +285,7 @@ func TestPairs_HaveTheTemplatesOfOneVersion(t *testing.T) {
 			case 5: // the agent lost its file
 				r = newPairedRegion(windlassv1.Pairing_ENGINE_NIXL)
 			}
-			r.see(now.Prefill, now.Decode, list...)
+			r.see(now.prefill, now.decode, list...)
 			of := map[string]string{}
 			for _, in := range list {
 				of[in.ID] = in.TemplateHash
@@ -170,7 +296,7 @@ func TestPairs_HaveTheTemplatesOfOneVersion(t *testing.T) {
 					if !slices.ContainsFunc(p.PairingKeys, func(key string) bool { return slices.Contains(d.PairingKeys, key) }) {
 						continue
 					}
-					if !versions[templates{of[p.InstanceId], of[d.InstanceId]}] {
+					if !versions[[2]string{of[p.InstanceId], of[d.InstanceId]}] {
 						t.Fatalf("%s and %s are a pair of no version", of[p.InstanceId], of[d.InstanceId])
 					}
 				}

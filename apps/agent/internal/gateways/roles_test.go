@@ -31,6 +31,8 @@ func pairs(change ...func(all []runtime.Instance)) runtime.ObservedDeployment {
 	return d
 }
 
+func isEntry(d *runtime.ObservedDeployment, in *runtime.Instance) bool { return d.IsEntry(in.Role) }
+
 func TestTable_RoutesToTheEntryOfCompleteGroups(t *testing.T) {
 	const running, draining = windlassv1.InstanceStatus_INSTANCE_STATUS_RUNNING, windlassv1.InstanceStatus_INSTANCE_STATUS_DRAINING
 	for name, c := range map[string]struct {
@@ -59,7 +61,7 @@ func TestTable_RoutesToTheEntryOfCompleteGroups(t *testing.T) {
 			tab := newTable(func(string) *agentv1.DeploymentState { return nil })
 			tab.setObserved([]runtime.ObservedDeployment{pairs(c.change)})
 			got := map[string]gatewayv1.Instance_State{}
-			for _, in := range tab.reachableInstances("dep", "dep", (*runtime.ObservedDeployment).IsEntry) {
+			for _, in := range tab.reachableInstances("dep", "dep", isEntry, never) {
 				got[in.InstanceId] = in.State
 			}
 			require.Equal(t, c.want, got)

@@ -230,7 +230,7 @@ func TestTable_MarksUnreadyInstancesThatWereReady(t *testing.T) {
 		{ID: "d", Address: "d:80", Status: windlassv1.InstanceStatus_INSTANCE_STATUS_DRAINING, Reason: runtime.ReasonHealthCheckFailed},
 	}}})
 	told := map[string]*bool{}
-	for _, in := range tab.reachableInstances("dep", "dep", (*runtime.ObservedDeployment).IsEntry) {
+	for _, in := range tab.reachableInstances("dep", "dep", isEntry, never) {
 		told[in.InstanceId] = in.WasReady
 	}
 	require.Equal(t, map[string]*bool{"a": nil, "b": new(true), "c": new(false), "d": nil}, told)
@@ -247,7 +247,7 @@ func TestTable_MarksInstancesOfAnotherVersion(t *testing.T) {
 		{DeploymentID: "old", TemplateHash: "1", Instances: []runtime.Instance{{ID: "c", Address: "c:80", Status: ready, TemplateHash: "1"}}},
 	})
 	other := map[string]bool{}
-	for _, in := range tab.reachableInstances("new", "key", (*runtime.ObservedDeployment).IsEntry) {
+	for _, in := range tab.reachableInstances("new", "key", isEntry, never) {
 		other[in.InstanceId] = in.OtherVersion
 	}
 	require.Equal(t, map[string]bool{"a": false, "b": true, "c": true}, other)

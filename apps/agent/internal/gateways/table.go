@@ -50,9 +50,9 @@ type table struct {
 	closed map[string]map[string]int64
 	// removed has the apps without a route and without previews.
 	removed map[string]bool
-	// versions has, by workload key, the templates of the versions that were seen in it; see addPairs.
-	// versionsNew means that a version is new.
-	versions    map[string]map[templates]bool
+	// versions has, by key of a workload with several roles, the versions that were seen in it; see
+	// versionsOf. versionsNew means that a version is new.
+	versions    map[string][]seenVersion
 	versionsNew bool
 	// change is the number of the newest change.
 	change int64
@@ -101,7 +101,7 @@ func newTable(assignment func(string) *agentv1.DeploymentState) *table {
 		apps: map[string]*app{}, workloads: map[string]*workload{},
 		users: map[string]map[string]bool{}, previewed: map[string]string{}, leaving: map[string]bool{},
 		opened: map[string]int{}, closed: map[string]map[string]int64{}, removed: map[string]bool{},
-		versions: map[string]map[templates]bool{},
+		versions: map[string][]seenVersion{},
 	}
 }
 
@@ -334,11 +334,12 @@ func hasModels(spec *windlassv1.DeploymentSpec) bool {
 
 func (t *table) newTarget(deploymentID, key string, weight int32) *gatewayv1.Target {
 	d := t.assignment(deploymentID).GetDeployment()
+	p := t.pairsIn(deploymentID, key)
 	target := &gatewayv1.Target{
-		DeploymentId: deploymentID, Version: d.GetVersion(), Weight: weight,
-		WorkloadKey: key, Instances: t.reachableInstances(deploymentID, key, (*runtime.ObservedDeployment).IsEntry), HealthCheck: checkOf(d.GetSpec()),
+		DeploymentId: deploymentID, Version: d.GetVersion(), Weight: weight, WorkloadKey: key, HealthCheck: checkOf(d.GetSpec()),
+		Instances: t.reachableInstances(deploymentID, key, p.answers, func(in *runtime.Instance) bool { return p.whole[madeAs(in)] }),
 	}
-	t.addPairs(target)
+	t.addPairs(target, p)
 	return target
 }
 
@@ -449,20 +450,20 @@ func (t *table) indexWorkloads(a *app) {
 }
 
 // reachableInstances returns the instances of a deployment's workload that have an address, ordered
-// by id, of the roles that leads selects. If the deployment has several roles, they get new requests
-// only while their group is complete.
-func (t *table) reachableInstances(deploymentID, key string, leads func(*runtime.ObservedDeployment, string) bool) []*gatewayv1.Instance {
+// by id, that leads selects. If the deployment has several roles, they get new requests only while
+// their group is complete, except those that serve without the other roles.
+func (t *table) reachableInstances(deploymentID, key string, leads func(*runtime.ObservedDeployment, *runtime.Instance) bool, without func(*runtime.Instance) bool) []*gatewayv1.Instance {
 	var out []*gatewayv1.Instance
 	for _, d := range t.listsOf(key) {
 		complete := d.CompleteGroups(func(*runtime.Instance) bool { return true })
 		for n := range d.Instances {
 			in := &d.Instances[n]
 			state := stateOf(in)
-			if state == gatewayv1.Instance_STATE_UNSPECIFIED || !leads(&d, in.Role) {
+			if state == gatewayv1.Instance_STATE_UNSPECIFIED || !leads(&d, in) {
 				continue
 			}
 			starts := state == gatewayv1.Instance_STATE_NOT_READY && in.Reason != runtime.ReasonHealthCheckFailed
-			if t.leaving[d.DeploymentID] || len(d.Roles) > 0 && !complete[in.Group] && !starts {
+			if t.leaving[d.DeploymentID] || len(d.Roles) > 0 && !complete[in.Group] && !starts && !without(in) {
 				state = gatewayv1.Instance_STATE_DRAINING
 			}
 			one := &gatewayv1.Instance{InstanceId: in.ID, Address: in.Address, State: state}
@@ -476,6 +477,9 @@ func (t *table) reachableInstances(deploymentID, key string, leads func(*runtime
 	slices.SortFunc(out, func(a, b *gatewayv1.Instance) int { return cmp.Compare(a.InstanceId, b.InstanceId) })
 	return out
 }
+
+// never is a condition that no instance meets.
+func never(*runtime.Instance) bool { return false }
 
 // stateOf returns the state for gateways. UNSPECIFIED: gateways must not see the instance.
 func stateOf(in *runtime.Instance) gatewayv1.Instance_State {

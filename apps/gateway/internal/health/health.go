@@ -100,6 +100,10 @@ func (s State) Verdict(now time.Time) Verdict {
 // Until returns when the ejection ends, or zero if the instance is not ejected.
 func (s State) Until() time.Time { return s.until }
 
+// Refuses reports whether the gateway could not connect to the instance lately. The zero State of an
+// instance that was reached since does not.
+func (s State) Refuses() bool { return s.refusals > 0 }
+
 // Try begins a trial. The verdict must be Trial.
 func (s State) Try(now time.Time) State {
 	s.trial = now

@@ -70,6 +70,8 @@ const (
 	Several Reason = "several"
 	// NoEngine: the engine is Unknown.
 	NoEngine Reason = "engine"
+	// NoPair: no pair is in service, and vLLM's decode server prefills the prompt itself.
+	NoPair Reason = "no_pair"
 	// NoPrefill: vLLM's prefill server refused the request, so the decode server decides about it.
 	NoPrefill Reason = "refused"
 )

@@ -60,6 +60,12 @@ func specOf(a *gatewayv1.AppRoutes) (upstream.Spec, error) {
 		}
 		check := checkOf(t.HealthCheck)
 		target := upstream.TargetSpec{DeploymentID: t.DeploymentId, Version: t.Version, Weight: t.Weight, Pairing: pairingOf(t.Pairing)}
+		for key, p := range t.KeyPairings {
+			if target.KeyPairings == nil {
+				target.KeyPairings = map[string]*pairing.Policy{}
+			}
+			target.KeyPairings[key] = pairingOf(p)
+		}
 		var err error
 		if target.Instances, err = instancesOf(t.Instances, check); err == nil && target.Pairing != nil {
 			target.Prefill, err = instancesOf(t.Prefill, check)
@@ -116,7 +122,7 @@ func instancesOf(all []*gatewayv1.Instance, check *healthcheck.Check) ([]upstrea
 		}
 		instance := upstream.InstanceSpec{
 			ID: i.InstanceId, Address: i.Address, WasReady: i.WasReady, Check: check, OtherVersion: i.OtherVersion,
-			Keys: i.PairingKeys, BootstrapPort: int(i.BootstrapPort),
+			Keys: i.PairingKeys, Alone: i.Alone, BootstrapPort: int(i.BootstrapPort),
 		}
 		switch i.State {
 		case gatewayv1.Instance_STATE_READY:

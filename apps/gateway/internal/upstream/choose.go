@@ -15,9 +15,9 @@ import (
 type Lease struct {
 	DeploymentID string
 	Version      int32
-	// Pairing is how the deployment's requests are paired. Nil: they are not paired. Alone is why this request is not
-	// paired. If the request goes to a pair, Prefill is the lease on the instance that prefills for this one. Prefill
-	// has its own End.
+	// Pairing is how requests of the instance's version are paired. Nil: they are not paired. Alone is why this request
+	// is not paired. If the request goes to a pair, Prefill is the lease on the instance that prefills for this one.
+	// Prefill has its own End.
 	Pairing *pairing.Policy
 	Alone   pairing.Reason
 	Prefill *Lease
@@ -158,11 +158,7 @@ func (r *Route) chooseInstance(v *view, w *Want, at time.Time) (*Lease, refusal)
 		}
 		l, now := r.begin(v, t, candidates.instances[i], candidates.anyhow, at)
 		if l != nil {
-			l.Pairing, l.Alone = t.Pairing, t.whyAlone(w)
-			if l.Alone != "" {
-				return l, refusal{}
-			}
-			if l.Prefill = r.choosePrefill(v, t, l.instance, w, at); l.Prefill != nil {
+			if r.pairUp(v, t, l, w, candidates.without, at) {
 				return l, refusal{}
 			}
 			l.End() // another request took the last instance that prefills for it
@@ -208,11 +204,25 @@ type set struct {
 	endpoints []*balance.Endpoint
 	// anyhow is whether instances count even if they are ejected or not ready.
 	anyhow bool
+	// without is whether instances count that could only take the request as a pair, if there was one.
+	without bool
 }
 
 // chooseCandidates chooses the deployment, and returns it with its instances that can take the request. It returns
 // nil if no deployment has such an instance.
 func (r *Route) chooseCandidates(v *view, w *Want, now time.Time) (*target, set, refusal) {
+	t, s, why := r.chooseFrom(v, w, now, false)
+	if t == nil && why.reason == NoInstance && v.mayPair(w) {
+		if t, s, _ := r.chooseFrom(v, w, now, true); t != nil {
+			s.without = true
+			return t, s, refusal{}
+		}
+	}
+	return t, s, why
+}
+
+// chooseFrom is chooseCandidates. without is whether instances count that take the request without their partners.
+func (r *Route) chooseFrom(v *view, w *Want, now time.Time, without bool) (*target, set, refusal) {
 	why := refusal{reason: NoInstance}
 	preview := v.hosts[w.Host]
 	weightOf := func(t *target) int64 {
@@ -236,7 +246,7 @@ func (r *Route) chooseCandidates(v *view, w *Want, now time.Time) (*target, set,
 	for i := range v.targets {
 		t := &v.targets[i]
 		weight := weightOf(t)
-		if weight > 0 && (ready && t.ready == 0 || t.countFor(v, w, now, nil, &why) == 0) {
+		if weight > 0 && (ready && t.ready == 0 || t.countFor(v, w, now, nil, &why, without) == 0) {
 			weight = 0
 		}
 		weights = append(weights, weight)
@@ -248,7 +258,7 @@ func (r *Route) chooseCandidates(v *view, w *Want, now time.Time) (*target, set,
 			break
 		}
 		var s set
-		if t := &v.targets[i]; t.countFor(v, w, now, &s, &why) > 0 {
+		if t := &v.targets[i]; t.countFor(v, w, now, &s, &why, without) > 0 {
 			return t, s, refusal{}
 		}
 		weights[i] = 0
@@ -266,10 +276,10 @@ func (r *Route) nextTarget(v *view, w *Want, weights []int64) int {
 	return r.turns.Next(weights)
 }
 
-// countFor is countUsable, or countPairs if the request goes to a pair.
-func (t *target) countFor(v *view, w *Want, now time.Time, s *set, why *refusal) int {
-	if t.whyAlone(w) == "" {
-		return t.countPairs(v, w, now, s, why)
+// countFor is countUsable, or countPairs if the request may go to a pair.
+func (t *target) countFor(v *view, w *Want, now time.Time, s *set, why *refusal, without bool) int {
+	if t.mayPair(w) {
+		return t.countPairs(v, w, now, s, why, without)
 	}
 	return t.countUsable(v, w, now, s, why)
 }

@@ -83,9 +83,108 @@ func TestPairs_VersionWithoutAPairLeavesItsShare(t *testing.T) {
 		require.Nil(t, why)
 		require.Equal(t, "d0", l.InstanceID())
 	}
-	r = pairsOf(t, nil, []InstanceSpec{ofKeys("d0", "0")})
+	r = pairsOf(t, nil, []InstanceSpec{ofKeys("d0", "0")}, ofEngine(pairing.SGLang))
 	_, why := r.Try(completion())
 	require.Equal(t, NoInstance, why.Reason)
+}
+
+func ofEngine(e pairing.Engine) func(*Spec) {
+	return func(s *Spec) { s.Targets[0].Pairing = &pairing.Policy{Engine: e} }
+}
+
+// requireAlone requires that a completion goes to the instance alone, and returns its lease.
+func requireAlone(t *testing.T, r *Route, id string, why pairing.Reason) *Lease {
+	t.Helper()
+	l, refused := r.Try(completion())
+	require.Nil(t, refused)
+	require.Equal(t, id, l.InstanceID())
+	require.Nil(t, l.Prefill)
+	require.Equal(t, why, l.Alone)
+	l.End()
+	return l
+}
+
+func TestPairs_DecodeServersOfVLLMServeAloneWhileThereIsNoPair(t *testing.T) {
+	t.Run("no prefill server", func(t *testing.T) {
+		l := requireAlone(t, pairsOf(t, nil, []InstanceSpec{ofKeys("d0", "0")}), "d0", pairing.NoPair)
+		require.Equal(t, pairing.NIXL, l.Pairing.Engine)
+	})
+	t.Run("a prefill server of another version", func(t *testing.T) {
+		requireAlone(t, pairsOf(t, []InstanceSpec{ofKeys("p0", "1")}, []InstanceSpec{ofKeys("d0", "0")}), "d0", pairing.NoPair)
+	})
+	t.Run("an instance whose version is not known", func(t *testing.T) {
+		_, why := pairsOf(t, nil, []InstanceSpec{ofKeys("d0")}).Try(completion())
+		require.Equal(t, NoInstance, why.Reason)
+	})
+	t.Run("the prefill server cannot be reached", func(t *testing.T) {
+		r := pairsOf(t, []InstanceSpec{ofKeys("p0", "0")}, []InstanceSpec{ofKeys("d0", "0")})
+		w := completion()
+		first, _ := r.Try(w)
+		first.Prefill.RecordOutcome(health.Refusal)
+		w.Tried(first.Prefill)
+		again, why := r.Try(w)
+		require.Nil(t, why)
+		require.Nil(t, again.Prefill)
+		require.Equal(t, pairing.NoPair, again.Alone)
+	})
+	t.Run("the prefill server failed", func(t *testing.T) {
+		r := pairsOf(t, []InstanceSpec{ofKeys("p0", "0")}, []InstanceSpec{ofKeys("d0", "0")})
+		w := completion()
+		first, _ := r.Try(w)
+		first.Prefill.RecordOutcome(health.Failure)
+		w.Tried(first.Prefill)
+		_, why := r.Try(w)
+		require.Equal(t, NoInstance, why.Reason, "the request itself may be the reason")
+	})
+}
+
+// While a version takes over instances of another one, each instance gets requests in the way of its own version.
+func TestPairs_GetRequestsInTheWayOfTheirVersion(t *testing.T) {
+	of := func(ways ...string) map[string]bool {
+		out := map[string]bool{}
+		for _, way := range ways {
+			out[way] = true
+		}
+		return out
+	}
+	ways := func(r *Route) map[string]bool {
+		out := map[string]bool{}
+		for range 100 {
+			l, why := r.Try(completion())
+			require.Nil(t, why)
+			switch {
+			case l.Prefill != nil:
+				out[fmt.Sprintf("%s+%s %s", l.Prefill.InstanceID(), l.InstanceID(), l.Pairing.Engine)] = true
+				l.Prefill.End()
+			case l.Pairing == nil:
+				out[l.InstanceID()+" alone"] = true
+			}
+			l.End()
+		}
+		return out
+	}
+	old := ofKeys("d0")
+	old.Alone = true
+	t.Run("from none, before the pair is complete", func(t *testing.T) {
+		r := pairsOf(t, nil, []InstanceSpec{old, ofKeys("d1", "0")}, ofEngine(pairing.SGLang))
+		require.Equal(t, of("d0 alone"), ways(r))
+	})
+	t.Run("from none", func(t *testing.T) {
+		r := pairsOf(t, []InstanceSpec{ofKeys("p1", "0")}, []InstanceSpec{old, ofKeys("d1", "0")}, ofEngine(pairing.SGLang))
+		require.Equal(t, of("d0 alone", "p1+d1 sglang"), ways(r))
+	})
+	t.Run("an instance of both versions", func(t *testing.T) {
+		both := ofKeys("d0", "0")
+		both.Alone = true
+		require.Equal(t, of("d0 alone"), ways(pairsOf(t, nil, []InstanceSpec{both}, ofEngine(pairing.SGLang))))
+		require.Equal(t, of("p1+d0 sglang"), ways(pairsOf(t, []InstanceSpec{ofKeys("p1", "0")}, []InstanceSpec{both}, ofEngine(pairing.SGLang))))
+	})
+	t.Run("from one engine to another", func(t *testing.T) {
+		r := pairsOf(t, []InstanceSpec{ofKeys("p0", "0"), ofKeys("p1", "1")}, []InstanceSpec{ofKeys("d0", "0"), ofKeys("d1", "1")}, ofEngine(pairing.SGLang), func(s *Spec) {
+			s.Targets[0].KeyPairings = map[string]*pairing.Policy{"0": {Engine: pairing.NIXL}}
+		})
+		require.Equal(t, of("p0+d0 nixl", "p1+d1 sglang"), ways(r))
+	})
 }
 
 func TestPairs_FailedPrefillIsAvoidedAndEjected(t *testing.T) {
@@ -167,6 +266,10 @@ func TestPairs_NeverHaveTwoKeys(t *testing.T) {
 			l, _ := r.Try(w)
 			if l == nil {
 				w = completion()
+				continue
+			}
+			if l.Prefill == nil && l.Alone == pairing.NoPair {
+				l.End()
 				continue
 			}
 			if l.Prefill == nil || l.Prefill.DeploymentID != l.DeploymentID {

@@ -100,6 +100,8 @@ type TargetSpec struct {
 	// in common with it. Nil: a request goes to one of Instances.
 	Pairing *pairing.Policy
 	Prefill []InstanceSpec
+	// KeyPairings is how requests go to the pairs of a key, if not as Pairing says.
+	KeyPairings map[string]*pairing.Policy
 }
 
 // HasPairs reports whether a target has pairs.
@@ -120,8 +122,9 @@ type InstanceSpec struct {
 	Check *healthcheck.Check
 	// OtherVersion is whether Check belongs to another version. Then the instance keeps its own check, if it has one.
 	OtherVersion bool
-	// Keys are the pairing keys.
-	Keys []string
+	// Keys are the pairing keys. Alone is whether the instance takes requests for completions as they come.
+	Keys  []string
+	Alone bool
 	// BootstrapPort is the port at which SGLang's decode servers meet the instance. 0: not known.
 	BootstrapPort int
 }

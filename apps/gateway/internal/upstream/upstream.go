@@ -36,6 +36,7 @@ import (
 
 	"github.com/windlass-run/windlass/apps/gateway/internal/balance"
 	"github.com/windlass-run/windlass/apps/gateway/internal/health"
+	"github.com/windlass-run/windlass/apps/gateway/internal/pairing"
 	"github.com/windlass-run/windlass/pkg/healthcheck"
 )
 
@@ -136,9 +137,12 @@ type target struct {
 	all       map[string]member
 	// prefill has the instances that prefill prompts for the instances of this target. Nil: requests do not go to pairs.
 	prefill *target
-	// keys are the pairing keys of known, in the same order, as numbers below keyCount.
-	keys     [][]int
-	keyCount int
+	// keys are the pairing keys of known, in the same order, as indexes of policies. alone is whether an instance of
+	// known takes requests as they come, in the same order.
+	keys  [][]int
+	alone []bool
+	// policies are how requests go to the pairs of the keys. The prefill of a target has none.
+	policies []*pairing.Policy
 	// prefills is whether the target is the prefill of another target.
 	prefills bool
 }

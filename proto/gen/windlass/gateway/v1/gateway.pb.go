@@ -1290,10 +1290,15 @@ type Target struct {
 	// connect.
 	HealthCheck *HealthCheck `protobuf:"bytes,6,opt,name=health_check,json=healthCheck,proto3" json:"health_check,omitempty"`
 	// Requests for completions go to a pair: to one of prefill, and to one of instances that has a
-	// pairing_key in common with it. Absent: they go to one of instances.
+	// pairing_key in common with it. While no target has a pair, they go to one of instances alone if
+	// it has a key with ENGINE_NIXL. Absent: they go to one of instances.
 	Pairing *Pairing `protobuf:"bytes,7,opt,name=pairing,proto3" json:"pairing,omitempty"`
 	// With pairing: instances that prefill prompts. No request goes to one of them alone.
-	Prefill       []*Instance `protobuf:"bytes,8,rep,name=prefill,proto3" json:"prefill,omitempty"`
+	Prefill []*Instance `protobuf:"bytes,8,rep,name=prefill,proto3" json:"prefill,omitempty"`
+	// With pairing: how requests go to the pairs of a pairing_key, if not as pairing says. While a
+	// version takes over the instances of another one, each pair gets requests in the way of its own
+	// version.
+	KeyPairings   map[string]*Pairing `protobuf:"bytes,9,rep,name=key_pairings,json=keyPairings,proto3" json:"key_pairings,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1380,6 +1385,13 @@ func (x *Target) GetPairing() *Pairing {
 func (x *Target) GetPrefill() []*Instance {
 	if x != nil {
 		return x.Prefill
+	}
+	return nil
+}
+
+func (x *Target) GetKeyPairings() map[string]*Pairing {
+	if x != nil {
+		return x.KeyPairings
 	}
 	return nil
 }
@@ -1583,11 +1595,15 @@ type Instance struct {
 	// It still runs another version and will be replaced, so that the target's health_check is not
 	// its own. The gateway uses the check that it had as an instance of its own version, or none.
 	OtherVersion bool `protobuf:"varint,5,opt,name=other_version,json=otherVersion,proto3" json:"other_version,omitempty"`
-	// With Target.pairing: two instances may be a pair only if they have a key in common.
+	// With Target.pairing: two instances may be a pair only if they have a key in common. An instance
+	// may have keys that no other instance has.
 	PairingKeys []string `protobuf:"bytes,6,rep,name=pairing_keys,json=pairingKeys,proto3" json:"pairing_keys,omitempty"`
 	// With Pairing.ENGINE_SGLANG, of an instance that prefills: the port at which decode servers meet
 	// it, on the host of address. 0: not known.
 	BootstrapPort int32 `protobuf:"varint,7,opt,name=bootstrap_port,json=bootstrapPort,proto3" json:"bootstrap_port,omitempty"`
+	// With Target.pairing, of one of Target.instances: its version has no pairs, so that it takes
+	// requests for completions alone, as they come.
+	Alone         bool `protobuf:"varint,8,opt,name=alone,proto3" json:"alone,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1669,6 +1685,13 @@ func (x *Instance) GetBootstrapPort() int32 {
 		return x.BootstrapPort
 	}
 	return 0
+}
+
+func (x *Instance) GetAlone() bool {
+	if x != nil {
+		return x.Alone
+	}
+	return false
 }
 
 type RoutePolicy struct {
@@ -2709,7 +2732,7 @@ const file_windlass_gateway_v1_gateway_proto_rawDesc = "" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x1b\n" +
 	"\x04hash\x18\x02 \x01(\fB\a\xbaH\x04z\x02h R\x04hash\x12\x1d\n" +
 	"\n" +
-	"expires_at\x18\x03 \x01(\x03R\texpiresAt\"\xf5\x02\n" +
+	"expires_at\x18\x03 \x01(\x03R\texpiresAt\"\xa4\x04\n" +
 	"\x06Target\x12#\n" +
 	"\rdeployment_id\x18\x01 \x01(\tR\fdeploymentId\x12\x18\n" +
 	"\aversion\x18\x02 \x01(\x05R\aversion\x12\x16\n" +
@@ -2718,7 +2741,11 @@ const file_windlass_gateway_v1_gateway_proto_rawDesc = "" +
 	"\tinstances\x18\x05 \x03(\v2\x1d.windlass.gateway.v1.InstanceR\tinstances\x12C\n" +
 	"\fhealth_check\x18\x06 \x01(\v2 .windlass.gateway.v1.HealthCheckR\vhealthCheck\x126\n" +
 	"\apairing\x18\a \x01(\v2\x1c.windlass.gateway.v1.PairingR\apairing\x127\n" +
-	"\aprefill\x18\b \x03(\v2\x1d.windlass.gateway.v1.InstanceR\aprefill\"\xbf\x01\n" +
+	"\aprefill\x18\b \x03(\v2\x1d.windlass.gateway.v1.InstanceR\aprefill\x12O\n" +
+	"\fkey_pairings\x18\t \x03(\v2,.windlass.gateway.v1.Target.KeyPairingsEntryR\vkeyPairings\x1a\\\n" +
+	"\x10KeyPairingsEntry\x12\x10\n" +
+	"\x03key\x18\x01 \x01(\tR\x03key\x122\n" +
+	"\x05value\x18\x02 \x01(\v2\x1c.windlass.gateway.v1.PairingR\x05value:\x028\x01\"\xbf\x01\n" +
 	"\aPairing\x12;\n" +
 	"\x06engine\x18\x01 \x01(\x0e2#.windlass.gateway.v1.Pairing.EngineR\x06engine\x121\n" +
 	"\x10min_prompt_bytes\x18\x02 \x01(\x03B\a\xbaH\x04\"\x02(\x00R\x0eminPromptBytes\"D\n" +
@@ -2734,7 +2761,7 @@ const file_windlass_gateway_v1_gateway_proto_rawDesc = "" +
 	"\aPreview\x12\x12\n" +
 	"\x04host\x18\x01 \x01(\tR\x04host\x12#\n" +
 	"\rdeployment_id\x18\x02 \x01(\tR\fdeploymentId\x12&\n" +
-	"\x0frequire_api_key\x18\x03 \x01(\bR\rrequireApiKey\"\x86\x03\n" +
+	"\x0frequire_api_key\x18\x03 \x01(\bR\rrequireApiKey\"\x9c\x03\n" +
 	"\bInstance\x12\x1f\n" +
 	"\vinstance_id\x18\x01 \x01(\tR\n" +
 	"instanceId\x12\x18\n" +
@@ -2743,7 +2770,8 @@ const file_windlass_gateway_v1_gateway_proto_rawDesc = "" +
 	"\twas_ready\x18\x04 \x01(\bH\x00R\bwasReady\x88\x01\x01\x12#\n" +
 	"\rother_version\x18\x05 \x01(\bR\fotherVersion\x12!\n" +
 	"\fpairing_keys\x18\x06 \x03(\tR\vpairingKeys\x122\n" +
-	"\x0ebootstrap_port\x18\a \x01(\x05B\v\xbaH\b\x1a\x06\x18\xff\xff\x03(\x00R\rbootstrapPort\"X\n" +
+	"\x0ebootstrap_port\x18\a \x01(\x05B\v\xbaH\b\x1a\x06\x18\xff\xff\x03(\x00R\rbootstrapPort\x12\x14\n" +
+	"\x05alone\x18\b \x01(\bR\x05alone\"X\n" +
 	"\x05State\x12\x15\n" +
 	"\x11STATE_UNSPECIFIED\x10\x00\x12\x0f\n" +
 	"\vSTATE_READY\x10\x01\x12\x13\n" +
@@ -2882,7 +2910,7 @@ func file_windlass_gateway_v1_gateway_proto_rawDescGZIP() []byte {
 }
 
 var file_windlass_gateway_v1_gateway_proto_enumTypes = make([]protoimpl.EnumInfo, 4)
-var file_windlass_gateway_v1_gateway_proto_msgTypes = make([]protoimpl.MessageInfo, 30)
+var file_windlass_gateway_v1_gateway_proto_msgTypes = make([]protoimpl.MessageInfo, 31)
 var file_windlass_gateway_v1_gateway_proto_goTypes = []any{
 	(CrossRegion)(0),            // 0: windlass.gateway.v1.CrossRegion
 	(Balancing)(0),              // 1: windlass.gateway.v1.Balancing
@@ -2918,10 +2946,11 @@ var file_windlass_gateway_v1_gateway_proto_goTypes = []any{
 	(*Served)(nil),              // 31: windlass.gateway.v1.Served
 	(*InstanceHealth)(nil),      // 32: windlass.gateway.v1.InstanceHealth
 	(*ReportResponse)(nil),      // 33: windlass.gateway.v1.ReportResponse
-	(*durationpb.Duration)(nil), // 34: google.protobuf.Duration
+	nil,                         // 34: windlass.gateway.v1.Target.KeyPairingsEntry
+	(*durationpb.Duration)(nil), // 35: google.protobuf.Duration
 }
 var file_windlass_gateway_v1_gateway_proto_depIdxs = []int32{
-	34, // 0: windlass.gateway.v1.WakeResponse.ready_in:type_name -> google.protobuf.Duration
+	35, // 0: windlass.gateway.v1.WakeResponse.ready_in:type_name -> google.protobuf.Duration
 	7,  // 1: windlass.gateway.v1.WatchRequest.have:type_name -> windlass.gateway.v1.AppVersion
 	9,  // 2: windlass.gateway.v1.WatchResponse.begin:type_name -> windlass.gateway.v1.Begin
 	10, // 3: windlass.gateway.v1.WatchResponse.apps:type_name -> windlass.gateway.v1.Apps
@@ -2929,48 +2958,50 @@ var file_windlass_gateway_v1_gateway_proto_depIdxs = []int32{
 	12, // 5: windlass.gateway.v1.WatchResponse.heartbeat:type_name -> windlass.gateway.v1.Heartbeat
 	13, // 6: windlass.gateway.v1.WatchResponse.neighbours:type_name -> windlass.gateway.v1.Neighbours
 	16, // 7: windlass.gateway.v1.Apps.apps:type_name -> windlass.gateway.v1.AppRoutes
-	34, // 8: windlass.gateway.v1.Heartbeat.interval:type_name -> google.protobuf.Duration
+	35, // 8: windlass.gateway.v1.Heartbeat.interval:type_name -> google.protobuf.Duration
 	14, // 9: windlass.gateway.v1.Neighbours.apps:type_name -> windlass.gateway.v1.AppNeighbours
 	15, // 10: windlass.gateway.v1.AppNeighbours.regions:type_name -> windlass.gateway.v1.Neighbour
 	18, // 11: windlass.gateway.v1.AppRoutes.targets:type_name -> windlass.gateway.v1.Target
 	21, // 12: windlass.gateway.v1.AppRoutes.previews:type_name -> windlass.gateway.v1.Preview
 	23, // 13: windlass.gateway.v1.AppRoutes.policy:type_name -> windlass.gateway.v1.RoutePolicy
 	17, // 14: windlass.gateway.v1.AppRoutes.api_keys:type_name -> windlass.gateway.v1.ApiKey
-	34, // 15: windlass.gateway.v1.AppRoutes.start_time:type_name -> google.protobuf.Duration
+	35, // 15: windlass.gateway.v1.AppRoutes.start_time:type_name -> google.protobuf.Duration
 	22, // 16: windlass.gateway.v1.Target.instances:type_name -> windlass.gateway.v1.Instance
 	20, // 17: windlass.gateway.v1.Target.health_check:type_name -> windlass.gateway.v1.HealthCheck
 	19, // 18: windlass.gateway.v1.Target.pairing:type_name -> windlass.gateway.v1.Pairing
 	22, // 19: windlass.gateway.v1.Target.prefill:type_name -> windlass.gateway.v1.Instance
-	2,  // 20: windlass.gateway.v1.Pairing.engine:type_name -> windlass.gateway.v1.Pairing.Engine
-	34, // 21: windlass.gateway.v1.HealthCheck.timeout:type_name -> google.protobuf.Duration
-	3,  // 22: windlass.gateway.v1.Instance.state:type_name -> windlass.gateway.v1.Instance.State
-	1,  // 23: windlass.gateway.v1.RoutePolicy.balancing:type_name -> windlass.gateway.v1.Balancing
-	34, // 24: windlass.gateway.v1.RoutePolicy.response_timeout:type_name -> google.protobuf.Duration
-	34, // 25: windlass.gateway.v1.RoutePolicy.idle_timeout:type_name -> google.protobuf.Duration
-	34, // 26: windlass.gateway.v1.RoutePolicy.request_timeout:type_name -> google.protobuf.Duration
-	34, // 27: windlass.gateway.v1.RoutePolicy.queue_wait:type_name -> google.protobuf.Duration
-	26, // 28: windlass.gateway.v1.RoutePolicy.cors:type_name -> windlass.gateway.v1.Cors
-	25, // 29: windlass.gateway.v1.RoutePolicy.payload_log:type_name -> windlass.gateway.v1.PayloadLog
-	0,  // 30: windlass.gateway.v1.RoutePolicy.cross_region:type_name -> windlass.gateway.v1.CrossRegion
-	24, // 31: windlass.gateway.v1.RoutePolicy.cold_start:type_name -> windlass.gateway.v1.ColdStart
-	34, // 32: windlass.gateway.v1.ColdStart.hold:type_name -> google.protobuf.Duration
-	34, // 33: windlass.gateway.v1.Cors.max_age:type_name -> google.protobuf.Duration
-	31, // 34: windlass.gateway.v1.ReportRequest.served:type_name -> windlass.gateway.v1.Served
-	32, // 35: windlass.gateway.v1.ReportRequest.instances:type_name -> windlass.gateway.v1.InstanceHealth
-	28, // 36: windlass.gateway.v1.ReportRequest.traffic:type_name -> windlass.gateway.v1.Traffic
-	29, // 37: windlass.gateway.v1.ReportRequest.loads:type_name -> windlass.gateway.v1.AppLoad
-	30, // 38: windlass.gateway.v1.AppLoad.deployments:type_name -> windlass.gateway.v1.DeploymentLoad
-	6,  // 39: windlass.gateway.v1.RouteService.Watch:input_type -> windlass.gateway.v1.WatchRequest
-	27, // 40: windlass.gateway.v1.RouteService.Report:input_type -> windlass.gateway.v1.ReportRequest
-	4,  // 41: windlass.gateway.v1.RouteService.Wake:input_type -> windlass.gateway.v1.WakeRequest
-	8,  // 42: windlass.gateway.v1.RouteService.Watch:output_type -> windlass.gateway.v1.WatchResponse
-	33, // 43: windlass.gateway.v1.RouteService.Report:output_type -> windlass.gateway.v1.ReportResponse
-	5,  // 44: windlass.gateway.v1.RouteService.Wake:output_type -> windlass.gateway.v1.WakeResponse
-	42, // [42:45] is the sub-list for method output_type
-	39, // [39:42] is the sub-list for method input_type
-	39, // [39:39] is the sub-list for extension type_name
-	39, // [39:39] is the sub-list for extension extendee
-	0,  // [0:39] is the sub-list for field type_name
+	34, // 20: windlass.gateway.v1.Target.key_pairings:type_name -> windlass.gateway.v1.Target.KeyPairingsEntry
+	2,  // 21: windlass.gateway.v1.Pairing.engine:type_name -> windlass.gateway.v1.Pairing.Engine
+	35, // 22: windlass.gateway.v1.HealthCheck.timeout:type_name -> google.protobuf.Duration
+	3,  // 23: windlass.gateway.v1.Instance.state:type_name -> windlass.gateway.v1.Instance.State
+	1,  // 24: windlass.gateway.v1.RoutePolicy.balancing:type_name -> windlass.gateway.v1.Balancing
+	35, // 25: windlass.gateway.v1.RoutePolicy.response_timeout:type_name -> google.protobuf.Duration
+	35, // 26: windlass.gateway.v1.RoutePolicy.idle_timeout:type_name -> google.protobuf.Duration
+	35, // 27: windlass.gateway.v1.RoutePolicy.request_timeout:type_name -> google.protobuf.Duration
+	35, // 28: windlass.gateway.v1.RoutePolicy.queue_wait:type_name -> google.protobuf.Duration
+	26, // 29: windlass.gateway.v1.RoutePolicy.cors:type_name -> windlass.gateway.v1.Cors
+	25, // 30: windlass.gateway.v1.RoutePolicy.payload_log:type_name -> windlass.gateway.v1.PayloadLog
+	0,  // 31: windlass.gateway.v1.RoutePolicy.cross_region:type_name -> windlass.gateway.v1.CrossRegion
+	24, // 32: windlass.gateway.v1.RoutePolicy.cold_start:type_name -> windlass.gateway.v1.ColdStart
+	35, // 33: windlass.gateway.v1.ColdStart.hold:type_name -> google.protobuf.Duration
+	35, // 34: windlass.gateway.v1.Cors.max_age:type_name -> google.protobuf.Duration
+	31, // 35: windlass.gateway.v1.ReportRequest.served:type_name -> windlass.gateway.v1.Served
+	32, // 36: windlass.gateway.v1.ReportRequest.instances:type_name -> windlass.gateway.v1.InstanceHealth
+	28, // 37: windlass.gateway.v1.ReportRequest.traffic:type_name -> windlass.gateway.v1.Traffic
+	29, // 38: windlass.gateway.v1.ReportRequest.loads:type_name -> windlass.gateway.v1.AppLoad
+	30, // 39: windlass.gateway.v1.AppLoad.deployments:type_name -> windlass.gateway.v1.DeploymentLoad
+	19, // 40: windlass.gateway.v1.Target.KeyPairingsEntry.value:type_name -> windlass.gateway.v1.Pairing
+	6,  // 41: windlass.gateway.v1.RouteService.Watch:input_type -> windlass.gateway.v1.WatchRequest
+	27, // 42: windlass.gateway.v1.RouteService.Report:input_type -> windlass.gateway.v1.ReportRequest
+	4,  // 43: windlass.gateway.v1.RouteService.Wake:input_type -> windlass.gateway.v1.WakeRequest
+	8,  // 44: windlass.gateway.v1.RouteService.Watch:output_type -> windlass.gateway.v1.WatchResponse
+	33, // 45: windlass.gateway.v1.RouteService.Report:output_type -> windlass.gateway.v1.ReportResponse
+	5,  // 46: windlass.gateway.v1.RouteService.Wake:output_type -> windlass.gateway.v1.WakeResponse
+	44, // [44:47] is the sub-list for method output_type
+	41, // [41:44] is the sub-list for method input_type
+	41, // [41:41] is the sub-list for extension type_name
+	41, // [41:41] is the sub-list for extension extendee
+	0,  // [0:41] is the sub-list for field type_name
 }
 
 func init() { file_windlass_gateway_v1_gateway_proto_init() }
@@ -2997,7 +3028,7 @@ func file_windlass_gateway_v1_gateway_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_windlass_gateway_v1_gateway_proto_rawDesc), len(file_windlass_gateway_v1_gateway_proto_rawDesc)),
 			NumEnums:      4,
-			NumMessages:   30,
+			NumMessages:   31,
 			NumExtensions: 0,
 			NumServices:   1,
 		},
