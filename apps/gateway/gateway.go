@@ -98,6 +98,9 @@ type Config struct {
 	RateAfter                  time.Duration
 	// MaxHeld is how many requests may wait for apps at zero, of all apps together. 0: hold.DefaultMost.
 	MaxHeld int
+	// PairMemory limits the memory for the bodies of requests to pairs of a prefill and a decode server, in bytes.
+	// 0: proxy.DefaultPairMemory.
+	PairMemory int64
 	// Connections limits the connections of clients, in total and by address. Zero: conns.Limits.Defaults.
 	Connections conns.Limits
 	// UpgradedIdle is how long a connection that switched protocols, such as a websocket, may be silent
@@ -256,7 +259,7 @@ func New(ctx context.Context, cfg Config) (_ *Gateway, err error) {
 		Table: g.table, Log: cfg.Log, Access: cfg.Access, AccessEvery: cfg.AccessEvery,
 		Trusted: cfg.Trusted, SlowClient: cfg.SlowClient, UpgradedIdle: cfg.UpgradedIdle,
 		Bodies: pace.Least{Rate: cfg.MinBodyRate, After: cfg.RateAfter}, Answers: pace.Least{Rate: cfg.MinAnswerRate, After: cfg.RateAfter}, Registerer: cfg.Registerer, Complete: g.routes.Complete, HSTS: cfg.HSTS,
-		Conns: g.conns, Advertise: g.advertiseHTTP3, Traffic: counts, Payloads: g.payloads, Regions: g.regions, Holds: g.holds, NeighbourTLS: neighbourTLS, Allow: cfg.NeighbourAllow,
+		Conns: g.conns, Advertise: g.advertiseHTTP3, Traffic: counts, Payloads: g.payloads, Regions: g.regions, Holds: g.holds, PairMemory: cfg.PairMemory, NeighbourTLS: neighbourTLS, Allow: cfg.NeighbourAllow,
 	})
 	if err != nil {
 		return nil, err

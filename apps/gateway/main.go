@@ -19,6 +19,7 @@ import (
 	"gopkg.in/natefinch/lumberjack.v2"
 
 	"github.com/windlass-run/windlass/apps/gateway/internal/engine"
+	"github.com/windlass-run/windlass/apps/gateway/internal/proxy"
 	"github.com/windlass-run/windlass/pkg/certfile"
 	"github.com/windlass-run/windlass/pkg/conns"
 	"github.com/windlass-run/windlass/pkg/guard"
@@ -50,6 +51,7 @@ type flags struct {
 	MaxConnections int           `help:"Maximum number of connections of clients. When it is reached, the longest idle connection is closed. 0: half of the process' limit of file descriptors, at most 32768. -1: no limit." default:"0" env:"WINDLASS_GATEWAY_MAX_CONNECTIONS"`
 	MaxPerAddress  int           `name:"max-connections-per-address" help:"Maximum number of connections from one address, or from one /64 of IPv6. Does not apply to --trusted-proxies. 0: a quarter of --max-connections. -1: no limit." default:"0" env:"WINDLASS_GATEWAY_MAX_CONNECTIONS_PER_ADDRESS"`
 	MaxHeld        int           `help:"Maximum number of requests that wait for apps at zero, for all apps together. One app may use at most as many places as it leaves free. Further requests are refused with 503 and a Retry-After." default:"4096" env:"WINDLASS_GATEWAY_MAX_HELD"`
+	MaxPairMiB     int64         `name:"max-pair-mib" help:"Maximum memory, in MiB, for the bodies of requests to pairs of a prefill and a decode server, until their answers begin: four times the bodies' size. One app may use at most as much as it leaves free. Further requests wait as long as the route's queue allows, and are then refused with 503." default:"256" env:"WINDLASS_GATEWAY_MAX_PAIR_MIB"`
 	UpgradedIdle   time.Duration `help:"How long a connection that switched protocols, such as a websocket, may be silent in both directions." default:"10m" env:"WINDLASS_GATEWAY_UPGRADED_IDLE"`
 	DrainDelay     time.Duration `help:"How long the gateway accepts requests after SIGTERM. During this time /readyz fails, so that load balancers send no more of them." default:"0s" env:"WINDLASS_GATEWAY_DRAIN_DELAY"`
 	DrainTimeout   time.Duration `help:"How long requests, including streams, may take to end after --drain-delay." default:"5m" env:"WINDLASS_GATEWAY_DRAIN_TIMEOUT"`
@@ -197,7 +199,7 @@ func run(ctx context.Context, f flags) (err error) {
 	cfg := Config{
 		Agent: f.Agent, Listen: f.Listen, Engine: engine.Mode(f.Engine), TLSListen: f.TLSListen, TLSCert: f.TLSCert, TLSKey: f.TLSKey, HTTP3: f.HTTP3, HSTS: f.HSTS,
 		ACME: f.acmeConfig(), RedirectPort: f.HTTPSRedirect, NeighbourRoots: f.NeighbourRoots, Files: files,
-		MaxHeaderBytes: f.MaxHeaderBytes, SlowClient: f.SlowClient, UpgradedIdle: f.UpgradedIdle, MaxHeld: f.MaxHeld,
+		MaxHeaderBytes: f.MaxHeaderBytes, SlowClient: f.SlowClient, UpgradedIdle: f.UpgradedIdle, MaxHeld: f.MaxHeld, PairMemory: f.MaxPairMiB << 20,
 		Connections: conns.Limits{Total: f.MaxConnections, PerAddress: f.MaxPerAddress},
 		MinBodyRate: anyBelow(f.MinBodyRate), MinAnswerRate: anyBelow(f.MinAnswerRate), DrainDelay: f.DrainDelay, DrainTimeout: f.DrainTimeout,
 		AccessEvery: f.AccessLogEvery, Version: Version, Log: log, Registerer: registry, Random: rand.Uint64, Rand: rand.Float64,
@@ -290,6 +292,8 @@ func (f flags) checkFlags() error {
 		return fmt.Errorf("--max-connections-per-address=%d: use a number such as 1000, 0 for the default, or -1 for no limit", f.MaxPerAddress)
 	case f.MaxHeld < 1:
 		return fmt.Errorf("--max-held=%d: use 1 or more", f.MaxHeld)
+	case f.MaxPairMiB < proxy.MinPairMemory>>20 || f.MaxPairMiB > 1<<20:
+		return fmt.Errorf("--max-pair-mib=%d: use %d to %d", f.MaxPairMiB, proxy.MinPairMemory>>20, 1<<20)
 	case f.UpgradedIdle < time.Second:
 		return fmt.Errorf("--upgraded-idle=%v: use 1s or more", f.UpgradedIdle)
 	case f.DrainDelay < 0:

@@ -14,6 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"google.golang.org/protobuf/types/known/durationpb"
 
+	"github.com/windlass-run/windlass/apps/gateway"
 	gatewayv1 "github.com/windlass-run/windlass/proto/gen/windlass/gateway/v1"
 )
 
@@ -22,7 +23,8 @@ import (
 type pairServer struct {
 	name    string
 	address string
-	// fault is how it fails: "", "500", "400", "cut" (no answer), "cut after the header" or "hang".
+	// fault is how it fails: "", "500", "400", "cut" (no answer), "cut after the header", "hang" or "stall" (after the
+	// first event).
 	fault string
 	mu    sync.Mutex
 	// legs are the requests that came. canceled counts the requests whose caller went away.
@@ -129,6 +131,12 @@ func (s *pairServer) serve(w http.ResponseWriter, r *http.Request) {
 	if fault == "cut after the header" {
 		panic(http.ErrAbortHandler)
 	}
+	if fault == "stall" {
+		_, _ = io.WriteString(w, "data: first\n\n")
+		_ = http.NewResponseController(w).Flush()
+		<-r.Context().Done()
+		return
+	}
 	for _, word := range []string{s.name, "after", from} {
 		_, _ = fmt.Fprintf(w, "data: %s\n\n", word)
 		_ = http.NewResponseController(w).Flush()
@@ -147,9 +155,13 @@ type pairsRegion struct {
 var pairEngines = map[string]gatewayv1.Pairing_Engine{"nixl": gatewayv1.Pairing_ENGINE_NIXL, "sglang": gatewayv1.Pairing_ENGINE_SGLANG}
 
 // startPairs starts a gateway and servers of the engine that the test's name has.
-func startPairs(t *testing.T, kind string) *pairsRegion {
+func startPairs(t *testing.T, kind string, change ...func(*gateway.Config)) *pairsRegion {
 	t.Helper()
-	r := &pairsRegion{harness: start(t, nil)}
+	r := &pairsRegion{harness: start(t, func(c *gateway.Config) {
+		for _, f := range change {
+			f(c)
+		}
+	})}
 	meet := &rooms{all: map[string]chan string{}}
 	r.app = echo()
 	r.app.Policy = nil
@@ -559,5 +571,117 @@ func TestPairs_PrefillServerThatLeavesFinishesItsLegs(t *testing.T) {
 		})
 		cancel()
 		r.until(t, func() bool { return len(r.health) == 0 })
+	})
+}
+
+// While no pair is in service, vLLM's decode servers answer alone, and SGLang's get nothing.
+func TestPairs_WithoutAPairDecodeServersOfVLLMAnswerAlone(t *testing.T) {
+	bothPairEngines(t, func(t *testing.T, kind string) {
+		r := startPairs(t, kind)
+		target := r.app.Targets[0]
+		target.Prefill = nil
+		r.app.Policy = &gatewayv1.RoutePolicy{QueueWait: durationpb.New(100 * time.Millisecond)}
+		r.app.Generation++
+		r.put(t, r.app)
+		res, body := r.complete(t, `{"prompt":"one two","kv_transfer_params":{"do_remote_prefill":true,"remote_engine_id":"evil"}}`)
+		if kind == "sglang" {
+			require.Equal(t, "no_instance", res.Header.Get("Windlass-Error"), body)
+			return
+		}
+		require.Equal(t, http.StatusOK, res.StatusCode, body)
+		require.Regexp(t, `^d[01] after none$`, body)
+		r.untilSeries(t, "windlass_gateway_unpaired_total app=echo,app_id=app_1,why=no_pair", 1)
+	})
+}
+
+// While a version takes over instances of another one, each instance gets requests in the way of its own version.
+func TestPairs_InstancesGetRequestsInTheWayOfTheirVersion(t *testing.T) {
+	bothEngines(t, func(t *testing.T) {
+		r := startPairs(t, "sglang")
+		target := r.app.Targets[0]
+		target.Prefill[0].PairingKeys, target.Instances[0].PairingKeys = []string{"old"}, []string{"old"}
+		target.KeyPairings = map[string]*gatewayv1.Pairing{"old": {Engine: gatewayv1.Pairing_ENGINE_NIXL}}
+		r.app.Generation++
+		r.put(t, r.app)
+		got := map[string]int{}
+		for range 60 {
+			res, body := r.complete(t, `{"prompt":"one two"}`)
+			require.Equal(t, http.StatusOK, res.StatusCode, body)
+			got[body]++
+		}
+		require.Len(t, got, 2, "%v", got)
+		require.Positive(t, got["d0 after p0"])
+		require.Positive(t, got["d1 after p1"])
+		for n, room := range map[int]bool{0: false, 1: true} {
+			for _, leg := range append(r.p[n].came(), r.d[n].came()...) {
+				require.Equal(t, room, leg["bootstrap_room"] != nil, "%s got %v", r.p[n].name, leg)
+			}
+		}
+
+		// An instance of a version without pairs gets requests as they come.
+		target.Instances[0].PairingKeys, target.Instances[0].Alone, target.KeyPairings = nil, true, nil
+		target.Prefill = nil
+		r.app.Generation++
+		r.put(t, r.app)
+		for range 20 {
+			res, body := r.complete(t, `{"prompt":"one two","user":"a"}`)
+			require.Equal(t, http.StatusOK, res.StatusCode, body)
+			require.Equal(t, "d0 after none", body)
+		}
+	})
+}
+
+func TestPairs_MemoryForBodiesIsLimited(t *testing.T) {
+	bothEngines(t, func(t *testing.T) {
+		r := startPairs(t, "nixl", func(c *gateway.Config) { c.PairMemory = 64 << 20 })
+		r.app.Policy = &gatewayv1.RoutePolicy{QueueWait: durationpb.New(200 * time.Millisecond)}
+		r.app.Generation++
+		r.put(t, r.app)
+		large := `{"stream":true,"prompt":"` + strings.Repeat("x", 7<<20) + `"}`
+		for _, s := range r.p {
+			s.setFault("hang")
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		first := r.request(t, http.MethodPost, "/v1/completions", large).WithContext(ctx)
+		ended := make(chan error, 1)
+		go func() {
+			_, err := r.client.Do(first)
+			ended <- err
+		}()
+		held := func(n float64) {
+			t.Helper()
+			require.Eventually(t, func() bool { return r.gauge(t, "windlass_gateway_pair_memory_bytes") == n }, patience, time.Millisecond)
+		}
+		held(4 * float64(len(large)))
+		res, body := r.complete(t, large)
+		require.Equal(t, http.StatusServiceUnavailable, res.StatusCode, body)
+		require.Equal(t, "pair_memory", res.Header.Get("Windlass-Error"))
+		require.Equal(t, "1", res.Header.Get("Retry-After"))
+		require.Contains(t, body, "--max-pair-mib")
+		require.InDelta(t, 1, r.gauge(t, "windlass_gateway_pair_memory_waits_total"), 0)
+		cancel()
+		require.Error(t, <-ended)
+		held(0)
+
+		// The memory is free once the answer begins.
+		for _, s := range r.p {
+			s.setFault("")
+		}
+		for _, s := range r.d {
+			s.setFault("stall")
+		}
+		res, err := r.client.Do(r.request(t, http.MethodPost, "/v1/completions", large))
+		require.NoError(t, err)
+		held(0)
+		for _, s := range r.d {
+			s.setFault("")
+		}
+		chunked := r.request(t, http.MethodPost, "/v1/completions", "")
+		chunked.Body, chunked.ContentLength = io.NopCloser(strings.NewReader(large)), -1
+		other, body := r.do(t, chunked)
+		require.Equal(t, http.StatusOK, other.StatusCode, body)
+		held(0)
+		require.NoError(t, res.Body.Close())
 	})
 }

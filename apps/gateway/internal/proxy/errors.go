@@ -81,6 +81,10 @@ var (
 		code: "pair_engine_unknown", status: http.StatusServiceUnavailable, connect: "unavailable", reason: windlassv1.ErrorReason_ERROR_REASON_UNAVAILABLE,
 		message: "the app pairs prefill and decode servers of an engine that this gateway does not know", fix: "Update the gateway.",
 	}
+	failPairMemory = &failure{
+		code: "pair_memory", status: http.StatusServiceUnavailable, connect: "unavailable", reason: windlassv1.ErrorReason_ERROR_REASON_UNAVAILABLE,
+		message: "the bodies of other requests to pairs of a prefill and a decode server use the gateway's memory for them", fix: "Call again in a moment, or raise --max-pair-mib of the gateway.", retry: time.Second,
+	}
 	failBadBody = &failure{
 		code: "bad_body", status: http.StatusBadRequest, connect: "invalid_argument", reason: windlassv1.ErrorReason_ERROR_REASON_VALIDATION,
 		message: "the request's body did not arrive completely or is malformed", fix: "Send a body that matches the request's Content-Length or Transfer-Encoding.",

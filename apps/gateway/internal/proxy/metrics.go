@@ -92,7 +92,7 @@ func newMetrics(r prometheus.Registerer, t *table.Table, counts *traffic.Traffic
 			Name: "windlass_gateway_leg_retries_total", Help: "Attempts at another pair, by the leg that failed before: prefill, decode, or both if either may be the reason.",
 		}, append([]string{"leg"}, app...)),
 		unpaired: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "windlass_gateway_unpaired_total", Help: "Requests for completions of apps with pairs that went to a decode server alone, by the reason why: short, several, or refused if the prefill server refused them.",
+			Name: "windlass_gateway_unpaired_total", Help: "Requests for completions of apps with pairs that went to a decode server alone, by the reason why: short, several, no_pair if no pair was in service, or refused if the prefill server refused them.",
 		}, append([]string{"why"}, app...)),
 	}
 	m.ofDeployments = []vector{m.requests, m.duration, m.firstByte, m.firstToken, m.tokens, m.legs, m.legSeconds}
@@ -102,6 +102,17 @@ func newMetrics(r prometheus.Registerer, t *table.Table, counts *traffic.Traffic
 		err = errors.Join(err, r.Register(v))
 	}
 	return m, err
+}
+
+// newPairMemoryMetrics returns the counter of requests that waited for memory. used returns the memory that is used.
+func newPairMemoryMetrics(r prometheus.Registerer, used func() float64) (waits prometheus.Counter, err error) {
+	waits = prometheus.NewCounter(prometheus.CounterOpts{
+		Name: "windlass_gateway_pair_memory_waits_total", Help: "Requests to pairs that waited for memory for their bodies. Those that waited in vain count in windlass_gateway_failures_total as pair_memory.",
+	})
+	bytes := prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+		Name: "windlass_gateway_pair_memory_bytes", Help: "Memory for the bodies of requests to pairs that have no answer yet. The limit is --max-pair-mib.",
+	}, used)
+	return waits, errors.Join(r.Register(waits), r.Register(bytes))
 }
 
 // appLabels are app_id and app.

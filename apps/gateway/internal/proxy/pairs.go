@@ -24,8 +24,8 @@ import (
 const maxPrefillAnswer = 16 << 20
 
 // readRequest reads the request if it may go to a pair. It ignores Content-Encoding, as engines do: a body that is
-// JSON without decoding may have fields that only the gateway may set.
-func (c *trip) readRequest() error {
+// JSON without decoding may have fields that only the gateway may set. It waits until the time until for memory.
+func (c *trip) readRequest(ctx context.Context, until time.Time) error {
 	req := c.req
 	if !pairing.Takes(req.Method, req.URL.Path) {
 		c.request = &pairing.Request{Unfit: pairing.Path}
@@ -35,26 +35,51 @@ func (c *trip) readRequest() error {
 	if c.x.in == nil || req.Body == nil {
 		return nil
 	}
-	if c.body == nil {
-		if req.ContentLength > pairing.MaxBody {
-			c.request.Unfit = pairing.Large
-			return nil
+	if c.body != nil {
+		if err := c.holdMemory(ctx, int64(len(c.body)), until); err != nil {
+			return err
 		}
-		req.Header.Del("Expect") // see keepBody
-		body, err := io.ReadAll(io.LimitReader(req.Body, pairing.MaxBody+1))
-		if err != nil {
-			return fmt.Errorf("read the request's body: %w", err)
-		}
-		if len(body) > pairing.MaxBody {
-			c.request.Unfit = pairing.Large
-			req.Body = &rejoined{io.MultiReader(bytes.NewReader(body), req.Body), req.Body}
-			return nil
-		}
-		c.body = body
+		c.request = pairing.Read(c.body)
+		return nil
 	}
-	c.request = pairing.Read(c.body)
+	if req.ContentLength > pairing.MaxBody {
+		c.request.Unfit = pairing.Large
+		return nil
+	}
+	req.Header.Del("Expect") // see keepBody
+	// A body of unknown length is usually short. Only if it is not, there must be memory for the largest one.
+	most, first := req.ContentLength, req.ContentLength
+	if most < 0 {
+		most, first = pairing.MaxBody, Replayable
+	}
+	if err := c.holdMemory(ctx, first, until); err != nil {
+		return err
+	}
+	body, err := readUpTo(req.Body, first)
+	if err == nil && int64(len(body)) > first && first < most {
+		if err = c.holdMemory(ctx, most, until); err == nil {
+			var rest []byte
+			rest, err = readUpTo(req.Body, most-int64(len(body)))
+			body = append(body, rest...)
+		}
+	}
+	if err != nil {
+		return fmt.Errorf("read the request's body: %w", err)
+	}
+	if len(body) > pairing.MaxBody {
+		c.request.Unfit = pairing.Large
+		req.Body = &rejoined{io.MultiReader(bytes.NewReader(body), req.Body), req.Body}
+		return nil
+	}
+	if err := c.holdMemory(ctx, int64(len(body)), until); err != nil {
+		return err
+	}
+	c.body, c.request = body, pairing.Read(body)
 	return nil
 }
+
+// readUpTo reads n bytes, and one more if there is one.
+func readUpTo(r io.Reader, n int64) ([]byte, error) { return io.ReadAll(io.LimitReader(r, n+1)) }
 
 // rejoined is a body of which a part was read before.
 type rejoined struct {

@@ -100,7 +100,10 @@ type Config struct {
 	// addresses, in which these gateways may be.
 	Regions *remoteregions.Regions
 	// Holds counts the requests that wait for apps at zero.
-	Holds        *hold.Holds
+	Holds *hold.Holds
+	// PairMemory limits the memory for the bodies of requests to pairs, in bytes. At least MinPairMemory.
+	// 0: DefaultPairMemory.
+	PairMemory   int64
 	NeighbourTLS *tls.Config
 	Allow        guard.Networks
 	// Traffic counts requests, for the decisions about rollouts.
@@ -130,7 +133,17 @@ func New(cfg Config) (*Proxy, error) {
 	if err != nil {
 		return nil, fmt.Errorf("proxy: %w", err)
 	}
-	p := &Proxy{cfg: cfg, metrics: m, transport: &transport{metrics: m, holds: cfg.Holds, regions: cfg.Regions, toRegions: regionTransports{tls: cfg.NeighbourTLS, allow: cfg.Allow}, upgradedIdle: cfg.UpgradedIdle}}
+	if cfg.PairMemory == 0 {
+		cfg.PairMemory = DefaultPairMemory
+	}
+	if cfg.PairMemory < MinPairMemory {
+		return nil, fmt.Errorf("proxy: PairMemory is %d bytes: the least is %d", cfg.PairMemory, MinPairMemory)
+	}
+	memory, err := newPairMemory(cfg.PairMemory, cfg.Registerer)
+	if err != nil {
+		return nil, fmt.Errorf("proxy: %w", err)
+	}
+	p := &Proxy{cfg: cfg, metrics: m, transport: &transport{metrics: m, pairMemory: memory, holds: cfg.Holds, regions: cfg.Regions, toRegions: regionTransports{tls: cfg.NeighbourTLS, allow: cfg.Allow}, upgradedIdle: cfg.UpgradedIdle}}
 	p.transport.here = newProtocols(p.dialInstance)
 	p.pool, p.answers = &engine.Pool{}, engine.Buffers{Size: answerSize}
 	p.reverse = &httputil.ReverseProxy{

@@ -37,11 +37,13 @@ const (
 // transport sends a request to an instance. It repeats the request at another instance or another region if that is
 // safe.
 type transport struct {
-	metrics   *metrics
-	holds     *hold.Holds
-	regions   *remoteregions.Regions
-	here      protocols
-	toRegions regionTransports
+	metrics *metrics
+	holds   *hold.Holds
+	// pairMemory limits the memory for the bodies of requests to pairs.
+	pairMemory *pairMemory
+	regions    *remoteregions.Regions
+	here       protocols
+	toRegions  regionTransports
 	// upgradedIdle is how long a connection that switched protocols may be silent.
 	upgradedIdle time.Duration
 }
@@ -134,6 +136,9 @@ func dialBy(ctx context.Context, d *net.Dialer, network, address string) (net.Co
 	return newConnection(conn), nil
 }
 
+// errAnswered is the error for a body that is asked for again after the answer.
+var errAnswered = errors.New("the request was answered")
+
 // RoundTrip implements http.RoundTripper.
 func (t *transport) RoundTrip(req *http.Request) (*http.Response, error) {
 	x := exchangeOf(req.Context())
@@ -142,8 +147,9 @@ func (t *transport) RoundTrip(req *http.Request) (*http.Response, error) {
 		return nil, err
 	}
 	c := &trip{t: t, req: req, x: x, body: body}
+	defer c.dropBodies()
 	if x.spec.HasPairs() {
-		if err := c.readRequest(); err != nil {
+		if err := c.readRequest(req.Context(), time.Now().Add(x.policy.QueueWait)); err != nil {
 			return nil, err
 		}
 	}
@@ -164,6 +170,8 @@ type trip struct {
 	body []byte
 	// request is the request if it may go to a pair. Nil: it goes to one instance.
 	request *pairing.Request
+	// memory is how many bytes of pairMemory the trip holds.
+	memory int64
 	// res is the answer of an instance or of another region.
 	res *http.Response
 }
@@ -291,11 +299,19 @@ func (t *transport) roundTrip(req *http.Request, x *exchange, at destination, bo
 	})
 	out := req.WithContext(ctx)
 	out.URL = &u
+	var again atomic.Pointer[[]byte]
 	if body != nil {
-		out.Body = io.NopCloser(bytes.NewReader(body))
-		out.GetBody = func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(body)), nil }
+		again.Store(&body)
+		out.Body = &sentBody{bytes.NewReader(body)}
+		out.GetBody = func() (io.ReadCloser, error) {
+			if body := again.Load(); body != nil {
+				return &sentBody{bytes.NewReader(*body)}, nil
+			}
+			return nil, errAnswered
+		}
 	}
 	res, err := through.RoundTrip(out)
+	again.Store(nil)
 	silent := late.end()
 	if err == nil {
 		if err = whyUnfit(res); err != nil {

@@ -1,0 +1,173 @@
+package proxy
+
+import (
+	"bytes"
+	"context"
+	"io"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/windlass-run/windlass/apps/gateway/internal/pairing"
+)
+
+const (
+	// pairCopies is how often the body of a request to a pair is in memory: as it came, its fields, and both legs.
+	pairCopies = 4
+	// MinPairMemory is the least memory for such bodies, in bytes. Two apps can send the largest body then.
+	MinPairMemory = 2 * pairCopies * pairing.MaxBody
+	// DefaultPairMemory is the default of Config.PairMemory.
+	DefaultPairMemory = 256 << 20
+)
+
+// pairMemory limits the memory for the bodies of requests to pairs, of all apps together. An app takes memory only
+// while it holds no more than it leaves free, as package share describes. Requests beyond that wait, in the order in
+// which they came. It is safe for concurrent use.
+type pairMemory struct {
+	most  int64
+	waits prometheus.Counter
+
+	mu   sync.Mutex
+	used int64
+	by   map[string]int64 // by app
+	// waiting is ordered by arrival.
+	waiting []*memoryWaiter
+}
+
+type memoryWaiter struct {
+	app   string
+	bytes int64
+	// granted is closed once the waiter has its memory.
+	granted chan struct{}
+}
+
+func newPairMemory(most int64, r prometheus.Registerer) (m *pairMemory, err error) {
+	m = &pairMemory{most: most, by: map[string]int64{}}
+	m.waits, err = newPairMemoryMetrics(r, func() float64 {
+		m.mu.Lock()
+		defer m.mu.Unlock()
+		return float64(m.used)
+	})
+	return m, err
+}
+
+// take takes memory for the app. It waits until the time until at most, and then returns failPairMemory. It returns
+// the cause of ctx if ctx ends before.
+func (m *pairMemory) take(ctx context.Context, app string, n int64, until time.Time) error {
+	w := &memoryWaiter{app: app, bytes: n, granted: make(chan struct{})}
+	m.mu.Lock()
+	m.waiting = append(m.waiting, w)
+	m.grant()
+	m.mu.Unlock()
+	select {
+	case <-w.granted:
+		return nil
+	default:
+	}
+	m.waits.Inc()
+	timer := time.NewTimer(time.Until(until))
+	defer timer.Stop()
+	var err error
+	select {
+	case <-w.granted:
+		return nil
+	case <-timer.C:
+		err = failPairMemory
+	case <-ctx.Done():
+		err = context.Cause(ctx)
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	select {
+	case <-w.granted: // at the same time
+		return nil
+	default:
+	}
+	m.waiting = slices.DeleteFunc(m.waiting, func(other *memoryWaiter) bool { return other == w })
+	m.grant()
+	return err
+}
+
+// giveBack returns memory that take gave.
+func (m *pairMemory) giveBack(app string, n int64) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.used -= n
+	if m.by[app] -= n; m.by[app] == 0 {
+		delete(m.by, app)
+	}
+	m.grant()
+}
+
+// grant gives memory to waiters in their order. A request of an app waits for the app's earlier ones. mu must be held.
+func (m *pairMemory) grant() {
+	var passed map[string]bool
+	for i := 0; i < len(m.waiting) && m.used < m.most; {
+		w := m.waiting[i]
+		if passed[w.app] || m.by[w.app]+w.bytes > m.most-m.used {
+			if passed == nil {
+				passed = map[string]bool{}
+			}
+			passed[w.app] = true
+			i++
+			continue
+		}
+		m.used += w.bytes
+		m.by[w.app] += w.bytes
+		close(w.granted)
+		m.waiting = slices.Delete(m.waiting, i, i+1)
+	}
+}
+
+// holdMemory makes the trip hold memory for a body of n bytes, until dropBodies. If that is more than it holds, it gives
+// back what it holds first, so that requests that hold memory wait for none.
+func (c *trip) holdMemory(ctx context.Context, n int64, until time.Time) error {
+	n *= pairCopies
+	switch held := c.memory; {
+	case n < held:
+		c.memory = n
+		c.t.pairMemory.giveBack(c.x.spec.AppID, held-n)
+	case n > held:
+		c.returnMemory()
+		if err := c.t.pairMemory.take(ctx, c.x.spec.AppID, n, until); err != nil {
+			return err
+		}
+		c.memory = n
+	}
+	return nil
+}
+
+func (c *trip) returnMemory() {
+	if held := c.memory; held > 0 {
+		c.memory = 0
+		c.t.pairMemory.giveBack(c.x.spec.AppID, held)
+	}
+}
+
+// dropBodies drops the bodies of a request to a pair, which has its answer or will get none.
+func (c *trip) dropBodies() {
+	if c.request == nil {
+		return
+	}
+	c.body, c.request = nil, nil
+	c.returnMemory()
+}
+
+// sentBody is a body in memory. It is dropped once it was read, because net/http keeps a request until the end of its
+// answer.
+type sentBody struct{ rest *bytes.Reader }
+
+func (b *sentBody) Read(p []byte) (int, error) {
+	if b.rest == nil {
+		return 0, io.EOF
+	}
+	n, err := b.rest.Read(p)
+	if b.rest.Len() == 0 {
+		b.rest = nil
+	}
+	return n, err
+}
+
+func (b *sentBody) Close() error { return nil }
