@@ -3,7 +3,7 @@ import { afterAll, afterEach, beforeAll, describe, expect, it } from "vitest";
 import { Feature } from "../src/gen/windlass/v1/workspace_pb.js";
 import { complaints, contextOf, inspect, launch, looks } from "./browser.js";
 import { Fake, Refusal, type Scene } from "./fake.js";
-import { empty, file, full, grouped, hostile, many, owned, platform, pooled } from "./scenes.js";
+import { empty, file, full, grouped, hostile, many, owned, platform, pooled, pooledFile, pooledPlan } from "./scenes.js";
 
 let browser: Browser;
 beforeAll(async () => void (browser = await launch()));
@@ -430,12 +430,22 @@ describe.each(looks)("at $name", (look) => {
   });
 
   it("roles have rows of their own, below their region and their replica", async () => {
-    const { page, found } = await open(grouped, app, look);
+    const { page, fake, found } = await open(grouped, app, look);
     await page.getByRole("row", { name: /us-east-1, role decode.*3 of 4 ready OutOfMemory killed at 64 GiB/ }).waitFor();
     await page.getByRole("row", { name: /us-east-1, role prefill entry.*2 of 2 ready/ }).waitFor();
     await page.getByText("2 of 3 ready").waitFor();
     await page.getByText("chat-v4-0-decode-1").waitFor();
+    const roles = page.getByRole("table", { name: "Roles of v4" });
+    await roles.getByRole("row", { name: /prefill entry 1 in each replica changes as one with decode/ }).waitFor();
+    await roles.getByRole("row", { name: /decode 2 in each replica 2 hosts each, ready and restarted as one; stable slots: a successor takes the slot; starts after prefill/ }).waitFor();
+    await page.getByText("a group of 3 instances").waitFor();
+    await page.getByText("All pods of a replica start or none does. They try again if one has no node for 5m").waitFor();
+    expect(await page.getByText("stable slot", { exact: true }).count()).toBe(2);
     await inspect(page, `roles-${look.name}`);
+    await page.goto(`${fake.url}${rollout}`);
+    await page.getByText("groups ready").first().waitFor();
+    await page.getByText("prefill 2 of 2, decode 3 of 4 ready").first().waitFor();
+    await inspect(page, `rollout-of-groups-${look.name}`);
     expect(found).toEqual([]);
   });
 
@@ -445,9 +455,26 @@ describe.each(looks)("at $name", (look) => {
     await page.getByText("decode: 4 of 4 ready").waitFor();
     await page.getByText("update order sequential: decode").waitFor();
     await page.getByRole("row", { name: /us-east-1.*50 of 100 % of the pool ready/ }).waitFor();
+    await page.getByText("prefill and decode of one version, nixl. Prompts of fewer than 2000 bytes go to decode alone").waitFor();
+    await page.getByRole("table", { name: "Roles of v4" }).getByRole("row", { name: /decode entry counted separately/ }).waitFor();
     await inspect(page, `pool-${look.name}`);
     await page.goto(`${fake.url}${rollout}`);
     await page.getByText("old: prefill 4 of 8, decode 2 of 2 ready").first().waitFor();
+    await page.getByText("complete pairs: 3 % of the pool").waitFor();
+    await inspect(page, `rollout-of-pool-${look.name}`);
+    expect(found).toEqual([]);
+  });
+
+  it("the plan of a pool counts percent, and says its pairs and its set capacity", async () => {
+    const { page, found } = await open(pooledPlan, "/ui/plan", look);
+    await page.getByLabel("YAML or JSON").fill(pooledFile);
+    await page.getByRole("button", { name: "Show the plan" }).click();
+    await page.getByText("nothing of v4 (0 %), the pool of v6 (100 %), in place").waitFor();
+    await page.getByText("prefill and decode of one version, nixl").waitFor();
+    await page.getByText("Set capacity: 0 % at worst of instances of one version, in 10 steps of order sequential").waitFor();
+    await page.getByText("% of the pool", { exact: false }).first().waitFor();
+    await page.getByText("has no pair of a prefill and a decode instance").waitFor();
+    await inspect(page, `pool-plan-${look.name}`);
     expect(found).toEqual([]);
   });
 

@@ -7,7 +7,7 @@ import { LogNote_Kind } from "../src/gen/windlass/v1/logs_pb.js";
 import { PresetFinding_Severity } from "../src/gen/windlass/v1/preset_pb.js";
 import { PinRegion_State } from "../src/gen/windlass/v1/pin_pb.js";
 import { Isolation } from "../src/gen/windlass/v1/region_pb.js";
-import { Layout, PoolUpdate_Order } from "../src/gen/windlass/v1/spec_pb.js";
+import { Gang_Of, Layout, Pairing_Engine, PoolUpdate_Order, RoleSpec_Slots } from "../src/gen/windlass/v1/spec_pb.js";
 import { Feature } from "../src/gen/windlass/v1/workspace_pb.js";
 import { Refusal, type Scene } from "./fake.js";
 
@@ -457,9 +457,14 @@ export const grouped: Scene = {
     ...appScene,
     app: { ...chat, rolloutId: "", latestVersion: 4, status: AppStatus.DEGRADED, message: "us-east-1 has 1 of 2 replicas" },
     rollout: { ...canary, status: RolloutStatus.SUCCEEDED },
+    askedRollout: canary,
     deployments: [
       {
         id: "dep_4", version: 4, live: true, stable: true, status: DeploymentStatus.READY,
+        spec: {
+          roles: [{ name: "prefill", entry: true, together: true }, { name: "decode", instances: 2, hosts: 2, slots: RoleSpec_Slots.STABLE, startsAfter: ["prefill"], together: true }],
+          gang: { of: Gang_Of.GROUP, timeout: { seconds: 300n } },
+        },
         regions: [
           place("us-east-1", 2, 1, 100, { roles: [role("prefill", 2, 2, { entry: true }), role("decode", 4, 3, { reason: "OutOfMemory", message: "killed at 64 GiB" })] }),
           place("eu-west-1", 1, 1, 100, { roles: [role("prefill", 1, 1, { entry: true }), role("decode", 2, 2)] }),
@@ -469,8 +474,8 @@ export const grouped: Scene = {
   },
   instances: {
     instances: [
-      instance(0, { role: "prefill", runtimeName: "chat-v4-0-prefill-0" }), instance(0, { id: "ins_d0", role: "decode", runtimeName: "chat-v4-0-decode-0" }),
-      instance(0, { id: "ins_d1", role: "decode", slot: 1, runtimeName: "chat-v4-0-decode-1", status: InstanceStatus.FAILED, reason: "OutOfMemory", message: "killed at 64 GiB" }),
+      instance(0, { role: "prefill", runtimeName: "chat-v4-0-prefill-0" }), instance(0, { id: "ins_d0", role: "decode", hosts: 2, runtimeName: "chat-v4-0-decode-0" }),
+      instance(0, { id: "ins_d1", role: "decode", slot: 1, hosts: 2, runtimeName: "chat-v4-0-decode-1", status: InstanceStatus.FAILED, reason: "OutOfMemory", message: "killed at 64 GiB" }),
     ],
   },
 };
@@ -480,12 +485,16 @@ export const pooled: Scene = {
   ...full,
   app: {
     ...appScene,
-    app: { ...chat, replicas: 200, readyReplicas: 150, rolloutId: "", latestVersion: 4 },
+    app: { ...chat, replicas: 200, readyReplicas: 150, rolloutId: "", latestVersion: 4, pooled: true },
     rollout: { ...canary, status: RolloutStatus.SUCCEEDED },
     askedRollout: canary,
     deployments: [
       {
-        id: "dep_4", version: 4, live: true, stable: true, status: DeploymentStatus.READY, spec: { layout: Layout.POOLED, update: { order: PoolUpdate_Order.SEQUENTIAL, sequence: ["decode"] } },
+        id: "dep_4", version: 4, live: true, stable: true, status: DeploymentStatus.READY, 
+        spec: {
+          layout: Layout.POOLED, update: { order: PoolUpdate_Order.SEQUENTIAL, sequence: ["decode"] }, roles: [{ name: "prefill" }, { name: "decode", entry: true }],
+          pairing: { engine: Pairing_Engine.NIXL, minPromptBytes: 2000n },
+        },
         regions: [
           place("us-east-1", 100, 50, 100, { roles: [role("prefill", 8, 4), role("decode", 2, 2, { entry: true })] }),
           place("eu-west-1", 100, 100, 100, { roles: [role("prefill", 8, 8), role("decode", 2, 2, { entry: true })] }),
@@ -494,6 +503,34 @@ export const pooled: Scene = {
     ],
   },
 };
+
+/** The plan of a pool whose gateways pair its roles. */
+export const pooledPlan: Scene = {
+  ...pooled,
+  answers: {
+    ...full.answers,
+    PlanDeploy: {
+      ...plan,
+      findings: [{
+        reason: ErrorReason.NO_CAPACITY, region: "us-east-1", field: "spec.pairing", message: "region us-east-1 has no pair of a prefill and a decode instance of one version for a part of the rollout",
+        fix: "Update.order coherent keeps 100 % and takes 5 GPUs more meanwhile.",
+      }],
+      steps: [{ kind: PlanStep_Kind.MOVE, region: "us-east-1", inPlace: true, versions: [{ version: 4, replicas: 0, weight: 0 }, { version: 6, replicas: 100, weight: 100 }] }],
+      regions: [{ region: "us-east-1", status: RegionStatus.CONNECTED, replicasNow: 100, replicasPeak: 100, replicasAfter: 100, setCapacity: "0 % at worst of instances of one version, in 10 steps of order sequential" }],
+    },
+  },
+};
+
+export const pooledFile = `app: chat
+regions: [us-east-1]
+layout: pooled
+command: [serve]
+update: {order: sequential}
+pairing: {engine: nixl}
+roles:
+- {name: prefill, instances: 8}
+- {name: decode, instances: 2, entry: true}
+`;
 
 export const many: Scene = {
   role: Role.VIEWER,

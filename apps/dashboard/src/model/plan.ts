@@ -59,7 +59,13 @@ const approvalText = (a: Approval) => `approval by ${a.count > 1 ? `${a.count} o
 
 export const atText = (s: PlanStep) => `${short(s.at)}${s.loads === 0 ? "" : s.loads === 1 ? " + load" : ` + ${s.loads} loads`}`;
 
-export function stepText(s: PlanStep): string {
+/** How much of a version there is: "3 of v2"; of a pool, whose replicas are percent: "25 % of the pool as v2". */
+function sizeText(replicas: number, version: string, pooled: boolean): string {
+  if (!pooled) return `${replicas} of ${version}`;
+  return replicas === 100 ? `the pool of ${version}` : replicas === 0 ? `nothing of ${version}` : `${replicas} % of the pool as ${version}`;
+}
+
+export function stepText(s: PlanStep, pooled = false): string {
   const wait = `${short(s.wait)}${s.checks.length > 0 ? `, until ${s.checks.join(", ")} pass` : ""}`;
   const step = `step ${s.step} of ${s.steps}`;
   const v = `v${s.versions[0]?.version ?? 0}`;
@@ -79,7 +85,7 @@ export function stepText(s: PlanStep): string {
     case PlanStep_Kind.RETAIN:
       return `${v} is kept for ${wait}`;
     default: {
-      const parts = s.versions.map((x) => `${x.replicas} of v${x.version} (${x.weight} %)`);
+      const parts = s.versions.map((x) => `${sizeText(x.replicas, `v${x.version}`, pooled)} (${x.weight} %)`);
       return parts.length === 0 ? "nothing runs" : `${parts.join(", ")}${s.keepsInstances ? ", instances are kept" : s.inPlace ? ", in place" : ""}`;
     }
   }
@@ -90,10 +96,10 @@ const shownMoves = 8;
 
 export type ShownStep = { key: string; step: PlanStep | null; text: string };
 
-export function foldSteps(steps: PlanStep[]): ShownStep[] {
+export function foldSteps(steps: PlanStep[], pooled = false): ShownStep[] {
   const out: ShownStep[] = [];
   const show = (from: number, to: number) => {
-    for (let i = from; i < to; i++) out.push({ key: `${i}`, step: steps[i]!, text: stepText(steps[i]!) });
+    for (let i = from; i < to; i++) out.push({ key: `${i}`, step: steps[i]!, text: stepText(steps[i]!, pooled) });
   };
   for (let i = 0; i < steps.length; ) {
     let n = i;

@@ -37,6 +37,8 @@ describe("why a rollout waits", () => {
     expect(waits(canary({ reason: "CrashLoop", message: "exit code 1" }), app, now)).toEqual([
       "us-east-1 waits for replicas of v3: 1 of 4 are ready. CrashLoop: exit code 1.",
     ]);
+    const pool = create(AppSchema, { ...app, pooled: true });
+    expect(waits(canary({ replicas: 100, new: { ready: 25 } }), pool, now)).toEqual(["us-east-1 waits for roles of v3: 25 of 100 % of the pool are ready."]);
     expect(waits(canary({ state: RegionProgress_State.SKIPPED }), app, now)[0]).toContain("out of reach");
     expect(waits(canary({ checks: [{ name: "errors", state: CheckProgress_State.HELD, message: "12 of 50 samples" }] }), app, now)).toEqual([
       "us-east-1: check errors is inconclusive: 12 of 50 samples.",

@@ -23,7 +23,7 @@ export const waveName = (w: WaveProgress, index: number) => (w.name && w.name !=
 
 const heldChecks = (p: RegionProgress) => p.checks.filter((c) => c.state === CheckProgress_State.HELD);
 
-function waitsOfRegion(r: Rollout, p: RegionProgress, now: number): string[] {
+function waitsOfRegion(r: Rollout, p: RegionProgress, now: number, pooled: boolean): string[] {
   const out: string[] = [];
   const at = p.step > 0 && p.step <= p.steps ? ` at step ${p.step} of ${p.steps}` : "";
   if (p.state === RegionProgress_State.FAILED) out.push(`${p.region} failed: ${sentence(because(p.reason, p.message) || "no reason was given")}`);
@@ -40,12 +40,12 @@ function waitsOfRegion(r: Rollout, p: RegionProgress, now: number): string[] {
   for (const c of heldChecks(p)) out.push(`${p.region}: check ${c.name} is inconclusive: ${sentence(c.message || "it has no figure yet")}`);
   for (const c of p.checks.filter((x) => x.state === CheckProgress_State.FAILED))
     out.push(`${p.region}: check ${c.name} failed ${c.failures} of at most ${c.failureLimit} times: ${sentence(c.message)}`);
-  if (ms(p.unhealthySince) > 0) out.push(`${p.region}: too few of the ${p.wereReady} replicas that were ready still are. It fails ${relative(ms(p.unhealthyUntil), now)}.`);
+  if (ms(p.unhealthySince) > 0) out.push(`${p.region}: too few of the ${p.wereReady} ${pooled ? "% of the pool" : "replicas"} that were ready still are. It fails ${relative(ms(p.unhealthyUntil), now)}.`);
   if (out.length === 0 && p.new) {
     const missing = p.replicas - p.new.ready;
     if (missing > 0) {
       const why = because(p.reason, p.message);
-      out.push(`${p.region} waits for replicas of v${r.version}: ${p.new.ready} of ${p.replicas} are ready.${why ? ` ${sentence(why)}` : ""}`);
+      out.push(`${p.region} waits for ${pooled ? "roles" : "replicas"} of v${r.version}: ${p.new.ready} of ${p.replicas} ${pooled ? "% of the pool " : ""}are ready.${why ? ` ${sentence(why)}` : ""}`);
     } else out.push(`${p.region} moves its traffic to v${r.version}.`);
   }
   return out;
@@ -66,7 +66,7 @@ export function waits(r: Rollout, app: App | undefined, now: number, history: Hi
   if (p?.paused) out.push(`Paused by ${p.pausedBy || "the control plane"}${p.pausedWhy ? `: ${sentence(p.pausedWhy)}` : "."}`);
   if (p?.goingBack) out.push(`It goes back to v${r.fromVersion}: ${sentence(because(r.reason, r.message) || "it was aborted")}`);
   for (const [i, w] of (p?.waves ?? []).entries()) {
-    for (const region of w.regions) out.push(...waitsOfRegion(r, region, now));
+    for (const region of w.regions) out.push(...waitsOfRegion(r, region, now, app?.pooled ?? false));
     if (w.state === WaveProgress_State.BAKING && ms(w.bakingUntil) > now) {
       out.push(`${waveName(w, i)} bakes: v${r.version} has to serve there until the bake ends ${relative(ms(w.bakingUntil), now)}.`);
       for (const region of w.regions)

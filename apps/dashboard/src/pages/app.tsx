@@ -10,13 +10,14 @@ import type { Pin } from "../gen/windlass/v1/pin_pb.js";
 import type { Rollout } from "../gen/windlass/v1/rollout_pb.js";
 import { appPath } from "../model/fleet.js";
 import { instanceLabel } from "../model/logs.js";
-import { groupInstances, isPooled, orderText, poolRoles, roleOrder, rolesOf, sortInstances } from "../model/roles.js";
+import { gangText, groupInstances, hasRoles, isPooled, keepsSlot, orderText, pairsText, poolRoles, replicaText, roleFacts, roleOrder, rolesOf, sortInstances } from "../model/roles.js";
 import { running, trafficShare, waits } from "../model/rollout.js";
 import { windlass } from "../model/shell.js";
 import { absolute, ms } from "../model/time.js";
 import { appStatus, deploymentStatus, instanceStatus, pinState, rolloutStatus } from "../model/words.js";
 import { explain } from "../api/clients.js";
 import { Badge, Command, Loading, Panel, Ready, Reason, Time, Urls, useNow, useTitle } from "../ui/pieces.js";
+import { Rows } from "../ui/rows.js";
 import { Tabs } from "../ui/tabs.js";
 import { Scaling } from "./scaling.js";
 import { Steer } from "./steer.js";
@@ -142,17 +143,74 @@ function Topology({ app, versions }: { app: App; versions: Deployment[] }) {
   );
 }
 
-function InstanceRow({ app, instance: i, grouped }: { app: App; instance: Instance; grouped: boolean }) {
+/** What a version says of its roles, of the pairs that gateways make of them, and of the gangs in which pods start. */
+function Roles({ version: d }: { version: Deployment }) {
+  const pairs = pairsText(d.spec);
+  const gangs = gangText(d.spec);
+  return (
+    <div className="stack tight">
+      <dl className="facts">
+        <div>
+          <dt>Replica</dt>
+          <dd>{replicaText(d.spec)}</dd>
+        </div>
+        {isPooled(d) ? (
+          <div>
+            <dt>Update order</dt>
+            <dd>{orderText(d.spec?.update)}</dd>
+          </div>
+        ) : null}
+        {pairs ? (
+          <div>
+            <dt>Pairs</dt>
+            <dd>{pairs}</dd>
+          </div>
+        ) : null}
+        {gangs ? (
+          <div>
+            <dt>Gangs</dt>
+            <dd>{gangs}</dd>
+          </div>
+        ) : null}
+      </dl>
+      <Rows
+        label={`Roles of v${d.version}`}
+        items={roleFacts(d.spec)}
+        keyOf={(r) => r.name}
+        columns={[
+          {
+            name: "Role",
+            cell: (r) => (
+              <>
+                <b>{r.name}</b> {r.entry ? <span className="chip" title="Requests go to its instances">entry</span> : null}
+              </>
+            ),
+          },
+          { name: "Instances", cell: (r) => <span className="num">{r.count}</span> },
+          { name: "What else it says", cell: (r) => (r.facts.length > 0 ? r.facts.join("; ") : <span className="dim">nothing</span>) },
+        ]}
+      />
+    </div>
+  );
+}
+
+const SlotChip = () => (
+  <span className="chip" title="A successor takes the slot">
+    stable slot
+  </span>
+);
+
+function InstanceRow({ app, instance: i, grouped, stable }: { app: App; instance: Instance; grouped: boolean; stable: boolean }) {
   return (
     <tr className={grouped ? "in-group" : undefined}>
       <td>
         {grouped ? (
           <>
-            {i.role} <span className="dim num">{i.slot}</span> <HostsChip of={i} />
+            {i.role} <span className="dim num">{i.slot}</span> <HostsChip of={i} /> {stable ? <SlotChip /> : null}
           </>
         ) : (
           <>
-            <span className="nowrap">{i.region}</span> <span className="dim">replica {i.group}</span> <HostsChip of={i} />
+            <span className="nowrap">{i.region}</span> <span className="dim">replica {i.group}</span> <HostsChip of={i} /> {stable ? <SlotChip /> : null}
           </>
         )}
         <div className="mono dim">{i.runtimeName || i.id}</div>
@@ -230,7 +288,7 @@ function Instances({ app, revision, versions }: { app: App; revision: number; ve
             <tbody key={key}>
               {grouped ? <GroupRow first={instances[0]!} instances={instances} /> : null}
               {instances.map((i) => (
-                <InstanceRow key={i.id} app={app} instance={i} grouped={grouped} />
+                <InstanceRow key={i.id} app={app} instance={i} grouped={grouped} stable={keepsSlot(versions, i.version, i.role)} />
               ))}
             </tbody>
           );
@@ -446,6 +504,7 @@ export function AppPage() {
       </>
     );
   const pool = poolRoles(picture.deployments, app.liveVersion);
+  const shown = picture.deployments.find((d) => d.version === app.liveVersion) ?? picture.deployments.find((d) => d.version === app.latestVersion);
   return (
     <>
       <Head app={app} />
@@ -489,6 +548,11 @@ export function AppPage() {
         <Panel id="topology" title="Topology">
           <Topology app={app} versions={picture.deployments} />
         </Panel>
+        {shown && hasRoles(shown.spec) ? (
+          <Panel id="roles" title={`Roles of v${shown.version}`}>
+            <Roles version={shown} />
+          </Panel>
+        ) : null}
         <Scaling app={app} watched={watched} />
         {app.pins.length > 0 ? (
           <Panel id="pins" title="Pins">

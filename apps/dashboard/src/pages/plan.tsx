@@ -4,8 +4,10 @@ import { useId, useRef, useState, type ReactNode } from "react";
 import { apps, explain, mutation } from "../api/clients.js";
 import { ErrorDetailSchema, ErrorReason } from "../gen/windlass/v1/common_pb.js";
 import { PlanDeployResponse_Outcome as Outcome, type PlanDeployResponse, type PlanFinding } from "../gen/windlass/v1/plan_pb.js";
+import { Layout } from "../gen/windlass/v1/spec_pb.js";
 import { filePath, lineOf, maxFileBytes, readAppFile, type AppFile, type Fault } from "../model/appfile.js";
 import { atText, changesOf, foldSteps, outcomeText, verdict, waitsText } from "../model/plan.js";
+import { gangText, hasRoles, pairsText, replicaText } from "../model/roles.js";
 import { regionStatus, steers } from "../model/words.js";
 import { Confirm } from "../ui/confirm.js";
 import { Differences } from "../ui/differences.js";
@@ -83,13 +85,13 @@ function Findings({ findings, file }: { findings: PlanFinding[]; file: AppFile }
   );
 }
 
-function Steps({ plan }: { plan: PlanDeployResponse }) {
+function Steps({ plan, pooled }: { plan: PlanDeployResponse; pooled: boolean }) {
   return (
     <>
-      <p className="dim small">When all goes well. A move tells replicas and the share of the traffic; how long replicas load is not known.</p>
+      <p className="dim small">When all goes well. A move tells {pooled ? "versions" : "replicas"} and the share of the traffic; how long replicas load is not known.</p>
       <Rows
         label="Steps"
-        items={foldSteps(plan.steps)}
+        items={foldSteps(plan.steps, pooled)}
         keyOf={(s) => s.key}
         columns={[
           { name: "At", cell: (s) => <span className="num">{s.step ? atText(s.step) : ""}</span> },
@@ -108,7 +110,34 @@ const threeOf = (now: number, peak: number, after: number) => (
   </span>
 );
 
-function Regions({ plan }: { plan: PlanDeployResponse }) {
+/** What the file says of roles, pairs and gangs. Nothing for one role of one host. */
+function Roles({ file }: { file: AppFile }) {
+  if (!hasRoles(file.spec)) return null;
+  const pairs = pairsText(file.spec);
+  const gangs = gangText(file.spec);
+  return (
+    <dl className="facts">
+      <div>
+        <dt>Replica</dt>
+        <dd>{replicaText(file.spec)}</dd>
+      </div>
+      {pairs ? (
+        <div>
+          <dt>Pairs</dt>
+          <dd>{pairs}</dd>
+        </div>
+      ) : null}
+      {gangs ? (
+        <div>
+          <dt>Gangs</dt>
+          <dd>{gangs}</dd>
+        </div>
+      ) : null}
+    </dl>
+  );
+}
+
+function Regions({ plan, pooled }: { plan: PlanDeployResponse; pooled: boolean }) {
   return (
     <Rows
       label="Regions"
@@ -117,7 +146,15 @@ function Regions({ plan }: { plan: PlanDeployResponse }) {
       columns={[
         { name: "Region", cell: (r) => <b>{r.region}</b> },
         { name: "Status", cell: (r) => <Badge word={regionStatus(r.status)} /> },
-        { name: "Replicas now, at the peak, after", cell: (r) => <>{threeOf(r.replicasNow, r.replicasPeak, r.replicasAfter)} replicas</> },
+        {
+          name: pooled ? "Pool now, at the peak, after" : "Replicas now, at the peak, after",
+          cell: (r) => (
+            <>
+              {threeOf(r.replicasNow, r.replicasPeak, r.replicasAfter)} {pooled ? "% of the pool" : "replicas"}
+              {r.setCapacity ? <div className="small">Set capacity: {r.setCapacity}</div> : null}
+            </>
+          ),
+        },
         {
           name: "GPUs now, at the peak, after",
           cell: (r) =>
@@ -167,6 +204,7 @@ function Quota({ plan }: { plan: PlanDeployResponse }) {
 function Result({ planned, stale, deploy }: { planned: Planned; stale: boolean; deploy: ReactNode }) {
   const { plan, file } = planned;
   const waits = waitsText(plan);
+  const pooled = file.spec.layout === Layout.POOLED;
   return (
     <div className={`stack${stale ? " faded" : ""}`}>
       {stale ? (
@@ -178,6 +216,7 @@ function Result({ planned, stale, deploy }: { planned: Planned; stale: boolean; 
         <div className="stack tight">
           <p>{outcomeText(plan)}</p>
           {waits ? <p className="dim">{waits}</p> : null}
+          <Roles file={file} />
           {plan.findings.length > 0 ? <Findings findings={plan.findings} file={file} /> : null}
           {deploy}
         </div>
@@ -189,12 +228,12 @@ function Result({ planned, stale, deploy }: { planned: Planned; stale: boolean; 
       ) : null}
       {plan.steps.length > 0 ? (
         <Panel id="steps" title="Steps">
-          <Steps plan={plan} />
+          <Steps plan={plan} pooled={pooled} />
         </Panel>
       ) : null}
       {plan.regions.length > 0 ? (
         <Panel id="regions" title="Regions">
-          <Regions plan={plan} />
+          <Regions plan={plan} pooled={pooled} />
         </Panel>
       ) : null}
       {plan.quota ? (

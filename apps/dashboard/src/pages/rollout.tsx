@@ -2,7 +2,7 @@ import { getRouteApi } from "@tanstack/react-router";
 import { useApp } from "../api/watch.js";
 import type { Deployment } from "../gen/windlass/v1/deployment_pb.js";
 import { WaveProgress_State, type ApprovalProgress, type RegionProgress, type Rollout, type VersionProgress } from "../gen/windlass/v1/rollout_pb.js";
-import { poolRoles, rolesText, type RoleCount } from "../model/roles.js";
+import { isPooled, orderText, pairsText, roleCounts, rolesText, type RoleCount } from "../model/roles.js";
 import { figures, running, steps, waits, waveName } from "../model/rollout.js";
 import { ms } from "../model/time.js";
 import { checkState, regionState, roleName, rolloutStatus, strategyName, waveState } from "../model/words.js";
@@ -12,18 +12,25 @@ import { Steer } from "./steer.js";
 
 const route = getRouteApi("/apps/$project/$environment/$name/rollouts/$rollout");
 
-function Version({ version, roles, label, fresh }: { version: VersionProgress; roles: RoleCount[]; label: string; fresh: boolean }) {
-  const pooled = roles.length > 0;
+/** `roles` are empty for a version with one role. */
+function Version({ version, of, roles, label, fresh }: { version: VersionProgress; of: Deployment | undefined; roles: RoleCount[]; label: string; fresh: boolean }) {
+  const pooled = isPooled(of);
+  const sets = pairsText(of?.spec) ? "complete pairs" : "complete sets of roles";
   return (
     <>
       <span className="chip num">v{version.version}</span>
       <span className="cell">
         <span className="small row">
           <span>
-            {label}: <span className="num">{pooled ? rolesText(roles) : `${version.ready} of ${version.replicas} ready`}</span>
+            {label}: <span className="num">{pooled && roles.length > 0 ? rolesText(roles) : `${version.ready} of ${version.replicas} ${pooled ? "% of the pool " : roles.length > 0 ? "groups " : ""}ready`}</span>
             {version.outdated > 0 ? `, ${version.outdated}${pooled ? " %" : ""} to be replaced` : ""}
           </span>
         </span>
+        {roles.length > 0 ? (
+          <span className="dim small num">
+            {pooled ? `${sets}: ${version.ready} % of the pool` : rolesText(roles)}
+          </span>
+        ) : null}
         <Bar
           parts={[
             { size: version.ready, tone: fresh ? "good" : "busy" },
@@ -58,7 +65,7 @@ function Gate({ gate, of }: { gate: ApprovalProgress; of: string }) {
 }
 
 function RegionRow({ rollout, versions, region: p }: { rollout: Rollout; versions: Deployment[]; region: RegionProgress }) {
-  const roles = (v: VersionProgress) => poolRoles(versions, v.version, p.region);
+  const parts = (v: VersionProgress) => ({ version: v, of: versions.find((d) => d.version === v.version), roles: roleCounts(versions, v.version, p.region) });
   const now = useNow();
   const all = steps(rollout, p);
   return (
@@ -89,10 +96,10 @@ function RegionRow({ rollout, versions, region: p }: { rollout: Rollout; version
       </div>
       <div>
         <div className="move">
-          {p.old && p.old.version > 0 ? <Version version={p.old} roles={roles(p.old)} label="old" fresh={false} /> : null}
-          {p.new ? <Version version={p.new} roles={roles(p.new)} label="new" fresh /> : null}
+          {p.old && p.old.version > 0 ? <Version {...parts(p.old)} label="old" fresh={false} /> : null}
+          {p.new ? <Version {...parts(p.new)} label="new" fresh /> : null}
           {p.others.map((v) => (
-            <Version key={v.version} version={v} roles={roles(v)} label="other" fresh={false} />
+            <Version key={v.version} {...parts(v)} label="other" fresh={false} />
           ))}
         </div>
         {all.length > 0 ? (
@@ -183,6 +190,8 @@ export function RolloutPage() {
   if (!picture || !app || !r) return <NoApp watched={watched} path={path} />;
   const words = waits(r, app, now, watched.history);
   const policy = r.progress?.policy;
+  const moving = picture.deployments.find((d) => d.version === r.version);
+  const pairs = pairsText(moving?.spec);
   const isNewest = picture.rollout?.id === r.id;
   const paused = running(r) && r.progress?.paused;
   return (
@@ -231,6 +240,18 @@ export function RolloutPage() {
                 <div>
                   <dt>Strategy</dt>
                   <dd>{strategyName(policy.strategy)}</dd>
+                </div>
+              ) : null}
+              {isPooled(moving) ? (
+                <div>
+                  <dt>Order of the roles</dt>
+                  <dd>{orderText(moving?.spec?.update)}</dd>
+                </div>
+              ) : null}
+              {pairs ? (
+                <div>
+                  <dt>Pairs</dt>
+                  <dd>{pairs}</dd>
                 </div>
               ) : null}
             </dl>
