@@ -56,7 +56,7 @@ func TestAnalysis(t *testing.T) { //nolint:tparallel // its subtests share one s
 	s := newStack(t, stackConfig{prometheus: true})
 	t.Run("a canary with good metrics goes on", func(t *testing.T) { testAnalysisPasses(t, s) })
 	t.Run("a canary that is ready and answers with errors goes back", func(t *testing.T) { testAnalysisFails(t, s) })
-	t.Run("missing metrics hold a canary, and an outage of Prometheus fails none", func(t *testing.T) { testAnalysisHolds(t, s) })
+	t.Run("missing metrics hold a canary, and an outage of Prometheus fails no canary", func(t *testing.T) { testAnalysisHolds(t, s) })
 }
 
 // testAnalysisOnKubernetes is TestAnalysis with pods. Prometheus labels them as the Prometheus of users does.

@@ -42,7 +42,7 @@ func TestLoseRestate(t *testing.T) {
 // runs, and once with the commands for backups, while gateways serve.
 func TestRestoreDatabase(t *testing.T) {
 	t.Parallel()
-	for name, running := range map[string]bool{"files under a running control plane": true, "a backup of the command line": false} {
+	for name, running := range map[string]bool{"files under a running control plane": true, "a backup by the command line": false} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			testRestore(t, running)

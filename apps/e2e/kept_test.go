@@ -12,9 +12,9 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// TestInstances_AreKeptByVersionsOfOtherRouting asserts that no model is loaded again if a version changes
+// TestInstances_AreKeptIfOnlyRoutingChanges asserts that no model is loaded again if a version changes
 // only a CORS header. This holds for each strategy, for rollouts and for rollbacks.
-func TestInstances_AreKeptByVersionsOfOtherRouting(t *testing.T) {
+func TestInstances_AreKeptIfOnlyRoutingChanges(t *testing.T) {
 	t.Parallel()
 	s := newStack(t, stackConfig{gateways: true})
 	canary := euThenUs()

@@ -27,7 +27,7 @@ func TestProduct(t *testing.T) {
 		"scaling starts and stops only the instances that it must":            testScale,
 		"variables make a version, and secrets reach only the process":        testVariablesAndSecrets,
 		"each region runs what its overrides say":                             testOverrides,
-		"a secret of one region's override is that region's alone":            testRegionSecret,
+		"a secret in one region's override reaches only that region":          testRegionSecret,
 		"a change cancels or supersedes the rollout in flight":                testInFlight,
 		"a repeated call acts once":                                           testIdempotency,
 		"several users change one app at once":                                testCrowd,

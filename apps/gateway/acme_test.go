@@ -304,7 +304,7 @@ func TestACME_OrdersDoNotWaitForEachOther(t *testing.T) {
 	require.EqualValues(t, len(app.Hosts), server.orders.Load())
 }
 
-func TestCertificate_OwnPrecedesACMEs(t *testing.T) {
+func TestCertificate_OwnIsPreferredToACME(t *testing.T) {
 	t.Parallel()
 	server := startACME(t)
 	dir := t.TempDir()

@@ -73,7 +73,7 @@ func takeDescriptors(t *testing.T) (giveBack func()) {
 }
 
 // A gateway that has run out of descriptors answers with its own error, and does not eject an instance for it.
-func TestDescriptors_LackOfThemIsNoFaultOfInstances(t *testing.T) {
+func TestDescriptors_LackIsNoFaultOfInstances(t *testing.T) {
 	if !runAlone(t) { // because other tests open and close descriptors
 		return
 	}

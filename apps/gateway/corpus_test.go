@@ -168,7 +168,7 @@ func isTimeout(answers []int) bool {
 
 // No request is smuggled: an instance gets a part of the client's bytes as a request only if it is a request by RFC
 // 9112. All requests that an instance gets are well formed.
-func TestFraming_DrawnIsReadOneWay(t *testing.T) {
+func TestFraming_RandomRequestsAreReadOneWay(t *testing.T) {
 	bothEngines(t, func(t *testing.T) {
 		ways := map[string]func(*testing.T, func(*gateway.Config)) *harness{
 			"short": func(t *testing.T, change func(*gateway.Config)) *harness { return start(t, change) },

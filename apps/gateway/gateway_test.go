@@ -538,7 +538,7 @@ func TestRestart_NextToTheOldProcessLosesNoRequest(t *testing.T) {
 }
 
 // A gateway without a table does not know the hosts yet. So it must not answer 404, and must not be ready.
-func TestTable_WithoutOneTheAnswerIs503(t *testing.T) {
+func TestTable_MissingAnswers503(t *testing.T) {
 	t.Parallel()
 	r := start(t, nil)
 	r.put(t, echo(instance(t, named("a"))))

@@ -163,10 +163,10 @@ func TestGRPC_WithoutTLSIsTheSameAcrossRegions(t *testing.T) { //nolint:tparalle
 		at     *harness
 		region []string
 	}{
-		"in the region":            {there, nil},
-		"from another":             {here, []string{"there"}},
-		"from another by TLS":      {secure, []string{"there"}},
-		"from one without the app": {nowhere, []string{"there"}},
+		"in the region":                 {there, nil},
+		"from another":                  {here, []string{"there"}},
+		"from another region by TLS":    {secure, []string{"there"}},
+		"from a region without the app": {nowhere, []string{"there"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			client := test.at.grpc(t)

@@ -122,8 +122,8 @@ func TestHTTP2_MalformedReachesNoInstance(t *testing.T) {
 		{name: "a length above the data", header: with("content-length: 5"), data: []string{"ab"}, status: "400"},
 		{name: "a length below the data", header: with("content-length: 1"), data: []string{"ab"}, status: protocol},
 		{name: "a length without data", header: with("content-length: 2"), status: "400"},
-		{name: "a length of nothing", header: with("content-length: 0"), status: "200", saw: []string{"POST /a "}},
-		{name: "a length of an empty frame", header: with("content-length: 0"), data: []string{""}, status: "200", saw: []string{"POST /a "}},
+		{name: "a length of zero without data", header: with("content-length: 0"), status: "200", saw: []string{"POST /a "}},
+		{name: "a length of zero with an empty frame", header: with("content-length: 0"), data: []string{""}, status: "200", saw: []string{"POST /a "}},
 		{name: "two lengths", header: with("content-length: 2", "content-length: 3"), data: []string{"ab"}, status: "400"},
 		{name: "one length twice", header: with("content-length: 2", "content-length: 2"), data: []string{"ab"}, status: "400"},
 		{name: "a length with a plus", header: with("content-length: +2"), data: []string{""}, status: "400"},
@@ -149,7 +149,7 @@ func TestHTTP2_MalformedReachesNoInstance(t *testing.T) {
 		{name: "no name", header: with(": y"), status: protocol},
 
 		// Parts of the request line.
-		{name: "a method that is two", header: target("GET /b HTTP/1.1\r\nX:", "echo.local", "/a"), status: protocol},
+		{name: "a method with a line end", header: target("GET /b HTTP/1.1\r\nX:", "echo.local", "/a"), status: protocol},
 		{name: "a method with a space", header: target("GET /b", "echo.local", "/a"), status: "400"},
 		{name: "a path with a line end", header: target("GET", "echo.local", "/a\r\nX: y"), status: protocol},
 		{name: "a path with a space", header: target("GET", "echo.local", "/a b"), status: "400"},

@@ -60,7 +60,7 @@ func TestLostModel_IsFoundElsewhere(t *testing.T) {
 			require.Positive(t, servers[0].calls.Load())
 			require.Positive(t, r.series(t)["windlass_gateway_not_loaded_total app=echo,app_id=app_1,result=elsewhere"])
 		})
-		t.Run("only the last server has it", func(t *testing.T) {
+		t.Run("only the last server has the model", func(t *testing.T) {
 			r, servers := setup(t, "/v2/repository")
 			servers[0].has.Store(false)
 			servers[1].has.Store(false)
@@ -69,7 +69,7 @@ func TestLostModel_IsFoundElsewhere(t *testing.T) {
 				require.Equal(t, http.StatusOK, res.StatusCode)
 			}
 		})
-		t.Run("no server has it, and servers get no storm", func(t *testing.T) {
+		t.Run("no server has the model, and few requests look elsewhere", func(t *testing.T) {
 			r, servers := setup(t, "/v2/repository")
 			for _, s := range servers {
 				s.has.Store(false)
@@ -105,7 +105,7 @@ func TestLostModel_IsFoundElsewhere(t *testing.T) {
 			r.do(t, r.request(t, http.MethodPost, "/v2/models/fraud/infer", strings.Repeat("x", 2<<20)))
 			require.EqualValues(t, 2, all(servers))
 		})
-		t.Run("apps that are no models", func(t *testing.T) {
+		t.Run("apps without models", func(t *testing.T) {
 			r, servers := setup(t)
 			servers[0].has.Store(false)
 			servers[1].has.Store(false)

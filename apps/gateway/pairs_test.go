@@ -192,7 +192,7 @@ func bothPairEngines(t *testing.T, test func(t *testing.T, kind string)) {
 	})
 }
 
-func TestPairs_AnswerIsThatOfDecodeAfterPrefill(t *testing.T) {
+func TestPairs_DecodeServerAnswersAfterPrefill(t *testing.T) {
 	bothPairEngines(t, func(t *testing.T, kind string) {
 		r := startPairs(t, kind)
 		for n := range 60 {
@@ -316,7 +316,7 @@ func TestPairs_EngineOfALaterReleaseIsRefused(t *testing.T) {
 	})
 }
 
-func TestPairs_RefusalIsTheClients(t *testing.T) {
+func TestPairs_RefusedRequestIsTheClientsFault(t *testing.T) {
 	bothPairEngines(t, func(t *testing.T, kind string) {
 		r := startPairs(t, kind)
 		for _, s := range append(r.p, r.d...) {
@@ -484,7 +484,7 @@ func TestPairs_ClientThatGoesAwayCancelsBothLegs(t *testing.T) {
 }
 
 // SGLang's prefill server answers when the caches of all prompts were transferred. The decode server begins before.
-func TestPairs_PrefillOfABatchGoesOnWhileTheAnswerDoes(t *testing.T) {
+func TestPairs_PrefillOfABatchContinuesDuringTheAnswer(t *testing.T) {
 	bothEngines(t, func(t *testing.T) {
 		r := startPairs(t, "sglang")
 		rest, canceled := make(chan struct{}), make(chan struct{}, 1)

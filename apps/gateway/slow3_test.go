@@ -279,7 +279,7 @@ func TestHTTP3_HeadersHaveADeadline(t *testing.T) {
 // A client that sends incomplete headers again and again loses its connection, and its address gets no further HTTP/3
 // connection for a time. It does not matter how the streams end. A connection of the same address with complete
 // requests continues, and so does TCP.
-func TestHTTP3_HalfRequestsThatGoOnEndTheConnection(t *testing.T) {
+func TestHTTP3_RepeatedHalfRequestsEndTheConnection(t *testing.T) {
 	for name, end := range map[string]func(*quic.Stream){
 		"reset by the gateway": func(s *quic.Stream) { _, _ = s.Read(make([]byte, 1)) },
 		"reset by the client":  func(s *quic.Stream) { s.CancelWrite(quic.StreamErrorCode(http3.ErrCodeRequestCanceled)) },

@@ -148,7 +148,7 @@ func newVLLMMetrics(from measured) (recorder, *prometheus.Registry) {
 	prometheus.WrapRegistererWith(prometheus.Labels{"model_name": from.cfg.Model, "engine": "0"}, registry).MustRegister(
 		m.timeToFirstToken, m.interToken, m.perOutputToken, m.endToEnd, m.queueTime, m.inference, m.prefill, m.decode,
 		m.promptTokens, m.generationTokens, m.requestPrompt, m.requestGeneration, m.requestMaxTokens, m.prefixQueries, hits, m.success, usage,
-		newCounter("vllm:num_preemptions_total", "Requests that lost their slot to others: none, because a slot is held to the end."),
+		newCounter("vllm:num_preemptions_total", "Requests that lost their slot to other requests: none, because a slot is held to the end."),
 		newGauge("vllm:num_requests_running", "Requests that hold a slot.", from.runningRequests),
 		newGauge("vllm:num_requests_waiting", "Requests that wait for a slot.", from.waitingRequests),
 	)
@@ -219,7 +219,7 @@ func newSGLangMetrics(from measured) (recorder, *prometheus.Registry) {
 		promptTokens:     newCounter("sglang:prompt_tokens_total", "Prompt tokens of the requests that ended."),
 		generationTokens: newCounter("sglang:generation_tokens_total", "Tokens generated for the requests that ended."),
 		requests:         newCounter("sglang:num_requests_total", "Requests that ran to their end."),
-		aborted:          newCounter("sglang:num_aborted_requests_total", "Requests that ran and did not come to their end."),
+		aborted:          newCounter("sglang:num_aborted_requests_total", "Requests that ran and were aborted."),
 		httpRequests: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "sglang:http_requests_total", Help: "Inference requests by endpoint.",
 		}, []string{"endpoint", "method"}),
@@ -241,7 +241,7 @@ func newSGLangMetrics(from measured) (recorder, *prometheus.Registry) {
 		newGauge("sglang:token_usage", "Share of the KV cache in use; 1 is all of it.", from.cache.usedShare),
 		newGauge("sglang:gen_throughput", "Tokens generated in the last whole second.", m.speed.perSecond),
 		newGauge("sglang:cache_hit_rate", "Share of prompt tokens found in the prefix cache: 0, because the model has no such cache.", func() float64 { return 0 }),
-		newGauge("sglang:num_retracted_reqs", "Requests that lost their slot to others: none, because a slot is held to the end.", func() float64 { return 0 }),
+		newGauge("sglang:num_retracted_reqs", "Requests that lost their slot to other requests: none, because a slot is held to the end.", func() float64 { return 0 }),
 	)
 	return m, registry
 }

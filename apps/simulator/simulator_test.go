@@ -208,7 +208,7 @@ func TestSlow_DeliversEveryChangeInTheEnd(t *testing.T) {
 	require.Len(t, result["rounds"], 1)
 }
 
-func TestFlood_StaysInItsQuotaAndDoesNotSlowTheOther(t *testing.T) {
+func TestFlood_StaysInItsQuotaAndDoesNotSlowAnotherWorkspace(t *testing.T) {
 	t.Parallel()
 	result := runScenario(t, "flood", "--deploys=8", "--rounds=1", "--calls=100", "--starts-per-minute=60", "--burst=5")
 	requirePositive(t, result, "p50_ms", "p50_ms_without", "admitted_per_s", "refused")

@@ -222,7 +222,7 @@ func (c *checker) onRemoved(r *region, deployment string) {
 	for app, targets := range routes {
 		for _, target := range targets {
 			if target == deployment {
-				c.violateLockedf("a deployment is stopped that is being routed to", "", p, "%s is routed to by %s", deployment, app)
+				c.violateLockedf("a deployment that has traffic is stopped", "", p, "%s is routed to by %s", deployment, app)
 			}
 		}
 	}
@@ -381,7 +381,7 @@ func (c *checker) reports(wrote controlplane.MemoryWrite) {
 		case now.phase == phaseApplied && now.deleted && !before.deleted && c.applied[spot] > 0 && !c.removed[spot] && !c.wasRestored:
 			c.violateLockedf("a workload that was never removed is said to be removed", "", spot, "generation %d", now.generation)
 		case int(now.ready) > c.count[spot] && (c.count[spot] == 0 || !m.deployments[p.deployment].pooled):
-			c.violateLockedf("replicas are said to be ready that never were", "", spot, "%d are, of %d that ever were", now.ready, c.count[spot])
+			c.violateLockedf("replicas that were never ready are said to be ready", "", spot, "%d are, and %d ever were", now.ready, c.count[spot])
 		}
 		m.observed[p] = now
 	}
@@ -404,7 +404,7 @@ func (c *checker) reports(wrote controlplane.MemoryWrite) {
 			was = was || c.ready[spotted{i.ID, place{region: spot.region}}]
 		}
 		if i.Status == windlassv1.InstanceStatus_INSTANCE_STATUS_READY && !was {
-			c.violateLockedf("an instance is said to be ready and never was", "", spot, "instance %s", i.ID)
+			c.violateLockedf("an instance that was never ready is said to be ready", "", spot, "instance %s", i.ID)
 		}
 		m.instances[i.ID] = instanceRow{p, i.Status, int64(i.Guard)}
 	}
@@ -459,10 +459,10 @@ func (c *checker) succeeded(id string, a appRow) {
 			c.sawPools++
 		}
 		if all := t.instances(m.deployments[p.deployment]); c.count[spot] < int(all) {
-			c.violateLockedf("a deployment went live that was not ready", a.name, spot, "%d of %d instances ever were", c.count[spot], all)
+			c.violateLockedf("a deployment that was not ready went live", a.name, spot, "%d of %d instances ever were", c.count[spot], all)
 		}
 		if !c.acked(p.region, id) {
-			c.violateLockedf("a deployment went live that was not acknowledged everywhere", a.name, spot, "routes %d of %d", m.routeObserved[place{p.region, id}].generation, m.routes[place{p.region, id}])
+			c.violateLockedf("a deployment that was not acknowledged everywhere went live", a.name, spot, "routes %d of %d", m.routeObserved[place{p.region, id}].generation, m.routes[place{p.region, id}])
 		}
 	}
 }

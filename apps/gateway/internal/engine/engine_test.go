@@ -179,12 +179,12 @@ func TestSlowPath_GetsAllThatWasRead(t *testing.T) {
 	t.Parallel()
 	r := start(t)
 	for name, text := range map[string]string{
-		"chunks":          "POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nab\r\n0\r\n\r\n",
-		"for the handler": post("/other", "ab"),
-		"a long body":     post("/", strings.Repeat("x", 100<<10)),
-		"a header beyond": strings.Replace(post("/", "ab"), "\r\n", "\r\nX: "+strings.Repeat("x", 8<<10)+"\r\n", 1),
-		"a long header":   strings.Replace(post("/", "ab"), "\r\n", "\r\nX: "+strings.Repeat("x", 20<<10)+"\r\n", 1),
-		"an old one":      strings.Replace(post("/", "ab"), "HTTP/1.1", "HTTP/1.0", 1),
+		"chunks":                   "POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nab\r\n0\r\n\r\n",
+		"for the handler":          post("/other", "ab"),
+		"a long body":              post("/", strings.Repeat("x", 100<<10)),
+		"a header above the limit": strings.Replace(post("/", "ab"), "\r\n", "\r\nX: "+strings.Repeat("x", 8<<10)+"\r\n", 1),
+		"a long header":            strings.Replace(post("/", "ab"), "\r\n", "\r\nX: "+strings.Repeat("x", 20<<10)+"\r\n", 1),
+		"HTTP/1.0":                 strings.Replace(post("/", "ab"), "HTTP/1.1", "HTTP/1.0", 1),
 	} {
 		conn, in := r.dial(t)
 		_, err := io.WriteString(conn, post("/", "short"))

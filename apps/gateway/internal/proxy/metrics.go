@@ -77,16 +77,16 @@ func newMetrics(r prometheus.Registerer, t *table.Table, counts *traffic.Traffic
 		}, app),
 		notLoaded: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "windlass_gateway_not_loaded_total",
-			Help: "Answers 404 of servers to requests for a model, by result: elsewhere (the request went to another server) or passed (the client got the answer).",
+			Help: "Answers with 404 of servers that do not have the requested model, by result: elsewhere (the request went to another server) or passed (the client got the answer).",
 		}, append([]string{"result"}, app...)),
 		handed: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "windlass_gateway_handed_over_total", Help: "Requests that another region answered, by the reason why: failover, spillover, or zero.",
 		}, append([]string{"region", "why"}, app...)),
 		legs: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "windlass_gateway_leg_requests_total", Help: "Requests to instances of pairs, by leg, prefill or decode, and by result: the status of the answer, the code of the gateway's error, or canceled if the other leg failed or the client went away.",
+			Name: "windlass_gateway_leg_requests_total", Help: "Requests to instances of pairs, by leg (prefill or decode) and by result: the status of the answer, the code of the gateway's error, or canceled if the other leg failed or the client went away.",
 		}, append([]string{"leg", "result"}, version...)),
 		legSeconds: prometheus.NewHistogramVec(prometheus.HistogramOpts{
-			Name: "windlass_gateway_leg_seconds", Help: "Time of a request to an instance of a pair, by leg: of prefill to the end of its answer, of decode to the first byte of the body of its answer.", Buckets: buckets,
+			Name: "windlass_gateway_leg_seconds", Help: "Time of a request to an instance of a pair, by leg. prefill: until the end of its answer. decode: until the first byte of its answer's body.", Buckets: buckets,
 		}, append([]string{"leg"}, version...)),
 		legRetries: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "windlass_gateway_leg_retries_total", Help: "Attempts at another pair, by the leg that failed before: prefill, decode, or both if either may be the reason.",

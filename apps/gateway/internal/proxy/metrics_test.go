@@ -17,7 +17,7 @@ import (
 	"github.com/windlass-run/windlass/apps/gateway/internal/upstream"
 )
 
-func TestMetrics_OfADeploymentOutliveItByOneSweep(t *testing.T) {
+func TestMetrics_OutliveTheirDeploymentByOneSweep(t *testing.T) {
 	routes := table.New(upstream.Config{Now: time.Now, Random: rand.Uint64, Ejected: func(upstream.Ejection) {}, Drained: func(string) {}})
 	registry := prometheus.NewRegistry()
 	m, err := newMetrics(registry, routes, &traffic.Traffic{})
@@ -74,7 +74,7 @@ func TestMetrics_OfLegsAreSwept(t *testing.T) {
 }
 
 // Requests of an app may fail, be handed over or be refused although no deployment got a request.
-func TestMetrics_OfAnAppWithoutRequestsOutliveItByOneSweep(t *testing.T) {
+func TestMetrics_OutliveAnAppWithoutRequestsByOneSweep(t *testing.T) {
 	routes := table.New(upstream.Config{Now: time.Now, Random: rand.Uint64, Ejected: func(upstream.Ejection) {}, Drained: func(string) {}})
 	registry := prometheus.NewRegistry()
 	m, err := newMetrics(registry, routes, &traffic.Traffic{})

@@ -188,7 +188,7 @@ func FuzzDecode(f *testing.F) {
 
 // A stream that breaks in the middle of another table leaves a mixture of two tables. Its numbers must not be compared
 // with the numbers of either table.
-func TestTable_PartialHasNoName(t *testing.T) {
+func TestTable_PartialHasNoID(t *testing.T) {
 	s, _, err := open(t, "")
 	require.NoError(t, err)
 	s.beginTable("table-1")

@@ -67,7 +67,7 @@ func TestLoad(t *testing.T) {
 		require.Len(t, changed, 1)
 		require.Zero(t, changed[0].Deployments[0].Began, "its load was forgotten")
 	})
-	t.Run("comes to zero after requests at the same time", func(t *testing.T) {
+	t.Run("is zero after concurrent requests have ended", func(t *testing.T) {
 		t.Parallel()
 		var all traffic.Traffic
 		apps := map[string][]string{"app_1": {"dep_1"}}

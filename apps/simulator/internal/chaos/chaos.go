@@ -42,8 +42,8 @@ type Chaos struct {
 	Minutes  float64       `help:"How long to run. The last round is completed." default:"5"`
 	Regions  int           `help:"Regions, each with an agent." default:"8"`
 	Users    int           `help:"Users who change apps all the time." default:"3"`
-	Storm    time.Duration `help:"How long things break in a round." default:"30s"`
-	Rest     time.Duration `help:"Longest rest between two blows." default:"2s"`
+	Storm    time.Duration `help:"How long faults occur in a round." default:"30s"`
+	Rest     time.Duration `help:"Longest rest between two faults." default:"2s"`
 	Converge time.Duration `help:"How long everything may take to settle after all faults were mended." default:"10s"`
 	Patience time.Duration `help:"How long to wait after that, to distinguish slow from stuck." default:"2m"`
 	Idle     time.Duration `help:"How long apps may take to go to zero after that." default:"45s"`

@@ -258,7 +258,7 @@ func (c *checker) checkClaims(s claims) {
 		}
 		c.told[i.id] = true
 		if !c.ready[i] {
-			bad = append(bad, found{"an instance is said to be ready and never was", "", i.place, "instance " + i.id})
+			bad = append(bad, found{"an instance that was never ready is said to be ready", "", i.place, "instance " + i.id})
 		}
 	}
 	for _, d := range s.claims {
@@ -269,7 +269,7 @@ func (c *checker) checkClaims(s claims) {
 		for _, region := range d.regions {
 			p := place{region, d.deployment}
 			if want := c.fixed[d.app]; c.count[p] < want {
-				bad = append(bad, found{"a deployment is said to be ready and was not", d.app, p, fmt.Sprintf("%d of %d instances ever were", c.count[p], want)})
+				bad = append(bad, found{"a deployment that was not ready is said to be ready", d.app, p, fmt.Sprintf("%d of %d instances ever were", c.count[p], want)})
 			}
 		}
 	}

@@ -183,7 +183,7 @@ func TestChecker_FindsReadinessThatNeverHappened(t *testing.T) {
 		c := s.claims()
 		c.ready = append(c.ready, instance{"ins_3", here})
 		s.checkClaims(c)
-		s.violated(t, "an instance is said to be ready and never was", ofHere...)
+		s.violated(t, "an instance that was never ready is said to be ready", ofHere...)
 	})
 	t.Run("of an instance in another place", func(t *testing.T) {
 		s := setup(t)
@@ -191,14 +191,14 @@ func TestChecker_FindsReadinessThatNeverHappened(t *testing.T) {
 		c := s.claims()
 		c.ready = []instance{{"ins_8", here}}
 		s.checkClaims(c)
-		s.violated(t, "an instance is said to be ready and never was", ofHere...)
+		s.violated(t, "an instance that was never ready is said to be ready", ofHere...)
 	})
 	t.Run("of a deployment", func(t *testing.T) {
 		s := setup(t)
 		s.fixed["loose-0"] = 3
 		s.noise(100)
 		s.checkClaims(s.claims())
-		s.violated(t, "a deployment is said to be ready and was not", ofHere...)
+		s.violated(t, "a deployment that was not ready is said to be ready", ofHere...)
 	})
 }
 
@@ -214,10 +214,10 @@ func TestChecker_FindsDisagreement(t *testing.T) {
 		"two run and one is ready": {"a change was missed", func(s *fixture) {
 			s.sight.ready[here.region][here.deployment] = []string{"ins_1"}
 		}},
-		"too many run":           {"instances run twice", func(s *fixture) { s.sight.running[here.region][here.deployment] = 3 }},
-		"a stopped one runs":     {"an orphan runs", func(s *fixture) { s.books.rows[0].status = windlassv1.TopologyStatus_TOPOLOGY_STATUS_STOPPED }},
-		"one without a row runs": {"an orphan runs", func(s *fixture) { s.books.rows = s.books.rows[1:] }},
-		"a place that stays":     {"a rollout is stuck", func(s *fixture) { s.books.rows[0].status = windlassv1.TopologyStatus_TOPOLOGY_STATUS_STOPPING }},
+		"too many run":                    {"instances run twice", func(s *fixture) { s.sight.running[here.region][here.deployment] = 3 }},
+		"a stopped deployment runs":       {"an orphan runs", func(s *fixture) { s.books.rows[0].status = windlassv1.TopologyStatus_TOPOLOGY_STATUS_STOPPED }},
+		"a deployment without a row runs": {"an orphan runs", func(s *fixture) { s.books.rows = s.books.rows[1:] }},
+		"a place that does not stop":      {"a rollout is stuck", func(s *fixture) { s.books.rows[0].status = windlassv1.TopologyStatus_TOPOLOGY_STATUS_STOPPING }},
 		"a deployment that is not ready": {"a rollout is stuck", func(s *fixture) {
 			s.books.moving = []moving{{"loose-0", here.deployment, "deployment dep_a is building"}}
 		}},

@@ -95,7 +95,7 @@ func TestLedger_FindsTheWriterOfACount(t *testing.T) {
 		}, 1, 0, 0, 1},
 		"a decision for another number":        {func(l *ledgerOf) { l.change(1, n(2)); l.decision(1, n(1), n(3)) }, 0, 0, 0, 1},
 		"a decision by another connection":     {func(l *ledgerOf) { l.change(1, n(2)); l.decision(2, n(1), n(2)) }, 0, 0, 0, 1},
-		"a decision of two changes":            {func(l *ledgerOf) { l.change(1, n(3)); l.change(1, n(2)); l.decision(1, n(1), n(2)) }, 1, 0, 0, 1},
+		"two changes and one decision":         {func(l *ledgerOf) { l.change(1, n(3)); l.change(1, n(2)); l.decision(1, n(1), n(2)) }, 1, 0, 0, 1},
 		"a change without a generation":        {func(l *ledgerOf) { l.change(1, n(2)); l.entries[0].isAt--; l.decision(1, n(1), n(2)) }, 0, 0, 0, 1},
 		"a wake to more than a request starts": {func(l *ledgerOf) { l.has = n(0); l.change(1, n(2)) }, 0, 0, 0, 1},
 	} {
@@ -115,7 +115,7 @@ func TestLedger_HoldsEachRole(t *testing.T) {
 		do                  func(l *ledgerOf)
 		decided, woken, bad int
 	}{
-		"both roles at once": {func(l *ledgerOf) { l.change(1, ofPool(100, 2, 3)); l.decision(1, decides(1, 1), decides(2, 3)) }, 1, 0, 0},
+		"a decision for both roles": {func(l *ledgerOf) { l.change(1, ofPool(100, 2, 3)); l.decision(1, decides(1, 1), decides(2, 3)) }, 1, 0, 0},
 		"to zero with other numbers for the start": {func(l *ledgerOf) {
 			l.has = ofPool(100, 2, 3)
 			l.change(1, ofPool(100, 1, 1))
@@ -129,12 +129,12 @@ func TestLedger_HoldsEachRole(t *testing.T) {
 			l.change(1, ofPool(0, 1, 1))
 			l.change(2, ofPool(100, 1, 1))
 		}, 1, 1, 0},
-		"woken":                 {func(l *ledgerOf) { l.has = ofPool(0, 1, 1); l.change(1, ofPool(100, 1, 1)) }, 0, 1, 0},
-		"woken in parts":        {func(l *ledgerOf) { l.has = ofPool(0, 1, 1); l.change(1, ofPool(50, 1, 1)) }, 0, 0, 1},
-		"woken with others":     {func(l *ledgerOf) { l.has = ofPool(0, 1, 1); l.change(1, ofPool(100, 1, 2)) }, 0, 0, 1},
-		"one role too many":     {func(l *ledgerOf) { l.change(1, ofPool(100, 2, 3)); l.decision(1, decides(1, 1), decides(2, 2)) }, 0, 0, 1},
-		"a role by itself":      {func(l *ledgerOf) { l.change(1, ofPool(100, 2, 1)) }, 0, 0, 1},
-		"one role goes to zero": {func(l *ledgerOf) { l.change(1, ofPool(100, 0, 1)); l.decision(1, decides(1, 1), decides(0, 0)) }, 0, 0, 1},
+		"woken":                      {func(l *ledgerOf) { l.has = ofPool(0, 1, 1); l.change(1, ofPool(100, 1, 1)) }, 0, 1, 0},
+		"a wake to half of the pool": {func(l *ledgerOf) { l.has = ofPool(0, 1, 1); l.change(1, ofPool(50, 1, 1)) }, 0, 0, 1},
+		"a wake with other numbers":  {func(l *ledgerOf) { l.has = ofPool(0, 1, 1); l.change(1, ofPool(100, 1, 2)) }, 0, 0, 1},
+		"one role too many":          {func(l *ledgerOf) { l.change(1, ofPool(100, 2, 3)); l.decision(1, decides(1, 1), decides(2, 2)) }, 0, 0, 1},
+		"a role by itself":           {func(l *ledgerOf) { l.change(1, ofPool(100, 2, 1)) }, 0, 0, 1},
+		"one role goes to zero":      {func(l *ledgerOf) { l.change(1, ofPool(100, 0, 1)); l.decision(1, decides(1, 1), decides(0, 0)) }, 0, 0, 1},
 	} {
 		t.Run(name, func(t *testing.T) {
 			l := &ledgerOf{app: poolName, has: ofPool(100, 1, 1)}

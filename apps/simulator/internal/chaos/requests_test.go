@@ -19,18 +19,18 @@ func withRequests(s *fixture, gateway string) *requests {
 	return s.requests
 }
 
-func TestRequests_FailOnlyWithWhatWasKilled(t *testing.T) {
+func TestRequests_FailOnlyIfTheirInstanceOrGatewayIsKilled(t *testing.T) {
 	for name, c := range map[string]struct {
 		kill    func(q *requests)
 		excused bool
 	}{
-		"nothing was killed":                  {func(*requests) {}, false},
-		"an instance of the app crashed":      {func(q *requests) { crash(t, q, here.region, zeroName) }, true},
-		"an instance of another app crashed":  {func(q *requests) { crash(t, q, here.region, poolName) }, false},
-		"one of another region crashed":       {func(q *requests) { crash(t, q, there.region, zeroName) }, false},
-		"the gateway was killed":              {func(q *requests) { q.gatewayKilled(here.region) }, true},
-		"the gateway of another region":       {func(q *requests) { q.gatewayKilled(there.region) }, false},
-		"the gateway was killed and is there": {func(q *requests) { q.gatewayKilled(here.region)() }, true},
+		"nothing was killed":                       {func(*requests) {}, false},
+		"an instance of the app crashed":           {func(q *requests) { crash(t, q, here.region, zeroName) }, true},
+		"an instance of another app crashed":       {func(q *requests) { crash(t, q, here.region, poolName) }, false},
+		"an instance in another region crashed":    {func(q *requests) { crash(t, q, there.region, zeroName) }, false},
+		"the gateway was killed":                   {func(q *requests) { q.gatewayKilled(here.region) }, true},
+		"the gateway of another region was killed": {func(q *requests) { q.gatewayKilled(there.region) }, false},
+		"the gateway was killed and serves again":  {func(q *requests) { q.gatewayKilled(here.region)() }, true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			q := withRequests(setup(t), "")
@@ -46,7 +46,7 @@ func TestRequests_FailOnlyWithWhatWasKilled(t *testing.T) {
 			}
 		})
 	}
-	t.Run("later requests do not fail with it", func(t *testing.T) {
+	t.Run("later requests do not fail with the instance", func(t *testing.T) {
 		q := withRequests(setup(t), "")
 		crash(t, q, here.region, zeroName)
 		q.kills[0].to = time.Now().Add(-time.Nanosecond)
@@ -62,7 +62,7 @@ func crash(t *testing.T, q *requests, region, app string) {
 	end(true)
 }
 
-func TestRequests_AnInstanceMayNotStopWithOne(t *testing.T) {
+func TestRequests_InstanceMayNotStopWithARequest(t *testing.T) {
 	for _, used := range []bool{false, true} {
 		s := setup(t)
 		var end func(bool)
@@ -91,7 +91,7 @@ func TestRequests_AnInstanceMayNotStopWithOne(t *testing.T) {
 	}
 }
 
-func TestRequests_OneThatWaitsIsADisagreement(t *testing.T) {
+func TestRequests_WaitingRequestIsADisagreement(t *testing.T) {
 	s := setup(t)
 	q := withRequests(s, "")
 	done := q.begin(zeroHere)

@@ -67,13 +67,13 @@ func TestChecker_HoldsEachRoleOfAPool(t *testing.T) {
 		do   func(s *fixture)
 	}{
 		"a role without a decision": {anotherWriter, func(s *fixture) { s.books.decisions[0].to = 2 }},
-		"a role with the instances of another": {roleMissed, func(s *fixture) {
+		"a role with the instances of another role": {roleMissed, func(s *fixture) {
 			s.books.roles[here] = map[string]int{prefill: 0, decode: 2}
 		}},
 		"a role above its maximum": {outOfBounds, func(s *fixture) {
 			s.books.rows[0].roles = map[string]int{prefill: 0, decode: 2}
 		}},
-		"a half of the pool": {notTogether, func(s *fixture) {
+		"half of the pool": {notTogether, func(s *fixture) {
 			r := &s.books.rows[0]
 			r.replicas, r.readyReplicas, r.roles = 50, 50, map[string]int{prefill: 2, decode: 2}
 		}},

@@ -55,12 +55,12 @@ func TestBelowFloor(t *testing.T) {
 		wanted, ready []int
 		wrong         string
 	}{
-		"replicas that start are not missed":     {[]int{2, 4, 8, 8}, []int{2, 2, 5, 8}, ""},
-		"replicas that are not wanted may end":   {[]int{8, 4, 4}, []int{8, 8, 4}, ""},
-		"a replica that is wanted is missed":     {[]int{4, 4, 4}, []int{4, 3, 4}, "floor of 4"},
-		"one is missed while others are wanted":  {[]int{2, 6, 6}, []int{2, 3, 2}, "floor of 3"},
-		"the minimum holds whatever was wanted":  {[]int{2, 1}, []int{2, 1}, "floor of 2"},
-		"what was lowered and raised is a start": {[]int{8, 4, 8, 8}, []int{8, 4, 4, 8}, ""},
+		"replicas that start are not missed":                  {[]int{2, 4, 8, 8}, []int{2, 2, 5, 8}, ""},
+		"replicas that are not wanted may end":                {[]int{8, 4, 4}, []int{8, 8, 4}, ""},
+		"a replica that is wanted is missed":                  {[]int{4, 4, 4}, []int{4, 3, 4}, "floor of 4"},
+		"a replica is missed while more are wanted":           {[]int{2, 6, 6}, []int{2, 3, 2}, "floor of 3"},
+		"the minimum holds whatever was wanted":               {[]int{2, 1}, []int{2, 1}, "floor of 2"},
+		"replicas that are removed and added again may start": {[]int{8, 4, 8, 8}, []int{8, 4, 4, 8}, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			samples := samplesOf(c.wanted...)
@@ -98,7 +98,7 @@ func TestSeries_IsATableAndAPlot(t *testing.T) {
 	require.Contains(t, string(f.chart().SVG()), "64 clients")
 }
 
-func TestFollow_RefusesStepsThatAreNone(t *testing.T) {
+func TestFollow_RefusesInvalidSteps(t *testing.T) {
 	for text, wrong := range map[string]string{"64": "CLIENTS:DURATION", "x:1s": "CLIENTS", "-1:1s": "CLIENTS", "1:soon": "DURATION", "1:0s": "DURATION"} {
 		_, err := parseStep(text)
 		require.ErrorContains(t, err, "--steps="+text)

@@ -51,7 +51,7 @@ func (s *Regions) Run(ctx context.Context, env Env) (err error) {
 	one, more := s.Touch[0], s.Touch[len(s.Touch)-1]
 	env.Result.Figure("ratio", cost[[2]int{many, more}]/cost[[2]int{few, more}], "cost of a change in the largest fleet to the smallest")
 	env.Result.Figure("touched_ratio", cost[[2]int{many, more}]/cost[[2]int{many, one}], "cost of a change that touches the most regions to the fewest")
-	env.Result.Figure("cpu_ms_per_change", cost[[2]int{many, more}], "ms of all parts but the agents, largest fleet, most regions")
+	env.Result.Figure("cpu_ms_per_change", cost[[2]int{many, more}], "ms of all parts except the agents, largest fleet, most regions")
 	return nil
 }
 
