@@ -90,7 +90,7 @@ func TestPayload_BinaryAndLongAreMarked(t *testing.T) {
 	p := &payload.Policy{Sample: 1, MaxBytes: 4}
 	got := logged(t, p, payload.Facts{}, "abcé-", "\xff\xfe\xfd\xfc")
 	require.Equal(t, map[string]any{"bytes": 6.0, "body": "abc", "cut": true}, got["request"])
-	require.Equal(t, map[string]any{"bytes": 4.0, "left_out": "it is no text"}, got["answer"])
+	require.Equal(t, map[string]any{"bytes": 4.0, "left_out": "it is not text"}, got["answer"])
 	got = logged(t, p, payload.Facts{AnswerCoded: "gzip"}, "", "abc")
 	require.Equal(t, map[string]any{"bytes": 0.0}, got["request"])
 	require.Equal(t, map[string]any{"bytes": 3.0, "left_out": "its coding is gzip"}, got["answer"])

@@ -40,7 +40,7 @@ func (p *Policy) shownBody(b *Body, kind, coding string) shown {
 			}
 		}
 		if !utf8.Valid(text) {
-			return shown{Bytes: b.size, LeftOut: "it is no text"}
+			return shown{Bytes: b.size, LeftOut: "it is not text"}
 		}
 		out.Body = string(text)
 		return out

@@ -371,7 +371,7 @@ func (d *direct) growRoom(begin int) (head []byte) {
 // errUnfit means that nothing was sent.
 var errUnfit = errors.New("the connection to the instance has ended, or bytes came on it before a request was sent")
 
-var errInterim = errors.New("the instance sent too many answers of 1xx, or switched protocols without a request for it")
+var errInterim = errors.New("the instance sent too many interim answers (1xx), or switched protocols although the request did not ask for it")
 
 // readNext reads from an instance until d.late at most. After soon it also watches the client.
 func (d *direct) readNext(conn *engine.Socket, p []byte) (int, error) {

@@ -203,7 +203,7 @@ func (r *run) breakAndMend(ctx context.Context) (n int, slowest time.Duration, e
 		if err := r.backUp(ctx); err != nil {
 			return n, slowest, err
 		}
-		r.w.Progressf("round %d: breaking things for %s", n, r.Storm)
+		r.w.Progressf("round %d: causing faults for %s", n, r.Storm)
 		if err := r.breakThings(ctx, uint64(n)); err != nil {
 			return n, slowest, fmt.Errorf("round %d: %w", n, err)
 		}
@@ -420,7 +420,7 @@ func (r *run) writeResult(env scenario.Env, rounds int, slowest time.Duration, v
 	}
 	env.Result.Figure("violations", float64(len(violations)), "promises broken")
 	env.Result.Figure("rounds", float64(rounds), "times that everything was mended")
-	env.Result.Figure("blows", float64(blows), "things broken")
+	env.Result.Figure("blows", float64(blows), "faults")
 	env.Result.Figure("calls", float64(r.calls["done"]), "changes that users made")
 	env.Result.Figure("slowest_ms", measure.Millis(slowest), "ms until all was settled, the slowest round")
 	env.Result.Figure("scalings", float64(r.checker.countScalings()), "decisions to scale that were seen")

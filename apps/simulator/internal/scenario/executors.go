@@ -20,7 +20,7 @@ type Executors struct {
 func (x *Executors) checkTimes() error {
 	switch {
 	case x.StartP50 < 0 || x.StartP99 != 0 && x.StartP99 < x.StartP50:
-		return errors.New("--start-p99: has to be --start-p50 at least")
+		return errors.New("--start-p99: must be at least --start-p50")
 	case x.Fail < 0 || x.Fail >= 1:
 		return errors.New("--fail: has to be a share from 0 to below 1")
 	}
