@@ -117,7 +117,7 @@ func (s *Restart) Run(ctx context.Context, env Env) (err error) {
 	env.Result.Figure("resumed", float64(resumed), fmt.Sprintf("of %d sessions that resumed", s.Agents))
 	env.Result.Figure("calls", float64(busy.made), "calls by users meanwhile")
 	env.Result.Figure("repeated_calls", float64(busy.repeated), "calls that had to be made again")
-	env.Result.Figure("failed_calls", float64(busy.failed), "calls that failed in spite of repetitions")
+	env.Result.Figure("failed_calls", float64(busy.failed), "calls that failed although they were repeated")
 	env.Result.Figure("call_max_ms", measure.Millis(busy.took.Quantile(1)), "ms, the slowest call with its repetitions")
 	env.Result.Figure("call_max_ms_before", measure.Millis(quiet.took.Quantile(1)), "ms, before")
 	if err := r.waitSpread(ctx); err != nil {
@@ -125,7 +125,7 @@ func (s *Restart) Run(ctx context.Context, env Env) (err error) {
 	}
 	switch {
 	case len(during) == 0:
-		return errors.New("nothing changed during the restart: give --rate or --pause more")
+		return errors.New("nothing changed during the restart: use a larger --rate or --pause")
 	case busy.failed > 0:
 		return fmt.Errorf("%d of %d calls failed though they were repeated; first: %w", busy.failed, busy.made, busy.first)
 	case snapshots > max(s.Agents/100, 1):
