@@ -146,8 +146,8 @@ func testPairs(t *testing.T, s *stack, kind string) {
 	c.ok("delete", app, "--yes")
 }
 
-// testPairingInPlace tests that no request fails while updates in place set pairing, and change its engine. Old servers
-// get requests in the way of their own version until they are replaced.
+// testPairingInPlace tests that no request fails while updates in place set pairing and change its engine. Until
+// servers are replaced, they get requests in the form of their own version.
 func testPairingInPlace(t *testing.T, s *stack) {
 	const app = "pairs-later"
 	of := func(kind, v string) *windlassv1.DeploymentSpec {

@@ -594,7 +594,8 @@ func TestPairs_WithoutAPairDecodeServersOfVLLMAnswerAlone(t *testing.T) {
 	})
 }
 
-// While a version takes over instances of another one, each instance gets requests in the way of its own version.
+// A version may take over instances of another version. Each instance then gets requests in the form of its own
+// version.
 func TestPairs_InstancesGetRequestsInTheWayOfTheirVersion(t *testing.T) {
 	bothEngines(t, func(t *testing.T) {
 		r := startPairs(t, "sglang")

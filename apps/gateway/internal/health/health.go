@@ -100,8 +100,7 @@ func (s State) Verdict(now time.Time) Verdict {
 // Until returns when the ejection ends, or zero if the instance is not ejected.
 func (s State) Until() time.Time { return s.until }
 
-// Refuses reports whether the gateway could not connect to the instance lately. The zero State of an
-// instance that was reached since does not.
+// Refuses reports whether the gateway has failed to connect to the instance since the last success.
 func (s State) Refuses() bool { return s.refusals > 0 }
 
 // Try begins a trial. The verdict must be Trial.

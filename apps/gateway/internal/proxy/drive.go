@@ -113,11 +113,11 @@ func (x *exchange) noteMissed(c carrier, m *metrics) {
 	}
 }
 
-// keySeed makes it impossible for clients to find requests with the same key.
+// keySeed is random, so that clients cannot find requests that have the same key.
 var keySeed = maphash.MakeSeed()
 
-// hashRequestedModel returns a hash of what a request asks servers for: its path, and the model that its body names. If the body
-// is not JSON, the hash is that of the whole body.
+// hashRequestedModel returns a hash of the request's path, which may name the model, and of the model that the body
+// names. If the body is not JSON, it hashes the whole body.
 func hashRequestedModel(path string, body []byte) uint64 {
 	var h maphash.Hash
 	h.SetSeed(keySeed)

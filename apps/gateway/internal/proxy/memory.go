@@ -14,17 +14,19 @@ import (
 )
 
 const (
-	// pairCopies is how often the body of a request to a pair is in memory: as it came, its fields, and both legs.
+	// pairCopies is the number of copies of a paired request's body in memory: the body as it came, its fields, and
+	// both legs.
 	pairCopies = 4
-	// MinPairMemory is the least memory for such bodies, in bytes. Two apps can send the largest body then.
+	// MinPairMemory is the least memory for such bodies, in bytes. It is enough for two apps that send the largest
+	// body.
 	MinPairMemory = 2 * pairCopies * pairing.MaxBody
 	// DefaultPairMemory is the default of Config.PairMemory.
 	DefaultPairMemory = 256 << 20
 )
 
 // pairMemory limits the memory for the bodies of requests to pairs, of all apps together. An app takes memory only
-// while it holds no more than it leaves free, as package share describes. Requests beyond that wait, in the order in
-// which they came. It is safe for concurrent use.
+// while it holds no more than is free, as package share describes. Further requests wait, in the order in which they
+// came. It is safe for concurrent use.
 type pairMemory struct {
 	most  int64
 	waits prometheus.Counter
@@ -53,8 +55,8 @@ func newPairMemory(most int64, r prometheus.Registerer) (m *pairMemory, err erro
 	return m, err
 }
 
-// take takes memory for the app. It waits until the time until at most, and then returns failPairMemory. It returns
-// the cause of ctx if ctx ends before.
+// take takes n bytes of memory for the app. It waits until the given time at most, and then returns failPairMemory.
+// If ctx ends before, it returns the cause of ctx.
 func (m *pairMemory) take(ctx context.Context, app string, n int64, until time.Time) error {
 	w := &memoryWaiter{app: app, bytes: n, granted: make(chan struct{})}
 	m.mu.Lock()
@@ -101,7 +103,8 @@ func (m *pairMemory) giveBack(app string, n int64) {
 	m.grant()
 }
 
-// grant gives memory to waiters in their order. A request of an app waits for the app's earlier ones. mu must be held.
+// grant gives memory to waiters in their order. A request waits for the earlier requests of its app. The caller holds
+// mu.
 func (m *pairMemory) grant() {
 	var passed map[string]bool
 	for i := 0; i < len(m.waiting) && m.used < m.most; {
@@ -121,8 +124,8 @@ func (m *pairMemory) grant() {
 	}
 }
 
-// holdMemory makes the trip hold memory for a body of n bytes, until dropBodies. If that is more than it holds, it gives
-// back what it holds first, so that requests that hold memory wait for none.
+// holdMemory makes the trip hold memory for a body of n bytes, until dropBodies. If the trip needs more memory than
+// it holds, it first gives back all that it holds. So no request waits while it holds memory.
 func (c *trip) holdMemory(ctx context.Context, n int64, until time.Time) error {
 	n *= pairCopies
 	switch held := c.memory; {
@@ -146,7 +149,7 @@ func (c *trip) returnMemory() {
 	}
 }
 
-// dropBodies drops the bodies of a request to a pair, which has its answer or will get none.
+// dropBodies drops the bodies of a request to a pair that has its answer or will get no answer.
 func (c *trip) dropBodies() {
 	if c.request == nil {
 		return
@@ -155,8 +158,8 @@ func (c *trip) dropBodies() {
 	c.returnMemory()
 }
 
-// sentBody is a body in memory. It is dropped once it was read, because net/http keeps a request until the end of its
-// answer.
+// sentBody is a body in memory. It is dropped after it was read, because net/http keeps a request until its answer
+// ends.
 type sentBody struct{ rest *bytes.Reader }
 
 func (b *sentBody) Read(p []byte) (int, error) {

@@ -24,7 +24,8 @@ import (
 const maxPrefillAnswer = 16 << 20
 
 // readRequest reads the request if it may go to a pair. It ignores Content-Encoding, as engines do: a body that is
-// JSON without decoding may have fields that only the gateway may set. It waits until the time until for memory.
+// JSON without decoding may have fields that only the gateway may set. It waits for memory until the given time at
+// most.
 func (c *trip) readRequest(ctx context.Context, until time.Time) error {
 	req := c.req
 	if !pairing.Takes(req.Method, req.URL.Path) {
@@ -47,7 +48,8 @@ func (c *trip) readRequest(ctx context.Context, until time.Time) error {
 		return nil
 	}
 	req.Header.Del("Expect") // see keepBody
-	// A body of unknown length is usually short. Only if it is not, there must be memory for the largest one.
+	// A body of unknown length is usually short. Memory for the largest body is taken only if the body is longer than
+	// first.
 	most, first := req.ContentLength, req.ContentLength
 	if most < 0 {
 		most, first = pairing.MaxBody, Replayable
@@ -78,7 +80,7 @@ func (c *trip) readRequest(ctx context.Context, until time.Time) error {
 	return nil
 }
 
-// readUpTo reads n bytes, and one more if there is one.
+// readUpTo reads n bytes, and one byte more if the reader has more.
 func readUpTo(r io.Reader, n int64) ([]byte, error) { return io.ReadAll(io.LimitReader(r, n+1)) }
 
 // rejoined is a body of which a part was read before.

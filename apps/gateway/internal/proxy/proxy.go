@@ -198,8 +198,8 @@ func (p *Proxy) Close() {
 type exchange struct {
 	id    string
 	start time.Time
-	// arrived is when the part of the request was there that is read before an instance is chosen. The time in a queue is
-	// limited from then on.
+	// arrived is when the gateway had read the part of the request that it reads before it chooses an instance. The
+	// limit for the time in a queue begins then.
 	arrived time.Time
 	// took is how long the request took. It is known once the request was counted.
 	took  time.Duration

@@ -136,7 +136,7 @@ func dialBy(ctx context.Context, d *net.Dialer, network, address string) (net.Co
 	return newConnection(conn), nil
 }
 
-// errAnswered is the error for a body that is asked for again after the answer.
+// errAnswered is the error when net/http asks for a request's body again after the answer.
 var errAnswered = errors.New("the request was answered")
 
 // RoundTrip implements http.RoundTripper.
