@@ -684,19 +684,109 @@ func TestStore_Sweep(t *testing.T) {
 	needed := true
 	s.KeepNeeded(func(string, string) bool { return needed })
 	used := func(string) bool { return true }
-	require.NoError(t, s.Sweep(used, map[string]bool{"ins_1": true}))
+	require.NoError(t, s.Sweep(t.Context(), used, nil))
+	for _, server := range []string{"ins_1", "ins_2"} {
+		at := RepositoryDir(s.cfg.Dir, "env_1", server)
+		require.DirExists(t, at, "the server may be starting")
+		require.NoError(t, os.Chtimes(at, time.Time{}, time.Now().Add(-2*newRepository)))
+	}
+	require.NoError(t, s.Sweep(t.Context(), used, map[string]bool{"ins_1": true}))
 	require.Equal(t, fraud(), filesIn(t, filepath.Join(RepositoryDir(s.cfg.Dir, "env_1", "ins_1"), "fraud")))
 	require.NoDirExists(t, RepositoryDir(s.cfg.Dir, "env_1", "ins_2"))
 	needed = false
-	require.NoError(t, s.Sweep(used, map[string]bool{"ins_1": true}))
+	require.NoError(t, s.Sweep(t.Context(), used, map[string]bool{"ins_1": true}))
 	require.DirExists(t, dir, "for a day")
 	require.NoError(t, os.Chtimes(dir, time.Time{}, time.Now().Add(-25*time.Hour)))
-	require.NoError(t, s.Sweep(used, map[string]bool{"ins_1": true}))
+	require.NoError(t, s.Sweep(t.Context(), used, map[string]bool{"ins_1": true}))
 	require.NoDirExists(t, dir)
 	require.Zero(t, s.used)
 	require.Equal(t, fraud(), filesIn(t, filepath.Join(RepositoryDir(s.cfg.Dir, "env_1", "ins_1"), "fraud")), "the server keeps what it has")
-	require.NoError(t, s.Sweep(func(string) bool { return false }, nil))
+	require.NoError(t, s.Sweep(t.Context(), func(string) bool { return false }, nil))
 	require.NoDirExists(t, ScopeDir(s.cfg.Dir, "env_1"))
+}
+
+// TestFetch_LargeDownloadsGiveWay has two workspaces on a disk that has no room for both of their models.
+func TestFetch_LargeDownloadsGiveWay(t *testing.T) {
+	large, small := bytes.Repeat([]byte("l"), 40<<20), bytes.Repeat([]byte("s"), 6<<20)
+	sent, goOn := make(chan struct{}), make(chan struct{})
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path == "/small" {
+			_, _ = w.Write(small)
+			return
+		}
+		_, _ = w.Write(large[:17<<20])
+		_ = http.NewResponseController(w).Flush()
+		if r.URL.Path == "/alone" {
+			panic(http.ErrAbortHandler)
+		}
+		close(sent)
+		select {
+		case <-goOn:
+		case <-r.Context().Done():
+		}
+	}))
+	defer server.Close()
+	defer close(goOn)
+	fetch := func(ctx context.Context, s *Store, scope, workspace, path string, data []byte) error {
+		_, err := s.Fetch(ctx, scope, workspace, Reference{URL: server.URL + path + "@sha256:" + sum(data)}, Credentials{})
+		return err
+	}
+	needAll := func(c *Config) { c.MaxBytes, c.Stall = 21<<20, time.Minute }
+	t.Run("a running one", func(t *testing.T) {
+		s := newStore(t, needAll)
+		s.KeepNeeded(func(string, string) bool { return true })
+		failed := make(chan error, 1)
+		go func() { failed <- fetch(t.Context(), s, "env_1", "ws_large", "/large", large) }()
+		<-sent
+		require.Eventually(t, func() bool {
+			s.mu.Lock()
+			defer s.mu.Unlock()
+			return s.used >= 17<<20
+		}, time.Minute, time.Millisecond)
+		require.NoError(t, fetch(t.Context(), s, "env_2", "ws_small", "/small", small))
+		require.ErrorContains(t, <-failed, "a fetch of another workspace needs the room")
+		require.EqualValues(t, len(small), s.used)
+	})
+	t.Run("one that broke", func(t *testing.T) {
+		s := newStore(t, needAll)
+		s.KeepNeeded(func(string, string) bool { return true })
+		require.ErrorContains(t, fetch(t.Context(), s, "env_1", "ws_large", "/alone", large), "broke")
+		require.Greater(t, s.used, int64(16<<20), "its next attempt goes on from there")
+		require.NoError(t, fetch(t.Context(), s, "env_2", "ws_small", "/small", small))
+		require.EqualValues(t, len(small), s.used)
+	})
+	t.Run("not to a larger one", func(t *testing.T) {
+		s := newStore(t, needAll)
+		s.KeepNeeded(func(string, string) bool { return true })
+		require.NoError(t, fetch(t.Context(), s, "env_2", "ws_small", "/small", small))
+		require.ErrorContains(t, fetch(t.Context(), s, "env_1", "ws_large", "/alone", large), "no room on the disk")
+		require.EqualValues(t, len(small), s.used)
+	})
+}
+
+// TestStore_DeletesWithoutItsLock leaves a directory to be deleted, as an agent does that ends meanwhile.
+func TestStore_DeletesWithoutItsLock(t *testing.T) {
+	o, s := newHTTPOrigin(t), newStore(t, nil)
+	ref, c := o.put(t, fraud())
+	dir, err := s.Fetch(t.Context(), "env_1", "ws_1", ref, c)
+	require.NoError(t, err)
+	used := s.used
+	require.NoError(t, os.Chtimes(dir, time.Time{}, time.Now().Add(-25*time.Hour)))
+	s.KeepNeeded(func(string, string) bool { return false })
+	ended, cancel := context.WithCancel(t.Context())
+	cancel()
+	inUse := func(string) bool { return true }
+	require.ErrorIs(t, s.Sweep(ended, inUse, nil), context.Canceled)
+	require.NoDirExists(t, dir, "it is gone at once")
+	require.Equal(t, used, s.used, "its files still take room")
+	again, err := Open(s.cfg)
+	require.NoError(t, err)
+	require.Equal(t, used, again.used)
+	require.NoError(t, again.Sweep(t.Context(), inUse, nil))
+	require.Zero(t, again.used)
+	left, err := os.ReadDir(filepath.Join(s.cfg.Dir, goneDir))
+	require.NoError(t, err)
+	require.Empty(t, left)
 }
 
 func TestStore_Links(t *testing.T) {

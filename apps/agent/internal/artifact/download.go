@@ -71,7 +71,7 @@ func (s *Store) sourceOf(p parsed, c Credentials) (source, error) {
 }
 
 // download downloads, verifies and unpacks an artifact.
-func (s *Store) download(ctx context.Context, k key, p parsed, c Credentials) error {
+func (s *Store) download(ctx context.Context, k key, f *fetch, p parsed, c Credentials) error {
 	from, err := s.sourceOf(p, c)
 	if err != nil {
 		return err
@@ -92,17 +92,24 @@ func (s *Store) download(ctx context.Context, k key, p parsed, c Credentials) er
 			return diskError(err)
 		}
 	}
+	there, err := sizeOf(dir)
+	if err != nil {
+		return diskError(err)
+	}
+	s.mu.Lock()
+	f.bytes = there
+	s.mu.Unlock()
 	sums := make([]string, len(files))
 	group, loading := errgroup.WithContext(ctx)
 	group.SetLimit(filesAtOnce)
-	for i, f := range files {
+	for i, one := range files {
 		group.Go(func() (err error) {
-			sums[i], err = s.downloadFile(loading, from, f, partialFile(dir, i), p.kind())
+			sums[i], err = s.downloadFile(loading, f, from, one, partialFile(dir, i), p.kind())
 			return err
 		})
 	}
 	if err := group.Wait(); err != nil {
-		return s.broken(k, err)
+		return s.broken(ctx, k, err)
 	}
 	got := sums[0]
 	switch {
@@ -112,10 +119,10 @@ func (s *Store) download(ctx context.Context, k key, p parsed, c Credentials) er
 		got = p.digest
 	}
 	if got != p.digest {
-		return s.broken(k, &digestError{want: p.digest, got: got})
+		return s.broken(ctx, k, &digestError{want: p.digest, got: got})
 	}
-	if err := s.finish(ctx, k, files); err != nil {
-		return s.broken(k, err)
+	if err := s.finish(ctx, k, f, files); err != nil {
+		return s.broken(ctx, k, err)
 	}
 	return nil
 }
@@ -124,15 +131,13 @@ func partialFile(dir string, i int) string { return filepath.Join(dir, strconv.I
 
 // broken returns the error of a failed download. It keeps the partial files, so that the next
 // attempt continues with them, unless their content is wrong or the disk has no room for the rest.
-func (s *Store) broken(k key, err error) error {
+func (s *Store) broken(ctx context.Context, k key, err error) error {
 	var wrong *digestError
 	var invalid *contentError
 	if !errors.As(err, &wrong) && !errors.As(err, &invalid) && !errors.Is(err, errNoRoom) {
 		return err
 	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return errors.Join(err, s.evict(k))
+	return errors.Join(err, s.evict(context.WithoutCancel(ctx), k))
 }
 
 // digestError means that a source has other content than the reference says.
@@ -202,7 +207,7 @@ func listDigest(files []file, sums []string) string {
 
 // downloadFile downloads a file, and returns its digest. It continues where an earlier attempt
 // ended.
-func (s *Store) downloadFile(ctx context.Context, from source, f file, to, kind string) (string, error) {
+func (s *Store) downloadFile(ctx context.Context, by *fetch, from source, f file, to, kind string) (string, error) {
 	out, err := os.OpenFile(to, os.O_RDWR|os.O_CREATE, 0o644)
 	if err != nil {
 		return "", diskError(err)
@@ -212,7 +217,7 @@ func (s *Store) downloadFile(ctx context.Context, from source, f file, to, kind 
 	if err != nil {
 		return "", err
 	}
-	w := &meteredFile{store: s, file: out, at: at, kind: kind}
+	w := &meteredFile{ctx: ctx, store: s, by: by, file: out, at: at, kind: kind}
 	defer w.settle()
 	if at > 0 && f.size >= 0 && at > f.size {
 		if err := w.restart(); err != nil {
@@ -344,7 +349,9 @@ func isFinal(err error) bool {
 
 // meteredFile is a file that takes room from the store as it grows.
 type meteredFile struct {
+	ctx   context.Context //nolint:containedctx // it ends the wait for room
 	store *Store
+	by    *fetch
 	file  *os.File
 	// at is the size of the file. room is how much more may be written without another reservation.
 	at, room int64
@@ -354,7 +361,7 @@ type meteredFile struct {
 func (w *meteredFile) Write(p []byte) (int, error) {
 	if n := int64(len(p)); w.room < n {
 		step := max(n, stepBytes)
-		if err := w.store.reserve(step); err != nil {
+		if err := w.store.reserve(w.ctx, w.by, step); err != nil {
 			return 0, err
 		}
 		w.room += step
@@ -383,7 +390,7 @@ func (w *meteredFile) restart() error {
 
 // settle returns room that was not used.
 func (w *meteredFile) settle() {
-	w.store.give(w.room)
+	w.store.give(w.by, w.room)
 	w.room = 0
 }
 
@@ -422,7 +429,7 @@ func digestOf(f *os.File) (string, error) {
 }
 
 // finish unpacks the downloaded files, and moves the result to its place.
-func (s *Store) finish(ctx context.Context, k key, files []file) error {
+func (s *Store) finish(ctx context.Context, k key, by *fetch, files []file) error {
 	dir := s.partialOf(k)
 	staged := filepath.Join(dir, "out")
 	size, err := sizeOf(staged)
@@ -430,7 +437,7 @@ func (s *Store) finish(ctx context.Context, k key, files []file) error {
 		err = removeAll(staged)
 	}
 	if err == nil {
-		s.give(size)
+		s.give(by, size)
 		err = makeDir(staged)
 	}
 	if err != nil {
@@ -441,7 +448,7 @@ func (s *Store) finish(ctx context.Context, k key, files []file) error {
 		return diskError(err)
 	}
 	defer root.Close() //nolint:errcheck // nothing is written to it
-	u := &unpacker{ctx: ctx, store: s, root: root}
+	u := &unpacker{ctx: ctx, store: s, by: by, root: root}
 	for i, f := range files {
 		at := partialFile(dir, i)
 		if f.pack != packNone {
@@ -462,7 +469,7 @@ func (s *Store) finish(ctx context.Context, k key, files []file) error {
 		err = removeAll(dir)
 	}
 	if err == nil {
-		s.give(left)
+		s.give(by, left)
 	}
 	return diskError(err)
 }

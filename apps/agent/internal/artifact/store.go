@@ -18,7 +18,9 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/windlass-run/windlass/apps/agent/internal/disk"
 	"github.com/windlass-run/windlass/pkg/guard"
+	"github.com/windlass-run/windlass/pkg/ident"
 	"github.com/windlass-run/windlass/pkg/share"
 )
 
@@ -28,6 +30,8 @@ const (
 	filesDir   = "files"
 	partialDir = "partial"
 	serversDir = "servers"
+	// goneDir has what is being deleted, of all scopes. No scope begins with a dot.
+	goneDir = ".gone"
 )
 
 const (
@@ -37,6 +41,8 @@ const (
 	perHost       = 8
 	// keepUnused is how long files stay that no model needs. They go earlier if room is needed.
 	keepUnused = 24 * time.Hour
+	// newRepository is how long the repository of an unknown server stays, because the server may be starting.
+	newRepository = time.Minute
 	// keepFree is how much of the disk stays free if the store has no limit, in bytes.
 	keepFree = 1 << 30
 )
@@ -65,14 +71,18 @@ type Store struct {
 	transport http.RoundTripper
 	metrics   *metrics
 	slots     *share.Slots
+	// freeing has an element while a fetch makes room.
+	freeing chan struct{}
 
 	mu sync.Mutex
 	// fetches has the running fetches.
 	fetches map[key]*fetch
 	// hosts has the slots of each host from which something is fetched.
 	hosts map[string]*host
-	// used is the size of all files, in bytes, including the files of running downloads.
+	// used is the size of all files, in bytes, including the files of running downloads and those that are being deleted.
 	used int64
+	// undeleted has what could not be deleted yet.
+	undeleted []gone
 	// needed reports whether a model needs an artifact. Nil: no artifact is deleted.
 	needed func(scope, dir string) bool
 }
@@ -88,10 +98,19 @@ type host struct {
 // fetch is a running fetch that several callers wait for.
 type fetch struct {
 	done   chan struct{}
-	cancel context.CancelFunc
+	cancel context.CancelCauseFunc
 	// waiting is the number of callers. The fetch ends with the last one.
 	waiting int
 	err     error
+	// workspace pays for the fetch. bytes is the room that the fetch has taken.
+	workspace string
+	bytes     int64
+}
+
+// gone is a directory in goneDir. isCounted means that its files are counted in Store.used.
+type gone struct {
+	path      string
+	isCounted bool
 }
 
 // Open returns the store of a directory.
@@ -109,28 +128,51 @@ func Open(cfg Config) (*Store, error) {
 		return nil, fmt.Errorf("register the metrics of artifacts: %w", err)
 	}
 	s := &Store{
-		cfg: cfg, transport: newTransport(cfg.Allow), metrics: m, slots: share.NewSlots(fetchesAtOnce),
+		cfg: cfg, transport: newTransport(cfg.Allow), metrics: m, slots: share.NewSlots(fetchesAtOnce), freeing: make(chan struct{}, 1),
 		fetches: map[key]*fetch{}, hosts: map[string]*host{},
 	}
-	scopes, err := os.ReadDir(cfg.Dir)
-	if err != nil {
-		return nil, fmt.Errorf("read the directory of models: %w", err)
-	}
-	for _, scope := range scopes {
-		for _, dir := range []string{filesDir, partialDir} {
-			size, err := sizeOf(filepath.Join(cfg.Dir, scope.Name(), dir))
-			if err != nil {
-				return nil, fmt.Errorf("read the files of models: %w", err)
-			}
-			s.used += size
-		}
+	if err := s.open(); err != nil {
+		return nil, fmt.Errorf("read the files of models: %w", err)
 	}
 	s.metrics.bytes.Set(float64(s.used))
 	return s, nil
 }
 
-// KeepNeeded makes the store keep artifacts for which needed returns true, by DirOf. It deletes
-// other artifacts once it needs room. needed must not call the store.
+// open counts the files that an earlier agent has left.
+func (s *Store) open() error {
+	if err := os.MkdirAll(filepath.Join(s.cfg.Dir, goneDir), 0o700); err != nil {
+		return err
+	}
+	counted := []string{filepath.Join(s.cfg.Dir, goneDir)}
+	scopes, err := s.scopes()
+	for _, scope := range scopes {
+		counted = append(counted, filepath.Join(s.cfg.Dir, scope, filesDir), filepath.Join(s.cfg.Dir, scope, partialDir))
+	}
+	for _, dir := range counted {
+		size, failed := sizeOf(dir)
+		s.used, err = s.used+size, errors.Join(err, failed)
+	}
+	left, failed := os.ReadDir(filepath.Join(s.cfg.Dir, goneDir))
+	for _, e := range left {
+		s.undeleted = append(s.undeleted, gone{filepath.Join(s.cfg.Dir, goneDir, e.Name()), true})
+	}
+	return errors.Join(err, failed)
+}
+
+// scopes returns the names of all scopes that have a directory.
+func (s *Store) scopes() ([]string, error) {
+	entries, err := os.ReadDir(s.cfg.Dir)
+	var out []string
+	for _, e := range entries {
+		if safeName.MatchString(e.Name()) {
+			out = append(out, e.Name())
+		}
+	}
+	return out, err
+}
+
+// KeepNeeded makes the store keep artifacts for which needed returns true, by DirOf. It deletes all others
+// once it needs room. needed must not call the store.
 func (s *Store) KeepNeeded(needed func(scope, dir string) bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -181,10 +223,10 @@ func (s *Store) Fetch(ctx context.Context, scope, workspace string, r Reference,
 		switch {
 		case f == nil:
 			var running context.Context
-			f = &fetch{done: make(chan struct{}), waiting: 1}
-			running, f.cancel = context.WithCancel(context.WithoutCancel(ctx))
+			f = &fetch{done: make(chan struct{}), waiting: 1, workspace: workspace}
+			running, f.cancel = context.WithCancelCause(context.WithoutCancel(ctx))
 			s.fetches[k] = f
-			go s.run(running, k, f, workspace, p, c)
+			go s.run(running, k, f, p, c)
 		case !left:
 			f.waiting++
 		}
@@ -212,7 +254,7 @@ func (s *Store) leave(f *fetch) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if f.waiting--; f.waiting == 0 {
-		f.cancel()
+		f.cancel(nil)
 	}
 }
 
@@ -232,11 +274,14 @@ func (s *Store) has(k key) bool {
 }
 
 // run fetches an artifact, and tells the callers that wait for it.
-func (s *Store) run(ctx context.Context, k key, f *fetch, workspace string, p parsed, c Credentials) {
+func (s *Store) run(ctx context.Context, k key, f *fetch, p parsed, c Credentials) {
 	began := time.Now()
-	err := s.admit(ctx, workspace, p.host(), func() error {
-		return s.download(ctx, k, p, c)
+	err := s.admit(ctx, f.workspace, p.host(), func() error {
+		return s.download(ctx, k, f, p, c)
 	})
+	if err != nil && errors.Is(context.Cause(ctx), errNoRoom) {
+		err = s.broken(ctx, k, context.Cause(ctx))
+	}
 	s.metrics.ended(p.kind(), err)
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -247,7 +292,7 @@ func (s *Store) run(ctx context.Context, k key, f *fetch, workspace string, p pa
 		s.cfg.Log.InfoContext(ctx, "fetched an artifact", "host", p.host(), "digest", p.digest, "took", time.Since(began))
 	}
 	delete(s.fetches, k)
-	f.cancel()
+	f.cancel(nil)
 	close(f.done)
 }
 
@@ -282,134 +327,271 @@ func (s *Store) admit(ctx context.Context, workspace, name string, work func() e
 // errNoRoom means that the disk, or the part of it that models may use, is full.
 var errNoRoom = errors.New("no room on the disk")
 
-// reserve takes room for n more bytes. It deletes files that no model needs, least recently used
-// first, if there is not enough room.
-func (s *Store) reserve(n int64) error {
+// errGaveWay is the error of a fetch that has taken the room that another workspace needs.
+var errGaveWay = fmt.Errorf("%w: a fetch of another workspace needs the room, and this workspace has taken more", errNoRoom)
+
+// reserve takes room for n more bytes of a fetch. If there is not enough room, it deletes files that no model needs, least
+// recently used first. If that is not enough, larger downloads of other workspaces give way, and partial files that are
+// larger than this download. So one large download does not keep small ones of others from the disk.
+func (s *Store) reserve(ctx context.Context, f *fetch, n int64) error {
+	if s.take(f, n) {
+		return nil
+	}
+	select { // one after the other, so that nobody deletes more than is needed
+	case s.freeing <- struct{}{}:
+		defer func() { <-s.freeing }()
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+	for {
+		old, other, err := s.makeRoom(f, n)
+		switch {
+		case err != nil:
+			return err
+		case old != nil:
+			if err := s.delete(context.WithoutCancel(ctx), *old); err != nil {
+				return err
+			}
+		case other != nil:
+			select {
+			case <-other.done:
+			case <-ctx.Done():
+			}
+		default:
+			return nil
+		}
+		if ctx.Err() != nil {
+			return context.Cause(ctx)
+		}
+	}
+}
+
+// take takes room for n more bytes of a fetch, and reports whether there was enough.
+func (s *Store) take(f *fetch, n int64) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	short, err := s.lacks(n)
-	if err == nil && short > 0 {
-		for _, old := range s.unneeded() {
-			if err = s.evict(old.key); err != nil {
-				break
-			}
-			if short, err = s.lacks(n); err != nil || short <= 0 {
-				break
+	if err != nil || short > 0 {
+		return false
+	}
+	s.used += n
+	f.bytes += n
+	s.metrics.bytes.Set(float64(s.used))
+	return true
+}
+
+// makeRoom takes room for n more bytes of a fetch, if there is enough. Otherwise it returns files to delete, or another
+// fetch that ends soon, after which the caller tries again.
+func (s *Store) makeRoom(f *fetch, n int64) (old *gone, other *fetch, err error) {
+	if s.take(f, n) {
+		return nil, nil, nil
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	short, err := s.lacks(n)
+	if err != nil {
+		return nil, nil, err
+	}
+	if unneeded := s.unneeded(); len(unneeded) > 0 {
+		old, err = s.detach(unneeded[0].path, true)
+		return old, nil, err
+	}
+	if other = s.largerFetch(f, n); other != nil {
+		other.cancel(errGaveWay)
+		return nil, other, nil
+	}
+	if dir := s.largerPartial(f.bytes + n); dir != "" {
+		old, err = s.detach(dir, true)
+		return old, nil, err
+	}
+	return nil, nil, fmt.Errorf("%w: %d MiB more are needed, and the region's models need all other files", errNoRoom, (max(short, 1)+1<<20-1)>>20)
+}
+
+// largerFetch returns the fetch that gives way to n more bytes of f: the largest one of the workspace whose downloads have
+// taken the most room. It returns nil if no other workspace has taken more than that of f would have then. The caller holds
+// the lock.
+func (s *Store) largerFetch(f *fetch, n int64) (largest *fetch) {
+	taken := map[string]int64{}
+	for _, o := range s.fetches {
+		taken[o.workspace] += o.bytes
+	}
+	for _, o := range s.fetches {
+		if o.workspace == f.workspace || o.bytes == 0 || taken[o.workspace] <= taken[f.workspace]+n {
+			continue
+		}
+		if largest == nil || cmp.Or(cmp.Compare(taken[o.workspace], taken[largest.workspace]), cmp.Compare(o.bytes, largest.bytes)) > 0 {
+			largest = o
+		}
+	}
+	return largest
+}
+
+// largerPartial returns the largest directory of partial files that no fetch uses now, if it has more than n bytes. The
+// caller holds the lock.
+func (s *Store) largerPartial(n int64) (largest string) {
+	scopes, _ := s.scopes()
+	for _, scope := range scopes {
+		entries, _ := os.ReadDir(filepath.Join(s.cfg.Dir, scope, partialDir))
+		for _, e := range entries {
+			k := key{scope, e.Name()}
+			if size, err := sizeOf(s.partialOf(k)); s.fetches[k] == nil && err == nil && size > n {
+				largest, n = s.partialOf(k), size
 			}
 		}
 	}
-	if err != nil {
-		return err
-	}
-	if short > 0 {
-		return fmt.Errorf("%w: %d MiB more are needed, and the region's models need all other files", errNoRoom, (short+1<<20-1)>>20)
-	}
-	s.used += n
-	s.metrics.bytes.Set(float64(s.used))
-	return nil
+	return largest
 }
 
 // lacks returns how many bytes are missing for n more bytes.
 func (s *Store) lacks(n int64) (int64, error) {
-	var disk syscall.Statfs_t
-	if err := syscall.Statfs(s.cfg.Dir, &disk); err != nil {
+	var at syscall.Statfs_t
+	if err := syscall.Statfs(s.cfg.Dir, &at); err != nil {
 		return 0, fmt.Errorf("read the free space of the disk: %w", err)
 	}
-	block := int64(disk.Bsize) //nolint:unconvert // the type differs between systems
-	short := n - int64(disk.Bavail)*block
+	block := int64(at.Bsize) //nolint:unconvert // the type differs between systems
+	short := n - int64(at.Bavail)*block
 	if s.cfg.MaxBytes > 0 {
 		return max(short, s.used+n-s.cfg.MaxBytes), nil
 	}
 	return short + keepFree, nil
 }
 
-// give returns room.
-func (s *Store) give(n int64) {
+// give returns room that a fetch has taken. f is nil if no fetch has it.
+func (s *Store) give(f *fetch, n int64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.used -= n
+	if f != nil {
+		f.bytes -= n
+	}
 	s.metrics.bytes.Set(float64(s.used))
 }
 
-type old struct {
+type unneeded struct {
 	key
+	path string
 	used time.Time
 }
 
-// unneeded returns the artifacts that no model needs, least recently used first. The caller holds
-// the lock.
-func (s *Store) unneeded() []old {
+// unneeded returns the directories of files that no model needs, least recently used first. The caller holds the lock.
+func (s *Store) unneeded() []unneeded {
 	if s.needed == nil {
 		return nil
 	}
-	var out []old
-	scopes, _ := os.ReadDir(s.cfg.Dir)
+	var out []unneeded
+	scopes, _ := s.scopes()
 	for _, scope := range scopes {
 		for _, dir := range []string{filesDir, partialDir} {
-			entries, _ := os.ReadDir(filepath.Join(s.cfg.Dir, scope.Name(), dir))
+			entries, _ := os.ReadDir(filepath.Join(s.cfg.Dir, scope, dir))
 			for _, e := range entries {
-				k := key{scope.Name(), e.Name()}
+				k := key{scope, e.Name()}
 				if info, err := e.Info(); err == nil && s.fetches[k] == nil && !s.needed(k.scope, k.dir) {
-					out = append(out, old{k, info.ModTime()})
+					out = append(out, unneeded{k, filepath.Join(s.cfg.Dir, scope, dir, e.Name()), info.ModTime()})
 				}
 			}
 		}
 	}
-	slices.SortFunc(out, func(a, b old) int { return a.used.Compare(b.used) })
+	slices.SortFunc(out, func(a, b unneeded) int { return a.used.Compare(b.used) })
 	return out
 }
 
-// evict deletes an artifact. The caller holds the lock.
-func (s *Store) evict(k key) error {
-	for _, dir := range []string{s.filesOf(k), s.partialOf(k)} {
-		size, err := sizeOf(dir)
-		if err == nil {
-			err = removeAll(dir)
-		}
-		if err != nil {
-			return fmt.Errorf("delete files that no model needs: %w", err)
-		}
-		s.used -= size
+// detach makes a directory disappear, and returns what to delete. That may take long, so it is done without the lock. The
+// caller holds the lock.
+func (s *Store) detach(dir string, isCounted bool) (*gone, error) {
+	g := &gone{filepath.Join(s.cfg.Dir, goneDir, ident.New("art")), isCounted}
+	if err := os.Rename(dir, g.path); err != nil {
+		return nil, fmt.Errorf("delete files that no model needs: %w", withoutPath(err))
 	}
-	s.metrics.bytes.Set(float64(s.used))
-	return nil
+	return g, nil
 }
 
-// Sweep deletes files that no model has needed for a day. It deletes scopes for which inUse returns
-// false and that have neither servers nor running fetches. It deletes the repositories of servers
-// that are not in servers.
-func (s *Store) Sweep(inUse func(scope string) bool, servers map[string]bool) error {
+// delete deletes what was detached. What it cannot delete, or not before ctx ends, is deleted by a later Sweep.
+func (s *Store) delete(ctx context.Context, g gone) error {
+	size, err := sizeOf(g.path)
+	if err == nil {
+		err = disk.RemoveAll(ctx, g.path)
+	}
+	if err != nil {
+		left, _ := sizeOf(g.path)
+		size -= left
+	}
+	if g.isCounted {
+		s.give(nil, size)
+	}
+	if err == nil {
+		return nil
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for _, o := range s.unneeded() {
-		if time.Since(o.used) < keepUnused && inUse(o.scope) {
-			continue
-		}
-		if err := s.evict(o.key); err != nil {
-			return err
+	s.undeleted = append(s.undeleted, g)
+	return fmt.Errorf("delete files that no model needs: %w", withoutPath(err))
+}
+
+// evict deletes an artifact.
+func (s *Store) evict(ctx context.Context, k key) (err error) {
+	for _, dir := range []string{s.filesOf(k), s.partialOf(k)} {
+		s.mu.Lock()
+		g, failed := s.detach(dir, true)
+		s.mu.Unlock()
+		switch {
+		case errors.Is(failed, fs.ErrNotExist):
+		case failed != nil:
+			err = errors.Join(err, failed)
+		default:
+			err = errors.Join(err, s.delete(ctx, *g))
 		}
 	}
-	scopes, err := os.ReadDir(s.cfg.Dir)
-	if err != nil {
-		return fmt.Errorf("read the directory of models: %w", err)
+	return err
+}
+
+// Sweep deletes files that no model has needed for a day. It deletes scopes for which inUse returns false and that have
+// neither servers nor running fetches. It deletes the repositories of servers that are not in servers. When ctx ends, a
+// later Sweep continues.
+func (s *Store) Sweep(ctx context.Context, inUse func(scope string) bool, servers map[string]bool) error {
+	all, err := s.detachUnused(inUse, servers)
+	for _, g := range all {
+		err = errors.Join(err, s.delete(ctx, g))
+	}
+	return err
+}
+
+// detachUnused detaches what Sweep deletes.
+func (s *Store) detachUnused(inUse func(scope string) bool, servers map[string]bool) (all []gone, err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	all, s.undeleted = s.undeleted, nil
+	detach := func(dir string, isCounted bool) {
+		g, failed := s.detach(dir, isCounted)
+		if failed != nil {
+			err = errors.Join(err, failed)
+			return
+		}
+		all = append(all, *g)
+	}
+	for _, o := range s.unneeded() {
+		if time.Since(o.used) >= keepUnused || !inUse(o.scope) {
+			detach(o.path, true)
+		}
+	}
+	scopes, failed := s.scopes()
+	if failed != nil {
+		return all, errors.Join(err, fmt.Errorf("read the directory of models: %w", failed))
 	}
 	for _, scope := range scopes {
-		entries, _ := os.ReadDir(filepath.Join(s.cfg.Dir, scope.Name(), serversDir))
+		entries, _ := os.ReadDir(filepath.Join(s.cfg.Dir, scope, serversDir))
 		left := false
 		for _, e := range entries {
-			if servers[e.Name()] {
+			if info, err := e.Info(); servers[e.Name()] || err == nil && time.Since(info.ModTime()) < newRepository {
 				left = true
-			} else if err := removeAll(RepositoryDir(s.cfg.Dir, scope.Name(), e.Name())); err != nil {
-				return fmt.Errorf("delete the models of a server that is gone: %w", err)
+			} else {
+				detach(RepositoryDir(s.cfg.Dir, scope, e.Name()), false)
 			}
 		}
-		if !left && !inUse(scope.Name()) && !s.fetching(scope.Name()) {
-			if err := removeAll(ScopeDir(s.cfg.Dir, scope.Name())); err != nil {
-				return fmt.Errorf("delete the models of an environment: %w", err)
-			}
+		if !left && !inUse(scope) && !s.fetching(scope) {
+			detach(ScopeDir(s.cfg.Dir, scope), true)
 		}
 	}
-	return nil
+	return all, err
 }
 
 // fetching reports whether a fetch of the scope runs. The caller holds the lock.

@@ -20,6 +20,7 @@ import (
 type unpacker struct {
 	ctx   context.Context //nolint:containedctx // it ends the work of this unpacker
 	store *Store
+	by    *fetch
 	root  *os.Root
 	// entries counts all entries of all archives.
 	entries int
@@ -191,7 +192,7 @@ func (u *unpacker) file(name string, from io.Reader) error {
 		return entryError(err)
 	}
 	defer out.Close() //nolint:errcheck // closed below
-	w := &meteredFile{store: u.store, file: out}
+	w := &meteredFile{ctx: u.ctx, store: u.store, by: u.by, file: out}
 	defer w.settle()
 	buffer := make([]byte, 128<<10)
 	for {

@@ -116,26 +116,42 @@ func (r *Runtime) unlinkGone(gone assignment) {
 	}
 }
 
-// sweep deletes files of models that are gone, from time to time. It keeps the repositories of servers
-// that do not run at the moment, because they may be starting.
-func (r *Runtime) sweep() {
-	if r.store == nil {
+// requestSweep requests a sweep, if the last one is long ago. The caller holds the lock, and has called noteInstances.
+func (r *Runtime) requestSweep() {
+	if r.store == nil || time.Since(r.swept) < sweepEvery {
 		return
 	}
-	r.mu.Lock()
-	if time.Since(r.swept) < sweepEvery {
-		r.mu.Unlock()
-		return
-	}
-	ids, scopes := maps.Clone(r.instances), map[string]bool{}
 	r.swept = time.Now()
+	select {
+	case r.sweeps <- struct{}{}:
+	default: // one is due already
+	}
+}
+
+// sweepOnRequest sweeps until ctx ends. It is done in a goroutine of its own, because it may take long.
+func (r *Runtime) sweepOnRequest(ctx context.Context) error {
+	for {
+		select {
+		case <-r.sweeps:
+			r.sweep(ctx)
+		case <-ctx.Done():
+			return nil
+		}
+	}
+}
+
+// sweep deletes files of models that are gone. It keeps the repositories of servers that do not run at the moment, because
+// they may be starting.
+func (r *Runtime) sweep(ctx context.Context) {
+	r.mu.Lock()
+	ids, scopes := maps.Clone(r.instances), map[string]bool{}
 	for _, kept := range []map[string]assignment{r.kept.Models, r.kept.Servers} {
 		for _, a := range kept {
 			scopes[a.EnvironmentID] = true
 		}
 	}
 	r.mu.Unlock()
-	if err := r.store.Sweep(func(scope string) bool { return scopes[scope] }, ids); err != nil {
-		r.log.Warn("cannot delete files of models that are not needed any more", "error", err)
+	if err := r.store.Sweep(ctx, func(scope string) bool { return scopes[scope] }, ids); err != nil && ctx.Err() == nil {
+		r.log.WarnContext(ctx, "cannot delete files of models that are not needed any more", "error", err)
 	}
 }

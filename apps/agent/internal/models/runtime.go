@@ -77,8 +77,9 @@ type Runtime struct {
 	alarmAt time.Time
 	// order is the greatest Order of all models so far.
 	order int64
-	// swept is when the store was swept last.
-	swept time.Time
+	// swept is when a sweep of the store was last requested by sweeps.
+	swept  time.Time
+	sweeps chan struct{}
 
 	// claims guards kept.Claims. It may be locked while the manager's lock is held.
 	claims sync.Mutex
@@ -96,7 +97,7 @@ type described struct {
 // files of models; nil means that models with artifacts are refused.
 func Wrap(base runtime.Runtime, loader Loader, store *artifact.Store, files disk.Files, name string, log *slog.Logger, reg prometheus.Registerer, rand func() float64) (*Runtime, error) {
 	r := &Runtime{
-		base: base, store: store, credentials: map[string]artifact.Credentials{}, log: log, files: files, name: name, changes: make(chan struct{}, 1),
+		base: base, store: store, credentials: map[string]artifact.Credentials{}, log: log, files: files, name: name, changes: make(chan struct{}, 1), sweeps: make(chan struct{}, 1),
 		kept:   kept{Models: map[string]assignment{}, Servers: map[string]assignment{}},
 		groups: map[string]map[string]int{}, removed: map[string]bool{}, described: map[string]described{},
 	}
@@ -321,9 +322,9 @@ func (r *Runtime) Observe(ctx context.Context) (runtime.Observation, error) {
 		r.dropClaims()
 	}
 	none := len(r.kept.Models) == 0 && len(servers) == 0
+	r.requestSweep()
 	r.mu.Unlock()
 	r.manager.SetServers(servers)
-	r.sweep()
 	if err := r.removeServers(ctx, seen); err != nil {
 		return seen, err
 	}
@@ -560,6 +561,7 @@ func (r *Runtime) Run(ctx context.Context) error {
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error { return r.base.Run(ctx) })
 	group.Go(func() error { return r.manager.Run(ctx) })
+	group.Go(func() error { return r.sweepOnRequest(ctx) })
 	group.Go(func() error {
 		for {
 			select {
