@@ -136,6 +136,9 @@ func (r *Runtime) known(id string) bool {
 // Only the workload's keeper may call it, between two passes, because instances that a pass has
 // made but not yet published would not be counted.
 func (r *Runtime) collect(w *workload) {
+	if w.uncleared.Load() {
+		return // The next agent must know the workload, so that it tries again.
+	}
 	for _, id := range r.collectable(w) {
 		if err := r.collectOne(w, id); err != nil {
 			r.log.Error("forgetting a deployment failed; trying again later", "deployment", id, "err", err)

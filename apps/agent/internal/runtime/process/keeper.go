@@ -39,6 +39,9 @@ type workload struct {
 	// assigned counts the assignments to the workload and away from it. The runtime's mu guards it.
 	assigned int64
 
+	// uncleared means that the workload is gone, and that directories of its slots are left.
+	uncleared atomic.Bool
+
 	// awaits means that an order to stop is held back until no gateway sends to its instance.
 	awaits atomic.Bool
 
@@ -209,7 +212,9 @@ func (w *workload) pass(ctx context.Context, now time.Time) (next time.Time, emp
 	if d == nil && w.stray() {
 		return next, empty
 	}
-	if err := w.clearSlots(want); err != nil {
+	err := w.clearSlots(want)
+	w.uncleared.Store(err != nil && want.Gone)
+	if err != nil {
 		w.rt.log.Error("the directory of a slot that is gone is left; will try again", "workload", w.key, "err", err)
 		empty = false
 		if again := now.Add(slotRetry); next.IsZero() || again.Before(next) {

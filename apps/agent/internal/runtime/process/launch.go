@@ -85,7 +85,8 @@ func (w *workload) start(ctx context.Context, in *instance, d *deployment, now t
 	// The peers file must exist before the process.
 	w.tellPeers()
 	l := w.rt.launchOf(rec, ro, d)
-	if l.Slot != "" && w.slots != nil {
+	// The directory is made later, so a read after this one may not find it. If this read fails, a later one is made.
+	if l.Slot != "" && w.findSlots() == nil {
 		w.slots[filepath.Base(l.Slot)] = true
 	}
 	in.busy = starting

@@ -156,7 +156,7 @@ func (r *Runtime) Run(ctx context.Context) error {
 		r.keepLocked(w)
 	}
 	r.mu.Unlock()
-	r.wg.Go(r.deleteAllGone)
+	r.wg.Go(func() { r.deleteAllGone(kctx) })
 	if r.guard != nil {
 		r.wg.Go(func() {
 			r.guard.Run(kctx, func(err error) {

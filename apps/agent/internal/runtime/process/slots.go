@@ -1,13 +1,17 @@
 package process
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
+	"github.com/windlass-run/windlass/apps/agent/internal/disk"
+	"github.com/windlass-run/windlass/pkg/backoff"
 	"github.com/windlass-run/windlass/pkg/ident"
 )
 
@@ -75,7 +79,8 @@ func (w *workload) clearSlots(want wanted) error {
 	if want.Paused || !want.Gone && want.Replicas == 0 {
 		return nil
 	}
-	if err := w.findSlots(); err != nil || len(w.slots) == 0 {
+	read := w.slots == nil
+	if err := w.findSlots(); err != nil {
 		return err
 	}
 	keep := want.slotDirs()
@@ -91,9 +96,14 @@ func (w *workload) clearSlots(want wanted) error {
 		}
 		w.rt.log.Info("deleting the directory of a slot that is gone", "workload", w.key, "slot", name)
 		delete(w.slots, name)
+		read = true
 	}
-	if len(w.slots) == 0 {
-		return removeSlotsDir(w.rt.slotsOf(w.key))
+	if !read || len(w.slots) > 0 || len(keep) > 0 {
+		return nil
+	}
+	if err := removeSlotsDir(w.rt.slotsOf(w.key)); err != nil {
+		w.slots = nil // so that the next pass tries again
+		return err
 	}
 	return nil
 }
@@ -113,27 +123,40 @@ func (r *Runtime) discard(dir string) error {
 	} else if err != nil {
 		return fmt.Errorf("delete the directory of a slot: %w", err)
 	}
-	r.wg.Go(func() { r.deleteGone(gone) })
+	r.wg.Go(func() { r.deleteGone(r.ctx, gone) })
 	return nil
 }
 
-func (r *Runtime) deleteGone(dir string) {
-	if err := os.RemoveAll(dir); err != nil {
-		r.log.Error("deleting the directory of a slot failed; the next start of the agent tries again", "dir", dir, "err", err)
+// deleteGone deletes directories, and tries again until all are deleted or ctx ends. What is left then is deleted by the
+// next agent.
+func (r *Runtime) deleteGone(ctx context.Context, dirs ...string) {
+	for {
+		dirs = slices.DeleteFunc(dirs, func(dir string) bool {
+			err := disk.RemoveAll(ctx, dir)
+			if err != nil && ctx.Err() == nil {
+				r.log.Error("deleting the directory of a slot failed; will try again", "dir", dir, "err", err, "retry_in", slotRetry)
+			}
+			return err == nil
+		})
+		if len(dirs) == 0 || backoff.Sleep(ctx, slotRetry) != nil {
+			return
+		}
 	}
 }
 
 // deleteAllGone deletes the discarded directories that an earlier agent had no time to delete.
-func (r *Runtime) deleteAllGone() {
+func (r *Runtime) deleteAllGone(ctx context.Context) {
 	entries, err := os.ReadDir(filepath.Join(r.cfg.DataDir, slotsDir))
 	if err != nil {
 		return // no slot ever had a directory
 	}
+	var dirs []string
 	for _, e := range entries {
 		if strings.HasPrefix(e.Name(), gonePrefix) {
-			r.deleteGone(filepath.Join(r.cfg.DataDir, slotsDir, e.Name()))
+			dirs = append(dirs, filepath.Join(r.cfg.DataDir, slotsDir, e.Name()))
 		}
 	}
+	r.deleteGone(ctx, dirs...)
 }
 
 // makeSlot makes the directory of an instance's slot.
