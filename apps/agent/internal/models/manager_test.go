@@ -640,6 +640,20 @@ func TestManager(t *testing.T) {
 		require.Empty(h.t, h.manager.kills)
 	})
 
+	run(t, "does not blame a model for the end of a server that did not take the connection", func(h *harness) {
+		h.add("s1", "shared", 10)
+		h.show()
+		h.settle()
+		h.update(func() { h.fail["a"] = &net.OpError{Op: "dial", Net: "tcp", Err: syscall.ECONNREFUSED} })
+		h.set(model("a", 1))
+		h.pass(500 * time.Millisecond)
+		require.Equal(h.t, modelstate.ModelFailed, h.status("a").State)
+		h.restart("s1")
+		require.Empty(h.t, h.manager.kills)
+		h.update(func() { delete(h.fail, "a") })
+		h.settle()
+		require.Equal(h.t, []string{"s1"}, h.routed("a"))
+	})
 	run(t, "does not blame a model whose files are being fetched, or could not be fetched", func(h *harness) {
 		h.prepare = func(ctx context.Context, _ Server, m Model) (Model, error) {
 			if m.ID == "slow" {
@@ -1234,9 +1248,9 @@ func TestManager_SilentServers(t *testing.T) {
 	})
 }
 
-// TestManager_Thousands loads 1,000 models onto servers that answer immediately, in real time.
+// TestManager_Thousands loads 5,000 models onto servers that answer immediately, in real time. Its log has the times.
 func TestManager_Thousands(t *testing.T) {
-	const models, servers = 1000, 20
+	const models, servers = 5000, 20
 	h := newHarness(t)
 	defer func() { h.stop() }()
 	h.update(func() { h.loadTime, h.ackDelay = 0, time.Millisecond })
@@ -1269,4 +1283,42 @@ func TestManager_Thousands(t *testing.T) {
 	await("available", time.Minute)
 	h.kill("s3")
 	await("available elsewhere", time.Minute)
+	for _, m := range all {
+		h.manager.Put(m)
+	}
+	h.update(func() { h.questions = 0 })
+	began, used := time.Now(), processorTime(t)
+	time.Sleep(time.Second)
+	t.Logf("idle: %v of processor time in %v", processorTime(t)-used, time.Since(began))
+	for i := range all {
+		all[i].Replicas, all[i].MinReplicas = 0, 0
+	}
+	h.set(all...)
+	gone := time.Now()
+	for {
+		held := 0
+		h.update(func() {
+			for _, s := range h.servers {
+				held += len(s.has)
+			}
+		})
+		if held == 0 {
+			break
+		}
+		require.Less(t, time.Since(gone), time.Minute, "unloaded")
+		time.Sleep(50 * time.Millisecond)
+	}
+	t.Logf("unloaded: %v", time.Since(gone))
+	for i := range all {
+		all[i].Replicas, all[i].MinReplicas = 1, 1
+	}
+	h.set(all...)
+	await("available again", time.Minute)
+}
+
+// processorTime returns the time that this process has used.
+func processorTime(t *testing.T) time.Duration {
+	var used syscall.Rusage
+	require.NoError(t, syscall.Getrusage(syscall.RUSAGE_SELF, &used))
+	return time.Duration(used.Utime.Nano() + used.Stime.Nano())
 }

@@ -2,7 +2,9 @@ package models
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"net"
 	"time"
 
 	"github.com/windlass-run/windlass/pkg/modelstate"
@@ -21,8 +23,8 @@ type replica struct {
 	// reload means that the model is unloaded in order to be loaded again. Such an unload is not
 	// taken back.
 	reload bool
-	// unprepared means that the load has not reached the server, because the model's files are
-	// being fetched, or could not be fetched.
+	// unprepared means that the load has not reached the server: the model's files are being
+	// fetched, or could not be fetched, or the server did not take the connection.
 	unprepared bool
 }
 
@@ -248,6 +250,9 @@ func (m *Manager) start(ctx context.Context, s *server, key replicaKey, r *repli
 		} else if !load {
 			delete(s.held, model.Name) // so that IsGone need not wait for the next question
 		}
+		if current := m.replicas[key]; current != nil && isDialError(err) {
+			current.unprepared = true
+		}
 		if current := m.replicas[key]; current != nil && !m.apply(key, current, event, tick, reason, now) && current.State == modelstate.LoadedUnavailable {
 			current.since, s.askAt = now, now // The server was not asked about the model during the call.
 		}
@@ -255,6 +260,12 @@ func (m *Manager) start(ctx context.Context, s *server, key replicaKey, r *repli
 			m.startQueued(ctx, s, now)
 		}
 	})
+}
+
+// isDialError reports whether a call ended because the server did not take the connection.
+func isDialError(err error) bool {
+	op, ok := errors.AsType[*net.OpError](err)
+	return ok && op.Op == "dial"
 }
 
 // prepare makes the files of a model available to a server.
