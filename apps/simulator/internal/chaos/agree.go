@@ -30,12 +30,17 @@ func (d *disagreement) String() string {
 type sight struct {
 	running map[string]map[string]int
 	ready   map[string]map[string][]string
+	// models has the servers that hold each model, by region and then by model.
+	models map[string]map[string][]string
 }
 
 func (c *checker) readSight() sight {
 	s := sight{running: map[string]map[string]int{}, ready: map[string]map[string][]string{}}
 	for _, m := range c.w.Fleet.Members() {
 		s.running[m.Region], s.ready[m.Region] = m.Runtime.Running(), m.Runtime.Ready()
+	}
+	if c.requests != nil {
+		s.models = c.requests.models.held()
 	}
 	return s
 }
@@ -74,6 +79,9 @@ func (c *checker) compareContent(b books, s sight) *disagreement {
 		return &disagreement{kind: "a rollout is stuck", app: first.app, place: place{deployment: first.deployment}, text: first.text}
 	}
 	if d := c.agreeInstances(b, s); d != nil {
+		return d
+	}
+	if d := agreeModels(b, s); d != nil {
 		return d
 	}
 	if d := agreeDecisions(b); d != nil {
@@ -124,6 +132,12 @@ func (c *checker) agreeRows(b books, s sight) *disagreement {
 		case windlassv1.TopologyStatus_TOPOLOGY_STATUS_STOPPED:
 		default:
 			return &disagreement{"a rollout is stuck", r.app, r.place, r.status.String() + ", " + r.says}
+		}
+		if isModel(r.app) { // its instances are no instances of the runtime
+			if d := r.agreeModel(); d != nil {
+				return d
+			}
+			continue
 		}
 		switch n := running[r.region][r.deployment]; {
 		case n > wants && wants == 0 && b.quarantined[r.place]:

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"os"
+	"slices"
 	"time"
 
 	"github.com/windlass-run/windlass/apps/simulator/internal/fleet"
@@ -68,6 +69,7 @@ func (s *storm) possibleBlows() []blow {
 		{"kill the agent of", 8, region, s.killAgent(false)},
 		{"lose the inbox of", 3, region, s.killAgent(true)},
 		{"crash an instance of", 4, region, s.crashInstances},
+		{"crash a server of models in", 4, func(rnd *rand.Rand) string { return gatewayRegions(s.w.Regions)[rnd.IntN(2)] }, s.crashServer},
 		{"kill", 4, gateway, s.killGateway},
 		{"silence the executor of", 4, region, s.silenceRuntime},
 		{"lose, double and delay reports of", 6, region, s.misreportStates},
@@ -158,8 +160,9 @@ func (s *storm) startAgent(m *fleet.Member) func(context.Context) error {
 
 func (s *storm) crashInstances(_ context.Context, rnd *rand.Rand, region string) (func(context.Context) error, time.Duration, error) {
 	m := s.w.Fleet.Member(region)
+	servers := s.gateways.requests.models.deploymentsIn(region) // see crashServer
 	for id, n := range m.Runtime.Running() {
-		if n == 0 || rnd.IntN(2) == 0 {
+		if n == 0 || rnd.IntN(2) == 0 || slices.Contains(servers, id) {
 			continue
 		}
 		if m.Runtime.Crash(id) == nil {

@@ -8,10 +8,11 @@
 //	                           and late reports, silent executors, full disks,
 //	                           clocks, backups
 //
-// It works in rounds. In each round, faults occur while users change apps and clients send requests. Then everything
-// is mended, and the users and the clients rest. Within some seconds everything must be settled and the same
-// everywhere: see checker. Apps that may go to zero must go there, and one request must wake each of them. A seed
-// decides what happens and when, but not how the parts react: runs of the same seed are similar.
+// It works in rounds. In each, users change apps and clients send requests while blows fall. Then everything is mended,
+// the users and the clients rest, and within some seconds everything must be settled and the same everywhere: see
+// checker. Apps that may go to zero must go there, and one request must wake each. Servers load and unload models all the time,
+// and clients call the models through the gateways. A seed decides what happens and when,
+// but not how the parts react: runs of the same seed are similar.
 package chaos
 
 import (
@@ -66,7 +67,7 @@ type run struct {
 	history *history
 	rnd     *rand.Rand
 	load    load
-	// requests are the requests to apps that may go to zero, through gateways. hosts are the hosts of these apps.
+	// requests are those to the apps that may go to zero and to models, through gateways. hosts are the hosts of these apps.
 	requests *requests
 	gateways *gateways
 	hosts    map[string]string
@@ -180,7 +181,10 @@ func (r *run) regionRuntime(region string, serves bool, rnd *rand.Rand) agent.Si
 			return 0
 		},
 		Removed: func(deployment string) { r.checker.onRemoved(region, deployment) },
-		Ready:   func(deployment, instance string) { r.checker.onReady(region, deployment, instance) },
+		Ready: func(deployment, instance string) {
+			r.checker.onReady(region, deployment, instance)
+			r.requests.models.noteReady(region, deployment, instance)
+		},
 	}
 	if serves {
 		cfg.Serve = func(app, instance string) (string, func(bool)) { return r.requests.serve(region, app, instance) }
@@ -241,7 +245,7 @@ func (r *run) newUser(number uint64) *user {
 	}
 }
 
-// startScaled deploys the scaled apps, so that they scale during the first storm, and starts the gateways.
+// startScaled deploys the scaled apps and models, so that they change during the first storm, and starts the gateways.
 func (r *run) startScaled(ctx context.Context) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, time.Minute, errors.New("the scaled apps do not start"))
 	defer cancel()
@@ -261,7 +265,7 @@ func (r *run) startScaled(ctx context.Context) error {
 		}
 	}
 	r.hosts = map[string]string{}
-	for _, app := range []string{zeroName, poolName} {
+	for _, app := range requestedApps() {
 		if err := testbed.Until(ctx, 50*time.Millisecond, func() (done bool, err error) {
 			r.hosts[app], err = hostOf(ctx, r.w.DB, app)
 			return r.hosts[app] != "", err
@@ -280,9 +284,18 @@ func (r *run) startScaled(ctx context.Context) error {
 	return nil
 }
 
-// newClients returns a client for each app that may go to zero in each of its regions.
+// requestedApps returns the apps that get requests: those that may go to zero, and models.
+func requestedApps() []string {
+	out := []string{zeroName, poolName}
+	for i := range modelApps {
+		out = append(out, modelName(i))
+	}
+	return out
+}
+
+// newClients returns a client for each app that gets requests in each of its regions.
 func (r *run) newClients() (out []*client) {
-	for _, app := range []string{zeroName, poolName} {
+	for _, app := range requestedApps() {
 		for _, region := range gatewayRegions(r.w.Regions) {
 			out = append(out, r.requests.newClient(appRegion{app, region}, r.hosts[app], rand.New(rand.NewPCG(r.rnd.Uint64(), 0))))
 		}
@@ -432,13 +445,17 @@ func (r *run) writeResult(env scenario.Env, rounds int, slowest time.Duration, v
 	env.Result.Figure("requests_waited", float64(r.requests.waited), "of these took "+slowAnswer.String()+" or longer")
 	env.Result.Figure("requests_slowest_ms", measure.Millis(r.requests.slowest), "ms, the slowest")
 	env.Result.Figure("requests_killed", float64(r.requests.excused), "requests that failed with the instance or the gateway that had them")
+	loads, unloads, failed := r.requests.models.counts()
+	env.Result.Figure("model_loads", float64(loads), "loads of models")
+	env.Result.Figure("model_unloads", float64(unloads), "unloads of models")
+	env.Result.Figure("model_loads_failed", float64(failed), "loads that servers refused")
 	env.Result.Figure("events", float64(r.history.total), "events in the history")
 	reports := map[string]int64{}
 	for _, m := range r.storm.mischiefs {
 		m.addCounts(reports)
 	}
 	env.Result.Figure("reports", float64(reports["doubled"]+reports["delayed"]+reports["lost"]), "reports that were doubled, delayed or lost")
-	env.Result.Details = map[string]any{"blows": r.blows, "calls": r.calls, "reports": reports, "violations": violations}
+	env.Result.Details = map[string]any{"blows": r.blows, "calls": r.calls, "reports": reports, "requests": r.requests.ofApp, "violations": violations}
 	if r.disks.failed != nil {
 		env.Result.Details["left_out"] = "full disks: " + r.disks.failed.Error()
 	}

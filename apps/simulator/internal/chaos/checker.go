@@ -54,8 +54,10 @@ func violationsError(violations []Violation) error {
 //   - Acknowledged deployments exist.
 //   - Each change of a scaled app's count was made by one decision of the scaler, or by a rollout, or by a request to an app
 //     at zero: see the ledger.
-//   - A scaled app has the replicas that the scaler wrote last. Each role of a pool has the instances that it wrote last.
-//   - No request waits. Each failed request was in flight when an instance crashed or the gateway was killed.
+//   - A scaled app has the replicas that the scaler wrote last, and each role of a pool the instances.
+//   - No request waits. Those that failed were in flight when an instance crashed or the gateway was killed.
+//   - Servers hold exactly the wanted replicas of models, and those that the database lists. No model was unloaded while it
+//     had a request.
 //   - Without requests, apps go to zero, and all roles of a pool together. One request wakes each again.
 //
 // A restored database is another history: generations and revisions may be lower than before, and

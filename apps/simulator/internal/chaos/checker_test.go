@@ -299,3 +299,27 @@ func TestChecker_LongHistoryKeepsItsEnd(t *testing.T) {
 	require.Contains(t, lines[1], fmt.Sprint("event ", maxEvents+10-maxLines))
 	require.Contains(t, lines[maxLines], fmt.Sprint("event ", maxEvents+9))
 }
+
+func TestChecker_ComparesModelsWithTheirServers(t *testing.T) {
+	s := setup(t)
+	p := place{here.region, "dep_m"}
+	s.books.deployments[p.deployment] = true
+	s.books.rows = append(s.books.rows, row{
+		place: p, app: modelName(0), status: windlassv1.TopologyStatus_TOPOLOGY_STATUS_STARTED, replicas: 2, generation: 3, appliedGeneration: 3, readyReplicas: 2, count: 2,
+	}, row{place: place{here.region, "dep_l"}, app: modelName(0), status: windlassv1.TopologyStatus_TOPOLOGY_STATUS_STOPPED, replicas: 1})
+	s.books.replicas = []modelReplica{{"ins_m1", modelName(0), "ins_s1", p}, {"ins_m2", modelName(0), "ins_s2", p}}
+	hold := func(servers ...string) {
+		s.sight.models = map[string]map[string][]string{here.region: {modelName(0): servers}}
+	}
+	hold("ins_s1", "ins_s2")
+	require.Nil(t, s.compareContent(s.books, s.sight))
+	for _, servers := range [][]string{{}, {"ins_s1"}, {"ins_s1", "ins_s2", "ins_s3"}, {"ins_s1", "ins_s3"}} {
+		hold(servers...)
+		d := s.compareContent(s.books, s.sight)
+		require.NotNil(t, d, servers)
+		require.Equal(t, modelMissed, d.kind)
+	}
+	hold("ins_s1", "ins_s2")
+	s.books.rows[len(s.books.rows)-2].readyReplicas = 1
+	require.Equal(t, "a report was missed", s.compareContent(s.books, s.sight).kind)
+}

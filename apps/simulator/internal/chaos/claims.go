@@ -53,7 +53,8 @@ func readClaims(ctx context.Context, db *bare.DB) (c claims, err error) {
 	for _, r := range rows {
 		c.heads = append(c.heads, head{r.Text(0), r.Int(1), r.Int(2)})
 	}
-	rows, err = db.Rows(ctx, "SELECT i.id, r.name, i.deployment_id FROM instances i JOIN regions r ON r.id = i.region WHERE i.status = ?",
+	rows, err = db.Rows(ctx, `SELECT i.id, r.name, i.deployment_id FROM instances i JOIN regions r ON r.id = i.region
+		LEFT JOIN apps a ON a.id = i.app_id WHERE i.status = ? AND COALESCE(a.name, '') NOT LIKE 'model-%'`, // the runtime says nothing about models
 		int32(windlassv1.InstanceStatus_INSTANCE_STATUS_READY))
 	if err != nil {
 		return c, err
@@ -115,7 +116,8 @@ type moving struct{ app, deployment, text string }
 // books are all rows of the database that must agree with the running instances.
 type books struct {
 	rows        []row
-	instances   []instance               // that are alive
+	instances   []instance               // that are alive, without those of models
+	replicas    []modelReplica           // of models, that are alive
 	roles       map[place]map[string]int // how many of them have a role
 	quarantined map[place]bool
 	moving      []moving
@@ -123,6 +125,12 @@ type books struct {
 	// holes are regions whose feed lacks a revision.
 	holes       []string
 	deployments map[string]bool
+}
+
+// modelReplica is a row of an instance that is a model on a server.
+type modelReplica struct {
+	id, app, server string
+	place           place
 }
 
 // parseRoles parses the roles of a pool's row: "decode=2,prefill=8".
@@ -162,17 +170,25 @@ func readBooks(ctx context.Context, db *bare.DB) (b books, err error) {
 	if err != nil {
 		return b, err
 	}
+	models := map[place]string{}
 	for _, r := range rows {
+		if app := r.Text(2); isModel(app) {
+			models[place{r.Text(0), r.Text(1)}] = app
+		}
 		b.rows = append(b.rows, row{
 			place: place{r.Text(0), r.Text(1)}, app: r.Text(2), status: windlassv1.TopologyStatus(r.Int(3)), replicas: int(r.Int(4)),
 			generation: r.Int(5), appliedGeneration: r.Int(6), countsGeneration: r.Int(7), readyReplicas: int(r.Int(8)), count: int(r.Int(9)), says: r.Text(10), roles: parseRoles(r.Text(11)),
 		})
 	}
-	if rows, err = db.Rows(ctx, "SELECT i.id, r.name, i.deployment_id, i.role FROM instances i JOIN regions r ON r.id = i.region WHERE i.terminated_at = 0"); err != nil {
+	if rows, err = db.Rows(ctx, "SELECT i.id, r.name, i.deployment_id, i.role, i.runtime_name FROM instances i JOIN regions r ON r.id = i.region WHERE i.terminated_at = 0"); err != nil {
 		return b, err
 	}
 	for _, r := range rows {
 		p := place{r.Text(1), r.Text(2)}
+		if app := models[p]; app != "" {
+			b.replicas = append(b.replicas, modelReplica{r.Text(0), app, r.Text(4), p})
+			continue
+		}
 		b.instances = append(b.instances, instance{r.Text(0), p})
 		if b.roles[p] == nil {
 			b.roles[p] = map[string]int{}

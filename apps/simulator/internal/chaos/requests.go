@@ -53,6 +53,7 @@ type kill struct {
 type requests struct {
 	checker *checker
 	history *history
+	models  *modelServers
 	// gatewayOf returns the host:port of a region's gateway.
 	gatewayOf func(region string) string
 
@@ -66,6 +67,14 @@ type requests struct {
 	// killed. waited counts the requests that took slowAnswer or longer.
 	answered, excused, waited int
 	slowest                   time.Duration
+	// ofApp counts them by app.
+	ofApp map[string]*tally
+}
+
+// tally counts the requests for an app, as requests does.
+type tally struct {
+	Answered int `json:"answered"`
+	Killed   int `json:"killed"`
 }
 
 type opened struct {
@@ -77,7 +86,9 @@ type opened struct {
 const slowAnswer = 500 * time.Millisecond
 
 func newRequests(c *checker, h *history, gatewayOf func(string) string) *requests {
-	return &requests{checker: c, history: h, gatewayOf: gatewayOf, open: map[int64]opened{}}
+	q := &requests{checker: c, history: h, gatewayOf: gatewayOf, open: map[int64]opened{}, ofApp: map[string]*tally{}}
+	q.models = newModelServers(q)
+	return q
 }
 
 // serve starts the server of an instance: see agent.SimulatedConfig. An answer takes 50 to 400 ms.
@@ -87,31 +98,69 @@ func (q *requests) serve(region, app, id string) (address string, end func(crash
 		q.checker.violatef("no address for an instance", app, place{region: region}, "%s: %v", id, err)
 		return "127.0.0.1:1", func(bool) {}
 	}
-	var active atomic.Int64 // leaves out the probes of the gateway
+	var active atomic.Int64 // leaves out the probes of the gateway, and the agent
+	var models *modelServer
+	if app == serversName {
+		models = q.models.add(region, id)
+	}
 	server := &http.Server{ReadHeaderTimeout: time.Minute, Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if r.Header.Get(clientHeader) == "" {
-			return
+		if r.Header.Get(clientHeader) != "" {
+			active.Add(1)
+			q.served.Add(1)
+			defer func() { active.Add(-1); q.served.Add(-1) }()
+			if models == nil {
+				answerSlowly(w, r, id)
+			}
 		}
-		active.Add(1)
-		q.served.Add(1)
-		defer func() { active.Add(-1); q.served.Add(-1) }()
-		if backoff.Sleep(r.Context(), 50*time.Millisecond+rand.N(350*time.Millisecond)) == nil {
-			_, _ = io.WriteString(w, id) // the client counts a failed answer
+		if models != nil {
+			models.ServeHTTP(w, r)
 		}
 	})}
 	go func() { _ = server.Serve(l) }() // until Close
 	return l.Addr().String(), func(crashed bool) {
 		n := active.Load()
+		q.models.end(id)
 		switch {
 		case crashed:
-			now := time.Now()
-			q.mu.Lock()
-			q.kills = append(q.kills, &kill{appRegion{app, region}, now, now.Add(killSlack)})
-			q.mu.Unlock()
+			q.instanceCrashed(region, app)
 		case n > 0:
 			q.checker.violatef(stoppedInUse, app, place{region: region}, "instance %s had %d requests", id, n)
 		}
 		_ = server.Close() // its listener is closed in any case
+	}
+}
+
+// answerSlowly answers a request of a client.
+func answerSlowly(w http.ResponseWriter, r *http.Request, id string) {
+	if backoff.Sleep(r.Context(), 50*time.Millisecond+rand.N(350*time.Millisecond)) == nil {
+		_, _ = io.WriteString(w, id) // the client counts a failed answer
+	}
+}
+
+// instanceCrashed records that requests which an instance of an app has now may fail.
+func (q *requests) instanceCrashed(region, app string) {
+	apps := []string{app}
+	if app == serversName {
+		for i := range modelApps {
+			apps = append(apps, modelName(i))
+		}
+	}
+	now := time.Now()
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	for _, app := range apps {
+		q.kills = append(q.kills, &kill{appRegion{app, region}, now, now.Add(killSlack)})
+	}
+}
+
+// violatedUnlessKilled records a violation about requests of the last second, unless something on their way was killed.
+func (q *requests) violatedUnlessKilled(at appRegion, kind, text string) {
+	now := time.Now()
+	q.mu.Lock()
+	killed := q.wasKilled(at, now.Add(-time.Second), now)
+	q.mu.Unlock()
+	if !killed {
+		q.checker.violatef(kind, at.app, place{region: at.region}, "%s", text)
 	}
 }
 
@@ -152,12 +201,19 @@ func (q *requests) begin(at appRegion) (done func(failed error)) {
 			q.waited++
 		}
 		q.slowest = max(q.slowest, took)
+		of := q.ofApp[at.app]
+		if of == nil {
+			of = &tally{}
+			q.ofApp[at.app] = of
+		}
 		broken := false
 		switch {
 		case failed == nil:
 			q.answered++
+			of.Answered++
 		case q.wasKilled(at, begun, now):
 			q.excused++
+			of.Killed++
 		default:
 			broken = true
 		}
@@ -195,13 +251,18 @@ type client struct {
 	requests *requests
 	at       appRegion
 	host     string
+	path     string
 	http     *http.Client
 	rnd      *rand.Rand
 }
 
 func (q *requests) newClient(at appRegion, host string, rnd *rand.Rand) *client {
 	// A connection that a killed gateway left open would fail a request that the gateway never got.
-	return &client{q, at, host, &http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: longestRequest}, rnd}
+	path := "/"
+	if isModel(at.app) {
+		path = modelPath(at.app)
+	}
+	return &client{q, at, host, path, &http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: longestRequest}, rnd}
 }
 
 // sendBursts sends bursts of requests until ctx ends, and does not wait for the answers. They may outlive ctx.
@@ -232,7 +293,7 @@ func (c *client) get(ctx context.Context, method string) error {
 	ctx, cancel := context.WithTimeout(ctx, longestRequest)
 	defer cancel()
 	for {
-		req, err := http.NewRequestWithContext(ctx, method, "http://"+c.requests.gatewayOf(c.at.region)+"/", http.NoBody)
+		req, err := http.NewRequestWithContext(ctx, method, "http://"+c.requests.gatewayOf(c.at.region)+c.path, http.NoBody)
 		if err != nil {
 			return err
 		}

@@ -35,11 +35,13 @@ const (
 	fixedApps     = 2
 	fixedReplicas = 2
 	looseApps     = 5
-	// The apps from scaledApp on scale. The apps after scaledApp also get requests.
+	// The apps from scaledApp up to serversApp scale. Those after the first one get requests.
 	scaledApp = fixedApps + looseApps
 	zeroApp   = scaledApp + 1
 	poolApp   = scaledApp + 2
-	allApps   = scaledApp + 3
+	// The app serversApp has servers of models, and the apps after it are the models.
+	serversApp = scaledApp + 3
+	allApps    = serversApp + 1 + modelApps
 )
 
 func appName(i int) string {
@@ -52,6 +54,10 @@ func appName(i int) string {
 		return zeroName
 	case i == poolApp:
 		return poolName
+	case i == serversApp:
+		return serversName
+	case i > serversApp:
+		return modelName(i - serversApp - 1)
 	}
 	return "loose-" + strconv.Itoa(i-fixedApps)
 }
@@ -83,6 +89,9 @@ func (u *user) makeCall(ctx context.Context) {
 	if i >= scaledApp && what == 9 || i > scaledApp && what == 4 || i == poolApp && what == 5 {
 		what = 0 // it is not deleted, its requests can be served, and no person takes it to zero
 	}
+	if i == serversApp && what == 5 || i > serversApp && what == 6 {
+		what = 0 // there are enough servers, and models have no variables
+	}
 	path := testbed.Path(app)
 	var did string
 	var err error
@@ -93,9 +102,12 @@ func (u *user) makeCall(ctx context.Context) {
 		did, err = u.deployApp(ctx, i, app, crashes)
 	case 5:
 		n := u.rnd.Int32N(4)
+		if i > serversApp {
+			n = 1 + n%mostModel
+		}
 		did = fmt.Sprintf("scale to %d", n)
 		_, err = u.api.Apps.Scale(ctx, &windlassv1.ScaleRequest{Mutation: newMutation(), App: path, Replicas: n})
-		if i >= scaledApp && err == nil {
+		if i >= scaledApp && i < serversApp && err == nil {
 			u.checker.violatef(scaledByHand, app, place{}, "to %d replicas", n)
 		}
 	case 6:
@@ -127,6 +139,10 @@ func (u *user) deployApp(ctx context.Context, i int, app, label string) (string,
 	spec.VersionLabel = label
 	req := &windlassv1.DeployRequest{Mutation: newMutation(), App: testbed.Path(app), Spec: spec}
 	switch {
+	case i >= serversApp:
+		req.Spec = modelSpec(app, spec, u.rnd)
+		req.Rollout = modelRollout(app, u.rnd)
+		spec = req.Spec
 	case i >= scaledApp:
 		scaleSpec(app, spec)
 		req.Scaling = scalingPolicy(app)
@@ -144,7 +160,7 @@ func (u *user) deployApp(ctx context.Context, i int, app, label string) (string,
 // in the regions that have gateways.
 func (u *user) placesOf(i int) []string {
 	n := len(u.regions)
-	if i > scaledApp {
+	if i > scaledApp { // also servers and models
 		return gatewayRegions(u.regions)
 	}
 	if i < fixedApps || i == scaledApp {
