@@ -337,7 +337,7 @@ func (s *Store) reserve(ctx context.Context, f *fetch, n int64) error {
 	if s.take(f, n) {
 		return nil
 	}
-	select { // one after the other, so that nobody deletes more than is needed
+	select { // one after the other, so that no more is deleted than is needed
 	case s.freeing <- struct{}{}:
 		defer func() { <-s.freeing }()
 	case <-ctx.Done():
