@@ -27,9 +27,9 @@ func capacityLimit(policy *windlassv1.RolloutPolicy) int64 {
 	return max(own, WaitsForCapacity(policy))
 }
 
-// poolYield returns how many percent of the pool in the row may be out of service while there is no room for the share of
-// its version: a whole set of roles (model.PercentOfSet). It is 0 if the version waits for room, and if
-// its instances are replaced in their places, where the region's agent makes room.
+// poolYield returns how many percent of the row's pool may be out of service while there is no room for its version's
+// share: a whole set of roles (model.PercentOfSet). It is 0 if the version waits for room. It is also 0 if instances are
+// replaced in their places, because the region's agent then makes room.
 func poolYield(f *facts, policy *windlassv1.RolloutPolicy, t *model.Topology) (percent int32) {
 	if t == nil {
 		return 0

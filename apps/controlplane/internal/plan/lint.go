@@ -143,7 +143,7 @@ func (l *linter) bounds(region string) (floor, ceiling int32) {
 		}
 		for _, t := range l.rows {
 			if t.RegionID == region && active(t) {
-				unavailable = max(unavailable, poolYield(l.facts, l.progress.Policy, t)) // it had no room at some moment
+				unavailable = max(unavailable, poolYield(l.facts, l.progress.Policy, t)) // the row may have lacked room at some moment
 			}
 		}
 		ceiling = max(ceiling, size+surge)

@@ -29,6 +29,7 @@ import (
 //	                             pool=decode: a pool of 8 prefill and 2 decode servers, in which these roles differ
 //	                             on: the version from which they differ; default: the live version
 //	                             order: the order in which the roles of the pool move
+//	                             full: the old version makes room if there is none
 //	                             alike: instances see no difference from the live version
 //	                             queue: the routing policy has a queue of that size
 //	                             cold: at zero, requests wait and wake the app

@@ -367,7 +367,7 @@ func (p *Preview) measureExtent(f forecast.Forecast, region model.Region, pools 
 	}
 	if spec := specs[p.target.ID]; shares && model.IsPooled(spec) && model.ReplacesWhenFull(spec) {
 		e.full = new(max(0, e.lowest-model.PercentOfSet(spec)))
-		e.needed = e.kept // it goes without more
+		e.needed = e.kept // without room, old instances stop first
 	}
 	return e
 }

@@ -164,7 +164,7 @@ func (d *Deploy) fillPlan(out *windlassv1.PlanDeployResponse) error {
 	return d.addRegions(f, out)
 }
 
-// slotFindings returns a warning for each role that loses its stable slots, because what they stored is then deleted.
+// slotFindings returns a warning for each role that loses its stable slots, because the data of these slots is then deleted.
 func (d *Deploy) slotFindings() (out []*windlassv1.PlanFinding) {
 	if d.Live == nil {
 		return nil

@@ -21,8 +21,8 @@ func leastOf(at, next map[string]int32) (n int32) {
 	return n
 }
 
-// replaceGroups adds to e the effects of a step in which the region replaces the instances of that many groups, or of
-// replicas with one role.
+// replaceGroups adds to e the effects of a step in which the region replaces the instances of a number of replicas, with
+// one role or several.
 func (p *Preview) replaceGroups(e *extent, replicas int32) {
 	_, unavailable := strategy.Of(p.policy()).Bounds(p.policy(), replicas, strategy.Sizes{})
 	e.lowest = min(e.lowest, replicas-unavailable)
@@ -108,8 +108,8 @@ func (p *Preview) losesSets(e extent) bool {
 	return len(p.target.Spec.GetRoles()) > 1 && e.now.replicas > 0 && e.moves > 0
 }
 
-// cureText describes the cheapest way to a higher set capacity in the region, and what it takes. It is empty if there is
-// none.
+// cureText describes the cheapest way to a higher set capacity in the region, and its additional instances and GPUs. It is
+// empty if there is no such way.
 func (p *Preview) cureText(e extent, region string) string {
 	spec := specIn(p.in.Topology, p.target.ID, p.target.Spec, region)
 	best, ok := p.cheapestCure(e, spec)
@@ -160,7 +160,8 @@ type cure struct {
 }
 
 // cheapestCure returns the way with the highest set capacity. Of several such ways, it returns the way that takes the
-// fewest GPUs. ok is false for stable slots, because an instance there always stops before its successor starts.
+// fewest GPUs. ok is false for stable slots, because instances with stable slots always stop before their
+// successors start.
 func (p *Preview) cheapestCure(e extent, spec *windlassv1.DeploymentSpec) (best cure, ok bool) {
 	if len(model.StableRoles(spec)) > 0 {
 		return cure{}, false
