@@ -18,6 +18,7 @@ import (
 
 	"github.com/windlass-run/windlass/apps/windlass/internal/clientconfig"
 	"github.com/windlass-run/windlass/apps/windlass/internal/dev"
+	"github.com/windlass-run/windlass/pkg/localstack"
 	"github.com/windlass-run/windlass/pkg/localstack/proc"
 )
 
@@ -272,9 +273,13 @@ func TestDev_TakenPortIsReplacedAndKept(t *testing.T) {
 	m := setup(t)
 	m.up("--regions", "here").signal(syscall.SIGTERM)
 	before := m.status().Ports["api"]
-	l, err := net.Listen("tcp4", net.JoinHostPort("127.0.0.1", strconv.Itoa(before)))
-	require.NoError(t, err)
-	defer func() { _ = l.Close() }()
+	// Another stack may have claimed the port meanwhile. Then it is taken, too.
+	pool := localstack.Ports{Claims: localstack.ClaimsFolder()}
+	if _, taken, err := pool.Take(before); err == nil && !taken {
+		l, err := net.Listen("tcp4", net.JoinHostPort("127.0.0.1", strconv.Itoa(before)))
+		require.NoError(t, err)
+		defer func() { _ = l.Close() }()
+	}
 
 	second := m.up()
 	require.Contains(t, second.output(), "port "+strconv.Itoa(before)+" is taken; api uses")
