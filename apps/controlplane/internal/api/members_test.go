@@ -13,6 +13,7 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -681,12 +682,18 @@ func TestMembers_CLIGetsATokenThroughItsLoopbackAddress(t *testing.T) {
 	s.rule(s.owner, "ml", isDeployer, "groups", "ml")
 	const verifier = "a-secret-of-the-cli"
 	sum := sha256.Sum256([]byte(verifier))
-	login := "/ui/sso/login?port=4711&state=s-1&challenge=" + base64.RawURLEncoding.EncodeToString(sum[:])
+	login := "/ui/sso/login?port=4711&state=s-1&confirmation=K7QD-3XMA&challenge=" + base64.RawURLEncoding.EncodeToString(sum[:])
 	s.person("u-1", "ada@example.com", "ml")
 	b := s.browser()
 	status, header, page := b.visit(b.toIssuer(login))
-	require.Equal(t, http.StatusSeeOther, status, page)
-	to, err := url.Parse(header.Get("Location"))
+	require.Equal(t, http.StatusOK, status, "the page asks the person: %s", page)
+	require.Contains(t, page, "ada@example.com")
+	require.Contains(t, page, "K7QD-3XMA")
+	require.Contains(t, header.Get("Content-Security-Policy"), "default-src 'none'")
+	require.Contains(t, header.Get("Content-Security-Policy"), "frame-ancestors 'none'")
+	link := regexp.MustCompile(`<a href="([^"]+)">`).FindStringSubmatch(page)
+	require.Len(t, link, 2, page)
+	to, err := url.Parse(link[1])
 	require.NoError(t, err)
 	require.Equal(t, "127.0.0.1:4711", to.Host)
 	require.Equal(t, "s-1", to.Query().Get("state"))
@@ -737,7 +744,11 @@ func TestMembers_CLIGetsATokenThroughItsLoopbackAddress(t *testing.T) {
 		require.Contains(t, to.Query().Get("error"), "No sign-in rule gives eve@example.com a role")
 	})
 	t.Run("ports and challenges are checked", func(t *testing.T) {
-		for _, q := range []string{"port=0&challenge=x", "port=evil.example&challenge=x", "port=80@evil.example&challenge=" + base64.RawURLEncoding.EncodeToString(sum[:])} {
+		good := "&challenge=" + base64.RawURLEncoding.EncodeToString(sum[:])
+		for _, q := range []string{
+			"port=0&challenge=x", "port=evil.example&challenge=x", "port=80@evil.example&confirmation=K7QD-3XMA" + good,
+			"port=80" + good, "port=80&confirmation=%3Cb%3Eyes" + good,
+		} {
 			status, _, _ := b.visit("/ui/sso/login?" + q)
 			require.Equal(t, http.StatusForbidden, status, q)
 		}

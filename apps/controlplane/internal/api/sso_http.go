@@ -11,6 +11,7 @@ import (
 	"html/template"
 	"net/http"
 	"net/url"
+	"regexp"
 	"strconv"
 	"strings"
 	"time"
@@ -54,7 +55,7 @@ const (
 // SSO serves the GET requests of sign-ins of members, below SSOPath.
 //
 //	GET /ui/sso/provider   whether people can sign in at an issuer
-//	GET /ui/sso/login      sends the browser to the issuer: ?workspace= and ?return=; for the CLI, ?port=, ?challenge=, ?state=
+//	GET /ui/sso/login      sends the browser to the issuer: ?workspace= and ?return=; for the CLI, ?port=, ?challenge=, ?state=, ?confirmation=
 //	GET /ui/sso/callback   the issuer sends the browser here
 func (a *API) SSO() http.Handler {
 	b := browsers{a.server}
@@ -208,13 +209,16 @@ func (a browsers) serveLogin(w http.ResponseWriter, r *http.Request) error {
 func (t *attempt) forCLI(q url.Values) error {
 	port, err := strconv.Atoi(q.Get("port"))
 	hash, failed := base64.RawURLEncoding.DecodeString(q.Get("challenge"))
-	if err != nil || port < 1 || port > 65535 || failed != nil || len(hash) != sha256.Size || len(q.Get("state")) > 128 {
-		return &signInError{outcome: "request", title: "Wrong request", err: apierr.InvalidFix("", "the port, the challenge or the state of the CLI is not valid",
+	if err != nil || port < 1 || port > 65535 || failed != nil || len(hash) != sha256.Size || len(q.Get("state")) > 128 || !confirmation.MatchString(q.Get("confirmation")) {
+		return &signInError{outcome: "request", title: "Wrong request", err: apierr.InvalidFix("", "the port, the challenge, the state or the confirmation of the CLI is not valid",
 			"Run `windlass login --sso` again, with a CLI of the control plane's version.")}
 	}
-	t.Port, t.Challenge, t.CLIState = port, q.Get("challenge"), q.Get("state")
+	t.Port, t.Challenge, t.CLIState, t.Confirmation = port, q.Get("challenge"), q.Get("state"), q.Get("confirmation")
 	return nil
 }
+
+// confirmation matches the text that a CLI shows for a sign-in in a browser, such as "K7QD-3XMA".
+var confirmation = regexp.MustCompile(`^[A-Z2-7]{4}-[A-Z2-7]{4}$`)
 
 // loopback returns the URL of the CLI that waits for the sign-in.
 func (t *attempt) loopback(q url.Values) string {
@@ -251,11 +255,13 @@ func (a browsers) serveCallback(w http.ResponseWriter, r *http.Request) error {
 		}
 		used := model.HashToken("state " + try.State)
 		if try.Port != 0 {
-			code, err := a.cliCodeOf(ctx, id, try, used, by)
+			code, key, err := a.cliCodeOf(ctx, id, try, used, by)
 			if err != nil {
 				return err
 			}
-			http.Redirect(w, r, try.loopback(url.Values{"code": {code}}), http.StatusSeeOther)
+			writePage(w, http.StatusOK, confirmPage, struct{ Title, Name, Role, Confirmation, URL string }{
+				"Sign in the command line?", key.Name, model.RoleName(key.Role), try.Confirmation, try.loopback(url.Values{"code": {code}}),
+			})
 			return nil
 		}
 		value, row, _, err := a.begin(ctx, id, try.Workspace, sessionPrefix, used, by)
@@ -517,7 +523,7 @@ func sentence(text string) string {
 	return strings.ToUpper(text[:1]) + text[1:] + "."
 }
 
-// pageStyle is the style of the page of a refused sign-in. The page has no script, and loads nothing.
+// pageStyle is the style of the pages of a sign-in. They have no script, and load nothing.
 const pageStyle = `:root{color-scheme:light dark}body{font:16px/1.5 system-ui,sans-serif;margin:0;padding:10vh 1rem}` +
 	`main{max-width:36rem;margin:0 auto}h1{font-size:1.5rem}p{overflow-wrap:anywhere}li{margin:.5rem 0}`
 
@@ -526,12 +532,23 @@ var pageStyleHash = func() string {
 	return base64.StdEncoding.EncodeToString(sum[:])
 }()
 
-var signInPage = template.Must(template.New("sign-in").Parse(`<!doctype html>
+const pageHead = `<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
 <title>{{.Title}} · Windlass</title><style>` + pageStyle + `</style></head>
-<body><main><h1>{{.Title}}</h1>
+<body><main><h1>{{.Title}}</h1>`
+
+var signInPage = template.Must(template.New("sign-in").Parse(pageHead + `
 {{if .Links}}<p>You have a role in several workspaces.</p><ul>{{range .Links}}<li><a href="{{.URL}}">{{.Name}}</a></li>{{end}}</ul>
 {{else}}<p>{{.Message}}</p>{{if .Fix}}<p>{{.Fix}}</p>{{end}}<p><a href="/ui/">Back to the sign-in</a></p>{{end}}
+</main></body></html>
+`))
+
+// confirmPage asks before the CLI gets the sign-in. The issuer may not ask a person who is signed in there, so another
+// user of the machine could get a token with a link alone.
+var confirmPage = template.Must(template.New("confirm").Parse(pageHead + `
+<p>A command on this machine waits for a sign-in as <strong>{{.Name}}</strong>, with role {{.Role}}.</p>
+<p>It shows the code <strong>{{.Confirmation}}</strong> in the terminal where you ran <code>windlass login</code>. If you see another code there, or did not run it, close this page.</p>
+<p><a href="{{.URL}}">Sign in the command line</a></p>
 </main></body></html>
 `))
 
@@ -575,13 +592,18 @@ func (a browsers) failPage(w http.ResponseWriter, r *http.Request, procedure str
 		a.cfg.Log.ErrorContext(r.Context(), "a sign-in failed", "request", procedure, "error", err)
 		status, page.Message, page.Fix = http.StatusInternalServerError, "An internal error occurred.", "The log of the control plane has the cause."
 	}
+	writePage(w, status, signInPage, page)
+}
+
+// writePage writes a page of a sign-in.
+func writePage(w http.ResponseWriter, status int, page *template.Template, data any) {
 	h := w.Header()
 	h.Set("Content-Type", "text/html; charset=utf-8")
 	h.Set("Content-Security-Policy", "default-src 'none'; style-src 'sha256-"+pageStyleHash+"'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'")
 	h.Set("X-Content-Type-Options", "nosniff")
 	h.Set("X-Frame-Options", "DENY")
 	w.WriteHeader(status)
-	_ = signInPage.Execute(w, page) // a client that closed the connection needs no answer
+	_ = page.Execute(w, data) // a client that closed the connection needs no answer
 }
 
 // ssoUnavailable returns the error of an issuer that does not answer.

@@ -28,7 +28,7 @@ import (
 // Members sign in with one of these flows. Each ends in begin, which stores the member and a session.
 //
 //	browser    GET /ui/sso/login ─> issuer ─> GET /ui/sso/callback ─> cookie
-//	cli        as browser, and then: loopback address of the CLI ─> POST /ui/sso/token ─> token
+//	cli        as browser, and then: a page asks the person ─> loopback address of the CLI ─> POST /ui/sso/token ─> token
 //	device     POST /ui/sso/device ─> the person enters a code at the issuer; POST /ui/sso/device/token ─> token
 //	federated  POST /ui/sso/federated with the token of a CI ─> token
 //
@@ -38,8 +38,9 @@ import (
 const (
 	// signInFor is how long a person may take to sign in at the issuer.
 	signInFor = 10 * time.Minute
-	// cliCodeFor is how long the CLI may take to use the code that its loopback address got.
-	cliCodeFor = time.Minute
+	// cliCodeFor is how long the person may read the page that asks for a confirmation, and the CLI may take to use
+	// the code that its loopback address gets then.
+	cliCodeFor = 5 * time.Minute
 	// platform is the name of the platform in requests that name a workspace. No workspace has this name.
 	platform = "@platform"
 	// maxMemberName is the width of the column of actors in the audit, in bytes.
@@ -67,6 +68,8 @@ type attempt struct {
 	Port int
 	// Challenge is the hash of a value that only the CLI knows, and CLIState is returned to the CLI.
 	Challenge, CLIState string
+	// Confirmation is the text that the CLI shows to the person, who compares it with the page.
+	Confirmation string
 }
 
 // cliCode is the sealed code with which the CLI gets its token.
@@ -409,13 +412,14 @@ func (a browsers) cliTokenOf(ctx context.Context, text, verifier string, by call
 	return value, row, key, a.storeError(err)
 }
 
-// cliCodeOf stores the member with the identity, and returns a code with which the CLI gets its token.
-func (a browsers) cliCodeOf(ctx context.Context, id signin.Identity, try attempt, used []byte, by caller) (string, error) {
+// cliCodeOf stores the member with the identity. It returns a code with which the CLI gets its token, and the key
+// that stands for the member.
+func (a browsers) cliCodeOf(ctx context.Context, id signin.Identity, try attempt, used []byte, by caller) (code string, key model.APIKey, err error) {
 	workspaceID, err := a.chooseWorkspace(ctx, id, try.Workspace)
 	if err != nil {
-		return "", err
+		return "", key, err
 	}
-	at, key := time.Now(), model.APIKey{}
+	at := time.Now()
 	err = a.cfg.Store.Update(ctx, func(tx Tx) (err error) {
 		if err := useOnce(tx, used, at); err != nil {
 			return err
@@ -424,10 +428,11 @@ func (a browsers) cliCodeOf(ctx context.Context, id signin.Identity, try attempt
 		return err
 	})
 	if err != nil {
-		return "", a.storeError(err)
+		return "", key, a.storeError(err)
 	}
 	a.keys.forget(key.Hash)
-	return a.sealed(cliCode{
+	code, err = a.sealed(cliCode{
 		WorkspaceID: workspaceID, MemberID: key.ID, Challenge: try.Challenge, Salt: rand.Text(), ExpiresAt: at.Add(cliCodeFor).UnixMilli(),
 	}, codeContext)
+	return code, key, err
 }

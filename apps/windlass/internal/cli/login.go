@@ -122,9 +122,9 @@ func (a *app) showDevice(d signin.Device) {
 	a.infof("The code works for %s.", d.ExpiresIn.Round(time.Minute))
 }
 
-// openBrowser shows the URL, and opens it if a person uses the terminal.
-func (a *app) openBrowser(url string) {
-	a.infof("Open this address in a browser of this machine to sign in (without one, use --device):\n%s", url)
+// openBrowser shows the URL with the confirmation, and opens it if a person uses the terminal.
+func (a *app) openBrowser(url, confirmation string) {
+	a.infof("Open this address in a browser of this machine to sign in (without one, use --device):\n%s\nConfirm the sign-in there if the page shows the code %s.", url, confirmation)
 	open := a.OpenBrowser
 	if open == nil && a.interactive() {
 		open = openURL

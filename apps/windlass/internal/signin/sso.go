@@ -137,8 +137,9 @@ func (c Client) call(ctx context.Context, method, path, token string, body []byt
 	return refused
 }
 
-// Browser signs a person in with a browser. show gets the URL that the person opens. workspace may be empty.
-func (c Client) Browser(ctx context.Context, workspace string, show func(url string)) (Token, error) {
+// Browser signs a person in with a browser. show gets the URL that the person opens, and the code that the page must
+// show before the person confirms. workspace may be empty.
+func (c Client) Browser(ctx context.Context, workspace string, show func(url, confirmation string)) (Token, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, patience, errors.New("the sign-in in the browser took longer than 10 minutes"))
 	defer cancel()
 	// Without this call, a person would wait for a browser that shows an error.
@@ -174,11 +175,13 @@ func (c Client) Browser(ctx context.Context, workspace string, show func(url str
 			_ = server.Close() // it is only needed for this sign-in
 		}
 	}()
-	q := url.Values{"port": {port}, "state": {state}, "challenge": {base64.RawURLEncoding.EncodeToString(sum[:])}}
+	confirmation := rand.Text()
+	confirmation = confirmation[:4] + "-" + confirmation[4:8]
+	q := url.Values{"port": {port}, "state": {state}, "confirmation": {confirmation}, "challenge": {base64.RawURLEncoding.EncodeToString(sum[:])}}
 	if workspace != "" {
 		q.Set("workspace", workspace)
 	}
-	show(strings.TrimSuffix(c.Server, "/") + "/ui/sso/login?" + q.Encode())
+	show(strings.TrimSuffix(c.Server, "/")+"/ui/sso/login?"+q.Encode(), confirmation)
 	select {
 	case <-ctx.Done():
 		return Token{}, context.Cause(ctx)

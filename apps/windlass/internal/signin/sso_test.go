@@ -49,10 +49,12 @@ func TestBrowser_TokenComesThroughTheLoopbackAddress(t *testing.T) {
 		require.NoError(t, res.Body.Close())
 		return res.StatusCode
 	}
-	token, err := c.Browser(t.Context(), "acme", func(to string) {
+	token, err := c.Browser(t.Context(), "acme", func(to, confirmation string) {
 		u, err := url.Parse(to)
 		require.NoError(t, err)
 		q := u.Query()
+		require.Regexp(t, "^[A-Z2-7]{4}-[A-Z2-7]{4}$", confirmation)
+		require.Equal(t, confirmation, q.Get("confirmation"))
 		require.Equal(t, "/ui/sso/login", u.Path)
 		require.Equal(t, "acme", q.Get("workspace"))
 		challenge = q.Get("challenge")
@@ -62,7 +64,7 @@ func TestBrowser_TokenComesThroughTheLoopbackAddress(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, Token{Value: "wlt_abc", ExpiresIn: time.Minute, RenewAfter: 30 * time.Second}, token)
 
-	_, err = c.Browser(t.Context(), "", func(to string) {
+	_, err = c.Browser(t.Context(), "", func(to, _ string) {
 		u, err := url.Parse(to)
 		require.NoError(t, err)
 		go visit(u.Query().Get("port"), url.Values{"error": {"No rule."}, "state": {u.Query().Get("state")}}.Encode())
@@ -74,7 +76,7 @@ func TestBrowser_IsNotWaitedForWithoutAnIssuer(t *testing.T) {
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte(`{"enabled":false}`)) }))
 	defer server.Close()
 	c := Client{HTTP: server.Client(), Server: server.URL}
-	_, err := c.Browser(t.Context(), "", func(to string) { t.Errorf("%s is shown", to) })
+	_, err := c.Browser(t.Context(), "", func(to, _ string) { t.Errorf("%s is shown", to) })
 	require.ErrorContains(t, err, "it has no issuer: use an API key")
 }
 
