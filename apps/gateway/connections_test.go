@@ -77,7 +77,7 @@ func TestConnection_OfHTTP3EndsAfterHalfARequest(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
 	dial := func() *quic.Conn {
-		conn, err := quic.DialAddr(ctx, address, &tls.Config{RootCAs: roots, ServerName: "echo.local", NextProtos: []string{http3.NextProtoH3}}, &quic.Config{KeepAlivePeriod: 50 * time.Millisecond})
+		conn, err := quic.DialAddr(ctx, address, &tls.Config{RootCAs: roots, ServerName: "echo.local", NextProtos: []string{http3.NextProtoH3}}, &quic.Config{HandshakeIdleTimeout: patience, KeepAlivePeriod: 50 * time.Millisecond})
 		require.NoError(t, err)
 		return conn
 	}

@@ -148,7 +148,7 @@ func TestHTTP3_HalfRequestsAreBounded(t *testing.T) {
 	header := append([]byte{0x01, 0x7f, 0xff}, make([]byte, part)...) // a HEADERS frame of 16,383 bytes
 	var all []*quic.Conn
 	for range connections {
-		conn, err := quic.DialAddr(ctx, address, config, &quic.Config{KeepAlivePeriod: 100 * time.Millisecond})
+		conn, err := quic.DialAddr(ctx, address, config, &quic.Config{HandshakeIdleTimeout: patience, KeepAlivePeriod: 100 * time.Millisecond})
 		require.NoError(t, err)
 		all = append(all, conn)
 		for range streams {
@@ -202,7 +202,7 @@ func TestHTTP3_HeadersHaveADeadline(t *testing.T) {
 	})))
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
-	conn, err := quic.DialAddr(ctx, address, config, &quic.Config{})
+	conn, err := quic.DialAddr(ctx, address, config, &quic.Config{HandshakeIdleTimeout: patience})
 	require.NoError(t, err)
 	defer func() { _ = conn.CloseWithError(quic.ApplicationErrorCode(http3.ErrCodeNoError), "") }()
 	client := (&http3.Transport{DisableCompression: true}).NewClientConn(conn)
@@ -299,7 +299,7 @@ func TestHTTP3_RepeatedHalfRequestsEndTheConnection(t *testing.T) {
 				require.Equal(t, http.StatusOK, res.StatusCode)
 			}
 			serves()
-			conn, err := quic.DialAddr(ctx, address, config, &quic.Config{KeepAlivePeriod: 100 * time.Millisecond})
+			conn, err := quic.DialAddr(ctx, address, config, &quic.Config{HandshakeIdleTimeout: patience, KeepAlivePeriod: 100 * time.Millisecond})
 			require.NoError(t, err)
 			_, err = (&http3.Transport{}).NewClientConn(conn).RoundTrip(request3(t, ctx, address))
 			require.NoError(t, err)
@@ -334,7 +334,7 @@ func TestHTTP3_RepeatedHalfRequestsEndTheConnection(t *testing.T) {
 			require.Equal(t, quic.ApplicationErrorCode(http3.ErrCodeExcessiveLoad), closed.ErrorCode)
 			require.Greater(t, sent.Load(), int64(200), "the gateway tolerates some incomplete headers")
 
-			_, err = quic.DialAddr(ctx, address, config, &quic.Config{})
+			_, err = quic.DialAddr(ctx, address, config, &quic.Config{HandshakeIdleTimeout: patience})
 			var refused *quic.TransportError
 			require.ErrorAs(t, err, &refused)
 			require.Equal(t, quic.ConnectionRefused, refused.ErrorCode)
@@ -352,7 +352,7 @@ func TestHTTP3_CancelledRequestsAreNoFault(t *testing.T) {
 	r.put(t, echo(instance(t, func(_ http.ResponseWriter, q *http.Request) { <-q.Context().Done() })))
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
-	conn, err := quic.DialAddr(ctx, address, config, &quic.Config{})
+	conn, err := quic.DialAddr(ctx, address, config, &quic.Config{HandshakeIdleTimeout: patience})
 	require.NoError(t, err)
 	first, rest := halfOf3(http.MethodGet)
 	for range 300 {
@@ -382,7 +382,7 @@ func TestHTTP3_SaysWhichRequestsItLeaves(t *testing.T) {
 	})))
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
-	conn, err := quic.DialAddr(ctx, address, config, &quic.Config{})
+	conn, err := quic.DialAddr(ctx, address, config, &quic.Config{HandshakeIdleTimeout: patience})
 	require.NoError(t, err)
 	stream, err := conn.OpenStreamSync(ctx)
 	require.NoError(t, err)
