@@ -343,7 +343,8 @@ func (p parts) newHandler(agents agentService, users *api.API) (http.Handler, er
 	}
 	scalers := users.ExternalScaler(rpc.HandlerOptions(kedaSide)...)
 	mux.Handle(scalers.Path, scalers.Handler)
-	page, err := console.New()
+	chat := &chatHosts{store: p.store, domain: p.domain, log: p.log}
+	page, err := console.New(chat.currentSources)
 	if err != nil {
 		return nil, err
 	}

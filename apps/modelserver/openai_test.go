@@ -195,3 +195,26 @@ func TestModels_AreListed(t *testing.T) {
 	require.Equal(t, []object{{"acme/parrot", "model"}}, list.Data)
 	require.Equal(t, "acme/parrot", parse[object](t, e.do("GET", "/v1/models/acme/parrot", "").body).ID)
 }
+
+func TestPages_OfAnyOriginMayUseTheServer(t *testing.T) {
+	e := startReady(t, Config{Engine: EngineOptions{Name: "vllm", APIKeys: []string{"k"}}})
+	call := func(method, path string, header http.Header) *http.Response {
+		req, err := http.NewRequestWithContext(t.Context(), method, e.url+path, http.NoBody)
+		require.NoError(t, err)
+		req.Header = header
+		res, err := e.client.Do(req)
+		require.NoError(t, err)
+		require.NoError(t, res.Body.Close())
+		return res
+	}
+	preflight := call("OPTIONS", "/v1/chat/completions", http.Header{
+		"Origin": {"https://dash.example"}, "Access-Control-Request-Method": {"POST"}, "Access-Control-Request-Headers": {"authorization,content-type"},
+	})
+	require.Less(t, preflight.StatusCode, 300)
+	require.Equal(t, "*", preflight.Header.Get("Access-Control-Allow-Origin"))
+	require.Contains(t, preflight.Header.Get("Access-Control-Allow-Headers"), "authorization")
+	require.Empty(t, preflight.Header.Get("Access-Control-Allow-Credentials"))
+	refused := call("GET", "/v1/models", http.Header{"Origin": {"https://dash.example"}})
+	require.Equal(t, http.StatusUnauthorized, refused.StatusCode)
+	require.Equal(t, "*", refused.Header.Get("Access-Control-Allow-Origin"), "the page can read the error")
+}

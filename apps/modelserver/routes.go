@@ -9,6 +9,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/rs/cors"
 )
 
 func (s *Server) newHandler() http.Handler {
@@ -55,7 +57,9 @@ func (s *Server) newHandler() http.Handler {
 			message: fmt.Sprintf("there is no endpoint %s %s", r.Method, r.URL.Path),
 		})
 	})
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	// Pages of any origin may use the server, as is the default of vLLM and SGLang.
+	pages := cors.New(cors.Options{AllowedOrigins: []string{"*"}, AllowedMethods: []string{"GET", "POST", "DELETE"}, AllowedHeaders: []string{"*"}})
+	return pages.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("X-Model-Version", s.cfg.VersionLabel)
 		if n := s.starts.Load(); n > 0 {
 			w.Header().Set("X-Model-Slot-Starts", strconv.FormatInt(n, 10))
@@ -69,7 +73,7 @@ func (s *Server) newHandler() http.Handler {
 			return
 		}
 		mux.ServeHTTP(w, r)
-	})
+	}))
 }
 
 // withoutRootPath removes RootPath from the request's path, because some proxies do not remove it.

@@ -2,7 +2,7 @@ import type { Browser, Page } from "playwright-core";
 import { afterAll, afterEach, beforeAll, describe, expect, it } from "vitest";
 import { Feature } from "../src/gen/windlass/v1/workspace_pb.js";
 import { complaints, contextOf, inspect, launch, looks } from "./browser.js";
-import { Fake, Refusal, type Scene } from "./fake.js";
+import { Fake, FakeApp, Refusal, type Scene } from "./fake.js";
 import { empty, file, full, grouped, hostile, many, owned, platform, pooled, pooledFile, pooledPlan } from "./scenes.js";
 
 let browser: Browser;
@@ -313,6 +313,56 @@ describe.each(looks)("at $name", (look) => {
     expect(page.url()).toContain("region=us-east-1");
     await page.getByText("does not answer").waitFor({ state: "detached" });
     expect(found).toEqual([]);
+  });
+
+  it("a conversation with the app shows its words as they come", async () => {
+    const model = await new FakeApp().start();
+    cleanups.push(() => model.stop());
+    const { page, fake, found } = await open(full, "/ui/apps", look);
+    fake.apps = model.url;
+    fake.scene = { ...full, app: { ...full.app, app: { ...full.app?.app, urls: [model.url] } } as Scene["app"] };
+    await page.goto(`${fake.url}${app}/chat`);
+    await page.getByPlaceholder("llama").waitFor();
+    await page.getByLabel("Question").fill("Hello");
+    await page.keyboard.press("Enter");
+    await page.getByText("Good <img src=x onerror=window.hacked=1> morning.").waitFor();
+    expect(await page.evaluate(() => "hacked" in window)).toBe(false);
+    await page.getByText(/^first token after \d+ ms/).waitFor();
+    // The conversation goes on, and a stopped answer stays.
+    const first = model.words.join("");
+    Object.assign(model, { hangs: true, words: ["Never ", "ending"] });
+    await page.getByLabel("Question").fill("And <b>now</b>?");
+    await page.getByRole("button", { name: "Send" }).click();
+    await page.getByText("Never ending").waitFor();
+    await page.getByRole("button", { name: "Stop" }).click();
+    await page.getByRole("button", { name: "Send" }).waitFor();
+    await page.getByText("And <b>now</b>?").waitFor();
+    expect(model.asked.map((a) => a.body.model)).toEqual(["llama", "llama"]);
+    expect(model.asked[1]?.body.messages).toEqual([
+      { role: "user", content: "Hello" },
+      { role: "assistant", content: first },
+      { role: "user", content: "And <b>now</b>?" },
+    ]);
+    await inspect(page, `chat-${look.name}`);
+    // An app with keys says so. A key is sent to the app alone.
+    Object.assign(model, { hangs: false, key: "secret" });
+    await page.getByRole("button", { name: "Begin anew" }).click();
+    await page.getByLabel("Question").fill("Hello");
+    await page.keyboard.press("Enter");
+    await page.getByText("The app answered 401: Unauthorized. Enter one of the app's keys").waitFor();
+    await page.getByLabel("Key of the app, if it has keys").fill("secret");
+    await page.getByLabel("Question").fill("Hello again");
+    await page.keyboard.press("Enter");
+    await page.getByText("Never ending").waitFor();
+    expect(model.asked.at(-1)).toMatchObject({ key: "Bearer secret", body: { messages: [{ role: "user", content: "Hello again" }] } });
+    expect(await page.evaluate(() => JSON.stringify([localStorage, sessionStorage]))).not.toContain("secret");
+    expect(found.filter((f) => !f.includes("401"))).toEqual([]);
+    // An app that does not allow the page: the page says what to add.
+    model.open = false;
+    await page.getByLabel("Question").fill("Hello");
+    await page.keyboard.press("Enter");
+    await page.getByText(`origins: [${fake.url}]`).waitFor();
+    await inspect(page, `chat-refused-${look.name}`);
   });
 
   it("freezes are set with their effect stated, and lifted", async () => {

@@ -53,6 +53,49 @@ export class Refusal {
   ) {}
 }
 
+/** An app that answers as engines do, one word at a time. */
+export class FakeApp {
+  /** Bodies and keys of the questions. */
+  asked: { body: { model: string; messages: { role: string; content: string }[] }; key: string }[] = [];
+  /** Whether pages of other origins may use it. */
+  open = true;
+  /** The key that it asks for. */
+  key = "";
+  /** What it answers. */
+  words = ["Good ", "<img src=x onerror=window.hacked=1> ", "morning."];
+  /** Whether it stops in the middle of the answer until the client goes. */
+  hangs = false;
+  url = "";
+  private server = http.createServer((req, res) => this.answer(req, res));
+
+  async start(): Promise<this> {
+    await new Promise<void>((resolve) => this.server.listen(0, "127.0.0.1", resolve));
+    this.url = `http://127.0.0.1:${(this.server.address() as AddressInfo).port}`;
+    return this;
+  }
+
+  async stop(): Promise<void> {
+    this.server.closeAllConnections();
+    await new Promise((resolve) => this.server.close(resolve));
+  }
+
+  private answer(req: http.IncomingMessage, res: http.ServerResponse): void {
+    if (this.open) res.setHeader("Access-Control-Allow-Origin", "*").setHeader("Access-Control-Allow-Headers", "Authorization, Content-Type");
+    if (req.method === "OPTIONS") return void res.writeHead(204).end();
+    const key = req.headers.authorization ?? "";
+    if (this.key && key !== `Bearer ${this.key}`) return void res.writeHead(401, { "Content-Type": "application/json" }).end('{"error":"Unauthorized"}');
+    if (req.url === "/v1/models") return void res.writeHead(200, { "Content-Type": "application/json" }).end('{"data":[{"id":"llama"}]}');
+    const body: Buffer[] = [];
+    req.on("data", (part: Buffer) => body.push(part));
+    req.on("end", () => {
+      this.asked.push({ body: JSON.parse(Buffer.concat(body).toString()) as FakeApp["asked"][number]["body"], key });
+      res.writeHead(200, { "Content-Type": "text/event-stream" });
+      for (const word of this.words) res.write(`data: ${JSON.stringify({ choices: [{ delta: { content: word } }] })}\n\n`);
+      if (!this.hangs) res.end("data: [DONE]\n\n");
+    });
+  }
+}
+
 export class Fake {
   /** Procedures that were called. */
   calls: string[] = [];
@@ -62,6 +105,8 @@ export class Fake {
   /** Whether people can sign in at an issuer. */
   issuer = false;
   url = "";
+  /** Where apps are, as the page's policy has it. */
+  apps = "";
   private server = http.createServer((req, res) => this.answer(req, res));
 
   constructor(public scene: Scene) {}
@@ -164,7 +209,8 @@ export class Fake {
   }
 
   private page(name: string, res: http.ServerResponse): void {
-    res.setHeader("Content-Security-Policy", `${policy?.[1] ?? ""}${policy?.[2] ?? ""}`);
+    const whole = `${policy?.[1] ?? ""}${policy?.[2] ?? ""}`;
+    res.setHeader("Content-Security-Policy", this.apps ? whole.replace("connect-src 'self'", `connect-src 'self' ${this.apps}`) : whole);
     const file = name.startsWith("/ui/assets/") ? name.slice(4) : "index.html";
     try {
       const data = readFileSync(path.join(dist, file));

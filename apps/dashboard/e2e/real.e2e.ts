@@ -64,6 +64,12 @@ it("shows a fleet as it is, and steers a rollout", async () => {
   await page.getByRole("img", { name: /^Replicas in the last hour/ }).waitFor(patience);
   await page.getByRole("row", { name: /us-east-1 .*([1-9]) of \1/ }).waitFor(patience);
   await inspect(page, "real-load");
+  await tabs.getByRole("link", { name: "Chat" }).click();
+  await page.getByLabel("Question").fill("hello brave new world");
+  await page.getByRole("button", { name: "Send" }).click();
+  await page.getByText(/^first token after/).waitFor(patience);
+  expect(await page.getByRole("log", { name: "Conversation" }).getByText("hello brave new world").count()).toBe(2);
+  await inspect(page, "real-chat");
   await tabs.getByRole("link", { name: "Overview" }).click();
 
   // An update, held and let go.

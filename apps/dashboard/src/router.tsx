@@ -162,6 +162,12 @@ const load = createRoute({
   validateSearch: (raw: Record<string, unknown>): LoadSearch => (typeof raw.region === "string" ? { region: raw.region.slice(0, 63) } : {}),
 });
 
+const chat = createRoute({
+  getParentRoute: () => root,
+  path: "/apps/$project/$environment/$name/chat",
+  component: lazyRouteComponent(() => import("./pages/chat.js"), "ChatPage"),
+});
+
 export type LogsSearch = {
   instance?: string | undefined;
   region?: string | undefined;
@@ -184,7 +190,7 @@ const logs = createRoute({
 });
 
 export const router = createRouter({
-  routeTree: root.addChildren([index, fleet, apps, app, rollout, versions, plan, keys, members, audit, quota, hosts, variables, load, logs, freezesPage, notifications, presets, preset, features, workspaces, workspace]),
+  routeTree: root.addChildren([index, fleet, apps, app, rollout, versions, plan, keys, members, audit, quota, hosts, variables, load, chat, logs, freezesPage, notifications, presets, preset, features, workspaces, workspace]),
   basepath: "/ui",
   scrollRestoration: true,
   defaultPendingComponent: () => <Loading what="the page" />,

@@ -5,12 +5,13 @@
 // a page that says how to build the dashboard.
 //
 // By its Content-Security-Policy, the page may run and load only files from this server, and no other page may show
-// it in a frame. It contains no data: all data comes from the API, which authenticates each call. See package api for
-// sessions.
+// it in a frame. It may also send requests to hosts of apps, for the page Chat. It contains no data: all data comes
+// from the API, which authenticates each call. See package api for sessions.
 package console
 
 import (
 	"bytes"
+	"context"
 	"embed"
 	"errors"
 	"fmt"
@@ -41,22 +42,27 @@ var kinds = map[string]string{
 	".js": "text/javascript; charset=utf-8", ".css": "text/css; charset=utf-8", ".svg": "image/svg+xml",
 }
 
+// ownServer is the part of the policy that says to which servers the page may send requests.
+const ownServer = "connect-src 'self'"
+
 type site struct {
 	files fs.FS
 	page  []byte
+	apps  func(context.Context) []string
 }
 
-// New returns the handler of the dashboard.
-func New() (http.Handler, error) {
+// New returns the handler of the dashboard. apps returns the sources, in the form of a Content-Security-Policy, to
+// which the page may send requests besides this server.
+func New(apps func(context.Context) []string) (http.Handler, error) {
 	files, err := fs.Sub(embedded, "assets")
 	if err != nil {
 		return nil, fmt.Errorf("console: %w", err)
 	}
-	return newSite(files)
+	return newSite(files, apps)
 }
 
 // newSite returns a site that serves dist of files, or the placeholder if there is no dist.
-func newSite(files fs.FS) (*site, error) {
+func newSite(files fs.FS, apps func(context.Context) []string) (*site, error) {
 	page, err := fs.ReadFile(files, "dist/index.html")
 	if errors.Is(err, fs.ErrNotExist) {
 		page, err = fs.ReadFile(files, "placeholder.html")
@@ -68,7 +74,7 @@ func newSite(files fs.FS) (*site, error) {
 	if err != nil {
 		return nil, fmt.Errorf("console: %w", err)
 	}
-	return &site{files: dist, page: page}, nil
+	return &site{files: dist, page: page, apps: apps}, nil
 }
 
 func (s *site) ServeHTTP(w http.ResponseWriter, r *http.Request) {
@@ -91,6 +97,9 @@ func (s *site) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	// Every other path is a view of the page, which the page's script selects.
+	if apps := s.apps(r.Context()); len(apps) > 0 {
+		h.Set("Content-Security-Policy", strings.Replace(policy, ownServer, ownServer+" "+strings.Join(apps, " "), 1))
+	}
 	h.Set("Cache-Control", "no-cache")
 	h.Set("Content-Type", "text/html; charset=utf-8")
 	http.ServeContent(w, r, "", time.Time{}, bytes.NewReader(s.page))

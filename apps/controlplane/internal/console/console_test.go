@@ -2,6 +2,7 @@ package console
 
 import (
 	"compress/gzip"
+	"context"
 	"io"
 	"io/fs"
 	"net/http"
@@ -26,7 +27,7 @@ var built = fstest.MapFS{
 
 func get(t *testing.T, files fs.FS, method, target, encoding string) *http.Response {
 	t.Helper()
-	s, err := newSite(files)
+	s, err := newSite(files, func(context.Context) []string { return nil })
 	require.NoError(t, err)
 	w := httptest.NewRecorder()
 	r := httptest.NewRequest(method, target, http.NoBody)
@@ -104,4 +105,19 @@ func TestPage_FirstViewIsSmallWithoutInlineScripts(t *testing.T) {
 	require.Positive(t, sum)
 	require.Less(t, sum, maxFirstView)
 	t.Logf("first view: %d KiB of script with gzip", sum>>10)
+}
+
+func TestPage_MaySendRequestsToAppsOnly(t *testing.T) {
+	s, err := newSite(built, func(context.Context) []string {
+		return []string{"https://*.apps.example:8443", "http://*.apps.example"}
+	})
+	require.NoError(t, err)
+	answered := func(target string) string {
+		w := httptest.NewRecorder()
+		s.ServeHTTP(w, httptest.NewRequest(http.MethodGet, target, http.NoBody))
+		return w.Header().Get("Content-Security-Policy")
+	}
+	require.Contains(t, answered("/ui/apps"), "; connect-src 'self' https://*.apps.example:8443 http://*.apps.example; ")
+	require.Contains(t, answered("/ui/apps"), "script-src 'self'; ")
+	require.Equal(t, policy, answered("/ui/assets/app-1a2b.js"))
 }

@@ -388,6 +388,9 @@ export function Head({ app, sub }: { app: App; sub?: string }) {
         <Link to="/apps/$project/$environment/$name/load" params={params}>
           Load
         </Link>
+        <Link to="/apps/$project/$environment/$name/chat" params={params}>
+          Chat
+        </Link>
         <Link to="/apps/$project/$environment/$name/logs" params={params}>
           Logs
         </Link>

@@ -1,0 +1,57 @@
+package controlplane
+
+import (
+	"context"
+	"errors"
+	"io"
+	"log/slog"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
+	"github.com/windlass-run/windlass/apps/controlplane/internal/store"
+	"github.com/windlass-run/windlass/apps/controlplane/internal/store/memory"
+)
+
+// awayStore is a store that is out of reach while away is true.
+type awayStore struct {
+	store.Store
+	away  bool
+	reads int
+}
+
+func (s *awayStore) View(ctx context.Context, fn func(store.Tx) error) error {
+	s.reads++
+	if s.away {
+		return errors.New("away")
+	}
+	return s.Store.View(ctx, fn)
+}
+
+func TestChatHosts_AreNamesBelowTheDomainByTheGatewaysOfRegions(t *testing.T) {
+	db := &awayStore{Store: memory.New(func() int64 { return time.Now().UnixMilli() })}
+	require.NoError(t, db.Update(t.Context(), func(tx store.Tx) error {
+		for id, url := range map[string]string{
+			"reg_1": "https://gateways.us.example:8443", "reg_2": "https://gateways.eu.example:8443", "reg_3": "http://10.0.0.7", "reg_4": "",
+			"reg_5": "javascript:alert(1)", "reg_6": "https://'unsafe-inline'", "reg_7": "https:// *",
+		} {
+			if err := tx.InsertRegion(model.Region{ID: id, Name: id, GatewayURL: url}); err != nil {
+				return err
+			}
+		}
+		return nil
+	}))
+	hosts := &chatHosts{store: db, domain: "apps.example", log: slog.New(slog.NewTextHandler(io.Discard, nil))}
+	want := []string{"http://*.apps.example", "https://*.apps.example", "https://*.apps.example:8443"}
+	require.Equal(t, want, hosts.currentSources(t.Context()))
+
+	// They are kept for a while, and while the database is away.
+	require.Equal(t, want, hosts.currentSources(t.Context()))
+	require.Equal(t, 1, db.reads)
+	hosts.readAt = hosts.readAt.Add(-2 * chatHostsFor)
+	db.away = true
+	require.Equal(t, want, hosts.currentSources(t.Context()))
+	require.Equal(t, 2, db.reads)
+}
