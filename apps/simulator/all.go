@@ -67,6 +67,7 @@ var entries = []entry{
 	{"follow-2", "", "--regions=2"},
 	{"follow-rollouts", "", "--rollouts=rolling,canary,blue-green,rollback"},
 	{"watchers", "--window=2s --streams=300 --most=2000 --floor=1s", ""},
+	{"dashboards", "--regions=2 --apps=10 --replicas=2 --viewers=20 --keys=2 --rounds=1 --changes=10", ""},
 	{"regions", "--exist=10,100 --changes=100 --apps=10", ""},
 }
 

@@ -61,30 +61,31 @@ type common struct {
 type cli struct {
 	common
 
-	Latency   scenario.Latency   `cmd:"" help:"Measure the time from a commit to the agent in a large, quiet fleet."`
-	Burst     scenario.Burst     `cmd:"" help:"Measure how many changes per second reach agents when many are made at once."`
-	Snapshot  scenario.Snapshot  `cmd:"" help:"Measure how many items per second an agent without an inbox receives in a snapshot."`
-	Ingest    scenario.Ingest    `cmd:"" help:"Measure how many states of instances per second the control plane stores."`
-	Idle      scenario.Idle      `cmd:"" help:"Measure what agents cost while nothing changes."`
-	Converge  scenario.Converge  `cmd:"" help:"Measure the time from a call until all instances are ready."`
-	Deploys   scenario.Deploys   `cmd:"" help:"Measure how many deployments per second become ready."`
-	Rollouts  scenario.Rollouts  `cmd:"" help:"Measure what rollouts in waves cost when many run at the same time."`
-	Reconnect scenario.Reconnect `cmd:"" help:"Measure the time until all agents are connected again after their connections broke."`
-	Restart   scenario.Restart   `cmd:"" help:"Measure what a rolling restart of the control plane costs agents and users."`
-	Slow      scenario.Slow      `cmd:"" help:"Measure what one stalled agent costs the other agents."`
-	Flood     scenario.Flood     `cmd:"" help:"Measure what a flood of calls from one workspace costs another workspace."`
-	Overload  scenario.Overload  `cmd:"" help:"Measure the delay of important changes while agents report ten times more than can be stored."`
-	Retention scenario.Retention `cmd:"" help:"Measure how large the database is after a week of changes."`
-	Regions   scenario.Regions   `cmd:"" help:"Compare the cost of a change in a small fleet with the cost in a large one."`
-	Gateway   scenario.Gateway   `cmd:"" help:"Compare the cost of the gateway with the cost of nginx and HAProxy, which must be installed."`
-	Siege     scenario.Siege     `cmd:"" help:"Measure what attacks by one tenant's clients on a gateway cost another tenant."`
-	Zero      scenario.Zero      `cmd:"" help:"Scale an app to zero and back with real processes: failed requests, lost wakes, overhead of holding requests."`
-	Scaling   scenario.Scaling   `cmd:"" help:"Measure what it costs to scale many apps by their load, and how soon they scale."`
-	Follow    scenario.Follow    `cmd:"" help:"Check that the replicas of an app follow its load with real processes: failed requests, time to the first token, changes of direction."`
-	Watchers  scenario.Watchers  `cmd:"" help:"Measure what the WatchApp streams of one workspace cost another workspace."`
-	Baselines scenario.Baselines `cmd:"" help:"Measure the throughput of the database, of Restate and of Connect, each alone."`
-	Chaos     chaos.Chaos        `cmd:"" help:"Cause random faults in all parts, and check that no promise of the design breaks."`
-	All       all                `cmd:"" help:"Run all scenarios one after the other, and write the results to a file."`
+	Latency    scenario.Latency    `cmd:"" help:"Measure the time from a commit to the agent in a large, quiet fleet."`
+	Burst      scenario.Burst      `cmd:"" help:"Measure how many changes per second reach agents when many are made at once."`
+	Snapshot   scenario.Snapshot   `cmd:"" help:"Measure how many items per second an agent without an inbox receives in a snapshot."`
+	Ingest     scenario.Ingest     `cmd:"" help:"Measure how many states of instances per second the control plane stores."`
+	Idle       scenario.Idle       `cmd:"" help:"Measure what agents cost while nothing changes."`
+	Converge   scenario.Converge   `cmd:"" help:"Measure the time from a call until all instances are ready."`
+	Deploys    scenario.Deploys    `cmd:"" help:"Measure how many deployments per second become ready."`
+	Rollouts   scenario.Rollouts   `cmd:"" help:"Measure what rollouts in waves cost when many run at the same time."`
+	Reconnect  scenario.Reconnect  `cmd:"" help:"Measure the time until all agents are connected again after their connections broke."`
+	Restart    scenario.Restart    `cmd:"" help:"Measure what a rolling restart of the control plane costs agents and users."`
+	Slow       scenario.Slow       `cmd:"" help:"Measure what one stalled agent costs the other agents."`
+	Flood      scenario.Flood      `cmd:"" help:"Measure what a flood of calls from one workspace costs another workspace."`
+	Overload   scenario.Overload   `cmd:"" help:"Measure the delay of important changes while agents report ten times more than can be stored."`
+	Retention  scenario.Retention  `cmd:"" help:"Measure how large the database is after a week of changes."`
+	Regions    scenario.Regions    `cmd:"" help:"Compare the cost of a change in a small fleet with the cost in a large one."`
+	Gateway    scenario.Gateway    `cmd:"" help:"Compare the cost of the gateway with the cost of nginx and HAProxy, which must be installed."`
+	Siege      scenario.Siege      `cmd:"" help:"Measure what attacks by one tenant's clients on a gateway cost another tenant."`
+	Zero       scenario.Zero       `cmd:"" help:"Scale an app to zero and back with real processes: failed requests, lost wakes, overhead of holding requests."`
+	Scaling    scenario.Scaling    `cmd:"" help:"Measure what it costs to scale many apps by their load, and how soon they scale."`
+	Follow     scenario.Follow     `cmd:"" help:"Check that the replicas of an app follow its load with real processes: failed requests, time to the first token, changes of direction."`
+	Watchers   scenario.Watchers   `cmd:"" help:"Measure what the WatchApp streams of one workspace cost another workspace."`
+	Dashboards scenario.Dashboards `cmd:"" help:"Measure what people who look at a fleet cost the control plane and its feed."`
+	Baselines  scenario.Baselines  `cmd:"" help:"Measure the throughput of the database, of Restate and of Connect, each alone."`
+	Chaos      chaos.Chaos         `cmd:"" help:"Cause random faults in all parts, and check that no promise of the design breaks."`
+	All        all                 `cmd:"" help:"Run all scenarios one after the other, and write the results to a file."`
 }
 
 // Main runs the program with the command line's arguments until ctx ends.

@@ -253,6 +253,15 @@ func TestFollow_ReplicasFollowAndNoRequestFails(t *testing.T) {
 	require.Len(t, files, 2, "the plot and its series")
 }
 
+func TestDashboards_ViewersSeeTheFleetWhileChangesArrive(t *testing.T) {
+	t.Parallel()
+	result := runScenario(t, "dashboards", "--regions=2", "--apps=6", "--replicas=2", "--viewers=10", "--keys=1", "--rounds=1", "--changes=12")
+	requirePositive(t, result, "p99_ms", "p99_ms_without")
+	requireQuotient(t, result, "ratio", "p99_ms", "p99_ms_without")
+	// The scenario itself checks that all streams are open and that each change arrives.
+	require.Equal(t, 24.0, result["rounds"].([]any)[0].(map[string]any)["changes"])
+}
+
 func TestRegions_DeliverEveryChangeInEveryFleet(t *testing.T) {
 	t.Parallel()
 	result := runScenario(t, "regions", "--exist=3,6", "--touch=1,3", "--apps=2", "--changes=20")

@@ -43,9 +43,11 @@ func deployApps(ctx context.Context, w *testbed.Testbed, count, regionsEach int)
 
 // scaler scales apps up and down again.
 type scaler struct {
-	w  *testbed.Testbed
-	mu sync.Mutex
-	at map[string]*flips
+	w *testbed.Testbed
+	// least is the number of replicas in a region before a change up.
+	least int
+	mu    sync.Mutex
+	at    map[string]*flips
 }
 
 // flips makes the changes of one app one after the other, because two calls in the wrong order would change
@@ -55,9 +57,11 @@ type flips struct {
 	n  int
 }
 
-func newScaler(w *testbed.Testbed) *scaler { return &scaler{w: w, at: map[string]*flips{}} }
+func newScaler(w *testbed.Testbed, least int) *scaler {
+	return &scaler{w: w, least: least, at: map[string]*flips{}}
+}
 
-// flipReplicas makes one change in each region of the app: from one replica to two, and back with the next call.
+// flipReplicas makes one change in each region of the app: one replica more, and one less with the next call.
 func (s *scaler) flipReplicas(ctx context.Context, app testbed.App) error {
 	s.mu.Lock()
 	f := s.at[app.Name]
@@ -69,7 +73,7 @@ func (s *scaler) flipReplicas(ctx context.Context, app testbed.App) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.n++
-	return s.w.Scale(ctx, app.Name, "", 1+f.n%2)
+	return s.w.Scale(ctx, app.Name, "", s.least+f.n%2)
 }
 
 // maxInFlight bounds the unanswered calls of a trickle: when they reach it, the control plane
@@ -79,8 +83,12 @@ const maxInFlight = 64
 // makeChanges changes one app after the other at random times, with a mean of rate changes per second. It
 // returns once all calls were answered.
 func makeChanges(ctx context.Context, w *testbed.Testbed, apps []testbed.App, changes int, rate float64) error {
+	return makeChangesWith(ctx, w, newScaler(w, 1), apps, changes, rate)
+}
+
+// makeChangesWith is makeChanges with a scaler that may have made earlier changes.
+func makeChangesWith(ctx context.Context, w *testbed.Testbed, flips *scaler, apps []testbed.App, changes int, rate float64) error {
 	order := w.Rand.Perm(len(apps))
-	flips := newScaler(w)
 	begin := time.Now()
 	due := time.Duration(0)
 	times := rand.New(rand.NewPCG(w.Rand.Uint64(), 0))

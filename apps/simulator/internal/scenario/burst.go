@@ -60,7 +60,7 @@ func (s *Burst) Run(ctx context.Context, env Env) (err error) {
 		return err
 	}
 
-	flips := newScaler(w)
+	flips := newScaler(w, 1)
 	byAPI, late, err := s.makeBursts(ctx, env, w, seen, "call", count, func(_, i int) error { return flips.flipReplicas(ctx, apps[i]) })
 	if err != nil {
 		return err

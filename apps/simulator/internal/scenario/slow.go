@@ -120,7 +120,7 @@ func (s *Slow) changeApps(ctx context.Context, w *testbed.Testbed, others []test
 	defer stop()
 	flood := make(chan error, 1)
 	go func() {
-		flips := newScaler(w)
+		flips := newScaler(w, 1)
 		for flooding.Err() == nil {
 			if err := flips.flipReplicas(flooding, heavy); err != nil && flooding.Err() == nil {
 				flood <- err

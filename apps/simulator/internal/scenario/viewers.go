@@ -46,6 +46,10 @@ type viewersConfig struct {
 	URL     string        `json:"url"`
 	Streams int           `json:"streams"`
 	Again   time.Duration `json:"again"`
+	// Apps are the paths of the apps that streams watch, in turn. With Fleet, every second stream watches the fleet
+	// instead, as open pages of the dashboard do.
+	Apps  []string `json:"apps"`
+	Fleet bool     `json:"fleet,omitempty"`
 }
 
 // viewersState is the state of viewers. Open counts open streams, Most is the highest value of Open, and
@@ -81,11 +85,16 @@ func (s *Watchers) newViewers(ctx context.Context, w *testbed.Testbed, self stri
 	if _, err := owner.Apps.Deploy(ctx, &windlassv1.DeployRequest{Mutation: testbed.Mutation(), App: testbed.Path(watchedApp.Name), Spec: watchedApp.Spec()}); err != nil {
 		return nil, fmt.Errorf("deploy the app that is watched: %w", err)
 	}
-	access := windlassv1connect.NewAccessServiceClient(rpc.NewHTTPClient(rpc.HTTPClientConfig{}), w.URL(),
-		rpc.ClientOptions(rpc.ClientConfig{Token: func() string { return made.APIKey }, UserAgent: "windlass-simulator"})...)
-	v := &viewers{self: self, config: viewersConfig{URL: w.URL(), Streams: s.Streams, Again: s.Again}, cancel: func() {}}
+	return startableViewers(ctx, self, made.APIKey, s.Keys, viewersConfig{URL: w.URL(), Streams: s.Streams, Again: s.Again, Apps: []string{testbed.Path(watchedApp.Name)}})
+}
+
+// startableViewers makes the keys of viewers with an owner's key.
+func startableViewers(ctx context.Context, self, owner string, keys int, config viewersConfig) (*viewers, error) {
+	access := windlassv1connect.NewAccessServiceClient(rpc.NewHTTPClient(rpc.HTTPClientConfig{}), config.URL,
+		rpc.ClientOptions(rpc.ClientConfig{Token: func() string { return owner }, UserAgent: "windlass-simulator"})...)
+	v := &viewers{self: self, config: config, cancel: func() {}}
 	v.state.Store(&viewersState{})
-	for i := range s.Keys {
+	for i := range keys {
 		key, err := access.CreateApiKey(ctx, &windlassv1.CreateApiKeyRequest{
 			Mutation: testbed.Mutation(), Name: fmt.Sprint("watcher-", i), Role: windlassv1.Role_ROLE_VIEWER,
 		})
@@ -132,12 +141,13 @@ func (v *viewers) readState(line string) {
 	}
 }
 
-// stop ends the streams and their process.
+// stop ends the streams and their process. They may be opened again.
 func (v *viewers) stop() {
 	v.cancel()
 	if v.ended != nil {
 		<-v.ended
 	}
+	v.state.Store(&viewersState{})
 }
 
 // watching is the state of the viewers in their own process.
@@ -194,7 +204,7 @@ func (v *watching) keepOpen(ctx context.Context) {
 			defer first()
 			defer time.AfterFunc(answerIn, first).Stop()
 			for ctx.Err() == nil {
-				v.readStream(ctx, v.clients[i/watchesEach], first)
+				v.readStream(ctx, v.clients[i/watchesEach], i, first)
 				first()
 				select {
 				case <-ctx.Done():
@@ -215,12 +225,30 @@ func (v *watching) countOpen() {
 	}
 }
 
-// readStream reads a stream until it ends, and calls first once it is open.
-func (v *watching) readStream(ctx context.Context, client *testbed.Client, first func()) {
-	stream, err := client.Apps.WatchApp(ctx, &windlassv1.WatchAppRequest{App: testbed.Path(watchedApp.Name)})
+// openedStream is a stream of any kind of message.
+type openedStream interface {
+	Receive() bool
+	Err() error
+	Close() error
+}
+
+// openStream opens the i-th stream.
+func (v *watching) openStream(ctx context.Context, client *testbed.Client, i int) (openedStream, error) {
+	if v.config.Fleet && i%2 == 1 {
+		return client.Fleet.WatchFleet(ctx, &windlassv1.WatchFleetRequest{})
+	}
+	if v.config.Fleet {
+		i /= 2
+	}
+	return client.Apps.WatchApp(ctx, &windlassv1.WatchAppRequest{App: v.config.Apps[i%len(v.config.Apps)]})
+}
+
+// readStream reads the i-th stream until it ends, and calls first once it is open.
+func (v *watching) readStream(ctx context.Context, client *testbed.Client, i int, first func()) {
+	s, err := v.openStream(ctx, client, i)
 	if err == nil {
 		counted := false
-		for stream.Receive() {
+		for s.Receive() {
 			if !counted {
 				counted = true
 				v.countOpen()
@@ -230,7 +258,7 @@ func (v *watching) readStream(ctx context.Context, client *testbed.Client, first
 		if counted {
 			v.open.Add(-1)
 		}
-		err = errors.Join(stream.Err(), stream.Close())
+		err = errors.Join(s.Err(), s.Close())
 	}
 	if err != nil && ctx.Err() == nil { // for any reason
 		v.refused.Add(1)

@@ -24,6 +24,7 @@ type Client struct {
 	Rollouts    windlassv1connect.RolloutServiceClient
 	Regions     windlassv1connect.RegionServiceClient
 	Scaling     windlassv1connect.ScalingServiceClient
+	Fleet       windlassv1connect.FleetServiceClient
 
 	http *http.Client
 }
@@ -38,6 +39,7 @@ func NewClient(url, key string) *Client {
 		Rollouts:    windlassv1connect.NewRolloutServiceClient(c, url, options...),
 		Regions:     windlassv1connect.NewRegionServiceClient(c, url, options...),
 		Scaling:     windlassv1connect.NewScalingServiceClient(c, url, options...),
+		Fleet:       windlassv1connect.NewFleetServiceClient(c, url, options...),
 		http:        c,
 	}
 }
