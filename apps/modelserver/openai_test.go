@@ -197,7 +197,7 @@ func TestModels_AreListed(t *testing.T) {
 }
 
 func TestPages_OfAnyOriginMayUseTheServer(t *testing.T) {
-	e := startReady(t, Config{Engine: EngineOptions{Name: "vllm", APIKeys: []string{"k"}}})
+	e := startReady(t, Config{Engine: EngineConfig{Name: "vllm", APIKeys: []string{"k"}}})
 	call := func(method, path string, header http.Header) *http.Response {
 		req, err := http.NewRequestWithContext(t.Context(), method, e.url+path, http.NoBody)
 		require.NoError(t, err)

@@ -118,7 +118,9 @@ function Chat({ app }: { app: App }) {
   const models = useModels(url, key);
   const model = picked || models[0] || "";
   useEffect(() => () => running?.abort(), [running]);
-  useEffect(() => end.current?.scrollIntoView({ block: "nearest" }), [turns]);
+  useEffect(() => {
+    void end.current?.scrollIntoView({ block: "nearest" }); // newer browsers return a promise
+  }, [turns]);
 
   const change = (edit: (last: Turn) => Turn) => setTurns((all) => [...all.slice(0, -1), edit(all.at(-1)!)]);
   const send = async () => {
@@ -170,13 +172,15 @@ function Chat({ app }: { app: App }) {
             Your browser sends the conversation to the app through its gateway. The control plane does not see it, and it is gone when you leave the page.
           </p>
         ) : (
-          <ol className="turns" role="log" aria-label="Conversation" tabIndex={0}>
-            {turns.map((turn, i) => (
-              <TurnRow key={i} turn={turn} writing={running !== undefined && i === turns.length - 1} />
-            ))}
-          </ol>
+          <div className="turns-box" role="log" aria-label="Conversation" tabIndex={0}>
+            <ol className="turns">
+              {turns.map((turn, i) => (
+                <TurnRow key={i} turn={turn} writing={running !== undefined && i === turns.length - 1} />
+              ))}
+            </ol>
+            <div ref={end} />
+          </div>
         )}
-        <div ref={end} />
         <form
           className="ask"
           onSubmit={(e) => {
