@@ -72,20 +72,20 @@ func (s *Dashboards) Run(ctx context.Context, env Env) (err error) {
 	}
 	defer v.stop()
 	flips := newScaler(w, s.Replicas)
-	if _, _, err := s.measureWindow(ctx, w, seen, apps, flips); err != nil { // the first calls of an installation are slow
+	if _, _, err := s.measureArrivals(ctx, w, seen, apps, flips); err != nil { // the first calls of an installation are slow
 		return err
 	}
 	var without, with []viewersWindow
 	var ratios []float64
 	for round := 1; round <= s.Rounds; round++ {
-		quiet, _, err := s.measureWindow(ctx, w, seen, apps, flips)
+		quiet, _, err := s.measureArrivals(ctx, w, seen, apps, flips)
 		if err != nil {
 			return err
 		}
 		if err := v.openStreams(ctx); err != nil {
 			return err
 		}
-		watched, parts, err := s.measureWindow(ctx, w, seen, apps, flips)
+		watched, parts, err := s.measureArrivals(ctx, w, seen, apps, flips)
 		if err != nil {
 			return err
 		}
@@ -143,8 +143,8 @@ func (s *Dashboards) deploy(ctx context.Context, w *testbed.Testbed) ([]testbed.
 	return apps, allInstancesReady(ctx, w, 1, s.Apps*s.Regions*s.Replicas)
 }
 
-// measureWindow scales apps, one after the other at random times, and measures when the changes reach their agents.
-func (s *Dashboards) measureWindow(ctx context.Context, w *testbed.Testbed, seen *deliveries, apps []testbed.App, flips *scaler) (out viewersWindow, parts map[string]measure.Part, err error) {
+// measureArrivals scales apps, one after the other at random times, and measures when the changes reach their agents.
+func (s *Dashboards) measureArrivals(ctx context.Context, w *testbed.Testbed, seen *deliveries, apps []testbed.App, flips *scaler) (out viewersWindow, parts map[string]measure.Part, err error) {
 	feed, err := watchFeed(ctx, w, seen)
 	if err != nil {
 		return out, nil, err
