@@ -42,6 +42,7 @@ type config struct {
 	cidr                           netip.Prefix
 	groups                         []nodes.Group
 	assets                         string
+	podGroups                      bool
 	nodeGrace, evictAfter          time.Duration
 	crashBackoff                   time.Duration
 	log                            *slog.Logger
@@ -59,7 +60,7 @@ func up(ctx context.Context, cfg config) error {
 	}
 	began := time.Now()
 	plane, err := controlplane.Start(ctx, controlplane.Config{
-		DataDir: cfg.dataDir, APIPort: cfg.apiPort, Assets: cfg.assets,
+		DataDir: cfg.dataDir, APIPort: cfg.apiPort, Assets: cfg.assets, PodGroups: cfg.podGroups,
 		NodeGrace: cfg.nodeGrace, EvictAfter: cfg.evictAfter, Log: cfg.log,
 	})
 	if err != nil {

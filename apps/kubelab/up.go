@@ -35,6 +35,8 @@ type upCommand struct {
 	Memory     string   `default:"512Gi" help:"Without --group: memory of each node."`
 	Zones      []string `default:"a" help:"Without --group: zones over which the nodes are spread."`
 
+	PodGroups bool `help:"Serve PodGroups of scheduling.k8s.io, with which the scheduler places pods all or nothing: the feature gates GenericWorkload and GangScheduling."`
+
 	NodeGrace    time.Duration `default:"10s" help:"How long a node may be silent before it is NotReady. With short times, a busy machine loses nodes."`
 	EvictAfter   time.Duration `default:"10s" help:"How long pods stay on a NotReady node, unless their tolerations say otherwise."`
 	CrashBackoff time.Duration `default:"1s" help:"First delay before a crashed container is started again; it doubles with every crash."`
@@ -93,7 +95,7 @@ func (c *upCommand) config() (config, error) {
 	out := config{
 		dataDir: c.DataDir, kubeconfig: c.Kubeconfig, readyFile: c.ReadyFile, apiPort: c.APIPort,
 		cidr: prefix, groups: groups, assets: os.Getenv("KUBEBUILDER_ASSETS"),
-		nodeGrace: c.NodeGrace, evictAfter: c.EvictAfter, crashBackoff: c.CrashBackoff,
+		podGroups: c.PodGroups, nodeGrace: c.NodeGrace, evictAfter: c.EvictAfter, crashBackoff: c.CrashBackoff,
 	}
 	if out.kubeconfig == "" {
 		out.kubeconfig = filepath.Join(out.dataDir, kubeconfigName)

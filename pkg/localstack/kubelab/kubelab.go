@@ -43,6 +43,8 @@ type Config struct {
 	Groups []string
 	// APIPort is the port on 127.0.0.1. 0 means the port of the last run on the directory, or a free port.
 	APIPort int
+	// PodGroups serves PodGroups of scheduling.k8s.io, with which the scheduler places pods all or nothing.
+	PodGroups bool
 	// NodeGrace is how long a node may be silent before it is NotReady. EvictAfter is how long pods stay on
 	// a node that is NotReady. CrashBackoff is the first delay before a crashed container is started again.
 	NodeGrace, EvictAfter, CrashBackoff time.Duration
@@ -154,6 +156,9 @@ func (c *Cluster) args(cfg Config) []string {
 	}
 	if cfg.APIPort != 0 {
 		args = append(args, "--api-port="+strconv.Itoa(cfg.APIPort))
+	}
+	if cfg.PodGroups {
+		args = append(args, "--pod-groups")
 	}
 	for flag, d := range map[string]time.Duration{
 		"--node-grace=": cfg.NodeGrace, "--evict-after=": cfg.EvictAfter, "--crash-backoff=": cfg.CrashBackoff,

@@ -56,6 +56,8 @@ type Config struct {
 	// Assets is a folder with other binaries of etcd and kube-apiserver, like KUBEBUILDER_ASSETS. Empty means
 	// the components in this binary.
 	Assets string
+	// PodGroups serves PodGroups of scheduling.k8s.io, with which the scheduler places pods all or nothing.
+	PodGroups bool
 	// Log is required.
 	Log *slog.Logger
 	// Rand returns numbers in [0, 1) for backoff. Default: package backoff's.

@@ -63,12 +63,23 @@ func (p *Plane) apiServerArgs() []string {
 	if p.foreign[component.APIServer] == "" {
 		args = append(args, component.WithoutEndpointSlices)
 	}
-	return args
+	if p.cfg.PodGroups {
+		args = append(args, "--runtime-config=scheduling.k8s.io/v1alpha2=true")
+	}
+	return append(args, p.featureGates()...)
+}
+
+// featureGates returns the flags with the feature gates of all components.
+func (p *Plane) featureGates() []string {
+	if !p.cfg.PodGroups {
+		return nil
+	}
+	return []string{"--feature-gates=GenericWorkload=true,GangScheduling=true"}
 }
 
 func (p *Plane) controllerManagerArgs() []string {
 	c := p.creds
-	return append(p.servingArgs(p.ports.controllerManager, p.kubeconfig(component.ControllerManager)),
+	args := append(p.servingArgs(p.ports.controllerManager, p.kubeconfig(component.ControllerManager)),
 		"--kubeconfig="+p.kubeconfig(component.ControllerManager),
 		"--leader-elect=false",
 		"--use-service-account-credentials=true",
@@ -85,6 +96,7 @@ func (p *Plane) controllerManagerArgs() []string {
 		"--kube-api-qps=1000", "--kube-api-burst=2000",
 		"--profiling=false",
 	)
+	return append(args, p.featureGates()...)
 }
 
 // controllers returns the controllers that run: all except the writers of Endpoints. Kubernetes refuses
@@ -103,8 +115,9 @@ func (p *Plane) controllers() string {
 func monitorPeriod(grace time.Duration) time.Duration { return max(grace/4, 250*time.Millisecond) }
 
 func (p *Plane) schedulerArgs() []string {
-	return append(p.servingArgs(p.ports.scheduler, p.kubeconfig(component.Scheduler)),
+	args := append(p.servingArgs(p.ports.scheduler, p.kubeconfig(component.Scheduler)),
 		"--config="+p.schedulerConfigFile())
+	return append(args, p.featureGates()...)
 }
 
 // servingArgs returns the flags for a component's health and metrics. Health needs no credentials.
