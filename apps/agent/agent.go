@@ -238,7 +238,7 @@ func (c Config) features() []string {
 		out = append(out, agentv1.Feature_FEATURE_INSTANCE_ISOLATION.String())
 	}
 	if c.SpansHosts {
-		out = append(out, agentv1.Feature_FEATURE_UNIT_HOSTS.String(), agentv1.Feature_FEATURE_GANG.String())
+		out = append(out, agentv1.Feature_FEATURE_UNIT_HOSTS.String(), agentv1.Feature_FEATURE_GANG.String(), agentv1.Feature_FEATURE_TOPOLOGY.String())
 	}
 	return out
 }

@@ -33,6 +33,8 @@ type clusterFlags struct {
 	Namespace            string        `help:"Namespace of the agent and its lease. Default: that of its pod or kubeconfig (kubernetes)." env:"WINDLASS_NAMESPACE"`
 	NamespacePrefix      string        `help:"Prefix of the namespaces for instances (kubernetes)." default:"windlass-" env:"WINDLASS_NAMESPACE_PREFIX"`
 	PoolsFile            string        `help:"YAML file that names the region's GPU pools (kubernetes)." type:"path" env:"WINDLASS_POOLS_FILE"`
+	Topology             string        `help:"Words that topology.pack of an app may have, each with the label of nodes whose value names the part of the region: a comma-separated list of WORD=LABEL (kubernetes)." default:"zone=topology.kubernetes.io/zone,host=kubernetes.io/hostname" env:"WINDLASS_TOPOLOGY"`
+	Gangs                string        `help:"Who starts pods all or nothing: native (the cluster's scheduler, by PodGroups of scheduling.k8s.io), agent, or auto: native if the cluster serves PodGroups, else agent. With native, a cluster without PodGroups runs no gangs (kubernetes)." default:"auto" enum:"auto,native,agent" env:"WINDLASS_GANGS"`
 	PodPolicyFile        string        `help:"YAML file that lists what pods may request: runAsRoot, privileged, hostIpc, unconfinedSeccomp, and lists of capabilities, hostPaths, priorityClasses, runtimeClasses, tolerations (keys) and annotations (names, or prefixes that end with /). Default: nothing (kubernetes)." type:"path" env:"WINDLASS_POD_POLICY_FILE"`
 	ForceDeleteLostAfter time.Duration `help:"Delete pods that cannot end because their node has been lost for this time, and has the taint out-of-service or was deleted. 0: never (kubernetes)." default:"0s" env:"WINDLASS_FORCE_DELETE_LOST_AFTER"`
 	GatewaySelector      string        `help:"Callers that may connect to instances: a comma-separated list of pod:LABEL=VALUE, namespace:LABEL=VALUE and cidr:PREFIX. Default: none (kubernetes)." env:"WINDLASS_GATEWAY_SELECTOR"`
@@ -61,6 +63,10 @@ func (c clusterFlags) runtimeConfig() (kubernetes.Config, error) {
 	if !watchers.IsZero() {
 		out.Monitoring = []render.GatewaySelector{watchers}
 	}
+	topology, err := parseTopology(c.Topology)
+	if err != nil {
+		return out, fmt.Errorf("--topology=%q: %w", c.Topology, err)
+	}
 	var pools map[string]render.Pool
 	if c.PoolsFile != "" {
 		data, err := os.ReadFile(c.PoolsFile)
@@ -82,18 +88,43 @@ func (c clusterFlags) runtimeConfig() (kubernetes.Config, error) {
 	}
 	// The control plane gives the region's name later.
 	if err := (render.Config{
-		Region: "region", NamespacePrefix: c.NamespacePrefix, Pools: pools, Gateway: gateway, Monitoring: out.Monitoring, HealthImage: c.HealthImage,
+		Region: "region", NamespacePrefix: c.NamespacePrefix, Pools: pools, Topology: topology, Gateway: gateway, Monitoring: out.Monitoring, HealthImage: c.HealthImage,
 	}).Check(); err != nil {
-		return out, fmt.Errorf("--namespace-prefix=%q, --pools-file=%q, --gateway-selector=%q, --monitoring-selector=%q, --health-image=%q: %w",
-			c.NamespacePrefix, c.PoolsFile, c.GatewaySelector, c.MonitoringSelector, c.HealthImage, err)
+		return out, fmt.Errorf("--namespace-prefix=%q, --pools-file=%q, --topology=%q, --gateway-selector=%q, --monitoring-selector=%q, --health-image=%q: %w",
+			c.NamespacePrefix, c.PoolsFile, c.Topology, c.GatewaySelector, c.MonitoringSelector, c.HealthImage, err)
 	}
 	if c.GatewayAPI != "" {
 		if _, err := gatewayapi.ParseParent(c.GatewayAPI); err != nil {
 			return out, fmt.Errorf("--gateway-api=%w", err)
 		}
 	}
-	out.NamespacePrefix, out.Pools, out.Gateway = c.NamespacePrefix, pools, gateway
-	out.ForceDeleteLostAfter, out.HealthImage = c.ForceDeleteLostAfter, c.HealthImage
+	out.NamespacePrefix, out.Pools, out.Topology, out.Gateway = c.NamespacePrefix, pools, topology, gateway
+	out.ForceDeleteLostAfter, out.HealthImage, out.GangsBy = c.ForceDeleteLostAfter, c.HealthImage, kubernetes.GangsBy(c.Gangs)
+	return out, nil
+}
+
+// maxTopologyWords limits the words, which each report of the capacity has.
+const maxTopologyWords = 32
+
+// parseTopology reads --topology.
+func parseTopology(s string) (map[string]string, error) {
+	out := map[string]string{}
+	for term := range strings.SplitSeq(s, ",") {
+		if strings.TrimSpace(term) == "" {
+			continue
+		}
+		word, label, ok := strings.Cut(strings.TrimSpace(term), "=")
+		if !ok {
+			return nil, fmt.Errorf("%q is not WORD=LABEL, such as rack=example.com/rack", term)
+		}
+		if _, twice := out[word]; twice {
+			return nil, fmt.Errorf("the word %q occurs twice: keep one of them", word)
+		}
+		out[word] = label
+	}
+	if len(out) > maxTopologyWords {
+		return nil, fmt.Errorf("%d words: use at most %d", len(out), maxTopologyWords)
+	}
 	return out, nil
 }
 

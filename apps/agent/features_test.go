@@ -19,4 +19,5 @@ func TestFeatures_AreAllAnnounced(t *testing.T) {
 	require.NotContains(t, Config{}.features(), agentv1.Feature_FEATURE_INSTANCE_ISOLATION.String())
 	require.NotContains(t, Config{}.features(), agentv1.Feature_FEATURE_UNIT_HOSTS.String())
 	require.NotContains(t, Config{}.features(), agentv1.Feature_FEATURE_GANG.String())
+	require.NotContains(t, Config{}.features(), agentv1.Feature_FEATURE_TOPOLOGY.String())
 }

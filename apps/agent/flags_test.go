@@ -8,6 +8,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/windlass-run/windlass/apps/agent/internal/runtime/kubernetes"
 	"github.com/windlass-run/windlass/apps/agent/internal/runtime/kubernetes/render"
 )
 
@@ -63,6 +64,22 @@ func TestClusterFlags_NameMistakes(t *testing.T) {
 			func(c *clusterFlags) { c.PodPolicyFile = pools("privilegd: true\n") },
 			[]string{"--pod-policy-file=", `"privilegd"`},
 		},
+		"a topology without a label": {
+			func(c *clusterFlags) { c.Topology = "zone=topology.kubernetes.io/zone,rack" },
+			[]string{"--topology=", `"rack" is not WORD=LABEL`},
+		},
+		"a topology with a word twice": {
+			func(c *clusterFlags) { c.Topology = "rack=a,rack=b" },
+			[]string{"--topology=", `the word "rack" occurs twice`},
+		},
+		"a topology with a word that no app can have": {
+			func(c *clusterFlags) { c.Topology = "Rack=example.com/rack" },
+			[]string{"--topology=", `"Rack" is not a valid word`},
+		},
+		"a topology with a label that no node can have": {
+			func(c *clusterFlags) { c.Topology = "rack=a/b/c" },
+			[]string{"--topology=", `rack="a/b/c": it is not a valid label name`},
+		},
 		"a namespace prefix that is invalid": {
 			func(c *clusterFlags) { c.NamespacePrefix = "Windlass_" },
 			[]string{`--namespace-prefix="Windlass_"`},
@@ -86,6 +103,8 @@ func TestClusterFlags_ReachTheRuntime(t *testing.T) {
 		NamespacePrefix: "wl-", PoolsFile: path, ForceDeleteLostAfter: time.Minute,
 		GatewaySelector:    "pod:app=gateway, namespace:team=edge,pod:tier=front,cidr:10.0.0.0/8,cidr:fd00::/8",
 		MonitoringSelector: "namespace:team=observability",
+		Gangs:              "native",
+		Topology:           "zone=topology.kubernetes.io/zone, rack=example.com/rack,",
 	}.runtimeConfig()
 	require.NoError(t, err)
 	require.Equal(t, "wl-", cfg.NamespacePrefix)
@@ -96,6 +115,8 @@ func TestClusterFlags_ReachTheRuntime(t *testing.T) {
 	}, cfg.Gateway)
 	require.Equal(t, []render.GatewaySelector{{NamespaceLabels: map[string]string{"team": "observability"}}}, cfg.Monitoring)
 	require.Equal(t, map[string]string{"pool": "h100"}, cfg.Pools["h100"].NodeSelector)
+	require.Equal(t, kubernetes.GangsByScheduler, cfg.GangsBy)
+	require.Equal(t, map[string]string{"zone": "topology.kubernetes.io/zone", "rack": "example.com/rack"}, cfg.Topology)
 
 	cfg, err = clusterFlags{NamespacePrefix: "windlass-"}.runtimeConfig()
 	require.NoError(t, err)

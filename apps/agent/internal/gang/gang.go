@@ -11,6 +11,8 @@
 //
 // The room is computed from what nodes have and what pods request. The scheduler may know more, for example about
 // volumes, so a gang that was let in may still not fit. It then gives back everything after a timeout.
+//
+// A cluster whose scheduler itself places pods all or nothing needs no Admit: the caller lets the gang in at once.
 package gang
 
 import (
@@ -62,6 +64,9 @@ type Seen struct {
 	Started, Left bool
 	// GaveBack means that the cluster says that the gang gives back its pods.
 	GaveBack bool
+	// Queued means that the cluster's scheduler gives nodes to all pods of the gang or to none. Pods without a node then
+	// hold nothing, and may wait for as long as no pod of the gang has one.
+	Queued bool
 	// Oldest is when the oldest pod without a node was created. It is zero if there is none.
 	Oldest time.Time
 }
@@ -102,6 +107,8 @@ func (e Entry) Next(s Seen, now time.Time, timeout time.Duration, pause func(fai
 	switch {
 	case s.Bound >= s.Pods:
 		return Entry{State: Whole}
+	case s.Queued && s.Bound == 0:
+		e.Since = now
 	case now.Sub(e.Since) >= timeout:
 		return Entry{State: GivesBack, Retry: now.Add(pause(e.Failures)), Failures: e.Failures + 1}
 	}
@@ -143,11 +150,52 @@ type Gang struct {
 	Key   string
 	Since time.Time
 	Pods  []Pod
+	// Pack, if set, says that all pods go to one domain of nodes, such as a rack.
+	Pack *Pack
+}
+
+// Pack says which domains of nodes a region has, and how a gang uses them.
+type Pack struct {
+	// Label is the label of nodes whose value is the domain. Domains has the names of the nodes of each domain.
+	Label   string
+	Domains map[string][]string
+	// Required means that the gang waits for room in one domain. Otherwise, its pods may be anywhere if no domain has
+	// room for all of them.
+	Required bool
+}
+
+// In returns the pods, each with only those of its nodes that are in the domain.
+func (p *Pack) In(domain string, pods []Pod) []Pod {
+	out := slices.Clone(pods)
+	narrowed := map[string]map[string]bool{} // by shape
+	for n := range out {
+		nodes, ok := narrowed[out[n].Shape]
+		if !ok || out[n].Shape == "" {
+			nodes = map[string]bool{}
+			for _, name := range p.Domains[domain] {
+				if out[n].Nodes[name] {
+					nodes[name] = true
+				}
+			}
+			narrowed[out[n].Shape] = nodes
+		}
+		out[n].Nodes = nodes
+	}
+	return out
+}
+
+// text returns a text that is the same for gangs that are packed alike.
+func (p *Pack) text() string {
+	if p == nil {
+		return ""
+	}
+	return fmt.Sprintf(" %s %t", p.Label, p.Required)
 }
 
 // Lack says why a gang does not start.
 type Lack struct {
-	// Fits is how many pods of the gang would have a node.
+	// Fits is how many pods of the gang would have a node. If the gang must be in one domain, it is the number of the
+	// domain with the most.
 	Fits int
 	// Pool is the pool whose quota has no room for all pods, and Quota is how many GPUs of the quota are left. Pool is
 	// empty if quotas have room.
@@ -159,8 +207,8 @@ type Lack struct {
 // stop a younger one that has room. pending has the pods without a node that belong to no waiting
 // gang. They get room before the gangs. quotas has, by pool with a quota, how many GPUs of the
 // quota are left. lacks has the reason for each gang that does not start. roomy has the keys of the
-// pending pods that got room.
-func Admit(nodes []Node, pending []Pod, quotas map[string]int64, waiting []Gang) (starts []string, lacks map[string]Lack, roomy []string) {
+// pending pods that got room. domains has the domain of each gang that starts in one.
+func Admit(nodes []Node, pending []Pod, quotas map[string]int64, waiting []Gang) (starts []string, lacks map[string]Lack, roomy []string, domains map[string]string) {
 	r := &room{left: make(map[string]Resources, len(nodes))}
 	for _, n := range nodes {
 		r.names = append(r.names, n.Name)
@@ -175,15 +223,18 @@ func Admit(nodes []Node, pending []Pod, quotas map[string]int64, waiting []Gang)
 	}
 	waiting = slices.Clone(waiting)
 	slices.SortFunc(waiting, func(a, b Gang) int { return cmp.Or(a.Since.Compare(b.Since), cmp.Compare(a.Key, b.Key)) })
-	lacks = map[string]Lack{}
+	lacks, domains = map[string]Lack{}, map[string]string{}
 	refused := map[string]Lack{} // by the shape of the gang, since the last one started
 	for _, g := range waiting {
 		shape := shapeOf(g.Pods)
+		if shape != "" {
+			shape += g.Pack.text()
+		}
 		if lack, alike := refused[shape]; alike && shape != "" {
 			lacks[g.Key] = lack
 			continue
 		}
-		taken := r.place(g.Pods)
+		taken, domain := r.pack(g)
 		lack := Lack{Fits: len(taken)}
 		lack.Pool, lack.Quota = exceeded(quotas, g.Pods)
 		if len(taken) < len(g.Pods) || lack.Pool != "" {
@@ -198,8 +249,11 @@ func Admit(nodes []Node, pending []Pod, quotas map[string]int64, waiting []Gang)
 			}
 		}
 		starts = append(starts, g.Key)
+		if domain != "" {
+			domains[g.Key] = domain
+		}
 	}
-	return starts, lacks, roomy
+	return starts, lacks, roomy, domains
 }
 
 // stuckAfter is how long a pod may have no node although there is room for it. The scheduler looks at each pod again
@@ -295,7 +349,7 @@ func (r *room) place(pods []Pod) (out []placed) {
 	})
 	for _, p := range pods {
 		best := ""
-		for _, name := range r.names {
+		for _, name := range r.namesFor(p) {
 			if p.Nodes[name] && fits(p.Needs, r.left[name]) && (best == "" || tighter(p.Needs, r.left[name], r.left[best])) {
 				best = name
 			}
@@ -307,6 +361,55 @@ func (r *room) place(pods []Pod) (out []placed) {
 			r.left[best][name] -= n
 		}
 		out = append(out, placed{best, p.Needs, p.Key})
+	}
+	return out
+}
+
+// namesFor returns the nodes to try for a pod, sorted. It may have more nodes than those on which the pod may run.
+func (r *room) namesFor(p Pod) []string {
+	if len(p.Nodes) >= len(r.names)/4 {
+		return r.names
+	}
+	return slices.DeleteFunc(slices.Sorted(maps.Keys(p.Nodes)), func(name string) bool { return r.left[name] == nil })
+}
+
+// pack takes room for the pods of a gang, and returns the placed pods. If the gang is packed and some domains have room
+// for all of its pods, they are in the one that has the least left, whose name is domain. Otherwise domain is empty.
+func (r *room) pack(g Gang) (taken []placed, domain string) {
+	if g.Pack == nil {
+		return r.place(g.Pods), ""
+	}
+	var most string
+	var best Resources
+	fit := -1
+	for _, name := range slices.Sorted(maps.Keys(g.Pack.Domains)) {
+		pods := g.Pack.In(name, g.Pods)
+		free := r.freeFor(pods[0])
+		taken := r.place(pods)
+		r.undo(taken)
+		if len(taken) > fit {
+			most, fit = name, len(taken)
+		}
+		if len(taken) == len(g.Pods) && (domain == "" || tighter(pods[0].Needs, free, best)) {
+			domain, best = name, free
+		}
+	}
+	switch {
+	case domain != "":
+		return r.place(g.Pack.In(domain, g.Pods)), domain
+	case g.Pack.Required:
+		return r.place(g.Pack.In(most, g.Pods)), ""
+	}
+	return r.place(g.Pods), ""
+}
+
+// freeFor returns what is left of all nodes on which the pod may run.
+func (r *room) freeFor(p Pod) Resources {
+	out := Resources{}
+	for node := range p.Nodes {
+		for name := range p.Needs {
+			out[name] += r.left[node][name]
+		}
 	}
 	return out
 }

@@ -44,6 +44,13 @@ func TestEntry(t *testing.T) {
 		"a gang whose pods were never made gives back": {
 			starts, Seen{Pods: 2}, timeout, Entry{State: GivesBack, Retry: at(timeout + 3*time.Minute), Failures: 3},
 		},
+		"a gang in the scheduler's queue waits for ever": {starts, Seen{Pods: 2, Started: true, Left: true, Queued: true, Oldest: begin}, time.Hour, Entry{State: Starts, Since: at(time.Hour), Failures: 2}},
+		"a gang of an earlier agent in the scheduler's queue waits on": {
+			Entry{}, Seen{Pods: 2, Started: true, Left: true, Queued: true, Oldest: begin}, time.Hour, Entry{State: Starts, Since: at(time.Hour)},
+		},
+		"a gang in the scheduler's queue that holds a node gives back": {
+			starts, Seen{Pods: 2, Bound: 1, Started: true, Left: true, Queued: true}, timeout, Entry{State: GivesBack, Retry: at(timeout + 3*time.Minute), Failures: 3},
+		},
 		"a gang gives back while pods are left": {back, Seen{Pods: 2, Left: true, Started: true}, time.Hour, back},
 		"a gang pauses":                         {back, Seen{Pods: 2}, time.Minute - 1, back},
 		"a gang waits after its pause":          {back, Seen{Pods: 2}, time.Minute, Entry{State: Waits, Since: at(time.Minute), Failures: 3}},
@@ -82,7 +89,7 @@ func on(of []Node, count int, gpus int64) (out []Pod) {
 func TestAdmit(t *testing.T) {
 	three := nodes(1, 1, 1)
 	gang := func(key string, age int, pods []Pod) Gang {
-		return Gang{key, begin.Add(-time.Duration(age) * time.Second), pods}
+		return Gang{Key: key, Since: begin.Add(-time.Duration(age) * time.Second), Pods: pods}
 	}
 	for name, c := range map[string]struct {
 		nodes   []Node
@@ -131,7 +138,7 @@ func TestAdmit(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			starts, lacks, _ := Admit(c.nodes, c.pending, c.quotas, c.waiting)
+			starts, lacks, _, _ := Admit(c.nodes, c.pending, c.quotas, c.waiting)
 			require.Equal(t, c.starts, starts)
 			if c.lacks == nil {
 				c.lacks = map[string]Lack{}
@@ -150,8 +157,8 @@ func drawGangs(t *rapid.T) (all []Node, pending []Pod, waiting []Gang) {
 	pending = on(some("pending on"), rapid.IntRange(0, 3).Draw(t, "pending"), rapid.Int64Range(1, 4).Draw(t, "pending GPUs"))
 	for g := range rapid.IntRange(1, 5).Draw(t, "gangs") {
 		waiting = append(waiting, Gang{
-			fmt.Sprint("g", g), begin.Add(time.Duration(rapid.IntRange(0, 3).Draw(t, "since"))),
-			on(some("nodes"), rapid.IntRange(1, 5).Draw(t, "pods"), rapid.Int64Range(1, 8).Draw(t, "GPUs")),
+			Key: fmt.Sprint("g", g), Since: begin.Add(time.Duration(rapid.IntRange(0, 3).Draw(t, "since"))),
+			Pods: on(some("nodes"), rapid.IntRange(1, 5).Draw(t, "pods"), rapid.Int64Range(1, 8).Draw(t, "GPUs")),
 		})
 	}
 	return all, pending, waiting
@@ -170,8 +177,8 @@ func roomFor(all []Node, p Pod) (n int64) {
 func TestAdmit_Properties(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		all, pending, waiting := drawGangs(t)
-		starts, lacks, _ := Admit(all, pending, nil, waiting)
-		again, _, _ := Admit(all, pending, nil, slices.Concat(waiting[1:], waiting[:1]))
+		starts, lacks, _, _ := Admit(all, pending, nil, waiting)
+		again, _, _, _ := Admit(all, pending, nil, slices.Concat(waiting[1:], waiting[:1]))
 		require.Equal(t, starts, again, "the order of the input does not matter")
 		require.Len(t, lacks, len(waiting)-len(starts), "each gang starts or has a reason")
 		for i := range waiting {
@@ -180,7 +187,7 @@ func TestAdmit_Properties(t *testing.T) {
 				waiting[i].Pods[j].Shape = fmt.Sprint(waiting[i].Pods[j])
 			}
 		}
-		shaped, why, _ := Admit(all, pending, nil, waiting)
+		shaped, why, _, _ := Admit(all, pending, nil, waiting)
 		require.Equal(t, starts, shaped, "shapes change nothing")
 		require.Equal(t, lacks, why)
 
@@ -240,13 +247,13 @@ func TestGangs_NeverHoldPartsForever(t *testing.T) {
 			for i, e := range entries {
 				switch e.State {
 				case Waits:
-					waiting = append(waiting, Gang{fmt.Sprint(i), e.Since, on(here, size, 1)})
+					waiting = append(waiting, Gang{Key: fmt.Sprint(i), Since: e.Since, Pods: on(here, size, 1)})
 				case Starts:
 					pending = append(pending, on(here, size-bound[i], 1)...)
 				default:
 				}
 			}
-			starts, _, _ := Admit(here, pending, nil, waiting)
+			starts, _, _, _ := Admit(here, pending, nil, waiting)
 			for _, key := range starts {
 				i := int(key[0] - '0')
 				entries[i] = entries[i].LetIn(now)
@@ -303,10 +310,10 @@ func TestStuck_PodsThatGetNoNodeKeepNoRoom(t *testing.T) {
 	pod := Pod{Needs: Resources{"nvidia.com/gpu": 1}, Nodes: map[string]bool{"a": true, "b": true}, GPUs: 1}
 	spread := pod
 	spread.Key = "spread"
-	pending, waiting := []Pod{spread}, []Gang{{"ranks", begin, []Pod{pod, pod}}}
+	pending, waiting := []Pod{spread}, []Gang{{Key: "ranks", Since: begin, Pods: []Pod{pod, pod}}}
 	var stuck Stuck
 	decide := func(now time.Time) []string {
-		starts, _, roomy := Admit(all, stuck.Without(pending, now), nil, waiting)
+		starts, _, roomy, _ := Admit(all, stuck.Without(pending, now), nil, waiting)
 		stuck.Note(pending, roomy, now)
 		return starts
 	}
@@ -342,10 +349,88 @@ func BenchmarkAdmit(b *testing.B) {
 		for n := range pods {
 			pods[n].Shape = "large"
 		}
-		waiting = append(waiting, Gang{fmt.Sprint(i), begin, pods})
+		waiting = append(waiting, Gang{Key: fmt.Sprint(i), Since: begin, Pods: pods})
 	}
 	for b.Loop() {
-		starts, _, _ := Admit(all, nil, nil, waiting)
+		starts, _, _, _ := Admit(all, nil, nil, waiting)
 		require.Empty(b, starts)
 	}
+}
+
+func TestAdmit_PacksAGangIntoOneDomain(t *testing.T) {
+	nodes := []Node{{"a1", Resources{"gpu": 1}}, {"a2", Resources{"gpu": 0}}, {"b1", Resources{"gpu": 1}}, {"b2", Resources{"gpu": 1}}, {"c1", Resources{"gpu": 5}}}
+	everywhere := map[string]bool{"a1": true, "a2": true, "b1": true, "b2": true, "c1": true}
+	domains := map[string][]string{"a": {"a1", "a2"}, "b": {"b1", "b2"}} // c1 is in none
+	of := func(key string, pods int, required bool) Gang {
+		g := Gang{Key: key, Since: begin, Pack: &Pack{Label: "rack", Domains: domains, Required: required}}
+		for range pods {
+			g.Pods = append(g.Pods, Pod{Shape: "one", Needs: Resources{"gpu": 1}, Nodes: everywhere, GPUs: 1})
+		}
+		return g
+	}
+	starts, lacks, _, in := Admit(nodes, nil, nil, []Gang{of("1", 2, true), of("2", 2, true)})
+	require.Equal(t, []string{"1"}, starts)
+	require.Equal(t, map[string]string{"1": "b"}, in, "the rack with room for all")
+	require.Equal(t, map[string]Lack{"2": {Fits: 1}}, lacks, "the other one has room for one")
+
+	starts, _, _, in = Admit(nodes, nil, nil, []Gang{of("1", 2, false), of("2", 2, false)})
+	require.Equal(t, []string{"1", "2"}, starts, "it is only preferred")
+	require.Equal(t, map[string]string{"1": "b"}, in)
+
+	starts, lacks, _, _ = Admit(nodes, nil, nil, []Gang{of("1", 3, true), of("2", 3, false)})
+	require.Equal(t, []string{"2"}, starts)
+	require.Equal(t, map[string]Lack{"1": {Fits: 2}}, lacks)
+}
+
+func TestAdmit_PacksAGangIntoTheDomainWithTheLeastRoom(t *testing.T) {
+	nodes := []Node{{"a1", Resources{"gpu": 4}}, {"b1", Resources{"gpu": 2}}, {"c1", Resources{"gpu": 3}}}
+	pack := &Pack{Label: "rack", Domains: map[string][]string{"a": {"a1"}, "b": {"b1"}, "c": {"c1", "gone"}}, Required: true}
+	of := func(key string, pods int) Gang {
+		g := Gang{Key: key, Since: begin, Pack: pack}
+		for range pods {
+			g.Pods = append(g.Pods, Pod{Needs: Resources{"gpu": 1}, Nodes: map[string]bool{"a1": true, "b1": true, "c1": true}})
+		}
+		return g
+	}
+	starts, lacks, _, in := Admit(nodes, nil, nil, []Gang{of("1", 2), of("2", 4), of("3", 3), of("4", 1)})
+	require.Equal(t, []string{"1", "2", "3"}, starts, "a small gang leaves large domains to large gangs")
+	require.Equal(t, map[string]string{"1": "b", "2": "a", "3": "c"}, in)
+	require.Equal(t, map[string]Lack{"4": {}}, lacks)
+
+	_, lacks, _, _ = Admit(nodes, nil, nil, []Gang{{Key: "1", Since: begin, Pods: of("1", 1).Pods, Pack: &Pack{Label: "zone", Required: true}}})
+	require.Equal(t, map[string]Lack{"1": {}}, lacks, "no node is in a domain")
+}
+
+func TestAdmit_PackedGangsAreInOneDomain(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		all, pending, waiting := drawGangs(t)
+		domains, of := map[string][]string{}, map[string]string{}
+		for _, n := range all {
+			if domain := rapid.SampledFrom([]string{"", "x", "y", "z"}).Draw(t, "domain"); domain != "" {
+				domains[domain], of[n.Name] = append(domains[domain], n.Name), domain
+			}
+		}
+		for i := range waiting {
+			if rapid.Bool().Draw(t, "packed") {
+				waiting[i].Pack = &Pack{Label: "rack", Domains: domains, Required: rapid.Bool().Draw(t, "required")}
+			}
+		}
+		starts, lacks, _, in := Admit(all, pending, nil, waiting)
+		require.Len(t, lacks, len(waiting)-len(starts))
+		for _, g := range waiting {
+			domain, packed := in[g.Key]
+			switch started := slices.Contains(starts, g.Key); {
+			case packed:
+				require.True(t, started && g.Pack != nil, "only packed gangs that start have a domain")
+				for _, p := range g.Pack.In(domain, g.Pods) {
+					require.NotEmpty(t, p.Nodes)
+					for name := range p.Nodes {
+						require.Equal(t, domain, of[name])
+					}
+				}
+			case started:
+				require.True(t, g.Pack == nil || !g.Pack.Required, "a gang that must be packed starts in a domain only")
+			}
+		}
+	})
 }

@@ -162,6 +162,20 @@ func Gang(s *windlassv1.DeploymentSpec) (of GangOf, timeout time.Duration) {
 	return GangOfNone, timeout
 }
 
+// Packs returns the region's word for the part of it in which all pods of a gang run, and whether they must not run
+// elsewhere. The word is empty if the spec does not say where pods run.
+func Packs(s *windlassv1.DeploymentSpec) (word string, required bool) {
+	t := s.GetTopology()
+	of, _ := Gang(s)
+	switch {
+	case of == GangOfNone:
+		return "", false
+	case t.GetOf() == windlassv1.Topology_OF_UNIT && of != GangOfUnit, t.GetOf() == windlassv1.Topology_OF_GROUP && of != GangOfGroup:
+		return "", false
+	}
+	return t.GetPack(), t.GetMode() == windlassv1.Topology_MODE_REQUIRED
+}
+
 // HasRoles reports whether a spec has several roles. A replica is then a group of instances.
 func HasRoles(s *windlassv1.DeploymentSpec) bool { return len(s.GetRoles()) > 1 }
 

@@ -141,6 +141,26 @@ type Unit struct {
 	// Leaves means that it will be removed.
 	Waits, WaitsReason string
 	Holds, Leaves      bool
+	// Domain has the nodes on which the pods of the instance's gang run. Nil means any node.
+	Domain *Domain
+	// PodGroup is the PodGroup of the instance's gang. Empty means that the runtime started the gang by itself.
+	PodGroup string
+}
+
+// Domain is a part of a region, such as a rack: the nodes whose label has the value.
+type Domain struct {
+	Label string `json:"label"`
+	Value string `json:"value"`
+	// Required means that pods must not run elsewhere.
+	Required bool `json:"required,omitempty"`
+}
+
+// Equal reports whether both are the same domain, or both nil.
+func (d *Domain) Equal(other *Domain) bool {
+	if d == nil || other == nil {
+		return d == other
+	}
+	return *d == *other
 }
 
 // IsEntryOfPool reports whether the instance is an entry instance of a pool. Gateways send requests

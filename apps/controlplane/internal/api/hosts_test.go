@@ -2,9 +2,11 @@ package api_test
 
 import (
 	"testing"
+	"time"
 
 	"connectrpc.com/connect"
 	"github.com/stretchr/testify/require"
+	"google.golang.org/protobuf/proto"
 
 	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
 	"github.com/windlass-run/windlass/apps/controlplane/internal/store"
@@ -85,6 +87,50 @@ func TestGangs_NeedAgentsThatStartThem(t *testing.T) {
 	w.joins("kubernetes", []string{unitHosts, gangs}, "us-east-1", "eu-west-1")
 	_, err = w.deployBy("chat", nil, ofHosts(2), of(windlassv1.Gang_OF_GROUP))
 	require.NoError(t, err)
+}
+
+func TestTopology_NeedsAgentsWithTheWord(t *testing.T) {
+	w := setup(t)
+	features := []string{agentv1.Feature_FEATURE_UNIT_HOSTS.String(), agentv1.Feature_FEATURE_GANG.String()}
+	pack := func(word string) func(*windlassv1.DeploymentSpec) {
+		return func(s *windlassv1.DeploymentSpec) { s.Topology = &windlassv1.Topology{Pack: word} }
+	}
+	has := func(region string, words ...string) {
+		data, err := proto.Marshal(&agentv1.Capacity{CpuMillicores: 64_000, MemoryMib: 64_000, TopologyWords: words})
+		require.NoError(t, err)
+		w.update(func(tx store.Tx) error {
+			session, err := tx.GetRegion(w.regions[region])
+			if err != nil {
+				return err
+			}
+			session.SessionSequence, session.LastReportAt, session.Capacity = guards.Add(1), time.Now().UnixMilli(), data
+			return tx.NoteReports([]model.Region{session}, 60_000)
+		})
+	}
+	w.joins("kubernetes", features, "us-east-1", "eu-west-1")
+	_, err := w.deployBy("chat", nil, ofHosts(2), pack("rack"))
+	refused(t, err, connect.CodeInvalidArgument, windlassv1.ErrorReason_ERROR_REASON_VALIDATION, "spec.topology")
+	require.ErrorContains(t, err, "the agent of region us-east-1 (runtime kubernetes) cannot run pods together")
+
+	w.joins("kubernetes", append(features, agentv1.Feature_FEATURE_TOPOLOGY.String()), "us-east-1", "eu-west-1")
+	require.Empty(t, reasons(w.planned("chat", nil, ofHosts(2), pack("rack"))), "without a report, the words of a region are not known")
+	has("us-east-1", "rack", "zone")
+	has("eu-west-1", "host", "zone")
+	_, err = w.deployBy("chat", nil, ofHosts(2), pack("rack"))
+	refused(t, err, connect.CodeInvalidArgument, windlassv1.ErrorReason_ERROR_REASON_VALIDATION, "spec.topology.pack")
+	require.ErrorContains(t, err, `region eu-west-1 has no word "rack" for parts of it, but host, zone`)
+	require.Equal(t, []string{"VALIDATION spec.topology.pack"}, reasons(w.planned("chat", nil, ofHosts(2), pack("rack"))))
+	_, err = w.deployBy("chat", nil, ofHosts(2), pack("zone"))
+	require.NoError(t, err)
+	history, err := w.history(w.viewer).ListHistory(t.Context(), &windlassv1.ListHistoryRequest{App: "chat"})
+	require.NoError(t, err)
+	require.Contains(t, history.String(), "; a replica is an instance of 2 hosts; an instance is in one zone, if one has room")
+	region, err := w.regionService(w.viewer).GetRegion(t.Context(), &windlassv1.GetRegionRequest{Region: "us-east-1"})
+	require.NoError(t, err)
+	require.Equal(t, []string{"rack", "zone"}, region.GetRegion().GetTopologyWords())
+	has("eu-west-1")
+	_, err = w.deployBy("other", nil, ofHosts(2), pack("zone"))
+	require.ErrorContains(t, err, `region eu-west-1 has no word "zone" for parts of it, but none`)
 }
 
 func TestSlots_NeedAgentsThatKeepThem(t *testing.T) {

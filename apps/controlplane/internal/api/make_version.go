@@ -391,6 +391,9 @@ func whyCreated(v version, d model.Deployment, r model.Rollout, rows []model.Top
 	} else if group := appspec.GroupText(v.Spec); group != "" {
 		why += "; a replica is " + group
 	}
+	if text := appspec.TopologyText(v.Spec); text != "" {
+		why += "; " + text
+	}
 	if r.FromVersion != 0 {
 		why += fmt.Sprintf("; v%d is live", r.FromVersion)
 		if len(d.MadeAs) > 0 {

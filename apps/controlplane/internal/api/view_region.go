@@ -66,7 +66,7 @@ func regionProto(r model.Region) (*windlassv1.Region, error) {
 		AgentVersion: r.AgentVersion, Runtime: r.AgentRuntime, GatewayUrl: r.GatewayURL, GatewayApproved: r.GatewayApproved(), Isolation: r.Isolation(),
 		ReceivedRevision: r.ReceivedRevision, LastReportAt: r.LastReportAt,
 		CpuMillicores: capacity.GetCpuMillicores(), MemoryMib: capacity.GetMemoryMib(), Notes: capacity.GetNotes(),
-		Gpus:      rollup.GPUs(capacity),
+		Gpus: rollup.GPUs(capacity), TopologyWords: capacity.GetTopologyWords(),
 		CreatedAt: r.CreatedAt, UpdatedAt: r.UpdatedAt, ResourceVersion: r.ResourceVersion,
 	}, nil
 }

@@ -32,6 +32,7 @@ func fillRoles(s *windlassv1.DeploymentSpec) {
 	}
 	fillUpdate(s)
 	fillGang(s)
+	fillTopology(s)
 	fillPairing(s)
 	for _, r := range roles {
 		if r.Hosts == 1 {
@@ -69,6 +70,9 @@ func checkRoles(s *windlassv1.DeploymentSpec, field string) error {
 		return err
 	}
 	if err := checkGang(s, field+".gang"); err != nil {
+		return err
+	}
+	if err := checkTopology(s, field+".topology"); err != nil {
 		return err
 	}
 	names, entry := map[string]int{}, -1

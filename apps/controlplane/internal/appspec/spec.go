@@ -174,6 +174,8 @@ var concerns = map[protoreflect.Name]concern{
 	"update": ofRollouts,
 	// Agents use the field gang to decide when instances start, not to make them.
 	"gang": ofRollouts,
+	// Agents use the field topology to choose nodes when a gang starts.
+	"topology": ofRollouts,
 	// Gateways use the field pairing to send requests, and instances do not see it.
 	"pairing": ofRollouts,
 

@@ -32,6 +32,7 @@ var features = []struct {
 	{agentv1.Feature_FEATURE_POOLED_ROLES, model.IsPooled},
 	{agentv1.Feature_FEATURE_UNIT_HOSTS, model.HasSeveralHosts},
 	{agentv1.Feature_FEATURE_GANG, model.HasGang},
+	{agentv1.Feature_FEATURE_TOPOLOGY, model.HasTopology},
 	{agentv1.Feature_FEATURE_STABLE_SLOTS, func(s *windlassv1.DeploymentSpec) bool { return len(model.StableRoles(s)) > 0 }},
 	{agentv1.Feature_FEATURE_PAIRING, model.HasPairing},
 	{agentv1.Feature_FEATURE_EXPECTED_CODES, func(s *windlassv1.DeploymentSpec) bool { return len(s.GetHealthCheck().GetExpectedCodes()) > 0 }},

@@ -29,6 +29,7 @@ func TestFeatures_OfAnItemFollowItsDeployment(t *testing.T) {
 		agentv1.Feature_FEATURE_POOLED_ROLES:       {Layout: windlassv1.Layout_LAYOUT_POOLED},
 		agentv1.Feature_FEATURE_UNIT_HOSTS:         {Roles: []*windlassv1.RoleSpec{{Name: "main", Hosts: 2}}},
 		agentv1.Feature_FEATURE_GANG:               {Gang: &windlassv1.Gang{Of: windlassv1.Gang_OF_GROUP}},
+		agentv1.Feature_FEATURE_TOPOLOGY:           {Topology: &windlassv1.Topology{Pack: "rack"}},
 		agentv1.Feature_FEATURE_STABLE_SLOTS:       {Roles: []*windlassv1.RoleSpec{{Name: "main", Slots: windlassv1.RoleSpec_SLOTS_STABLE}}},
 		agentv1.Feature_FEATURE_PAIRING:            {Pairing: &windlassv1.Pairing{Engine: windlassv1.Pairing_ENGINE_NIXL}},
 		agentv1.Feature_FEATURE_ROLES:              {Roles: []*windlassv1.RoleSpec{{Name: "prefill"}, {Name: "decode"}}},

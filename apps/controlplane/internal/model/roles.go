@@ -54,6 +54,15 @@ func (r Region) StartsGangs() bool {
 	return r.AgentRuntime == "" || slices.Contains(r.AgentFeatures, agentv1.Feature_FEATURE_GANG.String())
 }
 
+// HasTopology reports whether the spec says in which part of a region the pods of a gang run together.
+func HasTopology(spec *windlassv1.DeploymentSpec) bool { return spec.GetTopology().GetPack() != "" }
+
+// PacksGangs reports whether the region's agent runs the pods of a gang in one part of the region. It is true for a
+// region that no agent has joined, because the agent that joins may do so.
+func (r Region) PacksGangs() bool {
+	return r.AgentRuntime == "" || slices.Contains(r.AgentFeatures, agentv1.Feature_FEATURE_TOPOLOGY.String())
+}
+
 // StableRoles returns the names of the roles with stable slots, in the order of the spec.
 func StableRoles(spec *windlassv1.DeploymentSpec) (names []string) {
 	for _, r := range spec.GetRoles() {

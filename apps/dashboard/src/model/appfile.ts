@@ -268,7 +268,6 @@ function options(path: string, v: Value, faults: Wrong[]): JsonObject {
 
 /** Fields of roles that a later release will have, by message, and what to do without them. */
 const notYet: Record<string, string> = {
-  "DeploymentSpec.topology": "leave it out, or use kubernetes.zoneSpread and kubernetes.nodeSelector",
   "RoleSpec.update": "leave it out; update of the app says in which order roles move",
 };
 

@@ -248,8 +248,7 @@ const (
 
 // laterFields has fields that a later release will support, as MESSAGE.FIELD, and what to do until then.
 var laterFields = map[string]string{
-	"DeploymentSpec.topology": "leave it out, or use kubernetes.zoneSpread and kubernetes.nodeSelector",
-	"RoleSpec.update":         "leave it out; update of the app says in which order roles move",
+	"RoleSpec.update": "leave it out; update of the app says in which order roles move",
 }
 
 // readOnlyFields are fields that the control plane sets, and that a file cannot set.

@@ -219,7 +219,7 @@ func TestAppFile_MistakeHasItsFieldAndFix(t *testing.T) {
 		"a number as choice":   {"app: a\nkubernetes: {zoneSpread: 2}", "kubernetes.zoneSpread: 2 is not one of the choices: use preferred or required or none"},
 		"text for yes or no":   {"app: a\nsecrets: [{secret: s, imagePull: sure}]", "secrets[0].imagePull: want true or false, got sure"},
 		"a user by name":       {"app: a\nkubernetes: {runAsUser: www-data}", "kubernetes.runAsUser: want a whole number, got www-data"},
-		"of a later release":   {"app: a\ntopology: {pack: rack}", "topology: not supported yet: leave it out"},
+		"no such topology":     {"app: a\ntopology: {pack: rack, mode: always}", "topology.mode: always is not one of the choices: use preferred or required"},
 		"no engine of pairs":   {"app: a\npairing: {engine: mooncake}", "pairing.engine: mooncake is not one of the choices: use none or nixl or sglang"},
 		"no gang of that":      {"app: a\ngang: {of: rack}", "gang.of: rack is not one of the choices: use unit or group or none"},
 		"of a later role":      {"app: a\nroles: [{name: b, update: {maxSurge: 1}}]", "roles[0].update: not supported yet: leave it out"},

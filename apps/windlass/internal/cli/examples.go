@@ -69,6 +69,7 @@ var mappingExamples = map[protoreflect.Name]mappingExample{
 	"SecurityException": {"{reason: %s, hostIpc: true}", "reason", "shared memory of the node"},
 	"Serve":             {`{engine: vllm, model: %s}`, "model", `"hf://org/model"`},
 	"Toleration":        {"{key: %s}", "key", "nvidia.com/gpu"},
+	"Topology":          {"{pack: %s}", "pack", "rack"},
 	"VersusOld":         {"{maxRatio: %s}", "max_ratio", "1.2"},
 	"VolumeClaim":       {"{sizeGib: %s}", "size_gib", "200"},
 	"Wave":              {"{regions: [eu-west-1], maxParallel: %s}", "max_parallel", "1"},

@@ -131,6 +131,9 @@ func regionTable(w *tabwriter.Writer, r *windlassv1.Region) {
 		}
 		row(w, "Labels:", strings.Join(labels, ", "))
 	}
+	if len(r.TopologyWords) > 0 {
+		row(w, "Topology:", strings.Join(r.TopologyWords, ", "))
+	}
 	for i, note := range r.Notes {
 		label := ""
 		if i == 0 {

@@ -109,7 +109,9 @@ type Region struct {
 	// own regions need no approval.
 	GatewayApproved bool `protobuf:"varint,22,opt,name=gateway_approved,json=gatewayApproved,proto3" json:"gateway_approved,omitempty"`
 	// Whether the agent isolates instances of different workspaces from each other.
-	Isolation     Isolation `protobuf:"varint,23,opt,name=isolation,proto3,enum=windlass.v1.Isolation" json:"isolation,omitempty"`
+	Isolation Isolation `protobuf:"varint,23,opt,name=isolation,proto3,enum=windlass.v1.Isolation" json:"isolation,omitempty"`
+	// The words that topology.pack of a spec may have in this region, such as "rack", sorted.
+	TopologyWords []string `protobuf:"bytes,24,rep,name=topology_words,json=topologyWords,proto3" json:"topology_words,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -303,6 +305,13 @@ func (x *Region) GetIsolation() Isolation {
 		return x.Isolation
 	}
 	return Isolation_ISOLATION_UNSPECIFIED
+}
+
+func (x *Region) GetTopologyWords() []string {
+	if x != nil {
+		return x.TopologyWords
+	}
+	return nil
 }
 
 type GpuCapacity struct {
@@ -2076,7 +2085,7 @@ var File_windlass_v1_region_proto protoreflect.FileDescriptor
 
 const file_windlass_v1_region_proto_rawDesc = "" +
 	"\n" +
-	"\x18windlass/v1/region.proto\x12\vwindlass.v1\x1a\x1bbuf/validate/validate.proto\x1a\x18windlass/v1/common.proto\"\xf3\x06\n" +
+	"\x18windlass/v1/region.proto\x12\vwindlass.v1\x1a\x1bbuf/validate/validate.proto\x1a\x18windlass/v1/common.proto\"\x9a\a\n" +
 	"\x06Region\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12!\n" +
@@ -2105,7 +2114,8 @@ const file_windlass_v1_region_proto_rawDesc = "" +
 	"\vgateway_url\x18\x15 \x01(\tR\n" +
 	"gatewayUrl\x12)\n" +
 	"\x10gateway_approved\x18\x16 \x01(\bR\x0fgatewayApproved\x124\n" +
-	"\tisolation\x18\x17 \x01(\x0e2\x16.windlass.v1.IsolationR\tisolation\x1a9\n" +
+	"\tisolation\x18\x17 \x01(\x0e2\x16.windlass.v1.IsolationR\tisolation\x12%\n" +
+	"\x0etopology_words\x18\x18 \x03(\tR\rtopologyWords\x1a9\n" +
 	"\vLabelsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\xa2\x02\n" +

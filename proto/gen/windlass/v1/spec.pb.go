@@ -306,6 +306,110 @@ func (Gang_Of) EnumDescriptor() ([]byte, []int) {
 	return file_windlass_v1_spec_proto_rawDescGZIP(), []int{5, 0}
 }
 
+type Topology_Of int32
+
+const (
+	// What a gang is.
+	Topology_OF_UNSPECIFIED Topology_Of = 0
+	// The pods of all hosts of one instance, with gang.of unit.
+	Topology_OF_UNIT Topology_Of = 1
+	// The pods of all instances of one replica, with gang.of group.
+	Topology_OF_GROUP Topology_Of = 2
+)
+
+// Enum value maps for Topology_Of.
+var (
+	Topology_Of_name = map[int32]string{
+		0: "OF_UNSPECIFIED",
+		1: "OF_UNIT",
+		2: "OF_GROUP",
+	}
+	Topology_Of_value = map[string]int32{
+		"OF_UNSPECIFIED": 0,
+		"OF_UNIT":        1,
+		"OF_GROUP":       2,
+	}
+)
+
+func (x Topology_Of) Enum() *Topology_Of {
+	p := new(Topology_Of)
+	*p = x
+	return p
+}
+
+func (x Topology_Of) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (Topology_Of) Descriptor() protoreflect.EnumDescriptor {
+	return file_windlass_v1_spec_proto_enumTypes[5].Descriptor()
+}
+
+func (Topology_Of) Type() protoreflect.EnumType {
+	return &file_windlass_v1_spec_proto_enumTypes[5]
+}
+
+func (x Topology_Of) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use Topology_Of.Descriptor instead.
+func (Topology_Of) EnumDescriptor() ([]byte, []int) {
+	return file_windlass_v1_spec_proto_rawDescGZIP(), []int{6, 0}
+}
+
+type Topology_Mode int32
+
+const (
+	// As PREFERRED.
+	Topology_MODE_UNSPECIFIED Topology_Mode = 0
+	// The pods are in one part of the region if some part has room for all of them. Else they are anywhere.
+	Topology_MODE_PREFERRED Topology_Mode = 1
+	// The gang waits until some part of the region has room for all of its pods.
+	Topology_MODE_REQUIRED Topology_Mode = 2
+)
+
+// Enum value maps for Topology_Mode.
+var (
+	Topology_Mode_name = map[int32]string{
+		0: "MODE_UNSPECIFIED",
+		1: "MODE_PREFERRED",
+		2: "MODE_REQUIRED",
+	}
+	Topology_Mode_value = map[string]int32{
+		"MODE_UNSPECIFIED": 0,
+		"MODE_PREFERRED":   1,
+		"MODE_REQUIRED":    2,
+	}
+)
+
+func (x Topology_Mode) Enum() *Topology_Mode {
+	p := new(Topology_Mode)
+	*p = x
+	return p
+}
+
+func (x Topology_Mode) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (Topology_Mode) Descriptor() protoreflect.EnumDescriptor {
+	return file_windlass_v1_spec_proto_enumTypes[6].Descriptor()
+}
+
+func (Topology_Mode) Type() protoreflect.EnumType {
+	return &file_windlass_v1_spec_proto_enumTypes[6]
+}
+
+func (x Topology_Mode) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use Topology_Mode.Descriptor instead.
+func (Topology_Mode) EnumDescriptor() ([]byte, []int) {
+	return file_windlass_v1_spec_proto_rawDescGZIP(), []int{6, 1}
+}
+
 type Pairing_Engine int32
 
 const (
@@ -348,11 +452,11 @@ func (x Pairing_Engine) String() string {
 }
 
 func (Pairing_Engine) Descriptor() protoreflect.EnumDescriptor {
-	return file_windlass_v1_spec_proto_enumTypes[5].Descriptor()
+	return file_windlass_v1_spec_proto_enumTypes[7].Descriptor()
 }
 
 func (Pairing_Engine) Type() protoreflect.EnumType {
-	return &file_windlass_v1_spec_proto_enumTypes[5]
+	return &file_windlass_v1_spec_proto_enumTypes[7]
 }
 
 func (x Pairing_Engine) Number() protoreflect.EnumNumber {
@@ -361,7 +465,7 @@ func (x Pairing_Engine) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use Pairing_Engine.Descriptor instead.
 func (Pairing_Engine) EnumDescriptor() ([]byte, []int) {
-	return file_windlass_v1_spec_proto_rawDescGZIP(), []int{6, 0}
+	return file_windlass_v1_spec_proto_rawDescGZIP(), []int{7, 0}
 }
 
 type Pairing_Key int32
@@ -396,11 +500,11 @@ func (x Pairing_Key) String() string {
 }
 
 func (Pairing_Key) Descriptor() protoreflect.EnumDescriptor {
-	return file_windlass_v1_spec_proto_enumTypes[6].Descriptor()
+	return file_windlass_v1_spec_proto_enumTypes[8].Descriptor()
 }
 
 func (Pairing_Key) Type() protoreflect.EnumType {
-	return &file_windlass_v1_spec_proto_enumTypes[6]
+	return &file_windlass_v1_spec_proto_enumTypes[8]
 }
 
 func (x Pairing_Key) Number() protoreflect.EnumNumber {
@@ -409,7 +513,7 @@ func (x Pairing_Key) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use Pairing_Key.Descriptor instead.
 func (Pairing_Key) EnumDescriptor() ([]byte, []int) {
-	return file_windlass_v1_spec_proto_rawDescGZIP(), []int{6, 1}
+	return file_windlass_v1_spec_proto_rawDescGZIP(), []int{7, 1}
 }
 
 type RoleSpec_Slots int32
@@ -452,11 +556,11 @@ func (x RoleSpec_Slots) String() string {
 }
 
 func (RoleSpec_Slots) Descriptor() protoreflect.EnumDescriptor {
-	return file_windlass_v1_spec_proto_enumTypes[7].Descriptor()
+	return file_windlass_v1_spec_proto_enumTypes[9].Descriptor()
 }
 
 func (RoleSpec_Slots) Type() protoreflect.EnumType {
-	return &file_windlass_v1_spec_proto_enumTypes[7]
+	return &file_windlass_v1_spec_proto_enumTypes[9]
 }
 
 func (x RoleSpec_Slots) Number() protoreflect.EnumNumber {
@@ -465,7 +569,7 @@ func (x RoleSpec_Slots) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use RoleSpec_Slots.Descriptor instead.
 func (RoleSpec_Slots) EnumDescriptor() ([]byte, []int) {
-	return file_windlass_v1_spec_proto_rawDescGZIP(), []int{12, 0}
+	return file_windlass_v1_spec_proto_rawDescGZIP(), []int{13, 0}
 }
 
 type ModelCache_Retention int32
@@ -504,11 +608,11 @@ func (x ModelCache_Retention) String() string {
 }
 
 func (ModelCache_Retention) Descriptor() protoreflect.EnumDescriptor {
-	return file_windlass_v1_spec_proto_enumTypes[8].Descriptor()
+	return file_windlass_v1_spec_proto_enumTypes[10].Descriptor()
 }
 
 func (ModelCache_Retention) Type() protoreflect.EnumType {
-	return &file_windlass_v1_spec_proto_enumTypes[8]
+	return &file_windlass_v1_spec_proto_enumTypes[10]
 }
 
 func (x ModelCache_Retention) Number() protoreflect.EnumNumber {
@@ -517,7 +621,7 @@ func (x ModelCache_Retention) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use ModelCache_Retention.Descriptor instead.
 func (ModelCache_Retention) EnumDescriptor() ([]byte, []int) {
-	return file_windlass_v1_spec_proto_rawDescGZIP(), []int{14, 0}
+	return file_windlass_v1_spec_proto_rawDescGZIP(), []int{15, 0}
 }
 
 type KubernetesOptions_ZoneSpread int32
@@ -559,11 +663,11 @@ func (x KubernetesOptions_ZoneSpread) String() string {
 }
 
 func (KubernetesOptions_ZoneSpread) Descriptor() protoreflect.EnumDescriptor {
-	return file_windlass_v1_spec_proto_enumTypes[9].Descriptor()
+	return file_windlass_v1_spec_proto_enumTypes[11].Descriptor()
 }
 
 func (KubernetesOptions_ZoneSpread) Type() protoreflect.EnumType {
-	return &file_windlass_v1_spec_proto_enumTypes[9]
+	return &file_windlass_v1_spec_proto_enumTypes[11]
 }
 
 func (x KubernetesOptions_ZoneSpread) Number() protoreflect.EnumNumber {
@@ -572,7 +676,7 @@ func (x KubernetesOptions_ZoneSpread) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use KubernetesOptions_ZoneSpread.Descriptor instead.
 func (KubernetesOptions_ZoneSpread) EnumDescriptor() ([]byte, []int) {
-	return file_windlass_v1_spec_proto_rawDescGZIP(), []int{16, 0}
+	return file_windlass_v1_spec_proto_rawDescGZIP(), []int{17, 0}
 }
 
 // DeploymentSpec says what to run. The spec of a deployment never changes. Absent fields take the
@@ -644,6 +748,9 @@ type DeploymentSpec struct {
 	// Which pods a Kubernetes region starts only if there is room for all of them. Default: OF_UNIT if a
 	// role has several hosts. It affects no instance, so a change of it alone replaces none.
 	Gang *Gang `protobuf:"bytes,24,opt,name=gang,proto3" json:"gang,omitempty"`
+	// In which part of a Kubernetes region the pods of a gang run together. Default: anywhere. It takes
+	// effect when a gang starts, so a change of it alone replaces no instance.
+	Topology *Topology `protobuf:"bytes,25,opt,name=topology,proto3" json:"topology,omitempty"`
 	// How gateways send each request to two instances: one that prefills its prompt, and one that decodes.
 	// Default: ENGINE_NONE. It affects no instance, so a change of it alone replaces none.
 	Pairing *Pairing `protobuf:"bytes,26,opt,name=pairing,proto3" json:"pairing,omitempty"`
@@ -871,6 +978,13 @@ func (x *DeploymentSpec) GetUpdate() *PoolUpdate {
 func (x *DeploymentSpec) GetGang() *Gang {
 	if x != nil {
 		return x.Gang
+	}
+	return nil
+}
+
+func (x *DeploymentSpec) GetTopology() *Topology {
+	if x != nil {
+		return x.Topology
 	}
 	return nil
 }
@@ -1295,6 +1409,71 @@ func (x *Gang) GetTimeout() *durationpb.Duration {
 	return nil
 }
 
+// Topology says that the pods of a gang run in one part of a region, such as a rack.
+type Topology struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The region's word for its parts, such as "rack". The region's operator says which label of nodes it
+	// stands for. Each region that runs the version must have the word.
+	Pack string `protobuf:"bytes,1,opt,name=pack,proto3" json:"pack,omitempty"`
+	// Which pods run together. Default: those of a gang.
+	Of Topology_Of `protobuf:"varint,2,opt,name=of,proto3,enum=windlass.v1.Topology_Of" json:"of,omitempty"`
+	// What happens if no part of the region has room for all pods. Default: PREFERRED.
+	Mode          Topology_Mode `protobuf:"varint,3,opt,name=mode,proto3,enum=windlass.v1.Topology_Mode" json:"mode,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Topology) Reset() {
+	*x = Topology{}
+	mi := &file_windlass_v1_spec_proto_msgTypes[6]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Topology) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Topology) ProtoMessage() {}
+
+func (x *Topology) ProtoReflect() protoreflect.Message {
+	mi := &file_windlass_v1_spec_proto_msgTypes[6]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Topology.ProtoReflect.Descriptor instead.
+func (*Topology) Descriptor() ([]byte, []int) {
+	return file_windlass_v1_spec_proto_rawDescGZIP(), []int{6}
+}
+
+func (x *Topology) GetPack() string {
+	if x != nil {
+		return x.Pack
+	}
+	return ""
+}
+
+func (x *Topology) GetOf() Topology_Of {
+	if x != nil {
+		return x.Of
+	}
+	return Topology_OF_UNSPECIFIED
+}
+
+func (x *Topology) GetMode() Topology_Mode {
+	if x != nil {
+		return x.Mode
+	}
+	return Topology_MODE_UNSPECIFIED
+}
+
 // Pairing says how Windlass's gateways send a request for a completion to a pair of instances: one
 // prefills the prompt, and the other one gets the KV cache from it and answers. Both are of one version,
 // and with LAYOUT_REPLICAS of one replica. Other requests go to the role that decodes, which is the entry.
@@ -1316,7 +1495,7 @@ type Pairing struct {
 
 func (x *Pairing) Reset() {
 	*x = Pairing{}
-	mi := &file_windlass_v1_spec_proto_msgTypes[6]
+	mi := &file_windlass_v1_spec_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1328,7 +1507,7 @@ func (x *Pairing) String() string {
 func (*Pairing) ProtoMessage() {}
 
 func (x *Pairing) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_v1_spec_proto_msgTypes[6]
+	mi := &file_windlass_v1_spec_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1341,7 +1520,7 @@ func (x *Pairing) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Pairing.ProtoReflect.Descriptor instead.
 func (*Pairing) Descriptor() ([]byte, []int) {
-	return file_windlass_v1_spec_proto_rawDescGZIP(), []int{6}
+	return file_windlass_v1_spec_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *Pairing) GetEngine() Pairing_Engine {
@@ -1413,7 +1592,7 @@ type Override struct {
 
 func (x *Override) Reset() {
 	*x = Override{}
-	mi := &file_windlass_v1_spec_proto_msgTypes[7]
+	mi := &file_windlass_v1_spec_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1425,7 +1604,7 @@ func (x *Override) String() string {
 func (*Override) ProtoMessage() {}
 
 func (x *Override) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_v1_spec_proto_msgTypes[7]
+	mi := &file_windlass_v1_spec_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1438,7 +1617,7 @@ func (x *Override) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Override.ProtoReflect.Descriptor instead.
 func (*Override) Descriptor() ([]byte, []int) {
-	return file_windlass_v1_spec_proto_rawDescGZIP(), []int{7}
+	return file_windlass_v1_spec_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *Override) GetRegions() []string {
@@ -1521,7 +1700,7 @@ type RoleOverride struct {
 
 func (x *RoleOverride) Reset() {
 	*x = RoleOverride{}
-	mi := &file_windlass_v1_spec_proto_msgTypes[8]
+	mi := &file_windlass_v1_spec_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1533,7 +1712,7 @@ func (x *RoleOverride) String() string {
 func (*RoleOverride) ProtoMessage() {}
 
 func (x *RoleOverride) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_v1_spec_proto_msgTypes[8]
+	mi := &file_windlass_v1_spec_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1546,7 +1725,7 @@ func (x *RoleOverride) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RoleOverride.ProtoReflect.Descriptor instead.
 func (*RoleOverride) Descriptor() ([]byte, []int) {
-	return file_windlass_v1_spec_proto_rawDescGZIP(), []int{8}
+	return file_windlass_v1_spec_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *RoleOverride) GetName() string {
@@ -1592,7 +1771,7 @@ type PinnedOverride struct {
 
 func (x *PinnedOverride) Reset() {
 	*x = PinnedOverride{}
-	mi := &file_windlass_v1_spec_proto_msgTypes[9]
+	mi := &file_windlass_v1_spec_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1604,7 +1783,7 @@ func (x *PinnedOverride) String() string {
 func (*PinnedOverride) ProtoMessage() {}
 
 func (x *PinnedOverride) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_v1_spec_proto_msgTypes[9]
+	mi := &file_windlass_v1_spec_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1617,7 +1796,7 @@ func (x *PinnedOverride) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PinnedOverride.ProtoReflect.Descriptor instead.
 func (*PinnedOverride) Descriptor() ([]byte, []int) {
-	return file_windlass_v1_spec_proto_rawDescGZIP(), []int{9}
+	return file_windlass_v1_spec_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *PinnedOverride) GetRegion() string {
@@ -1659,7 +1838,7 @@ type Resources struct {
 
 func (x *Resources) Reset() {
 	*x = Resources{}
-	mi := &file_windlass_v1_spec_proto_msgTypes[10]
+	mi := &file_windlass_v1_spec_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1671,7 +1850,7 @@ func (x *Resources) String() string {
 func (*Resources) ProtoMessage() {}
 
 func (x *Resources) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_v1_spec_proto_msgTypes[10]
+	mi := &file_windlass_v1_spec_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1684,7 +1863,7 @@ func (x *Resources) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Resources.ProtoReflect.Descriptor instead.
 func (*Resources) Descriptor() ([]byte, []int) {
-	return file_windlass_v1_spec_proto_rawDescGZIP(), []int{10}
+	return file_windlass_v1_spec_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *Resources) GetCpuMillicores() int32 {
@@ -1742,7 +1921,7 @@ type Gpu struct {
 
 func (x *Gpu) Reset() {
 	*x = Gpu{}
-	mi := &file_windlass_v1_spec_proto_msgTypes[11]
+	mi := &file_windlass_v1_spec_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1754,7 +1933,7 @@ func (x *Gpu) String() string {
 func (*Gpu) ProtoMessage() {}
 
 func (x *Gpu) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_v1_spec_proto_msgTypes[11]
+	mi := &file_windlass_v1_spec_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1767,7 +1946,7 @@ func (x *Gpu) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Gpu.ProtoReflect.Descriptor instead.
 func (*Gpu) Descriptor() ([]byte, []int) {
-	return file_windlass_v1_spec_proto_rawDescGZIP(), []int{11}
+	return file_windlass_v1_spec_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *Gpu) GetCount() int32 {
@@ -1839,7 +2018,7 @@ type RoleSpec struct {
 
 func (x *RoleSpec) Reset() {
 	*x = RoleSpec{}
-	mi := &file_windlass_v1_spec_proto_msgTypes[12]
+	mi := &file_windlass_v1_spec_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1851,7 +2030,7 @@ func (x *RoleSpec) String() string {
 func (*RoleSpec) ProtoMessage() {}
 
 func (x *RoleSpec) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_v1_spec_proto_msgTypes[12]
+	mi := &file_windlass_v1_spec_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1864,7 +2043,7 @@ func (x *RoleSpec) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RoleSpec.ProtoReflect.Descriptor instead.
 func (*RoleSpec) Descriptor() ([]byte, []int) {
-	return file_windlass_v1_spec_proto_rawDescGZIP(), []int{12}
+	return file_windlass_v1_spec_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *RoleSpec) GetName() string {
@@ -1970,7 +2149,7 @@ type SecretReference struct {
 
 func (x *SecretReference) Reset() {
 	*x = SecretReference{}
-	mi := &file_windlass_v1_spec_proto_msgTypes[13]
+	mi := &file_windlass_v1_spec_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1982,7 +2161,7 @@ func (x *SecretReference) String() string {
 func (*SecretReference) ProtoMessage() {}
 
 func (x *SecretReference) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_v1_spec_proto_msgTypes[13]
+	mi := &file_windlass_v1_spec_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1995,7 +2174,7 @@ func (x *SecretReference) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SecretReference.ProtoReflect.Descriptor instead.
 func (*SecretReference) Descriptor() ([]byte, []int) {
-	return file_windlass_v1_spec_proto_rawDescGZIP(), []int{13}
+	return file_windlass_v1_spec_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *SecretReference) GetEnvName() string {
@@ -2043,7 +2222,7 @@ type ModelCache struct {
 
 func (x *ModelCache) Reset() {
 	*x = ModelCache{}
-	mi := &file_windlass_v1_spec_proto_msgTypes[14]
+	mi := &file_windlass_v1_spec_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2055,7 +2234,7 @@ func (x *ModelCache) String() string {
 func (*ModelCache) ProtoMessage() {}
 
 func (x *ModelCache) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_v1_spec_proto_msgTypes[14]
+	mi := &file_windlass_v1_spec_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2068,7 +2247,7 @@ func (x *ModelCache) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ModelCache.ProtoReflect.Descriptor instead.
 func (*ModelCache) Descriptor() ([]byte, []int) {
-	return file_windlass_v1_spec_proto_rawDescGZIP(), []int{14}
+	return file_windlass_v1_spec_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *ModelCache) GetMountPath() string {
@@ -2114,7 +2293,7 @@ type VolumeClaim struct {
 
 func (x *VolumeClaim) Reset() {
 	*x = VolumeClaim{}
-	mi := &file_windlass_v1_spec_proto_msgTypes[15]
+	mi := &file_windlass_v1_spec_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2126,7 +2305,7 @@ func (x *VolumeClaim) String() string {
 func (*VolumeClaim) ProtoMessage() {}
 
 func (x *VolumeClaim) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_v1_spec_proto_msgTypes[15]
+	mi := &file_windlass_v1_spec_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2139,7 +2318,7 @@ func (x *VolumeClaim) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use VolumeClaim.ProtoReflect.Descriptor instead.
 func (*VolumeClaim) Descriptor() ([]byte, []int) {
-	return file_windlass_v1_spec_proto_rawDescGZIP(), []int{15}
+	return file_windlass_v1_spec_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *VolumeClaim) GetSizeGib() int32 {
@@ -2188,7 +2367,7 @@ type KubernetesOptions struct {
 
 func (x *KubernetesOptions) Reset() {
 	*x = KubernetesOptions{}
-	mi := &file_windlass_v1_spec_proto_msgTypes[16]
+	mi := &file_windlass_v1_spec_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2200,7 +2379,7 @@ func (x *KubernetesOptions) String() string {
 func (*KubernetesOptions) ProtoMessage() {}
 
 func (x *KubernetesOptions) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_v1_spec_proto_msgTypes[16]
+	mi := &file_windlass_v1_spec_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2213,7 +2392,7 @@ func (x *KubernetesOptions) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use KubernetesOptions.ProtoReflect.Descriptor instead.
 func (*KubernetesOptions) Descriptor() ([]byte, []int) {
-	return file_windlass_v1_spec_proto_rawDescGZIP(), []int{16}
+	return file_windlass_v1_spec_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *KubernetesOptions) GetNodeSelector() map[string]string {
@@ -2293,7 +2472,7 @@ type Toleration struct {
 
 func (x *Toleration) Reset() {
 	*x = Toleration{}
-	mi := &file_windlass_v1_spec_proto_msgTypes[17]
+	mi := &file_windlass_v1_spec_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2305,7 +2484,7 @@ func (x *Toleration) String() string {
 func (*Toleration) ProtoMessage() {}
 
 func (x *Toleration) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_v1_spec_proto_msgTypes[17]
+	mi := &file_windlass_v1_spec_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2318,7 +2497,7 @@ func (x *Toleration) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Toleration.ProtoReflect.Descriptor instead.
 func (*Toleration) Descriptor() ([]byte, []int) {
-	return file_windlass_v1_spec_proto_rawDescGZIP(), []int{17}
+	return file_windlass_v1_spec_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *Toleration) GetKey() string {
@@ -2363,7 +2542,7 @@ type SecurityException struct {
 
 func (x *SecurityException) Reset() {
 	*x = SecurityException{}
-	mi := &file_windlass_v1_spec_proto_msgTypes[18]
+	mi := &file_windlass_v1_spec_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2375,7 +2554,7 @@ func (x *SecurityException) String() string {
 func (*SecurityException) ProtoMessage() {}
 
 func (x *SecurityException) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_v1_spec_proto_msgTypes[18]
+	mi := &file_windlass_v1_spec_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2388,7 +2567,7 @@ func (x *SecurityException) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SecurityException.ProtoReflect.Descriptor instead.
 func (*SecurityException) Descriptor() ([]byte, []int) {
-	return file_windlass_v1_spec_proto_rawDescGZIP(), []int{18}
+	return file_windlass_v1_spec_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *SecurityException) GetReason() string {
@@ -2447,7 +2626,7 @@ type Port struct {
 
 func (x *Port) Reset() {
 	*x = Port{}
-	mi := &file_windlass_v1_spec_proto_msgTypes[19]
+	mi := &file_windlass_v1_spec_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2459,7 +2638,7 @@ func (x *Port) String() string {
 func (*Port) ProtoMessage() {}
 
 func (x *Port) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_v1_spec_proto_msgTypes[19]
+	mi := &file_windlass_v1_spec_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2472,7 +2651,7 @@ func (x *Port) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Port.ProtoReflect.Descriptor instead.
 func (*Port) Descriptor() ([]byte, []int) {
-	return file_windlass_v1_spec_proto_rawDescGZIP(), []int{19}
+	return file_windlass_v1_spec_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *Port) GetName() string {
@@ -2524,7 +2703,7 @@ type HealthCheck struct {
 
 func (x *HealthCheck) Reset() {
 	*x = HealthCheck{}
-	mi := &file_windlass_v1_spec_proto_msgTypes[20]
+	mi := &file_windlass_v1_spec_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2536,7 +2715,7 @@ func (x *HealthCheck) String() string {
 func (*HealthCheck) ProtoMessage() {}
 
 func (x *HealthCheck) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_v1_spec_proto_msgTypes[20]
+	mi := &file_windlass_v1_spec_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2549,7 +2728,7 @@ func (x *HealthCheck) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HealthCheck.ProtoReflect.Descriptor instead.
 func (*HealthCheck) Descriptor() ([]byte, []int) {
-	return file_windlass_v1_spec_proto_rawDescGZIP(), []int{20}
+	return file_windlass_v1_spec_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *HealthCheck) GetPath() string {
@@ -2619,7 +2798,7 @@ var File_windlass_v1_spec_proto protoreflect.FileDescriptor
 
 const file_windlass_v1_spec_proto_rawDesc = "" +
 	"\n" +
-	"\x16windlass/v1/spec.proto\x12\vwindlass.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x19windlass/v1/routing.proto\x1a\x17windlass/v1/serve.proto\"\xfc\x10\n" +
+	"\x16windlass/v1/spec.proto\x12\vwindlass.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x19windlass/v1/routing.proto\x1a\x17windlass/v1/serve.proto\"\xaf\x11\n" +
 	"\x0eDeploymentSpec\x12\x1e\n" +
 	"\x05image\x18\x01 \x01(\tB\b\xbaH\x05r\x03\x18\x80\x04R\x05image\x12-\n" +
 	"\acommand\x18\x02 \x03(\tB\x13\xbaH\x10\x92\x01\r\x10\x80\x02\"\br\x06\x10\x01\x18\x80\x80\x02R\acommand\x12%\n" +
@@ -2654,7 +2833,8 @@ const file_windlass_v1_spec_proto_rawDesc = "" +
 	"drainDelay\x125\n" +
 	"\x06layout\x18\x16 \x01(\x0e2\x13.windlass.v1.LayoutB\b\xbaH\x05\x82\x01\x02\x10\x01R\x06layout\x12/\n" +
 	"\x06update\x18\x17 \x01(\v2\x17.windlass.v1.PoolUpdateR\x06update\x12%\n" +
-	"\x04gang\x18\x18 \x01(\v2\x11.windlass.v1.GangR\x04gang\x12.\n" +
+	"\x04gang\x18\x18 \x01(\v2\x11.windlass.v1.GangR\x04gang\x121\n" +
+	"\btopology\x18\x19 \x01(\v2\x15.windlass.v1.TopologyR\btopology\x12.\n" +
 	"\apairing\x18\x1a \x01(\v2\x14.windlass.v1.PairingR\apairing\x12=\n" +
 	"\toverrides\x18( \x03(\v2\x15.windlass.v1.OverrideB\b\xbaH\x05\x92\x01\x02\x10 R\toverrides\x12F\n" +
 	"\x10pinned_overrides\x18) \x03(\v2\x1b.windlass.v1.PinnedOverrideR\x0fpinnedOverrides\x12(\n" +
@@ -2717,7 +2897,19 @@ const file_windlass_v1_spec_proto_rawDesc = "" +
 	"\x0eOF_UNSPECIFIED\x10\x00\x12\v\n" +
 	"\aOF_UNIT\x10\x01\x12\f\n" +
 	"\bOF_GROUP\x10\x02\x12\v\n" +
-	"\aOF_NONE\x10\x03\"\xc6\x03\n" +
+	"\aOF_NONE\x10\x03\"\xb3\x02\n" +
+	"\bTopology\x12?\n" +
+	"\x04pack\x18\x01 \x01(\tB+\xbaH(r&2$^([a-z]([-a-z0-9]{0,61}[a-z0-9])?)?$R\x04pack\x122\n" +
+	"\x02of\x18\x02 \x01(\x0e2\x18.windlass.v1.Topology.OfB\b\xbaH\x05\x82\x01\x02\x10\x01R\x02of\x128\n" +
+	"\x04mode\x18\x03 \x01(\x0e2\x1a.windlass.v1.Topology.ModeB\b\xbaH\x05\x82\x01\x02\x10\x01R\x04mode\"3\n" +
+	"\x02Of\x12\x12\n" +
+	"\x0eOF_UNSPECIFIED\x10\x00\x12\v\n" +
+	"\aOF_UNIT\x10\x01\x12\f\n" +
+	"\bOF_GROUP\x10\x02\"C\n" +
+	"\x04Mode\x12\x14\n" +
+	"\x10MODE_UNSPECIFIED\x10\x00\x12\x12\n" +
+	"\x0eMODE_PREFERRED\x10\x01\x12\x11\n" +
+	"\rMODE_REQUIRED\x10\x02\"\xc6\x03\n" +
 	"\aPairing\x12=\n" +
 	"\x06engine\x18\x01 \x01(\x0e2\x1b.windlass.v1.Pairing.EngineB\b\xbaH\x05\x82\x01\x02\x10\x01R\x06engine\x124\n" +
 	"\x03key\x18\x02 \x01(\x0e2\x18.windlass.v1.Pairing.KeyB\b\xbaH\x05\x82\x01\x02\x10\x01R\x03key\x12E\n" +
@@ -2901,110 +3093,116 @@ func file_windlass_v1_spec_proto_rawDescGZIP() []byte {
 	return file_windlass_v1_spec_proto_rawDescData
 }
 
-var file_windlass_v1_spec_proto_enumTypes = make([]protoimpl.EnumInfo, 10)
-var file_windlass_v1_spec_proto_msgTypes = make([]protoimpl.MessageInfo, 28)
+var file_windlass_v1_spec_proto_enumTypes = make([]protoimpl.EnumInfo, 12)
+var file_windlass_v1_spec_proto_msgTypes = make([]protoimpl.MessageInfo, 29)
 var file_windlass_v1_spec_proto_goTypes = []any{
 	(Layout)(0),                       // 0: windlass.v1.Layout
 	(ModelServer_Protocol)(0),         // 1: windlass.v1.ModelServer.Protocol
 	(PoolUpdate_Order)(0),             // 2: windlass.v1.PoolUpdate.Order
 	(PoolUpdate_WhenFull)(0),          // 3: windlass.v1.PoolUpdate.WhenFull
 	(Gang_Of)(0),                      // 4: windlass.v1.Gang.Of
-	(Pairing_Engine)(0),               // 5: windlass.v1.Pairing.Engine
-	(Pairing_Key)(0),                  // 6: windlass.v1.Pairing.Key
-	(RoleSpec_Slots)(0),               // 7: windlass.v1.RoleSpec.Slots
-	(ModelCache_Retention)(0),         // 8: windlass.v1.ModelCache.Retention
-	(KubernetesOptions_ZoneSpread)(0), // 9: windlass.v1.KubernetesOptions.ZoneSpread
-	(*DeploymentSpec)(nil),            // 10: windlass.v1.DeploymentSpec
-	(*LoadedModel)(nil),               // 11: windlass.v1.LoadedModel
-	(*ModelArtifact)(nil),             // 12: windlass.v1.ModelArtifact
-	(*ModelServer)(nil),               // 13: windlass.v1.ModelServer
-	(*PoolUpdate)(nil),                // 14: windlass.v1.PoolUpdate
-	(*Gang)(nil),                      // 15: windlass.v1.Gang
-	(*Pairing)(nil),                   // 16: windlass.v1.Pairing
-	(*Override)(nil),                  // 17: windlass.v1.Override
-	(*RoleOverride)(nil),              // 18: windlass.v1.RoleOverride
-	(*PinnedOverride)(nil),            // 19: windlass.v1.PinnedOverride
-	(*Resources)(nil),                 // 20: windlass.v1.Resources
-	(*Gpu)(nil),                       // 21: windlass.v1.Gpu
-	(*RoleSpec)(nil),                  // 22: windlass.v1.RoleSpec
-	(*SecretReference)(nil),           // 23: windlass.v1.SecretReference
-	(*ModelCache)(nil),                // 24: windlass.v1.ModelCache
-	(*VolumeClaim)(nil),               // 25: windlass.v1.VolumeClaim
-	(*KubernetesOptions)(nil),         // 26: windlass.v1.KubernetesOptions
-	(*Toleration)(nil),                // 27: windlass.v1.Toleration
-	(*SecurityException)(nil),         // 28: windlass.v1.SecurityException
-	(*Port)(nil),                      // 29: windlass.v1.Port
-	(*HealthCheck)(nil),               // 30: windlass.v1.HealthCheck
-	nil,                               // 31: windlass.v1.DeploymentSpec.EnvEntry
-	nil,                               // 32: windlass.v1.Override.LabelsEntry
-	nil,                               // 33: windlass.v1.Override.EnvEntry
-	nil,                               // 34: windlass.v1.RoleSpec.EnvEntry
-	nil,                               // 35: windlass.v1.KubernetesOptions.NodeSelectorEntry
-	nil,                               // 36: windlass.v1.KubernetesOptions.PodAnnotationsEntry
-	nil,                               // 37: windlass.v1.KubernetesOptions.PodLabelsEntry
-	(*durationpb.Duration)(nil),       // 38: google.protobuf.Duration
-	(*Serve)(nil),                     // 39: windlass.v1.Serve
-	(*Generated)(nil),                 // 40: windlass.v1.Generated
-	(*RoutingPolicy)(nil),             // 41: windlass.v1.RoutingPolicy
+	(Topology_Of)(0),                  // 5: windlass.v1.Topology.Of
+	(Topology_Mode)(0),                // 6: windlass.v1.Topology.Mode
+	(Pairing_Engine)(0),               // 7: windlass.v1.Pairing.Engine
+	(Pairing_Key)(0),                  // 8: windlass.v1.Pairing.Key
+	(RoleSpec_Slots)(0),               // 9: windlass.v1.RoleSpec.Slots
+	(ModelCache_Retention)(0),         // 10: windlass.v1.ModelCache.Retention
+	(KubernetesOptions_ZoneSpread)(0), // 11: windlass.v1.KubernetesOptions.ZoneSpread
+	(*DeploymentSpec)(nil),            // 12: windlass.v1.DeploymentSpec
+	(*LoadedModel)(nil),               // 13: windlass.v1.LoadedModel
+	(*ModelArtifact)(nil),             // 14: windlass.v1.ModelArtifact
+	(*ModelServer)(nil),               // 15: windlass.v1.ModelServer
+	(*PoolUpdate)(nil),                // 16: windlass.v1.PoolUpdate
+	(*Gang)(nil),                      // 17: windlass.v1.Gang
+	(*Topology)(nil),                  // 18: windlass.v1.Topology
+	(*Pairing)(nil),                   // 19: windlass.v1.Pairing
+	(*Override)(nil),                  // 20: windlass.v1.Override
+	(*RoleOverride)(nil),              // 21: windlass.v1.RoleOverride
+	(*PinnedOverride)(nil),            // 22: windlass.v1.PinnedOverride
+	(*Resources)(nil),                 // 23: windlass.v1.Resources
+	(*Gpu)(nil),                       // 24: windlass.v1.Gpu
+	(*RoleSpec)(nil),                  // 25: windlass.v1.RoleSpec
+	(*SecretReference)(nil),           // 26: windlass.v1.SecretReference
+	(*ModelCache)(nil),                // 27: windlass.v1.ModelCache
+	(*VolumeClaim)(nil),               // 28: windlass.v1.VolumeClaim
+	(*KubernetesOptions)(nil),         // 29: windlass.v1.KubernetesOptions
+	(*Toleration)(nil),                // 30: windlass.v1.Toleration
+	(*SecurityException)(nil),         // 31: windlass.v1.SecurityException
+	(*Port)(nil),                      // 32: windlass.v1.Port
+	(*HealthCheck)(nil),               // 33: windlass.v1.HealthCheck
+	nil,                               // 34: windlass.v1.DeploymentSpec.EnvEntry
+	nil,                               // 35: windlass.v1.Override.LabelsEntry
+	nil,                               // 36: windlass.v1.Override.EnvEntry
+	nil,                               // 37: windlass.v1.RoleSpec.EnvEntry
+	nil,                               // 38: windlass.v1.KubernetesOptions.NodeSelectorEntry
+	nil,                               // 39: windlass.v1.KubernetesOptions.PodAnnotationsEntry
+	nil,                               // 40: windlass.v1.KubernetesOptions.PodLabelsEntry
+	(*durationpb.Duration)(nil),       // 41: google.protobuf.Duration
+	(*Serve)(nil),                     // 42: windlass.v1.Serve
+	(*Generated)(nil),                 // 43: windlass.v1.Generated
+	(*RoutingPolicy)(nil),             // 44: windlass.v1.RoutingPolicy
 }
 var file_windlass_v1_spec_proto_depIdxs = []int32{
-	20, // 0: windlass.v1.DeploymentSpec.resources:type_name -> windlass.v1.Resources
-	22, // 1: windlass.v1.DeploymentSpec.roles:type_name -> windlass.v1.RoleSpec
-	31, // 2: windlass.v1.DeploymentSpec.env:type_name -> windlass.v1.DeploymentSpec.EnvEntry
-	23, // 3: windlass.v1.DeploymentSpec.secrets:type_name -> windlass.v1.SecretReference
-	29, // 4: windlass.v1.DeploymentSpec.ports:type_name -> windlass.v1.Port
-	30, // 5: windlass.v1.DeploymentSpec.health_check:type_name -> windlass.v1.HealthCheck
-	38, // 6: windlass.v1.DeploymentSpec.termination_grace:type_name -> google.protobuf.Duration
-	38, // 7: windlass.v1.DeploymentSpec.progress_deadline:type_name -> google.protobuf.Duration
-	24, // 8: windlass.v1.DeploymentSpec.model_cache:type_name -> windlass.v1.ModelCache
-	26, // 9: windlass.v1.DeploymentSpec.kubernetes:type_name -> windlass.v1.KubernetesOptions
-	38, // 10: windlass.v1.DeploymentSpec.drain_delay:type_name -> google.protobuf.Duration
+	23, // 0: windlass.v1.DeploymentSpec.resources:type_name -> windlass.v1.Resources
+	25, // 1: windlass.v1.DeploymentSpec.roles:type_name -> windlass.v1.RoleSpec
+	34, // 2: windlass.v1.DeploymentSpec.env:type_name -> windlass.v1.DeploymentSpec.EnvEntry
+	26, // 3: windlass.v1.DeploymentSpec.secrets:type_name -> windlass.v1.SecretReference
+	32, // 4: windlass.v1.DeploymentSpec.ports:type_name -> windlass.v1.Port
+	33, // 5: windlass.v1.DeploymentSpec.health_check:type_name -> windlass.v1.HealthCheck
+	41, // 6: windlass.v1.DeploymentSpec.termination_grace:type_name -> google.protobuf.Duration
+	41, // 7: windlass.v1.DeploymentSpec.progress_deadline:type_name -> google.protobuf.Duration
+	27, // 8: windlass.v1.DeploymentSpec.model_cache:type_name -> windlass.v1.ModelCache
+	29, // 9: windlass.v1.DeploymentSpec.kubernetes:type_name -> windlass.v1.KubernetesOptions
+	41, // 10: windlass.v1.DeploymentSpec.drain_delay:type_name -> google.protobuf.Duration
 	0,  // 11: windlass.v1.DeploymentSpec.layout:type_name -> windlass.v1.Layout
-	14, // 12: windlass.v1.DeploymentSpec.update:type_name -> windlass.v1.PoolUpdate
-	15, // 13: windlass.v1.DeploymentSpec.gang:type_name -> windlass.v1.Gang
-	16, // 14: windlass.v1.DeploymentSpec.pairing:type_name -> windlass.v1.Pairing
-	17, // 15: windlass.v1.DeploymentSpec.overrides:type_name -> windlass.v1.Override
-	19, // 16: windlass.v1.DeploymentSpec.pinned_overrides:type_name -> windlass.v1.PinnedOverride
-	39, // 17: windlass.v1.DeploymentSpec.serve:type_name -> windlass.v1.Serve
-	40, // 18: windlass.v1.DeploymentSpec.generated:type_name -> windlass.v1.Generated
-	41, // 19: windlass.v1.DeploymentSpec.routing:type_name -> windlass.v1.RoutingPolicy
-	11, // 20: windlass.v1.DeploymentSpec.model:type_name -> windlass.v1.LoadedModel
-	13, // 21: windlass.v1.DeploymentSpec.models:type_name -> windlass.v1.ModelServer
-	12, // 22: windlass.v1.LoadedModel.artifact:type_name -> windlass.v1.ModelArtifact
-	1,  // 23: windlass.v1.ModelServer.protocol:type_name -> windlass.v1.ModelServer.Protocol
-	2,  // 24: windlass.v1.PoolUpdate.order:type_name -> windlass.v1.PoolUpdate.Order
-	3,  // 25: windlass.v1.PoolUpdate.when_full:type_name -> windlass.v1.PoolUpdate.WhenFull
-	4,  // 26: windlass.v1.Gang.of:type_name -> windlass.v1.Gang.Of
-	38, // 27: windlass.v1.Gang.timeout:type_name -> google.protobuf.Duration
-	5,  // 28: windlass.v1.Pairing.engine:type_name -> windlass.v1.Pairing.Engine
-	6,  // 29: windlass.v1.Pairing.key:type_name -> windlass.v1.Pairing.Key
-	32, // 30: windlass.v1.Override.labels:type_name -> windlass.v1.Override.LabelsEntry
-	20, // 31: windlass.v1.Override.resources:type_name -> windlass.v1.Resources
-	33, // 32: windlass.v1.Override.env:type_name -> windlass.v1.Override.EnvEntry
-	23, // 33: windlass.v1.Override.secrets:type_name -> windlass.v1.SecretReference
-	18, // 34: windlass.v1.Override.roles:type_name -> windlass.v1.RoleOverride
-	20, // 35: windlass.v1.RoleOverride.resources:type_name -> windlass.v1.Resources
-	17, // 36: windlass.v1.PinnedOverride.values:type_name -> windlass.v1.Override
-	21, // 37: windlass.v1.Resources.gpu:type_name -> windlass.v1.Gpu
-	20, // 38: windlass.v1.RoleSpec.resources:type_name -> windlass.v1.Resources
-	34, // 39: windlass.v1.RoleSpec.env:type_name -> windlass.v1.RoleSpec.EnvEntry
-	7,  // 40: windlass.v1.RoleSpec.slots:type_name -> windlass.v1.RoleSpec.Slots
-	25, // 41: windlass.v1.ModelCache.claim:type_name -> windlass.v1.VolumeClaim
-	8,  // 42: windlass.v1.ModelCache.retention:type_name -> windlass.v1.ModelCache.Retention
-	35, // 43: windlass.v1.KubernetesOptions.node_selector:type_name -> windlass.v1.KubernetesOptions.NodeSelectorEntry
-	27, // 44: windlass.v1.KubernetesOptions.tolerations:type_name -> windlass.v1.Toleration
-	36, // 45: windlass.v1.KubernetesOptions.pod_annotations:type_name -> windlass.v1.KubernetesOptions.PodAnnotationsEntry
-	37, // 46: windlass.v1.KubernetesOptions.pod_labels:type_name -> windlass.v1.KubernetesOptions.PodLabelsEntry
-	9,  // 47: windlass.v1.KubernetesOptions.zone_spread:type_name -> windlass.v1.KubernetesOptions.ZoneSpread
-	28, // 48: windlass.v1.KubernetesOptions.security:type_name -> windlass.v1.SecurityException
-	38, // 49: windlass.v1.HealthCheck.interval:type_name -> google.protobuf.Duration
-	38, // 50: windlass.v1.HealthCheck.timeout:type_name -> google.protobuf.Duration
-	38, // 51: windlass.v1.HealthCheck.startup_budget:type_name -> google.protobuf.Duration
-	52, // [52:52] is the sub-list for method output_type
-	52, // [52:52] is the sub-list for method input_type
-	52, // [52:52] is the sub-list for extension type_name
-	52, // [52:52] is the sub-list for extension extendee
-	0,  // [0:52] is the sub-list for field type_name
+	16, // 12: windlass.v1.DeploymentSpec.update:type_name -> windlass.v1.PoolUpdate
+	17, // 13: windlass.v1.DeploymentSpec.gang:type_name -> windlass.v1.Gang
+	18, // 14: windlass.v1.DeploymentSpec.topology:type_name -> windlass.v1.Topology
+	19, // 15: windlass.v1.DeploymentSpec.pairing:type_name -> windlass.v1.Pairing
+	20, // 16: windlass.v1.DeploymentSpec.overrides:type_name -> windlass.v1.Override
+	22, // 17: windlass.v1.DeploymentSpec.pinned_overrides:type_name -> windlass.v1.PinnedOverride
+	42, // 18: windlass.v1.DeploymentSpec.serve:type_name -> windlass.v1.Serve
+	43, // 19: windlass.v1.DeploymentSpec.generated:type_name -> windlass.v1.Generated
+	44, // 20: windlass.v1.DeploymentSpec.routing:type_name -> windlass.v1.RoutingPolicy
+	13, // 21: windlass.v1.DeploymentSpec.model:type_name -> windlass.v1.LoadedModel
+	15, // 22: windlass.v1.DeploymentSpec.models:type_name -> windlass.v1.ModelServer
+	14, // 23: windlass.v1.LoadedModel.artifact:type_name -> windlass.v1.ModelArtifact
+	1,  // 24: windlass.v1.ModelServer.protocol:type_name -> windlass.v1.ModelServer.Protocol
+	2,  // 25: windlass.v1.PoolUpdate.order:type_name -> windlass.v1.PoolUpdate.Order
+	3,  // 26: windlass.v1.PoolUpdate.when_full:type_name -> windlass.v1.PoolUpdate.WhenFull
+	4,  // 27: windlass.v1.Gang.of:type_name -> windlass.v1.Gang.Of
+	41, // 28: windlass.v1.Gang.timeout:type_name -> google.protobuf.Duration
+	5,  // 29: windlass.v1.Topology.of:type_name -> windlass.v1.Topology.Of
+	6,  // 30: windlass.v1.Topology.mode:type_name -> windlass.v1.Topology.Mode
+	7,  // 31: windlass.v1.Pairing.engine:type_name -> windlass.v1.Pairing.Engine
+	8,  // 32: windlass.v1.Pairing.key:type_name -> windlass.v1.Pairing.Key
+	35, // 33: windlass.v1.Override.labels:type_name -> windlass.v1.Override.LabelsEntry
+	23, // 34: windlass.v1.Override.resources:type_name -> windlass.v1.Resources
+	36, // 35: windlass.v1.Override.env:type_name -> windlass.v1.Override.EnvEntry
+	26, // 36: windlass.v1.Override.secrets:type_name -> windlass.v1.SecretReference
+	21, // 37: windlass.v1.Override.roles:type_name -> windlass.v1.RoleOverride
+	23, // 38: windlass.v1.RoleOverride.resources:type_name -> windlass.v1.Resources
+	20, // 39: windlass.v1.PinnedOverride.values:type_name -> windlass.v1.Override
+	24, // 40: windlass.v1.Resources.gpu:type_name -> windlass.v1.Gpu
+	23, // 41: windlass.v1.RoleSpec.resources:type_name -> windlass.v1.Resources
+	37, // 42: windlass.v1.RoleSpec.env:type_name -> windlass.v1.RoleSpec.EnvEntry
+	9,  // 43: windlass.v1.RoleSpec.slots:type_name -> windlass.v1.RoleSpec.Slots
+	28, // 44: windlass.v1.ModelCache.claim:type_name -> windlass.v1.VolumeClaim
+	10, // 45: windlass.v1.ModelCache.retention:type_name -> windlass.v1.ModelCache.Retention
+	38, // 46: windlass.v1.KubernetesOptions.node_selector:type_name -> windlass.v1.KubernetesOptions.NodeSelectorEntry
+	30, // 47: windlass.v1.KubernetesOptions.tolerations:type_name -> windlass.v1.Toleration
+	39, // 48: windlass.v1.KubernetesOptions.pod_annotations:type_name -> windlass.v1.KubernetesOptions.PodAnnotationsEntry
+	40, // 49: windlass.v1.KubernetesOptions.pod_labels:type_name -> windlass.v1.KubernetesOptions.PodLabelsEntry
+	11, // 50: windlass.v1.KubernetesOptions.zone_spread:type_name -> windlass.v1.KubernetesOptions.ZoneSpread
+	31, // 51: windlass.v1.KubernetesOptions.security:type_name -> windlass.v1.SecurityException
+	41, // 52: windlass.v1.HealthCheck.interval:type_name -> google.protobuf.Duration
+	41, // 53: windlass.v1.HealthCheck.timeout:type_name -> google.protobuf.Duration
+	41, // 54: windlass.v1.HealthCheck.startup_budget:type_name -> google.protobuf.Duration
+	55, // [55:55] is the sub-list for method output_type
+	55, // [55:55] is the sub-list for method input_type
+	55, // [55:55] is the sub-list for extension type_name
+	55, // [55:55] is the sub-list for extension extendee
+	0,  // [0:55] is the sub-list for field type_name
 }
 
 func init() { file_windlass_v1_spec_proto_init() }
@@ -3015,15 +3213,15 @@ func file_windlass_v1_spec_proto_init() {
 	file_windlass_v1_routing_proto_init()
 	file_windlass_v1_serve_proto_init()
 	file_windlass_v1_spec_proto_msgTypes[0].OneofWrappers = []any{}
-	file_windlass_v1_spec_proto_msgTypes[7].OneofWrappers = []any{}
-	file_windlass_v1_spec_proto_msgTypes[16].OneofWrappers = []any{}
+	file_windlass_v1_spec_proto_msgTypes[8].OneofWrappers = []any{}
+	file_windlass_v1_spec_proto_msgTypes[17].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_windlass_v1_spec_proto_rawDesc), len(file_windlass_v1_spec_proto_rawDesc)),
-			NumEnums:      10,
-			NumMessages:   28,
+			NumEnums:      12,
+			NumMessages:   29,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"slices"
 	"time"
 
@@ -28,6 +29,8 @@ type Config struct {
 	NamespacePrefix string
 	// Pools are the region's pools by name. Nil means none.
 	Pools map[string]render.Pool
+	// Topology has the labels of nodes by the region's words for them, such as "rack". At most 32.
+	Topology map[string]string
 	// Policy limits what pods may request; see render.Config.
 	Policy render.Policy
 	// Gateway selects the pods that may reach instances.
@@ -56,6 +59,8 @@ type Config struct {
 	// Repair is the backoff between repairs of one workload, if another client keeps undoing them.
 	// The first repair does not wait. Default: 1 s to 5 min.
 	Repair backoff.Policy
+	// GangsBy says who decides when gangs start. Default: GangsByAgent.
+	GangsBy GangsBy
 	// Gangs is the pause of a gang that has given back its pods. It grows with each failure. Default: 10 s to 5 min.
 	Gangs backoff.Policy
 	// Outage is the backoff between calls while the API server fails all of them. Default: 0.5 s to 3 s.
@@ -86,6 +91,13 @@ func (c *Config) check() error {
 	if c.Repair == (backoff.Policy{}) {
 		c.Repair = backoff.Policy{Min: time.Second, Max: 5 * time.Minute}
 	}
+	switch c.GangsBy {
+	case "":
+		c.GangsBy = GangsByAgent
+	case GangsByAgent, GangsByEither, GangsByScheduler:
+	default:
+		return fmt.Errorf("GangsBy: %q is unknown: use auto, native or agent", c.GangsBy)
+	}
 	if c.Gangs == (backoff.Policy{}) {
 		c.Gangs = backoff.Policy{Min: 10 * time.Second, Max: 5 * time.Minute}
 	}
@@ -98,9 +110,21 @@ func (c *Config) check() error {
 	return nil
 }
 
-// fleetConfig converts the pools for package observe.
-func fleetConfig(pools map[string]render.Pool) observe.FleetConfig {
-	var out observe.FleetConfig
+// GangsBy says who decides when the pods of a gang start.
+type GangsBy string
+
+const (
+	// GangsByAgent means the agent.
+	GangsByAgent GangsBy = "agent"
+	// GangsByEither means the cluster's scheduler, if the cluster serves PodGroups. Otherwise, it means the agent.
+	GangsByEither GangsBy = "auto"
+	// GangsByScheduler means the cluster's scheduler. In a cluster that serves no PodGroups, gangs are refused.
+	GangsByScheduler GangsBy = "native"
+)
+
+// fleetConfig converts the pools and the words for package observe.
+func fleetConfig(pools map[string]render.Pool, topology map[string]string) observe.FleetConfig {
+	out := observe.FleetConfig{Words: slices.Sorted(maps.Keys(topology))}
 	for _, p := range pools {
 		out.Pools = append(out.Pools, observe.Pool{
 			Name: p.Name, NodeSelector: p.NodeSelector, Tolerations: p.Tolerations, ResourceName: p.ResourceName, Quota: p.Quota,

@@ -54,7 +54,8 @@
 // A deployment with several roles is one such workload for each instance. Package groups decides
 // about all of these workloads. Each workload is then applied, drained and repaired like the
 // workload of a deployment with one role (see roles.go). Package gang decides which of them may have
-// pods, so that pods that need each other start all or nothing (see gangs.go).
+// pods, so that pods that need each other start all or nothing (see gangs.go). In a cluster
+// with PodGroups, the scheduler decides instead.
 //
 // A deployment with one role is handled in the same way if its instances have several hosts or
 // stable slots. In this package and in render, "a deployment with several roles" includes it.

@@ -2,7 +2,9 @@ package kubernetes
 
 import (
 	"cmp"
+	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -10,7 +12,10 @@ import (
 	"sync"
 	"time"
 
+	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
 
 	"github.com/windlass-run/windlass/apps/agent/internal/gang"
 	"github.com/windlass-run/windlass/apps/agent/internal/groups"
@@ -18,6 +23,7 @@ import (
 	"github.com/windlass-run/windlass/apps/agent/internal/runtime/kubernetes/access"
 	"github.com/windlass-run/windlass/apps/agent/internal/runtime/kubernetes/observe"
 	"github.com/windlass-run/windlass/apps/agent/internal/runtime/kubernetes/render"
+	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
 // The pods of a gang exist only while there is room for all of them. Package gang decides which gangs may have pods. A
@@ -26,6 +32,10 @@ import (
 //	look at a deployment  --its gangs-->  gangs  --may run, or why not-->  replicas of its workloads
 //	                                        ^
 //	nodes, pods, quotas  --admitGangs------'
+//
+// If the cluster serves PodGroups, its scheduler decides instead: the gang gets a PodGroup, which its pods name, and all
+// pods at once. They hold nothing until each of them gets a node. Gangs that run in one part of the region, and gangs of
+// pools with a quota, are still the agent's, because the scheduler knows neither.
 //
 // One decision covers all gangs of the region, so that two gangs never start on the same room. The
 // cluster does not store what a gang waits for, because the agent computes it from existing
@@ -50,13 +60,48 @@ type gangs struct {
 	// notes has, by workload, what the gang of the workload lacks at present.
 	notes map[string]string
 	stuck gang.Stuck
+	// podGroups is the version of the cluster's PodGroups, empty for none, as it was at the time found.
+	podGroups string
+	found     time.Time
 }
 
 // gangEntry is one gang. Its key in gangs is the instance of several hosts, or the number of the group.
 type gangEntry struct {
 	gang.Entry
 
+	gangPlace
+
 	members []gangMember
+	// pack says in which domains the pods may be. Nil means any node.
+	pack *gangPack
+	// native means that a gang that waits gets a PodGroup. made is when its PodGroup was last made.
+	native bool
+	made   time.Time
+}
+
+// gangPlace says how the pods of a gang that runs or starts get their nodes.
+type gangPlace struct {
+	// domain has the nodes on which the pods run. Nil means any node.
+	domain *runtime.Domain
+	// podGroup is the name of the PodGroup. It is empty if the agent started the gang by itself.
+	podGroup string
+}
+
+// gangPack is how a gang is packed.
+type gangPack struct {
+	word, label string
+	required    bool
+}
+
+// nodesByDomain returns the names of the nodes by the value of a label. Nodes without a value are left out.
+func nodesByDomain(nodes []*corev1.Node, label string) map[string][]string {
+	out := map[string][]string{}
+	for _, n := range nodes {
+		if domain := n.Labels[label]; domain != "" {
+			out[domain] = append(out[domain], n.Name)
+		}
+	}
+	return out
 }
 
 // gangMember is one pod that a gang should have.
@@ -126,6 +171,24 @@ func (r *Runtime) roomMoved() {
 type gangLook struct {
 	of   runtime.GangOf
 	held map[groups.Unit]gangWait
+	// places has the place of each gang that was looked at.
+	places map[groups.Unit]gangPlace
+}
+
+// place returns the place of an instance's pods. live is the workload of the instance, or nil.
+func (l gangLook) place(u groups.Unit, live *unit) gangPlace {
+	if place, ok := l.places[l.key(u)]; ok || live == nil {
+		return place
+	}
+	return gangPlace{render.DomainOf(live.live.Spec.Template.Annotations), podGroupOf(live.live)}
+}
+
+// podGroupOf returns the PodGroup of a workload's pods, or "".
+func podGroupOf(w *appsv1.Deployment) string {
+	if g := w.Spec.Template.Spec.SchedulingGroup; g != nil {
+		return ptr.Deref(g.PodGroupName, "")
+	}
+	return ""
 }
 
 // gangWait says why the pods of a gang must not exist: a reason for programs, and a text for
@@ -155,19 +218,31 @@ func isGangWait(o render.Object) bool {
 type gangDraft struct {
 	gang.Seen
 
+	gangPlace
+
 	members []gangMember
+	// owners are the workloads of the pods.
+	owners []metav1.OwnerReference
 	// skip means that other rules decide about some instances: they leave, or start after other roles.
 	skip bool
 }
 
 // lookAtGangs decides which gangs of a deployment may have pods. seen has the instances and those that will be created.
 // waits has the instances that start after other roles.
-func (r families) lookAtGangs(at render.Ref, f *family, known map[groups.ID]*unit, seen []groups.Instance, d groups.Decision, waits map[groups.ID]string) (gangLook, error) {
+func (r families) lookAtGangs(ctx context.Context, at render.Ref, f *family, known map[groups.ID]*unit, seen []groups.Instance, d groups.Decision, waits map[groups.ID]string) (gangLook, error) {
 	of, timeout := runtime.Gang(f.a.Deployment.GetSpec())
 	look := gangLook{of: of}
 	if of == runtime.GangOfNone {
 		r.gangs.forget(at)
 		return look, nil
+	}
+	pack, err := r.packOf(f.a.Deployment.GetSpec())
+	if err != nil {
+		return look, err
+	}
+	podGroups, err := r.podGroupVersion(ctx)
+	if err != nil {
+		return look, err
 	}
 	now := time.Now()
 	drafts := map[groups.Unit]*gangDraft{}
@@ -202,14 +277,154 @@ func (r families) lookAtGangs(at render.Ref, f *family, known map[groups.ID]*uni
 		draft.Pods++
 		draft.members = append(draft.members, m)
 	}
-	look.held = r.updateGangs(at, f, drafts, timeout, now)
-	return look, nil
+	look.held, look.places = r.updateGangs(at, f, drafts, gangRules{pack: pack, native: podGroups != "" && pack == nil, timeout: timeout}, now)
+	return look, r.makePodGroups(ctx, at, f, drafts, podGroups, &look)
+}
+
+// gangRules say how the gangs of a deployment start.
+type gangRules struct {
+	pack *gangPack
+	// native means that the cluster's scheduler places gangs.
+	native  bool
+	timeout time.Duration
+}
+
+const (
+	// podGroupsAgain is the interval at which the agent looks again whether the cluster serves PodGroups.
+	podGroupsAgain = time.Minute
+	// podGroupAgain is the interval at which the PodGroup of a gang that starts is made again, in case it was removed.
+	podGroupAgain = 30 * time.Second
+)
+
+// podGroupVersion returns the version of PodGroups with which gangs start, or "" if the agent starts them.
+func (r families) podGroupVersion(ctx context.Context) (string, error) {
+	if r.cfg.GangsBy == GangsByAgent {
+		return "", nil
+	}
+	r.gangs.mu.Lock()
+	version, fresh := r.gangs.podGroups, time.Since(r.gangs.found) < podGroupsAgain
+	r.gangs.mu.Unlock()
+	if !fresh {
+		var err error
+		if version, err = r.api.PodGroupVersion(ctx); err != nil {
+			return "", err
+		}
+		r.gangs.mu.Lock()
+		r.gangs.podGroups, r.gangs.found = version, time.Now()
+		r.gangs.mu.Unlock()
+	}
+	if version == "" && r.cfg.GangsBy == GangsByScheduler {
+		return "", &runtime.Rejection{
+			Code: runtime.ReasonUnsupported, Retryable: true,
+			Message: "gang: the cluster serves no PodGroups of scheduling.k8s.io, but the region's agent has --gangs=native: turn on the cluster's feature gates GenericWorkload and GangScheduling, or use --gangs=auto",
+		}
+	}
+	return version, nil
+}
+
+// makePodGroups makes the PodGroups of gangs that the cluster's scheduler places, and lets these gangs start. A gang
+// first gets workloads without pods, which own its PodGroup. So no pod exists without its PodGroup.
+func (r families) makePodGroups(ctx context.Context, at render.Ref, f *family, drafts map[groups.Unit]*gangDraft, version string, look *gangLook) error {
+	if version == "" {
+		return nil
+	}
+	for key, draft := range drafts {
+		name, due := r.podGroupDue(at, f, key, draft)
+		if !due {
+			continue
+		}
+		err := r.api.MakePodGroup(ctx, version, &access.PodGroup{
+			Name: name, Namespace: at.Namespace, Labels: r.render.PodGroupLabels(f.a, key.Role, key.Group, key.Slot), Owners: draft.owners, MinCount: draft.Pods,
+		})
+		if err != nil {
+			return r.podGroupRefused(err)
+		}
+		r.letInNatively(at, key, name, look)
+	}
+	return nil
+}
+
+// podGroupDue returns the name of the gang's PodGroup, and whether to make it now.
+func (r families) podGroupDue(at render.Ref, f *family, key groups.Unit, draft *gangDraft) (name string, due bool) {
+	r.gangs.mu.Lock()
+	defer r.gangs.mu.Unlock()
+	e := r.gangs.of[at][key]
+	if e == nil || len(draft.owners) < draft.Pods {
+		return "", false
+	}
+	switch e.State {
+	case gang.Waits:
+		return render.PodGroupName(f.a, key.Role, key.Group, key.Slot, draft.Pods), e.native
+	case gang.Starts:
+		return e.podGroup, e.podGroup != "" && time.Since(e.made) >= podGroupAgain
+	default:
+		return "", false
+	}
+}
+
+// letInNatively lets a gang start whose PodGroup was made.
+func (r families) letInNatively(at render.Ref, key groups.Unit, name string, look *gangLook) {
+	now := time.Now()
+	r.gangs.mu.Lock()
+	defer r.gangs.mu.Unlock()
+	e := r.gangs.of[at][key]
+	e.made = now
+	if e.State == gang.Waits {
+		e.Entry, e.gangPlace = e.LetIn(now), gangPlace{podGroup: name}
+		r.metrics.gangStarts.Inc()
+	}
+	delete(look.held, key)
+	look.places[key] = e.gangPlace
+}
+
+// podGroupRefused returns the error of a PodGroup that could not be made. If the agent may not make any, it starts gangs
+// by itself for a time, unless its operator excludes that.
+func (r families) podGroupRefused(err error) error {
+	var refused *runtime.Rejection
+	if r.cfg.GangsBy == GangsByScheduler || !errors.As(err, &refused) {
+		return err
+	}
+	r.cfg.Log.Warn("cannot make a PodGroup, so the agent starts gangs by itself for now", "error", err)
+	r.gangs.mu.Lock()
+	defer r.gangs.mu.Unlock()
+	r.gangs.podGroups, r.gangs.found = "", time.Now()
+	for _, all := range r.gangs.of {
+		for _, e := range all {
+			e.native = false
+		}
+	}
+	r.repairs.queue.AddAfter(gangsRef, roomDelay)
+	return nil
+}
+
+// packOf returns how the gangs of a spec are packed, or nil if they are not.
+func (r families) packOf(s *windlassv1.DeploymentSpec) (*gangPack, error) {
+	word, required := runtime.Packs(s)
+	if word == "" {
+		return nil, nil
+	}
+	label, ok := r.render.Topology[word]
+	if !ok {
+		return nil, &runtime.Rejection{
+			Code: runtime.ReasonUnsupported,
+			Message: fmt.Sprintf("topology.pack: the region has no word %q, but %s: use one of these, or leave topology out. --topology of the region's agent adds words",
+				word, cmp.Or(strings.Join(slices.Sorted(maps.Keys(r.render.Topology)), ", "), "none")),
+		}
+	}
+	return &gangPack{word, label, required}, nil
 }
 
 // seeMember adds to draft and m what the workload of one pod of a gang shows.
 func (r families) seeMember(draft *gangDraft, m *gangMember, u *unit, now time.Time) {
 	m.workload = access.Namespaced(u.live, render.LabelWorkload)
 	m.claimed = u.live.Spec.Replicas == nil || *u.live.Spec.Replicas > 0
+	if draft.domain == nil {
+		draft.domain = render.DomainOf(u.live.Spec.Template.Annotations)
+	}
+	draft.podGroup = cmp.Or(draft.podGroup, podGroupOf(u.live))
+	if u.live.DeletionTimestamp == nil {
+		draft.owners = append(draft.owners, metav1.OwnerReference{APIVersion: "apps/v1", Kind: "Deployment", Name: u.live.Name, UID: u.live.UID})
+	}
 	draft.GaveBack = draft.GaveBack || u.live.Annotations[render.AnnotationWaitsReason] == runtime.ReasonGangTimeout
 	bound := false
 	for _, p := range u.pods {
@@ -227,8 +442,10 @@ func (r families) seeMember(draft *gangDraft, m *gangMember, u *unit, now time.T
 	})
 }
 
-// updateGangs replaces what is known about the gangs of a deployment, and returns those that must have no pods.
-func (r families) updateGangs(at render.Ref, f *family, drafts map[groups.Unit]*gangDraft, timeout time.Duration, now time.Time) map[groups.Unit]gangWait {
+// updateGangs replaces what is known about the gangs of a deployment, and returns those that must have no pods, and the
+// places of all.
+func (r families) updateGangs(at render.Ref, f *family, drafts map[groups.Unit]*gangDraft, rules gangRules, now time.Time) (map[groups.Unit]gangWait, map[groups.Unit]gangPlace) {
+	timeout := rules.timeout
 	pause := func(failures int) time.Duration { return r.cfg.Gangs.Delay(failures, r.cfg.Random) }
 	r.gangs.mu.Lock()
 	defer r.gangs.mu.Unlock()
@@ -237,11 +454,13 @@ func (r families) updateGangs(at render.Ref, f *family, drafts map[groups.Unit]*
 		if draft.skip {
 			continue
 		}
-		e := &gangEntry{members: draft.members}
+		e := &gangEntry{members: draft.members, pack: rules.pack, gangPlace: draft.gangPlace}
 		if was := before[key]; was != nil {
-			e.Entry = was.Entry
+			e.Entry, e.gangPlace, e.made = was.Entry, was.gangPlace, was.made
 		}
+		e.native = rules.native && !slices.ContainsFunc(draft.members, func(m gangMember) bool { return m.pool != "" })
 		was := e.State
+		draft.Queued = e.podGroup != ""
 		e.Entry = e.Next(draft.Seen, now, timeout, pause)
 		all[key] = e
 		fresh = fresh || e.State == gang.Waits && was != gang.Waits
@@ -261,11 +480,12 @@ func (r families) updateGangs(at render.Ref, f *family, drafts map[groups.Unit]*
 	} else if r.gangs.count(gang.Waits) > 0 {
 		r.repairs.queue.AddAfter(gangsRef, roomDelay) // a gang may need less room now
 	}
-	held := map[groups.Unit]gangWait{}
+	held, places := map[groups.Unit]gangWait{}, map[groups.Unit]gangPlace{}
 	for key, e := range all {
+		places[key] = e.gangPlace
 		switch e.State {
 		case gang.Waits:
-			held[key] = gangWait{runtime.ReasonUnschedulable, fmt.Sprintf("waits for room for all of its %d pods", len(e.members))}
+			held[key] = gangWait{runtime.ReasonUnschedulable, fmt.Sprintf("waits for room for all of its %d pods", len(e.members)) + e.pack.inOne()}
 		case gang.GivesBack:
 			held[key] = gangWait{runtime.ReasonGangTimeout, fmt.Sprintf("not all of its %d pods had a node within %v: all are removed until the next try at %s",
 				len(e.members), timeout, e.Retry.UTC().Format(time.RFC3339))}
@@ -275,7 +495,15 @@ func (r families) updateGangs(at render.Ref, f *family, drafts map[groups.Unit]*
 		default:
 		}
 	}
-	return held
+	return held, places
+}
+
+// inOne returns the part of a message that says where all pods must be.
+func (p *gangPack) inOne() string {
+	if p == nil || !p.required {
+		return ""
+	}
+	return " in one " + p.word
 }
 
 // admitGangs decides which of the waiting gangs start now.
@@ -302,6 +530,13 @@ func (r families) decideGangs(now time.Time) []render.Ref {
 		p.Shape, p.Pool, p.GPUs = fmt.Sprintf("%s %s %d", m.spec.shape, m.pool, m.gpus), m.pool, m.gpus
 		return p
 	}
+	domains := map[string]map[string][]string{} // by label
+	packIn := func(label string, required bool) *gang.Pack {
+		if domains[label] == nil {
+			domains[label] = nodesByDomain(nodes, label)
+		}
+		return &gang.Pack{Label: label, Domains: domains[label], Required: required}
+	}
 	unbound := r.pendingPods(nodes)
 	pending := r.gangs.stuck.Without(unbound, now)
 	quotas := r.quota.left(r.caches.Every(render.KindWorkload))
@@ -311,7 +546,14 @@ func (r families) decideGangs(now time.Time) []render.Ref {
 		for key, e := range all {
 			switch e.State {
 			case gang.Waits:
+				e.gangPlace = gangPlace{} // its earlier pods are gone, so it may start in another domain
+				if e.native {
+					continue
+				}
 				one := gang.Gang{Key: fmt.Sprintf("%s %s/%d.%d", at, key.Role, key.Group, key.Slot), Since: e.Since}
+				if e.pack != nil {
+					one.Pack = packIn(e.pack.label, e.pack.required)
+				}
 				for n := range e.members {
 					one.Pods = append(one.Pods, podOf(&e.members[n]))
 				}
@@ -319,7 +561,11 @@ func (r families) decideGangs(now time.Time) []render.Ref {
 			case gang.Starts:
 				for n := range e.members {
 					if m := &e.members[n]; !m.exists {
-						pending = append(pending, podOf(m))
+						pod := podOf(m)
+						if e.domain != nil && e.domain.Required {
+							pod = packIn(e.domain.Label, true).In(e.domain.Value, []gang.Pod{pod})[0]
+						}
+						pending = append(pending, pod)
 					}
 					if m := &e.members[n]; !m.claimed && m.pool != "" {
 						quotas[m.pool] -= m.gpus
@@ -338,19 +584,22 @@ func (r families) decideGangs(now time.Time) []render.Ref {
 		for _, n := range nodes {
 			free = append(free, gang.Node{Name: n.Name, Free: r.fleet.Free(n)})
 		}
-		starts, lacks, roomy := gang.Admit(free, pending, quotas, waiting)
+		starts, lacks, roomy, chosen := gang.Admit(free, pending, quotas, waiting)
 		r.gangs.stuck.Note(unbound, roomy, now)
 		for _, key := range starts {
 			at := places[key]
 			e := r.gangs.of[at.at][at.key]
 			e.Entry = e.LetIn(now)
+			if domain := chosen[key]; domain != "" {
+				e.domain = &runtime.Domain{Label: e.pack.label, Value: domain, Required: e.pack.required}
+			}
 			r.metrics.gangStarts.Inc()
 			out = append(out, at.at)
 		}
 		for key, lack := range lacks {
 			at := places[key]
 			members := r.gangs.of[at.at][at.key].members
-			text := lackText(lack, members, podOf)
+			text := lackText(lack, members, r.gangs.of[at.at][at.key].pack.inOne(), podOf)
 			for _, m := range members {
 				notes[m.workload] = text
 			}
@@ -434,7 +683,7 @@ func (r families) podSpec(f *family, n int) (*gangSpec, error) {
 }
 
 // lackText says what a gang waits for.
-func lackText(lack gang.Lack, members []gangMember, podOf func(*gangMember) gang.Pod) string {
+func lackText(lack gang.Lack, members []gangMember, where string, podOf func(*gangMember) gang.Pod) string {
 	if lack.Pool != "" {
 		asked := int64(0)
 		for _, m := range members {
@@ -444,7 +693,7 @@ func lackText(lack gang.Lack, members []gangMember, podOf func(*gangMember) gang
 		}
 		return fmt.Sprintf("waits for room for all of its %d pods: they need %d GPUs of pool %s, whose quota has %d left", len(members), asked, lack.Pool, lack.Quota)
 	}
-	text := fmt.Sprintf("waits for room for all of its %d pods: there is room for %d", len(members), lack.Fits)
+	text := fmt.Sprintf("waits for room for all of its %d pods%s: there is room for %d", len(members), where, lack.Fits)
 	first := podOf(&members[0])
 	if slices.ContainsFunc(members, func(m gangMember) bool { return m.spec.shape != members[0].spec.shape }) {
 		return text

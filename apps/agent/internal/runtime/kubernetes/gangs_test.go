@@ -76,6 +76,12 @@ func TestGangs(t *testing.T) { //nolint:tparallel // the subtests share nodes
 	t.Run("a gang that loses its room gives back the rest", gangGivesBack)
 	t.Run("a group starts as a whole", gangOfGroup)
 	t.Run("pods start one by one if the spec says so", gangOfNone)
+	t.Run("a gang runs in one rack", gangsArePacked)
+	t.Run("a gang prefers one rack", gangsPreferOneRack)
+	t.Run("the scheduler places two gangs of two with room for three pods", podGroupsShareNoRoom)
+	t.Run("a gang of the scheduler that loses its room holds nothing", podGroupGivesBack)
+	t.Run("the scheduler places a group as a whole", podGroupOfGroup)
+	t.Run("the agent places gangs of racks although the scheduler places others", agentKeepsItsGangs)
 }
 
 func gangsShareNoRoom(t *testing.T) {
@@ -211,4 +217,103 @@ func gangOfNone(t *testing.T) {
 		}
 		return len(of) == 2 && bound == 1
 	})
+}
+
+// rackLabel is the label of nodes that the region's word "rack" stands for.
+const rackLabel = "example.com/rack"
+
+// inRacks gives the region the word "rack".
+func inRacks(c *kubernetes.Config) { c.Topology = map[string]string{"rack": rackLabel} }
+
+// racks puts the nodes of the gang tests into racks. A node without a rack has an empty one.
+func (h *harness) racks(t *testing.T, nodes []string, racks ...string) {
+	t.Helper()
+	for i, rack := range racks {
+		value := "null"
+		if rack != "" {
+			value = fmt.Sprintf("%q", rack)
+		}
+		patch := fmt.Appendf(nil, `{"metadata": {"labels": {%q: %s}}}`, rackLabel, value)
+		_, err := h.api.CoreV1().Nodes().Patch(context.WithoutCancel(t.Context()), nodes[i], types.StrategicMergePatchType, patch, metav1.PatchOptions{})
+		require.NoError(t, err)
+	}
+}
+
+// packed returns a change of a spec that runs the pods of each gang in one rack.
+func packed(mode windlassv1.Topology_Mode) func(*windlassv1.DeploymentSpec) {
+	return func(s *windlassv1.DeploymentSpec) { s.Topology = &windlassv1.Topology{Pack: "rack", Mode: mode} }
+}
+
+// nodesOf returns the nodes of the ranks of the one instance, sorted.
+func (p *placed) nodesOf(t *testing.T) (out []string) {
+	t.Helper()
+	for _, pod := range p.ranks(t, "0") {
+		out = append(out, pod.Spec.NodeName)
+	}
+	slices.Sort(out)
+	return out
+}
+
+func (p *placed) removes(t *testing.T, all ...*placed) {
+	t.Helper()
+	for _, one := range all {
+		require.NoError(t, p.rt.Remove(t.Context(), one.a.Deployment.Id))
+	}
+	until(t, "nothing is left", func() bool { return len(p.pods(t)) == 0 })
+}
+
+func gangsArePacked(t *testing.T) {
+	const required = windlassv1.Topology_MODE_REQUIRED
+	p := &placed{harness: newHarness(t, inRacks), a: assignment("dep_packed_a", 1, gangHosts, packed(required))}
+	nodes := p.gangNodes(t)
+	t.Cleanup(func() { p.racks(t, nodes, "", "", "", "") })
+	p.racks(t, nodes, "x", "y", "y", "")
+	p.begin(t)
+	until(t, "the gang runs", func() bool { return p.isReady(t) })
+	require.Equal(t, []string{nodes[1], nodes[2]}, p.nodesOf(t), "rack y is the only one with room for both pods")
+
+	q := p.beside(t, assignment("dep_packed_b", 1, gangHosts, packed(required)))
+	until(t, "the other gang says what it lacks", func() bool {
+		in, ok := q.waitsFor(t, runtime.ReasonUnschedulable)
+		return ok && strings.Contains(in.Message, "waits for room for all of its 2 pods in one rack: there is room for 1")
+	})
+
+	// Neither a lost rank nor another agent moves the gang.
+	p.rt = p.open(t)
+	q.rt = p.rt
+	require.NoError(t, p.rt.Apply(t.Context(), q.a))
+	require.NoError(t, p.rt.Apply(t.Context(), p.a))
+	require.NoError(t, p.api.CoreV1().Pods(p.namespace).Delete(t.Context(), p.ranks(t, "0")["1"].Name, metav1.DeleteOptions{}))
+	p.untilEpoch(t, 2, "2")
+	require.Equal(t, []string{nodes[1], nodes[2]}, p.nodesOf(t))
+	require.Empty(t, q.ranks(t, "0"))
+
+	p.racks(t, nodes, "x", "y", "y", "x")
+	begin := time.Now()
+	until(t, "the other gang runs, too", func() bool { return q.isReady(t) })
+	require.Less(t, time.Since(begin), 10*time.Second)
+	require.Equal(t, []string{nodes[0], nodes[3]}, q.nodesOf(t))
+	p.removes(t, p, q)
+
+	// The region has no such word.
+	err := p.rt.Apply(t.Context(), assignment("dep_packed_c", 1, gangHosts, func(s *windlassv1.DeploymentSpec) { s.Topology = &windlassv1.Topology{Pack: "pod"} }))
+	var rej *runtime.Rejection
+	require.ErrorAs(t, err, &rej)
+	require.Equal(t, runtime.ReasonUnsupported, rej.Code)
+	require.Contains(t, rej.Message, `topology.pack: the region has no word "pod", but rack`)
+}
+
+func gangsPreferOneRack(t *testing.T) {
+	p := &placed{harness: newHarness(t, inRacks), a: assignment("dep_prefers_a", 1, gangHosts, packed(windlassv1.Topology_MODE_PREFERRED))}
+	nodes := p.gangNodes(t)
+	t.Cleanup(func() { p.racks(t, nodes, "", "", "", "") })
+	p.racks(t, nodes, "x", "y", "z", "y")
+	p.begin(t)
+	until(t, "the gang runs", func() bool { return p.isReady(t) })
+	require.Equal(t, []string{nodes[1], nodes[3]}, p.nodesOf(t), "rack y has room for both pods")
+
+	q := p.beside(t, assignment("dep_prefers_b", 1, gangHosts, packed(windlassv1.Topology_MODE_PREFERRED)))
+	until(t, "the other gang runs in two racks", func() bool { return q.isReady(t) })
+	require.Equal(t, []string{nodes[0], nodes[2]}, q.nodesOf(t))
+	p.removes(t, p, q)
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"sync"
 	"time"
 
@@ -63,7 +64,7 @@ func New(cfg Config) (*Runtime, error) {
 		return nil, err
 	}
 	rc := render.Config{
-		Region: cfg.Region, NamespacePrefix: cfg.NamespacePrefix, Pools: cfg.Pools, Policy: cfg.Policy,
+		Region: cfg.Region, NamespacePrefix: cfg.NamespacePrefix, Pools: cfg.Pools, Policy: cfg.Policy, Topology: cfg.Topology,
 		Gateway: cfg.Gateway, Monitoring: cfg.Monitoring, HealthImage: cfg.HealthImage, NameKey: cfg.NameKey, AgentVersion: cfg.AgentVersion,
 	}
 	if err := rc.Check(); err != nil {
@@ -82,7 +83,7 @@ func New(cfg Config) (*Runtime, error) {
 		cfg: cfg, api: api, caches: api.Caches, metrics: m,
 		render:    rc,
 		journal:   &observe.Journal{},
-		fleet:     observe.NewFleet(fleetConfig(cfg.Pools)),
+		fleet:     observe.NewFleet(fleetConfig(cfg.Pools, cfg.Topology)),
 		broadcast: record.NewBroadcaster(),
 		changes:   make(chan struct{}, 1),
 		synced:    make(chan struct{}),
@@ -220,7 +221,7 @@ func (r *Runtime) nodeMoved(old, now *corev1.Node) {
 func (r *Runtime) nodeChanged(old, now *corev1.Node) {
 	changed := r.fleet.SetNode(now)
 	r.heardOfNode(now.Name)
-	if changed || old == nil || answers(old) != answers(now) || len(old.Spec.Taints) != len(now.Spec.Taints) {
+	if changed || old == nil || answers(old) != answers(now) || len(old.Spec.Taints) != len(now.Spec.Taints) || !maps.Equal(old.Labels, now.Labels) {
 		r.signal()
 		r.roomMoved()
 	}

@@ -46,7 +46,9 @@ var cluster = sync.OnceValues(func() (*clients, error) {
 			"name=gang,nodes=4,cpu=64,memory=256Gi,gpu=nvidia.com/gpu=1,gpu-product=" + gangGPU,
 			"name=pool,nodes=2,cpu=64,memory=256Gi,gpu=nvidia.com/gpu=4,gpu-product=NVIDIA-A100,label=pool=a100",
 		},
-		Progress: func(line string) { fmt.Fprintln(os.Stderr, line) },
+		// Gangs are the scheduler's in the tests that say so.
+		PodGroups: true,
+		Progress:  func(line string) { fmt.Fprintln(os.Stderr, line) },
 	})
 	if err != nil {
 		return nil, err

@@ -33,7 +33,7 @@ func (r *Runtime) drainOf(p *desired.Plan) replacement.Drain {
 		return replacement.Drain{Hold: true}
 	}
 	follows := u != nil && u.Rank > 0
-	if r.released == nil && !follows || p.Live == nil || u != nil && p.Restarts() && !u.Leaves {
+	if r.released == nil && !follows || p.Live == nil || u != nil && (p.Restarts() || p.Moves()) && !u.Leaves {
 		return replacement.Drain{}
 	}
 	in := replacement.Input{

@@ -55,6 +55,9 @@ func (r families) applyRoles(ctx context.Context, a runtime.Assignment) error {
 	if rej := runtime.RefuseRoles(a.Deployment.GetSpec()); rej != nil {
 		return rej
 	}
+	if _, err := r.packOf(a.Deployment.GetSpec()); err != nil {
+		return err
+	}
 	f := newFamily(a)
 	var namespace string
 	for n := range f.roles {
@@ -261,7 +264,7 @@ func (r families) ensureRoles(ctx context.Context, at render.Ref, f *family) err
 	}
 	// Instances that are created may have to wait, too.
 	waits := groups.Decide(f.wanted(), seen).Wait
-	gangs, err := r.lookAtGangs(at, f, known, seen, d, waits)
+	gangs, err := r.lookAtGangs(ctx, at, f, known, seen, d, waits)
 	if err != nil {
 		return err
 	}
@@ -284,6 +287,8 @@ func (r families) ensureRoles(ctx context.Context, at render.Ref, f *family) err
 	put := func(id groups.ID, u runtime.Unit) {
 		if n := f.index(id.Role); n >= 0 {
 			u.Group, u.Slot, u.Rank = id.Group, id.Slot, id.Rank
+			place := gangs.place(id.Unit(), known[id])
+			u.Domain, u.PodGroup = place.domain, place.podGroup
 			puts = append(puts, f.assignment(n, u))
 		}
 	}

@@ -214,7 +214,8 @@ func (w *wanted) hasUnit(at render.Ref, a runtime.Assignment) bool {
 	was := known.assignment
 	return was.Deployment.GetId() == a.Deployment.GetId() && was.Epoch == a.Epoch && was.Generation == a.Generation && was.TemplateHash == a.TemplateHash &&
 		was.Deployment.GetReplicas() == a.Deployment.GetReplicas() && was.Unit.Waits == a.Unit.Waits && was.Unit.WaitsReason == a.Unit.WaitsReason && was.Unit.Holds == a.Unit.Holds &&
-		was.Unit.Leaves == a.Unit.Leaves && was.Unit.Epoch == a.Unit.Epoch && was.Unit.Replicas == a.Unit.Replicas && maps.Equal(was.Secrets, a.Secrets) && maps.Equal(was.PullSecrets, a.PullSecrets)
+		was.Unit.Leaves == a.Unit.Leaves && was.Unit.Epoch == a.Unit.Epoch && was.Unit.Replicas == a.Unit.Replicas && was.Unit.Domain.Equal(a.Unit.Domain) && was.Unit.PodGroup == a.Unit.PodGroup &&
+		maps.Equal(was.Secrets, a.Secrets) && maps.Equal(was.PullSecrets, a.PullSecrets)
 }
 
 // of returns the workloads that are wanted for a deployment.

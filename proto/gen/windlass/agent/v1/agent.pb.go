@@ -90,6 +90,8 @@ const (
 	// slots of any role, if they are SLOTS_STABLE. If ignored: an instance that is replaced loses its
 	// slot, and what it has stored there.
 	Feature_FEATURE_STABLE_SLOTS Feature = 26
+	// topology. If ignored: pods of an instance that are far from each other.
+	Feature_FEATURE_TOPOLOGY Feature = 27
 	// pairing. If ignored: requests without a prefill server, which engines may refuse.
 	Feature_FEATURE_PAIRING Feature = 28
 	// routing.cold_start, and wake. If ignored: an app at zero that no request wakes.
@@ -123,6 +125,7 @@ var (
 		24: "FEATURE_POOL_YIELDS",
 		25: "FEATURE_GANG",
 		26: "FEATURE_STABLE_SLOTS",
+		27: "FEATURE_TOPOLOGY",
 		28: "FEATURE_PAIRING",
 		30: "FEATURE_SCALE_TO_ZERO",
 		40: "FEATURE_MODELS",
@@ -149,6 +152,7 @@ var (
 		"FEATURE_POOL_YIELDS":        24,
 		"FEATURE_GANG":               25,
 		"FEATURE_STABLE_SLOTS":       26,
+		"FEATURE_TOPOLOGY":           27,
 		"FEATURE_PAIRING":            28,
 		"FEATURE_SCALE_TO_ZERO":      30,
 		"FEATURE_MODELS":             40,
@@ -4489,7 +4493,9 @@ type Capacity struct {
 	Gpus          []*GpuPool             `protobuf:"bytes,3,rep,name=gpus,proto3" json:"gpus,omitempty"`
 	// Kernel features that the runtime is not permitted to use ("cgroup limits: not permitted"). For
 	// people.
-	Notes         []string `protobuf:"bytes,4,rep,name=notes,proto3" json:"notes,omitempty"`
+	Notes []string `protobuf:"bytes,4,rep,name=notes,proto3" json:"notes,omitempty"`
+	// The words that topology.pack of a spec may have in this region, sorted. At most 32.
+	TopologyWords []string `protobuf:"bytes,5,rep,name=topology_words,json=topologyWords,proto3" json:"topology_words,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -4548,6 +4554,13 @@ func (x *Capacity) GetGpus() []*GpuPool {
 func (x *Capacity) GetNotes() []string {
 	if x != nil {
 		return x.Notes
+	}
+	return nil
+}
+
+func (x *Capacity) GetTopologyWords() []string {
+	if x != nil {
+		return x.TopologyWords
 	}
 	return nil
 }
@@ -5377,13 +5390,14 @@ const file_windlass_agent_v1_agent_proto_rawDesc = "" +
 	"\x06doomed\x18\x05 \x01(\x05R\x06doomed\x12\x16\n" +
 	"\x06reason\x18\x06 \x01(\tR\x06reason\x12\x18\n" +
 	"\amessage\x18\a \x01(\tR\amessage\x12\x12\n" +
-	"\x04pool\x18\b \x01(\x05R\x04pool\"\x96\x01\n" +
+	"\x04pool\x18\b \x01(\x05R\x04pool\"\xbd\x01\n" +
 	"\bCapacity\x12%\n" +
 	"\x0ecpu_millicores\x18\x01 \x01(\x03R\rcpuMillicores\x12\x1d\n" +
 	"\n" +
 	"memory_mib\x18\x02 \x01(\x03R\tmemoryMib\x12.\n" +
 	"\x04gpus\x18\x03 \x03(\v2\x1a.windlass.agent.v1.GpuPoolR\x04gpus\x12\x14\n" +
-	"\x05notes\x18\x04 \x03(\tR\x05notes\"\x9e\x02\n" +
+	"\x05notes\x18\x04 \x03(\tR\x05notes\x12%\n" +
+	"\x0etopology_words\x18\x05 \x03(\tR\rtopologyWords\"\x9e\x02\n" +
 	"\aGpuPool\x12\x18\n" +
 	"\aproduct\x18\x01 \x01(\tR\aproduct\x12\x12\n" +
 	"\x04pool\x18\x02 \x01(\tR\x04pool\x12 \n" +
@@ -5422,7 +5436,7 @@ const file_windlass_agent_v1_agent_proto_rawDesc = "" +
 	"\x04data\x18\x02 \x01(\fB\t\xbaH\x06z\x04\x18\x80\x80@R\x04data\x12\x10\n" +
 	"\x03end\x18\x03 \x01(\bR\x03end\x12\x1e\n" +
 	"\x05error\x18\x04 \x01(\tB\b\xbaH\x05r\x03\x18\x80 R\x05error\"\x14\n" +
-	"\x12UploadLogsResponse*\xea\x04\n" +
+	"\x12UploadLogsResponse*\x80\x05\n" +
 	"\aFeature\x12\x17\n" +
 	"\x13FEATURE_UNSPECIFIED\x10\x00\x12\x14\n" +
 	"\x10FEATURE_GPU_POOL\x10\x01\x12\x1a\n" +
@@ -5444,7 +5458,8 @@ const file_windlass_agent_v1_agent_proto_rawDesc = "" +
 	"\x13FEATURE_POOL_ORDERS\x10\x17\x12\x17\n" +
 	"\x13FEATURE_POOL_YIELDS\x10\x18\x12\x10\n" +
 	"\fFEATURE_GANG\x10\x19\x12\x18\n" +
-	"\x14FEATURE_STABLE_SLOTS\x10\x1a\x12\x13\n" +
+	"\x14FEATURE_STABLE_SLOTS\x10\x1a\x12\x14\n" +
+	"\x10FEATURE_TOPOLOGY\x10\x1b\x12\x13\n" +
 	"\x0fFEATURE_PAIRING\x10\x1c\x12\x19\n" +
 	"\x15FEATURE_SCALE_TO_ZERO\x10\x1e\x12\x12\n" +
 	"\x0eFEATURE_MODELS\x10(\x12\x1b\n" +

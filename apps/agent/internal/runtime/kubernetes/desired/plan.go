@@ -14,6 +14,7 @@ import (
 	appsac "k8s.io/client-go/applyconfigurations/apps/v1"
 	coreac "k8s.io/client-go/applyconfigurations/core/v1"
 	metaac "k8s.io/client-go/applyconfigurations/meta/v1"
+	"k8s.io/utils/ptr"
 
 	"github.com/windlass-run/windlass/apps/agent/internal/runtime"
 	"github.com/windlass-run/windlass/apps/agent/internal/runtime/kubernetes/render"
@@ -118,7 +119,7 @@ func New(in Input) (*Plan, error) {
 // Switched reports whether the workload has the wanted template already. It returns true if the
 // workload has no kept template, because no template can be held then.
 func (s *Plan) Switched() bool {
-	return s.kept == nil || s.kept.hash == s.Assignment.TemplateHash && !s.Restarts()
+	return s.kept == nil || s.kept.hash == s.Assignment.TemplateHash && !s.Restarts() && !s.Moves()
 }
 
 // Restarts reports whether the workload is a rank of an instance of several hosts, and all ranks of
@@ -126,6 +127,13 @@ func (s *Plan) Switched() bool {
 func (s *Plan) Restarts() bool {
 	u := s.Assignment.Unit
 	return u != nil && u.Hosts > 1 && s.kept != nil && s.kept.epoch != u.Epoch
+}
+
+// Moves reports whether the workload's gang starts again, and its pods get their nodes in another way
+// than pods of the kept template. Such a workload has no pods yet.
+func (s *Plan) Moves() bool {
+	u := s.Assignment.Unit
+	return u != nil && !u.Leaves && s.kept != nil && (s.kept.podGroup != u.PodGroup || s.kept.domain != render.DomainText(u.Domain))
 }
 
 // Decide sets the writes, in order. With hold, the workload keeps its template for now. shape
@@ -239,6 +247,8 @@ type keptPods struct {
 	hash     string
 	// epoch is 0 unless the workload is a rank of an instance of several hosts.
 	epoch int
+	// domain and podGroup say how pods of a gang get their nodes; see runtime.Unit.
+	domain, podGroup string
 }
 
 // keptOf returns the template that was last sent for live, or nil if live has none.
@@ -254,15 +264,19 @@ func keptOf(live *appsv1.Deployment) (*keptPods, error) {
 	if t.ObjectMetaApplyConfiguration != nil {
 		k.hash = t.Annotations[render.AnnotationTemplateHash]
 		k.epoch, _ = strconv.Atoi(t.Annotations[render.AnnotationUnitEpoch])
+		k.domain = t.Annotations[render.AnnotationDomain]
+	}
+	if t.Spec != nil && t.Spec.SchedulingGroup != nil {
+		k.podGroup = ptr.Deref(t.Spec.SchedulingGroup.PodGroupName, "")
 	}
 	return k, nil
 }
 
 // template returns the template that all pods of the assignment should have. It is the kept
-// template if that has the assignment's hash, unless the ranks restart or a Secret that the kept
-// template names is missing.
+// template if that has the assignment's hash, unless the ranks restart, a gang starts again in another
+// place, or a Secret that the kept template names is missing.
 func (s *Plan) template() *coreac.PodTemplateSpecApplyConfiguration {
-	if s.kept == nil || s.kept.hash != s.Assignment.TemplateHash || s.Restarts() {
+	if s.kept == nil || s.kept.hash != s.Assignment.TemplateHash || s.Restarts() || s.Moves() {
 		return s.Objects.Workload.Spec.Template
 	}
 	rendered := map[string]bool{}

@@ -33,6 +33,8 @@ type Pool struct {
 // FleetConfig configures a Fleet.
 type FleetConfig struct {
 	Pools []Pool
+	// Words are the region's words for parts of it.
+	Words []string
 	// Tolerations are the tolerations of every instance with devices. They come in addition to
 	// tolerations of taints with the name of the resource.
 	Tolerations []corev1.Toleration
@@ -271,7 +273,7 @@ func (f *Fleet) Capacity() *agentv1.Capacity {
 	if f.last != nil {
 		return f.last
 	}
-	out := &agentv1.Capacity{}
+	out := &agentv1.Capacity{TopologyWords: f.cfg.Words}
 	lines := map[line]*agentv1.GpuPool{}
 	notes := 0
 	note := func(format string, args ...any) {

@@ -33,6 +33,8 @@ type Config struct {
 	Namespace string
 	// Pools are the region's pools by name.
 	Pools map[string]Pool
+	// Topology has the labels of nodes by the region's words for them, such as "rack".
+	Topology map[string]string
 	// Policy is what pods may request. The zero value allows nothing beyond the "restricted"
 	// standard.
 	Policy Policy
@@ -161,6 +163,14 @@ func (c Config) Check() error {
 		}
 		if err := c.Pools[name].check(fmt.Sprintf("pools[%q]", name)); err != nil {
 			return err
+		}
+	}
+	for _, word := range slices.Sorted(maps.Keys(c.Topology)) {
+		if !ident.ValidName(word) {
+			return fmt.Errorf("topology: %q is not a valid word: use lower-case letters, digits and dashes, and begin with a letter", word)
+		}
+		if label := c.Topology[word]; len(validation.IsQualifiedName(label)) > 0 {
+			return fmt.Errorf("topology: %s=%q: it is not a valid label name", word, label)
 		}
 	}
 	if err := c.Gateway.check("gateway"); err != nil {

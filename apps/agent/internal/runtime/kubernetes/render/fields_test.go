@@ -45,6 +45,7 @@ var notApplicable = map[string]string{
 	"moving_roles":          "the agent replaces pods of these roles; the pods do not differ",
 	"spec.update":           "the agent replaces pods in that order; the pods do not differ",
 	"spec.gang":             "decides when pods are made; the pods do not differ",
+	"spec.topology":         "decides on which nodes a gang starts; a unit's domain has the result",
 	"spec.pairing":          "gateways obey it; the agent tells them which instances are pairs",
 	"spec.secrets.version":  "tells the control plane which value to send",
 }

@@ -117,6 +117,22 @@ func goldens() map[string]golden {
 		g.a.Deployment.Replicas = 1
 		g.a.Unit = &runtime.Unit{Role: "shard", Rank: 1, Hosts: 2, Epoch: 3, At: "roles[0].", Entry: "shard", Replicas: 2}
 	})
+	packed := func(g *golden, required bool) {
+		spec(g).Roles = []*windlassv1.RoleSpec{{Name: "decode", Entry: true}}
+		spec(g).Resources = &windlassv1.Resources{Gpu: &windlassv1.Gpu{Count: 1, Product: "NVIDIA-H100-80GB-HBM3"}}
+		g.a.Deployment.Replicas = 1
+		g.a.Unit = &runtime.Unit{
+			Role: "decode", At: "roles[1].", Entry: "decode", Replicas: 1,
+			Domain: &runtime.Domain{Label: "example.com/rack", Value: "r7", Required: required},
+		}
+	}
+	add("pod-group", func(g *golden) {
+		spec(g).Roles = []*windlassv1.RoleSpec{{Name: "shard", Hosts: 2}}
+		g.a.Deployment.Replicas = 1
+		g.a.Unit = &runtime.Unit{Role: "shard", Rank: 1, Hosts: 2, Epoch: 3, At: "roles[0].", Entry: "shard", Replicas: 2, PodGroup: PodGroupName(g.a, "shard", 0, 0, 2)}
+	})
+	add("packed", func(g *golden) { packed(g, true) })
+	add("packed-preferred", func(g *golden) { packed(g, false) })
 	add("slot", func(g *golden) {
 		spec(g).Roles = []*windlassv1.RoleSpec{{Name: "cache", Slots: windlassv1.RoleSpec_SLOTS_STABLE}}
 		g.a.Deployment.Replicas = 1

@@ -1,11 +1,14 @@
 package render
 
 import (
+	"encoding/json"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/windlass-run/windlass/apps/agent/internal/runtime"
 )
 
 // Domain is the prefix of every label and annotation that is Windlass's own.
@@ -73,6 +76,9 @@ const (
 	AnnotationWaits       = Domain + "waits"
 	AnnotationWaitsReason = Domain + "waits-reason"
 	AnnotationLeaves      = Domain + "leaves"
+	// AnnotationDomain is on pods of a gang that runs in one part of the region. It is the runtime.Domain
+	// as JSON; see DomainText.
+	AnnotationDomain = Domain + "domain"
 	// These annotations belong to an instance of several hosts. AnnotationHosts is on the workload
 	// of each rank, and is the number of ranks. The other two are on pods. AnnotationUnitEpoch is
 	// the epoch of the instance. AnnotationJoined is a name of the pods of all ranks that were
@@ -145,6 +151,31 @@ func UIDOf(instanceID string) (types.UID, bool) {
 }
 
 const instancePrefix = "ins_"
+
+// DomainText returns a domain in the form of AnnotationDomain, or "" for nil.
+func DomainText(d *runtime.Domain) string {
+	if d == nil {
+		return ""
+	}
+	data, err := json.Marshal(d)
+	if err != nil {
+		return "" // a struct of texts can always be encoded
+	}
+	return string(data)
+}
+
+// DomainOf reads AnnotationDomain. It returns nil if there is none.
+func DomainOf(annotations map[string]string) *runtime.Domain {
+	text := annotations[AnnotationDomain]
+	if text == "" {
+		return nil
+	}
+	d := &runtime.Domain{}
+	if json.Unmarshal([]byte(text), d) != nil {
+		return nil // another client has changed it
+	}
+	return d
+}
 
 // Drains reports whether gateways drain the pod before it is stopped.
 func Drains(p *corev1.Pod) bool { return p.Annotations[AnnotationDraining] != "" }

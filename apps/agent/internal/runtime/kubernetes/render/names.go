@@ -1,6 +1,7 @@
 package render
 
 import (
+	"cmp"
 	"crypto/sha256"
 	"encoding/base32"
 	"fmt"
@@ -88,6 +89,24 @@ func unitName(a runtime.Assignment) string {
 func RanksName(a runtime.Assignment) string {
 	u := a.Unit
 	return placeName(a, fmt.Sprintf("-%d-%d-ranks-%s", u.Group, u.Slot, hash(UnitKey(FamilyKey(a), u.Role, u.Group, u.Slot), shortHash)))
+}
+
+// PodGroupName returns the name of the PodGroup of a gang: an instance of several hosts, or a group, whose role is
+// empty. It contains the number of pods, because the fields of a PodGroup cannot change.
+func PodGroupName(a runtime.Assignment, role string, group, slot, pods int) string {
+	tail := fmt.Sprintf("-%d-%d-gang%d-%s", group, slot, pods, hash(UnitKey(FamilyKey(a), role, group, slot), shortHash))
+	a.Unit = &runtime.Unit{Role: cmp.Or(role, "group")}
+	return placeName(a, tail)
+}
+
+// PodGroupLabels returns the labels of the PodGroup of a gang; see PodGroupName.
+func (c Config) PodGroupLabels(a runtime.Assignment, role string, group, slot int) map[string]string {
+	l := map[string]string{LabelManagedBy: ManagedBy, LabelRegion: c.Region, LabelUnitOf: FamilyKey(a), LabelGroup: strconv.Itoa(group)}
+	set(l, LabelApp, a.Deployment.GetAppId())
+	if role != "" {
+		l[LabelComponent], l[LabelSlot] = role, strconv.Itoa(slot)
+	}
+	return l
 }
 
 // RankHost returns the host name of the pod of a rank. It differs for each template and each epoch,

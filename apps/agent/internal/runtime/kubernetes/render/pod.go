@@ -64,6 +64,9 @@ func (r *rendering) template(variables *coreac.SecretApplyConfiguration, pulls [
 	if r.hosts() > 1 {
 		pod.WithHostname(RankHost(r.a, r.a.Unit.Rank)).WithSubdomain(RanksName(r.a))
 	}
+	if r.a.Unit != nil && r.a.Unit.PodGroup != "" {
+		pod.WithSchedulingGroup(coreac.PodSchedulingGroup().WithPodGroupName(r.a.Unit.PodGroup))
+	}
 	if r.hasSlotHost() {
 		pod.WithHostname(slotHost(r.role.name, r.a.Unit.Group, r.a.Unit.Slot))
 	}
@@ -95,6 +98,9 @@ func (r *rendering) podAnnotations(secretHash string) (map[string]string, error)
 	set(out, AnnotationTemplateHash, r.a.TemplateHash)
 	if r.hosts() > 1 {
 		out[AnnotationUnitEpoch] = strconv.Itoa(r.a.Unit.Epoch)
+	}
+	if r.a.Unit != nil {
+		set(out, AnnotationDomain, DomainText(r.a.Unit.Domain))
 	}
 	set(out, AnnotationSecurityException, r.spec.GetKubernetes().GetSecurity().GetReason())
 	given := r.spec.GetKubernetes().GetPodAnnotations()
@@ -131,9 +137,8 @@ func (r *rendering) schedule(pod *coreac.PodSpecApplyConfiguration) error {
 		pod.WithTolerations(tolerationConfig(&tolerations[i]))
 	}
 	affinity := coreac.Affinity()
-	if len(r.gpu.expressions) > 0 {
-		affinity.WithNodeAffinity(coreac.NodeAffinity().WithRequiredDuringSchedulingIgnoredDuringExecution(
-			coreac.NodeSelector().WithNodeSelectorTerms(coreac.NodeSelectorTerm().WithMatchExpressions(r.gpu.expressions...))))
+	if nodes := r.nodeAffinity(); nodes != nil {
+		affinity.WithNodeAffinity(nodes)
 	}
 	spread := r.spec.GetKubernetes().GetZoneSpread()
 	if r.spec.GetModelCache().GetClaim().GetSingleNode() {
@@ -146,6 +151,9 @@ func (r *rendering) schedule(pod *coreac.PodSpecApplyConfiguration) error {
 		affinity.WithPodAffinity(coreac.PodAffinity().WithRequiredDuringSchedulingIgnoredDuringExecution(
 			coreac.PodAffinityTerm().WithTopologyKey(hostLabel).
 				WithLabelSelector(metaac.LabelSelector().WithMatchLabels(map[string]string{LabelRegion: r.cfg.Region, LabelApp: r.d.GetAppId()}))))
+	}
+	if r.isPacked() && spread == windlassv1.KubernetesOptions_ZONE_SPREAD_UNSPECIFIED {
+		spread = windlassv1.KubernetesOptions_ZONE_SPREAD_NONE // it would pull the pods out of their domain
 	}
 	if r.hosts() > 1 {
 		// Ranks prefer different nodes. In a cluster with fewer nodes, they share a node, if it has
@@ -176,6 +184,34 @@ func (r *rendering) schedule(pod *coreac.PodSpecApplyConfiguration) error {
 		WithNodeTaintsPolicy(corev1.NodeInclusionPolicyHonor).
 		WithLabelSelector(r.spread()))
 	return nil
+}
+
+// isPacked reports whether the agent has chosen the domain of nodes in which the pods of the gang run.
+func (r *rendering) isPacked() bool { return r.a.Unit != nil && r.a.Unit.Domain != nil }
+
+// nodeAffinity returns the conditions on nodes, or nil if there are none. A packed gang gets the domain that the agent
+// has chosen, because with an affinity of pods to each other, the first pod could be in a domain without room for the rest.
+func (r *rendering) nodeAffinity() *coreac.NodeAffinityApplyConfiguration {
+	expressions := slices.Clone(r.gpu.expressions)
+	var out *coreac.NodeAffinityApplyConfiguration
+	if r.isPacked() {
+		domain := r.a.Unit.Domain
+		in := coreac.NodeSelectorRequirement().WithKey(domain.Label).WithOperator(corev1.NodeSelectorOpIn).WithValues(domain.Value)
+		if domain.Required {
+			expressions = append(expressions, in)
+		} else {
+			out = coreac.NodeAffinity().WithPreferredDuringSchedulingIgnoredDuringExecution(
+				coreac.PreferredSchedulingTerm().WithWeight(100).WithPreference(coreac.NodeSelectorTerm().WithMatchExpressions(in)))
+		}
+	}
+	if len(expressions) == 0 {
+		return out
+	}
+	if out == nil {
+		out = coreac.NodeAffinity()
+	}
+	return out.WithRequiredDuringSchedulingIgnoredDuringExecution(
+		coreac.NodeSelector().WithNodeSelectorTerms(coreac.NodeSelectorTerm().WithMatchExpressions(expressions...)))
 }
 
 // spread selects the pods that are spread over zones.
