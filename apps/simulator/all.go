@@ -66,6 +66,7 @@ var entries = []entry{
 	{"follow", "--steps=1:2s,24:10s --target=10s", ""},
 	{"follow-2", "", "--regions=2"},
 	{"follow-rollouts", "", "--rollouts=rolling,canary,blue-green,rollback"},
+	{"pairs", "--requests=100 --rate=50 --refused=1000 --only=update-both,kill-decode,kill-prefill,kill-agent,replace-gateway", "--requests=20000"},
 	{"watchers", "--window=2s --streams=300 --most=2000 --floor=1s", ""},
 	{"dashboards", "--regions=2 --apps=10 --replicas=2 --viewers=20 --keys=2 --rounds=1 --changes=10", ""},
 	{"regions", "--exist=10,100 --changes=100 --apps=10", ""},

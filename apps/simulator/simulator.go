@@ -81,6 +81,7 @@ type cli struct {
 	Zero       scenario.Zero       `cmd:"" help:"Scale an app to zero and back with real processes: failed requests, lost wakes, overhead of holding requests."`
 	Scaling    scenario.Scaling    `cmd:"" help:"Measure what it costs to scale many apps by their load, and how soon they scale."`
 	Follow     scenario.Follow     `cmd:"" help:"Check that the replicas of an app follow its load with real processes: failed requests, time to the first token, changes of direction."`
+	Pairs      scenario.Pairs      `cmd:"" help:"Check that no request through pairs of prefill and decode servers fails while they change and are killed, with real processes."`
 	Watchers   scenario.Watchers   `cmd:"" help:"Measure what the WatchApp streams of one workspace cost another workspace."`
 	Dashboards scenario.Dashboards `cmd:"" help:"Measure what people who look at a fleet cost the control plane and its feed."`
 	Baselines  scenario.Baselines  `cmd:"" help:"Measure the throughput of the database, of Restate and of Connect, each alone."`

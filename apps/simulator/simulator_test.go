@@ -262,6 +262,15 @@ func TestDashboards_ViewersSeeTheFleetWhileChangesArrive(t *testing.T) {
 	require.Equal(t, 24.0, result["rounds"].([]any)[0].(map[string]any)["changes"])
 }
 
+func TestPairs_NoRequestFailsButThoseOnKilledServers(t *testing.T) {
+	result := runScenario(t, "pairs", "--requests=40", "--rate=20", "--refused=1000", "--only=update-both,kill-decode,kill-prefill,kill-agent,replace-gateway")
+	require.GreaterOrEqual(t, result["least"], 40.0)
+	require.GreaterOrEqual(t, result["killed"], 2.0)
+	require.Equal(t, 0.0, result["failed"])
+	require.Equal(t, 0.0, result["mixed"])
+	require.Len(t, result["rounds"], 5)
+}
+
 func TestRegions_DeliverEveryChangeInEveryFleet(t *testing.T) {
 	t.Parallel()
 	result := runScenario(t, "regions", "--exist=3,6", "--touch=1,3", "--apps=2", "--changes=20")

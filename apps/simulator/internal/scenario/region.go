@@ -24,51 +24,111 @@ const AgentCommand = "__agent"
 // startRegion starts an agent that runs processes, and a gateway, each as a process. It returns the address of the
 // gateway. The caller calls stop, also after an error.
 func startRegion(ctx context.Context, w *testbed.Testbed, self, region string) (gateway string, stop func() error, err error) {
-	var closers []func() error
-	stop = func() error {
-		var errs []error
-		for _, closes := range slices.Backward(closers) {
-			errs = append(errs, closes())
-		}
-		return errors.Join(errs...)
+	r, err := newRegionParts(w, self, region)
+	stop = func() error { return r.stop(context.WithoutCancel(ctx)) }
+	if err == nil {
+		err = r.startAgent()
 	}
-	dir, err := os.MkdirTemp("", "region") // short, because it contains a socket
-	if err != nil {
-		return "", stop, err
+	if err == nil {
+		_, err = r.startGateway()
 	}
-	closers = append(closers, func() error { return os.RemoveAll(dir) })
-	token := filepath.Join(dir, "token")
-	if err := os.WriteFile(token, []byte(w.Stack.JoinToken(region)), 0o600); err != nil {
-		return "", stop, err
+	return r.gateway, stop, err
+}
+
+// regionParts are an agent that runs processes, and gateways at one address, each a process. Make it with
+// newRegionParts.
+type regionParts struct {
+	w            *testbed.Testbed
+	self, region string
+	// dir has everything of the region on disk, and gateway is the address of the gateways.
+	dir, gateway string
+
+	agent *proc.Process
+	// gateways are all that were started. The last one is the newest.
+	gateways []*regionGateway
+}
+
+// regionGateway is a gateway that was started. admin is the URL of its probes.
+type regionGateway struct {
+	*proc.Process
+
+	admin string
+}
+
+// newRegionParts prepares a region. The caller calls stop, also after an error.
+func newRegionParts(w *testbed.Testbed, self, region string) (r *regionParts, err error) {
+	r = &regionParts{w: w, self: self, region: region}
+	if r.dir, err = os.MkdirTemp("", "region"); err != nil { // short, because it contains a socket
+		return r, err
 	}
+	if err := os.WriteFile(filepath.Join(r.dir, "token"), []byte(w.Stack.JoinToken(region)), 0o600); err != nil {
+		return r, err
+	}
+	r.gateway, err = takeAddress()
+	return r, err
+}
+
+// takeAddress returns a free host:port.
+func takeAddress() (string, error) {
 	ports := localstack.Ports{Claims: localstack.ClaimsFolder()}
 	port, _, err := ports.Take(0)
+	return net.JoinHostPort("127.0.0.1", strconv.Itoa(port)), err
+}
+
+func (r *regionParts) data() string { return filepath.Join(r.dir, "agent") }
+
+func (r *regionParts) start(name string, args ...string) (*proc.Process, error) {
+	p, err := proc.Start(proc.Spec{
+		Name: name, Path: r.self, Args: args, Dir: r.dir, DieWithParent: true,
+		RecordFile: filepath.Join(r.dir, name+".json"), LogFile: filepath.Join(r.w.Stack.Dir(), name+"-"+r.region+".log"),
+	})
 	if err != nil {
-		return "", stop, err
+		return nil, fmt.Errorf("start the %s of %s: %w", name, r.region, err)
 	}
-	gateway = net.JoinHostPort("127.0.0.1", strconv.Itoa(port))
-	data := filepath.Join(dir, "agent")
-	for _, p := range []struct {
-		name string
-		args []string
-	}{
-		{"agent", []string{AgentCommand, "--server=" + w.URL(), "--data-dir=" + data, "--join-token-file=" + token, "--stop-on-exit", "--trust-all-tenants", "--gpus=none", "--log-level=warn"}},
-		{"gateway", []string{proxies.GatewayCommand, "--agent=unix:" + filepath.Join(data, "gateway.sock"), "--listen=" + gateway, "--data-dir=" + filepath.Join(dir, "gateway"), "--log-level=error"}},
-	} {
-		process, err := proc.Start(proc.Spec{
-			Name: p.name, Path: self, Args: p.args, Dir: dir, DieWithParent: true,
-			RecordFile: filepath.Join(dir, p.name+".json"), LogFile: filepath.Join(w.Stack.Dir(), p.name+"-"+region+".log"),
-		})
-		if err != nil {
-			return "", stop, fmt.Errorf("start the %s of %s: %w", p.name, region, err)
-		}
-		closers = append(closers, func() error {
-			ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Minute)
-			defer cancel()
-			return process.Stop(ctx, 30*time.Second)
-		})
+	return p, nil
+}
+
+// startAgent starts the agent, also after it was killed.
+func (r *regionParts) startAgent() (err error) {
+	r.agent, err = r.start("agent", AgentCommand, "--server="+r.w.URL(), "--data-dir="+r.data(), "--join-token-file="+filepath.Join(r.dir, "token"),
+		"--stop-on-exit", "--trust-all-tenants", "--gpus=none", "--log-level=warn")
+	return err
+}
+
+// startGateway starts a gateway, next to those that run.
+func (r *regionParts) startGateway() (*regionGateway, error) {
+	name := "gateway"
+	if n := len(r.gateways); n > 0 {
+		name += "-" + strconv.Itoa(n+1)
 	}
-	return gateway, stop, nil
+	admin, err := takeAddress()
+	if err != nil {
+		return nil, err
+	}
+	p, err := r.start(name, proxies.GatewayCommand, "--agent=unix:"+filepath.Join(r.data(), "gateway.sock"), "--listen="+r.gateway,
+		"--metrics-listen="+admin, "--data-dir="+filepath.Join(r.dir, name), "--log-level=error")
+	if err != nil {
+		return nil, err
+	}
+	g := &regionGateway{p, "http://" + admin}
+	r.gateways = append(r.gateways, g)
+	return g, nil
+}
+
+// stop stops all parts, the gateways first, and removes what they left on disk.
+func (r *regionParts) stop(ctx context.Context) (err error) {
+	ctx, cancel := context.WithTimeout(ctx, time.Minute)
+	defer cancel()
+	for _, g := range slices.Backward(r.gateways) {
+		err = errors.Join(err, g.Stop(ctx, 30*time.Second))
+	}
+	if r.agent != nil {
+		err = errors.Join(err, r.agent.Stop(ctx, 30*time.Second))
+	}
+	if r.dir != "" {
+		err = errors.Join(err, os.RemoveAll(r.dir))
+	}
+	return err
 }
 
 // hostOf returns the stable host of the only app.
