@@ -108,7 +108,7 @@ func hasPort(spec *windlassv1.DeploymentSpec, port int32) bool {
 
 // besideFix returns the fix for a version that needs the fixed port of the version that it replaces.
 func besideFix(policy *windlassv1.RolloutPolicy) string {
-	stops := "Use rollout.strategy " + strategy.NotBeside() + ", with which the old instance stops first"
+	stops := "Use rollout.strategy " + strategy.NamesWithoutOverlap() + ", with which the old instance stops first"
 	if slices.Contains(strategy.Of(policy).Fields(), "maxSurge") && plan.Steps(policy) == 0 {
 		stops += ", or rollout.maxSurge 0 with maxUnavailable 1"
 	}

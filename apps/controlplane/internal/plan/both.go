@@ -14,7 +14,7 @@ import (
 const ReasonNoRoomForBoth = "NoRoomForBoth"
 
 // FixNoRoomForBoth says how to update such a region.
-var FixNoRoomForBoth = "Set maxSurge to 1, run 2 replicas or more, or use strategy " + strategy.NotBeside() + "."
+var FixNoRoomForBoth = "Set maxSurge to 1, run 2 replicas or more, or use strategy " + strategy.NamesWithoutOverlap() + "."
 
 // HasRoomForBoth reports whether a region with size replicas can be at a step of the policy. At a step, each of the two
 // versions needs a replica. Blue-green always has a second set of replicas. Without replicas, nothing is shared.

@@ -145,7 +145,7 @@ func (v *view) regionPlan(region string) *regionPlan {
 		l.RegionPlan.From = append(l.RegionPlan.From, s)
 		l.reportedReplicas += v.reportedReplicas(t)
 	}
-	v.joinWorkloads(l, order == strategy.InPlace && forward, forward && l.Stop == nil && order == strategy.Beside)
+	v.joinWorkloads(l, order == strategy.InPlace && forward, forward && l.Stop == nil && order == strategy.Overlap)
 	v.keepInstances(l)
 	if v.keepsRoles(l) {
 		l.Keep = 0 // the pool is taken over, so there are no other replicas to keep

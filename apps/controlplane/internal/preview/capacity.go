@@ -187,7 +187,7 @@ func (p *Preview) gpuFinding(v *windlassv1.PlanRegion, has capacity) *windlassv1
 		f.Message = fmt.Sprintf("region %s needs %d more %s%s and has %d free", v.GetRegion(), v.GetGpusNeeded(), gpuText(v.GetGpu()), p.neededWhen, v.GetGpusFree())
 		f.Fix = "Ask for fewer replicas, or for fewer GPUs for each, or make room."
 		if v.GetGpusKept() <= v.GetGpusFree() {
-			f.Fix = "Use no additional GPUs during the rollout: rollout.maxSurge 0 and maxUnavailable 1, or strategy " + strategy.NotBeside() + ". Or make room."
+			f.Fix = "Use no additional GPUs during the rollout: rollout.maxSurge 0 and maxUnavailable 1, or strategy " + strategy.NamesWithoutOverlap() + ". Or make room."
 		}
 	case v.GetGpusNeeded() > 0 && each > largest:
 		f.Message = fmt.Sprintf("region %s has %d %s free, and an instance takes %d of one host, of which none has more than %d free",

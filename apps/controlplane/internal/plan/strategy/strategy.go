@@ -57,11 +57,11 @@ type Strategy interface {
 type Order int
 
 const (
-	// Beside: replicas of both run at the same time, within the bounds.
-	Beside Order = iota
-	// StopFirst: the old ones stop before the new ones start.
+	// Overlap: replicas of both versions run at the same time, within the bounds.
+	Overlap Order = iota
+	// StopFirst: old replicas stop before new replicas start.
 	StopFirst
-	// InPlace: the new version takes over the old one's instances, which the region replaces.
+	// InPlace: the new version takes over the instances of the old version, which the region replaces.
 	InPlace
 )
 
@@ -146,12 +146,12 @@ func namesOf(is func(Strategy) bool) (names []string) {
 	return names
 }
 
-// NotBeside returns the names of the strategies that need no room for both versions, because old
-// instances stop first or are replaced in place. The names are as in app files: "recreate or inPlace".
-func NotBeside() string {
+// NamesWithoutOverlap returns the names of the strategies that need no room for both versions, because
+// old instances stop first or are replaced in place. The names are as in app files: "recreate or inPlace".
+func NamesWithoutOverlap() string {
 	var names []string
 	for _, s := range All() {
-		if strategies[s].Order() != Beside {
+		if strategies[s].Order() != Overlap {
 			names = append(names, choices.Of(s))
 		}
 	}
@@ -197,7 +197,7 @@ func (base) SetDefaults(*windlassv1.RolloutPolicy)      {}
 func (base) Steps(*windlassv1.RolloutPolicy) []Step     { return nil }
 func (base) HasSteps() bool                             { return false }
 func (base) Straighten(*windlassv1.RolloutPolicy, bool) {}
-func (base) Order() Order                               { return Beside }
+func (base) Order() Order                               { return Overlap }
 
 // Bounds returns the bounds that maxSurge and maxUnavailable set.
 func (base) Bounds(p *windlassv1.RolloutPolicy, size int32, _ Sizes) (surge, unavailable int32) {

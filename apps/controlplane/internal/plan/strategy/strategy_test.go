@@ -178,6 +178,6 @@ func TestCheck_NamesTheFieldAndTheStrategiesThatHaveIt(t *testing.T) {
 }
 
 func TestStrategies_NameWhatNeedsNoRoomForBoth(t *testing.T) {
-	require.Equal(t, "recreate or inPlace", NotBeside())
+	require.Equal(t, "recreate or inPlace", NamesWithoutOverlap())
 	require.Equal(t, "canary or blue-green", WithSteps())
 }
