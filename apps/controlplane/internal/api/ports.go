@@ -51,7 +51,7 @@ func (c versionMutation) portsFit(app model.App, was running, spec *windlassv1.D
 		if i := fixedPort(spec, was.live.Spec); i >= 0 {
 			return portRefusal(spec, i, r.Name, portField(i),
 				fmt.Sprintf("with strategy %s the new version starts while v%d uses it", strategy.Name(progress.Policy), was.live.Version),
-				besideFix(progress.Policy))
+				fixedPortFix(progress.Policy))
 		}
 	}
 	return nil
@@ -106,8 +106,8 @@ func hasPort(spec *windlassv1.DeploymentSpec, port int32) bool {
 	return false
 }
 
-// besideFix returns the fix for a version that needs the fixed port of the version that it replaces.
-func besideFix(policy *windlassv1.RolloutPolicy) string {
+// fixedPortFix returns the fix for a version that needs the fixed port of the version that it replaces.
+func fixedPortFix(policy *windlassv1.RolloutPolicy) string {
 	stops := "Use rollout.strategy " + strategy.NamesWithoutOverlap() + ", with which the old instance stops first"
 	if slices.Contains(strategy.Of(policy).Fields(), "maxSurge") && plan.Steps(policy) == 0 {
 		stops += ", or rollout.maxSurge 0 with maxUnavailable 1"
