@@ -21,10 +21,10 @@ type dryTx struct {
 	// deployments and rollouts have the written rows, by id.
 	deployments map[string]model.Deployment
 	rollouts    map[string]model.Rollout
-	// rolloutState is the state after the mutation, and wasRolloutState is the state before it. counts is set when the
-	// mutation has ended. Rollout states that are read later belong to other apps, and are not kept here.
+	// rolloutState is the state after the mutation, and wasRolloutState is the state before it. When mutationEnded is
+	// set, rollout states that are read belong to other apps, and are not kept here.
 	rolloutState, wasRolloutState model.RolloutState
-	counts                        bool
+	mutationEnded                 bool
 	// wasScaling is the app's scaling policy before the mutation. nil: the app had no automatic scaling.
 	wasScaling *windlassv1.ScalingPolicy
 	// wasRows are the app's rows before the mutation. rows are the rows that the mutation wrote.
@@ -106,7 +106,7 @@ func (t *dryTx) UpdateRollout(rollouts ...model.Rollout) error {
 
 func (t *dryTx) GetRolloutStates(appIDs []string) ([]model.RolloutState, error) {
 	rows, err := t.Tx.GetRolloutStates(appIDs)
-	if len(rows) > 0 && !t.counts {
+	if len(rows) > 0 && !t.mutationEnded {
 		t.wasRolloutState, t.rolloutState = rows[0].Clone(), rows[0].Clone()
 	}
 	return rows, err

@@ -59,7 +59,7 @@ func (a appService) previewDeploy(ctx context.Context, tx Tx, by caller, req *wi
 			done, err = c.deploy(req, spec, presets, findings)
 		}
 	}
-	c.dry.counts = true
+	c.dry.mutationEnded = true
 	if err == nil && done != nil {
 		err = c.admit()
 	}
