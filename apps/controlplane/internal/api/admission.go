@@ -33,9 +33,9 @@ func (c *mutation) claims(app model.App, live, next *model.Deployment, rows []mo
 	c.asked.after = claim
 }
 
-// alongside moves the app's claim to c.also, for a mutation that changes several apps. Quotas do not refuse these
+// exemptClaim moves the app's claim to c.also, for a mutation that changes several apps. Quotas do not refuse these
 // claims, because the workspace already has them.
-func (c *mutation) alongside() {
+func (c *mutation) exemptClaim() {
 	if c.asked != nil {
 		c.also = append(c.also, c.asked.after)
 		c.grown = c.grown.Grown(c.asked.was(), c.asked.after.Usage())

@@ -107,7 +107,7 @@ func (c regionMutation) evict(appID string, region model.Region, why string) (re
 		h.DeploymentID, h.Version = r.live.ID, r.live.Version
 	}
 	c.log(app, h)
-	c.alongside()
+	c.exemptClaim()
 	return replicas, true, c.wake(app.ID)
 }
 

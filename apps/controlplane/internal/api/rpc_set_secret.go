@@ -203,7 +203,7 @@ func (c secretMutation) rotateOf(app model.App, s model.Secret, override string,
 			AppId: app.ID, App: app.Name, RolloutId: out.RolloutID, DeploymentId: out.Deployment.ID, Version: out.Deployment.Version, Hold: out.Hold,
 		})
 	}
-	c.alongside()
+	c.exemptClaim()
 	return true, "", d.findRoom()
 }
 
