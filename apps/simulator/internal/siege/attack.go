@@ -34,9 +34,10 @@ const (
 	dialers = 32
 	// streams2 and streams3 are the numbers of requests on one connection of HTTP/2 and of HTTP/3.
 	streams2, streams3 = 500, 99
-	// tries is the pause after the gateway ended or refused a connection or a request. asks is the pause
-	// between poisonous requests.
-	tries, asks = 5 * time.Second, 500 * time.Millisecond
+	// retryPause is the pause after the gateway ended or refused a connection or a request.
+	retryPause = 5 * time.Second
+	// poisonPause is the pause between poisonous requests.
+	poisonPause = 500 * time.Millisecond
 )
 
 // Kinds are the kinds of attacks, in the order in which they run.
@@ -45,10 +46,10 @@ var Kinds = []string{"idle", "uploads", "poison", "watches", "half", "held"}
 // attacker is a running attack.
 type attacker struct {
 	address, secure string
-	// begun is how many of the count connections or requests have begun at least once.
-	begun atomic.Int64
-	count int64
-	once  sync.Once
+	// begunCount is how many of the count connections or requests have begun at least once.
+	begunCount atomic.Int64
+	count      int64
+	once       sync.Once
 }
 
 // Attack runs an attack until its standard input ends.
@@ -66,12 +67,12 @@ func Attack(ctx context.Context, args []string) error {
 	}
 	defer cancel()
 	a := &attacker{address: args[2], secure: args[3], count: int64(count)}
-	// Many goroutines call the function one repeatedly until the end. Each goroutine stands for weight of the count
+	// Many goroutines call attackOnce repeatedly until the end. Each goroutine stands for weight of the count
 	// connections or requests.
-	one, weight := map[string]func(context.Context, int) error{
+	attackOnce, weight := map[string]func(context.Context, int) error{
 		"idle": a.idle, "uploads": a.upload, "poison": a.poisoned, "watches": a.watches, "half": a.half, "held": a.held,
 	}[args[0]], map[string]int{"watches": streams2, "half": streams3}[args[0]]
-	if one == nil {
+	if attackOnce == nil {
 		return fmt.Errorf("%s: %q: use one of %s", AttackCommand, args[0], strings.Join(Kinds, ", "))
 	}
 	weight = min(max(weight, 1), count)
@@ -84,17 +85,17 @@ func Attack(ctx context.Context, args []string) error {
 					slots <- struct{}{}
 				}
 				done := sync.OnceFunc(func() {
-					a.did(int64(weight))
+					a.countBegun(int64(weight))
 					<-slots
 				})
 				if !first {
 					done = func() {}
 				}
-				_ = one(context.WithValue(ctx, begunKey{}, done), i) // the attack goes on, whatever the gateway does
+				_ = attackOnce(context.WithValue(ctx, begunKey{}, done), i) // the attack goes on, whatever the gateway does
 				done()
 				select {
 				case <-ctx.Done():
-				case <-time.After(tries):
+				case <-time.After(retryPause):
 				}
 			}
 		})
@@ -105,11 +106,11 @@ func Attack(ctx context.Context, args []string) error {
 
 type begunKey struct{}
 
-// begun is called when one connection or request of the attack has begun.
-func begun(ctx context.Context) { ctx.Value(begunKey{}).(func())() }
+// noteBegun is called when one connection or request of the attack has begun.
+func noteBegun(ctx context.Context) { ctx.Value(begunKey{}).(func())() }
 
-func (a *attacker) did(n int64) {
-	if a.begun.Add(n) >= a.count {
+func (a *attacker) countBegun(n int64) {
+	if a.begunCount.Add(n) >= a.count {
 		a.once.Do(func() { _, _ = os.Stdout.WriteString(ready + "\n") })
 	}
 }
@@ -132,7 +133,7 @@ func (a *attacker) idle(ctx context.Context, i int) error {
 		return err
 	}
 	defer end()
-	begun(ctx)
+	noteBegun(ctx)
 	_, err = conn.Read(make([]byte, 1))
 	return err
 }
@@ -147,7 +148,7 @@ func (a *attacker) upload(ctx context.Context, i int) error {
 	if _, err := fmt.Fprintf(conn, "POST / HTTP/1.1\r\nHost: %s\r\nTransfer-Encoding: chunked\r\n\r\n", AttackedHost); err != nil {
 		return err
 	}
-	begun(ctx)
+	noteBegun(ctx)
 	for tick := time.Tick(500 * time.Millisecond); ; <-tick {
 		if _, err := io.WriteString(conn, "1\r\nx\r\n"); err != nil {
 			return err
@@ -157,12 +158,12 @@ func (a *attacker) upload(ctx context.Context, i int) error {
 
 // poisoned sends requests that get poisonous answers.
 func (a *attacker) poisoned(ctx context.Context, i int) error {
-	return a.request(ctx, i, PoisonHost, "/poison", asks)
+	return a.request(ctx, i, PoisonHost, "/poison", poisonPause)
 }
 
 // held sends requests for an app at zero, and repeats a request that the gateway refuses.
 func (a *attacker) held(ctx context.Context, i int) error {
-	return a.request(ctx, i, ZeroHost, "/", tries)
+	return a.request(ctx, i, ZeroHost, "/", retryPause)
 }
 
 // request makes one request after the other on a connection, with pauses of about pause.
@@ -177,7 +178,7 @@ func (a *attacker) request(ctx context.Context, i int, host, path string, pause 
 		if _, err := fmt.Fprintf(conn, "GET %s HTTP/1.1\r\nHost: %s\r\n\r\n", path, host); err != nil {
 			return err
 		}
-		begun(ctx)
+		noteBegun(ctx)
 		res, err := http.ReadResponse(in, nil)
 		if err != nil {
 			return err
@@ -219,7 +220,7 @@ func (a *attacker) watches(ctx context.Context, i int) error {
 			req.Host = AttackedHost
 			res, err := transport.RoundTrip(req)
 			if open.Add(1) == int64(n) {
-				begun(ctx)
+				noteBegun(ctx)
 			}
 			if err != nil {
 				return
@@ -286,13 +287,13 @@ func (a *attacker) half(ctx context.Context, i int) error {
 				select {
 				case <-conn.Context().Done():
 					return
-				case <-time.After(tries/2 + rand.N(tries)): // not all at once
+				case <-time.After(retryPause/2 + rand.N(retryPause)): // not all at once
 				}
 			}
 		})
 	}
 	written.Wait()
-	begun(ctx)
+	noteBegun(ctx)
 	<-conn.Context().Done()
 	return context.Cause(conn.Context())
 }
