@@ -9,13 +9,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// leave writes the sender's group into the priority of the packets of instances that arrive on this
+// markSender writes the sender's group into the priority of the packets of instances that arrive on this
 // host: packets that open a TCP connection, and datagrams. Only here does the kernel know the
 // sending socket for certain. The source address and port are not enough, because several sockets
 // may match them. The loopback interface does not use the priority otherwise.
 //
 // R6 is the packet, R7 is the sending socket, and R8 is the socket's tag.
-func leave(_ groups, m maps) asm.Instructions {
+func markSender(_ groups, m maps) asm.Instructions {
 	in := append(packetSocket(), asm.JNE.Imm(asm.R1, connecting, "allow"))
 	in = append(in, labelled("tagged", getTag(m, asm.R7))...)
 	in = append(in,
@@ -194,7 +194,7 @@ func ofThisHost(m maps, own string) asm.Instructions {
 	return append(in, isLocal(m)...)
 }
 
-// senderGroup decides by the group that leave wrote into the packet. If there is none, it jumps to
+// senderGroup decides by the group that markSender wrote into the packet. If there is none, it jumps to
 // the label unmarked.
 func senderGroup(g groups) asm.Instructions {
 	return asm.Instructions{

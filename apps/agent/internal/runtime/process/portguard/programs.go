@@ -101,7 +101,7 @@ var hooks = []hook{
 	{"b4", ebpf.CGroupSockAddr, ebpf.AttachCGroupInet4Bind, bind},
 	{"b6", ebpf.CGroupSockAddr, ebpf.AttachCGroupInet6Bind, bind},
 	{"so", ebpf.CGroupSockopt, ebpf.AttachCGroupSetsockopt, option},
-	{"out", ebpf.CGroupSKB, ebpf.AttachCGroupInetEgress, leave},
+	{"out", ebpf.CGroupSKB, ebpf.AttachCGroupInetEgress, markSender},
 	{"in", ebpf.CGroupSKB, ebpf.AttachCGroupInetIngress, receive},
 }
 
