@@ -18,7 +18,7 @@ import (
 const (
 	scaledApp     = 4
 	scaledName    = "scaled-0"
-	mostScaled    = 4
+	maxScaled     = 4
 	cpuMillicores = 500
 	cpuTarget     = 50
 )
@@ -26,7 +26,7 @@ const (
 func scalingPolicy() *windlassv1.ScalingPolicy {
 	second := func(n int) *durationpb.Duration { return durationpb.New(time.Duration(n) * time.Second) }
 	return &windlassv1.ScalingPolicy{
-		Max: mostScaled, Metrics: []*windlassv1.ScalingMetric{{Type: windlassv1.ScalingMetric_TYPE_CPU, Target: fmt.Sprint(cpuTarget)}},
+		Max: maxScaled, Metrics: []*windlassv1.ScalingMetric{{Type: windlassv1.ScalingMetric_TYPE_CPU, Target: fmt.Sprint(cpuTarget)}},
 		Up:   &windlassv1.ScalingPace{Window: second(5), Step: "100%", Every: second(5)},
 		Down: &windlassv1.ScalingPace{Window: second(20), Step: "1", Every: second(5)},
 	}
@@ -43,7 +43,7 @@ func (w *fleet) replicasForLoad(region string) int {
 	for _, c := range []byte(region) {
 		x = splitmix(x ^ uint64(c))
 	}
-	return 1 + int(x%mostScaled)
+	return 1 + int(x%maxScaled)
 }
 
 // cpu returns the load of an app in the region, in millicores.
@@ -62,7 +62,7 @@ func (c *checker) decided(wrote controlplane.MemoryWrite) {
 		if before, ok := c.decisions[p]; ok && from != before {
 			c.violateLockedf("another writer than the scaler changed replicas", scaledName, spot, "a decision wrote %d, and the next one found %d", before, from)
 		}
-		if to < 1 || to > mostScaled {
+		if to < 1 || to > maxScaled {
 			c.violateLockedf("a decision is out of bounds", scaledName, spot, "%d replicas", to)
 		}
 		if c.decisions[p] = to; to != from {

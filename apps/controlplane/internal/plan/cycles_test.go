@@ -132,7 +132,7 @@ func TestStaged_RepeatedStatesEndProperty(t *testing.T) {
 		for _, r := range []string{"eu", "us"} {
 			cycles[r] = drawCycle(t, r)
 		}
-		w.repeat(cycles, w.now+5*mostTime(policy, size, limit)) // a region can be out of reach for three quarters of the time
+		w.repeat(cycles, w.now+5*maxTime(policy, size, limit)) // a region can be out of reach for three quarters of the time
 	})
 }
 
@@ -189,9 +189,9 @@ func (w *simulation) ended() bool {
 	return false
 }
 
-// mostTime returns the maximum time of a rollout in two regions, ms: each stage of each region restarts as
+// maxTime returns the maximum time of a rollout in two regions, ms: each stage of each region restarts as
 // often as it may, and each time every replica takes as long as it may.
-func mostTime(policy *windlassv1.RolloutPolicy, size int32, limit time.Duration) int64 {
+func maxTime(policy *windlassv1.RolloutPolicy, size int32, limit time.Duration) int64 {
 	d := policy.GetDeadlines()
 	turn := max(limit, d.GetProgress().AsDuration()) + max(d.GetImage().AsDuration(), d.GetCrash().AsDuration())
 	turn = turn*time.Duration(2*size+4) + max(policy.GetWaitForCapacity().AsDuration(), d.GetUnschedulable().AsDuration())

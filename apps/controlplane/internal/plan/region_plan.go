@@ -111,7 +111,7 @@ func (v *view) regionPlan(region string) *regionPlan {
 		l.Hold = true
 		if n := max(l.Size, v.size(older, region)); n > 0 {
 			surge, _ := regionBounds(c, region, n)
-			l.Most = n + surge
+			l.MaxReplicas = n + surge
 		}
 	}
 	if forward {

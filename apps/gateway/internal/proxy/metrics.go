@@ -205,8 +205,8 @@ type answered struct {
 	prometheus.Counter
 }
 
-// mostAnswered limits the length of figures.answered, because an instance may answer with arbitrary statuses.
-const mostAnswered = 16
+// maxAnswered limits the length of figures.answered, because an instance may answer with arbitrary statuses.
+const maxAnswered = 16
 
 func (m *metrics) figuresOf(k series) *figures {
 	if found, ok := m.figures.Load(k); ok {
@@ -238,7 +238,7 @@ func (f *figures) counterOf(code int) prometheus.Counter {
 		}
 	}
 	c := f.requests.WithLabelValues(strconv.Itoa(code))
-	if len(known) < mostAnswered {
+	if len(known) < maxAnswered {
 		next := append(slices.Clone(known), answered{code, c})
 		f.answered.CompareAndSwap(before, &next) // if another goroutine changed the list, the next answer adds this status
 	}

@@ -24,7 +24,7 @@ const (
 	poolName      = "pool-0"
 	prefill       = "prefill"
 	decode        = "decode"
-	mostScaled    = 4
+	maxScaled     = 4
 	cpuMillicores = 500
 	cpuTarget     = 50
 	// inFlightTarget is how many requests one instance should have at a time.
@@ -43,7 +43,7 @@ const (
 
 // bounds are the lowest and the highest number of replicas of scaled apps, or of instances of each role of a pool. A pool
 // may be at zero, too.
-var bounds = map[string][2]int32{scaledName: {1, mostScaled}, zeroName: {0, mostScaled}, poolName: {1, mostScaled}}
+var bounds = map[string][2]int32{scaledName: {1, maxScaled}, zeroName: {0, maxScaled}, poolName: {1, maxScaled}}
 
 func pace(window time.Duration, step string) *windlassv1.ScalingPace {
 	return &windlassv1.ScalingPace{Window: durationpb.New(window), Step: step, Every: durationpb.New(time.Second)}
@@ -57,14 +57,14 @@ func scalingPolicy(app string) *windlassv1.ScalingPolicy {
 	zero := &windlassv1.ScaleToZero{After: durationpb.New(zeroAfter)}
 	switch app {
 	case zeroName:
-		return &windlassv1.ScalingPolicy{Min: new(int32(0)), Max: mostScaled, Metrics: inFlight, Up: up, Down: down, Zero: zero}
+		return &windlassv1.ScalingPolicy{Min: new(int32(0)), Max: maxScaled, Metrics: inFlight, Up: up, Down: down, Zero: zero}
 	case poolName:
 		return &windlassv1.ScalingPolicy{Zero: zero, Roles: []*windlassv1.RoleScaling{
-			{Role: prefill, Max: mostScaled, Metrics: cpu, Up: up, Down: down, Couple: &windlassv1.ScalingCouple{Role: decode, Ratio: []float64{0.5, 2}}},
-			{Role: decode, Max: mostScaled, Metrics: inFlight, Up: up, Down: down},
+			{Role: prefill, Max: maxScaled, Metrics: cpu, Up: up, Down: down, Couple: &windlassv1.ScalingCouple{Role: decode, Ratio: []float64{0.5, 2}}},
+			{Role: decode, Max: maxScaled, Metrics: inFlight, Up: up, Down: down},
 		}}
 	}
-	return &windlassv1.ScalingPolicy{Max: mostScaled, Metrics: cpu, Up: up, Down: down}
+	return &windlassv1.ScalingPolicy{Max: maxScaled, Metrics: cpu, Up: up, Down: down}
 }
 
 // scaleSpec turns the spec into the spec of a scaled app.
@@ -94,7 +94,7 @@ type load struct {
 func (l *load) replicas(region string) int {
 	h := fnv.New64a()
 	_, _ = h.Write([]byte(region)) // never fails
-	return 1 + int(rand.NewPCG(l.seed^h.Sum64(), uint64(l.at.Load())).Uint64()%mostScaled)
+	return 1 + int(rand.NewPCG(l.seed^h.Sum64(), uint64(l.at.Load())).Uint64()%maxScaled)
 }
 
 // cpu returns the load of an app, or of a role of a pool, in the region.

@@ -30,7 +30,7 @@ func TestLoad_ChangesWithTimeAndRegion(t *testing.T) {
 			require.InDelta(t, float64(n), cpu/cpuMillicores/cpuTarget*100, 1e-9)
 		}
 	}
-	require.Len(t, seen, mostScaled)
+	require.Len(t, seen, maxScaled)
 	_, ok := l.cpu("region-1", "loose-0", "main")
 	require.False(t, ok)
 }
@@ -108,14 +108,14 @@ func TestChecker_FindsADecisionOutOfBounds(t *testing.T) {
 		bad              bool
 	}{
 		{scaledName, "", "", []int32{0}, true},
-		{scaledName, "", "", []int32{mostScaled}, false},
-		{scaledName, "", "Maximum", []int32{mostScaled + 1}, true},
+		{scaledName, "", "", []int32{maxScaled}, false},
+		{scaledName, "", "Maximum", []int32{maxScaled + 1}, true},
 		{scaledName, "", "Quota", []int32{0}, false},
 		{zeroName, "", "", []int32{0}, false},
 		{zeroName, "", "", []int32{-1}, true},
 		{poolName, prefill, "", []int32{0, 0}, false},
 		{poolName, prefill, "", []int32{0, 1}, true},
-		{poolName, prefill, "", []int32{1, mostScaled + 1}, true},
+		{poolName, prefill, "", []int32{1, maxScaled + 1}, true},
 		{"loose-0", "", "", []int32{100}, false},
 	} {
 		s := setup(t)

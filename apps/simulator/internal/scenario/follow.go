@@ -61,8 +61,8 @@ const (
 	followConcurrency = 8
 	followInFlight    = 12
 	followTarget      = 6
-	// followMost is the maximum of replicas in a region.
-	followMost = 20
+	// followMax is the maximum of replicas in a region.
+	followMax = 20
 	// followSampleEvery is the time between two samples.
 	followSampleEvery = 500 * time.Millisecond
 	// followReady bounds the wait for an app that is ready, and for decisions about it.
@@ -284,7 +284,7 @@ func (r *followRun) deploy(ctx context.Context, label string, args []string, rol
 	}
 	// The paces suit replicas that are ready within seconds.
 	policy := &windlassv1.ScalingPolicy{
-		Min: new(int32(r.s.least())), Max: followMost,
+		Min: new(int32(r.s.least())), Max: followMax,
 		Metrics: []*windlassv1.ScalingMetric{{Type: windlassv1.ScalingMetric_TYPE_IN_FLIGHT, Target: strconv.Itoa(followTarget)}},
 		Up:      &windlassv1.ScalingPace{Window: seconds(20), Step: "100%", Every: seconds(10)},
 		Down:    &windlassv1.ScalingPace{Window: seconds(20), Step: "50%", Every: seconds(8)},

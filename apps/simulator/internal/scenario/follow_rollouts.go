@@ -158,7 +158,7 @@ func (r *followRun) concludeRollouts(env Env, rollouts []followRollout) error {
 			fail("version %s answered no request", label)
 		}
 	}
-	raised, lowered, loweredAfter, margin := 0, 0, 0, followMost
+	raised, lowered, loweredAfter, margin := 0, 0, 0, followMax
 	var worst time.Duration
 	for i, region := range r.Regions {
 		all := r.series.samples[i]

@@ -105,7 +105,7 @@ func judge(samples []followSample, span followSpan, target time.Duration) verdic
 
 // needed returns how many replicas a region needs for a load, if each has followTarget of it.
 func needed(load float64, least int) int {
-	return min(max(int(math.Ceil(load/followTarget-1e-9)), least), followMost)
+	return min(max(int(math.Ceil(load/followTarget-1e-9)), least), followMax)
 }
 
 // belowFloor describes the first sample with too few ready replicas. It returns "" if there is none. The floor at a

@@ -133,7 +133,7 @@ func changes(r *http.Request) bool { return r.Method != http.MethodGet }
 
 // faults are faults of the API server while five deployments get another template. most is the
 // maximum number of changing calls until all deployments are as they should be. Without a fault,
-// each deployment needs seven calls. mostReads is the maximum number of reads.
+// each deployment needs seven calls. maxReads is the maximum number of reads.
 var faults = []struct {
 	name string
 	// lasts is the duration of the fault.
@@ -169,10 +169,10 @@ var faults = []struct {
 	}},
 }
 
-// mostReads returns how many reads a fault of this length may cause. There are eleven watches. A
+// maxReads returns how many reads a fault of this length may cause. There are eleven watches. A
 // watch that keeps ending is opened at most ten times in the first ten seconds. After that, the
 // delays are random between 0.5 s and 3 or 4 s, which makes less than one read in 1.2 s.
-func mostReads(lasts time.Duration) int {
+func maxReads(lasts time.Duration) int {
 	return 11 * (10 + int(max(0, lasts-10*time.Second)/(1200*time.Millisecond)))
 }
 
@@ -260,7 +260,7 @@ func TestFaults_RegionConvergesWithFewCalls(t *testing.T) {
 			made, reads, all := p.count()
 			t.Logf("%d changing calls, %d reads: %s", made, reads, described(all))
 			require.LessOrEqual(t, made, f.most)
-			require.LessOrEqual(t, reads, mostReads(f.lasts))
+			require.LessOrEqual(t, reads, maxReads(f.lasts))
 			h.sound(t)
 		})
 	}

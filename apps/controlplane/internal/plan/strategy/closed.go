@@ -5,7 +5,7 @@ import (
 	"slices"
 )
 
-// fit removes the replicas that a closed and held region plan has beyond Most. First it removes replicas
+// fit removes the replicas that a closed and held region plan has beyond MaxReplicas. First it removes replicas
 // that are not ready, beginning with the versions without traffic. Then it removes ready replicas, while
 // enough still serve. A version with traffic keeps one of its ready replicas, unless the region is scaled
 // to zero.
@@ -23,9 +23,9 @@ func (s *Targets) fit(l RegionPlan) {
 	}
 	parts = append(parts, part{l.To, &s.To})
 	slices.SortStableFunc(parts, func(a, b part) int { return cmp.Compare(min(a.Weight, 1), min(b.Weight, 1)) })
-	over, spare := -l.Most, -l.floor()
+	over, spare := -l.MaxReplicas, -l.floor()
 	for _, p := range parts {
-		if l.Most == 0 {
+		if l.MaxReplicas == 0 {
 			*p.assigned = 0
 		}
 		over, spare = over+*p.assigned, spare+p.Ready

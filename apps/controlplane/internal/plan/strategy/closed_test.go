@@ -10,7 +10,7 @@ import (
 // TestClosed_KeepsWhatServes: a closed region that is scaled down gives up what does not serve.
 func TestClosed_KeepsWhatServes(t *testing.T) {
 	l := RegionPlan{
-		Size: 1, Need: 1, Surge: 1, Hold: true, Closed: true, Most: 2, LeavingKnown: true, Acknowledged: true,
+		Size: 1, Need: 1, Surge: 1, Hold: true, Closed: true, MaxReplicas: 2, LeavingKnown: true, Acknowledged: true,
 		To:   Side{Assigned: 2, Existing: 2},
 		From: []Side{{Assigned: 2, Known: true, Ready: 2, Serving: 2, Existing: 2, Weight: Full, Live: true}},
 	}
@@ -18,7 +18,7 @@ func TestClosed_KeepsWhatServes(t *testing.T) {
 	require.Equal(t, []int32{2}, s.From, "v1 has all traffic")
 	require.Zero(t, s.To, "v2 has none, and is not known to serve")
 
-	l.Most = 0
+	l.MaxReplicas = 0
 	s = Next(l)
 	require.Equal(t, []int32{0}, s.From, "scaled to nothing, all leave")
 }
@@ -40,7 +40,7 @@ func TestClosed_NeverGrowsAndKeepsTheFloor(t *testing.T) {
 			Size: size, Need: size, Surge: rapid.Int32Range(0, 1).Draw(t, "surge"), Hold: true, Closed: true, LeavingKnown: true,
 			Acknowledged: rapid.Bool().Draw(t, "acknowledged"), To: side("to", weight), From: []Side{side("from", Full-weight)},
 		}
-		l.Most = size + l.Surge
+		l.MaxReplicas = size + l.Surge
 		s := Next(l)
 		require.LessOrEqual(t, s.To, l.To.Assigned)
 		require.LessOrEqual(t, s.From[0], l.From[0].Assigned)

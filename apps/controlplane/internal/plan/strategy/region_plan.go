@@ -78,10 +78,10 @@ type RegionPlan struct {
 	// traffic of another version goes to the live one when the replicas of the other version are no
 	// longer ready.
 	Hold bool
-	// Closed: nothing may grow. With Hold, the region gives up the replicas beyond Most, so that it can
+	// Closed: nothing may grow. With Hold, the region gives up the replicas beyond MaxReplicas, so that it can
 	// be scaled down.
-	Closed bool
-	Most   int32
+	Closed      bool
+	MaxReplicas int32
 	// To is the version that moves in. Absent: the region has no assignment of it yet.
 	To     Side
 	Absent bool
