@@ -199,7 +199,7 @@ func (s *Server) start(ctx context.Context, paths Paths, cfg Config) error {
 		}
 		select {
 		case <-s.proc.Done():
-			return fmt.Errorf("the server ended (%w): %s (log: %s)", s.exitReason(), lastError(s.logFile(), logStart), s.logFile())
+			return fmt.Errorf("the server ended (%w): %s (log: %s)", s.exitReason(), loggedError(s.logFile(), logStart), s.logFile())
 		case <-ctx.Done():
 			stopped := s.Stop(context.WithoutCancel(ctx))
 			return errors.Join(fmt.Errorf("%w: %w (log: %s)", context.Cause(ctx), err, s.logFile()), stopped)
@@ -369,9 +369,9 @@ func (s *Server) Stop(ctx context.Context) error {
 	return nil
 }
 
-// lastError returns an error that the server logged since offset: the last one about a taken
+// loggedError returns an error that the server logged since offset: the last one about a taken
 // address, or else the first one. If the server logged no error, it returns the last line.
-func lastError(path string, offset int64) string {
+func loggedError(path string, offset int64) string {
 	b, err := os.ReadFile(path)
 	if err != nil || int64(len(b)) < offset {
 		return "no log"
