@@ -291,7 +291,7 @@ func gangsArePacked(t *testing.T) {
 	p.racks(t, nodes, "x", "y", "y", "x")
 	begin := time.Now()
 	until(t, "the other gang runs, too", func() bool { return q.isReady(t) })
-	require.Less(t, time.Since(begin), 10*time.Second)
+	require.Less(t, time.Since(begin), time.Minute) // seconds, unless the machine is busy
 	require.Equal(t, []string{nodes[0], nodes[3]}, q.nodesOf(t))
 	p.removes(t, p, q)
 

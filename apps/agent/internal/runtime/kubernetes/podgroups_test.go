@@ -7,7 +7,6 @@ import (
 
 	"github.com/stretchr/testify/require"
 	"google.golang.org/protobuf/types/known/durationpb"
-	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/windlass-run/windlass/apps/agent/internal/runtime"
@@ -84,10 +83,7 @@ func podGroupsShareNoRoom(t *testing.T) {
 	}
 
 	// Another agent changes nothing.
-	before := map[string]corev1.Pod{}
-	for name, pod := range p.pods(t) {
-		before[name] = pod
-	}
+	before := p.pods(t)
 	p.rt = p.open(t)
 	q.rt = p.rt
 	require.NoError(t, p.rt.Apply(t.Context(), q.a))
@@ -104,7 +100,7 @@ func podGroupsShareNoRoom(t *testing.T) {
 	p.cordon(t, nodes[3], false)
 	begin := time.Now()
 	until(t, "the other gang runs, too", func() bool { return q.isReady(t) })
-	require.Less(t, time.Since(begin), 10*time.Second)
+	require.Less(t, time.Since(begin), time.Minute) // seconds, unless the machine is busy
 	t.Logf("ready %v after there was room", time.Since(begin))
 	require.True(t, p.isReady(t))
 	require.InDelta(t, 0, p.counted(t, "windlass_agent_kubernetes_gangs", map[string]string{"state": "waits"}), 0)
