@@ -59,6 +59,9 @@ func (w *fleet) disagreement() disagreement {
 	if d := c.agreeInstances(ready, kept); d.kind != "" {
 		return d
 	}
+	if d := c.agreeSlots(); d.kind != "" {
+		return d
+	}
 	if d := c.agreeScaled(); d.kind != "" {
 		return d
 	}
@@ -185,6 +188,45 @@ func (c *checker) agreeInstances(ready map[string]map[string][]string, kept map[
 	for _, id := range slices.Sorted(maps.Keys(runs)) {
 		if !kept[runs[id]] {
 			return disagreement{"a report was missed", "", runs[id], "instance " + id + " runs and the database does not know it"}
+		}
+	}
+	return disagreement{}
+}
+
+// agreeSlots checks that the stable slots of each role count from 0 without gaps in each group, as do the groups, and that
+// no slot has two instances.
+func (c *checker) agreeSlots() disagreement {
+	type roleAt struct {
+		place place
+		role  string
+	}
+	taken := map[roleAt]map[slot]bool{}
+	for _, id := range slices.Sorted(maps.Keys(c.rows.instances)) {
+		i := c.rows.instances[id]
+		if i.status == windlassv1.InstanceStatus_INSTANCE_STATUS_TERMINATED || !slices.Contains(c.rows.deployments[i.place.deployment].stable, i.at.role) {
+			continue
+		}
+		at := roleAt{i.place, i.at.role}
+		if taken[at] == nil {
+			taken[at] = map[slot]bool{}
+		}
+		if taken[at][i.at] {
+			return disagreement{"a slot has two instances", "", place{c.rows.names[i.place.region], i.place.deployment}, fmt.Sprintf("%+v", i.at)}
+		}
+		taken[at][i.at] = true
+	}
+	for at, slots := range taken {
+		for s := range slots {
+			below := s
+			if below.index--; s.index == 0 {
+				if below = s; s.group == 0 {
+					continue
+				}
+				below.group--
+			}
+			if !slots[below] {
+				return disagreement{"a stable slot is missing", "", place{c.rows.names[at.place.region], at.place.deployment}, fmt.Sprintf("%+v is there without %+v", s, below)}
+			}
 		}
 	}
 	return disagreement{}

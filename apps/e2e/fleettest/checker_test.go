@@ -38,6 +38,7 @@ type spotted struct {
 //
 //   - Every rollout has ended.
 //   - The wanted instances run: no more, no fewer, none twice, and no orphan.
+//   - Stable slots count from 0 without gaps, and no slot has two instances.
 //   - Every place has the newest generation.
 //   - The database lists exactly the running instances.
 //   - Acknowledged deployments exist.
@@ -58,11 +59,13 @@ type checker struct {
 	// decisions are the replicas that the scaler wrote last, by region id and app.
 	decisions map[place]int32
 	// sawRoutes is whether a region has served routes. sawScaling counts changes of replicas by the scaler.
-	// sawPools counts versions of pools that went live in a region. sawRaises counts adopted raises of regions that
-	// were cut off.
+	// sawPools, sawSlots and sawPairs count versions of pools, with stable slots and with pairing that went live in a
+	// region. sawRaises counts adopted raises of regions that were cut off.
 	sawRoutes  bool
 	sawScaling int
 	sawPools   int
+	sawSlots   int
+	sawPairs   int
 	sawRaises  int
 
 	acknowledged map[string]string // apps by the deployments that users got in answers
@@ -103,6 +106,8 @@ type (
 		readyAt int64
 		each    int32 // instances of a replica
 		pooled  bool  // a replica is one percent of the pool
+		paired  bool
+		stable  []string // names of the roles with stable slots
 	}
 	topologyRow struct {
 		app              string
@@ -123,6 +128,12 @@ type (
 		place  place
 		status windlassv1.InstanceStatus
 		guard  int64
+		at     slot
+	}
+	// slot is the place of an instance within its deployment.
+	slot struct {
+		role         string
+		group, index int32
 	}
 )
 
@@ -316,7 +327,15 @@ func (c *checker) onWrite(wrote controlplane.MemoryWrite) {
 		m.heads[h.RegionID] = head{h.Epoch, h.Revision}
 	}
 	for _, d := range wrote.Deployments {
-		m.deployments[d.ID] = deploymentRow{d.AppID, d.ReadyAt, instancesEach(d.Spec), d.Spec.GetLayout() == windlassv1.Layout_LAYOUT_POOLED}
+		row := deploymentRow{
+			app: d.AppID, readyAt: d.ReadyAt, each: instancesEach(d.Spec), pooled: d.Spec.GetLayout() == windlassv1.Layout_LAYOUT_POOLED, paired: d.Spec.GetPairing() != nil,
+		}
+		for _, r := range d.Spec.GetRoles() {
+			if r.GetSlots() == windlassv1.RoleSpec_SLOTS_STABLE {
+				row.stable = append(row.stable, r.GetName())
+			}
+		}
+		m.deployments[d.ID] = row
 	}
 	for _, r := range wrote.Routes {
 		p := place{r.RegionID, r.AppID}
@@ -380,7 +399,7 @@ func (c *checker) reports(wrote controlplane.MemoryWrite) {
 			c.violateLockedf("a generation that was never applied is said to be applied", "", spot, "generation %d, and the executor got at most %d", now.generation, c.applied[spot])
 		case now.phase == phaseApplied && now.deleted && !before.deleted && c.applied[spot] > 0 && !c.removed[spot] && !c.wasRestored:
 			c.violateLockedf("a workload that was never removed is said to be removed", "", spot, "generation %d", now.generation)
-		case int(now.ready) > c.count[spot] && (c.count[spot] == 0 || !m.deployments[p.deployment].pooled):
+		case int(now.ready) > c.count[spot] && (c.count[spot] == 0 || !m.deployments[p.deployment].takesOver()):
 			c.violateLockedf("replicas that were never ready are said to be ready", "", spot, "%d are, and %d ever were", now.ready, c.count[spot])
 		}
 		m.observed[p] = now
@@ -398,15 +417,14 @@ func (c *checker) reports(wrote controlplane.MemoryWrite) {
 		fenced(p, before.guard, int64(i.Guard))
 		spot := place{m.names[i.RegionID], i.DeploymentID}
 		was := c.ready[spotted{i.ID, spot}]
-		if m.deployments[i.DeploymentID].pooled {
-			// The version that takes over a pool has all its instances, even instances that it still has to
-			// replace.
+		if m.deployments[i.DeploymentID].takesOver() {
+			// The version that takes over instances has all of them, even instances that it still has to replace.
 			was = was || c.ready[spotted{i.ID, place{region: spot.region}}]
 		}
 		if i.Status == windlassv1.InstanceStatus_INSTANCE_STATUS_READY && !was {
 			c.violateLockedf("an instance that was never ready is said to be ready", "", spot, "instance %s", i.ID)
 		}
-		m.instances[i.ID] = instanceRow{p, i.Status, int64(i.Guard)}
+		m.instances[i.ID] = instanceRow{p, i.Status, int64(i.Guard), slot{i.Role, i.Group, i.Slot}}
 	}
 }
 
@@ -458,6 +476,12 @@ func (c *checker) succeeded(id string, a appRow) {
 		if m.deployments[p.deployment].pooled {
 			c.sawPools++
 		}
+		if len(m.deployments[p.deployment].stable) > 0 {
+			c.sawSlots++
+		}
+		if m.deployments[p.deployment].paired {
+			c.sawPairs++
+		}
 		if all := t.instances(m.deployments[p.deployment]); c.count[spot] < int(all) {
 			c.violateLockedf("a deployment that was not ready went live", a.name, spot, "%d of %d instances ever were", c.count[spot], all)
 		}
@@ -479,6 +503,9 @@ func (c *checker) kept(id string) {
 		}
 	}
 }
+
+// takesOver reports whether the version may take over the instances of another one.
+func (d deploymentRow) takesOver() bool { return d.pooled || len(d.stable) > 0 }
 
 // instances returns how many instances the row asks for.
 func (t topologyRow) instances(d deploymentRow) (n int32) {

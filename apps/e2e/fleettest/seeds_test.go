@@ -59,16 +59,19 @@ func TestFleet_ConvergesWhateverBreaks(t *testing.T) { //nolint:tparallel // nex
 		require.NoError(t, err, shardVariable)
 		warm(t)
 		// A fleet may lose all apps before they are served, or before one scales, but not all fleets do.
-		routed, scaled, pooled := false, false, false
+		routed, scaled, pooled, stable, paired := false, false, false, 0, 0
 		for seed := first + i; seed < first+count; seed += n {
 			t.Run(fmt.Sprintf("seed=%d", seed), func(t *testing.T) {
 				c := runSeed(t, seed, false).check
 				routed, scaled, pooled = routed || c.sawRoutes, scaled || c.sawScaling > 3, pooled || c.sawPools > 1
+				stable, paired = stable+c.sawSlots, paired+c.sawPairs
 			})
 		}
 		require.True(t, routed, "the checker saw no routes in any fleet")
 		require.True(t, scaled, "the checker saw hardly any scaling in any fleet")
 		require.True(t, pooled, "the checker saw hardly any versions of pools go live in any fleet")
+		require.True(t, count < 100 || stable > 1, "the checker saw hardly any versions with stable slots go live in all fleets")
+		require.True(t, count < 100 || paired > 1, "the checker saw hardly any versions with pairs go live in all fleets")
 		return
 	}
 	// A fleet uses one P, so there is one process for each CPU.
@@ -120,7 +123,7 @@ func runSeed(t *testing.T, seed uint64, keepTrace bool) *fleet {
 	for _, v := range w.check.broken() {
 		t.Errorf("%s\n\nthis fleet alone: WINDLASS_FLEET_SEED=%d go test -v -run WhateverBreaks ./apps/e2e/fleettest", v, seed)
 	}
-	t.Logf("seed %d: trace %s, %d raises", seed, w.trace, w.check.sawRaises)
+	t.Logf("seed %d: trace %s, %d raises, %d versions with stable slots, %d with pairs", seed, w.trace, w.check.sawRaises, w.check.sawSlots, w.check.sawPairs)
 	return w
 }
 

@@ -128,28 +128,80 @@ func (w *fleet) deploy(ctx context.Context, of size, i int, label string) (did, 
 		Command: []string{"serve"}, Regions: names, VersionLabel: label, Replicas: &replicas,
 		Env: map[string]string{"VERSION": strconv.Itoa(w.fate.intn(1_000_000)), "LABEL": label},
 	}
+	var rollout *windlassv1.RolloutPolicy
 	if i == pooledApp {
-		spec.Layout, spec.Replicas = windlassv1.Layout_LAYOUT_POOLED, nil
-		spec.Update = &windlassv1.PoolUpdate{Order: windlassv1.PoolUpdate_Order(w.fate.intn(len(windlassv1.PoolUpdate_Order_name)))}
-		spec.Roles = []*windlassv1.RoleSpec{{Name: "prefill", Instances: 1 + replicas}, {Name: "decode", Instances: replicas, Entry: true}}
-		for _, r := range spec.Roles {
-			r.Env = map[string]string{"ROLE": strconv.Itoa(w.fate.intn(3))}
-		}
-		if label == "good" && w.fate.intn(2) == 0 {
-			spec.Env["VERSION"] = "0" // at most the roles' own variables differ
-			spec.Roles[0].Together = w.fate.intn(4) == 0
-			spec.Roles[1].Together = spec.Roles[0].Together
-		}
+		rollout = w.poolRoles(spec, replicas)
 	}
 	if i%3 == 2 {
-		hosts := int32(1 + w.fate.intn(2)) // another number is another version
-		spec.Roles = []*windlassv1.RoleSpec{{Name: "prefill", Instances: 2}, {Name: "decode", Entry: true, StartsAfter: []string{"prefill"}, Hosts: hosts}}
+		rollout = w.groupRoles(spec)
 	}
 	var policy *windlassv1.ScalingPolicy
 	if i == scaledApp {
 		policy, spec.Replicas = scalingPolicy(), nil
 		spec.Resources = &windlassv1.Resources{CpuMillicores: cpuMillicores}
 	}
-	resp, err := w.apps.Deploy(ctx, &windlassv1.DeployRequest{App: appPath(i), Spec: spec, Scaling: policy})
+	resp, err := w.apps.Deploy(ctx, &windlassv1.DeployRequest{App: appPath(i), Spec: spec, Scaling: policy, Rollout: rollout})
 	return fmt.Sprintf("deploy a version that is %s, %d each in %v", label, replicas, names), resp.GetDeploymentId(), err
+}
+
+// hasStableSlots reports whether the roles of the fleet's apps have stable slots. A version cannot give up the slots of
+// some roles only, so all versions of a fleet are alike in this.
+func (w *fleet) hasStableSlots() bool { return w.seed%3 == 0 }
+
+// poolRoles makes the spec a pool, and returns the policy of its rollout.
+func (w *fleet) poolRoles(spec *windlassv1.DeploymentSpec, replicas int32) *windlassv1.RolloutPolicy {
+	spec.Layout, spec.Replicas = windlassv1.Layout_LAYOUT_POOLED, nil
+	prefill, decode := &windlassv1.RoleSpec{Name: "prefill", Instances: 1 + replicas}, &windlassv1.RoleSpec{Name: "decode", Instances: replicas, Entry: true}
+	spec.Roles = []*windlassv1.RoleSpec{prefill, decode}
+	for _, r := range spec.Roles {
+		r.Env = map[string]string{"ROLE": strconv.Itoa(w.fate.intn(3))}
+	}
+	if spec.VersionLabel == "good" && w.fate.intn(2) == 0 {
+		spec.Env["VERSION"] = "0" // at most the roles' own variables differ
+		prefill.Together = w.fate.intn(4) == 0
+		decode.Together = prefill.Together
+	}
+	w.pairRoles(spec)
+	if w.hasStableSlots() {
+		decode.Slots = windlassv1.RoleSpec_SLOTS_STABLE
+		others := []windlassv1.PoolUpdate_Order{windlassv1.PoolUpdate_ORDER_SEQUENTIAL, windlassv1.PoolUpdate_ORDER_PARALLEL, windlassv1.PoolUpdate_ORDER_INTERLEAVED}
+		spec.Update = &windlassv1.PoolUpdate{Order: others[w.fate.intn(len(others))]}
+		return &windlassv1.RolloutPolicy{MaxUnavailable: []string{"1%", "50%"}[w.fate.intn(2)]}
+	}
+	decode.Hosts = int32(1 + w.fate.intn(8)/7) // rarely two, because another number moves by shares whatever the order is
+	spec.Update = &windlassv1.PoolUpdate{
+		Order:    windlassv1.PoolUpdate_Order(w.fate.intn(len(windlassv1.PoolUpdate_Order_name))),
+		WhenFull: windlassv1.PoolUpdate_WhenFull(w.fate.intn(len(windlassv1.PoolUpdate_WhenFull_name))),
+	}
+	return nil
+}
+
+// groupRoles makes each replica of the spec a group, and returns the policy of its rollout.
+func (w *fleet) groupRoles(spec *windlassv1.DeploymentSpec) *windlassv1.RolloutPolicy {
+	prefill, decode := &windlassv1.RoleSpec{Name: "prefill", Instances: 2}, &windlassv1.RoleSpec{Name: "decode", Entry: true}
+	spec.Roles = []*windlassv1.RoleSpec{prefill, decode}
+	w.pairRoles(spec)
+	if w.hasStableSlots() {
+		decode.StartsAfter, decode.Slots = []string{"prefill"}, windlassv1.RoleSpec_SLOTS_STABLE
+		return &windlassv1.RolloutPolicy{Strategy: windlassv1.RolloutPolicy_STRATEGY_IN_PLACE}
+	}
+	decode.Hosts = int32(1 + w.fate.intn(2)) // another number is another version
+	switch of := windlassv1.Gang_Of(w.fate.intn(len(windlassv1.Gang_Of_name))); {
+	case of == windlassv1.Gang_OF_UNIT && decode.Hosts == 1, of == windlassv1.Gang_OF_UNSPECIFIED:
+		decode.StartsAfter = []string{"prefill"}
+	default:
+		spec.Gang = &windlassv1.Gang{Of: of}
+	}
+	return nil
+}
+
+// pairRoles draws how gateways pair the roles.
+func (w *fleet) pairRoles(spec *windlassv1.DeploymentSpec) {
+	switch w.fate.intn(3) {
+	case 1:
+		spec.Pairing = &windlassv1.Pairing{Engine: windlassv1.Pairing_ENGINE_NIXL, MinPromptBytes: int64(100 * w.fate.intn(2))}
+	case 2:
+		spec.Pairing = &windlassv1.Pairing{Engine: windlassv1.Pairing_ENGINE_SGLANG}
+		spec.Ports = []*windlassv1.Port{{Name: "http"}, {Name: "bootstrap"}}
+	}
 }
