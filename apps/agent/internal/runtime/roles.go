@@ -217,8 +217,6 @@ func RefuseRoles(s *windlassv1.DeploymentSpec) *Rejection {
 		switch _, twice := index[r.GetName()]; {
 		case twice:
 			return &Rejection{Code: ReasonInvalidSpec, Message: fmt.Sprintf("%sname: two roles are named %q", at, r.GetName())}
-		case r.GetHosts() > 1 && s.GetLayout() == windlassv1.Layout_LAYOUT_POOLED:
-			return &Rejection{Code: ReasonUnsupported, Message: at + "hosts: an instance of a pool cannot span several hosts: leave hosts out, or use layout replicas"}
 		case r.GetHosts() > 1 && r.GetInstances() > 1 && len(s.GetRoles()) == 1:
 			return &Rejection{Code: ReasonUnsupported, Message: at + "instances: a replica of one role is one instance of several hosts: leave instances out, and raise replicas"}
 		}

@@ -172,8 +172,6 @@ func checkHosts(s *windlassv1.DeploymentSpec, r *windlassv1.RoleSpec, at, field 
 	case n == 1:
 	case len(s.GetRoles()) == 1 && r.GetInstances() > 1:
 		return apierr.InvalidFix(at+".instances", which+", and a replica of one role is one instance", "Leave instances out, and raise replicas.")
-	case model.IsPooled(s):
-		return apierr.InvalidFix(at+".hosts", fmt.Sprintf("an instance of a pool has one host, not %d", n), "Leave hosts out, or use layout replicas.")
 	case s.GetModels() != nil:
 		return apierr.InvalidFix(at+".hosts", fmt.Sprintf("a server of models has one host, not %d", n), "Leave hosts or models out.")
 	case s.GetRouting().GetColdStart() != nil:

@@ -41,7 +41,6 @@ func TestRoles_RefusalHasFieldAndFix(t *testing.T) {
 		{"instances by region without a pool", `overrides {regions: "eu" roles {name: "decode" instances: 2}}`, "spec.overrides[0].roles[0].instances", "in every region"},
 		{"a name twice", `roles {name: "decode"}`, "spec.roles[2].name", "named twice"},
 		{"two entries", `roles {name: "router" entry: true}`, "spec.roles[2].entry", "both the entry role"},
-		{"several hosts of a pool", `layout: LAYOUT_POOLED roles {name: "big" hosts: 2}`, "spec.roles[2].hosts", "an instance of a pool has one host, not 2"},
 		{"several hosts with a cold start", `routing {cold_start {}} roles {name: "big" hosts: 2}`, "spec.routing.coldStart", "role \"big\" have 2 hosts"},
 		{"several hosts on one node", `model_cache {mount_path: "/m" claim {size_gib: 1 single_node: true}} roles {name: "big" hosts: 2}`, "spec.modelCache.claim.singleNode", "role \"big\" have 2 hosts"},
 		{"a role together with none", `roles {name: "router" together: true}`, "spec.roles[2].together", "no other role changes together"},
@@ -70,6 +69,7 @@ func TestRoles_RefusalHasFieldAndFix(t *testing.T) {
 	require.NoError(t, Check(parsed(t, pair+` layout: LAYOUT_REPLICAS roles {name: "router" hosts: 1 slots: SLOTS_ANY image: "router`+digest+`"}`), "spec"))
 	require.NoError(t, Check(parsed(t, pair+` roles {name: "s" slots: SLOTS_STABLE}`), "spec"))
 	require.NoError(t, Check(parsed(t, pair+` layout: LAYOUT_POOLED replicas: 100 overrides {regions: "eu" roles {name: "decode" instances: 2}}`), "spec"))
+	require.NoError(t, Check(parsed(t, pair+` layout: LAYOUT_POOLED roles {name: "big" hosts: 2 instances: 2}`), "spec"))
 	many := Check(parsed(t, `command: "serve" regions: "eu" roles {name: "shard" hosts: 2 instances: 2}`), "spec")
 	require.Equal(t, "spec.roles[0].instances", rpc.DetailOf(many).GetField())
 	require.Equal(t, "Leave instances out, and raise replicas.", rpc.DetailOf(many).GetFix())
@@ -191,6 +191,16 @@ func TestRolesMade_ChangesWithTheRole(t *testing.T) {
 	require.Empty(t, changed(`command: "serve" regions: "eu" roles {name: "prefill" instances: 3 entry: true} roles {name: "decode"}`), "instances do not see the number of instances")
 	require.Equal(t, []string{"prefill", "decode"}, changed(pair+` env {key: "A" value: "b"}`))
 	require.Empty(t, made(`command: "x" roles {name: "a"}`, nil).RolesMade)
+
+	// A rotated secret replaces instances of every role, so that a region names all of them as roles that move.
+	const token = ` secrets {env_name: "TOKEN" secret: "token" version: %d}`
+	before, rotated := made(pair+fmt.Sprintf(token, 1), nil), parsed(t, pair+fmt.Sprintf(token, 2))
+	before.Spec.Layout, rotated.Layout = windlassv1.Layout_LAYOUT_POOLED, windlassv1.Layout_LAYOUT_POOLED
+	hashes, err := RolesMade(rotated, before)
+	require.NoError(t, err)
+	moving, same := (&model.Deployment{Spec: rotated, RolesMade: hashes}).ChangedRoles(before)
+	require.True(t, same)
+	require.Equal(t, []string{"prefill", "decode"}, moving)
 
 	// A role that is made alike keeps its hash, even if a release with another hash function computed it.
 	other, err := model.EncodeRoleHashes(map[string][]byte{"prefill": {1}, "decode": {2}})

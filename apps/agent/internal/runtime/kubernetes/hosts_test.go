@@ -395,3 +395,60 @@ func TestHosts_WorkTogetherWithRolesOfOneHost(t *testing.T) {
 		}
 	}
 }
+
+// The instances of a pool that have several hosts are counted, replaced and restarted as instances.
+func TestHosts_OfAPoolAreCountedAndReplacedAsInstances(t *testing.T) {
+	p := placeRoles(t, assignment("dep_pool_hosts", 100, func(s *windlassv1.DeploymentSpec) {
+		s.Layout = windlassv1.Layout_LAYOUT_POOLED
+		s.Roles = []*windlassv1.RoleSpec{{Name: "router", Entry: true}, {Name: "shard", Instances: 2, Hosts: 2}}
+	}, func(s *windlassv1.DeploymentSpec) { s.Args = []string{"--allow-fault-api"} }), nil)
+	p.awaits(t, 3, 0)
+	require.Len(t, p.pods(t), 5)
+	shards := func(template string) (n int) {
+		for _, in := range p.instances(t) {
+			if in.Role == "shard" && in.Status == ready && (template == "" || in.TemplateHash == template) {
+				n++
+			}
+		}
+		return n
+	}
+	router := func() string {
+		for _, in := range p.instances(t) {
+			if in.Role == "router" {
+				return in.ID
+			}
+		}
+		return ""
+	}
+	first := router()
+	p.change(t, func(a *runtime.Assignment) {
+		a.RoleTemplates = map[string]string{"router": "template-1", "shard": "template-2"}
+		a.Deployment.MovingRoles = []string{"shard"}
+	})
+	until(t, "both shards are replaced", func() bool {
+		require.GreaterOrEqual(t, shards(""), 2, "an old one goes once a new one is ready")
+		return shards("template-2") == 2
+	})
+	until(t, "pods of both shards and the router", func() bool { return len(p.pods(t)) == 5 })
+	require.Equal(t, first, router(), "the router stays")
+
+	// A rank that ends takes its instance with it, and no other one.
+	for _, one := range p.pods(t) {
+		if one.Labels[render.LabelRank] == "1" {
+			inject(t, one, `{"crashAfter": "1ms", "exitCode": 3}`)
+			break
+		}
+	}
+	restarted := func() bool {
+		return slices.ContainsFunc(p.instances(t), func(in runtime.Instance) bool { return in.Role == "shard" && in.Restarts == 1 && in.Status == ready })
+	}
+	until(t, "one restart of one instance", func() bool {
+		require.GreaterOrEqual(t, shards(""), 1)
+		return restarted() && shards("") == 2
+	})
+	p.change(t, func(a *runtime.Assignment) { a.Deployment.Spec.Roles[1].Instances = 1 })
+	until(t, "one shard of two pods", func() bool { return len(p.pods(t)) == 3 && shards("") == 1 })
+	require.Equal(t, first, router())
+	require.NoError(t, p.rt.Remove(t.Context(), p.a.Deployment.Id))
+	require.Empty(t, p.leftovers(t))
+}

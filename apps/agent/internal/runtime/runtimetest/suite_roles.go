@@ -452,21 +452,20 @@ func rolesLeaveNothing(t *testing.T, s *suite) {
 }
 
 func rolesRefused(t *testing.T, s *suite) {
-	for says, change := range map[string]func(*runtime.Assignment){
+	refused := map[string]func(*runtime.Assignment){
 		"layout": func(a *runtime.Assignment) {
 			pooled(a)
 			a.Deployment.Spec.Roles = a.Deployment.Spec.Roles[:1]
-		},
-		"roles[0].hosts": func(a *runtime.Assignment) {
-			if a.Deployment.Spec.Roles[0].Hosts = 2; s.Platform.SpansHosts {
-				pooled(a)
-			}
 		},
 		"roles[1].name":             func(a *runtime.Assignment) { a.Deployment.Spec.Roles[1].Name = "prefill" },
 		"2 roles are the entry":     func(a *runtime.Assignment) { a.Deployment.Spec.Roles[0].Entry = true },
 		"there is no role":          func(a *runtime.Assignment) { a.Deployment.Spec.Roles[0].StartsAfter = []string{"router"} },
 		"role prefill waits for it": func(a *runtime.Assignment) { a.Deployment.Spec.Roles[0].StartsAfter = []string{"decode"} },
-	} {
+	}
+	if !s.Platform.SpansHosts {
+		refused["roles[0].hosts"] = func(a *runtime.Assignment) { a.Deployment.Spec.Roles[0].Hosts = 2 }
+	}
+	for says, change := range refused {
 		var rej *runtime.Rejection
 		require.ErrorAs(t, s.rt.Apply(t.Context(), s.assignment("dep_1", 1, pair, change)), &rej, says)
 		require.False(t, rej.Retryable)
