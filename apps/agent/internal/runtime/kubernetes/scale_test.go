@@ -22,6 +22,7 @@ import (
 	"github.com/windlass-run/windlass/apps/agent/internal/runtime"
 	"github.com/windlass-run/windlass/apps/agent/internal/runtime/kubernetes"
 	"github.com/windlass-run/windlass/pkg/localstack/kubelab"
+	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
 // The variables of TestScale.
@@ -29,6 +30,9 @@ const (
 	// scaleEnv is the variable with "deployments x replicas". 1000x5 is the size that a region must
 	// support.
 	scaleEnv = "WINDLASS_SCALE"
+	// unitsEnv is the same for TestScale_InstancesOfSeveralHosts, with "deployments x replicas x hosts":
+	// 500x2x2 is 1,000 instances of two pods each.
+	unitsEnv = "WINDLASS_SCALE_UNITS"
 	// scaleOutEnv is the variable with the path of a file for the figures, as JSON.
 	scaleOutEnv = "WINDLASS_SCALE_OUT"
 )
@@ -36,7 +40,9 @@ const (
 // figures are what TestScale measures.
 type figures struct {
 	Deployments int `json:"deployments"`
-	Pods        int `json:"pods"`
+	// Hosts is the number of pods of each instance.
+	Hosts int `json:"hosts"`
+	Pods  int `json:"pods"`
 	// AppliedSeconds is the time from the first Apply until the last Apply has returned. The next
 	// field is the time until the last pod is ready.
 	AppliedSeconds float64 `json:"applied_seconds"`
@@ -173,11 +179,44 @@ func TestScale(t *testing.T) {
 		require.NoError(t, err, "%s=%q is not like 1000x5", scaleEnv, size)
 		quiet = time.Minute
 	}
-	out := &figures{Deployments: deployments, Pods: deployments * replicas}
+	out := measureScale(t, "127.84.0.0/16", deployments, replicas, 1, quiet)
+	// In a region of any size, a change writes only the few objects of one deployment.
+	for name, c := range map[string]change{"scaled": out.Scaled, "replaced": out.Replaced, "removed": out.Removed} {
+		require.LessOrEqual(t, c.Writes, 20, "%s: %v", name, c.Calls)
+	}
+}
+
+// TestScale_InstancesOfSeveralHosts is TestScale for instances of several hosts. Each rank is a workload of its own, so a
+// change writes a few objects for each pod that it touches.
+func TestScale_InstancesOfSeveralHosts(t *testing.T) {
+	if testing.Short() {
+		t.Skip("starts a Kubernetes control plane")
+	}
+	deployments, replicas, hosts, quiet := 6, 2, 2, 5*time.Second
+	if size := os.Getenv(unitsEnv); size != "" {
+		_, err := fmt.Sscanf(size, "%dx%dx%d", &deployments, &replicas, &hosts)
+		require.NoError(t, err, "%s=%q is not like 500x2x2", unitsEnv, size)
+		quiet = time.Minute
+	}
+	out := measureScale(t, "127.81.0.0/16", deployments, replicas, hosts, quiet)
+	const writesPerPod = 40
+	for name, c := range map[string]struct {
+		change
+		pods int
+	}{"scaled": {out.Scaled, hosts}, "replaced": {out.Replaced, 2 * (replicas + 1) * hosts}, "removed": {out.Removed, replicas * hosts}} {
+		require.LessOrEqual(t, c.Writes, writesPerPod*c.pods, "%s touches %d pods: %v", name, c.pods, c.Calls)
+	}
+}
+
+// measureScale measures the costs of a region with that many deployments, replicas of each and hosts of each instance, and
+// fails if the agent makes calls while nothing changes, or writes when it starts again. It waits for quiet before it says
+// that the agent is idle.
+func measureScale(t *testing.T, cidr string, deployments, replicas, hosts int, quiet time.Duration) *figures {
+	out := &figures{Deployments: deployments, Hosts: hosts, Pods: deployments * replicas * hosts}
 	calls := &counter{calls: map[string]int{}}
-	nodes := max(2, (deployments*replicas+99)/100)
+	nodes := max(2, (out.Pods+99)/100)
 	r := startOwnCluster(t, kubelab.Config{
-		CIDR: "127.84.0.0/16", Groups: []string{fmt.Sprintf("name=cpu,nodes=%d,cpu=256,memory=1Ti,pods=200", nodes)},
+		CIDR: cidr, Groups: []string{fmt.Sprintf("name=cpu,nodes=%d,cpu=256,memory=1Ti,pods=200", nodes)},
 		// Nodes of a busy machine may report late, and must not count as lost.
 		NodeGrace: 10 * time.Minute, EvictAfter: 10 * time.Minute,
 	}, calls.wrap)
@@ -188,6 +227,9 @@ func TestScale(t *testing.T) {
 		d.AppName = fmt.Sprintf("app-%04d", n)
 		d.EnvironmentId, d.EnvironmentName = fmt.Sprintf("env_scale_%d", n/20), fmt.Sprintf("team-%d", n/20)
 		d.Spec.Env = map[string]string{"MODEL": "llama", "REGION": "lab"}
+		if hosts > 1 {
+			d.Spec.Roles = []*windlassv1.RoleSpec{{Name: "shard", Hosts: int32(hosts)}}
+		}
 		// A real model server is probed less often than the servers of other tests.
 		d.Spec.HealthCheck.Interval.Seconds = 10
 	}
@@ -259,11 +301,8 @@ func TestScale(t *testing.T) {
 		require.NoError(t, os.WriteFile(file, append(b, '\n'), 0o600))
 	}
 	require.Zero(t, out.Idle.Calls, "an idle agent watches and does nothing else")
-	// In a region of any size, a change writes only the few objects of one deployment.
-	for name, c := range map[string]change{"scaled": out.Scaled, "replaced": out.Replaced, "removed": out.Removed} {
-		require.LessOrEqual(t, c.Writes, 20, "%s: %v", name, c.Calls)
-	}
 	require.Zero(t, out.Restart.Writes, "an agent that starts again writes no object: %v", out.Restart.Calls)
+	return out
 }
 
 func applyAll(t testing.TB, rt *kubernetes.Runtime, all []runtime.Assignment) {
