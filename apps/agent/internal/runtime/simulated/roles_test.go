@@ -1,6 +1,7 @@
 package simulated
 
 import (
+	"fmt"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -166,5 +167,54 @@ func TestRoles_StableSlotsAreReplacedInTheirPlaces(t *testing.T) {
 		require.NoError(t, r.Apply(t.Context(), stable(2, 3, "b")))
 		time.Sleep(2 * time.Second)
 		require.Equal(t, map[int]string{0: "b", 1: "b"}, places())
+	})
+}
+
+// A secret that a version names without a version of the secret is fetched anew, and then every role has another template.
+// The roles that the version once moved stay the same.
+func TestRoles_StableSlotsOfAPoolAreKeptByARotatedSecret(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		second := func() time.Duration { return time.Second }
+		r := New(Config{Start: second, Stop: second})
+		pool := func(generation int64, router, cache string) runtime.Assignment {
+			a := assignment("dep_1", 100, generation, cache)
+			a.RoleTemplates = map[string]string{"router": router, "cache": cache}
+			a.Deployment.MaxUnavailable, a.Deployment.MovingRoles = 34, []string{"router"}
+			a.Deployment.Spec = &windlassv1.DeploymentSpec{
+				Layout: windlassv1.Layout_LAYOUT_POOLED, Update: &windlassv1.PoolUpdate{Order: windlassv1.PoolUpdate_ORDER_SEQUENTIAL},
+				Roles: []*windlassv1.RoleSpec{{Name: "router", Entry: true}, {Name: "cache", Instances: 3, Slots: windlassv1.RoleSpec_SLOTS_STABLE}},
+			}
+			return a
+		}
+		templates := func() map[string]string {
+			out := map[string]string{}
+			for _, in := range observe(t, r).Deployments[0].Instances {
+				if in.Status == windlassv1.InstanceStatus_INSTANCE_STATUS_READY {
+					place := fmt.Sprint(in.Role, in.Slot)
+					require.NotContains(t, out, place, "two instances have the slot")
+					out[place] = in.TemplateHash
+				}
+			}
+			return out
+		}
+		require.NoError(t, r.Apply(t.Context(), pool(1, "r1", "c1")))
+		time.Sleep(2 * time.Second)
+		require.NoError(t, r.Apply(t.Context(), pool(2, "r2", "c1")), "only the router moves")
+		time.Sleep(10 * time.Second)
+		require.Equal(t, map[string]string{"router0": "r2", "cache0": "c1", "cache1": "c1", "cache2": "c1"}, templates())
+
+		require.NoError(t, r.Apply(t.Context(), pool(3, "r3", "c3")))
+		for range 200 {
+			caches := 0
+			for place := range templates() {
+				if place != "router0" {
+					caches++
+				}
+				require.Contains(t, []string{"router0", "cache0", "cache1", "cache2"}, place, "a slot in addition")
+			}
+			require.GreaterOrEqual(t, caches, 2, "one cache at a time")
+			time.Sleep(100 * time.Millisecond)
+		}
+		require.Equal(t, map[string]string{"router0": "r3", "cache0": "c3", "cache1": "c3", "cache2": "c3"}, templates())
 	})
 }
