@@ -40,6 +40,7 @@ type clusterFlags struct {
 	GatewaySelector      string        `help:"Callers that may connect to instances: a comma-separated list of pod:LABEL=VALUE, namespace:LABEL=VALUE and cidr:PREFIX. Default: none (kubernetes)." env:"WINDLASS_GATEWAY_SELECTOR"`
 	MonitoringSelector   string        `help:"Callers that may connect to instances to scrape metrics, in the form of --gateway-selector. Default: none (kubernetes)." env:"WINDLASS_MONITORING_SELECTOR"`
 	HealthImage          string        `help:"Image of the agent. Pods whose health check uses HEAD or expectedCodes get a container of it, which makes the check. Default: such apps are refused (kubernetes)." env:"WINDLASS_HEALTH_IMAGE"`
+	LoaderImage          string        `help:"Image of the agent. Instances of apps with models get a container of it, which fetches the files of model.artifact. Default: model.artifact is refused (kubernetes)." env:"WINDLASS_LOADER_IMAGE"`
 	GatewayAPI           string        `name:"gateway-api" help:"Gateway of the Gateway API, as NAMESPACE/NAME or NAMESPACE/NAME:SECTION. The agent writes HTTPRoutes for it, so that you can use another data plane. Default: no HTTPRoutes (kubernetes)." env:"WINDLASS_GATEWAY_API"`
 	RoutesNamespace      string        `help:"Namespace for HTTPRoutes and their backends. deployments/kubernetes/agent-gateway-api.yaml creates it (kubernetes)." default:"windlass-routes" env:"WINDLASS_ROUTES_NAMESPACE"`
 	CredentialSecret     string        `help:"Secret in the agent's namespace in which the region's agents share a credential. Default: each agent has its own (kubernetes)." env:"WINDLASS_CREDENTIAL_SECRET"`
@@ -88,10 +89,10 @@ func (c clusterFlags) runtimeConfig() (kubernetes.Config, error) {
 	}
 	// The control plane gives the region's name later.
 	if err := (render.Config{
-		Region: "region", NamespacePrefix: c.NamespacePrefix, Pools: pools, Topology: topology, Gateway: gateway, Monitoring: out.Monitoring, HealthImage: c.HealthImage,
+		Region: "region", NamespacePrefix: c.NamespacePrefix, Pools: pools, Topology: topology, Gateway: gateway, Monitoring: out.Monitoring, HealthImage: c.HealthImage, LoaderImage: c.LoaderImage,
 	}).Check(); err != nil {
-		return out, fmt.Errorf("--namespace-prefix=%q, --pools-file=%q, --topology=%q, --gateway-selector=%q, --monitoring-selector=%q, --health-image=%q: %w",
-			c.NamespacePrefix, c.PoolsFile, c.Topology, c.GatewaySelector, c.MonitoringSelector, c.HealthImage, err)
+		return out, fmt.Errorf("--namespace-prefix=%q, --pools-file=%q, --topology=%q, --gateway-selector=%q, --monitoring-selector=%q, --health-image=%q, --loader-image=%q: %w",
+			c.NamespacePrefix, c.PoolsFile, c.Topology, c.GatewaySelector, c.MonitoringSelector, c.HealthImage, c.LoaderImage, err)
 	}
 	if c.GatewayAPI != "" {
 		if _, err := gatewayapi.ParseParent(c.GatewayAPI); err != nil {
@@ -99,6 +100,7 @@ func (c clusterFlags) runtimeConfig() (kubernetes.Config, error) {
 		}
 	}
 	out.NamespacePrefix, out.Pools, out.Topology, out.Gateway = c.NamespacePrefix, pools, topology, gateway
+	out.LoaderImage = c.LoaderImage
 	out.ForceDeleteLostAfter, out.HealthImage, out.GangsBy = c.ForceDeleteLostAfter, c.HealthImage, kubernetes.GangsBy(c.Gangs)
 	return out, nil
 }
@@ -206,6 +208,10 @@ func runInCluster(ctx context.Context, f flags, cfg Config, registry *prometheus
 	if m.runtime, err = f.Cluster.runtimeConfig(); err != nil {
 		return err
 	}
+	if _, err := f.Models.config(""); err != nil {
+		return err
+	}
+	m.runtime.ModelAllow = f.Models.Allow
 	if m.cluster, err = access.OpenCluster(f.Cluster.Kubeconfig, f.Cluster.Context, f.Cluster.Namespace); err != nil {
 		return err
 	}

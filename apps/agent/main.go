@@ -80,6 +80,9 @@ func Main(ctx context.Context, args []string) error {
 	if len(args) > 0 && args[0] == render.HealthCommand {
 		return answerHealth(ctx, args[1:])
 	}
+	if len(args) > 0 && args[0] == render.LoaderCommand {
+		return fetchForServer(ctx, args[1:])
+	}
 	var f flags
 	parser, err := newParser(&f)
 	if err != nil {

@@ -17,7 +17,7 @@ import (
 
 // modelFlags are the flags for files of models.
 type modelFlags struct {
-	Allow   []string `help:"Networks, such as 10.0.0.0/8, in which sources of model.artifact may have private addresses and may be called without TLS. Default: only public addresses, by TLS (process runtime)." env:"ALLOW"`
+	Allow   []string `help:"Networks, such as 10.0.0.0/8, in which sources of model.artifact may have private addresses and may be called without TLS. Default: only public addresses, by TLS." env:"ALLOW"`
 	DiskMiB int64    `name:"disk-mib" help:"Disk space for files of model.artifact, in MiB. Files that no model needs are deleted when it is full, least recently used first. 0: no limit, but 1 GiB of the disk stays free (process runtime)." default:"0" env:"DISK_MIB"`
 }
 
@@ -45,6 +45,7 @@ func wrapModels(cfg Config, base Runtime) (Runtime, error) {
 	}
 	wrapped, err := models.Wrap(base, &loader.Loader{Client: serverClient()}, store, cfg.files(), modelsFile, cfg.Log, cfg.Registerer, cfg.Rand)
 	if err == nil {
+		wrapped.UseLoaders(serverClient())
 		return wrapped, nil
 	}
 	return nil, errors.Join(err, closeRuntime(base))

@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"github.com/windlass-run/windlass/apps/agent/internal/artifact"
+	"github.com/windlass-run/windlass/apps/agent/internal/podloader"
+	"github.com/windlass-run/windlass/apps/agent/internal/runtime"
 	"github.com/windlass-run/windlass/apps/agent/internal/runtime/redact"
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
@@ -30,11 +32,28 @@ func referenceOf(m *windlassv1.LoadedModel) artifact.Reference {
 	return artifact.Reference{URL: a.GetUrl(), Endpoint: a.GetEndpoint(), Region: a.GetRegion()}
 }
 
+// loaders calls the loaders in the pods of servers.
+type loaders struct {
+	runtime.Loaders
+	podloader.Client
+}
+
+// errNoStore means that a model has files, and that this agent cannot get them to servers.
+var errNoStore = errors.New("this agent does not fetch files of models")
+
+// discardWithin limits the time of a call that removes the files of an unloaded model.
+const discardWithin = 10 * time.Second
+
 // prepare implements the manager's Config.Prepare.
 func (r *Runtime) prepare(ctx context.Context, s Server, m Model) (Model, error) {
 	c, err := r.awaitCredentials(ctx, m.ID)
-	if err != nil {
+	switch {
+	case err != nil:
 		return m, err
+	case r.loaders != nil:
+		return r.prepareInPod(ctx, s, m, c)
+	case r.store == nil:
+		return m, errNoStore
 	}
 	dir, err := r.store.Fetch(ctx, s.Scope, s.Workspace, m.Artifact, c)
 	if err != nil {
@@ -45,6 +64,24 @@ func (r *Runtime) prepare(ctx context.Context, s Server, m Model) (Model, error)
 		return m, nil
 	}
 	return m, r.store.Link(s.Scope, s.ID, m.Name, dir)
+}
+
+// prepareInPod makes the loader in the server's pod fetch the files of a model.
+func (r *Runtime) prepareInPod(ctx context.Context, s Server, m Model, c artifact.Credentials) (Model, error) {
+	at, err := r.loaders.LoaderOf(s.ID)
+	if err != nil {
+		return m, err
+	}
+	dir, err := r.loaders.Prepare(ctx, at, podloader.Request{
+		Name: m.Name, Adapter: s.Protocol == LoRA, Workspace: s.Workspace, Reference: m.Artifact, Credentials: c,
+	})
+	if err != nil {
+		return m, &shownError{clip(blank(c, err.Error())), err}
+	}
+	if s.Protocol == LoRA {
+		m.Path = dir
+	}
+	return m, nil
 }
 
 // awaitCredentials returns the secrets of a model. After a restart of the agent, it waits until the model is applied.
@@ -74,10 +111,22 @@ func blank(c artifact.Credentials, text string) string {
 
 // discard implements the manager's Config.Discard.
 func (r *Runtime) discard(s Server, m Model) {
-	if s.Protocol == LoRA {
+	if s.Protocol == LoRA && r.loaders == nil {
 		return
 	}
-	if err := r.store.Unlink(s.Scope, s.ID, m.Name); err != nil {
+	var err error
+	switch {
+	case r.loaders != nil:
+		ctx, cancel := context.WithTimeout(context.Background(), discardWithin)
+		defer cancel()
+		var at runtime.Loader
+		if at, err = r.loaders.LoaderOf(s.ID); err == nil {
+			err = r.loaders.Discard(ctx, at, m.Name)
+		}
+	case r.store != nil:
+		err = r.store.Unlink(s.Scope, s.ID, m.Name)
+	}
+	if err != nil {
 		r.log.Warn("cannot remove an unloaded model from the repository of its server", "server", s.ID, "model", m.Name, "error", err)
 	}
 }

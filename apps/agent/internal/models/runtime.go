@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
+	"net/http"
 	"slices"
 	"sync"
 	"time"
@@ -16,6 +17,7 @@ import (
 
 	"github.com/windlass-run/windlass/apps/agent/internal/artifact"
 	"github.com/windlass-run/windlass/apps/agent/internal/disk"
+	"github.com/windlass-run/windlass/apps/agent/internal/podloader"
 	"github.com/windlass-run/windlass/apps/agent/internal/runtime"
 	"github.com/windlass-run/windlass/pkg/ident"
 	"github.com/windlass-run/windlass/pkg/modelstate"
@@ -43,8 +45,11 @@ const failuresUntilDoomed = 3
 type Runtime struct {
 	base    runtime.Runtime
 	manager *Manager
-	// store has the files of models. Nil: models with artifacts are refused.
-	store   *artifact.Store
+	// store has the files of models. Nil: they are elsewhere.
+	store *artifact.Store
+	// loaders fetches files of models into the pods of servers. Nil: servers have no loaders. Without both, models with
+	// artifacts are refused.
+	loaders *loaders
 	log     *slog.Logger
 	files   disk.Files
 	name    string
@@ -103,9 +108,7 @@ func Wrap(base runtime.Runtime, loader Loader, store *artifact.Store, files disk
 	}
 	var err error
 	cfg := Config{Loader: guardLoader(loader, base), Released: r.isReleased, Claim: r.claim, Claimed: r.claimed, Registerer: reg, Log: log, Rand: rand}
-	if store != nil {
-		cfg.Prepare, cfg.Discard = r.prepare, r.discard
-	}
+	cfg.Prepare, cfg.Discard = r.prepare, r.discard
 	if r.manager, err = New(cfg); err != nil {
 		return nil, err
 	}
@@ -120,6 +123,18 @@ func Wrap(base runtime.Runtime, loader Loader, store *artifact.Store, files disk
 		store.KeepNeeded(r.needsArtifact)
 	}
 	return r, nil
+}
+
+// UseLoaders makes the loaders of base fetch files of models, if it has some. client must connect only to addresses of
+// instances. UseLoaders must be called before Run.
+func (r *Runtime) UseLoaders(client *http.Client) {
+	base, ok := r.base.(runtime.WithLoaders)
+	if !ok {
+		return
+	}
+	if of := base.Loaders(); of != nil {
+		r.loaders = &loaders{of, podloader.Client{HTTP: client}}
+	}
 }
 
 // Apply implements runtime.Runtime.
@@ -137,8 +152,8 @@ func (r *Runtime) Apply(ctx context.Context, a runtime.Assignment) error {
 		}
 		return r.base.Apply(ctx, a)
 	}
-	if next.Model.GetArtifact() != nil && r.store == nil {
-		return &runtime.Rejection{Code: runtime.ReasonUnsupported, Message: "model.artifact is for regions of bare hosts: in other regions, put the files where the servers find them"}
+	if next.Model.GetArtifact() != nil && r.store == nil && r.loaders == nil {
+		return &runtime.Rejection{Code: runtime.ReasonUnsupported, Message: "model.artifact: the agent of this region fetches no files: on Kubernetes, start it with --loader-image, or put the files where the servers find them"}
 	}
 	r.mu.Lock()
 	workload := r.workloadOf(a)

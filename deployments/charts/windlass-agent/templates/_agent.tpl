@@ -34,6 +34,9 @@
 # For health checks that the kubelet cannot make. The agent adds a container with this image to pods
 # of apps that need it. Its entrypoint has to be the agent.
 - {name: WINDLASS_HEALTH_IMAGE, value: {{ .Values.healthImage | default (include "windlass.image" .) | quote }}}
+{{- with .Values.loaderImage }}
+- {name: WINDLASS_LOADER_IMAGE, value: {{ quote . }}}
+{{- end }}
 # Address at which gateways get routes. They need a certificate for it.
 - {name: WINDLASS_GATEWAY_LISTEN, value: ":7720"}
 {{- if .Values.routes.certificate }}

@@ -39,6 +39,10 @@ type Config struct {
 	Monitoring []render.GatewaySelector
 	// HealthImage is an image with the agent's program; see render.Config.
 	HealthImage string
+	// LoaderImage and ModelAllow are for files of models, and ModelsMount is where they are mounted; see render.Config.
+	LoaderImage string
+	ModelAllow  []string
+	ModelsMount string
 	// NameKey is the key of hashes of secret values; see render.Config.
 	NameKey []byte
 	// AgentVersion is the version that namespaces and requests name as their author.

@@ -4,6 +4,8 @@ import (
 	"bytes"
 	"context"
 	"fmt"
+	"net"
+	"strconv"
 
 	corev1 "k8s.io/api/core/v1"
 
@@ -97,4 +99,34 @@ func (r *Runtime) Restart(ctx context.Context, instanceID string) error {
 		return runtime.ErrUnknownInstance
 	}
 	return err
+}
+
+// Loaders implements runtime.WithLoaders.
+func (r *Runtime) Loaders() runtime.Loaders {
+	if !r.render.HasLoaders() {
+		return nil
+	}
+	return loaders{r}
+}
+
+// loaders are the loaders in the region's pods.
+type loaders struct{ rt *Runtime }
+
+// LoaderOf implements runtime.Loaders.
+func (l loaders) LoaderOf(instanceID string) (runtime.Loader, error) {
+	p, err := l.rt.pod(instanceID)
+	if err != nil {
+		return runtime.Loader{}, err
+	}
+	for i := range p.Spec.InitContainers {
+		c := &p.Spec.InitContainers[i]
+		if c.Name != render.LoaderContainerName || len(c.Ports) == 0 || p.Status.PodIP == "" {
+			continue
+		}
+		return runtime.Loader{
+			Address: net.JoinHostPort(p.Status.PodIP, strconv.Itoa(int(c.Ports[0].ContainerPort))), Pod: string(p.UID),
+			Key: render.LoaderKey(l.rt.render.NameKey, p.Namespace, p.Labels[render.LabelInstance]),
+		}, nil
+	}
+	return runtime.Loader{}, runtime.ErrNoLoader
 }

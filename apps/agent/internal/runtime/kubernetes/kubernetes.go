@@ -66,6 +66,7 @@ func New(cfg Config) (*Runtime, error) {
 	rc := render.Config{
 		Region: cfg.Region, NamespacePrefix: cfg.NamespacePrefix, Pools: cfg.Pools, Policy: cfg.Policy, Topology: cfg.Topology,
 		Gateway: cfg.Gateway, Monitoring: cfg.Monitoring, HealthImage: cfg.HealthImage, NameKey: cfg.NameKey, AgentVersion: cfg.AgentVersion,
+		LoaderImage: cfg.LoaderImage, ModelAllow: cfg.ModelAllow, ModelsMount: cfg.ModelsMount,
 	}
 	if err := rc.Check(); err != nil {
 		return nil, fmt.Errorf("kubernetes: %w", err)

@@ -78,8 +78,8 @@ func TestMain(m *testing.M) {
 	if text := os.Getenv(agentEnv); text != "" {
 		os.Exit(agentMain(text))
 	}
-	// An image with this program can also run the agent's command for health checks.
-	if agent.IsHealthCheck(os.Args) {
+	// An image with this program can also run the agent's commands for health checks and for files of models.
+	if agent.IsHealthCheck(os.Args) || agent.IsLoader(os.Args) {
 		os.Exit(healthMain())
 	}
 	code := runtimetest.Main(m)

@@ -86,6 +86,9 @@ func called(c *corev1.Container) string {
 	if c.Name == render.HealthContainerName {
 		return "container " + c.Name + ", which makes the health check (the agent's --health-image)"
 	}
+	if c.Name == render.LoaderContainerName {
+		return "container " + c.Name + ", which fetches files of models (the agent's --loader-image)"
+	}
 	return "container " + c.Name
 }
 

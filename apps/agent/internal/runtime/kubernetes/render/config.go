@@ -45,6 +45,12 @@ type Config struct {
 	// HealthImage is an image with the agent's program. It makes health checks that a kubelet
 	// cannot make. Empty: such checks are refused.
 	HealthImage string
+	// LoaderImage is an image with the agent's program. It fetches files of models in the pods of servers of models. Empty:
+	// pods have no loader. ModelAllow has networks from which it may fetch, besides public addresses.
+	LoaderImage string
+	ModelAllow  []string
+	// ModelsMount is where the volume with files of models is mounted. Empty: DefaultModelsMount.
+	ModelsMount string
 	// NameKey is the key for the hashes of secret values in names and annotations. Without a key, a
 	// reader could compare the hashes with guesses. When the key changes, running pods keep their
 	// names and annotations. Nil: no key.
@@ -156,6 +162,9 @@ func (c Config) Check() error {
 	}
 	if strings.TrimSpace(c.HealthImage) != c.HealthImage {
 		return fmt.Errorf("health image: %q begins or ends with a space", c.HealthImage)
+	}
+	if strings.TrimSpace(c.LoaderImage) != c.LoaderImage {
+		return fmt.Errorf("loader image: %q begins or ends with a space", c.LoaderImage)
 	}
 	for _, name := range slices.Sorted(maps.Keys(c.Pools)) {
 		if p := c.Pools[name]; p.Name != name {

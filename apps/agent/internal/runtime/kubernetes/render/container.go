@@ -130,13 +130,16 @@ func (r *rendering) env() []*coreac.EnvVarApplyConfiguration {
 	}
 	out := []*coreac.EnvVarApplyConfiguration{
 		// This variable must come before the variable that refers to it.
-		fieldEnv("WINDLASS_POD_UID", "metadata.uid"),
+		fieldEnv(podUID, "metadata.uid"),
 		fieldEnv(podIP, "status.podIP"),
 		value("WINDLASS_INSTANCE_ID", instancePrefix+"$(WINDLASS_POD_UID)"),
 		value("WINDLASS_APP", r.d.GetAppName()),
 		value("WINDLASS_REGION", r.cfg.Region),
 		value("WINDLASS_ROLE", r.role.name),
 		value("WINDLASS_SLOT", strconv.Itoa(r.slot())),
+	}
+	if r.hasLoader() {
+		out = append(out, value(modelRepositoryEnv, runtime.PodRepository(r.cfg.modelsMount(), "$("+podUID+")")))
 	}
 	if r.a.Unit != nil {
 		out = append(out, value(runtime.PeersEnv, peersPath+"/"+peersFile))
@@ -228,6 +231,9 @@ func (r *rendering) mounts() []*coreac.VolumeMountApplyConfiguration {
 	if c := r.spec.GetModelCache(); c != nil {
 		out = append(out, coreac.VolumeMount().WithName(cacheVolume).WithMountPath(c.GetMountPath()))
 	}
+	if r.hasLoader() {
+		out = append(out, r.loaderMount())
+	}
 	if r.a.Unit != nil {
 		out = append(out, coreac.VolumeMount().WithName(peersVolume).WithMountPath(peersPath).WithReadOnly(true))
 	}
@@ -239,6 +245,9 @@ func (r *rendering) volumes() []*coreac.VolumeApplyConfiguration {
 	if n := r.shmMiB(); n > 0 {
 		out = append(out, coreac.Volume().WithName(shmVolume).WithEmptyDir(coreac.EmptyDirVolumeSource().
 			WithMedium(corev1.StorageMediumMemory).WithSizeLimit(mebibytes(n))))
+	}
+	if r.hasLoader() {
+		out = append(out, r.loaderPodVolume())
 	}
 	if u := r.a.Unit; u != nil {
 		// The agent writes this Secret for a whole group, and instances start without waiting for

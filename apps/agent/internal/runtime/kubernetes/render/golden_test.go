@@ -102,6 +102,14 @@ func goldens() map[string]golden {
 		d.Spec.Roles = []*windlassv1.RoleSpec{{Name: strings.Repeat("r", 63)}}
 		g.a.WorkloadVersion, d.Version = 2147483647, 2147483647
 	})
+	add("models-loader", func(g *golden) {
+		g.cfg.LoaderImage, g.cfg.NameKey, g.cfg.ModelAllow = g.cfg.HealthImage, []byte("0123456789abcdef0123456789abcdef"), []string{"10.0.0.0/8"}
+		spec(g).Models = &windlassv1.ModelServer{Protocol: windlassv1.ModelServer_PROTOCOL_V2, MemoryMib: 4096}
+		spec(g).Resources = &windlassv1.Resources{MemoryMib: 8192, EphemeralStorageMib: 20480}
+		spec(g).Ports = []*windlassv1.Port{{Name: "http", Port: firstLoader}}
+		// The spec's security exceptions do not apply to the loader.
+		spec(g).Kubernetes = &windlassv1.KubernetesOptions{Security: &windlassv1.SecurityException{Reason: "The driver's own debugger", RunAsRoot: true, Privileged: true}}
+	})
 	add("unit", func(g *golden) {
 		spec(g).Roles = []*windlassv1.RoleSpec{{Name: "decode", Instances: 2, Entry: true, StartsAfter: []string{"prefill"}, Env: map[string]string{"PART": "decode"}}}
 		spec(g).Env = map[string]string{"PART": "any", "MODEL": "qwen3"}

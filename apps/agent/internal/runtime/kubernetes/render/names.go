@@ -218,6 +218,8 @@ func ClaimName(appName, appID string) string {
 
 func variablesName(workload, contents string) string { return workload + "-env-" + contents }
 
+func loaderName(workload string) string { return workload + "-loader" }
+
 func identityName(workload string) string { return workload + "-identity" }
 
 // pullName returns the name of a pull Secret. It does not depend on the value, so existing pods get

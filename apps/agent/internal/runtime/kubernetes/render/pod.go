@@ -61,6 +61,9 @@ func (r *rendering) template(variables *coreac.SecretApplyConfiguration, pulls [
 	if r.health.asked > 0 && r.isChecked() {
 		pod.WithContainers(r.healthContainer())
 	}
+	if r.hasLoader() {
+		pod.WithInitContainers(r.loaderContainer())
+	}
 	if r.hosts() > 1 {
 		pod.WithHostname(RankHost(r.a, r.a.Unit.Rank)).WithSubdomain(RanksName(r.a))
 	}

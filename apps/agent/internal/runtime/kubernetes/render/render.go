@@ -59,6 +59,9 @@ func Render(cfg Config, a runtime.Assignment) (*Objects, error) {
 		out.Secrets = append(out.Secrets, variables)
 	}
 	out.Secrets = append(out.Secrets, pulls...)
+	if r.hasLoader() {
+		out.Secrets = append(out.Secrets, r.loaderSecret())
+	}
 	return out, nil
 }
 

@@ -190,6 +190,9 @@ func (r *rendering) networkPolicies() []*networkingac.NetworkPolicyApplyConfigur
 		for _, p := range r.ports {
 			rule.WithPorts(networkingac.NetworkPolicyPort().WithProtocol(corev1.ProtocolTCP).WithPort(intstr.FromInt32(p.number)))
 		}
+		if r.hasLoader() { // the agent calls it, and is among the callers
+			rule.WithPorts(networkingac.NetworkPolicyPort().WithProtocol(corev1.ProtocolTCP).WithPort(intstr.FromInt32(r.loaderPort())))
+		}
 		spec.WithIngress(rule)
 	}
 	if u := r.a.Unit; u != nil {
