@@ -285,6 +285,7 @@ func testGatewaysOfClusters(t *testing.T) {
 	load, _ := s.loseNoRequest(t, podSpec)
 	load.stop()
 	load.requireNoneFailed(t, "until the end")
+	t.Run("pairs of pods", func(t *testing.T) { testPairsOnKubernetes(t, s) })
 }
 
 // loseNoRequest makes all changes to an app with specs of this kind, and asserts that no request fails. It

@@ -184,6 +184,46 @@ func testPairingInPlace(t *testing.T, s *stack) {
 	s.cli(t).ok("delete", app, "--yes")
 }
 
+// testPairsOnKubernetes tests that gateways pair pods, and that an update of both roles fails no request.
+func testPairsOnKubernetes(t *testing.T, s *stack) {
+	const app = "pairs"
+	pods := func(v string) *windlassv1.DeploymentSpec {
+		return pairsSpec("nixl", ofVersion(v), func(sp *windlassv1.DeploymentSpec) {
+			sp.Command, sp.Image = nil, anyImage
+			sp.HealthCheck.Interval = seconds(1)
+			sp.DrainDelay, sp.TerminationGrace = seconds(1), seconds(5)
+			sp.Env["MODELSERVER_DRAIN_TIMEOUT"] = "4s"
+			sp.Kubernetes = &windlassv1.KubernetesOptions{RunAsUser: new(int64(1000))}
+			for _, r := range sp.Roles {
+				r.Instances = 1
+			}
+		})
+	}
+	s.deployReady(t, app, pods("v1"))
+	host := s.host(t, app, windlassv1.Route_KIND_STABLE, 0)
+	seen := &pairsSeen{all: map[string]int{}}
+	load := s.callersOf(func(ctx context.Context, client *http.Client, _ string) error {
+		return seen.completePair(ctx, client, s.gateways[us], host)
+	})
+	t.Cleanup(load.stop)
+	answers := func(pair string) {
+		t.Helper()
+		s.eventually(t, "answers of "+pair, func(context.Context) error {
+			if n := seen.of(pair); n < 20 {
+				return fmt.Errorf("%d answers", n)
+			}
+			return nil
+		})
+	}
+	answers("v1+v1")
+	resp := s.deployReady(t, app, pods("v2"))
+	s.waitLive(t, app, resp.Version)
+	answers("v2+v2")
+	load.stop()
+	load.requireNoneFailed(t, "an update of both roles")
+	t.Logf("%d requests, pairs %v", load.count(), seen.all)
+}
+
 // testCanaryOfPairs tests that a canary of both roles goes back by its latency, and that no request fails or has a
 // mixed pair.
 func testCanaryOfPairs(t *testing.T, s *stack) {
