@@ -45,7 +45,8 @@ func (c *chatHosts) currentSources(ctx context.Context) []string {
 	if !c.readAt.IsZero() && time.Since(c.readAt) < chatHostsFor {
 		return c.sources
 	}
-	ctx, cancel := context.WithTimeout(ctx, chatHostsTimeout)
+	// The addresses are for later pages, too, so the read goes on if this page's client goes away.
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), chatHostsTimeout)
 	defer cancel()
 	var found []string
 	err := c.store.View(ctx, func(tx store.Tx) error {

@@ -55,3 +55,16 @@ func TestChatHosts_AreNamesBelowTheDomainByTheGatewaysOfRegions(t *testing.T) {
 	require.Equal(t, want, hosts.currentSources(t.Context()))
 	require.Equal(t, 2, db.reads)
 }
+
+func TestChatHosts_AreReadEvenIfTheClientGoesAway(t *testing.T) {
+	db := memory.New(func() int64 { return time.Now().UnixMilli() })
+	require.NoError(t, db.Update(t.Context(), func(tx store.Tx) error {
+		return tx.InsertRegion(model.Region{ID: "reg_1", Name: "eu", GatewayURL: "https://gateways.eu.example"})
+	}))
+	hosts := &chatHosts{store: db, domain: "apps.example", log: slog.New(slog.NewTextHandler(io.Discard, nil))}
+	gone, cancel := context.WithCancel(t.Context())
+	cancel()
+	want := []string{"https://*.apps.example"}
+	require.Equal(t, want, hosts.currentSources(gone))
+	require.Equal(t, want, hosts.currentSources(t.Context()), "the next page gets them, too")
+}
