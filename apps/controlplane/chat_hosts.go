@@ -48,15 +48,23 @@ func (c *chatHosts) currentSources(ctx context.Context) []string {
 	// The addresses are for later pages, too, so the read goes on if this page's client goes away.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), chatHostsTimeout)
 	defer cancel()
-	var found []string
+	var platform, others []string
 	err := c.store.View(ctx, func(tx store.Tx) error {
-		found = nil
+		platform, others = nil, nil
 		for after := ""; ; {
 			regions, err := tx.AllRegions(store.Page{After: after, Limit: chatHostsPage})
 			if err != nil {
 				return err
 			}
-			found = append(found, chatSources(regions, c.domain)...)
+			for _, r := range regions {
+				switch source := chatSource(r, c.domain); {
+				case source == "":
+				case r.WorkspaceID == "":
+					platform = append(platform, source)
+				default:
+					others = append(others, source)
+				}
+			}
 			if len(regions) < chatHostsPage {
 				return nil
 			}
@@ -69,24 +77,34 @@ func (c *chatHosts) currentSources(ctx context.Context) []string {
 		c.log.WarnContext(ctx, "cannot read the addresses of gateways for the dashboard's page Chat", "error", err)
 		return c.sources
 	}
-	slices.Sort(found)
-	found = slices.Compact(found)
-	c.sources = found[:min(len(found), maxChatHosts)]
+	c.sources = limitChatSources(platform, others)
 	return c.sources
 }
 
-// chatSources returns the sources for the gateways of the regions, with duplicates.
-func chatSources(regions []model.Region, domain string) (out []string) {
-	for _, r := range regions {
-		u, err := url.Parse(r.GatewayURL)
-		if err != nil || u.Hostname() == "" || u.Scheme != "http" && u.Scheme != "https" {
-			continue
+// limitChatSources returns at most maxChatHosts sources, without duplicates. Those of the platform's regions come first,
+// because tenants choose the URLs of their own regions, and could use up the places with ports that they make up.
+func limitChatSources(platform, others []string) []string {
+	var out []string
+	for _, list := range [][]string{platform, others} {
+		slices.Sort(list)
+		for _, source := range slices.Compact(list) {
+			if !slices.Contains(out, source) && len(out) < maxChatHosts {
+				out = append(out, source)
+			}
 		}
-		source := u.Scheme + "://*." + domain
-		if port := u.Port(); port != "" {
-			source += ":" + port
-		}
-		out = append(out, source)
 	}
 	return out
+}
+
+// chatSource returns the source for the gateways of the region. Empty: their address is not known.
+func chatSource(r model.Region, domain string) string {
+	u, err := url.Parse(r.GatewayURL)
+	if err != nil || u.Hostname() == "" || u.Scheme != "http" && u.Scheme != "https" {
+		return ""
+	}
+	source := u.Scheme + "://*." + domain
+	if port := u.Port(); port != "" {
+		source += ":" + port
+	}
+	return source
 }

@@ -3,6 +3,7 @@ package controlplane
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"log/slog"
 	"testing"
@@ -67,4 +68,14 @@ func TestChatHosts_AreReadEvenIfTheClientGoesAway(t *testing.T) {
 	want := []string{"https://*.apps.example"}
 	require.Equal(t, want, hosts.currentSources(gone))
 	require.Equal(t, want, hosts.currentSources(t.Context()), "the next page gets them, too")
+}
+
+func TestChatHosts_OfTheTenantsLeaveThePlacesToThoseOfThePlatform(t *testing.T) {
+	var others []string
+	for port := range 3 * maxChatHosts {
+		others = append(others, fmt.Sprintf("http://*.apps.example:%d", 1000+port))
+	}
+	got := limitChatSources([]string{"https://*.apps.example", "https://*.apps.example"}, others)
+	require.Len(t, got, maxChatHosts)
+	require.Equal(t, []string{"https://*.apps.example", "http://*.apps.example:1000"}, got[:2])
 }
