@@ -91,7 +91,8 @@ function TurnRow({ turn, writing }: { turn: Turn; writing: boolean }) {
       {turn.unreadable ? (
         <div className="note bad" role="alert">
           <p>
-            The browser got no answer that it may read. Either it cannot reach the address, or the app does not allow pages of {window.location.origin}. If the app has keys, its
+            The browser got no answer that it may read. The dashboard may only call hosts below the platform&rsquo;s domain at gateways, not the app&rsquo;s own domains and not
+            addresses of instances. For other addresses, either the browser cannot reach them, or the app does not allow pages of {window.location.origin}. If the app has keys, its
             gateways must answer for it. Add this to the app&rsquo;s file:
           </p>
           <Command text={corsOf(window.location.origin)} what="the lines" />
