@@ -25,8 +25,8 @@ const (
 )
 
 // pairMemory limits the memory for the bodies of requests to pairs, of all apps together. An app takes memory only
-// while it holds no more than is free, as package share describes. Further requests wait, in the order in which they
-// came. It is safe for concurrent use.
+// while it holds no more than is free, as package share describes. Further requests wait, those of an app in the order
+// in which they came. It is safe for concurrent use.
 type pairMemory struct {
 	most  int64
 	waits prometheus.Counter
@@ -55,18 +55,30 @@ func newPairMemory(most int64, r prometheus.Registerer) (m *pairMemory, err erro
 	return m, err
 }
 
-// take takes n bytes of memory for the app. It waits until the given time at most, and then returns failPairMemory.
-// If ctx ends before, it returns the cause of ctx.
-func (m *pairMemory) take(ctx context.Context, app string, n int64, until time.Time) error {
+// take takes n bytes of memory for the app. If there is none, it waits until the given time at most, and only if fewer
+// than places requests of the app wait. Otherwise it returns failPairMemory. If ctx ends before, it returns the cause of
+// ctx.
+func (m *pairMemory) take(ctx context.Context, app string, n int64, places int, until time.Time) error {
 	w := &memoryWaiter{app: app, bytes: n, granted: make(chan struct{})}
 	m.mu.Lock()
 	m.waiting = append(m.waiting, w)
 	m.grant()
-	m.mu.Unlock()
+	var granted bool
 	select {
 	case <-w.granted:
-		return nil
+		granted = true
 	default:
+	}
+	full := !granted && m.countWaiting(app) > places
+	if full {
+		m.waiting = slices.Delete(m.waiting, len(m.waiting)-1, len(m.waiting)) // w is the last one
+	}
+	m.mu.Unlock()
+	switch {
+	case granted:
+		return nil
+	case full:
+		return failPairMemory
 	}
 	m.waits.Inc()
 	timer := time.NewTimer(time.Until(until))
@@ -90,6 +102,17 @@ func (m *pairMemory) take(ctx context.Context, app string, n int64, until time.T
 	m.waiting = slices.DeleteFunc(m.waiting, func(other *memoryWaiter) bool { return other == w })
 	m.grant()
 	return err
+}
+
+// countWaiting returns how many requests of the app wait. The caller holds mu.
+func (m *pairMemory) countWaiting(app string) int {
+	n := 0
+	for _, w := range m.waiting {
+		if w.app == app {
+			n++
+		}
+	}
+	return n
 }
 
 // giveBack returns memory that take gave.
@@ -134,7 +157,7 @@ func (c *trip) holdMemory(ctx context.Context, n int64, until time.Time) error {
 		c.t.pairMemory.giveBack(c.x.spec.AppID, held-n)
 	case n > held:
 		c.returnMemory()
-		if err := c.t.pairMemory.take(ctx, c.x.spec.AppID, n, until); err != nil {
+		if err := c.t.pairMemory.take(ctx, c.x.spec.AppID, n, c.x.policy.QueueSize, until); err != nil {
 			return err
 		}
 		c.memory = n

@@ -24,10 +24,10 @@ func TestPairMemory_LeavesAShareToOtherApps(t *testing.T) {
 	m := newTestMemory(t, 100)
 	now := time.Now()
 	for range 5 {
-		require.NoError(t, m.take(t.Context(), "greedy", 10, now))
+		require.NoError(t, m.take(t.Context(), "greedy", 10, 9, now))
 	}
-	require.ErrorIs(t, m.take(t.Context(), "greedy", 10, now), failPairMemory)
-	require.NoError(t, m.take(t.Context(), "another", 25, now))
+	require.ErrorIs(t, m.take(t.Context(), "greedy", 10, 9, now), failPairMemory)
+	require.NoError(t, m.take(t.Context(), "another", 25, 9, now))
 	require.Empty(t, m.waiting)
 	for range 5 {
 		m.giveBack("greedy", 10)
@@ -42,12 +42,12 @@ func TestPairMemory_RequestsWaitInTheirOrder(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := newTestMemory(t, 100)
 		until := time.Now().Add(time.Minute)
-		require.NoError(t, m.take(t.Context(), "a", 40, until))
+		require.NoError(t, m.take(t.Context(), "a", 40, 9, until))
 		var order []string
 		got := make(chan string)
 		for n, bytes := range []int64{30, 10, 10} {
 			go func() {
-				if err := m.take(t.Context(), "a", bytes, until); err != nil {
+				if err := m.take(t.Context(), "a", bytes, 9, until); err != nil {
 					got <- err.Error()
 					return
 				}
@@ -55,7 +55,7 @@ func TestPairMemory_RequestsWaitInTheirOrder(t *testing.T) {
 			}()
 			synctest.Wait()
 		}
-		require.NoError(t, m.take(t.Context(), "b", 20, until), "another app does not wait for them")
+		require.NoError(t, m.take(t.Context(), "b", 20, 9, until), "another app does not wait for them")
 		synctest.Wait()
 		require.Len(t, m.waiting, 3, "a small request does not overtake a large one of its app")
 		m.giveBack("a", 40)
@@ -75,16 +75,41 @@ func TestPairMemory_ClientThatGoesAwayDoesNotWait(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := newTestMemory(t, 100)
 		until := time.Now().Add(time.Minute)
-		require.NoError(t, m.take(t.Context(), "a", 50, until))
+		require.NoError(t, m.take(t.Context(), "a", 50, 9, until))
 		gone := errors.New("gone")
 		ctx, cancel := context.WithCancelCause(t.Context())
 		got := make(chan error)
-		go func() { got <- m.take(ctx, "a", 50, until) }()
+		go func() { got <- m.take(ctx, "a", 50, 9, until) }()
 		synctest.Wait()
 		cancel(gone)
 		require.ErrorIs(t, <-got, gone)
 		m.giveBack("a", 50)
 		require.Zero(t, m.used)
 		require.Empty(t, m.waiting)
+	})
+}
+
+// Requests that wait for memory hold connections, and each of them makes all others slower to grant.
+func TestPairMemory_NoMoreRequestsOfAnAppWaitThanItsQueueHolds(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		m := newTestMemory(t, 100)
+		until := time.Now().Add(time.Minute)
+		require.NoError(t, m.take(t.Context(), "a", 50, 2, until))
+		got := make(chan error)
+		for range 2 {
+			go func() { got <- m.take(t.Context(), "a", 10, 2, until) }()
+		}
+		synctest.Wait()
+		begun := time.Now()
+		require.ErrorIs(t, m.take(t.Context(), "a", 10, 2, until), failPairMemory)
+		require.ErrorIs(t, m.take(t.Context(), "b", 60, 0, until), failPairMemory)
+		require.Zero(t, time.Since(begun))
+		require.Len(t, m.waiting, 2)
+		require.NoError(t, m.take(t.Context(), "b", 10, 0, until), "it need not wait")
+		m.giveBack("a", 50)
+		for range 2 {
+			require.NoError(t, <-got)
+		}
 	})
 }
