@@ -243,6 +243,21 @@ func TestCrossRegion_HandsOverOnce(t *testing.T) {
 	})
 }
 
+// A gateway without memory for the bodies of requests to pairs has sent the request to no instance.
+func TestCrossRegion_PassesOverARegionWithoutMemoryForPairs(t *testing.T) {
+	bothEngines(t, func(t *testing.T) {
+		here, far := start(t, equallyNear), start(t, nil)
+		far.put(t, crossing(failover, instance(t, named("far"))))
+		here.put(t, crossing(failover))
+		near := instance(t, func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("Windlass-Error", "pair_memory")
+			w.WriteHeader(http.StatusServiceUnavailable)
+		})
+		here.around(t, "a-near", "http://"+near, "b-far", far.url)
+		require.Equal(t, "200 b-far far", here.get(t, http.MethodPost, "hello"))
+	})
+}
+
 // A streamed body, as in gRPC, cannot be sent again to another region. But after a region has refused a stream, the
 // next requests go to another region.
 func TestCrossRegion_PassesOverARegionThatRefusesAStream(t *testing.T) {

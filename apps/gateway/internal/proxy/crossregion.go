@@ -233,7 +233,10 @@ func (c *trip) handOver(reason upstream.Reason) (done bool, err error) {
 }
 
 // refusals are the codes with which a gateway answers a request that it has not sent to an instance.
-var refusals = []string{failNoRoute.code, failNoTable.code, failNoInstance.code, failBusy.code, failWaited.code, failHoldFull.code, failHeld.code, failExhausted.code}
+var refusals = []string{
+	failNoRoute.code, failNoTable.code, failNoInstance.code, failBusy.code, failWaited.code, failHoldFull.code, failHeld.code, failExhausted.code,
+	failPairMemory.code,
+}
 
 // isGatewaysOwn reports whether the other region's gateway wrote the answer itself. An instance cannot imitate
 // such an answer, because the gateway drops ErrorHeader from the answers of its instances.
