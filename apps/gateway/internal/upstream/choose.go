@@ -212,7 +212,7 @@ type set struct {
 // nil if no deployment has such an instance.
 func (r *Route) chooseCandidates(v *view, w *Want, now time.Time) (*target, set, refusal) {
 	t, s, why := r.chooseFrom(v, w, now, false)
-	if t == nil && why.reason == NoInstance && v.mayPair(w) {
+	if t == nil && v.mayPair(w) && (why.reason == NoInstance || !v.hasPair(w, now)) {
 		if t, s, _ := r.chooseFrom(v, w, now, true); t != nil {
 			s.without = true
 			return t, s, refusal{}

@@ -67,6 +67,23 @@ func (v *view) mayPair(w *Want) bool {
 	return false
 }
 
+// hasPair reports whether a target of the request's host has a pair in service, which may be at its limit of requests.
+func (v *view) hasPair(w *Want, now time.Time) bool {
+	preview := v.hosts[w.Host]
+	for i := range v.targets {
+		t := &v.targets[i]
+		if t.prefill == nil || preview == "" && t.Weight == 0 || preview != "" && preview != t.DeploymentID {
+			continue
+		}
+		for k, decodes := range t.known[:t.ready] {
+			if decodes.isSound(now) && t.hasSoundPartner(k, now) {
+				return true
+			}
+		}
+	}
+	return false
+}
+
 // way is how a request goes to an instance that decodes.
 type way struct {
 	// policy is nil if the instance gets the request as it came. alone is why the request goes to the instance alone.

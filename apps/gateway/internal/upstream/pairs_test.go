@@ -127,6 +127,24 @@ func TestPairs_DecodeServersOfVLLMServeAloneWhileThereIsNoPair(t *testing.T) {
 		require.Nil(t, again.Prefill)
 		require.Equal(t, pairing.NoPair, again.Alone)
 	})
+	t.Run("another decode server is at its limit", func(t *testing.T) {
+		limit := func(s *Spec) { s.Policy.MaxInFlight = 1 }
+		decode := []InstanceSpec{ofKeys("d0", "0"), ofKeys("d1", "0")}
+		r := pairsOf(t, nil, decode, limit)
+		first, why := r.Try(completion())
+		require.Nil(t, why)
+		second, why := r.Try(completion())
+		require.Nil(t, why, "one decode server is free")
+		require.NotEqual(t, first.InstanceID(), second.InstanceID())
+		_, why = r.Try(completion())
+		require.Equal(t, AtLimit, why.Reason)
+
+		r = pairsOf(t, []InstanceSpec{ofKeys("p0", "0")}, decode, limit)
+		_, why = r.Try(completion())
+		require.Nil(t, why)
+		_, why = r.Try(completion())
+		require.Equal(t, AtLimit, why.Reason, "the prefill server is in service")
+	})
 	t.Run("the prefill server failed", func(t *testing.T) {
 		r := pairsOf(t, []InstanceSpec{ofKeys("p0", "0")}, []InstanceSpec{ofKeys("d0", "0")})
 		w := completion()
