@@ -79,7 +79,6 @@ func (w *workload) clearSlots(want wanted) error {
 	if want.Paused || !want.Gone && want.Replicas == 0 {
 		return nil
 	}
-	read := w.slots == nil
 	if err := w.findSlots(); err != nil {
 		return err
 	}
@@ -96,10 +95,9 @@ func (w *workload) clearSlots(want wanted) error {
 		}
 		w.rt.log.Info("deleting the directory of a slot that is gone", "workload", w.key, "slot", name)
 		delete(w.slots, name)
-		read = true
 	}
-	if !read || len(w.slots) > 0 || len(keep) > 0 {
-		return nil
+	if len(w.slots) > 0 || len(keep) > 0 {
+		return nil // an instance of another role may end last, so the directory of all slots is looked at in each pass after that
 	}
 	if err := removeSlotsDir(w.rt.slotsOf(w.key)); err != nil {
 		w.slots = nil // so that the next pass tries again

@@ -47,3 +47,22 @@ func TestSlots_DeletionThatFailsIsTriedByTheNextAgent(t *testing.T) {
 		return err == nil && len(seen.Deployments) == 0 && len(h.leftovers(t)) == 0
 	}, patience, slotsWait/10)
 }
+
+// TestSlots_NothingIsLeftIfAnotherRoleEndsLast has a role without slots that ends after the role with slots.
+func TestSlots_NothingIsLeftIfAnotherRoleEndsLast(t *testing.T) {
+	h := newHost(t)
+	rt := h.open(t)
+	a := assignment("dep_1", 1, self(t))
+	a.Deployment.Spec.Roles = []*windlassv1.RoleSpec{
+		{Name: "web", Command: []string{"/bin/sh", "-c", `trap 'sleep 1; exit 0' TERM; while :; do sleep 0.05; done`}},
+		{Name: "cache", Slots: windlassv1.RoleSpec_SLOTS_STABLE},
+	}
+	require.NoError(t, rt.Apply(t.Context(), a))
+	until(t, rt, "dep_1", allReady(2))
+	require.DirExists(t, filepath.Join(h.cfg.DataDir, "slots", "dep_1", "cache.0.0"))
+	require.NoError(t, rt.Remove(t.Context(), "dep_1"))
+	require.Eventually(t, func() bool {
+		seen, err := rt.Observe(t.Context())
+		return err == nil && len(seen.Deployments) == 0 && len(h.leftovers(t)) == 0
+	}, patience, slotsWait/10)
+}
