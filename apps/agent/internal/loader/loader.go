@@ -184,7 +184,7 @@ func (l *Loader) Load(ctx context.Context, s models.Server, m models.Model) erro
 	if _, err := l.call(ctx, s, request{method: http.MethodPost, path: "/v2/repository/models/" + url.PathEscape(m.Name) + "/load", body: map[string]any{}}); err != nil {
 		return fmt.Errorf("the server did not load the model: %w", err)
 	}
-	return wait(ctx, "the server has loaded the model, and says that the model is not ready", func(ctx context.Context) (bool, error) { return l.isReady(ctx, s, m.Name) })
+	return taken(wait(ctx, "the server has loaded the model, and says that the model is not ready", func(ctx context.Context) (bool, error) { return l.isReady(ctx, s, m.Name) }))
 }
 
 // Unload implements models.Loader.
@@ -335,7 +335,7 @@ func (l *Loader) loadAdapter(ctx context.Context, s models.Server, m models.Mode
 	}
 	// The result is checked, because a server may answer that it has loaded an adapter and not
 	// serve it.
-	return wait(ctx, "the server has loaded the adapter, and does not list it", func(ctx context.Context) (bool, error) { return l.hasAdapter(ctx, s, m.Name) })
+	return taken(wait(ctx, "the server has loaded the adapter, and does not list it", func(ctx context.Context) (bool, error) { return l.hasAdapter(ctx, s, m.Name) }))
 }
 
 func (l *Loader) unloadAdapter(ctx context.Context, s models.Server, m models.Model) error {
@@ -375,6 +375,22 @@ type notDoneError string
 func (e notDoneError) Error() string { return string(e) }
 
 func (e notDoneError) Is(target error) bool { return target == models.ErrNotDone }
+
+// takenError is the error of a load that the server took. It does not unwrap to the error of a later connection. Otherwise,
+// the manager would conclude that the load did not reach the server, and would never blame the model for its end.
+type takenError struct{ err error }
+
+func (e takenError) Error() string { return e.err.Error() }
+
+func (e takenError) Is(target error) bool { return errors.Is(e.err, target) }
+
+// taken returns err as a takenError, or nil.
+func taken(err error) error {
+	if err == nil {
+		return nil
+	}
+	return takenError{err}
+}
 
 // statusOf returns the status of a statusError, or 0.
 func statusOf(err error) int {

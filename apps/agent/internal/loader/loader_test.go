@@ -3,15 +3,18 @@ package loader
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"maps"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -204,6 +207,29 @@ func TestLoader_SilentServerSaysNothingAboutAModel(t *testing.T) {
 	held, err := l.Held(t.Context(), s, nil)
 	require.NoError(t, err)
 	require.Equal(t, []models.Held{{Name: "fraud"}}, held)
+}
+
+// deadAfterLoad is a server that takes a load, and takes no connection after that.
+type deadAfterLoad struct{}
+
+func (deadAfterLoad) RoundTrip(r *http.Request) (*http.Response, error) {
+	if strings.Contains(r.URL.Path, "load") {
+		return &http.Response{StatusCode: http.StatusOK, Body: http.NoBody, Request: r}, nil
+	}
+	return nil, &net.OpError{Op: "dial", Net: "tcp", Err: syscall.ECONNREFUSED}
+}
+
+func TestLoader_ServerThatEndsAfterItTookALoadWasReached(t *testing.T) {
+	l := &Loader{Client: &http.Client{Transport: deadAfterLoad{}}}
+	for _, protocol := range []models.Protocol{models.V2, models.LoRA} {
+		s := models.Server{ID: "ins_1", Address: "127.0.0.1:1", Protocol: protocol}
+		err := l.Load(t.Context(), s, models.Model{Name: "fraud", Path: "org/fraud"})
+		require.ErrorContains(t, err, "connection refused")
+		var op *net.OpError
+		require.False(t, errors.As(err, &op), "the manager blames no model for a load that met no connection")
+		_, err = l.Held(t.Context(), s, nil)
+		require.ErrorAs(t, err, &op)
+	}
 }
 
 func TestLoader_ReplacesAnAdapterOfTheSameName(t *testing.T) {
