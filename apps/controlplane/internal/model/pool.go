@@ -155,12 +155,15 @@ func ReplacesWhenFull(spec *windlassv1.DeploymentSpec) bool {
 	return spec.GetUpdate().GetWhenFull() == windlassv1.PoolUpdate_WHEN_FULL_REPLACE_IN_PLACE
 }
 
-// PercentOfSet returns how many percent of a pool one instance of its smallest role is, rounded up. With that percent less
-// of one version, there is room for one instance of each role of another one. spec is the spec in the region.
+// PercentOfSet returns how many percent of a pool may be out of service while one version gives up one instance of each role
+// for another version. It is one instance of the smallest role, and what is lost because the shares that the instances of the
+// two versions cover are rounded down: of 6 instances, 1 and 4 cover 16 + 66 percent. spec is the spec in the region.
 func PercentOfSet(spec *windlassv1.DeploymentSpec) (percent int32) {
 	for _, r := range spec.GetRoles() {
 		n := max(r.GetInstances(), 1)
-		percent = max(percent, (pool.Whole+n-1)/n)
+		for kept := range n {
+			percent = max(percent, pool.Whole-kept*pool.Whole/n-(n-1-kept)*pool.Whole/n)
+		}
 	}
 	return percent
 }
