@@ -789,6 +789,29 @@ func TestStore_DeletesWithoutItsLock(t *testing.T) {
 	require.Empty(t, left)
 }
 
+// TestStore_SweepAndFetchesMakeRoomInTurn: while a Sweep deletes files, their room still counts as used. A fetch that needs it
+// must not end the fetches of others, or fail.
+func TestStore_SweepAndFetchesMakeRoomInTurn(t *testing.T) {
+	o, s := newHTTPOrigin(t), newStore(t, nil)
+	ref, c := o.put(t, fraud())
+	dir, err := s.Fetch(t.Context(), "env_1", "ws_1", ref, c)
+	require.NoError(t, err)
+	require.NoError(t, os.Chtimes(dir, time.Time{}, time.Now().Add(-25*time.Hour)))
+	s.KeepNeeded(func(string, string) bool { return false })
+	inUse := func(string) bool { return true }
+	s.freeing <- struct{}{}
+	ended, cancel := context.WithCancel(t.Context())
+	cancel()
+	require.ErrorIs(t, s.Sweep(ended, inUse, nil), context.Canceled)
+	require.DirExists(t, dir, "a fetch makes room")
+	require.ErrorIs(t, s.reserve(ended, &fetch{}, 1<<62), context.Canceled, "it waits for its turn")
+	<-s.freeing
+	require.NoError(t, s.Sweep(t.Context(), inUse, nil))
+	require.NoDirExists(t, dir)
+	require.Zero(t, s.used)
+	require.Empty(t, s.freeing)
+}
+
 func TestStore_Links(t *testing.T) {
 	o, s := newHTTPOrigin(t), newStore(t, nil)
 	ref, c := o.put(t, fraud())

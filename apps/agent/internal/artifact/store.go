@@ -71,7 +71,7 @@ type Store struct {
 	transport http.RoundTripper
 	metrics   *metrics
 	slots     *share.Slots
-	// freeing has an element while a fetch makes room.
+	// freeing has an element while a fetch makes room, and during a Sweep.
 	freeing chan struct{}
 
 	mu sync.Mutex
@@ -546,8 +546,18 @@ func (s *Store) evict(ctx context.Context, k key) (err error) {
 
 // Sweep deletes files that no model has needed for a day. It deletes scopes for which inUse returns false and that have
 // neither servers nor running fetches. It deletes the repositories of servers that are not in servers. When ctx ends, a
-// later Sweep continues.
+// later Sweep continues. A fetch that needs room waits until Sweep has deleted everything, because that may be enough.
 func (s *Store) Sweep(ctx context.Context, inUse func(scope string) bool, servers map[string]bool) error {
+	select {
+	case s.freeing <- struct{}{}:
+	default:
+		select {
+		case s.freeing <- struct{}{}:
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+	defer func() { <-s.freeing }()
 	all, err := s.detachUnused(inUse, servers)
 	for _, g := range all {
 		err = errors.Join(err, s.delete(ctx, g))
