@@ -103,9 +103,9 @@ func (p *Preview) setCapacityText(e extent, region string) string {
 }
 
 // losesSets reports whether the rollout moves an app with several roles from another version in a region, so that it may
-// have fewer complete sets of roles meanwhile.
+// have fewer complete sets of roles meanwhile. It is false for a region in which nothing should run after the rollout.
 func (p *Preview) losesSets(e extent) bool {
-	return len(p.target.Spec.GetRoles()) > 1 && e.now.replicas > 0 && e.moves > 0
+	return len(p.target.Spec.GetRoles()) > 1 && e.now.replicas > 0 && e.after.replicas > 0 && e.moves > 0
 }
 
 // cureText describes the cheapest way to a higher set capacity in the region, and its additional instances and GPUs. It is
@@ -168,7 +168,7 @@ func (p *Preview) cheapestCure(e extent, spec *windlassv1.DeploymentSpec) (best 
 	}
 	if !model.IsPooled(spec) {
 		instances, gpus := admission.Of(spec, 1)
-		return cure{"strategy rolling with maxSurge 1 and maxUnavailable 0", e.now.replicas, instances, gpus}, true
+		return cure{"strategy rolling with maxSurge 1 and maxUnavailable 0", min(e.now.replicas, e.after.replicas), instances, gpus}, true
 	}
 	const room = "maxUnavailable 0"
 	var cures []cure

@@ -29,7 +29,7 @@ func TestPool_SetCapacityIsSaid(t *testing.T) {
 	require.EqualValues(t, 75, leastOf(map[string]int32{"v1": 100, "v2": 0}, step), "without surge")
 	require.EqualValues(t, 0, leastOf(whole, map[string]int32{"v2": 100}), "recreate")
 
-	e := extent{now: amount{replicas: 100}, lowest: 100, moves: 8}
+	e := extent{now: amount{replicas: 100}, after: amount{replicas: 100}, lowest: 100, moves: 8}
 	require.Equal(t, "100 % at worst, in 8 steps", p.setCapacityText(e, "us"))
 	e.lowest, e.moves = 0, 1
 	require.Equal(t, "0 % at worst, in 1 step; strategy rolling with maxSurge 1% and maxUnavailable 0 keeps 100 % and takes 5 GPUs more meanwhile", p.setCapacityText(e, "us"))
@@ -100,13 +100,13 @@ func TestPool_CountsOfStoppedRowsAreNotShown(t *testing.T) {
 func TestPool_WithoutRoomItYields(t *testing.T) {
 	p := &Preview{target: &model.Deployment{ID: "v2", Spec: poolSpec()}}
 	p.target.Spec.Update = &windlassv1.PoolUpdate{WhenFull: windlassv1.PoolUpdate_WHEN_FULL_REPLACE_IN_PLACE}
-	e := extent{now: amount{replicas: 100}, lowest: 100, moves: 1}
+	e := extent{now: amount{replicas: 100}, after: amount{replicas: 100}, lowest: 100, moves: 1}
 	us := model.Region{ID: "us", AgentFeatures: []string{agentv1.Feature_FEATURE_POOL_YIELDS.String()}}
 	more := p.moveInPlace(&e, us, []string{"decode"}, p.target.Spec, kindsOf(p.target.Spec)[0])
 	require.Equal(t, amount{replicas: 0, gpus: 4}, more, "the pool uses more GPUs if there is room, but needs none")
 	require.Equal(t, "100 % at worst, in 2 steps; without room for more, 50 % at worst", p.setCapacityText(e, "us"))
 	p.target.Spec.Update.WhenFull = 0
-	e = extent{now: amount{replicas: 100}, lowest: 100, moves: 1}
+	e = extent{now: amount{replicas: 100}, after: amount{replicas: 100}, lowest: 100, moves: 1}
 	require.Equal(t, amount{replicas: 4, gpus: 4}, p.moveInPlace(&e, us, []string{"decode"}, p.target.Spec, kindsOf(p.target.Spec)[0]))
 	require.Equal(t, "100 % at worst, in 2 steps", p.setCapacityText(e, "us"))
 }
@@ -192,7 +192,7 @@ func TestPairs_PlanSaysWhatServes(t *testing.T) {
 	target.Spec.Pairing = &windlassv1.Pairing{Engine: windlassv1.Pairing_ENGINE_NIXL}
 	target.Spec.Update = &windlassv1.PoolUpdate{Order: windlassv1.PoolUpdate_ORDER_SEQUENTIAL}
 	p := &Preview{target: target, regions: map[string]model.Region{"us": {ID: "us", Name: "us-east-1"}}}
-	e := extent{now: amount{replicas: 100}, lowest: 100, moves: 1}
+	e := extent{now: amount{replicas: 100}, after: amount{replicas: 100}, lowest: 100, moves: 1}
 	p.moveInPlace(&e, model.Region{ID: "us"}, []string{"prefill", "decode"}, target.Spec, kindsOf(target.Spec)[0])
 	const cure = "pdate.order coherent with maxSurge 1% and maxUnavailable 0 keeps 100 % and takes 5 GPUs more meanwhile"
 	require.Equal(t, "0 % at worst of instances of one version, in 10 steps of order sequential, and with pairing only these serve; u"+cure, p.setCapacityText(e, "us"))
@@ -206,7 +206,10 @@ func TestPairs_PlanSaysWhatServes(t *testing.T) {
 	require.Nil(t, p.pairFinding(e, "us"), "pairs are left")
 	e.lowest, e.now.replicas = 0, 0
 	require.Nil(t, p.pairFinding(e, "us"), "a first version")
-	e.now.replicas, target.Spec.Pairing = 100, nil
+	e.now.replicas, e.after.replicas = 100, 0
+	require.Nil(t, p.pairFinding(e, "us"), "the new version leaves the region")
+	require.Empty(t, p.setCapacityText(e, "us"))
+	e.after.replicas, target.Spec.Pairing = 100, nil
 	require.Nil(t, p.pairFinding(e, "us"), "instances of two versions serve each other")
 }
 
@@ -226,6 +229,11 @@ func TestGroups_SetCapacityIsSaid(t *testing.T) {
 		return p.setCapacityText(p.measureExtent(forecast.Forecast{Steps: []forecast.Step{s}}, model.Region{ID: "us"}, nil, kind{}), "us")
 	}
 	require.Equal(t, "1 of 3 groups at worst, in 1 step; strategy rolling with maxSurge 1 and maxUnavailable 0 keeps 3 groups and takes 10 GPUs more meanwhile", measure(move))
+	smaller := forecast.Step{Kind: windlassv1.PlanStep_KIND_MOVE, RegionID: "us", Sides: []forecast.Side{{DeploymentID: "v1"}, {DeploymentID: "v2", Replicas: 1}}}
+	fewer := forecast.Forecast{Steps: []forecast.Step{{
+		Kind: windlassv1.PlanStep_KIND_MOVE, RegionID: "us", Sides: []forecast.Side{{DeploymentID: "v1", Replicas: 3}, {DeploymentID: "v2", Replicas: 1}},
+	}, smaller}}
+	require.Equal(t, "1 of 3 groups at worst, in 2 steps", p.setCapacityText(p.measureExtent(fewer, model.Region{ID: "us"}, nil, kind{}), "us"), "no rollout to 1 group keeps 3")
 	kept := move
 	kept.Keeps = true
 	require.Equal(t, "3 of 3 groups at worst, in 1 step", measure(kept), "no instance is replaced")
@@ -237,7 +245,7 @@ func TestGroups_SetCapacityIsSaid(t *testing.T) {
 
 func TestPool_StableSlotsHaveNoCure(t *testing.T) {
 	p := &Preview{target: &model.Deployment{ID: "v2", Spec: poolSpec()}}
-	e := extent{now: amount{replicas: 100}, lowest: 0, moves: 1}
+	e := extent{now: amount{replicas: 100}, after: amount{replicas: 100}, lowest: 0, moves: 1}
 	require.Contains(t, p.setCapacityText(e, "us"), "keeps 100 %")
 	p.target.Spec.Roles[1].Slots = windlassv1.RoleSpec_SLOTS_STABLE
 	require.Equal(t, "0 % at worst, in 1 step", p.setCapacityText(e, "us"), "the API refuses each other way for stable slots")
