@@ -49,6 +49,7 @@ var entries = []entry{
 	{"converge-5000", "", "--instances=5000 --rounds=2"},
 	{"converge-5000-of-5", "", "--instances=5000 --deployments=5 --rounds=2"},
 	{"converge-5000-more", "", "--instances=5000 --deployments=5 --rounds=2 --again=apps"},
+	{"converge-groups", "--instances=480 --regions=3 --rounds=2 --again=groups", "--instances=8000 --rounds=6 --again=groups"},
 	{"converge-slow-start", "--instances=500 --deployments=5 --start-p50=200ms --start-p99=2s --fail=0.02", "--instances=20000 --deployments=20 --start-p50=5s --start-p99=30s --fail=0.02"},
 	{"converge-2000000", "", "--instances=2000000 --deployments=2000"},
 	{"deploys", "--apps=50 --concurrency=1,16", ""},

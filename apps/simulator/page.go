@@ -31,6 +31,7 @@ var pageRows = []pageRow{
 	{"snapshot", "snapshot of a lost inbox", "{{n .items_per_s}} items a second; 250 items in {{n (index .rounds 0).ms}} ms"},
 	{"converge-1000", "1,000 instances to ready", "{{n .seconds}} s"},
 	{"converge-5000", "5,000 instances to ready", "{{n .seconds}} s, the second time; {{n .second_ratio}} of the first"},
+	{"converge-groups", "8,000 instances as groups of 8, in relation to as many of apps with one role", "{{n .groups_ratio}} of the time and {{n .groups_cpu_ratio}} of the processor time for each instance"},
 	{"converge-2000000", "2,000,000 instances to ready", "{{n .seconds}} s"},
 	{"idle", "1,000 idle agents", "{{n .cpu_percent}} % of a core, {{n .qps}} statements a second, {{n .rss_per_agent_kib}} KiB an agent"},
 	{"reconnect", "1,000 agents reconnect", "all back after {{n .seconds}} s"},

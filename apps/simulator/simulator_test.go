@@ -163,6 +163,17 @@ func TestConverge_EndsReadyAlthoughSomeStartsFail(t *testing.T) {
 	require.Len(t, result["rounds"], 2)
 }
 
+func TestConverge_ComparesGroupsWithAppsOfOneRole(t *testing.T) {
+	t.Parallel()
+	result := runScenario(t, "converge", "--instances=48", "--regions=3", "--rounds=2", "--again=groups")
+	requirePositive(t, result, "groups_ratio")
+	rounds := result["rounds"].([]any)
+	require.Len(t, rounds, 2)
+	for i, units := range []float64{1, 8} {
+		require.Equal(t, units, rounds[i].(map[string]any)["units"])
+	}
+}
+
 func TestRollouts_InWavesEndForFewAndManyReplicas(t *testing.T) {
 	t.Parallel()
 	result := runScenario(t, "rollouts", "--apps=4", "--regions=3", "--waves=2", "--replicas=1,6", "--bake=200ms")

@@ -84,6 +84,9 @@ func (c *checker) compareContent(b books, s sight) *disagreement {
 	if d := agreeModels(b, s); d != nil {
 		return d
 	}
+	if d := b.agreeSlots(); d != nil {
+		return d
+	}
 	if d := agreeDecisions(b); d != nil {
 		return d
 	}

@@ -54,6 +54,7 @@ func violationsError(violations []Violation) error {
 //   - Acknowledged deployments exist.
 //   - Each change of a scaled app's count was made by one decision of the scaler, or by a rollout, or by a request to an app
 //     at zero: see the ledger.
+//   - Stable slots count from 0 without gaps, and no slot has two instances.
 //   - A scaled app has the replicas that the scaler wrote last, and each role of a pool the instances.
 //   - No request waits. Those that failed were in flight when an instance crashed or the gateway was killed.
 //   - Servers hold exactly the wanted replicas of models, and those that the database lists. No model was unloaded while it
@@ -74,7 +75,7 @@ type checker struct {
 
 	mu      sync.Mutex
 	applied map[place]applied
-	ready   map[instance]bool // instances that were ever ready, with each deployment that they had
+	ready   map[instance]bool // instances that were ever ready, with each deployment that they had, and without one
 	count   map[place]int     // of instances in ready
 	// epochs and heads are the last values that were read, by region.
 	epochs, heads map[string]int64
@@ -133,7 +134,7 @@ func (c *checker) onReady(region, deployment, id string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if i := (instance{id, p}); !c.ready[i] {
-		c.ready[i] = true
+		c.ready[i], c.ready[instance{id, place{region: region}}] = true, true
 		c.count[p]++
 	}
 }
@@ -226,6 +227,13 @@ func (c *checker) checkDatabase(ctx context.Context) error {
 	return err
 }
 
+// wasReady reports whether the instance was ever ready. A version that takes over a workload has all its instances, even
+// instances that it still has to replace.
+func (c *checker) wasReady(i instance) bool {
+	app := c.apps[i.place.deployment]
+	return c.ready[i] || (app == "" || takesOver(app)) && c.ready[instance{i.id, place{region: i.place.region}}]
+}
+
 // checkClaims checks the claims of the database against what happened.
 func (c *checker) checkClaims(s claims) {
 	type found struct {
@@ -259,7 +267,7 @@ func (c *checker) checkClaims(s claims) {
 			continue
 		}
 		c.told[i.id] = true
-		if !c.ready[i] {
+		if !c.wasReady(i) {
 			bad = append(bad, found{"an instance that was never ready is said to be ready", "", i.place, "instance " + i.id})
 		}
 	}

@@ -119,6 +119,7 @@ type books struct {
 	instances   []instance               // that are alive, without those of models
 	replicas    []modelReplica           // of models, that are alive
 	roles       map[place]map[string]int // how many of them have a role
+	groups      map[place][]int          // their groups
 	quarantined map[place]bool
 	moving      []moving
 	decisions   []decision
@@ -149,7 +150,7 @@ func parseRoles(text string) map[string]int {
 // instances returns how many instances the row wants while no rollout is under way.
 func (r row) instances() (n int) {
 	if r.roles == nil {
-		return r.replicas
+		return r.replicas * instancesEach(r.app)
 	}
 	for _, count := range r.roles {
 		n += pool.Units(r.replicas, count)
@@ -158,7 +159,7 @@ func (r row) instances() (n int) {
 }
 
 func readBooks(ctx context.Context, db *bare.DB) (b books, err error) {
-	b.quarantined, b.deployments, b.roles = map[place]bool{}, map[string]bool{}, map[place]map[string]int{}
+	b.quarantined, b.deployments, b.roles, b.groups = map[place]bool{}, map[string]bool{}, map[place]map[string]int{}, map[place][]int{}
 	rows, err := db.Rows(ctx, `SELECT r.name, t.deployment_id, a.name, t.status, t.replicas, t.generation,
 		COALESCE(o.applied_generation, 0), COALESCE(o.counts_generation, 0), COALESCE(o.ready_replicas, 0),
 		COALESCE(o.pending + o.running + o.ready + o.draining + o.failed, 0),
@@ -180,7 +181,7 @@ func readBooks(ctx context.Context, db *bare.DB) (b books, err error) {
 			generation: r.Int(5), appliedGeneration: r.Int(6), countsGeneration: r.Int(7), readyReplicas: int(r.Int(8)), count: int(r.Int(9)), says: r.Text(10), roles: parseRoles(r.Text(11)),
 		})
 	}
-	if rows, err = db.Rows(ctx, "SELECT i.id, r.name, i.deployment_id, i.role, i.runtime_name FROM instances i JOIN regions r ON r.id = i.region WHERE i.terminated_at = 0"); err != nil {
+	if rows, err = db.Rows(ctx, "SELECT i.id, r.name, i.deployment_id, i.role, i.runtime_name, i.group_no FROM instances i JOIN regions r ON r.id = i.region WHERE i.terminated_at = 0"); err != nil {
 		return b, err
 	}
 	for _, r := range rows {
@@ -194,6 +195,7 @@ func readBooks(ctx context.Context, db *bare.DB) (b books, err error) {
 			b.roles[p] = map[string]int{}
 		}
 		b.roles[p][r.Text(3)]++
+		b.groups[p] = append(b.groups[p], int(r.Int(5)))
 	}
 	if rows, err = db.Rows(ctx, "SELECT r.name, q.workload_key FROM region_quarantine q JOIN regions r ON r.id = q.region"); err != nil {
 		return b, err

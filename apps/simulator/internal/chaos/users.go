@@ -106,7 +106,9 @@ func (u *user) makeCall(ctx context.Context) {
 			n = 1 + n%mostModel
 		}
 		did = fmt.Sprintf("scale to %d", n)
-		_, err = u.api.Apps.Scale(ctx, &windlassv1.ScaleRequest{Mutation: newMutation(), App: path, Replicas: n})
+		req := &windlassv1.ScaleRequest{Mutation: newMutation(), App: path, Replicas: n}
+		roleScale(app, req, u.rnd)
+		_, err = u.api.Apps.Scale(ctx, req)
 		if i >= scaledApp && i < serversApp && err == nil {
 			u.checker.violatef(scaledByHand, app, place{}, "to %d replicas", n)
 		}
@@ -149,6 +151,7 @@ func (u *user) deployApp(ctx context.Context, i int, app, label string) (string,
 	case i >= fixedApps:
 		n := 1 + u.rnd.Int32N(3)
 		spec.Replicas = &n
+		req.Rollout = roleSpec(app, spec, u.rnd)
 	}
 	did := fmt.Sprintf("deploy a version that is %s, %d each in %v", label, spec.GetReplicas(), spec.Regions)
 	resp, err := u.api.Apps.Deploy(ctx, req)

@@ -223,7 +223,7 @@ func (m *Member) Start(ctx context.Context) error {
 		Server: m.fleet.cfg.URL(m.number), HTTPClient: &client,
 		DataDir: m.dir, TokenFile: m.tokenFile(),
 		NewRuntime:  func(context.Context, string) (agent.Runtime, error) { return m.Runtime.Take(), nil },
-		RuntimeName: "simulated", Version: agent.Version, NoSync: true,
+		RuntimeName: "simulated", Version: agent.Version, SpansHosts: true, NoSync: true,
 		Log: m.log, Registerer: prometheus.NewRegistry(), Tracer: m.fleet.tracer, Rand: m.randomFloat,
 	})
 	if err != nil {

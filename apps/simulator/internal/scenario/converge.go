@@ -13,7 +13,9 @@ import (
 // Converge deploys a number of instances at once and measures the time from the first call until every
 // deployment and every instance is ready in the database. Further rounds also deploy in all regions at once:
 // another version of the same apps, first next to the old version and then instead of it, or as many new
-// apps.
+// apps. With --again=groups, every second round deploys apps whose replicas are groups of --units instances,
+// with the same number of instances in all. The figures groups_ratio and groups_cpu_ratio compare these
+// rounds with the rounds of apps with one role.
 //
 // What limits it: the processor. Another version of the same number of instances takes longer, because the
 // instances of the old version are stopped meanwhile, which doubles the number of states. A round is slower
@@ -27,7 +29,8 @@ type Converge struct {
 	Concurrency int    `help:"Calls in flight." default:"16"`
 	Rounds      int    `help:"Number of rounds, one after the other." default:"1"`
 	BufferPool  int    `name:"buffer-pool-mib" help:"Memory of MariaDB in MiB; 0: by the number of instances." default:"0"`
-	Again       string `help:"What rounds after the first deploy: another version of the apps, or the same number of new apps." enum:"version,apps" default:"version"`
+	Again       string `help:"What rounds after the first deploy: another version of the apps, the same number of new apps, or new apps of which those of every second round are groups." enum:"version,apps,groups" default:"version"`
+	Units       int    `help:"Instances of each group, of the roles prefill and decode, with --again=groups." default:"8"`
 	Strict      bool   `help:"Fail when a later round is slower than the first by more than a tenth."`
 	Executors
 }
@@ -58,16 +61,20 @@ func (s *Converge) Run(ctx context.Context, env Env) (err error) {
 	defer func() { err = errors.Join(err, w.Stop()) }()
 
 	first := 0.0
+	var one, groups roundCost
 	for round := 1; round <= s.Rounds; round++ {
 		// At the end of the round, times*instances instances of this version are alive.
-		version, times := round, 1
-		if s.Again == "apps" {
+		version, times, units := round, 1, 1
+		if s.Again != "version" {
 			version, times = 1, round
+		}
+		if s.Again == "groups" && round%2 == 0 {
+			units = s.Units
 		}
 		apps := make([]testbed.App, s.Deployments)
 		for i := range apps {
 			apps[i] = testbed.App{
-				Name: testbed.AppName((times-1)*len(apps) + i), Regions: w.Regions, Replicas: each,
+				Name: testbed.AppName((times-1)*len(apps) + i), Regions: w.Regions, Replicas: each / units, Units: units,
 				Version: fmt.Sprintf("v%d", version), Rollout: testbed.AtOnce(),
 			}
 		}
@@ -98,7 +105,7 @@ func (s *Converge) Run(ctx context.Context, env Env) (err error) {
 			peak += p.PeakRSSMiB
 		}
 		env.Result.Rounds = append(env.Result.Rounds, map[string]any{
-			"round": round, "seconds": took.Seconds(), "cpu_s": cpuSeconds(parts), "accepted_s": accepted.Seconds(),
+			"round": round, "units": units, "seconds": took.Seconds(), "cpu_s": cpuSeconds(parts), "accepted_s": accepted.Seconds(),
 			"settled_s": time.Since(begin).Seconds(), "peak_rss_mib": peak,
 		})
 		if round == 1 {
@@ -111,11 +118,32 @@ func (s *Converge) Run(ctx context.Context, env Env) (err error) {
 		if round == 2 {
 			env.Result.Figure("second_ratio", took.Seconds()/first, "times the duration of the first round, the second round")
 		}
+		if round > 2 || s.Rounds < 4 { // the first rounds of a longer run also fill caches
+			of := map[bool]*roundCost{false: &one, true: &groups}[units > 1]
+			of.seconds, of.cpu = of.seconds+took.Seconds(), of.cpu+cpuSeconds(parts)
+		}
 		if s.Strict && took.Seconds() > 1.1*first {
 			return fmt.Errorf("round %d took %.2f s, the first %.2f s", round, took.Seconds(), first)
 		}
 	}
+	env.compareGroups(one, groups)
 	return nil
+}
+
+// roundCost is what some rounds took.
+type roundCost struct{ seconds, cpu float64 }
+
+// compareGroups records how many times as long the rounds of groups took as the rounds of apps with one role, and how many
+// times as much processor time. All rounds have the same number of instances.
+func (e Env) compareGroups(one, groups roundCost) {
+	if one.seconds == 0 || groups.seconds == 0 {
+		return
+	}
+	e.Result.Figure("groups_ratio", groups.seconds/one.seconds, "times the time for each instance, groups to apps with one role")
+	if one.cpu == 0 {
+		return // short rounds take no whole tick
+	}
+	e.Result.Figure("groups_cpu_ratio", groups.cpu/one.cpu, "times the processor time for each instance, groups to apps with one role")
 }
 
 func (s *Converge) checkSizes() (each int, err error) {
@@ -126,6 +154,10 @@ func (s *Converge) checkSizes() (each int, err error) {
 	switch {
 	case s.Regions > 32:
 		return 0, errors.New("--regions: a deployment runs in at most 32")
+	case s.Again == "groups" && (s.Units < 2 || each%s.Units != 0):
+		return 0, fmt.Errorf("--units: %d instances of each deployment and region are no groups of %d: use 2 or more, and change --instances", each, s.Units)
+	case s.Again == "groups" && s.Rounds < 2:
+		return 0, errors.New("--rounds: --again=groups needs 2 or more")
 	case each < 1 || each > 10_000:
 		return 0, fmt.Errorf("--instances: %d are %d for each deployment and region: use 1 to 10000 for each", s.Instances, each)
 	}

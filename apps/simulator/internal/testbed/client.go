@@ -93,6 +93,8 @@ type App struct {
 	Version string
 	// Rollout is the app's policy. Nil: the default.
 	Rollout *windlassv1.RolloutPolicy
+	// Units is how many instances a replica has. If it is above 1, they are of the roles prefill and decode.
+	Units int
 }
 
 // AtOnce returns the policy that moves all regions at the same time, with the new version next to the old one.
@@ -110,11 +112,16 @@ func Path(app string) string { return Environment + "/" + app }
 // Spec returns the spec of the app.
 func (a App) Spec() *windlassv1.DeploymentSpec {
 	replicas := int32(a.Replicas)
-	return &windlassv1.DeploymentSpec{
+	spec := &windlassv1.DeploymentSpec{
 		Command: []string{"serve"}, Args: []string{"--model", "example", "--version", a.Version},
 		Env:     map[string]string{"VERSION": a.Version},
 		Regions: a.Regions, Replicas: &replicas, VersionLabel: a.Version,
 	}
+	if a.Units > 1 {
+		decode := max(a.Units/4, 1)
+		spec.Roles = []*windlassv1.RoleSpec{{Name: "prefill", Instances: int32(a.Units - decode)}, {Name: "decode", Instances: int32(decode), Entry: true}}
+	}
+	return spec
 }
 
 // Deploy makes one deploy call, and returns the deployment's id.
