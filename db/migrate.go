@@ -84,7 +84,7 @@ func MigrateTo(ctx context.Context, db *sql.DB, version int64) error {
 	if err != nil {
 		return fmt.Errorf("migrate: %w", err)
 	}
-	if err := locked(ctx, db, func(c *sql.Conn) error { return up(ctx, c, p, version, oldest) }); err != nil {
+	if err := withLock(ctx, db, func(c *sql.Conn) error { return migrateUp(ctx, c, p, version, oldest) }); err != nil {
 		return fmt.Errorf("migrate: %w", err)
 	}
 	return nil
@@ -129,7 +129,7 @@ func migrationFiles() []string {
 	return names
 }
 
-func up(ctx context.Context, c *sql.Conn, p *goose.Provider, version, oldest int64) error {
+func migrateUp(ctx context.Context, c *sql.Conn, p *goose.Provider, version, oldest int64) error {
 	for _, q := range versionTable {
 		if _, err := c.ExecContext(ctx, q); err != nil {
 			return fmt.Errorf("prepare the table of versions: %w", err)
@@ -219,9 +219,9 @@ const lockSlice = 2
 // lockName contains a hash of the schema's name, because named locks belong to the whole server.
 const lockName = "CONCAT('windlass.', MD5(DATABASE()))"
 
-// locked runs fn while it holds a named lock of the server on a connection. The lock ends with the connection, so a
+// withLock runs fn while it holds a named lock of the server on a connection. The lock ends with the connection, so a
 // killed process blocks no other process.
-func locked(ctx context.Context, db *sql.DB, fn func(*sql.Conn) error) (err error) {
+func withLock(ctx context.Context, db *sql.DB, fn func(*sql.Conn) error) (err error) {
 	c, err := db.Conn(ctx)
 	if err != nil {
 		return fmt.Errorf("connect: %w", err)
