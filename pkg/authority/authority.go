@@ -119,7 +119,7 @@ type Request struct {
 	Life time.Duration
 }
 
-func (r Request) template(now time.Time) (*x509.Certificate, error) {
+func (r Request) certificateTemplate(now time.Time) (*x509.Certificate, error) {
 	serial, err := newSerial()
 	if err != nil {
 		return nil, err
@@ -150,7 +150,7 @@ func (a *Authority) Issue(r Request, now time.Time) (certPEM, keyPEM []byte, err
 	if err != nil {
 		return nil, nil, fmt.Errorf("make the key of %s: %w", r.Name, err)
 	}
-	der, err := a.sign(r, key.Public(), now)
+	der, err := a.signRequest(r, key.Public(), now)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -160,8 +160,8 @@ func (a *Authority) Issue(r Request, now time.Time) (certPEM, keyPEM []byte, err
 	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}), keyPEM, nil
 }
 
-func (a *Authority) sign(r Request, public crypto.PublicKey, now time.Time) ([]byte, error) {
-	template, err := r.template(now)
+func (a *Authority) signRequest(r Request, public crypto.PublicKey, now time.Time) ([]byte, error) {
+	template, err := r.certificateTemplate(now)
 	if err != nil {
 		return nil, err
 	}
@@ -184,7 +184,7 @@ func (a *Authority) Serve(hello *tls.ClientHelloInfo) (*tls.Certificate, error) 
 		}
 		host, _, _ = strings.Cut(local, "%")
 	}
-	der, err := a.sign(Request{Name: a.cert.Subject.CommonName, Hosts: []string{host}, Server: true, Life: servedLife}, a.serving.Public(), time.Now())
+	der, err := a.signRequest(Request{Name: a.cert.Subject.CommonName, Hosts: []string{host}, Server: true, Life: servedLife}, a.serving.Public(), time.Now())
 	if err != nil {
 		return nil, err
 	}

@@ -39,11 +39,11 @@ func (p Policy) Delay(attempt int, rnd func() float64) time.Duration {
 	if rnd == nil {
 		rnd = rand.Float64
 	}
-	floor, ceiling := p.bounds(attempt)
+	floor, ceiling := p.boundsOf(attempt)
 	return floor + time.Duration(rnd()*float64(ceiling-floor))
 }
 
-func (p Policy) bounds(attempt int) (floor, ceiling time.Duration) {
+func (p Policy) boundsOf(attempt int) (floor, ceiling time.Duration) {
 	floor, limit := p.Min, p.Max
 	if floor <= 0 {
 		floor = DefaultShortest
@@ -74,7 +74,7 @@ func Retry(ctx context.Context, p Policy, op func(context.Context) error) error 
 	var last error
 	for attempt := 0; ; attempt++ {
 		if ctx.Err() != nil {
-			return ended(ctx, attempt, last)
+			return endError(ctx, attempt, last)
 		}
 		err := op(ctx)
 		if err == nil {
@@ -84,8 +84,8 @@ func Retry(ctx context.Context, p Policy, op func(context.Context) error) error 
 			return err
 		}
 		last = err
-		if Sleep(ctx, after(err)+p.Delay(attempt, nil)) != nil {
-			return ended(ctx, attempt+1, last)
+		if Sleep(ctx, retryAfter(err)+p.Delay(attempt, nil)) != nil {
+			return endError(ctx, attempt+1, last)
 		}
 	}
 }
@@ -124,7 +124,7 @@ func (e *permanentError) Error() string { return e.err.Error() }
 
 func (e *permanentError) Unwrap() error { return e.err }
 
-func after(err error) time.Duration {
+func retryAfter(err error) time.Duration {
 	var told interface{ RetryAfter() time.Duration }
 	if !errors.As(err, &told) {
 		return 0
@@ -132,7 +132,7 @@ func after(err error) time.Duration {
 	return max(told.RetryAfter(), 0)
 }
 
-func ended(ctx context.Context, attempts int, last error) error {
+func endError(ctx context.Context, attempts int, last error) error {
 	if last == nil {
 		return ctx.Err()
 	}

@@ -155,7 +155,7 @@ func New[L cmp.Ordered, Req, Res any](cfg Config[L, Req, Res]) *Group[L, Req, Re
 func (g *Group[L, Req, Res]) Do(ctx context.Context, request Req) (Res, error) {
 	m := &member[Req, Res]{ctx: ctx, request: request, done: make(chan struct{})}
 	var none Res
-	l, err := g.enqueue(m)
+	l, err := g.enqueueMember(m)
 	if err != nil {
 		return none, err
 	}
@@ -186,7 +186,7 @@ func (g *Group[L, Req, Res]) Close() {
 	for _, l := range g.lanes {
 		for _, m := range l.waiting {
 			g.countDequeued(l, m)
-			m.finish(ErrClosed)
+			m.finishWith(ErrClosed)
 		}
 		l.waiting = nil
 	}
@@ -211,7 +211,7 @@ type member[Req, Res any] struct {
 	err      error
 }
 
-func (m *member[Req, Res]) finish(err error) {
+func (m *member[Req, Res]) finishWith(err error) {
 	m.err, m.finished = err, true
 	close(m.done)
 }

@@ -45,7 +45,7 @@ func (g *Group[L, Req, Res]) runBatch(l *lane[L, Req, Res]) (next *lane[L, Req, 
 func failUnfinished[Req, Res any](members []*member[Req, Res]) {
 	for _, m := range members {
 		if !m.finished {
-			m.finish(&PanicError{Stack: debug.Stack()})
+			m.finishWith(&PanicError{Stack: debug.Stack()})
 		}
 	}
 }
@@ -54,7 +54,7 @@ func failUnfinished[Req, Res any](members []*member[Req, Res]) {
 // split the batch.
 func (g *Group[L, Req, Res]) commitBatch(members []*member[Req, Res]) (whole bool) {
 	open, err := g.commitOnce(g.base, members)
-	if g.settle(open, err) {
+	if g.settleMembers(open, err) {
 		return true
 	}
 	if g.cfg.Split == Apart {
@@ -86,14 +86,14 @@ func (g *Group[L, Req, Res]) commitParts(ctx context.Context, members []*member[
 
 // commitPart commits a part, and splits it if that fails.
 func (g *Group[L, Req, Res]) commitPart(ctx context.Context, members []*member[Req, Res]) {
-	if open, err := g.commitOnce(ctx, members); !g.settle(open, err) {
+	if open, err := g.commitOnce(ctx, members); !g.settleMembers(open, err) {
 		g.commitParts(ctx, open)
 	}
 }
 
-// settle reports whether an attempt needs no further attempts: it succeeded, or it failed for one member or
+// settleMembers reports whether an attempt needs no further attempts: it succeeded, or it failed for one member or
 // because the group is closed. In the last two cases it gives the members the error.
-func (g *Group[L, Req, Res]) settle(members []*member[Req, Res], err error) bool {
+func (g *Group[L, Req, Res]) settleMembers(members []*member[Req, Res], err error) bool {
 	if err == nil {
 		return true
 	}
@@ -101,7 +101,7 @@ func (g *Group[L, Req, Res]) settle(members []*member[Req, Res], err error) bool
 		return false
 	}
 	for _, m := range members {
-		m.finish(err)
+		m.finishWith(err)
 	}
 	return true
 }
@@ -132,7 +132,7 @@ func (g *Group[L, Req, Res]) commitOnce(ctx context.Context, members []*member[R
 	}
 	for i, m := range open {
 		m.result = results[i]
-		m.finish(nil)
+		m.finishWith(nil)
 	}
 	return nil, nil
 }
@@ -147,7 +147,7 @@ func dropEnded[Req, Res any](members []*member[Req, Res]) []*member[Req, Res] {
 	var open []*member[Req, Res]
 	for _, m := range members {
 		if err := m.ctx.Err(); err != nil {
-			m.finish(err)
+			m.finishWith(err)
 		} else {
 			open = append(open, m)
 		}

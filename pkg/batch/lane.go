@@ -50,8 +50,8 @@ func (g *Group[L, Req, Res]) setKey(name string, k keyState) {
 	}
 }
 
-// enqueue adds a member to its lane, unless a limit or Config.Admit refuses it.
-func (g *Group[L, Req, Res]) enqueue(m *member[Req, Res]) (*lane[L, Req, Res], error) {
+// enqueueMember adds a member to its lane, unless a limit or Config.Admit refuses it.
+func (g *Group[L, Req, Res]) enqueueMember(m *member[Req, Res]) (*lane[L, Req, Res], error) {
 	var name L
 	if g.cfg.Lane != nil {
 		name = g.cfg.Lane(m.request)
@@ -211,7 +211,7 @@ func (g *Group[L, Req, Res]) takeBatch(l *lane[L, Req, Res]) *runningBatch[Req, 
 		}
 		g.countDequeued(l, m)
 		if err := m.ctx.Err(); err != nil {
-			m.finish(err)
+			m.finishWith(err)
 			continue
 		}
 		if m.key != "" {
@@ -242,7 +242,7 @@ func (g *Group[L, Req, Res]) endBatch(l *lane[L, Req, Res], b *runningBatch[Req,
 	l.running--
 	g.running--
 	if b != nil {
-		g.unblock(l, b, whole)
+		g.unblockWaiting(l, b, whole)
 	}
 	if g.cfg.Key == nil && g.cfg.MaxCommits == 0 {
 		// No other lane waits for this one.
@@ -264,8 +264,8 @@ func (g *Group[L, Req, Res]) endBatch(l *lane[L, Req, Res], b *runningBatch[Req,
 	return next
 }
 
-// unblock unblocks requests that waited for batch b, and adapts the size of the lane's batches.
-func (g *Group[L, Req, Res]) unblock(l *lane[L, Req, Res], b *runningBatch[Req, Res], whole bool) {
+// unblockWaiting unblocks requests that waited for batch b, and adapts the size of the lane's batches.
+func (g *Group[L, Req, Res]) unblockWaiting(l *lane[L, Req, Res], b *runningBatch[Req, Res], whole bool) {
 	if l.current == b {
 		l.current = nil
 	}

@@ -136,7 +136,7 @@ func (c Client) Config(server string, files *Files) (*tls.Config, error) {
 	if u.Scheme != "https" {
 		return nil, nil //nolint:nilnil // nil means no TLS
 	}
-	return opened.config(u.Hostname()), nil
+	return opened.clientConfig(u.Hostname()), nil
 }
 
 // opened has the opened files of a client.
@@ -164,9 +164,9 @@ func (c Client) open(files *Files) (out opened, err error) {
 	return out, nil
 }
 
-// config returns the configuration of a client of one host. At each handshake it verifies the server against
+// clientConfig returns the configuration of a client of one host. At each handshake it verifies the server against
 // the present CAs. host is verified when ConnectionState has no ServerName, which is so for IP addresses.
-func (o opened) config(host string) *tls.Config {
+func (o opened) clientConfig(host string) *tls.Config {
 	config := &tls.Config{MinVersion: tls.VersionTLS12}
 	if o.own != nil {
 		config.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return o.own.getValid(time.Now()) }
@@ -183,7 +183,7 @@ func (o opened) config(host string) *tls.Config {
 		if len(state.PeerCertificates) == 0 {
 			return errors.New("the server sent no certificate")
 		}
-		leaf, intermediates := chain(state)
+		leaf, intermediates := peerChain(state)
 		name := cmp.Or(state.ServerName, host)
 		if _, err := leaf.Verify(x509.VerifyOptions{Roots: roots, Intermediates: intermediates, DNSName: name}); err != nil {
 			// The error has crypto/tls's type, so that callers can handle it.
@@ -194,7 +194,7 @@ func (o opened) config(host string) *tls.Config {
 	return config
 }
 
-func chain(state tls.ConnectionState) (leaf *x509.Certificate, intermediates *x509.CertPool) {
+func peerChain(state tls.ConnectionState) (leaf *x509.Certificate, intermediates *x509.CertPool) {
 	intermediates = x509.NewCertPool()
 	for _, c := range state.PeerCertificates[1:] {
 		intermediates.AddCert(c)
@@ -230,7 +230,7 @@ func verifyClient(cas func() (*x509.CertPool, error), state tls.ConnectionState)
 	if len(state.PeerCertificates) == 0 {
 		return errors.New("the client sent no certificate")
 	}
-	leaf, intermediates := chain(state)
+	leaf, intermediates := peerChain(state)
 	_, err = leaf.Verify(x509.VerifyOptions{
 		Roots: roots, Intermediates: intermediates, KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth},
 	})

@@ -196,7 +196,7 @@ func TestConfig(t *testing.T) {
 		bundle := file("bundle")
 		copyFile(t, theirs.path, bundle)
 		cas := &Pool{Path: bundle}
-		config := opened{cas: cas}.config("127.0.0.1")
+		config := opened{cas: cas}.clientConfig("127.0.0.1")
 		require.ErrorContains(t, get(t, config, url), "unknown authority")
 		copyFile(t, ours.path, bundle)
 		require.NoError(t, os.Chtimes(bundle, time.Unix(1, 0), time.Unix(1, 0)))

@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-func date(t time.Time) string { return t.UTC().Format(time.RFC3339) }
+func dateText(t time.Time) string { return t.UTC().Format(time.RFC3339) }
 
 // explainServer returns an error that says what to do about a server's refused certificate. cas is nil for
 // the CAs of this machine.
@@ -23,9 +23,9 @@ func explainServer(err error, leaf *x509.Certificate, host string, cas *Pool, ca
 		return fmt.Errorf("this machine does not know the CA of the certificate of %s, whose issuer is %q: give the file of that CA with %s: %w",
 			host, leaf.Issuer.CommonName, caFlag, err)
 	case errors.As(err, &invalid) && invalid.Reason == x509.Expired && time.Now().After(leaf.NotAfter):
-		return fmt.Errorf("the certificate of %s ended on %s: replace its file on the server: %w", host, date(leaf.NotAfter), err)
+		return fmt.Errorf("the certificate of %s ended on %s: replace its file on the server: %w", host, dateText(leaf.NotAfter), err)
 	case errors.As(err, &invalid) && invalid.Reason == x509.Expired && time.Now().Before(leaf.NotBefore):
-		return fmt.Errorf("the certificate of %s is valid only from %s: correct the clock of this machine or of the machine that issued the certificate: %w", host, date(leaf.NotBefore), err)
+		return fmt.Errorf("the certificate of %s is valid only from %s: correct the clock of this machine or of the machine that issued the certificate: %w", host, dateText(leaf.NotBefore), err)
 	}
 	return err
 }
@@ -43,7 +43,7 @@ func explainClient(err error, state tls.ConnectionState, cas *Pool) error {
 		return fmt.Errorf("no CA in %s (%s) issued the certificate of client %q, whose issuer is %q: give the client another certificate, or add that CA to the file: %w",
 			cas.Path, cas.Flag, name, leaf.Issuer.CommonName, err)
 	case errors.As(err, &invalid) && invalid.Reason == x509.Expired && time.Now().After(leaf.NotAfter):
-		return fmt.Errorf("the certificate of client %q ended on %s: replace its file on the client: %w", name, date(leaf.NotAfter), err)
+		return fmt.Errorf("the certificate of client %q ended on %s: replace its file on the client: %w", name, dateText(leaf.NotAfter), err)
 	}
 	return err
 }

@@ -73,13 +73,13 @@ func TestRefusedCertificate(t *testing.T) {
 		require.Contains(t, logged.String(), "the certificate has ended")
 		require.Contains(t, logged.String(), "file="+file("old-cert")+" flag=--tls-cert")
 		_, err := handshake(t, config, clientConfig(trusting))
-		require.ErrorContains(t, err, "the certificate of 127.0.0.1 ended on "+date(past)+": replace its file on the server")
+		require.ErrorContains(t, err, "the certificate of 127.0.0.1 ended on "+dateText(past)+": replace its file on the server")
 	})
 	t.Run("the client's error names its own ended certificate with the file", func(t *testing.T) {
 		f := trusting
 		f.Cert, f.Key = file("old-client-cert"), file("old-client-key")
 		_, err := handshake(t, serverConfig("cert", "key", ours.path), clientConfig(f))
-		require.ErrorContains(t, err, "the client certificate "+f.Cert+" (--client-cert) ended on "+date(past)+": replace the file")
+		require.ErrorContains(t, err, "the client certificate "+f.Cert+" (--client-cert) ended on "+dateText(past)+": replace the file")
 	})
 	t.Run("the server says which CA file lacks the client's issuer, and whose certificate ended", func(t *testing.T) {
 		f := trusting

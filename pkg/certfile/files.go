@@ -24,7 +24,7 @@ type used struct {
 // NewFiles returns Files that log files that cannot be read and certificates that have ended.
 func NewFiles(log *slog.Logger) *Files { return &Files{log: log} }
 
-func (f *Files) logger() *slog.Logger {
+func (f *Files) logTo() *slog.Logger {
 	if f == nil {
 		return nil
 	}
@@ -34,21 +34,21 @@ func (f *Files) logger() *slog.Logger {
 // Pair opens a certificate and its key. flag, such as "--tls-cert", names the certificate in
 // errors.
 func (f *Files) Pair(cert, key, flag string) (*Pair, error) {
-	p := &Pair{Cert: cert, Key: key, Flag: flag, Log: f.logger()}
+	p := &Pair{Cert: cert, Key: key, Flag: flag, Log: f.logTo()}
 	if _, err := p.Get(); err != nil {
 		return nil, err
 	}
-	f.add(used{flag: flag, path: cert, end: p.end})
+	f.add(used{flag: flag, path: cert, end: p.expiresAt})
 	return p, nil
 }
 
 // Pool opens a file of CAs, which flag names in errors.
 func (f *Files) Pool(path, flag string) (*Pool, error) {
-	p := &Pool{Path: path, Flag: flag, Log: f.logger()}
+	p := &Pool{Path: path, Flag: flag, Log: f.logTo()}
 	if _, err := p.Get(); err != nil {
 		return nil, err
 	}
-	f.add(used{flag: flag, path: path, end: p.end})
+	f.add(used{flag: flag, path: path, end: p.expiresAt})
 	return p, nil
 }
 
@@ -67,7 +67,7 @@ func (f *Files) add(u used) {
 	f.used = append(f.used, u)
 }
 
-func (f *Files) all() []used {
+func (f *Files) usedFiles() []used {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return append([]used(nil), f.used...)

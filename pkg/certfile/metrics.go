@@ -16,7 +16,7 @@ func (f *Files) Describe(out chan<- *prometheus.Desc) { out <- notAfter }
 // Collect implements prometheus.Collector. It reads changed files again, so that the metric is right even
 // without new connections.
 func (f *Files) Collect(out chan<- prometheus.Metric) {
-	for _, u := range f.all() {
+	for _, u := range f.usedFiles() {
 		if end, ok := u.end(); ok {
 			out <- prometheus.MustNewConstMetric(notAfter, prometheus.GaugeValue, float64(end.Unix()), strings.TrimPrefix(u.flag, "--"), u.path)
 		}

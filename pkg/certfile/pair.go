@@ -69,12 +69,12 @@ func (p *Pair) getValid(now time.Time) (*tls.Certificate, error) {
 	}
 	if now.After(pair.Leaf.NotAfter) {
 		return nil, fmt.Errorf("the client certificate %s (%s) ended on %s: replace the file with a new certificate, which is used without a restart",
-			p.Cert, p.Flag, date(pair.Leaf.NotAfter))
+			p.Cert, p.Flag, dateText(pair.Leaf.NotAfter))
 	}
 	return pair, nil
 }
 
-func (p *Pair) end() (time.Time, bool) {
+func (p *Pair) expiresAt() (time.Time, bool) {
 	pair, err := p.Get()
 	if err != nil {
 		return time.Time{}, false
@@ -120,7 +120,7 @@ func (p *Pool) get() (bundle, error) {
 	}, p.Path)
 }
 
-func (p *Pool) end() (time.Time, bool) {
+func (p *Pool) expiresAt() (time.Time, bool) {
 	b, err := p.get()
 	return b.firstEnd, err == nil
 }

@@ -16,14 +16,14 @@ type RemoteFlags struct {
 	Key  string `name:"key" help:"PEM file with the key of that certificate." type:"path" env:"KEY"`
 }
 
-func (f RemoteFlags) client(prefix string) Client {
+func (f RemoteFlags) clientOf(prefix string) Client {
 	flag := "--" + prefix
 	return Client{CA: f.CA, Cert: f.Cert, Key: f.Key, CAFlag: flag + "ca", CertFlag: flag + "cert", KeyFlag: flag + "key"}
 }
 
 // Config returns the configuration of a client of one host.
 func (f RemoteFlags) Config(prefix, host string, files *Files) (*tls.Config, error) {
-	return f.client(prefix).Config("https://"+host, files)
+	return f.clientOf(prefix).Config("https://"+host, files)
 }
 
 // handshakeTimeout limits the time to connect to a server, including the TLS handshake.
@@ -32,7 +32,7 @@ const handshakeTimeout = 5 * time.Second
 // Transport opens the files, and returns a function that makes a transport use them for https URLs of every
 // host. Such a transport uses HTTP/1.1.
 func (f RemoteFlags) Transport(prefix string, files *Files) (func(*http.Transport), error) {
-	opened, err := f.client(prefix).open(files)
+	opened, err := f.clientOf(prefix).open(files)
 	if err != nil {
 		return nil, err
 	}
@@ -43,7 +43,7 @@ func (f RemoteFlags) Transport(prefix string, files *Files) (func(*http.Transpor
 		if err != nil {
 			return nil, fmt.Errorf("address %q: %w", address, err)
 		}
-		config := opened.config(host)
+		config := opened.clientConfig(host)
 		config.ServerName = host
 		return (&tls.Dialer{Config: config}).DialContext(ctx, network, address)
 	}

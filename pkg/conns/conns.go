@@ -87,7 +87,7 @@ func (t *Table) add(of *tally, remote net.Addr, shut func()) (_ *Entry, ok bool)
 		return nil, true
 	}
 	host, address := addressOf(remote)
-	e := &Entry{table: t, address: address, faulty: t.faulty(remote), exempt: t.limits.isExempt(host), tally: of, shut: shut}
+	e := &Entry{table: t, address: address, faulty: t.faultKey(remote), exempt: t.limits.isExempt(host), tally: of, shut: shut}
 	e.seen = time.Now().UnixNano()
 	e.since.Store(e.seen)
 	var closes []func()
@@ -218,7 +218,7 @@ func (e *Entry) Fault() (tooMany bool) {
 	}
 	e.table.mu.Lock()
 	defer e.table.mu.Unlock()
-	return e.table.holdback.charge(e.faulty, time.Now())
+	return e.table.holdback.chargeFault(e.faulty, time.Now())
 }
 
 // Refuses reports whether connections from remote are held back for faults, and counts the refusal.
@@ -228,16 +228,16 @@ func (t *Table) Refuses(remote net.Addr) bool {
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if !t.holdback.holds(t.faulty(remote), time.Now()) {
+	if !t.holdback.isHeldBack(t.faultKey(remote), time.Now()) {
 		return false
 	}
 	t.refused.Add(1)
 	return true
 }
 
-// faulty returns the key for which faults of a connection from remote count. It is the address of remote. If that
+// faultKey returns the key for which faults of a connection from remote count. It is the address of remote. If that
 // address is exempt, the key also has the port, so that it stands for the connection.
-func (t *Table) faulty(remote net.Addr) netip.AddrPort {
+func (t *Table) faultKey(remote net.Addr) netip.AddrPort {
 	host, address := addressOf(remote)
 	if !t.limits.isExempt(host) {
 		return netip.AddrPortFrom(address, 0)

@@ -173,10 +173,10 @@ func TestDefaults(t *testing.T) {
 	for descriptors, want := range map[int]Limits{
 		0: {Total: 32768, PerAddress: 8192}, 20: {Total: 64, PerAddress: 16}, 20_000: {Total: 10_000, PerAddress: 2500}, 1 << 20: {Total: 32768, PerAddress: 8192},
 	} {
-		got := Limits{}.defaults(descriptors)
+		got := Limits{}.withDefaults(descriptors)
 		require.Equal(t, []int{want.Total, want.PerAddress}, []int{got.Total, got.PerAddress})
 	}
-	got := Limits{Total: -1}.defaults(1000)
+	got := Limits{Total: -1}.withDefaults(1000)
 	require.Equal(t, []int{-1, 0}, []int{got.Total, got.PerAddress})
 }
 

@@ -10,9 +10,9 @@ const (
 // Defaults replaces zeros by defaults. The default of Total is half of the descriptors that the process may
 // have, at most 32768, because requests need the other half. The default of PerAddress is a quarter of Total.
 // A value below 0 means no limit.
-func (l Limits) Defaults() Limits { return l.defaults(descriptors()) }
+func (l Limits) Defaults() Limits { return l.withDefaults(descriptorLimit()) }
 
-func (l Limits) defaults(descriptors int) Limits {
+func (l Limits) withDefaults(descriptors int) Limits {
 	if l.Total == 0 {
 		l.Total = mostTotal
 		if descriptors > 0 {

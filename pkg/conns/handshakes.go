@@ -98,7 +98,7 @@ func (t *Table) BeginHandshake(ctx context.Context, listener string, remote net.
 	if t == nil {
 		return nil, nil //nolint:nilnil // there is no limit
 	}
-	return t.handshakes.begin(ctx, t.faulty(remote), t.tallyOf(listener), until)
+	return t.handshakes.begin(ctx, t.faultKey(remote), t.tallyOf(listener), until)
 }
 
 // HandshakesWait reports whether handshakes wait for their turn.
@@ -119,7 +119,7 @@ func (g *handshakeQueue) begin(ctx context.Context, client netip.AddrPort, of *t
 	w := h.takeFree()
 	if w != nil {
 		w.tally = of
-		g.enqueue(client, w)
+		g.addWaiter(client, w)
 	}
 	g.mu.Unlock()
 	return h, g.wait(ctx, w)
@@ -148,13 +148,13 @@ func (g *handshakeQueue) wait(ctx context.Context, w *waiter) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if len(w.ended) == 0 { // otherwise the waiter got a result just before ctx ended
-		g.end(w, context.Cause(ctx))
+		g.endWait(w, context.Cause(ctx))
 	}
 	return <-w.ended
 }
 
-// enqueue adds a waiter. If too many wait, it refuses the oldest one. The caller holds mu.
-func (g *handshakeQueue) enqueue(client netip.AddrPort, w *waiter) {
+// addWaiter adds a waiter. If too many wait, it refuses the oldest one. The caller holds mu.
+func (g *handshakeQueue) addWaiter(client netip.AddrPort, w *waiter) {
 	q := g.clients[client]
 	switch {
 	case q == nil:
@@ -167,20 +167,20 @@ func (g *handshakeQueue) enqueue(client netip.AddrPort, w *waiter) {
 	w.of, w.inAll, w.inClient = q, g.all.PushBack(w), q.waiters.PushBack(w)
 	w.tally.waiting.Add(1)
 	if q.waiters.Len() > g.perClient {
-		g.refuse(q.waiters.Front(), ErrClientQueueFull)
+		g.refuseWaiter(q.waiters.Front(), ErrClientQueueFull)
 	}
 	if g.all.Len() > g.queue {
-		g.refuse(g.all.Front(), ErrQueueFull)
+		g.refuseWaiter(g.all.Front(), ErrQueueFull)
 	}
 }
 
-func (g *handshakeQueue) refuse(e *list.Element, reason error) {
-	g.end(e.Value.(*waiter), reason) //nolint:forcetypeassert // nothing else is stored
+func (g *handshakeQueue) refuseWaiter(e *list.Element, reason error) {
+	g.endWait(e.Value.(*waiter), reason) //nolint:forcetypeassert // nothing else is stored
 }
 
-// end takes a waiter out of the lists. If err is nil, the waiter gets a slot, and otherwise it is refused with err. The
+// endWait takes a waiter out of the lists. If err is nil, the waiter gets a slot, and otherwise it is refused with err. The
 // caller holds mu.
-func (g *handshakeQueue) end(w *waiter, err error) {
+func (g *handshakeQueue) endWait(w *waiter, err error) {
 	w.handshake.held = err == nil
 	w.ended <- err
 	if w.inBegun != nil {
@@ -207,8 +207,8 @@ func (g *handshakeQueue) end(w *waiter, err error) {
 	}
 }
 
-// pass gives a slot that has become free to the next waiter. The caller holds mu.
-func (g *handshakeQueue) pass() {
+// passSlot gives a slot that has become free to the next waiter. The caller holds mu.
+func (g *handshakeQueue) passSlot() {
 	next := g.begun.Front()
 	if next == nil {
 		next = g.next()
@@ -217,7 +217,7 @@ func (g *handshakeQueue) pass() {
 		g.free++
 		return
 	}
-	g.end(next.Value.(*waiter), nil) //nolint:forcetypeassert // nothing else is stored
+	g.endWait(next.Value.(*waiter), nil) //nolint:forcetypeassert // nothing else is stored
 }
 
 // next returns the waiter whose handshake begins next. It returns nil if no handshake waits to begin.
@@ -249,7 +249,7 @@ func (h *Handshake) Pause() {
 	defer h.queue.mu.Unlock()
 	if h.held {
 		h.held = false
-		h.queue.pass()
+		h.queue.passSlot()
 	}
 }
 

@@ -282,7 +282,7 @@ func BenchmarkHandshakes_RefusedInAFlood(b *testing.B) {
 			b.ReportAllocs()
 			for n := 0; b.Loop(); n++ {
 				g.mu.Lock()
-				g.enqueue(clientNumber(n%clients), &waiter{handshake: &Handshake{queue: g}, ended: make(chan error, 1), tally: counts})
+				g.addWaiter(clientNumber(n%clients), &waiter{handshake: &Handshake{queue: g}, ended: make(chan error, 1), tally: counts})
 				g.mu.Unlock()
 			}
 		})

@@ -27,12 +27,12 @@ type faults struct {
 // holdback holds back the addresses or callers with too many faults. The time is an argument of its methods.
 type holdback[K comparable] map[K]*faults
 
-// charge counts a fault of k, and reports whether k has too many faults.
-func (h holdback[K]) charge(k K, now time.Time) bool {
+// chargeFault counts a fault of k, and reports whether k has too many faults.
+func (h holdback[K]) chargeFault(k K, now time.Time) bool {
 	f := h[k]
 	if f == nil {
 		if len(h) >= mostAtFault {
-			h.forget(now)
+			h.forgetOld(now)
 		}
 		f = &faults{at: now}
 		h[k] = f
@@ -53,15 +53,15 @@ func (h holdback[K]) charge(k K, now time.Time) bool {
 	return true
 }
 
-// holds reports whether k is held back.
-func (h holdback[K]) holds(k K, now time.Time) bool {
+// isHeldBack reports whether k is held back.
+func (h holdback[K]) isHeldBack(k K, now time.Time) bool {
 	f := h[k]
 	return f != nil && now.Before(f.until)
 }
 
-// forget removes the keys whose last fault was longer ago than longestHold and that are not held back. If that makes no
+// forgetOld removes the keys whose last fault was longer ago than longestHold and that are not held back. If that makes no
 // room, it removes the key whose last fault is the oldest.
-func (h holdback[K]) forget(now time.Time) {
+func (h holdback[K]) forgetOld(now time.Time) {
 	var oldest K
 	age := time.Duration(math.MinInt64)
 	for k, f := range h {

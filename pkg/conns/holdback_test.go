@@ -15,10 +15,10 @@ func TestHoldback(t *testing.T) {
 		other   = netip.MustParseAddrPort("192.0.2.2:0")
 		start   = time.Unix(1_000_000, 0)
 	)
-	// overflow charges faults until charge returns true, and returns how many faults it charged.
+	// overflow charges faults until chargeFault returns true, and returns how many faults it charged.
 	overflow := func(h holdback[netip.AddrPort], now time.Time) (n int) {
 		n = 1
-		for !h.charge(address, now) {
+		for !h.chargeFault(address, now) {
 			n++
 		}
 		return n
@@ -28,9 +28,9 @@ func TestHoldback(t *testing.T) {
 		t.Parallel()
 		h := holdback[netip.AddrPort]{}
 		for now := start; now.Before(start.Add(time.Hour)); now = now.Add(faultWindow / mostFaults) {
-			require.False(t, h.charge(address, now))
+			require.False(t, h.chargeFault(address, now))
 		}
-		require.False(t, h.holds(address, start.Add(time.Hour)))
+		require.False(t, h.isHeldBack(address, start.Add(time.Hour)))
 	})
 	t.Run("an address above the limit is held back, for a longer time each time", func(t *testing.T) {
 		t.Parallel()
@@ -39,16 +39,16 @@ func TestHoldback(t *testing.T) {
 		for _, hold := range []time.Duration{time.Minute, 2 * time.Minute, 4 * time.Minute, 8 * time.Minute, longestHold, longestHold} {
 			require.Equal(t, mostFaults+1, overflow(h, now))
 			for range 10 * mostFaults { // faults of its other connections, which end meanwhile
-				require.True(t, h.charge(address, now))
+				require.True(t, h.chargeFault(address, now))
 			}
-			require.False(t, h.holds(other, now))
-			require.True(t, h.holds(address, now.Add(hold-1)))
+			require.False(t, h.isHeldBack(other, now))
+			require.True(t, h.isHeldBack(address, now.Add(hold-1)))
 			now = now.Add(hold)
-			require.False(t, h.holds(address, now))
+			require.False(t, h.isHeldBack(address, now))
 		}
 		now = now.Add(longestHold + 1)
 		overflow(h, now)
-		require.False(t, h.holds(address, now.Add(firstHold)), "its earlier faults are forgotten")
+		require.False(t, h.isHeldBack(address, now.Add(firstHold)), "its earlier faults are forgotten")
 	})
 	t.Run("it keeps a bounded number of addresses", func(t *testing.T) {
 		t.Parallel()
@@ -56,11 +56,11 @@ func TestHoldback(t *testing.T) {
 		overflow(h, start)
 		for i := range mostAtFault + 10 {
 			at := netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, byte(i >> 16), byte(i >> 8), byte(i)}), 0)
-			h.charge(at, start.Add(time.Duration(i)))
+			h.chargeFault(at, start.Add(time.Duration(i)))
 		}
 		require.Len(t, h, mostAtFault)
-		require.False(t, h.charge(address, start.Add(3*longestHold)))
-		h.forget(start.Add(3 * longestHold))
+		require.False(t, h.chargeFault(address, start.Add(3*longestHold)))
+		h.forgetOld(start.Add(3 * longestHold))
 		require.Len(t, h, 1)
 	})
 }

@@ -4,8 +4,8 @@ package conns
 
 import "syscall"
 
-// descriptors returns how many file descriptors the process may have. 0: not known.
-func descriptors() int {
+// descriptorLimit returns how many file descriptors the process may have. 0: not known.
+func descriptorLimit() int {
 	var limit syscall.Rlimit
 	if err := syscall.Getrlimit(syscall.RLIMIT_NOFILE, &limit); err != nil {
 		return 0

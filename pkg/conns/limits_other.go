@@ -2,5 +2,5 @@
 
 package conns
 
-// descriptors returns 0: the limit is not known on this system.
-func descriptors() int { return 0 }
+// descriptorLimit returns 0: the limit is not known on this system.
+func descriptorLimit() int { return 0 }

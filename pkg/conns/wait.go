@@ -40,7 +40,7 @@ func (e *Entry) Refused(caller string) {
 	e.table.mu.Lock()
 	defer e.table.mu.Unlock()
 	now := time.Now()
-	if !e.table.callers.charge(caller, now) {
+	if !e.table.callers.chargeFault(caller, now) {
 		return
 	}
 	if now.Sub(e.refusals.last) > refusalsFor {

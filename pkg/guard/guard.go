@@ -56,15 +56,15 @@ func Parse(texts []string) (out Networks, err error) {
 }
 
 // Lists reports whether the address is in one of the networks.
-func (n Networks) Lists(a netip.Addr) bool { return contains(n, plain(a)) }
+func (n Networks) Lists(a netip.Addr) bool { return contains(n, plainAddr(a)) }
 
 // Allows reports whether the address is public or in one of the networks.
 func (n Networks) Allows(a netip.Addr) bool {
-	a = plain(a)
+	a = plainAddr(a)
 	return contains(n, a) || (a.Is4() || global.Contains(a)) && !contains(special, a)
 }
 
-func plain(a netip.Addr) netip.Addr { return a.Unmap().WithZone("") }
+func plainAddr(a netip.Addr) netip.Addr { return a.Unmap().WithZone("") }
 
 func contains(networks []netip.Prefix, a netip.Addr) bool {
 	return slices.ContainsFunc(networks, func(p netip.Prefix) bool { return p.Contains(a) })
@@ -72,13 +72,13 @@ func contains(networks []netip.Prefix, a netip.Addr) bool {
 
 // Dialer returns a dialer that connects only to addresses that Allows allows. The caller may set timeouts, but
 // not Control.
-func (n Networks) Dialer() *net.Dialer { return &net.Dialer{Control: control(n.Allows)} }
+func (n Networks) Dialer() *net.Dialer { return &net.Dialer{Control: controlOf(n.Allows)} }
 
 // ListedDialer returns a dialer that connects only to addresses for which Lists returns true.
-func (n Networks) ListedDialer() *net.Dialer { return &net.Dialer{Control: control(n.Lists)} }
+func (n Networks) ListedDialer() *net.Dialer { return &net.Dialer{Control: controlOf(n.Lists)} }
 
-// control returns a net.Dialer.Control that refuses addresses that are not allowed.
-func control(allows func(netip.Addr) bool) func(network, address string, _ syscall.RawConn) error {
+// controlOf returns a net.Dialer.Control that refuses addresses that are not allowed.
+func controlOf(allows func(netip.Addr) bool) func(network, address string, _ syscall.RawConn) error {
 	return func(_, address string, _ syscall.RawConn) error {
 		at, err := netip.ParseAddrPort(address)
 		if err != nil || !allows(at.Addr()) {

@@ -50,7 +50,7 @@ func parse(text string) (Range, error) {
 	if !ranged {
 		last = first
 	}
-	r := Range{First: code(first), Last: code(last)}
+	r := Range{First: statusCode(first), Last: statusCode(last)}
 	switch {
 	case r.First == 0 || r.Last == 0:
 		return r, fmt.Errorf("is neither a status code from %d to %d nor a range of them", firstCode, lastCode)
@@ -60,8 +60,8 @@ func parse(text string) (Range, error) {
 	return r, nil
 }
 
-// code returns the status code that text states, or 0 if text is not a final status code.
-func code(text string) int {
+// statusCode returns the status code that text states, or 0 if text is not a final status code.
+func statusCode(text string) int {
 	n, err := strconv.ParseUint(text, 10, 16)
 	if err != nil || n < firstCode || n > lastCode || len(text) != 3 {
 		return 0
@@ -116,13 +116,13 @@ func (c Check) Do(ctx context.Context, transport http.RoundTripper, address stri
 		return fmt.Errorf("health check %s: %w", c.Path, err)
 	}
 	req.Header.Set("User-Agent", c.Agent)
-	client := http.Client{Transport: transport, CheckRedirect: c.redirect}
+	client := http.Client{Transport: transport, CheckRedirect: c.checkRedirect}
 	res, err := client.Do(req)
 	if err != nil {
 		if ctx.Err() != nil {
 			return fmt.Errorf("%s %s: no answer within %s", c.Method, c.Path, c.Timeout)
 		}
-		return fmt.Errorf("%s: %w", address, cause(err))
+		return fmt.Errorf("%s: %w", address, causeOf(err))
 	}
 	defer func() { _ = res.Body.Close() }()
 	_, _ = io.CopyN(io.Discard, res.Body, mostBody)
@@ -132,10 +132,10 @@ func (c Check) Do(ctx context.Context, transport http.RoundTripper, address stri
 	return nil
 }
 
-// redirect implements http.Client.CheckRedirect. Without Codes it acts like the kubelet, so that the default is
+// checkRedirect implements http.Client.CheckRedirect. Without Codes it acts like the kubelet, so that the default is
 // the same on all runtimes: it follows redirects on the same host, for example from "/health" to "/health/". A
 // redirect to another host is itself the answer. With Codes, every redirect is the answer.
-func (c Check) redirect(req *http.Request, via []*http.Request) error {
+func (c Check) checkRedirect(req *http.Request, via []*http.Request) error {
 	switch {
 	case len(c.Codes) > 0, req.URL.Hostname() != via[0].URL.Hostname():
 		return http.ErrUseLastResponse
@@ -145,8 +145,8 @@ func (c Check) redirect(req *http.Request, via []*http.Request) error {
 	return nil
 }
 
-// cause returns the cause of err, without the method and the URL, which the caller knows.
-func cause(err error) error {
+// causeOf returns the cause of err, without the method and the URL, which the caller knows.
+func causeOf(err error) error {
 	if u, ok := errors.AsType[*url.Error](err); ok {
 		err = u.Err
 	}

@@ -29,7 +29,7 @@ const hexLength = 32
 func New(prefix string) string {
 	// Must never panics, because crypto/rand ends the process if the system has no randomness.
 	u := uuid.Must(uuid.NewRandomFromReader(rand.Reader))
-	return spell(prefix, newest.next(time.Now()), u)
+	return spellID(prefix, newest.next(time.Now()), u)
 }
 
 // From returns an id with the given time and random bits. It is for ids that are made ten thousand times a
@@ -37,11 +37,11 @@ func New(prefix string) string {
 func From(prefix string, at time.Time, high, low uint64) string {
 	var u uuid.UUID
 	binary.BigEndian.PutUint64(u[8:], low&^(3<<62)|1<<63)
-	return spell(prefix, at.UnixMilli()<<12|int64(high&0xfff), u)
+	return spellID(prefix, at.UnixMilli()<<12|int64(high&0xfff), u)
 }
 
-// spell returns the id. at is the time in 4096ths of a millisecond. u has the other bits.
-func spell(prefix string, at int64, u uuid.UUID) string {
+// spellID returns the id. at is the time in 4096ths of a millisecond. u has the other bits.
+func spellID(prefix string, at int64, u uuid.UUID) string {
 	binary.BigEndian.PutUint64(u[:8], uint64(at>>12)<<16|0x7000|uint64(at&0xfff))
 	id := make([]byte, 0, len(prefix)+1+hexLength)
 	id = append(append(id, prefix...), '_')

@@ -81,8 +81,8 @@ type Ports struct {
 	given map[int]bool
 }
 
-// claim claims a port, and returns false if another program uses it or has claimed it.
-func (p *Ports) claim(port int) bool {
+// claimPort claims a port, and returns false if another program uses it or has claimed it.
+func (p *Ports) claimPort(port int) bool {
 	if p.given[port] {
 		return false
 	}
@@ -112,7 +112,7 @@ func (p *Ports) Take(want int) (port int, taken bool, err error) {
 	if p.given == nil {
 		p.given = map[int]bool{}
 	}
-	if want != 0 && p.claim(want) {
+	if want != 0 && p.claimPort(want) {
 		p.given[want] = true
 		return want, false, nil
 	}
@@ -123,7 +123,7 @@ func (p *Ports) Take(want int) (port int, taken bool, err error) {
 		if err != nil {
 			return 0, false, err
 		}
-		if p.claim(port) {
+		if p.claimPort(port) {
 			p.given[port] = true
 			return port, want != 0, nil
 		}

@@ -105,10 +105,10 @@ func readConfig(dir fs.FS, facts *preset.Facts) error {
 		c.Text.DType, c.Text.TorchDType = cmp.Or(c.Text.DType, c.DType), cmp.Or(c.Text.TorchDType, c.TorchDType)
 		c = *c.Text
 	}
-	return c.facts(facts)
+	return c.setFacts(facts)
 }
 
-func (c *config) facts(facts *preset.Facts) error {
+func (c *config) setFacts(facts *preset.Facts) error {
 	hidden := 0
 	for _, n := range []struct {
 		name string
@@ -200,10 +200,10 @@ func addTensors(entries map[string]json.RawMessage, room int64, facts *preset.Fa
 	for name, raw := range entries {
 		var t tensor
 		if err := json.Unmarshal(raw, &t); err != nil {
-			return fmt.Errorf("tensor %q: %w", clip(name), err)
+			return fmt.Errorf("tensor %q: %w", clipText(name), err)
 		}
-		if err := t.check(room); err != nil {
-			return fmt.Errorf("tensor %q: %w", clip(name), err)
+		if err := t.checkRoom(room); err != nil {
+			return fmt.Errorf("tensor %q: %w", clipText(name), err)
 		}
 		tensors = append(tensors, t)
 	}
@@ -224,11 +224,11 @@ func addTensors(entries map[string]json.RawMessage, room int64, facts *preset.Fa
 	return nil
 }
 
-// check returns an error if the tensor is not within room bytes, or if its size does not match its shape.
-func (t tensor) check(room int64) error {
+// checkRoom returns an error if the tensor is not within room bytes, or if its size does not match its shape.
+func (t tensor) checkRoom(room int64) error {
 	d, ok := dtypes[t.DType]
 	if !ok {
-		return fmt.Errorf("the type %q is not known", clip(t.DType))
+		return fmt.Errorf("the type %q is not known", clipText(t.DType))
 	}
 	if t.Offsets[0] < 0 || t.Offsets[1] < t.Offsets[0] || t.Offsets[1] > room {
 		return fmt.Errorf("bytes %d to %d are not within the %d bytes of the file's tensors", t.Offsets[0], t.Offsets[1], room)
@@ -259,7 +259,7 @@ func open(dir fs.FS, name string) (fs.File, int64, error) {
 	return f, info.Size(), err
 }
 
-func clip(text string) string {
+func clipText(text string) string {
 	if len(text) > 64 {
 		return strings.ToValidUTF8(text[:64], "") + "..."
 	}

@@ -52,10 +52,10 @@ func (p *Picture) Since(old *Picture) []*gatewayv1.Neighbours {
 			return nil
 		}
 	}
-	return p.frames(whole, changed)
+	return p.framesFor(whole, changed)
 }
 
-func (p *Picture) frames(whole bool, apps []*gatewayv1.AppNeighbours) []*gatewayv1.Neighbours {
+func (p *Picture) framesFor(whole bool, apps []*gatewayv1.AppNeighbours) []*gatewayv1.Neighbours {
 	region := ""
 	if p != nil {
 		region = p.Region

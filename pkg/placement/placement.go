@@ -105,9 +105,9 @@ func Place(servers []Server, models []Model) []Decision {
 	order := slices.Clone(models)
 	slices.SortFunc(order, func(a, b Model) int { return cmp.Compare(a.ID, b.ID) })
 	decisions := make([]Decision, len(order))
-	kept := make([][]*room, len(order))
+	kept := make([][]*candidate, len(order))
 	for i := range order {
-		kept[i] = p.keep(&order[i])
+		kept[i] = p.keptServers(&order[i])
 		decisions[i].Model = order[i].ID
 	}
 	// The second pass comes after all of the first, so that minimums come before the rest.
@@ -129,13 +129,13 @@ func Place(servers []Server, models []Model) []Decision {
 		}
 	}
 	for i := range order {
-		p.complete(&decisions[i], &order[i], kept[i])
+		p.completeDecision(&decisions[i], &order[i], kept[i])
 	}
 	return decisions
 }
 
 // room is a server with its free memory and slots.
-type room struct {
+type candidate struct {
 	server *Server
 	free   int64
 	slots  int
@@ -148,33 +148,33 @@ type room struct {
 type appModel struct{ app, model string }
 
 type placement struct {
-	rooms []*room
+	candidates []*candidate
 	// apps counts the servers of an app that hold a model.
 	apps map[appModel]int
 	// holders are the servers that hold a model.
-	holders map[string][]*room
+	holders map[string][]*candidate
 }
 
 func newPlacement(servers []Server) *placement {
-	p := &placement{apps: map[appModel]int{}, holders: map[string][]*room{}}
+	p := &placement{apps: map[appModel]int{}, holders: map[string][]*candidate{}}
 	for i := range servers {
 		s := &servers[i]
-		r := &room{server: s, free: limit(s.Memory, s.Overcommit), slots: math.MaxInt, holds: map[string]Held{}, assigned: map[string]bool{}, names: map[string]string{}}
+		r := &candidate{server: s, free: memoryLimit(s.Memory, s.Overcommit), slots: math.MaxInt, holds: map[string]Held{}, assigned: map[string]bool{}, names: map[string]string{}}
 		if s.Slots > 0 {
 			r.slots = s.Slots
 		}
 		for _, h := range s.Holds {
 			r.holds[h.Model] = h
 			r.names[h.Name] = h.Model
-			r.free = subtract(r.free, h.Memory)
+			r.free = saturatingSubtract(r.free, h.Memory)
 			r.slots--
 		}
-		p.rooms = append(p.rooms, r)
+		p.candidates = append(p.candidates, r)
 	}
-	slices.SortFunc(p.rooms, func(a, b *room) int {
+	slices.SortFunc(p.candidates, func(a, b *candidate) int {
 		return cmp.Or(cmp.Compare(a.server.App, b.server.App), cmp.Compare(a.server.Index, b.server.Index))
 	})
-	for _, r := range p.rooms {
+	for _, r := range p.candidates {
 		for model, h := range r.holds {
 			p.holders[model] = append(p.holders[model], r)
 			if !h.Leaving {
@@ -185,27 +185,27 @@ func newPlacement(servers []Server) *placement {
 	return p
 }
 
-// keep returns the servers that hold a model and should keep it. complete handles the other servers that hold it.
-func (p *placement) keep(m *Model) []*room {
-	var kept []*room
+// keptServers returns the servers that hold a model and should keep it. completeDecision handles the other servers that hold it.
+func (p *placement) keptServers(m *Model) []*candidate {
+	var kept []*candidate
 	for _, r := range p.holders[m.ID] {
-		if !r.holds[m.ID].Leaving && !r.server.Draining && permits(r.server, m) == 0 {
+		if !r.holds[m.ID].Leaving && !r.server.Draining && permitReason(r.server, m) == 0 {
 			kept = append(kept, r)
 		}
 	}
 	// Replicas that serve are removed last. Of two equal replicas, the one on the server with less free memory is
 	// removed first.
-	slices.SortStableFunc(kept, func(a, b *room) int {
+	slices.SortStableFunc(kept, func(a, b *candidate) int {
 		return cmp.Or(compareBool(a.holds[m.ID].Serving, b.holds[m.ID].Serving), cmp.Compare(b.free, a.free))
 	})
 	return kept[:min(len(kept), max(0, m.Replicas))]
 }
 
 // next returns the best server that can hold one more replica, or nil.
-func (p *placement) next(m *Model) *room {
-	var best *room
-	for _, r := range p.rooms {
-		if r.refuses(m) != 0 {
+func (p *placement) next(m *Model) *candidate {
+	var best *candidate
+	for _, r := range p.candidates {
+		if r.refusalReason(m) != 0 {
 			continue
 		}
 		if best == nil || p.compare(r, best, m) < 0 {
@@ -217,8 +217,8 @@ func (p *placement) next(m *Model) *room {
 
 // compare orders servers that can hold a model, the best first. Equal servers keep their order, which is the order
 // of names.
-func (p *placement) compare(a, b *room, m *Model) int {
-	has := func(r *room) bool { return p.apps[appModel{r.server.App, m.ID}] > 0 }
+func (p *placement) compare(a, b *candidate, m *Model) int {
+	has := func(r *candidate) bool { return p.apps[appModel{r.server.App, m.ID}] > 0 }
 	return cmp.Or(compareBool(has(a), has(b)), cmp.Compare(b.free, a.free))
 }
 
@@ -233,17 +233,17 @@ func compareBool(a, b bool) int {
 	return 1
 }
 
-func (r *room) take(m *Model) {
-	r.free = subtract(r.free, m.Memory)
+func (r *candidate) take(m *Model) {
+	r.free = saturatingSubtract(r.free, m.Memory)
 	r.slots--
 	r.assigned[m.ID] = true
 	r.names[m.Name] = m.ID
 }
 
-// complete fills in a decision from the servers that should hold the model.
-func (p *placement) complete(d *Decision, m *Model, kept []*room) {
+// completeDecision fills in a decision from the servers that should hold the model.
+func (p *placement) completeDecision(d *Decision, m *Model, kept []*candidate) {
 	serving := 0
-	should := map[*room]bool{}
+	should := map[*candidate]bool{}
 	for _, r := range kept {
 		should[r] = true
 		d.Servers = append(d.Servers, r.server.Key())
@@ -259,23 +259,23 @@ func (p *placement) complete(d *Decision, m *Model, kept []*room) {
 		}
 		// A replica that serves is unloaded only after enough other replicas serve. If other servers have no room, it
 		// stays.
-		if held.Serving && m.Replicas > 0 && permits(r.server, m) == 0 && serving < m.Replicas {
+		if held.Serving && m.Replicas > 0 && permitReason(r.server, m) == 0 && serving < m.Replicas {
 			continue
 		}
 		d.Unload = append(d.Unload, r.server.Key())
 	}
 	if d.Short > 0 {
-		d.Refused = p.explain(m)
+		d.Refused = p.explainRefusal(m)
 	}
 }
 
-// limit returns how many bytes may be assigned to a server with this memory and overcommit. It does not overflow.
-func limit(memory int64, overcommit int) int64 {
+// memoryLimit returns how many bytes may be assigned to a server with this memory and overcommit. It does not overflow.
+func memoryLimit(memory int64, overcommit int) int64 {
 	memory, percent := max(0, memory), int64(max(0, overcommit))
 	if percent == 0 {
 		return memory
 	}
-	extra := add(multiply(memory/100, percent), multiply(memory%100, percent)/100)
+	extra := add(saturatingMultiply(memory/100, percent), saturatingMultiply(memory%100, percent)/100)
 	return add(memory, extra)
 }
 
@@ -287,15 +287,15 @@ func add(a, b int64) int64 {
 	return a + b
 }
 
-func multiply(a, b int64) int64 {
+func saturatingMultiply(a, b int64) int64 {
 	if b != 0 && a > math.MaxInt64/b {
 		return math.MaxInt64
 	}
 	return a * b
 }
 
-// subtract returns a-b, or the smallest int64 if that overflows. A b below 0 counts as 0.
-func subtract(a, b int64) int64 {
+// saturatingSubtract returns a-b, or the smallest int64 if that overflows. A b below 0 counts as 0.
+func saturatingSubtract(a, b int64) int64 {
 	b = max(0, b)
 	if a < math.MinInt64+b {
 		return math.MinInt64

@@ -160,13 +160,13 @@ func TestPlace_Leaving(t *testing.T) {
 }
 
 func TestMemory_Saturates(t *testing.T) {
-	require.Equal(t, int64(math.MaxInt64), limit(math.MaxInt64, 10))
-	require.Equal(t, int64(math.MaxInt64), limit(math.MaxInt64/2, math.MaxInt))
-	require.Equal(t, int64(0), limit(-5, 10))
-	require.Equal(t, int64(110), limit(100, 10))
-	require.Equal(t, int64(math.MinInt64), subtract(math.MinInt64, 1))
-	require.Equal(t, int64(math.MinInt64), subtract(-2, math.MaxInt64))
-	require.Equal(t, int64(3), subtract(3, -1))
+	require.Equal(t, int64(math.MaxInt64), memoryLimit(math.MaxInt64, 10))
+	require.Equal(t, int64(math.MaxInt64), memoryLimit(math.MaxInt64/2, math.MaxInt))
+	require.Equal(t, int64(0), memoryLimit(-5, 10))
+	require.Equal(t, int64(110), memoryLimit(100, 10))
+	require.Equal(t, int64(math.MinInt64), saturatingSubtract(math.MinInt64, 1))
+	require.Equal(t, int64(math.MinInt64), saturatingSubtract(-2, math.MaxInt64))
+	require.Equal(t, int64(3), saturatingSubtract(3, -1))
 	require.Equal(t, int64(math.MaxInt64), add(math.MaxInt64-1, 2))
 	got := byModel(Place([]Server{{App: "a", Memory: math.MaxInt64, Overcommit: 100}}, []Model{
 		{ID: "a", Memory: math.MaxInt64, Replicas: 1}, {ID: "b", Memory: math.MaxInt64, Replicas: 1},
@@ -263,7 +263,7 @@ func TestPlace_Properties(t *testing.T) {
 			for _, d := range decisions {
 				m := need[d.Model]
 				for _, s := range r.servers {
-					fits := !s.Draining && permits(&s, &m) == 0 && used[s.Key()]+m.Memory <= s.Memory && (s.Slots == 0 || counts[s.Key()] < s.Slots) &&
+					fits := !s.Draining && permitReason(&s, &m) == 0 && used[s.Key()]+m.Memory <= s.Memory && (s.Slots == 0 || counts[s.Key()] < s.Slots) &&
 						!slices.Contains(d.Servers, s.Key()) && !slices.ContainsFunc(s.Holds, func(h Held) bool { return h.Model == m.ID })
 					require.False(t, fits && d.Short > 0, "%s is short while %v has room", d.Model, s.Key())
 				}

@@ -35,14 +35,14 @@ const (
 	NoMemory
 )
 
-// permits returns why a server must not hold a model, without regard to other models. 0 means that it may.
-func permits(s *Server, m *Model) Reason {
+// permitReason returns why a server must not hold a model, without regard to other models. 0 means that it may.
+func permitReason(s *Server, m *Model) Reason {
 	switch {
 	case m.Scope != s.Scope:
 		return OtherScope
 	case m.App != "" && m.App != s.App:
 		return OtherApp
-	case missing(s, m) != "":
+	case missingCapability(s, m) != "":
 		return LacksCapability
 	case slices.Contains(m.Quarantined, s.App):
 		return Quarantined
@@ -50,8 +50,8 @@ func permits(s *Server, m *Model) Reason {
 	return 0
 }
 
-// missing returns the first required capability that a server lacks.
-func missing(s *Server, m *Model) string {
+// missingCapability returns the first required capability that a server lacks.
+func missingCapability(s *Server, m *Model) string {
 	for _, c := range m.Requires {
 		if !slices.Contains(s.Capabilities, c) {
 			return c
@@ -60,9 +60,9 @@ func missing(s *Server, m *Model) string {
 	return ""
 }
 
-// refuses returns why a server cannot take a replica of a model now. 0 means that it can.
-func (r *room) refuses(m *Model) Reason {
-	if reason := permits(r.server, m); reason != 0 {
+// refusalReason returns why a server cannot take a replica of a model now. 0 means that it can.
+func (r *candidate) refusalReason(m *Model) Reason {
+	if reason := permitReason(r.server, m); reason != 0 {
 		return reason
 	}
 	_, holds := r.holds[m.ID]
@@ -101,12 +101,12 @@ type Refused struct {
 	NearestReason Reason
 }
 
-// explain counts the reasons of all servers.
-func (p *placement) explain(m *Model) Refused {
+// explainRefusal counts the reasons of all servers.
+func (p *placement) explainRefusal(m *Model) Refused {
 	f := Refused{App: m.App, Counts: map[Reason]int{}, Capabilities: map[string]int{}, Needed: max(0, m.Memory)}
 	var nearestLack int64
-	for _, r := range p.rooms {
-		reason := r.refuses(m)
+	for _, r := range p.candidates {
+		reason := r.refusalReason(m)
 		if reason == OtherScope {
 			continue
 		}
@@ -115,9 +115,9 @@ func (p *placement) explain(m *Model) Refused {
 		var lack int64
 		switch reason {
 		case LacksCapability:
-			f.Capabilities[missing(r.server, m)]++
+			f.Capabilities[missingCapability(r.server, m)]++
 		case NoMemory:
-			lack = subtract(f.Needed, r.free)
+			lack = saturatingSubtract(f.Needed, r.free)
 			if r.free < 0 {
 				lack = f.Needed // The server holds more than its memory, but this model lacks no more than it needs.
 			}
@@ -163,13 +163,13 @@ func (f Refused) String() string {
 	say(f.Counts[OtherVersion], "has another version of the model", "have another version of the model")
 	say(f.Counts[NoSlot], "has no free slot", "have no free slot")
 	if n := len(f.Lacking); n > 0 {
-		say(n, "lacks "+lacks(f.Lacking, f.Needed), "lack "+lacks(f.Lacking, f.Needed))
+		say(n, "lacks "+lacksText(f.Lacking, f.Needed), "lack "+lacksText(f.Lacking, f.Needed))
 	}
 	return strings.Join(parts, "; ")
 }
 
-// lacks lists up to three amounts. Of more amounts, it names only the smallest.
-func lacks(amounts []int64, needed int64) string {
+// lacksText lists up to three amounts. Of more amounts, it names only the smallest.
+func lacksText(amounts []int64, needed int64) string {
 	of := " of the " + formatBytes(needed) + " needed"
 	if len(amounts) > 3 {
 		return "memory, at least " + formatBytes(amounts[0]) + of

@@ -34,8 +34,8 @@ type Progress struct {
 	Settled bool
 }
 
-// batch returns how many units of the role move at a time.
-func (p Progress) batch() int { return max(1, p.Unavailable) }
+// batchSize returns how many units of the role move at a time.
+func (p Progress) batchSize() int { return max(1, p.Unavailable) }
 
 // isDone reports whether other roles need not wait for the role.
 func (p Progress) isDone() bool { return p.Ready >= p.Units || p.Settled }
@@ -73,8 +73,8 @@ func OrderName(u *windlassv1.PoolUpdate) string {
 	return strings.ToLower(strings.TrimPrefix(order.String(), "ORDER_"))
 }
 
-// wholly returns bounds with which every role moves as far as it can.
-func wholly(roles []Progress) []Bound {
+// fullBounds returns bounds with which every role moves as far as it can.
+func fullBounds(roles []Progress) []Bound {
 	out := make([]Bound, len(roles))
 	for i, r := range roles {
 		out[i].New = r.Units
@@ -101,7 +101,7 @@ func Foresee(o Order, roles []Progress) Forecast {
 	}
 	for slices.ContainsFunc(roles, func(r Progress) bool { return !r.isDone() }) {
 		bounds := o.Bounds(roles)
-		f.Capacity = min(f.Capacity, lowest(roles, bounds))
+		f.Capacity = min(f.Capacity, lowestCapacity(roles, bounds))
 		more, steps, moved := make([]int, len(roles)), 0, false
 		for i := range roles {
 			r := &roles[i]
@@ -110,7 +110,7 @@ func Foresee(o Order, roles []Progress) Forecast {
 				continue
 			}
 			moved = true
-			steps = max(steps, (to-r.Ready+r.batch()-1)/r.batch())
+			steps = max(steps, (to-r.Ready+r.batchSize()-1)/r.batchSize())
 			if r.Unavailable == 0 {
 				more[i] = 1
 			}
@@ -125,10 +125,10 @@ func Foresee(o Order, roles []Progress) Forecast {
 	return f
 }
 
-// lowest returns the lowest set capacity of both versions together while the roles move up to their bounds, each at its
+// lowestCapacity returns the lowest set capacity of both versions together while the roles move up to their bounds, each at its
 // own speed. The set capacity of a version is the share of its scarcest role. So lowest takes the smallest sum of the
 // new share of one role and the old share of any role.
-func lowest(roles []Progress, bounds []Bound) int {
+func lowestCapacity(roles []Progress, bounds []Bound) int {
 	out := Whole
 	for i, a := range roles {
 		lost := min(a.Unavailable, max(0, min(bounds[i].New, a.Units)-a.Ready))

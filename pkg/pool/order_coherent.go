@@ -22,7 +22,7 @@ func (coherent) Bounds(roles []Progress) []Bound {
 		}
 	}
 	if old < 2 {
-		return wholly(roles)
+		return fullBounds(roles)
 	}
 	return interleaved{}.Bounds(moving)
 }

@@ -10,19 +10,19 @@ func (interleaved) InPlace(int) bool { return true }
 func (interleaved) Bounds(roles []Progress) []Bound {
 	reached := -1
 	for _, r := range roles {
-		if step := r.Ready / r.batch(); !r.isDone() && (reached < 0 || step < reached) {
+		if step := r.Ready / r.batchSize(); !r.isDone() && (reached < 0 || step < reached) {
 			reached = step
 		}
 	}
 	if reached < 0 {
-		return wholly(roles)
+		return fullBounds(roles)
 	}
 	out := make([]Bound, len(roles))
 	for i, r := range roles {
-		out[i].New = min(r.batch()*(reached+1), r.Units)
+		out[i].New = min(r.batchSize()*(reached+1), r.Units)
 		left := out[i].New
 		if r.Unavailable == 0 {
-			left = min(r.batch()*reached, r.Units)
+			left = min(r.batchSize()*reached, r.Units)
 		}
 		out[i].Old = r.Units - left
 	}

@@ -5,4 +5,4 @@ type parallel struct{}
 
 func (parallel) InPlace(int) bool { return true }
 
-func (parallel) Bounds(roles []Progress) []Bound { return wholly(roles) }
+func (parallel) Bounds(roles []Progress) []Bound { return fullBounds(roles) }

@@ -13,7 +13,7 @@ func (sequential) InPlace(int) bool { return true }
 func (s sequential) Bounds(roles []Progress) []Bound {
 	out := make([]Bound, len(roles))
 	turn := true
-	for _, i := range s.arranged(roles) {
+	for _, i := range s.orderOf(roles) {
 		r := roles[i]
 		if turn {
 			out[i].New = r.Units
@@ -25,8 +25,8 @@ func (s sequential) Bounds(roles []Progress) []Bound {
 	return out
 }
 
-// arranged returns the indices of the roles in the order in which they move.
-func (s sequential) arranged(roles []Progress) []int {
+// orderOf returns the indices of the roles in the order in which they move.
+func (s sequential) orderOf(roles []Progress) []int {
 	var out []int
 	for _, name := range s.sequence {
 		i := slices.IndexFunc(roles, func(r Progress) bool { return r.Name == name })

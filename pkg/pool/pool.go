@@ -21,11 +21,11 @@ const Whole = 100
 type Role struct{ Have, Pool int }
 
 // Units returns how many instances of a role belong to a share of the pool, rounded up.
-func Units(share, instances int) int { return units(share, Whole, instances) }
+func Units(share, instances int) int { return unitsOf(share, Whole, instances) }
 
-// units is Units for a pool of whole parts. If a step has k new parts, there are ceil(k n / whole) new instances and
+// unitsOf is Units for a pool of whole parts. If a step has k new parts, there are ceil(k n / whole) new instances and
 // n - floor(k n / whole) old ones.
-func units(share, whole, instances int) int {
+func unitsOf(share, whole, instances int) int {
 	share, instances = min(max(share, 0), whole), max(instances, 0)
 	return (share*instances + whole - 1) / whole
 }
@@ -38,13 +38,13 @@ func Ready(roles []Role) int {
 	}
 	share := Whole
 	for _, r := range roles {
-		share = min(share, covered(r))
+		share = min(share, coveredShare(r))
 	}
 	return max(share, 0)
 }
 
-// covered returns the largest share of which the role has all instances.
-func covered(r Role) int {
+// coveredShare returns the largest share of which the role has all instances.
+func coveredShare(r Role) int {
 	if r.Pool <= 0 || r.Have >= r.Pool {
 		return Whole
 	}

@@ -13,8 +13,8 @@ import (
 func trace(steps, prefill, decode int) string {
 	out := []string{fmt.Sprintf("0,0 %d,%d", prefill, decode)}
 	for k := 1; k <= steps; k++ {
-		out = append(out, fmt.Sprintf("%d,%d %d,%d", units(k, steps, prefill), units(k, steps, decode),
-			units(steps-k, steps, prefill), units(steps-k, steps, decode)))
+		out = append(out, fmt.Sprintf("%d,%d %d,%d", unitsOf(k, steps, prefill), unitsOf(k, steps, decode),
+			unitsOf(steps-k, steps, prefill), unitsOf(steps-k, steps, decode)))
 	}
 	return strings.Join(out, " / ")
 }

@@ -116,41 +116,41 @@ func Define(ctx context.Context, name string, version int, def *windlassv1.Prese
 	}
 	def = proto.CloneOf(def)
 	c, p := &compiler{ctx: ctx, env: env}, Describe(name, version, def)
-	p.generate = c.custom(def).generate
-	c.names(def)
-	c.rest(p, def)
+	p.generate = c.compileCustom(def).fillDraft
+	c.checkNames(def)
+	c.checkRest(p, def)
 	if len(c.findings) > 0 {
 		return nil, c.findings
 	}
 	return p, nil
 }
 
-// custom compiles all templates and expressions.
-func (c *compiler) custom(def *windlassv1.PresetDefinition) *custom {
+// compileCustom compiles all templates and expressions.
+func (c *compiler) compileCustom(def *windlassv1.PresetDefinition) *custom {
 	made := &custom{
-		definition: def, image: c.template("image", def.GetImage()),
-		shm: c.expression("shmMib", def.GetShmMib(), cel.IntType),
+		definition: def, image: c.compileTemplate("image", def.GetImage()),
+		shm: c.compileExpression("shmMib", def.GetShmMib(), cel.IntType),
 	}
 	for i, word := range def.GetCommand() {
-		made.command = append(made.command, c.template(fmt.Sprintf("command[%d]", i), word))
+		made.command = append(made.command, c.compileTemplate(fmt.Sprintf("command[%d]", i), word))
 	}
 	for i, a := range def.GetArgs() {
 		at := fmt.Sprintf("args[%d]", i)
-		arg := customArg{flag: a.GetFlag(), when: c.expression(at+".when", a.GetWhen(), cel.BoolType)}
+		arg := customArg{flag: a.GetFlag(), when: c.compileExpression(at+".when", a.GetWhen(), cel.BoolType)}
 		for j, value := range a.GetValues() {
-			arg.values = append(arg.values, c.template(fmt.Sprintf("%s.values[%d]", at, j), value))
+			arg.values = append(arg.values, c.compileTemplate(fmt.Sprintf("%s.values[%d]", at, j), value))
 		}
 		made.args = append(made.args, arg)
 	}
 	for i, v := range def.GetEnv() {
 		at := fmt.Sprintf("env[%d]", i)
-		made.env = append(made.env, customVariable{v.GetName(), c.template(at+".value", v.GetValue()), c.expression(at+".when", v.GetWhen(), cel.BoolType)})
+		made.env = append(made.env, customVariable{v.GetName(), c.compileTemplate(at+".value", v.GetValue()), c.compileExpression(at+".when", v.GetWhen(), cel.BoolType)})
 	}
 	for i, r := range def.GetRules() {
 		at := fmt.Sprintf("rules[%d]", i)
 		made.rules = append(made.rules, customRule{
-			severityOf(r.GetSeverity()), r.GetCode(), inputField(r.GetField()), c.template(at+".message", r.GetMessage()), c.template(at+".fix", r.GetFix()),
-			c.expression(at+".when", r.GetWhen(), cel.BoolType),
+			severityOf(r.GetSeverity()), r.GetCode(), inputField(r.GetField()), c.compileTemplate(at+".message", r.GetMessage()), c.compileTemplate(at+".fix", r.GetFix()),
+			c.compileExpression(at+".when", r.GetWhen(), cel.BoolType),
 		})
 	}
 	return made
@@ -175,8 +175,8 @@ func inputField(path string) string {
 	return "/" + path
 }
 
-// names checks the names of flags.
-func (c *compiler) names(def *windlassv1.PresetDefinition) {
+// checkNames checks the names of flags.
+func (c *compiler) checkNames(def *windlassv1.PresetDefinition) {
 	for _, alias := range slices.Sorted(maps.Keys(def.GetAliases())) {
 		if _, also := def.GetAliases()[def.GetAliases()[alias]]; also {
 			c.fail("AliasInvalid", fmt.Sprintf("aliases[%q]", alias), "it leads to another alias", "name the flag as in args")
@@ -196,13 +196,13 @@ func (c *compiler) names(def *windlassv1.PresetDefinition) {
 	}
 }
 
-// rest checks the parts of a definition that neither the schema nor the compiler of expressions checks.
-func (c *compiler) rest(p *Preset, def *windlassv1.PresetDefinition) {
+// checkRest checks the parts of a definition that neither the schema nor the compiler of expressions checks.
+func (c *compiler) checkRest(p *Preset, def *windlassv1.PresetDefinition) {
 	for _, v := range []struct{ field, version string }{
 		{"defaultEngineVersion", p.DefaultEngine}, {"engineFrom", p.From}, {"engineBefore", p.Before}, {"hosts.engineFrom", p.hostsFrom},
 	} {
 		if v.version != "" && !versionText(v.version) {
-			c.fail("DefinitionInvalid", v.field, fmt.Sprintf("%q is not a version", clip(v.version)), "use letters, digits, dots, dashes and underscores, such as 0.20.0")
+			c.fail("DefinitionInvalid", v.field, fmt.Sprintf("%q is not a version", clipText(v.version)), "use letters, digits, dots, dashes and underscores, such as 0.20.0")
 		}
 	}
 	if p.From != "" && p.Before != "" && compareVersions(p.From, p.Before) >= 0 {
@@ -226,7 +226,7 @@ func (c *compiler) rest(p *Preset, def *windlassv1.PresetDefinition) {
 	}
 	for i, m := range def.GetMetrics() {
 		if !ports[m.GetPort()] {
-			c.fail("DefinitionInvalid", fmt.Sprintf("metrics[%d].port", i), fmt.Sprintf("no port has the name %q", clip(m.GetPort())), "name a port of ports")
+			c.fail("DefinitionInvalid", fmt.Sprintf("metrics[%d].port", i), fmt.Sprintf("no port has the name %q", clipText(m.GetPort())), "name a port of ports")
 		}
 	}
 	for i, r := range def.GetRules() {
@@ -236,20 +236,20 @@ func (c *compiler) rest(p *Preset, def *windlassv1.PresetDefinition) {
 	}
 }
 
-// generate fills in the draft from the definition.
-func (c *custom) generate(d *draft) {
-	e, def := d.evaluation(), c.definition
-	d.spec.Image = e.text(c.image)
+// fillDraft fills in the draft from the definition.
+func (c *custom) fillDraft(d *draft) {
+	e, def := d.newEvaluation(), c.definition
+	d.spec.Image = e.expandText(c.image)
 	for _, word := range c.command {
-		d.spec.Command = append(d.spec.Command, e.text(word))
+		d.spec.Command = append(d.spec.Command, e.expandText(word))
 	}
 	for _, a := range c.args {
-		if !e.holds(a.when) {
+		if !e.conditionHolds(a.when) {
 			continue
 		}
 		var values []string
 		for _, v := range a.values {
-			values = append(values, e.text(v))
+			values = append(values, e.expandText(v))
 		}
 		if a.flag == "" {
 			d.flags = append(d.flags, flag{values: values})
@@ -258,8 +258,8 @@ func (c *custom) generate(d *draft) {
 		d.flags.set(a.flag, values...)
 	}
 	for _, v := range c.env {
-		if e.holds(v.when) {
-			d.env(v.name, e.text(v.value))
+		if e.conditionHolds(v.when) {
+			d.setEnv(v.name, e.expandText(v.value))
 		}
 	}
 	d.start("/health", 30*time.Second)
@@ -272,17 +272,17 @@ func (c *custom) generate(d *draft) {
 	if def.GetTerminationGrace() != nil {
 		d.spec.TerminationGrace = proto.CloneOf(def.GetTerminationGrace())
 	}
-	if d.port(0); len(def.GetPorts()) > 0 {
+	if d.setPort(0); len(def.GetPorts()) > 0 {
 		d.spec.Ports = proto.CloneOf(def).GetPorts()
 	}
-	if shm := e.number(c.shm); shm < 0 || shm > math.MaxInt32 {
+	if shm := e.numberOf(c.shm); shm < 0 || shm > math.MaxInt32 {
 		e.fail("shmMib", fmt.Sprintf("%d is not a valid size", shm))
 	} else if shm > 0 {
-		d.shm(int32(shm))
+		d.setShm(int32(shm))
 	}
 	for _, r := range c.rules {
-		if r.when != nil && e.holds(r.when) {
-			d.add(r.severity, r.code, r.field, e.text(r.message), e.text(r.fix))
+		if r.when != nil && e.conditionHolds(r.when) {
+			d.add(r.severity, r.code, r.field, e.expandText(r.message), e.expandText(r.fix))
 		}
 	}
 }

@@ -35,7 +35,7 @@ var llamacpp1 = &Preset{
 		case "file":
 			d.flags.set("--model", d.model.path)
 		default:
-			d.flags.set("--model-url", d.weights())
+			d.flags.set("--model-url", d.weightsName())
 		}
 		if d.model.revision != "" {
 			d.fail("RevisionUnsupported", "model", "llama.cpp loads only the newest revision of a repository", "remove @ and the revision, or use file:// or https://")
@@ -50,9 +50,9 @@ var llamacpp1 = &Preset{
 		}
 		d.flags.set("--metrics")
 		d.start("/health", 60*time.Second)
-		d.port(0)
+		d.setPort(0)
 		if d.in.CachePath != "" && d.model.scheme != "file" {
-			d.env("LLAMA_CACHE", d.in.CachePath)
+			d.setEnv("LLAMA_CACHE", d.in.CachePath)
 		}
 	},
 	metrics: func(string) []Metric {

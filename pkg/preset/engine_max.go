@@ -29,7 +29,7 @@ var max1 = &Preset{
 		d.spec.Image = "modular/max-nvidia-full:" + d.engine
 		d.spec.Command = []string{"max"}
 		d.flags = flags{{values: []string{"serve"}}}
-		d.flags.set("--model", d.weights())
+		d.flags.set("--model", d.weightsName())
 		d.setIf("--huggingface-model-revision", d.model.revision)
 		d.setIf("--served-model-name", d.in.Name)
 		d.flags.set("--host", "0.0.0.0")
@@ -37,7 +37,7 @@ var max1 = &Preset{
 		d.setNumber("--max-length", d.in.Context, 0)
 		d.flags.set("--devices", maxDevices(d.in.GPU.Count))
 		d.start("/v1/health", 60*time.Second)
-		d.port(0)
+		d.setPort(0)
 		d.spec.Ports = append(d.spec.Ports, &windlassv1.Port{Name: "metrics", Port: 8001})
 		d.huggingFace()
 	},

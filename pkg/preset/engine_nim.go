@@ -30,18 +30,18 @@ var nim1 = &Preset{
 			d.fail("OptionUnsupported", "options."+name, "a NIM takes environment variables and no flags", "set the variable in env")
 		}
 		if d.in.Name != "" {
-			d.env("NIM_SERVED_MODEL_NAME", d.in.Name)
+			d.setEnv("NIM_SERVED_MODEL_NAME", d.in.Name)
 		}
 		if d.in.Context > 0 {
-			d.env("NIM_MAX_MODEL_LEN", strconv.Itoa(d.in.Context))
+			d.setEnv("NIM_MAX_MODEL_LEN", strconv.Itoa(d.in.Context))
 		}
 		if d.in.CachePath != "" {
-			d.env("NIM_CACHE_PATH", d.in.CachePath)
+			d.setEnv("NIM_CACHE_PATH", d.in.CachePath)
 		}
-		d.note("KeyNeeded", "/secrets", "a NIM downloads its model with an NGC key, and the region needs the key for the image", "add a secret with envName NGC_API_KEY, and one with imagePull")
+		d.addNote("KeyNeeded", "/secrets", "a NIM downloads its model with an NGC key, and the region needs the key for the image", "add a secret with envName NGC_API_KEY, and one with imagePull")
 		d.start("/v1/health/ready", 60*time.Second)
-		d.port(8000)
-		d.shm(16384)
+		d.setPort(8000)
+		d.setShm(16384)
 	},
 	metrics: func(string) []Metric {
 		return onHTTP("/v1/metrics", "num_requests_waiting", "num_requests_running", "gpu_cache_usage_perc")
@@ -52,7 +52,7 @@ var nim1 = &Preset{
 func nimVersion(image string) string {
 	name := image[strings.LastIndex(image, "/")+1:]
 	name, _, _ = strings.Cut(name, "@")
-	if _, tag, ok := strings.Cut(name, ":"); ok && len(numbers(tag)) > 0 {
+	if _, tag, ok := strings.Cut(name, ":"); ok && len(versionNumbers(tag)) > 0 {
 		return tag
 	}
 	return ""

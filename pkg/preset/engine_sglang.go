@@ -31,7 +31,7 @@ var sglang1 = &Preset{
 		} else {
 			d.spec.Command = []string{"python3", "-m", "sglang.launch_server"}
 		}
-		d.flags.set("--model-path", d.weights())
+		d.flags.set("--model-path", d.weightsName())
 		d.setIf("--revision", d.model.revision)
 		d.setIf("--served-model-name", d.in.Name)
 		d.flags.set("--host", "0.0.0.0")
@@ -40,7 +40,7 @@ var sglang1 = &Preset{
 		d.setNumber("--tp-size", d.parallel.Tensor, 1)
 		d.setNumber("--pp-size", d.parallel.Pipeline, 1)
 		d.setNumber("--dp-size", d.in.Parallel.Data, 1)
-		if n := d.in.hosts(); n > 1 {
+		if n := d.in.hostCount(); n > 1 {
 			d.setNumber("--nnodes", n, 1)
 			d.flags.set("--node-rank", "$(WINDLASS_RANK)")
 			d.flags.set("--dist-init-addr", "$(WINDLASS_LEADER):20000")
@@ -48,7 +48,7 @@ var sglang1 = &Preset{
 		d.flags.set("--enable-metrics")
 		// At SIGTERM, SGLang answers the requests that it has before it ends.
 		d.start("/health", 75*time.Second)
-		d.port(0)
+		d.setPort(0)
 		d.huggingFace()
 	},
 	metrics: func(string) []Metric {

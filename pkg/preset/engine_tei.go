@@ -20,7 +20,7 @@ var tei1 = &Preset{
 	generate: func(d *draft) {
 		d.spec.Image = "ghcr.io/huggingface/text-embeddings-inference:" + d.teiBuild() + d.engine
 		d.spec.Command = []string{"text-embeddings-router"}
-		d.flags.set("--model-id", d.weights())
+		d.flags.set("--model-id", d.weightsName())
 		d.setIf("--revision", d.model.revision)
 		d.setIf("--served-model-name", d.in.Name)
 		d.flags.set("--hostname", "0.0.0.0")
@@ -32,7 +32,7 @@ var tei1 = &Preset{
 			d.fail("GPUsUnused", "/resources.gpu", "Text Embeddings Inference uses one GPU", "set count to 1, and raise replicas")
 		}
 		d.start("/health", 30*time.Second)
-		d.port(0)
+		d.setPort(0)
 		d.hubCache()
 	},
 	metrics: func(string) []Metric { return onHTTP("/metrics", "te_queue_size", "", "") },
@@ -54,6 +54,6 @@ func (d *draft) teiBuild() string {
 			return b.prefix
 		}
 	}
-	d.warn("BuildUnknown", "/resources.gpu.product", "each image is built for one generation of GPUs, and this image is for A100 and A30", "name the product, or set image")
+	d.addWarning("BuildUnknown", "/resources.gpu.product", "each image is built for one generation of GPUs, and this image is for A100 and A30", "name the product, or set image")
 	return ""
 }

@@ -23,10 +23,10 @@ var tgi1 = &Preset{
 	generate: func(d *draft) {
 		d.spec.Image = "ghcr.io/huggingface/text-generation-inference:" + d.engine
 		d.spec.Command = []string{"text-generation-launcher"}
-		d.flags.set("--model-id", d.weights())
+		d.flags.set("--model-id", d.weightsName())
 		d.setIf("--revision", d.model.revision)
 		if d.in.Name != "" {
-			d.note("NameIgnored", "name", "Text Generation Inference answers to any name of a model", "")
+			d.addNote("NameIgnored", "name", "Text Generation Inference answers to any name of a model", "")
 		}
 		d.flags.set("--hostname", "0.0.0.0")
 		d.flags.set("--port", "$(PORT)")
@@ -37,10 +37,10 @@ var tgi1 = &Preset{
 		}
 		d.setNumber("--num-shard", d.parallel.Tensor, 1)
 		d.start("/health", 75*time.Second)
-		d.port(0)
+		d.setPort(0)
 		d.hubCache()
 		if d.in.GPU.Count > 1 {
-			d.shm(8192)
+			d.setShm(8192)
 		}
 	},
 	metrics: func(string) []Metric { return onHTTP("/metrics", "tgi_queue_size", "tgi_batch_current_size", "") },
@@ -49,6 +49,6 @@ var tgi1 = &Preset{
 // hubCache sets the folder of downloads for Hugging Face's programs in Rust.
 func (d *draft) hubCache() {
 	if d.in.CachePath != "" && d.model.scheme == "hf" {
-		d.env("HUGGINGFACE_HUB_CACHE", d.in.CachePath)
+		d.setEnv("HUGGINGFACE_HUB_CACHE", d.in.CachePath)
 	}
 }

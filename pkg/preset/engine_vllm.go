@@ -27,10 +27,10 @@ var vllm1 = &Preset{
 	generate: func(d *draft) {
 		d.spec.Image = "vllm/vllm-openai:v" + d.engine
 		d.spec.Command = []string{"vllm"}
-		if d.in.hosts() > 1 {
+		if d.in.hostCount() > 1 {
 			d.spec.Command = []string{"sh", "-c", vllmRanks, "vllm"}
 		}
-		d.flags = flags{{values: []string{"serve", d.weights()}}}
+		d.flags = flags{{values: []string{"serve", d.weightsName()}}}
 		d.setIf("--revision", d.model.revision)
 		if d.model.scheme == "s3" || d.model.scheme == "gs" {
 			d.flags.set("--load-format", "runai_streamer")
@@ -42,7 +42,7 @@ var vllm1 = &Preset{
 		d.setNumber("--tensor-parallel-size", d.parallel.Tensor, 1)
 		d.setNumber("--pipeline-parallel-size", d.parallel.Pipeline, 1)
 		d.setNumber("--data-parallel-size", d.in.Parallel.Data, 1)
-		if n := d.in.hosts(); n > 1 {
+		if n := d.in.hostCount(); n > 1 {
 			d.flags.set("--distributed-executor-backend", "mp")
 			d.setNumber("--nnodes", n, 1)
 			d.flags.set("--node-rank", "$(WINDLASS_RANK)")
@@ -55,7 +55,7 @@ var vllm1 = &Preset{
 			grace = 75 * time.Second
 		}
 		d.start("/health", grace)
-		d.port(0)
+		d.setPort(0)
 		d.huggingFace()
 	},
 	metrics: func(engine string) []Metric {
@@ -73,10 +73,10 @@ const vllmRanks = `[ "$WINDLASS_RANK" = 0 ] || set -- "$@" --headless; exec "$0"
 // huggingFace sets the folder of downloads for libraries of Hugging Face, and shared memory for several GPUs.
 func (d *draft) huggingFace() {
 	if d.in.CachePath != "" && d.model.scheme == "hf" {
-		d.env("HF_HOME", d.in.CachePath)
+		d.setEnv("HF_HOME", d.in.CachePath)
 	}
 	if d.in.GPU.Count > 1 {
-		d.shm(8192)
+		d.setShm(8192)
 	}
 }
 

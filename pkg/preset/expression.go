@@ -30,27 +30,27 @@ var variables = []Variable{
 	{"scheme", "text", "Scheme of the model: `hf`, `file`, `s3`, `gs`, `https` or `oci`.", func(d *draft) any { return d.model.scheme }},
 	{"path", "text", "Model without its scheme and revision: `ORG/NAME`, or `/models/m`.", func(d *draft) any { return d.model.path }},
 	{"revision", "text", "Revision after the `@` of a model of `hf://`.", func(d *draft) any { return d.model.revision }},
-	{"weights", "text", "Model as most engines take it: the path for `hf` and `file`, else the whole URL.", func(d *draft) any { return d.weights() }},
+	{"weights", "text", "Model as most engines take it: the path for `hf` and `file`, else the whole URL.", func(d *draft) any { return d.weightsName() }},
 	{"name", "text", "Name of the model in requests.", func(d *draft) any { return d.in.Name }},
 	{"context", "number", "Longest prompt with its answer, in tokens.", func(d *draft) any { return d.in.Context }},
 	{"tensor", "number", "GPUs that share each layer, at least 1. It is derived if the app leaves it out.", func(d *draft) any { return d.parallel.Tensor }},
 	{"pipeline", "number", "Groups of GPUs that each hold a part of the layers, at least 1.", func(d *draft) any { return d.parallel.Pipeline }},
 	{"data", "number", "Copies of the model in an instance, at least 1.", func(d *draft) any { return d.parallel.Data }},
 	{"options", "list of texts", "Names of the options that the app sets, sorted: `\"trust-remote-code\" in options`.", (*draft).optionsSet},
-	{"hosts", "number", "Hosts of an instance, at least 1.", func(d *draft) any { return d.in.hosts() }},
+	{"hosts", "number", "Hosts of an instance, at least 1.", func(d *draft) any { return d.in.hostCount() }},
 	{"gpus", "number", "GPUs of an instance on each host.", func(d *draft) any { return d.in.GPU.Count }},
 	{"gpuProduct", "text", "Product of the GPUs.", func(d *draft) any { return d.in.GPU.Product }},
-	{"gpuMemoryMib", "number", "Memory of a GPU by its product or minMemoryMib.", func(d *draft) any { bytes, _ := d.in.GPU.memory(); return int(bytes >> 20) }},
+	{"gpuMemoryMib", "number", "Memory of a GPU by its product or minMemoryMib.", func(d *draft) any { bytes, _ := d.in.GPU.memoryBytes(); return int(bytes >> 20) }},
 	{"memoryMib", "number", "Memory of an instance on each host.", func(d *draft) any { return d.in.MemoryMiB }},
 	{"replicas", "number", "Replicas in each region.", func(d *draft) any { return d.in.Replicas }},
 	{"cachePath", "text", "Mount path of the model cache.", func(d *draft) any { return d.in.CachePath }},
-	{"layers", "number", "Layers of the model, by its facts.", func(d *draft) any { return d.facts().Layers }},
-	{"heads", "number", "Attention heads.", func(d *draft) any { return d.facts().Heads }},
-	{"kvHeads", "number", "Key-value heads.", func(d *draft) any { return d.facts().KVHeads }},
-	{"headSize", "number", "Size of a head.", func(d *draft) any { return d.facts().HeadSize }},
-	{"maxContext", "number", "Longest context of the model.", func(d *draft) any { return d.facts().MaxContext }},
-	{"weightBytes", "number", "Bytes of all weights.", func(d *draft) any { return d.facts().WeightBytes }},
-	{"dtype", "text", "Type of most weights.", func(d *draft) any { return d.facts().DType }},
+	{"layers", "number", "Layers of the model, by its facts.", func(d *draft) any { return d.modelFacts().Layers }},
+	{"heads", "number", "Attention heads.", func(d *draft) any { return d.modelFacts().Heads }},
+	{"kvHeads", "number", "Key-value heads.", func(d *draft) any { return d.modelFacts().KVHeads }},
+	{"headSize", "number", "Size of a head.", func(d *draft) any { return d.modelFacts().HeadSize }},
+	{"maxContext", "number", "Longest context of the model.", func(d *draft) any { return d.modelFacts().MaxContext }},
+	{"weightBytes", "number", "Bytes of all weights.", func(d *draft) any { return d.modelFacts().WeightBytes }},
+	{"dtype", "text", "Type of most weights.", func(d *draft) any { return d.modelFacts().DType }},
 }
 
 // Variables returns the variables that expressions of a workspace's presets can read. A number that the app leaves
@@ -67,8 +67,8 @@ func (d *draft) optionsSet() any {
 	return names
 }
 
-// facts returns the model's facts, or zero Facts if they are not known.
-func (d *draft) facts() Facts {
+// modelFacts returns the model's facts, or zero Facts if they are not known.
+func (d *draft) modelFacts() Facts {
 	if d.in.Facts == nil {
 		return Facts{}
 	}
@@ -173,9 +173,9 @@ func (c *compiler) fail(code, field, text, fix string) {
 	c.findings = append(c.findings, Finding{Severity: Error, Code: code, Field: "/" + field, Text: text, Fix: fix})
 }
 
-// expression compiles a source, and fails if its result has none of the types in want. It returns nil for an empty
+// compileExpression compiles a source, and fails if its result has none of the types in want. It returns nil for an empty
 // source.
-func (c *compiler) expression(field, source string, want ...*cel.Type) *expression {
+func (c *compiler) compileExpression(field, source string, want ...*cel.Type) *expression {
 	if strings.TrimSpace(source) == "" {
 		return nil
 	}
@@ -195,7 +195,7 @@ func (c *compiler) expression(field, source string, want ...*cel.Type) *expressi
 	ast, issues := c.env.Compile(source)
 	if issues.Err() != nil {
 		first := issues.Errors()[0]
-		c.fail("ExpressionInvalid", field, fmt.Sprintf("%q: %s", clip(source), strings.TrimSuffix(first.Message, " (in container '')")), expressionFix(first.Message))
+		c.fail("ExpressionInvalid", field, fmt.Sprintf("%q: %s", clipText(source), strings.TrimSuffix(first.Message, " (in container '')")), expressionFix(first.Message))
 		return nil
 	}
 	fits, names := false, make([]string, 0, len(want))
@@ -204,12 +204,12 @@ func (c *compiler) expression(field, source string, want ...*cel.Type) *expressi
 		names = append(names, typeName(w))
 	}
 	if !fits {
-		c.fail("ExpressionInvalid", field, fmt.Sprintf("%q gives %s", clip(source), typeName(ast.OutputType())), "write one that gives "+strings.Join(names, " or "))
+		c.fail("ExpressionInvalid", field, fmt.Sprintf("%q gives %s", clipText(source), typeName(ast.OutputType())), "write one that gives "+strings.Join(names, " or "))
 		return nil
 	}
 	program, err := c.env.Program(ast, cel.CostLimit(maxCost), cel.InterruptCheckFrequency(interruptEvery))
 	if err != nil {
-		c.fail("ExpressionInvalid", field, fmt.Sprintf("%q: %v", clip(source), err), "write a shorter one")
+		c.fail("ExpressionInvalid", field, fmt.Sprintf("%q: %v", clipText(source), err), "write a shorter one")
 		return nil
 	}
 	return &expression{field, program}
@@ -239,8 +239,8 @@ func typeName(t *cel.Type) string {
 	return "a value of type " + t.String()
 }
 
-// template compiles a text with expressions.
-func (c *compiler) template(field, text string) template {
+// compileTemplate compiles a text with expressions.
+func (c *compiler) compileTemplate(field, text string) template {
 	out := template{field: field}
 	literal := ""
 	for text != "" {
@@ -255,7 +255,7 @@ func (c *compiler) template(field, text string) template {
 		}
 		source, rest, ok := untilBrace(text[at+2:])
 		if !ok {
-			c.fail("TemplateInvalid", field, fmt.Sprintf("%q: a ${ has no }", clip(text)), "close the expression, or write $${ for the text ${")
+			c.fail("TemplateInvalid", field, fmt.Sprintf("%q: a ${ has no }", clipText(text)), "close the expression, or write $${ for the text ${")
 			return out
 		}
 		if strings.TrimSpace(source) == "" {
@@ -266,7 +266,7 @@ func (c *compiler) template(field, text string) template {
 			out.parts = append(out.parts, part{text: literal})
 			literal = ""
 		}
-		if e := c.expression(field, source, cel.StringType, cel.IntType, cel.BoolType, cel.DoubleType); e != nil {
+		if e := c.compileExpression(field, source, cel.StringType, cel.IntType, cel.BoolType, cel.DoubleType); e != nil {
 			out.parts = append(out.parts, part{expr: e})
 		}
 	}
@@ -311,7 +311,7 @@ type evaluation struct {
 	failed bool
 }
 
-func (d *draft) evaluation() *evaluation {
+func (d *draft) newEvaluation() *evaluation {
 	e := &evaluation{d: d, vars: make(map[string]any, len(variables)), within: d.preset.within}
 	if e.within == nil {
 		e.within = &bound{ctx: context.Background()}
@@ -329,7 +329,7 @@ func (e *evaluation) fail(field, text string) {
 	e.failed = true
 }
 
-func (e *evaluation) value(x *expression) ref.Val {
+func (e *evaluation) valueOf(x *expression) ref.Val {
 	if e.failed {
 		return nil
 	}
@@ -355,36 +355,36 @@ func (e *evaluation) value(x *expression) ref.Val {
 	return nil
 }
 
-// holds returns the value of a condition. A nil condition is true.
-func (e *evaluation) holds(x *expression) bool {
+// conditionHolds returns the value of a condition. A nil condition is true.
+func (e *evaluation) conditionHolds(x *expression) bool {
 	if x == nil {
 		return true
 	}
-	b, ok := e.value(x).(types.Bool)
+	b, ok := e.valueOf(x).(types.Bool)
 	return ok && bool(b)
 }
 
-// number returns the value of an expression. A nil expression is 0.
-func (e *evaluation) number(x *expression) int64 {
+// numberOf returns the value of an expression. A nil expression is 0.
+func (e *evaluation) numberOf(x *expression) int64 {
 	if x == nil {
 		return 0
 	}
-	n, _ := e.value(x).(types.Int)
+	n, _ := e.valueOf(x).(types.Int)
 	return int64(n)
 }
 
 // maxText is the maximum length in bytes of a template's text. It is the API's limit for an argument.
 const maxText = 32768
 
-// text returns the text of a template.
-func (e *evaluation) text(t template) string {
+// expandText returns the text of a template.
+func (e *evaluation) expandText(t template) string {
 	var b strings.Builder
 	for _, p := range t.parts {
 		if p.expr == nil {
 			b.WriteString(p.text)
 			continue
 		}
-		switch v := e.value(p.expr).(type) {
+		switch v := e.valueOf(p.expr).(type) {
 		case types.String:
 			b.WriteString(string(v))
 		case types.Int:

@@ -32,9 +32,9 @@ func (f *flags) index(name string) int {
 	return slices.IndexFunc(*f, func(g flag) bool { return name != "" && g.name == name })
 }
 
-func (f *flags) has(name string) bool { return f.index(name) >= 0 }
+func (f *flags) hasFlag(name string) bool { return f.index(name) >= 0 }
 
-func (f *flags) args() []string {
+func (f *flags) toArgs() []string {
 	var args []string
 	for _, g := range *f {
 		if g.name != "" {
@@ -45,8 +45,8 @@ func (f *flags) args() []string {
 	return args
 }
 
-// canonical returns the flag that an alias stands for, and other names unchanged.
-func (p *Preset) canonical(name string) string {
+// canonicalFlag returns the flag that an alias stands for, and other names unchanged.
+func (p *Preset) canonicalFlag(name string) string {
 	if long, ok := p.Aliases[name]; ok {
 		return long
 	}
@@ -65,7 +65,7 @@ func (p *Preset) parse(args []string) flags {
 		switch {
 		case IsFlag(arg):
 			name, value, joined := strings.Cut(arg, "=")
-			g := flag{name: p.canonical(name)}
+			g := flag{name: p.canonicalFlag(name)}
 			if joined {
 				g.values = []string{value}
 			}
@@ -97,7 +97,7 @@ func (p *Preset) Merge(args, more []string) []string {
 			base = slices.Insert(base, i, g)
 		}
 	}
-	return base.args()
+	return base.toArgs()
 }
 
 // Without returns args without the flags and positional arguments that made has with the same values.
@@ -106,5 +106,5 @@ func (p *Preset) Without(args, made []string) []string {
 	list := slices.DeleteFunc(p.parse(args), func(f flag) bool {
 		return slices.ContainsFunc(have, func(g flag) bool { return g.name == f.name && slices.Equal(g.values, f.values) })
 	})
-	return list.args()
+	return list.toArgs()
 }

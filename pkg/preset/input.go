@@ -117,8 +117,8 @@ func (f *Facts) KVBytesPerToken(bytes int) int64 {
 	return 2 * int64(f.Layers) * int64(f.KVHeads) * int64(f.HeadSize) * int64(bytes)
 }
 
-// hosts returns the number of hosts of an instance.
-func (in *Input) hosts() int { return max(1, in.Hosts) }
+// hostCount returns the number of hosts of an instance.
+func (in *Input) hostCount() int { return max(1, in.Hosts) }
 
 // optionNames returns the names of the options, sorted.
 func (in *Input) optionNames() []string {

@@ -15,9 +15,9 @@ const gib = 1 << 30
 
 var gigabytes = regexp.MustCompile(`(?i)\b([0-9]{1,4})gb\b`)
 
-// memory returns the memory of one GPU in bytes. atMost reports whether the GPU cannot have more. A GPU whose name
+// memoryBytes returns the memory of one GPU in bytes. atMost reports whether the GPU cannot have more. A GPU whose name
 // contains 80GB has a little less than 80 GiB. If only a minimum is known, the GPU may have more.
-func (g GPU) memory() (bytes int64, atMost bool) {
+func (g GPU) memoryBytes() (bytes int64, atMost bool) {
 	for _, name := range []string{g.Resource, g.Product} {
 		if m := gigabytes.FindAllStringSubmatch(name, -1); len(m) > 0 {
 			// The last size counts: A100-SXM4-40GB-MIG-1g.5gb is a slice of 5 GB.
@@ -38,10 +38,10 @@ func (d *draft) checkMemory() {
 		return
 	}
 	if facts.MaxContext > 0 && d.in.Context > facts.MaxContext {
-		d.warn("ContextAboveModel", "context", fmt.Sprintf("the model was made for %d tokens, and context is %d", facts.MaxContext, d.in.Context),
+		d.addWarning("ContextAboveModel", "context", fmt.Sprintf("the model was made for %d tokens, and context is %d", facts.MaxContext, d.in.Context),
 			fmt.Sprintf("set context to %d, or set the engine's options for a longer context", facts.MaxContext))
 	}
-	memory, atMost := d.in.GPU.memory()
+	memory, atMost := d.in.GPU.memoryBytes()
 	if gpus == 0 || memory == 0 {
 		return
 	}
@@ -54,7 +54,7 @@ func (d *draft) checkMemory() {
 		fix := fmt.Sprintf("ask for %d GPUs or more with that much memory", (facts.WeightBytes+memory-1)/memory)
 		add := d.fail
 		if !atMost || d.shrinksWeights() {
-			add = d.warn
+			add = d.addWarning
 		}
 		add("WeightsTooLarge", "/resources.gpu", text, fix)
 		return
@@ -62,7 +62,7 @@ func (d *draft) checkMemory() {
 	d.checkContext(memory, shards)
 }
 
-func (d *draft) shrinksWeights() bool { return slices.ContainsFunc(shrinks, d.flags.has) }
+func (d *draft) shrinksWeights() bool { return slices.ContainsFunc(shrinks, d.flags.hasFlag) }
 
 // checkContext estimates the largest context that fits. Each shard holds its part of the weights, and the KV
 // cache of its layers and heads. Heads are not split: with more shards than heads, each shard holds one head.
@@ -82,14 +82,14 @@ func (d *draft) checkContext(memory, shards int64) {
 	fits := max(0, room/perToken)
 	want := int64(cmp.Or(d.in.Context, facts.MaxContext))
 	if want > fits {
-		d.warn("ContextTooLarge", "context", fmt.Sprintf("an estimate: about %d tokens fit in the memory of the GPUs besides the weights, and context is %d", fits, want),
+		d.addWarning("ContextTooLarge", "context", fmt.Sprintf("an estimate: about %d tokens fit in the memory of the GPUs besides the weights, and context is %d", fits, want),
 			d.contextFix(fits))
 	}
 	text := fmt.Sprintf("an instance takes %s for weights and %d bytes of KV cache for each token; about %d tokens fit", inGiB(facts.WeightBytes), facts.KVBytesPerToken(size), fits)
 	if d.in.Replicas > 1 {
-		text += fmt.Sprintf("; %d replicas take %d GPUs and %s for weights", d.in.Replicas, d.in.Replicas*d.in.GPU.Count*d.in.hosts(), inGiB(facts.WeightBytes*int64(d.in.Replicas)))
+		text += fmt.Sprintf("; %d replicas take %d GPUs and %s for weights", d.in.Replicas, d.in.Replicas*d.in.GPU.Count*d.in.hostCount(), inGiB(facts.WeightBytes*int64(d.in.Replicas)))
 	}
-	d.note("Memory", "/resources.gpu", text, "")
+	d.addNote("Memory", "/resources.gpu", text, "")
 }
 
 func (d *draft) contextFix(fits int64) string {

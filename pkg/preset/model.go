@@ -59,5 +59,5 @@ func parseModel(text string) (ref modelRef, wrong, fix string) {
 	return ref, "", ""
 }
 
-// pinned reports whether each start loads the same weights.
-func (m modelRef) pinned() bool { return m.scheme != "hf" || commit.MatchString(m.revision) }
+// isPinned reports whether each start loads the same weights.
+func (m modelRef) isPinned() bool { return m.scheme != "hf" || commit.MatchString(m.revision) }

@@ -97,19 +97,19 @@ type draft struct {
 func (d *draft) add(s Severity, code, field, text, fix string) {
 	d.findings = append(d.findings, Finding{Severity: s, Code: code, Field: field, Text: text, Fix: fix})
 }
-func (d *draft) fail(code, field, text, fix string) { d.add(Error, code, field, text, fix) }
-func (d *draft) warn(code, field, text, fix string) { d.add(Warning, code, field, text, fix) }
-func (d *draft) note(code, field, text, fix string) { d.add(Note, code, field, text, fix) }
+func (d *draft) fail(code, field, text, fix string)       { d.add(Error, code, field, text, fix) }
+func (d *draft) addWarning(code, field, text, fix string) { d.add(Warning, code, field, text, fix) }
+func (d *draft) addNote(code, field, text, fix string)    { d.add(Note, code, field, text, fix) }
 
-func clip(text string) string {
+func clipText(text string) string {
 	if len(text) > 64 {
 		return strings.ToValidUTF8(text[:64], "") + "..."
 	}
 	return text
 }
 
-// edits returns how many letters must be added, removed or replaced to turn a into b.
-func edits(a, b string) int {
+// editDistance returns how many letters must be added, removed or replaced to turn a into b.
+func editDistance(a, b string) int {
 	if len(a) > 64 {
 		return len(a)
 	}
@@ -143,7 +143,7 @@ func (d *draft) checkEngine() {
 		return
 	}
 	if len(d.engine) > 64 || !versionText(d.engine) {
-		d.fail("EngineVersionInvalid", "engineVersion", fmt.Sprintf("%q is not a version", clip(d.engine)), "use letters, digits, dots, dashes and underscores, such as 0.20.0")
+		d.fail("EngineVersionInvalid", "engineVersion", fmt.Sprintf("%q is not a version", clipText(d.engine)), "use letters, digits, dots, dashes and underscores, such as 0.20.0")
 		return
 	}
 	p := d.preset
@@ -152,7 +152,7 @@ func (d *draft) checkEngine() {
 		if p.Before != "" {
 			bounds += " to before " + p.Before
 		}
-		d.warn("EngineVersionUnchecked", "engineVersion", fmt.Sprintf("%s is written for %s %s, not for %s", p.ID(), p.Title, bounds, d.engine),
+		d.addWarning("EngineVersionUnchecked", "engineVersion", fmt.Sprintf("%s is written for %s %s, not for %s", p.ID(), p.Title, bounds, d.engine),
 			"compare flags and metrics with the documentation of this version")
 	}
 }
@@ -168,17 +168,17 @@ func (d *draft) checkModel() {
 			"use "+strings.Join(d.preset.Schemes, ":// or ")+"://")
 		return
 	}
-	if !d.model.pinned() {
-		d.note("ModelNotPinned", "model", "without a commit, instances that start later may load other weights", "add @ and the commit to the model's name")
+	if !d.model.isPinned() {
+		d.addNote("ModelNotPinned", "model", "without a commit, instances that start later may load other weights", "add @ and the commit to the model's name")
 	}
 	if d.in.CachePath == "" && d.model.scheme != "file" {
-		d.note("ModelNotCached", "/modelCache", "each new instance downloads the model", "set modelCache to keep it in the region")
+		d.addNote("ModelNotCached", "/modelCache", "each new instance downloads the model", "set modelCache to keep it in the region")
 	}
 }
 
 func (d *draft) checkNumbers() {
 	if d.in.MemoryMiB == 0 {
-		d.note("MemoryDefault", "/resources.memoryMib", "without it an instance has 512 MiB, which engines exceed while they load a model", "set it to what the engine needs besides the GPUs")
+		d.addNote("MemoryDefault", "/resources.memoryMib", "without it an instance has 512 MiB, which engines exceed while they load a model", "set it to what the engine needs besides the GPUs")
 	}
 	for _, n := range []struct {
 		field string
@@ -199,7 +199,7 @@ func (d *draft) checkOptions() {
 	for _, name := range d.in.optionNames() {
 		field := "options." + name
 		if !optionName(name) {
-			d.fail("OptionInvalid", "options", fmt.Sprintf("%q is not the name of a flag", clip(name)), "write the flag without its dashes, such as kv-cache-dtype")
+			d.fail("OptionInvalid", "options", fmt.Sprintf("%q is not the name of a flag", clipText(name)), "write the flag without its dashes, such as kv-cache-dtype")
 			continue
 		}
 		long := d.preset.flagOf(name)
@@ -209,12 +209,12 @@ func (d *draft) checkOptions() {
 		}
 		seen[long] = name
 		by, taken := d.preset.taken[long]
-		if d.in.hosts() > 1 && slices.Contains(d.preset.ranks, long) {
+		if d.in.hostCount() > 1 && slices.Contains(d.preset.ranks, long) {
 			by, taken = "", true
 		}
 		if taken && by == "" {
 			d.fail("FlagTaken", field, "is set by Windlass, which gives each instance its own", "remove it")
-		} else if taken && d.sets(by) {
+		} else if taken && d.hasInput(by) {
 			d.fail("FlagTwice", field, fmt.Sprintf("is the flag that %s sets", by), "keep one of them")
 		} else if taken {
 			d.fail("FlagTaken", field, fmt.Sprintf("is the flag of the field %s", by), fmt.Sprintf("set %s instead", by))
@@ -222,8 +222,8 @@ func (d *draft) checkOptions() {
 	}
 }
 
-// sets reports whether the input has a value of the field.
-func (d *draft) sets(field string) bool {
+// hasInput reports whether the input has a value of the field.
+func (d *draft) hasInput(field string) bool {
 	switch field {
 	case "context":
 		return d.in.Context > 0
@@ -261,7 +261,7 @@ func (d *draft) setOptions() {
 
 // checkHosts reports whether the preset can make a server on the instance's hosts. If not, it adds an error.
 func (d *draft) checkHosts() (ok bool) {
-	n, p := d.in.hosts(), d.preset
+	n, p := d.in.hostCount(), d.preset
 	const field = "/roles[0].hosts"
 	switch {
 	case n == 1:
@@ -295,9 +295,9 @@ func (d *draft) splitModel() {
 			return
 		}
 	}
-	gpus, hosts := d.in.GPU.Count, d.in.hosts()
+	gpus, hosts := d.in.GPU.Count, d.in.hostCount()
 	if gpus == 0 && p.axes.tensor {
-		d.note("NoGPU", "/resources.gpu", fmt.Sprintf("the app asks for no GPU, so %s runs on a CPU if its build supports that", p.Title), "set resources.gpu.count")
+		d.addNote("NoGPU", "/resources.gpu", fmt.Sprintf("the app asks for no GPU, so %s runs on a CPU if its build supports that", p.Title), "set resources.gpu.count")
 	}
 	d.parallel = Parallel{Tensor: max(1, asked.Tensor), Pipeline: max(1, asked.Pipeline), Data: max(1, asked.Data)}
 	if !p.axes.tensor {
@@ -349,19 +349,19 @@ func (d *draft) start(health string, grace time.Duration) {
 	d.spec.TerminationGrace = durationpb.New(grace)
 }
 
-func (d *draft) port(number int32) {
+func (d *draft) setPort(number int32) {
 	d.spec.Ports = []*windlassv1.Port{{Name: "http", Port: number}}
 }
 
-func (d *draft) env(name, value string) {
+func (d *draft) setEnv(name, value string) {
 	if d.spec.Env == nil {
 		d.spec.Env = map[string]string{}
 	}
 	d.spec.Env[name] = value
 }
 
-// shm requests shared memory, through which the processes of an instance exchange tensors.
-func (d *draft) shm(mib int32) { d.spec.Resources = &windlassv1.Resources{ShmMib: mib} }
+// setShm requests shared memory, through which the processes of an instance exchange tensors.
+func (d *draft) setShm(mib int32) { d.spec.Resources = &windlassv1.Resources{ShmMib: mib} }
 
 // setIf sets a flag if the value is not empty.
 func (d *draft) setIf(name, value string) {
@@ -377,8 +377,8 @@ func (d *draft) setNumber(name string, value, least int) {
 	}
 }
 
-// weights returns the model as a name on the hub, a path or a URL, as most engines take it.
-func (d *draft) weights() string {
+// weightsName returns the model as a name on the hub, a path or a URL, as most engines take it.
+func (d *draft) weightsName() string {
 	switch d.model.scheme {
 	case "hf", "file":
 		return d.model.path
@@ -398,7 +398,7 @@ func versionText(version string) bool { return optionName(version) }
 
 // compareVersions compares the numbers of versions such as "0.5.9" and "b4719". A missing number is 0.
 func compareVersions(a, b string) int {
-	left, right := numbers(a), numbers(b)
+	left, right := versionNumbers(a), versionNumbers(b)
 	for i := range max(len(left), len(right)) {
 		var x, y int
 		if i < len(left) {
@@ -414,8 +414,8 @@ func compareVersions(a, b string) int {
 	return 0
 }
 
-// numbers returns the leading numbers of a version's parts, until a part without a number: 0.5.9rc1 is 0, 5, 9.
-func numbers(version string) []int {
+// versionNumbers returns the leading numbers of a version's parts, until a part without a number: 0.5.9rc1 is 0, 5, 9.
+func versionNumbers(version string) []int {
 	var list []int
 	for part := range strings.SplitSeq(strings.TrimLeft(version, "abcdefghijklmnopqrstuvwxyz"), ".") {
 		digits := part[:len(part)-len(strings.TrimLeft(part, "0123456789"))]

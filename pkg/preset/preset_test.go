@@ -86,7 +86,7 @@ func TestPresetGoldens(t *testing.T) {
 
 // firstTwo returns the first two numbers of a version: 0.9.2 is a version of 0.9, and 1.0.3 one of 1.
 func firstTwo(version string) []int {
-	n := append(numbers(version), 0, 0)
+	n := append(versionNumbers(version), 0, 0)
 	return n[:2]
 }
 

@@ -53,7 +53,7 @@ func (r *Registry) Find(name string) (*Preset, bool) {
 // Unknown returns the error text and the fix for the name of a preset that does not exist. The fix lists the presets.
 func (r *Registry) Unknown(name string) (text, fix string) {
 	if custom, ok := strings.CutPrefix(name, CustomPrefix); ok {
-		return fmt.Sprintf("the workspace has no preset %q", clip(custom)), "`windlass preset list --remote` lists its presets, and `windlass preset set` makes one"
+		return fmt.Sprintf("the workspace has no preset %q", clipText(custom)), "`windlass preset list --remote` lists its presets, and `windlass preset set` makes one"
 	}
 	if name == strings.TrimSuffix(CustomPrefix, ":") {
 		return "the name of the workspace's preset is missing", "write " + CustomPrefix + "NAME: `windlass preset list --remote` lists them"
@@ -64,7 +64,7 @@ func (r *Registry) Unknown(name string) (text, fix string) {
 	squeezed := strings.NewReplacer("-", "", "_", "", ".", "", " ", "").Replace(base)
 	for _, p := range r.All() {
 		names = append(names, p.Name)
-		if d := edits(squeezed, p.Name); d < distance && d < len(p.Name) {
+		if d := editDistance(squeezed, p.Name); d < distance && d < len(p.Name) {
 			best, distance = p.Name, d
 		}
 	}
@@ -75,7 +75,7 @@ func (r *Registry) Unknown(name string) (text, fix string) {
 	if name == "" {
 		return "missing", fix
 	}
-	return fmt.Sprintf("there is no preset %q", clip(name)), fix
+	return fmt.Sprintf("there is no preset %q", clipText(name)), fix
 }
 
 // Generate returns the fragment for the input. If a finding is an error, the fragment is empty. Findings are
@@ -108,7 +108,7 @@ func (p *Preset) Generate(in Input) (Fragment, []Finding) {
 	if HasErrors(d.findings) {
 		return Fragment{}, d.findings
 	}
-	d.spec.Args = d.flags.args()
+	d.spec.Args = d.flags.toArgs()
 	return Fragment{GeneratedBy: p.ID(), EngineVersion: d.engine, Spec: d.spec, Metrics: p.metrics(d.engine)}, d.findings
 }
 

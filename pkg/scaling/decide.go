@@ -139,8 +139,8 @@ const maxPause = 15 * time.Second
 // Decide returns the number of replicas that the region should have.
 func Decide(p *Policy, w *Window, st State, now time.Time) Decision {
 	d := newDecider(p, w, st, now)
-	d.decide()
-	return d.decision()
+	d.decideNumber()
+	return d.toDecision()
 }
 
 type decider struct {
@@ -162,8 +162,8 @@ func newDecider(p *Policy, w *Window, st State, now time.Time) decider {
 	return d
 }
 
-// decision returns the decision, with the state for the next one.
-func (d *decider) decision() Decision {
+// toDecision returns the decision, with the state for the next one.
+func (d *decider) toDecision() Decision {
 	d.out.Unwritten = d.mem
 	switch {
 	case d.out.Wanted > d.st.Desired:
@@ -194,7 +194,7 @@ func (d *Decision) isUnsure() bool {
 // setWanted sets the wanted number, and the limit that explains it.
 func (d *decider) setWanted(n int, limit Limit) { d.out.Wanted, d.out.Limit = n, limit }
 
-func (d *decider) decide() {
+func (d *decider) decideNumber() {
 	d.newest = d.w.Newest(d.now)
 	d.trackStarting()
 	d.trackAwake()
@@ -204,17 +204,17 @@ func (d *decider) decide() {
 		d.out.Limit = HoldLimit
 		return
 	}
-	low := d.minimum()
+	low := d.minimumReplicas()
 	if d.st.Raised > d.st.Desired {
-		d.adopt(low)
+		d.adoptRaise(low)
 		return
 	}
 	if low == 0 && d.st.Desired > 0 {
 		// An idle app goes to zero at once: Zero.After replaces the window and the steps of Down.
-		d.out.Wanted, d.out.Limit = d.clamp(0, low)
+		d.out.Wanted, d.out.Limit = d.clampTo(0, low)
 		return
 	}
-	goal, limit := d.clamp(d.out.Unlimited, low)
+	goal, limit := d.clampTo(d.out.Unlimited, low)
 	switch {
 	case d.newest == nil:
 		d.out.Limit = NoReport
@@ -225,7 +225,7 @@ func (d *decider) decide() {
 	}
 	d.wakeFromZero()
 	d.keepWoken()
-	n, by := d.clamp(d.out.Wanted, low)
+	n, by := d.clampTo(d.out.Wanted, low)
 	switch {
 	case n != d.out.Wanted:
 		d.setWanted(n, by)
@@ -234,16 +234,16 @@ func (d *decider) decide() {
 	}
 }
 
-// adopt takes over the number to which the region raised its replicas, as far as the limits allow. The window of Down
+// adoptRaise takes over the number to which the region raised its replicas, as far as the limits allow. The window of Down
 // then begins with this number, because the region saw load that the samples here do not have.
-func (d *decider) adopt(low int) {
-	d.out.Wanted, d.out.Limit = d.clamp(d.st.Raised, max(low, 1))
+func (d *decider) adoptRaise(low int) {
+	d.out.Wanted, d.out.Limit = d.clampTo(d.st.Raised, max(low, 1))
 	d.mem.peaks.add(d.now, d.out.Wanted, d.out.Wanted, d.p.Down.Window)
 }
 
-// serving returns the number of ready replicas, at most Desired. During a rollout more are ready, because both versions
+// servingReplicas returns the number of ready replicas, at most Desired. During a rollout more are ready, because both versions
 // have replicas, and some of them have no traffic.
-func (d *decider) serving() int {
+func (d *decider) servingReplicas() int {
 	if d.st.Desired == 0 {
 		return d.newest.Ready
 	}
@@ -336,14 +336,14 @@ func (d *decider) wantOf(m Metric) (want Want, high int) {
 		}
 		return s.load(m)
 	}
-	long, ok := d.w.mean(load, d.p.Up.Window, d.now)
+	long, ok := d.w.meanOver(load, d.p.Up.Window, d.now)
 	if !ok {
 		want.Missing = true
 		return want, 0
 	}
 	want.Value = long
 	if !m.IsTotal() {
-		want.Value, _ = d.w.mean(func(s *Sample) (float64, bool) {
+		want.Value, _ = d.w.meanOver(func(s *Sample) (float64, bool) {
 			v, ok := s.load(m)
 			return v / float64(max(s.Ready, 1)), ok
 		}, d.p.Up.Window, d.now)
@@ -352,11 +352,11 @@ func (d *decider) wantOf(m Metric) (want Want, high int) {
 		want.Replicas = d.wantByThresholds(m, want.Value)
 		return want, want.Replicas
 	}
-	short, _ := d.w.mean(load, d.p.Up.Window/10, d.now)
-	n, burst := d.proportional(long, m.Target), d.proportional(short, m.Target)
+	short, _ := d.w.meanOver(load, d.p.Up.Window/10, d.now)
+	n, burst := d.proportionalTo(long, m.Target), d.proportionalTo(short, m.Target)
 	high = max(n, burst)
 	switch {
-	case burst >= 2*max(d.serving(), 1):
+	case burst >= 2*max(d.servingReplicas(), 1):
 		d.out.Panic, n = true, high
 	case n > d.st.Desired && burst < n:
 		// The load has already fallen below its mean over the window.
@@ -366,8 +366,8 @@ func (d *decider) wantOf(m Metric) (want Want, high int) {
 	return want, high
 }
 
-// proportional returns the number of replicas that a total load wants. Within the tolerance it returns Desired.
-func (d *decider) proportional(total, target float64) int {
+// proportionalTo returns the number of replicas that a total load wants. Within the tolerance it returns Desired.
+func (d *decider) proportionalTo(total, target float64) int {
 	if have := target * float64(d.st.Desired); have > 0 && math.Abs(total/have-1) <= Tolerance+1e-9 {
 		return d.st.Desired
 	}
@@ -389,7 +389,7 @@ func (d *decider) wantByThresholds(m Metric, v float64) int {
 // twice the ready replicas. It shrinks by one, because a time says little about the load.
 func (d *decider) wantOfTime(m Metric) (want Want, high int) {
 	want.Metric = m
-	v, ok := d.newest.percentile(m)
+	v, ok := d.newest.percentileOf(m)
 	if !ok || d.newest.Ready == 0 {
 		want.Missing = true
 		return want, 0
@@ -400,7 +400,7 @@ func (d *decider) wantOfTime(m Metric) (want Want, high int) {
 		want.Replicas = d.wantByThresholds(m, v)
 	case v > m.Target*(1+Tolerance):
 		// The ratio applies to ready replicas. Desired includes starting replicas.
-		want.Replicas = max(d.st.Desired, int(math.Ceil(float64(d.serving())*min(v/m.Target, 2)-1e-9)))
+		want.Replicas = max(d.st.Desired, int(math.Ceil(float64(d.servingReplicas())*min(v/m.Target, 2)-1e-9)))
 	case v < m.Target/2:
 		want.Replicas = max(d.st.Desired-1, 0)
 	default:
@@ -441,7 +441,7 @@ func (d *decider) waitForWindow(window time.Duration) {
 // scaleDown lowers the number toward goal, by at most one step, and not below the highest number that was
 // wanted within the window.
 func (d *decider) scaleDown(goal int) {
-	most, expires := d.mem.peaks.highest(d.now)
+	most, expires := d.mem.peaks.highestIn(d.now)
 	switch {
 	case d.out.Panic:
 		d.out.Limit = PanicLimit
@@ -476,7 +476,7 @@ func (d *decider) wakeFromZero() {
 	if d.newest == nil {
 		return
 	}
-	if d.st.Desired == 0 && d.p.Zero != nil && d.newest.calls(d.mem.ZeroSince) && d.out.Wanted < d.p.Zero.WakeTo {
+	if d.st.Desired == 0 && d.p.Zero != nil && d.newest.callsSince(d.mem.ZeroSince) && d.out.Wanted < d.p.Zero.WakeTo {
 		d.setWanted(d.p.Zero.WakeTo, WakeTo)
 	}
 }
@@ -496,18 +496,18 @@ func (d *decider) keepWoken() {
 	}
 }
 
-// minimum returns the minimum number of replicas. It is 0 only if a request can start the app, and the app is at zero
+// minimumReplicas returns the minimum number of replicas. It is 0 only if a request can start the app, and the app is at zero
 // or has been idle long enough to go to zero.
-func (d *decider) minimum() int {
+func (d *decider) minimumReplicas() int {
 	if low := d.out.Bounds.Min; low > 0 || !d.st.CannotWake && (d.st.Desired == 0 || d.mayGoToZero()) {
 		return low
 	}
 	return 1
 }
 
-// clamp applies bounds, quota, room, a closed region and a rollout, in this order. limit names the last rule that
+// clampTo applies bounds, quota, room, a closed region and a rollout, in this order. limit names the last rule that
 // changed the number. Quota, room and a closed region remove no replicas.
-func (d *decider) clamp(n, low int) (_ int, limit Limit) {
+func (d *decider) clampTo(n, low int) (_ int, limit Limit) {
 	b := d.out.Bounds
 	switch {
 	case n < low:

@@ -67,10 +67,10 @@ func Check(p *windlassv1.ScalingPolicy) *Fault {
 	if len(p.GetRoles()) > 0 {
 		return checkRoles(p)
 	}
-	return check(p)
+	return checkPolicy(p)
 }
 
-func check(p *windlassv1.ScalingPolicy) *Fault {
+func checkPolicy(p *windlassv1.ScalingPolicy) *Fault {
 	if _, fault := New(p, ""); fault != nil {
 		return fault
 	}

@@ -35,8 +35,8 @@ func (p *peaks) add(now time.Time, wanted, desired int, window time.Duration) {
 	current.highest = max(current.highest, wanted)
 }
 
-// highest returns the highest number within the window, and the time at which that number leaves the window.
-func (p *peaks) highest(now time.Time) (number int, expires time.Time) {
+// highestIn returns the highest number within the window, and the time at which that number leaves the window.
+func (p *peaks) highestIn(now time.Time) (number int, expires time.Time) {
 	length := int64(p.partLength())
 	current := now.UnixNano() / length
 	for _, old := range p.parts {

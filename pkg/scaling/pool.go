@@ -57,7 +57,7 @@ func DecidePool(p Pool, now time.Time) PoolDecision {
 		for _, d := range out.Roles {
 			out.Counts = append(out.Counts, d.Wanted)
 		}
-		if idle, ok := p.idle(out.Roles, now); ok && idle >= p.Zero.After {
+		if idle, ok := p.idleFor(out.Roles, now); ok && idle >= p.Zero.After {
 			out.toZero(p, idle, now)
 		} else if ok {
 			for i := range out.Roles {
@@ -68,8 +68,8 @@ func DecidePool(p Pool, now time.Time) PoolDecision {
 	return out
 }
 
-// idle returns for how long the pool has been without requests. ok is false if it may not go to zero.
-func (p *Pool) idle(decisions []Decision, now time.Time) (d time.Duration, ok bool) {
+// idleFor returns for how long the pool has been without requests. ok is false if it may not go to zero.
+func (p *Pool) idleFor(decisions []Decision, now time.Time) (d time.Duration, ok bool) {
 	if p.Zero == nil {
 		return 0, false
 	}
@@ -118,7 +118,7 @@ func (p *Pool) decideAtZero(now time.Time) PoolDecision {
 		}
 	}
 	newest := p.Window.Newest(now)
-	if newest != nil && newest.calls(p.ZeroSince) {
+	if newest != nil && newest.callsSince(p.ZeroSince) {
 		out.Why = "there are requests"
 	}
 	if out.AtZero = closed || out.Why == ""; out.AtZero {
@@ -138,7 +138,7 @@ func (p *Pool) decideAtZero(now time.Time) PoolDecision {
 		case limits[i] == Quota, limits[i] == QuotaBelowMinimum, limits[i] == Room:
 			d.out.Limit = limits[i]
 		}
-		one := d.decision()
+		one := d.toDecision()
 		one.Kept = Kept{}
 		out.Roles = append(out.Roles, one)
 	}
@@ -153,7 +153,7 @@ func startCounts(roles []Role, now time.Time) ([]int, []Limit) {
 		if now.Before(r.State.HoldUntil) {
 			d.out.Limit = HoldLimit
 		} else {
-			d.out.Wanted, d.out.Limit = d.clamp(r.Policy.Initial, d.minimum())
+			d.out.Wanted, d.out.Limit = d.clampTo(r.Policy.Initial, d.minimumReplicas())
 		}
 		deciders[i] = d
 	}

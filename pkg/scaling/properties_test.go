@@ -69,7 +69,7 @@ func TestDecide_AnyLoad(t *testing.T) {
 			was, s := r.st.Desired, drawSample(t, r)
 			d := r.report(s)
 			require.LessOrEqual(t, d.Wanted, r.p.Max)
-			if was == 0 && d.Wanted > 0 && r.p.Zero != nil && r.st.Quota == nil && s.calls(d.Kept.ZeroSince) {
+			if was == 0 && d.Wanted > 0 && r.p.Zero != nil && r.st.Quota == nil && s.callsSince(d.Kept.ZeroSince) {
 				require.GreaterOrEqual(t, d.Wanted, r.p.Zero.WakeTo)
 			}
 			if r.st.Quota == nil {

@@ -178,18 +178,18 @@ func DecideRoles(roles []Role, now time.Time) []Decision {
 	for i, r := range roles {
 		d := &deciders[i]
 		*d = newDecider(r.Policy, r.Window, r.State, now)
-		d.decide()
+		d.decideNumber()
 		if c := r.Policy.Couple; len(r.Policy.Metrics) == 0 && c != nil {
 			// A version may lack the other role, for example after a rollback. Then the number stays.
 			if _, there := index[c.Role]; there {
-				d.follow()
+				d.followMinimum()
 			}
 		}
 	}
 	applyRatios(deciders, roles)
 	out := make([]Decision, len(roles))
 	for i := range deciders {
-		out[i] = deciders[i].decision()
+		out[i] = deciders[i].toDecision()
 	}
 	return out
 }
@@ -219,16 +219,16 @@ func applyRatios(deciders []decider, roles []Role) {
 				continue
 			}
 			one, other := &deciders[i], &deciders[j]
-			changed = one.raise(ceil(c.Low*float64(other.out.Wanted))) || changed
-			changed = other.raise(ceil(float64(one.out.Wanted)/c.High)) || changed
+			changed = one.raiseTo(ceilInt(c.Low*float64(other.out.Wanted))) || changed
+			changed = other.raiseTo(ceilInt(float64(one.out.Wanted)/c.High)) || changed
 		}
 	}
 }
 
-func ceil(v float64) int { return int(min(math.Ceil(v-1e-9), math.MaxInt32)) }
+func ceilInt(v float64) int { return int(min(math.Ceil(v-1e-9), math.MaxInt32)) }
 
-// follow sets the number of a role without metrics to its minimum, which the ratio of its couple then raises.
-func (d *decider) follow() {
+// followMinimum sets the number of a role without metrics to its minimum, which the ratio of its couple then raises.
+func (d *decider) followMinimum() {
 	switch {
 	case d.out.Limit == HoldLimit:
 	case d.newest == nil:
@@ -236,16 +236,16 @@ func (d *decider) follow() {
 	case d.isStarting():
 		d.out.Limit = StartingLimit
 	default:
-		d.out.Wanted, d.out.Limit = d.clamp(0, d.minimum())
+		d.out.Wanted, d.out.Limit = d.clampTo(0, d.minimumReplicas())
 	}
 }
 
-// raise raises the number to n, as far as limits allow, and reports whether the number changed.
-func (d *decider) raise(n int) bool {
+// raiseTo raises the number to n, as far as limits allow, and reports whether the number changed.
+func (d *decider) raiseTo(n int) bool {
 	if d.out.Limit == HoldLimit || n <= d.out.Wanted {
 		return false
 	}
-	n, limit := d.clamp(n, d.minimum())
+	n, limit := d.clampTo(n, d.minimumReplicas())
 	if limit == None {
 		limit = Ratio
 	}

@@ -33,10 +33,10 @@ func (s *Sample) mayBeBusy() bool {
 // longer only if gateways cannot hold the app's requests. Then they serve these requests.
 const stopsWithin = time.Minute
 
-// calls reports whether an app that has been at zero since the given time has requests that need instances. These are
+// callsSince reports whether an app that has been at zero since the given time has requests that need instances. These are
 // requests that wait at gateways, and requests at instances that are still ready although they should have stopped.
 // Requests that instances finish while they stop do not need instances.
-func (s *Sample) calls(since time.Time) bool {
+func (s *Sample) callsSince(since time.Time) bool {
 	switch {
 	case !s.At.After(since):
 		return false // the sample is from before the app went to zero
@@ -47,7 +47,7 @@ func (s *Sample) calls(since time.Time) bool {
 }
 
 // load returns the total value of a metric over all replicas. ok is false if the value is missing. A metric that
-// is a time has no load: see percentile.
+// is a time has no load: see percentileOf.
 func (s *Sample) load(m Metric) (v float64, ok bool) {
 	switch m.Type {
 	case InFlight:
@@ -56,13 +56,13 @@ func (s *Sample) load(m Metric) (v float64, ok bool) {
 	case RequestsPerSecond:
 		return addLoads(s.Rate, nil, s.Rate != nil)
 	case Queue:
-		engines, known := s.level("queue")
+		engines, known := s.levelTotal("queue")
 		if !known {
 			return addLoads(s.Queued, nil, s.Queued != nil)
 		}
 		return addLoads(&engines, s.Queued, true)
 	case KVCache, CPU, Memory:
-		return s.level(string(m.Type))
+		return s.levelTotal(string(m.Type))
 	case Prometheus:
 		v, ok = s.Results[m.Query]
 		if !m.Total {
@@ -87,14 +87,14 @@ func addLoads(a, b *float64, ok bool) (v float64, _ bool) {
 	return v, true
 }
 
-// level returns a level's mean over ready instances, times the number of ready replicas.
-func (s *Sample) level(name string) (v float64, ok bool) {
+// levelTotal returns a level's mean over ready instances, times the number of ready replicas.
+func (s *Sample) levelTotal(name string) (v float64, ok bool) {
 	v, ok = s.Levels[name]
 	return v * float64(s.Ready), ok && s.Ready > 0
 }
 
-// percentile returns the percentile of a metric that is a time. It is 0 for an idle app.
-func (s *Sample) percentile(m Metric) (v float64, ok bool) {
+// percentileOf returns the percentile of a metric that is a time. It is 0 for an idle app.
+func (s *Sample) percentileOf(m Metric) (v float64, ok bool) {
 	counts := s.Latency
 	if m.Type == FirstToken {
 		counts = s.FirstToken
@@ -181,9 +181,9 @@ func (w *Window) Idle(now time.Time) (d time.Duration, ok bool) {
 	return now.Sub(w.idleSince), true
 }
 
-// mean returns the mean of load over the span before now. The value of a sample holds until the next sample.
+// meanOver returns the mean of load over the span before now. The value of a sample holds until the next sample.
 // ok is false if the newest sample has no value.
-func (w *Window) mean(load func(*Sample) (float64, bool), span time.Duration, now time.Time) (v float64, ok bool) {
+func (w *Window) meanOver(load func(*Sample) (float64, bool), span time.Duration, now time.Time) (v float64, ok bool) {
 	newest := w.Newest(now)
 	if newest == nil {
 		return 0, false

@@ -41,21 +41,21 @@ func checkSignals(metrics []*windlassv1.ScalingMetric, preset string, engine []*
 		}
 		field := fmt.Sprintf("metrics[%d].type", i)
 		if preset != "" {
-			return &Fault{field, fmt.Sprintf("preset %s names no metric of the engine for %s", preset, t), "Use " + usable(engine, false) + "."}
+			return &Fault{field, fmt.Sprintf("preset %s names no metric of the engine for %s", preset, t), "Use " + usableTypes(engine, false) + "."}
 		}
 		if t == KVCache {
 			return &Fault{
 				field, "kvCache is read from the engine by the names of a preset, but the app has no serve",
-				"Use " + usable(nil, true) + ". Or set serve, if one role serves the model with an engine of a preset.",
+				"Use " + usableTypes(nil, true) + ". Or set serve, if one role serves the model with an engine of a preset.",
 			}
 		}
 	}
 	return nil
 }
 
-// usable lists the metric types that an app with these engine metrics can follow. gateways means that a queue at
+// usableTypes lists the metric types that an app with these engine metrics can follow. gateways means that a queue at
 // gateways alone is enough.
-func usable(engine []*windlassv1.EngineMetric, gateways bool) string {
+func usableTypes(engine []*windlassv1.EngineMetric, gateways bool) string {
 	var names []string
 	for _, t := range []MetricType{InFlight, RequestsPerSecond, Queue, KVCache, CPU, Memory, FirstToken, Latency} {
 		if gateways && t == Queue || !LacksSignal(t, engine) {

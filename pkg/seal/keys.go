@@ -44,7 +44,7 @@ func Keys(path string) ([]Key, error) {
 // Add adds a key to the file. The key only opens until it is primary. Before it becomes primary, all processes must
 // read the file again, because a process without the key cannot open values that the key sealed.
 func Add(path string) (id uint32, err error) {
-	return change(path, func(m *keyset.Manager) (uint32, error) { return m.Add(aead.AES256GCMKeyTemplate()) })
+	return changeKeyset(path, func(m *keyset.Manager) (uint32, error) { return m.Add(aead.AES256GCMKeyTemplate()) })
 }
 
 // Rotate makes the newest key of the file primary. It fails if that key is already primary.
@@ -57,7 +57,7 @@ func Rotate(path string) (id uint32, err error) {
 	if newest.Primary {
 		return 0, errors.New("the newest key is the primary already: add a key first")
 	}
-	return change(path, func(m *keyset.Manager) (uint32, error) { return newest.ID, m.SetPrimary(newest.ID) })
+	return changeKeyset(path, func(m *keyset.Manager) (uint32, error) { return newest.ID, m.SetPrimary(newest.ID) })
 }
 
 // Remove removes a key from the file. Values that the key sealed cannot be opened with this file any more. It
@@ -74,7 +74,7 @@ func Remove(path string, id uint32) error {
 	if keys[at].Primary {
 		return fmt.Errorf("key %d is the primary: make another key primary first", id)
 	}
-	_, err = change(path, func(m *keyset.Manager) (uint32, error) { return id, m.Delete(id) })
+	_, err = changeKeyset(path, func(m *keyset.Manager) (uint32, error) { return id, m.Delete(id) })
 	return err
 }
 
@@ -120,7 +120,7 @@ func handleOf(path string) (*keyset.Handle, error) {
 	return handle, nil
 }
 
-func change(path string, do func(*keyset.Manager) (uint32, error)) (uint32, error) {
+func changeKeyset(path string, do func(*keyset.Manager) (uint32, error)) (uint32, error) {
 	handle, err := handleOf(path)
 	if err != nil {
 		return 0, err

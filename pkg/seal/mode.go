@@ -17,12 +17,12 @@ type access struct {
 	groups []int
 }
 
-// check returns an error if users other than the file's owner can access the file. Like ssh, it requires mode
+// checkAccess returns an error if users other than the file's owner can access the file. Like ssh, it requires mode
 // 0600 or less. Like PostgreSQL, it makes one exception: a group of this process may read a file of root.
 // Kubernetes mounts a Secret this way for a pod with an fsGroup (mode 0440). The process must be in the group,
 // because otherwise the group was not chosen for this process. A file of another owner gets no exception, because
 // its owner could change the key, and a group may have many users.
-func (a access) check(path string) error {
+func (a access) checkAccess(path string) error {
 	perm := a.mode.Perm()
 	const others, groupReads = fs.FileMode(0o077), fs.FileMode(0o040)
 	if perm&others == 0 {

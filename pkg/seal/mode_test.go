@@ -29,7 +29,7 @@ func TestKeyFileMode(t *testing.T) {
 		"everybody":                                   {access{mode: 0o444, uid: 0, gid: group, known: true, groups: []int{group}}, "chmod 600 it"},
 		"an unknown owner":                            {access{mode: 0o440, groups: []int{0}}, "chmod 600 it"},
 	} {
-		err := test.access.check("keyset.json")
+		err := test.access.checkAccess("keyset.json")
 		if test.want == "" {
 			require.NoError(t, err, name)
 			continue

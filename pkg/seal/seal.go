@@ -68,7 +68,7 @@ func New(data []byte) (*Box, error) {
 	return &Box{aead: primitive, handle: handle}, nil
 }
 
-// Load returns a Box with the keyset of a file. The file must be private; see access.check.
+// Load returns a Box with the keyset of a file. The file must be private; see access.checkAccess.
 func Load(path string) (*Box, error) {
 	data, err := read(path)
 	if err != nil {
@@ -95,7 +95,7 @@ func read(path string) ([]byte, error) {
 	if err != nil {
 		return nil, fmt.Errorf("key file: %w", err)
 	}
-	if err := access.check(path); err != nil {
+	if err := access.checkAccess(path); err != nil {
 		return nil, err
 	}
 	data, err := io.ReadAll(file)

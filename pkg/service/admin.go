@@ -99,7 +99,7 @@ func adminMux(cfg AdminConfig) *http.ServeMux {
 	mux.Handle("GET /healthz", health.LiveHandler())
 	mux.Handle("GET /readyz", health.ReadyHandler())
 	if cfg.Registry != nil {
-		mux.Handle("GET /metrics", guarded(cfg, promhttp.HandlerFor(cfg.Registry, promhttp.HandlerOpts{
+		mux.Handle("GET /metrics", requireToken(cfg, promhttp.HandlerFor(cfg.Registry, promhttp.HandlerOpts{
 			EnableOpenMetrics: true,
 			// Usually one scrape runs at a time. More mean that a client reads slowly.
 			MaxRequestsInFlight: 4,
@@ -112,13 +112,13 @@ func adminMux(cfg AdminConfig) *http.ServeMux {
 		profiles.HandleFunc("/debug/pprof/profile", pprof.Profile)
 		profiles.HandleFunc("/debug/pprof/symbol", pprof.Symbol)
 		profiles.HandleFunc("/debug/pprof/trace", pprof.Trace)
-		mux.Handle("/debug/pprof/", guarded(cfg, profiles))
+		mux.Handle("/debug/pprof/", requireToken(cfg, profiles))
 	}
 	return mux
 }
 
-// guarded requires the token. While the token file cannot be read, it refuses every request.
-func guarded(cfg AdminConfig, next http.Handler) http.Handler {
+// requireToken requires the token. While the token file cannot be read, it refuses every request.
+func requireToken(cfg AdminConfig, next http.Handler) http.Handler {
 	if cfg.TokenFile == "" {
 		return next
 	}

@@ -88,7 +88,7 @@ func (h *Health) Check(ctx context.Context) Report {
 	for name, c := range checks {
 		wg.Go(func() {
 			start := time.Now()
-			err := c.within(ctx, timeout)
+			err := c.checkWithin(ctx, timeout)
 			result := Result{OK: err == nil, Millis: time.Since(start).Milliseconds()}
 			mu.Lock()
 			defer mu.Unlock()
@@ -103,7 +103,7 @@ func (h *Health) Check(ctx context.Context) Report {
 	return report
 }
 
-func (c *check) within(ctx context.Context, timeout time.Duration) error {
+func (c *check) checkWithin(ctx context.Context, timeout time.Duration) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, timeout, fmt.Errorf("no answer within %v", timeout))
 	defer cancel()
 

@@ -28,7 +28,7 @@ func (s *Slots) Acquire(ctx context.Context, tenant string) error {
 	w := &waiter{tenant: tenant, granted: make(chan struct{})}
 	s.mu.Lock()
 	s.waiting = append(s.waiting, w)
-	s.grant()
+	s.grantFree()
 	s.mu.Unlock()
 	select {
 	case <-w.granted:
@@ -40,7 +40,7 @@ func (s *Slots) Acquire(ctx context.Context, tenant string) error {
 	select {
 	case <-w.granted:
 		s.permits.GiveBack(tenant)
-		s.grant()
+		s.grantFree()
 	default:
 		s.waiting = slices.DeleteFunc(s.waiting, func(other *waiter) bool { return other == w })
 	}
@@ -52,11 +52,11 @@ func (s *Slots) Release(tenant string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.permits.GiveBack(tenant)
-	s.grant()
+	s.grantFree()
 }
 
-// grant gives free slots to waiters in their order. mu must be held.
-func (s *Slots) grant() {
+// grantFree gives free slots to waiters in their order. mu must be held.
+func (s *Slots) grantFree() {
 	for i := 0; i < len(s.waiting) && s.permits.Free() > 0; {
 		w := s.waiting[i]
 		if !s.permits.Take(w.tenant) {

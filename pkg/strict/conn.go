@@ -38,7 +38,7 @@ func (r *Reader) Read(in io.Reader, p []byte) (n int, err error) {
 	case len(p) == 0:
 		return 0, nil
 	case r.refusal != nil:
-		return r.refuse(p)
+		return r.refuseInput(p)
 	case len(r.held) == 0 && r.state == ignored:
 		r.held = nil
 		return in.Read(p)
@@ -61,7 +61,7 @@ func (r *Reader) Read(in io.Reader, p []byte) (n int, err error) {
 			r.refusal = []byte(refusedChunk)
 		}
 		if sound == 0 {
-			return r.refuse(p)
+			return r.refuseInput(p)
 		}
 	}
 	if sound < got {
@@ -70,7 +70,7 @@ func (r *Reader) Read(in io.Reader, p []byte) (n int, err error) {
 	return sound, err
 }
 
-func (r *Reader) refuse(p []byte) (n int, err error) {
+func (r *Reader) refuseInput(p []byte) (n int, err error) {
 	if len(r.refusal) == 0 {
 		return 0, ErrUnsound
 	}

@@ -148,13 +148,13 @@ func (r *Requests) take(line []byte) (ok, ended bool) {
 		return r.requestLine(line), false
 	case fields:
 		if len(line) > 0 {
-			return r.field(line), false
+			return r.readField(line), false
 		}
 		r.head = 0
-		return true, r.frame()
+		return true, r.endHead()
 	case size:
 		r.head = 0
-		return r.chunk(line), false
+		return r.readChunkSize(line), false
 	case dataEnd:
 		r.head, r.state = 0, size
 		return len(line) == 0, false
@@ -171,7 +171,7 @@ func (r *Requests) take(line []byte) (ok, ended bool) {
 }
 
 func (r *Requests) requestLine(line []byte) bool {
-	if !all(line, isLine) || bytes.Count(line, []byte(" ")) != 2 {
+	if !allOfKind(line, isLine) || bytes.Count(line, []byte(" ")) != 2 {
 		return false
 	}
 	method, rest, _ := bytes.Cut(line, []byte(" "))
@@ -188,7 +188,7 @@ func (r *Requests) requestLine(line []byte) bool {
 	return true
 }
 
-func (r *Requests) field(line []byte) bool {
+func (r *Requests) readField(line []byte) bool {
 	name, value, ok := parseField(line)
 	if !ok {
 		return false
@@ -207,9 +207,9 @@ func (r *Requests) field(line []byte) bool {
 	return true
 }
 
-// frame is called at the end of a head, and decides like net/http where the message ends. ended reports whether the
+// endHead is called at the end of a head, and decides like net/http where the message ends. ended reports whether the
 // message ends at this point. If net/http will refuse the message and close the connection, the checks end.
-func (r *Requests) frame() (ended bool) {
+func (r *Requests) endHead() (ended bool) {
 	q := r.request
 	switch {
 	case q.codings > 0 && q.chunks:
@@ -239,10 +239,10 @@ func (r *Requests) frame() (ended bool) {
 // maxDigits is the maximum number of digits in a chunk's size, so that no size overflows.
 const maxDigits = 15
 
-func (r *Requests) chunk(line []byte) bool {
+func (r *Requests) readChunkSize(line []byte) bool {
 	text, extension, extended := bytes.Cut(line, []byte(";"))
 	text = bytes.TrimRight(text, " \t")
-	if len(text) == 0 || len(text) > maxDigits || !all(text, isHex) || extended && !all(extension, isValue) {
+	if len(text) == 0 || len(text) > maxDigits || !allOfKind(text, isHex) || extended && !allOfKind(extension, isValue) {
 		return false
 	}
 	n, err := strconv.ParseInt(string(text), 16, 64)
@@ -258,7 +258,7 @@ func (r *Requests) chunk(line []byte) bool {
 // parseField parses a field without its line end: a token, a colon, a value without control characters.
 func parseField(line []byte) (name, value []byte, ok bool) {
 	name, value, ok = bytes.Cut(line, []byte(":"))
-	if !ok || len(name) == 0 || !all(name, isToken) || !all(value, isValue) {
+	if !ok || len(name) == 0 || !allOfKind(name, isToken) || !allOfKind(value, isValue) {
 		return nil, nil, false
 	}
 	return name, bytes.Trim(value, " \t"), true
@@ -267,15 +267,15 @@ func parseField(line []byte) (name, value []byte, ok bool) {
 // The bytes that are allowed in a token (RFC 9110, section 5.6.2), in a value (section 5.5), in a request
 // line, and in the size of a chunk.
 var (
-	isToken = kind(func(c byte) bool { return isAlphanumeric(c) || strings.IndexByte("!#$%&'*+-.^_`|~", c) >= 0 })
-	isValue = kind(func(c byte) bool { return c == '\t' || c >= ' ' && c != 0x7f })
-	isLine  = kind(func(c byte) bool { return c >= ' ' && c != 0x7f })
-	isHex   = kind(func(c byte) bool { return '0' <= c && c <= '9' || 'a' <= c|0x20 && c|0x20 <= 'f' })
+	isToken = kindOf(func(c byte) bool { return isAlphanumeric(c) || strings.IndexByte("!#$%&'*+-.^_`|~", c) >= 0 })
+	isValue = kindOf(func(c byte) bool { return c == '\t' || c >= ' ' && c != 0x7f })
+	isLine  = kindOf(func(c byte) bool { return c >= ' ' && c != 0x7f })
+	isHex   = kindOf(func(c byte) bool { return '0' <= c && c <= '9' || 'a' <= c|0x20 && c|0x20 <= 'f' })
 )
 
 func isAlphanumeric(c byte) bool { return 'a' <= c|0x20 && c|0x20 <= 'z' || '0' <= c && c <= '9' }
 
-func kind(is func(byte) bool) *[256]bool {
+func kindOf(is func(byte) bool) *[256]bool {
 	var of [256]bool
 	for c := range of {
 		of[c] = is(byte(c))
@@ -283,7 +283,7 @@ func kind(is func(byte) bool) *[256]bool {
 	return &of
 }
 
-func all(text []byte, kind *[256]bool) bool {
+func allOfKind(text []byte, kind *[256]bool) bool {
 	for _, c := range text {
 		if !kind[c] {
 			return false

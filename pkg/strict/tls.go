@@ -86,18 +86,18 @@ func (l *tlsListener) run() {
 		switch {
 		case err == nil:
 			l.handshakes.Go(func() {
-				if conn := l.handshake(conn); conn != nil && !l.give(accepted{conn: conn}) {
+				if conn := l.doHandshake(conn); conn != nil && !l.giveAccepted(accepted{conn: conn}) {
 					_ = conn.Close() // the listener is closed
 				}
 			})
-		case errors.Is(err, net.ErrClosed), !l.give(accepted{err: err}):
+		case errors.Is(err, net.ErrClosed), !l.giveAccepted(accepted{err: err}):
 			return
 		}
 	}
 }
 
-// give waits until Accept receives a. It returns false if the listener is closed.
-func (l *tlsListener) give(a accepted) bool {
+// giveAccepted waits until Accept receives a. It returns false if the listener is closed.
+func (l *tlsListener) giveAccepted(a accepted) bool {
 	select {
 	case l.ready <- a:
 		return true
@@ -106,8 +106,8 @@ func (l *tlsListener) give(a accepted) bool {
 	}
 }
 
-// handshake makes the handshake, and returns the connection, or nil if the handshake failed.
-func (l *tlsListener) handshake(raw net.Conn) net.Conn {
+// doHandshake makes the handshake, and returns the connection, or nil if the handshake failed.
+func (l *tlsListener) doHandshake(raw net.Conn) net.Conn {
 	ctx, cancel := context.WithTimeout(l.ctx, l.cfg.Handshake)
 	defer cancel()
 	var conn *tls.Conn

@@ -39,7 +39,7 @@ const (
 // refused connections.
 func InTurn(ctx context.Context, raw net.Conn, handshake func(net.Conn) error) (refused bool, err error) {
 	c := &inTurn{Conn: raw, ctx: ctx}
-	defer c.end()
+	defer c.endHandshake()
 	if err := c.begin(ctx); err != nil {
 		return c.refused, err
 	}
@@ -87,8 +87,8 @@ func (c *inTurn) readFirst(n int) error {
 	return nil
 }
 
-// end ends the handshake. From then on, the connection only reads and writes.
-func (c *inTurn) end() {
+// endHandshake ends the handshake. From then on, the connection only reads and writes.
+func (c *inTurn) endHandshake() {
 	c.turn.Pause()
 	c.turn, c.ctx = nil, nil
 }

@@ -28,7 +28,7 @@ func NewLogger(w io.Writer, format, level string) (*slog.Logger, error) {
 			return nil, fmt.Errorf("log level %q: use debug, info, warn or error", level)
 		}
 	}
-	options := &slog.HandlerOptions{Level: least, ReplaceAttr: redact}
+	options := &slog.HandlerOptions{Level: least, ReplaceAttr: redactAttr}
 	var handler slog.Handler
 	switch format {
 	case "text", "":
@@ -41,8 +41,8 @@ func NewLogger(w io.Writer, format, level string) (*slog.Logger, error) {
 	return slog.New(traceHandler{handler}), nil
 }
 
-// redact replaces secrets, by the name of the attribute or of a group around it.
-func redact(groups []string, a slog.Attr) slog.Attr {
+// redactAttr replaces secrets, by the name of the attribute or of a group around it.
+func redactAttr(groups []string, a slog.Attr) slog.Attr {
 	if a.Value.Kind() == slog.KindGroup {
 		return a // redact is called for each member
 	}
@@ -64,7 +64,7 @@ var (
 )
 
 func secretName(name string) bool {
-	words := split(name)
+	words := splitWords(name)
 	if len(words) == 0 || slices.Contains(harmlessEnds, words[len(words)-1]) {
 		return false
 	}
@@ -79,8 +79,8 @@ func secretName(name string) bool {
 	return false
 }
 
-// split returns the words of snake_case, kebab-case, dotted and camelCase names in lower case.
-func split(name string) []string {
+// splitWords returns the words of snake_case, kebab-case, dotted and camelCase names in lower case.
+func splitWords(name string) []string {
 	var spaced strings.Builder
 	lower := false
 	for _, r := range name {

@@ -40,7 +40,7 @@ func ReadSpans(r io.Reader) ([]Span, error) {
 		if err := json.Unmarshal(line, &raw); err != nil {
 			return nil, fmt.Errorf("read spans: line %d: %w", n, err)
 		}
-		spans = append(spans, raw.span())
+		spans = append(spans, raw.toSpan())
 	}
 }
 
@@ -63,7 +63,7 @@ type rawAttribute struct {
 	Value struct{ Value any }
 }
 
-func (r rawSpan) span() Span {
+func (r rawSpan) toSpan() Span {
 	s := Span{
 		TraceID: r.SpanContext.TraceID, SpanID: r.SpanContext.SpanID, ParentID: r.Parent.SpanID,
 		Name: r.Name, Start: r.StartTime, End: r.EndTime,

@@ -79,7 +79,7 @@ func NewTracer(ctx context.Context, cfg TracerConfig) (*sdktrace.TracerProvider,
 		if err != nil {
 			return nil, nil, errors.Join(fmt.Errorf("tracing: write to the span file: %w", err), file.Close())
 		}
-		options = append(options, sdktrace.WithSyncer(reporting(exporter, cfg.Log, "write spans to the file")))
+		options = append(options, sdktrace.WithSyncer(reportingExporter(exporter, cfg.Log, "write spans to the file")))
 		closeFile = file.Close
 	}
 
@@ -88,7 +88,7 @@ func NewTracer(ctx context.Context, cfg TracerConfig) (*sdktrace.TracerProvider,
 		return nil, nil, errors.Join(fmt.Errorf("tracing: %w", err), closeFile())
 	}
 	if collector != nil {
-		options = append(options, sdktrace.WithBatcher(reporting(collector, cfg.Log, "send spans to the collector")))
+		options = append(options, sdktrace.WithBatcher(reportingExporter(collector, cfg.Log, "send spans to the collector")))
 	}
 
 	switch {
@@ -124,9 +124,9 @@ func newCollector(ctx context.Context, endpoint string) (sdktrace.SpanExporter, 
 	return otlptracehttp.New(ctx, otlptracehttp.WithEndpointURL(u.String()))
 }
 
-// reporting returns an exporter whose errors go to log instead of the SDK's global handler. Failed spans are
+// reportingExporter returns an exporter whose errors go to log instead of the SDK's global handler. Failed spans are
 // lost, because the exporter has already retried.
-func reporting(exporter sdktrace.SpanExporter, log *slog.Logger, operation string) sdktrace.SpanExporter {
+func reportingExporter(exporter sdktrace.SpanExporter, log *slog.Logger, operation string) sdktrace.SpanExporter {
 	if log == nil {
 		log = slog.New(slog.DiscardHandler)
 	}

@@ -51,15 +51,15 @@ func (o *buildOutput) take(line string) {
 	}
 }
 
-// expect sets the maximum number of packages: those that the build cache lacks.
-func (o *buildOutput) expect(total int) {
+// expectPackages sets the maximum number of packages: those that the build cache lacks.
+func (o *buildOutput) expectPackages(total int) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.total = total
 }
 
-// progress returns how far the build is, or "" before it has begun.
-func (o *buildOutput) progress() string {
+// progressText returns how far the build is, or "" before it has begun.
+func (o *buildOutput) progressText() string {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	switch {
@@ -71,15 +71,15 @@ func (o *buildOutput) progress() string {
 	return ""
 }
 
-// rest returns all lines that name neither a package nor a download.
-func (o *buildOutput) rest() string {
+// otherLines returns all lines that name neither a package nor a download.
+func (o *buildOutput) otherLines() string {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	return o.others.String() + string(o.line)
 }
 
-// report reports the progress of the build every reportEvery until stop is called.
-func (o *buildOutput) report(progress func(string)) (stop func()) {
+// reportProgress reports the progress of the build every reportEvery until stop is called.
+func (o *buildOutput) reportProgress(progress func(string)) (stop func()) {
 	began, done := time.Now(), make(chan struct{})
 	var running sync.WaitGroup
 	running.Go(func() {
@@ -90,7 +90,7 @@ func (o *buildOutput) report(progress func(string)) (stop func()) {
 			case <-done:
 				return
 			case <-ticker.C:
-				if text := o.progress(); text != "" {
+				if text := o.progressText(); text != "" {
 					progress(fmt.Sprintf("%s, %d s", text, int(time.Since(began).Seconds())))
 				}
 			}

@@ -22,25 +22,25 @@ func TestBuildOutput(t *testing.T) {
 			require.NoError(t, err)
 			require.Len(t, s, n)
 		}
-		require.Empty(t, o.progress())
+		require.Empty(t, o.progressText())
 		write("go: downloading k8s.io/api v0.37.2\ngo: down")
-		require.Equal(t, "fetching modules: 1 so far", o.progress())
+		require.Equal(t, "fetching modules: 1 so far", o.progressText())
 		write("loading k8s.io/client-go v0.37.2\n")
-		require.Equal(t, "fetching modules: 2 so far", o.progress())
-		o.expect(300)
+		require.Equal(t, "fetching modules: 2 so far", o.progressText())
+		o.expectPackages(300)
 		write("k8s.io/api/core/v1\nk8s.io/api/apps/v1\n")
-		require.Equal(t, "building kubelab: 2 of at most 300 packages", o.progress())
+		require.Equal(t, "building kubelab: 2 of at most 300 packages", o.progressText())
 		write("# k8s.io/api/apps/v1\nfile.go:1:2: syntax error\nno end")
-		require.Equal(t, "# k8s.io/api/apps/v1\nfile.go:1:2: syntax error\nno end", o.rest())
+		require.Equal(t, "# k8s.io/api/apps/v1\nfile.go:1:2: syntax error\nno end", o.otherLines())
 	})
 	t.Run("is reported every 15 s until it is stopped", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			o := &buildOutput{}
 			var told []string
-			stop := o.report(func(line string) { told = append(told, line) })
+			stop := o.reportProgress(func(line string) { told = append(told, line) })
 			_, err := io.WriteString(o, "std\n")
 			require.NoError(t, err)
-			o.expect(9)
+			o.expectPackages(9)
 			time.Sleep(40 * time.Second)
 			stop()
 			time.Sleep(time.Minute)

@@ -40,7 +40,7 @@ func Ensure(ctx context.Context, progress func(string)) (string, error) {
 	if path := os.Getenv(EnvProgram); path != "" {
 		abs, err := filepath.Abs(path)
 		if err == nil {
-			err = executable(abs)
+			err = requireExecutable(abs)
 		}
 		if err != nil {
 			return "", fmt.Errorf("%s names no program: %w", EnvProgram, err)
@@ -48,7 +48,7 @@ func Ensure(ctx context.Context, progress func(string)) (string, error) {
 		return abs, nil
 	}
 	if self, err := os.Executable(); err == nil {
-		if sibling := filepath.Join(filepath.Dir(self), programName); executable(sibling) == nil {
+		if sibling := filepath.Join(filepath.Dir(self), programName); requireExecutable(sibling) == nil {
 			return sibling, nil
 		}
 	}
@@ -74,7 +74,7 @@ func ensureBuilt(ctx context.Context, root string, progress func(string)) (strin
 	}
 	all := filepath.Join(cache, "windlass", "kubelab")
 	path := filepath.Join(all, hash, programName)
-	if built(path) {
+	if isBuilt(path) {
 		return path, nil
 	}
 	ctx, cancel := context.WithTimeoutCause(ctx, buildDeadline, fmt.Errorf("gave up after %s", buildDeadline))
@@ -87,19 +87,19 @@ func ensureBuilt(ctx context.Context, root string, progress func(string)) (strin
 		return "", err
 	}
 	defer func() { _ = lock.Unlock() }()
-	if built(path) {
+	if isBuilt(path) {
 		return path, nil
 	}
-	if err := build(ctx, root, path, progress); err != nil {
+	if err := buildProgram(ctx, root, path, progress); err != nil {
 		return "", err
 	}
 	removeOld(all, hash)
 	return path, nil
 }
 
-// built reports whether path is a program, and marks it as used now.
-func built(path string) bool {
-	if executable(path) != nil {
+// isBuilt reports whether path is a program, and marks it as used now.
+func isBuilt(path string) bool {
+	if requireExecutable(path) != nil {
 		return false
 	}
 	now := time.Now()
@@ -110,8 +110,8 @@ func built(path string) bool {
 // notBuilt is the template of `go list` for the packages that the build cache lacks. go build builds only these.
 const notBuilt = "{{if .Stale}}{{.ImportPath}}{{end}}"
 
-// build builds the program under a temporary name, and renames it to path.
-func build(ctx context.Context, root, path string, progress func(string)) error {
+// buildProgram builds the program under a temporary name, and renames it to path.
+func buildProgram(ctx context.Context, root, path string, progress func(string)) error {
 	progress("building kubelab, a Kubernetes in one binary; the first time takes some ten minutes")
 	began := time.Now()
 	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
@@ -125,7 +125,7 @@ func build(ctx context.Context, root, path string, progress func(string)) error 
 	}
 	dir := filepath.Join(root, filepath.FromSlash(module))
 	out := &buildOutput{}
-	stop := out.report(progress)
+	stop := out.reportProgress(progress)
 	defer stop()
 	run := func(stdout io.Writer, args ...string) error {
 		cmd := exec.CommandContext(ctx, "go", args...)
@@ -139,7 +139,7 @@ func build(ctx context.Context, root, path string, progress func(string)) error 
 	var packages bytes.Buffer
 	err = run(&packages, "list", "-deps", "-f", notBuilt, "-ldflags", flags, "./cmd/kubelab")
 	if err == nil {
-		out.expect(bytes.Count(packages.Bytes(), []byte("\n")))
+		out.expectPackages(bytes.Count(packages.Bytes(), []byte("\n")))
 		err = run(out, "build", "-v", "-o", tmp, "-ldflags", flags, "./cmd/kubelab")
 	}
 	if err != nil {
@@ -149,7 +149,7 @@ func build(ctx context.Context, root, path string, progress func(string)) error 
 		if errors.Is(err, exec.ErrNotFound) {
 			return fmt.Errorf("%w: install Go, or set %s to a binary", err, EnvProgram)
 		}
-		return fmt.Errorf("go build in %s: %w: %s", dir, err, lastOf(out.rest()))
+		return fmt.Errorf("go build in %s: %w: %s", dir, err, lastOf(out.otherLines()))
 	}
 	if err := os.Rename(tmp, path); err != nil {
 		return err
@@ -193,7 +193,7 @@ func removeOld(all, current string) {
 	}
 }
 
-func executable(path string) error {
+func requireExecutable(path string) error {
 	st, err := os.Stat(path)
 	if err != nil {
 		return err

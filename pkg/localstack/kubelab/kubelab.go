@@ -119,7 +119,7 @@ func (c *Cluster) start(ctx context.Context, program string, cfg Config) error {
 	}
 	var err error
 	c.proc, err = proc.Start(proc.Spec{
-		Name: "kubelab", Path: program, Args: c.args(cfg), Dir: c.dir,
+		Name: "kubelab", Path: program, Args: c.programArgs(cfg), Dir: c.dir,
 		RecordFile: RecordFile(c.dir), LogFile: c.LogFile(), DieWithParent: cfg.DieWithParent,
 	})
 	if err != nil {
@@ -135,7 +135,7 @@ func (c *Cluster) start(ctx context.Context, program string, cfg Config) error {
 		}
 		select {
 		case <-c.proc.Done():
-			return fmt.Errorf("it ended (%w): %s (log: %s)", c.ended(), lastLine(c.LogFile(), logStart), c.LogFile())
+			return fmt.Errorf("it ended (%w): %s (log: %s)", c.endError(), lastLine(c.LogFile(), logStart), c.LogFile())
 		case <-ctx.Done():
 			return errors.Join(fmt.Errorf("%w (log: %s)", context.Cause(ctx), c.LogFile()), c.Stop(context.WithoutCancel(ctx)))
 		case <-tick.C:
@@ -143,7 +143,7 @@ func (c *Cluster) start(ctx context.Context, program string, cfg Config) error {
 	}
 }
 
-func (c *Cluster) args(cfg Config) []string {
+func (c *Cluster) programArgs(cfg Config) []string {
 	args := []string{
 		"up", "--data-dir=" + filepath.Join(c.dir, "cluster"),
 		"--kubeconfig=" + c.Kubeconfig, "--ready-file=" + c.readyFile(),
@@ -172,8 +172,8 @@ func (c *Cluster) args(cfg Config) []string {
 
 func (c *Cluster) readyFile() string { return filepath.Join(c.dir, "ready") }
 
-// ended returns how the program ended. It is never nil.
-func (c *Cluster) ended() error {
+// endError returns how the program ended. It is never nil.
+func (c *Cluster) endError() error {
 	if err := c.proc.Wait(); err != nil {
 		return err
 	}

@@ -26,9 +26,9 @@ import (
 // system user.
 const account = "windlass"
 
-// prepare makes the directory ready for a server. It is idempotent, and completes the work of a killed
+// prepareDir makes the directory ready for a server. It is idempotent, and completes the work of a killed
 // process.
-func prepare(ctx context.Context, paths Paths, dir string, d Durability, progress func(string)) (password string, err error) {
+func prepareDir(ctx context.Context, paths Paths, dir string, d Durability, progress func(string)) (password string, err error) {
 	if err := os.MkdirAll(filepath.Join(dir, "tmp"), 0o700); err != nil {
 		return "", err
 	}

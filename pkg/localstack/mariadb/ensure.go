@@ -75,7 +75,7 @@ func Ensure(ctx context.Context, progress func(string)) (Paths, error) {
 	if paths, err = Find(ctx); !errors.Is(err, errNotInstalled) {
 		return paths, err
 	}
-	if err := install(ctx, progress); err != nil {
+	if err := installPackage(ctx, progress); err != nil {
 		return Paths{}, err
 	}
 	paths, err = Find(ctx)
@@ -86,13 +86,13 @@ func Ensure(ctx context.Context, progress func(string)) (Paths, error) {
 	return paths, nil
 }
 
-func install(ctx context.Context, progress func(string)) error {
+func installPackage(ctx context.Context, progress func(string)) error {
 	m, ok := findManager()
 	if !ok {
 		return errors.New("MariaDB is not installed, and no known package manager was found to install it: " +
 			"install MariaDB 10.11 or newer so that mariadbd is in PATH")
 	}
-	prefix, ok := privilege(ctx, m)
+	prefix, ok := privilegePrefix(ctx, m)
 	if !ok {
 		return fmt.Errorf("MariaDB is not installed, and only root can install it: run `sudo %s`",
 			strings.Join(withoutQuiet(m.install), " "))
@@ -134,8 +134,8 @@ func findManager() (manager, bool) {
 	return manager{}, false
 }
 
-// privilege returns the prefix with which a command runs as root.
-func privilege(ctx context.Context, m manager) ([]string, bool) {
+// privilegePrefix returns the prefix with which a command runs as root.
+func privilegePrefix(ctx context.Context, m manager) ([]string, bool) {
 	if !m.needRoot || os.Geteuid() == 0 {
 		return nil, true
 	}
@@ -186,13 +186,13 @@ func stopService(ctx context.Context, prefix []string) {
 		_ = run(ctx, slices.Concat(prefix, []string{"systemctl", "disable", "--now", "mariadb"}))
 		return
 	}
-	if _, err := os.Stat("/etc/init.d/mariadb"); err == nil && running(ctx) {
+	if _, err := os.Stat("/etc/init.d/mariadb"); err == nil && isRunning(ctx) {
 		_ = run(ctx, slices.Concat(prefix, []string{"/etc/init.d/mariadb", "stop"}))
 	}
 }
 
-// running reports whether the packaged server answers on its default socket.
-func running(ctx context.Context) bool {
+// isRunning reports whether the packaged server answers on its default socket.
+func isRunning(ctx context.Context) bool {
 	return exec.CommandContext(ctx, "mariadb-admin", "--no-defaults", "--connect-timeout=2",
 		"--socket=/run/mysqld/mysqld.sock", "ping").Run() == nil
 }
@@ -217,7 +217,7 @@ func run(ctx context.Context, argv []string) error {
 			return context.Cause(ctx)
 		}
 		if !strings.Contains(out.String(), "Could not get lock") {
-			return fmt.Errorf("%s: %w: %s", argv[0], err, explain(out.String()))
+			return fmt.Errorf("%s: %w: %s", argv[0], err, explainFailure(out.String()))
 		}
 		select {
 		case <-ctx.Done():
@@ -227,9 +227,9 @@ func run(ctx context.Context, argv []string) error {
 	}
 }
 
-// explain returns the line of the output with the reason of a failure: the first error, or else
+// explainFailure returns the line of the output with the reason of a failure: the first error, or else
 // the last line.
-func explain(out string) string {
+func explainFailure(out string) string {
 	for line := range strings.Lines(out) {
 		line = strings.TrimSpace(line)
 		if strings.HasPrefix(line, "E: ") || strings.HasPrefix(strings.ToLower(line), "error") {

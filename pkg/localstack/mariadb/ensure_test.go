@@ -13,10 +13,10 @@ func TestCommand_IsShownWithoutQuietOptions(t *testing.T) {
 
 func TestInstall_FailureHasItsFirstError(t *testing.T) {
 	require.Equal(t, "E: Unable to locate package mariadb-server",
-		explain("Reading package lists...\nE: Unable to locate package mariadb-server\nE: and more\n"))
-	require.Equal(t, "ERROR: unable to select packages:", explain("fetch ...\nERROR: unable to select packages:\n  mariadb (no such package)\n"))
-	require.Equal(t, "no space left on device", explain("unpacking\nno space left on device\n"))
-	require.Empty(t, explain(""))
+		explainFailure("Reading package lists...\nE: Unable to locate package mariadb-server\nE: and more\n"))
+	require.Equal(t, "ERROR: unable to select packages:", explainFailure("fetch ...\nERROR: unable to select packages:\n  mariadb (no such package)\n"))
+	require.Equal(t, "no space left on device", explainFailure("unpacking\nno space left on device\n"))
+	require.Empty(t, explainFailure(""))
 }
 
 func TestError_NamesTheCommandAndTheReason(t *testing.T) {

@@ -138,7 +138,7 @@ func Start(ctx context.Context, cfg Config) (*Server, error) {
 	if cfg.Port != 0 && !localstack.PortFree(cfg.Port) {
 		return nil, fmt.Errorf("start MariaDB: port %d is taken by another process", cfg.Port)
 	}
-	password, err := prepare(ctx, paths, dir, cfg.Durability, progress)
+	password, err := prepareDir(ctx, paths, dir, cfg.Durability, progress)
 	if err != nil {
 		return nil, fmt.Errorf("start MariaDB: %w", err)
 	}
@@ -174,7 +174,7 @@ func (s *Server) start(ctx context.Context, paths Paths, cfg Config) error {
 		logStart = st.Size()
 	}
 	s.proc, err = proc.Start(proc.Spec{
-		Name: "MariaDB", Path: paths.Server, Args: s.args(paths, cfg),
+		Name: "MariaDB", Path: paths.Server, Args: s.serverArgs(paths, cfg),
 		RecordFile: RecordFile(s.dir), LogFile: s.logFile(),
 		DieWithParent: cfg.DieWithParent,
 	})
@@ -216,7 +216,7 @@ func (s *Server) exitReason() error {
 	return errors.New("exit status 0")
 }
 
-func (s *Server) args(paths Paths, cfg Config) []string {
+func (s *Server) serverArgs(paths Paths, cfg Config) []string {
 	args := []string{
 		"--no-defaults",
 		"--basedir=" + paths.BaseDir,
@@ -290,7 +290,7 @@ func Ping(ctx context.Context, dir string, port int, ca string) error {
 
 // DSN returns a DSN for github.com/go-sql-driver/mysql, with clientFoundRows=true. database
 // may be empty. With Config.TLS, a client also needs the CA, which is not in the DSN.
-func (s *Server) DSN(database string) string { return s.config(database).FormatDSN() }
+func (s *Server) DSN(database string) string { return s.clientConfig(database).FormatDSN() }
 
 // ReloadTLS makes the server read its certificate and key again. Open connections stay.
 func (s *Server) ReloadTLS(ctx context.Context) error {
@@ -307,7 +307,7 @@ func (s *Server) ReloadTLS(ctx context.Context) error {
 
 // Open returns a pool of connections to a database. The caller must close the pool. database may be empty.
 func (s *Server) Open(database string) (*sql.DB, error) {
-	config := s.config(database)
+	config := s.clientConfig(database)
 	if s.ca != "" {
 		var err error
 		if config.TLS, err = (certfile.RemoteFlags{CA: s.ca}).Config("mysql-", "127.0.0.1", nil); err != nil {
@@ -321,7 +321,7 @@ func (s *Server) Open(database string) (*sql.DB, error) {
 	return sql.OpenDB(c), nil
 }
 
-func (s *Server) config(database string) *mysql.Config {
+func (s *Server) clientConfig(database string) *mysql.Config {
 	c := mysql.NewConfig()
 	c.User, c.Passwd = account, s.password
 	c.Net, c.Addr = "tcp", "127.0.0.1:"+strconv.Itoa(s.port)

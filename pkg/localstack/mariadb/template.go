@@ -30,7 +30,7 @@ const installDBDeadline = 5 * time.Minute
 
 // newData creates dir/data in one step, so that it is always complete.
 func newData(ctx context.Context, paths Paths, dir string, d Durability) error {
-	made, err := template(ctx, paths)
+	made, err := templateDir(ctx, paths)
 	if err != nil {
 		return err
 	}
@@ -49,8 +49,8 @@ func newData(ctx context.Context, paths Paths, dir string, d Durability) error {
 	return os.Rename(tmp, filepath.Join(dir, "data"))
 }
 
-// template returns the data directory to copy. It creates the directory if it does not exist.
-func template(ctx context.Context, paths Paths) (string, error) {
+// templateDir returns the data directory to copy. It creates the directory if it does not exist.
+func templateDir(ctx context.Context, paths Paths) (string, error) {
 	me, err := user.Current()
 	if err != nil {
 		return "", err
@@ -62,7 +62,7 @@ func template(ctx context.Context, paths Paths) (string, error) {
 	name := strings.ReplaceAll(paths.Version+"-"+me.Username, string(filepath.Separator), "_")
 	dir := filepath.Join(cache, "windlass", "mariadb", name)
 	data := filepath.Join(dir, "data")
-	if exists(data) {
+	if fileExists(data) {
 		return data, nil
 	}
 	ctx, cancel := context.WithTimeoutCause(ctx, installDBDeadline, fmt.Errorf("gave up after %s", installDBDeadline))
@@ -72,7 +72,7 @@ func template(ctx context.Context, paths Paths) (string, error) {
 		return "", err
 	}
 	defer func() { _ = lock.Unlock() }()
-	if exists(data) {
+	if fileExists(data) {
 		return data, nil
 	}
 	tmp := data + ".tmp"
@@ -120,7 +120,7 @@ func installDB(ctx context.Context, paths Paths, me *user.User, dir, data string
 	return logErr
 }
 
-func exists(path string) bool {
+func fileExists(path string) bool {
 	_, err := os.Stat(path)
 	return err == nil
 }

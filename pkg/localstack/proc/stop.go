@@ -47,7 +47,7 @@ func stop(ctx context.Context, pid int, grace time.Duration, alive func() bool, 
 		}
 		gctx, cancel := context.WithTimeout(ctx, grace)
 		defer cancel()
-		if gone(gctx, alive, ended) {
+		if awaitGone(gctx, alive, ended) {
 			return nil
 		}
 	}
@@ -61,7 +61,7 @@ func stop(ctx context.Context, pid int, grace time.Duration, alive func() bool, 
 	}
 	kctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), killWait)
 	defer cancel()
-	if gone(kctx, alive, ended) {
+	if awaitGone(kctx, alive, ended) {
 		return nil
 	}
 	return fmt.Errorf("process %d still runs %s after it was killed", pid, killWait)
@@ -71,10 +71,10 @@ func stop(ctx context.Context, pid int, grace time.Duration, alive func() bool, 
 // process still runs when ctx ends.
 func Ended(ctx context.Context, pid int, birth string) bool {
 	alive := func() bool { return Alive(pid, birth) }
-	return !alive() || gone(ctx, alive, nil)
+	return !alive() || awaitGone(ctx, alive, nil)
 }
 
-func gone(ctx context.Context, alive func() bool, ended <-chan struct{}) bool {
+func awaitGone(ctx context.Context, alive func() bool, ended <-chan struct{}) bool {
 	tick := time.NewTicker(20 * time.Millisecond)
 	defer tick.Stop()
 	for {

@@ -68,17 +68,17 @@ func Ensure(ctx context.Context, progress func(string)) (string, error) {
 	if server := programIn(installDir); isProgram(server) {
 		return server, nil
 	}
-	if err := install(ctx, npm, installDir, integrity[npmPlatform()], progress); err != nil {
+	if err := installPackage(ctx, npm, installDir, integrity[npmPlatform()], progress); err != nil {
 		return "", fmt.Errorf("install Restate: %w", err)
 	}
 	progress("installed Restate " + Version)
 	return programIn(installDir), nil
 }
 
-// install creates installDir. npm installs the package into a temporary folder next to installDir, and verifies it by
+// installPackage creates installDir. npm installs the package into a temporary folder next to installDir, and verifies it by
 // the digest. install then checks that the program runs, and renames the folder to installDir. The caller holds
 // the lock, so a folder that exists already is from an installation that was killed.
-func install(ctx context.Context, npm, installDir, digest string, progress func(string)) error {
+func installPackage(ctx context.Context, npm, installDir, digest string, progress func(string)) error {
 	if digest == "" {
 		return fmt.Errorf("npm has no Restate server for %s/%s: install restate-server %s into PATH", runtime.GOOS, runtime.GOARCH, Version)
 	}

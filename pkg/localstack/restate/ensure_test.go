@@ -68,17 +68,17 @@ func TestInstall_RefusesAnotherDigest(t *testing.T) {
 	installDir := filepath.Join(t.TempDir(), Version)
 	noProgress := func(string) {}
 
-	err = install(t.Context(), npm, installDir, integrity[npmPlatform()], noProgress)
+	err = installPackage(t.Context(), npm, installDir, integrity[npmPlatform()], noProgress)
 	require.ErrorContains(t, err, "checksum failed")
 	require.NoFileExists(t, programIn(installDir))
 	require.NoFileExists(t, programIn(installDir+".tmp"))
 
 	// With the digest of that package, install goes on to check the program, which is a script.
-	err = install(t.Context(), npm, installDir, digest, noProgress)
+	err = installPackage(t.Context(), npm, installDir, digest, noProgress)
 	require.ErrorContains(t, err, "has no server for")
 	require.NoFileExists(t, programIn(installDir))
 
-	require.ErrorContains(t, install(t.Context(), npm, installDir, "", noProgress), "into PATH")
+	require.ErrorContains(t, installPackage(t.Context(), npm, installDir, "", noProgress), "into PATH")
 }
 
 func TestIntegrity_HasADigestForEachPlatform(t *testing.T) {

@@ -174,7 +174,7 @@ func (s *Server) start(ctx context.Context, program string, cfg Config) error {
 			"--no-logo", "--base-dir", filepath.Join(s.dir, "data"),
 			"--node-name", nodeName, "--cluster-name", "windlass",
 		},
-		Env: append(append(inheritedEnv(), "TMPDIR="+tmp), s.settings(cfg)...), Dir: s.dir,
+		Env: append(append(inheritedEnv(), "TMPDIR="+tmp), s.serverSettings(cfg)...), Dir: s.dir,
 		RecordFile: RecordFile(s.dir), LogFile: s.LogFile(),
 		DieWithParent: cfg.DieWithParent,
 	})
@@ -208,9 +208,9 @@ func (s *Server) exitReason() error {
 	return errors.New("exit status 0")
 }
 
-// settings returns the server's settings as environment variables. They limit its memory, because its defaults are
+// serverSettings returns the server's settings as environment variables. They limit its memory, because its defaults are
 // for a dedicated machine and take much more than a laptop can spare.
-func (s *Server) settings(cfg Config) []string {
+func (s *Server) serverSettings(cfg Config) []string {
 	partitions := cfg.Partitions
 	if partitions == 0 {
 		partitions = DefaultPartitions

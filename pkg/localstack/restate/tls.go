@@ -104,12 +104,12 @@ func (f Front) Serve(ctx context.Context) error {
 		if err != nil {
 			return fmt.Errorf("front of %s: %w", f.Socket, err)
 		}
-		connections.Go(func() { f.forward(ctx, tls.Server(client, f.TLS)) })
+		connections.Go(func() { f.forwardConn(ctx, tls.Server(client, f.TLS)) })
 	}
 }
 
-// forward copies bytes in both directions until one side ends its stream.
-func (f Front) forward(ctx context.Context, client *tls.Conn) {
+// forwardConn copies bytes in both directions until one side ends its stream.
+func (f Front) forwardConn(ctx context.Context, client *tls.Conn) {
 	defer func() { _ = client.Close() }()
 	server, err := new(net.Dialer).DialContext(ctx, "unix", f.Socket)
 	if err != nil {

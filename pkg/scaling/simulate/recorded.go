@@ -69,7 +69,7 @@ func RunRecorded(p *scaling.Policy, load []Recorded, m Model) (*Replay, error) {
 	if out.Covered < minCovered {
 		return nil, fmt.Errorf("the stored load covers %s: wait until it covers %s, and check that a gateway is connected in the region, because gateways count the requests", out.Covered, minCovered)
 	}
-	if err := lacking(p, load); err != nil {
+	if err := lackingMetric(p, load); err != nil {
 		return nil, err
 	}
 	first, last := load[0], load[len(load)-1]
@@ -81,16 +81,16 @@ func RunRecorded(p *scaling.Policy, load []Recorded, m Model) (*Replay, error) {
 	r := run{policy: p, initial: first.Desired, epoch: first.At, model: m}
 	service := time.Second
 	for i := range load {
-		service = load[i].service(service)
+		service = load[i].serviceTime(service)
 		from := load[i].At.Sub(first.At)
 		r.steps = append(r.steps, step{from: from, to: from + load[i].Span, rate: *load[i].Rate, service: service, recorded: &load[i]})
 	}
-	out.Outcomes = append([]Outcome{ran(load, m.Objective)}, runAll(r)...)
+	out.Outcomes = append([]Outcome{outcomeOfRun(load, m.Objective)}, runAll(r)...)
 	return out, nil
 }
 
-// lacking returns a LackError for the first metric of the policy that no step has.
-func lacking(p *scaling.Policy, load []Recorded) error {
+// lackingMetric returns a LackError for the first metric of the policy that no step has.
+func lackingMetric(p *scaling.Policy, load []Recorded) error {
 	for i, m := range p.Metrics {
 		has, fix := func(Recorded) bool { return true }, ""
 		switch m.Type {
@@ -125,25 +125,25 @@ func (r *Recorded) timeOf(t scaling.MetricType) *float64 {
 	return r.Latency
 }
 
-// served returns the number of requests that engines worked on. ok is false if it is not known.
-func (r *Recorded) served() (n float64, ok bool) {
+// servedRequests returns the number of requests that engines worked on. ok is false if it is not known.
+func (r *Recorded) servedRequests() (n float64, ok bool) {
 	if r.InFlight == nil {
 		return 0, false
 	}
 	return max(*r.InFlight-r.Levels[string(scaling.Queue)]*float64(r.Ready), 0), true
 }
 
-// service returns the time that a request takes at instances. It returns before if the step does not have this time.
-func (r *Recorded) service(before time.Duration) time.Duration {
-	served, ok := r.served()
+// serviceTime returns the time that a request takes at instances. It returns before if the step does not have this time.
+func (r *Recorded) serviceTime(before time.Duration) time.Duration {
+	served, ok := r.servedRequests()
 	if !ok || served == 0 || *r.Rate <= 0 {
 		return before
 	}
 	return max(time.Duration(served / *r.Rate * float64(time.Second)), time.Millisecond)
 }
 
-// waiting returns the number of requests that wait at gateways and in engines.
-func (r *Recorded) waiting() float64 {
+// waitingRequests returns the number of requests that wait at gateways and in engines.
+func (r *Recorded) waitingRequests() float64 {
 	waiting := r.Levels[string(scaling.Queue)] * float64(r.Ready)
 	if r.Queued != nil {
 		waiting += *r.Queued
@@ -153,7 +153,7 @@ func (r *Recorded) waiting() float64 {
 
 // wait returns the mean time that requests of the step waited.
 func (r *Recorded) wait() time.Duration {
-	waiting := r.waiting()
+	waiting := r.waitingRequests()
 	switch {
 	case waiting <= 0:
 		return 0
@@ -172,15 +172,15 @@ func seenConcurrency(p *scaling.Policy, load []Recorded) int {
 		}
 	}
 	for _, r := range load {
-		if served, ok := r.served(); ok && r.Ready > 0 {
+		if served, ok := r.servedRequests(); ok && r.Ready > 0 {
 			most = max(most, served/float64(r.Ready))
 		}
 	}
 	return int(math.Ceil(most))
 }
 
-// fill sets the levels, times and results of a simulated sample. wait is the simulated wait.
-func (r *Recorded) fill(s *scaling.Sample, p *scaling.Policy, wait time.Duration) {
+// fillSample sets the levels, times and results of a simulated sample. wait is the simulated wait.
+func (r *Recorded) fillSample(s *scaling.Sample, p *scaling.Policy, wait time.Duration) {
 	if s.Ready > 0 {
 		s.Levels = map[string]float64{}
 		for name, v := range r.Levels {
@@ -214,9 +214,9 @@ func (r *Recorded) fill(s *scaling.Sample, p *scaling.Policy, wait time.Duration
 	}
 }
 
-// ran returns the outcome of the replicas that really ran. Each step has one wait, the mean of its requests. So a peak
+// outcomeOfRun returns the outcome of the replicas that really ran. Each step has one wait, the mean of its requests. So a peak
 // that is shorter than a step may not show.
-func ran(load []Recorded, objective time.Duration) Outcome {
+func outcomeOfRun(load []Recorded, objective time.Duration) Outcome {
 	out := Outcome{Algorithm: "ran"}
 	over, longest, now := 0.0, time.Duration(0), -1
 	for _, r := range load {

@@ -143,9 +143,9 @@ func runAlgorithm(name string, by scaler, r run) Outcome {
 		for w.step = at; now < at.to; now += tick {
 			out.Requests += at.rate * tick.Seconds()
 			over += w.runTick(now, at.rate)
-			if n := by.wanted(now, w.sample(now), desired); n != desired {
+			if n := by.wanted(now, w.sampleAt(now), desired); n != desired {
 				desired = n
-				w.resize(now, n)
+				w.resizeTo(now, n)
 				out.addNumber(now-r.steps[0].from, n)
 			}
 			out.Peak = max(out.Peak, desired)
@@ -163,7 +163,7 @@ func runAlgorithm(name string, by scaler, r run) Outcome {
 // addNumber adds a number to the outcome, and counts a turn if it changes the direction.
 func (o *Outcome) addNumber(at time.Duration, n int) {
 	if last := len(o.Numbers) - 1; last >= 0 {
-		direction := sign(n - o.Numbers[last].Replicas)
+		direction := signOf(n - o.Numbers[last].Replicas)
 		if o.direction != 0 && o.direction != direction {
 			o.Turns++
 		}
@@ -172,7 +172,7 @@ func (o *Outcome) addNumber(at time.Duration, n int) {
 	o.Numbers = append(o.Numbers, Number{int(at.Seconds()), n})
 }
 
-func sign(n int) int {
+func signOf(n int) int {
 	if n < 0 {
 		return -1
 	}
@@ -258,8 +258,8 @@ func (w *simulatedApp) recordWait(wait time.Duration, n float64, over *float64) 
 	}
 }
 
-// sample returns the sample that the region would report.
-func (w *simulatedApp) sample(now time.Duration) scaling.Sample {
+// sampleAt returns the sample that the region would report.
+func (w *simulatedApp) sampleAt(now time.Duration) scaling.Sample {
 	slots := float64(w.ready * w.model.Concurrency)
 	rate, waiting := 0.0, max(0, w.waiting)
 	for _, r := range w.rates {
@@ -270,7 +270,7 @@ func (w *simulatedApp) sample(now time.Duration) scaling.Sample {
 		InFlight: new(w.served), Queued: new(waiting), Rate: new(rate),
 	}
 	if w.step.recorded != nil {
-		w.step.recorded.fill(&s, w.policy, w.wait)
+		w.step.recorded.fillSample(&s, w.policy, w.wait)
 		return s
 	}
 	if w.ready > 0 {
@@ -289,8 +289,8 @@ func oneTime(d time.Duration) *histogram.Counts {
 	return &counts
 }
 
-// resize changes the number of replicas to n. It removes starting replicas first.
-func (w *simulatedApp) resize(now time.Duration, n int) {
+// resizeTo changes the number of replicas to n. It removes starting replicas first.
+func (w *simulatedApp) resizeTo(now time.Duration, n int) {
 	for w.ready+len(w.starting) < n {
 		w.starting = append(w.starting, now+w.model.Start)
 	}

@@ -17,7 +17,7 @@ import (
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	err := fetch(ctx, func(line string) { fmt.Fprintln(os.Stderr, line) })
+	err := fetchServers(ctx, func(line string) { fmt.Fprintln(os.Stderr, line) })
 	stop()
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "fetchstack:", err)
@@ -25,8 +25,8 @@ func main() {
 	}
 }
 
-// fetch installs MariaDB and Restate. If one fails, the other is still installed.
-func fetch(ctx context.Context, progress func(string)) error {
+// fetchServers installs MariaDB and Restate. If one fails, the other is still installed.
+func fetchServers(ctx context.Context, progress func(string)) error {
 	var database, workflows error
 	var both sync.WaitGroup
 	both.Go(func() { _, database = mariadb.Ensure(ctx, progress) })

@@ -71,7 +71,7 @@ func run(args []string) (code int, err error) {
 		stacktest.EnvMySQL+"="+db.DSN(""),
 		stacktest.EnvRestateIngress+"="+rs.IngressURL(),
 		stacktest.EnvRestateAdmin+"="+rs.AdminURL())
-	return supervise(cmd, signals, db.Done(), rs.Done())
+	return superviseCommand(cmd, signals, db.Done(), rs.Done())
 }
 
 // startStack starts MariaDB and Restate in parallel. A signal cancels the start.
@@ -105,10 +105,10 @@ func startStack(dir string, signals <-chan os.Signal) (db *mariadb.Server, rs *r
 	return db, rs, err
 }
 
-// supervise runs the command, forwards signals to it, and returns its exit code. For a command that a signal
-// ended, the code is 128 + the signal's number, as in shells. supervise returns an error if a server ends before
+// superviseCommand runs the command, forwards signals to it, and returns its exit code. For a command that a signal
+// ended, the code is 128 + the signal's number, as in shells. superviseCommand returns an error if a server ends before
 // the command, because the command's own failure would not name the server.
-func supervise(cmd *exec.Cmd, signals <-chan os.Signal, db, rs <-chan struct{}) (int, error) {
+func superviseCommand(cmd *exec.Cmd, signals <-chan os.Signal, db, rs <-chan struct{}) (int, error) {
 	// At a terminal the command stays in the foreground group, so that it can read input. Then the terminal
 	// sends it Ctrl-C itself.
 	foreground := isTerminal(os.Stdin)
