@@ -165,14 +165,14 @@ func New(ctx context.Context, cfg Config) (_ *Agent, err error) {
 	if a.runtime, err = wrapModels(cfg, made); err != nil {
 		return nil, err
 	}
-	atZero, err := zero.Open(cfg.files(), zeroFile)
+	atZero, err := zero.Open(cfg.ownFiles(), zeroFile)
 	if err != nil {
 		return nil, err
 	}
 	a.series = series.New(time.Now())
 	tableID := ident.New("tbl")
 	a.gateways, err = gateways.New(gateways.Config{
-		Inbox: a.inbox, Zero: atZero, Files: cfg.files(), Name: gatewaysFile, Around: neighboursFile, Versions: versionsFile, TableID: tableID, Expected: cfg.Gateways,
+		Inbox: a.inbox, Zero: atZero, Files: cfg.ownFiles(), Name: gatewaysFile, Around: neighboursFile, Versions: versionsFile, TableID: tableID, Expected: cfg.Gateways,
 		Counted: a.series.Count, Log: cfg.Log, Registerer: cfg.Registerer,
 	})
 	if err != nil {
@@ -190,7 +190,7 @@ func New(ctx context.Context, cfg Config) (_ *Agent, err error) {
 		Inbox: a.inbox, Runtime: a.runtime, Zero: atZero,
 		Secrets: values.Values, ForgetSecrets: values.Forget,
 		Gateways: a.gateways,
-		Features: cfg.features(),
+		Features: cfg.featureNames(),
 		Log:      cfg.Log,
 		Tracer:   cfg.Tracer.Tracer("windlass/agent"),
 		Region:   credentials.Region,
@@ -216,7 +216,7 @@ func New(ctx context.Context, cfg Config) (_ *Agent, err error) {
 	}
 	a.session, err = session.New(session.Config{
 		Client: client, Credentials: credentials, TokenFile: cfg.TokenFile, Info: info, Elsewhere: cfg.HTTPClient.CloseIdleConnections,
-		Inbox: a.inbox, Reporter: reporter, Changed: a.changed, Neighbours: a.gateways.Around, Instances: a.runtime, Traffic: a.gateways.Traffic, Series: a.series.Answer,
+		Inbox: a.inbox, Reporter: reporter, Changed: a.tellChanged, Neighbours: a.gateways.Around, Instances: a.runtime, Traffic: a.gateways.Traffic, Series: a.series.Answer,
 		Log: cfg.Log, Registerer: cfg.Registerer, Rand: cfg.Rand, Silence: cfg.Silence,
 	})
 	if err != nil {
@@ -231,8 +231,8 @@ func New(ctx context.Context, cfg Config) (_ *Agent, err error) {
 	return a, nil
 }
 
-// features returns the names of the agent's features beyond the base protocol.
-func (c Config) features() []string {
+// featureNames returns the names of the agent's features beyond the base protocol.
+func (c Config) featureNames() []string {
 	out := append(runtime.Features(), agentv1.Feature_FEATURE_SESSION_PROOF.String())
 	if c.Isolates {
 		out = append(out, agentv1.Feature_FEATURE_INSTANCE_ISOLATION.String())
@@ -246,7 +246,7 @@ func (c Config) features() []string {
 // connect returns the agent's credentials and the client that uses them. The credentials are empty
 // before the agent has joined.
 func connect(cfg Config) (*session.Credentials, agentv1connect.AgentServiceClient, *agentv1.AgentInfo, error) {
-	credentials, err := session.OpenCredentials(cfg.files(), credentialFile)
+	credentials, err := session.OpenCredentials(cfg.ownFiles(), credentialFile)
 	if err != nil {
 		return nil, nil, nil, err
 	}
@@ -263,7 +263,7 @@ func connect(cfg Config) (*session.Credentials, agentv1connect.AgentServiceClien
 		return nil, nil, nil, fmt.Errorf("hostname: %w", err)
 	}
 	return credentials, client, &agentv1.AgentInfo{
-		Version: cfg.Version, Runtime: cfg.RuntimeName, Hostname: hostname, Features: cfg.features(), GatewayUrl: cfg.GatewayURL,
+		Version: cfg.Version, Runtime: cfg.RuntimeName, Hostname: hostname, Features: cfg.featureNames(), GatewayUrl: cfg.GatewayURL,
 	}, nil
 }
 

@@ -208,7 +208,7 @@ func runInCluster(ctx context.Context, f flags, cfg Config, registry *prometheus
 	if m.runtime, err = f.Cluster.runtimeConfig(); err != nil {
 		return err
 	}
-	if _, err := f.Models.config(""); err != nil {
+	if _, err := f.Models.storeConfig(""); err != nil {
 		return err
 	}
 	m.runtime.ModelAllow = f.Models.Allow
@@ -235,7 +235,7 @@ func runInCluster(ctx context.Context, f flags, cfg Config, registry *prometheus
 	}
 
 	m.health.SetRole(roleStarting)
-	m.lacks("it has not joined a region yet")
+	m.noteLack("it has not joined a region yet")
 	m.health.Add("credential", func(context.Context) error {
 		if why := m.unjoined.Load(); why != nil {
 			return errors.New(*why)
@@ -252,7 +252,7 @@ func runInCluster(ctx context.Context, f flags, cfg Config, registry *prometheus
 	components := []service.Component{{Name: "agent", Run: m.run}}
 	if f.MetricsListen != "" {
 		components = append(components, service.AdminServer(service.AdminConfig{
-			Listen: f.MetricsListen, Registry: prometheus.Gatherers{registry, prometheus.GathererFunc(m.gather)},
+			Listen: f.MetricsListen, Registry: prometheus.Gatherers{registry, prometheus.GathererFunc(m.gatherMetrics)},
 			Health: &m.health, Pprof: f.Pprof, Log: cfg.Log,
 			TLS: metricsTLS, TokenFile: f.Metrics.TokenFile,
 		}))
@@ -260,8 +260,8 @@ func runInCluster(ctx context.Context, f flags, cfg Config, registry *prometheus
 	return service.Run(ctx, cfg.Log, stopGrace, components...)
 }
 
-// gather returns the metrics of the present term.
-func (m *member) gather() ([]*dto.MetricFamily, error) {
+// gatherMetrics returns the metrics of the present term.
+func (m *member) gatherMetrics() ([]*dto.MetricFamily, error) {
 	if t := m.term.Load(); t != nil {
 		return t.registry.Gather()
 	}
@@ -270,19 +270,19 @@ func (m *member) gather() ([]*dto.MetricFamily, error) {
 
 func (m *member) credentialFile() string { return filepath.Join(m.cfg.DataDir, credentialFile) }
 
-// lacks stores the reason why there is no credential.
-func (m *member) lacks(why string) { m.unjoined.Store(&why) }
+// noteLack stores the reason why there is no credential.
+func (m *member) noteLack(why string) { m.unjoined.Store(&why) }
 
 // run joins, and then alternates between standing by and being active.
 func (m *member) run(ctx context.Context) error {
-	region := m.join(ctx)
+	region := m.joinRegion(ctx)
 	if region == "" {
 		return nil
 	}
 	m.cfg.Log.InfoContext(ctx, "agent started", "region", region, "runtime", m.flags.Runtime, "version", Version, "identity", m.identity)
 	for ctx.Err() == nil {
 		m.health.SetRole(roleStandBy)
-		err := m.cluster.Hold(ctx, access.LeaseName(region), m.identity, m.cfg.Log, m.work)
+		err := m.cluster.Hold(ctx, access.LeaseName(region), m.identity, m.cfg.Log, m.workUntilDone)
 		if !errors.Is(err, access.ErrLeaseLost) {
 			return err
 		}
@@ -293,9 +293,9 @@ func (m *member) run(ctx context.Context) error {
 	return nil
 }
 
-// join makes sure that there is a credential, and returns its region. The region is empty if ctx
+// joinRegion makes sure that there is a credential, and returns its region. The region is empty if ctx
 // ends first.
-func (m *member) join(ctx context.Context) (region string) {
+func (m *member) joinRegion(ctx context.Context) (region string) {
 	for attempt := 0; ctx.Err() == nil; attempt++ {
 		region, err := m.joinOnce(ctx)
 		if err == nil && region != "" {
@@ -305,7 +305,7 @@ func (m *member) join(ctx context.Context) (region string) {
 		if err == nil {
 			continue // ctx ended while another agent held the join lease
 		}
-		m.lacks(err.Error())
+		m.noteLack(err.Error())
 		wait := retryMembership.Delay(attempt, m.cfg.Rand)
 		m.cfg.Log.WarnContext(ctx, "cannot get the region's credential; will try again", "error", err, "retry_in", wait)
 		// The only error is that ctx ended, which the loop checks.
@@ -348,8 +348,8 @@ func (m *member) joinAlone(ctx context.Context) (region string, err error) {
 	return credentials.Region(), nil
 }
 
-// work runs the active agent until ctx ends.
-func (m *member) work(ctx context.Context) (err error) {
+// workUntilDone runs the active agent until ctx ends.
+func (m *member) workUntilDone(ctx context.Context) (err error) {
 	if m.shared != nil {
 		// The previous active agent may have renewed the credential.
 		if err := session.Fetch(ctx, m.credentialFile(), m.shared); err != nil {

@@ -42,8 +42,8 @@ func (m *Memory) Clone() *Memory {
 	return &Memory{inbox: m.inbox.Clone(), files: m.files.Clone(), secrets: m.secrets.Clone()}
 }
 
-// files returns the agent's files, without the inbox and the secrets.
-func (c Config) files() disk.Files {
+// ownFiles returns the agent's files, without the inbox and the secrets.
+func (c Config) ownFiles() disk.Files {
 	if c.Memory != nil {
 		return c.Memory.files
 	}

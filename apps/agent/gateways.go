@@ -45,8 +45,8 @@ func (a *Agent) drain() {
 	})
 }
 
-// changed tells gateways, the reconciler and the load collector which keys a frame changed.
-func (a *Agent) changed(keys ...inbox.Key) {
+// tellChanged tells gateways, the reconciler and the load collector which keys a frame changed.
+func (a *Agent) tellChanged(keys ...inbox.Key) {
 	a.gateways.Received(keys...)
 	a.reconciler.Enqueue(keys...)
 	for _, k := range keys {

@@ -19,8 +19,8 @@ type hostFlags struct {
 	TrustAllTenants bool     `name:"trust-all-tenants" help:"Run the instances of all workspaces as the agent's own user. They can then read each other's secrets and the agent's credential (process runtime)." env:"WINDLASS_TRUST_ALL_TENANTS"`
 }
 
-// isolation returns how instances are isolated from each other and from the agent. Nil: they run as its user.
-func (f hostFlags) isolation(uid int, dataDir string) (*process.Isolation, error) {
+// isolationOf returns how instances are isolated from each other and from the agent. Nil: they run as its user.
+func (f hostFlags) isolationOf(uid int, dataDir string) (*process.Isolation, error) {
 	switch {
 	case f.TrustAllTenants && len(f.InstanceGroups) > 0:
 		return nil, errors.New("--trust-all-tenants with --instance-groups: instances run as the agent's user, in its groups: leave one of them out")

@@ -26,7 +26,7 @@ func TestIsolation(t *testing.T) {
 			{hostFlags{InstanceUIDs: uids, PortIsolation: "require", TrustAllTenants: true}, 0, "run the agent as root without --trust-all-tenants"},
 			{hostFlags{InstanceUIDs: uids}, 0, "or let all instances run as root with --trust-all-tenants"},
 		} {
-			_, err := c.flags.isolation(c.uid, "/tmp/windlass")
+			_, err := c.flags.isolationOf(c.uid, "/tmp/windlass")
 			require.ErrorContains(t, err, c.says)
 		}
 	})
@@ -35,7 +35,7 @@ func TestIsolation(t *testing.T) {
 			flags hostFlags
 			uid   int
 		}{{hostFlags{InstanceUIDs: uids}, 1000}, {hostFlags{InstanceUIDs: uids, TrustAllTenants: true}, 0}} {
-			got, err := c.flags.isolation(c.uid, "/tmp/windlass")
+			got, err := c.flags.isolationOf(c.uid, "/tmp/windlass")
 			require.NoError(t, err)
 			require.Nil(t, got)
 		}
@@ -44,7 +44,7 @@ func TestIsolation(t *testing.T) {
 		if os.Getuid() != 0 {
 			t.Skip("needs root")
 		}
-		got, err := hostFlags{InstanceUIDs: uids, InstanceGroups: []string{"tty", "4242"}}.isolation(0, "/var/lib/windlass")
+		got, err := hostFlags{InstanceUIDs: uids, InstanceGroups: []string{"tty", "4242"}}.isolationOf(0, "/var/lib/windlass")
 		require.NoError(t, err)
 		require.Equal(t, process.IDRange{First: 2100000000, Last: 2100065535}, got.IDs)
 		require.Len(t, got.Groups, 2)

@@ -58,7 +58,7 @@ func fetchForServer(ctx context.Context, args []string) error {
 	if net.ParseIP(f.Address) == nil {
 		return errors.New("--address: use the pod's address, status.podIP")
 	}
-	store, err := f.Models.config(f.Dir)
+	store, err := f.Models.storeConfig(f.Dir)
 	if err != nil {
 		return err
 	}

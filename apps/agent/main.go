@@ -166,7 +166,7 @@ func runAgent(ctx context.Context, f flags) (err error) {
 func runOnHost(ctx context.Context, f flags, cfg Config, registry *prometheus.Registry, metricsTLS *tls.Config) (err error) {
 	var isolation *process.Isolation
 	if f.Runtime == "process" {
-		if isolation, err = f.Host.isolation(os.Getuid(), f.DataDir); err != nil {
+		if isolation, err = f.Host.isolationOf(os.Getuid(), f.DataDir); err != nil {
 			return err
 		}
 		switch {
@@ -177,7 +177,7 @@ func runOnHost(ctx context.Context, f flags, cfg Config, registry *prometheus.Re
 		}
 	}
 	if f.Runtime == "process" {
-		if cfg.Models, err = f.Models.config(filepath.Join(f.DataDir, "models")); err != nil {
+		if cfg.Models, err = f.Models.storeConfig(filepath.Join(f.DataDir, "models")); err != nil {
 			return err
 		}
 	}

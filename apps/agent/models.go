@@ -21,8 +21,8 @@ type modelFlags struct {
 	DiskMiB int64    `name:"disk-mib" help:"Disk space for files of model.artifact, in MiB. Files that no model needs are deleted when it is full, least recently used first. 0: no limit, but 1 GiB of the disk stays free (process runtime)." default:"0" env:"DISK_MIB"`
 }
 
-// config returns the config of the store of models in dir.
-func (f modelFlags) config(dir string) (artifact.Config, error) {
+// storeConfig returns the config of the store of models in dir.
+func (f modelFlags) storeConfig(dir string) (artifact.Config, error) {
 	allow, err := guard.Parse(f.Allow)
 	if err != nil {
 		return artifact.Config{}, fmt.Errorf("--model-allow: %w", err)
@@ -43,7 +43,7 @@ func wrapModels(cfg Config, base Runtime) (Runtime, error) {
 			return nil, errors.Join(err, closeRuntime(base))
 		}
 	}
-	wrapped, err := models.Wrap(base, &loader.Loader{Client: serverClient()}, store, cfg.files(), modelsFile, cfg.Log, cfg.Registerer, cfg.Rand)
+	wrapped, err := models.Wrap(base, &loader.Loader{Client: serverClient()}, store, cfg.ownFiles(), modelsFile, cfg.Log, cfg.Registerer, cfg.Rand)
 	if err == nil {
 		wrapped.UseLoaders(serverClient())
 		return wrapped, nil

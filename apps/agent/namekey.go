@@ -19,7 +19,7 @@ const (
 // agents share, or this agent's own key if the shared key cannot be reached. This agent's own key
 // is good enough, because no running pod depends on the key.
 func (m *member) nameKey(ctx context.Context) ([]byte, error) {
-	files := m.cfg.files()
+	files := m.cfg.ownFiles()
 	own, err := files.Read(nameKeyFile)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, fmt.Errorf("read the key of names: %w", err)

@@ -74,7 +74,7 @@ func Open(ctx context.Context, store Store, now time.Time) (*authority.Authority
 			return nil, fmt.Errorf("access of gateways: %w", err)
 		}
 	}
-	if len(made) == 0 && good(files, ca, now) {
+	if len(made) == 0 && isGood(files, ca, now) {
 		return ca, nil
 	}
 	made[clientCert], made[clientKey], err = ca.Issue(authority.Request{Name: clientName, Client: true, Life: authority.Life}, now)
@@ -90,8 +90,8 @@ func Open(ctx context.Context, store Store, now time.Time) (*authority.Authority
 	return ca, store.Put(ctx, all, version)
 }
 
-// good reports whether the client certificate is still valid when renewWithin has passed.
-func good(files map[string][]byte, ca *authority.Authority, now time.Time) bool {
+// isGood reports whether the client certificate is still valid when renewWithin has passed.
+func isGood(files map[string][]byte, ca *authority.Authority, now time.Time) bool {
 	pair, err := tls.X509KeyPair(files[clientCert], files[clientKey])
 	if err != nil {
 		return false

@@ -105,7 +105,7 @@ func (r *Raiser) Observe(ctx context.Context, loads map[string]*agentv1.LoadRepo
 	r.spent = map[string]float64{}
 	for _, items := range assigned {
 		for _, item := range items {
-			r.spent[item.GetDeployment().GetDeployment().GetWorkspaceId()] += part(item, r.raised(item))
+			r.spent[item.GetDeployment().GetDeployment().GetWorkspaceId()] += partOfQuota(item, r.raisedReplicas(item))
 		}
 	}
 	away, total := r.cfg.Away(now), 0
@@ -117,9 +117,9 @@ func (r *Raiser) Observe(ctx context.Context, loads map[string]*agentv1.LoadRepo
 		for _, item := range items {
 			d := item.GetDeployment().GetDeployment()
 			if len(items) > 1 {
-				r.drop(ctx, item)
+				r.dropRaise(ctx, item)
 			}
-			n := r.raised(item)
+			n := r.raisedReplicas(item)
 			if n <= d.GetReplicas() {
 				continue
 			}
@@ -134,14 +134,14 @@ func (r *Raiser) Observe(ctx context.Context, loads map[string]*agentv1.LoadRepo
 	r.metrics.raised.Set(float64(total))
 }
 
-// raised returns the replicas to which the deployment is raised, or 0.
-func (r *Raiser) raised(item *agentv1.Item) int32 {
+// raisedReplicas returns the replicas to which the deployment is raised, or 0.
+func (r *Raiser) raisedReplicas(item *agentv1.Item) int32 {
 	return r.cfg.Marks.Raised(item.Key, item.Epoch, item.Generation)
 }
 
-// part returns which part of the item's permission by the quota a number of replicas uses. Every permission
+// partOfQuota returns which part of the item's permission by the quota a number of replicas uses. Every permission
 // of a workspace is the same share of its quota, in replicas of the app. So the parts of its apps add up.
-func part(item *agentv1.Item, replicas int32) float64 {
+func partOfQuota(item *agentv1.Item, replicas int32) float64 {
 	d := item.GetDeployment().GetDeployment()
 	if most := d.GetRaiseAlone().GetMaxReplicas(); replicas > d.GetReplicas() && most > d.GetReplicas() {
 		return float64(replicas-d.GetReplicas()) / float64(most-d.GetReplicas())
@@ -149,15 +149,15 @@ func part(item *agentv1.Item, replicas int32) float64 {
 	return 0
 }
 
-// most returns how many replicas the quota permits, after what the other apps of the workspace use of it.
+// mostReplicas returns how many replicas the quota permits, after what the other apps of the workspace use of it.
 // limited is false if there is no limit.
-func (r *Raiser) most(item *agentv1.Item) (n int, limited bool) {
+func (r *Raiser) mostReplicas(item *agentv1.Item) (n int, limited bool) {
 	d := item.GetDeployment().GetDeployment()
 	n = int(d.GetRaiseAlone().GetMaxReplicas())
 	if n <= 0 {
 		return 0, false
 	}
-	others := max(r.spent[d.GetWorkspaceId()]-part(item, r.raised(item)), 0)
+	others := max(r.spent[d.GetWorkspaceId()]-partOfQuota(item, r.raisedReplicas(item)), 0)
 	// The small number keeps errors of rounding from losing a replica.
 	more := math.Floor(float64(n-int(d.GetReplicas()))*(1-others) + 1e-6)
 	return int(d.GetReplicas()) + max(int(more), 0), true
@@ -189,18 +189,18 @@ func (r *Raiser) observeApp(ctx context.Context, item *agentv1.Item, load *agent
 	if away < After || d.RaiseAlone == nil || d.Replicas == 0 {
 		return
 	}
-	r.decide(ctx, item, a, now)
+	r.decideApp(ctx, item, a, now)
 }
 
-// decide raises the replicas of an app if the policy wants more.
-func (r *Raiser) decide(ctx context.Context, item *agentv1.Item, a *app, now time.Time) {
+// decideApp raises the replicas of an app if the policy wants more.
+func (r *Raiser) decideApp(ctx context.Context, item *agentv1.Item, a *app, now time.Time) {
 	d := item.GetDeployment().GetDeployment()
-	have := max(d.Replicas, r.raised(item))
+	have := max(d.Replicas, r.raisedReplicas(item))
 	state := scaling.State{Desired: int(have), StartupBudget: d.GetSpec().GetHealthCheck().GetStartupBudget().AsDuration(), Kept: a.kept}
 	if until := d.RaiseAlone.HeldUntil; until > 0 {
 		state.HoldUntil = time.UnixMilli(until)
 	}
-	if most, limited := r.most(item); limited {
+	if most, limited := r.mostReplicas(item); limited {
 		state.Quota = &most
 	}
 	if r.lacksRoom(item.Key) {
@@ -220,16 +220,16 @@ func (r *Raiser) decide(ctx context.Context, item *agentv1.Item, a *app, now tim
 		return
 	}
 	a.kept = decided.Kept
-	r.spent[d.WorkspaceId] += part(item, int32(decided.Wanted)) - part(item, have)
+	r.spent[d.WorkspaceId] += partOfQuota(item, int32(decided.Wanted)) - partOfQuota(item, have)
 	r.metrics.raises.WithLabelValues("raised").Inc()
 	r.cfg.Log.InfoContext(ctx, "raised replicas without the control plane", "app", d.AppName, "deployment", item.Key,
 		"generation", item.Generation, "assigned", d.Replicas, "from", have, "to", decided.Wanted, "ready", decided.Ready)
 	r.cfg.Changed(item.Key)
 }
 
-// drop ends the raise of a deployment, if there is one.
-func (r *Raiser) drop(ctx context.Context, item *agentv1.Item) {
-	before := r.raised(item)
+// dropRaise ends the raise of a deployment, if there is one.
+func (r *Raiser) dropRaise(ctx context.Context, item *agentv1.Item) {
+	before := r.raisedReplicas(item)
 	if before == 0 {
 		return
 	}

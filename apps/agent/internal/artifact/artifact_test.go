@@ -804,7 +804,7 @@ func TestStore_SweepAndFetchesMakeRoomInTurn(t *testing.T) {
 	cancel()
 	require.ErrorIs(t, s.Sweep(ended, inUse, nil), context.Canceled)
 	require.DirExists(t, dir, "a fetch makes room")
-	require.ErrorIs(t, s.reserve(ended, &fetch{}, 1<<62), context.Canceled, "it waits for its turn")
+	require.ErrorIs(t, s.reserveBytes(ended, &fetch{}, 1<<62), context.Canceled, "it waits for its turn")
 	<-s.freeing
 	require.NoError(t, s.Sweep(t.Context(), inUse, nil))
 	require.NoDirExists(t, dir)

@@ -70,8 +70,8 @@ func (s *Store) sourceOf(p parsed, c Credentials) (source, error) {
 	}
 }
 
-// download downloads, verifies and unpacks an artifact.
-func (s *Store) download(ctx context.Context, k key, f *fetch, p parsed, c Credentials) error {
+// downloadArtifact downloads, verifies and unpacks an artifact.
+func (s *Store) downloadArtifact(ctx context.Context, k key, f *fetch, p parsed, c Credentials) error {
 	from, err := s.sourceOf(p, c)
 	if err != nil {
 		return err
@@ -104,12 +104,12 @@ func (s *Store) download(ctx context.Context, k key, f *fetch, p parsed, c Crede
 	group.SetLimit(filesAtOnce)
 	for i, one := range files {
 		group.Go(func() (err error) {
-			sums[i], err = s.downloadFile(loading, f, from, one, partialFile(dir, i), p.kind())
+			sums[i], err = s.downloadFile(loading, f, from, one, partialFile(dir, i), p.sourceLabel())
 			return err
 		})
 	}
 	if err := group.Wait(); err != nil {
-		return s.broken(ctx, k, err)
+		return s.downloadError(ctx, k, err)
 	}
 	got := sums[0]
 	switch {
@@ -119,25 +119,25 @@ func (s *Store) download(ctx context.Context, k key, f *fetch, p parsed, c Crede
 		got = p.digest
 	}
 	if got != p.digest {
-		return s.broken(ctx, k, &digestError{want: p.digest, got: got})
+		return s.downloadError(ctx, k, &digestError{want: p.digest, got: got})
 	}
-	if err := s.finish(ctx, k, f, files); err != nil {
-		return s.broken(ctx, k, err)
+	if err := s.finishDownload(ctx, k, f, files); err != nil {
+		return s.downloadError(ctx, k, err)
 	}
 	return nil
 }
 
 func partialFile(dir string, i int) string { return filepath.Join(dir, strconv.Itoa(i)) }
 
-// broken returns the error of a failed download. It keeps the partial files, so that the next
+// downloadError returns the error of a failed download. It keeps the partial files, so that the next
 // attempt continues with them, unless their content is wrong or the disk has no room for the rest.
-func (s *Store) broken(ctx context.Context, k key, err error) error {
+func (s *Store) downloadError(ctx context.Context, k key, err error) error {
 	var wrong *digestError
 	var invalid *contentError
 	if !errors.As(err, &wrong) && !errors.As(err, &invalid) && !errors.Is(err, errNoRoom) {
 		return err
 	}
-	return errors.Join(err, s.evict(context.WithoutCancel(ctx), k))
+	return errors.Join(err, s.evictArtifact(context.WithoutCancel(ctx), k))
 }
 
 // digestError means that a source has other content than the reference says.
@@ -146,7 +146,7 @@ type digestError struct{ name, want, got string }
 func (e *digestError) Error() string {
 	what := "the content"
 	if e.name != "" {
-		what = strconv.Quote(short(e.name))
+		what = strconv.Quote(shortText(e.name))
 	}
 	return fmt.Sprintf("%s has the digest sha256:%s, and not sha256:%s", what, e.got, e.want)
 }
@@ -154,13 +154,13 @@ func (e *digestError) Error() string {
 // contentError means that the content cannot be used.
 type contentError struct{ text string }
 
-func (e *contentError) Error() string { return short(e.text) }
+func (e *contentError) Error() string { return shortText(e.text) }
 
 // maxText is the maximum length of a text that has words of a source, in bytes.
 const maxText = 512
 
-// short shortens a text to maxText.
-func short(text string) string {
+// shortText shortens a text to maxText.
+func shortText(text string) string {
 	if len(text) > maxText {
 		return strings.ToValidUTF8(text[:maxText], "") + "..."
 	}
@@ -218,15 +218,15 @@ func (s *Store) downloadFile(ctx context.Context, by *fetch, from source, f file
 		return "", err
 	}
 	w := &meteredFile{ctx: ctx, store: s, by: by, file: out, at: at, kind: kind}
-	defer w.settle()
+	defer w.returnUnused()
 	if at > 0 && f.size >= 0 && at > f.size {
-		if err := w.restart(); err != nil {
+		if err := w.emptyFile(); err != nil {
 			return "", err
 		}
 	}
 	for failed := 0; f.size < 0 || w.at < f.size || w.at == 0; {
 		before := w.at
-		done, err := s.attempt(ctx, from, f, w)
+		done, err := s.attemptDownload(ctx, from, f, w)
 		if done {
 			break
 		}
@@ -261,8 +261,8 @@ func (s *Store) downloadFile(ctx context.Context, by *fetch, from source, f file
 	return sum, nil
 }
 
-// attempt makes one request for the rest of a file. done means that the file is complete.
-func (s *Store) attempt(ctx context.Context, from source, f file, w *meteredFile) (done bool, err error) {
+// attemptDownload makes one request for the rest of a file. done means that the file is complete.
+func (s *Store) attemptDownload(ctx context.Context, from source, f file, w *meteredFile) (done bool, err error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	stalled := time.AfterFunc(s.cfg.Stall, func() { cancel(&stallError{s.cfg.Stall}) })
@@ -276,7 +276,7 @@ func (s *Store) attempt(ctx context.Context, from source, f file, w *meteredFile
 		if at != 0 {
 			return false, errors.New("the source sent another part of the file than requested")
 		}
-		if err := w.restart(); err != nil {
+		if err := w.emptyFile(); err != nil {
 			return false, err
 		}
 	}
@@ -326,7 +326,7 @@ type statusError struct {
 func (e *statusError) Error() string {
 	text := fmt.Sprintf("it answered %d %s", e.status, http.StatusText(e.status))
 	if e.detail != "" {
-		text += " (" + short(e.detail) + ")"
+		text += " (" + shortText(e.detail) + ")"
 	}
 	switch e.status {
 	case http.StatusUnauthorized, http.StatusForbidden:
@@ -361,7 +361,7 @@ type meteredFile struct {
 func (w *meteredFile) Write(p []byte) (int, error) {
 	if n := int64(len(p)); w.room < n {
 		step := max(n, stepBytes)
-		if err := w.store.reserve(w.ctx, w.by, step); err != nil {
+		if err := w.store.reserveBytes(w.ctx, w.by, step); err != nil {
 			return 0, err
 		}
 		w.room += step
@@ -375,8 +375,8 @@ func (w *meteredFile) Write(p []byte) (int, error) {
 	return n, diskError(err)
 }
 
-// restart empties the file.
-func (w *meteredFile) restart() error {
+// emptyFile empties the file.
+func (w *meteredFile) emptyFile() error {
 	if err := w.file.Truncate(0); err != nil {
 		return diskError(err)
 	}
@@ -388,9 +388,9 @@ func (w *meteredFile) restart() error {
 	return nil
 }
 
-// settle returns room that was not used.
-func (w *meteredFile) settle() {
-	w.store.give(w.by, w.room)
+// returnUnused returns room that was not used.
+func (w *meteredFile) returnUnused() {
+	w.store.giveBack(w.by, w.room)
 	w.room = 0
 }
 
@@ -428,8 +428,8 @@ func digestOf(f *os.File) (string, error) {
 	return hex.EncodeToString(h.Sum(nil)), nil
 }
 
-// finish unpacks the downloaded files, and moves the result to its place.
-func (s *Store) finish(ctx context.Context, k key, by *fetch, files []file) error {
+// finishDownload unpacks the downloaded files, and moves the result to its place.
+func (s *Store) finishDownload(ctx context.Context, k key, by *fetch, files []file) error {
 	dir := s.partialOf(k)
 	staged := filepath.Join(dir, "out")
 	size, err := sizeOf(staged)
@@ -437,7 +437,7 @@ func (s *Store) finish(ctx context.Context, k key, by *fetch, files []file) erro
 		err = removeAll(staged)
 	}
 	if err == nil {
-		s.give(by, size)
+		s.giveBack(by, size)
 		err = makeDir(staged)
 	}
 	if err != nil {
@@ -452,9 +452,9 @@ func (s *Store) finish(ctx context.Context, k key, by *fetch, files []file) erro
 	for i, f := range files {
 		at := partialFile(dir, i)
 		if f.pack != packNone {
-			err = u.unpack(at, f.pack)
+			err = u.unpackArchive(at, f.pack)
 		} else {
-			err = u.move(at, staged, f.name)
+			err = u.moveFile(at, staged, f.name)
 		}
 		if err != nil {
 			return err
@@ -469,7 +469,7 @@ func (s *Store) finish(ctx context.Context, k key, by *fetch, files []file) erro
 		err = removeAll(dir)
 	}
 	if err == nil {
-		s.give(by, left)
+		s.giveBack(by, left)
 	}
 	return diskError(err)
 }

@@ -37,8 +37,8 @@ func newMetrics(reg prometheus.Registerer) (*metrics, error) {
 	return m, nil
 }
 
-// ended counts a fetch that has ended.
-func (m *metrics) ended(source string, err error) {
+// countEnded counts a fetch that has ended.
+func (m *metrics) countEnded(source string, err error) {
 	result := "failed"
 	var status *statusError
 	var refused *refusedError

@@ -56,10 +56,10 @@ func parse(r Reference) (parsed, error) {
 	return parsed{}, fmt.Errorf("the scheme %q of the artifact's URL is not known: use https, s3 or oci", at.Scheme)
 }
 
-// dir returns the name of the artifact's directory. The name of a single file is part of the
+// dirName returns the name of the artifact's directory. The name of a single file is part of the
 // directory's name, because the file's name decides whether the file is unpacked. For lists and
 // manifests, the digest covers the names of the files.
-func (p parsed) dir() string {
+func (p parsed) dirName() string {
 	if p.at.Scheme == "oci" || p.at.Scheme == "s3" && isPrefix(p.at.Path) {
 		return p.digest
 	}
@@ -70,26 +70,26 @@ func (p parsed) dir() string {
 // isPrefix reports whether the object of an S3 URL stands for all objects with a prefix.
 func isPrefix(object string) bool { return object == "" || strings.HasSuffix(object, "/") }
 
-// kind returns the label of the source in metrics.
-func (p parsed) kind() string {
+// sourceLabel returns the label of the source in metrics.
+func (p parsed) sourceLabel() string {
 	if p.at.Scheme == "http" {
 		return "https"
 	}
 	return p.at.Scheme
 }
 
-// host returns the host from which the artifact comes. Downloads are limited by it.
-func (p parsed) host() string {
+// hostOf returns the host from which the artifact comes. Downloads are limited by it.
+func (p parsed) hostOf() string {
 	if p.at.Scheme != "s3" {
 		return p.at.Host
 	}
 	if at, err := url.Parse(p.Endpoint); err == nil && at.Host != "" {
 		return at.Host
 	}
-	return "s3." + p.region() + ".amazonaws.com"
+	return "s3." + p.regionOf() + ".amazonaws.com"
 }
 
-func (p parsed) region() string {
+func (p parsed) regionOf() string {
 	if p.Region == "" {
 		return "us-east-1"
 	}

@@ -22,7 +22,7 @@ type s3Source struct {
 }
 
 func newS3(t http.RoundTripper, p parsed, c Credentials) (*s3Source, error) {
-	host, secure, lookup := p.host(), true, minio.BucketLookupAuto
+	host, secure, lookup := p.hostOf(), true, minio.BucketLookupAuto
 	if p.Endpoint != "" {
 		at, err := url.Parse(p.Endpoint)
 		if err != nil || at.Host == "" {
@@ -34,7 +34,7 @@ func newS3(t http.RoundTripper, p parsed, c Credentials) (*s3Source, error) {
 	client, err := minio.NewCore(host, &minio.Options{
 		// Without a key, requests are anonymous.
 		Creds:  credentials.NewStaticV4(v["AWS_ACCESS_KEY_ID"], v["AWS_SECRET_ACCESS_KEY"], v["AWS_SESSION_TOKEN"]),
-		Secure: secure, Region: p.region(), Transport: pageLimiter{t}, BucketLookup: lookup, MaxRetries: 1,
+		Secure: secure, Region: p.regionOf(), Transport: pageLimiter{t}, BucketLookup: lookup, MaxRetries: 1,
 	})
 	if err != nil {
 		return nil, &contentError{"model.artifact.endpoint: " + err.Error()}

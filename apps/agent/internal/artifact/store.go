@@ -185,7 +185,7 @@ func DirOf(r Reference) string {
 	if err != nil {
 		return ""
 	}
-	return p.dir()
+	return p.dirName()
 }
 
 var safeName = regexp.MustCompile(`^[A-Za-z0-9_][-A-Za-z0-9_.]*$`)
@@ -211,10 +211,10 @@ func (s *Store) Fetch(ctx context.Context, scope, workspace string, r Reference,
 	if !safeName.MatchString(scope) {
 		return "", fmt.Errorf("%q cannot be the name of a directory", scope)
 	}
-	k := key{scope, p.dir()}
+	k := key{scope, p.dirName()}
 	for {
 		s.mu.Lock()
-		if s.has(k) {
+		if s.hasArtifact(k) {
 			s.mu.Unlock()
 			return s.filesOf(k), nil
 		}
@@ -243,14 +243,14 @@ func (s *Store) Fetch(ctx context.Context, scope, workspace string, r Reference,
 		case <-ctx.Done():
 		}
 		if !left {
-			s.leave(f)
+			s.leaveFetch(f)
 		}
-		return "", fmt.Errorf("artifact from %s: not fetched in time: %w", p.host(), context.Cause(ctx))
+		return "", fmt.Errorf("artifact from %s: not fetched in time: %w", p.hostOf(), context.Cause(ctx))
 	}
 }
 
-// leave makes a caller leave a fetch. The fetch is canceled with the last one.
-func (s *Store) leave(f *fetch) {
+// leaveFetch makes a caller leave a fetch. The fetch is canceled with the last one.
+func (s *Store) leaveFetch(f *fetch) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if f.waiting--; f.waiting == 0 {
@@ -267,8 +267,8 @@ func (s *Store) partialOf(k key) string {
 	return filepath.Join(ScopeDir(s.cfg.Dir, k.scope), partialDir, k.dir)
 }
 
-// has reports whether an artifact is complete, and records that it was used now.
-func (s *Store) has(k key) bool {
+// hasArtifact reports whether an artifact is complete, and records that it was used now.
+func (s *Store) hasArtifact(k key) bool {
 	now := time.Now()
 	return os.Chtimes(s.filesOf(k), now, now) == nil
 }
@@ -276,28 +276,28 @@ func (s *Store) has(k key) bool {
 // run fetches an artifact, and tells the callers that wait for it.
 func (s *Store) run(ctx context.Context, k key, f *fetch, p parsed, c Credentials) {
 	began := time.Now()
-	err := s.admit(ctx, f.workspace, p.host(), func() error {
-		return s.download(ctx, k, f, p, c)
+	err := s.admitDownload(ctx, f.workspace, p.hostOf(), func() error {
+		return s.downloadArtifact(ctx, k, f, p, c)
 	})
 	if err != nil && errors.Is(context.Cause(ctx), errNoRoom) {
-		err = s.broken(ctx, k, context.Cause(ctx))
+		err = s.downloadError(ctx, k, context.Cause(ctx))
 	}
-	s.metrics.ended(p.kind(), err)
+	s.metrics.countEnded(p.sourceLabel(), err)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if f.err = err; err != nil {
-		f.err = fmt.Errorf("artifact from %s: %w", p.host(), err)
-		s.cfg.Log.WarnContext(ctx, "cannot fetch an artifact", "host", p.host(), "digest", p.digest, "error", err)
+		f.err = fmt.Errorf("artifact from %s: %w", p.hostOf(), err)
+		s.cfg.Log.WarnContext(ctx, "cannot fetch an artifact", "host", p.hostOf(), "digest", p.digest, "error", err)
 	} else {
-		s.cfg.Log.InfoContext(ctx, "fetched an artifact", "host", p.host(), "digest", p.digest, "took", time.Since(began))
+		s.cfg.Log.InfoContext(ctx, "fetched an artifact", "host", p.hostOf(), "digest", p.digest, "took", time.Since(began))
 	}
 	delete(s.fetches, k)
 	f.cancel(nil)
 	close(f.done)
 }
 
-// admit calls work once a download may begin.
-func (s *Store) admit(ctx context.Context, workspace, name string, work func() error) error {
+// admitDownload calls work once a download may begin.
+func (s *Store) admitDownload(ctx context.Context, workspace, name string, work func() error) error {
 	s.mu.Lock()
 	h := s.hosts[name]
 	if h == nil {
@@ -330,10 +330,10 @@ var errNoRoom = errors.New("no room on the disk")
 // errGaveWay is the error of a fetch that has taken the room that another workspace needs.
 var errGaveWay = fmt.Errorf("%w: a fetch of another workspace needs the room, and this workspace has taken more", errNoRoom)
 
-// reserve takes room for n more bytes of a fetch. If there is not enough room, it deletes files that no model needs, least
+// reserveBytes takes room for n more bytes of a fetch. If there is not enough room, it deletes files that no model needs, least
 // recently used first. If that is not enough, larger downloads of other workspaces give way, and partial files that are
 // larger than this download. So one large download does not keep small ones of others from the disk.
-func (s *Store) reserve(ctx context.Context, f *fetch, n int64) error {
+func (s *Store) reserveBytes(ctx context.Context, f *fetch, n int64) error {
 	if s.take(f, n) {
 		return nil
 	}
@@ -370,7 +370,7 @@ func (s *Store) reserve(ctx context.Context, f *fetch, n int64) error {
 func (s *Store) take(f *fetch, n int64) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	short, err := s.lacks(n)
+	short, err := s.missingBytes(n)
 	if err != nil || short > 0 {
 		return false
 	}
@@ -388,11 +388,11 @@ func (s *Store) makeRoom(f *fetch, n int64) (old *gone, other *fetch, err error)
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	short, err := s.lacks(n)
+	short, err := s.missingBytes(n)
 	if err != nil {
 		return nil, nil, err
 	}
-	if unneeded := s.unneeded(); len(unneeded) > 0 {
+	if unneeded := s.unneededArtifacts(); len(unneeded) > 0 {
 		old, err = s.detach(unneeded[0].path, true)
 		return old, nil, err
 	}
@@ -442,8 +442,8 @@ func (s *Store) largerPartial(n int64) (largest string) {
 	return largest
 }
 
-// lacks returns how many bytes are missing for n more bytes.
-func (s *Store) lacks(n int64) (int64, error) {
+// missingBytes returns how many bytes are missing for n more bytes.
+func (s *Store) missingBytes(n int64) (int64, error) {
 	var at syscall.Statfs_t
 	if err := syscall.Statfs(s.cfg.Dir, &at); err != nil {
 		return 0, fmt.Errorf("read the free space of the disk: %w", err)
@@ -456,8 +456,8 @@ func (s *Store) lacks(n int64) (int64, error) {
 	return short + keepFree, nil
 }
 
-// give returns room that a fetch has taken. f is nil if no fetch has it.
-func (s *Store) give(f *fetch, n int64) {
+// giveBack returns room that a fetch has taken. f is nil if no fetch has it.
+func (s *Store) giveBack(f *fetch, n int64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.used -= n
@@ -473,8 +473,8 @@ type unneeded struct {
 	used time.Time
 }
 
-// unneeded returns the directories of files that no model needs, least recently used first. The caller holds the lock.
-func (s *Store) unneeded() []unneeded {
+// unneededArtifacts returns the directories of files that no model needs, least recently used first. The caller holds the lock.
+func (s *Store) unneededArtifacts() []unneeded {
 	if s.needed == nil {
 		return nil
 	}
@@ -516,7 +516,7 @@ func (s *Store) delete(ctx context.Context, g gone) error {
 		size -= left
 	}
 	if g.isCounted {
-		s.give(nil, size)
+		s.giveBack(nil, size)
 	}
 	if err == nil {
 		return nil
@@ -527,8 +527,8 @@ func (s *Store) delete(ctx context.Context, g gone) error {
 	return fmt.Errorf("delete files that no model needs: %w", withoutPath(err))
 }
 
-// evict deletes an artifact.
-func (s *Store) evict(ctx context.Context, k key) (err error) {
+// evictArtifact deletes an artifact.
+func (s *Store) evictArtifact(ctx context.Context, k key) (err error) {
 	for _, dir := range []string{s.filesOf(k), s.partialOf(k)} {
 		s.mu.Lock()
 		g, failed := s.detach(dir, true)
@@ -578,7 +578,7 @@ func (s *Store) detachUnused(inUse func(scope string) bool, servers map[string]b
 		}
 		all = append(all, *g)
 	}
-	for _, o := range s.unneeded() {
+	for _, o := range s.unneededArtifacts() {
 		if time.Since(o.used) >= keepUnused || !inUse(o.scope) {
 			detach(o.path, true)
 		}
@@ -597,15 +597,15 @@ func (s *Store) detachUnused(inUse func(scope string) bool, servers map[string]b
 				detach(RepositoryDir(s.cfg.Dir, scope, e.Name()), false)
 			}
 		}
-		if !left && !inUse(scope) && !s.fetching(scope) {
+		if !left && !inUse(scope) && !s.isFetching(scope) {
 			detach(ScopeDir(s.cfg.Dir, scope), true)
 		}
 	}
 	return all, err
 }
 
-// fetching reports whether a fetch of the scope runs. The caller holds the lock.
-func (s *Store) fetching(scope string) bool {
+// isFetching reports whether a fetch of the scope runs. The caller holds the lock.
+func (s *Store) isFetching(scope string) bool {
 	for k := range s.fetches {
 		if k.scope == scope {
 			return true

@@ -26,8 +26,8 @@ type unpacker struct {
 	entries int
 }
 
-// unpack unpacks an archive.
-func (u *unpacker) unpack(archive string, form pack) error {
+// unpackArchive unpacks an archive.
+func (u *unpacker) unpackArchive(archive string, form pack) error {
 	f, err := os.Open(archive)
 	if err != nil {
 		return diskError(err)
@@ -36,20 +36,20 @@ func (u *unpacker) unpack(archive string, form pack) error {
 	from := &archiveFile{ctx: u.ctx, file: f, left: math.MaxInt64}
 	switch form {
 	case packZip:
-		return u.zip(from)
+		return u.unpackZip(from)
 	case packGzip:
 		z, err := gzip.NewReader(from)
 		if err != nil {
-			return u.unreadable("the archive", err)
+			return u.unreadableError("the archive", err)
 		}
-		return u.tar(z)
+		return u.unpackTar(z)
 	default:
-		return u.tar(from)
+		return u.unpackTar(from)
 	}
 }
 
-// unreadable returns the error of content that cannot be read.
-func (u *unpacker) unreadable(what string, err error) error {
+// unreadableError returns the error of content that cannot be read.
+func (u *unpacker) unreadableError(what string, err error) error {
 	if u.ctx.Err() != nil {
 		return context.Cause(u.ctx)
 	}
@@ -81,7 +81,7 @@ func (a *archiveFile) ReadAt(p []byte, offset int64) (int, error) {
 	return a.file.ReadAt(p, offset)
 }
 
-func (u *unpacker) tar(r io.Reader) error {
+func (u *unpacker) unpackTar(r io.Reader) error {
 	archive := tar.NewReader(r)
 	for {
 		h, err := archive.Next()
@@ -89,15 +89,15 @@ func (u *unpacker) tar(r io.Reader) error {
 			return nil
 		}
 		if err != nil {
-			return u.unreadable("the archive", err)
+			return u.unreadableError("the archive", err)
 		}
 		switch h.Typeflag {
 		case tar.TypeReg:
-			err = u.file(h.Name, archive)
+			err = u.writeFile(h.Name, archive)
 		case tar.TypeDir:
-			err = u.dir(h.Name)
+			err = u.unpackDir(h.Name)
 		case tar.TypeXGlobalHeader:
-			_, err = u.check(".") // It counts as an entry, because an archive may have any number of such headers.
+			_, err = u.checkEntry(".") // It counts as an entry, because an archive may have any number of such headers.
 		default:
 			err = &contentError{fmt.Sprintf("the archive's entry %q is a link or a special file: only files and folders are allowed", h.Name)}
 		}
@@ -107,7 +107,7 @@ func (u *unpacker) tar(r io.Reader) error {
 	}
 }
 
-func (u *unpacker) zip(from *archiveFile) error {
+func (u *unpacker) unpackZip(from *archiveFile) error {
 	info, err := from.file.Stat()
 	if err != nil {
 		return diskError(err)
@@ -116,15 +116,15 @@ func (u *unpacker) zip(from *archiveFile) error {
 	from.left = maxList
 	archive, err := zip.NewReader(from, info.Size())
 	if err != nil {
-		return u.unreadable("the archive", err)
+		return u.unreadableError("the archive", err)
 	}
 	from.left = math.MaxInt64
 	for _, e := range archive.File {
 		switch mode := e.Mode(); {
 		case mode.IsDir():
-			err = u.dir(e.Name)
+			err = u.unpackDir(e.Name)
 		case mode.IsRegular():
-			err = u.zipped(e)
+			err = u.unpackZipEntry(e)
 		default:
 			err = &contentError{fmt.Sprintf("the archive's entry %q is a link or a special file: only files and folders are allowed", e.Name)}
 		}
@@ -135,17 +135,17 @@ func (u *unpacker) zip(from *archiveFile) error {
 	return nil
 }
 
-func (u *unpacker) zipped(e *zip.File) error {
+func (u *unpacker) unpackZipEntry(e *zip.File) error {
 	r, err := e.Open()
 	if err != nil {
-		return u.unreadable("the archive", err)
+		return u.unreadableError("the archive", err)
 	}
 	defer r.Close()
-	return u.file(e.Name, r)
+	return u.writeFile(e.Name, r)
 }
 
-// check counts an entry, and returns its path.
-func (u *unpacker) check(name string) (string, error) {
+// checkEntry counts an entry, and returns its path.
+func (u *unpacker) checkEntry(name string) (string, error) {
 	if u.entries++; u.entries > maxFiles {
 		return "", &contentError{fmt.Sprintf("the archive has more than %d entries", maxFiles)}
 	}
@@ -155,8 +155,8 @@ func (u *unpacker) check(name string) (string, error) {
 	return filepath.FromSlash(path.Clean(name)), nil
 }
 
-func (u *unpacker) dir(name string) error {
-	at, err := u.check(name)
+func (u *unpacker) unpackDir(name string) error {
+	at, err := u.checkEntry(name)
 	if err != nil {
 		return err
 	}
@@ -179,8 +179,8 @@ func (u *unpacker) makeAll(at string) error {
 	return nil
 }
 
-func (u *unpacker) file(name string, from io.Reader) error {
-	at, err := u.check(name)
+func (u *unpacker) writeFile(name string, from io.Reader) error {
+	at, err := u.checkEntry(name)
 	if err != nil {
 		return err
 	}
@@ -193,7 +193,7 @@ func (u *unpacker) file(name string, from io.Reader) error {
 	}
 	defer out.Close() //nolint:errcheck // closed below
 	w := &meteredFile{ctx: u.ctx, store: u.store, by: u.by, file: out}
-	defer w.settle()
+	defer w.returnUnused()
 	buffer := make([]byte, 128<<10)
 	for {
 		n, err := from.Read(buffer)
@@ -206,15 +206,15 @@ func (u *unpacker) file(name string, from io.Reader) error {
 			break
 		}
 		if err != nil {
-			return u.unreadable(fmt.Sprintf("the archive's entry %q", name), err)
+			return u.unreadableError(fmt.Sprintf("the archive's entry %q", name), err)
 		}
 	}
 	return diskError(errors.Join(out.Chmod(0o644), out.Sync(), out.Close()))
 }
 
-// move moves a downloaded file to its name.
-func (u *unpacker) move(from, staged, name string) error {
-	at, err := u.check(name)
+// moveFile moves a downloaded file to its name.
+func (u *unpacker) moveFile(from, staged, name string) error {
+	at, err := u.checkEntry(name)
 	if err != nil {
 		return err
 	}

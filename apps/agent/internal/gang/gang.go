@@ -209,14 +209,14 @@ type Lack struct {
 // quota are left. lacks has the reason for each gang that does not start. roomy has the keys of the
 // pending pods that got room. domains has the domain of each gang that starts in one.
 func Admit(nodes []Node, pending []Pod, quotas map[string]int64, waiting []Gang) (starts []string, lacks map[string]Lack, roomy []string, domains map[string]string) {
-	r := &room{left: make(map[string]Resources, len(nodes))}
+	r := &freeNodes{left: make(map[string]Resources, len(nodes))}
 	for _, n := range nodes {
 		r.names = append(r.names, n.Name)
 		r.left[n.Name] = maps.Clone(n.Free)
 	}
 	slices.Sort(r.names)
 	quotas = maps.Clone(quotas)
-	for _, p := range r.place(pending) {
+	for _, p := range r.placePods(pending) {
 		if p.key != "" {
 			roomy = append(roomy, p.key)
 		}
@@ -236,9 +236,9 @@ func Admit(nodes []Node, pending []Pod, quotas map[string]int64, waiting []Gang)
 		}
 		taken, domain := r.pack(g)
 		lack := Lack{Fits: len(taken)}
-		lack.Pool, lack.Quota = exceeded(quotas, g.Pods)
+		lack.Pool, lack.Quota = exceededQuota(quotas, g.Pods)
 		if len(taken) < len(g.Pods) || lack.Pool != "" {
-			r.undo(taken)
+			r.undoPlacement(taken)
 			lacks[g.Key], refused[shape] = lack, lack
 			continue
 		}
@@ -269,7 +269,7 @@ type Stuck struct {
 
 // Without returns the pods without those that are stuck.
 func (s *Stuck) Without(pods []Pod, now time.Time) []Pod {
-	return slices.DeleteFunc(slices.Clone(pods), func(p Pod) bool { return s.has(p.Key, now) })
+	return slices.DeleteFunc(slices.Clone(pods), func(p Pod) bool { return s.isStuck(p.Key, now) })
 }
 
 // Note takes the pods without a node, and the keys of the pods that had room in this decision. A
@@ -283,14 +283,14 @@ func (s *Stuck) Note(pods []Pod, roomy []string, now time.Time) {
 		}
 	}
 	for _, p := range pods {
-		if s.has(p.Key, now) {
+		if s.isStuck(p.Key, now) {
 			next[p.Key] = s.since[p.Key]
 		}
 	}
 	s.since = next
 }
 
-func (s *Stuck) has(key string, now time.Time) bool {
+func (s *Stuck) isStuck(key string, now time.Time) bool {
 	since, known := s.since[key]
 	return known && now.Sub(since) >= stuckAfter
 }
@@ -311,8 +311,8 @@ func shapeOf(pods []Pod) string {
 	return out.String()
 }
 
-// exceeded returns a pool whose quota has no room for all pods, and what is left of the quota.
-func exceeded(quotas map[string]int64, pods []Pod) (pool string, left int64) {
+// exceededQuota returns a pool whose quota has no room for all pods, and what is left of the quota.
+func exceededQuota(quotas map[string]int64, pods []Pod) (pool string, left int64) {
 	asked := map[string]int64{}
 	for _, p := range pods {
 		asked[p.Pool] += p.GPUs
@@ -326,7 +326,7 @@ func exceeded(quotas map[string]int64, pods []Pod) (pool string, left int64) {
 }
 
 // room has what is left of each node.
-type room struct {
+type freeNodes struct {
 	names []string
 	left  map[string]Resources
 }
@@ -338,11 +338,11 @@ type placed struct {
 	key   string
 }
 
-// place takes room on a node for each pod that fits, and returns the placed pods. Pods for the
+// placePods takes room on a node for each pod that fits, and returns the placed pods. Pods for the
 // fewest nodes and with the largest needs come first, and each takes the node that it fills most.
 // If all pods are alike, no other placement has room for more of them. If they differ, another
 // placement may have room for more.
-func (r *room) place(pods []Pod) (out []placed) {
+func (r *freeNodes) placePods(pods []Pod) (out []placed) {
 	pods = slices.Clone(pods)
 	slices.SortStableFunc(pods, func(a, b Pod) int {
 		return cmp.Or(cmp.Compare(len(a.Nodes), len(b.Nodes)), -cmp.Compare(a.GPUs, b.GPUs), -compareNeeds(a.Needs, b.Needs))
@@ -350,7 +350,7 @@ func (r *room) place(pods []Pod) (out []placed) {
 	for _, p := range pods {
 		best := ""
 		for _, name := range r.namesFor(p) {
-			if p.Nodes[name] && fits(p.Needs, r.left[name]) && (best == "" || tighter(p.Needs, r.left[name], r.left[best])) {
+			if p.Nodes[name] && fitsIn(p.Needs, r.left[name]) && (best == "" || isTighter(p.Needs, r.left[name], r.left[best])) {
 				best = name
 			}
 		}
@@ -366,7 +366,7 @@ func (r *room) place(pods []Pod) (out []placed) {
 }
 
 // namesFor returns the nodes to try for a pod, sorted. It may have more nodes than those on which the pod may run.
-func (r *room) namesFor(p Pod) []string {
+func (r *freeNodes) namesFor(p Pod) []string {
 	if len(p.Nodes) >= len(r.names)/4 {
 		return r.names
 	}
@@ -375,9 +375,9 @@ func (r *room) namesFor(p Pod) []string {
 
 // pack takes room for the pods of a gang, and returns the placed pods. If the gang is packed and some domains have room
 // for all of its pods, they are in the one that has the least left, whose name is domain. Otherwise domain is empty.
-func (r *room) pack(g Gang) (taken []placed, domain string) {
+func (r *freeNodes) pack(g Gang) (taken []placed, domain string) {
 	if g.Pack == nil {
-		return r.place(g.Pods), ""
+		return r.placePods(g.Pods), ""
 	}
 	var most string
 	var best Resources
@@ -385,26 +385,26 @@ func (r *room) pack(g Gang) (taken []placed, domain string) {
 	for _, name := range slices.Sorted(maps.Keys(g.Pack.Domains)) {
 		pods := g.Pack.In(name, g.Pods)
 		free := r.freeFor(pods[0])
-		taken := r.place(pods)
-		r.undo(taken)
+		taken := r.placePods(pods)
+		r.undoPlacement(taken)
 		if len(taken) > fit {
 			most, fit = name, len(taken)
 		}
-		if len(taken) == len(g.Pods) && (domain == "" || tighter(pods[0].Needs, free, best)) {
+		if len(taken) == len(g.Pods) && (domain == "" || isTighter(pods[0].Needs, free, best)) {
 			domain, best = name, free
 		}
 	}
 	switch {
 	case domain != "":
-		return r.place(g.Pack.In(domain, g.Pods)), domain
+		return r.placePods(g.Pack.In(domain, g.Pods)), domain
 	case g.Pack.Required:
-		return r.place(g.Pack.In(most, g.Pods)), ""
+		return r.placePods(g.Pack.In(most, g.Pods)), ""
 	}
-	return r.place(g.Pods), ""
+	return r.placePods(g.Pods), ""
 }
 
 // freeFor returns what is left of all nodes on which the pod may run.
-func (r *room) freeFor(p Pod) Resources {
+func (r *freeNodes) freeFor(p Pod) Resources {
 	out := Resources{}
 	for node := range p.Nodes {
 		for name := range p.Needs {
@@ -414,7 +414,7 @@ func (r *room) freeFor(p Pod) Resources {
 	return out
 }
 
-func (r *room) undo(all []placed) {
+func (r *freeNodes) undoPlacement(all []placed) {
 	for _, p := range all {
 		for name, n := range p.needs {
 			r.left[p.node][name] += n
@@ -422,7 +422,7 @@ func (r *room) undo(all []placed) {
 	}
 }
 
-func fits(needs, left Resources) bool {
+func fitsIn(needs, left Resources) bool {
 	for name, n := range needs {
 		if n > 0 && n > left[name] {
 			return false
@@ -443,9 +443,9 @@ func compareNeeds(a, b Resources) int {
 	return 0
 }
 
-// tighter reports whether node a has less left than node b of the resources that a pod needs. Names of devices, such
+// isTighter reports whether node a has less left than node b of the resources that a pod needs. Names of devices, such
 // as nvidia.com/gpu, sort after cpu and memory, so they are compared first.
-func tighter(needs, a, b Resources) bool {
+func isTighter(needs, a, b Resources) bool {
 	names := slices.Sorted(maps.Keys(needs))
 	slices.Reverse(names)
 	for _, name := range names {

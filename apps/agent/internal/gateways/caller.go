@@ -44,9 +44,9 @@ func Unverified(*http.Request) Caller { return Caller{Name: "unverified"} }
 // separator separates the id of a gateway from the name in its certificate.
 const separator = "@"
 
-// identify adds the caller's name to the id. So a gateway cannot use the id of a gateway whose
+// addName adds the caller's name to the id. So a gateway cannot use the id of a gateway whose
 // certificate has another name.
-func (c Caller) identify(gatewayID *string) error {
+func (c Caller) addName(gatewayID *string) error {
 	if c.Name == "" {
 		return nil
 	}

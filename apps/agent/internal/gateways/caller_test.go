@@ -62,7 +62,7 @@ func TestCaller(t *testing.T) {
 		require.False(t, r.Released("ins_1"), "a removal waits for requests of the gateway")
 		r.Route(route, 0, 5)
 		require.Empty(t, r.Routed("app_1", 0, 5))
-		require.NoError(t, r.keep())
+		require.NoError(t, r.keepIDs())
 		_, err = r.files.Read("gateways.json")
 		require.Error(t, err, "the next agent does not wait for the gateway")
 	})

@@ -19,7 +19,7 @@ type Feed struct {
 func (g *Gateways) Follow(id string, verified bool) *Feed {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	f := &Feed{g: g, one: g.hub.follow(id)}
+	f := &Feed{g: g, one: g.hub.addFeed(id)}
 	f.one.verified = verified
 	return f
 }
@@ -56,7 +56,7 @@ func (f *Feed) Serves(changes map[string]int64, anybody bool, notes []string) {
 	f.g.hub.recordFeed(f.one, changes, anybody, notes, time.Now())
 	f.g.renewAsleep()
 	f.g.mu.Unlock()
-	signal(f.g.wake)
+	signalOn(f.g.wake)
 	f.g.progress()
 }
 
@@ -64,8 +64,8 @@ func (f *Feed) Serves(changes map[string]int64, anybody bool, notes []string) {
 // feed's clients may have.
 const anyApp = ""
 
-// follow adds a feed, which does not count yet.
-func (h *hub) follow(id string) *gateway {
+// addFeed adds a feed, which does not count yet.
+func (h *hub) addFeed(id string) *gateway {
 	f := &gateway{
 		id: id, verified: true, have: map[string]version{}, dirty: map[string]bool{}, poke: make(chan struct{}, 1),
 		mayServe: map[string]bool{}, served: map[string]int64{},
@@ -109,5 +109,5 @@ func (h *hub) recordFeed(f *gateway, changes map[string]int64, anybody bool, not
 		f.stream, f.since = 0, now
 	}
 	f.heard, f.notes = now, notes
-	h.tidy()
+	h.tidyUp()
 }

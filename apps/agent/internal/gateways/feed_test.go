@@ -18,7 +18,7 @@ func TestFeed_ReleasesNoInstanceRoutedBeforeARestart(t *testing.T) {
 	now := time.Unix(1_800_000_000, 0)
 	h := newHub(newTable(func(string) *agentv1.DeploymentState { return nil }), 0, time.Minute)
 	h.countKept([]string{"feed"}, now)
-	f := h.follow("feed")
+	f := h.addFeed("feed")
 	h.recordFeed(f, nil, true, nil, now)
 	for app, deployment := range map[string]string{"app_1": "dep_2", "app_2": "dep_3"} {
 		h.markDirty(h.setRoute(&agentv1.Routes{AppId: app, Hosts: []string{app + ".test"}, Targets: []*agentv1.RouteTarget{{DeploymentId: deployment, Weight: 1}}}, 1, 2))
@@ -32,14 +32,14 @@ func TestFeed_ReleasesNoInstanceRoutedBeforeARestart(t *testing.T) {
 	for _, a := range h.takeDirty(f) {
 		changes[a.AppId] = a.Change
 	}
-	require.False(t, h.released("ins_1"), "before the clients serve anything")
+	require.False(t, h.isReleased("ins_1"), "before the clients serve anything")
 	waits := changes["app_1"]
 	delete(changes, "app_1")
 	h.recordFeed(f, changes, true, nil, now)
 	require.Empty(t, h.whyNotServed("app_2", 1, 2))
 	require.NotEmpty(t, h.whyNotServed("app_1", 1, 2))
-	require.False(t, h.released("ins_1"), "the old route still leads to it")
+	require.False(t, h.isReleased("ins_1"), "the old route still leads to it")
 	h.recordFeed(f, map[string]int64{"app_1": waits}, true, nil, now)
 	require.Empty(t, h.whyNotServed("app_1", 1, 2))
-	require.True(t, h.released("ins_1"))
+	require.True(t, h.isReleased("ins_1"))
 }

@@ -109,13 +109,13 @@ func New(cfg Config) (*Gateways, error) {
 	}
 	if cfg.Counted != nil {
 		g.traffic.Counted = func(deploymentID string, more *traffic.Counts, now time.Time) {
-			if appID := g.assignment(deploymentID).GetDeployment().GetAppId(); appID != "" {
+			if appID := g.assignmentOf(deploymentID).GetDeployment().GetAppId(); appID != "" {
 				cfg.Counted(appID, more, now)
 			}
 		}
 	}
-	t := newTable(g.assignment)
-	t.phase = func(id string) zero.Phase { return cfg.Zero.Phase(id, g.assignment(id)) }
+	t := newTable(g.assignmentOf)
+	t.phase = func(id string) zero.Phase { return cfg.Zero.Phase(id, g.assignmentOf(id)) }
 	t.startTime = cfg.Zero.StartTime
 	g.hub = newHub(t, cfg.Expected, Grace)
 	data, err := cfg.Files.Read(cfg.Name)
@@ -132,7 +132,7 @@ func New(cfg Config) (*Gateways, error) {
 	if err := g.recallVersions(); err != nil {
 		cfg.Log.Error("until running updates end, instances of their earlier versions get no requests as pairs of prefill and decode", "error", err)
 	}
-	registerConnected(cfg.Registerer, g.connected)
+	registerConnected(cfg.Registerer, g.connectedCount)
 	return g, nil
 }
 
@@ -140,7 +140,7 @@ func New(cfg Config) (*Gateways, error) {
 // may have changed. Call OnProgress before Run.
 func (g *Gateways) OnProgress(f func()) { g.progress = f }
 
-func (g *Gateways) assignment(deploymentID string) *agentv1.DeploymentState {
+func (g *Gateways) assignmentOf(deploymentID string) *agentv1.DeploymentState {
 	item, _ := g.cfg.Inbox.Get(inbox.Key{Kind: agentv1.ItemKind_ITEM_KIND_DEPLOYMENT, Name: deploymentID})
 	return item.GetDeployment()
 }
@@ -164,7 +164,7 @@ func (g *Gateways) Received(keys ...inbox.Key) {
 	}
 	for _, k := range keys {
 		if k.Kind == agentv1.ItemKind_ITEM_KIND_DEPLOYMENT {
-			g.hub.markDirty(g.hub.setDeployment(k.Name, g.assignment(k.Name)))
+			g.hub.markDirty(g.hub.setDeployment(k.Name, g.assignmentOf(k.Name)))
 			g.hub.markDirty(g.hub.renewIfPhaseChanged(k.Name)) // a new state may change the phase
 		}
 	}
@@ -179,7 +179,7 @@ func (g *Gateways) See(seen runtime.Observation) {
 	g.hub.markDirty(g.hub.setObserved(seen.Deployments))
 	if g.hub.versionsNew {
 		g.hub.versionsNew = false
-		signal(g.wake) // so that Run stores them
+		signalOn(g.wake) // so that Run stores them
 	}
 	g.hub.updateCandidates(seen.Deployments, first)
 	g.noteReady(seen.Deployments)
@@ -190,10 +190,10 @@ func (g *Gateways) See(seen runtime.Observation) {
 		}
 	}
 	g.forgetStopped(seen.Deployments)
-	g.traffic.Forget(func(id string) bool { return g.assignment(id) != nil })
+	g.traffic.Forget(func(id string) bool { return g.assignmentOf(id) != nil })
 	if g.tableComplete {
-		maps.DeleteFunc(g.hub.shown, func(id string, _ zero.Phase) bool { return g.assignment(id) == nil })
-		g.cfg.Zero.Forget(func(id string) bool { return g.assignment(id) != nil }, func(id string) bool { return g.hub.apps[id] != nil })
+		maps.DeleteFunc(g.hub.shown, func(id string, _ zero.Phase) bool { return g.assignmentOf(id) == nil })
+		g.cfg.Zero.Forget(func(id string) bool { return g.assignmentOf(id) != nil }, func(id string) bool { return g.hub.apps[id] != nil })
 	}
 	g.demand.Forget(func(appID string) bool { return g.hub.apps[appID].isScaled() })
 	g.completeTable()
@@ -231,7 +231,7 @@ func (g *Gateways) Routed(appID string, epoch, generation int64) (why string) {
 func (g *Gateways) Released(instanceID string) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	return g.hub.released(instanceID)
+	return g.hub.isReleased(instanceID)
 }
 
 // Leave ends new requests to a deployment that will be removed. It returns why the deployment must
@@ -260,7 +260,7 @@ func (g *Gateways) Leave(deploymentID string, seen *runtime.Observation) (why st
 			continue
 		}
 		for n := range d.Instances {
-			if id := d.Instances[n].ID; !g.hub.released(id) {
+			if id := d.Instances[n].ID; !g.hub.isReleased(id) {
 				return fmt.Sprintf("waits until the gateways have finished their requests to instance %s, %s at most", id, Patience), remaining
 			}
 		}
@@ -290,7 +290,7 @@ func (g *Gateways) Countable(seen []runtime.ObservedDeployment) []runtime.Observ
 func (g *Gateways) Annotate(c *agentv1.Capacity) *agentv1.Capacity {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	notes := g.hub.notes()
+	notes := g.hub.notesForPeople()
 	if c == nil || len(notes) == 0 {
 		return c
 	}
@@ -302,8 +302,8 @@ func (g *Gateways) Annotate(c *agentv1.Capacity) *agentv1.Capacity {
 	return g.noted
 }
 
-// connected returns the number of verified gateways with an open stream.
-func (g *Gateways) connected() int {
+// connectedCount returns the number of verified gateways with an open stream.
+func (g *Gateways) connectedCount() int {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	n := 0
@@ -329,7 +329,7 @@ func (g *Gateways) Run(ctx context.Context) error {
 		case <-timer.C:
 		}
 		g.mu.Lock()
-		expired, next := g.hub.expire(time.Now())
+		expired, next := g.hub.expireGateways(time.Now())
 		for _, id := range expired {
 			g.forgetCounts(id)
 		}
@@ -353,7 +353,7 @@ func (g *Gateways) Run(ctx context.Context) error {
 
 // keepFiles writes the files whose content is out of date, and logs errors.
 func (g *Gateways) keepFiles(ctx context.Context) {
-	if err := g.keep(); err != nil {
+	if err := g.keepIDs(); err != nil {
 		g.cfg.Log.ErrorContext(ctx, "cannot store the list of gateways: after a restart, the agent may wait for gateways that are gone, or not wait for gateways that exist", "error", err)
 	}
 	if err := g.cfg.Zero.Keep(); err != nil {
@@ -367,9 +367,9 @@ func (g *Gateways) keepFiles(ctx context.Context) {
 	}
 }
 
-// keep writes the file if it does not have exactly the ids of the gateways that count. Only Run
+// keepIDs writes the file if it does not have exactly the ids of the gateways that count. Only Run
 // calls it.
-func (g *Gateways) keep() error {
+func (g *Gateways) keepIDs() error {
 	g.mu.Lock()
 	ids := g.hub.countingIDs()
 	g.mu.Unlock()

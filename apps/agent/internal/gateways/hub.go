@@ -88,7 +88,7 @@ func (h *hub) countKept(ids []string, now time.Time) {
 // has the versions that the gateway has already. same means that they belong to this table.
 func (h *hub) openStream(id, process string, have []*gatewayv1.AppVersion, same bool, now time.Time) *gateway {
 	if old := h.gateways[id]; old != nil && old.poke != nil {
-		signal(old.poke) // so that the old stream notices that this stream has replaced it
+		signalOn(old.poke) // so that the old stream notices that this stream has replaced it
 	}
 	h.streams++
 	g := &gateway{
@@ -124,13 +124,13 @@ func (h *hub) beginTable(g *gateway, now time.Time) {
 			g.dirty[id] = true
 		}
 	}
-	signal(g.poke)
+	signalOn(g.poke)
 }
 
 // markDirty marks the apps as dirty for every gateway and feed.
 func (h *hub) markDirty(apps []string) {
 	if len(h.gateways) == 0 {
-		h.tidy()
+		h.tidyUp()
 	}
 	for _, g := range h.gateways {
 		if h.feeds[g.id] != g {
@@ -149,7 +149,7 @@ func (g *gateway) markDirty(apps []string) {
 	for _, id := range apps {
 		g.dirty[id] = true
 	}
-	signal(g.poke)
+	signalOn(g.poke)
 }
 
 // takeDirty returns the present state of each dirty app of the gateway. The caller must send them.
@@ -211,7 +211,7 @@ func (h *hub) applyReport(r *gatewayv1.ReportRequest, now time.Time) bool {
 			g.ejected[in.InstanceId] = in.Reason
 		}
 	}
-	h.tidy()
+	h.tidyUp()
 	h.computeFindings()
 	return true
 }
@@ -223,8 +223,8 @@ func (h *hub) recordServed(g *gateway, appID string, change int64) {
 	delete(g.have, appID)
 }
 
-// tidy drops removed apps and closed instances that no gateway serves any more.
-func (h *hub) tidy() {
+// tidyUp drops removed apps and closed instances that no gateway serves any more.
+func (h *hub) tidyUp() {
 	for _, g := range h.gateways {
 		if len(g.have) > 0 || g.stream == 0 {
 			return // it is not known what the gateway serves
@@ -259,9 +259,9 @@ func (h *hub) allServe(appID string, change int64) bool {
 	return true
 }
 
-// expire removes gateways that were away for the grace period. It returns their ids, and when to
+// expireGateways removes gateways that were away for the grace period. It returns their ids, and when to
 // call it again. A zero time means never.
-func (h *hub) expire(now time.Time) (expired []string, next time.Time) {
+func (h *hub) expireGateways(now time.Time) (expired []string, next time.Time) {
 	for id, g := range h.gateways {
 		if g.stream != 0 {
 			continue
@@ -276,7 +276,7 @@ func (h *hub) expire(now time.Time) (expired []string, next time.Time) {
 		}
 	}
 	if len(expired) > 0 {
-		h.tidy()
+		h.tidyUp()
 	}
 	slices.Sort(expired)
 	return expired, next
@@ -321,9 +321,9 @@ func (h *hub) whyNotServed(appID string, epoch, generation int64) (why string) {
 	return ""
 }
 
-// released reports whether no gateway sends to the instance any more or has a request in flight
+// isReleased reports whether no gateway sends to the instance any more or has a request in flight
 // there.
-func (h *hub) released(instanceID string) bool {
+func (h *hub) isReleased(instanceID string) bool {
 	if len(h.gateways) == 0 {
 		return true
 	}
@@ -343,8 +343,8 @@ func (h *hub) released(instanceID string) bool {
 	return true
 }
 
-// notes returns problems of the gateways, for people.
-func (h *hub) notes() []string {
+// notesForPeople returns problems of the gateways, for people.
+func (h *hub) notesForPeople() []string {
 	connected, unverified := 0, 0
 	var out []string
 	for _, id := range slices.Sorted(maps.Keys(h.gateways)) {
@@ -393,7 +393,7 @@ func joinFirst(names []string) string {
 	return fmt.Sprintf("%s and %d more", strings.Join(names[:few], ", "), len(names)-few)
 }
 
-func signal(c chan struct{}) {
+func signalOn(c chan struct{}) {
 	select {
 	case c <- struct{}{}:
 	default:

@@ -19,10 +19,10 @@ func (g *Gateways) Around(n *gatewayv1.Neighbours) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.around = g.around.With(n)
-	signal(g.wake)
+	signalOn(g.wake)
 	for _, one := range g.hub.gateways {
 		if one.poke != nil {
-			signal(one.poke)
+			signalOn(one.poke)
 		}
 	}
 }

@@ -90,8 +90,8 @@ type made struct{ role, template string }
 
 func madeAs(in *runtime.Instance) made { return made{in.Role, in.TemplateHash} }
 
-// pairing returns how gateways pair the instances of a spec. Nil: they do not.
-func pairing(spec *windlassv1.DeploymentSpec) *gatewayv1.Pairing {
+// pairingOf returns how gateways pair the instances of a spec. Nil: they do not.
+func pairingOf(spec *windlassv1.DeploymentSpec) *gatewayv1.Pairing {
 	p := spec.GetPairing()
 	switch p.GetEngine() {
 	case windlassv1.Pairing_ENGINE_UNSPECIFIED, windlassv1.Pairing_ENGINE_NONE:
@@ -106,7 +106,7 @@ func pairing(spec *windlassv1.DeploymentSpec) *gatewayv1.Pairing {
 
 // pairedRoles returns the names of the roles that prefill and decode. ok is false if the spec has no pairs.
 func pairedRoles(spec *windlassv1.DeploymentSpec) (prefill, decode string, ok bool) {
-	if pairing(spec) == nil {
+	if pairingOf(spec) == nil {
 		return "", "", false
 	}
 	return cmp.Or(spec.GetPairing().GetPrefill(), "prefill"), cmp.Or(spec.GetPairing().GetDecode(), "decode"), true
@@ -151,7 +151,7 @@ type pairsOf struct {
 func (t *table) pairsIn(deploymentID, key string) *pairsOf {
 	spec := t.assignment(deploymentID).GetDeployment().GetSpec()
 	versions := t.versionsOf(deploymentID, key)
-	p := &pairsOf{pairing: pairing(spec)}
+	p := &pairsOf{pairing: pairingOf(spec)}
 	for _, v := range slices.Backward(versions) {
 		if p.pairing == nil {
 			p.pairing = v.proto()
@@ -278,7 +278,7 @@ func (t *table) versionsOf(deploymentID, key string) []seenVersion {
 				continue // it is removed, and was seen before
 			}
 			if prefill, decode, ok := pairedRoles(spec); ok {
-				how := pairing(spec)
+				how := pairingOf(spec)
 				now.Pairing = &seenPairing{Prefill: prefill, Decode: decode, Engine: how.Engine, MinPromptBytes: how.MinPromptBytes}
 			}
 			t.versionsNew = t.versionsNew || !slices.ContainsFunc(known, now.equals)

@@ -325,14 +325,14 @@ func TestPairs_AreNotForGatewaysThatDoNotKnowThem(t *testing.T) {
 		require.Empty(t, got.Targets[0].Prefill)
 		require.Len(t, got.Targets[0].Instances, alone)
 		h.recordServed(old, "app", got.Change)
-		require.Contains(t, h.notes()[0], "gateway old-gateway does not pair prefill and decode servers")
+		require.Contains(t, h.notesForPeople()[0], "gateway old-gateway does not pair prefill and decode servers")
 		if alone == 1 {
 			require.Empty(t, h.whyNotServed("app", 1, 1))
 		} else {
 			require.Contains(t, h.whyNotServed("app", 1, 1), "old-gateway, which cannot pair")
 		}
 		require.Contains(t, openIn(h.apps["app"].state), "p0")
-		require.False(t, h.released("p0"))
+		require.False(t, h.isReleased("p0"))
 
 		// A gateway process of the next release may still have the state that the previous release
 		// received.

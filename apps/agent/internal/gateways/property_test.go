@@ -70,7 +70,7 @@ func (m *model) startAgent() {
 	m.h = newHub(newTable(func(string) *agentv1.DeploymentState { return nil }), 0, Grace)
 	m.h.countKept(known, m.now)
 	for _, b := range m.behind {
-		b.feed, b.begun, b.sent, b.told = m.h.follow(b.id), false, nil, map[string]int64{}
+		b.feed, b.begun, b.sent, b.told = m.h.addFeed(b.id), false, nil, map[string]int64{}
 	}
 }
 
@@ -267,7 +267,7 @@ func (m *model) instances() {
 		list = append(list, runtime.Instance{ID: fmt.Sprintf("ins_%d", m.made), Address: fmt.Sprintf("127.0.0.1:%d", 1000+m.made), Status: ready})
 	case n == 1 && len(list) > 0:
 		list[0].Status = draining
-	case n == 2 && len(list) > 0 && list[0].Status == draining && m.h.released(list[0].ID):
+	case n == 2 && len(list) > 0 && list[0].Status == draining && m.h.isReleased(list[0].ID):
 		m.requireNoneSends(list[0].ID)
 		list = list[1:]
 	}
@@ -316,7 +316,7 @@ func TestRelease_WaitsForEveryGatewayProperty(t *testing.T) {
 			"break":    func(*rapid.T) { m.leave(pick()) },
 			"time": func(*rapid.T) {
 				m.now = m.now.Add(10 * time.Second)
-				m.h.expire(m.now)
+				m.h.expireGateways(m.now)
 			},
 			"restart of the agent": func(*rapid.T) {
 				for _, p := range m.peers {
@@ -340,7 +340,7 @@ func TestRelease_WaitsForEveryGatewayProperty(t *testing.T) {
 			"": func(*rapid.T) {
 				for _, list := range m.lists {
 					for _, in := range list {
-						if in.Status == windlassv1.InstanceStatus_INSTANCE_STATUS_DRAINING && m.h.released(in.ID) {
+						if in.Status == windlassv1.InstanceStatus_INSTANCE_STATUS_DRAINING && m.h.isReleased(in.ID) {
 							m.requireNoneSends(in.ID)
 						}
 					}
@@ -377,7 +377,7 @@ func TestRelease_WaitsForEveryGatewayProperty(t *testing.T) {
 		}
 		for _, list := range m.lists {
 			for _, in := range list {
-				if in.Status == windlassv1.InstanceStatus_INSTANCE_STATUS_DRAINING && !m.h.released(in.ID) {
+				if in.Status == windlassv1.InstanceStatus_INSTANCE_STATUS_DRAINING && !m.h.isReleased(in.ID) {
 					t.Fatalf("%s is never released", in.ID)
 				}
 			}

@@ -167,7 +167,7 @@ func (h *hub) computeFindings() {
 		}
 		found[c.deployment][id] = f
 	}
-	reporting := h.reporting()
+	reporting := h.reportingGateways()
 	for id, c := range r.waiting {
 		if why := h.whyUnreached(id, c, reporting); why != "" {
 			find(c, id, finding{reason: runtime.ReasonNotRoutable, message: why})
@@ -196,8 +196,8 @@ func (h *hub) computeFindings() {
 	maps.DeleteFunc(r.masked, func(id string, _ masked) bool { return found[id] == nil })
 }
 
-// reporting returns the gateways that report about instances, ordered by id.
-func (h *hub) reporting() []*gateway {
+// reportingGateways returns the gateways that report about instances, ordered by id.
+func (h *hub) reportingGateways() []*gateway {
 	var out []*gateway
 	for _, id := range slices.Sorted(maps.Keys(h.gateways)) {
 		if g := h.gateways[id]; g.verified && g.stream != 0 && g.begun && !g.leaving && g.ejected != nil {

@@ -56,7 +56,7 @@ func (g *Gateways) Watch(ctx context.Context, req *gatewayv1.WatchRequest, strea
 		return context.Cause(ctx) // the caller has given up already, so this call must not replace another stream
 	}
 	caller := callerOf(ctx)
-	err := caller.identify(&req.GatewayId)
+	err := caller.addName(&req.GatewayId)
 	if err != nil {
 		return err
 	}
@@ -74,7 +74,7 @@ func (g *Gateways) Watch(ctx context.Context, req *gatewayv1.WatchRequest, strea
 		}
 		g.renewAsleep()
 		g.mu.Unlock()
-		signal(g.wake)
+		signalOn(g.wake)
 		g.progress()
 		log.InfoContext(ctx, "a gateway's stream ended", "left", left)
 	}()
@@ -88,7 +88,7 @@ func (g *Gateways) Watch(ctx context.Context, req *gatewayv1.WatchRequest, strea
 		}
 		return nil
 	}
-	if err := send(heartbeat()); err != nil {
+	if err := send(newHeartbeat()); err != nil {
 		return err
 	}
 	beat := time.NewTicker(Interval)
@@ -111,7 +111,7 @@ func (g *Gateways) Watch(ctx context.Context, req *gatewayv1.WatchRequest, strea
 		case <-beat.C:
 			g.Learn()
 			if err = g.checkReporting(one); quiet {
-				frames = []*gatewayv1.WatchResponse{heartbeat()}
+				frames = []*gatewayv1.WatchResponse{newHeartbeat()}
 			}
 			quiet = true
 		}
@@ -124,7 +124,7 @@ func (g *Gateways) Watch(ctx context.Context, req *gatewayv1.WatchRequest, strea
 	}
 }
 
-func heartbeat() *gatewayv1.WatchResponse {
+func newHeartbeat() *gatewayv1.WatchResponse {
 	return &gatewayv1.WatchResponse{Frame: &gatewayv1.WatchResponse_Heartbeat{Heartbeat: &gatewayv1.Heartbeat{Interval: durationpb.New(Interval)}}}
 }
 
@@ -136,7 +136,7 @@ func (g *Gateways) openStream(req *gatewayv1.WatchRequest, verified bool) (*gate
 		return nil, rpc.Error(connect.CodeResourceExhausted, windlassv1.ErrorReason_ERROR_REASON_LIMIT_EXCEEDED, "gateway_id",
 			fmt.Sprintf("the region has %d gateways already, which is the limit; a gateway must keep its gateway_id while its process runs", maxGateways))
 	}
-	defer signal(g.wake)
+	defer signalOn(g.wake)
 	if old != nil && old.process != "" && old.process != req.ProcessId {
 		g.forgetCounts(req.GatewayId)
 		g.countFromNow(req.GatewayId) // a new process counts its requests from 0
@@ -218,7 +218,7 @@ func (g *Gateways) checkReporting(one *gateway) error {
 // Report implements RouteService.
 func (g *Gateways) Report(ctx context.Context, req *gatewayv1.ReportRequest) (*gatewayv1.ReportResponse, error) {
 	caller := callerOf(ctx)
-	if err := caller.identify(&req.GatewayId); err != nil {
+	if err := caller.addName(&req.GatewayId); err != nil {
 		return nil, err
 	}
 	ok := req.TableId == g.cfg.TableID

@@ -55,7 +55,7 @@ func startHarness(t *testing.T, files disk.Files, expected int) *harness {
 		Log: slog.New(slog.DiscardHandler), Registerer: prometheus.NewRegistry(),
 	})
 	require.NoError(t, err)
-	r.OnProgress(func() { signal(r.progress) })
+	r.OnProgress(func() { signalOn(r.progress) })
 
 	// The path of a socket must be short, and the path of t.TempDir is long.
 	dir := t.TempDir()
@@ -410,7 +410,7 @@ func TestWatch(t *testing.T) {
 			}
 			require.Equal(t, connect.CodeUnavailable, connect.CodeOf(w.Err()), w.Err())
 		}
-		require.Equal(t, 1, r.connected())
+		require.Equal(t, 1, r.connectedCount())
 	})
 	t.Run("a call replaces no stream if its caller has given up", func(t *testing.T) {
 		r := startHarness(t, disk.NewMemory(), 0)
@@ -453,6 +453,6 @@ func TestGateway_TakesThePlaceOfAnEndedProcess(t *testing.T) {
 	require.NotEmpty(t, r.Routed("app_1", 0, 4))
 	require.NoError(t, tell("run_2", false))
 	require.Empty(t, r.Routed("app_1", 0, 4))
-	require.Equal(t, 1, r.connected())
+	require.Equal(t, 1, r.connectedCount())
 	require.Empty(t, r.Annotate(&agentv1.Capacity{}).Notes)
 }

@@ -121,7 +121,7 @@ func (t *table) setRoute(r *agentv1.Routes, epoch, generation int64) []string {
 	a.routes = r
 	t.indexWorkloads(a)
 	fresh := epoch != a.state.Epoch || generation != a.state.Generation
-	if !t.renew(a, epoch, generation) {
+	if !t.renewApp(a, epoch, generation) {
 		return nil
 	}
 	if fresh {
@@ -218,7 +218,7 @@ func (t *table) dropApp(appID string) {
 func (t *table) renewAll(apps map[string]bool) []string {
 	var changed []string
 	for id := range apps {
-		if a := t.apps[id]; t.renew(a, a.state.Epoch, a.state.Generation) {
+		if a := t.apps[id]; t.renewApp(a, a.state.Epoch, a.state.Generation) {
 			changed = append(changed, id)
 		}
 	}
@@ -226,8 +226,8 @@ func (t *table) renewAll(apps map[string]bool) []string {
 	return changed
 }
 
-// renew computes the app's state again and reports whether it changed.
-func (t *table) renew(a *app, epoch, generation int64) bool {
+// renewApp computes the app's state again and reports whether it changed.
+func (t *table) renewApp(a *app, epoch, generation int64) bool {
 	next := t.newState(a, epoch, generation)
 	next.Change = a.state.Change
 	if a.state.Change > 0 && proto.Equal(next, a.state) {
@@ -369,7 +369,7 @@ func (t *table) setDeployment(deploymentID string, state *agentv1.DeploymentStat
 	a := t.apps[d.GetAppId()]
 	// The route may have come before the deployment.
 	mustPair := a != nil && slices.ContainsFunc(a.state.Targets, func(target *gatewayv1.Target) bool {
-		return target.DeploymentId == deploymentID && !proto.Equal(target.Pairing, pairing(d.GetSpec()))
+		return target.DeploymentId == deploymentID && !proto.Equal(target.Pairing, pairingOf(d.GetSpec()))
 	})
 	mustClose := a != nil && len(a.state.ClosedPaths) == 0 && hasModels(d.GetSpec())
 	if mustClose || mustPair || a != nil && a.isScaled() != (d.GetScaling() != nil) {

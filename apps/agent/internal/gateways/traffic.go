@@ -25,7 +25,7 @@ func countsOf(told []*gatewayv1.Traffic) map[string]traffic.Counts {
 
 // Traffic returns the gateways' request counts of the deployments up to now.
 func (g *Gateways) Traffic(req *agentv1.TrafficRequest) *agentv1.TrafficResponse {
-	out := &agentv1.TrafficResponse{Gateways: int32(g.connected())}
+	out := &agentv1.TrafficResponse{Gateways: int32(g.connectedCount())}
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	for _, q := range req.Queries {
@@ -63,7 +63,7 @@ func (g *Gateways) Demand(appID string, now time.Time) (_ load.Asked, ok bool) {
 }
 
 // AreConnected reports whether any gateway is connected.
-func (g *Gateways) AreConnected() bool { return g.connected() > 0 }
+func (g *Gateways) AreConnected() bool { return g.connectedCount() > 0 }
 
 // Times returns how long answers of a deployment took within the window.
 func (g *Gateways) Times(deploymentID string, window time.Duration, now time.Time) (latency, firstToken histogram.Counts) {

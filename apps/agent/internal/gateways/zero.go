@@ -154,7 +154,7 @@ func (g *Gateways) Sleep(deploymentID string, seen *runtime.Observation) (why st
 	stopping := map[string]bool{}
 	for n := range seen.Deployments[at].Instances {
 		id := seen.Deployments[at].Instances[n].ID
-		if remaining > 0 && !g.hub.released(id) {
+		if remaining > 0 && !g.hub.isReleased(id) {
 			return fmt.Sprintf("waits until the gateways hold new requests and have finished the requests to instance %s, %s at most", id, Patience), remaining
 		}
 		stopping[id] = true
@@ -200,10 +200,10 @@ func (g *Gateways) noteReady(seen []runtime.ObservedDeployment) {
 		if len(d.Roles) == 0 {
 			ready = slices.ContainsFunc(d.Instances, func(in runtime.Instance) bool { return serves(&in) })
 		}
-		state := g.assignment(d.DeploymentID)
+		state := g.assignmentOf(d.DeploymentID)
 		if n, _ := g.cfg.Zero.Replicas(d.DeploymentID, state); ready && n > 0 {
 			g.cfg.Zero.Ready(d.DeploymentID, state.GetDeployment().GetAppId(), now)
-			signal(g.wake) // Run writes the file
+			signalOn(g.wake) // Run writes the file
 		}
 	}
 }
@@ -229,7 +229,7 @@ func (g *Gateways) OnWake(f func(deploymentIDs []string)) { g.woken = f }
 // Wake implements RouteService.
 func (g *Gateways) Wake(ctx context.Context, req *gatewayv1.WakeRequest) (*gatewayv1.WakeResponse, error) {
 	caller := callerOf(ctx)
-	if err := caller.identify(&req.GatewayId); err != nil {
+	if err := caller.addName(&req.GatewayId); err != nil {
 		return nil, err
 	}
 	if !caller.Verified {
@@ -243,7 +243,7 @@ func (g *Gateways) Wake(ctx context.Context, req *gatewayv1.WakeRequest) (*gatew
 	now := time.Now()
 	var woken []string
 	for _, target := range item.GetRoutes().Targets {
-		if target.Weight > 0 && g.cfg.Zero.Wake(target.DeploymentId, g.assignment(target.DeploymentId), now) {
+		if target.Weight > 0 && g.cfg.Zero.Wake(target.DeploymentId, g.assignmentOf(target.DeploymentId), now) {
 			woken = append(woken, target.DeploymentId)
 		}
 	}

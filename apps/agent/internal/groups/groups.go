@@ -61,7 +61,7 @@ type Role struct {
 	YieldsWhenFull bool
 }
 
-func (r Role) hosts() int { return max(r.Hosts, 1) }
+func (r Role) hostCount() int { return max(r.Hosts, 1) }
 
 // ID is the identity of an instance within its deployment.
 type ID struct {
@@ -156,7 +156,7 @@ func Decide(w Wanted, instances []Instance) Decision {
 	occupied := map[ID]bool{}
 	hosts := map[string]int{}
 	for _, r := range w.Roles {
-		hosts[r.Name] = r.hosts()
+		hosts[r.Name] = r.hostCount()
 	}
 	for _, i := range instances {
 		if occupied[i.ID] || i.Rank >= hosts[i.Role] {
@@ -210,7 +210,7 @@ type group struct {
 // addUnit adds the instances of one wanted unit. isNew reports whether a rank of the unit is missing, or has the present
 // template.
 func (g *group) addUnit(r Role, ranks []Instance) (isNew bool) {
-	isNew = len(ranks) < r.hosts()
+	isNew = len(ranks) < r.hostCount()
 	g.outOfService = g.outOfService || isNew
 	var ready []string
 	for _, i := range ranks {
@@ -323,7 +323,7 @@ func (d *Decision) decideGroup(w Wanted, number int, there map[string]units) *gr
 		left := maps.Clone(there[r.Name])
 		isNew, isOld := false, false
 		for _, slot := range slots[r.Name] {
-			d.unit(r, Unit{number, r.Name, slot}, left[slot], why)
+			d.decideUnit(r, Unit{number, r.Name, slot}, left[slot], why)
 			before := len(out.readyKeys)
 			isNew = out.addUnit(r, left[slot]) || isNew
 			isOld = isOld || len(out.readyKeys) > before
@@ -335,10 +335,10 @@ func (d *Decision) decideGroup(w Wanted, number int, there map[string]units) *gr
 	return out
 }
 
-// unit decides about one unit that stays. why is the reason why its ranks must not start for the
+// decideUnit decides about one unit that stays. why is the reason why its ranks must not start for the
 // first time yet, or "".
-func (d *Decision) unit(r Role, u Unit, ranks []Instance, why string) {
-	if r.hosts() > 1 && slices.ContainsFunc(ranks, func(i Instance) bool { return i.Leaving }) {
+func (d *Decision) decideUnit(r Role, u Unit, ranks []Instance, why string) {
+	if r.hostCount() > 1 && slices.ContainsFunc(ranks, func(i Instance) bool { return i.Leaving }) {
 		return // missing ranks are created once all ranks are gone, because a new rank must not join ranks that stop
 	}
 	epoch, joined, ended, behind := 1, false, false, false
@@ -350,8 +350,8 @@ func (d *Decision) unit(r Role, u Unit, ranks []Instance, why string) {
 	for _, i := range ranks {
 		behind = behind || i.Started && i.Epoch < epoch
 	}
-	if r.hosts() > 1 {
-		switch lost := ended || joined && len(ranks) < r.hosts(); {
+	if r.hostCount() > 1 {
+		switch lost := ended || joined && len(ranks) < r.hostCount(); {
 		case behind:
 			// A restart is under way: ranks of earlier epochs still have to restart.
 			d.Restart = append(d.Restart, Restart{u, epoch})
@@ -367,7 +367,7 @@ func (d *Decision) unit(r Role, u Unit, ranks []Instance, why string) {
 			d.Wait[i.ID] = why
 		}
 	}
-	for rank := range r.hosts() {
+	for rank := range r.hostCount() {
 		if !there[rank] {
 			d.Create = append(d.Create, Start{ID{u.Group, u.Role, u.Slot, rank}, epoch})
 		}
@@ -384,7 +384,7 @@ func (d *Decision) deleteUnits(of units) {
 
 // isUnitReady reports whether every rank of the unit exists and is ready.
 func isUnitReady(r Role, ranks []Instance) bool {
-	return len(ranks) == r.hosts() && !slices.ContainsFunc(ranks, func(i Instance) bool { return !i.Ready || i.Leaving })
+	return len(ranks) == r.hostCount() && !slices.ContainsFunc(ranks, func(i Instance) bool { return !i.Ready || i.Leaving })
 }
 
 // The states of groups and units. Scaling in deletes groups and units with the highest state first.
@@ -407,7 +407,7 @@ func unitState(r Role, ranks []Instance) int {
 			state = max(state, unitUnrouted)
 		}
 	}
-	if len(ranks) < r.hosts() {
+	if len(ranks) < r.hostCount() {
 		state = unitNotReady
 	}
 	return state

@@ -273,7 +273,7 @@ func (s *simulation) start() {
 	wait := s.decide().Wait
 	wide := map[string]bool{}
 	for _, r := range s.want.Roles {
-		wide[r.Name] = r.hosts() > 1
+		wide[r.Name] = r.hostCount() > 1
 	}
 	for i := range s.all {
 		in := &s.all[i]
@@ -323,8 +323,8 @@ func (s *simulation) check(t *rapid.T) {
 		require.Equal(t, s.want.Replicas*r.Units, perRole[r.Name], r.Name)
 		some = some || r.Units > 0
 		for u, n := range ranks {
-			if u.Role == r.Name && (r.hosts() == 1 || !leaves[u]) {
-				require.Equal(t, r.hosts(), n, "ranks of %v", u)
+			if u.Role == r.Name && (r.hostCount() == 1 || !leaves[u]) {
+				require.Equal(t, r.hostCount(), n, "ranks of %v", u)
 			}
 		}
 	}

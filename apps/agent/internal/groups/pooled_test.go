@@ -111,7 +111,7 @@ func (s *simulation) serving(role Role, d Decision) (n int) {
 		}
 	}
 	for u, have := range ranks {
-		if have == role.hosts() && !bad[u] {
+		if have == role.hostCount() && !bad[u] {
 			n++
 		}
 	}
@@ -176,7 +176,7 @@ func TestPool_ServesFromAnyHistory(t *testing.T) {
 			for _, i := range s.all {
 				require.True(t, !r.Stable || i.Role != r.Name || i.Slot < r.Units, "%v is above the stable slots", i.ID)
 			}
-			require.Equal(t, s.want.Replicas*r.Units*r.hosts(), perRole[r.Name], r.Name)
+			require.Equal(t, s.want.Replicas*r.Units*r.hostCount(), perRole[r.Name], r.Name)
 		}
 	})
 }

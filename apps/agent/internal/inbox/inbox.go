@@ -122,7 +122,7 @@ func (in *Inbox) Close() error { return in.kept.Close() }
 // Abandon stops all writes to the file from this moment on, even in the middle of a frame. The file
 // is then like the file of a process that was killed at this moment. Every later frame fails. The
 // file stays locked until Close.
-func (in *Inbox) Abandon() { in.kept.abandon() }
+func (in *Inbox) Abandon() { in.kept.abandonWrites() }
 
 // Cursor returns the position at which to resume.
 func (in *Inbox) Cursor() Cursor {
@@ -205,7 +205,7 @@ func (in *Inbox) Delta(d *agentv1.Delta) ([]Key, error) {
 	}
 	st := in.Stage(nil)
 	st.Add(d.Items)
-	fresh, err := st.sorted()
+	fresh, err := st.sortedEntries()
 	if err != nil {
 		return nil, fmt.Errorf("store delta in inbox: %w", err)
 	}
@@ -225,7 +225,7 @@ func (in *Inbox) Snapshot(begin *agentv1.SnapshotBegin, items []*agentv1.Item) (
 func (in *Inbox) commit(fresh []entry, gone []Key, next Cursor, snapshot bool) ([]Key, error) {
 	fresh = slices.DeleteFunc(fresh, func(e entry) bool {
 		held, ok := in.items[e.key]
-		return ok && !newer(e.item, held)
+		return ok && !isNewer(e.item, held)
 	})
 	if err := in.kept.commit(fresh, gone, next, snapshot); err != nil {
 		return nil, fmt.Errorf("store frame in inbox: %w", err)
@@ -243,7 +243,7 @@ func (in *Inbox) commit(fresh []entry, gone []Key, next Cursor, snapshot bool) (
 		changed = append(changed, fresh[i].key)
 	}
 	for _, k := range gone {
-		in.unname(k)
+		in.forgetName(k)
 		delete(in.items, k)
 		delete(in.arrived, k)
 		in.index.Delete(int32(k.Kind), k.Name)
@@ -258,19 +258,19 @@ func (in *Inbox) commit(fresh []entry, gone []Key, next Cursor, snapshot bool) (
 
 // put stores an item in memory.
 func (in *Inbox) put(e entry) {
-	in.unname(e.key)
+	in.forgetName(e.key)
 	in.items[e.key] = e.item
-	in.name(e.key, e.item)
-	if counts(e.item) {
+	in.nameWorkload(e.key, e.item)
+	if countsInDigest(e.item) {
 		in.index.Put(int32(e.key.Kind), e.key.Name, e.sum)
 	} else {
 		in.index.Delete(int32(e.key.Kind), e.key.Name)
 	}
 }
 
-// newer reports whether item replaces held. An item with a lower (epoch, generation) does not, and
+// isNewer reports whether item replaces held. An item with a lower (epoch, generation) does not, and
 // an equal item does not.
-func newer(item, held *agentv1.Item) bool {
+func isNewer(item, held *agentv1.Item) bool {
 	if item.Epoch != held.Epoch {
 		return item.Epoch > held.Epoch
 	}
@@ -286,8 +286,8 @@ func IsDelete(item *agentv1.Item) bool {
 	return d != nil && d.Action == agentv1.DeploymentState_ACTION_DELETE
 }
 
-// counts reports whether an item is part of the digest (see Bookmark).
-func counts(item *agentv1.Item) bool {
+// countsInDigest reports whether an item is part of the digest (see Bookmark).
+func countsInDigest(item *agentv1.Item) bool {
 	switch c := item.Content.(type) {
 	case *agentv1.Item_Deployment:
 		return c.Deployment.Action == agentv1.DeploymentState_ACTION_APPLY

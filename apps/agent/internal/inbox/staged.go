@@ -32,7 +32,7 @@ type entry struct {
 
 func entryOf(item *agentv1.Item) entry {
 	e := entry{key: keyOf(item), item: item}
-	if counts(item) {
+	if countsInDigest(item) {
 		e.sum = digest.Hash(int32(item.Kind), item.Key, item.Generation, item.SpecHash)
 	}
 	return e
@@ -51,16 +51,16 @@ func (s *Staged) Add(items []*agentv1.Item) {
 	s.parts = append(s.parts, part)
 	s.count += len(items)
 	if len(items) < minConcurrent {
-		s.err = errors.Join(s.err, s.prepare(part, items))
+		s.err = errors.Join(s.err, s.prepareItems(part, items))
 		return
 	}
-	s.work.Go(func() error { return s.prepare(part, items) })
+	s.work.Go(func() error { return s.prepareItems(part, items) })
 }
 
 // Count returns how many items were added.
 func (s *Staged) Count() int { return s.count }
 
-func (s *Staged) prepare(part []entry, items []*agentv1.Item) (err error) {
+func (s *Staged) prepareItems(part []entry, items []*agentv1.Item) (err error) {
 	for i, item := range items {
 		if item.Key == "" || len(item.Key) > maxKey || item.Kind <= 0 || item.Kind > 255 {
 			return fmt.Errorf("item of kind %d has a key of %d bytes", item.Kind, len(item.Key))
@@ -73,9 +73,9 @@ func (s *Staged) prepare(part []entry, items []*agentv1.Item) (err error) {
 	return nil
 }
 
-// sorted returns the added items in the order of the file. If a key was added more than once, only
+// sortedEntries returns the added items in the order of the file. If a key was added more than once, only
 // its newest item is returned.
-func (s *Staged) sorted() ([]entry, error) {
+func (s *Staged) sortedEntries() ([]entry, error) {
 	if err := errors.Join(s.work.Wait(), s.err); err != nil {
 		return nil, err
 	}
@@ -87,7 +87,7 @@ func (s *Staged) sorted() ([]entry, error) {
 		switch {
 		case last < 0 || out[last].key != e.key:
 			out = append(out, e)
-		case newer(e.item, out[last].item):
+		case isNewer(e.item, out[last].item):
 			out[last] = e
 		}
 	}
@@ -113,20 +113,20 @@ func (s *Staged) Commit(announced int64) ([]Key, error) {
 		return nil, fmt.Errorf("%w: snapshot of %d buckets at %d of epoch %d, cursor %d of epoch %d",
 			ErrGap, len(begin.Buckets), begin.Revision, begin.Epoch, at.Revision, at.Epoch)
 	}
-	fresh, err := s.sorted()
+	fresh, err := s.sortedEntries()
 	if err != nil {
 		return nil, fmt.Errorf("store snapshot in inbox: %w", err)
 	}
-	changed, err := in.commit(fresh, s.gone(fresh), Cursor{Epoch: begin.Epoch, Revision: begin.Revision, Chain: begin.Chain}, whole)
+	changed, err := in.commit(fresh, s.goneKeys(fresh), Cursor{Epoch: begin.Epoch, Revision: begin.Revision, Chain: begin.Chain}, whole)
 	if err == nil && everyBucket(begin) {
-		changed = append(changed, in.answered()...)
+		changed = append(changed, in.answeredKeys()...)
 	}
 	return changed, err
 }
 
-// gone returns the held keys that the snapshot covers and that are not in has, which is sorted. The caller
+// goneKeys returns the held keys that the snapshot covers and that are not in has, which is sorted. The caller
 // holds in.mu.
-func (s *Staged) gone(has []entry) []Key {
+func (s *Staged) goneKeys(has []entry) []Key {
 	if len(s.in.items) == 0 {
 		return nil
 	}

@@ -24,8 +24,8 @@ type storage interface {
 	encode(item *agentv1.Item) ([]byte, error)
 	// commit stores all of its arguments, or nothing. fresh is sorted by inRows.
 	commit(fresh []entry, gone []Key, next Cursor, snapshot bool) error
-	// abandon stops all later writes; see Inbox.Abandon.
-	abandon()
+	// abandonWrites stops all later writes; see Inbox.Abandon.
+	abandonWrites()
 	Close() error
 }
 
@@ -47,10 +47,10 @@ type file struct {
 	abandoned, closed bool
 }
 
-// abandon replaces the database's descriptor by one that cannot be written to. So the next write
+// abandonWrites replaces the database's descriptor by one that cannot be written to. So the next write
 // fails, at any point of a transaction. Reads still work, because the database reads from its
 // memory mapping. Closing the descriptor would be wrong, because another file could get its number.
-func (f *file) abandon() {
+func (f *file) abandonWrites() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.closed {
@@ -58,7 +58,7 @@ func (f *file) abandon() {
 	}
 	nothing, err := os.Open(os.DevNull)
 	if err == nil {
-		err = errors.Join(duplicate(int(nothing.Fd()), f.descriptor), nothing.Close())
+		err = errors.Join(duplicateDescriptor(int(nothing.Fd()), f.descriptor), nothing.Close())
 	}
 	if err != nil {
 		panic(fmt.Sprintf("abandon an inbox: %v", err)) // the database could still write to the file
@@ -207,7 +207,7 @@ func (m *opened) commit(fresh []entry, gone []Key, next Cursor, snapshot bool) e
 	return nil
 }
 
-func (m *opened) abandon() {
+func (m *opened) abandonWrites() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.abandoned = true

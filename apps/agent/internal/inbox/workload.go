@@ -44,10 +44,10 @@ func (in *Inbox) Succession(item *agentv1.Item) (s Succession, ok bool) {
 	if in.items[k] != item {
 		return Succession{}, false
 	}
-	return in.succession(k), true
+	return in.successionOf(k), true
 }
 
-func (in *Inbox) succession(k Key) Succession {
+func (in *Inbox) successionOf(k Key) Succession {
 	item := in.items[k]
 	var s Succession
 	ended := false // another deployment of the workload was deleted for good
@@ -61,7 +61,7 @@ func (in *Inbox) succession(k Key) Succession {
 		}
 	}
 	switch {
-	case in.whole > 0 && in.since[k] <= in.whole && !in.later(workloadOf(item)):
+	case in.whole > 0 && in.since[k] <= in.whole && !in.cameLater(workloadOf(item)):
 	case !IsDelete(item):
 		s.Open = len(s.Wanting) > 0
 	case item.GetDeployment().HandedOver:
@@ -70,9 +70,9 @@ func (in *Inbox) succession(k Key) Succession {
 	return s
 }
 
-// later reports whether an item that names the workload came after the newest whole snapshot. Such
+// cameLater reports whether an item that names the workload came after the newest whole snapshot. Such
 // an item is a successor, or the tombstone of a successor whose workload was transferred in turn.
-func (in *Inbox) later(workload string) bool {
+func (in *Inbox) cameLater(workload string) bool {
 	return slices.ContainsFunc(in.naming[workload], func(o Key) bool { return in.since[o] > in.whole })
 }
 
@@ -89,16 +89,16 @@ func (in *Inbox) Asked() bool {
 	in.mu.RLock()
 	defer in.mu.RUnlock()
 	for k := range in.asked {
-		if in.succession(k).Open {
+		if in.successionOf(k).Open {
 			return true
 		}
 	}
 	return false
 }
 
-// answered records that a whole snapshot came, and returns the keys for which Ask requested one. The caller
+// answeredKeys records that a whole snapshot came, and returns the keys for which Ask requested one. The caller
 // holds mu.
-func (in *Inbox) answered() []Key {
+func (in *Inbox) answeredKeys() []Key {
 	in.whole = in.frames
 	var out []Key
 	for k := range in.asked {
@@ -110,16 +110,16 @@ func (in *Inbox) answered() []Key {
 	return out
 }
 
-// name records the workload that the key's item names, and when the item came. The caller holds mu.
-func (in *Inbox) name(k Key, item *agentv1.Item) {
+// nameWorkload records the workload that the key's item names, and when the item came. The caller holds mu.
+func (in *Inbox) nameWorkload(k Key, item *agentv1.Item) {
 	if workload := workloadOf(item); workload != "" {
 		in.naming[workload] = append(in.naming[workload], k)
 		in.since[k] = in.frames
 	}
 }
 
-// unname removes the record of name for the key. The caller holds mu.
-func (in *Inbox) unname(k Key) {
+// forgetName removes the record of name for the key. The caller holds mu.
+func (in *Inbox) forgetName(k Key) {
 	workload := workloadOf(in.items[k])
 	if workload == "" {
 		return

@@ -39,14 +39,14 @@ func reportChanged(before, now *agentv1.LoadReport) bool {
 	if now.At < before.At || now.At-before.At >= repeatAfter.Milliseconds() {
 		return true
 	}
-	return differ(before.Queued, now.Queued) || !maps.Equal(before.Problems, now.Problems) ||
+	return differMuch(before.Queued, now.Queued) || !maps.Equal(before.Problems, now.Problems) ||
 		!slices.EqualFunc(before.Deployments, now.Deployments, func(a, b *agentv1.DeploymentLoad) bool { return !deploymentChanged(a, b) })
 }
 
 func deploymentChanged(a, b *agentv1.DeploymentLoad) bool {
 	return a.DeploymentId != b.DeploymentId || a.Ready != b.Ready || a.Starting != b.Starting ||
 		a.RaisedTo != b.RaisedTo || a.RaisedGeneration != b.RaisedGeneration ||
-		differ(a.InFlight, b.InFlight) || differ(a.Rate, b.Rate) ||
+		differMuch(a.InFlight, b.InFlight) || differMuch(a.Rate, b.Rate) ||
 		!maps.EqualFunc(a.Levels, b.Levels, func(x, y float64) bool { return !exceedsTolerance(x, y) }) ||
 		timesChanged(a.FirstToken, b.FirstToken) || timesChanged(a.Latency, b.Latency) ||
 		!slices.EqualFunc(a.Roles, b.Roles, func(x, y *agentv1.RoleLoad) bool { return !roleChanged(x, y) })
@@ -57,8 +57,8 @@ func roleChanged(a, b *agentv1.RoleLoad) bool {
 		!maps.EqualFunc(a.Levels, b.Levels, func(x, y float64) bool { return !exceedsTolerance(x, y) })
 }
 
-// differ reports whether a figure changed by more than the tolerance, or became known or unknown.
-func differ(a, b *float64) bool {
+// differMuch reports whether a figure changed by more than the tolerance, or became known or unknown.
+func differMuch(a, b *float64) bool {
 	if a == nil || b == nil {
 		return a != b
 	}

@@ -89,7 +89,7 @@ func New(cfg Config) (*Collector, error) {
 
 // Assigned must be called when the result of Deployments may have changed. It wakes Run, which
 // sleeps while no app is scaled.
-func (c *Collector) Assigned() { signal(c.wake) }
+func (c *Collector) Assigned() { signalOn(c.wake) }
 
 // Changed is signalled, with a buffer of one, when Due may return something new.
 func (c *Collector) Changed() <-chan struct{} { return c.changed }
@@ -122,7 +122,7 @@ func (c *Collector) Answered(reports []*agentv1.LoadReport) {
 // signalDue signals Changed if a report is due. The caller holds mu.
 func (c *Collector) signalDue() {
 	if len(Due(c.answered, c.now)) > 0 {
-		signal(c.changed)
+		signalOn(c.changed)
 	}
 }
 
@@ -132,7 +132,7 @@ func (c *Collector) Reset() {
 	defer c.mu.Unlock()
 	clear(c.answered)
 	if len(c.now) > 0 {
-		signal(c.changed)
+		signalOn(c.changed)
 	}
 }
 
@@ -150,7 +150,7 @@ func (c *Collector) Run(ctx context.Context) error {
 			continue
 		}
 		bounded, cancel := context.WithTimeout(ctx, measureTimeout)
-		reports, ok := c.measure(bounded, deployments)
+		reports, ok := c.measureApps(bounded, deployments)
 		cancel()
 		if ok {
 			if c.cfg.Measured != nil {
@@ -183,7 +183,7 @@ func (c *Collector) setReports(reports map[string]*agentv1.LoadReport) {
 	c.signalDue()
 }
 
-func signal(c chan struct{}) {
+func signalOn(c chan struct{}) {
 	select {
 	case c <- struct{}{}:
 	default:
@@ -216,8 +216,8 @@ func (w wants) neededSignals() map[string]bool {
 	return map[string]bool{scrape.Queue: w[windlassv1.ScalingMetric_TYPE_QUEUE], scrape.Cache: w[windlassv1.ScalingMetric_TYPE_KV_CACHE]}
 }
 
-// measure returns the loads by app. ok is false while Observation returns nothing.
-func (c *Collector) measure(ctx context.Context, deployments []*agentv1.Deployment) (_ map[string]*agentv1.LoadReport, ok bool) {
+// measureApps returns the loads by app. ok is false while Observation returns nothing.
+func (c *Collector) measureApps(ctx context.Context, deployments []*agentv1.Deployment) (_ map[string]*agentv1.LoadReport, ok bool) {
 	seen, ok := c.cfg.Observation()
 	if !ok {
 		return nil, false
@@ -328,7 +328,7 @@ func (c *Collector) deploymentLoad(d *agentv1.Deployment, instances []runtime.In
 			out.Roles = append(out.Roles, roleLoad(role, instances, m))
 		}
 	case !runtime.HasRoles(d.GetSpec()): // a mean over instances that do different work has no meaning
-		out.Levels = m.levels(instances, d.GetSpec().GetResources())
+		out.Levels = m.levelsOf(instances, d.GetSpec().GetResources())
 	}
 	return out
 }
@@ -353,7 +353,7 @@ func roleLoad(role runtime.Role, instances []runtime.Instance, m measured) *agen
 			}
 		}
 	}
-	out.Levels = m.levels(own, role.Resources)
+	out.Levels = m.levelsOf(own, role.Resources)
 	return out
 }
 
@@ -364,9 +364,9 @@ type measured struct {
 	signals map[string]scrape.Signals
 }
 
-// levels returns the means over the ready instances, by the names of DeploymentLoad.levels, or nil
+// levelsOf returns the means over the ready instances, by the names of DeploymentLoad.levels, or nil
 // if none is known. asks are the resources that each instance requests.
-func (m measured) levels(instances []runtime.Instance, asks *windlassv1.Resources) (out map[string]float64) {
+func (m measured) levelsOf(instances []runtime.Instance, asks *windlassv1.Resources) (out map[string]float64) {
 	level := func(name string, of func(instanceID string) (float64, bool)) {
 		if v, ok := meanOverReady(instances, of); ok {
 			if out == nil {

@@ -50,7 +50,7 @@ func (r *rate) add(n uint64, now time.Time) {
 	slot.n += n
 }
 
-func (r *rate) sum(now time.Time) (n uint64) {
+func (r *rate) sumAt(now time.Time) (n uint64) {
 	for _, slot := range r {
 		if slot.second > now.Unix()-rateWindow && slot.second <= now.Unix() {
 			n += slot.n
@@ -163,7 +163,7 @@ func (d *Demand) Look(appID string, now time.Time) (_ Asked, ok bool) {
 		return Asked{}, false
 	}
 	for id, r := range a.rates {
-		if _, ok := out.InFlight[id]; !ok && r.sum(now) == 0 {
+		if _, ok := out.InFlight[id]; !ok && r.sumAt(now) == 0 {
 			delete(a.rates, id)
 		}
 	}
@@ -173,7 +173,7 @@ func (d *Demand) Look(appID string, now time.Time) (_ Asked, ok bool) {
 			out.Rate[id] = 0
 		}
 		for id, r := range a.rates {
-			out.Rate[id] = float64(r.sum(now)) / counted.Seconds()
+			out.Rate[id] = float64(r.sumAt(now)) / counted.Seconds()
 		}
 	}
 	return out, true

@@ -72,7 +72,7 @@ var _ models.Loader = (*Loader)(nil)
 // Held implements models.Loader.
 func (l *Loader) Held(ctx context.Context, s models.Server, first []string) ([]models.Held, error) {
 	if s.Protocol == models.LoRA {
-		return l.adapters(ctx, s)
+		return l.listAdapters(ctx, s)
 	}
 	index, err := l.index(ctx, s)
 	if err != nil {
@@ -286,9 +286,9 @@ func (l *Loader) isReady(ctx context.Context, s models.Server, name string) (boo
 	return err == nil, err
 }
 
-// adapters lists the adapters of a server. In the server's list of models, an adapter names the
+// listAdapters lists the adapters of a server. In the server's list of models, an adapter names the
 // model that it belongs to.
-func (l *Loader) adapters(ctx context.Context, s models.Server) ([]models.Held, error) {
+func (l *Loader) listAdapters(ctx context.Context, s models.Server) ([]models.Held, error) {
 	answer, err := l.call(ctx, s, request{method: http.MethodGet, path: "/v1/models", most: maxList, within: questionTimeout})
 	if err != nil {
 		return nil, err
@@ -350,7 +350,7 @@ func (l *Loader) unloadAdapter(ctx context.Context, s models.Server, m models.Mo
 }
 
 func (l *Loader) hasAdapter(ctx context.Context, s models.Server, name string) (bool, error) {
-	held, err := l.adapters(ctx, s)
+	held, err := l.listAdapters(ctx, s)
 	for _, h := range held {
 		if h.Name == name {
 			return true, nil
@@ -430,14 +430,14 @@ func (l *Loader) call(ctx context.Context, s models.Server, q request) ([]byte, 
 		defer cancel()
 		ctx = limited
 	}
-	answer, err := l.exchange(ctx, s, q)
+	answer, err := l.exchangeWith(ctx, s, q)
 	if late := (*noAnswerError)(nil); err != nil && statusOf(err) == 0 && errors.As(context.Cause(ctx), &late) {
 		return nil, late
 	}
 	return answer, err
 }
 
-func (l *Loader) exchange(ctx context.Context, s models.Server, q request) ([]byte, error) {
+func (l *Loader) exchangeWith(ctx context.Context, s models.Server, q request) ([]byte, error) {
 	var content io.Reader
 	if q.body != nil {
 		data, err := json.Marshal(q.body)
@@ -468,7 +468,7 @@ func (l *Loader) exchange(ctx context.Context, s models.Server, q request) ([]by
 	answer, err := io.ReadAll(io.LimitReader(res.Body, int64(most)+1))
 	switch {
 	case res.StatusCode != http.StatusOK:
-		return nil, &statusError{res.StatusCode, fmt.Sprintf("%s: %s", res.Status, message(answer[:min(len(answer), most)]))}
+		return nil, &statusError{res.StatusCode, fmt.Sprintf("%s: %s", res.Status, messageIn(answer[:min(len(answer), most)]))}
 	case err != nil:
 		return nil, err
 	case len(answer) > most:
@@ -477,9 +477,9 @@ func (l *Loader) exchange(ctx context.Context, s models.Server, q request) ([]by
 	return answer, nil
 }
 
-// message returns the text in the body of an error, in the form of the Open Inference Protocol or
+// messageIn returns the text in the body of an error, in the form of the Open Inference Protocol or
 // of OpenAI.
-func message(body []byte) string {
+func messageIn(body []byte) string {
 	var v struct {
 		Error   json.RawMessage `json:"error"`
 		Message string          `json:"message"`

@@ -62,7 +62,7 @@ func read(ctx context.Context, r Reader, req *agentv1.FollowRequest) (res *agent
 	left := min(int(req.MaxBytes), maxBytes)
 	for i, in := range req.Instances {
 		log := &agentv1.InstanceLog{InstanceId: in.InstanceId}
-		page, err := r.ReadLog(ctx, in.InstanceId, query(in, min(left/(len(req.Instances)-i), perInstance)))
+		page, err := r.ReadLog(ctx, in.InstanceId, queryOf(in, min(left/(len(req.Instances)-i), perInstance)))
 		switch {
 		case errors.Is(err, runtime.ErrUnknownInstance):
 			log.Gone, news = true, true
@@ -83,7 +83,7 @@ func read(ctx context.Context, r Reader, req *agentv1.FollowRequest) (res *agent
 	return res, news
 }
 
-func query(in *agentv1.FollowedInstance, limit int) runtime.LogQuery {
+func queryOf(in *agentv1.FollowedInstance, limit int) runtime.LogQuery {
 	q := runtime.LogQuery{Tail: int(in.TailLines), Limit: max(limit, 4<<10)}
 	if in.After != nil {
 		q.After = &runtime.LogPosition{Offset: in.After.Offset, Line: in.After.Line}

@@ -44,8 +44,8 @@ var errNoStore = errors.New("this agent does not fetch files of models")
 // discardWithin limits the time of a call that removes the files of an unloaded model.
 const discardWithin = 10 * time.Second
 
-// prepare implements the manager's Config.Prepare.
-func (r *Runtime) prepare(ctx context.Context, s Server, m Model) (Model, error) {
+// prepareModel implements the manager's Config.Prepare.
+func (r *Runtime) prepareModel(ctx context.Context, s Server, m Model) (Model, error) {
 	c, err := r.awaitCredentials(ctx, m.ID)
 	switch {
 	case err != nil:
@@ -57,7 +57,7 @@ func (r *Runtime) prepare(ctx context.Context, s Server, m Model) (Model, error)
 	}
 	dir, err := r.store.Fetch(ctx, s.Scope, s.Workspace, m.Artifact, c)
 	if err != nil {
-		return m, &shownError{clip(blank(c, err.Error())), err}
+		return m, &shownError{clipReason(blankSecrets(c, err.Error())), err}
 	}
 	if s.Protocol == LoRA {
 		m.Path = dir
@@ -76,7 +76,7 @@ func (r *Runtime) prepareInPod(ctx context.Context, s Server, m Model, c artifac
 		Name: m.Name, Adapter: s.Protocol == LoRA, Workspace: s.Workspace, Reference: m.Artifact, Credentials: c,
 	})
 	if err != nil {
-		return m, &shownError{clip(blank(c, err.Error())), err}
+		return m, &shownError{clipReason(blankSecrets(c, err.Error())), err}
 	}
 	if s.Protocol == LoRA {
 		m.Path = dir
@@ -103,14 +103,14 @@ func (r *Runtime) awaitCredentials(ctx context.Context, workload string) (artifa
 	}
 }
 
-// blank removes the secrets of a model from a text.
-func blank(c artifact.Credentials, text string) string {
+// blankSecrets removes the secrets of a model from a text.
+func blankSecrets(c artifact.Credentials, text string) string {
 	values := slices.Concat(slices.Collect(maps.Values(c.Variables)), slices.Collect(maps.Values(c.Docker)))
 	return redact.New(values...).Blank(text)
 }
 
-// discard implements the manager's Config.Discard.
-func (r *Runtime) discard(s Server, m Model) {
+// discardModel implements the manager's Config.Discard.
+func (r *Runtime) discardModel(s Server, m Model) {
 	if s.Protocol == LoRA && r.loaders == nil {
 		return
 	}
@@ -182,16 +182,16 @@ func (r *Runtime) sweepOnRequest(ctx context.Context) error {
 	for {
 		select {
 		case <-r.sweeps:
-			r.sweep(ctx)
+			r.sweepFiles(ctx)
 		case <-ctx.Done():
 			return nil
 		}
 	}
 }
 
-// sweep deletes files of models that are gone. It keeps the repositories of servers that do not run at the moment, because
+// sweepFiles deletes files of models that are gone. It keeps the repositories of servers that do not run at the moment, because
 // they may be starting.
-func (r *Runtime) sweep(ctx context.Context) {
+func (r *Runtime) sweepFiles(ctx context.Context) {
 	r.mu.Lock()
 	ids, scopes := maps.Clone(r.instances), map[string]bool{}
 	for _, kept := range []map[string]assignment{r.kept.Models, r.kept.Servers} {

@@ -66,11 +66,11 @@ func (g *guarded) withSafeText(s Server, err error) error {
 		}
 		text = secrets.Blank(text)
 	}
-	return &shownError{clip(text), err}
+	return &shownError{clipReason(text), err}
 }
 
-// clip shortens a text to maxReason.
-func clip(text string) string {
+// clipReason shortens a text to maxReason.
+func clipReason(text string) string {
 	if len(text) > maxReason {
 		return strings.ToValidUTF8(text[:maxReason], "") + "..."
 	}

@@ -54,8 +54,8 @@ func (a assignment) asModel(workload string) Model {
 	}
 }
 
-// recall reads the file that an earlier agent process stored, if there is one.
-func (r *Runtime) recall() error {
+// recallClaims reads the file that an earlier agent process stored, if there is one.
+func (r *Runtime) recallClaims() error {
 	data, err := r.files.Read(r.name)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
@@ -89,12 +89,12 @@ func (r *Runtime) keepServer(id string, a assignment) error {
 	delete(r.removed, id)
 	r.dirty = true
 	r.mu.Unlock()
-	return r.keep()
+	return r.keepClaims()
 }
 
-// keep writes the file if its content has changed. When it returns nil, every change before the
+// keepClaims writes the file if its content has changed. When it returns nil, every change before the
 // call is in the file.
-func (r *Runtime) keep() error {
+func (r *Runtime) keepClaims() error {
 	r.writing.Lock()
 	defer r.writing.Unlock()
 	r.mu.Lock()
@@ -119,8 +119,8 @@ func (r *Runtime) keep() error {
 	return nil
 }
 
-// claim implements the manager's Config.Claim.
-func (r *Runtime) claim(server, name, workload string) error {
+// claimName implements the manager's Config.Claim.
+func (r *Runtime) claimName(server, name, workload string) error {
 	r.claims.Lock()
 	changed := r.kept.Claims[server][name] != workload
 	if changed {
@@ -138,11 +138,11 @@ func (r *Runtime) claim(server, name, workload string) error {
 		r.dirty = true
 		r.mu.Unlock()
 	}
-	return r.keep()
+	return r.keepClaims()
 }
 
-// claimed implements the manager's Config.Claimed.
-func (r *Runtime) claimed(server, name string) string {
+// claimedName implements the manager's Config.Claimed.
+func (r *Runtime) claimedName(server, name string) string {
 	r.claims.Lock()
 	defer r.claims.Unlock()
 	return r.kept.Claims[server][name]

@@ -195,7 +195,7 @@ func (m *Manager) Put(model Model) {
 		}
 	}
 	m.placeDirty = true
-	m.signal()
+	m.signalChange()
 }
 
 // Drop forgets a model. Servers that hold the model keep it.
@@ -219,7 +219,7 @@ func (m *Manager) Drop(modelID string) {
 		}
 	}
 	m.placeDirty = true
-	m.signal()
+	m.signalChange()
 }
 
 func (m *Manager) forgetName(model Model) {
@@ -258,7 +258,7 @@ func (m *Manager) Run(ctx context.Context) error {
 	for {
 		m.mu.Lock()
 		began := time.Now()
-		next := m.step(ctx, began)
+		next := m.startDue(ctx, began)
 		took := time.Since(began)
 		m.mu.Unlock()
 		// One step handles a burst of results. A step costs more with more models, so steps come
@@ -280,8 +280,8 @@ func (m *Manager) Run(ctx context.Context) error {
 	}
 }
 
-// signal wakes Run and signals Changed.
-func (m *Manager) signal() {
+// signalChange wakes Run and signals Changed.
+func (m *Manager) signalChange() {
 	m.Again()
 	select {
 	case m.changed <- struct{}{}:
@@ -289,9 +289,9 @@ func (m *Manager) signal() {
 	}
 }
 
-// step starts everything that can be started now, and returns when to call it again. The caller
+// startDue starts everything that can be started now, and returns when to call it again. The caller
 // holds the lock.
-func (m *Manager) step(ctx context.Context, now time.Time) (next time.Time) {
+func (m *Manager) startDue(ctx context.Context, now time.Time) (next time.Time) {
 	next = now.Add(24 * time.Hour)
 	soon := func(t time.Time) {
 		if t.Before(next) {
@@ -306,26 +306,26 @@ func (m *Manager) step(ctx context.Context, now time.Time) (next time.Time) {
 			soon(s.askAt)
 			continue
 		}
-		m.ask(ctx, s)
+		m.askServer(ctx, s)
 	}
-	m.forgive(now, soon)
+	m.forgiveKills(now, soon)
 	if m.placeDirty {
 		switch {
-		case !m.settle(now):
+		case !m.maySettle(now):
 			soon(m.began.Add(m.cfg.AskTimeout))
 		case now.Before(m.placeAt):
 			soon(m.placeAt)
 		default:
 			m.placeDirty, m.placedAt = false, now
 			began := time.Now()
-			m.place(now)
+			m.placeModels(now)
 			// A placement costs more with more models. This delay limits placements to a fifth of
 			// the time.
 			m.placeAt = now.Add(4 * time.Since(began))
 		}
 	}
 	for key, r := range m.replicas {
-		m.advance(key, r, now, soon)
+		m.advanceReplica(key, r, now, soon)
 	}
 	for _, s := range m.servers {
 		m.startQueued(ctx, s, now)
@@ -333,10 +333,10 @@ func (m *Manager) step(ctx context.Context, now time.Time) (next time.Time) {
 	return next
 }
 
-// settle reports whether models may be placed. After its start, an agent first asks the servers
+// maySettle reports whether models may be placed. After its start, an agent first asks the servers
 // which models they hold, because a model that is on one server must not be loaded on another one.
 // A server that is not ready or does not answer delays this for at most AskTimeout.
-func (m *Manager) settle(now time.Time) bool {
+func (m *Manager) maySettle(now time.Time) bool {
 	if m.settled || m.began.IsZero() {
 		return m.settled
 	}

@@ -622,10 +622,10 @@ func TestManager(t *testing.T) {
 		require.Equal(h.t, modelstate.LoadFailed, failed.State)
 		now := failed.retryAt
 		m.placeDirty, m.placeAt, m.placedAt = true, now.Add(time.Second), failed.since.Add(-1)
-		m.step(h.t.Context(), now)
+		m.startDue(h.t.Context(), now)
 		require.Equal(h.t, modelstate.LoadFailed, m.replicas[replicaKey{"a", "s1"}].State, "no placement has been made since the failure")
 		m.placedAt = failed.since
-		m.step(h.t.Context(), now)
+		m.startDue(h.t.Context(), now)
 		require.Equal(h.t, modelstate.Unloaded, m.replicas[replicaKey{"a", "s1"}].State)
 	})
 

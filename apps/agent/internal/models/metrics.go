@@ -59,8 +59,8 @@ func newMetrics(reg prometheus.Registerer) (*metrics, error) {
 	return m, nil
 }
 
-// ended counts a load or an unload that has ended.
-func (m *metrics) ended(load bool, took time.Duration, err error) {
+// countEnded counts a load or an unload that has ended.
+func (m *metrics) countEnded(load bool, took time.Duration, err error) {
 	if !load {
 		m.unloads.WithLabelValues(resultOf(err, "unloaded")).Inc()
 		return

@@ -107,12 +107,12 @@ func (m *Manager) apply(key replicaKey, r *replica, e modelstate.Event, tick int
 	default: // The other states need no action.
 	}
 	m.placeDirty = true
-	m.signal()
+	m.signalChange()
 	return true
 }
 
-// advance applies the events that come from time and from gateways.
-func (m *Manager) advance(key replicaKey, r *replica, now time.Time, soon func(time.Time)) {
+// advanceReplica applies the events that come from time and from gateways.
+func (m *Manager) advanceReplica(key replicaKey, r *replica, now time.Time, soon func(time.Time)) {
 	switch r.State {
 	case modelstate.Loaded:
 		// The agent's observation sends the replica to gateways. It counts as ready once they have
@@ -222,7 +222,7 @@ func (m *Manager) start(ctx context.Context, s *server, key replicaKey, r *repli
 			}
 		}
 		if err == nil && load && prepares {
-			model, err = m.prepare(limited, key, target, model)
+			model, err = m.prepareFiles(limited, key, target, model)
 		}
 		unprepared := err != nil
 		if err == nil {
@@ -231,7 +231,7 @@ func (m *Manager) start(ctx context.Context, s *server, key replicaKey, r *repli
 		if err == nil && !load && prepares {
 			m.cfg.Discard(target, model)
 		}
-		m.metrics.ended(load, time.Since(now), err)
+		m.metrics.countEnded(load, time.Since(now), err)
 		m.mu.Lock()
 		defer m.mu.Unlock()
 		if m.servers[s.ID] != s {
@@ -268,8 +268,8 @@ func isDialError(err error) bool {
 	return ok && op.Op == "dial"
 }
 
-// prepare makes the files of a model available to a server.
-func (m *Manager) prepare(ctx context.Context, key replicaKey, target Server, model Model) (Model, error) {
+// prepareFiles makes the files of a model available to a server.
+func (m *Manager) prepareFiles(ctx context.Context, key replicaKey, target Server, model Model) (Model, error) {
 	prepared, err := m.cfg.Prepare(ctx, target, model)
 	if err != nil {
 		return model, fmt.Errorf("%w%w", errNoFiles, err)

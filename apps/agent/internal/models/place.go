@@ -12,8 +12,8 @@ import (
 	"github.com/windlass-run/windlass/pkg/placement"
 )
 
-// place decides which servers should have which models, and requests loads and unloads.
-func (m *Manager) place(now time.Time) {
+// placeModels decides which servers should have which models, and requests loads and unloads.
+func (m *Manager) placeModels(now time.Time) {
 	servers, ids := m.placementServers()
 	failed := map[string][]placement.Key{}
 	for at, id := range ids {
@@ -43,10 +43,10 @@ func (m *Manager) place(now time.Time) {
 	for _, d := range placement.Place(servers, models) {
 		m.noteShort(d)
 		for _, at := range d.Servers {
-			m.request(replicaKey{d.Model, ids[at]}, modelstate.RequestLoad, now)
+			m.requestEvent(replicaKey{d.Model, ids[at]}, modelstate.RequestLoad, now)
 		}
 		for _, at := range d.Unload {
-			m.request(replicaKey{d.Model, ids[at]}, modelstate.RequestUnload, now)
+			m.requestEvent(replicaKey{d.Model, ids[at]}, modelstate.RequestUnload, now)
 		}
 	}
 	for _, s := range m.servers {
@@ -69,7 +69,7 @@ func (m *Manager) noteShort(d placement.Decision) {
 		return
 	}
 	m.stale[d.Model] = true
-	m.signal()
+	m.signalChange()
 	if d.Short == 0 {
 		delete(m.short, d.Model)
 		delete(m.refused, d.Model)
@@ -103,7 +103,7 @@ func (m *Manager) refusedText(d placement.Decision) string {
 	return strings.Join(parts, "; ")
 }
 
-func (m *Manager) request(key replicaKey, e modelstate.Event, now time.Time) {
+func (m *Manager) requestEvent(key replicaKey, e modelstate.Event, now time.Time) {
 	r := m.replicas[key]
 	if r == nil {
 		r = &replica{Replica: modelstate.Replica{State: modelstate.Unloaded}, since: now}

@@ -67,7 +67,7 @@ type Runtime struct {
 	writing sync.Mutex
 	// groups has the group of each replica of a model, by model and server.
 	groups map[string]map[string]int
-	// described has the last results of describe, by workload.
+	// described has the last results of describeModel, by workload.
 	described map[string]described
 	// removed has the ids of deployments of servers whose removal base has accepted. Base may still
 	// observe them.
@@ -107,12 +107,12 @@ func Wrap(base runtime.Runtime, loader Loader, store *artifact.Store, files disk
 		groups: map[string]map[string]int{}, removed: map[string]bool{}, described: map[string]described{},
 	}
 	var err error
-	cfg := Config{Loader: guardLoader(loader, base), Released: r.isReleased, Claim: r.claim, Claimed: r.claimed, Registerer: reg, Log: log, Rand: rand}
-	cfg.Prepare, cfg.Discard = r.prepare, r.discard
+	cfg := Config{Loader: guardLoader(loader, base), Released: r.isReleased, Claim: r.claimName, Claimed: r.claimedName, Registerer: reg, Log: log, Rand: rand}
+	cfg.Prepare, cfg.Discard = r.prepareModel, r.discardModel
 	if r.manager, err = New(cfg); err != nil {
 		return nil, err
 	}
-	if err = r.recall(); err != nil {
+	if err = r.recallClaims(); err != nil {
 		return nil, err
 	}
 	for workload, a := range r.kept.Models {
@@ -170,11 +170,11 @@ func (r *Runtime) Apply(ctx context.Context, a runtime.Assignment) error {
 	r.credentials[workload] = artifact.Credentials{Variables: a.Secrets, Docker: a.PullSecrets}
 	r.dirty = true
 	r.mu.Unlock()
-	if err := r.keep(); err != nil {
+	if err := r.keepClaims(); err != nil {
 		return err
 	}
 	r.manager.Put(next.asModel(workload))
-	r.signal()
+	r.signalChange()
 	return nil
 }
 
@@ -219,13 +219,13 @@ func (r *Runtime) Remove(ctx context.Context, deploymentID string) error {
 		r.kept.Models[workload] = a
 		r.dirty = r.dirty || changed
 		r.mu.Unlock()
-		if err := r.keep(); err != nil {
+		if err := r.keepClaims(); err != nil {
 			return err
 		}
 		if changed {
 			r.manager.Put(a.asModel(workload))
 		}
-		r.signal()
+		r.signalChange()
 		return nil
 	}
 	a, ok := r.kept.Servers[deploymentID]
@@ -239,10 +239,10 @@ func (r *Runtime) Remove(ctx context.Context, deploymentID string) error {
 		r.dirty = true
 	}
 	r.mu.Unlock()
-	if err := r.keep(); err != nil {
+	if err := r.keepClaims(); err != nil {
 		return err
 	}
-	r.signal()
+	r.signalChange()
 	return nil
 }
 
@@ -289,7 +289,7 @@ func (r *Runtime) removeServers(ctx context.Context, seen runtime.Observation) e
 			r.mu.Unlock()
 		}
 	}
-	return r.keep()
+	return r.keepClaims()
 }
 
 // lookIn signals Changes after the given time, unless an earlier signal is planned. The caller
@@ -302,7 +302,7 @@ func (r *Runtime) lookIn(after time.Duration) {
 		}
 		r.alarm.Stop()
 	}
-	r.alarm, r.alarmAt = time.AfterFunc(after, r.signal), at
+	r.alarm, r.alarmAt = time.AfterFunc(after, r.signalChange), at
 }
 
 // removeServer makes base remove a deployment of servers, unless it was applied again.
@@ -321,7 +321,7 @@ func (r *Runtime) removeServer(ctx context.Context, id string) error {
 	r.mu.Lock()
 	r.removed[id] = true
 	r.mu.Unlock()
-	r.signal()
+	r.signalChange()
 	return nil
 }
 
@@ -371,7 +371,7 @@ func (r *Runtime) Observe(ctx context.Context) (runtime.Observation, error) {
 		}
 		was := r.described[s.ModelID]
 		if was.status != s || was.assignment != a {
-			was = described{s, a, r.describe(s, a)}
+			was = described{s, a, r.describeModel(s, a)}
 			r.described[s.ModelID] = was
 		}
 		seen.Deployments = append(seen.Deployments, was.deployment)
@@ -381,7 +381,7 @@ func (r *Runtime) Observe(ctx context.Context) (runtime.Observation, error) {
 	}
 	r.mu.Unlock()
 	if gone {
-		err = r.keep()
+		err = r.keepClaims()
 	}
 	return seen, err
 }
@@ -427,8 +427,8 @@ func instanceID(workload, server string) string {
 	return ident.From("ins", time.UnixMilli(0), binary.BigEndian.Uint64(sum[:]), binary.BigEndian.Uint64(sum[8:]))
 }
 
-// describe describes a model as a deployment. The caller holds the lock.
-func (r *Runtime) describe(s *Status, a assignment) runtime.ObservedDeployment {
+// describeModel describes a model as a deployment. The caller holds the lock.
+func (r *Runtime) describeModel(s *Status, a assignment) runtime.ObservedDeployment {
 	d := runtime.ObservedDeployment{DeploymentID: a.DeploymentID, Generation: a.Generation, TemplateHash: a.TemplateHash, Removing: a.Deleted}
 	add := func(server string, in runtime.Instance) {
 		in.ID, in.Role, in.TemplateHash, in.RuntimeName = instanceID(s.ModelID, server), "main", a.TemplateHash, server
@@ -491,7 +491,7 @@ func (r *Runtime) groupOf(workload, server string) int {
 // Changes implements runtime.Runtime.
 func (r *Runtime) Changes() <-chan struct{} { return r.changes }
 
-func (r *Runtime) signal() {
+func (r *Runtime) signalChange() {
 	select {
 	case r.changes <- struct{}{}:
 	default:
@@ -585,7 +585,7 @@ func (r *Runtime) Run(ctx context.Context) error {
 			case <-ctx.Done():
 				return nil
 			}
-			r.signal()
+			r.signalChange()
 		}
 	})
 	return group.Wait()

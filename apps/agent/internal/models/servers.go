@@ -146,7 +146,7 @@ func (m *Manager) SetServers(servers []Server) {
 		}
 	}
 	m.placeDirty = true
-	m.signal()
+	m.signalChange()
 }
 
 // hasServers reports whether the manager has exactly these servers.
@@ -182,9 +182,9 @@ func (m *Manager) loseServer(s *server, now time.Time) {
 	}
 }
 
-// forgive lowers by one each count of kills that did not change for Config.Forgive. So a
+// forgiveKills lowers by one each count of kills that did not change for Config.Forgive. So a
 // quarantined model is tried again, and one more end of a server quarantines it again.
-func (m *Manager) forgive(now time.Time, soon func(time.Time)) {
+func (m *Manager) forgiveKills(now time.Time, soon func(time.Time)) {
 	for suspect, k := range m.kills {
 		due := k.since.Add(m.cfg.Forgive)
 		switch {
@@ -274,8 +274,8 @@ func (m *Manager) ownerOf(s *server, name string) string {
 	return oldest
 }
 
-// ask asks a server which models it holds.
-func (m *Manager) ask(ctx context.Context, s *server) {
+// askServer asks a server which models it holds.
+func (m *Manager) askServer(ctx context.Context, s *server) {
 	s.asking = true
 	target, began := s.Server, time.Now()
 	ticks := map[replicaKey]int64{}
@@ -317,7 +317,7 @@ func (m *Manager) ask(ctx context.Context, s *server) {
 			return
 		}
 		s.askAt = now.Add(m.cfg.Observe/2 + time.Duration(m.cfg.Rand()*float64(m.cfg.Observe)))
-		m.observe(s, held, began, ticks, now)
+		m.observeServer(s, held, began, ticks, now)
 	})
 }
 
@@ -344,9 +344,9 @@ func silenceOf(err error) string {
 	return err.Error()
 }
 
-// observe processes a server's answer which models it holds. began is when the server was asked.
+// observeServer processes a server's answer which models it holds. began is when the server was asked.
 // ticks has the ticks of its replicas at that time.
-func (m *Manager) observe(s *server, held []Held, began time.Time, ticks map[replicaKey]int64, now time.Time) {
+func (m *Manager) observeServer(s *server, held []Held, began time.Time, ticks map[replicaKey]int64, now time.Time) {
 	s.held = make(map[string]Held, len(held))
 	for _, h := range held {
 		s.held[h.Name] = h

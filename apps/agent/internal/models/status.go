@@ -40,7 +40,7 @@ func (m *Manager) Status() []*Status {
 	m.looks++
 	for _, r := range m.unrouting {
 		if m.looks <= r.look+2 {
-			m.signal() // The unload waits for the next call of Status.
+			m.signalChange() // The unload waits for the next call of Status.
 			break
 		}
 	}
@@ -85,7 +85,7 @@ func (m *Manager) statusOf(model Model) *Status {
 	}
 	if status.Short = m.short[model.ID]; status.Short > 0 {
 		status.Refused = m.refused[model.ID]
-		status.Reason = join(status.Refused, status.Reason)
+		status.Reason = joinTexts(status.Refused, status.Reason)
 	}
 	status.Summary = modelstate.Summarize(modelstate.Wanted{
 		Replicas: model.Replicas, MinReplicas: model.MinReplicas, Deleted: model.Deleted, Short: status.Short,
@@ -93,7 +93,7 @@ func (m *Manager) statusOf(model Model) *Status {
 	return status
 }
 
-func join(a, b string) string {
+func joinTexts(a, b string) string {
 	if a == "" || b == "" {
 		return a + b
 	}

@@ -46,7 +46,7 @@ func (q *queue) add(keys ...inbox.Key) {
 			q.waiting = append(q.waiting, k)
 		}
 	}
-	q.signal()
+	q.signalWork()
 }
 
 // addAfter adds the key after d. A call of add before then adds the key at once and cancels the
@@ -70,7 +70,7 @@ func (q *queue) next(ctx context.Context) (inbox.Key, bool) {
 			delete(q.queued, k)
 			q.running[k] = true
 			if len(q.waiting) > 0 {
-				q.signal()
+				q.signalWork()
 			}
 			q.mu.Unlock()
 			return k, true
@@ -94,7 +94,7 @@ func (q *queue) done(k inbox.Key) {
 			q.queued[k] = true
 			q.waiting = append(q.waiting, k)
 		}
-		q.signal()
+		q.signalWork()
 	}
 }
 
@@ -108,7 +108,7 @@ func (q *queue) stopTimers() {
 	}
 }
 
-func (q *queue) signal() {
+func (q *queue) signalWork() {
 	select {
 	case q.ready <- struct{}{}:
 	default:

@@ -155,7 +155,7 @@ func sameFacts(a, b *runtime.Instance) bool {
 // reportsTheSame reports whether a and b, which belong to one deployment, give the same
 // InstanceState.
 func reportsTheSame(a, b *runtime.Instance) bool {
-	return sameFacts(a, b) && millis(a.StartedAt) == millis(b.StartedAt) && millis(a.ReadyAt) == millis(b.ReadyAt) &&
+	return sameFacts(a, b) && unixMillis(a.StartedAt) == unixMillis(b.StartedAt) && unixMillis(a.ReadyAt) == unixMillis(b.ReadyAt) &&
 		sameText(a.Reason, b.Reason) && sameText(a.Message, b.Message)
 }
 
@@ -164,12 +164,12 @@ func instanceState(deployment string, i *runtime.Instance) *agentv1.InstanceStat
 		Id: i.ID, DeploymentId: deployment, Role: i.Role, Group: int32(i.Group), Slot: int32(i.Slot),
 		Status: i.Status, Reason: boundText(i.Reason), Message: boundText(i.Message), Address: i.Address,
 		RuntimeName: i.RuntimeName, Restarts: int32(i.Restarts), Gpus: i.GPUs,
-		StartedAt: millis(i.StartedAt), ReadyAt: millis(i.ReadyAt),
+		StartedAt: unixMillis(i.StartedAt), ReadyAt: unixMillis(i.ReadyAt),
 	}
 }
 
-// millis returns a time in unix ms, or 0 for the zero time.
-func millis(t time.Time) int64 {
+// unixMillis returns a time in unix ms, or 0 for the zero time.
+func unixMillis(t time.Time) int64 {
 	if t.IsZero() {
 		return 0
 	}

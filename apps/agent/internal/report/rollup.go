@@ -12,7 +12,7 @@ import (
 // Rollup counts a deployment's instances. A replica is ready when all its instances are ready, all
 // have the newest template, and none is missing. With one role, an instance is missing if its group
 // is smaller than the deployment's largest group. With several roles, each role says how many
-// instances it has. For a pool, replicas are percent; see roleRollups.shares.
+// instances it has. For a pool, replicas are percent; see roleRollups.sharesOf.
 func Rollup(d runtime.ObservedDeployment) *agentv1.DeploymentRollup {
 	r := &agentv1.DeploymentRollup{DeploymentId: d.DeploymentID, Generation: d.Generation}
 	type group struct{ size, ready int }
@@ -68,7 +68,7 @@ func Rollup(d runtime.ObservedDeployment) *agentv1.DeploymentRollup {
 		r.ReadyReplicas = int32(len(d.CompleteGroups(d.IsCurrent)))
 	}
 	if d.IsPool() {
-		r.ReadyReplicas, r.Groups = roles.shares()
+		r.ReadyReplicas, r.Groups = roles.sharesOf()
 	}
 	r.Reason, r.Message = worst.reasonAndMessage()
 	r.Roles = roles.list()
@@ -84,7 +84,7 @@ type worstInstance struct {
 // add considers one instance. It ignores a doomed instance that will be replaced, because such an
 // instance says nothing about its successor.
 func (w *worstInstance) add(i *runtime.Instance, current bool) {
-	if rank := severity(i); rank > w.rank && (current || !i.Doomed) {
+	if rank := severityOf(i); rank > w.rank && (current || !i.Doomed) {
 		w.instance, w.rank = i, rank
 	}
 }
@@ -134,8 +134,8 @@ func (r *roleRollups) add(i *runtime.Instance, current bool) {
 	r.worst[at].add(i, current)
 }
 
-// shares returns the percent of a pool that is ready with the newest template, and the percent that exists.
-func (r *roleRollups) shares() (ready, existing int32) {
+// sharesOf returns the percent of a pool that is ready with the newest template, and the percent that exists.
+func (r *roleRollups) sharesOf() (ready, existing int32) {
 	var serve, exist []pool.Role
 	for n, one := range r.all {
 		serve = append(serve, pool.Role{Have: r.readyCurrent[n], Pool: int(one.Pool)})
@@ -151,8 +151,8 @@ func (r *roleRollups) list() []*agentv1.RoleRollup {
 	return r.all
 }
 
-// severity returns how severe the reason of an instance is. 0: there is no reason to show.
-func severity(i *runtime.Instance) int {
+// severityOf returns how severe the reason of an instance is. 0: there is no reason to show.
+func severityOf(i *runtime.Instance) int {
 	switch {
 	case i.Reason == "" || i.Status == windlassv1.InstanceStatus_INSTANCE_STATUS_READY:
 		return 0

@@ -82,14 +82,14 @@ type Scraper struct {
 
 // New returns a Scraper. rand returns random numbers in [0, 1).
 func New(rand func() float64) *Scraper {
-	return &Scraper{transport: guard.Transport(&net.Dialer{Control: control}, timeout), slots: share.NewSlots(atOnce), rand: rand}
+	return &Scraper{transport: guard.Transport(&net.Dialer{Control: refuseAddress}, timeout), slots: share.NewSlots(atOnce), rand: rand}
 }
 
 var errRefused = errors.New("an instance cannot have this address")
 
-// control refuses addresses that no instance can have. One of them is the link-local address at
+// refuseAddress refuses addresses that no instance can have. One of them is the link-local address at
 // which clouds serve the credentials of machines.
-func control(_, address string, _ syscall.RawConn) error {
+func refuseAddress(_, address string, _ syscall.RawConn) error {
 	at, err := netip.ParseAddrPort(address)
 	if err != nil {
 		return errRefused
@@ -107,7 +107,7 @@ func (s *Scraper) Scrape(ctx context.Context, targets []Target) map[string]Signa
 	out := map[string]Signals{}
 	for _, t := range targets {
 		reading.Go(func() {
-			signals, err := s.one(ctx, t)
+			signals, err := s.scrapeOne(ctx, t)
 			if err != nil {
 				return
 			}
@@ -123,7 +123,7 @@ func (s *Scraper) Scrape(ctx context.Context, targets []Target) map[string]Signa
 	return out
 }
 
-func (s *Scraper) one(ctx context.Context, t Target) (Signals, error) {
+func (s *Scraper) scrapeOne(ctx context.Context, t Target) (Signals, error) {
 	if err := backoff.Sleep(ctx, time.Duration(s.rand()*float64(spread))); err != nil {
 		return nil, err
 	}

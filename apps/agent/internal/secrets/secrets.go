@@ -67,8 +67,8 @@ type entry struct {
 	Values   map[string]string `json:"values"`
 }
 
-// has reports whether the entry holds each secret of d in the assigned version.
-func (e entry) has(d *agentv1.Deployment) bool {
+// hasVersions reports whether the entry holds each secret of d in the assigned version.
+func (e entry) hasVersions(d *agentv1.Deployment) bool {
 	for _, s := range d.Secrets {
 		if e.Versions[s.Secret] != s.Version {
 			return false
@@ -84,7 +84,7 @@ func (c *Cache) Values(ctx context.Context, d *agentv1.Deployment, generation in
 	if err != nil {
 		return nil, err
 	}
-	if e.has(d) {
+	if e.hasVersions(d) {
 		return e.Values, nil
 	}
 	resp, err := c.fetch(ctx, &agentv1.GetSecretsRequest{DeploymentId: d.Id, Generation: generation})

@@ -106,7 +106,7 @@ func (r *Recorder) Count(appID string, more *traffic.Counts, now time.Time) {
 	s.traffic = true
 	s.requests += more.Requests
 	s.errors += more.Errors
-	a.latency, a.firstToken = sum(a.latency, &more.Latency), sum(a.firstToken, &more.FirstToken)
+	a.latency, a.firstToken = sumCounts(a.latency, &more.Latency), sumCounts(a.firstToken, &more.FirstToken)
 }
 
 // Note adds the state of all apps of the region. gateways reports whether any gateway is connected,
@@ -134,10 +134,10 @@ func (r *Recorder) Note(apps map[string]State, gateways bool, now time.Time) {
 
 // Answer returns the app's samples of the last hour that do not begin before the request's time.
 func (r *Recorder) Answer(req *agentv1.SeriesRequest) *agentv1.SeriesResponse {
-	return r.answer(req, time.Now())
+	return r.answerRequest(req, time.Now())
 }
 
-func (r *Recorder) answer(req *agentv1.SeriesRequest, now time.Time) *agentv1.SeriesResponse {
+func (r *Recorder) answerRequest(req *agentv1.SeriesRequest, now time.Time) *agentv1.SeriesResponse {
 	out := &agentv1.SeriesResponse{KeptSince: r.since.UnixMilli()}
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -153,7 +153,7 @@ func (r *Recorder) answer(req *agentv1.SeriesRequest, now time.Time) *agentv1.Se
 		if i == len(a.samples)-1 {
 			s.latency, s.firstToken = p95(a.latency), p95(a.firstToken)
 		}
-		out.Samples = append(out.Samples, s.proto(now))
+		out.Samples = append(out.Samples, s.toProto(now))
 	}
 	return out
 }
@@ -194,7 +194,7 @@ func (r *Recorder) open(id string, now time.Time) (*app, *sample) {
 
 func stepOf(t time.Time) int64 { return t.UnixMilli() / Step.Milliseconds() }
 
-func sum(to, more *histogram.Counts) *histogram.Counts {
+func sumCounts(to, more *histogram.Counts) *histogram.Counts {
 	if more.Total() == 0 {
 		return to
 	}
@@ -217,17 +217,17 @@ func p95(c *histogram.Counts) float32 {
 	return float32(d.Seconds())
 }
 
-func (s *sample) proto(now time.Time) *windlassv1.SeriesSample {
+func (s *sample) toProto(now time.Time) *windlassv1.SeriesSample {
 	at := s.step * Step.Milliseconds()
 	out := &windlassv1.SeriesSample{At: at, SpanMs: min(max(now.UnixMilli()-at, 0), Step.Milliseconds())}
 	if s.traffic {
 		out.Requests, out.Errors = &s.requests, &s.errors
 	}
 	if s.latency >= 0 {
-		out.LatencyP95 = seconds(s.latency)
+		out.LatencyP95 = roundedSeconds(s.latency)
 	}
 	if s.firstToken >= 0 {
-		out.FirstTokenP95 = seconds(s.firstToken)
+		out.FirstTokenP95 = roundedSeconds(s.firstToken)
 	}
 	if s.queue {
 		out.Queued = new(float64(s.queued))
@@ -238,5 +238,5 @@ func (s *sample) proto(now time.Time) *windlassv1.SeriesSample {
 	return out
 }
 
-// seconds returns v, rounded to 0.1 ms.
-func seconds(v float32) *float64 { return new(math.Round(float64(v)*1e4) / 1e4) }
+// roundedSeconds returns v, rounded to 0.1 ms.
+func roundedSeconds(v float32) *float64 { return new(math.Round(float64(v)*1e4) / 1e4) }

@@ -21,7 +21,7 @@ func requests(n, errors uint64, took time.Duration) *traffic.Counts {
 }
 
 func ask(r *Recorder, now time.Time) []*windlassv1.SeriesSample {
-	return r.answer(&agentv1.SeriesRequest{AppId: "app"}, now).GetSamples()
+	return r.answerRequest(&agentv1.SeriesRequest{AppId: "app"}, now).GetSamples()
 }
 
 func TestRecorder_KeepsOneSampleForEachStep(t *testing.T) {
@@ -54,10 +54,10 @@ func TestRecorder_KeepsOneSampleForEachStep(t *testing.T) {
 	require.Nil(t, got[1].Queued)
 	require.Nil(t, got[1].Wanted)
 
-	since := r.answer(&agentv1.SeriesRequest{AppId: "app", Since: begin.Add(Step).UnixMilli()}, begin.Add(Step+time.Second))
+	since := r.answerRequest(&agentv1.SeriesRequest{AppId: "app", Since: begin.Add(Step).UnixMilli()}, begin.Add(Step+time.Second))
 	require.Len(t, since.GetSamples(), 1)
 	require.Equal(t, begin.UnixMilli(), since.GetKeptSince())
-	require.Empty(t, r.answer(&agentv1.SeriesRequest{AppId: "other"}, begin).GetSamples())
+	require.Empty(t, r.answerRequest(&agentv1.SeriesRequest{AppId: "other"}, begin).GetSamples())
 }
 
 func TestRecorder_UnknownIsNotZero(t *testing.T) {

@@ -95,10 +95,10 @@ func (c *Credentials) store(cred *agentv1.Credential, now time.Time) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.id.Credential, c.id.IssuedAt, c.id.ExpiresAt = cred.GetValue(), now.UnixMilli(), cred.GetExpiresAt()
-	return c.save()
+	return c.saveFile()
 }
 
-func (c *Credentials) save() error {
+func (c *Credentials) saveFile() error {
 	data, err := json.Marshal(c.id)
 	if err != nil {
 		return fmt.Errorf("encode credential: %w", err)
@@ -143,7 +143,7 @@ func (c *Credentials) JoinOnce(ctx context.Context, client Client, tokenFile str
 	}
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
-	return c.join(ctx, client, tokenFile, info, time.Now())
+	return c.joinWithToken(ctx, client, tokenFile, info, time.Now())
 }
 
 // readToken reads the file with the join token. An agent without a disk has the token among its own
@@ -155,8 +155,8 @@ func (c *Credentials) readToken(name string) ([]byte, error) {
 	return os.ReadFile(name)
 }
 
-// join exchanges the join token for a credential.
-func (c *Credentials) join(ctx context.Context, client Client, tokenFile string, info *agentv1.AgentInfo, now time.Time) error {
+// joinWithToken exchanges the join token for a credential.
+func (c *Credentials) joinWithToken(ctx context.Context, client Client, tokenFile string, info *agentv1.AgentInfo, now time.Time) error {
 	data, err := c.readToken(tokenFile)
 	if err != nil {
 		return fmt.Errorf("%w: no credential yet, and no join token: %w", ErrJoin, err)
@@ -168,7 +168,7 @@ func (c *Credentials) join(ctx context.Context, client Client, tokenFile string,
 	c.mu.Lock()
 	if c.id.JoinID == "" {
 		c.id.JoinID = ident.New("join")
-		if err = c.save(); err != nil {
+		if err = c.saveFile(); err != nil {
 			c.id.JoinID = "" // a token is lost if it is used with an id that is not stored
 		}
 	}

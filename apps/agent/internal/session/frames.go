@@ -43,7 +43,7 @@ func (f *frames) handle(ctx context.Context, msg *agentv1.WatchResponse) error {
 	}
 	switch frame := msg.Frame.(type) {
 	case *agentv1.WatchResponse_Hello:
-		return f.hello(ctx, frame.Hello)
+		return f.startReports(ctx, frame.Hello)
 	case *agentv1.WatchResponse_SnapshotBegin:
 		f.snapshot, f.staged = frame.SnapshotBegin, s.cfg.Inbox.Stage(frame.SnapshotBegin)
 	case *agentv1.WatchResponse_SnapshotItems:
@@ -76,13 +76,13 @@ func (f *frames) handle(ctx context.Context, msg *agentv1.WatchResponse) error {
 		}
 		s.cfg.Changed(changed...)
 	case *agentv1.WatchResponse_Bookmark:
-		return f.bookmark(frame.Bookmark)
+		return f.compareBookmark(frame.Bookmark)
 	case *agentv1.WatchResponse_Request:
 		select {
 		case f.slots <- struct{}{}:
 			f.answers.Go(func() {
 				defer func() { <-f.slots }()
-				f.answer(ctx, frame.Request)
+				f.answerRequest(ctx, frame.Request)
 			})
 		default:
 			// The request stays unanswered, because desired state must not wait for an answer. The
@@ -104,8 +104,8 @@ func (f *frames) handle(ctx context.Context, msg *agentv1.WatchResponse) error {
 	return nil
 }
 
-// hello starts the session's reports.
-func (f *frames) hello(ctx context.Context, h *agentv1.Hello) error {
+// startReports starts the session's reports.
+func (f *frames) startReports(ctx context.Context, h *agentv1.Hello) error {
 	if f.reporter {
 		return errors.New("a second hello")
 	}
@@ -136,8 +136,8 @@ func (f *frames) hello(ctx context.Context, h *agentv1.Hello) error {
 	return nil
 }
 
-// bookmark compares the agent's cursor and digest with the control plane's.
-func (f *frames) bookmark(b *agentv1.Bookmark) error {
+// compareBookmark compares the agent's cursor and digest with the control plane's.
+func (f *frames) compareBookmark(b *agentv1.Bookmark) error {
 	in := f.session.cfg.Inbox
 	if c := in.Cursor(); b.Epoch != c.Epoch || b.Revision != c.Revision {
 		return fmt.Errorf("%w: bookmark at %d of epoch %d, cursor %d of epoch %d", inbox.ErrGap, b.Revision, b.Epoch, c.Revision, c.Epoch)
@@ -152,9 +152,9 @@ func (f *frames) bookmark(b *agentv1.Bookmark) error {
 	return nil
 }
 
-// answer answers one request. It is best effort: an error is returned to the caller of the request,
+// answerRequest answers one request. It is best effort: an error is returned to the caller of the request,
 // and does not end the session.
-func (f *frames) answer(ctx context.Context, req *agentv1.Request) {
+func (f *frames) answerRequest(ctx context.Context, req *agentv1.Request) {
 	ctx, cancel := context.WithDeadline(ctx, time.UnixMilli(req.Deadline))
 	defer cancel()
 	s := f.session

@@ -126,7 +126,7 @@ func TestCredential_DueInAnOutageIsRenewedWithTheNextStream(t *testing.T) {
 		}
 		away.mu.Unlock()
 		f := &frames{session: s, cancel: func(error) {}, reporting: make(chan struct{})}
-		require.NoError(t, f.hello(ctx, &agentv1.Hello{}))
+		require.NoError(t, f.startReports(ctx, &agentv1.Hello{}))
 		synctest.Wait()
 		require.Equal(t, "new", s.cfg.Credentials.Token())
 	})

@@ -162,7 +162,7 @@ func (s *Session) Run(ctx context.Context) error {
 	attempt := 0
 	for ctx.Err() == nil {
 		start := time.Now()
-		wait, err := s.once(ctx)
+		wait, err := s.runStream(ctx)
 		if s.connected.Load() {
 			s.away.Store(time.Now().UnixNano())
 			s.connected.Store(false)
@@ -209,9 +209,9 @@ var errRepair = errors.New("the inbox differs from the control plane's digest")
 // errSnapshotNeeded ends a stream, so that the next stream begins with a snapshot; see inbox.Ask.
 var errSnapshotNeeded = errors.New("it is unknown which deployment takes over a workload: watching again for a snapshot")
 
-// once runs one stream, from the credential to the end of the stream.
-func (s *Session) once(ctx context.Context) (retryAfter time.Duration, err error) {
-	if err := s.authenticate(ctx); err != nil {
+// runStream runs one stream, from the credential to the end of the stream.
+func (s *Session) runStream(ctx context.Context) (retryAfter time.Duration, err error) {
+	if err := s.ensureCredential(ctx); err != nil {
 		return 0, err
 	}
 	ctx, cancel := context.WithCancelCause(ctx)
@@ -283,13 +283,13 @@ func (s *Session) streamError(ctx context.Context, err error) error {
 	return fmt.Errorf("watch: %w", err)
 }
 
-// authenticate makes sure that there is a valid credential.
-func (s *Session) authenticate(ctx context.Context) error {
+// ensureCredential makes sure that there is a valid credential.
+func (s *Session) ensureCredential(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
 	now := time.Now()
 	if s.cfg.Credentials.Token() == "" || s.refused {
-		err := s.cfg.Credentials.join(ctx, s.cfg.Client, s.cfg.TokenFile, s.cfg.Info, now)
+		err := s.cfg.Credentials.joinWithToken(ctx, s.cfg.Client, s.cfg.TokenFile, s.cfg.Info, now)
 		switch {
 		case err == nil:
 			s.refused = false
@@ -306,7 +306,7 @@ func (s *Session) authenticate(ctx context.Context) error {
 	return nil
 }
 
-func (s *Session) renew(ctx context.Context, now time.Time) error {
+func (s *Session) renewCredential(ctx context.Context, now time.Time) error {
 	public, err := s.cfg.Credentials.publicKey()
 	if err != nil {
 		return err
@@ -348,7 +348,7 @@ func (s *Session) Renew(ctx context.Context) error {
 			continue
 		}
 		bounded, cancel := context.WithTimeout(ctx, callTimeout)
-		err := s.renew(bounded, now)
+		err := s.renewCredential(bounded, now)
 		cancel()
 		failures++
 		if err == nil {

@@ -359,7 +359,7 @@ func TestJoin_UnansweredIsRepeatedWithTheSameID(t *testing.T) {
 
 	c, err := openCredentials(path)
 	require.NoError(t, err)
-	require.Error(t, c.join(t.Context(), client, token, nil, time.Now()))
+	require.Error(t, c.joinWithToken(t.Context(), client, token, nil, time.Now()))
 	srv.onJoin = nil
 	c, err = openCredentials(path) // the agent was killed and started again
 	require.NoError(t, err)

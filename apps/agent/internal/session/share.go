@@ -51,7 +51,7 @@ func Fetch(ctx context.Context, path string, shared Shared) error {
 			return fmt.Errorf("store the key of the credential: %w", err)
 		}
 	}
-	return c.save()
+	return c.saveFile()
 }
 
 // bundle has what the agents share: the credential, and the key to which it is bound.

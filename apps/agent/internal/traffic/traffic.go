@@ -49,9 +49,9 @@ func (c *Counts) Add(more *Counts) {
 	c.FirstToken.Add(&more.FirstToken)
 }
 
-// since returns the requests in c that are not in before. If a counter in c is lower than in
+// countsSince returns the requests in c that are not in before. If a counter in c is lower than in
 // before, it has restarted at 0, so all of c is new.
-func (c *Counts) since(before *Counts) Counts {
+func (c *Counts) countsSince(before *Counts) Counts {
 	if c.Requests < before.Requests || c.Errors < before.Errors {
 		return *c
 	}
@@ -104,7 +104,7 @@ func (h *History) Tell(gateway string, all map[string]Counts, now time.Time) {
 	}
 	for id, counts := range all {
 		before := known[id]
-		if more := counts.since(&before); more.Requests > 0 {
+		if more := counts.countsSince(&before); more.Requests > 0 {
 			h.addToSlots(id, &more, now)
 			if h.Counted != nil {
 				h.Counted(id, &more, now)

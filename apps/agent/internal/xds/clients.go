@@ -60,9 +60,9 @@ type request struct {
 	refusal                 string // why the Envoy refuses the response; "" if it does not
 }
 
-// request handles one request. If the request refuses a response, it returns the refused version,
+// handleRequest handles one request. If the request refuses a response, it returns the refused version,
 // which must not be sent again.
-func (c *clients) request(id int64, node string, r request, now time.Time) (refused string) {
+func (c *clients) handleRequest(id int64, node string, r request, now time.Time) (refused string) {
 	s := c.streams[id]
 	if s == nil {
 		s = &stream{
@@ -89,15 +89,15 @@ func (c *clients) request(id int64, node string, r request, now time.Time) (refu
 	return ""
 }
 
-// sent records a response. It ignores streams of other clients.
-func (c *clients) sent(id int64, typeURL string, r response) {
+// noteSent records a response. It ignores streams of other clients.
+func (c *clients) noteSent(id int64, typeURL string, r response) {
 	if s := c.streams[id]; s != nil {
 		s.sent[typeURL] = r
 	}
 }
 
-// closed records the end of a stream. If its node has no other stream, the node is away.
-func (c *clients) closed(id int64, now time.Time) {
+// noteClosed records the end of a stream. If its node has no other stream, the node is away.
+func (c *clients) noteClosed(id int64, now time.Time) {
 	s := c.streams[id]
 	if s == nil {
 		return
@@ -111,8 +111,8 @@ func (c *clients) closed(id int64, now time.Time) {
 	c.away[s.node] = now
 }
 
-// anybody reports whether an Envoy is connected.
-func (c *clients) anybody() bool { return len(c.streams) > 0 }
+// hasClients reports whether an Envoy is connected.
+func (c *clients) hasClients() bool { return len(c.streams) > 0 }
 
 // state says what the Envoys serve.
 type state struct {
@@ -130,7 +130,7 @@ type state struct {
 
 // serve returns how much of told the Envoys serve.
 func (c *clients) serve(t published, now time.Time) state {
-	out := state{all: true, anybody: c.anybody()}
+	out := state{all: true, anybody: c.hasClients()}
 	wait := func(until time.Time) {
 		out.all = false
 		if out.next.IsZero() || until.Before(out.next) {
@@ -142,7 +142,7 @@ func (c *clients) serve(t published, now time.Time) state {
 		for _, typeURL := range slices.Sorted(maps.Keys(s.refused)) {
 			out.notes = append(out.notes, fmt.Sprintf("Envoy %s refuses %s: %s", s.node, nameOf(typeURL), s.refused[typeURL]))
 		}
-		if s.has(t, now) {
+		if s.hasAcknowledged(t, now) {
 			s.behind = time.Time{}
 			continue
 		}
@@ -171,8 +171,8 @@ func (c *clients) serve(t published, now time.Time) state {
 	return out
 }
 
-// has reports whether the Envoy has acknowledged everything that it asks for.
-func (s *stream) has(t published, now time.Time) bool {
+// hasAcknowledged reports whether the Envoy has acknowledged everything that it asks for.
+func (s *stream) hasAcknowledged(t published, now time.Time) bool {
 	arrived := !now.Before(s.since.Add(arrival))
 	for typeURL, version := range t.versions {
 		if !s.asked[typeURL] {

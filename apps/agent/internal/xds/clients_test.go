@@ -19,9 +19,9 @@ func all(version string) published {
 
 // take makes a stream acknowledge a version of a type.
 func take(c *clients, id int64, typeURL, version string, names ...string) {
-	c.request(id, "edge", request{typeURL: typeURL, names: names}, at)
-	c.sent(id, typeURL, response{nonce: "n" + version, version: version, names: names})
-	c.request(id, "edge", request{typeURL: typeURL, nonce: "n" + version, version: version, names: names}, at)
+	c.handleRequest(id, "edge", request{typeURL: typeURL, names: names}, at)
+	c.noteSent(id, typeURL, response{nonce: "n" + version, version: version, names: names})
+	c.handleRequest(id, "edge", request{typeURL: typeURL, nonce: "n" + version, version: version, names: names}, at)
 }
 
 func TestAcknowledgement_IsAwaitedForTheGrace(t *testing.T) {
@@ -58,9 +58,9 @@ func TestCluster_IsServedAfterItsEndpoints(t *testing.T) {
 func TestAcknowledgement_OfAnOldResponseIsIgnored(t *testing.T) {
 	c := newClients(time.Minute)
 	take(c, 1, resource.ClusterType, "v1")
-	c.sent(1, resource.ClusterType, response{nonce: "n2", version: "v2"})
-	require.Empty(t, c.request(1, "edge", request{typeURL: resource.ClusterType, nonce: "nv1", refusal: "no"}, at))
-	require.Equal(t, "v2", c.request(1, "edge", request{typeURL: resource.ClusterType, nonce: "n2", refusal: "no"}, at))
+	c.noteSent(1, resource.ClusterType, response{nonce: "n2", version: "v2"})
+	require.Empty(t, c.handleRequest(1, "edge", request{typeURL: resource.ClusterType, nonce: "nv1", refusal: "no"}, at))
+	require.Equal(t, "v2", c.handleRequest(1, "edge", request{typeURL: resource.ClusterType, nonce: "n2", refusal: "no"}, at))
 	is := c.serve(all("v2"), at)
 	require.Equal(t, []string{"Envoy edge refuses clusters: no"}, is.notes)
 	require.False(t, is.all)
@@ -69,12 +69,12 @@ func TestAcknowledgement_OfAnOldResponseIsIgnored(t *testing.T) {
 
 func TestNode_IsAwayAfterItsLastStream(t *testing.T) {
 	c := newClients(time.Minute)
-	c.request(1, "edge", request{typeURL: resource.ClusterType}, at)
-	c.request(2, "edge", request{typeURL: resource.ClusterType}, at)
-	c.closed(1, at)
+	c.handleRequest(1, "edge", request{typeURL: resource.ClusterType}, at)
+	c.handleRequest(2, "edge", request{typeURL: resource.ClusterType}, at)
+	c.noteClosed(1, at)
 	require.Empty(t, c.away)
-	c.closed(2, at)
-	c.closed(3, at) // an unknown stream
+	c.noteClosed(2, at)
+	c.noteClosed(3, at) // an unknown stream
 	require.Equal(t, state{
 		next: at.Add(time.Minute), notes: []string{"Envoy edge is away since 12:00:00: routes wait for it for 1m0s at most"},
 	}, c.serve(all("v1"), at.Add(time.Second)))

@@ -102,9 +102,9 @@ func keyedHost(name string, domains []string) *routev3.VirtualHost {
 	}
 }
 
-// assemble returns the config of all apps, by id. If two apps have the same host, the app that
+// assembleConfig returns the config of all apps, by id. If two apps have the same host, the app that
 // changed last gets it, because an Envoy refuses all routes if a domain occurs twice.
-func assemble(parts map[string]*part) *config {
+func assembleConfig(parts map[string]*part) *config {
 	c := &config{
 		clusters:  map[string]*clusterv3.Cluster{nowhere: clusterOf(nowhere, nil)},
 		endpoints: map[string]*endpointv3.ClusterLoadAssignment{nowhere: {ClusterName: nowhere}},
@@ -140,10 +140,10 @@ func assemble(parts map[string]*part) *config {
 	return c
 }
 
-// stages returns the configs that lead from now, which Envoys have, to next. At no moment does a
+// stagesBetween returns the configs that lead from now, which Envoys have, to next. At no moment does a
 // route lead to a cluster that is missing or has no endpoints yet. Each stage must be acknowledged
 // before the next one is sent. The last stage is next.
-func stages(now, next *config) []*config {
+func stagesBetween(now, next *config) []*config {
 	if now == nil || proto.Equal(now.routes, next.routes) && sameKeys(now.clusters, next.clusters) {
 		return []*config{next}
 	}
@@ -173,7 +173,7 @@ func sameKeys[V any](a, b map[string]V) bool {
 	return true
 }
 
-func ads() *corev3.ConfigSource {
+func adsSource() *corev3.ConfigSource {
 	return &corev3.ConfigSource{
 		ResourceApiVersion:    corev3.ApiVersion_V3,
 		ConfigSourceSpecifier: &corev3.ConfigSource_Ads{Ads: &corev3.AggregatedConfigSource{}},
@@ -188,7 +188,7 @@ func clusterOf(name string, policy *gatewayv1.RoutePolicy) *clusterv3.Cluster {
 	c := &clusterv3.Cluster{
 		Name:                 name,
 		ClusterDiscoveryType: &clusterv3.Cluster_Type{Type: clusterv3.Cluster_EDS},
-		EdsClusterConfig:     &clusterv3.Cluster_EdsClusterConfig{EdsConfig: ads()},
+		EdsClusterConfig:     &clusterv3.Cluster_EdsClusterConfig{EdsConfig: adsSource()},
 		ConnectTimeout:       durationpb.New(connectTimeout),
 		// With the defaults, five 5xx answers or refused connections in a row eject an endpoint for
 		// 30 s.
@@ -383,15 +383,15 @@ func anyOf(m proto.Message) *anypb.Any {
 // versions has numbers that grow with each change, by kind of resource.
 type versions struct{ clusters, endpoints, routes int64 }
 
-// after returns the versions of next, which follows now. v has the versions of now.
-func (v versions) after(now, next *config) versions {
+// versionsAfter returns the versions of next, which follows now. v has the versions of now.
+func (v versions) versionsAfter(now, next *config) versions {
 	if now == nil {
 		return versions{1, 1, 1}
 	}
-	if !same(now.clusters, next.clusters) {
+	if !sameMessages(now.clusters, next.clusters) {
 		v.clusters++
 	}
-	if !same(now.endpoints, next.endpoints) {
+	if !sameMessages(now.endpoints, next.endpoints) {
 		v.endpoints++
 	}
 	if !proto.Equal(now.routes, next.routes) {
@@ -400,7 +400,7 @@ func (v versions) after(now, next *config) versions {
 	return v
 }
 
-func same[M interface {
+func sameMessages[M interface {
 	comparable
 	proto.Message
 }](a, b map[string]M) bool {

@@ -89,7 +89,7 @@ func TestWeighted_IsByLoadWhereSupportedElseRoundRobin(t *testing.T) {
 }
 
 func TestHost_OfTwoAppsBelongsToTheAppThatChangedLast(t *testing.T) {
-	c := assemble(map[string]*part{
+	c := assembleConfig(map[string]*part{
 		"app_1": partOf(app("app_1", 7, "chat.test", target("dep_1", 1)), "eu"),
 		"app_2": partOf(app("app_2", 9, "chat.test", target("dep_2", 1)), "eu"),
 	})
@@ -99,7 +99,7 @@ func TestHost_OfTwoAppsBelongsToTheAppThatChangedLast(t *testing.T) {
 }
 
 func TestHost_WithoutTargetsHasNoEndpoint(t *testing.T) {
-	c := assemble(map[string]*part{"app_1": partOf(app("app_1", 1, "chat.test"), "eu")})
+	c := assembleConfig(map[string]*part{"app_1": partOf(app("app_1", 1, "chat.test"), "eu")})
 	require.Len(t, c.routes.VirtualHosts, 1)
 	cluster := c.routes.VirtualHosts[0].Routes[0].GetRoute().GetCluster()
 	require.Contains(t, c.clusters, cluster)
@@ -123,10 +123,10 @@ func TestStages_NeverLeadNowhere(t *testing.T) {
 				id := fmt.Sprintf("app_%d", a)
 				parts[id] = partOf(app(id, rapid.Int64Range(1, 9).Draw(t, label+" change"), fmt.Sprintf("%d.test", a%2), targets...), "eu")
 			}
-			return assemble(parts)
+			return assembleConfig(parts)
 		}
 		now, next := drawn("now"), drawn("next")
-		all := stages(now, next)
+		all := stagesBetween(now, next)
 		require.NotEmpty(t, all)
 		last, v := now, versions{1, 1, 1}
 		for _, c := range all {
@@ -138,11 +138,11 @@ func TestStages_NeverLeadNowhere(t *testing.T) {
 			for _, to := range leadsTo(last) {
 				require.Contains(t, c.clusters, to, "a route is removed before its cluster")
 			}
-			after := v.after(last, c)
-			require.Equal(t, after == v, same(last.clusters, c.clusters) && same(last.endpoints, c.endpoints) && proto.Equal(last.routes, c.routes))
+			after := v.versionsAfter(last, c)
+			require.Equal(t, after == v, sameMessages(last.clusters, c.clusters) && sameMessages(last.endpoints, c.endpoints) && proto.Equal(last.routes, c.routes))
 			last, v = c, after
 		}
-		require.True(t, same(last.clusters, next.clusters))
+		require.True(t, sameMessages(last.clusters, next.clusters))
 		require.True(t, proto.Equal(last.routes, next.routes))
 	})
 }

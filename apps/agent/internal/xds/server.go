@@ -119,17 +119,17 @@ func (s *Server) count(kind string) (n int) {
 // certificate.
 type client struct{ kind, name string }
 
-// node returns the name under which an Envoy counts. Envoys with different names in their
+// nodeName returns the name under which an Envoy counts. Envoys with different names in their
 // certificates are different nodes, whatever id they send.
-func (c client) node(id string) string {
+func (c client) nodeName(id string) string {
 	if c.name == "" {
 		return id
 	}
 	return id + "@" + c.name
 }
 
-// holder returns the name in the certificate of a stream's client.
-func holder(ctx context.Context) string {
+// certificateName returns the name in the certificate of a stream's client.
+func certificateName(ctx context.Context) string {
 	if p, ok := peer.FromContext(ctx); ok {
 		if info, ok := p.AuthInfo.(credentials.TLSInfo); ok {
 			return certfile.Holder(&info.State)
@@ -163,10 +163,10 @@ func (s *Server) Run(ctx context.Context, l net.Listener, config *tls.Config) er
 		grpc.KeepaliveParams(keepalive.ServerParameters{Time: pingAfter, Timeout: pingTimeout}),
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: time.Second, PermitWithoutStream: true}),
 	)
-	discoveryv3.RegisterAggregatedDiscoveryServiceServer(g, aggregated{server.NewServer(streams, s.cache, s.callbacks(), sotw.WithOrderedADS())})
+	discoveryv3.RegisterAggregatedDiscoveryServiceServer(g, aggregated{server.NewServer(streams, s.cache, s.callbackFuncs(), sotw.WithOrderedADS())})
 	served := make(chan error, 1)
 	go func() { served <- g.Serve(l) }()
-	err := s.follow(ctx, served)
+	err := s.followFeed(ctx, served)
 	end()
 	force := time.AfterFunc(drain, g.Stop)
 	defer force.Stop()
@@ -182,7 +182,7 @@ func (aggregated) DeltaAggregatedResources(discoveryv3.AggregatedDiscoveryServic
 	return status.Error(codes.Unimplemented, "incremental xDS is not served: set api_type: GRPC in ads_config")
 }
 
-func (s *Server) callbacks() server.CallbackFuncs {
+func (s *Server) callbackFuncs() server.CallbackFuncs {
 	return server.CallbackFuncs{
 		StreamOpenFunc: func(ctx context.Context, id int64, _ string) error {
 			s.mu.Lock()
@@ -190,7 +190,7 @@ func (s *Server) callbacks() server.CallbackFuncs {
 			if len(s.streams) >= maxStreams {
 				return status.Errorf(codes.ResourceExhausted, "%d streams are open already", maxStreams)
 			}
-			s.streams[id] = client{name: holder(ctx)}
+			s.streams[id] = client{name: certificateName(ctx)}
 			return nil
 		},
 		StreamRequestFunc: func(id int64, req *discoveryv3.DiscoveryRequest) error {
@@ -212,8 +212,8 @@ func (s *Server) callbacks() server.CallbackFuncs {
 				}
 				return nil
 			}
-			came = !s.clients.anybody()
-			refused := s.clients.request(id, who.node(req.GetNode().GetId()), request{
+			came = !s.clients.hasClients()
+			refused := s.clients.handleRequest(id, who.nodeName(req.GetNode().GetId()), request{
 				typeURL: req.GetTypeUrl(), nonce: req.GetResponseNonce(), version: req.GetVersionInfo(), names: req.GetResourceNames(),
 				refusal: refusalOf(req),
 			}, time.Now())
@@ -223,20 +223,20 @@ func (s *Server) callbacks() server.CallbackFuncs {
 				// After a refusal, that would repeat without end.
 				req.VersionInfo = refused
 			}
-			signal(s.said)
+			signalOn(s.said)
 			return nil
 		},
 		StreamResponseFunc: func(_ context.Context, id int64, req *discoveryv3.DiscoveryRequest, res *discoveryv3.DiscoveryResponse) {
 			s.mu.Lock()
 			defer s.mu.Unlock()
-			s.clients.sent(id, res.GetTypeUrl(), response{nonce: res.GetNonce(), version: res.GetVersionInfo(), names: req.GetResourceNames()})
+			s.clients.noteSent(id, res.GetTypeUrl(), response{nonce: res.GetNonce(), version: res.GetVersionInfo(), names: req.GetResourceNames()})
 		},
 		StreamClosedFunc: func(id int64, _ *corev3.Node) {
 			s.mu.Lock()
 			defer s.mu.Unlock()
 			delete(s.streams, id)
-			s.clients.closed(id, time.Now())
-			signal(s.said)
+			s.clients.noteClosed(id, time.Now())
+			signalOn(s.said)
 		},
 	}
 }
@@ -252,8 +252,8 @@ func refusalOf(req *discoveryv3.DiscoveryRequest) string {
 	return "the Envoy gives no reason"
 }
 
-// follow serves the content of the feed, stage by stage, until ctx or the server ends.
-func (s *Server) follow(ctx context.Context, served <-chan error) error {
+// followFeed serves the content of the feed, stage by stage, until ctx or the server ends.
+func (s *Server) followFeed(ctx context.Context, served <-chan error) error {
 	var now *config
 	var at versions
 	parts := map[string]*part{}
@@ -283,17 +283,17 @@ func (s *Server) follow(ctx context.Context, served <-chan error) error {
 					delete(parts, app.AppId)
 				}
 			}
-			for _, next := range stages(now, assemble(parts)) {
-				at = at.after(now, next)
-				if err := s.show(ctx, next, at); err != nil {
+			for _, next := range stagesBetween(now, assembleConfig(parts)) {
+				at = at.versionsAfter(now, next)
+				if err := s.showConfig(ctx, next, at); err != nil {
 					return err
 				}
 				now = next
-				s.settle(ctx)
+				s.awaitStage(ctx)
 			}
 		}
 		is := s.serve()
-		tell.tell(parts, is)
+		tell.tellState(parts, is)
 		if is.next.IsZero() {
 			look.Stop()
 		} else {
@@ -302,8 +302,8 @@ func (s *Server) follow(ctx context.Context, served <-chan error) error {
 	}
 }
 
-// show sends the config to all clients.
-func (s *Server) show(ctx context.Context, c *config, at versions) error {
+// showConfig sends the config to all clients.
+func (s *Server) showConfig(ctx context.Context, c *config, at versions) error {
 	version := func(n int64) string { return fmt.Sprintf("%s-%d", s.cfg.TableID, n) }
 	s.mu.Lock()
 	s.published = published{
@@ -315,11 +315,11 @@ func (s *Server) show(ctx context.Context, c *config, at versions) error {
 	s.mu.Unlock()
 	envoy, client := &cache.Snapshot{}, &cache.Snapshot{}
 	for _, snapshot := range []*cache.Snapshot{envoy, client} {
-		snapshot.Resources[types.Cluster] = cache.NewResources(version(at.clusters), resources(c.clusters))
-		snapshot.Resources[types.Endpoint] = cache.NewResources(version(at.endpoints), resources(c.endpoints))
+		snapshot.Resources[types.Cluster] = cache.NewResources(version(at.clusters), resourceList(c.clusters))
+		snapshot.Resources[types.Endpoint] = cache.NewResources(version(at.endpoints), resourceList(c.endpoints))
 	}
 	envoy.Resources[types.Route] = cache.NewResources(version(at.routes), []types.Resource{c.routes})
-	client.Resources[types.Listener] = cache.NewResources(version(at.routes), resources(c.listeners))
+	client.Resources[types.Listener] = cache.NewResources(version(at.routes), resourceList(c.listeners))
 	for kind, snapshot := range map[string]*cache.Snapshot{forEnvoy: envoy, forGRPC: client} {
 		if err := s.cache.SetSnapshot(ctx, kind, snapshot); err != nil && ctx.Err() == nil {
 			return fmt.Errorf("tell %s clients: %w", kind, err)
@@ -328,7 +328,7 @@ func (s *Server) show(ctx context.Context, c *config, at versions) error {
 	return nil
 }
 
-func resources[M types.Resource](all map[string]M) []types.Resource {
+func resourceList[M types.Resource](all map[string]M) []types.Resource {
 	out := make([]types.Resource, 0, len(all))
 	for _, m := range all {
 		out = append(out, m)
@@ -336,9 +336,9 @@ func resources[M types.Resource](all map[string]M) []types.Resource {
 	return out
 }
 
-// settle waits until the connected Envoys have acknowledged or refused a stage, for stagePatience
+// awaitStage waits until the connected Envoys have acknowledged or refused a stage, for stagePatience
 // at most.
-func (s *Server) settle(ctx context.Context) {
+func (s *Server) awaitStage(ctx context.Context) {
 	patience := time.NewTimer(stagePatience)
 	defer patience.Stop()
 	for {
@@ -370,7 +370,7 @@ type teller struct {
 	notes         []string
 }
 
-func (t *teller) tell(parts map[string]*part, is state) {
+func (t *teller) tellState(parts map[string]*part, is state) {
 	if is.anybody && !t.anybody {
 		t.came = true
 		for id, p := range parts {
@@ -388,7 +388,7 @@ func (t *teller) tell(parts map[string]*part, is state) {
 	t.feed.Serves(changes, is.anybody, is.notes)
 }
 
-func signal(c chan struct{}) {
+func signalOn(c chan struct{}) {
 	select {
 	case c <- struct{}{}:
 	default:

@@ -122,10 +122,10 @@ func Open(files disk.Files, name string) (*Zero, error) {
 func (z *Zero) Phase(id string, state *agentv1.DeploymentState) Phase {
 	z.mu.Lock()
 	defer z.mu.Unlock()
-	return z.phase(id, state)
+	return z.phaseOf(id, state)
 }
 
-func (z *Zero) phase(id string, state *agentv1.DeploymentState) Phase {
+func (z *Zero) phaseOf(id string, state *agentv1.DeploymentState) Phase {
 	m, marked := z.state.Marks[id]
 	d := state.GetDeployment()
 	switch {
@@ -158,7 +158,7 @@ func (z *Zero) Replicas(id string, state *agentv1.DeploymentState) (n int32, wok
 func (z *Zero) Wake(id string, state *agentv1.DeploymentState, now time.Time) (woken bool) {
 	z.mu.Lock()
 	defer z.mu.Unlock()
-	if z.phase(id, state) != Asleep {
+	if z.phaseOf(id, state) != Asleep {
 		return false
 	}
 	z.put(id, mark{Woken: true, Since: now.UnixMilli()})
@@ -209,14 +209,14 @@ func (z *Zero) Note(id string, state *agentv1.DeploymentState, now time.Time) {
 	d := state.GetDeployment()
 	switch {
 	case d.GetReplicas() == 0 && d.GetWake() == 0:
-		z.drop(id)
+		z.dropApp(id)
 	case d.GetReplicas() == 0:
 		if !m.Woken {
 			z.put(id, mark{})
 		}
 	case !marked:
 	case m.Ready:
-		z.drop(id) // the control plane has answered, and an instance serves
+		z.dropApp(id) // the control plane has answered, and an instance serves
 	case m.Woken || m.Since == 0:
 		if m.Woken = false; m.Since == 0 {
 			m.Since = now.UnixMilli()
@@ -250,7 +250,7 @@ func (z *Zero) Ready(id, appID string, now time.Time) {
 		z.dirty = true
 	}
 	if !m.Woken {
-		z.drop(id)
+		z.dropApp(id)
 		return
 	}
 	m.Ready = true
@@ -271,7 +271,7 @@ func (z *Zero) Forget(deployment, app func(id string) bool) {
 	defer z.mu.Unlock()
 	for id := range z.state.Marks {
 		if !deployment(id) {
-			z.drop(id)
+			z.dropApp(id)
 		}
 	}
 	for id := range z.state.Raises {
@@ -295,7 +295,7 @@ func (z *Zero) put(id string, m mark) {
 	}
 }
 
-func (z *Zero) drop(id string) {
+func (z *Zero) dropApp(id string) {
 	if _, ok := z.state.Marks[id]; ok {
 		delete(z.state.Marks, id)
 		z.dirty = true

@@ -27,13 +27,13 @@ const putAtOnce = 4
 // them as the assignment wants them. Kubernetes stores the objects, and its controllers do the
 // rest.
 func (r *Runtime) Apply(ctx context.Context, a runtime.Assignment) error {
-	if err := r.ready(ctx); err != nil {
+	if err := r.awaitCaches(ctx); err != nil {
 		return err
 	}
 	if spec := a.Deployment.GetSpec(); runtime.HasRoles(spec) || runtime.HasSeveralHosts(spec) || runtime.HasStableSlots(spec) {
 		return families{r}.applyRoles(ctx, a)
 	}
-	objects, err := r.rendered(a)
+	objects, err := r.renderObjects(a)
 	if err != nil {
 		return err
 	}
@@ -42,12 +42,12 @@ func (r *Runtime) Apply(ctx context.Context, a runtime.Assignment) error {
 	defer let()
 	unlock := r.locks.Exclusive(w.String())
 	defer unlock()
-	return r.ensure(ctx, w, a, objects, false)
+	return r.ensureObjects(ctx, w, a, objects, false)
 }
 
-// rendered returns the objects of an assignment. An environment keeps its namespace, because a project can be
+// renderObjects returns the objects of an assignment. An environment keeps its namespace, because a project can be
 // renamed and a namespace cannot.
-func (r *Runtime) rendered(a runtime.Assignment) (*render.Objects, error) {
+func (r *Runtime) renderObjects(a runtime.Assignment) (*render.Objects, error) {
 	cfg := r.render
 	if id := a.Deployment.GetEnvironmentId(); id != "" {
 		all := r.caches.List(render.KindNamespace, access.ByEnvironment, id)
@@ -61,29 +61,29 @@ func (r *Runtime) rendered(a runtime.Assignment) (*render.Objects, error) {
 	return render.Render(cfg, a)
 }
 
-// ensure makes the objects of an assignment what they should be. The caller holds the workload's
-// lock. If all objects are as they should be, ensure makes no call.
+// ensureObjects makes the objects of an assignment what they should be. The caller holds the workload's
+// lock. If all objects are as they should be, ensureObjects makes no call.
 //
 // The workload is written first, without replicas, because it owns the other objects. If the agent
 // is killed after that, Kubernetes deletes these objects together with the workload. The workload
 // is written again at the end, complete and with its hash. If the hash is missing or different, the
 // next agent knows that work is left.
-func (r *Runtime) ensure(ctx context.Context, w render.Ref, a runtime.Assignment, objects *render.Objects, suspect bool) error {
-	s, err := r.plan(w, a, objects, suspect)
+func (r *Runtime) ensureObjects(ctx context.Context, w render.Ref, a runtime.Assignment, objects *render.Objects, suspect bool) error {
+	s, err := r.planPuts(w, a, objects, suspect)
 	if err != nil {
 		return err
 	}
 	if s.Live != nil && s.Live.DeletionTimestamp != nil {
 		return access.BeingRemoved(w)
 	}
-	if s.idle() {
-		r.settled(w, a, s)
+	if s.isIdle() {
+		r.markSettled(w, a, s)
 		return nil
 	}
 	if s.Live != nil && s.Live.Annotations[render.AnnotationPaused] == "true" {
-		return paused(w)
+		return pausedRejection(w)
 	}
-	undo, err := r.quota.claim(w, a, func() []render.Object { return r.caches.Every(render.KindWorkload) })
+	undo, err := r.quota.claimGPUs(w, a, func() []render.Object { return r.caches.Every(render.KindWorkload) })
 	if err != nil {
 		return err
 	}
@@ -96,7 +96,7 @@ func (r *Runtime) ensure(ctx context.Context, w render.Ref, a runtime.Assignment
 	return nil
 }
 
-func paused(w render.Ref) *runtime.Rejection {
+func pausedRejection(w render.Ref) *runtime.Rejection {
 	return &runtime.Rejection{
 		Code: runtime.ReasonPaused, Retryable: true,
 		Message: fmt.Sprintf("%s has the annotation %s=true: the agent leaves it as it is until that is removed", w, render.AnnotationPaused),
@@ -110,12 +110,12 @@ type plan struct {
 	drain replacement.Drain
 }
 
-func (s *plan) idle() bool {
+func (s *plan) isIdle() bool {
 	return s.Plan.Idle() && !s.drain.Marks()
 }
 
-// plan returns the objects to put, in order. It makes no call.
-func (r *Runtime) plan(w render.Ref, a runtime.Assignment, objects *render.Objects, suspect bool) (*plan, error) {
+// planPuts returns the objects to put, in order. It makes no call.
+func (r *Runtime) planPuts(w render.Ref, a runtime.Assignment, objects *render.Objects, suspect bool) (*plan, error) {
 	in := desired.Input{
 		Ref: w, Assignment: a, Objects: objects, Seen: r.caches, Suspect: suspect,
 		Pruned: func(secret string) bool {
@@ -156,23 +156,23 @@ func (r *Runtime) carryOut(ctx context.Context, s *plan, a runtime.Assignment, s
 			return err
 		}
 	}
-	r.wanted.want(w, a)
+	r.wanted.recordWanted(w, a)
 	if s.Live == nil {
-		if s.Live, err = r.seed(ctx, s); err != nil {
+		if s.Live, err = r.seedWorkload(ctx, s); err != nil {
 			return err
 		}
 		// The plan is made again, because its objects can name their owner only now.
-		if s, err = r.plan(w, a, s.Objects, suspect); err != nil {
+		if s, err = r.planPuts(w, a, s.Objects, suspect); err != nil {
 			return err
 		}
 	}
 	if err := r.putAll(ctx, s); err != nil {
 		return err
 	}
-	if err := r.mark(ctx, s.Live, s.drain, time.Now()); err != nil {
+	if err := r.markPods(ctx, s.Live, s.drain, time.Now()); err != nil {
 		return err
 	}
-	r.settled(w, a, s)
+	r.markSettled(w, a, s)
 	if o := r.caches.Get(w); o != nil && !s.Complete && !s.drain.Waits {
 		r.recorder.Eventf(o, corev1.EventTypeNormal, "Applied", "generation %d of deployment %s: version %d, %s",
 			a.Generation, a.Deployment.GetId(), a.Deployment.GetVersion(), plural.Count(a.Deployment.GetReplicas(), "replica"))
@@ -180,8 +180,8 @@ func (r *Runtime) carryOut(ctx context.Context, s *plan, a runtime.Assignment, s
 	return nil
 }
 
-// seed creates the workload without replicas, so that other objects can name it as their owner.
-func (r *Runtime) seed(ctx context.Context, s *plan) (*appsv1.Deployment, error) {
+// seedWorkload creates the workload without replicas, so that other objects can name it as their owner.
+func (r *Runtime) seedWorkload(ctx context.Context, s *plan) (*appsv1.Deployment, error) {
 	o, err := r.put(ctx, s.Plan.Seed(), false)
 	if err != nil {
 		return nil, err
@@ -222,11 +222,11 @@ func (r *Runtime) putAll(ctx context.Context, s *plan) error {
 	if len(errs) == 0 && workload != nil {
 		do(*workload)
 	}
-	return worst(errs)
+	return worstOf(errs)
 }
 
-// worst returns the most serious error: the first one that is not retryable, or else the first one.
-func worst(errs []error) error {
+// worstOf returns the most serious error: the first one that is not retryable, or else the first one.
+func worstOf(errs []error) error {
 	for _, err := range errs {
 		if rej, ok := errors.AsType[*runtime.Rejection](err); !ok || !rej.Retryable {
 			return err
@@ -252,10 +252,10 @@ func (r *Runtime) put(ctx context.Context, st desired.Write, dry bool) (render.O
 	return r.api.Apply(ctx, st.Ref, st.Config, st.Live, dry)
 }
 
-// settled records that the workload is as the assignment a wants it.
-func (r *Runtime) settled(w render.Ref, a runtime.Assignment, s *plan) {
+// markSettled records that the workload is as the assignment a wants it.
+func (r *Runtime) markSettled(w render.Ref, a runtime.Assignment, s *plan) {
 	now := s.Contest()
-	began, said := r.wanted.settle(w, a, s.Hash, s.drain.Waits, now)
+	began, said := r.wanted.settleWorkload(w, a, s.Hash, s.drain.Waits, now)
 	if s.drain.Left > 0 {
 		r.repairs.queue.AddAfter(w, s.drain.Left)
 	}

@@ -75,7 +75,7 @@ type Config struct {
 
 const defaultCallTimeout = 10 * time.Second
 
-func (c *Config) check() error {
+func (c *Config) checkValues() error {
 	switch {
 	case c.Client == nil:
 		return errors.New("kubernetes: Client is required")

@@ -127,15 +127,15 @@ func newGangs() *gangs {
 	return &gangs{of: map[render.Ref]map[groups.Unit]*gangEntry{}, notes: map[string]string{}}
 }
 
-// forget drops the gangs of a deployment.
-func (g *gangs) forget(at render.Ref) {
+// forgetDeployment drops the gangs of a deployment.
+func (g *gangs) forgetDeployment(at render.Ref) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	delete(g.of, at)
 }
 
-// counted returns how many gangs have the state.
-func (g *gangs) counted(s gang.State) int {
+// countIn returns how many gangs have the state.
+func (g *gangs) countIn(s gang.State) int {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	return g.count(s)
@@ -153,8 +153,8 @@ func (g *gangs) count(s gang.State) (n int) {
 	return n
 }
 
-// note returns what the gang of a workload lacks at present, or "".
-func (g *gangs) note(workload string) string {
+// noteOf returns what the gang of a workload lacks at present, or "".
+func (g *gangs) noteOf(workload string) string {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	return g.notes[workload]
@@ -162,7 +162,7 @@ func (g *gangs) note(workload string) string {
 
 // roomMoved queues a decision about the gangs that wait, because there may be more room.
 func (r *Runtime) roomMoved() {
-	if r.gangs.counted(gang.Waits) > 0 {
+	if r.gangs.countIn(gang.Waits) > 0 {
 		r.repairs.queue.AddAfter(gangsRef, roomDelay)
 	}
 }
@@ -202,8 +202,8 @@ func (l gangLook) key(u groups.Unit) groups.Unit {
 	return u
 }
 
-// waits returns why the instance must have no pods, or false.
-func (l gangLook) waits(u groups.Unit) (gangWait, bool) {
+// waitOf returns why the instance must have no pods, or false.
+func (l gangLook) waitOf(u groups.Unit) (gangWait, bool) {
 	w, ok := l.held[l.key(u)]
 	return w, ok
 }
@@ -233,7 +233,7 @@ func (r families) lookAtGangs(ctx context.Context, at render.Ref, f *family, kno
 	of, timeout := runtime.Gang(f.a.Deployment.GetSpec())
 	look := gangLook{of: of}
 	if of == runtime.GangOfNone {
-		r.gangs.forget(at)
+		r.gangs.forgetDeployment(at)
 		return look, nil
 	}
 	pack, err := r.packOf(f.a.Deployment.GetSpec())
@@ -539,7 +539,7 @@ func (r families) decideGangs(now time.Time) []render.Ref {
 	}
 	unbound := r.pendingPods(nodes)
 	pending := r.gangs.stuck.Without(unbound, now)
-	quotas := r.quota.left(r.caches.Every(render.KindWorkload))
+	quotas := r.quota.leftOf(r.caches.Every(render.KindWorkload))
 	var waiting []gang.Gang
 	places := map[string]place{}
 	for at, all := range r.gangs.of {
@@ -605,9 +605,9 @@ func (r families) decideGangs(now time.Time) []render.Ref {
 			}
 		}
 	}
-	r.gangs.tell(notes, func(workload string) {
+	r.gangs.replaceNotes(notes, func(workload string) {
 		r.heard.add(workload)
-		r.signal()
+		r.signalChange()
 	})
 	if r.gangs.count(gang.Waits) > 0 {
 		r.repairs.queue.AddAfter(gangsRef, roomPoll)
@@ -615,8 +615,8 @@ func (r families) decideGangs(now time.Time) []render.Ref {
 	return out
 }
 
-// tell replaces the notes, and calls changed for each workload with another note. The caller holds g.mu.
-func (g *gangs) tell(notes map[string]string, changed func(workload string)) {
+// replaceNotes replaces the notes, and calls changed for each workload with another note. The caller holds g.mu.
+func (g *gangs) replaceNotes(notes map[string]string, changed func(workload string)) {
 	delete(notes, "")
 	for workload := range g.notes {
 		if _, still := notes[workload]; !still {
@@ -659,7 +659,7 @@ func shapeOf(nodes []*corev1.Node, spec *corev1.PodSpec) gang.Pod {
 
 // podSpec returns the spec of the pods of the n-th role.
 func (r families) podSpec(f *family, n int) (*gangSpec, error) {
-	objects, err := r.rendered(f.assignment(n, runtime.Unit{}))
+	objects, err := r.renderObjects(f.assignmentOf(n, runtime.Unit{}))
 	if err != nil {
 		return nil, err
 	}

@@ -15,8 +15,8 @@ import (
 	"github.com/windlass-run/windlass/apps/agent/internal/runtime/redact"
 )
 
-// pod returns the pod of an instance.
-func (r *Runtime) pod(instanceID string) (*corev1.Pod, error) {
+// podOf returns the pod of an instance.
+func (r *Runtime) podOf(instanceID string) (*corev1.Pod, error) {
 	uid, ok := render.UIDOf(instanceID)
 	if !ok {
 		return nil, runtime.ErrUnknownInstance
@@ -31,10 +31,10 @@ func (r *Runtime) pod(instanceID string) (*corev1.Pod, error) {
 // Logs reads the container's log from its node, through the API server. If a restarted container
 // has written nothing yet, Logs returns the log of its previous run.
 func (r *Runtime) Logs(ctx context.Context, instanceID string, tailLines int) ([]byte, error) {
-	if err := r.ready(ctx); err != nil {
+	if err := r.awaitCaches(ctx); err != nil {
 		return nil, err
 	}
-	p, err := r.pod(instanceID)
+	p, err := r.podOf(instanceID)
 	if err != nil {
 		return nil, err
 	}
@@ -46,7 +46,7 @@ func (r *Runtime) Logs(ctx context.Context, instanceID string, tailLines int) ([
 		return nil, err
 	}
 	out, err := r.api.Log(ctx, p, tailLines, false)
-	if err == nil && len(bytes.TrimSpace(out)) == 0 && restarted(p) {
+	if err == nil && len(bytes.TrimSpace(out)) == 0 && hasRestarted(p) {
 		if before, err := r.api.Log(ctx, p, tailLines, true); err == nil {
 			out = before
 		}
@@ -56,7 +56,7 @@ func (r *Runtime) Logs(ctx context.Context, instanceID string, tailLines int) ([
 
 // Secrets implements runtime.SecretKeeper.
 func (r *Runtime) Secrets(instanceID string) (*redact.Values, error) {
-	p, err := r.pod(instanceID)
+	p, err := r.podOf(instanceID)
 	if err != nil {
 		return nil, err
 	}
@@ -71,7 +71,7 @@ func (r *Runtime) secretsOf(p *corev1.Pod) (*redact.Values, error) {
 	return secrets, nil
 }
 
-func restarted(p *corev1.Pod) bool {
+func hasRestarted(p *corev1.Pod) bool {
 	for i := range p.Status.ContainerStatuses {
 		if c := &p.Status.ContainerStatuses[i]; c.Name == render.ContainerName {
 			return c.RestartCount > 0
@@ -83,16 +83,16 @@ func restarted(p *corev1.Pod) bool {
 // Restart deletes the pod within its grace period, because Kubernetes cannot restart a container in
 // place. Another pod, a new instance, takes its place.
 func (r *Runtime) Restart(ctx context.Context, instanceID string) error {
-	if err := r.ready(ctx); err != nil {
+	if err := r.awaitCaches(ctx); err != nil {
 		return err
 	}
-	p, err := r.pod(instanceID)
+	p, err := r.podOf(instanceID)
 	if err != nil {
 		return err
 	}
 	w := render.WorkloadOf(p)
 	if o := r.caches.Get(w); o != nil && o.GetAnnotations()[render.AnnotationPaused] == render.True {
-		return paused(w)
+		return pausedRejection(w)
 	}
 	err = r.api.DeletePod(ctx, p, nil)
 	if access.IsNotFound(err) {
@@ -114,7 +114,7 @@ type loaders struct{ rt *Runtime }
 
 // LoaderOf implements runtime.Loaders.
 func (l loaders) LoaderOf(instanceID string) (runtime.Loader, error) {
-	p, err := l.rt.pod(instanceID)
+	p, err := l.rt.podOf(instanceID)
 	if err != nil {
 		return runtime.Loader{}, err
 	}

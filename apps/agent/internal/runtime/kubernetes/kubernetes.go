@@ -60,7 +60,7 @@ type Runtime struct {
 
 // New returns a runtime. It makes no call to the API server.
 func New(cfg Config) (*Runtime, error) {
-	if err := cfg.check(); err != nil {
+	if err := cfg.checkValues(); err != nil {
 		return nil, err
 	}
 	rc := render.Config{
@@ -103,10 +103,10 @@ func New(cfg Config) (*Runtime, error) {
 // handle registers the handlers of changes in the caches.
 func (r *Runtime) handle() error {
 	return r.caches.Handle(access.Handlers{
-		Object:     r.touched,
-		Gone:       func(k render.Kind, last render.Object) { r.touched(k, nil, last) },
+		Object:     r.queueOwners,
+		Gone:       func(k render.Kind, last render.Object) { r.queueOwners(k, nil, last) },
 		Pod:        r.podMoved,
-		ReplicaSet: r.counted,
+		ReplicaSet: r.replicasCounted,
 		Node:       r.nodeMoved,
 	})
 }
@@ -121,11 +121,11 @@ func (r *Runtime) podMoved(old, now *corev1.Pod) {
 		r.repairs.add(render.WorkloadOf(old))
 		r.lookAtFamily(old)
 		r.roomMoved()
-		r.signal()
+		r.signalChange()
 	case old == nil:
 		r.podChanged(now)
 		r.lookAtFamily(now)
-		if w := render.WorkloadOf(now); r.wanted.drains(w) {
+		if w := render.WorkloadOf(now); r.wanted.hasDrains(w) {
 			r.repairs.add(w)
 		}
 	default:
@@ -151,14 +151,14 @@ func (r *Runtime) lookAtFamily(o render.Object) {
 	}
 }
 
-// touched queues the workloads that an object of the agent belongs to for a look.
-func (r *Runtime) touched(k render.Kind, before, o render.Object) {
+// queueOwners queues the workloads that an object of the agent belongs to for a look.
+func (r *Runtime) queueOwners(k render.Kind, before, o render.Object) {
 	// Kinds with a status have a generation, which counts changes of the spec only.
 	if before != nil && o.GetGeneration() > 0 && before.GetGeneration() == o.GetGeneration() && replacement.SameMeta(before, o) {
 		// Only the status changed, so nothing needs a repair.
 		if k == render.KindWorkload {
-			r.signal()
-			r.finished(o)
+			r.signalChange()
+			r.workloadChanged(o)
 			r.lookAtFamily(o)
 		}
 		return
@@ -171,11 +171,11 @@ func (r *Runtime) touched(k render.Kind, before, o render.Object) {
 		for _, w := range r.caches.List(render.KindWorkload, cache.NamespaceIndex, o.GetName()) {
 			r.repairs.add(render.NewRef(render.KindWorkload, w.GetNamespace(), w.GetName()))
 		}
-		r.repairs.add(r.wanted.in(o.GetName())...)
+		r.repairs.add(r.wanted.workloadsIn(o.GetName())...)
 	default:
 		r.repairs.add(r.ownersOf(o)...)
 	}
-	r.signal()
+	r.signalChange()
 }
 
 // podChanged records the state of a pod of the region.
@@ -187,22 +187,22 @@ func (r *Runtime) podChanged(p *corev1.Pod) {
 		r.repairs.Suspect(w)
 		r.repairs.add(w)
 	}
-	r.signal()
+	r.signalChange()
 }
 
-// counted handles a change of a ReplicaSet. It signals a change if the workload may have settled.
+// replicasCounted handles a change of a ReplicaSet. It signals a change if the workload may have settled.
 // It queues a workload that drains for a look.
-func (r *Runtime) counted(old, now *appsv1.ReplicaSet) {
+func (r *Runtime) replicasCounted(old, now *appsv1.ReplicaSet) {
 	if now == nil {
-		r.signal()
+		r.signalChange()
 		return
 	}
 	if old == nil || replacement.ReplicaSetSettles(old, now) {
-		r.signal()
+		r.signalChange()
 		r.lookAtFamily(now)
 	}
 	w := render.NewRef(render.KindWorkload, now.Namespace, now.Labels[render.LabelInstance])
-	if r.wanted.drains(w) && (old == nil || replacement.ReplicaSetMoved(old, now)) {
+	if r.wanted.hasDrains(w) && (old == nil || replacement.ReplicaSetMoved(old, now)) {
 		r.repairs.add(w)
 	}
 }
@@ -212,7 +212,7 @@ func (r *Runtime) nodeMoved(old, now *corev1.Node) {
 	if now == nil {
 		r.fleet.RemoveNode(old.Name)
 		r.heardOfNode(old.Name)
-		r.signal()
+		r.signalChange()
 		return
 	}
 	r.nodeChanged(old, now)
@@ -222,8 +222,8 @@ func (r *Runtime) nodeMoved(old, now *corev1.Node) {
 func (r *Runtime) nodeChanged(old, now *corev1.Node) {
 	changed := r.fleet.SetNode(now)
 	r.heardOfNode(now.Name)
-	if changed || old == nil || answers(old) != answers(now) || len(old.Spec.Taints) != len(now.Spec.Taints) || !maps.Equal(old.Labels, now.Labels) {
-		r.signal()
+	if changed || old == nil || isAnswering(old) != isAnswering(now) || len(old.Spec.Taints) != len(now.Spec.Taints) || !maps.Equal(old.Labels, now.Labels) {
+		r.signalChange()
 		r.roomMoved()
 	}
 }
@@ -239,7 +239,7 @@ func (r *Runtime) heardOfNode(name string) {
 	r.heardOf(r.caches.PodsOn(name)...)
 }
 
-func answers(n *corev1.Node) bool {
+func isAnswering(n *corev1.Node) bool {
 	for i := range n.Status.Conditions {
 		if c := &n.Status.Conditions[i]; c.Type == corev1.NodeReady {
 			return c.Status == corev1.ConditionTrue
@@ -248,14 +248,14 @@ func answers(n *corev1.Node) bool {
 	return false
 }
 
-// warned records a Warning event of a pod, if the pod is in a namespace of the region.
-func (r *Runtime) warned(e *corev1.Event) {
+// recordWarning records a Warning event of a pod, if the pod is in a namespace of the region.
+func (r *Runtime) recordWarning(e *corev1.Event) {
 	if _, ours := r.caches.Cached(render.NewRef(render.KindNamespace, "", e.Namespace)); !ours {
 		return
 	}
 	if r.journal.Add(e) {
 		r.heardOf(r.caches.PodsOfUID(e.InvolvedObject.UID)...)
-		r.signal()
+		r.signalChange()
 	}
 }
 
@@ -263,7 +263,7 @@ func (r *Runtime) warned(e *corev1.Event) {
 // Observe.
 func (r *Runtime) Changes() <-chan struct{} { return r.changes }
 
-func (r *Runtime) signal() {
+func (r *Runtime) signalChange() {
 	select {
 	case r.changes <- struct{}{}:
 	default:
@@ -285,36 +285,36 @@ func (r *Runtime) Run(ctx context.Context) error {
 			r.roomMoved()
 		},
 	}
-	notes := &access.Warnings{Take: r.warned}
-	if !await(ctx, r.caches.Synced) {
+	notes := &access.Warnings{Take: r.recordWarning}
+	if !awaitDone(ctx, r.caches.Synced) {
 		return nil
 	}
 	wg.Go(func() { r.api.ReadWarnings(ctx, notes) })
 	wg.Go(func() { r.api.ReadNeighbours(ctx, others) })
-	if !await(ctx, func() bool { return notes.IsSynced() && others.IsSynced() }) {
+	if !awaitDone(ctx, func() bool { return notes.IsSynced() && others.IsSynced() }) {
 		return nil
 	}
 	r.api.EnterAll(ctx)
 	wg.Go(func() { r.api.KeepRights(ctx) })
 	close(r.synced)
-	r.signal()
+	r.signalChange()
 	for range repairWorkers {
-		wg.Go(func() { r.repair(ctx) })
+		wg.Go(func() { r.repairWorkloads(ctx) })
 	}
-	wg.Go(func() { r.tidy(ctx) })
+	wg.Go(func() { r.tidyUp(ctx) })
 	return nil
 }
 
 func (r *Runtime) changedIf(changed bool) {
 	if changed {
-		r.signal()
+		r.signalChange()
 	}
 }
 
 // syncPoll is the interval of checks whether a cache is filled, because caches do not signal it.
 const syncPoll = 20 * time.Millisecond
 
-func await(ctx context.Context, done func() bool) bool {
+func awaitDone(ctx context.Context, done func() bool) bool {
 	for !done() {
 		select {
 		case <-ctx.Done():
@@ -325,8 +325,8 @@ func await(ctx context.Context, done func() bool) bool {
 	return true
 }
 
-// ready waits until the caches have been filled once.
-func (r *Runtime) ready(ctx context.Context) error {
+// awaitCaches waits until the caches have been filled once.
+func (r *Runtime) awaitCaches(ctx context.Context) error {
 	select {
 	case <-r.synced:
 		return nil

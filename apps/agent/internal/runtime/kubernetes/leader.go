@@ -46,8 +46,8 @@ func rankSetOf(p *corev1.Pod) rankSet {
 // leaders is a Runtime with the methods about leaders, the pods of rank 0.
 type leaders struct{ *Runtime }
 
-// of returns the leader's pods of a set of ranks, including pods that are being deleted.
-func (r leaders) of(s rankSet) (out []*corev1.Pod) {
+// podsOf returns the leader's pods of a set of ranks, including pods that are being deleted.
+func (r leaders) podsOf(s rankSet) (out []*corev1.Pod) {
 	for _, p := range r.caches.PodsOfGroup(s.namespace, s.family, s.Group) {
 		if p.Labels[render.LabelRank] == "0" && rankSetOf(p) == s {
 			out = append(out, p)
@@ -59,7 +59,7 @@ func (r leaders) of(s rankSet) (out []*corev1.Pod) {
 // worksUntil returns the latest time at which a leader's pod has finished its requests. It is zero
 // if the pod has finished them, or if its node does not answer.
 func (r leaders) worksUntil(p *corev1.Pod, now time.Time) time.Time {
-	if node := r.caches.Node(p.Spec.NodeName); !containerRuns(p) || node != nil && !answers(node) {
+	if node := r.caches.Node(p.Spec.NodeName); !containerRuns(p) || node != nil && !isAnswering(node) {
 		return time.Time{}
 	}
 	if p.DeletionTimestamp != nil {
@@ -91,7 +91,7 @@ func containerRuns(p *corev1.Pod) bool {
 // awaitedUntil returns the latest time at which the leader of a pod has finished its requests. It
 // is zero if the leader has finished them.
 func (r leaders) awaitedUntil(p *corev1.Pod, now time.Time) (until time.Time) {
-	for _, leader := range r.of(rankSetOf(p)) {
+	for _, leader := range r.podsOf(rankSetOf(p)) {
 		if at := r.worksUntil(leader, now); at.After(until) {
 			until = at
 		}
@@ -99,9 +99,9 @@ func (r leaders) awaitedUntil(p *corev1.Pod, now time.Time) (until time.Time) {
 	return until
 }
 
-// follow changes the input for a pod of a rank above 0: the pod waits for the end of its leader
+// followLeader changes the input for a pod of a rank above 0: the pod waits for the end of its leader
 // instead of for gateways.
-func (r leaders) follow(in *replacement.Input) {
+func (r leaders) followLeader(in *replacement.Input) {
 	now := in.Now
 	in.Released = func(p *corev1.Pod) bool { return !r.awaitedUntil(p, now).After(now) }
 	in.Patience = func(p *corev1.Pod) time.Duration {
@@ -123,7 +123,7 @@ func (r leaders) stopFor(ranks []*unit, now time.Time) (left time.Duration) {
 		if !u.rank.there || u.rank.began.IsZero() {
 			return 0
 		}
-		for _, leader := range r.of(rankSet{u.ref.Namespace, u.live.Labels[render.LabelUnitOf], u.Unit(), u.rank.template, u.rank.epoch}) {
+		for _, leader := range r.podsOf(rankSet{u.ref.Namespace, u.live.Labels[render.LabelUnitOf], u.Unit(), u.rank.template, u.rank.epoch}) {
 			if leader.DeletionTimestamp != nil {
 				left = max(left, r.worksUntil(leader, now).Sub(now))
 			}
@@ -132,9 +132,9 @@ func (r leaders) stopFor(ranks []*unit, now time.Time) (left time.Duration) {
 	return left
 }
 
-// outlives returns how long a workload must stay for its leader, and the family that it belongs to.
+// outlivesFor returns how long a workload must stay for its leader, and the family that it belongs to.
 // It returns 0 if the workload is not a rank above 0.
-func (r leaders) outlives(w render.Ref, now time.Time) (at render.Ref, left time.Duration) {
+func (r leaders) outlivesFor(w render.Ref, now time.Time) (at render.Ref, left time.Duration) {
 	o := r.caches.Get(w)
 	if o == nil || o.GetDeletionTimestamp() != nil || placeOf(o.GetLabels()).Rank == 0 {
 		return at, 0
@@ -152,7 +152,7 @@ func (r leaders) outlives(w render.Ref, now time.Time) (at render.Ref, left time
 // ended. A later look at the deployment then removes them.
 func (r *Runtime) removeWorkloads(ctx context.Context, deploymentID string) error {
 	for _, w := range r.workloadsToRemove(deploymentID) {
-		at, left := leaders{r}.outlives(w, time.Now())
+		at, left := leaders{r}.outlivesFor(w, time.Now())
 		if left <= 0 {
 			if err := r.removeWorkload(ctx, w, deploymentID); err != nil {
 				return err
@@ -161,7 +161,7 @@ func (r *Runtime) removeWorkloads(ctx context.Context, deploymentID string) erro
 		}
 		r.wanted.noteRemoval(at, deploymentID)
 		unlock := r.locks.Exclusive(w.String())
-		r.unwant(w, deploymentID)
+		r.forgetWanted(w, deploymentID)
 		unlock()
 		r.repairs.queue.AddAfter(at, left)
 	}

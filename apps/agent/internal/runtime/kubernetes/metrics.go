@@ -45,7 +45,7 @@ func newMetrics(reg prometheus.Registerer, g *gangs) *metrics {
 		reg.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 			Name: "windlass_agent_kubernetes_gangs", ConstLabels: prometheus.Labels{"state": name},
 			Help: "Gangs of pods that are not complete, by state: waits for room, starts, or givesBack after a timeout.",
-		}, func() float64 { return float64(g.counted(state)) }))
+		}, func() float64 { return float64(g.countIn(state)) }))
 	}
 	return m
 }

@@ -53,7 +53,7 @@ func (n *notices) add(about subject, message string, now time.Time) {
 			n.sums = map[subject]*sum{}
 		}
 		n.sums[about] = &sum{told: now, pause: firstPause}
-		n.tell(about, 1, message, now)
+		n.addNotice(about, 1, message, now)
 		return
 	}
 	s.times++
@@ -80,13 +80,13 @@ func (n *notices) sumUp(now time.Time) bool {
 	})
 	for _, about := range due {
 		s := n.sums[about]
-		n.tell(about, s.times, s.message, s.at)
+		n.addNotice(about, s.times, s.message, s.at)
 		s.told, s.times, s.pause = now, 0, min(2*s.pause, longestPause)
 	}
 	return len(due) > 0
 }
 
-func (n *notices) tell(about subject, times int, message string, at time.Time) {
+func (n *notices) addNotice(about subject, times int, message string, at time.Time) {
 	n.seq++
 	kept := n.told[max(0, len(n.told)-runtime.MaxNotices+1):]
 	n.told = append(slices.Clip(kept), runtime.Notice{
@@ -95,8 +95,8 @@ func (n *notices) tell(about subject, times int, message string, at time.Time) {
 	})
 }
 
-// newest returns the notices, oldest first. The caller must not change the list.
-func (n *notices) newest() []runtime.Notice {
+// newestNotices returns the notices, oldest first. The caller must not change the list.
+func (n *notices) newestNotices() []runtime.Notice {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	return n.told

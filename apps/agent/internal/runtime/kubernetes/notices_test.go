@@ -19,7 +19,7 @@ func TestEvents_OfOneObjectAreSummedUp(t *testing.T) {
 	policy := subject{agentv1.Notice_KIND_DRIFT, "dep_1", "NetworkPolicy shop/chat"}
 	said := 0
 	next := func() (out []string) {
-		for _, x := range n.newest() {
+		for _, x := range n.newestNotices() {
 			if x.Seq > int64(said) {
 				said++
 				require.EqualValues(t, said, x.Seq)
@@ -57,6 +57,6 @@ func TestEvents_OfOneObjectAreSummedUp(t *testing.T) {
 	for i := range 3 * runtime.MaxNotices {
 		n.add(subject{agentv1.Notice_KIND_DRIFT, "dep_1", fmt.Sprint(i)}, "gone", at(121*time.Hour))
 	}
-	require.Len(t, n.newest(), runtime.MaxNotices)
-	require.Equal(t, fmt.Sprint(3*runtime.MaxNotices-1), n.newest()[runtime.MaxNotices-1].Object, "the newest")
+	require.Len(t, n.newestNotices(), runtime.MaxNotices)
+	require.Equal(t, fmt.Sprint(3*runtime.MaxNotices-1), n.newestNotices()[runtime.MaxNotices-1].Object, "the newest")
 }

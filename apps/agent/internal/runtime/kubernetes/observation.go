@@ -22,7 +22,7 @@ import (
 // Observe returns the state of the caches, without a call. It examines only pods of workloads that
 // changed since the last Observe. For other workloads, it returns the same list as before.
 func (r *Runtime) Observe(ctx context.Context) (runtime.Observation, error) {
-	if err := r.ready(ctx); err != nil {
+	if err := r.awaitCaches(ctx); err != nil {
 		return runtime.Observation{}, err
 	}
 	r.look.Lock()
@@ -60,14 +60,14 @@ func (r *Runtime) Observe(ctx context.Context) (runtime.Observation, error) {
 		namespace, label, _ := strings.Cut(key, "/")
 		return m.Instances(observe.Input{
 			Now: now, TemplateHash: template, Pods: r.caches.PodsOf(namespace, label), Workload: w, Nodes: r.caches.Node, Journal: r.journal, Secrets: secrets,
-			Waits: r.gangs.note(key),
+			Waits: r.gangs.noteOf(key),
 		})
 	}
 	parts, ends := map[string][]part{}, map[string]bool{}
 	// The lists of a deployment with several roles are joined at the end.
 	add := func(d *runtime.ObservedDeployment, key string, list []runtime.Instance, w *appsv1.Deployment) {
 		if key == render.ParentKey(key) {
-			d.Instances = joined(d.Instances, list)
+			d.Instances = joinLists(d.Instances, list)
 		} else if len(list) > 0 {
 			parts[d.DeploymentID] = append(parts[d.DeploymentID], r.partOf(key, list, w))
 		}
@@ -89,7 +89,7 @@ func (r *Runtime) Observe(ctx context.Context) (runtime.Observation, error) {
 		}
 		key := access.Namespaced(w, render.LabelWorkload)
 		add(d, key, look(key, w.Annotations[render.AnnotationTemplateHash], w), w)
-		d.Unsettled = d.Unsettled || r.unsettled(w)
+		d.Unsettled = d.Unsettled || r.isUnsettled(w)
 	}
 	// Pods that outlive their workload are listed under the deployment for which the workload was
 	// made. This is their deployment, unless another one had adopted the workload.
@@ -115,10 +115,10 @@ func (r *Runtime) Observe(ctx context.Context) (runtime.Observation, error) {
 		}
 	}
 	r.memories = memories
-	out := runtime.Observation{Capacity: r.fleet.Capacity(), Notices: r.notices.newest(), Deployments: make([]runtime.ObservedDeployment, 0, len(seen))}
-	r.joins.join(seen, parts)
+	out := runtime.Observation{Capacity: r.fleet.Capacity(), Notices: r.notices.newestNotices(), Deployments: make([]runtime.ObservedDeployment, 0, len(seen))}
+	r.joins.joinParts(seen, parts)
 	for id, d := range seen {
-		d.Removing = !alive[id] && len(r.wanted.of(id)) == 0
+		d.Removing = !alive[id] && len(r.wanted.workloadsOf(id)) == 0
 		out.Deployments = append(out.Deployments, *d)
 	}
 	slices.SortFunc(out.Deployments, func(a, b runtime.ObservedDeployment) int { return cmp.Compare(a.DeploymentID, b.DeploymentID) })
@@ -180,7 +180,7 @@ func (r *Runtime) partOf(key string, list []runtime.Instance, w *appsv1.Deployme
 	return p
 }
 
-func (p part) same(o part) bool {
+func (p part) sameAs(o part) bool {
 	return p.key == o.key && p.hosts == o.hosts && p.epoch == o.epoch && p.pod == o.pod && len(p.stale) == len(o.stale) && len(p.list) == len(o.list) && &p.list[0] == &o.list[0]
 }
 
@@ -193,13 +193,13 @@ type join struct {
 	list  []runtime.Instance
 }
 
-// join sets the lists of the deployments that have parts, ordered by place.
-func (j *joins) join(seen map[string]*runtime.ObservedDeployment, parts map[string][]part) {
+// joinParts sets the lists of the deployments that have parts, ordered by place.
+func (j *joins) joinParts(seen map[string]*runtime.ObservedDeployment, parts map[string][]part) {
 	now := make(joins, len(parts))
 	for id, all := range parts {
 		slices.SortFunc(all, func(a, b part) int { return cmp.Compare(a.key, b.key) })
 		one := (*j)[id]
-		if !slices.EqualFunc(one.parts, all, part.same) {
+		if !slices.EqualFunc(one.parts, all, part.sameAs) {
 			one = join{parts: all}
 			for _, instance := range instancesOf(all) {
 				if len(instance) > 1 || isRank(instance[0]) {
@@ -213,13 +213,13 @@ func (j *joins) join(seen map[string]*runtime.ObservedDeployment, parts map[stri
 			})
 		}
 		now[id] = one
-		seen[id].Instances = joined(seen[id].Instances, one.list)
+		seen[id].Instances = joinLists(seen[id].Instances, one.list)
 	}
 	*j = now
 }
 
-// joined concatenates two lists. It returns list itself, and not a copy, if before is empty.
-func joined(before, list []runtime.Instance) []runtime.Instance {
+// joinLists concatenates two lists. It returns list itself, and not a copy, if before is empty.
+func joinLists(before, list []runtime.Instance) []runtime.Instance {
 	if len(before) == 0 {
 		return list
 	}

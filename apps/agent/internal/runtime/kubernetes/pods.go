@@ -22,7 +22,7 @@ var _ runtime.Drainer = (*Runtime)(nil)
 func (r *Runtime) Drain(released func(instanceID string) bool, patience func(instanceID string) time.Duration) (again func()) {
 	r.released, r.patience = released, patience
 	return func() {
-		r.repairs.add(r.wanted.draining()...)
+		r.repairs.add(r.wanted.drainingWorkloads()...)
 	}
 }
 
@@ -45,7 +45,7 @@ func (r *Runtime) drainOf(p *desired.Plan) replacement.Drain {
 	}
 	switch {
 	case follows:
-		leaders{r}.follow(&in)
+		leaders{r}.followLeader(&in)
 	case u != nil && !u.IsEntryOfPool():
 		at := familyRef(p.Ref.Namespace, p.Assignment)
 		in.Released = func(*corev1.Pod) bool { return families{r}.releasedInGroup(at, u) }
@@ -53,18 +53,18 @@ func (r *Runtime) drainOf(p *desired.Plan) replacement.Drain {
 	return replacement.DrainOf(in)
 }
 
-// mark annotates pods with the decision whether they leave or stay.
-func (r *Runtime) mark(ctx context.Context, w *appsv1.Deployment, d replacement.Drain, now time.Time) error {
+// markPods annotates pods with the decision whether they leave or stay.
+func (r *Runtime) markPods(ctx context.Context, w *appsv1.Deployment, d replacement.Drain, now time.Time) error {
 	var errs []error
 	for _, n := range d.Notes(w, now) {
 		errs = append(errs, r.api.Annotate(ctx, n.Pod, n.Annotations))
 	}
-	return worst(slices.DeleteFunc(errs, func(err error) bool { return err == nil }))
+	return worstOf(slices.DeleteFunc(errs, func(err error) bool { return err == nil }))
 }
 
-// unsettled reports whether Kubernetes may still create pods that the workload's assignment does
+// isUnsettled reports whether Kubernetes may still create pods that the workload's assignment does
 // not want.
-func (r *Runtime) unsettled(w *appsv1.Deployment) bool {
+func (r *Runtime) isUnsettled(w *appsv1.Deployment) bool {
 	if w.DeletionTimestamp != nil {
 		return false // Observe lists the workload until all of it is gone
 	}

@@ -46,10 +46,10 @@ func (q *quota) claimOf(a runtime.Assignment) claim {
 	return claim{gpu.GetPool(), int(gpu.GetCount()) * int(a.Deployment.GetReplicas()), a.Deployment.GetAppName()}
 }
 
-// claim takes the GPUs that the assignment needs of its pool, unless that would exceed the quota.
+// claimGPUs takes the GPUs that the assignment needs of its pool, unless that would exceed the quota.
 // An assignment that takes no more than before passes even if the quota was lowered. workloads
 // returns all workloads. undo undoes the claim.
-func (q *quota) claim(w render.Ref, a runtime.Assignment, workloads func() []render.Object) (undo func(), err error) {
+func (q *quota) claimGPUs(w render.Ref, a runtime.Assignment, workloads func() []render.Object) (undo func(), err error) {
 	asked := q.claimOf(a)
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -72,7 +72,7 @@ func (q *quota) claim(w render.Ref, a runtime.Assignment, workloads func() []ren
 		if !ok {
 			continue
 		}
-		if had := q.held(d); had.pool == asked.pool {
+		if had := q.heldClaim(d); had.pool == asked.pool {
 			used[render.NewRef(render.KindWorkload, d.Namespace, d.Name)] = had
 		}
 	}
@@ -90,15 +90,15 @@ func (q *quota) claim(w render.Ref, a runtime.Assignment, workloads func() []ren
 	if asked.gpus > before && sum+asked.gpus > limit {
 		return nil, &runtime.Rejection{
 			Code: runtime.ReasonQuotaExceeded, Retryable: true,
-			Message: fmt.Sprintf("needs %s of pool %s, whose quota is %d: %s", plural.Count(asked.gpus, "GPU"), asked.pool, limit, shares(used, limit-sum)),
+			Message: fmt.Sprintf("needs %s of pool %s, whose quota is %d: %s", plural.Count(asked.gpus, "GPU"), asked.pool, limit, sharesText(used, limit-sum)),
 		}
 	}
 	q.claimed[w] = asked
 	return undo, nil
 }
 
-// held returns the claim of a workload in the cluster.
-func (q *quota) held(d *appsv1.Deployment) claim {
+// heldClaim returns the claim of a workload in the cluster.
+func (q *quota) heldClaim(d *appsv1.Deployment) claim {
 	pool := d.Annotations[desired.AnnotationPool]
 	if pool == "" || d.Spec.Replicas == nil {
 		return claim{}
@@ -110,9 +110,9 @@ func (q *quota) held(d *appsv1.Deployment) claim {
 	return claim{pool, gpus * int(*d.Spec.Replicas), d.Labels[render.LabelName]}
 }
 
-// left returns, by pool with a quota, how many GPUs of the quota are left. A number is negative if
+// leftOf returns, by pool with a quota, how many GPUs of the quota are left. A number is negative if
 // the quota was lowered below the GPUs in use.
-func (q *quota) left(workloads []render.Object) map[string]int64 {
+func (q *quota) leftOf(workloads []render.Object) map[string]int64 {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	out := map[string]int64{}
@@ -132,7 +132,7 @@ func (q *quota) left(workloads []render.Object) map[string]int64 {
 			continue
 		}
 		if _, newer := q.claimed[render.NewRef(render.KindWorkload, d.Namespace, d.Name)]; !newer {
-			take(q.held(d))
+			take(q.heldClaim(d))
 		}
 	}
 	for _, c := range q.claimed {
@@ -150,8 +150,8 @@ func (q *quota) release(w render.Ref) {
 // maxShares is the number of apps that a message names.
 const maxShares = 5
 
-// shares returns a text that says how many GPUs each app uses and how many are free.
-func shares(used map[render.Ref]claim, free int) string {
+// sharesText returns a text that says how many GPUs each app uses and how many are free.
+func sharesText(used map[render.Ref]claim, free int) string {
 	all := make([]claim, 0, len(used))
 	for _, u := range used {
 		if u.gpus > 0 {

@@ -27,7 +27,7 @@ func TestPool_StaysWithinItsQuota(t *testing.T) {
 	workloads := func() []render.Object { return there }
 	at := func(name string) render.Ref { return render.NewRef(render.KindWorkload, "ns", name) }
 	take := func(a runtime.Assignment) error {
-		_, err := q.claim(at(a.Deployment.Id), a, workloads)
+		_, err := q.claimGPUs(at(a.Deployment.Id), a, workloads)
 		return err
 	}
 	// Workloads in the cluster count, even if they were not claimed since the agent started.
@@ -50,13 +50,13 @@ func TestPool_StaysWithinItsQuota(t *testing.T) {
 	require.NoError(t, take(pooled("b", 1, 1)), "shrinking")
 	require.NoError(t, take(pooled("old", 3, 1)), "another size within the GPUs that it has")
 
-	require.Equal(t, map[string]int64{"h100": 2}, q.left(there))
+	require.Equal(t, map[string]int64{"h100": 2}, q.leftOf(there))
 	q.pools["h100"] = render.Pool{Name: "h100", Quota: 2}
-	require.Equal(t, map[string]int64{"h100": -6}, q.left(there))
+	require.Equal(t, map[string]int64{"h100": -6}, q.leftOf(there))
 	require.NoError(t, take(pooled("a", 1, 4)), "an app keeps its GPUs when the quota is lowered")
 	require.ErrorAs(t, take(pooled("a", 2, 4)), &rej)
 	q.release(at("a"))
-	undo, err := q.claim(at("b"), pooled("b", 0, 1), workloads)
+	undo, err := q.claimGPUs(at("b"), pooled("b", 0, 1), workloads)
 	require.NoError(t, err)
 	undo()
 	require.Equal(t, 1, q.claimed[at("b")].gpus)

@@ -79,7 +79,7 @@ func joinedRanks(ranks []part) (out []runtime.Instance) {
 		for n := range p.list {
 			in := rankInstance{rank, p.list[n]}
 			if in.Reason == runtime.ReasonStartupTimeout && in.ID == render.InstanceID(p.pod.uid) && endedAlone(pods, p.pod) {
-				excuse(&in.Instance)
+				excuseRank(&in.Instance)
 			}
 			switch {
 			case in.Status == windlassv1.InstanceStatus_INSTANCE_STATUS_TERMINATED:
@@ -98,7 +98,7 @@ func joinedRanks(ranks []part) (out []runtime.Instance) {
 			return o.Status != windlassv1.InstanceStatus_INSTANCE_STATUS_DRAINING && o.TemplateHash != in.TemplateHash
 		})
 	}
-	present, past = split(present, past, isOld)
+	present, past = splitInstances(present, past, isOld)
 	if len(ended) > 0 {
 		out = append(out, slices.MaxFunc(ended, func(a, b rankInstance) int { return a.StartedAt.Compare(b.StartedAt) }).Instance)
 	}
@@ -117,17 +117,17 @@ func joinedRanks(ranks []part) (out []runtime.Instance) {
 	return out
 }
 
-// excuse changes a rank that was not ready in time: the rank counts as starting, because it waited
+// excuseRank changes a rank that was not ready in time: the rank counts as starting, because it waited
 // for a rank that had not run.
-func excuse(in *runtime.Instance) {
+func excuseRank(in *runtime.Instance) {
 	in.Doomed, in.Reason, in.Message = false, runtime.ReasonNotReady, "waits for another rank"
 	if in.Status == windlassv1.InstanceStatus_INSTANCE_STATUS_FAILED {
 		in.Status = windlassv1.InstanceStatus_INSTANCE_STATUS_RUNNING
 	}
 }
 
-// split moves the instances for which moves is true from the list from to the list to.
-func split(from, to []rankInstance, moves func(rankInstance) bool) (left, moved []rankInstance) {
+// splitInstances moves the instances for which moves is true from the list from to the list to.
+func splitInstances(from, to []rankInstance, moves func(rankInstance) bool) (left, moved []rankInstance) {
 	for _, in := range from {
 		if moves(in) {
 			to = append(to, in)
@@ -147,7 +147,7 @@ func joinedInstance(ranks []rankInstance, hosts int) runtime.Instance {
 	out.GPUs, out.ReadyAt = nil, ranks[0].ReadyAt
 	for n := range ranks {
 		in := &ranks[n]
-		if severity(in) > severity(&ranks[worst]) {
+		if severityOf(in) > severityOf(&ranks[worst]) {
 			worst = n
 		}
 		if in.Status == windlassv1.InstanceStatus_INSTANCE_STATUS_READY {
@@ -185,9 +185,9 @@ func joinedInstance(ranks []rankInstance, hosts int) runtime.Instance {
 	return out
 }
 
-// severity orders the states of ranks. The instance has the state of the rank with the highest
+// severityOf orders the states of ranks. The instance has the state of the rank with the highest
 // severity.
-func severity(in *rankInstance) int {
+func severityOf(in *rankInstance) int {
 	if in.Doomed {
 		return 10
 	}

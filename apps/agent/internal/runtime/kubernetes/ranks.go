@@ -252,7 +252,7 @@ func (r families) markJoined(ctx context.Context, f *family, all []*unit, seen [
 			}
 		}
 	}
-	return worst(errs)
+	return worstOf(errs)
 }
 
 // wholeUnits returns the instances whose ranks are all ready, none of them ended.

@@ -25,10 +25,10 @@ const (
 // ReadLog reads the container's log from its node, through the API server. A position is the node's
 // time of a line, in ns, because a log can be read only from a time on. Lines are not counted.
 func (r *Runtime) ReadLog(ctx context.Context, instanceID string, q runtime.LogQuery) (page runtime.LogPage, err error) {
-	if err := r.ready(ctx); err != nil {
+	if err := r.awaitCaches(ctx); err != nil {
 		return page, err
 	}
-	p, err := r.pod(instanceID)
+	p, err := r.podOf(instanceID)
 	if err != nil {
 		return page, err
 	}
@@ -36,7 +36,7 @@ func (r *Runtime) ReadLog(ctx context.Context, instanceID string, q runtime.LogQ
 	if err != nil {
 		return page, err
 	}
-	lines, lostMore, err := podLog{r.api, p}.lines(ctx, q)
+	lines, lostMore, err := podLog{r.api, p}.readLines(ctx, q)
 	if err != nil {
 		return page, err
 	}
@@ -87,8 +87,8 @@ type podLog struct {
 	pod *corev1.Pod
 }
 
-// lines returns the lines of q, and reports whether lines before them are missing.
-func (l podLog) lines(ctx context.Context, q runtime.LogQuery) (lines []runtime.LogLine, missing bool, err error) {
+// readLines returns the lines of q, and reports whether lines before them are missing.
+func (l podLog) readLines(ctx context.Context, q runtime.LogQuery) (lines []runtime.LogLine, missing bool, err error) {
 	var after time.Time
 	options := corev1.PodLogOptions{}
 	switch {
@@ -104,22 +104,22 @@ func (l podLog) lines(ctx context.Context, q runtime.LogQuery) (lines []runtime.
 	if !after.IsZero() {
 		options.SinceTime = &metav1.Time{Time: after.Truncate(time.Second)}
 	}
-	if began := containerStart(l.pod); restarted(l.pod) && (q.After != nil || !q.Since.IsZero()) && after.Before(began) {
+	if began := containerStart(l.pod); hasRestarted(l.pod) && (q.After != nil || !q.Since.IsZero()) && after.Before(began) {
 		// The previous run may have written more lines. An error is ignored, because its log may be
 		// gone.
 		before := options
 		before.Previous = true
-		lines, missing, _ = l.after(ctx, before, after, q.Limit)
+		lines, missing, _ = l.linesAfter(ctx, before, after, q.Limit)
 	}
 	if n := len(lines); n > 0 {
 		after = lines[n-1].At
 	}
-	more, missed, err := l.after(ctx, options, after, q.Limit)
+	more, missed, err := l.linesAfter(ctx, options, after, q.Limit)
 	return append(lines, more...), missing || missed, err
 }
 
-// after returns the lines after a time, and reports whether lines before them are missing.
-func (l podLog) after(ctx context.Context, options corev1.PodLogOptions, after time.Time, limit int) ([]runtime.LogLine, bool, error) {
+// linesAfter returns the lines after a time, and reports whether lines before them are missing.
+func (l podLog) linesAfter(ctx context.Context, options corev1.PodLogOptions, after time.Time, limit int) ([]runtime.LogLine, bool, error) {
 	most := int64(readAhead * limit)
 	if options.TailLines == nil {
 		options.LimitBytes = &most

@@ -17,7 +17,7 @@ import (
 // Remove deletes the workload of a deployment and the objects that it owns. Kubernetes decides the order and
 // carries it out, even without an agent. A workload that a newer deployment has adopted is left alone.
 func (r *Runtime) Remove(ctx context.Context, deploymentID string) error {
-	if err := r.ready(ctx); err != nil {
+	if err := r.awaitCaches(ctx); err != nil {
 		return err
 	}
 	for _, at := range r.wanted.familiesOf(deploymentID) {
@@ -25,7 +25,7 @@ func (r *Runtime) Remove(ctx context.Context, deploymentID string) error {
 		// again.
 		unlock := r.locks.Exclusive(at.String())
 		r.wanted.forgetRoles(at, deploymentID)
-		r.gangs.forget(at)
+		r.gangs.forgetDeployment(at)
 		unlock()
 	}
 	if err := r.removeWorkloads(ctx, deploymentID); err != nil {
@@ -41,7 +41,7 @@ func (r *Runtime) workloadsToRemove(deploymentID string) []render.Ref {
 	for _, o := range r.caches.List(render.KindWorkload, access.ByDeployment, deploymentID) {
 		out = append(out, render.NewRef(render.KindWorkload, o.GetNamespace(), o.GetName()))
 	}
-	for _, w := range r.wanted.of(deploymentID) {
+	for _, w := range r.wanted.workloadsOf(deploymentID) {
 		if !slices.Contains(out, w) {
 			out = append(out, w)
 		}
@@ -49,10 +49,10 @@ func (r *Runtime) workloadsToRemove(deploymentID string) []render.Ref {
 	return out
 }
 
-// unwant forgets the wanted state of the deployment's workload. The caller holds the workload's
+// forgetWanted forgets the wanted state of the deployment's workload. The caller holds the workload's
 // lock, so a running repair cannot record the state again.
-func (r *Runtime) unwant(w render.Ref, deploymentID string) {
-	if r.wanted.forget(w, deploymentID) {
+func (r *Runtime) forgetWanted(w render.Ref, deploymentID string) {
+	if r.wanted.forgetWorkload(w, deploymentID) {
 		r.repairs.Forget(w)
 		r.quota.release(w)
 	}
@@ -65,14 +65,14 @@ const removeAttempts = 5
 func (r *Runtime) removeWorkload(ctx context.Context, w render.Ref, deploymentID string) error {
 	unlock := r.locks.Exclusive(w.String())
 	defer unlock()
-	r.unwant(w, deploymentID)
+	r.forgetWanted(w, deploymentID)
 	o := r.caches.Get(w)
 	for attempt := 1; ; attempt++ {
 		if o == nil || o.GetLabels()[render.LabelDeployment] != deploymentID || o.GetDeletionTimestamp() != nil {
 			return nil
 		}
 		if o.GetAnnotations()[render.AnnotationPaused] == "true" {
-			return paused(w)
+			return pausedRejection(w)
 		}
 		err := r.removeAsSeen(ctx, w, o)
 		if rej, ok := errors.AsType[*runtime.Rejection](err); !ok || rej.Code != runtime.ReasonConflict || attempt == removeAttempts {
@@ -101,7 +101,7 @@ func (r *Runtime) removeAsSeen(ctx context.Context, w render.Ref, o render.Objec
 		return err
 	}
 	r.caches.Deleted(uid)
-	r.signal()
+	r.signalChange()
 	return nil
 }
 
@@ -109,14 +109,14 @@ func (r *Runtime) removeAsSeen(ctx context.Context, w render.Ref, o render.Objec
 // kubectl delete --cascade=orphan.
 func (r *Runtime) removeOrphans(ctx context.Context, deploymentID string) error {
 	spaces := map[string]bool{}
-	for _, o := range r.leftovers(deploymentID) {
+	for _, o := range r.leftoverObjects(deploymentID) {
 		if len(o.GetOwnerReferences()) == 0 && o.GetDeletionTimestamp() == nil {
 			spaces[o.GetNamespace()] = true
 		}
 	}
 	// Pods have the label of their workload, which is named after the deployment that made it. If
 	// another deployment has adopted the workload, the pods belong to the other deployment.
-	adopted := r.wanted.adopted(deploymentID)
+	adopted := r.wanted.isAdopted(deploymentID)
 	for _, p := range r.caches.EveryPod() {
 		if !adopted && render.ParentKey(p.Labels[render.LabelWorkload]) == deploymentID && p.DeletionTimestamp == nil && r.caches.Get(render.WorkloadOf(p)) == nil {
 			spaces[p.Namespace] = true
@@ -135,8 +135,8 @@ func (r *Runtime) removeOrphans(ctx context.Context, deploymentID string) error 
 	return nil
 }
 
-// leftovers returns the cached objects of a deployment, without its workload and pods.
-func (r *Runtime) leftovers(deploymentID string) []render.Object {
+// leftoverObjects returns the cached objects of a deployment, without its workload and pods.
+func (r *Runtime) leftoverObjects(deploymentID string) []render.Object {
 	var out []render.Object
 	for _, k := range []render.Kind{render.KindService, render.KindDisruptionBudget, render.KindNetworkPolicy, render.KindServiceAccount, render.KindClaim} {
 		out = append(out, r.caches.List(k, access.ByDeployment, deploymentID)...)
@@ -158,9 +158,9 @@ type tidier struct {
 	empty map[string]time.Time
 }
 
-// tidy works until ctx ends. It removes empty namespaces, pods of lost nodes and ended pods, and
+// tidyUp works until ctx ends. It removes empty namespaces, pods of lost nodes and ended pods, and
 // sums up notices. It reads the caches, and makes a call only when there is something to do.
-func (r *Runtime) tidy(ctx context.Context) {
+func (r *Runtime) tidyUp(ctx context.Context) {
 	for {
 		select {
 		case <-ctx.Done():
@@ -190,7 +190,7 @@ func (r *Runtime) idleNamespace(name string) bool {
 	if o == nil || o.GetDeletionTimestamp() != nil || o.GetAnnotations()[render.AnnotationCreatedBy] == "" || o.GetAnnotations()[keepNamespace] == "true" {
 		return false
 	}
-	if len(r.wanted.in(name)) > 0 {
+	if len(r.wanted.workloadsIn(name)) > 0 {
 		return false
 	}
 	for k := range r.caches.Ours {

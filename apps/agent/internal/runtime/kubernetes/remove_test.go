@@ -115,14 +115,14 @@ func TestRemove_EndsARepairUnderWay(t *testing.T) {
 				require.NoError(t, r.caches.Ours[render.KindWorkload].GetIndexer().Delete(s.workload))
 			}
 			a := runtime.Assignment{Deployment: &agentv1.Deployment{Id: "dep_1"}, WorkloadKey: "dep_1"}
-			r.wanted.want(w, a)
+			r.wanted.recordWanted(w, a)
 			repaired := r.locks.Exclusive(w.String())
 			removed := make(chan error)
 			go func() { removed <- r.Remove(t.Context(), "dep_1") }()
 			for r.locks.Waiting(w.String()) == 0 {
 				goruntime.Gosched()
 			}
-			r.wanted.want(w, a)
+			r.wanted.recordWanted(w, a)
 			require.NoError(t, r.caches.Ours[render.KindWorkload].GetIndexer().Add(s.workload.DeepCopy()))
 			repaired()
 			require.NoError(t, <-removed)

@@ -46,8 +46,8 @@ func (r *repairs) add(all ...render.Ref) {
 	}
 }
 
-// repair looks at workloads until ctx ends.
-func (r *Runtime) repair(ctx context.Context) {
+// repairWorkloads looks at workloads until ctx ends.
+func (r *Runtime) repairWorkloads(ctx context.Context) {
 	stop := context.AfterFunc(ctx, r.repairs.queue.ShutDown)
 	defer stop()
 	for {
@@ -96,29 +96,29 @@ func (r *Runtime) lookAt(ctx context.Context, w render.Ref) error {
 		// does everything that is needed.
 		return nil
 	}
-	objects, err := r.rendered(known.assignment)
+	objects, err := r.renderObjects(known.assignment)
 	if err != nil {
 		return err
 	}
 	suspect := r.repairs.Suspected(w)
-	s, err := r.plan(w, known.assignment, objects, suspect)
+	s, err := r.planPuts(w, known.assignment, objects, suspect)
 	if err != nil {
 		return err
 	}
-	if s.idle() {
+	if s.isIdle() {
 		if s.drain.Left > 0 {
 			r.repairs.queue.AddAfter(w, s.drain.Left)
 		}
-		return r.prune(ctx, s)
+		return r.pruneSecrets(ctx, s)
 	}
 	if (known.drains || len(s.drain.Unmark) > 0) && !suspect && !s.Drifted() {
-		return r.ensure(ctx, w, known.assignment, objects, false) // no drift
+		return r.ensureObjects(ctx, w, known.assignment, objects, false) // no drift
 	}
 	if wait := r.repairs.Wait(w, time.Now()); wait > 0 {
 		r.repairs.queue.AddAfter(w, wait)
 		return nil
 	}
-	if err := r.ensure(ctx, w, known.assignment, objects, suspect); err != nil {
+	if err := r.ensureObjects(ctx, w, known.assignment, objects, suspect); err != nil {
 		return err
 	}
 	r.repairs.Done(w, time.Now())
@@ -139,7 +139,7 @@ func (r *Runtime) tellDrift(s *plan, st desired.Write, now render.Object) {
 	r.cfg.Log.Warn("drift", "object", st.Ref.String(), "workload", s.Ref.String(), "what", what)
 	r.recorder.Event(now, corev1.EventTypeWarning, "Drift", what)
 	r.notices.add(subject{agentv1.Notice_KIND_DRIFT, s.Assignment.Deployment.GetId(), st.Ref.String()}, what, time.Now())
-	r.signal()
+	r.signalChange()
 }
 
 // ownersOf returns the workloads that an object belongs to.
@@ -168,24 +168,24 @@ func (r *Runtime) workloadsOf(namespace, index, value string) []render.Ref {
 			return out
 		}
 	}
-	return r.wanted.in(namespace)
+	return r.wanted.workloadsIn(namespace)
 }
 
-// finished queues a workload after its status changed. A workload that drains may be ready for its
+// workloadChanged queues a workload after its status changed. A workload that drains may be ready for its
 // next step. After a rollout, Secrets of the old template can be removed.
-func (r *Runtime) finished(o render.Object) {
+func (r *Runtime) workloadChanged(o render.Object) {
 	d, ok := o.(*appsv1.Deployment)
 	if !ok {
 		return
 	}
-	if w := render.NewRef(render.KindWorkload, d.Namespace, d.Name); r.wanted.drains(w) || replacement.RolledOut(d) && len(desired.StaleSecrets(d)) > 0 {
+	if w := render.NewRef(render.KindWorkload, d.Namespace, d.Name); r.wanted.hasDrains(w) || replacement.RolledOut(d) && len(desired.StaleSecrets(d)) > 0 {
 		r.repairs.add(w)
 	}
 }
 
-// prune removes Secrets to which no pod and no template refers any more. The workload lists them
+// pruneSecrets removes Secrets to which no pod and no template refers any more. The workload lists them
 // until then.
-func (r *Runtime) prune(ctx context.Context, s *plan) error {
+func (r *Runtime) pruneSecrets(ctx context.Context, s *plan) error {
 	if s.Live == nil || !replacement.RolledOut(s.Live) {
 		return nil
 	}
@@ -203,7 +203,7 @@ func (r *Runtime) prune(ctx context.Context, s *plan) error {
 		if err != nil && !access.IsNotFound(err) {
 			return err
 		}
-		r.wanted.prune(at)
+		r.wanted.forgetSecret(at)
 	}
 	// The workload must be written again, with a shorter list.
 	r.repairs.add(s.Ref)

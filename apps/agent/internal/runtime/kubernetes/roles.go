@@ -62,7 +62,7 @@ func (r families) applyRoles(ctx context.Context, a runtime.Assignment) error {
 	var namespace string
 	for n := range f.roles {
 		// If a role cannot run, this refuses the assignment before anything changes.
-		objects, err := r.rendered(f.assignment(n, runtime.Unit{}))
+		objects, err := r.renderObjects(f.assignmentOf(n, runtime.Unit{}))
 		if err != nil {
 			return err
 		}
@@ -84,7 +84,7 @@ func (r families) lookAtRoles(ctx context.Context, at render.Ref) error {
 	defer let()
 	unlock := r.locks.Exclusive(at.String())
 	defer unlock()
-	a, ok := r.wanted.roles(at)
+	a, ok := r.wanted.rolesOf(at)
 	if !ok {
 		if id := r.wanted.takeRemoval(at); id != "" {
 			if err := r.removeWorkloads(ctx, id); err != nil {
@@ -120,11 +120,11 @@ func (f *family) index(role string) int {
 	return slices.IndexFunc(f.roles, func(r runtime.Role) bool { return r.Name == role })
 }
 
-// wanted returns the assignment as an input of package groups.
-func (f *family) wanted() groups.Wanted { return f.a.GroupsWanted() }
+// wantedGroups returns the assignment as an input of package groups.
+func (f *family) wantedGroups() groups.Wanted { return f.a.GroupsWanted() }
 
-// assignment returns the assignment of one instance of the n-th role.
-func (f *family) assignment(n int, u runtime.Unit) runtime.Assignment {
+// assignmentOf returns the assignment of one instance of the n-th role.
+func (f *family) assignmentOf(n int, u runtime.Unit) runtime.Assignment {
 	pods := 1
 	if u.Leaves || u.Waits != "" {
 		pods = 0
@@ -195,7 +195,7 @@ func (r families) unitsOf(at render.Ref) []*unit {
 			u.rank = rankPodOf(w, u.pods)
 		}
 		u.leaves = w.Annotations[render.AnnotationLeaves] == render.True || w.DeletionTimestamp != nil
-		u.empty = u.leaves && w.DeletionTimestamp == nil && !runs && ptr.Deref(w.Spec.Replicas, 1) == 0 && !r.unsettled(w)
+		u.empty = u.leaves && w.DeletionTimestamp == nil && !runs && ptr.Deref(w.Spec.Replicas, 1) == 0 && !r.isUnsettled(w)
 		out = append(out, u)
 	}
 	slices.SortFunc(out, func(a, b *unit) int { return cmp.Compare(a.ref.Name, b.ref.Name) })
@@ -210,8 +210,8 @@ func placeOf(labels map[string]string) groups.ID {
 	return groups.ID{Role: labels[render.LabelComponent], Group: group, Slot: slot, Rank: rank}
 }
 
-// observed returns the instance as an input of package groups.
-func (r families) observed(f *family, u *unit, now time.Time) groups.Instance {
+// observedUnit returns the instance as an input of package groups.
+func (r families) observedUnit(f *family, u *unit, now time.Time) groups.Instance {
 	want := f.a.TemplateOf(u.Role)
 	in := groups.Instance{
 		ID: u.ID, Key: u.ref.Name, Leaving: u.leaves, Epoch: u.epoch,
@@ -247,14 +247,14 @@ func (r families) ensureRoles(ctx context.Context, at render.Ref, f *family) err
 	for _, u := range all {
 		known[u.ID] = u
 		if !u.empty {
-			seen = append(seen, r.observed(f, u, time.Now()))
+			seen = append(seen, r.observedUnit(f, u, time.Now()))
 		}
 		if u.look > 0 {
 			r.repairs.queue.AddAfter(at, u.look)
 		}
 	}
 	f.joinRanks(all, seen)
-	d := groups.Decide(f.wanted(), seen)
+	d := groups.Decide(f.wantedGroups(), seen)
 	started := map[groups.Unit]bool{}
 	for n := range seen {
 		started[seen[n].Unit()] = started[seen[n].Unit()] || seen[n].Started
@@ -263,13 +263,13 @@ func (r families) ensureRoles(ctx context.Context, at render.Ref, f *family) err
 		seen = append(seen, groups.Instance{ID: c.ID, Key: "new", Started: started[c.Unit()]})
 	}
 	// Instances that are created may have to wait, too.
-	waits := groups.Decide(f.wanted(), seen).Wait
+	waits := groups.Decide(f.wantedGroups(), seen).Wait
 	gangs, err := r.lookAtGangs(ctx, at, f, known, seen, d, waits)
 	if err != nil {
 		return err
 	}
 	restarts := r.restartsOf(at, f, slices.DeleteFunc(d.Restart, func(one groups.Restart) bool {
-		_, held := gangs.waits(one.Unit)
+		_, held := gangs.waitOf(one.Unit)
 		return held // its ranks have ended, or will
 	}), all)
 	lead, stops := leaders(r), map[groups.Unit]bool{}
@@ -289,7 +289,7 @@ func (r families) ensureRoles(ctx context.Context, at render.Ref, f *family) err
 			u.Group, u.Slot, u.Rank = id.Group, id.Slot, id.Rank
 			place := gangs.place(id.Unit(), known[id])
 			u.Domain, u.PodGroup = place.domain, place.podGroup
-			puts = append(puts, f.assignment(n, u))
+			puts = append(puts, f.assignmentOf(n, u))
 		}
 	}
 	epochs := map[groups.Unit]int{}
@@ -303,7 +303,7 @@ func (r families) ensureRoles(ctx context.Context, at render.Ref, f *family) err
 		if now := epochs[c.Unit()]; now > 0 && restarts[c.Unit()] == 0 {
 			epoch = now // in the next epoch, the instance would begin a restart, which must wait
 		}
-		if why, held := gangs.waits(c.Unit()); held {
+		if why, held := gangs.waitOf(c.Unit()); held {
 			put(c.ID, runtime.Unit{Waits: why.text, WaitsReason: why.reason, Epoch: epoch})
 			continue
 		}
@@ -329,7 +329,7 @@ func (r families) ensureRoles(ctx context.Context, at render.Ref, f *family) err
 			// All ranks restart with the newest template, whatever template they had.
 			put(u.ID, runtime.Unit{Epoch: restarts[u.Unit()]})
 		default:
-			if why, held := gangs.waits(u.Unit()); held {
+			if why, held := gangs.waitOf(u.Unit()); held {
 				// All ranks will start in one epoch, whatever epoch they had.
 				put(u.ID, runtime.Unit{Waits: why.text, WaitsReason: why.reason, Epoch: epochs[u.Unit()]})
 				continue
@@ -341,12 +341,12 @@ func (r families) ensureRoles(ctx context.Context, at render.Ref, f *family) err
 		put(groups.ID{Role: f.roles[0].Name}, runtime.Unit{Leaves: true})
 	}
 	full, errs := r.putUnits(ctx, puts, known)
-	errs = append(errs, r.yield(ctx, f, d, seen, full, known)...)
+	errs = append(errs, r.yieldUnits(ctx, f, d, seen, full, known)...)
 	if head != nil && head.empty {
 		errs = append(errs, r.removePeers(ctx, f, at, head))
 	}
 	for _, u := range gone {
-		if _, left := lead.outlives(u.ref, time.Now()); left > 0 {
+		if _, left := lead.outlivesFor(u.ref, time.Now()); left > 0 {
 			r.repairs.queue.AddAfter(at, left)
 			continue
 		}
@@ -355,11 +355,11 @@ func (r families) ensureRoles(ctx context.Context, at render.Ref, f *family) err
 	now := r.unitsOf(at)
 	errs = append(errs, r.markJoined(ctx, f, all, seen), r.tellPeers(ctx, f, now), r.putBudget(ctx, f, now))
 	for _, u := range all {
-		if r.wanted.drains(u.ref) {
+		if r.wanted.hasDrains(u.ref) {
 			r.repairs.add(u.ref) // the workload may have waited for another instance of its group
 		}
 	}
-	return worst(slices.DeleteFunc(errs, func(err error) bool { return err == nil }))
+	return worstOf(slices.DeleteFunc(errs, func(err error) bool { return err == nil }))
 }
 
 // headOf returns the empty workload that a deployment without replicas keeps, or nil if it needs
@@ -376,10 +376,10 @@ func (f *family) headOf(all []*unit, creates bool) *unit {
 // unitsAtOnce is how many instances of one deployment are put at the same time.
 const unitsAtOnce = 4
 
-// yield marks the workloads that leave because a pool's quota has no room for new instances. d is
+// yieldUnits marks the workloads that leave because a pool's quota has no room for new instances. d is
 // the decision that does not consider this lack of room. seen has the existing instances and the
 // instances that d creates. full names the instances without room.
-func (r families) yield(ctx context.Context, f *family, d groups.Decision, seen []groups.Instance, full []groups.ID, known map[groups.ID]*unit) []error {
+func (r families) yieldUnits(ctx context.Context, f *family, d groups.Decision, seen []groups.Instance, full []groups.ID, known map[groups.ID]*unit) []error {
 	if len(full) == 0 {
 		return nil
 	}
@@ -388,13 +388,13 @@ func (r families) yield(ctx context.Context, f *family, d groups.Decision, seen 
 		seen[n].Unfit = seen[n].Unfit || slices.Contains(full, seen[n].ID)
 	}
 	var puts []runtime.Assignment
-	for _, key := range groups.Decide(f.wanted(), seen).Delete {
+	for _, key := range groups.Decide(f.wantedGroups(), seen).Delete {
 		in := slices.IndexFunc(seen, func(i groups.Instance) bool { return i.Key == key })
 		u := known[seen[in].ID]
 		if u == nil || u.ref.Name != key || slices.Contains(d.Delete, key) {
 			continue
 		}
-		puts = append(puts, f.assignment(f.index(u.Role), runtime.Unit{Group: u.Group, Slot: u.Slot, Rank: u.Rank, Leaves: true, Epoch: u.epoch}))
+		puts = append(puts, f.assignmentOf(f.index(u.Role), runtime.Unit{Group: u.Group, Slot: u.Slot, Rank: u.Rank, Leaves: true, Epoch: u.epoch}))
 	}
 	_, errs := r.putUnits(ctx, puts, known)
 	return errs
@@ -432,14 +432,14 @@ func (r families) putUnits(ctx context.Context, puts []runtime.Assignment, known
 }
 
 func (r families) putUnit(ctx context.Context, a runtime.Assignment) error {
-	objects, err := r.rendered(a)
+	objects, err := r.renderObjects(a)
 	if err != nil {
 		return err
 	}
 	w := render.RefOf(render.KindWorkload, objects.Workload)
 	unlock := r.locks.Exclusive(w.String())
 	defer unlock()
-	return r.ensure(ctx, w, a, objects, r.repairs.Suspected(w))
+	return r.ensureObjects(ctx, w, a, objects, r.repairs.Suspected(w))
 }
 
 // removeUnit deletes the workload of an instance that is not wanted any more.
@@ -499,7 +499,7 @@ func (r families) tellPeers(ctx context.Context, f *family, all []*unit) error {
 			errs = append(errs, r.tellGroup(ctx, f, units, pods, content))
 		}
 	}
-	return worst(slices.DeleteFunc(errs, func(err error) bool { return err == nil }))
+	return worstOf(slices.DeleteFunc(errs, func(err error) bool { return err == nil }))
 }
 
 func (r families) tellGroup(ctx context.Context, f *family, units []*unit, pods []*corev1.Pod, content []byte) error {
@@ -520,13 +520,13 @@ func (r families) tellGroup(ctx context.Context, f *family, units []*unit, pods 
 			errs = append(errs, err)
 		}
 	}
-	return worst(errs)
+	return worstOf(errs)
 }
 
 // writePeers writes the peers file of a group. All instances of the group own it together.
 func (r families) writePeers(ctx context.Context, f *family, units []*unit, content []byte) error {
 	u := units[0]
-	a := f.assignment(f.index(u.Role), runtime.Unit{Group: u.Group, Slot: u.Slot, Rank: u.Rank})
+	a := f.assignmentOf(f.index(u.Role), runtime.Unit{Group: u.Group, Slot: u.Slot, Rank: u.Rank})
 	cfg := r.render
 	cfg.Namespace = u.ref.Namespace
 	secret, err := render.Peers(cfg, a, content)
@@ -569,7 +569,7 @@ func (r families) putBudget(ctx context.Context, f *family, all []*unit) error {
 	}
 	cfg := r.render
 	cfg.Namespace = first.ref.Namespace
-	budget, err := render.FamilyBudget(cfg, f.assignment(f.index(first.Role), runtime.Unit{Group: first.Group, Slot: first.Slot, Rank: first.Rank}), f.serves(all))
+	budget, err := render.FamilyBudget(cfg, f.assignmentOf(f.index(first.Role), runtime.Unit{Group: first.Group, Slot: first.Slot, Rank: first.Rank}), f.isServing(all))
 	if err != nil {
 		return err
 	}
@@ -581,9 +581,9 @@ func (r families) putBudget(ctx context.Context, f *family, all []*unit) error {
 	return err
 }
 
-// serves reports whether any instance serves. For roles with one host, it returns true, because
+// isServing reports whether any instance serves. For roles with one host, it returns true, because
 // Kubernetes knows which instances are ready.
-func (f *family) serves(all []*unit) bool {
+func (f *family) isServing(all []*unit) bool {
 	spans := slices.ContainsFunc(f.roles, func(r runtime.Role) bool { return f.hostsOf(r.Name) > 1 })
 	return !spans || slices.Contains(slices.Collect(maps.Values(f.wholeUnits(all))), true)
 }

@@ -21,7 +21,7 @@ func TestRoles_OnlyPoolsLackRoomByAQuota(t *testing.T) {
 		t.Run(layout.String(), func(t *testing.T) {
 			spec := &windlassv1.DeploymentSpec{Layout: layout, Roles: []*windlassv1.RoleSpec{{Name: "prefill"}, {Name: "decode"}}}
 			f := newFamily(runtime.Assignment{Deployment: &agentv1.Deployment{Spec: spec, Replicas: 4}})
-			in := families{&Runtime{}}.observed(f, &unit{live: refused}, time.Now())
+			in := families{&Runtime{}}.observedUnit(f, &unit{live: refused}, time.Now())
 			require.False(t, in.Ready)
 			// The pod of a group may be refused only until the previous pod has left. The next group must wait.
 			require.Equal(t, lacks, in.Unfit)

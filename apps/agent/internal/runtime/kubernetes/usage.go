@@ -39,7 +39,7 @@ var errNoMetrics = &runtime.NoUsageError{Reason: "the cluster has no metrics API
 // Usage implements runtime.Meter with the cluster's metrics API. Without that API it returns errNoMetrics. If
 // the API fails for a namespace, Usage returns the usage of pods in other namespaces with the error.
 func (r *Runtime) Usage(ctx context.Context, instanceIDs []string) (map[string]runtime.Usage, error) {
-	if err := r.ready(ctx); err != nil {
+	if err := r.awaitCaches(ctx); err != nil {
 		return nil, err
 	}
 	r.usages.mu.Lock()
@@ -51,11 +51,11 @@ func (r *Runtime) Usage(ctx context.Context, instanceIDs []string) (map[string]r
 	var errs []error
 	failed := map[string]bool{} // by namespace
 	for _, id := range instanceIDs {
-		p, err := r.pod(id)
+		p, err := r.podOf(id)
 		if err != nil {
 			continue // the pod is gone
 		}
-		list, ok, err := r.usages.in(ctx, r.api, p.Namespace)
+		list, ok, err := r.usages.usageIn(ctx, r.api, p.Namespace)
 		if !ok {
 			return out, errNoMetrics
 		}
@@ -70,9 +70,9 @@ func (r *Runtime) Usage(ctx context.Context, instanceIDs []string) (map[string]r
 	return out, errors.Join(errs...)
 }
 
-// in returns the usage of the region's pods in a namespace, by name. ok is false if the cluster has no
+// usageIn returns the usage of the region's pods in a namespace, by name. ok is false if the cluster has no
 // metrics API. The caller holds mu.
-func (u *usages) in(ctx context.Context, api *access.API, namespace string) (_ map[string]runtime.Usage, ok bool, err error) {
+func (u *usages) usageIn(ctx context.Context, api *access.API, namespace string) (_ map[string]runtime.Usage, ok bool, err error) {
 	now := time.Now()
 	if list, ok := u.lists[namespace]; ok && now.Before(list.until) {
 		return list.pods, true, list.err

@@ -46,24 +46,24 @@ func TestUsages(t *testing.T) {
 	t.Run("are unknown for a namespace that refuses, and known for the others", func(t *testing.T) {
 		var u usages
 		calls.Store(0)
-		pods, ok, err := u.in(t.Context(), api, "refused")
+		pods, ok, err := u.usageIn(t.Context(), api, "refused")
 		require.ErrorContains(t, err, "refused")
 		require.True(t, ok)
 		require.Empty(t, pods)
 		for range 2 {
-			pods, ok, err = u.in(t.Context(), api, "shop")
+			pods, ok, err = u.usageIn(t.Context(), api, "shop")
 			require.NoError(t, err)
 			require.True(t, ok)
 			require.Equal(t, map[string]runtime.Usage{"chat-1": {CPUMillicores: 2000, HasCPU: true, MemoryBytes: 1 << 20}}, pods)
 		}
-		_, _, err = u.in(t.Context(), api, "refused")
+		_, _, err = u.usageIn(t.Context(), api, "refused")
 		require.ErrorContains(t, err, "refused", "the metrics API is not called again at once, and the reason stays")
 		require.EqualValues(t, 2, calls.Load())
 	})
 	t.Run("are not requested in a cluster without a metrics API", func(t *testing.T) {
 		var u usages
 		absent.Store(true)
-		_, ok, err := u.in(t.Context(), api, "shop")
+		_, ok, err := u.usageIn(t.Context(), api, "shop")
 		require.NoError(t, err)
 		require.False(t, ok)
 		require.True(t, u.absent.After(time.Now()))

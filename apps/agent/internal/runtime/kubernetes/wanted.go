@@ -44,14 +44,14 @@ func newWanted() *wanted {
 	return &wanted{workloads: map[render.Ref]*want{}, families: map[render.Ref]runtime.Assignment{}, removals: map[render.Ref]string{}, noPeers: map[render.Ref]bool{}, pruned: map[render.Ref]bool{}}
 }
 
-// want records the wanted state of a workload.
-func (w *wanted) want(at render.Ref, a runtime.Assignment) {
+// recordWanted records the wanted state of a workload.
+func (w *wanted) recordWanted(at render.Ref, a runtime.Assignment) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.note(at, a)
+	w.noteWanted(at, a)
 }
 
-func (w *wanted) note(at render.Ref, a runtime.Assignment) *want {
+func (w *wanted) noteWanted(at render.Ref, a runtime.Assignment) *want {
 	known := w.workloads[at]
 	if known == nil {
 		known = &want{}
@@ -62,12 +62,12 @@ func (w *wanted) note(at render.Ref, a runtime.Assignment) *want {
 	return known
 }
 
-// settle records that a workload is as the assignment a wants it, with this hash. began reports
+// settleWorkload records that a workload is as the assignment a wants it, with this hash. began reports
 // whether it starts to drain now. said is the value of contested before this call.
-func (w *wanted) settle(at render.Ref, a runtime.Assignment, hash string, drains bool, contested string) (began bool, said string) {
+func (w *wanted) settleWorkload(at render.Ref, a runtime.Assignment, hash string, drains bool, contested string) (began bool, said string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	known := w.note(at, a)
+	known := w.noteWanted(at, a)
 	began, said = drains && !known.drains, known.contested
 	known.hash, known.drains, known.contested = hash, drains, contested
 	return began, said
@@ -84,8 +84,8 @@ func (w *wanted) get(at render.Ref) *want {
 	return nil
 }
 
-// forget drops a workload if it is wanted for this deployment, and reports whether it did so.
-func (w *wanted) forget(at render.Ref, deploymentID string) bool {
+// forgetWorkload drops a workload if it is wanted for this deployment, and reports whether it did so.
+func (w *wanted) forgetWorkload(at render.Ref, deploymentID string) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	known := w.workloads[at]
@@ -106,20 +106,20 @@ func (w *wanted) secretsOf(at render.Ref) *redact.Values {
 	return nil
 }
 
-// drains reports whether the drain of a workload's pods must continue later.
-func (w *wanted) drains(at render.Ref) bool {
+// hasDrains reports whether the drain of a workload's pods must continue later.
+func (w *wanted) hasDrains(at render.Ref) bool {
 	known := w.get(at)
 	return known != nil && known.drains
 }
 
-// draining returns the workloads for which drains is true.
-func (w *wanted) draining() []render.Ref {
-	return w.which(func(_ render.Ref, known *want) bool { return known.drains })
+// drainingWorkloads returns the workloads for which drains is true.
+func (w *wanted) drainingWorkloads() []render.Ref {
+	return w.workloadsWhere(func(_ render.Ref, known *want) bool { return known.drains })
 }
 
-// in returns the workloads that are wanted in a namespace, and the deployments with several roles.
-func (w *wanted) in(namespace string) []render.Ref {
-	out := w.which(func(at render.Ref, _ *want) bool { return at.Namespace == namespace })
+// workloadsIn returns the workloads that are wanted in a namespace, and the deployments with several roles.
+func (w *wanted) workloadsIn(namespace string) []render.Ref {
+	out := w.workloadsWhere(func(at render.Ref, _ *want) bool { return at.Namespace == namespace })
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for at := range w.families {
@@ -158,8 +158,8 @@ func (w *wanted) takeRemoval(at render.Ref) string {
 	return id
 }
 
-// roles returns what wantRoles recorded.
-func (w *wanted) roles(at render.Ref) (a runtime.Assignment, ok bool) {
+// rolesOf returns what wantRoles recorded.
+func (w *wanted) rolesOf(at render.Ref) (a runtime.Assignment, ok bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	a, ok = w.families[at]
@@ -218,20 +218,20 @@ func (w *wanted) hasUnit(at render.Ref, a runtime.Assignment) bool {
 		maps.Equal(was.Secrets, a.Secrets) && maps.Equal(was.PullSecrets, a.PullSecrets)
 }
 
-// of returns the workloads that are wanted for a deployment.
-func (w *wanted) of(deploymentID string) []render.Ref {
-	return w.which(func(_ render.Ref, known *want) bool { return known.assignment.Deployment.GetId() == deploymentID })
+// workloadsOf returns the workloads that are wanted for a deployment.
+func (w *wanted) workloadsOf(deploymentID string) []render.Ref {
+	return w.workloadsWhere(func(_ render.Ref, known *want) bool { return known.assignment.Deployment.GetId() == deploymentID })
 }
 
-// adopted reports whether another deployment has taken over the workload that this deployment made.
-func (w *wanted) adopted(deploymentID string) bool {
-	return len(w.which(func(_ render.Ref, known *want) bool {
+// isAdopted reports whether another deployment has taken over the workload that this deployment made.
+func (w *wanted) isAdopted(deploymentID string) bool {
+	return len(w.workloadsWhere(func(_ render.Ref, known *want) bool {
 		a := known.assignment
 		return a.WorkloadKey == deploymentID && a.Deployment.GetId() != deploymentID
 	})) > 0
 }
 
-func (w *wanted) which(is func(at render.Ref, known *want) bool) (out []render.Ref) {
+func (w *wanted) workloadsWhere(is func(at render.Ref, known *want) bool) (out []render.Ref) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for at, known := range w.workloads {
@@ -242,8 +242,8 @@ func (w *wanted) which(is func(at render.Ref, known *want) bool) (out []render.R
 	return out
 }
 
-// prune records that a Secret was removed.
-func (w *wanted) prune(secret render.Ref) {
+// forgetSecret records that a Secret was removed.
+func (w *wanted) forgetSecret(secret render.Ref) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.pruned[secret] = true

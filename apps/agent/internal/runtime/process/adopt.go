@@ -26,10 +26,10 @@ func (r *Runtime) loadInstances() error {
 			}
 			continue
 		}
-		r.ledger.restore(rec)
-		r.users.restore(rec)
+		r.ledger.restoreClaim(rec)
+		r.users.restoreUser(rec)
 		w := r.workloadLocked(rec.Workload)
-		w.instances[rec.ID] = &instance{rec: rec, adopt: rec.Attempt > 0 && !rec.ended(), live: rec.Attempt > 0 && !rec.ended()}
+		w.instances[rec.ID] = &instance{rec: rec, adopt: rec.Attempt > 0 && !rec.hasEnded(), live: rec.Attempt > 0 && !rec.hasEnded()}
 	}
 	for _, w := range r.workloads {
 		// If an agent ended between an assignment and a pass, the records still name the previous
@@ -45,8 +45,8 @@ func (r *Runtime) loadInstances() error {
 func (r *Runtime) dropStray(id string) error {
 	dir := r.instanceDir(id)
 	if f, found, err := readJSON[facts](dir, factsFile); err == nil && found && f.Boot == r.boot {
-		_ = f.Shim.signal(syscall.SIGKILL)
-		sweep(id, f.Shim, f.UID)
+		_ = f.Shim.sendSignal(syscall.SIGKILL)
+		killRemaining(id, f.Shim, f.UID)
 	}
 	return forgetInstance(context.Background(), dir)
 }
@@ -59,31 +59,31 @@ func (w *workload) takeUp(ctx context.Context, in *instance) {
 		// order twice stops once.
 		if f, found, err := readJSON[facts](w.rt.instanceDir(in.rec.ID), factsFile); err == nil && found &&
 			f.Attempt == in.rec.Attempt && f.Boot == w.rt.boot {
-			_ = f.Shim.signal(syscall.SIGTERM)
+			_ = f.Shim.sendSignal(syscall.SIGTERM)
 		}
 	}
 	w.settleAs(ctx, in, exit{Kind: exitNeverRan})
 }
 
-// stranger returns the process that listens on the checked port of an instance, if it is not a
+// strangerAt returns the process that listens on the checked port of an instance, if it is not a
 // process of the instance. It returns "" if the process belongs to the instance, or if the process
 // cannot be found.
-func stranger(rec record, shim, child proc) string {
-	port := rec.checked()
-	sockets := listeners(port)
-	if len(sockets) == 0 || holds(child.PID, sockets) {
+func strangerAt(rec record, shim, child proc) string {
+	port := rec.checkedPort()
+	sockets := listeningSockets(port)
+	if len(sockets) == 0 || hasSocket(child.PID, sockets) {
 		return ""
 	}
-	for _, p := range remains(rec.ID, shim, rec.UID) {
-		if holds(p.PID, sockets) {
+	for _, p := range remainingProcesses(rec.ID, shim, rec.UID) {
+		if hasSocket(p.PID, sockets) {
 			return ""
 		}
 	}
 	return portOwner(port)
 }
 
-// holds reports whether a process has one of the sockets open.
-func holds(pid int, sockets map[string]bool) bool {
+// hasSocket reports whether a process has one of the sockets open.
+func hasSocket(pid int, sockets map[string]bool) bool {
 	fds, _ := filepath.Glob(fmt.Sprintf("/proc/%d/fd/*", pid))
 	for _, fd := range fds {
 		if target, err := os.Readlink(fd); err == nil && sockets[target] {

@@ -14,7 +14,7 @@ import (
 
 // Apply implements runtime.Runtime.
 func (r *Runtime) Apply(_ context.Context, a runtime.Assignment) error {
-	if rej := r.refuse(a); rej != nil {
+	if rej := r.refuseAssignment(a); rej != nil {
 		return rej
 	}
 	id := a.Deployment.GetId()
@@ -25,11 +25,11 @@ func (r *Runtime) Apply(_ context.Context, a runtime.Assignment) error {
 	r.mu.Lock()
 	old := r.deployments[id]
 	r.mu.Unlock()
-	if old.same(d) {
+	if old.sameAs(d) {
 		d.seq = old.seq
 	} else {
 		d.seq = r.nextSeq()
-		if err := d.save(r.cfg.DataDir); err != nil {
+		if err := d.saveFile(r.cfg.DataDir); err != nil {
 			return fmt.Errorf("apply deployment %s: %w", id, err)
 		}
 	}
@@ -45,10 +45,10 @@ func (r *Runtime) Apply(_ context.Context, a runtime.Assignment) error {
 	touched := r.assignLocked(d, anew)
 	r.mu.Unlock()
 	for _, w := range touched {
-		w.poke()
+		w.wakeUp()
 	}
 	if anew {
-		r.changed()
+		r.signalChange()
 	}
 	return nil
 }
@@ -74,7 +74,7 @@ func (r *Runtime) assignLocked(d *deployment, anew bool) []*workload {
 // or of the deployment that had its workload before. The caller holds mu.
 func (r *Runtime) unsettledLocked(d *deployment) bool {
 	for _, key := range []string{d.workload, d.left} {
-		if w := r.workloads[key]; w != nil && w.behind() {
+		if w := r.workloads[key]; w != nil && w.isBehind() {
 			return true
 		}
 	}
@@ -91,7 +91,7 @@ func (r *Runtime) Remove(_ context.Context, id string) error {
 	r.mu.Unlock()
 	if old == nil {
 		// The assignment may be lost while the deployment still has instances.
-		if old = r.stray(id); old == nil {
+		if old = r.strayDeployment(id); old == nil {
 			return nil
 		}
 	}
@@ -100,53 +100,53 @@ func (r *Runtime) Remove(_ context.Context, id string) error {
 	}
 	d := *old
 	d.removing = true
-	if err := d.save(r.cfg.DataDir); err != nil {
+	if err := d.saveFile(r.cfg.DataDir); err != nil {
 		return fmt.Errorf("remove deployment %s: %w", id, err)
 	}
 	r.mu.Lock()
 	touched := r.assignLocked(&d, true)
 	r.mu.Unlock()
 	for _, w := range touched {
-		w.poke()
+		w.wakeUp()
 	}
-	r.changed()
+	r.signalChange()
 	return nil
 }
 
-// stray makes a deployment for instances that have no assignment.
-func (r *Runtime) stray(id string) *deployment {
+// strayDeployment makes a deployment for instances that have no assignment.
+func (r *Runtime) strayDeployment(id string) *deployment {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for key, w := range r.workloads {
-		if w.published()[id] != nil {
+		if w.publishedLists()[id] != nil {
 			return &deployment{spec: &agentv1.Deployment{Id: id}, workload: key}
 		}
 	}
 	return nil
 }
 
-// known reports whether a deployment has an assignment.
-func (r *Runtime) known(id string) bool {
+// isKnown reports whether a deployment has an assignment.
+func (r *Runtime) isKnown(id string) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.deployments[id] != nil
 }
 
-// collect forgets the deployments of a workload that are being removed and have no instances left.
+// collectDeployments forgets the deployments of a workload that are being removed and have no instances left.
 // Only the workload's keeper may call it, between two passes, because instances that a pass has
 // made but not yet published would not be counted.
-func (r *Runtime) collect(w *workload) {
+func (r *Runtime) collectDeployments(w *workload) {
 	if w.uncleared.Load() {
 		return // The next agent must know the workload, so that it tries again.
 	}
-	for _, id := range r.collectable(w) {
+	for _, id := range r.collectableIDs(w) {
 		if err := r.collectOne(w, id); err != nil {
 			r.log.Error("forgetting a deployment failed; trying again later", "deployment", id, "err", err)
 		}
 	}
 }
 
-func (r *Runtime) collectable(w *workload) []string {
+func (r *Runtime) collectableIDs(w *workload) []string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	gone := map[string]bool{}
@@ -159,7 +159,7 @@ func (r *Runtime) collectable(w *workload) []string {
 		return nil
 	}
 	for _, w := range r.workloads {
-		for id := range w.published() {
+		for id := range w.publishedLists() {
 			delete(gone, id)
 		}
 	}
@@ -171,13 +171,13 @@ func (r *Runtime) collectOne(w *workload, id string) error {
 	disk.Lock()
 	defer disk.Unlock()
 	// The deployment may have been applied again since.
-	if !slices.Contains(r.collectable(w), id) {
+	if !slices.Contains(r.collectableIDs(w), id) {
 		return nil
 	}
 	r.mu.Lock()
 	d := r.deployments[id]
 	r.mu.Unlock()
-	if err := d.forget(r.cfg.DataDir); err != nil {
+	if err := d.forgetFile(r.cfg.DataDir); err != nil {
 		return err
 	}
 	r.mu.Lock()
@@ -187,7 +187,7 @@ func (r *Runtime) collectOne(w *workload, id string) error {
 		environments[environmentOf(d)] = true
 	}
 	r.mu.Unlock()
-	r.changed()
+	r.signalChange()
 	return r.users.keepGroups(environments)
 }
 

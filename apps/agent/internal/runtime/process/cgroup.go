@@ -29,7 +29,7 @@ func openCgroups(parent string) (*cgroups, error) {
 		}
 		parent = own
 	}
-	has, err := words(filepath.Join(parent, "cgroup.controllers"))
+	has, err := wordsOf(filepath.Join(parent, "cgroup.controllers"))
 	if err != nil {
 		return nil, fmt.Errorf("no cgroup v2 at %s", parent)
 	}
@@ -121,7 +121,7 @@ func oomKilled(cgroup string) bool {
 	return false
 }
 
-func words(file string) ([]string, error) {
+func wordsOf(file string) ([]string, error) {
 	b, err := os.ReadFile(file)
 	return strings.Fields(string(b)), err
 }

@@ -98,7 +98,7 @@ func (c Config) withDefaults() (Config, error) {
 	}
 	c.DataDir = dir
 	if c.Isolation != nil {
-		if c.Isolation, err = c.Isolation.resolve(dir); err != nil {
+		if c.Isolation, err = c.Isolation.resolveDefaults(dir); err != nil {
 			return c, fmt.Errorf("process runtime: isolation of instances: %w", err)
 		}
 	}

@@ -13,11 +13,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// confine prepares the calling thread to fork an instance that runs as u. The thread enters its own
+// confineThread prepares the calling thread to fork an instance that runs as u. The thread enters its own
 // mount and IPC namespaces. There, it sees the instance's own directories, but no other directories
 // of the agent, no other temporary files and no processes of other users. Programs that it runs
 // cannot gain privileges. The caller stays locked to the thread.
-func confine(u *user) error {
+func confineThread(u *user) error {
 	if err := unix.Unshare(unix.CLONE_NEWNS | unix.CLONE_NEWIPC); err != nil {
 		return fmt.Errorf("make namespaces: %w", err)
 	}
@@ -124,7 +124,7 @@ func coverDirectories(u *user) error {
 		}
 	}
 	for _, at := range slices.Sorted(maps.Keys(fds)) {
-		if slices.ContainsFunc(u.Hide, func(h string) bool { return within(at, h) }) {
+		if slices.ContainsFunc(u.Hide, func(h string) bool { return isWithin(at, h) }) {
 			if err := os.MkdirAll(at, 0o755); err != nil {
 				return fmt.Errorf("show %s: %w", at, err)
 			}
@@ -150,8 +150,8 @@ func mountOver(kind, at string, flags uintptr, options string) error {
 	return nil
 }
 
-// within reports whether path is dir or below it.
-func within(path, dir string) bool {
+// isWithin reports whether path is dir or below it.
+func isWithin(path, dir string) bool {
 	rel, err := filepath.Rel(dir, path)
 	return err == nil && rel != ".." && !strings.HasPrefix(rel, "../")
 }

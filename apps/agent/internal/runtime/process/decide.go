@@ -68,8 +68,8 @@ type wantedRole struct {
 	YieldsWhenFull bool
 }
 
-// template returns the template that instances of a role should have.
-func (w wanted) template(role string) string {
+// templateOf returns the template that instances of a role should have.
+func (w wanted) templateOf(role string) string {
 	for _, r := range w.Roles {
 		if r.Name == role {
 			return r.Template
@@ -78,8 +78,8 @@ func (w wanted) template(role string) string {
 	return ""
 }
 
-// groups returns the wanted state as an input of package groups.
-func (w wanted) groups() groups.Wanted {
+// wantedGroups returns the wanted state as an input of package groups.
+func (w wanted) wantedGroups() groups.Wanted {
 	out := groups.Wanted{Replicas: w.Replicas, Pooled: w.Pooled, Order: w.Order, Unavailable: w.Unavailable}
 	if w.Gone {
 		out.Replicas = 0
@@ -113,7 +113,7 @@ type seen struct {
 	LastCheck string
 	Blocked   *block
 	// Released means that no gateway sends to the instance any more, or that its stop does not
-	// depend on gateways. For several roles, see workload.released.
+	// depend on gateways. For several roles, see workload.isReleased.
 	Released bool
 	// Unrouted means that no gateway sends to the instance, although gateways may.
 	Unrouted bool
@@ -129,8 +129,8 @@ type slotKey struct {
 
 func (s seen) key() slotKey { return slotKey{s.Role, s.Group, s.Slot} }
 
-// serves reports whether the instance is ready, is not stopping, and is not losing its health.
-func (s seen) serves() bool {
+// isServing reports whether the instance is ready, is not stopping, and is not losing its health.
+func (s seen) isServing() bool {
 	return s.Live && s.Ready && s.Stop == nil && s.Fails < s.Health.Unhealthy
 }
 
@@ -166,13 +166,13 @@ type plan struct {
 
 func (p *plan) do(a action) { p.Actions = append(p.Actions, a) }
 
-func (p *plan) by(t time.Time) {
+func (p *plan) wakeBy(t time.Time) {
 	if p.Next.IsZero() || t.Before(p.Next) {
 		p.Next = t
 	}
 }
 
-// decide returns the actions that bring the instances of one workload closer to the wanted state.
+// decideWorkload returns the actions that bring the instances of one workload closer to the wanted state.
 // Invariants, tested as properties:
 //
 //   - no slot ever has two instances;
@@ -180,31 +180,31 @@ func (p *plan) by(t time.Time) {
 //     Unavailable replicas are then out of service;
 //   - of a replica with one role, a change of template takes one ready instance at a time;
 //   - no action starts an instance that runs, and no action stops an instance that does not run.
-func decide(w wanted, instances []seen, now time.Time) plan {
+func decideWorkload(w wanted, instances []seen, now time.Time) plan {
 	p := plan{Waits: map[string]string{}}
 	slices.SortFunc(instances, bySeat)
-	d := groups.Decide(w.groups(), observed(w, instances))
+	d := groups.Decide(w.wantedGroups(), observedGroups(w, instances))
 	deleted, replaced := setOf(d.Delete), setOf(d.Replace)
 
 	for _, s := range instances {
 		if deleted[s.ID] {
-			leave(&p, s, now, runtime.ReasonStopped, "no longer wanted")
+			letLeave(&p, s, now, runtime.ReasonStopped, "no longer wanted")
 			continue
 		}
 		switch {
 		case s.Stop != nil && s.Stop.Final:
-			leave(&p, s, now, s.Stop.Reason, s.Stop.Message)
+			letLeave(&p, s, now, s.Stop.Reason, s.Stop.Message)
 		case replaced[s.ID] && !s.Ready && !w.Paused:
 			// The instance is not in service, so it is replaced at once: a broken instance must never
 			// delay the version that repairs it.
-			leave(&p, s, now, runtime.ReasonReplaced, replacedWords)
-		case s.Sick >= replaceAfter && s.ended() && !w.Paused:
+			letLeave(&p, s, now, runtime.ReasonReplaced, replacedWords)
+		case s.Sick >= replaceAfter && s.hasEnded() && !w.Paused:
 			p.do(action{Kind: doForget, ID: s.ID, Slot: s.key(), Reason: runtime.ReasonReplaced})
 		default:
-			if why := d.Wait[s.identity()]; why != "" {
+			if why := d.Wait[s.identityOf()]; why != "" {
 				p.Waits[s.ID] = why
 			}
-			live(&p, w, s, now)
+			keepLive(&p, w, s, now)
 		}
 	}
 	for _, c := range d.Create {
@@ -213,8 +213,8 @@ func decide(w wanted, instances []seen, now time.Time) plan {
 		}
 	}
 	for _, s := range instances {
-		if replaced[s.ID] && s.serves() && w.Held == nil && !w.Paused {
-			leave(&p, s, now, runtime.ReasonReplaced, replacedWords)
+		if replaced[s.ID] && s.isServing() && w.Held == nil && !w.Paused {
+			letLeave(&p, s, now, runtime.ReasonReplaced, replacedWords)
 		}
 	}
 	return p
@@ -230,17 +230,17 @@ func setOf(keys []string) map[string]bool {
 	return out
 }
 
-func (s seen) identity() groups.ID { return groups.ID{Group: s.Group, Role: s.Role, Slot: s.Slot} }
+func (s seen) identityOf() groups.ID { return groups.ID{Group: s.Group, Role: s.Role, Slot: s.Slot} }
 
-// observed returns the instances as an input of package groups.
-func observed(w wanted, instances []seen) []groups.Instance {
+// observedGroups returns the instances as an input of package groups.
+func observedGroups(w wanted, instances []seen) []groups.Instance {
 	out := make([]groups.Instance, 0, len(instances))
 	for _, s := range instances {
 		// An instance that makes room for its successor keeps its slot.
 		leaves := s.Stop != nil && s.Stop.Final && s.Stop.Reason != runtime.ReasonReplaced
 		out = append(out, groups.Instance{
-			ID: s.identity(), Key: s.ID, Started: s.Attempt > 0, Ready: s.serves(),
-			Unrouted: s.Unrouted, Leaving: leaves, Old: s.Template != w.template(s.Role),
+			ID: s.identityOf(), Key: s.ID, Started: s.Attempt > 0, Ready: s.isServing(),
+			Unrouted: s.Unrouted, Leaving: leaves, Old: s.Template != w.templateOf(s.Role),
 			// An instance that never fitted does not delay others, because no order of replacements
 			// makes room for it.
 			Unfit: s.Attempt == 0 && s.Blocked != nil && !s.Blocked.OtherCause,
@@ -249,12 +249,12 @@ func observed(w wanted, instances []seen) []groups.Instance {
 	return out
 }
 
-// live adds the actions for an instance that should stay.
-func live(p *plan, w wanted, s seen, now time.Time) {
+// keepLive adds the actions for an instance that should stay.
+func keepLive(p *plan, w wanted, s seen, now time.Time) {
 	switch {
 	case s.Busy:
 	case s.Live && s.Stop != nil:
-		overdue(p, s, now)
+		endOverdue(p, s, now)
 	case s.Live && w.Paused:
 		p.do(action{Kind: doStop, ID: s.ID, Slot: s.key(), Reason: runtime.ReasonStopped, Message: "the agent stops, and stops its instances"})
 	case s.Live:
@@ -267,7 +267,7 @@ func live(p *plan, w wanted, s seen, now time.Time) {
 		}
 		switch {
 		case at.After(now):
-			p.by(at)
+			p.wakeBy(at)
 		case w.Held == nil:
 			p.do(action{Kind: doStart, ID: s.ID, Slot: s.key()})
 		}
@@ -276,7 +276,7 @@ func live(p *plan, w wanted, s seen, now time.Time) {
 
 // startAt returns when the backoff allows the instance to start.
 func (s seen) startAt(delay backoff.Policy) time.Time {
-	if !s.ended() || s.End.Free {
+	if !s.hasEnded() || s.End.Free {
 		return time.Time{}
 	}
 	if s.End.Reason == runtime.ReasonDiskFull {
@@ -302,7 +302,7 @@ func checkHealth(p *plan, s seen, now time.Time) {
 	case !s.Ready && never:
 		deadline := s.StartedAt.Add(s.Health.Budget)
 		if now.Before(deadline) {
-			p.by(deadline)
+			p.wakeBy(deadline)
 			return
 		}
 		m := fmt.Sprintf("not ready within %s", s.Health.Budget)
@@ -313,8 +313,8 @@ func checkHealth(p *plan, s seen, now time.Time) {
 	}
 }
 
-// leave adds the actions for an instance that should go.
-func leave(p *plan, s seen, now time.Time, reason, message string) {
+// letLeave adds the actions for an instance that should go.
+func letLeave(p *plan, s seen, now time.Time, reason, message string) {
 	switch {
 	case s.Busy:
 	case !s.Live:
@@ -322,28 +322,28 @@ func leave(p *plan, s seen, now time.Time, reason, message string) {
 	case s.Stop == nil || !s.Stop.Final:
 		p.do(action{Kind: doRetire, ID: s.ID, Slot: s.key(), Reason: reason, Message: message})
 	default:
-		overdue(p, s, now)
+		endOverdue(p, s, now)
 	}
 }
 
-// overdue adds the actions for an instance that is stopping. The instance gets the order to stop
+// endOverdue adds the actions for an instance that is stopping. The instance gets the order to stop
 // once no gateway sends to it any more, and is killed if it does not end.
-func overdue(p *plan, s seen, now time.Time) {
+func endOverdue(p *plan, s seen, now time.Time) {
 	if await := s.Stop.Await; !await.IsZero() {
 		if !s.Released && now.Before(await) {
-			p.by(await)
+			p.wakeBy(await)
 			return
 		}
 		p.do(action{Kind: doOrder, ID: s.ID, Slot: s.key()})
 		return
 	}
-	deadline := s.Stop.deadline(s.Grace).Add(killMargin)
+	deadline := s.Stop.deadlineOf(s.Grace).Add(killMargin)
 	if now.Before(deadline) {
-		p.by(deadline)
+		p.wakeBy(deadline)
 		return
 	}
 	p.do(action{Kind: doKill, ID: s.ID, Slot: s.key()})
-	p.by(now.Add(killMargin))
+	p.wakeBy(now.Add(killMargin))
 }
 
 func bySeat(a, b seen) int {

@@ -189,7 +189,7 @@ func TestDecide(t *testing.T) {
 		{name: "paused: all stop and stay", want: func() wanted { w := three("b"); w.Paused = true; return w }(), have: []seen{ins(0), ins(1, ended(1))}, do: "stop i0 Stopped"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			p := decide(c.want, c.have, t0.Add(c.at))
+			p := decideWorkload(c.want, c.have, t0.Add(c.at))
 			require.Equal(t, c.do, show(p))
 			if c.next == 0 {
 				require.True(t, p.Next.IsZero(), "next %s", p.Next)
@@ -218,7 +218,7 @@ func TestBackoff_DoublesToItsLimitWithJitter(t *testing.T) {
 func TestDecide_FullDiskIsRetriedSoon(t *testing.T) {
 	s := ins(0, ended(9))
 	for range 100 {
-		s.record = s.concluded(exit{At: t0, Kind: exitNoSpace}, 0.999)
+		s.record = s.afterExit(exit{At: t0, Kind: exitNoSpace}, 0.999)
 		after := s.startAt(backoff.Policy{Min: time.Second, Max: time.Minute}).Sub(t0)
 		require.GreaterOrEqual(t, after, diskRetry)
 		require.Less(t, after, 2*diskRetry)
@@ -255,21 +255,21 @@ func TestExit_DecidesReasonAndCounts(t *testing.T) {
 		{"stopped by another process", ins(0), exit{At: t0, Kind: exitedBySignal, Signal: "SIGTERM", StopRequested: true}, runtime.ReasonStopped, 0, true, false, nil},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			r := c.have.concluded(c.exit, 0.5)
+			r := c.have.afterExit(c.exit, 0.5)
 			s := seen{record: r}
-			in := s.describe(nil)
+			in := s.describeInstance(nil)
 			require.Equal(t, c.reason, in.Reason)
 			require.Equal(t, c.streak, r.Streak)
 			require.Equal(t, c.free, r.End.Free)
 			require.Equal(t, c.doomed, in.Doomed)
-			require.True(t, r.ended())
+			require.True(t, r.hasEnded())
 			require.False(t, r.Ready)
 			for _, w := range c.says {
 				require.Contains(t, in.Message, w)
 			}
 		})
 	}
-	r := ins(0, streak(9), func(s *seen) { s.Sick, s.ReadyAt = 2, t0.Add(-time.Hour) }).concluded(crashed, 0)
+	r := ins(0, streak(9), func(s *seen) { s.Sick, s.ReadyAt = 2, t0.Add(-time.Hour) }).afterExit(crashed, 0)
 	require.Zero(t, r.Sick, "after a minute of service, Sick starts at 0 again")
 }
 
@@ -277,52 +277,52 @@ func TestCrashLoop(t *testing.T) {
 	t.Run("after a run that serves for seconds, earlier ends still count", func(t *testing.T) {
 		s, now := ins(0, created), t0
 		for n := range runtime.LoopAfter {
-			s.record = s.started(now).turned(true, now.Add(time.Second))
+			s.record = s.nextAttempt(now).withReady(true, now.Add(time.Second))
 			now = now.Add(10 * time.Second)
-			s.record = s.concluded(exit{At: now, Kind: exitedByCode, Code: 1}, 0)
-			in := s.describe(nil)
+			s.record = s.afterExit(exit{At: now, Kind: exitedByCode, Code: 1}, 0)
+			in := s.describeInstance(nil)
 			require.Equal(t, n == runtime.LoopAfter-1, in.Doomed, "end %d", n+1)
 			require.Equal(t, in.Doomed, in.Reason == runtime.ReasonCrashLoop)
 		}
-		s.record = s.started(now)
+		s.record = s.nextAttempt(now)
 		s.Live = true
-		require.True(t, s.describe(nil).Doomed, "doomed while it runs and is not ready yet")
-		s.record = s.turned(true, now)
-		require.False(t, s.describe(nil).Doomed, "it serves")
+		require.True(t, s.describeInstance(nil).Doomed, "doomed while it runs and is not ready yet")
+		s.record = s.withReady(true, now)
+		require.False(t, s.describeInstance(nil).Doomed, "it serves")
 	})
 	sickened := ins(0, ended(3), func(s *seen) {
 		s.Sick, s.End.Reason, s.End.Message = replaceAfter, runtime.ReasonHealthCheckFailed, "503"
 	}).record
 	t.Run("an instance that replaces one for its health is in the same crash loop", func(t *testing.T) {
-		s := seen{record: record{ID: "i1", Role: "main", Template: "a", Health: testHealth}.succeeding(sickened)}
-		in := s.describe(nil)
+		s := seen{record: record{ID: "i1", Role: "main", Template: "a", Health: testHealth}.successorOf(sickened)}
+		in := s.describeInstance(nil)
 		require.True(t, in.Doomed)
 		require.Equal(t, runtime.ReasonHealthCheckFailed, in.Reason)
 		require.Zero(t, in.Restarts)
 		w := wanted{Replicas: 1, Roles: only("a"), Delay: backoff.Policy{Min: time.Second, Max: time.Minute}}
-		p := decide(w, []seen{s}, t0)
+		p := decideWorkload(w, []seen{s}, t0)
 		require.Empty(t, p.Actions)
 		require.Equal(t, s.startAt(w.Delay), p.Next, "it waits as long as the replaced instance would have")
 		require.Greater(t, p.Next, t0)
 	})
 	t.Run("another template starts without earlier ends", func(t *testing.T) {
-		r := record{ID: "i1", Role: "main", Template: "b"}.succeeding(sickened)
+		r := record{ID: "i1", Role: "main", Template: "b"}.successorOf(sickened)
 		require.Zero(t, r.Streak)
 		require.Nil(t, r.End)
 	})
 }
 
 func TestAttempt_ThatNeverRanKeepsEarlierFacts(t *testing.T) {
-	r := ins(0, ended(2), func(s *seen) { s.Runs = 2 }).started(t0)
+	r := ins(0, ended(2), func(s *seen) { s.Runs = 2 }).nextAttempt(t0)
 	require.Equal(t, 2, r.Attempt)
-	r = r.concluded(exit{At: t0, Kind: exitNeverRan}, 0)
+	r = r.afterExit(exit{At: t0, Kind: exitNeverRan}, 0)
 	require.Equal(t, runtime.ReasonExited, r.End.Reason)
 	require.Equal(t, 2, r.Streak)
 	require.Equal(t, 2, r.Runs)
 	require.True(t, r.End.Free)
 }
 
-// simulation plays the host. It carries out the actions of decide, with random faults in between.
+// simulation plays the host. It carries out the actions of decideWorkload, with random faults in between.
 type simulation struct {
 	w   wanted
 	all []seen
@@ -338,7 +338,7 @@ func (w *simulation) at(id string) int {
 
 func (w *simulation) run(t *rapid.T) {
 	for range 50 {
-		p := decide(w.w, slices.Clone(w.all), w.now)
+		p := decideWorkload(w.w, slices.Clone(w.all), w.now)
 		if len(p.Actions) == 0 {
 			return
 		}
@@ -346,7 +346,7 @@ func (w *simulation) run(t *rapid.T) {
 			w.act(t, a)
 		}
 	}
-	t.Fatalf("decide keeps returning actions: %s", show(decide(w.w, slices.Clone(w.all), w.now)))
+	t.Fatalf("decide keeps returning actions: %s", show(decideWorkload(w.w, slices.Clone(w.all), w.now)))
 }
 
 func (w *simulation) act(t *rapid.T, a action) {
@@ -359,13 +359,13 @@ func (w *simulation) act(t *rapid.T, a action) {
 			}
 		}
 		w.ids++
-		r := record{ID: fmt.Sprint("i", w.ids), Role: a.Slot.Role, Group: a.Slot.Group, Slot: a.Slot.Slot, Template: w.w.template(a.Slot.Role), Health: testHealth, Grace: time.Second}
-		w.all = append(w.all, seen{record: r.succeeding(w.before[a.Slot])})
+		r := record{ID: fmt.Sprint("i", w.ids), Role: a.Slot.Role, Group: a.Slot.Group, Slot: a.Slot.Slot, Template: w.w.templateOf(a.Slot.Role), Health: testHealth, Grace: time.Second}
+		w.all = append(w.all, seen{record: r.successorOf(w.before[a.Slot])})
 	case doStart:
 		if w.all[i].Live {
 			t.Fatalf("%s is started, but runs already", a.ID)
 		}
-		w.all[i].record = w.all[i].started(w.now)
+		w.all[i].record = w.all[i].nextAttempt(w.now)
 		w.all[i].Live, w.all[i].Passes, w.all[i].Fails = true, 0, 0
 	case doStop, doRetire:
 		if !w.all[i].Live {
@@ -388,14 +388,14 @@ func (w *simulation) act(t *rapid.T, a action) {
 		w.before[w.all[i].key()] = w.all[i].record
 		w.all = slices.Delete(w.all, i, i+1)
 	case doReady, doUnready:
-		w.all[i].record = w.all[i].turned(a.Kind == doReady, w.now)
+		w.all[i].record = w.all[i].withReady(a.Kind == doReady, w.now)
 	case doKill:
 		w.end(i, exit{At: w.now, Kind: exitedBySignal})
 	}
 }
 
 func (w *simulation) end(i int, x exit) {
-	w.all[i].record = w.all[i].concluded(x, 0.5)
+	w.all[i].record = w.all[i].afterExit(x, 0.5)
 	w.all[i].Live = false
 }
 
@@ -411,7 +411,7 @@ func (w *simulation) ready() int {
 
 // away returns the wanted replicas that are not in service.
 func (w *simulation) away() map[int]bool {
-	d := groups.Decide(w.w.groups(), observed(w.w, w.all))
+	d := groups.Decide(w.w.wantedGroups(), observedGroups(w.w, w.all))
 	deleted, serving, out := setOf(d.Delete), map[int]int{}, map[int]bool{}
 	for _, c := range d.Create {
 		out[c.Group] = true
@@ -421,7 +421,7 @@ func (w *simulation) away() map[int]bool {
 			continue
 		}
 		serving[s.Group] += 0
-		if s.serves() {
+		if s.isServing() {
 			serving[s.Group]++
 		}
 	}
@@ -449,7 +449,7 @@ func checkDecide(t *testing.T, roles []wantedRole) {
 		t.Repeat(map[string]func(*rapid.T){
 			"": func(t *rapid.T) {
 				for _, s := range w.all {
-					if in := s.describe(nil); in.Reason == runtime.ReasonCrashLoop && !in.Doomed {
+					if in := s.describeInstance(nil); in.Reason == runtime.ReasonCrashLoop && !in.Doomed {
 						t.Fatalf("%s is in a crash loop, but not doomed", s.ID)
 					}
 				}
@@ -498,7 +498,7 @@ func checkDecide(t *testing.T, roles []wantedRole) {
 				w.now = w.now.Add(time.Duration(rapid.IntRange(1, 90).Draw(t, "seconds")) * time.Second)
 			},
 			"decide": func(t *rapid.T) {
-				p := decide(w.w, slices.Clone(w.all), w.now)
+				p := decideWorkload(w.w, slices.Clone(w.all), w.now)
 				lost := map[int]bool{}
 				for _, a := range p.Actions {
 					if a.Kind == doRetire && a.Reason == runtime.ReasonReplaced && w.all[w.at(a.ID)].Ready {
@@ -548,7 +548,7 @@ func checkDecide(t *testing.T, roles []wantedRole) {
 			t.Fatalf("want %d ready, have %d of %d", size, w.ready(), len(w.all))
 		}
 		for _, s := range w.all {
-			if s.Template != w.w.template(s.Role) {
+			if s.Template != w.w.templateOf(s.Role) {
 				t.Fatalf("%s still has template %s", s.ID, s.Template)
 			}
 		}

@@ -74,7 +74,7 @@ func newDeployment(a runtime.Assignment) *deployment {
 	return d
 }
 
-func (d *deployment) same(o *deployment) bool {
+func (d *deployment) sameAs(o *deployment) bool {
 	return d != nil && d.workload == o.workload && d.generation == o.generation &&
 		d.template == o.template && maps.Equal(d.roleTemplates, o.roleTemplates) && d.removing == o.removing && proto.Equal(d.spec, o.spec)
 }
@@ -89,8 +89,8 @@ func (d *deployment) missingSecrets() []string {
 	return missing
 }
 
-// save writes and syncs the assignment, so that an acknowledged assignment survives a power cut.
-func (d *deployment) save(dataDir string) error {
+// saveFile writes and syncs the assignment, so that an acknowledged assignment survives a power cut.
+func (d *deployment) saveFile(dataDir string) error {
 	spec, err := protojson.Marshal(d.spec)
 	if err != nil {
 		return fmt.Errorf("encode the assignment: %w", err)
@@ -101,7 +101,7 @@ func (d *deployment) save(dataDir string) error {
 	}, true)
 }
 
-func (d *deployment) forget(dataDir string) error {
+func (d *deployment) forgetFile(dataDir string) error {
 	err := os.Remove(filepath.Join(dataDir, deploymentsDir, d.spec.GetId()+assignmentExt))
 	if os.IsNotExist(err) {
 		return nil
@@ -177,8 +177,8 @@ func portsOf(s *windlassv1.DeploymentSpec) []needPort {
 // paths.
 var directoryName = regexp.MustCompile(`^[A-Za-z0-9][-A-Za-z0-9_.]{0,127}$`)
 
-// refuse returns why this host can never run the assignment, or nil if it may.
-func (r *Runtime) refuse(a runtime.Assignment) *runtime.Rejection {
+// refuseAssignment returns why this host can never run the assignment, or nil if it may.
+func (r *Runtime) refuseAssignment(a runtime.Assignment) *runtime.Rejection {
 	final := func(code, format string, args ...any) *runtime.Rejection {
 		return &runtime.Rejection{Code: code, Message: fmt.Sprintf(format, args...)}
 	}
@@ -231,7 +231,7 @@ func (r *Runtime) refuse(a runtime.Assignment) *runtime.Rejection {
 		if len(r.commandOf(ro)) == 0 {
 			if ro.Image != "" {
 				return final(runtime.ReasonUnsupported, "%scommand: this host runs processes, and has no program for image %s: set command, or ask its operator for --image-command",
-					at, repository(ro.Image))
+					at, repositoryOf(ro.Image))
 			}
 			return final(runtime.ReasonInvalidSpec, "%scommand: there is nothing to run: set command", at)
 		}

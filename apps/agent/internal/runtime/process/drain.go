@@ -16,7 +16,7 @@ func (r *Runtime) Drain(released func(instanceID string) bool, patience func(ins
 		defer r.mu.Unlock()
 		for _, w := range r.workloads {
 			if w.awaits.Load() {
-				w.poke()
+				w.wakeUp()
 			}
 		}
 	}

@@ -49,17 +49,17 @@ func hostVariables(u *user, dir string) func(string) string {
 				return "" // the instance has its own /tmp
 			}
 		}
-		return getenv(name)
+		return variableOfAgent(name)
 	}
 }
 
 // userName is the name of an instance's user, which has only a number.
 const userName = "windlass"
 
-// environment returns the variables of an instance. In the case of equal names, the deployment's
+// environmentFor returns the variables of an instance. In the case of equal names, the deployment's
 // variables win over the host's, the role's over the deployment's, secrets over these, and
 // Windlass's own variables over all others.
-func environment(d *agentv1.Deployment, ro runtime.Role, r *record, region string, secrets map[string]string, getenv func(string) string) map[string]string {
+func environmentFor(d *agentv1.Deployment, ro runtime.Role, r *record, region string, secrets map[string]string, getenv func(string) string) map[string]string {
 	env := map[string]string{}
 	for name, fallback := range passed {
 		v := getenv(name)
@@ -99,7 +99,7 @@ func environment(d *agentv1.Deployment, ro runtime.Role, r *record, region strin
 	return env
 }
 
-func pairs(env map[string]string) []string {
+func envPairs(env map[string]string) []string {
 	out := make([]string, 0, len(env))
 	for _, k := range slices.Sorted(maps.Keys(env)) {
 		out = append(out, k+"="+env[k])
@@ -109,9 +109,9 @@ func pairs(env map[string]string) []string {
 
 var reference = regexp.MustCompile(`\$\$\(|\$\(([A-Za-z_][A-Za-z0-9_]*)\)`)
 
-// expand replaces $(NAME) by the value of the variable NAME. $$( is a literal $(. $(NAME) stays
+// expandVariables replaces $(NAME) by the value of the variable NAME. $$( is a literal $(. $(NAME) stays
 // unchanged if there is no such variable.
-func expand(arg string, env map[string]string) string {
+func expandVariables(arg string, env map[string]string) string {
 	return reference.ReplaceAllStringFunc(arg, func(m string) string {
 		if m == "$$(" {
 			return "$("
@@ -123,4 +123,4 @@ func expand(arg string, env map[string]string) string {
 	})
 }
 
-func getenv(name string) string { return os.Getenv(name) }
+func variableOfAgent(name string) string { return os.Getenv(name) }

@@ -123,7 +123,7 @@ func (p *prober) watch(ctx context.Context, h health, port int, ready bool, pl *
 	if ready {
 		pause = h.Interval
 	}
-	timer := time.NewTimer(p.spread(min(pause, h.Interval)))
+	timer := time.NewTimer(p.randomPart(min(pause, h.Interval)))
 	defer timer.Stop()
 	for {
 		select {
@@ -131,7 +131,7 @@ func (p *prober) watch(ctx context.Context, h health, port int, ready bool, pl *
 			return
 		case <-timer.C:
 		}
-		err := p.check(ctx, h, port)
+		err := p.probeHealth(ctx, h, port)
 		if ctx.Err() != nil {
 			return
 		}
@@ -151,17 +151,17 @@ func (p *prober) watch(ctx context.Context, h health, port int, ready bool, pl *
 		if turned || passes <= h.Healthy {
 			wake()
 		}
-		timer.Reset(p.spread(min(pause, h.Interval)))
+		timer.Reset(p.randomPart(min(pause, h.Interval)))
 	}
 }
 
-// spread returns d, shortened at random by up to a tenth, so that instances that started at the same
+// randomPart returns d, shortened at random by up to a tenth, so that instances that started at the same
 // time are not checked at the same time.
-func (p *prober) spread(d time.Duration) time.Duration {
+func (p *prober) randomPart(d time.Duration) time.Duration {
 	return d - time.Duration(p.jitter()*float64(d)/10)
 }
 
-func (p *prober) check(ctx context.Context, h health, port int) error {
+func (p *prober) probeHealth(ctx context.Context, h health, port int) error {
 	codes, err := healthcheck.ParseCodes(h.Codes)
 	if err != nil {
 		return fmt.Errorf("health check: %w", err)

@@ -34,16 +34,16 @@ func TestGPU_TooSmallOrUnknownIsNotGiven(t *testing.T) {
 	l := testLedger(Config{GPUs: sized, Pool: "mixed"})
 	a := &record{ID: "a"}
 	large := need{gpus: needGPUs{count: 1, product: "A", memoryMiB: 80000}}
-	require.Nil(t, l.claim(a, large, false, t0))
+	require.Nil(t, l.claimResources(a, large, false, t0))
 	require.Equal(t, []string{"1"}, a.GPUs)
-	require.Equal(t, "needs 1 of A with 80000 MiB or more each, 0 of 1 free", l.claim(&record{ID: "b"}, large, false, t0).Message)
+	require.Equal(t, "needs 1 of A with 80000 MiB or more each, 0 of 1 free", l.claimResources(&record{ID: "b"}, large, false, t0).Message)
 	want := []*agentv1.GpuPool{
 		{Product: "A", Pool: "mixed", Allocatable: 1, Free: 1, LargestFree: 1, Hosts: 1, MemoryMib: 40960},
 		{Product: "A", Pool: "mixed", Allocatable: 1, Requested: 1, Hosts: 1, MemoryMib: 81920},
 		{Product: "A", Pool: "mixed", Allocatable: 1, Free: 1, LargestFree: 1, Hosts: 1},
 		{Product: "B", Pool: "mixed", Allocatable: 1, Free: 1, LargestFree: 1, Hosts: 1, MemoryMib: 81920},
 	}
-	for i, p := range l.pools() {
+	for i, p := range l.gpuPools() {
 		require.True(t, proto.Equal(want[i], p), "%v", p)
 	}
 }
@@ -70,7 +70,7 @@ func TestGPU_RefusalSaysWhatTheHostHas(t *testing.T) {
 		{gpu: &windlassv1.Gpu{Count: 5}, code: runtime.ReasonUnschedulable, says: "needs 5 of any GPU, this host has 4"},
 	} {
 		r := &Runtime{cfg: Config{GPUs: sized, Pool: c.pool, MaxInstances: 1}}
-		rej := r.refuse(runtime.Assignment{Deployment: &agentv1.Deployment{Id: "dep_1", Replicas: 1, Spec: &windlassv1.DeploymentSpec{
+		rej := r.refuseAssignment(runtime.Assignment{Deployment: &agentv1.Deployment{Id: "dep_1", Replicas: 1, Spec: &windlassv1.DeploymentSpec{
 			Command: []string{"x"}, Resources: &windlassv1.Resources{Gpu: c.gpu},
 		}}})
 		if c.code == "" {
@@ -86,7 +86,7 @@ func TestGPU_RefusalSaysWhatTheHostHas(t *testing.T) {
 
 func TestDrain_LastsNoLongerIfTheClockIsSet(t *testing.T) {
 	o := order{At: t0, Drain: 10 * time.Second}
-	require.Equal(t, t0.Add(40*time.Second), o.deadline(30*time.Second), "grace begins after the drain")
+	require.Equal(t, t0.Add(40*time.Second), o.deadlineOf(30*time.Second), "grace begins after the drain")
 	for after, left := range map[time.Duration]time.Duration{
 		0: 10 * time.Second, 4 * time.Second: 6 * time.Second, time.Minute: 0, -time.Hour: 10 * time.Second,
 	} {
@@ -99,47 +99,47 @@ var someGPUs = []GPU{{ID: "0", Product: "A"}, {ID: "1", Product: "B"}, {ID: "2",
 func TestGPU_HasOneOwnerWhichKeepsIt(t *testing.T) {
 	l := testLedger(Config{GPUs: someGPUs})
 	a, b := &record{ID: "a"}, &record{ID: "b"}
-	require.Nil(t, l.claim(a, need{gpus: needGPUs{count: 1, product: "A"}}, false, t0))
-	require.Nil(t, l.claim(b, need{gpus: needGPUs{count: 1}}, false, t0))
+	require.Nil(t, l.claimResources(a, need{gpus: needGPUs{count: 1, product: "A"}}, false, t0))
+	require.Nil(t, l.claimResources(b, need{gpus: needGPUs{count: 1}}, false, t0))
 	require.Equal(t, []string{"0"}, a.GPUs)
 	require.Equal(t, []string{"1"}, b.GPUs)
-	require.Nil(t, l.claim(a, need{gpus: needGPUs{count: 1, product: "A"}}, false, t0))
+	require.Nil(t, l.claimResources(a, need{gpus: needGPUs{count: 1, product: "A"}}, false, t0))
 	require.Equal(t, []string{"0"}, a.GPUs, "a second claim returns the same GPU")
 
-	missing := l.claim(&record{ID: "c"}, need{gpus: needGPUs{count: 2, product: "A"}}, false, t0)
+	missing := l.claimResources(&record{ID: "c"}, need{gpus: needGPUs{count: 2, product: "A"}}, false, t0)
 	require.Equal(t, runtime.ReasonUnschedulable, missing.Reason)
 	require.Equal(t, "needs 2 of A, 1 of 2 free", missing.Message)
-	require.Equal(t, []int32{1, 0}, []int32{l.pools()[0].LargestFree, l.pools()[1].LargestFree})
+	require.Equal(t, []int32{1, 0}, []int32{l.gpuPools()[0].LargestFree, l.gpuPools()[1].LargestFree})
 
 	again := testLedger(Config{GPUs: someGPUs})
-	again.restore(*a)
-	again.restore(*b)
-	require.Equal(t, l.pools(), again.pools(), "GPUs that the previous agent assigned are not free")
+	again.restoreClaim(*a)
+	again.restoreClaim(*b)
+	require.Equal(t, l.gpuPools(), again.gpuPools(), "GPUs that the previous agent assigned are not free")
 	l.release("a")
-	require.Nil(t, l.claim(&record{ID: "c"}, need{gpus: needGPUs{count: 2, product: "A"}}, false, t0))
+	require.Nil(t, l.claimResources(&record{ID: "c"}, need{gpus: needGPUs{count: 2, product: "A"}}, false, t0))
 }
 
 func TestMemory_IsRefusedOnlyIfConfigured(t *testing.T) {
 	over := need{memoryMiB: 600}
 	l := testLedger(Config{MemoryMiB: 1000})
-	require.Nil(t, l.claim(&record{ID: "a"}, over, false, t0))
-	require.Nil(t, l.claim(&record{ID: "b"}, over, false, t0))
+	require.Nil(t, l.claimResources(&record{ID: "a"}, over, false, t0))
+	require.Nil(t, l.claimResources(&record{ID: "b"}, over, false, t0))
 	l = testLedger(Config{MemoryMiB: 1000, RefuseMemoryOvercommit: true})
 	a := &record{ID: "a"}
-	require.Nil(t, l.claim(a, over, false, t0))
-	require.Nil(t, l.claim(a, over, false, t0), "the instance's own memory does not count against it")
-	require.Equal(t, "needs 600 MiB of memory, 400 of 1000 MiB free", l.claim(&record{ID: "b"}, over, false, t0).Message)
+	require.Nil(t, l.claimResources(a, over, false, t0))
+	require.Nil(t, l.claimResources(a, over, false, t0), "the instance's own memory does not count against it")
+	require.Equal(t, "needs 600 MiB of memory, 400 of 1000 MiB free", l.claimResources(&record{ID: "b"}, over, false, t0).Message)
 }
 
 func TestPort_IsKeptAndReplacedWhenTaken(t *testing.T) {
 	l := testLedger(Config{Ports: PortRange{Min: 100, Max: 102}})
 	two := need{ports: []needPort{{name: "http"}, {name: "metrics"}}}
 	a := &record{ID: "a"}
-	require.Nil(t, l.claim(a, two, false, t0))
+	require.Nil(t, l.claimResources(a, two, false, t0))
 	require.Len(t, a.Ports, 2)
 	require.NotEqual(t, a.Ports[0].Port, a.Ports[1].Port)
 	before := a.Ports
-	require.Nil(t, l.claim(a, two, false, t0))
+	require.Nil(t, l.claimResources(a, two, false, t0))
 	require.Equal(t, before, a.Ports)
 
 	l.listen = func(p int) error {
@@ -148,16 +148,16 @@ func TestPort_IsKeptAndReplacedWhenTaken(t *testing.T) {
 		}
 		return nil
 	}
-	require.Nil(t, l.claim(a, two, false, t0))
+	require.Nil(t, l.claimResources(a, two, false, t0))
 	require.NotEqual(t, before[0].Port, a.Ports[0].Port, "another process has taken the port")
 	require.Equal(t, before[1].Port, a.Ports[1].Port)
 
-	none := l.claim(&record{ID: "b"}, two, false, t0)
+	none := l.claimResources(&record{ID: "b"}, two, false, t0)
 	require.Equal(t, runtime.ReasonUnschedulable, none.Reason)
 	require.Equal(t, "no free port in 100-102", none.Message)
 	l.release("a")
-	require.Equal(t, runtime.ReasonUnschedulable, l.claim(&record{ID: "b"}, need{ports: append(two.ports, needPort{name: "third"})}, false, t0).Reason)
-	require.Nil(t, l.claim(&record{ID: "b"}, two, false, t0))
+	require.Equal(t, runtime.ReasonUnschedulable, l.claimResources(&record{ID: "b"}, need{ports: append(two.ports, needPort{name: "third"})}, false, t0).Reason)
+	require.Nil(t, l.claimResources(&record{ID: "b"}, two, false, t0))
 }
 
 func TestStart_KeepsItsPortsWhileItHasNoUser(t *testing.T) {
@@ -196,8 +196,8 @@ func TestStart_KeepsItsPortsWhileItHasNoUser(t *testing.T) {
 func TestPort_FixedBelongsToOneInstance(t *testing.T) {
 	l := testLedger(Config{})
 	fixed := need{ports: []needPort{{name: "http", port: 8080}}}
-	require.Nil(t, l.claim(&record{ID: "a"}, fixed, false, t0))
-	b := l.claim(&record{ID: "b"}, fixed, false, t0)
+	require.Nil(t, l.claimResources(&record{ID: "a"}, fixed, false, t0))
+	b := l.claimResources(&record{ID: "b"}, fixed, false, t0)
 	require.Equal(t, runtime.ReasonPortInUse, b.Reason)
 	require.Contains(t, b.Message, "port 8080 is taken by instance a of this host")
 }
@@ -208,7 +208,7 @@ func TestPort_ErrorNamesTheListeningProcess(t *testing.T) {
 	defer func() { _ = ln.Close() }()
 	p := ln.Addr().(*net.TCPAddr).Port
 	l := newLedger(Config{})
-	b := l.claim(&record{ID: "a"}, need{ports: []needPort{{name: "http", port: p}}}, false, t0)
+	b := l.claimResources(&record{ID: "a"}, need{ports: []needPort{{name: "http", port: p}}}, false, t0)
 	require.Equal(t, runtime.ReasonPortInUse, b.Reason)
 	require.Contains(t, b.Message, "is in use by pid "+strconv.Itoa(os.Getpid())+" (")
 }
@@ -225,13 +225,13 @@ func TestArguments_VariablesAreReplaced(t *testing.T) {
 		"$(PORT":            "$(PORT",
 		"$PORT ${PORT} $()": "$PORT ${PORT} $()",
 	} {
-		require.Equal(t, want, expand(in, env), in)
+		require.Equal(t, want, expandVariables(in, env), in)
 	}
 }
 
 func TestInstance_InheritsNothingOfTheAgent(t *testing.T) {
 	host := map[string]string{"PATH": "/bin", "AGENT_TOKEN": "x", "TZ": "UTC"}
-	env := environment(&agentv1.Deployment{Id: "dep_1", Replicas: 2, Spec: &windlassv1.DeploymentSpec{
+	env := environmentFor(&agentv1.Deployment{Id: "dep_1", Replicas: 2, Spec: &windlassv1.DeploymentSpec{
 		Env: map[string]string{"A": "spec", "B": "spec", "KEY": "spec", "PORT": "1", "WINDLASS_ROLE": "mine", "LANG": "de_DE"},
 	}}, runtime.Role{Env: map[string]string{"B": "role", "KEY": "role"}}, &record{ID: "ins_1", Role: "main", Ports: []port{{Name: "http", Port: 80}}}, "eu", map[string]string{"KEY": "secret"}, func(k string) string { return host[k] })
 	require.NotContains(t, env, "AGENT_TOKEN")
@@ -280,7 +280,7 @@ func TestOutput_KeepsItsEndWithinItsLimit(t *testing.T) {
 		require.NoError(t, err)
 	}
 	_, _ = o.Write([]byte("key is hunter2\x1b\nno newline"))
-	require.Equal(t, []string{"line 997", "line 998", "line 999", "key is *** ", "no newline"}, o.last(redact.New("hunter2")))
+	require.Equal(t, []string{"line 997", "line 998", "line 999", "key is *** ", "no newline"}, o.newestLines(redact.New("hunter2")))
 	o.close()
 	total := int64(0)
 	for _, f := range []string{outputFile, outputFile + ".1"} {
@@ -298,7 +298,7 @@ func TestOutput_KeepsItsEndWithinItsLimit(t *testing.T) {
 
 	o, err = openOutput(dir, 4096)
 	require.NoError(t, err)
-	require.Empty(t, o.last(nil), "the next attempt has only its own last output")
+	require.Empty(t, o.newestLines(nil), "the next attempt has only its own last output")
 	o.close()
 }
 
@@ -325,10 +325,10 @@ func TestStat_IsParsedWithStrangeNames(t *testing.T) {
 	st, err := parseStat([]byte("12 (a) S (b)) Z 7 12 9 0 -1 4194560 0 0 0 0 0 0 0 0 20 0 1 0 987654 0 0"))
 	require.NoError(t, err)
 	require.Equal(t, stat{state: 'Z', ppid: 7, session: 9, threads: 1, start: 987654}, st)
-	require.True(t, st.ended())
+	require.True(t, st.hasEnded())
 	st, err = parseStat([]byte("12 (a) Z 7 12 9 0 -1 4194560 0 0 0 0 0 0 0 0 20 0 2 0 987654 0 0"))
 	require.NoError(t, err)
-	require.False(t, st.ended(), "the remaining thread still holds the port and the memory")
+	require.False(t, st.hasEnded(), "the remaining thread still holds the port and the memory")
 	st, err = parseStat([]byte("12 (a) S 1 12 9 0 -1 4194304 100 0 0 0 150 50 20 10 20 0 4 0 1234 5000000 300 18446744073709551615 1 1"))
 	require.NoError(t, err)
 	require.Equal(t, 2300*time.Millisecond, st.cpu, "includes the CPU time of ended children")
@@ -389,7 +389,7 @@ func TestRefusals(t *testing.T) {
 	good := func() *agentv1.Deployment {
 		return &agentv1.Deployment{Id: "dep_1", Replicas: 1, Spec: &windlassv1.DeploymentSpec{Command: []string{"x"}, Resources: &windlassv1.Resources{}}}
 	}
-	require.Nil(t, r.refuse(runtime.Assignment{Deployment: good()}))
+	require.Nil(t, r.refuseAssignment(runtime.Assignment{Deployment: good()}))
 	for _, c := range []struct {
 		name   string
 		change func(*agentv1.Deployment)
@@ -423,7 +423,7 @@ func TestRefusals(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			d := good()
 			c.change(d)
-			rej := r.refuse(runtime.Assignment{Deployment: d})
+			rej := r.refuseAssignment(runtime.Assignment{Deployment: d})
 			require.NotNil(t, rej)
 			require.Equal(t, c.code, rej.Code)
 			require.Contains(t, rej.Message, c.says)
@@ -452,7 +452,7 @@ func TestImageCommands(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			d := &agentv1.Deployment{Id: "dep_1", Replicas: 1, Spec: &windlassv1.DeploymentSpec{Image: c.image, Command: c.command, Resources: &windlassv1.Resources{}}}
 			require.Equal(t, c.want, r.commandOf(runtime.Roles(d.GetSpec())[0]))
-			rej := r.refuse(runtime.Assignment{Deployment: d})
+			rej := r.refuseAssignment(runtime.Assignment{Deployment: d})
 			if c.want == nil {
 				require.Equal(t, runtime.ReasonUnsupported, rej.Code)
 				require.Contains(t, rej.Message, "--image-command")
@@ -507,7 +507,7 @@ func TestLastOutput_IsShownWithoutSecrets(t *testing.T) {
 			o, err := openOutput(t.TempDir(), 4096)
 			require.NoError(t, err)
 			_, _ = o.Write([]byte("key sk-VICTIM-A-0123456789abcdef" + strings.Repeat("x", tailBytes-keep)))
-			said := o.last(secrets)[0]
+			said := o.newestLines(secrets)[0]
 			require.LessOrEqual(t, len(strings.Trim(said, "*x")), redact.MinLength-1, said)
 			o.close()
 		}

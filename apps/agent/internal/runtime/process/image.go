@@ -19,7 +19,7 @@ func ParseImageCommands(list []string) (ImageCommands, error) {
 		image, command, _ := strings.Cut(text, "=")
 		words := strings.Fields(command)
 		switch {
-		case image == "" || strings.ContainsAny(image, " \t@") || repository(image) != image:
+		case image == "" || strings.ContainsAny(image, " \t@") || repositoryOf(image) != image:
 			return nil, fmt.Errorf("%q: want IMAGE=COMMAND, IMAGE without a tag or digest, such as vllm/vllm-openai=vllm serve", text)
 		case len(words) == 0:
 			return nil, fmt.Errorf("%q: want IMAGE=COMMAND, such as vllm/vllm-openai=vllm serve", text)
@@ -31,8 +31,8 @@ func ParseImageCommands(list []string) (ImageCommands, error) {
 	return table, nil
 }
 
-// repository returns the name of an image without its tag and digest.
-func repository(image string) string {
+// repositoryOf returns the name of an image without its tag and digest.
+func repositoryOf(image string) string {
 	image, _, _ = strings.Cut(image, "@")
 	if colon := strings.LastIndexByte(image, ':'); colon > strings.LastIndexByte(image, '/') {
 		image = image[:colon]
@@ -46,5 +46,5 @@ func (r *Runtime) commandOf(ro runtime.Role) []string {
 	if len(ro.Command) > 0 {
 		return ro.Command
 	}
-	return r.cfg.ImageCommands[repository(ro.Image)]
+	return r.cfg.ImageCommands[repositoryOf(ro.Image)]
 }

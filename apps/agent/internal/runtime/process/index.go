@@ -81,7 +81,7 @@ func (x *index) close() {
 	}
 }
 
-func (x *index) at(i int) (mark, error) {
+func (x *index) markAt(i int) (mark, error) {
 	b := make([]byte, recordSize)
 	if _, err := x.f.ReadAt(b, int64(i)*recordSize); err != nil {
 		return mark{}, fmt.Errorf("read index of output: %w", err)
@@ -89,34 +89,34 @@ func (x *index) at(i int) (mark, error) {
 	return decodeMark(b), nil
 }
 
-// last returns the number of the last record for which before returns true, or -1 if there is none.
+// lastBefore returns the number of the last record for which before returns true, or -1 if there is none.
 // before must return true for the first records and false for all later ones.
-func (x *index) last(before func(mark) bool) (i int, err error) {
+func (x *index) lastBefore(before func(mark) bool) (i int, err error) {
 	i = sort.Search(x.n, func(i int) bool {
-		m, e := x.at(i)
+		m, e := x.markAt(i)
 		err = errors.Join(err, e)
 		return e != nil || !before(m)
 	})
 	return i - 1, err
 }
 
-// ends returns the first and the last record.
-func (x *index) ends() (first, last mark, err error) {
+// firstAndLast returns the first and the last record.
+func (x *index) firstAndLast() (first, last mark, err error) {
 	if x.n == 0 {
 		return first, last, nil
 	}
-	if first, err = x.at(0); err != nil {
+	if first, err = x.markAt(0); err != nil {
 		return first, last, err
 	}
-	last, err = x.at(x.n - 1)
+	last, err = x.markAt(x.n - 1)
 	return first, last, err
 }
 
-// between returns the records from number i on whose positions are before end.
-func (x *index) between(i int, end int64) ([]mark, error) {
+// marksBetween returns the records from number i on whose positions are before end.
+func (x *index) marksBetween(i int, end int64) ([]mark, error) {
 	var out []mark
 	for i = max(i, 0); i < x.n; i++ {
-		m, err := x.at(i)
+		m, err := x.markAt(i)
 		if err != nil {
 			return nil, err
 		}
@@ -139,13 +139,13 @@ type indexer struct {
 	within bool
 }
 
-// resume continues the index for the current output file, which has size bytes.
-func (x *indexer) resume(current *os.File, size int64, now time.Time) error {
+// resumeFile continues the index for the current output file, which has size bytes.
+func (x *indexer) resumeFile(current *os.File, size int64, now time.Time) error {
 	old, err := openIndex(x.dir)
 	if err != nil {
 		return err
 	}
-	_, last, err := old.ends()
+	_, last, err := old.firstAndLast()
 	old.close()
 	if err != nil {
 		return err
@@ -202,8 +202,8 @@ func (x *indexer) put(now time.Time) {
 	}
 }
 
-// wrote records that b was appended to the output.
-func (x *indexer) wrote(b []byte, now time.Time) {
+// noteWritten records that b was appended to the output.
+func (x *indexer) noteWritten(b []byte, now time.Time) {
 	if due := now.UnixMilli()-x.marked.at >= indexTime.Milliseconds() || x.here.offset-x.marked.offset >= indexBytes; due && !x.within {
 		x.put(now)
 	}
@@ -223,7 +223,7 @@ func (x *indexer) dropOlder() {
 		return
 	}
 	defer old.close()
-	from, err := old.last(func(m mark) bool { return m.base < x.here.base })
+	from, err := old.lastBefore(func(m mark) bool { return m.base < x.here.base })
 	if err != nil || old.n == 0 {
 		return
 	}
@@ -238,8 +238,8 @@ func (x *indexer) dropOlder() {
 	}
 }
 
-// rotated continues with a new output file.
-func (x *indexer) rotated(current *os.File, now time.Time) {
+// rotateFile continues with a new output file.
+func (x *indexer) rotateFile(current *os.File, now time.Time) {
 	inode, err := inodeOf(current)
 	if err != nil {
 		return

@@ -76,7 +76,7 @@ func (i *Isolation) Check() error {
 	}
 	for _, dir := range i.Hide {
 		for at := range tempDirs {
-			if within(dir, at) {
+			if isWithin(dir, at) {
 				return fmt.Errorf("directory %s: each instance has its own %s: use a directory outside of it, like /var/lib/windlass", dir, at)
 			}
 		}
@@ -122,8 +122,8 @@ func checkCapabilities() error {
 	return nil
 }
 
-// resolve fills in defaults. It returns an error if instances cannot be isolated on this host.
-func (i *Isolation) resolve(dataDir string) (*Isolation, error) {
+// resolveDefaults fills in defaults. It returns an error if instances cannot be isolated on this host.
+func (i *Isolation) resolveDefaults(dataDir string) (*Isolation, error) {
 	out := *i
 	if len(out.Hide) == 0 {
 		out.Hide = []string{dataDir}
@@ -229,7 +229,7 @@ func (r *Runtime) claimUser(rec *record, d *deployment, now time.Time) *block {
 		rec.UID, rec.GID = 0, 0
 		return nil
 	}
-	if err := r.users.claim(rec, environmentOf(d)); err != nil {
+	if err := r.users.claimUser(rec, environmentOf(d)); err != nil {
 		return &block{Reason: runtime.ReasonUnschedulable, Message: err.Error(), Until: now.Add(blockedRetry)}
 	}
 	return nil

@@ -107,14 +107,14 @@ func newWorkload(rt *Runtime, key string) *workload {
 	return w
 }
 
-func (w *workload) published() lists { return w.view.Load().lists }
+func (w *workload) publishedLists() lists { return w.view.Load().lists }
 
-// behind reports whether the published lists may be from before the last assignment, or under the
+// isBehind reports whether the published lists may be from before the last assignment, or under the
 // deployment that had the workload before. The caller holds the runtime's mu.
-func (w *workload) behind() bool { return w.view.Load().asOf < w.assigned }
+func (w *workload) isBehind() bool { return w.view.Load().asOf < w.assigned }
 
-// instances iterates over all instances, each with the id of its deployment.
-func (l lists) instances() iter.Seq2[string, *runtime.Instance] {
+// eachInstance iterates over all instances, each with the id of its deployment.
+func (l lists) eachInstance() iter.Seq2[string, *runtime.Instance] {
 	return func(yield func(string, *runtime.Instance) bool) {
 		for id, list := range l {
 			for n := range list {
@@ -126,22 +126,22 @@ func (l lists) instances() iter.Seq2[string, *runtime.Instance] {
 	}
 }
 
-func (w *workload) poke() {
+func (w *workload) wakeUp() {
 	select {
 	case w.poked <- struct{}{}:
 	default:
 	}
 }
 
-// keep works until ctx ends, or until no deployment wants the workload and it has no
+// keepRunning works until ctx ends, or until no deployment wants the workload and it has no
 // instances left.
-func (w *workload) keep(ctx context.Context) {
+func (w *workload) keepRunning(ctx context.Context) {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	for {
-		next, empty := w.pass(ctx, time.Now())
-		w.rt.collect(w)
-		if empty && w.rt.retire(w) {
+		next, empty := w.decideAndAct(ctx, time.Now())
+		w.rt.collectDeployments(w)
+		if empty && w.rt.retireWorkload(w) {
 			return
 		}
 		if next.IsZero() {
@@ -159,8 +159,8 @@ func (w *workload) keep(ctx context.Context) {
 	}
 }
 
-// pass decides and acts until there is nothing more to do now.
-func (w *workload) pass(ctx context.Context, now time.Time) (next time.Time, empty bool) {
+// decideAndAct decides and acts until there is nothing more to do now.
+func (w *workload) decideAndAct(ctx context.Context, now time.Time) (next time.Time, empty bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if ctx.Err() != nil {
@@ -168,7 +168,7 @@ func (w *workload) pass(ctx context.Context, now time.Time) (next time.Time, emp
 	}
 	want, d, asOf := w.rt.wantedOf(w)
 	w.belongTo(d)
-	w.learn(d)
+	w.learnSecrets(d)
 	w.gated = !want.Gone && !want.Paused && w.rt.released != nil
 	if d != nil {
 		w.roles = d.roles
@@ -185,21 +185,21 @@ func (w *workload) pass(ctx context.Context, now time.Time) (next time.Time, emp
 			case in.adopt:
 				w.takeUp(ctx, in)
 			case in.gone:
-				w.settle(ctx, in)
+				w.finishAttempt(ctx, in)
 			}
 		}
-		if d == nil && w.stray() {
+		if d == nil && w.hasStrays() {
 			// No instance is ever stopped because a file is missing.
 			break
 		}
-		p := decide(want, w.seen(), now)
+		p := decideWorkload(want, w.seenInstances(), now)
 		next = p.Next
 		for id, in := range w.instances {
 			in.waits = p.Waits[id]
 		}
 		w.stopEntriesFirst(p.Actions)
 		for _, a := range p.Actions {
-			w.act(ctx, a, d, now)
+			w.carryOut(ctx, a, d, now)
 		}
 		if len(p.Actions) == 0 {
 			break
@@ -209,7 +209,7 @@ func (w *workload) pass(ctx context.Context, now time.Time) (next time.Time, emp
 	w.publish(want.Held, asOf)
 	w.tellPeers()
 	empty = want.Gone && len(w.instances) == 0
-	if d == nil && w.stray() {
+	if d == nil && w.hasStrays() {
 		return next, empty
 	}
 	err := w.clearSlots(want)
@@ -224,20 +224,20 @@ func (w *workload) pass(ctx context.Context, now time.Time) (next time.Time, emp
 	return next, empty
 }
 
-// stray reports whether instances of the workload belong to a deployment without an assignment. The
+// hasStrays reports whether instances of the workload belong to a deployment without an assignment. The
 // caller holds mu.
-func (w *workload) stray() bool {
+func (w *workload) hasStrays() bool {
 	for _, in := range w.instances {
-		if !w.rt.known(in.rec.Deployment) {
+		if !w.rt.isKnown(in.rec.Deployment) {
 			return true
 		}
 	}
 	return false
 }
 
-// learn records the secrets that instances are given. Instances of an older template keep earlier
+// learnSecrets records the secrets that instances are given. Instances of an older template keep earlier
 // values, so no value is ever forgotten. The caller holds mu.
-func (w *workload) learn(d *deployment) {
+func (w *workload) learnSecrets(d *deployment) {
 	if d != nil && len(d.missingSecrets()) == 0 {
 		w.secrets = w.secrets.With(slices.Collect(maps.Values(d.secrets))...)
 	}
@@ -251,18 +251,18 @@ func (w *workload) belongTo(d *deployment) {
 	for _, in := range w.instances {
 		if in.rec.Deployment != d.spec.GetId() && in.busy != forgetting {
 			in.rec.Deployment = d.spec.GetId()
-			_ = w.save(in)
+			_ = w.saveRecord(in)
 		}
 	}
 }
 
-func (w *workload) seen() []seen {
+func (w *workload) seenInstances() []seen {
 	out := make([]seen, 0, len(w.instances))
 	for _, in := range w.instances {
 		s := seen{record: in.rec, Live: in.live, Busy: in.busy != idle, Starting: in.busy == starting, Blocked: in.blocked}
 		s.Passes, s.Fails, s.LastCheck = in.pulse.read()
 		s.LastCheck = w.secrets.Blank(s.LastCheck) // the text may quote the instance's answer
-		s.Released = !w.gated || in.rec.Stop == nil || w.released(in)
+		s.Released = !w.gated || in.rec.Stop == nil || w.isReleased(in)
 		s.Waits = in.waits
 		s.Unrouted = w.gated && w.isEntry(in.rec.Role) && w.rt.released(in.rec.ID)
 		out = append(out, s)
@@ -276,12 +276,12 @@ func (w *workload) publish(held *block, asOf int64) {
 	blocked, awaits := false, false
 	before, now := w.view.Load(), lists{}
 	changed := before.asOf != asOf
-	all := w.seen()
+	all := w.seenInstances()
 	slices.SortFunc(all, bySeat)
 	for _, s := range all {
 		blocked = blocked || s.Blocked != nil
 		awaits = awaits || s.Stop != nil && !s.Stop.Await.IsZero()
-		now[s.Deployment] = append(now[s.Deployment], s.describe(held))
+		now[s.Deployment] = append(now[s.Deployment], s.describeInstance(held))
 	}
 	w.blocked.Store(blocked)
 	w.awaits.Store(awaits)
@@ -294,13 +294,13 @@ func (w *workload) publish(held *block, asOf int64) {
 	}
 	if changed || len(now) != len(before.lists) {
 		w.view.Store(&view{lists: now, asOf: asOf})
-		w.rt.changed()
+		w.rt.signalChange()
 	}
 }
 
-// save writes the record, and logs a failure. After a failure, the next agent learns the same from
+// saveRecord writes the record, and logs a failure. After a failure, the next agent learns the same from
 // the facts, or decides again.
-func (w *workload) save(in *instance) error {
+func (w *workload) saveRecord(in *instance) error {
 	err := writeJSON(w.rt.instanceDir(in.rec.ID), recordFile, in.rec, false)
 	if err != nil {
 		w.rt.log.Error("writing the record of an instance failed", "instance", in.rec.ID, "err", err)
@@ -308,7 +308,7 @@ func (w *workload) save(in *instance) error {
 	return err
 }
 
-func (w *workload) act(ctx context.Context, a action, d *deployment, now time.Time) {
+func (w *workload) carryOut(ctx context.Context, a action, d *deployment, now time.Time) {
 	in := w.instances[a.ID]
 	switch a.Kind {
 	case doCreate:
@@ -322,18 +322,18 @@ func (w *workload) act(ctx context.Context, a action, d *deployment, now time.Ti
 		o := *in.rec.Stop
 		o.At, o.Await = now, time.Time{}
 		in.rec.Stop = &o
-		_ = w.save(in)
+		_ = w.saveRecord(in)
 		w.signalStop(in)
 	case doKill:
-		w.kill(in, now)
+		w.killInstance(in, now)
 	case doForget:
-		w.forget(ctx, in)
+		w.eraseInstance(ctx, in)
 	case doReady:
-		w.ready(in, now)
+		w.markReady(in, now)
 	case doUnready:
-		in.rec = in.rec.turned(false, now)
+		in.rec = in.rec.withReady(false, now)
 		w.rt.log.Warn("instance lost its health", "instance", in.rec.ID, "deployment", in.rec.Deployment, "check", w.secrets.Blank(in.pulse.lastFailure()))
-		_ = w.save(in)
+		_ = w.saveRecord(in)
 	}
 }
 
@@ -345,11 +345,11 @@ func (w *workload) create(at slotKey, d *deployment) {
 		Grace:  graceOf(d.spec.GetSpec()),
 		Drain:  drainOf(d.spec.GetSpec()),
 	}
-	in := &instance{rec: rec.succeeding(w.before[at])}
+	in := &instance{rec: rec.successorOf(w.before[at])}
 	if err := os.Mkdir(w.rt.instanceDir(rec.ID), 0o700); err != nil {
 		w.rt.log.Error("making the directory of an instance failed", "instance", rec.ID, "err", err)
 	}
-	_ = w.save(in)
+	_ = w.saveRecord(in)
 	w.instances[rec.ID] = in
 }
 
@@ -359,7 +359,7 @@ func (w *workload) stop(in *instance, o order) {
 		// never ready. An instance that is not ready any more gets requests only as a last resort,
 		// if few instances are better. Its stop does not wait for those requests.
 		o.Drain = in.rec.Drain
-		if w.gated && !w.released(in) {
+		if w.gated && !w.isReleased(in) {
 			patience := w.rt.patience(in.rec.ID)
 			if w.leavesPool(in) {
 				patience = min(patience, peersPause)
@@ -377,7 +377,7 @@ func (w *workload) stop(in *instance, o order) {
 		in.rec.Stop = &o
 	}
 	// The record is saved before the shim gets the signal, so that the end counts as requested.
-	_ = w.save(in)
+	_ = w.saveRecord(in)
 	w.rt.log.Info("stopping instance", "instance", in.rec.ID, "deployment", in.rec.Deployment, "reason", o.Reason, "why", o.Message)
 	if in.rec.Stop.Await.IsZero() {
 		w.signalStop(in)
@@ -385,41 +385,41 @@ func (w *workload) stop(in *instance, o order) {
 }
 
 func (w *workload) signalStop(in *instance) {
-	if err := in.shim.signal(syscall.SIGTERM); err != nil && in.shim.alive() {
+	if err := in.shim.sendSignal(syscall.SIGTERM); err != nil && in.shim.isAlive() {
 		w.rt.log.Error("signalling a shim failed", "instance", in.rec.ID, "err", err)
 	}
 }
 
-// kill kills an instance that its shim did not end in time. It kills the process group first. If
+// killInstance kills an instance that its shim did not end in time. It kills the process group first. If
 // the shim itself hangs, it kills the shim, and so the child.
-func (w *workload) kill(in *instance, now time.Time) {
+func (w *workload) killInstance(in *instance, now time.Time) {
 	w.rt.log.Warn("killing an instance that outlived its grace period", "instance", in.rec.ID)
-	if in.child.alive() {
+	if in.child.isAlive() {
 		_ = syscall.Kill(-in.child.PID, syscall.SIGKILL)
 	}
-	if now.After(in.rec.Stop.deadline(in.rec.Grace).Add(2 * killMargin)) {
-		_ = in.shim.signal(syscall.SIGKILL)
+	if now.After(in.rec.Stop.deadlineOf(in.rec.Grace).Add(2 * killMargin)) {
+		_ = in.shim.sendSignal(syscall.SIGKILL)
 	}
 }
 
-// ready records that an instance is ready, unless another process answers on its port.
-func (w *workload) ready(in *instance, now time.Time) {
+// markReady records that an instance is ready, unless another process answers on its port.
+func (w *workload) markReady(in *instance, now time.Time) {
 	if in.rec.ReadyAt.IsZero() {
-		if who := stranger(in.rec, in.shim, in.child); who != "" {
+		if who := strangerAt(in.rec, in.shim, in.child); who != "" {
 			w.stop(in, order{Reason: runtime.ReasonPortInUse, Message: "another process answers on its port: " + who, At: now})
 			return
 		}
-		in.rec = in.rec.turned(true, now)
-		w.rt.metrics.ready(in.rec)
+		in.rec = in.rec.withReady(true, now)
+		w.rt.metrics.countReady(in.rec)
 	} else {
-		in.rec = in.rec.turned(true, now)
+		in.rec = in.rec.withReady(true, now)
 	}
 	w.rt.log.Info("instance is ready", "instance", in.rec.ID, "deployment", in.rec.Deployment, "after", now.Sub(in.rec.StartedAt).Round(time.Millisecond))
-	_ = w.save(in)
+	_ = w.saveRecord(in)
 }
 
-// restart restarts an instance on request. It reports whether the workload has this instance.
-func (w *workload) restart(id string) bool {
+// restartInstance restarts an instance on request. It reports whether the workload has this instance.
+func (w *workload) restartInstance(id string) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	in := w.instances[id]
@@ -429,12 +429,12 @@ func (w *workload) restart(id string) bool {
 	switch {
 	case in.live && in.rec.Stop == nil:
 		w.stop(in, order{Reason: runtime.ReasonStopped, Message: "a restart was requested", At: time.Now()})
-		w.poke() // so that the next pass checks the deadline
-	case !in.live && in.rec.ended():
+		w.wakeUp() // so that the next pass checks the deadline
+	case !in.live && in.rec.hasEnded():
 		end := *in.rec.End
 		end.Free = true
 		in.rec.End = &end
-		_ = w.save(in)
+		_ = w.saveRecord(in)
 	}
 	return true
 }

@@ -49,9 +49,9 @@ func (w *workload) start(ctx context.Context, in *instance, d *deployment, now t
 	}
 	rec := in.rec
 	// The port may be the reason why the instance was never ready, so it gets another one.
-	fresh := rec.ended() && !rec.End.Free && rec.End.Reason != runtime.ReasonDiskFull && rec.ReadyAt.IsZero()
+	fresh := rec.hasEnded() && !rec.End.Free && rec.End.Reason != runtime.ReasonDiskFull && rec.ReadyAt.IsZero()
 	n := need{ports: portsOf(d.spec.GetSpec()), gpus: gpusOf(ro.Resources.GetGpu()), memoryMiB: int(ro.Resources.GetMemoryMib())}
-	if in.blocked = w.rt.ledger.claim(&rec, n, fresh, now); in.blocked != nil {
+	if in.blocked = w.rt.ledger.claimResources(&rec, n, fresh, now); in.blocked != nil {
 		return
 	}
 	// The ledger has given these resources to the instance, so the next attempt must start with
@@ -65,14 +65,14 @@ func (w *workload) start(ctx context.Context, in *instance, d *deployment, now t
 		in.blocked = &block{Reason: runtime.ReasonUnschedulable, Message: err.Error(), Until: now.Add(blockedRetry)}
 		return
 	}
-	rec = rec.started(now)
+	rec = rec.nextAttempt(now)
 	rec.Health = healthOf(d.spec.GetSpec().GetHealthCheck())
 	rec.Grace, rec.Drain = graceOf(d.spec.GetSpec()), drainOf(d.spec.GetSpec())
 	in.rec = rec
 	// The directory is missing if the disk was full when the instance was created.
 	err := os.MkdirAll(w.rt.instanceDir(rec.ID), 0o700)
 	if err == nil {
-		err = w.save(in)
+		err = w.saveRecord(in)
 	}
 	if err != nil {
 		in.rec.Attempt--
@@ -96,7 +96,7 @@ func (w *workload) start(ctx context.Context, in *instance, d *deployment, now t
 		var err error
 		select {
 		case w.rt.starts <- struct{}{}:
-			f, err = w.rt.spawn(ctx, l, ro.Resources)
+			f, err = w.rt.spawnShim(ctx, l, ro.Resources)
 			<-w.rt.starts
 		case <-ctx.Done():
 			// The start was written but not made. The next agent finds that the attempt never ran.
@@ -114,7 +114,7 @@ func (w *workload) start(ctx context.Context, in *instance, d *deployment, now t
 			w.settleAs(ctx, in, failedStart(err))
 			return
 		}
-		w.follow(ctx, in, f)
+		w.followAttempt(ctx, in, f)
 	})
 }
 
@@ -133,7 +133,7 @@ func (r *Runtime) launchOf(rec record, ro runtime.Role, d *deployment) launch {
 		dir = filepath.Join(r.instanceDir(rec.ID), workDir)
 	}
 	u := r.userOf(rec, dir)
-	env := environment(d.spec, ro, &rec, r.cfg.Region, d.secrets, hostVariables(u, dir))
+	env := environmentFor(d.spec, ro, &rec, r.cfg.Region, d.secrets, hostVariables(u, dir))
 	if d.roles != nil {
 		peers := r.peersDir(rec.ID)
 		env[runtime.PeersEnv] = filepath.Join(peers, peersFile)
@@ -158,18 +158,18 @@ func (r *Runtime) launchOf(rec record, ro runtime.Role, d *deployment) launch {
 	}
 	argv := slices.Clone(r.commandOf(ro))
 	for _, a := range ro.Args {
-		argv = append(argv, expand(a, env))
+		argv = append(argv, expandVariables(a, env))
 	}
 	l := launch{
-		Instance: rec.ID, Attempt: rec.Attempt, Argv: argv, Env: pairs(env),
+		Instance: rec.ID, Attempt: rec.Attempt, Argv: argv, Env: envPairs(env),
 		Dir: dir, Slot: slot, Grace: rec.Grace, Output: r.cfg.OutputBytes, User: u, models: models,
 	}
 	l.Hide = slices.Collect(maps.Values(d.secrets))
 	return l
 }
 
-// spawn runs a shim and returns the facts that the shim sends as its hello.
-func (r *Runtime) spawn(ctx context.Context, l launch, res *windlassv1.Resources) (facts, error) {
+// spawnShim runs a shim and returns the facts that the shim sends as its hello.
+func (r *Runtime) spawnShim(ctx context.Context, l launch, res *windlassv1.Resources) (facts, error) {
 	dir := r.instanceDir(l.Instance)
 	if err := os.MkdirAll(l.Dir, 0o700); err != nil {
 		return facts{}, fmt.Errorf("make the working directory: %w", err)
@@ -214,7 +214,7 @@ func (r *Runtime) spawn(ctx context.Context, l launch, res *windlassv1.Resources
 	p, err := os.StartProcess(path, argv, &os.ProcAttr{
 		Dir: dir,
 		// One thread of Go code is enough for a shim.
-		Env:   []string{"PATH=" + getenv("PATH"), "GOMAXPROCS=1"},
+		Env:   []string{"PATH=" + variableOfAgent("PATH"), "GOMAXPROCS=1"},
 		Files: []*os.File{in, shimLog, shimLog, out},
 		Sys:   &syscall.SysProcAttr{Setsid: true},
 	})
@@ -247,8 +247,8 @@ func (r *Runtime) spawn(ctx context.Context, l launch, res *windlassv1.Resources
 	said, _ := os.ReadFile(shimLog.Name())
 	if errors.Is(err, os.ErrDeadlineExceeded) && ctx.Err() == nil {
 		// The shim has not said hello, and must not do so later.
-		if id, ierr := identify(pid); ierr == nil {
-			_ = id.signal(syscall.SIGKILL)
+		if id, ierr := identifyProcess(pid); ierr == nil {
+			_ = id.sendSignal(syscall.SIGKILL)
 		}
 		err = fmt.Errorf("the shim did not answer within %s", helloPatience)
 	}
@@ -275,12 +275,12 @@ func reapShim(pid int) {
 	}
 }
 
-// follow continues with an attempt according to its facts. The caller holds mu.
-func (w *workload) follow(ctx context.Context, in *instance, f facts) {
+// followAttempt continues with an attempt according to its facts. The caller holds mu.
+func (w *workload) followAttempt(ctx context.Context, in *instance, f facts) {
 	if f.Exit != nil {
 		w.rt.wg.Go(func() { reapShim(f.Shim.PID) })
-		w.conclude(in, *f.Exit)
-		w.poke()
+		w.concludeAttempt(in, *f.Exit)
+		w.wakeUp()
 		return
 	}
 	actx, cancel := context.WithCancel(ctx)
@@ -299,15 +299,15 @@ func (w *workload) follow(ctx context.Context, in *instance, f facts) {
 			in.gone = true
 		}
 		w.mu.Unlock()
-		w.poke()
+		w.wakeUp()
 	})
-	h, port, ready := in.rec.Health, in.rec.checked(), in.rec.Ready
-	w.rt.wg.Go(func() { w.rt.prober.watch(actx, h, port, ready, pl, w.poke) })
-	w.poke()
+	h, port, ready := in.rec.Health, in.rec.checkedPort(), in.rec.Ready
+	w.rt.wg.Go(func() { w.rt.prober.watch(actx, h, port, ready, pl, w.wakeUp) })
+	w.wakeUp()
 }
 
-// settle finds out how an attempt ended if its shim is gone. The caller holds mu.
-func (w *workload) settle(ctx context.Context, in *instance) {
+// finishAttempt finds out how an attempt ended if its shim is gone. The caller holds mu.
+func (w *workload) finishAttempt(ctx context.Context, in *instance) {
 	w.settleAs(ctx, in, exit{Kind: exitNoShim, Message: "the shim wrote no facts"})
 }
 
@@ -329,7 +329,7 @@ func (w *workload) settleAs(ctx context.Context, in *instance, ifNone exit) {
 			x := failedStart(err)
 			f.Exit = &x
 		}
-		w.follow(ctx, in, f)
+		w.followAttempt(ctx, in, f)
 	})
 }
 
@@ -351,7 +351,7 @@ func settleAttempt(ctx context.Context, dir, id string, attempt int, boot string
 		if err != nil {
 			return facts{}, err
 		}
-		if found && f.Attempt == attempt && f.Exit == nil && f.Child.PID > 0 && f.Shim.alive() {
+		if found && f.Attempt == attempt && f.Exit == nil && f.Child.PID > 0 && f.Shim.isAlive() {
 			return f, nil
 		}
 		select {
@@ -381,7 +381,7 @@ func settleLocked(dir, id string, attempt int, boot string, ifNone exit, secrets
 		x = exit{Kind: exitLost}
 	}
 	if f.Boot == boot {
-		sweep(id, f.Shim, f.UID)
+		killRemaining(id, f.Shim, f.UID)
 	}
 	x.At = time.Now()
 	// The shim would have blanked the secrets. An agent that does not know them shows no output.
@@ -394,23 +394,23 @@ func settleLocked(dir, id string, attempt int, boot string, ifNone exit, secrets
 	return f, writeJSON(dir, factsFile, f, false)
 }
 
-// conclude records the end of an attempt. The caller holds mu.
-func (w *workload) conclude(in *instance, x exit) {
+// concludeAttempt records the end of an attempt. The caller holds mu.
+func (w *workload) concludeAttempt(in *instance, x exit) {
 	if in.unwatch != nil {
 		in.unwatch()
 	}
 	in.live, in.gone, in.pulse, in.unwatch = false, false, nil, nil
 	in.shim, in.child = proc{}, proc{}
-	in.rec = in.rec.concluded(x, w.rt.cfg.Random())
-	_ = w.save(in)
+	in.rec = in.rec.afterExit(x, w.rt.cfg.Random())
+	_ = w.saveRecord(in)
 	if x.Kind != exitNeverRan {
-		w.rt.metrics.ended(in.rec.End)
+		w.rt.metrics.countEnded(in.rec.End)
 		w.rt.log.Info("instance ended", "instance", in.rec.ID, "deployment", in.rec.Deployment, "reason", in.rec.End.Reason, "exit", x.String())
 	}
 }
 
-// forget removes all traces of an instance that does not run any more.
-func (w *workload) forget(ctx context.Context, in *instance) {
+// eraseInstance removes all traces of an instance that does not run any more.
+func (w *workload) eraseInstance(ctx context.Context, in *instance) {
 	in.busy = forgetting
 	w.before[slotKey{in.rec.Role, in.rec.Group, in.rec.Slot}] = in.rec
 	id := in.rec.ID
@@ -425,19 +425,19 @@ func (w *workload) forget(ctx context.Context, in *instance) {
 		if err != nil {
 			w.rt.log.Error("cannot delete the directory of an instance; will try again", "instance", id, "err", err)
 			in.busy = idle
-			in.blocked = &block{Reason: in.rec.Stop.reason(), Message: err.Error(), Until: time.Now().Add(blockedRetry)}
-			time.AfterFunc(blockedRetry, w.poke)
+			in.blocked = &block{Reason: in.rec.Stop.reasonText(), Message: err.Error(), Until: time.Now().Add(blockedRetry)}
+			time.AfterFunc(blockedRetry, w.wakeUp)
 			return
 		}
 		delete(w.instances, id)
 		w.rt.ledger.release(id)
 		w.rt.users.release(in.rec)
-		w.poke()
+		w.wakeUp()
 		w.rt.pokeBlocked()
 	})
 }
 
-func (o *order) reason() string {
+func (o *order) reasonText() string {
 	if o == nil {
 		return runtime.ReasonStopped
 	}

@@ -60,8 +60,8 @@ func newLedger(cfg Config) *ledger {
 	}
 }
 
-// restore records the resources that an instance held before the agent restarted.
-func (l *ledger) restore(r record) {
+// restoreClaim records the resources that an instance held before the agent restarted.
+func (l *ledger) restoreClaim(r record) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for _, p := range r.Ports {
@@ -104,10 +104,10 @@ type needPort struct {
 	port int
 }
 
-// claim gives r the resources of n. It keeps the resources that r holds already. If anything is
-// missing, claim returns what is missing and changes nothing. Allocated ports that another process
+// claimResources gives r the resources of n. It keeps the resources that r holds already. If anything is
+// missing, claimResources returns what is missing and changes nothing. Allocated ports that another process
 // has taken meanwhile are replaced. fresh replaces allocated ports in any case.
-func (l *ledger) claim(r *record, n need, fresh bool, now time.Time) *block {
+func (l *ledger) claimResources(r *record, n need, fresh bool, now time.Time) *block {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	gpus, b := l.claimGPUs(r, n)
@@ -155,7 +155,7 @@ func (l *ledger) claimGPUs(r *record, n need) ([]string, *block) {
 	var chosen []string
 	free, total := 0, 0
 	for _, g := range l.gpus {
-		if !n.gpus.fits(g) {
+		if !n.gpus.fitsDevice(g) {
 			continue
 		}
 		total++
@@ -164,7 +164,7 @@ func (l *ledger) claimGPUs(r *record, n need) ([]string, *block) {
 		}
 	}
 	for _, g := range l.gpus {
-		if !n.gpus.fits(g) || l.gpuOf[g.ID] != "" {
+		if !n.gpus.fitsDevice(g) || l.gpuOf[g.ID] != "" {
 			continue
 		}
 		free++
@@ -222,7 +222,7 @@ func (l *ledger) claimPorts(r *record, n need, fresh bool) ([]port, *block) {
 			}
 		}
 		if p == 0 {
-			if p = l.allocate(taken); p == 0 {
+			if p = l.allocatePort(taken); p == 0 {
 				return nil, &block{Reason: runtime.ReasonUnschedulable, Message: "no free port" + l.rangeText()}
 			}
 		}
@@ -249,15 +249,15 @@ func (l *ledger) fixedPort(id string, p int) *block {
 	if err := l.listen(p); err != nil {
 		who := l.owner(p)
 		if who == "" {
-			who = "another process (" + cause(err).Error() + ")"
+			who = "another process (" + causeOf(err).Error() + ")"
 		}
 		return &block{Reason: runtime.ReasonPortInUse, Message: fmt.Sprintf("port %d is in use by %s", p, who)}
 	}
 	return nil
 }
 
-// allocate finds a port on which no process listens and which no instance holds.
-func (l *ledger) allocate(taken map[int]bool) int {
+// allocatePort finds a port on which no process listens and which no instance holds.
+func (l *ledger) allocatePort(taken map[int]bool) int {
 	usable := func(p int) bool { return l.portOf[p] == "" && !taken[p] }
 	if l.ports.Max == 0 {
 		for range 100 {
@@ -302,7 +302,7 @@ func tryListen(p int) error {
 // portOwner returns the process that listens on a port, or "" if /proc does not show it to this
 // process.
 func portOwner(p int) string {
-	inodes := listeners(p)
+	inodes := listeningSockets(p)
 	if len(inodes) == 0 {
 		return ""
 	}

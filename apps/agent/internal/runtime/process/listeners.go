@@ -11,8 +11,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// listeners returns the sockets, as "socket:[inode]", that listen on a port.
-func listeners(port int) map[string]bool {
+// listeningSockets returns the sockets, as "socket:[inode]", that listen on a port.
+func listeningSockets(port int) map[string]bool {
 	found, err := askListeners(port)
 	if err != nil {
 		return readListeners(port)

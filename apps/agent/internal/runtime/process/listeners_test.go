@@ -52,6 +52,6 @@ func TestListeners(t *testing.T) {
 
 func BenchmarkListeners(b *testing.B) {
 	for b.Loop() {
-		listeners(1)
+		listeningSockets(1)
 	}
 }

@@ -47,7 +47,7 @@ func newMetrics(reg prometheus.Registerer, states func() map[windlassv1.Instance
 	return m, nil
 }
 
-func (m *metrics) check(pass bool) {
+func (m *metrics) countCheck(pass bool) {
 	result := "fail"
 	if pass {
 		result = "pass"
@@ -55,11 +55,11 @@ func (m *metrics) check(pass bool) {
 	m.checks.WithLabelValues(result).Inc()
 }
 
-func (m *metrics) ready(r record) {
+func (m *metrics) countReady(r record) {
 	m.startup.Observe(max(r.ReadyAt.Sub(r.StartedAt), time.Millisecond).Seconds())
 }
 
-func (m *metrics) ended(e *ending) {
+func (m *metrics) countEnded(e *ending) {
 	reason := runtime.ReasonStopped
 	if e != nil {
 		reason = e.Reason

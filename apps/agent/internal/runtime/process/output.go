@@ -41,7 +41,7 @@ func openOutput(dir string, limit int64) (*output, error) {
 		return nil, err
 	}
 	o.index = &indexer{dir: dir}
-	if err := o.index.resume(o.f, o.size, time.Now()); err != nil {
+	if err := o.index.resumeFile(o.f, o.size, time.Now()); err != nil {
 		// An index that misses a file would have wrong positions.
 		o.index.close()
 		o.index = nil
@@ -73,19 +73,19 @@ func (o *output) Write(b []byte) (int, error) {
 		o.tail = append(o.tail[:0], o.tail[n:]...)
 	}
 	if o.size >= o.half {
-		o.rotate()
+		o.rotateFiles()
 	}
 	if o.f != nil {
 		n, _ := o.f.Write(b)
 		o.size += int64(n)
 		if o.index != nil {
-			o.index.wrote(b[:n], time.Now())
+			o.index.noteWritten(b[:n], time.Now())
 		}
 	}
 	return len(b), nil
 }
 
-func (o *output) rotate() {
+func (o *output) rotateFiles() {
 	if o.f != nil {
 		_ = o.f.Close()
 		o.f = nil
@@ -97,13 +97,13 @@ func (o *output) rotate() {
 	_ = os.Rename(path, path+".1")
 	// Without a file, the next write tries again.
 	if o.open() == nil && o.index != nil {
-		o.index.rotated(o.f, time.Now())
+		o.index.rotateFile(o.f, time.Now())
 	}
 }
 
-// last returns the last lines of this attempt's output, with the secrets blanked. The output in
+// newestLines returns the last lines of this attempt's output, with the secrets blanked. The output in
 // memory may begin inside a secret.
-func (o *output) last(secrets *redact.Values) []string {
+func (o *output) newestLines(secrets *redact.Values) []string {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	return messageLines(secrets.Blank(string(o.tail)))

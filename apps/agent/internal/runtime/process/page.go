@@ -54,7 +54,7 @@ func openKept(dir string) (k *kept, err error) {
 		closeAll(found)
 		return k, err
 	}
-	first, last, err := k.index.ends()
+	first, last, err := k.index.firstAndLast()
 	if err != nil {
 		closeAll(found)
 		return k, err
@@ -116,7 +116,7 @@ func (k *kept) start() int64 {
 	return k.parts[0].base
 }
 
-func (k *kept) end() int64 {
+func (k *kept) endPosition() int64 {
 	if len(k.parts) == 0 {
 		return 0
 	}
@@ -124,8 +124,8 @@ func (k *kept) end() int64 {
 	return p.base + p.size
 }
 
-// reader returns a reader of the output between two positions.
-func (k *kept) reader(from, to int64) io.Reader {
+// readerOf returns a reader of the output between two positions.
+func (k *kept) readerOf(from, to int64) io.Reader {
 	var out []io.Reader
 	for _, p := range k.parts {
 		if begin, end := max(from, p.base), min(to, p.base+p.size); begin < end {
@@ -137,51 +137,51 @@ func (k *kept) reader(from, to int64) io.Reader {
 
 // linesBefore returns the number of line breaks before a stored position.
 func (k *kept) linesBefore(position int64) (int64, error) {
-	i, err := k.index.last(func(m mark) bool { return m.offset <= position })
+	i, err := k.index.lastBefore(func(m mark) bool { return m.offset <= position })
 	if err != nil {
 		return 0, err
 	}
 	near := mark{offset: k.start()}
 	if i >= 0 {
-		if near, err = k.index.at(i); err != nil {
+		if near, err = k.index.markAt(i); err != nil {
 			return 0, err
 		}
 	}
-	more, err := countBreaksIn(k.reader(near.offset, position))
+	more, err := countBreaksIn(k.readerOf(near.offset, position))
 	return near.lines + more, err
 }
 
-// since returns the beginning of a line. All output before it is older than at.
-func (k *kept) since(at time.Time) (int64, error) {
-	i, err := k.index.last(func(m mark) bool { return m.at < at.UnixMilli() })
+// positionSince returns the beginning of a line. All output before it is older than at.
+func (k *kept) positionSince(at time.Time) (int64, error) {
+	i, err := k.index.lastBefore(func(m mark) bool { return m.at < at.UnixMilli() })
 	if err != nil || i < 0 {
 		return k.start(), err
 	}
-	m, err := k.index.at(i)
+	m, err := k.index.markAt(i)
 	return max(m.offset, k.start()), err
 }
 
-// tail returns the position where the last n lines begin. It looks at limit bytes at most.
-func (k *kept) tail(n, limit int) (int64, error) {
-	from := max(k.start(), k.end()-int64(limit))
-	b, err := io.ReadAll(k.reader(from, k.end()))
+// tailPosition returns the position where the last n lines begin. It looks at limit bytes at most.
+func (k *kept) tailPosition(n, limit int) (int64, error) {
+	from := max(k.start(), k.endPosition()-int64(limit))
+	b, err := io.ReadAll(k.readerOf(from, k.endPosition()))
 	if err != nil {
 		return 0, fmt.Errorf("read output: %w", err)
 	}
-	return k.end() - int64(len(lastLines(b, n, limit))), nil
+	return k.endPosition() - int64(len(lastLines(b, n, limit))), nil
 }
 
 // begin returns the position where to read, and how many lines before it were lost.
 func (k *kept) begin(q runtime.LogQuery) (at runtime.LogPosition, lost int64, err error) {
 	switch {
-	case q.After != nil && q.After.Offset > k.end():
+	case q.After != nil && q.After.Offset > k.endPosition():
 		// The position belongs to another output: the instance was started again on a host that
 		// lost its disk, or its output has no index and was rotated.
 		at.Offset = k.start()
 	case q.After != nil:
 		at = *q.After
 	case q.Tail >= 0 && (q.Since.IsZero() || q.Tail > 0):
-		at.Offset, err = k.tail(q.Tail, q.Limit)
+		at.Offset, err = k.tailPosition(q.Tail, q.Limit)
 	default:
 		at.Offset = k.start()
 	}
@@ -189,13 +189,13 @@ func (k *kept) begin(q runtime.LogQuery) (at runtime.LogPosition, lost int64, er
 		return at, 0, err
 	}
 	if !q.Since.IsZero() {
-		since, err := k.since(q.Since)
+		since, err := k.positionSince(q.Since)
 		if err != nil {
 			return at, 0, err
 		}
 		at.Offset = max(at.Offset, since)
 	}
-	from := max(at.Offset, k.start(), k.end()-int64(q.Limit))
+	from := max(at.Offset, k.start(), k.endPosition()-int64(q.Limit))
 	if q.After != nil && from == q.After.Offset {
 		return *q.After, 0, nil
 	}
@@ -219,7 +219,7 @@ func (k *kept) begin(q runtime.LogQuery) (at runtime.LogPosition, lost int64, er
 // lineFrom returns the beginning of the next line, or the position itself if no line begins after
 // it.
 func (k *kept) lineFrom(position int64) (int64, error) {
-	b, err := io.ReadAll(k.reader(position, k.end()))
+	b, err := io.ReadAll(k.readerOf(position, k.endPosition()))
 	if err != nil {
 		return 0, fmt.Errorf("read output: %w", err)
 	}
@@ -244,7 +244,7 @@ func readPage(dir string, q runtime.LogQuery, secrets *redact.Values, now time.T
 	if len(k.parts) == 0 {
 		return page, nil
 	}
-	b, err := io.ReadAll(k.reader(at.Offset, k.end()))
+	b, err := io.ReadAll(k.readerOf(at.Offset, k.endPosition()))
 	if err != nil {
 		return page, fmt.Errorf("read output: %w", err)
 	}
@@ -256,7 +256,7 @@ func readPage(dir string, q runtime.LogQuery, secrets *redact.Values, now time.T
 		return page, nil
 	}
 	page.Next = runtime.LogPosition{Offset: at.Offset + int64(len(b)), Line: at.Line + countBreaks(b)}
-	page.Lines, err = k.lines(b, at.Offset, secrets)
+	page.Lines, err = k.linesOf(b, at.Offset, secrets)
 	if err != nil || q.Since.IsZero() {
 		return page, err
 	}
@@ -266,13 +266,13 @@ func readPage(dir string, q runtime.LogQuery, secrets *redact.Values, now time.T
 	return page, nil
 }
 
-// lines splits output into lines with their times. The output begins at position.
-func (k *kept) lines(b []byte, position int64, secrets *redact.Values) ([]runtime.LogLine, error) {
-	i, err := k.index.last(func(m mark) bool { return m.offset <= position })
+// linesOf splits output into lines with their times. The output begins at position.
+func (k *kept) linesOf(b []byte, position int64, secrets *redact.Values) ([]runtime.LogLine, error) {
+	i, err := k.index.lastBefore(func(m mark) bool { return m.offset <= position })
 	if err != nil {
 		return nil, err
 	}
-	marks, err := k.index.between(i, position+int64(len(b)))
+	marks, err := k.index.marksBetween(i, position+int64(len(b)))
 	if err != nil {
 		return nil, err
 	}

@@ -26,9 +26,9 @@ func gpusOf(g *windlassv1.Gpu) needGPUs {
 	return needGPUs{count: int(g.GetCount()), product: g.GetProduct(), memoryMiB: int(g.GetMinMemoryMib())}
 }
 
-// fits reports whether the device has the product and enough memory. A device whose memory is not
+// fitsDevice reports whether the device has the product and enough memory. A device whose memory is not
 // known does not have enough.
-func (n needGPUs) fits(g GPU) bool {
+func (n needGPUs) fitsDevice(g GPU) bool {
 	return (n.product == "" || g.Product == n.product) && g.MemoryMiB >= n.memoryMiB
 }
 
@@ -59,7 +59,7 @@ func (r *Runtime) refuseGPUs(at string, g *windlassv1.Gpu) *runtime.Rejection {
 	}
 	n, has := gpusOf(g), 0
 	for _, d := range r.cfg.GPUs {
-		if n.fits(d) {
+		if n.fitsDevice(d) {
 			has++
 		}
 	}
@@ -92,7 +92,7 @@ func (r *Runtime) otherGPUs(n needGPUs) string {
 			}
 		case n.memoryMiB > 0 && d.MemoryMiB == 0:
 			unknown++
-		case !n.fits(d):
+		case !n.fitsDevice(d):
 			if text := fmt.Sprintf("%d MiB", d.MemoryMiB); !slices.Contains(small, text) {
 				small = append(small, text)
 			}
@@ -111,8 +111,8 @@ func (r *Runtime) otherGPUs(n needGPUs) string {
 	return strings.Join(out, "; ")
 }
 
-// pools returns the GPU part of the capacity, with one row for each kind of device.
-func (l *ledger) pools() []*agentv1.GpuPool {
+// gpuPools returns the GPU part of the capacity, with one row for each kind of device.
+func (l *ledger) gpuPools() []*agentv1.GpuPool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	type kind struct {

@@ -17,8 +17,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// cause returns the error without the texts that net/http adds, because the URL is known.
-func cause(err error) error {
+// causeOf returns the error without the texts that net/http adds, because the URL is known.
+func causeOf(err error) error {
 	if u, ok := errors.AsType[*url.Error](err); ok {
 		err = u.Err
 	}
@@ -49,9 +49,9 @@ type stat struct {
 	pages int64
 }
 
-// ended reports whether nothing is left of the process except the status for its parent. A zombie
+// hasEnded reports whether nothing is left of the process except the status for its parent. A zombie
 // whose other threads are still ending holds its ports and its memory.
-func (s stat) ended() bool { return s.state == 'X' || s.state == 'Z' && s.threads <= 1 }
+func (s stat) hasEnded() bool { return s.state == 'X' || s.state == 'Z' && s.threads <= 1 }
 
 func readStat(pid int) (stat, error) {
 	b, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
@@ -88,7 +88,7 @@ func parseStat(b []byte) (stat, error) {
 	return st, errors.Join(errs[:]...)
 }
 
-func identify(pid int) (proc, error) {
+func identifyProcess(pid int) (proc, error) {
 	st, err := readStat(pid)
 	if err != nil {
 		return proc{}, fmt.Errorf("identify process %d: %w", pid, err)
@@ -96,17 +96,17 @@ func identify(pid int) (proc, error) {
 	return proc{PID: pid, Start: st.start}, nil
 }
 
-// alive reports whether exactly this process exists and has not ended.
-func (p proc) alive() bool {
+// isAlive reports whether exactly this process exists and has not ended.
+func (p proc) isAlive() bool {
 	if p.PID <= 0 {
 		return false
 	}
 	st, err := readStat(p.PID)
-	return err == nil && st.start == p.Start && !st.ended()
+	return err == nil && st.start == p.Start && !st.hasEnded()
 }
 
-// signal sends a signal to exactly this process, or to none.
-func (p proc) signal(sig syscall.Signal) error {
+// sendSignal sends a signal to exactly this process, or to none.
+func (p proc) sendSignal(sig syscall.Signal) error {
 	fd, err := unix.PidfdOpen(p.PID, 0)
 	switch {
 	case errors.Is(err, unix.ESRCH) || errors.Is(err, unix.EINVAL):
@@ -114,13 +114,13 @@ func (p proc) signal(sig syscall.Signal) error {
 	case err != nil:
 		// This kernel has no pidfds. There is a small risk that the pid is used again between the
 		// next two statements.
-		if !p.alive() {
+		if !p.isAlive() {
 			return os.ErrProcessDone
 		}
 		return syscall.Kill(p.PID, sig)
 	}
 	defer func() { _ = unix.Close(fd) }()
-	if !p.alive() {
+	if !p.isAlive() {
 		return os.ErrProcessDone
 	}
 	return unix.PidfdSendSignal(fd, sig, nil, 0)
@@ -139,7 +139,7 @@ func (p proc) wait(ctx context.Context) {
 	if err == nil {
 		f := os.NewFile(uintptr(fd), "pidfd")
 		defer func() { _ = f.Close() }()
-		if !p.alive() {
+		if !p.isAlive() {
 			return
 		}
 		raw, rerr := f.SyscallConn()
@@ -158,7 +158,7 @@ func (p proc) wait(ctx context.Context) {
 	}
 	tick := time.NewTicker(pollInterval)
 	defer tick.Stop()
-	for p.alive() {
+	for p.isAlive() {
 		select {
 		case <-ctx.Done():
 			return
@@ -171,11 +171,11 @@ func (p proc) wait(ctx context.Context) {
 // itself.
 const instanceEnv = "WINDLASS_INSTANCE_ID"
 
-// remains returns the processes of an instance: the processes of its own user if it has one, the
+// remainingProcesses returns the processes of an instance: the processes of its own user if it has one, the
 // processes with its id in their environment, and the processes of the session that its shim led.
 // The number of a session is not given to another process while the session has members. So if
 // another process has this number now, the session is empty.
-func remains(instance string, shim proc, uid int) []proc {
+func remainingProcesses(instance string, shim proc, uid int) []proc {
 	if st, err := readStat(shim.PID); err == nil && st.start != shim.Start {
 		shim = proc{}
 	}
@@ -188,7 +188,7 @@ func remains(instance string, shim proc, uid int) []proc {
 			continue
 		}
 		st, err := readStat(pid)
-		if err != nil || st.ended() {
+		if err != nil || st.hasEnded() {
 			continue
 		}
 		if shim.PID > 0 && st.session == shim.PID && st.start >= shim.Start {
@@ -207,16 +207,16 @@ func remains(instance string, shim proc, uid int) []proc {
 	return found
 }
 
-// sweep kills the remaining processes of an instance whose shim is gone. It repeats this, because a
+// killRemaining kills the remaining processes of an instance whose shim is gone. It repeats this, because a
 // process may fork meanwhile.
-func sweep(instance string, shim proc, uid int) {
+func killRemaining(instance string, shim proc, uid int) {
 	for range 10 {
-		left := remains(instance, shim, uid)
+		left := remainingProcesses(instance, shim, uid)
 		if len(left) == 0 {
 			break
 		}
 		for _, p := range left {
-			_ = p.signal(syscall.SIGKILL)
+			_ = p.sendSignal(syscall.SIGKILL)
 		}
 		for end := time.Now().Add(time.Second); time.Now().Before(end) && anyAlive(left); {
 			time.Sleep(5 * time.Millisecond)
@@ -237,9 +237,9 @@ func sweepUser(uid int) {
 			if err != nil || !slices.Contains(usersOf(pid), uid) {
 				continue
 			}
-			if st, err := readStat(pid); err == nil && !st.ended() {
+			if st, err := readStat(pid); err == nil && !st.hasEnded() {
 				left = true
-				_ = proc{pid, st.start}.signal(syscall.SIGKILL)
+				_ = proc{pid, st.start}.sendSignal(syscall.SIGKILL)
 			}
 		}
 		if !left {
@@ -250,7 +250,7 @@ func sweepUser(uid int) {
 
 func anyAlive(ps []proc) bool {
 	for _, p := range ps {
-		if p.alive() {
+		if p.isAlive() {
 			return true
 		}
 	}

@@ -101,7 +101,7 @@ func (r *Runtime) open() error {
 	if r.metrics, err = newMetrics(r.cfg.Registerer, r.countStates); err != nil {
 		return err
 	}
-	r.prober = newProber(r.cfg.Random, r.metrics.check)
+	r.prober = newProber(r.cfg.Random, r.metrics.countCheck)
 	if r.cgroups, err = openCgroups(r.cfg.CgroupParent); err != nil {
 		if r.cfg.CgroupParent != "" {
 			return fmt.Errorf("cgroup parent: %w", err)
@@ -167,7 +167,7 @@ func (r *Runtime) Run(ctx context.Context) error {
 
 	<-ctx.Done()
 	if r.cfg.StopInstancesOnExit {
-		r.pause(kctx)
+		r.stopAll(kctx)
 	}
 	r.mu.Lock()
 	cancel()
@@ -190,8 +190,8 @@ func (r *Runtime) publishAll() {
 	}
 }
 
-// pause stops every instance, and waits until all have ended.
-func (r *Runtime) pause(ctx context.Context) {
+// stopAll stops every instance, and waits until all have ended.
+func (r *Runtime) stopAll(ctx context.Context) {
 	r.mu.Lock()
 	r.paused = true
 	all := slices.Collect(maps.Values(r.workloads))
@@ -199,7 +199,7 @@ func (r *Runtime) pause(ctx context.Context) {
 	longest := time.Duration(0)
 	for _, w := range all {
 		longest = max(longest, w.longestGrace())
-		w.poke()
+		w.wakeUp()
 	}
 	ctx, cancel := context.WithTimeout(ctx, longest+2*killMargin)
 	defer cancel()
@@ -228,7 +228,7 @@ func (r *Runtime) Observe(context.Context) (runtime.Observation, error) {
 		}
 	}
 	for _, w := range r.workloads {
-		for id, list := range w.published() {
+		for id, list := range w.publishedLists() {
 			o := byID[id]
 			if o == nil {
 				// The deployment's assignment is lost.
@@ -246,7 +246,7 @@ func (r *Runtime) Observe(context.Context) (runtime.Observation, error) {
 	out := runtime.Observation{Capacity: &agentv1.Capacity{
 		CpuMillicores: int64(r.cfg.CPUMillicores),
 		MemoryMib:     int64(r.cfg.MemoryMiB),
-		Gpus:          r.ledger.pools(),
+		Gpus:          r.ledger.gpuPools(),
 		Notes:         slices.Clone(r.notes),
 	}}
 	for _, id := range slices.Sorted(maps.Keys(byID)) {
@@ -258,7 +258,7 @@ func (r *Runtime) Observe(context.Context) (runtime.Observation, error) {
 // Changes implements runtime.Runtime.
 func (r *Runtime) Changes() <-chan struct{} { return r.changes }
 
-func (r *Runtime) changed() {
+func (r *Runtime) signalChange() {
 	select {
 	case r.changes <- struct{}{}:
 	default:
@@ -299,7 +299,7 @@ func (r *Runtime) Secrets(instanceID string) (*redact.Values, error) {
 	}
 	w.mu.Lock()
 	_, d, _ := r.wantedOf(w)
-	w.learn(d)
+	w.learnSecrets(d)
 	secrets := w.secrets
 	w.mu.Unlock()
 	if !secrets.Known() {
@@ -311,10 +311,10 @@ func (r *Runtime) Secrets(instanceID string) (*redact.Values, error) {
 // Restart implements runtime.Runtime.
 func (r *Runtime) Restart(_ context.Context, instanceID string) error {
 	w := r.find(instanceID)
-	if w == nil || !w.restart(instanceID) {
+	if w == nil || !w.restartInstance(instanceID) {
 		return fmt.Errorf("restart instance %s: %w", instanceID, runtime.ErrUnknownInstance)
 	}
-	w.poke()
+	w.wakeUp()
 	return nil
 }
 
@@ -322,7 +322,7 @@ func (r *Runtime) find(instanceID string) *workload {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for _, w := range r.workloads {
-		for _, in := range w.published().instances() {
+		for _, in := range w.publishedLists().eachInstance() {
 			if in.ID == instanceID {
 				return w
 			}
@@ -336,7 +336,7 @@ func (r *Runtime) countStates() map[windlassv1.InstanceStatus]int {
 	defer r.mu.Unlock()
 	n := map[windlassv1.InstanceStatus]int{}
 	for _, w := range r.workloads {
-		for _, in := range w.published().instances() {
+		for _, in := range w.publishedLists().eachInstance() {
 			n[in.Status]++
 		}
 	}
@@ -354,7 +354,7 @@ func (r *Runtime) pokeBlocked() {
 	for _, w := range r.workloads {
 		if w.blocked.Load() {
 			w.unblock.Store(true)
-			w.poke()
+			w.wakeUp()
 		}
 	}
 }
@@ -375,7 +375,7 @@ func (r *Runtime) keepLocked(w *workload) {
 		return
 	}
 	ctx := r.ctx
-	r.wg.Go(func() { w.keep(ctx) })
+	r.wg.Go(func() { w.keepRunning(ctx) })
 }
 
 // wantedOf returns the wanted state of a workload, and the deployment that owns it: among the
@@ -417,12 +417,12 @@ func (r *Runtime) ownerLocked(key string) *deployment {
 	return owner
 }
 
-// retire drops a workload that no deployment wants and that has no instances left. It returns false
+// retireWorkload drops a workload that no deployment wants and that has no instances left. It returns false
 // if a deployment wants the workload again, or if the keeper has not seen the latest assignment.
-func (r *Runtime) retire(w *workload) bool {
+func (r *Runtime) retireWorkload(w *workload) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.ownerLocked(w.key) != nil || w.behind() {
+	if r.ownerLocked(w.key) != nil || w.isBehind() {
 		return false
 	}
 	delete(r.workloads, w.key)

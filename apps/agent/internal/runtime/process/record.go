@@ -92,8 +92,8 @@ type order struct {
 	Await time.Time `json:"await,omitzero"`
 }
 
-// deadline returns when the shim has carried out the order, whatever the instance does.
-func (o *order) deadline(grace time.Duration) time.Time { return o.At.Add(o.Drain + grace) }
+// deadlineOf returns when the shim has carried out the order, whatever the instance does.
+func (o *order) deadlineOf(grace time.Duration) time.Time { return o.At.Add(o.Drain + grace) }
 
 // drainLeft returns how long from now the instance should keep serving. The result is never longer
 // than Drain and never negative, even if the clock was set meanwhile.
@@ -112,11 +112,11 @@ type ending struct {
 	Jitter float64 `json:"jitter"`
 }
 
-// ended reports whether the present attempt is over.
-func (r record) ended() bool { return r.End != nil && r.End.Attempt == r.Attempt }
+// hasEnded reports whether the present attempt is over.
+func (r record) hasEnded() bool { return r.End != nil && r.End.Attempt == r.Attempt }
 
-// served returns for how long the present attempt was last ready.
-func (r record) served(end time.Time) time.Duration {
+// servedFor returns for how long the present attempt was last ready.
+func (r record) servedFor(end time.Time) time.Duration {
 	if r.ReadyAt.IsZero() {
 		return 0
 	}

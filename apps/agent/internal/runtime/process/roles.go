@@ -22,11 +22,11 @@ func (w *workload) isEntry(role string) bool {
 	return slices.ContainsFunc(w.roles, func(r runtime.RoleCount) bool { return r.Entry && r.Name == role })
 }
 
-// released reports whether no gateway sends to the instance any more. With several roles, gateways
+// isReleased reports whether no gateway sends to the instance any more. With several roles, gateways
 // send to an instance through the entry instances of its group. So the instance keeps running until
 // gateways have released all of these. An entry instance of a pool waits only for its own release.
 // The caller holds mu.
-func (w *workload) released(in *instance) bool {
+func (w *workload) isReleased(in *instance) bool {
 	if w.roles == nil {
 		return w.rt.released(in.rec.ID)
 	}
@@ -95,7 +95,7 @@ func (w *workload) tellPeers() {
 		// An instance whose order to stop is held back serves requests that gateways still send to
 		// its group.
 		serving[in.rec.ID] = s.Live && s.Ready && (s.Stop == nil || !s.Stop.Await.IsZero() && !w.leavesPool(in))
-		all = append(all, s.describe(nil))
+		all = append(all, s.describeInstance(nil))
 	}
 	files := runtime.PeersOf(roles, all, func(in *runtime.Instance) bool { return serving[in.ID] })
 	for _, in := range w.instances {

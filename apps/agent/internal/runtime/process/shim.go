@@ -58,8 +58,8 @@ type launch struct {
 	models []string
 }
 
-// uid returns the instance's own user, or 0 if it has none.
-func (l launch) uid() int {
+// userID returns the instance's own user, or 0 if it has none.
+func (l launch) userID() int {
 	if l.User == nil {
 		return 0
 	}
@@ -128,7 +128,7 @@ func runShim(told <-chan os.Signal) (int, error) {
 		return shimNotNeeded, fmt.Errorf("attempt %d is not the attempt in the record", l.Attempt)
 	}
 
-	me, err := identify(os.Getpid())
+	me, err := identifyProcess(os.Getpid())
 	if err != nil {
 		return shimFailed, err
 	}
@@ -136,7 +136,7 @@ func runShim(told <-chan os.Signal) (int, error) {
 	if err != nil {
 		return shimFailed, err
 	}
-	f := facts{Attempt: l.Attempt, Boot: boot, Shim: me, UID: l.uid(), StartedAt: time.Now()}
+	f := facts{Attempt: l.Attempt, Boot: boot, Shim: me, UID: l.userID(), StartedAt: time.Now()}
 	if err := writeJSON(".", factsFile, f, false); err != nil {
 		return shimFailed, outOfSpace(hello, l, err)
 	}
@@ -210,7 +210,7 @@ func superviseOne(f *facts, l launch, hello *os.File, told <-chan os.Signal) err
 		return greet()
 	}
 	debug.FreeOSMemory()
-	f.Child, _ = identify(pid)
+	f.Child, _ = identifyProcess(pid)
 	if err := greet(); err != nil {
 		// The child must not run without a record of it.
 		_ = syscall.Kill(-pid, syscall.SIGKILL)
@@ -218,10 +218,10 @@ func superviseOne(f *facts, l launch, hello *os.File, told <-chan os.Signal) err
 	}
 
 	s := &stopper{pid: pid}
-	go s.obey(told, l.Grace)
-	x := s.reap()
+	go s.obeyOrders(told, l.Grace)
+	x := s.reapChildren()
 	killOrphans(pid)
-	sweepUser(l.uid())
+	sweepUser(l.userID())
 	select {
 	case <-copied:
 	case <-time.After(outputPatience):
@@ -230,7 +230,7 @@ func superviseOne(f *facts, l launch, hello *os.File, told <-chan os.Signal) err
 	if x.Kind == exitedBySignal && oomKilled(l.Cgroup) {
 		x.Kind = exitedByOOM
 	}
-	x.Tail = out.last(redact.New(l.Hide...))
+	x.Tail = out.newestLines(redact.New(l.Hide...))
 	f.Exit = &x
 	return nil
 }
@@ -239,11 +239,11 @@ func superviseOne(f *facts, l launch, hello *os.File, told <-chan os.Signal) err
 // output is written.
 func startChild(l launch, out io.Writer) (pid int, copied <-chan struct{}, err error) {
 	if l.User != nil {
-		if err := confine(l.User); err != nil {
+		if err := confineThread(l.User); err != nil {
 			return 0, nil, fmt.Errorf("cannot isolate the instance: %w", err)
 		}
 	}
-	path, err := lookPath(l.Argv[0], variable(l.Env, "PATH"), l.Dir)
+	path, err := lookPath(l.Argv[0], variableIn(l.Env, "PATH"), l.Dir)
 	if err != nil {
 		return 0, nil, err
 	}
@@ -306,7 +306,7 @@ type stopper struct {
 	forced bool
 }
 
-func (s *stopper) kill(sig syscall.Signal) {
+func (s *stopper) killGroup(sig syscall.Signal) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.ended {
@@ -317,20 +317,20 @@ func (s *stopper) kill(sig syscall.Signal) {
 	_ = syscall.Kill(-s.pid, sig)
 }
 
-func (s *stopper) obey(told <-chan os.Signal, grace time.Duration) {
+func (s *stopper) obeyOrders(told <-chan os.Signal, grace time.Duration) {
 	<-told
 	// The agent writes its order before it sends the signal. A signal without an order comes from
 	// the host, which is shutting down, or from a person. Neither asks for a drain.
 	if rec, found, err := readJSON[record](".", recordFile); err == nil && found && rec.Stop != nil {
 		time.Sleep(rec.Stop.drainLeft(time.Now()))
 	}
-	s.kill(syscall.SIGTERM)
+	s.killGroup(syscall.SIGTERM)
 	time.Sleep(grace)
-	s.kill(syscall.SIGKILL)
+	s.killGroup(syscall.SIGKILL)
 }
 
-// reap reaps every child until the instance's own child has ended. It returns how that child ended.
-func (s *stopper) reap() exit {
+// reapChildren reaps every child until the instance's own child has ended. It returns how that child ended.
+func (s *stopper) reapChildren() exit {
 	for {
 		// The status of the child is read before the child is reaped. While the child is a zombie,
 		// no other process or group can have its number.
@@ -373,15 +373,15 @@ func killOrphans(pgid int) {
 		}
 		// This comes last, because most instances leave nothing behind, and it reads about every
 		// process of the host.
-		for _, pid := range children(os.Getpid()) {
+		for _, pid := range childrenOf(os.Getpid()) {
 			_ = syscall.Kill(pid, syscall.SIGKILL)
 		}
 		time.Sleep(time.Millisecond)
 	}
 }
 
-// children returns the processes whose parent is pid.
-func children(pid int) []int {
+// childrenOf returns the processes whose parent is pid.
+func childrenOf(pid int) []int {
 	var found []int
 	dirs, _ := filepath.Glob("/proc/[0-9]*")
 	for _, d := range dirs {
@@ -433,7 +433,7 @@ func lookPath(file, path, dir string) (string, error) {
 	return "", fmt.Errorf("cannot run %s: no such program in PATH (%s)", file, path)
 }
 
-func variable(env []string, name string) string {
+func variableIn(env []string, name string) string {
 	for _, kv := range env {
 		if v, ok := strings.CutPrefix(kv, name+"="); ok {
 			return v

@@ -90,7 +90,7 @@ func (w *workload) clearSlots(want wanted) error {
 		if keep[name] {
 			continue
 		}
-		if err := w.rt.discard(filepath.Join(w.rt.slotsOf(w.key), name)); err != nil {
+		if err := w.rt.discardDir(filepath.Join(w.rt.slotsOf(w.key), name)); err != nil {
 			return err
 		}
 		w.rt.log.Info("deleting the directory of a slot that is gone", "workload", w.key, "slot", name)
@@ -113,8 +113,8 @@ func removeSlotsDir(dir string) error {
 	return nil
 }
 
-// discard makes a directory disappear at once, and deletes it in a goroutine, because it may be large.
-func (r *Runtime) discard(dir string) error {
+// discardDir makes a directory disappear at once, and deletes it in a goroutine, because it may be large.
+func (r *Runtime) discardDir(dir string) error {
 	gone := filepath.Join(r.cfg.DataDir, slotsDir, gonePrefix+ident.New("slt"))
 	if err := os.Rename(dir, gone); errors.Is(err, fs.ErrNotExist) {
 		return nil

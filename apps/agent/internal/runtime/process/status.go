@@ -10,9 +10,9 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// concluded returns the record after its attempt ended with x. jitter, in [0,1), determines the
+// afterExit returns the record after its attempt ended with x. jitter, in [0,1), determines the
 // time of the next start within its backoff.
-func (r record) concluded(x exit, jitter float64) record {
+func (r record) afterExit(x exit, jitter float64) record {
 	e := ending{Attempt: r.Attempt, At: x.At, Message: x.String(), Jitter: jitter}
 	if x.Kind == exitNeverRan {
 		// Nothing ran, so the facts about the previous attempt stay true.
@@ -33,7 +33,7 @@ func (r record) concluded(x exit, jitter float64) record {
 		return r
 	}
 	r.Runs++
-	if r.served(x.At) >= runtime.StableAfter {
+	if r.servedFor(x.At) >= runtime.StableAfter {
 		r.Streak, r.Sick = 0, 0
 	}
 	switch {
@@ -70,15 +70,15 @@ func (r record) concluded(x exit, jitter float64) record {
 	return r
 }
 
-// started returns the record with its next attempt.
-func (r record) started(now time.Time) record {
+// nextAttempt returns the record with its next attempt.
+func (r record) nextAttempt(now time.Time) record {
 	r.Attempt++
 	r.StartedAt = now
 	r.Ready, r.ReadyAt, r.UnreadyAt, r.Stop = false, time.Time{}, time.Time{}, nil
 	return r
 }
 
-func (r record) turned(ready bool, now time.Time) record {
+func (r record) withReady(ready bool, now time.Time) record {
 	r.Ready = ready
 	if ready {
 		r.ReadyAt = now
@@ -89,8 +89,8 @@ func (r record) turned(ready bool, now time.Time) record {
 	return r
 }
 
-// doomed reports whether a rollout should not wait for the instance.
-func (s seen) doomed() bool {
+// isDoomed reports whether a rollout should not wait for the instance.
+func (s seen) isDoomed() bool {
 	if s.Ready || s.Stop != nil && s.Stop.Final {
 		return false
 	}
@@ -114,21 +114,21 @@ func (s seen) doomed() bool {
 	return loops
 }
 
-// describe returns the instance in the form of Observe.
-func (s seen) describe(held *block) runtime.Instance {
+// describeInstance returns the instance in the form of Observe.
+func (s seen) describeInstance(held *block) runtime.Instance {
 	in := runtime.Instance{
 		ID: s.ID, Role: s.Role, Group: s.Group, Slot: s.Slot, TemplateHash: s.Template,
 		Restarts: s.Runs, GPUs: s.GPUs,
-		StartedAt: toldTime(s.StartedAt), Doomed: s.doomed(),
+		StartedAt: toldTime(s.StartedAt), Doomed: s.isDoomed(),
 		RuntimeName: "instances/" + s.ID,
 	}
-	if s.ended() {
+	if s.hasEnded() {
 		in.Restarts = max(s.Runs-1, 0)
 	}
 	if s.Ready {
 		in.ReadyAt = toldTime(s.ReadyAt)
 	}
-	if p := s.first(); p > 0 {
+	if p := s.firstPort(); p > 0 {
 		in.Address, in.BootstrapPort = fmt.Sprintf("127.0.0.1:%d", p), s.portNamed(runtime.BootstrapPort)
 	}
 	waits := s.Blocked
@@ -162,12 +162,12 @@ func (s seen) describe(held *block) runtime.Instance {
 		in.Status, in.Reason, in.Message = windlassv1.InstanceStatus_INSTANCE_STATUS_DRAINING, s.Stop.Reason, s.Stop.Message
 	case s.Blocked != nil && s.Blocked.Reason == runtime.ReasonPortInUse:
 		in.Status, in.Reason, in.Message = windlassv1.InstanceStatus_INSTANCE_STATUS_FAILED, s.Blocked.Reason, s.Blocked.Message
-	case waits != nil && (s.Attempt == 0 || s.ended()):
+	case waits != nil && (s.Attempt == 0 || s.hasEnded()):
 		in.Status, in.Reason, in.Message = windlassv1.InstanceStatus_INSTANCE_STATUS_PENDING, waits.Reason, waits.Message
-		if s.ended() && s.End.Message != "" {
+		if s.hasEnded() && s.End.Message != "" {
 			in.Message += "; before that: " + s.End.Message
 		}
-	case s.ended():
+	case s.hasEnded():
 		in.Status = windlassv1.InstanceStatus_INSTANCE_STATUS_FAILED
 		if s.End.Free || s.End.Reason == runtime.ReasonDiskFull {
 			in.Status = windlassv1.InstanceStatus_INSTANCE_STATUS_PENDING
@@ -196,12 +196,12 @@ func (s seen) endReason() (reason, message string) {
 	return reason, message
 }
 
-// succeeding returns the record of an instance that takes the place of another one. was is the last
+// successorOf returns the record of an instance that takes the place of another one. was is the last
 // record of that one. An instance that replaces another one for its lost health inherits its number
 // of ends. So it waits as long before it starts, and is in the same crash loop.
-func (r record) succeeding(was record) record {
+func (r record) successorOf(was record) record {
 	r.Ports = was.Ports
-	if was.Template == r.Template && was.Sick >= replaceAfter && was.ended() {
+	if was.Template == r.Template && was.Sick >= replaceAfter && was.hasEnded() {
 		end := *was.End
 		end.Attempt = r.Attempt
 		r.Streak, r.End = was.Streak, &end
@@ -209,16 +209,16 @@ func (r record) succeeding(was record) record {
 	return r
 }
 
-// first returns the number of the first port, or 0 while there is none.
-func (r record) first() int {
+// firstPort returns the number of the first port, or 0 while there is none.
+func (r record) firstPort() int {
 	if len(r.Ports) == 0 {
 		return 0
 	}
 	return r.Ports[0].Port
 }
 
-// checked returns the number of the port of the health check.
-func (r record) checked() int { return cmp.Or(r.portNamed(r.Health.Port), r.first()) }
+// checkedPort returns the number of the port of the health check.
+func (r record) checkedPort() int { return cmp.Or(r.portNamed(r.Health.Port), r.firstPort()) }
 
 // portNamed returns the number of the port with that name, or 0 if there is none.
 func (r record) portNamed(name string) int {

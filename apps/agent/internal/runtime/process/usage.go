@@ -68,8 +68,8 @@ func (m *meter) next(instanceID string, attempt proc, cpu time.Duration, now tim
 	return r.millicores, true
 }
 
-// keep forgets the instances whose last reading is older than longestSpan.
-func (m *meter) keep(now time.Time) {
+// dropOld forgets the instances whose last reading is older than longestSpan.
+func (m *meter) dropOld(now time.Time) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	for id, r := range m.readings {
@@ -87,7 +87,7 @@ func (r *Runtime) Usage(ctx context.Context, instanceIDs []string) (map[string]r
 	if len(shims) == 0 {
 		return map[string]runtime.Usage{}, nil
 	}
-	used, err := r.spent(ctx, shims)
+	used, err := r.spentTimes(ctx, shims)
 	if err != nil {
 		return nil, fmt.Errorf("usage of instances: %w", err)
 	}
@@ -98,7 +98,7 @@ func (r *Runtime) Usage(ctx context.Context, instanceIDs []string) (map[string]r
 		u.CPUMillicores, u.HasCPU = r.meter.next(id, shims[id], s.cpu, now)
 		out[id] = u
 	}
-	r.meter.keep(now)
+	r.meter.dropOld(now)
 	return out, nil
 }
 
@@ -127,23 +127,23 @@ func (r *Runtime) shimsOf(instanceIDs []string) map[string]proc {
 	return out
 }
 
-func (r *Runtime) spent(ctx context.Context, shims map[string]proc) (map[string]spent, error) {
+func (r *Runtime) spentTimes(ctx context.Context, shims map[string]proc) (map[string]spent, error) {
 	if r.cgroups == nil {
 		return spentBySession(ctx, shims)
 	}
 	out := make(map[string]spent, len(shims))
 	for id := range shims {
-		if s, ok := r.cgroups.spent(id); ok {
+		if s, ok := r.cgroups.spentBy(id); ok {
 			out[id] = s
 		}
 	}
 	return out, nil
 }
 
-// spent reads the cgroup of an instance. ok is false if the instance has none, or has just ended.
-func (c *cgroups) spent(instance string) (_ spent, ok bool) {
+// spentBy reads the cgroup of an instance. ok is false if the instance has none, or has just ended.
+func (c *cgroups) spentBy(instance string) (_ spent, ok bool) {
 	dir := filepath.Join(c.parent, instance)
-	micros, ok := field(filepath.Join(dir, "cpu.stat"), "usage_usec")
+	micros, ok := fieldOf(filepath.Join(dir, "cpu.stat"), "usage_usec")
 	if !ok {
 		return spent{}, false
 	}
@@ -155,12 +155,12 @@ func (c *cgroups) spent(instance string) (_ spent, ok bool) {
 	if err != nil {
 		return spent{}, false
 	}
-	inactive, _ := field(filepath.Join(dir, "memory.stat"), "inactive_file")
+	inactive, _ := fieldOf(filepath.Join(dir, "memory.stat"), "inactive_file")
 	return spent{cpu: time.Duration(micros) * time.Microsecond, memory: max(memory-inactive, 0)}, true
 }
 
-// field returns the number in the line "name number" of a file.
-func field(file, name string) (int64, bool) {
+// fieldOf returns the number in the line "name number" of a file.
+func fieldOf(file, name string) (int64, bool) {
 	b, err := os.ReadFile(file)
 	if err != nil {
 		return 0, false

@@ -15,14 +15,14 @@ func TestUsage(t *testing.T) {
 		dir := filepath.Join(parent, "ins_1")
 		require.NoError(t, os.Mkdir(dir, 0o700))
 		c := &cgroups{parent: parent}
-		_, ok := c.spent("ins_1")
+		_, ok := c.spentBy("ins_1")
 		require.False(t, ok, "the instance has just ended")
 		for name, text := range map[string]string{
 			"cpu.stat": "usage_usec 1500000\nuser_usec 1\n", "memory.current": "1000\n", "memory.stat": "anon 1\ninactive_file 300\n",
 		} {
 			require.NoError(t, os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600))
 		}
-		s, ok := c.spent("ins_1")
+		s, ok := c.spentBy("ins_1")
 		require.True(t, ok)
 		require.Equal(t, spent{cpu: 1500 * time.Millisecond, memory: 700}, s)
 	})
@@ -45,7 +45,7 @@ func TestUsage(t *testing.T) {
 		require.False(t, known, "this is another attempt")
 		_, known = at(2*time.Minute, 5*time.Second, proc{PID: 2, Start: 9})
 		require.False(t, known, "the last reading is too old")
-		m.keep(now.Add(2 * time.Minute))
+		m.dropOld(now.Add(2 * time.Minute))
 		require.Empty(t, m.readings)
 	})
 }

@@ -25,7 +25,7 @@ const (
 // IDRange is a range of user and group ids, including its ends.
 type IDRange struct{ First, Last int }
 
-func (r IDRange) has(id int) bool { return id >= r.First && id <= r.Last }
+func (r IDRange) contains(id int) bool { return id >= r.First && id <= r.Last }
 
 func (r IDRange) String() string { return fmt.Sprintf("%d-%d", r.First, r.Last) }
 
@@ -74,14 +74,14 @@ func openUsers(dir string, ids IDRange) (*users, error) {
 	if state.Groups == nil {
 		state.Groups = map[string]int{}
 	}
-	if !ids.has(state.Next) {
+	if !ids.contains(state.Next) {
 		state.Next = ids.First
 	}
 	return &users{dir: dir, ids: ids, busy: processUsers, state: state, next: state.Next, uses: map[int]string{}}, nil
 }
 
-// restore records the user of an instance that an earlier agent started.
-func (u *users) restore(r record) {
+// restoreUser records the user of an instance that an earlier agent started.
+func (u *users) restoreUser(r record) {
 	if u == nil || r.UID == 0 {
 		return
 	}
@@ -90,12 +90,12 @@ func (u *users) restore(r record) {
 	u.uses[r.UID] = r.ID
 }
 
-// claim gives r a user and the group of its environment. It keeps a user that r has already.
-func (u *users) claim(r *record, environment string) error {
+// claimUser gives r a user and the group of its environment. It keeps a user that r has already.
+func (u *users) claimUser(r *record, environment string) error {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	uid, gid := r.UID, u.state.Groups[environment]
-	if u.ids.has(uid) && u.uses[uid] == r.ID && u.ids.has(gid) {
+	if u.ids.contains(uid) && u.uses[uid] == r.ID && u.ids.contains(gid) {
 		r.GID = gid
 		return nil
 	}
@@ -103,17 +103,17 @@ func (u *users) claim(r *record, environment string) error {
 	if err != nil {
 		return err
 	}
-	if !u.ids.has(gid) {
+	if !u.ids.contains(gid) {
 		if gid, err = u.take(busy); err != nil {
 			return err
 		}
 		u.state.Groups[environment] = gid
-		if err := u.save(); err != nil {
+		if err := u.saveFile(); err != nil {
 			delete(u.state.Groups, environment)
 			return err
 		}
 	}
-	if !u.ids.has(uid) || u.uses[uid] != r.ID {
+	if !u.ids.contains(uid) || u.uses[uid] != r.ID {
 		if uid, err = u.take(busy); err != nil {
 			return err
 		}
@@ -136,7 +136,7 @@ func (u *users) take(busy map[int]bool) (int, error) {
 			if u.state.Next += userBlock; u.state.Next > u.ids.Last {
 				u.state.Next = u.ids.First
 			}
-			if err := u.save(); err != nil {
+			if err := u.saveFile(); err != nil {
 				u.state.Next = before
 				return 0, err
 			}
@@ -151,7 +151,7 @@ func (u *users) take(busy map[int]bool) (int, error) {
 	return 0, fmt.Errorf("all user ids of %s are in use: give the agent a larger range with --instance-uids", u.ids)
 }
 
-func (u *users) save() error { return writeJSON(u.dir, usersFile, u.state, true) }
+func (u *users) saveFile() error { return writeJSON(u.dir, usersFile, u.state, true) }
 
 func (u *users) release(r record) {
 	if u == nil {
@@ -203,7 +203,7 @@ func (u *users) keepGroups(environments map[string]bool) error {
 	for _, e := range gone {
 		delete(u.state.Groups, e)
 	}
-	return u.save()
+	return u.saveFile()
 }
 
 // lockDir has one file for each range of ids that an agent of this host uses.
@@ -291,7 +291,7 @@ func processUsers(ids IDRange) (map[int]bool, error) {
 			continue
 		}
 		for _, uid := range usersOf(pid) {
-			if ids.has(uid) {
+			if ids.contains(uid) {
 				found[uid] = true
 			}
 		}

@@ -33,7 +33,7 @@ func TestUsers(t *testing.T) {
 	claim := func(t *testing.T, u *users, id, environment string) record {
 		t.Helper()
 		r := record{ID: id}
-		require.NoError(t, u.claim(&r, environment))
+		require.NoError(t, u.claimUser(&r, environment))
 		return r
 	}
 	t.Run("one user per instance, one group per environment, over restarts", func(t *testing.T) {
@@ -44,12 +44,12 @@ func TestUsers(t *testing.T) {
 		require.NotEqual(t, a.GID, c.GID)
 		require.Len(t, map[int]bool{a.UID: true, b.UID: true, c.UID: true, a.GID: true, c.GID: true}, 5)
 		again := a
-		require.NoError(t, u.claim(&again, "prod"))
+		require.NoError(t, u.claimUser(&again, "prod"))
 		require.Equal(t, a, again)
 
 		next := openTestUsers(t, dir, ids, nil)
-		next.restore(a)
-		require.NoError(t, next.claim(&again, "prod"))
+		next.restoreUser(a)
+		require.NoError(t, next.claimUser(&again, "prod"))
 		require.Equal(t, a, again)
 		d := claim(t, next, "d", "prod")
 		require.Equal(t, a.GID, d.GID)
@@ -65,7 +65,7 @@ func TestUsers(t *testing.T) {
 		for i := range 15 {
 			claim(t, u, strconv.Itoa(i), "prod")
 		}
-		err := u.claim(&record{ID: "x"}, "prod")
+		err := u.claimUser(&record{ID: "x"}, "prod")
 		require.ErrorContains(t, err, "all user ids of 10000-10015 are in use: give the agent a larger range with --instance-uids")
 		u.release(record{ID: "3", UID: 10004})
 		require.Equal(t, 10004, claim(t, u, "x", "prod").UID)
@@ -100,11 +100,11 @@ func TestUsersProperty(t *testing.T) {
 			switch rapid.IntRange(0, 4).Draw(t, "what") {
 			case 0, 1, 2:
 				r := record{ID: strconv.Itoa(n)}
-				if u.claim(&r, rapid.SampledFrom([]string{"a", "b", "c"}).Draw(t, "environment")) != nil {
+				if u.claimUser(&r, rapid.SampledFrom([]string{"a", "b", "c"}).Draw(t, "environment")) != nil {
 					require.Greater(t, len(live)+4, ids.Last-ids.First)
 					continue
 				}
-				require.True(t, ids.has(r.UID) && ids.has(r.GID))
+				require.True(t, ids.contains(r.UID) && ids.contains(r.GID))
 				for _, other := range live {
 					require.NotEqual(t, other.UID, r.UID)
 					require.NotEqual(t, other.GID, r.UID)
@@ -119,7 +119,7 @@ func TestUsersProperty(t *testing.T) {
 			case 4:
 				u = openTestUsers(t, dir, ids, nil)
 				for _, r := range live {
-					u.restore(r)
+					u.restoreUser(r)
 				}
 			}
 		}

@@ -86,17 +86,17 @@ func (v *Values) Blank(s string) string {
 	}
 	var b strings.Builder
 	rest, ended := "", ""
-	if n := v.ending(s); n > 0 {
+	if n := v.endingIn(s); n > 0 {
 		s, rest = s[n:], Mark
 	}
-	if n := v.beginning(s); n > 0 {
+	if n := v.beginningIn(s); n > 0 {
 		s, ended = s[:len(s)-n], Mark
 	}
 	b.Grow(len(s))
 	b.WriteString(rest)
 	from := 0 // everything before it is written
 	for i := 0; i+MinLength <= len(s); {
-		n := v.at(s[i:])
+		n := v.longestAt(s[i:])
 		if n == 0 {
 			i++
 			continue
@@ -111,8 +111,8 @@ func (v *Values) Blank(s string) string {
 	return b.String()
 }
 
-// at returns the length of the longest form that s begins with, or 0 if there is none.
-func (v *Values) at(s string) int {
+// longestAt returns the length of the longest form that s begins with, or 0 if there is none.
+func (v *Values) longestAt(s string) int {
 	for _, f := range v.forms[[MinLength]byte([]byte(s[:MinLength]))] {
 		if strings.HasPrefix(s, f) {
 			return len(f)
@@ -121,10 +121,10 @@ func (v *Values) at(s string) int {
 	return 0
 }
 
-// ending returns how many bytes at the beginning of s are the end of a form, or an inner part of
+// endingIn returns how many bytes at the beginning of s are the end of a form, or an inner part of
 // one. It returns 0 if s begins with a whole form.
-func (v *Values) ending(s string) (longest int) {
-	if v.at(s) > 0 {
+func (v *Values) endingIn(s string) (longest int) {
+	if v.longestAt(s) > 0 {
 		return 0
 	}
 	for _, f := range v.all {
@@ -145,9 +145,9 @@ func (v *Values) ending(s string) (longest int) {
 	return longest
 }
 
-// beginning returns how many bytes at the end of s are the beginning of a form. It returns 0 if s
+// beginningIn returns how many bytes at the end of s are the beginning of a form. It returns 0 if s
 // ends with a whole form.
-func (v *Values) beginning(s string) (longest int) {
+func (v *Values) beginningIn(s string) (longest int) {
 	for _, f := range v.all {
 		if strings.HasSuffix(s, f) {
 			return 0
@@ -190,15 +190,15 @@ func formsOf(value string) []string {
 	var out []string
 	for _, t := range texts {
 		h := hex.EncodeToString([]byte(t))
-		out = append(out, t, url.QueryEscape(t), url.PathEscape(t), h, strings.ToUpper(h), quoted(t, true), quoted(t, false))
+		out = append(out, t, url.QueryEscape(t), url.PathEscape(t), h, strings.ToUpper(h), quotedText(t, true), quotedText(t, false))
 		out = append(out, base64Of(t)...)
 	}
 	return out
 }
 
-// quoted returns a text as in a JSON string, without the quotes. With html, it escapes HTML
+// quotedText returns a text as in a JSON string, without the quotes. With html, it escapes HTML
 // characters as encoding/json does by default.
-func quoted(t string, html bool) string {
+func quotedText(t string, html bool) string {
 	var b strings.Builder
 	e := json.NewEncoder(&b)
 	e.SetEscapeHTML(html)

@@ -89,13 +89,13 @@ func setup(t *testing.T, newHarness func(*testing.T) Harness) *suite {
 	return &suite{Harness: h, rt: h.Open(t)}
 }
 
-func (s *suite) reopen(t *testing.T) {
+func (s *suite) reopenRuntime(t *testing.T) {
 	t.Helper()
 	s.rt = s.Open(t)
 }
 
-// assignment returns an assignment of the workload, after each change was applied to it.
-func (s *suite) assignment(id string, replicas int, change ...func(*runtime.Assignment)) runtime.Assignment {
+// newAssignment returns an assignment of the workload, after each change was applied to it.
+func (s *suite) newAssignment(id string, replicas int, change ...func(*runtime.Assignment)) runtime.Assignment {
 	a := runtime.Assignment{
 		Deployment: &agentv1.Deployment{
 			Id: id, WorkspaceId: "ws_1", ProjectId: "prj_1", EnvironmentId: "env_1", AppId: "app_1",
@@ -121,11 +121,11 @@ func (s *suite) assignment(id string, replicas int, change ...func(*runtime.Assi
 	return a
 }
 
-func env(name, value string) func(*runtime.Assignment) {
+func withEnv(name, value string) func(*runtime.Assignment) {
 	return func(a *runtime.Assignment) { a.Deployment.Spec.Env[name] = value }
 }
 
-func fault(f string) func(*runtime.Assignment) { return env(FaultEnv, f) }
+func withFault(f string) func(*runtime.Assignment) { return withEnv(FaultEnv, f) }
 
 // next returns the next generation of an assignment, after each change was applied to it.
 func next(a runtime.Assignment, change ...func(*runtime.Assignment)) runtime.Assignment {
@@ -137,11 +137,11 @@ func next(a runtime.Assignment, change ...func(*runtime.Assignment)) runtime.Ass
 	return a
 }
 
-func template(hash string) func(*runtime.Assignment) {
+func withTemplate(hash string) func(*runtime.Assignment) {
 	return func(a *runtime.Assignment) { a.TemplateHash = hash }
 }
 
-func replicas(n int) func(*runtime.Assignment) {
+func withReplicas(n int) func(*runtime.Assignment) {
 	return func(a *runtime.Assignment) { a.Deployment.Replicas = int32(n) }
 }
 
@@ -169,8 +169,8 @@ func (s *suite) wait() {
 	}
 }
 
-// observed returns what the runtime reports about a deployment, or nil if it reports nothing.
-func (s *suite) observed(t *testing.T, id string) *runtime.ObservedDeployment {
+// observedOf returns what the runtime reports about a deployment, or nil if it reports nothing.
+func (s *suite) observedOf(t *testing.T, id string) *runtime.ObservedDeployment {
 	t.Helper()
 	o, err := s.rt.Observe(t.Context())
 	require.NoError(t, err)
@@ -182,9 +182,9 @@ func (s *suite) observed(t *testing.T, id string) *runtime.ObservedDeployment {
 	return nil
 }
 
-func (s *suite) instances(t *testing.T, id string) []runtime.Instance {
+func (s *suite) listInstances(t *testing.T, id string) []runtime.Instance {
 	t.Helper()
-	if o := s.observed(t, id); o != nil {
+	if o := s.observedOf(t, id); o != nil {
 		return o.Instances
 	}
 	return nil
@@ -204,8 +204,8 @@ func (s *suite) instancesOf(t *testing.T, ids []string) []runtime.Instance {
 	return out
 }
 
-// until waits until ok returns true for the deployment's instances, and returns these instances.
-func (s *suite) until(t *testing.T, what, id string, ok func([]runtime.Instance) bool) []runtime.Instance {
+// awaitInstances waits until ok returns true for the deployment's instances, and returns these instances.
+func (s *suite) awaitInstances(t *testing.T, what, id string, ok func([]runtime.Instance) bool) []runtime.Instance {
 	t.Helper()
 	return s.untilOf(t, what, []string{id}, ok)
 }
@@ -220,11 +220,11 @@ func (s *suite) untilOf(t *testing.T, what string, ids []string, ok func([]runti
 		}
 		s.wait()
 	}
-	require.FailNow(t, "timeout: waited for "+what, "%s", describe(last))
+	require.FailNow(t, "timeout: waited for "+what, "%s", describeInstances(last))
 	return nil
 }
 
-func describe(all []runtime.Instance) string {
+func describeInstances(all []runtime.Instance) string {
 	var b strings.Builder
 	for _, in := range all {
 		_, _ = fmt.Fprintf(&b, "%+v\n", in)
@@ -232,27 +232,27 @@ func describe(all []runtime.Instance) string {
 	return b.String()
 }
 
-// ready waits until the deployment has n instances and all are ready.
-func (s *suite) ready(t *testing.T, id string, n int) []runtime.Instance {
+// awaitReady waits until the deployment has n instances and all are ready.
+func (s *suite) awaitReady(t *testing.T, id string, n int) []runtime.Instance {
 	t.Helper()
-	return s.until(t, fmt.Sprintf("%d ready", n), id, func(all []runtime.Instance) bool {
+	return s.awaitInstances(t, fmt.Sprintf("%d ready", n), id, func(all []runtime.Instance) bool {
 		return len(all) == n && count(all, isReady) == n
 	})
 }
 
-// places returns the instances that count as replicas.
-func (s *suite) places(all []runtime.Instance) []runtime.Instance {
+// countedInstances returns the instances that count as replicas.
+func (s *suite) countedInstances(all []runtime.Instance) []runtime.Instance {
 	if !s.Platform.DrainsBeside {
 		return all
 	}
 	return slices.DeleteFunc(slices.Clone(all), func(in runtime.Instance) bool { return in.Status == draining })
 }
 
-// another waits until the instance was restarted, or was replaced by another one, and all n
+// awaitAnother waits until the instance was restarted, or was replaced by another one, and all n
 // instances are ready.
-func (s *suite) another(t *testing.T, id string, was runtime.Instance, n int) runtime.Instance {
+func (s *suite) awaitAnother(t *testing.T, id string, was runtime.Instance, n int) runtime.Instance {
 	t.Helper()
-	all := s.until(t, "a restart", id, func(all []runtime.Instance) bool {
+	all := s.awaitInstances(t, "a restart", id, func(all []runtime.Instance) bool {
 		if len(all) != n || count(all, isReady) != n {
 			return false
 		}
@@ -265,12 +265,12 @@ func (s *suite) another(t *testing.T, id string, was runtime.Instance, n int) ru
 	return all[slices.IndexFunc(all, func(in runtime.Instance) bool { return in.Group == was.Group })]
 }
 
-// gone waits until the runtime reports nothing about the deployment any more.
-func (s *suite) gone(t *testing.T, id string) {
+// awaitGone waits until the runtime reports nothing about the deployment any more.
+func (s *suite) awaitGone(t *testing.T, id string) {
 	t.Helper()
 	deadline := time.Now().Add(patience)
-	for s.observed(t, id) != nil {
-		require.False(t, time.Now().After(deadline), "still there: %+v", s.observed(t, id))
+	for s.observedOf(t, id) != nil {
+		require.False(t, time.Now().After(deadline), "still there: %+v", s.observedOf(t, id))
 		s.wait()
 	}
 }
@@ -293,12 +293,12 @@ func count(all []runtime.Instance, ok func(runtime.Instance) bool) int {
 	return n
 }
 
-func every(n int, ok func(runtime.Instance) bool) func([]runtime.Instance) bool {
+func everyInstance(n int, ok func(runtime.Instance) bool) func([]runtime.Instance) bool {
 	return func(all []runtime.Instance) bool { return len(all) == n && count(all, ok) == n }
 }
 
-// ask calls an instance and returns its answer.
-func ask(t *testing.T, method, address, path string) string {
+// askInstance calls an instance and returns its answer.
+func askInstance(t *testing.T, method, address, path string) string {
 	t.Helper()
 	req, err := http.NewRequestWithContext(t.Context(), method, "http://"+address+path, nil)
 	require.NoError(t, err)
@@ -312,11 +312,11 @@ func ask(t *testing.T, method, address, path string) string {
 
 func get(t *testing.T, in runtime.Instance, path string) string {
 	t.Helper()
-	return ask(t, http.MethodGet, in.Address, path)
+	return askInstance(t, http.MethodGet, in.Address, path)
 }
 
-// tell sends a POST, and ignores a missing answer, because the workload may exit.
-func tell(t *testing.T, in runtime.Instance, path string) {
+// tellInstance sends a POST, and ignores a missing answer, because the workload may exit.
+func tellInstance(t *testing.T, in runtime.Instance, path string) {
 	t.Helper()
 	req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, "http://"+in.Address+path, nil)
 	require.NoError(t, err)
@@ -325,8 +325,8 @@ func tell(t *testing.T, in runtime.Instance, path string) {
 	}
 }
 
-// answers reports whether a process listens at the instance's address.
-func answers(t *testing.T, in runtime.Instance) bool {
+// isAnswering reports whether a process listens at the instance's address.
+func isAnswering(t *testing.T, in runtime.Instance) bool {
 	t.Helper()
 	c, err := (&net.Dialer{Timeout: patience}).DialContext(t.Context(), "tcp", in.Address)
 	if err != nil {
@@ -336,7 +336,7 @@ func answers(t *testing.T, in runtime.Instance) bool {
 	return true
 }
 
-func variable(t *testing.T, in runtime.Instance, name string) string {
+func variableOf(t *testing.T, in runtime.Instance, name string) string {
 	t.Helper()
 	return get(t, in, "/env?name="+name)
 }

@@ -16,9 +16,9 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-func logs(t *testing.T, s *suite) {
-	s.apply(t, s.assignment("dep_1", 1))
-	in := s.ready(t, "dep_1", 1)[0]
+func testLogs(t *testing.T, s *suite) {
+	s.apply(t, s.newAssignment("dep_1", 1))
+	in := s.awaitReady(t, "dep_1", 1)[0]
 	want := "workload starts, pid " + get(t, in, "/pid")
 	read := func(n int) string {
 		b, err := s.rt.Logs(t.Context(), in.ID, n)
@@ -39,9 +39,9 @@ func logs(t *testing.T, s *suite) {
 	require.Equal(t, first.Next.Offset, first.Lines[0].End)
 	require.WithinDuration(t, time.Now(), first.Lines[0].At, time.Hour)
 	require.Equal(t, first.Next.Offset, page(runtime.LogQuery{}).Next.Offset, "a query that returns only the position")
-	s.reopen(t)
-	s.apply(t, s.assignment("dep_1", 1))
-	s.ready(t, "dep_1", 1)
+	s.reopenRuntime(t)
+	s.apply(t, s.newAssignment("dep_1", 1))
+	s.awaitReady(t, "dep_1", 1)
 	require.Equal(t, want, read(1))
 	behind := page(runtime.LogQuery{After: &first.Next})
 	require.Empty(t, behind.Lines, "positions stay valid after a restart of the agent")
@@ -52,14 +52,14 @@ func logs(t *testing.T, s *suite) {
 	require.ErrorIs(t, err, runtime.ErrUnknownInstance)
 }
 
-func restarts(t *testing.T, s *suite) {
-	s.apply(t, s.assignment("dep_1", 2))
-	all := s.ready(t, "dep_1", 2)
+func testRestarts(t *testing.T, s *suite) {
+	s.apply(t, s.newAssignment("dep_1", 2))
+	all := s.awaitReady(t, "dep_1", 2)
 	pid := get(t, all[0], "/pid")
 	require.NoError(t, s.rt.Restart(t.Context(), all[0].ID))
-	again := s.another(t, "dep_1", all[0], 2)
+	again := s.awaitAnother(t, "dep_1", all[0], 2)
 	require.NotEqual(t, pid, get(t, again, "/pid"))
-	require.Contains(t, s.instances(t, "dep_1"), all[1], "the other instance is unchanged")
+	require.Contains(t, s.listInstances(t, "dep_1"), all[1], "the other instance is unchanged")
 	if !s.Platform.ReplacesOnRestart {
 		b, err := s.rt.Logs(t.Context(), again.ID, 100)
 		require.NoError(t, err)
@@ -68,16 +68,16 @@ func restarts(t *testing.T, s *suite) {
 	require.ErrorIs(t, s.rt.Restart(t.Context(), "ins_unknown"), runtime.ErrUnknownInstance)
 }
 
-func grace(t *testing.T, s *suite) {
-	a := s.assignment("dep_1", 1, fault(FaultIgnoreTerm))
+func testGrace(t *testing.T, s *suite) {
+	a := s.newAssignment("dep_1", 1, withFault(FaultIgnoreTerm))
 	const given = 1500 * time.Millisecond
 	a.Deployment.Spec.TerminationGrace = durationpb.New(given)
 	s.apply(t, a)
-	s.ready(t, "dep_1", 1)
+	s.awaitReady(t, "dep_1", 1)
 	told := time.Now()
 	require.NoError(t, s.rt.Remove(t.Context(), "dep_1"))
-	s.until(t, "draining", "dep_1", every(1, hasStatus(draining, runtime.ReasonStopped)))
-	s.gone(t, "dep_1")
+	s.awaitInstances(t, "draining", "dep_1", everyInstance(1, hasStatus(draining, runtime.ReasonStopped)))
+	s.awaitGone(t, "dep_1")
 	require.GreaterOrEqual(t, time.Since(told), given)
 	require.Empty(t, s.Leftovers(t))
 }
@@ -89,29 +89,29 @@ func withSecret(a *runtime.Assignment) {
 	a.Secrets = map[string]string{"API_KEY": secretValue}
 }
 
-func secrets(t *testing.T, s *suite) {
-	s.apply(t, s.assignment("dep_1", 1, withSecret))
-	in := s.ready(t, "dep_1", 1)[0]
-	require.Equal(t, secretValue, variable(t, in, "API_KEY"))
+func testSecrets(t *testing.T, s *suite) {
+	s.apply(t, s.newAssignment("dep_1", 1, withSecret))
+	in := s.awaitReady(t, "dep_1", 1)[0]
+	require.Equal(t, secretValue, variableOf(t, in, "API_KEY"))
 	require.NotContains(t, s.Stored(t), secretValue)
 	require.NoError(t, s.rt.Restart(t.Context(), in.ID))
-	require.Equal(t, secretValue, variable(t, s.another(t, "dep_1", in, 1), "API_KEY"))
+	require.Equal(t, secretValue, variableOf(t, s.awaitAnother(t, "dep_1", in, 1), "API_KEY"))
 	require.NotContains(t, s.Stored(t), secretValue)
 }
 
 // secretsLeftOut checks that values of secrets in a program's output are in no message or log.
 func secretsLeftOut(t *testing.T, s *suite) {
-	s.apply(t, s.assignment("dep_1", 1, withSecret, fault(FaultLeak)))
-	in := s.ready(t, "dep_1", 1)[0]
+	s.apply(t, s.newAssignment("dep_1", 1, withSecret, withFault(FaultLeak)))
+	in := s.awaitReady(t, "dep_1", 1)[0]
 	said, err := s.rt.Logs(t.Context(), in.ID, 10)
 	require.NoError(t, err)
-	tell(t, in, "/exit?code=3")
+	tellInstance(t, in, "/exit?code=3")
 	// The program's first line of output is also its last line.
-	in = s.until(t, "a message with the last output", "dep_1", func(all []runtime.Instance) bool {
-		if every(1, isReady)(all) {
-			tell(t, all[0], "/exit?code=3") // the end of the instance was not observed
+	in = s.awaitInstances(t, "a message with the last output", "dep_1", func(all []runtime.Instance) bool {
+		if everyInstance(1, isReady)(all) {
+			tellInstance(t, all[0], "/exit?code=3") // the end of the instance was not observed
 		}
-		return every(1, func(in runtime.Instance) bool { return strings.Contains(in.Message, "last output") })(all)
+		return everyInstance(1, func(in runtime.Instance) bool { return strings.Contains(in.Message, "last output") })(all)
 	})[0]
 	for _, text := range []string{in.Message, string(said)} {
 		require.Contains(t, text, LeakWords+"*** ***")
@@ -121,21 +121,21 @@ func secretsLeftOut(t *testing.T, s *suite) {
 }
 
 func secretsAwaited(t *testing.T, s *suite) {
-	a := s.assignment("dep_1", 1, withSecret)
+	a := s.newAssignment("dep_1", 1, withSecret)
 	s.apply(t, a)
-	in := s.ready(t, "dep_1", 1)[0]
-	s.reopen(t)
-	require.Equal(t, in, s.ready(t, "dep_1", 1)[0], "a running instance needs no secrets")
-	tell(t, in, "/exit?code=1")
+	in := s.awaitReady(t, "dep_1", 1)[0]
+	s.reopenRuntime(t)
+	require.Equal(t, in, s.awaitReady(t, "dep_1", 1)[0], "a running instance needs no secrets")
+	tellInstance(t, in, "/exit?code=1")
 	if s.Platform.KeepsSecrets {
-		s.until(t, "the next run", "dep_1", every(1, func(in runtime.Instance) bool { return isReady(in) && in.Restarts == 1 }))
+		s.awaitInstances(t, "the next run", "dep_1", everyInstance(1, func(in runtime.Instance) bool { return isReady(in) && in.Restarts == 1 }))
 	} else {
-		s.until(t, "waiting for secrets", "dep_1", every(1, hasStatus(pending, runtime.ReasonSecretUnavailable)))
+		s.awaitInstances(t, "waiting for secrets", "dep_1", everyInstance(1, hasStatus(pending, runtime.ReasonSecretUnavailable)))
 	}
 	s.apply(t, a)
-	again := s.ready(t, "dep_1", 1)[0]
+	again := s.awaitReady(t, "dep_1", 1)[0]
 	require.Equal(t, in.ID, again.ID)
-	require.Equal(t, secretValue, variable(t, again, "API_KEY"))
+	require.Equal(t, secretValue, variableOf(t, again, "API_KEY"))
 }
 
 func (s *suite) withGPUs(n int) func(*runtime.Assignment) {
@@ -144,12 +144,12 @@ func (s *suite) withGPUs(n int) func(*runtime.Assignment) {
 	}
 }
 
-func gpus(t *testing.T, s *suite) {
+func testGPUs(t *testing.T, s *suite) {
 	if s.GPUs < 2 {
 		t.Skip("this harness has fewer than two GPUs")
 	}
-	s.apply(t, s.assignment("dep_1", s.GPUs, s.withGPUs(1)))
-	before := s.ready(t, "dep_1", s.GPUs)
+	s.apply(t, s.newAssignment("dep_1", s.GPUs, s.withGPUs(1)))
+	before := s.awaitReady(t, "dep_1", s.GPUs)
 	owner := map[string]string{}
 	for _, in := range before {
 		if s.Platform.HidesGPUs {
@@ -158,33 +158,33 @@ func gpus(t *testing.T, s *suite) {
 		require.Len(t, in.GPUs, 1)
 		require.Empty(t, owner[in.GPUs[0]], "GPU %s has two owners", in.GPUs[0])
 		owner[in.GPUs[0]] = in.ID
-		require.Equal(t, in.GPUs[0], variable(t, in, "CUDA_VISIBLE_DEVICES"))
+		require.Equal(t, in.GPUs[0], variableOf(t, in, "CUDA_VISIBLE_DEVICES"))
 	}
 	pool := s.gpuPool(t)
 	require.EqualValues(t, s.GPUs, pool.Requested)
 	require.Zero(t, pool.LargestFree)
 
-	s.apply(t, s.assignment("dep_2", 1, s.withGPUs(1)))
-	waits := s.until(t, "an instance that does not fit", "dep_2", every(1, hasStatus(pending, runtime.ReasonUnschedulable)))[0]
+	s.apply(t, s.newAssignment("dep_2", 1, s.withGPUs(1)))
+	waits := s.awaitInstances(t, "an instance that does not fit", "dep_2", everyInstance(1, hasStatus(pending, runtime.ReasonUnschedulable)))[0]
 	if s.Platform.HidesGPUs {
 		require.Contains(t, waits.Message, "Insufficient nvidia.com/gpu")
 	} else {
 		require.Contains(t, waits.Message, fmt.Sprintf("0 of %d free", s.GPUs))
 	}
 
-	tell(t, before[0], "/exit?code=1")
-	s.until(t, "a restart", "dep_1", func(all []runtime.Instance) bool {
+	tellInstance(t, before[0], "/exit?code=1")
+	s.awaitInstances(t, "a restart", "dep_1", func(all []runtime.Instance) bool {
 		return count(all, isReady) == s.GPUs && count(all, func(in runtime.Instance) bool { return in.Restarts == 1 }) == 1
 	})
-	s.reopen(t)
-	for _, in := range s.ready(t, "dep_1", s.GPUs) {
+	s.reopenRuntime(t)
+	for _, in := range s.awaitReady(t, "dep_1", s.GPUs) {
 		if !s.Platform.HidesGPUs {
 			require.Equal(t, in.ID, owner[in.GPUs[0]], "a GPU stays with its instance")
 		}
 	}
-	s.until(t, "an instance that still does not fit", "dep_2", every(1, hasStatus(pending, runtime.ReasonUnschedulable)))
+	s.awaitInstances(t, "an instance that still does not fit", "dep_2", everyInstance(1, hasStatus(pending, runtime.ReasonUnschedulable)))
 	require.NoError(t, s.rt.Remove(t.Context(), "dep_1"))
-	s.ready(t, "dep_2", 1)
+	s.awaitReady(t, "dep_2", 1)
 }
 
 // gpuPool returns the pool of the harness's GPUs in the capacity.
@@ -198,13 +198,13 @@ func (s *suite) gpuPool(t *testing.T) *agentv1.GpuPool {
 }
 
 func tooManyGPUs(t *testing.T, s *suite) {
-	a := s.assignment("dep_1", 1, s.withGPUs(s.GPUs+1))
+	a := s.newAssignment("dep_1", 1, s.withGPUs(s.GPUs+1))
 	if s.Platform.Grows {
 		s.apply(t, a)
-		s.until(t, "an instance that fits nowhere", "dep_1", every(1, hasStatus(pending, runtime.ReasonUnschedulable)))
+		s.awaitInstances(t, "an instance that fits nowhere", "dep_1", everyInstance(1, hasStatus(pending, runtime.ReasonUnschedulable)))
 		return
 	}
-	rej := refused(t, s, a)
+	rej := requireRefused(t, s, a)
 	require.Equal(t, runtime.ReasonUnschedulable, rej.Code)
-	require.Nil(t, s.observed(t, "dep_1"))
+	require.Nil(t, s.observedOf(t, "dep_1"))
 }

@@ -13,17 +13,17 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// pair gives each group of the assignment two prefill instances and one decode instance. Decode is
+// makePairs gives each group of the assignment two prefill instances and one decode instance. Decode is
 // the entry, and starts after prefill.
-func pair(a *runtime.Assignment) {
+func makePairs(a *runtime.Assignment) {
 	a.Deployment.Spec.Roles = []*windlassv1.RoleSpec{
 		{Name: "prefill", Instances: 2},
 		{Name: "decode", Entry: true, StartsAfter: []string{"prefill"}},
 	}
 }
 
-// pooled gives the assignment the layout pooled: one group, of which a replica is one percent.
-func pooled(a *runtime.Assignment) { a.Deployment.Spec.Layout = windlassv1.Layout_LAYOUT_POOLED }
+// makePooled gives the assignment the layout pooled: one group, of which a replica is one percent.
+func makePooled(a *runtime.Assignment) { a.Deployment.Spec.Layout = windlassv1.Layout_LAYOUT_POOLED }
 
 // roleInstances sets the number of instances of a role.
 func roleInstances(role string, n int32) func(*runtime.Assignment) {
@@ -55,46 +55,46 @@ func roleTemplates(prefill, decode string) func(*runtime.Assignment) {
 	}
 }
 
-// placed fails if two instances that are not draining have the same place.
-func placed(t *testing.T, all []runtime.Instance) {
+// requirePlaced fails if two instances that are not draining have the same place.
+func requirePlaced(t *testing.T, all []runtime.Instance) {
 	t.Helper()
 	seen := map[string]bool{}
 	for _, in := range all {
 		if in.Status == draining || in.Status == windlassv1.InstanceStatus_INSTANCE_STATUS_TERMINATED {
 			continue
 		}
-		at := place(in)
-		require.False(t, seen[at], "%s exists twice:\n%s", at, describe(all))
+		at := slotText(in)
+		require.False(t, seen[at], "%s exists twice:\n%s", at, describeInstances(all))
 		seen[at] = true
 	}
 }
 
-func place(in runtime.Instance) string { return fmt.Sprintf("%s/%d.%d", in.Role, in.Group, in.Slot) }
+func slotText(in runtime.Instance) string { return fmt.Sprintf("%s/%d.%d", in.Role, in.Group, in.Slot) }
 
 func placesOf(all []runtime.Instance) []string {
 	var out []string
 	for _, in := range all {
-		out = append(out, place(in))
+		out = append(out, slotText(in))
 	}
 	slices.Sort(out)
 	return out
 }
 
-// complete returns the groups that are complete with the newest templates.
-func (s *suite) complete(t *testing.T) map[int]bool {
+// completeGroups returns the groups that are complete with the newest templates.
+func (s *suite) completeGroups(t *testing.T) map[int]bool {
 	t.Helper()
-	d := s.observed(t, "dep_1")
+	d := s.observedOf(t, "dep_1")
 	if d == nil {
 		return nil
 	}
 	return d.CompleteGroups(d.IsCurrent)
 }
 
-func of(role string) func(runtime.Instance) bool {
+func ofRole(role string) func(runtime.Instance) bool {
 	return func(in runtime.Instance) bool { return in.Role == role }
 }
 
-func ids(all []runtime.Instance, ok func(runtime.Instance) bool) []string {
+func idsOf(all []runtime.Instance, ok func(runtime.Instance) bool) []string {
 	var out []string
 	for _, in := range all {
 		if ok(in) {
@@ -108,21 +108,21 @@ func ids(all []runtime.Instance, ok func(runtime.Instance) bool) []string {
 var twoGroups = []string{"decode/0.0", "decode/1.0", "prefill/0.0", "prefill/0.1", "prefill/1.0", "prefill/1.1"}
 
 func severalRoles(t *testing.T, s *suite) {
-	a := s.assignment("dep_1", 2, pair, roleEnv("decode", "COLOUR", "blue"), env("COLOUR", "green"))
+	a := s.newAssignment("dep_1", 2, makePairs, roleEnv("decode", "COLOUR", "blue"), withEnv("COLOUR", "green"))
 	s.apply(t, a)
-	all := s.ready(t, "dep_1", 6)
+	all := s.awaitReady(t, "dep_1", 6)
 	require.Equal(t, twoGroups, placesOf(all))
-	require.Equal(t, map[int]bool{0: true, 1: true}, s.complete(t))
-	roles := s.observed(t, "dep_1").Roles
+	require.Equal(t, map[int]bool{0: true, 1: true}, s.completeGroups(t))
+	roles := s.observedOf(t, "dep_1").Roles
 	require.Len(t, roles, 2)
 	require.Equal(t, runtime.RoleCount{Name: "decode", Instances: 1, Entry: true, TemplateHash: "template-1"}, roles[1])
 	for _, in := range all {
-		require.Equal(t, in.Role, variable(t, in, "WINDLASS_ROLE"))
-		require.Equal(t, fmt.Sprint(in.Group), variable(t, in, "WINDLASS_GROUP"))
-		require.Equal(t, fmt.Sprint(in.Slot), variable(t, in, "WINDLASS_SLOT"))
-		require.Equal(t, "2", variable(t, in, "WINDLASS_REPLICAS"))
-		require.Equal(t, map[string]string{"decode": "blue", "prefill": "green"}[in.Role], variable(t, in, "COLOUR"))
-		require.NotEmpty(t, variable(t, in, runtime.PeersEnv))
+		require.Equal(t, in.Role, variableOf(t, in, "WINDLASS_ROLE"))
+		require.Equal(t, fmt.Sprint(in.Group), variableOf(t, in, "WINDLASS_GROUP"))
+		require.Equal(t, fmt.Sprint(in.Slot), variableOf(t, in, "WINDLASS_SLOT"))
+		require.Equal(t, "2", variableOf(t, in, "WINDLASS_REPLICAS"))
+		require.Equal(t, map[string]string{"decode": "blue", "prefill": "green"}[in.Role], variableOf(t, in, "COLOUR"))
+		require.NotEmpty(t, variableOf(t, in, runtime.PeersEnv))
 		require.Equal(t, "template-1", in.TemplateHash)
 	}
 	if !s.Platform.HidesFiles {
@@ -131,14 +131,14 @@ func severalRoles(t *testing.T, s *suite) {
 		}
 	}
 
-	a = next(a, replicas(3))
+	a = next(a, withReplicas(3))
 	s.apply(t, a)
-	more := s.ready(t, "dep_1", 9)
+	more := s.awaitReady(t, "dep_1", 9)
 	for _, in := range all {
 		require.Contains(t, more, in, "scaling changes no existing group")
 	}
-	s.apply(t, next(a, replicas(1)))
-	left := s.ready(t, "dep_1", 3)
+	s.apply(t, next(a, withReplicas(1)))
+	left := s.awaitReady(t, "dep_1", 3)
 	require.Equal(t, []string{"decode/0.0", "prefill/0.0", "prefill/0.1"}, placesOf(left), "the highest groups go")
 	for _, in := range left {
 		require.Contains(t, all, in)
@@ -164,44 +164,44 @@ func (s *suite) untilPeers(t *testing.T, in runtime.Instance, all []runtime.Inst
 		if fmt.Sprint(got) == fmt.Sprint(want) {
 			return
 		}
-		require.False(t, time.Now().After(deadline), "peers of %s: want %v, got %v", place(in), want, got)
+		require.False(t, time.Now().After(deadline), "peers of %s: want %v, got %v", slotText(in), want, got)
 		s.wait()
 	}
 }
 
 func startsAfter(t *testing.T, s *suite) {
-	a := s.assignment("dep_1", 1, pair, roleEnv("prefill", FaultEnv, FaultNeverReady))
+	a := s.newAssignment("dep_1", 1, makePairs, roleEnv("prefill", FaultEnv, FaultNeverReady))
 	s.apply(t, a)
-	all := s.until(t, "an instance that waits", "dep_1", func(all []runtime.Instance) bool {
+	all := s.awaitInstances(t, "an instance that waits", "dep_1", func(all []runtime.Instance) bool {
 		return len(all) == 3 && count(all, hasStatus(pending, runtime.ReasonWaitsForRole)) == 1 &&
 			count(all, hasStatus(running, runtime.ReasonNotReady)) == 2
 	})
-	in := all[slices.IndexFunc(all, of("decode"))]
+	in := all[slices.IndexFunc(all, ofRole("decode"))]
 	require.Equal(t, "waits for role prefill, of which 0 of 2 are ready", in.Message)
 	require.False(t, in.Doomed)
-	require.Empty(t, s.complete(t))
+	require.Empty(t, s.completeGroups(t))
 	for _, in := range all {
 		if in.Role != "prefill" {
 			continue
 		}
-		for !answers(t, in) {
+		for !isAnswering(t, in) {
 			s.wait() // the process does not listen yet
 		}
-		tell(t, in, "/well")
+		tellInstance(t, in, "/well")
 	}
-	s.ready(t, "dep_1", 3)
-	require.Len(t, s.complete(t), 1)
+	s.awaitReady(t, "dep_1", 3)
+	require.Len(t, s.completeGroups(t), 1)
 }
 
 func oneRoleChanges(t *testing.T, s *suite) {
-	a := s.assignment("dep_1", 2, pair, roleTemplates("p1", "d1"))
+	a := s.newAssignment("dep_1", 2, makePairs, roleTemplates("p1", "d1"))
 	s.apply(t, a)
-	before := s.ready(t, "dep_1", 6)
+	before := s.awaitReady(t, "dep_1", 6)
 	s.apply(t, next(a, roleTemplates("p1", "d2"), roleEnv("decode", "COLOUR", "blue")))
-	all := s.until(t, "decodes replaced", "dep_1", func(all []runtime.Instance) bool {
-		placed(t, all)
-		require.GreaterOrEqual(t, count(all, isReady), 5, "one instance at a time is replaced:\n%s", describe(all))
-		return len(all) == 6 && count(all, isReady) == 6 && len(s.complete(t)) == 2
+	all := s.awaitInstances(t, "decodes replaced", "dep_1", func(all []runtime.Instance) bool {
+		requirePlaced(t, all)
+		require.GreaterOrEqual(t, count(all, isReady), 5, "one instance at a time is replaced:\n%s", describeInstances(all))
+		return len(all) == 6 && count(all, isReady) == 6 && len(s.completeGroups(t)) == 2
 	})
 	require.Equal(t, twoGroups, placesOf(all))
 	for _, in := range before {
@@ -209,21 +209,21 @@ func oneRoleChanges(t *testing.T, s *suite) {
 			require.Contains(t, all, in, "the instance keeps its id and uptime")
 		}
 	}
-	require.NotEqual(t, ids(before, of("decode")), ids(all, of("decode")))
+	require.NotEqual(t, idsOf(before, ofRole("decode")), idsOf(all, ofRole("decode")))
 	for _, in := range all {
 		if in.Role == "decode" {
-			require.Equal(t, "blue", variable(t, in, "COLOUR"))
+			require.Equal(t, "blue", variableOf(t, in, "COLOUR"))
 		}
 	}
 }
 
 func groupsAreReplaced(t *testing.T, s *suite) {
-	a := s.assignment("dep_1", 2, pair)
+	a := s.newAssignment("dep_1", 2, makePairs)
 	s.apply(t, a)
-	before := s.ready(t, "dep_1", 6)
-	s.apply(t, next(a, template("template-2")))
-	s.until(t, "all replaced", "dep_1", func(all []runtime.Instance) bool {
-		placed(t, all)
+	before := s.awaitReady(t, "dep_1", 6)
+	s.apply(t, next(a, withTemplate("template-2")))
+	s.awaitInstances(t, "all replaced", "dep_1", func(all []runtime.Instance) bool {
+		requirePlaced(t, all)
 		ready := map[int]map[string]int{}
 		for _, in := range all {
 			if isReady(in) {
@@ -239,30 +239,30 @@ func groupsAreReplaced(t *testing.T, s *suite) {
 				serving++
 			}
 		}
-		require.GreaterOrEqual(t, serving, 1, "a group serves at every moment:\n%s", describe(all))
+		require.GreaterOrEqual(t, serving, 1, "a group serves at every moment:\n%s", describeInstances(all))
 		return len(all) == 6 && count(all, isOf("template-2")) == 6
 	})
 	for _, in := range before {
-		require.NotContains(t, ids(s.instances(t, "dep_1"), isReady), in.ID)
+		require.NotContains(t, idsOf(s.listInstances(t, "dep_1"), isReady), in.ID)
 	}
-	require.Equal(t, map[int]bool{0: true, 1: true}, s.complete(t))
+	require.Equal(t, map[int]bool{0: true, 1: true}, s.completeGroups(t))
 }
 
 func groupWithFailedRole(t *testing.T, s *suite) {
-	a := s.assignment("dep_1", 2, pair)
+	a := s.newAssignment("dep_1", 2, makePairs)
 	// The instance stays unready until the test is over.
 	a.Deployment.Spec.HealthCheck.UnhealthyThreshold = 3
 	s.apply(t, a)
-	all := s.ready(t, "dep_1", 6)
-	failing := all[slices.IndexFunc(all, func(in runtime.Instance) bool { return place(in) == "prefill/0.1" })]
-	tell(t, failing, "/sick")
-	s.until(t, "a group that is not complete", "dep_1", func([]runtime.Instance) bool {
-		_, first := s.complete(t)[0]
+	all := s.awaitReady(t, "dep_1", 6)
+	failing := all[slices.IndexFunc(all, func(in runtime.Instance) bool { return slotText(in) == "prefill/0.1" })]
+	tellInstance(t, failing, "/sick")
+	s.awaitInstances(t, "a group that is not complete", "dep_1", func([]runtime.Instance) bool {
+		_, first := s.completeGroups(t)[0]
 		return !first
 	})
-	require.Equal(t, map[int]bool{1: true}, s.complete(t))
-	s.apply(t, next(a, replicas(1)))
-	left := s.ready(t, "dep_1", 3)
+	require.Equal(t, map[int]bool{1: true}, s.completeGroups(t))
+	s.apply(t, next(a, withReplicas(1)))
+	left := s.awaitReady(t, "dep_1", 3)
 	require.Equal(t, []string{"decode/1.0", "prefill/1.0", "prefill/1.1"}, placesOf(left), "the incomplete group is removed")
 	for _, in := range left {
 		require.Contains(t, all, in)
@@ -270,56 +270,56 @@ func groupWithFailedRole(t *testing.T, s *suite) {
 }
 
 func pooledRoles(t *testing.T, s *suite) {
-	a := s.assignment("dep_1", 100, pair, pooled, roleInstances("decode", 2), roleTemplates("p1", "d1"))
+	a := s.newAssignment("dep_1", 100, makePairs, makePooled, roleInstances("decode", 2), roleTemplates("p1", "d1"))
 	s.apply(t, a)
-	before := s.ready(t, "dep_1", 4)
+	before := s.awaitReady(t, "dep_1", 4)
 	require.Equal(t, []string{"decode/0.0", "decode/0.1", "prefill/0.0", "prefill/0.1"}, placesOf(before))
-	require.Equal(t, runtime.RoleCount{Name: "prefill", Instances: 2, Pool: 2, TemplateHash: "p1"}, s.observed(t, "dep_1").Roles[0])
+	require.Equal(t, runtime.RoleCount{Name: "prefill", Instances: 2, Pool: 2, TemplateHash: "p1"}, s.observedOf(t, "dep_1").Roles[0])
 	for _, in := range before {
-		require.Equal(t, "1", variable(t, in, "WINDLASS_REPLICAS"))
+		require.Equal(t, "1", variableOf(t, in, "WINDLASS_REPLICAS"))
 	}
 
 	a = next(a, roleTemplates("p1", "d2"), roleEnv("decode", "COLOUR", "blue"))
 	s.apply(t, a)
-	all := s.until(t, "decodes replaced", "dep_1", func(all []runtime.Instance) bool {
-		placed(t, all)
-		require.GreaterOrEqual(t, count(all, isReady), 4, "a new instance starts before an old one goes:\n%s", describe(all))
+	all := s.awaitInstances(t, "decodes replaced", "dep_1", func(all []runtime.Instance) bool {
+		requirePlaced(t, all)
+		require.GreaterOrEqual(t, count(all, isReady), 4, "a new instance starts before an old one goes:\n%s", describeInstances(all))
 		return len(all) == 4 && count(all, func(in runtime.Instance) bool {
 			return isReady(in) && (in.Role == "prefill" || in.TemplateHash == "d2")
 		}) == 4
 	})
 	for _, in := range before {
-		require.Equal(t, in.Role == "prefill", slices.Contains(ids(all, isReady), in.ID), "of %s, only decodes are replaced", place(in))
+		require.Equal(t, in.Role == "prefill", slices.Contains(idsOf(all, isReady), in.ID), "of %s, only decodes are replaced", slotText(in))
 	}
 
 	a = next(a, roleInstances("decode", 3))
 	s.apply(t, a)
-	more := s.ready(t, "dep_1", 5)
+	more := s.awaitReady(t, "dep_1", 5)
 	for _, in := range all {
 		require.Contains(t, more, in, "scaling a role changes no existing instance")
 	}
-	a = next(a, roleInstances("prefill", 1), replicas(50))
+	a = next(a, roleInstances("prefill", 1), withReplicas(50))
 	s.apply(t, a)
-	left := s.ready(t, "dep_1", 3)
-	require.Len(t, ids(left, of("decode")), 2, "50 percent of three decode instances")
-	require.Len(t, ids(left, of("prefill")), 1)
+	left := s.awaitReady(t, "dep_1", 3)
+	require.Len(t, idsOf(left, ofRole("decode")), 2, "50 percent of three decode instances")
+	require.Len(t, idsOf(left, ofRole("prefill")), 1)
 	for _, in := range left {
 		require.Contains(t, more, in)
 	}
-	require.Equal(t, map[int]bool{0: true}, s.complete(t))
+	require.Equal(t, map[int]bool{0: true}, s.completeGroups(t))
 
-	a = next(a, replicas(0))
+	a = next(a, withReplicas(0))
 	s.apply(t, a)
-	s.until(t, "no role", "dep_1", every(0, isReady))
-	require.NotNil(t, s.observed(t, "dep_1"), "a pool at zero is not removed")
+	s.awaitInstances(t, "no role", "dep_1", everyInstance(0, isReady))
+	require.NotNil(t, s.observedOf(t, "dep_1"), "a pool at zero is not removed")
 	require.Empty(t, s.Leftovers(t))
-	a = next(a, replicas(100), roleInstances("prefill", 2))
+	a = next(a, withReplicas(100), roleInstances("prefill", 2))
 	s.apply(t, a)
-	back := s.ready(t, "dep_1", 5)
-	require.Len(t, ids(back, of("decode")), 3)
-	require.Equal(t, map[int]bool{0: true}, s.complete(t))
+	back := s.awaitReady(t, "dep_1", 5)
+	require.Len(t, idsOf(back, ofRole("decode")), 3)
+	require.Equal(t, map[int]bool{0: true}, s.completeGroups(t))
 	require.NoError(t, s.rt.Remove(t.Context(), "dep_1"))
-	s.gone(t, "dep_1")
+	s.awaitGone(t, "dep_1")
 	require.Empty(t, s.Leftovers(t))
 }
 
@@ -327,18 +327,18 @@ func orderedRoles(t *testing.T, s *suite) {
 	inOrder := func(a *runtime.Assignment) {
 		a.Deployment.Spec.Update = &windlassv1.PoolUpdate{Order: windlassv1.PoolUpdate_ORDER_SEQUENTIAL, Sequence: []string{"decode"}}
 	}
-	a := s.assignment("dep_1", 100, pair, pooled, roleInstances("decode", 2), roleTemplates("p1", "d1"))
+	a := s.newAssignment("dep_1", 100, makePairs, makePooled, roleInstances("decode", 2), roleTemplates("p1", "d1"))
 	s.apply(t, a)
-	s.ready(t, "dep_1", 4)
+	s.awaitReady(t, "dep_1", 4)
 
 	s.apply(t, next(a, inOrder, roleTemplates("p2", "d2")))
-	s.until(t, "both roles replaced", "dep_1", func(all []runtime.Instance) bool {
-		placed(t, all)
+	s.awaitInstances(t, "both roles replaced", "dep_1", func(all []runtime.Instance) bool {
+		requirePlaced(t, all)
 		made := func(template string) int {
 			return count(all, func(in runtime.Instance) bool { return isReady(in) && in.TemplateHash == template })
 		}
 		started := slices.ContainsFunc(all, func(in runtime.Instance) bool { return in.TemplateHash == "p2" })
-		require.False(t, started && made("d2") < 2, "a prefill instance is replaced before all decode instances:\n%s", describe(all))
+		require.False(t, started && made("d2") < 2, "a prefill instance is replaced before all decode instances:\n%s", describeInstances(all))
 		return len(all) == 4 && made("d2") == 2 && made("p2") == 2
 	})
 }
@@ -351,15 +351,15 @@ func stayingRole(t *testing.T, s *suite) {
 		a.Deployment.Spec.Roles[1].StartsAfter = nil
 		a.Deployment.MaxUnavailable = 50
 	}
-	a := s.assignment("dep_1", 100, pair, pooled, roleInstances("decode", 2), inOrder, roleTemplates("p1", "d1"), roleEnv("prefill", FaultEnv, FaultNeverReady))
+	a := s.newAssignment("dep_1", 100, makePairs, makePooled, roleInstances("decode", 2), inOrder, roleTemplates("p1", "d1"), roleEnv("prefill", FaultEnv, FaultNeverReady))
 	s.apply(t, a)
-	s.until(t, "decodes ready", "dep_1", func(all []runtime.Instance) bool {
+	s.awaitInstances(t, "decodes ready", "dep_1", func(all []runtime.Instance) bool {
 		return len(all) == 4 && count(all, func(in runtime.Instance) bool { return isReady(in) && in.Role == "decode" }) == 2
 	})
 	moves := func(a *runtime.Assignment) { a.Deployment.MovingRoles = []string{"decode"} }
 	s.apply(t, next(a, moves, roleTemplates("p1", "d2")))
-	s.until(t, "decodes replaced", "dep_1", func(all []runtime.Instance) bool {
-		placed(t, all)
+	s.awaitInstances(t, "decodes replaced", "dep_1", func(all []runtime.Instance) bool {
+		requirePlaced(t, all)
 		return count(all, func(in runtime.Instance) bool { return isReady(in) && in.TemplateHash == "d2" }) == 2
 	})
 }
@@ -371,90 +371,90 @@ func fullPool(t *testing.T, s *suite) {
 	whenFull := func(value windlassv1.PoolUpdate_WhenFull) func(*runtime.Assignment) {
 		return func(a *runtime.Assignment) { a.Deployment.Spec.Update = &windlassv1.PoolUpdate{WhenFull: value} }
 	}
-	a := s.assignment("dep_1", 100, pair, pooled, s.withGPUs(1), roleInstances("prefill", int32(s.GPUs-1)), roleTemplates("p1", "d1"))
+	a := s.newAssignment("dep_1", 100, makePairs, makePooled, s.withGPUs(1), roleInstances("prefill", int32(s.GPUs-1)), roleTemplates("p1", "d1"))
 	s.apply(t, a)
-	before := s.ready(t, "dep_1", s.GPUs)
+	before := s.awaitReady(t, "dep_1", s.GPUs)
 	a = next(a, roleTemplates("p1", "d2"), whenFull(windlassv1.PoolUpdate_WHEN_FULL_WAIT))
 	s.apply(t, a)
-	s.until(t, "one that waits for room", "dep_1", func(all []runtime.Instance) bool {
+	s.awaitInstances(t, "one that waits for room", "dep_1", func(all []runtime.Instance) bool {
 		return count(all, isReady) == s.GPUs && count(all, hasStatus(pending, runtime.ReasonUnschedulable)) == 1
 	})
 	s.apply(t, next(a, whenFull(windlassv1.PoolUpdate_WHEN_FULL_REPLACE_IN_PLACE)))
-	all := s.until(t, "decode replaced", "dep_1", func(all []runtime.Instance) bool {
-		placed(t, all)
-		require.GreaterOrEqual(t, count(all, isReady), s.GPUs-1, "one at a time:\n%s", describe(all))
+	all := s.awaitInstances(t, "decode replaced", "dep_1", func(all []runtime.Instance) bool {
+		requirePlaced(t, all)
+		require.GreaterOrEqual(t, count(all, isReady), s.GPUs-1, "one at a time:\n%s", describeInstances(all))
 		return len(all) == s.GPUs && count(all, func(in runtime.Instance) bool {
 			return isReady(in) && (in.Role == "prefill" || in.TemplateHash == "d2")
 		}) == s.GPUs
 	})
 	for _, in := range before {
-		require.Equal(t, in.Role == "prefill", slices.Contains(ids(all, isReady), in.ID), "of %s, only decode is replaced", place(in))
+		require.Equal(t, in.Role == "prefill", slices.Contains(idsOf(all, isReady), in.ID), "of %s, only decode is replaced", slotText(in))
 	}
 }
 
 func rolesReopened(t *testing.T, s *suite) {
-	a := s.assignment("dep_1", 2, pair, roleTemplates("p1", "d1"))
+	a := s.newAssignment("dep_1", 2, makePairs, roleTemplates("p1", "d1"))
 	reopen := func() {
-		s.reopen(t)
+		s.reopenRuntime(t)
 		s.apply(t, a)
 	}
 	once := func(all []runtime.Instance) bool {
-		placed(t, all)
+		requirePlaced(t, all)
 		return len(all) > 0
 	}
 	s.apply(t, a)
 	reopen()
-	s.until(t, "some", "dep_1", once)
+	s.awaitInstances(t, "some", "dep_1", once)
 	reopen()
-	all := s.ready(t, "dep_1", 6)
+	all := s.awaitReady(t, "dep_1", 6)
 	require.Equal(t, twoGroups, placesOf(all))
 	reopen()
-	require.Equal(t, ids(all, isReady), ids(s.ready(t, "dep_1", 6), isReady), "a restart of the agent replaces no instance")
+	require.Equal(t, idsOf(all, isReady), idsOf(s.awaitReady(t, "dep_1", 6), isReady), "a restart of the agent replaces no instance")
 
 	a = next(a, roleTemplates("p2", "d2"))
 	s.apply(t, a)
 	reopen()
-	s.until(t, "an instance of the new template", "dep_1", func(all []runtime.Instance) bool {
+	s.awaitInstances(t, "an instance of the new template", "dep_1", func(all []runtime.Instance) bool {
 		return once(all) && count(all, func(in runtime.Instance) bool { return in.TemplateHash == "p2" }) > 0
 	})
 	reopen()
-	s.until(t, "all instances of the new template", "dep_1", func(all []runtime.Instance) bool {
-		return once(all) && len(all) == 6 && count(all, isReady) == 6 && len(s.complete(t)) == 2
+	s.awaitInstances(t, "all instances of the new template", "dep_1", func(all []runtime.Instance) bool {
+		return once(all) && len(all) == 6 && count(all, isReady) == 6 && len(s.completeGroups(t)) == 2
 	})
 
-	a = next(a, replicas(1))
+	a = next(a, withReplicas(1))
 	s.apply(t, a)
 	reopen()
-	require.Equal(t, []string{"decode/0.0", "prefill/0.0", "prefill/0.1"}, placesOf(s.ready(t, "dep_1", 3)))
+	require.Equal(t, []string{"decode/0.0", "prefill/0.0", "prefill/0.1"}, placesOf(s.awaitReady(t, "dep_1", 3)))
 	require.NoError(t, s.rt.Remove(t.Context(), "dep_1"))
-	s.reopen(t)
+	s.reopenRuntime(t)
 	require.NoError(t, s.rt.Remove(t.Context(), "dep_1"))
-	s.gone(t, "dep_1")
+	s.awaitGone(t, "dep_1")
 	require.Empty(t, s.Leftovers(t))
 }
 
 func rolesLeaveNothing(t *testing.T, s *suite) {
-	a := s.assignment("dep_1", 1, pair)
+	a := s.newAssignment("dep_1", 1, makePairs)
 	s.apply(t, a)
-	s.ready(t, "dep_1", 3)
-	a = next(a, replicas(0))
+	s.awaitReady(t, "dep_1", 3)
+	a = next(a, withReplicas(0))
 	s.apply(t, a)
-	s.until(t, "none", "dep_1", every(0, isReady))
-	require.NotNil(t, s.observed(t, "dep_1"), "a deployment without replicas is not removed")
-	require.Equal(t, a.Generation, s.observed(t, "dep_1").Generation)
+	s.awaitInstances(t, "none", "dep_1", everyInstance(0, isReady))
+	require.NotNil(t, s.observedOf(t, "dep_1"), "a deployment without replicas is not removed")
+	require.Equal(t, a.Generation, s.observedOf(t, "dep_1").Generation)
 	require.Empty(t, s.Leftovers(t))
-	a = next(a, replicas(1))
+	a = next(a, withReplicas(1))
 	s.apply(t, a)
-	s.ready(t, "dep_1", 3)
+	s.awaitReady(t, "dep_1", 3)
 	require.NoError(t, s.rt.Remove(t.Context(), "dep_1"))
-	s.gone(t, "dep_1")
+	s.awaitGone(t, "dep_1")
 	require.Empty(t, s.Leftovers(t))
 }
 
 func rolesRefused(t *testing.T, s *suite) {
 	refused := map[string]func(*runtime.Assignment){
 		"layout": func(a *runtime.Assignment) {
-			pooled(a)
+			makePooled(a)
 			a.Deployment.Spec.Roles = a.Deployment.Spec.Roles[:1]
 		},
 		"roles[1].name":             func(a *runtime.Assignment) { a.Deployment.Spec.Roles[1].Name = "prefill" },
@@ -467,17 +467,17 @@ func rolesRefused(t *testing.T, s *suite) {
 	}
 	for says, change := range refused {
 		var rej *runtime.Rejection
-		require.ErrorAs(t, s.rt.Apply(t.Context(), s.assignment("dep_1", 1, pair, change)), &rej, says)
+		require.ErrorAs(t, s.rt.Apply(t.Context(), s.newAssignment("dep_1", 1, makePairs, change)), &rej, says)
 		require.False(t, rej.Retryable)
 		require.Contains(t, rej.Message, says)
 	}
-	require.Nil(t, s.observed(t, "dep_1"))
+	require.Nil(t, s.observedOf(t, "dep_1"))
 }
 
 // severalHosts checks that the platform runs each rank of an instance, and that the runtime reports
 // one instance.
 func severalHosts(t *testing.T, s *suite) {
-	a := s.assignment("dep_1", 2, func(a *runtime.Assignment) {
+	a := s.newAssignment("dep_1", 2, func(a *runtime.Assignment) {
 		a.Deployment.Spec.Roles = []*windlassv1.RoleSpec{{Name: "shard", Hosts: 2}}
 	})
 	if !s.Platform.SpansHosts {
@@ -488,34 +488,34 @@ func severalHosts(t *testing.T, s *suite) {
 		return
 	}
 	s.apply(t, a)
-	all := s.ready(t, "dep_1", 2)
+	all := s.awaitReady(t, "dep_1", 2)
 	require.Equal(t, []string{"shard/0.0", "shard/1.0"}, placesOf(all))
-	require.Empty(t, s.observed(t, "dep_1").Roles, "one role")
+	require.Empty(t, s.observedOf(t, "dep_1").Roles, "one role")
 	leaders := map[string]bool{}
 	for _, in := range all {
-		require.Equal(t, "0", variable(t, in, "WINDLASS_RANK"), "requests go to rank 0")
-		require.Equal(t, "2", variable(t, in, "WINDLASS_HOSTS"))
-		require.Equal(t, "1", variable(t, in, "WINDLASS_UNIT_EPOCH"))
-		leaders[variable(t, in, "WINDLASS_LEADER")] = true
+		require.Equal(t, "0", variableOf(t, in, "WINDLASS_RANK"), "requests go to rank 0")
+		require.Equal(t, "2", variableOf(t, in, "WINDLASS_HOSTS"))
+		require.Equal(t, "1", variableOf(t, in, "WINDLASS_UNIT_EPOCH"))
+		leaders[variableOf(t, in, "WINDLASS_LEADER")] = true
 	}
 	require.Len(t, leaders, 2, "each instance has its own leader")
 
 	first, other := all[0], all[1]
-	tell(t, first, "/exit?code=3")
-	again := s.until(t, "a restart of all ranks", "dep_1", func(all []runtime.Instance) bool {
+	tellInstance(t, first, "/exit?code=3")
+	again := s.awaitInstances(t, "a restart of all ranks", "dep_1", func(all []runtime.Instance) bool {
 		return count(all, isReady) == 2 && !slices.ContainsFunc(all, func(in runtime.Instance) bool { return in.ID == first.ID && isReady(in) })
 	})
 	again = slices.DeleteFunc(again, func(in runtime.Instance) bool { return !isReady(in) })
-	require.Equal(t, "2", variable(t, again[0], "WINDLASS_UNIT_EPOCH"))
+	require.Equal(t, "2", variableOf(t, again[0], "WINDLASS_UNIT_EPOCH"))
 	require.Equal(t, 1, again[0].Restarts, "all ranks restart once")
-	require.False(t, leaders[variable(t, again[0], "WINDLASS_LEADER")], "ranks of another epoch have another leader")
+	require.False(t, leaders[variableOf(t, again[0], "WINDLASS_LEADER")], "ranks of another epoch have another leader")
 	requireUntouched(t, other, again[1])
 
-	s.apply(t, next(a, template("template-2")))
-	s.until(t, "both instances are replaced", "dep_1", func(all []runtime.Instance) bool {
+	s.apply(t, next(a, withTemplate("template-2")))
+	s.awaitInstances(t, "both instances are replaced", "dep_1", func(all []runtime.Instance) bool {
 		return count(all, func(in runtime.Instance) bool { return isReady(in) && in.TemplateHash == "template-2" }) == 2
 	})
 	require.NoError(t, s.rt.Remove(t.Context(), "dep_1"))
-	s.gone(t, "dep_1")
+	s.awaitGone(t, "dep_1")
 	require.Empty(t, s.Leftovers(t))
 }

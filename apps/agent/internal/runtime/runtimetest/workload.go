@@ -43,13 +43,13 @@ const (
 // otherwise the tests.
 func Main(m *testing.M) int {
 	if os.Getenv(workloadEnv) != "" {
-		exit(workload())
+		exitWorkload(serveWorkload())
 	}
 	return m.Run()
 }
 
-// work uses a tenth of a processor.
-func work() {
+// burnProcessor uses a tenth of a processor.
+func burnProcessor() {
 	for {
 		for end := time.Now().Add(5 * time.Millisecond); time.Now().Before(end); {
 			runtime.Gosched()
@@ -58,11 +58,11 @@ func work() {
 	}
 }
 
-// exit ends a workload. Unlike os.Exit, it does not wait for the second that the race detector adds
+// exitWorkload ends a workload. Unlike os.Exit, it does not wait for the second that the race detector adds
 // to the end of a process. The second would delay every stop and crash of an instance.
-func exit(code int) { syscall.Exit(code) }
+func exitWorkload(code int) { syscall.Exit(code) }
 
-// workload is a small server for tests:
+// serveWorkload is a small server for tests:
 //
 //	GET  /health         200, or 503 after /sick
 //	GET  /env?name=X     the value of X in its environment
@@ -74,7 +74,7 @@ func exit(code int) { syscall.Exit(code) }
 //	POST /sick, /well    what /health answers from now on
 //	POST /busy           uses a part of a processor from now on
 //	POST /exit?code=N    exits
-func workload() int {
+func serveWorkload() int {
 	fault := os.Getenv(FaultEnv)
 	fmt.Println("workload starts, pid", os.Getpid())
 	term := make(chan os.Signal, 1)
@@ -125,10 +125,10 @@ func workload() int {
 	})
 	mux.HandleFunc("POST /sick", func(http.ResponseWriter, *http.Request) { sick.Store(true) })
 	mux.HandleFunc("POST /well", func(http.ResponseWriter, *http.Request) { sick.Store(false) })
-	mux.HandleFunc("POST /busy", func(http.ResponseWriter, *http.Request) { go work() })
+	mux.HandleFunc("POST /busy", func(http.ResponseWriter, *http.Request) { go burnProcessor() })
 	mux.HandleFunc("POST /exit", func(_ http.ResponseWriter, r *http.Request) {
 		code, _ := strconv.Atoi(r.FormValue("code"))
-		exit(code)
+		exitWorkload(code)
 	})
 	if fault != FaultPortBlind {
 		// On a platform where instances have their own addresses, an instance gets its address in
@@ -137,7 +137,7 @@ func workload() int {
 		srv := &http.Server{Addr: net.JoinHostPort(host, os.Getenv("PORT")), Handler: mux, ReadHeaderTimeout: 10 * time.Second}
 		go func() {
 			fmt.Println(srv.ListenAndServe())
-			exit(1)
+			exitWorkload(1)
 		}()
 	}
 	for range term {

@@ -60,7 +60,7 @@ func (r *Runtime) reconcileRoles(w *workload, d *deployment) {
 	}
 	for n := range w.instances {
 		i := &w.instances[n]
-		if i.serial != 0 && (i.status == windlassv1.InstanceStatus_INSTANCE_STATUS_PENDING || i.hash != d.assignment.TemplateOf(i.role())) {
+		if i.serial != 0 && (i.status == windlassv1.InstanceStatus_INSTANCE_STATUS_PENDING || i.hash != d.assignment.TemplateOf(i.roleName())) {
 			w.rolling = true
 		}
 	}
@@ -91,7 +91,7 @@ func (r *Runtime) reconcileWaiting() {
 	for _, key := range slices.Sorted(maps.Keys(r.workloads)) {
 		w := r.workloads[key]
 		if w != nil && slices.ContainsFunc(w.instances, func(i instance) bool { return i.unfit }) {
-			r.reconcile(w)
+			r.reconcileWorkload(w)
 		}
 	}
 }
@@ -123,7 +123,7 @@ func rolesObserved(w *workload, d *deployment) (seen []groups.Instance, rows map
 		rows[key] = n
 		seen = append(seen, groups.Instance{
 			ID: *i.place, Key: key, Started: i.status != windlassv1.InstanceStatus_INSTANCE_STATUS_PENDING, Ready: i.isReady(),
-			Old: i.hash != d.assignment.TemplateOf(i.role()), Unfit: i.unfit,
+			Old: i.hash != d.assignment.TemplateOf(i.roleName()), Unfit: i.unfit,
 		})
 	}
 	return seen, rows
@@ -141,7 +141,7 @@ func (r *Runtime) createPending(w *workload, place groups.ID) {
 	if r.serial++; r.serial == 0 {
 		r.serial = 1
 	}
-	a := w.owner().assignment
+	a := w.ownerOf().assignment
 	w.instances[row] = instance{
 		id: ident.New("ins"), name: r.cfg.Region + "-" + a.Deployment.AppName + "-" + place.Role,
 		hash: a.TemplateOf(place.Role), serial: r.serial, place: &place, status: windlassv1.InstanceStatus_INSTANCE_STATUS_PENDING,

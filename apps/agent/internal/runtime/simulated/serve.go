@@ -43,7 +43,7 @@ func (r *Runtime) serve(w *workload, i *instance) {
 	if r.cfg.Serve == nil {
 		return
 	}
-	address, end := r.cfg.Serve(w.owner().assignment.Deployment.AppName, i.id)
+	address, end := r.cfg.Serve(w.ownerOf().assignment.Deployment.AppName, i.id)
 	r.servers[i.serial] = server{address, end}
 }
 
@@ -63,16 +63,16 @@ func (r *Runtime) addressOf(i *instance) string {
 	return noAddress
 }
 
-// drains reports whether an instance that should stop has to wait, because gateways may send requests to it.
-func (r *Runtime) drains(w *workload, i *instance) bool {
-	if _, ok := r.servers[i.serial]; !ok || !r.gated || !i.isReady() || len(w.members) == 0 || w.owner().removing {
+// mustDrain reports whether an instance that should stop has to wait, because gateways may send requests to it.
+func (r *Runtime) mustDrain(w *workload, i *instance) bool {
+	if _, ok := r.servers[i.serial]; !ok || !r.gated || !i.isReady() || len(w.members) == 0 || w.ownerOf().removing {
 		return false
 	}
 	if r.released != nil && r.released(i.id) {
 		return false
 	}
-	roles := w.owner().assignment.RoleCounts()
-	return len(roles) == 0 || slices.ContainsFunc(roles, func(of runtime.RoleCount) bool { return of.Entry && of.Name == i.role() })
+	roles := w.ownerOf().assignment.RoleCounts()
+	return len(roles) == 0 || slices.ContainsFunc(roles, func(of runtime.RoleCount) bool { return of.Entry && of.Name == i.roleName() })
 }
 
 // drain keeps the instance until gateways have released it, or until its patience is over.
@@ -84,7 +84,7 @@ func (r *Runtime) drain(w *workload, i instance) {
 	if r.patience != nil {
 		patience = r.patience(i.id)
 	}
-	r.schedule(func() time.Duration { return patience }, event{workload: w, serial: i.serial, kind: drainEnded})
+	r.scheduleEvent(func() time.Duration { return patience }, event{workload: w, serial: i.serial, kind: drainEnded})
 }
 
 // stopReleased stops the draining instances that gateways have released.
@@ -96,13 +96,13 @@ func (r *Runtime) stopReleased() {
 			}
 		}
 	}
-	r.signal()
+	r.signalChange()
 }
 
 // stopAllDrained stops the draining instances of a workload that is being removed, as the agent waits for gateways
 // before it removes a deployment.
 func (r *Runtime) stopAllDrained(w *workload) {
-	if !w.owner().removing {
+	if !w.ownerOf().removing {
 		return
 	}
 	for _, i := range slices.Clone(w.leaving) {
@@ -119,5 +119,5 @@ func (r *Runtime) stopDrained(w *workload, serial uint32) {
 	w.leaving = slices.Delete(w.leaving, at, at+1)
 	w.view = nil
 	r.draining--
-	r.schedule(r.cfg.Stop, event{workload: w, serial: serial, kind: stopEnded})
+	r.scheduleEvent(r.cfg.Stop, event{workload: w, serial: serial, kind: stopEnded})
 }

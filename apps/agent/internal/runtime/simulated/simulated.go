@@ -178,8 +178,8 @@ func (r *Runtime) Apply(_ context.Context, a runtime.Assignment) error {
 		d.workload.moveLast(d)
 	}
 	d.assignment, d.removing = a, false
-	r.reconcile(d.workload)
-	r.signal()
+	r.reconcileWorkload(d.workload)
+	r.signalChange()
 	return nil
 }
 
@@ -199,8 +199,8 @@ func (r *Runtime) Remove(_ context.Context, id string) error {
 	}
 	d.removing = true
 	r.stopAllDrained(d.workload)
-	r.reconcile(d.workload)
-	r.signal()
+	r.reconcileWorkload(d.workload)
+	r.signalChange()
 	return nil
 }
 
@@ -221,7 +221,7 @@ func (r *Runtime) Observe(context.Context) (runtime.Observation, error) {
 			TemplateHash: d.assignment.TemplateHash, Roles: d.assignment.RoleCounts(), Removing: d.removing,
 		}
 		if d.ownsWorkload() {
-			seen.Instances = r.observation(d.workload)
+			seen.Instances = r.observationOf(d.workload)
 		}
 		out.Deployments = append(out.Deployments, seen)
 	}
@@ -249,7 +249,7 @@ func (r *Runtime) Usage(_ context.Context, instanceIDs []string) (map[string]run
 	for _, w := range r.workloads {
 		for g := range w.instances {
 			if i := &w.instances[g]; i.isReady() && wanted[i.id] {
-				of := appRole{w.owner().assignment.Deployment.AppName, i.role()}
+				of := appRole{w.ownerOf().assignment.Deployment.AppName, i.roleName()}
 				ready[of] = append(ready[of], i.id)
 			}
 		}
@@ -299,7 +299,7 @@ func (r *Runtime) Restart(_ context.Context, id string) error {
 	}
 	i.restarts++
 	w.view = nil
-	r.signal()
+	r.signalChange()
 	return nil
 }
 
@@ -318,7 +318,7 @@ func (r *Runtime) Churn() int {
 		}
 		w.view = nil
 	}
-	r.signal()
+	r.signalChange()
 	return n
 }
 
@@ -340,7 +340,7 @@ func (r *Runtime) Crash(deploymentID string) error {
 	w.count--
 	r.endServer(w.instances[g].serial, true)
 	r.startInRow(w, g, w.instances[g].place)
-	r.signal()
+	r.signalChange()
 	return nil
 }
 
@@ -363,8 +363,8 @@ func (r *Runtime) Run(ctx context.Context) error {
 	return nil
 }
 
-// signal signals Changes of the present holder. The caller holds mu.
-func (r *Runtime) signal() {
+// signalChange signals Changes of the present holder. The caller holds mu.
+func (r *Runtime) signalChange() {
 	changes := r.changes
 	if r.holder != nil {
 		changes = r.holder.changes

@@ -53,9 +53,9 @@ func (t *timeline) Pop() any {
 	return e
 }
 
-// schedule adds the event with a random delay. If the delay is 0 or draw is nil, it handles the
+// scheduleEvent adds the event with a random delay. If the delay is 0 or draw is nil, it handles the
 // event at once.
-func (r *Runtime) schedule(draw func() time.Duration, e event) {
+func (r *Runtime) scheduleEvent(draw func() time.Duration, e event) {
 	delay := time.Duration(0)
 	if draw != nil {
 		delay = draw()
@@ -91,5 +91,5 @@ func (r *Runtime) handleDue() {
 	if len(t.events) > 0 {
 		t.timer = time.AfterFunc(time.Duration(t.events[0].at-now), r.handleDue)
 	}
-	r.signal()
+	r.signalChange()
 }

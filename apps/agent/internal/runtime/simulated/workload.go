@@ -37,9 +37,9 @@ type workload struct {
 	view []runtime.Instance
 }
 
-// owner returns the deployment that has the instances: the last assigned deployment that is not
+// ownerOf returns the deployment that has the instances: the last assigned deployment that is not
 // being removed. If all are being removed, it is the last assigned deployment.
-func (w *workload) owner() *deployment {
+func (w *workload) ownerOf() *deployment {
 	for _, d := range slices.Backward(w.members) {
 		if !d.removing {
 			return d
@@ -49,7 +49,7 @@ func (w *workload) owner() *deployment {
 }
 
 // ownsWorkload reports whether the workload's instances belong to the deployment.
-func (d *deployment) ownsWorkload() bool { return d.workload.owner() == d }
+func (d *deployment) ownsWorkload() bool { return d.workload.ownerOf() == d }
 
 // moveLast makes d the last assigned deployment.
 func (w *workload) moveLast(d *deployment) {
@@ -77,7 +77,7 @@ func (r *Runtime) leaveWorkload(d *deployment) {
 	d.workload = nil
 	w.members = slices.DeleteFunc(w.members, func(o *deployment) bool { return o == d })
 	if len(w.members) > 0 {
-		r.reconcile(w)
+		r.reconcileWorkload(w)
 		return
 	}
 	// Instances of the workload that are ending are no longer reported.
@@ -89,10 +89,10 @@ func (r *Runtime) leaveWorkload(d *deployment) {
 	w.instances, w.leaving = nil, nil
 }
 
-// reconcile starts, stops and replaces instances until the workload is as its owner wants it, as
+// reconcileWorkload starts, stops and replaces instances until the workload is as its owner wants it, as
 // far as that is possible now.
-func (r *Runtime) reconcile(w *workload) {
-	d := w.owner()
+func (r *Runtime) reconcileWorkload(w *workload) {
+	d := w.ownerOf()
 	if w.grouped = w.grouped || runtime.HasRoles(d.assignment.Deployment.GetSpec()) || runtime.HasStableSlots(d.assignment.Deployment.GetSpec()); w.grouped {
 		r.reconcileRoles(w, d)
 		r.forgetRemoved(w)
@@ -131,7 +131,7 @@ func (r *Runtime) reportTakenOver(w *workload, d *deployment) {
 	}
 	w.reportedTo = d
 	for g := range w.instances {
-		if i := &w.instances[g]; r.cfg.Ready != nil && i.isReady() && i.hash == d.assignment.TemplateOf(i.role()) {
+		if i := &w.instances[g]; r.cfg.Ready != nil && i.isReady() && i.hash == d.assignment.TemplateOf(i.roleName()) {
 			r.cfg.Ready(d.assignment.Deployment.Id, i.id)
 		}
 	}
@@ -144,7 +144,7 @@ func (r *Runtime) replaceOld(w *workload) {
 	if len(w.members) == 0 {
 		return // all deployments of the workload were removed
 	}
-	a := w.owner().assignment
+	a := w.ownerOf().assignment
 	away := 0
 	for g := range w.instances {
 		if !w.instances[g].isReady() {
@@ -180,7 +180,7 @@ func (r *Runtime) startInRow(w *workload, row int, place *groups.ID) {
 	if r.serial++; r.serial == 0 {
 		r.serial = 1
 	}
-	a := w.owner().assignment
+	a := w.ownerOf().assignment
 	failures := 0
 	if r.cfg.Failures != nil {
 		failures = min(r.cfg.Failures(a.Deployment), Doomed)
@@ -200,7 +200,7 @@ func (r *Runtime) startInRow(w *workload, row int, place *groups.ID) {
 	w.count++
 	w.view = nil
 	r.starts++
-	r.schedule(r.cfg.Start, event{workload: w, row: int32(row), serial: r.serial, kind: startEnded})
+	r.scheduleEvent(r.cfg.Start, event{workload: w, row: int32(row), serial: r.serial, kind: startEnded})
 }
 
 // stopStarted empties the row of a started instance. The instance counts as stopping until it has
@@ -211,11 +211,11 @@ func (r *Runtime) stopStarted(w *workload, row int) {
 	w.count--
 	w.stopping++
 	w.view = nil
-	if r.drains(w, &i) {
+	if r.mustDrain(w, &i) {
 		r.drain(w, i)
 		return
 	}
-	r.schedule(r.cfg.Stop, event{workload: w, serial: i.serial, kind: stopEnded})
+	r.scheduleEvent(r.cfg.Stop, event{workload: w, serial: i.serial, kind: stopEnded})
 }
 
 // handle handles an event.
@@ -244,12 +244,12 @@ func (r *Runtime) handle(e event) {
 		i.status, i.readyAt = windlassv1.InstanceStatus_INSTANCE_STATUS_READY, time.Now().UnixMilli()
 		r.serve(w, i)
 		if r.cfg.Ready != nil {
-			r.cfg.Ready(w.owner().assignment.Deployment.Id, i.id)
+			r.cfg.Ready(w.ownerOf().assignment.Deployment.Id, i.id)
 		}
 		switch {
 		case !w.rolling:
 		case w.grouped:
-			r.reconcile(w)
+			r.reconcileWorkload(w)
 		default:
 			r.replaceOld(w)
 		}
@@ -262,7 +262,7 @@ func (r *Runtime) handle(e event) {
 		return
 	}
 	i.failures--
-	r.schedule(r.cfg.Start, e)
+	r.scheduleEvent(r.cfg.Start, e)
 }
 
 // forgetRemoved drops removed deployments without instances.
@@ -270,7 +270,7 @@ func (r *Runtime) forgetRemoved(w *workload) {
 	if len(w.members) == 0 {
 		return // leaveWorkload has dropped the workload
 	}
-	owner := w.owner()
+	owner := w.ownerOf()
 	w.members = slices.DeleteFunc(w.members, func(d *deployment) bool {
 		if !d.removing || d == owner && w.stopping+w.count > 0 {
 			return false
@@ -283,8 +283,8 @@ func (r *Runtime) forgetRemoved(w *workload) {
 	}
 }
 
-// observation returns the instances in the form of Observe.
-func (r *Runtime) observation(w *workload) []runtime.Instance {
+// observationOf returns the instances in the form of Observe.
+func (r *Runtime) observationOf(w *workload) []runtime.Instance {
 	if w.view != nil {
 		return w.view
 	}
@@ -328,7 +328,7 @@ func (r *Runtime) observation(w *workload) []runtime.Instance {
 	return out
 }
 
-func (i *instance) role() string {
+func (i *instance) roleName() string {
 	if i.place == nil {
 		return runtime.DefaultRole
 	}

@@ -78,27 +78,27 @@ func newCaches(c clients, again patience, region string) *Caches {
 	const all = metav1.NamespaceAll
 	return &Caches{
 		Ours: map[render.Kind]cache.SharedIndexInformer{
-			render.KindNamespace:        informer(core.Namespaces(), again, &corev1.Namespace{}, mine, bare, ourIndexes),
-			render.KindServiceAccount:   informer(core.ServiceAccounts(all), again, &corev1.ServiceAccount{}, mine, bare, ourIndexes),
-			render.KindClaim:            informer(core.PersistentVolumeClaims(all), again, &corev1.PersistentVolumeClaim{}, mine, bare, ourIndexes),
-			render.KindNetworkPolicy:    informer(c.NetworkingV1().NetworkPolicies(all), again, &networkingv1.NetworkPolicy{}, mine, bare, ourIndexes),
-			render.KindWorkload:         informer(apps.Deployments(all), again, &appsv1.Deployment{}, mine, slimWorkload, ourIndexes),
-			render.KindService:          informer(core.Services(all), again, &corev1.Service{}, mine, bare, ourIndexes),
-			render.KindDisruptionBudget: informer(c.PolicyV1().PodDisruptionBudgets(all), again, &policyv1.PodDisruptionBudget{}, mine, bare, ourIndexes),
+			render.KindNamespace:        newInformer(core.Namespaces(), again, &corev1.Namespace{}, mine, bareObject, ourIndexes),
+			render.KindServiceAccount:   newInformer(core.ServiceAccounts(all), again, &corev1.ServiceAccount{}, mine, bareObject, ourIndexes),
+			render.KindClaim:            newInformer(core.PersistentVolumeClaims(all), again, &corev1.PersistentVolumeClaim{}, mine, bareObject, ourIndexes),
+			render.KindNetworkPolicy:    newInformer(c.NetworkingV1().NetworkPolicies(all), again, &networkingv1.NetworkPolicy{}, mine, bareObject, ourIndexes),
+			render.KindWorkload:         newInformer(apps.Deployments(all), again, &appsv1.Deployment{}, mine, slimWorkload, ourIndexes),
+			render.KindService:          newInformer(core.Services(all), again, &corev1.Service{}, mine, bareObject, ourIndexes),
+			render.KindDisruptionBudget: newInformer(c.PolicyV1().PodDisruptionBudgets(all), again, &policyv1.PodDisruptionBudget{}, mine, bareObject, ourIndexes),
 		},
-		Pods: informer(core.Pods(all), again, &corev1.Pod{}, mine, slimPod, cache.Indexers{
+		Pods: newInformer(core.Pods(all), again, &corev1.Pod{}, mine, slimPod, cache.Indexers{
 			ByWorkload: ourIndexes[ByWorkload], cache.NamespaceIndex: ourIndexes[cache.NamespaceIndex], byUID: indexOf(indexUID), byNode: indexOf(indexNode),
 			byGroup: indexOf(indexGroup),
 		}),
-		replicaSets: informer(apps.ReplicaSets(all), again, &appsv1.ReplicaSet{}, mine, slimReplicaSet, cache.Indexers{ByWorkload: ourIndexes[ByWorkload]}),
-		Nodes:       informer(core.Nodes(), again, &corev1.Node{}, func(*metav1.ListOptions) {}, slimNode, nil),
+		replicaSets: newInformer(apps.ReplicaSets(all), again, &appsv1.ReplicaSet{}, mine, slimReplicaSet, cache.Indexers{ByWorkload: ourIndexes[ByWorkload]}),
+		Nodes:       newInformer(core.Nodes(), again, &corev1.Node{}, func(*metav1.ListOptions) {}, slimNode, nil),
 		written:     map[render.Ref]written{},
 		ended:       map[types.UID]bool{},
 		annotated:   map[types.UID]annotatedPod{},
 	}
 }
 
-func informer[L apiruntime.Object](client watched[L], again patience, example apiruntime.Object, tweak func(*metav1.ListOptions), transform cache.TransformFunc, indexers cache.Indexers) cache.SharedIndexInformer {
+func newInformer[L apiruntime.Object](client watched[L], again patience, example apiruntime.Object, tweak func(*metav1.ListOptions), transform cache.TransformFunc, indexers cache.Indexers) cache.SharedIndexInformer {
 	i := cache.NewSharedIndexInformer(listWatch(client, again, tweak), example, 0, indexers)
 	// SetTransform fails only if the informer was started before.
 	_ = i.SetTransform(transform)
@@ -136,7 +136,7 @@ func indexOf(value func(metav1.Object) string) cache.IndexFunc {
 	}
 }
 
-func (c *Caches) all() []cache.SharedIndexInformer {
+func (c *Caches) allInformers() []cache.SharedIndexInformer {
 	out := []cache.SharedIndexInformer{c.Pods, c.Nodes, c.replicaSets}
 	for _, i := range c.Ours {
 		out = append(out, i)
@@ -147,7 +147,7 @@ func (c *Caches) all() []cache.SharedIndexInformer {
 // Run watches until ctx ends.
 func (c *Caches) Run(ctx context.Context) {
 	var wg sync.WaitGroup
-	for _, i := range c.all() {
+	for _, i := range c.allInformers() {
 		wg.Go(func() { i.RunWithContext(ctx) })
 	}
 	wg.Wait()
@@ -155,7 +155,7 @@ func (c *Caches) Run(ctx context.Context) {
 
 // Synced reports whether each cache has listed all of its objects once.
 func (c *Caches) Synced() bool {
-	for _, i := range c.all() {
+	for _, i := range c.allInformers() {
 		if !i.HasSynced() {
 			return false
 		}
@@ -171,13 +171,13 @@ func (c *Caches) Get(r render.Ref) render.Object {
 	defer c.mu.Unlock()
 	w, ok := c.written[r]
 	if !ok {
-		return c.mark(seen)
+		return c.markDeleted(seen)
 	}
-	if c.overtaken(r, w, seen) {
+	if c.isOvertaken(r, w, seen) {
 		delete(c.written, r)
-		return c.mark(seen)
+		return c.markDeleted(seen)
 	}
-	return c.mark(w.object)
+	return c.markDeleted(w.object)
 }
 
 // Cached returns the object as the watch last reported it.
@@ -198,24 +198,24 @@ func (c *Caches) Cached(r render.Ref) (render.Object, bool) {
 	return o, ok
 }
 
-// overtaken reports whether the cache is at least as new as our write w.
-func (c *Caches) overtaken(r render.Ref, w written, seen render.Object) bool {
+// isOvertaken reports whether the cache is at least as new as our write w.
+func (c *Caches) isOvertaken(r render.Ref, w written, seen render.Object) bool {
 	if seen != nil {
-		return !newer(w.object.GetResourceVersion(), seen.GetResourceVersion())
+		return !isNewer(w.object.GetResourceVersion(), seen.GetResourceVersion())
 	}
 	informer := c.Ours[r.Kind]
-	return informer != nil && !newer(w.object.GetResourceVersion(), informer.LastSyncResourceVersion()) && time.Since(w.at) > unseenFor
+	return informer != nil && !isNewer(w.object.GetResourceVersion(), informer.LastSyncResourceVersion()) && time.Since(w.at) > unseenFor
 }
 
-// newer reports whether version a is newer than b. Versions of one resource compare
+// isNewer reports whether version a is newer than b. Versions of one resource compare
 // as numbers.
-func newer(a, b string) bool {
+func isNewer(a, b string) bool {
 	order, err := resourceversion.CompareResourceVersion(a, b)
 	return err == nil && order > 0
 }
 
-// mark gives an object whose deletion the server accepted a deletion timestamp.
-func (c *Caches) mark(o render.Object) render.Object {
+// markDeleted gives an object whose deletion the server accepted a deletion timestamp.
+func (c *Caches) markDeleted(o render.Object) render.Object {
 	if o == nil || o.GetDeletionTimestamp() != nil || !c.ended[o.GetUID()] {
 		return o
 	}
@@ -225,8 +225,8 @@ func (c *Caches) mark(o render.Object) render.Object {
 	return marked
 }
 
-// wrote stores the object that the server returned for a write.
-func (c *Caches) wrote(k render.Kind, o render.Object) {
+// storeWritten stores the object that the server returned for a write.
+func (c *Caches) storeWritten(k render.Kind, o render.Object) {
 	if c.Ours[k] == nil {
 		return
 	}
@@ -242,8 +242,8 @@ func (c *Caches) Deleted(uid types.UID) {
 	c.ended[uid] = true
 }
 
-// forget removes the records about an object, after the watch has reported that the object is gone.
-func (c *Caches) forget(k render.Kind, gone render.Object) {
+// forgetObject removes the records about an object, after the watch has reported that the object is gone.
+func (c *Caches) forgetObject(k render.Kind, gone render.Object) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	delete(c.ended, gone.GetUID())
@@ -261,7 +261,7 @@ func (c *Caches) List(k render.Kind, index, value string) []render.Object {
 	if err != nil {
 		return nil
 	}
-	return c.overlay(k, found, func(o render.Object) bool {
+	return c.overlayWrites(k, found, func(o render.Object) bool {
 		values, err := informer.GetIndexer().GetIndexers()[index](o)
 		return err == nil && len(values) == 1 && values[0] == value
 	})
@@ -274,12 +274,12 @@ func (c *Caches) WorkloadsOf(namespace, app string) []render.Object {
 
 // Every returns the newest known versions of all our objects of a kind.
 func (c *Caches) Every(k render.Kind) []render.Object {
-	return c.overlay(k, c.Ours[k].GetIndexer().List(), func(render.Object) bool { return true })
+	return c.overlayWrites(k, c.Ours[k].GetIndexer().List(), func(render.Object) bool { return true })
 }
 
-// overlay takes the objects that an index found and replaces each by its newest known version. It
+// overlayWrites takes the objects that an index found and replaces each by its newest known version. It
 // adds newer objects that the index lacks. It returns the objects for which ok returns true.
-func (c *Caches) overlay(k render.Kind, found []any, ok func(render.Object) bool) []render.Object {
+func (c *Caches) overlayWrites(k render.Kind, found []any, ok func(render.Object) bool) []render.Object {
 	out := make([]render.Object, 0, len(found))
 	done := map[render.Ref]bool{}
 	for _, f := range found {
@@ -326,9 +326,9 @@ type Handlers struct {
 // Handle registers the handlers for all events.
 func (c *Caches) Handle(h Handlers) error {
 	for k, i := range c.Ours {
-		if _, err := i.AddEventHandler(handler(func(old, now render.Object) {
+		if _, err := i.AddEventHandler(handlerOf(func(old, now render.Object) {
 			if now == nil {
-				c.forget(k, old)
+				c.forgetObject(k, old)
 				h.Gone(k, old)
 				return
 			}
@@ -337,21 +337,21 @@ func (c *Caches) Handle(h Handlers) error {
 			return fmt.Errorf("watch %s: %w", k, err)
 		}
 	}
-	if _, err := c.Pods.AddEventHandler(handler(h.Pod)); err != nil {
+	if _, err := c.Pods.AddEventHandler(handlerOf(h.Pod)); err != nil {
 		return fmt.Errorf("watch pods: %w", err)
 	}
-	if _, err := c.replicaSets.AddEventHandler(handler(h.ReplicaSet)); err != nil {
+	if _, err := c.replicaSets.AddEventHandler(handlerOf(h.ReplicaSet)); err != nil {
 		return fmt.Errorf("watch replica sets: %w", err)
 	}
-	if _, err := c.Nodes.AddEventHandler(handler(h.Node)); err != nil {
+	if _, err := c.Nodes.AddEventHandler(handlerOf(h.Node)); err != nil {
 		return fmt.Errorf("watch nodes: %w", err)
 	}
 	return nil
 }
 
-// handler calls handle with the object before and after each event. The zero value means that there
+// handlerOf calls handle with the object before and after each event. The zero value means that there
 // is no such object.
-func handler[T any](handle func(old, now T)) cache.ResourceEventHandlerFuncs {
+func handlerOf[T any](handle func(old, now T)) cache.ResourceEventHandlerFuncs {
 	var none T
 	return cache.ResourceEventHandlerFuncs{
 		AddFunc: func(obj any) {
@@ -391,7 +391,7 @@ func (c *Caches) newestPods(pods []*corev1.Pod) []*corev1.Pod {
 		own, ok := c.annotated[seen.UID]
 		switch {
 		case !ok:
-		case newer(own.pod.ResourceVersion, seen.ResourceVersion):
+		case isNewer(own.pod.ResourceVersion, seen.ResourceVersion):
 			pods[n] = own.pod
 		default:
 			delete(c.annotated, seen.UID)

@@ -86,17 +86,17 @@ func (c *counted) RoundTrip(req *http.Request) (*http.Response, error) {
 		if after := res.Header.Get("Retry-After"); after != "" {
 			res.Header.Del("Retry-After")
 			if seconds, err := strconv.Atoi(after); err == nil {
-				c.breaker.asked(time.Now().Add(min(time.Duration(seconds)*time.Second, maxRetryAfter)))
+				c.breaker.askedToWait(time.Now().Add(min(time.Duration(seconds)*time.Second, maxRetryAfter)))
 			}
 		}
 	}
-	verb, resource := classify(req)
+	verb, resource := classifyRequest(req)
 	c.calls.WithLabelValues(verb, resource, code).Inc()
 	return res, err
 }
 
-// classify returns the verb and the resource of a request, in the terms of RBAC.
-func classify(req *http.Request) (verb, resource string) {
+// classifyRequest returns the verb and the resource of a request, in the terms of RBAC.
+func classifyRequest(req *http.Request) (verb, resource string) {
 	parts := strings.Split(strings.Trim(req.URL.Path, "/"), "/")
 	// api/v1/... or apis/group/version/...
 	skip := 2
@@ -168,15 +168,15 @@ const (
 
 func (p *pacer) wait(req *http.Request) error {
 	q := req.URL.Query()
-	d := p.delay(req.URL.Path+" "+q.Get("labelSelector")+" "+q.Get("fieldSelector"), time.Now())
+	d := p.delayOf(req.URL.Path+" "+q.Get("labelSelector")+" "+q.Get("fieldSelector"), time.Now())
 	if d == 0 {
 		return nil
 	}
 	return backoff.Sleep(req.Context(), d)
 }
 
-// delay returns how long to wait before the watch is opened.
-func (p *pacer) delay(watch string, now time.Time) time.Duration {
+// delayOf returns how long to wait before the watch is opened.
+func (p *pacer) delayOf(watch string, now time.Time) time.Duration {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.watches == nil {
@@ -213,9 +213,9 @@ type breaker struct {
 	cause    error
 }
 
-// pass returns a wait of 0 if a call may be made now. Otherwise, it returns how long to wait, and
+// mayPass returns a wait of 0 if a call may be made now. Otherwise, it returns how long to wait, and
 // why.
-func (g *breaker) pass(now time.Time) (wait time.Duration, cause error) {
+func (g *breaker) mayPass(now time.Time) (wait time.Duration, cause error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if now.Before(g.until) {
@@ -228,8 +228,8 @@ func (g *breaker) pass(now time.Time) (wait time.Duration, cause error) {
 	return 0, nil
 }
 
-// asked records that the server asked clients to make no calls before until.
-func (g *breaker) asked(until time.Time) {
+// askedToWait records that the server asked clients to make no calls before until.
+func (g *breaker) askedToWait(until time.Time) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if until.After(g.until) {
@@ -237,8 +237,8 @@ func (g *breaker) asked(until time.Time) {
 	}
 }
 
-// failed records that the server could not answer.
-func (g *breaker) failed(now time.Time, cause error) {
+// noteFailure records that the server could not answer.
+func (g *breaker) noteFailure(now time.Time, cause error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if until := now.Add(g.policy.Delay(g.failures, g.random)); until.After(g.until) {
@@ -248,7 +248,7 @@ func (g *breaker) failed(now time.Time, cause error) {
 	g.cause = cause
 }
 
-func (g *breaker) succeeded() {
+func (g *breaker) noteSuccess() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if g.failures > 0 {

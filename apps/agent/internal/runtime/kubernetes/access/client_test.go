@@ -19,18 +19,18 @@ func TestBreaker_LetsOneCallTryTheServer(t *testing.T) {
 	g := &breaker{policy: backoff.Policy{Min: time.Second, Max: 16 * time.Second}, random: middle}
 	now := time.Unix(1000, 0)
 	pass := func() bool {
-		wait, _ := g.pass(now)
+		wait, _ := g.mayPass(now)
 		return wait == 0
 	}
 	require.True(t, pass())
-	g.failed(now, errors.New("down"))
-	wait, cause := g.pass(now)
+	g.noteFailure(now, errors.New("down"))
+	wait, cause := g.mayPass(now)
 	require.EqualError(t, cause, "down")
 	require.Equal(t, 1500*time.Millisecond, wait)
 	now = now.Add(wait)
 	require.True(t, pass(), "one call finds out whether the server is back")
 	require.False(t, pass(), "other calls wait for its result")
-	g.succeeded()
+	g.noteSuccess()
 	require.True(t, pass())
 	require.True(t, pass())
 
@@ -40,14 +40,14 @@ func TestBreaker_LetsOneCallTryTheServer(t *testing.T) {
 		for range 100 {
 			if pass() {
 				calls++
-				g.failed(now, errors.New("down"))
+				g.noteFailure(now, errors.New("down"))
 			}
 		}
 	}
 	require.LessOrEqual(t, calls, 10)
-	g.succeeded()
-	g.asked(now.Add(5 * time.Second))
-	wait, cause = g.pass(now)
+	g.noteSuccess()
+	g.askedToWait(now.Add(5 * time.Second))
+	wait, cause = g.mayPass(now)
 	require.ErrorIs(t, cause, errAskedToWait)
 	require.Equal(t, 5*time.Second, wait)
 }
@@ -57,12 +57,12 @@ func TestPacer_DelaysAWatchThatKeepsEnding(t *testing.T) {
 	now := time.Unix(1000, 0)
 	opened := 0
 	for end := now.Add(time.Minute); now.Before(end); opened++ {
-		now = now.Add(p.delay("pods", now))
+		now = now.Add(p.delayOf("pods", now))
 	}
 	require.LessOrEqual(t, opened, 20)
-	require.Zero(t, p.delay("nodes", now), "each watch has its own count")
+	require.Zero(t, p.delayOf("nodes", now), "each watch has its own count")
 	now = now.Add(wellAfter)
-	require.Zero(t, p.delay("pods", now), "the watch lasted long enough")
+	require.Zero(t, p.delayOf("pods", now), "the watch lasted long enough")
 }
 
 func TestClassify_NamesCallsAsRBACDoes(t *testing.T) {
@@ -79,7 +79,7 @@ func TestClassify_NamesCallsAsRBACDoes(t *testing.T) {
 		"GET /api/v1/namespaces/ns/pods/chat-1/log?tailLines=1": "get pods",
 	} {
 		method, url, _ := strings.Cut(path, " ")
-		verb, res := classify(httptest.NewRequestWithContext(t.Context(), method, "http://x"+url, http.NoBody))
+		verb, res := classifyRequest(httptest.NewRequestWithContext(t.Context(), method, "http://x"+url, http.NoBody))
 		require.Equal(t, want, verb+" "+res, path)
 	}
 }

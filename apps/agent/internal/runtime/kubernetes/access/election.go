@@ -45,7 +45,7 @@ func (e *election) acquire(ctx context.Context) (time.Time, error) {
 	active, failure := "", ""
 	for {
 		began := time.Now()
-		err := e.try(ctx)
+		err := e.tryLease(ctx)
 		switch {
 		case err == nil:
 			return began, nil
@@ -53,7 +53,7 @@ func (e *election) acquire(ctx context.Context) (time.Time, error) {
 			return time.Time{}, ctx.Err()
 		case errors.Is(err, errHeld):
 			failure = ""
-			if holder := e.holder(); holder != active {
+			if holder := e.holderID(); holder != active {
 				active = holder
 				e.log.InfoContext(ctx, "standing by: another agent is active", "active", active)
 			}
@@ -67,10 +67,10 @@ func (e *election) acquire(ctx context.Context) (time.Time, error) {
 	}
 }
 
-// renew renews the lease until the lease is lost or ctx ends. renewed is the time at which the
+// renewLease renews the lease until the lease is lost or ctx ends. renewed is the time at which the
 // request that last wrote the lease began. The lease is lost when another agent has it, or when no
 // request has succeeded for renewDeadline.
-func (e *election) renew(ctx context.Context, renewed time.Time) {
+func (e *election) renewLease(ctx context.Context, renewed time.Time) {
 	for {
 		deadline := renewed.Add(renewDeadline)
 		if backoff.Sleep(ctx, min(leaseRetry, time.Until(deadline))) != nil {
@@ -78,7 +78,7 @@ func (e *election) renew(ctx context.Context, renewed time.Time) {
 		}
 		began := time.Now()
 		bounded, cancel := context.WithDeadline(ctx, deadline)
-		err := e.try(bounded)
+		err := e.tryLease(bounded)
 		cancel()
 		switch {
 		case err == nil:
@@ -94,9 +94,9 @@ func (e *election) renew(ctx context.Context, renewed time.Time) {
 	}
 }
 
-// try acquires or renews the lease once.
-func (e *election) try(ctx context.Context) error {
-	if e.holder() == e.identity {
+// tryLease acquires or renews the lease once.
+func (e *election) tryLease(ctx context.Context) error {
+	if e.holderID() == e.identity {
 		// Only the holder writes a lease, so the version is known. If the write fails, the lease is
 		// read below.
 		if err := e.write(ctx); err == nil || ctx.Err() != nil {
@@ -106,7 +106,7 @@ func (e *election) try(ctx context.Context) error {
 	lease, err := e.leases.Get(ctx, e.name, metav1.GetOptions{})
 	if apierrors.IsNotFound(err) {
 		lease = &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Name: e.name}}
-		e.claim(&lease.Spec)
+		e.claimLease(&lease.Spec)
 		if lease, err = e.leases.Create(ctx, lease, metav1.CreateOptions{}); err != nil {
 			return err
 		}
@@ -120,7 +120,7 @@ func (e *election) try(ctx context.Context) error {
 		e.changed = time.Now()
 	}
 	e.lease = lease
-	if holder := e.holder(); holder != "" && holder != e.identity && time.Now().Before(e.changed.Add(lasts(lease))) {
+	if holder := e.holderID(); holder != "" && holder != e.identity && time.Now().Before(e.changed.Add(durationOf(lease))) {
 		return errHeld
 	}
 	return e.write(ctx)
@@ -130,7 +130,7 @@ func (e *election) try(ctx context.Context) error {
 // since.
 func (e *election) write(ctx context.Context) error {
 	next := e.lease.DeepCopy()
-	e.claim(&next.Spec)
+	e.claimLease(&next.Spec)
 	written, err := e.leases.Update(ctx, next, metav1.UpdateOptions{})
 	if err == nil {
 		e.lease, e.changed = written, time.Now()
@@ -138,9 +138,9 @@ func (e *election) write(ctx context.Context) error {
 	return err
 }
 
-// claim makes this agent the holder in the record, with the present time as the time of the
+// claimLease makes this agent the holder in the record, with the present time as the time of the
 // renewal.
-func (e *election) claim(s *coordinationv1.LeaseSpec) {
+func (e *election) claimLease(s *coordinationv1.LeaseSpec) {
 	now := metav1.NowMicro()
 	if ptr.Deref(s.HolderIdentity, "") != e.identity {
 		if s.RenewTime != nil {
@@ -171,15 +171,15 @@ func (e *election) release(ctx context.Context) error {
 	})
 }
 
-// holder returns the identity of the agent that held the lease when it was last seen, or "" if no
+// holderID returns the identity of the agent that held the lease when it was last seen, or "" if no
 // agent held it.
-func (e *election) holder() string {
+func (e *election) holderID() string {
 	if e.lease == nil {
 		return ""
 	}
 	return ptr.Deref(e.lease.Spec.HolderIdentity, "")
 }
 
-func lasts(l *coordinationv1.Lease) time.Duration {
+func durationOf(l *coordinationv1.Lease) time.Duration {
 	return time.Duration(ptr.Deref(l.Spec.LeaseDurationSeconds, 0)) * time.Second
 }

@@ -60,7 +60,7 @@ func TestElection(t *testing.T) {
 			require.NoError(t, err)
 			ctx, kill := context.WithTimeout(t.Context(), 20*time.Second)
 			defer kill()
-			go e["first"].renew(ctx, renewed)
+			go e["first"].renewLease(ctx, renewed)
 			_, err = e["second"].acquire(t.Context())
 			require.NoError(t, err)
 			// The last renewal was at most leaseRetry before the end.
@@ -75,7 +75,7 @@ func TestElection(t *testing.T) {
 			renewed, err := e["first"].acquire(t.Context())
 			require.NoError(t, err)
 			cut["first"] = true
-			e["first"].renew(t.Context(), renewed)
+			e["first"].renewLease(t.Context(), renewed)
 			require.Equal(t, renewDeadline, time.Since(renewed))
 			got, err := e["second"].acquire(t.Context())
 			require.NoError(t, err)
@@ -94,7 +94,7 @@ func TestElection(t *testing.T) {
 			require.NoError(t, err)
 			// The write of the first agent conflicts with the new version.
 			e["first"].leases = conflicting{e["first"].leases}
-			e["first"].renew(t.Context(), renewed)
+			e["first"].renewLease(t.Context(), renewed)
 			require.Equal(t, leaseRetry, time.Since(renewed))
 		})
 	})
@@ -104,9 +104,9 @@ func TestElection(t *testing.T) {
 			_, err := e["first"].acquire(t.Context())
 			require.NoError(t, err)
 			require.NoError(t, e["second"].release(t.Context()), "an agent cannot release another agent's lease")
-			require.ErrorIs(t, e["second"].try(t.Context()), errHeld)
+			require.ErrorIs(t, e["second"].tryLease(t.Context()), errHeld)
 			require.NoError(t, e["first"].release(t.Context()))
-			require.NoError(t, e["second"].try(t.Context()))
+			require.NoError(t, e["second"].tryLease(t.Context()))
 			require.Equal(t, "second", ptr.Deref(e["second"].lease.Spec.HolderIdentity, ""))
 		})
 	})

@@ -28,10 +28,10 @@ const (
 // reports true.
 func (a *API) Call(ctx context.Context, what string, f func(context.Context) error) error {
 	for attempt := 1; ; attempt++ {
-		wait, cause := a.breaker.pass(time.Now())
-		for ; wait > 0; wait, cause = a.breaker.pass(time.Now()) {
+		wait, cause := a.breaker.mayPass(time.Now())
+		for ; wait > 0; wait, cause = a.breaker.mayPass(time.Now()) {
 			if wait > longestWait {
-				return unavailable(what, cause)
+				return unavailableRejection(what, cause)
 			}
 			if err := backoff.Sleep(ctx, wait); err != nil {
 				return err
@@ -42,29 +42,29 @@ func (a *API) Call(ctx context.Context, what string, f func(context.Context) err
 		cancel()
 		switch {
 		case err == nil:
-			a.breaker.succeeded()
+			a.breaker.noteSuccess()
 			return nil
 		case ctx.Err() != nil:
 			return ctx.Err()
 		case IsNotFound(err):
-			a.breaker.succeeded()
+			a.breaker.noteSuccess()
 			return err
-		case answered(err):
-			a.breaker.succeeded()
+		case isAnswer(err):
+			a.breaker.noteSuccess()
 			if apierrors.IsForbidden(err) {
-				a.rights.doubt()
+				a.rights.doubtAll()
 			}
-			return rejection(what, err)
+			return rejectionOf(what, err)
 		}
-		a.breaker.failed(time.Now(), err)
+		a.breaker.noteFailure(time.Now(), err)
 		if attempt == attempts {
-			return unavailable(what, err)
+			return unavailableRejection(what, err)
 		}
 	}
 }
 
-// answered reports whether the error is a definite answer of the server. If not, a retry may succeed.
-func answered(err error) bool {
+// isAnswer reports whether the error is a definite answer of the server. If not, a retry may succeed.
+func isAnswer(err error) bool {
 	var status apierrors.APIStatus
 	if !errors.As(err, &status) {
 		return false
@@ -79,7 +79,7 @@ func isServerError(err error) bool {
 	return errors.As(err, &status) && status.Status().Code >= http.StatusInternalServerError
 }
 
-func unavailable(what string, cause error) *runtime.Rejection {
+func unavailableRejection(what string, cause error) *runtime.Rejection {
 	return &runtime.Rejection{Code: runtime.ReasonUnavailable, Message: fmt.Sprintf("%s: %v", what, cause), Retryable: true}
 }
 
@@ -91,8 +91,8 @@ func BeingRemoved(at render.Ref) *runtime.Rejection {
 	}
 }
 
-// rejection converts an answer of the API server to the rejection of an assignment.
-func rejection(what string, err error) *runtime.Rejection {
+// rejectionOf converts an answer of the API server to the rejection of an assignment.
+func rejectionOf(what string, err error) *runtime.Rejection {
 	out := &runtime.Rejection{Code: runtime.ReasonUnavailable, Message: fmt.Sprintf("%s: %v", what, err), Retryable: true}
 	switch {
 	case apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause):
@@ -117,8 +117,8 @@ func IsNotFound(err error) bool { return errors.Is(err, errNotFound) }
 
 var errNotFound = errors.New("not found")
 
-// found replaces the API server's "not found" error by errNotFound, which Call returns unchanged.
-func found(err error) error {
+// foundError replaces the API server's "not found" error by errNotFound, which Call returns unchanged.
+func foundError(err error) error {
 	if apierrors.IsNotFound(err) {
 		return errNotFound
 	}

@@ -31,14 +31,14 @@ func TestRejection_HasTheReasonOfTheAnswer(t *testing.T) {
 		{apierrors.NewConflict(gr, "chat", errors.New("uid")), runtime.ReasonConflict, true, "uid"},
 		{apierrors.NewMethodNotSupported(gr, "patch"), runtime.ReasonUnavailable, true, "patch"},
 	} {
-		rej := rejection("apply Deployment ns/chat", c.err)
+		rej := rejectionOf("apply Deployment ns/chat", c.err)
 		require.Equal(t, c.code, rej.Code, "%v", c.err)
 		require.Equal(t, c.retryable, rej.Retryable, "%v", c.err)
 		require.Contains(t, rej.Message, c.says)
 		require.Contains(t, rej.Message, "apply Deployment ns/chat")
 	}
-	require.True(t, answered(apierrors.NewConflict(gr, "chat", nil)))
+	require.True(t, isAnswer(apierrors.NewConflict(gr, "chat", nil)))
 	for _, err := range []error{apierrors.NewTooManyRequests("", 1), apierrors.NewInternalError(errors.New("x")), apierrors.NewServiceUnavailable("x"), errors.New("connection refused")} {
-		require.False(t, answered(err), "%v", err)
+		require.False(t, isAnswer(err), "%v", err)
 	}
 }

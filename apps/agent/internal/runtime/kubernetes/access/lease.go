@@ -77,7 +77,7 @@ func (l Lease) Hold(ctx context.Context, f func(ctx context.Context) error) erro
 	held, drop := context.WithCancel(context.WithoutCancel(ctx))
 	go func() {
 		defer drop()
-		e.renew(electing, renewed)
+		e.renewLease(electing, renewed)
 	}()
 	working, stop := context.WithCancelCause(ctx)
 	defer stop(nil)

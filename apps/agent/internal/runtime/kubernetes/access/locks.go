@@ -13,7 +13,7 @@ type lock struct {
 	users int
 }
 
-func (l *Locks) use(name string) *lock {
+func (l *Locks) useLock(name string) *lock {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.held == nil {
@@ -28,7 +28,7 @@ func (l *Locks) use(name string) *lock {
 	return k
 }
 
-func (l *Locks) leave(name string) {
+func (l *Locks) leaveLock(name string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if k := l.held[name]; k != nil {
@@ -40,21 +40,21 @@ func (l *Locks) leave(name string) {
 
 // Exclusive locks name exclusively, until the caller calls unlock.
 func (l *Locks) Exclusive(name string) (unlock func()) {
-	k := l.use(name)
+	k := l.useLock(name)
 	k.Lock()
 	return func() {
 		k.Unlock()
-		l.leave(name)
+		l.leaveLock(name)
 	}
 }
 
 // Shared locks name for any number of callers of Shared, and excludes callers of Exclusive.
 func (l *Locks) Shared(name string) (unlock func()) {
-	k := l.use(name)
+	k := l.useLock(name)
 	k.RLock()
 	return func() {
 		k.RUnlock()
-		l.leave(name)
+		l.leaveLock(name)
 	}
 }
 

@@ -27,7 +27,7 @@ func (a *API) Log(ctx context.Context, p *corev1.Pod, tailLines int, previous bo
 			Container: render.ContainerName, TailLines: &lines, Previous: previous,
 		}).Stream(ctx)
 		if err != nil {
-			return found(err)
+			return foundError(err)
 		}
 		defer func() { _ = stream.Close() }()
 		out, err = lastBytes(stream, maxLogs)

@@ -18,7 +18,7 @@ func (a *API) LogText(ctx context.Context, p *corev1.Pod, options corev1.PodLogO
 	err = a.Call(ctx, fmt.Sprintf("logs of pod %s/%s", p.Namespace, p.Name), func(ctx context.Context) error {
 		stream, err := a.CoreV1().Pods(p.Namespace).GetLogs(p.Name, &options).Stream(ctx)
 		if err != nil {
-			return found(err)
+			return foundError(err)
 		}
 		defer func() { _ = stream.Close() }()
 		counted := &counter{from: stream}

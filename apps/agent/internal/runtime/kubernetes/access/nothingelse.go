@@ -45,7 +45,7 @@ func (a *API) NothingElse(ctx context.Context, name string) (bool, error) {
 		{"service accounts", func(ctx context.Context) (int, error) {
 			l, err := core.ServiceAccounts(name).List(ctx, metav1.ListOptions{Limit: 3})
 			return lenOf(l, err, func(l *corev1.ServiceAccountList) int {
-				return len(slices.DeleteFunc(l.Items, func(s corev1.ServiceAccount) bool { return s.Name == "default" || a.ours(&s) }))
+				return len(slices.DeleteFunc(l.Items, func(s corev1.ServiceAccount) bool { return s.Name == "default" || a.isOurs(&s) }))
 			})
 		}},
 	} {

@@ -47,7 +47,7 @@ func (a *API) Apply(ctx context.Context, at render.Ref, config any, live render.
 		return nil, err
 	}
 	if !dry {
-		a.Caches.wrote(at.Kind, slimmed(out))
+		a.Caches.storeWritten(at.Kind, slimObject(out))
 	}
 	return out, nil
 }
@@ -56,7 +56,7 @@ func (a *API) Apply(ctx context.Context, at render.Ref, config any, live render.
 func (a *API) Get(ctx context.Context, at render.Ref) (o render.Object, err error) {
 	err = a.Call(ctx, "get "+at.String(), func(ctx context.Context) (err error) {
 		o, err = a.Resources[at.Kind].Get(ctx, at.Namespace, at.Name)
-		return found(err)
+		return foundError(err)
 	})
 	return o, err
 }
@@ -64,7 +64,7 @@ func (a *API) Get(ctx context.Context, at render.Ref) (o render.Object, err erro
 // Remove deletes an object. If the object does not exist, IsNotFound reports true for the error.
 func (a *API) Remove(ctx context.Context, at render.Ref, opts metav1.DeleteOptions) error {
 	return a.Call(ctx, "delete "+at.String(), func(ctx context.Context) error {
-		return found(a.Resources[at.Kind].Remove(ctx, at.Namespace, at.Name, opts))
+		return foundError(a.Resources[at.Kind].Remove(ctx, at.Namespace, at.Name, opts))
 	})
 }
 
@@ -108,7 +108,7 @@ func (a *API) mayMake(ctx context.Context, at render.Ref) error {
 		return nil
 	case err != nil:
 		return err
-	case !a.ours(there):
+	case !a.isOurs(there):
 		return &runtime.Rejection{
 			Code: runtime.ReasonConflict, Retryable: true,
 			Message: fmt.Sprintf("%s exists and does not belong to Windlass (it lacks the labels %s=%s and %s=%s): remove it, or add these labels to let Windlass manage it",
@@ -120,9 +120,9 @@ func (a *API) mayMake(ctx context.Context, at render.Ref) error {
 	return nil
 }
 
-// ours reports whether an object is ours. An object without the region's label is also ours if the
+// isOurs reports whether an object is ours. An object without the region's label is also ours if the
 // agent has applied it before. In that case, another client has removed its labels.
-func (a *API) ours(o metav1.Object) bool {
+func (a *API) isOurs(o metav1.Object) bool {
 	l := o.GetLabels()
 	if region, ok := l[render.LabelRegion]; ok {
 		return region == a.cfg.Region
@@ -132,8 +132,8 @@ func (a *API) ours(o metav1.Object) bool {
 	})
 }
 
-// slimmed returns a copy of an object with only the fields that the caches keep.
-func slimmed(o render.Object) render.Object {
+// slimObject returns a copy of an object with only the fields that the caches keep.
+func slimObject(o render.Object) render.Object {
 	o = o.DeepCopyObject().(render.Object)
 	if d, ok := o.(*appsv1.Deployment); ok {
 		_, _ = slimWorkload(d)
@@ -148,7 +148,7 @@ func slimmed(o render.Object) render.Object {
 func (a *API) DeletePod(ctx context.Context, p *corev1.Pod, grace *int64) error {
 	uid := p.UID
 	return a.Call(ctx, fmt.Sprintf("delete pod %s/%s", p.Namespace, p.Name), func(ctx context.Context) error {
-		return found(a.CoreV1().Pods(p.Namespace).Delete(ctx, p.Name, metav1.DeleteOptions{
+		return foundError(a.CoreV1().Pods(p.Namespace).Delete(ctx, p.Name, metav1.DeleteOptions{
 			GracePeriodSeconds: grace, Preconditions: &metav1.Preconditions{UID: &uid},
 		}))
 	})
@@ -165,7 +165,7 @@ func (a *API) Annotate(ctx context.Context, p *corev1.Pod, annotations map[strin
 		if err == nil {
 			a.Caches.annotatedAs(now)
 		}
-		return found(err)
+		return foundError(err)
 	})
 	rej, ok := errors.AsType[*runtime.Rejection](err)
 	if IsNotFound(err) || ok && rej.Code == runtime.ReasonConflict {

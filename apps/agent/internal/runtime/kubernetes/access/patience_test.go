@@ -26,7 +26,7 @@ func TestPatience_ServerIsCalledWithinSecondsOfItsReturn(t *testing.T) {
 	for _, lasts := range []time.Duration{0, time.Second, time.Minute, time.Hour} {
 		synctest.Test(t, func(t *testing.T) {
 			begin, calls := time.Now(), 0
-			got, err := ask(t.Context(), patience{policy: Outage, random: rand.Float64}, func() (string, error) {
+			got, err := askServer(t.Context(), patience{policy: Outage, random: rand.Float64}, func() (string, error) {
 				calls++
 				switch {
 				case time.Since(begin) >= lasts:
@@ -50,12 +50,12 @@ func TestPatience_DefiniteAnswersAreNotRetried(t *testing.T) {
 		apierrors.NewResourceExpired("too old"), apierrors.NewUnauthorized("who?"),
 	} {
 		calls := 0
-		_, err := ask(t.Context(), patience{policy: Outage, random: rand.Float64}, func() (int, error) { calls++; return 0, said })
+		_, err := askServer(t.Context(), patience{policy: Outage, random: rand.Float64}, func() (int, error) { calls++; return 0, said })
 		require.ErrorIs(t, err, said)
 		require.Equal(t, 1, calls)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	down := errors.New("connection refused")
-	_, err := ask(ctx, patience{policy: Outage, random: rand.Float64}, func() (int, error) { cancel(); return 0, down })
+	_, err := askServer(ctx, patience{policy: Outage, random: rand.Float64}, func() (int, error) { cancel(); return 0, down })
 	require.ErrorIs(t, err, down, "a call does not wait when the agent stops")
 }

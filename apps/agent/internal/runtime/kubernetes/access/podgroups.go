@@ -66,7 +66,7 @@ func (a *API) discover(ctx context.Context, path string, into any) (bool, error)
 	var body []byte
 	err := a.Call(ctx, "get "+path, func(ctx context.Context) (err error) {
 		body, err = a.CoreV1().RESTClient().Get().AbsPath(path).SetHeader("Accept", "application/json").DoRaw(ctx)
-		return found(err)
+		return foundError(err)
 	})
 	switch {
 	case IsNotFound(err):

@@ -41,20 +41,20 @@ type rights struct {
 
 func newRights() *rights { return &rights{have: map[string]bool{}, again: make(chan struct{}, 1)} }
 
-func (r *rights) has(namespace string) bool {
+func (r *rights) hasNamespace(namespace string) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.have[namespace]
 }
 
-func (r *rights) note(namespace string) {
+func (r *rights) noteNamespace(namespace string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.have[namespace] = true
 }
 
-// doubt forgets all namespaces, because a binding may have been removed.
-func (r *rights) doubt() {
+// doubtAll forgets all namespaces, because a binding may have been removed.
+func (r *rights) doubtAll() {
 	r.mu.Lock()
 	clear(r.have)
 	r.mu.Unlock()
@@ -67,7 +67,7 @@ func (r *rights) doubt() {
 // Enter gives the agent its permissions in a namespace of an environment. It creates no binding if
 // the agent already has them, for example as an administrator.
 func (a *API) Enter(ctx context.Context, namespace string) error {
-	if a.rights.has(namespace) {
+	if a.rights.hasNamespace(namespace) {
 		return nil
 	}
 	allowed, err := a.allowedIn(ctx, namespace)
@@ -75,14 +75,14 @@ func (a *API) Enter(ctx context.Context, namespace string) error {
 		return err
 	}
 	if !allowed {
-		if err := a.bind(ctx, namespace); err != nil {
+		if err := a.bindNamespace(ctx, namespace); err != nil {
 			return err
 		}
 		if err := a.awaitRights(ctx, namespace); err != nil {
 			return err
 		}
 	}
-	a.rights.note(namespace)
+	a.rights.noteNamespace(namespace)
 	return nil
 }
 
@@ -102,7 +102,7 @@ func (a *API) allowedIn(ctx context.Context, namespace string) (allowed bool, er
 	return allowed, err
 }
 
-func (a *API) bind(ctx context.Context, namespace string) error {
+func (a *API) bindNamespace(ctx context.Context, namespace string) error {
 	var user string
 	err := a.Call(ctx, "review the agent's user", func(ctx context.Context) error {
 		out, err := a.AuthenticationV1().SelfSubjectReviews().Create(ctx, &authenticationv1.SelfSubjectReview{}, metav1.CreateOptions{})
@@ -120,7 +120,7 @@ func (a *API) bind(ctx context.Context, namespace string) error {
 		WithSubjects(subjectOf(user))
 	return a.Call(ctx, "apply RoleBinding "+namespace+"/"+rightsBinding, func(ctx context.Context) error {
 		_, err := a.RbacV1().RoleBindings(namespace).Apply(ctx, binding, metav1.ApplyOptions{FieldManager: FieldManager, Force: true})
-		return found(err)
+		return foundError(err)
 	})
 }
 
@@ -146,7 +146,7 @@ func (a *API) awaitRights(ctx context.Context, namespace string) error {
 			if ctx.Err() != nil {
 				return ctx.Err()
 			}
-			return unavailable("RoleBinding "+namespace+"/"+rightsBinding, fmt.Errorf(
+			return unavailableRejection("RoleBinding "+namespace+"/"+rightsBinding, fmt.Errorf(
 				"it gives the agent no rights after %s: apply the agent-rbac.yaml of its release, which has the ClusterRole %s", rightsPatience, workloadsRole))
 		}
 	}

@@ -29,11 +29,11 @@ func listWatch[L apiruntime.Object](client watched[L], again patience, tweak fun
 	return &cache.ListWatch{
 		ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (apiruntime.Object, error) {
 			tweak(&o)
-			return ask(ctx, again, func() (L, error) { return client.List(ctx, o) })
+			return askServer(ctx, again, func() (L, error) { return client.List(ctx, o) })
 		},
 		WatchFuncWithContext: func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
 			tweak(&o)
-			return ask(ctx, again, func() (watch.Interface, error) { return client.Watch(ctx, o) })
+			return askServer(ctx, again, func() (watch.Interface, error) { return client.Watch(ctx, o) })
 		},
 	}
 }
@@ -48,13 +48,13 @@ type patience struct {
 	refused *atomic.Pointer[error]
 }
 
-func ask[T any](ctx context.Context, p patience, call func() (T, error)) (T, error) {
+func askServer[T any](ctx context.Context, p patience, call func() (T, error)) (T, error) {
 	for attempt := 0; ; attempt++ {
 		v, err := call()
 		if p.refused != nil && apierrors.IsForbidden(err) {
 			p.refused.Store(&err)
 		}
-		if err == nil || answered(err) || ctx.Err() != nil || backoff.Sleep(ctx, p.policy.Delay(attempt, p.random)) != nil {
+		if err == nil || isAnswer(err) || ctx.Err() != nil || backoff.Sleep(ctx, p.policy.Delay(attempt, p.random)) != nil {
 			return v, err
 		}
 	}

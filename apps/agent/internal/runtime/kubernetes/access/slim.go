@@ -14,8 +14,8 @@ import (
 	"github.com/windlass-run/windlass/apps/agent/internal/runtime/kubernetes/render"
 )
 
-// bare removes the managed fields, because caches store only the fields that the agent reads.
-func bare(obj any) (any, error) {
+// bareObject removes the managed fields, because caches store only the fields that the agent reads.
+func bareObject(obj any) (any, error) {
 	if m, err := meta.Accessor(obj); err == nil {
 		m.SetManagedFields(nil)
 	}

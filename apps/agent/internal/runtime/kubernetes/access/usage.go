@@ -46,10 +46,10 @@ func (a *API) PodUsages(ctx context.Context, namespace string) (_ []PodUsage, ok
 		if isServerError(err) {
 			// The API server forwards this call to the metrics server. If the metrics server is
 			// down, other calls must not wait.
-			down = unavailable(what, err)
+			down = unavailableRejection(what, err)
 			return nil
 		}
-		return found(err)
+		return foundError(err)
 	})
 	if IsNotFound(err) {
 		return nil, false, nil // the metrics API is missing, because it would return an empty list for a namespace without pods

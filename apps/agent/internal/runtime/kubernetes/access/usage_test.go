@@ -63,7 +63,7 @@ func TestPodUsages(t *testing.T) {
 		_, _, err := api.PodUsages(t.Context(), "windlass-shop")
 		require.ErrorContains(t, err, "metrics of pods in namespace windlass-shop")
 		require.Equal(t, 1, calls)
-		wait, _ := api.breaker.pass(time.Now())
+		wait, _ := api.breaker.mayPass(time.Now())
 		require.Zero(t, wait)
 	})
 	t.Run("an answer that cannot be read is an error", func(t *testing.T) {

@@ -23,9 +23,9 @@ func (d difference) String() string {
 	return fmt.Sprintf("%s: want %s, found %s", d.path, d.want, d.found)
 }
 
-// differences returns the fields of config that have another value in the object. All other fields
+// differencesOf returns the fields of config that have another value in the object. All other fields
 // of the object belong to other clients or have defaults.
-func differences(config any, live render.Object) ([]difference, error) {
+func differencesOf(config any, live render.Object) ([]difference, error) {
 	data, err := json.Marshal(config)
 	if err != nil {
 		return nil, fmt.Errorf("encode %T: %w", config, err)
@@ -52,26 +52,26 @@ func compare(path string, want, found any, out *[]difference) {
 	case map[string]any:
 		f, ok := found.(map[string]any)
 		if !ok {
-			if found != nil || !empty(w) {
-				*out = append(*out, difference{path, show(want), show(found)})
+			if found != nil || !isEmpty(w) {
+				*out = append(*out, difference{path, showValue(want), showValue(found)})
 			}
 			return
 		}
 		for _, k := range slices.Sorted(maps.Keys(w)) {
-			compare(join(path, k), w[k], f[k], out)
+			compare(joinPath(path, k), w[k], f[k], out)
 		}
 	case []any:
 		f, ok := found.([]any)
 		if !ok {
 			if found != nil || len(w) > 0 {
-				*out = append(*out, difference{path, show(want), show(found)})
+				*out = append(*out, difference{path, showValue(want), showValue(found)})
 			}
 			return
 		}
 		compareLists(path, w, f, out)
 	default:
-		if !same(want, found) {
-			*out = append(*out, difference{path, show(want), show(found)})
+		if !sameValue(want, found) {
+			*out = append(*out, difference{path, showValue(want), showValue(found)})
 		}
 	}
 }
@@ -102,7 +102,7 @@ func compareLists(path string, want, found []any, out *[]difference) {
 		return
 	}
 	if len(want) != len(found) {
-		*out = append(*out, difference{path, show(want), show(found)})
+		*out = append(*out, difference{path, showValue(want), showValue(found)})
 		return
 	}
 	for i := range want {
@@ -110,9 +110,9 @@ func compareLists(path string, want, found []any, out *[]difference) {
 	}
 }
 
-// same reports whether two leaf values are equal. The server normalizes quantities, and leaves out
+// sameValue reports whether two leaf values are equal. The server normalizes quantities, and leaves out
 // zero values.
-func same(want, found any) bool {
+func sameValue(want, found any) bool {
 	switch w := want.(type) {
 	case nil:
 		return found == nil
@@ -144,11 +144,11 @@ func same(want, found any) bool {
 	return false
 }
 
-func empty(m map[string]any) bool {
+func isEmpty(m map[string]any) bool {
 	for _, v := range m {
 		switch v := v.(type) {
 		case map[string]any:
-			if !empty(v) {
+			if !isEmpty(v) {
 				return false
 			}
 		default:
@@ -158,7 +158,7 @@ func empty(m map[string]any) bool {
 	return true
 }
 
-func join(path, field string) string {
+func joinPath(path, field string) string {
 	if path == "" {
 		return field
 	}
@@ -168,7 +168,7 @@ func join(path, field string) string {
 // maxShown is the maximum length in bytes of one value in an event.
 const maxShown = 120
 
-func show(v any) string {
+func showValue(v any) string {
 	if v == nil {
 		return "nothing"
 	}

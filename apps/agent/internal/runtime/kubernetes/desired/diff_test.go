@@ -61,7 +61,7 @@ func TestDiff_ComparesTheMeaningOfOurFieldsOnly(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			d := live()
 			c.change(d)
-			diffs, err := differences(want, d)
+			diffs, err := differencesOf(want, d)
 			require.NoError(t, err)
 			require.Equal(t, c.diff, Summary(render.KindWorkload, diffs))
 		})

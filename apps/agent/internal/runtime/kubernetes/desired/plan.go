@@ -112,7 +112,7 @@ func New(in Input) (*Plan, error) {
 	}
 	s.kept, s.Unreadable = keptOf(s.Live)
 	var err error
-	s.Goal, err = s.finish(s.template())
+	s.Goal, err = s.finishWorkload(s.podTemplate())
 	return s, err
 }
 
@@ -140,12 +140,12 @@ func (s *Plan) Moves() bool {
 // changes the workload while its pods are replaced.
 func (s *Plan) Decide(hold bool, shape func(*appsac.DeploymentApplyConfiguration)) (err error) {
 	if s.config = s.Goal; hold {
-		if s.config, err = s.finish(s.kept.template); err != nil {
+		if s.config, err = s.finishWorkload(s.kept.template); err != nil {
 			return err
 		}
 	}
 	shape(s.config)
-	if s.Hash, err = seal(s.config); err != nil {
+	if s.Hash, err = sealConfig(s.config); err != nil {
 		return err
 	}
 	s.Complete = s.Live != nil && s.Live.Annotations[hashAnnotation] == s.Hash
@@ -153,25 +153,25 @@ func (s *Plan) Decide(hold bool, shape func(*appsac.DeploymentApplyConfiguration
 	if s.Namespace, err = s.planNamespace(); err != nil {
 		return err
 	}
-	for _, config := range dependents(s.Objects) {
+	for _, config := range dependentsOf(s.Objects) {
 		st := Write{Config: render.CopyOf(config)}
 		st.Ref = render.RefOf(render.KindOf(config), st.Config)
 		at := st.Ref
-		st.own = func() { s.own(st.Ref, st.Config) }
+		st.own = func() { s.setOwners(st.Ref, st.Config) }
 		st.own()
-		if st.hash, err = seal(st.Config); err != nil {
+		if st.hash, err = sealConfig(st.Config); err != nil {
 			return err
 		}
 		if at.Kind == render.KindSecret {
 			// Secrets are not watched. If the workload has its hash, the Secrets that it names were
 			// put. If a pod lacks a Secret, its Secrets are put again.
-			if slices.Contains(secretsNamed(s.config.Spec.Template), at.Name) && (s.Suspect || !s.Complete && !s.has(st)) {
+			if slices.Contains(secretsNamed(s.config.Spec.Template), at.Name) && (s.Suspect || !s.Complete && !s.hasSecret(st)) {
 				s.Writes = append(s.Writes, st)
 			}
 			continue
 		}
 		st.Live = s.Seen.Get(at)
-		check := st.check
+		check := st.isNeeded
 		if at.Kind == render.KindClaim {
 			check = st.checkClaim
 		}
@@ -187,7 +187,7 @@ func (s *Plan) Decide(hold bool, shape func(*appsac.DeploymentApplyConfiguration
 	if s.Live != nil {
 		st.Live = s.Live
 	}
-	needed, err := st.check(s.Complete)
+	needed, err := st.isNeeded(s.Complete)
 	if err != nil {
 		return err
 	}
@@ -208,20 +208,20 @@ func (st *Write) Shared() bool { return st.Ref.Kind == render.KindClaim && st.ow
 // Reown sets the owners that exist now.
 func (st *Write) Reown() error {
 	st.own()
-	_, err := seal(st.Config)
+	_, err := sealConfig(st.Config)
 	return err
 }
 
-// has reports whether an immutable Secret was put before: the workload was complete once, and lists
+// hasSecret reports whether an immutable Secret was put before: the workload was complete once, and lists
 // the Secret.
-func (s *Plan) has(st Write) bool {
+func (s *Plan) hasSecret(st Write) bool {
 	c, ok := st.Config.(*coreac.SecretApplyConfiguration)
 	return ok && c.Immutable != nil && *c.Immutable && s.Live != nil && s.Live.Annotations[hashAnnotation] != "" &&
-		slices.Contains(split(s.Live.Annotations[keptSecrets]), st.Ref.Name)
+		slices.Contains(splitNames(s.Live.Annotations[keptSecrets]), st.Ref.Name)
 }
 
-// check reports whether the write is needed. complete means that the workload has the plan's hash.
-func (st *Write) check(complete bool) (bool, error) {
+// isNeeded reports whether the write is needed. complete means that the workload has the plan's hash.
+func (st *Write) isNeeded(complete bool) (bool, error) {
 	if st.Live == nil {
 		st.Drift = complete
 		return true, nil
@@ -234,7 +234,7 @@ func (st *Write) check(complete bool) (bool, error) {
 		return true, nil
 	}
 	var err error
-	if st.Diffs, err = differences(st.Config, st.Live); err != nil {
+	if st.Diffs, err = differencesOf(st.Config, st.Live); err != nil {
 		return false, err
 	}
 	st.Drift = len(st.Diffs) > 0
@@ -272,10 +272,10 @@ func keptOf(live *appsv1.Deployment) (*keptPods, error) {
 	return k, nil
 }
 
-// template returns the template that all pods of the assignment should have. It is the kept
+// podTemplate returns the template that all pods of the assignment should have. It is the kept
 // template if that has the assignment's hash, unless the ranks restart, a gang starts again in another
 // place, or a Secret that the kept template names is missing.
-func (s *Plan) template() *coreac.PodTemplateSpecApplyConfiguration {
+func (s *Plan) podTemplate() *coreac.PodTemplateSpecApplyConfiguration {
 	if s.kept == nil || s.kept.hash != s.Assignment.TemplateHash || s.Restarts() || s.Moves() {
 		return s.Objects.Workload.Spec.Template
 	}
@@ -283,16 +283,16 @@ func (s *Plan) template() *coreac.PodTemplateSpecApplyConfiguration {
 	for _, o := range s.Objects.Secrets {
 		rendered[*o.GetName()] = true
 	}
-	if s.Suspect && !vouched(secretsNamed(s.kept.template), rendered) {
+	if s.Suspect && !isVouched(secretsNamed(s.kept.template), rendered) {
 		// A Secret of running pods is gone, and cannot be created again under its name.
 		return s.Objects.Workload.Spec.Template
 	}
 	return s.kept.template
 }
 
-// finish returns the rendered workload with template. It completes the parts that depend on the
+// finishWorkload returns the rendered workload with template. It completes the parts that depend on the
 // cluster.
-func (s *Plan) finish(template *coreac.PodTemplateSpecApplyConfiguration) (*appsac.DeploymentApplyConfiguration, error) {
+func (s *Plan) finishWorkload(template *coreac.PodTemplateSpecApplyConfiguration) (*appsac.DeploymentApplyConfiguration, error) {
 	c := *s.Objects.Workload
 	spec, meta := *c.Spec, *c.ObjectMetaApplyConfiguration
 	c.Spec, c.ObjectMetaApplyConfiguration = &spec, &meta
@@ -303,7 +303,7 @@ func (s *Plan) finish(template *coreac.PodTemplateSpecApplyConfiguration) (*apps
 	}
 	var old []string
 	if s.Live != nil {
-		old = split(s.Live.Annotations[keptSecrets])
+		old = splitNames(s.Live.Annotations[keptSecrets])
 	}
 	packed, err := packTemplate(spec.Template)
 	if err != nil {
@@ -333,22 +333,22 @@ func (s *Plan) finish(template *coreac.PodTemplateSpecApplyConfiguration) (*apps
 	}
 
 	// Another client has set another number of replicas, and keeps it.
-	if owner := contested(s.Live, spec.Replicas); owner != "" {
+	if owner := contestedBy(s.Live, spec.Replicas); owner != "" {
 		spec.Replicas = nil
 	}
 	return &c, nil
 }
 
-// contested returns the client that has set another number of replicas than ours, or "" if there is
+// contestedBy returns the client that has set another number of replicas than ours, or "" if there is
 // none.
-func contested(live *appsv1.Deployment, replicas *int32) string {
+func contestedBy(live *appsv1.Deployment, replicas *int32) string {
 	if live == nil || replicas == nil || live.Spec.Replicas == nil || *live.Spec.Replicas == *replicas {
 		return ""
 	}
 	return live.Annotations[render.AnnotationReplicasOwner]
 }
 
-func vouched(names []string, rendered map[string]bool) bool {
+func isVouched(names []string, rendered map[string]bool) bool {
 	for _, n := range names {
 		if !rendered[n] {
 			return false
@@ -357,7 +357,7 @@ func vouched(names []string, rendered map[string]bool) bool {
 	return true
 }
 
-func split(s string) []string {
+func splitNames(s string) []string {
 	if s == "" {
 		return nil
 	}
@@ -368,7 +368,7 @@ func split(s string) []string {
 // is none.
 func (s *Plan) Contest() string {
 	want := s.Objects.Workload.Spec.Replicas
-	owner := contested(s.Live, want)
+	owner := contestedBy(s.Live, want)
 	if owner == "" {
 		return ""
 	}
@@ -388,8 +388,8 @@ func (s *Plan) Seed() Write {
 	return Write{Ref: s.Ref, Config: &c}
 }
 
-// seal computes the hash of a config, writes the hash into its annotations and returns it.
-func seal(config any) (string, error) {
+// sealConfig computes the hash of a config, writes the hash into its annotations and returns it.
+func sealConfig(config any) (string, error) {
 	meta := render.MetaOf(config)
 	delete(meta.Annotations, hashAnnotation)
 	meta.UID = nil
@@ -407,8 +407,8 @@ func seal(config any) (string, error) {
 	return hash, nil
 }
 
-// dependents returns the other objects of the assignment, in the order in which they are put.
-func dependents(o *render.Objects) []any {
+// dependentsOf returns the other objects of the assignment, in the order in which they are put.
+func dependentsOf(o *render.Objects) []any {
 	var out []any
 	if o.ServiceAccount != nil {
 		out = append(out, o.ServiceAccount)
@@ -431,9 +431,9 @@ func dependents(o *render.Objects) []any {
 	return out
 }
 
-// own sets the owners of an object, so that Kubernetes deletes the object after its last owner. Objects that
+// setOwners sets the owners of an object, so that Kubernetes deletes the object after its last owner. Objects that
 // belong to the whole environment have no owner, and are deleted with its namespace.
-func (s *Plan) own(at render.Ref, config any) {
+func (s *Plan) setOwners(at render.Ref, config any) {
 	if claim, ok := config.(*coreac.PersistentVolumeClaimApplyConfiguration); ok {
 		s.share(at, claim)
 		return
@@ -461,5 +461,5 @@ func OwnerReferences(workloads []render.Object) (out []*metaac.OwnerReferenceApp
 // StaleSecrets returns the listed Secrets that the present template does not name.
 func StaleSecrets(d *appsv1.Deployment) []string {
 	current := render.SecretsOf(&d.Spec.Template.Spec)
-	return slices.DeleteFunc(split(d.Annotations[keptSecrets]), func(n string) bool { return slices.Contains(current, n) })
+	return slices.DeleteFunc(splitNames(d.Annotations[keptSecrets]), func(n string) bool { return slices.Contains(current, n) })
 }

@@ -30,7 +30,7 @@ func (s *Plan) planNamespace() (*Write, error) {
 	} else {
 		for _, l := range []string{render.LabelWorkspace, render.LabelProject, render.LabelEnvironment} {
 			if found := st.Live.GetLabels()[l]; found != meta.Labels[l] {
-				st.Diffs = append(st.Diffs, difference{"metadata.labels[" + l + "]", show(meta.Labels[l]), show(found)})
+				st.Diffs = append(st.Diffs, difference{"metadata.labels[" + l + "]", showValue(meta.Labels[l]), showValue(found)})
 			}
 		}
 		if len(st.Diffs) == 0 && st.Live.GetDeletionTimestamp() == nil {
@@ -45,7 +45,7 @@ func (s *Plan) planNamespace() (*Write, error) {
 		}
 	}
 	var err error
-	st.hash, err = seal(st.Config)
+	st.hash, err = sealConfig(st.Config)
 	return &st, err
 }
 
@@ -57,7 +57,7 @@ func Joint(config any, workloads []render.Object, live render.Object) (*Write, e
 	st := Write{Ref: render.RefOf(render.KindOf(config), config), Config: config, Live: live}
 	meta := render.MetaOf(config)
 	var err error
-	if st.hash, err = seal(config); err != nil {
+	if st.hash, err = sealConfig(config); err != nil {
 		return nil, err
 	}
 	if live != nil {
@@ -72,7 +72,7 @@ func Joint(config any, workloads []render.Object, live render.Object) (*Write, e
 			meta.OwnerReferences = append(meta.OwnerReferences, ownerReference(w))
 		}
 	}
-	needed, err := st.check(live != nil && live.GetAnnotations()[hashAnnotation] == st.hash)
+	needed, err := st.isNeeded(live != nil && live.GetAnnotations()[hashAnnotation] == st.hash)
 	if err != nil || !needed {
 		return nil, err
 	}
@@ -129,7 +129,7 @@ func (st *Write) checkClaim(complete bool) (bool, error) {
 	want := render.MetaOf(st.Config)
 	for l, v := range want.Labels {
 		if l != render.LabelPartOf && l != render.LabelName && live.Labels[l] != v {
-			st.Diffs = append(st.Diffs, difference{"metadata.labels[" + l + "]", show(v), show(live.Labels[l])})
+			st.Diffs = append(st.Diffs, difference{"metadata.labels[" + l + "]", showValue(v), showValue(live.Labels[l])})
 		}
 	}
 	for _, o := range want.OwnerReferences {

@@ -101,14 +101,14 @@ func newCached(client dynamic.Interface, namespace, region string) *cached {
 		stores: map[kind]cache.SharedIndexInformer{}, changed: make(chan struct{}, 1), namespace: namespace, gone: map[key]bool{},
 	}
 	for _, k := range kinds {
-		c.stores[k] = informer(client.Resource(k.resource).Namespace(namespace), ours)
+		c.stores[k] = newInformer(client.Resource(k.resource).Namespace(namespace), ours)
 	}
 	return c
 }
 
-// informer caches the objects of a resource that have these labels. It does the same as client-go's
+// newInformer caches the objects of a resource that have these labels. It does the same as client-go's
 // dynamicinformer, which would add the informers of all API groups to the program.
-func informer(client dynamic.ResourceInterface, labels string) cache.SharedIndexInformer {
+func newInformer(client dynamic.ResourceInterface, labels string) cache.SharedIndexInformer {
 	return cache.NewSharedIndexInformer(&cache.ListWatch{
 		ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (apiruntime.Object, error) {
 			o.LabelSelector = labels
@@ -184,20 +184,20 @@ func (c *cached) isGone(k kind, name string) bool {
 	return c.gone[key{k, name}]
 }
 
-func (c *cached) here(k kind, name string) {
+func (c *cached) findObject(k kind, name string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	delete(c.gone, key{k, name})
 }
 
-// newer reports whether resource version a is later than b, or cannot be compared with b.
-func newer(a, b string) bool {
+// isNewer reports whether resource version a is later than b, or cannot be compared with b.
+func isNewer(a, b string) bool {
 	x, errX := strconv.ParseUint(a, 10, 64)
 	y, errY := strconv.ParseUint(b, 10, 64)
 	return errX != nil || errY != nil || x > y
 }
 
-func (c *cached) all(k kind) []*unstructured.Unstructured {
+func (c *cached) allObjects(k kind) []*unstructured.Unstructured {
 	var out []*unstructured.Unstructured
 	for _, o := range c.stores[k].GetStore().List() {
 		out = append(out, o.(*unstructured.Unstructured))
@@ -223,7 +223,7 @@ func (f *Follower) write(ctx context.Context, k kind, want map[string]*unstructu
 			}
 			continue
 		}
-		f.cache.here(k, name)
+		f.cache.findObject(k, name)
 		f.written[key{k, name}] = version{hash: u.GetAnnotations()[annotationHash], generation: got.GetGeneration(), resource: got.GetResourceVersion()}
 	}
 	return errors.Join(errs...)
@@ -246,13 +246,13 @@ func (f *Follower) isWritten(k kind, name string, u *unstructured.Unstructured) 
 	case was.generation > 0:
 		return live.GetGeneration() <= was.generation && live.GetAnnotations()[annotationHash] == was.hash
 	}
-	return !newer(live.GetResourceVersion(), was.resource)
+	return !isNewer(live.GetResourceVersion(), was.resource)
 }
 
 // remove deletes the objects of a kind that are not wanted. It keeps objects of apps in waiting.
 func (f *Follower) remove(ctx context.Context, k kind, want map[string]*unstructured.Unstructured, waiting map[string]bool) error {
 	var errs []error
-	for _, live := range f.cache.all(k) {
+	for _, live := range f.cache.allObjects(k) {
 		name := live.GetName()
 		if want[name] != nil || live.GetDeletionTimestamp() != nil || waiting[live.GetLabels()[labelApp]] {
 			continue

@@ -120,11 +120,11 @@ func New(cfg Config) (*Follower, error) {
 // Run writes until ctx ends. It counts as a gateway from the beginning, because a data plane may
 // already serve the routes that exist in the cluster.
 func (f *Follower) Run(ctx context.Context) error {
-	f.tell(nil, nil)
+	f.tellFeed(nil, nil)
 	for failures := 0; ctx.Err() == nil; failures++ {
-		if err := f.once(ctx); err != nil && ctx.Err() == nil {
+		if err := f.followOnce(ctx); err != nil && ctx.Err() == nil {
 			f.cfg.Log.WarnContext(ctx, "cannot write HTTPRoutes; will try again", "error", err)
-			f.tell(nil, []string{"HTTPRoutes are not written: " + err.Error()})
+			f.tellFeed(nil, []string{"HTTPRoutes are not written: " + err.Error()})
 			// Sleep returns an error only if ctx ends, which the loop checks.
 			_ = backoff.Sleep(ctx, again.Delay(failures, f.cfg.Rand))
 		}
@@ -132,10 +132,10 @@ func (f *Follower) Run(ctx context.Context) error {
 	return nil
 }
 
-// once watches the cluster and follows the table until ctx ends. It returns an error if it cannot
+// followOnce watches the cluster and follows the table until ctx ends. It returns an error if it cannot
 // start.
-func (f *Follower) once(ctx context.Context) error {
-	if err := f.ready(ctx); err != nil {
+func (f *Follower) followOnce(ctx context.Context) error {
+	if err := f.requireReady(ctx); err != nil {
 		return err
 	}
 	f.cache, f.written = newCached(f.client, f.cfg.Namespace, f.cfg.Region), map[key]version{}
@@ -147,13 +147,13 @@ func (f *Follower) once(ctx context.Context) error {
 	select {
 	case <-ctx.Done():
 	case <-f.cfg.Feed.Known():
-		f.follow(ctx)
+		f.followChanges(ctx)
 	}
 	return nil
 }
 
-// follow calls sync whenever something has changed.
-func (f *Follower) follow(ctx context.Context) {
+// followChanges calls sync whenever something has changed.
+func (f *Follower) followChanges(ctx context.Context) {
 	failures := 0
 	timer := time.NewTimer(0)
 	defer timer.Stop()
@@ -171,7 +171,7 @@ func (f *Follower) follow(ctx context.Context) {
 				return
 			}
 			f.cfg.Log.WarnContext(ctx, "HTTPRoutes are not as they should be; will try again", "error", err)
-			f.tell(nil, append(f.notes(time.Now()), "HTTPRoutes cannot be written: "+err.Error()))
+			f.tellFeed(nil, append(f.notesAt(time.Now()), "HTTPRoutes cannot be written: "+err.Error()))
 			next = again.Delay(failures, f.cfg.Rand)
 			failures++
 		} else {
@@ -181,8 +181,8 @@ func (f *Follower) follow(ctx context.Context) {
 	}
 }
 
-// ready returns an error that says what is missing in the cluster, if anything is.
-func (f *Follower) ready(ctx context.Context) error {
+// requireReady returns an error that says what is missing in the cluster, if anything is.
+func (f *Follower) requireReady(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
 	for _, k := range kinds {
@@ -217,7 +217,7 @@ func (f *Follower) sync(ctx context.Context) error {
 	if err := errors.Join(errs...); err != nil {
 		return err
 	}
-	waiting := f.judge(time.Now())
+	waiting := f.unservedApps(time.Now())
 	// A data plane that still has the old route may still send requests to these Services.
 	for _, k := range []kind{sliceKind, serviceKind} {
 		errs = append(errs, f.remove(ctx, k, f.want[k], waiting))
@@ -229,7 +229,7 @@ func (f *Follower) sync(ctx context.Context) error {
 			delete(f.owed, id)
 		}
 	}
-	f.tell(served, f.notes(time.Now()))
+	f.tellFeed(served, f.notesAt(time.Now()))
 	return errors.Join(errs...)
 }
 
@@ -255,13 +255,13 @@ func (f *Follower) take(r *gatewayv1.AppRoutes) error {
 	return err
 }
 
-// judge returns the apps with a route whose present version is not served yet.
-func (f *Follower) judge(now time.Time) map[string]bool {
+// unservedApps returns the apps with a route whose present version is not served yet.
+func (f *Follower) unservedApps(now time.Time) map[string]bool {
 	waiting := map[string]bool{}
 	still := map[string]time.Time{}
 	for id, a := range f.apps {
 		for name := range a.objects[routeKind] {
-			if why := f.why(name); why == "" {
+			if why := f.whyUnserved(name); why == "" {
 				continue
 			}
 			waiting[id] = true
@@ -277,8 +277,8 @@ func (f *Follower) judge(now time.Time) map[string]bool {
 	return waiting
 }
 
-// why returns why a route is not served, or "" if it is served.
-func (f *Follower) why(name string) string {
+// whyUnserved returns why a route is not served, or "" if it is served.
+func (f *Follower) whyUnserved(name string) string {
 	live := f.cache.get(routeKind, name)
 	if live == nil {
 		return "it was written, and the agent has not seen it yet"
@@ -302,22 +302,22 @@ func (f *Follower) read(live *unstructured.Unstructured) string {
 	return whyNotServed(route, f.at.parent)
 }
 
-// notes returns notes for people.
-func (f *Follower) notes(now time.Time) []string {
+// notesAt returns notes for people.
+func (f *Follower) notesAt(now time.Time) []string {
 	var out []string
 	for _, id := range slices.Sorted(maps.Keys(f.apps)) {
 		out = append(out, f.apps[id].notes...)
 	}
 	for _, name := range slices.Sorted(maps.Keys(f.unserved)) {
-		if why := f.why(name); why != "" && now.Sub(f.unserved[name]) >= f.cfg.Patience {
+		if why := f.whyUnserved(name); why != "" && now.Sub(f.unserved[name]) >= f.cfg.Patience {
 			out = append(out, fmt.Sprintf("HTTPRoute %s/%s is not served since %s: %s", f.cfg.Namespace, name, f.unserved[name].UTC().Format(time.TimeOnly), why))
 		}
 	}
 	return out
 }
 
-// tell sends the served changes and the notes to the feed if they are new.
-func (f *Follower) tell(served map[string]int64, notes []string) {
+// tellFeed sends the served changes and the notes to the feed if they are new.
+func (f *Follower) tellFeed(served map[string]int64, notes []string) {
 	now := said{any: true, began: served != nil || f.told.began, notes: notes}
 	if len(served) == 0 && f.told.any && f.told.began == now.began && slices.Equal(notes, f.told.notes) {
 		return

@@ -80,11 +80,11 @@ type objects struct {
 func objectsOf(r *gatewayv1.AppRoutes, at target) objects {
 	o := objects{services: map[string]*corev1.Service{}, slices: map[string]*discoveryv1.EndpointSlice{}, routes: map[string]*gwv1.HTTPRoute{}}
 	for _, t := range r.Targets {
-		o.service(r, t, at)
+		o.addService(r, t, at)
 	}
 	name := cmp.Or(r.AppName, r.AppId)
 	keyed := r.Policy.GetRequireApiKey()
-	if missing := inexpressible(r.Policy); len(missing) > 0 && !keyed {
+	if missing := inexpressibleFields(r.Policy); len(missing) > 0 && !keyed {
 		o.notes = append(o.notes, fmt.Sprintf("HTTPRoutes of app %s cannot express %s", name, strings.Join(missing, ", ")))
 	}
 	if keyed {
@@ -102,7 +102,7 @@ func objectsOf(r *gatewayv1.AppRoutes, at target) objects {
 		o.notes = append(o.notes, fmt.Sprintf("app %s has no HTTPRoute: %d versions share its hosts, and an HTTPRoute has room for %d", name, len(shares), maxBackends))
 	default:
 		for i, hosts := range slices.Collect(slices.Chunk(slices.Sorted(slices.Values(r.Hosts)), maxHosts)) {
-			o.route(r, fmt.Sprintf("%s-%d", objectName(r.AppId), i), hosts, shares, at)
+			o.addRoute(r, fmt.Sprintf("%s-%d", objectName(r.AppId), i), hosts, shares, at)
 		}
 	}
 	for _, p := range r.Previews {
@@ -113,14 +113,14 @@ func objectsOf(r *gatewayv1.AppRoutes, at target) objects {
 			o.notes = append(o.notes, fmt.Sprintf("host %s of app %s has no HTTPRoute: it requires API keys, which no Gateway checks", p.Host, name))
 			continue
 		}
-		o.route(r, objectName(p.DeploymentId), []string{p.Host}, []*gatewayv1.Target{{DeploymentId: p.DeploymentId, Weight: 1}}, at)
+		o.addRoute(r, objectName(p.DeploymentId), []string{p.Host}, []*gatewayv1.Target{{DeploymentId: p.DeploymentId, Weight: 1}}, at)
 	}
 	return o
 }
 
-// inexpressible returns the settings of a policy that an HTTPRoute cannot express, by their names
+// inexpressibleFields returns the settings of a policy that an HTTPRoute cannot express, by their names
 // in an app's file.
-func inexpressible(p *gatewayv1.RoutePolicy) []string {
+func inexpressibleFields(p *gatewayv1.RoutePolicy) []string {
 	var out []string
 	for _, f := range []struct {
 		name string
@@ -148,18 +148,18 @@ func inexpressible(p *gatewayv1.RoutePolicy) []string {
 // objectName converts an id to a valid name of an object: lower-case letters, digits and dashes.
 func objectName(id string) string { return strings.ReplaceAll(strings.ToLower(id), "_", "-") }
 
-func meta(r *gatewayv1.AppRoutes, name string, at target) metav1.ObjectMeta {
+func metaOf(r *gatewayv1.AppRoutes, name string, at target) metav1.ObjectMeta {
 	return metav1.ObjectMeta{Name: name, Namespace: at.namespace, Labels: map[string]string{
 		labelManagedBy: managedBy, labelRegion: at.region, labelApp: r.AppId,
 	}}
 }
 
-// service adds the Service and the EndpointSlices of a deployment.
-func (o objects) service(r *gatewayv1.AppRoutes, t *gatewayv1.Target, at target) {
+// addService adds the Service and the EndpointSlices of a deployment.
+func (o objects) addService(r *gatewayv1.AppRoutes, t *gatewayv1.Target, at target) {
 	name := objectName(t.DeploymentId)
 	protocol := "http"
 	o.services[name] = &corev1.Service{
-		TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Service"}, ObjectMeta: meta(r, name, at),
+		TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Service"}, ObjectMeta: metaOf(r, name, at),
 		Spec: corev1.ServiceSpec{
 			Type:  corev1.ServiceTypeClusterIP,
 			Ports: []corev1.ServicePort{{Name: portName, Port: servicePort, Protocol: corev1.ProtocolTCP, AppProtocol: &protocol}},
@@ -191,7 +191,7 @@ func (o objects) service(r *gatewayv1.AppRoutes, t *gatewayv1.Target, at target)
 	for g, all := range groups {
 		for i, part := range slices.Collect(slices.Chunk(all, maxEndpoints)) {
 			slice := fmt.Sprintf("%s-%s-%d-%d", name, strings.ToLower(string(g.family)), g.port, i)
-			m := meta(r, slice, at)
+			m := metaOf(r, slice, at)
 			m.Labels[discoveryv1.LabelServiceName], m.Labels[discoveryv1.LabelManagedBy] = name, managedBy
 			number, protocol, tcp, named := int32(g.port), "http", corev1.ProtocolTCP, portName
 			o.slices[slice] = &discoveryv1.EndpointSlice{
@@ -203,21 +203,21 @@ func (o objects) service(r *gatewayv1.AppRoutes, t *gatewayv1.Target, at target)
 	}
 }
 
-// route adds the HTTPRoute from hosts to deployments by weight. Without deployments, it leads to a
+// addRoute adds the HTTPRoute from hosts to deployments by weight. Without deployments, it leads to a
 // Service without endpoints, for which data planes answer 503. For a route without backends, they
 // would answer 500.
-func (o objects) route(r *gatewayv1.AppRoutes, name string, hosts []string, shares []*gatewayv1.Target, at target) {
+func (o objects) addRoute(r *gatewayv1.AppRoutes, name string, hosts []string, shares []*gatewayv1.Target, at target) {
 	group, kind, namespace := gwv1.Group(gwv1.GroupName), gwv1.Kind("Gateway"), gwv1.Namespace(at.parent.Namespace)
 	parent := gwv1.ParentReference{Group: &group, Kind: &kind, Namespace: &namespace, Name: gwv1.ObjectName(at.parent.Name)}
 	if at.parent.Section != "" {
 		section := gwv1.SectionName(at.parent.Section)
 		parent.SectionName = &section
 	}
-	total := timeout(r.Policy.GetRequestTimeout().AsDuration())
+	total := durationText(r.Policy.GetRequestTimeout().AsDuration())
 	rule := gwv1.HTTPRouteRule{Timeouts: &gwv1.HTTPRouteTimeouts{Request: &total}}
 	if len(shares) == 0 {
 		nowhere := &gatewayv1.Target{DeploymentId: r.AppId + "-nowhere", Weight: 1}
-		o.service(r, nowhere, at)
+		o.addService(r, nowhere, at)
 		shares = []*gatewayv1.Target{nowhere}
 	}
 	for _, t := range shares {
@@ -228,7 +228,7 @@ func (o objects) route(r *gatewayv1.AppRoutes, name string, hosts []string, shar
 		}})
 	}
 	out := &gwv1.HTTPRoute{
-		TypeMeta: metav1.TypeMeta{APIVersion: gwv1.GroupVersion.String(), Kind: "HTTPRoute"}, ObjectMeta: meta(r, name, at),
+		TypeMeta: metav1.TypeMeta{APIVersion: gwv1.GroupVersion.String(), Kind: "HTTPRoute"}, ObjectMeta: metaOf(r, name, at),
 		Spec: gwv1.HTTPRouteSpec{
 			CommonRouteSpec: gwv1.CommonRouteSpec{ParentRefs: []gwv1.ParentReference{parent}},
 			Rules:           append(closedRules(r.ClosedPaths), rule),
@@ -250,9 +250,9 @@ func closedRules(paths []string) (rules []gwv1.HTTPRouteRule) {
 	return rules
 }
 
-// timeout returns a time in the API's format, which has at most four units. 0 means no timeout. The
+// durationText returns a time in the API's format, which has at most four units. 0 means no timeout. The
 // timeout is always set, because a data plane's default may be too short for streams.
-func timeout(d time.Duration) gwv1.Duration {
+func durationText(d time.Duration) gwv1.Duration {
 	if d <= 0 {
 		return "0s"
 	}

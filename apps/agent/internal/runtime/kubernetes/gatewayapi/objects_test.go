@@ -113,8 +113,8 @@ func TestTimeout_HasTheFormOfTheAPI(t *testing.T) {
 	for d, want := range map[time.Duration]gwv1.Duration{
 		0: "0s", time.Second: "1s", 90 * time.Minute: "1h30m", 24*time.Hour + 1500*time.Millisecond: "24h1s500ms", time.Microsecond: "1ms",
 	} {
-		require.Equal(t, want, timeout(d))
-		require.Regexp(t, `^([0-9]{1,5}(h|m|s|ms)){1,4}$`, string(timeout(d)))
+		require.Equal(t, want, durationText(d))
+		require.Regexp(t, `^([0-9]{1,5}(h|m|s|ms)){1,4}$`, string(durationText(d)))
 	}
 }
 

@@ -17,7 +17,7 @@ func whyNotServed(route *gwv1.HTTPRoute, parent Parent) (why string) {
 		}
 		said = true
 		for _, kind := range []gwv1.RouteConditionType{gwv1.RouteConditionAccepted, gwv1.RouteConditionResolvedRefs} {
-			if why := lacks(p.Conditions, string(kind), route.Generation); why != "" {
+			if why := lacksCondition(p.Conditions, string(kind), route.Generation); why != "" {
 				return fmt.Sprintf("%s of Gateway %s: %s", p.ControllerName, parent, why)
 			}
 		}
@@ -39,7 +39,7 @@ func isFor(ref gwv1.ParentReference, own string, parent Parent) bool {
 	return namespace == parent.Namespace && string(ref.Name) == parent.Name && section == parent.Section
 }
 
-func lacks(conditions []metav1.Condition, kind string, generation int64) string {
+func lacksCondition(conditions []metav1.Condition, kind string, generation int64) string {
 	for _, c := range conditions {
 		switch {
 		case c.Type != kind:

@@ -104,7 +104,7 @@ func NewFleet(cfg FleetConfig) *Fleet {
 
 // SetNode adds or replaces a node. It reports whether that may change the capacity.
 func (f *Fleet) SetNode(node *corev1.Node) bool {
-	h := f.host(node)
+	h := f.hostOf(node)
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if old := f.nodes[node.Name]; old != nil && old.equal(h) {
@@ -138,7 +138,7 @@ func (f *Fleet) SetPod(pod *corev1.Pod) bool {
 		f.pending[pod.UID] = pod
 	}
 	if pod.Spec.NodeName == "" || pod.Status.Phase == corev1.PodFailed || pod.Status.Phase == corev1.PodSucceeded {
-		return known && f.drop(pod.UID, old)
+		return known && f.dropLoad(pod.UID, old)
 	}
 	if known && old.node == pod.Spec.NodeName {
 		// The devices of a pod cannot change while it exists.
@@ -146,7 +146,7 @@ func (f *Fleet) SetPod(pod *corev1.Pod) bool {
 	}
 	l := loadOf(pod)
 	if known {
-		f.drop(pod.UID, old)
+		f.dropLoad(pod.UID, old)
 	}
 	f.pods[pod.UID] = l
 	sums := f.used[l.node]
@@ -173,10 +173,10 @@ func (f *Fleet) RemovePod(uid types.UID) bool {
 	defer f.mu.Unlock()
 	delete(f.pending, uid)
 	l, known := f.pods[uid]
-	return known && f.drop(uid, l)
+	return known && f.dropLoad(uid, l)
 }
 
-func (f *Fleet) drop(uid types.UID, l load) bool {
+func (f *Fleet) dropLoad(uid types.UID, l load) bool {
 	delete(f.pods, uid)
 	sums := f.used[l.node]
 	sums.pods--
@@ -197,40 +197,40 @@ func (f *Fleet) drop(uid types.UID, l load) bool {
 	return true
 }
 
-// counts reports whether a resource is part of the capacity.
-func (f *Fleet) counts(name corev1.ResourceName) bool {
+// countsResource reports whether a resource is part of the capacity.
+func (f *Fleet) countsResource(name corev1.ResourceName) bool {
 	return isGPU(name) || slices.ContainsFunc(f.cfg.Pools, func(p Pool) bool { return p.ResourceName == string(name) })
 }
 
 func loadOf(pod *corev1.Pod) load {
 	l := load{node: pod.Spec.NodeName}
-	for name, q := range requests(pod) {
+	for name, q := range requestsOf(pod) {
 		switch {
 		case name == corev1.ResourceCPU:
 			l.cpu = max(q.MilliValue(), 0)
 		case name == corev1.ResourceMemory:
-			l.memory = whole(q)
-		case isDevice(name) && whole(q) > 0:
+			l.memory = wholeUnits(q)
+		case isDevice(name) && wholeUnits(q) > 0:
 			if l.devices == nil {
 				l.devices = map[corev1.ResourceName]int64{}
 			}
-			l.devices[name] = whole(q)
+			l.devices[name] = wholeUnits(q)
 		}
 	}
 	return l
 }
 
-func (f *Fleet) host(node *corev1.Node) *host {
+func (f *Fleet) hostOf(node *corev1.Node) *host {
 	cpu, memory := node.Status.Allocatable[corev1.ResourceCPU], node.Status.Allocatable[corev1.ResourceMemory]
-	h := &host{name: node.Name, cpu: max(cpu.MilliValue(), 0), memory: max(mebibytes(memory), 0), closed: closed(node, nil)}
+	h := &host{name: node.Name, cpu: max(cpu.MilliValue(), 0), memory: max(inMebibytes(memory), 0), closed: closedReason(node, nil)}
 	for _, name := range slices.Sorted(maps.Keys(node.Status.Capacity)) {
-		capacity := whole(node.Status.Capacity[name])
-		if capacity == 0 || !f.counts(name) {
+		capacity := wholeUnits(node.Status.Capacity[name])
+		if capacity == 0 || !f.countsResource(name) {
 			continue
 		}
-		allocatable := whole(node.Status.Allocatable[name])
+		allocatable := wholeUnits(node.Status.Allocatable[name])
 		s := share{
-			line:     line{product: product(node, name), resource: string(name)},
+			line:     line{product: productOf(node, name), resource: string(name)},
 			resource: name, memory: memoryMiB(node, name),
 			allocatable: allocatable, broken: max(capacity-allocatable, 0),
 		}
@@ -241,11 +241,11 @@ func (f *Fleet) host(node *corev1.Node) *host {
 			}
 			pooled = true
 			s.line.pool = p.Name
-			s.closed = closed(node, slices.Concat(tolerations, p.Tolerations))
+			s.closed = closedReason(node, slices.Concat(tolerations, p.Tolerations))
 			h.shares = append(h.shares, s)
 		}
 		if !pooled {
-			s.closed = closed(node, tolerations)
+			s.closed = closedReason(node, tolerations)
 			h.shares = append(h.shares, s)
 		}
 	}
@@ -292,17 +292,17 @@ func (f *Fleet) Capacity() *agentv1.Capacity {
 		for i, s := range h.shares {
 			l := lines[s.line]
 			if l == nil {
-				l = &agentv1.GpuPool{Product: s.line.product, Pool: s.line.pool, ResourceName: s.line.resource, Quota: f.quota(s.line.pool)}
+				l = &agentv1.GpuPool{Product: s.line.product, Pool: s.line.pool, ResourceName: s.line.resource, Quota: f.quotaOf(s.line.pool)}
 				lines[s.line] = l
 			}
 			used := f.usedOn(name).devices[s.resource]
 			l.Hosts++
-			l.Allocatable = sum(l.Allocatable, s.allocatable)
-			l.Requested = sum(l.Requested, used)
+			l.Allocatable = saturatingSum(l.Allocatable, s.allocatable)
+			l.Requested = saturatingSum(l.Requested, used)
 			if s.closed == "" {
 				free := max(s.allocatable-used, 0)
-				l.Free = sum(l.Free, free)
-				l.LargestFree = max(l.LargestFree, sum(0, free))
+				l.Free = saturatingSum(l.Free, free)
+				l.LargestFree = max(l.LargestFree, saturatingSum(0, free))
 			}
 			if s.memory > 0 && (l.MemoryMib == 0 || s.memory < l.MemoryMib) {
 				l.MemoryMib = s.memory
@@ -322,16 +322,16 @@ func (f *Fleet) Capacity() *agentv1.Capacity {
 	return out
 }
 
-func (f *Fleet) quota(pool string) int32 {
+func (f *Fleet) quotaOf(pool string) int32 {
 	for _, p := range f.cfg.Pools {
 		if p.Name == pool {
-			return sum(0, int64(max(p.Quota, 0)))
+			return saturatingSum(0, int64(max(p.Quota, 0)))
 		}
 	}
 	return 0
 }
 
-// sum adds without overflow, because a node may report any number.
-func sum(a int32, b int64) int32 {
+// saturatingSum adds without overflow, because a node may report any number.
+func saturatingSum(a int32, b int64) int32 {
 	return int32(min(int64(a)+min(max(b, 0), math.MaxInt32), math.MaxInt32))
 }

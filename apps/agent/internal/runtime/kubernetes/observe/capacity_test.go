@@ -208,12 +208,12 @@ func TestRequests_AreWhatTheSchedulerReserves(t *testing.T) {
 		Containers: []corev1.Container{{Name: "a", Resources: list("2", "1")}, {Name: "b", Resources: list("1", "1")}},
 		Overhead:   corev1.ResourceList{"cpu": resource.MustParse("250m")},
 	}}
-	got := requests(pod)
+	got := requestsOf(pod)
 	require.Equal(t, "9250m", amountOf(got, "cpu"))
 
 	require.Equal(t, "4", amountOf(got, "nvidia.com/gpu"))
 	pod.Spec.Resources = &corev1.ResourceRequirements{Requests: corev1.ResourceList{"cpu": resource.MustParse("4")}}
-	require.Equal(t, "4250m", amountOf(requests(pod), "cpu"), "requests of the pod replace those of its containers")
+	require.Equal(t, "4250m", amountOf(requestsOf(pod), "cpu"), "requests of the pod replace those of its containers")
 }
 
 func TestFleet_ReportsAChangeOnlyIfSumsChange(t *testing.T) {

@@ -11,16 +11,16 @@ import (
 	"github.com/windlass-run/windlass/apps/agent/internal/runtime/kubernetes/render"
 )
 
-// containers judges a pod that has a node, by the states of its containers.
-func (s *subject) containers() verdict {
+// judgeContainers judges a pod that has a node, by the states of its containers.
+func (s *subject) judgeContainers() verdict {
 	pod := s.pod
 	for i := range pod.Spec.InitContainers {
 		c := &pod.Spec.InitContainers[i]
-		cs := status(pod.Status.InitContainerStatuses, c.Name)
-		if cs == nil || initialised(c, cs) {
+		cs := statusOf(pod.Status.InitContainerStatuses, c.Name)
+		if cs == nil || isInitialised(c, cs) {
 			continue
 		}
-		v := s.container(c, cs)
+		v := s.judgeContainer(c, cs)
 		if v.message != "" {
 			v.message = "init container " + c.Name + ": " + v.message
 		} else {
@@ -35,21 +35,21 @@ func (s *subject) containers() verdict {
 		return v
 	}
 	m := main(pod)
-	app := s.one(m)
+	app := s.judgeOne(m)
 	for i := range pod.Spec.Containers {
 		c := &pod.Spec.Containers[i]
-		matters := app.status == serving || c.Name == render.HealthContainerName && app.unwell()
+		matters := app.status == serving || c.Name == render.HealthContainerName && app.isUnwell()
 		if c.Name == m.Name || !matters {
 			continue
 		}
-		if v := s.one(c); v.status != serving {
+		if v := s.judgeOne(c); v.status != serving {
 			if v.status = app.status; v.status == serving {
 				v.status = running
 			}
 			if v.reason == "" {
 				v.reason = runtime.ReasonNotReady
 			}
-			v.message = strings.TrimSuffix(called(c)+": "+v.message, ": ")
+			v.message = strings.TrimSuffix(containerName(c)+": "+v.message, ": ")
 			v.doomed = v.doomed || app.doomed
 			return v
 		}
@@ -57,16 +57,16 @@ func (s *subject) containers() verdict {
 	if app.status != serving {
 		return app
 	}
-	c := condition(pod, corev1.PodReady)
+	c := conditionOf(pod, corev1.PodReady)
 	if c != nil && c.Status == corev1.ConditionTrue {
 		return verdict{status: serving}
 	}
 	v := verdict{status: running, reason: runtime.ReasonNotReady}
 	for _, g := range pod.Spec.ReadinessGates {
-		if gate := condition(pod, g.ConditionType); gate == nil || gate.Status != corev1.ConditionTrue {
+		if gate := conditionOf(pod, g.ConditionType); gate == nil || gate.Status != corev1.ConditionTrue {
 			v.message = fmt.Sprintf("readiness gate %s has not passed", g.ConditionType)
 			if gate != nil {
-				v.message += colon(gate.Message)
+				v.message += withColon(gate.Message)
 			}
 			break
 		}
@@ -74,15 +74,15 @@ func (s *subject) containers() verdict {
 	return v
 }
 
-// unwell reports whether the health check is the only reason why the container does not serve. In
+// isUnwell reports whether the health check is the only reason why the container does not serve. In
 // that case, the container that makes the check is judged first, because every check fails while
 // that container is not up.
-func (v verdict) unwell() bool {
+func (v verdict) isUnwell() bool {
 	return v.status == running || v.reason == runtime.ReasonStartupTimeout || v.reason == runtime.ReasonHealthCheckFailed
 }
 
-// called returns the name of a container for messages. The container is not the app's.
-func called(c *corev1.Container) string {
+// containerName returns the name of a container for messages. The container is not the app's.
+func containerName(c *corev1.Container) string {
 	if c.Name == render.HealthContainerName {
 		return "container " + c.Name + ", which makes the health check (the agent's --health-image)"
 	}
@@ -92,34 +92,34 @@ func called(c *corev1.Container) string {
 	return "container " + c.Name
 }
 
-func (s *subject) one(c *corev1.Container) verdict {
-	if cs := status(s.pod.Status.ContainerStatuses, c.Name); cs != nil {
-		return s.container(c, cs)
+func (s *subject) judgeOne(c *corev1.Container) verdict {
+	if cs := statusOf(s.pod.Status.ContainerStatuses, c.Name); cs != nil {
+		return s.judgeContainer(c, cs)
 	}
 	return s.beforeStart()
 }
 
-func initialised(c *corev1.Container, cs *corev1.ContainerStatus) bool {
+func isInitialised(c *corev1.Container, cs *corev1.ContainerStatus) bool {
 	if c.RestartPolicy != nil && *c.RestartPolicy == corev1.ContainerRestartPolicyAlways {
 		return cs.State.Running != nil && (cs.Started == nil || *cs.Started)
 	}
 	return cs.State.Terminated != nil && cs.State.Terminated.ExitCode == 0
 }
 
-// container judges one container. The status serving means that it is ready.
-func (s *subject) container(c *corev1.Container, cs *corev1.ContainerStatus) verdict {
+// judgeContainer judges one container. The status serving means that it is ready.
+func (s *subject) judgeContainer(c *corev1.Container, cs *corev1.ContainerStatus) verdict {
 	switch {
 	case cs.State.Running != nil:
-		return s.runs(c, cs)
+		return s.judgeRunning(c, cs)
 	case cs.State.Terminated != nil:
-		return s.ended(c, cs, cs.State.Terminated)
+		return s.judgeEnded(c, cs, cs.State.Terminated)
 	case cs.State.Waiting != nil:
-		return s.waits(c, cs, cs.State.Waiting)
+		return s.judgeWaiting(c, cs, cs.State.Waiting)
 	}
 	return s.beforeStart()
 }
 
-func (s *subject) waits(c *corev1.Container, cs *corev1.ContainerStatus, w *corev1.ContainerStateWaiting) verdict {
+func (s *subject) judgeWaiting(c *corev1.Container, cs *corev1.ContainerStatus, w *corev1.ContainerStateWaiting) verdict {
 	v := verdict{status: failed}
 	text := strings.TrimSpace(w.Message)
 	switch w.Reason {
@@ -127,7 +127,7 @@ func (s *subject) waits(c *corev1.Container, cs *corev1.ContainerStatus, w *core
 		v := s.beforeStart()
 		if t := cs.LastTerminationState.Terminated; t != nil && v.reason == "" {
 			// The node restarted, or the pod's sandbox was lost with all its containers.
-			e := s.ended(c, cs, t)
+			e := s.judgeEnded(c, cs, t)
 			v.message, v.doomed = "starts again; before that: "+e.message, e.doomed
 			if e.doomed {
 				v.reason = e.reason
@@ -136,9 +136,9 @@ func (s *subject) waits(c *corev1.Container, cs *corev1.ContainerStatus, w *core
 		return v
 	case "CrashLoopBackOff":
 		if t := cs.LastTerminationState.Terminated; t != nil {
-			return s.ended(c, cs, t)
+			return s.judgeEnded(c, cs, t)
 		}
-		v.reason, v.message, v.doomed = runtime.JudgeEnd(s.streak(c, cs), runtime.ReasonExited, text)
+		v.reason, v.message, v.doomed = runtime.JudgeEnd(s.failureStreak(c, cs), runtime.ReasonExited, text)
 	case "ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull", "ImageInspectError",
 		"RegistryUnavailable", "SignatureValidationFailed", "ErrImageNotFound":
 		v.reason = runtime.ReasonImagePullError
@@ -153,10 +153,10 @@ func (s *subject) waits(c *corev1.Container, cs *corev1.ContainerStatus, w *core
 			return e
 		}
 		text = fmt.Sprintf("node %s could not start the container: %s", s.pod.Spec.NodeName, unwrapRun(text))
-		v.reason, v.message, v.doomed = runtime.JudgeEnd(s.streak(c, cs), runtime.ReasonSandboxError, text)
+		v.reason, v.message, v.doomed = runtime.JudgeEnd(s.failureStreak(c, cs), runtime.ReasonSandboxError, text)
 	default:
 		v.reason = runtime.ReasonSandboxError
-		v.message = w.Reason + colon(text)
+		v.message = w.Reason + withColon(text)
 	}
 	return v
 }
@@ -165,10 +165,10 @@ func (s *subject) waits(c *corev1.Container, cs *corev1.ContainerStatus, w *core
 // the sandbox with its network, then the image.
 func (s *subject) beforeStart() verdict {
 	v := verdict{status: creating}
-	if sandbox := condition(s.pod, corev1.PodReadyToStartContainers); sandbox != nil && sandbox.Status == corev1.ConditionTrue {
+	if sandbox := conditionOf(s.pod, corev1.PodReadyToStartContainers); sandbox != nil && sandbox.Status == corev1.ConditionTrue {
 		return v
 	}
-	mount, sandbox := s.told(topicMount, time.Time{}), s.told(topicSandbox, time.Time{})
+	mount, sandbox := s.noteSince(topicMount, time.Time{}), s.noteSince(topicSandbox, time.Time{})
 	if mount != nil && sandbox != nil {
 		if mount.at.Before(sandbox.at) {
 			mount = nil
@@ -178,11 +178,11 @@ func (s *subject) beforeStart() verdict {
 	}
 	switch {
 	case mount != nil:
-		v.reason, v.message = runtime.ReasonVolumeError, clip(mount.text, tailBytes)
+		v.reason, v.message = runtime.ReasonVolumeError, clipText(mount.text, tailBytes)
 		return v
 	case sandbox != nil:
 		v.reason = runtime.ReasonSandboxError
-		v.message = clip(fmt.Sprintf("node %s: %s", s.pod.Spec.NodeName, sandbox.text), tailBytes)
+		v.message = clipText(fmt.Sprintf("node %s: %s", s.pod.Spec.NodeName, sandbox.text), tailBytes)
 		return v
 	}
 	return v
@@ -192,13 +192,13 @@ func (s *subject) beforeStart() verdict {
 // same answer from the registry, and that the kubelet has made more than one.
 func (s *subject) pullText(c *corev1.Container, w *corev1.ContainerStateWaiting) (message string, doomed bool) {
 	text := registryText(w.Message)
-	told := s.told(topicPull, time.Time{})
+	told := s.noteSince(topicPull, time.Time{})
 	if told != nil && text == "" {
 		text = registryText(told.text)
 	}
 	switch w.Reason {
 	case "InvalidImageName":
-		return fmt.Sprintf("%q is not a valid image name%s", c.Image, colon(text)), true
+		return fmt.Sprintf("%q is not a valid image name%s", c.Image, withColon(text)), true
 	case "ErrImageNeverPull":
 		return fmt.Sprintf("image %s is not on the node, and may not be pulled", c.Image), true
 	}
@@ -256,26 +256,26 @@ func unwrapRun(text string) string {
 	for {
 		short := wrappedRun.ReplaceAllString(registryText(text), "")
 		if short == text {
-			return clip(text, tailBytes)
+			return clipText(text, tailBytes)
 		}
 		text = short
 	}
 }
 
-// ended judges a container that has ended and has not started again.
-func (s *subject) ended(c *corev1.Container, cs *corev1.ContainerStatus, t *corev1.ContainerStateTerminated) verdict {
-	v := s.ending(c, t, c.Name == main(s.pod).Name && ends(cs) <= s.past.served)
-	reason, message, loops := runtime.JudgeEnd(s.streak(c, cs), v.reason, v.message)
+// judgeEnded judges a container that has ended and has not started again.
+func (s *subject) judgeEnded(c *corev1.Container, cs *corev1.ContainerStatus, t *corev1.ContainerStateTerminated) verdict {
+	v := s.judgeEnding(c, t, c.Name == main(s.pod).Name && endedRuns(cs) <= s.past.served)
+	reason, message, loops := runtime.JudgeEnd(s.failureStreak(c, cs), v.reason, v.message)
 	v.reason, v.message, v.doomed = reason, message, v.doomed || loops
 	return v
 }
 
-// ending returns the verdict on how one run ended. served means that the run had been ready.
-func (s *subject) ending(c *corev1.Container, t *corev1.ContainerStateTerminated, served bool) verdict {
+// judgeEnding returns the verdict on how one run ended. served means that the run had been ready.
+func (s *subject) judgeEnding(c *corev1.Container, t *corev1.ContainerStateTerminated, served bool) verdict {
 	v := verdict{status: failed, reason: runtime.ReasonExited}
 	last := ""
 	words := s.secrets.Blank(t.Message)
-	switch output := tail(words); {
+	switch output := tailOf(words); {
 	case output == "":
 	case !s.secrets.Known():
 		last = "; its last output is shown when the agent knows which secrets to remove from it"
@@ -287,7 +287,7 @@ func (s *subject) ending(c *corev1.Container, t *corev1.ContainerStateTerminated
 		v.reason = runtime.ReasonOOMKilled
 		v.message = "killed by the kernel: over its memory limit"
 		if limit, ok := c.Resources.Limits[corev1.ResourceMemory]; ok {
-			v.message += fmt.Sprintf(" of %d MiB", mebibytes(limit))
+			v.message += fmt.Sprintf(" of %d MiB", inMebibytes(limit))
 		}
 		v.message += last
 		return v
@@ -301,13 +301,13 @@ func (s *subject) ending(c *corev1.Container, t *corev1.ContainerStateTerminated
 		}
 		return v
 	case "ContainerStatusUnknown":
-		v.reason, v.message = runtime.ReasonLost, strings.TrimSuffix("disappeared without an exit status"+colon(words), ".")
+		v.reason, v.message = runtime.ReasonLost, strings.TrimSuffix("disappeared without an exit status"+withColon(words), ".")
 		return v
 	}
-	if how, note, ok := s.killed(c, t, served); ok {
+	if how, note, ok := s.wasKilled(c, t, served); ok {
 		v.reason, v.doomed = how, how == runtime.ReasonStartupTimeout
 		if how == runtime.ReasonStartupTimeout {
-			v.message = "not ready within " + budget(c.StartupProbe).String()
+			v.message = "not ready within " + startupBudget(c.StartupProbe).String()
 		} else {
 			v.message = "restarted because its health check kept failing"
 		}
@@ -332,40 +332,40 @@ func (s *subject) probeText(n *note) string { return shortenProbeText(s.secrets.
 // probeSlack is a tolerance, because the API rounds times to whole seconds.
 const probeSlack = 2 * time.Second
 
-// killed reports whether the kubelet ended a run because of a probe. The exit code after SIGTERM
+// wasKilled reports whether the kubelet ended a run because of a probe. The exit code after SIGTERM
 // does not show this, so the time decides. The startup probe ends a run that was never ready when
 // its budget is over. The liveness probe has an event right before the end. But the kubelet sends
 // no more events after about 25 failed checks, so there may be no event near the end.
-func (s *subject) killed(c *corev1.Container, t *corev1.ContainerStateTerminated, served bool) (reason string, told *note, ok bool) {
+func (s *subject) wasKilled(c *corev1.Container, t *corev1.ContainerStateTerminated, served bool) (reason string, told *note, ok bool) {
 	ran := t.FinishedAt.Sub(t.StartedAt.Time)
 	if p := c.StartupProbe; p != nil && !served {
 		// The first check may come up to a period after the start.
-		early := budget(p) - time.Duration(p.PeriodSeconds)*time.Second - probeSlack
-		late := budget(p) + time.Duration(p.PeriodSeconds+p.TimeoutSeconds)*time.Second + s.grace(p) + probeSlack
-		told = s.told(topicStartup, t.StartedAt.Time)
+		early := startupBudget(p) - time.Duration(p.PeriodSeconds)*time.Second - probeSlack
+		late := startupBudget(p) + time.Duration(p.PeriodSeconds+p.TimeoutSeconds)*time.Second + s.graceOf(p) + probeSlack
+		told = s.noteSince(topicStartup, t.StartedAt.Time)
 		byForce := t.ExitCode == 128+9 || t.ExitCode == 128+15 || t.Signal == 9 || t.Signal == 15
 		if ran >= early && ran <= late && (told != nil || byForce) {
 			return runtime.ReasonStartupTimeout, told, true
 		}
 	}
 	if p := c.LivenessProbe; p != nil {
-		told = s.told(topicLiveness, t.StartedAt.Time)
-		if told != nil && !told.at.After(t.FinishedAt.Time) && t.FinishedAt.Sub(told.at) <= s.grace(p)+probeSlack {
+		told = s.noteSince(topicLiveness, t.StartedAt.Time)
+		if told != nil && !told.at.After(t.FinishedAt.Time) && t.FinishedAt.Sub(told.at) <= s.graceOf(p)+probeSlack {
 			return runtime.ReasonHealthCheckFailed, told, true
 		}
 	}
 	return "", nil, false
 }
 
-// budget returns the time in which a program has to pass its startup probe.
-func budget(p *corev1.Probe) time.Duration {
+// startupBudget returns the time in which a program has to pass its startup probe.
+func startupBudget(p *corev1.Probe) time.Duration {
 	if p == nil {
 		return 0
 	}
 	return time.Duration(p.InitialDelaySeconds+p.PeriodSeconds*p.FailureThreshold) * time.Second
 }
 
-func (s *subject) grace(p *corev1.Probe) time.Duration {
+func (s *subject) graceOf(p *corev1.Probe) time.Duration {
 	switch {
 	case p.TerminationGracePeriodSeconds != nil:
 		return time.Duration(*p.TerminationGracePeriodSeconds) * time.Second
@@ -375,8 +375,8 @@ func (s *subject) grace(p *corev1.Probe) time.Duration {
 	return corev1.DefaultTerminationGracePeriodSeconds * time.Second
 }
 
-// runs judges a container that is up.
-func (s *subject) runs(c *corev1.Container, cs *corev1.ContainerStatus) verdict {
+// judgeRunning judges a container that is up.
+func (s *subject) judgeRunning(c *corev1.Container, cs *corev1.ContainerStatus) verdict {
 	if cs.Ready {
 		return verdict{status: serving}
 	}
@@ -384,7 +384,7 @@ func (s *subject) runs(c *corev1.Container, cs *corev1.ContainerStatus) verdict 
 	started := cs.State.Running.StartedAt.Time
 	if (cs.Started == nil || *cs.Started) && s.servedThisRun(cs) {
 		v.reason = runtime.ReasonHealthCheckFailed
-		if n := s.told(topicReadiness, started); n != nil {
+		if n := s.noteSince(topicReadiness, started); n != nil {
 			v.message = s.probeText(n)
 		}
 		return v
@@ -393,7 +393,7 @@ func (s *subject) runs(c *corev1.Container, cs *corev1.ContainerStatus) verdict 
 	if cs.Started != nil && *cs.Started || c.StartupProbe == nil {
 		kind = topicReadiness
 	}
-	if n := s.told(kind, started); n != nil {
+	if n := s.noteSince(kind, started); n != nil {
 		v.message = s.probeText(n)
 	}
 	t := cs.LastTerminationState.Terminated
@@ -401,7 +401,7 @@ func (s *subject) runs(c *corev1.Container, cs *corev1.ContainerStatus) verdict 
 		return v
 	}
 	// The reason of the last end is more useful than the fact that the container has started again.
-	e := s.ended(c, cs, t)
+	e := s.judgeEnded(c, cs, t)
 	v.doomed = e.doomed
 	if e.doomed || e.reason != runtime.ReasonExited {
 		v.reason, v.message = e.reason, e.message
@@ -411,8 +411,8 @@ func (s *subject) runs(c *corev1.Container, cs *corev1.ContainerStatus) verdict 
 	return v
 }
 
-// ends returns the number of runs that have ended.
-func ends(cs *corev1.ContainerStatus) int {
+// endedRuns returns the number of runs that have ended.
+func endedRuns(cs *corev1.ContainerStatus) int {
 	n := int(cs.RestartCount)
 	if cs.State.Terminated != nil || cs.State.Running == nil && cs.LastTerminationState.Terminated != nil {
 		n++
@@ -428,16 +428,16 @@ func lastEnd(cs *corev1.ContainerStatus) *corev1.ContainerStateTerminated {
 	return cs.LastTerminationState.Terminated
 }
 
-// streak returns the number of runs that have ended since the main container last served for
-// runtime.StableAfter. If it never did, streak returns the number of all ended runs.
-func (s *subject) streak(c *corev1.Container, cs *corev1.ContainerStatus) int {
+// failureStreak returns the number of runs that have ended since the main container last served for
+// runtime.StableAfter. If it never did, failureStreak returns the number of all ended runs.
+func (s *subject) failureStreak(c *corev1.Container, cs *corev1.ContainerStatus) int {
 	if c.Name != main(s.pod).Name {
-		return ends(cs)
+		return endedRuns(cs)
 	}
-	return max(0, ends(cs)-s.past.forgiven)
+	return max(0, endedRuns(cs)-s.past.forgiven)
 }
 
 // servedThisRun reports whether the main container was ready in its present run.
 func (s *subject) servedThisRun(cs *corev1.ContainerStatus) bool {
-	return s.past.served > ends(cs)
+	return s.past.served > endedRuns(cs)
 }

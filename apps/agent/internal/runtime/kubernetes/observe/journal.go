@@ -85,15 +85,15 @@ func (j *Journal) Add(e *corev1.Event) bool {
 			n.text = old.text
 		}
 		*old = n
-		j.touch(p)
+		j.touchPage(p)
 		return true
 	}
 	p.notes = append(p.notes, n)
-	j.touch(p)
+	j.touchPage(p)
 	return true
 }
 
-func (j *Journal) touch(p *page) {
+func (j *Journal) touchPage(p *page) {
 	j.edits++
 	p.edit = j.edits
 }
@@ -129,8 +129,8 @@ func (j *Journal) count() uint64 {
 	return j.edits
 }
 
-// edit returns the count at which a pod's notes last changed, or 0 if there are none.
-func (j *Journal) edit(pod types.UID) uint64 {
+// lastEdit returns the count at which a pod's notes last changed, or 0 if there are none.
+func (j *Journal) lastEdit(pod types.UID) uint64 {
 	if j == nil {
 		return 0
 	}

@@ -92,42 +92,42 @@ type Input struct {
 // are TERMINATED. Only the newest maxLeftBehind of them are returned.
 func (m *Memory) Instances(in Input) []runtime.Instance {
 	edits := in.Journal.count()
-	if m.unchanged(&in, edits) {
+	if m.isUnchanged(&in, edits) {
 		return m.last
 	}
 	m.workload, m.templateHash, m.secrets, m.waits, m.edits, m.moving = in.Workload, in.TemplateHash, in.Secrets, in.Waits, edits, false
 	pods := slices.Clone(in.Pods)
-	slices.SortFunc(pods, older)
+	slices.SortFunc(pods, compareAge)
 	now := make(map[types.UID]*past, len(pods))
 	for _, p := range pods {
 		was := m.pods[p.UID]
 		if was == nil {
 			was = &past{group: -1}
-			was.recall(p)
+			was.recallPod(p)
 		}
-		was.remember(p)
+		was.rememberPod(p)
 		now[p.UID] = was
 	}
 	m.pods = now
-	m.assign(in.Now, pods)
+	m.assignGroups(in.Now, pods)
 
 	out := make([]runtime.Instance, 0, len(pods))
 	leftBehind, live := 0, 0
 	for _, p := range slices.Backward(pods) {
-		i := m.instance(&in, p)
+		i := m.instanceOf(&in, p)
 		if i.Status == terminated {
 			if leftBehind++; leftBehind > maxLeftBehind {
 				continue
 			}
 		}
-		if holds(p) {
+		if holdsGPUs(p) {
 			live++
 		}
 		out = append(out, i)
 	}
 	slices.Reverse(out)
-	explain(out)
-	out = append(out, m.refused(in.Workload, live)...)
+	explainSuccessors(out)
+	out = append(out, m.refusedInstances(in.Workload, live)...)
 	out = append(out, waitingUnit(in.Workload, in.Waits, live)...)
 	slices.SortStableFunc(out, func(a, b runtime.Instance) int { return cmp.Compare(a.Group, b.Group) })
 	m.last = slices.Clip(out)
@@ -140,9 +140,9 @@ func (m *Memory) Settled(workload *appsv1.Deployment, templateHash string, secre
 	return m.last, m.pods != nil && !m.moving && workload == m.workload && templateHash == m.templateHash && secrets == m.secrets
 }
 
-// unchanged reports whether the last result is still valid. Informers replace objects and never
+// isUnchanged reports whether the last result is still valid. Informers replace objects and never
 // change them, so an equal pointer means an equal state.
-func (m *Memory) unchanged(in *Input, edits uint64) bool {
+func (m *Memory) isUnchanged(in *Input, edits uint64) bool {
 	if m.moving || len(in.Pods) != len(m.pods) || in.Workload != m.workload || in.TemplateHash != m.templateHash || in.Secrets != m.secrets || in.Waits != m.waits {
 		return false
 	}
@@ -151,7 +151,7 @@ func (m *Memory) unchanged(in *Input, edits uint64) bool {
 		if was == nil || was.pod != p || was.nodesKnown != (in.Nodes != nil) || was.node != in.nodeOf(p) {
 			return false
 		}
-		if edits != m.edits && in.Journal.edit(p.UID) != was.edit {
+		if edits != m.edits && in.Journal.lastEdit(p.UID) != was.edit {
 			return false
 		}
 	}
@@ -166,9 +166,9 @@ func (in *Input) nodeOf(p *corev1.Pod) *corev1.Node {
 	return in.Nodes(p.Spec.NodeName)
 }
 
-// explain adds a message to each new instance without one. The message says which ended instance it
+// explainSuccessors adds a message to each new instance without one. The message says which ended instance it
 // replaces, and why that instance ended. So people see why a replica is missing.
-func explain(all []runtime.Instance) {
+func explainSuccessors(all []runtime.Instance) {
 	for n := range all {
 		i := &all[n]
 		if i.Reason != "" || i.Status != pending && i.Status != creating {
@@ -181,39 +181,39 @@ func explain(all []runtime.Instance) {
 			switch gone.Reason {
 			case runtime.ReasonEvicted, runtime.ReasonPreempted, runtime.ReasonNodeLost, runtime.ReasonUnschedulable:
 				i.Reason = gone.Reason
-				i.Message = clip("replaces "+gone.RuntimeName+colon(gone.Message), maxMessage)
+				i.Message = clipText("replaces "+gone.RuntimeName+withColon(gone.Message), maxMessage)
 			}
 			break
 		}
 	}
 }
 
-func older(a, b *corev1.Pod) int {
+func compareAge(a, b *corev1.Pod) int {
 	return cmp.Or(a.CreationTimestamp.Compare(b.CreationTimestamp.Time), cmp.Compare(a.Name, b.Name), cmp.Compare(a.UID, b.UID))
 }
 
 // Holds reports whether the pod counts as a replica.
-func Holds(p *corev1.Pod) bool { return holds(p) }
+func Holds(p *corev1.Pod) bool { return holdsGPUs(p) }
 
 // IsReady reports whether the pod has the Ready condition and counts as a replica.
-func IsReady(p *corev1.Pod) bool { return holds(p) && podReady(p) }
+func IsReady(p *corev1.Pod) bool { return holdsGPUs(p) && podReady(p) }
 
-func holds(p *corev1.Pod) bool {
+func holdsGPUs(p *corev1.Pod) bool {
 	return p.DeletionTimestamp == nil && p.Status.Phase != corev1.PodFailed && p.Status.Phase != corev1.PodSucceeded
 }
 
 // settledAfter is the time after the creation of a pod by which all earlier pods are known.
 const settledAfter = 10 * time.Second
 
-// assign gives each pod its group: the lowest number that no other pod holds. Once a pod was ready
+// assignGroups gives each pod its group: the lowest number that no other pod holds. Once a pod was ready
 // or is some seconds old, it keeps its group until it is gone. Before that, each call assigns
 // groups again, by creation and name. So the order in which pods are reported does not matter, and
 // a restarted agent assigns the same groups. A pod that is being deleted keeps its group, and its
 // successor may get the same group.
-func (m *Memory) assign(now time.Time, pods []*corev1.Pod) {
+func (m *Memory) assignGroups(now time.Time, pods []*corev1.Pod) {
 	taken := map[int]bool{}
 	for _, p := range pods {
-		if was := m.pods[p.UID]; holds(p) && was.settled {
+		if was := m.pods[p.UID]; holdsGPUs(p) && was.settled {
 			taken[was.group] = true
 		}
 	}
@@ -227,13 +227,13 @@ func (m *Memory) assign(now time.Time, pods []*corev1.Pod) {
 	}
 	for _, p := range pods {
 		was := m.pods[p.UID]
-		if holds(p) && !was.settled {
+		if holdsGPUs(p) && !was.settled {
 			was.group = lowest()
 			was.settled = was.served > 0 || now.Sub(p.CreationTimestamp.Time) > settledAfter
 		}
 	}
 	for _, p := range pods {
-		if was := m.pods[p.UID]; !holds(p) {
+		if was := m.pods[p.UID]; !holdsGPUs(p) {
 			if was.group < 0 {
 				was.group = lowest()
 			}
@@ -242,11 +242,11 @@ func (m *Memory) assign(now time.Time, pods []*corev1.Pod) {
 	}
 }
 
-// remember records which run of the pod is ready, and since when.
-func (w *past) remember(p *corev1.Pod) {
-	c, cs, run := condition(p, corev1.PodReady), status(p.Status.ContainerStatuses, main(p).Name), 1
+// rememberPod records which run of the pod is ready, and since when.
+func (w *past) rememberPod(p *corev1.Pod) {
+	c, cs, run := conditionOf(p, corev1.PodReady), statusOf(p.Status.ContainerStatuses, main(p).Name), 1
 	if cs != nil {
-		run = ends(cs) + 1
+		run = endedRuns(cs) + 1
 	}
 	ready := podReady(p)
 	if c != nil && !w.readyAt.IsZero() && (!ready || run != w.served) {
@@ -272,10 +272,10 @@ func (w *past) remember(p *corev1.Pod) {
 // If the condition changed later than that, the pod was ready in between.
 const recallSlack = 2 * time.Second
 
-// recall decides whether a pod that is new to Memory was ready before. It is not known how long a
+// recallPod decides whether a pod that is new to Memory was ready before. It is not known how long a
 // run was ready, so recall uses how long the run lasted.
-func (w *past) recall(p *corev1.Pod) {
-	c, cs := condition(p, corev1.PodReady), status(p.Status.ContainerStatuses, main(p).Name)
+func (w *past) recallPod(p *corev1.Pod) {
+	c, cs := conditionOf(p, corev1.PodReady), statusOf(p.Status.ContainerStatuses, main(p).Name)
 	if c == nil || cs == nil {
 		return
 	}
@@ -284,24 +284,24 @@ func (w *past) recall(p *corev1.Pod) {
 		return
 	}
 	if t := lastEnd(cs); t != nil && t.FinishedAt.Sub(t.StartedAt.Time) >= runtime.StableAfter {
-		w.forgiven = ends(cs) - 1
+		w.forgiven = endedRuns(cs) - 1
 	}
 	if ready {
 		return
 	}
-	w.served = ends(cs)
+	w.served = endedRuns(cs)
 	if r := cs.State.Running; r != nil && c.LastTransitionTime.Sub(r.StartedAt.Time) > time.Second {
 		w.served++
 	}
 }
 
 func podReady(p *corev1.Pod) bool {
-	c := condition(p, corev1.PodReady)
+	c := conditionOf(p, corev1.PodReady)
 	return c != nil && c.Status == corev1.ConditionTrue
 }
 
-// instance returns the instance of one pod. If nothing changed, it is the same instance as before.
-func (m *Memory) instance(in *Input, p *corev1.Pod) runtime.Instance {
+// instanceOf returns the instance of one pod. If nothing changed, it is the same instance as before.
+func (m *Memory) instanceOf(in *Input, p *corev1.Pod) runtime.Instance {
 	was := m.pods[p.UID]
 	template := p.Annotations[templateHash]
 	replaced := in.TemplateHash != "" && template != in.TemplateHash
@@ -313,7 +313,7 @@ func (m *Memory) instance(in *Input, p *corev1.Pod) runtime.Instance {
 	nodesKnown := in.Nodes != nil
 	m.moving = m.moving || was.timed || !was.settled
 	if was.pod == p && was.node == node && was.nodesKnown == nodesKnown && was.replaced == replaced && was.secrets == in.Secrets && !changed && !was.timed {
-		was.instance.Group, _ = place(p.Labels, was.group)
+		was.instance.Group, _ = groupAndSlot(p.Labels, was.group)
 		return was.instance
 	}
 	s := subject{
@@ -323,15 +323,15 @@ func (m *Memory) instance(in *Input, p *corev1.Pod) runtime.Instance {
 	was.pod, was.node, was.nodesKnown, was.replaced, was.secrets = p, node, nodesKnown, replaced, in.Secrets
 	was.timed = nodesKnown && node == nil && p.Spec.NodeName != ""
 	m.moving = m.moving || was.timed
-	was.instance = s.describe(template)
+	was.instance = s.describeInstance(template)
 	return was.instance
 }
 
-func (s *subject) describe(template string) runtime.Instance {
-	v, p, c := s.verdict(), s.pod, main(s.pod)
-	group, slot := place(p.Labels, s.past.group)
+func (s *subject) describeInstance(template string) runtime.Instance {
+	v, p, c := s.verdictOf(), s.pod, main(s.pod)
+	group, slot := groupAndSlot(p.Labels, s.past.group)
 	i := runtime.Instance{
-		ID: render.InstanceID(p.UID), Role: role(p), Group: group, Slot: slot, TemplateHash: template,
+		ID: render.InstanceID(p.UID), Role: roleOf(p), Group: group, Slot: slot, TemplateHash: template,
 		Status: v.status, Reason: v.reason, Message: v.message, Doomed: v.doomed,
 		RuntimeName: p.Namespace + "/" + p.Name,
 	}
@@ -343,7 +343,7 @@ func (s *subject) describe(template string) runtime.Instance {
 			i.Restarts += int(cs.RestartCount)
 		}
 	}
-	if cs := status(p.Status.ContainerStatuses, c.Name); cs != nil {
+	if cs := statusOf(p.Status.ContainerStatuses, c.Name); cs != nil {
 		if r := cs.State.Running; r != nil {
 			i.StartedAt = reportedTime(r.StartedAt.Time)
 		} else if t := lastEnd(cs); t != nil {
@@ -352,7 +352,7 @@ func (s *subject) describe(template string) runtime.Instance {
 	}
 	if v.status == serving {
 		// The API rounds times down to whole seconds.
-		i.ReadyAt = reportedTime(condition(p, corev1.PodReady).LastTransitionTime.Time)
+		i.ReadyAt = reportedTime(conditionOf(p, corev1.PodReady).LastTransitionTime.Time)
 		if i.ReadyAt.Before(i.StartedAt) {
 			i.ReadyAt = i.StartedAt
 		}
@@ -383,9 +383,9 @@ func AddressOf(p *corev1.Pod) string {
 	return net.JoinHostPort(p.Status.PodIP, strconv.Itoa(int(c.Ports[0].ContainerPort)))
 }
 
-// place returns the group and the slot of an instance. If the deployment has several roles, they
+// groupAndSlot returns the group and the slot of an instance. If the deployment has several roles, they
 // come from the labels. Otherwise, the group is byOrder.
-func place(labels map[string]string, byOrder int) (group, slot int) {
+func groupAndSlot(labels map[string]string, byOrder int) (group, slot int) {
 	group, err := strconv.Atoi(labels[render.LabelGroup])
 	if labels[render.LabelUnitOf] == "" || err != nil {
 		return byOrder, 0
@@ -400,7 +400,7 @@ func waitingUnit(w *appsv1.Deployment, waits string, live int) []runtime.Instanc
 	if w == nil || w.DeletionTimestamp != nil || live > 0 || w.Annotations[render.AnnotationWaits] == "" {
 		return nil
 	}
-	group, slot := place(w.Labels, 0)
+	group, slot := groupAndSlot(w.Labels, 0)
 	return []runtime.Instance{{
 		// This id cannot be the UID of a pod.
 		ID: render.InstanceID(w.UID + "-0"), Role: w.Labels[roleLabel], Group: group, Slot: slot,
@@ -420,17 +420,17 @@ func reportedTime(t time.Time) time.Time {
 	return t.UTC()
 }
 
-func role(p *corev1.Pod) string {
+func roleOf(p *corev1.Pod) string {
 	if r := p.Labels[roleLabel]; r != "" {
 		return r
 	}
 	return defaultRole
 }
 
-// refused returns instances for replicas whose pods the API server refuses to create, because of a
+// refusedInstances returns instances for replicas whose pods the API server refuses to create, because of a
 // quota, a policy or a webhook. Without these instances, people could not see why a deployment
 // waits.
-func (m *Memory) refused(w *appsv1.Deployment, live int) []runtime.Instance {
+func (m *Memory) refusedInstances(w *appsv1.Deployment, live int) []runtime.Instance {
 	if w == nil || w.DeletionTimestamp != nil || w.Spec.Replicas == nil {
 		return nil
 	}
@@ -440,11 +440,11 @@ func (m *Memory) refused(w *appsv1.Deployment, live int) []runtime.Instance {
 	if at < 0 || w.Status.ObservedGeneration < w.Generation {
 		return nil
 	}
-	v := refusal(w.Status.Conditions[at].Message)
+	v := refusalVerdict(w.Status.Conditions[at].Message)
 	var out []runtime.Instance
 	taken := map[int]bool{}
 	for _, p := range m.pods {
-		if p.pod != nil && holds(p.pod) {
+		if p.pod != nil && holdsGPUs(p.pod) {
 			taken[p.group] = true
 		}
 	}
@@ -457,7 +457,7 @@ func (m *Memory) refused(w *appsv1.Deployment, live int) []runtime.Instance {
 		if role == "" {
 			role = defaultRole
 		}
-		g, slot := place(w.Labels, group)
+		g, slot := groupAndSlot(w.Labels, group)
 		out = append(out, runtime.Instance{
 			// This id cannot be the UID of a pod.
 			ID: render.InstanceID(w.UID + "-" + types.UID(strconv.Itoa(group))), Role: role, Group: g, Slot: slot,
@@ -474,18 +474,18 @@ func (m *Memory) refused(w *appsv1.Deployment, live int) []runtime.Instance {
 // has no room for them.
 func LacksQuota(w *appsv1.Deployment) bool {
 	return w.Status.ObservedGeneration >= w.Generation && slices.ContainsFunc(w.Status.Conditions, func(c appsv1.DeploymentCondition) bool {
-		return c.Type == appsv1.DeploymentReplicaFailure && c.Status == corev1.ConditionTrue && refusal(c.Message).reason == runtime.ReasonQuotaExceeded
+		return c.Type == appsv1.DeploymentReplicaFailure && c.Status == corev1.ConditionTrue && refusalVerdict(c.Message).reason == runtime.ReasonQuotaExceeded
 	})
 }
 
-// refusal returns the verdict for a pod that the API server refuses to create.
-func refusal(message string) verdict {
+// refusalVerdict returns the verdict for a pod that the API server refuses to create.
+func refusalVerdict(message string) verdict {
 	// In `pods "chat-v1-x" is forbidden: exceeded quota: ...`, the name differs with each attempt.
 	text := message
 	if _, rest, ok := strings.Cut(message, " is forbidden: "); ok {
 		text = rest
 	}
-	text = clip(text, tailBytes)
+	text = clipText(text, tailBytes)
 	v := verdict{status: failed, reason: runtime.ReasonUnavailable, message: "cannot create a pod: " + text}
 	switch {
 	case strings.Contains(message, "exceeded quota"):

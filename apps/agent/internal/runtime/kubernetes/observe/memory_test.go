@@ -54,7 +54,7 @@ func changed(p *corev1.Pod, change ...func(*corev1.Pod)) *corev1.Pod {
 
 func turned(ready bool, when int) func(*corev1.Pod) {
 	return func(p *corev1.Pod) {
-		c := condition(p, corev1.PodReady)
+		c := conditionOf(p, corev1.PodReady)
 		c.Status, c.LastTransitionTime = corev1.ConditionFalse, at(when)
 		if ready {
 			c.Status = corev1.ConditionTrue

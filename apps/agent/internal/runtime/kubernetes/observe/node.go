@@ -16,17 +16,17 @@ type Nodes func(name string) *corev1.Node
 // gone. Before that, the API server may have reported the pod earlier than the node.
 const unknownNodeAfter = 30 * time.Second
 
-// lost returns why the node does not answer, or "" if it does.
-func lost(node *corev1.Node) string {
+// lostReason returns why the node does not answer, or "" if it does.
+func lostReason(node *corev1.Node) string {
 	for i := range node.Status.Conditions {
 		c := &node.Status.Conditions[i]
 		if c.Type != corev1.NodeReady || c.Status == corev1.ConditionTrue {
 			continue
 		}
 		if c.Status == corev1.ConditionUnknown {
-			return fmt.Sprintf("node %s has not answered since %s", node.Name, clock(c.LastTransitionTime.Time))
+			return fmt.Sprintf("node %s has not answered since %s", node.Name, clockText(c.LastTransitionTime.Time))
 		}
-		return fmt.Sprintf("node %s has not been ready since %s%s", node.Name, clock(c.LastTransitionTime.Time), colon(c.Message))
+		return fmt.Sprintf("node %s has not been ready since %s%s", node.Name, clockText(c.LastTransitionTime.Time), withColon(c.Message))
 	}
 	for _, t := range node.Spec.Taints {
 		if t.Key == corev1.TaintNodeUnreachable {
@@ -36,32 +36,32 @@ func lost(node *corev1.Node) string {
 	return ""
 }
 
-func ready(node *corev1.Node) bool {
+func isReady(node *corev1.Node) bool {
 	return slices.ContainsFunc(node.Status.Conditions, func(c corev1.NodeCondition) bool {
 		return c.Type == corev1.NodeReady && c.Status == corev1.ConditionTrue
 	})
 }
 
-// closed returns why the node takes no instance with these tolerations, or "" if it takes one.
-func closed(node *corev1.Node, tolerations []corev1.Toleration) string {
+// closedReason returns why the node takes no instance with these tolerations, or "" if it takes one.
+func closedReason(node *corev1.Node, tolerations []corev1.Toleration) string {
 	switch {
 	case node.DeletionTimestamp != nil:
 		return "being removed"
-	case !ready(node):
+	case !isReady(node):
 		return "not ready"
 	case node.Spec.Unschedulable:
 		return "cordoned"
 	}
 	for i := range node.Spec.Taints {
 		t := &node.Spec.Taints[i]
-		if t.Effect != corev1.TaintEffectPreferNoSchedule && !tolerated(t, tolerations) {
+		if t.Effect != corev1.TaintEffectPreferNoSchedule && !isTolerated(t, tolerations) {
 			return "tainted " + t.Key
 		}
 	}
 	return ""
 }
 
-func tolerated(taint *corev1.Taint, by []corev1.Toleration) bool {
+func isTolerated(taint *corev1.Taint, by []corev1.Toleration) bool {
 	return slices.ContainsFunc(by, func(t corev1.Toleration) bool {
 		if t.Effect != "" && t.Effect != taint.Effect {
 			return false
@@ -80,11 +80,11 @@ func tolerated(taint *corev1.Taint, by []corev1.Toleration) bool {
 	})
 }
 
-// clock formats a time for messages. Messages have no ages, because an age would change with each
+// clockText formats a time for messages. Messages have no ages, because an age would change with each
 // call.
-func clock(t time.Time) string { return t.UTC().Format(time.RFC3339) }
+func clockText(t time.Time) string { return t.UTC().Format(time.RFC3339) }
 
-func colon(s string) string {
+func withColon(s string) string {
 	if s == "" {
 		return ""
 	}

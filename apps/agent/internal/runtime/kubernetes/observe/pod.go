@@ -46,23 +46,23 @@ type subject struct {
 	secrets  *redact.Values
 }
 
-func (s *subject) verdict() verdict {
-	v := s.judge()
-	v.message = clip(strings.ToValidUTF8(v.message, ""), maxMessage)
+func (s *subject) verdictOf() verdict {
+	v := s.judgePod()
+	v.message = clipText(strings.ToValidUTF8(v.message, ""), maxMessage)
 	return v
 }
 
-func (s *subject) judge() verdict {
+func (s *subject) judgePod() verdict {
 	if s.pod.DeletionTimestamp != nil {
-		return s.leaving()
+		return s.judgeLeaving()
 	}
-	if !holds(s.pod) {
+	if !holdsGPUs(s.pod) {
 		return s.leftBehind()
 	}
 	if s.pod.Spec.NodeName == "" {
-		return s.unscheduled()
+		return s.judgeUnscheduled()
 	}
-	v := s.containers()
+	v := s.judgeContainers()
 	if render.Drains(s.pod) && (v.status == serving || v.status == running) {
 		v = verdict{status: draining, reason: runtime.ReasonStopped, message: "will be stopped after gateways have released it"}
 	}
@@ -75,13 +75,13 @@ func (s *subject) judge() verdict {
 	return v
 }
 
-// leaving judges a pod that is being deleted.
-func (s *subject) leaving() verdict {
+// judgeLeaving judges a pod that is being deleted.
+func (s *subject) judgeLeaving() verdict {
 	v := verdict{status: draining, reason: runtime.ReasonStopped}
 	if s.replaced {
 		v.reason, v.message = runtime.ReasonReplaced, "makes room for a newer template"
 	}
-	if reason, message := s.disrupted(); reason != "" {
+	if reason, message := s.disruptionOf(); reason != "" {
 		v.reason, v.message = reason, message
 	}
 	if why := s.nodeLost(); why != "" {
@@ -94,7 +94,7 @@ func (s *subject) leaving() verdict {
 // leftBehind judges a pod that has ended and still exists. Its controller has created another pod.
 func (s *subject) leftBehind() verdict {
 	v := verdict{status: terminated}
-	if v.reason, v.message = s.disrupted(); v.reason != "" {
+	if v.reason, v.message = s.disruptionOf(); v.reason != "" {
 		return v
 	}
 	st := &s.pod.Status
@@ -102,24 +102,24 @@ func (s *subject) leftBehind() verdict {
 	case strings.HasPrefix(reason, "OutOf"), reason == "UnexpectedAdmissionError", reason == "NodeAffinity",
 		reason == "NodePorts", reason == "TopologyAffinityError", reason == "SMTAlignmentError", reason == "Taint":
 		v.reason = runtime.ReasonUnschedulable
-		v.message = fmt.Sprintf("node %s refused it (%s)%s", s.pod.Spec.NodeName, reason, colon(st.Message))
+		v.message = fmt.Sprintf("node %s refused it (%s)%s", s.pod.Spec.NodeName, reason, withColon(st.Message))
 		return v
 	case reason != "":
-		v.reason, v.message = runtime.ReasonExited, reason+colon(st.Message)
+		v.reason, v.message = runtime.ReasonExited, reason+withColon(st.Message)
 		return v
 	}
 	v.reason, v.message = runtime.ReasonExited, "it ended"
-	if cs := status(st.ContainerStatuses, main(s.pod).Name); cs != nil {
+	if cs := statusOf(st.ContainerStatuses, main(s.pod).Name); cs != nil {
 		if t := lastEnd(cs); t != nil {
-			e := s.ending(main(s.pod), t, s.past.served > 0)
+			e := s.judgeEnding(main(s.pod), t, s.past.served > 0)
 			v.reason, v.message = e.reason, e.message
 		}
 	}
 	return v
 }
 
-// disrupted returns why the pod was ended from outside, or "" if it was not.
-func (s *subject) disrupted() (reason, message string) {
+// disruptionOf returns why the pod was ended from outside, or "" if it was not.
+func (s *subject) disruptionOf() (reason, message string) {
 	st := &s.pod.Status
 	switch st.Reason {
 	case "Evicted", "Terminated", "NodeShutdown", "Shutdown":
@@ -129,7 +129,7 @@ func (s *subject) disrupted() (reason, message string) {
 	case "NodeLost":
 		return runtime.ReasonNodeLost, st.Message
 	}
-	c := condition(s.pod, corev1.DisruptionTarget)
+	c := conditionOf(s.pod, corev1.DisruptionTarget)
 	if c == nil || c.Status != corev1.ConditionTrue {
 		return "", ""
 	}
@@ -155,18 +155,18 @@ func (s *subject) evictionText() string {
 	if m := strings.TrimSpace(s.pod.Status.Message); m != "" {
 		return m
 	}
-	if n := s.told(topicEvicted, time.Time{}); n != nil {
+	if n := s.noteSince(topicEvicted, time.Time{}); n != nil {
 		return n.text
 	}
-	if c := condition(s.pod, corev1.DisruptionTarget); c != nil {
+	if c := conditionOf(s.pod, corev1.DisruptionTarget); c != nil {
 		return strings.TrimSpace(c.Message)
 	}
 	return ""
 }
 
-func (s *subject) unscheduled() verdict {
+func (s *subject) judgeUnscheduled() verdict {
 	v := verdict{status: pending}
-	c := condition(s.pod, corev1.PodScheduled)
+	c := conditionOf(s.pod, corev1.PodScheduled)
 	if c == nil || c.Status == corev1.ConditionTrue {
 		return v
 	}
@@ -177,7 +177,7 @@ func (s *subject) unscheduled() verdict {
 		}
 		return v
 	}
-	v.reason, v.message = runtime.ReasonUnschedulable, schedulerText(c.Message, requests(s.pod))
+	v.reason, v.message = runtime.ReasonUnschedulable, schedulerText(c.Message, requestsOf(s.pod))
 	if on := s.pod.Status.NominatedNodeName; on != "" {
 		v.message += fmt.Sprintf("; pods of lower priority are making room on %s", on)
 	}
@@ -195,10 +195,10 @@ func (s *subject) nodeLost() string {
 	case !s.nodesKnown:
 		return ""
 	case s.node != nil:
-		return lost(s.node)
+		return lostReason(s.node)
 	}
 	since := s.pod.CreationTimestamp.Time
-	if c := condition(s.pod, corev1.PodScheduled); c != nil && c.LastTransitionTime.After(since) {
+	if c := conditionOf(s.pod, corev1.PodScheduled); c != nil && c.LastTransitionTime.After(since) {
 		since = c.LastTransitionTime.Time
 	}
 	if s.now.Sub(since) < unknownNodeAfter {
@@ -207,9 +207,9 @@ func (s *subject) nodeLost() string {
 	return fmt.Sprintf("node %s is gone", name)
 }
 
-// told returns the note on a topic since the given time, or nil if there is none. Times of events
+// noteSince returns the note on a topic since the given time, or nil if there is none. Times of events
 // and of runs are whole seconds.
-func (s *subject) told(t topic, since time.Time) *note {
+func (s *subject) noteSince(t topic, since time.Time) *note {
 	for i := range s.notes {
 		if n := &s.notes[i]; n.topic == t && !n.at.Before(since.Truncate(time.Second)) {
 			return n
@@ -218,7 +218,7 @@ func (s *subject) told(t topic, since time.Time) *note {
 	return nil
 }
 
-func condition(pod *corev1.Pod, t corev1.PodConditionType) *corev1.PodCondition {
+func conditionOf(pod *corev1.Pod, t corev1.PodConditionType) *corev1.PodCondition {
 	for i := range pod.Status.Conditions {
 		if pod.Status.Conditions[i].Type == t {
 			return &pod.Status.Conditions[i]
@@ -248,7 +248,7 @@ func main(pod *corev1.Pod) *corev1.Container {
 	return &pod.Spec.Containers[0]
 }
 
-func status(all []corev1.ContainerStatus, name string) *corev1.ContainerStatus {
+func statusOf(all []corev1.ContainerStatus, name string) *corev1.ContainerStatus {
 	for i := range all {
 		if all[i].Name == name {
 			return &all[i]

@@ -228,7 +228,7 @@ func TestPod_AnyStateHasAKnownStatusAndReason(t *testing.T) {
 			if i.Reason == runtime.ReasonCrashLoop {
 				require.True(t, i.Doomed, "the instance is in a crash loop, but not doomed")
 			}
-			if holds(p) {
+			if holdsGPUs(p) {
 				require.False(t, held[i.Group], "two instances hold group %d", i.Group)
 				held[i.Group] = true
 			} else {

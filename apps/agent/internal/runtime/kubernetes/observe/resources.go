@@ -29,10 +29,10 @@ func isGPU(name corev1.ResourceName) bool {
 	return false
 }
 
-// product returns the product name of a resource's devices from the node's labels, or "" if there
+// productOf returns the product name of a resource's devices from the node's labels, or "" if there
 // is no such label. The labels come from NVIDIA's GPU feature discovery, from AMD's and Intel's
 // node labellers, and from clouds.
-func product(node *corev1.Node, name corev1.ResourceName) string {
+func productOf(node *corev1.Node, name corev1.ResourceName) string {
 	labels, n := node.Labels, string(name)
 	if p := labels[n+".product"]; p != "" {
 		return p
@@ -78,28 +78,28 @@ func memoryMiB(node *corev1.Node, name corev1.ResourceName) int64 {
 	return 0
 }
 
-// requests returns the resources that the scheduler reserves for a pod. They are the sum over its
+// requestsOf returns the resources that the scheduler reserves for a pod. They are the sum over its
 // containers, or the requests of an init container that needs more, plus the overhead of the
 // runtime class.
-func requests(pod *corev1.Pod) corev1.ResourceList {
+func requestsOf(pod *corev1.Pod) corev1.ResourceList {
 	sum, peak := corev1.ResourceList{}, corev1.ResourceList{}
 	sidecars := corev1.ResourceList{}
 	for i := range pod.Spec.InitContainers {
 		c := &pod.Spec.InitContainers[i]
 		if c.RestartPolicy != nil && *c.RestartPolicy == corev1.ContainerRestartPolicyAlways {
 			add(sidecars, c.Resources.Requests)
-			raise(peak, sidecars)
+			raiseTo(peak, sidecars)
 			continue
 		}
 		here := sidecars.DeepCopy()
 		add(here, c.Resources.Requests)
-		raise(peak, here)
+		raiseTo(peak, here)
 	}
 	add(sum, sidecars)
 	for i := range pod.Spec.Containers {
 		add(sum, pod.Spec.Containers[i].Resources.Requests)
 	}
-	raise(sum, peak)
+	raiseTo(sum, peak)
 	if pod.Spec.Resources != nil {
 		// Requests of the pod replace the requests of its containers.
 		for name, q := range pod.Spec.Resources.Requests {
@@ -118,7 +118,7 @@ func add(to, more corev1.ResourceList) {
 	}
 }
 
-func raise(to, atLeast corev1.ResourceList) {
+func raiseTo(to, atLeast corev1.ResourceList) {
 	for name, q := range atLeast {
 		if have, ok := to[name]; !ok || have.Cmp(q) < 0 {
 			to[name] = q.DeepCopy()
@@ -136,7 +136,7 @@ func podDevices(pod *corev1.Pod, node *corev1.Node) []string {
 		if len(names) == 0 {
 			continue
 		}
-		cs := status(pod.Status.ContainerStatuses, c.Name)
+		cs := statusOf(pod.Status.ContainerStatuses, c.Name)
 		for _, name := range names {
 			if ids := deviceIDs(cs, name); len(ids) > 0 {
 				out = append(out, ids...)
@@ -145,7 +145,7 @@ func podDevices(pod *corev1.Pod, node *corev1.Node) []string {
 			q := c.Resources.Limits[name]
 			label := string(name)
 			if node != nil {
-				if p := product(node, name); p != "" {
+				if p := productOf(node, name); p != "" {
 					label = p
 				}
 			}
@@ -188,4 +188,4 @@ func deviceIDs(cs *corev1.ContainerStatus, name corev1.ResourceName) []string {
 	return nil
 }
 
-func whole(q resource.Quantity) int64 { return max(q.Value(), 0) }
+func wholeUnits(q resource.Quantity) int64 { return max(q.Value(), 0) }

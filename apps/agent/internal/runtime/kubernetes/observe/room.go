@@ -30,7 +30,7 @@ func (f *Fleet) usedOn(node string) *usage {
 // Free returns the resources of a node that no pod has requested. Of resources other than CPU, memory, pods and those
 // with a vendor's name, it returns all that pods can request.
 func (f *Fleet) Free(node *corev1.Node) gang.Resources {
-	out := amounts(node.Status.Allocatable)
+	out := amountsOf(node.Status.Allocatable)
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	used := f.usedOn(node.Name)
@@ -53,14 +53,14 @@ func (f *Fleet) Pending() []*corev1.Pod {
 // Needs returns the resources that the scheduler reserves for a pod with this spec.
 func Needs(spec *corev1.PodSpec) gang.Resources {
 	pod := &corev1.Pod{Spec: *spec}
-	pod.Spec.Containers, pod.Spec.InitContainers = requesting(spec.Containers), requesting(spec.InitContainers)
-	out := amounts(requests(pod))
+	pod.Spec.Containers, pod.Spec.InitContainers = withRequests(spec.Containers), withRequests(spec.InitContainers)
+	out := amountsOf(requestsOf(pod))
 	out[podsResource] = 1
 	return out
 }
 
-// requesting returns the containers with the requests that the API server derives from limits.
-func requesting(all []corev1.Container) []corev1.Container {
+// withRequests returns the containers with the requests that the API server derives from limits.
+func withRequests(all []corev1.Container) []corev1.Container {
 	all = slices.Clone(all)
 	for i := range all {
 		c := &all[i].Resources
@@ -72,26 +72,26 @@ func requesting(all []corev1.Container) []corev1.Container {
 	return all
 }
 
-// amounts converts quantities: CPU to millicores, all others to whole units.
-func amounts(list corev1.ResourceList) gang.Resources {
+// amountsOf converts quantities: CPU to millicores, all others to whole units.
+func amountsOf(list corev1.ResourceList) gang.Resources {
 	out := gang.Resources{}
 	for name, q := range list {
-		out[string(name)] = amount(name, q)
+		out[string(name)] = amountIn(name, q)
 	}
 	return out
 }
 
-func amount(name corev1.ResourceName, q resource.Quantity) int64 {
+func amountIn(name corev1.ResourceName, q resource.Quantity) int64 {
 	if name == corev1.ResourceCPU {
 		return max(q.MilliValue(), 0)
 	}
-	return whole(q)
+	return wholeUnits(q)
 }
 
 // Takes reports whether a pod with this spec may run on the node, if the node has the resources. It reads the node
 // selector, the required node affinity and the tolerations.
 func Takes(node *corev1.Node, spec *corev1.PodSpec) bool {
-	if closed(node, spec.Tolerations) != "" || !labels.SelectorFromSet(spec.NodeSelector).Matches(labels.Set(node.Labels)) {
+	if closedReason(node, spec.Tolerations) != "" || !labels.SelectorFromSet(spec.NodeSelector).Matches(labels.Set(node.Labels)) {
 		return false
 	}
 	if spec.Affinity == nil || spec.Affinity.NodeAffinity == nil || spec.Affinity.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution == nil {

@@ -21,8 +21,8 @@ const (
 	tailBytes = 500
 )
 
-// clip cuts a text to at most limit bytes, between two characters.
-func clip(s string, limit int) string {
+// clipText cuts a text to at most limit bytes, between two characters.
+func clipText(s string, limit int) string {
 	if len(s) <= limit {
 		return s
 	}
@@ -33,8 +33,8 @@ func clip(s string, limit int) string {
 	return s[:cut] + "..."
 }
 
-// tail returns the end of a program's output, on one line.
-func tail(output string) string {
+// tailOf returns the end of a program's output, on one line.
+func tailOf(output string) string {
 	var lines []string
 	for line := range strings.Lines(output) {
 		if line = strings.TrimSpace(line); line != "" {
@@ -190,7 +190,7 @@ func shortenProbeText(s string) string {
 		}
 	}
 	s = byContainer.ReplaceAllString(s, "")
-	return clip(strings.Join(strings.Fields(s), " "), tailBytes)
+	return clipText(strings.Join(strings.Fields(s), " "), tailBytes)
 }
 
-func mebibytes(q resource.Quantity) int64 { return q.Value() >> 20 }
+func inMebibytes(q resource.Quantity) int64 { return q.Value() >> 20 }

@@ -111,7 +111,7 @@ func ParsePools(data []byte) (map[string]Pool, error) {
 		if _, ok := pools[p.Name]; ok {
 			return nil, fmt.Errorf("pools[%d].name: %q occurs twice", i, p.Name)
 		}
-		if err := p.check(fmt.Sprintf("pools[%d]", i)); err != nil {
+		if err := p.checkAt(fmt.Sprintf("pools[%d]", i)); err != nil {
 			return nil, err
 		}
 		pools[p.Name] = p
@@ -119,7 +119,7 @@ func ParsePools(data []byte) (map[string]Pool, error) {
 	return pools, nil
 }
 
-func (p Pool) check(at string) error {
+func (p Pool) checkAt(at string) error {
 	if !ident.ValidName(p.Name) {
 		return fmt.Errorf("%s.name: %q is not a valid name: use lower case letters, digits and dashes, beginning with a letter", at, p.Name)
 	}
@@ -170,7 +170,7 @@ func (c Config) Check() error {
 		if p := c.Pools[name]; p.Name != name {
 			return fmt.Errorf("pools[%q]: its name is %q", name, p.Name)
 		}
-		if err := c.Pools[name].check(fmt.Sprintf("pools[%q]", name)); err != nil {
+		if err := c.Pools[name].checkAt(fmt.Sprintf("pools[%q]", name)); err != nil {
 			return err
 		}
 	}
@@ -182,21 +182,21 @@ func (c Config) Check() error {
 			return fmt.Errorf("topology: %s=%q: it is not a valid label name", word, label)
 		}
 	}
-	if err := c.Gateway.check("gateway"); err != nil {
+	if err := c.Gateway.checkAt("gateway"); err != nil {
 		return err
 	}
 	for i, m := range c.Monitoring {
 		if m.IsZero() {
 			return fmt.Errorf("monitoring[%d]: it selects no caller", i)
 		}
-		if err := m.check(fmt.Sprintf("monitoring[%d]", i)); err != nil {
+		if err := m.checkAt(fmt.Sprintf("monitoring[%d]", i)); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-func (s GatewaySelector) check(at string) error {
+func (s GatewaySelector) checkAt(at string) error {
 	if err := checkLabels(at+".namespace labels", s.NamespaceLabels); err != nil {
 		return err
 	}

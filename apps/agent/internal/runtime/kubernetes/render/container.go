@@ -21,8 +21,8 @@ const (
 	defaultShmMiB = 1024
 )
 
-func (r *rendering) container(variables *coreac.SecretApplyConfiguration) (*coreac.ContainerApplyConfiguration, error) {
-	resources, err := r.resources()
+func (r *rendering) mainContainer(variables *coreac.SecretApplyConfiguration) (*coreac.ContainerApplyConfiguration, error) {
+	resources, err := r.resourceLimits()
 	if err != nil {
 		return nil, err
 	}
@@ -37,15 +37,15 @@ func (r *rendering) container(variables *coreac.SecretApplyConfiguration) (*core
 		WithSecurityContext(r.containerSecurity())
 	for i, word := range r.role.command {
 		if word == "" || strings.ContainsRune(word, 0) {
-			return nil, invalid("%scommand[%d]: it is empty or contains a zero byte", r.role.at, i)
+			return nil, invalidError("%scommand[%d]: it is empty or contains a zero byte", r.role.at, i)
 		}
-		c.WithCommand(literal(word))
+		c.WithCommand(escapeWord(word))
 	}
 	for i, arg := range r.role.args {
 		if strings.ContainsRune(arg, 0) {
-			return nil, invalid("%sargs[%d]: it contains a zero byte", r.role.at, i)
+			return nil, invalidError("%sargs[%d]: it contains a zero byte", r.role.at, i)
 		}
-		c.WithArgs(argument(arg))
+		c.WithArgs(escapeArgument(arg))
 	}
 	for _, p := range r.ports {
 		c.WithPorts(coreac.ContainerPort().WithName(p.short).WithContainerPort(p.number).WithProtocol(corev1.ProtocolTCP))
@@ -55,10 +55,10 @@ func (r *rendering) container(variables *coreac.SecretApplyConfiguration) (*core
 		c.WithEnvFrom(coreac.EnvFromSource().WithSecretRef(coreac.SecretEnvSource().WithName(*variables.Name)))
 	}
 	c.WithEnvFrom(coreac.EnvFromSource().WithSecretRef(coreac.SecretEnvSource().WithName(identityName(r.name))))
-	c.WithEnv(r.env()...)
-	c.WithVolumeMounts(r.mounts()...)
+	c.WithEnv(r.containerEnv()...)
+	c.WithVolumeMounts(r.volumeMounts()...)
 	if r.isChecked() {
-		c.StartupProbe, c.ReadinessProbe, c.LivenessProbe = r.health.probes()
+		c.StartupProbe, c.ReadinessProbe, c.LivenessProbe = r.health.allProbes()
 	}
 	if r.health.drain > 0 {
 		c.WithLifecycle(coreac.Lifecycle().WithPreStop(coreac.LifecycleHandler().
@@ -67,11 +67,11 @@ func (r *rendering) container(variables *coreac.SecretApplyConfiguration) (*core
 	return c, nil
 }
 
-// resources returns the requests and limits. The request of memory equals its limit, because a node
+// resourceLimits returns the requests and limits. The request of memory equals its limit, because a node
 // that has promised more memory than it has kills processes. CPU has a request but no limit. The
 // request guarantees a share on a full node. A limit would only stop the program while cores are
 // idle.
-func (r *rendering) resources() (*coreac.ResourceRequirementsApplyConfiguration, error) {
+func (r *rendering) resourceLimits() (*coreac.ResourceRequirementsApplyConfiguration, error) {
 	res, at := r.role.resources, r.role.at+"resources."
 	for _, f := range []struct {
 		name  string
@@ -83,7 +83,7 @@ func (r *rendering) resources() (*coreac.ResourceRequirementsApplyConfiguration,
 		{"ephemeralStorageMib", res.GetEphemeralStorageMib()},
 	} {
 		if f.value < 0 {
-			return nil, invalid("%s%s: %d is negative", at, f.name, f.value)
+			return nil, invalidError("%s%s: %d is negative", at, f.name, f.value)
 		}
 	}
 	cpu, memory := res.GetCpuMillicores(), res.GetMemoryMib()
@@ -93,9 +93,9 @@ func (r *rendering) resources() (*coreac.ResourceRequirementsApplyConfiguration,
 	if memory == 0 {
 		memory = defaultMemoryMiB
 	}
-	limits := corev1.ResourceList{corev1.ResourceMemory: mebibytes(memory)}
+	limits := corev1.ResourceList{corev1.ResourceMemory: mebibytesOf(memory)}
 	if n := res.GetEphemeralStorageMib(); n > 0 {
-		limits[corev1.ResourceEphemeralStorage] = mebibytes(n)
+		limits[corev1.ResourceEphemeralStorage] = mebibytesOf(n)
 	}
 	if r.gpu.count > 0 {
 		limits[corev1.ResourceName(r.gpu.resource)] = *resource.NewQuantity(int64(r.gpu.count), resource.DecimalSI)
@@ -105,11 +105,11 @@ func (r *rendering) resources() (*coreac.ResourceRequirementsApplyConfiguration,
 	return coreac.ResourceRequirements().WithLimits(limits).WithRequests(requests), nil
 }
 
-func mebibytes(n int32) resource.Quantity {
+func mebibytesOf(n int32) resource.Quantity {
 	return *resource.NewQuantity(int64(n)<<20, resource.BinarySI)
 }
 
-func gibibytes(n int32) resource.Quantity {
+func gibibytesOf(n int32) resource.Quantity {
 	return *resource.NewQuantity(int64(n)<<30, resource.BinarySI)
 }
 
@@ -122,9 +122,9 @@ func fieldEnv(name, path string) *coreac.EnvVarApplyConfiguration {
 		WithFieldRef(coreac.ObjectFieldSelector().WithAPIVersion("v1").WithFieldPath(path)))
 }
 
-// env returns the variables in the template. Kubernetes replaces $(NAME) in their values. So only a
+// containerEnv returns the variables in the template. Kubernetes replaces $(NAME) in their values. So only a
 // value with such a reference may contain a dollar sign.
-func (r *rendering) env() []*coreac.EnvVarApplyConfiguration {
+func (r *rendering) containerEnv() []*coreac.EnvVarApplyConfiguration {
 	value := func(name, v string) *coreac.EnvVarApplyConfiguration {
 		return coreac.EnvVar().WithName(name).WithValue(v)
 	}
@@ -136,7 +136,7 @@ func (r *rendering) env() []*coreac.EnvVarApplyConfiguration {
 		value("WINDLASS_APP", r.d.GetAppName()),
 		value("WINDLASS_REGION", r.cfg.Region),
 		value("WINDLASS_ROLE", r.role.name),
-		value("WINDLASS_SLOT", strconv.Itoa(r.slot())),
+		value("WINDLASS_SLOT", strconv.Itoa(r.slotNumber())),
 	}
 	if r.hasLoader() {
 		out = append(out, value(modelRepositoryEnv, runtime.PodRepository(r.cfg.modelsMount(), "$("+podUID+")")))
@@ -147,7 +147,7 @@ func (r *rendering) env() []*coreac.EnvVarApplyConfiguration {
 	if r.hasSlotHost() {
 		out = append(out, value("WINDLASS_SLOT_HOST", r.name+"."+r.namespace+".svc"))
 	}
-	if n := r.hosts(); n > 1 {
+	if n := r.hostCount(); n > 1 {
 		out = append(
 			out,
 			value("WINDLASS_RANK", strconv.Itoa(r.a.Unit.Rank)), value("WINDLASS_HOSTS", strconv.Itoa(n)),
@@ -175,11 +175,11 @@ func (r *rendering) env() []*coreac.EnvVarApplyConfiguration {
 // reference matches the parts of an argument that may have a meaning in spec.proto, and single dollar signs.
 var reference = regexp.MustCompile(`\$\$\(|\$\([A-Za-z_][A-Za-z0-9_]*\)|\$`)
 
-// argument escapes an argument, so that Kubernetes interprets it as spec.proto says. Both replace
+// escapeArgument escapes an argument, so that Kubernetes interprets it as spec.proto says. Both replace
 // $(NAME) by a variable of the container, and leave it unchanged if there is no such variable. But
 // Kubernetes replaces $$ by $ everywhere, not only before a parenthesis, and accepts any name in
 // parentheses. So argument doubles each dollar sign that has no meaning in spec.proto.
-func argument(arg string) string {
+func escapeArgument(arg string) string {
 	return reference.ReplaceAllStringFunc(arg, func(m string) string {
 		if m == "$" {
 			return "$$"
@@ -188,8 +188,8 @@ func argument(arg string) string {
 	})
 }
 
-// literal escapes a word in which nothing may be replaced, for example a word of command.
-func literal(word string) string { return strings.ReplaceAll(word, "$", "$$") }
+// escapeWord escapes a word in which nothing may be replaced, for example a word of command.
+func escapeWord(word string) string { return strings.ReplaceAll(word, "$", "$$") }
 
 // shmMiB returns the size of /dev/shm in MiB. 0: the container runtime's default.
 func (r *rendering) shmMiB() int32 {
@@ -208,22 +208,22 @@ const (
 	peersFile   = "peers.json"
 )
 
-func (r *rendering) slot() int {
+func (r *rendering) slotNumber() int {
 	if r.a.Unit == nil {
 		return 0
 	}
 	return r.a.Unit.Slot
 }
 
-// hosts returns the number of ranks of the instance.
-func (r *rendering) hosts() int {
+// hostCount returns the number of ranks of the instance.
+func (r *rendering) hostCount() int {
 	if r.a.Unit == nil {
 		return 1
 	}
 	return max(r.a.Unit.Hosts, 1)
 }
 
-func (r *rendering) mounts() []*coreac.VolumeMountApplyConfiguration {
+func (r *rendering) volumeMounts() []*coreac.VolumeMountApplyConfiguration {
 	var out []*coreac.VolumeMountApplyConfiguration
 	if r.shmMiB() > 0 {
 		out = append(out, coreac.VolumeMount().WithName(shmVolume).WithMountPath(shmPath))
@@ -240,11 +240,11 @@ func (r *rendering) mounts() []*coreac.VolumeMountApplyConfiguration {
 	return out
 }
 
-func (r *rendering) volumes() []*coreac.VolumeApplyConfiguration {
+func (r *rendering) podVolumes() []*coreac.VolumeApplyConfiguration {
 	var out []*coreac.VolumeApplyConfiguration
 	if n := r.shmMiB(); n > 0 {
 		out = append(out, coreac.Volume().WithName(shmVolume).WithEmptyDir(coreac.EmptyDirVolumeSource().
-			WithMedium(corev1.StorageMediumMemory).WithSizeLimit(mebibytes(n))))
+			WithMedium(corev1.StorageMediumMemory).WithSizeLimit(mebibytesOf(n))))
 	}
 	if r.hasLoader() {
 		out = append(out, r.loaderPodVolume())
@@ -267,5 +267,5 @@ func (r *rendering) volumes() []*coreac.VolumeApplyConfiguration {
 	return out
 }
 
-// at returns the path of a map entry, for errors.
-func at(field, key string) string { return fmt.Sprintf("%s[%q]", field, key) }
+// entryPath returns the path of a map entry, for errors.
+func entryPath(field, key string) string { return fmt.Sprintf("%s[%q]", field, key) }

@@ -36,7 +36,7 @@ func (r *rendering) takeGPU() error {
 	g := r.role.resources.GetGpu()
 	at := r.role.at + "resources.gpu."
 	if g.GetCount() < 0 {
-		return invalid("%scount: %d is negative", at, g.GetCount())
+		return invalidError("%scount: %d is negative", at, g.GetCount())
 	}
 	if g.GetCount() == 0 {
 		return nil
@@ -45,10 +45,10 @@ func (r *rendering) takeGPU() error {
 	if g.GetPool() != "" {
 		pool, ok := r.cfg.Pools[g.GetPool()]
 		if !ok {
-			return refuse(runtime.ReasonUnknownPool, "%spool: region %s has no pool %q: %s", at, r.cfg.Region, g.GetPool(), r.knownPools())
+			return refuseWith(runtime.ReasonUnknownPool, "%spool: region %s has no pool %q: %s", at, r.cfg.Region, g.GetPool(), r.knownPools())
 		}
 		if pool.ResourceName != "" && r.gpu.resource != "" && pool.ResourceName != r.gpu.resource {
-			return invalid("%sresourceName: it is %s, and pool %q has %s: leave it out", at, r.gpu.resource, pool.Name, pool.ResourceName)
+			return invalidError("%sresourceName: it is %s, and pool %q has %s: leave it out", at, r.gpu.resource, pool.Name, pool.ResourceName)
 		}
 		if r.gpu.resource == "" {
 			r.gpu.resource = pool.ResourceName
@@ -59,25 +59,25 @@ func (r *rendering) takeGPU() error {
 		r.gpu.resource = DefaultGPUResource
 	}
 	if err := checkResourceName(r.gpu.resource); err != nil {
-		return invalid("%sresourceName: %v", at, err)
+		return invalidError("%sresourceName: %v", at, err)
 	}
 	labels := labelsOf(r.gpu.resource)
 	if p := g.GetProduct(); p != "" {
 		if labels.product == "" {
-			return unsupported("%sproduct: nodes have no label with the product of %s: leave product out and name a pool, or a label of your nodes in kubernetes.nodeSelector", at, r.gpu.resource)
+			return unsupportedError("%sproduct: nodes have no label with the product of %s: leave product out and name a pool, or a label of your nodes in kubernetes.nodeSelector", at, r.gpu.resource)
 		}
 		if bad := validation.IsValidLabelValue(p); len(bad) > 0 {
-			return invalid("%sproduct: %q is not a valid label value, so no node can have it: %s", at, p, strings.Join(bad, "; "))
+			return invalidError("%sproduct: %q is not a valid label value, so no node can have it: %s", at, p, strings.Join(bad, "; "))
 		}
 		r.gpu.expressions = append(r.gpu.expressions, coreac.NodeSelectorRequirement().
 			WithKey(labels.product).WithOperator(corev1.NodeSelectorOpIn).WithValues(p))
 	}
 	switch m := g.GetMinMemoryMib(); {
 	case m < 0:
-		return invalid("%sminMemoryMib: %d is negative", at, m)
+		return invalidError("%sminMemoryMib: %d is negative", at, m)
 	case m == 0:
 	case labels.memory == "":
-		return unsupported("%sminMemoryMib: nodes have no label with the memory of %s as a number: leave minMemoryMib out and name a product or a pool", at, r.gpu.resource)
+		return unsupportedError("%sminMemoryMib: nodes have no label with the memory of %s as a number: leave minMemoryMib out and name a product or a pool", at, r.gpu.resource)
 	default:
 		// Node affinity has the operator "greater than", but no "at least".
 		r.gpu.expressions = append(r.gpu.expressions, coreac.NodeSelectorRequirement().

@@ -42,7 +42,7 @@ const (
 
 // hasLoader reports whether the pod has a loader: it is a server of models, and the agent has an image for it.
 func (r *rendering) hasLoader() bool {
-	return r.cfg.HasLoaders() && r.spec.GetModels() != nil && r.hosts() == 1
+	return r.cfg.HasLoaders() && r.spec.GetModels() != nil && r.hostCount() == 1
 }
 
 // HasLoaders reports whether pods of servers of models have loaders.
@@ -81,7 +81,7 @@ func (r *rendering) loaderPort() int32 {
 // loaderContainer returns the container that fetches files of models. It starts before the server and ends after it. It has
 // none of the app's variables and volumes but the one for models, and the spec's security exceptions do not apply to it.
 func (r *rendering) loaderContainer() *coreac.ContainerApplyConfiguration {
-	limits := corev1.ResourceList{corev1.ResourceMemory: mebibytes(loaderMemoryMiB)}
+	limits := corev1.ResourceList{corev1.ResourceMemory: mebibytesOf(loaderMemoryMiB)}
 	requests := limits.DeepCopy()
 	requests[corev1.ResourceCPU] = *resource.NewMilliQuantity(loaderCPUMillicores, resource.DecimalSI)
 	port := r.loaderPort()
@@ -122,7 +122,7 @@ func (r *rendering) loaderMount() *coreac.VolumeMountApplyConfiguration {
 func (r *rendering) loaderPodVolume() *coreac.VolumeApplyConfiguration {
 	dir := coreac.EmptyDirVolumeSource()
 	if n := r.role.resources.GetEphemeralStorageMib(); n > 0 {
-		dir.WithSizeLimit(mebibytes(n))
+		dir.WithSizeLimit(mebibytesOf(n))
 	}
 	return coreac.Volume().WithName(loaderVolume).WithEmptyDir(dir)
 }

@@ -35,8 +35,8 @@ func hash(s string, n int) string {
 	return lower.EncodeToString(sum[:])[:n]
 }
 
-// cut shortens a name to at most n bytes, without a dash at its end.
-func cut(s string, n int) string {
+// cutName shortens a name to at most n bytes, without a dash at its end.
+func cutName(s string, n int) string {
 	if len(s) > n {
 		s = s[:max(n, 0)]
 	}
@@ -56,8 +56,8 @@ func (c Config) NamespaceName(project, environment, environmentID string) string
 	}
 	room := maxLabel - len(prefix) - environmentHash - 2
 	// If one name is short, the other may be longer.
-	environment = cut(environment, max(room/2, room-len(project)))
-	project = cut(project, room-len(environment))
+	environment = cutName(environment, max(room/2, room-len(project)))
+	project = cutName(project, room-len(environment))
 	parts := slices.DeleteFunc([]string{project, environment}, func(s string) bool { return s == "" })
 	return prefix + strings.Join(append(parts, hash(c.Region+"/"+environmentID, environmentHash)), "-")
 }
@@ -72,7 +72,7 @@ func WorkloadName(a runtime.Assignment) string {
 	if a.WorkloadVersion > 0 {
 		tail = fmt.Sprintf("-v%d%s", a.WorkloadVersion, tail)
 	}
-	return cut(a.Deployment.GetAppName(), maxWorkload-len(tail)) + tail
+	return cutName(a.Deployment.GetAppName(), maxWorkload-len(tail)) + tail
 }
 
 // unitName returns the name of the workload of one instance: the app's name, the version, the role,
@@ -119,7 +119,7 @@ func RankHost(a runtime.Assignment, rank int) string {
 // slotHost returns the host name of the pod in a stable slot.
 func slotHost(role string, group, slot int) string {
 	tail := fmt.Sprintf("-%d-%d", group, slot)
-	return cut(role, maxLabel-len(tail)) + tail
+	return cutName(role, maxLabel-len(tail)) + tail
 }
 
 // placeName returns a name that ends with tail and contains the app's name, the version and the
@@ -132,8 +132,8 @@ func placeName(a runtime.Assignment, tail string) string {
 	}
 	room := maxWorkload - len(tail) - len(version) - 1
 	// If one name is short, the other may be longer.
-	app := cut(a.Deployment.GetAppName(), max(room/2, room-len(u.Role)))
-	return app + version + "-" + cut(u.Role, room-len(app)) + tail
+	app := cutName(a.Deployment.GetAppName(), max(room/2, room-len(u.Role)))
+	return app + version + "-" + cutName(u.Role, room-len(app)) + tail
 }
 
 // RankKey returns the workload key of one rank of an instance of several hosts.
@@ -181,13 +181,13 @@ func ParentKey(key string) string {
 // PeersName returns the name of the Secret with the peers file of a group.
 func PeersName(a runtime.Assignment, group int) string {
 	tail := fmt.Sprintf("-%d-peers-%s", group, hash(fmt.Sprint(FamilyKey(a), "/", group), shortHash))
-	return cut(a.Deployment.GetAppName(), maxLabel-len(tail)) + tail
+	return cutName(a.Deployment.GetAppName(), maxLabel-len(tail)) + tail
 }
 
 // FamilyBudgetName returns the name of the disruption budget of a deployment with several roles.
 func FamilyBudgetName(a runtime.Assignment) string {
 	tail := "-all-" + hash(FamilyKey(a), shortHash)
-	return cut(a.Deployment.GetAppName(), maxLabel-len(tail)) + tail
+	return cutName(a.Deployment.GetAppName(), maxLabel-len(tail)) + tail
 }
 
 // workloadKey returns the key of the assignment's workload. In a deployment with several roles,
@@ -213,7 +213,7 @@ func FamilyKey(a runtime.Assignment) string {
 // ClaimName returns the name of the app's claim, which all its versions share.
 func ClaimName(appName, appID string) string {
 	tail := "-cache-" + hash(appID, shortHash)
-	return cut(appName, maxLabel-len(tail)) + tail
+	return cutName(appName, maxLabel-len(tail)) + tail
 }
 
 func variablesName(workload, contents string) string { return workload + "-env-" + contents }
@@ -238,5 +238,5 @@ func portName(name string) string {
 	for strings.Contains(short, "--") {
 		short = strings.ReplaceAll(short, "--", "-")
 	}
-	return cut(short, 9) + "-" + hash(name, shortHash)
+	return cutName(short, 9) + "-" + hash(name, shortHash)
 }

@@ -20,8 +20,8 @@ const (
 	hostLabel = corev1.LabelHostname
 )
 
-// template returns the template of the pods. A change of the template replaces the pods.
-func (r *rendering) template(variables *coreac.SecretApplyConfiguration, pulls []*coreac.SecretApplyConfiguration, secretHash string) (*coreac.PodTemplateSpecApplyConfiguration, error) {
+// podTemplate returns the template of the pods. A change of the template replaces the pods.
+func (r *rendering) podTemplate(variables *coreac.SecretApplyConfiguration, pulls []*coreac.SecretApplyConfiguration, secretHash string) (*coreac.PodTemplateSpecApplyConfiguration, error) {
 	labels, err := r.podLabels()
 	if err != nil {
 		return nil, err
@@ -40,7 +40,7 @@ func (r *rendering) template(variables *coreac.SecretApplyConfiguration, pulls [
 	if err := r.checkPolicy(); err != nil {
 		return nil, err
 	}
-	c, err := r.container(variables)
+	c, err := r.mainContainer(variables)
 	if err != nil {
 		return nil, err
 	}
@@ -57,14 +57,14 @@ func (r *rendering) template(variables *coreac.SecretApplyConfiguration, pulls [
 		WithEnableServiceLinks(false).
 		WithSecurityContext(security).
 		WithContainers(c).
-		WithVolumes(r.volumes()...)
+		WithVolumes(r.podVolumes()...)
 	if r.health.asked > 0 && r.isChecked() {
 		pod.WithContainers(r.healthContainer())
 	}
 	if r.hasLoader() {
 		pod.WithInitContainers(r.loaderContainer())
 	}
-	if r.hosts() > 1 {
+	if r.hostCount() > 1 {
 		pod.WithHostname(RankHost(r.a, r.a.Unit.Rank)).WithSubdomain(RanksName(r.a))
 	}
 	if r.a.Unit != nil && r.a.Unit.PodGroup != "" {
@@ -81,7 +81,7 @@ func (r *rendering) template(variables *coreac.SecretApplyConfiguration, pulls [
 	}
 	for _, class := range []struct{ field, name string }{{"priorityClass", k.GetPriorityClass()}, {"runtimeClass", k.GetRuntimeClass()}} {
 		if class.name != "" && len(validation.IsDNS1123Subdomain(class.name)) > 0 {
-			return nil, invalid("kubernetes.%s: %q is not a valid name", class.field, class.name)
+			return nil, invalidError("kubernetes.%s: %q is not a valid name", class.field, class.name)
 		}
 	}
 	if n := k.GetPriorityClass(); n != "" {
@@ -90,7 +90,7 @@ func (r *rendering) template(variables *coreac.SecretApplyConfiguration, pulls [
 	if n := k.GetRuntimeClass(); n != "" {
 		pod.WithRuntimeClassName(n)
 	}
-	if err := r.schedule(pod); err != nil {
+	if err := r.schedulePod(pod); err != nil {
 		return nil, err
 	}
 	return coreac.PodTemplateSpec().WithLabels(labels).WithAnnotations(annotations).WithSpec(pod), nil
@@ -99,7 +99,7 @@ func (r *rendering) template(variables *coreac.SecretApplyConfiguration, pulls [
 func (r *rendering) podAnnotations(secretHash string) (map[string]string, error) {
 	out := map[string]string{AnnotationSecretHash: secretHash, annotationDefaultContainer: ContainerName}
 	set(out, AnnotationTemplateHash, r.a.TemplateHash)
-	if r.hosts() > 1 {
+	if r.hostCount() > 1 {
 		out[AnnotationUnitEpoch] = strconv.Itoa(r.a.Unit.Epoch)
 	}
 	if r.a.Unit != nil {
@@ -108,23 +108,23 @@ func (r *rendering) podAnnotations(secretHash string) (map[string]string, error)
 	set(out, AnnotationSecurityException, r.spec.GetKubernetes().GetSecurity().GetReason())
 	given := r.spec.GetKubernetes().GetPodAnnotations()
 	for _, k := range slices.Sorted(maps.Keys(given)) {
-		at := at("kubernetes.podAnnotations", k)
+		at := entryPath("kubernetes.podAnnotations", k)
 		switch {
 		case strings.HasPrefix(k, Domain):
-			return nil, invalid("%s: annotations under %s are Windlass's own: use another prefix", at, Domain)
+			return nil, invalidError("%s: annotations under %s are Windlass's own: use another prefix", at, Domain)
 		case k == annotationDefaultContainer:
-			return nil, invalid("%s: it names the app's container: leave it out", at)
+			return nil, invalidError("%s: it names the app's container: leave it out", at)
 		// The prefix of an annotation may have upper-case letters.
 		case len(validation.IsQualifiedName(strings.ToLower(k))) > 0:
-			return nil, invalid("%s: it is not a valid annotation name", at)
+			return nil, invalidError("%s: it is not a valid annotation name", at)
 		}
 		out[k] = given[k]
 	}
 	return out, nil
 }
 
-// schedule sets the nodes on which the pod may run.
-func (r *rendering) schedule(pod *coreac.PodSpecApplyConfiguration) error {
+// schedulePod sets the nodes on which the pod may run.
+func (r *rendering) schedulePod(pod *coreac.PodSpecApplyConfiguration) error {
 	selector, err := r.nodeSelector()
 	if err != nil {
 		return err
@@ -132,7 +132,7 @@ func (r *rendering) schedule(pod *coreac.PodSpecApplyConfiguration) error {
 	if len(selector) > 0 {
 		pod.WithNodeSelector(selector)
 	}
-	tolerations, err := r.tolerations()
+	tolerations, err := r.podTolerations()
 	if err != nil {
 		return err
 	}
@@ -146,7 +146,7 @@ func (r *rendering) schedule(pod *coreac.PodSpecApplyConfiguration) error {
 	spread := r.spec.GetKubernetes().GetZoneSpread()
 	if r.spec.GetModelCache().GetClaim().GetSingleNode() {
 		if spread == windlassv1.KubernetesOptions_ZONE_SPREAD_REQUIRED {
-			return invalid("kubernetes.zoneSpread: the model cache keeps all instances on one node, which is in one zone: leave singleNode or zoneSpread out")
+			return invalidError("kubernetes.zoneSpread: the model cache keeps all instances on one node, which is in one zone: leave singleNode or zoneSpread out")
 		}
 		spread = windlassv1.KubernetesOptions_ZONE_SPREAD_NONE
 		// All pods of the app must be on one node, whatever version they have. The first pod can be
@@ -158,12 +158,12 @@ func (r *rendering) schedule(pod *coreac.PodSpecApplyConfiguration) error {
 	if r.isPacked() && spread == windlassv1.KubernetesOptions_ZONE_SPREAD_UNSPECIFIED {
 		spread = windlassv1.KubernetesOptions_ZONE_SPREAD_NONE // it would pull the pods out of their domain
 	}
-	if r.hosts() > 1 {
+	if r.hostCount() > 1 {
 		// Ranks prefer different nodes. In a cluster with fewer nodes, they share a node, if it has
 		// room.
 		affinity.WithPodAntiAffinity(coreac.PodAntiAffinity().WithPreferredDuringSchedulingIgnoredDuringExecution(
 			coreac.WeightedPodAffinityTerm().WithWeight(100).WithPodAffinityTerm(coreac.PodAffinityTerm().WithTopologyKey(hostLabel).
-				WithLabelSelector(metaac.LabelSelector().WithMatchLabels(r.ranks())))))
+				WithLabelSelector(metaac.LabelSelector().WithMatchLabels(r.rankLabels())))))
 		if spread == windlassv1.KubernetesOptions_ZONE_SPREAD_UNSPECIFIED {
 			spread = windlassv1.KubernetesOptions_ZONE_SPREAD_NONE // ranks exchange much data, and zones are far apart
 		}
@@ -179,13 +179,13 @@ func (r *rendering) schedule(pod *coreac.PodSpecApplyConfiguration) error {
 		unsatisfiable = corev1.DoNotSchedule
 	case windlassv1.KubernetesOptions_ZONE_SPREAD_UNSPECIFIED, windlassv1.KubernetesOptions_ZONE_SPREAD_PREFERRED:
 	default:
-		return invalid("kubernetes.zoneSpread: %d is unknown to this agent: update it", spread)
+		return invalidError("kubernetes.zoneSpread: %d is unknown to this agent: update it", spread)
 	}
 	pod.WithTopologySpreadConstraints(coreac.TopologySpreadConstraint().
 		WithTopologyKey(zoneLabel).WithMaxSkew(1).WithWhenUnsatisfiable(unsatisfiable).
 		// A zone counts only if the pod tolerates the taints of at least one of its nodes.
 		WithNodeTaintsPolicy(corev1.NodeInclusionPolicyHonor).
-		WithLabelSelector(r.spread()))
+		WithLabelSelector(r.spreadSelector()))
 	return nil
 }
 
@@ -217,10 +217,10 @@ func (r *rendering) nodeAffinity() *coreac.NodeAffinityApplyConfiguration {
 		coreac.NodeSelector().WithNodeSelectorTerms(coreac.NodeSelectorTerm().WithMatchExpressions(expressions...)))
 }
 
-// spread selects the pods that are spread over zones.
-func (r *rendering) spread() *metaac.LabelSelectorApplyConfiguration {
+// spreadSelector selects the pods that are spread over zones.
+func (r *rendering) spreadSelector() *metaac.LabelSelectorApplyConfiguration {
 	if r.a.Unit == nil {
-		return r.selector()
+		return r.podSelector()
 	}
 	return metaac.LabelSelector().WithMatchLabels(map[string]string{LabelUnitOf: FamilyKey(r.a), LabelComponent: r.role.name})
 }
@@ -232,24 +232,24 @@ func (r *rendering) nodeSelector() (map[string]string, error) {
 	}
 	given := r.spec.GetKubernetes().GetNodeSelector()
 	for _, k := range slices.Sorted(maps.Keys(given)) {
-		at, v := at("kubernetes.nodeSelector", k), given[k]
+		at, v := entryPath("kubernetes.nodeSelector", k), given[k]
 		switch ours, taken := out[k]; {
 		case k == hostLabel:
-			return nil, invalid("%s: it names a single node: use a label that several nodes have", at)
+			return nil, invalidError("%s: it names a single node: use a label that several nodes have", at)
 		case taken && ours != v:
-			return nil, invalid("%s: it is %q, and the nodes of pool %q have %q: leave one of them out", at, v, r.gpu.pool.Name, ours)
+			return nil, invalidError("%s: it is %q, and the nodes of pool %q have %q: leave one of them out", at, v, r.gpu.pool.Name, ours)
 		case len(validation.IsQualifiedName(k)) > 0:
-			return nil, invalid("%s: it is not a valid label name", at)
+			return nil, invalidError("%s: it is not a valid label name", at)
 		case len(validation.IsValidLabelValue(v)) > 0:
-			return nil, invalid("%s: %q is not a valid label value", at, v)
+			return nil, invalidError("%s: %q is not a valid label value", at, v)
 		}
 		out[k] = v
 	}
 	return out, nil
 }
 
-// tolerations returns the tolerations for GPUs, of the pool and of the spec, without duplicates.
-func (r *rendering) tolerations() ([]Toleration, error) {
+// podTolerations returns the tolerations for GPUs, of the pool and of the spec, without duplicates.
+func (r *rendering) podTolerations() ([]Toleration, error) {
 	var all []Toleration
 	if r.gpu.count > 0 {
 		all = append(all, GPUTolerations(r.gpu.resource)...)
@@ -261,7 +261,7 @@ func (r *rendering) tolerations() ([]Toleration, error) {
 			one.Operator = corev1.TolerationOpExists
 		}
 		if err := checkToleration(&one); err != nil {
-			return nil, invalid("kubernetes.tolerations[%d]: %v", i, err)
+			return nil, invalidError("kubernetes.tolerations[%d]: %v", i, err)
 		}
 		all = append(all, one)
 	}
@@ -294,9 +294,9 @@ func tolerationConfig(t *Toleration) *coreac.TolerationApplyConfiguration {
 	return out
 }
 
-// selector selects the workload's pods. A Deployment's selector is immutable, so it has no label
+// podSelector selects the workload's pods. A Deployment's selector is immutable, so it has no label
 // that a newer deployment of the workload would change.
-func (r *rendering) selector() *metaac.LabelSelectorApplyConfiguration {
+func (r *rendering) podSelector() *metaac.LabelSelectorApplyConfiguration {
 	return metaac.LabelSelector().WithMatchLabels(map[string]string{LabelWorkload: r.key})
 }
 
@@ -307,19 +307,19 @@ func (r *rendering) checkModelCache() error {
 	}
 	const at = "modelCache."
 	if p := c.GetMountPath(); !plainPath(p) || p == shmPath || strings.HasPrefix(shmPath, p+"/") {
-		return invalid(at+"mountPath: %q cannot be the folder of a volume: use a separate folder, such as /models", p)
+		return invalidError(at+"mountPath: %q cannot be the folder of a volume: use a separate folder, such as /models", p)
 	}
 	switch {
 	case (c.GetClaim() != nil) == (c.GetHostPath() != ""):
-		return invalid("modelCache: set either claim or hostPath")
+		return invalidError("modelCache: set either claim or hostPath")
 	case c.GetClaim() != nil:
 		return nil
 	case !plainPath(c.GetHostPath()):
-		return invalid(at+"hostPath: %q is not a plain path of a folder", c.GetHostPath())
+		return invalidError(at+"hostPath: %q is not a plain path of a folder", c.GetHostPath())
 	case c.GetRetention() == windlassv1.ModelCache_RETENTION_DELETE:
-		return invalid(at + "retention: a folder of a node is never deleted: leave it out, or use a claim")
+		return invalidError(at + "retention: a folder of a node is never deleted: leave it out, or use a claim")
 	case r.spec.GetKubernetes().GetSecurity() == nil:
-		return invalid(at + `hostPath: a pod with a folder of its node does not pass "restricted": say why in kubernetes.security.reason, or use a claim`)
+		return invalidError(at + `hostPath: a pod with a folder of its node does not pass "restricted": say why in kubernetes.security.reason, or use a claim`)
 	}
 	return nil
 }
@@ -329,18 +329,18 @@ func plainPath(p string) bool {
 	return strings.HasPrefix(p, "/") && p != "/" && path.Clean(p) == p && !strings.ContainsAny(p, ":\x00")
 }
 
-// claim returns the claim of the app, or nil if it has none. All versions share the claim, so it
+// volumeClaim returns the claim of the app, or nil if it has none. All versions share the claim, so it
 // has no label of a version.
-func (r *rendering) claim() (*coreac.PersistentVolumeClaimApplyConfiguration, error) {
+func (r *rendering) volumeClaim() (*coreac.PersistentVolumeClaimApplyConfiguration, error) {
 	c := r.spec.GetModelCache().GetClaim()
 	if c == nil {
 		return nil, nil //nolint:nilnil // the app has no claim, which is no error
 	}
 	if c.GetSizeGib() < 1 {
-		return nil, invalid("modelCache.claim.sizeGib: %d is not a size: use 1 or more", c.GetSizeGib())
+		return nil, invalidError("modelCache.claim.sizeGib: %d is not a size: use 1 or more", c.GetSizeGib())
 	}
 	if s := c.GetStorageClass(); s != "" && len(validation.IsDNS1123Subdomain(s)) > 0 {
-		return nil, invalid("modelCache.claim.storageClass: %q is not a valid name", s)
+		return nil, invalidError("modelCache.claim.storageClass: %q is not a valid name", s)
 	}
 	mode := corev1.ReadWriteMany
 	if c.GetSingleNode() {
@@ -351,7 +351,7 @@ func (r *rendering) claim() (*coreac.PersistentVolumeClaimApplyConfiguration, er
 		retention = RetainKeep
 	}
 	spec := coreac.PersistentVolumeClaimSpec().WithAccessModes(mode).
-		WithResources(coreac.VolumeResourceRequirements().WithRequests(corev1.ResourceList{corev1.ResourceStorage: gibibytes(c.GetSizeGib())}))
+		WithResources(coreac.VolumeResourceRequirements().WithRequests(corev1.ResourceList{corev1.ResourceStorage: gibibytesOf(c.GetSizeGib())}))
 	if s := c.GetStorageClass(); s != "" {
 		spec.WithStorageClassName(s)
 	}

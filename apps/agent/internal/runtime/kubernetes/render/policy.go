@@ -117,14 +117,14 @@ func (r *rendering) checkPolicy() error {
 	}
 	for i, t := range k.GetTolerations() {
 		if !slices.Contains(p.Tolerations, t.GetKey()) { // an empty key means every taint
-			return notAllowed(fmt.Sprintf("kubernetes.tolerations[%d]", i), tolerated(t))
+			return notAllowed(fmt.Sprintf("kubernetes.tolerations[%d]", i), toleratedKey(t))
 		}
 	}
 	for _, name := range slices.Sorted(maps.Keys(k.GetPodAnnotations())) {
 		if !slices.ContainsFunc(p.Annotations, func(a string) bool {
 			return name == a || strings.HasSuffix(a, "/") && strings.HasPrefix(name, a)
 		}) {
-			return notAllowed(at("kubernetes.podAnnotations", name), "it")
+			return notAllowed(entryPath("kubernetes.podAnnotations", name), "it")
 		}
 	}
 	if folder := r.spec.GetModelCache().GetHostPath(); folder != "" && !slices.ContainsFunc(p.HostPaths, func(allowed string) bool {
@@ -135,7 +135,7 @@ func (r *rendering) checkPolicy() error {
 	return nil
 }
 
-func tolerated(t *windlassv1.Toleration) string {
+func toleratedKey(t *windlassv1.Toleration) string {
 	if t.GetKey() == "" {
 		return "every taint"
 	}
@@ -143,5 +143,5 @@ func tolerated(t *windlassv1.Toleration) string {
 }
 
 func notAllowed(field, what string) error {
-	return unsupported("%s: the region's operator does not allow %s: leave it out, or ask the operator to add it to the agent's --pod-policy-file", field, what)
+	return unsupportedError("%s: the region's operator does not allow %s: leave it out, or ask the operator to add it to the agent's --pod-policy-file", field, what)
 }

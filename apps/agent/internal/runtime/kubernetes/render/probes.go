@@ -48,14 +48,14 @@ func (r *rendering) takeHealth() error {
 		path: h.GetPath(), port: r.ports[0].number,
 		interval: atLeastOne(h.GetInterval(), defaultInterval), timeout: atLeastOne(h.GetTimeout(), healthcheck.DefaultTimeout),
 		budget: atLeastOne(h.GetStartupBudget(), defaultBudget), unhealthy: h.GetUnhealthyThreshold(), healthy: h.GetHealthyThreshold(),
-		drain: seconds(s.GetDrainDelay(), defaultDrain), grace: seconds(s.GetTerminationGrace(), defaultGrace),
+		drain: wholeSeconds(s.GetDrainDelay(), defaultDrain), grace: wholeSeconds(s.GetTerminationGrace(), defaultGrace),
 		progressLimit: int64(atLeastOne(s.GetProgressDeadline(), defaultProgress)),
 	}
 	if r.health.path == "" {
 		r.health.path = healthcheck.DefaultPath
 	}
 	if !strings.HasPrefix(r.health.path, "/") {
-		return invalid("healthCheck.path: %q does not begin with a slash", r.health.path)
+		return invalidError("healthCheck.path: %q does not begin with a slash", r.health.path)
 	}
 	if r.health.unhealthy < 1 {
 		r.health.unhealthy = defaultUnhealthy
@@ -66,7 +66,7 @@ func (r *rendering) takeHealth() error {
 	if name := h.GetPort(); name != "" {
 		i := slices.IndexFunc(r.ports, func(p port) bool { return p.name == name })
 		if i < 0 {
-			return invalid("healthCheck.port: no port is named %q", name)
+			return invalidError("healthCheck.port: no port is named %q", name)
 		}
 		r.health.port = r.ports[i].number
 	}
@@ -90,13 +90,13 @@ func (r *rendering) takeCheck(method string, codes []string) error {
 		}
 		field = "expectedCodes"
 	default:
-		return invalid("healthCheck.method: %q is neither GET nor HEAD", method)
+		return invalidError("healthCheck.method: %q is neither GET nor HEAD", method)
 	}
 	if _, err := healthcheck.ParseCodes(codes); err != nil {
-		return invalid("healthCheck.expectedCodes: %v", err)
+		return invalidError("healthCheck.expectedCodes: %v", err)
 	}
 	if r.cfg.HealthImage == "" {
-		return unsupported("healthCheck.%s: a kubelet sends GET and accepts 200 to 399: leave %[1]s out, or start the agent of region %[2]s with --health-image, so that a container makes the check", field, r.cfg.Region)
+		return unsupportedError("healthCheck.%s: a kubelet sends GET and accepts 200 to 399: leave %[1]s out, or start the agent of region %[2]s with --health-image, so that a container makes the check", field, r.cfg.Region)
 	}
 	r.health.method, r.health.codes, r.health.asked = method, codes, firstAsked
 	for slices.ContainsFunc(r.ports, func(p port) bool { return p.number == r.health.asked }) {
@@ -105,9 +105,9 @@ func (r *rendering) takeCheck(method string, codes []string) error {
 	return nil
 }
 
-// seconds returns the duration in whole seconds. It is rounded up, so that a program gets no less
+// wholeSeconds returns the duration in whole seconds. It is rounded up, so that a program gets no less
 // time than the spec says.
-func seconds(d *durationpb.Duration, otherwise time.Duration) int64 {
+func wholeSeconds(d *durationpb.Duration, otherwise time.Duration) int64 {
 	v := otherwise
 	if d != nil {
 		v = d.AsDuration()
@@ -121,25 +121,25 @@ func atLeastOne(d *durationpb.Duration, otherwise time.Duration) int32 {
 	if d.AsDuration() <= 0 {
 		d = nil
 	}
-	return int32(min(max(seconds(d, otherwise), 1), math.MaxInt32))
+	return int32(min(max(wholeSeconds(d, otherwise), 1), math.MaxInt32))
 }
 
-// probes returns the health check as Kubernetes' three probes.
+// allProbes returns the health check as Kubernetes' three probes.
 //
 // Until startup has passed once, or its budget is over, only startup runs, so the other probes do
 // not fail while a model loads. Readiness is the check as in the spec. Liveness restarts an
 // instance that keeps failing. It runs half as often as readiness, with twice the timeout and twice
 // the failures. So a busy server has time to recover after readiness has stopped new requests to
 // it.
-func (h health) probes() (startup, readiness, liveness *coreac.ProbeApplyConfiguration) {
+func (h health) allProbes() (startup, readiness, liveness *coreac.ProbeApplyConfiguration) {
 	every := min(h.interval, longestStartup, h.budget)
-	startup = h.probe(every, h.timeout, (h.budget+every-1)/every, 1)
-	readiness = h.probe(h.interval, h.timeout, h.unhealthy, h.healthy)
-	liveness = h.probe(twice(h.interval), twice(h.timeout), twice(h.unhealthy), 1)
+	startup = h.probeOf(every, h.timeout, (h.budget+every-1)/every, 1)
+	readiness = h.probeOf(h.interval, h.timeout, h.unhealthy, h.healthy)
+	liveness = h.probeOf(doubled(h.interval), doubled(h.timeout), doubled(h.unhealthy), 1)
 	return startup, readiness, liveness
 }
 
-func (h health) probe(period, timeout, failures, passes int32) *coreac.ProbeApplyConfiguration {
+func (h health) probeOf(period, timeout, failures, passes int32) *coreac.ProbeApplyConfiguration {
 	p := coreac.Probe().WithPeriodSeconds(period).WithFailureThreshold(failures).WithSuccessThreshold(passes)
 	if h.asked > 0 {
 		// The margin gives the container time to report a check that timed out.
@@ -148,7 +148,7 @@ func (h health) probe(period, timeout, failures, passes int32) *coreac.ProbeAppl
 	return p.WithHTTPGet(coreac.HTTPGetAction().WithPath(h.path).WithPort(intstr.FromInt32(h.port))).WithTimeoutSeconds(timeout)
 }
 
-func twice(n int32) int32 {
+func doubled(n int32) int32 {
 	if n > math.MaxInt32/2 {
 		return math.MaxInt32
 	}

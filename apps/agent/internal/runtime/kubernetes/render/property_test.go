@@ -355,8 +355,8 @@ func TestArguments_MeanWhatTheSpecSays(t *testing.T) {
 		})
 	}
 	check := func(t require.TestingT, s string) {
-		require.Equal(t, spec(s), kubelet(argument(s), env), "args: %q, sent as %q", s, argument(s))
-		require.Equal(t, s, kubelet(literal(s), env), "command: %q, sent as %q", s, literal(s))
+		require.Equal(t, spec(s), kubelet(escapeArgument(s), env), "args: %q, sent as %q", s, escapeArgument(s))
+		require.Equal(t, s, kubelet(escapeWord(s), env), "command: %q, sent as %q", s, escapeWord(s))
 	}
 	for _, s := range []string{
 		"", "$", "$$", "$$$", "$(A)", "$$(A)", "$$$(A)", "$(NO)", "$(A", "$(A$(A)", "$()", "$(A-B)", "$( A)", "${A}", "a$", "$((A))", "$(_B9)$(E)", "50$ or $$",

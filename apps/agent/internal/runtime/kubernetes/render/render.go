@@ -19,11 +19,11 @@ import (
 // Render returns the objects of an assignment. Its error is a *runtime.Rejection that names the
 // field and the fix. cfg must have passed Check.
 func Render(cfg Config, a runtime.Assignment) (*Objects, error) {
-	r, err := prepare(cfg, a)
+	r, err := prepareRendering(cfg, a)
 	if err != nil {
 		return nil, err
 	}
-	variables, err := r.variables()
+	variables, err := r.variablesSecret()
 	if err != nil {
 		return nil, err
 	}
@@ -31,25 +31,25 @@ func Render(cfg Config, a runtime.Assignment) (*Objects, error) {
 	if err != nil {
 		return nil, err
 	}
-	workload, err := r.deployment(variables, pulls)
+	workload, err := r.workloadConfig(variables, pulls)
 	if err != nil {
 		return nil, err
 	}
-	claim, err := r.claim()
+	claim, err := r.volumeClaim()
 	if err != nil {
 		return nil, err
 	}
 	out := &Objects{
 		Namespace:       r.namespaceObject(),
 		ServiceAccount:  coreac.ServiceAccount(r.name, r.namespace).WithLabels(r.objectLabels()).WithAutomountServiceAccountToken(false),
-		Secrets:         []*coreac.SecretApplyConfiguration{r.identity()},
+		Secrets:         []*coreac.SecretApplyConfiguration{r.identitySecret()},
 		Claim:           claim,
 		Workload:        workload,
 		NetworkPolicies: r.networkPolicies(),
 	}
 	switch u := r.a.Unit; {
 	case u == nil:
-		out.Service, out.DisruptionBudget = r.service(), r.disruptionBudget()
+		out.Service, out.DisruptionBudget = r.serviceConfig(), r.disruptionBudget()
 	case u.Hosts > 1 && u.Rank == 0:
 		out.Service = r.ranksService()
 	case r.hasSlotHost():
@@ -111,24 +111,24 @@ const (
 	firstPort = 8080
 )
 
-// refuse returns a rejection that is not retryable, because only another assignment helps.
-func refuse(code, format string, args ...any) error {
+// refuseWith returns a rejection that is not retryable, because only another assignment helps.
+func refuseWith(code, format string, args ...any) error {
 	return &runtime.Rejection{Code: code, Message: fmt.Sprintf(format, args...)}
 }
 
-func invalid(format string, args ...any) error {
-	return refuse(runtime.ReasonInvalidSpec, format, args...)
+func invalidError(format string, args ...any) error {
+	return refuseWith(runtime.ReasonInvalidSpec, format, args...)
 }
 
-func unsupported(format string, args ...any) error {
-	return refuse(runtime.ReasonUnsupported, format, args...)
+func unsupportedError(format string, args ...any) error {
+	return refuseWith(runtime.ReasonUnsupported, format, args...)
 }
 
-func prepare(cfg Config, a runtime.Assignment) (*rendering, error) {
+func prepareRendering(cfg Config, a runtime.Assignment) (*rendering, error) {
 	d := a.Deployment
 	r := &rendering{cfg: cfg, a: a, d: d, spec: d.GetSpec(), key: workloadKey(a)}
 	if r.spec == nil {
-		return nil, invalid("spec: it is missing")
+		return nil, invalidError("spec: it is missing")
 	}
 	if err := r.checkIdentity(); err != nil {
 		return nil, err
@@ -140,7 +140,7 @@ func prepare(cfg Config, a runtime.Assignment) (*rendering, error) {
 		return nil, rej // each rank is a separate workload
 	}
 	if a.Unit == nil && runtime.HasStableSlots(r.spec) {
-		return nil, unsupported("roles[0].slots: an instance with a stable slot is a separate workload") // the runtime renders each
+		return nil, unsupportedError("roles[0].slots: an instance with a stable slot is a separate workload") // the runtime renders each
 	}
 	r.name = WorkloadName(a)
 	r.namespace = cfg.NamespaceName(d.GetProjectName(), d.GetEnvironmentName(), d.GetEnvironmentId())
@@ -161,15 +161,15 @@ func prepare(cfg Config, a runtime.Assignment) (*rendering, error) {
 func (r *rendering) checkIdentity() error {
 	d := r.d
 	if d.GetId() == "" {
-		return invalid("id: it is empty")
+		return invalidError("id: it is empty")
 	}
 	if !ident.ValidName(d.GetAppName()) {
-		return invalid("appName: %q is not a valid app name", d.GetAppName())
+		return invalidError("appName: %q is not a valid app name", d.GetAppName())
 	}
 	for _, n := range []struct{ field, name string }{{"projectName", d.GetProjectName()}, {"environmentName", d.GetEnvironmentName()}} {
 		// An older control plane sends neither of them.
 		if n.name != "" && !ident.ValidName(n.name) {
-			return invalid("%s: %q is not a valid name", n.field, n.name)
+			return invalidError("%s: %q is not a valid name", n.field, n.name)
 		}
 	}
 	for _, id := range []struct{ field, value string }{
@@ -181,14 +181,14 @@ func (r *rendering) checkIdentity() error {
 		{"app_id", d.GetAppId()},
 	} {
 		if len(validation.IsValidLabelValue(id.value)) > 0 {
-			return invalid("%s: %q is not a valid id, because it cannot be the value of a label", id.field, id.value)
+			return invalidError("%s: %q is not a valid id, because it cannot be the value of a label", id.field, id.value)
 		}
 	}
 	if d.GetReplicas() < 0 {
-		return invalid("replicas: %d is negative", d.GetReplicas())
+		return invalidError("replicas: %d is negative", d.GetReplicas())
 	}
 	if d.GetVersion() < 0 {
-		return invalid("version: %d is negative", d.GetVersion())
+		return invalidError("version: %d is negative", d.GetVersion())
 	}
 	return nil
 }
@@ -204,7 +204,7 @@ func (r *rendering) takeRole() error {
 		if r.a.Unit != nil {
 			r.role.at = r.a.Unit.At
 		} else if ro.GetInstances() > 1 {
-			return unsupported("roles[0].instances: %d instances that make one replica cannot be grouped on Kubernetes yet: set it to 1 and raise replicas", ro.GetInstances())
+			return unsupportedError("roles[0].instances: %d instances that make one replica cannot be grouped on Kubernetes yet: set it to 1 and raise replicas", ro.GetInstances())
 		}
 		if ro.GetImage() != "" {
 			r.role.image = ro.GetImage()
@@ -219,19 +219,19 @@ func (r *rendering) takeRole() error {
 			r.role.resources = ro.GetResources()
 		}
 	default:
-		return unsupported("roles: %d roles are not one workload", len(roles))
+		return unsupportedError("roles: %d roles are not one workload", len(roles))
 	}
 	if !ident.ValidName(r.role.name) {
-		return invalid("roles[0].name: %q is not a valid name", r.role.name)
+		return invalidError("roles[0].name: %q is not a valid name", r.role.name)
 	}
 	if r.role.image == "" {
 		if len(r.role.command) == 0 {
-			return invalid("image: there is nothing to run: set image")
+			return invalidError("image: there is nothing to run: set image")
 		}
-		return unsupported("image: Kubernetes runs a command in an image: set image")
+		return unsupportedError("image: Kubernetes runs a command in an image: set image")
 	}
 	if strings.TrimSpace(r.role.image) != r.role.image {
-		return invalid("image: %q begins or ends with a space", r.role.image)
+		return invalidError("image: %q begins or ends with a space", r.role.image)
 	}
 	return nil
 }
@@ -245,9 +245,9 @@ func (r *rendering) takePorts() error {
 	for i, p := range spec {
 		switch n := p.GetPort(); {
 		case n < 0 || n > 65535:
-			return invalid("ports[%d].port: %d is not a port: use 1 to 65535, or leave it out", i, n)
+			return invalidError("ports[%d].port: %d is not a port: use 1 to 65535, or leave it out", i, n)
 		case n > 0 && taken[n]:
-			return invalid("ports[%d].port: %d occurs twice", i, n)
+			return invalidError("ports[%d].port: %d occurs twice", i, n)
 		case n > 0:
 			taken[n] = true
 		}
@@ -256,10 +256,10 @@ func (r *rendering) takePorts() error {
 	next := int32(firstPort)
 	for i, p := range spec {
 		if !ident.ValidName(p.GetName()) {
-			return invalid("ports[%d].name: %q is not a valid name", i, p.GetName())
+			return invalidError("ports[%d].name: %q is not a valid name", i, p.GetName())
 		}
 		if names[p.GetName()] {
-			return invalid("ports[%d].name: %q occurs twice", i, p.GetName())
+			return invalidError("ports[%d].name: %q occurs twice", i, p.GetName())
 		}
 		names[p.GetName()] = true
 		n := p.GetPort()
@@ -274,8 +274,8 @@ func (r *rendering) takePorts() error {
 	return nil
 }
 
-// scope returns the labels of all objects of the environment.
-func (r *rendering) scope() map[string]string {
+// scopeLabels returns the labels of all objects of the environment.
+func (r *rendering) scopeLabels() map[string]string {
 	l := map[string]string{LabelManagedBy: ManagedBy, LabelRegion: r.cfg.Region}
 	set(l, LabelWorkspace, r.d.GetWorkspaceId())
 	set(l, LabelProject, r.d.GetProjectId())
@@ -286,7 +286,7 @@ func (r *rendering) scope() map[string]string {
 
 // appLabels returns the labels of objects that all versions of the app share.
 func (r *rendering) appLabels() map[string]string {
-	l := r.scope()
+	l := r.scopeLabels()
 	set(l, LabelApp, r.d.GetAppId())
 	set(l, LabelName, r.d.GetAppName())
 	return l
@@ -333,13 +333,13 @@ func (r *rendering) podLabels() (map[string]string, error) {
 		at := fmt.Sprintf("kubernetes.podLabels[%q]", k)
 		switch {
 		case strings.HasPrefix(k, Domain), strings.HasPrefix(k, recommended):
-			return nil, invalid("%s: labels under %s and %s are Windlass's own: use another prefix", at, Domain, recommended)
+			return nil, invalidError("%s: labels under %s and %s are Windlass's own: use another prefix", at, Domain, recommended)
 		case k == "pod-template-hash", k == "controller-revision-hash":
-			return nil, invalid("%s: Kubernetes' controllers use it to find their pods: use another name", at)
+			return nil, invalidError("%s: Kubernetes' controllers use it to find their pods: use another name", at)
 		case len(validation.IsQualifiedName(k)) > 0:
-			return nil, invalid("%s: it is not a valid label name", at)
+			return nil, invalidError("%s: it is not a valid label name", at)
 		case len(validation.IsValidLabelValue(v)) > 0:
-			return nil, invalid("%s: %q is not a valid label value", at, v)
+			return nil, invalidError("%s: %q is not a valid label value", at, v)
 		}
 		l[k] = v
 	}

@@ -25,10 +25,10 @@ const contentHash = 8
 // maxVariables is Kubernetes' limit for one Secret.
 const maxVariables = corev1.MaxSecretSize
 
-// variables returns a Secret with the deployment's variables and secrets, or nil if it has none.
+// variablesSecret returns a Secret with the deployment's variables and secrets, or nil if it has none.
 // The Secret is immutable, and its name has a hash of its contents. So a pod keeps its values until
 // another pod replaces it.
-func (r *rendering) variables() (*coreac.SecretApplyConfiguration, error) {
+func (r *rendering) variablesSecret() (*coreac.SecretApplyConfiguration, error) {
 	values := map[string]string{}
 	for name, v := range r.spec.GetEnv() {
 		if err := checkVariable(fmt.Sprintf("env[%q]", name), name, v); err != nil {
@@ -48,7 +48,7 @@ func (r *rendering) variables() (*coreac.SecretApplyConfiguration, error) {
 		}
 		v, ok := r.a.Secrets[ref.GetEnvName()]
 		if !ok {
-			return nil, unavailable(ref.GetSecret())
+			return nil, unavailableError(ref.GetSecret())
 		}
 		if err := checkVariable(fmt.Sprintf("secrets[%d].envName", i), ref.GetEnvName(), v); err != nil {
 			return nil, err
@@ -68,9 +68,9 @@ func (r *rendering) variables() (*coreac.SecretApplyConfiguration, error) {
 		size += len(name) + len(v)
 	}
 	if size > maxVariables {
-		return nil, invalid("env, secrets: variables and secrets take %d bytes together, and Kubernetes allows %d: put large values into files", size, maxVariables)
+		return nil, invalidError("env, secrets: variables and secrets take %d bytes together, and Kubernetes allows %d: put large values into files", size, maxVariables)
 	}
-	return coreac.Secret(variablesName(r.name, r.contents(values)), r.namespace).
+	return coreac.Secret(variablesName(r.name, r.contentsHash(values)), r.namespace).
 		WithLabels(r.objectLabels()).WithType(corev1.SecretTypeOpaque).WithImmutable(true).WithData(data), nil
 }
 
@@ -78,23 +78,23 @@ func checkVariable(at, name, value string) error {
 	switch {
 	// Names of variables are keys of the Secret.
 	case len(validation.IsConfigMapKey(name)) > 0, len(validation.IsEnvVarName(name)) > 0:
-		return invalid("%s: %q is not a valid variable name: use up to 253 letters, digits and underscores", at, name)
+		return invalidError("%s: %q is not a valid variable name: use up to 253 letters, digits and underscores", at, name)
 	case strings.ContainsRune(value, 0):
-		return invalid("%s: the value of %s contains a zero byte, which a variable cannot", at, name)
+		return invalidError("%s: the value of %s contains a zero byte, which a variable cannot", at, name)
 	}
 	return nil
 }
 
-func unavailable(secret string) error {
+func unavailableError(secret string) error {
 	return &runtime.Rejection{
 		Code: runtime.ReasonSecretUnavailable, Retryable: true,
 		Message: fmt.Sprintf("secret %q has no value", secret),
 	}
 }
 
-// contents returns a keyed hash of values and their names, with the ids of environment and app as
+// contentsHash returns a keyed hash of values and their names, with the ids of environment and app as
 // salt.
-func (r *rendering) contents(values map[string]string) string {
+func (r *rendering) contentsHash(values map[string]string) string {
 	var b strings.Builder
 	_, _ = fmt.Fprintf(&b, "%s\x00%s", r.d.GetEnvironmentId(), r.d.GetAppId())
 	for _, k := range slices.Sorted(maps.Keys(values)) {
@@ -117,9 +117,9 @@ const (
 	envGroup      = "WINDLASS_GROUP"
 )
 
-// identity returns the Secret with these variables. The variables are not secret. They are in a
+// identitySecret returns the Secret with these variables. The variables are not secret. They are in a
 // Secret, because for a ConfigMap the agent would need permissions for one more kind of object.
-func (r *rendering) identity() *coreac.SecretApplyConfiguration {
+func (r *rendering) identitySecret() *coreac.SecretApplyConfiguration {
 	data := map[string][]byte{
 		envDeployment: []byte(r.d.GetId()),
 		envVersion:    []byte(strconv.Itoa(int(r.d.GetVersion()))),
@@ -139,7 +139,7 @@ func (r *rendering) identity() *coreac.SecretApplyConfiguration {
 // Peers returns the Secret with the peers file of a group. a is the assignment of one of the
 // group's instances.
 func Peers(cfg Config, a runtime.Assignment, content []byte) (*coreac.SecretApplyConfiguration, error) {
-	r, err := prepare(cfg, a)
+	r, err := prepareRendering(cfg, a)
 	if err != nil {
 		return nil, err
 	}
@@ -161,7 +161,7 @@ func (r *rendering) pullSecrets() ([]*coreac.SecretApplyConfiguration, error) {
 	for _, name := range slices.Sorted(maps.Keys(names)) {
 		value, ok := r.a.PullSecrets[name]
 		if !ok {
-			return nil, unavailable(name)
+			return nil, unavailableError(name)
 		}
 		if err := checkDockerConfig(name, value); err != nil {
 			return nil, err
@@ -177,7 +177,7 @@ func (r *rendering) pullSecrets() ([]*coreac.SecretApplyConfiguration, error) {
 // credentials. Its errors do not quote the value.
 func checkDockerConfig(name, value string) error {
 	bad := func(format string, args ...any) error {
-		return invalid("secret %q: "+format, append([]any{name}, args...)...)
+		return invalidError("secret %q: "+format, append([]any{name}, args...)...)
 	}
 	if len(value) > corev1.MaxSecretSize {
 		return bad("it takes %d bytes, and Kubernetes allows %d", len(value), corev1.MaxSecretSize)
@@ -215,9 +215,9 @@ func (r *rendering) secretHashes(variables *coreac.SecretApplyConfiguration, pul
 			values["env/"+k] = string(v)
 		}
 	}
-	pods = r.contents(values)
+	pods = r.contentsHash(values)
 	for _, p := range pulls {
 		values["pull/"+*p.Name] = string(p.Data[corev1.DockerConfigJsonKey])
 	}
-	return pods, r.contents(values)
+	return pods, r.contentsHash(values)
 }

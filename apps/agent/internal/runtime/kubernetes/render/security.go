@@ -23,7 +23,7 @@ func (r *rendering) podSecurity() (*coreac.PodSecurityContextApplyConfiguration,
 	k := r.spec.GetKubernetes()
 	x := k.GetSecurity()
 	if x != nil && strings.TrimSpace(x.GetReason()) == "" {
-		return nil, invalid("kubernetes.security.reason: an exception needs a reason: people who review the cluster read it on the pod")
+		return nil, invalidError("kubernetes.security.reason: an exception needs a reason: people who review the cluster read it on the pod")
 	}
 	seccomp := corev1.SeccompProfileTypeRuntimeDefault
 	if x.GetUnconfinedSeccomp() {
@@ -34,10 +34,10 @@ func (r *rendering) podSecurity() (*coreac.PodSecurityContextApplyConfiguration,
 		WithSeccompProfile(coreac.SeccompProfile().WithType(seccomp))
 	if k != nil && k.RunAsUser != nil {
 		if x.GetRunAsRoot() {
-			return nil, invalid("kubernetes.runAsUser: it is %d, and security.runAsRoot asks for root: leave one of them out", k.GetRunAsUser())
+			return nil, invalidError("kubernetes.runAsUser: it is %d, and security.runAsRoot asks for root: leave one of them out", k.GetRunAsUser())
 		}
 		if k.GetRunAsUser() < 1 {
-			return nil, invalid("kubernetes.runAsUser: %d is not a user other than root", k.GetRunAsUser())
+			return nil, invalidError("kubernetes.runAsUser: %d is not a user other than root", k.GetRunAsUser())
 		}
 		out.WithRunAsUser(k.GetRunAsUser())
 	}

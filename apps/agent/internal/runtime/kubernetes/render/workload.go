@@ -31,21 +31,21 @@ func InPlace(atOnce int) *appsac.DeploymentStrategyApplyConfiguration {
 			WithMaxSurge(intstr.FromInt32(0)).WithMaxUnavailable(intstr.FromInt(atOnce)))
 }
 
-// strategy returns how Kubernetes replaces pods of another template. In a stable slot, the next pod starts once the last
+// updateStrategy returns how Kubernetes replaces pods of another template. In a stable slot, the next pod starts once the last
 // one has ended.
-func (r *rendering) strategy() *appsac.DeploymentStrategyApplyConfiguration {
+func (r *rendering) updateStrategy() *appsac.DeploymentStrategyApplyConfiguration {
 	if r.hasSlotHost() {
 		return appsac.DeploymentStrategy().WithType(appsv1.RecreateDeploymentStrategyType)
 	}
 	return InPlace(r.a.MaxUnavailable())
 }
 
-// deployment returns the workload. By itself, Kubernetes replaces as many instances at a time as
+// workloadConfig returns the workload. By itself, Kubernetes replaces as many instances at a time as
 // may be unavailable. If gateways route to the workload, the agent decides when each instance is
 // replaced. Until all are replaced, the agent changes some fields of the Deployment.
-func (r *rendering) deployment(variables *coreac.SecretApplyConfiguration, pulls []*coreac.SecretApplyConfiguration) (*appsac.DeploymentApplyConfiguration, error) {
+func (r *rendering) workloadConfig(variables *coreac.SecretApplyConfiguration, pulls []*coreac.SecretApplyConfiguration) (*appsac.DeploymentApplyConfiguration, error) {
 	pods, all := r.secretHashes(variables, pulls)
-	template, err := r.template(variables, pulls, pods)
+	template, err := r.podTemplate(variables, pulls, pods)
 	if err != nil {
 		return nil, err
 	}
@@ -78,8 +78,8 @@ func (r *rendering) deployment(variables *coreac.SecretApplyConfiguration, pulls
 		WithLabels(r.objectLabels()).WithAnnotations(annotations).
 		WithSpec(appsac.DeploymentSpec().
 			WithReplicas(r.d.GetReplicas()).
-			WithSelector(r.selector()).
-			WithStrategy(r.strategy()).
+			WithSelector(r.podSelector()).
+			WithStrategy(r.updateStrategy()).
 			WithRevisionHistoryLimit(revisionHistory).
 			WithProgressDeadlineSeconds(int32(r.health.progressLimit)).
 			WithTemplate(template)), nil
@@ -88,7 +88,7 @@ func (r *rendering) deployment(variables *coreac.SecretApplyConfiguration, pulls
 // namespaceObject returns the namespace. It enforces the Pod Security level that the region's
 // operator allows, and warns about and audits pods beyond "restricted".
 func (r *rendering) namespaceObject() *coreac.NamespaceApplyConfiguration {
-	labels := r.scope()
+	labels := r.scopeLabels()
 	for _, mode := range []string{"warn", "audit"} {
 		labels["pod-security.kubernetes.io/"+mode] = "restricted"
 	}
@@ -97,9 +97,9 @@ func (r *rendering) namespaceObject() *coreac.NamespaceApplyConfiguration {
 		WithAnnotations(map[string]string{AnnotationCreatedBy: "windlass-agent/" + r.cfg.AgentVersion})
 }
 
-// service returns a Service, which gives the workload a DNS name in the cluster. Routes do not use
+// serviceConfig returns a Service, which gives the workload a DNS name in the cluster. Routes do not use
 // it, because they have the address of each instance.
-func (r *rendering) service() *coreac.ServiceApplyConfiguration {
+func (r *rendering) serviceConfig() *coreac.ServiceApplyConfiguration {
 	spec := coreac.ServiceSpec().WithType(corev1.ServiceTypeClusterIP).WithSelector(map[string]string{LabelWorkload: r.key})
 	for i, p := range r.ports {
 		one := coreac.ServicePort().WithName(p.name).WithPort(p.number).WithTargetPort(intstr.FromInt32(p.number)).WithProtocol(corev1.ProtocolTCP)
@@ -118,7 +118,7 @@ func (r *rendering) service() *coreac.ServiceApplyConfiguration {
 // found each other.
 func (r *rendering) ranksService() *coreac.ServiceApplyConfiguration {
 	spec := coreac.ServiceSpec().WithType(corev1.ServiceTypeClusterIP).WithClusterIP(corev1.ClusterIPNone).
-		WithPublishNotReadyAddresses(true).WithSelector(r.ranks())
+		WithPublishNotReadyAddresses(true).WithSelector(r.rankLabels())
 	for _, p := range r.ports {
 		spec.WithPorts(coreac.ServicePort().WithName(p.name).WithPort(p.number).WithTargetPort(intstr.FromInt32(p.number)).WithProtocol(corev1.ProtocolTCP))
 	}
@@ -127,7 +127,7 @@ func (r *rendering) ranksService() *coreac.ServiceApplyConfiguration {
 
 // hasSlotHost reports whether the instance has the host name of its stable slot. An instance of several hosts has none,
 // because its ranks get other names with each epoch.
-func (r *rendering) hasSlotHost() bool { return r.a.Unit != nil && r.role.stable && r.hosts() == 1 }
+func (r *rendering) hasSlotHost() bool { return r.a.Unit != nil && r.role.stable && r.hostCount() == 1 }
 
 // slotService returns a Service that gives the pod in a stable slot a DNS name, also before it is ready.
 func (r *rendering) slotService() *coreac.ServiceApplyConfiguration {
@@ -139,8 +139,8 @@ func (r *rendering) slotService() *coreac.ServiceApplyConfiguration {
 	return coreac.Service(r.name, r.namespace).WithLabels(r.objectLabels()).WithSpec(spec)
 }
 
-// ranks returns the labels that all ranks of an instance have in common.
-func (r *rendering) ranks() map[string]string {
+// rankLabels returns the labels that all ranks of an instance have in common.
+func (r *rendering) rankLabels() map[string]string {
 	u := r.a.Unit
 	return map[string]string{
 		LabelUnitOf: FamilyKey(r.a), LabelComponent: r.role.name, LabelGroup: strconv.Itoa(u.Group), LabelSlot: strconv.Itoa(u.Slot),
@@ -150,7 +150,7 @@ func (r *rendering) ranks() map[string]string {
 // disruptionBudget returns a budget that allows the eviction of one instance at a time. Instances
 // that are not ready can always be evicted.
 func (r *rendering) disruptionBudget() *policyac.PodDisruptionBudgetApplyConfiguration {
-	return policyac.PodDisruptionBudget(r.name, r.namespace).WithLabels(r.objectLabels()).WithSpec(budgetOf(r.selector(), intstr.FromInt32(1)))
+	return policyac.PodDisruptionBudget(r.name, r.namespace).WithLabels(r.objectLabels()).WithSpec(budgetOf(r.podSelector(), intstr.FromInt32(1)))
 }
 
 func budgetOf(pods *metaac.LabelSelectorApplyConfiguration, unavailable intstr.IntOrString) *policyac.PodDisruptionBudgetSpecApplyConfiguration {
@@ -166,7 +166,7 @@ func budgetOf(pods *metaac.LabelSelectorApplyConfiguration, unavailable intstr.I
 // evictions: ranks that wait for a rank without a node are ready, and would prevent node drains for
 // ever. a is the assignment of one of the instances.
 func FamilyBudget(cfg Config, a runtime.Assignment, serves bool) (*policyac.PodDisruptionBudgetApplyConfiguration, error) {
-	r, err := prepare(cfg, a)
+	r, err := prepareRendering(cfg, a)
 	if err != nil {
 		return nil, err
 	}
@@ -181,12 +181,12 @@ func FamilyBudget(cfg Config, a runtime.Assignment, serves bool) (*policyac.PodD
 // networkPolicies returns policies that allow only the gateway, the monitoring and other instances
 // of the group to connect to instances. They do not restrict connections that instances open.
 func (r *rendering) networkPolicies() []*networkingac.NetworkPolicyApplyConfiguration {
-	spec := networkingac.NetworkPolicySpec().WithPodSelector(r.selector()).WithPolicyTypes(networkingv1.PolicyTypeIngress)
+	spec := networkingac.NetworkPolicySpec().WithPodSelector(r.podSelector()).WithPolicyTypes(networkingv1.PolicyTypeIngress)
 	for _, s := range append([]GatewaySelector{r.cfg.Gateway}, r.cfg.Monitoring...) {
 		if s.IsZero() {
 			continue
 		}
-		rule := networkingac.NetworkPolicyIngressRule().WithFrom(peers(s)...)
+		rule := networkingac.NetworkPolicyIngressRule().WithFrom(policyPeers(s)...)
 		for _, p := range r.ports {
 			rule.WithPorts(networkingac.NetworkPolicyPort().WithProtocol(corev1.ProtocolTCP).WithPort(intstr.FromInt32(p.number)))
 		}
@@ -206,7 +206,7 @@ func (r *rendering) networkPolicies() []*networkingac.NetworkPolicyApplyConfigur
 	}
 }
 
-func peers(s GatewaySelector) []*networkingac.NetworkPolicyPeerApplyConfiguration {
+func policyPeers(s GatewaySelector) []*networkingac.NetworkPolicyPeerApplyConfiguration {
 	var out []*networkingac.NetworkPolicyPeerApplyConfiguration
 	if len(s.NamespaceLabels) > 0 || len(s.PodLabels) > 0 {
 		// An empty selector of namespaces means all namespaces. No selector would mean the policy's

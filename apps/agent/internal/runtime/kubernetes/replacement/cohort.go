@@ -32,7 +32,7 @@ func replacementOf(live *appsv1.Deployment, pods []*corev1.Pod, sets []*appsv1.R
 		c := cohort{
 			live: s.Annotations[render.AnnotationTemplatePrint] == template, created: s.CreationTimestamp.Time,
 			available: int(s.Status.AvailableReplicas), guarded: s.Spec.MinReadySeconds == neverAvailable,
-			failing: failing(s), pods: of[s.UID],
+			failing: isFailing(s), pods: of[s.UID],
 		}
 		if s.Spec.Replicas != nil {
 			c.replicas = int(*s.Spec.Replicas)
@@ -47,16 +47,16 @@ func replacementOf(live *appsv1.Deployment, pods []*corev1.Pod, sets []*appsv1.R
 	return m
 }
 
-// sum returns the wanted number of pods of all ReplicaSets together.
-func (m *replacement) sum() (n int) {
+// wantedSum returns the wanted number of pods of all ReplicaSets together.
+func (m *replacement) wantedSum() (n int) {
 	for _, c := range m.cohorts {
 		n += c.replicas
 	}
 	return n
 }
 
-// mixed reports whether pods of several templates exist or will exist.
-func (m *replacement) mixed() bool {
+// isMixed reports whether pods of several templates exist or will exist.
+func (m *replacement) isMixed() bool {
 	n := 0
 	for _, c := range m.cohorts {
 		if c.replicas > 0 || len(c.pods) > 0 {
@@ -66,9 +66,9 @@ func (m *replacement) mixed() bool {
 	return n > 1
 }
 
-// failing reports whether a ReplicaSet's controller cannot create missing pods, for example because of a
+// isFailing reports whether a ReplicaSet's controller cannot create missing pods, for example because of a
 // quota.
-func failing(s *appsv1.ReplicaSet) bool {
+func isFailing(s *appsv1.ReplicaSet) bool {
 	return slices.ContainsFunc(s.Status.Conditions, func(c appsv1.ReplicaSetCondition) bool {
 		return c.Type == appsv1.ReplicaSetReplicaFailure && c.Status == corev1.ConditionTrue
 	})
@@ -76,6 +76,6 @@ func failing(s *appsv1.ReplicaSet) bool {
 
 // ReplicaSetMoved reports whether a change of a ReplicaSet affects the decision about which pods go.
 func ReplicaSetMoved(old, now *appsv1.ReplicaSet) bool {
-	return failing(old) != failing(now) || old.Status.AvailableReplicas != now.Status.AvailableReplicas || old.Spec.MinReadySeconds != now.Spec.MinReadySeconds ||
+	return isFailing(old) != isFailing(now) || old.Status.AvailableReplicas != now.Status.AvailableReplicas || old.Spec.MinReadySeconds != now.Spec.MinReadySeconds ||
 		old.Spec.Replicas == nil || now.Spec.Replicas == nil || *old.Spec.Replicas != *now.Spec.Replicas
 }

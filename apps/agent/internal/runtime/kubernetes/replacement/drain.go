@@ -84,31 +84,31 @@ func DrainOf(in Input) Drain {
 	if in.Goal.Spec.Replicas != nil {
 		want = int(*in.Goal.Spec.Replicas)
 	}
-	pods := slices.DeleteFunc(slices.Clone(in.Pods), func(p *corev1.Pod) bool { return !counts(p) })
+	pods := slices.DeleteFunc(slices.Clone(in.Pods), func(p *corev1.Pod) bool { return !countsAsReplica(p) })
 	m := replacementOf(in.Live, pods, in.Sets, in.Assignment, in.Switched)
-	return m.decide(pods, want, in.Switched, in.Released, in.Patience, in.Now)
+	return m.decideSteps(pods, want, in.Switched, in.Released, in.Patience, in.Now)
 }
 
-// decide returns what must be done before the workload has want replicas of the wanted template.
-// pods are the pods for which counts returns true. decide is a pure function.
-func (m *replacement) decide(pods []*corev1.Pod, want int, switched bool, released func(*corev1.Pod) bool, patience func(*corev1.Pod) time.Duration, now time.Time) Drain {
+// decideSteps returns what must be done before the workload has want replicas of the wanted template.
+// pods are the pods for which countsAsReplica returns true. decide is a pure function.
+func (m *replacement) decideSteps(pods []*corev1.Pod, want int, switched bool, released func(*corev1.Pod) bool, patience func(*corev1.Pod) time.Duration, now time.Time) Drain {
 	// A pod that is not ready, or not created yet, may become ready before it goes, and gateways
 	// would then send to it. If no gateway sends to any pod, no pod is marked.
 	sends := len(pods) < m.replicas || slices.ContainsFunc(pods, func(p *corev1.Pod) bool {
 		return !isReady(p) || render.Drains(p) || !released(p)
 	})
-	replaces := m.may > 0 || sends && (!switched || m.mixed())
+	replaces := m.may > 0 || sends && (!switched || m.isMixed())
 	switch {
-	case want != m.replicas && max(len(pods), m.sum()) > m.replicas, want < m.replicas && m.may > 0 && !m.settled():
+	case want != m.replicas && max(len(pods), m.wantedSum()) > m.replicas, want < m.replicas && m.may > 0 && !m.isSettled():
 		// Kubernetes chooses among all marked pods. Until it has removed as many as it should, no
 		// pod is marked or unmarked.
 		return Drain{Waits: true, Hold: replaces && !switched, may: m.may, replicas: new(int32(m.replicas))}
 	case m.replicas == 0:
-		return drained(pods, 0, want, true, released, patience, now)
+		return drainedPods(pods, 0, want, true, released, patience, now)
 	case !replaces:
-		return drained(pods, m.replicas, want, !switched || m.mixed(), released, patience, now)
-	case want == 0 || want < m.replicas && !m.mixed():
-		d := drained(pods, m.replicas, want, false, released, patience, now)
+		return drainedPods(pods, m.replicas, want, !switched || m.isMixed(), released, patience, now)
+	case want == 0 || want < m.replicas && !m.isMixed():
+		d := drainedPods(pods, m.replicas, want, false, released, patience, now)
 		if want > 0 || d.Waits {
 			d.Waits, d.Hold, d.may = true, !switched, m.may
 		}
@@ -136,14 +136,14 @@ func (d *Drain) Shape(c *appsac.DeploymentApplyConfiguration) {
 	}
 }
 
-// counts reports whether the number of replicas includes the pod.
-func counts(p *corev1.Pod) bool {
+// countsAsReplica reports whether the number of replicas includes the pod.
+func countsAsReplica(p *corev1.Pod) bool {
 	return p.DeletionTimestamp == nil && p.Status.Phase != corev1.PodFailed && p.Status.Phase != corev1.PodSucceeded
 }
 
-// drained decides which pods to mark and unmark. pods are the pods for which counts returns true.
+// drainedPods decides which pods to mark and unmark. pods are the pods for which countsAsReplica returns true.
 // replaces means that pods are being replaced. drained is a pure function.
-func drained(pods []*corev1.Pod, replicas, want int, replaces bool, released func(*corev1.Pod) bool, patience func(*corev1.Pod) time.Duration, now time.Time) Drain {
+func drainedPods(pods []*corev1.Pod, replicas, want int, replaces bool, released func(*corev1.Pod) bool, patience func(*corev1.Pod) time.Duration, now time.Time) Drain {
 	var out Drain
 	surplus := len(pods) - want
 	switch {
@@ -252,5 +252,5 @@ func (d *Drain) Marks() bool { return len(d.Mark)+len(d.Unmark) > 0 }
 
 // DrainMoved reports whether a change of a pod affects the decision about which pods go.
 func DrainMoved(old, now *corev1.Pod) bool {
-	return render.Drains(old) || render.Drains(now) || counts(old) != counts(now) || isReady(old) != isReady(now)
+	return render.Drains(old) || render.Drains(now) || countsAsReplica(old) != countsAsReplica(now) || isReady(old) != isReady(now)
 }

@@ -73,7 +73,7 @@ func TestDrain_PrecedesFewerReplicas(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			pods, released := parse(c.pods)
-			d := drained(pods, c.replicas, c.want, c.replaces, func(p *corev1.Pod) bool { return released[p.Name] }, func(*corev1.Pod) time.Duration { return patience }, now)
+			d := drainedPods(pods, c.replicas, c.want, c.replaces, func(p *corev1.Pod) bool { return released[p.Name] }, func(*corev1.Pod) time.Duration { return patience }, now)
 			names := func(pods []*corev1.Pod) (out words) {
 				for _, p := range pods {
 					out = append(out, p.Name)

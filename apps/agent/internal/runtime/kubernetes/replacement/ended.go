@@ -43,8 +43,8 @@ func (e *EndedPods) Check() error {
 	return nil
 }
 
-// surplus returns the ended pods of a workload that may go, oldest first.
-func (e *EndedPods) surplus(ended []*corev1.Pod, now time.Time) []*corev1.Pod {
+// surplusPods returns the ended pods of a workload that may go, oldest first.
+func (e *EndedPods) surplusPods(ended []*corev1.Pod, now time.Time) []*corev1.Pod {
 	newest := slices.SortedFunc(slices.Values(ended), func(a, b *corev1.Pod) int {
 		return cmp.Or(EndedAt(b).Compare(EndedAt(a)), cmp.Compare(b.Name, a.Name))
 	})
@@ -107,7 +107,7 @@ func (e *EndedPods) Due(pods []*corev1.Pod, workload func(render.Ref) render.Obj
 	}
 	var surplus []*corev1.Pod
 	for _, of := range ended {
-		surplus = append(surplus, e.surplus(of, now)...)
+		surplus = append(surplus, e.surplusPods(of, now)...)
 	}
 	slices.SortFunc(surplus, func(a, b *corev1.Pod) int { return EndedAt(a).Compare(EndedAt(b)) })
 	return surplus[:min(len(surplus), endedAtOnce)]

@@ -40,7 +40,7 @@ func TestEndedPods_OldestGoFirstOnceReported(t *testing.T) {
 				pods = append(pods, ended(ago))
 			}
 			var got []string
-			for _, p := range policy.surplus(pods, now) {
+			for _, p := range policy.surplusPods(pods, now) {
 				got = append(got, p.Name)
 			}
 			require.Equal(t, c.want, got)

@@ -65,7 +65,7 @@ type cohort struct {
 	guarded bool
 	// failing means that the cohort's controller cannot create missing pods.
 	failing bool
-	// pods are the cohort's pods for which counts returns true.
+	// pods are the cohort's pods for which countsAsReplica returns true.
 	pods []*corev1.Pod
 }
 
@@ -110,14 +110,14 @@ func (m *replacement) next(released func(*corev1.Pod) bool, patience func(*corev
 		}
 	}
 	if m.observed && left == 0 && freshReplicas == m.replicas {
-		return Drain{Unmark: marked(fresh, nil)} // nothing is left to replace
+		return Drain{Unmark: markedExcept(fresh, nil)} // nothing is left to replace
 	}
 	out := Drain{Waits: true, Hold: !switched, may: m.may}
-	if !m.settled() {
+	if !m.isSettled() {
 		return out
 	}
 
-	order := goes(old)
+	order := removalOrder(old)
 	leaves := max(0, min(m.most-(freshReplicas-ready), len(order)))
 	told := leaves
 	unready := func(p *corev1.Pod) bool { return p == nil || !isReady(p) }
@@ -137,7 +137,7 @@ func (m *replacement) next(released func(*corev1.Pod) bool, patience func(*corev
 			out.Left = max(out.Left, min(DrainsSince(p).Add(patience(p)).Sub(now), patience(p)))
 		}
 	}
-	out.Unmark = marked(m.cohorts, leaving)
+	out.Unmark = markedExcept(m.cohorts, leaving)
 	if leaves == 0 || len(out.Mark)+len(out.Unmark) > 0 || out.Left > 0 {
 		return out
 	}
@@ -151,9 +151,9 @@ func (m *replacement) next(released func(*corev1.Pod) bool, patience func(*corev
 	return out
 }
 
-// settled reports whether the last decision has been carried out, and whether all counts are newer
+// isSettled reports whether the last decision has been carried out, and whether all counts are newer
 // than the decision.
-func (m *replacement) settled() bool {
+func (m *replacement) isSettled() bool {
 	sum, available, old, live := 0, 0, 0, -1
 	for n, c := range m.cohorts {
 		sum, available = sum+c.replicas, available+c.available
@@ -178,9 +178,9 @@ func (m *replacement) settled() bool {
 	return c.guarded && c.available == 0 && (old == 0 || m.may <= c.replicas)
 }
 
-// goes returns pods in the order in which the controller removes them. Unavailable pods come before
+// removalOrder returns pods in the order in which the controller removes them. Unavailable pods come before
 // available pods, and older ReplicaSets before younger ones. A nil pod is not created yet.
-func goes(old []cohort) (order []*corev1.Pod) {
+func removalOrder(old []cohort) (order []*corev1.Pod) {
 	var rest []*corev1.Pod
 	for _, c := range slices.SortedStableFunc(slices.Values(old), func(a, b cohort) int { return a.created.Compare(b.created) }) {
 		pods := slices.SortedFunc(slices.Values(c.pods), func(a, b *corev1.Pod) int {
@@ -193,8 +193,8 @@ func goes(old []cohort) (order []*corev1.Pod) {
 	return append(order, rest...)
 }
 
-// marked returns the marked pods, except the pods in but.
-func marked(all []cohort, but []*corev1.Pod) (out []*corev1.Pod) {
+// markedExcept returns the marked pods, except the pods in but.
+func markedExcept(all []cohort, but []*corev1.Pod) (out []*corev1.Pod) {
 	for _, c := range all {
 		for _, p := range c.pods {
 			if render.Drains(p) && !slices.Contains(but, p) {

@@ -76,7 +76,7 @@ func (m *model) agent() {
 		pods = append(pods, p.Pod)
 		sent[p.Name] = p.sent
 	}
-	d := r.decide(pods, m.want, m.live == m.template, func(p *corev1.Pod) bool { return !sent[p.Name] }, func(*corev1.Pod) time.Duration { return modelPatience }, m.now)
+	d := r.decideSteps(pods, m.want, m.live == m.template, func(p *corev1.Pod) bool { return !sent[p.Name] }, func(*corev1.Pod) time.Duration { return modelPatience }, m.now)
 	live, replicas, unavailable := m.template, m.want, m.most
 	if d.Hold {
 		live = m.live

@@ -14,8 +14,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// adopt tags the sockets that instances opened before the guard was in force.
-func (g *Guard) adopt(ids groups) error {
+// adoptSockets tags the sockets that instances opened before the guard was in force.
+func (g *Guard) adoptSockets(ids groups) error {
 	dirs, err := os.ReadDir("/proc")
 	if err != nil {
 		return fmt.Errorf("list processes: %w", err)
@@ -65,7 +65,7 @@ func (g *Guard) adoptProcess(pid int, gid uint32) error {
 		if err != nil {
 			return err
 		}
-		err = g.tag(fd, gid)
+		err = g.tagSocket(fd, gid)
 		_ = unix.Close(fd)
 		if err != nil {
 			return err
@@ -74,9 +74,9 @@ func (g *Guard) adoptProcess(pid int, gid uint32) error {
 	return nil
 }
 
-// tag tags a network socket. Other sockets need no tag. It also ends the option SO_REUSEADDR of a
+// tagSocket tags a network socket. Other sockets need no tag. It also ends the option SO_REUSEADDR of a
 // UDP socket, so that no other socket can share its port from now on.
-func (g *Guard) tag(fd int, gid uint32) error {
+func (g *Guard) tagSocket(fd int, gid uint32) error {
 	domain, err := unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_DOMAIN)
 	if err != nil {
 		return err

@@ -17,7 +17,7 @@ import (
 // R6 is the packet, R7 is the sending socket, and R8 is the socket's tag.
 func markSender(_ groups, m maps) asm.Instructions {
 	in := append(packetSocket(), asm.JNE.Imm(asm.R1, connecting, "allow"))
-	in = append(in, labelled("tagged", getTag(m, asm.R7))...)
+	in = append(in, withLabel("tagged", getTag(m, asm.R7))...)
 	in = append(in,
 		asm.JEq.Imm(asm.R0, 0, "allow"),
 		asm.LoadMem(asm.R8, asm.R0, 0, asm.Word),
@@ -34,7 +34,7 @@ func markSender(_ groups, m maps) asm.Instructions {
 		asm.JNE.Imm(asm.R1, 255, "allow"), // the first byte of multicast addresses is 255
 		asm.StoreMem(asm.R6, packetPriority, asm.R8, asm.Word).WithSymbol("mark"),
 	)
-	return append(in, verdicts()...)
+	return append(in, endVerdicts()...)
 }
 
 // packetSocket writes the packet into R6 and its socket into R7. It jumps to the label tagged for
@@ -66,8 +66,8 @@ func receive(g groups, m maps) asm.Instructions {
 		asm.JEq.Imm(asm.R1, listening, "tagged"),
 		asm.JNE.Imm(asm.R1, connecting, "allow"),
 	)
-	in = append(in, opens()...)
-	in = append(in, labelled("tagged", getTag(m, asm.R7))...)
+	in = append(in, allowAnswers()...)
+	in = append(in, withLabel("tagged", getTag(m, asm.R7))...)
 	in = append(in,
 		asm.JEq.Imm(asm.R0, 0, "allow"),
 		asm.LoadMem(asm.R8, asm.R0, 0, asm.Word),
@@ -79,7 +79,7 @@ func receive(g groups, m maps) asm.Instructions {
 		asm.StoreMem(asm.RFP, stackPort, asm.R1, asm.Word),
 	)
 	in = append(in, ofPort(m, asm.R8, "from")...)
-	in = append(in, labelled("from", senderGroup(g))...)
+	in = append(in, withLabel("from", senderGroup(g))...)
 	in = append(in,
 		asm.LoadMem(asm.R1, asm.R6, packetEtherType, asm.Word).WithSymbol("unmarked"),
 		asm.JEq.Imm(asm.R1, etherType(unix.ETH_P_IPV6), "packet6"),
@@ -93,21 +93,21 @@ func receive(g groups, m maps) asm.Instructions {
 		asm.LSh.Imm(asm.R9, 2),
 		asm.StoreImm(asm.RFP, stackKey+4, 0, asm.Word),
 		asm.StoreImm(asm.RFP, stackKey+8, 0, asm.Word),
-		asm.StoreImm(asm.RFP, stackKey+12, int64(word(0, 0, 255, 255)), asm.Word),
+		asm.StoreImm(asm.RFP, stackKey+12, int64(wordOf(0, 0, 255, 255)), asm.Word),
 	)
 	in = append(in, loadPacket(12, stackKey+16, 4)...)
 	in = append(in, ofThisHost(m, "own4")...)
-	in = append(in, labelled("own4", loadPacket(16, stackTuple, 4))...)
+	in = append(in, withLabel("own4", loadPacket(16, stackTuple, 4))...)
 	in = append(in,
 		asm.LoadMem(asm.R1, asm.RFP, stackKey+16, asm.Word),
 		asm.StoreMem(asm.RFP, stackTuple+4, asm.R1, asm.Word),
 	)
-	in = append(in, sender(m, "4", 12, 8)...)
+	in = append(in, findSender(m, "4", 12, 8)...)
 	// IPv6: the addresses are at offsets 8 and 24. A packet of this host is refused if it has
 	// extension headers before the TCP or UDP header.
-	in = append(in, labelled("packet6", loadPacket(8, stackKey+4, 16))...)
+	in = append(in, withLabel("packet6", loadPacket(8, stackKey+4, 16))...)
 	in = append(in, ofThisHost(m, "own6")...)
-	in = append(in, labelled("own6", loadPacket(6, stackByte, 1))...)
+	in = append(in, withLabel("own6", loadPacket(6, stackByte, 1))...)
 	in = append(in,
 		asm.LoadMem(asm.R1, asm.RFP, stackByte, asm.Byte),
 		asm.LoadMem(asm.R2, asm.R7, sockProtocol, asm.Word),
@@ -121,13 +121,13 @@ func receive(g groups, m maps) asm.Instructions {
 			asm.StoreMem(asm.RFP, stackTuple+16+4*i, asm.R1, asm.Word),
 		)
 	}
-	in = append(in, sender(m, "6", 36, 32)...)
-	return append(in, verdicts()...)
+	in = append(in, findSender(m, "6", 36, 32)...)
+	return append(in, endVerdicts()...)
 }
 
-// opens allows the answer of a listener to a socket that connects, because the connection was
+// allowAnswers allows the answer of a listener to a socket that connects, because the connection was
 // checked before. Only the first packet of another socket that connects remains to be checked.
-func opens() asm.Instructions {
+func allowAnswers() asm.Instructions {
 	in := asm.Instructions{
 		asm.LoadMem(asm.R1, asm.R6, packetEtherType, asm.Word),
 		asm.JEq.Imm(asm.R1, etherType(unix.ETH_P_IPV6), "opens6"),
@@ -139,7 +139,7 @@ func opens() asm.Instructions {
 		asm.LSh.Imm(asm.R9, 2),
 		asm.Ja.Label("flags"),
 	)
-	in = append(in, labelled("opens6", loadPacket(6, stackByte, 1))...)
+	in = append(in, withLabel("opens6", loadPacket(6, stackByte, 1))...)
 	return append(in,
 		asm.LoadMem(asm.R1, asm.RFP, stackByte, asm.Byte),
 		asm.JNE.Imm(asm.R1, unix.IPPROTO_TCP, "tagged"),
@@ -208,11 +208,11 @@ func senderGroup(g groups) asm.Instructions {
 	}
 }
 
-// sender finds the socket that sent the packet: the socket that an answer would reach. It allows
+// findSender finds the socket that sent the packet: the socket that an answer would reach. It allows
 // the packet if this socket belongs to a process that is not an instance, or to the receiver's
 // group. It decides about packets without a group: packets of programs that are not instances, and
 // packets whose priority the host's firewall replaced. It denies copies of datagrams to many hosts.
-func sender(m maps, label string, size int32, ports int16) asm.Instructions {
+func findSender(m maps, label string, size int32, ports int16) asm.Instructions {
 	udp, found := "senderUDP"+label, "sender"+label
 	in := asm.Instructions{
 		// The header has the sender's port and then the receiver's port.
@@ -241,5 +241,5 @@ func sender(m maps, label string, size int32, ports int16) asm.Instructions {
 		// The sender is unknown if it closes its socket right after sending.
 		asm.JEq.Imm(asm.R0, 0, "deny").WithSymbol(found),
 	)
-	return append(in, judge(m, "judge"+label, asm.R8, asm.R7)...)
+	return append(in, judgeSocket(m, "judge"+label, asm.R8, asm.R7)...)
 }

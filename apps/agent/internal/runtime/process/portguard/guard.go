@@ -47,12 +47,12 @@ func (g *Guard) open(ids groups) error {
 	if err := rlimit.RemoveMemlock(); err != nil {
 		return fmt.Errorf("raise the limit of locked memory: %w", err)
 	}
-	old, err := attached(root, ids)
+	old, err := attachedPrograms(root, ids)
 	if err != nil {
 		return err
 	}
 	defer old.close()
-	if g.maps, err = old.maps(); err != nil {
+	if g.maps, err = old.mapsInForce(); err != nil {
 		return err
 	}
 	if g.changes, err = addressChanges(); err != nil {
@@ -62,16 +62,16 @@ func (g *Guard) open(ids groups) error {
 		return err
 	}
 	for _, h := range hooks {
-		if err := g.attach(root, h, ids, old[h.name]); err != nil {
+		if err := g.attachProgram(root, h, ids, old[h.name]); err != nil {
 			return fmt.Errorf("%s: %w", h.attach, err)
 		}
 	}
-	return g.adopt(ids)
+	return g.adoptSockets(ids)
 }
 
-// attach puts a program in force. In the same step, it removes the old program.
-func (g *Guard) attach(root *os.File, h hook, ids groups, old *ebpf.Program) error {
-	p, err := ebpf.NewProgram(h.spec(ids, g.maps))
+// attachProgram puts a program in force. In the same step, it removes the old program.
+func (g *Guard) attachProgram(root *os.File, h hook, ids groups, old *ebpf.Program) error {
+	p, err := ebpf.NewProgram(h.programSpec(ids, g.maps))
 	if err != nil {
 		return fmt.Errorf("load a program: %w", err)
 	}
@@ -111,7 +111,7 @@ func Remove(first, last uint32) error {
 		return err
 	}
 	defer func() { _ = root.Close() }()
-	old, err := attached(root, groups{first, last})
+	old, err := attachedPrograms(root, groups{first, last})
 	if err != nil {
 		return err
 	}
@@ -137,8 +137,8 @@ func (p programs) close() {
 	}
 }
 
-// attached returns the programs of the guard that is in force for the range.
-func attached(root *os.File, ids groups) (programs, error) {
+// attachedPrograms returns the programs of the guard that is in force for the range.
+func attachedPrograms(root *os.File, ids groups) (programs, error) {
 	out := programs{}
 	for _, h := range hooks {
 		res, err := link.QueryPrograms(link.QueryOptions{Target: int(root.Fd()), Attach: h.attach})
@@ -166,9 +166,9 @@ func attached(root *os.File, ids groups) (programs, error) {
 	return out, nil
 }
 
-// maps returns the maps of the programs in force, so that the tags of open sockets stay. It makes
+// mapsInForce returns the maps of the programs in force, so that the tags of open sockets stay. It makes
 // the maps that are missing.
-func (p programs) maps() (m maps, err error) {
+func (p programs) mapsInForce() (m maps, err error) {
 	for _, one := range p {
 		info, err := one.Info()
 		if err != nil {
@@ -181,11 +181,11 @@ func (p programs) maps() (m maps, err error) {
 				return m, fmt.Errorf("open map %d: %w", id, err)
 			}
 			switch {
-			case m.tags == nil && fits(found, tagsSpec()):
+			case m.tags == nil && fitsSpec(found, tagsSpec()):
 				m.tags = found
-			case m.local == nil && fits(found, localSpec()):
+			case m.local == nil && fitsSpec(found, localSpec()):
 				m.local = found
-			case m.ports == nil && fits(found, portsSpec()):
+			case m.ports == nil && fitsSpec(found, portsSpec()):
 				m.ports = found
 			default:
 				_ = found.Close()
@@ -210,7 +210,7 @@ func (p programs) maps() (m maps, err error) {
 	return m, nil
 }
 
-func fits(m *ebpf.Map, s *ebpf.MapSpec) bool {
+func fitsSpec(m *ebpf.Map, s *ebpf.MapSpec) bool {
 	return m.Type() == s.Type && m.KeySize() == s.KeySize && m.ValueSize() == s.ValueSize && m.Flags() == s.Flags
 }
 

@@ -149,7 +149,7 @@ func detach(t *testing.T, names ...string) {
 	root, err := openRoot()
 	require.NoError(t, err)
 	defer func() { require.NoError(t, root.Close()) }()
-	old, err := attached(root, ids)
+	old, err := attachedPrograms(root, ids)
 	require.NoError(t, err)
 	defer old.close()
 	for _, h := range hooks {

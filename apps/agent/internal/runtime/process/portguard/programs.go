@@ -98,9 +98,9 @@ var hooks = []hook{
 	{"c6", ebpf.CGroupSockAddr, ebpf.AttachCGroupInet6Connect, send6},
 	{"s4", ebpf.CGroupSockAddr, ebpf.AttachCGroupUDP4Sendmsg, send4},
 	{"s6", ebpf.CGroupSockAddr, ebpf.AttachCGroupUDP6Sendmsg, send6},
-	{"b4", ebpf.CGroupSockAddr, ebpf.AttachCGroupInet4Bind, bind},
-	{"b6", ebpf.CGroupSockAddr, ebpf.AttachCGroupInet6Bind, bind},
-	{"so", ebpf.CGroupSockopt, ebpf.AttachCGroupSetsockopt, option},
+	{"b4", ebpf.CGroupSockAddr, ebpf.AttachCGroupInet4Bind, denyForeignPorts},
+	{"b6", ebpf.CGroupSockAddr, ebpf.AttachCGroupInet6Bind, denyForeignPorts},
+	{"so", ebpf.CGroupSockopt, ebpf.AttachCGroupSetsockopt, ignoreReuse},
 	{"out", ebpf.CGroupSKB, ebpf.AttachCGroupInetEgress, markSender},
 	{"in", ebpf.CGroupSKB, ebpf.AttachCGroupInetIngress, receive},
 }
@@ -116,7 +116,7 @@ func programName(h hook, g groups) string {
 	return fmt.Sprintf("wl_%s_%08x", h.name, sum.Sum32())
 }
 
-func (h hook) spec(g groups, m maps) *ebpf.ProgramSpec {
+func (h hook) programSpec(g groups, m maps) *ebpf.ProgramSpec {
 	return &ebpf.ProgramSpec{Name: programName(h, g), Type: h.kind, AttachType: h.attach, License: "Apache-2.0", Instructions: h.body(g, m)}
 }
 
@@ -170,9 +170,9 @@ func getTag(m maps, socket asm.Register) asm.Instructions {
 	}
 }
 
-// judge ends a search. It allows the socket in R0 if it has no tag, because then it does not belong
+// judgeSocket ends a search. It allows the socket in R0 if it has no tag, because then it does not belong
 // to an instance, or if its tag is the group in own. Otherwise, it denies.
-func judge(m maps, label string, own, other asm.Register) asm.Instructions {
+func judgeSocket(m maps, label string, own, other asm.Register) asm.Instructions {
 	in := append(asm.Instructions{asm.Mov.Reg(asm.R9, asm.R0)}, getTag(m, asm.R9)...)
 	return append(in,
 		asm.Mov.Reg(other, own),
@@ -185,8 +185,8 @@ func judge(m maps, label string, own, other asm.Register) asm.Instructions {
 	)
 }
 
-// verdicts returns the end of each program.
-func verdicts() asm.Instructions {
+// endVerdicts returns the end of each program.
+func endVerdicts() asm.Instructions {
 	return asm.Instructions{
 		asm.Mov.Imm(asm.R0, 1).WithSymbol("allow"),
 		asm.Return(),
@@ -204,12 +204,12 @@ func create(g groups, m maps) asm.Instructions {
 	}
 	in = append(in, asm.Ja.Label("deny"), asm.Mov.Reg(asm.R2, asm.R6).WithSymbol("tag"))
 	in = append(in, setTag(m)...)
-	return append(in, verdicts()...)
+	return append(in, endVerdicts()...)
 }
 
-// bind denies instances the TCP ports of other groups, because clients of an instance that has
+// denyForeignPorts denies instances the TCP ports of other groups, because clients of an instance that has
 // ended must not reach another group's instance.
-func bind(g groups, m maps) asm.Instructions {
+func denyForeignPorts(g groups, m maps) asm.Instructions {
 	in := append(ofInstances(g, m),
 		asm.LoadMem(asm.R1, asm.R6, addrProtocol, asm.Word),
 		asm.JNE.Imm(asm.R1, unix.IPPROTO_TCP, "allow"),
@@ -218,13 +218,13 @@ func bind(g groups, m maps) asm.Instructions {
 		asm.StoreMem(asm.RFP, stackPort, asm.R1, asm.Word),
 	)
 	in = append(in, ofPort(m, asm.R7, "allow")...)
-	return append(in, verdicts()...)
+	return append(in, endVerdicts()...)
 }
 
-// option ignores SO_REUSEADDR if an instance sets it on a UDP socket. With this option, sockets of
+// ignoreReuse ignores SO_REUSEADDR if an instance sets it on a UDP socket. With this option, sockets of
 // several groups could share a port, and each could receive datagrams of another group. Programs
 // also set the option where they need not share a port, so the call returns no error.
-func option(g groups, _ maps) asm.Instructions {
+func ignoreReuse(g groups, _ maps) asm.Instructions {
 	in := asm.Instructions{
 		asm.Mov.Reg(asm.R6, asm.R1),
 		asm.LoadMem(asm.R1, asm.R6, optionLevel, asm.Word),
@@ -275,11 +275,11 @@ func send4(g groups, m maps) asm.Instructions {
 		asm.LoadMem(asm.R8, asm.R6, addrIP4, asm.Word),
 		asm.JNE.Imm(asm.R8, 0, "ip4"),
 		// 0.0.0.0 means this host. It is replaced, so that the kernel uses the address that is checked.
-		asm.Mov.Imm(asm.R8, word(127, 0, 0, 1)),
+		asm.Mov.Imm(asm.R8, wordOf(127, 0, 0, 1)),
 		asm.StoreMem(asm.R6, addrIP4, asm.R8, asm.Word),
 	)
 	in = append(in, judge4(m)...)
-	return append(in, verdicts()...)
+	return append(in, endVerdicts()...)
 }
 
 // send6 is send4 for IPv6 sockets, which also reach IPv4 addresses.
@@ -292,15 +292,15 @@ func send6(g groups, m maps) asm.Instructions {
 		asm.JNE.Imm(asm.R1, 0, "ip6"),
 		asm.LoadMem(asm.R1, asm.R6, addrIP6+8, asm.Word),
 		asm.JEq.Imm(asm.R1, 0, "zeros"),
-		asm.LoadImm(asm.R2, int64(uint32(word(0, 0, 255, 255))), asm.DWord),
+		asm.LoadImm(asm.R2, int64(uint32(wordOf(0, 0, 255, 255))), asm.DWord),
 		asm.JNE.Reg(asm.R1, asm.R2, "ip6"),
 		asm.JNE.Imm(asm.R8, 0, "ip4"),
-		asm.Mov.Imm(asm.R8, word(127, 0, 0, 1)),
+		asm.Mov.Imm(asm.R8, wordOf(127, 0, 0, 1)),
 		asm.StoreMem(asm.R6, addrIP6+12, asm.R8, asm.Word),
 		asm.Ja.Label("ip4"),
 
 		asm.JNE.Imm(asm.R8, 0, "ip6").WithSymbol("zeros"),
-		asm.Mov.Imm(asm.R8, word(0, 0, 0, 1)),
+		asm.Mov.Imm(asm.R8, wordOf(0, 0, 0, 1)),
 		asm.StoreMem(asm.R6, addrIP6+12, asm.R8, asm.Word),
 	)
 	// At the label "ip6", R8 is the last word of the address.
@@ -319,7 +319,7 @@ func send6(g groups, m maps) asm.Instructions {
 	}
 	six = append(six, lookUp(m, "6", 36, 32)...)
 	in = append(append(in, six...), judge4(m)...)
-	return append(in, verdicts()...)
+	return append(in, endVerdicts()...)
 }
 
 // judge4 begins at the label "ip4", with the address in R8.
@@ -327,7 +327,7 @@ func judge4(m maps) asm.Instructions {
 	in := asm.Instructions{
 		asm.StoreImm(asm.RFP, stackKey+4, 0, asm.Word).WithSymbol("ip4"),
 		asm.StoreImm(asm.RFP, stackKey+8, 0, asm.Word),
-		asm.StoreImm(asm.RFP, stackKey+12, int64(word(0, 0, 255, 255)), asm.Word),
+		asm.StoreImm(asm.RFP, stackKey+12, int64(wordOf(0, 0, 255, 255)), asm.Word),
 		asm.StoreMem(asm.RFP, stackKey+16, asm.R8, asm.Word),
 	}
 	in = append(in, isLocal(m)...)
@@ -365,12 +365,12 @@ func lookUp(m maps, label string, size int32, ports int16) asm.Instructions {
 		asm.JNE.Imm(asm.R9, unix.IPPROTO_TCP, "allow"),
 	}
 	in = append(append(in, args...), asm.FnSkLookupTcp.Call(), asm.Ja.Label(found))
-	in = append(append(in, labelled(udp, args)...), asm.FnSkLookupUdp.Call(), asm.JEq.Imm(asm.R0, 0, "allow").WithSymbol(found))
-	return append(in, judge(m, "judge"+label, asm.R7, asm.R8)...)
+	in = append(append(in, withLabel(udp, args)...), asm.FnSkLookupUdp.Call(), asm.JEq.Imm(asm.R0, 0, "allow").WithSymbol(found))
+	return append(in, judgeSocket(m, "judge"+label, asm.R7, asm.R8)...)
 }
 
-// labelled gives instructions a label, to which other instructions can jump.
-func labelled(name string, in asm.Instructions) asm.Instructions {
+// withLabel gives instructions a label, to which other instructions can jump.
+func withLabel(name string, in asm.Instructions) asm.Instructions {
 	in[0] = in[0].WithSymbol(name)
 	return in
 }
@@ -388,5 +388,5 @@ func lookUpArgs(size int32) asm.Instructions {
 	}
 }
 
-// word returns four bytes of an address in the form in which the kernel's programs load them.
-func word(b ...byte) int32 { return int32(binary.NativeEndian.Uint32(b)) }
+// wordOf returns four bytes of an address in the form in which the kernel's programs load them.
+func wordOf(b ...byte) int32 { return int32(binary.NativeEndian.Uint32(b)) }
