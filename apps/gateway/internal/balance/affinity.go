@@ -3,7 +3,7 @@ package balance
 // Affinity sends requests with the same key to the same instance, whose KV cache holds their prefix. It is rendezvous
 // hashing with bounded load: an instance that has more than its share of the requests in flight is passed over. When
 // an instance is added or removed, only its own keys move. Requests without a key use power of two.
-var Affinity = register("affinity", func() Strategy { return affinity{} })
+var Affinity = registerStrategy("affinity", func() Strategy { return affinity{} })
 
 // An instance gets the requests of its keys while its requests in flight are fewer than a limit: 5/4
 // of the mean over all instances, plus overShare. At the limit another instance is better, because a

@@ -86,7 +86,7 @@ const (
 // register when the package is initialized.
 var registry = map[string]func() Strategy{}
 
-func register(name string, create func() Strategy) string {
+func registerStrategy(name string, create func() Strategy) string {
 	if registry[name] != nil {
 		panic("two balancing strategies have the name " + name)
 	}

@@ -4,7 +4,7 @@ import "sync/atomic"
 
 // LeastRequests chooses the instance with the fewest requests in flight. Instances with equal
 // counts take turns.
-var LeastRequests = register("least_requests", func() Strategy { return &leastRequests{} })
+var LeastRequests = registerStrategy("least_requests", func() Strategy { return &leastRequests{} })
 
 type leastRequests struct{ turn atomic.Uint64 }
 

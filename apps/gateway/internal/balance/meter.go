@@ -88,9 +88,9 @@ func (e *Endpoint) Forget() {
 	m.weight.Store(0)
 }
 
-// advance adds the time since the last call to busy. now can be earlier than in that call, because
+// advanceTo adds the time since the last call to busy. now can be earlier than in that call, because
 // callers read the clock before they take the lock.
-func (m *meter) advance(now time.Time) {
+func (m *meter) advanceTo(now time.Time) {
 	if m.advanced.IsZero() {
 		m.advanced, m.faded = now, now
 	}
@@ -102,14 +102,14 @@ func (m *meter) advance(now time.Time) {
 
 func (m *meter) begin(now time.Time) {
 	m.mu.Lock()
-	m.advance(now)
+	m.advanceTo(now)
 	m.inFlight++
 	m.mu.Unlock()
 }
 
-func (m *meter) end(now time.Time, how Outcome) {
+func (m *meter) endRequest(now time.Time, how Outcome) {
 	m.mu.Lock()
-	m.advance(now)
+	m.advanceTo(now)
 	m.inFlight--
 	switch how {
 	case Served:
@@ -162,7 +162,7 @@ type estimate struct {
 func (m *meter) estimateAt(now time.Time, memory time.Duration) estimate {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.advance(now)
+	m.advanceTo(now)
 	if passed := now.Sub(m.faded); passed > 0 {
 		left := math.Exp(-float64(passed) / float64(memory))
 		m.busy, m.done, m.failed, m.faded = m.busy*left, m.done*left, m.failed*left, now

@@ -3,7 +3,7 @@ package balance
 // PowerOfTwo draws two instances and chooses the one with fewer requests in flight. With several
 // gateways it spreads requests better than least requests, because gateways count only their
 // own requests, and could all choose the same instance at once.
-var PowerOfTwo = register("power_of_two", func() Strategy { return powerOfTwo{} })
+var PowerOfTwo = registerStrategy("power_of_two", func() Strategy { return powerOfTwo{} })
 
 type powerOfTwo struct{}
 

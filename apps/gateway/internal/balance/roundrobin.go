@@ -3,7 +3,7 @@ package balance
 import "sync/atomic"
 
 // RoundRobin chooses instances in turn.
-var RoundRobin = register("round_robin", func() Strategy { return &roundRobin{} })
+var RoundRobin = registerStrategy("round_robin", func() Strategy { return &roundRobin{} })
 
 type roundRobin struct{ turn atomic.Uint64 }
 

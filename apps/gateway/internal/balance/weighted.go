@@ -19,7 +19,7 @@ import (
 //   - With equal weights it is round robin.
 //   - Candidates that are missing, because they are ejected or were tried, do not change the
 //     ratios of the other instances.
-var Weighted = register("weighted", func() Strategy { return &weighted{} })
+var Weighted = registerStrategy("weighted", func() Strategy { return &weighted{} })
 
 const (
 	// updateInterval is how often weights are updated. It is gRFC A58's default: an update is
@@ -112,7 +112,9 @@ func summarizeWeights(weights []float64) (mean, largest float64, known int) {
 
 func (s *weighted) Began(e *Endpoint, now time.Time) { e.ensureMeter().begin(now) }
 
-func (s *weighted) Ended(e *Endpoint, now time.Time, how Outcome) { e.ensureMeter().end(now, how) }
+func (s *weighted) Ended(e *Endpoint, now time.Time, how Outcome) {
+	e.ensureMeter().endRequest(now, how)
+}
 
 func (s *weighted) Reported(e *Endpoint, now time.Time, load orca.Load, failed bool) {
 	e.ensureMeter().keepReport(now, load, failed)

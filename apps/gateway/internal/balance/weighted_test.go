@@ -145,7 +145,7 @@ func serve(m *meter, at time.Time, n int, took time.Duration, how Outcome) time.
 	for range n {
 		m.begin(at)
 		at = at.Add(took)
-		m.end(at, how)
+		m.endRequest(at, how)
 	}
 	return at
 }

@@ -81,7 +81,7 @@ func New(cfg Config) (*Policy, error) {
 		exact[strings.ToLower(o)] = true
 	}
 	options.AllowOriginFunc = func(origin string) bool {
-		return exact[origin] || slices.ContainsFunc(wildcards, func(p pattern) bool { return p.matches(origin) })
+		return exact[origin] || slices.ContainsFunc(wildcards, func(p pattern) bool { return p.matchesOrigin(origin) })
 	}
 	return &Policy{rs: rs.New(options)}, nil
 }
@@ -89,7 +89,7 @@ func New(cfg Config) (*Policy, error) {
 // pattern is an origin with a wildcard: scheme is "https://", suffix is ".example.com".
 type pattern struct{ scheme, suffix string }
 
-func (p pattern) matches(origin string) bool {
+func (p pattern) matchesOrigin(origin string) bool {
 	host, ok := strings.CutPrefix(origin, p.scheme)
 	if !ok {
 		return false

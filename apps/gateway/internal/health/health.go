@@ -126,14 +126,14 @@ func (s State) After(outcome Outcome, now time.Time, p Policy) (_ State, ejected
 		if s.trial.IsZero() {
 			return s, false // the request was sent before the ejection, too, so it does not prolong it
 		}
-		return s.eject(now, p), true
+		return s.ejectAt(now, p), true
 	}
 	s.failures++
 	if outcome == Refusal {
 		s.refusals++
 	}
 	if s.failures >= p.Failures || s.refusals >= p.Refusals {
-		return s.eject(now, p), true
+		return s.ejectAt(now, p), true
 	}
 	return s, false
 }
@@ -144,7 +144,7 @@ func (s State) Cancelled() State {
 	return s
 }
 
-func (s State) eject(now time.Time, p Policy) State {
+func (s State) ejectAt(now time.Time, p Policy) State {
 	// An instance without an ejection for p.Longest starts over with the shortest one.
 	if s.trial.IsZero() && now.Sub(s.returned) > p.Longest {
 		s.level = 0

@@ -153,7 +153,7 @@ func (b *book) recordAnswer(id string, startDuration time.Duration, ok bool, now
 	return 0
 }
 
-func (b *book) counts() []count {
+func (b *book) countsOf() []count {
 	out := make([]count, 0, len(b.apps))
 	for id, a := range b.apps {
 		out = append(out, count{id, a.name, b.permits.Held(id)})

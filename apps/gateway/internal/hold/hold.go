@@ -93,7 +93,7 @@ func New(cfg Config) (*Holds, error) {
 	}
 	h := &Holds{cfg: cfg, changed: make(chan struct{}, 1), book: newBook(cfg.Most)}
 	var err error
-	h.metrics, err = newMetrics(cfg.Registerer, h.counts)
+	h.metrics, err = newMetrics(cfg.Registerer, h.allCounts)
 	return h, err
 }
 
@@ -161,10 +161,10 @@ func (h *Holds) RetryAfter(appID string, p Policy) time.Duration {
 	return h.book.retryAfter(appID, p, h.cfg.Now())
 }
 
-func (h *Holds) counts() []count {
+func (h *Holds) allCounts() []count {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	return h.book.counts()
+	return h.book.countsOf()
 }
 
 // Forget drops the state and the metrics of apps that are not routed any more.

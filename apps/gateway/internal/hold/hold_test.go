@@ -33,7 +33,7 @@ func TestBook(t *testing.T) {
 		require.False(t, wake)
 		refused, _ = b.takePermit("a", "chat", policy, at(2*time.Second))
 		require.Equal(t, &Refusal{RetryAfter: 58 * time.Second}, refused, "the duration of a start is unknown, so Retry-After is the rest of the policy's wait")
-		require.Equal(t, []count{{"a", "chat", 2}}, b.counts())
+		require.Equal(t, []count{{"a", "chat", 2}}, b.countsOf())
 	})
 	t.Run("all apps of a process have a limit together", func(t *testing.T) {
 		b := newBook(1)
@@ -149,7 +149,7 @@ func TestBook(t *testing.T) {
 		require.Empty(t, b.forgetApps(func(string) bool { return false }))
 		b.freePermit("a", false, at(0))
 		require.Equal(t, []string{"a"}, b.forgetApps(func(string) bool { return false }))
-		require.Empty(t, b.counts())
+		require.Empty(t, b.countsOf())
 	})
 }
 

@@ -175,7 +175,7 @@ func (p Policy) Refuses(why Reason) bool {
 }
 
 // Alone returns the body for a decode server alone.
-func (r *Request) Alone() []byte { return r.with(nil) }
+func (r *Request) Alone() []byte { return r.withFields(nil) }
 
 // PrefillNIXL returns the body for vLLM's prefill server.
 func (r *Request) PrefillNIXL() []byte {
@@ -188,7 +188,7 @@ func (r *Request) PrefillNIXL() []byte {
 	if _, ok := r.fields["max_completion_tokens"]; ok {
 		change["max_completion_tokens"] = 1
 	}
-	return r.with(change)
+	return r.withFields(change)
 }
 
 // ErrNoParams is the error for an answer of a prefill server that is not a JSON object.
@@ -206,7 +206,7 @@ func (r *Request) DecodeNIXL(answer []byte) ([]byte, error) {
 	if len(got.Params) == 0 || string(got.Params) == "null" {
 		return r.Alone(), nil
 	}
-	return r.with(map[string]any{"kv_transfer_params": got.Params}), nil
+	return r.withFields(map[string]any{"kv_transfer_params": got.Params}), nil
 }
 
 // SGLang returns the bodies for both servers. address is the address of the prefill server, and port is its bootstrap
@@ -232,13 +232,13 @@ func (r *Request) SGLang(address string, port int, room func() int64) (prefill, 
 		}
 		change = map[string]any{"bootstrap_host": hosts, "bootstrap_port": ports, "bootstrap_room": rooms}
 	}
-	decode = r.with(change)
+	decode = r.withFields(change)
 	change["stream"], change["stream_options"] = false, nil
-	return r.with(change), decode
+	return r.withFields(change), decode
 }
 
-// with returns the request with fields set. Nil drops a field, except in bootstrap_port. Other fields keep their text.
-func (r *Request) with(set map[string]any) []byte {
+// withFields returns the request with fields set. Nil drops a field, except in bootstrap_port. Other fields keep their text.
+func (r *Request) withFields(set map[string]any) []byte {
 	out := make(map[string]json.RawMessage, len(r.fields)+len(set))
 	maps.Copy(out, r.fields)
 	for _, name := range gatewayFields {

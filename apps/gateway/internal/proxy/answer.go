@@ -220,7 +220,7 @@ func (p *Proxy) writeLines(ctx context.Context, x *exchange, r *seen, to lines) 
 	attrs = append(attrs,
 		slog.String("request_id", x.id), slog.String("remote", r.remote),
 		slog.String("method", r.method), slog.String("host", x.host), slog.String("path", r.path), slog.String("proto", r.proto),
-		slog.Int("status", x.status), slog.Int64("bytes", x.sent), slog.Float64("ms", millis(x.took)),
+		slog.Int("status", x.status), slog.Int64("bytes", x.sent), slog.Float64("ms", inMillis(x.took)),
 	)
 	if x.route != nil {
 		attrs = append(attrs, slog.String("app", x.spec.AppName), slog.Int64("generation", x.spec.Generation))
@@ -242,13 +242,13 @@ func (p *Proxy) writeLines(ctx context.Context, x *exchange, r *seen, to lines) 
 		attrs = append(attrs, slog.String("prefill_instance_id", x.prefill))
 	}
 	if x.held > 0 {
-		attrs = append(attrs, slog.Float64("held_ms", millis(x.held)))
+		attrs = append(attrs, slog.Float64("held_ms", inMillis(x.held)))
 	}
 	if !x.firstByte.IsZero() {
-		attrs = append(attrs, slog.Float64("first_byte_ms", millis(x.firstByte.Sub(x.start))))
+		attrs = append(attrs, slog.Float64("first_byte_ms", inMillis(x.firstByte.Sub(x.start))))
 	}
 	if !x.firstToken.IsZero() {
-		attrs = append(attrs, slog.Float64("first_token_ms", millis(x.firstToken.Sub(x.start))))
+		attrs = append(attrs, slog.Float64("first_token_ms", inMillis(x.firstToken.Sub(x.start))))
 	}
 	if x.used != (usage{}) {
 		attrs = append(attrs, slog.Uint64("prompt_tokens", x.used.Prompt), slog.Uint64("completion_tokens", x.used.Completion))
@@ -265,7 +265,7 @@ func (p *Proxy) writeLines(ctx context.Context, x *exchange, r *seen, to lines) 
 	p.cfg.Access.LogAttrs(ctx, slog.LevelInfo, "request", attrs...)
 }
 
-func millis(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 }
+func inMillis(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 }
 
 // buffers are used to copy bodies. They have 32 KiB, as in io.Copy.
 type buffers struct{ pool sync.Pool }

@@ -76,8 +76,8 @@ func (b *requestBody) Read(p []byte) (int, error) {
 // readFromClient reads a part of the body. The client's pace counts the time until the part arrives.
 func (b *requestBody) readFromClient(p []byte) (int, error) {
 	if w := b.instance.Load(); w != nil {
-		w.pause()
-		defer w.resume()
+		w.pauseWatch()
+		defer w.resumeWatch()
 	}
 	b.waiting.Store(true)
 	defer b.waiting.Store(false)

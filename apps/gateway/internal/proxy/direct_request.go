@@ -61,8 +61,8 @@ func (d *direct) readFields() bool {
 
 func (f *requestFields) isDropped(i int) bool { return f.drop[i/64]&(1<<(i%64)) != 0 }
 
-// values implements fields.
-func (d *direct) values(name string) []string {
+// fieldValues implements fields.
+func (d *direct) fieldValues(name string) []string {
 	f := &d.fields
 	f.found = f.found[:0]
 	if strings.EqualFold(name, "x-forwarded-for") {

@@ -270,24 +270,24 @@ func keepsTrailer(name string) bool {
 
 // fields are the fields of a request, in an http.Header or as they were read in place.
 type fields interface {
-	// values returns the values of the fields with this name. They are valid until the next call.
-	values(name string) []string
+	// fieldValues returns the values of the fields with this name. They are valid until the next call.
+	fieldValues(name string) []string
 }
 
 // netFields are fields in an http.Header.
 type netFields http.Header
 
-func (f netFields) values(name string) []string { return http.Header(f).Values(name) }
+func (f netFields) fieldValues(name string) []string { return http.Header(f).Values(name) }
 
 // affinityKey returns the request's affinity key, by the route's policy. Empty: it has none.
 func (x *exchange) affinityKey(f fields) string {
 	switch p := x.policy; {
 	case p.AffinityHeader != "":
-		if values := f.values(p.AffinityHeader); len(values) > 0 {
+		if values := f.fieldValues(p.AffinityHeader); len(values) > 0 {
 			return values[0]
 		}
 	case p.AffinityCookie != "":
-		r := http.Request{Header: http.Header{"Cookie": f.values("Cookie")}}
+		r := http.Request{Header: http.Header{"Cookie": f.fieldValues("Cookie")}}
 		if c, err := r.Cookie(p.AffinityCookie); err == nil {
 			return c.Value
 		}

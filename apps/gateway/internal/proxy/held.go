@@ -72,7 +72,7 @@ func (*trip) leavesHeld(_, _ bool) bool { return false }
 
 // leavesHeld implements carrier. A gateway that stops gives net/http no more connections.
 func (d *direct) leavesHeld(heartbeat, handsOver bool) bool {
-	return !d.p.leaving.Load() && (handsOver || heartbeat && acceptsEvents(d.values("Accept")))
+	return !d.p.leaving.Load() && (handsOver || heartbeat && acceptsEvents(d.fieldValues("Accept")))
 }
 
 func (c *trip) heldRequests() *hold.Holds { return c.t.holds }

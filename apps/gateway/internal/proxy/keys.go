@@ -26,7 +26,7 @@ type appKey struct {
 func (x *exchange) admitsKey(f fields) bool {
 	for i := range keyFields {
 		k := &keyFields[i]
-		if values := f.values(k.name); len(values) == 1 { // two values count as no key
+		if values := f.fieldValues(k.name); len(values) == 1 { // two values count as no key
 			if name, ok := x.keyNamed(values[0], k.scheme); ok {
 				x.key = appKey{name, k.name, values[0]}
 				return true

@@ -161,8 +161,8 @@ type legAnswer struct {
 	err  error
 }
 
-// ok reports whether the leg succeeded.
-func (l *legAnswer) ok() bool { return l.err == nil && l.a.Status < http.StatusBadRequest }
+// hasSucceeded reports whether the leg succeeded.
+func (l *legAnswer) hasSucceeded() bool { return l.err == nil && l.a.Status < http.StatusBadRequest }
 
 // inTurn sends vLLM's legs one after the other.
 func (p *pair) inTurn() (decide.Attempt, error) {
@@ -175,7 +175,7 @@ func (p *pair) inTurn() (decide.Attempt, error) {
 		// The decode server says what is wrong with the request, because the prefill server got a changed request.
 		p.c.t.metrics.countUnpaired(p.c.x, pairing.NoPrefill)
 		body = p.c.request.Alone()
-	case one.ok():
+	case one.hasSucceeded():
 		var err error
 		if body, err = p.c.request.DecodeNIXL(one.body); err != nil {
 			p.decode.End()
@@ -213,13 +213,13 @@ func (p *pair) atOnce() (decide.Attempt, error) {
 	select {
 	case one = <-prefilled:
 		prefillCtx.end(nil)
-		if one.ok() {
+		if one.hasSucceeded() {
 			return p.passDecode(<-decoded, true)
 		}
 		p.stopDecode(context.Canceled)
 		two = <-decoded
 	case two = <-decoded:
-		if two.ok() { // so the cache of the first prompt was transferred
+		if two.hasSucceeded() { // so the cache of the first prompt was transferred
 			p.later = true
 			prefillCtx.unlink() // the request may end before
 			go p.endLater(p.c.req.Context(), prefillCtx, prefilled)
@@ -233,11 +233,11 @@ func (p *pair) atOnce() (decide.Attempt, error) {
 			return p.passDecode(two, one.a.Sent)
 		}
 		prefillCtx.end(nil)
-		if one.ok() || two.err == nil && two.a.Status < http.StatusInternalServerError {
+		if one.hasSucceeded() || two.err == nil && two.a.Status < http.StatusInternalServerError {
 			return p.passDecode(two, one.a.Sent)
 		}
 	}
-	two.drop()
+	two.dropAnswer()
 	a, err := p.failedPrefill(&one)
 	a.Sent = a.Sent || two.a.Sent
 	if a.Status >= http.StatusInternalServerError {
@@ -306,7 +306,7 @@ func (p *pair) sendPrefill(ctx context.Context, body []byte) (l legAnswer) {
 			l.err = fmt.Errorf("%w: the answer of the prefill server is larger than %d bytes", failBroken, maxPrefillAnswer)
 		}
 	}
-	p.c.t.metrics.countLeg(p.c.x, p.prefill, legEnd{decide.Prefill, l.status(), l.err, time.Since(begun)})
+	p.c.t.metrics.countLeg(p.c.x, p.prefill, legEnd{decide.Prefill, l.statusCode(), l.err, time.Since(begun)})
 	return l
 }
 
@@ -326,7 +326,7 @@ func (p *pair) sendDecode(ctx context.Context, body []byte) (l legAnswer) {
 			b.limit = x.policy.Idle
 		}
 		if err != nil && !errors.Is(err, io.EOF) {
-			l.drop()
+			l.dropAnswer()
 			l.res = nil
 			l.a = brokenOff(ctx, x)
 			l.err = x.wrapFailure(err)
@@ -335,19 +335,19 @@ func (p *pair) sendDecode(ctx context.Context, body []byte) (l legAnswer) {
 			l.res.Body = &rejoined{io.MultiReader(bytes.NewReader(first[:n]), l.res.Body), l.res.Body}
 		}
 	}
-	p.c.t.metrics.countLeg(x, p.decode, legEnd{decide.Decode, l.status(), l.err, time.Since(begun)})
+	p.c.t.metrics.countLeg(x, p.decode, legEnd{decide.Decode, l.statusCode(), l.err, time.Since(begun)})
 	return l
 }
 
-// drop drops the answer, which ends the lease of a decode leg.
-func (l *legAnswer) drop() {
+// dropAnswer drops the answer, which ends the lease of a decode leg.
+func (l *legAnswer) dropAnswer() {
 	if l.res != nil {
 		_ = l.res.Body.Close()
 	}
 }
 
-// status returns the status of the leg's answer, or 0 if there is none.
-func (l *legAnswer) status() int {
+// statusCode returns the status of the leg's answer, or 0 if there is none.
+func (l *legAnswer) statusCode() int {
 	if l.err != nil {
 		return 0
 	}

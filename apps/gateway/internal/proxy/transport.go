@@ -176,8 +176,8 @@ type trip struct {
 	res *http.Response
 }
 
-// values implements fields. It returns the values of the request for an instance, or the value with the app key.
-func (c *trip) values(name string) []string {
+// fieldValues implements fields. It returns the values of the request for an instance, or the value with the app key.
+func (c *trip) fieldValues(name string) []string {
 	if strings.EqualFold(name, c.x.key.field) {
 		return []string{c.x.key.value}
 	}
@@ -312,7 +312,7 @@ func (t *transport) roundTrip(req *http.Request, x *exchange, at destination, bo
 	}
 	res, err := through.RoundTrip(out)
 	again.Store(nil)
-	silent := late.end()
+	silent := late.endWatch()
 	if err == nil {
 		if err = whyUnfit(res); err != nil {
 			_ = res.Body.Close()

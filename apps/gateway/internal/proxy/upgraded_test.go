@@ -91,19 +91,19 @@ func TestWatch(t *testing.T) {
 		begun := time.Now()
 		w := startWatch(time.Second, func() { late <- time.Now() })
 		time.Sleep(900 * time.Millisecond)
-		w.pause()
+		w.pauseWatch()
 		time.Sleep(time.Hour) // the watch waits for the client, so this hour does not count
 		require.Empty(t, late)
-		w.resume()
+		w.resumeWatch()
 		require.Equal(t, begun.Add(900*time.Millisecond+time.Hour+time.Second), <-late)
-		require.Equal(t, time.Second, w.end())
-		w.resume() // a read that ends after the answer began
+		require.Equal(t, time.Second, w.endWatch())
+		w.resumeWatch() // a read that ends after the answer began
 		time.Sleep(time.Hour)
 		require.Empty(t, late)
 
 		w = startWatch(time.Second, func() { late <- time.Now() })
-		w.pause()
+		w.pauseWatch()
 		time.Sleep(time.Hour)
-		require.Zero(t, w.end(), "the watch waited for the client")
+		require.Zero(t, w.endWatch(), "the watch waited for the client")
 	})
 }

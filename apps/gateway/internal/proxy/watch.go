@@ -22,7 +22,7 @@ func startWatch(limit time.Duration, late func()) *watch {
 	return &watch{limit: limit, timer: time.AfterFunc(limit, late), since: time.Now()}
 }
 
-func (w *watch) pause() {
+func (w *watch) pauseWatch() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if !w.over {
@@ -31,7 +31,7 @@ func (w *watch) pause() {
 	}
 }
 
-func (w *watch) resume() {
+func (w *watch) resumeWatch() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if !w.over {
@@ -40,8 +40,8 @@ func (w *watch) resume() {
 	}
 }
 
-// end stops the watch, and returns how long the instance was silent. 0: the watch waited for the client.
-func (w *watch) end() (silent time.Duration) {
+// endWatch stops the watch, and returns how long the instance was silent. 0: the watch waited for the client.
+func (w *watch) endWatch() (silent time.Duration) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.over = true

@@ -31,13 +31,13 @@ import (
 const fileHead = "windlass-gateway-routes 1 "
 
 // held is the content of the file: the routes of each app as the agent sent them, and the other regions.
-type held struct {
+type savedRoutes struct {
 	tableID    string
 	apps       map[string][]byte
 	neighbours *neighbours.Picture // nil: not known
 }
 
-func encode(h held) []byte {
+func encode(h savedRoutes) []byte {
 	size := len(fileHead) + len(h.tableID) + 1 + 1 + crc32.Size
 	for _, app := range h.apps {
 		size += binary.MaxVarintLen64 + len(app)
@@ -58,8 +58,8 @@ func encode(h held) []byte {
 	return binary.BigEndian.AppendUint32(out, crc32.ChecksumIEEE(out))
 }
 
-func decode(data []byte) (held, error) {
-	h := held{apps: map[string][]byte{}}
+func decode(data []byte) (savedRoutes, error) {
+	h := savedRoutes{apps: map[string][]byte{}}
 	if len(data) < crc32.Size || crc32.ChecksumIEEE(data[:len(data)-crc32.Size]) != binary.BigEndian.Uint32(data[len(data)-crc32.Size:]) {
 		return h, errors.New("its checksum is wrong")
 	}
@@ -112,16 +112,16 @@ func readLine(r *bufio.Reader, most int) ([]byte, error) {
 }
 
 // loadFile reads the file. found is false if the file does not exist.
-func loadFile(path string) (h held, found bool, err error) {
+func loadFile(path string) (h savedRoutes, found bool, err error) {
 	data, err := os.ReadFile(path)
 	if errors.Is(err, fs.ErrNotExist) {
-		return held{apps: map[string][]byte{}}, false, nil
+		return savedRoutes{apps: map[string][]byte{}}, false, nil
 	}
 	if err == nil {
 		h, err = decode(data)
 	}
 	if err != nil {
-		return held{apps: map[string][]byte{}}, false, fmt.Errorf("read routes %s: %w", path, err)
+		return savedRoutes{apps: map[string][]byte{}}, false, fmt.Errorf("read routes %s: %w", path, err)
 	}
 	return h, true, nil
 }

@@ -77,7 +77,7 @@ type Source struct {
 
 	mu   sync.Mutex
 	id   string // the current GatewayID
-	held held
+	held savedRoutes
 	// complete is closed once a whole table has arrived, now or before a restart.
 	complete chan struct{}
 	have     sync.Once

@@ -151,7 +151,7 @@ func TestFile_PartialIsNotServed(t *testing.T) {
 
 	data, err := proto.Marshal(routes(nil))
 	require.NoError(t, err)
-	whole := encode(held{tableID: "table-1", apps: map[string][]byte{"app_1": data}})
+	whole := encode(savedRoutes{tableID: "table-1", apps: map[string][]byte{"app_1": data}})
 	require.NoError(t, replaceFile(path, whole))
 	s, routes, err := open(t, path)
 	require.NoError(t, err)
@@ -175,7 +175,7 @@ func TestFile_PartialIsNotServed(t *testing.T) {
 func FuzzDecode(f *testing.F) {
 	data, err := proto.Marshal(routes(nil))
 	require.NoError(f, err)
-	f.Add(encode(held{tableID: "t", apps: map[string][]byte{"app_1": data}}))
+	f.Add(encode(savedRoutes{tableID: "t", apps: map[string][]byte{"app_1": data}}))
 	f.Add([]byte(fileHead))
 	f.Fuzz(func(t *testing.T, data []byte) {
 		if h, err := decode(data); err == nil {

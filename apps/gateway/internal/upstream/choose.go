@@ -290,7 +290,7 @@ func (t *target) countUsable(v *view, w *Want, now time.Time, s *set, why *refus
 		if k >= t.ready {
 			return false
 		}
-		verdict, _ := t.known[k].verdict(now)
+		verdict, _ := t.known[k].verdictAt(now)
 		return verdict != health.Out
 	}
 	left := 0
@@ -305,7 +305,7 @@ func (t *target) countUsable(v *view, w *Want, now time.Time, s *set, why *refus
 		from = t.known
 	}
 	takes := func(i *instance) bool {
-		verdict, until := i.verdict(now)
+		verdict, until := i.verdictAt(now)
 		switch {
 		case slices.Contains(w.tried, i):
 		case !anyhow && verdict == health.Out:

@@ -142,8 +142,8 @@ func (t *target) partnersIn(s *set, count int) []bool {
 	return out
 }
 
-// keep removes the instances from s that do not fit. Their order is that of known.
-func (t *target) keep(s *set, fits func(k int) bool) {
+// keepOnly removes the instances from s that do not fit. Their order is that of known.
+func (t *target) keepOnly(s *set, fits func(k int) bool) {
 	var left set
 	left.anyhow = s.anyhow
 	k := 0
@@ -167,7 +167,7 @@ func (t *target) countPairs(v *view, w *Want, now time.Time, s *set, why *refusa
 	if t.needsPartners(w) && t.prefill.countUsable(v, w, now, &prefills, why) > 0 {
 		partners = t.prefill.partnersIn(&prefills, len(t.policies))
 	}
-	t.keep(&decodes, func(k int) bool {
+	t.keepOnly(&decodes, func(k int) bool {
 		_, ok := t.wayTo(k, w, partners, without && !t.hasSoundPartner(k, now))
 		return ok
 	})
@@ -226,7 +226,7 @@ func (r *Route) pairUp(v *view, t *target, l *Lease, w *Want, without bool, at t
 	inCommon := func(k int) int {
 		return slices.IndexFunc(how.keys, func(n int) bool { return slices.Contains(t.prefill.keys[k], n) })
 	}
-	t.prefill.keep(&s, func(k int) bool { return inCommon(k) >= 0 })
+	t.prefill.keepOnly(&s, func(k int) bool { return inCommon(k) >= 0 })
 	i := 0
 	if len(s.instances) > 1 {
 		i = t.prefill.strategy.Pick(s.endpoints, balance.Request{Affinity: w.Affinity, Random: r.cfg.Random(), Now: at})

@@ -74,7 +74,7 @@ func (q *queue) wakeFirst() {
 
 func (q *queue) wakeFront() {
 	if first := q.line.Front(); first != nil {
-		first.Value.(*waiter).signal()
+		first.Value.(*waiter).signalTurn()
 	}
 }
 
@@ -82,11 +82,11 @@ func (q *queue) wakeAll() {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	for e := q.line.Front(); e != nil; e = e.Next() {
-		e.Value.(*waiter).signal()
+		e.Value.(*waiter).signalTurn()
 	}
 }
 
-func (w *waiter) signal() {
+func (w *waiter) signalTurn() {
 	select {
 	case w.wake <- struct{}{}:
 	default: // the waiter has a signal already
@@ -110,7 +110,7 @@ func (q *queue) joinQueue(size int, held bool) (*waiter, func()) {
 	}
 	q.size.Add(1)
 	// An instance that became free before size was incremented did not wake this waiter.
-	w.signal()
+	w.signalTurn()
 	return w, func() {
 		q.mu.Lock()
 		defer q.mu.Unlock()

@@ -155,8 +155,8 @@ func (t *target) strategyKey() string {
 	return t.DeploymentID
 }
 
-// lists returns all targets of the view, each followed by its prefill, if it has one.
-func (v *view) lists() iter.Seq[*target] {
+// eachTarget returns all targets of the view, each followed by its prefill, if it has one.
+func (v *view) eachTarget() iter.Seq[*target] {
 	return func(yield func(*target) bool) {
 		for i := range v.targets {
 			t := &v.targets[i]
@@ -245,7 +245,7 @@ func (r *Route) Update(spec Spec) error {
 	var arrived []Arrival
 	ids := make([]string, 0, len(spec.Targets))
 	if before != nil {
-		for t := range before.lists() {
+		for t := range before.eachTarget() {
 			maps.Copy(known, t.all)
 			if before.policy.Strategy == spec.Policy.Strategy {
 				strategies[t.strategyKey()] = t.strategy
@@ -340,7 +340,7 @@ func (v *view) leftBy(next *view) []*instance {
 		return nil
 	}
 	listed := map[*instance]bool{}
-	for t := range next.lists() {
+	for t := range next.eachTarget() {
 		for _, m := range t.all {
 			listed[m.instance] = true
 		}
@@ -351,7 +351,7 @@ func (v *view) leftBy(next *view) []*instance {
 			gone = append(gone, i)
 		}
 	}
-	for t := range v.lists() {
+	for t := range v.eachTarget() {
 		for _, m := range t.all {
 			if !listed[m.instance] {
 				listed[m.instance] = true
@@ -423,7 +423,7 @@ func (r *Route) Health() []Health {
 			sums[i.ID] = h
 		}
 	}
-	for t := range v.lists() {
+	for t := range v.eachTarget() {
 		for _, m := range t.all {
 			add(m.instance, removed || m.state == Draining)
 		}
@@ -437,7 +437,7 @@ func (r *Route) Health() []Health {
 // mayHaveNews reports whether there may be anything to report about a listed instance. It is fast, because usually
 // tens of thousands of instances have nothing to report.
 func (v *view) mayHaveNews() bool {
-	for t := range v.lists() {
+	for t := range v.eachTarget() {
 		for _, m := range t.all {
 			if m.state == Draining || m.touched.Load() || m.unproven.Load() {
 				return true
@@ -447,7 +447,7 @@ func (v *view) mayHaveNews() bool {
 	return false
 }
 
-func (i *instance) verdict(now time.Time) (health.Verdict, time.Time) {
+func (i *instance) verdictAt(now time.Time) (health.Verdict, time.Time) {
 	if !i.touched.Load() {
 		return health.In, time.Time{}
 	}

@@ -167,7 +167,7 @@ func (c *Conn) Cut() {
 	c.state.Or(cut)
 	_ = unix.Shutdown(c.fd, unix.SHUT_RDWR) // it fails if the socket is not connected any more
 	c.wakeReader()
-	signal(c.writeWake)
+	signalOn(c.writeWake)
 }
 
 // Give makes t the only reader and writer of the connection. nil: any goroutine may read and write again.
@@ -238,7 +238,7 @@ func (c *Conn) applyEvents(events uint32) (next *Task) {
 	}
 	before := c.state.Or(state)
 	if state&^before&writable != 0 {
-		signal(c.writeWake)
+		signalOn(c.writeWake)
 	}
 	if state&readable != 0 {
 		next = c.signalReader()
@@ -260,7 +260,7 @@ func (c *Conn) wakeReader() {
 func (c *Conn) signalReader() *Task {
 	t := c.task.Load()
 	if t == nil {
-		signal(c.readWake)
+		signalOn(c.readWake)
 		return nil
 	}
 	if t.wakeUp() {
@@ -269,8 +269,8 @@ func (c *Conn) signalReader() *Task {
 	return nil
 }
 
-// signal sends to ch, which holds one signal, or does nothing if the last one was not received yet.
-func signal(ch chan struct{}) {
+// signalOn sends to ch, which holds one signal, or does nothing if the last one was not received yet.
+func signalOn(ch chan struct{}) {
 	select {
 	case ch <- struct{}{}:
 	default:
