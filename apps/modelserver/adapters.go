@@ -39,7 +39,7 @@ func (s adapterAPI) handleLoadAdapter(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	if _, loaded := s.adapters.readyModel(body.Name); loaded && body.InPlace {
-		if err := s.adapters.unload(r.Context(), body.Name); err != nil && !errors.Is(err, errModelNotLoaded) {
+		if err := s.adapters.unloadModel(r.Context(), body.Name); err != nil && !errors.Is(err, errModelNotLoaded) {
 			s.writeError(w, badRequest("", "%v", err))
 			return
 		}
@@ -84,7 +84,7 @@ func (s adapterAPI) handleUnloadAdapter(w http.ResponseWriter, r *http.Request) 
 		s.writeError(w, badRequest("", "'lora_name' needs to be provided to unload a LoRA adapter."))
 		return
 	}
-	if s.adapters.unload(r.Context(), body.Name) != nil {
+	if s.adapters.unloadModel(r.Context(), body.Name) != nil {
 		s.writeError(w, &apiError{
 			status: http.StatusNotFound, kind: "not_found_error", code: "adapter_not_found",
 			message: fmt.Sprintf("The lora adapter '%s' cannot be found.", body.Name),

@@ -101,7 +101,7 @@ type arguments struct {
 	positional []string
 }
 
-func (a *arguments) has(key string) bool { _, ok := a.values[key]; return ok }
+func (a *arguments) hasKey(key string) bool { _, ok := a.values[key]; return ok }
 
 // textOf returns a flag's only value. The result is false if the flag does not have exactly one value. "None" is
 // Python's word for no value.

@@ -137,7 +137,7 @@ func (e *engine) parseFlags(cfg *Config, words []string, own ownSettings) error 
 	if err != nil {
 		return err
 	}
-	if args.has("--config") {
+	if args.hasKey("--config") {
 		return &CommandLineError{Message: p.program + ": error: modelserver reads no file of flags: give them on the command line instead of --config", Code: 1}
 	}
 	cfg.Engine.Name = e.name

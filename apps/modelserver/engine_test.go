@@ -224,7 +224,7 @@ func TestEngineFlags(t *testing.T) {
 					}
 					args, err := p.parseWords(words)
 					require.NoError(t, err, words)
-					require.True(t, args.has(f.firstName()), words)
+					require.True(t, args.hasKey(f.firstName()), words)
 				}
 			}
 		}

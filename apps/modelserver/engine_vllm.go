@@ -367,7 +367,7 @@ func configureVLLM(p *parser, cfg *Config, args *arguments, own ownSettings) err
 			return err
 		}
 	}
-	if args.isOn("--enable-auto-tool-choice") && !args.has("--tool-call-parser") {
+	if args.isOn("--enable-auto-tool-choice") && !args.hasKey("--tool-call-parser") {
 		return p.valueError("TypeError: Error: --enable-auto-tool-choice requires --tool-call-parser")
 	}
 	if args.isOn("--enable-log-outputs") && !args.isOn("--enable-log-requests") {

@@ -61,7 +61,7 @@ func (s *Server) serveInference(w http.ResponseWriter, r *http.Request, parse fu
 		code = statusClosedRequest
 		panic(http.ErrAbortHandler)
 	}
-	release, queued, refused := s.admit(ctx, arrived)
+	release, queued, refused := s.admitRequest(ctx, arrived)
 	if refused != nil {
 		refuse(refused)
 		return
@@ -75,7 +75,7 @@ func (s *Server) serveInference(w http.ResponseWriter, r *http.Request, parse fu
 		refuse(refused)
 		return
 	}
-	if refused := s.prefill(ctx, w, plan); refused != nil {
+	if refused := s.callPrefill(ctx, w, plan); refused != nil {
 		refuse(refused)
 		return
 	}
@@ -84,9 +84,9 @@ func (s *Server) serveInference(w http.ResponseWriter, r *http.Request, parse fu
 	}
 }
 
-// admit waits for a slot, and fails a share of the requests for the fault ErrorRate. If refused is nil, the caller must
+// admitRequest waits for a slot, and fails a share of the requests for the fault ErrorRate. If refused is nil, the caller must
 // call release once.
-func (s *Server) admit(ctx context.Context, arrived time.Time) (release func(), queued time.Duration, refused *apiError) {
+func (s *Server) admitRequest(ctx context.Context, arrived time.Time) (release func(), queued time.Duration, refused *apiError) {
 	release, err := s.queue.acquire(ctx)
 	switch {
 	case errors.Is(err, errQueueFull):

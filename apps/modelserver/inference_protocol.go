@@ -99,7 +99,7 @@ func (s inferenceAPI) handleModelReady(w http.ResponseWriter, r *http.Request) {
 	switch {
 	case !ok, version != "" && version != model.version:
 		writeInferenceError(w, unknownModel(name, version))
-	case matches(faults.DenyReady, name):
+	case matchesPattern(faults.DenyReady, name):
 		writeInferenceError(w, &apiError{status: http.StatusBadRequest, message: fmt.Sprintf("model '%s' is not ready (injected fault)", name)})
 	default:
 		w.WriteHeader(http.StatusOK)
@@ -144,7 +144,7 @@ func (s inferenceAPI) handleModelInfer(w http.ResponseWriter, r *http.Request) {
 		refuse(&apiError{status: http.StatusServiceUnavailable, message: "the server is loading", retryAfter: time.Second})
 		return
 	}
-	model, leave, ok := s.models.use(r.PathValue("model"), r.PathValue("version"))
+	model, leave, ok := s.models.useModel(r.PathValue("model"), r.PathValue("version"))
 	if !ok {
 		refuse(unknownModel(r.PathValue("model"), r.PathValue("version")))
 		return
@@ -159,14 +159,14 @@ func (s inferenceAPI) handleModelInfer(w http.ResponseWriter, r *http.Request) {
 		code = statusClosedRequest
 		panic(http.ErrAbortHandler)
 	}
-	release, _, refused := s.admit(ctx, arrived)
+	release, _, refused := s.admitRequest(ctx, arrived)
 	if refused != nil {
 		refuse(refused)
 		return
 	}
 	defer release()
 	faults, _, _ := s.faults.currentFaults()
-	if matches(faults.FalseReady, model.name) {
+	if matchesPattern(faults.FalseReady, model.name) {
 		refuse(&apiError{status: http.StatusInternalServerError, message: fmt.Sprintf("model '%s' fails (injected fault)", model.name)})
 		return
 	}
@@ -193,7 +193,7 @@ func (s inferenceAPI) planInference(w http.ResponseWriter, r *http.Request, mode
 		return answer, badRequest("inputs", "inputs is missing: send at least one tensor")
 	}
 	for _, input := range req.Inputs {
-		if err := input.check(); err != nil {
+		if err := input.checkData(); err != nil {
 			return answer, badRequest("inputs", "input '%s': %v", input.Name, err)
 		}
 	}
@@ -217,8 +217,8 @@ var datatypes = []string{
 	"BOOL", "UINT8", "UINT16", "UINT32", "UINT64", "INT8", "INT16", "INT32", "INT64", "FP16", "BF16", "FP32", "FP64", "BYTES",
 }
 
-// check compares the data of a tensor with its shape and type.
-func (t inferTensor) check() error {
+// checkData compares the data of a tensor with its shape and type.
+func (t inferTensor) checkData() error {
 	switch {
 	case t.Name == "":
 		return errors.New("name is missing")
@@ -250,7 +250,7 @@ func (t inferTensor) check() error {
 			}
 			continue
 		}
-		if !fits(token, t.Datatype) {
+		if !fitsDatatype(token, t.Datatype) {
 			return fmt.Errorf("data has %v, which is not of type %s", token, t.Datatype)
 		}
 		got++
@@ -261,7 +261,7 @@ func (t inferTensor) check() error {
 	return nil
 }
 
-func fits(value json.Token, datatype string) bool {
+func fitsDatatype(value json.Token, datatype string) bool {
 	switch value.(type) {
 	case string:
 		return datatype == "BYTES"
@@ -372,7 +372,7 @@ func (s inferenceAPI) handleRepositoryLoad(w http.ResponseWriter, r *http.Reques
 	if err == nil {
 		if loaded, ok := s.models.readyModel(name); ok && loaded.version != model.version {
 			// Memory has only one copy of a model. An error means that another request has unloaded it.
-			_ = s.models.unload(r.Context(), name)
+			_ = s.models.unloadModel(r.Context(), name)
 		}
 		err = s.load(r.Context(), s.models, model, takes)
 	}
@@ -389,7 +389,7 @@ func (s inferenceAPI) handleRepositoryLoad(w http.ResponseWriter, r *http.Reques
 // handleRepositoryUnload unloads a model. As in Triton, unloading a model that is not loaded is not an error.
 func (s inferenceAPI) handleRepositoryUnload(w http.ResponseWriter, r *http.Request) {
 	_, _ = io.Copy(io.Discard, http.MaxBytesReader(w, r.Body, s.cfg.MaxBodyBytes))
-	if s.models.unload(r.Context(), r.PathValue("model")) == nil {
+	if s.models.unloadModel(r.Context(), r.PathValue("model")) == nil {
 		s.log.Info("unloaded", "model", r.PathValue("model"))
 	}
 	w.WriteHeader(http.StatusOK)

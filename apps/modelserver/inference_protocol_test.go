@@ -338,7 +338,7 @@ func TestModelSet_WaitsForAnUnload(t *testing.T) {
 				if err := set.load(t.Context(), hostedModel{name: "a"}, func() error { return nil }); err != nil && !errors.Is(err, errModelLoaded) {
 					t.Error(err)
 				}
-				if err := set.unload(t.Context(), "a"); err != nil && !errors.Is(err, errModelNotLoaded) {
+				if err := set.unloadModel(t.Context(), "a"); err != nil && !errors.Is(err, errModelNotLoaded) {
 					t.Error(err)
 				}
 			}

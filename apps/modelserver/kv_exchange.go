@@ -42,8 +42,8 @@ func incompatibleCaches(prefill, decode string) kvBlocks {
 // The text has the code, because errors of engines have no code of their own.
 var errIncompatible = errors.New(codeIncompatible + ": mixed pair")
 
-// err returns the error in the answer, or nil.
-func (k kvBlocks) err() error {
+// errorOf returns the error in the answer, or nil.
+func (k kvBlocks) errorOf() error {
 	switch {
 	case k.Error == "":
 		return nil
@@ -134,5 +134,5 @@ func fetchKV(ctx context.Context, host string, port int, ask any, server string)
 	if err := json.NewDecoder(io.LimitReader(c, kvMessageLimit)).Decode(&got); err != nil {
 		return nil, "", fmt.Errorf("%s closed the connection without an answer: %w", server, err)
 	}
-	return slices.Concat(got.Blocks...), got.Version, got.err()
+	return slices.Concat(got.Blocks...), got.Version, got.errorOf()
 }

@@ -143,7 +143,7 @@ func (k *kvRooms) answerDecoder(ctx context.Context, c net.Conn) {
 	err := errTransferLost
 	if !k.loses() {
 		if err = json.NewEncoder(c).Encode(answer); answer.Error != "" {
-			err = answer.err()
+			err = answer.errorOf()
 		}
 	}
 	select {

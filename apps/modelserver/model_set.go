@@ -32,8 +32,8 @@ type memoryBudget struct {
 	limit, used int
 }
 
-// reserve takes mib MiB, or returns an error with the free memory.
-func (b *memoryBudget) reserve(mib int) error {
+// reserveMemory takes mib MiB, or returns an error with the free memory.
+func (b *memoryBudget) reserveMemory(mib int) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.limit > 0 && mib > b.limit-b.used {
@@ -97,7 +97,7 @@ func (s *modelSet) load(ctx context.Context, wanted hostedModel, fill func() err
 		case err != nil:
 			return err
 		case settled == nil:
-			return s.finish(model, fill())
+			return s.finishLoad(model, fill())
 		}
 		select {
 		case <-settled:
@@ -135,7 +135,7 @@ func (s *modelSet) begin(wanted hostedModel) (model *hostedModel, settled <-chan
 	if s.slots > 0 && held >= s.slots {
 		err = fmt.Errorf("finds no free slot: %d of %d are taken", held, s.slots)
 	} else {
-		err = s.budget.reserve(wanted.mib)
+		err = s.budget.reserveMemory(wanted.mib)
 	}
 	if err != nil {
 		model.state, model.reason, model.mib = modelUnavailable, err.Error(), 0
@@ -147,7 +147,7 @@ func (s *modelSet) begin(wanted hostedModel) (model *hostedModel, settled <-chan
 	return model, nil, nil
 }
 
-func (s *modelSet) finish(model *hostedModel, err error) error {
+func (s *modelSet) finishLoad(model *hostedModel, err error) error {
 	var memory [][]byte
 	if err == nil {
 		memory = resizeHog(nil, model.mib)
@@ -165,9 +165,9 @@ func (s *modelSet) finish(model *hostedModel, err error) error {
 	return err
 }
 
-// unload refuses new requests for a model, waits for requests in flight until ctx ends, and frees the memory. Requests
+// unloadModel refuses new requests for a model, waits for requests in flight until ctx ends, and frees the memory. Requests
 // that outlast ctx are not cut. The memory is freed, because the echo model does not read it.
-func (s *modelSet) unload(ctx context.Context, name string) error {
+func (s *modelSet) unloadModel(ctx context.Context, name string) error {
 	s.mu.Lock()
 	model := s.models[name]
 	if model == nil || model.state != modelReady {
@@ -194,8 +194,8 @@ func (s *modelSet) unload(ctx context.Context, name string) error {
 	return nil
 }
 
-// use counts a request for a ready model. An empty version means any. The caller must call release once.
-func (s *modelSet) use(name, version string) (model hostedModel, release func(), ok bool) {
+// useModel counts a request for a ready model. An empty version means any. The caller must call release once.
+func (s *modelSet) useModel(name, version string) (model hostedModel, release func(), ok bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	m := s.models[name]
@@ -257,12 +257,12 @@ func (s *Server) load(ctx context.Context, set *modelSet, wanted hostedModel, ta
 func (s *Server) sufferLoad(name string, takes time.Duration) error {
 	for {
 		faults, _, changed := s.faults.currentFaults()
-		if matches(faults.CrashLoad, name) {
-			s.crash(&ExitError{Code: faults.ExitCode, Reason: "crashed while it loaded " + name})
+		if matchesPattern(faults.CrashLoad, name) {
+			s.crashWith(&ExitError{Code: faults.ExitCode, Reason: "crashed while it loaded " + name})
 			<-s.lifetime.Done()
 			return context.Cause(s.lifetime)
 		}
-		if !matches(faults.HangLoad, name) {
+		if !matchesPattern(faults.HangLoad, name) {
 			break
 		}
 		select {
@@ -275,22 +275,22 @@ func (s *Server) sufferLoad(name string, takes time.Duration) error {
 	if err := sleepUntil(s.lifetime, time.Now().Add(s.cfg.ModelLoadTime+takes+time.Duration(faults.SlowLoad))); err != nil {
 		return err
 	}
-	if faults, _, _ = s.faults.currentFaults(); matches(faults.FailLoad, name) {
+	if faults, _, _ = s.faults.currentFaults(); matchesPattern(faults.FailLoad, name) {
 		return errors.New("fails to load (injected fault)")
 	}
 	return nil
 }
 
-// crash makes Run return err.
-func (s *Server) crash(err *ExitError) {
+// crashWith makes Run return err.
+func (s *Server) crashWith(err *ExitError) {
 	select {
 	case s.crashes <- err:
 	default: // an earlier crash ends the server
 	}
 }
 
-// matches reports whether a name matches a fault's pattern. An empty pattern matches nothing.
-func matches(pattern, name string) bool {
+// matchesPattern reports whether a name matches a fault's pattern. An empty pattern matches nothing.
+func matchesPattern(pattern, name string) bool {
 	ok, err := path.Match(pattern, name)
 	return pattern != "" && ok && err == nil
 }

@@ -84,8 +84,8 @@ func newRankSet(cfg *Config) *rankSet {
 	}
 }
 
-// await returns true once all ranks have met, and false when ctx ends first. It returns true for nil.
-func (r *rankSet) await(ctx context.Context) bool {
+// awaitRanks returns true once all ranks have met, and false when ctx ends first. It returns true for nil.
+func (r *rankSet) awaitRanks(ctx context.Context) bool {
 	if r == nil {
 		return true
 	}
@@ -123,7 +123,7 @@ func (r *rankSet) run(ctx context.Context) error {
 		r.log.Info("waiting for other ranks", "address", here, "hosts", r.own.Hosts, "epoch", r.own.Epoch)
 		running.Go(func() { r.accept(ctx, listener, &running) })
 	} else {
-		running.Go(func() { r.join(ctx) })
+		running.Go(func() { r.joinLeader(ctx) })
 	}
 	select {
 	case err := <-r.failed:
@@ -173,13 +173,13 @@ func (r *rankSet) serve(ctx context.Context, conn net.Conn) {
 	if err := readLine(conn, lines, &hello); err != nil {
 		return // a port scan or a check of the port
 	}
-	if why := r.admit(hello, conn); why != "" {
+	if why := r.admitRank(hello, conn); why != "" {
 		r.log.Error("refused a rank", "rank", hello.Rank, "address", conn.RemoteAddr().String(), "error", why)
 		_ = writeLine(conn, rankAnswer{Refused: why})
 		return
 	}
 	r.log.Info("a rank has joined", "rank", hello.Rank, "address", conn.RemoteAddr().String())
-	err := r.keep(ctx, conn, lines)
+	err := r.keepConnected(ctx, conn, lines)
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.joined[hello.Rank] != conn {
@@ -191,8 +191,8 @@ func (r *rankSet) serve(ctx context.Context, conn net.Conn) {
 	}
 }
 
-// admit adds a rank, or returns the reason why it refuses the rank. After the last rank, it sends Whole to all ranks.
-func (r *rankSet) admit(hello rankHello, conn net.Conn) (refused string) {
+// admitRank adds a rank, or returns the reason why it refuses the rank. After the last rank, it sends Whole to all ranks.
+func (r *rankSet) admitRank(hello rankHello, conn net.Conn) (refused string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	want := r.own
@@ -224,8 +224,8 @@ func (r *rankSet) admit(hello rankHello, conn net.Conn) (refused string) {
 	return ""
 }
 
-// join keeps this rank connected to the leader until ctx ends. It reconnects only until all ranks have met.
-func (r *rankSet) join(ctx context.Context) {
+// joinLeader keeps this rank connected to the leader until ctx ends. It reconnects only until all ranks have met.
+func (r *rankSet) joinLeader(ctx context.Context) {
 	address := r.leader
 	if _, _, err := net.SplitHostPort(address); err != nil {
 		address = net.JoinHostPort(address, strconv.Itoa(r.port))
@@ -273,11 +273,11 @@ func (r *rankSet) visit(ctx context.Context, address string) error {
 	if err := writeLine(conn, r.own); err != nil {
 		return err
 	}
-	return r.keep(ctx, conn, bufio.NewReader(conn))
+	return r.keepConnected(ctx, conn, bufio.NewReader(conn))
 }
 
-// keep sends signs of life, and reads the signs of the other end, until the connection is lost or ctx ends.
-func (r *rankSet) keep(ctx context.Context, conn net.Conn, lines *bufio.Reader) error {
+// keepConnected sends signs of life, and reads the signs of the other end, until the connection is lost or ctx ends.
+func (r *rankSet) keepConnected(ctx context.Context, conn net.Conn, lines *bufio.Reader) error {
 	ctx, cancel := context.WithCancel(ctx)
 	var beating sync.WaitGroup
 	defer beating.Wait()

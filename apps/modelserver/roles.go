@@ -70,9 +70,9 @@ func newPart(cfg *Config) *part {
 	}}}
 }
 
-// peers returns the addresses of the ready servers of a role, beginning with the next server in turn. known is false if
+// peersOf returns the addresses of the ready servers of a role, beginning with the next server in turn. known is false if
 // the group does not have the role.
-func (p *part) peers(role string) (addresses []string, known bool, err error) {
+func (p *part) peersOf(role string) (addresses []string, known bool, err error) {
 	data, err := os.ReadFile(p.file)
 	if err != nil {
 		return nil, false, fmt.Errorf("read the peers: %w", err)
@@ -91,8 +91,8 @@ func (p *part) peers(role string) (addresses []string, known bool, err error) {
 	return slices.Concat(all[first:], all[:first]), true, nil
 }
 
-// say sets the headers of an answer that name the role and the group.
-func (p *part) say(h http.Header) {
+// setHeaders sets the headers of an answer that name the role and the group.
+func (p *part) setHeaders(h http.Header) {
 	h.Set(headerRole, p.role)
 	if p.group != "" {
 		h.Set(headerGroup, p.group)
@@ -138,13 +138,13 @@ func (s *Server) handlePrefill(w http.ResponseWriter, r *http.Request) {
 	writeJSON(w, http.StatusOK, promptCache{Version: s.cfg.VersionLabel, Tokens: ask.Tokens})
 }
 
-// prefill calls a prefill server with the prompt of a request, if this is a decode server. It sets the header
+// callPrefill calls a prefill server with the prompt of a request, if this is a decode server. It sets the header
 // with the version of that prefill server.
-func (s *Server) prefill(ctx context.Context, w http.ResponseWriter, p plan) *apiError {
+func (s *Server) callPrefill(ctx context.Context, w http.ResponseWriter, p plan) *apiError {
 	if s.part == nil || s.part.role != RoleDecode {
 		return nil
 	}
-	addresses, known, err := s.part.peers(RolePrefill)
+	addresses, known, err := s.part.peersOf(RolePrefill)
 	if err != nil {
 		return noPeer(RolePrefill, err)
 	}
@@ -190,8 +190,8 @@ func (p *part) askPrefill(ctx context.Context, address string, body []byte) (out
 	return out, json.NewDecoder(res.Body).Decode(&out)
 }
 
-// forward sends a request to a decode server of the group. It skips servers that refuse the connection.
-func (s *Server) forward(w http.ResponseWriter, r *http.Request) {
+// forwardToDecode sends a request to a decode server of the group. It skips servers that refuse the connection.
+func (s *Server) forwardToDecode(w http.ResponseWriter, r *http.Request) {
 	if !s.isReady() {
 		s.writeError(w, &apiError{status: http.StatusServiceUnavailable, kind: "service_unavailable", code: "model_loading", message: "the router is loading", retryAfter: time.Second})
 		return
@@ -208,9 +208,9 @@ func (s *Server) forward(w http.ResponseWriter, r *http.Request) {
 		s.writeError(w, badRequest("", "cannot read the body: %v", err))
 		return
 	}
-	addresses, _, err := s.part.peers(RoleDecode)
+	addresses, _, err := s.part.peersOf(RoleDecode)
 	for _, address := range addresses {
-		if err = s.part.pass(w, r, address, body); err == nil {
+		if err = s.part.passOn(w, r, address, body); err == nil {
 			return
 		}
 		s.log.Warn("decode failed", "address", address, "error", err)
@@ -218,8 +218,8 @@ func (s *Server) forward(w http.ResponseWriter, r *http.Request) {
 	s.writeError(w, noPeer(RoleDecode, err))
 }
 
-// pass proxies one request. It returns an error only if the client got no answer and another server may be tried.
-func (p *part) pass(w http.ResponseWriter, r *http.Request, address string, body []byte) (refused error) {
+// passOn proxies one request. It returns an error only if the client got no answer and another server may be tried.
+func (p *part) passOn(w http.ResponseWriter, r *http.Request, address string, body []byte) (refused error) {
 	proxy := &httputil.ReverseProxy{
 		Transport:     p.client.Transport,
 		FlushInterval: -1, // flush each token at once

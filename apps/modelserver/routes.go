@@ -21,8 +21,8 @@ func (s *Server) newHandler() http.Handler {
 		allowed[path] = append(allowed[path], method)
 	}
 	if s.part != nil && s.part.role == RoleRouter {
-		route("POST", "/v1/chat/completions", s.forward)
-		route("POST", "/v1/completions", s.forward)
+		route("POST", "/v1/chat/completions", s.forwardToDecode)
+		route("POST", "/v1/completions", s.forwardToDecode)
 	} else {
 		route("POST", "/v1/chat/completions", s.handleChat)
 		route("POST", "/v1/completions", s.handleCompletions)
@@ -65,7 +65,7 @@ func (s *Server) newHandler() http.Handler {
 			w.Header().Set("X-Model-Slot-Starts", strconv.FormatInt(n, 10))
 		}
 		if s.part != nil {
-			s.part.say(w.Header())
+			s.part.setHeaders(w.Header())
 		}
 		r = s.withoutRootPath(r)
 		if !s.isAuthorized(r) {

@@ -336,7 +336,7 @@ func (s *Server) awaitStop(ctx, ended context.Context) bool {
 // loadModel makes the server ready once all ranks have met, LoadTime has passed and the fault NeverReady has ended. An
 // engine that warms up is ready before it is healthy.
 func (s *Server) loadModel(ctx context.Context) {
-	if !s.ranks.await(ctx) || sleepUntil(ctx, time.Now().Add(s.cfg.LoadTime)) != nil || !s.engine.warmsUp && !s.awaitReadiness(ctx) {
+	if !s.ranks.awaitRanks(ctx) || sleepUntil(ctx, time.Now().Add(s.cfg.LoadTime)) != nil || !s.engine.warmsUp && !s.awaitReadiness(ctx) {
 		return
 	}
 	s.loaded.Store(true)

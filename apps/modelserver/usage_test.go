@@ -16,7 +16,7 @@ func TestUsage_IsOfRequestsModelsAndTokens(t *testing.T) {
 	release, err := s.queue.acquire(t.Context())
 	require.NoError(t, err)
 	s.cache.addTokens(1000)
-	require.NoError(t, s.models.budget.reserve(5))
+	require.NoError(t, s.models.budget.reserveMemory(5))
 	require.Equal(t, Usage{Cores: 1, MemoryBytes: 5<<20 + 1000*128<<10}, s.Usage())
 
 	release()
