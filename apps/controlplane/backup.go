@@ -62,7 +62,7 @@ func (f backupFlags) run(ctx context.Context, name string, out io.Writer, log *s
 	}
 }
 
-func (f createBackupFlags) recipients() ([]age.Recipient, error) {
+func (f createBackupFlags) readRecipients() ([]age.Recipient, error) {
 	var out []age.Recipient
 	for _, text := range f.Recipient {
 		r, err := age.ParseX25519Recipient(text)
@@ -138,7 +138,7 @@ func (f createBackupFlags) run(ctx context.Context, out io.Writer, log *slog.Log
 	if err := f.checkKeep(); err != nil {
 		return err
 	}
-	recipients, err := f.recipients()
+	recipients, err := f.readRecipients()
 	if err != nil {
 		return err
 	}
@@ -235,13 +235,13 @@ func (c *counter) Write(b []byte) (int, error) {
 
 func backupConfig(ctx context.Context, on databaseFlags, log *slog.Logger, doing string) mysql.BackupConfig {
 	return mysql.BackupConfig{
-		Config: on.config(certfile.NewFiles(log)), Program: Version,
+		Config: on.storeConfig(certfile.NewFiles(log)), Program: Version,
 		Progress: func(table string) { log.DebugContext(ctx, "next table", "doing", doing, "table", table) },
 	}
 }
 
-// with opens the backup, calls do with it, and closes it.
-func (f openBackupFlags) with(do func(*backup.Reader) error) error {
+// withBackup opens the backup, calls do with it, and closes it.
+func (f openBackupFlags) withBackup(do func(*backup.Reader) error) error {
 	var identities []age.Identity
 	for _, path := range f.IdentityFile {
 		in, err := os.Open(path)
@@ -275,7 +275,7 @@ func (f openBackupFlags) with(do func(*backup.Reader) error) error {
 }
 
 func (f verifyBackupFlags) run(out io.Writer) error {
-	return f.with(func(r *backup.Reader) error {
+	return f.withBackup(func(r *backup.Reader) error {
 		totals, err := backup.Verify(r)
 		if err != nil {
 			return err
@@ -293,13 +293,13 @@ func sayBackup(out io.Writer, what string, h backup.Header, totals backup.Totals
 func (f restoreBackupFlags) run(ctx context.Context, out io.Writer, log *slog.Logger) error {
 	// The whole file is verified before any data is deleted.
 	if f.File != "-" {
-		if err := f.with(func(r *backup.Reader) error { _, err := backup.Verify(r); return err }); err != nil {
+		if err := f.withBackup(func(r *backup.Reader) error { _, err := backup.Verify(r); return err }); err != nil {
 			return fmt.Errorf("restore: nothing was changed: %w", err)
 		}
 	}
 	cfg := backupConfig(ctx, f.databaseFlags, log, "insert")
 	cfg.Replace = f.Replace
-	err := f.with(func(r *backup.Reader) error {
+	err := f.withBackup(func(r *backup.Reader) error {
 		totals, err := mysql.Load(ctx, cfg, r)
 		if err != nil {
 			return err

@@ -52,7 +52,7 @@ type BootstrapResult struct {
 const joinTokenTTL = time.Hour
 
 func bootstrapCommand(ctx context.Context, f bootstrapFlags, log *slog.Logger) error {
-	result, err := bootstrapOn(ctx, f.config(certfile.NewFiles(log)), BootstrapConfig{Workspace: f.Workspace, Regions: f.Region})
+	result, err := bootstrapOn(ctx, f.storeConfig(certfile.NewFiles(log)), BootstrapConfig{Workspace: f.Workspace, Regions: f.Region})
 	if err != nil {
 		return err
 	}
@@ -65,7 +65,7 @@ func bootstrapCommand(ctx context.Context, f bootstrapFlags, log *slog.Logger) e
 // It needs no API key, only the DSN, because the first key does not exist yet.
 func Bootstrap(ctx context.Context, cfg BootstrapConfig) (BootstrapResult, error) {
 	on := databaseFlags{MySQLDSN: cfg.MySQLDSN, mysqlFlags: mysqlFlags{MySQL: certfile.RemoteFlags{CA: cfg.MySQLCA}}}
-	return bootstrapOn(ctx, on.config(nil), cfg)
+	return bootstrapOn(ctx, on.storeConfig(nil), cfg)
 }
 
 func bootstrapOn(ctx context.Context, on mysql.Config, cfg BootstrapConfig) (BootstrapResult, error) {
@@ -74,11 +74,11 @@ func bootstrapOn(ctx context.Context, on mysql.Config, cfg BootstrapConfig) (Boo
 	if err != nil {
 		return BootstrapResult{}, fmt.Errorf("bootstrap: %w", err)
 	}
-	result, err := bootstrap(ctx, db, cfg, time.Now())
+	result, err := bootstrapStore(ctx, db, cfg, time.Now())
 	return result, errors.Join(err, db.Close())
 }
 
-func bootstrap(ctx context.Context, db store.Store, cfg BootstrapConfig, now time.Time) (result BootstrapResult, err error) {
+func bootstrapStore(ctx context.Context, db store.Store, cfg BootstrapConfig, now time.Time) (result BootstrapResult, err error) {
 	if cfg.Workspace == "" {
 		cfg.Workspace = "default"
 	}

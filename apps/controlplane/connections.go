@@ -32,8 +32,8 @@ func (f connFlags) restateLimits() conns.Limits {
 	return limits
 }
 
-// limits returns the limits of connections. Trusted proxies are exempt from the limit per address.
-func (f connFlags) limits(proxies guard.Networks) conns.Limits {
+// connLimits returns the limits of connections. Trusted proxies are exempt from the limit per address.
+func (f connFlags) connLimits(proxies guard.Networks) conns.Limits {
 	limits := conns.Limits{Total: f.MaxConnections, PerAddress: f.MaxPerAddress}.Defaults()
 	limits.Exempt = proxies.Lists
 	return limits

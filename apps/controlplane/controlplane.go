@@ -97,7 +97,7 @@ type metricsFlags struct {
 	Raw                  bool `help:"Send queries of tenants unchanged. Every user who can deploy can then read everything in this Prometheus, including data of other workspaces." env:"WINDLASS_PROMETHEUS_RAW"`
 }
 
-func (f metricsFlags) source(registry prometheus.Registerer, files *certfile.Files, log *slog.Logger) (rollout.Measurer, error) {
+func (f metricsFlags) metricsSource(registry prometheus.Registerer, files *certfile.Files, log *slog.Logger) (rollout.Measurer, error) {
 	if f.URL == "" {
 		return nil, nil //nolint:nilnil // nil means that no Prometheus is configured
 	}
@@ -196,7 +196,7 @@ func (f sessionFlags) Validate() error {
 // maxLimit is far below the values at which sums and microseconds overflow.
 const maxLimit = 1_000_000_000
 
-func (f limitFlags) limits() model.Limits {
+func (f limitFlags) callLimits() model.Limits {
 	return model.Limits{
 		Apps: f.Apps, Deployments: f.Deployments, Instances: f.Instances, GPUs: f.GPUs, Rollouts: f.Rollouts,
 		StartsPerMinute: f.StartsPerMinute, StartsBurst: f.StartsBurst,
@@ -239,7 +239,7 @@ func Main(ctx context.Context, args []string) error {
 	}
 	switch command.Command() {
 	case "migrate":
-		db, err := mysql.Open(ctx, flags.Migrate.config(certfile.NewFiles(log)))
+		db, err := mysql.Open(ctx, flags.Migrate.storeConfig(certfile.NewFiles(log)))
 		if err != nil {
 			return err
 		}
@@ -296,7 +296,7 @@ func serve(ctx context.Context, f serveFlags, log *slog.Logger) (err error) {
 	}()
 	files := certfile.NewFiles(log)
 	registry.MustRegister(files)
-	metrics, err := f.Prometheus.source(registry, files, log)
+	metrics, err := f.Prometheus.metricsSource(registry, files, log)
 	if err != nil {
 		return err
 	}
@@ -354,7 +354,7 @@ func serve(ctx context.Context, f serveFlags, log *slog.Logger) (err error) {
 		return err
 	}
 
-	clients, restateConns := conns.New(f.Connections.limits(proxies)), conns.New(f.Connections.restateLimits())
+	clients, restateConns := conns.New(f.Connections.connLimits(proxies)), conns.New(f.Connections.restateLimits())
 	registry.MustRegister(conns.NewCollector(clients, restateConns))
 	var workflows *restate.Driver
 	c, err := newCore(parts{
@@ -369,7 +369,7 @@ func serve(ctx context.Context, f serveFlags, log *slog.Logger) (err error) {
 			return workflows, err
 		},
 		log: log, registerer: registry, tracer: tracer, rand: rand.Float64,
-		domain: f.Domain, lookupTXT: lookupTXT(f.DNSServer), leaseTTL: f.LeaseTTL, auditRetention: f.AuditRetention, keep: f.Keep, forgetEvery: f.ForgetEvery, limits: f.Limits.limits(), callers: f.Callers, sessions: f.Sessions, signOn: signOn, proxies: proxies,
+		domain: f.Domain, lookupTXT: lookupTXT(f.DNSServer), leaseTTL: f.LeaseTTL, auditRetention: f.AuditRetention, keep: f.Keep, forgetEvery: f.ForgetEvery, limits: f.Limits.callLimits(), callers: f.Callers, sessions: f.Sessions, signOn: signOn, proxies: proxies,
 		peerID: ident.New("cp"), peerAddress: "https://" + peerAddress, peerHTTP: rpc.NewHTTPClient(rpc.HTTPClientConfig{TLS: peerClientTLS, DialTimeout: peerDialTimeout}),
 	})
 	if err != nil {
@@ -377,7 +377,7 @@ func serve(ctx context.Context, f serveFlags, log *slog.Logger) (err error) {
 	}
 	var health service.Health
 	health.Add("database", db.Ping)
-	health.Add("restate", reachable(f.RestateAdmin+"/health", remote.restate))
+	health.Add("restate", reachableCheck(f.RestateAdmin+"/health", remote.restate))
 	health.Add("workflows", workflows.Ready)
 
 	// Drain closes streams before the server stops, so that agents do not all reconnect at the same moment.
@@ -429,7 +429,7 @@ func listenForPeers(ctx context.Context, f serveFlags) (net.Listener, string, er
 // the connection, for example because the password is wrong.
 func openDatabase(ctx context.Context, f serveFlags, registry prometheus.Registerer, files *certfile.Files, log *slog.Logger) (db *mysql.Store, err error) {
 	err = retryDatabase(ctx, log, func(ctx context.Context) (err error) {
-		cfg := f.config(files)
+		cfg := f.storeConfig(files)
 		cfg.Registerer = registry
 		db, err = mysql.Open(ctx, cfg)
 		return err
@@ -456,8 +456,8 @@ func retryDatabase(ctx context.Context, log *slog.Logger, use func(context.Conte
 	})
 }
 
-// reachable returns a health check, which requires that the URL answers with status 200.
-func reachable(url string, remote func(*http.Transport)) func(ctx context.Context) error {
+// reachableCheck returns a health check, which requires that the URL answers with status 200.
+func reachableCheck(url string, remote func(*http.Transport)) func(ctx context.Context) error {
 	transport := &http.Transport{}
 	remote(transport)
 	client := &http.Client{Timeout: service.DefaultCheckTimeout, Transport: transport}

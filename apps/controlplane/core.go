@@ -226,7 +226,7 @@ func newCore(p parts) (*core, error) {
 	if c.handler, err = p.newHandler(agentService{fleets, c.dispatch, ingestion}, users); err != nil {
 		return nil, err
 	}
-	c.components = append(flows.components(), []service.Component{
+	c.components = append(flows.serviceComponents(), []service.Component{
 		{Name: "dispatch", Run: c.dispatch.Run},
 		{Name: "ingest", Run: ingestion.Run},
 		{Name: "leases", Run: fleets.Sweep},
@@ -285,7 +285,7 @@ func (p parts) newWorkflows(agents api.Agents) (*workflows, error) {
 	}
 	w := &workflows{waker: rollout.NewWaker(p.log)}
 	w.stepper, err = rollout.NewStepper(rollout.Config{
-		Store: store.Bind[rollout.Tx](p.store), Images: p.images, Logins: p.logins, Metrics: metrics, Hooks: hooks,
+		Store: store.Bind[rollout.Tx](p.store), Images: p.images, Logins: p.registryLogins, Metrics: metrics, Hooks: hooks,
 		Domain: p.domain,
 		Log:    p.log, Registerer: p.registerer, Tracer: p.tracer.Tracer("windlass/controlplane"), Random: p.rand,
 	})
@@ -299,18 +299,18 @@ func (p parts) newWorkflows(agents api.Agents) (*workflows, error) {
 	if w.gauges, err = rollout.NewGauges(store.Bind[rollout.GaugesTx](p.store), p.log, p.registerer); err != nil {
 		return nil, err
 	}
-	w.driver, err = p.newDriver(w.step, w.sweeper.Lost)
+	w.driver, err = p.newDriver(w.runStep, w.sweeper.Lost)
 	return w, err
 }
 
-// step runs one step of an app. It reports the step's duration to the waker, which spaces out steps by it.
-func (w *workflows) step(ctx context.Context, appID string) error {
+// runStep runs one step of an app. It reports the step's duration to the waker, which spaces out steps by it.
+func (w *workflows) runStep(ctx context.Context, appID string) error {
 	begin := time.Now()
 	defer func() { w.waker.Took(time.Since(begin)) }()
 	return w.stepper.Step(ctx, appID)
 }
 
-func (w *workflows) components() []service.Component {
+func (w *workflows) serviceComponents() []service.Component {
 	return []service.Component{
 		{Name: "workflows", Run: w.driver.Run},
 		{Name: "waker", Run: func(ctx context.Context) error { return w.waker.Run(ctx, w.driver) }},
@@ -351,7 +351,7 @@ func (p parts) newHandler(agents agentService, users *api.API) (http.Handler, er
 	mux.Handle(console.Path, page)
 	mux.Handle("POST "+console.Path, users.Sessions())
 	mux.Handle("GET "+api.SSOPath, users.SSO())
-	mux.HandleFunc("GET /{$}", welcome)
+	mux.HandleFunc("GET /{$}", serveWelcome)
 	return users.Browser(mux), nil
 }
 
@@ -423,9 +423,9 @@ func (s agentService) Report(ctx context.Context, req *agentv1.ReportRequest) (*
 	return s.ingest.Report(ctx, req)
 }
 
-// welcome redirects browsers to the dashboard, and explains this address to other clients. It does not show the
+// serveWelcome redirects browsers to the dashboard, and explains this address to other clients. It does not show the
 // version, because callers are not authenticated.
-func welcome(w http.ResponseWriter, r *http.Request) {
+func serveWelcome(w http.ResponseWriter, r *http.Request) {
 	if strings.Contains(r.Header.Get("Accept"), "text/html") {
 		http.Redirect(w, r, console.Path, http.StatusSeeOther)
 		return

@@ -68,7 +68,7 @@ type linked struct {
 	listeners []func(store.Commit)
 }
 
-func over(ctx context.Context, f func(context.Context) error) error {
+func runToEnd(ctx context.Context, f func(context.Context) error) error {
 	if f == nil {
 		return nil
 	}
@@ -79,19 +79,19 @@ func over(ctx context.Context, f func(context.Context) error) error {
 }
 
 func (l *linked) Update(ctx context.Context, fn func(store.Tx) error) error {
-	if err := over(ctx, l.link.Before); err != nil {
+	if err := runToEnd(ctx, l.link.Before); err != nil {
 		return err
 	}
 	commit, err := l.Store.Commit(ctx, func(tx store.Tx) error {
 		if err := fn(tx); err != nil {
 			return err
 		}
-		return over(ctx, l.link.Within)
+		return runToEnd(ctx, l.link.Within)
 	})
 	if err != nil {
 		return err
 	}
-	if err := over(ctx, l.link.After); err != nil {
+	if err := runToEnd(ctx, l.link.After); err != nil {
 		return fmt.Errorf("%w: %w", model.ErrOutcomeUnknown, err)
 	}
 	if memory.Tells(commit) {
@@ -110,14 +110,14 @@ func (l *linked) UpdateBatched(ctx context.Context, _, _ string, fn func(store.T
 }
 
 func (l *linked) View(ctx context.Context, fn func(store.Tx) error) error {
-	if err := over(ctx, l.link.Before); err != nil {
+	if err := runToEnd(ctx, l.link.Before); err != nil {
 		return err
 	}
 	return l.Store.View(ctx, fn)
 }
 
 func (l *linked) Snapshot(ctx context.Context, fn func(store.Tx) error) error {
-	if err := over(ctx, l.link.Before); err != nil {
+	if err := runToEnd(ctx, l.link.Before); err != nil {
 		return err
 	}
 	return l.Store.Snapshot(ctx, fn)
@@ -131,7 +131,7 @@ func (l *linked) OnCommit(f func(store.Commit)) {
 
 // Bootstrap is like the function Bootstrap, for this database.
 func (m *Memory) Bootstrap(ctx context.Context, cfg BootstrapConfig) (BootstrapResult, error) {
-	return bootstrap(ctx, m.store, cfg, time.Now())
+	return bootstrapStore(ctx, m.store, cfg, time.Now())
 }
 
 // InMemoryConfig configures a control plane without sockets.

@@ -58,17 +58,17 @@ type removeKeyFlags struct {
 func (f keysetFlags) run(ctx context.Context, name string, out io.Writer, log *slog.Logger) error {
 	switch name {
 	case "show":
-		return f.Show.with(ctx, log, func(use keyUse) error { return use.show(ctx, out) })
+		return f.Show.withKeyUse(ctx, log, func(use keyUse) error { return use.showKeys(ctx, out) })
 	case "reseal":
-		return f.Reseal.with(ctx, log, func(use keyUse) error { return use.reseal(ctx, f.Reseal, out) })
+		return f.Reseal.withKeyUse(ctx, log, func(use keyUse) error { return use.resealValues(ctx, f.Reseal, out) })
 	case "remove <id>":
-		return f.Remove.with(ctx, log, func(use keyUse) error { return use.remove(ctx, f.Remove, out) })
+		return f.Remove.withKeyUse(ctx, log, func(use keyUse) error { return use.remove(ctx, f.Remove, out) })
 	}
-	return f.change(name, out)
+	return f.changeKeyset(name, out)
 }
 
-// change runs the command name, one of the commands that need only the file.
-func (f keysetFlags) change(name string, out io.Writer) error {
+// changeKeyset runs the command name, one of the commands that need only the file.
+func (f keysetFlags) changeKeyset(name string, out io.Writer) error {
 	var text string
 	switch name {
 	case "create":

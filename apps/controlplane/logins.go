@@ -8,9 +8,9 @@ import (
 	"github.com/windlass-run/windlass/apps/controlplane/internal/store"
 )
 
-// logins returns the opened secrets with which an app's image is pulled. It omits a secret that was deleted
+// registryLogins returns the opened secrets with which an app's image is pulled. It omits a secret that was deleted
 // meanwhile, because the regions report that.
-func (p parts) logins(ctx context.Context, app model.App, names []string) ([]string, error) {
+func (p parts) registryLogins(ctx context.Context, app model.App, names []string) ([]string, error) {
 	var out []string
 	err := p.store.View(ctx, func(tx store.Tx) error {
 		out = nil

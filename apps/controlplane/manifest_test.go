@@ -50,7 +50,7 @@ func TestManifest_BackupNamesFlags(t *testing.T) {
 		create := parseContainer(t, c).Backup.Create
 		require.Equal(t, 48, create.Keep)
 		require.NoError(t, create.checkKeep())
-		recipients, err := create.recipients()
+		recipients, err := create.readRecipients()
 		require.NoError(t, err)
 		require.Len(t, recipients, 1)
 	}

@@ -13,8 +13,8 @@ type mysqlFlags struct {
 	MySQL certfile.RemoteFlags `embed:"" prefix:"mysql-" envprefix:"WINDLASS_MYSQL_"`
 }
 
-// config returns the config of the store.
-func (f databaseFlags) config(files *certfile.Files) mysql.Config {
+// storeConfig returns the config of the store.
+func (f databaseFlags) storeConfig(files *certfile.Files) mysql.Config {
 	out := mysql.Config{DSN: f.MySQLDSN, ReadDSN: f.MySQLReadDSN}
 	if f.MySQL != (certfile.RemoteFlags{}) {
 		out.TLS = func(host string) (*tls.Config, error) { return f.MySQL.Config("mysql-", host, files) }

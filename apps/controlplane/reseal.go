@@ -26,13 +26,13 @@ type keyUse struct {
 	log   *slog.Logger
 }
 
-// with opens the keyset and the database, and calls do with them.
-func (f keyUseFlags) with(ctx context.Context, log *slog.Logger, do func(keyUse) error) error {
+// withKeyUse opens the keyset and the database, and calls do with them.
+func (f keyUseFlags) withKeyUse(ctx context.Context, log *slog.Logger, do func(keyUse) error) error {
 	box, err := seal.Load(f.KeyFile)
 	if err != nil {
 		return err
 	}
-	cfg := f.config(certfile.NewFiles(log))
+	cfg := f.storeConfig(certfile.NewFiles(log))
 	cfg.MaxOpen = 2
 	db, err := mysql.Open(ctx, cfg)
 	if err != nil {
@@ -42,8 +42,8 @@ func (f keyUseFlags) with(ctx context.Context, log *slog.Logger, do func(keyUse)
 	return errors.Join(err, db.Close())
 }
 
-// show prints the keys of the file, and keys that sealed stored values but are missing in the file.
-func (u keyUse) show(ctx context.Context, out io.Writer) error {
+// showKeys prints the keys of the file, and keys that sealed stored values but are missing in the file.
+func (u keyUse) showKeys(ctx context.Context, out io.Writer) error {
 	keys, err := seal.Keys(u.path)
 	if err != nil {
 		return err
@@ -80,7 +80,7 @@ func roleOf(k seal.Key) string {
 // progressEvery is the time between two lines of progress.
 const progressEvery = 2 * time.Second
 
-func (u keyUse) reseal(ctx context.Context, f resealFlags, out io.Writer) error {
+func (u keyUse) resealValues(ctx context.Context, f resealFlags, out io.Writer) error {
 	said := time.Now()
 	result, err := keyset.Reseal(ctx, keyset.Config{
 		Store: u.store, Box: u.box, Batch: f.Batch, DryRun: f.DryRun,
@@ -106,7 +106,7 @@ func (u keyUse) reseal(ctx context.Context, f resealFlags, out io.Writer) error 
 		return err
 	}
 	if len(result.Damaged) > 0 {
-		return damaged(result)
+		return damagedError(result)
 	}
 	if f.DryRun {
 		return nil
@@ -117,7 +117,7 @@ func (u keyUse) reseal(ctx context.Context, f resealFlags, out io.Writer) error 
 // namedValues is the maximum number of values that an error names.
 const namedValues = 5
 
-func damaged(result keyset.Result) error {
+func damagedError(result keyset.Result) error {
 	var names []string
 	for _, v := range result.Damaged[:min(namedValues, len(result.Damaged))] {
 		key, _ := seal.KeyOf(v.Ciphertext)

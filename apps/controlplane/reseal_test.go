@@ -117,7 +117,7 @@ func (v *vault) reseal(f resealFlags) (string, error) {
 	if f.Batch == 0 {
 		f.Batch = 3
 	}
-	err := v.use().reseal(v.t.Context(), f, &out)
+	err := v.use().resealValues(v.t.Context(), f, &out)
 	return out.String(), err
 }
 
@@ -255,7 +255,7 @@ func TestReseal(t *testing.T) {
 			require.Contains(t, out, "resealed 2 values")
 			require.Equal(t, int64(2), v.counts()[primary])
 			var shown bytes.Buffer
-			require.NoError(t, v.use().show(t.Context(), &shown))
+			require.NoError(t, v.use().showKeys(t.Context(), &shown))
 			require.Regexp(t, fmt.Sprintf(`%d +missing +its values cannot be opened with this file +1 +-\n`, other.box().Primary()), shown.String())
 			require.Regexp(t, fmt.Sprintf(`%d +enabled +seals and opens +2 +-\n`, primary), shown.String())
 		})

@@ -17,7 +17,7 @@ func TestWelcome_ShowsNoVersion(t *testing.T) {
 		req := httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/", http.NoBody)
 		req.Header.Set("Accept", accept)
 		w := httptest.NewRecorder()
-		welcome(w, req)
+		serveWelcome(w, req)
 		require.Less(t, w.Code, http.StatusBadRequest)
 		require.NotContains(t, w.Body.String(), Version)
 		for _, values := range w.Header() {

@@ -110,17 +110,17 @@ func Counted(l model.Limits) bool {
 // Claim returns the claim of an app. live is its live deployment and next the deployment of its rollout, nil for
 // none. rows are its topology.
 func Claim(app model.App, live, next *model.Deployment, rows []model.Topology) model.Claim {
-	instances, gpus := cost(live, rows)
-	more, moreGPUs := cost(next, rows)
+	instances, gpus := costOf(live, rows)
+	more, moreGPUs := costOf(next, rows)
 	return model.Claim{
 		AppID: app.ID, WorkspaceID: app.WorkspaceID, LiveDeploymentID: app.LiveDeploymentID, RolloutID: app.RolloutID,
 		Instances: max(instances, more), GPUs: max(gpus, moreGPUs),
 	}
 }
 
-// cost returns the instances and GPUs of a deployment. It uses the replicas of its active rows, or of its spec if it
+// costOf returns the instances and GPUs of a deployment. It uses the replicas of its active rows, or of its spec if it
 // has no rows yet, counted by CountedReplicas.
-func cost(d *model.Deployment, rows []model.Topology) (instances, gpus int64) {
+func costOf(d *model.Deployment, rows []model.Topology) (instances, gpus int64) {
 	if d == nil {
 		return 0, 0
 	}

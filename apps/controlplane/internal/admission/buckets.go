@@ -32,7 +32,7 @@ func (b *Buckets) Take(key string, now int64) (wait time.Duration) {
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	key = b.place(key, now)
+	key = b.bucketOf(key, now)
 	after, wait := b.rate.Take(b.fullAt[key], now)
 	b.fullAt[key] = after
 	return wait
@@ -56,8 +56,8 @@ func (b *Buckets) Return(key string, now int64) {
 // Rate returns the rate of each bucket.
 func (b *Buckets) Rate() Rate { return b.rate }
 
-// place returns key if it has or may have its own bucket, or "" for the shared bucket.
-func (b *Buckets) place(key string, now int64) string {
+// bucketOf returns key if it has or may have its own bucket, or "" for the shared bucket.
+func (b *Buckets) bucketOf(key string, now int64) string {
 	if _, ok := b.fullAt[key]; ok || len(b.fullAt) < b.most {
 		return key
 	}

@@ -127,7 +127,7 @@ func (g *Limiter) Learn(workspaceID string, rate Rate, missing time.Duration, no
 			return
 		}
 		if len(g.workspaces) >= maxWorkspaces {
-			g.forget(now)
+			g.forgetFull(now)
 		}
 		if c == nil && len(g.workspaces) >= maxWorkspaces {
 			return
@@ -138,8 +138,8 @@ func (g *Limiter) Learn(workspaceID string, rate Rate, missing time.Duration, no
 	c.fullAt, c.learned = max(c.fullAt, now+missing.Microseconds()), now
 }
 
-// forget removes the buckets that are full, because a missing bucket counts as full.
-func (g *Limiter) forget(now int64) {
+// forgetFull removes the buckets that are full, because a missing bucket counts as full.
+func (g *Limiter) forgetFull(now int64) {
 	for id, c := range g.workspaces {
 		if c.fullAt <= now {
 			delete(g.workspaces, id)

@@ -25,15 +25,15 @@ type need struct {
 	Starts bool
 }
 
-// changes returns n for a call that changes workloads. operation is the call's name in metrics.
-func (n need) changes(operation string) need {
+// changesWorkloads returns n for a call that changes workloads. operation is the call's name in metrics.
+func (n need) changesWorkloads(operation string) need {
 	n.Operation = operation
 	return n
 }
 
-// starts returns n for a call that changes workloads and starts work.
-func (n need) starts(operation string) need {
-	n = n.changes(operation)
+// startsWork returns n for a call that changes workloads and starts work.
+func (n need) startsWork(operation string) need {
+	n = n.changesWorkloads(operation)
 	n.Starts = true
 	return n
 }
@@ -55,15 +55,15 @@ var access = map[string]need{
 	w.AppServiceGetAppProcedure:         viewer,
 	w.AppServiceListAppsProcedure:       viewer,
 	w.AppServiceUpdateAppProcedure:      deployer,
-	w.AppServiceDeleteAppProcedure:      owner.changes("delete"),
-	w.AppServiceDeployProcedure:         deployer.starts("deploy"),
+	w.AppServiceDeleteAppProcedure:      owner.changesWorkloads("delete"),
+	w.AppServiceDeployProcedure:         deployer.startsWork("deploy"),
 	w.AppServicePlanDeployProcedure:     viewer,
-	w.AppServiceScaleProcedure:          deployer.starts("scale"),
-	w.AppServiceSetEnvironmentProcedure: deployer.starts("environment"),
-	w.AppServiceRollbackProcedure:       deployer.starts("rollback"),
-	w.AppServiceCancelProcedure:         deployer.changes("cancel"),
-	w.AppServicePinVersionProcedure:     deployer.starts("pin"),
-	w.AppServiceUnpinVersionProcedure:   deployer.changes("unpin"),
+	w.AppServiceScaleProcedure:          deployer.startsWork("scale"),
+	w.AppServiceSetEnvironmentProcedure: deployer.startsWork("environment"),
+	w.AppServiceRollbackProcedure:       deployer.startsWork("rollback"),
+	w.AppServiceCancelProcedure:         deployer.changesWorkloads("cancel"),
+	w.AppServicePinVersionProcedure:     deployer.startsWork("pin"),
+	w.AppServiceUnpinVersionProcedure:   deployer.changesWorkloads("unpin"),
 	w.AppServiceWatchAppProcedure:       viewer,
 
 	w.ScalingServiceGetScalingProcedure: viewer,
@@ -74,7 +74,7 @@ var access = map[string]need{
 	w.DeploymentServiceListInstancesProcedure:   viewer,
 	w.DeploymentServiceGetLogsProcedure:         viewer,
 	// RestartInstance also starts work, but its handler takes the token, before it calls the agent.
-	w.DeploymentServiceRestartInstanceProcedure: deployer.changes("restart"),
+	w.DeploymentServiceRestartInstanceProcedure: deployer.changesWorkloads("restart"),
 
 	w.LogServiceFollowLogsProcedure: viewer,
 
@@ -82,12 +82,12 @@ var access = map[string]need{
 
 	w.RolloutServiceGetRolloutProcedure:    viewer,
 	w.RolloutServiceListRolloutsProcedure:  viewer,
-	w.RolloutServicePauseRolloutProcedure:  deployer.changes("pause"),
-	w.RolloutServiceResumeRolloutProcedure: deployer.changes("resume"),
-	w.RolloutServiceRetryRolloutProcedure:  deployer.changes("retry"),
-	w.RolloutServiceSkipBakeProcedure:      deployer.changes("skip_bake"),
-	w.RolloutServicePromoteProcedure:       deployer.changes("promote"),
-	w.RolloutServiceApproveProcedure:       deployer.changes("approve"),
+	w.RolloutServicePauseRolloutProcedure:  deployer.changesWorkloads("pause"),
+	w.RolloutServiceResumeRolloutProcedure: deployer.changesWorkloads("resume"),
+	w.RolloutServiceRetryRolloutProcedure:  deployer.changesWorkloads("retry"),
+	w.RolloutServiceSkipBakeProcedure:      deployer.changesWorkloads("skip_bake"),
+	w.RolloutServicePromoteProcedure:       deployer.changesWorkloads("promote"),
+	w.RolloutServiceApproveProcedure:       deployer.changesWorkloads("approve"),
 
 	w.FleetServiceWatchFleetProcedure: viewerOrOperator,
 
@@ -102,7 +102,7 @@ var access = map[string]need{
 	w.RegionServiceApprovePruneProcedure:      ownerOrOperator,
 	w.RegionServiceGrantRegionProcedure:       operator,
 	w.RegionServiceRevokeGrantProcedure:       operator,
-	w.RegionServiceEvictWorkspaceProcedure:    operator.changes("evict"),
+	w.RegionServiceEvictWorkspaceProcedure:    operator.changesWorkloads("evict"),
 	w.RegionServiceApproveGatewayProcedure:    operator,
 	w.RegionServiceListGatewaysProcedure:      operator,
 
@@ -143,7 +143,7 @@ var access = map[string]need{
 	// A deployer may change variables. The handler requires an owner for a new name.
 	w.EnvironmentServiceUpdateEnvironmentProcedure: deployer,
 	w.EnvironmentServiceDeleteEnvironmentProcedure: owner,
-	w.EnvironmentServiceSetSecretProcedure:         deployer.starts("secret"),
+	w.EnvironmentServiceSetSecretProcedure:         deployer.startsWork("secret"),
 	w.EnvironmentServiceListSecretsProcedure:       viewer,
 	w.EnvironmentServiceDeleteSecretProcedure:      deployer,
 
@@ -186,9 +186,9 @@ var access = map[string]need{
 	w.HistoryServiceListAuditProcedure:   ownerOrOperator,
 }
 
-// allows reports whether a key of the role may call a procedure with need n. A role of a workspace includes all lower
+// allowsRole reports whether a key of the role may call a procedure with need n. A role of a workspace includes all lower
 // roles. The role operator includes no role of a workspace.
-func (n need) allows(role windlassv1.Role) bool {
+func (n need) allowsRole(role windlassv1.Role) bool {
 	if role == windlassv1.Role_ROLE_OPERATOR {
 		return n.Operator
 	}
@@ -198,15 +198,15 @@ func (n need) allows(role windlassv1.Role) bool {
 // reads are the procedures that their protos mark as free of side effects. streams are the procedures that answer
 // with a stream.
 var (
-	reads = procedures(func(method protoreflect.MethodDescriptor) bool {
+	reads = proceduresWith(func(method protoreflect.MethodDescriptor) bool {
 		options, ok := method.Options().(*descriptorpb.MethodOptions)
 		return ok && options.GetIdempotencyLevel() == descriptorpb.MethodOptions_NO_SIDE_EFFECTS
 	})
-	streams = procedures(protoreflect.MethodDescriptor.IsStreamingServer)
+	streams = proceduresWith(protoreflect.MethodDescriptor.IsStreamingServer)
 )
 
-// procedures returns the procedures of access, each with the result of the given function for its method.
-func procedures(is func(protoreflect.MethodDescriptor) bool) map[string]bool {
+// proceduresWith returns the procedures of access, each with the result of the given function for its method.
+func proceduresWith(is func(protoreflect.MethodDescriptor) bool) map[string]bool {
 	found := map[string]bool{}
 	for procedure := range access {
 		name := strings.ReplaceAll(strings.TrimPrefix(procedure, "/"), "/", ".")

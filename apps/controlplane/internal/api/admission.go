@@ -21,9 +21,9 @@ type asked struct {
 	before, after model.Claim
 }
 
-// claims stores the app's claim in c.asked.after. The first call in a mutation, before any change, also sets
+// claimUsage stores the app's claim in c.asked.after. The first call in a mutation, before any change, also sets
 // c.asked.before.
-func (c *mutation) claims(app model.App, live, next *model.Deployment, rows []model.Topology) {
+func (c *mutation) claimUsage(app model.App, live, next *model.Deployment, rows []model.Topology) {
 	claim := admission.Claim(app, live, next, rows)
 	claim.Instances += c.pinned.Instances
 	claim.GPUs += c.pinned.GPUs
@@ -38,7 +38,7 @@ func (c *mutation) claims(app model.App, live, next *model.Deployment, rows []mo
 func (c *mutation) exemptClaim() {
 	if c.asked != nil {
 		c.also = append(c.also, c.asked.after)
-		c.grown = c.grown.Grown(c.asked.was(), c.asked.after.Usage())
+		c.grown = c.grown.Grown(c.asked.usageBefore(), c.asked.after.Usage())
 	}
 	c.asked = nil
 }
@@ -50,9 +50,9 @@ type learned struct {
 	missing time.Duration
 }
 
-// admit locks the workspace at the end of a mutation's transaction. It takes a token if the mutation starts
+// admitUsage locks the workspace at the end of a mutation's transaction. It takes a token if the mutation starts
 // work, and fails if the mutation would exceed a quota.
-func (c *mutation) admit() error {
+func (c *mutation) admitUsage() error {
 	if c.asked == nil && !c.starts && len(c.also) == 0 {
 		return nil
 	}
@@ -73,7 +73,7 @@ func (c *mutation) admit() error {
 	if have.Ceiling.Usage = have.Ceiling.Plus(c.grown); !admission.Counted(limits) {
 		have.Ceiling = model.Ceiling{} // no limit uses the ceiling
 	}
-	if err := c.enter(&have, limits); err != nil {
+	if err := c.storeClaims(&have, limits); err != nil {
 		return err
 	}
 	if have.FullAt == stored.FullAt && have.Ceiling == stored.Ceiling {
@@ -90,7 +90,7 @@ func (c *mutation) start(have *model.Admission, rate admission.Rate) error {
 	fullAt, wait := rate.Take(have.FullAt, have.Now)
 	c.learned = learned{true, rate, time.Duration(fullAt-have.Now) * time.Microsecond}
 	if wait > 0 {
-		return c.refused(tooFast(c.workspaceID, rate, wait))
+		return c.countRefusal(tooFast(c.workspaceID, rate, wait))
 	}
 	if rate.Limited() {
 		have.FullAt = fullAt
@@ -98,8 +98,8 @@ func (c *mutation) start(have *model.Admission, rate admission.Rate) error {
 	return nil
 }
 
-// enter checks c.asked against the limits, and stores the claims.
-func (c *mutation) enter(have *model.Admission, limits model.Limits) error {
+// storeClaims checks c.asked against the limits, and stores the claims.
+func (c *mutation) storeClaims(have *model.Admission, limits model.Limits) error {
 	if len(c.also) > 0 {
 		if err := c.PutClaims(c.also); err != nil {
 			return fmt.Errorf("store claims of %d apps: %w", len(c.also), err)
@@ -116,8 +116,8 @@ func (c *mutation) enter(have *model.Admission, limits model.Limits) error {
 			return fmt.Errorf("read environment %s: %w", c.asked.createdIn, err)
 		}
 	}
-	if c.asked.grows() && admission.Counted(limits) {
-		if err := c.grow(have, limits); err != nil {
+	if c.asked.growsUsage() && admission.Counted(limits) {
+		if err := c.requireRoom(have, limits); err != nil {
 			return err
 		}
 	}
@@ -130,20 +130,20 @@ func (c *mutation) enter(have *model.Admission, limits model.Limits) error {
 	return nil
 }
 
-// grows reports whether the mutation changes the app's usage.
-func (q *asked) grows() bool { return q.was() != q.after.Usage() }
+// growsUsage reports whether the mutation changes the app's usage.
+func (q *asked) growsUsage() bool { return q.usageBefore() != q.after.Usage() }
 
-func (q *asked) was() model.Usage {
+func (q *asked) usageBefore() model.Usage {
 	if q.createdIn != "" {
 		return model.Usage{}
 	}
 	return q.before.Usage()
 }
 
-// grow fails if the mutation would exceed a limit. It computes the sum over all apps of the workspace only if the
+// requireRoom fails if the mutation would exceed a limit. It computes the sum over all apps of the workspace only if the
 // ceiling does not prove that the mutation is within the limits, because the sum is expensive.
-func (c *mutation) grow(have *model.Admission, limits model.Limits) error {
-	was, now := c.asked.was(), c.asked.after.Usage()
+func (c *mutation) requireRoom(have *model.Admission, limits model.Limits) error {
+	was, now := c.asked.usageBefore(), c.asked.after.Usage()
 	if admission.Holds(have.Ceiling, have.Now, limits, was, now) {
 		have.Ceiling.Usage = have.Ceiling.Grown(was, now)
 		return nil
@@ -152,13 +152,13 @@ func (c *mutation) grow(have *model.Admission, limits model.Limits) error {
 	if c.dry != nil {
 		store = nil // a dry run stores no claims, so each further sum would find the same unsettled apps
 	}
-	others, err := c.api.usage(c, c.workspaceID, c.asked.after.AppID, store)
+	others, err := c.api.usageOf(c, c.workspaceID, c.asked.after.AppID, store)
 	if err != nil {
 		return err
 	}
 	have.Ceiling = model.Ceiling{Usage: others.Plus(now), CountedAt: have.Now}
 	if r := admission.Check(limits, others, was, now); r != nil {
-		return c.collectRefusal(c.refused(beyond(c.workspaceID, r)))
+		return c.collectRefusal(c.countRefusal(overQuota(c.workspaceID, r)))
 	}
 	return nil
 }
@@ -171,10 +171,10 @@ const (
 	settleTries = 5
 )
 
-// usage returns the sum over the workspace's apps, without the app exceptAppID. It computes new claims for
+// usageOf returns the sum over the workspace's apps, without the app exceptAppID. It computes new claims for
 // unsettled apps, passes them to store, and reads the sum again. If store is nil, it adds the new claims to the sum
 // instead.
-func (a *server) usage(tx Tx, workspaceID, exceptAppID string, store func([]model.Claim) error) (model.Usage, error) {
+func (a *server) usageOf(tx Tx, workspaceID, exceptAppID string, store func([]model.Claim) error) (model.Usage, error) {
 	for try := 1; ; try++ {
 		u, unsettled, err := tx.UsageOf(workspaceID, exceptAppID)
 		if err != nil {
@@ -183,7 +183,7 @@ func (a *server) usage(tx Tx, workspaceID, exceptAppID string, store func([]mode
 		if unsettled == 0 {
 			return u, nil
 		}
-		anew, err := a.settle(tx, workspaceID, exceptAppID, store)
+		anew, err := a.settleClaims(tx, workspaceID, exceptAppID, store)
 		if err != nil {
 			return u, err
 		}
@@ -197,8 +197,8 @@ func (a *server) usage(tx Tx, workspaceID, exceptAppID string, store func([]mode
 	}
 }
 
-// settle computes new claims for unsettled apps, passes them to store unless it is nil, and returns their sum.
-func (a *server) settle(tx Tx, workspaceID, exceptAppID string, store func([]model.Claim) error) (sum model.Usage, err error) {
+// settleClaims computes new claims for unsettled apps, passes them to store unless it is nil, and returns their sum.
+func (a *server) settleClaims(tx Tx, workspaceID, exceptAppID string, store func([]model.Claim) error) (sum model.Usage, err error) {
 	for after := ""; ; {
 		apps, err := tx.UnsettledApps(workspaceID, exceptAppID, after, settleAtOnce)
 		if err != nil {
@@ -246,7 +246,7 @@ func (a *server) claimsOf(tx Tx, apps []model.App) ([]model.Claim, error) {
 		want[app.LiveDeploymentID] = true
 	}
 	delete(want, "")
-	found, err := tx.GetDeployments(keys(want))
+	found, err := tx.GetDeployments(keysOf(want))
 	if err != nil {
 		return nil, fmt.Errorf("read deployments: %w", err)
 	}
@@ -285,22 +285,22 @@ func (a *server) claimsOf(tx Tx, apps []model.App) ([]model.Claim, error) {
 	return claims, nil
 }
 
-// refused counts a refusal because of a limit, and returns err.
-func (a *server) refused(err error) error {
+// countRefusal counts a refusal because of a limit, and returns err.
+func (a *server) countRefusal(err error) error {
 	a.refusals.WithLabelValues(rpc.DetailOf(err).GetLimit().GetName()).Inc()
 	return err
 }
 
-// refused counts the refusal, unless this is a dry run.
-func (c *mutation) refused(err error) error {
+// countRefusal counts the refusal, unless this is a dry run.
+func (c *mutation) countRefusal(err error) error {
 	if c.dry != nil {
 		return err
 	}
-	return c.api.refused(err)
+	return c.api.countRefusal(err)
 }
 
-// beyond returns the error of a call that a quota refuses.
-func beyond(workspaceID string, r *admission.Refusal) error {
+// overQuota returns the error of a call that a quota refuses.
+func overQuota(workspaceID string, r *admission.Refusal) error {
 	fix := "Scale down or delete apps that are not needed"
 	if r.Limit == "rollouts" {
 		fix = "Wait until some rollouts have ended"

@@ -24,8 +24,8 @@ import (
 )
 
 const (
-	beyond  = windlassv1.ErrorReason_ERROR_REASON_QUOTA_EXCEEDED
-	tooFast = windlassv1.ErrorReason_ERROR_REASON_RATE_LIMITED
+	overQuota = windlassv1.ErrorReason_ERROR_REASON_QUOTA_EXCEEDED
+	tooFast   = windlassv1.ErrorReason_ERROR_REASON_RATE_LIMITED
 )
 
 func limited(l model.Limits) func(*api.Config) { return func(c *api.Config) { c.Limits = l } }
@@ -108,7 +108,7 @@ func deploysAtOnce(t *testing.T, w *harness, name string, passes int) {
 			passed++
 			continue
 		}
-		limitOf(t, err, beyond, name)
+		limitOf(t, err, overQuota, name)
 	}
 	require.Equal(t, passes, passed)
 	n := int64(passed)
@@ -129,12 +129,12 @@ func TestQuota_CountsReplicasThatRequestsMayStart(t *testing.T) {
 	w.settle("chat")
 	require.Equal(t, regions, w.usage().Instances, "one replica in each region, which a request can start")
 	_, err := w.tryDeploy("more", "", replicas(1))
-	limitOf(t, err, beyond, "instances")
+	limitOf(t, err, overQuota, "instances")
 	_, err = w.apps(w.deployer).Scale(t.Context(), &windlassv1.ScaleRequest{App: "chat", Region: "us-east-1", Replicas: 1})
 	require.NoError(t, err, "the replica counts already")
 	require.Equal(t, regions, w.usage().Instances)
 	_, err = w.apps(w.deployer).Scale(t.Context(), &windlassv1.ScaleRequest{App: "chat", Region: "us-east-1", Replicas: 3})
-	limitOf(t, err, beyond, "instances")
+	limitOf(t, err, overQuota, "instances")
 
 	w.deploy("chat", replicas(0))
 	w.settle("chat")
@@ -148,7 +148,7 @@ func TestQuota_RefusedDeployLeavesNothing(t *testing.T) {
 	before := w.dump()
 	for range 2 {
 		_, err := w.tryDeploy("more", "k")
-		limit := limitOf(t, err, beyond, "instances")
+		limit := limitOf(t, err, overQuota, "instances")
 		require.EqualValues(t, 6, limit.GetMax())
 		require.EqualValues(t, 4, limit.GetUsed())
 		require.EqualValues(t, 4, limit.GetAsked())
@@ -156,9 +156,9 @@ func TestQuota_RefusedDeployLeavesNothing(t *testing.T) {
 		require.Contains(t, detailOf(err).GetFix(), "windlass workspace quota "+w.workspace+" --instances 8")
 	}
 	_, err := w.tryDeploy("chat", "", replicas(4))
-	limitOf(t, err, beyond, "instances")
+	limitOf(t, err, overQuota, "instances")
 	_, err = w.apps(w.deployer).Scale(t.Context(), &windlassv1.ScaleRequest{App: "chat", Region: "us-east-1", Replicas: 5})
-	limitOf(t, err, beyond, "instances")
+	limitOf(t, err, overQuota, "instances")
 	require.Equal(t, before, w.dump())
 
 	_, err = w.apps(w.deployer).Scale(t.Context(), &windlassv1.ScaleRequest{App: "chat", Region: "us-east-1", Replicas: 4})
@@ -184,7 +184,7 @@ func TestQuota_FullWorkspaceUpdatesRollsBackAndScalesDown(t *testing.T) {
 	w.settle("chat")
 	require.Equal(t, full, w.usage())
 	_, err = w.tryDeploy("chat", "", gpus(2), args("d"))
-	require.EqualValues(t, 4, limitOf(t, err, beyond, "gpus").GetAsked())
+	require.EqualValues(t, 4, limitOf(t, err, overQuota, "gpus").GetAsked())
 
 	_, err = w.apps(w.deployer).Scale(t.Context(), &windlassv1.ScaleRequest{App: "chat", Replicas: 1})
 	require.NoError(t, err)
@@ -202,7 +202,7 @@ func TestQuota_EndedWorkloadsDoNotCount(t *testing.T) {
 	w.settle("a")
 	w.deploy("a", args("larger"), replicas(4)) // counts with 8
 	_, err := w.tryDeploy("b", "")
-	limitOf(t, err, beyond, "instances")
+	limitOf(t, err, overQuota, "instances")
 	_, err = w.apps(w.deployer).Cancel(t.Context(), &windlassv1.CancelRequest{App: "a"})
 	require.NoError(t, err)
 	w.settle("a")
@@ -210,7 +210,7 @@ func TestQuota_EndedWorkloadsDoNotCount(t *testing.T) {
 	w.deploy("b")
 	require.EqualValues(t, 8, w.usage().Instances)
 	_, err = w.tryDeploy("c", "", replicas(1))
-	limitOf(t, err, beyond, "instances")
+	limitOf(t, err, overQuota, "instances")
 }
 
 // An app has no claim if an earlier release, which wrote no claims, changed it last.
@@ -232,7 +232,7 @@ func TestQuota_CountsAppsWithoutAClaim(t *testing.T) {
 	})
 	require.EqualValues(t, 20, w.usage().Instances)
 	_, err := w.tryDeploy("more", "")
-	require.EqualValues(t, 20, limitOf(t, err, beyond, "instances").GetUsed())
+	require.EqualValues(t, 20, limitOf(t, err, overQuota, "instances").GetUsed())
 	_, err = w.tryDeploy("less", "", replicas(1))
 	require.NoError(t, err)
 	require.EqualValues(t, 22, w.usage().Instances)
@@ -421,7 +421,7 @@ func TestQuota_OwnersMayOnlyLowerLimits(t *testing.T) {
 	require.EqualValues(t, 8, q.GetLimits().GetGpus())
 	w.deploy("chat")
 	_, err = w.tryDeploy("more", "")
-	limitOf(t, err, beyond, "apps")
+	limitOf(t, err, overQuota, "apps")
 	for name, own := range map[string]*windlassv1.Limits{
 		"apps":              {Apps: new(int64(2)), Instances: new(int64(100))},
 		"instances":         {Apps: new(int64(1))},
@@ -460,7 +460,7 @@ func TestQuota_LowerLimitStopsNothingAndHigherLimitCountsAtOnce(t *testing.T) {
 	w.deploy("chat", replicas(3), args("b")) // not more than the workspace has
 	w.settle("chat")
 	_, err = w.tryDeploy("chat", "", replicas(4))
-	limitOf(t, err, beyond, "instances")
+	limitOf(t, err, overQuota, "instances")
 	_, err = w.setQuota(w.operator, &windlassv1.Limits{})
 	require.NoError(t, err)
 	// The process caches the old rate for up to a second.
@@ -517,14 +517,14 @@ func TestQuota_IsSummedOnceFarBelowTheLimit(t *testing.T) {
 
 			// At the limit, the sum is exact, and deleted apps do not count.
 			_, err := w.tryDeploy("more", "")
-			limitOf(t, err, beyond, "apps")
+			limitOf(t, err, overQuota, "apps")
 			atMost(2)
 			_, err = w.apps(w.owner).DeleteApp(t.Context(), &windlassv1.DeleteAppRequest{App: "app-0"})
 			require.NoError(t, err)
 			w.settle("app-0")
 			w.deploy("more")
 			_, err = w.tryDeploy("yet-more", "")
-			limitOf(t, err, beyond, "apps")
+			limitOf(t, err, overQuota, "apps")
 
 			// A removed limit is not enforced. When it is set again, the sum is exact.
 			_, err = w.setQuota(w.operator, &windlassv1.Limits{Apps: new(int64(0)), Instances: new(int64(0))})
@@ -535,7 +535,7 @@ func TestQuota_IsSummedOnceFarBelowTheLimit(t *testing.T) {
 			_, err = w.setQuota(w.operator, &windlassv1.Limits{Apps: new(int64(13))})
 			require.NoError(t, err)
 			_, err = w.tryDeploy("too-many", "")
-			limitOf(t, err, beyond, "apps")
+			limitOf(t, err, overQuota, "apps")
 		})
 	}
 }

@@ -234,8 +234,8 @@ func (a *API) Handlers(options ...connect.HandlerOption) []Handler {
 	}
 }
 
-// now returns the time in unix milliseconds.
-func now() int64 { return time.Now().UnixMilli() }
+// nowMillis returns the time in unix milliseconds.
+func nowMillis() int64 { return time.Now().UnixMilli() }
 
 // countOperation counts a call that changes workloads, by its outcome: "ok" or the code of err.
 func (a *server) countOperation(operation string, err error) {

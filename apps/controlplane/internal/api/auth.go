@@ -56,12 +56,12 @@ type callerKey struct{}
 func callerOf(ctx context.Context) (caller, error) {
 	c, ok := ctx.Value(callerKey{}).(caller)
 	if !ok {
-		return c, unauthenticated("this call needs an API key", "Send it as `Authorization: Bearer wl_...`.")
+		return c, unauthenticatedError("this call needs an API key", "Send it as `Authorization: Bearer wl_...`.")
 	}
 	return c, nil
 }
 
-func unauthenticated(message, fix string) error {
+func unauthenticatedError(message, fix string) error {
 	return rpc.ErrorWith(connect.CodeUnauthenticated, &windlassv1.ErrorDetail{
 		Reason: windlassv1.ErrorReason_ERROR_REASON_UNAUTHENTICATED, Fix: fix,
 	}, message)
@@ -103,7 +103,7 @@ func newKeyring(a *server) *keyring {
 // Only failures take tokens of their address, because valid and invalid callers may share an address behind NAT.
 func (k *keyring) find(ctx context.Context, value string, client netip.Addr, at time.Time) (model.APIKey, error) {
 	if len(value) != keyLength || !strings.HasPrefix(value, keyPrefix) {
-		return model.APIKey{}, unauthenticated("the credential is not an API key", "API keys begin with wl_ and are 46 characters long.")
+		return model.APIKey{}, unauthenticatedError("the credential is not an API key", "API keys begin with wl_ and are 46 characters long.")
 	}
 	return k.findByHash(ctx, model.HashToken(value), client, at)
 }
@@ -111,12 +111,12 @@ func (k *keyring) find(ctx context.Context, value string, client netip.Addr, at 
 // findByHash is find for callers that know only the hash of the key's value, such as the session of a browser.
 func (k *keyring) findByHash(ctx context.Context, hash []byte, client netip.Addr, at time.Time) (model.APIKey, error) {
 	const fix = "Make a new key with `windlass login`, or ask an owner of the workspace for one."
-	key, ok := k.cached(hash, at)
+	key, ok := k.cachedKey(hash, at)
 	from, now := admission.ClientKey(client), at.UnixMicro()
 	tried := !ok && !k.isProven(hash, at)
 	if tried {
 		if wait := k.api.cfg.FailedLogins.Take(from, now); wait > 0 {
-			return key, k.api.refused(tooManyFailures(k.api.cfg.FailedLogins.Rate(), wait))
+			return key, k.api.countRefusal(tooManyFailures(k.api.cfg.FailedLogins.Rate(), wait))
 		}
 	}
 	if !ok {
@@ -124,7 +124,7 @@ func (k *keyring) findByHash(ctx context.Context, hash []byte, client netip.Addr
 		key, err = k.lookUp(ctx, hash)
 		switch {
 		case errors.Is(err, model.ErrNotFound):
-			return key, unauthenticated("the API key is unknown", fix)
+			return key, unauthenticatedError("the API key is unknown", fix)
 		case err != nil:
 			if tried {
 				k.api.cfg.FailedLogins.Return(from, now)
@@ -133,7 +133,7 @@ func (k *keyring) findByHash(ctx context.Context, hash []byte, client netip.Addr
 		}
 	}
 	if key.RevokedAt != 0 || key.ExpiresAt != 0 && at.UnixMilli() >= key.ExpiresAt || hasNoRole(key) {
-		k.forget(hash)
+		k.forgetKey(hash)
 	} else if tried {
 		k.api.cfg.FailedLogins.Return(from, now)
 	}
@@ -143,12 +143,12 @@ func (k *keyring) findByHash(ctx context.Context, hash []byte, client netip.Addr
 	case hasNoRole(key):
 		return key, noRoleLeft(key.Name)
 	case key.RevokedAt != 0:
-		return key, unauthenticated("the API key was revoked", fix)
+		return key, unauthenticatedError("the API key was revoked", fix)
 	case key.ExpiresAt != 0 && at.UnixMilli() >= key.ExpiresAt:
-		return key, unauthenticated("the API key has expired", fix)
+		return key, unauthenticatedError("the API key has expired", fix)
 	}
 	if !ok {
-		k.remember(key, at)
+		k.rememberKey(key, at)
 	}
 	return key, nil
 }
@@ -180,15 +180,15 @@ func (k *keyring) lookUp(ctx context.Context, hash []byte) (model.APIKey, error)
 	}
 }
 
-func (k *keyring) cached(hash []byte, at time.Time) (model.APIKey, bool) {
+func (k *keyring) cachedKey(hash []byte, at time.Time) (model.APIKey, bool) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	c, ok := k.good[string(hash)]
 	return c.key, ok && at.Before(c.until)
 }
 
-func (k *keyring) remember(key model.APIKey, at time.Time) {
-	k.prove(key.Hash, at)
+func (k *keyring) rememberKey(key model.APIKey, at time.Time) {
+	k.markProven(key.Hash, at)
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if len(k.good) >= maxCachedKeys {
@@ -203,8 +203,8 @@ func (k *keyring) remember(key model.APIKey, at time.Time) {
 	}
 }
 
-// prove records that the credential with the hash is valid.
-func (k *keyring) prove(hash []byte, at time.Time) {
+// markProven records that the credential with the hash is valid.
+func (k *keyring) markProven(hash []byte, at time.Time) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if len(k.proven) >= maxCachedKeys {
@@ -247,13 +247,13 @@ func (a *server) takeRead(key model.APIKey, at time.Time) error {
 	if wait == 0 {
 		return nil
 	}
-	return a.refused(rateLimited("reads_per_minute", rate, wait,
+	return a.countRefusal(rateLimited("reads_per_minute", rate, wait,
 		"Call again after that. To follow an app, use a watch instead of repeated reads.",
 		fmt.Sprintf("the key has used up its limit of %d reads a minute on each server", rate.PerMinute())))
 }
 
-// forget removes a key, so that a revocation through this process takes effect at once.
-func (k *keyring) forget(hash []byte) {
+// forgetKey removes a key, so that a revocation through this process takes effect at once.
+func (k *keyring) forgetKey(hash []byte) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.era++
@@ -284,7 +284,7 @@ func (k *keyring) forgetAll() {
 
 // Admit authenticates a call, and returns an error if the caller may not make it. Refusals are written to the audit.
 func (a *API) Admit(ctx context.Context, call rpc.Call) (rpc.Admission, error) {
-	by, err := a.admitted(ctx, call)
+	by, err := a.admittedCaller(ctx, call)
 	if err != nil {
 		by.Procedure = call.Procedure
 		a.noteRefusal(by, call.Client, err)
@@ -295,15 +295,15 @@ func (a *API) Admit(ctx context.Context, call rpc.Call) (rpc.Admission, error) {
 	}}, nil
 }
 
-// admitted returns the caller. With an error, by has the fields that are known.
-func (a *server) admitted(ctx context.Context, call rpc.Call) (by caller, err error) {
+// admittedCaller returns the caller. With an error, by has the fields that are known.
+func (a *server) admittedCaller(ctx context.Context, call rpc.Call) (by caller, err error) {
 	key, session, err := browsers{a}.whoCalls(ctx, call.Header, call.Client)
 	if err != nil {
 		return by, err
 	}
 	by = caller{APIKey: key, Session: session, Source: apierr.Clip(sourceOf(call), maxSource), Procedure: call.Procedure}
 	n, known := access[call.Procedure]
-	if !known || !n.allows(key.Role) {
+	if !known || !n.allowsRole(key.Role) {
 		return by, apierr.Denied(fmt.Sprintf("a key of role %s may not call %s", model.RoleName(key.Role), strings.TrimPrefix(call.Procedure, "/")),
 			fmt.Sprintf("Use a key of role %s.", n))
 	}
@@ -312,15 +312,15 @@ func (a *server) admitted(ctx context.Context, call rpc.Call) (by caller, err er
 	}
 	if call.InLoop && streams[call.Procedure] {
 		// The body is not read yet, so this also refuses requests for a single picture. Such requests are rare.
-		if err := a.hub.check(by); err != nil {
-			return by, a.refused(err)
+		if err := a.hub.checkLimit(by); err != nil {
+			return by, a.countRefusal(err)
 		}
 	}
 	return by, nil
 }
 
-// bearer returns the credential of the header Authorization.
-func bearer(header http.Header) (string, bool) {
+// bearerToken returns the credential of the header Authorization.
+func bearerToken(header http.Header) (string, bool) {
 	value, ok := strings.CutPrefix(header.Get("Authorization"), "Bearer ")
 	return strings.TrimSpace(value), ok
 }
@@ -335,7 +335,7 @@ func (a *server) noteRefusal(by caller, client netip.Addr, err error) {
 	a.cfg.Trail.Note(trail.Entry{
 		WorkspaceID: by.WorkspaceID, Actor: by.Name, ActorID: by.ID, Source: admission.ClientKey(client), Procedure: by.Procedure,
 		Outcome: strings.ToLower(strings.TrimPrefix(reason.String(), "ERROR_REASON_")),
-	}, now())
+	}, nowMillis())
 }
 
 // Interceptor counts calls that change workloads. Calls that a handler refuses with PermissionDenied go to the audit.
@@ -378,7 +378,7 @@ const maxSource = 255
 // stillGood returns an error if the key of an open stream is no longer valid.
 func (k *keyring) stillGood(ctx context.Context, key model.APIKey) error {
 	at := time.Now()
-	if c, ok := k.cached(key.Hash, at); ok && c.Role == key.Role && (c.ExpiresAt == 0 || at.UnixMilli() < c.ExpiresAt) {
+	if c, ok := k.cachedKey(key.Hash, at); ok && c.Role == key.Role && (c.ExpiresAt == 0 || at.UnixMilli() < c.ExpiresAt) {
 		return nil
 	}
 	current, err := k.lookUp(ctx, key.Hash)
@@ -388,10 +388,10 @@ func (k *keyring) stillGood(ctx context.Context, key model.APIKey) error {
 		// An unreachable database does not end a stream that was admitted.
 		return nil //nolint:nilerr // the next check decides
 	case current.RevokedAt == 0 && (current.ExpiresAt == 0 || at.UnixMilli() < current.ExpiresAt) && current.Role == key.Role:
-		k.remember(current, at)
+		k.rememberKey(current, at)
 		return nil
 	case key.IsMember():
-		return unauthenticated("the member was removed, or has another role now", "Open the stream again.")
+		return unauthenticatedError("the member was removed, or has another role now", "Open the stream again.")
 	}
-	return unauthenticated("the API key was revoked or has expired", "Use another key.")
+	return unauthenticatedError("the API key was revoked or has expired", "Use another key.")
 }

@@ -65,7 +65,7 @@ func TestMutations_ConcurrentCallsAreDoneOnceOrRefused(t *testing.T) {
 						require.Equal(t, w.app(key).GetId(), a.res.GetAppId())
 						made++
 					case strings.HasPrefix(key, "new-"):
-						limitOf(t, a.err, beyond, "apps")
+						limitOf(t, a.err, overQuota, "apps")
 					case key == "nowhere":
 						require.ErrorContains(t, a.err, "mars")
 					default:

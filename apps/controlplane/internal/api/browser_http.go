@@ -39,9 +39,9 @@ const (
 //	POST /ui/session/sign-out             ends the session
 //	POST /ui/session/sign-out-everywhere  ends all sessions and links of the API key
 //	POST /ui/link                         with an API key: makes a link that signs in once
-func (a *API) Sessions() http.Handler { return browsers{a.server}.handler() }
+func (a *API) Sessions() http.Handler { return browsers{a.server}.sessionHandler() }
 
-func (a browsers) handler() http.Handler {
+func (a browsers) sessionHandler() http.Handler {
 	mux := http.NewServeMux()
 	origins := http.NewCrossOriginProtection()
 	handle := func(path, event string, do func(w http.ResponseWriter, r *http.Request) (any, error)) {
@@ -83,7 +83,7 @@ type sessionAnswer struct {
 }
 
 func (a browsers) answerSession(expires int64) sessionAnswer {
-	left := expires - now()
+	left := expires - nowMillis()
 	return sessionAnswer{ExpiresInMs: left, RenewAfterMs: min(left/2, time.Hour.Milliseconds())}
 }
 
@@ -105,7 +105,7 @@ func (a browsers) serveSignIn(w http.ResponseWriter, r *http.Request) (any, erro
 }
 
 func (a browsers) serveRenew(w http.ResponseWriter, r *http.Request) (any, error) {
-	value, row, err := a.renew(r.Context(), a.cookieOf(r), rpc.ClientOf(r.Context()))
+	value, row, err := a.renewSession(r.Context(), a.cookieOf(r), rpc.ClientOf(r.Context()))
 	if err != nil {
 		return nil, err
 	}
@@ -128,9 +128,9 @@ func (a browsers) serveSignOut(everywhere bool) func(http.ResponseWriter, *http.
 }
 
 func (a browsers) serveLink(_ http.ResponseWriter, r *http.Request) (any, error) {
-	value, ok := bearer(r.Header)
+	value, ok := bearerToken(r.Header)
 	if !ok {
-		return nil, unauthenticated("a link needs an API key or a member's token", "Send it as `Authorization: Bearer wl_...`.")
+		return nil, unauthenticatedError("a link needs an API key or a member's token", "Send it as `Authorization: Bearer wl_...`.")
 	}
 	key, of, err := a.byBearer(r.Context(), value, rpc.ClientOf(r.Context()), time.Now())
 	if err != nil {
@@ -143,7 +143,7 @@ func (a browsers) serveLink(_ http.ResponseWriter, r *http.Request) (any, error)
 	return struct {
 		Link        string `json:"link"`
 		ExpiresInMs int64  `json:"expiresInMs"`
-	}{link, row.ExpiresAt - now()}, nil
+	}{link, row.ExpiresAt - nowMillis()}, nil
 }
 
 func (a browsers) sourceOfRequest(r *http.Request) string {

@@ -138,18 +138,18 @@ func (a browsers) newCookie(r *http.Request, value string, expires time.Time) *h
 
 // sessionOver returns the error of a session that ended or never existed.
 func sessionOver() error {
-	return unauthenticated("the session has ended", "Sign in again.")
+	return unauthenticatedError("the session has ended", "Sign in again.")
 }
 
-// session returns the row of a cookie's value.
-func (a browsers) session(ctx context.Context, value string, client netip.Addr, at time.Time) (model.BrowserSession, error) {
-	return a.row(ctx, value, false, client, at)
+// sessionOf returns the row of a cookie's value.
+func (a browsers) sessionOf(ctx context.Context, value string, client netip.Addr, at time.Time) (model.BrowserSession, error) {
+	return a.sessionRow(ctx, value, false, client, at)
 }
 
-// row returns the row with the value of a session or of a link. Invalid values take tokens from the same bucket as
+// sessionRow returns the row with the value of a session or of a link. Invalid values take tokens from the same bucket as
 // invalid API keys. A proven value takes no token, so that failures of other programs at its address do not sign the
 // browser out.
-func (a browsers) row(ctx context.Context, value string, isLink bool, client netip.Addr, at time.Time) (s model.BrowserSession, err error) {
+func (a browsers) sessionRow(ctx context.Context, value string, isLink bool, client netip.Addr, at time.Time) (s model.BrowserSession, err error) {
 	over := sessionOver()
 	if isLink {
 		over = usedLink()
@@ -162,7 +162,7 @@ func (a browsers) row(ctx context.Context, value string, isLink bool, client net
 	tried := !a.keys.isProven(hash, at)
 	if tried {
 		if wait := a.cfg.FailedLogins.Take(from, micro); wait > 0 {
-			return s, a.refused(tooManyFailures(a.cfg.FailedLogins.Rate(), wait))
+			return s, a.countRefusal(tooManyFailures(a.cfg.FailedLogins.Rate(), wait))
 		}
 	}
 	err = a.cfg.Store.View(ctx, func(tx Tx) (err error) {
@@ -170,7 +170,7 @@ func (a browsers) row(ctx context.Context, value string, isLink bool, client net
 		return err
 	})
 	if errors.Is(err, model.ErrNotFound) {
-		a.keys.forget(hash)
+		a.keys.forgetKey(hash)
 		return s, over
 	}
 	if tried {
@@ -180,11 +180,11 @@ func (a browsers) row(ctx context.Context, value string, isLink bool, client net
 	case err != nil:
 		return s, fmt.Errorf("look up browser session: %w", err)
 	case s.IsLink != isLink || at.UnixMilli() >= s.ExpiresAt:
-		a.keys.forget(hash)
+		a.keys.forgetKey(hash)
 		return s, over
 	}
 	if tried && !isLink {
-		a.keys.prove(hash, at)
+		a.keys.markProven(hash, at)
 	}
 	return s, nil
 }
@@ -193,7 +193,7 @@ func (a browsers) row(ctx context.Context, value string, isLink bool, client net
 // the key itself.
 func (a browsers) whoCalls(ctx context.Context, header http.Header, client netip.Addr) (key model.APIKey, sessionID string, err error) {
 	at := time.Now()
-	if value, ok := bearer(header); ok {
+	if value, ok := bearerToken(header); ok {
 		key, s, err := a.byBearer(ctx, value, client, at)
 		return key, s.SessionID, err
 	}
@@ -205,7 +205,7 @@ func (a browsers) whoCalls(ctx context.Context, header http.Header, client netip
 	if call.err != nil {
 		return key, "", call.err
 	}
-	s, err := a.session(ctx, call.value, client, at)
+	s, err := a.sessionOf(ctx, call.value, client, at)
 	if err != nil {
 		return key, "", err
 	}
@@ -223,7 +223,7 @@ func (a browsers) byBearer(ctx context.Context, value string, client netip.Addr,
 		key, err = a.keys.find(ctx, value, client, at)
 		return key, s, err
 	}
-	if s, err = a.session(ctx, value, client, at); err != nil {
+	if s, err = a.sessionOf(ctx, value, client, at); err != nil {
 		return key, s, err
 	}
 	key, err = a.keys.findByHash(ctx, s.KeyHash, client, at)
@@ -235,7 +235,7 @@ func (a *server) stillIn(ctx context.Context, by caller) error {
 	if by.Session != "" {
 		var good bool
 		err := a.cfg.Store.View(ctx, func(tx Tx) (err error) {
-			good, err = tx.IsBrowserSession(by.Session, now())
+			good, err = tx.IsBrowserSession(by.Session, nowMillis())
 			return err
 		})
 		// As with keys, an unreachable database does not end a stream that was admitted.
@@ -254,7 +254,7 @@ func (a browsers) newSession(key model.APIKey, id string, signedIn int64, at tim
 
 // newSessionOf is newSession for a value with the prefix. Sessions of members have limits of their own.
 func (a browsers) newSessionOf(prefix string, key model.APIKey, id string, signedIn int64, at time.Time) (string, model.BrowserSession) {
-	value := random(prefix)
+	value := newCredential(prefix)
 	idle, most := a.sessionLimits(key)
 	expires := min(at.Add(idle).UnixMilli(), signedIn+most.Milliseconds())
 	if key.ExpiresAt != 0 {
@@ -316,18 +316,18 @@ func (a browsers) signIn(ctx context.Context, keyValue, link, source string, cli
 		return auditSession(tx, caller{APIKey: key, Source: source, Procedure: signInProcedure}, row.SessionID)
 	})
 	if err == nil {
-		a.keys.prove(row.Hash, at)
+		a.keys.markProven(row.Hash, at)
 	}
 	return value, row, a.storeError(err)
 }
 
 func usedLink() error {
-	return unauthenticated("the link was used or has expired", "Make another link with `windlass dashboard`, or sign in with an API key.")
+	return unauthenticatedError("the link was used or has expired", "Make another link with `windlass dashboard`, or sign in with an API key.")
 }
 
 // keyOfLink returns the API key that made the link, and the link's row. The link stays valid.
 func (a browsers) keyOfLink(ctx context.Context, link string, client netip.Addr, at time.Time) (key model.APIKey, row model.BrowserSession, err error) {
-	if row, err = a.row(ctx, link, true, client, at); err != nil {
+	if row, err = a.sessionRow(ctx, link, true, client, at); err != nil {
 		return key, row, err
 	}
 	key, err = a.keys.findByHash(ctx, row.KeyHash, client, at)
@@ -349,7 +349,7 @@ func mayBegin(tx Tx, key model.APIKey, at time.Time) error {
 
 // newLink makes a link that begins one session of the key. of is the session of a member, and empty for an API key.
 func (a browsers) newLink(ctx context.Context, key model.APIKey, of model.BrowserSession, source string) (string, model.BrowserSession, error) {
-	at, value := time.Now(), random(linkPrefix)
+	at, value := time.Now(), newCredential(linkPrefix)
 	signedIn, expires := at.UnixMilli(), at.Add(linkTTL).UnixMilli()
 	if key.IsMember() {
 		_, most := a.sessionLimits(key)
@@ -372,10 +372,10 @@ func (a browsers) newLink(ctx context.Context, key model.APIKey, of model.Browse
 	return value, row, a.storeError(err)
 }
 
-// renew gives the session another value. The previous value works for renewGrace.
-func (a browsers) renew(ctx context.Context, old string, client netip.Addr) (value string, row model.BrowserSession, err error) {
+// renewSession gives the session another value. The previous value works for renewGrace.
+func (a browsers) renewSession(ctx context.Context, old string, client netip.Addr) (value string, row model.BrowserSession, err error) {
 	at := time.Now()
-	s, err := a.session(ctx, old, client, at)
+	s, err := a.sessionOf(ctx, old, client, at)
 	if err != nil {
 		return "", row, err
 	}
@@ -401,14 +401,14 @@ func (a browsers) renew(ctx context.Context, old string, client netip.Addr) (val
 		return nil
 	})
 	if err == nil {
-		a.keys.prove(row.Hash, at)
+		a.keys.markProven(row.Hash, at)
 	}
 	return value, row, a.storeError(err)
 }
 
 // signOut ends the session, or all sessions and links of its key.
 func (a browsers) signOut(ctx context.Context, value string, everywhere bool, source string, client netip.Addr) error {
-	s, err := a.session(ctx, value, client, time.Now())
+	s, err := a.sessionOf(ctx, value, client, time.Now())
 	if err != nil {
 		return err
 	}
@@ -435,7 +435,7 @@ func (a browsers) signOut(ctx context.Context, value string, everywhere bool, so
 // auditSession writes the audit row of a session that the caller began or ended.
 func auditSession(tx Tx, by caller, sessionID string) error {
 	err := tx.InsertAudit(model.Audit{
-		ID: ident.New("aud"), WorkspaceID: by.WorkspaceID, At: now(), Actor: by.Name, ActorID: by.ID, Source: by.Source,
+		ID: ident.New("aud"), WorkspaceID: by.WorkspaceID, At: nowMillis(), Actor: by.Name, ActorID: by.ID, Source: by.Source,
 		Procedure: by.Procedure, ResourceKind: "browser_session", ResourceID: sessionID,
 	})
 	if err != nil {

@@ -50,14 +50,14 @@ func sameRollout(app model.App, id, want string) error {
 	}, fmt.Sprintf("rollout %s of app %s is not in flight: %s", want, app.Name, now))
 }
 
-// control applies a person's command to the staged rollout in flight. what is the command's name in the history. The
+// applyCommand applies a person's command to the staged rollout in flight. what is the command's name in the history. The
 // function say changes the progress, and describes the change.
-func (c rolloutMutation) control(by command, what string, say func(*model.Progress) (text string, err error)) (out controlled, err error) {
+func (c rolloutMutation) applyCommand(by command, what string, say func(*model.Progress) (text string, err error)) (out controlled, err error) {
 	app, err := c.lockedApp(by.app)
 	if err != nil {
 		return out, err
 	}
-	if err := alive(app); err != nil {
+	if err := requireNotDeleted(app); err != nil {
 		return out, err
 	}
 	if err := sameRollout(app, app.RolloutID, by.rolloutID); err != nil {
@@ -87,12 +87,12 @@ func (c rolloutMutation) control(by command, what string, say func(*model.Progre
 		return out, apierr.NothingToDo(refusal.Message, refusal.Fix)
 	}
 	if refusal, ok := errors.AsType[*plan.GateRefusal](err); ok {
-		return out, shut(refusal)
+		return out, gateError(refusal)
 	}
 	if err != nil {
 		return out, err
 	}
-	holds, err := c.holds(s.Progress, what)
+	holds, err := c.remainingHolds(s.Progress, what)
 	if err != nil {
 		return out, err
 	}
@@ -112,11 +112,11 @@ func (c rolloutMutation) control(by command, what string, say func(*model.Progre
 	if err := c.wake(app.ID); err != nil {
 		return out, err
 	}
-	return out, c.audit("rollout", f.rollout.ID, progressProto(before.Progress), progressProto(s.Progress))
+	return out, c.auditChange("rollout", f.rollout.ID, progressProto(before.Progress), progressProto(s.Progress))
 }
 
-// holds returns texts for everything that still stops the rollout after a command that would move it.
-func (c rolloutMutation) holds(progress *model.Progress, what string) (out []string, err error) {
+// remainingHolds returns texts for everything that still stops the rollout after a command that would move it.
+func (c rolloutMutation) remainingHolds(progress *model.Progress, what string) (out []string, err error) {
 	if what == "RolloutPaused" || what == "Approved" {
 		return nil, nil
 	}
@@ -156,7 +156,7 @@ func sameAgain(progress *model.Progress, what string) string {
 // PauseRollout pauses the rollout in flight in its current state.
 func (a rolloutService) PauseRollout(ctx context.Context, req *windlassv1.PauseRolloutRequest) (res *windlassv1.PauseRolloutResponse, err error) {
 	res, _, err = mutate(ctx, a.server, req, func(c *mutation) (*windlassv1.PauseRolloutResponse, error) {
-		out, err := c.rollouts().control(command{req.GetApp(), req.GetRolloutId(), req.GetWhy()}, "RolloutPaused", func(progress *model.Progress) (string, error) {
+		out, err := c.rollouts().applyCommand(command{req.GetApp(), req.GetRolloutId(), req.GetWhy()}, "RolloutPaused", func(progress *model.Progress) (string, error) {
 			_, err := plan.Pause(progress, c.by.Name, req.GetWhy(), c.at)
 			return "nothing starts or stops until it is resumed", err
 		})
@@ -168,7 +168,7 @@ func (a rolloutService) PauseRollout(ctx context.Context, req *windlassv1.PauseR
 // ResumeRollout ends a person's pause.
 func (a rolloutService) ResumeRollout(ctx context.Context, req *windlassv1.ResumeRolloutRequest) (res *windlassv1.ResumeRolloutResponse, err error) {
 	res, _, err = mutate(ctx, a.server, req, func(c *mutation) (*windlassv1.ResumeRolloutResponse, error) {
-		out, err := c.rollouts().control(command{req.GetApp(), req.GetRolloutId(), req.GetWhy()}, "RolloutResumed", func(progress *model.Progress) (string, error) {
+		out, err := c.rollouts().applyCommand(command{req.GetApp(), req.GetRolloutId(), req.GetWhy()}, "RolloutResumed", func(progress *model.Progress) (string, error) {
 			was, by := progress.PausedAt, progress.PausedBy
 			_, err := plan.Resume(progress)
 			return fmt.Sprintf("%s had paused it for %s", by, time.Duration(c.at-was)*time.Millisecond), err
@@ -184,7 +184,7 @@ func (a rolloutService) RetryRollout(ctx context.Context, req *windlassv1.RetryR
 		if id, err := c.rollouts().retryLagging(req.GetApp(), req.GetRolloutId(), req.GetWhy()); id != "" || err != nil {
 			return &windlassv1.RetryRolloutResponse{RolloutId: id, Effect: "regions that failed to catch up begin again"}, err
 		}
-		out, err := c.rollouts().control(command{req.GetApp(), req.GetRolloutId(), req.GetWhy()}, "RolloutRetried", func(progress *model.Progress) (string, error) {
+		out, err := c.rollouts().applyCommand(command{req.GetApp(), req.GetRolloutId(), req.GetWhy()}, "RolloutRetried", func(progress *model.Progress) (string, error) {
 			guards, err := c.rollouts().reportedGuards(progress)
 			if err != nil {
 				return "", err
@@ -226,7 +226,7 @@ func (c rolloutMutation) retryLagging(ref, want, why string) (rolloutID string, 
 	if err != nil {
 		return "", err
 	}
-	if err := alive(app); err != nil {
+	if err := requireNotDeleted(app); err != nil {
 		return "", err
 	}
 	s, err := c.versions().rolloutStateOf(app)
@@ -252,7 +252,7 @@ func (c rolloutMutation) retryLagging(ref, want, why string) (rolloutID string, 
 	if err := c.wake(app.ID); err != nil {
 		return "", err
 	}
-	return s.Progress.RolloutID, c.audit("rollout", s.Progress.RolloutID, progressProto(before.Progress), progressProto(s.Progress))
+	return s.Progress.RolloutID, c.auditChange("rollout", s.Progress.RolloutID, progressProto(before.Progress), progressProto(s.Progress))
 }
 
 // Promote moves regions that wait at a step to the next step. With full, it moves all regions past the remaining
@@ -263,7 +263,7 @@ func (a rolloutService) Promote(ctx context.Context, req *windlassv1.PromoteRequ
 		what = "PromotedInFull"
 	}
 	res, _, err = mutate(ctx, a.server, req, func(c *mutation) (*windlassv1.PromoteResponse, error) {
-		out, err := c.rollouts().control(command{req.GetApp(), req.GetRolloutId(), req.GetWhy()}, what, func(progress *model.Progress) (string, error) {
+		out, err := c.rollouts().applyCommand(command{req.GetApp(), req.GetRolloutId(), req.GetWhy()}, what, func(progress *model.Progress) (string, error) {
 			paused, failed := progress.PromotionPaused, progress.Failed
 			if err := c.versions().maySkip(progress); req.GetFull() && err != nil {
 				return "", err
@@ -292,7 +292,7 @@ func (a rolloutService) Promote(ctx context.Context, req *windlassv1.PromoteRequ
 // SkipBake ends the bake time of the wave that is baking.
 func (a rolloutService) SkipBake(ctx context.Context, req *windlassv1.SkipBakeRequest) (res *windlassv1.SkipBakeResponse, err error) {
 	res, _, err = mutate(ctx, a.server, req, func(c *mutation) (*windlassv1.SkipBakeResponse, error) {
-		out, err := c.rollouts().control(command{req.GetApp(), req.GetRolloutId(), req.GetWhy()}, "BakeSkipped", func(progress *model.Progress) (string, error) {
+		out, err := c.rollouts().applyCommand(command{req.GetApp(), req.GetRolloutId(), req.GetWhy()}, "BakeSkipped", func(progress *model.Progress) (string, error) {
 			if err := c.versions().maySkip(progress); err != nil {
 				return "", err
 			}

@@ -181,9 +181,9 @@ func (t *dryTx) PutStanding(model.Admission) error { return nil }
 
 func (t *dryTx) PutClaims([]model.Claim) error { return nil }
 
-// topology returns the app's rows after the mutation.
-func (t *dryTx) topology() []model.Topology {
-	rows := replaced(t.wasRows, t.rows)
+// topologyAfter returns the app's rows after the mutation.
+func (t *dryTx) topologyAfter() []model.Topology {
+	rows := withReplaced(t.wasRows, t.rows)
 	slices.SortFunc(rows, func(a, b model.Topology) int {
 		return cmp.Or(cmp.Compare(a.DeploymentID, b.DeploymentID), cmp.Compare(a.RegionID, b.RegionID))
 	})
@@ -193,7 +193,7 @@ func (t *dryTx) topology() []model.Topology {
 // afterTx reads the state after the mutation.
 type afterTx struct{ *dryTx }
 
-func (t afterTx) ListTopology([]string) ([]model.Topology, error) { return t.topology(), nil }
+func (t afterTx) ListTopology([]string) ([]model.Topology, error) { return t.topologyAfter(), nil }
 
 func (t afterTx) GetRollouts(ids []string) ([]model.Rollout, error) {
 	return afterWrites(ids, t.rollouts, t.Tx.GetRollouts)

@@ -6,7 +6,7 @@ import windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 var Access = access
 
 // Allows reports whether a key of the role is enough.
-func (n need) Allows(role windlassv1.Role) bool { return n.allows(role) }
+func (n need) Allows(role windlassv1.Role) bool { return n.allowsRole(role) }
 
 // Mutations returns the procedures that change something, with the role that each requires. For procedures that no
 // key of a workspace may call, it is the highest role.

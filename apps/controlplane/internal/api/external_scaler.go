@@ -77,9 +77,9 @@ func (a externalScaler) StreamIsActive(ctx context.Context, ref *externalscaler.
 	}
 	var t *trigger
 	var sent *bool
-	return a.repeat(ctx, by, activeEvery, func(ctx context.Context) error {
+	return a.sendRepeatedly(ctx, by, activeEvery, func(ctx context.Context) error {
 		if t == nil {
-			if t, err = a.trigger(ctx, by, ref); err != nil {
+			if t, err = a.triggerOf(ctx, by, ref); err != nil {
 				return err
 			}
 		}
@@ -98,7 +98,7 @@ func (a externalScaler) GetMetricSpec(ctx context.Context, ref *externalscaler.S
 	if err != nil {
 		return nil, err
 	}
-	return t.spec(), nil
+	return t.metricSpec(), nil
 }
 
 // StreamMetricSpec sends the result of GetMetricSpec at once and after each change.
@@ -108,12 +108,12 @@ func (a externalScaler) StreamMetricSpec(ctx context.Context, ref *externalscale
 		return err
 	}
 	var sent *externalscaler.GetMetricSpecResponse
-	return a.repeat(ctx, by, specEvery, func(ctx context.Context) error {
-		t, err := a.trigger(ctx, by, ref)
+	return a.sendRepeatedly(ctx, by, specEvery, func(ctx context.Context) error {
+		t, err := a.triggerOf(ctx, by, ref)
 		if err != nil {
 			return err
 		}
-		spec := t.spec()
+		spec := t.metricSpec()
 		if proto.Equal(sent, spec) {
 			return nil
 		}
@@ -129,15 +129,15 @@ func (a externalScaler) GetMetrics(ctx context.Context, req *externalscaler.GetM
 		return nil, err
 	}
 	// The metadata may have changed since KEDA read the name.
-	if name := t.name(); req.GetMetricName() != name {
+	if name := t.metricName(); req.GetMetricName() != name {
 		return nil, apierr.Invalid("metric_name", fmt.Sprintf("the metric of the trigger is %s, not %q", name, req.GetMetricName()))
 	}
-	v, err := a.measure(ctx, t)
+	v, err := a.measuredValue(ctx, t)
 	if err != nil {
 		return nil, err
 	}
 	return &externalscaler.GetMetricsResponse{MetricValues: []*externalscaler.MetricValue{
-		{MetricName: t.name(), MetricValue: roundUp(v), MetricValueFloat: v},
+		{MetricName: t.metricName(), MetricValue: roundUp(v), MetricValueFloat: v},
 	}}, nil
 }
 
@@ -163,7 +163,7 @@ func (a externalScaler) admitByMessage(ctx context.Context, procedure string, re
 	}()
 	value := strings.TrimSpace(ref.GetScalerMetadata()[keyOfTrigger])
 	if value == "" {
-		return by, unauthenticated("the call has no API key: set "+keyOfTrigger+" in the trigger's metadata to the name of a variable of the scaled container, whose value is the key",
+		return by, unauthenticatedError("the call has no API key: set "+keyOfTrigger+" in the trigger's metadata to the name of a variable of the scaled container, whose value is the key",
 			"Use a key of role viewer: `windlass key create`.")
 	}
 	key, err := a.keys.find(ctx, value, client, time.Now())
@@ -171,7 +171,7 @@ func (a externalScaler) admitByMessage(ctx context.Context, procedure string, re
 		return by, err
 	}
 	by.APIKey = key
-	if !viewer.allows(key.Role) {
+	if !viewer.allowsRole(key.Role) {
 		return by, apierr.Denied(fmt.Sprintf("a key of role %s may not read apps", model.RoleName(key.Role)), "Use a key of role viewer.")
 	}
 	return by, a.takeRead(key, time.Now())
@@ -187,8 +187,8 @@ type trigger struct {
 	activation float64
 }
 
-// name returns the metric's name for KEDA, in lower case because Kubernetes uses it in URLs.
-func (t *trigger) name() string {
+// metricName returns the metric's name for KEDA, in lower case because Kubernetes uses it in URLs.
+func (t *trigger) metricName() string {
 	name := "windlass-" + strings.ToLower(string(t.metric.Type))
 	if t.role != "" {
 		name += "-" + t.role
@@ -196,9 +196,9 @@ func (t *trigger) name() string {
 	return name
 }
 
-func (t *trigger) spec() *externalscaler.GetMetricSpecResponse {
+func (t *trigger) metricSpec() *externalscaler.GetMetricSpecResponse {
 	return &externalscaler.GetMetricSpecResponse{MetricSpecs: []*externalscaler.MetricSpec{
-		{MetricName: t.name(), TargetSize: roundUp(t.target), TargetSizeFloat: t.target},
+		{MetricName: t.metricName(), TargetSize: roundUp(t.target), TargetSizeFloat: t.target},
 	}}
 }
 
@@ -207,11 +207,11 @@ func (a externalScaler) admittedTrigger(ctx context.Context, procedure string, r
 	if err != nil {
 		return nil, err
 	}
-	return a.trigger(ctx, by, ref)
+	return a.triggerOf(ctx, by, ref)
 }
 
-// trigger parses the metadata, and reads the app, region and metric that it names.
-func (a externalScaler) trigger(ctx context.Context, by caller, ref *externalscaler.ScaledObjectRef) (*trigger, error) {
+// triggerOf parses the metadata, and reads the app, region and metric that it names.
+func (a externalScaler) triggerOf(ctx context.Context, by caller, ref *externalscaler.ScaledObjectRef) (*trigger, error) {
 	given := ref.GetScalerMetadata()
 	for _, key := range []string{appOfTrigger, regionOfTrigger, metricOfTrigger} {
 		if given[key] == "" {
@@ -220,7 +220,7 @@ func (a externalScaler) trigger(ctx context.Context, by caller, ref *externalsca
 	}
 	t := &trigger{role: given[roleOfTrigger]}
 	err := a.cfg.Store.View(ctx, func(tx Tx) (err error) {
-		if t.app, err = a.app(tx, by.WorkspaceID, given[appOfTrigger], false); err != nil {
+		if t.app, err = a.findApp(tx, by.WorkspaceID, given[appOfTrigger], false); err != nil {
 			return err
 		}
 		if t.region, err = liveRegion(tx, t.app, given[regionOfTrigger]); err != nil {
@@ -326,13 +326,13 @@ func metricNamed(metrics []scaling.Metric, app model.App, word string) (found sc
 }
 
 func (a externalScaler) isActive(ctx context.Context, t *trigger) (bool, error) {
-	v, err := a.measure(ctx, t)
+	v, err := a.measuredValue(ctx, t)
 	return v > t.activation, err
 }
 
-// measure returns the metric's value from the last scaling decision. The process that has the region's stream makes
-// these decisions. measure fails if there is no current value, so that KEDA never uses an old value.
-func (a externalScaler) measure(ctx context.Context, t *trigger) (float64, error) {
+// measuredValue returns the metric's value from the last scaling decision. The process that has the region's stream makes
+// these decisions. measuredValue fails if there is no current value, so that KEDA never uses an old value.
+func (a externalScaler) measuredValue(ctx context.Context, t *trigger) (float64, error) {
 	var now *windlassv1.RegionScaling
 	var err error
 	if a.cfg.Scaling != nil {
@@ -376,12 +376,12 @@ func unknownLoad(t *trigger, why string) error {
 	}, fmt.Sprintf("%s of app %s in region %s is not known: %s", t.metric.Type, t.app.Name, t.region.ShownName(), why))
 }
 
-// repeat calls send at once and then at each interval. It ends when send fails, the caller leaves, its key is no
+// sendRepeatedly calls send at once and then at each interval. It ends when send fails, the caller leaves, its key is no
 // longer valid, or the server stops. It counts as a watcher.
-func (a externalScaler) repeat(ctx context.Context, by caller, every time.Duration, send func(context.Context) error) error {
-	leave, err := a.hub.enter(by)
+func (a externalScaler) sendRepeatedly(ctx context.Context, by caller, every time.Duration, send func(context.Context) error) error {
+	leave, err := a.hub.enterWithoutTopic(by)
 	if err != nil {
-		return a.refused(err)
+		return a.countRefusal(err)
 	}
 	defer leave()
 	again, good := time.NewTicker(every), time.NewTicker(a.cfg.KeyCacheTTL)

@@ -27,8 +27,8 @@ import (
 )
 
 const (
-	unauthenticated = windlassv1.ErrorReason_ERROR_REASON_UNAUTHENTICATED
-	unavailable     = windlassv1.ErrorReason_ERROR_REASON_UNAVAILABLE
+	unauthenticatedError = windlassv1.ErrorReason_ERROR_REASON_UNAUTHENTICATED
+	unavailable          = windlassv1.ErrorReason_ERROR_REASON_UNAVAILABLE
 )
 
 // keda returns a client that calls like KEDA: with gRPC and without a credential in the header.
@@ -231,7 +231,7 @@ func TestExternalScaler_ErrorNamesTheFaultOfATrigger(t *testing.T) {
 	_, err := m.keda().GetMetrics(t.Context(), &externalscaler.GetMetricsRequest{ScaledObjectRef: m.trigger(), MetricName: "windlass-queue"})
 	require.ErrorContains(t, err, "the metric of the trigger is windlass-inflight")
 	_, err = m.keda().GetMetrics(t.Context(), &externalscaler.GetMetricsRequest{MetricName: "windlass-queue"})
-	refused(t, err, connect.CodeUnauthenticated, unauthenticated, "")
+	refused(t, err, connect.CodeUnauthenticated, unauthenticatedError, "")
 }
 
 func TestExternalScaler_RoleOfAPoolHasItsOwnMetrics(t *testing.T) {
@@ -286,7 +286,7 @@ func TestExternalScaler_KeyIsInTheMessage(t *testing.T) {
 	_, err = m.value()
 	require.NoError(t, err)
 	_, err = m.value("apiKeyFromEnv", "")
-	refused(t, err, connect.CodeUnauthenticated, unauthenticated, "")
+	refused(t, err, connect.CodeUnauthenticated, unauthenticatedError, "")
 	_, err = m.value("apiKeyFromEnv", m.operator)
 	require.Equal(t, connect.CodePermissionDenied, connect.CodeOf(err))
 	// The names of another workspace do not exist.
@@ -298,7 +298,7 @@ func TestExternalScaler_KeyIsInTheMessage(t *testing.T) {
 	madeUp := "wl_" + strings.Repeat("x", 43)
 	for range 5 {
 		_, err = m.value("apiKeyFromEnv", madeUp)
-		refused(t, err, connect.CodeUnauthenticated, unauthenticated, "")
+		refused(t, err, connect.CodeUnauthenticated, unauthenticatedError, "")
 	}
 	before := views.Load()
 	_, err = m.value("apiKeyFromEnv", madeUp)

@@ -28,8 +28,8 @@ type facts struct {
 	rollouts map[string]model.Rollout
 }
 
-// facts returns the facts of apps of one workspace. deployments are deployments of the apps that were already read.
-func (a *server) facts(tx Tx, apps []model.App, deployments []model.Deployment) (facts, error) {
+// loadFacts returns the facts of apps of one workspace. deployments are deployments of the apps that were already read.
+func (a *server) loadFacts(tx Tx, apps []model.App, deployments []model.Deployment) (facts, error) {
 	return a.readFacts(tx, apps, planinput.Known{Deployments: deployments})
 }
 
@@ -81,8 +81,8 @@ func (a *server) readFacts(tx Tx, apps []model.App, known planinput.Known) (fact
 	return f, nil
 }
 
-// rescaled reads the rows again that change when an app is scaled.
-func (f facts) rescaled(tx Tx, appID string) (err error) {
+// readScaledRows reads the rows again that change when an app is scaled.
+func (f facts) readScaledRows(tx Tx, appID string) (err error) {
 	if f.rows[appID], err = tx.ListTopology([]string{appID}); err != nil {
 		return fmt.Errorf("list topology: %w", err)
 	}
@@ -99,19 +99,19 @@ func (f facts) rescaled(tx Tx, appID string) (err error) {
 	return nil
 }
 
-// places returns the deployment's rows for which keep returns true, sorted by the region's name.
-func (f facts) places(appID, deploymentID string, keep func(model.Topology) bool) []rollup.Place {
+// placesOf returns the deployment's rows for which keep returns true, sorted by the region's name.
+func (f facts) placesOf(appID, deploymentID string, keep func(model.Topology) bool) []rollup.Place {
 	var places []rollup.Place
 	for _, t := range f.rows[appID] {
 		if t.DeploymentID == deploymentID && keep(t) {
-			places = append(places, f.place(t))
+			places = append(places, f.placeOf(t))
 		}
 	}
 	slices.SortStableFunc(places, byName)
 	return places
 }
 
-func (f facts) place(t model.Topology) rollup.Place {
+func (f facts) placeOf(t model.Topology) rollup.Place {
 	return rollup.Place{
 		Row:      t,
 		Observed: f.observedOf(t),
@@ -131,7 +131,7 @@ func byName(a, b rollup.Place) int {
 	return 0
 }
 
-func keys(set map[string]bool) []string {
+func keysOf(set map[string]bool) []string {
 	ids := make([]string, 0, len(set))
 	for id := range set {
 		ids = append(ids, id)

@@ -63,27 +63,27 @@ type logAnswer struct {
 	err      error
 }
 
-func (f *follower) leave() {
+func (f *follower) leaveAll() {
 	f.stop()
 	for _, in := range f.followed {
-		in.leave()
+		in.stopFollowing()
 	}
 }
 
-func (in *followed) leave() {
+func (in *followed) stopFollowing() {
 	if in.tap != nil {
 		in.tap.Leave()
 	}
 }
 
-func (f *follower) reading() int { return len(f.asking) }
+func (f *follower) countReading() int { return len(f.asking) }
 
-// over reports whether nothing is followed, and no new instance can appear.
-func (f *follower) over() bool { return f.kind == "instance" && len(f.followed) == 0 }
+// isOver reports whether nothing is followed, and no new instance can appear.
+func (f *follower) isOver() bool { return f.kind == "instance" && len(f.followed) == 0 }
 
 // list updates the followed instances to the instances that exist now.
 func (f *follower) list(ctx context.Context) error {
-	views, regions, of, err := f.instances(ctx)
+	views, regions, of, err := f.listInstances(ctx)
 	if err != nil {
 		return err
 	}
@@ -98,7 +98,7 @@ func (f *follower) list(ctx context.Context) error {
 		if !slices.Contains(region.AgentFeatures, agentv1.Feature_FEATURE_FOLLOW_LOGS.String()) {
 			if !f.old[region.ID] {
 				f.old[region.ID] = true
-				f.note(&windlassv1.LogNote{
+				f.sendNote(&windlassv1.LogNote{
 					Kind: windlassv1.LogNote_KIND_UNSUPPORTED, Region: v.GetRegion(),
 					Message: fmt.Sprintf("the agent of region %s (%s) cannot follow logs: update it, or read the last lines of one instance", v.GetRegion(), cmp.Or(region.AgentVersion, "unknown version")),
 				})
@@ -109,20 +109,20 @@ func (f *follower) list(ctx context.Context) error {
 		if len(f.followed) >= maxFollowed {
 			if !f.more {
 				f.more = true
-				f.note(&windlassv1.LogNote{
+				f.sendNote(&windlassv1.LogNote{
 					Kind:    windlassv1.LogNote_KIND_NOT_FOLLOWED,
 					Message: fmt.Sprintf("only %d of %d instances are followed: name a region, role or version in the request", maxFollowed, len(views)),
 				})
 			}
 			continue
 		}
-		f.followed[v.GetId()] = &followed{view: v, regionID: region.ID, begin: f.beginning(v.GetId())}
-		f.note(&windlassv1.LogNote{Kind: windlassv1.LogNote_KIND_BEGAN, Instance: v.GetId(), Region: v.GetRegion(), About: v})
+		f.followed[v.GetId()] = &followed{view: v, regionID: region.ID, begin: f.firstPosition(v.GetId())}
+		f.sendNote(&windlassv1.LogNote{Kind: windlassv1.LogNote_KIND_BEGAN, Instance: v.GetId(), Region: v.GetRegion(), About: v})
 	}
 	for _, id := range slices.Sorted(maps.Keys(f.followed)) {
 		if in := f.followed[id]; !there[id] {
 			f.drain(id, in)
-			f.end(id, in)
+			f.endInstance(id, in)
 		}
 	}
 	f.first = false
@@ -130,8 +130,8 @@ func (f *follower) list(ctx context.Context) error {
 	return nil
 }
 
-// beginning returns the position from which an instance is first read.
-func (f *follower) beginning(id string) *agentv1.FollowedInstance {
+// firstPosition returns the position from which an instance is first read.
+func (f *follower) firstPosition(id string) *agentv1.FollowedInstance {
 	begin := &agentv1.FollowedInstance{InstanceId: id}
 	switch at := f.known[id]; {
 	case at != nil:
@@ -144,11 +144,11 @@ func (f *follower) beginning(id string) *agentv1.FollowedInstance {
 	return begin
 }
 
-func (f *follower) end(id string, in *followed) {
-	in.leave()
+func (f *follower) endInstance(id string, in *followed) {
+	in.stopFollowing()
 	delete(f.followed, id)
 	delete(f.known, id)
-	f.note(&windlassv1.LogNote{Kind: windlassv1.LogNote_KIND_ENDED, Instance: id, Region: in.view.GetRegion(), Message: "the instance is gone"})
+	f.sendNote(&windlassv1.LogNote{Kind: windlassv1.LogNote_KIND_ENDED, Instance: id, Region: in.view.GetRegion(), Message: "the instance is gone"})
 }
 
 // readNew sends requests to regions for instances that were not read yet. A region has at most one running request.
@@ -189,11 +189,11 @@ func (f *follower) begin(a logAnswer) {
 		case at == nil:
 			at = &windlassv1.LogPosition{} // the instance has written nothing yet
 		}
-		if !f.join(log.GetInstanceId(), in, at) {
+		if !f.joinInstance(log.GetInstanceId(), in, at) {
 			continue
 		}
 		if log.GetLost() > 0 || log.GetLostMore() {
-			f.lost(in, log.GetLost(), log.GetLostMore())
+			f.noteLost(in, log.GetLost(), log.GetLostMore())
 		}
 		for _, l := range log.GetLines() {
 			l.Instance = log.GetInstanceId()
@@ -202,12 +202,12 @@ func (f *follower) begin(a logAnswer) {
 	}
 }
 
-func (f *follower) join(id string, in *followed, at *windlassv1.LogPosition) bool {
+func (f *follower) joinInstance(id string, in *followed, at *windlassv1.LogPosition) bool {
 	tap, err := f.logs.Join(in.regionID, id, at)
 	if err != nil {
 		if !f.more {
 			f.more = true
-			f.note(&windlassv1.LogNote{Kind: windlassv1.LogNote_KIND_NOT_FOLLOWED, Message: err.Error() + ": try again later"})
+			f.sendNote(&windlassv1.LogNote{Kind: windlassv1.LogNote_KIND_NOT_FOLLOWED, Message: err.Error() + ": try again later"})
 		}
 		return false
 	}
@@ -222,13 +222,13 @@ func (f *follower) drain(id string, in *followed) {
 	}
 	n := in.tap.Next()
 	if n.Lost > 0 || n.LostMore {
-		f.lost(in, n.Lost, n.LostMore)
+		f.noteLost(in, n.Lost, n.LostMore)
 	}
 	f.add(id, n.Lines, n.After)
 	if n.Gone {
 		// Its agent does not know the instance, or not yet. The instance is read again while it is listed.
-		in.leave()
-		in.tap, in.begin = nil, f.beginning(id)
+		in.stopFollowing()
+		in.tap, in.begin = nil, f.firstPosition(id)
 	}
 }
 
@@ -247,9 +247,9 @@ func (f *follower) add(id string, lines []*windlassv1.LogLine, at *windlassv1.Lo
 	}
 }
 
-func (f *follower) note(n *windlassv1.LogNote) { f.notes = append(f.notes, n) }
+func (f *follower) sendNote(n *windlassv1.LogNote) { f.notes = append(f.notes, n) }
 
-func (f *follower) lost(in *followed, n int64, more bool) {
+func (f *follower) noteLost(in *followed, n int64, more bool) {
 	text := fmt.Sprintf("%d lines are missing", n)
 	switch {
 	case more && n > 0:
@@ -259,7 +259,7 @@ func (f *follower) lost(in *followed, n int64, more bool) {
 	case n == 1:
 		text = "1 line is missing"
 	}
-	f.note(&windlassv1.LogNote{
+	f.sendNote(&windlassv1.LogNote{
 		Kind: windlassv1.LogNote_KIND_LOST, Instance: in.view.GetId(), Region: in.view.GetRegion(), Lines: n,
 		Message: text + ": the instance writes faster than its lines are sent or kept, or they were read too slowly",
 	})
@@ -278,15 +278,15 @@ func (f *follower) noteAnswer(regionID string, err error) {
 	}
 	if err == nil {
 		delete(f.silent, regionID)
-		f.note(&windlassv1.LogNote{Kind: windlassv1.LogNote_KIND_BACK, Region: name, Message: fmt.Sprintf("region %s answers again", name)})
+		f.sendNote(&windlassv1.LogNote{Kind: windlassv1.LogNote_KIND_BACK, Region: name, Message: fmt.Sprintf("region %s answers again", name)})
 		return
 	}
 	f.silent[regionID] = true
 	why := fmt.Sprintf("region %s does not answer: retrying", name)
-	if !unreachable(err) {
+	if !isUnreachable(err) {
 		why = fmt.Sprintf("region %s cannot return its logs: %v", name, err)
 	}
-	f.note(&windlassv1.LogNote{Kind: windlassv1.LogNote_KIND_UNREACHABLE, Region: name, Message: why})
+	f.sendNote(&windlassv1.LogNote{Kind: windlassv1.LogNote_KIND_UNREACHABLE, Region: name, Message: why})
 }
 
 // take returns the lines, by time, and the notes since the last response.

@@ -19,7 +19,7 @@ import (
 // mayOverride fails if the caller gives a reason to override freezes, but has no right to override them. It does not
 // check whether a freeze exists, so that the result depends only on the key.
 func (c versionMutation) mayOverride(why string) error {
-	if why == "" || owner.allows(c.by.Role) {
+	if why == "" || owner.allowsRole(c.by.Role) {
 		return nil
 	}
 	return apierr.Denied(fmt.Sprintf("a key of role %s may not override a freeze", model.RoleName(c.by.Role)),
@@ -101,7 +101,7 @@ func (c freezeMutation) setFileFreeze(app model.App, want *windlassv1.FileFreeze
 	if err := c.wakeIfFrozen(app); err != nil {
 		return err
 	}
-	return c.audit("freeze", f.ID, auditable(before), after)
+	return c.auditChange("freeze", f.ID, auditableFreeze(before), after)
 }
 
 // fileFreezeName returns the app's name with the end of its id, which makes the name unique.
@@ -125,7 +125,7 @@ func (c freezeMutation) dropFileFreeze(app model.App, was *model.Freeze) error {
 	if err := c.wakeIfFrozen(app); err != nil {
 		return err
 	}
-	return c.audit("freeze", was.ID, before, nil)
+	return c.auditChange("freeze", was.ID, before, nil)
 }
 
 // wakeIfFrozen wakes the workflow of an app whose rollout a freeze may hold.
@@ -146,10 +146,10 @@ func (c freezeMutation) freezesFor(appID, name string) ([]model.Freeze, error) {
 	return rows, nil
 }
 
-// thaw decides whether the new rollout of the locked app may start now. It fails if a freeze refuses the rollout. It
+// mayStart decides whether the new rollout of the locked app may start now. It fails if a freeze refuses the rollout. It
 // returns the freeze that holds the rollout, if any. If the caller overrides freezes, it stores that in r. f is the
 // rollout in flight that r replaces.
-func (c versionMutation) thaw(app model.App, f activeRollout, r *model.Rollout, v version) (*windlassv1.FreezeHold, error) {
+func (c versionMutation) mayStart(app model.App, f activeRollout, r *model.Rollout, v version) (*windlassv1.FreezeHold, error) {
 	if v.Source == model.SourceRollback {
 		return nil, nil
 	}
@@ -163,16 +163,16 @@ func (c versionMutation) thaw(app model.App, f activeRollout, r *model.Rollout, 
 		// A freeze that begins before the rollout's first step is overridden as well.
 		r.OverrideBy, r.OverrideWhy = c.by.Name, v.Override
 		if frozen {
-			return nil, c.overridden(app, *r, found, v.Override)
+			return nil, c.recordOverride(app, *r, found, v.Override)
 		}
 		return nil, nil
 	case !frozen:
 		return nil, nil
 	case freeze.Refuses(found.Freeze):
-		return nil, refusal(fmt.Sprintf("app %s starts no rollout now", app.Name), found)
+		return nil, freezeRefusal(fmt.Sprintf("app %s starts no rollout now", app.Name), found)
 	case f.deployment != nil && f.deployment.Status != windlassv1.DeploymentStatus_DEPLOYMENT_STATUS_PENDING:
 		// Superseding f would send its rollout back, and the new rollout could not start during the freeze.
-		return nil, refusal(fmt.Sprintf("v%d of app %s is in flight, and a rollout that replaces it could not start now", f.deployment.Version, app.Name), found)
+		return nil, freezeRefusal(fmt.Sprintf("v%d of app %s is in flight, and a rollout that replaces it could not start now", f.deployment.Version, app.Name), found)
 	}
 	// The planner holds the rollout until the freeze that lasts longest ends.
 	found, _ = freeze.Longest(have, app, c.at)
@@ -189,8 +189,8 @@ func (c freezeMutation) freezesOf(app model.App) ([]model.Freeze, error) {
 	return c.freezesFor(app.ID, "")
 }
 
-// refusal returns the error of a call that a freeze refuses.
-func refusal(what string, found freeze.Found) error {
+// freezeRefusal returns the error of a call that a freeze refuses.
+func freezeRefusal(what string, found freeze.Found) error {
 	wait := "Wait until it is lifted"
 	if found.End != 0 {
 		wait = "Wait until then"
@@ -202,14 +202,14 @@ func refusal(what string, found freeze.Found) error {
 	}, what+": "+plan.FreezeText(found.Name, freeze.Scope(found.Freeze), found.End, found.Reason))
 }
 
-// overridden writes history and audit of a rollout that starts despite the freeze.
-func (c versionMutation) overridden(app model.App, r model.Rollout, found freeze.Found, why string) error {
+// recordOverride writes history and audit of a rollout that starts despite the freeze.
+func (c versionMutation) recordOverride(app model.App, r model.Rollout, found freeze.Found, why string) error {
 	text := fmt.Sprintf("%s; in spite of %s", why, plan.FreezeText(found.Name, freeze.Scope(found.Freeze), found.End, found.Reason))
 	c.log(app, model.History{
 		What: "FreezeOverridden", Why: text, RolloutID: r.ID, DeploymentID: r.DeploymentID, Version: r.Version,
 	})
 	// The call's own audit row has the new rollout.
-	return c.audit("freeze_override", app.ID, nil, historyProto(nil, c.history[len(c.history)-1]))
+	return c.auditChange("freeze_override", app.ID, nil, historyProto(nil, c.history[len(c.history)-1]))
 }
 
 // release lets the rollout in flight start although a freeze holds it, if there is such a rollout.
@@ -227,7 +227,7 @@ func (c versionMutation) release(app model.App, f activeRollout, why string) err
 		return fmt.Errorf("release rollout %s: %w", r.ID, err)
 	}
 	if found, frozen := freeze.Longest(have, app, c.at); frozen {
-		if err := c.overridden(app, r, found, why); err != nil {
+		if err := c.recordOverride(app, r, found, why); err != nil {
 			return err
 		}
 	}

@@ -19,7 +19,7 @@ import (
 
 // mayGrow fails if the workspace may no longer use one of the regions (by id).
 func (c versionMutation) mayGrow(regions map[string]bool, asked plan.Asked) error {
-	closed, err := c.closed(regions)
+	closed, err := c.closedRegions(regions)
 	if err != nil || len(closed) == 0 {
 		return err
 	}
@@ -33,12 +33,12 @@ func (c versionMutation) mayGrow(regions map[string]bool, asked plan.Asked) erro
 	}, fmt.Sprintf("the workspace may no longer use region %s: running instances stay, but the app cannot grow there", names))
 }
 
-// closed returns the names of the regions (by id) that the workspace may no longer use.
-func (c versionMutation) closed(regions map[string]bool) (names []string, err error) {
+// closedRegions returns the names of the regions (by id) that the workspace may no longer use.
+func (c versionMutation) closedRegions(regions map[string]bool) (names []string, err error) {
 	if len(regions) == 0 {
 		return nil, nil
 	}
-	found, err := c.GetRegions(keys(regions))
+	found, err := c.GetRegions(keysOf(regions))
 	if err != nil {
 		return nil, fmt.Errorf("read regions: %w", err)
 	}
@@ -105,7 +105,7 @@ func (c versionMutation) closedHolds(progress *model.Progress) (out []string, er
 			regions[r.RegionID] = true
 		}
 	}
-	closed, err := c.closed(regions)
+	closed, err := c.closedRegions(regions)
 	for _, name := range closed {
 		out = append(out, "nothing starts in region "+name+", which the workspace may no longer use")
 	}

@@ -61,8 +61,8 @@ type hub struct {
 
 // shown is the picture that a topic shows to its watchers.
 type shown interface {
-	// same reports whether a watcher that has seen other would see nothing new. other may be nil.
-	same(other shown) bool
+	// sameAs reports whether a watcher that has seen other would see nothing new. other may be nil.
+	sameAs(other shown) bool
 }
 
 // picture is the picture of one app.
@@ -73,7 +73,7 @@ type picture struct {
 	history []*windlassv1.HistoryEntry
 }
 
-func (p *picture) same(other shown) bool {
+func (p *picture) sameAs(other shown) bool {
 	o, ok := other.(*picture)
 	return ok && proto.Equal(p.view, o.view) && newestEntryID(p.history) == newestEntryID(o.history)
 }
@@ -107,12 +107,12 @@ func (h *hub) notify(appIDs []string) {
 	defer h.mu.Unlock()
 	for _, id := range appIDs {
 		if t := h.topics[id]; t != nil {
-			t.stir()
+			t.requestRead()
 		}
 	}
 	for t := range h.wide {
 		if slices.ContainsFunc(appIDs, t.concerns) {
-			t.stir()
+			t.requestRead()
 		}
 	}
 }
@@ -150,23 +150,23 @@ type topic struct {
 	read    chan struct{} // closed after the next read
 }
 
-// stir requests another read. It does not block.
-func (t *topic) stir() {
+// requestRead requests another read. It does not block.
+func (t *topic) requestRead() {
 	select {
 	case t.dirty <- struct{}{}:
 	default:
 	}
 }
 
-// check returns the error of join if the caller may not have another watcher.
-func (h *hub) check(by caller) error {
+// checkLimit returns the error of join if the caller may not have another watcher.
+func (h *hub) checkLimit(by caller) error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	return h.full(by)
+	return h.fullError(by)
 }
 
-// full returns an error if the caller may not have another watcher, else nil.
-func (h *hub) full(by caller) error {
+// fullError returns an error if the caller may not have another watcher, else nil.
+func (h *hub) fullError(by caller) error {
 	var text, name string
 	var used, most int
 	switch {
@@ -213,23 +213,23 @@ func refusedWatcher(text, limit string, used, most int) error {
 	}, text)
 }
 
-// enter counts a watcher without a topic until leave is called.
-func (h *hub) enter(by caller) (leave func(), err error) {
+// enterWithoutTopic counts a watcher without a topic until leave is called.
+func (h *hub) enterWithoutTopic(by caller) (leave func(), err error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if err := h.full(by); err != nil {
+	if err := h.fullError(by); err != nil {
 		return nil, err
 	}
-	h.note(by, 1)
+	h.countWatchers(by, 1)
 	return sync.OnceFunc(func() {
 		h.mu.Lock()
 		defer h.mu.Unlock()
-		h.note(by, -1)
+		h.countWatchers(by, -1)
 	}), nil
 }
 
-// note adds n to the numbers of watchers of the caller.
-func (h *hub) note(by caller, n int) {
+// countWatchers adds n to the numbers of watchers of the caller.
+func (h *hub) countWatchers(by caller, n int) {
 	h.watchers += n
 	for _, id := range []string{by.ID, by.WorkspaceID} {
 		if h.of[id] += n; h.of[id] == 0 {
@@ -238,11 +238,11 @@ func (h *hub) note(by caller, n int) {
 	}
 }
 
-// join watches the app or the fleet with the id until leave is called.
-func (h *hub) join(by caller, id string, kind *topic, log *slog.Logger, read func(context.Context) (shown, error)) (t *topic, leave func(), err error) {
+// joinTopic watches the app or the fleet with the id until leave is called.
+func (h *hub) joinTopic(by caller, id string, kind *topic, log *slog.Logger, read func(context.Context) (shown, error)) (t *topic, leave func(), err error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if err := h.full(by); err != nil {
+	if err := h.fullError(by); err != nil {
 		return nil, nil, err
 	}
 	if t = h.topics[id]; t == nil {
@@ -251,7 +251,7 @@ func (h *hub) join(by caller, id string, kind *topic, log *slog.Logger, read fun
 		}
 	}
 	if t != nil {
-		t.stir() // the watcher's first picture must be read after this moment
+		t.requestRead() // the watcher's first picture must be read after this moment
 	} else {
 		ctx, cancel := context.WithCancel(context.Background())
 		t = &topic{
@@ -265,8 +265,8 @@ func (h *hub) join(by caller, id string, kind *topic, log *slog.Logger, read fun
 		go t.run(ctx, log.With("watched", id), read, func() time.Duration { return h.leastFor(by.WorkspaceID) })
 	}
 	t.watchers++
-	h.note(by, 1)
-	return t, sync.OnceFunc(func() { h.leave(by, id, t) }), nil
+	h.countWatchers(by, 1)
+	return t, sync.OnceFunc(func() { h.leaveTopic(by, id, t) }), nil
 }
 
 // leastFor returns the minimum time between two reads of a topic that the workspace watches.
@@ -276,10 +276,10 @@ func (h *hub) leastFor(workspaceID string) time.Duration {
 	return time.Duration(h.of[workspaceID]) * perWatcher
 }
 
-func (h *hub) leave(by caller, id string, t *topic) {
+func (h *hub) leaveTopic(by caller, id string, t *topic) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.note(by, -1)
+	h.countWatchers(by, -1)
 	if t.watchers--; t.watchers == 0 {
 		t.cancel()
 		delete(h.topics, id)
@@ -308,15 +308,15 @@ func (t *topic) run(ctx context.Context, log *slog.Logger, read func(context.Con
 			failing = true
 			log.WarnContext(ctx, "cannot read a watched object", "error", err)
 		}
-		if !t.await(ctx, begin, max(t.pace.least, time.Duration(t.pace.share)*took, leastNow()), failing) {
+		if !t.awaitRead(ctx, begin, max(t.pace.least, time.Duration(t.pace.share)*took, leastNow()), failing) {
 			return
 		}
 	}
 }
 
-// await returns true when it is time to read again, and false when ctx ends. last is the time at which the last read
+// awaitRead returns true when it is time to read again, and false when ctx ends. last is the time at which the last read
 // began. least is the minimum time from then to the next read.
-func (t *topic) await(ctx context.Context, last time.Time, least time.Duration, failing bool) bool {
+func (t *topic) awaitRead(ctx context.Context, last time.Time, least time.Duration, failing bool) bool {
 	timer := time.NewTimer(max(least, t.pace.reread+rand.N(t.pace.reread)))
 	defer timer.Stop()
 	dirty := t.dirty
@@ -344,7 +344,7 @@ func (t *topic) await(ctx context.Context, last time.Time, least time.Duration, 
 func (t *topic) publish(p shown, begun time.Time) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if !p.same(t.latest) {
+	if !p.sameAs(t.latest) {
 		t.latest = p
 		close(t.changed)
 		t.changed = make(chan struct{})
@@ -354,9 +354,9 @@ func (t *topic) publish(p shown, begun time.Time) {
 	t.read = make(chan struct{})
 }
 
-// current returns the newest picture, and a channel that is closed when there is a newer picture. The picture is nil
+// currentPicture returns the newest picture, and a channel that is closed when there is a newer picture. The picture is nil
 // if no read began after since.
-func (t *topic) current(since time.Time) (shown, <-chan struct{}) {
+func (t *topic) currentPicture(since time.Time) (shown, <-chan struct{}) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.begun.Before(since) {

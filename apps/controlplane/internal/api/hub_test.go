@@ -23,7 +23,7 @@ func follow(ctx context.Context, topic *topic) *atomic.Int32 {
 	go func() {
 		var last shown
 		for ctx.Err() == nil {
-			p, changed := topic.current(joined)
+			p, changed := topic.currentPicture(joined)
 			if p != nil && p != last {
 				last = p
 				taken.Add(1)
@@ -48,7 +48,7 @@ func TestHub_AppIsReadOnceForAllWatchersTenTimesASecond(t *testing.T) {
 		var leaves []func()
 		var taken []*atomic.Int32
 		for range 50 {
-			topic, leave, err := h.join(caller{}, "app_1", ofApp, slog.New(slog.DiscardHandler), read)
+			topic, leave, err := h.joinTopic(caller{}, "app_1", ofApp, slog.New(slog.DiscardHandler), read)
 			require.NoError(t, err)
 			leaves = append(leaves, leave)
 			taken = append(taken, follow(ctx, topic))
@@ -94,7 +94,7 @@ func TestHub_FirstPictureIsReadAfterTheWatcherJoined(t *testing.T) {
 		read := func(context.Context) (shown, error) {
 			return &picture{view: &windlassv1.WatchAppResponse{App: &windlassv1.App{Message: message.Load().(string)}}}, nil
 		}
-		_, leave, err := h.join(caller{}, "app_1", ofApp, slog.New(slog.DiscardHandler), read)
+		_, leave, err := h.joinTopic(caller{}, "app_1", ofApp, slog.New(slog.DiscardHandler), read)
 		require.NoError(t, err)
 		defer leave()
 		synctest.Wait()
@@ -102,13 +102,13 @@ func TestHub_FirstPictureIsReadAfterTheWatcherJoined(t *testing.T) {
 		message.Store("new") // as by another process, without a notification
 		time.Sleep(time.Millisecond)
 		joined := time.Now()
-		topic, leave, err := h.join(caller{}, "app_1", ofApp, slog.New(slog.DiscardHandler), read)
+		topic, leave, err := h.joinTopic(caller{}, "app_1", ofApp, slog.New(slog.DiscardHandler), read)
 		require.NoError(t, err)
 		defer leave()
-		p, changed := topic.current(joined)
+		p, changed := topic.currentPicture(joined)
 		require.Nil(t, p)
 		<-changed
-		p, _ = topic.current(joined)
+		p, _ = topic.currentPicture(joined)
 		require.Equal(t, "new", p.(*picture).view.GetApp().GetMessage())
 		require.LessOrEqual(t, time.Since(joined), minReadEvery)
 	})
@@ -132,12 +132,12 @@ func TestHub_PicturesPerWorkspaceAreLimited(t *testing.T) {
 		}
 		crowd, single := caller{APIKey: model.APIKey{ID: "key_1", WorkspaceID: "ws_1"}}, caller{APIKey: model.APIKey{ID: "key_2", WorkspaceID: "ws_2"}}
 		for i := range 2000 {
-			topic, leave, err := h.join(crowd, fmt.Sprint("app_", i%4), ofApp, slog.New(slog.DiscardHandler), read)
+			topic, leave, err := h.joinTopic(crowd, fmt.Sprint("app_", i%4), ofApp, slog.New(slog.DiscardHandler), read)
 			require.NoError(t, err)
 			t.Cleanup(leave)
 			taken = append(taken, follow(ctx, topic))
 		}
-		topic, leave, err := h.join(single, "app_other", ofApp, slog.New(slog.DiscardHandler), read)
+		topic, leave, err := h.joinTopic(single, "app_other", ofApp, slog.New(slog.DiscardHandler), read)
 		require.NoError(t, err)
 		t.Cleanup(leave)
 		other := follow(ctx, topic)
@@ -167,21 +167,21 @@ func TestHub_ReadWithoutAChangeWakesOnlyNewWatchers(t *testing.T) {
 		}
 		join := func() (*topic, time.Time) {
 			joined := time.Now()
-			topic, leave, err := h.join(caller{}, "app_1", ofApp, slog.New(slog.DiscardHandler), read)
+			topic, leave, err := h.joinTopic(caller{}, "app_1", ofApp, slog.New(slog.DiscardHandler), read)
 			require.NoError(t, err)
 			t.Cleanup(leave)
 			return topic, joined
 		}
 		topic, joined := join()
 		synctest.Wait()
-		p, changed := topic.current(joined)
+		p, changed := topic.currentPicture(joined)
 		require.NotNil(t, p)
 
 		before := reads.Load()
 		time.Sleep(time.Minute)
 		_, joinedLater := join()
 		// The read for the new watcher may have ended already.
-		for p, changes := topic.current(joinedLater); p == nil; p, changes = topic.current(joinedLater) {
+		for p, changes := topic.currentPicture(joinedLater); p == nil; p, changes = topic.currentPicture(joinedLater) {
 			<-changes
 		}
 		require.Greater(t, reads.Load(), before+10)
@@ -194,15 +194,15 @@ func TestHub_ReadWithoutAChangeWakesOnlyNewWatchers(t *testing.T) {
 		message.Store("new")
 		h.notify([]string{"app_1"})
 		<-changed
-		p, _ = topic.current(joined)
+		p, _ = topic.currentPicture(joined)
 		require.Equal(t, "new", p.(*picture).view.GetApp().GetMessage())
 	})
 }
 
 func TestHub_RefusalHasARetryTime(t *testing.T) {
 	h := newHub(100, 100, 1)
-	h.note(caller{}, 1)
-	limit := rpc.DetailOf(h.check(caller{})).GetLimit()
+	h.countWatchers(caller{}, 1)
+	limit := rpc.DetailOf(h.checkLimit(caller{})).GetLimit()
 	require.GreaterOrEqual(t, limit.GetRetryAfterMs(), watchAgain.Milliseconds())
 	require.Less(t, limit.GetRetryAfterMs(), 2*watchAgain.Milliseconds())
 }
@@ -214,7 +214,7 @@ func TestHub_UnchangedPictureIsNotSent(t *testing.T) {
 		var failing atomic.Bool
 		var entries atomic.Int32
 		entries.Store(1)
-		topic, leave, err := h.join(caller{}, "app_1", ofApp, slog.New(slog.DiscardHandler), func(context.Context) (shown, error) {
+		topic, leave, err := h.joinTopic(caller{}, "app_1", ofApp, slog.New(slog.DiscardHandler), func(context.Context) (shown, error) {
 			if failing.Load() {
 				return nil, context.DeadlineExceeded
 			}
@@ -258,14 +258,14 @@ func TestHub_SendsHistoryOnceEvenIfClocksDisagree(t *testing.T) {
 		return ids
 	}
 	first := entries("a", "c", "e")
-	require.Equal(t, []string{"a", "c", "e"}, idsIn(first.since(nil)))
+	require.Equal(t, []string{"a", "c", "e"}, idsIn(first.changesSince(nil)))
 	// d was written later, by a process whose clock is behind.
 	second := entries("a", "c", "d", "e", "f")
-	require.Equal(t, []string{"d", "f"}, idsIn(second.since(first)))
+	require.Equal(t, []string{"d", "f"}, idsIn(second.changesSince(first)))
 	// Entries that left the window are not sent again as new.
-	require.Equal(t, []string{"g"}, idsIn(entries("d", "e", "f", "g").since(second)))
-	require.Empty(t, idsIn(first.since(first)))
-	require.Equal(t, []string{"x"}, idsIn(entries("x").since(entries())))
+	require.Equal(t, []string{"g"}, idsIn(entries("d", "e", "f", "g").changesSince(second)))
+	require.Empty(t, idsIn(first.changesSince(first)))
+	require.Equal(t, []string{"x"}, idsIn(entries("x").changesSince(entries())))
 }
 
 func TestHub_TopicsOfAKindAreLimited(t *testing.T) {
@@ -273,7 +273,7 @@ func TestHub_TopicsOfAKindAreLimited(t *testing.T) {
 	kind := &topic{name: "series", most: 2, pace: ofSeries.pace}
 	read := func(context.Context) (shown, error) { return &seriesPicture{}, nil }
 	join := func(id string, kind *topic) (func(), error) {
-		_, leave, err := h.join(caller{}, id, kind, slog.New(slog.DiscardHandler), read)
+		_, leave, err := h.joinTopic(caller{}, id, kind, slog.New(slog.DiscardHandler), read)
 		return leave, err
 	}
 	_, err := join("series/1", kind)
@@ -295,7 +295,7 @@ func TestHub_TopicsOfAKindAreLimited(t *testing.T) {
 	require.NoError(t, err)
 	_, err = join("other/2", kind)
 	require.Equal(t, "watched_other_per_workspace", rpc.DetailOf(err).GetLimit().GetName())
-	_, _, err = h.join(caller{APIKey: model.APIKey{WorkspaceID: "ws_2"}}, "other/2", kind, slog.New(slog.DiscardHandler), read)
+	_, _, err = h.joinTopic(caller{APIKey: model.APIKey{WorkspaceID: "ws_2"}}, "other/2", kind, slog.New(slog.DiscardHandler), read)
 	require.NoError(t, err, "another workspace can still begin a topic")
 	h.stop()
 }

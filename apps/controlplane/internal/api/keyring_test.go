@@ -60,7 +60,7 @@ func TestKeyring_LooksUpAKeyOnceForConcurrentCalls(t *testing.T) {
 		all.Go(func() { require.NoError(t, k.stillGood(t.Context(), key)) })
 		synctest.Wait()
 		store.revoked.Store(true)
-		k.forget(key.Hash)
+		k.forgetKey(key.Hash)
 		require.Error(t, k.stillGood(t.Context(), key))
 		all.Wait()
 	})

@@ -16,8 +16,8 @@ func keyProto(k model.APIKey) *windlassv1.ApiKey {
 	}
 }
 
-// random returns a credential's value: the prefix and 256 random bits.
-func random(prefix string) string {
+// newCredential returns a credential's value: the prefix and 256 random bits.
+func newCredential(prefix string) string {
 	b := make([]byte, 32)
 	rand.Read(b) // never fails: it ends the program instead
 	return prefix + base64.RawURLEncoding.EncodeToString(b)

@@ -60,10 +60,10 @@ func (d *deployment) makeVersion() (err error) {
 	if err := d.mayOverride(d.want.Override); err != nil {
 		return err
 	}
-	if d.was, err = d.running(d.app); err != nil {
+	if d.was, err = d.readRunning(d.app); err != nil {
 		return err
 	}
-	for _, step := range []func() error{d.mayUseFeatures, d.keepLayout, d.keepSlots, d.setPolicy, d.startRoles, d.scaleRoles, d.keepRunning, d.startAtZero, d.compose, d.replaceRollout, d.storeVersion, d.noteVersion} {
+	for _, step := range []func() error{d.mayUseFeatures, d.keepLayout, d.keepSlots, d.setPolicy, d.startRoles, d.scaleRoles, d.keepRunning, d.startAtZero, d.composeRows, d.replaceRollout, d.storeVersion, d.noteVersion} {
 		if err := step(); err != nil || d.done {
 			return err
 		}
@@ -118,15 +118,15 @@ func (d *deployment) keepRunning() error {
 		}
 		if same && !d.was.missesSizes(*have, d.want) {
 			d.done = true
-			return d.keep(*have)
+			return d.keepVersion(*have)
 		}
 	}
 	return nil
 }
 
-// keep sets the outcome to a version (have) that the app already runs or has a rollout to. It aborts a rollout from
+// keepVersion sets the outcome to a version (have) that the app already runs or has a rollout to. It aborts a rollout from
 // this version to another, and sets the requested replicas.
-func (d *deployment) keep(have model.Deployment) (err error) {
+func (d *deployment) keepVersion(have model.Deployment) (err error) {
 	isNewest := have.ID == cmp.Or(d.was.active.deployment, d.was.live).ID
 	ended := d.was.active.rollout
 	if isNewest && d.was.active.leaving == nil {
@@ -138,11 +138,11 @@ func (d *deployment) keep(have model.Deployment) (err error) {
 			return err
 		}
 	} else if !isNewest {
-		if d.app, err = d.supersede(d.app, d.was.active, why); err != nil {
+		if d.app, err = d.supersedeRollout(d.app, d.was.active, why); err != nil {
 			return err
 		}
 		d.was.active = activeRollout{}
-		d.claims(d.app, d.was.live, nil, d.was.rows)
+		d.claimUsage(d.app, d.was.live, nil, d.was.rows)
 	}
 	d.out = outcome{
 		Deployment: have, RolloutID: d.app.RolloutID, Unchanged: true, Effect: windlassv1.VersionEffect_VERSION_EFFECT_LIVE_ALREADY,
@@ -178,7 +178,7 @@ func (d *deployment) scaleKept(have model.Deployment) error {
 	if err := d.collectRefusal(d.hostsFitScaled(d.was, d.want.Asked)); err != nil {
 		return err
 	}
-	n, err := d.scale(&d.app, d.was, []string{have.ID}, d.want.Asked)
+	n, err := d.scaleDeployments(&d.app, d.was, []string{have.ID}, d.want.Asked)
 	if err != nil || n == 0 {
 		return err
 	}
@@ -190,8 +190,8 @@ func (d *deployment) scaleKept(have model.Deployment) error {
 	return nil
 }
 
-// compose makes the rows of the version, its rollout and its progress, but does not write them.
-func (d *deployment) compose() error {
+// composeRows makes the rows of the version, its rollout and its progress, but does not write them.
+func (d *deployment) composeRows() error {
 	live := d.was.live
 	asked := d.carrySizes()
 	hash, err := appspec.Hash(d.want.Spec)
@@ -242,7 +242,7 @@ func (d *deployment) carrySizes() plan.Asked {
 	spec := d.want.Spec
 	asked := plan.Asked{All: d.want.Asked.All, Regions: map[string]int32{}}
 	maps.Copy(asked.Regions, d.want.Asked.Regions)
-	now, done := d.was.sizes(), map[string]bool{}
+	now, done := d.was.liveSizes(), map[string]bool{}
 	size := func(p *windlassv1.PinnedOverride) (n int32, ok bool) {
 		done[p.GetRegionId()] = true
 		if n, ok = d.want.Asked.In(p.GetRegionId()); !ok {
@@ -313,11 +313,11 @@ func (d *deployment) replaceRollout() (err error) {
 		return err
 	}
 	if d.was.active.rollout != nil {
-		if d.app, err = d.supersede(d.app, d.was.active, fmt.Sprintf("v%d took its place", d.next.Version)); err != nil {
+		if d.app, err = d.supersedeRollout(d.app, d.was.active, fmt.Sprintf("v%d took its place", d.next.Version)); err != nil {
 			return err
 		}
 	}
-	d.out.Hold, err = d.thaw(d.app, d.was.active, &d.rollout, d.want)
+	d.out.Hold, err = d.mayStart(d.app, d.was.active, &d.rollout, d.want)
 	return d.collectRefusal(err)
 }
 
@@ -341,7 +341,7 @@ func (d *deployment) storeVersion() error {
 			return err
 		}
 	}
-	d.claims(d.app, d.was.live, &d.next, quotaRows(state, d.app, d.was.live, &d.next, d.was.rows))
+	d.claimUsage(d.app, d.was.live, &d.next, quotaRows(state, d.app, d.was.live, &d.next, d.was.rows))
 	return nil
 }
 
@@ -416,5 +416,5 @@ func (d *deployment) auditVersion(base *model.Deployment) error {
 	if base != nil {
 		before = deploymentProto(facts{}, d.app, *base)
 	}
-	return d.audit("deployment", d.out.Deployment.ID, before, deploymentProto(facts{}, d.app, d.out.Deployment))
+	return d.auditChange("deployment", d.out.Deployment.ID, before, deploymentProto(facts{}, d.app, d.out.Deployment))
 }

@@ -36,14 +36,14 @@ func (a *server) memberByHash(tx Tx, hash []byte) (key model.APIKey, err error) 
 
 // keyOfMember returns the key that stands for the member. Its role is unspecified if no rule matches.
 func (a *server) keyOfMember(m model.Member, rules []model.SignInRule) model.APIKey {
-	grant := signin.GrantOf(rules, m, a.issuer())
+	grant := signin.GrantOf(rules, m, a.signInIssuer())
 	return model.APIKey{
 		ID: m.ID, FamilyID: grant.FamilyID, WorkspaceID: m.WorkspaceID, Name: m.Name, Role: grant.Role, Hash: m.Hash, CreatedAt: m.CreatedAt, RevokedAt: m.RemovedAt,
 	}
 }
 
-// issuer returns the issuer at which people sign in, or "".
-func (a *server) issuer() string {
+// signInIssuer returns the issuer at which people sign in, or "".
+func (a *server) signInIssuer() string {
 	if a.cfg.SSO == nil {
 		return ""
 	}
@@ -55,17 +55,17 @@ func hasNoRole(key model.APIKey) bool {
 }
 
 func memberRemoved(name string) error {
-	return unauthenticated("member "+name+" was removed", "Ask an owner of the workspace to restore it: `windlass members restore`.")
+	return unauthenticatedError("member "+name+" was removed", "Ask an owner of the workspace to restore it: `windlass members restore`.")
 }
 
 func noRoleLeft(name string) error {
-	return unauthenticated("no sign-in rule gives "+name+" a role any more",
+	return unauthenticatedError("no sign-in rule gives "+name+" a role any more",
 		"Ask an owner of the workspace for a rule, and sign in again.")
 }
 
 // memberProto returns the member with the role that the rules of its workspace give it.
 func (a *server) memberProto(m model.Member, rules []model.SignInRule) *windlassv1.Member {
-	grant := signin.GrantOf(rules, m, a.issuer())
+	grant := signin.GrantOf(rules, m, a.signInIssuer())
 	return &windlassv1.Member{
 		Id: m.ID, Name: m.Name, WorkspaceId: m.WorkspaceID, Issuer: m.Issuer, Subject: m.Subject, Email: m.Email,
 		Role: grant.Role, Rules: grant.Rules, Service: m.IsService(), CreatedAt: m.CreatedAt, SignedInAt: m.SignedInAt,

@@ -75,7 +75,7 @@ func mutate[R proto.Message](ctx context.Context, a *server, req request, fn fun
 		var none R
 		res, c = none, nil
 		if !tx.Batched() {
-			if earlier, err = a.earlier(tx, record); err != nil || earlier != nil {
+			if earlier, err = a.earlierRecord(tx, record); err != nil || earlier != nil {
 				return nil, err
 			}
 		}
@@ -97,14 +97,14 @@ func mutate[R proto.Message](ctx context.Context, a *server, req request, fn fun
 			}
 		}
 		err = a.cfg.Store.UpdateBatched(ctx, batch, app, attempt)
-		a.learn(by.WorkspaceID, c)
+		a.learnLimits(by.WorkspaceID, c)
 		entered = begins
 	}
 	// The call may have failed because another call with this key did the work meanwhile. Then both calls have the
 	// same answer.
 	if err != nil && record.Key != "" && ctx.Err() == nil && earlier == nil {
 		viewErr := a.cfg.Store.View(ctx, func(tx Tx) (err error) {
-			earlier, err = a.earlier(tx, record)
+			earlier, err = a.earlierRecord(tx, record)
 			return err
 		})
 		if viewErr != nil {
@@ -115,7 +115,7 @@ func mutate[R proto.Message](ctx context.Context, a *server, req request, fn fun
 		if entered {
 			a.limiter.Leave(by.WorkspaceID)
 		}
-		res, err = replay[R](*earlier, record)
+		res, err = replayResponse[R](*earlier, record)
 		return res, true, err
 	}
 	if err != nil {
@@ -143,7 +143,7 @@ const silence = time.Second
 // turnAway returns an error without a transaction if the limiter knows that the workspace's bucket has no token.
 func (a *server) turnAway(workspaceID string) error {
 	if rate, wait := a.limiter.Enter(workspaceID, time.Now().UnixMicro()); wait > 0 {
-		return a.refused(tooFast(workspaceID, rate, wait))
+		return a.countRefusal(tooFast(workspaceID, rate, wait))
 	}
 	return nil
 }
@@ -173,18 +173,18 @@ func earlierOr[R proto.Message](ctx context.Context, a *server, req request, fai
 	var earlier *model.Idempotency
 	if record.Key != "" && ctx.Err() == nil {
 		err = a.cfg.Store.View(ctx, func(tx Tx) (err error) {
-			earlier, err = a.earlier(tx, record)
+			earlier, err = a.earlierRecord(tx, record)
 			return err
 		})
 	}
 	if err != nil || earlier == nil {
 		return none, failed
 	}
-	return replay[R](*earlier, record)
+	return replayResponse[R](*earlier, record)
 }
 
-// earlier returns the stored record with the key of record, or nil.
-func (a *server) earlier(tx Tx, record model.Idempotency) (*model.Idempotency, error) {
+// earlierRecord returns the stored record with the key of record, or nil.
+func (a *server) earlierRecord(tx Tx, record model.Idempotency) (*model.Idempotency, error) {
 	if record.Key == "" {
 		return nil, nil
 	}
@@ -200,7 +200,7 @@ func (a *server) earlier(tx Tx, record model.Idempotency) (*model.Idempotency, e
 
 func (a *server) newMutation(ctx context.Context, tx Tx, by caller, begins bool) *mutation {
 	return &mutation{
-		Tx: tx, api: a, by: by, workspaceID: by.WorkspaceID, at: now(), traceparent: telemetry.Inject(ctx), starts: begins,
+		Tx: tx, api: a, by: by, workspaceID: by.WorkspaceID, at: nowMillis(), traceparent: telemetry.Inject(ctx), starts: begins,
 	}
 }
 
@@ -222,7 +222,7 @@ func (c *mutation) finish(record model.Idempotency, res proto.Message) (err erro
 			return err
 		}
 	}
-	if err := c.admit(); err != nil {
+	if err := c.admitUsage(); err != nil {
 		return err
 	}
 	if err := c.Wake(c.woken, c.at, c.at); err != nil {
@@ -234,14 +234,14 @@ func (c *mutation) finish(record model.Idempotency, res proto.Message) (err erro
 	return nil
 }
 
-// learn tells the limiter which rate and wait the last attempt of a call has read. c is nil if there was no attempt.
-func (a *server) learn(workspaceID string, c *mutation) {
+// learnLimits tells the limiter which rate and wait the last attempt of a call has read. c is nil if there was no attempt.
+func (a *server) learnLimits(workspaceID string, c *mutation) {
 	if c != nil && c.learned.known {
 		a.limiter.Learn(workspaceID, c.learned.rate, c.learned.missing, time.Now().UnixMicro())
 	}
 }
 
-func replay[R proto.Message](earlier, record model.Idempotency) (R, error) {
+func replayResponse[R proto.Message](earlier, record model.Idempotency) (R, error) {
 	var none R
 	if earlier.Procedure != record.Procedure || !bytes.Equal(earlier.RequestHash, record.RequestHash) {
 		return none, keyMismatch()

@@ -46,7 +46,7 @@ func readScopes(tx Tx, f facts, workspaceID string, ids map[string]bool) error {
 }
 
 func readEnvironments(tx Tx, f facts, workspaceID string, ids map[string]bool) error {
-	rows, err := tx.GetEnvironments(workspaceID, keys(ids))
+	rows, err := tx.GetEnvironments(workspaceID, keysOf(ids))
 	if err != nil {
 		return fmt.Errorf("read environments of workspace %s: %w", workspaceID, err)
 	}
@@ -57,7 +57,7 @@ func readEnvironments(tx Tx, f facts, workspaceID string, ids map[string]bool) e
 }
 
 func readProjects(tx Tx, f facts, workspaceID string, ids map[string]bool) error {
-	rows, err := tx.GetProjects(workspaceID, keys(ids))
+	rows, err := tx.GetProjects(workspaceID, keysOf(ids))
 	if err != nil {
 		return fmt.Errorf("read projects of workspace %s: %w", workspaceID, err)
 	}

@@ -62,8 +62,8 @@ func newSigningSecret() string {
 	return notification.NewSecret(b)
 }
 
-// target returns the endpoint's target, which is stored sealed, and its version.
-func (c *mutation) target(e model.NotificationEndpoint) (t notification.Target, version int32, err error) {
+// targetOf returns the endpoint's target, which is stored sealed, and its version.
+func (c *mutation) targetOf(e model.NotificationEndpoint) (t notification.Target, version int32, err error) {
 	s, err := c.GetSecret(e.WorkspaceID, e.ID, model.EndpointSecret)
 	if err != nil {
 		return t, 0, fmt.Errorf("read the secret of notification endpoint %s: %w", e.Name, err)

@@ -47,7 +47,7 @@ func listByApp[Row, View any](
 	err = s.cfg.Store.Snapshot(ctx, func(tx Tx) error {
 		appID := ""
 		if ref != "" {
-			app, err := s.app(tx, by.WorkspaceID, ref, false)
+			app, err := s.findApp(tx, by.WorkspaceID, ref, false)
 			if err != nil {
 				return err
 			}
@@ -57,7 +57,7 @@ func listByApp[Row, View any](
 		if err != nil {
 			return fmt.Errorf("list %s: %w", what, err)
 		}
-		rows, next = cut(rows, p, key)
+		rows, next = cutPage(rows, p, key)
 		out, err = view(tx, rows)
 		return err
 	})
@@ -67,8 +67,8 @@ func listByApp[Row, View any](
 	return out, next, nil
 }
 
-// cut removes the extra row of pageOf, and returns the token of the next page.
-func cut[T any](rows []T, p model.Page, key func(T) string) ([]T, *windlassv1.PageResponse) {
+// cutPage removes the extra row of pageOf, and returns the token of the next page.
+func cutPage[T any](rows []T, p model.Page, key func(T) string) ([]T, *windlassv1.PageResponse) {
 	if len(rows) < p.Limit {
 		return rows, &windlassv1.PageResponse{}
 	}

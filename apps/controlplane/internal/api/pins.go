@@ -24,7 +24,7 @@ func pinnedUsage(tx Tx, appIDs []string) (map[string]model.Usage, error) {
 	for _, p := range pins {
 		want[p.DeploymentID] = true
 	}
-	found, err := tx.GetDeployments(keys(want))
+	found, err := tx.GetDeployments(keysOf(want))
 	if err != nil {
 		return nil, fmt.Errorf("read pinned deployments: %w", err)
 	}
@@ -62,8 +62,8 @@ func (f facts) isPinned(t model.Topology) bool {
 	return p != nil && p.In(t.RegionID) != nil
 }
 
-// pinned returns the app's pinned deployments that are not in shown.
-func (f facts) pinned(app model.App, shown []model.Deployment) (more []model.Deployment) {
+// pinnedNotIn returns the app's pinned deployments that are not in shown.
+func (f facts) pinnedNotIn(app model.App, shown []model.Deployment) (more []model.Deployment) {
 	for _, p := range f.pins[app.ID] {
 		d, ok := f.deployments[p.DeploymentID]
 		if ok && !slices.ContainsFunc(shown, func(s model.Deployment) bool { return s.ID == d.ID }) {
@@ -88,7 +88,7 @@ func pinProto(f facts, app model.App, p model.Pin) *windlassv1.Pin {
 		}
 		for _, t := range f.rows[app.ID] {
 			if t.DeploymentID == p.DeploymentID && t.RegionID == r.RegionID {
-				fillPin(f.place(t), f.deployments[p.DeploymentID].Spec, f.rolloutStates[app.ID].Policy, r, v)
+				fillPin(f.placeOf(t), f.deployments[p.DeploymentID].Spec, f.rolloutStates[app.ID].Policy, r, v)
 			}
 		}
 		out.Regions = append(out.Regions, v)

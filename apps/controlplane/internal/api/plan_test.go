@@ -26,7 +26,7 @@ const (
 	outcomeUnchanged = windlassv1.PlanDeployResponse_OUTCOME_UNCHANGED
 	outcomeBack      = windlassv1.PlanDeployResponse_OUTCOME_TAKEN_BACK
 	noCapacity       = windlassv1.ErrorReason_ERROR_REASON_NO_CAPACITY
-	unreachable      = windlassv1.ErrorReason_ERROR_REASON_REGION_UNREACHABLE
+	isUnreachable    = windlassv1.ErrorReason_ERROR_REASON_REGION_UNREACHABLE
 )
 
 // planned returns the plan of a deploy. It requires that the call changes nothing.
@@ -368,7 +368,7 @@ func TestPlan_NamesRegionsThatARolloutWaitsFor(t *testing.T) {
 	require.Contains(t, w.planned("chat", skip, args("b")).GetFindings()[0].GetMessage(), "would leave it out for now")
 	p := w.planned("chat", nil, args("b"))
 	require.True(t, p.GetWouldRun(), "%v", p.GetFindings())
-	require.Equal(t, unreachable, p.GetFindings()[0].GetReason())
+	require.Equal(t, isUnreachable, p.GetFindings()[0].GetReason())
 	require.Contains(t, p.GetFindings()[0].GetMessage(), "would wait for it")
 	p = w.planned("chat", nil, args("b"), func(s *windlassv1.DeploymentSpec) { s.Regions = []string{"us-east-1"} })
 	require.True(t, p.GetWouldRun(), "%v", p.GetFindings())

@@ -66,8 +66,8 @@ func (c versionMutation) setCounts(app model.App, r *running, asked func(regionI
 	if err := topology.Write(c.mutation, topology.State{Rows: r.rows}, topology.State{Rows: changed}); err != nil {
 		return "", fmt.Errorf("scale roles of app %s: %w", app.ID, err)
 	}
-	r.rows = replaced(r.rows, changed)
-	c.claims(app, r.live, r.active.deployment, quotaRows(r.rolloutState, app, r.live, r.active.deployment, r.rows))
+	r.rows = withReplaced(r.rows, changed)
+	c.claimUsage(app, r.live, r.active.deployment, quotaRows(r.rolloutState, app, r.live, r.active.deployment, r.rows))
 	return strings.Join(slices.Sorted(maps.Keys(changes)), ", "), c.wake(app.ID)
 }
 
@@ -193,7 +193,7 @@ func (c *mutation) compareCounts(app model.App, r running, regionID, role string
 			}
 		}
 	}
-	return c.conflict(app, plural.Count(want, "instance")+" of role "+role, counts)
+	return c.sizeConflict(app, plural.Count(want, "instance")+" of role "+role, counts)
 }
 
 // maxRoleInstances is the limit of RoleSpec.instances.

@@ -224,9 +224,9 @@ func TestPool_GrowsOnlyWithinTheQuota(t *testing.T) {
 	_, err := w.scaleRole("decode", 4, "")
 	require.NoError(t, err)
 	_, err = w.scaleRole("decode", 5, "us-east-1")
-	limitOf(t, err, beyond, "instances")
+	limitOf(t, err, overQuota, "instances")
 	_, err = w.tryDeploy("chat", "", pooled(2, 5))
-	limitOf(t, err, beyond, "instances")
+	limitOf(t, err, overQuota, "instances")
 
 	// A stopped pool uses no quota. It starts only if the quota has room for its counts.
 	require.NoError(t, whole(0))
@@ -234,7 +234,7 @@ func TestPool_GrowsOnlyWithinTheQuota(t *testing.T) {
 	require.Zero(t, w.usage().Instances)
 	_, err = w.scaleRole("decode", 256, "")
 	require.NoError(t, err)
-	limitOf(t, whole(100), beyond, "instances")
+	limitOf(t, whole(100), overQuota, "instances")
 	_, err = w.scaleRole("decode", 4, "")
 	require.NoError(t, err)
 	require.NoError(t, whole(100))
@@ -243,10 +243,10 @@ func TestPool_GrowsOnlyWithinTheQuota(t *testing.T) {
 	// Also during a rollout.
 	w.deploy("chat", pooled(0, 0), args("b"))
 	_, err = w.scaleRole("prefill", 3, "")
-	limitOf(t, err, beyond, "instances")
+	limitOf(t, err, overQuota, "instances")
 	w.settle("chat")
 	_, err = w.scaleRole("prefill", 3, "")
-	limitOf(t, err, beyond, "instances")
+	limitOf(t, err, overQuota, "instances")
 }
 
 func TestPool_PlanWarnsIfARegionHasNoPair(t *testing.T) {

@@ -125,7 +125,7 @@ func (c versionMutation) pinnedIn(app model.App) (map[string][]model.Deployment,
 	for _, p := range pins {
 		ids[p.DeploymentID] = true
 	}
-	found, err := c.GetDeployments(keys(ids))
+	found, err := c.GetDeployments(keysOf(ids))
 	if err != nil {
 		return nil, fmt.Errorf("read pinned deployments of app %s: %w", app.ID, err)
 	}
@@ -175,7 +175,7 @@ func (c versionMutation) portsFitPinned(app model.App, r running, d model.Deploy
 	if err != nil {
 		return err
 	}
-	have := r.sizes()
+	have := r.liveSizes()
 	for _, region := range sizes {
 		if !region.IsOneHost() {
 			continue

@@ -33,7 +33,7 @@ func (a *server) presetsFor(ctx context.Context, workspaceID string, engines ...
 	if err != nil {
 		return nil, err
 	}
-	return a.compiled(ctx, workspaceID, rows)
+	return a.compiledPresets(ctx, workspaceID, rows)
 }
 
 func isCustom(engine string) bool {
@@ -60,10 +60,10 @@ func presetRows(tx Tx, workspaceID string, engines ...string) (rows []model.Pres
 	return rows, nil
 }
 
-// compiled returns the built-in presets and the presets of the rows, for the request of ctx. It must not be called in
+// compiledPresets returns the built-in presets and the presets of the rows, for the request of ctx. It must not be called in
 // a transaction, because it can take seconds. It fails if this release refuses a definition that an earlier release
 // accepted.
-func (a *server) compiled(ctx context.Context, workspaceID string, rows []model.Preset) (*preset.Registry, error) {
+func (a *server) compiledPresets(ctx context.Context, workspaceID string, rows []model.Preset) (*preset.Registry, error) {
 	if err := a.compilers.Acquire(ctx, workspaceID); err != nil {
 		return nil, fmt.Errorf("wait to compile presets: %w", err)
 	}

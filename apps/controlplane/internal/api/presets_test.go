@@ -26,7 +26,7 @@ func TestCompilers_AreSharedByWorkspaces(t *testing.T) {
 			ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 			defer cancel()
 			_, _, err := a.checkDefinition(ctx, workspace, "ember", 1, def)
-			_, compiled := a.compiled(ctx, workspace, []model.Preset{{Name: "ember", Version: 1, Definition: def}})
+			_, compiled := a.compiledPresets(ctx, workspace, []model.Preset{{Name: "ember", Version: 1, Definition: def}})
 			return append(errs, err, compiled)
 		}
 		for _, err := range attempt("ws_1") {

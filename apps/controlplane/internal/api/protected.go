@@ -73,7 +73,7 @@ func (c versionMutation) mayLeave(app model.App) error {
 
 // maySkip fails for a caller who may not end a bake that a protection requires.
 func (c versionMutation) maySkip(progress *model.Progress) error {
-	if !progress.BakeProtected || owner.allows(c.by.Role) {
+	if !progress.BakeProtected || owner.allowsRole(c.by.Role) {
 		return nil
 	}
 	return notApprover("", windlassv1.Role_ROLE_OWNER, "a protection requires the bake time of this rollout")
@@ -93,7 +93,7 @@ func (c versionMutation) approveStart(ref, want string, by model.Approval) (*win
 	if err != nil {
 		return nil, err
 	}
-	if err := alive(app); err != nil {
+	if err := requireNotDeleted(app); err != nil {
 		return nil, err
 	}
 	f, err := c.activeRolloutOf(app)
@@ -129,7 +129,7 @@ func (c versionMutation) approveStart(ref, want string, by model.Approval) (*win
 	if err := c.wake(app.ID); err != nil {
 		return nil, err
 	}
-	return out, c.audit("rollout", r.ID, rolloutProto(*f.rollout), rolloutProto(r))
+	return out, c.auditChange("rollout", r.ID, rolloutProto(*f.rollout), rolloutProto(r))
 }
 
 // startApprovalProto returns the start gate of the rollout, nil for none.

@@ -54,9 +54,9 @@ func (c *mutation) expect(appID string) error {
 	return nil
 }
 
-// audit writes an audit row of a change. before and after are the resource in the form of the API. before is nil if the
+// auditChange writes an audit row of a change. before and after are the resource in the form of the API. before is nil if the
 // change made the resource. after is nil if the change deleted it.
-func (c *mutation) audit(kind, id string, before, after proto.Message) error {
+func (c *mutation) auditChange(kind, id string, before, after proto.Message) error {
 	return c.auditIn(c.workspaceID, kind, id, before, after)
 }
 

@@ -52,7 +52,7 @@ func auditJSON(m proto.Message) (string, error) {
 		return "", nil
 	}
 	redacted := proto.Clone(m)
-	redact(redacted.ProtoReflect())
+	redactSecrets(redacted.ProtoReflect())
 	b, err := protojson.MarshalOptions{UseProtoNames: true}.Marshal(redacted)
 	if err != nil {
 		return "", fmt.Errorf("encode for audit: %w", err)
@@ -60,8 +60,8 @@ func auditJSON(m proto.Message) (string, error) {
 	return string(b), nil
 }
 
-// redact replaces values of secret fields, at any depth.
-func redact(m protoreflect.Message) {
+// redactSecrets replaces values of secret fields, at any depth.
+func redactSecrets(m protoreflect.Message) {
 	m.Range(func(f protoreflect.FieldDescriptor, v protoreflect.Value) bool {
 		switch {
 		case isSecret(f) && f.Kind() == protoreflect.StringKind && f.Cardinality() != protoreflect.Repeated:
@@ -71,16 +71,16 @@ func redact(m protoreflect.Message) {
 		case f.IsMap():
 			if f.MapValue().Message() != nil {
 				v.Map().Range(func(_ protoreflect.MapKey, v protoreflect.Value) bool {
-					redact(v.Message())
+					redactSecrets(v.Message())
 					return true
 				})
 			}
 		case f.Message() != nil && f.IsList():
 			for i := range v.List().Len() {
-				redact(v.List().Get(i).Message())
+				redactSecrets(v.List().Get(i).Message())
 			}
 		case f.Message() != nil:
-			redact(v.Message())
+			redactSecrets(v.Message())
 		}
 		return true
 	})

@@ -40,7 +40,7 @@ func (c versionMutation) scaledUpSizes(r running, d model.Deployment, asked plan
 	if err != nil {
 		return nil, err
 	}
-	have := r.sizes()
+	have := r.liveSizes()
 	for _, region := range regions {
 		if n, ok := asked.In(region.ID); ok && n > have[region.ID] {
 			sizes = append(sizes, regionSize{region, n})
@@ -57,7 +57,7 @@ func (c versionMutation) pinSizes(p model.Pin) (sizes []regionSize, err error) {
 			ids[in.RegionID] = true
 		}
 	}
-	regions, err := c.GetRegions(keys(ids))
+	regions, err := c.GetRegions(keysOf(ids))
 	if err != nil {
 		return nil, fmt.Errorf("read regions: %w", err)
 	}

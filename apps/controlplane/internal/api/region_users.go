@@ -170,7 +170,7 @@ func (c regionMutation) servesIn(app model.App, gone []string) (string, error) {
 	for _, t := range rows {
 		ids[t.RegionID] = ids[t.RegionID] || topology.Active(t)
 	}
-	regions, err := c.GetRegions(keys(ids))
+	regions, err := c.GetRegions(keysOf(ids))
 	if err != nil {
 		return "", fmt.Errorf("read regions of app %s: %w", app.ID, err)
 	}

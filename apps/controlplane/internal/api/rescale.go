@@ -84,7 +84,7 @@ func scaledApp(in *plan.Input, s model.Scaling) (out model.ScaledApp, ok bool) {
 		delete(out.Deployments, p.DeploymentID)
 	}
 	moving := r.rolloutState.Progress.Active(in.App.RolloutID)
-	sizes := r.sizes()
+	sizes := r.liveSizes()
 	for _, t := range in.Topology {
 		size, live := sizes[t.RegionID]
 		if t.DeploymentID != r.live.ID || !live || !topology.Active(t) {
@@ -151,14 +151,14 @@ func (a *API) Rescale(ctx context.Context, r model.Rescale) error {
 	by := caller{APIKey: model.APIKey{WorkspaceID: r.WorkspaceID, Name: "windlass"}, Source: "scaler"}
 	return a.cfg.Store.UpdateBatched(ctx, r.WorkspaceID, r.AppID, func(tx Tx) (func() error, error) {
 		c := a.newMutation(ctx, tx, by, false)
-		if err := c.rescale(r); err != nil {
+		if err := c.rescaleApp(r); err != nil {
 			return nil, err
 		}
 		return func() error { return c.finish(model.Idempotency{}, nil) }, nil
 	})
 }
 
-func (c *mutation) rescale(r model.Rescale) error {
+func (c *mutation) rescaleApp(r model.Rescale) error {
 	app, err := c.lockedApp(r.AppID)
 	if connect.CodeOf(err) == connect.CodeNotFound {
 		return model.ErrStale
@@ -169,7 +169,7 @@ func (c *mutation) rescale(r model.Rescale) error {
 	if app.DeletingSince != 0 {
 		return model.ErrStale
 	}
-	was, err := c.versions().running(app)
+	was, err := c.versions().readRunning(app)
 	if err != nil {
 		return err
 	}
@@ -206,7 +206,7 @@ func (c *mutation) rescale(r model.Rescale) error {
 // moving is true, and the number is the one that the rollout will bring. ok is false if the live version is not in the
 // region.
 func (r running) sizeToRescale(app *model.App, regionID string) (replicas int32, moving, ok bool) {
-	replicas, ok = r.sizes()[regionID]
+	replicas, ok = r.liveSizes()[regionID]
 	if moving = r.rolloutState.Progress.Active(app.RolloutID); moving {
 		replicas = plan.Size(r.rolloutState.Progress, regionID)
 	}
@@ -243,7 +243,7 @@ func (c *mutation) rescaleRegion(app *model.App, was running, r model.Rescale) e
 	if err := c.versions().hostsFitScaled(was, asked); err != nil {
 		return err
 	}
-	_, err := c.versions().scale(app, was, was.scaledIDs(), asked)
+	_, err := c.versions().scaleDeployments(app, was, was.scaledIDs(), asked)
 	return err
 }
 
@@ -312,7 +312,7 @@ func (c versionMutation) rescalePool(app *model.App, was running, r model.Rescal
 			return model.ErrStale
 		}
 	}
-	n, err := c.scale(app, was, was.scaledIDs(), plan.AskedIn(r.RegionID, *r.Pool))
+	n, err := c.scaleDeployments(app, was, was.scaledIDs(), plan.AskedIn(r.RegionID, *r.Pool))
 	if err == nil && n == 0 {
 		return model.ErrStale
 	}

@@ -46,9 +46,9 @@ func splitApp(ref string) (environment, name string) {
 	return ref[:i], ref[i+1:]
 }
 
-// environment finds an environment by id, by "project/environment", or by its name in the default project. An empty
+// findEnvironment finds an environment by id, by "project/environment", or by its name in the default project. An empty
 // ref is default/production.
-func (a *server) environment(tx Tx, workspaceID, ref, field string) (e model.Environment, err error) {
+func (a *server) findEnvironment(tx Tx, workspaceID, ref, field string) (e model.Environment, err error) {
 	if ident.Valid("env", ref) {
 		e, err = tx.GetEnvironment(workspaceID, ref)
 	} else {
@@ -63,7 +63,7 @@ func (a *server) environment(tx Tx, workspaceID, ref, field string) (e model.Env
 			return e, apierr.Missing(field, "environment", ref, `Name it by its id or as "project/environment".`)
 		}
 		var p model.Project
-		if p, err = a.project(tx, workspaceID, projectName, field); err != nil {
+		if p, err = a.findProject(tx, workspaceID, projectName, field); err != nil {
 			return e, err
 		}
 		e, err = tx.GetEnvironmentByName(workspaceID, p.ID, name)
@@ -77,8 +77,8 @@ func (a *server) environment(tx Tx, workspaceID, ref, field string) (e model.Env
 	return e, nil
 }
 
-// project finds a project by id or name.
-func (a *server) project(tx Tx, workspaceID, ref, field string) (p model.Project, err error) {
+// findProject finds a project by id or name.
+func (a *server) findProject(tx Tx, workspaceID, ref, field string) (p model.Project, err error) {
 	if ident.Valid("prj", ref) {
 		p, err = tx.GetProject(workspaceID, ref)
 	} else if ident.ValidName(ref) {
@@ -97,9 +97,9 @@ func (a *server) project(tx Tx, workspaceID, ref, field string) (p model.Project
 
 const listApps = "`windlass list apps` shows the apps. Name an app outside of default/production as project/environment/name."
 
-// app finds an app by id, "project/environment/name", "environment/name" within the default project, or name
+// findApp finds an app by id, "project/environment/name", "environment/name" within the default project, or name
 // within default/production. It finds a deleted app by id if gone is true.
-func (a *server) app(tx Tx, workspaceID, ref string, gone bool) (app model.App, err error) {
+func (a *server) findApp(tx Tx, workspaceID, ref string, gone bool) (app model.App, err error) {
 	if ident.Valid("app", ref) {
 		app, err = tx.GetApp(workspaceID, ref)
 	} else {
@@ -108,7 +108,7 @@ func (a *server) app(tx Tx, workspaceID, ref string, gone bool) (app model.App, 
 			return app, apierr.Missing("app", "app", ref, `Name it by its id or as "project/environment/name".`)
 		}
 		var e model.Environment
-		if e, err = a.environment(tx, workspaceID, environment, "app"); err != nil {
+		if e, err = a.findEnvironment(tx, workspaceID, environment, "app"); err != nil {
 			return app, err
 		}
 		app, err = tx.GetAppByName(workspaceID, e.ID, name)
@@ -126,7 +126,7 @@ func (a *server) app(tx Tx, workspaceID, ref string, gone bool) (app model.App, 
 func (c *mutation) lockedApp(ref string) (model.App, error) {
 	id, fix := ref, listApps
 	if !ident.Valid("app", ref) {
-		app, err := c.api.app(c.Tx, c.workspaceID, ref, false)
+		app, err := c.api.findApp(c.Tx, c.workspaceID, ref, false)
 		if err != nil {
 			return app, err
 		}
@@ -142,16 +142,16 @@ func (c *mutation) lockedApp(ref string) (model.App, error) {
 	return locked, nil
 }
 
-// region finds a region by id or name that the caller may use: a region of its workspace, a granted region, or for an
+// findRegion finds a region by id or name that the caller may use: a region of its workspace, a granted region, or for an
 // operator a region of the platform.
-func (a *server) region(tx Tx, by caller, ref string) (r model.Region, err error) {
+func (a *server) findRegion(tx Tx, by caller, ref string) (r model.Region, err error) {
 	const fix = "`windlass list regions` shows the regions that the workspace may use."
 	switch {
 	case ident.Valid("reg", ref):
 		r, err = tx.GetRegion(ref)
 		if err == nil && r.WorkspaceID != by.WorkspaceID {
 			var ok bool
-			if ok, err = a.granted(tx, r, by); err == nil && !ok {
+			if ok, err = a.isGranted(tx, r, by); err == nil && !ok {
 				return model.Region{}, apierr.Missing("region", "region", ref, fix)
 			}
 		}
@@ -169,8 +169,8 @@ func (a *server) region(tx Tx, by caller, ref string) (r model.Region, err error
 	return r, nil
 }
 
-// granted reports whether a platform region is granted to the caller's workspace.
-func (a *server) granted(tx Tx, r model.Region, by caller) (bool, error) {
+// isGranted reports whether a platform region is granted to the caller's workspace.
+func (a *server) isGranted(tx Tx, r model.Region, by caller) (bool, error) {
 	if r.WorkspaceID != "" || by.WorkspaceID == "" {
 		return false, nil
 	}
@@ -183,7 +183,7 @@ func (a *server) granted(tx Tx, r model.Region, by caller) (bool, error) {
 
 // managedRegion finds and locks a region that the caller may change.
 func (c regionMutation) managedRegion(ref string) (model.Region, error) {
-	r, err := c.api.region(c.Tx, c.by, ref)
+	r, err := c.api.findRegion(c.Tx, c.by, ref)
 	if err != nil {
 		return r, err
 	}
@@ -200,7 +200,7 @@ func (c regionMutation) managedRegion(ref string) (model.Region, error) {
 	return locked, nil
 }
 
-func (a *server) deployment(tx Tx, workspaceID, id, field string) (d model.Deployment, err error) {
+func (a *server) findDeployment(tx Tx, workspaceID, id, field string) (d model.Deployment, err error) {
 	if !plainID(id) {
 		return d, apierr.Missing(field, "deployment", id, "Name it by its id.")
 	}
@@ -216,7 +216,7 @@ func (a *server) deployment(tx Tx, workspaceID, id, field string) (d model.Deplo
 
 // lockedEnvironment finds and locks an environment.
 func (c *mutation) lockedEnvironment(ref string) (model.Environment, error) {
-	e, err := c.api.environment(c, c.workspaceID, ref, "environment")
+	e, err := c.api.findEnvironment(c, c.workspaceID, ref, "environment")
 	if err != nil {
 		return e, err
 	}
@@ -237,7 +237,7 @@ func (a *server) visibleWorkspace(tx Tx, by caller, ref string) (model.Workspace
 		if ref == "" {
 			return model.Workspace{}, apierr.Invalid("workspace", "an operator belongs to no workspace: set workspace")
 		}
-		return a.workspace(tx, ref, "workspace")
+		return a.findWorkspace(tx, ref, "workspace")
 	}
 	w, err := tx.GetWorkspace(by.WorkspaceID)
 	if err != nil {
@@ -249,8 +249,8 @@ func (a *server) visibleWorkspace(tx Tx, by caller, ref string) (model.Workspace
 	return w, nil
 }
 
-// workspace finds a workspace by id or name.
-func (a *server) workspace(tx Tx, ref, field string) (w model.Workspace, err error) {
+// findWorkspace finds a workspace by id or name.
+func (a *server) findWorkspace(tx Tx, ref, field string) (w model.Workspace, err error) {
 	switch {
 	case ident.Valid("ws", ref):
 		w, err = tx.GetWorkspace(ref)
@@ -268,8 +268,8 @@ func (a *server) workspace(tx Tx, ref, field string) (w model.Workspace, err err
 	return w, nil
 }
 
-// alive fails for an app that is being deleted.
-func alive(app model.App) error {
+// requireNotDeleted fails for an app that is being deleted.
+func requireNotDeleted(app model.App) error {
 	if app.DeletingSince == 0 {
 		return nil
 	}

@@ -23,13 +23,13 @@ type growth struct {
 	from, to int32
 }
 
-func (g growth) grows() bool { return g.to > g.from }
+func (g growth) isGrowth() bool { return g.to > g.from }
 
 // roomFor fails with *model.NoRoomError if the region is one host without enough ports or GPUs for the growth. GPUs are
 // assigned in the order of the list. If more instances exist than a growth's from, the others count as room, because
 // the growth can use their GPUs: the agent has woken these instances, or they stop and free their GPUs.
 func (c versionMutation) roomFor(app model.App, r running, regionID string, all []growth) error {
-	all = slices.DeleteFunc(slices.Clone(all), func(g growth) bool { return !g.grows() })
+	all = slices.DeleteFunc(slices.Clone(all), func(g growth) bool { return !g.isGrowth() })
 	if len(all) == 0 {
 		return nil
 	}
@@ -64,7 +64,7 @@ func (c versionMutation) roomFor(app model.App, r running, regionID string, all 
 			assigned = append(assigned, growth{role: role.GetName(), from: role.GetInstances()})
 		}
 	}
-	exist, err := c.existing(app, regionID, assigned)
+	exist, err := c.existingReplicas(app, regionID, assigned)
 	if err != nil {
 		return err
 	}
@@ -80,7 +80,7 @@ func (c versionMutation) roomFor(app model.App, r running, regionID string, all 
 		fit += free.Take(spec, g.role, g.to-g.from-fit)
 		fits[g.role] = g.from + fit
 		if fit < g.to-g.from {
-			short = append(short, g.text(fit))
+			short = append(short, g.textOf(fit))
 		}
 	}
 	if len(short) == 0 {
@@ -89,8 +89,8 @@ func (c versionMutation) roomFor(app model.App, r running, regionID string, all 
 	return &model.NoRoomError{Fits: fits, Why: fmt.Sprintf("region %s, which is one host, has GPUs for %s", region.Name, strings.Join(short, " and "))}
 }
 
-// text says how much of the growth fits.
-func (g growth) text(fit int32) string {
+// textOf says how much of the growth fits.
+func (g growth) textOf(fit int32) string {
 	if g.role == "" {
 		return fmt.Sprintf("%d of %d more replicas", fit, g.to-g.from)
 	}
@@ -122,9 +122,9 @@ func hostHasPorts(r running, host model.Region, all []growth) error {
 	return nil
 }
 
-// existing returns a number for each growth of the list: the replicas of the app, or the instances of the role, in the
+// existingReplicas returns a number for each growth of the list: the replicas of the app, or the instances of the role, in the
 // region's last report. If the region has not reported them, it returns the number before the growth (from).
-func (c versionMutation) existing(app model.App, regionID string, all []growth) ([]int32, error) {
+func (c versionMutation) existingReplicas(app model.App, regionID string, all []growth) ([]int32, error) {
 	seen, err := c.ListObserved([]string{app.ID})
 	if err != nil {
 		return nil, fmt.Errorf("list what regions report of app %s: %w", app.ID, err)

@@ -46,7 +46,7 @@ func (a routeService) AddDomain(ctx context.Context, req *windlassv1.AddDomainRe
 		if err != nil {
 			return nil, err
 		}
-		return &windlassv1.AddDomainResponse{Domain: view}, c.audit("domain", name, nil, view)
+		return &windlassv1.AddDomainResponse{Domain: view}, c.auditChange("domain", name, nil, view)
 	})
 	return res, err
 }
@@ -70,7 +70,7 @@ func (c domainMutation) appWithDomains(ref string) (model.App, []model.Domain, e
 	if err != nil {
 		return app, nil, err
 	}
-	if err := alive(app); err != nil {
+	if err := requireNotDeleted(app); err != nil {
 		return app, nil, err
 	}
 	have, err := c.DomainsOfApps([]string{app.ID})

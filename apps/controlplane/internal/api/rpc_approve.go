@@ -22,7 +22,7 @@ func (a rolloutService) Approve(ctx context.Context, req *windlassv1.ApproveRequ
 		if out, err := c.versions().approveStart(req.GetApp(), req.GetRolloutId(), by); out != nil || err != nil {
 			return out, err
 		}
-		did, err := c.rollouts().control(command{req.GetApp(), req.GetRolloutId(), req.GetComment()}, "Approved", func(progress *model.Progress) (text string, err error) {
+		did, err := c.rollouts().applyCommand(command{req.GetApp(), req.GetRolloutId(), req.GetComment()}, "Approved", func(progress *model.Progress) (text string, err error) {
 			names, err := c.rollouts().regionNames(progress)
 			if err != nil {
 				return "", err
@@ -55,13 +55,13 @@ func (c rolloutMutation) regionNames(progress *model.Progress) (map[string]model
 // refusedByGate returns the API's error for a gate's refusal, and other errors unchanged.
 func refusedByGate(err error) error {
 	if refusal, ok := errors.AsType[*plan.GateRefusal](err); ok {
-		return shut(refusal)
+		return gateError(refusal)
 	}
 	return err
 }
 
-// shut returns the API's error for a gate's refusal.
-func shut(r *plan.GateRefusal) error {
+// gateError returns the API's error for a gate's refusal.
+func gateError(r *plan.GateRefusal) error {
 	code, reason := connect.CodeFailedPrecondition, windlassv1.ErrorReason_ERROR_REASON_APPROVAL_NEEDED
 	if r.NotApprover {
 		code, reason = connect.CodePermissionDenied, windlassv1.ErrorReason_ERROR_REASON_NOT_AN_APPROVER

@@ -40,7 +40,7 @@ func (a regionService) ApproveGateway(ctx context.Context, req *windlassv1.Appro
 		if err != nil {
 			return nil, err
 		}
-		return &windlassv1.ApproveGatewayResponse{Region: after}, c.audit("region", r.ID, before, after)
+		return &windlassv1.ApproveGatewayResponse{Region: after}, c.auditChange("region", r.ID, before, after)
 	})
 	return res, err
 }

@@ -30,7 +30,7 @@ func (a regionService) ApprovePrune(ctx context.Context, req *windlassv1.Approve
 		for _, q := range approved {
 			found[q.Key] = true
 			c.Change(r.ID, model.KindDeployment, q.Key, q.Generation+1)
-			if err := c.audit("quarantine", q.Key, nil, quarantineProto(r, q)); err != nil {
+			if err := c.auditChange("quarantine", q.Key, nil, quarantineProto(r, q)); err != nil {
 				return nil, err
 			}
 		}

@@ -27,13 +27,13 @@ func (a appService) Cancel(ctx context.Context, req *windlassv1.CancelRequest) (
 			return nil, apierr.NothingToDo(fmt.Sprintf("app %s has no rollout in flight", app.Name), "The live version can be rolled back, and the app can be deleted.")
 		}
 		unchanged := f.rollout.CancelRequested
-		return &windlassv1.CancelResponse{RolloutId: f.rollout.ID, Unchanged: unchanged}, c.rollouts().cancel(app, *f.rollout, req.GetWhy())
+		return &windlassv1.CancelResponse{RolloutId: f.rollout.ID, Unchanged: unchanged}, c.rollouts().cancelRollout(app, *f.rollout, req.GetWhy())
 	})
 	return res, err
 }
 
-// cancel asks the workflow to undo the rollout in flight. A second call changes nothing.
-func (c rolloutMutation) cancel(app model.App, was model.Rollout, message string) error {
+// cancelRollout asks the workflow to undo the rollout in flight. A second call changes nothing.
+func (c rolloutMutation) cancelRollout(app model.App, was model.Rollout, message string) error {
 	if was.CancelRequested {
 		return nil
 	}
@@ -55,5 +55,5 @@ func (c rolloutMutation) cancel(app model.App, was model.Rollout, message string
 	if err := c.wake(app.ID); err != nil {
 		return err
 	}
-	return c.audit("rollout", r.ID, rolloutProto(was), rolloutProto(r))
+	return c.auditChange("rollout", r.ID, rolloutProto(was), rolloutProto(r))
 }

@@ -12,7 +12,7 @@ import (
 
 // CreateApiKey makes a key. Only this answer has the key's value.
 func (a accessService) CreateApiKey(ctx context.Context, req *windlassv1.CreateApiKeyRequest) (*windlassv1.CreateApiKeyResponse, error) {
-	if req.GetExpiresAt() != 0 && req.GetExpiresAt() <= now() {
+	if req.GetExpiresAt() != 0 && req.GetExpiresAt() <= nowMillis() {
 		return nil, apierr.Invalid("expires_at", "expires_at is in the past: use unix milliseconds in the future, or 0 for never")
 	}
 	by, err := callerOf(ctx)
@@ -29,7 +29,7 @@ func (a accessService) CreateApiKey(ctx context.Context, req *windlassv1.CreateA
 	case !ofPlatform && by.IsOperator() && req.GetWorkspace() == "":
 		return nil, apierr.InvalidFix("workspace", "a key of role "+model.RoleName(req.GetRole())+" belongs to a workspace", "Name the workspace, or use role operator.")
 	}
-	value := random(keyPrefix)
+	value := newCredential(keyPrefix)
 	res, replayed, err := mutate(ctx, a.server, req, func(c *mutation) (*windlassv1.CreateApiKeyResponse, error) {
 		workspaceID := c.workspaceID
 		if req.GetWorkspace() != "" {

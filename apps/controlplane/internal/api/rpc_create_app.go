@@ -15,7 +15,7 @@ import (
 // CreateApp makes an app without a version.
 func (a appService) CreateApp(ctx context.Context, req *windlassv1.CreateAppRequest) (*windlassv1.CreateAppResponse, error) {
 	res, _, err := mutate(ctx, a.server, req, func(c *mutation) (*windlassv1.CreateAppResponse, error) {
-		e, err := a.environment(c, c.workspaceID, req.GetEnvironment(), "environment")
+		e, err := a.findEnvironment(c, c.workspaceID, req.GetEnvironment(), "environment")
 		if err != nil {
 			return nil, err
 		}
@@ -30,7 +30,7 @@ func (a appService) CreateApp(ctx context.Context, req *windlassv1.CreateAppRequ
 		if err != nil {
 			return nil, err
 		}
-		return &windlassv1.CreateAppResponse{App: view}, c.audit("app", app.ID, nil, view)
+		return &windlassv1.CreateAppResponse{App: view}, c.auditChange("app", app.ID, nil, view)
 	})
 	return res, err
 }
@@ -46,7 +46,7 @@ func (c *mutation) insertApp(e model.Environment, name, description string) (mod
 	if err := c.InsertApp(app); err != nil {
 		return app, fmt.Errorf("create app %s: %w", name, err)
 	}
-	c.claims(app, nil, nil, nil)
+	c.claimUsage(app, nil, nil, nil)
 	c.asked.createdIn = e.ID
 	c.log(app, model.History{What: "AppCreated", Why: "it did not exist in environment " + e.Name})
 	return app, nil

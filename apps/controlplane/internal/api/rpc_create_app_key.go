@@ -16,10 +16,10 @@ const appKeyPrefix = "wlk_"
 
 // CreateAppKey makes a key for requests to an app. Only this answer has the key's value.
 func (a routeService) CreateAppKey(ctx context.Context, req *windlassv1.CreateAppKeyRequest) (*windlassv1.CreateAppKeyResponse, error) {
-	if req.GetExpiresAt() != 0 && req.GetExpiresAt() <= now() {
+	if req.GetExpiresAt() != 0 && req.GetExpiresAt() <= nowMillis() {
 		return nil, apierr.Invalid("expires_at", "expires_at is in the past: use unix milliseconds in the future, or 0 for never")
 	}
-	value := random(appKeyPrefix)
+	value := newCredential(appKeyPrefix)
 	res, replayed, err := mutate(ctx, a.server, req, func(c *mutation) (*windlassv1.CreateAppKeyResponse, error) {
 		app, have, err := c.appWithKeys(req.GetApp())
 		if err != nil {
@@ -47,7 +47,7 @@ func (a routeService) CreateAppKey(ctx context.Context, req *windlassv1.CreateAp
 		if err != nil {
 			return nil, err
 		}
-		return &windlassv1.CreateAppKeyResponse{Key: view}, c.audit("app_key", app.ID+"/"+k.Name, nil, view)
+		return &windlassv1.CreateAppKeyResponse{Key: view}, c.auditChange("app_key", app.ID+"/"+k.Name, nil, view)
 	})
 	if err == nil && !replayed {
 		res.Value = value
@@ -61,7 +61,7 @@ func (c *mutation) appWithKeys(ref string) (model.App, []model.AppKey, error) {
 	if err != nil {
 		return app, nil, err
 	}
-	if err := alive(app); err != nil {
+	if err := requireNotDeleted(app); err != nil {
 		return app, nil, err
 	}
 	have, err := c.KeysOfApps([]string{app.ID})

@@ -18,7 +18,7 @@ func (a environmentService) CreateEnvironment(ctx context.Context, req *windlass
 		return nil, err
 	}
 	res, _, err := mutate(ctx, a.server, req, func(c *mutation) (*windlassv1.CreateEnvironmentResponse, error) {
-		p, err := a.project(c, c.workspaceID, req.GetProject(), "project")
+		p, err := a.findProject(c, c.workspaceID, req.GetProject(), "project")
 		if err != nil {
 			return nil, err
 		}
@@ -34,7 +34,7 @@ func (a environmentService) CreateEnvironment(ctx context.Context, req *windlass
 			return nil, fmt.Errorf("create environment %s of project %s: %w", req.GetName(), p.ID, err)
 		}
 		view := environmentProto(p, e)
-		return &windlassv1.CreateEnvironmentResponse{Environment: view}, c.audit("environment", e.ID, nil, view)
+		return &windlassv1.CreateEnvironmentResponse{Environment: view}, c.auditChange("environment", e.ID, nil, view)
 	})
 	return res, err
 }

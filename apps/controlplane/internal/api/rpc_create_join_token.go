@@ -19,7 +19,7 @@ func (a regionService) CreateJoinToken(ctx context.Context, req *windlassv1.Crea
 	if ttl == 0 {
 		ttl = defaultTokenTTL
 	}
-	value := random(joinTokenPrefix)
+	value := newCredential(joinTokenPrefix)
 	res, replayed, err := mutate(ctx, a.server, req, func(c *mutation) (*windlassv1.CreateJoinTokenResponse, error) {
 		r, err := c.regions().managedRegion(req.GetRegion())
 		if err != nil {
@@ -33,7 +33,7 @@ func (a regionService) CreateJoinToken(ctx context.Context, req *windlassv1.Crea
 			return nil, fmt.Errorf("create join token of region %s: %w", r.ID, err)
 		}
 		res := &windlassv1.CreateJoinTokenResponse{ExpiresAt: t.ExpiresAt}
-		return res, c.audit("join_token", t.ID, nil, res)
+		return res, c.auditChange("join_token", t.ID, nil, res)
 	})
 	if err == nil && !replayed {
 		res.Token = value

@@ -18,7 +18,7 @@ func (a projectService) CreateProject(ctx context.Context, req *windlassv1.Creat
 		if err != nil {
 			return nil, err
 		}
-		return &windlassv1.CreateProjectResponse{Project: projectProto(p)}, c.audit("project", p.ID, nil, projectProto(p))
+		return &windlassv1.CreateProjectResponse{Project: projectProto(p)}, c.auditChange("project", p.ID, nil, projectProto(p))
 	})
 	return res, err
 }

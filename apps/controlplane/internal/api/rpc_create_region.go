@@ -48,7 +48,7 @@ func (a regionService) CreateRegion(ctx context.Context, req *windlassv1.CreateR
 		if err != nil {
 			return nil, err
 		}
-		return &windlassv1.CreateRegionResponse{Region: view}, c.audit("region", r.ID, nil, view)
+		return &windlassv1.CreateRegionResponse{Region: view}, c.auditChange("region", r.ID, nil, view)
 	})
 	return res, err
 }

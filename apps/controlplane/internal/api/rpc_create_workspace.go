@@ -16,7 +16,7 @@ const firstKey = "owner"
 
 // CreateWorkspace makes a workspace with a project, an environment and an owner's key.
 func (a workspaceService) CreateWorkspace(ctx context.Context, req *windlassv1.CreateWorkspaceRequest) (*windlassv1.CreateWorkspaceResponse, error) {
-	value := random(keyPrefix)
+	value := newCredential(keyPrefix)
 	res, replayed, err := mutate(ctx, a.server, req, func(c *mutation) (*windlassv1.CreateWorkspaceResponse, error) {
 		w := model.Workspace{ID: ident.New("ws"), Name: req.GetName(), CreatedAt: c.at, UpdatedAt: c.at, ResourceVersion: 1}
 		err := c.InsertWorkspace(w)
@@ -33,10 +33,10 @@ func (a workspaceService) CreateWorkspace(ctx context.Context, req *windlassv1.C
 		if err := c.InsertAPIKey(k); err != nil {
 			return nil, fmt.Errorf("create key of workspace %s: %w", w.ID, err)
 		}
-		if err := c.audit("api_key", k.ID, nil, keyProto(k)); err != nil {
+		if err := c.auditChange("api_key", k.ID, nil, keyProto(k)); err != nil {
 			return nil, err
 		}
-		return &windlassv1.CreateWorkspaceResponse{Workspace: workspaceProto(w)}, c.audit("workspace", w.ID, nil, workspaceProto(w))
+		return &windlassv1.CreateWorkspaceResponse{Workspace: workspaceProto(w)}, c.auditChange("workspace", w.ID, nil, workspaceProto(w))
 	})
 	if err == nil && !replayed {
 		res.ApiKey = value

@@ -60,7 +60,7 @@ func (a appService) DeleteApp(ctx context.Context, req *windlassv1.DeleteAppRequ
 		if err != nil {
 			return nil, err
 		}
-		return &windlassv1.DeleteAppResponse{App: after, Warnings: warnings}, c.audit("app", app.ID, before, after)
+		return &windlassv1.DeleteAppResponse{App: after, Warnings: warnings}, c.auditChange("app", app.ID, before, after)
 	})
 	return res, err
 }

@@ -14,7 +14,7 @@ import (
 // DeleteEnvironment deletes an environment without apps, and its secrets.
 func (a environmentService) DeleteEnvironment(ctx context.Context, req *windlassv1.DeleteEnvironmentRequest) (*windlassv1.DeleteEnvironmentResponse, error) {
 	res, _, err := mutate(ctx, a.server, req, func(c *mutation) (*windlassv1.DeleteEnvironmentResponse, error) {
-		e, err := a.environment(c, c.workspaceID, req.GetEnvironment(), "environment")
+		e, err := a.findEnvironment(c, c.workspaceID, req.GetEnvironment(), "environment")
 		if err != nil {
 			return nil, err
 		}
@@ -25,7 +25,7 @@ func (a environmentService) DeleteEnvironment(ctx context.Context, req *windlass
 		if err := c.tenants().deleteEnvironment(e); err != nil {
 			return nil, err
 		}
-		return &windlassv1.DeleteEnvironmentResponse{}, c.audit("environment", e.ID, before, nil)
+		return &windlassv1.DeleteEnvironmentResponse{}, c.auditChange("environment", e.ID, before, nil)
 	})
 	return res, err
 }

@@ -25,7 +25,7 @@ func (a presetService) DeletePreset(ctx context.Context, req *windlassv1.DeleteP
 		if err := c.DeletePreset(c.workspaceID, row.Name); err != nil {
 			return nil, fmt.Errorf("delete preset %s: %w", row.Name, err)
 		}
-		return &windlassv1.DeletePresetResponse{}, c.audit("preset", auditID(row.Name), storedView(row, ""), nil)
+		return &windlassv1.DeletePresetResponse{}, c.auditChange("preset", auditID(row.Name), storedView(row, ""), nil)
 	})
 	return res, err
 }

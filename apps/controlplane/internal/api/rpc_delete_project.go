@@ -11,14 +11,14 @@ import (
 // DeleteProject deletes a project without apps, and its environments.
 func (a projectService) DeleteProject(ctx context.Context, req *windlassv1.DeleteProjectRequest) (*windlassv1.DeleteProjectResponse, error) {
 	res, _, err := mutate(ctx, a.server, req, func(c *mutation) (*windlassv1.DeleteProjectResponse, error) {
-		p, err := a.project(c, c.workspaceID, req.GetProject(), "project")
+		p, err := a.findProject(c, c.workspaceID, req.GetProject(), "project")
 		if err != nil {
 			return nil, err
 		}
 		if err := c.tenants().deleteProject(p); err != nil {
 			return nil, err
 		}
-		return &windlassv1.DeleteProjectResponse{}, c.audit("project", p.ID, projectProto(p), nil)
+		return &windlassv1.DeleteProjectResponse{}, c.auditChange("project", p.ID, projectProto(p), nil)
 	})
 	return res, err
 }

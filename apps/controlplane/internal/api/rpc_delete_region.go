@@ -45,7 +45,7 @@ func (a regionService) DeleteRegion(ctx context.Context, req *windlassv1.DeleteR
 		if err := c.Tx.DeleteRegion(r.ID); err != nil {
 			return nil, fmt.Errorf("delete region %s: %w", r.ID, err)
 		}
-		return &windlassv1.DeleteRegionResponse{}, c.audit("region", r.ID, before, nil)
+		return &windlassv1.DeleteRegionResponse{}, c.auditChange("region", r.ID, before, nil)
 	})
 	return res, err
 }

@@ -27,19 +27,19 @@ func (a environmentService) DeleteSecret(ctx context.Context, req *windlassv1.De
 		case err != nil:
 			return nil, fmt.Errorf("read secret %s: %w", req.GetName(), err)
 		}
-		if err := c.secrets().unused(e, s.Name); err != nil {
+		if err := c.secrets().requireUnused(e, s.Name); err != nil {
 			return nil, err
 		}
 		if err := c.Tx.DeleteSecret(e.WorkspaceID, e.ID, s.Name); err != nil {
 			return nil, fmt.Errorf("delete secret %s: %w", s.Name, err)
 		}
-		return &windlassv1.DeleteSecretResponse{}, c.audit("secret", e.ID, secretProto(s), nil)
+		return &windlassv1.DeleteSecretResponse{}, c.auditChange("secret", e.ID, secretProto(s), nil)
 	})
 	return res, err
 }
 
-// unused fails if an app runs with the secret, or has a rollout to a version with it.
-func (c secretMutation) unused(e model.Environment, secret string) error {
+// requireUnused fails if an app runs with the secret, or has a rollout to a version with it.
+func (c secretMutation) requireUnused(e model.Environment, secret string) error {
 	refuse := func(appID string) error {
 		app, err := c.GetApp(e.WorkspaceID, appID)
 		if err != nil {

@@ -33,7 +33,7 @@ func (a workspaceService) DeleteTier(ctx context.Context, req *windlassv1.Delete
 		if err := c.Tx.DeleteTier(name); err != nil {
 			return nil, fmt.Errorf("delete tier %s: %w", name, err)
 		}
-		return &windlassv1.DeleteTierResponse{}, c.audit("tier", name, tierProto(tier), nil)
+		return &windlassv1.DeleteTierResponse{}, c.auditChange("tier", name, tierProto(tier), nil)
 	})
 	return res, err
 }

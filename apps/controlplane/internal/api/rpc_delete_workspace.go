@@ -36,7 +36,7 @@ func (a workspaceService) DeleteWorkspace(ctx context.Context, req *windlassv1.D
 		if err := c.Tx.DeleteWorkspace(w.ID); err != nil {
 			return nil, fmt.Errorf("delete workspace %s: %w", w.ID, err)
 		}
-		return &windlassv1.DeleteWorkspaceResponse{}, c.audit("workspace", w.ID, workspaceProto(w), nil)
+		return &windlassv1.DeleteWorkspaceResponse{}, c.auditChange("workspace", w.ID, workspaceProto(w), nil)
 	})
 	if err == nil {
 		a.keys.forgetAll()

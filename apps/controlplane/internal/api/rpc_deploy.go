@@ -43,21 +43,21 @@ func (a appService) Deploy(ctx context.Context, req *windlassv1.DeployRequest) (
 	if err != nil {
 		return earlierOr[*windlassv1.DeployResponse](ctx, a.server, req, err)
 	}
-	spec, findings, err := a.expand(req, presets)
+	spec, findings, err := a.expandSpec(req, presets)
 	if err != nil {
 		// The preset may have been deleted or changed since an earlier call with the key.
 		return earlierOr[*windlassv1.DeployResponse](ctx, a.server, req, err)
 	}
 	res, _, err = mutate(ctx, a.server, req, func(c *mutation) (*windlassv1.DeployResponse, error) {
 		// The transaction may run again, so each run has its own limit on the cost of expressions.
-		return c.deploy(req, proto.CloneOf(spec), presets.Within(ctx), findings)
+		return c.deployVersion(req, proto.CloneOf(spec), presets.Within(ctx), findings)
 	})
 	return res, err
 }
 
-// expand returns the spec with the output of its preset and with defaults, after the checks that need no database.
+// expandSpec returns the spec with the output of its preset and with defaults, after the checks that need no database.
 // findings are the preset's findings.
-func (a appService) expand(req *windlassv1.DeployRequest, presets *preset.Registry) (spec *windlassv1.DeploymentSpec, findings []preset.Finding, err error) {
+func (a appService) expandSpec(req *windlassv1.DeployRequest, presets *preset.Registry) (spec *windlassv1.DeploymentSpec, findings []preset.Finding, err error) {
 	spec, findings = appspec.Expand(req.GetSpec(), presets)
 	if refused := appspec.Refusals(findings); len(refused) > 0 {
 		return nil, nil, refused[0]
@@ -94,8 +94,8 @@ func (a appService) checkDeploy(req *windlassv1.DeployRequest, spec *windlassv1.
 	return spec, nil
 }
 
-// deploy is Deploy in its transaction. findings are the findings of the spec's preset.
-func (c *mutation) deploy(req *windlassv1.DeployRequest, spec *windlassv1.DeploymentSpec, presets *preset.Registry, findings []preset.Finding) (*windlassv1.DeployResponse, error) {
+// deployVersion is Deploy in its transaction. findings are the findings of the spec's preset.
+func (c *mutation) deployVersion(req *windlassv1.DeployRequest, spec *windlassv1.DeploymentSpec, presets *preset.Registry, findings []preset.Finding) (*windlassv1.DeployResponse, error) {
 	d := &deployment{versionMutation: versionMutation{c}, presets: presets, want: version{
 		Spec: spec, Source: "deploy",
 		SetsPolicy: true, Policy: appspec.PolicyWithDefaults(req.GetRollout()), Freeze: req.GetFreeze(), Scaling: req.GetScaling(),
@@ -139,7 +139,7 @@ func (c *mutation) deploy(req *windlassv1.DeployRequest, spec *windlassv1.Deploy
 // transaction.
 func (d *deployment) findApp(ref string) (err error) {
 	if ident.Valid("app", ref) {
-		if d.app, err = d.api.app(d.Tx, d.workspaceID, ref, false); err != nil {
+		if d.app, err = d.api.findApp(d.Tx, d.workspaceID, ref, false); err != nil {
 			return err
 		}
 		if d.environment, err = d.GetEnvironment(d.workspaceID, d.app.EnvironmentID); err != nil {
@@ -151,7 +151,7 @@ func (d *deployment) findApp(ref string) (err error) {
 			return apierr.Invalid("app", fmt.Sprintf(
 				"%q does not name an app: use its id, name, or project/environment/name, each of at most 63 lower-case letters, digits and dashes", apierr.Clip(name, 100)))
 		}
-		if d.environment, err = d.api.environment(d.Tx, d.workspaceID, environment, "app"); err != nil {
+		if d.environment, err = d.api.findEnvironment(d.Tx, d.workspaceID, environment, "app"); err != nil {
 			return err
 		}
 		d.app, err = d.GetAppByName(d.workspaceID, d.environment.ID, name)
@@ -174,7 +174,7 @@ func (d *deployment) findApp(ref string) (err error) {
 	if d.app, err = d.lockedApp(d.app.ID); err != nil {
 		return err
 	}
-	return alive(d.app)
+	return requireNotDeleted(d.app)
 }
 
 // resolveSpec resolves the spec against the current rows. It checks regions, and sets the newest versions of secrets,

@@ -22,7 +22,7 @@ func (a presetService) DiffPreset(ctx context.Context, req *windlassv1.DiffPrese
 	var live model.Deployment
 	var rows []model.Preset
 	err = a.cfg.Store.Snapshot(ctx, func(tx Tx) (err error) {
-		if app, err = a.app(tx, by.WorkspaceID, req.GetApp(), true); err != nil || app.LiveDeploymentID == "" {
+		if app, err = a.findApp(tx, by.WorkspaceID, req.GetApp(), true); err != nil || app.LiveDeploymentID == "" {
 			return err
 		}
 		if live, err = tx.GetDeployment(by.WorkspaceID, app.LiveDeploymentID); err != nil {
@@ -39,7 +39,7 @@ func (a presetService) DiffPreset(ctx context.Context, req *windlassv1.DiffPrese
 	case live.Spec.GetGeneratedBy() == "":
 		return nil, apierr.NothingToDo(fmt.Sprintf("no preset made v%d of app %s", live.Version, app.Name), "Set an engine and a model in serve of the app's file, and deploy it.")
 	}
-	presets, err := a.compiled(ctx, by.WorkspaceID, rows)
+	presets, err := a.compiledPresets(ctx, by.WorkspaceID, rows)
 	if err != nil {
 		return nil, err
 	}

@@ -42,7 +42,7 @@ func (a regionService) EvictWorkspace(ctx context.Context, req *windlassv1.Evict
 				res.More = true
 				break
 			}
-			n, evicted, err := c.regions().evict(id, r, req.GetWhy())
+			n, evicted, err := c.regions().evictApp(id, r, req.GetWhy())
 			if err != nil {
 				return nil, err
 			}
@@ -65,9 +65,9 @@ func (a regionService) EvictWorkspace(ctx context.Context, req *windlassv1.Evict
 	return res, err
 }
 
-// evict scales all versions of the app to 0 replicas in the region, and removes its pins there. It returns the number
+// evictApp scales all versions of the app to 0 replicas in the region, and removes its pins there. It returns the number
 // of removed replicas.
-func (c regionMutation) evict(appID string, region model.Region, why string) (replicas int32, evicted bool, err error) {
+func (c regionMutation) evictApp(appID string, region model.Region, why string) (replicas int32, evicted bool, err error) {
 	app, err := c.lockedApp(appID)
 	if errors.Is(err, model.ErrNotFound) || err == nil && app.DeletingSince != 0 {
 		return 0, false, nil
@@ -75,7 +75,7 @@ func (c regionMutation) evict(appID string, region model.Region, why string) (re
 	if err != nil {
 		return 0, false, err
 	}
-	r, err := c.versions().running(app)
+	r, err := c.versions().readRunning(app)
 	if err != nil {
 		return 0, false, err
 	}
@@ -90,7 +90,7 @@ func (c regionMutation) evict(appID string, region model.Region, why string) (re
 			replicas += t.Replicas
 		}
 	}
-	scaled, err := c.versions().scale(&app, r, ids, plan.AskedIn(region.ID, 0))
+	scaled, err := c.versions().scaleDeployments(&app, r, ids, plan.AskedIn(region.ID, 0))
 	if err != nil {
 		return 0, false, err
 	}

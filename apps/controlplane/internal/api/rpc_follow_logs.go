@@ -36,24 +36,24 @@ func (a logService) FollowLogs(ctx context.Context, req *windlassv1.FollowLogsRe
 	if err != nil {
 		return err
 	}
-	leave, err := a.hub.enter(by)
+	leave, err := a.hub.enterWithoutTopic(by)
 	if err != nil {
-		return a.refused(err)
+		return a.countRefusal(err)
 	}
 	defer leave()
-	f, err := a.follower(ctx, by, req)
+	f, err := a.newFollower(ctx, by, req)
 	if err != nil {
 		return err
 	}
-	defer f.leave()
+	defer f.leaveAll()
 	if a.cfg.Trail != nil {
 		a.cfg.Trail.Note(trail.Entry{
 			WorkspaceID: by.WorkspaceID, Actor: by.Name, ActorID: by.ID, Source: admission.ClientKey(rpc.ClientOf(ctx)), Procedure: by.Procedure,
 			ResourceKind: f.kind, ResourceID: f.id, Outcome: trail.Done,
-		}, now())
+		}, nowMillis())
 	}
 	send := func(res *windlassv1.FollowLogsResponse) error {
-		res.SentAt = now()
+		res.SentAt = nowMillis()
 		if err := out.Send(res); err != nil {
 			return fmt.Errorf("send logs of %s %s: %w", f.kind, f.id, err)
 		}
@@ -73,7 +73,7 @@ func (a logService) followLogs(ctx context.Context, by caller, f *follower, once
 		return err
 	}
 	// The first lines are sent after all regions have answered, so that they are sorted by time.
-	for f.reading() > 0 {
+	for f.countReading() > 0 {
 		select {
 		case r := <-f.answers:
 			f.begin(r) //nolint:contextcheck // the shared feed of an instance outlives each reader
@@ -82,7 +82,7 @@ func (a logService) followLogs(ctx context.Context, by caller, f *follower, once
 		}
 	}
 	// The first response is sent even without lines, so that the caller sees that the stream is open.
-	if err := send(f.take()); err != nil || once || f.over() {
+	if err := send(f.take()); err != nil || once || f.isOver() {
 		return err
 	}
 	for {
@@ -98,7 +98,7 @@ func (a logService) followLogs(ctx context.Context, by caller, f *follower, once
 				return err
 			}
 			beat.Reset(logBeat)
-			if f.over() {
+			if f.isOver() {
 				return nil
 			}
 		case <-list.C:
@@ -122,8 +122,8 @@ func (a logService) followLogs(ctx context.Context, by caller, f *follower, once
 	}
 }
 
-// follower checks the request, and finds the app or instance to follow.
-func (a logService) follower(ctx context.Context, by caller, req *windlassv1.FollowLogsRequest) (*follower, error) {
+// newFollower checks the request, and finds the app or instance to follow.
+func (a logService) newFollower(ctx context.Context, by caller, req *windlassv1.FollowLogsRequest) (*follower, error) {
 	if (req.GetApp() == "") == (req.GetInstance() == "") {
 		return nil, apierr.Invalid("app", "set either app or instance")
 	}
@@ -142,11 +142,11 @@ func (a logService) follower(ctx context.Context, by caller, req *windlassv1.Fol
 	f.filter.WorkspaceID = by.WorkspaceID
 	err = a.cfg.Store.View(ctx, func(tx Tx) error {
 		if req.GetInstance() != "" {
-			i, err := deploymentService(a).instance(tx, by.WorkspaceID, req.GetInstance())
+			i, err := deploymentService(a).findInstance(tx, by.WorkspaceID, req.GetInstance())
 			f.kind, f.id, f.filter.DeploymentID, f.filter.RegionID = "instance", i.ID, i.DeploymentID, i.RegionID
 			return err
 		}
-		app, err := a.app(tx, by.WorkspaceID, req.GetApp(), true)
+		app, err := a.findApp(tx, by.WorkspaceID, req.GetApp(), true)
 		if err != nil {
 			return err
 		}
@@ -154,7 +154,7 @@ func (a logService) follower(ctx context.Context, by caller, req *windlassv1.Fol
 		if req.GetRegion() == "" {
 			return nil
 		}
-		r, err := a.region(tx, by, req.GetRegion())
+		r, err := a.findRegion(tx, by, req.GetRegion())
 		f.filter.RegionID = r.ID
 		return err
 	})
@@ -165,8 +165,8 @@ func (a logService) follower(ctx context.Context, by caller, req *windlassv1.Fol
 	return f, nil
 }
 
-// instances lists the instances to follow, their regions by id, and the region id of each instance.
-func (f *follower) instances(ctx context.Context) (views []*windlassv1.Instance, regions map[string]model.Region, of map[string]string, err error) {
+// listInstances lists the instances to follow, their regions by id, and the region id of each instance.
+func (f *follower) listInstances(ctx context.Context) (views []*windlassv1.Instance, regions map[string]model.Region, of map[string]string, err error) {
 	of = map[string]string{}
 	err = f.cfg.Store.View(ctx, func(tx Tx) error {
 		var rows []model.Instance
@@ -204,7 +204,7 @@ func (f *follower) instances(ctx context.Context) (views []*windlassv1.Instance,
 	return views, regions, of, err
 }
 
-// unreachable reports whether err means that the region did not answer. Other errors are answers of its agent.
-func unreachable(err error) bool {
+// isUnreachable reports whether err means that the region did not answer. Other errors are answers of its agent.
+func isUnreachable(err error) bool {
 	return errors.Is(err, model.ErrAgentUnreachable) || errors.Is(err, context.DeadlineExceeded)
 }

@@ -16,7 +16,7 @@ func (a appService) GetApp(ctx context.Context, req *windlassv1.GetAppRequest) (
 	}
 	res := &windlassv1.GetAppResponse{}
 	err = a.cfg.Store.Snapshot(ctx, func(tx Tx) error {
-		app, err := a.app(tx, by.WorkspaceID, req.GetApp(), false)
+		app, err := a.findApp(tx, by.WorkspaceID, req.GetApp(), false)
 		if err != nil {
 			return err
 		}
@@ -40,7 +40,7 @@ func (a appService) GetApp(ctx context.Context, req *windlassv1.GetAppRequest) (
 
 // appView returns one app in the form of the API.
 func (a *server) appView(tx Tx, app model.App) (*windlassv1.App, error) {
-	f, err := a.facts(tx, []model.App{app}, nil)
+	f, err := a.loadFacts(tx, []model.App{app}, nil)
 	if err != nil {
 		return nil, err
 	}
@@ -50,6 +50,6 @@ func (a *server) appView(tx Tx, app model.App) (*windlassv1.App, error) {
 // appWithURLs returns the app in the form of the API. f must have the facts of the app.
 func appWithURLs(tx Tx, f facts, app model.App) (_ *windlassv1.App, err error) {
 	out := appProto(f, app)
-	out.Urls, err = urls(tx, f, app)
+	out.Urls, err = urlsOf(tx, f, app)
 	return out, err
 }

@@ -27,7 +27,7 @@ func (a deploymentService) GetDeployment(ctx context.Context, req *windlassv1.Ge
 		var d model.Deployment
 		var err error
 		if req.GetDeployment() != "" {
-			d, err = a.deployment(tx, by.WorkspaceID, req.GetDeployment(), "deployment")
+			d, err = a.findDeployment(tx, by.WorkspaceID, req.GetDeployment(), "deployment")
 		} else {
 			d, err = a.versionOf(tx, by.WorkspaceID, req.GetApp(), req.GetVersion())
 		}
@@ -48,7 +48,7 @@ func (a deploymentService) GetDeployment(ctx context.Context, req *windlassv1.Ge
 }
 
 func (a deploymentService) versionOf(tx Tx, workspaceID, ref string, number int32) (model.Deployment, error) {
-	app, err := a.app(tx, workspaceID, ref, true)
+	app, err := a.findApp(tx, workspaceID, ref, true)
 	if err != nil {
 		return model.Deployment{}, err
 	}

@@ -14,7 +14,7 @@ func (a environmentService) GetEnvironment(ctx context.Context, req *windlassv1.
 	}
 	res := &windlassv1.GetEnvironmentResponse{}
 	err = a.cfg.Store.View(ctx, func(tx Tx) error {
-		e, err := a.environment(tx, by.WorkspaceID, req.GetEnvironment(), "environment")
+		e, err := a.findEnvironment(tx, by.WorkspaceID, req.GetEnvironment(), "environment")
 		if err != nil {
 			return err
 		}

@@ -33,13 +33,13 @@ func (a deploymentService) GetLogs(ctx context.Context, req *windlassv1.GetLogsR
 	}
 	var instance model.Instance
 	err = a.cfg.Store.View(ctx, func(tx Tx) error {
-		instance, err = a.instance(tx, by.WorkspaceID, req.GetInstance())
+		instance, err = a.findInstance(tx, by.WorkspaceID, req.GetInstance())
 		return err
 	})
 	if err != nil {
 		return nil, err
 	}
-	data, err := a.ask(ctx, instance, &agentv1.Request{Kind: &agentv1.Request_Logs{Logs: &agentv1.LogsRequest{
+	data, err := a.sendRequest(ctx, instance, &agentv1.Request{Kind: &agentv1.Request_Logs{Logs: &agentv1.LogsRequest{
 		InstanceId: instance.ID, TailLines: cmp.Or(req.GetTailLines(), defaultTail),
 	}}})
 	if err != nil {
@@ -48,11 +48,11 @@ func (a deploymentService) GetLogs(ctx context.Context, req *windlassv1.GetLogsR
 	a.cfg.Trail.Note(trail.Entry{
 		WorkspaceID: by.WorkspaceID, Actor: by.Name, ActorID: by.ID, Source: admission.ClientKey(rpc.ClientOf(ctx)), Procedure: by.Procedure,
 		ResourceKind: "instance", ResourceID: instance.ID, Outcome: trail.Done,
-	}, now())
+	}, nowMillis())
 	return &windlassv1.GetLogsResponse{Instance: instance.ID, Data: data}, nil
 }
 
-func (a deploymentService) instance(tx Tx, workspaceID, id string) (i model.Instance, err error) {
+func (a deploymentService) findInstance(tx Tx, workspaceID, id string) (i model.Instance, err error) {
 	if !plainID(id) {
 		return i, apierr.Missing("instance", "instance", id, "Name it by its id.")
 	}
@@ -66,8 +66,8 @@ func (a deploymentService) instance(tx Tx, workspaceID, id string) (i model.Inst
 	return i, nil
 }
 
-// ask sends the request to the instance's region, and returns the answer.
-func (a deploymentService) ask(ctx context.Context, i model.Instance, req *agentv1.Request) ([]byte, error) {
+// sendRequest sends the request to the instance's region, and returns the answer.
+func (a deploymentService) sendRequest(ctx context.Context, i model.Instance, req *agentv1.Request) ([]byte, error) {
 	data, err := a.askRegion(ctx, i, req)
 	if err != nil && ctx.Err() != nil {
 		return nil, ctx.Err()
@@ -93,13 +93,13 @@ func askError(i model.Instance, err error) error {
 	case err == nil:
 		return nil
 	case errors.Is(err, model.ErrAgentUnreachable):
-		return unanswered(i, "Check whether the region is connected, then try again.")
+		return unansweredError(i, "Check whether the region is connected, then try again.")
 	}
 	// The agent refused the request, for example because it does not have the instance. The error is its text.
 	return rpc.Error(connect.CodeFailedPrecondition, windlassv1.ErrorReason_ERROR_REASON_NOTHING_TO_DO, "instance", err.Error())
 }
 
-func unanswered(i model.Instance, fix string) error {
+func unansweredError(i model.Instance, fix string) error {
 	return rpc.ErrorWith(connect.CodeUnavailable, &windlassv1.ErrorDetail{
 		Reason: windlassv1.ErrorReason_ERROR_REASON_REGION_UNREACHABLE, Field: "instance", Fix: fix,
 	}, fmt.Sprintf("the region of instance %s did not answer within %d s", i.ID, int(askTimeout.Seconds())))

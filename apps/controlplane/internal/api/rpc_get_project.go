@@ -15,7 +15,7 @@ func (a projectService) GetProject(ctx context.Context, req *windlassv1.GetProje
 	}
 	var p model.Project
 	err = a.cfg.Store.View(ctx, func(tx Tx) error {
-		p, err = a.project(tx, by.WorkspaceID, req.GetProject(), "project")
+		p, err = a.findProject(tx, by.WorkspaceID, req.GetProject(), "project")
 		return err
 	})
 	if err != nil {

@@ -26,7 +26,7 @@ func (a workspaceService) GetQuota(ctx context.Context, req *windlassv1.GetQuota
 			return fmt.Errorf("read limits of workspace %s: %w", w.ID, err)
 		}
 		if p := req.GetProposed(); p != nil && !by.IsOperator() {
-			res.Warnings = lowered(admission.InForce(a.cfg.Limits, have.Own), admission.InForce(a.cfg.Limits, limitsOf(p)))
+			res.Warnings = loweredLimits(admission.InForce(a.cfg.Limits, have.Own), admission.InForce(a.cfg.Limits, limitsOf(p)))
 		}
 		res.Quota, err = a.quotaView(tx, w, have)
 		return err
@@ -38,7 +38,7 @@ func (a workspaceService) GetQuota(ctx context.Context, req *windlassv1.GetQuota
 }
 
 func (a *server) quotaView(tx Tx, w model.Workspace, have model.Admission) (*windlassv1.Quota, error) {
-	usage, err := a.usage(tx, w.ID, "", nil)
+	usage, err := a.usageOf(tx, w.ID, "", nil)
 	if err != nil {
 		return nil, err
 	}

@@ -14,7 +14,7 @@ func (a regionService) GetRegion(ctx context.Context, req *windlassv1.GetRegionR
 	}
 	res := &windlassv1.GetRegionResponse{}
 	err = a.cfg.Store.View(ctx, func(tx Tx) error {
-		r, err := a.region(tx, by, req.GetRegion())
+		r, err := a.findRegion(tx, by, req.GetRegion())
 		if err != nil {
 			return err
 		}

@@ -46,7 +46,7 @@ func (a *server) rolloutWithProgress(tx Tx, r model.Rollout) (*windlassv1.Rollou
 	if err != nil {
 		return nil, err
 	}
-	f, err := a.facts(tx, []model.App{app}, deployments)
+	f, err := a.loadFacts(tx, []model.App{app}, deployments)
 	if err != nil {
 		return nil, err
 	}

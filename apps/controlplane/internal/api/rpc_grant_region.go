@@ -80,6 +80,6 @@ func (c regionMutation) grantOf(region, workspace string) (r model.Region, w mod
 	if r, err = c.managedRegion(region); err != nil {
 		return r, w, err
 	}
-	w, err = c.api.workspace(c.mutation, workspace, "workspace")
+	w, err = c.api.findWorkspace(c.mutation, workspace, "workspace")
 	return r, w, err
 }

@@ -35,7 +35,7 @@ func (a freezeService) LiftFreeze(ctx context.Context, req *windlassv1.LiftFreez
 		if err != nil {
 			return nil, err
 		}
-		return &windlassv1.LiftFreezeResponse{AppIds: ids}, c.audit("freeze", have[i].ID, before, nil)
+		return &windlassv1.LiftFreezeResponse{AppIds: ids}, c.auditChange("freeze", have[i].ID, before, nil)
 	})
 	return res, err
 }

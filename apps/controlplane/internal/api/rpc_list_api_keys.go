@@ -27,7 +27,7 @@ func (a accessService) ListApiKeys(ctx context.Context, req *windlassv1.ListApiK
 		return nil, fmt.Errorf("list API keys: %w", err)
 	}
 	res := &windlassv1.ListApiKeysResponse{}
-	rows, res.Page = cut(rows, page, func(k model.APIKey) string { return k.Name })
+	rows, res.Page = cutPage(rows, page, func(k model.APIKey) string { return k.Name })
 	for _, k := range rows {
 		res.Keys = append(res.Keys, keyProto(k))
 	}

@@ -30,7 +30,7 @@ func (a routeService) appKeyViews(tx Tx, rows []model.AppKey) ([]*windlassv1.App
 	var out []*windlassv1.AppKey
 	for _, k := range rows {
 		out = append(out, &windlassv1.AppKey{
-			Name: k.Name, AppId: k.AppID, App: f.path(byID[k.AppID]), Prefix: k.Prefix,
+			Name: k.Name, AppId: k.AppID, App: f.pathOf(byID[k.AppID]), Prefix: k.Prefix,
 			CreatedBy: k.CreatedBy, CreatedAt: k.CreatedAt, ExpiresAt: k.ExpiresAt,
 		})
 	}

@@ -22,7 +22,7 @@ func (a appService) ListApps(ctx context.Context, req *windlassv1.ListAppsReques
 	err = a.cfg.Store.Snapshot(ctx, func(tx Tx) error {
 		var environmentID string
 		if req.GetEnvironment() != "" {
-			e, err := a.environment(tx, by.WorkspaceID, req.GetEnvironment(), "environment")
+			e, err := a.findEnvironment(tx, by.WorkspaceID, req.GetEnvironment(), "environment")
 			if err != nil {
 				return err
 			}
@@ -32,8 +32,8 @@ func (a appService) ListApps(ctx context.Context, req *windlassv1.ListAppsReques
 		if err != nil {
 			return fmt.Errorf("list apps: %w", err)
 		}
-		apps, res.Page = cut(apps, page, func(app model.App) string { return app.Name + "\x00" + app.ID })
-		f, err := a.facts(tx, apps, nil)
+		apps, res.Page = cutPage(apps, page, func(app model.App) string { return app.Name + "\x00" + app.ID })
+		f, err := a.loadFacts(tx, apps, nil)
 		if err != nil {
 			return err
 		}

@@ -28,7 +28,7 @@ func (a historyService) ListAudit(ctx context.Context, req *windlassv1.ListAudit
 		return nil, fmt.Errorf("list audit: %w", err)
 	}
 	res := &windlassv1.ListAuditResponse{}
-	rows, res.Page = cut(rows, page, func(r model.Audit) string { return r.ID })
+	rows, res.Page = cutPage(rows, page, func(r model.Audit) string { return r.ID })
 	for _, r := range rows {
 		res.Entries = append(res.Entries, &windlassv1.AuditEntry{
 			Id: r.ID, At: r.At, Actor: r.Actor, ActorId: r.ActorID, Source: r.Source, Procedure: r.Procedure,

@@ -22,7 +22,7 @@ func (a deploymentService) ListDeployments(ctx context.Context, req *windlassv1.
 	err = a.cfg.Store.Snapshot(ctx, func(tx Tx) error {
 		var appID string
 		if req.GetApp() != "" {
-			app, err := a.app(tx, by.WorkspaceID, req.GetApp(), true)
+			app, err := a.findApp(tx, by.WorkspaceID, req.GetApp(), true)
 			if err != nil {
 				return err
 			}
@@ -32,7 +32,7 @@ func (a deploymentService) ListDeployments(ctx context.Context, req *windlassv1.
 		if err != nil {
 			return fmt.Errorf("list deployments: %w", err)
 		}
-		rows, res.Page = cut(rows, page, func(d model.Deployment) string { return d.ID })
+		rows, res.Page = cutPage(rows, page, func(d model.Deployment) string { return d.ID })
 		res.Deployments, err = a.deploymentViews(tx, rows)
 		return err
 	})

@@ -46,7 +46,7 @@ func (a routeService) domainView(tx Tx, d model.Domain) (*windlassv1.Domain, err
 // appNames returns the apps with the ids, by id, and facts with the names of their environments and projects.
 func (a *server) appNames(tx Tx, ids map[string]bool) (facts, map[string]model.App, error) {
 	f := noNames()
-	apps, err := tx.GetApps(keys(ids))
+	apps, err := tx.GetApps(keysOf(ids))
 	if err != nil {
 		return f, nil, fmt.Errorf("read apps: %w", err)
 	}

@@ -20,7 +20,7 @@ func (a environmentService) ListEnvironments(ctx context.Context, req *windlassv
 	}
 	res := &windlassv1.ListEnvironmentsResponse{}
 	err = a.cfg.Store.View(ctx, func(tx Tx) error {
-		p, err := a.project(tx, by.WorkspaceID, req.GetProject(), "project")
+		p, err := a.findProject(tx, by.WorkspaceID, req.GetProject(), "project")
 		if err != nil {
 			return err
 		}
@@ -28,7 +28,7 @@ func (a environmentService) ListEnvironments(ctx context.Context, req *windlassv
 		if err != nil {
 			return fmt.Errorf("list environments of project %s: %w", p.ID, err)
 		}
-		rows, res.Page = cut(rows, page, func(e model.Environment) string { return e.Name })
+		rows, res.Page = cutPage(rows, page, func(e model.Environment) string { return e.Name })
 		for _, e := range rows {
 			res.Environments = append(res.Environments, environmentProto(p, e))
 		}

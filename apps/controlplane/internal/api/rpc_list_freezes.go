@@ -21,13 +21,13 @@ func (a freezeService) ListFreezes(ctx context.Context, req *windlassv1.ListFree
 	if err != nil {
 		return nil, err
 	}
-	res, at := &windlassv1.ListFreezesResponse{}, now()
+	res, at := &windlassv1.ListFreezesResponse{}, nowMillis()
 	err = a.cfg.Store.View(ctx, func(tx Tx) error {
 		rows, err := tx.ListFreezes(by.WorkspaceID, page)
 		if err != nil {
 			return err
 		}
-		rows, res.Page = cut(rows, page, func(f model.Freeze) string { return f.Name })
+		rows, res.Page = cutPage(rows, page, func(f model.Freeze) string { return f.Name })
 		res.Freezes, err = freezeViews(tx, by.WorkspaceID, at, rows...)
 		return err
 	})
@@ -49,7 +49,7 @@ func freezeViews(tx Tx, workspaceID string, at int64, of ...model.Freeze) (out [
 			apps[f.AppID] = true
 		}
 	}
-	rows, err := tx.GetApps(keys(apps))
+	rows, err := tx.GetApps(keysOf(apps))
 	if err != nil {
 		return nil, fmt.Errorf("read apps: %w", err)
 	}

@@ -20,12 +20,12 @@ func (a regionService) ListGateways(ctx context.Context, req *windlassv1.ListGat
 		if err != nil {
 			return fmt.Errorf("list gateways: %w", err)
 		}
-		rows, res.Page = cut(rows, page, func(r model.Region) string { return r.ID })
+		rows, res.Page = cutPage(rows, page, func(r model.Region) string { return r.ID })
 		owners := map[string]bool{}
 		for _, r := range rows {
 			owners[r.WorkspaceID] = true
 		}
-		workspaces, err := tx.GetWorkspaces(keys(owners))
+		workspaces, err := tx.GetWorkspaces(keysOf(owners))
 		if err != nil {
 			return fmt.Errorf("read workspaces: %w", err)
 		}

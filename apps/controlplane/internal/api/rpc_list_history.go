@@ -34,7 +34,7 @@ func (a historyService) ListHistory(ctx context.Context, req *windlassv1.ListHis
 	begin := ident.Before("hst", time.UnixMilli(req.GetSince()))
 	res := &windlassv1.ListHistoryResponse{}
 	err = a.cfg.Store.View(ctx, func(tx Tx) error {
-		app, err := a.app(tx, by.WorkspaceID, req.GetApp(), true)
+		app, err := a.findApp(tx, by.WorkspaceID, req.GetApp(), true)
 		if err != nil {
 			return err
 		}
@@ -42,7 +42,7 @@ func (a historyService) ListHistory(ctx context.Context, req *windlassv1.ListHis
 		if err != nil {
 			return fmt.Errorf("list history of app %s: %w", app.ID, err)
 		}
-		rows, res.Page = cut(rows, page, func(h model.History) string { return h.ID })
+		rows, res.Page = cutPage(rows, page, func(h model.History) string { return h.ID })
 		if i := slices.IndexFunc(rows, func(h model.History) bool { return h.ID < begin }); i >= 0 {
 			rows, res.Page = rows[:i], &windlassv1.PageResponse{}
 		}

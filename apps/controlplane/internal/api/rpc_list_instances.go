@@ -35,7 +35,7 @@ func (a deploymentService) ListInstances(ctx context.Context, req *windlassv1.Li
 		if err != nil {
 			return fmt.Errorf("list instances: %w", err)
 		}
-		rows, res.Page = cut(rows, page, func(i model.Instance) string { return i.ID })
+		rows, res.Page = cutPage(rows, page, func(i model.Instance) string { return i.ID })
 		res.Instances, err = a.instanceViews(tx, rows)
 		return err
 	})
@@ -48,21 +48,21 @@ func (a deploymentService) ListInstances(ctx context.Context, req *windlassv1.Li
 func (a deploymentService) instanceFilter(tx Tx, by caller, req *windlassv1.ListInstancesRequest) (model.InstanceFilter, error) {
 	f := model.InstanceFilter{WorkspaceID: by.WorkspaceID, IncludeTerminated: req.GetIncludeTerminated()}
 	if req.GetApp() != "" {
-		app, err := a.app(tx, by.WorkspaceID, req.GetApp(), true)
+		app, err := a.findApp(tx, by.WorkspaceID, req.GetApp(), true)
 		if err != nil {
 			return f, err
 		}
 		f.AppID = app.ID
 	}
 	if req.GetDeployment() != "" {
-		d, err := a.deployment(tx, by.WorkspaceID, req.GetDeployment(), "deployment")
+		d, err := a.findDeployment(tx, by.WorkspaceID, req.GetDeployment(), "deployment")
 		if err != nil {
 			return f, err
 		}
 		f.DeploymentID = d.ID
 	}
 	if req.GetRegion() != "" {
-		r, err := a.region(tx, by, req.GetRegion())
+		r, err := a.findRegion(tx, by, req.GetRegion())
 		if err != nil {
 			return f, err
 		}
@@ -76,7 +76,7 @@ func (a deploymentService) instanceViews(tx Tx, rows []model.Instance) ([]*windl
 	for _, i := range rows {
 		deploymentIDs[i.DeploymentID], regionIDs[i.RegionID] = true, true
 	}
-	deployments, err := tx.GetDeployments(keys(deploymentIDs))
+	deployments, err := tx.GetDeployments(keysOf(deploymentIDs))
 	if err != nil {
 		return nil, fmt.Errorf("read deployments: %w", err)
 	}
@@ -103,14 +103,14 @@ func (a deploymentService) instanceViews(tx Tx, rows []model.Instance) ([]*windl
 	}
 	slices.SortStableFunc(out, func(x, y *windlassv1.Instance) int {
 		return cmp.Or(
-			cmp.Compare(ended(x), ended(y)), cmp.Compare(x.GetRegion(), y.GetRegion()), cmp.Compare(x.GetRole(), y.GetRole()),
+			cmp.Compare(endedCount(x), endedCount(y)), cmp.Compare(x.GetRegion(), y.GetRegion()), cmp.Compare(x.GetRole(), y.GetRole()),
 			cmp.Compare(x.GetGroup(), y.GetGroup()), cmp.Compare(x.GetSlot(), y.GetSlot()), cmp.Compare(x.GetId(), y.GetId()))
 	})
 	return out, nil
 }
 
-// ended returns 1 for an instance that has ended, else 0.
-func ended(i *windlassv1.Instance) int {
+// endedCount returns 1 for an instance that has ended, else 0.
+func endedCount(i *windlassv1.Instance) int {
 	if i.GetStatus() == windlassv1.InstanceStatus_INSTANCE_STATUS_TERMINATED {
 		return 1
 	}

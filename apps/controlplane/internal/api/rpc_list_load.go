@@ -20,11 +20,11 @@ func (a scalingService) ListLoad(ctx context.Context, req *windlassv1.ListLoadRe
 	}
 	var chunks []model.LoadChunk
 	err = a.cfg.Store.View(ctx, func(tx Tx) error {
-		app, err := a.app(tx, by.WorkspaceID, req.GetApp(), false)
+		app, err := a.findApp(tx, by.WorkspaceID, req.GetApp(), false)
 		if err != nil {
 			return err
 		}
-		region, err := a.region(tx, by, req.GetRegion())
+		region, err := a.findRegion(tx, by, req.GetRegion())
 		if err != nil {
 			return err
 		}

@@ -35,7 +35,7 @@ func (a memberService) ListMembers(ctx context.Context, req *windlassv1.ListMemb
 		return nil, err
 	}
 	res := &windlassv1.ListMembersResponse{}
-	rows, res.Page = cut(rows, page, func(m model.Member) string { return m.ID })
+	rows, res.Page = cutPage(rows, page, func(m model.Member) string { return m.ID })
 	for _, m := range rows {
 		res.Members = append(res.Members, a.memberProto(m, rules))
 	}

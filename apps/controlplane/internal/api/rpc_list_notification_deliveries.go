@@ -43,7 +43,7 @@ func (a notificationService) ListNotificationDeliveries(ctx context.Context, req
 		if err != nil {
 			return fmt.Errorf("list notifications of endpoint %s: %w", req.GetEndpoint(), err)
 		}
-		rows, res.Page = cut(rows, page, func(d model.Delivery) string { return d.MessageID })
+		rows, res.Page = cutPage(rows, page, func(d model.Delivery) string { return d.MessageID })
 		for _, d := range rows {
 			res.Deliveries = append(res.Deliveries, deliveryView(d))
 		}

@@ -27,7 +27,7 @@ func (a projectService) ListProjects(ctx context.Context, req *windlassv1.ListPr
 		return nil, fmt.Errorf("list projects: %w", err)
 	}
 	res := &windlassv1.ListProjectsResponse{}
-	rows, res.Page = cut(rows, page, func(p model.Project) string { return p.Name })
+	rows, res.Page = cutPage(rows, page, func(p model.Project) string { return p.Name })
 	for _, p := range rows {
 		res.Projects = append(res.Projects, projectProto(p))
 	}

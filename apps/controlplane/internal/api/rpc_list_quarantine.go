@@ -21,7 +21,7 @@ func (a regionService) ListQuarantine(ctx context.Context, req *windlassv1.ListQ
 	}
 	res := &windlassv1.ListQuarantineResponse{}
 	err = a.cfg.Store.View(ctx, func(tx Tx) error {
-		r, err := a.region(tx, by, req.GetRegion())
+		r, err := a.findRegion(tx, by, req.GetRegion())
 		if err != nil {
 			return err
 		}
@@ -32,7 +32,7 @@ func (a regionService) ListQuarantine(ctx context.Context, req *windlassv1.ListQ
 		if err != nil {
 			return fmt.Errorf("list quarantine of region %s: %w", r.ID, err)
 		}
-		rows, res.Page = cut(rows, page, func(q model.Quarantined) string { return q.Key })
+		rows, res.Page = cutPage(rows, page, func(q model.Quarantined) string { return q.Key })
 		for _, q := range rows {
 			res.Workloads = append(res.Workloads, quarantineProto(r, q))
 		}

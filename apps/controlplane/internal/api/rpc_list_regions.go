@@ -25,7 +25,7 @@ func (a regionService) ListRegions(ctx context.Context, req *windlassv1.ListRegi
 		if err != nil {
 			return fmt.Errorf("list regions: %w", err)
 		}
-		rows, res.Page = cut(rows, page, func(r model.Region) string { return r.Name })
+		rows, res.Page = cutPage(rows, page, func(r model.Region) string { return r.Name })
 		res.Regions, err = a.regionViews(tx, by, rows)
 		return err
 	})

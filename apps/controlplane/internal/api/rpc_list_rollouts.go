@@ -20,7 +20,7 @@ func (a rolloutService) ListRollouts(ctx context.Context, req *windlassv1.ListRo
 	}
 	res := &windlassv1.ListRolloutsResponse{}
 	err = a.cfg.Store.Snapshot(ctx, func(tx Tx) error {
-		app, err := a.app(tx, by.WorkspaceID, req.GetApp(), true)
+		app, err := a.findApp(tx, by.WorkspaceID, req.GetApp(), true)
 		if err != nil {
 			return err
 		}
@@ -28,7 +28,7 @@ func (a rolloutService) ListRollouts(ctx context.Context, req *windlassv1.ListRo
 		if err != nil {
 			return fmt.Errorf("list rollouts of app %s: %w", app.ID, err)
 		}
-		rows, res.Page = cut(rows, page, func(r model.Rollout) string { return r.ID })
+		rows, res.Page = cutPage(rows, page, func(r model.Rollout) string { return r.ID })
 		for _, r := range rows {
 			res.Rollouts = append(res.Rollouts, rolloutProto(r))
 		}

@@ -30,7 +30,7 @@ func (a routeService) ListRoutes(ctx context.Context, req *windlassv1.ListRoutes
 		}
 		res.Routes, res.Page = nil, next
 		for _, app := range apps {
-			res.Routes = append(res.Routes, f.routes(app, req.GetEnded())...)
+			res.Routes = append(res.Routes, f.routesOf(app, req.GetEnded())...)
 		}
 		return nil
 	})
@@ -43,13 +43,13 @@ func (a routeService) ListRoutes(ctx context.Context, req *windlassv1.ListRoutes
 // pageOfApps returns the app that ref names, or a page of the workspace's apps.
 func (a routeService) pageOfApps(tx Tx, workspaceID, ref string, page model.Page) ([]model.App, *windlassv1.PageResponse, error) {
 	if ref != "" {
-		app, err := a.app(tx, workspaceID, ref, true)
+		app, err := a.findApp(tx, workspaceID, ref, true)
 		return []model.App{app}, &windlassv1.PageResponse{}, err
 	}
 	apps, err := tx.ListApps(workspaceID, "", page)
 	if err != nil {
 		return nil, nil, fmt.Errorf("list apps: %w", err)
 	}
-	apps, next := cut(apps, page, func(app model.App) string { return app.Name + "\x00" + app.ID })
+	apps, next := cutPage(apps, page, func(app model.App) string { return app.Name + "\x00" + app.ID })
 	return apps, next, nil
 }

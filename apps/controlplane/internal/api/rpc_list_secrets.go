@@ -20,7 +20,7 @@ func (a environmentService) ListSecrets(ctx context.Context, req *windlassv1.Lis
 	}
 	res := &windlassv1.ListSecretsResponse{}
 	err = a.cfg.Store.View(ctx, func(tx Tx) error {
-		e, err := a.environment(tx, by.WorkspaceID, req.GetEnvironment(), "environment")
+		e, err := a.findEnvironment(tx, by.WorkspaceID, req.GetEnvironment(), "environment")
 		if err != nil {
 			return err
 		}
@@ -28,7 +28,7 @@ func (a environmentService) ListSecrets(ctx context.Context, req *windlassv1.Lis
 		if err != nil {
 			return fmt.Errorf("list secrets of environment %s: %w", e.ID, err)
 		}
-		rows, res.Page = cut(rows, page, func(s model.Secret) string { return s.Name })
+		rows, res.Page = cutPage(rows, page, func(s model.Secret) string { return s.Name })
 		for _, s := range rows {
 			res.Secrets = append(res.Secrets, secretProto(s))
 		}

@@ -13,7 +13,7 @@ func (a memberService) ListSignInRules(ctx context.Context, req *windlassv1.List
 	if err != nil {
 		return nil, err
 	}
-	res := &windlassv1.ListSignInRulesResponse{Issuer: a.issuer()}
+	res := &windlassv1.ListSignInRulesResponse{Issuer: a.signInIssuer()}
 	if a.cfg.SSO != nil {
 		res.FederationIssuers = a.cfg.SSO.FederationIssuers()
 	}

@@ -23,7 +23,7 @@ func (a workspaceService) ListWorkspaces(ctx context.Context, req *windlassv1.Li
 		return nil, fmt.Errorf("list workspaces: %w", err)
 	}
 	res := &windlassv1.ListWorkspacesResponse{}
-	rows, res.Page = cut(rows, page, func(w model.Workspace) string { return w.Name })
+	rows, res.Page = cutPage(rows, page, func(w model.Workspace) string { return w.Name })
 	for _, w := range rows {
 		res.Workspaces = append(res.Workspaces, workspaceProto(w))
 	}

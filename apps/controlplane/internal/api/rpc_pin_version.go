@@ -42,7 +42,7 @@ func (c pinMutation) pinVersion(req *windlassv1.PinVersionRequest) (*windlassv1.
 	if err != nil {
 		return nil, err
 	}
-	r, err := c.versions().running(app)
+	r, err := c.versions().readRunning(app)
 	if err != nil {
 		return nil, err
 	}
@@ -275,7 +275,7 @@ func (c pinMutation) checkPinAgain(app model.App, e model.Environment, d model.D
 	switch {
 	case frozen && override != "":
 		pinned := model.Rollout{DeploymentID: d.ID, Version: d.Version}
-		if err := c.versions().overridden(app, pinned, found, override); err != nil {
+		if err := c.versions().recordOverride(app, pinned, found, override); err != nil {
 			return err
 		}
 	case frozen:
@@ -330,7 +330,7 @@ func (c pinMutation) tellPin(app model.App, r running, p model.Pin, before *wind
 	if err := c.versions().countPins(app); err != nil {
 		return nil, err
 	}
-	c.claims(app, r.live, r.active.deployment, quotaRows(r.rolloutState, app, r.live, r.active.deployment, r.rows))
+	c.claimUsage(app, r.live, r.active.deployment, quotaRows(r.rolloutState, app, r.live, r.active.deployment, r.rows))
 	if err := c.wake(app.ID); err != nil {
 		return nil, err
 	}
@@ -339,14 +339,14 @@ func (c pinMutation) tellPin(app model.App, r running, p model.Pin, before *wind
 		return nil, err
 	}
 	if before == nil {
-		return view, c.audit("pin", p.DeploymentID, nil, view)
+		return view, c.auditChange("pin", p.DeploymentID, nil, view)
 	}
-	return view, c.audit("pin", p.DeploymentID, before, view)
+	return view, c.auditChange("pin", p.DeploymentID, before, view)
 }
 
 // pinView returns the pin in the form of the API.
 func (c pinMutation) pinView(app model.App, p model.Pin) (*windlassv1.Pin, error) {
-	f, err := c.api.facts(c.Tx, []model.App{app}, nil)
+	f, err := c.api.loadFacts(c.Tx, []model.App{app}, nil)
 	if err != nil {
 		return nil, err
 	}
@@ -354,7 +354,7 @@ func (c pinMutation) pinView(app model.App, p model.Pin) (*windlassv1.Pin, error
 	for _, r := range p.Regions {
 		ids[r.RegionID] = true
 	}
-	regions, err := c.GetRegions(keys(ids))
+	regions, err := c.GetRegions(keysOf(ids))
 	if err != nil {
 		return nil, fmt.Errorf("read regions: %w", err)
 	}

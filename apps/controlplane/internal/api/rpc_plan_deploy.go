@@ -56,12 +56,12 @@ func (a appService) previewDeploy(ctx context.Context, tx Tx, by caller, req *wi
 	c.dry.warnings = appspec.Warnings(findings)
 	if c.dry.against = appspec.Refusals(findings); len(c.dry.against) == 0 {
 		if spec, err = a.checkDeploy(req, spec); err == nil {
-			done, err = c.deploy(req, spec, presets, findings)
+			done, err = c.deployVersion(req, spec, presets, findings)
 		}
 	}
 	c.dry.mutationEnded = true
 	if err == nil && done != nil {
-		err = c.admit()
+		err = c.admitUsage()
 	}
 	if err := c.collectRefusal(err); err != nil {
 		return nil, err
@@ -95,7 +95,7 @@ func (c *mutation) previewQuota(p *preview.Deploy) error {
 	}
 	p.UsageAfter = proto.CloneOf(p.Quota.GetUsage())
 	if c.asked != nil {
-		was, after := c.asked.was(), c.asked.after.Usage()
+		was, after := c.asked.usageBefore(), c.asked.after.Usage()
 		p.UsageAfter.Apps += after.Apps - was.Apps
 		p.UsageAfter.Deployments += after.Deployments - was.Deployments
 		p.UsageAfter.Instances += after.Instances - was.Instances
@@ -118,7 +118,7 @@ func (c *mutation) previewRollout(p *preview.Deploy) (err error) {
 		p.Live = p.Deployment(t.wasApp.LiveDeploymentID)
 		p.Supersedes = t.rollouts[t.wasApp.RolloutID].Version
 	}
-	p.WasSizes = running{live: p.Live, rows: t.wasRows, rolloutState: t.wasRolloutState}.sizes()
+	p.WasSizes = running{live: p.Live, rows: t.wasRows, rolloutState: t.wasRolloutState}.liveSizes()
 	if p.Answer.GetUnchanged() && p.Live != nil && p.Live.ID == id {
 		// The deploy keeps scaled replicas. The stored spec has only the replicas with which the version began.
 		p.Sizes = p.WasSizes
@@ -127,7 +127,7 @@ func (c *mutation) previewRollout(p *preview.Deploy) (err error) {
 		return nil
 	}
 	p.Sizes = map[string]int32{}
-	for _, row := range quotaRows(t.rolloutState, *t.app, p.Live, p.Deployment(id), t.topology()) {
+	for _, row := range quotaRows(t.rolloutState, *t.app, p.Live, p.Deployment(id), t.topologyAfter()) {
 		if row.DeploymentID == id && topology.Active(row) {
 			p.Sizes[row.RegionID] = row.Replicas
 		}

@@ -42,7 +42,7 @@ func (a routeService) RemoveDomain(ctx context.Context, req *windlassv1.RemoveDo
 				return nil, err
 			}
 		}
-		return &windlassv1.RemoveDomainResponse{}, c.audit("domain", name, before, nil)
+		return &windlassv1.RemoveDomainResponse{}, c.auditChange("domain", name, before, nil)
 	})
 	return res, err
 }

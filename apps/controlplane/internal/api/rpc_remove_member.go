@@ -45,7 +45,7 @@ func (a memberService) RemoveMember(ctx context.Context, req *windlassv1.RemoveM
 		return &windlassv1.RemoveMemberResponse{Member: after, Keys: keys}, c.auditFor(workspaceID, "member", m.ID, before, after)
 	})
 	if err == nil {
-		a.keys.forget(hash)
+		a.keys.forgetKey(hash)
 	}
 	return res, err
 }

@@ -21,7 +21,7 @@ func (a notificationService) RemoveNotificationEndpoint(ctx context.Context, req
 		if err := c.DeleteNotificationEndpoint(e.WorkspaceID, e.ID); err != nil {
 			return nil, fmt.Errorf("remove notification endpoint %s: %w", e.Name, err)
 		}
-		return &windlassv1.RemoveNotificationEndpointResponse{}, c.audit("notification_endpoint", e.ID, before, nil)
+		return &windlassv1.RemoveNotificationEndpointResponse{}, c.auditChange("notification_endpoint", e.ID, before, nil)
 	})
 	return res, err
 }

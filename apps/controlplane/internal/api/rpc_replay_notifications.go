@@ -33,7 +33,7 @@ func (a notificationService) ReplayNotifications(ctx context.Context, req *windl
 		if n == 0 {
 			return res, nil
 		}
-		return res, c.audit("notification_endpoint", e.ID, nil, res)
+		return res, c.auditChange("notification_endpoint", e.ID, nil, res)
 	})
 	return res, err
 }

@@ -57,7 +57,7 @@ func (a deploymentService) RestartInstance(ctx context.Context, req *windlassv1.
 	if begins {
 		// The restart continues if the caller leaves, so that the caller can find the outcome with its key.
 		ctx = context.WithoutCancel(ctx)
-		if err := a.restart(ctx, instance, claim); err != nil {
+		if err := a.restartInstance(ctx, instance, claim); err != nil {
 			return nil, err
 		}
 		recording, cancel := context.WithTimeout(ctx, recordTimeout)
@@ -76,7 +76,7 @@ func (a deploymentService) RestartInstance(ctx context.Context, req *windlassv1.
 		c.log(model.App{ID: instance.AppID, WorkspaceID: instance.WorkspaceID}, model.History{
 			What: "InstanceRestarted", Why: "a person requested it: " + instance.ID, DeploymentID: instance.DeploymentID, RegionID: instance.RegionID,
 		})
-		return &windlassv1.RestartInstanceResponse{}, c.audit("instance", instance.ID, nil, nil)
+		return &windlassv1.RestartInstanceResponse{}, c.auditChange("instance", instance.ID, nil, nil)
 	})
 	return res, err
 }
@@ -88,13 +88,13 @@ func (a deploymentService) beginRestart(ctx context.Context, by caller, req *win
 	for n := 0; ; n++ {
 		var done, other *model.Idempotency
 		err := a.cfg.Store.View(ctx, func(tx Tx) (err error) {
-			if done, err = a.earlier(tx, record); err != nil || done != nil {
+			if done, err = a.earlierRecord(tx, record); err != nil || done != nil {
 				return err
 			}
-			if other, err = a.earlier(tx, claim); err != nil || other != nil {
+			if other, err = a.earlierRecord(tx, claim); err != nil || other != nil {
 				return err
 			}
-			instance, err = a.instance(tx, by.WorkspaceID, req.GetInstance())
+			instance, err = a.findInstance(tx, by.WorkspaceID, req.GetInstance())
 			return err
 		})
 		switch {
@@ -104,12 +104,12 @@ func (a deploymentService) beginRestart(ctx context.Context, by caller, req *win
 			if instance.Status == windlassv1.InstanceStatus_INSTANCE_STATUS_TERMINATED {
 				return instance, false, apierr.NothingToDo(fmt.Sprintf("instance %s has ended", instance.ID), "`windlass list instances APP` shows the current instances.")
 			}
-			if begins, err := a.claim(ctx, by, claim, record); begins || err != nil {
+			if begins, err := a.claimRestart(ctx, by, claim, record); begins || err != nil {
 				return instance, begins, err
 			}
 		case !bytes.Equal(other.RequestHash, claim.RequestHash):
 			return instance, false, keyMismatch()
-		case now()-other.CreatedAt > claimFor.Milliseconds():
+		case nowMillis()-other.CreatedAt > claimFor.Milliseconds():
 			return instance, false, a.unknownRestart(req.GetInstance())
 		}
 		if err := backoff.Sleep(ctx, claimPoll.Delay(n, nil)); err != nil {
@@ -118,9 +118,9 @@ func (a deploymentService) beginRestart(ctx context.Context, by caller, req *win
 	}
 }
 
-// claim stores the claim, unless its key is empty, and takes a token for the restart. It returns false if another
+// claimRestart stores the claim, unless its key is empty, and takes a token for the restart. It returns false if another
 // call has claimed the key or recorded its restart meanwhile.
-func (a deploymentService) claim(ctx context.Context, by caller, claim, record model.Idempotency) (bool, error) {
+func (a deploymentService) claimRestart(ctx context.Context, by caller, claim, record model.Idempotency) (bool, error) {
 	if err := a.turnAway(by.WorkspaceID); err != nil {
 		return false, err
 	}
@@ -134,13 +134,13 @@ func (a deploymentService) claim(ctx context.Context, by caller, claim, record m
 			}
 			// The record is looked up after the insertion, because the insertion waits for the transaction that ends
 			// an earlier claim.
-			if done, err := a.earlier(tx, record); err != nil || done != nil {
+			if done, err := a.earlierRecord(tx, record); err != nil || done != nil {
 				return cmp.Or(err, model.ErrExists)
 			}
 		}
-		return c.admit()
+		return c.admitUsage()
 	})
-	a.learn(by.WorkspaceID, c)
+	a.learnLimits(by.WorkspaceID, c)
 	if errors.Is(err, model.ErrExists) {
 		a.limiter.Leave(by.WorkspaceID)
 		return false, nil
@@ -148,9 +148,9 @@ func (a deploymentService) claim(ctx context.Context, by caller, claim, record m
 	return err == nil, a.storeError(err)
 }
 
-// restart sends the request to the region. If the region has certainly not restarted the instance, restart ends the
+// restartInstance sends the request to the region. If the region has certainly not restarted the instance, restart ends the
 // claim.
-func (a deploymentService) restart(ctx context.Context, instance model.Instance, claim model.Idempotency) error {
+func (a deploymentService) restartInstance(ctx context.Context, instance model.Instance, claim model.Idempotency) error {
 	_, err := a.askRegion(ctx, instance, &agentv1.Request{Kind: &agentv1.Request_Restart{Restart: &agentv1.RestartRequest{
 		InstanceId: instance.ID,
 	}}})
@@ -158,7 +158,7 @@ func (a deploymentService) restart(ctx context.Context, instance model.Instance,
 	case err == nil:
 		return nil
 	case errors.Is(err, model.ErrNoAnswer):
-		return unanswered(instance, "Check whether the region is connected and the instance was restarted. If not, try again with a new key.")
+		return unansweredError(instance, "Check whether the region is connected and the instance was restarted. If not, try again with a new key.")
 	}
 	refusal := askError(instance, err)
 	if claim.Key == "" {

@@ -36,7 +36,7 @@ func (a memberService) RestoreMember(ctx context.Context, req *windlassv1.Restor
 		return &windlassv1.RestoreMemberResponse{Member: after}, c.auditFor(workspaceID, "member", m.ID, before, after)
 	})
 	if err == nil {
-		a.keys.forget(hash)
+		a.keys.forgetKey(hash)
 	}
 	return res, err
 }

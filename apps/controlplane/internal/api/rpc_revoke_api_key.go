@@ -33,10 +33,10 @@ func (a accessService) RevokeApiKey(ctx context.Context, req *windlassv1.RevokeA
 			return nil, fmt.Errorf("revoke API key %s: %w", k.ID, err)
 		}
 		k.RevokedAt = c.at
-		return &windlassv1.RevokeApiKeyResponse{Key: keyProto(k)}, c.audit("api_key", k.ID, before, keyProto(k))
+		return &windlassv1.RevokeApiKeyResponse{Key: keyProto(k)}, c.auditChange("api_key", k.ID, before, keyProto(k))
 	})
 	if err == nil {
-		a.keys.forget(hash)
+		a.keys.forgetKey(hash)
 	}
 	return res, err
 }

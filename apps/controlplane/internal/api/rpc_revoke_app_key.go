@@ -32,7 +32,7 @@ func (a routeService) RevokeAppKey(ctx context.Context, req *windlassv1.RevokeAp
 		if err := c.domains().routesChange(app, "KeyRevoked", "key "+have[i].Name); err != nil {
 			return nil, err
 		}
-		return &windlassv1.RevokeAppKeyResponse{}, c.audit("app_key", app.ID+"/"+have[i].Name, before, nil)
+		return &windlassv1.RevokeAppKeyResponse{}, c.auditChange("app_key", app.ID+"/"+have[i].Name, before, nil)
 	})
 	return res, err
 }

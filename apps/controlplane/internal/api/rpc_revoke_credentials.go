@@ -10,7 +10,7 @@ import (
 // RevokeCredentials revokes the credentials of the region's agents, and ends their streams with a new epoch. Running
 // instances stay, because the next agent that joins gets the same desired state.
 func (a regionService) RevokeCredentials(ctx context.Context, req *windlassv1.RevokeCredentialsRequest) (*windlassv1.RevokeCredentialsResponse, error) {
-	salt := random("")
+	salt := newCredential("")
 	res, _, err := mutate(ctx, a.server, req, func(c *mutation) (*windlassv1.RevokeCredentialsResponse, error) {
 		r, err := c.regions().managedRegion(req.GetRegion())
 		if err != nil {
@@ -44,7 +44,7 @@ func (a regionService) RevokeCredentials(ctx context.Context, req *windlassv1.Re
 		if err != nil {
 			return nil, err
 		}
-		return res, c.audit("region", r.ID, before, after)
+		return res, c.auditChange("region", r.ID, before, after)
 	})
 	return res, err
 }

@@ -53,7 +53,7 @@ func (a appService) Rollback(ctx context.Context, req *windlassv1.RollbackReques
 		warnings = append(warnings, secretWarnings(old, rotated, req.GetWithSecrets())...)
 		var res *windlassv1.RollbackResponse
 		if len(rotated) == 0 || req.GetWithSecrets() {
-			res, err = c.rollbacks().restore(app, old, req.GetMessage())
+			res, err = c.rollbacks().restoreVersion(app, old, req.GetMessage())
 		}
 		if res == nil && err == nil {
 			res, err = c.rollbacks().rollbackAnew(app, environment, old, len(rotated) > 0 && !req.GetWithSecrets(), req)
@@ -137,7 +137,7 @@ func (c rollbackMutation) rollbackAnew(app model.App, e model.Environment, old m
 		}
 		return nil, apierr.NothingToDo(text, "Name another version.")
 	}
-	err = c.audit("deployment", out.Deployment.ID, deploymentProto(facts{}, app, old), deploymentProto(facts{}, app, out.Deployment))
+	err = c.auditChange("deployment", out.Deployment.ID, deploymentProto(facts{}, app, old), deploymentProto(facts{}, app, out.Deployment))
 	if err != nil {
 		return nil, err
 	}
@@ -182,7 +182,7 @@ func (c rollbackMutation) abortActiveRollout(app model.App, message string) (*wi
 	} else {
 		res.Warnings = append(res.Warnings, fmt.Sprintf("no version is live: once the rollout of v%d is aborted, nothing serves", f.rollout.Version))
 	}
-	return res, c.rollouts().cancel(app, *f.rollout, message)
+	return res, c.rollouts().cancelRollout(app, *f.rollout, message)
 }
 
 // rollbackWarnings returns warnings about effects of the rollback that a person may not expect.
@@ -247,14 +247,14 @@ func neverStable(d model.Deployment) string {
 	return "did not complete"
 }
 
-// restore makes a retained version live again. It returns nil if the version is not retained or no longer serves, or if
+// restoreVersion makes a retained version live again. It returns nil if the version is not retained or no longer serves, or if
 // the app is at zero in a region in which no request could start the version.
-func (c rollbackMutation) restore(app model.App, old model.Deployment, message string) (*windlassv1.RollbackResponse, error) {
+func (c rollbackMutation) restoreVersion(app model.App, old model.Deployment, message string) (*windlassv1.RollbackResponse, error) {
 	s, err := c.versions().rolloutStateOf(app)
 	if err != nil || s.Progress.Retained() != old.ID {
 		return nil, err
 	}
-	r, err := c.versions().running(app)
+	r, err := c.versions().readRunning(app)
 	if err != nil {
 		return nil, err
 	}
@@ -266,7 +266,7 @@ func (c rollbackMutation) restore(app model.App, old model.Deployment, message s
 		return nil, err
 	}
 	before := deploymentProto(facts{}, app, *r.live)
-	if !plan.Restore(r.rolloutState.Progress, &app, r.live, &old, f.places(app.ID, old.ID, topology.Active), c.at) {
+	if !plan.Restore(r.rolloutState.Progress, &app, r.live, &old, f.placesOf(app.ID, old.ID, topology.Active), c.at) {
 		return nil, nil
 	}
 	if err := c.store(&app); err != nil {
@@ -283,14 +283,14 @@ func (c rollbackMutation) restore(app model.App, old model.Deployment, message s
 		why += ": " + message
 	}
 	c.log(app, model.History{What: "LiveReturned", Why: why, DeploymentID: old.ID, Version: old.Version})
-	c.claims(app, &old, nil, r.rows)
+	c.claimUsage(app, &old, nil, r.rows)
 	if err := c.wake(app.ID); err != nil {
 		return nil, err
 	}
 	return &windlassv1.RollbackResponse{
 		DeploymentId: old.ID, Version: old.Version, FromVersion: old.Version, Retained: true,
 		Effect: windlassv1.VersionEffect_VERSION_EFFECT_RETAINED,
-	}, c.audit("deployment", old.ID, before, deploymentProto(facts{}, app, old))
+	}, c.auditChange("deployment", old.ID, before, deploymentProto(facts{}, app, old))
 }
 
 // rollbackTo finds the version with the number. 0 is the previous stable version.

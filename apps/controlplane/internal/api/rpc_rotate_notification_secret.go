@@ -17,7 +17,7 @@ func (a notificationService) RotateNotificationSecret(ctx context.Context, req *
 		if err != nil {
 			return nil, err
 		}
-		target, version, err := c.target(e)
+		target, version, err := c.targetOf(e)
 		if err != nil {
 			return nil, err
 		}
@@ -39,7 +39,7 @@ func (a notificationService) RotateNotificationSecret(ctx context.Context, req *
 		if err != nil {
 			return nil, err
 		}
-		return &windlassv1.RotateNotificationSecretResponse{Endpoint: views[1]}, c.audit("notification_endpoint", e.ID, views[0], views[1])
+		return &windlassv1.RotateNotificationSecretResponse{Endpoint: views[1]}, c.auditChange("notification_endpoint", e.ID, views[0], views[1])
 	})
 	if err == nil && !replayed {
 		res.Secret = secret

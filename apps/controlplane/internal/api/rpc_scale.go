@@ -26,10 +26,10 @@ func (a appService) Scale(ctx context.Context, req *windlassv1.ScaleRequest) (re
 		if err != nil {
 			return nil, err
 		}
-		if err := alive(app); err != nil {
+		if err := requireNotDeleted(app); err != nil {
 			return nil, err
 		}
-		r, err := c.versions().running(app)
+		r, err := c.versions().readRunning(app)
 		if err != nil {
 			return nil, err
 		}
@@ -48,12 +48,12 @@ func (a appService) Scale(ctx context.Context, req *windlassv1.ScaleRequest) (re
 		if !scaled && app.ResourceVersion == before.GetResourceVersion() {
 			return &windlassv1.ScaleResponse{App: before, Unchanged: true}, nil
 		}
-		if err := f.rescaled(c, app.ID); err != nil {
+		if err := f.readScaledRows(c, app.ID); err != nil {
 			return nil, err
 		}
 		after := appProto(f, app)
 		after.Urls = before.Urls
-		return &windlassv1.ScaleResponse{App: after}, c.audit("app", app.ID, before, after)
+		return &windlassv1.ScaleResponse{App: after}, c.auditChange("app", app.ID, before, after)
 	})
 	return res, err
 }
@@ -99,7 +99,7 @@ func (c *mutation) scaleTo(app *model.App, was *running, req *windlassv1.ScaleRe
 	if err := c.versions().hostsFitScaled(r, asked); err != nil {
 		return false, err
 	}
-	n, err := c.versions().scale(app, r, ids, asked)
+	n, err := c.versions().scaleDeployments(app, r, ids, asked)
 	if n == 0 && held && err == nil {
 		err = renewLive(c, r, regionID)
 	}
@@ -133,12 +133,12 @@ func renewLive(c *mutation, r running, regionID string) error {
 func (c *mutation) compareReplicas(app model.App, r running, regionID string, want int32) error {
 	sizes := r.currentSizes(app)
 	maps.DeleteFunc(sizes, func(id string, n int32) bool { return n == want || regionID != "" && id != regionID })
-	return c.conflict(app, plural.Count(want, "replica"), sizes)
+	return c.sizeConflict(app, plural.Count(want, "replica"), sizes)
 }
 
-// conflict fails unless sizes is empty. sizes has the current numbers, by region id, that differ from the number that
+// sizeConflict fails unless sizes is empty. sizes has the current numbers, by region id, that differ from the number that
 // the caller expects.
-func (c *mutation) conflict(app model.App, want string, sizes map[string]int32) error {
+func (c *mutation) sizeConflict(app model.App, want string, sizes map[string]int32) error {
 	if len(sizes) == 0 {
 		return nil
 	}
@@ -179,7 +179,7 @@ func (c *mutation) regionOf(app model.App, deploymentID string, progress *model.
 
 // regionAmong returns the region that ref names. ids are the regions in which the app runs.
 func regionAmong(tx Tx, app model.App, ids map[string]bool, ref string) (model.Region, error) {
-	regions, err := tx.GetRegions(keys(ids))
+	regions, err := tx.GetRegions(keysOf(ids))
 	if err != nil {
 		return model.Region{}, fmt.Errorf("read regions of app %s: %w", app.ID, err)
 	}

@@ -95,7 +95,7 @@ func changeEnv(spec *windlassv1.DeploymentSpec, e model.Environment, req *windla
 // appToChange locks and returns an app that gets a new version. It first locks the app's environment, because the
 // version may refer to secrets.
 func (c *mutation) appToChange(ref string) (app model.App, e model.Environment, err error) {
-	if app, err = c.api.app(c.Tx, c.workspaceID, ref, false); err != nil {
+	if app, err = c.api.findApp(c.Tx, c.workspaceID, ref, false); err != nil {
 		return app, e, err
 	}
 	if e, err = c.LockEnvironment(c.workspaceID, app.EnvironmentID); err != nil {
@@ -104,7 +104,7 @@ func (c *mutation) appToChange(ref string) (app model.App, e model.Environment, 
 	if app, err = c.lockedApp(app.ID); err != nil {
 		return app, e, err
 	}
-	return app, e, alive(app)
+	return app, e, requireNotDeleted(app)
 }
 
 // checkAgain checks the spec of an earlier version against the current regions and secrets. It removes from the spec
@@ -122,7 +122,7 @@ func (c *mutation) checkAgain(spec *windlassv1.DeploymentSpec, e model.Environme
 	if gone, err = c.regions().withoutGone(spec, "spec"); err != nil {
 		return nil, err
 	}
-	if err := c.specs().repin(spec); err != nil {
+	if err := c.specs().repinOverrides(spec); err != nil {
 		return nil, err
 	}
 	if err := appspec.CheckOverridden(spec, "spec"); err != nil {

@@ -66,13 +66,13 @@ func (a freezeService) SetFreeze(ctx context.Context, req *windlassv1.SetFreezeR
 		if _, err := c.freezing().wakeFrozen(); err != nil {
 			return nil, err
 		}
-		return &windlassv1.SetFreezeResponse{Freeze: after}, c.audit("freeze", f.ID, auditable(before), after)
+		return &windlassv1.SetFreezeResponse{Freeze: after}, c.auditChange("freeze", f.ID, auditableFreeze(before), after)
 	})
 	return res, err
 }
 
-// auditable returns a nil message for a nil freeze.
-func auditable(f *windlassv1.Freeze) proto.Message {
+// auditableFreeze returns a nil message for a nil freeze.
+func auditableFreeze(f *windlassv1.Freeze) proto.Message {
 	if f == nil {
 		return nil
 	}
@@ -94,18 +94,18 @@ func (c freezeMutation) freezeOf(req *windlassv1.SetFreezeRequest) (model.Freeze
 		return f, apierr.InvalidFix("app", "the freeze names a project and an app", "Use one of the two, or neither for the workspace.")
 	}
 	if req.GetProject() != "" {
-		p, err := c.api.project(c.mutation, c.workspaceID, req.GetProject(), "project")
+		p, err := c.api.findProject(c.mutation, c.workspaceID, req.GetProject(), "project")
 		if err != nil {
 			return f, err
 		}
 		f.ProjectID = p.ID
 	}
 	if req.GetApp() != "" {
-		app, err := c.api.app(c.mutation, c.workspaceID, req.GetApp(), false)
+		app, err := c.api.findApp(c.mutation, c.workspaceID, req.GetApp(), false)
 		if err != nil {
 			return f, err
 		}
-		if err := alive(app); err != nil {
+		if err := requireNotDeleted(app); err != nil {
 			return f, err
 		}
 		f.AppID = app.ID

@@ -61,13 +61,13 @@ func (c *mutation) endpointOf(req *windlassv1.SetNotificationEndpointRequest) (e
 	case req.GetProject() != "" && req.GetApp() != "":
 		return e, apierr.InvalidFix("app", "the endpoint names a project and an app", "Use one of the two, or neither for the workspace.")
 	case req.GetProject() != "":
-		p, err := c.api.project(c, c.workspaceID, req.GetProject(), "project")
+		p, err := c.api.findProject(c, c.workspaceID, req.GetProject(), "project")
 		if err != nil {
 			return e, err
 		}
 		e.ScopeID = p.ID
 	case req.GetApp() != "":
-		app, err := c.api.app(c, c.workspaceID, req.GetApp(), false)
+		app, err := c.api.findApp(c, c.workspaceID, req.GetApp(), false)
 		if err != nil {
 			return e, err
 		}
@@ -102,13 +102,13 @@ func (c *mutation) newEndpoint(e model.NotificationEndpoint, url, secret string)
 	if err != nil {
 		return nil, err
 	}
-	return &windlassv1.SetNotificationEndpointResponse{Endpoint: view}, c.audit("notification_endpoint", e.ID, nil, view)
+	return &windlassv1.SetNotificationEndpointResponse{Endpoint: view}, c.auditChange("notification_endpoint", e.ID, nil, view)
 }
 
 // changeEndpoint changes the settings of an endpoint, and keeps its signing secrets. was has the old settings, and want
 // has the new ones.
 func (c *mutation) changeEndpoint(was, want model.NotificationEndpoint, url string) (*windlassv1.SetNotificationEndpointResponse, error) {
-	target, version, err := c.target(was)
+	target, version, err := c.targetOf(was)
 	if err != nil {
 		return nil, err
 	}
@@ -135,5 +135,5 @@ func (c *mutation) changeEndpoint(was, want model.NotificationEndpoint, url stri
 		return nil, fmt.Errorf("store notification endpoint %s: %w", is.Name, err)
 	}
 	var before proto.Message = views[0]
-	return &windlassv1.SetNotificationEndpointResponse{Endpoint: views[1]}, c.audit("notification_endpoint", is.ID, before, views[1])
+	return &windlassv1.SetNotificationEndpointResponse{Endpoint: views[1]}, c.auditChange("notification_endpoint", is.ID, before, views[1])
 }

@@ -61,7 +61,7 @@ func (a presetService) SetPreset(ctx context.Context, req *windlassv1.SetPresetR
 		if newest != nil {
 			before = storedView(*newest, "")
 		}
-		return &windlassv1.SetPresetResponse{Preset: after, Findings: presetFindings(findings)}, c.audit("preset", auditID(row.Name), before, after)
+		return &windlassv1.SetPresetResponse{Preset: after, Findings: presetFindings(findings)}, c.auditChange("preset", auditID(row.Name), before, after)
 	})
 	return res, err
 }

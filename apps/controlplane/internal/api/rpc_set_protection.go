@@ -96,13 +96,13 @@ func (c *mutation) protectionAt(req inScope) (of model.Protection, have []model.
 	case of.ByOperator && req.GetEnvironment() != "":
 		return of, nil, apierr.InvalidFix("environment", "an operator protects a whole workspace", "Leave environment out, or ask an owner to set it.")
 	case req.GetProject() != "":
-		p, err := c.api.project(c, w.ID, req.GetProject(), "project")
+		p, err := c.api.findProject(c, w.ID, req.GetProject(), "project")
 		if err != nil {
 			return of, nil, err
 		}
 		of.ScopeID = p.ID
 	case req.GetEnvironment() != "":
-		e, err := c.api.environment(c, w.ID, req.GetEnvironment(), "environment")
+		e, err := c.api.findEnvironment(c, w.ID, req.GetEnvironment(), "environment")
 		if err != nil {
 			return of, nil, err
 		}

@@ -34,10 +34,10 @@ func (a workspaceService) SetQuota(ctx context.Context, req *windlassv1.SetQuota
 		was, is := admission.InForce(a.cfg.Limits, have.Own), admission.InForce(a.cfg.Limits, own)
 		var warnings []string
 		if !c.by.IsOperator() {
-			if err := stricter(was, is); err != nil {
+			if err := requireNotRaised(was, is); err != nil {
 				return nil, err
 			}
-			warnings = lowered(was, is)
+			warnings = loweredLimits(was, is)
 		}
 		before := limitsProto(have.Own)
 		have.Own, have.UpdatedAt = own, c.at
@@ -73,8 +73,8 @@ func limitChanges(was, is model.Limits) []limitChange {
 	}
 }
 
-// lowered returns a warning for each limit that an owner lowers, because only an operator can raise it again.
-func lowered(was, is model.Limits) (warnings []string) {
+// loweredLimits returns a warning for each limit that an owner lowers, because only an operator can raise it again.
+func loweredLimits(was, is model.Limits) (warnings []string) {
 	for _, l := range limitChanges(was, is) {
 		if l.is == l.was || l.is == 0 || l.was != 0 && l.is > l.was {
 			continue
@@ -88,8 +88,8 @@ func lowered(was, is model.Limits) (warnings []string) {
 	return warnings
 }
 
-// stricter fails if one of the limits is raised.
-func stricter(was, is model.Limits) error {
+// requireNotRaised fails if one of the limits is raised.
+func requireNotRaised(was, is model.Limits) error {
 	for _, l := range limitChanges(was, is) {
 		if l.was != 0 && (l.is == 0 || l.is > l.was) {
 			return apierr.Denied(fmt.Sprintf("limit %s is %d: only an operator may raise it", l.name, l.was),

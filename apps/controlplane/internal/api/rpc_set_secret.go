@@ -56,10 +56,10 @@ func (a environmentService) SetSecret(ctx context.Context, req *windlassv1.SetSe
 			return nil, fmt.Errorf("store version %d of secret %s: %w", s.Version, s.Name, err)
 		}
 		res := &windlassv1.SetSecretResponse{Secret: secretProto(s)}
-		if err := c.secrets().rotate(e, s, req.GetOverrideFreeze(), res); err != nil {
+		if err := c.secrets().rotateSecret(e, s, req.GetOverrideFreeze(), res); err != nil {
 			return nil, err
 		}
-		return res, c.audit("secret", e.ID, before, secretProto(s))
+		return res, c.auditChange("secret", e.ID, before, secretProto(s))
 	})
 	return res, err
 }
@@ -71,11 +71,11 @@ func (a environmentService) hasValue(s model.Secret, value string) bool {
 	return err == nil && subtle.ConstantTimeCompare(have, []byte(value)) == 1
 }
 
-// rotate makes a version with the secret's new value for each app that uses the secret. Rows that use the secret
+// rotateSecret makes a version with the secret's new value for each app that uses the secret. Rows that use the secret
 // without a version, for example to pull images, get a new generation, so that agents fetch the value again. The
 // environment must be locked. rotate locks the apps in the order of their ids. If an app cannot get a version, a
 // warning says why, and the other apps get theirs. The results are added to res.
-func (c secretMutation) rotate(e model.Environment, s model.Secret, override string, res *windlassv1.SetSecretResponse) error {
+func (c secretMutation) rotateSecret(e model.Environment, s model.Secret, override string, res *windlassv1.SetSecretResponse) error {
 	users, err := c.usersOf(e, s.Name)
 	if err != nil {
 		return err
@@ -131,7 +131,7 @@ func (c secretMutation) rotateOf(app model.App, s model.Secret, override string,
 	if err != nil {
 		return false, "", err
 	}
-	have, changed, err := c.fetching(app.ID, s.Name)
+	have, changed, err := c.rowsFetching(app.ID, s.Name)
 	if err != nil {
 		return false, "", err
 	}
@@ -156,11 +156,11 @@ func (c secretMutation) rotateOf(app model.App, s model.Secret, override string,
 	if frozen && override == "" {
 		// A freeze that only holds rollouts also refuses this call. Otherwise, the new value would take effect at an
 		// unexpected time.
-		return false, "", refusal(fmt.Sprintf("the instances of app %s would be replaced for secret %s", app.Name, s.Name), found)
+		return false, "", freezeRefusal(fmt.Sprintf("the instances of app %s would be replaced for secret %s", app.Name, s.Name), found)
 	}
 	if len(changed) > 0 {
 		if frozen && !moves {
-			if err := c.versions().overridden(app, model.Rollout{DeploymentID: app.LiveDeploymentID}, found, override); err != nil {
+			if err := c.versions().recordOverride(app, model.Rollout{DeploymentID: app.LiveDeploymentID}, found, override); err != nil {
 				return false, "", err
 			}
 		}
@@ -232,9 +232,9 @@ func withVersion(d *model.Deployment, s model.Secret) (spec *windlassv1.Deployme
 	return spec, names
 }
 
-// fetching returns the app's rows. changed are the rows of specs that use the secret without a version, for example
+// rowsFetching returns the app's rows. changed are the rows of specs that use the secret without a version, for example
 // to pull images, with the next generation.
-func (c secretMutation) fetching(appID, secret string) (have, changed []model.Topology, err error) {
+func (c secretMutation) rowsFetching(appID, secret string) (have, changed []model.Topology, err error) {
 	if have, err = c.LockTopology(appID); err != nil {
 		return nil, nil, fmt.Errorf("lock topology of app %s: %w", appID, err)
 	}
@@ -242,7 +242,7 @@ func (c secretMutation) fetching(appID, secret string) (have, changed []model.To
 	for _, t := range have {
 		ids[t.DeploymentID] = true
 	}
-	deployments, err := c.GetDeployments(keys(ids))
+	deployments, err := c.GetDeployments(keysOf(ids))
 	if err != nil {
 		return nil, nil, fmt.Errorf("read deployments of app %s: %w", appID, err)
 	}

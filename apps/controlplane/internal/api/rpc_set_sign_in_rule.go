@@ -53,7 +53,7 @@ func (a memberService) SetSignInRule(ctx context.Context, req *windlassv1.SetSig
 
 // warningsOf returns warnings of a rule that has no effect.
 func (a *server) warningsOf(r model.SignInRule) []string {
-	if r.Issuer == "" && a.issuer() == "" {
+	if r.Issuer == "" && a.signInIssuer() == "" {
 		return []string{"the rule has no effect yet, because the control plane has no issuer: an operator sets --oidc-issuer"}
 	}
 	return nil

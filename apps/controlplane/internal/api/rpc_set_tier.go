@@ -40,7 +40,7 @@ func (a workspaceService) SetTier(ctx context.Context, req *windlassv1.SetTierRe
 				return nil, fmt.Errorf("store tier %s: %w", next.Name, err)
 			}
 		}
-		return &windlassv1.SetTierResponse{Tier: tierProto(next)}, c.audit("tier", next.Name, before, tierProto(next))
+		return &windlassv1.SetTierResponse{Tier: tierProto(next)}, c.auditChange("tier", next.Name, before, tierProto(next))
 	})
 	return res, err
 }

@@ -45,7 +45,7 @@ func (a notificationService) TestNotificationEndpoint(ctx context.Context, req *
 			return nil, fmt.Errorf("send a test to notification endpoint %s: %w", e.Name, err)
 		}
 		res := &windlassv1.TestNotificationEndpointResponse{Delivery: deliveryView(d)}
-		return res, c.audit("notification_endpoint", e.ID, nil, res.Delivery)
+		return res, c.auditChange("notification_endpoint", e.ID, nil, res.Delivery)
 	})
 	return res, err
 }

@@ -21,10 +21,10 @@ func (a appService) UnpinVersion(ctx context.Context, req *windlassv1.UnpinVersi
 		if err != nil {
 			return nil, err
 		}
-		if err := alive(app); err != nil {
+		if err := requireNotDeleted(app); err != nil {
 			return nil, err
 		}
-		r, err := c.versions().running(app)
+		r, err := c.versions().readRunning(app)
 		if err != nil {
 			return nil, err
 		}

@@ -32,7 +32,7 @@ func (a appService) UpdateApp(ctx context.Context, req *windlassv1.UpdateAppRequ
 		if err != nil {
 			return nil, err
 		}
-		return &windlassv1.UpdateAppResponse{App: after}, c.audit("app", app.ID, before, after)
+		return &windlassv1.UpdateAppResponse{App: after}, c.auditChange("app", app.ID, before, after)
 	})
 	return res, err
 }

@@ -26,7 +26,7 @@ func (a environmentService) UpdateEnvironment(ctx context.Context, req *windlass
 		if e.ResourceVersion != req.GetResourceVersion() {
 			return nil, apierr.Conflict("environment", e.ID, e.ResourceVersion)
 		}
-		if e.Name != req.GetName() && !owner.allows(c.by.Role) {
+		if e.Name != req.GetName() && !owner.allowsRole(c.by.Role) {
 			return nil, apierr.Denied("only a key of role owner may rename an environment", "Leave the name as it is, or use an owner's key.")
 		}
 		before, err := a.environmentView(c, e)
@@ -51,7 +51,7 @@ func (a environmentService) UpdateEnvironment(ctx context.Context, req *windlass
 		if err != nil {
 			return nil, err
 		}
-		return &windlassv1.UpdateEnvironmentResponse{Environment: after}, c.audit("environment", e.ID, before, after)
+		return &windlassv1.UpdateEnvironmentResponse{Environment: after}, c.auditChange("environment", e.ID, before, after)
 	})
 	return res, err
 }

@@ -13,7 +13,7 @@ import (
 // UpdateProject renames a project.
 func (a projectService) UpdateProject(ctx context.Context, req *windlassv1.UpdateProjectRequest) (*windlassv1.UpdateProjectResponse, error) {
 	res, _, err := mutate(ctx, a.server, req, func(c *mutation) (*windlassv1.UpdateProjectResponse, error) {
-		p, err := a.project(c, c.workspaceID, req.GetProject(), "project")
+		p, err := a.findProject(c, c.workspaceID, req.GetProject(), "project")
 		if err != nil {
 			return nil, err
 		}
@@ -35,7 +35,7 @@ func (a projectService) UpdateProject(ctx context.Context, req *windlassv1.Updat
 			return nil, fmt.Errorf("update project %s: %w", p.ID, err)
 		}
 		p.ResourceVersion++
-		return &windlassv1.UpdateProjectResponse{Project: projectProto(p)}, c.audit("project", p.ID, before, projectProto(p))
+		return &windlassv1.UpdateProjectResponse{Project: projectProto(p)}, c.auditChange("project", p.ID, before, projectProto(p))
 	})
 	return res, err
 }

@@ -38,7 +38,7 @@ func (a regionService) UpdateRegion(ctx context.Context, req *windlassv1.UpdateR
 		if err != nil {
 			return nil, err
 		}
-		return &windlassv1.UpdateRegionResponse{Region: after}, c.audit("region", r.ID, before, after)
+		return &windlassv1.UpdateRegionResponse{Region: after}, c.auditChange("region", r.ID, before, after)
 	})
 	return res, err
 }

@@ -35,7 +35,7 @@ func (a workspaceService) UpdateWorkspace(ctx context.Context, req *windlassv1.U
 			return nil, fmt.Errorf("update workspace %s: %w", w.ID, err)
 		}
 		w.ResourceVersion++
-		return &windlassv1.UpdateWorkspaceResponse{Workspace: workspaceProto(w)}, c.audit("workspace", w.ID, before, workspaceProto(w))
+		return &windlassv1.UpdateWorkspaceResponse{Workspace: workspaceProto(w)}, c.auditChange("workspace", w.ID, before, workspaceProto(w))
 	})
 	return res, err
 }

@@ -33,7 +33,7 @@ func (a routeService) VerifyDomain(ctx context.Context, req *windlassv1.VerifyDo
 	}
 	var d model.Domain
 	err = a.cfg.Store.View(ctx, func(tx Tx) error {
-		app, err := a.app(tx, by.WorkspaceID, req.GetApp(), false)
+		app, err := a.findApp(tx, by.WorkspaceID, req.GetApp(), false)
 		if err != nil {
 			return err
 		}
@@ -55,13 +55,13 @@ func (a routeService) VerifyDomain(ctx context.Context, req *windlassv1.VerifyDo
 		}
 	}
 	res, _, err := mutate(ctx, a.server, req, func(c *mutation) (*windlassv1.VerifyDomainResponse, error) {
-		return c.domains().verified(req.GetApp(), d, texts)
+		return c.domains().serveVerified(req.GetApp(), d, texts)
 	})
 	return res, err
 }
 
-// verified makes the app serve the domain. texts are the domain's TXT records, which include the app's record.
-func (c domainMutation) verified(ref string, found model.Domain, texts []string) (*windlassv1.VerifyDomainResponse, error) {
+// serveVerified makes the app serve the domain. texts are the domain's TXT records, which include the app's record.
+func (c domainMutation) serveVerified(ref string, found model.Domain, texts []string) (*windlassv1.VerifyDomainResponse, error) {
 	app, have, err := c.appWithDomains(ref)
 	if err != nil {
 		return nil, err
@@ -103,7 +103,7 @@ func (c domainMutation) verified(ref string, found model.Domain, texts []string)
 	if err != nil {
 		return nil, err
 	}
-	return &windlassv1.VerifyDomainResponse{Domain: after}, c.audit("domain", d.Name, before, after)
+	return &windlassv1.VerifyDomainResponse{Domain: after}, c.auditChange("domain", d.Name, before, after)
 }
 
 // foundAgain stores that the record of a verified domain, which was missing, exists again.
@@ -117,7 +117,7 @@ func (c domainMutation) foundAgain(app model.App, d model.Domain, before *windla
 	if err != nil {
 		return nil, err
 	}
-	return &windlassv1.VerifyDomainResponse{Domain: after}, c.audit("domain", d.Name, before, after)
+	return &windlassv1.VerifyDomainResponse{Domain: after}, c.auditChange("domain", d.Name, before, after)
 }
 
 // takeLapsed takes the domain from another app in which it has lapsed, if there is one.

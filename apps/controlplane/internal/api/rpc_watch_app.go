@@ -32,13 +32,13 @@ func (a appService) WatchApp(ctx context.Context, req *windlassv1.WatchAppReques
 		return err
 	}
 	if !req.GetOnce() {
-		if err := a.hub.check(by); err != nil { // checked before the app is read, because refused clients try again and again
-			return a.refused(err)
+		if err := a.hub.checkLimit(by); err != nil { // checked before the app is read, because refused clients try again and again
+			return a.countRefusal(err)
 		}
 	}
 	var app model.App
 	err = a.cfg.Store.View(ctx, func(tx Tx) error {
-		if app, err = a.app(tx, by.WorkspaceID, req.GetApp(), true); err != nil || req.GetRollout() == "" {
+		if app, err = a.findApp(tx, by.WorkspaceID, req.GetApp(), true); err != nil || req.GetRollout() == "" {
 			return err
 		}
 		_, err = a.rolloutOf(tx, app, req.GetRollout())
@@ -52,11 +52,11 @@ func (a appService) WatchApp(ctx context.Context, req *windlassv1.WatchAppReques
 	}
 	joined := time.Now()
 	//nolint:contextcheck // a read for all watchers outlives the first watcher
-	t, leave, err := a.hub.join(by, app.ID, ofApp, a.cfg.Log, func(ctx context.Context) (shown, error) {
-		return a.picture(ctx, app.WorkspaceID, app.ID)
+	t, leave, err := a.hub.joinTopic(by, app.ID, ofApp, a.cfg.Log, func(ctx context.Context) (shown, error) {
+		return a.readPicture(ctx, app.WorkspaceID, app.ID)
 	})
 	if err != nil {
-		return a.refused(err)
+		return a.countRefusal(err)
 	}
 	defer leave()
 
@@ -64,9 +64,9 @@ func (a appService) WatchApp(ctx context.Context, req *windlassv1.WatchAppReques
 	defer ticker.Stop()
 	var sent *picture
 	for {
-		latest, changed := t.current(joined)
+		latest, changed := t.currentPicture(joined)
 		if p, _ := latest.(*picture); p != nil && p != sent {
-			res := p.since(sent)
+			res := p.changesSince(sent)
 			if err := a.askedRollout(ctx, app, req.GetRollout(), res); err != nil {
 				return err
 			}
@@ -94,11 +94,11 @@ func (a appService) WatchApp(ctx context.Context, req *windlassv1.WatchAppReques
 
 // showOnce sends one picture. It does not count as a watcher.
 func (a appService) showOnce(ctx context.Context, app model.App, rollout string, out *connect.ServerStream[windlassv1.WatchAppResponse]) error {
-	p, err := a.picture(ctx, app.WorkspaceID, app.ID)
+	p, err := a.readPicture(ctx, app.WorkspaceID, app.ID)
 	if err != nil {
 		return err
 	}
-	res := p.since(nil)
+	res := p.changesSince(nil)
 	if err := a.askedRollout(ctx, app, rollout, res); err != nil {
 		return err
 	}
@@ -159,9 +159,9 @@ func (a appService) askedRollout(ctx context.Context, app model.App, id string, 
 	})
 }
 
-// since returns the picture as a response. sent is the watcher's last picture, nil for none. Entries of the history
+// changesSince returns the picture as a response. sent is the watcher's last picture, nil for none. Entries of the history
 // that are in sent are left out.
-func (p *picture) since(sent *picture) *windlassv1.WatchAppResponse {
+func (p *picture) changesSince(sent *picture) *windlassv1.WatchAppResponse {
 	res := proto.CloneOf(p.view)
 	if sent == nil {
 		res.History = p.history[max(0, len(p.history)-firstHistory):]
@@ -180,8 +180,8 @@ func (p *picture) since(sent *picture) *windlassv1.WatchAppResponse {
 	return res
 }
 
-// picture reads the picture of an app.
-func (a appService) picture(ctx context.Context, workspaceID, appID string) (*picture, error) {
+// readPicture reads the picture of an app.
+func (a appService) readPicture(ctx context.Context, workspaceID, appID string) (*picture, error) {
 	p := &picture{view: &windlassv1.WatchAppResponse{}}
 	err := a.cfg.Store.Snapshot(ctx, func(tx Tx) error {
 		app, err := tx.GetApp(workspaceID, appID)
@@ -196,17 +196,17 @@ func (a appService) picture(ctx context.Context, workspaceID, appID string) (*pi
 		if err != nil {
 			return fmt.Errorf("read deployments of app %s: %w", appID, err)
 		}
-		f, err := a.facts(tx, []model.App{app}, shown)
+		f, err := a.loadFacts(tx, []model.App{app}, shown)
 		if err != nil {
 			return err
 		}
 		p.view.App = appProto(f, app)
-		if p.view.App.Urls, err = urls(tx, f, app); err != nil {
+		if p.view.App.Urls, err = urlsOf(tx, f, app); err != nil {
 			return err
 		}
-		shown = append(shown, f.lagging(app, shown)...)
-		shown = append(shown, f.pinned(app, shown)...)
-		shown = append(shown, f.remaining(app, shown)...)
+		shown = append(shown, f.laggingNotIn(app, shown)...)
+		shown = append(shown, f.pinnedNotIn(app, shown)...)
+		shown = append(shown, f.remainingNotIn(app, shown)...)
 		slices.SortFunc(shown, func(x, y model.Deployment) int { return int(x.Version - y.Version) })
 		for _, d := range shown {
 			p.view.Deployments = append(p.view.Deployments, deploymentProto(f, app, d))
@@ -257,5 +257,5 @@ func deploymentsShown(app model.App, r *model.Rollout) []string {
 		set[r.DeploymentID] = true
 	}
 	delete(set, "")
-	return keys(set)
+	return keysOf(set)
 }

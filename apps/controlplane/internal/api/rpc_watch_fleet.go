@@ -37,7 +37,7 @@ type fleetPicture struct {
 	apps    map[string]*windlassv1.App
 }
 
-func (p *fleetPicture) same(other shown) bool {
+func (p *fleetPicture) sameAs(other shown) bool {
 	o, ok := other.(*fleetPicture)
 	return ok && maps.Equal(p.regions, o.regions) && maps.Equal(p.apps, o.apps)
 }
@@ -50,11 +50,11 @@ func (a fleetService) WatchFleet(ctx context.Context, _ *windlassv1.WatchFleetRe
 		return err
 	}
 	joined := time.Now()
-	kind, read := a.fleet(by.WorkspaceID)
+	kind, read := a.fleetTopic(by.WorkspaceID)
 	//nolint:contextcheck // a read for all watchers outlives the first watcher
-	t, leave, err := a.hub.join(by, "fleet/"+by.WorkspaceID, kind, a.cfg.Log, read)
+	t, leave, err := a.hub.joinTopic(by, "fleet/"+by.WorkspaceID, kind, a.cfg.Log, read)
 	if err != nil {
-		return a.refused(err)
+		return a.countRefusal(err)
 	}
 	defer leave()
 
@@ -64,10 +64,10 @@ func (a fleetService) WatchFleet(ctx context.Context, _ *windlassv1.WatchFleetRe
 	defer beat.Stop()
 	var sent *fleetPicture
 	for {
-		latest, changed := t.current(joined)
+		latest, changed := t.currentPicture(joined)
 		if p, _ := latest.(*fleetPicture); p != nil && p != sent {
-			for _, res := range p.since(sent) {
-				res.SentAt = now()
+			for _, res := range p.changesSince(sent) {
+				res.SentAt = nowMillis()
 				if err := out.Send(res); err != nil {
 					return fmt.Errorf("send fleet of workspace %s: %w", by.WorkspaceID, err)
 				}
@@ -85,7 +85,7 @@ func (a fleetService) WatchFleet(ctx context.Context, _ *windlassv1.WatchFleetRe
 			if sent == nil {
 				continue // no beat is sent before the first picture was read
 			}
-			if err := out.Send(&windlassv1.WatchFleetResponse{SentAt: now()}); err != nil {
+			if err := out.Send(&windlassv1.WatchFleetResponse{SentAt: nowMillis()}); err != nil {
 				return fmt.Errorf("send beat of workspace %s: %w", by.WorkspaceID, err)
 			}
 		case <-a.hub.stopped:
@@ -96,8 +96,8 @@ func (a fleetService) WatchFleet(ctx context.Context, _ *windlassv1.WatchFleetRe
 	}
 }
 
-// since returns responses with all changes from sent to p. sent is the watcher's last picture, nil for none.
-func (p *fleetPicture) since(sent *fleetPicture) []*windlassv1.WatchFleetResponse {
+// changesSince returns responses with all changes from sent to p. sent is the watcher's last picture, nil for none.
+func (p *fleetPicture) changesSince(sent *fleetPicture) []*windlassv1.WatchFleetResponse {
 	first := &windlassv1.WatchFleetResponse{Reset_: sent == nil}
 	if sent == nil {
 		sent = &fleetPicture{}
@@ -145,9 +145,9 @@ func removedKeys[V any](now, before map[string]V) []string {
 	return out
 }
 
-// fleet returns the kind of a topic that shows a workspace, and the function that reads its pictures. Use both for
+// fleetTopic returns the kind of a topic that shows a workspace, and the function that reads its pictures. Use both for
 // one topic only.
-func (a fleetService) fleet(workspaceID string) (*topic, func(context.Context) (shown, error)) {
+func (a fleetService) fleetTopic(workspaceID string) (*topic, func(context.Context) (shown, error)) {
 	var current atomic.Pointer[fleetPicture]
 	current.Store(&fleetPicture{})
 	kind := &topic{
@@ -220,7 +220,7 @@ func (a fleetService) readApps(tx Tx, workspaceID string, p *fleetPicture) error
 		if err != nil {
 			return fmt.Errorf("list apps: %w", err)
 		}
-		f, err := a.facts(tx, rows, nil)
+		f, err := a.loadFacts(tx, rows, nil)
 		if err != nil {
 			return err
 		}

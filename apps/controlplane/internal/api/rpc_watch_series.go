@@ -61,16 +61,16 @@ type regionSeries struct {
 	problem   string
 }
 
-func (p *seriesPicture) same(other shown) bool {
+func (p *seriesPicture) sameAs(other shown) bool {
 	o, ok := other.(*seriesPicture)
 	return ok && p.deleted == o.deleted && maps.EqualFunc(p.regions, o.regions, func(a, b *regionSeries) bool {
 		return a.keptSince == b.keptSince && a.problem == b.problem && slices.Equal(a.samples, b.samples)
 	})
 }
 
-// since returns a response with all changes from sent to p. sent is the watcher's last picture, nil for none.
-func (p *seriesPicture) since(sent *seriesPicture) *windlassv1.WatchSeriesResponse {
-	res := &windlassv1.WatchSeriesResponse{Reset_: sent == nil, StepMs: seriesStep.Milliseconds(), SentAt: now()}
+// changesSince returns a response with all changes from sent to p. sent is the watcher's last picture, nil for none.
+func (p *seriesPicture) changesSince(sent *seriesPicture) *windlassv1.WatchSeriesResponse {
+	res := &windlassv1.WatchSeriesResponse{Reset_: sent == nil, StepMs: seriesStep.Milliseconds(), SentAt: nowMillis()}
 	if sent == nil {
 		sent = &seriesPicture{}
 	}
@@ -109,12 +109,12 @@ func (a seriesService) WatchSeries(ctx context.Context, req *windlassv1.WatchSer
 	if err != nil {
 		return err
 	}
-	if err := a.hub.check(by); err != nil { // checked before the app is read, because refused clients try again and again
-		return a.refused(err)
+	if err := a.hub.checkLimit(by); err != nil { // checked before the app is read, because refused clients try again and again
+		return a.countRefusal(err)
 	}
 	var app model.App
 	err = a.cfg.Store.View(ctx, func(tx Tx) error {
-		app, err = a.app(tx, by.WorkspaceID, req.GetApp(), false)
+		app, err = a.findApp(tx, by.WorkspaceID, req.GetApp(), false)
 		return err
 	})
 	if err != nil {
@@ -134,7 +134,7 @@ func (a seriesService) WatchSeries(ctx context.Context, req *windlassv1.WatchSer
 func (a seriesService) watchSeries(ctx context.Context, by caller, app model.App, once bool, send func(*windlassv1.WatchSeriesResponse) error) error {
 	var last *seriesPicture
 	//nolint:contextcheck // a read for all watchers outlives the first watcher
-	t, leave, err := a.hub.join(by, "series/"+app.ID, ofSeries, a.cfg.Log, func(ctx context.Context) (shown, error) {
+	t, leave, err := a.hub.joinTopic(by, "series/"+app.ID, ofSeries, a.cfg.Log, func(ctx context.Context) (shown, error) {
 		p, err := a.seriesPicture(ctx, app, last)
 		if err != nil {
 			return nil, err
@@ -143,7 +143,7 @@ func (a seriesService) watchSeries(ctx context.Context, by caller, app model.App
 		return p, nil
 	})
 	if err != nil {
-		return a.refused(err)
+		return a.countRefusal(err)
 	}
 	defer leave()
 
@@ -157,9 +157,9 @@ func (a seriesService) watchSeries(ctx context.Context, by caller, app model.App
 	}
 	for {
 		// A picture that was read before this watcher joined can be used, because it is at most seriesEvery old.
-		latest, changed := t.current(time.Time{})
+		latest, changed := t.currentPicture(time.Time{})
 		if p, _ := latest.(*seriesPicture); p != nil && p != sent {
-			if err := send(p.since(sent)); err != nil || p.deleted || once {
+			if err := send(p.changesSince(sent)); err != nil || p.deleted || once {
 				return err
 			}
 			sent = p
@@ -175,7 +175,7 @@ func (a seriesService) watchSeries(ctx context.Context, by caller, app model.App
 			if sent == nil {
 				continue // no beat is sent before the first picture was read
 			}
-			if err := send(&windlassv1.WatchSeriesResponse{StepMs: seriesStep.Milliseconds(), SentAt: now()}); err != nil {
+			if err := send(&windlassv1.WatchSeriesResponse{StepMs: seriesStep.Milliseconds(), SentAt: nowMillis()}); err != nil {
 				return err
 			}
 		case <-late:
@@ -208,7 +208,7 @@ func (a seriesService) seriesPicture(ctx context.Context, app model.App, before 
 		}
 		ids := map[string]bool{}
 		for _, t := range rows {
-			if t.Status != windlassv1.TopologyStatus_TOPOLOGY_STATUS_STOPPED || t.UpdatedAt > now()-seriesKept.Milliseconds() {
+			if t.Status != windlassv1.TopologyStatus_TOPOLOGY_STATUS_STOPPED || t.UpdatedAt > nowMillis()-seriesKept.Milliseconds() {
 				ids[t.RegionID] = true
 			}
 		}
@@ -266,13 +266,13 @@ func (a seriesService) regionSeries(ctx context.Context, appID string, r model.R
 		return out
 	}
 	out.keptSince = res.GetKeptSince()
-	out.samples = mergeSamples(known.samples, res.GetSamples(), now())
+	out.samples = mergeSamples(known.samples, res.GetSamples(), nowMillis())
 	return out
 }
 
 // askSeries sends a request to an agent. It waits for its turn, because apps share the region's seriesAsks requests.
 func (a seriesService) askSeries(ctx context.Context, appID, regionID string, req *agentv1.SeriesRequest) (*agentv1.SeriesResponse, error) {
-	slots := a.seriesSlots.of(regionID)
+	slots := a.seriesSlots.slotsOf(regionID)
 	if err := slots.Acquire(ctx, appID); err != nil {
 		return nil, fmt.Errorf("wait to ask region %s: %w", regionID, err)
 	}
@@ -292,7 +292,7 @@ type regionSlots struct {
 	byRegion map[string]*share.Slots
 }
 
-func (s *regionSlots) of(regionID string) *share.Slots {
+func (s *regionSlots) slotsOf(regionID string) *share.Slots {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.byRegion == nil {

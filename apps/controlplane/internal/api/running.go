@@ -33,8 +33,8 @@ type activeRollout struct {
 	leaving *model.Deployment
 }
 
-// running reads the state of the app, and stores the app's claim before the change.
-func (c versionMutation) running(app model.App) (r running, err error) {
+// readRunning reads the state of the app, and stores the app's claim before the change.
+func (c versionMutation) readRunning(app model.App) (r running, err error) {
 	if r.active, err = c.activeRolloutOf(app); err != nil {
 		return r, err
 	}
@@ -56,7 +56,7 @@ func (c versionMutation) running(app model.App) (r running, err error) {
 	if err := c.countPins(app); err != nil {
 		return r, err
 	}
-	c.claims(app, r.live, r.active.deployment, quotaRows(r.rolloutState, app, r.live, r.active.deployment, r.rows))
+	c.claimUsage(app, r.live, r.active.deployment, quotaRows(r.rolloutState, app, r.live, r.active.deployment, r.rows))
 	return r, nil
 }
 
@@ -173,9 +173,9 @@ func laggingQuotaRows(s model.RolloutState, app model.App, live *model.Deploymen
 	return rows
 }
 
-// sizes returns the replicas of the live deployment's regions, by id. During a staged rollout, they are the replicas
+// liveSizes returns the replicas of the live deployment's regions, by id. During a staged rollout, they are the replicas
 // that a region would have without the rollout.
-func (r running) sizes() map[string]int32 {
+func (r running) liveSizes() map[string]int32 {
 	out := map[string]int32{}
 	if r.live == nil {
 		return out
@@ -194,7 +194,7 @@ func (r running) sizes() map[string]int32 {
 // currentSizes returns the desired replicas of each region of the live deployment, by id. During a rollout, replicas
 // of both versions count. A lagging region has the number that it gets when it catches up.
 func (r running) currentSizes(app model.App) map[string]int32 {
-	out, c := r.sizes(), r.rolloutState.Progress
+	out, c := r.liveSizes(), r.rolloutState.Progress
 	if c == nil {
 		return out
 	}

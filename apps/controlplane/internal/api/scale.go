@@ -9,11 +9,11 @@ import (
 	"github.com/windlass-run/windlass/apps/controlplane/internal/topology"
 )
 
-// scale sets the replicas of the deployments, stores the app, and returns the number of regions in which they
+// scaleDeployments sets the replicas of the deployments, stores the app, and returns the number of regions in which they
 // changed.
-func (c versionMutation) scale(app *model.App, r running, deploymentIDs []string, asked plan.Asked) (int, error) {
+func (c versionMutation) scaleDeployments(app *model.App, r running, deploymentIDs []string, asked plan.Asked) (int, error) {
 	if r.rolloutState.Progress.Active(app.RolloutID) {
-		return c.resize(app, r, asked)
+		return c.resizeStaged(app, r, asked)
 	}
 	var changed []model.Topology
 	if id := r.rolloutState.Progress.Retained(); id != "" {
@@ -39,7 +39,7 @@ func (c versionMutation) scale(app *model.App, r running, deploymentIDs []string
 	if err := topology.Write(c.mutation, topology.State{Rows: r.rows}, topology.State{Rows: changed}); err != nil {
 		return 0, fmt.Errorf("scale app %s: %w", app.ID, err)
 	}
-	c.claims(*app, r.live, r.active.deployment, quotaRows(r.rolloutState, *app, r.live, r.active.deployment, replaced(r.rows, changed)))
+	c.claimUsage(*app, r.live, r.active.deployment, quotaRows(r.rolloutState, *app, r.live, r.active.deployment, withReplaced(r.rows, changed)))
 	if r.active.rollout == nil && r.rolloutState.Progress == nil {
 		return len(changed), c.expect(app.ID) // the workflow has nothing to do before regions report
 	}
@@ -58,8 +58,8 @@ func (c versionMutation) storeReplicas(app *model.App, asked plan.Asked, scaled 
 	return c.store(app)
 }
 
-// replaced returns rows, in which rows of changed replace the old rows.
-func replaced(rows, changed []model.Topology) []model.Topology {
+// withReplaced returns rows, in which rows of changed replace the old rows.
+func withReplaced(rows, changed []model.Topology) []model.Topology {
 	rows = slices.Clone(rows)
 	for i, t := range rows {
 		for _, now := range changed {
@@ -89,9 +89,9 @@ func (c versionMutation) scaleLagging(r *running, asked plan.Asked) (int, error)
 	return n, c.putRolloutState(r.rolloutState)
 }
 
-// resize scales an app during a staged rollout, and returns the number of changed regions. The workflow then scales
+// resizeStaged scales an app during a staged rollout, and returns the number of changed regions. The workflow then scales
 // the rows.
-func (c versionMutation) resize(app *model.App, r running, asked plan.Asked) (int, error) {
+func (c versionMutation) resizeStaged(app *model.App, r running, asked plan.Asked) (int, error) {
 	s := r.rolloutState.Clone()
 	n := plan.Resize(s.Progress, asked)
 	if err := c.mayGrow(grownSizes(r.rolloutState.Progress, s.Progress), asked); err != nil {
@@ -106,6 +106,6 @@ func (c versionMutation) resize(app *model.App, r running, asked plan.Asked) (in
 	if err := c.putRolloutState(s); err != nil || n == 0 {
 		return 0, err
 	}
-	c.claims(*app, r.live, r.active.deployment, quotaRows(s, *app, r.live, r.active.deployment, r.rows))
+	c.claimUsage(*app, r.live, r.active.deployment, quotaRows(s, *app, r.live, r.active.deployment, r.rows))
 	return n, c.wake(app.ID)
 }

@@ -150,7 +150,7 @@ func (d *deployment) setScaling() error {
 	if err := topology.Write(d.mutation, topology.State{Rows: d.was.rows}, topology.State{Rows: changed}); err != nil {
 		return fmt.Errorf("tell regions how app %s scales: %w", d.app.ID, err)
 	}
-	d.was.rows = replaced(d.was.rows, changed)
+	d.was.rows = withReplaced(d.was.rows, changed)
 	return d.expect(d.app.ID)
 }
 
@@ -230,7 +230,7 @@ func (a scalingService) GetScaling(ctx context.Context, req *windlassv1.GetScali
 	}
 	var r storedScaling
 	err = a.cfg.Store.Snapshot(ctx, func(tx Tx) error {
-		app, err := a.app(tx, by.WorkspaceID, req.GetApp(), false)
+		app, err := a.findApp(tx, by.WorkspaceID, req.GetApp(), false)
 		if err != nil {
 			return err
 		}
@@ -243,7 +243,7 @@ func (a scalingService) GetScaling(ctx context.Context, req *windlassv1.GetScali
 	if a.cfg.Scaling != nil {
 		maps.Copy(r.decisions, a.cfg.Scaling.ScalingNow(ctx, r.AppID))
 	}
-	return r.response(now()), nil
+	return r.responseAt(nowMillis()), nil
 }
 
 // storedScaling is an app's scaling in the database.
@@ -289,7 +289,7 @@ func readScaling(tx Tx, app model.App) (r storedScaling, err error) {
 		ids[h.RegionID] = true
 	}
 	delete(ids, "")
-	regions, err := tx.GetRegions(keys(ids))
+	regions, err := tx.GetRegions(keysOf(ids))
 	if err != nil {
 		return r, fmt.Errorf("read regions of app %s: %w", app.ID, err)
 	}
@@ -299,8 +299,8 @@ func readScaling(tx Tx, app model.App) (r storedScaling, err error) {
 	return r, nil
 }
 
-// response returns the answer, without decisions for regions that the app has left.
-func (r *storedScaling) response(at int64) *windlassv1.GetScalingResponse {
+// responseAt returns the answer, without decisions for regions that the app has left.
+func (r *storedScaling) responseAt(at int64) *windlassv1.GetScalingResponse {
 	res := &windlassv1.GetScalingResponse{Policy: r.Policy}
 	for id, d := range r.decisions {
 		if r.runsIn[id] && r.names[id] != "" {

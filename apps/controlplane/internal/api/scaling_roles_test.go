@@ -159,7 +159,7 @@ func TestScalingRoles_GrowWithinQuotaAndGrant(t *testing.T) {
 	require.NoError(t, w.deployScaled(rolesPolicy(), pooled(0, 0)))
 	w.settle("chat")
 	err := w.api.Rescale(t.Context(), w.roleDecision("us-east-1", model.RescaledRole{Role: "decode", From: 2, Wanted: 5}))
-	limitOf(t, err, beyond, "instances")
+	limitOf(t, err, overQuota, "instances")
 	require.NoError(t, w.api.Rescale(t.Context(), w.roleDecision("us-east-1", model.RescaledRole{Role: "decode", From: 2, Wanted: 4})))
 	require.EqualValues(t, 12, w.usage().Instances)
 	cost := w.scaledApp().Regions[w.regions["us-east-1"]].RoleCosts

@@ -169,9 +169,9 @@ func (c specMutation) regionsNamed(names []string) (out []model.Region, err erro
 	return out, nil
 }
 
-// repin computes the pinned overrides of a spec again, for a version that is made from an earlier one, because
+// repinOverrides computes the pinned overrides of a spec again, for a version that is made from an earlier one, because
 // regions may have changed.
-func (c specMutation) repin(spec *windlassv1.DeploymentSpec) error {
+func (c specMutation) repinOverrides(spec *windlassv1.DeploymentSpec) error {
 	if len(spec.GetPinnedOverrides()) == 0 {
 		return nil
 	}
@@ -240,7 +240,7 @@ func (c specMutation) runningWith(environmentID, secret string) ([]model.Topolog
 	for _, t := range rows {
 		ids[t.DeploymentID] = true
 	}
-	deployments, err := c.GetDeployments(keys(ids))
+	deployments, err := c.GetDeployments(keysOf(ids))
 	if err != nil {
 		return nil, fmt.Errorf("read deployments of environment %s: %w", environmentID, err)
 	}

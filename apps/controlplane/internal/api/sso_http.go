@@ -65,7 +65,7 @@ func (a *API) SSO() http.Handler {
 		w.Header().Set("Content-Type", "application/json")
 		_ = json.NewEncoder(w).Encode(struct { // a client that closed the connection needs no answer
 			Enabled bool `json:"enabled"`
-		}{a.issuer() != ""})
+		}{a.signInIssuer() != ""})
 	})
 	page := func(path string, do func(http.ResponseWriter, *http.Request) error) {
 		mux.HandleFunc("GET "+path, func(w http.ResponseWriter, r *http.Request) {
@@ -139,9 +139,9 @@ func (a browsers) countSignIn(flow string, err error) {
 	a.signIns.WithLabelValues(flow, outcome).Inc()
 }
 
-// callback returns the URL of the callback at the origin that the request used. It accepts only configured origins,
+// callbackURL returns the URL of the callback at the origin that the request used. It accepts only configured origins,
 // because the client chooses the header Host.
-func (a browsers) callback(r *http.Request) (string, error) {
+func (a browsers) callbackURL(r *http.Request) (string, error) {
 	for _, origin := range a.cfg.SSOOrigins {
 		if u, err := url.Parse(origin); err == nil && strings.EqualFold(u.Host, r.Host) {
 			return strings.TrimSuffix(origin, "/") + ssoCallbackPath, nil
@@ -172,13 +172,13 @@ func (a browsers) attemptCookie(r *http.Request, value string) *http.Cookie {
 
 // serveLogin sends the browser to the issuer.
 func (a browsers) serveLogin(w http.ResponseWriter, r *http.Request) error {
-	if a.issuer() == "" {
+	if a.signInIssuer() == "" {
 		return errNoSSO()
 	}
 	if err := a.takeSignIn(rpc.ClientOf(r.Context())); err != nil {
 		return err
 	}
-	redirect, err := a.callback(r)
+	redirect, err := a.callbackURL(r)
 	if err != nil {
 		return err
 	}
@@ -196,7 +196,7 @@ func (a browsers) serveLogin(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return explainSSO(err)
 	}
-	value, err := a.sealed(try, browserContext)
+	value, err := a.sealValue(try, browserContext)
 	if err != nil {
 		return err
 	}
@@ -220,8 +220,8 @@ func (t *attempt) forCLI(q url.Values) error {
 // confirmation matches the text that a CLI shows for a sign-in in a browser, such as "K7QD-3XMA".
 var confirmation = regexp.MustCompile(`^[A-Z2-7]{4}-[A-Z2-7]{4}$`)
 
-// loopback returns the URL of the CLI that waits for the sign-in.
-func (t *attempt) loopback(q url.Values) string {
+// loopbackURL returns the URL of the CLI that waits for the sign-in.
+func (t *attempt) loopbackURL(q url.Values) string {
 	q.Set("state", t.CLIState)
 	return "http://127.0.0.1:" + strconv.Itoa(t.Port) + "/?" + q.Encode()
 }
@@ -238,15 +238,15 @@ func safeReturn(path string) string {
 
 // serveCallback ends a sign-in in a browser.
 func (a browsers) serveCallback(w http.ResponseWriter, r *http.Request) error {
-	if a.issuer() == "" {
+	if a.signInIssuer() == "" {
 		return errNoSSO()
 	}
 	var try attempt
 	c, err := r.Cookie(a.ssoCookieName(r))
 	http.SetCookie(w, a.attemptCookie(r, ""))
 	client, by := rpc.ClientOf(r.Context()), caller{Source: a.sourceOfRequest(r), Procedure: ssoCallbackPath}
-	err = a.attempted(r.Context(), func(ctx context.Context) error {
-		if err != nil || !a.opened(c.Value, browserContext, &try) || time.Now().UnixMilli() >= try.ExpiresAt {
+	err = a.countingFailures(r.Context(), func(ctx context.Context) error {
+		if err != nil || !a.openSealed(c.Value, browserContext, &try) || time.Now().UnixMilli() >= try.ExpiresAt {
 			return signInRefused("state", "The sign-in has expired", "this browser has no running sign-in, or it took longer than 10 minutes", "Start the sign-in again.")
 		}
 		id, err := a.identityOf(ctx, r.URL.Query(), try)
@@ -260,7 +260,7 @@ func (a browsers) serveCallback(w http.ResponseWriter, r *http.Request) error {
 				return err
 			}
 			writePage(w, http.StatusOK, confirmPage, struct{ Title, Name, Role, Confirmation, URL string }{
-				"Sign in the command line?", key.Name, model.RoleName(key.Role), try.Confirmation, try.loopback(url.Values{"code": {code}}),
+				"Sign in the command line?", key.Name, model.RoleName(key.Role), try.Confirmation, try.loopbackURL(url.Values{"code": {code}}),
 			})
 			return nil
 		}
@@ -277,7 +277,7 @@ func (a browsers) serveCallback(w http.ResponseWriter, r *http.Request) error {
 	if coded := (*connect.Error)(nil); try.Port != 0 && errors.As(err, &coded) {
 		a.countSignIn("cli", err)
 		a.noteRefusal(caller{Procedure: ssoCallbackPath}, client, err)
-		http.Redirect(w, r, try.loopback(url.Values{"error": {withFix(coded)}}), http.StatusSeeOther)
+		http.Redirect(w, r, try.loopbackURL(url.Values{"error": {withFix(coded)}}), http.StatusSeeOther)
 		return nil
 	}
 	return err
@@ -288,7 +288,7 @@ func (a browsers) identityOf(ctx context.Context, q url.Values, try attempt) (id
 	if subtle.ConstantTimeCompare([]byte(q.Get("state")), []byte(try.State)) != 1 {
 		return id, signInRefused("state", "The sign-in was refused", "the answer belongs to another sign-in", "Start the sign-in again, and use one tab for it.")
 	}
-	if iss := q.Get("iss"); iss != "" && iss != a.issuer() {
+	if iss := q.Get("iss"); iss != "" && iss != a.signInIssuer() {
 		return id, explainSSO(sso.ErrIssuer)
 	}
 	if code := q.Get("error"); code != "" {
@@ -336,7 +336,7 @@ func (a browsers) serveToken(r *http.Request) (answer any, err error) {
 	if err := decode(r, &in); err != nil {
 		return nil, err
 	}
-	err = a.attempted(r.Context(), func(ctx context.Context) error {
+	err = a.countingFailures(r.Context(), func(ctx context.Context) error {
 		value, row, key, err := a.cliTokenOf(ctx, in.Code, in.Verifier, caller{Source: a.sourceOfRequest(r), Procedure: ssoTokenPath})
 		answer = a.answerToken(value, row, key)
 		return err
@@ -349,7 +349,7 @@ func (a browsers) serveToken(r *http.Request) (answer any, err error) {
 
 // serveDevice begins the device flow.
 func (a browsers) serveDevice(r *http.Request) (any, error) {
-	if a.issuer() == "" {
+	if a.signInIssuer() == "" {
 		return nil, errNoSSO()
 	}
 	if err := a.takeSignIn(rpc.ClientOf(r.Context())); err != nil {
@@ -363,7 +363,7 @@ func (a browsers) serveDevice(r *http.Request) (any, error) {
 	if latest := time.Now().Add(2 * signInFor); expires.IsZero() || expires.After(latest) {
 		expires = latest
 	}
-	handle, err := a.sealed(deviceHandle{Code: d.Code, ExpiresAt: expires.UnixMilli()}, deviceContext)
+	handle, err := a.sealValue(deviceHandle{Code: d.Code, ExpiresAt: expires.UnixMilli()}, deviceContext)
 	if err != nil {
 		return nil, err
 	}
@@ -386,13 +386,13 @@ func (a browsers) serveDevicePoll(r *http.Request) (answer any, err error) {
 	if err := decode(r, &in); err != nil {
 		return nil, err
 	}
-	if a.issuer() == "" {
+	if a.signInIssuer() == "" {
 		return nil, errNoSSO()
 	}
 	pending, slower := false, false
-	err = a.attempted(r.Context(), func(ctx context.Context) error {
+	err = a.countingFailures(r.Context(), func(ctx context.Context) error {
 		var handle deviceHandle
-		if !a.opened(in.Handle, deviceContext, &handle) || time.Now().UnixMilli() >= handle.ExpiresAt {
+		if !a.openSealed(in.Handle, deviceContext, &handle) || time.Now().UnixMilli() >= handle.ExpiresAt {
 			return signInRefused("expired", "The sign-in has expired", "the code was not entered in time", "Run `windlass login --sso --device` again.")
 		}
 		id, err := a.cfg.SSO.PollDevice(ctx, handle.Code)
@@ -431,7 +431,7 @@ func (a browsers) serveFederated(r *http.Request) (answer any, err error) {
 	if a.cfg.SSO == nil || len(a.cfg.SSO.FederationIssuers()) == 0 {
 		return nil, errNoSSO()
 	}
-	err = a.attempted(r.Context(), func(ctx context.Context) error {
+	err = a.countingFailures(r.Context(), func(ctx context.Context) error {
 		token := strings.TrimSpace(in.Token)
 		if err := a.mayFederate(ctx, token); err != nil {
 			return err
@@ -474,9 +474,9 @@ func (a browsers) mayFederate(ctx context.Context, token string) error {
 
 // tokenOf returns the member's token of a request.
 func tokenOf(r *http.Request) (string, error) {
-	value, ok := bearer(r.Header)
+	value, ok := bearerToken(r.Header)
 	if !ok || !isToken(value) {
-		return "", unauthenticated("this request needs a member's token", "Run `windlass login --sso`.")
+		return "", unauthenticatedError("this request needs a member's token", "Run `windlass login --sso`.")
 	}
 	return value, nil
 }
@@ -487,7 +487,7 @@ func (a browsers) serveTokenRenew(r *http.Request) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	value, row, err := a.renew(r.Context(), old, rpc.ClientOf(r.Context()))
+	value, row, err := a.renewSession(r.Context(), old, rpc.ClientOf(r.Context()))
 	if err != nil {
 		return nil, err
 	}
@@ -509,14 +509,14 @@ func (a browsers) serveTokenSignOut(r *http.Request) (any, error) {
 
 // withFix returns the message of an error with its fix, as sentences.
 func withFix(err *connect.Error) string {
-	text := sentence(err.Message())
+	text := sentenceOf(err.Message())
 	if fix := rpc.DetailOf(err).GetFix(); fix != "" {
 		text += " " + fix
 	}
 	return text
 }
 
-func sentence(text string) string {
+func sentenceOf(text string) string {
 	if text == "" {
 		return ""
 	}
@@ -566,7 +566,7 @@ func (a browsers) failPage(w http.ResponseWriter, r *http.Request, procedure str
 	var coded *connect.Error
 	switch {
 	case errors.As(err, &refused) && errors.As(err, &coded):
-		page.Title, page.Message, page.Fix = refused.title, sentence(coded.Message()), rpc.DetailOf(coded).GetFix()
+		page.Title, page.Message, page.Fix = refused.title, sentenceOf(coded.Message()), rpc.DetailOf(coded).GetFix()
 		for _, name := range refused.workspaces {
 			shown := name
 			if name == platform {
@@ -586,7 +586,7 @@ func (a browsers) failPage(w http.ResponseWriter, r *http.Request, procedure str
 	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, context.Canceled), a.cfg.IsUnavailable(err):
 		status, page.Message, page.Fix = http.StatusServiceUnavailable, "A component that the sign-in needs is unreachable.", "Try again in a moment."
 	case errors.As(err, &coded):
-		page.Message, page.Fix = sentence(coded.Message()), rpc.DetailOf(coded).GetFix()
+		page.Message, page.Fix = sentenceOf(coded.Message()), rpc.DetailOf(coded).GetFix()
 		a.noteRefusal(caller{Procedure: procedure}, rpc.ClientOf(r.Context()), err)
 	default:
 		a.cfg.Log.ErrorContext(r.Context(), "a sign-in failed", "request", procedure, "error", err)

@@ -84,8 +84,8 @@ type deviceHandle struct {
 	ExpiresAt int64
 }
 
-// sealed returns the value as a text that only processes with the keyset can read.
-func (a browsers) sealed(v any, context string) (string, error) {
+// sealValue returns the value as a text that only processes with the keyset can read.
+func (a browsers) sealValue(v any, context string) (string, error) {
 	plain, err := json.Marshal(v)
 	if err != nil {
 		return "", fmt.Errorf("seal a sign-in: %w", err)
@@ -97,8 +97,8 @@ func (a browsers) sealed(v any, context string) (string, error) {
 	return base64.RawURLEncoding.EncodeToString(box), nil
 }
 
-// opened reads a sealed text into v, and reports whether that was possible.
-func (a browsers) opened(text, context string, v any) bool {
+// openSealed reads a sealed text into v, and reports whether that was possible.
+func (a browsers) openSealed(text, context string, v any) bool {
 	box, err := base64.RawURLEncoding.DecodeString(text)
 	if err != nil {
 		return false
@@ -122,7 +122,7 @@ func (e *signInError) Error() string { return e.err.Error() }
 func (e *signInError) Unwrap() error { return e.err }
 
 func signInRefused(outcome, title, message, fix string) *signInError {
-	return &signInError{outcome: outcome, title: title, err: unauthenticated(message, fix)}
+	return &signInError{outcome: outcome, title: title, err: unauthenticatedError(message, fix)}
 }
 
 // errNoSSO is the error of a control plane without an issuer.
@@ -179,8 +179,8 @@ func (a browsers) begin(ctx context.Context, id signin.Identity, ref, prefix str
 		err = signInRefused("used", "The sign-in was already used", "another sign-in of this person began at the same moment", "Start the sign-in again.")
 	}
 	if err == nil {
-		a.keys.forget(key.Hash)
-		a.keys.prove(row.Hash, at)
+		a.keys.forgetKey(key.Hash)
+		a.keys.markProven(row.Hash, at)
 	}
 	return value, row, key, a.storeError(err)
 }
@@ -350,20 +350,20 @@ func (a browsers) takeSignIn(client netip.Addr) error {
 	if wait == 0 {
 		return nil
 	}
-	return &signInError{outcome: "rate_limited", title: "Too many sign-ins", err: a.refused(rateLimited("sign_ins_per_minute", rate, wait,
+	return &signInError{outcome: "rate_limited", title: "Too many sign-ins", err: a.countRefusal(rateLimited("sign_ins_per_minute", rate, wait,
 		"Try again after that.", fmt.Sprintf("more than %d requests for sign-ins came from your address in a minute", rate.PerMinute())))}
 }
 
-// attempted runs a step of a sign-in that a caller without a credential makes. A refusal counts as a failed log-in of
+// countingFailures runs a step of a sign-in that a caller without a credential makes. A refusal counts as a failed log-in of
 // the address.
-func (a browsers) attempted(ctx context.Context, do func(context.Context) error) error {
+func (a browsers) countingFailures(ctx context.Context, do func(context.Context) error) error {
 	client := rpc.ClientOf(ctx)
 	if err := a.takeSignIn(client); err != nil {
 		return err
 	}
 	from, at := admission.ClientKey(client), time.Now().UnixMicro()
 	if wait := a.cfg.FailedLogins.Take(from, at); wait > 0 {
-		return &signInError{outcome: "rate_limited", title: "Too many sign-ins failed", err: a.refused(tooManyFailures(a.cfg.FailedLogins.Rate(), wait))}
+		return &signInError{outcome: "rate_limited", title: "Too many sign-ins failed", err: a.countRefusal(tooManyFailures(a.cfg.FailedLogins.Rate(), wait))}
 	}
 	err := do(ctx)
 	var refused *signInError
@@ -380,7 +380,7 @@ func (a browsers) cliTokenOf(ctx context.Context, text, verifier string, by call
 	hash := sha256.Sum256([]byte(verifier))
 	challenge := base64.RawURLEncoding.EncodeToString(hash[:])
 	at := time.Now()
-	if !a.opened(text, codeContext, &code) || at.UnixMilli() >= code.ExpiresAt || subtle.ConstantTimeCompare([]byte(challenge), []byte(code.Challenge)) != 1 {
+	if !a.openSealed(text, codeContext, &code) || at.UnixMilli() >= code.ExpiresAt || subtle.ConstantTimeCompare([]byte(challenge), []byte(code.Challenge)) != 1 {
 		return "", row, key, signInRefused("code", "The sign-in was refused", "the code is not valid or has expired", "Run `windlass login --sso` again.")
 	}
 	err = a.cfg.Store.Update(ctx, func(tx Tx) error {
@@ -407,7 +407,7 @@ func (a browsers) cliTokenOf(ctx context.Context, text, verifier string, by call
 		return err
 	})
 	if err == nil {
-		a.keys.prove(row.Hash, at)
+		a.keys.markProven(row.Hash, at)
 	}
 	return value, row, key, a.storeError(err)
 }
@@ -430,8 +430,8 @@ func (a browsers) cliCodeOf(ctx context.Context, id signin.Identity, try attempt
 	if err != nil {
 		return "", key, a.storeError(err)
 	}
-	a.keys.forget(key.Hash)
-	code, err = a.sealed(cliCode{
+	a.keys.forgetKey(key.Hash)
+	code, err = a.sealValue(cliCode{
 		WorkspaceID: workspaceID, MemberID: key.ID, Challenge: try.Challenge, Salt: rand.Text(), ExpiresAt: at.Add(cliCodeFor).UnixMilli(),
 	}, codeContext)
 	return code, key, err

@@ -68,9 +68,9 @@ func (c versionMutation) turnBack(app model.App, r model.Rollout, why string) er
 	return c.wake(app.ID)
 }
 
-// supersede ends the rollout in flight, because another version is wanted now. The app's workflow stops instances
+// supersedeRollout ends the rollout in flight, because another version is wanted now. The app's workflow stops instances
 // that the rollout started.
-func (c versionMutation) supersede(app model.App, f activeRollout, why string) (model.App, error) {
+func (c versionMutation) supersedeRollout(app model.App, f activeRollout, why string) (model.App, error) {
 	r := *f.rollout
 	r.Status, r.Reason, r.Message = windlassv1.RolloutStatus_ROLLOUT_STATUS_SUPERSEDED, plan.ReasonSuperseded, why
 	r.FinishedAt = c.at

@@ -36,7 +36,7 @@ func appProto(f facts, app model.App) *windlassv1.App {
 		out.ReadyReplicas += min(p.Observed.ReadyReplicas, p.Row.Replicas)
 		out.Regions = append(out.Regions, p.Name())
 	}
-	out.Status, out.Message = f.status(app, live)
+	out.Status, out.Message = f.statusOf(app, live)
 	for _, p := range f.pins[app.ID] {
 		out.Pins = append(out.Pins, pinProto(f, app, p))
 	}
@@ -47,7 +47,7 @@ func (f facts) livePlaces(app model.App) []rollup.Place {
 	if app.LiveDeploymentID == "" {
 		return nil
 	}
-	return f.places(app.ID, app.LiveDeploymentID, topology.Active)
+	return f.placesOf(app.ID, app.LiveDeploymentID, topology.Active)
 }
 
 // movingPlaces returns the live deployment's places during a staged rollout. Each place has the replicas that its
@@ -58,12 +58,12 @@ func (f facts) movingPlaces(app model.App, c *model.Progress, live []rollup.Plac
 		p := &live[i]
 		region := p.Row.RegionID
 		size, ok := c.OldSizes[region]
-		p.Observed.ReadyReplicas = f.serving(p.Row)
+		p.Observed.ReadyReplicas = f.servingReplicas(p.Row)
 		for _, t := range f.rows[app.ID] {
 			if t.RegionID != region || t.DeploymentID == app.LiveDeploymentID || !topology.Active(t) || f.isPinned(t) {
 				continue
 			}
-			p.Observed.ReadyReplicas += f.serving(t)
+			p.Observed.ReadyReplicas += f.servingReplicas(t)
 			if n, there := c.Sizes[region]; there && !c.Back && t.Replicas > p.Row.Replicas {
 				size, ok = n, true
 			}
@@ -75,14 +75,14 @@ func (f facts) movingPlaces(app model.App, c *model.Progress, live []rollup.Plac
 	return live
 }
 
-// outdated returns the number of taken-over replicas of other versions that serve under the row's deployment.
-func (f facts) outdated(t model.Topology) int32 {
+// outdatedReplicas returns the number of taken-over replicas of other versions that serve under the row's deployment.
+func (f facts) outdatedReplicas(t model.Topology) int32 {
 	d := f.deployments[t.DeploymentID]
 	return plan.Outdated(t, f.rows[t.AppID], f.observedOf, &d)
 }
 
-// serving returns the number of replicas of any version that serve under the row's deployment.
-func (f facts) serving(t model.Topology) int32 {
+// servingReplicas returns the number of replicas of any version that serve under the row's deployment.
+func (f facts) servingReplicas(t model.Topology) int32 {
 	d := f.deployments[t.DeploymentID]
 	return plan.Serving(t, f.rows[t.AppID], f.observedOf, &d)
 }
@@ -91,21 +91,21 @@ func (f facts) observedOf(t model.Topology) model.Observed {
 	return f.observed[[2]string{t.DeploymentID, t.RegionID}]
 }
 
-// status returns the app's status, computed from the facts. If nothing is live or in flight, it returns a failure
+// statusOf returns the app's status, computed from the facts. If nothing is live or in flight, it returns a failure
 // that the workflow stored.
-func (f facts) status(app model.App, live []rollup.Place) (windlassv1.AppStatus, string) {
+func (f facts) statusOf(app model.App, live []rollup.Place) (windlassv1.AppStatus, string) {
 	var in rollup.Facts
 	switch {
 	case app.DeletingSince != 0:
 		in.Deleting = true
 		for _, t := range f.rows[app.ID] {
 			if t.Status != windlassv1.TopologyStatus_TOPOLOGY_STATUS_STOPPED {
-				in.Live = append(in.Live, f.place(t))
+				in.Live = append(in.Live, f.placeOf(t))
 			}
 		}
 		slices.SortStableFunc(in.Live, byName)
 	case app.RolloutID != "":
-		target := f.target(app)
+		target := f.targetOf(app)
 		if r := f.rollouts[app.RolloutID]; holdProto(r) != nil || plan.StartMissing(r) != "" {
 			in.Progress = plan.FrozenMessage(r)
 		}
@@ -113,7 +113,7 @@ func (f facts) status(app model.App, live []rollup.Place) (windlassv1.AppStatus,
 			in.Progress = app.Message // only the workflow's message describes waves
 		}
 		in.AwaitsCapacity = plan.WaitsForCapacity(f.rolloutStates[app.ID].Policy) > 0
-		in.Target, in.TargetPlaces = &target, f.places(app.ID, target.ID, topology.Active)
+		in.Target, in.TargetPlaces = &target, f.placesOf(app.ID, target.ID, topology.Active)
 	case app.LiveDeploymentID != "" && f.isLagging(app):
 		return app.Status, app.Message // only the workflow knows the state of lagging regions
 	case app.LiveDeploymentID != "":
@@ -125,9 +125,9 @@ func (f facts) status(app model.App, live []rollup.Place) (windlassv1.AppStatus,
 	return rollup.Status(in)
 }
 
-// target returns the deployment of the rollout in flight, which is always the newest version. If the facts do not
-// have the deployment, because it has no rows yet, target returns only its version and a pending status.
-func (f facts) target(app model.App) model.Deployment {
+// targetOf returns the deployment of the rollout in flight, which is always the newest version. If the facts do not
+// have the deployment, because it has no rows yet, targetOf returns only its version and a pending status.
+func (f facts) targetOf(app model.App) model.Deployment {
 	for _, d := range f.deployments {
 		if d.AppID == app.ID && d.Version == app.LatestVersion {
 			return d
@@ -147,7 +147,7 @@ func deploymentProto(f facts, app model.App, d model.Deployment) *windlassv1.Dep
 	if p := f.pinOf(app.ID, d.ID); p != nil && !p.Removing {
 		out.PinnedWeight = p.Weight
 	}
-	for _, p := range f.places(d.AppID, d.ID, func(model.Topology) bool { return true }) {
+	for _, p := range f.placesOf(d.AppID, d.ID, func(model.Topology) bool { return true }) {
 		out.Regions = append(out.Regions, p.Proto())
 	}
 	return out

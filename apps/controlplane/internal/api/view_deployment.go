@@ -15,7 +15,7 @@ func (a *server) deploymentViews(tx Tx, rows []model.Deployment) ([]*windlassv1.
 	if err != nil {
 		return nil, err
 	}
-	f, err := a.facts(tx, slices.Collect(maps.Values(apps)), rows)
+	f, err := a.loadFacts(tx, slices.Collect(maps.Values(apps)), rows)
 	if err != nil {
 		return nil, err
 	}
@@ -32,7 +32,7 @@ func (a *server) appsOf(tx Tx, rows []model.Deployment) (map[string]model.App, e
 	for _, d := range rows {
 		ids[d.AppID] = true
 	}
-	found, err := tx.GetApps(keys(ids))
+	found, err := tx.GetApps(keysOf(ids))
 	if err != nil {
 		return nil, fmt.Errorf("read apps: %w", err)
 	}

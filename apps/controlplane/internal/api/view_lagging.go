@@ -16,8 +16,8 @@ func (f facts) isLagging(app model.App) bool {
 	return c != nil && len(c.Lagging) > 0
 }
 
-// lagging returns the deployments that serve in lagging regions and are not in shown.
-func (f facts) lagging(app model.App, shown []model.Deployment) (more []model.Deployment) {
+// laggingNotIn returns the deployments that serve in lagging regions and are not in shown.
+func (f facts) laggingNotIn(app model.App, shown []model.Deployment) (more []model.Deployment) {
 	if !f.isLagging(app) {
 		return nil
 	}
@@ -42,7 +42,7 @@ func (f facts) laggingPlaces(app model.App, c *model.Progress, live []rollup.Pla
 		p := rollup.Place{Region: f.regions[b.RegionID], Row: model.Topology{RegionID: b.RegionID, Replicas: laggingSize(b)}}
 		for _, t := range f.rows[app.ID] {
 			if t.RegionID == b.RegionID && topology.Active(t) && !f.isPinned(t) {
-				p.Observed.ReadyReplicas += f.serving(t)
+				p.Observed.ReadyReplicas += f.servingReplicas(t)
 			}
 		}
 		live = append(live, p)

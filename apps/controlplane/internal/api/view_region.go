@@ -18,7 +18,7 @@ func (a regionService) regionViews(tx Tx, by caller, rows []model.Region) ([]*wi
 			own[r.ID] = true
 		}
 	}
-	heads, err := tx.GetHeads(keys(ids))
+	heads, err := tx.GetHeads(keysOf(ids))
 	if err != nil {
 		return nil, fmt.Errorf("read heads: %w", err)
 	}
@@ -26,11 +26,11 @@ func (a regionService) regionViews(tx Tx, by caller, rows []model.Region) ([]*wi
 	for _, h := range heads {
 		revisions[h.RegionID] = h.Revision
 	}
-	instances, err := tx.CountInstances(keys(own))
+	instances, err := tx.CountInstances(keysOf(own))
 	if err != nil {
 		return nil, fmt.Errorf("count instances: %w", err)
 	}
-	quarantined, err := tx.CountQuarantine(keys(own))
+	quarantined, err := tx.CountQuarantine(keysOf(own))
 	if err != nil {
 		return nil, fmt.Errorf("count quarantined workloads: %w", err)
 	}
@@ -78,7 +78,7 @@ func quarantineProto(r model.Region, q model.Quarantined) *windlassv1.Quarantine
 }
 
 func (a *server) regionsByID(tx Tx, ids map[string]bool) (map[string]model.Region, error) {
-	rows, err := tx.GetRegions(keys(ids))
+	rows, err := tx.GetRegions(keysOf(ids))
 	if err != nil {
 		return nil, fmt.Errorf("read regions: %w", err)
 	}

@@ -82,8 +82,8 @@ func checksProto(c *model.Progress, w *model.WaveProgress, st *model.RegionProgr
 	}
 	for _, check := range st.Checks {
 		v := &windlassv1.CheckProgress{
-			Name: check.Name, State: check.State, Figure: number(check.New), OldFigure: number(check.Old),
-			Samples: number(check.NewSamples), OldSamples: number(check.OldSamples),
+			Name: check.Name, State: check.State, Figure: copyNumber(check.New), OldFigure: copyNumber(check.Old),
+			Samples: copyNumber(check.NewSamples), OldSamples: copyNumber(check.OldSamples),
 			Failures: check.Failures, FailureLimit: limits[check.Name], Message: check.Message,
 			HeldSince: check.InconclusiveSince, MeasuredAt: check.MeasuredAt,
 		}
@@ -95,8 +95,8 @@ func checksProto(c *model.Progress, w *model.WaveProgress, st *model.RegionProgr
 	return out
 }
 
-// number returns a copy of v, so that a change of the view does not change the progress.
-func number(v *float64) *float64 {
+// copyNumber returns a copy of v, so that a change of the view does not change the progress.
+func copyNumber(v *float64) *float64 {
 	if v == nil {
 		return nil
 	}
@@ -146,7 +146,7 @@ func failedView(f facts, app model.App, r model.Rollout, c *model.Progress, st m
 		out.Relapses, out.RelapseLimit = st.Relapses, plan.RelapseLimit(c.Sizes[st.RegionID])
 	}
 	for _, t := range f.rows[app.ID] {
-		if pl := f.place(t); t.DeploymentID == r.DeploymentID && t.RegionID == st.RegionID && t.Replicas > 0 && pl.Observed.Doomed > 0 {
+		if pl := f.placeOf(t); t.DeploymentID == r.DeploymentID && t.RegionID == st.RegionID && t.Replicas > 0 && pl.Observed.Doomed > 0 {
 			d := f.deployments[r.DeploymentID]
 			out.FailedInstances, out.FailedLimit = pl.Observed.Doomed, plan.FailedLimit(c.Policy, &d, t)
 		}
@@ -163,11 +163,11 @@ func fillRegion(f facts, app model.App, st model.RegionProgress, out *windlassv1
 			if t.DeploymentID != d.ID || t.RegionID != st.RegionID {
 				continue
 			}
-			pl := f.place(t)
+			pl := f.placeOf(t)
 			v.Weight = t.Weight
 			if t.Status == windlassv1.TopologyStatus_TOPOLOGY_STATUS_STARTING || t.Status == windlassv1.TopologyStatus_TOPOLOGY_STATUS_STARTED {
 				v.Replicas, v.Ready = t.Replicas, pl.Observed.ReadyReplicas
-				v.Outdated = f.outdated(t)
+				v.Outdated = f.outdatedReplicas(t)
 			}
 			if out.Reason == "" && d.ID == newer.ID && !pl.Settled() && v.Replicas > 0 {
 				out.Reason, out.Message = pl.Why()
@@ -180,16 +180,16 @@ func fillRegion(f facts, app model.App, st model.RegionProgress, out *windlassv1
 		return v
 	}
 	out.Old, out.New = version(older), version(newer)
-	for _, d := range f.remaining(app, []model.Deployment{older, newer}) {
+	for _, d := range f.remainingNotIn(app, []model.Deployment{older, newer}) {
 		if v := version(d); v.Replicas > 0 || v.Weight > 0 {
 			out.Others = append(out.Others, v)
 		}
 	}
 }
 
-// remaining returns the deployments, sorted by version, that still have replicas or traffic in a region, without
+// remainingNotIn returns the deployments, sorted by version, that still have replicas or traffic in a region, without
 // pinned deployments and those in shown.
-func (f facts) remaining(app model.App, shown []model.Deployment) (more []model.Deployment) {
+func (f facts) remainingNotIn(app model.App, shown []model.Deployment) (more []model.Deployment) {
 	for _, t := range f.rows[app.ID] {
 		d, known := f.deployments[t.DeploymentID]
 		same := func(other model.Deployment) bool { return other.ID == t.DeploymentID }

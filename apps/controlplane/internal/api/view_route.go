@@ -22,7 +22,7 @@ type routeFacts struct {
 // routeFacts reads the facts of routes. With ended, it includes ended versions.
 func (a routeService) routeFacts(tx Tx, apps []model.App, ended bool) (f routeFacts, err error) {
 	f = routeFacts{places: map[string][]rollup.RoutePlace{}, domains: map[string][]model.Domain{}, keys: map[string][]model.AppKey{}}
-	if f.facts, err = a.facts(tx, apps, nil); err != nil {
+	if f.facts, err = a.loadFacts(tx, apps, nil); err != nil {
 		return f, err
 	}
 	ids := make([]string, 0, len(apps))
@@ -35,7 +35,7 @@ func (a routeService) routeFacts(tx Tx, apps []model.App, ended bool) (f routeFa
 			}
 		}
 	}
-	versions, err := tx.GetDeployments(keys(leaving))
+	versions, err := tx.GetDeployments(keysOf(leaving))
 	if err != nil {
 		return f, fmt.Errorf("read deployments: %w", err)
 	}
@@ -74,7 +74,7 @@ func (a routeService) routeFacts(tx Tx, apps []model.App, ended bool) (f routeFa
 			more[r.RegionID] = true
 		}
 	}
-	regions, err := tx.GetRegions(keys(more))
+	regions, err := tx.GetRegions(keysOf(more))
 	if err != nil {
 		return f, fmt.Errorf("read regions: %w", err)
 	}
@@ -94,20 +94,20 @@ func (a routeService) routeFacts(tx Tx, apps []model.App, ended bool) (f routeFa
 
 func (f routeFacts) regionName(p rollup.RoutePlace) string { return p.Region.ShownName() }
 
-// path returns the app's path: project/environment/name.
-func (f facts) path(app model.App) string {
+// pathOf returns the app's path: project/environment/name.
+func (f facts) pathOf(app model.App) string {
 	return f.projects[app.ProjectID].Name + "/" + f.environments[app.EnvironmentID].Name + "/" + app.Name
 }
 
-// routes returns the routes of one app: the stable host, domains by name, previews from the newest to the oldest.
+// routesOf returns the routes of one app: the stable host, domains by name, previews from the newest to the oldest.
 // With ended, it includes routes that no region serves any more.
-func (f routeFacts) routes(app model.App, ended bool) []*windlassv1.Route {
+func (f routeFacts) routesOf(app model.App, ended bool) []*windlassv1.Route {
 	stable := model.Host(app, f.domain)
-	out := []*windlassv1.Route{f.weighted(app, windlassv1.Route_KIND_STABLE, stable, app.DeletingSince == 0)}
+	out := []*windlassv1.Route{f.weightedRoute(app, windlassv1.Route_KIND_STABLE, stable, app.DeletingSince == 0)}
 	named := map[string]bool{stable: true}
 	for _, d := range f.domains[app.ID] {
 		named[d.Name] = true
-		r := f.weighted(app, windlassv1.Route_KIND_DOMAIN, d.Name, app.DeletingSince == 0 && d.VerifiedAt != 0)
+		r := f.weightedRoute(app, windlassv1.Route_KIND_DOMAIN, d.Name, app.DeletingSince == 0 && d.VerifiedAt != 0)
 		if d.VerifiedAt == 0 {
 			r.State, r.Message = windlassv1.RouteState_ROUTE_STATE_PENDING, "the domain is not verified yet"
 		}
@@ -118,16 +118,16 @@ func (f routeFacts) routes(app model.App, ended bool) []*windlassv1.Route {
 		for _, host := range p.Route.Hosts {
 			if !named[host] {
 				named[host] = true
-				out = append(out, f.weighted(app, windlassv1.Route_KIND_DOMAIN, host, false))
+				out = append(out, f.weightedRoute(app, windlassv1.Route_KIND_DOMAIN, host, false))
 			}
 		}
 	}
-	return append(out, f.previews(app, ended)...)
+	return append(out, f.previewRoutes(app, ended)...)
 }
 
-// weighted returns the route from a host to the versions that serve, by their weights.
-func (f routeFacts) weighted(app model.App, kind windlassv1.Route_Kind, host string, wanted bool) *windlassv1.Route {
-	out := &windlassv1.Route{Host: host, Kind: kind, AppId: app.ID, App: f.path(app)}
+// weightedRoute returns the route from a host to the versions that serve, by their weights.
+func (f routeFacts) weightedRoute(app model.App, kind windlassv1.Route_Kind, host string, wanted bool) *windlassv1.Route {
+	out := &windlassv1.Route{Host: host, Kind: kind, AppId: app.ID, App: f.pathOf(app)}
 	for _, p := range f.places[app.ID] {
 		state, why := p.State(host, wanted)
 		if state == windlassv1.RouteState_ROUTE_STATE_PENDING {
@@ -143,15 +143,15 @@ func (f routeFacts) weighted(app model.App, kind windlassv1.Route_Kind, host str
 		out.Regions = append(out.Regions, &windlassv1.RegionRoute{
 			Region: f.regionName(p), State: state, Message: why, Policy: policy,
 			Generation: p.Route.Generation, AcknowledgedGeneration: p.Observed.Generation,
-			Targets: f.shares(app, p.Route.RegionID),
+			Targets: f.sharesOf(app, p.Route.RegionID),
 		})
 	}
 	out.State, out.Message = rollup.RouteState(out.Regions, app.DeletingSince != 0)
 	return out
 }
 
-// shares returns the share of the app's requests in the region that each version gets, by version.
-func (f routeFacts) shares(app model.App, region string) []*windlassv1.RouteShare {
+// sharesOf returns the share of the app's requests in the region that each version gets, by version.
+func (f routeFacts) sharesOf(app model.App, region string) []*windlassv1.RouteShare {
 	var targets []model.RouteTarget
 	for _, t := range f.rows[app.ID] {
 		if t.RegionID == region && t.Weight > 0 {
@@ -163,16 +163,16 @@ func (f routeFacts) shares(app model.App, region string) []*windlassv1.RouteShar
 		return cmp.Compare(f.deployments[a.DeploymentID].Version, f.deployments[b.DeploymentID].Version)
 	})
 	var out []*windlassv1.RouteShare
-	for i, percent := range percents(targets) {
+	for i, percent := range percentsOf(targets) {
 		id := targets[i].DeploymentID
 		out = append(out, &windlassv1.RouteShare{DeploymentId: id, Version: f.deployments[id].Version, Percent: percent})
 	}
 	return out
 }
 
-// percents returns the targets' weights in percent, which add up to 100. Weights are rounded down, and the rest goes
+// percentsOf returns the targets' weights in percent, which add up to 100. Weights are rounded down, and the rest goes
 // to the targets with the largest remainders.
-func percents(targets []model.RouteTarget) []int32 {
+func percentsOf(targets []model.RouteTarget) []int32 {
 	var sum int64
 	for _, t := range targets {
 		sum += int64(t.Weight)
@@ -190,9 +190,9 @@ func percents(targets []model.RouteTarget) []int32 {
 	return out
 }
 
-// previews returns the hosts of versions that run or are being removed, from the newest to the oldest. With ended, it
+// previewRoutes returns the hosts of versions that run or are being removed, from the newest to the oldest. With ended, it
 // includes hosts of ended versions.
-func (f routeFacts) previews(app model.App, ended bool) []*windlassv1.Route {
+func (f routeFacts) previewRoutes(app model.App, ended bool) []*windlassv1.Route {
 	var out []*windlassv1.Route
 	seen := map[string]bool{}
 	for _, t := range f.rows[app.ID] {
@@ -203,9 +203,9 @@ func (f routeFacts) previews(app model.App, ended bool) []*windlassv1.Route {
 		seen[t.DeploymentID] = true
 		r := &windlassv1.Route{
 			Host: model.PreviewHost(app.ID, app.Name, d.Version, f.domain), Kind: windlassv1.Route_KIND_PREVIEW,
-			AppId: app.ID, App: f.path(app), DeploymentId: d.ID, Version: d.Version,
+			AppId: app.ID, App: f.pathOf(app), DeploymentId: d.ID, Version: d.Version,
 		}
-		for _, p := range f.facts.places(app.ID, d.ID, func(t model.Topology) bool { return !t.Transferred }) {
+		for _, p := range f.facts.placesOf(app.ID, d.ID, func(t model.Topology) bool { return !t.Transferred }) {
 			one := &windlassv1.RegionRoute{Region: p.Name(), State: rollup.PreviewState(p)}
 			switch {
 			case one.State != windlassv1.RouteState_ROUTE_STATE_TERMINATED:
@@ -227,7 +227,7 @@ func (f routeFacts) previews(app model.App, ended bool) []*windlassv1.Route {
 
 func domainProto(f facts, app model.App, d model.Domain) *windlassv1.Domain {
 	return &windlassv1.Domain{
-		Name: d.Name, AppId: d.AppID, App: f.path(app), Verified: d.VerifiedAt != 0,
+		Name: d.Name, AppId: d.AppID, App: f.pathOf(app), Verified: d.VerifiedAt != 0,
 		TxtName: model.DomainRecord(d.Name), TxtValue: d.Token,
 		CreatedBy: d.CreatedBy, CreatedAt: d.CreatedAt, VerifiedAt: d.VerifiedAt,
 		MissingSince: d.MissingSince, LapsedAt: d.LapsedAt,

@@ -18,9 +18,9 @@ const (
 	urlCandidates = 200
 )
 
-// urls returns the URLs of a live app: first its host, then its domains, at the gateways of regions that have a share
-// of its traffic. See reached.
-func urls(tx Tx, f facts, app model.App) ([]string, error) {
+// urlsOf returns the URLs of a live app: first its host, then its domains, at the gateways of regions that have a share
+// of its traffic. See reachedURLs.
+func urlsOf(tx Tx, f facts, app model.App) ([]string, error) {
 	if app.LiveDeploymentID == "" {
 		return nil, nil
 	}
@@ -36,7 +36,7 @@ func urls(tx Tx, f facts, app model.App) ([]string, error) {
 			}
 		}
 	}
-	return f.reached(tx, app, app.LiveDeploymentID, hosts, func(t model.Topology) bool { return t.Weight > 0 })
+	return f.reachedURLs(tx, app, app.LiveDeploymentID, hosts, func(t model.Topology) bool { return t.Weight > 0 })
 }
 
 // previewURLs returns URLs of the new version before it is live, in regions where it has ready instances. It returns
@@ -46,22 +46,22 @@ func previewURLs(tx Tx, f facts, app model.App, r model.Rollout) ([]string, erro
 	if app.RolloutID != r.ID || app.LiveDeploymentID == "" || app.LiveDeploymentID == r.DeploymentID {
 		return nil, nil
 	}
-	if slices.ContainsFunc(f.rows[app.ID], func(t model.Topology) bool { return t.DeploymentID == r.DeploymentID && f.outdated(t) > 0 }) {
+	if slices.ContainsFunc(f.rows[app.ID], func(t model.Topology) bool { return t.DeploymentID == r.DeploymentID && f.outdatedReplicas(t) > 0 }) {
 		return nil, nil
 	}
 	hosts := []string{model.PreviewHost(app.ID, app.Name, f.deployments[r.DeploymentID].Version, f.domain)}
-	return f.reached(tx, app, r.DeploymentID, hosts, func(t model.Topology) bool {
-		return t.DeploymentID == r.DeploymentID && topology.Active(t) && f.place(t).Observed.Ready > 0
+	return f.reachedURLs(tx, app, r.DeploymentID, hosts, func(t model.Topology) bool {
+		return t.DeploymentID == r.DeploymentID && topology.Active(t) && f.placeOf(t).Observed.Ready > 0
 	})
 }
 
-// reached returns the URLs of the hosts, without duplicates. It uses the gateways of regions that have a row for which
+// reachedURLs returns the URLs of the hosts, without duplicates. It uses the gateways of regions that have a row for which
 // the function serves returns true. Then it adds ready instances of the deployment in regions without gateways.
-func (f facts) reached(tx Tx, app model.App, deploymentID string, hosts []string, serves func(model.Topology) bool) ([]string, error) {
+func (f facts) reachedURLs(tx Tx, app model.App, deploymentID string, hosts []string, serves func(model.Topology) bool) ([]string, error) {
 	var gateways []*url.URL
 	bare := false
 	rows := slices.Clone(f.rows[app.ID])
-	slices.SortStableFunc(rows, func(x, y model.Topology) int { return byName(f.place(x), f.place(y)) })
+	slices.SortStableFunc(rows, func(x, y model.Topology) int { return byName(f.placeOf(x), f.placeOf(y)) })
 	for _, t := range rows {
 		at := gatewayOf(f.regions[t.RegionID])
 		switch {
@@ -74,7 +74,7 @@ func (f facts) reached(tx Tx, app model.App, deploymentID string, hosts []string
 	var out []string
 	for _, host := range hosts {
 		for _, at := range gateways {
-			if u := through(at, host); !slices.Contains(out, u) {
+			if u := urlThrough(at, host); !slices.Contains(out, u) {
 				out = append(out, u)
 			}
 		}
@@ -103,8 +103,8 @@ func gatewayOf(r model.Region) *url.URL {
 	return u
 }
 
-// through returns the host's URL with the scheme and port of the gateways.
-func through(gateways *url.URL, host string) string {
+// urlThrough returns the host's URL with the scheme and port of the gateways.
+func urlThrough(gateways *url.URL, host string) string {
 	if port := gateways.Port(); port != "" {
 		host = net.JoinHostPort(host, port)
 	}

@@ -57,7 +57,7 @@ func (d *deployment) startFindings() (out []*windlassv1.PlanFinding) {
 // stuckAtZero returns the regions in which the app is at zero and no request could start next, the version that
 // replaces the live version. The values are the replicas that a request starts now.
 func (r running) stuckAtZero(next *windlassv1.DeploymentSpec) map[string]int32 {
-	out, sizes := map[string]int32{}, r.sizes()
+	out, sizes := map[string]int32{}, r.liveSizes()
 	for _, t := range r.rows {
 		if r.live == nil || t.DeploymentID != r.live.ID || !topology.Active(t) {
 			continue

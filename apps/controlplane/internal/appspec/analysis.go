@@ -118,8 +118,8 @@ func checkBounds(c *windlassv1.AnalysisCheck, at string) error {
 		most, least *float64
 	}{
 		{"max", c.Max, c.Min},
-		{"versusOld.maxRatio", versus(v).MaxRatio, versus(v).MinRatio},
-		{"versusOld.maxDifference", versus(v).MaxDifference, versus(v).MinDifference},
+		{"versusOld.maxRatio", copyVersus(v).MaxRatio, copyVersus(v).MinRatio},
+		{"versusOld.maxDifference", copyVersus(v).MaxDifference, copyVersus(v).MinDifference},
 	} {
 		if b.most != nil && b.least != nil && *b.most < *b.least {
 			return apierr.InvalidFix(at+"."+b.name, fmt.Sprintf("no value is both at most %g and at least %g", *b.most, *b.least), "Swap the two, or leave one out.")
@@ -128,7 +128,7 @@ func checkBounds(c *windlassv1.AnalysisCheck, at string) error {
 	return nil
 }
 
-func versus(v *windlassv1.VersusOld) *windlassv1.VersusOld {
+func copyVersus(v *windlassv1.VersusOld) *windlassv1.VersusOld {
 	if v == nil {
 		return &windlassv1.VersusOld{}
 	}

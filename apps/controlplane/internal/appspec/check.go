@@ -151,7 +151,7 @@ func checkSecrets(s *windlassv1.DeploymentSpec, field string) error {
 		}
 		at += ".envName"
 		if reservedVariable(r.GetEnvName()) {
-			return apierr.Invalid(at, reserved(r.GetEnvName()))
+			return apierr.Invalid(at, reservedError(r.GetEnvName()))
 		}
 		if seen[r.GetEnvName()] {
 			return apierr.Invalid(at, fmt.Sprintf("variable %s is set by two secrets", r.GetEnvName()))
@@ -173,7 +173,7 @@ func CheckEnv(env map[string]string, field string) error {
 	size := 0
 	for _, name := range slices.Sorted(maps.Keys(env)) {
 		if reservedVariable(name) {
-			return apierr.Invalid(fmt.Sprintf("%s[%q]", field, name), reserved(name))
+			return apierr.Invalid(fmt.Sprintf("%s[%q]", field, name), reservedError(name))
 		}
 		if strings.ContainsRune(env[name], 0) {
 			return apierr.Invalid(fmt.Sprintf("%s[%q]", field, name), fmt.Sprintf("the value of %s contains a zero byte, which no variable can contain", name))
@@ -199,6 +199,6 @@ func reservedVariable(name string) bool {
 	return name == "PORT" || strings.HasPrefix(name, "WINDLASS_")
 }
 
-func reserved(name string) string {
+func reservedError(name string) string {
 	return fmt.Sprintf("variable %s is taken: Windlass sets PORT and names that begin with WINDLASS_", name)
 }

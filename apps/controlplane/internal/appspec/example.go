@@ -29,7 +29,7 @@ func CheckExamples(ctx context.Context, p *preset.Preset, examples []*windlassv1
 		if engine := e.GetServe().GetEngine(); engine != p.Name {
 			findings = append(findings, preset.Finding{
 				Severity: preset.Error, Code: "ExampleInvalid", Field: field + ".serve.engine",
-				Text: fmt.Sprintf("%q is not this preset", clipped(engine)), Fix: "set it to " + p.Name,
+				Text: fmt.Sprintf("%q is not this preset", clipText(engine)), Fix: "set it to " + p.Name,
 			})
 			continue
 		}

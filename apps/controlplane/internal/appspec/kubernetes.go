@@ -52,8 +52,8 @@ func checkKubernetes(s *windlassv1.DeploymentSpec, field string) error {
 	return checkSecurity(s, field)
 }
 
-// taken reports whether the key is reserved for Windlass.
-func taken(key string) bool {
+// isTaken reports whether the key is reserved for Windlass.
+func isTaken(key string) bool {
 	return strings.HasPrefix(key, "windlass.run/") || strings.HasPrefix(key, "app.kubernetes.io/")
 }
 
@@ -63,7 +63,7 @@ func takenError(field, key, fix string) error {
 
 func checkSelector(selector map[string]string, field string) error {
 	for _, key := range slices.Sorted(maps.Keys(selector)) {
-		if taken(key) {
+		if isTaken(key) {
 			return takenError(field, key, "Select a pool of the region with resources.gpu.pool, or select nodes by another label.")
 		}
 		for _, say := range []struct{ label, field string }{
@@ -96,7 +96,7 @@ func checkTolerations(list []*windlassv1.Toleration, field string) error {
 
 func checkPodLabels(labels map[string]string, field string) error {
 	for _, key := range slices.Sorted(maps.Keys(labels)) {
-		if taken(key) {
+		if isTaken(key) {
 			return takenError(field, key, "Use your own prefix.")
 		}
 		if key == "pod-template-hash" || key == "controller-revision-hash" {
@@ -109,7 +109,7 @@ func checkPodLabels(labels map[string]string, field string) error {
 func checkAnnotations(annotations map[string]string, field string) error {
 	size := 0
 	for _, key := range slices.Sorted(maps.Keys(annotations)) {
-		if taken(key) {
+		if isTaken(key) {
 			return takenError(field, key, "Use your own prefix.")
 		}
 		domain, _, _ := strings.Cut(key, "/")
@@ -194,7 +194,7 @@ func checkModelCache(s *windlassv1.DeploymentSpec, field string) error {
 // checkFolder fails for a path that is not plain, or that is in a forbidden folder, or contains one.
 func checkFolder(p, field string, forbidden []string, fix string) error {
 	if p == "/" || path.Clean(p) != p {
-		return apierr.InvalidFix(field, fmt.Sprintf("%q is not a plain path: use %q", p, plain(p)), fix)
+		return apierr.InvalidFix(field, fmt.Sprintf("%q is not a plain path: use %q", p, plainPath(p)), fix)
 	}
 	for _, f := range forbidden {
 		if p == f || strings.HasPrefix(p, f+"/") || strings.HasPrefix(f, p+"/") {
@@ -204,7 +204,7 @@ func checkFolder(p, field string, forbidden []string, fix string) error {
 	return nil
 }
 
-func plain(p string) string {
+func plainPath(p string) string {
 	if c := path.Clean(p); c != "/" {
 		return c
 	}

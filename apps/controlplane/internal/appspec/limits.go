@@ -50,7 +50,7 @@ func checkAmounts(auto *windlassv1.AutoRollback, field string) error {
 		{"unhealthy", auto.GetUnhealthy(), "replicas that were ready"},
 	} {
 		switch {
-		case none(limit.text):
+		case isNone(limit.text):
 			return apierr.InvalidFix(field+"."+limit.name, fmt.Sprintf("%s is %s of the %s: every region would fail at once", limit.name, limit.text, limit.of),
 				"Use 1 or more, or leave it out.")
 		case tooManyPercent(limit.text):

@@ -146,7 +146,7 @@ func checkPoolPolicy(p *windlassv1.RolloutPolicy, s *windlassv1.DeploymentSpec, 
 	case model.ReplacesWhenFull(s) && strategy.Of(p) != strategy.Of(nil):
 		return apierr.InvalidFix(field+".strategy", fmt.Sprintf("update.whenFull applies to instances that are replaced in their slots, but strategy %s does not replace instances in their slots", strategy.Name(p)),
 			"Use strategy rolling, or leave update.whenFull out.")
-	case model.ReplacesWhenFull(s) && p.GetMaxUnavailable() != "" && !none(p.GetMaxUnavailable()):
+	case model.ReplacesWhenFull(s) && p.GetMaxUnavailable() != "" && !isNone(p.GetMaxUnavailable()):
 		return apierr.InvalidFix(field+".maxUnavailable", fmt.Sprintf("maxUnavailable is %s, so instances stop before the new ones start even if the region has capacity for more", p.GetMaxUnavailable()),
 			"Leave maxUnavailable out, or leave update.whenFull out.")
 	case moves && strategy.Of(p) != strategy.Of(nil):
@@ -154,10 +154,10 @@ func checkPoolPolicy(p *windlassv1.RolloutPolicy, s *windlassv1.DeploymentSpec, 
 			"Use strategy rolling, or leave update.order out.")
 	case strategy.Of(p).Order() == strategy.InPlace:
 		return apierr.InvalidFix(field+".strategy", "the strategy replaces instances in place, so instances of two versions would call each other", fix)
-	case none(p.GetMaxSurge()) && moves:
+	case isNone(p.GetMaxSurge()) && moves:
 		return apierr.InvalidFix(field+".maxSurge", fmt.Sprintf("maxSurge is 0, and order %s starts one more instance of a role unless maxUnavailable is set", pool.OrderName(s.GetUpdate())),
 			"Leave maxSurge out, and set maxUnavailable to 1% or more: instances then stop before their successors start.")
-	case none(p.GetMaxSurge()):
+	case isNone(p.GetMaxSurge()):
 		return apierr.InvalidFix(field+".maxSurge", "maxSurge is 0, and each version of a pool has at least one instance of every role", fix)
 	}
 	return nil

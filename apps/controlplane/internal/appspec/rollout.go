@@ -100,7 +100,7 @@ func regionWithoutRoomForBoth(p *windlassv1.RolloutPolicy, spec *windlassv1.Depl
 	return ""
 }
 
-func none(text string) bool {
+func isNone(text string) bool {
 	return text != "" && strings.Trim(text, "0%") == ""
 }
 

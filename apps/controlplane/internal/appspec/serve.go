@@ -36,12 +36,12 @@ import (
 // errors first, then warnings, then notes. A spec without serve is copied unchanged. With an error among the
 // findings, the spec is not complete.
 func Expand(in *windlassv1.DeploymentSpec, presets *preset.Registry) (*windlassv1.DeploymentSpec, []preset.Finding) {
-	s, findings := expand(in, presets)
+	s, findings := expandPreset(in, presets)
 	preset.SortFindings(findings)
 	return s, findings
 }
 
-func expand(in *windlassv1.DeploymentSpec, presets *preset.Registry) (*windlassv1.DeploymentSpec, []preset.Finding) {
+func expandPreset(in *windlassv1.DeploymentSpec, presets *preset.Registry) (*windlassv1.DeploymentSpec, []preset.Finding) {
 	s := proto.CloneOf(in)
 	s.GeneratedBy, s.Generated = "", nil
 	if s.GetServe() == nil {
@@ -83,15 +83,15 @@ func expand(in *windlassv1.DeploymentSpec, presets *preset.Registry) (*windlassv
 	if shm := made.GetResources().GetShmMib(); s.GetResources().GetShmMib() == 0 && tooLittle(s.GetResources(), shm) {
 		return s, append(findings, littleMemory(shm, s.GetResources()))
 	}
-	out := overlaid(made, s)
+	out := overlayFields(made, s)
 	if out.Args = p.Merge(made.GetArgs(), s.GetArgs()); len(out.Args) > maxArgs {
 		return s, append(findings, tooManyArgs(len(out.Args)))
 	}
-	out.HealthCheck = overlaid(made.GetHealthCheck(), s.GetHealthCheck())
+	out.HealthCheck = overlayFields(made.GetHealthCheck(), s.GetHealthCheck())
 	if budget := out.GetHealthCheck().GetStartupBudget(); s.GetProgressDeadline() == nil && budget.AsDuration() > made.GetProgressDeadline().AsDuration() {
 		out.ProgressDeadline = proto.CloneOf(deadlineFor(budget)) // the file or the preset has a longer budget than the preset's deadline
 	}
-	out.Resources = overlaid(made.GetResources(), s.GetResources())
+	out.Resources = overlayFields(made.GetResources(), s.GetResources())
 	out.Env = s.GetEnv()
 	out.GeneratedBy = f.GeneratedBy
 	out.Generated = &windlassv1.Generated{EngineVersion: f.EngineVersion, Env: generatedEnv(made.GetEnv(), s), Metrics: EngineMetrics(f.Metrics)}
@@ -144,8 +144,8 @@ func generatedEnv(made map[string]string, s *windlassv1.DeploymentSpec) map[stri
 	return env
 }
 
-// overlaid returns base, in which every field that over sets is replaced as a whole.
-func overlaid[M proto.Message](base, over M) M {
+// overlayFields returns base, in which every field that over sets is replaced as a whole.
+func overlayFields[M proto.Message](base, over M) M {
 	if !base.ProtoReflect().IsValid() {
 		return proto.CloneOf(over)
 	}
@@ -307,7 +307,7 @@ func inputOf(s *windlassv1.DeploymentSpec, r *windlassv1.Resources) (preset.Inpu
 		}
 		if bad != "" {
 			findings = append(findings, preset.Finding{
-				Severity: preset.Error, Code: "OptionInvalid", Field: "options", Text: fmt.Sprintf("flag %q: %s", clipped(name), bad),
+				Severity: preset.Error, Code: "OptionInvalid", Field: "options", Text: fmt.Sprintf("flag %q: %s", clipText(name), bad),
 				Fix: "write true, false, a number, a text or a list of these",
 			})
 			continue
@@ -317,7 +317,7 @@ func inputOf(s *windlassv1.DeploymentSpec, r *windlassv1.Resources) (preset.Inpu
 	return in, findings
 }
 
-func clipped(text string) string {
+func clipText(text string) string {
 	if len(text) > 64 {
 		return strings.ToValidUTF8(text[:64], "") + "..."
 	}

@@ -37,10 +37,10 @@ func checkSlotsPolicy(p *windlassv1.RolloutPolicy, s *windlassv1.DeploymentSpec,
 		return apierr.InvalidFix(field+".strategy", fmt.Sprintf("role %q has stable slots, but strategy %s starts new instances in other slots", names[0], strategy.Name(p)),
 			"Use strategy inPlace, which replaces instances in their slots, or leave slots out.")
 	case !model.IsPooled(s), strategy.Of(p) != strategy.Of(nil): // checkPoolPolicy refuses other strategies of a pool
-	case p.GetMaxUnavailable() == "" || none(p.GetMaxUnavailable()):
+	case p.GetMaxUnavailable() == "" || isNone(p.GetMaxUnavailable()):
 		return apierr.InvalidFix(field+".maxUnavailable", fmt.Sprintf("role %q has stable slots, in which an instance stops before its successor starts", names[0]),
 			"Set maxUnavailable to 1% or more, or leave slots out.")
-	case p.GetMaxSurge() != "" && !none(p.GetMaxSurge()):
+	case p.GetMaxSurge() != "" && !isNone(p.GetMaxSurge()):
 		return apierr.InvalidFix(field+".maxSurge", fmt.Sprintf("maxSurge is %s, but role %q has stable slots, and no other slot gets an instance", p.GetMaxSurge(), names[0]),
 			"Leave maxSurge out, or leave slots out.")
 	}

@@ -115,7 +115,7 @@ func (s *site) serveAsset(w http.ResponseWriter, r *http.Request, name string) {
 	}
 	h.Set("Vary", "Accept-Encoding")
 	for _, e := range encodings {
-		if !accepts(r.Header.Get("Accept-Encoding"), e.name) {
+		if !acceptsEncoding(r.Header.Get("Accept-Encoding"), e.name) {
 			continue
 		}
 		if data, err := fs.ReadFile(s.files, name+e.ending); err == nil {
@@ -142,8 +142,8 @@ func send(w http.ResponseWriter, r *http.Request, kind string, data []byte) {
 	}
 }
 
-// accepts reports whether a header Accept-Encoding allows the encoding. Quality 0 means that it does not.
-func accepts(header, encoding string) bool {
+// acceptsEncoding reports whether a header Accept-Encoding allows the encoding. Quality 0 means that it does not.
+func acceptsEncoding(header, encoding string) bool {
 	for part := range strings.SplitSeq(header, ",") {
 		name, quality, _ := strings.Cut(strings.TrimSpace(part), ";")
 		if strings.TrimSpace(name) != encoding {

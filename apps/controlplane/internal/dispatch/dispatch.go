@@ -153,7 +153,7 @@ type Service struct {
 	pictures map[string]*neighbours.Picture
 }
 
-func (c *Config) sending() sending { return sending{domain: c.Domain, limits: c.Quota} }
+func (c *Config) sendingLimits() sending { return sending{domain: c.Domain, limits: c.Quota} }
 
 // New checks the config and returns a service, which does nothing until Run.
 func New(cfg Config) (*Service, error) {

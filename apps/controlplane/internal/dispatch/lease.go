@@ -39,9 +39,9 @@ func NewLease(shortest time.Duration) *Lease {
 }
 
 // Length returns the current length of leases.
-func (l *Lease) Length() time.Duration { return l.at(time.Now()) }
+func (l *Lease) Length() time.Duration { return l.leftAt(time.Now()) }
 
-func (l *Lease) at(now time.Time) time.Duration {
+func (l *Lease) leftAt(now time.Time) time.Duration {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if wanted := leaseOf(l.shortest, l.agents); wanted >= l.length || now.Sub(l.since) > longestLease {

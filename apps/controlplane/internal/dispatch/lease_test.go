@@ -23,7 +23,7 @@ func TestLease_IsShortenedOnlyAfterTheLongerOneHasExpired(t *testing.T) {
 	begin, l := time.Unix(0, 0), NewLease(0)
 	at := func(agents int, after time.Duration) time.Duration {
 		l.setAgents(agents)
-		return l.at(begin.Add(after))
+		return l.leftAt(begin.Add(after))
 	}
 	require.Equal(t, 40*time.Second, at(720, 0))
 	require.Equal(t, 40*time.Second, at(270, longestLease), "an agent may still use the longer lease")

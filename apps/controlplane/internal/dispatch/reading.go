@@ -96,7 +96,7 @@ func (st *stream) readPages(ctx context.Context, r *reading) {
 			}
 		}()
 		for page := range rows {
-			items, err := encodeAll(page, r.at.Epoch, st.svc.cfg.sending())
+			items, err := encodeAll(page, r.at.Epoch, st.svc.cfg.sendingLimits())
 			if err != nil {
 				return err
 			}

@@ -288,7 +288,7 @@ func (st *stream) sendBatch(ctx context.Context, b changefeed.Batch) error {
 		if err != nil {
 			return err
 		}
-		more, err := encodeAll(rows, b.Upto.Epoch, st.svc.cfg.sending())
+		more, err := encodeAll(rows, b.Upto.Epoch, st.svc.cfg.sendingLimits())
 		if err != nil {
 			return err
 		}

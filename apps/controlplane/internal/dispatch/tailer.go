@@ -350,7 +350,7 @@ func (t *Tailer) publishChanges(h model.Head, changes []model.Change) {
 		sub.mu.Lock()
 		sub.cursor.Mark(changes, r.at)
 		sub.mu.Unlock()
-		sub.wake()
+		sub.wakeUp()
 	}
 }
 
@@ -369,7 +369,7 @@ func (t *Tailer) resetLocked(r *tailed, h model.Head) {
 		sub.mu.Lock()
 		sub.reset = true
 		sub.mu.Unlock()
-		sub.wake()
+		sub.wakeUp()
 	}
 }
 
@@ -427,7 +427,7 @@ func (s *subscription) close() {
 	}
 }
 
-func (s *subscription) wake() {
+func (s *subscription) wakeUp() {
 	select {
 	case s.signal <- struct{}{}:
 	default:

@@ -146,7 +146,7 @@ func (c *churn) pass() {
 			tx.PutStream(region, c.id("cp")))...)
 	})
 	c.day = c.day.Add(24 * time.Hour)
-	require.NoError(c.t, c.svc.maintain(c.t.Context(), c.day))
+	require.NoError(c.t, c.svc.maintainAll(c.t.Context(), c.day))
 }
 
 // peaks simulates days, and returns the maximum number of rows of each table at the end of a day.

@@ -230,8 +230,8 @@ type statement struct {
 	Key []byte `json:"k,omitempty"`
 }
 
-// issue makes a credential for the region, bound to the key if there is one.
-func (s *Service) issue(region string, key []byte, now time.Time) (*agentv1.Credential, error) {
+// issueCredential makes a credential for the region, bound to the key if there is one.
+func (s *Service) issueCredential(region string, key []byte, now time.Time) (*agentv1.Credential, error) {
 	st := statement{Region: region, Key: key, IssuedAt: now.UnixMilli(), ExpiresAt: now.Add(s.cfg.CredentialTTL).UnixMilli()}
 	data, err := json.Marshal(st)
 	if err != nil {
@@ -274,8 +274,8 @@ func (s *Service) Verify(credential string, now time.Time) (Identity, error) {
 	return Identity{RegionID: st.Region, IssuedAt: st.IssuedAt, Key: st.Key}, nil
 }
 
-// current fails if the identity's credential was revoked.
-func (s *Service) current(region model.Region, id Identity) error {
+// requireCurrent fails if the identity's credential was revoked.
+func (s *Service) requireCurrent(region model.Region, id Identity) error {
 	if id.IssuedAt < region.CredentialNotBefore {
 		return rpc.Error(connect.CodeUnauthenticated, windlassv1.ErrorReason_ERROR_REASON_UNAUTHENTICATED, "", "the agent credential was revoked: join the region again")
 	}
@@ -291,10 +291,10 @@ func (s *Service) Admit(ctx context.Context, call rpc.Call) (rpc.Admission, erro
 	token, _ := strings.CutPrefix(call.Header.Get("Authorization"), "Bearer ")
 	id, err := s.Verify(token, time.Now())
 	if err != nil {
-		s.note(model.Region{}, call.Client, trail.Entry{Procedure: call.Procedure, Outcome: outcomeOf(err)})
+		s.noteCall(model.Region{}, call.Client, trail.Entry{Procedure: call.Procedure, Outcome: outcomeOf(err)})
 		return rpc.Admission{}, err
 	}
-	if id.Session, err = s.prove(ctx, call, id, token, time.Now()); err != nil {
+	if id.Session, err = s.checkProof(ctx, call, id, token, time.Now()); err != nil {
 		return rpc.Admission{}, err
 	}
 	return rpc.Admission{Caller: id.RegionID, With: func(ctx context.Context) context.Context {
@@ -302,9 +302,9 @@ func (s *Service) Admit(ctx context.Context, call rpc.Call) (rpc.Admission, erro
 	}}, nil
 }
 
-// note counts a call of a region's agent in the audit of the entry's workspace, or else of the region's workspace. An
+// noteCall counts a call of a region's agent in the audit of the entry's workspace, or else of the region's workspace. An
 // entry without an outcome is ignored, because the control plane caused the failure.
-func (s *Service) note(region model.Region, client netip.Addr, e trail.Entry) {
+func (s *Service) noteCall(region model.Region, client netip.Addr, e trail.Entry) {
 	if e.Outcome == "" {
 		return
 	}
@@ -343,7 +343,7 @@ func (s *Service) Sweep(ctx context.Context) error {
 			healthySince = now
 		}
 		last = now
-		expired, err := s.sweep(ctx, now, now.Sub(healthySince) > s.cfg.Lease()+interval)
+		expired, err := s.sweepRegions(ctx, now, now.Sub(healthySince) > s.cfg.Lease()+interval)
 		if err != nil {
 			healthySince = time.Time{}
 			if ctx.Err() == nil {
@@ -360,7 +360,7 @@ func (s *Service) Sweep(ctx context.Context) error {
 
 const sweepBatch = 100
 
-func (s *Service) sweep(ctx context.Context, now time.Time, judge bool) (expired []string, err error) {
+func (s *Service) sweepRegions(ctx context.Context, now time.Time, judge bool) (expired []string, err error) {
 	ctx, cancel := context.WithTimeout(ctx, s.cfg.LeaseTTL/3)
 	defer cancel()
 	if !judge {

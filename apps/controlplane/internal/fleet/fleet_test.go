@@ -136,9 +136,9 @@ const (
 func TestCredential_MustBeUnexpiredAndOfThisControlPlane(t *testing.T) {
 	h, other := setup(t), setup(t)
 	now := time.Now()
-	good, err := h.svc.issue(region, nil, now)
+	good, err := h.svc.issueCredential(region, nil, now)
 	require.NoError(t, err)
-	foreign, err := other.svc.issue(region, nil, now)
+	foreign, err := other.svc.issueCredential(region, nil, now)
 	require.NoError(t, err)
 
 	id, err := h.svc.Verify(good.Value, now.Add(24*time.Hour-time.Millisecond))
@@ -405,7 +405,7 @@ func TestMaintenance_KeepsWhatIsNeededAndDeletesTheRest(t *testing.T) {
 		h.update(func(tx store.Tx) error {
 			return tx.PutInstances([]model.Instance{row("ins_new", windlassv1.InstanceStatus_INSTANCE_STATUS_TERMINATED)})
 		})
-		require.NoError(t, h.svc.maintain(t.Context(), time.Now()))
+		require.NoError(t, h.svc.maintainAll(t.Context(), time.Now()))
 
 		require.NoError(t, h.db.View(t.Context(), func(tx store.Tx) error {
 			left, err := tx.ListInstances(model.InstanceFilter{IncludeTerminated: true}, model.Page{Limit: 10})

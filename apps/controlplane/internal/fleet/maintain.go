@@ -81,35 +81,35 @@ func (s *Service) Maintain(ctx context.Context) error {
 			return nil
 		case <-time.After(wait):
 		}
-		if err := s.maintain(ctx, time.Now()); err != nil && ctx.Err() == nil {
+		if err := s.maintainAll(ctx, time.Now()); err != nil && ctx.Err() == nil {
 			s.cfg.Log.WarnContext(ctx, "cannot delete old rows or check domains", "error", err)
 		}
 	}
 }
 
-func (s *Service) maintain(ctx context.Context, now time.Time) error {
+func (s *Service) maintainAll(ctx context.Context, now time.Time) error {
 	before := func(d time.Duration) int64 { return now.Add(-d).UnixMilli() }
 	var errs []error
 	for _, job := range []struct {
 		name string
 		do   func(context.Context) error
 	}{
-		{"changes", s.compact},
-		{"topology", s.drained("topology", maintainBatch, func(tx Tx) (int, error) { return tx.DeleteTopology(before(s.cfg.Retention), maintainBatch) })},
+		{"changes", s.compactChanges},
+		{"topology", s.drainInBatches("topology", maintainBatch, func(tx Tx) (int, error) { return tx.DeleteTopology(before(s.cfg.Retention), maintainBatch) })},
 		// Apps come after topology, because an app is not deleted while it has topology rows.
-		{"apps", s.drained("apps", appsBatch, func(tx Tx) (int, error) { return tx.DeleteApps(before(s.cfg.Retention), appsBatch) })},
-		{"instances", s.drained("instances", maintainBatch, func(tx Tx) (int, error) { return tx.DeleteInstances(before(s.cfg.Retention), maintainBatch) })},
-		{"versions and history", s.trim},
-		{"secrets", s.drained("secrets", maintainBatch, func(tx Tx) (int, error) { return tx.TrimSecrets(s.cfg.KeepSecretVersions, maintainBatch) })},
-		{"join tokens", s.drained("join tokens", maintainBatch, func(tx Tx) (int, error) { return tx.DeleteJoinTokens(before(joinTokensFor), maintainBatch) })},
-		{"browser sessions", s.drained("browser sessions", maintainBatch, func(tx Tx) (int, error) { return tx.DeleteBrowserSessions(now.UnixMilli(), maintainBatch) })},
-		{"used sign-ins", s.drained("used sign-ins", maintainBatch, func(tx Tx) (int, error) { return tx.DeleteUsedSignIns(now.UnixMilli(), maintainBatch) })},
-		{"members", s.drained("members", maintainBatch, func(tx Tx) (int, error) { return tx.DeleteIdleMembers(before(membersFor), maintainBatch) })},
-		{"keys", s.drained("keys", maintainBatch, func(tx Tx) (int, error) { return tx.DeleteAPIKeys(before(keysFor), maintainBatch) })},
-		{"idempotency", s.drained("idempotency", maintainBatch, func(tx Tx) (int, error) { return tx.DeleteIdempotency(before(idempotencyFor), maintainBatch) })},
-		{"notifications", s.drained("notifications", maintainBatch, func(tx Tx) (int, error) { return tx.ForgetDeliveries(now.UnixMilli(), maintainBatch) })},
-		{"scaling loads", s.drained("scaling loads", maintainBatch, func(tx Tx) (int, error) { return tx.DeleteScalingLoads(before(model.LoadsFor), maintainBatch) })},
-		{"audit", s.drained("audit", maintainBatch, func(tx Tx) (int, error) { return tx.DeleteAudit(before(s.cfg.AuditRetention), maintainBatch) })},
+		{"apps", s.drainInBatches("apps", appsBatch, func(tx Tx) (int, error) { return tx.DeleteApps(before(s.cfg.Retention), appsBatch) })},
+		{"instances", s.drainInBatches("instances", maintainBatch, func(tx Tx) (int, error) { return tx.DeleteInstances(before(s.cfg.Retention), maintainBatch) })},
+		{"versions and history", s.trimHistory},
+		{"secrets", s.drainInBatches("secrets", maintainBatch, func(tx Tx) (int, error) { return tx.TrimSecrets(s.cfg.KeepSecretVersions, maintainBatch) })},
+		{"join tokens", s.drainInBatches("join tokens", maintainBatch, func(tx Tx) (int, error) { return tx.DeleteJoinTokens(before(joinTokensFor), maintainBatch) })},
+		{"browser sessions", s.drainInBatches("browser sessions", maintainBatch, func(tx Tx) (int, error) { return tx.DeleteBrowserSessions(now.UnixMilli(), maintainBatch) })},
+		{"used sign-ins", s.drainInBatches("used sign-ins", maintainBatch, func(tx Tx) (int, error) { return tx.DeleteUsedSignIns(now.UnixMilli(), maintainBatch) })},
+		{"members", s.drainInBatches("members", maintainBatch, func(tx Tx) (int, error) { return tx.DeleteIdleMembers(before(membersFor), maintainBatch) })},
+		{"keys", s.drainInBatches("keys", maintainBatch, func(tx Tx) (int, error) { return tx.DeleteAPIKeys(before(keysFor), maintainBatch) })},
+		{"idempotency", s.drainInBatches("idempotency", maintainBatch, func(tx Tx) (int, error) { return tx.DeleteIdempotency(before(idempotencyFor), maintainBatch) })},
+		{"notifications", s.drainInBatches("notifications", maintainBatch, func(tx Tx) (int, error) { return tx.ForgetDeliveries(now.UnixMilli(), maintainBatch) })},
+		{"scaling loads", s.drainInBatches("scaling loads", maintainBatch, func(tx Tx) (int, error) { return tx.DeleteScalingLoads(before(model.LoadsFor), maintainBatch) })},
+		{"audit", s.drainInBatches("audit", maintainBatch, func(tx Tx) (int, error) { return tx.DeleteAudit(before(s.cfg.AuditRetention), maintainBatch) })},
 	} {
 		// Each job has its own timeout, so that a slow or failing job does not block the other jobs.
 		bounded, cancel := context.WithTimeout(ctx, maintainTimeout)
@@ -129,8 +129,8 @@ func (s *Service) maintain(ctx context.Context, now time.Time) error {
 	return errors.Join(errs...)
 }
 
-// compact deletes changes that are too old for agents to resume from.
-func (s *Service) compact(ctx context.Context) error {
+// compactChanges deletes changes that are too old for agents to resume from.
+func (s *Service) compactChanges(ctx context.Context) error {
 	after := ""
 	for {
 		var heads []model.Head
@@ -158,8 +158,8 @@ func (s *Service) compact(ctx context.Context) error {
 	}
 }
 
-// trim deletes the oldest versions and history entries of apps that have too many.
-func (s *Service) trim(ctx context.Context) error {
+// trimHistory deletes the oldest versions and history entries of apps that have too many.
+func (s *Service) trimHistory(ctx context.Context) error {
 	versions, entries := int(s.cfg.KeepVersions), s.cfg.KeepHistory
 	after := ""
 	for {
@@ -199,7 +199,7 @@ func (s *Service) trimVersions(tx Tx, id string) (int, error) {
 	return tx.TrimVersions(app, s.cfg.KeepVersions, maintainBatch)
 }
 
-func (s *Service) drained(what string, full int, batch func(Tx) (int, error)) func(context.Context) error {
+func (s *Service) drainInBatches(what string, full int, batch func(Tx) (int, error)) func(context.Context) error {
 	return func(ctx context.Context) error { return s.drain(ctx, what, full, batch) }
 }
 

@@ -35,23 +35,23 @@ func checkKey(key []byte) error {
 		fmt.Sprintf("a public key of Ed25519 has %d bytes, but this key has %d", ed25519.PublicKeySize, len(key)))
 }
 
-// prove returns the session of the call's proof. It returns an error if the credential is bound to a key and the call
+// checkProof returns the session of the call's proof. It returns an error if the credential is bound to a key and the call
 // does not prove that key. It reports credentials that seem to be stolen to the region's owner.
-func (s *Service) prove(ctx context.Context, call rpc.Call, id Identity, credential string, now time.Time) (session string, err error) {
+func (s *Service) checkProof(ctx context.Context, call rpc.Call, id Identity, credential string, now time.Time) (session string, err error) {
 	place := "address " + call.Client.String()
 	if len(id.Key) > 0 {
 		session, err = proof.Verify(call.Header.Get(proof.Header), id.Key, call.Procedure, credential, now)
 		if err != nil {
 			if !errors.Is(err, proof.ErrTime) {
-				s.misused(ctx, id.RegionID, withoutKey, err.Error(), call, now)
+				s.countMisuse(ctx, id.RegionID, withoutKey, err.Error(), call, now)
 			}
 			return "", rpc.Error(connect.CodeUnauthenticated, windlassv1.ErrorReason_ERROR_REASON_UNAUTHENTICATED, "",
 				"the agent's credential needs its key: "+err.Error())
 		}
 		place = "session " + session
 	}
-	if others := s.usage.from(id.RegionID, place, now); others != "" {
-		s.misused(ctx, id.RegionID, twoPlaces, fmt.Sprintf("%s and %s use it alternately", place, others), call, now)
+	if others := s.usage.recordUse(id.RegionID, place, now); others != "" {
+		s.countMisuse(ctx, id.RegionID, twoPlaces, fmt.Sprintf("%s and %s use it alternately", place, others), call, now)
 	}
 	return session, nil
 }
@@ -66,14 +66,14 @@ func (s *Service) compareSession(ctx context.Context, region model.Region, id Id
 		return
 	}
 	if s.usage.noteOverlap(region.ID, id.Session, region.SessionID, now) {
-		s.misused(ctx, region.ID, twoPlaces, fmt.Sprintf("session %s uses it, but session %s is the region's current session", id.Session, region.SessionID),
+		s.countMisuse(ctx, region.ID, twoPlaces, fmt.Sprintf("session %s uses it, but session %s is the region's current session", id.Session, region.SessionID),
 			rpc.Call{Procedure: procedure, Client: rpc.ClientOf(ctx)}, now)
 	}
 }
 
-// misused counts a misuse. At most once per tellEvery, it also writes an entry to the audit of the region's
+// countMisuse counts a misuse. At most once per tellEvery, it also writes an entry to the audit of the region's
 // workspace.
-func (s *Service) misused(ctx context.Context, regionID, how, why string, call rpc.Call, now time.Time) {
+func (s *Service) countMisuse(ctx context.Context, regionID, how, why string, call rpc.Call, now time.Time) {
 	s.misuse.WithLabelValues(how).Inc()
 	if !s.usage.claimEntry(regionID, how, now) {
 		return
@@ -137,9 +137,9 @@ func newUsage() *usage {
 	return &usage{regions: map[string]*places{}, pairs: map[string]pair{}, audited: map[[2]string]time.Time{}}
 }
 
-// from records a use. It returns the other place if the use alternates between the two places. Agents that replace
+// recordUse records a use. It returns the other place if the use alternates between the two places. Agents that replace
 // each other do not alternate, because each start of an agent is a new place.
-func (u *usage) from(region, place string, now time.Time) (other string) {
+func (u *usage) recordUse(region, place string, now time.Time) (other string) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	p := u.regions[region]

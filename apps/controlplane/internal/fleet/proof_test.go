@@ -86,7 +86,7 @@ func TestProof(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			h := setup(t)
 			public, key := newKey(t)
-			good, err := h.svc.issue(region, public, time.Now())
+			good, err := h.svc.issueCredential(region, public, time.Now())
 			require.NoError(t, err)
 			late := call(t, good.Value, key, "run_1", "192.0.2.1")
 			time.Sleep(proof.Window + time.Second)
@@ -97,7 +97,7 @@ func TestProof(t *testing.T) {
 	})
 	t.Run("a credential of an earlier release works until it is renewed, and is bound then", func(t *testing.T) {
 		h := setup(t)
-		old, err := h.svc.issue(region, nil, time.Now())
+		old, err := h.svc.issueCredential(region, nil, time.Now())
 		require.NoError(t, err)
 		public, key := newKey(t)
 		another, _ := newKey(t)
@@ -135,7 +135,7 @@ func TestProof(t *testing.T) {
 				})
 			}
 			renews := func(session string) {
-				good, err := h.svc.issue(region, public, time.Now())
+				good, err := h.svc.issueCredential(region, public, time.Now())
 				require.NoError(t, err)
 				admission, err := h.svc.Admit(t.Context(), call(t, good.Value, key, session, "192.0.2.1"))
 				require.NoError(t, err)
@@ -169,7 +169,7 @@ func TestProof(t *testing.T) {
 	t.Run("alternating use from two places is reported to the owner", func(t *testing.T) {
 		h := setup(t)
 		public, key := newKey(t)
-		good, err := h.svc.issue(region, public, time.Now())
+		good, err := h.svc.issueCredential(region, public, time.Now())
 		require.NoError(t, err)
 		use := func(sessions ...string) {
 			for _, session := range sessions {

@@ -19,7 +19,7 @@ import (
 // GetSecrets returns the values that a deployment of the caller's region needs.
 // A deployment that is not assigned there gets the same error as one that does not exist.
 func (s *Service) GetSecrets(ctx context.Context, req *agentv1.GetSecretsRequest) (*agentv1.GetSecretsResponse, error) {
-	region, err := s.caller(ctx, agentv1connect.AgentServiceGetSecretsProcedure)
+	region, err := s.callerRegion(ctx, agentv1connect.AgentServiceGetSecretsProcedure)
 	if err != nil {
 		return nil, err
 	}
@@ -32,7 +32,7 @@ func (s *Service) GetSecrets(ctx context.Context, req *agentv1.GetSecretsRequest
 	if len(sealed) > 0 {
 		read.WorkspaceID, read.Outcome = sealed[0].WorkspaceID, trail.Done
 	}
-	s.note(region, rpc.ClientOf(ctx), read)
+	s.noteCall(region, rpc.ClientOf(ctx), read)
 	if err != nil {
 		return nil, err
 	}

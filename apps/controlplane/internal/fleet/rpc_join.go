@@ -21,14 +21,14 @@ import (
 
 // Join exchanges a join token for a credential.
 func (s *Service) Join(ctx context.Context, req *agentv1.JoinRequest) (*agentv1.JoinResponse, error) {
-	res, err := s.join(ctx, req)
+	res, err := s.joinRegion(ctx, req)
 	if err != nil {
-		s.note(model.Region{}, rpc.ClientOf(ctx), trail.Entry{Procedure: agentv1connect.AgentServiceJoinProcedure, Outcome: outcomeOf(err)})
+		s.noteCall(model.Region{}, rpc.ClientOf(ctx), trail.Entry{Procedure: agentv1connect.AgentServiceJoinProcedure, Outcome: outcomeOf(err)})
 	}
 	return res, err
 }
 
-func (s *Service) join(ctx context.Context, req *agentv1.JoinRequest) (*agentv1.JoinResponse, error) {
+func (s *Service) joinRegion(ctx context.Context, req *agentv1.JoinRequest) (*agentv1.JoinResponse, error) {
 	now := time.Now()
 	failed := false
 	refused := func(why string) error {
@@ -99,21 +99,21 @@ func (s *Service) join(ctx context.Context, req *agentv1.JoinRequest) (*agentv1.
 			ID: ident.New("aud"), WorkspaceID: region.WorkspaceID, At: now.UnixMilli(),
 			Actor: "agent", ActorID: req.JoinId, Source: from,
 			Procedure: agentv1connect.AgentServiceJoinProcedure, ResourceKind: "region", ResourceID: region.ID,
-			After: claimed(req.GetAgent()),
+			After: claimedText(req.GetAgent()),
 		})
 	})
 	if err != nil {
 		return nil, err
 	}
-	credential, err := s.issue(region.ID, req.PublicKey, now)
+	credential, err := s.issueCredential(region.ID, req.PublicKey, now)
 	if err != nil {
 		return nil, err
 	}
 	return &agentv1.JoinResponse{RegionId: region.ID, RegionName: region.Name, Credential: credential}, nil
 }
 
-// claimed returns the agent's statements about itself, which are not verified.
-func claimed(agent *agentv1.AgentInfo) string {
+// claimedText returns the agent's statements about itself, which are not verified.
+func claimedText(agent *agentv1.AgentInfo) string {
 	b, err := json.Marshal(map[string]string{"claimed_hostname": agent.GetHostname()})
 	if err != nil {
 		return "" // a string always encodes
@@ -124,7 +124,7 @@ func claimed(agent *agentv1.AgentInfo) string {
 // RenewCredential issues a new credential for a valid one. The new credential is bound to the key that the caller has
 // proved. If the old credential is not bound, the new one is bound to the key in the request.
 func (s *Service) RenewCredential(ctx context.Context, req *agentv1.RenewCredentialRequest) (*agentv1.RenewCredentialResponse, error) {
-	region, err := s.caller(ctx, agentv1connect.AgentServiceRenewCredentialProcedure)
+	region, err := s.callerRegion(ctx, agentv1connect.AgentServiceRenewCredentialProcedure)
 	if err != nil {
 		return nil, err
 	}
@@ -135,18 +135,18 @@ func (s *Service) RenewCredential(ctx context.Context, req *agentv1.RenewCredent
 	if id, _ := ctx.Value(identityKey{}).(Identity); len(id.Key) > 0 {
 		key = id.Key
 	}
-	credential, err := s.issue(region.ID, key, time.Now())
+	credential, err := s.issueCredential(region.ID, key, time.Now())
 	if err != nil {
 		return nil, err
 	}
-	s.note(region, rpc.ClientOf(ctx), trail.Entry{
+	s.noteCall(region, rpc.ClientOf(ctx), trail.Entry{
 		Procedure: agentv1connect.AgentServiceRenewCredentialProcedure, ResourceKind: "region", ResourceID: region.ID, Outcome: trail.Done,
 	})
 	return &agentv1.RenewCredentialResponse{Credential: credential}, nil
 }
 
-// caller reads the region of the call, and fails if the call's credential was revoked.
-func (s *Service) caller(ctx context.Context, procedure string) (region model.Region, err error) {
+// callerRegion reads the region of the call, and fails if the call's credential was revoked.
+func (s *Service) callerRegion(ctx context.Context, procedure string) (region model.Region, err error) {
 	id, ok := ctx.Value(identityKey{}).(Identity)
 	if !ok {
 		return region, rpc.Error(connect.CodeUnauthenticated, windlassv1.ErrorReason_ERROR_REASON_UNAUTHENTICATED, "", "no agent credential: join the region first")
@@ -161,7 +161,7 @@ func (s *Service) caller(ctx context.Context, procedure string) (region model.Re
 	case err != nil:
 		return region, fmt.Errorf("read region %s: %w", id.RegionID, err)
 	}
-	if err := s.current(region, id); err != nil {
+	if err := s.requireCurrent(region, id); err != nil {
 		return region, err
 	}
 	s.compareSession(ctx, region, id, procedure, time.Now())

@@ -24,7 +24,7 @@ func (s *Service) store(ctx context.Context, batch []*pending) (errs []error, er
 	var w writes
 	err = s.cfg.Store.Update(ctx, func(tx Tx) error {
 		w = writes{wake: map[string]int64{}}
-		if errs, current, err = s.admit(tx, batch, now); err != nil {
+		if errs, current, err = s.admitReports(tx, batch, now); err != nil {
 			return err
 		}
 		var counted []*pending
@@ -38,14 +38,14 @@ func (s *Service) store(ctx context.Context, batch []*pending) (errs []error, er
 			return err
 		}
 		for _, p := range counted {
-			s.collect(&w, known, p, now)
+			s.collectRows(&w, known, p, now)
 		}
 		return w.put(tx, now)
 	})
 	if err != nil {
 		return nil, err
 	}
-	s.remember(current)
+	s.rememberCurrent(current)
 	s.countStored(w.history, now)
 	s.metrics.dropped.Add(float64(w.dropped))
 	for _, err := range errs {
@@ -58,9 +58,9 @@ func (s *Service) store(ctx context.Context, batch []*pending) (errs []error, er
 	return errs, nil
 }
 
-// admit renews the leases of reports whose session is current, and refuses other reports. The renewal locks the regions'
+// admitReports renews the leases of reports whose session is current, and refuses other reports. The renewal locks the regions'
 // rows until the end of the transaction, so that later reads stay valid until the reports are stored.
-func (s *Service) admit(tx Tx, batch []*pending, now int64) (errs []error, current []model.Region, err error) {
+func (s *Service) admitReports(tx Tx, batch []*pending, now int64) (errs []error, current []model.Region, err error) {
 	regions := make([]string, len(batch))
 	for i, p := range batch {
 		regions[i] = p.region
@@ -76,7 +76,7 @@ func (s *Service) admit(tx Tx, batch []*pending, now int64) (errs []error, curre
 		}
 		errs = make([]error, len(batch))
 		for i, p := range batch {
-			errs[i] = check(byID[p.region], p)
+			errs[i] = checkSession(byID[p.region], p)
 		}
 		return nil
 	}
@@ -99,7 +99,7 @@ func (s *Service) admit(tx Tx, batch []*pending, now int64) (errs []error, curre
 			SessionSequence: p.req.Sequence, ReceivedRevision: p.req.ReceivedRevision, LastReportAt: now,
 		}
 		if p.req.Capacity != nil {
-			if session.Capacity, err = capacity(p.req.Capacity); err != nil {
+			if session.Capacity, err = encodeCapacity(p.req.Capacity); err != nil {
 				return nil, nil, err
 			}
 		}
@@ -112,7 +112,7 @@ func (s *Service) admit(tx Tx, batch []*pending, now int64) (errs []error, curre
 	if err := tx.NoteReports(sessions, s.cfg.Lease().Milliseconds()); err != nil {
 		return nil, nil, fmt.Errorf("renew leases: %w", err)
 	}
-	if err := welcome(tx, before, sessions, now); err != nil {
+	if err := wakeReturned(tx, before, sessions, now); err != nil {
 		return nil, nil, err
 	}
 	err = judge()
@@ -124,9 +124,9 @@ func (s *Service) admit(tx Tx, batch []*pending, now int64) (errs []error, curre
 	return errs, current, err
 }
 
-// welcome wakes the apps of unreachable regions that have just reported in their current session, and notifies
+// wakeReturned wakes the apps of unreachable regions that have just reported in their current session, and notifies
 // endpoints that the regions are back.
-func welcome(tx Tx, before, sessions []model.Region, now int64) error {
+func wakeReturned(tx Tx, before, sessions []model.Region, now int64) error {
 	for _, r := range before {
 		if r.Status != windlassv1.RegionStatus_REGION_STATUS_UNREACHABLE ||
 			!slices.ContainsFunc(sessions, func(s model.Region) bool { return s.ID == r.ID && s.InSession(r) }) {
@@ -163,8 +163,8 @@ type writes struct {
 // app has a rollout in flight, or the reported deployment starts or stops, the app is woken at once.
 const gather = 200 * time.Millisecond
 
-// wakes adds the wake-up of an app because of a report about one of its deployments in a region.
-func (w *writes) wakes(of model.Assignment, now int64) {
+// addWake adds the wake-up of an app because of a report about one of its deployments in a region.
+func (w *writes) addWake(of model.Assignment, now int64) {
 	at := now
 	if of.Status == windlassv1.TopologyStatus_TOPOLOGY_STATUS_STARTED && !of.UnderWay {
 		at += gather.Milliseconds()
@@ -184,8 +184,8 @@ type inventory struct {
 	since  model.Guard
 }
 
-// collect adds the rows of one report to w.
-func (s *Service) collect(w *writes, k *knowledge, p *pending, now int64) {
+// collectRows adds the rows of one report to w.
+func (s *Service) collectRows(w *writes, k *knowledge, p *pending, now int64) {
 	req := p.req
 	guard := model.NewGuard(req.Fence, req.Sequence)
 	owners, before, routes := k.owners[p.region], k.observed[p.region], k.routes[p.region]
@@ -215,7 +215,7 @@ func (s *Service) collect(w *writes, k *knowledge, p *pending, now int64) {
 		case agentv1.ItemKind_ITEM_KIND_DEPLOYMENT:
 			if o, ok := row(a.Key); ok {
 				o.AppliedEpoch, o.AppliedGeneration = a.Epoch, a.Generation
-				o.Phase, o.Code, o.Message = int32(a.Phase), clip(a.Code, maxReason), clip(a.Message, maxMessage)
+				o.Phase, o.Code, o.Message = int32(a.Phase), clipText(a.Code, maxReason), clipText(a.Message, maxMessage)
 				o.Retryable, o.Deleted = a.Retryable, a.Deleted
 				after[a.Key] = o
 			}
@@ -226,7 +226,7 @@ func (s *Service) collect(w *writes, k *knowledge, p *pending, now int64) {
 			}
 			o := model.RouteObserved{
 				AppID: a.Key, RegionID: p.region, Guard: guard, Epoch: a.Epoch, Generation: a.Generation,
-				Phase: int32(a.Phase), Code: clip(a.Code, maxReason), Message: clip(a.Message, maxMessage), UpdatedAt: now,
+				Phase: int32(a.Phase), Code: clipText(a.Code, maxReason), Message: clipText(a.Message, maxMessage), UpdatedAt: now,
 			}
 			w.routes = append(w.routes, o)
 			if s.cfg.RouteEdges(before, o) {
@@ -240,7 +240,7 @@ func (s *Service) collect(w *writes, k *knowledge, p *pending, now int64) {
 			o.Pending, o.Running, o.Ready = max(r.Pending, 0), max(r.Running, 0), max(r.Ready, 0)
 			o.Draining, o.Fail = max(r.Draining, 0), max(r.Failed, 0)
 			o.ReadyReplicas, o.Doomed, o.Restarts = max(r.ReadyReplicas, 0), max(r.Doomed, 0), max(r.Restarts, 0)
-			o.Reason, o.ReasonMessage = clip(r.Reason, maxReason), clip(r.Message, maxMessage)
+			o.Reason, o.ReasonMessage = clipText(r.Reason, maxReason), clipText(r.Message, maxMessage)
 			o.SlowestStartMS = r.SlowestStartMs
 			o.RoleCounts = model.EncodeRoleCounts(r)
 			after[r.DeploymentId] = o
@@ -249,7 +249,7 @@ func (s *Service) collect(w *writes, k *knowledge, p *pending, now int64) {
 	for id, o := range after {
 		w.observed = append(w.observed, o)
 		if s.cfg.Edges(before[id], o) {
-			w.wakes(owners[id], now)
+			w.addWake(owners[id], now)
 		}
 	}
 	w.instances = slices.Grow(w.instances, len(req.Instances))
@@ -260,14 +260,14 @@ func (s *Service) collect(w *writes, k *knowledge, p *pending, now int64) {
 		}
 		w.instances = append(w.instances, model.Instance{
 			ID: i.Id, WorkspaceID: owner.WorkspaceID, AppID: owner.AppID, DeploymentID: i.DeploymentId, RegionID: p.region,
-			Role: clip(i.Role, maxName), Group: i.Group, Slot: i.Slot, Status: i.Status,
-			Reason: clip(i.Reason, maxReason), Message: clip(i.Message, maxMessage),
-			Address: clip(i.Address, maxName), RuntimeName: clip(i.RuntimeName, maxName), Restarts: i.Restarts,
+			Role: clipText(i.Role, maxName), Group: i.Group, Slot: i.Slot, Status: i.Status,
+			Reason: clipText(i.Reason, maxReason), Message: clipText(i.Message, maxMessage),
+			Address: clipText(i.Address, maxName), RuntimeName: clipText(i.RuntimeName, maxName), Restarts: i.Restarts,
 			GPUs:  clipAll(i.Gpus, maxGPUs, maxReason),
 			Guard: guard, StartedAt: i.StartedAt, ReadyAt: i.ReadyAt, UpdatedAt: now,
 		})
 	}
-	history, dropped := s.notices(p, owners, now)
+	history, dropped := s.noticeEntries(p, owners, now)
 	w.history, w.dropped = append(w.history, history...), w.dropped+dropped
 	if req.InventoryEnd {
 		w.ended = append(w.ended, inventory{region: p.region, since: model.NewGuard(req.Fence, req.InventorySince)})
@@ -306,7 +306,7 @@ func read(tx Tx, batch []*pending) (*knowledge, error) {
 	mentioned, observed := map[string][]string{}, map[string][]string{}
 	var apps []string
 	for _, p := range batch {
-		m := mentions(p.req)
+		m := mentionedIn(p.req)
 		if len(m.deployments) > 0 {
 			mentioned[p.region] = slices.Sorted(maps.Keys(m.deployments))
 		}
@@ -321,7 +321,7 @@ func read(tx Tx, batch []*pending) (*knowledge, error) {
 			return nil, fmt.Errorf("read assignments: %w", err)
 		}
 		for _, t := range rows {
-			of(k.owners, t.RegionID)[t.DeploymentID] = t
+			regionPart(k.owners, t.RegionID)[t.DeploymentID] = t
 		}
 	}
 	if len(observed) > 0 {
@@ -330,7 +330,7 @@ func read(tx Tx, batch []*pending) (*knowledge, error) {
 			return nil, fmt.Errorf("read observed states: %w", err)
 		}
 		for _, o := range rows {
-			of(k.observed, o.RegionID)[o.DeploymentID] = o
+			regionPart(k.observed, o.RegionID)[o.DeploymentID] = o
 		}
 	}
 	if len(apps) == 0 {
@@ -343,7 +343,7 @@ func read(tx Tx, batch []*pending) (*knowledge, error) {
 		return nil, fmt.Errorf("read routes: %w", err)
 	}
 	for _, r := range routes {
-		of(k.routes, r.RegionID)[r.AppID] = model.RouteObserved{}
+		regionPart(k.routes, r.RegionID)[r.AppID] = model.RouteObserved{}
 	}
 	acknowledged, err := tx.ListRouteObserved(apps)
 	if err != nil {
@@ -357,8 +357,8 @@ func read(tx Tx, batch []*pending) (*knowledge, error) {
 	return k, nil
 }
 
-// of returns the region's part of m.
-func of[V any](m map[string]map[string]V, region string) map[string]V {
+// regionPart returns the region's part of m.
+func regionPart[V any](m map[string]map[string]V, region string) map[string]V {
 	if m[region] == nil {
 		m[region] = map[string]V{}
 	}
@@ -372,7 +372,7 @@ type mentioned struct {
 	routed      []string        // apps
 }
 
-func mentions(r *agentv1.ReportRequest) mentioned {
+func mentionedIn(r *agentv1.ReportRequest) mentioned {
 	m := mentioned{observed: map[string]bool{}}
 	for _, a := range r.Applied {
 		switch a.Kind {
@@ -472,13 +472,13 @@ func isID(s string) bool {
 func clipAll(list []string, count, size int) []string {
 	out := make([]string, 0, min(len(list), count))
 	for _, s := range list[:min(len(list), count)] {
-		out = append(out, clip(s, size))
+		out = append(out, clipText(s, size))
 	}
 	return out
 }
 
-// capacity encodes c. It drops the lists of c if they do not fit the column.
-func capacity(c *agentv1.Capacity) ([]byte, error) {
+// encodeCapacity encodes c. It drops the lists of c if they do not fit the column.
+func encodeCapacity(c *agentv1.Capacity) ([]byte, error) {
 	if proto.Size(c) > maxCapacity {
 		c = &agentv1.Capacity{CpuMillicores: c.CpuMillicores, MemoryMib: c.MemoryMib, Notes: []string{"the agent reported more pools and nodes than can be stored"}}
 	}
@@ -489,7 +489,7 @@ func capacity(c *agentv1.Capacity) ([]byte, error) {
 	return data, nil
 }
 
-func clip(s string, n int) string {
+func clipText(s string, n int) string {
 	if len(s) <= n {
 		return s
 	}

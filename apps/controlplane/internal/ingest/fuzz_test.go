@@ -69,7 +69,7 @@ func FuzzReport(f *testing.F) {
 			t.Fatalf("refused: %v", first)
 		}
 		kept := h.kept()
-		check(t, kept, req)
+		checkSession(t, kept, req)
 		if first != nil && len(kept.instances)+len(kept.observed)+len(kept.routes)+len(kept.history)+len(kept.quarantine) > 0 {
 			t.Fatalf("refused (%v), and stored %+v", first, kept)
 		}
@@ -134,8 +134,8 @@ func (h *harness) kept() (k keptRows) {
 	return k
 }
 
-// check requires that no row belongs to another region, and that all texts fit their columns.
-func check(t *testing.T, k keptRows, req *agentv1.ReportRequest) {
+// checkSession requires that no row belongs to another region, and that all texts fit their columns.
+func checkSession(t *testing.T, k keptRows, req *agentv1.ReportRequest) {
 	text := func(of any, s string, most int) {
 		if len(s) > most || !utf8.ValidString(s) {
 			t.Fatalf("stored %d bytes in a column of %d: %+v", len(s), most, of)

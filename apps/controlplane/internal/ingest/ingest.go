@@ -203,14 +203,14 @@ func New(cfg Config) (*Service, error) {
 		renewals: map[string]model.Region{},
 		noticing: map[string]budget{},
 	}
-	s.queue = newQueue(s.store, s.observe)
+	s.queue = newQueue(s.store, s.observeOutcome)
 	s.metrics = newMetrics(cfg.Registerer, s)
 	return s, nil
 }
 
 // Limits returns the current limits on reports of agents.
 func (s *Service) Limits() *agentv1.ReportLimits {
-	l := s.limits()
+	l := s.currentLimits()
 	out := &agentv1.ReportLimits{MinInterval: durationpb.New(l.interval), MaxInstances: int32(l.instances)}
 	if l.pause > 0 {
 		out.Pause = durationpb.New(l.pause)
@@ -218,8 +218,8 @@ func (s *Service) Limits() *agentv1.ReportLimits {
 	return out
 }
 
-func (s *Service) limits() limits {
-	return s.queue.loadAt(time.Now()).limits(s.cfg.MinInterval, s.cfg.MaxInstances)
+func (s *Service) currentLimits() limits {
+	return s.queue.loadAt(time.Now()).limitsOf(s.cfg.MinInterval, s.cfg.MaxInstances)
 }
 
 // Report stores one report, or refuses all of it.
@@ -235,8 +235,8 @@ func (s *Service) Report(ctx context.Context, req *agentv1.ReportRequest) (*agen
 			"inventory_since must be the sequence of the report that began the inventory, which is at most the sequence of this report")
 	}
 	p := &pending{region: region, issuedAt: issuedAt, req: req}
-	if !s.heartbeat(p, start) {
-		if err := s.enqueue(ctx, p); err != nil {
+	if !s.acceptHeartbeat(p, start) {
+		if err := s.enqueueReport(ctx, p); err != nil {
 			return nil, err
 		}
 	}
@@ -246,26 +246,26 @@ func (s *Service) Report(ctx context.Context, req *agentv1.ReportRequest) (*agen
 	return &agentv1.ReportResponse{Limits: s.Limits(), LeaseTtl: durationpb.New(s.cfg.Lease())}, nil
 }
 
-// enqueue adds the report to the queue and waits for its answer.
-func (s *Service) enqueue(ctx context.Context, p *pending) error {
+// enqueueReport adds the report to the queue and waits for its answer.
+func (s *Service) enqueueReport(ctx context.Context, p *pending) error {
 	answer, err := s.queue.Do(ctx, p)
 	refused, isRefused := errors.AsType[*refusal](err)
 	switch {
 	case err == nil:
 		return answer
 	case isRefused:
-		return s.refuse(refused)
+		return s.refuseReport(refused)
 	case errors.Is(err, batch.ErrClosed):
-		return unavailable("this server is stopping: send the report again")
+		return unavailableError("this server is stopping: send the report again")
 	case ctx.Err() != nil:
 		return ctx.Err()
 	}
 	s.cfg.Log.ErrorContext(ctx, "cannot store a report", "region", p.region, "error", err)
-	return unavailable("the report could not be stored: send it again")
+	return unavailableError("the report could not be stored: send it again")
 }
 
-// observe records metrics after each transaction of reports.
-func (s *Service) observe(o batch.Outcome) {
+// observeOutcome records metrics after each transaction of reports.
+func (s *Service) observeOutcome(o batch.Outcome) {
 	switch {
 	case o.Err == nil:
 		s.metrics.batch.Observe(float64(o.Size))
@@ -274,12 +274,12 @@ func (s *Service) observe(o batch.Outcome) {
 	}
 }
 
-func unavailable(message string) error {
+func unavailableError(message string) error {
 	return rpc.Error(connect.CodeUnavailable, windlassv1.ErrorReason_ERROR_REASON_UNAVAILABLE, "", message)
 }
 
-// refuse returns the error for a report that the queue refused.
-func (s *Service) refuse(r *refusal) error {
+// refuseReport returns the error for a report that the queue refused.
+func (s *Service) refuseReport(r *refusal) error {
 	why, message := "behind", "more instances are reported than can be stored: send the report later"
 	switch {
 	case r.full:
@@ -294,16 +294,16 @@ func (s *Service) refuse(r *refusal) error {
 	}, message)
 }
 
-// rows returns the approximate number of rows of the report, in the database and in the queue.
-func (p *pending) rows() int {
+// rowCount returns the approximate number of rows of the report, in the database and in the queue.
+func (p *pending) rowCount() int {
 	r := p.req
 	return 1 + len(r.Instances) + len(r.Applied) + len(r.Rollups) + len(r.Quarantined) + len(r.Notices)
 }
 
-// heartbeat accepts a report that has no changes, if its session was recently current, and reports whether it did. If a
+// acceptHeartbeat accepts a report that has no changes, if its session was recently current, and reports whether it did. If a
 // newer session has begun since, the next report or the flush detects that. Until then, the only effect is a queued
 // renewal, which the store will refuse.
-func (s *Service) heartbeat(p *pending, now time.Time) bool {
+func (s *Service) acceptHeartbeat(p *pending, now time.Time) bool {
 	r := p.req
 	if len(r.Applied)+len(r.Instances)+len(r.Rollups)+len(r.Quarantined)+len(r.Notices) > 0 ||
 		r.Capacity != nil || r.InventoryBegin || r.InventoryEnd || r.QuarantineComplete {
@@ -313,7 +313,7 @@ func (s *Service) heartbeat(p *pending, now time.Time) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	k, ok := s.sessions[p.region]
-	if !ok || now.Sub(k.at) > lease || check(k.region, p) != nil {
+	if !ok || now.Sub(k.at) > lease || checkSession(k.region, p) != nil {
 		return false
 	}
 	k.region.ReceivedRevision = max(k.region.ReceivedRevision, r.ReceivedRevision)
@@ -324,8 +324,8 @@ func (s *Service) heartbeat(p *pending, now time.Time) bool {
 	return true
 }
 
-// check returns an error if a report is not of the region's current session.
-func check(region model.Region, p *pending) error {
+// checkSession returns an error if a report is not of the region's current session.
+func checkSession(region model.Region, p *pending) error {
 	switch {
 	case p.issuedAt < region.CredentialNotBefore:
 		return rpc.Error(connect.CodeUnauthenticated, windlassv1.ErrorReason_ERROR_REASON_UNAUTHENTICATED, "", "the agent credential was revoked: join the region again")
@@ -340,13 +340,13 @@ func check(region model.Region, p *pending) error {
 // Run renews leases until ctx ends, and then closes the queue. Waiting reports are refused as unavailable,
 // and their agents send them again.
 func (s *Service) Run(ctx context.Context) error {
-	s.renew(ctx)
+	s.renewLeases(ctx)
 	s.queue.Close()
 	return nil
 }
 
-// renew flushes the queued lease renewals each heartbeatFlush until ctx ends.
-func (s *Service) renew(ctx context.Context) {
+// renewLeases flushes the queued lease renewals each heartbeatFlush until ctx ends.
+func (s *Service) renewLeases(ctx context.Context) {
 	for {
 		select {
 		case <-ctx.Done():
@@ -388,7 +388,7 @@ func (s *Service) flush(ctx context.Context, due map[string]model.Region) error 
 		if err = tx.NoteReports(kept, s.cfg.Lease().Milliseconds()); err != nil {
 			return err
 		}
-		if err = welcome(tx, before, kept, time.Now().UnixMilli()); err != nil {
+		if err = wakeReturned(tx, before, kept, time.Now().UnixMilli()); err != nil {
 			return err
 		}
 		current, err = tx.CheckSessions(ids)
@@ -397,11 +397,11 @@ func (s *Service) flush(ctx context.Context, due map[string]model.Region) error 
 	if err != nil {
 		return err
 	}
-	s.remember(current)
+	s.rememberCurrent(current)
 	return nil
 }
 
-func (s *Service) remember(current []model.Region) {
+func (s *Service) rememberCurrent(current []model.Region) {
 	now := time.Now()
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -43,10 +43,10 @@ type limits struct {
 	instances       int
 }
 
-// limits returns the limits on reports, which become stricter with the delay. So states that are not stored yet wait
+// limitsOf returns the limits on reports, which become stricter with the delay. So states that are not stored yet wait
 // in the agents, which keep only one state of each instance. In the queue, each change would take a row. shortest and
 // most are the limits without a delay.
-func (l load) limits(shortest time.Duration, most int) limits {
+func (l load) limitsOf(shortest time.Duration, most int) limits {
 	out := limits{interval: min(max(shortest, 4*(l.commit+l.steady)), max(shortest, maxInterval)), instances: most}
 	if l.steady > calm {
 		out.pause = min(pauseFactor*l.steady, maxPause)
@@ -55,10 +55,10 @@ func (l load) limits(shortest time.Duration, most int) limits {
 	return out
 }
 
-// refuses reports whether a report with instances is refused while the given number of rows waits. retryAfter is the
+// refusesAt reports whether a report with instances is refused while the given number of rows waits. retryAfter is the
 // time after which the report may be sent again: when these rows are stored, or later if the queue has been long for
 // some time. It never refuses while less than one batch waits.
-func (l load) refuses(waiting int) (retryAfter time.Duration, refused bool) {
+func (l load) refusesAt(waiting int) (retryAfter time.Duration, refused bool) {
 	if l.delay <= maxDelay || waiting < minBatchRows {
 		return 0, false
 	}
@@ -93,9 +93,9 @@ func (m *meter) perSecond() float64 {
 	return m.rate
 }
 
-// batch returns the number of rows of a batch that takes about batchTime while bulkBatches batches run at the same
+// batchSize returns the number of rows of a batch that takes about batchTime while bulkBatches batches run at the same
 // time. In a larger batch, all reports would wait longer for the last row.
-func (m *meter) batch() int {
+func (m *meter) batchSize() int {
 	return min(max(int(m.perSecond()*batchTime.Seconds())/bulkBatches, minBatchRows), maxBatchRows)
 }
 
@@ -110,9 +110,9 @@ func (m *meter) begin(now time.Time, rows int) {
 	m.active++
 }
 
-// end records the end of a batch. Concurrent batches share the database, so the rate is the number of rows of all
+// endBatch records the end of a batch. Concurrent batches share the database, so the rate is the number of rows of all
 // batches divided by the time in which at least one batch ran.
-func (m *meter) end(now time.Time, rows int, took time.Duration) {
+func (m *meter) endBatch(now time.Time, rows int, took time.Duration) {
 	m.commit = (3*m.commit + took) / 4
 	if rows < measured {
 		return
@@ -134,7 +134,7 @@ type smooth struct {
 	at    time.Time
 }
 
-func (s *smooth) follow(value float64, now time.Time) float64 {
+func (s *smooth) followValue(value float64, now time.Time) float64 {
 	passed := now.Sub(s.at).Seconds()
 	if s.at.IsZero() || passed > 0 {
 		share := 1.0

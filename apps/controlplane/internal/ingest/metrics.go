@@ -61,7 +61,7 @@ func newMetrics(reg prometheus.Registerer, s *Service) *metrics {
 		Name: "windlass_report_refused_total", Help: "Reports that were refused because too many reports wait, by cause: behind, crowded or full.",
 	}, []string{"why"})
 	now := func(name, help string, value func(limits) float64) prometheus.Collector {
-		return prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: name, Help: help}, func() float64 { return value(s.limits()) })
+		return prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: name, Help: help}, func() float64 { return value(s.currentLimits()) })
 	}
 	reg.MustRegister(m.latency, m.batch, m.rows, m.heartbeats, m.stale, m.wakes, m.dropped, m.refused, m.loads, m.loadAge, m.loadsDropped,
 		prometheus.NewGaugeFunc(prometheus.GaugeOpts{

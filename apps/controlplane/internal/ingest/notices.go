@@ -29,7 +29,7 @@ type budget struct {
 	at   int64
 }
 
-func (b budget) now(now int64) budget {
+func (b budget) budgetAt(now int64) budget {
 	if b.at == 0 {
 		return budget{left: maxNotices, at: now}
 	}
@@ -40,9 +40,9 @@ func (b budget) now(now int64) budget {
 	return budget{left: maxNotices, at: now}
 }
 
-// notices returns the history entries of a report's notices, or none if the report was already stored. If the
+// noticeEntries returns the history entries of a report's notices, or none if the report was already stored. If the
 // region's budget is too small, it returns the newest notices and drops older ones.
-func (s *Service) notices(p *pending, owners map[string]model.Assignment, now int64) (out []model.History, dropped int) {
+func (s *Service) noticeEntries(p *pending, owners map[string]model.Assignment, now int64) (out []model.History, dropped int) {
 	if len(p.req.Notices) == 0 || p.req.Sequence <= p.heard {
 		return nil, 0
 	}
@@ -50,12 +50,12 @@ func (s *Service) notices(p *pending, owners map[string]model.Assignment, now in
 		if owner, ok := owners[n.DeploymentId]; ok {
 			out = append(out, model.History{
 				ID: ident.New("hst"), WorkspaceID: owner.WorkspaceID, AppID: owner.AppID, DeploymentID: n.DeploymentId, RegionID: p.region,
-				At: noticedAt(n.At, now), What: what(n.Kind), Why: why(n), Who: whoAgent,
+				At: noticedAt(n.At, now), What: kindOf(n.Kind), Why: reasonOf(n), Who: whoAgent,
 			})
 		}
 	}
 	s.mu.Lock()
-	left := s.noticing[p.region].now(now).left
+	left := s.noticing[p.region].budgetAt(now).left
 	s.mu.Unlock()
 	dropped = max(0, len(out)-max(0, left))
 	return out[dropped:], dropped
@@ -91,7 +91,7 @@ func (s *Service) countStored(notices []model.History, now int64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, h := range notices {
-		b := s.noticing[h.RegionID].now(now)
+		b := s.noticing[h.RegionID].budgetAt(now)
 		b.left--
 		s.noticing[h.RegionID] = b
 	}
@@ -104,17 +104,17 @@ func noticedAt(at, now int64) int64 {
 	return at
 }
 
-func what(k agentv1.Notice_Kind) string {
+func kindOf(k agentv1.Notice_Kind) string {
 	if k == agentv1.Notice_KIND_DRIFT {
 		return "Drift"
 	}
 	return "Notice"
 }
 
-func why(n *agentv1.Notice) string {
-	text := clip(n.Object, maxName) + ": " + n.Message
+func reasonOf(n *agentv1.Notice) string {
+	text := clipText(n.Object, maxName) + ": " + n.Message
 	if n.Times > 1 {
-		text = fmt.Sprintf("%s (the last of %d times)", clip(text, maxMessage-40), n.Times)
+		text = fmt.Sprintf("%s (the last of %d times)", clipText(text, maxMessage-40), n.Times)
 	}
-	return clip(text, maxMessage)
+	return clipText(text, maxMessage)
 }

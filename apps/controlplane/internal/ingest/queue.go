@@ -57,17 +57,17 @@ func newQueue(commit func(context.Context, []*pending) ([]error, error), observe
 		Commit: func(ctx context.Context, reports []*pending) ([]error, error) {
 			start, rows := time.Now(), 0
 			for _, p := range reports {
-				rows += p.rows()
+				rows += p.rowCount()
 			}
-			q.began(start, rows)
-			defer func() { q.ended(time.Now(), rows, time.Since(start)) }()
+			q.batchBegan(start, rows)
+			defer func() { q.batchEnded(time.Now(), rows, time.Since(start)) }()
 			return commit(ctx, reports)
 		},
 		Lane:   laneOf,
-		Limits: q.limits,
+		Limits: q.laneLimits,
 		Key:    func(p *pending) string { return p.region },
-		Weight: (*pending).rows,
-		Admit:  func(p *pending, w batch.Waiting[lane]) error { return q.admit(p, w, time.Now()) },
+		Weight: (*pending).rowCount,
+		Admit:  func(p *pending, w batch.Waiting[lane]) error { return q.admitReport(p, w, time.Now()) },
 		// If a call ends, the agent sends its report again, and a report that is stored twice counts once.
 		Detached: true,
 		Split:    batch.Singly,
@@ -79,10 +79,10 @@ func newQueue(commit func(context.Context, []*pending) ([]error, error), observe
 	return q
 }
 
-func (q *queue) limits(l lane) batch.Limits {
+func (q *queue) laneLimits(l lane) batch.Limits {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	limits := batch.Limits{Size: maxBatchReports, Weight: q.meter.batch()}
+	limits := batch.Limits{Size: maxBatchReports, Weight: q.meter.batchSize()}
 	if l == express {
 		limits.Patience = patience
 	} else {
@@ -103,11 +103,11 @@ func (r *refusal) Error() string {
 	return fmt.Sprintf("too many reports wait: try again after %s", r.retryAfter)
 }
 
-// admit returns a refusal or nil.
-func (q *queue) admit(p *pending, w batch.Waiting[lane], now time.Time) error {
+// admitReport returns a refusal or nil.
+func (q *queue) admitReport(p *pending, w batch.Waiting[lane], now time.Time) error {
 	load := q.load(w, now)
 	small, large := w.Lane(express), w.Lane(bulk)
-	switch retryAfter, behind := load.refuses(large.Weight); {
+	switch retryAfter, behind := load.refusesAt(large.Weight); {
 	case small.Weight+large.Weight > maxQueuedRows, small.Requests+large.Requests >= queueLength:
 		return &refusal{full: true, retryAfter: min(max(retryAfter, time.Second), maxPause)}
 	case w.Key(p.region) >= maxWaiting:
@@ -134,7 +134,7 @@ func (q *queue) load(w batch.Waiting[lane], now time.Time) load {
 		commit: q.meter.commit,
 		delay:  max(time.Duration(float64(rows)/q.meter.perSecond()*float64(time.Second)), oldest),
 	}
-	out.steady = time.Duration(q.steady.follow(float64(out.delay), now))
+	out.steady = time.Duration(q.steady.followValue(float64(out.delay), now))
 	return out
 }
 
@@ -143,15 +143,15 @@ func (q *queue) loadAt(now time.Time) (l load) {
 	return l
 }
 
-// began and ended measure the rate at which batches are stored.
-func (q *queue) began(now time.Time, rows int) {
+// batchBegan and ended measure the rate at which batches are stored.
+func (q *queue) batchBegan(now time.Time, rows int) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	q.meter.begin(now, rows)
 }
 
-func (q *queue) ended(now time.Time, rows int, took time.Duration) {
+func (q *queue) batchEnded(now time.Time, rows int, took time.Duration) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	q.meter.end(now, rows, took)
+	q.meter.endBatch(now, rows, took)
 }

@@ -39,14 +39,14 @@ func (y *yard) Key(region string) int { return y.ofRegion[region] }
 
 // push returns the refusal, or nil if the report waits from now on.
 func (y *yard) push(p *pending, now time.Time) *refusal {
-	refused, _ := errors.AsType[*refusal](y.admit(p, y, now))
+	refused, _ := errors.AsType[*refusal](y.admitReport(p, y, now))
 	if refused == nil {
 		q := y.lanes[laneOf(p)]
 		if q.Requests == 0 {
 			q.Since = now
 		}
 		q.Requests++
-		q.Weight += p.rows()
+		q.Weight += p.rowCount()
 		y.lanes[laneOf(p)] = q
 		y.ofRegion[p.region]++
 	}
@@ -114,14 +114,14 @@ func TestQueue_LimitsFollowHowFarTheStoreIsBehind(t *testing.T) {
 		{load{steady: 400 * time.Millisecond, commit: 100 * time.Millisecond}, limits{interval: 2 * time.Second, pause: 2 * time.Second, instances: 250}},
 		{load{steady: time.Minute, commit: time.Minute}, limits{interval: 4 * time.Second, pause: 5 * time.Second, instances: 100}},
 	} {
-		require.Equal(t, c.want, c.load.limits(shortest, most), "%+v", c.load)
+		require.Equal(t, c.want, c.load.limitsOf(shortest, most), "%+v", c.load)
 	}
 	// The configured limits always apply, and a higher load never loosens limits.
-	require.Equal(t, 5*time.Second, load{}.limits(5*time.Second, 3).interval)
-	require.Equal(t, 1, load{steady: time.Minute}.limits(shortest, 3).instances)
-	last := load{}.limits(shortest, most)
+	require.Equal(t, 5*time.Second, load{}.limitsOf(5*time.Second, 3).interval)
+	require.Equal(t, 1, load{steady: time.Minute}.limitsOf(shortest, 3).instances)
+	last := load{}.limitsOf(shortest, most)
 	for d := time.Duration(0); d < 2*time.Second; d += 7 * time.Millisecond {
-		l := load{steady: d}.limits(shortest, most)
+		l := load{steady: d}.limitsOf(shortest, most)
 		require.GreaterOrEqual(t, l.interval, last.interval)
 		require.GreaterOrEqual(t, l.pause, last.pause)
 		require.LessOrEqual(t, l.instances, last.instances)
@@ -146,7 +146,7 @@ func TestQueue_RefusesInstancesButNoEdgesAboveTheLimit(t *testing.T) {
 	for steady, want := range map[time.Duration]time.Duration{
 		maxDelay / 10: 2 * maxDelay, 2 * maxDelay: pauseFactor * 2 * maxDelay, time.Minute: maxPause,
 	} {
-		after, no := load{delay: 2 * maxDelay, steady: steady}.refuses(minBatchRows)
+		after, no := load{delay: 2 * maxDelay, steady: steady}.refusesAt(minBatchRows)
 		require.True(t, no)
 		require.Equal(t, want, after, "with a steady delay of %s", steady)
 	}
@@ -287,7 +287,7 @@ func TestQueue_RateIsMeasuredByLargeBatches(t *testing.T) {
 	require.EqualValues(t, firstRate, m.perSecond())
 	for range 100 { // small batches do not change the rate
 		m.begin(start, 3)
-		m.end(start.Add(10*time.Millisecond), 3, 10*time.Millisecond)
+		m.endBatch(start.Add(10*time.Millisecond), 3, 10*time.Millisecond)
 	}
 	require.EqualValues(t, firstRate, m.perSecond())
 	now := start
@@ -295,9 +295,9 @@ func TestQueue_RateIsMeasuredByLargeBatches(t *testing.T) {
 		m.begin(now, 4000)
 		m.begin(now, 4000)
 		now = now.Add(100 * time.Millisecond)
-		m.end(now, 4000, 100*time.Millisecond)
+		m.endBatch(now, 4000, 100*time.Millisecond)
 		now = now.Add(100 * time.Millisecond)
-		m.end(now, 4000, 200*time.Millisecond)
+		m.endBatch(now, 4000, 200*time.Millisecond)
 		now = now.Add(time.Minute) // a minute without work
 	}
 	require.InDelta(t, 40_000, m.perSecond(), 100)

@@ -25,7 +25,7 @@ func (u *Usage) CheckStart(keys []uint32, primary uint32) error {
 	}
 	known := u.knownKeys()
 	if len(known) > 0 && !slices.ContainsFunc(keys, func(k uint32) bool { return slices.Contains(known, k) }) {
-		return fmt.Errorf("the database was used with the keys %s, but the file has none of these: use the keyset file with these keys", joined(known))
+		return fmt.Errorf("the database was used with the keys %s, but the file has none of these: use the keyset file with these keys", joinKeys(known))
 	}
 	return nil
 }
@@ -52,7 +52,7 @@ func (u *Usage) knownKeys() []uint32 {
 	return slices.Sorted(maps.Keys(known))
 }
 
-func joined(keys []uint32) string {
+func joinKeys(keys []uint32) string {
 	var texts []string
 	for _, k := range keys {
 		texts = append(texts, fmt.Sprint(k))

@@ -116,16 +116,16 @@ type line struct {
 	lostMore bool
 }
 
-func (l line) size() int { return lineOverhead + len(l.text.GetText()) }
+func (l line) sizeOf() int { return lineOverhead + len(l.text.GetText()) }
 
 // Read requests the newest lines of instances, without waiting for further lines.
 func (r *Relay) Read(ctx context.Context, regionID string, instances []*agentv1.FollowedInstance) ([]*agentv1.InstanceLog, error) {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
-	return r.ask(ctx, regionID, instances, 0)
+	return r.askRegion(ctx, regionID, instances, 0)
 }
 
-func (r *Relay) ask(ctx context.Context, regionID string, instances []*agentv1.FollowedInstance, wait time.Duration) ([]*agentv1.InstanceLog, error) {
+func (r *Relay) askRegion(ctx context.Context, regionID string, instances []*agentv1.FollowedInstance, wait time.Duration) ([]*agentv1.InstanceLog, error) {
 	data, err := r.asker.Ask(ctx, regionID, &agentv1.Request{Kind: &agentv1.Request_Follow{Follow: &agentv1.FollowRequest{
 		Instances: instances, MaxBytes: answerBytes, Wait: durationpb.New(wait),
 	}}})
@@ -176,7 +176,7 @@ func (r *Relay) Join(regionID, instance string, after *windlassv1.LogPosition) (
 			ctx, cancel := context.WithCancel(context.Background())
 			in = &region{id: regionID, feeds: map[string]*feed{}, cancel: cancel}
 			r.regions[regionID] = in
-			go r.pump(ctx, in)
+			go r.pumpOutput(ctx, in)
 		}
 		in.feeds[instance] = f
 	}
@@ -257,9 +257,9 @@ func (t *Tap) Err() error {
 	return t.region.err
 }
 
-// pump requests the output for the region's feeds until ctx ends. Leave cancels ctx when the last feed is
+// pumpOutput requests the output for the region's feeds until ctx ends. Leave cancels ctx when the last feed is
 // gone.
-func (r *Relay) pump(ctx context.Context, in *region) {
+func (r *Relay) pumpOutput(ctx context.Context, in *region) {
 	for failures := 0; ctx.Err() == nil; {
 		begun := time.Now()
 		asked := r.toAsk(in)
@@ -267,7 +267,7 @@ func (r *Relay) pump(ctx context.Context, in *region) {
 		var err error
 		if len(asked) > 0 {
 			bounded, cancel := context.WithTimeout(ctx, wait+patience)
-			logs, err = r.ask(bounded, in.id, asked, wait)
+			logs, err = r.askRegion(bounded, in.id, asked, wait)
 			cancel()
 		}
 		if ctx.Err() != nil {
@@ -342,9 +342,9 @@ func (r *Relay) take(in *region, logs []*agentv1.InstanceLog, err error) {
 // add appends a line, and drops the oldest lines so that feedBytes is kept.
 func (f *feed) add(l line) {
 	f.lines = append(f.lines, l)
-	f.bytes += l.size()
+	f.bytes += l.sizeOf()
 	for f.bytes > feedBytes && len(f.lines) > 1 {
-		f.bytes -= f.lines[0].size()
+		f.bytes -= f.lines[0].sizeOf()
 		f.oldest = max(f.oldest, f.lines[0].text.GetOffset())
 		f.lines[0] = line{}
 		f.lines = f.lines[1:]

@@ -195,8 +195,8 @@ type RegionNotice struct {
 	At                  int64
 }
 
-// text returns the What and Why that a history entry would have.
-func (n RegionNotice) text() (what, why string) {
+// textOf returns the What and Why that a history entry would have.
+func (n RegionNotice) textOf() (what, why string) {
 	if n.Kind == NotifyRegionUnreachable {
 		return "RegionUnreachable", "its agent stopped reporting; its instances keep running, and nothing is deleted"
 	}
@@ -210,7 +210,7 @@ type AppPlace struct{ Project, Environment string }
 // apps. apps are those with replicas in the region, names has the places of apps by id, and workspaces the
 // names of workspaces by id.
 func (n RegionNotice) Deliveries(r Region, endpoints []NotificationEndpoint, apps []App, names map[string]AppPlace, workspaces map[string]string) (out []Delivery) {
-	what, why := n.text()
+	what, why := n.textOf()
 	for _, e := range endpoints {
 		var paths []string
 		for _, a := range apps {

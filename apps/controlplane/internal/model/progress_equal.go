@@ -34,7 +34,7 @@ func (w *WaveProgress) equal(other *WaveProgress) bool {
 	return w.Name == other.Name && w.Policy == other.Policy && w.State == other.State &&
 		w.BakingSince == other.BakingSince && w.SkippedBy == other.SkippedBy &&
 		sameItems(w.Regions, other.Regions, (*RegionProgress).equal) &&
-		sameItems(w.Approvals, other.Approvals, same[Approval])
+		sameItems(w.Approvals, other.Approvals, samePointee[Approval])
 }
 
 func (r *RegionProgress) equal(other *RegionProgress) bool {
@@ -48,7 +48,7 @@ func (r *RegionProgress) equal(other *RegionProgress) bool {
 
 func (s *StepWait) equal(other *StepWait) bool {
 	return s.Step == other.Step && s.StoppedAt == other.StoppedAt && s.PromotedBy == other.PromotedBy &&
-		sameItems(s.Approvals, other.Approvals, same[Approval])
+		sameItems(s.Approvals, other.Approvals, samePointee[Approval])
 }
 
 func (c *CheckProgress) equal(other *CheckProgress) bool {
@@ -62,7 +62,7 @@ func (c *CheckProgress) equal(other *CheckProgress) bool {
 // sameFigure compares two figures, nil for a missing one.
 func sameFigure(a, b *float64) bool { return a == b || a != nil && b != nil && *a == *b }
 
-func same[T comparable](a, b *T) bool { return *a == *b }
+func samePointee[T comparable](a, b *T) bool { return *a == *b }
 
 // sameItems compares in place, because the items are large. nil and empty differ, as they do in the stored
 // form.

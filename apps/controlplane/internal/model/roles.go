@@ -220,8 +220,8 @@ func EncodeRoleCounts(r *agentv1.DeploymentRollup) string {
 	kept := &agentv1.DeploymentRollup{Groups: max(r.GetGroups(), 0)}
 	for _, role := range r.GetRoles()[:min(len(r.GetRoles()), maxCountedRoles)] {
 		kept.Roles = append(kept.Roles, &agentv1.RoleRollup{
-			Role: cut(role.GetRole(), maxRoleName), Instances: max(role.GetInstances(), 0), Ready: max(role.GetReady(), 0), Updated: max(role.GetUpdated(), 0),
-			Pool: max(role.GetPool(), 0), Doomed: max(role.GetDoomed(), 0), Reason: cut(role.GetReason(), maxRoleReason), Message: cut(role.GetMessage(), maxRoleMessage),
+			Role: cutText(role.GetRole(), maxRoleName), Instances: max(role.GetInstances(), 0), Ready: max(role.GetReady(), 0), Updated: max(role.GetUpdated(), 0),
+			Pool: max(role.GetPool(), 0), Doomed: max(role.GetDoomed(), 0), Reason: cutText(role.GetReason(), maxRoleReason), Message: cutText(role.GetMessage(), maxRoleMessage),
 		})
 	}
 	b, err := proto.MarshalOptions{Deterministic: true}.Marshal(kept)
@@ -241,5 +241,5 @@ func (o Observed) Counts() (groups int32, roles []*agentv1.RoleRollup) {
 	return held.GetGroups(), held.GetRoles()
 }
 
-// cut returns the first n bytes of a text, without bytes that are not UTF-8.
-func cut(text string, n int) string { return strings.ToValidUTF8(text[:min(n, len(text))], "") }
+// cutText returns the first n bytes of a text, without bytes that are not UTF-8.
+func cutText(text string, n int) string { return strings.ToValidUTF8(text[:min(n, len(text))], "") }

@@ -78,7 +78,7 @@ func Body(d model.Delivery, f model.NotificationFormat) (body []byte, contentTyp
 		return body, "application/json", err
 	}
 	body, err = json.Marshal(event{
-		SpecVersion: "1.0", ID: d.MessageID, Source: "/workspaces/" + d.Workspace, Type: types[d.Kind], Subject: subject(d),
+		SpecVersion: "1.0", ID: d.MessageID, Source: "/workspaces/" + d.Workspace, Type: types[d.Kind], Subject: subjectOf(d),
 		Time: time.UnixMilli(d.At).UTC().Format("2006-01-02T15:04:05.000Z07:00"), DataContentType: "application/json",
 		Data: data{
 			What: d.What, Why: analysis.Printable(d.Why), Who: analysis.Printable(d.Who), Workspace: d.Workspace,
@@ -90,8 +90,8 @@ func Body(d model.Delivery, f model.NotificationFormat) (body []byte, contentTyp
 	return body, "application/cloudevents+json", err
 }
 
-// subject names the app or the region of the event. It is empty for a test and for several events.
-func subject(d model.Delivery) string {
+// subjectOf names the app or the region of the event. It is empty for a test and for several events.
+func subjectOf(d model.Delivery) string {
 	switch {
 	case d.Events > 1:
 		return ""

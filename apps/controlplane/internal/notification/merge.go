@@ -39,13 +39,13 @@ func Merge(due []model.Delivery) (calls []Call) {
 		if many[0].MessageID != d.MessageID {
 			continue
 		}
-		calls = append(calls, merged(many))
+		calls = append(calls, mergeDeliveries(many))
 	}
 	return calls
 }
 
-// merged returns a call with the first delivery, which gets the events and apps of all deliveries.
-func merged(many []model.Delivery) Call {
+// mergeDeliveries returns a call with the first delivery, which gets the events and apps of all deliveries.
+func mergeDeliveries(many []model.Delivery) Call {
 	c := Call{Delivery: many[0]}
 	var names []string
 	c.Delivery.Events = 0

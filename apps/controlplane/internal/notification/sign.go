@@ -69,7 +69,7 @@ func (t Target) Sign(id string, at int64, body []byte) (string, error) {
 		if s.Until != 0 && s.Until <= at*1000 {
 			continue
 		}
-		signature, err := sign(s.Value, id, at, body)
+		signature, err := signBody(s.Value, id, at, body)
 		if err != nil {
 			return "", err
 		}
@@ -81,7 +81,7 @@ func (t Target) Sign(id string, at int64, body []byte) (string, error) {
 	return strings.Join(signatures, " "), nil
 }
 
-func sign(secret, id string, at int64, body []byte) (string, error) {
+func signBody(secret, id string, at int64, body []byte) (string, error) {
 	key, err := base64.StdEncoding.DecodeString(strings.TrimPrefix(secret, SecretPrefix))
 	if err != nil {
 		return "", errors.New("the signing secret is not base64")

@@ -141,7 +141,7 @@ func (s *Service) Run(ctx context.Context) error {
 	var counted time.Time
 	for {
 		wait := every + time.Duration(s.cfg.Random()*float64(every)/4)
-		more, err := s.round(ctx, time.Now())
+		more, err := s.startDue(ctx, time.Now())
 		switch {
 		case ctx.Err() != nil:
 			return nil
@@ -152,7 +152,7 @@ func (s *Service) Run(ctx context.Context) error {
 		}
 		if now := time.Now(); now.Sub(counted) >= gaugesEvery {
 			counted = now
-			if err := s.gauge(ctx, now); err != nil && ctx.Err() == nil {
+			if err := s.setGauges(ctx, now); err != nil && ctx.Err() == nil {
 				s.cfg.Log.WarnContext(ctx, "cannot count notifications", "error", err)
 			}
 		}
@@ -168,10 +168,10 @@ func (s *Service) Run(ctx context.Context) error {
 	}
 }
 
-// round claims the due rows that have a free slot, and starts their calls. more reports whether it read
+// startDue claims the due rows that have a free slot, and starts their calls. more reports whether it read
 // readRows rows, so that more may be due.
-func (s *Service) round(ctx context.Context, now time.Time) (more bool, err error) {
-	busy, full := s.busy()
+func (s *Service) startDue(ctx context.Context, now time.Time) (more bool, err error) {
+	busy, full := s.busyEndpoints()
 	if full {
 		return false, nil
 	}
@@ -191,7 +191,7 @@ func (s *Service) round(ctx context.Context, now time.Time) (more bool, err erro
 			taken = append(taken, call)
 		}
 	}
-	claimed, err := s.claim(bounded, taken, now)
+	claimed, err := s.claimCalls(bounded, taken, now)
 	for i, call := range taken {
 		d := call.Delivery
 		if !claimed[i] {
@@ -200,8 +200,8 @@ func (s *Service) round(ctx context.Context, now time.Time) (more bool, err erro
 		}
 		d.Attempts++
 		s.calls.Go(func() {
-			defer s.free(d)
-			s.deliver(ctx, d)
+			defer s.freeSlot(d)
+			s.deliverOnce(ctx, d)
 		})
 	}
 	// The next round leaves out the endpoints without a free slot.
@@ -223,10 +223,10 @@ func inTurn(calls []notification.Call) []notification.Call {
 	return slices.Concat(turns...)
 }
 
-// claim claims the deliveries of calls. For each call, claimed reports whether the claim succeeded: another process may
+// claimCalls claims the deliveries of calls. For each call, claimed reports whether the claim succeeded: another process may
 // have claimed the delivery before. Calls with a single delivery share a transaction. A call with merged deliveries has
 // its own.
-func (s *Service) claim(ctx context.Context, calls []notification.Call, now time.Time) (claimed []bool, err error) {
+func (s *Service) claimCalls(ctx context.Context, calls []notification.Call, now time.Time) (claimed []bool, err error) {
 	claimed = make([]bool, len(calls))
 	var single []int
 	var errs []error
@@ -280,8 +280,8 @@ func (s *Service) claimTogether(ctx context.Context, calls []notification.Call, 
 	return nil
 }
 
-// busy returns the endpoints without a free slot. full reports whether the process has no free slot.
-func (s *Service) busy() (ids []string, full bool) {
+// busyEndpoints returns the endpoints without a free slot. full reports whether the process has no free slot.
+func (s *Service) busyEndpoints() (ids []string, full bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for id, n := range s.endpoints {
@@ -329,8 +329,8 @@ func (s *Service) release(d model.Delivery) {
 	}
 }
 
-// free frees the slot of a call that ended, and makes Run check again.
-func (s *Service) free(d model.Delivery) {
+// freeSlot frees the slot of a call that ended, and makes Run check again.
+func (s *Service) freeSlot(d model.Delivery) {
 	s.release(d)
 	select {
 	case s.freed <- struct{}{}:
@@ -338,8 +338,8 @@ func (s *Service) free(d model.Delivery) {
 	}
 }
 
-// deliver makes one try of a claimed delivery and records the outcome.
-func (s *Service) deliver(ctx context.Context, d model.Delivery) {
+// deliverOnce makes one try of a claimed delivery and records the outcome.
+func (s *Service) deliverOnce(ctx context.Context, d model.Delivery) {
 	begin := time.Now()
 	fatal, err := s.call(ctx, d)
 	if ctx.Err() != nil {
@@ -362,7 +362,7 @@ func (s *Service) deliver(ctx context.Context, d model.Delivery) {
 	s.metrics.calls.WithLabelValues(outcome).Observe(now.Sub(begin).Seconds())
 	noting, cancel := context.WithTimeout(ctx, storeTimeout)
 	defer cancel()
-	err = s.transact(noting, s.cfg.Store.Update, func(tx Tx) error { return tx.NoteDelivery(d) })
+	err = s.runLimited(noting, s.cfg.Store.Update, func(tx Tx) error { return tx.NoteDelivery(d) })
 	switch {
 	case errors.Is(err, model.ErrConflict):
 		// The endpoint was removed, or the claim ended and the row is with another process.
@@ -377,7 +377,7 @@ func (s *Service) deliver(ctx context.Context, d model.Delivery) {
 
 // call sends the delivery. fatal reports that another try cannot succeed. Errors do not show the endpoint's address.
 func (s *Service) call(ctx context.Context, d model.Delivery) (fatal bool, err error) {
-	endpoint, target, err := s.target(ctx, d)
+	endpoint, target, err := s.targetOf(ctx, d)
 	if err != nil {
 		s.cfg.Log.WarnContext(ctx, "cannot read a notification endpoint", "endpoint", d.EndpointID, "error", err)
 		return false, errors.New("the control plane cannot read the endpoint")
@@ -416,8 +416,8 @@ func (s *Service) call(ctx context.Context, d model.Delivery) (fatal bool, err e
 	return resp.StatusCode == http.StatusGone, callout.Refused(resp.StatusCode)
 }
 
-// transact runs a transaction of a call, when fewer than maxTransactions run.
-func (s *Service) transact(ctx context.Context, run func(context.Context, func(Tx) error) error, fn func(Tx) error) error {
+// runLimited runs a transaction of a call, when fewer than maxTransactions run.
+func (s *Service) runLimited(ctx context.Context, run func(context.Context, func(Tx) error) error, fn func(Tx) error) error {
 	select {
 	case s.transactions <- struct{}{}:
 	case <-ctx.Done():
@@ -427,11 +427,11 @@ func (s *Service) transact(ctx context.Context, run func(context.Context, func(T
 	return run(ctx, fn)
 }
 
-// target reads the endpoint of the delivery and its sealed part. The endpoint is zero if it was removed.
-func (s *Service) target(ctx context.Context, d model.Delivery) (e model.NotificationEndpoint, t notification.Target, err error) {
+// targetOf reads the endpoint of the delivery and its sealed part. The endpoint is zero if it was removed.
+func (s *Service) targetOf(ctx context.Context, d model.Delivery) (e model.NotificationEndpoint, t notification.Target, err error) {
 	ctx, cancel := context.WithTimeout(ctx, storeTimeout)
 	defer cancel()
-	err = s.transact(ctx, s.cfg.Store.View, func(tx Tx) error {
+	err = s.runLimited(ctx, s.cfg.Store.View, func(tx Tx) error {
 		found, err := tx.GetNotificationEndpoints([]string{d.EndpointID})
 		if err != nil || len(found) == 0 {
 			return err
@@ -451,8 +451,8 @@ func (s *Service) target(ctx context.Context, d model.Delivery) (e model.Notific
 	return e, t, err
 }
 
-// gauge sets the gauges of pending notifications.
-func (s *Service) gauge(ctx context.Context, now time.Time) error {
+// setGauges sets the gauges of pending notifications.
+func (s *Service) setGauges(ctx context.Context, now time.Time) error {
 	ctx, cancel := context.WithTimeout(ctx, storeTimeout)
 	defer cancel()
 	return s.cfg.Store.View(ctx, func(tx Tx) error {

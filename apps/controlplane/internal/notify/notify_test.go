@@ -436,7 +436,7 @@ func TestNotify_LeavesDisabledEndpointsAlone(t *testing.T) {
 // once sends what is due and returns the endpoint's newest delivery.
 func (h *harness) once(e model.NotificationEndpoint) model.Delivery {
 	h.t.Helper()
-	_, err := h.svc.round(h.t.Context(), time.Now())
+	_, err := h.svc.startDue(h.t.Context(), time.Now())
 	require.NoError(h.t, err)
 	h.svc.calls.Wait()
 	return h.deliveries(e)[0]
@@ -453,14 +453,14 @@ func TestClaim_IsOneTransactionAndLeavesOutWhatAnotherProcessHas(t *testing.T) {
 		}
 		calls = append(calls, notification.Call{Delivery: d})
 	}
-	claimed, err := h.svc.claim(t.Context(), calls, time.Now())
+	claimed, err := h.svc.claimCalls(t.Context(), calls, time.Now())
 	require.NoError(t, err)
 	require.EqualValues(t, 1, h.updates.Load())
 	for i, d := range h.deliveries(e) {
 		require.Equal(t, i%3 != 0, claimed[i])
 		require.EqualValues(t, 1, d.Attempts, "each delivery is claimed once")
 	}
-	claimed, err = h.svc.claim(t.Context(), []notification.Call{{Delivery: calls[1].Delivery, Merged: []string{calls[2].Delivery.MessageID}}}, time.Now())
+	claimed, err = h.svc.claimCalls(t.Context(), []notification.Call{{Delivery: calls[1].Delivery, Merged: []string{calls[2].Delivery.MessageID}}}, time.Now())
 	require.NoError(t, err)
 	require.Equal(t, []bool{false}, claimed)
 	require.Len(t, h.deliveries(e), 30)

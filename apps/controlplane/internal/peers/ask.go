@@ -20,7 +20,7 @@ const maxHops = 3
 func (s *Service) Ask(ctx context.Context, region string, req *agentv1.Request) ([]byte, error) {
 	asked := ""
 	for range maxHops {
-		holder, peer, err := s.holder(ctx, region)
+		holder, peer, err := s.holderOf(ctx, region)
 		switch {
 		case err != nil:
 			// Callers pass the agent's errors on to tenants, but must not pass on errors of our database.
@@ -32,7 +32,7 @@ func (s *Service) Ask(ctx context.Context, region string, req *agentv1.Request) 
 			s.metrics.countAsk(model.ErrAgentUnreachable)
 			return nil, fmt.Errorf("ask region %s: %w", region, model.ErrAgentUnreachable)
 		}
-		data, moved, err := s.forward(ctx, peer, region, req)
+		data, moved, err := s.forwardRequest(ctx, peer, region, req)
 		if moved {
 			asked = holder
 			continue
@@ -43,8 +43,8 @@ func (s *Service) Ask(ctx context.Context, region string, req *agentv1.Request) 
 	return nil, fmt.Errorf("ask region %s: its agent keeps moving to other processes: %w", region, model.ErrAgentUnreachable)
 }
 
-// holder returns the process at which the region's agent last watched, and its row while that is valid.
-func (s *Service) holder(ctx context.Context, region string) (id string, peer model.Peer, err error) {
+// holderOf returns the process at which the region's agent last watched, and its row while that is valid.
+func (s *Service) holderOf(ctx context.Context, region string) (id string, peer model.Peer, err error) {
 	err = s.cfg.Store.View(ctx, func(tx Tx) error {
 		id, peer = "", model.Peer{}
 		id, err = tx.GetStream(region)
@@ -65,9 +65,9 @@ func (s *Service) holder(ctx context.Context, region string) (id string, peer mo
 	return id, peer, err
 }
 
-// forward asks through the peer. moved reports that the peer does not hold the stream.
-func (s *Service) forward(ctx context.Context, p model.Peer, region string, req *agentv1.Request) (data []byte, moved bool, err error) {
-	res, err := s.client(p).Ask(ctx, &peerv1.AskRequest{RegionId: region, Request: req})
+// forwardRequest asks through the peer. moved reports that the peer does not hold the stream.
+func (s *Service) forwardRequest(ctx context.Context, p model.Peer, region string, req *agentv1.Request) (data []byte, moved bool, err error) {
+	res, err := s.clientOf(p).Ask(ctx, &peerv1.AskRequest{RegionId: region, Request: req})
 	switch {
 	case err == nil && res.Error != "":
 		return nil, false, errors.New(res.Error)

@@ -36,8 +36,8 @@ type statement struct {
 	ExpiresAt int64  `json:"e"`
 }
 
-// issue makes the credential for calls to one peer.
-func (s *Service) issue(to string, now time.Time) (string, error) {
+// issueCredential makes the credential for calls to one peer.
+func (s *Service) issueCredential(to string, now time.Time) (string, error) {
 	data, err := json.Marshal(statement{From: s.cfg.ID, To: to, ExpiresAt: now.Add(credentialTTL).UnixMilli()})
 	if err != nil {
 		return "", fmt.Errorf("encode peer credential: %w", err)
@@ -75,8 +75,8 @@ func (s *Service) verify(credential string, now time.Time) error {
 	return nil
 }
 
-// tokens returns a function that returns the credential of a call to one peer.
-func (s *Service) tokens(to string) func() string {
+// tokenSource returns a function that returns the credential of a call to one peer.
+func (s *Service) tokenSource(to string) func() string {
 	var mu sync.Mutex
 	var token string
 	var until time.Time
@@ -87,7 +87,7 @@ func (s *Service) tokens(to string) func() string {
 		if now.Before(until) {
 			return token
 		}
-		fresh, err := s.issue(to, now)
+		fresh, err := s.issueCredential(to, now)
 		if err != nil {
 			// The peer refuses the call without a credential.
 			s.cfg.Log.Error("cannot sign calls to a peer", "peer", to, "error", err)
@@ -98,8 +98,8 @@ func (s *Service) tokens(to string) func() string {
 	}
 }
 
-// admit admits only peers.
-func (s *Service) admit(_ context.Context, call rpc.Call) (rpc.Admission, error) {
+// admitPeer admits only peers.
+func (s *Service) admitPeer(_ context.Context, call rpc.Call) (rpc.Admission, error) {
 	token, _ := strings.CutPrefix(call.Header.Get("Authorization"), "Bearer ")
 	if err := s.verify(token, time.Now()); err != nil {
 		return rpc.Admission{}, rpc.Error(connect.CodeUnauthenticated, windlassv1.ErrorReason_ERROR_REASON_UNAUTHENTICATED, "", err.Error())

@@ -38,7 +38,7 @@ const maxLoads = 50_000
 func (s *Service) PassLoads(region string, loads []*agentv1.LoadReport) (dropped int) {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
-	peer, search := s.takers.of(region, time.Now())
+	peer, search := s.takers.takerOf(region, time.Now())
 	if to := s.senders[peer]; to != nil {
 		return to.loads.add(region, loads)
 	}
@@ -60,15 +60,15 @@ type takers struct {
 	none map[string]time.Time
 }
 
-// of returns the peer that took the region's last loads, or "". search reports whether to ask all peers then.
-func (t *takers) of(region string, now time.Time) (peer string, search bool) {
+// takerOf returns the peer that took the region's last loads, or "". search reports whether to ask all peers then.
+func (t *takers) takerOf(region string, now time.Time) (peer string, search bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.by[region], now.Sub(t.none[region]) >= searchAgain
 }
 
-// note records an answer of the peer. Without an answer, taken is empty.
-func (t *takers) note(peer string, sent []*peerv1.RegionLoads, taken []string, now time.Time) {
+// noteAnswer records an answer of the peer. Without an answer, taken is empty.
+func (t *takers) noteAnswer(peer string, sent []*peerv1.RegionLoads, taken []string, now time.Time) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	maps.DeleteFunc(t.none, func(_ string, at time.Time) bool { return now.Sub(at) >= searchAgain })
@@ -85,8 +85,8 @@ func (t *takers) note(peer string, sent []*peerv1.RegionLoads, taken []string, n
 	}
 }
 
-// forget drops a peer that is gone.
-func (t *takers) forget(peer string) {
+// forgetPeer drops a peer that is gone.
+func (t *takers) forgetPeer(peer string) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	maps.DeleteFunc(t.by, func(_, by string) bool { return by == peer })
@@ -187,7 +187,7 @@ func (to *sender) sendLoads(ctx context.Context, loads []*peerv1.RegionLoads) {
 	ctx, cancel := context.WithTimeout(ctx, to.svc.cfg.CallTimeout)
 	defer cancel()
 	res, err := to.client.TakeLoads(ctx, &peerv1.TakeLoadsRequest{Regions: loads})
-	to.svc.takers.note(to.peer.ID, loads, res.GetTaken(), time.Now())
+	to.svc.takers.noteAnswer(to.peer.ID, loads, res.GetTaken(), time.Now())
 	for _, r := range loads {
 		outcome := "elsewhere"
 		switch {

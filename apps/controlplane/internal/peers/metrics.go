@@ -30,12 +30,12 @@ func newMetrics(reg prometheus.Registerer, count func() float64) *metrics {
 	return m
 }
 
-func outcome(err error) string {
+func outcomeLabel(err error) string {
 	if err != nil {
 		return "error"
 	}
 	return "ok"
 }
 
-func (m *metrics) countNudge(err error) { m.nudges.WithLabelValues(outcome(err)).Inc() }
-func (m *metrics) countAsk(err error)   { m.asks.WithLabelValues(outcome(err)).Inc() }
+func (m *metrics) countNudge(err error) { m.nudges.WithLabelValues(outcomeLabel(err)).Inc() }
+func (m *metrics) countAsk(err error)   { m.asks.WithLabelValues(outcomeLabel(err)).Inc() }

@@ -124,7 +124,7 @@ type Config struct {
 	CallTimeout time.Duration
 }
 
-func (c *Config) defaults() {
+func (c *Config) setDefaults() {
 	set := func(d *time.Duration, v time.Duration) {
 		if *d == 0 {
 			*d = v
@@ -158,7 +158,7 @@ func New(cfg Config) (*Service, error) {
 		cfg.HTTP == nil || cfg.Log == nil || cfg.Registerer == nil {
 		return nil, errors.New("peers: ID, Address, Store, Box, Agents, Scaler, HTTP, Log and Registerer are required")
 	}
-	cfg.defaults()
+	cfg.setDefaults()
 	s := &Service{
 		cfg: cfg, started: time.Now(),
 		refresh: make(chan struct{}, 1),
@@ -199,26 +199,26 @@ const readTimeout = 5 * time.Second
 
 // Run renews this process's row and reads the rows of other processes until ctx ends. Then it deletes its row.
 func (s *Service) Run(ctx context.Context) error {
-	defer s.leave(ctx)
+	defer s.leaveCluster(ctx)
 	swept := time.Now()
 	for failing := false; ; {
 		sweep := time.Since(swept) > s.cfg.Lease
 		if sweep {
 			swept = time.Now()
 		}
-		err := s.beat(ctx, sweep)
+		err := s.runRound(ctx, sweep)
 		if err != nil && ctx.Err() == nil && !failing {
 			s.cfg.Log.Warn("cannot renew this process's row among its peers, will be tried again", "error", err)
 		}
 		failing = err != nil
-		if !s.await(ctx) {
+		if !s.awaitRound(ctx) {
 			return nil
 		}
 	}
 }
 
-// await returns when it is time for the next round, or false when ctx ended.
-func (s *Service) await(ctx context.Context) bool {
+// awaitRound returns when it is time for the next round, or false when ctx ended.
+func (s *Service) awaitRound(ctx context.Context) bool {
 	if backoff.Sleep(ctx, minRefresh) != nil {
 		return false
 	}
@@ -235,17 +235,17 @@ func (s *Service) await(ctx context.Context) bool {
 	return true
 }
 
-// again requests a round now. It never blocks.
-func (s *Service) again() {
+// requestRound requests a round now. It never blocks.
+func (s *Service) requestRound() {
 	select {
 	case s.refresh <- struct{}{}:
 	default:
 	}
 }
 
-// beat is one round. It writes this process's own rows in one transaction, and deletes rows of other processes in other
+// runRound is one round. It writes this process's own rows in one transaction, and deletes rows of other processes in other
 // transactions. If one transaction did both, it could deadlock with the same transaction of another process.
-func (s *Service) beat(ctx context.Context, sweep bool) error {
+func (s *Service) runRound(ctx context.Context, sweep bool) error {
 	bounded, cancel := context.WithTimeout(ctx, readTimeout)
 	defer cancel()
 	err := s.cfg.Store.Update(bounded, func(tx Tx) error {
@@ -281,7 +281,7 @@ func (s *Service) beat(ctx context.Context, sweep bool) error {
 	if err != nil {
 		return err
 	}
-	s.settle(ctx, others)
+	s.settleSenders(ctx, others)
 	return nil
 }
 
@@ -293,8 +293,8 @@ func (s *Service) list(ctx context.Context) (others []model.Peer, err error) {
 	return slices.DeleteFunc(others, func(p model.Peer) bool { return p.ID == s.cfg.ID }), err
 }
 
-// settle starts and stops senders, so that each existing peer has one.
-func (s *Service) settle(ctx context.Context, others []model.Peer) {
+// settleSenders starts and stops senders, so that each existing peer has one.
+func (s *Service) settleSenders(ctx context.Context, others []model.Peer) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	there := map[string]bool{}
@@ -317,15 +317,15 @@ func (s *Service) settle(ctx context.Context, others []model.Peer) {
 		if to := s.senders[id]; !there[id] {
 			to.cancel()
 			delete(s.senders, id)
-			s.takers.forget(id)
+			s.takers.forgetPeer(id)
 			s.cfg.Log.Info("a peer is gone", "peer", id, "address", to.peer.Address)
 		}
 	}
 }
 
-// leave stops the senders and deletes this process's row, so that other processes need not wait for its lease to end.
-func (s *Service) leave(ctx context.Context) {
-	s.settle(ctx, nil)
+// leaveCluster stops the senders and deletes this process's row, so that other processes need not wait for its lease to end.
+func (s *Service) leaveCluster(ctx context.Context) {
+	s.settleSenders(ctx, nil)
 	s.running.Wait()
 	bounded, cancel := context.WithTimeout(context.WithoutCancel(ctx), readTimeout)
 	defer cancel()

@@ -178,7 +178,7 @@ func (h *harness) start(id string, change ...func(*Config)) *process {
 
 // taker returns the peer that took the region's last loads.
 func (p *process) taker(region string) string {
-	peer, _ := p.takers.of(region, time.Now())
+	peer, _ := p.takers.takerOf(region, time.Now())
 	return peer
 }
 
@@ -407,7 +407,7 @@ func TestCredential_IsOfOneProcessPurposeAndTime(t *testing.T) {
 	}
 	a, b := to("cp_a"), to("cp_b")
 	now := time.Now()
-	good, err := a.issue("cp_b", now)
+	good, err := a.issueCredential("cp_b", now)
 	require.NoError(t, err)
 	require.NoError(t, b.verify(good, now))
 	require.NoError(t, b.verify(good, now.Add(credentialFor)))

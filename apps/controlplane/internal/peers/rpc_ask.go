@@ -47,6 +47,6 @@ func (h handler) Ask(ctx context.Context, req *peerv1.AskRequest) (*peerv1.AskRe
 // with Limits.
 // It calls nudged with the changes that other processes committed, which must not block.
 func (s *Service) Handler(cfg rpc.Config, nudged func(Nudge)) (path string, h http.Handler) {
-	cfg.Admit, cfg.ReadMaxBytes = s.admit, maxCallBytes
+	cfg.Admit, cfg.ReadMaxBytes = s.admitPeer, maxCallBytes
 	return peerv1connect.NewPeerServiceHandler(handler{s, nudged}, rpc.HandlerOptions(cfg)...)
 }

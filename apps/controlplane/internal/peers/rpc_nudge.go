@@ -13,7 +13,7 @@ func (h handler) Nudge(_ context.Context, req *peerv1.NudgeRequest) (*peerv1.Nud
 	known := h.senders[req.From] != nil
 	h.mu.RUnlock()
 	if !known {
-		h.again()
+		h.requestRound()
 	}
 	if len(req.Regions) > 0 || req.AllRegions || len(req.Apps) > 0 {
 		h.nudged(Nudge{Regions: req.Regions, AllRegions: req.AllRegions, Apps: req.Apps})

@@ -17,7 +17,7 @@ func (s *Service) Scaling(ctx context.Context, region, app string) (*windlassv1.
 	if s.cfg.Agents.Connected(region) {
 		return s.cfg.Scaler.Current(region, app), nil
 	}
-	_, peer, err := s.holder(ctx, region)
+	_, peer, err := s.holderOf(ctx, region)
 	switch {
 	case err != nil:
 		return nil, fmt.Errorf("find the stream of region %s: %w", region, err)
@@ -26,7 +26,7 @@ func (s *Service) Scaling(ctx context.Context, region, app string) (*windlassv1.
 	}
 	ctx, cancel := context.WithTimeout(ctx, s.cfg.CallTimeout)
 	defer cancel()
-	res, err := s.client(peer).GetScaling(ctx, &peerv1.GetScalingRequest{RegionId: region, AppId: app})
+	res, err := s.clientOf(peer).GetScaling(ctx, &peerv1.GetScalingRequest{RegionId: region, AppId: app})
 	if err != nil {
 		return nil, fmt.Errorf("read the load in region %s through %s at %s: %w: %w", region, peer.ID, peer.Address, model.ErrAgentUnreachable, err)
 	}

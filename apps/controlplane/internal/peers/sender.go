@@ -38,16 +38,16 @@ type sender struct {
 
 func newSender(s *Service, p model.Peer, cancel context.CancelFunc) *sender {
 	to := &sender{
-		svc: s, peer: p, client: s.client(p), cancel: cancel,
+		svc: s, peer: p, client: s.clientOf(p), cancel: cancel,
 		signal:  make(chan struct{}, 1),
 		loads:   newWaitingLoads(),
 		regions: map[string]struct{}{}, apps: map[string]struct{}{},
 	}
-	to.wake() // an empty nudge is the greeting
+	to.wakeUp() // an empty nudge is the greeting
 	return to
 }
 
-func (s *Service) client(p model.Peer) peerv1connect.PeerServiceClient {
+func (s *Service) clientOf(p model.Peer) peerv1connect.PeerServiceClient {
 	// Processes of releases without TLS between replicas store host:port. They are called with TLS, which fails,
 	// because the credential of this process must not be sent in plaintext.
 	_, address, ok := strings.Cut(p.Address, "://")
@@ -55,11 +55,11 @@ func (s *Service) client(p model.Peer) peerv1connect.PeerServiceClient {
 		address = p.Address
 	}
 	return peerv1connect.NewPeerServiceClient(s.cfg.HTTP, "https://"+address, rpc.ClientOptions(rpc.ClientConfig{
-		Token: s.tokens(p.ID), UserAgent: "windlass-controlplane",
+		Token: s.tokenSource(p.ID), UserAgent: "windlass-controlplane",
 	})...)
 }
 
-func (to *sender) wake() {
+func (to *sender) wakeUp() {
 	select {
 	case to.signal <- struct{}{}:
 	default:
@@ -82,7 +82,7 @@ func (to *sender) add(n Nudge) {
 		to.apps[id] = struct{}{}
 	}
 	to.mu.Unlock()
-	to.wake()
+	to.wakeUp()
 }
 
 // take returns the next nudge, and clears it.
@@ -122,7 +122,7 @@ func (to *sender) run(ctx context.Context) {
 			log.Warn("cannot reach a peer: until then it finds commits by polling", "error", err)
 		}
 		// The peer may have ended, or have another address.
-		to.svc.again()
+		to.svc.requestRound()
 		to.add(n)
 		if backoff.Sleep(ctx, retryCalls.Delay(failures, to.svc.cfg.Random)) != nil {
 			return

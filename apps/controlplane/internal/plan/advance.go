@@ -13,9 +13,9 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// transition changes the status of d. It ignores a change that model.DeploymentMoves does not have, because to keep the
+// moveTo changes the status of d. It ignores a change that model.DeploymentMoves does not have, because to keep the
 // status does no harm. The planner never requests such a change.
-func (p *planner) transition(d *model.Deployment, to windlassv1.DeploymentStatus) {
+func (p *planner) moveTo(d *model.Deployment, to windlassv1.DeploymentStatus) {
 	if !model.CanMove(model.DeploymentMoves, d.Status, to) {
 		return
 	}
@@ -40,20 +40,20 @@ func (p *planner) endRollout() {
 	case r.Status != windlassv1.RolloutStatus_ROLLOUT_STATUS_RUNNING:
 		p.app.RolloutID = ""
 	case p.deps[r.DeploymentID] == nil:
-		p.finish(windlassv1.RolloutStatus_ROLLOUT_STATUS_FAILED, rollup.ReasonDeploymentLost,
+		p.finishRollout(windlassv1.RolloutStatus_ROLLOUT_STATUS_FAILED, rollup.ReasonDeploymentLost,
 			"its deployment "+r.DeploymentID+" does not exist")
 		p.log("RolloutFailed", r.Message, nil, "")
 	case p.app.DeletingSince != 0:
 		p.stopTarget(ReasonAppDeleted, "the app is being deleted", Who)
-	case p.staged() && p.progress.Back:
+	case p.isStaged() && p.progress.Back:
 		// It is already going back.
 	case r.CancelRequested:
 		why := "cancelled by " + r.CancelledBy
 		if r.CancelWhy != "" {
 			why += ": " + r.CancelWhy
 		}
-		if p.staged() {
-			p.main().goBack(p.target(), windlassv1.RolloutStatus_ROLLOUT_STATUS_CANCELLED, ReasonCancelled, why, r.CancelledBy)
+		if p.isStaged() {
+			p.main().goBack(p.targetDeployment(), windlassv1.RolloutStatus_ROLLOUT_STATUS_CANCELLED, ReasonCancelled, why, r.CancelledBy)
 			return
 		}
 		p.stopTarget(ReasonCancelled, why, r.CancelledBy)
@@ -61,17 +61,17 @@ func (p *planner) endRollout() {
 }
 
 func (p *planner) stopTarget(reason, why, who string) {
-	d := p.target()
+	d := p.targetDeployment()
 	if !model.Terminal(model.DeploymentMoves, d.Status) {
-		p.transition(d, windlassv1.DeploymentStatus_DEPLOYMENT_STATUS_STOPPED)
+		p.moveTo(d, windlassv1.DeploymentStatus_DEPLOYMENT_STATUS_STOPPED)
 		d.Reason, d.Message = reason, why
 	}
-	p.finish(windlassv1.RolloutStatus_ROLLOUT_STATUS_CANCELLED, reason, why)
+	p.finishRollout(windlassv1.RolloutStatus_ROLLOUT_STATUS_CANCELLED, reason, why)
 	p.log("RolloutCancelled", why, d, "")
 	p.history[len(p.history)-1].Who = who
 }
 
-func (p *planner) finish(to windlassv1.RolloutStatus, reason, message string) {
+func (p *planner) finishRollout(to windlassv1.RolloutStatus, reason, message string) {
 	r := p.rollout
 	r.Status, r.Reason, r.Message, r.FinishedAt = to, reason, message, p.now
 	if p.progress.Active(r.ID) {
@@ -83,35 +83,35 @@ func (p *planner) finish(to windlassv1.RolloutStatus, reason, message string) {
 // fail ends the rollout and its deployment. From now on, rows of the deployment are stopped, and the live deployment,
 // if there is one, gets all weight.
 func (p *planner) fail(d *model.Deployment, reason, message string) {
-	if p.staged() {
+	if p.isStaged() {
 		p.main().goBack(d, windlassv1.RolloutStatus_ROLLOUT_STATUS_FAILED, reason, message, Who)
 		return
 	}
 	from := d.Status
 	p.resolve = ""
-	p.transition(d, windlassv1.DeploymentStatus_DEPLOYMENT_STATUS_FAILED)
+	p.moveTo(d, windlassv1.DeploymentStatus_DEPLOYMENT_STATUS_FAILED)
 	d.Reason, d.Message = reason, message
-	p.finish(windlassv1.RolloutStatus_ROLLOUT_STATUS_FAILED, reason, message)
-	why := fmt.Sprintf("%s, while %s: %s", reason, name(from), message)
-	if live := p.live(); live != nil {
+	p.finishRollout(windlassv1.RolloutStatus_ROLLOUT_STATUS_FAILED, reason, message)
+	why := fmt.Sprintf("%s, while %s: %s", reason, statusName(from), message)
+	if live := p.liveDeployment(); live != nil {
 		why += fmt.Sprintf("; v%d stays live", live.Version)
 	}
 	p.log("RolloutFailed", why, d, "")
 }
 
-// advance takes the target to its next state, if the facts allow it.
-func (p *planner) advance() { p.again = p.advanced() }
+// advanceTarget takes the target to its next state, if the facts allow it.
+func (p *planner) advanceTarget() { p.again = p.hasAdvanced() }
 
-// advanced reports whether the target's state changed.
-func (p *planner) advanced() bool {
-	d := p.target()
-	if p.staged() && (p.progress.Back || d.Status == windlassv1.DeploymentStatus_DEPLOYMENT_STATUS_DEPLOYING) {
-		return p.main().stage(d)
+// hasAdvanced reports whether the target's state changed.
+func (p *planner) hasAdvanced() bool {
+	d := p.targetDeployment()
+	if p.isStaged() && (p.progress.Back || d.Status == windlassv1.DeploymentStatus_DEPLOYMENT_STATUS_DEPLOYING) {
+		return p.main().advanceStages(d)
 	}
 	if d.Status == windlassv1.DeploymentStatus_DEPLOYMENT_STATUS_DEPLOYING ||
 		d.Status == windlassv1.DeploymentStatus_DEPLOYMENT_STATUS_NETWORK {
 		p.noteStarted(d)
-		if reason, message, doomed := p.doomed(d); doomed {
+		if reason, message, doomed := p.doomedBy(d); doomed {
 			p.fail(d, reason, message)
 			return true
 		}
@@ -120,14 +120,14 @@ func (p *planner) advanced() bool {
 	case windlassv1.DeploymentStatus_DEPLOYMENT_STATUS_PENDING,
 		windlassv1.DeploymentStatus_DEPLOYMENT_STATUS_BUILDING:
 		// The deadline comes first, because nothing must be started only to be stopped.
-		moved := !p.frozen(d) && !p.gated(d) && (p.deadline(d) || p.build(d))
-		if p.staged() && !moved {
+		moved := !p.isFrozen(d) && !p.waitsAtGate(d) && (p.failIfLate(d) || p.buildTarget(d))
+		if p.isStaged() && !moved {
 			p.main().moveRegions() // completes moves that an earlier rollout left unfinished
 		}
 		return moved
 	case windlassv1.DeploymentStatus_DEPLOYMENT_STATUS_DEPLOYING:
 		if p.allReady(d) {
-			p.transition(d, windlassv1.DeploymentStatus_DEPLOYMENT_STATUS_NETWORK)
+			p.moveTo(d, windlassv1.DeploymentStatus_DEPLOYMENT_STATUS_NETWORK)
 			return true
 		}
 	case windlassv1.DeploymentStatus_DEPLOYMENT_STATUS_NETWORK:
@@ -139,22 +139,22 @@ func (p *planner) advanced() bool {
 		windlassv1.DeploymentStatus_DEPLOYMENT_STATUS_SUPERSEDED,
 		windlassv1.DeploymentStatus_DEPLOYMENT_STATUS_STOPPED:
 		// A call superseded the deployment before its rollout. Now the rollout ends, too.
-		p.finish(windlassv1.RolloutStatus_ROLLOUT_STATUS_SUPERSEDED, ReasonSuperseded, "its deployment ended")
-		p.log("RolloutSuperseded", "its deployment is "+name(d.Status), d, "")
+		p.finishRollout(windlassv1.RolloutStatus_ROLLOUT_STATUS_SUPERSEDED, ReasonSuperseded, "its deployment ended")
+		p.log("RolloutSuperseded", "its deployment is "+statusName(d.Status), d, "")
 		return true
 	default:
 		return false
 	}
-	return p.deadline(d)
+	return p.failIfLate(d)
 }
 
-// build resolves the image, if it has only a tag and a region may run it, and then tells the regions.
-func (p *planner) build(d *model.Deployment) bool {
+// buildTarget resolves the image, if it has only a tag and a region may run it, and then tells the regions.
+func (p *planner) buildTarget(d *model.Deployment) bool {
 	image := Image(d.Spec)
 	if image != "" && d.ResolvedImage == "" {
 		if strings.Contains(image, "@sha256:") || !p.pullsImage(d.Spec) {
 			d.ResolvedImage = image
-		} else if !p.resolved(d, image) {
+		} else if !p.hasDigest(d, image) {
 			return d.Status == windlassv1.DeploymentStatus_DEPLOYMENT_STATUS_FAILED
 		}
 	}
@@ -186,10 +186,10 @@ func Image(spec *windlassv1.DeploymentSpec) string {
 	return spec.GetImage()
 }
 
-// resolved reports whether d has a digest for its image. If not, it requests the digest.
-func (p *planner) resolved(d *model.Deployment, image string) bool {
+// hasDigest reports whether d has a digest for its image. If not, it requests the digest.
+func (p *planner) hasDigest(d *model.Deployment, image string) bool {
 	if d.Status == windlassv1.DeploymentStatus_DEPLOYMENT_STATUS_PENDING {
-		p.transition(d, windlassv1.DeploymentStatus_DEPLOYMENT_STATUS_BUILDING)
+		p.moveTo(d, windlassv1.DeploymentStatus_DEPLOYMENT_STATUS_BUILDING)
 		p.log("ImageResolving", image+" names a tag: its digest is looked up once, so that every region runs the same image", d, "")
 	}
 	r := p.in.Resolved
@@ -231,7 +231,7 @@ func (p *planner) start(d *model.Deployment) {
 		p.fail(d, ReasonUnknownRegion, "region "+n+" was created again after its overrides were computed: deploy again")
 		return
 	}
-	if p.staged() {
+	if p.isStaged() {
 		p.main().layOut(d)
 		return
 	}
@@ -241,9 +241,9 @@ func (p *planner) start(d *model.Deployment) {
 		if own, ok := override.Replicas(d.Spec, p.in.RegionIDs[n]); ok {
 			sizes[n] = own
 		}
-		p.assign(d, p.in.RegionIDs[n], sizes[n])
+		p.assignRow(d, p.in.RegionIDs[n], sizes[n])
 	}
-	p.transition(d, windlassv1.DeploymentStatus_DEPLOYMENT_STATUS_DEPLOYING)
+	p.moveTo(d, windlassv1.DeploymentStatus_DEPLOYMENT_STATUS_DEPLOYING)
 	p.log("RegionsStarting", ReplicasText(d.Spec, func(n string) int32 { return sizes[n] }), d, "")
 }
 
@@ -273,8 +273,8 @@ func ReplicasText(spec *windlassv1.DeploymentSpec, of func(region string) int32)
 	return strings.Join(parts, "; ")
 }
 
-func (p *planner) assign(d *model.Deployment, region string, replicas int32) {
-	p.touch(region)
+func (p *planner) assignRow(d *model.Deployment, region string, replicas int32) {
+	p.touchRegion(region)
 	for _, t := range p.rows {
 		if t.DeploymentID == d.ID && t.RegionID == region {
 			if t.Status == windlassv1.TopologyStatus_TOPOLOGY_STATUS_STOPPED {
@@ -317,7 +317,7 @@ func poolCounts(f *facts, t *model.Topology) string {
 
 func (p *planner) noteStarted(d *model.Deployment) {
 	for _, t := range p.activeRows(d.ID) {
-		pl := p.place(t)
+		pl := p.placeOf(t)
 		if t.Status == windlassv1.TopologyStatus_TOPOLOGY_STATUS_STARTING && pl.Ready() {
 			t.Status = windlassv1.TopologyStatus_TOPOLOGY_STATUS_STARTED
 			p.log("RegionReady", fmt.Sprintf("%s at generation %d",
@@ -326,9 +326,9 @@ func (p *planner) noteStarted(d *model.Deployment) {
 	}
 }
 
-// doomed returns why a region will never be ready. Of several such regions, it takes the first by name.
-func (f *facts) doomed(d *model.Deployment) (reason, message string, doomed bool) {
-	for _, pl := range f.places(f.activeRows(d.ID)) {
+// doomedBy returns why a region will never be ready. Of several such regions, it takes the first by name.
+func (f *facts) doomedBy(d *model.Deployment) (reason, message string, doomed bool) {
+	for _, pl := range f.placesOf(f.activeRows(d.ID)) {
 		if reason, message, doomed := f.hopelessAtStart(d, pl); doomed {
 			if reason == "" {
 				reason = rollup.ReasonInstancesFailed
@@ -349,7 +349,7 @@ func (f *facts) doomed(d *model.Deployment) (reason, message string, doomed bool
 
 func (f *facts) allReady(d *model.Deployment) bool {
 	for _, t := range f.activeRows(d.ID) {
-		if !f.place(t).Ready() {
+		if !f.placeOf(t).Ready() {
 			return false
 		}
 	}
@@ -360,7 +360,7 @@ func (f *facts) allReady(d *model.Deployment) bool {
 // stop, and a replica or an epoch may have been lost since traffic began to move.
 func (f *facts) allAcknowledged(d *model.Deployment) bool {
 	for _, t := range f.activeRows(d.ID) {
-		if t.Weight != fullWeight || !f.acknowledged(t.RegionID) || !f.place(t).Ready() {
+		if t.Weight != fullWeight || !f.hasAcknowledged(t.RegionID) || !f.placeOf(t).Ready() {
 			return false
 		}
 	}
@@ -368,8 +368,8 @@ func (f *facts) allAcknowledged(d *model.Deployment) bool {
 }
 
 func (p *planner) goLive(d *model.Deployment) {
-	old := p.live()
-	if p.staged() {
+	old := p.liveDeployment()
+	if p.isStaged() {
 		p.main().noteLagging(d)
 	}
 	var figures []string
@@ -377,23 +377,23 @@ func (p *planner) goLive(d *model.Deployment) {
 		if p.isLagging(t.RegionID) {
 			continue
 		}
-		figures = append(figures, fmt.Sprintf("%s at route generation %d", p.place(t).Name(), p.routes[t.RegionID].Generation))
+		figures = append(figures, fmt.Sprintf("%s at route generation %d", p.placeOf(t).Name(), p.routes[t.RegionID].Generation))
 	}
-	p.transition(d, windlassv1.DeploymentStatus_DEPLOYMENT_STATUS_READY)
+	p.moveTo(d, windlassv1.DeploymentStatus_DEPLOYMENT_STATUS_READY)
 	p.app.LiveDeploymentID = d.ID
 	d.Stable = mainView(p.facts).hasServed(d)
-	retain := p.staged() && old != nil && retention(p.progress.Policy) > 0 && !p.hasTransferred(old)
+	retain := p.isStaged() && old != nil && retentionOf(p.progress.Policy) > 0 && !p.hasTransferred(old)
 	if old != nil {
 		if old.Stable {
 			p.app.PreviousDeploymentID = old.ID
 		}
 		if retain {
-			p.progress.RetainedID, p.progress.RetainedUntil = old.ID, p.now+retention(p.progress.Policy)
+			p.progress.RetainedID, p.progress.RetainedUntil = old.ID, p.now+retentionOf(p.progress.Policy)
 		} else {
-			p.transition(old, windlassv1.DeploymentStatus_DEPLOYMENT_STATUS_SUPERSEDED)
+			p.moveTo(old, windlassv1.DeploymentStatus_DEPLOYMENT_STATUS_SUPERSEDED)
 		}
 	}
-	p.finish(windlassv1.RolloutStatus_ROLLOUT_STATUS_SUCCEEDED, "", "")
+	p.finishRollout(windlassv1.RolloutStatus_ROLLOUT_STATUS_SUCCEEDED, "", "")
 	who := "every region serves it: "
 	if p.progress != nil && len(p.progress.Lagging) > 0 {
 		who = "every region except those left behind serves it: "
@@ -401,7 +401,7 @@ func (p *planner) goLive(d *model.Deployment) {
 	p.log("LiveMoved", who+strings.Join(figures, ", "), d, "")
 	switch {
 	case retain:
-		p.log("VersionRetained", fmt.Sprintf("v%d is live; v%d keeps its replicas for %d s, to go back to", d.Version, old.Version, retention(p.progress.Policy)/1000), old, "")
+		p.log("VersionRetained", fmt.Sprintf("v%d is live; v%d keeps its replicas for %d s, to go back to", d.Version, old.Version, retentionOf(p.progress.Policy)/1000), old, "")
 	case old != nil:
 		p.log("DeploymentSuperseded", fmt.Sprintf("v%d is live", d.Version), old, "")
 	}
@@ -411,18 +411,18 @@ func (p *planner) goLive(d *model.Deployment) {
 // version that went live without replicas is not a version to go back to.
 func (v *view) hasServed(d *model.Deployment) bool {
 	return slices.ContainsFunc(v.activeRows(d.ID), func(t *model.Topology) bool {
-		return v.side(t).Ready > 0 && t.Weight > 0 && v.acknowledged(t.RegionID)
+		return v.sideOf(t).Ready > 0 && t.Weight > 0 && v.hasAcknowledged(t.RegionID)
 	})
 }
 
 // isUnproven reports whether the live version has not served yet.
 func isUnproven(f *facts) bool {
-	return f.live() != nil && !f.live().Stable && f.app.DeletingSince == 0
+	return f.liveDeployment() != nil && !f.liveDeployment().Stable && f.app.DeletingSince == 0
 }
 
 // noteServed marks the live deployment as stable if it went live without replicas and serves now.
 func (p *planner) noteServed() {
-	if d := p.live(); mainView(p.facts).hasServed(d) {
+	if d := p.liveDeployment(); mainView(p.facts).hasServed(d) {
 		d.Stable = true
 		p.log("VersionProven", "it went live with no replicas, and serves now: the app can go back to it", d, "")
 	}
@@ -433,10 +433,10 @@ func (p *planner) noteServed() {
 // within its lease or becomes unreachable, and either settles the deadline.
 const freshFor = 60_000
 
-// deadline fails a target that is late. Only recent reports count.
-func (p *planner) deadline(d *model.Deployment) bool {
+// failIfLate fails a target that is late. Only recent reports count.
+func (p *planner) failIfLate(d *model.Deployment) bool {
 	r := p.rollout
-	p.postpone(d)
+	p.postponeDeadline(d)
 	if r.Deadline == 0 || p.now < r.Deadline {
 		return false
 	}
@@ -444,8 +444,8 @@ func (p *planner) deadline(d *model.Deployment) bool {
 	var late, lost int
 	cause := ""
 	for _, t := range rows {
-		pl := p.place(t)
-		if pl.Ready() && (d.Status != windlassv1.DeploymentStatus_DEPLOYMENT_STATUS_NETWORK || p.acknowledged(t.RegionID)) {
+		pl := p.placeOf(t)
+		if pl.Ready() && (d.Status != windlassv1.DeploymentStatus_DEPLOYMENT_STATUS_NETWORK || p.hasAcknowledged(t.RegionID)) {
 			continue
 		}
 		late++
@@ -466,11 +466,11 @@ func (p *planner) deadline(d *model.Deployment) bool {
 	case cause != "":
 		reason = cause
 	}
-	p.fail(d, reason, p.lateness(d, rows))
+	p.fail(d, reason, p.latenessText(d, rows))
 	return true
 }
 
-func (f *facts) lateness(d *model.Deployment, rows []*model.Topology) string {
+func (f *facts) latenessText(d *model.Deployment, rows []*model.Topology) string {
 	after := fmt.Sprintf("not ready after %d s", (f.now-f.rollout.CreatedAt)/1000)
 	switch d.Status {
 	case windlassv1.DeploymentStatus_DEPLOYMENT_STATUS_PENDING:
@@ -479,8 +479,8 @@ func (f *facts) lateness(d *model.Deployment, rows []*model.Topology) string {
 		return fmt.Sprintf("%s: %s could not be resolved: %s", after, Image(d.Spec), d.Message)
 	case windlassv1.DeploymentStatus_DEPLOYMENT_STATUS_NETWORK:
 		var parts []string
-		for _, pl := range f.places(rows) {
-			if f.acknowledged(pl.Row.RegionID) {
+		for _, pl := range f.placesOf(rows) {
+			if f.hasAcknowledged(pl.Row.RegionID) {
 				if !pl.Ready() {
 					parts = append(parts, pl.String())
 				}
@@ -498,10 +498,10 @@ func (f *facts) lateness(d *model.Deployment, rows []*model.Topology) string {
 		}
 		return after + ": " + strings.Join(parts, "; ")
 	default:
-		return after + ": " + rollup.Describe(f.places(rows), func(pl rollup.Place) bool { return !pl.Ready() })
+		return after + ": " + rollup.Describe(f.placesOf(rows), func(pl rollup.Place) bool { return !pl.Ready() })
 	}
 }
 
-func name(s windlassv1.DeploymentStatus) string {
+func statusName(s windlassv1.DeploymentStatus) string {
 	return strings.ToLower(strings.TrimPrefix(s.String(), "DEPLOYMENT_STATUS_"))
 }

@@ -23,7 +23,7 @@ func WaitsForCapacity(policy *windlassv1.RolloutPolicy) int64 {
 
 // capacityLimit returns how long a region may lack room while its progress deadline does not run, ms.
 func capacityLimit(policy *windlassv1.RolloutPolicy) int64 {
-	own, _ := patience(policy, onUnschedulable)
+	own, _ := patienceWith(policy, onUnschedulable)
 	return max(own, WaitsForCapacity(policy))
 }
 
@@ -41,7 +41,7 @@ func poolYield(f *facts, policy *windlassv1.RolloutPolicy, t *model.Topology) (p
 	return model.PercentOfSet(t.In(d.Spec))
 }
 
-func (f *facts) lacksCapacity(t *model.Topology) bool { return f.place(t).LacksCapacity() }
+func (f *facts) lacksCapacity(t *model.Topology) bool { return f.placeOf(t).LacksCapacity() }
 
 // noteCapacity begins or ends the region's wait for room.
 func (s *stager) noteCapacity(d *model.Deployment, st *model.RegionProgress, l *regionPlan) {
@@ -50,12 +50,12 @@ func (s *stager) noteCapacity(d *model.Deployment, st *model.RegionProgress, l *
 	switch {
 	case lacks && st.NoRoomSince == 0 && st.NoRoomFor < limit:
 		st.NoRoomSince = s.now
-		_, message := s.place(l.row).Why()
+		_, message := s.placeOf(l.row).Why()
 		s.log("CapacityAwaited", fmt.Sprintf("there is no room; the rollout waits for it, for %s at most; %s: %s",
-			(time.Duration(limit-st.NoRoomFor)*time.Millisecond).Round(time.Second), s.figures(l), message), d, st.RegionID)
+			(time.Duration(limit-st.NoRoomFor)*time.Millisecond).Round(time.Second), s.figuresText(l), message), d, st.RegionID)
 	case !lacks && st.NoRoomSince != 0:
 		s.endCapacityWait(st)
-		s.log("CapacityFound", fmt.Sprintf("nothing waits for room any more, after %d s in all; %s", st.NoRoomFor/1000, s.figures(l)), d, st.RegionID)
+		s.log("CapacityFound", fmt.Sprintf("nothing waits for room any more, after %d s in all; %s", st.NoRoomFor/1000, s.figuresText(l)), d, st.RegionID)
 	}
 }
 
@@ -70,16 +70,16 @@ func (s *stager) endCapacityWait(st *model.RegionProgress) {
 // awaitsCapacity reports whether a rollout that is not staged waits for room now, and until when
 // it may wait, unix ms.
 func (f *facts) awaitsCapacity(d *model.Deployment) (until int64, waits bool) {
-	if f.in.RolloutState == nil || f.staged() || d.Status != windlassv1.DeploymentStatus_DEPLOYMENT_STATUS_DEPLOYING {
+	if f.in.RolloutState == nil || f.isStaged() || d.Status != windlassv1.DeploymentStatus_DEPLOYMENT_STATUS_DEPLOYING {
 		return 0, false
 	}
 	until = f.rollout.CreatedAt + capacityLimit(f.in.RolloutState.Policy)
 	return until, f.now < until && slices.ContainsFunc(f.activeRows(d.ID), f.lacksCapacity)
 }
 
-// postpone moves the deadline of a rollout that is not staged while the rollout waits for room. It moves the deadline in
+// postponeDeadline moves the deadline of a rollout that is not staged while the rollout waits for room. It moves the deadline in
 // large steps, so that not every plan writes.
-func (p *planner) postpone(d *model.Deployment) {
+func (p *planner) postponeDeadline(d *model.Deployment) {
 	until, waits := p.awaitsCapacity(d)
 	if !waits || p.rollout.Deadline == 0 {
 		return
@@ -92,7 +92,7 @@ func (p *planner) postpone(d *model.Deployment) {
 	}
 	if first {
 		p.log("CapacityAwaited", fmt.Sprintf("there is no room; the rollout waits for it, for %s at most: %s",
-			(time.Duration(until-p.now)*time.Millisecond).Round(time.Second), rollup.Describe(p.places(p.activeRows(d.ID)), func(pl rollup.Place) bool { return !pl.Ready() })), d, "")
+			(time.Duration(until-p.now)*time.Millisecond).Round(time.Second), rollup.Describe(p.placesOf(p.activeRows(d.ID)), func(pl rollup.Place) bool { return !pl.Ready() })), d, "")
 	}
 	p.rollout.Deadline = due
 }

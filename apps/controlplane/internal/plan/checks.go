@@ -69,9 +69,9 @@ func checksOf(policy *windlassv1.RolloutPolicy, compares bool) (out []*windlassv
 	return out
 }
 
-// analyse requests measurements of the region's checks since a time, and stores the measurements that arrived. It
+// analyseRegion requests measurements of the region's checks since a time, and stores the measurements that arrived. It
 // reports whether these failed the region. compares means that the old version serves next to the new one.
-func (s *stager) analyse(d *model.Deployment, w *model.WaveProgress, st *model.RegionProgress, since int64, compares bool) (failed bool) {
+func (s *stager) analyseRegion(d *model.Deployment, w *model.WaveProgress, st *model.RegionProgress, since int64, compares bool) (failed bool) {
 	checks := checksOf(s.progress.Policy, compares)
 	if len(checks) == 0 {
 		return false
@@ -89,9 +89,9 @@ func (s *stager) analyse(d *model.Deployment, w *model.WaveProgress, st *model.R
 		if s.now < check.DueAt {
 			continue
 		}
-		m := s.measured(st.RegionID, check)
+		m := s.newestMeasurement(st.RegionID, check)
 		if m == nil {
-			s.measure(d, w, st, c, check, compares)
+			s.requestMeasurement(d, w, st, c, check, compares)
 			continue
 		}
 		if s.takeIn(d, w, st, c, check, m, compares) {
@@ -106,8 +106,8 @@ func measuredSince(st *model.RegionProgress, since int64) bool {
 	return len(st.Checks) > 0 && st.Checks[0].Since == since
 }
 
-// measured returns the newest measurement that the check does not have yet, nil for none.
-func (f *facts) measured(region string, check *model.CheckProgress) (found *Measurement) {
+// newestMeasurement returns the newest measurement that the check does not have yet, nil for none.
+func (f *facts) newestMeasurement(region string, check *model.CheckProgress) (found *Measurement) {
 	for i := range f.in.Measurements {
 		m := &f.in.Measurements[i]
 		if m.RegionID == region && m.Check == check.Name && m.Since == check.Since && m.At >= check.DueAt &&
@@ -118,8 +118,8 @@ func (f *facts) measured(region string, check *model.CheckProgress) (found *Meas
 	return found
 }
 
-// measure requests a measurement.
-func (s *stager) measure(
+// requestMeasurement requests a measurement.
+func (s *stager) requestMeasurement(
 	d *model.Deployment, w *model.WaveProgress, st *model.RegionProgress, c *windlassv1.AnalysisCheck,
 	check *model.CheckProgress, compares bool,
 ) {
@@ -132,14 +132,14 @@ func (s *stager) measure(
 	}
 	m := Measure{WorkspaceID: s.in.App.WorkspaceID, RegionID: st.RegionID, Check: check.Name, Since: check.Since}
 	if c.GetWebhook() != nil {
-		m.Hook = s.hook(d, w, st, c, check)
+		m.Hook = s.hookOf(d, w, st, c, check)
 		s.p.measures = append(s.p.measures, m)
 		return
 	}
-	fresh := s.subject(d, st.RegionID, min(analysis.Window(c), time.Duration(s.now-check.Since)*time.Millisecond))
+	fresh := s.subjectOf(d, st.RegionID, min(analysis.Window(c), time.Duration(s.now-check.Since)*time.Millisecond))
 	var old *analysis.Subject
 	if live := s.deps[s.olderIn(st.RegionID)]; compares && live != nil {
-		of := s.subject(live, st.RegionID, fresh.Window)
+		of := s.subjectOf(live, st.RegionID, fresh.Window)
 		old = &of
 	}
 	// The API has checked that queries expand. A query that does not expand gives no figure.
@@ -148,9 +148,9 @@ func (s *stager) measure(
 	s.p.measures = append(s.p.measures, m)
 }
 
-// hook returns the call that requests the check's next measurement. The call stays the same until
+// hookOf returns the call that requests the check's next measurement. The call stays the same until
 // that measurement is stored.
-func (v *view) hook(
+func (v *view) hookOf(
 	d *model.Deployment, w *model.WaveProgress, st *model.RegionProgress, c *windlassv1.AnalysisCheck,
 	check *model.CheckProgress,
 ) *analysis.Hook {
@@ -172,7 +172,7 @@ func (v *view) hook(
 	return &analysis.Hook{URL: h.GetUrl(), Timeout: analysis.Timeout(h), SigningSecret: h.GetSigningSecret(), Call: call}
 }
 
-func (f *facts) subject(d *model.Deployment, region string, window time.Duration) analysis.Subject {
+func (f *facts) subjectOf(d *model.Deployment, region string, window time.Duration) analysis.Subject {
 	return analysis.Subject{
 		App: f.app.Name, AppID: f.app.ID, Deployment: d.ID, Version: d.Version, Region: f.regionName(region), Window: window,
 		MadeFor: f.madeFor(d, region),
@@ -185,7 +185,7 @@ func (s *stager) takeIn(
 	check *model.CheckProgress, m *Measurement, compares bool,
 ) (failed bool) {
 	verdict, text := analysis.Judge(c, m.Figures, compares)
-	text = clean(text)
+	text = cleanText(text)
 	check.Taken++
 	was, apart := check.State, s.now-check.MeasuredAt
 	check.New, check.NewSamples, check.Old, check.OldSamples = m.Figures.New, m.Figures.NewSamples, m.Figures.Old, m.Figures.OldSamples
@@ -232,17 +232,17 @@ func (s *stager) takeIn(
 // maxSaid bounds the text of a source's problem, in bytes, because every check of every region stores one.
 const maxSaid = 500
 
-// clean returns the part of another program's text that may be stored.
-func clean(text string) string {
+// cleanText returns the part of another program's text that may be stored.
+func cleanText(text string) string {
 	if len(text) > maxSaid {
 		text = text[:maxSaid] + "..."
 	}
 	return strings.ToValidUTF8(text, "\uFFFD")
 }
 
-// concluded reports whether the last measurement of each of the region's checks since that time passed, and no check
+// hasConcluded reports whether the last measurement of each of the region's checks since that time passed, and no check
 // is due.
-func concluded(c *model.Progress, st *model.RegionProgress, since int64, compares bool, now int64) bool {
+func hasConcluded(c *model.Progress, st *model.RegionProgress, since int64, compares bool, now int64) bool {
 	checks := checksOf(c.Policy, compares)
 	if len(checks) == 0 {
 		return true
@@ -299,19 +299,19 @@ func Measuring(w *model.WaveProgress, st *model.RegionProgress) bool {
 	return false
 }
 
-// analysed reports whether all checks of the wave's bake have concluded, and whether one of
+// analysedWave reports whether all checks of the wave's bake have concluded, and whether one of
 // the checks failed a region.
-func (s *stager) analysed(d *model.Deployment, w *model.WaveProgress) (all, failed bool) {
+func (s *stager) analysedWave(d *model.Deployment, w *model.WaveProgress) (all, failed bool) {
 	all = true
 	for i := range w.Regions {
 		st := &w.Regions[i]
 		if BakeTime(s.progress, *w) == 0 || showsNothing(s.progress, *st) || s.regionPlan(st.RegionID).lost {
 			continue
 		}
-		if s.progress.Sizes[st.RegionID] > 0 && s.analyse(d, w, st, w.BakingSince, false) {
+		if s.progress.Sizes[st.RegionID] > 0 && s.analyseRegion(d, w, st, w.BakingSince, false) {
 			return false, true
 		}
-		all = all && concluded(s.progress, st, w.BakingSince, false, s.now)
+		all = all && hasConcluded(s.progress, st, w.BakingSince, false, s.now)
 	}
 	return all, false
 }

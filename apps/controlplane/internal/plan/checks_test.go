@@ -213,11 +213,11 @@ func TestChecks_BeyondTheBoundOfAStepAreMeasuredNext(t *testing.T) {
 }
 
 func TestChecks_ErrorOfASourceIsShortAndReadable(t *testing.T) {
-	require.Equal(t, "fine", clean("fine"))
-	long := clean("x" + strings.Repeat("é", maxSaid))
+	require.Equal(t, "fine", cleanText("fine"))
+	long := cleanText("x" + strings.Repeat("é", maxSaid))
 	require.LessOrEqual(t, len(long), maxSaid+len("\uFFFD..."))
 	require.True(t, utf8.ValidString(long))
-	require.True(t, utf8.ValidString(clean("\xff\xfe")))
+	require.True(t, utf8.ValidString(cleanText("\xff\xfe")))
 }
 
 func TestChecks_MeasuredTogetherAreDueTogether(t *testing.T) {

@@ -26,7 +26,7 @@ import (
 func (s *stager) judgeClosed(d *model.Deployment, w *model.WaveProgress, st *model.RegionProgress, l *regionPlan) (stopped bool) {
 	if st.ClockStoppedSince == 0 {
 		st.ProgressClock.Stop(s.now)
-		s.log("RegionClosed", "the workspace may no longer use the region: the rollout stays as it is there; "+s.figures(l), d, st.RegionID)
+		s.log("RegionClosed", "the workspace may no longer use the region: the rollout stays as it is there; "+s.figuresText(l), d, st.RegionID)
 	}
 	return s.failsByHealth(d, w, st, l)
 }
@@ -36,7 +36,7 @@ const closedText = "is closed to the workspace: ask an operator for the grant, o
 // isShut reports whether the row is at zero in a closed region, so that no request may wake it.
 func isShut(f *facts, t *model.Topology) bool {
 	d := f.deps[t.DeploymentID]
-	return f.in.Closed[t.RegionID] && active(t) && d != nil && t.AtZero(override.In(d.Spec, t.RegionID))
+	return f.in.Closed[t.RegionID] && isRowActive(t) && d != nil && t.AtZero(override.In(d.Spec, t.RegionID))
 }
 
 // hasWrongWake reports whether the row's generation says wrongly whether requests may wake the row. No request wakes a
@@ -63,7 +63,7 @@ func (p *planner) closeAtZero() {
 			t.Reason = "" // the row's newest generation already has other replicas
 			continue
 		}
-		if !p.writable(t.RegionID) {
+		if !p.isWritable(t.RegionID) {
 			continue
 		}
 		t.Generation++

@@ -199,7 +199,7 @@ func maxTime(policy *windlassv1.RolloutPolicy, size int32, limit time.Duration) 
 	for _, s := range append(stepsOf(policy), strategy.Step{}) {
 		stages += s.Pause + turn
 	}
-	for _, w := range waves(policy) {
+	for _, w := range wavesOf(policy) {
 		stages += w.GetBakeTime().AsDuration() + turn
 	}
 	return 2 * int64(RelapseLimit(size)+1) * stages.Milliseconds()

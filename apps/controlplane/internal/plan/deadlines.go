@@ -27,9 +27,9 @@ const (
 	onHealth        = windlassv1.AutoRollback_CONDITION_HEALTH
 )
 
-// condition returns the condition of auto_rollback to which a region's reason of failure belongs. Reasons of agents are
+// conditionOf returns the condition of auto_rollback to which a region's reason of failure belongs. Reasons of agents are
 // in a table of package rollup.
-func condition(reason string) windlassv1.AutoRollback_Condition {
+func conditionOf(reason string) windlassv1.AutoRollback_Condition {
 	switch reason {
 	case rollup.ReasonDeadlineExceeded:
 		return onProgress
@@ -57,8 +57,8 @@ func rollsBack(policy *windlassv1.RolloutPolicy, reason string) (goes bool, why 
 		return true, ""
 	case auto.Enabled != nil && !auto.GetEnabled():
 		return false, ", since auto_rollback is off"
-	case len(auto.GetConditions()) > 0 && !slices.Contains(auto.GetConditions(), condition(reason)):
-		return false, fmt.Sprintf(", since %s is not among the conditions of auto_rollback", ConditionName(condition(reason)))
+	case len(auto.GetConditions()) > 0 && !slices.Contains(auto.GetConditions(), conditionOf(reason)):
+		return false, fmt.Sprintf(", since %s is not among the conditions of auto_rollback", ConditionName(conditionOf(reason)))
 	}
 	return true, ""
 }
@@ -74,7 +74,7 @@ func onFailure(c *model.Progress, w *model.WaveProgress, reason string) (on wind
 
 // saidOf returns the commands that people may use for a region that failed.
 func saidOf(st *model.RegionProgress) string {
-	if st.State == regionFailed && condition(st.Reason) == onAnalysis {
+	if st.State == regionFailed && conditionOf(st.Reason) == onAnalysis {
 		return "retry, promote or abort"
 	}
 	return "retry or abort"
@@ -90,13 +90,13 @@ func ProgressDeadline(policy *windlassv1.RolloutPolicy, spec *windlassv1.Deploym
 
 // progressDeadline returns the progress deadline of the deployment under the policy in force.
 func (f *facts) progressDeadline(d *model.Deployment) int64 {
-	return ProgressDeadline(f.policy(), d.Spec)
+	return ProgressDeadline(f.policyInFlight(), d.Spec)
 }
 
-// policy returns the policy of the rollout in flight. nil: the default policy.
-func (f *facts) policy() *windlassv1.RolloutPolicy {
+// policyInFlight returns the policy of the rollout in flight. nil: the default policy.
+func (f *facts) policyInFlight() *windlassv1.RolloutPolicy {
 	switch {
-	case f.staged():
+	case f.isStaged():
 		return f.progress.Policy
 	case f.in.RolloutState != nil:
 		return f.in.RolloutState.Policy
@@ -104,8 +104,8 @@ func (f *facts) policy() *windlassv1.RolloutPolicy {
 	return nil
 }
 
-// patience returns how long trouble of that kind may last, ms. set reports whether the policy has this limit.
-func patience(policy *windlassv1.RolloutPolicy, kind windlassv1.AutoRollback_Condition) (limit int64, set bool) {
+// patienceWith returns how long trouble of that kind may last, ms. set reports whether the policy has this limit.
+func patienceWith(policy *windlassv1.RolloutPolicy, kind windlassv1.AutoRollback_Condition) (limit int64, set bool) {
 	var d *durationpb.Duration
 	switch kind {
 	case onCrash:
@@ -147,9 +147,9 @@ func troubleOf(policy *windlassv1.RolloutPolicy, d *model.Deployment, pl rollup.
 	return t
 }
 
-// over reports whether the trouble has lasted too long since the time.
-func (t trouble) over(policy *windlassv1.RolloutPolicy, since, now int64) bool {
-	limit, set := patience(policy, t.kind)
+// isOver reports whether the trouble has lasted too long since the time.
+func (t trouble) isOver(policy *windlassv1.RolloutPolicy, since, now int64) bool {
+	limit, set := patienceWith(policy, t.kind)
 	switch {
 	case t.kind == 0:
 		return false
@@ -159,35 +159,35 @@ func (t trouble) over(policy *windlassv1.RolloutPolicy, since, now int64) bool {
 	return set && now >= since+limit
 }
 
-// hopeless stores which trouble the region has, and reports whether the trouble has lasted too
+// isHopeless stores which trouble the region has, and reports whether the trouble has lasted too
 // long.
-func (s *stager) hopeless(d *model.Deployment, st *model.RegionProgress, l *regionPlan) (reason, message string, hopeless bool) {
+func (s *stager) isHopeless(d *model.Deployment, st *model.RegionProgress, l *regionPlan) (reason, message string, hopeless bool) {
 	var t trouble
 	// A report from before the retry is about the earlier try. Guards are compared instead of times, because processes of
 	// the control plane have different clocks.
-	if l.row != nil && s.place(l.row).Observed.Guard > st.Heard {
-		t = troubleOf(s.progress.Policy, d, s.place(l.row))
+	if l.row != nil && s.placeOf(l.row).Observed.Guard > st.Heard {
+		t = troubleOf(s.progress.Policy, d, s.placeOf(l.row))
 	}
 	if l.inherited > 0 && l.To.Serving >= l.inherited && !t.final {
 		t = trouble{} // the trouble is older than the version
 	}
-	if _, set := patience(s.progress.Policy, t.kind); t.kind != 0 && !set && !t.doomed {
+	if _, set := patienceWith(s.progress.Policy, t.kind); t.kind != 0 && !set && !t.doomed {
 		t = trouble{} // only the progress deadline applies
 	}
 	if t.kind != st.Trouble {
-		if limit, set := patience(s.progress.Policy, st.Trouble); st.Trouble != 0 && set {
+		if limit, set := patienceWith(s.progress.Policy, st.Trouble); st.Trouble != 0 && set {
 			stood := min(s.now-st.TroubleSince, max(0, limit-st.TroubleFor))
 			st.ScoredAt, st.TroubleFor = st.ScoredAt+stood, st.TroubleFor+stood
 		}
 		if st.Trouble, st.TroubleSince = t.kind, s.now; t.kind == 0 {
 			st.TroubleSince = 0
 		}
-		if limit, set := patience(s.progress.Policy, t.kind); set && limit > 0 && !t.final {
+		if limit, set := patienceWith(s.progress.Policy, t.kind); set && limit > 0 && !t.final {
 			s.log("TroubleAwaited", fmt.Sprintf("%s: it may last for %s; %s: %s", t.reason,
-				time.Duration(limit)*time.Millisecond, s.figures(l), t.message), d, st.RegionID)
+				time.Duration(limit)*time.Millisecond, s.figuresText(l), t.message), d, st.RegionID)
 		}
 	}
-	if !t.over(s.progress.Policy, st.TroubleSince, s.now) {
+	if !t.isOver(s.progress.Policy, st.TroubleSince, s.now) {
 		return "", "", false
 	}
 	if lasted := s.now - st.TroubleSince; lasted > 0 {
@@ -200,7 +200,7 @@ func (s *stager) hopeless(d *model.Deployment, st *model.RegionProgress, l *regi
 func RegionDeadline(c *model.Progress, spec *windlassv1.DeploymentSpec, st model.RegionProgress) int64 {
 	limit := ProgressDeadline(c.Policy, spec)
 	until, person := Waits(c, st)
-	if st.StoppedAt != 0 && st.PromotedBy == "" && c.FullBy == "" && !concluded(c, &st, st.StoppedAt, true, 0) {
+	if st.StoppedAt != 0 && st.PromotedBy == "" && c.FullBy == "" && !hasConcluded(c, &st, st.StoppedAt, true, 0) {
 		return 0 // the check that holds the region has its own limit
 	}
 	if st.Emptied || Shut(c, StepGate(c, st), st.Approvals) {
@@ -209,11 +209,11 @@ func RegionDeadline(c *model.Progress, spec *windlassv1.DeploymentSpec, st model
 	if limit == 0 || st.State != regionRolling || st.ClockStoppedSince != 0 || person || c.PausedAt != 0 || c.Back {
 		return 0
 	}
-	if own, set := patience(c.Policy, st.Trouble); set && st.Trouble != 0 {
+	if own, set := patienceWith(c.Policy, st.Trouble); set && st.Trouble != 0 {
 		// Several kinds of trouble in turn stop the clock for no longer than one kind may last.
 		return min(st.TroubleSince+own, max(st.ScoredAt, until)+limit+max(0, own-st.TroubleFor))
 	}
-	if own, set := patience(c.Policy, onUnschedulable); set && st.NoRoomSince != 0 {
+	if own, set := patienceWith(c.Policy, onUnschedulable); set && st.NoRoomSince != 0 {
 		return st.NoRoomSince + max(0, own-st.NoRoomFor)
 	}
 	due := max(st.ScoredAt, until) + limit
@@ -226,11 +226,11 @@ func RegionDeadline(c *model.Progress, spec *windlassv1.DeploymentSpec, st model
 // hopelessAtStart is hopeless for a rollout that is not staged. Its regions do not take turns, so times count from the
 // beginning of the rollout.
 func (f *facts) hopelessAtStart(d *model.Deployment, pl rollup.Place) (reason, message string, hopeless bool) {
-	policy, began := f.policy(), f.rollout.CreatedAt
-	if t := troubleOf(policy, d, pl); t.over(policy, began, f.now) {
+	policy, began := f.policyInFlight(), f.rollout.CreatedAt
+	if t := troubleOf(policy, d, pl); t.isOver(policy, began, f.now) {
 		return t.reason, t.message, true
 	}
-	if limit, set := patience(policy, onUnschedulable); set && pl.LacksCapacity() && f.now >= began+limit {
+	if limit, set := patienceWith(policy, onUnschedulable); set && pl.LacksCapacity() && f.now >= began+limit {
 		reason, message = pl.Why()
 		return reason, message, true
 	}

@@ -43,7 +43,7 @@ func describe(out Output, w *simulation) string {
 		b.WriteString("\n")
 	}
 	for _, d := range out.Deployments {
-		fmt.Fprintf(&b, "  deployment v%d %s\n", d.Version, name(d.Status))
+		fmt.Fprintf(&b, "  deployment v%d %s\n", d.Version, statusName(d.Status))
 	}
 	for _, t := range out.Topology {
 		fmt.Fprintf(&b, "  row %s %s: %s replicas=%d weight=%d generation=%d", t.DeploymentID, t.RegionID,

@@ -19,8 +19,8 @@ import (
 // A region whose old version had no replicas when its turn came takes no steps, because there is nothing to compare
 // with. If it gets replicas before the new version has any, it takes the steps.
 
-// leads reports whether the region should run the target.
-func leads(st model.RegionProgress) bool { return isForward(st.State) && !st.Emptied }
+// leadsTarget reports whether the region should run the target.
+func leadsTarget(st model.RegionProgress) bool { return isForward(st.State) && !st.Emptied }
 
 // beginSteps makes a region whose turn has come begin the first step, or skip all steps.
 func (s *stager) beginSteps(st *model.RegionProgress) {
@@ -46,9 +46,9 @@ func (s *stager) takeStepsAfterAll(d *model.Deployment, w *model.WaveProgress, s
 		return false
 	}
 	if w.State == waveDone {
-		reopen(w)
+		reopenWave(w)
 	}
-	s.roll(st)
+	s.rollRegion(st)
 	st.StepWait, st.ClockStoppedSince, st.Emptied = model.StepWait{}, 0, true
 	s.log("StepsBegun", fmt.Sprintf("it now gets %s in wave %s, and takes the steps that it had skipped", plural.Count(n, "replica"), w.Name), d, st.RegionID)
 	return true
@@ -70,14 +70,14 @@ func (s *stager) standsEmpty(d *model.Deployment, w *model.WaveProgress, st *mod
 		}
 		forgetClocks(st)
 		s.log("StepEmptied", fmt.Sprintf("step %d of %d (%s) of wave %s: it has no replicas now, and begins again when it is scaled up; %s",
-			st.Step+1, Steps(s.progress.Policy), stepsOf(s.progress.Policy)[st.Step], w.Name, s.figures(l)), d, st.RegionID)
+			st.Step+1, Steps(s.progress.Policy), stepsOf(s.progress.Policy)[st.Step], w.Name, s.figuresText(l)), d, st.RegionID)
 	case was && size > 0 && (l.to == nil || l.Size == 0 || l.To.Ready > 0):
 		st.Emptied = false
 		st.StepWait.Reset()
-		s.roll(st)
+		s.rollRegion(st)
 		forgetClocks(st)
 		s.log("StepBegunAnew", fmt.Sprintf("step %d of %d (%s) of wave %s: it has replicas again; %s",
-			st.Step+1, Steps(s.progress.Policy), stepsOf(s.progress.Policy)[st.Step], w.Name, s.figures(l)), d, st.RegionID)
+			st.Step+1, Steps(s.progress.Policy), stepsOf(s.progress.Policy)[st.Step], w.Name, s.figuresText(l)), d, st.RegionID)
 	}
 	return was || st.Emptied
 }
@@ -88,7 +88,7 @@ func (v *view) withoutNewer(l *regionPlan) strategy.RegionPlan {
 	out := l.RegionPlan
 	out.From = slices.Clone(out.From)
 	for i, t := range l.from {
-		if t.DeploymentID == v.newer().ID {
+		if t.DeploymentID == v.newerVersion().ID {
 			out.From[i].Ready, out.From[i].Serving = 0, 0
 		}
 	}
@@ -129,5 +129,5 @@ func showsNothing(c *model.Progress, st model.RegionProgress) bool {
 // not over, and there is nothing to measure.
 func emptyBake(c *model.Progress, w *model.WaveProgress, st model.RegionProgress, now int64) bool {
 	return c.Sizes[st.RegionID] == 0 && !showsNothing(c, st) && st.State == regionMoved && w.SkippedBy == "" && c.FullBy == "" &&
-		BakeTime(c, *w) > 0 && now >= w.BakingSince+BakeTime(c, *w) && !concluded(c, &st, w.BakingSince, false, now)
+		BakeTime(c, *w) > 0 && now >= w.BakingSince+BakeTime(c, *w) && !hasConcluded(c, &st, w.BakingSince, false, now)
 }

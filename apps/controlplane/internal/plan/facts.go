@@ -72,7 +72,7 @@ func newFacts(in Input, now int64) *facts {
 		},
 		app: &in.App, rollout: in.Rollout,
 		deps:   make(map[string]*model.Deployment, len(in.Deployments)),
-		rows:   pointers(in.Topology),
+		rows:   pointersTo(in.Topology),
 		routes: make(map[string]*model.Route, len(in.Routes)),
 	}
 	if in.RolloutState != nil {
@@ -85,7 +85,7 @@ func newFacts(in Input, now int64) *facts {
 		f.before[rowKey{t.DeploymentID, t.RegionID}] = t
 	}
 	slices.SortFunc(f.rows, compareRows)
-	f.otherLayer = pointers(in.otherLayer)
+	f.otherLayer = pointersTo(in.otherLayer)
 	for _, o := range in.Observed {
 		f.observed[rowKey{o.DeploymentID, o.RegionID}] = o
 	}
@@ -102,17 +102,17 @@ func newFacts(in Input, now int64) *facts {
 	return f
 }
 
-// target returns the deployment of the rollout in flight, or nil.
-func (f *facts) target() *model.Deployment {
+// targetDeployment returns the deployment of the rollout in flight, or nil.
+func (f *facts) targetDeployment() *model.Deployment {
 	if f.rollout == nil || f.rollout.Status != windlassv1.RolloutStatus_ROLLOUT_STATUS_RUNNING {
 		return nil
 	}
 	return f.deps[f.rollout.DeploymentID]
 }
 
-func (f *facts) live() *model.Deployment { return f.deps[f.app.LiveDeploymentID] }
+func (f *facts) liveDeployment() *model.Deployment { return f.deps[f.app.LiveDeploymentID] }
 
-func (f *facts) place(t *model.Topology) rollup.Place {
+func (f *facts) placeOf(t *model.Topology) rollup.Place {
 	pl := rollup.Place{
 		Row:      *t,
 		Observed: f.observed[rowKey{t.DeploymentID, t.RegionID}],
@@ -124,20 +124,20 @@ func (f *facts) place(t *model.Topology) rollup.Place {
 	return pl
 }
 
-// active reports whether the row starts or has started, and was not told to stop.
-func active(t *model.Topology) bool {
+// isRowActive reports whether the row starts or has started, and was not told to stop.
+func isRowActive(t *model.Topology) bool {
 	return t.Status == windlassv1.TopologyStatus_TOPOLOGY_STATUS_STARTING ||
 		t.Status == windlassv1.TopologyStatus_TOPOLOGY_STATUS_STARTED
 }
 
 // Active reports whether the row starts or has started, and was not told to stop.
-func Active(t model.Topology) bool { return active(&t) }
+func Active(t model.Topology) bool { return isRowActive(&t) }
 
 // activeRows returns the active rows of the deployment.
 func (f *facts) activeRows(deployment string) []*model.Topology {
 	var rows []*model.Topology
 	for _, t := range f.rows {
-		if t.DeploymentID == deployment && active(t) {
+		if t.DeploymentID == deployment && isRowActive(t) {
 			rows = append(rows, t)
 		}
 	}
@@ -153,17 +153,17 @@ func (f *facts) rowIn(deployment, region string) *model.Topology {
 	return nil
 }
 
-func (f *facts) places(rows []*model.Topology) []rollup.Place {
+func (f *facts) placesOf(rows []*model.Topology) []rollup.Place {
 	places := make([]rollup.Place, 0, len(rows))
 	for _, t := range rows {
-		places = append(places, f.place(t))
+		places = append(places, f.placeOf(t))
 	}
 	slices.SortStableFunc(places, func(a, b rollup.Place) int { return cmp.Compare(a.Name(), b.Name()) })
 	return places
 }
 
-// entry returns an entry of the history, which names the rollout in flight.
-func (f *facts) entry(what, why string, d *model.Deployment, region string) model.History {
+// historyEntry returns an entry of the history, which names the rollout in flight.
+func (f *facts) historyEntry(what, why string, d *model.Deployment, region string) model.History {
 	h := model.History{
 		WorkspaceID: f.app.WorkspaceID, AppID: f.app.ID, At: f.now,
 		What: what, Why: why, Who: Who, RegionID: region,

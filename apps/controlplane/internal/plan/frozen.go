@@ -16,10 +16,10 @@ func MayBeFrozen(r model.Rollout, d model.Deployment) bool {
 		d.Status == windlassv1.DeploymentStatus_DEPLOYMENT_STATUS_PENDING && d.Source != model.SourceRollback
 }
 
-// frozen reports whether a freeze keeps the target from starting. Only the API distinguishes freezes that refuse from
+// isFrozen reports whether a freeze keeps the target from starting. Only the API distinguishes freezes that refuse from
 // freezes that hold: both hold a rollout that was accepted. While the rollout is held, no deadline runs. When it is
 // released, its time begins again.
-func (p *planner) frozen(d *model.Deployment) bool {
+func (p *planner) isFrozen(d *model.Deployment) bool {
 	r := p.rollout
 	found, frozen := freeze.Found{}, false
 	if MayBeFrozen(*r, *d) {
@@ -55,7 +55,7 @@ func (p *planner) frozen(d *model.Deployment) bool {
 
 // mayNotStart reports whether a freeze or a gate keeps the rollout in flight from starting.
 func (f *facts) mayNotStart() bool {
-	d := f.target()
+	d := f.targetDeployment()
 	return d != nil && (f.rollout.FrozenSince != 0 || StartMissing(*f.rollout) != "") && d.Status == windlassv1.DeploymentStatus_DEPLOYMENT_STATUS_PENDING
 }
 

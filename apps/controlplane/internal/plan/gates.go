@@ -31,10 +31,10 @@ func Missing(c *model.Progress, gate *windlassv1.Approval, given []model.Approva
 	if c.CatchesUp {
 		return ""
 	}
-	return missing(gate, given, c.DeployedBy)
+	return missingApprovals(gate, given, c.DeployedBy)
 }
 
-func missing(gate *windlassv1.Approval, given []model.Approval, deployedBy string) string {
+func missingApprovals(gate *windlassv1.Approval, given []model.Approval, deployedBy string) string {
 	left := gateCount(gate) - len(given)
 	if gate == nil || left <= 0 {
 		return ""

@@ -95,7 +95,7 @@ func (f *stagedSimulation) requireAgreed(before *model.Progress, rows map[rowKey
 				st.StoppedAt = st.StoppedBefore // the region continues with its earlier step
 			default:
 				row := rows[rowKey{live, st.RegionID}]
-				if !active(&row) || before.OldSizes[st.RegionID] == 0 {
+				if !isRowActive(&row) || before.OldSizes[st.RegionID] == 0 {
 					continue // the region has no replicas when its turn comes
 				}
 				from = 0

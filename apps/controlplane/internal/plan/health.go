@@ -58,9 +58,9 @@ func UnhealthyUntil(c *model.Progress, st model.RegionProgress) int64 {
 	return st.UnhealthySince + unhealthyFor(c.Policy)
 }
 
-// unhealthy notes the largest number of replicas of the new version that were ready in the region. It reports whether
+// isUnhealthy notes the largest number of replicas of the new version that were ready in the region. It reports whether
 // too many of these replicas have not been ready for too long.
-func (s *stager) unhealthy(d *model.Deployment, st *model.RegionProgress, l *regionPlan) (message string, over bool) {
+func (s *stager) isUnhealthy(d *model.Deployment, st *model.RegionProgress, l *regionPlan) (message string, over bool) {
 	text := s.progress.Policy.GetAutoRollback().GetUnhealthy()
 	if text == "" || l.row == nil {
 		return "", false
@@ -76,24 +76,24 @@ func (s *stager) unhealthy(d *model.Deployment, st *model.RegionProgress, l *reg
 	gone, limit := st.MostReady-l.To.Serving, limitOf(text, st.MostReady)
 	if gone < limit {
 		if st.UnhealthySince != 0 {
-			s.log("HealthRegained", s.figures(l), d, st.RegionID)
+			s.log("HealthRegained", s.figuresText(l), d, st.RegionID)
 		}
 		st.HealthWatch.Recover()
 		return "", false
 	}
 	lasts := time.Duration(unhealthyFor(s.progress.Policy)) * time.Millisecond
 	figures := fmt.Sprintf("%d of %d replicas that were ready are no longer ready, limit %d", gone, st.MostReady, limit)
-	if l.pooled() {
+	if l.isPooled() {
 		figures = fmt.Sprintf("%d%% of the pool, of %d%% that were ready, are no longer ready, limit %d%%", gone, st.MostReady, limit)
 	}
 	if st.UnhealthySince == 0 {
 		st.UnhealthySince = s.now
-		s.log("HealthLost", fmt.Sprintf("%s: it may last for %s; %s", figures, lasts, s.figures(l)), d, st.RegionID)
+		s.log("HealthLost", fmt.Sprintf("%s: it may last for %s; %s", figures, lasts, s.figuresText(l)), d, st.RegionID)
 	}
 	if s.now < UnhealthyUntil(s.progress, *st) {
 		return "", false
 	}
-	pl := s.place(l.row)
+	pl := s.placeOf(l.row)
 	if pl.Resyncing() || s.now-pl.Region.LastReportAt > freshFor {
 		s.p.stale = true
 		return "", false
@@ -108,11 +108,11 @@ func (s *stager) unhealthy(d *model.Deployment, st *model.RegionProgress, l *reg
 // failsByHealth fails a region whose instances cannot start or do not stay ready. It reports whether
 // the region failed.
 func (s *stager) failsByHealth(d *model.Deployment, w *model.WaveProgress, st *model.RegionProgress, l *regionPlan) (failed bool) {
-	if reason, message, hopeless := s.hopeless(d, st, l); hopeless {
+	if reason, message, hopeless := s.isHopeless(d, st, l); hopeless {
 		s.failRegion(d, w, st, cmp.Or(reason, rollup.ReasonInstancesFailed), cmp.Or(message, "no detail was reported"))
 		return true
 	}
-	if message, over := s.unhealthy(d, st, l); over {
+	if message, over := s.isUnhealthy(d, st, l); over {
 		s.failRegion(d, w, st, ReasonUnhealthy, message)
 		return true
 	}

@@ -22,12 +22,12 @@ import (
 // the rollout that left the region behind. It has its own progress and follows the rules of staged rollouts. Two things
 // differ: the versions between which it moves, and that its failure does not affect other regions.
 
-// newer returns the version that the progress leads to.
-func (v *view) newer() *model.Deployment {
+// newerVersion returns the version that the progress leads to.
+func (v *view) newerVersion() *model.Deployment {
 	if v.lagging != nil {
-		return v.live()
+		return v.liveDeployment()
 	}
-	return v.target()
+	return v.targetDeployment()
 }
 
 // olderIn returns the deployment that the region has until it has moved, and to which it goes back;
@@ -54,15 +54,15 @@ func (f *facts) isKept(t *model.Topology) bool {
 	return f.isWanted(t.DeploymentID) || f.isLagging(t.RegionID) && f.progress.LaggingIn(t.RegionID).DeploymentID == t.DeploymentID
 }
 
-// catching reports whether regions must catch up, and no rollout is in flight, which would
+// mustCatchUp reports whether regions must catch up, and no rollout is in flight, which would
 // move these regions itself.
-func (f *facts) catching() bool {
-	return f.progress != nil && len(f.progress.Lagging) > 0 && f.target() == nil && f.live() != nil && f.app.DeletingSince == 0
+func (f *facts) mustCatchUp() bool {
+	return f.progress != nil && len(f.progress.Lagging) > 0 && f.targetDeployment() == nil && f.liveDeployment() != nil && f.app.DeletingSince == 0
 }
 
-// skips reports whether the wave leaves out unreachable regions. A region that catches up is
+// skipsUnreachable reports whether the wave leaves out unreachable regions. A region that catches up is
 // never left out, because no other region waits for it.
-func (v *view) skips(w *model.WaveProgress) bool {
+func (v *view) skipsUnreachable(w *model.WaveProgress) bool {
 	return v.lagging == nil && wavePolicy(v.progress, *w).GetOnUnreachable() == windlassv1.Wave_ON_UNREACHABLE_SKIP
 }
 
@@ -73,16 +73,16 @@ func (v *view) skipsNew(region string) bool {
 		v.regions[region].Status == windlassv1.RegionStatus_REGION_STATUS_PENDING
 }
 
-// absence says why the region gets nothing new.
-func (f *facts) absence(region string) string {
+// absenceText says why the region gets nothing new.
+func (f *facts) absenceText(region string) string {
 	if f.regions[region].Status == windlassv1.RegionStatus_REGION_STATUS_PENDING {
 		return "has no agent yet"
 	}
 	return "is out of reach"
 }
 
-// skip leaves the region out.
-func (s *stager) skip(d *model.Deployment, w *model.WaveProgress, st *model.RegionProgress, why string) {
+// skipRegion leaves the region out.
+func (s *stager) skipRegion(d *model.Deployment, w *model.WaveProgress, st *model.RegionProgress, why string) {
 	st.HalfWay, st.StoppedBefore = st.State == regionRolling, st.StoppedAt
 	if st.HalfWay {
 		st.ProgressClock.Stop(s.now)
@@ -99,7 +99,7 @@ func (s *stager) skip(d *model.Deployment, w *model.WaveProgress, st *model.Regi
 		left += ", and without " + Missing(s.progress, gate, nil) + ", because nothing is left to approve"
 	}
 	s.log("RegionSkipped", fmt.Sprintf("%s; wave %s %s, and it follows %s; %s",
-		why, w.Name, left, when, s.figures(s.regionPlan(st.RegionID))), d, st.RegionID)
+		why, w.Name, left, when, s.figuresText(s.regionPlan(st.RegionID))), d, st.RegionID)
 }
 
 // goOn makes a region that was left out during its move, and is in reach again, continue its step and its clocks as if
@@ -125,9 +125,9 @@ func allSkipped(c *model.Progress, w *model.WaveProgress) bool {
 	return skipped > 0
 }
 
-// nowhere reports whether all regions in which the version should have replicas were
+// skippedEverywhere reports whether all regions in which the version should have replicas were
 // skipped.
-func nowhere(c *model.Progress) bool {
+func skippedEverywhere(c *model.Progress) bool {
 	skipped := false
 	for _, w := range c.Waves {
 		for _, st := range w.Regions {
@@ -151,7 +151,7 @@ func awaitSkipped(c *model.Progress) {
 		if w.State == waveDone && slices.ContainsFunc(w.Regions, func(st model.RegionProgress) bool {
 			return st.State == regionSkipped && c.Sizes[st.RegionID] > 0
 		}) {
-			reopen(w)
+			reopenWave(w)
 		}
 	}
 }
@@ -164,7 +164,7 @@ func (v *view) inReach(w *model.WaveProgress) bool {
 		switch {
 		case !v.regionPlan(st.RegionID).lost:
 			reporting++
-		case st.State != regionSkipped && !v.skips(w):
+		case st.State != regionSkipped && !v.skipsUnreachable(w):
 			return false
 		}
 	}
@@ -197,10 +197,10 @@ func (s *stager) noteLagging(d *model.Deployment) {
 func (s *stager) leaveLost() {
 	c := s.progress
 	for i := range c.Lagging {
-		restart(c.Lagging[i].Progress, s.now)
+		restartRegion(c.Lagging[i].Progress, s.now)
 	}
 	for _, l := range s.makeRegionPlans() {
-		if l.restored() || s.isLagging(l.region) || !s.isActive(s.app.LiveDeploymentID, l.region) {
+		if l.isRestored() || s.isLagging(l.region) || !s.isActive(s.app.LiveDeploymentID, l.region) {
 			continue
 		}
 		w, _ := progressIn(c, l.region)
@@ -208,7 +208,7 @@ func (s *stager) leaveLost() {
 		of.Back = true
 		c.Lagging = sortedLagging(append(c.Lagging, model.LaggingRegion{RegionID: l.region, Progress: of}))
 		s.log("RegionLeftBehind", fmt.Sprintf("it is out of reach, and comes back to %s when it returns; %s",
-			s.versionOf(s.app.LiveDeploymentID), s.figures(l)), s.live(), l.region)
+			s.versionOf(s.app.LiveDeploymentID), s.figuresText(l)), s.liveDeployment(), l.region)
 	}
 }
 
@@ -231,12 +231,12 @@ func (v *view) progressOf(w *model.WaveProgress, region string) *model.Progress 
 	if n, ok := c.OldSizes[region]; ok {
 		of.OldSizes[region] = n
 	}
-	restart(of, v.now)
+	restartRegion(of, v.now)
 	return of
 }
 
-// restart makes the only region of the progress begin again.
-func restart(c *model.Progress, now int64) {
+// restartRegion makes the only region of the progress begin again.
+func restartRegion(c *model.Progress, now int64) {
 	w := &c.Waves[0]
 	w.State, w.BakingSince = waveRolling, 0
 	w.Regions[0] = model.RegionProgress{RegionID: w.Regions[0].RegionID, State: regionWaiting, Since: now}
@@ -248,7 +248,7 @@ func (p *planner) catchUp() {
 	var left []model.LaggingRegion
 	for i := range p.progress.Lagging {
 		b := &p.progress.Lagging[i]
-		if !p.lagging(b).catchUpRegion(b) {
+		if !p.stagerOf(b).catchUpRegion(b) {
 			left = append(left, *b)
 			continue
 		}
@@ -264,16 +264,16 @@ func (p *planner) catchUp() {
 }
 
 func (s *stager) catchUpRegion(b *model.LaggingRegion) (done bool) {
-	c, d := s.progress, s.live()
+	c, d := s.progress, s.liveDeployment()
 	switch {
 	case c.Back:
 		l := s.regionPlan(b.RegionID)
-		if done = l.restored(); done {
-			s.log("RegionCaughtUp", fmt.Sprintf("%s has the region to itself again; %s", s.versionOf(d.ID), s.figures(l)), d, b.RegionID)
+		if done = l.isRestored(); done {
+			s.log("RegionCaughtUp", fmt.Sprintf("%s has the region to itself again; %s", s.versionOf(d.ID), s.figuresText(l)), d, b.RegionID)
 		}
 	case c.PausedAt == 0:
-		if done = s.judge(d); done {
-			s.log("RegionCaughtUp", fmt.Sprintf("it serves %s, as the other regions do; %s", s.versionOf(d.ID), s.figures(s.regionPlan(b.RegionID))), d, b.RegionID)
+		if done = s.judgeWaves(d); done {
+			s.log("RegionCaughtUp", fmt.Sprintf("it serves %s, as the other regions do; %s", s.versionOf(d.ID), s.figuresText(s.regionPlan(b.RegionID))), d, b.RegionID)
 		}
 	}
 	if done {
@@ -294,7 +294,7 @@ func (s *stager) failLagging(d *model.Deployment, st *model.RegionProgress, onFa
 		st.State, what = regionFailed, "it stays as it is"
 	}
 	s.log("RegionFailed", fmt.Sprintf("%s: %s; %s: a retry or the next version tries again", reason, text, what), d, st.RegionID)
-	s.pause(fmt.Sprintf("%s failed (%s)", s.regionName(st.RegionID), reason))
+	s.pauseRollout(fmt.Sprintf("%s failed (%s)", s.regionName(st.RegionID), reason))
 }
 
 // othersCatchingUp returns the number of other regions of the same wave that are catching up.
@@ -315,7 +315,7 @@ func (v *view) othersCatchingUp() (n int) {
 // laggingMessage describes in one line which regions lag, empty for none. moving reports whether
 // any of them is moving.
 func laggingMessage(f *facts) (text string, moving bool) {
-	if !f.catching() {
+	if !f.mustCatchUp() {
 		return "", false
 	}
 	var parts []string
@@ -327,12 +327,12 @@ func laggingMessage(f *facts) (text string, moving bool) {
 		case f.in.Closed[b.RegionID]:
 			parts = append(parts, name+" "+closedText)
 		case l.lost:
-			parts = append(parts, fmt.Sprintf("%s %s and has yet to catch up with %s", name, f.absence(b.RegionID), live))
+			parts = append(parts, fmt.Sprintf("%s %s and has yet to catch up with %s", name, f.absenceText(b.RegionID), live))
 		case b.Progress.Failed:
 			parts = append(parts, fmt.Sprintf("%s did not catch up with %s: %s: %s", name, live, st.Reason, st.Message))
 		default:
 			moving = true
-			parts = append(parts, fmt.Sprintf("%s catches up with %s: %s", name, live, model.ReadyText(l.pooled(), l.To.Serving, l.Size)))
+			parts = append(parts, fmt.Sprintf("%s catches up with %s: %s", name, live, model.ReadyText(l.isPooled(), l.To.Serving, l.Size)))
 		}
 	}
 	return strings.Join(parts, "; "), moving
@@ -342,7 +342,7 @@ func laggingMessage(f *facts) (text string, moving bool) {
 func RetryLagging(c *model.Progress, now int64) (retried int) {
 	for _, b := range c.Lagging {
 		if b.Progress.Failed {
-			restart(b.Progress, now)
+			restartRegion(b.Progress, now)
 			retried++
 		}
 	}

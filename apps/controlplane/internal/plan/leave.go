@@ -13,12 +13,12 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// touch records that the output changes the region's feed.
-func (p *planner) touch(region string) { p.touched[region] = true }
+// touchRegion records that the output changes the region's feed.
+func (p *planner) touchRegion(region string) { p.touched[region] = true }
 
-// writable reports whether this output may still change the region's feed, and then counts the region. It is not called
+// isWritable reports whether this output may still change the region's feed, and then counts the region. It is not called
 // for the target's regions, because there are at most MaxRegions of them.
-func (p *planner) writable(region string) bool {
+func (p *planner) isWritable(region string) bool {
 	if p.touched[region] || len(p.touched) < MaxRegions {
 		p.touched[region] = true
 		return true
@@ -27,36 +27,36 @@ func (p *planner) writable(region string) bool {
 	return false
 }
 
-// wanted returns the share of the region's traffic that the row should have.
-func (f *facts) wanted(t *model.Topology) int32 {
-	if f.app.DeletingSince != 0 || !active(t) {
+// wantedWeight returns the share of the region's traffic that the row should have.
+func (f *facts) wantedWeight(t *model.Topology) int32 {
+	if f.app.DeletingSince != 0 || !isRowActive(t) {
 		return 0
 	}
-	if f.staged() || f.isLagging(t.RegionID) {
+	if f.isStaged() || f.isLagging(t.RegionID) {
 		if w, ok := f.shares[rowKey{t.DeploymentID, t.RegionID}]; ok {
 			return w
 		}
 		return t.Weight
 	}
 	live := t.DeploymentID == f.app.LiveDeploymentID
-	d := f.target()
+	d := f.targetDeployment()
 	switch {
 	case d == nil || d.ID == f.app.LiveDeploymentID:
-		return share(live)
+		return shareOf(live)
 	case f.app.LiveDeploymentID == "":
 		// No serving version must be kept, so each region moves as soon as it can.
-		return share(t.DeploymentID == d.ID)
+		return shareOf(t.DeploymentID == d.ID)
 	case d.Status != windlassv1.DeploymentStatus_DEPLOYMENT_STATUS_NETWORK:
-		return share(live)
+		return shareOf(live)
 	}
 	if t.DeploymentID == d.ID {
 		return fullWeight
 	}
 	// In regions to which the target does not go, the live version serves until it is no longer live.
-	return share(live && !f.isActive(d.ID, t.RegionID))
+	return shareOf(live && !f.isActive(d.ID, t.RegionID))
 }
 
-func share(all bool) int32 {
+func shareOf(all bool) int32 {
 	if all {
 		return fullWeight
 	}
@@ -65,7 +65,7 @@ func share(all bool) int32 {
 
 func (f *facts) isActive(deployment, region string) bool {
 	return slices.ContainsFunc(f.rows, func(t *model.Topology) bool {
-		return t.DeploymentID == deployment && t.RegionID == region && active(t)
+		return t.DeploymentID == deployment && t.RegionID == region && isRowActive(t)
 	})
 }
 
@@ -73,7 +73,7 @@ func (f *facts) isActive(deployment, region string) bool {
 // generation grows once, and only if the route differs from the route before the call.
 func (p *planner) setWeights() {
 	targetRegions := map[string]bool{}
-	if d := p.target(); d != nil {
+	if d := p.targetDeployment(); d != nil {
 		for _, t := range p.activeRows(d.ID) {
 			targetRegions[t.RegionID] = true
 		}
@@ -98,9 +98,9 @@ func (p *planner) setRegionWeights(region string, rows []*model.Topology, must b
 	var keys []byte
 	changed := false
 	for _, t := range rows {
-		w := p.wanted(t)
+		w := p.wantedWeight(t)
 		if hasHosts(p.facts, t, w) {
-			hosts, policy, keys = p.in.Hosts, p.routing().in(region), p.in.Keys
+			hosts, policy, keys = p.in.Hosts, p.routingNow().policyIn(region), p.in.Keys
 		}
 		changed = changed || w != p.before[rowKey{t.DeploymentID, t.RegionID}].Weight
 	}
@@ -114,12 +114,12 @@ func (p *planner) setRegionWeights(region string, rows []*model.Topology, must b
 			delete(p.routes, region)
 		}
 	case must:
-		p.touch(region)
-	case !p.writable(region):
+		p.touchRegion(region)
+	case !p.isWritable(region):
 		return
 	}
 	for _, t := range rows {
-		t.Weight = p.wanted(t)
+		t.Weight = p.wantedWeight(t)
 	}
 	if changed {
 		p.routes[region] = &model.Route{
@@ -130,7 +130,7 @@ func (p *planner) setRegionWeights(region string, rows []*model.Topology, must b
 	}
 }
 
-func (f *facts) acknowledged(region string) bool {
+func (f *facts) hasAcknowledged(region string) bool {
 	r := f.routes[region]
 	return r == nil || rollup.RouteAcknowledged(*r, f.routeObs[region], f.regions[region])
 }
@@ -150,7 +150,7 @@ func (p *planner) endOrphans() {
 		if !p.isOrphan(d) {
 			continue
 		}
-		p.transition(d, windlassv1.DeploymentStatus_DEPLOYMENT_STATUS_SUPERSEDED)
+		p.moveTo(d, windlassv1.DeploymentStatus_DEPLOYMENT_STATUS_SUPERSEDED)
 		d.Reason, d.Message = ReasonSuperseded, "a newer deployment took its place"
 		p.log("DeploymentSuperseded", "it belongs to no rollout any more", d, "")
 	}
@@ -159,7 +159,7 @@ func (p *planner) endOrphans() {
 // hasLeaving reports whether rows are stopping, or may begin to stop now.
 func hasLeaving(f *facts) bool {
 	return slices.ContainsFunc(f.rows, func(t *model.Topology) bool {
-		return t.Status == windlassv1.TopologyStatus_TOPOLOGY_STATUS_STOPPING || active(t) && !f.isKept(t) && f.mayStop(t)
+		return t.Status == windlassv1.TopologyStatus_TOPOLOGY_STATUS_STOPPING || isRowActive(t) && !f.isKept(t) && f.mayStop(t)
 	})
 }
 
@@ -167,10 +167,10 @@ func hasLeaving(f *facts) bool {
 func (p *planner) stopUnwanted() {
 	stopping := map[string][]string{}
 	for _, t := range p.rows {
-		if active(t) && !p.isKept(t) && p.mayStop(t) && p.writable(t.RegionID) {
+		if isRowActive(t) && !p.isKept(t) && p.mayStop(t) && p.isWritable(t.RegionID) {
 			t.Status, t.Reason = windlassv1.TopologyStatus_TOPOLOGY_STATUS_STOPPING, ""
 			t.Generation++
-			stopping[t.DeploymentID] = append(stopping[t.DeploymentID], p.place(t).Name())
+			stopping[t.DeploymentID] = append(stopping[t.DeploymentID], p.placeOf(t).Name())
 		}
 	}
 	for _, id := range sortedKeys(stopping) {
@@ -188,7 +188,7 @@ func (p *planner) stopUnwanted() {
 	}
 	for _, t := range p.rows {
 		if t.Status == windlassv1.TopologyStatus_TOPOLOGY_STATUS_STOPPING {
-			p.confirm(t)
+			p.confirmStopped(t)
 		}
 	}
 }
@@ -197,8 +197,8 @@ func (f *facts) isWanted(deployment string) bool {
 	if f.app.DeletingSince != 0 {
 		return false
 	}
-	d := f.target()
-	return deployment == f.app.LiveDeploymentID || (d != nil && d.ID == deployment) || f.retained(deployment)
+	d := f.targetDeployment()
+	return deployment == f.app.LiveDeploymentID || (d != nil && d.ID == deployment) || f.isRetained(deployment)
 }
 
 // mayStop reports whether nothing is routed to the row. A deletion does not wait for the
@@ -208,17 +208,17 @@ func (f *facts) mayStop(t *model.Topology) bool {
 	switch {
 	case t.Weight != 0:
 		return false
-	case (f.staged() || f.isLagging(t.RegionID)) && t.Replicas > 0:
+	case (f.isStaged() || f.isLagging(t.RegionID)) && t.Replicas > 0:
 		return false // the region plan reduces its replicas while replicas of other versions start
-	case f.app.DeletingSince != 0 && f.place(t).Unreachable():
+	case f.app.DeletingSince != 0 && f.placeOf(t).Unreachable():
 		return true
 	}
-	return f.acknowledged(t.RegionID)
+	return f.hasAcknowledged(t.RegionID)
 }
 
-// confirm records whether a stopping row has stopped, and the reason if it has not.
-func (p *planner) confirm(t *model.Topology) {
-	pl, d := p.place(t), p.deps[t.DeploymentID]
+// confirmStopped records whether a stopping row has stopped, and the reason if it has not.
+func (p *planner) confirmStopped(t *model.Topology) {
+	pl, d := p.placeOf(t), p.deps[t.DeploymentID]
 	switch {
 	case pl.Gone():
 		t.Status, t.Reason = windlassv1.TopologyStatus_TOPOLOGY_STATUS_STOPPED, ""
@@ -281,7 +281,7 @@ func (p *planner) finishDeletion() {
 	}
 	for _, was := range p.in.Deployments {
 		if d := p.deps[was.ID]; !model.Terminal(model.DeploymentMoves, d.Status) {
-			p.transition(d, windlassv1.DeploymentStatus_DEPLOYMENT_STATUS_STOPPED)
+			p.moveTo(d, windlassv1.DeploymentStatus_DEPLOYMENT_STATUS_STOPPED)
 			d.Reason, d.Message = ReasonAppDeleted, "the app was deleted"
 		}
 	}

@@ -58,10 +58,10 @@ func lintMoves(in Input, out Output) (findings []string) {
 			l.laggingRegion(b, b.Progress, regions, routed)
 			continue
 		}
-		l.region(region, routed[region])
+		l.lintRegion(region, routed[region])
 	}
-	l.analysis(in.RolloutState.Progress)
-	l.gates(out.App != nil && out.App.LiveDeploymentID != in.App.LiveDeploymentID)
+	l.lintAnalysis(in.RolloutState.Progress)
+	l.lintGates(out.App != nil && out.App.LiveDeploymentID != in.App.LiveDeploymentID)
 	return l.findings
 }
 
@@ -83,9 +83,9 @@ func (l *linter) laggingRegion(b *model.LaggingRegion, after *model.Progress, re
 	defer func() { l.view, l.progress = main.view, main.progress }()
 	l.view, l.progress = laggingView(main.facts, b), after
 	if regions[b.RegionID] {
-		l.region(b.RegionID, routed[b.RegionID])
+		l.lintRegion(b.RegionID, routed[b.RegionID])
 	}
-	l.analysis(b.Progress)
+	l.lintAnalysis(b.Progress)
 }
 
 // hasSize reports whether either version of the rollout has a size in the region.
@@ -107,7 +107,7 @@ func lintRetained(in Input, out Output) (findings []string) {
 		i := slices.IndexFunc(in.Topology, func(was model.Topology) bool {
 			return was.DeploymentID == t.DeploymentID && was.RegionID == t.RegionID
 		})
-		if i < 0 || t.Replicas != in.Topology[i].Replicas || active(&t) != active(&in.Topology[i]) || t.Weight > 0 {
+		if i < 0 || t.Replicas != in.Topology[i].Replicas || isRowActive(&t) != isRowActive(&in.Topology[i]) || t.Weight > 0 {
 			findings = append(findings, fmt.Sprintf("%s: the retained version changes to %d replicas and %d %%", t.RegionID, t.Replicas, t.Weight))
 		}
 	}
@@ -122,15 +122,15 @@ type linter struct {
 	findings []string
 }
 
-func (l *linter) findf(region, format string, args ...any) {
+func (l *linter) addFinding(region, format string, args ...any) {
 	l.findings = append(l.findings, region+": "+fmt.Sprintf(format, args...))
 }
 
-// bounds returns the widest bounds that either version's size allows.
-func (l *linter) bounds(region string) (floor, ceiling int32) {
+// boundsOf returns the widest bounds that either version's size allows.
+func (l *linter) boundsOf(region string) (floor, ceiling int32) {
 	floor = -1
 	_, st := progressIn(l.progress, region)
-	forward := st != nil && !l.progress.Back && leads(*st)
+	forward := st != nil && !l.progress.Back && leadsTarget(*st)
 	for _, sizes := range []map[string]int32{l.progress.Sizes, l.progress.OldSizes} {
 		size, ok := sizes[region]
 		if !ok {
@@ -142,7 +142,7 @@ func (l *linter) bounds(region string) (floor, ceiling int32) {
 			unavailable = max(1, unavailable) // a closed region goes back within the replicas of the live version
 		}
 		for _, t := range l.rows {
-			if t.RegionID == region && active(t) {
+			if t.RegionID == region && isRowActive(t) {
 				unavailable = max(unavailable, poolYield(l.facts, l.progress.Policy, t)) // the row may have lacked room at some moment
 			}
 		}
@@ -151,7 +151,7 @@ func (l *linter) bounds(region string) (floor, ceiling int32) {
 			floor = low
 		}
 	}
-	if !l.proven(region) {
+	if !l.isProven(region) {
 		old, most := oldBounds(l.progress, region)
 		if l.in.Closed[region] && !forward {
 			old = min(old, l.progress.OldSizes[region]-1) // as above, by the live version's size
@@ -161,14 +161,14 @@ func (l *linter) bounds(region string) (floor, ceiling int32) {
 	return floor, ceiling
 }
 
-// proven reports whether the new version has served in the region with all of its replicas, or the region's wave is
+// isProven reports whether the new version has served in the region with all of its replicas, or the region's wave is
 // done. It is false while replicas that the version took over must still be replaced.
-func (l *linter) proven(region string) bool {
+func (l *linter) isProven(region string) bool {
 	w, st := progressIn(l.progress, region)
 	if st == nil || l.progress.Back || !isForward(st.State) {
 		return false
 	}
-	t, size := l.rowIn(l.newer().ID, region), l.progress.Sizes[region]
+	t, size := l.rowIn(l.newerVersion().ID, region), l.progress.Sizes[region]
 	if t == nil || w.State == waveDone {
 		return t != nil
 	}
@@ -176,7 +176,7 @@ func (l *linter) proven(region string) bool {
 		return l.regionPlan(region).To.Outdated == 0
 	}
 	_, unavailable := regionBounds(l.progress, region, size)
-	return t.Replicas >= size && l.side(t).Ready >= size-unavailable
+	return t.Replicas >= size && l.sideOf(t).Ready >= size-unavailable
 }
 
 func (l *linter) isZero(region string) bool {
@@ -185,11 +185,11 @@ func (l *linter) isZero(region string) bool {
 	return hadOld && old == 0 || had && size == 0
 }
 
-func (l *linter) region(region string, routed bool) {
-	floor, ceiling := l.bounds(region)
+func (l *linter) lintRegion(region string, routed bool) {
+	floor, ceiling := l.boundsOf(region)
 	var could, was, serves, served, weight int32
 	shrinks := false
-	transferred := l.transferred(region)
+	transferred := l.transferredSides(region)
 	for _, key := range sortedRows(l.after) {
 		t := l.after[key]
 		if key.region != region {
@@ -198,14 +198,14 @@ func (l *linter) region(region string, routed bool) {
 		before, had := l.before[key]
 		weight += t.Weight
 		if t.Weight != before.Weight && !routed {
-			l.findf(region, "the weight of %s changes, but the route does not", l.versionOf(key.deployment))
+			l.addFinding(region, "the weight of %s changes, but the route does not", l.versionOf(key.deployment))
 		}
 		if t.Transferred {
 			continue // its instances count for the row that has them now
 		}
 		var s strategy.Side
 		if had {
-			s = l.side(&before)
+			s = l.sideOf(&before)
 		}
 		s.Existing = max(s.Existing, transferred[t.WorkloadKey()].Existing)
 		if t.Assigned() {
@@ -215,7 +215,7 @@ func (l *linter) region(region string, routed bool) {
 			s.Existing = l.reportedReplicas(&before) // the region confirmed the row once, possibly in another epoch
 		}
 		assigned := t.Replicas
-		if !active(&t) {
+		if !isRowActive(&t) {
 			assigned = 0
 		}
 		could += max(assigned, s.Existing)
@@ -226,36 +226,36 @@ func (l *linter) region(region string, routed bool) {
 			shrinks = true
 			// No version must serve in a region in which all versions are scaled to zero.
 			if assigned == 0 && before.Weight != 0 && !l.isZero(region) {
-				l.findf(region, "%s serves %d %% of the traffic and is told to stop", l.versionOf(key.deployment), before.Weight)
+				l.addFinding(region, "%s serves %d %% of the traffic and is told to stop", l.versionOf(key.deployment), before.Weight)
 			}
-			if assigned == 0 && !l.isZero(region) && before.Status == windlassv1.TopologyStatus_TOPOLOGY_STATUS_STARTED && !l.acknowledged(region) {
-				l.findf(region, "%s is told to stop before the route without it is acknowledged", l.versionOf(key.deployment))
+			if assigned == 0 && !l.isZero(region) && before.Status == windlassv1.TopologyStatus_TOPOLOGY_STATUS_STARTED && !l.hasAcknowledged(region) {
+				l.addFinding(region, "%s is told to stop before the route without it is acknowledged", l.versionOf(key.deployment))
 			}
 		}
 	}
 	if could > was && could > ceiling {
-		l.findf(region, "%d replicas may exist, of at most %d", could, ceiling)
+		l.addFinding(region, "%d replicas may exist, of at most %d", could, ceiling)
 	}
 	if _, st := progressIn(l.progress, region); st != nil && st.Emptied {
 		floor = 0 // people scaled the region to zero
 	}
 	if shrinks && floor >= 0 && serves < floor {
-		l.findf(region, "%d of %d replicas are left to serve, and at least %d must serve", serves, served, floor)
+		l.addFinding(region, "%d of %d replicas are left to serve, and at least %d must serve", serves, served, floor)
 	}
 	if weight != strategy.Full && weight != 0 {
-		l.findf(region, "weights add up to %d, and not to %d or 0", weight, strategy.Full)
+		l.addFinding(region, "weights add up to %d, and not to %d or 0", weight, strategy.Full)
 	}
 	l.stop(region)
 	l.liveWeight(region)
 }
 
-// transferred returns, by workload, how many replicas of transferred workloads the region may still run, and how many
+// transferredSides returns, by workload, how many replicas of transferred workloads the region may still run, and how many
 // of these are ready. The replicas of a workload that this plan transfers go on serving under its successor.
-func (l *linter) transferred(region string) map[string]strategy.Side {
+func (l *linter) transferredSides(region string) map[string]strategy.Side {
 	out := map[string]strategy.Side{}
 	for key, t := range l.after {
 		if before, had := l.before[key]; had && key.region == region && t.Transferred {
-			h, s := out[t.WorkloadKey()], l.side(&before)
+			h, s := out[t.WorkloadKey()], l.sideOf(&before)
 			h.Existing, h.Ready = max(h.Existing, s.Existing), max(h.Ready, s.Ready)
 			out[t.WorkloadKey()] = h
 		}
@@ -276,42 +276,42 @@ func (l *linter) stop(region string) {
 	if stop == nil {
 		return
 	}
-	key := rowKey{l.newer().ID, region}
+	key := rowKey{l.newerVersion().ID, region}
 	before, after := l.before[key], l.after[key]
 	if st.Emptied && l.progress.PausedAt == 0 && after.Weight > before.Weight {
-		l.findf(region, "%s gets %d %% of the traffic, and stands still with no replicas", l.versionOf(key.deployment), after.Weight)
+		l.addFinding(region, "%s gets %d %% of the traffic, and stands still with no replicas", l.versionOf(key.deployment), after.Weight)
 	}
-	if l.keeps(region) {
+	if l.keepsWorkloads(region) {
 		return // the version has the whole region at any step
 	}
 	if after.Replicas > before.Replicas && after.Replicas > stop.Replicas {
-		l.findf(region, "%s is told to run %d replicas, and its step is %d", l.versionOf(key.deployment), after.Replicas, stop.Replicas)
+		l.addFinding(region, "%s is told to run %d replicas, and its step is %d", l.versionOf(key.deployment), after.Replicas, stop.Replicas)
 	}
 	live := rowKey{l.olderIn(region), region}
 	was, now := l.before[live], l.after[live]
-	serves := active(&now) && now.Replicas > 0 && l.side(&was).Ready > 0
+	serves := isRowActive(&now) && now.Replicas > 0 && l.sideOf(&was).Ready > 0
 	// Without room for both versions, or where people scaled the region to zero, the old version stops.
-	_, ceiling := l.bounds(region)
+	_, ceiling := l.boundsOf(region)
 	stays := l.progress.OldSizes[region] > 0 && ceiling > stop.Replicas
 	if serves && stays && !stop.Share && after.Weight > before.Weight && after.Weight > stop.Weight {
-		l.findf(region, "%s gets %d %% of the traffic, and its step is %d %%", l.versionOf(key.deployment), after.Weight, stop.Weight)
+		l.addFinding(region, "%s gets %d %% of the traffic, and its step is %d %%", l.versionOf(key.deployment), after.Weight, stop.Weight)
 	}
 }
 
-// keeps reports whether the new version has taken over instances in the region without replacing them.
-func (l *linter) keeps(region string) bool {
-	t := l.after[rowKey{l.newer().ID, region}]
+// keepsWorkloads reports whether the new version has taken over instances in the region without replacing them.
+func (l *linter) keepsWorkloads(region string) bool {
+	t := l.after[rowKey{l.newerVersion().ID, region}]
 	for _, key := range sortedRows(l.after) {
-		if o := l.after[key]; hasOf(&t, &o) && l.madeAlike(l.newer(), &o) {
+		if o := l.after[key]; hasOf(&t, &o) && l.madeAlike(l.newerVersion(), &o) {
 			return true
 		}
 	}
 	return false
 }
 
-// analysis checks the progress against the measurements. A step or a bake ends only after the last measurement of every
+// lintAnalysis checks the progress against the measurements. A step or a bake ends only after the last measurement of every
 // check passed, or because a person ended it.
-func (l *linter) analysis(before *model.Progress) {
+func (l *linter) lintAnalysis(before *model.Progress) {
 	if l.progress.Back || l.progress.FullBy != "" {
 		return
 	}
@@ -323,19 +323,19 @@ func (l *linter) analysis(before *model.Progress) {
 			if l.progress.CatchesUp && l.progress.Sizes[st.RegionID] == 0 {
 				continue
 			}
-			if before.StoppedAt != 0 && st.Step > before.Step && before.PromotedBy == "" && !l.shown(before, before.StoppedAt, !l.keeps(st.RegionID)) {
-				l.findf(st.RegionID, "step %d is over, and its analysis is not", st.Step)
+			if before.StoppedAt != 0 && st.Step > before.Step && before.PromotedBy == "" && !l.hasShown(before, before.StoppedAt, !l.keepsWorkloads(st.RegionID)) {
+				l.addFinding(st.RegionID, "step %d is over, and its analysis is not", st.Step)
 			}
-			if baked && BakeTime(l.progress, was) > 0 && !showsNothing(l.progress, before) && !l.shown(before, was.BakingSince, false) {
-				l.findf(st.RegionID, "the bake of wave %s is over, and its analysis is not", w.Name)
+			if baked && BakeTime(l.progress, was) > 0 && !showsNothing(l.progress, before) && !l.hasShown(before, was.BakingSince, false) {
+				l.addFinding(st.RegionID, "the bake of wave %s is over, and its analysis is not", w.Name)
 			}
 		}
 	}
 }
 
-// shown reports whether every check has passed since that time, by the measurements of this call or by earlier
+// hasShown reports whether every check has passed since that time, by the measurements of this call or by earlier
 // ones.
-func (l *linter) shown(before model.RegionProgress, since int64, compares bool) bool {
+func (l *linter) hasShown(before model.RegionProgress, since int64, compares bool) bool {
 	for i, c := range checksOf(l.progress.Policy, compares) {
 		passed := false
 		check := model.CheckProgress{Name: analysis.Name(c), Since: since}
@@ -343,7 +343,7 @@ func (l *linter) shown(before model.RegionProgress, since int64, compares bool) 
 			check = before.Checks[i]
 			passed = check.State == checkPassed
 		}
-		if m := l.measured(before.RegionID, &check); m != nil {
+		if m := l.newestMeasurement(before.RegionID, &check); m != nil {
 			verdict, _ := analysis.Judge(c, m.Figures, compares)
 			passed = verdict == analysis.Passed
 		}

@@ -32,7 +32,7 @@ func lintClosed(in Input, out Output) (findings []string) {
 	zero, more := map[string]bool{}, map[string]bool{}
 	for _, t := range mergedRows(in.Topology, out.Topology) {
 		i := slices.IndexFunc(in.Deployments, func(d model.Deployment) bool { return d.ID == t.DeploymentID })
-		if !in.Closed[t.RegionID] || !active(&t) || i < 0 {
+		if !in.Closed[t.RegionID] || !isRowActive(&t) || i < 0 {
 			continue
 		}
 		spec := override.In(in.Deployments[i].Spec, t.RegionID)

@@ -6,9 +6,9 @@ import (
 	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
 )
 
-// gates checks that no region leaves a step that needs a promotion without one, and that the rollout leaves no step or
+// lintGates checks that no region leaves a step that needs a promotion without one, and that the rollout leaves no step or
 // wave with a shut gate. Only a region whose old version has no replicas begins after a step.
-func (l *linter) gates(live bool) {
+func (l *linter) lintGates(live bool) {
 	c := l.in.RolloutState.Progress
 	if l.progress.Back {
 		return
@@ -24,7 +24,7 @@ func (l *linter) gates(live bool) {
 				before.StoppedAt = before.StoppedBefore // the region continues with its earlier step
 			default:
 				older := l.rowIn(l.olderIn(st.RegionID), st.RegionID)
-				if older == nil || !active(older) || c.OldSizes[st.RegionID] == 0 {
+				if older == nil || !isRowActive(older) || c.OldSizes[st.RegionID] == 0 {
 					continue
 				}
 				before = model.RegionProgress{}
@@ -45,10 +45,10 @@ func (l *linter) leavesStep(before model.RegionProgress, region string, n int) {
 		before.PromotedBy, before.Approvals = "", nil // they were given for another step
 	}
 	if Shut(c, at.Approval, before.Approvals) {
-		l.findf(region, "step %d is over, and needs %s", n+1, Missing(c, at.Approval, before.Approvals))
+		l.addFinding(region, "step %d is over, and needs %s", n+1, Missing(c, at.Approval, before.Approvals))
 	}
 	if _, person := wait(at, c, before); person && before.PromotedBy == "" {
-		l.findf(region, "step %d is over without a promotion", n+1)
+		l.addFinding(region, "step %d is over without a promotion", n+1)
 	}
 }
 
@@ -62,6 +62,6 @@ func (l *linter) leavesWave(i int, live bool) {
 	next := i+1 < len(c.Waves) && c.Waves[i+1].State == waveWaiting && l.progress.Waves[i+1].State != waveWaiting
 	over := was.State != waveDone && w.State == waveDone || w.State != waveDone && moved && (next || live)
 	if over && Shut(c, gate, was.Approvals) {
-		l.findf("wave "+w.Name, "it is over, and needs %s", Missing(c, gate, was.Approvals))
+		l.addFinding("wave "+w.Name, "it is over, and needs %s", Missing(c, gate, was.Approvals))
 	}
 }

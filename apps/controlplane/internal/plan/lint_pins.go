@@ -9,7 +9,7 @@ import (
 
 // apartOf returns the input of the layer below the pins, and this layer's part of the output.
 func apartOf(in Input, out Output) (Input, Output) {
-	below, _ := in.apart()
+	below, _ := in.splitLayers()
 	out.Topology = slices.DeleteFunc(slices.Clone(out.Topology), func(t model.Topology) bool { return pins.Of(in.Pins, t) != nil })
 	return below, out
 }
@@ -24,7 +24,7 @@ func lintPins(in Input, out Output) []string {
 		}
 	}
 	p := &pins.Linter{
-		Rows: pinRows{planner: newPlanner(in, 0)}, Was: in.Pins, Is: after, Changed: out.Topology, Routes: out.Routes, Find: l.findf,
+		Rows: pinRows{planner: newPlanner(in, 0)}, Was: in.Pins, Is: after, Changed: out.Topology, Routes: out.Routes, Find: l.addFinding,
 	}
 	p.Lint(in.Topology)
 	return l.findings

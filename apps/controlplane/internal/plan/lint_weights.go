@@ -10,16 +10,16 @@ func (l *linter) liveWeight(region string) {
 	live := rowKey{l.olderIn(region), region}
 	was, had := l.before[live]
 	now := l.after[live]
-	newer := l.newer()
+	newer := l.newerVersion()
 	_, st := progressIn(l.progress, region)
-	if !had || newer == nil || st == nil || !now.Assigned() || was.Transferred || now.Transferred || min(l.side(&was).Serving, now.Replicas) == 0 {
+	if !had || newer == nil || st == nil || !now.Assigned() || was.Transferred || now.Transferred || min(l.sideOf(&was).Serving, now.Replicas) == 0 {
 		return
 	}
 	back := l.progress.Back || st.State == regionGoingBack || st.State == regionBack
 	if other := l.after[rowKey{newer.ID, region}]; back && other.DeploymentID != live.deployment && other.Weight > 0 && now.Weight < strategy.Full {
-		l.findf(region, "%s goes back and keeps %d %% of the traffic, while %s serves", l.versionOf(newer.ID), other.Weight, l.versionOf(live.deployment))
+		l.addFinding(region, "%s goes back and keeps %d %% of the traffic, while %s serves", l.versionOf(newer.ID), other.Weight, l.versionOf(live.deployment))
 	}
 	if l.progress.PausedAt != 0 && !back && now.Weight < was.Weight {
-		l.findf(region, "%s serves and loses traffic in a pause, from %d %% to %d %%", l.versionOf(live.deployment), was.Weight, now.Weight)
+		l.addFinding(region, "%s serves and loses traffic in a pause, from %d %% to %d %%", l.versionOf(live.deployment), was.Weight, now.Weight)
 	}
 }

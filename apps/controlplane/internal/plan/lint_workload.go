@@ -25,7 +25,7 @@ func lintWorkloads(in Input, out Output) (findings []string) {
 			continue
 		}
 		workload := rowKey{t.WorkloadKey(), key.region}
-		if was := f.before[key]; was.Transferred && active(&was) && was.WorkloadKey() != t.WorkloadKey() && !mainView(f).side(&was).Known {
+		if was := f.before[key]; was.Transferred && isRowActive(&was) && was.WorkloadKey() != t.WorkloadKey() && !mainView(f).sideOf(&was).Known {
 			findings = append(findings, fmt.Sprintf("%s: %s should run with workload %s, but may still have %s", key.region, key.deployment, t.WorkloadKey(), was.WorkloadKey()))
 		}
 		if other, wanted := owners[workload]; wanted {

@@ -49,10 +49,10 @@ func (v *view) stageMessage() string {
 			case v.in.Closed[r.RegionID]:
 				parts = append(parts, v.regionName(r.RegionID)+" "+closedText)
 			case l.lost:
-				parts = append(parts, v.regionName(r.RegionID)+" "+v.absence(r.RegionID))
+				parts = append(parts, v.regionName(r.RegionID)+" "+v.absenceText(r.RegionID))
 			case r.State == regionRolling && r.NoRoomSince != 0:
-				_, why := v.place(l.row).Why()
-				parts = append(parts, fmt.Sprintf("%s: %swaits for room, %s: %s", v.regionName(r.RegionID), stepMessage(c, &w, r, v.now), model.ReadyText(l.pooled(), l.To.Serving, l.Size), why))
+				_, why := v.placeOf(l.row).Why()
+				parts = append(parts, fmt.Sprintf("%s: %swaits for room, %s: %s", v.regionName(r.RegionID), stepMessage(c, &w, r, v.now), model.ReadyText(l.isPooled(), l.To.Serving, l.Size), why))
 			case r.State == regionRolling:
 				parts = append(parts, fmt.Sprintf("%s: %s%s", v.regionName(r.RegionID), stepMessage(c, &w, r, v.now), l.replicasReady()))
 			}
@@ -64,12 +64,12 @@ func (v *view) stageMessage() string {
 
 // replicasReady returns how many replicas of the region's version are ready, for people.
 func (l *regionPlan) replicasReady() string {
-	text := model.ReadyText(l.pooled(), l.To.Serving-l.To.Outdated, l.Size)
+	text := model.ReadyText(l.isPooled(), l.To.Serving-l.To.Outdated, l.Size)
 	if l.To.Outdated > 0 {
-		text += ", " + l.outdated()
+		text += ", " + l.outdatedText()
 	}
 	return text
 }
 
-// pooled reports whether the region's version is a pool, whose replicas are counted in percent.
-func (l *regionPlan) pooled() bool { return l.to != nil && model.IsPooled(l.to.Spec) }
+// isPooled reports whether the region's version is a pool, whose replicas are counted in percent.
+func (l *regionPlan) isPooled() bool { return l.to != nil && model.IsPooled(l.to.Spec) }

@@ -16,7 +16,7 @@ func (p *planner) setStatus() {
 }
 
 func statusFacts(f *facts) rollup.Facts {
-	out := rollup.Facts{Deleting: f.app.DeletingSince != 0, Target: f.target()}
+	out := rollup.Facts{Deleting: f.app.DeletingSince != 0, Target: f.targetDeployment()}
 	out.Lagging, out.CatchingUp = laggingMessage(f)
 	out.Pins = f.in.failedPins
 	if out.Deleting {
@@ -26,21 +26,21 @@ func statusFacts(f *facts) rollup.Facts {
 				left = append(left, t)
 			}
 		}
-		out.Live = f.places(left)
+		out.Live = f.placesOf(left)
 		return out
 	}
-	if f.staged() && (f.progress.Back || len(f.progress.Waves) > 0) {
+	if f.isStaged() && (f.progress.Back || len(f.progress.Waves) > 0) {
 		out.Progress = mainView(f).stageMessage()
 	} else if f.mayNotStart() {
 		out.Progress = FrozenMessage(*f.rollout)
 	}
 	if out.Target != nil {
-		out.TargetPlaces = f.places(f.activeRows(out.Target.ID))
+		out.TargetPlaces = f.placesOf(f.activeRows(out.Target.ID))
 		out.AwaitsCapacity = f.in.RolloutState != nil && WaitsForCapacity(f.in.RolloutState.Policy) > 0
 	}
-	if f.live() != nil {
+	if f.liveDeployment() != nil {
 		out.HasLive = true
-		out.Live = f.places(slices.DeleteFunc(f.activeRows(f.app.LiveDeploymentID), func(t *model.Topology) bool {
+		out.Live = f.placesOf(slices.DeleteFunc(f.activeRows(f.app.LiveDeploymentID), func(t *model.Topology) bool {
 			return out.Lagging != "" && f.isLagging(t.RegionID)
 		}))
 	}
@@ -96,12 +96,12 @@ func (d *decision) nextLook() int64 {
 		return 0
 	}
 	due := d.now + int64(poll*(0.75+0.5*d.in.Jitter))
-	if d.target() != nil && d.rollout.Deadline > d.now {
+	if d.targetDeployment() != nil && d.rollout.Deadline > d.now {
 		due = min(due, d.rollout.Deadline)
 	}
-	if d.target() != nil && !d.staged() {
+	if d.targetDeployment() != nil && !d.isStaged() {
 		for _, kind := range []windlassv1.AutoRollback_Condition{onCrash, onImage, onUnschedulable} {
-			if limit, set := patience(d.policy(), kind); set && d.rollout.CreatedAt+limit > d.now {
+			if limit, set := patienceWith(d.policyInFlight(), kind); set && d.rollout.CreatedAt+limit > d.now {
 				due = min(due, d.rollout.CreatedAt+limit)
 			}
 		}
@@ -109,13 +109,13 @@ func (d *decision) nextLook() int64 {
 	if d.mayNotStart() && d.rollout.FrozenUntil > d.now {
 		due = min(due, d.rollout.FrozenUntil)
 	}
-	if d.staged() {
+	if d.isStaged() {
 		due = d.nextOf(d.progress, due)
 	}
-	if d.catching() {
+	if d.mustCatchUp() {
 		for _, b := range d.progress.Lagging {
 			due = d.nextOf(b.Progress, due)
-			if at := RegionDeadline(b.Progress, d.live().Spec, b.Progress.Waves[0].Regions[0]); at > d.now {
+			if at := RegionDeadline(b.Progress, d.liveDeployment().Spec, b.Progress.Waves[0].Regions[0]); at > d.now {
 				due = min(due, at)
 			}
 		}
@@ -153,7 +153,7 @@ func (f *facts) nextOf(c *model.Progress, due int64) int64 {
 // whether there is such a row.
 func (f *facts) unsettledSince() (since int64, unsettled bool) {
 	note := func(at int64) { since, unsettled = max(since, at), true }
-	if f.target() != nil && !f.mayNotStart() {
+	if f.targetDeployment() != nil && !f.mayNotStart() {
 		note(f.rollout.CreatedAt)
 	}
 	if f.app.DeletingSince != 0 {
@@ -163,40 +163,40 @@ func (f *facts) unsettledSince() (since int64, unsettled bool) {
 		o := f.observed[rowKey{t.DeploymentID, t.RegionID}]
 		switch {
 		case t.Status == windlassv1.TopologyStatus_TOPOLOGY_STATUS_STOPPED:
-		case f.retained(t.DeploymentID):
+		case f.isRetained(t.DeploymentID):
 			// The version waits for the end of its retention, and for no report.
-		case f.stuck(t.RegionID):
+		case f.isStuck(t.RegionID):
 			// The row waits for its region to return, or for people.
 		case t.DeploymentID == f.app.LiveDeploymentID && f.app.DeletingSince == 0 &&
 			f.app.Status != windlassv1.AppStatus_APP_STATUS_PROGRESSING:
 			// The app is ready, degraded or failed, so the next decision needs a report.
-		case t.DeploymentID == f.app.LiveDeploymentID && f.mayNotStart() && f.place(t).Settled():
+		case t.DeploymentID == f.app.LiveDeploymentID && f.mayNotStart() && f.placeOf(t).Settled():
 			// The version serves, and no other version replaces it yet.
 		default:
-			note(f.changed(t))
+			note(f.changedAt(t))
 			note(o.UpdatedAt)
 		}
 	}
 	for region, r := range f.routes {
-		if !f.acknowledged(region) && !f.stuck(region) {
+		if !f.hasAcknowledged(region) && !f.isStuck(region) {
 			note(r.UpdatedAt)
 		}
 	}
 	return since, unsettled
 }
 
-// stuck reports whether the region lags, and no report of it could make it move now.
-func (f *facts) stuck(region string) bool {
+// isStuck reports whether the region lags, and no report of it could make it move now.
+func (f *facts) isStuck(region string) bool {
 	b := f.progress.LaggingIn(region)
-	if b == nil || !f.catching() {
+	if b == nil || !f.mustCatchUp() {
 		return false
 	}
-	return f.place(&model.Topology{RegionID: region}).Unreachable() ||
+	return f.placeOf(&model.Topology{RegionID: region}).Unreachable() ||
 		b.Progress.Failed && b.Progress.Waves[0].Regions[0].State != regionGoingBack
 }
 
-// changed returns the time of the row's last change, including changes in this call.
-func (f *facts) changed(t *model.Topology) int64 {
+// changedAt returns the time of the row's last change, including changes in this call.
+func (f *facts) changedAt(t *model.Topology) int64 {
 	if was, ok := f.before[rowKey{t.DeploymentID, t.RegionID}]; !ok || *t != was {
 		return f.now
 	}

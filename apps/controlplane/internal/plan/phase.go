@@ -66,8 +66,8 @@ type changes struct {
 	requests *requests
 }
 
-// parts returns which parts of the facts changed.
-func (c changes) parts() (w writes) {
+// changedParts returns which parts of the facts changed.
+func (c changes) changedParts() (w writes) {
 	add := func(part writes, differs bool) {
 		if differs {
 			w |= part
@@ -96,7 +96,7 @@ type planner struct {
 func newPlanner(in Input, now int64) *planner { return newFacts(in, now).copyFor(writesAll) }
 
 func (p *planner) log(what, why string, d *model.Deployment, region string) {
-	p.history = append(p.history, p.entry(what, why, d, region))
+	p.history = append(p.history, p.historyEntry(what, why, d, region))
 }
 
 // copyFor returns a planner that may change only the parts w.
@@ -230,7 +230,7 @@ func changedRoutes(was, routes map[string]*model.Route) map[string]*model.Route 
 
 // apply returns the facts with the changes in effect. It returns f itself if there are no changes.
 func (f *facts) apply(c changes) *facts {
-	if c.parts() == writesHistoryOnly {
+	if c.changedParts() == writesHistoryOnly {
 		return f
 	}
 	out := *f
@@ -311,8 +311,8 @@ func (d *decision) run(phases ...phase) (again bool) {
 	return again
 }
 
-// output returns everything that differs from the input.
-func (d *decision) output() Output {
+// outputOf returns everything that differs from the input.
+func (d *decision) outputOf() Output {
 	out := Output{History: d.history, Resolve: d.resolve, Measure: d.measures, Next: d.next()}
 	if *d.app != d.in.App {
 		a := *d.app

@@ -15,7 +15,7 @@ import (
 // that is not in its writes.
 func checkPhases(t require.TestingT, in Input, now int64) {
 	f := newFacts(in, now)
-	f.wasStaged = f.staged() || f.catching()
+	f.wasStaged = f.isStaged() || f.mustCatchUp()
 	before := valuesOf(f)
 	for _, ph := range []phase{
 		endRollout, endRetention, noteServed,
@@ -29,10 +29,10 @@ func checkPhases(t require.TestingT, in Input, now int64) {
 		free := ph
 		free.writes = writesAll
 		whole, _, _ := free.run(f)
-		require.Zero(t, whole.parts()&^ph.writes, "%q changes what it does not name", ph.does)
+		require.Zero(t, whole.changedParts()&^ph.writes, "%q changes what it does not name", ph.does)
 		c, _, _ := ph.run(f)
 		requireUnchanged(t, before, f, ph.does)
-		if c.parts() != writesHistoryOnly {
+		if c.changedParts() != writesHistoryOnly {
 			f = f.apply(c)
 			before = valuesOf(f)
 		}
@@ -102,7 +102,7 @@ func TestPhase(t *testing.T) {
 	t.Run("returns only what differs, and leaves the facts as they are", func(t *testing.T) {
 		f := newFacts(in, 1000)
 		c, history, again := stopUnwanted.run(f)
-		require.Equal(t, writesRows|writesBudget, c.parts())
+		require.Equal(t, writesRows|writesBudget, c.changedParts())
 		require.Len(t, c.rows, 1)
 		require.Equal(t, stopping, c.rows[0].Status)
 		require.Equal(t, int64(5), c.rows[0].Generation)
@@ -114,7 +114,7 @@ func TestPhase(t *testing.T) {
 	t.Run("decides nothing the second time", func(t *testing.T) {
 		f := newFacts(in, 1000)
 		c, history, _ := endOrphans.run(f)
-		require.Equal(t, writesDeployments, c.parts())
+		require.Equal(t, writesDeployments, c.changedParts())
 		require.Len(t, history, 1)
 		f = f.apply(c)
 		c, history, _ = endOrphans.run(f)

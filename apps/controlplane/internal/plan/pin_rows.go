@@ -29,7 +29,7 @@ func (r pinRows) Before(deploymentID, region string) model.Topology {
 	return r.before[rowKey{deploymentID, region}]
 }
 
-func (r pinRows) Place(t *model.Topology) rollup.Place { return r.place(t) }
+func (r pinRows) Place(t *model.Topology) rollup.Place { return r.placeOf(t) }
 
 func (r pinRows) Observed(deploymentID, region string) model.Observed {
 	return r.observed[rowKey{deploymentID, region}]
@@ -37,13 +37,13 @@ func (r pinRows) Observed(deploymentID, region string) model.Observed {
 
 func (r pinRows) Route(region string) *model.Route { return r.routes[region] }
 
-func (r pinRows) Acknowledged(region string) bool { return r.acknowledged(region) }
+func (r pinRows) Acknowledged(region string) bool { return r.hasAcknowledged(region) }
 
 func (r pinRows) Closed(region string) bool { return r.in.Closed[region] }
 
-func (r pinRows) Released(t *model.Topology) bool { return mainView(r.facts).side(t).Known }
+func (r pinRows) Released(t *model.Topology) bool { return mainView(r.facts).sideOf(t).Known }
 
-func (r pinRows) Changed(t *model.Topology) int64 { return r.changed(t) }
+func (r pinRows) Changed(t *model.Topology) int64 { return r.changedAt(t) }
 
 func (r pinRows) Stale(pl rollup.Place) bool {
 	return pl.Resyncing() || r.now-pl.Region.LastReportAt > freshFor
@@ -55,15 +55,15 @@ func (r pinRows) StartLimit(spec *windlassv1.DeploymentSpec, pl rollup.Place) in
 	return pinLimit(r.policy, spec, pl)
 }
 
-func (r pinRows) Writable(region string) bool { return r.writable(region) }
+func (r pinRows) Writable(region string) bool { return r.isWritable(region) }
 
 func (r pinRows) Assign(d *model.Deployment, region string, replicas int32) {
-	r.assign(d, region, replicas)
+	r.assignRow(d, region, replicas)
 }
 
 func (r pinRows) SetReplicas(t *model.Topology, n int32) { r.setReplicas(t, n) }
 
-func (r pinRows) Confirm(t *model.Topology) { r.confirm(t) }
+func (r pinRows) Confirm(t *model.Topology) { r.confirmStopped(t) }
 
 func (r pinRows) Reroute(region string) { r.reroute(region) }
 

@@ -15,8 +15,8 @@ import (
 
 // This file joins the two layers of a plan with pins. See package pins.
 
-// apart returns the input of each layer.
-func (in Input) apart() (below, of Input) {
+// splitLayers returns the input of each layer.
+func (in Input) splitLayers() (below, of Input) {
 	below, of = in, in
 	below.Pins, below.Topology, below.Routes, below.RouteObserved, below.Deployments = nil, nil, nil, nil, nil
 	of.Topology, of.Rollout, of.RolloutState = nil, nil, nil
@@ -34,7 +34,7 @@ func (in Input) apart() (below, of Input) {
 			below.Deployments = append(below.Deployments, d)
 		}
 	}
-	hosted := newFacts(below, 0).hosted()
+	hosted := newFacts(below, 0).hostedRegions()
 	for _, r := range in.Routes {
 		if !hosted[r.RegionID] {
 			r.Hosts, r.Policy, r.Keys = nil, nil, nil
@@ -57,7 +57,7 @@ func (in Input) apart() (below, of Input) {
 func nextPinned(in Input, now int64) Output {
 	if in.App.DeletingSince != 0 {
 		// There is only one layer again, because no pin has a share any more, and all pinned rows are stopped.
-		out := decide(in, now)
+		out := decideUnpinned(in, now)
 		if out.App != nil && out.App.DeletedAt != 0 {
 			for _, p := range in.Pins {
 				out.Unpinned = append(out.Unpinned, p.DeploymentID)
@@ -65,20 +65,20 @@ func nextPinned(in Input, now int64) Output {
 		}
 		return out
 	}
-	below, of := in.apart()
+	below, of := in.splitLayers()
 	below.otherLayer = of.Topology
-	below.failedPins = in.failed(in.Pins)
-	out := decide(below, now)
+	below.failedPins = in.failedPin(in.Pins)
+	out := decideUnpinned(below, now)
 	of.otherLayer = mergedRows(below.Topology, out.Topology)
 	for _, r := range out.Routes {
 		of.Routes = replaceRoute(of.Routes, r)
 	}
 	k := newPinned(of, in.RolloutState, now)
 	for _, t := range out.Topology {
-		k.touch(t.RegionID)
+		k.touchRegion(t.RegionID)
 	}
 	for _, r := range out.Routes {
-		k.touch(r.RegionID)
+		k.touchRegion(r.RegionID)
 		k.changedBelow[r.RegionID] = true
 	}
 	for i := range in.Pins {
@@ -86,16 +86,16 @@ func nextPinned(in Input, now int64) Output {
 		k.Look(&k.pins[i])
 	}
 	k.closeAtZero()
-	if text := in.failed(k.pins); text != below.failedPins {
+	if text := in.failedPin(k.pins); text != below.failedPins {
 		// The text about failed pins affects no other decision of the layer below.
 		below.failedPins = text
-		out.App = decide(below, now).App
+		out.App = decideUnpinned(below, now).App
 	}
-	k.join(in, below, &out)
+	k.joinLayers(in, below, &out)
 	return out
 }
 
-func (in Input) failed(all []model.Pin) string {
+func (in Input) failedPin(all []model.Pin) string {
 	return pins.Failed(all, func(id string) string {
 		for _, r := range in.Regions {
 			if r.ID == id {
@@ -129,7 +129,7 @@ type pinned struct {
 // newPinned returns the layer of the pinned rows. state is the app's rollout state, nil for none.
 func newPinned(in Input, state *model.RolloutState, now int64) *pinned {
 	k := &pinned{planner: newPlanner(in, now), rerouted: map[string]bool{}, changedBelow: map[string]bool{}}
-	rows := pinRows{planner: k.planner, reroute: k.reroute}
+	rows := pinRows{planner: k.planner, reroute: k.rerouteRegion}
 	if state != nil {
 		rows.policy = state.Policy
 	}
@@ -137,8 +137,8 @@ func newPinned(in Input, state *model.RolloutState, now int64) *pinned {
 	return k
 }
 
-// reroute requests a new generation of the region's route. join makes the route.
-func (k *pinned) reroute(region string) {
+// rerouteRegion requests a new generation of the region's route. joinLayers makes the route.
+func (k *pinned) rerouteRegion(region string) {
 	k.rerouted[region] = true
 	r := model.Route{WorkspaceID: k.app.WorkspaceID, AppID: k.app.ID, RegionID: region, Generation: k.routesWas[region].Generation, UpdatedAt: k.now}
 	if !k.changedBelow[region] {
@@ -155,19 +155,19 @@ func (k *pinned) updateRoutes(in Input, below, hosted map[string]bool, policy ro
 		var wants *windlassv1.RoutingPolicy
 		var keys []byte
 		if hosted[r.RegionID] {
-			hosts, wants, keys = in.Hosts, policy.in(r.RegionID), in.Keys
+			hosts, wants, keys = in.Hosts, policy.policyIn(r.RegionID), in.Keys
 		}
 		same := slices.Equal(hosts, r.Hosts) && r.Routes(wants) && bytes.Equal(keys, r.Keys)
-		if !below[r.RegionID] && !k.changedBelow[r.RegionID] && !same && k.writable(r.RegionID) {
-			k.reroute(r.RegionID)
+		if !below[r.RegionID] && !k.changedBelow[r.RegionID] && !same && k.isWritable(r.RegionID) {
+			k.rerouteRegion(r.RegionID)
 		}
 	}
 }
 
-// join adds the decisions about pins to the decisions of the layer below.
-func (k *pinned) join(in, below Input, out *Output) {
+// joinLayers adds the decisions about pins to the decisions of the layer below.
+func (k *pinned) joinLayers(in, below Input, out *Output) {
 	after := below.factsAfter(out)
-	policy, has := after.routing(), after.hosted()
+	policy, has := after.routingNow(), after.hostedRegions()
 	hosted := maps.Clone(has)
 	for _, t := range k.planner.rows {
 		hosted[t.RegionID] = hosted[t.RegionID] || !isShut(k.facts, t) && (t.Weight > 0 || pins.HasHosts(k.pins, t))
@@ -185,7 +185,7 @@ func (k *pinned) join(in, below Input, out *Output) {
 	for i := range out.Routes {
 		r := &out.Routes[i]
 		if r.Hosts, r.Policy, r.Keys = nil, nil, nil; hosted[r.RegionID] {
-			r.Hosts, r.Policy, r.Keys = slices.Clone(in.Hosts), model.EncodeRouting(policy.in(r.RegionID)), bytes.Clone(in.Keys)
+			r.Hosts, r.Policy, r.Keys = slices.Clone(in.Hosts), model.EncodeRouting(policy.policyIn(r.RegionID)), bytes.Clone(in.Keys)
 		}
 	}
 	for _, r := range out.Routes {
@@ -210,7 +210,7 @@ func (k *pinned) join(in, below Input, out *Output) {
 		}
 	}
 	out.History = append(out.History, k.history...)
-	out.Next = sooner(out.Next, k.nextLook())
+	out.Next = soonerOf(out.Next, k.nextLook())
 }
 
 // nextLook returns when the pins must be decided about again, unix ms. 0: after the next report.
@@ -225,7 +225,7 @@ func (k *pinned) nextLook() int64 {
 	if k.Late || len(k.rerouted) > 0 {
 		poll = minPoll
 	}
-	return sooner(k.now+int64(poll*(0.75+0.5*k.in.Jitter)), k.Due)
+	return soonerOf(k.now+int64(poll*(0.75+0.5*k.in.Jitter)), k.Due)
 }
 
 func mergedRows(rows, changed []model.Topology) []model.Topology {
@@ -240,8 +240,8 @@ func mergedRows(rows, changed []model.Topology) []model.Topology {
 	return rows
 }
 
-// sooner returns the sooner of two times. 0 means never.
-func sooner(a, b int64) int64 {
+// soonerOf returns the sooner of two times. 0 means never.
+func soonerOf(a, b int64) int64 {
 	if a == 0 || b != 0 && b < a {
 		return b
 	}

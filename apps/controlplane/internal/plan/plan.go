@@ -140,7 +140,7 @@ func Next(in Input, now int64) Output {
 	if len(in.Pins) > 0 {
 		return nextPinned(in, now)
 	}
-	return decide(in, now)
+	return decideUnpinned(in, now)
 }
 
 // The phases of a decision, in their order. Each one gets the facts, and returns changes and
@@ -174,19 +174,19 @@ var (
 
 	advance = phase{
 		does:   "take the target to its next state, and its regions to their next step",
-		when:   func(f *facts) bool { return f.target() != nil },
+		when:   func(f *facts) bool { return f.targetDeployment() != nil },
 		writes: writesApp | writesRollout | writesProgress | writesDeployments | writesRows | writesShares | writesBudget | writesRequests,
-		decide: (*planner).advance,
+		decide: (*planner).advanceTarget,
 	}
 	catchUp = phase{
 		does:   "let lagging regions catch up",
-		when:   (*facts).catching,
+		when:   (*facts).mustCatchUp,
 		writes: writesProgress | writesRows | writesShares | writesBudget | writesRequests,
 		decide: (*planner).catchUp,
 	}
 	setWeights = phase{
 		does:   "set weights, and the routes that follow",
-		when:   always,
+		when:   alwaysRuns,
 		writes: writesRows | writesRoutes | writesBudget,
 		decide: (*planner).setWeights,
 	}
@@ -229,22 +229,22 @@ var (
 	}
 	setStatus = phase{
 		does:   "compute the app's status",
-		when:   always,
+		when:   alwaysRuns,
 		writes: writesApp,
 		decide: (*planner).setStatus,
 	}
 )
 
-func always(*facts) bool { return true }
+func alwaysRuns(*facts) bool { return true }
 
-// decide runs the phases about the rows that are not pinned.
-func decide(in Input, now int64) Output {
+// decideUnpinned runs the phases about the rows that are not pinned.
+func decideUnpinned(in Input, now int64) Output {
 	d := &decision{facts: newFacts(in, now)}
-	d.wasStaged = d.staged() || d.catching()
+	d.wasStaged = d.isStaged() || d.mustCatchUp()
 	d.run(endRollout, endRetention, noteServed, takeUpWoken)
 	for pass := 0; ; pass++ {
 		before := d.facts
-		d.settle()
+		d.settleRegions()
 		// In a staged rollout, a region may wait for a decision about another region.
 		if !d.wasStaged || d.facts == before || pass > 0 && d.settledSince(before) {
 			break
@@ -255,11 +255,11 @@ func decide(in Input, now int64) Output {
 		}
 	}
 	d.run(logShares, finishDeletion, setStatus)
-	return d.output()
+	return d.outputOf()
 }
 
-// settle makes one decision about every region.
-func (d *decision) settle() {
+// settleRegions makes one decision about every region.
+func (d *decision) settleRegions() {
 	for d.run(advance) {
 		d.run(setWeights) // weights follow from the target's state
 	}

@@ -30,13 +30,13 @@ func NextProgress(s model.RolloutState, app model.App, rows []model.Topology, ro
 	c := &model.Progress{
 		RolloutID: rolloutID, Replicas: -1, DefaultReplicas: app.Replicas, OldSizes: map[string]int32{},
 	}
-	asked.note(c)
+	asked.noteIn(c)
 	if s.Progress != nil {
 		c.PromotionPaused, c.RolledBack = s.Progress.RolledBack, s.Progress.RolledBack
 	}
 	unfinished := s.Progress != nil && (s.Progress.DoneAt == 0 || len(s.Progress.Lagging) > 0)
 	for _, t := range rows {
-		if active(&t) && t.DeploymentID == app.LiveDeploymentID {
+		if isRowActive(&t) && t.DeploymentID == app.LiveDeploymentID {
 			c.OldSizes[t.RegionID] = t.Replicas
 		}
 	}
@@ -118,7 +118,7 @@ func Retry(c *model.Progress, heard map[string]model.Guard, now int64) (changed 
 			st.TroubleWatch.Reset()
 			st.HealthWatch.Reset()
 			st.RelapseCount.Reset()
-			reopen(&c.Waves[i])
+			reopenWave(&c.Waves[i])
 			changed = true
 		}
 	}
@@ -198,7 +198,7 @@ func acceptFailed(c *model.Progress, who string, now int64) (waves []string, err
 			fix := "Retry it with `windlass rollout retry`, or abort it with `windlass rollout abort`."
 			switch {
 			case st.Reason == "" || st.State != regionFailed && st.State != regionGoingBack && st.State != regionBack:
-			case st.State != regionFailed || condition(st.Reason) != onAnalysis:
+			case st.State != regionFailed || conditionOf(st.Reason) != onAnalysis:
 				return nil, &Refusal{"a region failed (" + st.Reason + "), and nothing serves there that could be accepted", fix}
 			case w.State != waveBaking && st.Step < len(all) && all[st.Step].Approval != nil:
 				return nil, &GateRefusal{Message: fmt.Sprintf("step %d failed and needs an approval: a promotion is not enough", st.Step+1), Fix: fix}

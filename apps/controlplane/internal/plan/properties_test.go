@@ -59,7 +59,7 @@ func drawEvent(t *rapid.T, w *simulation) {
 		}
 	case e == 17 && rapid.IntRange(0, 5).Draw(t, "delete") == 0:
 		w.app.DeletingSince, w.app.AbandonUnreachable = w.now, rapid.Bool().Draw(t, "abandon")
-	case e == 18 && assigned && active(&row):
+	case e == 18 && assigned && isRowActive(&row):
 		// Scaling, or a rotated secret. The API refuses to let a closed region grow.
 		most := int32(3)
 		if w.closed[region] {

@@ -33,10 +33,10 @@ type regionPlan struct {
 	inherited int32
 }
 
-// restored reports whether the region is as it should be when no rollout is in flight: the target has its replicas,
+// isRestored reports whether the region is as it should be when no rollout is in flight: the target has its replicas,
 // and other versions have none. The replicas need not be ready, because the version was live before and may have
 // failed already then.
-func (l *regionPlan) restored() bool {
+func (l *regionPlan) isRestored() bool {
 	if l.row != nil && l.row.Transferred {
 		return false // the version must run again, even without replicas
 	}
@@ -58,7 +58,7 @@ func (l *regionPlan) restored() bool {
 func (v *view) makeRegionPlans() []*regionPlan {
 	regions := map[string]bool{}
 	for _, t := range v.rows {
-		if active(t) {
+		if isRowActive(t) {
 			regions[t.RegionID] = true
 		}
 	}
@@ -78,16 +78,16 @@ func (v *view) regionPlan(region string) *regionPlan {
 	c := v.progress
 	wave, st := progressIn(c, region)
 	l := &regionPlan{region: region, lost: v.regions[region].Status != windlassv1.RegionStatus_REGION_STATUS_CONNECTED}
-	forward := st != nil && !c.Back && leads(*st)
+	forward := st != nil && !c.Back && leadsTarget(*st)
 	older := v.olderIn(region)
 	if forward {
-		l.to = v.newer()
+		l.to = v.newerVersion()
 	} else if v.isActive(older, region) {
 		l.to = v.deps[older]
 	}
 	l.Size = 0
 	if l.to != nil {
-		l.Size = v.size(l.to.ID, region)
+		l.Size = v.sizeOf(l.to.ID, region)
 		l.Need = l.Size
 		if m := l.to.Spec.GetMinReady(); m > 0 && m < l.Size {
 			l.Need = m
@@ -109,38 +109,38 @@ func (v *view) regionPlan(region string) *regionPlan {
 	}
 	if l.Closed = forward && v.in.Closed[region]; l.Closed {
 		l.Hold = true
-		if n := max(l.Size, v.size(older, region)); n > 0 {
+		if n := max(l.Size, v.sizeOf(older, region)); n > 0 {
 			surge, _ := regionBounds(c, region, n)
 			l.MaxReplicas = n + surge
 		}
 	}
 	if forward {
 		l.Stop = stopOf(c, *st, l.Size)
-		if (wave.State != windlassv1.WaveProgress_STATE_DONE || retention(c.Policy) > 0) && order != strategy.InPlace {
-			l.Keep = v.size(older, region)
+		if (wave.State != windlassv1.WaveProgress_STATE_DONE || retentionOf(c.Policy) > 0) && order != strategy.InPlace {
+			l.Keep = v.sizeOf(older, region)
 		}
 	}
-	l.Acknowledged = v.acknowledged(region)
+	l.Acknowledged = v.hasAcknowledged(region)
 	l.To, l.Absent, l.LeavingKnown = strategy.Side{Known: true}, true, true
 	for _, t := range v.rows {
 		switch {
 		case t.RegionID != region || t.Status == windlassv1.TopologyStatus_TOPOLOGY_STATUS_STOPPED:
-		case !active(t):
-			s := v.side(t)
+		case !isRowActive(t):
+			s := v.sideOf(t)
 			l.Leaving += s.Existing
 			l.LeavingKnown = l.LeavingKnown && s.Known
 		case l.to != nil && t.DeploymentID == l.to.ID:
-			l.row, l.To, l.Absent = t, v.side(t), false
+			l.row, l.To, l.Absent = t, v.sideOf(t), false
 		default:
 			l.from = append(l.from, t)
 		}
 	}
 	// A version that is not wanted any more stops before the version that a rollback needs.
 	slices.SortStableFunc(l.from, func(a, b *model.Topology) int {
-		return cmp.Compare(v.rank(a), v.rank(b))
+		return cmp.Compare(v.rankOf(a), v.rankOf(b))
 	})
 	for _, t := range l.from {
-		s := v.side(t)
+		s := v.sideOf(t)
 		s.Withdrawn = v.isWithdrawn(t, st, forward)
 		l.RegionPlan.From = append(l.RegionPlan.From, s)
 		l.reportedReplicas += v.reportedReplicas(t)
@@ -163,11 +163,11 @@ func (v *view) isWithdrawn(t *model.Topology, st *model.RegionProgress, forward 
 		d.Status == windlassv1.DeploymentStatus_DEPLOYMENT_STATUS_STOPPED) {
 		return true
 	}
-	newer := v.newer()
+	newer := v.newerVersion()
 	return newer != nil && t.DeploymentID == newer.ID && !forward && (v.progress.Back || st == nil || st.State != regionSkipped)
 }
 
-func (v *view) rank(t *model.Topology) int {
+func (v *view) rankOf(t *model.Topology) int {
 	switch {
 	case t.DeploymentID == v.olderIn(t.RegionID):
 		return 2
@@ -177,8 +177,8 @@ func (v *view) rank(t *model.Topology) int {
 	return 0
 }
 
-// size returns how many replicas of the deployment the region should have at the end of the rollout.
-func (v *view) size(deployment, region string) int32 {
+// sizeOf returns how many replicas of the deployment the region should have at the end of the rollout.
+func (v *view) sizeOf(deployment, region string) int32 {
 	sizes := v.progress.Sizes
 	if deployment == v.olderIn(region) {
 		sizes = v.progress.OldSizes
@@ -194,12 +194,12 @@ func (v *view) size(deployment, region string) int32 {
 	return 0
 }
 
-// side returns the region's report of the row, in replicas.
-func (v *view) side(t *model.Topology) strategy.Side {
-	pl := v.place(t)
+// sideOf returns the region's report of the row, in replicas.
+func (v *view) sideOf(t *model.Topology) strategy.Side {
+	pl := v.placeOf(t)
 	o := pl.Observed
 	s := strategy.Side{Assigned: t.Replicas, Weight: t.Weight, Existing: t.Replicas, Live: t.DeploymentID == v.olderIn(t.RegionID)}
-	if !active(t) {
+	if !isRowActive(t) {
 		s.Assigned = 0
 	}
 	counted := o.CountsGeneration >= t.Generation
@@ -212,7 +212,7 @@ func (v *view) side(t *model.Topology) strategy.Side {
 	if t.Transferred {
 		s.Known = pl.Applied() && o.Deleted
 	}
-	if s.Known && (!active(t) || rejected && !o.Retryable) {
+	if s.Known && (!isRowActive(t) || rejected && !o.Retryable) {
 		// A row that was rejected for good will never run.
 		s.Existing = 0
 	}
@@ -262,7 +262,7 @@ func (s *stager) moveRegion(l *regionPlan) {
 	if st != nil && st.Emptied && !s.progress.Back {
 		next = strategy.Next(s.withoutNewer(l))
 	}
-	begins := l.row == nil && l.to != nil && !s.progress.Back && st != nil && leads(*st) && !l.Hold
+	begins := l.row == nil && l.to != nil && !s.progress.Back && st != nil && leadsTarget(*st) && !l.Hold
 	// If the row got another workload before the region has released the transferred one, the transferred instances
 	// would have no owner when the region applies this row before its successor.
 	reclaims := l.row != nil && l.row.Transferred && l.To.Known && !l.Hold && next.To == 0
@@ -271,7 +271,7 @@ func (s *stager) moveRegion(l *regionPlan) {
 		moves = moves || next.From[i] != f.Assigned
 		shares = shares || next.FromWeights[i] != f.Weight
 	}
-	if !moves && !shares || !s.p.writable(l.region) {
+	if !moves && !shares || !s.p.isWritable(l.region) {
 		return
 	}
 	var parts []string
@@ -282,31 +282,31 @@ func (s *stager) moveRegion(l *regionPlan) {
 	}
 	switch {
 	case begins:
-		s.p.assign(l.to, l.region, next.To)
+		s.p.assignRow(l.to, l.region, next.To)
 		parts = append(parts, fmt.Sprintf("%s 0 -> %d", s.versionOf(l.to.ID), next.To))
-		if i := l.successor(next); i >= 0 {
-			s.transfer(l.from[i], s.rowIn(l.to.ID, l.region), next.To)
-			s.p.give(s.rowIn(l.to.ID, l.region), next.ToWeight)
+		if i := l.successorRow(next); i >= 0 {
+			s.transferWorkload(l.from[i], s.rowIn(l.to.ID, l.region), next.To)
+			s.p.giveWeight(s.rowIn(l.to.ID, l.region), next.ToWeight)
 		}
-	case l.row != nil && l.successor(next) >= 0:
+	case l.row != nil && l.successorRow(next) >= 0:
 		tell(l.row, l.To.Assigned, next.To)
-		s.transfer(l.from[l.successor(next)], l.row, next.To)
-		s.p.give(l.row, next.ToWeight)
+		s.transferWorkload(l.from[l.successorRow(next)], l.row, next.To)
+		s.p.giveWeight(l.row, next.ToWeight)
 	case reclaims:
 		s.p.beginWorkload(l.row)
 		l.row.Generation++
-		s.p.give(l.row, next.ToWeight)
+		s.p.giveWeight(l.row, next.ToWeight)
 	case l.row != nil:
 		tell(l.row, l.To.Assigned, next.To)
 		s.p.setReplicas(l.row, next.To)
-		s.p.give(l.row, next.ToWeight)
+		s.p.giveWeight(l.row, next.ToWeight)
 	}
 	for i, t := range l.from {
 		tell(t, l.RegionPlan.From[i].Assigned, next.From[i])
 		s.p.setReplicas(t, next.From[i])
-		s.p.give(t, next.FromWeights[i])
+		s.p.giveWeight(t, next.FromWeights[i])
 	}
-	if i := l.successor(next); i >= 0 {
+	if i := l.successorRow(next); i >= 0 {
 		what := "and the region replaces them in their places"
 		if u := l.to.Spec.GetUpdate(); u.GetOrder() != windlassv1.PoolUpdate_ORDER_UNSPECIFIED && s.regions[l.region].HasPoolOrders() {
 			what += ", in order " + pool.OrderName(u)
@@ -318,11 +318,11 @@ func (s *stager) moveRegion(l *regionPlan) {
 			what = "which stay as they are: nothing that instances see differs"
 		}
 		s.log("InstancesTakenOver", fmt.Sprintf("%s goes on with the instances of %s, %s; %s; %s",
-			s.versionOf(l.to.ID), s.versionOf(l.from[i].DeploymentID), what, strings.Join(parts, ", "), s.figures(l)), l.to, l.region)
+			s.versionOf(l.to.ID), s.versionOf(l.from[i].DeploymentID), what, strings.Join(parts, ", "), s.figuresText(l)), l.to, l.region)
 		return
 	}
 	if len(parts) > 0 {
-		s.log("ReplicasMoved", strings.Join(parts, ", ")+"; "+s.figures(l), l.to, l.region)
+		s.log("ReplicasMoved", strings.Join(parts, ", ")+"; "+s.figuresText(l), l.to, l.region)
 	}
 }
 
@@ -338,51 +338,51 @@ func (p *planner) setReplicas(t *model.Topology, n int32) {
 	}
 }
 
-// give sets the row's share of the traffic. setWeights makes the route from it.
-func (p *planner) give(t *model.Topology, weight int32) {
+// giveWeight sets the row's share of the traffic. setWeights makes the route from it.
+func (p *planner) giveWeight(t *model.Topology, weight int32) {
 	p.shares[rowKey{t.DeploymentID, t.RegionID}] = weight
 	if weight > 0 && t.Status == windlassv1.TopologyStatus_TOPOLOGY_STATUS_STARTING {
 		t.Status = windlassv1.TopologyStatus_TOPOLOGY_STATUS_STARTED
 	}
 }
 
-// figures describes the counts on which a step is based: "ready: v1 3 of 3, v2 1 of 1; wanted: 3". Counts of a pool are
+// figuresText describes the counts on which a step is based: "ready: v1 3 of 3, v2 1 of 1; wanted: 3". Counts of a pool are
 // percent.
-func (f *facts) figures(l *regionPlan) string {
+func (f *facts) figuresText(l *regionPlan) string {
 	var parts []string
 	for i, t := range l.from {
-		parts = append(parts, fmt.Sprintf("%s %d of %d%s", f.versionOf(t.DeploymentID), l.RegionPlan.From[i].Serving, l.RegionPlan.From[i].Assigned, l.unit()))
+		parts = append(parts, fmt.Sprintf("%s %d of %d%s", f.versionOf(t.DeploymentID), l.RegionPlan.From[i].Serving, l.RegionPlan.From[i].Assigned, l.unitText()))
 	}
 	if l.row != nil {
-		parts = append(parts, fmt.Sprintf("%s %s", f.versionOf(l.row.DeploymentID), l.ready(l.To.Assigned)))
+		parts = append(parts, fmt.Sprintf("%s %s", f.versionOf(l.row.DeploymentID), l.readyText(l.To.Assigned)))
 	}
 	if len(parts) == 0 {
-		return fmt.Sprintf("wanted: %d%s", l.Size, l.unit())
+		return fmt.Sprintf("wanted: %d%s", l.Size, l.unitText())
 	}
-	return fmt.Sprintf("ready: %s; wanted: %d%s", strings.Join(parts, ", "), l.Size, l.unit())
+	return fmt.Sprintf("ready: %s; wanted: %d%s", strings.Join(parts, ", "), l.Size, l.unitText())
 }
 
-// ready describes how many of the version's replicas are ready, and how many replicas of other versions serve in their
+// readyText describes how many of the version's replicas are ready, and how many replicas of other versions serve in their
 // place: "1 of 3 and 2 to be replaced", or "1 of 3 and 2 to be kept".
-func (l *regionPlan) ready(of int32) string {
-	text := fmt.Sprintf("%d of %d%s", l.To.Serving-l.To.Outdated, of, l.unit())
+func (l *regionPlan) readyText(of int32) string {
+	text := fmt.Sprintf("%d of %d%s", l.To.Serving-l.To.Outdated, of, l.unitText())
 	if l.To.Outdated > 0 {
-		text += " and " + l.outdated()
+		text += " and " + l.outdatedText()
 	}
 	return text
 }
 
-// unit returns the text after a number of replicas: a percent sign for a pool, else "".
-func (l *regionPlan) unit() string {
-	if l.pooled() {
+// unitText returns the text after a number of replicas: a percent sign for a pool, else "".
+func (l *regionPlan) unitText() string {
+	if l.isPooled() {
 		return "%"
 	}
 	return ""
 }
 
-// outdated describes what happens to the replicas of other versions that serve in place of the version's own.
-func (l *regionPlan) outdated() string {
-	n := fmt.Sprint(l.To.Outdated) + l.unit()
+// outdatedText describes what happens to the replicas of other versions that serve in place of the version's own.
+func (l *regionPlan) outdatedText() string {
+	n := fmt.Sprint(l.To.Outdated) + l.unitText()
 	if l.keeps {
 		return n + " to be kept"
 	}
@@ -416,10 +416,10 @@ func (p *planner) logShares() {
 			continue
 		}
 		s := p.main()
-		if b := p.progress.LaggingIn(region); b != nil && p.catching() {
-			s = p.lagging(b)
+		if b := p.progress.LaggingIn(region); b != nil && p.mustCatchUp() {
+			s = p.stagerOf(b)
 		}
 		s.log("WeightsSet", fmt.Sprintf("%s, as route generation %d; %s",
-			strings.Join(parts, ", "), p.routes[region].Generation, s.figures(s.regionPlan(region))), s.newer(), region)
+			strings.Join(parts, ", "), p.routes[region].Generation, s.figuresText(s.regionPlan(region))), s.newerVersion(), region)
 	}
 }

@@ -40,9 +40,9 @@ func (s *stager) noteServing(st *model.RegionProgress, l *regionPlan) {
 	}
 }
 
-// relapse is called when a region that served no longer serves, and counts this if it is a relapse. text says how many
+// noteRelapse is called when a region that served no longer serves, and counts this if it is a relapse. text says how many
 // relapses there were, for the history. message is the reason why the region has failed, empty if it has not failed.
-func (s *stager) relapse(st *model.RegionProgress, l *regionPlan) (text, message string) {
+func (s *stager) noteRelapse(st *model.RegionProgress, l *regionPlan) (text, message string) {
 	if l.row == nil || l.row.Generation != st.ServingGeneration || !l.To.Known || l.To.Ready >= min(l.To.Assigned, l.Enough()) {
 		return "", ""
 	}
@@ -53,7 +53,7 @@ func (s *stager) relapse(st *model.RegionProgress, l *regionPlan) (text, message
 		return text, ""
 	}
 	message = fmt.Sprintf("it became ready and failed again %s in %d s", plural.Count(st.Relapses, "time"), (s.now-st.ServingSince)/1000)
-	if why, said := s.place(l.row).Why(); why != "" {
+	if why, said := s.placeOf(l.row).Why(); why != "" {
 		message += ": " + why + " " + said
 	}
 	return text, message
@@ -75,16 +75,16 @@ func bakesOn(w *model.WaveProgress) bool {
 	})
 }
 
-// unsettle makes a region that served alone move again, and reports whether this failed the region.
-func (s *stager) unsettle(d *model.Deployment, w *model.WaveProgress, st *model.RegionProgress, l *regionPlan) (failed bool) {
-	relapse, message := s.relapse(st, l)
-	s.roll(st)
-	st.Score = l.score()
+// rollAgain makes a region that served alone move again, and reports whether this failed the region.
+func (s *stager) rollAgain(d *model.Deployment, w *model.WaveProgress, st *model.RegionProgress, l *regionPlan) (failed bool) {
+	relapse, message := s.noteRelapse(st, l)
+	s.rollRegion(st)
+	st.Score = l.progressScore()
 	what := "it no longer serves alone and in full" + relapse
 	if st.Unacknowledged = l.lacksAcknowledgement(); st.Unacknowledged {
 		what = fmt.Sprintf("it no longer acknowledges route generation %d; a bake goes on", s.routes[st.RegionID].Generation)
 	}
-	s.log("RegionUnsettled", what+"; "+s.figures(l), d, st.RegionID)
+	s.log("RegionUnsettled", what+"; "+s.figuresText(l), d, st.RegionID)
 	if message != "" {
 		s.failRegion(d, w, st, ReasonUnstable, message)
 		return true

@@ -13,15 +13,15 @@ import (
 // retained version, only the live pointer moves, and the weights follow. The retention ends after a time, or when a newer
 // version needs the room.
 
-// retained reports whether the deployment is retained.
-func (f *facts) retained(deployment string) bool {
+// isRetained reports whether the deployment is retained.
+func (f *facts) isRetained(deployment string) bool {
 	return deployment != "" && f.progress.Retained() == deployment
 }
 
 // hasTransferred reports whether instances of the deployment already belong to another deployment. Moving the live
 // pointer alone cannot make such a deployment live again. It takes its instances back, which is as fast.
 func (f *facts) hasTransferred(d *model.Deployment) bool {
-	return slices.ContainsFunc(f.rows, func(t *model.Topology) bool { return t.DeploymentID == d.ID && active(t) && t.Transferred })
+	return slices.ContainsFunc(f.rows, func(t *model.Topology) bool { return t.DeploymentID == d.ID && isRowActive(t) && t.Transferred })
 }
 
 // endRetention ends the retention of a version that must not be retained any longer.
@@ -31,7 +31,7 @@ func (p *planner) endRetention() {
 	switch {
 	case p.app.DeletingSince != 0:
 		why = "the app is being deleted"
-	case p.target() != nil:
+	case p.targetDeployment() != nil:
 		why = "a newer version is on its way"
 	case p.now >= c.RetainedUntil:
 		why = "the time for which it was retained is over"
@@ -43,7 +43,7 @@ func (p *planner) endRetention() {
 	if d == nil || p.app.DeletingSince != 0 {
 		return
 	}
-	p.transition(d, windlassv1.DeploymentStatus_DEPLOYMENT_STATUS_SUPERSEDED)
+	p.moveTo(d, windlassv1.DeploymentStatus_DEPLOYMENT_STATUS_SUPERSEDED)
 	d.Reason, d.Message = ReasonSuperseded, why
 	p.log("DeploymentSuperseded", why, d, "")
 }

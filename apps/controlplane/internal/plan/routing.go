@@ -21,10 +21,10 @@ type routing struct {
 	rows         []*model.Topology
 }
 
-// in returns the policy in the region.
-func (r routing) in(region string) *windlassv1.RoutingPolicy {
+// policyIn returns the policy in the region.
+func (r routing) policyIn(region string) *windlassv1.RoutingPolicy {
 	d := r.live
-	if d == nil || r.tries(region) {
+	if d == nil || r.triesPolicy(region) {
 		d = r.target
 	}
 	if d == nil {
@@ -33,13 +33,13 @@ func (r routing) in(region string) *windlassv1.RoutingPolicy {
 	return d.Spec.GetRouting()
 }
 
-// tries reports whether the whole region belongs to the new version, so that the region uses its policy.
-func (r routing) tries(region string) bool {
+// triesPolicy reports whether the whole region belongs to the new version, so that the region uses its policy.
+func (r routing) triesPolicy(region string) bool {
 	if r.progress == nil || r.target == nil || r.progress.Back || !r.target.MadeAlike(r.live) {
 		return false
 	}
 	_, st := progressIn(r.progress, region)
-	if st == nil || !leads(*st) {
+	if st == nil || !leadsTarget(*st) {
 		return false
 	}
 	if all := stepsOf(r.progress.Policy); st.Step < len(all) && all[st.Step].Whole && all[st.Step].Weight == 0 {
@@ -53,7 +53,7 @@ func (r routing) tries(region string) bool {
 	for _, o := range r.rows {
 		switch {
 		case i < 0 || o.RegionID != region || o == r.rows[i]:
-		case active(o) && o.Replicas > 0:
+		case isRowActive(o) && o.Replicas > 0:
 			return false // an earlier rollout left the move of this row unfinished
 		default:
 			took = took || hasOf(r.rows[i], o)
@@ -62,13 +62,13 @@ func (r routing) tries(region string) bool {
 	return took
 }
 
-// routing returns the current routing.
-func (f *facts) routing() routing {
-	r := routing{live: f.live(), rows: f.rows}
+// routingNow returns the current routing.
+func (f *facts) routingNow() routing {
+	r := routing{live: f.liveDeployment(), rows: f.rows}
 	if f.rollout != nil {
 		r.target = f.deps[f.rollout.DeploymentID]
 	}
-	if f.staged() {
+	if f.isStaged() {
 		r.progress = f.progress
 	}
 	return r
@@ -77,7 +77,7 @@ func (f *facts) routing() routing {
 // routedAs reports whether the region has no route, or its route has the current policy.
 func (f *facts) routedAs(region string) bool {
 	r := f.routes[region]
-	return r == nil || len(r.Hosts) == 0 || r.Routes(f.routing().in(region))
+	return r == nil || len(r.Hosts) == 0 || r.Routes(f.routingNow().policyIn(region))
 }
 
 // factsAfter returns the facts once out is written.
@@ -112,10 +112,10 @@ const noTraffic = "no version has traffic: the hosts stay, and requests wait in 
 // A region that the app leaves keeps no hosts. A version that is only retained keeps no hosts either, nor does a row
 // at zero in a closed region, because gateways would hold its requests.
 func (f *facts) keepsHosts(t *model.Topology) bool {
-	if f.app.DeletingSince != 0 || !active(t) || isShut(f, t) {
+	if f.app.DeletingSince != 0 || !isRowActive(t) || isShut(f, t) {
 		return false
 	}
-	d := f.target()
+	d := f.targetDeployment()
 	switch {
 	case d != nil && t.DeploymentID == d.ID:
 		return true
@@ -123,7 +123,7 @@ func (f *facts) keepsHosts(t *model.Topology) bool {
 		return true
 	case t.DeploymentID != f.app.LiveDeploymentID:
 		return false
-	case !f.staged() || f.progress.Back || f.progress.Sizes == nil:
+	case !f.isStaged() || f.progress.Back || f.progress.Sizes == nil:
 		return true
 	}
 	_, goes := f.progress.Sizes[t.RegionID]
@@ -135,8 +135,8 @@ func hasHosts(f *facts, t *model.Topology, weight int32) bool {
 	return weight > 0 && !isShut(f, t) || f.keepsHosts(t)
 }
 
-// hosted returns the regions whose routes have the app's hosts.
-func (f *facts) hosted() map[string]bool {
+// hostedRegions returns the regions whose routes have the app's hosts.
+func (f *facts) hostedRegions() map[string]bool {
 	out := map[string]bool{}
 	for _, t := range f.rows {
 		out[t.RegionID] = out[t.RegionID] || hasHosts(f, t, t.Weight)

@@ -17,7 +17,7 @@ import (
 // live version should be there, even if nothing serves. It has no hosts after the app was deleted or has left
 // the region, and if the region is closed and all its rows are at zero.
 func (w *simulation) checkHosts(next Output) {
-	if next.Changed() || newFacts(w.input(), w.now).target() != nil {
+	if next.Changed() || newFacts(w.input(), w.now).targetDeployment() != nil {
 		return
 	}
 	active, live := map[string]bool{}, map[string]bool{}

@@ -356,7 +356,7 @@ func (w *simulation) restore(id string) bool {
 	}
 	p := newFacts(w.input(), w.now)
 	old, live := &w.deps[w.index(id)], &w.deps[w.index(w.app.LiveDeploymentID)]
-	return Restore(w.rolloutState.Progress, &w.app, live, old, p.places(p.activeRows(id)), w.now)
+	return Restore(w.rolloutState.Progress, &w.app, live, old, p.placesOf(p.activeRows(id)), w.now)
 }
 
 func spec(replicas int32, regions ...string) *windlassv1.DeploymentSpec {

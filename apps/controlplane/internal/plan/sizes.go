@@ -16,7 +16,7 @@ import "github.com/windlass-run/windlass/apps/controlplane/internal/model"
 //   - Fewer replicas, even none, take no region past a step: see empty.go.
 //   - A region that moved without replicas and later gets some reopens its wave: see startAgain.
 //   - A closed region does not grow: see closed.go.
-//   - The new generation is not a relapse and not a loss of health: see relapse and unhealthy.
+//   - The new generation is not a relapse and not a loss of health: see noteRelapse and isUnhealthy.
 //   - Callers check quota and bounds, and wake the app. The planner does neither.
 
 // Asked has the replica counts of a request. The zero value has none.
@@ -46,8 +46,8 @@ func (a Asked) In(region string) (n int32, ok bool) {
 // Nothing reports whether the request names no replica counts.
 func (a Asked) Nothing() bool { return a.All == nil && len(a.Regions) == 0 }
 
-// note writes the request into the progress. It replaces earlier requests.
-func (a Asked) note(c *model.Progress) {
+// noteIn writes the request into the progress. It replaces earlier requests.
+func (a Asked) noteIn(c *model.Progress) {
 	if a.All != nil {
 		c.Replicas, c.RegionReplicas = *a.All, nil
 	}
@@ -88,7 +88,7 @@ func Resize(c *model.Progress, asked Asked) (changed int) {
 			}
 		}
 	}
-	asked.note(c)
+	asked.noteIn(c)
 	return changed + ResizeLagging(c, asked)
 }
 

@@ -38,9 +38,9 @@ func isForward(s windlassv1.RegionProgress_State) bool {
 	return s == regionRolling || s == regionMoved || s == regionFailed
 }
 
-// staged reports whether the rollout in flight follows a policy.
-func (f *facts) staged() bool {
-	return f.progress != nil && f.target() != nil && f.progress.Active(f.rollout.ID) && f.app.DeletingSince == 0
+// isStaged reports whether the rollout in flight follows a policy.
+func (f *facts) isStaged() bool {
+	return f.progress != nil && f.targetDeployment() != nil && f.progress.Active(f.rollout.ID) && f.app.DeletingSince == 0
 }
 
 // progressIn returns the region's wave and progress, nil if it has none.
@@ -56,21 +56,21 @@ func progressIn(c *model.Progress, region string) (*model.WaveProgress, *model.R
 	return nil, nil
 }
 
-// stage moves a staged rollout as far as the facts allow, once in a call.
-func (s *stager) stage(d *model.Deployment) bool {
+// advanceStages moves a staged rollout as far as the facts allow, once in a call.
+func (s *stager) advanceStages(d *model.Deployment) bool {
 	c := s.progress
 	done := false
 	if !c.Back && c.PausedAt == 0 && len(c.Waves) > 0 {
-		done = s.judge(d)
+		done = s.judgeWaves(d)
 	}
 	s.noteBack()
 	switch {
 	case done:
 		s.p.rollout.Deadline = 0
-		s.p.transition(d, windlassv1.DeploymentStatus_DEPLOYMENT_STATUS_NETWORK)
+		s.p.moveTo(d, windlassv1.DeploymentStatus_DEPLOYMENT_STATUS_NETWORK)
 		s.p.goLive(d)
 		return true
-	case c.Back && s.restored():
+	case c.Back && s.isRestored():
 		s.finishBack(d)
 		return true
 	}
@@ -81,8 +81,8 @@ func (s *stager) stage(d *model.Deployment) bool {
 	return false
 }
 
-// judge begins regions and waves whose turn has come, and reports whether all waves are done.
-func (s *stager) judge(d *model.Deployment) (done bool) {
+// judgeWaves begins regions and waves whose turn has come, and reports whether all waves are done.
+func (s *stager) judgeWaves(d *model.Deployment) (done bool) {
 	for i := range s.progress.Waves {
 		w := &s.progress.Waves[i]
 		for j := range w.Regions {
@@ -98,19 +98,19 @@ func (s *stager) judge(d *model.Deployment) (done bool) {
 			s.log("WaveBegun", fmt.Sprintf("wave %s, %d of %d: %s", w.Name, i+1, len(s.progress.Waves), s.regionNames(w)), d, "")
 		}
 		if w.State != waveDone {
-			if !s.begun(d, w) {
+			if !s.beginRegions(d, w) {
 				return false
 			}
 			if allSkipped(s.progress, w) {
 				continue // all regions of the wave are left out; the wave stays open until one of them returns
 			}
-			if !s.baked(d, w) {
+			if !s.hasBaked(d, w) {
 				return false
 			}
 		}
 		done = true
 	}
-	if done && nowhere(s.progress) {
+	if done && skippedEverywhere(s.progress) {
 		awaitSkipped(s.progress)
 		return false
 	}
@@ -137,8 +137,8 @@ func (s *stager) judgeRegion(d *model.Deployment, w *model.WaveProgress, st *mod
 			s.failRegion(d, w, st, rollup.ReasonRegionUnreachable, "it is out of reach")
 			return true
 		}
-		if s.skips(w) && w.State != waveDone && st.State == regionRolling {
-			s.skip(d, w, st, "it is out of reach")
+		if s.skipsUnreachable(w) && w.State != waveDone && st.State == regionRolling {
+			s.skipRegion(d, w, st, "it is out of reach")
 			return false
 		}
 		if st.State == regionRolling {
@@ -172,42 +172,42 @@ func (s *stager) judgeRegion(d *model.Deployment, w *model.WaveProgress, st *mod
 	case st.State != regionMoved && serves:
 		st.State, st.Since, st.Reason, st.Message, st.Unacknowledged = regionMoved, s.now, "", "", false
 		s.noteServing(st, l)
-		s.log("RegionMoved", fmt.Sprintf("it serves alone at route generation %d; %s", s.routes[st.RegionID].Generation, s.figures(l)), d, st.RegionID)
+		s.log("RegionMoved", fmt.Sprintf("it serves alone at route generation %d; %s", s.routes[st.RegionID].Generation, s.figuresText(l)), d, st.RegionID)
 	case st.State == regionMoved && !serves && w.State != waveDone, st.Unacknowledged && !serves && !l.lacksAcknowledgement():
-		if s.unsettle(d, w, st, l) {
+		if s.rollAgain(d, w, st, l) {
 			return true
 		}
 	}
 	return st.State == regionRolling && s.regionLate(d, w, st, l)
 }
 
-// roll makes the region move from now on.
-func (s *stager) roll(st *model.RegionProgress) {
+// rollRegion makes the region move from now on.
+func (s *stager) rollRegion(st *model.RegionProgress) {
 	st.State, st.Since, st.ScoredAt, st.Heard, st.TroubleFor = regionRolling, s.now, s.now, 0, 0
 	if l := s.regionPlan(st.RegionID); l.row != nil {
-		st.Heard = s.place(l.row).Observed.Guard
+		st.Heard = s.placeOf(l.row).Observed.Guard
 	}
 }
 
-// reopen makes the wave move, bake and pass its gate once more.
-func reopen(w *model.WaveProgress) {
+// reopenWave makes the wave move, bake and pass its gate once more.
+func reopenWave(w *model.WaveProgress) {
 	w.State, w.BakingSince, w.SkippedBy, w.Approvals = waveRolling, 0, "", nil
 }
 
 // startAgain reopens the wave of a region that moved without replicas and should have some now, because the region has
 // not shown yet that it serves.
 func (s *stager) startAgain(d *model.Deployment, w *model.WaveProgress, st *model.RegionProgress, l *regionPlan) {
-	reopen(w)
-	s.roll(st)
+	reopenWave(w)
+	s.rollRegion(st)
 	st.RelapseCount.Reset()
-	st.Score, st.ClockStoppedSince = l.score(), 0
+	st.Score, st.ClockStoppedSince = l.progressScore(), 0
 	s.log("WaveReopened", fmt.Sprintf("wave %s was done with no replicas in %s, which has %d now",
 		w.Name, s.regionName(st.RegionID), l.Size), d, st.RegionID)
 }
 
 // regionLate records the region's progress, and fails a region that makes none.
 func (s *stager) regionLate(d *model.Deployment, w *model.WaveProgress, st *model.RegionProgress, l *regionPlan) bool {
-	if score := l.score(); score > st.Score || st.ScoredAt == 0 {
+	if score := l.progressScore(); score > st.Score || st.ScoredAt == 0 {
 		if st.NoRoomSince != 0 {
 			s.endCapacityWait(st)
 			st.NoRoomSince = s.now
@@ -219,14 +219,14 @@ func (s *stager) regionLate(d *model.Deployment, w *model.WaveProgress, st *mode
 		return false
 	}
 	if l.row != nil {
-		if pl := s.place(l.row); pl.Resyncing() || s.now-pl.Region.LastReportAt > freshFor {
+		if pl := s.placeOf(l.row); pl.Resyncing() || s.now-pl.Region.LastReportAt > freshFor {
 			s.p.stale = true
 			return false
 		}
 	}
 	reason, message := rollup.ReasonDeadlineExceeded, ""
 	if l.row != nil {
-		why, text := s.place(l.row).Why()
+		why, text := s.placeOf(l.row).Why()
 		if rollup.MeaningOf(why).Waits {
 			reason = why
 		}
@@ -243,9 +243,9 @@ func (s *stager) regionLate(d *model.Deployment, w *model.WaveProgress, st *mode
 	return true
 }
 
-// score grows with the results of steps, and not with the steps: with replicas that are ready,
+// progressScore grows with the results of steps, and not with the steps: with replicas that are ready,
 // and with old replicas that have ended.
-func (l *regionPlan) score() int32 {
+func (l *regionPlan) progressScore() int32 {
 	n := l.To.Ready - l.reportedReplicas
 	if l.Acknowledged && l.To.Weight == 100 {
 		n++
@@ -253,9 +253,9 @@ func (l *regionPlan) score() int32 {
 	return n
 }
 
-// begun begins as many regions of the wave as may move at once, and reports whether all
+// beginRegions begins as many regions of the wave as may move at once, and reports whether all
 // regions have moved.
-func (s *stager) begun(d *model.Deployment, w *model.WaveProgress) (all bool) {
+func (s *stager) beginRegions(d *model.Deployment, w *model.WaveProgress) (all bool) {
 	policy := wavePolicy(s.progress, *w)
 	atOnce := max(1, int(policy.GetMaxParallel())) - s.othersCatchingUp()
 	all = true
@@ -278,13 +278,13 @@ func (s *stager) begun(d *model.Deployment, w *model.WaveProgress) (all bool) {
 		}
 		if l := s.regionPlan(st.RegionID); l.lost {
 			switch {
-			case s.skips(w):
+			case s.skipsUnreachable(w):
 				if st.State == regionWaiting {
-					s.skip(d, w, st, "it is out of reach, and its turn has come")
+					s.skipRegion(d, w, st, "it is out of reach, and its turn has come")
 				}
 				continue
 			case st.State == regionWaiting && s.skipsNew(st.RegionID):
-				s.skip(d, w, st, "no agent has joined it yet, and its turn has come")
+				s.skipRegion(d, w, st, "no agent has joined it yet, and its turn has come")
 				continue
 			}
 			if policy.GetOnUnreachable() == windlassv1.Wave_ON_UNREACHABLE_FAIL {
@@ -310,7 +310,7 @@ func (s *stager) begun(d *model.Deployment, w *model.WaveProgress) (all bool) {
 		} else {
 			s.beginRegion(st)
 		}
-		s.log("RegionBegun", fmt.Sprintf("%s in wave %s; %s", turn, w.Name, s.figures(s.regionPlan(st.RegionID))), d, st.RegionID)
+		s.log("RegionBegun", fmt.Sprintf("%s in wave %s; %s", turn, w.Name, s.figuresText(s.regionPlan(st.RegionID))), d, st.RegionID)
 		if s.lacksRoomForBoth(d, w, st, s.regionPlan(st.RegionID)) {
 			return false
 		}
@@ -321,13 +321,13 @@ func (s *stager) begun(d *model.Deployment, w *model.WaveProgress) (all bool) {
 // beginRegion starts a region whose turn has come.
 func (s *stager) beginRegion(st *model.RegionProgress) {
 	*st = model.RegionProgress{RegionID: st.RegionID, Checks: st.Checks}
-	s.roll(st)
+	s.rollRegion(st)
 	s.beginSteps(st)
-	st.Score = s.regionPlan(st.RegionID).score()
+	st.Score = s.regionPlan(st.RegionID).progressScore()
 }
 
-// baked reports whether a wave in which all regions have moved has served long enough.
-func (s *stager) baked(d *model.Deployment, w *model.WaveProgress) bool {
+// hasBaked reports whether a wave in which all regions have moved has served long enough.
+func (s *stager) hasBaked(d *model.Deployment, w *model.WaveProgress) bool {
 	w.State = waveBaking
 	if w.BakingSince == 0 {
 		w.BakingSince = s.now
@@ -340,7 +340,7 @@ func (s *stager) baked(d *model.Deployment, w *model.WaveProgress) bool {
 		}
 	}
 	if w.SkippedBy == "" && s.progress.FullBy == "" {
-		all, failed := s.analysed(d, w)
+		all, failed := s.analysedWave(d, w)
 		if failed || !all || s.now < w.BakingSince+BakeTime(s.progress, *w) {
 			return false
 		}
@@ -371,7 +371,7 @@ func BakeTime(c *model.Progress, w model.WaveProgress) int64 {
 func (s *stager) failRegion(d *model.Deployment, w *model.WaveProgress, st *model.RegionProgress, reason, message string) {
 	text := fmt.Sprintf("%s, in wave %s: %s", s.regionName(st.RegionID), w.Name, message)
 	if l := s.regionPlan(st.RegionID); l.row != nil {
-		text = fmt.Sprintf("%s, in wave %s (%s): %s", s.regionName(st.RegionID), w.Name, s.figures(l), message)
+		text = fmt.Sprintf("%s, in wave %s (%s): %s", s.regionName(st.RegionID), w.Name, s.figuresText(l), message)
 	}
 	st.Reason, st.Message, st.Since = reason, message, s.now
 	st.StepWait.Reset()
@@ -389,13 +389,13 @@ func (s *stager) failRegion(d *model.Deployment, w *model.WaveProgress, st *mode
 			what = "it goes back to " + s.versionOf(s.app.LiveDeploymentID)
 		}
 		s.log("RegionFailed", fmt.Sprintf("%s: %s; %s, and the rollout is paused%s: %s it", reason, text, what, stays, saidOf(st)), d, st.RegionID)
-		s.pause(fmt.Sprintf("%s failed (%s)%s", s.regionName(st.RegionID), reason, stays))
+		s.pauseRollout(fmt.Sprintf("%s failed (%s)%s", s.regionName(st.RegionID), reason, stays))
 	default:
 		s.goBack(d, windlassv1.RolloutStatus_ROLLOUT_STATUS_FAILED, reason, text, Who)
 	}
 }
 
-func (s *stager) pause(why string) {
+func (s *stager) pauseRollout(why string) {
 	c := s.progress
 	c.PausedAt, c.PausedBy, c.PausedWhy, c.Failed = s.now, Who, why, true
 	stopClocks(c, s.now)
@@ -413,7 +413,7 @@ func (s *stager) goBack(d *model.Deployment, final windlassv1.RolloutStatus, rea
 	if final == windlassv1.RolloutStatus_ROLLOUT_STATUS_CANCELLED {
 		end = windlassv1.DeploymentStatus_DEPLOYMENT_STATUS_STOPPED
 	}
-	s.p.transition(d, end)
+	s.p.moveTo(d, end)
 	d.Reason, d.Message = reason, message
 	s.p.rollout.Reason, s.p.rollout.Message, s.p.rollout.Deadline = reason, message, 0
 	for i := range c.Waves {
@@ -427,7 +427,7 @@ func (s *stager) goBack(d *model.Deployment, final windlassv1.RolloutStatus, rea
 		}
 	}
 	s.log("RolloutGoingBack", fmt.Sprintf("%s, while %s: %s; every region goes back to %s",
-		reason, name(was), message, s.versionOf(s.app.LiveDeploymentID)), d, "")
+		reason, statusName(was), message, s.versionOf(s.app.LiveDeploymentID)), d, "")
 	s.p.history[len(s.p.history)-1].Who = who
 }
 
@@ -439,18 +439,18 @@ func (s *stager) noteBack() {
 			if st.State != regionGoingBack {
 				continue
 			}
-			if l := s.regionPlan(st.RegionID); l.restored() {
+			if l := s.regionPlan(st.RegionID); l.isRestored() {
 				st.State, st.Since = regionBack, s.now
-				s.log("RegionBack", "nothing is left of "+s.versionOf(s.newer().ID)+"; "+s.figures(l), s.deps[s.olderIn(st.RegionID)], st.RegionID)
+				s.log("RegionBack", "nothing is left of "+s.versionOf(s.newerVersion().ID)+"; "+s.figuresText(l), s.deps[s.olderIn(st.RegionID)], st.RegionID)
 			}
 		}
 	}
 }
 
-func (v *view) restored() bool {
+func (v *view) isRestored() bool {
 	for _, l := range v.makeRegionPlans() {
 		w, _ := progressIn(v.progress, l.region)
-		if left := l.lost && w != nil && v.skips(w); !left && !l.restored() {
+		if left := l.lost && w != nil && v.skipsUnreachable(w); !left && !l.isRestored() {
 			return false
 		}
 	}
@@ -460,7 +460,7 @@ func (v *view) restored() bool {
 func (s *stager) finishBack(d *model.Deployment) {
 	c := s.progress
 	s.leaveLost()
-	s.p.finish(c.Final, c.Reason, c.Message)
+	s.p.finishRollout(c.Final, c.Reason, c.Message)
 	what := "RolloutFailed"
 	if c.Final == windlassv1.RolloutStatus_ROLLOUT_STATUS_CANCELLED {
 		what = "RolloutCancelled"

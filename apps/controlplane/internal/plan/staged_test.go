@@ -128,10 +128,10 @@ func (f *stagedSimulation) step() Output {
 		was := before[rowKey{row.DeploymentID, row.RegionID}]
 		require.False(f.t, row.DeploymentID == f.restored && f.app.RolloutID == "" && row.Replicas != was.Replicas,
 			"the retained version should start something")
-		if !active(&was) {
+		if !isRowActive(&was) {
 			was.Replicas = 0
 		}
-		if row.Replicas <= was.Replicas || !active(&row) || f.isPinned(rowKey{row.DeploymentID, row.RegionID}) {
+		if row.Replicas <= was.Replicas || !isRowActive(&row) || f.isPinned(rowKey{row.DeploymentID, row.RegionID}) {
 			continue
 		}
 		if slices.ContainsFunc(out.Topology, func(t model.Topology) bool {

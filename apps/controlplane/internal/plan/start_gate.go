@@ -27,7 +27,7 @@ func StartMissing(r model.Rollout) string {
 	if !ok || g.OpenedAt != 0 || r.Status != windlassv1.RolloutStatus_ROLLOUT_STATUS_RUNNING {
 		return ""
 	}
-	return missing(g.Asked(), g.Approvals, r.CreatedBy)
+	return missingApprovals(g.Asked(), g.Approvals, r.CreatedBy)
 }
 
 // AwaitsStart reports whether the rollout has a start gate that no step has found open.
@@ -53,9 +53,9 @@ func ApproveStart(r *model.Rollout, by model.Approval) (changed bool, left strin
 	return true, StartMissing(*r), nil
 }
 
-// gated reports whether the target waits for approvals before it starts. While it waits, no deadline
+// waitsAtGate reports whether the target waits for approvals before it starts. While it waits, no deadline
 // runs. When it is approved, its time begins again.
-func (p *planner) gated(d *model.Deployment) bool {
+func (p *planner) waitsAtGate(d *model.Deployment) bool {
 	r := p.rollout
 	if !AwaitsStart(*r, *d) {
 		return false

@@ -119,23 +119,23 @@ func (s *stager) judgeStep(d *model.Deployment, w *model.WaveProgress, st *model
 		if st.Emptied {
 			what += ", with no replicas"
 		}
-		s.log("StepReached", fmt.Sprintf("%s: %s; at route generation %d; %s", at, what, s.routes[st.RegionID].Generation, s.figures(l)), d, st.RegionID)
+		s.log("StepReached", fmt.Sprintf("%s: %s; at route generation %d; %s", at, what, s.routes[st.RegionID].Generation, s.figuresText(l)), d, st.RegionID)
 	case !stopped && !l.Serves() && st.StoppedAt != 0:
 		// Replicas of the old version that come and go do not restart a pause.
 		st.StepWait.Reset()
-		st.ScoredAt, st.Score, st.TroubleFor = s.now, l.score(), 0
-		relapse, message := s.relapse(st, l)
-		s.log("StepUnsettled", fmt.Sprintf("%s: it no longer serves as the step needs%s; %s", at, relapse, s.figures(l)), d, st.RegionID)
+		st.ScoredAt, st.Score, st.TroubleFor = s.now, l.progressScore(), 0
+		relapse, message := s.noteRelapse(st, l)
+		s.log("StepUnsettled", fmt.Sprintf("%s: it no longer serves as the step needs%s; %s", at, relapse, s.figuresText(l)), d, st.RegionID)
 		if message != "" {
 			s.failRegion(d, w, st, ReasonUnstable, message)
 			return true
 		}
 	}
-	if st.StoppedAt != 0 && st.PromotedBy == "" && s.progress.FullBy == "" && !st.Emptied && s.analyse(d, w, st, st.StoppedAt, !l.keeps) {
+	if st.StoppedAt != 0 && st.PromotedBy == "" && s.progress.FullBy == "" && !st.Emptied && s.analyseRegion(d, w, st, st.StoppedAt, !l.keeps) {
 		return true
 	}
 	over := st.PromotedBy != "" || s.progress.FullBy != "" ||
-		!person && s.now >= st.StoppedAt+pause.Milliseconds() && (st.Emptied || concluded(s.progress, st, st.StoppedAt, !l.keeps, s.now))
+		!person && s.now >= st.StoppedAt+pause.Milliseconds() && (st.Emptied || hasConcluded(s.progress, st, st.StoppedAt, !l.keeps, s.now))
 	if st.StoppedAt == 0 || !stopped || !over || Shut(s.progress, now.Approval, st.Approvals) {
 		return false
 	}
@@ -152,7 +152,7 @@ func (s *stager) judgeStep(d *model.Deployment, w *model.WaveProgress, st *model
 	why += approvedBy(now.Approval, st.Approvals)
 	st.Step++
 	st.StepWait.Depart()
-	st.ScoredAt, st.Score = s.now, l.score()
+	st.ScoredAt, st.Score = s.now, l.progressScore()
 	st.RelapseCount.Reset()
 	s.log("StepDone", at+": "+why, d, st.RegionID)
 	return false

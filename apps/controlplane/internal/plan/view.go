@@ -33,8 +33,10 @@ type stager struct {
 // main returns the stager of the app's own rollout.
 func (p *planner) main() *stager { return &stager{mainView(p.facts), p} }
 
-// lagging returns the stager of the rollout of a region that catches up.
-func (p *planner) lagging(r *model.LaggingRegion) *stager { return &stager{laggingView(p.facts, r), p} }
+// stagerOf returns the stager of the rollout of a region that catches up.
+func (p *planner) stagerOf(r *model.LaggingRegion) *stager {
+	return &stager{laggingView(p.facts, r), p}
+}
 
 // log adds to the history of this rollout.
 func (s *stager) log(what, why string, d *model.Deployment, region string) {

@@ -22,17 +22,17 @@ func (s *stager) layOut(d *model.Deployment) {
 		left = append(left, id)
 		c.Sizes[id] = regionSize(c, id)
 	}
-	for i, w := range waves(c.Policy) {
+	for i, w := range wavesOf(c.Policy) {
 		var taken []string
 		taken, left = s.take(w, left)
 		s.addWave(w, i, taken)
 	}
 	if len(left) > 0 {
 		// A label may have changed after the policy was checked.
-		all := waves(c.Policy)
+		all := wavesOf(c.Policy)
 		s.addWave(all[len(all)-1], len(all), left)
 	}
-	s.p.transition(d, windlassv1.DeploymentStatus_DEPLOYMENT_STATUS_DEPLOYING)
+	s.p.moveTo(d, windlassv1.DeploymentStatus_DEPLOYMENT_STATUS_DEPLOYING)
 	var parts []string
 	for _, w := range c.Waves {
 		var names []string
@@ -62,22 +62,22 @@ func EmptyGates(c *model.Progress) map[int]string {
 	return out
 }
 
-// waves returns the waves of the policy, or the default one.
-func waves(policy *windlassv1.RolloutPolicy) []*windlassv1.Wave {
+// wavesOf returns the waves of the policy, or the default one.
+func wavesOf(policy *windlassv1.RolloutPolicy) []*windlassv1.Wave {
 	if len(policy.GetWaves()) > 0 {
 		return policy.GetWaves()
 	}
 	return []*windlassv1.Wave{{}}
 }
 
-// sizes returns the wanted replicas of the live version and of the new one in the region.
-func sizes(c *model.Progress, region string) strategy.Sizes {
+// sizesIn returns the wanted replicas of the live version and of the new one in the region.
+func sizesIn(c *model.Progress, region string) strategy.Sizes {
 	return strategy.Sizes{Old: c.OldSizes[region], New: c.Sizes[region]}
 }
 
 // regionBounds returns how many replicas a region of that size may have above the size and below it.
 func regionBounds(c *model.Progress, region string, size int32) (surge, unavailable int32) {
-	return strategy.Of(c.Policy).Bounds(c.Policy, size, sizes(c, region))
+	return strategy.Of(c.Policy).Bounds(c.Policy, size, sizesIn(c, region))
 }
 
 // oldBounds returns how many replicas must serve in the region, and how many may exist, until the new version has
@@ -85,7 +85,7 @@ func regionBounds(c *model.Progress, region string, size int32) (surge, unavaila
 // replica and fewer than the live version. If the live version were reduced to that size at once, too few replicas would
 // be left for its traffic if the new version fails.
 func oldBounds(c *model.Progress, region string) (floor, ceiling int32) {
-	of := sizes(c, region)
+	of := sizesIn(c, region)
 	if of.New == 0 || of.Old <= of.New {
 		return 0, 0
 	}
@@ -99,8 +99,8 @@ func RunsBeside(c *model.Progress, region string) bool {
 	return c.OldSizes[region] > 0 && surge > 0
 }
 
-// retention returns how long the previously live version is kept at full size, ms.
-func retention(policy *windlassv1.RolloutPolicy) int64 {
+// retentionOf returns how long the previously live version is kept at full size, ms.
+func retentionOf(policy *windlassv1.RolloutPolicy) int64 {
 	return policy.GetRetain().AsDuration().Milliseconds()
 }
 
@@ -143,7 +143,7 @@ func (s *stager) addWave(w *windlassv1.Wave, i int, regions []string) {
 	if len(regions) == 0 {
 		return
 	}
-	wave := model.WaveProgress{Name: waveName(w, i), Policy: min(i, len(waves(s.progress.Policy))-1), State: waveWaiting}
+	wave := model.WaveProgress{Name: waveName(w, i), Policy: min(i, len(wavesOf(s.progress.Policy))-1), State: waveWaiting}
 	for _, id := range regions {
 		wave.Regions = append(wave.Regions, model.RegionProgress{RegionID: id, State: regionWaiting, Since: s.now})
 	}
@@ -151,7 +151,7 @@ func (s *stager) addWave(w *windlassv1.Wave, i int, regions []string) {
 }
 
 func wavePolicy(c *model.Progress, w model.WaveProgress) *windlassv1.Wave {
-	all := waves(c.Policy)
+	all := wavesOf(c.Policy)
 	return all[min(w.Policy, len(all)-1)]
 }
 

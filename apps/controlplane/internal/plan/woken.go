@@ -13,14 +13,14 @@ import (
 // meanwhile, and the region repeats the report for the newer generation.
 
 func (f *facts) hasWoken() bool {
-	return f.app.DeletingSince == 0 && slices.ContainsFunc(f.rows, f.woken)
+	return f.app.DeletingSince == 0 && slices.ContainsFunc(f.rows, f.isWoken)
 }
 
-func (f *facts) woken(t *model.Topology) bool { return t.Assigned() && f.place(t).Woken() }
+func (f *facts) isWoken(t *model.Topology) bool { return t.Assigned() && f.placeOf(t).Woken() }
 
 func (p *planner) takeUpWoken() {
 	for _, t := range p.rows {
-		if !p.woken(t) || p.in.Closed[t.RegionID] || !p.writable(t.RegionID) {
+		if !p.isWoken(t) || p.in.Closed[t.RegionID] || !p.isWritable(t.RegionID) {
 			continue // closeAtZero stops the replicas in a closed region
 		}
 		d := p.deps[t.DeploymentID]
@@ -28,7 +28,7 @@ func (p *planner) takeUpWoken() {
 		if n == 0 {
 			continue
 		}
-		if p.staged() || p.isLagging(t.RegionID) {
+		if p.isStaged() || p.isLagging(t.RegionID) {
 			// Later phases change the rows of the version that is wanted in the region.
 			if Resize(p.progress, AskedIn(t.RegionID, n)) == 0 {
 				continue

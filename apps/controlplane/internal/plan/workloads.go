@@ -136,7 +136,7 @@ func (v *view) keepInstances(l *regionPlan) {
 	if l.Stop != nil {
 		l.Stop = &strategy.Stop{Replicas: l.Size, Weight: strategy.Full, Whole: true}
 	}
-	if _, st := progressIn(v.progress, l.region); st != nil && leads(*st) {
+	if _, st := progressIn(v.progress, l.region); st != nil && leadsTarget(*st) {
 		l.inherited = st.Inherited
 	}
 	if oldAssigned == 0 && l.inherited > 0 {
@@ -227,7 +227,7 @@ func servingOf(o model.Observed, d *model.Deployment) int32 {
 // deployment yet, because the row took them over from other rows of its app in the region.
 // observed returns what regions reported about a row. d is the row's deployment.
 func Outdated(t model.Topology, rows []model.Topology, observed func(model.Topology) model.Observed, d *model.Deployment) (outdated int32) {
-	if took, _, n := takenOver(t, pointers(rows), observed, d); took {
+	if took, _, n := takenOver(t, pointersTo(rows), observed, d); took {
 		outdated = n
 	}
 	return outdated
@@ -237,7 +237,7 @@ func Outdated(t model.Topology, rows []model.Topology, observed func(model.Topol
 // of a workload that the row took over count. Replicas of a workload that another row took over from
 // this row do not count, whatever the region reported before. The parameters are those of Outdated.
 func Serving(t model.Topology, rows []model.Topology, observed func(model.Topology) model.Observed, d *model.Deployment) int32 {
-	all := pointers(rows)
+	all := pointersTo(rows)
 	if t.Transferred && slices.ContainsFunc(all, func(o *model.Topology) bool { return hasOf(o, &t) }) {
 		return 0
 	}
@@ -247,7 +247,7 @@ func Serving(t model.Topology, rows []model.Topology, observed func(model.Topolo
 	return observed(t).ReadyReplicas
 }
 
-func pointers(rows []model.Topology) []*model.Topology {
+func pointersTo(rows []model.Topology) []*model.Topology {
 	all := make([]*model.Topology, len(rows))
 	for i := range rows {
 		all[i] = &rows[i]
@@ -255,8 +255,8 @@ func pointers(rows []model.Topology) []*model.Topology {
 	return all
 }
 
-// transfer gives the row's workload to the successor, with the given replicas.
-func (s *stager) transfer(t, successor *model.Topology, replicas int32) {
+// transferWorkload gives the row's workload to the successor, with the given replicas.
+func (s *stager) transferWorkload(t, successor *model.Topology, replicas int32) {
 	version := t.WorkloadVersion
 	if t.Workload == "" {
 		version = s.versionNumber(t.DeploymentID)
@@ -271,7 +271,7 @@ func (s *stager) transfer(t, successor *model.Topology, replicas int32) {
 	moving, _ := movingRoles(s.facts, s.deps[successor.DeploymentID], t)
 	successor.Moving = model.EncodeMovingRoles(moving)
 	successor.Replicas, successor.MaxUnavailable, successor.Roles = replicas, 0, t.Roles
-	if _, n := regionBounds(s.progress, successor.RegionID, s.size(successor.DeploymentID, successor.RegionID)); n > 1 || n == 1 && successor.Roles != "" {
+	if _, n := regionBounds(s.progress, successor.RegionID, s.sizeOf(successor.DeploymentID, successor.RegionID)); n > 1 || n == 1 && successor.Roles != "" {
 		successor.MaxUnavailable = n
 	}
 	t.Replicas, t.Transferred = 0, true
@@ -290,13 +290,13 @@ func (f *facts) versionNumber(deployment string) int32 {
 func (p *planner) beginWorkload(t *model.Topology) {
 	t.Workload, t.WorkloadVersion, t.Transferred, t.MaxUnavailable, t.Moving = "", 0, false, 0, ""
 	t.Roles = poolCounts(p.facts, t)
-	for holder := p.holder(t); holder != nil; holder = p.holder(t) {
+	for holder := p.holderOf(t); holder != nil; holder = p.holderOf(t) {
 		t.Workload, t.WorkloadVersion = holder.DeploymentID, p.versionNumber(holder.DeploymentID)
 	}
 }
 
-// holder returns another row that has the workload that the row names, nil for none.
-func (f *facts) holder(t *model.Topology) *model.Topology {
+// holderOf returns another row that has the workload that the row names, nil for none.
+func (f *facts) holderOf(t *model.Topology) *model.Topology {
 	for _, rows := range [][]*model.Topology{f.rows, f.otherLayer} {
 		for _, o := range rows {
 			if o.RegionID == t.RegionID && o.DeploymentID != t.DeploymentID && o.WorkloadKey() == t.WorkloadKey() &&
@@ -308,8 +308,8 @@ func (f *facts) holder(t *model.Topology) *model.Topology {
 	return nil
 }
 
-// successor returns the index of the row whose workload the step takes over, -1 for none.
-func (l *regionPlan) successor(s strategy.Targets) int {
+// successorRow returns the index of the row whose workload the step takes over, -1 for none.
+func (l *regionPlan) successorRow(s strategy.Targets) int {
 	for i, f := range l.RegionPlan.From {
 		if f.Transfers && f.Assigned > 0 && s.From[i] == 0 && l.To.Assigned == 0 && s.To == f.Assigned {
 			return i

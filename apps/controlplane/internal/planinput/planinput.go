@@ -87,8 +87,8 @@ func (l *loader) load(reads ...func() error) ([]*plan.Input, error) {
 	return l.order, nil
 }
 
-// ids returns the ids of the apps that are selected.
-func (l *loader) ids(selected func(*plan.Input) bool) (ids []string) {
+// selectedIDs returns the ids of the apps that are selected.
+func (l *loader) selectedIDs(selected func(*plan.Input) bool) (ids []string) {
 	for _, in := range l.order {
 		if selected(in) {
 			ids = append(ids, in.App.ID)
@@ -100,7 +100,7 @@ func (l *loader) ids(selected func(*plan.Input) bool) (ids []string) {
 // addRows reads the rows of the selected apps, and adds each row to its app's input. It sends no query if
 // no app is selected.
 func addRows[R any](l *loader, selected func(*plan.Input) bool, read func(appIDs []string) ([]R, error), add func(R)) error {
-	ids := l.ids(selected)
+	ids := l.selectedIDs(selected)
 	if len(ids) == 0 {
 		return nil
 	}
@@ -153,7 +153,7 @@ func (l *loader) readKeys() error {
 // readActiveRollouts reads rollouts with their deployments and rollout states, and then the rollout
 // states of the other apps.
 func (l *loader) readActiveRollouts() error {
-	rollouts := l.rollouts()
+	rollouts := l.rolloutInputs()
 	stated := map[string]bool{}
 	if len(rollouts) > 0 {
 		active, err := l.tx.GetActiveRollouts(sortedKeys(rollouts))
@@ -174,8 +174,8 @@ func (l *loader) readActiveRollouts() error {
 	return addRows(l, func(in *plan.Input) bool { return !stated[in.App.ID] }, l.tx.GetRolloutStates, l.addRolloutState)
 }
 
-// rollouts returns the inputs of apps that name a rollout, by its id.
-func (l *loader) rollouts() map[string]*plan.Input {
+// rolloutInputs returns the inputs of apps that name a rollout, by its id.
+func (l *loader) rolloutInputs() map[string]*plan.Input {
 	rollouts := map[string]*plan.Input{}
 	for _, in := range l.order {
 		if in.App.RolloutID != "" {

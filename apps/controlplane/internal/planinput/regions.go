@@ -106,13 +106,13 @@ func (l *loader) readRegionNames() error {
 		}
 	}
 	for _, in := range l.order {
-		resolve(in, found[in.App.WorkspaceID])
+		resolveRegions(in, found[in.App.WorkspaceID])
 	}
 	return nil
 }
 
-// resolve adds the regions that were found by name, and marks the regions that are closed to the workspace.
-func resolve(in *plan.Input, found map[string]model.Region) {
+// resolveRegions adds the regions that were found by name, and marks the regions that are closed to the workspace.
+func resolveRegions(in *plan.Input, found map[string]model.Region) {
 	here := map[string]model.Region{}
 	for _, r := range in.Regions {
 		here[r.ID] = r

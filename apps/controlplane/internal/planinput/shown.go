@@ -31,7 +31,7 @@ func Shown(tx Tx, apps []model.App, known Known) ([]*plan.Input, error) {
 
 // readRollouts reads rollouts without their deployments and states, because few apps of a list have a
 // rollout in flight.
-func (l *loader) readRollouts() error { return l.addRollouts(l.rollouts()) }
+func (l *loader) readRollouts() error { return l.addRollouts(l.rolloutInputs()) }
 
 func (l *loader) takeRolloutStates(known []model.RolloutState) error {
 	if known == nil {

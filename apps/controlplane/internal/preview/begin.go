@@ -75,7 +75,7 @@ func (p *Preview) RoomToBegin(at int64) error {
 // laterRegions returns the ids of the regions that the rollout reaches after the regions in begun. It returns
 // none for a rollout that is not staged.
 func (p *Preview) laterRegions(begun map[string]bool) map[string]bool {
-	ids, c := map[string]bool{}, p.progress()
+	ids, c := map[string]bool{}, p.progressOf()
 	if c == nil || p.in.Rollout == nil || p.in.Rollout.DeploymentID != p.target.ID {
 		return ids
 	}

@@ -35,7 +35,7 @@ func (p *Preview) capacityWait() time.Duration {
 	if p.in.RolloutState == nil {
 		return 0
 	}
-	if c := p.progress(); c != nil {
+	if c := p.progressOf(); c != nil {
 		return c.Policy.GetWaitForCapacity().AsDuration()
 	}
 	return p.in.RolloutState.Policy.GetWaitForCapacity().AsDuration()
@@ -224,8 +224,8 @@ func (p *Preview) gpuField(v *windlassv1.PlanRegion) string {
 // amount is a number of an app's replicas, and of the GPUs that they take.
 type amount struct{ replicas, gpus int32 }
 
-// plus returns the amount with replicas of the spec added. Replicas of an unknown spec (nil) take no GPUs.
-func (a amount) plus(spec *windlassv1.DeploymentSpec, replicas int32) amount {
+// plusReplicas returns the amount with replicas of the spec added. Replicas of an unknown spec (nil) take no GPUs.
+func (a amount) plusReplicas(spec *windlassv1.DeploymentSpec, replicas int32) amount {
 	a.replicas += replicas
 	if spec != nil {
 		_, gpus := admission.Of(spec, replicas)
@@ -255,9 +255,9 @@ type extent struct {
 	runsTarget bool
 }
 
-// policy returns the policy of the rollout.
-func (p *Preview) policy() *windlassv1.RolloutPolicy {
-	if c := p.progress(); c != nil {
+// policyOf returns the policy of the rollout.
+func (p *Preview) policyOf() *windlassv1.RolloutPolicy {
+	if c := p.progressOf(); c != nil {
 		return c.Policy
 	}
 	return nil
@@ -294,7 +294,7 @@ func (p *Preview) measureExtent(f forecast.Forecast, region model.Region, pools 
 	}
 	ofKind[p.target.ID] = wanted
 	for id, k := range ofKind {
-		ofKindWas[id] = k.of(specsWas[id])
+		ofKindWas[id] = k.kindWith(specsWas[id])
 	}
 	at := map[string]int32{}
 	for _, t := range p.was {
@@ -305,7 +305,7 @@ func (p *Preview) measureExtent(f forecast.Forecast, region model.Region, pools 
 	start := at
 	sum := func(replicas map[string]int32) (a amount, needed int32) {
 		for id, n := range replicas {
-			a = a.plus(specs[id], n)
+			a = a.plusReplicas(specs[id], n)
 			needed += ofKind[id].count(n) - ofKindWas[id].count(start[id])
 			e.runsTarget = e.runsTarget || id == p.target.ID && n > 0
 		}
@@ -317,7 +317,7 @@ func (p *Preview) measureExtent(f forecast.Forecast, region model.Region, pools 
 		return a, needed
 	}
 	for id, n := range at {
-		e.now = e.now.plus(specsWas[id], n)
+		e.now = e.now.plusReplicas(specsWas[id], n)
 	}
 	// Roles of a pool are scaled before the first step.
 	e.after, e.kept = sum(at)
@@ -354,7 +354,7 @@ func (p *Preview) measureExtent(f forecast.Forecast, region model.Region, pools 
 			// This version is neither the target nor live. It stops as soon as no traffic is routed to it. In a
 			// staged rollout it stops only as far as this step says.
 			most[id] = 0
-			if p.progress() != nil {
+			if p.progressOf() != nil {
 				most[id] = next[id]
 			}
 		}

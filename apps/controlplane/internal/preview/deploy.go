@@ -51,8 +51,8 @@ type Deploy struct {
 	UsageAfter *windlassv1.Usage
 }
 
-// outcome returns what the deploy would do: a rollout, scaling, nothing, or to keep the live version.
-func (d *Deploy) outcome() windlassv1.PlanDeployResponse_Outcome {
+// outcomeOf returns what the deploy would do: a rollout, scaling, nothing, or to keep the live version.
+func (d *Deploy) outcomeOf() windlassv1.PlanDeployResponse_Outcome {
 	switch {
 	case d.Answer == nil:
 		return windlassv1.PlanDeployResponse_OUTCOME_UNSPECIFIED
@@ -71,7 +71,7 @@ const maxPlanSteps = 500
 
 // Response returns what the deploy would do.
 func (d *Deploy) Response() (*windlassv1.PlanDeployResponse, error) {
-	out := &windlassv1.PlanDeployResponse{Outcome: d.outcome(), NewApp: d.App != nil && d.WasApp == nil, Features: d.Features}
+	out := &windlassv1.PlanDeployResponse{Outcome: d.outcomeOf(), NewApp: d.App != nil && d.WasApp == nil, Features: d.Features}
 	for _, err := range d.Refusals {
 		out.Findings = append(out.Findings, findingOf(err))
 	}
@@ -152,7 +152,7 @@ func (d *Deploy) fillPlan(out *windlassv1.PlanDeployResponse) error {
 			Message: fmt.Sprintf("even without failures the rollout would not succeed: %s %s", end.Reason, end.Message),
 		})
 	}
-	if c := d.progress(); c != nil && f.Progress != nil && f.Progress.RolloutID == c.RolloutID {
+	if c := d.progressOf(); c != nil && f.Progress != nil && f.Progress.RolloutID == c.RolloutID {
 		empty := plan.EmptyGates(f.Progress)
 		for _, i := range slices.Sorted(maps.Keys(empty)) {
 			out.Findings = append(out.Findings, &windlassv1.PlanFinding{

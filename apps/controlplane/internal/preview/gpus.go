@@ -74,8 +74,8 @@ func (k kind) count(replicas int32) (n int32) {
 	return n
 }
 
-// of returns the kind with the instances of another spec, which has the same roles.
-func (k kind) of(spec *windlassv1.DeploymentSpec) kind {
+// kindWith returns the kind with the instances of another spec, which has the same roles.
+func (k kind) kindWith(spec *windlassv1.DeploymentSpec) kind {
 	k.parts = slices.Clone(k.parts)
 	for i, p := range k.parts {
 		for _, role := range spec.GetRoles() {

@@ -24,7 +24,7 @@ func leastOf(at, next map[string]int32) (n int32) {
 // replaceGroups adds to e the effects of a step in which the region replaces the instances of a number of replicas, with
 // one role or several.
 func (p *Preview) replaceGroups(e *extent, replicas int32) {
-	_, unavailable := strategy.Of(p.policy()).Bounds(p.policy(), replicas, strategy.Sizes{})
+	_, unavailable := strategy.Of(p.policyOf()).Bounds(p.policyOf(), replicas, strategy.Sizes{})
 	e.lowest = min(e.lowest, replicas-unavailable)
 }
 
@@ -38,7 +38,7 @@ func (p *Preview) moveInPlace(e *extent, region model.Region, moving []string, s
 	if !model.IsPooled(spec) {
 		return more
 	}
-	_, unavailable := strategy.Of(p.policy()).Bounds(p.policy(), pool.Whole, strategy.Sizes{})
+	_, unavailable := strategy.Of(p.policyOf()).Bounds(p.policyOf(), pool.Whole, strategy.Sizes{})
 	e.moving = model.RolesInPlace(spec, moving, unavailable)
 	f := pool.Foresee(pool.OrderOf(spec.GetUpdate()), e.moving)
 	e.lowest = min(e.lowest, int32(f.Capacity))
@@ -82,11 +82,11 @@ func (p *Preview) setCapacityText(e extent, region string) string {
 	if !p.losesSets(e) {
 		return ""
 	}
-	steps := counted(int64(e.moves), "step")
+	steps := countText(int64(e.moves), "step")
 	text := fmt.Sprintf("%d %% at worst, in %s", e.lowest, steps)
 	switch {
 	case !model.IsPooled(p.target.Spec):
-		text = fmt.Sprintf("%d of %s at worst, in %s", e.lowest, counted(int64(e.now.replicas), "group"), steps)
+		text = fmt.Sprintf("%d of %s at worst, in %s", e.lowest, countText(int64(e.now.replicas), "group"), steps)
 	case len(e.moving) > 1:
 		text = fmt.Sprintf("%d %% at worst of instances of one version, in %s of order %s", e.lowest, steps, pool.OrderName(p.target.Spec.GetUpdate()))
 		if model.HasPairing(p.target.Spec) {
@@ -116,13 +116,13 @@ func (p *Preview) cureText(e extent, region string) string {
 	if !ok || best.capacity <= e.lowest {
 		return ""
 	}
-	more := counted(best.instances, "instance")
+	more := countText(best.instances, "instance")
 	if best.gpus > 0 {
-		more = counted(best.gpus, "GPU")
+		more = countText(best.gpus, "GPU")
 	}
 	keeps := fmt.Sprintf("%d %%", best.capacity)
 	if !model.IsPooled(spec) {
-		keeps = counted(int64(best.capacity), "group")
+		keeps = countText(int64(best.capacity), "group")
 	}
 	return fmt.Sprintf("%s keeps %s and takes %s more meanwhile", best.text, keeps, more)
 }
@@ -143,8 +143,8 @@ func (p *Preview) pairFinding(e extent, id string) *windlassv1.PlanFinding {
 	return f
 }
 
-// counted returns a number with the word for it: "1 step", "2 steps".
-func counted(n int64, what string) string {
+// countText returns a number with the word for it: "1 step", "2 steps".
+func countText(n int64, what string) string {
 	if n == 1 {
 		return "1 " + what
 	}

@@ -92,8 +92,8 @@ func (p *Preview) readRegions(tx planinput.Tx) error {
 	return nil
 }
 
-// progress returns the rollout's progress, or nil for a rollout that is not staged.
-func (p *Preview) progress() *model.Progress {
+// progressOf returns the rollout's progress, or nil for a rollout that is not staged.
+func (p *Preview) progressOf() *model.Progress {
 	if p.in.RolloutState == nil || !p.in.RolloutState.Progress.Active(p.in.App.RolloutID) {
 		return nil
 	}

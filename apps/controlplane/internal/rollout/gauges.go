@@ -59,7 +59,7 @@ func (c *Gauges) Run(ctx context.Context) error {
 			c.log.Warn("topology was not counted, will be tried again", "error", err)
 		}
 		failing = err != nil
-		if !pause(ctx, gaugesEvery/2+time.Duration(rand.Int64N(int64(gaugesEvery)))) {
+		if !pauseFor(ctx, gaugesEvery/2+time.Duration(rand.Int64N(int64(gaugesEvery)))) {
 			return nil
 		}
 	}

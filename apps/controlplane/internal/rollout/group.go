@@ -28,7 +28,7 @@ const (
 // groups batches the steps of one process.
 type groups = batch.Group[int, *member, decision]
 
-// newGroups returns groups that call decide once for the members of each group. decide writes nothing if it fails.
+// newGroups returns groups that call decideGroup once for the members of each group. decide writes nothing if it fails.
 // committed is called after each transaction.
 func newGroups(decide func(context.Context, []*member) ([]decision, error), committed func(batch.Outcome)) *groups {
 	return batch.New(batch.Config[int, *member, decision]{
@@ -53,8 +53,8 @@ type member struct {
 	spans    *stepSpans
 }
 
-// decide runs one pass over the apps of a group, each once, in one transaction.
-func (s *Stepper) decide(ctx context.Context, group []*member) ([]decision, error) {
+// decideGroup runs one pass over the apps of a group, each once, in one transaction.
+func (s *Stepper) decideGroup(ctx context.Context, group []*member) ([]decision, error) {
 	ids := make([]string, len(group))
 	for i, m := range group {
 		ids[i] = m.appID
@@ -83,7 +83,7 @@ func (s *Stepper) decide(ctx context.Context, group []*member) ([]decision, erro
 		return s.write(tx, all)
 	})
 	for _, m := range group {
-		m.spans.end(err)
+		m.spans.endSpans(err)
 		m.spans = nil
 	}
 	if err != nil {
@@ -94,14 +94,14 @@ func (s *Stepper) decide(ctx context.Context, group []*member) ([]decision, erro
 		decisions[i] = m.decision
 	}
 	for _, m := range all {
-		s.record(m.ctx, m.decision) //nolint:contextcheck // a step is logged as its own, not as its group's
+		s.recordDecision(m.ctx, m.decision) //nolint:contextcheck // a step is logged as its own, not as its group's
 	}
 	return decisions, nil
 }
 
-// pass makes one decision about an app, in a group with other apps. answers has the image and the measurements that
+// decideApp makes one decision about an app, in a group with other apps. answers has the image and the measurements that
 // the plan of the previous pass requested.
-func (s *Stepper) pass(ctx context.Context, appID string, answers plan.Input) (decision, error) {
+func (s *Stepper) decideApp(ctx context.Context, appID string, answers plan.Input) (decision, error) {
 	ctx, cancel := context.WithTimeout(ctx, StepTimeout)
 	defer cancel()
 	// There is one random number for all tries of the transaction, so that they plan alike.

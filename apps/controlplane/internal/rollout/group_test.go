@@ -50,7 +50,7 @@ func newCrowd() *crowd {
 		defer c.mu.Unlock()
 		c.decided = append(c.decided, ids)
 		return make([]decision, len(group)), nil
-	}, c.metrics.committed)
+	}, c.metrics.countCommitted)
 	return c
 }
 

@@ -89,14 +89,14 @@ func (r Registry) Resolve(ctx context.Context, image string, logins []string) (s
 	}
 	full, err := remote.Get(ref, options...)
 	if err != nil {
-		return "", classify(image, err)
+		return "", classifyError(image, err)
 	}
 	return ref.Context().Digest(full.Digest.String()).String(), nil
 }
 
-// classify returns the error that the tenant sees. It is a FinalError if the registry's answer is a permanent
+// classifyError returns the error that the tenant sees. It is a FinalError if the registry's answer is a permanent
 // refusal.
-func classify(image string, err error) error {
+func classifyError(image string, err error) error {
 	failed := func(format string, args ...any) error {
 		return &registryError{text: fmt.Sprintf("resolve %s: its registry ", image) + fmt.Sprintf(format, args...), cause: err}
 	}

@@ -34,9 +34,9 @@ func (Unmeasured) Measure(_ context.Context, due []plan.Measure) []plan.Measurem
 	return out
 }
 
-// measure takes the due measurements, figures and webhooks concurrently. No row is locked meanwhile. A
+// takeMeasurements takes the due measurements, figures and webhooks concurrently. No row is locked meanwhile. A
 // result counts only if it is still requested when it is written.
-func (s *Stepper) measure(ctx context.Context, d decision) []plan.Measurement {
+func (s *Stepper) takeMeasurements(ctx context.Context, d decision) []plan.Measurement {
 	ctx, span := s.cfg.Tracer.Start(underRollout(ctx, d.in.Rollout), "rollout.measure")
 	defer span.End()
 	ctx, cancel := context.WithTimeout(ctx, measureTimeout)

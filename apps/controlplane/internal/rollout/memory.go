@@ -71,13 +71,13 @@ func (m *Memory) Wake(_ context.Context, appIDs []string) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	for _, id := range appIDs {
-		m.kick(id)
+		m.kickApp(id)
 	}
 	return nil
 }
 
-// kick runs a step of the app now, or after the running one. The caller holds mu.
-func (m *Memory) kick(id string) {
+// kickApp runs a step of the app now, or after the running one. The caller holds mu.
+func (m *Memory) kickApp(id string) {
 	if m.closed {
 		return
 	}
@@ -111,14 +111,14 @@ func (m *Memory) run(id string, a *memoryApp) {
 		if err != nil && m.ctx.Err() == nil {
 			m.log.Warn("step failed, will be tried again", "app", id, "failures", a.failures+1, "error", err)
 		}
-		if m.settle(id, a, err) {
+		if m.settleStep(id, a, err) {
 			return
 		}
 	}
 }
 
-// settle schedules the next try of a failed step. It returns false if a step must run at once.
-func (m *Memory) settle(id string, a *memoryApp, err error) (done bool) {
+// settleStep schedules the next try of a failed step. It returns false if a step must run at once.
+func (m *Memory) settleStep(id string, a *memoryApp, err error) (done bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.closed {
@@ -134,15 +134,15 @@ func (m *Memory) settle(id string, a *memoryApp, err error) (done bool) {
 		return true
 	}
 	nonce := a.nonce
-	a.timer = time.AfterFunc(backoff.Policy{}.Delay(a.failures, nil), func() { m.fire(id, a, nonce) })
+	a.timer = time.AfterFunc(backoff.Policy{}.Delay(a.failures, nil), func() { m.fireTimer(id, a, nonce) })
 	a.failures++
 	return true
 }
 
-func (m *Memory) fire(id string, a *memoryApp, nonce int) {
+func (m *Memory) fireTimer(id string, a *memoryApp, nonce int) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if a.nonce == nonce {
-		m.kick(id)
+		m.kickApp(id)
 	}
 }

@@ -66,12 +66,12 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 	return m
 }
 
-func (m *metrics) committed(o batch.Outcome) {
+func (m *metrics) countCommitted(o batch.Outcome) {
 	m.batch.Observe(float64(o.Size))
 	m.waited.Observe(o.Waited.Seconds())
 }
 
-func (m *metrics) finished(r model.Rollout) {
+func (m *metrics) countFinished(r model.Rollout) {
 	status := strings.ToLower(strings.TrimPrefix(r.Status.String(), "ROLLOUT_STATUS_"))
 	m.duration.WithLabelValues(status).Observe(float64(r.FinishedAt-r.CreatedAt) / 1000)
 	m.status.WithLabelValues(status).Inc()

@@ -70,7 +70,7 @@ type Driver interface {
 // and the wait for a lock that another step of an app may hold.
 const StepTimeout = 30 * time.Second
 
-// pause waits for d, and reports whether it ended before ctx did.
-func pause(ctx context.Context, d time.Duration) bool { return backoff.Sleep(ctx, d) == nil }
+// pauseFor waits for d, and reports whether it ended before ctx did.
+func pauseFor(ctx context.Context, d time.Duration) bool { return backoff.Sleep(ctx, d) == nil }
 
 func nowMillis() int64 { return time.Now().UnixMilli() }

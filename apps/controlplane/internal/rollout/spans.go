@@ -57,14 +57,14 @@ func (s *Stepper) startSpans(ctx context.Context, d decision) *stepSpans {
 		sp.open = append(sp.open, span)
 		return ctx
 	}
-	created, grew := changes(d)
+	created, grew := changesOf(d)
 	if created {
 		start(ctx, "deployment.topology.create")
 	}
 	if grew {
 		sp.traceparent = telemetry.Inject(start(ctx, "deployment.events.emit"))
 	}
-	if polled(d) {
+	if wasPoll(d) {
 		start(ctx, "deployment.status.poll")
 	}
 	return sp
@@ -72,8 +72,8 @@ func (s *Stepper) startSpans(ctx context.Context, d decision) *stepSpans {
 
 type rowKey struct{ deployment, region string }
 
-// changes reports whether rows are new, and whether regions are sent a new generation.
-func changes(d decision) (created, grew bool) {
+// changesOf reports whether rows are new, and whether regions are sent a new generation.
+func changesOf(d decision) (created, grew bool) {
 	before := make(map[rowKey]int64, len(d.in.Topology))
 	for _, t := range d.in.Topology {
 		before[rowKey{t.DeploymentID, t.RegionID}] = t.Generation
@@ -86,9 +86,9 @@ func changes(d decision) (created, grew bool) {
 	return created, grew || len(d.out.Routes) > 0
 }
 
-// stamp returns the plan's rows. Rows with a new generation get the decision's trace. Without a rollout, a row keeps
+// stampRows returns the plan's rows. Rows with a new generation get the decision's trace. Without a rollout, a row keeps
 // the trace of its last rollout.
-func (sp *stepSpans) stamp(d decision) []model.Topology {
+func (sp *stepSpans) stampRows(d decision) []model.Topology {
 	if sp == nil || sp.in == nil || sp.traceparent == "" {
 		return d.out.Topology
 	}
@@ -105,7 +105,7 @@ func (sp *stepSpans) stamp(d decision) []model.Topology {
 	return rows
 }
 
-func (sp *stepSpans) end(err error) {
+func (sp *stepSpans) endSpans(err error) {
 	if sp == nil {
 		return
 	}
@@ -117,8 +117,8 @@ func (sp *stepSpans) end(err error) {
 	}
 }
 
-// workflow writes the rollout's own span, from its creation to its end.
-func (s *Stepper) workflow(r model.Rollout) {
+// writeSpan writes the rollout's own span, from its creation to its end.
+func (s *Stepper) writeSpan(r model.Rollout) {
 	ctx := telemetry.WithSpanID(telemetry.Extract(context.Background(), r.Traceparent), workflowSpanID(r.ID))
 	_, span := s.cfg.Tracer.Start(ctx, "deployment.workflow", trace.WithTimestamp(time.UnixMilli(r.CreatedAt)))
 	if r.Reason != "" {

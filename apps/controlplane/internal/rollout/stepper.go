@@ -62,7 +62,7 @@ func NewStepper(cfg Config) (*Stepper, error) {
 		cfg.Random = rand.Float64
 	}
 	s := &Stepper{cfg: cfg, metrics: newMetrics(cfg.Registerer)}
-	s.groups = newGroups(s.decide, s.metrics.committed)
+	s.groups = newGroups(s.decideGroup, s.metrics.countCommitted)
 	return s, nil
 }
 
@@ -73,13 +73,13 @@ func NewStepper(cfg Config) (*Stepper, error) {
 func (s *Stepper) Step(ctx context.Context, appID string) error {
 	begin := time.Now()
 	defer func() { s.metrics.step.Observe(time.Since(begin).Seconds()) }()
-	d, err := s.pass(ctx, appID, plan.Input{})
+	d, err := s.decideApp(ctx, appID, plan.Input{})
 	switch {
 	case err != nil:
 	case d.out.Resolve != "":
-		_, err = s.pass(ctx, appID, plan.Input{Resolved: s.resolve(ctx, d, d.out.Resolve)})
+		_, err = s.decideApp(ctx, appID, plan.Input{Resolved: s.resolveImage(ctx, d, d.out.Resolve)})
 	case len(d.out.Measure) > 0:
-		_, err = s.pass(ctx, appID, plan.Input{Measurements: s.measure(ctx, d)})
+		_, err = s.decideApp(ctx, appID, plan.Input{Measurements: s.takeMeasurements(ctx, d)})
 	}
 	if err != nil {
 		return fmt.Errorf("step app %s: %w", appID, err)
@@ -116,7 +116,7 @@ func (s *Stepper) write(tx Tx, all []*member) error {
 		}
 		move := topology.Move{
 			Have: topology.State{Rows: d.in.Topology, Routes: d.in.Routes},
-			Want: topology.State{Rows: m.spans.stamp(d), Routes: d.out.Routes},
+			Want: topology.State{Rows: m.spans.stampRows(d), Routes: d.out.Routes},
 		}
 		moves = append(moves, move)
 		for _, t := range move.Want.Rows {
@@ -196,7 +196,7 @@ func rolloutToWrite(d decision) *model.Rollout {
 	if d.out.Rollout != nil {
 		return d.out.Rollout
 	}
-	if !polled(d) {
+	if !wasPoll(d) {
 		return nil
 	}
 	r := *d.in.Rollout
@@ -204,14 +204,14 @@ func rolloutToWrite(d decision) *model.Rollout {
 	return &r
 }
 
-// polled reports whether a rollout is under way and the step found nothing to do.
-func polled(d decision) bool {
+// wasPoll reports whether a rollout is under way and the step found nothing to do.
+func wasPoll(d decision) bool {
 	return d.in.Rollout != nil && len(d.out.History) == 0 && d.out.Resolve == "" &&
 		d.in.Rollout.Status == windlassv1.RolloutStatus_ROLLOUT_STATUS_RUNNING
 }
 
-// record logs and counts a decision, once it is durable.
-func (s *Stepper) record(ctx context.Context, d decision) {
+// recordDecision logs and counts a decision, once it is durable.
+func (s *Stepper) recordDecision(ctx context.Context, d decision) {
 	for _, finding := range plan.Lint(d.in, d.out) {
 		s.metrics.broken.Inc()
 		s.cfg.Log.ErrorContext(ctx, "a plan breaks a rule of staged rollouts: this is a bug", "app", d.in.App.ID, "finding", finding)
@@ -228,15 +228,15 @@ func (s *Stepper) record(ctx context.Context, d decision) {
 // Ended counts a rollout whose end is durable, and writes its span. Code that ends a rollout
 // outside of a step calls it, once.
 func (s *Stepper) Ended(r model.Rollout) {
-	s.metrics.finished(r)
-	s.workflow(r)
+	s.metrics.countFinished(r)
+	s.writeSpan(r)
 }
 
-func (s *Stepper) resolve(ctx context.Context, d decision, image string) *plan.Resolution {
+func (s *Stepper) resolveImage(ctx context.Context, d decision, image string) *plan.Resolution {
 	ctx, span := s.cfg.Tracer.Start(underRollout(ctx, d.in.Rollout), "deployment.build")
 	defer span.End()
 	begin := time.Now()
-	digested, err := s.digest(ctx, d, image)
+	digested, err := s.digestOf(ctx, d, image)
 	s.metrics.build.Observe(time.Since(begin).Seconds())
 	if err != nil {
 		span.RecordError(err)
@@ -249,7 +249,7 @@ func (s *Stepper) resolve(ctx context.Context, d decision, image string) *plan.R
 	return &plan.Resolution{Image: image, Digested: digested}
 }
 
-func (s *Stepper) digest(ctx context.Context, d decision, image string) (string, error) {
+func (s *Stepper) digestOf(ctx context.Context, d decision, image string) (string, error) {
 	var names, logins []string
 	for _, dep := range d.in.Deployments {
 		if dep.ID != d.in.Rollout.DeploymentID {

@@ -78,7 +78,7 @@ func (s *Sweeper) Run(ctx context.Context, driver Driver) error {
 		}
 		failing = err != nil
 		wait := s.cfg.Interval/2 + time.Duration(rand.Int64N(int64(s.cfg.Interval)))
-		if !pause(ctx, wait) {
+		if !pauseFor(ctx, wait) {
 			return nil
 		}
 	}
@@ -89,11 +89,11 @@ func (s *Sweeper) Sweep(ctx context.Context, driver Driver) error {
 	ctx, cancel := context.WithTimeout(ctx, StepTimeout)
 	defer cancel()
 	for {
-		ids, dueBy, err := s.due(ctx)
+		ids, dueBy, err := s.dueApps(ctx)
 		if err != nil || len(ids) == 0 {
 			return err
 		}
-		if err := wake(ctx, driver, ids); err != nil {
+		if err := wakeApps(ctx, driver, ids); err != nil {
 			return fmt.Errorf("send %d wake-ups: %w", len(ids), err)
 		}
 		s.swept.Add(float64(len(ids)))
@@ -126,9 +126,9 @@ func (s *Sweeper) Lost(ctx context.Context) error {
 	return nil
 }
 
-// due returns the apps with due wake-ups, and when the last of them was due. The time bounds the later
+// dueApps returns the apps with due wake-ups, and when the last of them was due. The time bounds the later
 // MarkWakesSent: if this process stalls in between, other processes may write rows that must not be marked.
-func (s *Sweeper) due(ctx context.Context) (ids []string, dueBy int64, err error) {
+func (s *Sweeper) dueApps(ctx context.Context) (ids []string, dueBy int64, err error) {
 	err = s.cfg.Store.View(ctx, func(tx SweepTx) error {
 		rows, err := tx.DueWakes(s.cfg.Grace.Milliseconds(), s.cfg.Resend.Milliseconds(), sendBatch)
 		if err != nil {

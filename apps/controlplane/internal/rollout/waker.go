@@ -61,8 +61,8 @@ func (w *Waker) Took(d time.Duration) {
 	w.took += (min(d, maxSpacing/stepsApart) - w.took) / 16
 }
 
-// spacing returns the least time between two sends of one app. The caller holds mu.
-func (w *Waker) spacing() time.Duration {
+// spacingOf returns the least time between two sends of one app. The caller holds mu.
+func (w *Waker) spacingOf() time.Duration {
 	return min(max(stepsApart*w.took, minSpacing), maxSpacing)
 }
 
@@ -73,7 +73,7 @@ func (w *Waker) Notify(apps map[string]time.Duration) {
 	}
 	now := time.Now()
 	w.mu.Lock()
-	spacing := w.spacing()
+	spacing := w.spacingOf()
 	for id, in := range apps {
 		at := now.Add(in)
 		if in > 0 {
@@ -99,7 +99,7 @@ const maxPending = 10_000
 
 // Run sends until ctx ends.
 func (w *Waker) Run(ctx context.Context, driver Driver) error {
-	for failures := 0; w.await(ctx); {
+	for failures := 0; w.awaitTurn(ctx); {
 		err := w.send(ctx, driver)
 		if err == nil {
 			failures = 0
@@ -109,7 +109,7 @@ func (w *Waker) Run(ctx context.Context, driver Driver) error {
 		if failures == 0 && ctx.Err() == nil {
 			w.log.Warn("apps were not woken, will be tried again", "error", err)
 		}
-		if !pause(ctx, retryWakes.Delay(failures, nil)) {
+		if !pauseFor(ctx, retryWakes.Delay(failures, nil)) {
 			return nil
 		}
 		failures++
@@ -117,11 +117,11 @@ func (w *Waker) Run(ctx context.Context, driver Driver) error {
 	return nil
 }
 
-// await returns true when an app may be sent, and false when ctx has ended.
-func (w *Waker) await(ctx context.Context) bool {
+// awaitTurn returns true when an app may be sent, and false when ctx has ended.
+func (w *Waker) awaitTurn(ctx context.Context) bool {
 	for {
 		var due <-chan time.Time
-		if at, waits := w.earliest(); waits {
+		if at, waits := w.earliestTurn(); waits {
 			wait := time.Until(at)
 			if wait <= 0 {
 				return ctx.Err() == nil
@@ -137,7 +137,7 @@ func (w *Waker) await(ctx context.Context) bool {
 	}
 }
 
-func (w *Waker) earliest() (at time.Time, waits bool) {
+func (w *Waker) earliestTurn() (at time.Time, waits bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for _, t := range w.pending {
@@ -158,7 +158,7 @@ func (w *Waker) send(ctx context.Context, driver Driver) error {
 		if len(ids) == 0 {
 			return nil
 		}
-		if err := wake(ctx, driver, ids); err != nil {
+		if err := wakeApps(ctx, driver, ids); err != nil {
 			again := make(map[string]time.Duration, len(ids))
 			for _, id := range ids {
 				again[id] = 0
@@ -185,7 +185,7 @@ func (w *Waker) take() []string {
 	return ids
 }
 
-func wake(ctx context.Context, driver Driver, ids []string) error {
+func wakeApps(ctx context.Context, driver Driver, ids []string) error {
 	ctx, cancel := context.WithTimeout(ctx, sendTimeout)
 	defer cancel()
 	return driver.Wake(ctx, ids)

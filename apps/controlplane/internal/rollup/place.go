@@ -69,8 +69,8 @@ func (p Place) Resyncing() bool {
 	return p.Observed.AppliedEpoch != 0 && p.Observed.AppliedEpoch < p.Region.SessionEpoch
 }
 
-// counted reports whether the counts are of the current generation.
-func (p Place) counted() bool { return p.Observed.CountsGeneration >= p.Row.Generation }
+// isCounted reports whether the counts are of the current generation.
+func (p Place) isCounted() bool { return p.Observed.CountsGeneration >= p.Row.Generation }
 
 // Ready reports whether enough replicas of the current generation are ready.
 func (p Place) Ready() bool {
@@ -80,7 +80,7 @@ func (p Place) Ready() bool {
 	if !p.Applied() || p.Observed.Deleted {
 		return false
 	}
-	return p.Need() == 0 || (p.counted() && p.Observed.ReadyReplicas >= p.Need())
+	return p.Need() == 0 || (p.isCounted() && p.Observed.ReadyReplicas >= p.Need())
 }
 
 // Settled reports whether exactly the wanted replicas exist and are ready.
@@ -92,7 +92,7 @@ func (p Place) Settled() bool {
 		return false
 	}
 	return (p.Row.Replicas == 0 && p.Observed.Instances() == 0) ||
-		(p.Row.Replicas > 0 && p.counted() && p.Observed.ReadyReplicas >= p.Row.Replicas)
+		(p.Row.Replicas > 0 && p.isCounted() && p.Observed.ReadyReplicas >= p.Row.Replicas)
 }
 
 // Gone reports whether the region confirmed that nothing is left.
@@ -110,7 +110,7 @@ func (p Place) Doomed() (reason, message string, doomed bool) {
 		return "", "", false
 	case p.Heard() && o.Phase == phaseRejected && !o.Retryable:
 		return o.Code, o.Message, true
-	case p.counted() && !p.Resyncing() && o.Doomed > 0:
+	case p.isCounted() && !p.Resyncing() && o.Doomed > 0:
 		return o.Reason, p.ofRole(), true
 	}
 	return "", "", false
@@ -189,10 +189,10 @@ func (p Place) String() string {
 	if p.Unreachable() {
 		return s + " when last heard of, region is out of reach"
 	}
-	return s + because(p.Why())
+	return s + withReason(p.Why())
 }
 
-func because(reason, message string) string {
+func withReason(reason, message string) string {
 	switch {
 	case reason == "":
 		return ""
@@ -223,12 +223,12 @@ func (p Place) Proto() *windlassv1.RegionTopology {
 	if p.Row.Status != windlassv1.TopologyStatus_TOPOLOGY_STATUS_STOPPED && !p.Settled() || p.Row.Reason != "" {
 		t.Reason, t.Message = p.Why()
 	}
-	t.Roles = p.roles()
+	t.Roles = p.roleViews()
 	return t
 }
 
-// roles returns each of several roles as the API shows it.
-func (p Place) roles() (out []*windlassv1.RoleTopology) {
+// roleViews returns each of several roles as the API shows it.
+func (p Place) roleViews() (out []*windlassv1.RoleTopology) {
 	if len(p.Spec.GetRoles()) < 2 {
 		return nil
 	}

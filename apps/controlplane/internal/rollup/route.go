@@ -33,18 +33,18 @@ func (p RoutePlace) State(host string, wanted bool) (state windlassv1.RouteState
 	case has && wanted && done:
 		return routeRunning, ""
 	case has && wanted:
-		return routeProvisioning, p.waits("serve")
+		return routeProvisioning, p.waitsText("serve")
 	case has:
 		return routeTerminating, "the change has not been sent to the region yet"
 	case wanted && len(p.Route.Hosts) > 0:
 		return routeProvisioning, "the change has not been sent to the region yet"
 	case !done:
-		return routeTerminating, p.waits("remove the host")
+		return routeTerminating, p.waitsText("remove the host")
 	}
 	return routePending, ""
 }
 
-func (p RoutePlace) waits(what string) string {
+func (p RoutePlace) waitsText(what string) string {
 	switch {
 	case p.Region.Status == windlassv1.RegionStatus_REGION_STATUS_UNREACHABLE:
 		return "the region is out of reach"

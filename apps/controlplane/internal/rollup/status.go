@@ -40,9 +40,9 @@ func Status(f Facts) (windlassv1.AppStatus, string) {
 	case f.Deleting:
 		return windlassv1.AppStatus_APP_STATUS_DELETING, Describe(f.Live, func(Place) bool { return true })
 	case f.Target != nil:
-		return windlassv1.AppStatus_APP_STATUS_PROGRESSING, progress(f)
+		return windlassv1.AppStatus_APP_STATUS_PROGRESSING, progressText(f)
 	case f.HasLive:
-		return pinned(f)
+		return pinnedStatus(f)
 	case f.Newest != nil && f.Newest.Status == windlassv1.DeploymentStatus_DEPLOYMENT_STATUS_FAILED:
 		return windlassv1.AppStatus_APP_STATUS_FAILED,
 			fmt.Sprintf("v%d failed: %s", f.Newest.Version, f.Newest.Message)
@@ -50,7 +50,7 @@ func Status(f Facts) (windlassv1.AppStatus, string) {
 	return windlassv1.AppStatus_APP_STATUS_IDLE, ""
 }
 
-func progress(f Facts) string {
+func progressText(f Facts) string {
 	if f.Progress != "" {
 		return f.Progress
 	}
@@ -72,9 +72,9 @@ func progress(f Facts) string {
 	return v + ": about to start"
 }
 
-// pinned returns the live deployment's status, unless pinned versions failed.
-func pinned(f Facts) (windlassv1.AppStatus, string) {
-	status, text := behind(f)
+// pinnedStatus returns the live deployment's status, unless pinned versions failed.
+func pinnedStatus(f Facts) (windlassv1.AppStatus, string) {
+	status, text := statusBehind(f)
 	switch {
 	case f.Pins == "":
 		return status, text
@@ -87,9 +87,9 @@ func pinned(f Facts) (windlassv1.AppStatus, string) {
 	return status, text + f.Pins
 }
 
-// behind returns the live deployment's status, unless lagging regions are worse.
-func behind(f Facts) (windlassv1.AppStatus, string) {
-	status, text := live(f.Live)
+// statusBehind returns the live deployment's status, unless lagging regions are worse.
+func statusBehind(f Facts) (windlassv1.AppStatus, string) {
+	status, text := liveStatus(f.Live)
 	switch {
 	case f.Lagging == "":
 		return status, text
@@ -105,7 +105,7 @@ func behind(f Facts) (windlassv1.AppStatus, string) {
 	return status, text + f.Lagging
 }
 
-func live(places []Place) (windlassv1.AppStatus, string) {
+func liveStatus(places []Place) (windlassv1.AppStatus, string) {
 	var wanted, ready int32
 	unreachable, failing, all := false, false, true
 	for _, p := range places {

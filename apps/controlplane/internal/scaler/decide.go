@@ -35,17 +35,17 @@ type part struct {
 	missing int
 }
 
-// decide makes a decision for each app and region that was observed or is due. It returns the decisions to write, in the
+// decideAll makes a decision for each app and region that was observed or is due. It returns the decisions to write, in the
 // order of apps and regions.
-func (s *Service) decide(now time.Time, holds func(regionID string) bool) (writes []write) {
+func (s *Service) decideAll(now time.Time, holds func(regionID string) bool) (writes []write) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	maps.DeleteFunc(s.strays, func(_ string, in *strays) bool { return now.Sub(in.since) >= strayFor })
 	for at, t := range s.targets {
 		a := s.apps[at.app]
-		if a == nil || !a.scales(at.region) || now.Sub(t.heard) > forgetAfter || !holds(at.region) {
+		if a == nil || !a.scalesIn(at.region) || now.Sub(t.heard) > forgetAfter || !holds(at.region) {
 			if !s.dirty[at.app] {
-				s.metrics.forget(at.app, t.shown)
+				s.metrics.forgetSeries(at.app, t.shown)
 				delete(s.targets, at)
 			}
 			continue
@@ -53,7 +53,7 @@ func (s *Service) decide(now time.Time, holds func(regionID string) bool) (write
 		s.noStray(at, t)
 		observed := t.load != nil
 		if observed {
-			t.observe(a, at.region, now)
+			t.observeLoad(a, at.region, now)
 		}
 		if t.writing || s.dirty[at.app] || !observed && now.Before(t.next) {
 			continue
@@ -73,12 +73,12 @@ func (s *Service) decide(now time.Time, holds func(regionID string) bool) (write
 	return writes
 }
 
-// observe adds the load to the windows.
-func (t *target) observe(a *app, regionID string, now time.Time) {
-	t.forgetResults(a.queries(regionID))
+// observeLoad adds the load to the windows.
+func (t *target) observeLoad(a *app, regionID string, now time.Time) {
+	t.forgetResults(a.queriesIn(regionID))
 	if policy := a.policies[regionID]; policy != nil {
 		sample := scaling.SampleOf(t.load, a.Deployments, t.heard)
-		sample.Results = t.fresh(policy, now)
+		sample.Results = t.freshResults(policy, now)
 		t.window.Add(sample, policy.Up.Window)
 		t.log.add(&sample, int(a.Regions[regionID].Replicas), now)
 		t.raised = raiseOf(t.load, a.Regions[regionID])
@@ -91,9 +91,9 @@ func (t *target) observe(a *app, regionID string, now time.Time) {
 	for i := range a.roles[regionID] {
 		p := &a.roles[regionID][i]
 		if sample, ok := scaling.RoleSampleOf(t.load, a.Deployments, p.Role, t.heard); ok {
-			sample.Results = t.fresh(&p.Policy, now)
-			t.role(p.Role).window.Add(sample, p.Up.Window)
-			t.role(p.Role).log.add(&sample, int(a.Regions[regionID].Roles[p.Role]), now)
+			sample.Results = t.freshResults(&p.Policy, now)
+			t.roleTarget(p.Role).window.Add(sample, p.Up.Window)
+			t.roleTarget(p.Role).log.add(&sample, int(a.Regions[regionID].Roles[p.Role]), now)
 		}
 	}
 	t.problems = t.load.GetProblems()
@@ -112,7 +112,7 @@ func raiseOf(load *agentv1.LoadReport, region model.ScaledRegion) raise {
 
 // stateOf returns the state of the app, or of a role of a pool. role is empty for the app. desired is the current number.
 func (t *target) stateOf(a *app, regionID, role string, desired int32, now time.Time) scaling.State {
-	of := t.part(role)
+	of := t.partOf(role)
 	state := scaling.State{Desired: int(desired), StartupBudget: a.StartupBudget, Kept: of.kept, Closed: now.Before(t.closedUntil), CannotWake: !a.Regions[regionID].CanWake}
 	if until := a.Scaling.HeldUntil(regionID, role, now.UnixMilli()); until > 0 {
 		state.HoldUntil = time.UnixMilli(until)
@@ -138,12 +138,12 @@ func (s *Service) decideFor(at appRegion, a *app, t *target, now time.Time) (wri
 	state := t.stateOf(a, at.region, "", region.Replicas, now)
 	d := scaling.Decide(policy, &t.window, state, now)
 	t.kept, t.next = d.Unwritten, d.Next
-	t.shown = show(d, region.Name)
+	t.shown = showDecision(d, region.Name)
 	if policy.Zero != nil && state.CannotWake {
 		t.shown.Why += cannotWakeText
 	}
 	t.addProblems(t.shown, a, policy, d.Wants)
-	s.metrics.note(a, region.Name, "", d)
+	s.metrics.noteDecision(a, region.Name, "", d)
 	writes := d.Wanted != d.Desired && a.Scaling.Active()
 	// The region keeps the raised number until it gets another generation, whatever the decision is.
 	raised := t.raised.to > 0 && t.raised.generation == region.Generation
@@ -152,7 +152,7 @@ func (s *Service) decideFor(at appRegion, a *app, t *target, now time.Time) (wri
 	}
 	what, missing, refused := "", -1, ""
 	if !now.Before(t.retryAt) {
-		what, missing = t.what(d, now, writes, a.Scaling.Active())
+		what, missing = t.kindOfEntry(d, now, writes, a.Scaling.Active())
 		if raised {
 			if what, missing = "ScalingRaised", -1; max(d.Wanted, d.Desired) < int(t.raised.to) && d.Wanted <= d.Desired {
 				what = "ScalingRaiseRefused"
@@ -182,7 +182,7 @@ func (s *Service) decideFor(at appRegion, a *app, t *target, now time.Time) (wri
 func (s *Service) decideRoles(at appRegion, a *app, t *target, now time.Time) (write, bool) {
 	region := a.Regions[at.region]
 	if t.next = now.Add(every); region.Replicas == 0 && (a.zero == nil || !region.CanWake) {
-		s.metrics.forget(at.app, t.shown)
+		s.metrics.forgetSeries(at.app, t.shown)
 		t.shown = nil
 		return write{}, false // the pool is stopped
 	}
@@ -212,7 +212,7 @@ func (s *Service) decideRoles(at appRegion, a *app, t *target, now time.Time) (w
 		}
 	}
 	for i, d := range decided.Roles {
-		name, of := in.Roles[i].Name, t.role(in.Roles[i].Name)
+		name, of := in.Roles[i].Name, t.roleTarget(in.Roles[i].Name)
 		of.kept = d.Unwritten
 		if i == 0 || d.Next.Before(t.next) {
 			t.next = d.Next
@@ -223,7 +223,7 @@ func (s *Service) decideRoles(at appRegion, a *app, t *target, now time.Time) (w
 		}
 		t.addProblems(of.shown, a, in.Roles[i].Policy, d.Wants)
 		t.shown.Roles = append(t.shown.Roles, of.shown)
-		s.metrics.note(a, region.Name, name, d)
+		s.metrics.noteDecision(a, region.Name, name, d)
 		count := int(region.Roles[name])
 		writes := (d.Wanted != d.Desired || decided.Counts[i] != count) && a.Scaling.Active()
 		if !mayWrite {
@@ -237,7 +237,7 @@ func (s *Service) decideRoles(at appRegion, a *app, t *target, now time.Time) (w
 			}
 			continue
 		}
-		what, missing := of.what(d, now, writes && d.Wanted != d.Desired, a.Scaling.Active())
+		what, missing := of.kindOfEntry(d, now, writes && d.Wanted != d.Desired, a.Scaling.Active())
 		if decided.Counts[i] != count && writes {
 			out.Writes = true
 			out.Roles = append(out.Roles, model.RescaledRole{Role: name, From: int32(count), Wanted: int32(decided.Counts[i])})
@@ -262,7 +262,7 @@ func (s *Service) rolesOf(at appRegion, a *app, t *target, now time.Time) (roles
 		if region.Roles[p.Role] == 0 {
 			continue // the version has no such role
 		}
-		of := t.role(p.Role)
+		of := t.roleTarget(p.Role)
 		roles = append(roles, scaling.Role{Name: p.Role, Policy: &p.Policy, Window: &of.window, State: t.stateOf(a, at.region, p.Role, region.Roles[p.Role], now)})
 	}
 	for name, of := range t.roles {
@@ -285,10 +285,10 @@ const cannotWakeText = "; it does not go to zero, because no request would start
 // refusedText returns the end of a reason whose decision was refused.
 func refusedText(refused string) string { return "; this was refused: " + refused }
 
-// what returns the kind of the decision's history entry, empty for none. An entry is written for a changed number (even
+// kindOfEntry returns the kind of the decision's history entry, empty for none. An entry is written for a changed number (even
 // if the policy only advises), for a metric that has been missing for long, and for a changed limit. missing is the
 // index of the missing metric, -1 for none.
-func (t *target) what(d scaling.Decision, now time.Time, writes, active bool) (what string, missing int) {
+func (t *target) kindOfEntry(d scaling.Decision, now time.Time, writes, active bool) (what string, missing int) {
 	if writes || !active && d.Wanted != t.recorded.wanted && !t.recorded.at.IsZero() {
 		return "ScalingDecided", -1
 	}
@@ -300,7 +300,7 @@ func (t *target) what(d scaling.Decision, now time.Time, writes, active bool) (w
 			return "ScalingMetricMissing", i
 		}
 	}
-	limit := lasting(d.Limit)
+	limit := lastingLimit(d.Limit)
 	switch {
 	case t.recorded.at.IsZero():
 		// The first decision of this process gets an entry only if a limit applies.

@@ -75,7 +75,7 @@ type sums struct {
 // add adds a sample. desired is the number of replicas, or of instances of a role, that the region is assigned.
 func (l *loadLog) add(s *scaling.Sample, desired int, now time.Time) {
 	if !l.lastAt.IsZero() {
-		l.hold(now)
+		l.holdNewest(now)
 	}
 	l.last, l.lastAt = valuesOf(s), now
 	if minute := minuteOf(now); l.current.span == 0 {
@@ -84,8 +84,8 @@ func (l *loadLog) add(s *scaling.Sample, desired int, now time.Time) {
 	l.current.ready, l.current.starting, l.current.desired = int32(s.Ready), int32(s.Starting), int32(desired)
 }
 
-// hold counts the newest sample until now, but not longer than scaling.Fresh, and closes the minutes that have ended.
-func (l *loadLog) hold(now time.Time) {
+// holdNewest counts the newest sample until now, but not longer than scaling.Fresh, and closes the minutes that have ended.
+func (l *loadLog) holdNewest(now time.Time) {
 	from, until := l.lastAt, now
 	if limit := from.Add(scaling.Fresh); until.After(limit) {
 		until = limit
@@ -115,7 +115,7 @@ func (l *loadLog) close() {
 		if len(l.chunk) >= 2*chunkMinutes { // stores have failed for a long time
 			l.chunk, l.stored = l.chunk[1:], max(l.stored-1, 0)
 		}
-		l.now.mean(&l.current)
+		l.now.setMeans(&l.current)
 		l.chunk = append(l.chunk, l.current)
 		l.current.results = nil
 	}
@@ -125,7 +125,7 @@ func (l *loadLog) close() {
 func minuteOf(t time.Time) int64 { return t.Unix() / 60 }
 
 func valuesOf(s *scaling.Sample) values {
-	v := values{rate: known(s.Rate), inFlight: known(s.InFlight), queued: known(s.Queued), firstToken: p95Of(s.FirstToken), latency: p95Of(s.Latency), results: s.Results}
+	v := values{rate: knownOrZero(s.Rate), inFlight: knownOrZero(s.InFlight), queued: knownOrZero(s.Queued), firstToken: p95Of(s.FirstToken), latency: p95Of(s.Latency), results: s.Results}
 	for i, name := range levelNames {
 		v.levels[i] = -1
 		if level, ok := s.Levels[name]; ok {
@@ -135,7 +135,7 @@ func valuesOf(s *scaling.Sample) values {
 	return v
 }
 
-func known(v *float64) float64 {
+func knownOrZero(v *float64) float64 {
 	if v == nil {
 		return -1
 	}
@@ -170,8 +170,8 @@ func (s *sums) add(v *values, seconds float64) {
 	}
 }
 
-// mean sets the averages of to.
-func (s *sums) mean(to *minuteLoad) {
+// setMeans sets the averages of to.
+func (s *sums) setMeans(to *minuteLoad) {
 	at := func(i int) float32 {
 		if s.seconds[i] == 0 {
 			return -1
@@ -190,10 +190,10 @@ func (s *sums) mean(to *minuteLoad) {
 	}
 }
 
-func (m *minuteLoad) proto() *windlassv1.LoadSample {
+func (m *minuteLoad) toProto() *windlassv1.LoadSample {
 	out := &windlassv1.LoadSample{
 		At: m.minute * time.Minute.Milliseconds(), SpanMs: m.span.Milliseconds(), Ready: m.ready, Starting: m.starting, Desired: m.desired, Results: m.results,
-		Rate: positive(m.rate), InFlight: positive(m.inFlight), Queued: positive(m.queued), FirstTokenP95: positive(m.firstToken), LatencyP95: positive(m.latency),
+		Rate: positiveOrNil(m.rate), InFlight: positiveOrNil(m.inFlight), Queued: positiveOrNil(m.queued), FirstTokenP95: positiveOrNil(m.firstToken), LatencyP95: positiveOrNil(m.latency),
 	}
 	for i, name := range levelNames {
 		if m.levels[i] >= 0 {
@@ -206,15 +206,15 @@ func (m *minuteLoad) proto() *windlassv1.LoadSample {
 	return out
 }
 
-func positive(v float32) *float32 {
+func positiveOrNil(v float32) *float32 {
 	if v < 0 {
 		return nil
 	}
 	return &v
 }
 
-// due reports whether samples must be stored now.
-func (l *loadLog) due(now time.Time, last bool) bool {
+// isDue reports whether samples must be stored now.
+func (l *loadLog) isDue(now time.Time, last bool) bool {
 	if len(l.chunk) == l.stored {
 		return false
 	}
@@ -251,7 +251,7 @@ func (s *Service) storeLoads(ctx context.Context, apps Apps) {
 // storeOnce stores the targets that are due, or all targets. After a failure, a target is stored again after a minute,
 // and a target with a full chunk at the next search.
 func (s *Service) storeOnce(ctx context.Context, apps Apps, last bool) {
-	all := s.unstored(time.Now(), last)
+	all := s.unstoredChunks(time.Now(), last)
 	for batch := range slices.Chunk(all, chunksAtOnce) {
 		err := s.storeBatch(ctx, apps, batch)
 		if err != nil && ctx.Err() == nil {
@@ -265,14 +265,14 @@ func (s *Service) storeOnce(ctx context.Context, apps Apps, last bool) {
 				c.log.next = now.Add(readAgain)
 				continue
 			}
-			c.log.took(c.samples)
+			c.log.noteStored(c.samples)
 		}
 		s.mu.Unlock()
 	}
 }
 
-// took records that samples are stored. A full chunk ends. close may have dropped samples meanwhile.
-func (l *loadLog) took(samples []minuteLoad) {
+// noteStored records that samples are stored. A full chunk ends. close may have dropped samples meanwhile.
+func (l *loadLog) noteStored(samples []minuteLoad) {
 	newest := samples[len(samples)-1].minute
 	l.stored = slices.IndexFunc(l.chunk, func(m minuteLoad) bool { return m.minute > newest })
 	if l.stored < 0 {
@@ -290,7 +290,7 @@ func (s *Service) storeBatch(ctx context.Context, apps Apps, batch []unstored) e
 	for i, c := range batch {
 		samples := make([]*windlassv1.LoadSample, len(c.samples))
 		for i := range c.samples {
-			samples[i] = c.samples[i].proto()
+			samples[i] = c.samples[i].toProto()
 		}
 		var err error
 		if c.Samples, err = model.EncodeLoads(samples); err != nil {
@@ -301,8 +301,8 @@ func (s *Service) storeBatch(ctx context.Context, apps Apps, batch []unstored) e
 	return apps.StoreLoads(ctx, chunks)
 }
 
-// unstored returns the chunks that are due. If last is set, it returns all chunks with samples that are not stored.
-func (s *Service) unstored(now time.Time, last bool) (out []unstored) {
+// unstoredChunks returns the chunks that are due. If last is set, it returns all chunks with samples that are not stored.
+func (s *Service) unstoredChunks(now time.Time, last bool) (out []unstored) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for at, t := range s.targets {
@@ -311,7 +311,7 @@ func (s *Service) unstored(now time.Time, last bool) (out []unstored) {
 			continue
 		}
 		add := func(role string, l *loadLog) {
-			if l.due(now, last) {
+			if l.isDue(now, last) {
 				out = append(out, unstored{log: l, samples: slices.Clone(l.chunk), LoadChunk: model.LoadChunk{
 					AppID: at.app, RegionID: at.region, Role: role, WorkspaceID: a.WorkspaceID, BeganAt: l.chunk[0].minute * time.Minute.Milliseconds(),
 				}})

@@ -32,13 +32,13 @@ func (s *Service) Take(regionID string, loads []*agentv1.LoadReport) (dropped in
 		t := s.targets[at]
 		a := s.apps[at.app]
 		old := a == nil || now.Sub(a.readAt) >= readAgain
-		elsewhere := !old && !a.scales(regionID) && !s.dirty[at.app]
+		elsewhere := !old && !a.scalesIn(regionID) && !s.dirty[at.app]
 		if now.Sub(s.none[at.app]) < readAgain || elsewhere || t == nil && len(s.targets) >= maxTargets {
 			dropped++
 			continue
 		}
 		if t == nil {
-			t = &target{stray: a == nil || !a.scales(regionID)}
+			t = &target{stray: a == nil || !a.scalesIn(regionID)}
 			if t.stray && !s.addStray(regionID, now) {
 				dropped++
 				continue

@@ -44,12 +44,12 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 	return m
 }
 
-// note sets the gauges to a decision. role is empty for a decision about replicas.
-func (m *metrics) note(a *app, region, role string, d scaling.Decision) {
+// noteDecision sets the gauges to a decision. role is empty for a decision about replicas.
+func (m *metrics) noteDecision(a *app, region, role string, d scaling.Decision) {
 	m.wanted.WithLabelValues(a.AppID, region, role).Set(float64(d.Wanted))
 	m.ready.WithLabelValues(a.AppID, region, role).Set(float64(d.Ready))
 	m.limited.DeletePartialMatch(prometheus.Labels{"app_id": a.AppID, "region": region, "role": role})
-	if limit := lasting(d.Limit); limit != scaling.None {
+	if limit := lastingLimit(d.Limit); limit != scaling.None {
 		m.limited.WithLabelValues(a.AppID, region, role, string(limit)).Set(1)
 	}
 }
@@ -64,8 +64,8 @@ func (m *metrics) forgetRole(appID, role string, shown *windlassv1.RegionScaling
 	}
 }
 
-// forget deletes the series of an app in a region. shown is its newest decision, nil for none.
-func (m *metrics) forget(appID string, shown *windlassv1.RegionScaling) {
+// forgetSeries deletes the series of an app in a region. shown is its newest decision, nil for none.
+func (m *metrics) forgetSeries(appID string, shown *windlassv1.RegionScaling) {
 	if shown == nil {
 		return
 	}

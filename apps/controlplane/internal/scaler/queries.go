@@ -45,8 +45,8 @@ type result struct {
 	next time.Time
 }
 
-// counts reports whether the value is new enough.
-func (r result) counts(now time.Time) bool { return !r.at.IsZero() && now.Sub(r.at) < freshFor }
+// isRecent reports whether the value is new enough.
+func (r result) isRecent(now time.Time) bool { return !r.at.IsZero() && now.Sub(r.at) < freshFor }
 
 // metricQuery is the query of a metric, with its window. Roles of a pool may have the same query with different windows,
 // and then each role has its own result.
@@ -67,9 +67,9 @@ type query struct {
 	plan.Measure
 }
 
-// ask runs the queries of all metrics that are due, until ctx ends. The queries of a workspace do not wait for those
+// runQueries runs the queries of all metrics that are due, until ctx ends. The queries of a workspace do not wait for those
 // of other workspaces.
-func (s *Service) ask(ctx context.Context, holds func(regionID string) bool) {
+func (s *Service) runQueries(ctx context.Context, holds func(regionID string) bool) {
 	ticks := time.NewTicker(every)
 	defer ticks.Stop()
 	var asking sync.WaitGroup
@@ -80,36 +80,36 @@ func (s *Service) ask(ctx context.Context, holds func(regionID string) bool) {
 			return
 		case <-ticks.C:
 		}
-		for workspace, due := range s.due(time.Now(), holds) {
+		for workspace, due := range s.dueQueries(time.Now(), holds) {
 			asking.Go(func() {
 				measures := make([]plan.Measure, len(due))
 				for i, q := range due {
 					measures[i] = q.Measure
 				}
-				s.answered(workspace, due, s.cfg.Metrics.Measure(ctx, measures), time.Now())
+				s.noteAnswers(workspace, due, s.cfg.Metrics.Measure(ctx, measures), time.Now())
 			})
 		}
 	}
 }
 
-// due returns the queries to ask now, by workspace, and adds their workspaces to s.asking.
-func (s *Service) due(now time.Time, holds func(regionID string) bool) map[string][]query {
+// dueQueries returns the queries to ask now, by workspace, and adds their workspaces to s.asking.
+func (s *Service) dueQueries(now time.Time, holds func(regionID string) bool) map[string][]query {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	out := map[string][]query{}
 	for at, t := range s.targets {
 		a := s.apps[at.app]
-		if a == nil || !a.scales(at.region) || s.asking[a.WorkspaceID] || !holds(at.region) {
+		if a == nil || !a.scalesIn(at.region) || s.asking[a.WorkspaceID] || !holds(at.region) {
 			continue
 		}
-		for key := range a.queries(at.region) {
+		for key := range a.queriesIn(at.region) {
 			if now.Before(t.results[key].next) {
 				continue
 			}
 			q, err := queryOf(a, at, key)
 			if err != nil {
 				// The API checks queries. A query with other variables can only come from a newer release.
-				t.keep(key, result{problem: err.Error(), next: now.Add(askAgain)})
+				t.keepResult(key, result{problem: err.Error(), next: now.Add(askAgain)})
 				continue
 			}
 			out[a.WorkspaceID] = append(out[a.WorkspaceID], q)
@@ -121,8 +121,8 @@ func (s *Service) due(now time.Time, holds func(regionID string) bool) map[strin
 	return out
 }
 
-// queries returns the set of queries for the app's metrics in the region.
-func (a *app) queries(regionID string) map[metricQuery]bool {
+// queriesIn returns the set of queries for the app's metrics in the region.
+func (a *app) queriesIn(regionID string) map[metricQuery]bool {
 	out := map[metricQuery]bool{}
 	add := func(p *scaling.Policy) {
 		for _, m := range p.Metrics {
@@ -154,8 +154,8 @@ func queryOf(a *app, at appRegion, key metricQuery) (query, error) {
 	}}, err
 }
 
-// answered stores the answers. A query without an answer keeps its last result until that is too old.
-func (s *Service) answered(workspace string, queries []query, answers []plan.Measurement, now time.Time) {
+// noteAnswers stores the answers. A query without an answer keeps its last result until that is too old.
+func (s *Service) noteAnswers(workspace string, queries []query, answers []plan.Measurement, now time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	delete(s.asking, workspace)
@@ -173,10 +173,10 @@ func (s *Service) answered(workspace string, queries []query, answers []plan.Mea
 			r.value, r.at = *f.New, now
 		}
 		r.next = now.Add(askAgain)
-		if r.counts(now) {
+		if r.isRecent(now) {
 			r.next = now.Add(askEvery) // even after a failure, so that one failed query does not make the metric missing
 		}
-		t.keep(q.metricQuery, r)
+		t.keepResult(q.metricQuery, r)
 	}
 }
 
@@ -196,7 +196,7 @@ func problemOf(f analysis.Figures) string {
 	return ""
 }
 
-func (t *target) keep(key metricQuery, r result) {
+func (t *target) keepResult(key metricQuery, r result) {
 	if t.results == nil {
 		t.results = map[metricQuery]result{}
 	}
@@ -208,11 +208,11 @@ func (t *target) forgetResults(wanted map[metricQuery]bool) {
 	maps.DeleteFunc(t.results, func(key metricQuery, _ result) bool { return !wanted[key] })
 }
 
-// fresh returns the policy's results that are new enough, by query.
-func (t *target) fresh(p *scaling.Policy, now time.Time) map[string]float64 {
+// freshResults returns the policy's results that are new enough, by query.
+func (t *target) freshResults(p *scaling.Policy, now time.Time) map[string]float64 {
 	out := map[string]float64{}
 	for _, m := range p.Metrics {
-		if r := t.results[metricQueryOf(p, m.Query)]; m.Type == scaling.Prometheus && r.counts(now) {
+		if r := t.results[metricQueryOf(p, m.Query)]; m.Type == scaling.Prometheus && r.isRecent(now) {
 			out[m.Query] = r.value
 		}
 	}

@@ -135,8 +135,8 @@ type app struct {
 	zero *scaling.Zero
 }
 
-// scales reports whether the app scales in the region.
-func (a *app) scales(regionID string) bool {
+// scalesIn reports whether the app scales in the region.
+func (a *app) scalesIn(regionID string) bool {
 	return a.policies[regionID] != nil || a.roles[regionID] != nil
 }
 
@@ -194,16 +194,16 @@ type raise struct {
 	generation int64
 }
 
-// part returns the target of a role, or t itself for "". It returns nil if the role has none.
-func (t *target) part(role string) *target {
+// partOf returns the target of a role, or t itself for "". It returns nil if the role has none.
+func (t *target) partOf(role string) *target {
 	if role == "" {
 		return t
 	}
 	return t.roles[role]
 }
 
-// role returns the target of a role, which it makes if there is none.
-func (t *target) role(name string) *target {
+// roleTarget returns the target of a role, which it makes if there is none.
+func (t *target) roleTarget(name string) *target {
 	if t.roles == nil {
 		t.roles = map[string]*target{}
 	}
@@ -267,7 +267,7 @@ func (s *Service) Current(regionID, appID string) *windlassv1.RegionScaling {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	a, t := s.apps[appID], s.targets[appRegion{appID, regionID}]
-	if a == nil || !a.scales(regionID) || t == nil || t.shown == nil {
+	if a == nil || !a.scalesIn(regionID) || t == nil || t.shown == nil {
 		return nil
 	}
 	if now.Sub(t.heard) > scaling.Fresh || now.Sub(time.UnixMilli(t.shown.GetAt())) > scaling.Fresh {
@@ -285,7 +285,7 @@ func (s *Service) Run(ctx context.Context, needs Needs) error {
 	if s.cfg.Metrics != nil {
 		var asking sync.WaitGroup
 		defer asking.Wait()
-		asking.Go(func() { s.ask(ctx, needs.Holds) })
+		asking.Go(func() { s.runQueries(ctx, needs.Holds) })
 	}
 	storing, stopStoring := context.WithCancel(ctx)
 	stored := make(chan struct{})
@@ -312,19 +312,19 @@ func (s *Service) Run(ctx context.Context, needs Needs) error {
 			case <-timer.C:
 			}
 		}
-		if err := s.step(ctx, needs); err != nil && ctx.Err() == nil {
+		if err := s.runStep(ctx, needs); err != nil && ctx.Err() == nil {
 			s.cfg.Log.Warn("cannot scale apps", "error", err)
 		}
 		timer.Reset(every)
 	}
 }
 
-// step reads the apps that changed, decides, and writes.
-func (s *Service) step(ctx context.Context, needs Needs) error {
+// runStep reads the apps that changed, decides, and writes.
+func (s *Service) runStep(ctx context.Context, needs Needs) error {
 	if err := s.read(ctx, needs.Apps); err != nil {
 		return err
 	}
-	writes := s.decide(time.Now(), needs.Holds)
+	writes := s.decideAll(time.Now(), needs.Holds)
 	group, ctx := errgroup.WithContext(ctx)
 	group.SetLimit(writesAtOnce)
 	for _, w := range writes {

@@ -11,8 +11,8 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// lasting returns the limit if people may have to act on it, and None for limits that are part of normal scaling.
-func lasting(l scaling.Limit) scaling.Limit {
+// lastingLimit returns the limit if people may have to act on it, and None for limits that are part of normal scaling.
+func lastingLimit(l scaling.Limit) scaling.Limit {
 	switch l {
 	case scaling.HighestInWindow, scaling.StepLimit, scaling.StartingLimit, scaling.PanicLimit, scaling.WindowFilling, scaling.MetricMissing,
 		scaling.NoReport, scaling.Minimum, scaling.HoldLimit, scaling.ScheduleLimit, scaling.Ratio, scaling.WakeTo, scaling.None:
@@ -24,7 +24,7 @@ func lasting(l scaling.Limit) scaling.Limit {
 
 // showRole returns the decision for a role of a pool as a message of the API.
 func showRole(d scaling.Decision, region, role string, couple *scaling.Couple) *windlassv1.RegionScaling {
-	out := show(d, region)
+	out := showDecision(d, region)
 	out.Role = role
 	if couple != nil && (d.Limit == scaling.Ratio || len(d.Wants) == 0) {
 		out.Why += fmt.Sprintf("; coupled to %s: %g to %g for each instance of it", couple.Role, couple.Low, couple.High)
@@ -57,16 +57,16 @@ func poolWhy(shown *windlassv1.RegionScaling, in scaling.Pool, decided scaling.P
 	return shown.GetWhy()
 }
 
-// show returns the decision as a message of the API.
-func show(d scaling.Decision, region string) *windlassv1.RegionScaling {
+// showDecision returns the decision as a message of the API.
+func showDecision(d scaling.Decision, region string) *windlassv1.RegionScaling {
 	out := &windlassv1.RegionScaling{
 		Region: region, At: d.At.UnixMilli(), Replicas: int32(d.Desired), Wanted: int32(d.Wanted), Unlimited: int32(min(d.Unlimited, 1<<30)),
-		Limit: string(d.Limit), Why: why(d), Next: d.Next.UnixMilli(), Min: int32(d.Bounds.Min), Max: int32(d.Bounds.Max),
+		Limit: string(d.Limit), Why: whyText(d), Next: d.Next.UnixMilli(), Min: int32(d.Bounds.Min), Max: int32(d.Bounds.Max),
 		Ready: int32(d.Ready), Starting: int32(d.Starting),
 	}
 	for _, want := range d.Wants {
 		m := &windlassv1.MetricWant{
-			Metric:   &windlassv1.ScalingMetric{Type: want.Metric.Type.Proto(), Target: amount(want.Metric, want.Metric.Target), Query: want.Metric.Query},
+			Metric:   &windlassv1.ScalingMetric{Type: want.Metric.Type.Proto(), Target: amountText(want.Metric, want.Metric.Target), Query: want.Metric.Query},
 			Replicas: int32(min(want.Replicas, 1<<30)),
 		}
 		if want.Missing {
@@ -79,8 +79,8 @@ func show(d scaling.Decision, region string) *windlassv1.RegionScaling {
 	return out
 }
 
-// amount formats a value of the metric.
-func amount(m scaling.Metric, v float64) string {
+// amountText formats a value of the metric.
+func amountText(m scaling.Metric, v float64) string {
 	if m.Type == scaling.FirstToken || m.Type == scaling.Latency {
 		return time.Duration(v * float64(time.Second)).Round(time.Millisecond).String()
 	}
@@ -109,8 +109,8 @@ var limits = map[scaling.Limit]string{
 	scaling.HoldLimit:         "a person set the number for a time",
 }
 
-// why returns the decision as a sentence, with its figures.
-func why(d scaling.Decision) string {
+// whyText returns the decision as a sentence, with its figures.
+func whyText(d scaling.Decision) string {
 	wants := slices.Clone(d.Wants)
 	slices.SortStableFunc(wants, func(a, b scaling.Want) int { return b.Replicas - a.Replicas })
 	var parts []string
@@ -119,7 +119,7 @@ func why(d scaling.Decision) string {
 			parts = append(parts, fmt.Sprintf("%s is missing", want.Metric.Type))
 			continue
 		}
-		parts = append(parts, fmt.Sprintf("%s %s of %s wants %d", want.Metric.Type, amount(want.Metric, want.Value), amount(want.Metric, want.Metric.Target), want.Replicas))
+		parts = append(parts, fmt.Sprintf("%s %s of %s wants %d", want.Metric.Type, amountText(want.Metric, want.Value), amountText(want.Metric, want.Metric.Target), want.Replicas))
 	}
 	text := plural.Count(d.Wanted, "replica")
 	if d.Wanted != d.Desired {

@@ -40,11 +40,11 @@ func (s *Service) write(ctx context.Context, apps Apps, w write) {
 	}
 	if err == nil {
 		for _, p := range w.parts {
-			of := t.part(p.role)
+			of := t.partOf(p.role)
 			if of == nil {
 				continue
 			}
-			of.recorded = record{now, p.decision.Wanted, lasting(p.decision.Limit)}
+			of.recorded = record{now, p.decision.Wanted, lastingLimit(p.decision.Limit)}
 			if p.missing >= 0 {
 				of.silent[p.missing] = true
 			}
@@ -64,7 +64,7 @@ func (s *Service) write(ctx context.Context, apps Apps, w write) {
 	}
 	if quotas := quotasOf(err, s.apps[w.at.app], w); quotas != nil {
 		for role, quota := range quotas {
-			if of := t.part(role); of != nil {
+			if of := t.partOf(role); of != nil {
 				of.quota, of.quotaUntil = &quota, now.Add(refusedFor)
 			}
 		}
@@ -72,7 +72,7 @@ func (s *Service) write(ctx context.Context, apps Apps, w write) {
 	}
 	if no, ok := errors.AsType[*model.NoRoomError](err); ok {
 		for role, fit := range no.Fits {
-			if of := t.part(role); of != nil {
+			if of := t.partOf(role); of != nil {
 				of.room, of.roomUntil = new(int(fit)), now.Add(refusedFor)
 			}
 		}

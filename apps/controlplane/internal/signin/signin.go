@@ -27,15 +27,15 @@ func Matches(r model.SignInRule, claims map[string][]string) bool {
 		return false
 	}
 	for _, c := range r.Conditions {
-		if !slices.ContainsFunc(claims[c.Claim], func(value string) bool { return meets(value, c.Value) }) {
+		if !slices.ContainsFunc(claims[c.Claim], func(value string) bool { return meetsPattern(value, c.Value) }) {
 			return false
 		}
 	}
 	return true
 }
 
-// meets reports whether a value meets a pattern. A * at the end of the pattern matches any rest.
-func meets(value, pattern string) bool {
+// meetsPattern reports whether a value meets a pattern. A * at the end of the pattern matches any rest.
+func meetsPattern(value, pattern string) bool {
 	if prefix, ok := strings.CutSuffix(pattern, "*"); ok {
 		return strings.HasPrefix(value, prefix)
 	}

@@ -256,8 +256,8 @@ func shortText(err error) string {
 	return strings.ToValidUTF8(text[:min(len(text), maxErrorText)], "")
 }
 
-// oauth returns the OAuth client of the issuer at which people sign in.
-func (s *Service) oauth(ctx context.Context, redirect string) (*oauth2.Config, *oidc.Provider, error) {
+// oauthClient returns the OAuth client of the issuer at which people sign in.
+func (s *Service) oauthClient(ctx context.Context, redirect string) (*oauth2.Config, *oidc.Provider, error) {
 	if s.people == nil {
 		return nil, nil, ErrUnsupported
 	}
@@ -290,7 +290,7 @@ func (s *Service) oauth(ctx context.Context, redirect string) (*oauth2.Config, *
 // AuthURL returns the URL of the issuer at which a person signs in. redirect is the URL to which the issuer sends the
 // browser back.
 func (s *Service) AuthURL(ctx context.Context, redirect, state, nonce, verifier string) (string, error) {
-	c, _, err := s.oauth(ctx, redirect)
+	c, _, err := s.oauthClient(ctx, redirect)
 	if err != nil {
 		return "", err
 	}
@@ -299,7 +299,7 @@ func (s *Service) AuthURL(ctx context.Context, redirect, state, nonce, verifier 
 
 // Exchange trades the code of a sign-in for the person's identity.
 func (s *Service) Exchange(ctx context.Context, redirect, code, nonce, verifier string) (signin.Identity, error) {
-	c, p, err := s.oauth(ctx, redirect)
+	c, p, err := s.oauthClient(ctx, redirect)
 	if err != nil {
 		return signin.Identity{}, err
 	}
@@ -307,7 +307,7 @@ func (s *Service) Exchange(ctx context.Context, redirect, code, nonce, verifier 
 	if err != nil {
 		return signin.Identity{}, tokenError(err)
 	}
-	return s.identity(ctx, p, token, nonce)
+	return s.verifyIdentity(ctx, p, token, nonce)
 }
 
 // tokenError translates an error of the token endpoint.
@@ -332,8 +332,8 @@ func tokenError(err error) error {
 	return fmt.Errorf("%w: the issuer answers %s (%s)", ErrAway, answer.ErrorCode, answer.ErrorDescription)
 }
 
-// identity verifies the ID token of an answer. nonce is empty in the device flow, which has none.
-func (s *Service) identity(ctx context.Context, p *oidc.Provider, token *oauth2.Token, nonce string) (signin.Identity, error) {
+// verifyIdentity verifies the ID token of an answer. nonce is empty in the device flow, which has none.
+func (s *Service) verifyIdentity(ctx context.Context, p *oidc.Provider, token *oauth2.Token, nonce string) (signin.Identity, error) {
 	raw, _ := token.Extra("id_token").(string)
 	if raw == "" {
 		return signin.Identity{}, fmt.Errorf("%w: the issuer sent no ID token", ErrToken)
@@ -426,15 +426,15 @@ func (s *Service) verify(ctx context.Context, from *issuer, p *oidc.Provider, ra
 	if err := id.Claims(&all); err != nil {
 		return nil, nil, fmt.Errorf("%w: %w", ErrToken, err)
 	}
-	return id, flatten(all), nil
+	return id, flattenClaims(all), nil
 }
 
 // ignored are claims of the token itself. Rules must not name them, because they say nothing about the holder.
 var ignored = []string{"iss", "aud", "exp", "iat", "nbf", "jti", "nonce", "at_hash", "c_hash", "auth_time"}
 
-// flatten returns the values of each claim as texts. It leaves out values that are too long, and values after the
+// flattenClaims returns the values of each claim as texts. It leaves out values that are too long, and values after the
 // first maxClaims.
-func flatten(all map[string]any) map[string][]string {
+func flattenClaims(all map[string]any) map[string][]string {
 	out, left := map[string][]string{}, maxClaims
 	var add func(name string, value any, depth int)
 	add = func(name string, value any, depth int) {
@@ -523,7 +523,7 @@ type Device struct {
 
 // StartDevice begins a sign-in of the device flow.
 func (s *Service) StartDevice(ctx context.Context) (Device, error) {
-	c, _, err := s.oauth(ctx, "")
+	c, _, err := s.oauthClient(ctx, "")
 	if err != nil {
 		return Device{}, err
 	}
@@ -574,7 +574,7 @@ const defaultInterval = 5 * time.Second
 
 // PollDevice returns the identity of the person who finished the sign-in, or ErrPending or ErrSlowDown.
 func (s *Service) PollDevice(ctx context.Context, code string) (signin.Identity, error) {
-	c, p, err := s.oauth(ctx, "")
+	c, p, err := s.oauthClient(ctx, "")
 	if err != nil {
 		return signin.Identity{}, err
 	}
@@ -584,5 +584,5 @@ func (s *Service) PollDevice(ctx context.Context, code string) (signin.Identity,
 	if err != nil {
 		return signin.Identity{}, tokenError(err)
 	}
-	return s.identity(ctx, p, token, "")
+	return s.verifyIdentity(ctx, p, token, "")
 }

@@ -157,7 +157,7 @@ func TestNew_RefusesWrongSettings(t *testing.T) {
 }
 
 func TestFlatten(t *testing.T) {
-	got := flatten(map[string]any{
+	got := flattenClaims(map[string]any{
 		"iss": "x", "exp": 1.0, "groups": []any{"a", "b", map[string]any{"c": "d"}}, "admin": true, "n": 1234567.0, "none": nil,
 		"realm_access": map[string]any{"roles": []any{"r"}}, "long": strings.Repeat("x", maxValue+1),
 	})
@@ -166,7 +166,7 @@ func TestFlatten(t *testing.T) {
 	for i := range many {
 		many[i] = "g"
 	}
-	require.Len(t, flatten(map[string]any{"groups": many})["groups"], maxClaims)
+	require.Len(t, flattenClaims(map[string]any{"groups": many})["groups"], maxClaims)
 }
 
 func TestIdentity_OmitsAnUnverifiedAddress(t *testing.T) {

@@ -13,13 +13,13 @@ func Bind[T any](s Store) Bound[T] { return Bound[T]{s: s} }
 
 // Update is Store.Update.
 func (b Bound[T]) Update(ctx context.Context, fn func(T) error) error {
-	return b.s.Update(ctx, narrow(fn))
+	return b.s.Update(ctx, narrowTx(fn))
 }
 
 // UpdateBatched is Store.UpdateBatched.
 func (b Bound[T]) UpdateBatched(ctx context.Context, key, app string, fn func(T) (last func() error, err error)) error {
 	return b.s.UpdateBatched(ctx, key, app, func(tx Tx) (last func() error, err error) {
-		err = narrow(func(t T) (err error) {
+		err = narrowTx(func(t T) (err error) {
 			last, err = fn(t)
 			return err
 		})(tx)
@@ -40,15 +40,15 @@ func Alone(fn func(Tx) (last func() error, err error)) func(Tx) error {
 
 // View is Store.View.
 func (b Bound[T]) View(ctx context.Context, fn func(T) error) error {
-	return b.s.View(ctx, narrow(fn))
+	return b.s.View(ctx, narrowTx(fn))
 }
 
 // Snapshot is Store.Snapshot.
 func (b Bound[T]) Snapshot(ctx context.Context, fn func(T) error) error {
-	return b.s.Snapshot(ctx, narrow(fn))
+	return b.s.Snapshot(ctx, narrowTx(fn))
 }
 
-func narrow[T any](fn func(T) error) func(Tx) error {
+func narrowTx[T any](fn func(T) error) func(Tx) error {
 	return func(tx Tx) error {
 		t, ok := any(tx).(T)
 		if !ok {

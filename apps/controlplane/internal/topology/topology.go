@@ -163,7 +163,7 @@ func Active(t model.Topology) bool {
 // Scale returns the running rows of the deployment whose replicas change, with the new
 // number. want returns the number for a region, and false to leave the region as it is.
 func Scale(rows []model.Topology, deploymentID string, want func(regionID string) (int32, bool), traceparent string, now int64) []model.Topology {
-	return bump(rows, traceparent, now, func(t *model.Topology) bool {
+	return bumpRows(rows, traceparent, now, func(t *model.Topology) bool {
 		replicas, wanted := want(t.RegionID)
 		if t.DeploymentID != deploymentID || !wanted || t.Replicas == replicas {
 			return false
@@ -177,7 +177,7 @@ func Scale(rows []model.Topology, deploymentID string, want func(regionID string
 // generation. They are the running rows whose deployment refers to the secret without a fixed
 // version, in that region. specs holds the deployments by id.
 func BumpSecrets(rows []model.Topology, specs map[string]*windlassv1.DeploymentSpec, secret, traceparent string, now int64) []model.Topology {
-	return bump(rows, traceparent, now, func(t *model.Topology) bool {
+	return bumpRows(rows, traceparent, now, func(t *model.Topology) bool {
 		return slices.ContainsFunc(override.In(specs[t.DeploymentID], t.RegionID).GetSecrets(), func(r *windlassv1.SecretReference) bool {
 			return r.GetSecret() == secret && r.GetVersion() == 0
 		})
@@ -187,12 +187,12 @@ func BumpSecrets(rows []model.Topology, specs map[string]*windlassv1.DeploymentS
 // Renew returns the running rows of the app with a new generation, because something of the app changed that
 // agents must see with each deployment.
 func Renew(rows []model.Topology, traceparent string, now int64) []model.Topology {
-	return bump(rows, traceparent, now, func(*model.Topology) bool { return true })
+	return bumpRows(rows, traceparent, now, func(*model.Topology) bool { return true })
 }
 
-// bump calls change for each running row. It returns the rows for which change returns true, with the
+// bumpRows calls change for each running row. It returns the rows for which change returns true, with the
 // next generation.
-func bump(rows []model.Topology, traceparent string, now int64, change func(*model.Topology) bool) []model.Topology {
+func bumpRows(rows []model.Topology, traceparent string, now int64, change func(*model.Topology) bool) []model.Topology {
 	var changed []model.Topology
 	for _, t := range rows {
 		if t.Assigned() && change(&t) {

@@ -134,7 +134,7 @@ func (t *Trail) write(ctx context.Context) {
 	defer cancel()
 	rows := make([]model.Audit, 0, len(counts))
 	for e, c := range counts {
-		rows = append(rows, row(e, c))
+		rows = append(rows, rowOf(e, c))
 	}
 	err := t.store.Update(ctx, func(tx Tx) error { return tx.InsertAudit(rows...) })
 	if err == nil {
@@ -146,7 +146,7 @@ func (t *Trail) write(ctx context.Context) {
 	t.log.WarnContext(ctx, "cannot write refused calls and reads into the audit", "rows", len(counts), "error", err)
 }
 
-func row(e Entry, c *count) model.Audit {
+func rowOf(e Entry, c *count) model.Audit {
 	after, err := json.Marshal(struct {
 		Outcome string `json:"outcome"`
 		Count   int64  `json:"count"`

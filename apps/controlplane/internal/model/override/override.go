@@ -34,13 +34,13 @@ func In(spec *windlassv1.DeploymentSpec, regionID string) *windlassv1.Deployment
 	}
 	s := proto.CloneOf(spec)
 	s.Overrides, s.PinnedOverrides = nil, nil
-	if p := pinned(spec, regionID); p != nil {
+	if p := pinnedFor(spec, regionID); p != nil {
 		apply(s, p.GetValues())
 	}
 	return s
 }
 
-func pinned(spec *windlassv1.DeploymentSpec, regionID string) *windlassv1.PinnedOverride {
+func pinnedFor(spec *windlassv1.DeploymentSpec, regionID string) *windlassv1.PinnedOverride {
 	for _, p := range spec.GetPinnedOverrides() {
 		if p.GetRegionId() == regionID {
 			return p
@@ -75,7 +75,7 @@ func ID(spec *windlassv1.DeploymentSpec, region string) string {
 // Replicas returns the replicas that the spec begins with in the region. ok is false if
 // the spec sets none.
 func Replicas(spec *windlassv1.DeploymentSpec, regionID string) (n int32, ok bool) {
-	if v := pinned(spec, regionID).GetValues(); v != nil && v.Replicas != nil {
+	if v := pinnedFor(spec, regionID).GetValues(); v != nil && v.Replicas != nil {
 		return v.GetReplicas(), true
 	}
 	return spec.GetReplicas(), spec.Replicas != nil
@@ -110,7 +110,7 @@ func Repin(spec *windlassv1.DeploymentSpec, ids map[string]string) {
 func SetReplicas(spec *windlassv1.DeploymentSpec, region, regionID string, n int32) {
 	StateReplicas(spec, region, regionID, n)
 	if n == spec.GetReplicas() {
-		pinned(spec, regionID).Values.Replicas = nil
+		pinnedFor(spec, regionID).Values.Replicas = nil
 	}
 	spec.PinnedOverrides = slices.DeleteFunc(spec.PinnedOverrides, func(p *windlassv1.PinnedOverride) bool {
 		return proto.Size(p.GetValues()) == 0
@@ -119,10 +119,10 @@ func SetReplicas(spec *windlassv1.DeploymentSpec, region, regionID string, n int
 
 // StateReplicas pins the number for the region, even if the spec has the same number.
 func StateReplicas(spec *windlassv1.DeploymentSpec, region, regionID string, n int32) {
-	p := pinned(spec, regionID)
+	p := pinnedFor(spec, regionID)
 	if p == nil {
 		p = &windlassv1.PinnedOverride{Region: region, RegionId: regionID, Values: &windlassv1.Override{}}
-		spec.PinnedOverrides = sorted(append(slices.Clone(spec.PinnedOverrides), p))
+		spec.PinnedOverrides = sortPinned(append(slices.Clone(spec.PinnedOverrides), p))
 	}
 	p.Values.Replicas = &n
 }
@@ -143,7 +143,7 @@ func Versioned(spec *windlassv1.DeploymentSpec) []*windlassv1.PinnedOverride {
 			all = append(all, p)
 		}
 	}
-	return sorted(all)
+	return sortPinned(all)
 }
 
 // apply applies the override to the spec. It changes no list or map in place, because
@@ -152,16 +152,16 @@ func apply(s *windlassv1.DeploymentSpec, o *windlassv1.Override) {
 	if o.Replicas != nil {
 		s.Replicas = new(o.GetReplicas())
 	}
-	s.Resources = resources(s.GetResources(), o.GetResources())
-	s.Args = args(s.GetArgs(), o)
+	s.Resources = mergeResources(s.GetResources(), o.GetResources())
+	s.Args = argsOf(s.GetArgs(), o)
 	s.Roles = slices.Clone(s.GetRoles())
 	for i, r := range s.Roles {
 		r = proto.CloneOf(r)
 		if r.GetResources() != nil {
-			r.Resources = resources(r.GetResources(), o.GetResources())
+			r.Resources = mergeResources(r.GetResources(), o.GetResources())
 		}
 		if len(r.GetArgs()) > 0 {
-			r.Args = args(r.GetArgs(), o)
+			r.Args = argsOf(r.GetArgs(), o)
 		}
 		s.Roles[i] = r
 	}
@@ -171,7 +171,7 @@ func apply(s *windlassv1.DeploymentSpec, o *windlassv1.Override) {
 				continue
 			}
 			if change.GetResources() != nil {
-				r.Resources = resources(cmp.Or(r.GetResources(), s.GetResources()), change.GetResources())
+				r.Resources = mergeResources(cmp.Or(r.GetResources(), s.GetResources()), change.GetResources())
 			}
 			if len(change.GetArgs()) > 0 {
 				r.Args = change.GetArgs()
@@ -209,7 +209,7 @@ func hasSecret(o *windlassv1.Override, name string) bool {
 	return slices.ContainsFunc(o.GetSecrets(), func(r *windlassv1.SecretReference) bool { return r.GetEnvName() == name })
 }
 
-func args(of []string, o *windlassv1.Override) []string {
+func argsOf(of []string, o *windlassv1.Override) []string {
 	switch {
 	case len(o.GetArgs()) > 0:
 		return o.GetArgs()
@@ -219,7 +219,7 @@ func args(of []string, o *windlassv1.Override) []string {
 	return of
 }
 
-func resources(of, by *windlassv1.Resources) *windlassv1.Resources {
+func mergeResources(of, by *windlassv1.Resources) *windlassv1.Resources {
 	if by == nil {
 		return of
 	}

@@ -35,7 +35,7 @@ func Pin(spec *windlassv1.DeploymentSpec, regions []model.Region) ([]*windlassv1
 		return nil, nil
 	}
 	for i, o := range all {
-		if len(o.GetLabels()) > 0 && !slices.ContainsFunc(regions, func(r model.Region) bool { return takes(o, r) }) {
+		if len(o.GetLabels()) > 0 && !slices.ContainsFunc(regions, func(r model.Region) bool { return appliesTo(o, r) }) {
 			return nil, &Problem{
 				nothing, fmt.Sprintf("overrides[%d].labels", i), "none of the app's regions has these labels",
 				"`windlass list regions -o yaml` shows the labels of regions.",
@@ -45,7 +45,7 @@ func Pin(spec *windlassv1.DeploymentSpec, regions []model.Region) ([]*windlassv1
 	l := layersOf(all)
 	var out []*windlassv1.PinnedOverride
 	for _, r := range regions {
-		values, problem := l.merged(r, -1)
+		values, problem := l.mergeLayers(r, -1)
 		if problem != nil {
 			return nil, problem
 		}
@@ -54,26 +54,26 @@ func Pin(spec *windlassv1.DeploymentSpec, regions []model.Region) ([]*windlassv1
 		}
 	}
 	for i, o := range all {
-		about := slices.DeleteFunc(slices.Clone(regions), func(r model.Region) bool { return !takes(o, r) })
+		about := slices.DeleteFunc(slices.Clone(regions), func(r model.Region) bool { return !appliesTo(o, r) })
 		if len(about) == 0 {
 			continue // the override names a region that does not exist, which checkRegions reports
 		}
-		if !l.changes(spec, about, i) {
+		if !l.changesAny(spec, about, i) {
 			return nil, &Problem{
 				nothing, fmt.Sprintf("overrides[%d]", i),
-				fmt.Sprintf("it changes nothing: without it, the spec would be the same in %s", names(about)), "Leave it out.",
+				fmt.Sprintf("it changes nothing: without it, the spec would be the same in %s", regionNames(about)), "Leave it out.",
 			}
 		}
 	}
-	return sorted(out), nil
+	return sortPinned(out), nil
 }
 
-func sorted(all []*windlassv1.PinnedOverride) []*windlassv1.PinnedOverride {
+func sortPinned(all []*windlassv1.PinnedOverride) []*windlassv1.PinnedOverride {
 	slices.SortFunc(all, func(a, b *windlassv1.PinnedOverride) int { return cmp.Compare(a.GetRegion(), b.GetRegion()) })
 	return all
 }
 
-func names(regions []model.Region) string {
+func regionNames(regions []model.Region) string {
 	var out []string
 	for _, r := range regions {
 		out = append(out, r.Name)
@@ -81,8 +81,8 @@ func names(regions []model.Region) string {
 	return strings.Join(out, ", ")
 }
 
-// takes reports whether the override applies to the region.
-func takes(o *windlassv1.Override, r model.Region) bool {
+// appliesTo reports whether the override applies to the region.
+func appliesTo(o *windlassv1.Override, r model.Region) bool {
 	if len(o.GetLabels()) == 0 {
 		return slices.Contains(o.GetRegions(), r.Name)
 	}
@@ -94,17 +94,17 @@ func takes(o *windlassv1.Override, r model.Region) bool {
 	return true
 }
 
-// changes reports whether the override with index i changes anything in one of the regions.
+// changesAny reports whether the override with index i changes anything in one of the regions.
 // The overrides together must have no conflict.
-func (l layers) changes(spec *windlassv1.DeploymentSpec, regions []model.Region, i int) bool {
+func (l layers) changesAny(spec *windlassv1.DeploymentSpec, regions []model.Region, i int) bool {
 	// Fields that no override changes are left out.
 	base := &windlassv1.DeploymentSpec{
 		Replicas: spec.Replicas, Resources: spec.GetResources(), Args: spec.GetArgs(), Roles: spec.GetRoles(),
 		Env: spec.GetEnv(), Secrets: spec.GetSecrets(),
 	}
 	for _, r := range regions {
-		with, _ := l.merged(r, -1)
-		without, unsettled := l.merged(r, i)
+		with, _ := l.mergeLayers(r, -1)
+		without, unsettled := l.mergeLayers(r, i)
 		if unsettled != nil {
 			return true // without it, other overrides conflict
 		}
@@ -127,8 +127,8 @@ type field struct {
 	alone     *windlassv1.Override
 }
 
-// fields returns the fields that the override sets.
-func fields(o *windlassv1.Override) []field {
+// fieldsOf returns the fields that the override sets.
+func fieldsOf(o *windlassv1.Override) []field {
 	var out []field
 	add := func(key, path string, alone *windlassv1.Override) { out = append(out, field{key, path, alone}) }
 	if o.Replicas != nil {
@@ -184,7 +184,7 @@ func eachAmount(r *windlassv1.Resources, set func(name string, alone *windlassv1
 }
 
 // Empty reports whether the override sets nothing.
-func Empty(o *windlassv1.Override) bool { return len(fields(o)) == 0 }
+func Empty(o *windlassv1.Override) bool { return len(fieldsOf(o)) == 0 }
 
 // layers are overrides and their fields.
 type layers struct {
@@ -195,14 +195,14 @@ type layers struct {
 func layersOf(all []*windlassv1.Override) layers {
 	l := layers{all: all}
 	for _, o := range all {
-		l.fields = append(l.fields, fields(o))
+		l.fields = append(l.fields, fieldsOf(o))
 	}
 	return l
 }
 
-// merged returns the fields that the overrides set for the region, or nil for none. It leaves out the override whose
+// mergeLayers returns the fields that the overrides set for the region, or nil for none. It leaves out the override whose
 // index is except, or none if except is -1.
-func (l layers) merged(r model.Region, except int) (*windlassv1.Override, *Problem) {
+func (l layers) mergeLayers(r model.Region, except int) (*windlassv1.Override, *Problem) {
 	type said struct {
 		field
 		by int
@@ -211,7 +211,7 @@ func (l layers) merged(r model.Region, except int) (*windlassv1.Override, *Probl
 	for _, byName := range []bool{true, false} {
 		layer := map[string]said{}
 		for i, o := range l.all {
-			if i == except || !takes(o, r) || byName != (len(o.GetLabels()) == 0) {
+			if i == except || !appliesTo(o, r) || byName != (len(o.GetLabels()) == 0) {
 				continue
 			}
 			for _, f := range l.fields[i] {
@@ -240,12 +240,12 @@ func (l layers) merged(r model.Region, except int) (*windlassv1.Override, *Probl
 	for _, key := range slices.Sorted(maps.Keys(decided)) {
 		proto.Merge(out, decided[key].alone)
 	}
-	out.Roles = joined(out.GetRoles())
+	out.Roles = joinRoles(out.GetRoles())
 	return out, nil
 }
 
-// joined returns one entry for each role, from entries with one field each.
-func joined(all []*windlassv1.RoleOverride) (out []*windlassv1.RoleOverride) {
+// joinRoles returns one entry for each role, from entries with one field each.
+func joinRoles(all []*windlassv1.RoleOverride) (out []*windlassv1.RoleOverride) {
 	for _, r := range all {
 		i := slices.IndexFunc(out, func(o *windlassv1.RoleOverride) bool { return o.GetName() == r.GetName() })
 		if i < 0 {

@@ -90,8 +90,8 @@ func Variables() []string {
 	return []string{"app", "app_id", "deployment", "version", "region", "window", "selector"}
 }
 
-// value returns the value of a variable, and false if there is no such variable.
-func (s Subject) value(variable string) (string, bool) {
+// valueOf returns the value of a variable, and false if there is no such variable.
+func (s Subject) valueOf(variable string) (string, bool) {
 	switch variable {
 	case "app":
 		return s.App, true
@@ -112,7 +112,7 @@ func (s Subject) value(variable string) (string, bool) {
 	case "selector":
 		matcher := fmt.Sprintf("=%q", s.Deployment)
 		if len(s.MadeFor) > 0 {
-			matcher = fmt.Sprintf("=~%q", strings.Join(s.deployments(), "|"))
+			matcher = fmt.Sprintf("=~%q", strings.Join(s.deploymentIDs(), "|"))
 		}
 		return fmt.Sprintf("windlass_deployment%s,windlass_region=%q", matcher, s.Region), true
 	}
@@ -137,7 +137,7 @@ func Expand(query string, s Subject) (string, error) {
 		if !closed {
 			return "", fmt.Errorf("%q is not closed by }}", "{{"+after)
 		}
-		value, ok := s.value(strings.TrimSpace(name))
+		value, ok := s.valueOf(strings.TrimSpace(name))
 		if !ok {
 			return "", fmt.Errorf("{{%s}} is not a variable", strings.TrimSpace(name))
 		}
@@ -161,8 +161,8 @@ type Queries struct {
 	Within []string
 }
 
-// deployments returns the ids of the deployments that instances of the subject were created for.
-func (s Subject) deployments() []string { return append([]string{s.Deployment}, s.MadeFor...) }
+// deploymentIDs returns the ids of the deployments that instances of the subject were created for.
+func (s Subject) deploymentIDs() []string { return append([]string{s.Deployment}, s.MadeFor...) }
 
 // Ask returns the queries of the check for the new version, and for the old one if it compares them.
 // old is nil if the old version does not serve.
@@ -174,7 +174,7 @@ func Ask(c *windlassv1.AnalysisCheck, fresh Subject, old *Subject) (q Queries, e
 	if c.GetMinSamples() == 0 {
 		samples = ""
 	}
-	q.Within = fresh.deployments()
+	q.Within = fresh.deploymentIDs()
 	if q.New, err = Expand(figure, fresh); err != nil {
 		return q, err
 	}
@@ -184,7 +184,7 @@ func Ask(c *windlassv1.AnalysisCheck, fresh Subject, old *Subject) (q Queries, e
 	if old == nil || !Compares(c) {
 		return q, nil
 	}
-	q.Within = append(q.Within, old.deployments()...)
+	q.Within = append(q.Within, old.deploymentIDs()...)
 	if q.Old, err = Expand(figure, *old); err != nil {
 		return q, err
 	}
@@ -221,26 +221,26 @@ func Judge(c *windlassv1.AnalysisCheck, f Figures, oldServes bool) (Verdict, str
 	if c.GetWebhook() != nil {
 		return judgeWebHook(f)
 	}
-	if text := unusable(c, "the new version", f.New, f.NewSamples); text != "" {
+	if text := unusableReason(c, "the new version", f.New, f.NewSamples); text != "" {
 		return Inconclusive, text
 	}
 	if compares {
-		if text := unusable(c, "the old version", f.Old, f.OldSamples); text != "" {
+		if text := unusableReason(c, "the old version", f.Old, f.OldSamples); text != "" {
 			return Inconclusive, text
 		}
 	}
-	text := number(*f.New)
+	text := numberText(*f.New)
 	if f.NewSamples != nil {
-		text += fmt.Sprintf(" on %s samples", number(math.Round(*f.NewSamples)))
+		text += fmt.Sprintf(" on %s samples", numberText(math.Round(*f.NewSamples)))
 	}
 	if compares {
-		text += ", the old version's is " + number(*f.Old)
+		text += ", the old version's is " + numberText(*f.Old)
 		if f.OldSamples != nil {
-			text += fmt.Sprintf(" on %s", number(math.Round(*f.OldSamples)))
+			text += fmt.Sprintf(" on %s", numberText(math.Round(*f.OldSamples)))
 		}
 	}
 	var broken, kept []string
-	for _, b := range bounds(c, f, compares) {
+	for _, b := range boundsOf(c, f, compares) {
 		if b.isMax && b.value > b.limit || !b.isMax && b.value < b.limit {
 			broken = append(broken, b.String())
 		} else {
@@ -268,15 +268,15 @@ func (b bound) String() string {
 	if b.isMax {
 		word = "most"
 	}
-	value, limit := number(b.value), number(b.limit)
+	value, limit := numberText(b.value), numberText(b.limit)
 	if value == limit && b.value != b.limit {
 		value, limit = strconv.FormatFloat(b.value, 'g', -1, 64), strconv.FormatFloat(b.limit, 'g', -1, 64)
 	}
 	return fmt.Sprintf("%s %s, at %s %s", b.what, value, word, limit)
 }
 
-// bounds returns the bounds of the check with the values of f.
-func bounds(c *windlassv1.AnalysisCheck, f Figures, compares bool) (out []bound) {
+// boundsOf returns the bounds of the check with the values of f.
+func boundsOf(c *windlassv1.AnalysisCheck, f Figures, compares bool) (out []bound) {
 	add := func(what string, value float64, upper, lower *float64) {
 		if upper != nil {
 			out = append(out, bound{what, value, *upper, true})
@@ -299,8 +299,8 @@ func bounds(c *windlassv1.AnalysisCheck, f Figures, compares bool) (out []bound)
 	return out
 }
 
-// unusable returns why the figure of a version cannot be judged, or "" if it can.
-func unusable(c *windlassv1.AnalysisCheck, version string, figure, samples *float64) string {
+// unusableReason returns why the figure of a version cannot be judged, or "" if it can.
+func unusableReason(c *windlassv1.AnalysisCheck, version string, figure, samples *float64) string {
 	if c.GetMinSamples() > 0 {
 		have := 0.0
 		if samples != nil && !math.IsNaN(*samples) {
@@ -308,7 +308,7 @@ func unusable(c *windlassv1.AnalysisCheck, version string, figure, samples *floa
 		}
 		// Rounded, because Prometheus extrapolates: 9.97 can stand for 10 requests.
 		if math.Round(have) < float64(c.GetMinSamples()) {
-			return fmt.Sprintf("%s has %s samples of the %d that it takes", version, number(math.Round(have)), c.GetMinSamples())
+			return fmt.Sprintf("%s has %s samples of the %d that it takes", version, numberText(math.Round(have)), c.GetMinSamples())
 		}
 	}
 	switch {
@@ -320,5 +320,5 @@ func unusable(c *windlassv1.AnalysisCheck, version string, figure, samples *floa
 	return ""
 }
 
-// number formats v with six significant digits.
-func number(v float64) string { return strconv.FormatFloat(v, 'g', 6, 64) }
+// numberText formats v with six significant digits.
+func numberText(v float64) string { return strconv.FormatFloat(v, 'g', 6, 64) }

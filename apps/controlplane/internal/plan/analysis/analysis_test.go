@@ -17,7 +17,7 @@ func TestExpand_ReplacesVariablesAndRefusesUnknownOnes(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, `a{windlass_deployment="dep_2",windlass_region="eu"} b{app="chat",id="app_1"}[90s] dep_2 2 eu {x="y"}`, got)
 	for _, v := range Variables() {
-		_, ok := subject.value(v)
+		_, ok := subject.valueOf(v)
 		require.True(t, ok, v)
 	}
 	_, err = Expand("up{{{pod}}}", subject)

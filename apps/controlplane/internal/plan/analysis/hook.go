@@ -157,7 +157,7 @@ func judgeWebHook(f Figures) (Verdict, string) {
 		}[f.Answer.Verdict]
 	}
 	if f.New != nil && !math.IsNaN(*f.New) && !math.IsInf(*f.New, 0) {
-		text = number(*f.New) + ": " + text
+		text = numberText(*f.New) + ": " + text
 	}
 	return f.Answer.Verdict, text
 }

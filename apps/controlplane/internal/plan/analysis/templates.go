@@ -27,38 +27,42 @@ var templates = map[windlassv1.AnalysisCheck_Template]template{
 	},
 	windlassv1.AnalysisCheck_TEMPLATE_LATENCY_P95: {
 		query:      p95("vllm:e2e_request_latency_seconds", "sglang:e2e_request_latency_seconds", "tgi_request_duration"),
-		samples:    observed("vllm:e2e_request_latency_seconds", "sglang:e2e_request_latency_seconds", "tgi_request_duration"),
+		samples:    observedIn("vllm:e2e_request_latency_seconds", "sglang:e2e_request_latency_seconds", "tgi_request_duration"),
 		minSamples: defaultMinRequests,
 	},
 	windlassv1.AnalysisCheck_TEMPLATE_TIME_TO_FIRST_TOKEN: {
 		query:      p95("vllm:time_to_first_token_seconds", "sglang:time_to_first_token_seconds"),
-		samples:    observed("vllm:time_to_first_token_seconds", "sglang:time_to_first_token_seconds"),
+		samples:    observedIn("vllm:time_to_first_token_seconds", "sglang:time_to_first_token_seconds"),
 		minSamples: defaultMinRequests,
 	},
 	windlassv1.AnalysisCheck_TEMPLATE_QUEUE_LENGTH: {
-		query:      mean("vllm:num_requests_waiting", "sglang:num_queue_reqs", "tgi_queue_size"),
-		samples:    values("vllm:num_requests_waiting", "sglang:num_queue_reqs", "tgi_queue_size"),
+		query:      meanOf("vllm:num_requests_waiting", "sglang:num_queue_reqs", "tgi_queue_size"),
+		samples:    valuesOf("vllm:num_requests_waiting", "sglang:num_queue_reqs", "tgi_queue_size"),
 		minSamples: defaultMinValues,
 	},
 	windlassv1.AnalysisCheck_TEMPLATE_GPU_USE: {
-		query:      mean("DCGM_FI_DEV_GPU_UTIL") + " / 100",
-		samples:    values("DCGM_FI_DEV_GPU_UTIL"),
+		query:      meanOf("DCGM_FI_DEV_GPU_UTIL") + " / 100",
+		samples:    valuesOf("DCGM_FI_DEV_GPU_UTIL"),
 		minSamples: defaultMinValues,
 	},
 }
 
-// series selects the series that have one of the names, with the suffix.
-func series(suffix string, names []string) string {
+// seriesSelector selects the series that have one of the names, with the suffix.
+func seriesSelector(suffix string, names []string) string {
 	pattern := strings.Join(names, suffix+"|") + suffix
 	return `{__name__=~"` + pattern + `",{{selector}}}[{{window}}]`
 }
 
 func p95(names ...string) string {
-	return "histogram_quantile(0.95, sum by (le) (rate(" + series("_bucket", names) + ")))"
+	return "histogram_quantile(0.95, sum by (le) (rate(" + seriesSelector("_bucket", names) + ")))"
 }
 
-func observed(names ...string) string { return "sum(increase(" + series("_count", names) + "))" }
+func observedIn(names ...string) string {
+	return "sum(increase(" + seriesSelector("_count", names) + "))"
+}
 
-func mean(names ...string) string { return "avg(avg_over_time(" + series("", names) + "))" }
+func meanOf(names ...string) string { return "avg(avg_over_time(" + seriesSelector("", names) + "))" }
 
-func values(names ...string) string { return "sum(count_over_time(" + series("", names) + "))" }
+func valuesOf(names ...string) string {
+	return "sum(count_over_time(" + seriesSelector("", names) + "))"
+}

@@ -94,39 +94,39 @@ func Begin(was []model.Topology, in plan.Input, now int64, deployment string) Fo
 // the deployment whose id is until has replicas.
 func forecast(was []model.Topology, in plan.Input, now int64, looks int, until string) Forecast {
 	sim := newSimulation(in, now)
-	sim.moves(was, sim.in.Topology, sim.progress())
+	sim.addMoves(was, sim.in.Topology, sim.progressOf())
 	sim.runs = runsOf(was)
-	sim.obey()
+	sim.applyEverywhere()
 	for range looks {
 		if until != "" && slices.ContainsFunc(sim.in.Topology, func(t model.Topology) bool {
 			return t.DeploymentID == until && plan.Active(t) && t.Replicas > 0
 		}) {
-			return sim.end()
+			return sim.endForecast()
 		}
 		out := plan.Next(sim.in, sim.now)
-		sim.note(out)
+		sim.noteOutput(out)
 		sim.apply(out)
 		sim.in.Resolved, sim.in.Measurements = nil, nil
 		switch {
 		case out.Resolve != "":
 			sim.in.Resolved = &plan.Resolution{Image: out.Resolve, Digested: out.Resolve}
 		case len(out.Measure) > 0:
-			sim.in.Measurements = sim.measured(out.Measure)
+			sim.in.Measurements = sim.measureAll(out.Measure)
 		case out.Changed() || out.Next == sim.now:
-			sim.obey()
+			sim.applyEverywhere()
 		default:
-			if sim.approve() {
+			if sim.approveAll() {
 				break
 			}
 			if next := sim.nextTime(); next != 0 {
 				sim.now = next
-			} else if !sim.promote() {
+			} else if !sim.promoteAll() {
 				sim.out.Complete = true
-				return sim.end()
+				return sim.endForecast()
 			}
 		}
 	}
-	return sim.end()
+	return sim.endForecast()
 }
 
 // simulation is an app in simulated regions where nothing goes wrong.
@@ -159,8 +159,8 @@ func newSimulation(in plan.Input, now int64) *simulation {
 		s := in.RolloutState.Clone()
 		sim.in.RolloutState = &s
 		if s.Progress != nil {
-			sim.checks = names(s.Progress.Policy)
-			passing(s.Progress.Policy)
+			sim.checks = checkNames(s.Progress.Policy)
+			makePassing(s.Progress.Policy)
 		}
 	}
 	sim.in.Regions = slices.Clone(in.Regions)
@@ -187,7 +187,7 @@ func newSimulation(in plan.Input, now int64) *simulation {
 	return sim
 }
 
-func (sim *simulation) end() Forecast {
+func (sim *simulation) endForecast() Forecast {
 	sim.out.Lasts, sim.out.Loads = sim.now-sim.start, sim.loads
 	sim.out.Rollout = sim.in.Rollout
 	if sim.in.RolloutState != nil {
@@ -196,8 +196,8 @@ func (sim *simulation) end() Forecast {
 	return sim.out
 }
 
-// progress returns the progress of the rollout, nil for a rollout without a policy.
-func (sim *simulation) progress() *model.Progress {
+// progressOf returns the progress of the rollout, nil for a rollout without a policy.
+func (sim *simulation) progressOf() *model.Progress {
 	if sim.in.RolloutState == nil {
 		return nil
 	}
@@ -224,7 +224,7 @@ func (sim *simulation) apply(out plan.Output) {
 			}
 		}
 	}
-	sim.in.Topology = merged(sim.in.Topology, out.Topology)
+	sim.in.Topology = mergeRows(sim.in.Topology, out.Topology)
 	sim.in.Pins = slices.DeleteFunc(slices.Clone(sim.in.Pins), func(p model.Pin) bool { return slices.Contains(out.Unpinned, p.DeploymentID) })
 	for _, p := range out.Pins {
 		if i := slices.IndexFunc(sim.in.Pins, func(was model.Pin) bool { return was.DeploymentID == p.DeploymentID }); i >= 0 {
@@ -241,9 +241,9 @@ func (sim *simulation) apply(out plan.Output) {
 	}
 }
 
-// merged returns rows with the changed rows. A changed row replaces the row with the same key, or is
+// mergeRows returns rows with the changed rows. A changed row replaces the row with the same key, or is
 // added.
-func merged(rows, changed []model.Topology) []model.Topology {
+func mergeRows(rows, changed []model.Topology) []model.Topology {
 	rows = slices.Clone(rows)
 	for _, t := range changed {
 		i := slices.IndexFunc(rows, func(have model.Topology) bool {
@@ -266,7 +266,7 @@ func (sim *simulation) nextTime() (next int64) {
 			next = at
 		}
 	}
-	c := sim.progress()
+	c := sim.progressOf()
 	if c == nil {
 		return 0
 	}
@@ -298,12 +298,12 @@ func (sim *simulation) nextTime() (next int64) {
 	return next
 }
 
-// approve gives the approvals that the rollout waits for, and reports whether there were any.
-func (sim *simulation) approve() (opened bool) {
+// approveAll gives the approvals that the rollout waits for, and reports whether there were any.
+func (sim *simulation) approveAll() (opened bool) {
 	if r := sim.in.Rollout; r != nil && plan.StartMissing(*r) != "" {
 		return sim.approveStart(*r)
 	}
-	c := sim.progress()
+	c := sim.progressOf()
 	if c == nil || !c.Active(sim.in.App.RolloutID) || c.Back {
 		return false
 	}
@@ -320,9 +320,9 @@ func (sim *simulation) approve() (opened bool) {
 // maxApprovals is the largest number of approvals that a gate may need, by its schema.
 const maxApprovals = 10
 
-// promote promotes regions that wait for a person, and reports whether there were any.
-func (sim *simulation) promote() bool {
-	c := sim.progress()
+// promoteAll promotes regions that wait for a person, and reports whether there were any.
+func (sim *simulation) promoteAll() bool {
+	c := sim.progressOf()
 	if c == nil || !c.Active(sim.in.App.RolloutID) || c.Back {
 		return false
 	}
@@ -337,21 +337,21 @@ func (sim *simulation) promote() bool {
 	return false
 }
 
-// note adds the steps that follow from the planner's output, before the output is applied.
-func (sim *simulation) note(out plan.Output) {
-	before, after := sim.progress(), sim.progress()
+// noteOutput adds the steps that follow from the planner's output, before the output is applied.
+func (sim *simulation) noteOutput(out plan.Output) {
+	before, after := sim.progressOf(), sim.progressOf()
 	if out.RolloutState != nil {
 		after = out.RolloutState.Progress
 	}
 	if after != nil {
-		sim.waves(before, after)
+		sim.addWaves(before, after)
 	}
 	if out.App != nil && out.App.LiveDeploymentID != sim.in.App.LiveDeploymentID {
-		sim.add(Step{Kind: windlassv1.PlanStep_KIND_LIVE, Sides: []Side{sim.side(model.Topology{DeploymentID: out.App.LiveDeploymentID})}})
+		sim.add(Step{Kind: windlassv1.PlanStep_KIND_LIVE, Sides: []Side{sim.sideOf(model.Topology{DeploymentID: out.App.LiveDeploymentID})}})
 	}
-	sim.moves(sim.in.Topology, merged(sim.in.Topology, out.Topology), after)
+	sim.addMoves(sim.in.Topology, mergeRows(sim.in.Topology, out.Topology), after)
 	if after != nil {
-		sim.waits(before, after)
+		sim.addWaits(before, after)
 	}
 }
 
@@ -360,8 +360,8 @@ func (sim *simulation) add(s Step) {
 	sim.out.Steps = append(sim.out.Steps, s)
 }
 
-// waves adds a step for each wave that begins.
-func (sim *simulation) waves(before, after *model.Progress) {
+// addWaves adds a step for each wave that begins.
+func (sim *simulation) addWaves(before, after *model.Progress) {
 	for i, wave := range after.Waves {
 		if wave.State != windlassv1.WaveProgress_STATE_WAITING &&
 			(i >= len(before.Waves) || before.Waves[i].State == windlassv1.WaveProgress_STATE_WAITING) {
@@ -370,8 +370,8 @@ func (sim *simulation) waves(before, after *model.Progress) {
 	}
 }
 
-// waits adds a step for each wait that begins.
-func (sim *simulation) waits(before, after *model.Progress) {
+// addWaits adds a step for each wait that begins.
+func (sim *simulation) addWaits(before, after *model.Progress) {
 	for i, wave := range after.Waves {
 		var was model.WaveProgress
 		if i < len(before.Waves) {
@@ -402,7 +402,7 @@ func (sim *simulation) waits(before, after *model.Progress) {
 		if wave.BakingSince != 0 && wave.BakingSince != was.BakingSince && bake > 0 {
 			sim.add(Step{
 				Kind: windlassv1.PlanStep_KIND_BAKE, Wave: wave.Name, Wait: time.Duration(bake) * time.Millisecond,
-				Checks: absolute(after.Policy),
+				Checks: absoluteChecks(after.Policy),
 			})
 		}
 		if gate := plan.WaveGate(after, wave); gate != nil && wave.BakingSince != was.BakingSince {
@@ -411,16 +411,16 @@ func (sim *simulation) waits(before, after *model.Progress) {
 	}
 	if id := after.Retained(); id != "" && before.Retained() != id {
 		sim.add(Step{
-			Kind: windlassv1.PlanStep_KIND_RETAIN, Sides: []Side{sim.side(model.Topology{DeploymentID: id})},
+			Kind: windlassv1.PlanStep_KIND_RETAIN, Sides: []Side{sim.sideOf(model.Topology{DeploymentID: id})},
 			Wait: time.Duration(after.RetainedUntil-sim.now) * time.Millisecond,
 		})
 	}
 }
 
-// moves adds a step for each region whose rows differ, in the order of names. c is the progress after
+// addMoves adds a step for each region whose rows differ, in the order of names. c is the progress after
 // the change.
-func (sim *simulation) moves(before, after []model.Topology, c *model.Progress) {
-	was, is := sim.sides(before), sim.sides(after)
+func (sim *simulation) addMoves(before, after []model.Topology, c *model.Progress) {
+	was, is := sim.sidesOf(before), sim.sidesOf(after)
 	inPlace, keeps, moving := map[string]bool{}, map[string]bool{}, map[string][]string{}
 	for _, t := range after {
 		already := slices.ContainsFunc(before, func(o model.Topology) bool {
@@ -460,11 +460,11 @@ func (sim *simulation) madeAlike(a, b string) bool {
 	return i >= 0 && j >= 0 && sim.in.Deployments[i].MadeAlike(&sim.in.Deployments[j])
 }
 
-// sides returns the versions that have replicas or traffic, by region.
-func (sim *simulation) sides(rows []model.Topology) map[string][]Side {
+// sidesOf returns the versions that have replicas or traffic, by region.
+func (sim *simulation) sidesOf(rows []model.Topology) map[string][]Side {
 	out := map[string][]Side{}
 	for _, t := range rows {
-		if s := sim.side(t); s.Replicas > 0 || s.Weight > 0 {
+		if s := sim.sideOf(t); s.Replicas > 0 || s.Weight > 0 {
 			out[t.RegionID] = append(out[t.RegionID], s)
 		}
 	}
@@ -476,7 +476,7 @@ func (sim *simulation) sides(rows []model.Topology) map[string][]Side {
 	return out
 }
 
-func (sim *simulation) side(t model.Topology) Side {
+func (sim *simulation) sideOf(t model.Topology) Side {
 	s := Side{DeploymentID: t.DeploymentID, Version: sim.versions[t.DeploymentID], Weight: t.Weight}
 	if plan.Active(t) {
 		s.Replicas = t.Replicas

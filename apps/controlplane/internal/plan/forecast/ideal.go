@@ -41,7 +41,7 @@ func (sim *simulation) load() {
 		switch {
 		case is.deployment != t.DeploymentID:
 		case was.deployment != "" && was.deployment != is.deployment && !sim.madeAlike(was.deployment, is.deployment):
-			most = max(most, sim.batches(t, is.replicas))
+			most = max(most, sim.batchCount(t, is.replicas))
 		case is.replicas > was.replicas:
 			most = max(most, 1)
 		}
@@ -50,8 +50,8 @@ func (sim *simulation) load() {
 	sim.runs = now
 }
 
-// obey makes every region apply all rows and routes, and report it.
-func (sim *simulation) obey() {
+// applyEverywhere makes every region apply all rows and routes, and report it.
+func (sim *simulation) applyEverywhere() {
 	sim.load()
 	epochs := map[string]int64{}
 	for i := range sim.in.Regions {
@@ -66,7 +66,7 @@ func (sim *simulation) obey() {
 			Phase: int32(agentv1.AppliedState_PHASE_APPLIED), UpdatedAt: sim.now,
 		}
 		if t.Assigned() {
-			o.ReadyReplicas, o.Ready = t.Replicas, sim.instances(t)
+			o.ReadyReplicas, o.Ready = t.Replicas, sim.instanceCount(t)
 			o.RoleCounts = sim.roleCounts(t)
 		} else {
 			o.Deleted = true
@@ -101,7 +101,7 @@ func unmovedRoles(in plan.Input) map[workload][]string {
 
 // roleCounts returns the counts of the row's roles if its region has yet to move some of them. Otherwise it is empty.
 func (sim *simulation) roleCounts(t model.Topology) string {
-	d, unmoved := sim.deployment(t.DeploymentID), sim.unmoved[workload{t.WorkloadKey(), t.RegionID}]
+	d, unmoved := sim.deploymentOf(t.DeploymentID), sim.unmoved[workload{t.WorkloadKey(), t.RegionID}]
 	if d == nil || len(unmoved) == 0 {
 		return ""
 	}
@@ -118,16 +118,16 @@ func (sim *simulation) roleCounts(t model.Topology) string {
 	return model.EncodeRoleCounts(counts)
 }
 
-// instances returns how many instances the row's replicas have.
-func (sim *simulation) instances(t model.Topology) int32 {
-	if d := sim.deployment(t.DeploymentID); d != nil {
+// instanceCount returns how many instances the row's replicas have.
+func (sim *simulation) instanceCount(t model.Topology) int32 {
+	if d := sim.deploymentOf(t.DeploymentID); d != nil {
 		return model.Instances(t.In(d.Spec), t.Replicas)
 	}
 	return t.Replicas
 }
 
-// deployment returns the deployment with the id, or nil.
-func (sim *simulation) deployment(id string) *model.Deployment {
+// deploymentOf returns the deployment with the id, or nil.
+func (sim *simulation) deploymentOf(id string) *model.Deployment {
 	for i := range sim.in.Deployments {
 		if sim.in.Deployments[i].ID == id {
 			return &sim.in.Deployments[i]
@@ -136,18 +136,18 @@ func (sim *simulation) deployment(id string) *model.Deployment {
 	return nil
 }
 
-// batches returns the number of batches in which the row's instances are replaced in their places.
-func (sim *simulation) batches(t model.Topology, replicas int32) int {
-	if d := sim.deployment(t.DeploymentID); d != nil && model.IsPooled(d.Spec) {
+// batchCount returns the number of batches in which the row's instances are replaced in their places.
+func (sim *simulation) batchCount(t model.Topology, replicas int32) int {
+	if d := sim.deploymentOf(t.DeploymentID); d != nil && model.IsPooled(d.Spec) {
 		return pool.Foresee(pool.OrderOf(d.Spec.GetUpdate()), model.RolesInPlace(t.In(d.Spec), t.MovingRoles(), t.MaxUnavailable)).Steps
 	}
 	atOnce := max(1, t.MaxUnavailable)
 	return int((replicas + atOnce - 1) / atOnce)
 }
 
-// passing changes the bounds of the policy's checks so that the figure 1 passes each of them. It does
+// makePassing changes the bounds of the policy's checks so that the figure 1 passes each of them. It does
 // not change the times of the measurements.
-func passing(policy *windlassv1.RolloutPolicy) {
+func makePassing(policy *windlassv1.RolloutPolicy) {
 	for _, c := range policy.GetAnalysis() {
 		if c.GetWebhook() != nil {
 			continue // it passes by its verdict
@@ -163,7 +163,7 @@ func passing(policy *windlassv1.RolloutPolicy) {
 	}
 }
 
-func (sim *simulation) measured(asked []plan.Measure) (out []plan.Measurement) {
+func (sim *simulation) measureAll(asked []plan.Measure) (out []plan.Measurement) {
 	for _, m := range asked {
 		out = append(out, plan.Measurement{
 			RegionID: m.RegionID, Check: m.Check, Since: m.Since, At: sim.now,
@@ -173,16 +173,16 @@ func (sim *simulation) measured(asked []plan.Measure) (out []plan.Measurement) {
 	return out
 }
 
-// names returns the names of the policy's checks. All checks apply while both versions serve.
-func names(policy *windlassv1.RolloutPolicy) (out []string) {
+// checkNames returns the names of the policy's checks. All checks apply while both versions serve.
+func checkNames(policy *windlassv1.RolloutPolicy) (out []string) {
 	for _, c := range policy.GetAnalysis() {
 		out = append(out, analysis.Name(c))
 	}
 	return out
 }
 
-// absolute returns the names of the checks that also apply while a wave bakes.
-func absolute(policy *windlassv1.RolloutPolicy) (out []string) {
+// absoluteChecks returns the names of the checks that also apply while a wave bakes.
+func absoluteChecks(policy *windlassv1.RolloutPolicy) (out []string) {
 	for _, c := range policy.GetAnalysis() {
 		if analysis.Absolute(c) {
 			out = append(out, analysis.Name(c))

@@ -56,15 +56,15 @@ func Of(freezes []model.Freeze, app model.App, now int64) (found Found, frozen b
 			continue
 		}
 		end, in := InForce(f, now)
-		if in && (!frozen || counts(f, end, found)) {
+		if in && (!frozen || endsBefore(f, end, found)) {
 			found, frozen = Found{f, end}, true
 		}
 	}
 	return found, frozen
 }
 
-// counts reports whether f, which ends at end, comes before other.
-func counts(f model.Freeze, end int64, other Found) bool {
+// endsBefore reports whether f, which ends at end, comes before other.
+func endsBefore(f model.Freeze, end int64, other Found) bool {
 	if a, b := Refuses(f), Refuses(other.Freeze); a != b {
 		return a
 	}
@@ -131,7 +131,7 @@ func NextAt(f model.Freeze, now int64) int64 {
 		return from
 	}
 	next := int64(0)
-	for _, w := range occurrences(f, from, 1, 8) {
+	for _, w := range windowsAround(f, from, 1, 8) {
 		if w.start > from && (next == 0 || w.start < next) {
 			next = w.start
 		}
@@ -144,7 +144,7 @@ func NextAt(f model.Freeze, now int64) int64 {
 
 // windowEnd returns the end of the open window that lasts longest.
 func windowEnd(f model.Freeze, now int64) (end int64, in bool) {
-	for _, w := range occurrences(f, now, 9, 1) {
+	for _, w := range windowsAround(f, now, 9, 1) {
 		if w.start <= now && now < w.end {
 			end, in = max(end, w.end), true
 		}
@@ -154,10 +154,10 @@ func windowEnd(f model.Freeze, now int64) (end int64, in bool) {
 
 type occurrence struct{ start, end int64 }
 
-// occurrences returns the windows that start at most before days ago and at most after days from now. It skips a
+// windowsAround returns the windows that start at most before days ago and at most after days from now. It skips a
 // window that cannot be parsed, because Check refuses such windows. If a window's time zone no longer exists, the
 // window is in UTC.
-func occurrences(f model.Freeze, now int64, before, after int) (out []occurrence) {
+func windowsAround(f model.Freeze, now int64, before, after int) (out []occurrence) {
 	zone, err := Zone(f.TimeZone)
 	if err != nil {
 		zone = time.UTC
@@ -168,23 +168,23 @@ func occurrences(f model.Freeze, now int64, before, after int) (out []occurrence
 		if err != nil {
 			continue
 		}
-		days := end.days(start)
+		days := end.daysAfter(start)
 		for d := -before; d <= after; d++ {
 			date := time.Date(today.Year(), today.Month(), today.Day()+d, 0, 0, 0, 0, time.UTC)
 			if start.weekly && date.Weekday() != start.day {
 				continue
 			}
-			first, _ := clock(date, start.minute, zone)
-			_, last := clock(date.AddDate(0, 0, days), end.minute, zone)
+			first, _ := momentsOf(date, start.minute, zone)
+			_, last := momentsOf(date.AddDate(0, 0, days), end.minute, zone)
 			out = append(out, occurrence{first, last})
 		}
 	}
 	return out
 }
 
-// clock returns the first and the last moment that the minute of the date may mean in the zone. They differ where
+// momentsOf returns the first and the last moment that the minute of the date may mean in the zone. They differ where
 // clocks are changed. Only year, month and day of date count.
-func clock(date time.Time, minute int, zone *time.Location) (first, last int64) {
+func momentsOf(date time.Time, minute int, zone *time.Location) (first, last int64) {
 	wall := date.Add(time.Duration(minute) * time.Minute)
 	var meant, around []int64
 	for _, at := range []time.Time{wall.Add(-24 * time.Hour), wall.Add(24 * time.Hour)} {
@@ -216,8 +216,8 @@ type moment struct {
 	minute int
 }
 
-// days returns the number of days from start until the moment m comes next.
-func (m moment) days(start moment) int {
+// daysAfter returns the number of days from start until the moment m comes next.
+func (m moment) daysAfter(start moment) int {
 	if !m.weekly {
 		if m.minute <= start.minute {
 			return 1

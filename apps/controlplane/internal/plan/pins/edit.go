@@ -20,7 +20,7 @@ func Set(p *model.Pin, weight int32, sizes map[string]int32, now int64) (changed
 		n, stays := sizes[r.RegionID]
 		switch {
 		case !stays:
-			leave(&r, now)
+			leaveRegion(&r, now)
 		case r.State == failed || r.State == leaving:
 			r.Replicas, r.Again = n, true
 		default:
@@ -45,7 +45,7 @@ func Remove(p *model.Pin, now int64) (changed bool) {
 	p.Removing = true
 	p.Regions = slices.Clone(p.Regions)
 	for i := range p.Regions {
-		leave(&p.Regions[i], now)
+		leaveRegion(&p.Regions[i], now)
 	}
 	return true
 }
@@ -56,12 +56,12 @@ func RemoveIn(p *model.Pin, region string, now int64) (changed bool) {
 		return false
 	}
 	p.Regions = slices.Clone(p.Regions)
-	leave(p.In(region), now)
+	leaveRegion(p.In(region), now)
 	p.Removing = !slices.ContainsFunc(p.Regions, p.Stays)
 	return true
 }
 
-func leave(r *model.PinRegion, now int64) {
+func leaveRegion(r *model.PinRegion, now int64) {
 	if r.State != leaving {
 		r.State, r.Since, r.Lost = leaving, now, false
 	}

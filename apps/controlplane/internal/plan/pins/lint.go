@@ -35,18 +35,18 @@ func (l *Linter) Lint(rows []model.Topology) {
 		}
 		regions = append(regions, t.RegionID)
 		if Of(l.Was, t) != nil {
-			l.pinned(t)
+			l.lintRow(t)
 		}
 	}
 	slices.SortFunc(after, func(a, b model.Topology) int { return cmp.Compare(a.DeploymentID, b.DeploymentID) })
 	slices.Sort(regions)
 	for _, region := range slices.Compact(regions) {
-		l.shares(after, region)
+		l.lintShares(after, region)
 	}
 }
 
-// pinned checks one changed row against its pin.
-func (l *Linter) pinned(t model.Topology) {
+// lintRow checks one changed row against its pin.
+func (l *Linter) lintRow(t model.Topology) {
 	var weight int32
 	var r model.PinRegion
 	if p := Of(l.Is, t); p != nil {
@@ -68,8 +68,8 @@ func (l *Linter) pinned(t model.Topology) {
 	}
 }
 
-// shares checks the shares of the region: pins leave some traffic, and all shares add up to the whole or to nothing.
-func (l *Linter) shares(after []model.Topology, region string) {
+// lintShares checks the shares of the region: pins leave some traffic, and all shares add up to the whole or to nothing.
+func (l *Linter) lintShares(after []model.Topology, region string) {
 	var targets []model.RouteTarget
 	var pinned, rest int32
 	for _, t := range after {

@@ -140,8 +140,8 @@ func (l *Layer) lookIn(p *model.Pin, d *model.Deployment, r *model.PinRegion) (h
 	return false
 }
 
-// unsettled records that the layer must look at the region again.
-func (l *Layer) unsettled(r *model.PinRegion, t *model.Topology) {
+// lookAgain records that the layer must look at the region again.
+func (l *Layer) lookAgain(r *model.PinRegion, t *model.Topology) {
 	l.Since = max(l.Since, r.Since)
 	if t != nil {
 		l.Since = max(l.Since, l.Changed(t), l.Observed(t.DeploymentID, t.RegionID).UpdatedAt)
@@ -154,7 +154,7 @@ func (l *Layer) start(p *model.Pin, d *model.Deployment, r *model.PinRegion) {
 	if t != nil && t.Status == rowStopping {
 		l.Confirm(t) // the row was stopping before the version was pinned
 		if t.Status == rowStopping {
-			l.unsettled(r, t)
+			l.lookAgain(r, t)
 			return
 		}
 	}
@@ -173,7 +173,7 @@ func (l *Layer) start(p *model.Pin, d *model.Deployment, r *model.PinRegion) {
 	}
 	transferred := isActive(t) && t.Transferred
 	if transferred && !l.Released(t) {
-		l.unsettled(r, t) // the region still has the workload that a rollout transferred
+		l.lookAgain(r, t) // the region still has the workload that a rollout transferred
 		return
 	}
 	if r.State == starting && t.Replicas == 0 && r.Replicas > 0 && l.awaitsGrant(p, r) {
@@ -187,10 +187,10 @@ func (l *Layer) start(p *model.Pin, d *model.Deployment, r *model.PinRegion) {
 		l.SetReplicas(t, r.Replicas)
 	}
 	if r.State == serving {
-		l.keep(p, d, r, t)
+		l.keepWeight(p, d, r, t)
 		return
 	}
-	l.await(p, d, r, t)
+	l.awaitReady(p, d, r, t)
 }
 
 // awaitsGrant reports whether the pin can start nothing in the region, because the region is closed. When the region
@@ -207,19 +207,19 @@ func (l *Layer) awaitsGrant(p *model.Pin, r *model.PinRegion) bool {
 	return false
 }
 
-// await waits until a version that starts is ready, or fails it.
-func (l *Layer) await(p *model.Pin, d *model.Deployment, r *model.PinRegion, t *model.Topology) {
+// awaitReady waits until a version that starts is ready, or fails it.
+func (l *Layer) awaitReady(p *model.Pin, d *model.Deployment, r *model.PinRegion, t *model.Topology) {
 	pl := l.Place(t)
 	switch {
 	case pl.Unreachable():
 		r.Lost = true
-		l.unsettled(r, t)
+		l.lookAgain(r, t)
 		return
 	case r.Lost:
 		r.Lost, r.Since, r.Heard = false, l.Now(), pl.Observed.Guard
 	}
 	if pl.Ready() {
-		if !l.route(t, p.Weight) {
+		if !l.routeRow(t, p.Weight) {
 			return
 		}
 		t.Status = rowStarted
@@ -231,7 +231,7 @@ func (l *Layer) await(p *model.Pin, d *model.Deployment, r *model.PinRegion, t *
 	if l.isDoomed(p, d, r, pl) {
 		return
 	}
-	l.unsettled(r, t)
+	l.lookAgain(r, t)
 	due := Due(*r, l.StartLimit(d.Spec, pl))
 	switch {
 	case due == 0:
@@ -266,10 +266,10 @@ func Due(r model.PinRegion, limit int64) int64 {
 	return r.Since + limit
 }
 
-// keep gives a serving version the weight of its pin. An unreachable region keeps its last weight.
-func (l *Layer) keep(p *model.Pin, d *model.Deployment, r *model.PinRegion, t *model.Topology) {
+// keepWeight gives a serving version the weight of its pin. An unreachable region keeps its last weight.
+func (l *Layer) keepWeight(p *model.Pin, d *model.Deployment, r *model.PinRegion, t *model.Topology) {
 	was := t.Weight
-	if l.route(t, p.Weight) && was != p.Weight {
+	if l.routeRow(t, p.Weight) && was != p.Weight {
 		l.Log("PinServing", fmt.Sprintf("%d %% of the traffic instead of %d %%, as route generation %d",
 			p.Weight, was, l.Route(r.RegionID).Generation), d, r.RegionID)
 	}
@@ -310,7 +310,7 @@ func (l *Layer) stop(p *model.Pin, d *model.Deployment, r *model.PinRegion) (gon
 		return true
 	}
 	was := t.Weight
-	if !l.route(t, 0) {
+	if !l.routeRow(t, 0) {
 		return false
 	}
 	if was > 0 && r.State == leaving {
@@ -331,12 +331,12 @@ func (l *Layer) stop(p *model.Pin, d *model.Deployment, r *model.PinRegion) (gon
 	if t.Status == rowStopped {
 		return true
 	}
-	l.unsettled(r, t)
+	l.lookAgain(r, t)
 	return false
 }
 
-// route gives the row its weight, and its region a new route. It reports whether it was allowed to change the region.
-func (l *Layer) route(t *model.Topology, weight int32) bool {
+// routeRow gives the row its weight, and its region a new route. It reports whether it was allowed to change the region.
+func (l *Layer) routeRow(t *model.Topology, weight int32) bool {
 	if t.Weight == weight {
 		return true
 	}

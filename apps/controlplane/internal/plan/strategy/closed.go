@@ -5,11 +5,11 @@ import (
 	"slices"
 )
 
-// fit removes the replicas that a closed and held region plan has beyond MaxReplicas. First it removes replicas
+// fitBudget removes the replicas that a closed and held region plan has beyond MaxReplicas. First it removes replicas
 // that are not ready, beginning with the versions without traffic. Then it removes ready replicas, while
 // enough still serve. A version with traffic keeps one of its ready replicas, unless the region is scaled
 // to zero.
-func (s *Targets) fit(l RegionPlan) {
+func (s *Targets) fitBudget(l RegionPlan) {
 	if !l.Closed || !l.Hold {
 		return
 	}
@@ -23,7 +23,7 @@ func (s *Targets) fit(l RegionPlan) {
 	}
 	parts = append(parts, part{l.To, &s.To})
 	slices.SortStableFunc(parts, func(a, b part) int { return cmp.Compare(min(a.Weight, 1), min(b.Weight, 1)) })
-	over, spare := -l.MaxReplicas, -l.floor()
+	over, spare := -l.MaxReplicas, -l.servingFloor()
 	for _, p := range parts {
 		if l.MaxReplicas == 0 {
 			*p.assigned = 0

@@ -13,7 +13,7 @@ type inPlace struct{ base }
 func (inPlace) Fields() []string { return []string{"maxUnavailable"} }
 
 func (inPlace) Check(p *windlassv1.RolloutPolicy) *Fault {
-	if none(p.GetMaxUnavailable()) {
+	if isNone(p.GetMaxUnavailable()) {
 		return &Fault{
 			"maxUnavailable", "maxUnavailable is 0, and in place nothing starts before something stops: no replica could ever be replaced",
 			"Set it to 1 or more, or use strategy rolling with a maxSurge.",

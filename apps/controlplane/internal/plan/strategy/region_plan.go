@@ -124,10 +124,10 @@ type Targets struct {
 	FromWeights []int32
 }
 
-// floor returns how many replicas must still serve after a side has lost ready ones.
-func (l RegionPlan) floor() int32 {
+// servingFloor returns how many replicas must still serve after a side has lost ready ones.
+func (l RegionPlan) servingFloor() int32 {
 	n := max(0, l.Size-l.Unavailable)
-	if l.goal() == l.Size && l.Serves() {
+	if l.goalReplicas() == l.Size && l.Serves() {
 		return n
 	}
 	return max(n, l.OldFloor)
@@ -141,8 +141,8 @@ func (l RegionPlan) Ceiling() int32 {
 	return max(l.Size+l.Surge, l.OldCeiling)
 }
 
-// goal returns how many replicas the version should have for now.
-func (l RegionPlan) goal() int32 {
+// goalReplicas returns how many replicas the version should have for now.
+func (l RegionPlan) goalReplicas() int32 {
 	if l.Stop != nil {
 		return min(l.Stop.Replicas, l.Size)
 	}
@@ -156,22 +156,22 @@ func (l RegionPlan) Enough() int32 {
 	n := l.Need
 	for _, f := range l.From {
 		if f.Serving > 0 {
-			n = max(n, l.goal()-l.Unavailable)
+			n = max(n, l.goalReplicas()-l.Unavailable)
 		}
 	}
-	return min(n, l.goal())
+	return min(n, l.goalReplicas())
 }
 
 // Serves reports whether the version has all its replicas, and enough of them ready.
 func (l RegionPlan) Serves() bool {
-	return !l.Absent && l.To.Known && l.To.Assigned >= l.goal() && l.To.Assigned <= l.Size && l.To.Ready >= l.Enough() && l.To.Outdated == 0
+	return !l.Absent && l.To.Known && l.To.Assigned >= l.goalReplicas() && l.To.Assigned <= l.Size && l.To.Ready >= l.Enough() && l.To.Outdated == 0
 }
 
 // Stopped reports whether the version serves as its stop says, and the region has acknowledged the
 // weights.
 func (l RegionPlan) Stopped() bool {
 	s := Next(l)
-	return l.Serves() && s.weighed(l)
+	return l.Serves() && s.hasWeights(l)
 }
 
 // Alone reports whether all traffic goes to the version, as the region reports, and the others
@@ -181,22 +181,22 @@ func (l RegionPlan) Alone() bool {
 		return false
 	}
 	for i, f := range l.From {
-		if !f.Known || f.Weight != 0 || f.Assigned > l.keep(i) {
+		if !f.Known || f.Weight != 0 || f.Assigned > l.keptReplicas(i) {
 			return false
 		}
 	}
 	return true
 }
 
-func (l RegionPlan) keep(i int) int32 {
+func (l RegionPlan) keptReplicas(i int) int32 {
 	if l.Recreate || i < len(l.From)-1 {
 		return 0
 	}
-	return max(0, min(l.Keep, l.Ceiling()-l.goal()))
+	return max(0, min(l.Keep, l.Ceiling()-l.goalReplicas()))
 }
 
-// known reports whether the region has reported on the last change of each version.
-func (l RegionPlan) known() bool {
+// isKnown reports whether the region has reported on the last change of each version.
+func (l RegionPlan) isKnown() bool {
 	known := l.To.Known && l.LeavingKnown
 	for _, f := range l.From {
 		known = known && f.Known
@@ -216,21 +216,21 @@ func (l RegionPlan) Existing() int32 {
 // Next returns the step that the region may take now. It may be called again, whether the step was taken
 // or not.
 func Next(l RegionPlan) Targets {
-	if i := l.transferring(); i >= 0 {
+	if i := l.transferringFrom(); i >= 0 {
 		return l.takeOver(i)
 	}
-	s := Targets{From: l.shrunk()}
-	headroom := l.headroom()
+	s := Targets{From: l.shrunkReplicas()}
+	headroom := l.headroomLeft()
 	// The version that stays as the way back grows first, because at a stop it is scaled like any other
 	// version.
-	if last := len(l.From) - 1; l.Stop != nil && last >= 0 && l.abandoned() == 0 {
-		more := min(max(0, l.keep(last)-l.From[last].Assigned), headroom)
+	if last := len(l.From) - 1; l.Stop != nil && last >= 0 && l.abandonedReplicas() == 0 {
+		more := min(max(0, l.keptReplicas(last)-l.From[last].Assigned), headroom)
 		s.From[last] += more
 		headroom -= more
 	}
-	s.To = l.grown(headroom)
-	s.weigh(l)
-	if l.Hold || !s.weighed(l) {
+	s.To = l.grownReplicas(headroom)
+	s.setWeights(l)
+	if l.Hold || !s.hasWeights(l) {
 		for i, f := range l.From {
 			s.From[i] = f.Assigned
 		}
@@ -238,12 +238,12 @@ func Next(l RegionPlan) Targets {
 	if l.Hold {
 		s.To = l.To.Assigned
 	}
-	s.fit(l)
+	s.fitBudget(l)
 	return s
 }
 
-// transferring returns the index in From of the version that transfers its replicas now, -1 for none.
-func (l RegionPlan) transferring() int {
+// transferringFrom returns the index in From of the version that transfers its replicas now, -1 for none.
+func (l RegionPlan) transferringFrom() int {
 	if l.Hold || l.To.Assigned > 0 {
 		return -1
 	}
@@ -268,30 +268,30 @@ func (l RegionPlan) takeOver(i int) Targets {
 	return s
 }
 
-// headroom returns how many more replicas may be created.
-func (l RegionPlan) headroom() int32 {
-	if !l.known() {
+// headroomLeft returns how many more replicas may be created.
+func (l RegionPlan) headroomLeft() int32 {
+	if !l.isKnown() {
 		return 0
 	}
 	return max(0, l.Ceiling()-l.Existing())
 }
 
-// abandoned returns how many replicas are assigned to versions that are no way back, which are all of
+// abandonedReplicas returns how many replicas are assigned to versions that are no way back, which are all of
 // From except the last.
-func (l RegionPlan) abandoned() (n int32) {
+func (l RegionPlan) abandonedReplicas() (n int32) {
 	for _, f := range l.From[:max(0, len(l.From)-1)] {
 		n += f.Assigned
 	}
 	return n
 }
 
-// grown returns how many replicas the version may have. The parameter headroom is how many more replicas may
+// grownReplicas returns how many replicas the version may have. The parameter headroom is how many more replicas may
 // be created. The version keeps the replicas that it has beyond a stop, because it needs them soon.
-func (l RegionPlan) grown(headroom int32) int32 {
+func (l RegionPlan) grownReplicas(headroom int32) int32 {
 	switch {
 	case l.To.Assigned > l.Size && l.To.Outdated > 0 && l.OldFloor > 0:
 		return l.To.Assigned // it took over more replicas than it needs, and has yet to replace them
-	case l.To.Assigned >= l.goal():
+	case l.To.Assigned >= l.goalReplicas():
 		return min(l.To.Assigned, l.Size)
 	}
 	if l.Recreate {
@@ -301,27 +301,27 @@ func (l RegionPlan) grown(headroom int32) int32 {
 			}
 		}
 	}
-	return min(l.goal(), l.To.Assigned+headroom)
+	return min(l.goalReplicas(), l.To.Assigned+headroom)
 }
 
-// shrunk returns the numbers of replicas to which the versions in From may shrink.
-func (l RegionPlan) shrunk() []int32 {
+// shrunkReplicas returns the numbers of replicas to which the versions in From may shrink.
+func (l RegionPlan) shrunkReplicas() []int32 {
 	out := make([]int32, len(l.From))
 	if l.Recreate {
 		return out
 	}
-	serving := min(l.To.Ready, l.grown(0))
+	serving := min(l.To.Ready, l.grownReplicas(0))
 	for _, f := range l.From {
 		serving += f.Ready
 	}
-	spare := max(0, serving-l.floor())
+	spare := max(0, serving-l.servingFloor())
 	for i, f := range l.From {
 		out[i] = f.Assigned
 		if !f.Known {
 			continue
 		}
-		keep, idle := l.keep(i), f.Assigned-f.Ready
-		if l.abandoned() > 0 {
+		keep, idle := l.keptReplicas(i), f.Assigned-f.Ready
+		if l.abandonedReplicas() > 0 {
 			// Replicas that do not serve are no way back, and they would delay the version that repairs
 			// them.
 			keep = min(keep, f.Ready)
@@ -333,21 +333,21 @@ func (l RegionPlan) shrunk() []int32 {
 	return out
 }
 
-// weigh divides the traffic in proportion to the replicas that serve now and that the step keeps.
-func (s *Targets) weigh(l RegionPlan) {
+// setWeights divides the traffic in proportion to the replicas that serve now and that the step keeps.
+func (s *Targets) setWeights(l RegionPlan) {
 	s.ToWeight, s.FromWeights = l.To.Weight, make([]int32, len(l.From))
 	for i, f := range l.From {
 		s.FromWeights[i] = f.Weight
 	}
-	give := s.parts(l)
+	give := s.trafficParts(l)
 	if l.Stop != nil && !l.Stop.Share && l.To.Serving > 0 {
-		if rest, ok := share(give[1:], Full-l.stopWeight()); ok {
+		if rest, ok := splitShares(give[1:], Full-l.stopWeight()); ok {
 			s.ToWeight, s.FromWeights = l.stopWeight(), rest
 			s.holdWeights(l)
 			return
 		}
 	}
-	if shares, ok := share(give, Full); ok {
+	if shares, ok := splitShares(give, Full); ok {
 		s.ToWeight, s.FromWeights = shares[0], shares[1:]
 		s.holdWeights(l)
 		return
@@ -371,9 +371,9 @@ func (s *Targets) weigh(l RegionPlan) {
 	}
 }
 
-// parts returns the replicas of each side by which weigh divides the traffic. The first number is for
+// trafficParts returns the replicas of each side by which weigh divides the traffic. The first number is for
 // To.
-func (s *Targets) parts(l RegionPlan) []int32 {
+func (s *Targets) trafficParts(l RegionPlan) []int32 {
 	give := make([]int32, len(l.From)+1)
 	give[0] = l.To.Serving
 	for i, f := range l.From {
@@ -427,17 +427,17 @@ func (s *Targets) holdWeights(l RegionPlan) {
 // stopWeight returns the version's weight at its stop, for the replicas that are ready now.
 func (l RegionPlan) stopWeight() int32 {
 	switch {
-	case l.Serves() || l.goal() == 0:
+	case l.Serves() || l.goalReplicas() == 0:
 		return l.Stop.Weight
 	case l.Stop.Whole:
 		return min(l.To.Weight, l.Stop.Weight)
 	}
-	ready := min(l.To.Serving, l.goal())
-	return max(min(1, l.Stop.Weight), l.Stop.Weight*ready/l.goal())
+	ready := min(l.To.Serving, l.goalReplicas())
+	return max(min(1, l.Stop.Weight), l.Stop.Weight*ready/l.goalReplicas())
 }
 
-// weighed reports whether the region routes by the step's weights already.
-func (s *Targets) weighed(l RegionPlan) bool {
+// hasWeights reports whether the region routes by the step's weights already.
+func (s *Targets) hasWeights(l RegionPlan) bool {
 	if !l.Acknowledged || s.ToWeight != l.To.Weight {
 		return false
 	}
@@ -449,9 +449,9 @@ func (s *Targets) weighed(l RegionPlan) bool {
 	return true
 }
 
-// share splits the sum into whole numbers in proportion to the parts. If the sum is large enough, each
+// splitShares splits the sum into whole numbers in proportion to the parts. If the sum is large enough, each
 // part above 0 gets at least 1. ok is false if all parts are 0.
-func share(parts []int32, sum int32) (shares []int32, ok bool) {
+func splitShares(parts []int32, sum int32) (shares []int32, ok bool) {
 	var total, largest int32
 	for i, n := range parts {
 		total += n
@@ -481,8 +481,8 @@ func share(parts []int32, sum int32) (shares []int32, ok bool) {
 // neither is more than size. If both were 0, nothing could ever move, so one replica may then be
 // unavailable. A text is a count or a percentage, and empty means the default.
 func Bounds(maxSurge, maxUnavailable string, size int32) (surge, unavailable int32) {
-	surge = min(amount(maxSurge, DefaultSurge, size, true), size)
-	unavailable = min(amount(maxUnavailable, DefaultUnavailable, size, false), size)
+	surge = min(readAmount(maxSurge, DefaultSurge, size, true), size)
+	unavailable = min(readAmount(maxUnavailable, DefaultUnavailable, size, false), size)
 	if surge == 0 && unavailable == 0 {
 		unavailable = min(1, size)
 	}
@@ -497,10 +497,10 @@ const (
 
 // Amount returns the number that the text names. The text is a count, or a percentage of the second
 // parameter, which is rounded up. The API has checked the text. An empty text is 0.
-func Amount(text string, of int32) int32 { return amount(text, "", of, true) }
+func Amount(text string, of int32) int32 { return readAmount(text, "", of, true) }
 
-// amount reads a text that the API has checked. A text that is no number counts as 0.
-func amount(text, otherwise string, of int32, up bool) int32 {
+// readAmount reads a text that the API has checked. A text that is no number counts as 0.
+func readAmount(text, otherwise string, of int32, up bool) int32 {
 	if text == "" {
 		text = otherwise
 	}

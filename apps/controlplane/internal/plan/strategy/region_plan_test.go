@@ -438,7 +438,7 @@ func judge(t require.TestingT, before, after *region) {
 		shrinks = shrinks || i > 0 && after.side(i).Assigned < before.side(i).Assigned && after.side(i).Assigned < before.ready[i]
 	}
 	if shrinks {
-		require.GreaterOrEqual(t, serves, before.l.floor(), "it shrank below the floor")
+		require.GreaterOrEqual(t, serves, before.l.servingFloor(), "it shrank below the floor")
 	}
 	var sum int32
 	for i := range after.alive {
@@ -461,11 +461,11 @@ func TestWeights_AreSharesOfReadyReplicas(t *testing.T) {
 			require.NoError(t, err)
 			parts = append(parts, int32(n))
 		}
-		got, ok := share(parts, Full)
+		got, ok := splitShares(parts, Full)
 		require.True(t, ok)
 		require.Equal(t, c.want, strings.Trim(fmt.Sprint(got), "[]"))
 	}
-	_, ok := share([]int32{0, 0}, Full)
+	_, ok := splitShares([]int32{0, 0}, Full)
 	require.False(t, ok)
 }
 

@@ -216,14 +216,14 @@ func describeBounds(p *windlassv1.RolloutPolicy) string {
 
 // checkBounds returns a fault if the bounds let nothing move.
 func checkBounds(p *windlassv1.RolloutPolicy) *Fault {
-	if none(p.GetMaxSurge()) && none(p.GetMaxUnavailable()) {
+	if isNone(p.GetMaxSurge()) && isNone(p.GetMaxUnavailable()) {
 		return &Fault{"maxUnavailable", "maxSurge and maxUnavailable are both 0: no replica could ever start or stop", "Set one of them to 1 or more."}
 	}
 	return nil
 }
 
-// none reports whether the text, which is not empty, is a count or a share of 0.
-func none(text string) bool {
+// isNone reports whether the text, which is not empty, is a count or a share of 0.
+func isNone(text string) bool {
 	return text != "" && strings.Trim(text, "0%") == ""
 }
 

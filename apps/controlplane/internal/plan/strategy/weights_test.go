@@ -29,7 +29,7 @@ func judgeWeights(t require.TestingT, before, after *region) {
 		for j := range after.alive {
 			s, stays := before.side(j), int32(1)
 			if j > 0 && !before.l.Hold {
-				stays = before.l.shrunk()[j-1] // a version that should stop gets no traffic
+				stays = before.l.shrunkReplicas()[j-1] // a version that should stop gets no traffic
 			}
 			if !s.Withdrawn && min(s.Serving, stays) > 0 {
 				require.Zero(t, after.side(i).Weight, "a withdrawn version keeps traffic that another could serve")

@@ -69,7 +69,7 @@ type Source struct {
 func New(cfg Config) (*Source, error) {
 	u, err := url.Parse(cfg.URL)
 	if err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" {
-		return nil, fmt.Errorf("the URL of Prometheus, %q, is not an http or https URL: use one like http://prometheus:9090", redacted(cfg.URL))
+		return nil, fmt.Errorf("the URL of Prometheus, %q, is not an http or https URL: use one like http://prometheus:9090", redactText(cfg.URL))
 	}
 	if cfg.Registerer == nil || cfg.Log == nil {
 		return nil, errors.New("promql: Registerer and Log are required")
@@ -94,7 +94,7 @@ func New(cfg Config) (*Source, error) {
 	return &Source{cfg: cfg, api: v1.NewAPI(client), slots: share.NewSlots(maxQueries), took: took}, nil
 }
 
-func redacted(text string) string {
+func redactText(text string) string {
 	if u, err := url.Parse(text); err == nil {
 		return u.Redacted()
 	}
@@ -166,7 +166,7 @@ func (s *Source) Measure(ctx context.Context, due []plan.Measure) []plan.Measure
 			{m.Queries.OldSamples, &figures.OldSamples},
 		} {
 			if one.query != "" {
-				asked.Go(func() { *one.to, problems[j] = s.ask(ctx, m, one.query, at) })
+				asked.Go(func() { *one.to, problems[j] = s.runQuery(ctx, m, one.query, at) })
 			}
 		}
 		wg.Go(func() {
@@ -184,10 +184,10 @@ func (s *Source) Measure(ctx context.Context, due []plan.Measure) []plan.Measure
 	return out
 }
 
-// ask returns the result of the query, nil if it has none.
-func (s *Source) ask(ctx context.Context, m plan.Measure, query string, at time.Time) (figure *float64, err error) {
+// runQuery returns the result of the query, nil if it has none.
+func (s *Source) runQuery(ctx context.Context, m plan.Measure, query string, at time.Time) (figure *float64, err error) {
 	if !s.cfg.Raw {
-		if query, err = within(query, m.Queries.Within); err != nil {
+		if query, err = restrictQuery(query, m.Queries.Within); err != nil {
 			return nil, fmt.Errorf("the query cannot be read: %w", err)
 		}
 	}
@@ -208,14 +208,14 @@ func (s *Source) ask(ctx context.Context, m plan.Measure, query string, at time.
 	value, _, _, err := s.api.Query(ctx, query, at, v1.WithTimeout(queryTimeout))
 	if err != nil {
 		s.cfg.Log.WarnContext(ctx, "Prometheus did not answer a query", "workspace", m.WorkspaceID, "check", m.Check, "error", err)
-		return nil, problem(ctx, err)
+		return nil, problemError(ctx, err)
 	}
 	return figureOf(value)
 }
 
-// problem describes the error for the author of the query. It leaves out addresses and file names, because only the
+// problemError describes the error for the author of the query. It leaves out addresses and file names, because only the
 // operator may see them.
-func problem(ctx context.Context, err error) error {
+func problemError(ctx context.Context, err error) error {
 	var refused *v1.Error
 	var unreachable *url.Error
 	switch {

@@ -13,9 +13,9 @@ import (
 // deploymentLabel is the label that has the deployment's id.
 const deploymentLabel = "windlass_deployment"
 
-// within makes each selector of the query match only series of the deployments. A tenant wrote
+// restrictQuery makes each selector of the query match only series of the deployments. A tenant wrote
 // the query, and Prometheus has the series of all tenants.
-func within(query string, deployments []string) (string, error) {
+func restrictQuery(query string, deployments []string) (string, error) {
 	if len(deployments) == 0 {
 		return "", errors.New("no deployment to restrict the query to")
 	}

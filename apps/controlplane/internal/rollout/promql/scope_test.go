@@ -19,15 +19,15 @@ func TestScope_RestrictsEverySelector(t *testing.T) {
 		`absent(x) + scalar(y @ end())`:               `absent(x{` + only + `}) + scalar(y{` + only + `} @ end())`,
 		`1`:                                           `1`,
 	} {
-		got, err := within(query, []string{"dep_2", "dep_1", "dep_2"})
+		got, err := restrictQuery(query, []string{"dep_2", "dep_1", "dep_2"})
 		require.NoError(t, err, query)
 		require.Equal(t, want, got, query)
 	}
-	got, err := within("x", []string{"a.b|.*"})
+	got, err := restrictQuery("x", []string{"a.b|.*"})
 	require.NoError(t, err)
 	require.Equal(t, `x{windlass_deployment=~"a\\.b\\|\\.\\*"}`, got)
-	_, err = within("sum(", []string{"dep_1"})
+	_, err = restrictQuery("sum(", []string{"dep_1"})
 	require.ErrorContains(t, err, "parse error")
-	_, err = within("x", nil)
+	_, err = restrictQuery("x", nil)
 	require.ErrorContains(t, err, "no deployment")
 }

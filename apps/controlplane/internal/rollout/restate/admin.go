@@ -27,7 +27,7 @@ type deployment struct {
 	} `json:"services"`
 }
 
-func (d deployment) serves(service string) bool {
+func (d deployment) servesService(service string) bool {
 	for _, s := range d.Services {
 		if s.Name == service {
 			return true
@@ -36,7 +36,7 @@ func (d deployment) serves(service string) bool {
 	return false
 }
 
-func (a admin) deployments(ctx context.Context) ([]deployment, error) {
+func (a admin) listDeployments(ctx context.Context) ([]deployment, error) {
 	var list struct {
 		Deployments []deployment `json:"deployments"`
 	}
@@ -44,9 +44,9 @@ func (a admin) deployments(ctx context.Context) ([]deployment, error) {
 	return list.Deployments, err
 }
 
-// latest returns the id of the deployment that gets new invocations of the service. It is empty
+// latestDeployment returns the id of the deployment that gets new invocations of the service. It is empty
 // if Restate does not know the service.
-func (a admin) latest(ctx context.Context, service string) (string, error) {
+func (a admin) latestDeployment(ctx context.Context, service string) (string, error) {
 	var s struct {
 		DeploymentID string `json:"deployment_id"`
 	}
@@ -58,14 +58,14 @@ func (a admin) latest(ctx context.Context, service string) (string, error) {
 	return s.DeploymentID, err
 }
 
-// register makes the endpoint's handlers get new invocations. Without force, a registration of
+// registerEndpoint makes the endpoint's handlers get new invocations. Without force, a registration of
 // the same address does not change.
-func (a admin) register(ctx context.Context, uri string, force bool) error {
+func (a admin) registerEndpoint(ctx context.Context, uri string, force bool) error {
 	return a.call(ctx, http.MethodPost, "/deployments", map[string]any{"uri": uri, "force": force}, nil)
 }
 
-// move gives a deployment another address. Invocations that are pinned to it continue there.
-func (a admin) move(ctx context.Context, id, uri string) error {
+// moveDeployment gives a deployment another address. Invocations that are pinned to it continue there.
+func (a admin) moveDeployment(ctx context.Context, id, uri string) error {
 	return a.call(ctx, http.MethodPatch, "/deployments/"+url.PathEscape(id), map[string]any{"uri": uri}, nil)
 }
 
@@ -73,17 +73,17 @@ func (a admin) remove(ctx context.Context, id string) error {
 	return a.call(ctx, http.MethodDelete, "/deployments/"+url.PathEscape(id)+"?force=true", nil, nil)
 }
 
-// pinned returns up to limit invocations that can continue only at that deployment.
-func (a admin) pinned(ctx context.Context, id string, limit int) ([]string, error) {
-	return a.invocations(ctx, "pinned_deployment_id", id, "status <> 'completed'", limit)
+// pinnedInvocations returns up to limit invocations that can continue only at that deployment.
+func (a admin) pinnedInvocations(ctx context.Context, id string, limit int) ([]string, error) {
+	return a.listInvocations(ctx, "pinned_deployment_id", id, "status <> 'completed'", limit)
 }
 
 // backingOff returns up to limit invocations of the service that wait for their next retry.
 func (a admin) backingOff(ctx context.Context, service string, limit int) ([]string, error) {
-	return a.invocations(ctx, "target_service_name", service, "status = 'backing-off'", limit)
+	return a.listInvocations(ctx, "target_service_name", service, "status = 'backing-off'", limit)
 }
 
-func (a admin) invocations(ctx context.Context, column, value, and string, limit int) ([]string, error) {
+func (a admin) listInvocations(ctx context.Context, column, value, and string, limit int) ([]string, error) {
 	if strings.ContainsAny(value, `'\`) {
 		return nil, fmt.Errorf("restate admin: %q contains a quote or a backslash, which a query cannot contain", value)
 	}
@@ -108,7 +108,7 @@ func (a admin) retry(ctx context.Context, invocation string) error {
 	return a.call(ctx, http.MethodPatch, "/invocations/"+url.PathEscape(invocation)+"/resume", nil, nil)
 }
 
-func (a admin) kill(ctx context.Context, invocation string) error {
+func (a admin) killInvocation(ctx context.Context, invocation string) error {
 	err := a.call(ctx, http.MethodPatch, "/invocations/"+url.PathEscape(invocation)+"/kill", nil, nil)
 	var status *statusError
 	if errors.As(err, &status) && status.code == http.StatusNotFound {
@@ -141,9 +141,9 @@ func (a admin) call(ctx context.Context, method, path string, in, out any) error
 	if err != nil {
 		return fmt.Errorf("restate admin: %w", err)
 	}
-	defer discard(resp)
+	defer discardBody(resp)
 	if resp.StatusCode/100 != 2 {
-		return fmt.Errorf("restate admin: %s %s: %w", method, path, answer(resp))
+		return fmt.Errorf("restate admin: %s %s: %w", method, path, answerError(resp))
 	}
 	if out == nil {
 		return nil
@@ -164,7 +164,7 @@ func (e *statusError) Error() string {
 	return fmt.Sprintf("answered %d: %s", e.code, e.body)
 }
 
-func answer(resp *http.Response) error {
+func answerError(resp *http.Response) error {
 	body, err := io.ReadAll(io.LimitReader(resp.Body, 512))
 	if err != nil {
 		body = []byte(err.Error())
@@ -172,8 +172,8 @@ func answer(resp *http.Response) error {
 	return &statusError{code: resp.StatusCode, body: strings.TrimSpace(string(body))}
 }
 
-// discard reads the rest of a short answer, so that the connection can be reused.
-func discard(resp *http.Response) {
+// discardBody reads the rest of a short answer, so that the connection can be reused.
+func discardBody(resp *http.Response) {
 	_, _ = io.Copy(io.Discard, io.LimitReader(resp.Body, 4<<10))
 	_ = resp.Body.Close()
 }

@@ -127,7 +127,7 @@ func newVersion(cfg Config, version string) (*Driver, error) {
 	if cfg.Conns != nil {
 		listener = cfg.Conns.ListenAs("restate", listener)
 	}
-	endpoint, err := advertised(cfg, version, listener)
+	endpoint, err := advertisedURL(cfg, version, listener)
 	if err != nil {
 		return nil, errors.Join(err, listener.Close())
 	}
@@ -146,7 +146,7 @@ func newVersion(cfg Config, version string) (*Driver, error) {
 	return d, nil
 }
 
-func advertised(cfg Config, version string, l net.Listener) (*url.URL, error) {
+func advertisedURL(cfg Config, version string, l net.Listener) (*url.URL, error) {
 	advertise := cfg.Advertise
 	if advertise == "" {
 		host, _, err := net.SplitHostPort(l.Addr().String())
@@ -185,7 +185,7 @@ const drainTime = 5 * time.Second
 // Run serves Restate's calls and keeps the registration until ctx ends.
 func (d *Driver) Run(ctx context.Context) error {
 	group, ctx := errgroup.WithContext(ctx)
-	group.Go(func() error { return d.warm(ctx) })
+	group.Go(func() error { return d.warmUp(ctx) })
 	group.Go(func() error {
 		serve := func() error { return d.server.Serve(d.listener) }
 		if d.cfg.TLS != nil {
@@ -236,12 +236,12 @@ func (d *Driver) send(ctx context.Context, appID string) error {
 	if err != nil {
 		return fmt.Errorf("wake app %s: %w", appID, err)
 	}
-	defer discard(resp)
+	defer discardBody(resp)
 	if resp.StatusCode == http.StatusNotFound {
 		d.Reconcile() // Restate does not know us
 	}
 	if resp.StatusCode/100 != 2 {
-		return fmt.Errorf("wake app %s: %w", appID, answer(resp))
+		return fmt.Errorf("wake app %s: %w", appID, answerError(resp))
 	}
 	return nil
 }

@@ -59,7 +59,7 @@ func newServer(d *Driver) (*http.Server, error) {
 	mux := http.NewServeMux()
 	// The answer distinguishes this service from another process at an address that it had.
 	mux.HandleFunc("GET "+d.endpoint.Path+identityPath, func(w http.ResponseWriter, _ *http.Request) {
-		_, _ = w.Write([]byte(d.identity())) // a caller that is gone needs no answer
+		_, _ = w.Write([]byte(d.identityOf())) // a caller that is gone needs no answer
 	})
 	mux.HandleFunc(d.endpoint.Path+"/", func(w http.ResponseWriter, r *http.Request) {
 		r.RequestURI = strings.TrimPrefix(r.RequestURI, d.endpoint.Path) // what the SDK routes by
@@ -76,10 +76,10 @@ func newServer(d *Driver) (*http.Server, error) {
 	}, nil
 }
 
-// warm makes the SDK compile its core, which is WebAssembly. Otherwise the first invocation
-// after a restart would wait for that. warm makes a call with a protocol version that does not
+// warmUp makes the SDK compile its core, which is WebAssembly. Otherwise the first invocation
+// after a restart would wait for that. warmUp makes a call with a protocol version that does not
 // exist, so that nothing is invoked.
-func (d *Driver) warm(ctx context.Context) error {
+func (d *Driver) warmUp(ctx context.Context) error {
 	target := d.endpoint.JoinPath("invoke", d.cfg.Service, stepHandler)
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, target.String(), http.NoBody)
 	if err != nil {
@@ -103,7 +103,7 @@ func (nowhere) WriteHeader(int)             {}
 // would only be one more durable write.
 func (d *Driver) handleStep(ctx sdk.ObjectContext, _ sdk.Void) (sdk.Void, error) {
 	err := d.cfg.Step(ctx, sdk.Key(ctx))
-	d.note(ctx, err)
+	d.noteStep(ctx, err)
 	return sdk.Void{}, err
 }
 
@@ -112,9 +112,9 @@ func (d *Driver) handleTimer(ctx sdk.ObjectContext, _ int64) (sdk.Void, error) {
 	return sdk.Void{}, nil
 }
 
-// note logs the first step that fails and the first step that succeeds after it. The latter also makes Restate retry
+// noteStep logs the first step that fails and the first step that succeeds after it. The latter also makes Restate retry
 // the waiting invocations.
-func (d *Driver) note(ctx context.Context, err error) {
+func (d *Driver) noteStep(ctx context.Context, err error) {
 	switch {
 	case err != nil && ctx.Err() == nil && !d.failing.Swap(true):
 		d.cfg.Log.Warn("steps fail; Restate retries them", "error", err)

@@ -18,7 +18,7 @@ import (
 // identityPath is the path at which a process answers with its identity.
 const identityPath = "/identity"
 
-func (d *Driver) identity() string { return "windlass workflow " + d.cfg.Service }
+func (d *Driver) identityOf() string { return "windlass workflow " + d.cfg.Service }
 
 // deadAfter is how many probes in a row must fail before an address counts as dead. A restart of another process, or
 // one lost packet, is no reason to take over.
@@ -30,7 +30,7 @@ func (d *Driver) reconcileLoop(ctx context.Context) error {
 	dead := map[string]int{}
 	// waiting is true while invocations may wait for a retry although a process can serve them.
 	for failing, waiting := false, true; ; {
-		settled, err := d.reconcile(ctx, dead)
+		settled, err := d.reconcileOnce(ctx, dead)
 		if err != nil && ctx.Err() == nil && !failing {
 			d.cfg.Log.Warn("cannot register workflows with Restate; will try again", "error", err)
 		}
@@ -40,7 +40,7 @@ func (d *Driver) reconcileLoop(ctx context.Context) error {
 		failing = err != nil
 		waiting = d.recovered.Swap(false) || waiting || !settled || failing
 		if waiting && settled && err == nil {
-			d.hurry(ctx)
+			d.hurryRetries(ctx)
 			waiting = false
 		}
 		wait := d.cfg.ReconcileEvery
@@ -59,9 +59,9 @@ func (d *Driver) reconcileLoop(ctx context.Context) error {
 	}
 }
 
-// hurry retries at once up to queryBatch invocations that failed while no process could serve
+// hurryRetries retries at once up to queryBatch invocations that failed while no process could serve
 // them. Its errors do not matter, because Restate retries the invocations later by itself.
-func (d *Driver) hurry(ctx context.Context) {
+func (d *Driver) hurryRetries(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
 	ids, err := d.admin.backingOff(ctx, d.cfg.Service, queryBatch)
@@ -75,7 +75,7 @@ func (d *Driver) hurry(ctx context.Context) {
 	}
 }
 
-// reconcile makes the registrations match the addresses that are alive:
+// reconcileOnce makes the registrations match the addresses that are alive:
 //
 //	no deployment is registered                call Lost, then register our address
 //	none of this version is registered         register our address
@@ -87,8 +87,8 @@ func (d *Driver) hurry(ctx context.Context) {
 //
 // It never takes over a live address, because another process serves it. dead counts the failed probes of each
 // deployment.
-func (d *Driver) reconcile(ctx context.Context, dead map[string]int) (settled bool, err error) {
-	all, err := d.admin.deployments(ctx)
+func (d *Driver) reconcileOnce(ctx context.Context, dead map[string]int) (settled bool, err error) {
+	all, err := d.admin.listDeployments(ctx)
 	if err != nil {
 		return false, err
 	}
@@ -96,14 +96,14 @@ func (d *Driver) reconcile(ctx context.Context, dead map[string]int) (settled bo
 	served, seen := "", map[string]bool{} // a live deployment of this version
 	var gone []deployment
 	for _, dep := range all {
-		if !dep.serves(d.cfg.Service) {
+		if !dep.servesService(d.cfg.Service) {
 			continue
 		}
 		seen[dep.ID] = true
 		switch {
 		case dep.URI == d.Endpoint() || sameAddress(dep.URI, d.Endpoint()):
 			served = dep.ID
-		case d.alive(ctx, dep.URI):
+		case d.isAlive(ctx, dep.URI):
 			delete(dead, dep.ID)
 			if d.sameVersion(dep.URI) && served == "" {
 				served = dep.ID
@@ -123,7 +123,7 @@ func (d *Driver) reconcile(ctx context.Context, dead map[string]int) (settled bo
 	}
 	for _, dep := range gone {
 		if d.sameVersion(dep.URI) && served == "" {
-			if err := d.admin.move(ctx, dep.ID, d.Endpoint()); err != nil {
+			if err := d.admin.moveDeployment(ctx, dep.ID, d.Endpoint()); err != nil {
 				return false, err
 			}
 			d.cfg.Log.Info("took over the workflows of a dead address", "was", dep.URI, "endpoint", d.Endpoint())
@@ -131,7 +131,7 @@ func (d *Driver) reconcile(ctx context.Context, dead map[string]int) (settled bo
 			delete(dead, dep.ID)
 			continue
 		}
-		if err := d.forget(ctx, dep); err != nil {
+		if err := d.forgetDeployment(ctx, dep); err != nil {
 			return false, err
 		}
 		delete(dead, dep.ID)
@@ -146,33 +146,33 @@ func (d *Driver) reconcile(ctx context.Context, dead map[string]int) (settled bo
 				return false, err
 			}
 		}
-		return true, d.admin.register(ctx, d.Endpoint(), false)
+		return true, d.admin.registerEndpoint(ctx, d.Endpoint(), false)
 	}
-	return settled, d.lead(ctx, served, seen)
+	return settled, d.becomeLatest(ctx, served, seen)
 }
 
-// lead makes our deployment the latest, which gets new invocations, if the latest one was removed.
-func (d *Driver) lead(ctx context.Context, served string, known map[string]bool) error {
+// becomeLatest makes our deployment the latest, which gets new invocations, if the latest one was removed.
+func (d *Driver) becomeLatest(ctx context.Context, served string, known map[string]bool) error {
 	if served == "" {
 		return nil
 	}
-	latest, err := d.admin.latest(ctx, d.cfg.Service)
+	latest, err := d.admin.latestDeployment(ctx, d.cfg.Service)
 	if err != nil || known[latest] {
 		return err
 	}
-	return d.admin.register(ctx, d.Endpoint(), true)
+	return d.admin.registerEndpoint(ctx, d.Endpoint(), true)
 }
 
 // queryBatch bounds one query for invocations.
 const queryBatch = 500
 
-// forget ends the invocations that are pinned to the deployment, and removes it. Otherwise they
+// forgetDeployment ends the invocations that are pinned to the deployment, and removes it. Otherwise they
 // would hold the keys of their apps for ever. Steps are idempotent and their wake-up rows are in
 // SQL, so the next sweep starts them again.
-func (d *Driver) forget(ctx context.Context, dep deployment) error {
+func (d *Driver) forgetDeployment(ctx context.Context, dep deployment) error {
 	ended := 0
 	for {
-		ids, err := d.admin.pinned(ctx, dep.ID, queryBatch)
+		ids, err := d.admin.pinnedInvocations(ctx, dep.ID, queryBatch)
 		if err != nil {
 			return err
 		}
@@ -184,7 +184,7 @@ func (d *Driver) forget(ctx context.Context, dep deployment) error {
 			}
 		}
 		for _, id := range ids {
-			if err := d.admin.kill(ctx, id); err != nil {
+			if err := d.admin.killInvocation(ctx, id); err != nil {
 				return err
 			}
 		}
@@ -216,8 +216,8 @@ func sameAddress(a, b string) bool {
 
 func pathOf(u *url.URL) string { return path.Join("/", u.Path) }
 
-// alive reports whether our service answers at the address.
-func (d *Driver) alive(ctx context.Context, uri string) bool {
+// isAlive reports whether our service answers at the address.
+func (d *Driver) isAlive(ctx context.Context, uri string) bool {
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
 	u, err := url.Parse(uri)
@@ -232,14 +232,14 @@ func (d *Driver) alive(ctx context.Context, uri string) bool {
 	if err != nil {
 		return false
 	}
-	defer discard(resp)
+	defer discardBody(resp)
 	body, err := io.ReadAll(io.LimitReader(resp.Body, 256))
-	return err == nil && resp.StatusCode == http.StatusOK && string(body) == d.identity()
+	return err == nil && resp.StatusCode == http.StatusOK && string(body) == d.identityOf()
 }
 
 // Check fails unless Restate knows our service. It is a readiness check.
 func (d *Driver) Check(ctx context.Context) error {
-	latest, err := d.admin.latest(ctx, d.cfg.Service)
+	latest, err := d.admin.latestDeployment(ctx, d.cfg.Service)
 	if err != nil {
 		return err
 	}

@@ -61,12 +61,12 @@ func (c *counter) count(id string) int {
 // latest reports whether new invocations go to the driver's address, and how many addresses
 // Restate knows for the service.
 func (h *harness) latest(d *Driver) (leads bool, known int) {
-	all, err := d.admin.deployments(context.Background())
+	all, err := d.admin.listDeployments(context.Background())
 	require.NoError(h.t, err)
-	latest, err := d.admin.latest(context.Background(), h.service)
+	latest, err := d.admin.latestDeployment(context.Background(), h.service)
 	require.NoError(h.t, err)
 	for _, dep := range all {
-		if dep.serves(h.service) {
+		if dep.servesService(h.service) {
 			known++
 			leads = leads || (dep.ID == latest && sameAddress(dep.URI, d.Endpoint()))
 		}
@@ -130,7 +130,7 @@ func TestRegistration_ReplacesOnlyDeadProcesses(t *testing.T) {
 	await(t, "the first is registered", func() bool { return r.leads(first.Driver) })
 	second := r.start(c.step)
 	for range 2 * deadAfter {
-		settled, err := second.reconcile(context.Background(), map[string]int{})
+		settled, err := second.reconcileOnce(context.Background(), map[string]int{})
 		require.NoError(t, err)
 		require.True(t, settled)
 	}

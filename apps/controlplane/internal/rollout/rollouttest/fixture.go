@@ -45,40 +45,40 @@ type app struct {
 
 func newFixture(t testing.TB) *fixture { return &fixture{t: t, apps: map[string]*app{}} }
 
-func (w *fixture) app(id string) *app {
+func (w *fixture) appOf(id string) *app {
 	if w.apps[id] == nil {
 		w.apps[id] = &app{}
 	}
 	return w.apps[id]
 }
 
-// overlap returns the highest number of steps of one app, and of all apps, that ran at once.
-func (w *fixture) overlap() (ofOne, ofAll int) {
+// highestOverlap returns the highest number of steps of one app, and of all apps, that ran at once.
+func (w *fixture) highestOverlap() (ofOne, ofAll int) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.most, w.parallel
 }
 
-// with runs f on the app, under the lock.
-func (w *fixture) with(id string, f func(*app)) {
+// withApp runs f on the app, under the lock.
+func (w *fixture) withApp(id string, f func(*app)) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	f(w.app(id))
+	f(w.appOf(id))
 }
 
-// happen is a transaction that adds an event to the app and writes its wake-up row.
-func (w *fixture) happen(id string) {
-	w.with(id, func(a *app) {
+// addEvent is a transaction that adds an event to the app and writes its wake-up row.
+func (w *fixture) addEvent(id string) {
+	w.withApp(id, func(a *app) {
 		a.events++
 		a.due = time.Now().UnixMilli()
 		a.sent = a.due
 	})
 }
 
-// step is a rollout.Step. Its transaction is one critical section.
-func (w *fixture) step(ctx context.Context, id string) error {
+// runStep is a rollout.Step. Its transaction is one critical section.
+func (w *fixture) runStep(ctx context.Context, id string) error {
 	w.mu.Lock()
-	a := w.app(id)
+	a := w.appOf(id)
 	a.running++
 	w.running++
 	w.most, w.parallel = max(w.most, a.running), max(w.parallel, w.running)
@@ -115,30 +115,30 @@ func (w *fixture) step(ctx context.Context, id string) error {
 	return nil
 }
 
-// settled reports whether the app has seen all events, and no look is still to come.
-func (a *app) settled() bool {
+// isSettled reports whether the app has seen all events, and no look is still to come.
+func (a *app) isSettled() bool {
 	return a.seen == a.events && len(a.looks) == 0 && a.due == 0 && a.running == 0
 }
 
-// quiet reports whether every app is settled.
-func (w *fixture) quiet() bool {
+// isQuiet reports whether every app is settled.
+func (w *fixture) isQuiet() bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for _, a := range w.apps {
-		if !a.settled() {
+		if !a.isSettled() {
 			return false
 		}
 	}
 	return true
 }
 
-// unsettled describes the apps that are not settled.
-func (w *fixture) unsettled() string {
+// unsettledText describes the apps that are not settled.
+func (w *fixture) unsettledText() string {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	var out strings.Builder
 	for id, a := range w.apps {
-		if !a.settled() {
+		if !a.isSettled() {
 			fmt.Fprintf(&out, "\n%s: %d of %d events seen in %d steps, %d looks to come, due %d, sent %d, %d running",
 				id, a.seen, a.events, len(a.steps), len(a.looks), a.due, a.sent, a.running)
 		}
@@ -166,7 +166,7 @@ func (w *fixture) MarkWakesSent(ids []string, dueBy int64) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for _, id := range ids {
-		if a := w.app(id); a.due != 0 && a.due <= dueBy {
+		if a := w.appOf(id); a.due != 0 && a.due <= dueBy {
 			a.sent = time.Now().UnixMilli()
 		}
 	}
@@ -192,10 +192,10 @@ func (w *fixture) Update(_ context.Context, fn func(rollout.SweepTx) error) erro
 // View implements rollout.SweepStore.
 func (w *fixture) View(_ context.Context, fn func(rollout.SweepTx) error) error { return fn(w) }
 
-// sweep runs a Sweeper next to the driver until the test ends.
-func (w *fixture) sweep(driver rollout.Driver) {
+// runSweeper runs a Sweeper next to the driver until the test ends.
+func (w *fixture) runSweeper(driver rollout.Driver) {
 	s, err := rollout.NewSweeper(rollout.SweeperConfig{
-		Store: w, Log: logger(w.t), Registerer: prometheus.NewRegistry(),
+		Store: w, Log: testLogger(w.t), Registerer: prometheus.NewRegistry(),
 		Interval: 50 * time.Millisecond, Grace: 200 * time.Millisecond, Resend: 500 * time.Millisecond,
 	})
 	if err != nil {
@@ -212,20 +212,20 @@ func (w *fixture) sweep(driver rollout.Driver) {
 	w.t.Cleanup(func() { cancel(); <-done })
 }
 
-// await waits until the condition holds.
-func (w *fixture) await(what string, within time.Duration, condition func() bool) {
+// awaitCondition waits until the condition holds.
+func (w *fixture) awaitCondition(what string, within time.Duration, condition func() bool) {
 	w.t.Helper()
 	for end := time.Now().Add(within); !condition(); time.Sleep(5 * time.Millisecond) {
 		if time.Now().After(end) {
-			w.t.Fatalf("%s: not within %s%s", what, within, w.unsettled())
+			w.t.Fatalf("%s: not within %s%s", what, within, w.unsettledText())
 		}
 	}
 }
 
 func (w *fixture) awaitApp(what, id string, within time.Duration, condition func(*app) bool) {
 	w.t.Helper()
-	w.await(what, within, func() (ok bool) {
-		w.with(id, func(a *app) { ok = condition(a) })
+	w.awaitCondition(what, within, func() (ok bool) {
+		w.withApp(id, func(a *app) { ok = condition(a) })
 		return ok
 	})
 }

@@ -39,7 +39,7 @@ type Harness interface {
 // before they repeat a failed call.
 const patience = 2 * time.Minute
 
-func logger(t testing.TB) *slog.Logger {
+func testLogger(t testing.TB) *slog.Logger {
 	return slog.New(slog.DiscardHandler).With("test", t.Name())
 }
 
@@ -59,7 +59,7 @@ func Run(t *testing.T, newHarness func(t testing.TB) Harness, wrap func(t *testi
 		{"ALostWakeIsFoundBySweeping", lostWakeIsFound},
 		{"ACrashBeforeTheScheduleLosesNoLook", crashBeforeSchedule},
 		{"ACrashLeavesNoAppBehind", crashLeavesNoAppBehind},
-		{"AppsSettleAfterDisorderedWakes", disorder},
+		{"AppsSettleAfterDisorderedWakes", testDisorder},
 	} {
 		t.Run(part.name, func(t *testing.T) {
 			wrap(t, func(t *testing.T) { part.run(t, newHarness(t)) })
@@ -67,8 +67,8 @@ func Run(t *testing.T, newHarness func(t testing.TB) Harness, wrap func(t *testi
 	}
 }
 
-// id returns a unique id, so that parts may share the external state of their drivers.
-func id(name string) string { return fmt.Sprintf("app_%s_%08x", name, rand.Uint32()) }
+// uniqueID returns a unique id, so that parts may share the external state of their drivers.
+func uniqueID(name string) string { return fmt.Sprintf("app_%s_%08x", name, rand.Uint32()) }
 
 func wakeAll(t testing.TB, d rollout.Driver, ids ...string) {
 	t.Helper()
@@ -77,36 +77,36 @@ func wakeAll(t testing.TB, d rollout.Driver, ids ...string) {
 
 func wakeIsFollowedByAStep(t *testing.T, harness Harness) {
 	w := newFixture(t)
-	p := harness.Start(w.step)
-	a, b := id("a"), id("b")
-	w.happen(a)
-	w.happen(b)
+	p := harness.Start(w.runStep)
+	a, b := uniqueID("a"), uniqueID("b")
+	w.addEvent(a)
+	w.addEvent(b)
 	wakeAll(t, p.Driver, a, b)
-	w.await("both apps see what happened", patience, w.quiet)
-	w.happen(a)
+	w.awaitCondition("both apps see what happened", patience, w.isQuiet)
+	w.addEvent(a)
 	wakeAll(t, p.Driver, a)
-	w.await("the app sees what happened next", patience, w.quiet)
+	w.awaitCondition("the app sees what happened next", patience, w.isQuiet)
 }
 
 func stepsNeverOverlap(t *testing.T, harness Harness) {
 	w := newFixture(t)
-	p := harness.Start(w.step)
-	held, other := id("held"), id("other")
+	p := harness.Start(w.runStep)
+	held, other := uniqueID("held"), uniqueID("other")
 	release, reached := make(chan struct{}), make(chan struct{})
-	w.with(held, func(a *app) { a.hold, a.held = release, reached })
-	w.happen(held)
+	w.withApp(held, func(a *app) { a.hold, a.held = release, reached })
+	w.addEvent(held)
 	wakeAll(t, p.Driver, held)
 	awaitSignal(t, reached)
 	for range 20 {
-		w.happen(held)
+		w.addEvent(held)
 		wakeAll(t, p.Driver, held)
 	}
-	w.happen(other)
+	w.addEvent(other)
 	wakeAll(t, p.Driver, other)
 	w.awaitApp("another app does not wait for the one that is held", other, patience, func(a *app) bool { return a.seen == a.events })
 	close(release)
-	w.await("the held app sees all", patience, w.quiet)
-	ofOne, ofAll := w.overlap()
+	w.awaitCondition("the held app sees all", patience, w.isQuiet)
+	ofOne, ofAll := w.highestOverlap()
 	require.Equal(t, 1, ofOne)
 	require.GreaterOrEqual(t, ofAll, 2)
 }
@@ -122,29 +122,29 @@ func awaitSignal(t testing.TB, ch chan struct{}) {
 
 func wakeDuringAStep(t *testing.T, harness Harness) {
 	w := newFixture(t)
-	p := harness.Start(w.step)
-	a := id("a")
+	p := harness.Start(w.runStep)
+	a := uniqueID("a")
 	release, reached := make(chan struct{}), make(chan struct{})
-	w.with(a, func(a *app) { a.hold, a.held = release, reached })
-	w.happen(a)
+	w.withApp(a, func(a *app) { a.hold, a.held = release, reached })
+	w.addEvent(a)
 	wakeAll(t, p.Driver, a)
 	awaitSignal(t, reached)
-	w.happen(a) // after the step has read, before it has answered
+	w.addEvent(a) // after the step has read, before it has answered
 	wakeAll(t, p.Driver, a)
 	close(release)
-	w.await("the second event is seen", patience, w.quiet)
+	w.awaitCondition("the second event is seen", patience, w.isQuiet)
 }
 
 func nextLookComesWhenDue(t *testing.T, harness Harness) {
 	w := newFixture(t)
-	p := harness.Start(w.step)
-	a := id("a")
-	w.sweep(p.Driver)
-	w.with(a, func(a *app) { a.looks = []time.Duration{300 * time.Millisecond, 400 * time.Millisecond} })
-	w.happen(a)
+	p := harness.Start(w.runStep)
+	a := uniqueID("a")
+	w.runSweeper(p.Driver)
+	w.withApp(a, func(a *app) { a.looks = []time.Duration{300 * time.Millisecond, 400 * time.Millisecond} })
+	w.addEvent(a)
 	wakeAll(t, p.Driver, a)
-	w.await("two more steps ran", patience, w.quiet)
-	w.with(a, func(a *app) {
+	w.awaitCondition("two more steps ran", patience, w.isQuiet)
+	w.withApp(a, func(a *app) {
 		require.Len(t, a.steps, 3)
 		for i, due := range a.dues {
 			require.False(t, a.steps[i+1].Before(due.Add(-time.Millisecond)), "look %d came %s early", i+1, due.Sub(a.steps[i+1]))
@@ -156,78 +156,78 @@ func nextLookComesWhenDue(t *testing.T, harness Harness) {
 // look.
 func laterLookReplacesEarlier(t *testing.T, harness Harness) {
 	w := newFixture(t)
-	p := harness.Start(w.step)
-	w.sweep(p.Driver)
-	a := id("a")
+	p := harness.Start(w.runStep)
+	w.runSweeper(p.Driver)
+	a := uniqueID("a")
 	const wakes = 5
-	w.with(a, func(a *app) {
+	w.withApp(a, func(a *app) {
 		for range wakes {
 			a.looks = append(a.looks, 1500*time.Millisecond)
 		}
 	})
 	for i := range wakes {
-		w.happen(a)
+		w.addEvent(a)
 		wakeAll(t, p.Driver, a)
 		w.awaitApp("a step ran", a, patience, func(a *app) bool { return len(a.steps) > i && a.running == 0 })
 	}
-	w.await("one more step ran", patience, w.quiet)
+	w.awaitCondition("one more step ran", patience, w.isQuiet)
 	var last time.Time
-	w.with(a, func(a *app) { last = a.dues[len(a.dues)-1] })
-	w.await("all looks have passed", patience, func() bool { return time.Since(last) > 300*time.Millisecond })
-	w.with(a, func(a *app) {
+	w.withApp(a, func(a *app) { last = a.dues[len(a.dues)-1] })
+	w.awaitCondition("all looks have passed", patience, func() bool { return time.Since(last) > 300*time.Millisecond })
+	w.withApp(a, func(a *app) {
 		require.Len(t, a.steps, wakes+1, "one look for the last step, none for the steps before it")
 	})
 }
 
 func failingStepIsTriedAgain(t *testing.T, harness Harness) {
 	w := newFixture(t)
-	p := harness.Start(w.step)
-	a := id("a")
-	w.with(a, func(a *app) { a.fail = 4 })
-	w.happen(a)
+	p := harness.Start(w.runStep)
+	a := uniqueID("a")
+	w.withApp(a, func(a *app) { a.fail = 4 })
+	w.addEvent(a)
 	wakeAll(t, p.Driver, a)
-	w.await("the step passes", patience, w.quiet)
+	w.awaitCondition("the step passes", patience, w.isQuiet)
 }
 
 func lostWakeIsFound(t *testing.T, harness Harness) {
 	w := newFixture(t)
-	p := harness.Start(w.step)
-	w.sweep(p.Driver)
+	p := harness.Start(w.runStep)
+	w.runSweeper(p.Driver)
 	for range 10 {
-		w.happen(id("lost")) // the driver gets no signal
+		w.addEvent(uniqueID("lost")) // the driver gets no signal
 	}
-	w.await("the sweeper finds them", patience, w.quiet)
+	w.awaitCondition("the sweeper finds them", patience, w.isQuiet)
 }
 
 func crashBeforeSchedule(t *testing.T, harness Harness) {
 	w := newFixture(t)
-	p := harness.Start(w.step)
-	a := id("a")
+	p := harness.Start(w.runStep)
+	a := uniqueID("a")
 	release, reached := make(chan struct{}), make(chan struct{})
-	w.with(a, func(a *app) {
+	w.withApp(a, func(a *app) {
 		a.looks = []time.Duration{200 * time.Millisecond, 200 * time.Millisecond}
 		a.hold, a.held = release, reached
 	})
-	w.happen(a)
+	w.addEvent(a)
 	wakeAll(t, p.Driver, a)
 	awaitSignal(t, reached)
 	p.Crash() // the step has committed, but has sent no answer
-	p = harness.Start(w.step)
-	w.sweep(p.Driver)
-	w.await("the app has had all its looks", patience, w.quiet)
+	p = harness.Start(w.runStep)
+	w.runSweeper(p.Driver)
+	w.awaitCondition("the app has had all its looks", patience, w.isQuiet)
 }
 
 func crashLeavesNoAppBehind(t *testing.T, harness Harness) {
 	w := newFixture(t)
-	p := harness.Start(w.step)
+	p := harness.Start(w.runStep)
 	var ids []string
 	for i := range 60 {
-		ids = append(ids, id("a"))
-		w.with(ids[i], func(a *app) { a.looks = []time.Duration{100 * time.Millisecond, 300 * time.Millisecond} })
-		w.happen(ids[i])
+		ids = append(ids, uniqueID("a"))
+		w.withApp(ids[i], func(a *app) { a.looks = []time.Duration{100 * time.Millisecond, 300 * time.Millisecond} })
+		w.addEvent(ids[i])
 	}
 	wakeAll(t, p.Driver, ids...)
-	w.await("some have stepped", patience, func() bool {
+	w.awaitCondition("some have stepped", patience, func() bool {
 		w.mu.Lock()
 		defer w.mu.Unlock()
 		n := 0
@@ -238,27 +238,27 @@ func crashLeavesNoAppBehind(t *testing.T, harness Harness) {
 	})
 	p.Crash()
 	for _, id := range ids {
-		w.happen(id)
+		w.addEvent(id)
 	}
-	p = harness.Start(w.step)
-	w.sweep(p.Driver)
-	w.await("all apps are settled", patience, w.quiet)
-	ofOne, _ := w.overlap()
+	p = harness.Start(w.runStep)
+	w.runSweeper(p.Driver)
+	w.awaitCondition("all apps are settled", patience, w.isQuiet)
+	ofOne, _ := w.highestOverlap()
 	require.Equal(t, 1, ofOne)
 }
 
-// disorder requires that all events are seen if several writers add events, and wake-ups are lost, doubled and late.
-func disorder(t *testing.T, harness Harness) {
+// testDisorder requires that all events are seen if several writers add events, and wake-ups are lost, doubled and late.
+func testDisorder(t *testing.T, harness Harness) {
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
 	w := newFixture(t)
-	p := harness.Start(w.step)
-	w.sweep(p.Driver)
+	p := harness.Start(w.runStep)
+	w.runSweeper(p.Driver)
 	ids := make([]string, 20)
 	for i := range ids {
-		ids[i] = id("a")
-		w.with(ids[i], func(a *app) { a.looks = []time.Duration{150 * time.Millisecond, 50 * time.Millisecond} })
-		w.happen(ids[i]) // the writers may choose some app never, and it still needs a first step
+		ids[i] = uniqueID("a")
+		w.withApp(ids[i], func(a *app) { a.looks = []time.Duration{150 * time.Millisecond, 50 * time.Millisecond} })
+		w.addEvent(ids[i]) // the writers may choose some app never, and it still needs a first step
 	}
 	var wg sync.WaitGroup
 	for writer := range uint64(4) {
@@ -266,26 +266,26 @@ func disorder(t *testing.T, harness Harness) {
 			rnd := rand.New(rand.NewPCG(seed, writer))
 			for range 30 {
 				app := ids[rnd.IntN(len(ids))]
-				w.happen(app)
+				w.addEvent(app)
 				switch rnd.IntN(4) {
 				case 0: // lost
 				case 1: // late
 					time.Sleep(time.Duration(rnd.IntN(40)) * time.Millisecond)
-					w.wake(p.Driver, app)
+					w.wakeApps(p.Driver, app)
 				default: // doubled
-					w.wake(p.Driver, app, app)
-					w.wake(p.Driver, app)
+					w.wakeApps(p.Driver, app, app)
+					w.wakeApps(p.Driver, app)
 				}
 			}
 		})
 	}
 	wg.Wait()
-	w.await("all is seen", patience, w.quiet)
-	ofOne, _ := w.overlap()
+	w.awaitCondition("all is seen", patience, w.isQuiet)
+	ofOne, _ := w.highestOverlap()
 	require.Equal(t, 1, ofOne)
 }
 
-func (w *fixture) wake(d rollout.Driver, ids ...string) {
+func (w *fixture) wakeApps(d rollout.Driver, ids ...string) {
 	if err := d.Wake(context.Background(), ids); err != nil {
 		w.t.Errorf("wake: %v", err)
 	}

@@ -58,15 +58,15 @@ func (s Source) Measure(ctx context.Context, due []plan.Measure) []plan.Measurem
 		slots <- struct{}{}
 		wg.Go(func() {
 			defer func() { <-slots }()
-			s.region(ctx, region, regions[region], due, out)
+			s.measureRegion(ctx, region, regions[region], due, out)
 		})
 	}
 	wg.Wait()
 	return out
 }
 
-// region takes the measurements of one region. which has their indexes in due.
-func (s Source) region(ctx context.Context, id string, which []int, due []plan.Measure, out []plan.Measurement) {
+// measureRegion takes the measurements of one region. which has their indexes in due.
+func (s Source) measureRegion(ctx context.Context, id string, which []int, due []plan.Measure, out []plan.Measurement) {
 	req := &agentv1.TrafficRequest{}
 	for _, i := range which {
 		t := due[i].Traffic
@@ -75,7 +75,7 @@ func (s Source) region(ctx context.Context, id string, which []int, due []plan.M
 			req.Queries = append(req.Queries, &agentv1.TrafficQuery{DeploymentId: t.Old, Window: durationpb.New(t.Window)})
 		}
 	}
-	seen, err := s.ask(ctx, id, req)
+	seen, err := s.askTraffic(ctx, id, req)
 	at := time.Now().UnixMilli()
 	for _, i := range which {
 		out[i].At = at
@@ -93,8 +93,8 @@ func (s Source) region(ctx context.Context, id string, which []int, due []plan.M
 	}
 }
 
-// ask returns the traffic that gateways saw, in the order of the queries.
-func (s Source) ask(ctx context.Context, id string, req *agentv1.TrafficRequest) ([]analysis.Seen, error) {
+// askTraffic returns the traffic that gateways saw, in the order of the queries.
+func (s Source) askTraffic(ctx context.Context, id string, req *agentv1.TrafficRequest) ([]analysis.Seen, error) {
 	data, err := s.Ask(ctx, id, &agentv1.Request{Kind: &agentv1.Request_Traffic{Traffic: req}})
 	switch {
 	case errors.Is(err, model.ErrAgentUnreachable):

@@ -113,7 +113,7 @@ func (c *Client) Measure(ctx context.Context, due []plan.Measure) (out []plan.Me
 		}
 		c.cfg.Log.WarnContext(ctx, "cannot read the facts for webhooks", "app", due[0].Hook.Call.App.ID, "error", err)
 		for _, m := range due {
-			out = append(out, measurement(m, analysis.Figures{Problem: "the control plane cannot read the facts for the webhook"}))
+			out = append(out, measurementOf(m, analysis.Figures{Problem: "the control plane cannot read the facts for the webhook"}))
 		}
 		return out
 	}
@@ -128,25 +128,25 @@ func (c *Client) Measure(ctx context.Context, due []plan.Measure) (out []plan.Me
 				return
 			}
 			defer func() { <-mine }()
-			figures, ok := c.ask(ctx, m, facts)
+			figures, ok := c.callHook(ctx, m, facts)
 			if !ok {
 				return
 			}
 			mu.Lock()
 			defer mu.Unlock()
-			out = append(out, measurement(m, figures))
+			out = append(out, measurementOf(m, figures))
 		})
 	}
 	calling.Wait()
 	return out
 }
 
-func measurement(m plan.Measure, f analysis.Figures) plan.Measurement {
+func measurementOf(m plan.Measure, f analysis.Figures) plan.Measurement {
 	return plan.Measurement{RegionID: m.RegionID, Check: m.Check, Since: m.Since, At: time.Now().UnixMilli(), Figures: f}
 }
 
-// ask makes one call, and reports whether there was time for it.
-func (c *Client) ask(ctx context.Context, m plan.Measure, facts Facts) (f analysis.Figures, ok bool) {
+// callHook makes one call, and reports whether there was time for it.
+func (c *Client) callHook(ctx context.Context, m plan.Measure, facts Facts) (f analysis.Figures, ok bool) {
 	h := *m.Hook
 	if c.slots.Acquire(ctx, m.WorkspaceID) != nil {
 		return f, false
@@ -174,7 +174,7 @@ var outcomes = map[analysis.Verdict]string{analysis.Passed: "pass", analysis.Fai
 func (c *Client) call(ctx context.Context, h analysis.Hook, facts Facts) (*analysis.Answer, *float64, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, h.Timeout, fmt.Errorf("it has not answered within %s", h.Timeout))
 	defer cancel()
-	req, err := c.request(ctx, h, facts)
+	req, err := c.newRequest(ctx, h, facts)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -196,8 +196,8 @@ func (c *Client) call(ctx context.Context, h analysis.Hook, facts Facts) (*analy
 	return analysis.ParseAnswer(body)
 }
 
-// request returns the call, signed if the hook has a signing secret.
-func (c *Client) request(ctx context.Context, h analysis.Hook, facts Facts) (*http.Request, error) {
+// newRequest returns the call, signed if the hook has a signing secret.
+func (c *Client) newRequest(ctx context.Context, h analysis.Hook, facts Facts) (*http.Request, error) {
 	// The API checks the URL, but a stored policy may be older than the present checks.
 	u, err := analysis.ParseHookURL(h.URL)
 	if err != nil {

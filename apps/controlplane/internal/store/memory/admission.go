@@ -15,7 +15,7 @@ type starts struct {
 }
 
 func (t *tx) LockAdmission(workspaceID string) (model.Admission, error) {
-	if _, _, err := workspaceTable.in(t).lock(workspaceID); err != nil {
+	if _, _, err := workspaceTable.overlayIn(t).lock(workspaceID); err != nil {
 		return model.Admission{}, err
 	}
 	return t.GetAdmission(workspaceID)
@@ -25,28 +25,28 @@ func (t *tx) GetAdmission(workspaceID string) (model.Admission, error) {
 	if _, err := t.GetWorkspace(workspaceID); err != nil {
 		return model.Admission{}, err
 	}
-	a, ok := limitsTable.in(t).get(workspaceID)
+	a, ok := limitsTable.overlayIn(t).get(workspaceID)
 	if !ok {
 		a = model.Admission{WorkspaceID: workspaceID, Own: model.NoLimitsOfItsOwn}
 	}
-	bucket, _ := startsTable.in(t).get(workspaceID)
+	bucket, _ := startsTable.overlayIn(t).get(workspaceID)
 	a.FullAt, a.Ceiling, a.Now = bucket.fullAt, bucket.ceiling, t.store.now()*1000
 	return a, nil
 }
 
 func (t *tx) PutLimits(a model.Admission) error {
 	a.FullAt, a.Ceiling, a.Now = 0, model.Ceiling{}, 0
-	return limitsTable.in(t).put(a)
+	return limitsTable.overlayIn(t).put(a)
 }
 
 func (t *tx) PutStanding(a model.Admission) error {
-	return startsTable.in(t).put(starts{a.WorkspaceID, a.FullAt, a.Ceiling})
+	return startsTable.overlayIn(t).put(starts{a.WorkspaceID, a.FullAt, a.Ceiling})
 }
 
 func (t *tx) UsageOf(workspaceID, exceptAppID string) (u model.Usage, unsettled int, err error) {
-	for _, a := range t.counted(workspaceID, exceptAppID) {
+	for _, a := range t.countedApps(workspaceID, exceptAppID) {
 		c := model.Claim{LiveDeploymentID: a.LiveDeploymentID, RolloutID: a.RolloutID}
-		stored, ok := claimTable.in(t).get(a.ID)
+		stored, ok := claimTable.overlayIn(t).get(a.ID)
 		switch {
 		case ok && ofPresent(stored, a):
 			c = stored
@@ -59,17 +59,17 @@ func (t *tx) UsageOf(workspaceID, exceptAppID string) (u model.Usage, unsettled 
 }
 
 func (t *tx) UnsettledApps(workspaceID, exceptAppID, after string, limit int) ([]model.App, error) {
-	apps := slices.DeleteFunc(t.counted(workspaceID, exceptAppID), func(a model.App) bool {
-		stored, ok := claimTable.in(t).get(a.ID)
+	apps := slices.DeleteFunc(t.countedApps(workspaceID, exceptAppID), func(a model.App) bool {
+		stored, ok := claimTable.overlayIn(t).get(a.ID)
 		return a.ID <= after || a.LiveDeploymentID == "" && a.RolloutID == "" || ok && ofPresent(stored, a)
 	})
 	slices.SortFunc(apps, func(a, b model.App) int { return cmp.Compare(a.ID, b.ID) })
-	return first(apps, limit), nil
+	return firstRows(apps, limit), nil
 }
 
-// counted returns the workspace's apps that are not deleted, except the app with the id exceptAppID.
-func (t *tx) counted(workspaceID, exceptAppID string) []model.App {
-	return appTable.in(t).list(func(a model.App) bool {
+// countedApps returns the workspace's apps that are not deleted, except the app with the id exceptAppID.
+func (t *tx) countedApps(workspaceID, exceptAppID string) []model.App {
+	return appTable.overlayIn(t).list(func(a model.App) bool {
 		return a.WorkspaceID == workspaceID && a.DeletedAt == 0 && a.ID != exceptAppID
 	})
 }
@@ -81,7 +81,7 @@ func ofPresent(c model.Claim, a model.App) bool {
 
 func (t *tx) PutClaims(claims []model.Claim) error {
 	for _, c := range claims {
-		if err := claimTable.in(t).put(c); err != nil {
+		if err := claimTable.overlayIn(t).put(c); err != nil {
 			return err
 		}
 	}

@@ -6,31 +6,31 @@ import (
 )
 
 func (t *tx) InsertDeployment(d model.Deployment) error {
-	if err := deploymentTable.in(t).insert(d); err != nil {
+	if err := deploymentTable.overlayIn(t).insert(d); err != nil {
 		return err
 	}
-	t.touch(d.AppID)
+	t.touchApp(d.AppID)
 	return nil
 }
 
 func (t *tx) GetDeployment(workspaceID, id string) (model.Deployment, error) {
-	d, ok := deploymentTable.in(t).get(id)
-	return one(d, ok && d.WorkspaceID == workspaceID, "deployment", id)
+	d, ok := deploymentTable.overlayIn(t).get(id)
+	return oneRow(d, ok && d.WorkspaceID == workspaceID, "deployment", id)
 }
 
 func (t *tx) GetDeploymentByVersion(workspaceID, appID string, version int32) (model.Deployment, error) {
-	d, ok := deploymentTable.in(t).find(0, versionName(appID, version))
-	return one(d, ok && d.WorkspaceID == workspaceID, "deployment of app", appID)
+	d, ok := deploymentTable.overlayIn(t).find(0, versionName(appID, version))
+	return oneRow(d, ok && d.WorkspaceID == workspaceID, "deployment of app", appID)
 }
 
 func (t *tx) GetNewestDeployments(appIDs []string) ([]model.Deployment, error) {
 	var rows []model.Deployment
-	for _, id := range distinct(appIDs) {
-		a, ok := appTable.in(t).get(id)
+	for _, id := range sortDistinct(appIDs) {
+		a, ok := appTable.overlayIn(t).get(id)
 		if !ok {
 			continue
 		}
-		if d, ok := deploymentTable.in(t).find(0, versionName(id, a.LatestVersion)); ok {
+		if d, ok := deploymentTable.overlayIn(t).find(0, versionName(id, a.LatestVersion)); ok {
 			rows = append(rows, d)
 		}
 	}
@@ -39,8 +39,8 @@ func (t *tx) GetNewestDeployments(appIDs []string) ([]model.Deployment, error) {
 
 func (t *tx) GetDeployments(ids []string) ([]model.Deployment, error) {
 	var rows []model.Deployment
-	for _, id := range distinct(ids) {
-		if d, ok := deploymentTable.in(t).get(id); ok {
+	for _, id := range sortDistinct(ids) {
+		if d, ok := deploymentTable.overlayIn(t).get(id); ok {
 			rows = append(rows, d)
 		}
 	}
@@ -57,7 +57,7 @@ func (t *tx) UpdateDeployment(deployments ...model.Deployment) error {
 }
 
 func (t *tx) updateDeployment(d model.Deployment) error {
-	stored, ok, err := deploymentTable.in(t).lock(d.ID)
+	stored, ok, err := deploymentTable.overlayIn(t).lock(d.ID)
 	if err != nil {
 		return err
 	}
@@ -67,12 +67,12 @@ func (t *tx) updateDeployment(d model.Deployment) error {
 	stored.Status, stored.Reason, stored.Message = d.Status, d.Reason, d.Message
 	stored.ResolvedImage, stored.Stable = d.ResolvedImage, d.Stable
 	stored.ReadyAt, stored.EndedAt = d.ReadyAt, d.EndedAt
-	t.touch(stored.AppID)
-	return deploymentTable.in(t).put(stored)
+	t.touchApp(stored.AppID)
+	return deploymentTable.overlayIn(t).put(stored)
 }
 
 func (t *tx) ListDeployments(workspaceID, appID string, p store.Page) ([]model.Deployment, error) {
-	rows := deploymentTable.in(t).list(func(d model.Deployment) bool {
+	rows := deploymentTable.overlayIn(t).list(func(d model.Deployment) bool {
 		return d.WorkspaceID == workspaceID && (appID == "" || d.AppID == appID)
 	})
 	return pageDown(rows, p, func(d model.Deployment) string { return d.ID }), nil

@@ -11,11 +11,11 @@ import (
 
 func (t *tx) InsertDomain(d model.Domain) error {
 	d.VerifiedAt = 0
-	return domainTable.in(t).insert(d)
+	return domainTable.overlayIn(t).insert(d)
 }
 
 func (t *tx) VerifyDomain(appID, name string, at int64) error {
-	d, ok, err := domainTable.in(t).lock(pair{appID, name})
+	d, ok, err := domainTable.overlayIn(t).lock(pair{appID, name})
 	if err != nil {
 		return err
 	}
@@ -23,11 +23,11 @@ func (t *tx) VerifyDomain(appID, name string, at int64) error {
 		return notFound("domain", name)
 	}
 	d.VerifiedAt, d.CheckedAt, d.MissingSince, d.LapsedAt = at, at, 0, 0
-	return domainTable.in(t).put(d)
+	return domainTable.overlayIn(t).put(d)
 }
 
 func (t *tx) ReleaseDomain(appID, name string) error {
-	d, ok, err := domainTable.in(t).lock(pair{appID, name})
+	d, ok, err := domainTable.overlayIn(t).lock(pair{appID, name})
 	if err != nil {
 		return err
 	}
@@ -35,11 +35,11 @@ func (t *tx) ReleaseDomain(appID, name string) error {
 		return notFound("domain", name)
 	}
 	d.VerifiedAt, d.CheckedAt, d.MissingSince, d.LapsedAt = 0, 0, 0, 0
-	return domainTable.in(t).put(d)
+	return domainTable.overlayIn(t).put(d)
 }
 
 func (t *tx) DomainsToCheck(before int64, limit int) ([]model.Domain, error) {
-	due := domainTable.in(t).list(func(d model.Domain) bool { return d.VerifiedAt != 0 && d.CheckedAt < before })
+	due := domainTable.overlayIn(t).list(func(d model.Domain) bool { return d.VerifiedAt != 0 && d.CheckedAt < before })
 	slices.SortFunc(due, func(a, b model.Domain) int {
 		return cmp.Or(cmp.Compare(a.CheckedAt, b.CheckedAt), cmp.Compare(a.Name, b.Name))
 	})
@@ -49,11 +49,11 @@ func (t *tx) DomainsToCheck(before int64, limit int) ([]model.Domain, error) {
 func (t *tx) LockHeldDomains(names []string) ([]model.Domain, error) {
 	var out []model.Domain
 	for _, name := range slices.Sorted(slices.Values(names)) {
-		d, ok := domainTable.in(t).find(0, name)
+		d, ok := domainTable.overlayIn(t).find(0, name)
 		if !ok {
 			continue
 		}
-		d, ok, err := domainTable.in(t).lock(pair{d.AppID, name})
+		d, ok, err := domainTable.overlayIn(t).lock(pair{d.AppID, name})
 		if err != nil {
 			return nil, err
 		}
@@ -68,9 +68,9 @@ func (t *tx) NoteDomainChecks(c model.DomainChecks, at int64) error {
 	var errs []error
 	note := func(names []string, change func(*model.Domain)) {
 		for _, name := range names {
-			if d, ok := domainTable.in(t).find(0, name); ok {
+			if d, ok := domainTable.overlayIn(t).find(0, name); ok {
 				change(&d)
-				errs = append(errs, domainTable.in(t).put(d))
+				errs = append(errs, domainTable.overlayIn(t).put(d))
 			}
 		}
 	}
@@ -82,35 +82,35 @@ func (t *tx) NoteDomainChecks(c model.DomainChecks, at int64) error {
 }
 
 func (t *tx) HolderOfDomain(name string) (model.Domain, error) {
-	d, ok := domainTable.in(t).find(0, name)
-	return one(d, ok, "holder of domain", name)
+	d, ok := domainTable.overlayIn(t).find(0, name)
+	return oneRow(d, ok, "holder of domain", name)
 }
 
 func (t *tx) DeleteDomain(appID, name string) error {
 	key := pair{appID, name}
-	if _, ok, err := domainTable.in(t).lock(key); err != nil {
+	if _, ok, err := domainTable.overlayIn(t).lock(key); err != nil {
 		return err
 	} else if !ok {
 		return notFound("domain", name)
 	}
-	return domainTable.in(t).delete(key)
+	return domainTable.overlayIn(t).delete(key)
 }
 
 func (t *tx) DeleteDomainsOf(appID string) error {
 	var errs []error
-	for _, d := range domainTable.in(t).list(func(d model.Domain) bool { return d.AppID == appID }) {
-		errs = append(errs, domainTable.in(t).delete(pair{d.AppID, d.Name}))
+	for _, d := range domainTable.overlayIn(t).list(func(d model.Domain) bool { return d.AppID == appID }) {
+		errs = append(errs, domainTable.overlayIn(t).delete(pair{d.AppID, d.Name}))
 	}
 	return errors.Join(errs...)
 }
 
 func (t *tx) ListDomains(workspaceID, appID string, p store.Page) ([]model.Domain, error) {
-	rows := domainTable.in(t).list(func(d model.Domain) bool {
+	rows := domainTable.overlayIn(t).list(func(d model.Domain) bool {
 		return d.WorkspaceID == workspaceID && (appID == "" || d.AppID == appID)
 	})
-	return page(rows, p, func(d model.Domain) string { return d.Name + "\x00" + d.AppID }), nil
+	return pageOf(rows, p, func(d model.Domain) string { return d.Name + "\x00" + d.AppID }), nil
 }
 
 func (t *tx) DomainsOfApps(appIDs []string) ([]model.Domain, error) {
-	return domainTable.in(t).list(func(d model.Domain) bool { return slices.Contains(appIDs, d.AppID) }), nil
+	return domainTable.overlayIn(t).list(func(d model.Domain) bool { return slices.Contains(appIDs, d.AppID) }), nil
 }

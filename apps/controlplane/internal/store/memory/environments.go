@@ -5,17 +5,17 @@ import (
 	"github.com/windlass-run/windlass/apps/controlplane/internal/store"
 )
 
-func (t *tx) InsertProject(p model.Project) error { return projectTable.in(t).insert(p) }
+func (t *tx) InsertProject(p model.Project) error { return projectTable.overlayIn(t).insert(p) }
 
 func (t *tx) GetProject(workspaceID, id string) (model.Project, error) {
-	p, ok := projectTable.in(t).get(id)
-	return one(p, ok && p.WorkspaceID == workspaceID, "project", id)
+	p, ok := projectTable.overlayIn(t).get(id)
+	return oneRow(p, ok && p.WorkspaceID == workspaceID, "project", id)
 }
 
 func (t *tx) GetProjects(workspaceID string, ids []string) ([]model.Project, error) {
 	var rows []model.Project
-	for _, id := range distinct(ids) {
-		if p, ok := projectTable.in(t).get(id); ok && p.WorkspaceID == workspaceID {
+	for _, id := range sortDistinct(ids) {
+		if p, ok := projectTable.overlayIn(t).get(id); ok && p.WorkspaceID == workspaceID {
 			rows = append(rows, p)
 		}
 	}
@@ -23,48 +23,50 @@ func (t *tx) GetProjects(workspaceID string, ids []string) ([]model.Project, err
 }
 
 func (t *tx) GetProjectByName(workspaceID, name string) (model.Project, error) {
-	p, ok := projectTable.in(t).find(0, workspaceID+"\x00"+name)
-	return one(p, ok, "project", name)
+	p, ok := projectTable.overlayIn(t).find(0, workspaceID+"\x00"+name)
+	return oneRow(p, ok, "project", name)
 }
 
 func (t *tx) ListProjects(workspaceID string, p store.Page) ([]model.Project, error) {
-	rows := projectTable.in(t).list(func(r model.Project) bool { return r.WorkspaceID == workspaceID })
-	return page(rows, p, func(r model.Project) string { return r.Name }), nil
+	rows := projectTable.overlayIn(t).list(func(r model.Project) bool { return r.WorkspaceID == workspaceID })
+	return pageOf(rows, p, func(r model.Project) string { return r.Name }), nil
 }
 
 func (t *tx) UpdateProject(p model.Project) error {
-	stored, ok, err := projectTable.in(t).lock(p.ID)
+	stored, ok, err := projectTable.overlayIn(t).lock(p.ID)
 	switch {
 	case err != nil:
 		return err
 	case !ok || stored.WorkspaceID != p.WorkspaceID:
 		return notFound("project", p.ID)
 	case stored.ResourceVersion != p.ResourceVersion:
-		return conflict("project", p.ID)
+		return conflictError("project", p.ID)
 	}
 	stored.Name, stored.UpdatedAt = p.Name, p.UpdatedAt
 	stored.ResourceVersion++
-	return projectTable.in(t).put(stored)
+	return projectTable.overlayIn(t).put(stored)
 }
 
 func (t *tx) DeleteProject(workspaceID, id string) error {
-	if p, ok := projectTable.in(t).get(id); !ok || p.WorkspaceID != workspaceID {
+	if p, ok := projectTable.overlayIn(t).get(id); !ok || p.WorkspaceID != workspaceID {
 		return notFound("project", id)
 	}
-	return projectTable.in(t).delete(id)
+	return projectTable.overlayIn(t).delete(id)
 }
 
-func (t *tx) InsertEnvironment(e model.Environment) error { return environmentTable.in(t).insert(e) }
+func (t *tx) InsertEnvironment(e model.Environment) error {
+	return environmentTable.overlayIn(t).insert(e)
+}
 
 func (t *tx) GetEnvironment(workspaceID, id string) (model.Environment, error) {
-	e, ok := environmentTable.in(t).get(id)
-	return one(e, ok && e.WorkspaceID == workspaceID, "environment", id)
+	e, ok := environmentTable.overlayIn(t).get(id)
+	return oneRow(e, ok && e.WorkspaceID == workspaceID, "environment", id)
 }
 
 func (t *tx) GetEnvironments(workspaceID string, ids []string) ([]model.Environment, error) {
 	var rows []model.Environment
-	for _, id := range distinct(ids) {
-		if e, ok := environmentTable.in(t).get(id); ok && e.WorkspaceID == workspaceID {
+	for _, id := range sortDistinct(ids) {
+		if e, ok := environmentTable.overlayIn(t).get(id); ok && e.WorkspaceID == workspaceID {
 			rows = append(rows, e)
 		}
 	}
@@ -72,57 +74,57 @@ func (t *tx) GetEnvironments(workspaceID string, ids []string) ([]model.Environm
 }
 
 func (t *tx) GetEnvironmentByName(workspaceID, projectID, name string) (model.Environment, error) {
-	e, ok := environmentTable.in(t).find(0, projectID+"\x00"+name)
-	return one(e, ok && e.WorkspaceID == workspaceID, "environment", name)
+	e, ok := environmentTable.overlayIn(t).find(0, projectID+"\x00"+name)
+	return oneRow(e, ok && e.WorkspaceID == workspaceID, "environment", name)
 }
 
 func (t *tx) LockEnvironment(workspaceID, id string) (model.Environment, error) {
-	e, ok, err := environmentTable.in(t).lock(id)
+	e, ok, err := environmentTable.overlayIn(t).lock(id)
 	if err != nil {
 		return model.Environment{}, err
 	}
-	return one(e, ok && e.WorkspaceID == workspaceID, "environment", id)
+	return oneRow(e, ok && e.WorkspaceID == workspaceID, "environment", id)
 }
 
 func (t *tx) ListEnvironments(workspaceID, projectID string, p store.Page) ([]model.Environment, error) {
-	rows := environmentTable.in(t).list(func(e model.Environment) bool {
+	rows := environmentTable.overlayIn(t).list(func(e model.Environment) bool {
 		return e.WorkspaceID == workspaceID && e.ProjectID == projectID
 	})
-	return page(rows, p, func(e model.Environment) string { return e.Name }), nil
+	return pageOf(rows, p, func(e model.Environment) string { return e.Name }), nil
 }
 
 func (t *tx) UpdateEnvironment(e model.Environment) error {
-	stored, ok, err := environmentTable.in(t).lock(e.ID)
+	stored, ok, err := environmentTable.overlayIn(t).lock(e.ID)
 	switch {
 	case err != nil:
 		return err
 	case !ok || stored.WorkspaceID != e.WorkspaceID:
 		return notFound("environment", e.ID)
 	case stored.ResourceVersion != e.ResourceVersion:
-		return conflict("environment", e.ID)
+		return conflictError("environment", e.ID)
 	}
 	stored.Name, stored.Variables, stored.UpdatedAt = e.Name, e.Variables, e.UpdatedAt
 	stored.ResourceVersion++
-	return environmentTable.in(t).put(stored)
+	return environmentTable.overlayIn(t).put(stored)
 }
 
 // DeleteEnvironment also deletes the environment's secrets.
 func (t *tx) DeleteEnvironment(workspaceID, id string) error {
-	if e, ok := environmentTable.in(t).get(id); !ok || e.WorkspaceID != workspaceID {
+	if e, ok := environmentTable.overlayIn(t).get(id); !ok || e.WorkspaceID != workspaceID {
 		return notFound("environment", id)
 	}
 	if err := t.deleteSecretsOf(id); err != nil {
 		return err
 	}
-	return environmentTable.in(t).delete(id)
+	return environmentTable.overlayIn(t).delete(id)
 }
 
 // deleteSecretsOf deletes all secrets of an environment or a notification endpoint.
 func (t *tx) deleteSecretsOf(id string) error {
-	for _, s := range secretTable.in(t).list(func(s secret) bool { return s.name.a == id }) {
+	for _, s := range secretTable.overlayIn(t).list(func(s secret) bool { return s.name.a == id }) {
 		if err := t.deleteSecret(s.name); err != nil {
 			return err
 		}
 	}
-	return secretFloorTable.in(t).delete(id)
+	return secretFloorTable.overlayIn(t).delete(id)
 }

@@ -11,14 +11,14 @@ import (
 )
 
 func (t *tx) GetHead(regionID string) (model.Head, error) {
-	h, ok := headTable.in(t).get(regionID)
-	return one(h.Head, ok, "head of region", regionID)
+	h, ok := headTable.overlayIn(t).get(regionID)
+	return oneRow(h.Head, ok, "head of region", regionID)
 }
 
 func (t *tx) GetHeads(regionIDs []string) ([]model.Head, error) {
 	var heads []model.Head
-	for _, id := range distinct(regionIDs) {
-		if h, ok := headTable.in(t).get(id); ok {
+	for _, id := range sortDistinct(regionIDs) {
+		if h, ok := headTable.overlayIn(t).get(id); ok {
 			heads = append(heads, h.Head)
 		}
 	}
@@ -27,7 +27,7 @@ func (t *tx) GetHeads(regionIDs []string) ([]model.Head, error) {
 
 func (t *tx) SumHeads() (model.HeadSum, error) {
 	var sum model.HeadSum
-	for _, h := range headTable.in(t).list(func(head) bool { return true }) {
+	for _, h := range headTable.overlayIn(t).list(func(head) bool { return true }) {
 		sum = sum.With(h.Head)
 	}
 	return sum, nil
@@ -35,15 +35,15 @@ func (t *tx) SumHeads() (model.HeadSum, error) {
 
 func (t *tx) ListRegionHeads(after string, limit int) ([]model.Head, error) {
 	var heads []model.Head
-	for _, h := range headTable.in(t).list(func(h head) bool { return h.RegionID > after }) {
+	for _, h := range headTable.overlayIn(t).list(func(h head) bool { return h.RegionID > after }) {
 		heads = append(heads, h.Head)
 	}
 	slices.SortFunc(heads, func(a, b model.Head) int { return cmp.Compare(a.RegionID, b.RegionID) })
-	return first(heads, limit), nil
+	return firstRows(heads, limit), nil
 }
 
-// from returns the index at which the changes above a revision begin.
-func (l log) from(revision int64) int {
+// indexFrom returns the index at which the changes above a revision begin.
+func (l log) indexFrom(revision int64) int {
 	i, _ := slices.BinarySearchFunc(l, revision+1, func(c model.Change, r int64) int { return cmp.Compare(c.Revision, r) })
 	return i
 }
@@ -51,8 +51,8 @@ func (l log) from(revision int64) int {
 func (t *tx) Changes(after map[string]int64, limit int) ([]model.Change, error) {
 	var changes []model.Change
 	for _, region := range slices.Sorted(maps.Keys(after)) {
-		feed, _ := logTable.in(t).get(region)
-		for _, c := range feed.changes[feed.changes.from(after[region]):] {
+		feed, _ := logTable.overlayIn(t).get(region)
+		for _, c := range feed.changes[feed.changes.indexFrom(after[region]):] {
 			if len(changes) >= limit {
 				return changes, nil
 			}
@@ -66,7 +66,7 @@ func (t *tx) Changes(after map[string]int64, limit int) ([]model.Change, error) 
 // ChainAt reads the head first. The head has the chain values of its revision and of the revision at which its epoch
 // began, even if the change of that revision was compacted or belongs to the previous epoch.
 func (t *tx) ChainAt(regionID string, revision int64) ([]byte, error) {
-	h, ok := headTable.in(t).get(regionID)
+	h, ok := headTable.overlayIn(t).get(regionID)
 	if !ok {
 		return nil, notFound("head of region", regionID)
 	}
@@ -78,15 +78,15 @@ func (t *tx) ChainAt(regionID string, revision int64) ([]byte, error) {
 	case 0:
 		return changefeed.Genesis(), nil
 	}
-	feed, _ := logTable.in(t).get(regionID)
-	if i := feed.changes.from(revision - 1); i < len(feed.changes) && feed.changes[i].Revision == revision {
+	feed, _ := logTable.overlayIn(t).get(regionID)
+	if i := feed.changes.indexFrom(revision - 1); i < len(feed.changes) && feed.changes[i].Revision == revision {
 		return bytes.Clone(feed.changes[i].Chain), nil
 	}
 	return nil, notFound("chain value in region "+regionID+" of revision", revision)
 }
 
 func (t *tx) BumpEpoch(regionID string, salt []byte) (model.Head, error) {
-	h, ok, err := headTable.in(t).lock(regionID)
+	h, ok, err := headTable.overlayIn(t).lock(regionID)
 	if err != nil {
 		return model.Head{}, err
 	}
@@ -97,18 +97,18 @@ func (t *tx) BumpEpoch(regionID string, salt []byte) (model.Head, error) {
 	h.Chain = changefeed.Restart(h.Epoch, salt)
 	h.baseRevision, h.baseChain = h.Revision, h.Chain
 	t.bumped[regionID] = true
-	return headTable.copy(h).Head, headTable.in(t).put(h)
+	return headTable.copy(h).Head, headTable.overlayIn(t).put(h)
 }
 
 func (t *tx) CompactChanges(regionID string, upto int64, limit int) (int, error) {
-	feed, ok, err := logTable.in(t).lock(regionID)
+	feed, ok, err := logTable.overlayIn(t).lock(regionID)
 	if err != nil || !ok {
 		return 0, err
 	}
-	gone := len(first(feed.changes[:feed.changes.from(upto)], limit))
+	gone := len(firstRows(feed.changes[:feed.changes.indexFrom(upto)], limit))
 	if gone == 0 {
 		return 0, nil
 	}
 	feed.changes = feed.changes[gone:]
-	return gone, logTable.in(t).put(feed)
+	return gone, logTable.overlayIn(t).put(feed)
 }

@@ -7,28 +7,28 @@ import (
 	"github.com/windlass-run/windlass/apps/controlplane/internal/store"
 )
 
-func (t *tx) PutFreeze(f model.Freeze) error { return freezeTable.in(t).put(f) }
+func (t *tx) PutFreeze(f model.Freeze) error { return freezeTable.overlayIn(t).put(f) }
 
 func (t *tx) ListFreezes(workspaceID string, p store.Page) ([]model.Freeze, error) {
-	rows := freezeTable.in(t).list(func(f model.Freeze) bool { return f.WorkspaceID == workspaceID })
-	return page(rows, p, func(f model.Freeze) string { return f.Name }), nil
+	rows := freezeTable.overlayIn(t).list(func(f model.Freeze) bool { return f.WorkspaceID == workspaceID })
+	return pageOf(rows, p, func(f model.Freeze) string { return f.Name }), nil
 }
 
 func (t *tx) ListFreezesFor(workspaceID, name string, appIDs ...string) ([]model.Freeze, error) {
 	of := setOf(appIDs)
-	return freezeTable.in(t).list(func(f model.Freeze) bool {
+	return freezeTable.overlayIn(t).list(func(f model.Freeze) bool {
 		return f.WorkspaceID == workspaceID && (!f.FromFile || of[f.AppID] || f.Name == name)
 	}), nil
 }
 
 func (t *tx) DeleteFreeze(workspaceID, name string) error {
 	key := pair{workspaceID, name}
-	if _, ok, err := freezeTable.in(t).lock(key); err != nil {
+	if _, ok, err := freezeTable.overlayIn(t).lock(key); err != nil {
 		return err
 	} else if !ok {
 		return notFound("freeze", name)
 	}
-	return freezeTable.in(t).delete(key)
+	return freezeTable.overlayIn(t).delete(key)
 }
 
 func (t *tx) DeleteFreezesOf(workspaceID, projectID, appID string) error {
@@ -39,8 +39,8 @@ func (t *tx) DeleteFreezesOf(workspaceID, projectID, appID string) error {
 }
 
 func (t *tx) deleteFreezes(which func(model.Freeze) bool) error {
-	for _, f := range freezeTable.in(t).list(which) {
-		if err := freezeTable.in(t).delete(pair{f.WorkspaceID, f.Name}); err != nil {
+	for _, f := range freezeTable.overlayIn(t).list(which) {
+		if err := freezeTable.overlayIn(t).delete(pair{f.WorkspaceID, f.Name}); err != nil {
 			return err
 		}
 	}
@@ -49,10 +49,10 @@ func (t *tx) deleteFreezes(which func(model.Freeze) bool) error {
 
 func (t *tx) ListFrozenApps(workspaceID string) ([]string, error) {
 	var ids []string
-	for _, a := range appTable.in(t).list(func(a model.App) bool {
+	for _, a := range appTable.overlayIn(t).list(func(a model.App) bool {
 		return a.WorkspaceID == workspaceID && a.DeletedAt == 0 && a.RolloutID != ""
 	}) {
-		if r, ok := rolloutTable.in(t).get(a.RolloutID); ok && r.FrozenSince > 0 {
+		if r, ok := rolloutTable.overlayIn(t).get(a.RolloutID); ok && r.FrozenSince > 0 {
 			ids = append(ids, a.ID)
 		}
 	}

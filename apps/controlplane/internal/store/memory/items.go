@@ -56,7 +56,7 @@ func (t *tx) EachDesired(regionID string, size int, page func([]model.DesiredIte
 func (t *tx) desiredDeployments(regionID string, keys []string) ([]model.DesiredItem, error) {
 	var items []model.DesiredItem
 	assigned := map[string]bool{}
-	for _, row := range t.assigned(regionID, keys) {
+	for _, row := range t.assignedRows(regionID, keys) {
 		item, err := t.desiredDeployment(row)
 		if err != nil {
 			return nil, err
@@ -65,7 +65,7 @@ func (t *tx) desiredDeployments(regionID string, keys []string) ([]model.Desired
 		items = append(items, item)
 	}
 	wanted := setOf(keys)
-	for _, q := range t.quarantined(regionID) {
+	for _, q := range t.quarantinedIn(regionID) {
 		if q.ApprovedAt == 0 || assigned[q.Key] || (keys != nil && !wanted[q.Key]) {
 			continue
 		}
@@ -78,14 +78,14 @@ func (t *tx) desiredDeployments(regionID string, keys []string) ([]model.Desired
 	return items, nil
 }
 
-// assigned returns the topology rows of the keys in the region, or all of its rows if keys is nil.
-func (t *tx) assigned(regionID string, keys []string) []model.Topology {
+// assignedRows returns the topology rows of the keys in the region, or all of its rows if keys is nil.
+func (t *tx) assignedRows(regionID string, keys []string) []model.Topology {
 	if keys == nil {
-		return topologyTable.in(t).list(func(r model.Topology) bool { return r.RegionID == regionID })
+		return topologyTable.overlayIn(t).list(func(r model.Topology) bool { return r.RegionID == regionID })
 	}
 	var rows []model.Topology
-	for _, key := range distinct(keys) {
-		if r, ok := topologyTable.in(t).get(place(key, regionID)); ok {
+	for _, key := range sortDistinct(keys) {
+		if r, ok := topologyTable.overlayIn(t).get(pairOf(key, regionID)); ok {
 			rows = append(rows, r)
 		}
 	}
@@ -94,15 +94,15 @@ func (t *tx) assigned(regionID string, keys []string) []model.Topology {
 
 func (t *tx) aloneFacts(row model.Topology, s model.Scaling) model.AloneFacts {
 	out := model.AloneFacts{Holds: slices.Clone(s.Holds), Instances: model.Inherit, GPUs: model.Inherit}
-	if a, ok := limitsTable.in(t).get(row.WorkspaceID); ok {
+	if a, ok := limitsTable.overlayIn(t).get(row.WorkspaceID); ok {
 		out.Instances, out.GPUs = a.Own.Instances, a.Own.GPUs
 	}
-	if bucket, ok := startsTable.in(t).get(row.WorkspaceID); ok {
+	if bucket, ok := startsTable.overlayIn(t).get(row.WorkspaceID); ok {
 		has := bucket.ceiling
 		out.Ceiling = model.Ceiling{Usage: model.Usage{Instances: has.Instances, GPUs: has.GPUs}, CountedAt: has.CountedAt}
 	}
-	region, ok := regionTable.in(t).get(row.RegionID)
-	_, granted := grantTable.in(t).get(pair{row.RegionID, row.WorkspaceID})
+	region, ok := regionTable.overlayIn(t).get(row.RegionID)
+	_, granted := grantTable.overlayIn(t).get(pair{row.RegionID, row.WorkspaceID})
 	out.Closed = (!ok || region.WorkspaceID == "") && !granted
 	return out
 }
@@ -115,26 +115,26 @@ func (t *tx) desiredDeployment(row model.Topology) (model.DesiredItem, error) {
 		RegionID: row.RegionID, Kind: model.KindDeployment, Key: row.DeploymentID, Generation: row.Generation, Topology: row,
 	}
 	var ok bool
-	if item.Deployment, ok = deploymentTable.in(t).get(row.DeploymentID); !ok {
+	if item.Deployment, ok = deploymentTable.overlayIn(t).get(row.DeploymentID); !ok {
 		return item, fmt.Errorf("store: topology in region %q names deployment %q, which does not exist", row.RegionID, row.DeploymentID)
 	}
-	app, ok := appTable.in(t).get(row.AppID)
+	app, ok := appTable.overlayIn(t).get(row.AppID)
 	if !ok {
 		return item, fmt.Errorf("store: topology in region %q names app %q, which does not exist", row.RegionID, row.AppID)
 	}
 	item.App = model.AppNames{Name: app.Name, ProjectID: app.ProjectID, EnvironmentID: app.EnvironmentID}
-	if e, ok := environmentTable.in(t).get(item.App.EnvironmentID); ok {
-		if p, ok := projectTable.in(t).get(e.ProjectID); ok {
+	if e, ok := environmentTable.overlayIn(t).get(item.App.EnvironmentID); ok {
+		if p, ok := projectTable.overlayIn(t).get(e.ProjectID); ok {
 			item.App.ProjectName, item.App.EnvironmentName = p.Name, e.Name
 		}
 	}
-	if s, ok := scalingTable.in(t).get(row.AppID); ok && s.Policy != nil {
+	if s, ok := scalingTable.overlayIn(t).get(row.AppID); ok && s.Policy != nil {
 		item.Scaling, item.Alone = s.Policy, t.aloneFacts(row, s)
 	}
 	for _, ref := range override.In(item.Deployment.Spec, row.RegionID).GetSecrets() {
 		version := ref.GetVersion()
 		if version == 0 {
-			s, ok := secretTable.in(t).get(pair{item.App.EnvironmentID, ref.GetSecret()})
+			s, ok := secretTable.overlayIn(t).get(pair{item.App.EnvironmentID, ref.GetSecret()})
 			if !ok {
 				continue // deleted: the agent reports it
 			}
@@ -151,10 +151,10 @@ func (t *tx) desiredDeployment(row model.Topology) (model.DesiredItem, error) {
 func (t *tx) desiredRoutes(regionID string, keys []string) []model.DesiredItem {
 	var routes []model.Route
 	if keys == nil {
-		routes = routeTable.in(t).list(func(r model.Route) bool { return r.RegionID == regionID })
+		routes = routeTable.overlayIn(t).list(func(r model.Route) bool { return r.RegionID == regionID })
 	} else {
-		for _, key := range distinct(keys) {
-			if r, ok := routeTable.in(t).get(place(key, regionID)); ok {
+		for _, key := range sortDistinct(keys) {
+			if r, ok := routeTable.overlayIn(t).get(pairOf(key, regionID)); ok {
 				routes = append(routes, r)
 			}
 		}
@@ -164,10 +164,10 @@ func (t *tx) desiredRoutes(regionID string, keys []string) []model.DesiredItem {
 		apps = append(apps, r.AppID)
 	}
 	of, targets := setOf(apps), map[string][]model.RouteTarget{}
-	for _, row := range t.placed(func(r model.Topology) bool {
+	for _, row := range t.placedRows(func(r model.Topology) bool {
 		return r.RegionID == regionID && of[r.AppID] && r.Weight > 0 && r.Status != stopped
 	}) {
-		_, pinned := pinTable.in(t).get(pair{row.AppID, row.DeploymentID})
+		_, pinned := pinTable.overlayIn(t).get(pair{row.AppID, row.DeploymentID})
 		targets[row.AppID] = append(targets[row.AppID], model.RouteTarget{DeploymentID: row.DeploymentID, Weight: row.Weight, Workload: row.Workload, Pinned: pinned})
 	}
 	var items []model.DesiredItem

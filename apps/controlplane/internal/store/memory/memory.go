@@ -87,7 +87,7 @@ func (s *Store) Commit(ctx context.Context, fn func(store.Tx) error) (store.Comm
 		if err == nil {
 			err = ctx.Err()
 		}
-		if commit, ok, err := s.end(t, err); ok {
+		if commit, ok, err := s.endTx(t, err); ok {
 			return commit, err
 		}
 	}
@@ -97,19 +97,19 @@ func (s *Store) Commit(ctx context.Context, fn func(store.Tx) error) (store.Comm
 // Tells reports whether listeners are called for the commit.
 func Tells(c store.Commit) bool { return len(c.Revisions)+len(c.Woken)+len(c.Apps) > 0 }
 
-// end commits t, unless fn failed. ok is false if fn has to run again.
-func (s *Store) end(t *tx, failed error) (c store.Commit, ok bool, err error) {
+// endTx commits t, unless fn failed. ok is false if fn has to run again.
+func (s *Store) endTx(t *tx, failed error) (c store.Commit, ok bool, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if t.restores != s.restores {
 		return c, false, nil
 	}
 	dirty := len(t.changes) > 0
-	for o := range t.used() {
-		if !o.valid(s.state) {
+	for o := range t.usedTables() {
+		if !o.isValid(s.state) {
 			return c, false, nil
 		}
-		dirty = dirty || o.dirty()
+		dirty = dirty || o.isDirty()
 	}
 	if failed != nil {
 		return c, true, failed
@@ -121,14 +121,14 @@ func (s *Store) end(t *tx, failed error) (c store.Commit, ok bool, err error) {
 		return c, true, err
 	}
 	s.commits++
-	for o := range t.used() {
+	for o := range t.usedTables() {
 		o.apply(s.state, s.commits)
 	}
 	t.appendChanges(s.state, s.commits)
 	if s.observer != nil {
-		s.observer(t.written(s.state))
+		s.observer(t.writtenBy(s.state))
 	}
-	return t.committed(s.state), true, nil
+	return t.commitOf(s.state), true, nil
 }
 
 // View implements store.Store.
@@ -138,7 +138,7 @@ func (s *Store) View(ctx context.Context, fn func(store.Tx) error) error {
 
 // Snapshot implements store.Store.
 func (s *Store) Snapshot(ctx context.Context, fn func(store.Tx) error) error {
-	at, _ := s.freeze()
+	at, _ := s.freezeState()
 	return s.readOnly(ctx, at, fn)
 }
 
@@ -157,11 +157,11 @@ func (s *Store) readOnly(ctx context.Context, at *state, fn func(store.Tx) error
 	return nil
 }
 
-// freeze returns the current state, which is never changed, and the number of the commit that made it.
-func (s *Store) freeze() (*state, uint64) {
+// freezeState returns the current state, which is never changed, and the number of the commit that made it.
+func (s *Store) freezeState() (*state, uint64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.state.snapshot(), s.commits
+	return s.state.snapshotState(), s.commits
 }
 
 // Clone returns a store with the same content, like a backup that is restored elsewhere. It has no listeners.
@@ -174,10 +174,10 @@ func (s *Store) Clone() *Store {
 // Restore replaces the content with the backup's, as if an operator had restored an old copy of the database.
 // Concurrent transactions run again.
 func (s *Store) Restore(backup *Store) {
-	restored, commits := backup.freeze()
+	restored, commits := backup.freezeState()
 	// Two stores now append to one feed, so each needs its own end of it.
 	logs := newTable(&logTable.schema)
-	for k, r := range logTable.of(restored).rows {
+	for k, r := range logTable.tableOf(restored).rows {
 		r.value.changes = slices.Clip(r.value.changes)
 		logs.rows[k] = r
 	}
@@ -222,14 +222,14 @@ func (s *Store) Rows() map[string]int {
 		name, rows := t.count()
 		counts[name] = rows
 	}
-	for _, r := range logTable.of(s.state).rows {
+	for _, r := range logTable.tableOf(s.state).rows {
 		counts["change"] += len(r.value.changes)
 	}
 	return counts
 }
 
-// restored counts restores. A transaction that began before a restore is void.
-func (s *Store) restored() int {
+// restoreCount counts restores. A transaction that began before a restore is void.
+func (s *Store) restoreCount() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.restores

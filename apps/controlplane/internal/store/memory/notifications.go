@@ -9,11 +9,11 @@ import (
 )
 
 func (t *tx) InsertNotificationEndpoint(e model.NotificationEndpoint) error {
-	return endpointTable.in(t).insert(e)
+	return endpointTable.overlayIn(t).insert(e)
 }
 
 func (t *tx) UpdateNotificationEndpoint(e model.NotificationEndpoint) error {
-	stored, ok, err := endpointTable.in(t).lock(e.ID)
+	stored, ok, err := endpointTable.overlayIn(t).lock(e.ID)
 	if err != nil {
 		return err
 	}
@@ -21,32 +21,32 @@ func (t *tx) UpdateNotificationEndpoint(e model.NotificationEndpoint) error {
 		return notFound("notification endpoint", e.Name)
 	}
 	e.Name, e.CreatedBy, e.CreatedAt = stored.Name, stored.CreatedBy, stored.CreatedAt
-	return endpointTable.in(t).put(e)
+	return endpointTable.overlayIn(t).put(e)
 }
 
 func (t *tx) LockNotificationEndpoint(workspaceID, name string) (model.NotificationEndpoint, error) {
-	e, ok := endpointTable.in(t).find(0, workspaceID+"\x00"+name)
+	e, ok := endpointTable.overlayIn(t).find(0, workspaceID+"\x00"+name)
 	if !ok {
 		if t.readOnly {
 			return e, errReadOnly
 		}
 		return e, notFound("notification endpoint", name)
 	}
-	e, ok, err := endpointTable.in(t).lock(e.ID)
+	e, ok, err := endpointTable.overlayIn(t).lock(e.ID)
 	if err != nil {
 		return e, err
 	}
-	return one(e, ok, "notification endpoint", name)
+	return oneRow(e, ok, "notification endpoint", name)
 }
 
 func (t *tx) ListNotificationEndpoints(workspaceID string) ([]model.NotificationEndpoint, error) {
-	rows := endpointTable.in(t).list(func(e model.NotificationEndpoint) bool { return e.WorkspaceID == workspaceID })
-	return page(rows, store.Page{Limit: model.ListedNotificationEndpoints}, func(e model.NotificationEndpoint) string { return e.Name }), nil
+	rows := endpointTable.overlayIn(t).list(func(e model.NotificationEndpoint) bool { return e.WorkspaceID == workspaceID })
+	return pageOf(rows, store.Page{Limit: model.ListedNotificationEndpoints}, func(e model.NotificationEndpoint) string { return e.Name }), nil
 }
 
 func (t *tx) GetNotificationEndpoints(ids []string) (rows []model.NotificationEndpoint, err error) {
-	for _, id := range distinct(ids) {
-		if e, ok := endpointTable.in(t).get(id); ok {
+	for _, id := range sortDistinct(ids) {
+		if e, ok := endpointTable.overlayIn(t).get(id); ok {
 			rows = append(rows, e)
 		}
 	}
@@ -54,12 +54,12 @@ func (t *tx) GetNotificationEndpoints(ids []string) (rows []model.NotificationEn
 }
 
 func (t *tx) NotificationEndpointsOfRegion(regionID string, k model.NotificationKind) ([]model.NotificationEndpoint, error) {
-	region, ok := regionTable.in(t).get(regionID)
-	rows := endpointTable.in(t).list(func(e model.NotificationEndpoint) bool {
+	region, ok := regionTable.overlayIn(t).get(regionID)
+	rows := endpointTable.overlayIn(t).list(func(e model.NotificationEndpoint) bool {
 		return e.Wants(k) && (ok && e.WorkspaceID == region.WorkspaceID)
 	})
-	for _, e := range endpointTable.in(t).list(func(e model.NotificationEndpoint) bool { return e.Wants(k) }) {
-		if _, granted := grantTable.in(t).get(pair{regionID, e.WorkspaceID}); granted {
+	for _, e := range endpointTable.overlayIn(t).list(func(e model.NotificationEndpoint) bool { return e.Wants(k) }) {
+		if _, granted := grantTable.overlayIn(t).get(pair{regionID, e.WorkspaceID}); granted {
 			rows = append(rows, e)
 		}
 	}
@@ -70,7 +70,7 @@ func (t *tx) NotificationEndpointsOfRegion(regionID string, k model.Notification
 }
 
 func (t *tx) DeleteNotificationEndpoint(workspaceID, id string) error {
-	e, ok, err := endpointTable.in(t).lock(id)
+	e, ok, err := endpointTable.overlayIn(t).lock(id)
 	if err != nil {
 		return err
 	}
@@ -80,12 +80,12 @@ func (t *tx) DeleteNotificationEndpoint(workspaceID, id string) error {
 	if err := t.deleteSecretsOf(id); err != nil {
 		return err
 	}
-	for _, d := range deliveryTable.in(t).list(func(d model.Delivery) bool { return d.EndpointID == id }) {
-		if err := deliveryTable.in(t).delete(keyOfDelivery(d)); err != nil {
+	for _, d := range deliveryTable.overlayIn(t).list(func(d model.Delivery) bool { return d.EndpointID == id }) {
+		if err := deliveryTable.overlayIn(t).delete(keyOfDelivery(d)); err != nil {
 			return err
 		}
 	}
-	return endpointTable.in(t).delete(id)
+	return endpointTable.overlayIn(t).delete(id)
 }
 
 func (t *tx) DeleteNotificationEndpointsOf(workspaceID, scopeID string) error {
@@ -93,7 +93,7 @@ func (t *tx) DeleteNotificationEndpointsOf(workspaceID, scopeID string) error {
 }
 
 func (t *tx) deleteEndpoints(which func(model.NotificationEndpoint) bool) error {
-	for _, e := range endpointTable.in(t).list(which) {
+	for _, e := range endpointTable.overlayIn(t).list(which) {
 		if err := t.DeleteNotificationEndpoint(e.WorkspaceID, e.ID); err != nil {
 			return err
 		}
@@ -107,7 +107,7 @@ func keyOfDelivery(d model.Delivery) pair { return pair{d.EndpointID, d.MessageI
 
 func (t *tx) InsertDeliveries(rows []model.Delivery) error {
 	for _, d := range rows {
-		if err := deliveryTable.in(t).insert(d); err != nil {
+		if err := deliveryTable.overlayIn(t).insert(d); err != nil {
 			return err
 		}
 	}
@@ -121,22 +121,22 @@ func (t *tx) notifyHistory(rows []model.History) error {
 		if !ok {
 			continue
 		}
-		app, ok := appTable.in(t).get(h.AppID)
+		app, ok := appTable.overlayIn(t).get(h.AppID)
 		if !ok || app.WorkspaceID != h.WorkspaceID {
 			continue
 		}
 		d := model.DeliveryOf(h, k)
-		w, _ := workspaceTable.in(t).get(app.WorkspaceID)
-		p, _ := projectTable.in(t).get(app.ProjectID)
-		e, _ := environmentTable.in(t).get(app.EnvironmentID)
-		r, _ := regionTable.in(t).get(h.RegionID)
+		w, _ := workspaceTable.overlayIn(t).get(app.WorkspaceID)
+		p, _ := projectTable.overlayIn(t).get(app.ProjectID)
+		e, _ := environmentTable.overlayIn(t).get(app.EnvironmentID)
+		r, _ := regionTable.overlayIn(t).get(h.RegionID)
 		d.Workspace, d.Project, d.Environment, d.App, d.Region = w.Name, p.Name, e.Name, app.Name, r.Name
 		d.AppNames = d.AppPath()
-		for _, e := range endpointTable.in(t).list(func(e model.NotificationEndpoint) bool {
+		for _, e := range endpointTable.overlayIn(t).list(func(e model.NotificationEndpoint) bool {
 			return e.WorkspaceID == app.WorkspaceID && e.Wants(k) && e.Concerns(app.ID, app.ProjectID)
 		}) {
 			d.EndpointID = e.ID
-			if err := deliveryTable.in(t).insert(d); err != nil {
+			if err := deliveryTable.overlayIn(t).insert(d); err != nil {
 				return err
 			}
 		}
@@ -146,35 +146,35 @@ func (t *tx) notifyHistory(rows []model.History) error {
 
 func (t *tx) DueDeliveries(at int64, busy []string, limit int) ([]model.Delivery, error) {
 	except := setOf(busy)
-	rows := deliveryTable.in(t).list(func(d model.Delivery) bool {
+	rows := deliveryTable.overlayIn(t).list(func(d model.Delivery) bool {
 		return d.State == model.DeliveryPending && d.DueAt <= at && !except[d.EndpointID]
 	})
 	slices.SortStableFunc(rows, func(a, b model.Delivery) int { return cmp.Compare(a.DueAt, b.DueAt) })
-	return first(rows, limit), nil
+	return firstRows(rows, limit), nil
 }
 
 func (t *tx) ClaimDelivery(d model.Delivery, until int64, merged []string) error {
-	stored, ok, err := deliveryTable.in(t).lock(keyOfDelivery(d))
+	stored, ok, err := deliveryTable.overlayIn(t).lock(keyOfDelivery(d))
 	if err != nil {
 		return err
 	}
 	if !ok || stored.State != model.DeliveryPending || stored.Attempts != d.Attempts || stored.DueAt != d.DueAt {
-		return conflict("notification", d.MessageID)
+		return conflictError("notification", d.MessageID)
 	}
 	stored.Attempts, stored.DueAt = stored.Attempts+1, until
 	stored.Events, stored.Apps, stored.AppNames = d.Events, d.Apps, d.AppNames
-	if err := deliveryTable.in(t).put(stored); err != nil {
+	if err := deliveryTable.overlayIn(t).put(stored); err != nil {
 		return err
 	}
 	for _, id := range merged {
-		m, ok, err := deliveryTable.in(t).lock(pair{d.EndpointID, id})
+		m, ok, err := deliveryTable.overlayIn(t).lock(pair{d.EndpointID, id})
 		if err != nil {
 			return err
 		}
 		if !ok || m.State != model.DeliveryPending || m.Attempts != 0 {
-			return conflict("notification", id)
+			return conflictError("notification", id)
 		}
-		if err := deliveryTable.in(t).delete(keyOfDelivery(m)); err != nil {
+		if err := deliveryTable.overlayIn(t).delete(keyOfDelivery(m)); err != nil {
 			return err
 		}
 	}
@@ -182,19 +182,19 @@ func (t *tx) ClaimDelivery(d model.Delivery, until int64, merged []string) error
 }
 
 func (t *tx) NoteDelivery(d model.Delivery) error {
-	stored, ok, err := deliveryTable.in(t).lock(keyOfDelivery(d))
+	stored, ok, err := deliveryTable.overlayIn(t).lock(keyOfDelivery(d))
 	if err != nil {
 		return err
 	}
 	if !ok || stored.State != model.DeliveryPending || stored.Attempts != d.Attempts {
-		return conflict("notification", d.MessageID)
+		return conflictError("notification", d.MessageID)
 	}
 	stored.State, stored.DueAt, stored.DoneAt, stored.Problem = d.State, d.DueAt, d.DoneAt, d.Problem
-	return deliveryTable.in(t).put(stored)
+	return deliveryTable.overlayIn(t).put(stored)
 }
 
 func (t *tx) ListDeliveries(endpointID string, state model.DeliveryState, p store.Page) ([]model.Delivery, error) {
-	rows := deliveryTable.in(t).list(func(d model.Delivery) bool {
+	rows := deliveryTable.overlayIn(t).list(func(d model.Delivery) bool {
 		return d.EndpointID == endpointID && (state < 0 || d.State == state)
 	})
 	return pageDown(rows, p, func(d model.Delivery) string { return d.MessageID }), nil
@@ -202,7 +202,7 @@ func (t *tx) ListDeliveries(endpointID string, state model.DeliveryState, p stor
 
 func (t *tx) CountDeliveries(workspaceID string) ([]model.DeliveryCount, error) {
 	counts := map[model.DeliveryCount]int64{}
-	for _, d := range deliveryTable.in(t).list(func(d model.Delivery) bool {
+	for _, d := range deliveryTable.overlayIn(t).list(func(d model.Delivery) bool {
 		return d.WorkspaceID == workspaceID && d.State != model.DeliveryDelivered
 	}) {
 		counts[model.DeliveryCount{EndpointID: d.EndpointID, State: d.State}]++
@@ -219,7 +219,7 @@ func (t *tx) CountDeliveries(workspaceID string) ([]model.DeliveryCount, error) 
 }
 
 func (t *tx) ReplayDeliveries(endpointID, messageID string, at int64) (int, error) {
-	rows, err := deliveryTable.in(t).lockList(func(d model.Delivery) bool {
+	rows, err := deliveryTable.overlayIn(t).lockList(func(d model.Delivery) bool {
 		return d.EndpointID == endpointID && d.State == model.DeliveryDead && (messageID == "" || d.MessageID == messageID)
 	})
 	if err != nil {
@@ -227,7 +227,7 @@ func (t *tx) ReplayDeliveries(endpointID, messageID string, at int64) (int, erro
 	}
 	for _, d := range rows {
 		d.State, d.Attempts, d.DueAt, d.TriesSince, d.DoneAt = model.DeliveryPending, 1, at, at, 0
-		if err := deliveryTable.in(t).put(d); err != nil {
+		if err := deliveryTable.overlayIn(t).put(d); err != nil {
 			return 0, err
 		}
 	}
@@ -235,7 +235,7 @@ func (t *tx) ReplayDeliveries(endpointID, messageID string, at int64) (int, erro
 }
 
 func (t *tx) PendingDeliveries() (n int, since int64, err error) {
-	for _, d := range deliveryTable.in(t).list(func(d model.Delivery) bool { return d.State == model.DeliveryPending }) {
+	for _, d := range deliveryTable.overlayIn(t).list(func(d model.Delivery) bool { return d.State == model.DeliveryPending }) {
 		if n == 0 || d.TriesSince < since {
 			since = d.TriesSince
 		}
@@ -245,16 +245,16 @@ func (t *tx) PendingDeliveries() (n int, since int64, err error) {
 }
 
 func (t *tx) ForgetDeliveries(at int64, limit int) (int, error) {
-	rows, err := deliveryTable.in(t).lockList(func(d model.Delivery) bool {
+	rows, err := deliveryTable.overlayIn(t).lockList(func(d model.Delivery) bool {
 		return d.State != model.DeliveryPending && d.DueAt <= at
 	})
 	if err != nil {
 		return 0, err
 	}
 	slices.SortStableFunc(rows, func(a, b model.Delivery) int { return cmp.Compare(a.DueAt, b.DueAt) })
-	rows = first(rows, limit)
+	rows = firstRows(rows, limit)
 	for _, d := range rows {
-		if err := deliveryTable.in(t).delete(keyOfDelivery(d)); err != nil {
+		if err := deliveryTable.overlayIn(t).delete(keyOfDelivery(d)); err != nil {
 			return 0, err
 		}
 	}

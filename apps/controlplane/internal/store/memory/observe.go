@@ -34,32 +34,32 @@ func (s *Store) Observe(f func(Written)) {
 	s.observer = f
 }
 
-// written is called once the writes are applied.
-func (t *tx) written(s *state) Written {
+// writtenBy is called once the writes are applied.
+func (t *tx) writtenBy(s *state) Written {
 	var w Written
-	w.Regions = rows(regionTable.in(t), &w)
-	w.Apps = rows(appTable.in(t), &w)
-	w.Deployments = rows(deploymentTable.in(t), &w)
-	w.Rollouts = rows(rolloutTable.in(t), &w)
-	w.Topology = rows(topologyTable.in(t), &w)
-	w.Routes = rows(routeTable.in(t), &w)
-	w.Observed = rows(observedTable.in(t), &w)
-	w.RouteObserved = rows(routeObservedTable.in(t), &w)
-	w.Instances = rows(instanceTable.in(t), &w)
-	w.Decisions = rows(scalingDecisionTable.in(t), &w)
+	w.Regions = writtenRows(regionTable.overlayIn(t), &w)
+	w.Apps = writtenRows(appTable.overlayIn(t), &w)
+	w.Deployments = writtenRows(deploymentTable.overlayIn(t), &w)
+	w.Rollouts = writtenRows(rolloutTable.overlayIn(t), &w)
+	w.Topology = writtenRows(topologyTable.overlayIn(t), &w)
+	w.Routes = writtenRows(routeTable.overlayIn(t), &w)
+	w.Observed = writtenRows(observedTable.overlayIn(t), &w)
+	w.RouteObserved = writtenRows(routeObservedTable.overlayIn(t), &w)
+	w.Instances = writtenRows(instanceTable.overlayIn(t), &w)
+	w.Decisions = writtenRows(scalingDecisionTable.overlayIn(t), &w)
 	moved := maps.Clone(t.bumped)
 	for region, changes := range t.changes {
 		moved[region] = true
-		feed := logTable.of(s).rows[region].value.changes
+		feed := logTable.tableOf(s).rows[region].value.changes
 		w.Changes = append(w.Changes, feed[len(feed)-len(changes):]...)
 	}
 	for _, region := range slices.Sorted(maps.Keys(moved)) {
-		w.Heads = append(w.Heads, headTable.of(s).rows[region].value.Head)
+		w.Heads = append(w.Heads, headTable.tableOf(s).rows[region].value.Head)
 	}
 	return w
 }
 
-func rows[K comparable, V any](o *overlay[K, V], w *Written) []V {
+func writtenRows[K comparable, V any](o *overlay[K, V], w *Written) []V {
 	if len(o.writes) == 0 {
 		return nil
 	}

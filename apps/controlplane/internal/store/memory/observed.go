@@ -9,15 +9,15 @@ import (
 
 func (t *tx) ListObserved(appIDs []string) ([]model.Observed, error) {
 	of := setOf(appIDs)
-	rows := observedTable.in(t).list(func(o model.Observed) bool { return of[o.AppID] })
+	rows := observedTable.overlayIn(t).list(func(o model.Observed) bool { return of[o.AppID] })
 	slices.SortFunc(rows, func(a, b model.Observed) int { return byPlace(observedTable.key(a), observedTable.key(b)) })
 	return rows, nil
 }
 
 func (t *tx) GetObserved(deployments map[string][]string) ([]model.Observed, error) {
 	var rows []model.Observed
-	for _, at := range places(deployments) {
-		if o, ok := observedTable.in(t).get(at); ok {
+	for _, at := range pairsOf(deployments) {
+		if o, ok := observedTable.overlayIn(t).get(at); ok {
 			rows = append(rows, o)
 		}
 	}
@@ -26,15 +26,15 @@ func (t *tx) GetObserved(deployments map[string][]string) ([]model.Observed, err
 
 func (t *tx) PutObserved(rows []model.Observed) error {
 	for _, o := range rows {
-		stored, ok, err := observedTable.in(t).lock(observedTable.key(o))
+		stored, ok, err := observedTable.overlayIn(t).lock(observedTable.key(o))
 		if err != nil {
 			return err
 		}
 		if ok && o.Guard <= stored.Guard {
 			continue
 		}
-		t.touch(o.AppID)
-		if err := observedTable.in(t).put(o); err != nil {
+		t.touchApp(o.AppID)
+		if err := observedTable.overlayIn(t).put(o); err != nil {
 			return err
 		}
 	}
@@ -43,7 +43,7 @@ func (t *tx) PutObserved(rows []model.Observed) error {
 
 func (t *tx) ListRouteObserved(appIDs []string) ([]model.RouteObserved, error) {
 	of := setOf(appIDs)
-	rows := routeObservedTable.in(t).list(func(o model.RouteObserved) bool { return of[o.AppID] })
+	rows := routeObservedTable.overlayIn(t).list(func(o model.RouteObserved) bool { return of[o.AppID] })
 	slices.SortFunc(rows, func(a, b model.RouteObserved) int {
 		return byPlace(routeObservedTable.key(a), routeObservedTable.key(b))
 	})
@@ -52,15 +52,15 @@ func (t *tx) ListRouteObserved(appIDs []string) ([]model.RouteObserved, error) {
 
 func (t *tx) PutRouteObserved(rows []model.RouteObserved) error {
 	for _, o := range rows {
-		stored, ok, err := routeObservedTable.in(t).lock(routeObservedTable.key(o))
+		stored, ok, err := routeObservedTable.overlayIn(t).lock(routeObservedTable.key(o))
 		if err != nil {
 			return err
 		}
 		if ok && o.Guard <= stored.Guard {
 			continue
 		}
-		t.touch(o.AppID)
-		if err := routeObservedTable.in(t).put(o); err != nil {
+		t.touchApp(o.AppID)
+		if err := routeObservedTable.overlayIn(t).put(o); err != nil {
 			return err
 		}
 	}
@@ -68,7 +68,7 @@ func (t *tx) PutRouteObserved(rows []model.RouteObserved) error {
 }
 
 func (t *tx) ResetObserved(regionID string, before model.Guard, now int64) ([]string, error) {
-	rows, err := observedTable.in(t).lockList(func(o model.Observed) bool { return o.RegionID == regionID && o.Guard < before })
+	rows, err := observedTable.overlayIn(t).lockList(func(o model.Observed) bool { return o.RegionID == regionID && o.Guard < before })
 	if err != nil {
 		return nil, err
 	}
@@ -78,11 +78,11 @@ func (t *tx) ResetObserved(regionID string, before model.Guard, now int64) ([]st
 		o.Pending, o.Running, o.Ready, o.Draining, o.Fail = 0, 0, 0, 0, 0
 		o.ReadyReplicas, o.Doomed, o.RoleCounts = 0, 0, ""
 		o.UpdatedAt = now
-		if err := observedTable.in(t).put(o); err != nil {
+		if err := observedTable.overlayIn(t).put(o); err != nil {
 			return nil, err
 		}
-		t.touch(o.AppID)
+		t.touchApp(o.AppID)
 		apps = append(apps, o.AppID)
 	}
-	return distinct(apps), nil
+	return sortDistinct(apps), nil
 }

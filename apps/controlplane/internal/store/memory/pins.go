@@ -9,7 +9,7 @@ import (
 
 func (t *tx) ListPins(appIDs []string) ([]model.Pin, error) {
 	of := setOf(appIDs)
-	rows := pinTable.in(t).list(func(p model.Pin) bool { return of[p.AppID] })
+	rows := pinTable.overlayIn(t).list(func(p model.Pin) bool { return of[p.AppID] })
 	slices.SortFunc(rows, func(a, b model.Pin) int {
 		return cmp.Or(cmp.Compare(a.AppID, b.AppID), cmp.Compare(a.Version, b.Version))
 	})
@@ -17,15 +17,15 @@ func (t *tx) ListPins(appIDs []string) ([]model.Pin, error) {
 }
 
 func (t *tx) PutPin(p model.Pin) error {
-	t.touch(p.AppID)
-	return pinTable.in(t).put(p)
+	t.touchApp(p.AppID)
+	return pinTable.overlayIn(t).put(p)
 }
 
 func (t *tx) DeletePin(appID, deploymentID string) error {
-	t.touch(appID)
+	t.touchApp(appID)
 	key := pair{appID, deploymentID}
-	if _, ok, err := pinTable.in(t).lock(key); err != nil || !ok {
+	if _, ok, err := pinTable.overlayIn(t).lock(key); err != nil || !ok {
 		return err
 	}
-	return pinTable.in(t).delete(key)
+	return pinTable.overlayIn(t).delete(key)
 }

@@ -17,11 +17,11 @@ type presetFloor struct {
 	version     int32
 }
 
-func (t *tx) InsertPreset(p model.Preset) error { return presetTable.in(t).insert(p) }
+func (t *tx) InsertPreset(p model.Preset) error { return presetTable.overlayIn(t).insert(p) }
 
 // versionsOf returns the versions of a preset, newest first.
 func (t *tx) versionsOf(workspaceID, name string) []model.Preset {
-	rows := presetTable.in(t).list(func(p model.Preset) bool { return p.WorkspaceID == workspaceID && p.Name == name })
+	rows := presetTable.overlayIn(t).list(func(p model.Preset) bool { return p.WorkspaceID == workspaceID && p.Name == name })
 	slices.SortFunc(rows, func(a, b model.Preset) int { return cmp.Compare(b.Version, a.Version) })
 	return rows
 }
@@ -37,7 +37,7 @@ func (t *tx) GetPreset(workspaceID, name string, version int32) (model.Preset, e
 
 func (t *tx) ListPresets(workspaceID string) ([]model.Preset, error) {
 	newest := map[string]model.Preset{}
-	for _, p := range presetTable.in(t).list(func(p model.Preset) bool { return p.WorkspaceID == workspaceID }) {
+	for _, p := range presetTable.overlayIn(t).list(func(p model.Preset) bool { return p.WorkspaceID == workspaceID }) {
 		if have, ok := newest[p.Name]; !ok || have.Version < p.Version {
 			newest[p.Name] = p
 		}
@@ -73,15 +73,15 @@ func (t *tx) DeletePreset(workspaceID, name string) error {
 	if err != nil {
 		return err
 	}
-	if err := presetFloorTable.in(t).put(presetFloor{workspaceID, max(floor, versions[0].Version)}); err != nil {
+	if err := presetFloorTable.overlayIn(t).put(presetFloor{workspaceID, max(floor, versions[0].Version)}); err != nil {
 		return err
 	}
 	return t.ForgetPresetVersions(workspaceID, name, versions[0].Version)
 }
 
 func (t *tx) deletePresets(which func(model.Preset) bool) error {
-	for _, p := range presetTable.in(t).list(which) {
-		if err := presetTable.in(t).delete(keyOfPreset(p)); err != nil {
+	for _, p := range presetTable.overlayIn(t).list(which) {
+		if err := presetTable.overlayIn(t).delete(keyOfPreset(p)); err != nil {
 			return err
 		}
 	}
@@ -89,6 +89,6 @@ func (t *tx) deletePresets(which func(model.Preset) bool) error {
 }
 
 func (t *tx) PresetFloor(workspaceID string) (int32, error) {
-	f, _ := presetFloorTable.in(t).get(workspaceID)
+	f, _ := presetFloorTable.overlayIn(t).get(workspaceID)
 	return f.version, nil
 }

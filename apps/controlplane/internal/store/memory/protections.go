@@ -11,21 +11,21 @@ func keyOfProtection(p model.Protection) pair {
 	return pair{p.WorkspaceID, p.ScopeID}
 }
 
-func (t *tx) PutProtection(p model.Protection) error { return protectionTable.in(t).put(p) }
+func (t *tx) PutProtection(p model.Protection) error { return protectionTable.overlayIn(t).put(p) }
 
 func (t *tx) ListProtections(workspaceID string) ([]model.Protection, error) {
-	rows := protectionTable.in(t).list(func(p model.Protection) bool { return p.WorkspaceID == workspaceID })
+	rows := protectionTable.overlayIn(t).list(func(p model.Protection) bool { return p.WorkspaceID == workspaceID })
 	return rows[:min(len(rows), model.MaxProtections)], nil
 }
 
 func (t *tx) DeleteProtection(workspaceID, scopeID string, byOperator bool) error {
 	key := keyOfProtection(model.Protection{WorkspaceID: workspaceID, ScopeID: scopeID, ByOperator: byOperator})
-	if _, ok, err := protectionTable.in(t).lock(key); err != nil {
+	if _, ok, err := protectionTable.overlayIn(t).lock(key); err != nil {
 		return err
 	} else if !ok {
 		return notFound("protection", scopeID)
 	}
-	return protectionTable.in(t).delete(key)
+	return protectionTable.overlayIn(t).delete(key)
 }
 
 func (t *tx) DeleteProtectionsOf(workspaceID, scopeID string) error {
@@ -33,8 +33,8 @@ func (t *tx) DeleteProtectionsOf(workspaceID, scopeID string) error {
 }
 
 func (t *tx) deleteProtections(which func(model.Protection) bool) error {
-	for _, p := range protectionTable.in(t).list(which) {
-		if err := protectionTable.in(t).delete(keyOfProtection(p)); err != nil {
+	for _, p := range protectionTable.overlayIn(t).list(which) {
+		if err := protectionTable.overlayIn(t).delete(keyOfProtection(p)); err != nil {
 			return err
 		}
 	}

@@ -10,7 +10,7 @@ import (
 
 func (t *tx) InsertHistory(rows []model.History) error {
 	for _, h := range rows {
-		if err := historyTable.in(t).insert(h); err != nil {
+		if err := historyTable.overlayIn(t).insert(h); err != nil {
 			return err
 		}
 	}
@@ -18,18 +18,18 @@ func (t *tx) InsertHistory(rows []model.History) error {
 }
 
 func (t *tx) ListHistory(workspaceID, appID string, p store.Page) ([]model.History, error) {
-	rows := historyTable.in(t).list(func(h model.History) bool { return h.WorkspaceID == workspaceID && h.AppID == appID })
+	rows := historyTable.overlayIn(t).list(func(h model.History) bool { return h.WorkspaceID == workspaceID && h.AppID == appID })
 	return pageDown(rows, p, func(h model.History) string { return h.ID }), nil
 }
 
 func (t *tx) HistorySince(appID, after string, limit int) ([]model.History, error) {
-	rows := historyTable.in(t).list(func(h model.History) bool { return h.AppID == appID && h.ID > after })
-	return page(rows, store.Page{Limit: limit}, func(h model.History) string { return h.ID }), nil
+	rows := historyTable.overlayIn(t).list(func(h model.History) bool { return h.AppID == appID && h.ID > after })
+	return pageOf(rows, store.Page{Limit: limit}, func(h model.History) string { return h.ID }), nil
 }
 
 func (t *tx) InsertAudit(rows ...model.Audit) error {
 	for _, a := range rows {
-		if err := auditTable.in(t).insert(a); err != nil {
+		if err := auditTable.overlayIn(t).insert(a); err != nil {
 			return err
 		}
 	}
@@ -37,33 +37,35 @@ func (t *tx) InsertAudit(rows ...model.Audit) error {
 }
 
 func (t *tx) ListAudit(workspaceID string, p store.Page) ([]model.Audit, error) {
-	rows := auditTable.in(t).list(func(a model.Audit) bool { return a.WorkspaceID == workspaceID })
+	rows := auditTable.overlayIn(t).list(func(a model.Audit) bool { return a.WorkspaceID == workspaceID })
 	return pageDown(rows, p, func(a model.Audit) string { return a.ID }), nil
 }
 
 func (t *tx) GetIdempotency(workspaceID, key string) (model.Idempotency, error) {
-	i, ok := idempotencyTable.in(t).get(pair{workspaceID, key})
-	return one(i, ok, "idempotency record", key)
+	i, ok := idempotencyTable.overlayIn(t).get(pair{workspaceID, key})
+	return oneRow(i, ok, "idempotency record", key)
 }
 
-func (t *tx) InsertIdempotency(i model.Idempotency) error { return idempotencyTable.in(t).insert(i) }
+func (t *tx) InsertIdempotency(i model.Idempotency) error {
+	return idempotencyTable.overlayIn(t).insert(i)
+}
 
 func (t *tx) DeleteIdempotencyKey(workspaceID, key string) error {
-	if _, ok := idempotencyTable.in(t).get(pair{workspaceID, key}); !ok {
+	if _, ok := idempotencyTable.overlayIn(t).get(pair{workspaceID, key}); !ok {
 		return nil
 	}
-	return idempotencyTable.in(t).delete(pair{workspaceID, key})
+	return idempotencyTable.overlayIn(t).delete(pair{workspaceID, key})
 }
 
 func (t *tx) DeleteIdempotency(before int64, limit int) (int, error) {
-	rows, err := idempotencyTable.in(t).lockList(func(i model.Idempotency) bool { return i.CreatedAt < before })
+	rows, err := idempotencyTable.overlayIn(t).lockList(func(i model.Idempotency) bool { return i.CreatedAt < before })
 	if err != nil {
 		return 0, err
 	}
 	slices.SortFunc(rows, func(a, b model.Idempotency) int { return cmp.Compare(a.CreatedAt, b.CreatedAt) })
-	rows = first(rows, limit)
+	rows = firstRows(rows, limit)
 	for _, i := range rows {
-		if err := idempotencyTable.in(t).delete(idempotencyTable.key(i)); err != nil {
+		if err := idempotencyTable.overlayIn(t).delete(idempotencyTable.key(i)); err != nil {
 			return 0, err
 		}
 	}

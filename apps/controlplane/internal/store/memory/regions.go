@@ -12,43 +12,43 @@ import (
 
 func (t *tx) CountRegions() (map[windlassv1.RegionStatus]int, error) {
 	counts := map[windlassv1.RegionStatus]int{}
-	for _, r := range regionTable.in(t).list(func(model.Region) bool { return true }) {
+	for _, r := range regionTable.overlayIn(t).list(func(model.Region) bool { return true }) {
 		counts[r.Status]++
 	}
 	return counts, nil
 }
 
 func (t *tx) InsertRegion(r model.Region) error {
-	if err := regionTable.in(t).insert(r); err != nil {
+	if err := regionTable.overlayIn(t).insert(r); err != nil {
 		return err
 	}
 	h := head{
 		Head:      model.Head{RegionID: r.ID, Epoch: 1, Chain: changefeed.Genesis()},
 		baseChain: changefeed.Genesis(),
 	}
-	if err := headTable.in(t).insert(h); err != nil {
+	if err := headTable.overlayIn(t).insert(h); err != nil {
 		return err
 	}
-	return logTable.in(t).insert(logRow{region: r.ID})
+	return logTable.overlayIn(t).insert(logRow{region: r.ID})
 }
 
 func (t *tx) GetRegion(id string) (model.Region, error) {
-	r, ok := regionTable.in(t).get(id)
-	return one(r, ok, "region", id)
+	r, ok := regionTable.overlayIn(t).get(id)
+	return oneRow(r, ok, "region", id)
 }
 
 func (t *tx) LockRegion(id string) (model.Region, error) {
-	r, ok, err := regionTable.in(t).lock(id)
+	r, ok, err := regionTable.overlayIn(t).lock(id)
 	if err != nil {
 		return model.Region{}, err
 	}
-	return one(r, ok, "region", id)
+	return oneRow(r, ok, "region", id)
 }
 
 func (t *tx) GetRegions(ids []string) ([]model.Region, error) {
 	var rows []model.Region
-	for _, id := range distinct(ids) {
-		if r, ok := regionTable.in(t).get(id); ok {
+	for _, id := range sortDistinct(ids) {
+		if r, ok := regionTable.overlayIn(t).get(id); ok {
 			rows = append(rows, r)
 		}
 	}
@@ -58,7 +58,7 @@ func (t *tx) GetRegions(ids []string) ([]model.Region, error) {
 // GetRegionsByName prefers a region of the workspace to a granted region with the same name.
 func (t *tx) GetRegionsByName(workspaceID string, names []string) ([]model.Region, error) {
 	var rows []model.Region
-	for _, name := range distinct(names) {
+	for _, name := range sortDistinct(names) {
 		if r, err := t.GetRegionByName(workspaceID, name); err == nil {
 			rows = append(rows, r)
 		}
@@ -67,49 +67,49 @@ func (t *tx) GetRegionsByName(workspaceID string, names []string) ([]model.Regio
 }
 
 func (t *tx) GetRegionByName(workspaceID, name string) (model.Region, error) {
-	if r, ok := regionTable.in(t).find(0, workspaceID+"\x00"+name); ok {
+	if r, ok := regionTable.overlayIn(t).find(0, workspaceID+"\x00"+name); ok {
 		return r, nil
 	}
-	r, ok := regionTable.in(t).find(0, "\x00"+name)
+	r, ok := regionTable.overlayIn(t).find(0, "\x00"+name)
 	if ok {
-		_, ok = grantTable.in(t).get(pair{r.ID, workspaceID})
+		_, ok = grantTable.overlayIn(t).get(pair{r.ID, workspaceID})
 	}
-	return one(r, ok, "region", name)
+	return oneRow(r, ok, "region", name)
 }
 
 func (t *tx) ListGateways(waiting bool, p store.Page) ([]model.Region, error) {
-	rows := regionTable.in(t).list(func(r model.Region) bool {
+	rows := regionTable.overlayIn(t).list(func(r model.Region) bool {
 		return r.WorkspaceID != "" && r.GatewayURL != "" && (!waiting || !r.GatewayApproved())
 	})
-	return page(rows, p, func(r model.Region) string { return r.ID }), nil
+	return pageOf(rows, p, func(r model.Region) string { return r.ID }), nil
 }
 
 func (t *tx) ListRegions(workspaceID string, p store.Page) ([]model.Region, error) {
 	owned := map[string]bool{}
-	rows := regionTable.in(t).list(func(r model.Region) bool { return r.WorkspaceID == workspaceID })
+	rows := regionTable.overlayIn(t).list(func(r model.Region) bool { return r.WorkspaceID == workspaceID })
 	for _, r := range rows {
 		owned[r.Name] = true
 	}
 	if workspaceID != "" {
 		granted := map[string]bool{}
-		for _, g := range grantTable.in(t).list(func(g grant) bool { return g.key.b == workspaceID }) {
+		for _, g := range grantTable.overlayIn(t).list(func(g grant) bool { return g.key.b == workspaceID }) {
 			granted[g.key.a] = true
 		}
-		rows = append(rows, regionTable.in(t).list(func(r model.Region) bool {
+		rows = append(rows, regionTable.overlayIn(t).list(func(r model.Region) bool {
 			return r.WorkspaceID == "" && granted[r.ID] && !owned[r.Name]
 		})...)
 	}
-	return page(rows, p, func(r model.Region) string { return r.Name }), nil
+	return pageOf(rows, p, func(r model.Region) string { return r.Name }), nil
 }
 
 func (t *tx) RegionsOf(workspaceIDs []string) ([]model.WorkspaceRegion, error) {
 	of := setOf(workspaceIDs)
 	var out []model.WorkspaceRegion
-	for _, r := range regionTable.in(t).list(func(r model.Region) bool { return r.WorkspaceID != "" && of[r.WorkspaceID] }) {
+	for _, r := range regionTable.overlayIn(t).list(func(r model.Region) bool { return r.WorkspaceID != "" && of[r.WorkspaceID] }) {
 		out = append(out, model.WorkspaceRegion{WorkspaceID: r.WorkspaceID, RegionID: r.ID, RegionName: r.Name})
 	}
-	for _, g := range grantTable.in(t).list(func(g grant) bool { return of[g.key.b] }) {
-		if r, ok := regionTable.in(t).get(g.key.a); ok && r.WorkspaceID == "" {
+	for _, g := range grantTable.overlayIn(t).list(func(g grant) bool { return of[g.key.b] }) {
+		if r, ok := regionTable.overlayIn(t).get(g.key.a); ok && r.WorkspaceID == "" {
 			out = append(out, model.WorkspaceRegion{WorkspaceID: g.key.b, RegionID: r.ID, RegionName: r.Name, Platform: true})
 		}
 	}
@@ -120,55 +120,55 @@ func (t *tx) RegionsOf(workspaceIDs []string) ([]model.WorkspaceRegion, error) {
 }
 
 func (t *tx) AllRegions(p store.Page) ([]model.Region, error) {
-	rows := regionTable.in(t).list(func(model.Region) bool { return true })
-	return page(rows, p, func(r model.Region) string { return r.ID }), nil
+	rows := regionTable.overlayIn(t).list(func(model.Region) bool { return true })
+	return pageOf(rows, p, func(r model.Region) string { return r.ID }), nil
 }
 
 func (t *tx) UpdateRegion(r model.Region) error {
-	stored, ok, err := regionTable.in(t).lock(r.ID)
+	stored, ok, err := regionTable.overlayIn(t).lock(r.ID)
 	switch {
 	case err != nil:
 		return err
 	case !ok:
 		return notFound("region", r.ID)
 	case stored.ResourceVersion != r.ResourceVersion:
-		return conflict("region", r.ID)
+		return conflictError("region", r.ID)
 	}
 	stored.Labels, stored.CredentialNotBefore, stored.Message = r.Labels, r.CredentialNotBefore, r.Message
 	stored.ApprovedGatewayURL = r.ApprovedGatewayURL
 	stored.UpdatedAt = r.UpdatedAt
 	stored.ResourceVersion++
-	return regionTable.in(t).put(stored)
+	return regionTable.overlayIn(t).put(stored)
 }
 
 // DeleteRegion also deletes the region's feed, grants, join tokens, stream and quarantine.
 func (t *tx) DeleteRegion(id string) error {
-	if _, ok := regionTable.in(t).get(id); !ok {
+	if _, ok := regionTable.overlayIn(t).get(id); !ok {
 		return notFound("region", id)
 	}
-	for _, g := range grantTable.in(t).list(func(g grant) bool { return g.key.a == id }) {
-		if err := grantTable.in(t).delete(g.key); err != nil {
+	for _, g := range grantTable.overlayIn(t).list(func(g grant) bool { return g.key.a == id }) {
+		if err := grantTable.overlayIn(t).delete(g.key); err != nil {
 			return err
 		}
 	}
-	for _, j := range joinTokenTable.in(t).list(func(j model.JoinToken) bool { return j.RegionID == id }) {
-		if err := joinTokenTable.in(t).delete(j.ID); err != nil {
+	for _, j := range joinTokenTable.overlayIn(t).list(func(j model.JoinToken) bool { return j.RegionID == id }) {
+		if err := joinTokenTable.overlayIn(t).delete(j.ID); err != nil {
 			return err
 		}
 	}
 	if err := t.SetQuarantine(id, nil); err != nil {
 		return err
 	}
-	if err := streamTable.in(t).delete(id); err != nil {
+	if err := streamTable.overlayIn(t).delete(id); err != nil {
 		return err
 	}
-	if err := logTable.in(t).delete(id); err != nil {
+	if err := logTable.overlayIn(t).delete(id); err != nil {
 		return err
 	}
-	if err := headTable.in(t).delete(id); err != nil {
+	if err := headTable.overlayIn(t).delete(id); err != nil {
 		return err
 	}
-	return regionTable.in(t).delete(id)
+	return regionTable.overlayIn(t).delete(id)
 }
 
 // GrantRegion does not change an earlier grant.
@@ -177,26 +177,26 @@ func (t *tx) GrantRegion(regionID, workspaceID string, at int64) error {
 		return err
 	}
 	key := pair{regionID, workspaceID}
-	if _, ok, err := grantTable.in(t).lock(key); ok || err != nil {
+	if _, ok, err := grantTable.overlayIn(t).lock(key); ok || err != nil {
 		return err
 	}
-	return grantTable.in(t).put(grant{key: key, at: at})
+	return grantTable.overlayIn(t).put(grant{key: key, at: at})
 }
 
 func (t *tx) RevokeGrant(regionID, workspaceID string) error {
 	key := pair{regionID, workspaceID}
-	if _, ok := grantTable.in(t).get(key); !ok {
+	if _, ok := grantTable.overlayIn(t).get(key); !ok {
 		return notFound("grant of region", regionID)
 	}
-	return grantTable.in(t).delete(key)
+	return grantTable.overlayIn(t).delete(key)
 }
 
 func (t *tx) RegionWorkspaces(regionID string) ([]string, error) {
 	var ids []string
-	for _, g := range grantTable.in(t).list(func(g grant) bool { return g.key.a == regionID }) {
+	for _, g := range grantTable.overlayIn(t).list(func(g grant) bool { return g.key.a == regionID }) {
 		ids = append(ids, g.key.b)
 	}
-	return distinct(ids), nil
+	return sortDistinct(ids), nil
 }
 
 // SetQuarantine keeps the approval and the time since of keys that stay.
@@ -205,16 +205,16 @@ func (t *tx) SetQuarantine(regionID string, rows []model.Quarantined) error {
 	for _, q := range rows {
 		stay[q.Key] = true
 	}
-	for _, q := range t.quarantined(regionID) {
+	for _, q := range t.quarantinedIn(regionID) {
 		if !stay[q.Key] {
-			if err := quarantineTable.in(t).delete(quarantineTable.key(q)); err != nil {
+			if err := quarantineTable.overlayIn(t).delete(quarantineTable.key(q)); err != nil {
 				return err
 			}
 		}
 	}
 	for _, q := range rows {
 		q.RegionID = regionID
-		stored, ok, err := quarantineTable.in(t).lock(quarantineTable.key(q))
+		stored, ok, err := quarantineTable.overlayIn(t).lock(quarantineTable.key(q))
 		if err != nil {
 			return err
 		}
@@ -224,15 +224,15 @@ func (t *tx) SetQuarantine(regionID string, rows []model.Quarantined) error {
 		if ok && q == stored {
 			continue
 		}
-		if err := quarantineTable.in(t).put(q); err != nil {
+		if err := quarantineTable.overlayIn(t).put(q); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-func (t *tx) quarantined(regionID string) []model.Quarantined {
-	rows := quarantineTable.in(t).list(func(q model.Quarantined) bool { return q.RegionID == regionID })
+func (t *tx) quarantinedIn(regionID string) []model.Quarantined {
+	rows := quarantineTable.overlayIn(t).list(func(q model.Quarantined) bool { return q.RegionID == regionID })
 	slices.SortFunc(rows, func(a, b model.Quarantined) int { return cmp.Compare(a.Key, b.Key) })
 	return rows
 }
@@ -240,20 +240,20 @@ func (t *tx) quarantined(regionID string) []model.Quarantined {
 func (t *tx) CountQuarantine(regionIDs []string) (map[string]int, error) {
 	of := setOf(regionIDs)
 	counts := map[string]int{}
-	for _, q := range quarantineTable.in(t).list(func(q model.Quarantined) bool { return of[q.RegionID] }) {
+	for _, q := range quarantineTable.overlayIn(t).list(func(q model.Quarantined) bool { return of[q.RegionID] }) {
 		counts[q.RegionID]++
 	}
 	return counts, nil
 }
 
 func (t *tx) ListQuarantine(regionID string, p store.Page) ([]model.Quarantined, error) {
-	return page(t.quarantined(regionID), p, func(q model.Quarantined) string { return q.Key }), nil
+	return pageOf(t.quarantinedIn(regionID), p, func(q model.Quarantined) string { return q.Key }), nil
 }
 
 func (t *tx) ApproveQuarantine(regionID string, keys []string, at int64) ([]model.Quarantined, error) {
 	var found []model.Quarantined
-	for _, key := range distinct(keys) {
-		q, ok, err := quarantineTable.in(t).lock(pair{regionID, key})
+	for _, key := range sortDistinct(keys) {
+		q, ok, err := quarantineTable.overlayIn(t).lock(pair{regionID, key})
 		if err != nil {
 			return nil, err
 		}
@@ -261,7 +261,7 @@ func (t *tx) ApproveQuarantine(regionID string, keys []string, at int64) ([]mode
 			continue
 		}
 		q.ApprovedAt = at
-		if err := quarantineTable.in(t).put(q); err != nil {
+		if err := quarantineTable.overlayIn(t).put(q); err != nil {
 			return nil, err
 		}
 		found = append(found, q)

@@ -7,12 +7,12 @@ var registry []registered
 
 // registered is a declared table of any type.
 type registered interface {
-	empty() whole
+	emptyTable() whole
 }
 
 // whole is a table of any type.
 type whole interface {
-	freeze()
+	freezeTable()
 	count() (name string, rows int)
 }
 
@@ -22,29 +22,29 @@ type declared[K comparable, V any] struct {
 	at int
 }
 
-// declare registers a table. Only initializers of package variables may call it.
-func declare[K comparable, V any](s schema[K, V]) *declared[K, V] {
+// declareTable registers a table. Only initializers of package variables may call it.
+func declareTable[K comparable, V any](s schema[K, V]) *declared[K, V] {
 	d := &declared[K, V]{schema: s, at: len(registry)}
 	registry = append(registry, d)
 	return d
 }
 
-func (d *declared[K, V]) empty() whole { return newTable(&d.schema) }
+func (d *declared[K, V]) emptyTable() whole { return newTable(&d.schema) }
 
-// of returns the committed table.
-func (d *declared[K, V]) of(s *state) *table[K, V] {
+// tableOf returns the committed table.
+func (d *declared[K, V]) tableOf(s *state) *table[K, V] {
 	return s.tables[d.at].(*table[K, V]) // empty made it
 }
 
-// thaw returns the committed table for writes. It copies the table first if a snapshot holds it.
-func (d *declared[K, V]) thaw(s *state) *table[K, V] {
-	t := d.of(s).thawed()
+// thawTable returns the committed table for writes. It copies the table first if a snapshot holds it.
+func (d *declared[K, V]) thawTable(s *state) *table[K, V] {
+	t := d.tableOf(s).thawedTable()
 	s.tables[d.at] = t
 	return t
 }
 
-// in returns the table as the transaction sees it.
-func (d *declared[K, V]) in(t *tx) *overlay[K, V] {
+// overlayIn returns the table as the transaction sees it.
+func (d *declared[K, V]) overlayIn(t *tx) *overlay[K, V] {
 	if t.overlays[d.at] == nil {
 		t.overlays[d.at] = &overlay[K, V]{declared: d, tx: t}
 	}
@@ -57,15 +57,15 @@ type state struct{ tables []whole }
 func newState() *state {
 	s := &state{}
 	for _, d := range registry {
-		s.tables = append(s.tables, d.empty())
+		s.tables = append(s.tables, d.emptyTable())
 	}
 	return s
 }
 
-// snapshot returns the current tables, which are copied before the next write to them.
-func (s *state) snapshot() *state {
+// snapshotState returns the current tables, which are copied before the next write to them.
+func (s *state) snapshotState() *state {
 	for _, t := range s.tables {
-		t.freeze()
+		t.freezeTable()
 	}
 	return &state{tables: slices.Clone(s.tables)}
 }

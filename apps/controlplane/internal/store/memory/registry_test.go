@@ -15,12 +15,12 @@ func TestRegistry(t *testing.T) {
 	})
 	t.Run("a snapshot keeps every table as it is", func(t *testing.T) {
 		s := newState()
-		at := s.snapshot()
+		at := s.snapshotState()
 		for i := range s.tables {
 			require.Same(t, at.tables[i], s.tables[i])
 		}
-		headTable.thaw(s).set("reg_1", &head{}, 1)
-		require.Empty(t, headTable.of(at).rows)
-		require.Len(t, headTable.of(s).rows, 1)
+		headTable.thawTable(s).set("reg_1", &head{}, 1)
+		require.Empty(t, headTable.tableOf(at).rows)
+		require.Len(t, headTable.tableOf(s).rows, 1)
 	})
 }

@@ -11,31 +11,31 @@ import (
 )
 
 func (t *tx) InsertRollout(r model.Rollout) error {
-	if err := rolloutTable.in(t).insert(r); err != nil {
+	if err := rolloutTable.overlayIn(t).insert(r); err != nil {
 		return err
 	}
-	t.touch(r.AppID)
+	t.touchApp(r.AppID)
 	return nil
 }
 
 func (t *tx) GetRollout(workspaceID, id string) (model.Rollout, error) {
-	r, ok := rolloutTable.in(t).get(id)
-	return one(r, ok && r.WorkspaceID == workspaceID, "rollout", id)
+	r, ok := rolloutTable.overlayIn(t).get(id)
+	return oneRow(r, ok && r.WorkspaceID == workspaceID, "rollout", id)
 }
 
 func (t *tx) GetActiveRollouts(rolloutIDs []string) ([]model.ActiveRollout, error) {
 	var rows []model.ActiveRollout
-	for _, id := range distinct(rolloutIDs) {
-		r, ok := rolloutTable.in(t).get(id)
+	for _, id := range sortDistinct(rolloutIDs) {
+		r, ok := rolloutTable.overlayIn(t).get(id)
 		if !ok {
 			continue
 		}
-		d, ok := deploymentTable.in(t).get(r.DeploymentID)
+		d, ok := deploymentTable.overlayIn(t).get(r.DeploymentID)
 		if !ok {
 			continue
 		}
 		f := model.ActiveRollout{Rollout: r, Deployment: d}
-		if s, ok := rolloutStateTable.in(t).get(r.AppID); ok {
+		if s, ok := rolloutStateTable.overlayIn(t).get(r.AppID); ok {
 			f.RolloutState = &s
 		}
 		rows = append(rows, f)
@@ -45,8 +45,8 @@ func (t *tx) GetActiveRollouts(rolloutIDs []string) ([]model.ActiveRollout, erro
 
 func (t *tx) GetRollouts(ids []string) ([]model.Rollout, error) {
 	var rows []model.Rollout
-	for _, id := range distinct(ids) {
-		if r, ok := rolloutTable.in(t).get(id); ok {
+	for _, id := range sortDistinct(ids) {
+		if r, ok := rolloutTable.overlayIn(t).get(id); ok {
 			rows = append(rows, r)
 		}
 	}
@@ -64,7 +64,7 @@ func (t *tx) UpdateRollout(rollouts ...model.Rollout) error {
 }
 
 func (t *tx) updateRollout(r model.Rollout) error {
-	stored, ok, err := rolloutTable.in(t).lock(r.ID)
+	stored, ok, err := rolloutTable.overlayIn(t).lock(r.ID)
 	if err != nil {
 		return err
 	}
@@ -79,19 +79,19 @@ func (t *tx) updateRollout(r model.Rollout) error {
 	stored.FrozenBy, stored.FrozenScope, stored.FrozenWhy = r.FrozenBy, r.FrozenScope, r.FrozenWhy
 	stored.OverrideBy, stored.OverrideWhy = r.OverrideBy, r.OverrideWhy
 	stored.StartGate = r.StartGate
-	t.touch(stored.AppID)
-	return rolloutTable.in(t).put(stored)
+	t.touchApp(stored.AppID)
+	return rolloutTable.overlayIn(t).put(stored)
 }
 
 func (t *tx) ListRollouts(workspaceID, appID string, p store.Page) ([]model.Rollout, error) {
-	rows := rolloutTable.in(t).list(func(r model.Rollout) bool { return r.WorkspaceID == workspaceID && r.AppID == appID })
+	rows := rolloutTable.overlayIn(t).list(func(r model.Rollout) bool { return r.WorkspaceID == workspaceID && r.AppID == appID })
 	return pageDown(rows, p, func(r model.Rollout) string { return r.ID }), nil
 }
 
 func (t *tx) GetRolloutStates(appIDs []string) ([]model.RolloutState, error) {
 	var rows []model.RolloutState
-	for _, id := range distinct(appIDs) {
-		if s, ok := rolloutStateTable.in(t).get(id); ok {
+	for _, id := range sortDistinct(appIDs) {
+		if s, ok := rolloutStateTable.overlayIn(t).get(id); ok {
 			rows = append(rows, s)
 		}
 	}
@@ -99,8 +99,8 @@ func (t *tx) GetRolloutStates(appIDs []string) ([]model.RolloutState, error) {
 }
 
 func (t *tx) PutRolloutState(s model.RolloutState) error {
-	t.touch(s.AppID)
-	return rolloutStateTable.in(t).put(s)
+	t.touchApp(s.AppID)
+	return rolloutStateTable.overlayIn(t).put(s)
 }
 
 // WakeAt also locks a row that it does not change, because a step that clears the row must see what this
@@ -108,7 +108,7 @@ func (t *tx) PutRolloutState(s model.RolloutState) error {
 func (t *tx) WakeAt(due map[string]int64, now int64) error {
 	at := time.Now().UnixMilli()
 	for _, id := range slices.Sorted(maps.Keys(due)) {
-		w, ok, err := wakeTable.in(t).lock(id)
+		w, ok, err := wakeTable.overlayIn(t).lock(id)
 		if err != nil {
 			return err
 		}
@@ -123,7 +123,7 @@ func (t *tx) WakeAt(due map[string]int64, now int64) error {
 		if in <= store.WakeWindow.Milliseconds() {
 			t.woken[id] = max(time.Duration(in)*time.Millisecond, 0)
 		}
-		if err := wakeTable.in(t).put(w); err != nil {
+		if err := wakeTable.overlayIn(t).put(w); err != nil {
 			return err
 		}
 	}
@@ -139,9 +139,9 @@ func (t *tx) Wake(appIDs []string, due, now int64) error {
 }
 
 func (t *tx) ClearWakes(appIDs []string) error {
-	for _, id := range distinct(appIDs) {
+	for _, id := range sortDistinct(appIDs) {
 		delete(t.woken, id)
-		if err := wakeTable.in(t).delete(id); err != nil {
+		if err := wakeTable.overlayIn(t).delete(id); err != nil {
 			return err
 		}
 	}
@@ -150,16 +150,16 @@ func (t *tx) ClearWakes(appIDs []string) error {
 
 func (t *tx) DueWakes(lostAfter, againAfter int64, limit int) ([]model.Wake, error) {
 	now := time.Now().UnixMilli()
-	rows := wakeTable.in(t).list(func(w model.Wake) bool {
+	rows := wakeTable.overlayIn(t).list(func(w model.Wake) bool {
 		return w.Due <= now && (w.SentAt == 0 || w.SentAt == w.Due && w.SentAt <= now-lostAfter || w.SentAt <= now-againAfter)
 	})
 	slices.SortFunc(rows, func(a, b model.Wake) int { return cmp.Or(cmp.Compare(a.Due, b.Due), cmp.Compare(a.AppID, b.AppID)) })
-	return first(rows, limit), nil
+	return firstRows(rows, limit), nil
 }
 
 func (t *tx) UnsendWakes() (n int64, err error) {
-	for _, w := range wakeTable.in(t).list(func(w model.Wake) bool { return w.SentAt > 0 }) {
-		w, ok, err := wakeTable.in(t).lock(w.AppID)
+	for _, w := range wakeTable.overlayIn(t).list(func(w model.Wake) bool { return w.SentAt > 0 }) {
+		w, ok, err := wakeTable.overlayIn(t).lock(w.AppID)
 		if err != nil {
 			return 0, err
 		}
@@ -167,7 +167,7 @@ func (t *tx) UnsendWakes() (n int64, err error) {
 			continue
 		}
 		w.SentAt = 0
-		if err := wakeTable.in(t).put(w); err != nil {
+		if err := wakeTable.overlayIn(t).put(w); err != nil {
 			return 0, err
 		}
 		n++
@@ -177,8 +177,8 @@ func (t *tx) UnsendWakes() (n int64, err error) {
 
 func (t *tx) MarkWakesSent(appIDs []string, dueBy int64) error {
 	at := time.Now().UnixMilli()
-	for _, id := range distinct(appIDs) {
-		w, ok, err := wakeTable.in(t).lock(id)
+	for _, id := range sortDistinct(appIDs) {
+		w, ok, err := wakeTable.overlayIn(t).lock(id)
 		if err != nil {
 			return err
 		}
@@ -186,7 +186,7 @@ func (t *tx) MarkWakesSent(appIDs []string, dueBy int64) error {
 			continue
 		}
 		w.SentAt = at
-		if err := wakeTable.in(t).put(w); err != nil {
+		if err := wakeTable.overlayIn(t).put(w); err != nil {
 			return err
 		}
 	}

@@ -9,8 +9,8 @@ import (
 
 func (t *tx) GetScalings(appIDs []string) ([]model.Scaling, error) {
 	var rows []model.Scaling
-	for _, id := range distinct(appIDs) {
-		if s, ok := scalingTable.in(t).get(id); ok {
+	for _, id := range sortDistinct(appIDs) {
+		if s, ok := scalingTable.overlayIn(t).get(id); ok {
 			rows = append(rows, s)
 		}
 	}
@@ -18,20 +18,20 @@ func (t *tx) GetScalings(appIDs []string) ([]model.Scaling, error) {
 }
 
 func (t *tx) PutScaling(s model.Scaling) error {
-	t.touch(s.AppID)
-	return scalingTable.in(t).put(s)
+	t.touchApp(s.AppID)
+	return scalingTable.overlayIn(t).put(s)
 }
 
 func (t *tx) ListScalingDecisions(appID string) ([]model.ScalingDecision, error) {
-	return scalingDecisionTable.in(t).list(func(d model.ScalingDecision) bool { return d.AppID == appID }), nil
+	return scalingDecisionTable.overlayIn(t).list(func(d model.ScalingDecision) bool { return d.AppID == appID }), nil
 }
 
 func (t *tx) PutScalingDecision(d model.ScalingDecision) error {
-	return scalingDecisionTable.in(t).put(d)
+	return scalingDecisionTable.overlayIn(t).put(d)
 }
 
 func (t *tx) ListScalingLoads(appID, regionID, role string, since int64) ([]model.LoadChunk, error) {
-	rows := scalingLoadTable.in(t).list(func(c model.LoadChunk) bool {
+	rows := scalingLoadTable.overlayIn(t).list(func(c model.LoadChunk) bool {
 		return c.AppID == appID && c.RegionID == regionID && c.Role == role && c.BeganAt >= since
 	})
 	slices.SortFunc(rows, func(a, b model.LoadChunk) int { return cmp.Compare(a.BeganAt, b.BeganAt) })
@@ -40,7 +40,7 @@ func (t *tx) ListScalingLoads(appID, regionID, role string, since int64) ([]mode
 
 func (t *tx) PutScalingLoads(chunks []model.LoadChunk) error {
 	for _, c := range chunks {
-		if err := scalingLoadTable.in(t).put(c); err != nil {
+		if err := scalingLoadTable.overlayIn(t).put(c); err != nil {
 			return err
 		}
 	}
@@ -48,6 +48,6 @@ func (t *tx) PutScalingLoads(chunks []model.LoadChunk) error {
 }
 
 func (t *tx) DeleteScalingLoads(before int64, limit int) (int, error) {
-	return forget(scalingLoadTable.in(t), limit, func(c model.LoadChunk) bool { return c.BeganAt < before },
+	return forgetRows(scalingLoadTable.overlayIn(t), limit, func(c model.LoadChunk) bool { return c.BeganAt < before },
 		func(a, b model.LoadChunk) int { return cmp.Compare(a.BeganAt, b.BeganAt) })
 }

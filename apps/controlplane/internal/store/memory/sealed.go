@@ -11,7 +11,7 @@ import (
 
 func (t *tx) ListSealedValues(keyID uint32, after model.SealedValue, limit int) ([]model.SealedValue, error) {
 	var values []model.SealedValue
-	for _, v := range secretVersionTable.in(t).list(func(v secretVersion) bool {
+	for _, v := range secretVersionTable.overlayIn(t).list(func(v secretVersion) bool {
 		id, ok := seal.KeyOf(v.ciphertext)
 		return !ok || id != keyID
 	}) {
@@ -30,7 +30,7 @@ func compareSealed(a, b model.SealedValue) int {
 
 func (t *tx) ResealValues(values []model.ResealedValue) (n int64, err error) {
 	for _, v := range values {
-		stored, ok, err := secretVersionTable.in(t).lock(versionKey{pair{v.EnvironmentID, v.Name}, v.Version})
+		stored, ok, err := secretVersionTable.overlayIn(t).lock(versionKey{pair{v.EnvironmentID, v.Name}, v.Version})
 		if err != nil {
 			return n, err
 		}
@@ -38,7 +38,7 @@ func (t *tx) ResealValues(values []model.ResealedValue) (n int64, err error) {
 			continue
 		}
 		stored.ciphertext = v.Resealed
-		if err := secretVersionTable.in(t).put(stored); err != nil {
+		if err := secretVersionTable.overlayIn(t).put(stored); err != nil {
 			return n, err
 		}
 		n++
@@ -48,7 +48,7 @@ func (t *tx) ResealValues(values []model.ResealedValue) (n int64, err error) {
 
 func (t *tx) CountSealedValues() (map[uint32]int64, error) {
 	counts := map[uint32]int64{}
-	for _, v := range secretVersionTable.in(t).list(func(secretVersion) bool { return true }) {
+	for _, v := range secretVersionTable.overlayIn(t).list(func(secretVersion) bool { return true }) {
 		id, _ := seal.KeyOf(v.ciphertext)
 		counts[id]++
 	}

@@ -31,7 +31,7 @@ func (t *tx) StartSession(regionID, sessionID string, leaseTTL int64, agent mode
 	r.Status, r.LeaseExpiresAt = connected, t.store.now()+leaseTTL
 	r.AgentVersion, r.AgentRuntime, r.AgentFeatures = agent.AgentVersion, agent.AgentRuntime, slices.Clone(agent.AgentFeatures)
 	r.GatewayURL = agent.GatewayURL
-	return r, resumed, regionTable.in(t).put(r)
+	return r, resumed, regionTable.overlayIn(t).put(r)
 }
 
 func (t *tx) CheckSessions(regionIDs []string) ([]model.Region, error) {
@@ -42,7 +42,7 @@ func (t *tx) CheckSessions(regionIDs []string) ([]model.Region, error) {
 // region's session.
 func (t *tx) NoteReports(reports []model.Region, leaseTTL int64) error {
 	for _, report := range reports {
-		r, ok, err := regionTable.in(t).lock(report.ID)
+		r, ok, err := regionTable.overlayIn(t).lock(report.ID)
 		if err != nil {
 			return err
 		}
@@ -57,7 +57,7 @@ func (t *tx) NoteReports(reports []model.Region, leaseTTL int64) error {
 			}
 		}
 		r.Status, r.LeaseExpiresAt = connected, t.store.now()+leaseTTL
-		if err := regionTable.in(t).put(r); err != nil {
+		if err := regionTable.overlayIn(t).put(r); err != nil {
 			return err
 		}
 	}
@@ -66,14 +66,14 @@ func (t *tx) NoteReports(reports []model.Region, leaseTTL int64) error {
 
 func (t *tx) ExpireLeases(now int64, limit int) ([]string, error) {
 	clock := t.store.now()
-	rows, err := regionTable.in(t).lockList(func(r model.Region) bool { return r.Status == connected && r.LeaseExpiresAt < clock })
+	rows, err := regionTable.overlayIn(t).lockList(func(r model.Region) bool { return r.Status == connected && r.LeaseExpiresAt < clock })
 	if err != nil {
 		return nil, err
 	}
 	var ids []string
-	for _, r := range page(rows, store.Page{Limit: limit}, func(r model.Region) string { return r.ID }) {
+	for _, r := range pageOf(rows, store.Page{Limit: limit}, func(r model.Region) string { return r.ID }) {
 		r.Status, r.UpdatedAt = unreachable, now
-		if err := regionTable.in(t).put(r); err != nil {
+		if err := regionTable.overlayIn(t).put(r); err != nil {
 			return nil, err
 		}
 		ids = append(ids, r.ID)
@@ -81,15 +81,15 @@ func (t *tx) ExpireLeases(now int64, limit int) ([]string, error) {
 	return ids, nil
 }
 
-func (t *tx) InsertJoinToken(j model.JoinToken) error { return joinTokenTable.in(t).insert(j) }
+func (t *tx) InsertJoinToken(j model.JoinToken) error { return joinTokenTable.overlayIn(t).insert(j) }
 
 func (t *tx) GetJoinTokenByHash(hash []byte) (model.JoinToken, error) {
-	j, ok := joinTokenTable.in(t).find(0, string(hash))
-	return one(j, ok, "join token", "by hash")
+	j, ok := joinTokenTable.overlayIn(t).find(0, string(hash))
+	return oneRow(j, ok, "join token", "by hash")
 }
 
 func (t *tx) UseJoinToken(id, joinID string, at int64) error {
-	j, ok, err := joinTokenTable.in(t).lock(id)
+	j, ok, err := joinTokenTable.overlayIn(t).lock(id)
 	switch {
 	case err != nil:
 		return err
@@ -97,9 +97,9 @@ func (t *tx) UseJoinToken(id, joinID string, at int64) error {
 		return notFound("join token", id)
 	case j.UsedAt == 0:
 		j.UsedAt, j.UsedBy = at, joinID
-		return joinTokenTable.in(t).put(j)
+		return joinTokenTable.overlayIn(t).put(j)
 	case j.UsedBy != joinID:
-		return conflict("join token", id)
+		return conflictError("join token", id)
 	}
 	return nil
 }

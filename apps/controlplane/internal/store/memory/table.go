@@ -46,12 +46,12 @@ func newTable[K comparable, V any](s *schema[K, V]) *table[K, V] {
 	return t
 }
 
-func (t *table[K, V]) freeze() { t.frozen = true }
+func (t *table[K, V]) freezeTable() { t.frozen = true }
 
 func (t *table[K, V]) count() (name string, rows int) { return t.name, len(t.rows) }
 
-// thawed returns t, or a copy of it if a snapshot holds t.
-func (t *table[K, V]) thawed() *table[K, V] {
+// thawedTable returns t, or a copy of it if a snapshot holds t.
+func (t *table[K, V]) thawedTable() *table[K, V] {
 	if !t.frozen {
 		return t
 	}
@@ -93,9 +93,9 @@ func (t *table[K, V]) noteGone(k K, at uint64) {
 	t.gone[k] = at
 }
 
-// at returns the commit that last touched the row, even if the row is deleted. For a row that does not exist and was not
+// touchedAt returns the commit that last touched the row, even if the row is deleted. For a row that does not exist and was not
 // deleted recently, it may return a later commit, so that a transaction runs again without need.
-func (t *table[K, V]) at(k K) uint64 {
+func (t *table[K, V]) touchedAt(k K) uint64 {
 	if r, ok := t.rows[k]; ok {
 		return r.at
 	}
@@ -112,16 +112,16 @@ type overlay[K comparable, V any] struct {
 
 // participant is an overlay of any type.
 type participant interface {
-	dirty() bool
-	// valid reports whether no locked row has changed, and every unique key that was free is still free. The caller
+	isDirty() bool
+	// isValid reports whether no locked row has changed, and every unique key that was free is still free. The caller
 	// of valid and apply must hold the store's mutex.
-	valid(*state) bool
+	isValid(*state) bool
 	apply(s *state, at uint64)
 }
 
-// base calls f with the committed table.
-func (o *overlay[K, V]) base(f func(*table[K, V])) {
-	o.tx.read(func(s *state) { f(o.of(s)) })
+// withBase calls f with the committed table.
+func (o *overlay[K, V]) withBase(f func(*table[K, V])) {
+	o.tx.read(func(s *state) { f(o.tableOf(s)) })
 }
 
 func (o *overlay[K, V]) get(k K) (v V, ok bool) {
@@ -132,7 +132,7 @@ func (o *overlay[K, V]) get(k K) (v V, ok bool) {
 		return o.copy(*w), true
 	}
 	var r row[V]
-	o.base(func(t *table[K, V]) { r, ok = t.rows[k] })
+	o.withBase(func(t *table[K, V]) { r, ok = t.rows[k] })
 	if ok {
 		v = o.copy(r.value)
 	}
@@ -144,7 +144,7 @@ func (o *overlay[K, V]) lock(k K) (v V, ok bool, err error) {
 	if o.tx.readOnly {
 		return v, false, errReadOnly
 	}
-	o.base(func(t *table[K, V]) { o.note(k, t.at(k)) })
+	o.withBase(func(t *table[K, V]) { o.noteTouch(k, t.touchedAt(k)) })
 	// The row is read after the lock was recorded. If a commit comes in between, this transaction runs again.
 	v, ok = o.get(k)
 	return v, ok, nil
@@ -158,7 +158,7 @@ func (o *overlay[K, V]) find(i int, u string) (v V, ok bool) {
 		}
 	}
 	var k K
-	o.base(func(t *table[K, V]) { k, ok = t.unique[i][u] })
+	o.withBase(func(t *table[K, V]) { k, ok = t.unique[i][u] })
 	if _, mine := o.writes[k]; !ok || mine {
 		return v, false
 	}
@@ -168,12 +168,12 @@ func (o *overlay[K, V]) find(i int, u string) (v V, ok bool) {
 
 // list returns copies of the rows that match, by key. match must not keep or change its argument.
 func (o *overlay[K, V]) list(match func(V) bool) []V {
-	return o.collect(match, func(K, uint64) {})
+	return o.collectRows(match, func(K, uint64) {})
 }
 
-func (o *overlay[K, V]) collect(match func(V) bool, each func(k K, at uint64)) []V {
+func (o *overlay[K, V]) collectRows(match func(V) bool, each func(k K, at uint64)) []V {
 	var found []V
-	o.base(func(t *table[K, V]) {
+	o.withBase(func(t *table[K, V]) {
 		for k, r := range t.rows {
 			if _, mine := o.writes[k]; !mine && match(r.value) {
 				each(k, r.at)
@@ -199,11 +199,11 @@ func (o *overlay[K, V]) lockList(match func(V) bool) ([]V, error) {
 	if o.tx.readOnly {
 		return nil, errReadOnly
 	}
-	return o.collect(match, o.note), nil
+	return o.collectRows(match, o.noteTouch), nil
 }
 
-// note records the commit of a key at its first touch.
-func (o *overlay[K, V]) note(k K, at uint64) {
+// noteTouch records the commit of a key at its first touch.
+func (o *overlay[K, V]) noteTouch(k K, at uint64) {
 	if _, done := o.locked[k]; done {
 		return
 	}
@@ -267,15 +267,15 @@ func (o *overlay[K, V]) write(k K, v *V) {
 	o.writes[k] = v
 }
 
-func (o *overlay[K, V]) dirty() bool { return len(o.writes) > 0 }
+func (o *overlay[K, V]) isDirty() bool { return len(o.writes) > 0 }
 
-func (o *overlay[K, V]) valid(s *state) bool {
+func (o *overlay[K, V]) isValid(s *state) bool {
 	if len(o.locked) == 0 {
 		return true
 	}
-	t := o.of(s)
+	t := o.tableOf(s)
 	for k, at := range o.locked {
-		if t.at(k) != at {
+		if t.touchedAt(k) != at {
 			return false
 		}
 	}
@@ -297,7 +297,7 @@ func (o *overlay[K, V]) apply(s *state, at uint64) {
 	if len(o.locked) == 0 {
 		return
 	}
-	t := o.thaw(s)
+	t := o.thawTable(s)
 	// Deletes come first, because another row may take a name of a deleted row.
 	for k, w := range o.writes {
 		if w == nil {

@@ -18,18 +18,18 @@ const (
 
 func (t *tx) LockTopology(appIDs ...string) ([]model.Topology, error) {
 	of := setOf(appIDs)
-	rows, err := topologyTable.in(t).lockList(func(r model.Topology) bool { return of[r.AppID] })
+	rows, err := topologyTable.overlayIn(t).lockList(func(r model.Topology) bool { return of[r.AppID] })
 	return inPlaces(rows), err
 }
 
 func (t *tx) ListTopology(appIDs []string) ([]model.Topology, error) {
 	of := setOf(appIDs)
-	return t.placed(func(r model.Topology) bool { return of[r.AppID] }), nil
+	return t.placedRows(func(r model.Topology) bool { return of[r.AppID] }), nil
 }
 
-// placed lists rows sorted by (deployment, region).
-func (t *tx) placed(match func(model.Topology) bool) []model.Topology {
-	return inPlaces(topologyTable.in(t).list(match))
+// placedRows lists rows sorted by (deployment, region).
+func (t *tx) placedRows(match func(model.Topology) bool) []model.Topology {
+	return inPlaces(topologyTable.overlayIn(t).list(match))
 }
 
 func inPlaces(rows []model.Topology) []model.Topology {
@@ -39,22 +39,22 @@ func inPlaces(rows []model.Topology) []model.Topology {
 
 func (t *tx) ListTopologyByEnvironment(environmentID string) ([]model.Topology, error) {
 	of := map[string]bool{}
-	for _, a := range appTable.in(t).list(func(a model.App) bool { return a.EnvironmentID == environmentID }) {
+	for _, a := range appTable.overlayIn(t).list(func(a model.App) bool { return a.EnvironmentID == environmentID }) {
 		of[a.ID] = true
 	}
-	rows := t.placed(func(r model.Topology) bool { return of[r.AppID] && r.Status != stopped })
+	rows := t.placedRows(func(r model.Topology) bool { return of[r.AppID] && r.Status != stopped })
 	slices.SortStableFunc(rows, func(a, b model.Topology) int { return cmp.Compare(a.AppID, b.AppID) })
 	return rows, nil
 }
 
 func (t *tx) CountTopologyByRegion(regionID string) (int, error) {
-	return len(topologyTable.in(t).list(func(r model.Topology) bool { return r.RegionID == regionID && r.Status != stopped })), nil
+	return len(topologyTable.overlayIn(t).list(func(r model.Topology) bool { return r.RegionID == regionID && r.Status != stopped })), nil
 }
 
 func (t *tx) CountTopology() ([]model.TopologyCount, error) {
 	var counts []model.TopologyCount
 	at := map[model.TopologyCount]int{}
-	for _, r := range topologyTable.in(t).list(func(r model.Topology) bool { return r.Status != stopped }) {
+	for _, r := range topologyTable.overlayIn(t).list(func(r model.Topology) bool { return r.Status != stopped }) {
 		key := model.TopologyCount{RegionID: r.RegionID, Status: r.Status}
 		i, ok := at[key]
 		if !ok {
@@ -69,8 +69,8 @@ func (t *tx) CountTopology() ([]model.TopologyCount, error) {
 
 func (t *tx) CountActiveRollouts() (model.ActiveRolloutCount, error) {
 	var count model.ActiveRolloutCount
-	for _, a := range appTable.in(t).list(func(a model.App) bool { return a.RolloutID != "" && a.DeletedAt == 0 }) {
-		r, ok := rolloutTable.in(t).get(a.RolloutID)
+	for _, a := range appTable.overlayIn(t).list(func(a model.App) bool { return a.RolloutID != "" && a.DeletedAt == 0 }) {
+		r, ok := rolloutTable.overlayIn(t).get(a.RolloutID)
 		if !ok {
 			continue
 		}
@@ -90,15 +90,15 @@ func (t *tx) PutTopology(rows []model.Topology) error {
 			return fmt.Errorf("store: put topology %q in %q twice in one call", r.DeploymentID, r.RegionID)
 		}
 		seen[key] = true
-		stored, ok, err := topologyTable.in(t).lock(key)
+		stored, ok, err := topologyTable.overlayIn(t).lock(key)
 		if err != nil {
 			return err
 		}
 		if ok && stored.Generation > r.Generation {
-			return conflict(fmt.Sprintf("topology at generation %d, stored is %d, of", r.Generation, stored.Generation), key)
+			return conflictError(fmt.Sprintf("topology at generation %d, stored is %d, of", r.Generation, stored.Generation), key)
 		}
-		t.touch(r.AppID)
-		if err := topologyTable.in(t).put(r); err != nil {
+		t.touchApp(r.AppID)
+		if err := topologyTable.overlayIn(t).put(r); err != nil {
 			return err
 		}
 	}
@@ -106,17 +106,17 @@ func (t *tx) PutTopology(rows []model.Topology) error {
 }
 
 func (t *tx) DeleteTopology(stoppedBefore int64, limit int) (int, error) {
-	rows, err := topologyTable.in(t).lockList(func(r model.Topology) bool { return r.Status == stopped && r.UpdatedAt < stoppedBefore })
+	rows, err := topologyTable.overlayIn(t).lockList(func(r model.Topology) bool { return r.Status == stopped && r.UpdatedAt < stoppedBefore })
 	if err != nil {
 		return 0, err
 	}
 	slices.SortFunc(rows, func(a, b model.Topology) int { return cmp.Compare(a.UpdatedAt, b.UpdatedAt) })
-	rows = first(rows, limit)
+	rows = firstRows(rows, limit)
 	for _, r := range rows {
-		if err := topologyTable.in(t).delete(topologyTable.key(r)); err != nil {
+		if err := topologyTable.overlayIn(t).delete(topologyTable.key(r)); err != nil {
 			return 0, err
 		}
-		if err := observedTable.in(t).delete(topologyTable.key(r)); err != nil {
+		if err := observedTable.overlayIn(t).delete(topologyTable.key(r)); err != nil {
 			return 0, err
 		}
 	}
@@ -125,17 +125,17 @@ func (t *tx) DeleteTopology(stoppedBefore int64, limit int) (int, error) {
 
 func (t *tx) AppsInRegion(regionID string) ([]string, error) {
 	var ids []string
-	for _, r := range topologyTable.in(t).list(func(r model.Topology) bool { return r.RegionID == regionID && r.Status != stopped }) {
+	for _, r := range topologyTable.overlayIn(t).list(func(r model.Topology) bool { return r.RegionID == regionID && r.Status != stopped }) {
 		ids = append(ids, r.AppID)
 	}
-	return distinct(ids), nil
+	return sortDistinct(ids), nil
 }
 
 func (t *tx) GetAssignments(deployments map[string][]string) ([]model.Assignment, error) {
 	var rows []model.Assignment
-	for _, at := range places(deployments) {
-		if r, ok := topologyTable.in(t).get(at); ok {
-			app, _ := appTable.in(t).get(r.AppID)
+	for _, at := range pairsOf(deployments) {
+		if r, ok := topologyTable.overlayIn(t).get(at); ok {
+			app, _ := appTable.overlayIn(t).get(r.AppID)
 			rows = append(rows, model.Assignment{Topology: r, UnderWay: app.RolloutID != ""})
 		}
 	}
@@ -144,7 +144,7 @@ func (t *tx) GetAssignments(deployments map[string][]string) ([]model.Assignment
 
 func (t *tx) ListRoutes(appIDs []string) ([]model.Route, error) {
 	of := setOf(appIDs)
-	rows := routeTable.in(t).list(func(r model.Route) bool { return of[r.AppID] })
+	rows := routeTable.overlayIn(t).list(func(r model.Route) bool { return of[r.AppID] })
 	slices.SortFunc(rows, func(a, b model.Route) int {
 		return cmp.Or(cmp.Compare(a.RegionID, b.RegionID), cmp.Compare(a.AppID, b.AppID))
 	})
@@ -153,14 +153,14 @@ func (t *tx) ListRoutes(appIDs []string) ([]model.Route, error) {
 
 func (t *tx) CrossRegion() ([]model.AppRegion, error) {
 	var out []model.AppRegion
-	for _, route := range routeTable.in(t).list(func(r model.Route) bool {
+	for _, route := range routeTable.overlayIn(t).list(func(r model.Route) bool {
 		return r.CrossRegion() > windlassv1.RoutingPolicy_CROSS_REGION_OFF
 	}) {
-		at, ok := regionTable.in(t).get(route.RegionID)
+		at, ok := regionTable.overlayIn(t).get(route.RegionID)
 		if !ok {
 			continue
 		}
-		app, ok := appTable.in(t).get(route.AppID)
+		app, ok := appTable.overlayIn(t).get(route.AppID)
 		if !ok {
 			continue
 		}
@@ -168,13 +168,13 @@ func (t *tx) CrossRegion() ([]model.AppRegion, error) {
 			AppID: route.AppID, RegionID: at.ID, WorkspaceID: route.WorkspaceID, AppName: app.Name, Hosts: slices.Clone(route.Hosts),
 			RegionName: at.Name, GatewayURL: at.GatewayURL, Platform: at.WorkspaceID == "", GatewayApproved: at.GatewayApproved(),
 		}
-		served := topologyTable.in(t).list(func(r model.Topology) bool {
+		served := topologyTable.overlayIn(t).list(func(r model.Topology) bool {
 			return r.AppID == route.AppID && r.RegionID == at.ID && r.Weight > 0 && (r.Status == starting || r.Status == started)
 		})
 		here.AtZero = len(served) > 0
 		for _, r := range served {
 			here.AtZero = here.AtZero && r.Replicas == 0
-			seen, ok := observedTable.in(t).get(pair{r.DeploymentID, r.RegionID})
+			seen, ok := observedTable.overlayIn(t).get(pair{r.DeploymentID, r.RegionID})
 			here.Ready = here.Ready || ok && !seen.Deleted && seen.Ready > 0
 		}
 		out = append(out, here)
@@ -187,8 +187,8 @@ func (t *tx) CrossRegion() ([]model.AppRegion, error) {
 
 func (t *tx) PutRoutes(rows []model.Route) error {
 	for _, r := range rows {
-		t.touch(r.AppID)
-		if err := routeTable.in(t).put(r); err != nil {
+		t.touchApp(r.AppID)
+		if err := routeTable.overlayIn(t).put(r); err != nil {
 			return err
 		}
 	}

@@ -36,15 +36,15 @@ func (t *tx) Batched() bool { return false }
 func newTx(s *Store) *tx {
 	return &tx{
 		store:    s,
-		restores: s.restored(),
+		restores: s.restoreCount(),
 		overlays: make([]participant, len(registry)),
 		changes:  map[string][]model.Change{}, bumped: map[string]bool{},
 		woken: map[string]time.Duration{}, touched: map[string]bool{},
 	}
 }
 
-// used yields the tables that the transaction read or wrote.
-func (t *tx) used() iter.Seq[participant] {
+// usedTables yields the tables that the transaction read or wrote.
+func (t *tx) usedTables() iter.Seq[participant] {
 	return func(yield func(participant) bool) {
 		for _, o := range t.overlays {
 			if o != nil && !yield(o) {
@@ -65,7 +65,7 @@ func (t *tx) read(f func(*state)) {
 	f(t.store.state)
 }
 
-func (t *tx) touch(appID string) { t.touched[appID] = true }
+func (t *tx) touchApp(appID string) { t.touched[appID] = true }
 
 // Change implements store.TopologyTx.
 func (t *tx) Change(regionID string, kind model.ChangeKind, key string, generation int64) {
@@ -85,8 +85,8 @@ func (t *tx) checkChanges(s *state) error {
 		return fmt.Errorf("store: change %d regions, at most %d: %w", len(t.changes), store.MaxRegions, model.ErrTooManyRegions)
 	}
 	for _, id := range slices.Sorted(maps.Keys(t.changes)) {
-		_, committed := headTable.of(s).rows[id]
-		if w, mine := headTable.in(t).writes[id]; mine {
+		_, committed := headTable.tableOf(s).rows[id]
+		if w, mine := headTable.overlayIn(t).writes[id]; mine {
 			committed = w != nil
 		}
 		if !committed {
@@ -102,7 +102,7 @@ func (t *tx) appendChanges(s *state, at uint64) {
 	if len(t.changes) == 0 {
 		return
 	}
-	heads, logs := headTable.thaw(s), logTable.thaw(s)
+	heads, logs := headTable.thawTable(s), logTable.thawTable(s)
 	for _, region := range slices.Sorted(maps.Keys(t.changes)) {
 		h := headTable.copy(heads.rows[region].value)
 		feed := logs.rows[region].value
@@ -118,18 +118,18 @@ func (t *tx) appendChanges(s *state, at uint64) {
 	}
 }
 
-// committed returns what the transaction changed.
-func (t *tx) committed(s *state) store.Commit {
+// commitOf returns what the transaction changed.
+func (t *tx) commitOf(s *state) store.Commit {
 	c := store.Commit{
 		Revisions: map[string]int64{},
 		Woken:     maps.Clone(t.woken),
 		Apps:      slices.Sorted(maps.Keys(t.touched)),
 	}
 	for region := range t.changes {
-		c.Revisions[region] = headTable.of(s).rows[region].value.Revision
+		c.Revisions[region] = headTable.tableOf(s).rows[region].value.Revision
 	}
 	for region := range t.bumped {
-		c.Revisions[region] = headTable.of(s).rows[region].value.Revision
+		c.Revisions[region] = headTable.tableOf(s).rows[region].value.Revision
 	}
 	return c
 }
@@ -138,12 +138,12 @@ func notFound(what string, id any) error {
 	return fmt.Errorf("store: %s %v: %w", what, id, model.ErrNotFound)
 }
 
-func conflict(what string, id any) error {
+func conflictError(what string, id any) error {
 	return fmt.Errorf("store: %s %v: %w", what, id, model.ErrConflict)
 }
 
-// one returns the row, or an error if ok is false.
-func one[V any](v V, ok bool, what string, id any) (V, error) {
+// oneRow returns the row, or an error if ok is false.
+func oneRow[V any](v V, ok bool, what string, id any) (V, error) {
 	if !ok {
 		var none V
 		return none, notFound(what, id)
@@ -151,8 +151,8 @@ func one[V any](v V, ok bool, what string, id any) (V, error) {
 	return v, nil
 }
 
-// page sorts rows by key, and returns the rows of page p.
-func page[V any](rows []V, p store.Page, key func(V) string) []V {
+// pageOf sorts rows by key, and returns the rows of page p.
+func pageOf[V any](rows []V, p store.Page, key func(V) string) []V {
 	slices.SortFunc(rows, func(a, b V) int { return cmp.Compare(key(a), key(b)) })
 	from, _ := slices.BinarySearchFunc(rows, p.After, func(v V, after string) int {
 		if key(v) <= after && after != "" {
@@ -160,7 +160,7 @@ func page[V any](rows []V, p store.Page, key func(V) string) []V {
 		}
 		return 1
 	})
-	return first(rows[from:], p.Limit)
+	return firstRows(rows[from:], p.Limit)
 }
 
 // pageDown is page in descending order.
@@ -172,11 +172,11 @@ func pageDown[V any](rows []V, p store.Page, key func(V) string) []V {
 		}
 		return 1
 	})
-	return first(rows[from:], p.Limit)
+	return firstRows(rows[from:], p.Limit)
 }
 
-// first returns at most n rows, or all if n is not positive.
-func first[V any](rows []V, n int) []V {
+// firstRows returns at most n rows, or all if n is not positive.
+func firstRows[V any](rows []V, n int) []V {
 	if n > 0 && len(rows) > n {
 		return rows[:n]
 	}
@@ -194,8 +194,8 @@ func setOf(list []string) map[string]bool {
 	return m
 }
 
-// distinct returns the strings sorted, each once.
-func distinct(list []string) []string {
+// sortDistinct returns the strings sorted, each once.
+func sortDistinct(list []string) []string {
 	list = slices.Clone(list)
 	slices.Sort(list)
 	return slices.Compact(list)

@@ -7,17 +7,17 @@ import (
 	"github.com/windlass-run/windlass/apps/controlplane/internal/store"
 )
 
-func (t *tx) InsertWorkspace(w model.Workspace) error { return workspaceTable.in(t).insert(w) }
+func (t *tx) InsertWorkspace(w model.Workspace) error { return workspaceTable.overlayIn(t).insert(w) }
 
 func (t *tx) GetWorkspace(id string) (model.Workspace, error) {
-	w, ok := workspaceTable.in(t).get(id)
-	return one(w, ok, "workspace", id)
+	w, ok := workspaceTable.overlayIn(t).get(id)
+	return oneRow(w, ok, "workspace", id)
 }
 
 func (t *tx) GetWorkspaces(ids []string) ([]model.Workspace, error) {
 	var rows []model.Workspace
-	for _, id := range distinct(ids) {
-		if w, ok := workspaceTable.in(t).get(id); ok {
+	for _, id := range sortDistinct(ids) {
+		if w, ok := workspaceTable.overlayIn(t).get(id); ok {
 			rows = append(rows, w)
 		}
 	}
@@ -25,37 +25,37 @@ func (t *tx) GetWorkspaces(ids []string) ([]model.Workspace, error) {
 }
 
 func (t *tx) GetWorkspaceByName(name string) (model.Workspace, error) {
-	w, ok := workspaceTable.in(t).find(0, name)
-	return one(w, ok, "workspace", name)
+	w, ok := workspaceTable.overlayIn(t).find(0, name)
+	return oneRow(w, ok, "workspace", name)
 }
 
 func (t *tx) ListWorkspaces(p store.Page) ([]model.Workspace, error) {
-	rows := workspaceTable.in(t).list(func(model.Workspace) bool { return true })
-	return page(rows, p, func(w model.Workspace) string { return w.Name }), nil
+	rows := workspaceTable.overlayIn(t).list(func(model.Workspace) bool { return true })
+	return pageOf(rows, p, func(w model.Workspace) string { return w.Name }), nil
 }
 
 func (t *tx) UpdateWorkspace(w model.Workspace) error {
-	stored, ok, err := workspaceTable.in(t).lock(w.ID)
+	stored, ok, err := workspaceTable.overlayIn(t).lock(w.ID)
 	switch {
 	case err != nil:
 		return err
 	case !ok:
 		return notFound("workspace", w.ID)
 	case stored.ResourceVersion != w.ResourceVersion:
-		return conflict("workspace", w.ID)
+		return conflictError("workspace", w.ID)
 	}
 	stored.Name, stored.UpdatedAt = w.Name, w.UpdatedAt
 	stored.ResourceVersion++
-	return workspaceTable.in(t).put(stored)
+	return workspaceTable.overlayIn(t).put(stored)
 }
 
 // DeleteWorkspace also deletes the workspace's keys, members, sign-in rules, limits, features, presets, freezes and protections.
 func (t *tx) DeleteWorkspace(id string) error {
-	if _, ok := workspaceTable.in(t).get(id); !ok {
+	if _, ok := workspaceTable.overlayIn(t).get(id); !ok {
 		return notFound("workspace", id)
 	}
-	for _, k := range apiKeyTable.in(t).list(func(k model.APIKey) bool { return k.WorkspaceID == id }) {
-		if err := apiKeyTable.in(t).delete(k.ID); err != nil {
+	for _, k := range apiKeyTable.overlayIn(t).list(func(k model.APIKey) bool { return k.WorkspaceID == id }) {
+		if err := apiKeyTable.overlayIn(t).delete(k.ID); err != nil {
 			return err
 		}
 	}
@@ -65,34 +65,34 @@ func (t *tx) DeleteWorkspace(id string) error {
 	members := t.deleteMembersOfWorkspace(id)
 	presets := t.deletePresets(func(p model.Preset) bool { return p.WorkspaceID == id })
 	if err := errors.Join(
-		limitsTable.in(t).delete(id), startsTable.in(t).delete(id), featuresTable.in(t).delete(id), presetFloorTable.in(t).delete(id),
+		limitsTable.overlayIn(t).delete(id), startsTable.overlayIn(t).delete(id), featuresTable.overlayIn(t).delete(id), presetFloorTable.overlayIn(t).delete(id),
 		freezes, protections, endpoints, members, presets,
 	); err != nil {
 		return err
 	}
-	return workspaceTable.in(t).delete(id)
+	return workspaceTable.overlayIn(t).delete(id)
 }
 
-func (t *tx) InsertAPIKey(k model.APIKey) error { return apiKeyTable.in(t).insert(k) }
+func (t *tx) InsertAPIKey(k model.APIKey) error { return apiKeyTable.overlayIn(t).insert(k) }
 
 func (t *tx) GetAPIKey(workspaceID, id string) (model.APIKey, error) {
-	k, ok := apiKeyTable.in(t).get(id)
-	return one(k, ok && k.WorkspaceID == workspaceID, "API key", id)
+	k, ok := apiKeyTable.overlayIn(t).get(id)
+	return oneRow(k, ok && k.WorkspaceID == workspaceID, "API key", id)
 }
 
 func (t *tx) GetAPIKeyByHash(hash []byte) (model.APIKey, error) {
-	k, ok := apiKeyTable.in(t).find(0, string(hash))
-	return one(k, ok, "API key", "by hash")
+	k, ok := apiKeyTable.overlayIn(t).find(0, string(hash))
+	return oneRow(k, ok, "API key", "by hash")
 }
 
 func (t *tx) ListAPIKeys(workspaceID string, p store.Page) ([]model.APIKey, error) {
-	rows := apiKeyTable.in(t).list(func(k model.APIKey) bool { return k.WorkspaceID == workspaceID })
-	return page(rows, p, func(k model.APIKey) string { return k.Name }), nil
+	rows := apiKeyTable.overlayIn(t).list(func(k model.APIKey) bool { return k.WorkspaceID == workspaceID })
+	return pageOf(rows, p, func(k model.APIKey) string { return k.Name }), nil
 }
 
 // RevokeAPIKey does not change an earlier revocation.
 func (t *tx) RevokeAPIKey(workspaceID, id string, at int64) error {
-	k, ok, err := apiKeyTable.in(t).lock(id)
+	k, ok, err := apiKeyTable.overlayIn(t).lock(id)
 	if err != nil {
 		return err
 	}
@@ -103,5 +103,5 @@ func (t *tx) RevokeAPIKey(workspaceID, id string, at int64) error {
 		return nil
 	}
 	k.RevokedAt = at
-	return apiKeyTable.in(t).put(k)
+	return apiKeyTable.overlayIn(t).put(k)
 }

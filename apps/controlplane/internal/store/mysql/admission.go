@@ -9,7 +9,7 @@ import (
 	"github.com/windlass-run/windlass/db/gen"
 )
 
-func admission(r gen.GetAdmissionRow) (model.Admission, error) {
+func admissionFromRow(r gen.GetAdmissionRow) (model.Admission, error) {
 	return model.Admission{
 		WorkspaceID: r.ID,
 		Own: model.Limits{
@@ -24,7 +24,7 @@ func admission(r gen.GetAdmissionRow) (model.Admission, error) {
 }
 
 func (t *tx) LockAdmission(workspaceID string) (model.Admission, error) {
-	if err := t.locking("lock workspace", workspaceID); err != nil {
+	if err := t.requireUpdate("lock workspace", workspaceID); err != nil {
 		return model.Admission{}, err
 	}
 	c := t.shared
@@ -36,7 +36,7 @@ func (t *tx) LockAdmission(workspaceID string) (model.Admission, error) {
 	done := t.ignoreDeferred()
 	defer done()
 	r, err := t.q.LockAdmission(t.ctx, workspaceID)
-	a, err := get(t, "lock workspace", workspaceID, admission)(gen.GetAdmissionRow(r), err)
+	a, err := get(t, "lock workspace", workspaceID, admissionFromRow)(gen.GetAdmissionRow(r), err)
 	if c != nil && err == nil {
 		c.admissions[workspaceID] = a
 		clear(c.read) // the transaction that held the lock before may have changed the rows, so queries under the lock read them again
@@ -45,11 +45,11 @@ func (t *tx) LockAdmission(workspaceID string) (model.Admission, error) {
 }
 
 func (t *tx) GetAdmission(workspaceID string) (model.Admission, error) {
-	return get(t, "get limits of workspace", workspaceID, admission)(t.q.GetAdmission(t.ctx, workspaceID))
+	return get(t, "get limits of workspace", workspaceID, admissionFromRow)(t.q.GetAdmission(t.ctx, workspaceID))
 }
 
 func (t *tx) PutLimits(a model.Admission) error {
-	return t.err(t.q.PutLimits(t.ctx, gen.PutLimitsParams{
+	return t.queryError(t.q.PutLimits(t.ctx, gen.PutLimitsParams{
 		WorkspaceID: a.WorkspaceID, Apps: a.Own.Apps, Deployments: a.Own.Deployments, Instances: a.Own.Instances,
 		Gpus: a.Own.GPUs, Rollouts: a.Own.Rollouts, StartsPerMinute: a.Own.StartsPerMinute, StartsBurst: a.Own.StartsBurst,
 		UpdatedAt: a.UpdatedAt, ResourceVersion: a.ResourceVersion,
@@ -61,9 +61,9 @@ func (t *tx) PutStanding(a model.Admission) error {
 	if c == nil {
 		return t.putStanding(a)
 	}
-	t.bind()
+	t.bindMember()
 	c.admissions[a.WorkspaceID] = a
-	keep(c, &c.late.standings, nil, a)
+	keepRows(c, &c.late.standings, nil, a)
 	return nil
 }
 
@@ -82,7 +82,7 @@ func (t *tx) putStandings(rows []model.Admission) error {
 }
 
 func (t *tx) putStanding(a model.Admission) error {
-	return t.err(t.q.PutStanding(t.ctx, gen.PutStandingParams{
+	return t.queryError(t.q.PutStanding(t.ctx, gen.PutStandingParams{
 		WorkspaceID: a.WorkspaceID, FullAt: a.FullAt, CountedAt: a.Ceiling.CountedAt,
 		Apps: a.Ceiling.Apps, Deployments: a.Ceiling.Deployments, Instances: a.Ceiling.Instances,
 		Gpus: a.Ceiling.GPUs, Rollouts: a.Ceiling.Rollouts,
@@ -92,7 +92,7 @@ func (t *tx) putStanding(a model.Admission) error {
 func (t *tx) UsageOf(workspaceID, exceptAppID string) (model.Usage, int, error) {
 	r, err := t.q.UsageOfWorkspace(t.ctx, gen.UsageOfWorkspaceParams{WorkspaceID: workspaceID, ExceptAppID: exceptAppID})
 	if err != nil {
-		return model.Usage{}, 0, t.err(err, "add up usage of workspace", workspaceID)
+		return model.Usage{}, 0, t.queryError(err, "add up usage of workspace", workspaceID)
 	}
 	return model.Usage{
 		Apps: r.Apps, Deployments: r.Deployments, Instances: r.Instances, GPUs: r.Gpus, Rollouts: r.Rollouts,
@@ -100,19 +100,19 @@ func (t *tx) UsageOf(workspaceID, exceptAppID string) (model.Usage, int, error) 
 }
 
 func (t *tx) UnsettledApps(workspaceID, exceptAppID, after string, n int) ([]model.App, error) {
-	return list(t, "list unsettled apps of", workspaceID, app)(t.q.UnsettledApps(t.ctx, gen.UnsettledAppsParams{
-		WorkspaceID: workspaceID, ExceptAppID: exceptAppID, After: after, Limit: limit(n),
+	return list(t, "list unsettled apps of", workspaceID, appFromRow)(t.q.UnsettledApps(t.ctx, gen.UnsettledAppsParams{
+		WorkspaceID: workspaceID, ExceptAppID: exceptAppID, After: after, Limit: limitOrAll(n),
 	}))
 }
 
 var (
 	claimColumns = []string{"app_id", "workspace_id", "live_deployment_id", "rollout_id", "instances", "gpus"}
-	putClaims    = insertInto("PutClaims", "app_claims", claimColumns...).replacing(claimColumns[1:]...)
+	putClaims    = insertInto("PutClaims", "app_claims", claimColumns...).replacingColumns(claimColumns[1:]...)
 )
 
 func (t *tx) PutClaims(claims []model.Claim) error {
 	if c := t.shared; c != nil {
-		keep(c, &c.late.claims, nil, claims...)
+		keepRows(c, &c.late.claims, nil, claims...)
 		return nil
 	}
 	return t.putClaims(slices.Clone(claims))
@@ -120,7 +120,7 @@ func (t *tx) PutClaims(claims []model.Claim) error {
 
 func (t *tx) putClaims(claims []model.Claim) error {
 	slices.SortStableFunc(claims, func(a, b model.Claim) int { return cmp.Compare(a.AppID, b.AppID) })
-	return t.err(runBulk(t, t.db, putClaims, claims, func(args []any, c model.Claim) []any {
+	return t.queryError(runBulk(t, t.db, putClaims, claims, func(args []any, c model.Claim) []any {
 		return append(args, c.AppID, c.WorkspaceID, c.LiveDeploymentID, c.RolloutID, c.Instances, c.GPUs)
 	}), "put claims", "")
 }

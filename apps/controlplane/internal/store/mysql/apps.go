@@ -12,7 +12,7 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-func app(r gen.App) (model.App, error) {
+func appFromRow(r gen.App) (model.App, error) {
 	return model.App{
 		ID: r.ID, WorkspaceID: r.WorkspaceID, ProjectID: r.ProjectID, EnvironmentID: r.EnvironmentID,
 		Name: r.Name, Description: r.Description, Status: windlassv1.AppStatus(r.Status), Message: r.Message,
@@ -30,11 +30,11 @@ var insertApps = insertInto("InsertApps", "apps",
 
 func (t *tx) InsertApp(a model.App) error {
 	if c := t.shared; c != nil {
-		keep(c, &c.late.apps, []string{a.ID, nameOf(a.EnvironmentID, a.Name)}, a)
+		keepRows(c, &c.late.apps, []string{a.ID, nameOf(a.EnvironmentID, a.Name)}, a)
 	} else if err := t.insertApps([]model.App{a}); err != nil {
 		return err
 	}
-	t.touch(a.ID)
+	t.touchApp(a.ID)
 	t.unset[a.ID] = struct{}{}
 	return nil
 }
@@ -47,7 +47,7 @@ func (t *tx) insertApps(apps []model.App) error {
 		return nil
 	}
 	slices.SortFunc(apps, func(a, b model.App) int { return cmp.Compare(a.ID, b.ID) })
-	return t.err(runBulk(t, t.db, insertApps, apps, func(args []any, a model.App) []any {
+	return t.queryError(runBulk(t, t.db, insertApps, apps, func(args []any, a model.App) []any {
 		return append(args, a.ID, a.WorkspaceID, a.ProjectID, a.EnvironmentID, a.Name, a.Description, int32(a.Status), a.Message,
 			a.LiveDeploymentID, a.PreviousDeploymentID, a.RolloutID, a.LatestVersion, a.Replicas, a.Step,
 			a.DeletingSince, a.AbandonUnreachable, a.DeletedAt, a.CreatedAt, a.UpdatedAt, a.ResourceVersion, a.Domains, a.AppKeys)
@@ -57,19 +57,19 @@ func (t *tx) insertApps(apps []model.App) error {
 func (t *tx) GetApp(workspaceID, id string) (model.App, error) {
 	done := t.ignoreDeferred(id)
 	defer done()
-	return get(t, "get app", id, app)(t.q.GetApp(t.ctx, gen.GetAppParams{WorkspaceID: workspaceID, ID: id}))
+	return get(t, "get app", id, appFromRow)(t.q.GetApp(t.ctx, gen.GetAppParams{WorkspaceID: workspaceID, ID: id}))
 }
 
 func (t *tx) GetApps(ids []string) ([]model.App, error) {
 	done := t.ignoreDeferred(ids...)
 	defer done()
-	return list(t, "get apps", "", app)(inChunks(distinct(ids), func(ids []string) ([]gen.App, error) {
+	return list(t, "get apps", "", appFromRow)(inChunks(sortDistinct(ids), func(ids []string) ([]gen.App, error) {
 		return t.q.GetApps(t.ctx, ids)
 	}))
 }
 
 func (t *tx) GetAppByName(workspaceID, environmentID, name string) (model.App, error) {
-	found, ok, err := prefetch(t, theNames, environmentID, []string{name}, nameOfApp, func(names []string) ([]model.App, error) {
+	found, ok, err := prefetchRows(t, theNames, environmentID, []string{name}, nameOfApp, func(names []string) ([]model.App, error) {
 		return t.getAppsByName(workspaceID, environmentID, names)
 	})
 	switch {
@@ -80,7 +80,7 @@ func (t *tx) GetAppByName(workspaceID, environmentID, name string) (model.App, e
 	}
 	done := t.ignoreDeferred(nameOf(environmentID, name))
 	defer done()
-	return get(t, "get app", name, app)(t.q.GetAppByName(t.ctx, gen.GetAppByNameParams{
+	return get(t, "get app", name, appFromRow)(t.q.GetAppByName(t.ctx, gen.GetAppByNameParams{
 		WorkspaceID: workspaceID, EnvironmentID: environmentID, Name: name,
 	}))
 }
@@ -93,10 +93,10 @@ func (t *tx) getAppsByName(workspaceID, environmentID string, names []string) ([
 	}
 	done := t.ignoreDeferred(about...)
 	defer done()
-	apps, err := list(t, "get apps", "", app)(inChunks(names, func(names []string) ([]gen.App, error) {
+	apps, err := list(t, "get apps", "", appFromRow)(inChunks(names, func(names []string) ([]gen.App, error) {
 		return t.q.GetAppsByName(t.ctx, gen.GetAppsByNameParams{WorkspaceID: workspaceID, EnvironmentID: environmentID, Names: names})
 	}))
-	t.shared.prefetched.found(apps, &t.shared.prefetched.names, nameOfApp)
+	t.shared.prefetched.registerApps(apps, &t.shared.prefetched.names, nameOfApp)
 	return apps, err
 }
 
@@ -104,53 +104,53 @@ func nameOfApp(a model.App) string { return a.Name }
 func idOfApp(a model.App) string   { return a.ID }
 
 func (t *tx) LockApp(workspaceID, id string) (model.App, error) {
-	if err := t.locking("lock app", id); err != nil {
+	if err := t.requireUpdate("lock app", id); err != nil {
 		return model.App{}, err
 	}
 	if workspaceID == "" {
 		found, err := t.LockApps([]string{id})
 		if err == nil && len(found) == 0 {
-			err = wrap(model.ErrNotFound, "lock app", id)
+			err = wrapError(model.ErrNotFound, "lock app", id)
 		}
 		if err != nil {
 			return model.App{}, err
 		}
 		return found[0], nil
 	}
-	found, ok, err := prefetch(t, theApps, "app", []string{id}, idOfApp, t.lockPrefetched)
+	found, ok, err := prefetchRows(t, theApps, "app", []string{id}, idOfApp, t.lockPrefetched)
 	switch {
 	case err != nil:
 		return model.App{}, err
 	case ok && len(found) == 1 && found[0].WorkspaceID == workspaceID:
 		return found[0], nil
 	case ok:
-		return model.App{}, wrap(model.ErrNotFound, "lock app", id)
+		return model.App{}, wrapError(model.ErrNotFound, "lock app", id)
 	}
 	done := t.ignoreDeferred(id)
 	defer done()
-	return get(t, "lock app", id, app)(t.q.LockApp(t.ctx, gen.LockAppParams{WorkspaceID: workspaceID, ID: id}))
+	return get(t, "lock app", id, appFromRow)(t.q.LockApp(t.ctx, gen.LockAppParams{WorkspaceID: workspaceID, ID: id}))
 }
 
 // lockPrefetched locks apps, and registers them, because the batch members will read what the apps run.
 func (t *tx) lockPrefetched(ids []string) ([]model.App, error) {
 	apps, err := t.LockApps(ids)
-	t.shared.prefetched.found(apps, &t.shared.prefetched.apps, idOfApp)
+	t.shared.prefetched.registerApps(apps, &t.shared.prefetched.apps, idOfApp)
 	return apps, err
 }
 
 func (t *tx) LockApps(ids []string) ([]model.App, error) {
-	if err := t.locking("lock apps", ""); err != nil {
+	if err := t.requireUpdate("lock apps", ""); err != nil {
 		return nil, err
 	}
 	done := t.ignoreDeferred(ids...)
 	defer done()
-	return list(t, "lock apps", "", app)(inChunks(distinct(ids), func(ids []string) ([]gen.App, error) {
+	return list(t, "lock apps", "", appFromRow)(inChunks(sortDistinct(ids), func(ids []string) ([]gen.App, error) {
 		return t.q.LockApps(t.ctx, ids)
 	}))
 }
 
 func (t *tx) UpdateApp(a model.App) error {
-	t.touch(a.ID)
+	t.touchApp(a.ID)
 	c := t.shared
 	if c == nil {
 		return t.updateApps([]model.App{a})
@@ -170,7 +170,7 @@ func (t *tx) UpdateApp(a model.App) error {
 			return err
 		}
 	}
-	keep(c, &c.late.updated, []string{a.ID}, a)
+	keepRows(c, &c.late.updated, []string{a.ID}, a)
 	return nil
 }
 
@@ -185,23 +185,23 @@ func (t *tx) updateApps(apps []model.App) error {
 			a.DeletingSince, a.AbandonUnreachable, a.DeletedAt, a.UpdatedAt, a.Domains, a.AppKeys)
 	})
 	if err != nil || n == len(apps) {
-		return t.err(err, "update app", apps[0].ID)
+		return t.queryError(err, "update app", apps[0].ID)
 	}
 	for _, a := range apps {
 		if _, err := t.GetApp(a.WorkspaceID, a.ID); err != nil {
 			return err
 		}
 	}
-	return wrap(model.ErrConflict, "update app", apps[0].ID)
+	return wrapError(model.ErrConflict, "update app", apps[0].ID)
 }
 
 var (
-	updateApps = rewriting("UpdateApps", "apps", []string{"workspace_id", "resource_version"}, "resource_version = resource_version + 1",
+	updateApps = rewriteQuery("UpdateApps", "apps", []string{"workspace_id", "resource_version"}, "resource_version = resource_version + 1",
 		"description", "status", "message", "live_deployment_id", "previous_deployment_id", "rollout_id", "latest_version", "replicas",
 		"deleting_since", "abandon_unreachable", "deleted_at", "updated_at", "domains", "app_keys")
-	stepApps = rewriting("StepApps", "apps", []string{"step"}, "step = step + 1")
+	stepApps = rewriteQuery("StepApps", "apps", []string{"step"}, "step = step + 1")
 	// domains and app_keys are not among the columns, because no step sets them.
-	stepChangedApps = rewriting("StepChangedApps", "apps", []string{"workspace_id", "step", "resource_version"},
+	stepChangedApps = rewriteQuery("StepChangedApps", "apps", []string{"workspace_id", "step", "resource_version"},
 		"step = step + 1, resource_version = resource_version + 1",
 		"description", "status", "message", "live_deployment_id", "previous_deployment_id", "rollout_id", "latest_version", "replicas",
 		"deleting_since", "abandon_unreachable", "deleted_at", "updated_at")
@@ -215,7 +215,7 @@ func (t *tx) StepApps(steps []model.AppStep) error {
 	var changed, still []model.App
 	for _, s := range steps {
 		if s.Changed {
-			t.touch(s.App.ID)
+			t.touchApp(s.App.ID)
 			changed = append(changed, s.App)
 		} else {
 			still = append(still, s.App)
@@ -234,18 +234,18 @@ func (t *tx) StepApps(steps []model.AppStep) error {
 	if err == nil && n < len(steps) {
 		err = model.ErrConflict
 	}
-	return t.err(err, fmt.Sprintf("step %d apps, such as", len(steps)), steps[0].App.ID)
+	return t.queryError(err, fmt.Sprintf("step %d apps, such as", len(steps)), steps[0].App.ID)
 }
 
 func (t *tx) ListApps(workspaceID, environmentID string, p store.Page) ([]model.App, error) {
 	name, id, _ := strings.Cut(p.After, "\x00")
 	if environmentID == "" {
-		return list(t, "list apps of", workspaceID, app)(t.q.ListApps(t.ctx, gen.ListAppsParams{
-			WorkspaceID: workspaceID, AfterName: name, AfterID: id, Limit: limit(p.Limit),
+		return list(t, "list apps of", workspaceID, appFromRow)(t.q.ListApps(t.ctx, gen.ListAppsParams{
+			WorkspaceID: workspaceID, AfterName: name, AfterID: id, Limit: limitOrAll(p.Limit),
 		}))
 	}
-	return list(t, "list apps of", environmentID, app)(t.q.ListAppsOfEnvironment(t.ctx, gen.ListAppsOfEnvironmentParams{
-		WorkspaceID: workspaceID, EnvironmentID: environmentID, AfterName: name, AfterID: id, Limit: limit(p.Limit),
+	return list(t, "list apps of", environmentID, appFromRow)(t.q.ListAppsOfEnvironment(t.ctx, gen.ListAppsOfEnvironmentParams{
+		WorkspaceID: workspaceID, EnvironmentID: environmentID, AfterName: name, AfterID: id, Limit: limitOrAll(p.Limit),
 	}))
 }
 
@@ -260,5 +260,5 @@ func (t *tx) CountApps(workspaceID, projectID, environmentID string) (int, error
 	default:
 		n, err = t.q.CountAppsOfWorkspace(t.ctx, workspaceID)
 	}
-	return int(n), t.err(err, "count apps of", workspaceID)
+	return int(n), t.queryError(err, "count apps of", workspaceID)
 }

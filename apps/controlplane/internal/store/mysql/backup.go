@@ -83,10 +83,10 @@ func Dump(ctx context.Context, c BackupConfig, begin func(backup.Header) (*backu
 	if err != nil {
 		return totals, err
 	}
-	if tables.has(restoreTable) {
+	if tables.hasTable(restoreTable) {
 		return totals, ErrUnfinishedRestore
 	}
-	if !tables.has("goose_db_version") {
+	if !tables.hasTable("goose_db_version") {
 		return totals, errors.New("the database has no schema of Windlass: check --mysql-dsn")
 	}
 	h := backup.Header{Program: c.Program, Taken: time.Now().UTC()}
@@ -115,7 +115,7 @@ func dumpTable(ctx context.Context, conn *sql.Conn, w *backup.Writer, t backup.T
 	if err := w.Begin(t); err != nil {
 		return err
 	}
-	rows, err := conn.QueryContext(ctx, "SELECT "+columns(t)+" FROM "+quoted(t.Name)) //nolint:gosec // names are quoted, and the database's own
+	rows, err := conn.QueryContext(ctx, "SELECT "+columnText(t)+" FROM "+quoteName(t.Name)) //nolint:gosec // names are quoted, and the database's own
 	if err != nil {
 		return err
 	}
@@ -138,19 +138,19 @@ func dumpTable(ctx context.Context, conn *sql.Conn, w *backup.Writer, t backup.T
 	return rows.Err()
 }
 
-func quoted(name string) string { return "`" + strings.ReplaceAll(name, "`", "``") + "`" }
+func quoteName(name string) string { return "`" + strings.ReplaceAll(name, "`", "``") + "`" }
 
-func columns(t backup.Table) string {
+func columnText(t backup.Table) string {
 	var all []string
 	for _, c := range t.Columns {
-		all = append(all, quoted(c))
+		all = append(all, quoteName(c))
 	}
 	return strings.Join(all, ", ")
 }
 
 type tableList []backup.Table
 
-func (l tableList) has(name string) bool {
+func (l tableList) hasTable(name string) bool {
 	return slices.ContainsFunc(l, func(t backup.Table) bool { return t.Name == name })
 }
 
@@ -203,7 +203,7 @@ func Load(ctx context.Context, c BackupConfig, r *backup.Reader) (totals backup.
 	}
 	for _, t := range tables {
 		if t.Name != restoreTable {
-			if err := execAll(ctx, conn, "DROP TABLE "+quoted(t.Name)); err != nil {
+			if err := execAll(ctx, conn, "DROP TABLE "+quoteName(t.Name)); err != nil {
 				return totals, err
 			}
 		}
@@ -217,7 +217,7 @@ func Load(ctx context.Context, c BackupConfig, r *backup.Reader) (totals backup.
 	// Migrations insert rows that are also in the backup.
 	for _, t := range tables {
 		if t.Name != restoreTable && !strings.HasPrefix(t.Name, "goose_") {
-			if err := execAll(ctx, conn, "DELETE FROM "+quoted(t.Name)); err != nil {
+			if err := execAll(ctx, conn, "DELETE FROM "+quoteName(t.Name)); err != nil {
 				return totals, err
 			}
 		}
@@ -242,7 +242,7 @@ func (c BackupConfig) checkTarget(ctx context.Context, conn *sql.Conn, tables ta
 			return fmt.Errorf("the database has a table %q, which is not of this version of Windlass: nothing is deleted; move the table, or name an empty database", t.Name)
 		}
 	}
-	if !tables.has("peers") {
+	if !tables.hasTable("peers") {
 		return nil
 	}
 	var running int
@@ -267,12 +267,12 @@ func (c BackupConfig) load(ctx context.Context, conn *sql.Conn, r *backup.Reader
 		if err != nil {
 			return err
 		}
-		if batch.full() || batch.table.Name != row.Table.Name {
+		if batch.isFull() || batch.table.Name != row.Table.Name {
 			if err := batch.run(ctx, conn); err != nil {
 				return err
 			}
 			if batch.table.Name != row.Table.Name {
-				if !tables.has(row.Table.Name) {
+				if !tables.hasTable(row.Table.Name) {
 					return fmt.Errorf("the backup has a table %q, which schema %d does not have", row.Table.Name, r.Header.Schema)
 				}
 				if c.Progress != nil {
@@ -292,7 +292,7 @@ type insertion struct {
 	rows, bytes int
 }
 
-func (i *insertion) full() bool { return i.rows >= loadRows || i.bytes >= loadBytes }
+func (i *insertion) isFull() bool { return i.rows >= loadRows || i.bytes >= loadBytes }
 
 func (i *insertion) add(r backup.Row) {
 	i.args = append(i.args, r.Values...)
@@ -312,7 +312,7 @@ func (i *insertion) run(ctx context.Context, conn *sql.Conn) error {
 		return nil
 	}
 	row := "(?" + strings.Repeat(", ?", len(i.table.Columns)-1) + ")"
-	query := "INSERT INTO " + quoted(i.table.Name) + " (" + columns(i.table) + ") VALUES " + row + strings.Repeat(", "+row, i.rows-1) //nolint:gosec // names are quoted, and checked against the schema
+	query := "INSERT INTO " + quoteName(i.table.Name) + " (" + columnText(i.table) + ") VALUES " + row + strings.Repeat(", "+row, i.rows-1) //nolint:gosec // names are quoted, and checked against the schema
 	if _, err := conn.ExecContext(ctx, query, i.args...); err != nil {
 		return fmt.Errorf("insert rows of table %s: %w", i.table.Name, err)
 	}

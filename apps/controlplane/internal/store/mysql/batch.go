@@ -83,7 +83,7 @@ func (s *Store) commitBatch(ctx context.Context, requests []*request) ([]error, 
 	if len(requests) == 1 {
 		return []error{s.Update(ctx, store.Alone(requests[0].fn))}, nil
 	}
-	if err := s.share(ctx, requests); err != nil {
+	if err := s.shareTx(ctx, requests); err != nil {
 		return nil, err
 	}
 	errs := make([]error, len(requests))
@@ -93,9 +93,9 @@ func (s *Store) commitBatch(ctx context.Context, requests []*request) ([]error, 
 	return errs, nil
 }
 
-// share runs several requests in one transaction, and sets the error of each that was removed from it.
-func (s *Store) share(ctx context.Context, requests []*request) (err error) {
-	defer s.observe("together", time.Now(), &err)
+// shareTx runs several requests in one transaction, and sets the error of each that was removed from it.
+func (s *Store) shareTx(ctx context.Context, requests []*request) (err error) {
+	defer s.observeQuery("together", time.Now(), &err)
 	ctx, cancel := context.WithTimeout(ctx, sharedTimeout)
 	defer cancel()
 	sqlTx, err := s.db.BeginTx(ctx, nil)
@@ -135,7 +135,7 @@ func (s *Store) share(ctx context.Context, requests []*request) (err error) {
 			if r.err == nil {
 				continue
 			}
-			if !t.shared.drop(i) {
+			if !t.shared.dropMember(i) {
 				return r.err
 			}
 		}

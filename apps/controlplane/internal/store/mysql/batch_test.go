@@ -43,7 +43,7 @@ func partyAbout(t *testing.T, s *mysql.Store, apps []string, works ...func(store
 	return errs
 }
 
-func app(i int) model.App {
+func appFromRow(i int) model.App {
 	return model.App{
 		ID: fmt.Sprintf("app_%02d", i), WorkspaceID: "ws", EnvironmentID: "env", Name: fmt.Sprintf("app-%d", i), ResourceVersion: 1,
 	}
@@ -52,8 +52,8 @@ func app(i int) model.App {
 func insert(i int) func(store.Tx) (func() error, error) {
 	return func(tx store.Tx) (func() error, error) {
 		return func() error {
-			return tx.InsertHistory([]model.History{{ID: fmt.Sprintf("hst_%02d", i), AppID: app(i).ID}})
-		}, tx.InsertApp(app(i))
+			return tx.InsertHistory([]model.History{{ID: fmt.Sprintf("hst_%02d", i), AppID: appFromRow(i).ID}})
+		}, tx.InsertApp(appFromRow(i))
 	}
 }
 
@@ -62,7 +62,7 @@ func there(t *testing.T, s store.Store, n int) (ids []int) {
 	t.Helper()
 	require.NoError(t, s.View(t.Context(), func(tx store.Tx) error {
 		for i := range n {
-			_, err := tx.GetApp("ws", app(i).ID)
+			_, err := tx.GetApp("ws", appFromRow(i).ID)
 			if err == nil {
 				ids = append(ids, i)
 			} else if !errors.Is(err, model.ErrNotFound) {
@@ -88,7 +88,7 @@ func TestBatch_SharesStatements(t *testing.T) {
 // ask is a request that reads an app with its rollouts.
 func ask(i int, got *model.App) func(store.Tx) (func() error, error) {
 	return func(tx store.Tx) (func() error, error) {
-		a, err := tx.GetAppByName("ws", "env", app(i).Name)
+		a, err := tx.GetAppByName("ws", "env", appFromRow(i).Name)
 		if err != nil {
 			return nil, err
 		}
@@ -106,7 +106,7 @@ func ask(i int, got *model.App) func(store.Tx) (func() error, error) {
 
 // running is an app with a deployment.
 func running(i int) model.App {
-	a := app(i)
+	a := appFromRow(i)
 	a.LiveDeploymentID = fmt.Sprintf("dep_%02d", i)
 	return a
 }
@@ -127,7 +127,7 @@ func run(t *testing.T, s store.Store, apps ...int) {
 func TestBatch_AnswersTheSameQueryOfAppsTogether(t *testing.T) {
 	s := open(t, mysql.Config{}).Patient()
 	run(t, s, 0, 1, 2, 3)
-	names := []string{app(0).Name, app(1).Name, app(2).Name, app(3).Name}
+	names := []string{appFromRow(0).Name, appFromRow(1).Name, appFromRow(2).Name, appFromRow(3).Name}
 	before := map[string]float64{}
 	queries := []string{"GetAppsByName", "LockApps", "GetDeployments", "LockTopologyOfApps", "GetStagings", "ListObservedOfApps", "ListInstances"}
 	for _, query := range append(queries, "GetAppByName", "LockApp", "GetDeployment") {
@@ -154,7 +154,7 @@ func TestBatch_AnswerIsStaleAfterAnotherMembersWrite(t *testing.T) {
 	run(t, s, 0, 1)
 	// The first member's query runs for all members. The next members name no app, but later members see their changes.
 	changes := func(tx store.Tx) (func() error, error) {
-		a, err := tx.LockApp("ws", app(1).ID)
+		a, err := tx.LockApp("ws", appFromRow(1).ID)
 		a.Replicas = 7
 		return nil, errors.Join(err, tx.UpdateApp(a))
 	}
@@ -169,11 +169,11 @@ func TestBatch_AnswerIsStaleAfterAnotherMembersWrite(t *testing.T) {
 	}
 	var found model.App
 	finds := func(tx store.Tx) (last func() error, err error) {
-		found, err = tx.GetAppByName("ws", "env", app(1).Name)
+		found, err = tx.GetAppByName("ws", "env", appFromRow(1).Name)
 		return nil, err
 	}
 	got := make([]model.App, 3)
-	errs := partyAbout(t, s, []string{app(0).Name, "", "", "", "", app(1).Name, app(1).Name, app(2).Name},
+	errs := partyAbout(t, s, []string{appFromRow(0).Name, "", "", "", "", appFromRow(1).Name, appFromRow(1).Name, appFromRow(2).Name},
 		ask(0, &got[0]), changes, inserts, insertDeployment, flushes, finds, ask(1, &got[1]), ask(2, &got[2]))
 	for _, err := range errs {
 		require.NoError(t, err)
@@ -191,23 +191,23 @@ func TestBatch_FailingRequestFailsAlone(t *testing.T) {
 		want string
 	}{
 		"before it writes": {func(store.Tx) (func() error, error) { return nil, no }, "no"},
-		"after a write":    {func(tx store.Tx) (func() error, error) { return nil, errors.Join(tx.InsertApp(app(9)), no) }, "no"},
+		"after a write":    {func(tx store.Tx) (func() error, error) { return nil, errors.Join(tx.InsertApp(appFromRow(9)), no) }, "no"},
 		"in its last part": {func(tx store.Tx) (func() error, error) {
-			return func() error { return no }, tx.InsertApp(app(9))
+			return func() error { return no }, tx.InsertApp(appFromRow(9))
 		}, "no"},
 		"after a write that is not deferred": {func(tx store.Tx) (func() error, error) {
 			return nil, errors.Join(tx.PutRolloutState(model.RolloutState{AppID: "app_09"}), no)
 		}, "no"},
 		"with a name that another app has": {func(tx store.Tx) (func() error, error) {
-			taken := app(9)
-			taken.Name = app(8).Name
+			taken := appFromRow(9)
+			taken.Name = appFromRow(8).Name
 			return nil, tx.InsertApp(taken)
 		}, model.ErrExists.Error()},
 		"in a panic": {func(store.Tx) (func() error, error) { panic("oh") }, "panicked: panic: oh"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := open(t, mysql.Config{}).Patient()
-			update(t, s, func(tx store.Tx) error { return tx.InsertApp(app(8)) })
+			update(t, s, func(tx store.Tx) error { return tx.InsertApp(appFromRow(8)) })
 			errs := party(t, s, insert(0), tc.bad, insert(1), insert(2))
 			require.ErrorContains(t, errs[1], tc.want)
 			for _, i := range []int{0, 2, 3} {

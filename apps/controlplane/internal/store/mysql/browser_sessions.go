@@ -7,13 +7,13 @@ import (
 
 func browserSession(r gen.BrowserSession) (model.BrowserSession, error) {
 	return model.BrowserSession{
-		Hash: blob(r.Hash), SessionID: r.SessionID, WorkspaceID: r.WorkspaceID, KeyID: r.KeyID, KeyHash: blob(r.KeyHash),
+		Hash: blobOrNil(r.Hash), SessionID: r.SessionID, WorkspaceID: r.WorkspaceID, KeyID: r.KeyID, KeyHash: blobOrNil(r.KeyHash),
 		IsLink: r.IsLink, SignedInAt: r.SignedInAt, ExpiresAt: r.ExpiresAt,
 	}, nil
 }
 
 func (t *tx) InsertBrowserSession(s model.BrowserSession) error {
-	return t.err(t.q.InsertBrowserSession(t.ctx, gen.InsertBrowserSessionParams{
+	return t.queryError(t.q.InsertBrowserSession(t.ctx, gen.InsertBrowserSessionParams{
 		Hash: notNull(s.Hash), SessionID: s.SessionID, WorkspaceID: s.WorkspaceID, KeyID: s.KeyID, KeyHash: notNull(s.KeyHash),
 		IsLink: s.IsLink, SignedInAt: s.SignedInAt, ExpiresAt: s.ExpiresAt,
 	}), "insert browser session", s.SessionID)
@@ -25,30 +25,30 @@ func (t *tx) GetBrowserSession(hash []byte) (model.BrowserSession, error) {
 
 func (t *tx) IsBrowserSession(sessionID string, at int64) (bool, error) {
 	n, err := t.primary.CountBrowserSession(t.ctx, gen.CountBrowserSessionParams{SessionID: sessionID, At: at})
-	return n > 0, t.err(err, "look for browser session", sessionID)
+	return n > 0, t.queryError(err, "look for browser session", sessionID)
 }
 
 func (t *tx) CountBrowserSessionsOfKey(keyID string, at int64) (int, error) {
 	n, err := t.primary.CountBrowserSessionsOfKey(t.ctx, gen.CountBrowserSessionsOfKeyParams{KeyID: keyID, At: at})
-	return int(n), t.err(err, "count browser sessions of key", keyID)
+	return int(n), t.queryError(err, "count browser sessions of key", keyID)
 }
 
 func (t *tx) ShortenBrowserSession(hash []byte, expiresAt int64) error {
 	n, err := t.q.ShortenBrowserSession(t.ctx, gen.ShortenBrowserSessionParams{ExpiresAt: expiresAt, Hash: hash})
-	return t.found(n, err, "shorten browser session", "by hash")
+	return t.requireFound(n, err, "shorten browser session", "by hash")
 }
 
 func (t *tx) DeleteBrowserSession(hash []byte) error {
 	n, err := t.q.DeleteBrowserSession(t.ctx, hash)
-	return t.found(n, err, "delete browser session", "by hash")
+	return t.requireFound(n, err, "delete browser session", "by hash")
 }
 
 func (t *tx) DeleteBrowserSessionByID(sessionID string) error {
-	return t.err(untilNone(func() (int64, error) { return t.q.DeleteBrowserSessionByID(t.ctx, sessionID) }), "delete browser session", sessionID)
+	return t.queryError(untilNone(func() (int64, error) { return t.q.DeleteBrowserSessionByID(t.ctx, sessionID) }), "delete browser session", sessionID)
 }
 
 func (t *tx) DeleteBrowserSessionsOfKey(keyID string) error {
-	return t.err(untilNone(func() (int64, error) { return t.q.DeleteBrowserSessionsOfKey(t.ctx, keyID) }), "delete browser sessions of key", keyID)
+	return t.queryError(untilNone(func() (int64, error) { return t.q.DeleteBrowserSessionsOfKey(t.ctx, keyID) }), "delete browser sessions of key", keyID)
 }
 
 // untilNone repeats a DELETE until it finds no row. A renewal shortens a session's row and inserts the next row. A DELETE
@@ -62,6 +62,6 @@ func untilNone(do func() (int64, error)) error {
 }
 
 func (t *tx) DeleteBrowserSessions(expiredBefore int64, n int) (int, error) {
-	gone, err := t.q.DeleteBrowserSessions(t.ctx, gen.DeleteBrowserSessionsParams{ExpiredBefore: expiredBefore, Limit: limit(n)})
-	return int(gone), t.err(err, "delete browser sessions", "")
+	gone, err := t.q.DeleteBrowserSessions(t.ctx, gen.DeleteBrowserSessionsParams{ExpiredBefore: expiredBefore, Limit: limitOrAll(n)})
+	return int(gone), t.queryError(err, "delete browser sessions", "")
 }

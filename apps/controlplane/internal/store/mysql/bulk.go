@@ -36,16 +36,16 @@ func insertInto(name, table string, columns ...string) bulk {
 
 func columnList(columns []string) string { return " (" + strings.Join(columns, ", ") + ")" }
 
-// usually sets the default values that columns have in the schema. A statement leaves a column out if all its
+// withDefaults sets the default values that columns have in the schema. A statement leaves a column out if all its
 // rows have the default, because each value costs the server time to read.
-func (b bulk) usually(values map[string]any) bulk {
+func (b bulk) withDefaults(values map[string]any) bulk {
 	b.usual = values
 	return b
 }
 
-// without returns the statement's head and row, without the columns that have their default value in all rows
+// withoutDefaults returns the statement's head and row, without the columns that have their default value in all rows
 // of args. said has the indexes of the remaining columns.
-func (b bulk) without(args []any) (head, row string, said []int) {
+func (b bulk) withoutDefaults(args []any) (head, row string, said []int) {
 	var columns []string
 	for c, name := range b.columns {
 		value, ok := b.usual[name]
@@ -59,17 +59,17 @@ func (b bulk) without(args []any) (head, row string, said []int) {
 	return b.into + columnList(columns) + " VALUES ", "(?" + strings.Repeat(", ?", len(columns)-1) + ")", said
 }
 
-// replacing makes the statement also assign the columns of an existing row.
-func (b bulk) replacing(columns ...string) bulk { return b.where("", columns) }
+// replacingColumns makes the statement also assign the columns of an existing row.
+func (b bulk) replacingColumns(columns ...string) bulk { return b.whereColumns("", columns) }
 
-// guarded makes the statement also assign the columns of an existing row, if cond holds. cond compares VALUES(guard)
+// guardedBy makes the statement also assign the columns of an existing row, if cond holds. cond compares VALUES(guard)
 // with guard. Either all columns of a row change or none. The guard is assigned last, because assignments run from
 // left to right, and each of them sees the earlier ones.
-func (b bulk) guarded(cond, guard string, columns ...string) bulk {
-	return b.where(cond, append(slices.Clip(columns), guard))
+func (b bulk) guardedBy(cond, guard string, columns ...string) bulk {
+	return b.whereColumns(cond, append(slices.Clip(columns), guard))
 }
 
-func (b bulk) where(cond string, columns []string) bulk {
+func (b bulk) whereColumns(cond string, columns []string) bulk {
 	set := make([]string, len(columns))
 	for i, c := range columns {
 		set[i] = c + " = VALUES(" + c + ")"
@@ -101,7 +101,7 @@ func runBulk[R any](t *tx, db gen.DBTX, b bulk, rows []R, args func([]any, R) []
 		}
 		head, row, said := b.head, b.row, []int(nil)
 		if b.usual != nil {
-			head, row, said = b.without(all)
+			head, row, said = b.withoutDefaults(all)
 		}
 		query, parts := (*text)[:0], strings.Split(row, "?")
 		query = append(query, head...)
@@ -149,9 +149,9 @@ type rewrite struct {
 	guards int
 }
 
-// rewriting returns an UPDATE of a table's columns, for rows with the given ids and guards. also has additional
+// rewriteQuery returns an UPDATE of a table's columns, for rows with the given ids and guards. also has additional
 // assignments.
-func rewriting(name, table string, guards []string, also string, columns ...string) rewrite {
+func rewriteQuery(name, table string, guards []string, also string, columns ...string) rewrite {
 	w := rewrite{
 		head:  "-- name: " + name + " :execrows\nUPDATE " + table + " FORCE INDEX (PRIMARY) SET " + also,
 		where: "id = ?", columns: columns, guards: 1 + len(guards),
@@ -212,8 +212,8 @@ func runRewrite[R any](t *tx, w rewrite, rows []R, args func([]any, R) []any) (f
 // scanner is one row of a result.
 type scanner interface{ Scan(dest ...any) error }
 
-// scan runs a query that does not come from sqlc.
-func scan(t *tx, db gen.DBTX, query string, args []any, row func(scanner) error) (err error) {
+// scanRows runs a query that does not come from sqlc.
+func scanRows(t *tx, db gen.DBTX, query string, args []any, row func(scanner) error) (err error) {
 	rows, err := db.QueryContext(t.ctx, query, args...)
 	if err != nil {
 		return err

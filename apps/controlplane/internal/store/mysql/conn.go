@@ -42,7 +42,7 @@ type conn struct {
 }
 
 func (c conn) begin(query string) error {
-	if err := c.tx.ahead(query); err != nil {
+	if err := c.tx.writeAhead(query); err != nil {
 		return err
 	}
 	c.tx.metrics.queries.WithLabelValues(queryName(query)).Inc()
@@ -59,7 +59,7 @@ func (c conn) ExecContext(ctx context.Context, query string, args ...any) (sql.R
 		return nil, err
 	}
 	if shared := c.tx.shared; shared != nil && !shared.writing {
-		c.tx.bind()
+		c.tx.bindMember()
 		clear(shared.read)
 		shared.prefetched = nil
 	}

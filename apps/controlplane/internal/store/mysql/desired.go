@@ -43,13 +43,13 @@ func (t *tx) EachDesired(regionID string, size int, page func([]model.DesiredIte
 func (t *tx) eachDeployment(regionID string, size int, page func([]model.DesiredItem) error) (map[string][]model.RouteTarget, error) {
 	approved, err := t.primary.ApprovedQuarantine(t.ctx, []string{regionID})
 	if err != nil {
-		return nil, t.err(err, "read quarantine of region", regionID)
+		return nil, t.queryError(err, "read quarantine of region", regionID)
 	}
 	targets, placed := map[string][]model.RouteTarget{}, map[string]bool{}
 	for after, more := "", true; more; {
-		rows, err := t.primary.DesiredOfRegion(t.ctx, gen.DesiredOfRegionParams{Region: regionID, After: after, Limit: limit(size)})
+		rows, err := t.primary.DesiredOfRegion(t.ctx, gen.DesiredOfRegionParams{Region: regionID, After: after, Limit: limitOrAll(size)})
 		if err != nil {
-			return nil, t.err(err, "read deployments of region", regionID)
+			return nil, t.queryError(err, "read deployments of region", regionID)
 		}
 		items := make([]model.DesiredItem, 0, len(rows))
 		for i := range rows {
@@ -63,9 +63,9 @@ func (t *tx) eachDeployment(regionID string, size int, page func([]model.Desired
 			if len(approved) > 0 {
 				placed[r.DeploymentID] = true
 			}
-			item, ok, err := specs(nil).item(r) // each deployment has one row in the region
+			item, ok, err := specs(nil).itemFromRow(r) // each deployment has one row in the region
 			if err != nil {
-				return nil, wrap(err, "read deployments of region", regionID)
+				return nil, wrapError(err, "read deployments of region", regionID)
 			}
 			if ok {
 				items = append(items, item)
@@ -100,9 +100,9 @@ func handOut(items []model.DesiredItem, page func([]model.DesiredItem) error) er
 // decoded once.
 type specs map[string]*model.Deployment
 
-// item returns the desired item of one row. ok is false for a row that should run but has no deployment, so
+// itemFromRow returns the desired item of one row. ok is false for a row that should run but has no deployment, so
 // that it does not block its region.
-func (s specs) item(r *gen.DesiredOfRegionRow) (model.DesiredItem, bool, error) {
+func (s specs) itemFromRow(r *gen.DesiredOfRegionRow) (model.DesiredItem, bool, error) {
 	row := model.Topology{
 		WorkspaceID: r.WorkspaceID, AppID: r.AppID, DeploymentID: r.DeploymentID, RegionID: r.Region,
 		Replicas: r.Replicas, Weight: r.Weight, Generation: r.Generation, Status: windlassv1.TopologyStatus(r.Status),
@@ -117,7 +117,7 @@ func (s specs) item(r *gen.DesiredOfRegionRow) (model.DesiredItem, bool, error) 
 	}
 	d := s[r.DeploymentID]
 	if d == nil {
-		read, err := deployment(gen.Deployment{
+		read, err := deploymentFromRow(gen.Deployment{
 			ID: r.DeploymentID, WorkspaceID: r.WorkspaceID, AppID: r.AppID, Version: r.Version.Int32,
 			Spec: []byte(r.Spec.String), SpecHash: []byte(r.SpecHash.String), MadeAs: []byte(r.MadeAs.String),
 			RolesMade: []byte(r.RolesMade.String), ResolvedImage: r.ResolvedImage.String,
@@ -154,15 +154,15 @@ func (s specs) item(r *gen.DesiredOfRegionRow) (model.DesiredItem, bool, error) 
 
 func (t *tx) eachRoute(regionID string, size int, targets map[string][]model.RouteTarget, page func([]model.DesiredItem) error) error {
 	for after, more := "", true; more; {
-		rows, err := t.primary.RoutesOfRegion(t.ctx, gen.RoutesOfRegionParams{Region: regionID, After: after, Limit: limit(size)})
+		rows, err := t.primary.RoutesOfRegion(t.ctx, gen.RoutesOfRegionParams{Region: regionID, After: after, Limit: limitOrAll(size)})
 		if err != nil {
-			return t.err(err, "read routes of region", regionID)
+			return t.queryError(err, "read routes of region", regionID)
 		}
 		items := make([]model.DesiredItem, len(rows))
 		for i, r := range rows {
 			after = r.AppID
 			if items[i], err = routeItem(r, targets[r.AppID]); err != nil {
-				return wrap(err, "read routes of region", regionID)
+				return wrapError(err, "read routes of region", regionID)
 			}
 		}
 		more = len(rows) == size
@@ -174,7 +174,7 @@ func (t *tx) eachRoute(regionID string, size int, targets map[string][]model.Rou
 }
 
 func routeItem(r gen.AppRoute, targets []model.RouteTarget) (model.DesiredItem, error) {
-	m, err := route(r)
+	m, err := routeFromRow(r)
 	return model.DesiredItem{
 		RegionID: m.RegionID, Kind: model.KindRoutes, Key: m.AppID, Generation: m.Generation, Route: m, Targets: targets,
 	}, err
@@ -232,7 +232,7 @@ func rowsOf[R any](w wanted, at func(R) pair, of func(keys, regions []string) ([
 		for _, region := range regions {
 			keys = append(keys, w.keys[region]...)
 		}
-		for part := range slices.Chunk(distinct(keys), inChunk/together) {
+		for part := range slices.Chunk(sortDistinct(keys), inChunk/together) {
 			some, err := of(part, regions)
 			if err != nil {
 				return nil, err
@@ -251,16 +251,16 @@ func (t *tx) desiredDeployments(w wanted) ([]model.DesiredItem, error) {
 			return t.primary.DesiredOfKeys(t.ctx, gen.DesiredOfKeysParams{DeploymentIds: ids, Regions: regions})
 		})
 	if err != nil {
-		return nil, t.err(err, "read deployments", "")
+		return nil, t.queryError(err, "read deployments", "")
 	}
 	items := make([]model.DesiredItem, 0, len(rows))
 	known := make(map[pair]bool, len(rows))
 	specs := specs{}
 	for i := range rows {
 		known[pair{rows[i].Region, rows[i].DeploymentID}] = true
-		item, ok, err := specs.item((*gen.DesiredOfRegionRow)(&rows[i]))
+		item, ok, err := specs.itemFromRow((*gen.DesiredOfRegionRow)(&rows[i]))
 		if err != nil {
-			return nil, wrap(err, "read deployments", "")
+			return nil, wrapError(err, "read deployments", "")
 		}
 		if ok {
 			items = append(items, item)
@@ -269,7 +269,7 @@ func (t *tx) desiredDeployments(w wanted) ([]model.DesiredItem, error) {
 	if err := t.fillSecrets(items); err != nil {
 		return nil, err
 	}
-	released, err := t.released(w, known)
+	released, err := t.releasedItems(w, known)
 	return append(items, released...), err
 }
 
@@ -290,10 +290,10 @@ func (t *tx) fillSecrets(items []model.DesiredItem) error {
 	latest := map[secretKey]int32{}
 	if len(names) > 0 {
 		rows, err := t.primary.LatestSecretVersions(t.ctx, gen.LatestSecretVersionsParams{
-			EnvironmentIds: distinct(environments), Names: distinct(names),
+			EnvironmentIds: sortDistinct(environments), Names: sortDistinct(names),
 		})
 		if err != nil {
-			return t.err(err, "read secret versions", "")
+			return t.queryError(err, "read secret versions", "")
 		}
 		for _, r := range rows {
 			latest[secretKey{r.EnvironmentID, r.Name}] = r.Version
@@ -318,15 +318,15 @@ func (t *tx) fillSecrets(items []model.DesiredItem) error {
 	return nil
 }
 
-// released returns tombstones for approved keys of the regions' quarantine. A key with a topology row already
+// releasedItems returns tombstones for approved keys of the regions' quarantine. A key with a topology row already
 // has a desired state.
-func (t *tx) released(w wanted, known map[pair]bool) ([]model.DesiredItem, error) {
+func (t *tx) releasedItems(w wanted, known map[pair]bool) ([]model.DesiredItem, error) {
 	if len(known) == len(w.pairs) {
 		return nil, nil
 	}
 	rows, err := t.primary.ApprovedQuarantine(t.ctx, w.regions)
 	if err != nil {
-		return nil, t.err(err, "read quarantine of region", w.regions[0])
+		return nil, t.queryError(err, "read quarantine of region", w.regions[0])
 	}
 	var items []model.DesiredItem
 	for _, r := range rows {
@@ -345,7 +345,7 @@ func (t *tx) desiredRoutes(w wanted) ([]model.DesiredItem, error) {
 			return t.primary.GetRoutes(t.ctx, gen.GetRoutesParams{AppIds: ids, Regions: regions})
 		})
 	if err != nil {
-		return nil, t.err(err, "read routes", "")
+		return nil, t.queryError(err, "read routes", "")
 	}
 	targets, err := rowsOf(w,
 		func(r gen.TargetsOfAppsRow) pair { return pair{r.Region, r.AppID} },
@@ -353,7 +353,7 @@ func (t *tx) desiredRoutes(w wanted) ([]model.DesiredItem, error) {
 			return t.primary.TargetsOfApps(t.ctx, gen.TargetsOfAppsParams{AppIds: ids, Regions: regions})
 		})
 	if err != nil {
-		return nil, t.err(err, "read targets of routes", "")
+		return nil, t.queryError(err, "read targets of routes", "")
 	}
 	targetsOf := map[pair][]model.RouteTarget{}
 	for _, r := range targets {

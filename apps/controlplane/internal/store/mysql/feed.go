@@ -27,7 +27,7 @@ type changeKey struct {
 // Change implements store.TopologyTx. It only records the change, which Update writes at its end. View and Snapshot fail
 // at their end if there are changes.
 func (t *tx) Change(regionID string, kind model.ChangeKind, key string, generation int64) {
-	t.bind()
+	t.bindMember()
 	c := &t.changes
 	if c.byRegion == nil {
 		c.byRegion, c.at = map[string][]model.Change{}, map[changeKey]int{}
@@ -45,7 +45,7 @@ func (t *tx) Change(regionID string, kind model.ChangeKind, key string, generati
 
 var (
 	moveHeads = insertInto("MoveHeads", "region_heads",
-		"region", "epoch", "revision", "chain", "base_revision", "base_chain").replacing("revision", "chain")
+		"region", "epoch", "revision", "chain", "base_revision", "base_chain").replacingColumns("revision", "chain")
 	insertChanges = insertInto("InsertChanges", "region_changes",
 		"region", "revision", "kind", "change_key", "generation", "id", "chain")
 )
@@ -63,7 +63,7 @@ func (t *tx) appendChanges() (map[string]int64, error) {
 	}
 	heads, err := t.primary.LockHeads(t.ctx, regions)
 	if err != nil {
-		return nil, t.err(err, "lock head of region", regions[0])
+		return nil, t.queryError(err, "lock head of region", regions[0])
 	}
 	known := make(map[string]bool, len(heads))
 	for _, h := range heads {
@@ -89,43 +89,43 @@ func (t *tx) appendChanges() (map[string]int64, error) {
 	if err := runBulk(t, t.feed, moveHeads, heads, func(args []any, h gen.RegionHead) []any {
 		return append(args, h.Region, h.Epoch, h.Revision, h.Chain, h.BaseRevision, h.BaseChain)
 	}); err != nil {
-		return nil, t.err(err, "move head of region", regions[0])
+		return nil, t.queryError(err, "move head of region", regions[0])
 	}
 	if err := runBulk(t, t.feed, insertChanges, rows, func(args []any, c model.Change) []any {
 		return append(args, c.RegionID, c.Revision, int32(c.Kind), c.Key, c.Generation, c.ID, c.Chain)
 	}); err != nil {
-		return nil, t.err(err, "append changes of region", regions[0])
+		return nil, t.queryError(err, "append changes of region", regions[0])
 	}
 	return revisions, nil
 }
 
-func head(r gen.RegionHead) (model.Head, error) {
+func headFromRow(r gen.RegionHead) (model.Head, error) {
 	return model.Head{RegionID: r.Region, Epoch: r.Epoch, Revision: r.Revision, Chain: r.Chain}, nil
 }
 
 func (t *tx) GetHead(regionID string) (model.Head, error) {
 	rows, err := t.readHeads([]string{regionID})
 	if err != nil {
-		return model.Head{}, t.err(err, "get head of region", regionID)
+		return model.Head{}, t.queryError(err, "get head of region", regionID)
 	}
 	if len(rows) == 0 {
-		return model.Head{}, wrap(model.ErrNotFound, "get head of region", regionID)
+		return model.Head{}, wrapError(model.ErrNotFound, "get head of region", regionID)
 	}
-	return head(rows[0])
+	return headFromRow(rows[0])
 }
 
 func (t *tx) GetHeads(regionIDs []string) ([]model.Head, error) {
-	return list(t, "get heads", "", head)(t.readHeads(distinct(regionIDs)))
+	return list(t, "get heads", "", headFromRow)(t.readHeads(sortDistinct(regionIDs)))
 }
 
 // SumHeads reads the primary, as all reads of the feed do.
 func (t *tx) SumHeads() (model.HeadSum, error) {
 	row, err := t.primary.SumHeads(t.ctx)
-	return model.HeadSum{Regions: row.Regions, Epochs: row.Epochs, Revisions: row.Revisions, Chains: row.Chains}, t.err(err, "sum up heads", "")
+	return model.HeadSum{Regions: row.Regions, Epochs: row.Epochs, Revisions: row.Revisions, Chains: row.Chains}, t.queryError(err, "sum up heads", "")
 }
 
 func (t *tx) ListRegionHeads(after string, n int) ([]model.Head, error) {
-	return list(t, "list heads", "", head)(t.primary.ListHeads(t.ctx, gen.ListHeadsParams{After: after, Limit: limit(n)}))
+	return list(t, "list heads", "", headFromRow)(t.primary.ListHeads(t.ctx, gen.ListHeadsParams{After: after, Limit: limitOrAll(n)}))
 }
 
 // ChainAt reads the head first. The head has the chain values of its revision and of the revision at which its epoch
@@ -133,7 +133,7 @@ func (t *tx) ListRegionHeads(after string, n int) ([]model.Head, error) {
 func (t *tx) ChainAt(regionID string, revision int64) ([]byte, error) {
 	h, err := t.primary.GetHead(t.ctx, regionID)
 	if err != nil {
-		return nil, t.err(err, "get head of region", regionID)
+		return nil, t.queryError(err, "get head of region", regionID)
 	}
 	switch revision {
 	case h.Revision:
@@ -144,13 +144,13 @@ func (t *tx) ChainAt(regionID string, revision int64) ([]byte, error) {
 		return changefeed.Genesis(), nil
 	}
 	chain, err := t.primary.GetChain(t.ctx, gen.GetChainParams{Region: regionID, Revision: revision})
-	return chain, t.err(err, fmt.Sprintf("get chain of revision %d of region", revision), regionID)
+	return chain, t.queryError(err, fmt.Sprintf("get chain of revision %d of region", revision), regionID)
 }
 
 // BumpEpoch locks the head, so that earlier changes belong to the old epoch, and changes that wait for the lock to the
 // new epoch.
 func (t *tx) BumpEpoch(regionID string, salt []byte) (model.Head, error) {
-	if err := t.locking("bump epoch of region", regionID); err != nil {
+	if err := t.requireUpdate("bump epoch of region", regionID); err != nil {
 		return model.Head{}, err
 	}
 	heads, err := t.primary.LockHeads(t.ctx, []string{regionID})
@@ -158,20 +158,20 @@ func (t *tx) BumpEpoch(regionID string, salt []byte) (model.Head, error) {
 		return model.Head{}, fmt.Errorf("store: bump epoch of region %q: %w", regionID, model.ErrNotFound)
 	}
 	if err != nil {
-		return model.Head{}, t.err(err, "bump epoch of region", regionID)
+		return model.Head{}, t.queryError(err, "bump epoch of region", regionID)
 	}
 	h := heads[0]
 	h.Epoch++
 	h.Chain = changefeed.Restart(h.Epoch, salt)
 	err = t.primary.SetEpoch(t.ctx, gen.SetEpochParams{Epoch: h.Epoch, Chain: h.Chain, BaseChain: h.Chain, Region: regionID})
 	if err != nil {
-		return model.Head{}, t.err(err, "bump epoch of region", regionID)
+		return model.Head{}, t.queryError(err, "bump epoch of region", regionID)
 	}
 	t.bumped[regionID] = h.Revision
-	return head(h)
+	return headFromRow(h)
 }
 
 func (t *tx) CompactChanges(regionID string, upto int64, n int) (int, error) {
-	gone, err := t.primary.CompactChanges(t.ctx, gen.CompactChangesParams{Region: regionID, Revision: upto, Limit: limit(n)})
-	return int(gone), t.err(err, "compact changes of region", regionID)
+	gone, err := t.primary.CompactChanges(t.ctx, gen.CompactChangesParams{Region: regionID, Revision: upto, Limit: limitOrAll(n)})
+	return int(gone), t.queryError(err, "compact changes of region", regionID)
 }

@@ -10,7 +10,7 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-func freeze(r gen.Freeze) (model.Freeze, error) {
+func freezeFromRow(r gen.Freeze) (model.Freeze, error) {
 	f := model.Freeze{
 		ID: r.ID, WorkspaceID: r.WorkspaceID, Name: r.Name, ProjectID: r.ProjectID, AppID: r.AppID, Reason: r.Reason,
 		OnStart: windlassv1.Freeze_OnStart(r.OnStart), From: r.StartsAt, Until: r.EndsAt,
@@ -27,16 +27,16 @@ func (t *tx) PutFreeze(f model.Freeze) error {
 	if err != nil {
 		return fmt.Errorf("store: weekly windows of freeze %q: %w", f.Name, err)
 	}
-	return t.err(t.q.PutFreeze(t.ctx, gen.PutFreezeParams{
+	return t.queryError(t.q.PutFreeze(t.ctx, gen.PutFreezeParams{
 		ID: f.ID, WorkspaceID: f.WorkspaceID, Name: f.Name, ProjectID: f.ProjectID, AppID: f.AppID, Reason: f.Reason,
 		OnStart: int32(f.OnStart), StartsAt: f.From, EndsAt: f.Until, Weekly: weekly,
-		TimeZone: f.TimeZone, SetBy: clip(f.SetBy, maxName), SetAt: f.SetAt, FromFile: f.FromFile,
+		TimeZone: f.TimeZone, SetBy: clipText(f.SetBy, maxName), SetAt: f.SetAt, FromFile: f.FromFile,
 	}), "put freeze", f.Name)
 }
 
 func (t *tx) ListFreezes(workspaceID string, p store.Page) ([]model.Freeze, error) {
-	return list(t, "list freezes of", workspaceID, freeze)(t.q.ListFreezes(t.ctx, gen.ListFreezesParams{
-		WorkspaceID: workspaceID, After: p.After, Limit: limit(p.Limit),
+	return list(t, "list freezes of", workspaceID, freezeFromRow)(t.q.ListFreezes(t.ctx, gen.ListFreezesParams{
+		WorkspaceID: workspaceID, After: p.After, Limit: limitOrAll(p.Limit),
 	}))
 }
 
@@ -57,23 +57,23 @@ func (t *tx) ListFreezesFor(workspaceID, name string, appIDs ...string) ([]model
 			}), nil
 		}
 	}
-	return list(t, "list freezes of", workspaceID, freeze)(t.q.ListFreezesFor(t.ctx, gen.ListFreezesForParams{
+	return list(t, "list freezes of", workspaceID, freezeFromRow)(t.q.ListFreezesFor(t.ctx, gen.ListFreezesForParams{
 		WorkspaceID: workspaceID, Name: name, AppIds: appIDs,
 	}))
 }
 
 func (t *tx) DeleteFreeze(workspaceID, name string) error {
 	n, err := t.q.DeleteFreeze(t.ctx, gen.DeleteFreezeParams{WorkspaceID: workspaceID, Name: name})
-	return t.found(n, err, "delete freeze", name)
+	return t.requireFound(n, err, "delete freeze", name)
 }
 
 func (t *tx) DeleteFreezesOf(workspaceID, projectID, appID string) error {
-	return t.err(t.q.DeleteFreezesOf(t.ctx, gen.DeleteFreezesOfParams{
+	return t.queryError(t.q.DeleteFreezesOf(t.ctx, gen.DeleteFreezesOfParams{
 		WorkspaceID: workspaceID, ProjectID: projectID, AppID: appID,
 	}), "delete freezes of", projectID+appID)
 }
 
 func (t *tx) ListFrozenApps(workspaceID string) ([]string, error) {
 	ids, err := t.q.ListFrozenApps(t.ctx, workspaceID)
-	return ids, t.err(err, "list held apps of", workspaceID)
+	return ids, t.queryError(err, "list held apps of", workspaceID)
 }

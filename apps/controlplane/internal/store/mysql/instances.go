@@ -12,7 +12,7 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-func instance(r gen.Instance) (model.Instance, error) {
+func instanceFromRow(r gen.Instance) (model.Instance, error) {
 	m := model.Instance{
 		ID: r.ID, WorkspaceID: r.WorkspaceID, AppID: r.AppID, DeploymentID: r.DeploymentID, RegionID: r.Region,
 		Role: r.Role, Group: r.GroupNo, Slot: r.SlotNo, Status: windlassv1.InstanceStatus(r.Status),
@@ -33,7 +33,7 @@ var (
 	}
 	putInstances = insertInto("PutInstances", "instances",
 		append([]string{"id", "region", "guard_no"}, instanceColumns...)...).
-		guarded(newerHere, "guard_no", instanceColumns...).usually(usualInstance)
+		guardedBy(newerHere, "guard_no", instanceColumns...).withDefaults(usualInstance)
 )
 
 // usualInstance has the default values of columns, which most instances have.
@@ -48,7 +48,7 @@ func (t *tx) PutInstances(rows []model.Instance) error {
 		sorted[i] = &rows[i]
 	}
 	slices.SortStableFunc(sorted, func(a, b *model.Instance) int { return cmp.Compare(a.ID, b.ID) })
-	return t.err(runBulk(t, t.db, putInstances, sorted, func(args []any, m *model.Instance) []any {
+	return t.queryError(runBulk(t, t.db, putInstances, sorted, func(args []any, m *model.Instance) []any {
 		gpus := "[]"
 		if m.GPUs == nil || len(m.GPUs) > 0 {
 			list, _ := encodeJSON(m.GPUs) // strings always encode
@@ -59,23 +59,23 @@ func (t *tx) PutInstances(rows []model.Instance) error {
 			terminated = max(m.UpdatedAt, 1)
 		}
 		return append(args, m.ID, m.RegionID, int64(m.Guard),
-			m.WorkspaceID, m.AppID, m.DeploymentID, clip(m.Role, 63), m.Group, m.Slot, int32(m.Status),
-			clip(m.Reason, maxReason), clip(m.Message, maxMessage), clip(m.Address, maxName),
-			clip(m.RuntimeName, maxName), m.Restarts, gpus, m.StartedAt, m.ReadyAt, m.UpdatedAt, terminated)
+			m.WorkspaceID, m.AppID, m.DeploymentID, clipText(m.Role, 63), m.Group, m.Slot, int32(m.Status),
+			clipText(m.Reason, maxReason), clipText(m.Message, maxMessage), clipText(m.Address, maxName),
+			clipText(m.RuntimeName, maxName), m.Restarts, gpus, m.StartedAt, m.ReadyAt, m.UpdatedAt, terminated)
 	}), "put instances", "")
 }
 
 func (t *tx) GetInstance(workspaceID, id string) (model.Instance, error) {
-	return get(t, "get instance", id, instance)(
+	return get(t, "get instance", id, instanceFromRow)(
 		t.q.GetInstance(t.ctx, gen.GetInstanceParams{WorkspaceID: workspaceID, ID: id}))
 }
 
 func (t *tx) MarkLost(regionID string, guard model.Guard, now int64) ([]string, error) {
 	ids, err := t.q.DeploymentsWithLost(t.ctx, gen.DeploymentsWithLostParams{Region: regionID, GuardNo: int64(guard)})
 	if err != nil || len(ids) == 0 {
-		return nil, t.err(err, "find lost instances of region", regionID)
+		return nil, t.queryError(err, "find lost instances of region", regionID)
 	}
-	return ids, t.err(t.q.MarkLost(t.ctx, gen.MarkLostParams{
+	return ids, t.queryError(t.q.MarkLost(t.ctx, gen.MarkLostParams{
 		Message: "the region's inventory no longer has it",
 		At:      max(now, 1), Region: regionID, GuardNo: int64(guard),
 	}), "mark lost instances of region", regionID)
@@ -83,7 +83,7 @@ func (t *tx) MarkLost(regionID string, guard model.Guard, now int64) ([]string, 
 
 func (t *tx) ListInstances(f store.InstanceFilter, p store.Page) ([]model.Instance, error) {
 	if f == (store.InstanceFilter{WorkspaceID: f.WorkspaceID, DeploymentID: f.DeploymentID}) && p.After == "" {
-		rows, ok, err := prefetch(t, theDeployments, fmt.Sprintf("%d instances of %s", p.Limit, f.WorkspaceID), []string{f.DeploymentID},
+		rows, ok, err := prefetchRows(t, theDeployments, fmt.Sprintf("%d instances of %s", p.Limit, f.WorkspaceID), []string{f.DeploymentID},
 			func(i model.Instance) string { return i.DeploymentID },
 			func(ids []string) ([]model.Instance, error) {
 				var each []store.InstanceFilter
@@ -121,38 +121,38 @@ func (t *tx) listInstances(p store.Page, filters ...store.InstanceFilter) ([]mod
 		pages = append(pages, `(SELECT id, workspace_id, app_id, deployment_id, region, role, group_no, slot_no, status, reason, message,
     address, runtime_name, restarts, gpus, guard_no, started_at, ready_at, updated_at
 FROM instances WHERE `+strings.Join(where, " AND ")+" ORDER BY id LIMIT ?)")
-		args = append(args, limit(p.Limit))
+		args = append(args, limitOrAll(p.Limit))
 	}
 	rows := []model.Instance{}
-	err := scan(t, t.db, "-- name: ListInstances :many\n"+strings.Join(pages, " UNION ALL "), args, func(row scanner) error {
+	err := scanRows(t, t.db, "-- name: ListInstances :many\n"+strings.Join(pages, " UNION ALL "), args, func(row scanner) error {
 		var r gen.Instance
 		if err := row.Scan(&r.ID, &r.WorkspaceID, &r.AppID, &r.DeploymentID, &r.Region, &r.Role, &r.GroupNo, &r.SlotNo,
 			&r.Status, &r.Reason, &r.Message, &r.Address, &r.RuntimeName, &r.Restarts, &r.Gpus, &r.GuardNo,
 			&r.StartedAt, &r.ReadyAt, &r.UpdatedAt); err != nil {
 			return err
 		}
-		m, err := instance(r)
+		m, err := instanceFromRow(r)
 		rows = append(rows, m)
 		return err
 	})
 	slices.SortFunc(rows, func(a, b model.Instance) int { return cmp.Compare(a.ID, b.ID) })
-	return rows, t.err(err, "list instances of", filters[0].WorkspaceID)
+	return rows, t.queryError(err, "list instances of", filters[0].WorkspaceID)
 }
 
 func (t *tx) CountInstances(regionIDs []string) (map[string]int, error) {
 	counts := map[string]int{}
-	rows, err := inChunks(distinct(regionIDs), func(ids []string) ([]gen.CountInstancesRow, error) {
+	rows, err := inChunks(sortDistinct(regionIDs), func(ids []string) ([]gen.CountInstancesRow, error) {
 		return t.q.CountInstances(t.ctx, ids)
 	})
 	for _, r := range rows {
 		counts[r.Region] = int(r.N)
 	}
-	return counts, t.err(err, "count instances", "")
+	return counts, t.queryError(err, "count instances", "")
 }
 
 func (t *tx) DeleteInstances(terminatedBefore int64, n int) (int, error) {
-	gone, err := t.q.DeleteInstances(t.ctx, gen.DeleteInstancesParams{TerminatedBefore: terminatedBefore, Limit: limit(n)})
-	return int(gone), t.err(err, "delete terminated instances", "")
+	gone, err := t.q.DeleteInstances(t.ctx, gen.DeleteInstancesParams{TerminatedBefore: terminatedBefore, Limit: limitOrAll(n)})
+	return int(gone), t.queryError(err, "delete terminated instances", "")
 }
 
 func (t *tx) CountInstancesByStatus() (map[windlassv1.InstanceStatus]int, error) {
@@ -161,5 +161,5 @@ func (t *tx) CountInstancesByStatus() (map[windlassv1.InstanceStatus]int, error)
 	for _, r := range rows {
 		counts[windlassv1.InstanceStatus(r.Status)] = int(r.N)
 	}
-	return counts, t.err(err, "count instances by status", "")
+	return counts, t.queryError(err, "count instances by status", "")
 }

@@ -48,9 +48,9 @@ func newMetrics() *metrics {
 	}
 }
 
-// register registers the metrics, and the metrics of the connections to both databases. primary and reads are the same
+// registerAll registers the metrics, and the metrics of the connections to both databases. primary and reads are the same
 // if there is no separate database for reads.
-func (m *metrics) register(r prometheus.Registerer, primary, reads *sql.DB) error {
+func (m *metrics) registerAll(r prometheus.Registerer, primary, reads *sql.DB) error {
 	all := []prometheus.Collector{m.queries, m.retries, m.torn, m.parted, m.batch, m.seconds, collectors.NewDBStatsCollector(primary, "primary")}
 	if reads != primary {
 		all = append(all, collectors.NewDBStatsCollector(reads, "read"))

@@ -161,7 +161,7 @@ func (s *Store) open(ctx context.Context) error {
 	if s.cfg.Registerer == nil {
 		return nil
 	}
-	return s.metrics.register(s.cfg.Registerer, s.db, s.reads)
+	return s.metrics.registerAll(s.cfg.Registerer, s.db, s.reads)
 }
 
 func openDB(cfg Config, dsn string) (*sql.DB, error) {

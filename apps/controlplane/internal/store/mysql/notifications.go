@@ -19,10 +19,10 @@ func notificationEndpoint(r gen.NotificationEndpoint) (model.NotificationEndpoin
 }
 
 func (t *tx) InsertNotificationEndpoint(e model.NotificationEndpoint) error {
-	return t.err(t.q.InsertNotificationEndpoint(t.ctx, gen.InsertNotificationEndpointParams{
+	return t.queryError(t.q.InsertNotificationEndpoint(t.ctx, gen.InsertNotificationEndpointParams{
 		ID: e.ID, WorkspaceID: e.WorkspaceID, Name: e.Name, ScopeID: e.ScopeID, Format: int32(e.Format), Kinds: e.Kinds,
 		Origin: e.Origin, Disabled: e.Disabled, PreviousUntil: e.PreviousUntil, TestedAt: e.TestedAt,
-		CreatedBy: clip(e.CreatedBy, maxName), CreatedAt: e.CreatedAt, UpdatedAt: e.UpdatedAt,
+		CreatedBy: clipText(e.CreatedBy, maxName), CreatedAt: e.CreatedAt, UpdatedAt: e.UpdatedAt,
 	}), "insert notification endpoint", e.Name)
 }
 
@@ -31,11 +31,11 @@ func (t *tx) UpdateNotificationEndpoint(e model.NotificationEndpoint) error {
 		ScopeID: e.ScopeID, Format: int32(e.Format), Kinds: e.Kinds, Origin: e.Origin, Disabled: e.Disabled,
 		PreviousUntil: e.PreviousUntil, TestedAt: e.TestedAt, UpdatedAt: e.UpdatedAt, WorkspaceID: e.WorkspaceID, ID: e.ID,
 	})
-	return t.found(n, err, "update notification endpoint", e.Name)
+	return t.requireFound(n, err, "update notification endpoint", e.Name)
 }
 
 func (t *tx) LockNotificationEndpoint(workspaceID, name string) (model.NotificationEndpoint, error) {
-	if err := t.locking("lock notification endpoint", name); err != nil {
+	if err := t.requireUpdate("lock notification endpoint", name); err != nil {
 		return model.NotificationEndpoint{}, err
 	}
 	return get(t, "lock notification endpoint", name, notificationEndpoint)(t.q.LockNotificationEndpoint(t.ctx, gen.LockNotificationEndpointParams{
@@ -51,7 +51,7 @@ func (t *tx) ListNotificationEndpoints(workspaceID string) ([]model.Notification
 
 // GetNotificationEndpoints reads the primary, because deliveries are sent to the endpoints that it returns.
 func (t *tx) GetNotificationEndpoints(ids []string) ([]model.NotificationEndpoint, error) {
-	return list(t, "get notification endpoints", "", notificationEndpoint)(inChunks(distinct(ids), func(ids []string) ([]gen.NotificationEndpoint, error) {
+	return list(t, "get notification endpoints", "", notificationEndpoint)(inChunks(sortDistinct(ids), func(ids []string) ([]gen.NotificationEndpoint, error) {
 		return t.primary.GetNotificationEndpoints(t.ctx, ids)
 	}))
 }
@@ -64,7 +64,7 @@ func (t *tx) NotificationEndpointsOfRegion(regionID string, k model.Notification
 
 func (t *tx) DeleteNotificationEndpoint(workspaceID, id string) error {
 	n, err := t.q.DeleteNotificationEndpoint(t.ctx, gen.DeleteNotificationEndpointParams{WorkspaceID: workspaceID, ID: id})
-	if err := t.found(n, err, "delete notification endpoint", id); err != nil {
+	if err := t.requireFound(n, err, "delete notification endpoint", id); err != nil {
 		return err
 	}
 	for _, forget := range []func() error{
@@ -73,7 +73,7 @@ func (t *tx) DeleteNotificationEndpoint(workspaceID, id string) error {
 		func() error { return t.q.DeleteDeliveriesOfEndpoint(t.ctx, id) },
 	} {
 		if err := forget(); err != nil {
-			return t.err(err, "delete rows of notification endpoint", id)
+			return t.queryError(err, "delete rows of notification endpoint", id)
 		}
 	}
 	return nil
@@ -87,7 +87,7 @@ func (t *tx) DeleteNotificationEndpointsOf(workspaceID, scopeID string) error {
 func (t *tx) deleteEndpointsOf(scopeIDs []string, match func(gen.NotificationEndpoint) bool) error {
 	rows, err := t.primary.NotificationEndpointsOfScopes(t.ctx, scopeIDs)
 	if err != nil {
-		return t.err(err, "list notification endpoints of", scopeIDs[0])
+		return t.queryError(err, "list notification endpoints of", scopeIDs[0])
 	}
 	for _, r := range rows {
 		if !match(r) {
@@ -127,11 +127,11 @@ var insertDeliveries = insertInto("InsertDeliveries", "notification_deliveries",
 func (t *tx) InsertDeliveries(rows []model.Delivery) error {
 	rows = slices.Clone(rows)
 	slices.SortFunc(rows, model.CompareDeliveries)
-	return t.err(runBulk(t, t.db, insertDeliveries, rows, func(args []any, d model.Delivery) []any {
-		return append(args, d.EndpointID, d.MessageID, d.WorkspaceID, int32(d.Kind), d.At, clip(d.What, maxReason), clip(d.Why, maxWhy),
-			clip(d.Who, maxName), d.Workspace, d.Project, d.Environment, d.App, d.AppID, d.Version, d.RolloutID, d.DeploymentID,
-			d.Region, d.RegionID, d.Events, d.Apps, clip(d.AppNames, maxAppNames), int32(d.State), d.Attempts, d.DueAt, d.TriesSince,
-			d.DoneAt, clip(d.Problem, maxWhy))
+	return t.queryError(runBulk(t, t.db, insertDeliveries, rows, func(args []any, d model.Delivery) []any {
+		return append(args, d.EndpointID, d.MessageID, d.WorkspaceID, int32(d.Kind), d.At, clipText(d.What, maxReason), clipText(d.Why, maxWhy),
+			clipText(d.Who, maxName), d.Workspace, d.Project, d.Environment, d.App, d.AppID, d.Version, d.RolloutID, d.DeploymentID,
+			d.Region, d.RegionID, d.Events, d.Apps, clipText(d.AppNames, maxAppNames), int32(d.State), d.Attempts, d.DueAt, d.TriesSince,
+			d.DoneAt, clipText(d.Problem, maxWhy))
 	}), "insert notification deliveries", "")
 }
 
@@ -164,7 +164,7 @@ func (t *tx) notifyHistory(rows []model.History) error {
 			}
 			var err error
 			query, err = appendRow(query, parts, []any{
-				d.MessageID, int32(d.Kind), d.At, clip(d.What, maxReason), clip(d.Why, maxWhy), clip(d.Who, maxName),
+				d.MessageID, int32(d.Kind), d.At, clipText(d.What, maxReason), clipText(d.Why, maxWhy), clipText(d.Who, maxName),
 				d.Version, d.RolloutID, d.DeploymentID, d.RegionID, d.DueAt, d.TriesSince,
 				d.AppID, d.RegionID, d.WorkspaceID, d.Kind.Bit(),
 			})
@@ -173,13 +173,13 @@ func (t *tx) notifyHistory(rows []model.History) error {
 			}
 		}
 		if _, err := t.db.ExecContext(t.ctx, string(query)); err != nil {
-			return t.err(err, "notify of history", part[0].MessageID)
+			return t.queryError(err, "notify of history", part[0].MessageID)
 		}
 	}
 	return nil
 }
 
-func delivery(r gen.NotificationDelivery) (model.Delivery, error) {
+func deliveryFromRow(r gen.NotificationDelivery) (model.Delivery, error) {
 	return model.Delivery{
 		EndpointID: r.EndpointID, MessageID: r.MessageID, WorkspaceID: r.WorkspaceID, Kind: model.NotificationKind(r.Kind), At: r.At,
 		What: r.What, Why: r.Why, Who: r.Who, Workspace: r.Workspace, Project: r.Project, Environment: r.Environment, App: r.App,
@@ -192,50 +192,50 @@ func delivery(r gen.NotificationDelivery) (model.Delivery, error) {
 // DueDeliveries reads the primary, because its results are claimed.
 func (t *tx) DueDeliveries(at int64, busy []string, n int) ([]model.Delivery, error) {
 	// NOT IN with an empty list would match no row.
-	return list(t, "list due notifications", "", delivery)(t.primary.DueDeliveries(t.ctx, gen.DueDeliveriesParams{
-		At: at, Busy: append([]string{"-"}, busy...), Limit: limit(n),
+	return list(t, "list due notifications", "", deliveryFromRow)(t.primary.DueDeliveries(t.ctx, gen.DueDeliveriesParams{
+		At: at, Busy: append([]string{"-"}, busy...), Limit: limitOrAll(n),
 	}))
 }
 
 func (t *tx) ClaimDelivery(d model.Delivery, until int64, merged []string) error {
 	n, err := t.q.ClaimDelivery(t.ctx, gen.ClaimDeliveryParams{
-		ClaimedUntil: until, Events: d.Events, Apps: d.Apps, AppNames: clip(d.AppNames, maxAppNames),
+		ClaimedUntil: until, Events: d.Events, Apps: d.Apps, AppNames: clipText(d.AppNames, maxAppNames),
 		EndpointID: d.EndpointID, MessageID: d.MessageID, Attempts: d.Attempts, DueAt: d.DueAt,
 	})
 	if err == nil && n == 0 {
-		return wrap(model.ErrConflict, "claim notification", d.MessageID)
+		return wrapError(model.ErrConflict, "claim notification", d.MessageID)
 	}
 	if err != nil || len(merged) == 0 {
-		return t.err(err, "claim notification", d.MessageID)
+		return t.queryError(err, "claim notification", d.MessageID)
 	}
 	n, err = t.q.DeleteMergedDeliveries(t.ctx, gen.DeleteMergedDeliveriesParams{EndpointID: d.EndpointID, MessageIds: merged})
 	if err == nil && int(n) != len(merged) {
-		return wrap(model.ErrConflict, "merge notifications into", d.MessageID)
+		return wrapError(model.ErrConflict, "merge notifications into", d.MessageID)
 	}
-	return t.err(err, "merge notifications into", d.MessageID)
+	return t.queryError(err, "merge notifications into", d.MessageID)
 }
 
 func (t *tx) NoteDelivery(d model.Delivery) error {
 	n, err := t.q.NoteDelivery(t.ctx, gen.NoteDeliveryParams{
-		State: int32(d.State), DueAt: d.DueAt, DoneAt: d.DoneAt, Problem: clip(d.Problem, maxWhy),
+		State: int32(d.State), DueAt: d.DueAt, DoneAt: d.DoneAt, Problem: clipText(d.Problem, maxWhy),
 		EndpointID: d.EndpointID, MessageID: d.MessageID, Attempts: d.Attempts,
 	})
 	if err == nil && n == 0 {
-		return wrap(model.ErrConflict, "note notification", d.MessageID)
+		return wrapError(model.ErrConflict, "note notification", d.MessageID)
 	}
-	return t.err(err, "note notification", d.MessageID)
+	return t.queryError(err, "note notification", d.MessageID)
 }
 
 func (t *tx) ListDeliveries(endpointID string, state model.DeliveryState, p store.Page) ([]model.Delivery, error) {
-	return list(t, "list notifications of", endpointID, delivery)(t.q.ListDeliveries(t.ctx, gen.ListDeliveriesParams{
-		EndpointID: endpointID, State: int32(state), Before: before(p), Limit: limit(p.Limit),
+	return list(t, "list notifications of", endpointID, deliveryFromRow)(t.q.ListDeliveries(t.ctx, gen.ListDeliveriesParams{
+		EndpointID: endpointID, State: int32(state), Before: beforeCursor(p), Limit: limitOrAll(p.Limit),
 	}))
 }
 
 func (t *tx) CountDeliveries(workspaceID string) ([]model.DeliveryCount, error) {
 	rows, err := t.q.CountDeliveries(t.ctx, workspaceID)
 	if err != nil {
-		return nil, t.err(err, "count notifications of", workspaceID)
+		return nil, t.queryError(err, "count notifications of", workspaceID)
 	}
 	var counts []model.DeliveryCount
 	for _, r := range rows {
@@ -249,15 +249,15 @@ func (t *tx) CountDeliveries(workspaceID string) ([]model.DeliveryCount, error) 
 
 func (t *tx) ReplayDeliveries(endpointID, messageID string, at int64) (int, error) {
 	n, err := t.q.ReplayDeliveries(t.ctx, gen.ReplayDeliveriesParams{At: at, EndpointID: endpointID, MessageID: messageID})
-	return int(n), t.err(err, "replay notifications of", endpointID)
+	return int(n), t.queryError(err, "replay notifications of", endpointID)
 }
 
 func (t *tx) PendingDeliveries() (int, int64, error) {
 	r, err := t.q.OldestPendingDelivery(t.ctx)
-	return int(r.N), r.Since, t.err(err, "count pending notifications", "")
+	return int(r.N), r.Since, t.queryError(err, "count pending notifications", "")
 }
 
 func (t *tx) ForgetDeliveries(at int64, n int) (int, error) {
-	gone, err := t.q.ForgetDeliveries(t.ctx, gen.ForgetDeliveriesParams{DueAt: at, Limit: limit(n)})
-	return int(gone), t.err(err, "forget notifications", "")
+	gone, err := t.q.ForgetDeliveries(t.ctx, gen.ForgetDeliveriesParams{DueAt: at, Limit: limitOrAll(n)})
+	return int(gone), t.queryError(err, "forget notifications", "")
 }

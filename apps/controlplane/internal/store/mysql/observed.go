@@ -8,7 +8,7 @@ import (
 	"github.com/windlass-run/windlass/db/gen"
 )
 
-func observed(r gen.DeploymentObserved) (model.Observed, error) {
+func observedFromRow(r gen.DeploymentObserved) (model.Observed, error) {
 	return model.Observed{
 		WorkspaceID: r.WorkspaceID, AppID: r.AppID, DeploymentID: r.DeploymentID, RegionID: r.Region,
 		Guard: model.Guard(r.GuardNo), AppliedEpoch: r.AppliedEpoch, AppliedGeneration: r.AppliedGeneration,
@@ -21,14 +21,14 @@ func observed(r gen.DeploymentObserved) (model.Observed, error) {
 }
 
 func (t *tx) ListObserved(appIDs []string) ([]model.Observed, error) {
-	if rows, ok, err := prefetch(t, theApps, "observed", appIDs, func(o model.Observed) string { return o.AppID }, t.listObserved); ok {
+	if rows, ok, err := prefetchRows(t, theApps, "observed", appIDs, func(o model.Observed) string { return o.AppID }, t.listObserved); ok {
 		return rows, err
 	}
 	return t.listObserved(appIDs)
 }
 
 func (t *tx) listObserved(appIDs []string) ([]model.Observed, error) {
-	rows, err := list(t, "list observed", "", observed)(inChunks(distinct(appIDs), func(ids []string) ([]gen.DeploymentObserved, error) {
+	rows, err := list(t, "list observed", "", observedFromRow)(inChunks(sortDistinct(appIDs), func(ids []string) ([]gen.DeploymentObserved, error) {
 		return t.q.ListObservedOfApps(t.ctx, ids)
 	}))
 	slices.SortFunc(rows, byObservedPlace)
@@ -41,7 +41,7 @@ func byObservedPlace(a, b model.Observed) int {
 
 // GetObserved reads the primary, because reports are merged into the newest row.
 func (t *tx) GetObserved(deployments map[string][]string) ([]model.Observed, error) {
-	rows, err := list(t, "get observed", "", observed)(rowsOf(wantedOf(deployments),
+	rows, err := list(t, "get observed", "", observedFromRow)(rowsOf(wantedOf(deployments),
 		func(r gen.DeploymentObserved) pair { return pair{r.Region, r.DeploymentID} },
 		func(ids, regions []string) ([]gen.DeploymentObserved, error) {
 			return t.primary.GetObserved(t.ctx, gen.GetObservedParams{DeploymentIds: ids, Regions: regions})
@@ -62,26 +62,26 @@ var (
 	}
 	putObserved = insertInto("PutObserved", "deployment_observed",
 		append([]string{"deployment_id", "region", "guard_no"}, observedColumns...)...).
-		guarded(newer, "guard_no", observedColumns...)
+		guardedBy(newer, "guard_no", observedColumns...)
 
 	routeObservedColumns = []string{"epoch", "generation", "phase", "code", "message", "updated_at"}
 	putRouteObserved     = insertInto("PutRouteObserved", "route_observed",
 		append([]string{"app_id", "region", "guard_no"}, routeObservedColumns...)...).
-		guarded(newer, "guard_no", routeObservedColumns...)
+		guardedBy(newer, "guard_no", routeObservedColumns...)
 )
 
 func (t *tx) PutObserved(rows []model.Observed) error {
 	rows = slices.Clone(rows)
 	slices.SortStableFunc(rows, byObservedPlace)
 	for _, o := range rows {
-		t.touch(o.AppID)
+		t.touchApp(o.AppID)
 	}
-	return t.err(runBulk(t, t.db, putObserved, rows, func(args []any, o model.Observed) []any {
+	return t.queryError(runBulk(t, t.db, putObserved, rows, func(args []any, o model.Observed) []any {
 		return append(args, o.DeploymentID, o.RegionID, int64(o.Guard),
-			o.WorkspaceID, o.AppID, o.AppliedEpoch, o.AppliedGeneration, o.Phase, clip(o.Code, maxReason),
-			clip(o.Message, maxMessage), o.Retryable, o.Deleted, o.CountsGeneration, o.Pending, o.Running, o.Ready,
-			o.Draining, o.Fail, o.ReadyReplicas, o.Doomed, clip(o.Reason, maxReason),
-			clip(o.ReasonMessage, maxMessage), o.Restarts, o.SlowestStartMS, []byte(o.RoleCounts), o.UpdatedAt)
+			o.WorkspaceID, o.AppID, o.AppliedEpoch, o.AppliedGeneration, o.Phase, clipText(o.Code, maxReason),
+			clipText(o.Message, maxMessage), o.Retryable, o.Deleted, o.CountsGeneration, o.Pending, o.Running, o.Ready,
+			o.Draining, o.Fail, o.ReadyReplicas, o.Doomed, clipText(o.Reason, maxReason),
+			clipText(o.ReasonMessage, maxMessage), o.Restarts, o.SlowestStartMS, []byte(o.RoleCounts), o.UpdatedAt)
 	}), "put observed", "")
 }
 
@@ -91,7 +91,7 @@ func (t *tx) ListRouteObserved(appIDs []string) ([]model.RouteObserved, error) {
 			AppID: r.AppID, RegionID: r.Region, Guard: model.Guard(r.GuardNo), Epoch: r.Epoch,
 			Generation: r.Generation, Phase: r.Phase, Code: r.Code, Message: r.Message, UpdatedAt: r.UpdatedAt,
 		}, nil
-	})(inChunks(distinct(appIDs), func(ids []string) ([]gen.RouteObserved, error) {
+	})(inChunks(sortDistinct(appIDs), func(ids []string) ([]gen.RouteObserved, error) {
 		return t.q.ListRouteObservedOfApps(t.ctx, ids)
 	}))
 }
@@ -102,30 +102,30 @@ func (t *tx) PutRouteObserved(rows []model.RouteObserved) error {
 		return cmp.Or(cmp.Compare(a.AppID, b.AppID), cmp.Compare(a.RegionID, b.RegionID))
 	})
 	for _, o := range rows {
-		t.touch(o.AppID)
+		t.touchApp(o.AppID)
 	}
-	return t.err(runBulk(t, t.db, putRouteObserved, rows, func(args []any, o model.RouteObserved) []any {
+	return t.queryError(runBulk(t, t.db, putRouteObserved, rows, func(args []any, o model.RouteObserved) []any {
 		return append(args, o.AppID, o.RegionID, int64(o.Guard), o.Epoch, o.Generation, o.Phase,
-			clip(o.Code, maxReason), clip(o.Message, maxMessage), o.UpdatedAt)
+			clipText(o.Code, maxReason), clipText(o.Message, maxMessage), o.UpdatedAt)
 	}), "put observed routes", "")
 }
 
 // ResetObserved locks the rows before it changes them, to return their apps.
 func (t *tx) ResetObserved(regionID string, guard model.Guard, now int64) ([]string, error) {
-	if err := t.locking("reset observed of region", regionID); err != nil {
+	if err := t.requireUpdate("reset observed of region", regionID); err != nil {
 		return nil, err
 	}
 	rows, err := t.q.LockStaleObserved(t.ctx, gen.LockStaleObservedParams{Region: regionID, GuardNo: int64(guard)})
 	if err != nil || len(rows) == 0 {
-		return nil, t.err(err, "find stale observed of region", regionID)
+		return nil, t.queryError(err, "find stale observed of region", regionID)
 	}
 	if err := t.q.ResetObserved(t.ctx, gen.ResetObservedParams{At: now, Region: regionID, GuardNo: int64(guard)}); err != nil {
-		return nil, t.err(err, "reset observed of region", regionID)
+		return nil, t.queryError(err, "reset observed of region", regionID)
 	}
 	apps := make([]string, len(rows))
 	for i, r := range rows {
 		apps[i] = r.AppID
-		t.touch(r.AppID)
+		t.touchApp(r.AppID)
 	}
-	return distinct(apps), nil
+	return sortDistinct(apps), nil
 }

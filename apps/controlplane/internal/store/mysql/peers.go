@@ -7,7 +7,7 @@ import (
 )
 
 func (t *tx) PutPeer(p model.Peer) error {
-	return t.err(t.q.PutPeer(t.ctx, gen.PutPeerParams{ID: p.ID, Address: p.Address, StartedAt: p.StartedAt}), "put peer", p.ID)
+	return t.queryError(t.q.PutPeer(t.ctx, gen.PutPeerParams{ID: p.ID, Address: p.Address, StartedAt: p.StartedAt}), "put peer", p.ID)
 }
 
 // ListPeers reads the primary, because a replica of the database may lack a process that just started.
@@ -18,22 +18,22 @@ func (t *tx) ListPeers(seenWithin int64) ([]model.Peer, error) {
 }
 
 func (t *tx) DeletePeer(id string) error {
-	return t.err(t.q.DeletePeer(t.ctx, id), "delete peer", id)
+	return t.queryError(t.q.DeletePeer(t.ctx, id), "delete peer", id)
 }
 
 func (t *tx) DeletePeers(unseenFor int64) (int, error) {
 	n, err := t.q.DeletePeers(t.ctx, unseenFor)
-	return int(n), t.err(err, "delete peers", "")
+	return int(n), t.queryError(err, "delete peers", "")
 }
 
 func (t *tx) PutStream(regionID, peerID string) error {
-	return t.err(t.q.PutStream(t.ctx, gen.PutStreamParams{Region: regionID, PeerID: peerID}), "put stream of region", regionID)
+	return t.queryError(t.q.PutStream(t.ctx, gen.PutStreamParams{Region: regionID, PeerID: peerID}), "put stream of region", regionID)
 }
 
 // CountStreams reads the primary like ListPeers, because callers compare their results.
 func (t *tx) CountStreams() (int, error) {
 	n, err := t.primary.CountStreams(t.ctx, int32(windlassv1.RegionStatus_REGION_STATUS_CONNECTED))
-	return int(n), t.err(err, "count streams", "")
+	return int(n), t.queryError(err, "count streams", "")
 }
 
 // GetStream reads the primary, because the agent may have just moved.
@@ -50,7 +50,7 @@ func (t *tx) PutPeerKeys(peerID string, keys []model.PeerKey) error {
 		}
 		err := t.q.PutPeerKey(t.ctx, gen.PutPeerKeyParams{PeerID: peerID, KeyID: int64(k.KeyID), Seals: seals})
 		if err != nil {
-			return t.err(err, "put keys of peer", peerID)
+			return t.queryError(err, "put keys of peer", peerID)
 		}
 	}
 	return nil
@@ -65,5 +65,5 @@ func (t *tx) ListPeerKeys() ([]model.PeerKey, error) {
 
 func (t *tx) DeletePeerKeys(unseenFor int64) (int, error) {
 	n, err := t.q.DeletePeerKeys(t.ctx, unseenFor)
-	return int(n), t.err(err, "delete keys of peers", "")
+	return int(n), t.queryError(err, "delete keys of peers", "")
 }

@@ -7,7 +7,7 @@ import (
 	"github.com/windlass-run/windlass/db/gen"
 )
 
-func pin(r gen.AppPin) (model.Pin, error) {
+func pinFromRow(r gen.AppPin) (model.Pin, error) {
 	p := model.Pin{
 		WorkspaceID: r.WorkspaceID, AppID: r.AppID, DeploymentID: r.DeploymentID, Version: r.Version, Weight: r.Weight,
 		Removing: r.Removing, By: r.PinnedBy, Why: r.Why, CreatedAt: r.CreatedAt, UpdatedAt: r.UpdatedAt,
@@ -20,7 +20,7 @@ func pin(r gen.AppPin) (model.Pin, error) {
 }
 
 func (t *tx) ListPins(appIDs []string) ([]model.Pin, error) {
-	return list(t, "list pins", "", pin)(inChunks(distinct(appIDs), func(ids []string) ([]gen.AppPin, error) {
+	return list(t, "list pins", "", pinFromRow)(inChunks(sortDistinct(appIDs), func(ids []string) ([]gen.AppPin, error) {
 		return t.q.ListPins(t.ctx, ids)
 	}))
 }
@@ -30,15 +30,15 @@ func (t *tx) PutPin(p model.Pin) error {
 	if err != nil {
 		return fmt.Errorf("store: pin of %q: %w", p.DeploymentID, err)
 	}
-	t.touch(p.AppID)
-	return t.err(t.q.PutPin(t.ctx, gen.PutPinParams{
+	t.touchApp(p.AppID)
+	return t.queryError(t.q.PutPin(t.ctx, gen.PutPinParams{
 		AppID: p.AppID, DeploymentID: p.DeploymentID, WorkspaceID: p.WorkspaceID, Version: p.Version, Weight: p.Weight,
-		Removing: p.Removing, PinnedBy: clip(p.By, maxName), Why: clip(p.Why, maxWhy), Regions: regions,
+		Removing: p.Removing, PinnedBy: clipText(p.By, maxName), Why: clipText(p.Why, maxWhy), Regions: regions,
 		CreatedAt: p.CreatedAt, UpdatedAt: p.UpdatedAt,
 	}), "put pin of", p.DeploymentID)
 }
 
 func (t *tx) DeletePin(appID, deploymentID string) error {
-	t.touch(appID)
-	return t.err(t.q.DeletePin(t.ctx, gen.DeletePinParams{AppID: appID, DeploymentID: deploymentID}), "delete pin of", deploymentID)
+	t.touchApp(appID)
+	return t.queryError(t.q.DeletePin(t.ctx, gen.DeletePinParams{AppID: appID, DeploymentID: deploymentID}), "delete pin of", deploymentID)
 }

@@ -34,33 +34,33 @@ func newPrefetched(requests []*request) *prefetched {
 	f := &prefetched{names: none(), apps: none(), deployments: none(), known: map[string]model.App{}}
 	for i, r := range requests {
 		if ident.Valid("app", r.app) {
-			f.apps.expect(r.app, i)
+			f.apps.expectSubject(r.app, i)
 		} else {
-			f.names.expect(r.app, i)
+			f.names.expectSubject(r.app, i)
 		}
 	}
 	return f
 }
 
-// expect registers a subject that the member will query. An empty id is ignored.
-func (s *subjects) expect(id string, member int) {
+// expectSubject registers a subject that the member will query. An empty id is ignored.
+func (s *subjects) expectSubject(id string, member int) {
 	if _, ok := s.first[id]; !ok && id != "" {
 		s.first[id] = member
 	}
 }
 
-// found registers apps that members queried by name, or locked.
-func (f *prefetched) found(apps []model.App, by *subjects, subject func(model.App) string) {
+// registerApps registers apps that members queried by name, or locked.
+func (f *prefetched) registerApps(apps []model.App, by *subjects, subject func(model.App) string) {
 	for _, a := range apps {
 		member := by.first[subject(a)]
-		f.apps.expect(a.ID, member)
-		f.deployments.expect(a.LiveDeploymentID, member)
+		f.apps.expectSubject(a.ID, member)
+		f.deployments.expectSubject(a.LiveDeploymentID, member)
 		f.known[a.ID] = a
 	}
 }
 
-// forget removes an app that changed, so that later reads of the app run their own queries.
-func (f *prefetched) forget(appID string) {
+// forgetApp removes an app that changed, so that later reads of the app run their own queries.
+func (f *prefetched) forgetApp(appID string) {
 	if f != nil {
 		was := f.known[appID]
 		delete(f.names.first, was.Name)
@@ -69,14 +69,14 @@ func (f *prefetched) forget(appID string) {
 	}
 }
 
-// theNames, theApps and theDeployments select the subjects of prefetch.
+// theNames, theApps and theDeployments select the subjects of prefetchRows.
 func theNames(f *prefetched) *subjects       { return &f.names }
 func theApps(f *prefetched) *subjects        { return &f.apps }
 func theDeployments(f *prefetched) *subjects { return &f.deployments }
 
-// prefetch answers the current member's query for one subject. The first such query runs for the subjects of
+// prefetchRows answers the current member's query for one subject. The first such query runs for the subjects of
 // later members, too. If ok is false, the member queries for itself.
-func prefetch[R any](t *tx, about func(*prefetched) *subjects, kind string, ids []string, idOf func(R) string, ask func(ids []string) ([]R, error)) (rows []R, ok bool, err error) {
+func prefetchRows[R any](t *tx, about func(*prefetched) *subjects, kind string, ids []string, idOf func(R) string, ask func(ids []string) ([]R, error)) (rows []R, ok bool, err error) {
 	c := t.shared
 	if c == nil || c.prefetched == nil || len(ids) != 1 {
 		return nil, false, nil

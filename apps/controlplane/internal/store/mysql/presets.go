@@ -12,7 +12,7 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-func preset(r gen.Preset) (model.Preset, error) {
+func presetFromRow(r gen.Preset) (model.Preset, error) {
 	p := model.Preset{
 		WorkspaceID: r.WorkspaceID, Name: r.Name, Version: r.Version, Definition: &windlassv1.PresetDefinition{}, SetBy: r.SetBy, SetAt: r.SetAt,
 	}
@@ -27,14 +27,14 @@ func (t *tx) InsertPreset(p model.Preset) error {
 	if err != nil {
 		return fmt.Errorf("store: definition of preset %q: %w", p.Name, err)
 	}
-	return t.err(t.q.InsertPreset(t.ctx, gen.InsertPresetParams{
-		WorkspaceID: p.WorkspaceID, Name: p.Name, Version: p.Version, Definition: notNull(definition), SetBy: clip(p.SetBy, maxName), SetAt: p.SetAt,
+	return t.queryError(t.q.InsertPreset(t.ctx, gen.InsertPresetParams{
+		WorkspaceID: p.WorkspaceID, Name: p.Name, Version: p.Version, Definition: notNull(definition), SetBy: clipText(p.SetBy, maxName), SetAt: p.SetAt,
 	}), "insert preset", p.Name)
 }
 
 // GetPreset reads the primary, because a deploy must use the version that was set before it.
 func (t *tx) GetPreset(workspaceID, name string, version int32) (model.Preset, error) {
-	read := get(t, "get preset", name, preset)
+	read := get(t, "get preset", name, presetFromRow)
 	if version == 0 {
 		return read(t.primary.GetNewestPreset(t.ctx, gen.GetNewestPresetParams{WorkspaceID: workspaceID, Name: name}))
 	}
@@ -42,7 +42,7 @@ func (t *tx) GetPreset(workspaceID, name string, version int32) (model.Preset, e
 }
 
 func (t *tx) ListPresets(workspaceID string) ([]model.Preset, error) {
-	return list(t, "list presets of", workspaceID, preset)(t.q.ListPresets(t.ctx, workspaceID))
+	return list(t, "list presets of", workspaceID, presetFromRow)(t.q.ListPresets(t.ctx, workspaceID))
 }
 
 func (t *tx) ListPresetVersions(workspaceID, name string) ([]model.Preset, error) {
@@ -52,15 +52,15 @@ func (t *tx) ListPresetVersions(workspaceID, name string) ([]model.Preset, error
 }
 
 func (t *tx) ForgetPresetVersions(workspaceID, name string, newest int32) error {
-	return t.err(t.q.ForgetPresetVersions(t.ctx, gen.ForgetPresetVersionsParams{WorkspaceID: workspaceID, Name: name, Newest: newest}), "forget versions of preset", name)
+	return t.queryError(t.q.ForgetPresetVersions(t.ctx, gen.ForgetPresetVersionsParams{WorkspaceID: workspaceID, Name: name, Newest: newest}), "forget versions of preset", name)
 }
 
 func (t *tx) DeletePreset(workspaceID, name string) error {
 	if err := t.q.RaisePresetFloor(t.ctx, gen.RaisePresetFloorParams{WorkspaceID: workspaceID, Name: name}); err != nil {
-		return t.err(err, "delete preset", name)
+		return t.queryError(err, "delete preset", name)
 	}
 	n, err := t.q.DeletePreset(t.ctx, gen.DeletePresetParams{WorkspaceID: workspaceID, Name: name})
-	return t.found(n, err, "delete preset", name)
+	return t.requireFound(n, err, "delete preset", name)
 }
 
 // PresetFloor reads the primary, because the caller writes a version that follows from it.
@@ -69,5 +69,5 @@ func (t *tx) PresetFloor(workspaceID string) (int32, error) {
 	if errors.Is(err, sql.ErrNoRows) {
 		return 0, nil
 	}
-	return version, t.err(err, "read preset floor of", workspaceID)
+	return version, t.queryError(err, "read preset floor of", workspaceID)
 }

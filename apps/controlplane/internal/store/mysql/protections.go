@@ -6,7 +6,7 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-func protection(r gen.Protection) (model.Protection, error) {
+func protectionFromRow(r gen.Protection) (model.Protection, error) {
 	return model.Protection{
 		WorkspaceID: r.WorkspaceID, ScopeID: r.ScopeID, ByOperator: r.ByOperator,
 		Approvals: r.Approvals, ApprovalRole: windlassv1.Role(r.ApprovalRole), NotDeployer: r.NotDeployer,
@@ -15,17 +15,17 @@ func protection(r gen.Protection) (model.Protection, error) {
 }
 
 func (t *tx) PutProtection(p model.Protection) error {
-	return t.err(t.q.PutProtection(t.ctx, gen.PutProtectionParams{
+	return t.queryError(t.q.PutProtection(t.ctx, gen.PutProtectionParams{
 		WorkspaceID: p.WorkspaceID, ScopeID: p.ScopeID, ByOperator: p.ByOperator,
 		Approvals: p.Approvals, ApprovalRole: int32(p.ApprovalRole), NotDeployer: p.NotDeployer,
-		BakeTime: p.BakeTime, AutoRollback: p.AutoRollback, Reason: p.Reason, SetBy: clip(p.SetBy, maxName), SetAt: p.SetAt,
+		BakeTime: p.BakeTime, AutoRollback: p.AutoRollback, Reason: p.Reason, SetBy: clipText(p.SetBy, maxName), SetAt: p.SetAt,
 	}), "put protection of", p.WorkspaceID+p.ScopeID)
 }
 
 // ListProtections reads the protections once for all members of a batch.
 func (t *tx) ListProtections(workspaceID string) ([]model.Protection, error) {
 	read := func() ([]model.Protection, error) {
-		return list(t, "list protections of", workspaceID, protection)(t.q.ListProtections(t.ctx, gen.ListProtectionsParams{
+		return list(t, "list protections of", workspaceID, protectionFromRow)(t.q.ListProtections(t.ctx, gen.ListProtectionsParams{
 			WorkspaceID: workspaceID, Limit: model.MaxProtections,
 		}))
 	}
@@ -37,10 +37,10 @@ func (t *tx) ListProtections(workspaceID string) ([]model.Protection, error) {
 
 func (t *tx) DeleteProtection(workspaceID, scopeID string, byOperator bool) error {
 	n, err := t.q.DeleteProtection(t.ctx, gen.DeleteProtectionParams{WorkspaceID: workspaceID, ScopeID: scopeID, ByOperator: byOperator})
-	return t.found(n, err, "delete protection of", workspaceID+scopeID)
+	return t.requireFound(n, err, "delete protection of", workspaceID+scopeID)
 }
 
 func (t *tx) DeleteProtectionsOf(workspaceID, scopeID string) error {
-	return t.err(t.q.DeleteProtectionsOf(t.ctx, gen.DeleteProtectionsOfParams{WorkspaceID: workspaceID, ScopeID: scopeID}),
+	return t.queryError(t.q.DeleteProtectionsOf(t.ctx, gen.DeleteProtectionsOfParams{WorkspaceID: workspaceID, ScopeID: scopeID}),
 		"delete protections of", scopeID)
 }

@@ -43,8 +43,8 @@ type gap struct {
 	from, to int64
 }
 
-// gaps returns the gaps above after in changes, which are sorted by (region, revision).
-func gaps(changes []model.Change, after map[string]int64) map[gap]bool {
+// gapsIn returns the gaps above after in changes, which are sorted by (region, revision).
+func gapsIn(changes []model.Change, after map[string]int64) map[gap]bool {
 	var found map[gap]bool
 	region, last := "", int64(0)
 	for i, c := range changes {
@@ -66,24 +66,24 @@ func gaps(changes []model.Change, after map[string]int64) map[gap]bool {
 func (t *tx) Changes(after map[string]int64, n int) ([]model.Change, error) {
 	var before map[gap]bool
 	for range tornTries {
-		changes, err := t.readChanges(after, int(limit(n)))
+		changes, err := t.readChanges(after, int(limitOrAll(n)))
 		if err != nil {
 			return nil, err
 		}
-		now := gaps(changes, after)
-		if t.reopen != nil || !fresh(now, before) {
-			if fresh(before, now) { // the second read has changes that the first lacked
+		now := gapsIn(changes, after)
+		if t.reopen != nil || !hasFreshGap(now, before) {
+			if hasFreshGap(before, now) { // the second read has changes that the first lacked
 				t.metrics.torn.Inc()
 			}
 			return changes, nil
 		}
 		before = now
 	}
-	return nil, wrap(errTorn, "read changes", "")
+	return nil, wrapError(errTorn, "read changes", "")
 }
 
-// fresh reports whether a has a gap that b does not have.
-func fresh(a, b map[gap]bool) bool {
+// hasFreshGap reports whether a has a gap that b does not have.
+func hasFreshGap(a, b map[gap]bool) bool {
 	for g := range a {
 		if !b[g] {
 			return true
@@ -117,14 +117,14 @@ func (t *tx) readChanges(after map[string]int64, n int) ([]model.Change, error) 
 			args = append(args, region, after[region])
 		}
 		q.WriteString(" ORDER BY region, revision LIMIT ?")
-		args = append(args, limit(n-len(found)))
-		if err := scan(t, t.feed, q.String(), args, func(row scanner) error {
+		args = append(args, limitOrAll(n-len(found)))
+		if err := scanRows(t, t.feed, q.String(), args, func(row scanner) error {
 			var c model.Change
 			err := row.Scan(&c.RegionID, &c.Revision, &c.Kind, &c.Key, &c.Generation, &c.ID, &c.Chain)
 			found = append(found, c)
 			return err
 		}); err != nil {
-			return nil, t.err(err, "read changes of region", part[0])
+			return nil, t.queryError(err, "read changes of region", part[0])
 		}
 		if len(found) == n {
 			break
@@ -144,7 +144,7 @@ func (t *tx) readHeads(regions []string) ([]gen.RegionHead, error) {
 		if err != nil || t.reopen == nil {
 			return heads, err
 		}
-		torn, err := t.torn(heads)
+		torn, err := t.isTorn(heads)
 		if err != nil || !torn {
 			return heads, err
 		}
@@ -160,8 +160,8 @@ func (t *tx) readHeads(regions []string) ([]gen.RegionHead, error) {
 	return nil, errTorn
 }
 
-// torn reports whether a change below one of the heads is missing.
-func (t *tx) torn(heads []gen.RegionHead) (bool, error) {
+// isTorn reports whether a change below one of the heads is missing.
+func (t *tx) isTorn(heads []gen.RegionHead) (bool, error) {
 	after := make(map[string]int64, len(heads))
 	for _, h := range heads {
 		after[h.Region] = max(0, h.Revision-tornDepth)
@@ -180,5 +180,5 @@ func (t *tx) torn(heads []gen.RegionHead) (bool, error) {
 			return true, nil
 		}
 	}
-	return !compactedOnly(gaps(changes, after), after), nil
+	return !compactedOnly(gapsIn(changes, after), after), nil
 }

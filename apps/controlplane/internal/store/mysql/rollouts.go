@@ -13,7 +13,7 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-func rollout(r gen.Rollout) (model.Rollout, error) {
+func rolloutFromRow(r gen.Rollout) (model.Rollout, error) {
 	return model.Rollout{
 		ID: r.ID, WorkspaceID: r.WorkspaceID, AppID: r.AppID, DeploymentID: r.DeploymentID, Version: r.Version,
 		FromDeploymentID: r.FromDeploymentID, FromVersion: r.FromVersion, Status: windlassv1.RolloutStatus(r.Status),
@@ -31,9 +31,9 @@ var insertRollouts = insertInto("InsertRollouts", "rollouts",
 	"created_at", "deadline", "finished_at", "held_since", "held_until", "held_by", "held_scope", "held_why", "override_by", "override_why", "start_gate")
 
 func (t *tx) InsertRollout(r model.Rollout) error {
-	t.touch(r.AppID)
+	t.touchApp(r.AppID)
 	if c := t.shared; c != nil {
-		keep(c, &c.late.rollouts, []string{r.ID, r.AppID}, r)
+		keepRows(c, &c.late.rollouts, []string{r.ID, r.AppID}, r)
 		return nil
 	}
 	return t.insertRollouts([]model.Rollout{r})
@@ -44,24 +44,24 @@ func (t *tx) insertRollouts(rollouts []model.Rollout) error {
 		return nil
 	}
 	slices.SortFunc(rollouts, func(a, b model.Rollout) int { return cmp.Compare(a.ID, b.ID) })
-	return t.err(runBulk(t, t.db, insertRollouts, rollouts, func(args []any, r model.Rollout) []any {
+	return t.queryError(runBulk(t, t.db, insertRollouts, rollouts, func(args []any, r model.Rollout) []any {
 		return append(args, r.ID, r.WorkspaceID, r.AppID, r.DeploymentID, r.Version, r.FromDeploymentID, r.FromVersion, int32(r.Status),
-			clip(r.Reason, maxReason), clip(r.Message, maxMessage), r.CreatedBy, r.CancelRequested, r.CancelledBy, r.CancelWhy, r.Traceparent, r.Attempts,
+			clipText(r.Reason, maxReason), clipText(r.Message, maxMessage), r.CreatedBy, r.CancelRequested, r.CancelledBy, r.CancelWhy, r.Traceparent, r.Attempts,
 			r.CreatedAt, r.Deadline, r.FinishedAt, r.FrozenSince, r.FrozenUntil, r.FrozenBy, r.FrozenScope, r.FrozenWhy, r.OverrideBy, r.OverrideWhy, r.StartGate)
 	}), "insert rollout", rollouts[0].ID)
 }
 
 func (t *tx) GetRollout(workspaceID, id string) (model.Rollout, error) {
-	return get(t, "get rollout", id, rollout)(
+	return get(t, "get rollout", id, rolloutFromRow)(
 		t.q.GetRollout(t.ctx, gen.GetRolloutParams{WorkspaceID: workspaceID, ID: id}))
 }
 
 func (t *tx) GetActiveRollouts(rolloutIDs []string) ([]model.ActiveRollout, error) {
 	return list(t, "get active rollouts", "", func(r gen.GetActiveRolloutsRow) (f model.ActiveRollout, err error) {
-		if f.Rollout, err = rollout(r.Rollout); err != nil {
+		if f.Rollout, err = rolloutFromRow(r.Rollout); err != nil {
 			return f, err
 		}
-		if f.Deployment, err = deployment(r.Deployment); err != nil || !r.Staged {
+		if f.Deployment, err = deploymentFromRow(r.Deployment); err != nil || !r.Staged {
 			return f, err
 		}
 		s, err := rolloutState(gen.AppStaging{
@@ -69,27 +69,27 @@ func (t *tx) GetActiveRollouts(rolloutIDs []string) ([]model.ActiveRollout, erro
 		})
 		f.RolloutState = &s
 		return f, err
-	})(inChunks(distinct(rolloutIDs), func(ids []string) ([]gen.GetActiveRolloutsRow, error) {
+	})(inChunks(sortDistinct(rolloutIDs), func(ids []string) ([]gen.GetActiveRolloutsRow, error) {
 		return t.q.GetActiveRollouts(t.ctx, ids)
 	}))
 }
 
 func (t *tx) GetRollouts(ids []string) ([]model.Rollout, error) {
-	return list(t, "get rollouts", "", rollout)(inChunks(distinct(ids), func(ids []string) ([]gen.Rollout, error) {
+	return list(t, "get rollouts", "", rolloutFromRow)(inChunks(sortDistinct(ids), func(ids []string) ([]gen.Rollout, error) {
 		return t.q.GetRollouts(t.ctx, ids)
 	}))
 }
 
-var updateRollouts = rewriting("UpdateRollouts", "rollouts", []string{"workspace_id"}, "",
+var updateRollouts = rewriteQuery("UpdateRollouts", "rollouts", []string{"workspace_id"}, "",
 	"status", "reason", "message", "cancel_requested", "cancelled_by", "cancel_why", "traceparent", "attempts", "deadline", "finished_at",
 	"held_since", "held_until", "held_by", "held_scope", "held_why", "override_by", "override_why", "start_gate")
 
 func (t *tx) UpdateRollout(rollouts ...model.Rollout) error {
 	for _, r := range rollouts {
-		t.touch(r.AppID)
+		t.touchApp(r.AppID)
 	}
 	n, err := runRewrite(t, updateRollouts, rollouts, func(args []any, r model.Rollout) []any {
-		return append(args, r.ID, r.WorkspaceID, int32(r.Status), clip(r.Reason, maxReason), clip(r.Message, maxMessage),
+		return append(args, r.ID, r.WorkspaceID, int32(r.Status), clipText(r.Reason, maxReason), clipText(r.Message, maxMessage),
 			r.CancelRequested, r.CancelledBy, r.CancelWhy, r.Traceparent, r.Attempts, r.Deadline, r.FinishedAt,
 			r.FrozenSince, r.FrozenUntil, r.FrozenBy, r.FrozenScope, r.FrozenWhy, r.OverrideBy, r.OverrideWhy, r.StartGate)
 	})
@@ -110,14 +110,14 @@ func rolloutState(r gen.AppStaging) (model.RolloutState, error) {
 }
 
 func (t *tx) GetRolloutStates(appIDs []string) ([]model.RolloutState, error) {
-	if rows, ok, err := prefetch(t, theApps, "rollout state", appIDs, func(s model.RolloutState) string { return s.AppID }, t.getRolloutStates); ok {
+	if rows, ok, err := prefetchRows(t, theApps, "rollout state", appIDs, func(s model.RolloutState) string { return s.AppID }, t.getRolloutStates); ok {
 		return rows, err
 	}
 	return t.getRolloutStates(appIDs)
 }
 
 func (t *tx) getRolloutStates(appIDs []string) ([]model.RolloutState, error) {
-	return list(t, "get rollout states", "", rolloutState)(inChunks(distinct(appIDs), func(ids []string) ([]gen.AppStaging, error) {
+	return list(t, "get rollout states", "", rolloutState)(inChunks(sortDistinct(appIDs), func(ids []string) ([]gen.AppStaging, error) {
 		return t.q.GetStagings(t.ctx, ids)
 	}))
 }
@@ -138,12 +138,12 @@ func (t *tx) PutRolloutState(s model.RolloutState) error {
 	if p.Course, err = model.EncodeProgress(s.Progress); err != nil {
 		return fmt.Errorf("store: %w", err)
 	}
-	t.touch(s.AppID)
-	return t.err(t.q.PutStaging(t.ctx, p), "put rollout state of app", s.AppID)
+	t.touchApp(s.AppID)
+	return t.queryError(t.q.PutStaging(t.ctx, p), "put rollout state of app", s.AppID)
 }
 
 func (t *tx) ListRollouts(workspaceID, appID string, p store.Page) ([]model.Rollout, error) {
-	return list(t, "list rollouts of", appID, rollout)(t.q.ListRollouts(t.ctx, gen.ListRolloutsParams{
-		WorkspaceID: workspaceID, AppID: appID, Before: before(p), Limit: limit(p.Limit),
+	return list(t, "list rollouts of", appID, rolloutFromRow)(t.q.ListRollouts(t.ctx, gen.ListRolloutsParams{
+		WorkspaceID: workspaceID, AppID: appID, Before: beforeCursor(p), Limit: limitOrAll(p.Limit),
 	}))
 }

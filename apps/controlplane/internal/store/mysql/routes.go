@@ -8,16 +8,16 @@ import (
 	"github.com/windlass-run/windlass/db/gen"
 )
 
-func route(r gen.AppRoute) (model.Route, error) {
+func routeFromRow(r gen.AppRoute) (model.Route, error) {
 	m := model.Route{
 		WorkspaceID: r.WorkspaceID, AppID: r.AppID, RegionID: r.Region, Generation: r.Generation, UpdatedAt: r.UpdatedAt,
-		Policy: blob([]byte(r.Policy.String)), Keys: blob([]byte(r.AppKeys.String)),
+		Policy: blobOrNil([]byte(r.Policy.String)), Keys: blobOrNil([]byte(r.AppKeys.String)),
 	}
 	return m, decodeJSON(r.Hosts, &m.Hosts)
 }
 
 func (t *tx) ListRoutes(appIDs []string) ([]model.Route, error) {
-	rows, err := list(t, "list routes", "", route)(inChunks(distinct(appIDs), func(ids []string) ([]gen.AppRoute, error) {
+	rows, err := list(t, "list routes", "", routeFromRow)(inChunks(sortDistinct(appIDs), func(ids []string) ([]gen.AppRoute, error) {
 		return t.q.ListRoutesOfApps(t.ctx, ids)
 	}))
 	slices.SortFunc(rows, func(a, b model.Route) int {
@@ -28,7 +28,7 @@ func (t *tx) ListRoutes(appIDs []string) ([]model.Route, error) {
 
 var (
 	routeColumns = []string{"app_id", "region", "workspace_id", "hosts", "generation", "updated_at", "policy", "cross_region", "app_keys"}
-	putRoutes    = insertInto("PutRoutes", "app_routes", routeColumns...).replacing(routeColumns[2:]...)
+	putRoutes    = insertInto("PutRoutes", "app_routes", routeColumns...).replacingColumns(routeColumns[2:]...)
 )
 
 func (t *tx) PutRoutes(rows []model.Route) error {
@@ -42,12 +42,12 @@ func (t *tx) PutRoutes(rows []model.Route) error {
 		r := &rows[i]
 		b, err := encodeJSON(r.Hosts)
 		if err != nil {
-			return t.err(err, "put route of app", r.AppID)
+			return t.queryError(err, "put route of app", r.AppID)
 		}
 		ptrs[i], hosts[r] = r, b
-		t.touch(r.AppID)
+		t.touchApp(r.AppID)
 	}
-	return t.err(runBulk(t, t.db, putRoutes, ptrs, func(args []any, r *model.Route) []any {
+	return t.queryError(runBulk(t, t.db, putRoutes, ptrs, func(args []any, r *model.Route) []any {
 		return append(args, r.AppID, r.RegionID, r.WorkspaceID, hosts[r], r.Generation, r.UpdatedAt, r.Policy, int32(r.CrossRegion()), r.Keys)
 	}), "put routes", "")
 }

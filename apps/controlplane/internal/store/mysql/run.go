@@ -22,9 +22,9 @@ var retryPolicy = backoff.Policy{Min: 4 * time.Millisecond, Max: 500 * time.Mill
 
 // Update implements store.Store.
 func (s *Store) Update(ctx context.Context, fn func(store.Tx) error) (err error) {
-	defer s.observe("update", time.Now(), &err)
+	defer s.observeQuery("update", time.Now(), &err)
 	for try := 1; ; try++ {
-		commit, err := s.try(ctx, fn)
+		commit, err := s.tryTx(ctx, fn)
 		if err == nil {
 			s.notify(commit)
 			return nil
@@ -37,14 +37,14 @@ func (s *Store) Update(ctx context.Context, fn func(store.Tx) error) (err error)
 			return fmt.Errorf("gave up after %d tries: %w", try, err)
 		}
 		s.metrics.retries.WithLabelValues(reason).Inc()
-		if !sleep(ctx, retryPolicy.Delay(try, s.cfg.Random)) {
+		if !sleepFor(ctx, retryPolicy.Delay(try, s.cfg.Random)) {
 			return err
 		}
 	}
 }
 
-// try runs one transaction.
-func (s *Store) try(ctx context.Context, fn func(store.Tx) error) (store.Commit, error) {
+// tryTx runs one transaction.
+func (s *Store) tryTx(ctx context.Context, fn func(store.Tx) error) (store.Commit, error) {
 	sqlTx, err := s.db.BeginTx(ctx, nil)
 	if err != nil {
 		return store.Commit{}, fmt.Errorf("store: begin: %w", err)
@@ -79,7 +79,7 @@ func (t *tx) commit(sqlTx *sql.Tx) (store.Commit, error) {
 	if err := sqlTx.Commit(); err != nil {
 		return store.Commit{}, commitError(err)
 	}
-	return t.committed(revisions), nil
+	return t.commitOf(revisions), nil
 }
 
 // commitError distinguishes a refusal by the server, whose outcome is known, from a lost connection, whose outcome is
@@ -97,17 +97,17 @@ func commitError(err error) error {
 
 // View implements store.Store.
 func (s *Store) View(ctx context.Context, fn func(store.Tx) error) (err error) {
-	defer s.observe("view", time.Now(), &err)
+	defer s.observeQuery("view", time.Now(), &err)
 	t := s.newTx(ctx, s.db, s.reads, true)
 	if err := fn(t); err != nil {
 		return err
 	}
-	return t.unchanged()
+	return t.requireUnchanged()
 }
 
 // Snapshot implements store.Store.
 func (s *Store) Snapshot(ctx context.Context, fn func(store.Tx) error) (err error) {
-	defer s.observe("snapshot", time.Now(), &err)
+	defer s.observeQuery("snapshot", time.Now(), &err)
 	c, err := s.db.Conn(ctx)
 	if err != nil {
 		return fmt.Errorf("store: snapshot: %w", err)
@@ -118,14 +118,14 @@ func (s *Store) Snapshot(ctx context.Context, fn func(store.Tx) error) (err erro
 		}
 	}()
 	if err := beginMoment(ctx, c); err != nil {
-		return errors.Join(err, discard(c))
+		return errors.Join(err, discardConn(c))
 	}
 	// A connection that cannot end its transaction must not return to the pool.
 	defer func() {
 		end, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
 		defer cancel()
 		if _, rollback := c.ExecContext(end, "ROLLBACK"); rollback != nil {
-			err = errors.Join(err, discard(c))
+			err = errors.Join(err, discardConn(c))
 		}
 	}()
 	t := s.newTx(ctx, c, c, true)
@@ -138,7 +138,7 @@ func (s *Store) Snapshot(ctx context.Context, fn func(store.Tx) error) (err erro
 	if err := fn(t); err != nil {
 		return err
 	}
-	return t.unchanged()
+	return t.requireUnchanged()
 }
 
 // beginMoment begins a snapshot on a connection without a transaction.
@@ -154,8 +154,8 @@ func beginMoment(ctx context.Context, c *sql.Conn) error {
 	return nil
 }
 
-// discard removes the connection from the pool.
-func discard(c *sql.Conn) error {
+// discardConn removes the connection from the pool.
+func discardConn(c *sql.Conn) error {
 	err := c.Raw(func(any) error { return driver.ErrBadConn })
 	if errors.Is(err, driver.ErrBadConn) || errors.Is(err, sql.ErrConnDone) {
 		return nil
@@ -163,7 +163,7 @@ func discard(c *sql.Conn) error {
 	return err
 }
 
-func (s *Store) observe(kind string, start time.Time, err *error) {
+func (s *Store) observeQuery(kind string, start time.Time, err *error) {
 	result := "ok"
 	if *err != nil {
 		result = "error"
@@ -231,8 +231,8 @@ func IsUnavailable(err error) bool {
 	return network || retryReason(err) != ""
 }
 
-// sleep waits for d. It reports whether d passed before ctx ended.
-func sleep(ctx context.Context, d time.Duration) bool {
+// sleepFor waits for d. It reports whether d passed before ctx ended.
+func sleepFor(ctx context.Context, d time.Duration) bool {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
 	select {

@@ -21,7 +21,7 @@ func scalingPolicy(b []byte) (*windlassv1.ScalingPolicy, error) {
 	return p, proto.Unmarshal(b, p)
 }
 
-func scaling(r gen.AppScaling) (s model.Scaling, err error) {
+func scalingFromRow(r gen.AppScaling) (s model.Scaling, err error) {
 	s = model.Scaling{AppID: r.AppID, WorkspaceID: r.WorkspaceID, UpdatedAt: r.UpdatedAt}
 	if s.Policy, err = scalingPolicy(r.Policy); err != nil {
 		return s, fmt.Errorf("decode scaling of app %q: %w", r.AppID, err)
@@ -31,14 +31,14 @@ func scaling(r gen.AppScaling) (s model.Scaling, err error) {
 }
 
 func (t *tx) GetScalings(appIDs []string) ([]model.Scaling, error) {
-	if rows, ok, err := prefetch(t, theApps, "scaling", appIDs, func(s model.Scaling) string { return s.AppID }, t.getScalings); ok {
+	if rows, ok, err := prefetchRows(t, theApps, "scaling", appIDs, func(s model.Scaling) string { return s.AppID }, t.getScalings); ok {
 		return rows, err
 	}
 	return t.getScalings(appIDs)
 }
 
 func (t *tx) getScalings(appIDs []string) ([]model.Scaling, error) {
-	return list(t, "get scaling of apps", "", scaling)(inChunks(distinct(appIDs), func(ids []string) ([]gen.AppScaling, error) {
+	return list(t, "get scaling of apps", "", scalingFromRow)(inChunks(sortDistinct(appIDs), func(ids []string) ([]gen.AppScaling, error) {
 		return t.q.GetScalings(t.ctx, ids)
 	}))
 }
@@ -53,8 +53,8 @@ func (t *tx) PutScaling(s model.Scaling) (err error) {
 	if p.Holds, err = model.EncodeHolds(s.Holds); err != nil {
 		return fmt.Errorf("store: encode holds of app %q: %w", s.AppID, err)
 	}
-	t.touch(s.AppID)
-	return t.err(t.q.PutScaling(t.ctx, p), "put scaling of app", s.AppID)
+	t.touchApp(s.AppID)
+	return t.queryError(t.q.PutScaling(t.ctx, p), "put scaling of app", s.AppID)
 }
 
 func (t *tx) ListScalingDecisions(appID string) ([]model.ScalingDecision, error) {
@@ -71,7 +71,7 @@ func (t *tx) PutScalingDecision(d model.ScalingDecision) error {
 	if err != nil {
 		return fmt.Errorf("store: encode scaling decision of app %q: %w", d.AppID, err)
 	}
-	return t.err(t.q.PutScalingDecision(t.ctx, gen.PutScalingDecisionParams{
+	return t.queryError(t.q.PutScalingDecision(t.ctx, gen.PutScalingDecisionParams{
 		AppID: d.AppID, Region: d.RegionID, WorkspaceID: d.WorkspaceID, Decision: b, DecidedAt: d.DecidedAt,
 	}), "put scaling decision of app", d.AppID)
 }
@@ -82,7 +82,7 @@ func (t *tx) ListScalingLoads(appID, regionID, role string, since int64) ([]mode
 	})(t.q.ListScalingLoads(t.ctx, gen.ListScalingLoadsParams{AppID: appID, Region: regionID, Role: role, BeganAt: since}))
 }
 
-var putScalingLoads = insertInto("PutScalingLoads", "scaling_loads", "app_id", "region", "role", "began_at", "workspace_id", "samples").replacing("samples")
+var putScalingLoads = insertInto("PutScalingLoads", "scaling_loads", "app_id", "region", "role", "began_at", "workspace_id", "samples").replacingColumns("samples")
 
 func (t *tx) PutScalingLoads(chunks []model.LoadChunk) error {
 	if len(chunks) == 0 {
@@ -91,7 +91,7 @@ func (t *tx) PutScalingLoads(chunks []model.LoadChunk) error {
 	chunks = slices.SortedFunc(slices.Values(chunks), func(a, b model.LoadChunk) int {
 		return cmp.Or(cmp.Compare(a.AppID, b.AppID), cmp.Compare(a.RegionID, b.RegionID), cmp.Compare(a.Role, b.Role), cmp.Compare(a.BeganAt, b.BeganAt))
 	})
-	return t.err(runBulk(t, t.db, putScalingLoads, chunks, func(args []any, c model.LoadChunk) []any {
+	return t.queryError(runBulk(t, t.db, putScalingLoads, chunks, func(args []any, c model.LoadChunk) []any {
 		return append(args, c.AppID, c.RegionID, c.Role, c.BeganAt, c.WorkspaceID, c.Samples)
 	}), "put scaling loads", chunks[0].AppID)
 }

@@ -14,7 +14,7 @@ func (t *tx) ListSealedValues(keyID uint32, after model.SealedValue, n int) ([]m
 	return list(t, "list sealed values", "", func(r gen.ListSealedValuesRow) (model.SealedValue, error) {
 		return model.SealedValue{EnvironmentID: r.EnvironmentID, Name: r.Name, Version: r.Version, Ciphertext: r.Ciphertext}, nil
 	})(t.primary.ListSealedValues(t.ctx, gen.ListSealedValuesParams{
-		Prefix: seal.Prefix(keyID), EnvironmentID: after.EnvironmentID, Name: after.Name, Version: after.Version, Limit: limit(n),
+		Prefix: seal.Prefix(keyID), EnvironmentID: after.EnvironmentID, Name: after.Name, Version: after.Version, Limit: limitOrAll(n),
 	}))
 }
 
@@ -36,11 +36,11 @@ UPDATE secret_versions s JOIN (` + strings.Repeat(resealedRow+" UNION ALL ", len
 SET s.ciphertext = v.resealed`
 		result, err := t.db.ExecContext(t.ctx, q, args...)
 		if err != nil {
-			return replaced, t.err(err, "reseal secret", part[0].Name)
+			return replaced, t.queryError(err, "reseal secret", part[0].Name)
 		}
 		n, err := result.RowsAffected()
 		if err != nil {
-			return replaced, t.err(err, "reseal secret", part[0].Name)
+			return replaced, t.queryError(err, "reseal secret", part[0].Name)
 		}
 		replaced += n
 	}
@@ -68,7 +68,7 @@ func resealedParts(values []model.ResealedValue) iter.Seq[[]model.ResealedValue]
 func (t *tx) CountSealedValues() (map[uint32]int64, error) {
 	rows, err := t.primary.CountSealedValues(t.ctx)
 	if err != nil {
-		return nil, t.err(err, "count sealed values", "")
+		return nil, t.queryError(err, "count sealed values", "")
 	}
 	counts := map[uint32]int64{}
 	for _, r := range rows {

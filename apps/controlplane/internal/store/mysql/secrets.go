@@ -18,14 +18,14 @@ func (t *tx) InsertSecretVersion(s model.Secret) error {
 		WorkspaceID: s.WorkspaceID, EnvironmentID: s.EnvironmentID, Name: s.Name,
 	})
 	if err != nil {
-		return t.err(err, "insert secret", s.Name)
+		return t.queryError(err, "insert secret", s.Name)
 	}
 	if n == 0 {
 		if err := t.insertSecret(s); err != nil {
 			return err
 		}
 	}
-	return t.err(t.q.InsertSecretVersion(t.ctx, gen.InsertSecretVersionParams{
+	return t.queryError(t.q.InsertSecretVersion(t.ctx, gen.InsertSecretVersionParams{
 		EnvironmentID: s.EnvironmentID, Name: s.Name, Version: s.Version, Ciphertext: notNull(s.Ciphertext), CreatedAt: s.UpdatedAt,
 	}), "insert secret", s.Name)
 }
@@ -38,7 +38,7 @@ func (t *tx) insertSecret(s model.Secret) error {
 	if s.Version != floor+1 {
 		return fmt.Errorf("store: insert secret %q version %d, which is not the latest plus one: %w", s.Name, s.Version, model.ErrConflict)
 	}
-	return t.err(t.q.InsertSecret(t.ctx, gen.InsertSecretParams{
+	return t.queryError(t.q.InsertSecret(t.ctx, gen.InsertSecretParams{
 		EnvironmentID: s.EnvironmentID, Name: s.Name, WorkspaceID: s.WorkspaceID, Version: s.Version,
 		CreatedAt: s.CreatedAt, UpdatedAt: s.UpdatedAt,
 	}), "insert secret", s.Name)
@@ -50,14 +50,14 @@ func (t *tx) SecretFloor(environmentID string) (int32, error) {
 	if errors.Is(err, sql.ErrNoRows) {
 		return 0, nil
 	}
-	return version, t.err(err, "read secret floor of", environmentID)
+	return version, t.queryError(err, "read secret floor of", environmentID)
 }
 
 func (t *tx) GetSecret(workspaceID, environmentID, name string) (model.Secret, error) {
 	return get(t, "get secret", name, func(r gen.GetSecretRow) (model.Secret, error) {
 		return model.Secret{
 			WorkspaceID: r.WorkspaceID, EnvironmentID: r.EnvironmentID, Name: r.Name, Version: r.Version,
-			Ciphertext: blob(r.Ciphertext), CreatedAt: r.CreatedAt, UpdatedAt: r.UpdatedAt,
+			Ciphertext: blobOrNil(r.Ciphertext), CreatedAt: r.CreatedAt, UpdatedAt: r.UpdatedAt,
 		}, nil
 	})(t.q.GetSecret(t.ctx, gen.GetSecretParams{WorkspaceID: workspaceID, EnvironmentID: environmentID, Name: name}))
 }
@@ -66,7 +66,7 @@ func (t *tx) GetSecretVersion(workspaceID, environmentID, name string, version i
 	return get(t, "get secret", name, func(r gen.GetSecretVersionRow) (model.Secret, error) {
 		return model.Secret{
 			WorkspaceID: r.WorkspaceID, EnvironmentID: r.EnvironmentID, Name: r.Name, Version: r.Version,
-			Ciphertext: blob(r.Ciphertext), CreatedAt: r.CreatedAt, UpdatedAt: r.UpdatedAt,
+			Ciphertext: blobOrNil(r.Ciphertext), CreatedAt: r.CreatedAt, UpdatedAt: r.UpdatedAt,
 		}, nil
 	})(t.q.GetSecretVersion(t.ctx, gen.GetSecretVersionParams{
 		WorkspaceID: workspaceID, EnvironmentID: environmentID, Name: name, Version: version,
@@ -80,7 +80,7 @@ func (t *tx) ListSecrets(workspaceID, environmentID string, p store.Page) ([]mod
 			CreatedAt: r.CreatedAt, UpdatedAt: r.UpdatedAt,
 		}, nil
 	})(t.q.ListSecrets(t.ctx, gen.ListSecretsParams{
-		WorkspaceID: workspaceID, EnvironmentID: environmentID, After: p.After, Limit: limit(p.Limit),
+		WorkspaceID: workspaceID, EnvironmentID: environmentID, After: p.After, Limit: limitOrAll(p.Limit),
 	}))
 }
 
@@ -90,10 +90,10 @@ func (t *tx) SecretVersions(environmentID string, names []string) (map[string]in
 		return versions, nil
 	}
 	rows, err := t.q.LatestSecretVersions(t.ctx, gen.LatestSecretVersionsParams{
-		EnvironmentIds: []string{environmentID}, Names: distinct(names),
+		EnvironmentIds: []string{environmentID}, Names: sortDistinct(names),
 	})
 	if err != nil {
-		return nil, t.err(err, "read secret versions of", environmentID)
+		return nil, t.queryError(err, "read secret versions of", environmentID)
 	}
 	for _, r := range rows {
 		versions[r.Name] = r.Version
@@ -104,13 +104,13 @@ func (t *tx) SecretVersions(environmentID string, names []string) (map[string]in
 func (t *tx) DeleteSecret(workspaceID, environmentID, name string) error {
 	err := t.q.RaiseSecretFloor(t.ctx, gen.RaiseSecretFloorParams{WorkspaceID: workspaceID, EnvironmentID: environmentID, Name: name})
 	if err != nil {
-		return t.err(err, "delete secret", name)
+		return t.queryError(err, "delete secret", name)
 	}
 	n, err := t.q.DeleteSecret(t.ctx, gen.DeleteSecretParams{WorkspaceID: workspaceID, EnvironmentID: environmentID, Name: name})
-	if err := t.found(n, err, "delete secret", name); err != nil {
+	if err := t.requireFound(n, err, "delete secret", name); err != nil {
 		return err
 	}
-	return t.err(t.q.DeleteSecretVersions(t.ctx, gen.DeleteSecretVersionsParams{
+	return t.queryError(t.q.DeleteSecretVersions(t.ctx, gen.DeleteSecretVersionsParams{
 		EnvironmentID: environmentID, Name: name,
 	}), "delete secret", name)
 }

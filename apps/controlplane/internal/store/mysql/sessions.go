@@ -22,7 +22,7 @@ func (t *tx) StartSession(regionID, sessionID string, leaseTTL int64, agent mode
 	}
 	features, err := encodeJSON(agent.AgentFeatures)
 	if err != nil {
-		return model.Region{}, false, t.err(err, "start session of region", regionID)
+		return model.Region{}, false, t.queryError(err, "start session of region", regionID)
 	}
 	resumed := was.SessionID == sessionID
 	fence := was.SessionFence
@@ -33,11 +33,11 @@ func (t *tx) StartSession(regionID, sessionID string, leaseTTL int64, agent mode
 	}
 	err = t.q.StartSession(t.ctx, gen.StartSessionParams{
 		SessionID: sessionID, SessionEpoch: head.Epoch, SessionFence: fence, SessionSequence: sequence,
-		AgentVersion: clip(agent.AgentVersion, maxReason), AgentRuntime: clip(agent.AgentRuntime, 64), AgentFeatures: features,
-		GatewayUrl: clip(agent.GatewayURL, maxGatewayURL), LeaseTtl: leaseTTL, ID: regionID,
+		AgentVersion: clipText(agent.AgentVersion, maxReason), AgentRuntime: clipText(agent.AgentRuntime, 64), AgentFeatures: features,
+		GatewayUrl: clipText(agent.GatewayURL, maxGatewayURL), LeaseTtl: leaseTTL, ID: regionID,
 	})
 	if err != nil {
-		return model.Region{}, false, t.err(err, "start session of region", regionID)
+		return model.Region{}, false, t.queryError(err, "start session of region", regionID)
 	}
 	r, err := t.GetRegion(regionID)
 	return r, resumed, err
@@ -45,7 +45,7 @@ func (t *tx) StartSession(regionID, sessionID string, leaseTTL int64, agent mode
 
 // CheckSessions reads the primary, because a session that is missing in a replica would be refused.
 func (t *tx) CheckSessions(regionIDs []string) ([]model.Region, error) {
-	return list(t, "check sessions", "", region)(inChunks(distinct(regionIDs), func(ids []string) ([]gen.Region, error) {
+	return list(t, "check sessions", "", regionFromRow)(inChunks(sortDistinct(regionIDs), func(ids []string) ([]gen.Region, error) {
 		return t.primary.GetRegions(t.ctx, ids)
 	}))
 }
@@ -93,23 +93,23 @@ SET r.session_sequence = GREATEST(r.session_sequence, v.sequence), r.last_report
     r.received_revision = IF(v.sequence >= r.session_sequence, v.received, r.received_revision),` + set + `
     r.status = 2, r.lease_expires_at = CAST(UNIX_TIMESTAMP(NOW(3)) * 1000 AS SIGNED) + ?`
 	_, err := t.db.ExecContext(t.ctx, q, append(args, leaseTTL)...)
-	return t.err(err, "note reports of region", regions[0].ID)
+	return t.queryError(err, "note reports of region", regions[0].ID)
 }
 
 func (t *tx) ExpireLeases(now int64, n int) ([]string, error) {
-	if err := t.locking("expire leases", ""); err != nil {
+	if err := t.requireUpdate("expire leases", ""); err != nil {
 		return nil, err
 	}
-	ids, err := t.q.OverdueLeases(t.ctx, limit(n))
+	ids, err := t.q.OverdueLeases(t.ctx, limitOrAll(n))
 	if err != nil || len(ids) == 0 {
-		return nil, t.err(err, "find overdue leases", "")
+		return nil, t.queryError(err, "find overdue leases", "")
 	}
 	err = t.q.MarkUnreachable(t.ctx, gen.MarkUnreachableParams{At: now, Ids: ids})
-	return ids, t.err(err, "mark region unreachable", ids[0])
+	return ids, t.queryError(err, "mark region unreachable", ids[0])
 }
 
 func (t *tx) InsertJoinToken(j model.JoinToken) error {
-	return t.err(t.q.InsertJoinToken(t.ctx, gen.InsertJoinTokenParams{
+	return t.queryError(t.q.InsertJoinToken(t.ctx, gen.InsertJoinTokenParams{
 		ID: j.ID, Region: j.RegionID, Hash: notNull(j.Hash), CreatedAt: j.CreatedAt, ExpiresAt: j.ExpiresAt,
 		UsedAt: j.UsedAt, UsedBy: j.UsedBy,
 	}), "insert join token", j.ID)
@@ -117,7 +117,7 @@ func (t *tx) InsertJoinToken(j model.JoinToken) error {
 
 func joinToken(r gen.JoinToken) (model.JoinToken, error) {
 	return model.JoinToken{
-		ID: r.ID, RegionID: r.Region, Hash: blob(r.Hash), CreatedAt: r.CreatedAt, ExpiresAt: r.ExpiresAt,
+		ID: r.ID, RegionID: r.Region, Hash: blobOrNil(r.Hash), CreatedAt: r.CreatedAt, ExpiresAt: r.ExpiresAt,
 		UsedAt: r.UsedAt, UsedBy: r.UsedBy,
 	}, nil
 }
@@ -128,13 +128,13 @@ func (t *tx) GetJoinTokenByHash(hash []byte) (model.JoinToken, error) {
 
 func (t *tx) UseJoinToken(id, joinID string, at int64) error {
 	n, err := t.q.UseJoinToken(t.ctx, gen.UseJoinTokenParams{At: at, UsedBy: joinID, ID: id})
-	return t.swapped(n, err, func() error {
+	return t.requireSwapped(n, err, func() error {
 		_, err := t.primary.GetJoinToken(t.ctx, id)
-		return t.err(err, "use join token", id)
+		return t.queryError(err, "use join token", id)
 	}, "use join token", id)
 }
 
-func quarantined(r gen.RegionQuarantine) (model.Quarantined, error) {
+func quarantinedFromRow(r gen.RegionQuarantine) (model.Quarantined, error) {
 	return model.Quarantined{
 		RegionID: r.Region, Key: r.WorkloadKey, Generation: r.Generation, Instances: r.Instances,
 		Since: r.Since, ApprovedAt: r.ApprovedAt,
@@ -144,17 +144,17 @@ func quarantined(r gen.RegionQuarantine) (model.Quarantined, error) {
 // putQuarantine does not assign since and approved_at of an existing key. The key stays in quarantine since the time
 // at which it was first seen in the region.
 var putQuarantine = insertInto("PutQuarantine", "region_quarantine",
-	"region", "workload_key", "generation", "instances", "since", "approved_at").replacing("generation", "instances")
+	"region", "workload_key", "generation", "instances", "since", "approved_at").replacingColumns("generation", "instances")
 
 func (t *tx) SetQuarantine(regionID string, rows []model.Quarantined) error {
 	rows = slices.Clone(rows)
 	slices.SortStableFunc(rows, func(a, b model.Quarantined) int { return cmp.Compare(a.Key, b.Key) })
-	if err := t.locking("set quarantine of region", regionID); err != nil {
+	if err := t.requireUpdate("set quarantine of region", regionID); err != nil {
 		return err
 	}
 	stored, err := t.q.LockQuarantine(t.ctx, regionID)
 	if err != nil {
-		return t.err(err, "lock quarantine of region", regionID)
+		return t.queryError(err, "lock quarantine of region", regionID)
 	}
 	keep := make(map[string]bool, len(rows))
 	for _, r := range rows {
@@ -168,42 +168,42 @@ func (t *tx) SetQuarantine(regionID string, rows []model.Quarantined) error {
 	}
 	for part := range slices.Chunk(gone, inChunk) {
 		if err := t.q.DeleteQuarantined(t.ctx, gen.DeleteQuarantinedParams{Region: regionID, WorkloadKeys: part}); err != nil {
-			return t.err(err, "release quarantine of region", regionID)
+			return t.queryError(err, "release quarantine of region", regionID)
 		}
 	}
-	return t.err(runBulk(t, t.db, putQuarantine, rows, func(args []any, r model.Quarantined) []any {
+	return t.queryError(runBulk(t, t.db, putQuarantine, rows, func(args []any, r model.Quarantined) []any {
 		return append(args, regionID, r.Key, r.Generation, r.Instances, r.Since, r.ApprovedAt)
 	}), "set quarantine of region", regionID)
 }
 
 func (t *tx) CountQuarantine(regionIDs []string) (map[string]int, error) {
 	counts := map[string]int{}
-	rows, err := inChunks(distinct(regionIDs), func(ids []string) ([]gen.CountQuarantineRow, error) {
+	rows, err := inChunks(sortDistinct(regionIDs), func(ids []string) ([]gen.CountQuarantineRow, error) {
 		return t.q.CountQuarantine(t.ctx, ids)
 	})
 	for _, r := range rows {
 		counts[r.Region] = int(r.N)
 	}
-	return counts, t.err(err, "count quarantine", "")
+	return counts, t.queryError(err, "count quarantine", "")
 }
 
 func (t *tx) ListQuarantine(regionID string, p store.Page) ([]model.Quarantined, error) {
-	return list(t, "list quarantine of region", regionID, quarantined)(t.q.ListQuarantine(t.ctx, gen.ListQuarantineParams{
-		Region: regionID, After: p.After, Limit: limit(p.Limit),
+	return list(t, "list quarantine of region", regionID, quarantinedFromRow)(t.q.ListQuarantine(t.ctx, gen.ListQuarantineParams{
+		Region: regionID, After: p.After, Limit: limitOrAll(p.Limit),
 	}))
 }
 
 func (t *tx) ApproveQuarantine(regionID string, keys []string, at int64) ([]model.Quarantined, error) {
 	var found []gen.RegionQuarantine
-	for part := range slices.Chunk(distinct(keys), inChunk) {
+	for part := range slices.Chunk(sortDistinct(keys), inChunk) {
 		if err := t.q.ApproveQuarantine(t.ctx, gen.ApproveQuarantineParams{At: at, Region: regionID, WorkloadKeys: part}); err != nil {
-			return nil, t.err(err, "approve quarantine of region", regionID)
+			return nil, t.queryError(err, "approve quarantine of region", regionID)
 		}
 		rows, err := t.q.GetQuarantined(t.ctx, gen.GetQuarantinedParams{Region: regionID, WorkloadKeys: part})
 		if err != nil {
-			return nil, t.err(err, "approve quarantine of region", regionID)
+			return nil, t.queryError(err, "approve quarantine of region", regionID)
 		}
 		found = append(found, rows...)
 	}
-	return list(t, "approve quarantine of region", regionID, quarantined)(found, nil)
+	return list(t, "approve quarantine of region", regionID, quarantinedFromRow)(found, nil)
 }

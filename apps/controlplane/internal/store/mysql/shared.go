@@ -50,7 +50,7 @@ func newShared(t *tx, requests []*request) *shared {
 			keys:        kept[model.Idempotency]{table: "idempotency", write: t.insertIdempotency},
 			claims:      kept[model.Claim]{table: "app_claims", write: t.putClaims},
 			standings:   kept[model.Admission]{table: "workspace_starts", write: t.putStandings},
-			wakes:       kept[wake]{table: "app_wake", write: t.wake},
+			wakes:       kept[wake]{table: "app_wake", write: t.writeWakes},
 		},
 	}
 }
@@ -69,8 +69,8 @@ type late struct {
 	wakes           kept[wake]
 }
 
-// all returns the deferred rows of each kind, in the order in which they are written.
-func (l *late) all() []rows {
+// allRows returns the deferred rows of each kind, in the order in which they are written.
+func (l *late) allRows() []rows {
 	return []rows{
 		&l.apps, &l.updated, &l.deployments, &l.rollouts, &l.added, &l.replaced,
 		&l.history, &l.audit, &l.keys, &l.claims, &l.standings, &l.wakes,
@@ -79,11 +79,11 @@ func (l *late) all() []rows {
 
 // rows are deferred rows of one kind.
 type rows interface {
-	// members returns the members that wrote the rows, one for each row.
-	members() []int
-	drop(member int)
-	// concern reports whether there are rows and the statement may read their table.
-	concern(query string) bool
+	// memberNumbers returns the members that wrote the rows, one for each row.
+	memberNumbers() []int
+	dropMember(member int)
+	// concernsQuery reports whether there are rows and the statement may read their table.
+	concernsQuery(query string) bool
 	flush() error
 }
 
@@ -95,13 +95,13 @@ type kept[R any] struct {
 	by    []int
 }
 
-func (k *kept[R]) members() []int { return k.by }
+func (k *kept[R]) memberNumbers() []int { return k.by }
 
-func (k *kept[R]) concern(query string) bool {
+func (k *kept[R]) concernsQuery(query string) bool {
 	return len(k.rows) > 0 && strings.Contains(query, k.table)
 }
 
-func (k *kept[R]) drop(member int) {
+func (k *kept[R]) dropMember(member int) {
 	n := 0
 	for i, by := range k.by {
 		if by != member {
@@ -124,8 +124,8 @@ type wake struct {
 	in    int64
 }
 
-// keep defers rows. about are the ids and names that the rows concern.
-func keep[R any](c *shared, k *kept[R], about []string, rows ...R) {
+// keepRows defers rows. about are the ids and names that the rows concern.
+func keepRows[R any](c *shared, k *kept[R], about []string, rows ...R) {
 	for _, id := range about {
 		c.about[id] = true
 	}
@@ -134,19 +134,19 @@ func keep[R any](c *shared, k *kept[R], about []string, rows ...R) {
 	}
 }
 
-// drop removes a member's deferred rows from the transaction. It reports whether the member could be removed.
-func (c *shared) drop(member int) bool {
+// dropMember removes a member's deferred rows from the transaction. It reports whether the member could be removed.
+func (c *shared) dropMember(member int) bool {
 	if c.bound[member] {
 		return false
 	}
-	for _, k := range c.late.all() {
-		k.drop(member)
+	for _, k := range c.late.allRows() {
+		k.dropMember(member)
 	}
 	return true
 }
 
-// bind records that the current member cannot be removed from the transaction.
-func (t *tx) bind() {
+// bindMember records that the current member cannot be removed from the transaction.
+func (t *tx) bindMember() {
 	if c := t.shared; c != nil {
 		c.bound[c.member] = true
 	}
@@ -163,17 +163,17 @@ func (t *tx) ignoreDeferred(about ...string) (done func()) {
 	return func() { c.apart = false }
 }
 
-// ahead writes the deferred rows before a statement that may concern them.
-func (t *tx) ahead(query string) error {
+// writeAhead writes the deferred rows before a statement that may concern them.
+func (t *tx) writeAhead(query string) error {
 	c := t.shared
-	if c == nil || c.writing || c.apart || !slices.ContainsFunc(c.late.all(), func(k rows) bool { return k.concern(query) }) {
+	if c == nil || c.writing || c.apart || !slices.ContainsFunc(c.late.allRows(), func(k rows) bool { return k.concernsQuery(query) }) {
 		return nil
 	}
 	return t.flush()
 }
 
-// once runs a query that is the same for every member, and keeps the answer.
-func once[M any](t *tx, question string, ask func() (M, error)) (M, error) {
+// askOnce runs a query that is the same for every member, and keeps the answer.
+func askOnce[M any](t *tx, question string, ask func() (M, error)) (M, error) {
 	c := t.shared
 	if c == nil {
 		return ask()
@@ -190,7 +190,7 @@ func once[M any](t *tx, question string, ask func() (M, error)) (M, error) {
 
 // onceList is once for rows. Each member gets its own list, which it may sort and cut.
 func onceList[R any](t *tx, question string, ask func() ([]R, error)) ([]R, error) {
-	rows, err := once(t, question, ask)
+	rows, err := askOnce(t, question, ask)
 	return slices.Clone(rows), err
 }
 
@@ -203,8 +203,8 @@ func (t *tx) flush() error {
 	clear(c.about)
 	c.writing = true
 	defer func() { c.writing = false }()
-	for _, k := range c.late.all() {
-		for _, m := range k.members() {
+	for _, k := range c.late.allRows() {
+		for _, m := range k.memberNumbers() {
 			c.bound[m] = true
 		}
 		if err := k.flush(); err != nil {

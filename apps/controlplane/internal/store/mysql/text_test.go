@@ -34,8 +34,8 @@ func TestRowText_HasItsValues(t *testing.T) {
 }
 
 func TestRowText_LeavesOutUsualColumns(t *testing.T) {
-	b := insertInto("Put", "t", "id", "role", "slot").usually(map[string]any{"role": "main", "slot": int32(0)})
-	head, row, said := b.without([]any{"a", "main", int32(0), "b", "main", int32(1)})
+	b := insertInto("Put", "t", "id", "role", "slot").withDefaults(map[string]any{"role": "main", "slot": int32(0)})
+	head, row, said := b.withoutDefaults([]any{"a", "main", int32(0), "b", "main", int32(1)})
 	require.Equal(t, "-- name: Put :exec\nINSERT INTO t (id, slot) VALUES ", head)
 	require.Equal(t, "(?, ?)", row)
 	require.Equal(t, []int{0, 2}, said)

@@ -12,7 +12,7 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-func topology(r gen.DeploymentTopology) (model.Topology, error) {
+func topologyFromRow(r gen.DeploymentTopology) (model.Topology, error) {
 	return model.Topology{
 		WorkspaceID: r.WorkspaceID, AppID: r.AppID, DeploymentID: r.DeploymentID, RegionID: r.Region,
 		Replicas: r.Replicas, Weight: r.Weight, Generation: r.Generation, Status: windlassv1.TopologyStatus(r.Status),
@@ -22,13 +22,13 @@ func topology(r gen.DeploymentTopology) (model.Topology, error) {
 }
 
 func (t *tx) LockTopology(appIDs ...string) ([]model.Topology, error) {
-	if err := t.locking("lock topology", ""); err != nil {
+	if err := t.requireUpdate("lock topology", ""); err != nil {
 		return nil, err
 	}
 	if rows, ok := t.lockedRows(appIDs); ok {
 		return rows, nil
 	}
-	rows, ok, err := prefetch(t, theApps, "topology", appIDs, func(r model.Topology) string { return r.AppID }, t.lockTopology)
+	rows, ok, err := prefetchRows(t, theApps, "topology", appIDs, func(r model.Topology) string { return r.AppID }, t.lockTopology)
 	if !ok {
 		rows, err = t.lockTopology(appIDs)
 	}
@@ -47,7 +47,7 @@ func (t *tx) LockTopology(appIDs ...string) ([]model.Topology, error) {
 func (t *tx) lockTopology(appIDs []string) ([]model.Topology, error) {
 	done := t.ignoreDeferred(appIDs...)
 	defer done()
-	rows, err := list(t, "lock topology", "", topology)(inChunks(distinct(appIDs), func(ids []string) ([]gen.DeploymentTopology, error) {
+	rows, err := list(t, "lock topology", "", topologyFromRow)(inChunks(sortDistinct(appIDs), func(ids []string) ([]gen.DeploymentTopology, error) {
 		return t.q.LockTopologyOfApps(t.ctx, ids)
 	}))
 	slices.SortFunc(rows, byPlace)
@@ -58,7 +58,7 @@ func (t *tx) lockTopology(appIDs []string) ([]model.Topology, error) {
 // them.
 func (t *tx) lockedRows(appIDs []string) ([]model.Topology, bool) {
 	var rows []model.Topology
-	for _, id := range distinct(appIDs) {
+	for _, id := range sortDistinct(appIDs) {
 		locked, ok := t.locked[id]
 		if !ok {
 			return nil, false
@@ -75,7 +75,7 @@ func (t *tx) ListTopology(appIDs []string) ([]model.Topology, error) {
 	}
 	done := t.ignoreDeferred(appIDs...)
 	defer done()
-	rows, err := list(t, "list topology", "", topology)(inChunks(distinct(appIDs), func(ids []string) ([]gen.DeploymentTopology, error) {
+	rows, err := list(t, "list topology", "", topologyFromRow)(inChunks(sortDistinct(appIDs), func(ids []string) ([]gen.DeploymentTopology, error) {
 		return t.q.ListTopologyOfApps(t.ctx, ids)
 	}))
 	slices.SortFunc(rows, byPlace)
@@ -87,12 +87,12 @@ func byPlace(a, b model.Topology) int {
 }
 
 func (t *tx) ListTopologyByEnvironment(environmentID string) ([]model.Topology, error) {
-	return list(t, "list topology of environment", environmentID, topology)(t.q.ListTopologyOfEnvironment(t.ctx, environmentID))
+	return list(t, "list topology of environment", environmentID, topologyFromRow)(t.q.ListTopologyOfEnvironment(t.ctx, environmentID))
 }
 
 func (t *tx) CountTopologyByRegion(regionID string) (int, error) {
 	n, err := t.q.CountTopologyOfRegion(t.ctx, regionID)
-	return int(n), t.err(err, "count topology of region", regionID)
+	return int(n), t.queryError(err, "count topology of region", regionID)
 }
 
 func (t *tx) CountTopology() ([]model.TopologyCount, error) {
@@ -103,7 +103,7 @@ func (t *tx) CountTopology() ([]model.TopologyCount, error) {
 
 func (t *tx) CountActiveRollouts() (model.ActiveRolloutCount, error) {
 	r, err := t.q.CountActiveRollouts(t.ctx)
-	return model.ActiveRolloutCount{Rollouts: int(r.RowCount), OldestAt: r.OldestAt}, t.err(err, "count rollouts in flight", "")
+	return model.ActiveRolloutCount{Rollouts: int(r.RowCount), OldestAt: r.OldestAt}, t.queryError(err, "count rollouts in flight", "")
 }
 
 var (
@@ -112,12 +112,12 @@ var (
 		"status", "reason", "traceparent", "workload", "workload_version", "handed_over", "max_unavailable", "roles", "moving", "created_at", "updated_at",
 	}
 	addTopology     = insertInto("AddTopology", "deployment_topology", topologyColumns...)
-	replaceTopology = insertInto("ReplaceTopology", "deployment_topology", topologyColumns...).replacing(topologyColumns[2:]...)
+	replaceTopology = insertInto("ReplaceTopology", "deployment_topology", topologyColumns...).replacingColumns(topologyColumns[2:]...)
 )
 
 func topologyArgs(args []any, r model.Topology) []any {
 	return append(args, r.DeploymentID, r.RegionID, r.WorkspaceID, r.AppID, r.Replicas, r.Weight, r.Generation,
-		int32(r.Status), clip(r.Reason, maxName), r.Traceparent, r.Workload, r.WorkloadVersion, r.Transferred, r.MaxUnavailable, r.Roles, r.Moving, r.CreatedAt, r.UpdatedAt)
+		int32(r.Status), clipText(r.Reason, maxName), r.Traceparent, r.Workload, r.WorkloadVersion, r.Transferred, r.MaxUnavailable, r.Roles, r.Moving, r.CreatedAt, r.UpdatedAt)
 }
 
 // PutTopology locks the existing rows, unless LockTopology has locked them, and compares generations before it writes
@@ -131,11 +131,11 @@ func (t *tx) PutTopology(rows []model.Topology) error {
 	slices.SortStableFunc(rows, byPlace)
 	stored, err := t.storedGenerations(rows)
 	if err != nil {
-		return t.err(err, "lock topology of deployment", rows[0].DeploymentID)
+		return t.queryError(err, "lock topology of deployment", rows[0].DeploymentID)
 	}
 	var added, replaced []model.Topology
 	for i, r := range rows {
-		t.touch(r.AppID)
+		t.touchApp(r.AppID)
 		if i > 0 && byPlace(rows[i-1], r) == 0 {
 			return fmt.Errorf("store: put topology %q in %q twice in one call", r.DeploymentID, r.RegionID)
 		}
@@ -154,8 +154,8 @@ func (t *tx) PutTopology(rows []model.Topology) error {
 		for _, r := range rows {
 			c.about[r.AppID], c.about[r.DeploymentID] = true, true
 		}
-		keep(c, &c.late.added, nil, added...)
-		keep(c, &c.late.replaced, nil, replaced...)
+		keepRows(c, &c.late.added, nil, added...)
+		keepRows(c, &c.late.replaced, nil, replaced...)
 	} else if err := t.addTopology(added); err != nil {
 		return err
 	} else if err := t.replaceTopology(replaced); err != nil {
@@ -178,7 +178,7 @@ func (t *tx) addTopology(rows []model.Topology) error {
 	if isDuplicate(err) {
 		return fmt.Errorf("store: put topology of %q: %w", rows[0].DeploymentID, model.ErrConflict)
 	}
-	return t.err(err, "put topology of deployment", rows[0].DeploymentID)
+	return t.queryError(err, "put topology of deployment", rows[0].DeploymentID)
 }
 
 func (t *tx) replaceTopology(rows []model.Topology) error {
@@ -186,7 +186,7 @@ func (t *tx) replaceTopology(rows []model.Topology) error {
 		return nil
 	}
 	slices.SortStableFunc(rows, byPlace)
-	return t.err(runBulk(t, t.db, replaceTopology, rows, topologyArgs), "put topology of deployment", rows[0].DeploymentID)
+	return t.queryError(runBulk(t, t.db, replaceTopology, rows, topologyArgs), "put topology of deployment", rows[0].DeploymentID)
 }
 
 // place is the key of a topology row.
@@ -223,7 +223,7 @@ func (t *tx) lockGenerations(sorted []model.Topology) (map[place]int64, error) {
 			args = append(args, r.DeploymentID, r.RegionID)
 		}
 		q.WriteString(" ORDER BY deployment_id, region FOR UPDATE")
-		err := scan(t, t.db, q.String(), args, func(row scanner) error {
+		err := scanRows(t, t.db, q.String(), args, func(row scanner) error {
 			var p place
 			var generation int64
 			err := row.Scan(&p.deployment, &p.region, &generation)
@@ -238,12 +238,12 @@ func (t *tx) lockGenerations(sorted []model.Topology) (map[place]int64, error) {
 }
 
 func (t *tx) DeleteTopology(stoppedBefore int64, n int) (int, error) {
-	if err := t.locking("delete stopped topology", ""); err != nil {
+	if err := t.requireUpdate("delete stopped topology", ""); err != nil {
 		return 0, err
 	}
-	rows, err := t.q.LockStoppedTopology(t.ctx, gen.LockStoppedTopologyParams{StoppedBefore: stoppedBefore, Limit: limit(n)})
+	rows, err := t.q.LockStoppedTopology(t.ctx, gen.LockStoppedTopologyParams{StoppedBefore: stoppedBefore, Limit: limitOrAll(n)})
 	if err != nil {
-		return 0, t.err(err, "find stopped topology", "")
+		return 0, t.queryError(err, "find stopped topology", "")
 	}
 	clear(t.locked)
 	for part := range slices.Chunk(rows, bulkRows) {
@@ -257,7 +257,7 @@ func (t *tx) DeleteTopology(stoppedBefore int64, n int) (int, error) {
 			"-- name: DeleteObserved :exec\nDELETE FROM deployment_observed WHERE ",
 		} {
 			if _, err := t.db.ExecContext(t.ctx, q+where, args...); err != nil {
-				return 0, t.err(err, "delete stopped topology", "")
+				return 0, t.queryError(err, "delete stopped topology", "")
 			}
 		}
 	}
@@ -267,12 +267,12 @@ func (t *tx) DeleteTopology(stoppedBefore int64, n int) (int, error) {
 // AppsInRegion is for callers that handle a change of the region's reports or history.
 func (t *tx) AppsInRegion(regionID string) ([]string, error) {
 	ids, err := t.q.AppsInRegion(t.ctx, regionID)
-	return ids, t.err(err, "list apps in region", regionID)
+	return ids, t.queryError(err, "list apps in region", regionID)
 }
 
 // GetAssignments implements store.ObservedTx.
 func (t *tx) GetAssignments(deployments map[string][]string) ([]model.Assignment, error) {
-	rows, err := list(t, "read assignments", "", assignment)(rowsOf(wantedOf(deployments),
+	rows, err := list(t, "read assignments", "", assignmentFromRow)(rowsOf(wantedOf(deployments),
 		func(r gen.GetAssignmentsRow) pair {
 			return pair{r.DeploymentTopology.Region, r.DeploymentTopology.DeploymentID}
 		},
@@ -283,7 +283,7 @@ func (t *tx) GetAssignments(deployments map[string][]string) ([]model.Assignment
 	return rows, err
 }
 
-func assignment(r gen.GetAssignmentsRow) (model.Assignment, error) {
-	t, err := topology(r.DeploymentTopology)
+func assignmentFromRow(r gen.GetAssignmentsRow) (model.Assignment, error) {
+	t, err := topologyFromRow(r.DeploymentTopology)
 	return model.Assignment{Topology: t, UnderWay: r.UnderWay != 0}, err
 }

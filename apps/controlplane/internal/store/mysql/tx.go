@@ -62,8 +62,8 @@ func (s *Store) newTx(ctx context.Context, primary, reads gen.DBTX, readOnly boo
 	return t
 }
 
-// committed returns what the transaction changed, in a stable order.
-func (t *tx) committed(revisions map[string]int64) store.Commit {
+// commitOf returns what the transaction changed, in a stable order.
+func (t *tx) commitOf(revisions map[string]int64) store.Commit {
 	for region, rev := range t.bumped {
 		if _, ok := revisions[region]; !ok {
 			revisions[region] = rev
@@ -79,10 +79,10 @@ func (t *tx) committed(revisions map[string]int64) store.Commit {
 // Batched implements store.Tx.
 func (t *tx) Batched() bool { return t.shared != nil }
 
-func (t *tx) touch(appID string) {
+func (t *tx) touchApp(appID string) {
 	t.apps[appID] = struct{}{}
 	if t.shared != nil {
-		t.shared.prefetched.forget(appID)
+		t.shared.prefetched.forgetApp(appID)
 	}
 }
 
@@ -94,9 +94,9 @@ func isDuplicate(err error) bool {
 	return errors.As(err, &my) && my.Number == errDuplicate
 }
 
-// err wraps a statement's error with the operation and the id, maps it to the contract's errors, and
+// queryError wraps a statement's error with the operation and the id, maps it to the contract's errors, and
 // remembers an error that ended the transaction.
-func (t *tx) err(err error, op, id string) error {
+func (t *tx) queryError(err error, op, id string) error {
 	if err == nil {
 		return nil
 	}
@@ -105,11 +105,11 @@ func (t *tx) err(err error, op, id string) error {
 	}
 	switch {
 	case errors.Is(err, sql.ErrNoRows), isUnspeakable(err):
-		return wrap(model.ErrNotFound, op, id)
+		return wrapError(model.ErrNotFound, op, id)
 	case isDuplicate(err):
-		return wrap(model.ErrExists, op, id)
+		return wrapError(model.ErrExists, op, id)
 	}
-	err = wrap(err, op, id)
+	err = wrapError(err, op, id)
 	if !t.readOnly && retryReason(err) != "" {
 		t.broken = err
 	}
@@ -130,19 +130,19 @@ func isUnspeakable(err error) bool {
 	return errors.As(err, &my) && (my.Number == errCollations || my.Number == errNotUTF8)
 }
 
-func wrap(err error, op, id string) error {
+func wrapError(err error, op, id string) error {
 	if id == "" {
 		return fmt.Errorf("store: %s: %w", op, err)
 	}
 	return fmt.Errorf("store: %s %q: %w", op, id, err)
 }
 
-// found is err for a statement that must match one row.
-func (t *tx) found(n int64, err error, op, id string) error {
+// requireFound is err for a statement that must match one row.
+func (t *tx) requireFound(n int64, err error, op, id string) error {
 	if err == nil && n == 0 {
 		err = sql.ErrNoRows
 	}
-	return t.err(err, op, id)
+	return t.queryError(err, op, id)
 }
 
 // allFound is found for a statement that must match want rows.
@@ -150,33 +150,33 @@ func (t *tx) allFound(n, want int, err error, op string) error {
 	if err == nil && n < want {
 		err = sql.ErrNoRows
 	}
-	return t.err(err, op, "")
+	return t.queryError(err, op, "")
 }
 
-// swapped is err for a compare-and-set. If it matched no row, exists decides between a changed row and a
+// requireSwapped is err for a compare-and-set. If it matched no row, exists decides between a changed row and a
 // missing row.
-func (t *tx) swapped(n int64, err error, exists func() error, op, id string) error {
+func (t *tx) requireSwapped(n int64, err error, exists func() error, op, id string) error {
 	if err != nil || n > 0 {
-		return t.err(err, op, id)
+		return t.queryError(err, op, id)
 	}
 	if err := exists(); err != nil {
 		return err
 	}
-	return wrap(model.ErrConflict, op, id)
+	return wrapError(model.ErrConflict, op, id)
 }
 
-// locking refuses row locks outside of Update.
-func (t *tx) locking(op, id string) error {
+// requireUpdate refuses row locks outside of Update.
+func (t *tx) requireUpdate(op, id string) error {
 	if t.readOnly {
-		return wrap(errReadOnly, op, id)
+		return wrapError(errReadOnly, op, id)
 	}
 	return nil
 }
 
-// unchanged fails if a read-only transaction called Change.
-func (t *tx) unchanged() error {
+// requireUnchanged fails if a read-only transaction called Change.
+func (t *tx) requireUnchanged() error {
 	if len(t.changes.byRegion) > 0 {
-		return wrap(errReadOnly, "change", "")
+		return wrapError(errReadOnly, "change", "")
 	}
 	return nil
 }
@@ -186,11 +186,11 @@ func get[R, M any](t *tx, op, id string, conv func(R) (M, error)) func(R, error)
 	return func(r R, err error) (M, error) {
 		var zero M
 		if err != nil {
-			return zero, t.err(err, op, id)
+			return zero, t.queryError(err, op, id)
 		}
 		m, err := conv(r)
 		if err != nil {
-			return zero, wrap(err, op, id)
+			return zero, wrapError(err, op, id)
 		}
 		return m, nil
 	}
@@ -200,13 +200,13 @@ func get[R, M any](t *tx, op, id string, conv func(R) (M, error)) func(R, error)
 func list[R, M any](t *tx, op, id string, conv func(R) (M, error)) func([]R, error) ([]M, error) {
 	return func(rows []R, err error) ([]M, error) {
 		if err != nil && !isUnspeakable(err) {
-			return nil, t.err(err, op, id)
+			return nil, t.queryError(err, op, id)
 		}
 		ms := make([]M, 0, len(rows))
 		for _, r := range rows {
 			m, err := conv(r)
 			if err != nil {
-				return nil, wrap(err, op, id)
+				return nil, wrapError(err, op, id)
 			}
 			ms = append(ms, m)
 		}
@@ -217,16 +217,16 @@ func list[R, M any](t *tx, op, id string, conv func(R) (M, error)) func([]R, err
 // maxID sorts after every id. Pages in descending order begin at maxID.
 const maxID = "\x7f"
 
-// before returns the cursor of a page in descending order.
-func before(p store.Page) string {
+// beforeCursor returns the cursor of a page in descending order.
+func beforeCursor(p store.Page) string {
 	if p.After == "" {
 		return maxID
 	}
 	return p.After
 }
 
-// limit returns n as a LIMIT, which has no effect if n is not positive.
-func limit(n int) int32 {
+// limitOrAll returns n as a LIMIT, which has no effect if n is not positive.
+func limitOrAll(n int) int32 {
 	if n <= 0 || n > math.MaxInt32 {
 		return math.MaxInt32
 	}
@@ -250,8 +250,8 @@ func inChunks[R any](ids []string, query func([]string) ([]R, error)) ([]R, erro
 	return all, nil
 }
 
-// distinct returns the ids sorted, without duplicates. Row locks are taken in this order.
-func distinct(ids []string) []string {
+// sortDistinct returns the ids sorted, without duplicates. Row locks are taken in this order.
+func sortDistinct(ids []string) []string {
 	ids = slices.Clone(ids)
 	slices.Sort(ids)
 	return slices.Compact(ids)
@@ -266,8 +266,8 @@ const (
 	maxMessage = 8 << 10
 )
 
-// clip cuts s to at most n bytes at the edge of a rune, and replaces bytes that are not UTF-8.
-func clip(s string, n int) string {
+// clipText cuts s to at most n bytes at the edge of a rune, and replaces bytes that are not UTF-8.
+func clipText(s string, n int) string {
 	if len(s) > n {
 		for n > 0 && !utf8.RuneStart(s[n]) {
 			n--
@@ -277,8 +277,8 @@ func clip(s string, n int) string {
 	return strings.ToValidUTF8(s, "\uFFFD")
 }
 
-// blob reverses notNull: it returns nil for an empty column.
-func blob(b []byte) []byte {
+// blobOrNil reverses notNull: it returns nil for an empty column.
+func blobOrNil(b []byte) []byte {
 	if len(b) == 0 {
 		return nil
 	}

@@ -34,19 +34,19 @@ func (t *tx) WakeAt(due map[string]int64, now int64) error {
 	if len(ids) == 0 {
 		return nil
 	}
-	if err := t.locking("wake app", ids[0]); err != nil {
+	if err := t.requireUpdate("wake app", ids[0]); err != nil {
 		return err
 	}
 	if c := t.shared; c != nil && !c.writing {
 		for _, id := range ids {
-			keep(c, &c.late.wakes, nil, wake{id, due[id] - now})
+			keepRows(c, &c.late.wakes, nil, wake{id, due[id] - now})
 		}
 		return nil
 	}
 	known := slices.DeleteFunc(slices.Clone(ids), func(id string) bool { _, ok := t.unset[id]; return ok })
 	rows, err := inChunks(known, func(ids []string) ([]gen.LockWakesRow, error) { return t.q.LockWakes(t.ctx, ids) })
 	if err != nil {
-		return t.err(err, "wake app", ids[0])
+		return t.queryError(err, "wake app", ids[0])
 	}
 	dueIn := make(map[string]int64, len(rows))
 	for _, r := range rows {
@@ -63,7 +63,7 @@ func (t *tx) WakeAt(due map[string]int64, now int64) error {
 		in := due[id] - now
 		return append(args, id, in, in, in)
 	}); err != nil {
-		return t.err(err, "wake app", ids[0])
+		return t.queryError(err, "wake app", ids[0])
 	}
 	for _, id := range turned {
 		if in := time.Duration(due[id]-now) * time.Millisecond; in <= store.WakeWindow {
@@ -73,8 +73,8 @@ func (t *tx) WakeAt(due map[string]int64, now int64) error {
 	return nil
 }
 
-// wake is WakeAt for deferred wake-ups.
-func (t *tx) wake(wakes []wake) error {
+// writeWakes is WakeAt for deferred wake-ups.
+func (t *tx) writeWakes(wakes []wake) error {
 	due := make(map[string]int64, len(wakes))
 	for _, w := range wakes {
 		if earlier, ok := due[w.appID]; !ok || w.in < earlier {
@@ -87,7 +87,7 @@ func (t *tx) wake(wakes []wake) error {
 // ClearWakes locks only rows that exist. A transaction that woke one of the apps meanwhile inserted a
 // new row.
 func (t *tx) ClearWakes(appIDs []string) error {
-	ids := distinct(appIDs)
+	ids := sortDistinct(appIDs)
 	if len(ids) == 0 {
 		return nil
 	}
@@ -100,23 +100,23 @@ func (t *tx) ClearWakes(appIDs []string) error {
 			t.unset[id] = struct{}{}
 		}
 	}
-	return t.err(err, "clear wakes, such as of app", ids[0])
+	return t.queryError(err, "clear wakes, such as of app", ids[0])
 }
 
 func (t *tx) DueWakes(lostAfter, againAfter int64, n int) ([]model.Wake, error) {
 	return list(t, "list due wakes", "", func(r gen.AppWake) (model.Wake, error) {
 		return model.Wake{AppID: r.AppID, Due: r.Due, SentAt: r.SentAt}, nil
-	})(t.primary.DueWakes(t.ctx, gen.DueWakesParams{LostAfter: lostAfter, AgainAfter: againAfter, Limit: limit(n)}))
+	})(t.primary.DueWakes(t.ctx, gen.DueWakesParams{LostAfter: lostAfter, AgainAfter: againAfter, Limit: limitOrAll(n)}))
 }
 
 func (t *tx) MarkWakesSent(appIDs []string, dueBy int64) error {
 	if len(appIDs) == 0 {
 		return nil
 	}
-	return t.err(t.q.MarkWakesSent(t.ctx, gen.MarkWakesSentParams{AppIds: distinct(appIDs), DueBy: dueBy}), "mark wake as sent", appIDs[0])
+	return t.queryError(t.q.MarkWakesSent(t.ctx, gen.MarkWakesSentParams{AppIds: sortDistinct(appIDs), DueBy: dueBy}), "mark wake as sent", appIDs[0])
 }
 
 func (t *tx) UnsendWakes() (int64, error) {
 	n, err := t.q.UnsendWakes(t.ctx)
-	return n, t.err(err, "mark wakes as not sent", "")
+	return n, t.queryError(err, "mark wakes as not sent", "")
 }

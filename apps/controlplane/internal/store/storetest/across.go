@@ -14,7 +14,7 @@ import (
 func testCrossRegion(t *testing.T, setup setup) {
 	t.Run("all regions that route an app whose requests cross regions, whether or not anything serves there", func(t *testing.T) {
 		w := setup(t)
-		ids, app, off, silent := w.regions(4), w.app("chat"), w.app("off"), w.app("silent")
+		ids, app, off, silent := w.newRegions(4), w.insertApp("chat"), w.insertApp("off"), w.insertApp("silent")
 		ids[1] = ids[0] + "-own"
 		w.update(func(tx store.Tx) error {
 			return tx.InsertRegion(model.Region{ID: ids[1], WorkspaceID: w.ws, Name: "own", ResourceVersion: 1})
@@ -23,7 +23,7 @@ func testCrossRegion(t *testing.T, setup setup) {
 			return model.EncodeRouting(&windlassv1.RoutingPolicy{CrossRegion: c})
 		}
 		row := func(d model.Deployment, region string, weight int32, status windlassv1.TopologyStatus) model.Topology {
-			r := place(d, region, 1)
+			r := newTopology(d, region, 1)
 			r.Weight, r.Status = weight, status
 			return r
 		}
@@ -32,7 +32,7 @@ func testCrossRegion(t *testing.T, setup setup) {
 			r.Replicas = 0
 			return r
 		}
-		d1, d2, d3, d4 := w.deployment(app, 1), w.deployment(app, 2), w.deployment(off, 1), w.deployment(silent, 1)
+		d1, d2, d3, d4 := w.insertDeployment(app, 1), w.insertDeployment(app, 2), w.insertDeployment(off, 1), w.insertDeployment(silent, 1)
 		w.put(row(d1, ids[0], 80, started), row(d2, ids[0], 20, starting), asleep(row(d1, ids[1], 100, started)),
 			row(d1, ids[2], 0, started), row(d2, ids[3], 100, stopped), row(d3, ids[0], 100, started), row(d4, ids[0], 100, started))
 		var routes []model.Route
@@ -46,7 +46,7 @@ func testCrossRegion(t *testing.T, setup setup) {
 			model.Route{WorkspaceID: w.ws, AppID: off.ID, RegionID: ids[0], Generation: 1, UpdatedAt: now, Policy: policy(windlassv1.RoutingPolicy_CROSS_REGION_OFF)},
 			model.Route{WorkspaceID: w.ws, AppID: silent.ID, RegionID: ids[0], Generation: 1, UpdatedAt: now})
 		ready := func(d model.Deployment, region string, n int32, deleted bool) model.Observed {
-			o := report(d, region, 7)
+			o := newReport(d, region, 7)
 			o.Ready, o.Deleted = n, deleted
 			return o
 		}

@@ -13,8 +13,8 @@ import (
 	"github.com/windlass-run/windlass/pkg/ident"
 )
 
-// running makes an app that has a live deployment and a rollout, each perhaps empty.
-func (w *fixture) running(workspaceID, name, live, rollout string) model.App {
+// newRunningApp makes an app that has a live deployment and a rollout, each perhaps empty.
+func (w *fixture) newRunningApp(workspaceID, name, live, rollout string) model.App {
 	w.t.Helper()
 	a := w.newApp(name)
 	a.WorkspaceID, a.LiveDeploymentID, a.RolloutID = workspaceID, live, rollout
@@ -30,12 +30,12 @@ func claimOf(a model.App, instances, gpus int64) model.Claim {
 	}
 }
 
-func (w *fixture) claim(claims ...model.Claim) {
+func (w *fixture) claimAll(claims ...model.Claim) {
 	w.t.Helper()
 	w.update(func(tx store.Tx) error { return tx.PutClaims(claims) })
 }
 
-func (w *fixture) usage(exceptAppID string) (u model.Usage, unsettled int) {
+func (w *fixture) usageWithout(exceptAppID string) (u model.Usage, unsettled int) {
 	w.t.Helper()
 	return read(w, func(tx store.Tx) (_ model.Usage, err error) {
 		u, unsettled, err = tx.UsageOf(w.ws, exceptAppID)
@@ -43,7 +43,7 @@ func (w *fixture) usage(exceptAppID string) (u model.Usage, unsettled int) {
 	}), unsettled
 }
 
-func (w *fixture) unsettled(exceptAppID, after string, limit int) (names []string) {
+func (w *fixture) unsettledNames(exceptAppID, after string, limit int) (names []string) {
 	w.t.Helper()
 	for _, a := range read(w, func(tx store.Tx) ([]model.App, error) { return tx.UnsettledApps(w.ws, exceptAppID, after, limit) }) {
 		names = append(names, a.Name)
@@ -64,7 +64,7 @@ func testAdmission(t *testing.T, setup setup) {
 		require.Zero(t, none.FullAt)
 		require.Zero(t, none.Ceiling)
 
-		given := filled[model.Admission]()
+		given := filledRow[model.Admission]()
 		given.WorkspaceID = w.ws
 		for range 2 { // they are put, not inserted
 			w.update(func(tx store.Tx) error { return tx.PutLimits(given) })
@@ -79,7 +79,7 @@ func testAdmission(t *testing.T, setup setup) {
 		require.Equal(t, admission(w, w.ws).Own, locked.Own)
 
 		w.update(func(tx store.Tx) error { return tx.DeleteWorkspace(w.ws) })
-		missing(w, func(tx store.Tx) (model.Admission, error) { return tx.GetAdmission(w.ws) })
+		requireMissing(w, func(tx store.Tx) (model.Admission, error) { return tx.GetAdmission(w.ws) })
 		w.update(func(tx store.Tx) error { return tx.InsertWorkspace(model.Workspace{ID: w.ws, Name: "acme"}) })
 		require.Equal(t, model.NoLimitsOfItsOwn, admission(w, w.ws).Own)
 		require.Zero(t, admission(w, w.ws).FullAt)
@@ -88,8 +88,8 @@ func testAdmission(t *testing.T, setup setup) {
 
 	t.Run("a workspace that does not exist is not found", func(t *testing.T) {
 		w := setup(t)
-		missing(w, func(tx store.Tx) (model.Admission, error) { return tx.GetAdmission("ws_unknown") })
-		w.fails(model.ErrNotFound, func(tx store.Tx) error { _, err := tx.LockAdmission("ws_unknown"); return err })
+		requireMissing(w, func(tx store.Tx) (model.Admission, error) { return tx.GetAdmission("ws_unknown") })
+		w.requireFails(model.ErrNotFound, func(tx store.Tx) error { _, err := tx.LockAdmission("ws_unknown"); return err })
 		require.Error(t, w.s.View(t.Context(), func(tx store.Tx) error { _, err := tx.LockAdmission(w.ws); return err }))
 	})
 
@@ -105,29 +105,29 @@ func testAdmission(t *testing.T, setup setup) {
 
 	t.Run("only claims for an app's present deployment and rollout add up", func(t *testing.T) {
 		w := setup(t)
-		w.running(w.ws, "idle", "", "")
-		live, both := w.running(w.ws, "live", "dep_1", ""), w.running(w.ws, "both", "dep_2", "rol_2")
-		w.claim(claimOf(live, 3, 0), claimOf(both, 5, 40))
-		stranger := w.running(ident.New("ws"), "strangers", "dep_3", "")
-		w.claim(claimOf(stranger, 100, 100))
-		gone := w.running(w.ws, "gone", "dep_4", "")
-		w.claim(claimOf(gone, 100, 100))
+		w.newRunningApp(w.ws, "idle", "", "")
+		live, both := w.newRunningApp(w.ws, "live", "dep_1", ""), w.newRunningApp(w.ws, "both", "dep_2", "rol_2")
+		w.claimAll(claimOf(live, 3, 0), claimOf(both, 5, 40))
+		stranger := w.newRunningApp(ident.New("ws"), "strangers", "dep_3", "")
+		w.claimAll(claimOf(stranger, 100, 100))
+		gone := w.newRunningApp(w.ws, "gone", "dep_4", "")
+		w.claimAll(claimOf(gone, 100, 100))
 		gone.DeletedAt = now
 		w.update(func(tx store.Tx) error { return tx.UpdateApp(gone) })
-		u, unsettled := w.usage("")
+		u, unsettled := w.usageWithout("")
 		require.Equal(t, model.Usage{Apps: 3, Deployments: 2, Instances: 8, GPUs: 40, Rollouts: 1}, u)
 		require.Zero(t, unsettled)
-		u, _ = w.usage(both.ID)
+		u, _ = w.usageWithout(both.ID)
 		require.Equal(t, model.Usage{Apps: 2, Deployments: 1, Instances: 3}, u)
 
 		both.LiveDeploymentID, both.RolloutID = "dep_5", ""
 		w.update(func(tx store.Tx) error { return tx.UpdateApp(both) })
-		u, unsettled = w.usage("")
+		u, unsettled = w.usageWithout("")
 		require.Equal(t, model.Usage{Apps: 3, Deployments: 2, Instances: 3}, u)
 		require.Equal(t, 1, unsettled)
-		require.Equal(t, []string{"both"}, w.unsettled("", "", 9))
-		w.claim(claimOf(both, 4, 4))
-		u, unsettled = w.usage("")
+		require.Equal(t, []string{"both"}, w.unsettledNames("", "", 9))
+		w.claimAll(claimOf(both, 4, 4))
+		u, unsettled = w.usageWithout("")
 		require.Equal(t, model.Usage{Apps: 3, Deployments: 2, Instances: 7, GPUs: 4}, u)
 		require.Zero(t, unsettled)
 
@@ -141,7 +141,7 @@ func testAdmission(t *testing.T, setup setup) {
 			}
 			return tx.UpdateApp(a)
 		})
-		u, unsettled = w.usage("")
+		u, unsettled = w.usageWithout("")
 		require.Equal(t, model.Usage{Apps: 3, Deployments: 1, Instances: 3}, u)
 		require.Zero(t, unsettled)
 	})
@@ -150,20 +150,20 @@ func testAdmission(t *testing.T, setup setup) {
 		w := setup(t)
 		var apps []model.App
 		for _, name := range []string{"a", "b", "c", "d"} {
-			apps = append(apps, w.running(w.ws, name, "", "rol_"+name))
+			apps = append(apps, w.newRunningApp(w.ws, name, "", "rol_"+name))
 		}
 		slices.SortFunc(apps, func(a, b model.App) int { return strings.Compare(a.ID, b.ID) })
-		w.running(w.ws, "idle", "", "")
-		require.Equal(t, []string{apps[0].Name, apps[2].Name}, w.unsettled(apps[1].ID, "", 2))
-		require.Equal(t, []string{apps[3].Name}, w.unsettled(apps[1].ID, apps[2].ID, 2))
-		_, unsettled := w.usage(apps[1].ID)
+		w.newRunningApp(w.ws, "idle", "", "")
+		require.Equal(t, []string{apps[0].Name, apps[2].Name}, w.unsettledNames(apps[1].ID, "", 2))
+		require.Equal(t, []string{apps[3].Name}, w.unsettledNames(apps[1].ID, apps[2].ID, 2))
+		_, unsettled := w.usageWithout(apps[1].ID)
 		require.Equal(t, 3, unsettled)
 	})
 
 	t.Run("transactions that each take a part of a quota never exceed it", func(t *testing.T) {
 		w := setup(t)
 		const writers, limit = 12, 5
-		for _, err := range w.updates(writers, func(_ int, tx store.Tx) error {
+		for _, err := range w.runUpdates(writers, func(_ int, tx store.Tx) error {
 			a := w.newApp(ident.New("app"))
 			a.LiveDeploymentID = "dep_" + a.Name
 			if err := tx.InsertApp(a); err != nil {
@@ -181,7 +181,7 @@ func testAdmission(t *testing.T, setup setup) {
 		}) {
 			require.NoError(t, err)
 		}
-		u, unsettled := w.usage("")
+		u, unsettled := w.usageWithout("")
 		require.Equal(t, model.Usage{Apps: writers, Deployments: limit, Instances: limit}, u)
 		require.Zero(t, unsettled)
 	})
@@ -191,7 +191,7 @@ func testAdmission(t *testing.T, setup setup) {
 		other := ident.New("ws")
 		w.update(func(tx store.Tx) error { return tx.InsertWorkspace(model.Workspace{ID: other, Name: "other"}) })
 		admit := func(id string) func(tx store.Tx) error {
-			a := w.running(id, "app-of-"+id[len(id)-8:], "dep_1", "")
+			a := w.newRunningApp(id, "app-of-"+id[len(id)-8:], "dep_1", "")
 			return func(tx store.Tx) error {
 				if _, err := tx.LockAdmission(id); err != nil {
 					return err
@@ -205,12 +205,12 @@ func testAdmission(t *testing.T, setup setup) {
 				return tx.PutClaims([]model.Claim{claimOf(a, 1, 1)})
 			}
 		}
-		w.overlap(admit(w.ws), admit(other), func() { require.EqualValues(t, 1, admission(w, other).FullAt) })
+		w.runOverlapping(admit(w.ws), admit(other), func() { require.EqualValues(t, 1, admission(w, other).FullAt) })
 	})
 
 	t.Run("rollouts are read by their ids", func(t *testing.T) {
 		w := setup(t)
-		first, second := filled[model.Rollout](), filled[model.Rollout]()
+		first, second := filledRow[model.Rollout](), filledRow[model.Rollout]()
 		first.ID, second.ID = "rol_1", "rol_2"
 		w.update(func(tx store.Tx) error { return tx.InsertRollout(first) })
 		w.update(func(tx store.Tx) error { return tx.InsertRollout(second) })

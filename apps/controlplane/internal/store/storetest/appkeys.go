@@ -23,7 +23,7 @@ func testAppKeys(t *testing.T, setup setup) {
 	for _, k := range []model.AppKey{b1, elsewhere, a2, a1} {
 		w.update(func(tx store.Tx) error { return tx.InsertAppKey(k) })
 	}
-	w.fails(model.ErrExists, func(tx store.Tx) error { return tx.InsertAppKey(a1) })
+	w.requireFails(model.ErrExists, func(tx store.Tx) error { return tx.InsertAppKey(a1) })
 	of := func(appIDs ...string) []model.AppKey {
 		return read(w, func(tx store.Tx) ([]model.AppKey, error) { return tx.KeysOfApps(appIDs) })
 	}
@@ -38,6 +38,6 @@ func testAppKeys(t *testing.T, setup setup) {
 	require.Equal(t, []model.AppKey{b1}, list("app_1", "app_1\x00a", 9))
 
 	w.update(func(tx store.Tx) error { return tx.DeleteAppKey("app_1", "a") })
-	w.fails(model.ErrNotFound, func(tx store.Tx) error { return tx.DeleteAppKey("app_1", "a") })
+	w.requireFails(model.ErrNotFound, func(tx store.Tx) error { return tx.DeleteAppKey("app_1", "a") })
 	require.Equal(t, []model.AppKey{b1, a2, elsewhere}, of("app_1", "app_2", "app_9"))
 }

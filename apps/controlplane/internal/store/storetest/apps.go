@@ -20,14 +20,14 @@ func testApps(t *testing.T, setup setup) {
 	t.Run("a deleted app is found by id only and its name is free again", func(t *testing.T) {
 		w := setup(t)
 		for i := range 2 {
-			app := w.app("chat")
-			w.fails(model.ErrExists, func(tx store.Tx) error { return tx.InsertApp(w.newApp("chat")) })
+			app := w.insertApp("chat")
+			w.requireFails(model.ErrExists, func(tx store.Tx) error { return tx.InsertApp(w.newApp("chat")) })
 			app.DeletedAt = now + int64(i)
 			w.update(func(tx store.Tx) error { return tx.UpdateApp(app) })
 			app.ResourceVersion++
 			require.Equal(t, app, read(w, func(tx store.Tx) (model.App, error) { return tx.GetApp(w.ws, app.ID) }))
 			require.Equal(t, []model.App{app}, read(w, func(tx store.Tx) ([]model.App, error) { return tx.GetApps([]string{app.ID, "app_x", app.ID}) }))
-			missing(w, func(tx store.Tx) (model.App, error) { return tx.GetAppByName(w.ws, w.env, "chat") })
+			requireMissing(w, func(tx store.Tx) (model.App, error) { return tx.GetAppByName(w.ws, w.env, "chat") })
 			require.Empty(t, read(w, func(tx store.Tx) ([]model.App, error) { return tx.ListApps(w.ws, "", store.Page{Limit: 9}) }))
 			require.Empty(t, read(w, func(tx store.Tx) ([]model.App, error) { return tx.ListApps(w.ws, w.env, store.Page{Limit: 9}) }))
 			require.Zero(t, read(w, func(tx store.Tx) (int, error) { return tx.CountApps(w.ws, "", "") }))
@@ -39,12 +39,12 @@ func testApps(t *testing.T, setup setup) {
 		w.update(func(tx store.Tx) error {
 			return tx.InsertEnvironment(model.Environment{ID: "env_2", WorkspaceID: w.ws, ProjectID: w.prj, Name: "staging", ResourceVersion: 1})
 		})
-		w.app("chat")
+		w.insertApp("chat")
 		other := w.newApp("chat")
 		other.EnvironmentID = "env_2"
 		w.update(func(tx store.Tx) error { return tx.InsertApp(other) })
 		require.Equal(t, other, read(w, func(tx store.Tx) (model.App, error) { return tx.GetAppByName(w.ws, "env_2", "chat") }))
-		oneWins(t, w.updates(6, func(_ int, tx store.Tx) error { return tx.InsertApp(w.newApp("raced")) }), model.ErrExists)
+		oneWins(t, w.runUpdates(6, func(_ int, tx store.Tx) error { return tx.InsertApp(w.newApp("raced")) }), model.ErrExists)
 	})
 
 	t.Run("apps are listed by name and id and counted", func(t *testing.T) {
@@ -52,7 +52,7 @@ func testApps(t *testing.T, setup setup) {
 		w.update(func(tx store.Tx) error {
 			return tx.InsertEnvironment(model.Environment{ID: "env_2", WorkspaceID: w.ws, ProjectID: "prj_2", Name: "staging", ResourceVersion: 1})
 		})
-		b, a := w.app("b"), w.app("a")
+		b, a := w.insertApp("b"), w.insertApp("a")
 		b2 := w.newApp("b")
 		b2.EnvironmentID, b2.ProjectID = "env_2", "prj_2"
 		w.update(func(tx store.Tx) error { return tx.InsertApp(b2) })
@@ -80,18 +80,18 @@ func testApps(t *testing.T, setup setup) {
 
 	t.Run("the workflow locks an app without knowing its workspace", func(t *testing.T) {
 		w := setup(t)
-		app := w.app("chat")
+		app := w.insertApp("chat")
 		w.update(func(tx store.Tx) error {
 			got, err := tx.LockApp("", app.ID)
 			require.Equal(t, app, got)
 			return err
 		})
-		w.fails(model.ErrNotFound, func(tx store.Tx) error { _, err := tx.LockApp("", "app_x"); return err })
+		w.requireFails(model.ErrNotFound, func(tx store.Tx) error { _, err := tx.LockApp("", "app_x"); return err })
 	})
 
 	t.Run("workflows lock apps together without knowing their workspaces", func(t *testing.T) {
 		w := setup(t)
-		one, other := w.app("chat"), w.app("voice")
+		one, other := w.insertApp("chat"), w.insertApp("voice")
 		w.update(func(tx store.Tx) error {
 			got, err := tx.LockApps([]string{other.ID, "app_x", one.ID, other.ID})
 			require.Equal(t, []model.App{one, other}, got)
@@ -101,12 +101,12 @@ func testApps(t *testing.T, setup setup) {
 
 	t.Run("of many steps of an app from one number, exactly one is stored", func(t *testing.T) {
 		w := setup(t)
-		app := w.app("chat")
+		app := w.insertApp("chat")
 		stepped := func(id string, step int64) []model.AppStep {
 			return []model.AppStep{{App: model.App{ID: id, Step: step}}}
 		}
 		for step := range int64(3) {
-			oneWins(t, w.updates(12, func(i int, tx store.Tx) error {
+			oneWins(t, w.runUpdates(12, func(i int, tx store.Tx) error {
 				if err := tx.StepApps(stepped(app.ID, step)); err != nil {
 					return err
 				}
@@ -118,9 +118,9 @@ func testApps(t *testing.T, setup setup) {
 		require.Equal(t, want, read(w, func(tx store.Tx) (model.App, error) { return tx.GetApp(w.ws, app.ID) }), "nothing else moved")
 		require.Len(t, read(w, func(tx store.Tx) ([]model.History, error) { return tx.ListHistory(w.ws, app.ID, store.Page{Limit: 99}) }), 3,
 			"a step that lost left nothing behind")
-		w.fails(model.ErrConflict, func(tx store.Tx) error { return tx.StepApps(stepped(app.ID, 2)) })
-		w.fails(model.ErrConflict, func(tx store.Tx) error { return tx.StepApps(stepped(app.ID, 4)) })
-		w.fails(model.ErrConflict, func(tx store.Tx) error { return tx.StepApps(stepped("app_x", 0)) })
+		w.requireFails(model.ErrConflict, func(tx store.Tx) error { return tx.StepApps(stepped(app.ID, 2)) })
+		w.requireFails(model.ErrConflict, func(tx store.Tx) error { return tx.StepApps(stepped(app.ID, 4)) })
+		w.requireFails(model.ErrConflict, func(tx store.Tx) error { return tx.StepApps(stepped("app_x", 0)) })
 		w.update(func(tx store.Tx) error { return tx.StepApps(nil) })
 	})
 
@@ -129,17 +129,17 @@ func testApps(t *testing.T, setup setup) {
 		var steps []model.AppStep
 		var ids []string
 		for i := range 5 {
-			app := w.app(fmt.Sprintf("chat-%d", i))
+			app := w.insertApp(fmt.Sprintf("chat-%d", i))
 			app.Message = fmt.Sprintf("it is number %d", i)
 			steps = append(steps, model.AppStep{App: app, Changed: i%2 == 0})
 			ids = append(ids, app.ID)
 		}
-		w.fails(model.ErrConflict, func(tx store.Tx) error {
+		w.requireFails(model.ErrConflict, func(tx store.Tx) error {
 			late := slices.Clone(steps)
 			late[3].App.Step++
 			return tx.StepApps(late)
 		})
-		w.fails(model.ErrConflict, func(tx store.Tx) error {
+		w.requireFails(model.ErrConflict, func(tx store.Tx) error {
 			late := slices.Clone(steps)
 			late[4].App.ResourceVersion--
 			return tx.StepApps(late)
@@ -162,7 +162,7 @@ func testApps(t *testing.T, setup setup) {
 
 	t.Run("a step stores the app and moves its number at once, or does neither", func(t *testing.T) {
 		w := setup(t)
-		app := w.app("chat")
+		app := w.insertApp("chat")
 		changed := func(a model.App) func(store.Tx) error {
 			return func(tx store.Tx) error { return tx.StepApps([]model.AppStep{{App: a, Changed: true}}) }
 		}
@@ -170,22 +170,22 @@ func testApps(t *testing.T, setup setup) {
 		w.update(changed(app))
 		got := read(w, func(tx store.Tx) (model.App, error) { return tx.GetApp(w.ws, app.ID) })
 		require.Equal(t, []any{app.Message, app.Step + 1, app.ResourceVersion + 1}, []any{got.Message, got.Step, got.ResourceVersion})
-		w.fails(model.ErrConflict, changed(app))
+		w.requireFails(model.ErrConflict, changed(app))
 		late := got
 		late.Step--
-		w.fails(model.ErrConflict, changed(late))
+		w.requireFails(model.ErrConflict, changed(late))
 		late = got
 		late.ResourceVersion--
-		w.fails(model.ErrConflict, changed(late))
+		w.requireFails(model.ErrConflict, changed(late))
 		require.Equal(t, got, read(w, func(tx store.Tx) (model.App, error) { return tx.GetApp(w.ws, app.ID) }))
 		missing := got
 		missing.ID = "app_x"
-		w.fails(model.ErrConflict, changed(missing))
+		w.requireFails(model.ErrConflict, changed(missing))
 	})
 
 	t.Run("only a step moves the step number", func(t *testing.T) {
 		w := setup(t)
-		app := w.app("chat")
+		app := w.insertApp("chat")
 		w.update(func(tx store.Tx) error {
 			if err := tx.StepApps([]model.AppStep{{App: app}}); err != nil {
 				return err
@@ -203,8 +203,8 @@ func testApps(t *testing.T, setup setup) {
 
 	t.Run("an update stores all fields of an app that it may change", func(t *testing.T) {
 		w := setup(t)
-		app := w.app("chat")
-		want := filled[model.App]()
+		app := w.insertApp("chat")
+		want := filledRow[model.App]()
 		want.ID, want.WorkspaceID, want.ProjectID, want.EnvironmentID, want.Name = app.ID, w.ws, w.prj, w.env, app.Name
 		want.CreatedAt, want.Step, want.ResourceVersion, want.DeletedAt = app.CreatedAt, app.Step, 1, 0
 		w.update(func(tx store.Tx) error { return tx.UpdateApp(want) })
@@ -214,19 +214,19 @@ func testApps(t *testing.T, setup setup) {
 
 	t.Run("a version number of an app is used once", func(t *testing.T) {
 		w := setup(t)
-		app, other := w.app("chat"), w.app("other")
-		oneWins(t, w.updates(6, func(_ int, tx store.Tx) error { return tx.InsertDeployment(w.newDeployment(app, 1)) }), model.ErrExists)
-		w.deployment(app, 2)
-		d := w.deployment(other, 1)
-		same(t, d, read(w, func(tx store.Tx) (model.Deployment, error) { return tx.GetDeploymentByVersion(w.ws, other.ID, 1) }))
-		missing(w, func(tx store.Tx) (model.Deployment, error) { return tx.GetDeploymentByVersion(w.ws, other.ID, 2) })
+		app, other := w.insertApp("chat"), w.insertApp("other")
+		oneWins(t, w.runUpdates(6, func(_ int, tx store.Tx) error { return tx.InsertDeployment(w.newDeployment(app, 1)) }), model.ErrExists)
+		w.insertDeployment(app, 2)
+		d := w.insertDeployment(other, 1)
+		requireSame(t, d, read(w, func(tx store.Tx) (model.Deployment, error) { return tx.GetDeploymentByVersion(w.ws, other.ID, 1) }))
+		requireMissing(w, func(tx store.Tx) (model.Deployment, error) { return tx.GetDeploymentByVersion(w.ws, other.ID, 2) })
 	})
 
 	t.Run("the newest deployments of apps are those of their latest versions", func(t *testing.T) {
 		w := setup(t)
-		app, other, without := w.app("chat"), w.app("other"), w.app("without")
-		w.deployment(app, 1)
-		newest, only := w.deployment(app, 2), w.deployment(other, 1)
+		app, other, without := w.insertApp("chat"), w.insertApp("other"), w.insertApp("without")
+		w.insertDeployment(app, 1)
+		newest, only := w.insertDeployment(app, 2), w.insertDeployment(other, 1)
 		for _, a := range []struct {
 			app     model.App
 			version int32
@@ -239,15 +239,15 @@ func testApps(t *testing.T, setup setup) {
 		})
 		slices.SortFunc(found, func(a, b model.Deployment) int { return cmp.Compare(b.Version, a.Version) })
 		require.Len(t, found, 2)
-		same(t, newest, found[0])
-		same(t, only, found[1])
+		requireSame(t, newest, found[0])
+		requireSame(t, only, found[1])
 		require.Empty(t, read(w, func(tx store.Tx) ([]model.Deployment, error) { return tx.GetNewestDeployments(nil) }))
 	})
 
 	t.Run("an update of a deployment changes only its status", func(t *testing.T) {
 		w := setup(t)
-		d := w.deployment(w.app("chat"), 1)
-		changed := filled[model.Deployment]()
+		d := w.insertDeployment(w.insertApp("chat"), 1)
+		changed := filledRow[model.Deployment]()
 		changed.ID, changed.WorkspaceID, changed.AppID = d.ID, d.WorkspaceID, d.AppID
 		changed.Status = windlassv1.DeploymentStatus_DEPLOYMENT_STATUS_READY
 		w.update(func(tx store.Tx) error { return tx.UpdateDeployment(changed) })
@@ -255,27 +255,27 @@ func testApps(t *testing.T, setup setup) {
 		want.Status, want.Reason, want.Message = changed.Status, changed.Reason, changed.Message
 		want.ResolvedImage, want.Stable = changed.ResolvedImage, changed.Stable
 		want.ReadyAt, want.EndedAt = changed.ReadyAt, changed.EndedAt
-		same(t, want, read(w, func(tx store.Tx) (model.Deployment, error) { return tx.GetDeployment(w.ws, d.ID) }))
+		requireSame(t, want, read(w, func(tx store.Tx) (model.Deployment, error) { return tx.GetDeployment(w.ws, d.ID) }))
 
-		other := w.deployment(w.app("voice"), 1)
-		w.fails(model.ErrNotFound, func(tx store.Tx) error {
+		other := w.insertDeployment(w.insertApp("voice"), 1)
+		w.requireFails(model.ErrNotFound, func(tx store.Tx) error {
 			return tx.UpdateDeployment(other, model.Deployment{ID: "dep_x", WorkspaceID: w.ws})
 		})
 		want.Message, other.Message, other.Status = "of two at once", "the other", windlassv1.DeploymentStatus_DEPLOYMENT_STATUS_FAILED
 		w.update(func(tx store.Tx) error { return tx.UpdateDeployment(other, want) })
 		for _, d := range []model.Deployment{want, other} {
-			same(t, d, read(w, func(tx store.Tx) (model.Deployment, error) { return tx.GetDeployment(w.ws, d.ID) }))
+			requireSame(t, d, read(w, func(tx store.Tx) (model.Deployment, error) { return tx.GetDeployment(w.ws, d.ID) }))
 		}
 		w.update(func(tx store.Tx) error { return tx.UpdateDeployment(other, want) }) // an unchanged row is found, too
 	})
 
 	t.Run("deployments are listed newest first and fetched by id", func(t *testing.T) {
 		w := setup(t)
-		app, other := w.app("chat"), w.app("other")
-		d1, d2, d3 := w.deployment(app, 1), w.deployment(other, 1), w.deployment(app, 2)
+		app, other := w.insertApp("chat"), w.insertApp("other")
+		d1, d2, d3 := w.insertDeployment(app, 1), w.insertDeployment(other, 1), w.insertDeployment(app, 2)
 		all := store.Page{Limit: 9}
-		same(t, []model.Deployment{d3, d2, d1}, read(w, func(tx store.Tx) ([]model.Deployment, error) { return tx.ListDeployments(w.ws, "", all) }))
-		same(t, []model.Deployment{d3, d1}, read(w, func(tx store.Tx) ([]model.Deployment, error) { return tx.ListDeployments(w.ws, app.ID, all) }))
+		requireSame(t, []model.Deployment{d3, d2, d1}, read(w, func(tx store.Tx) ([]model.Deployment, error) { return tx.ListDeployments(w.ws, "", all) }))
+		requireSame(t, []model.Deployment{d3, d1}, read(w, func(tx store.Tx) ([]model.Deployment, error) { return tx.ListDeployments(w.ws, app.ID, all) }))
 		got := map[string]bool{}
 		for _, d := range read(w, func(tx store.Tx) ([]model.Deployment, error) {
 			return tx.GetDeployments([]string{d3.ID, "dep_x", d1.ID, d1.ID})
@@ -290,7 +290,7 @@ func testApps(t *testing.T, setup setup) {
 		w := setup(t)
 		require.Equal(t, model.ActiveRolloutCount{}, read(w, store.Tx.CountActiveRollouts))
 		rollout := func(app string, at int64) model.Rollout {
-			r := filled[model.Rollout]()
+			r := filledRow[model.Rollout]()
 			r.ID, r.WorkspaceID, r.AppID, r.CreatedAt = ident.New("rol"), w.ws, app, at
 			return r
 		}
@@ -298,15 +298,15 @@ func testApps(t *testing.T, setup setup) {
 		w.update(func(tx store.Tx) error {
 			return errors.Join(tx.InsertRollout(first), tx.InsertRollout(second), tx.InsertRollout(over))
 		})
-		w.running(w.ws, "chat", "dep_1", first.ID)
-		w.running(w.ws, "search", "", second.ID)
-		w.running(w.ws, "quiet", "dep_3", "")
+		w.newRunningApp(w.ws, "chat", "dep_1", first.ID)
+		w.newRunningApp(w.ws, "search", "", second.ID)
+		w.newRunningApp(w.ws, "quiet", "dep_3", "")
 		require.Equal(t, model.ActiveRolloutCount{Rollouts: 2, OldestAt: now - 9}, read(w, store.Tx.CountActiveRollouts))
 	})
 
 	t.Run("an update of a rollout changes only the fields that may change", func(t *testing.T) {
 		w := setup(t)
-		app := w.app("chat")
+		app := w.insertApp("chat")
 		r := model.Rollout{
 			ID: ident.New("rol"), WorkspaceID: w.ws, AppID: app.ID, DeploymentID: "dep_2", Version: 2, FromDeploymentID: "dep_1",
 			FromVersion: 1, Status: windlassv1.RolloutStatus_ROLLOUT_STATUS_RUNNING, CreatedBy: "me", CreatedAt: now,
@@ -317,7 +317,7 @@ func testApps(t *testing.T, setup setup) {
 			require.NoError(t, tx.InsertRollout(r))
 			return tx.InsertRollout(later)
 		})
-		changed := filled[model.Rollout]()
+		changed := filledRow[model.Rollout]()
 		changed.ID, changed.WorkspaceID, changed.AppID, changed.DeploymentID, changed.Version = r.ID, r.WorkspaceID, r.AppID, r.DeploymentID, r.Version
 		changed.FromDeploymentID, changed.FromVersion, changed.CreatedBy, changed.CreatedAt = r.FromDeploymentID, r.FromVersion, r.CreatedBy, r.CreatedAt
 		w.update(func(tx store.Tx) error { return tx.UpdateRollout(changed) })
@@ -330,7 +330,7 @@ func testApps(t *testing.T, setup setup) {
 		require.Equal(t, []model.Rollout{later, changed}, read(w, func(tx store.Tx) ([]model.Rollout, error) {
 			return tx.ListRollouts(w.ws, app.ID, store.Page{Limit: 9})
 		}))
-		w.fails(model.ErrNotFound, func(tx store.Tx) error {
+		w.requireFails(model.ErrNotFound, func(tx store.Tx) error {
 			return tx.UpdateRollout(changed, model.Rollout{ID: "rol_x", WorkspaceID: w.ws})
 		})
 	})
@@ -359,9 +359,9 @@ func testRolloutStates(t *testing.T, setup setup) {
 
 	t.Run("an active rollout has its deployment and its app's rollout state", func(t *testing.T) {
 		w := setup(t)
-		app := w.app("chat")
-		d := w.deployment(app, 1)
-		r := filled[model.Rollout]()
+		app := w.insertApp("chat")
+		d := w.insertDeployment(app, 1)
+		r := filledRow[model.Rollout]()
 		r.ID, r.WorkspaceID, r.AppID, r.DeploymentID = ident.New("rol"), w.ws, app.ID, d.ID
 		lost := r
 		lost.ID, lost.DeploymentID = ident.New("rol"), "dep_gone"
@@ -389,7 +389,7 @@ func testRolloutStates(t *testing.T, setup setup) {
 
 	t.Run("an app's rollout state is what was put last", func(t *testing.T) {
 		w := setup(t)
-		app, other := w.app("chat"), w.app("other")
+		app, other := w.insertApp("chat"), w.insertApp("other")
 		require.Empty(t, read(w, func(tx store.Tx) ([]model.RolloutState, error) { return tx.GetRolloutStates([]string{app.ID}) }))
 		s := model.RolloutState{AppID: app.ID, WorkspaceID: w.ws, UpdatedAt: now, Policy: &windlassv1.RolloutPolicy{
 			Strategy: windlassv1.RolloutPolicy_STRATEGY_ROLLING, MaxSurge: "25%",
@@ -429,7 +429,7 @@ func testRolloutStates(t *testing.T, setup setup) {
 
 	t.Run("a reader may change the rows that it read", func(t *testing.T) {
 		w := setup(t)
-		app := w.app("chat")
+		app := w.insertApp("chat")
 		put(w, model.RolloutState{AppID: app.ID, WorkspaceID: w.ws, Progress: &model.Progress{
 			Policy: &windlassv1.RolloutPolicy{}, Sizes: map[string]int32{"reg_1": 1}, Waves: []model.WaveProgress{{Name: "1"}},
 		}})

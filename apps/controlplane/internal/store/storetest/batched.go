@@ -35,7 +35,7 @@ func testUpdateBatched(t *testing.T, setup setup) {
 
 	t.Run("each of many requests is durable as a whole or leaves no trace", func(t *testing.T) {
 		w := setup(t)
-		region := w.region("eu")
+		region := w.newRegion("eu")
 		const n = 40
 		apps := make([]model.App, n)
 		deployments := make([]model.Deployment, n)
@@ -86,8 +86,8 @@ func testUpdateBatched(t *testing.T, setup setup) {
 		for i, err := range errs {
 			if i%5 == 1 || i%10 >= 6 {
 				require.ErrorIs(t, err, failure)
-				missing(w, func(tx store.Tx) (model.App, error) { return tx.GetApp(w.ws, apps[i].ID) })
-				missing(w, func(tx store.Tx) (model.Deployment, error) { return tx.GetDeployment(w.ws, deployments[i].ID) })
+				requireMissing(w, func(tx store.Tx) (model.App, error) { return tx.GetApp(w.ws, apps[i].ID) })
+				requireMissing(w, func(tx store.Tx) (model.Deployment, error) { return tx.GetDeployment(w.ws, deployments[i].ID) })
 				require.False(t, woken[apps[i].ID])
 				continue
 			}
@@ -98,7 +98,7 @@ func testUpdateBatched(t *testing.T, setup setup) {
 			read(w, func(tx store.Tx) (model.Deployment, error) { return tx.GetDeployment(w.ws, deployments[i].ID) })
 			require.True(t, woken[apps[i].ID])
 		}
-		require.Len(t, w.feed(region), n/10, "those of i%10 == 3, the others fail")
+		require.Len(t, w.readFeed(region), n/10, "those of i%10 == 3, the others fail")
 	})
 
 	t.Run("of many requests for one name or one key, one gets it", func(t *testing.T) {
@@ -128,9 +128,9 @@ func testUpdateBatched(t *testing.T, setup setup) {
 
 	t.Run("requests see what was done before them", func(t *testing.T) {
 		w := setup(t)
-		app, region := w.app("chat"), w.region("eu")
-		d := w.deployment(app, 1)
-		w.put(place(d, region, 1))
+		app, region := w.insertApp("chat"), w.newRegion("eu")
+		d := w.insertDeployment(app, 1)
+		w.put(newTopology(d, region, 1))
 		const n = 40
 		for i, err := range all(w, n, func(_ int, tx store.Tx) (func() error, error) {
 			a, err := tx.LockApp(w.ws, app.ID)
@@ -173,7 +173,7 @@ func testUpdateBatched(t *testing.T, setup setup) {
 
 	t.Run("requests that name their app see the same as others", func(t *testing.T) {
 		w := setup(t)
-		region := w.region("eu")
+		region := w.newRegion("eu")
 		const n, each = 7, 12
 		apps := make([]model.App, n)
 		for i := range n {
@@ -181,8 +181,8 @@ func testUpdateBatched(t *testing.T, setup setup) {
 			d := w.newDeployment(a, 1)
 			a.LiveDeploymentID, apps[i] = d.ID, a
 			w.update(func(tx store.Tx) error {
-				return errors.Join(tx.InsertApp(a), tx.InsertDeployment(d), tx.PutTopology([]model.Topology{place(d, region, 0)}),
-					tx.PutObserved([]model.Observed{report(d, region, model.Guard(i+1))}),
+				return errors.Join(tx.InsertApp(a), tx.InsertDeployment(d), tx.PutTopology([]model.Topology{newTopology(d, region, 0)}),
+					tx.PutObserved([]model.Observed{newReport(d, region, model.Guard(i+1))}),
 					tx.PutInstances([]model.Instance{{ID: "ins_" + d.ID, WorkspaceID: w.ws, AppID: a.ID, DeploymentID: d.ID, RegionID: region, Guard: 1}}))
 			})
 		}
@@ -270,7 +270,7 @@ func testUpdateBatched(t *testing.T, setup setup) {
 
 	t.Run("a request may change a list that it read", func(t *testing.T) {
 		w := setup(t)
-		regions := w.regions(3)
+		regions := w.newRegions(3)
 		w.update(func(tx store.Tx) error {
 			return tx.PutFreeze(model.Freeze{ID: ident.New("frz"), WorkspaceID: w.ws, Name: "weekend"})
 		})
@@ -308,6 +308,6 @@ func testUpdateBatched(t *testing.T, setup setup) {
 		cancel()
 		app := w.newApp("chat")
 		require.ErrorIs(t, w.s.UpdateBatched(over, "key", "", func(tx store.Tx) (func() error, error) { return nil, tx.InsertApp(app) }), context.Canceled)
-		missing(w, func(tx store.Tx) (model.App, error) { return tx.GetApp(w.ws, app.ID) })
+		requireMissing(w, func(tx store.Tx) (model.App, error) { return tx.GetApp(w.ws, app.ID) })
 	})
 }

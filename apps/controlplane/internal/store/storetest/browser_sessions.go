@@ -36,15 +36,15 @@ func testBrowserSessions(t *testing.T, setup setup) {
 		link.IsLink = true
 		insert(w, link)
 		require.Equal(t, link, read(w, get("a")))
-		missing(w, get("b"))
-		w.fails(model.ErrExists, func(tx store.Tx) error { return tx.InsertBrowserSession(link) })
+		requireMissing(w, get("b"))
+		w.requireFails(model.ErrExists, func(tx store.Tx) error { return tx.InsertBrowserSession(link) })
 	})
 
 	t.Run("a value is used up once", func(t *testing.T) {
 		w := setup(t)
 		insert(w, value("a", "bs_1", "key_1", now+hour))
 		w.update(func(tx store.Tx) error { return tx.DeleteBrowserSession([]byte("a")) })
-		w.fails(model.ErrNotFound, func(tx store.Tx) error { return tx.DeleteBrowserSession([]byte("a")) })
+		w.requireFails(model.ErrNotFound, func(tx store.Tx) error { return tx.DeleteBrowserSession([]byte("a")) })
 	})
 
 	t.Run("a session lives as long as the last of its values", func(t *testing.T) {
@@ -53,7 +53,7 @@ func testBrowserSessions(t *testing.T, setup setup) {
 		w.update(func(tx store.Tx) error { return tx.ShortenBrowserSession([]byte("old"), now+9) })
 		w.update(func(tx store.Tx) error { return tx.ShortenBrowserSession([]byte("old"), now+hour) })
 		require.Equal(t, now+9, read(w, get("old")).ExpiresAt, "it is never made longer")
-		w.fails(model.ErrNotFound, func(tx store.Tx) error { return tx.ShortenBrowserSession([]byte("gone"), now) })
+		w.requireFails(model.ErrNotFound, func(tx store.Tx) error { return tx.ShortenBrowserSession([]byte("gone"), now) })
 		require.True(t, alive(w, "bs_1", now+hour))
 		require.False(t, alive(w, "bs_1", now+2*hour))
 		require.False(t, alive(w, "bs_2", now))
@@ -64,8 +64,8 @@ func testBrowserSessions(t *testing.T, setup setup) {
 		insert(w, value("a", "bs_1", "key_1", now+hour), value("b", "bs_1", "key_1", now+hour), value("c", "bs_2", "key_1", now+hour),
 			value("d", "bs_3", "key_1", now+hour), value("e", "bs_4", "key_2", now+hour))
 		w.update(func(tx store.Tx) error { return tx.DeleteBrowserSessionByID("bs_1") })
-		missing(w, get("a"))
-		missing(w, get("b"))
+		requireMissing(w, get("a"))
+		requireMissing(w, get("b"))
 		require.True(t, alive(w, "bs_2", now))
 		w.update(func(tx store.Tx) error { return tx.DeleteBrowserSessionsOfKey("key_1") })
 		require.False(t, alive(w, "bs_2", now))
@@ -78,7 +78,7 @@ func testBrowserSessions(t *testing.T, setup setup) {
 		for round := range 20 {
 			id, old := fmt.Sprintf("bs_%d", round), fmt.Sprintf("z%d", round)
 			insert(w, value(old, id, "key_1", now+hour))
-			err := together(2, func(i int) error {
+			err := runTogether(2, func(i int) error {
 				return w.s.Update(t.Context(), func(tx store.Tx) error {
 					if i == 0 {
 						return tx.DeleteBrowserSessionByID(id)

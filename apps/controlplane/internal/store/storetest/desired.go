@@ -26,16 +26,16 @@ func testDesired(t *testing.T, setup setup) {
 
 	t.Run("a deployment comes with everything that agents are sent", func(t *testing.T) {
 		w := setup(t)
-		ids, app := w.regions(2), w.app("chat")
-		d := w.deployment(app, 1, "token", "gone", "other")
-		row := place(d, ids[0], 3)
+		ids, app := w.newRegions(2), w.insertApp("chat")
+		d := w.insertDeployment(app, 1, "token", "gone", "other")
+		row := newTopology(d, ids[0], 3)
 		row.Reason = "RegionClosed"
 		w.put(row)
 		w.update(func(tx store.Tx) error {
-			require.NoError(t, tx.InsertSecretVersion(w.secret("token", 1)))
-			require.NoError(t, tx.InsertSecretVersion(w.secret("token", 2)))
-			require.NoError(t, tx.InsertSecretVersion(w.secret("unused", 1)))
-			s := w.secret("other", 1)
+			require.NoError(t, tx.InsertSecretVersion(w.newSecret("token", 1)))
+			require.NoError(t, tx.InsertSecretVersion(w.newSecret("token", 2)))
+			require.NoError(t, tx.InsertSecretVersion(w.newSecret("unused", 1)))
+			s := w.newSecret("other", 1)
 			s.EnvironmentID = "env_2"
 			return tx.InsertSecretVersion(s)
 		})
@@ -47,8 +47,8 @@ func testDesired(t *testing.T, setup setup) {
 			},
 			SecretVersions: map[string]int32{"token": 2},
 		}
-		same(t, []model.DesiredItem{want}, items(w, ids[0], model.KindDeployment, d.ID, "dep_x", d.ID))
-		same(t, []model.DesiredItem{want}, items(w, ids[0], model.KindDeployment))
+		requireSame(t, []model.DesiredItem{want}, items(w, ids[0], model.KindDeployment, d.ID, "dep_x", d.ID))
+		requireSame(t, []model.DesiredItem{want}, items(w, ids[0], model.KindDeployment))
 		require.Empty(t, items(w, ids[1], model.KindDeployment))
 		require.Empty(t, items(w, ids[1], model.KindDeployment, d.ID))
 		require.Empty(t, items(w, ids[0], model.KindRoutes))
@@ -56,17 +56,17 @@ func testDesired(t *testing.T, setup setup) {
 
 	t.Run("a secret has the version that the spec names", func(t *testing.T) {
 		w := setup(t)
-		region, app := w.region("eu"), w.app("chat")
+		region, app := w.newRegion("eu"), w.insertApp("chat")
 		d := w.newDeployment(app, 1, "token", "loose")
 		d.Spec.Secrets[0].Version = 1
 		w.update(func(tx store.Tx) error {
 			for version := range int32(2) {
-				require.NoError(t, tx.InsertSecretVersion(w.secret("token", version+1)))
-				require.NoError(t, tx.InsertSecretVersion(w.secret("loose", version+1)))
+				require.NoError(t, tx.InsertSecretVersion(w.newSecret("token", version+1)))
+				require.NoError(t, tx.InsertSecretVersion(w.newSecret("loose", version+1)))
 			}
 			return tx.InsertDeployment(d)
 		})
-		w.put(place(d, region, 1))
+		w.put(newTopology(d, region, 1))
 		got := items(w, region, model.KindDeployment)
 		require.Len(t, got, 1)
 		require.Equal(t, map[string]int32{"token": 1, "loose": 2}, got[0].SecretVersions)
@@ -74,9 +74,9 @@ func testDesired(t *testing.T, setup setup) {
 
 	t.Run("without keys there are no items", func(t *testing.T) {
 		w := setup(t)
-		region, app := w.region("eu"), w.app("chat")
-		d := w.deployment(app, 1)
-		w.put(place(d, region, 1))
+		region, app := w.newRegion("eu"), w.insertApp("chat")
+		d := w.insertDeployment(app, 1)
+		w.put(newTopology(d, region, 1))
 		w.update(func(tx store.Tx) error {
 			return tx.PutRoutes([]model.Route{{WorkspaceID: w.ws, AppID: app.ID, RegionID: region, Hosts: []string{"a"}, Generation: 1}})
 		})
@@ -94,15 +94,15 @@ func testDesired(t *testing.T, setup setup) {
 
 	t.Run("one query reads many regions, each with its own keys", func(t *testing.T) {
 		w := setup(t)
-		ids, app, other := w.regions(44), w.app("chat"), w.app("other")
-		d, e := w.deployment(app, 1), w.deployment(other, 1)
+		ids, app, other := w.newRegions(44), w.insertApp("chat"), w.insertApp("other")
+		d, e := w.insertDeployment(app, 1), w.insertDeployment(other, 1)
 		many, all := map[string][]string{}, ids[4:]
 		for _, region := range all {
-			w.put(place(d, region, 7), place(e, region, 8))
+			w.put(newTopology(d, region, 7), newTopology(e, region, 8))
 			many[region] = []string{d.ID}
 		}
 		many[all[39]] = []string{e.ID}
-		w.put(place(d, ids[0], 1), place(d, ids[1], 2), place(d, ids[2], 3), place(e, ids[0], 4), place(e, ids[1], 5), place(e, ids[2], 6))
+		w.put(newTopology(d, ids[0], 1), newTopology(d, ids[1], 2), newTopology(d, ids[2], 3), newTopology(e, ids[0], 4), newTopology(e, ids[1], 5), newTopology(e, ids[2], 6))
 		w.update(func(tx store.Tx) error {
 			if err := tx.SetQuarantine(ids[3], []model.Quarantined{{RegionID: ids[3], Key: "dep_left", Since: now}}); err != nil {
 				return err
@@ -142,9 +142,9 @@ func testDesired(t *testing.T, setup setup) {
 
 	t.Run("stopping, stopped and transferred rows are tombstones", func(t *testing.T) {
 		w := setup(t)
-		region, app := w.region("eu"), w.app("chat")
-		leaving, gone, lent, successor := w.deployment(app, 1), w.deployment(app, 2), w.deployment(app, 3), w.deployment(app, 4)
-		r1, r2, r3, r4 := place(leaving, region, 4), place(gone, region, 5), place(lent, region, 6), place(successor, region, 1)
+		region, app := w.newRegion("eu"), w.insertApp("chat")
+		leaving, gone, lent, successor := w.insertDeployment(app, 1), w.insertDeployment(app, 2), w.insertDeployment(app, 3), w.insertDeployment(app, 4)
+		r1, r2, r3, r4 := newTopology(leaving, region, 4), newTopology(gone, region, 5), newTopology(lent, region, 6), newTopology(successor, region, 1)
 		r3.Transferred, r3.Replicas = true, 0
 		r4.Workload, r4.WorkloadVersion, r4.MaxUnavailable = lent.ID, 3, 2
 		r4.Roles, r4.Moving = "decode=2,prefill=8", "decode,prefill"
@@ -169,7 +169,7 @@ func testDesired(t *testing.T, setup setup) {
 				continue
 			}
 			require.Equal(t, successor.ID, item.Key)
-			same(t, model.DesiredItem{Topology: r4}, model.DesiredItem{Topology: item.Topology})
+			requireSame(t, model.DesiredItem{Topology: r4}, model.DesiredItem{Topology: item.Topology})
 		}
 		require.Len(t, got, 4)
 		require.ElementsMatch(t, []model.DesiredItem{taken, tombstone(gone, 5), handed}, sent)
@@ -177,9 +177,9 @@ func testDesired(t *testing.T, setup setup) {
 
 	t.Run("routes name the weighted deployments that are not stopped", func(t *testing.T) {
 		w := setup(t)
-		ids, app, other := w.regions(2), w.app("chat"), w.app("other")
+		ids, app, other := w.newRegions(2), w.insertApp("chat"), w.insertApp("other")
 		weighted := func(d model.Deployment, region string, weight int32, status windlassv1.TopologyStatus) model.Topology {
-			r := place(d, region, 1)
+			r := newTopology(d, region, 1)
 			r.Weight, r.Status = weight, status
 			return r
 		}
@@ -188,7 +188,7 @@ func testDesired(t *testing.T, setup setup) {
 			return r
 		}
 		const started = windlassv1.TopologyStatus_TOPOLOGY_STATUS_STARTED
-		d1, d2, d3, d4 := w.deployment(app, 1), w.deployment(app, 2), w.deployment(app, 3), w.deployment(other, 1)
+		d1, d2, d3, d4 := w.insertDeployment(app, 1), w.insertDeployment(app, 2), w.insertDeployment(app, 3), w.insertDeployment(other, 1)
 		w.put(weighted(d1, ids[0], 80, started), weighted(d2, ids[0], 20, started), weighted(d3, ids[0], 5, stopped),
 			named("dep_0", weighted(d4, ids[0], 100, started)), weighted(d1, ids[1], 0, started))
 		routes := []model.Route{
@@ -201,16 +201,16 @@ func testDesired(t *testing.T, setup setup) {
 			{RegionID: ids[0], Kind: model.KindRoutes, Key: app.ID, Generation: 7, Route: routes[0], Targets: []model.RouteTarget{{DeploymentID: d1.ID, Weight: 80}, {DeploymentID: d2.ID, Weight: 20}}},
 			{RegionID: ids[0], Kind: model.KindRoutes, Key: other.ID, Generation: 1, Route: routes[2], Targets: []model.RouteTarget{{DeploymentID: d4.ID, Weight: 100, Workload: "dep_0"}}},
 		}
-		same(t, want, items(w, ids[0], model.KindRoutes))
-		same(t, want[:1], items(w, ids[0], model.KindRoutes, app.ID))
-		same(t, []model.DesiredItem{{RegionID: ids[1], Kind: model.KindRoutes, Key: app.ID, Generation: 2, Route: routes[1]}}, items(w, ids[1], model.KindRoutes))
+		requireSame(t, want, items(w, ids[0], model.KindRoutes))
+		requireSame(t, want[:1], items(w, ids[0], model.KindRoutes, app.ID))
+		requireSame(t, []model.DesiredItem{{RegionID: ids[1], Kind: model.KindRoutes, Key: app.ID, Generation: 2, Route: routes[1]}}, items(w, ids[1], model.KindRoutes))
 	})
 
 	t.Run("an approved key of the quarantine is a tombstone above what runs there", func(t *testing.T) {
 		w := setup(t)
-		region, app := w.region("eu"), w.app("chat")
-		d := w.deployment(app, 1)
-		w.put(place(d, region, 3))
+		region, app := w.newRegion("eu"), w.insertApp("chat")
+		d := w.insertDeployment(app, 1)
+		w.put(newTopology(d, region, 3))
 		w.update(func(tx store.Tx) error {
 			return tx.SetQuarantine(region, []model.Quarantined{
 				{RegionID: region, Key: "dep_approved", Generation: 4, Since: now},
@@ -225,7 +225,7 @@ func testDesired(t *testing.T, setup setup) {
 		tombstone := model.DesiredItem{
 			RegionID: region, Kind: model.KindDeployment, Key: "dep_approved", Generation: 5, Delete: true, Deployment: model.Deployment{ID: "dep_approved"},
 		}
-		same(t, []model.DesiredItem{tombstone}, items(w, region, model.KindDeployment, "dep_approved", "dep_waiting"))
+		requireSame(t, []model.DesiredItem{tombstone}, items(w, region, model.KindDeployment, "dep_approved", "dep_waiting"))
 		all := items(w, region, model.KindDeployment)
 		require.Len(t, all, 2)
 		for _, it := range all {
@@ -247,15 +247,15 @@ func testDesired(t *testing.T, setup setup) {
 					}
 				}
 				if i < n {
-					h.step(t)
+					h.runStep(t)
 				}
 				// Some agents follow, a frame of any size at a time; others come late.
 				if len(agents) > 0 && rapid.Bool().Draw(t, "an agent reads") {
-					rapid.SampledFrom(agents).Draw(t, "agent").follow(t, rapid.IntRange(1, 4).Draw(t, "frame"))
+					rapid.SampledFrom(agents).Draw(t, "agent").followFeed(t, rapid.IntRange(1, 4).Draw(t, "frame"))
 				}
 			}
 			for _, a := range agents {
-				for a.follow(t, 3) {
+				for a.followFeed(t, 3) {
 				}
 				fresh := newAgent(t, w, a.region)
 				require.Equal(t, fresh.head, a.head)

@@ -39,9 +39,9 @@ func newAgent(t *rapid.T, w *fixture, region string) *agent {
 
 func itemKey(kind model.ChangeKind, key string) string { return fmt.Sprintf("%d/%s", kind, key) }
 
-// follow reads the next changes, and then the state of their keys, as a stream does. The two reads
-// are of different moments. follow reports whether there were changes.
-func (a *agent) follow(t *rapid.T, limit int) bool {
+// followFeed reads the next changes, and then the state of their keys, as a stream does. The two reads
+// are of different moments. followFeed reports whether there were changes.
+func (a *agent) followFeed(t *rapid.T, limit int) bool {
 	changes := read(a.w, func(tx store.Tx) ([]model.Change, error) {
 		return tx.Changes(map[string]int64{a.region: a.head.Revision}, limit)
 	})
@@ -100,17 +100,17 @@ func newHistory(t *rapid.T, w *fixture) *past {
 	return h
 }
 
-// step is one transaction of a random kind: its writes, and the changes that announce them.
-func (h *past) step(t *rapid.T) {
+// runStep is one transaction of a random kind: its writes, and the changes that announce them.
+func (h *past) runStep(t *rapid.T) {
 	h.moment++
 	region := rapid.SampledFrom(h.regions).Draw(t, "region")
 	app := rapid.SampledFrom(h.apps).Draw(t, "app")
 	var op func(store.Tx) error
 	switch rapid.SampledFrom([]string{"deploy", "scale", "stop", "weigh", "route", "secret", "quarantine", "both regions", "forget"}).Draw(t, "op") {
 	case "deploy":
-		op = h.deploy(app, region)
+		op = h.deployVersion(app, region)
 	case "both regions":
-		a, b := h.deploy(app, h.regions[0]), h.deploy(app, h.regions[1])
+		a, b := h.deployVersion(app, h.regions[0]), h.deployVersion(app, h.regions[1])
 		op = func(tx store.Tx) error {
 			if err := a(tx); err != nil {
 				return err
@@ -118,15 +118,15 @@ func (h *past) step(t *rapid.T) {
 			return b(tx)
 		}
 	case "scale":
-		op = h.move(t, func(r *model.Topology) { r.Replicas++ })
+		op = h.moveRow(t, func(r *model.Topology) { r.Replicas++ })
 	case "stop":
-		op = h.move(t, func(r *model.Topology) { r.Status, r.Weight = stopped, 0 })
+		op = h.moveRow(t, func(r *model.Topology) { r.Status, r.Weight = stopped, 0 })
 	case "weigh":
-		op = h.move(t, func(r *model.Topology) { r.Weight = (r.Weight + 30) % 100 })
+		op = h.moveRow(t, func(r *model.Topology) { r.Weight = (r.Weight + 30) % 100 })
 	case "route":
-		op = func(tx store.Tx) error { return h.route(tx, app, region) }
+		op = func(tx store.Tx) error { return h.writeRoute(tx, app, region) }
 	case "secret":
-		op = h.rotate()
+		op = h.rotateSecret()
 	case "quarantine":
 		key := ident.New("dep")
 		op = func(tx store.Tx) error {
@@ -145,14 +145,14 @@ func (h *past) step(t *rapid.T) {
 		}
 	case "forget":
 		// This deletes a tombstone. Agents keep it until they are told.
-		op = h.forget()
+		op = h.forgetRows()
 	}
 	if op != nil {
 		require.NoError(t, h.w.s.Update(h.w.t.Context(), op))
 	}
 }
 
-func (h *past) forget() func(store.Tx) error {
+func (h *past) forgetRows() func(store.Tx) error {
 	var gone []model.Topology
 	for key, r := range h.rows {
 		if r.Status == stopped {
@@ -169,10 +169,10 @@ func (h *past) forget() func(store.Tx) error {
 	}
 }
 
-func (h *past) deploy(app model.App, region string) func(store.Tx) error {
+func (h *past) deployVersion(app model.App, region string) func(store.Tx) error {
 	h.version++
 	d := h.w.newDeployment(app, h.version, "token")
-	r := place(d, region, 1)
+	r := newTopology(d, region, 1)
 	r.UpdatedAt = h.moment
 	h.rows[[2]string{d.ID, region}] = r
 	return func(tx store.Tx) error {
@@ -184,8 +184,8 @@ func (h *past) deploy(app model.App, region string) func(store.Tx) error {
 	}
 }
 
-// move changes a row, and the route of its app with it, because the rows have the weights.
-func (h *past) move(t *rapid.T, change func(*model.Topology)) func(store.Tx) error {
+// moveRow changes a row, and the route of its app with it, because the rows have the weights.
+func (h *past) moveRow(t *rapid.T, change func(*model.Topology)) func(store.Tx) error {
 	if len(h.rows) == 0 {
 		return nil
 	}
@@ -202,11 +202,11 @@ func (h *past) move(t *rapid.T, change func(*model.Topology)) func(store.Tx) err
 		if err := tx.PutTopology([]model.Topology{r}); err != nil {
 			return err
 		}
-		return h.route(tx, app, r.RegionID)
+		return h.writeRoute(tx, app, r.RegionID)
 	}
 }
 
-func (h *past) route(tx store.Tx, app model.App, region string) error {
+func (h *past) writeRoute(tx store.Tx, app model.App, region string) error {
 	generation := h.moment
 	tx.Change(region, model.KindRoutes, app.ID, generation)
 	return tx.PutRoutes([]model.Route{{
@@ -215,8 +215,8 @@ func (h *past) route(tx store.Tx, app model.App, region string) error {
 	}})
 }
 
-// rotate writes a secret's next version and moves all rows that refer to it.
-func (h *past) rotate() func(store.Tx) error {
+// rotateSecret writes a secret's next version and moves all rows that refer to it.
+func (h *past) rotateSecret() func(store.Tx) error {
 	h.secret++
 	version := h.secret
 	var rows []model.Topology
@@ -229,7 +229,7 @@ func (h *past) rotate() func(store.Tx) error {
 		}
 	}
 	return func(tx store.Tx) error {
-		s := h.w.secret("token", version)
+		s := h.w.newSecret("token", version)
 		s.EnvironmentID = h.env
 		if err := tx.InsertSecretVersion(s); err != nil {
 			return err

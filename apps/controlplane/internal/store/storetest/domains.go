@@ -27,20 +27,20 @@ func testDomains(t *testing.T, setup setup) {
 		one, other := wait(w, "app_1", "chat.example.com"), wait(w, "app_2", "chat.example.com")
 		insert(w, one)
 		insert(w, other)
-		w.fails(model.ErrExists, func(tx store.Tx) error { return tx.InsertDomain(one) })
-		w.fails(model.ErrNotFound, func(tx store.Tx) error { _, err := tx.HolderOfDomain(one.Name); return err })
+		w.requireFails(model.ErrExists, func(tx store.Tx) error { return tx.InsertDomain(one) })
+		w.requireFails(model.ErrNotFound, func(tx store.Tx) error { _, err := tx.HolderOfDomain(one.Name); return err })
 		require.Equal(t, []model.Domain{one, other}, of(w, "app_2", "app_1", "app_none"))
 
 		w.update(func(tx store.Tx) error { return tx.VerifyDomain("app_2", other.Name, now+1) })
 		other.VerifiedAt, other.CheckedAt = now+1, now+1
 		holder := read(w, func(tx store.Tx) (model.Domain, error) { return tx.HolderOfDomain(one.Name) })
 		require.Equal(t, other, holder)
-		w.fails(model.ErrExists, func(tx store.Tx) error { return tx.VerifyDomain("app_1", one.Name, now+2) })
-		w.fails(model.ErrNotFound, func(tx store.Tx) error { return tx.VerifyDomain("app_3", one.Name, now+2) })
+		w.requireFails(model.ErrExists, func(tx store.Tx) error { return tx.VerifyDomain("app_1", one.Name, now+2) })
+		w.requireFails(model.ErrNotFound, func(tx store.Tx) error { return tx.VerifyDomain("app_3", one.Name, now+2) })
 		require.Equal(t, []model.Domain{one, other}, of(w, "app_1", "app_2"))
 
 		w.update(func(tx store.Tx) error { return tx.DeleteDomain("app_2", other.Name) })
-		w.fails(model.ErrNotFound, func(tx store.Tx) error { return tx.DeleteDomain("app_2", other.Name) })
+		w.requireFails(model.ErrNotFound, func(tx store.Tx) error { return tx.DeleteDomain("app_2", other.Name) })
 		w.update(func(tx store.Tx) error { return tx.VerifyDomain("app_1", one.Name, now+2) })
 		w.update(func(tx store.Tx) error { return tx.VerifyDomain("app_1", one.Name, now+2) })
 		one.VerifiedAt, one.CheckedAt = now+2, now+2
@@ -49,8 +49,8 @@ func testDomains(t *testing.T, setup setup) {
 		w.update(func(tx store.Tx) error { return tx.ReleaseDomain("app_1", one.Name) })
 		one.VerifiedAt, one.CheckedAt = 0, 0
 		require.Equal(t, []model.Domain{one}, of(w, "app_1"))
-		w.fails(model.ErrNotFound, func(tx store.Tx) error { _, err := tx.HolderOfDomain(one.Name); return err })
-		w.fails(model.ErrNotFound, func(tx store.Tx) error { return tx.ReleaseDomain("app_2", one.Name) })
+		w.requireFails(model.ErrNotFound, func(tx store.Tx) error { _, err := tx.HolderOfDomain(one.Name); return err })
+		w.requireFails(model.ErrNotFound, func(tx store.Tx) error { return tx.ReleaseDomain("app_2", one.Name) })
 	})
 
 	t.Run("held domains are checked, the oldest check first", func(t *testing.T) {

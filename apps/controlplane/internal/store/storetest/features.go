@@ -22,10 +22,10 @@ func testFeatures(t *testing.T, setup setup) {
 		w := setup(t)
 		none := model.WorkspaceFeatures{WorkspaceID: w.ws, Tier: model.DefaultTier, TierFeatures: model.AllFeatures}
 		require.Equal(t, none, features(w, w.ws))
-		missing(w, func(tx store.Tx) (model.WorkspaceFeatures, error) { return tx.GetFeatures("ws_unknown") })
+		requireMissing(w, func(tx store.Tx) (model.WorkspaceFeatures, error) { return tx.GetFeatures("ws_unknown") })
 
 		w.update(func(tx store.Tx) error { return tx.InsertTier(basic) })
-		given := filled[model.WorkspaceFeatures]()
+		given := filledRow[model.WorkspaceFeatures]()
 		given.WorkspaceID, given.Tier = w.ws, basic.Name
 		for range 2 { // they are put, not inserted
 			w.update(func(tx store.Tx) error { return tx.PutFeatures(given) })
@@ -51,7 +51,7 @@ func testFeatures(t *testing.T, setup setup) {
 		ours := model.Tier{Name: model.DefaultTier, Features: 1 << 1, UpdatedAt: now, ResourceVersion: 1}
 		w.update(func(tx store.Tx) error { return tx.InsertTier(ours) })
 		w.update(func(tx store.Tx) error { return tx.InsertTier(basic) })
-		w.fails(model.ErrExists, func(tx store.Tx) error { return tx.InsertTier(basic) })
+		w.requireFails(model.ErrExists, func(tx store.Tx) error { return tx.InsertTier(basic) })
 		require.Equal(t, []model.Tier{basic, ours}, tiers(w))
 		require.Equal(t, ours.Features, features(w, w.ws).TierFeatures, "of a workspace for which none was put")
 
@@ -66,7 +66,7 @@ func testFeatures(t *testing.T, setup setup) {
 			func(tx store.Tx) error { return tx.UpdateTier(next) },
 			func(tx store.Tx) error { _, err := tx.LockTier(basic.Name); return err },
 		} {
-			w.fails(model.ErrNotFound, f)
+			w.requireFails(model.ErrNotFound, f)
 		}
 		require.Equal(t, []model.Tier{ours}, tiers(w))
 	})
@@ -74,7 +74,7 @@ func testFeatures(t *testing.T, setup setup) {
 	t.Run("a tier that a workspace takes is not deleted meanwhile", func(t *testing.T) {
 		w := setup(t)
 		w.update(func(tx store.Tx) error { return tx.InsertTier(basic) })
-		errs := w.updates(2, func(i int, tx store.Tx) error {
+		errs := w.runUpdates(2, func(i int, tx store.Tx) error {
 			if _, err := tx.LockTier(basic.Name); err != nil {
 				return err
 			}

@@ -21,7 +21,7 @@ func testFreezes(t *testing.T, setup setup) {
 
 	t.Run("a freeze is what was put last, by its name", func(t *testing.T) {
 		w := setup(t)
-		f := filled[model.Freeze]()
+		f := filledRow[model.Freeze]()
 		f.WorkspaceID, f.Name = w.ws, "quarter"
 		f.Weekly = []model.FreezeWindow{{Start: "Fri 16:00", End: "Mon 08:00"}, {Start: "22:00", End: "06:00"}}
 		w.update(func(tx store.Tx) error { return tx.PutFreeze(f) })
@@ -42,7 +42,7 @@ func testFreezes(t *testing.T, setup setup) {
 			return tx.ListFreezes(w.ws, store.Page{Limit: 9, After: "audit"})
 		}))
 		w.update(func(tx store.Tx) error { return tx.DeleteFreeze(w.ws, "quarter") })
-		w.fails(model.ErrNotFound, func(tx store.Tx) error { return tx.DeleteFreeze(w.ws, "quarter") })
+		w.requireFails(model.ErrNotFound, func(tx store.Tx) error { return tx.DeleteFreeze(w.ws, "quarter") })
 		require.Equal(t, []string{"audit"}, list(w, w.ws))
 		require.Equal(t, []string{"quarter"}, list(w, "ws_other"))
 	})
@@ -102,7 +102,7 @@ func testFreezes(t *testing.T, setup setup) {
 		w := setup(t)
 		var ids []string
 		for i, name := range []string{"held", "moving", "still"} {
-			app := w.app(name)
+			app := w.insertApp(name)
 			ids = append(ids, app.ID)
 			r := model.Rollout{ID: ident.New("rol"), WorkspaceID: w.ws, AppID: app.ID, CreatedAt: now}
 			if i == 0 {

@@ -29,33 +29,33 @@ func testInstances(t *testing.T, setup setup) {
 
 	t.Run("a stale guard never wins", func(t *testing.T) {
 		w := setup(t)
-		region := w.region("eu")
-		d := w.deployment(w.app("chat"), 1)
-		put(w, instance(d, region, "ins_1", 5), instance(d, region, "ins_2", 5))
-		put(w, instance(d, region, "ins_1", 4), instance(d, region, "ins_2", 6))
-		equal := instance(d, region, "ins_1", 5)
+		region := w.newRegion("eu")
+		d := w.insertDeployment(w.insertApp("chat"), 1)
+		put(w, newInstance(d, region, "ins_1", 5), newInstance(d, region, "ins_2", 5))
+		put(w, newInstance(d, region, "ins_1", 4), newInstance(d, region, "ins_2", 6))
+		equal := newInstance(d, region, "ins_1", 5)
 		equal.Message = "the same guard again"
 		put(w, equal)
-		require.Equal(t, instance(d, region, "ins_1", 5), get(w, "ins_1"))
-		require.Equal(t, instance(d, region, "ins_2", 6), get(w, "ins_2"))
+		require.Equal(t, newInstance(d, region, "ins_1", 5), get(w, "ins_1"))
+		require.Equal(t, newInstance(d, region, "ins_2", 6), get(w, "ins_2"))
 	})
 
 	t.Run("a region never writes over another's instance", func(t *testing.T) {
 		w := setup(t)
-		ids := w.regions(2)
-		d := w.deployment(w.app("chat"), 1)
-		put(w, instance(d, ids[0], "ins_1", 5))
-		put(w, instance(d, ids[1], "ins_1", 99))
-		require.Equal(t, instance(d, ids[0], "ins_1", 5), get(w, "ins_1"))
+		ids := w.newRegions(2)
+		d := w.insertDeployment(w.insertApp("chat"), 1)
+		put(w, newInstance(d, ids[0], "ins_1", 5))
+		put(w, newInstance(d, ids[1], "ins_1", 99))
+		require.Equal(t, newInstance(d, ids[0], "ins_1", 5), get(w, "ins_1"))
 	})
 
 	t.Run("a batch of thousands is stored whole", func(t *testing.T) {
 		w := setup(t)
-		region := w.region("eu")
-		d := w.deployment(w.app("chat"), 1)
+		region := w.newRegion("eu")
+		d := w.insertDeployment(w.insertApp("chat"), 1)
 		var rows []model.Instance
 		for i := range 2500 {
-			rows = append(rows, instance(d, region, fmt.Sprintf("ins_%05d", i), 1))
+			rows = append(rows, newInstance(d, region, fmt.Sprintf("ins_%05d", i), 1))
 		}
 		put(w, rows...)
 		require.Equal(t, map[string]int{region: len(rows)}, read(w, func(tx store.Tx) (map[string]int, error) {
@@ -66,8 +66,8 @@ func testInstances(t *testing.T, setup setup) {
 
 	t.Run("default values replace other values", func(t *testing.T) {
 		w := setup(t)
-		region := w.region("eu")
-		d := w.deployment(w.app("chat"), 1)
+		region := w.newRegion("eu")
+		d := w.insertDeployment(w.insertApp("chat"), 1)
 		usual := func(id string, guard model.Guard) model.Instance {
 			return model.Instance{
 				ID: id, WorkspaceID: d.WorkspaceID, AppID: d.AppID, DeploymentID: d.ID, RegionID: region, Role: "main",
@@ -99,12 +99,12 @@ func testInstances(t *testing.T, setup setup) {
 
 	t.Run("a filter's empty fields mean any", func(t *testing.T) {
 		w := setup(t)
-		ids := w.regions(2)
-		app, other := w.app("chat"), w.app("other")
-		d1, d2, d3 := w.deployment(app, 1), w.deployment(app, 2), w.deployment(other, 1)
+		ids := w.newRegions(2)
+		app, other := w.insertApp("chat"), w.insertApp("other")
+		d1, d2, d3 := w.insertDeployment(app, 1), w.insertDeployment(app, 2), w.insertDeployment(other, 1)
 		rows := []model.Instance{
-			instance(d1, ids[0], "ins_1", 1), instance(d1, ids[1], "ins_2", 1), instance(d2, ids[0], "ins_3", 1),
-			instance(d3, ids[0], "ins_4", 1), ended(instance(d1, ids[0], "ins_5", 1)),
+			newInstance(d1, ids[0], "ins_1", 1), newInstance(d1, ids[1], "ins_2", 1), newInstance(d2, ids[0], "ins_3", 1),
+			newInstance(d3, ids[0], "ins_4", 1), ended(newInstance(d1, ids[0], "ins_5", 1)),
 		}
 		put(w, rows...)
 		for _, c := range []struct {
@@ -137,11 +137,11 @@ func testInstances(t *testing.T, setup setup) {
 
 	t.Run("only instances that a complete inventory did not name are lost", func(t *testing.T) {
 		w := setup(t)
-		ids := w.regions(2)
-		app := w.app("chat")
-		d1, d2 := w.deployment(app, 1), w.deployment(app, 2)
-		named, past, elsewhere := instance(d1, ids[0], "ins_2", 10), ended(instance(d2, ids[0], "ins_3", 2)), instance(d2, ids[1], "ins_4", 1)
-		put(w, instance(d1, ids[0], "ins_1", 9), named, past, elsewhere)
+		ids := w.newRegions(2)
+		app := w.insertApp("chat")
+		d1, d2 := w.insertDeployment(app, 1), w.insertDeployment(app, 2)
+		named, past, elsewhere := newInstance(d1, ids[0], "ins_2", 10), ended(newInstance(d2, ids[0], "ins_3", 2)), newInstance(d2, ids[1], "ins_4", 1)
+		put(w, newInstance(d1, ids[0], "ins_1", 9), named, past, elsewhere)
 		lost := func() []string {
 			return write(w, func(tx store.Tx) ([]string, error) { return tx.MarkLost(ids[0], 10, now+5) })
 		}
@@ -155,20 +155,20 @@ func testInstances(t *testing.T, setup setup) {
 		require.Equal(t, elsewhere, get(w, "ins_4"))
 		require.Empty(t, lost())
 		// It was not lost after all: its next report has a higher guard.
-		put(w, instance(d1, ids[0], "ins_1", 11))
-		require.Equal(t, instance(d1, ids[0], "ins_1", 11), get(w, "ins_1"))
+		put(w, newInstance(d1, ids[0], "ins_1", 11))
+		require.Equal(t, newInstance(d1, ids[0], "ins_1", 11), get(w, "ins_1"))
 	})
 
 	t.Run("only terminated rows past retention are deleted and up to the limit", func(t *testing.T) {
 		w := setup(t)
-		region := w.region("eu")
-		d := w.deployment(w.app("chat"), 1)
+		region := w.newRegion("eu")
+		d := w.insertDeployment(w.insertApp("chat"), 1)
 		for n := range 5 {
-			i := ended(instance(d, region, fmt.Sprintf("ins_%d", n), 1))
+			i := ended(newInstance(d, region, fmt.Sprintf("ins_%d", n), 1))
 			i.UpdatedAt = now + int64(n)
 			put(w, i)
 		}
-		put(w, instance(d, region, "ins_living", 1))
+		put(w, newInstance(d, region, "ins_living", 1))
 		forget := func() int {
 			return write(w, func(tx store.Tx) (int, error) { return tx.DeleteInstances(now+3, 2) })
 		}

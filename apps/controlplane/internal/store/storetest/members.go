@@ -45,10 +45,10 @@ func testMembers(t *testing.T, setup setup) {
 			require.Equal(t, m, found)
 			return err
 		})
-		missing(w, func(tx store.Tx) (model.Member, error) { return tx.GetMember("ws_other", m.ID) })
-		missing(w, func(tx store.Tx) (model.Member, error) { return tx.GetMemberByHash([]byte("other")) })
-		w.fails(model.ErrNotFound, func(tx store.Tx) error { _, err := tx.LockMember("ws_other", m.ID); return err })
-		w.fails(model.ErrNotFound, func(tx store.Tx) error { _, err := tx.LockMemberByIdentity("", m.Identity()); return err })
+		requireMissing(w, func(tx store.Tx) (model.Member, error) { return tx.GetMember("ws_other", m.ID) })
+		requireMissing(w, func(tx store.Tx) (model.Member, error) { return tx.GetMemberByHash([]byte("other")) })
+		w.requireFails(model.ErrNotFound, func(tx store.Tx) error { _, err := tx.LockMember("ws_other", m.ID); return err })
+		w.requireFails(model.ErrNotFound, func(tx store.Tx) error { _, err := tx.LockMemberByIdentity("", m.Identity()); return err })
 	})
 
 	t.Run("an identity is once in a workspace", func(t *testing.T) {
@@ -56,7 +56,7 @@ func testMembers(t *testing.T, setup setup) {
 		insert(w, member(w, 1))
 		again := member(w, 2)
 		again.Subject = "u-1"
-		w.fails(model.ErrExists, func(tx store.Tx) error { return tx.InsertMember(again) })
+		w.requireFails(model.ErrExists, func(tx store.Tx) error { return tx.InsertMember(again) })
 		again.WorkspaceID = ""
 		insert(w, again)
 		require.Equal(t, 1, read(w, func(tx store.Tx) (int, error) { return tx.CountMembers(w.ws) }))
@@ -70,7 +70,7 @@ func testMembers(t *testing.T, setup setup) {
 		w.update(func(tx store.Tx) error { return tx.UpdateMember(m) })
 		require.Equal(t, m, read(w, get(w, m.ID)))
 		m.WorkspaceID = "ws_other"
-		w.fails(model.ErrNotFound, func(tx store.Tx) error { return tx.UpdateMember(m) })
+		w.requireFails(model.ErrNotFound, func(tx store.Tx) error { return tx.UpdateMember(m) })
 	})
 
 	t.Run("members are listed by id and by name", func(t *testing.T) {
@@ -96,7 +96,7 @@ func testMembers(t *testing.T, setup setup) {
 
 	t.Run("a rule is what was put last, by its name", func(t *testing.T) {
 		w := setup(t)
-		r := filled[model.SignInRule]()
+		r := filledRow[model.SignInRule]()
 		r.WorkspaceID, r.Name, r.Issuer = w.ws, "ml", "https://ci.example"
 		other := model.SignInRule{WorkspaceID: "", Name: "ml", Role: windlassv1.Role_ROLE_OPERATOR, Conditions: []model.ClaimCondition{{Claim: "groups", Value: "ops"}}}
 		w.update(func(tx store.Tx) error { return tx.PutSignInRule(r) })
@@ -108,7 +108,7 @@ func testMembers(t *testing.T, setup setup) {
 		require.Equal(t, []model.SignInRule{r}, list(func(tx store.Tx) ([]model.SignInRule, error) { return tx.ListSignInRulesOfIssuer("https://ci.example") }))
 		require.Equal(t, []model.SignInRule{other}, list(func(tx store.Tx) ([]model.SignInRule, error) { return tx.ListSignInRulesOfIssuer("") }))
 		w.update(func(tx store.Tx) error { return tx.DeleteSignInRule(w.ws, "ml") })
-		w.fails(model.ErrNotFound, func(tx store.Tx) error { return tx.DeleteSignInRule(w.ws, "ml") })
+		w.requireFails(model.ErrNotFound, func(tx store.Tx) error { return tx.DeleteSignInRule(w.ws, "ml") })
 		require.Len(t, list(func(tx store.Tx) ([]model.SignInRule, error) { return tx.ListSignInRules("") }), 1)
 	})
 
@@ -117,7 +117,7 @@ func testMembers(t *testing.T, setup setup) {
 		insert(w, member(w, 1))
 		w.update(func(tx store.Tx) error { return tx.PutSignInRule(model.SignInRule{WorkspaceID: w.ws, Name: "r"}) })
 		w.update(func(tx store.Tx) error { return tx.DeleteWorkspace(w.ws) })
-		missing(w, get(w, "mem_1"))
+		requireMissing(w, get(w, "mem_1"))
 		require.Empty(t, read(w, func(tx store.Tx) ([]model.SignInRule, error) { return tx.ListSignInRules(w.ws) }))
 	})
 
@@ -130,14 +130,14 @@ func testMembers(t *testing.T, setup setup) {
 		}
 		w.update(use("a", now))
 		w.update(use("b", now+9))
-		w.fails(model.ErrExists, use("a", now+99))
+		w.requireFails(model.ErrExists, use("a", now+99))
 		w.update(func(tx store.Tx) error {
 			n, err := tx.DeleteUsedSignIns(now+5, 10)
 			require.Equal(t, 1, n)
 			return err
 		})
 		w.update(use("a", now))
-		w.fails(model.ErrExists, use("b", now))
+		w.requireFails(model.ErrExists, use("b", now))
 	})
 
 	t.Run("idle members are forgotten, unless they were removed", func(t *testing.T) {
@@ -150,9 +150,9 @@ func testMembers(t *testing.T, setup setup) {
 			require.Equal(t, 1, n)
 			return err
 		})
-		missing(w, get(w, "mem_2"))
+		requireMissing(w, get(w, "mem_2"))
 		w.update(func(tx store.Tx) error { _, err := tx.DeleteIdleMembers(now+4, 9); return err })
-		missing(w, get(w, "mem_3"))
+		requireMissing(w, get(w, "mem_3"))
 		read(w, get(w, "mem_1"))
 		read(w, get(w, "mem_4"))
 	})

@@ -21,7 +21,7 @@ type listed struct {
 	page func(w *fixture, p store.Page) []string
 }
 
-func cursors[V any](w *fixture, list func(store.Tx) ([]V, error), cursor func(V) string) []string {
+func checkCursors[V any](w *fixture, list func(store.Tx) ([]V, error), cursor func(V) string) []string {
 	var out []string
 	for _, v := range read(w, list) {
 		out = append(out, cursor(v))
@@ -29,7 +29,7 @@ func cursors[V any](w *fixture, list func(store.Tx) ([]V, error), cursor func(V)
 	return out
 }
 
-func lists() []listed {
+func allLists() []listed {
 	add := func(insert func(w *fixture, tx store.Tx, key string) error) func(*fixture, string) string {
 		return func(w *fixture, key string) string {
 			w.update(func(tx store.Tx) error { return insert(w, tx, key) })
@@ -43,14 +43,14 @@ func lists() []listed {
 				return tx.InsertWorkspace(model.Workspace{ID: ident.New("ws"), Name: key})
 			}),
 			func(w *fixture, p store.Page) []string {
-				return cursors(w, func(tx store.Tx) ([]model.Workspace, error) { return tx.ListWorkspaces(p) }, func(r model.Workspace) string { return r.Name })
+				return checkCursors(w, func(tx store.Tx) ([]model.Workspace, error) { return tx.ListWorkspaces(p) }, func(r model.Workspace) string { return r.Name })
 			},
 		},
 		{
 			"API keys", false,
 			add(func(w *fixture, tx store.Tx, key string) error { return tx.InsertAPIKey(w.newKey(key)) }),
 			func(w *fixture, p store.Page) []string {
-				return cursors(w, func(tx store.Tx) ([]model.APIKey, error) { return tx.ListAPIKeys(w.ws, p) }, func(r model.APIKey) string { return r.Name })
+				return checkCursors(w, func(tx store.Tx) ([]model.APIKey, error) { return tx.ListAPIKeys(w.ws, p) }, func(r model.APIKey) string { return r.Name })
 			},
 		},
 		{
@@ -59,7 +59,7 @@ func lists() []listed {
 				return tx.InsertProject(model.Project{ID: ident.New("prj"), WorkspaceID: w.ws, Name: key})
 			}),
 			func(w *fixture, p store.Page) []string {
-				return cursors(w, func(tx store.Tx) ([]model.Project, error) { return tx.ListProjects(w.ws, p) }, func(r model.Project) string { return r.Name })
+				return checkCursors(w, func(tx store.Tx) ([]model.Project, error) { return tx.ListProjects(w.ws, p) }, func(r model.Project) string { return r.Name })
 			},
 		},
 		{
@@ -68,14 +68,14 @@ func lists() []listed {
 				return tx.InsertEnvironment(model.Environment{ID: ident.New("env"), WorkspaceID: w.ws, ProjectID: w.prj, Name: key})
 			}),
 			func(w *fixture, p store.Page) []string {
-				return cursors(w, func(tx store.Tx) ([]model.Environment, error) { return tx.ListEnvironments(w.ws, w.prj, p) }, func(r model.Environment) string { return r.Name })
+				return checkCursors(w, func(tx store.Tx) ([]model.Environment, error) { return tx.ListEnvironments(w.ws, w.prj, p) }, func(r model.Environment) string { return r.Name })
 			},
 		},
 		{
 			"secrets", false,
-			add(func(w *fixture, tx store.Tx, key string) error { return tx.InsertSecretVersion(w.secret(key, 1)) }),
+			add(func(w *fixture, tx store.Tx, key string) error { return tx.InsertSecretVersion(w.newSecret(key, 1)) }),
 			func(w *fixture, p store.Page) []string {
-				return cursors(w, func(tx store.Tx) ([]model.Secret, error) { return tx.ListSecrets(w.ws, w.env, p) }, func(r model.Secret) string { return r.Name })
+				return checkCursors(w, func(tx store.Tx) ([]model.Secret, error) { return tx.ListSecrets(w.ws, w.env, p) }, func(r model.Secret) string { return r.Name })
 			},
 		},
 		{
@@ -92,7 +92,7 @@ func lists() []listed {
 				return tx.GrantRegion(r.ID, w.ws, now)
 			}),
 			func(w *fixture, p store.Page) []string {
-				return cursors(w, func(tx store.Tx) ([]model.Region, error) { return tx.ListRegions(w.ws, p) }, func(r model.Region) string { return r.Name })
+				return checkCursors(w, func(tx store.Tx) ([]model.Region, error) { return tx.ListRegions(w.ws, p) }, func(r model.Region) string { return r.Name })
 			},
 		},
 		{
@@ -101,7 +101,7 @@ func lists() []listed {
 				return tx.InsertRegion(model.Region{ID: key, Name: key})
 			}),
 			func(w *fixture, p store.Page) []string {
-				return cursors(w, func(tx store.Tx) ([]model.Region, error) { return tx.AllRegions(p) }, func(r model.Region) string { return r.ID })
+				return checkCursors(w, func(tx store.Tx) ([]model.Region, error) { return tx.AllRegions(p) }, func(r model.Region) string { return r.ID })
 			},
 		},
 		{
@@ -114,7 +114,7 @@ func lists() []listed {
 				return err
 			}),
 			func(w *fixture, p store.Page) []string {
-				return cursors(w, func(tx store.Tx) ([]model.Region, error) { return tx.ListGateways(false, p) }, func(r model.Region) string { return r.ID })
+				return checkCursors(w, func(tx store.Tx) ([]model.Region, error) { return tx.ListGateways(false, p) }, func(r model.Region) string { return r.ID })
 			},
 		},
 		{
@@ -123,7 +123,7 @@ func lists() []listed {
 				return tx.PutFreeze(model.Freeze{ID: ident.New("frz"), WorkspaceID: w.ws, Name: key})
 			}),
 			func(w *fixture, p store.Page) []string {
-				return cursors(w, func(tx store.Tx) ([]model.Freeze, error) { return tx.ListFreezes(w.ws, p) }, func(f model.Freeze) string { return f.Name })
+				return checkCursors(w, func(tx store.Tx) ([]model.Freeze, error) { return tx.ListFreezes(w.ws, p) }, func(f model.Freeze) string { return f.Name })
 			},
 		},
 		{
@@ -132,7 +132,7 @@ func lists() []listed {
 				return tx.InsertRegion(model.Region{ID: key, Name: key})
 			}),
 			func(w *fixture, p store.Page) []string {
-				return cursors(w, func(tx store.Tx) ([]model.Head, error) { return tx.ListRegionHeads(p.After, p.Limit) }, func(r model.Head) string { return r.RegionID })
+				return checkCursors(w, func(tx store.Tx) ([]model.Head, error) { return tx.ListRegionHeads(p.After, p.Limit) }, func(r model.Head) string { return r.RegionID })
 			},
 		},
 		{
@@ -141,7 +141,7 @@ func lists() []listed {
 				return tx.PutInstances([]model.Instance{{ID: key, WorkspaceID: w.ws, RegionID: "reg_1", Guard: 1, Status: 1}})
 			}),
 			func(w *fixture, p store.Page) []string {
-				return cursors(w, func(tx store.Tx) ([]model.Instance, error) {
+				return checkCursors(w, func(tx store.Tx) ([]model.Instance, error) {
 					return tx.ListInstances(store.InstanceFilter{WorkspaceID: w.ws}, p)
 				}, func(r model.Instance) string { return r.ID })
 			},
@@ -159,7 +159,7 @@ func lists() []listed {
 				return key
 			},
 			func(w *fixture, p store.Page) []string {
-				return cursors(w, func(tx store.Tx) ([]model.Quarantined, error) { return tx.ListQuarantine("reg_1", p) }, func(r model.Quarantined) string { return r.Key })
+				return checkCursors(w, func(tx store.Tx) ([]model.Quarantined, error) { return tx.ListQuarantine("reg_1", p) }, func(r model.Quarantined) string { return r.Key })
 			},
 		},
 		{
@@ -168,7 +168,7 @@ func lists() []listed {
 				return tx.InsertHistory([]model.History{{ID: key, WorkspaceID: w.ws, AppID: "app_1"}})
 			}),
 			func(w *fixture, p store.Page) []string {
-				return cursors(w, func(tx store.Tx) ([]model.History, error) { return tx.HistorySince("app_1", p.After, p.Limit) }, func(r model.History) string { return r.ID })
+				return checkCursors(w, func(tx store.Tx) ([]model.History, error) { return tx.HistorySince("app_1", p.After, p.Limit) }, func(r model.History) string { return r.ID })
 			},
 		},
 		{
@@ -177,7 +177,7 @@ func lists() []listed {
 				return tx.InsertHistory([]model.History{{ID: key, WorkspaceID: w.ws, AppID: "app_1"}})
 			}),
 			func(w *fixture, p store.Page) []string {
-				return cursors(w, func(tx store.Tx) ([]model.History, error) { return tx.ListHistory(w.ws, "app_1", p) }, func(r model.History) string { return r.ID })
+				return checkCursors(w, func(tx store.Tx) ([]model.History, error) { return tx.ListHistory(w.ws, "app_1", p) }, func(r model.History) string { return r.ID })
 			},
 		},
 		{
@@ -186,7 +186,7 @@ func lists() []listed {
 				return tx.InsertAudit(model.Audit{ID: key, WorkspaceID: w.ws})
 			}),
 			func(w *fixture, p store.Page) []string {
-				return cursors(w, func(tx store.Tx) ([]model.Audit, error) { return tx.ListAudit(w.ws, p) }, func(r model.Audit) string { return r.ID })
+				return checkCursors(w, func(tx store.Tx) ([]model.Audit, error) { return tx.ListAudit(w.ws, p) }, func(r model.Audit) string { return r.ID })
 			},
 		},
 		{
@@ -195,7 +195,7 @@ func lists() []listed {
 				return tx.InsertRollout(model.Rollout{ID: key, WorkspaceID: w.ws, AppID: "app_1"})
 			}),
 			func(w *fixture, p store.Page) []string {
-				return cursors(w, func(tx store.Tx) ([]model.Rollout, error) { return tx.ListRollouts(w.ws, "app_1", p) }, func(r model.Rollout) string { return r.ID })
+				return checkCursors(w, func(tx store.Tx) ([]model.Rollout, error) { return tx.ListRollouts(w.ws, "app_1", p) }, func(r model.Rollout) string { return r.ID })
 			},
 		},
 		{
@@ -207,7 +207,7 @@ func lists() []listed {
 				return key
 			},
 			func(w *fixture, p store.Page) []string {
-				return cursors(w, func(tx store.Tx) ([]model.Deployment, error) { return tx.ListDeployments(w.ws, "", p) }, func(r model.Deployment) string { return r.ID })
+				return checkCursors(w, func(tx store.Tx) ([]model.Deployment, error) { return tx.ListDeployments(w.ws, "", p) }, func(r model.Deployment) string { return r.ID })
 			},
 		},
 		{
@@ -220,14 +220,14 @@ func lists() []listed {
 				return a.Name + "\x00" + a.ID
 			},
 			func(w *fixture, p store.Page) []string {
-				return cursors(w, func(tx store.Tx) ([]model.App, error) { return tx.ListApps(w.ws, "", p) }, func(r model.App) string { return r.Name + "\x00" + r.ID })
+				return checkCursors(w, func(tx store.Tx) ([]model.App, error) { return tx.ListApps(w.ws, "", p) }, func(r model.App) string { return r.Name + "\x00" + r.ID })
 			},
 		},
 	}
 }
 
 func testPages(t *testing.T, setup setup) {
-	for _, l := range lists() {
+	for _, l := range allLists() {
 		t.Run("walking "+l.name+" neither repeats nor skips a row while others are inserted", func(t *testing.T) {
 			w := setup(t)
 			n := 0

@@ -65,11 +65,11 @@ func testPeers(t *testing.T, setup setup) {
 
 	t.Run("a region's stream is where its agent watched last", func(t *testing.T) {
 		w := setup(t)
-		regions := w.regions(2)
+		regions := w.newRegions(2)
 		get := func(id string) string {
 			return read(w, func(tx store.Tx) (string, error) { return tx.GetStream(id) })
 		}
-		missing(w, func(tx store.Tx) (string, error) { return tx.GetStream(regions[0]) })
+		requireMissing(w, func(tx store.Tx) (string, error) { return tx.GetStream(regions[0]) })
 		for _, peer := range []string{"cp_1", "cp_2", "cp_2"} {
 			w.update(func(tx store.Tx) error { return tx.PutStream(regions[0], peer) })
 			require.Equal(t, peer, get(regions[0]))
@@ -85,7 +85,7 @@ func testPeers(t *testing.T, setup setup) {
 			require.Equal(t, n+1, count())
 		}
 		w.update(func(tx store.Tx) error { return tx.DeleteRegion(regions[0]) })
-		missing(w, func(tx store.Tx) (string, error) { return tx.GetStream(regions[0]) })
+		requireMissing(w, func(tx store.Tx) (string, error) { return tx.GetStream(regions[0]) })
 		require.Equal(t, "cp_3", get(regions[1]))
 	})
 }

@@ -21,7 +21,7 @@ func testPins(t *testing.T, setup setup) {
 	}
 	pin := func(w *fixture, app model.App, version int32) model.Pin {
 		return model.Pin{
-			WorkspaceID: w.ws, AppID: app.ID, DeploymentID: w.deployment(app, version).ID, Version: version, Weight: 10,
+			WorkspaceID: w.ws, AppID: app.ID, DeploymentID: w.insertDeployment(app, version).ID, Version: version, Weight: 10,
 			By: "ada", Why: "to compare in Zürich", CreatedAt: now, UpdatedAt: now + 1,
 			Regions: []model.PinRegion{
 				{RegionID: "reg_1", Replicas: 2, State: windlassv1.PinRegion_STATE_SERVING, Since: now},
@@ -32,7 +32,7 @@ func testPins(t *testing.T, setup setup) {
 
 	t.Run("an app's pins are what was put last, by version", func(t *testing.T) {
 		w := setup(t)
-		app, other := w.app("chat"), w.app("other")
+		app, other := w.insertApp("chat"), w.insertApp("other")
 		require.Empty(t, pins(w, app.ID))
 		second, first, elsewhere := pin(w, app, 2), pin(w, app, 1), pin(w, other, 1)
 		for _, p := range []model.Pin{second, first, elsewhere} {
@@ -52,7 +52,7 @@ func testPins(t *testing.T, setup setup) {
 
 	t.Run("a reader may change the rows that it read", func(t *testing.T) {
 		w := setup(t)
-		app := w.app("chat")
+		app := w.insertApp("chat")
 		p := pin(w, app, 1)
 		put(w, p.Clone())
 		pins(w, app.ID)[0].Regions[0].Replicas = 9
@@ -61,9 +61,9 @@ func testPins(t *testing.T, setup setup) {
 
 	t.Run("a route's targets tell which of them are pinned", func(t *testing.T) {
 		w := setup(t)
-		region, app := w.region("eu"), w.app("chat")
+		region, app := w.newRegion("eu"), w.insertApp("chat")
 		p := pin(w, app, 1)
-		live, pinned := place(w.deployment(app, 2), region, 1), place(model.Deployment{ID: p.DeploymentID, AppID: app.ID, WorkspaceID: w.ws}, region, 1)
+		live, pinned := newTopology(w.insertDeployment(app, 2), region, 1), newTopology(model.Deployment{ID: p.DeploymentID, AppID: app.ID, WorkspaceID: w.ws}, region, 1)
 		live.Weight, pinned.Weight = 100, 10
 		live.Status, pinned.Status = windlassv1.TopologyStatus_TOPOLOGY_STATUS_STARTED, windlassv1.TopologyStatus_TOPOLOGY_STATUS_STARTED
 		w.put(live, pinned)
@@ -92,7 +92,7 @@ func testPins(t *testing.T, setup setup) {
 
 	t.Run("a version that is pinned is kept, and a forgotten app's pins are not", func(t *testing.T) {
 		w := setup(t)
-		app := w.app("chat")
+		app := w.insertApp("chat")
 		p := pin(w, app, 1)
 		w.update(func(tx store.Tx) error {
 			return tx.UpdateDeployment(model.Deployment{ID: p.DeploymentID, WorkspaceID: w.ws, AppID: app.ID, Status: windlassv1.DeploymentStatus_DEPLOYMENT_STATUS_SUPERSEDED})

@@ -32,13 +32,13 @@ func testPresets(t *testing.T, setup setup) {
 
 	t.Run("a version stays what it was, and the newest one is found without its number", func(t *testing.T) {
 		w := setup(t)
-		missing(w, func(tx store.Tx) (model.Preset, error) { return tx.GetPreset(w.ws, "a", 0) })
+		requireMissing(w, func(tx store.Tx) (model.Preset, error) { return tx.GetPreset(w.ws, "a", 0) })
 		one, two, other := preset(w, "a", 1), preset(w, "a", 2), preset(w, "b", 1)
 		insert(w, one, two, other)
-		w.fails(model.ErrExists, func(tx store.Tx) error { return tx.InsertPreset(one) })
+		w.requireFails(model.ErrExists, func(tx store.Tx) error { return tx.InsertPreset(one) })
 		requireEqualPresets(t, []model.Preset{one, two, two}, []model.Preset{get(w, "a", 1), get(w, "a", 2), get(w, "a", 0)})
-		missing(w, func(tx store.Tx) (model.Preset, error) { return tx.GetPreset(w.ws, "a", 3) })
-		missing(w, func(tx store.Tx) (model.Preset, error) { return tx.GetPreset("ws_other", "a", 0) })
+		requireMissing(w, func(tx store.Tx) (model.Preset, error) { return tx.GetPreset(w.ws, "a", 3) })
+		requireMissing(w, func(tx store.Tx) (model.Preset, error) { return tx.GetPreset("ws_other", "a", 0) })
 		requireEqualPresets(t, []model.Preset{two, other}, read(w, func(tx store.Tx) ([]model.Preset, error) { return tx.ListPresets(w.ws) }))
 		one.Definition, two.Definition = nil, nil
 		versions := func() []model.Preset {
@@ -57,7 +57,7 @@ func testPresets(t *testing.T, setup setup) {
 		insert(w, preset(w, "a", 1), preset(w, "a", 7), preset(w, "b", 3))
 		w.update(func(tx store.Tx) error { return tx.DeletePreset(w.ws, "a") })
 		require.Equal(t, int32(7), floor(w))
-		w.fails(model.ErrNotFound, func(tx store.Tx) error { return tx.DeletePreset(w.ws, "a") })
+		w.requireFails(model.ErrNotFound, func(tx store.Tx) error { return tx.DeletePreset(w.ws, "a") })
 		w.update(func(tx store.Tx) error { return tx.DeletePreset(w.ws, "b") })
 		require.Equal(t, int32(7), floor(w))
 		require.Empty(t, read(w, func(tx store.Tx) ([]model.Preset, error) { return tx.ListPresets(w.ws) }))
@@ -68,7 +68,7 @@ func testPresets(t *testing.T, setup setup) {
 		insert(w, preset(w, "a", 1), preset(w, "b", 1))
 		w.update(func(tx store.Tx) error { return tx.DeletePreset(w.ws, "b") })
 		w.update(func(tx store.Tx) error { return tx.DeleteWorkspace(w.ws) })
-		missing(w, func(tx store.Tx) (model.Preset, error) { return tx.GetPreset(w.ws, "a", 0) })
+		requireMissing(w, func(tx store.Tx) (model.Preset, error) { return tx.GetPreset(w.ws, "a", 0) })
 		require.Zero(t, floor(w))
 	})
 }

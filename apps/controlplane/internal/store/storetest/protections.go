@@ -26,7 +26,7 @@ func testProtections(t *testing.T, setup setup) {
 
 	t.Run("a protection is what was put last, by scope and setter", func(t *testing.T) {
 		w := setup(t)
-		p := filled[model.Protection]()
+		p := filledRow[model.Protection]()
 		p.WorkspaceID, p.ScopeID, p.ByOperator = w.ws, "env_1", false
 		put(w, p)
 		require.Equal(t, []model.Protection{p}, list(w, w.ws))
@@ -37,7 +37,7 @@ func testProtections(t *testing.T, setup setup) {
 		put(w, elsewhere, platform, p, own)
 		require.Equal(t, []model.Protection{own, platform, p}, list(w, w.ws))
 		w.update(func(tx store.Tx) error { return tx.DeleteProtection(w.ws, "", false) })
-		w.fails(model.ErrNotFound, func(tx store.Tx) error { return tx.DeleteProtection(w.ws, "", false) })
+		w.requireFails(model.ErrNotFound, func(tx store.Tx) error { return tx.DeleteProtection(w.ws, "", false) })
 		require.Equal(t, []model.Protection{platform, p}, list(w, w.ws))
 	})
 

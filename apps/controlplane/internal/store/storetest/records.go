@@ -28,14 +28,14 @@ func testRecords(t *testing.T, setup setup) {
 			return tx.HistorySince("app_1", "his_1", 9)
 		}))
 		require.Equal(t, []model.History{entry(1)}, read(w, func(tx store.Tx) ([]model.History, error) { return tx.HistorySince("app_1", "", 1) }))
-		w.fails(model.ErrExists, func(tx store.Tx) error { return tx.InsertHistory([]model.History{entry(4), entry(1)}) })
+		w.requireFails(model.ErrExists, func(tx store.Tx) error { return tx.InsertHistory([]model.History{entry(4), entry(1)}) })
 		require.Len(t, read(w, func(tx store.Tx) ([]model.History, error) { return tx.HistorySince("app_1", "", 9) }), 3)
 	})
 
 	t.Run("of many requests with one idempotency key exactly one is recorded", func(t *testing.T) {
 		w := setup(t)
 		const writers = 10
-		oneWins(t, w.updates(writers, func(i int, tx store.Tx) error {
+		oneWins(t, w.runUpdates(writers, func(i int, tx store.Tx) error {
 			// The effect and its record are one transaction: a loser has no effect.
 			if err := tx.InsertAudit(model.Audit{ID: fmt.Sprintf("aud_%02d", i), WorkspaceID: w.ws, At: now}); err != nil {
 				return err
@@ -62,11 +62,11 @@ func testRecords(t *testing.T, setup setup) {
 		w.update(func(tx store.Tx) error { return tx.InsertIdempotency(record(w.ws, odd, 1)) })
 		w.update(func(tx store.Tx) error { return tx.InsertIdempotency(record(w.ws, odd+" ", 2)) })
 		w.update(func(tx store.Tx) error { return tx.InsertIdempotency(record("ws_2", odd, 3)) })
-		w.fails(model.ErrExists, func(tx store.Tx) error { return tx.InsertIdempotency(record(w.ws, odd, 4)) })
+		w.requireFails(model.ErrExists, func(tx store.Tx) error { return tx.InsertIdempotency(record(w.ws, odd, 4)) })
 		for range 2 { // the second time there is nothing to delete
 			w.update(func(tx store.Tx) error { return tx.DeleteIdempotencyKey(w.ws, odd) })
 		}
-		missing(w, func(tx store.Tx) (model.Idempotency, error) { return tx.GetIdempotency(w.ws, odd) })
+		requireMissing(w, func(tx store.Tx) (model.Idempotency, error) { return tx.GetIdempotency(w.ws, odd) })
 		w.update(func(tx store.Tx) error { return tx.InsertIdempotency(record(w.ws, odd, 5)) })
 		for _, r := range []model.Idempotency{record(w.ws, odd, 5), record(w.ws, odd+" ", 2), record("ws_2", odd, 3)} {
 			require.Equal(t, r, read(w, func(tx store.Tx) (model.Idempotency, error) { return tx.GetIdempotency(r.WorkspaceID, r.Key) }))
@@ -98,7 +98,7 @@ func testRecords(t *testing.T, setup setup) {
 		require.Equal(t, 2, forget())
 		require.Equal(t, 1, forget())
 		require.Equal(t, 0, forget())
-		missing(w, func(tx store.Tx) (model.Idempotency, error) { return tx.GetIdempotency(w.ws, "2") })
+		requireMissing(w, func(tx store.Tx) (model.Idempotency, error) { return tx.GetIdempotency(w.ws, "2") })
 		require.Equal(t, now+3, read(w, func(tx store.Tx) (model.Idempotency, error) { return tx.GetIdempotency(w.ws, "3") }).CreatedAt)
 	})
 }

@@ -34,8 +34,8 @@ func testRegions(t *testing.T, setup setup) {
 
 	t.Run("a new region has a head at revision 0 of epoch 1", func(t *testing.T) {
 		w := setup(t)
-		id := w.region("eu")
-		require.Equal(t, model.Head{RegionID: id, Epoch: 1, Chain: changefeed.Genesis()}, w.head(id))
+		id := w.newRegion("eu")
+		require.Equal(t, model.Head{RegionID: id, Epoch: 1, Chain: changefeed.Genesis()}, w.headOf(id))
 		require.Equal(t, changefeed.Genesis(), read(w, func(tx store.Tx) ([]byte, error) { return tx.ChainAt(id, 0) }))
 	})
 
@@ -74,7 +74,7 @@ func testRegions(t *testing.T, setup setup) {
 
 	t.Run("a workspace sees its own regions and those that it was granted", func(t *testing.T) {
 		w := setup(t)
-		shared, hidden := w.region("shared"), w.region("hidden")
+		shared, hidden := w.newRegion("shared"), w.newRegion("hidden")
 		mine, theirs := own(w, w.ws, "mine"), own(w, "ws_2", "theirs")
 		find := func(ws, name string) func(store.Tx) (model.Region, error) {
 			return func(tx store.Tx) (model.Region, error) { return tx.GetRegionByName(ws, name) }
@@ -82,32 +82,32 @@ func testRegions(t *testing.T, setup setup) {
 		list := func(ws string) []string {
 			return names(read(w, func(tx store.Tx) ([]model.Region, error) { return tx.ListRegions(ws, store.Page{Limit: 9}) }))
 		}
-		missing(w, find(w.ws, "shared"))
+		requireMissing(w, find(w.ws, "shared"))
 		w.update(func(tx store.Tx) error { return tx.GrantRegion(shared, w.ws, now) })
 		w.update(func(tx store.Tx) error { return tx.GrantRegion(shared, w.ws, now+1) })
-		w.fails(model.ErrNotFound, func(tx store.Tx) error { return tx.GrantRegion("reg_x", w.ws, now) })
+		w.requireFails(model.ErrNotFound, func(tx store.Tx) error { return tx.GrantRegion("reg_x", w.ws, now) })
 		require.Equal(t, shared, read(w, find(w.ws, "shared")).ID)
 		require.Equal(t, mine.ID, read(w, find(w.ws, "mine")).ID)
-		missing(w, find(w.ws, "hidden"))
-		missing(w, find(w.ws, "theirs"))
+		requireMissing(w, find(w.ws, "hidden"))
+		requireMissing(w, find(w.ws, "theirs"))
 		require.Equal(t, theirs.ID, read(w, find("ws_2", "theirs")).ID)
 		require.Equal(t, []string{"mine", "shared"}, list(w.ws))
 		require.Equal(t, []string{"theirs"}, list("ws_2"))
 
 		require.Equal(t, hidden, read(w, find("", "hidden")).ID, "the platform finds its own")
-		missing(w, find("", "mine"))
+		requireMissing(w, find("", "mine"))
 		require.Equal(t, []string{"hidden", "shared"}, list(""))
 
 		require.Equal(t, []string{w.ws}, read(w, func(tx store.Tx) ([]string, error) { return tx.RegionWorkspaces(shared) }))
 		w.update(func(tx store.Tx) error { return tx.RevokeGrant(shared, w.ws) })
-		missing(w, find(w.ws, "shared"))
+		requireMissing(w, find(w.ws, "shared"))
 		require.Equal(t, []string{"mine"}, list(w.ws))
 		require.Empty(t, read(w, func(tx store.Tx) ([]string, error) { return tx.RegionWorkspaces(shared) }))
 	})
 
 	t.Run("a workspace's own region hides a granted one of the same name", func(t *testing.T) {
 		w := setup(t)
-		shared, mine := w.region("eu"), own(w, w.ws, "eu")
+		shared, mine := w.newRegion("eu"), own(w, w.ws, "eu")
 		w.update(func(tx store.Tx) error { return tx.GrantRegion(shared, w.ws, now) })
 		require.Equal(t, mine.ID, read(w, func(tx store.Tx) (model.Region, error) { return tx.GetRegionByName(w.ws, "eu") }).ID)
 		us := own(w, w.ws, "us")
@@ -118,16 +118,16 @@ func testRegions(t *testing.T, setup setup) {
 		require.Empty(t, read(w, func(tx store.Tx) ([]model.Region, error) { return tx.GetRegionsByName(w.ws, nil) }))
 		w.update(func(tx store.Tx) error { return tx.DeleteRegion(us.ID) })
 		require.Equal(t, []model.Region{mine}, read(w, func(tx store.Tx) ([]model.Region, error) { return tx.ListRegions(w.ws, store.Page{Limit: 9}) }))
-		w.fails(model.ErrExists, func(tx store.Tx) error {
+		w.requireFails(model.ErrExists, func(tx store.Tx) error {
 			return tx.InsertRegion(model.Region{ID: ident.New("reg"), WorkspaceID: w.ws, Name: "eu"})
 		})
 	})
 
 	t.Run("an update changes labels, message, credentials and approval only", func(t *testing.T) {
 		w := setup(t)
-		id := w.region("eu")
+		id := w.newRegion("eu")
 		before := read(w, func(tx store.Tx) (model.Region, error) { return tx.GetRegion(id) })
-		changed := filled[model.Region]()
+		changed := filledRow[model.Region]()
 		changed.ID, changed.ResourceVersion = id, 1
 		w.update(func(tx store.Tx) error { return tx.UpdateRegion(changed) })
 		want := before
@@ -139,7 +139,7 @@ func testRegions(t *testing.T, setup setup) {
 
 	t.Run("regions are fetched by id and walked by id", func(t *testing.T) {
 		w := setup(t)
-		ids := w.regions(3)
+		ids := w.newRegions(3)
 		got := map[string]bool{}
 		for _, r := range read(w, func(tx store.Tx) ([]model.Region, error) {
 			return tx.GetRegions([]string{ids[2], "reg_x", ids[0], ids[0]})
@@ -163,7 +163,7 @@ func testRegions(t *testing.T, setup setup) {
 
 	t.Run("a deleted region takes its feed grants tokens and quarantine with it", func(t *testing.T) {
 		w := setup(t)
-		id := w.region("eu")
+		id := w.newRegion("eu")
 		token := model.JoinToken{ID: "jt_1", RegionID: id, Hash: []byte("hash"), CreatedAt: now, ExpiresAt: now + hour}
 		w.update(func(tx store.Tx) error {
 			require.NoError(t, tx.GrantRegion(id, w.ws, now))
@@ -172,36 +172,36 @@ func testRegions(t *testing.T, setup setup) {
 			return tx.SetQuarantine(id, []model.Quarantined{{RegionID: id, Key: "dep_q", Since: now}})
 		})
 		w.update(func(tx store.Tx) error { return tx.DeleteRegion(id) })
-		w.fails(model.ErrNotFound, func(tx store.Tx) error { return tx.DeleteRegion(id) })
-		missing(w, func(tx store.Tx) (model.Region, error) { return tx.GetRegion(id) })
-		missing(w, func(tx store.Tx) (model.Head, error) { return tx.GetHead(id) })
-		missing(w, func(tx store.Tx) (model.JoinToken, error) { return tx.GetJoinTokenByHash(token.Hash) })
-		require.Empty(t, w.feed(id))
+		w.requireFails(model.ErrNotFound, func(tx store.Tx) error { return tx.DeleteRegion(id) })
+		requireMissing(w, func(tx store.Tx) (model.Region, error) { return tx.GetRegion(id) })
+		requireMissing(w, func(tx store.Tx) (model.Head, error) { return tx.GetHead(id) })
+		requireMissing(w, func(tx store.Tx) (model.JoinToken, error) { return tx.GetJoinTokenByHash(token.Hash) })
+		require.Empty(t, w.readFeed(id))
 		require.Empty(t, read(w, func(tx store.Tx) ([]string, error) { return tx.RegionWorkspaces(id) }))
 		require.Empty(t, read(w, func(tx store.Tx) ([]model.Quarantined, error) { return tx.ListQuarantine(id, store.Page{Limit: 9}) }))
-		w.fails(model.ErrNotFound, func(tx store.Tx) error { tx.Change(id, model.KindDeployment, "dep_x", 1); return nil })
-		require.NotEmpty(t, w.region("eu"), "its name is free")
+		w.requireFails(model.ErrNotFound, func(tx store.Tx) error { tx.Change(id, model.KindDeployment, "dep_x", 1); return nil })
+		require.NotEmpty(t, w.newRegion("eu"), "its name is free")
 	})
 
 	t.Run("a join token is used by one agent, which may use it again", func(t *testing.T) {
 		w := setup(t)
-		token := model.JoinToken{ID: "jt_1", RegionID: w.region("eu"), Hash: []byte("hash"), CreatedAt: now, ExpiresAt: now + hour}
+		token := model.JoinToken{ID: "jt_1", RegionID: w.newRegion("eu"), Hash: []byte("hash"), CreatedAt: now, ExpiresAt: now + hour}
 		w.update(func(tx store.Tx) error { return tx.InsertJoinToken(token) })
 		again := token
 		again.ID = "jt_2"
-		w.fails(model.ErrExists, func(tx store.Tx) error { return tx.InsertJoinToken(again) })
+		w.requireFails(model.ErrExists, func(tx store.Tx) error { return tx.InsertJoinToken(again) })
 		use := func(agent string, at int64) func(store.Tx) error {
 			return func(tx store.Tx) error { return tx.UseJoinToken(token.ID, agent, at) }
 		}
 		agents := []string{"a", "b", "c", "d", "e", "f"}
-		oneWins(t, w.updates(len(agents), func(i int, tx store.Tx) error { return use(agents[i], now+1)(tx) }), model.ErrConflict)
+		oneWins(t, w.runUpdates(len(agents), func(i int, tx store.Tx) error { return use(agents[i], now+1)(tx) }), model.ErrConflict)
 		got := read(w, func(tx store.Tx) (model.JoinToken, error) { return tx.GetJoinTokenByHash(token.Hash) })
 		require.Equal(t, now+1, got.UsedAt)
 		w.update(use(got.UsedBy, now+2))
-		w.fails(model.ErrConflict, use("another", now+3))
+		w.requireFails(model.ErrConflict, use("another", now+3))
 		require.Equal(t, got, read(w, func(tx store.Tx) (model.JoinToken, error) { return tx.GetJoinTokenByHash(token.Hash) }),
 			"the first use stands")
-		w.fails(model.ErrNotFound, func(tx store.Tx) error { return tx.UseJoinToken("jt_x", "a", now) })
+		w.requireFails(model.ErrNotFound, func(tx store.Tx) error { return tx.UseJoinToken("jt_x", "a", now) })
 	})
 }
 
@@ -225,7 +225,7 @@ func testSessions(t *testing.T, setup setup) {
 
 	t.Run("the same session resumes and another raises the fence", func(t *testing.T) {
 		w := setup(t)
-		region := w.region("eu")
+		region := w.newRegion("eu")
 		first, resumed := start(w, region, "s1", hour)
 		require.False(t, resumed)
 		require.Equal(t, connected, first.Status)
@@ -246,7 +246,7 @@ func testSessions(t *testing.T, setup setup) {
 		back, resumed := start(w, region, "s1", hour)
 		require.False(t, resumed, "a session that was replaced does not resume")
 		require.Equal(t, first.SessionFence+2, back.SessionFence)
-		w.fails(model.ErrNotFound, func(tx store.Tx) error {
+		w.requireFails(model.ErrNotFound, func(tx store.Tx) error {
 			_, _, err := tx.StartSession("reg_x", "s", hour, model.Region{})
 			return err
 		})
@@ -254,7 +254,7 @@ func testSessions(t *testing.T, setup setup) {
 
 	t.Run("a session has the epoch of the head", func(t *testing.T) {
 		w := setup(t)
-		region := w.region("eu")
+		region := w.newRegion("eu")
 		w.update(func(tx store.Tx) error {
 			h, err := tx.BumpEpoch(region, []byte("salt"))
 			if err != nil {
@@ -269,9 +269,9 @@ func testSessions(t *testing.T, setup setup) {
 
 	t.Run("sessions that start at once have different fences", func(t *testing.T) {
 		w := setup(t)
-		region := w.region("eu")
+		region := w.newRegion("eu")
 		fences := make([]int64, 8)
-		for _, err := range w.updates(len(fences), func(i int, tx store.Tx) error {
+		for _, err := range w.runUpdates(len(fences), func(i int, tx store.Tx) error {
 			r, _, err := tx.StartSession(region, ident.New("ses"), hour, model.Region{})
 			fences[i] = r.SessionFence
 			return err
@@ -288,7 +288,7 @@ func testSessions(t *testing.T, setup setup) {
 
 	t.Run("only reports of current sessions are stored", func(t *testing.T) {
 		w := setup(t)
-		ids := w.regions(2)
+		ids := w.newRegions(2)
 		for _, id := range ids {
 			start(w, id, "s1", hour)
 		}
@@ -333,7 +333,7 @@ func testSessions(t *testing.T, setup setup) {
 		}
 		start(w, ids[0], "s2", hour)
 		require.Zero(t, get(w, ids[1]).LastReportAt)
-		missing(w, func(tx store.Tx) (model.Region, error) { return tx.GetRegion("reg_x") })
+		requireMissing(w, func(tx store.Tx) (model.Region, error) { return tx.GetRegion("reg_x") })
 
 		got2 := map[string]string{}
 		for _, r := range read(w, func(tx store.Tx) ([]model.Region, error) { return tx.CheckSessions([]string{ids[0], ids[1], "reg_x"}) }) {
@@ -344,7 +344,7 @@ func testSessions(t *testing.T, setup setup) {
 
 	t.Run("a lease that is over makes the region unreachable once and a report brings it back", func(t *testing.T) {
 		w := setup(t)
-		late, live, never := w.region("late"), w.region("live"), w.region("never")
+		late, live, never := w.newRegion("late"), w.newRegion("live"), w.newRegion("never")
 		start(w, late, "s1", -hour)
 		start(w, live, "s1", hour)
 		expire := func() []string {
@@ -366,7 +366,7 @@ func testSessions(t *testing.T, setup setup) {
 
 	t.Run("leases expire up to the limit at a time", func(t *testing.T) {
 		w := setup(t)
-		for _, id := range w.regions(3) {
+		for _, id := range w.newRegions(3) {
 			start(w, id, "s", -hour)
 		}
 		var n []int
@@ -378,7 +378,7 @@ func testSessions(t *testing.T, setup setup) {
 
 	t.Run("a report renews a lease before it is over", func(t *testing.T) {
 		w := setup(t)
-		region := w.region("eu")
+		region := w.newRegion("eu")
 		start(w, region, "s1", -hour)
 		session := get(w, region)
 		w.update(func(tx store.Tx) error { return tx.NoteReports([]model.Region{session}, hour) })
@@ -389,7 +389,7 @@ func testSessions(t *testing.T, setup setup) {
 func testQuarantine(t *testing.T, setup setup) {
 	t.Run("a set of quarantined workloads replaces the previous set and keeps the approvals of keys that stay", func(t *testing.T) {
 		w := setup(t)
-		ids := w.regions(2)
+		ids := w.newRegions(2)
 		row := func(region, key string, generation int64) model.Quarantined {
 			return model.Quarantined{RegionID: region, Key: key, Generation: generation, Instances: 2, Since: now}
 		}

@@ -62,7 +62,7 @@ func testRetention(t *testing.T, setup setup) {
 
 	t.Run("the newest versions of an app stay, and those in use", func(t *testing.T) {
 		w := setup(t)
-		region, app, other := w.region("eu"), w.app("chat"), w.app("other")
+		region, app, other := w.newRegion("eu"), w.insertApp("chat"), w.insertApp("other")
 		ids := ended(w, &app, 10)
 		ended(w, &other, 10)
 		app.LiveDeploymentID, app.PreviousDeploymentID, app.RolloutID = ids[0], ids[1], fmt.Sprintf("rol_%s_%d", app.ID, 3)
@@ -87,7 +87,7 @@ func testRetention(t *testing.T, setup setup) {
 
 	t.Run("the newest entries of an app's history stay", func(t *testing.T) {
 		w := setup(t)
-		app, other := w.app("chat"), w.app("other")
+		app, other := w.insertApp("chat"), w.insertApp("other")
 		history(w, app, 10)
 		history(w, other, 10)
 		trim := func(keep, limit int) int {
@@ -106,7 +106,7 @@ func testRetention(t *testing.T, setup setup) {
 
 	t.Run("apps with more rows than are kept are found, in pages", func(t *testing.T) {
 		w := setup(t)
-		quiet, notified, both, made := w.app("quiet"), w.app("told"), w.app("both"), w.app("made")
+		quiet, notified, both, made := w.insertApp("quiet"), w.insertApp("told"), w.insertApp("both"), w.insertApp("made")
 		ended(w, &quiet, 3)
 		history(w, quiet, 5)
 		history(w, notified, 6)
@@ -123,7 +123,7 @@ func testRetention(t *testing.T, setup setup) {
 
 	t.Run("a deleted app is forgotten with all its rows once nothing of it is left in a region", func(t *testing.T) {
 		w := setup(t)
-		region, app, living := w.region("eu"), w.app("chat"), w.app("living")
+		region, app, living := w.newRegion("eu"), w.insertApp("chat"), w.insertApp("living")
 		ids := ended(w, &app, 2)
 		ended(w, &living, 2)
 		stopped := model.Topology{
@@ -159,7 +159,7 @@ func testRetention(t *testing.T, setup setup) {
 		require.Equal(t, 1, forget(now+1))
 		require.Equal(t, 0, forget(now+1))
 
-		missing(w, func(tx store.Tx) (model.App, error) { return tx.GetApp(w.ws, app.ID) })
+		requireMissing(w, func(tx store.Tx) (model.App, error) { return tx.GetApp(w.ws, app.ID) })
 		for a, want := range map[string]int{app.ID: 0, living.ID: 2} {
 			require.Len(t, read(w, func(tx store.Tx) ([]model.Deployment, error) {
 				return tx.ListDeployments(w.ws, a, store.Page{Limit: all})
@@ -176,24 +176,24 @@ func testRetention(t *testing.T, setup setup) {
 		w := setup(t)
 		for name, versions := range map[string]int32{"rotated": 6, "twice": 2} {
 			for v := int32(1); v <= versions; v++ {
-				w.update(func(tx store.Tx) error { return tx.InsertSecretVersion(w.secret(name, v)) })
+				w.update(func(tx store.Tx) error { return tx.InsertSecretVersion(w.newSecret(name, v)) })
 			}
 		}
 		trim := func() int { return write(w, func(tx store.Tx) (int, error) { return tx.TrimSecrets(2, all) }) }
 		require.Equal(t, 1, trim())
 		require.Equal(t, 0, trim())
-		missing(w, func(tx store.Tx) (model.Secret, error) { return tx.GetSecretVersion(w.ws, w.env, "rotated", 4) })
+		requireMissing(w, func(tx store.Tx) (model.Secret, error) { return tx.GetSecretVersion(w.ws, w.env, "rotated", 4) })
 		for name, version := range map[string]int32{"rotated": 5, "twice": 1} {
-			require.Equal(t, w.secret(name, version), read(w, func(tx store.Tx) (model.Secret, error) {
+			require.Equal(t, w.newSecret(name, version), read(w, func(tx store.Tx) (model.Secret, error) {
 				return tx.GetSecretVersion(w.ws, w.env, name, version)
 			}))
 		}
-		w.update(func(tx store.Tx) error { return tx.InsertSecretVersion(w.secret("rotated", 7)) })
+		w.update(func(tx store.Tx) error { return tx.InsertSecretVersion(w.newSecret("rotated", 7)) })
 	})
 
 	t.Run("audit, join tokens and keys are deleted by the time of their end and up to the limit", func(t *testing.T) {
 		w := setup(t)
-		region := w.region("eu")
+		region := w.newRegion("eu")
 		for n := range int64(5) {
 			w.update(func(tx store.Tx) error {
 				id := ident.Before("aud", time.UnixMilli(now+n)) + "7000800000000000000" + fmt.Sprint(n)
@@ -228,7 +228,7 @@ func testRetention(t *testing.T, setup setup) {
 		audit := read(w, func(tx store.Tx) ([]model.Audit, error) { return tx.ListAudit(w.ws, store.Page{Limit: all}) })
 		require.Len(t, audit, 2)
 		require.Equal(t, now+3, audit[1].At)
-		missing(w, func(tx store.Tx) (model.JoinToken, error) { return tx.GetJoinTokenByHash([]byte{2}) })
+		requireMissing(w, func(tx store.Tx) (model.JoinToken, error) { return tx.GetJoinTokenByHash([]byte{2}) })
 		require.Equal(t, "jtk_3", read(w, func(tx store.Tx) (model.JoinToken, error) { return tx.GetJoinTokenByHash([]byte{3}) }).ID)
 		require.Len(t, read(w, func(tx store.Tx) ([]model.APIKey, error) { return tx.ListAPIKeys(w.ws, store.Page{Limit: all}) }), 3)
 	})

@@ -25,7 +25,7 @@ type kept struct {
 	want   any
 }
 
-func keep[V any](kind string, row V, insert func(store.Tx, V) error, read func(store.Tx) (V, error)) kept {
+func keepKind[V any](kind string, row V, insert func(store.Tx, V) error, read func(store.Tx) (V, error)) kept {
 	return kept{
 		kind:   kind,
 		insert: func(tx store.Tx) error { return insert(tx, row) },
@@ -34,62 +34,62 @@ func keep[V any](kind string, row V, insert func(store.Tx, V) error, read func(s
 	}
 }
 
-// every returns one row of every kind that is stored as it is given, with every
+// everyKind returns one row of every kind that is stored as it is given, with every
 // field set.
-func every() []kept {
-	ws := filled[model.Workspace]()
-	key := filled[model.APIKey]()
-	prj := filled[model.Project]()
-	env := filled[model.Environment]()
-	app := filled[model.App]()
+func everyKind() []kept {
+	ws := filledRow[model.Workspace]()
+	key := filledRow[model.APIKey]()
+	prj := filledRow[model.Project]()
+	env := filledRow[model.Environment]()
+	app := filledRow[model.App]()
 	app.DeletedAt = 0
-	dep := filled[model.Deployment]()
-	rol := filled[model.Rollout]()
-	top := filled[model.Topology]()
-	route := filled[model.Route]()
-	obs := filled[model.Observed]()
-	ack := filled[model.RouteObserved]()
-	ins := filled[model.Instance]()
-	reg := filled[model.Region]()
-	tok := filled[model.JoinToken]()
+	dep := filledRow[model.Deployment]()
+	rol := filledRow[model.Rollout]()
+	top := filledRow[model.Topology]()
+	route := filledRow[model.Route]()
+	obs := filledRow[model.Observed]()
+	ack := filledRow[model.RouteObserved]()
+	ins := filledRow[model.Instance]()
+	reg := filledRow[model.Region]()
+	tok := filledRow[model.JoinToken]()
 	tokenHash := bytes.Clone(tok.Hash)
-	qua := filled[model.Quarantined]()
-	his := filled[model.History]()
-	aud := filled[model.Audit]()
-	ide := filled[model.Idempotency]()
+	qua := filledRow[model.Quarantined]()
+	his := filledRow[model.History]()
+	aud := filledRow[model.Audit]()
+	ide := filledRow[model.Idempotency]()
 	return []kept{
-		keep("workspace", ws, store.Tx.InsertWorkspace, func(tx store.Tx) (model.Workspace, error) { return tx.GetWorkspace(ws.ID) }),
-		keep("API key", key, store.Tx.InsertAPIKey, func(tx store.Tx) (model.APIKey, error) { return tx.GetAPIKey(key.WorkspaceID, key.ID) }),
-		keep("project", prj, store.Tx.InsertProject, func(tx store.Tx) (model.Project, error) { return tx.GetProject(prj.WorkspaceID, prj.ID) }),
-		keep("environment", env, store.Tx.InsertEnvironment, func(tx store.Tx) (model.Environment, error) { return tx.GetEnvironment(env.WorkspaceID, env.ID) }),
-		keep("app", app, store.Tx.InsertApp, func(tx store.Tx) (model.App, error) { return tx.GetApp(app.WorkspaceID, app.ID) }),
-		keep("deployment", dep, store.Tx.InsertDeployment, func(tx store.Tx) (model.Deployment, error) { return tx.GetDeployment(dep.WorkspaceID, dep.ID) }),
-		keep("rollout", rol, store.Tx.InsertRollout, func(tx store.Tx) (model.Rollout, error) { return tx.GetRollout(rol.WorkspaceID, rol.ID) }),
-		keep("topology", []model.Topology{top}, store.Tx.PutTopology, func(tx store.Tx) ([]model.Topology, error) { return tx.ListTopology([]string{top.AppID}) }),
-		keep("route", []model.Route{route}, store.Tx.PutRoutes, func(tx store.Tx) ([]model.Route, error) { return tx.ListRoutes([]string{route.AppID}) }),
-		keep("observed", []model.Observed{obs}, store.Tx.PutObserved, func(tx store.Tx) ([]model.Observed, error) {
+		keepKind("workspace", ws, store.Tx.InsertWorkspace, func(tx store.Tx) (model.Workspace, error) { return tx.GetWorkspace(ws.ID) }),
+		keepKind("API key", key, store.Tx.InsertAPIKey, func(tx store.Tx) (model.APIKey, error) { return tx.GetAPIKey(key.WorkspaceID, key.ID) }),
+		keepKind("project", prj, store.Tx.InsertProject, func(tx store.Tx) (model.Project, error) { return tx.GetProject(prj.WorkspaceID, prj.ID) }),
+		keepKind("environment", env, store.Tx.InsertEnvironment, func(tx store.Tx) (model.Environment, error) { return tx.GetEnvironment(env.WorkspaceID, env.ID) }),
+		keepKind("app", app, store.Tx.InsertApp, func(tx store.Tx) (model.App, error) { return tx.GetApp(app.WorkspaceID, app.ID) }),
+		keepKind("deployment", dep, store.Tx.InsertDeployment, func(tx store.Tx) (model.Deployment, error) { return tx.GetDeployment(dep.WorkspaceID, dep.ID) }),
+		keepKind("rollout", rol, store.Tx.InsertRollout, func(tx store.Tx) (model.Rollout, error) { return tx.GetRollout(rol.WorkspaceID, rol.ID) }),
+		keepKind("topology", []model.Topology{top}, store.Tx.PutTopology, func(tx store.Tx) ([]model.Topology, error) { return tx.ListTopology([]string{top.AppID}) }),
+		keepKind("route", []model.Route{route}, store.Tx.PutRoutes, func(tx store.Tx) ([]model.Route, error) { return tx.ListRoutes([]string{route.AppID}) }),
+		keepKind("observed", []model.Observed{obs}, store.Tx.PutObserved, func(tx store.Tx) ([]model.Observed, error) {
 			return tx.GetObserved(map[string][]string{obs.RegionID: {obs.DeploymentID}})
 		}),
-		keep("observed route", []model.RouteObserved{ack}, store.Tx.PutRouteObserved, func(tx store.Tx) ([]model.RouteObserved, error) {
+		keepKind("observed route", []model.RouteObserved{ack}, store.Tx.PutRouteObserved, func(tx store.Tx) ([]model.RouteObserved, error) {
 			return tx.ListRouteObserved([]string{ack.AppID})
 		}),
-		keep("instance", []model.Instance{ins}, store.Tx.PutInstances, func(tx store.Tx) ([]model.Instance, error) {
+		keepKind("instance", []model.Instance{ins}, store.Tx.PutInstances, func(tx store.Tx) ([]model.Instance, error) {
 			i, err := tx.GetInstance(ins.WorkspaceID, ins.ID)
 			return []model.Instance{i}, err
 		}),
-		keep("region", reg, store.Tx.InsertRegion, func(tx store.Tx) (model.Region, error) { return tx.GetRegion(reg.ID) }),
-		keep("join token", tok, store.Tx.InsertJoinToken, func(tx store.Tx) (model.JoinToken, error) { return tx.GetJoinTokenByHash(tokenHash) }),
-		keep("quarantined workload", []model.Quarantined{qua}, func(tx store.Tx, rows []model.Quarantined) error {
+		keepKind("region", reg, store.Tx.InsertRegion, func(tx store.Tx) (model.Region, error) { return tx.GetRegion(reg.ID) }),
+		keepKind("join token", tok, store.Tx.InsertJoinToken, func(tx store.Tx) (model.JoinToken, error) { return tx.GetJoinTokenByHash(tokenHash) }),
+		keepKind("quarantined workload", []model.Quarantined{qua}, func(tx store.Tx, rows []model.Quarantined) error {
 			return tx.SetQuarantine(qua.RegionID, rows)
 		}, func(tx store.Tx) ([]model.Quarantined, error) {
 			return tx.ListQuarantine(qua.RegionID, store.Page{Limit: 9})
 		}),
-		keep("history entry", []model.History{his}, store.Tx.InsertHistory, func(tx store.Tx) ([]model.History, error) {
+		keepKind("history entry", []model.History{his}, store.Tx.InsertHistory, func(tx store.Tx) ([]model.History, error) {
 			return tx.ListHistory(his.WorkspaceID, his.AppID, store.Page{Limit: 9})
 		}),
-		keep("audit entry", []model.Audit{aud}, func(tx store.Tx, rows []model.Audit) error { return tx.InsertAudit(rows...) },
+		keepKind("audit entry", []model.Audit{aud}, func(tx store.Tx, rows []model.Audit) error { return tx.InsertAudit(rows...) },
 			func(tx store.Tx) ([]model.Audit, error) { return tx.ListAudit(aud.WorkspaceID, store.Page{Limit: 9}) }),
-		keep("idempotency record", ide, store.Tx.InsertIdempotency, func(tx store.Tx) (model.Idempotency, error) {
+		keepKind("idempotency record", ide, store.Tx.InsertIdempotency, func(tx store.Tx) (model.Idempotency, error) {
 			return tx.GetIdempotency(ide.WorkspaceID, ide.Key)
 		}),
 	}
@@ -98,32 +98,32 @@ func every() []kept {
 func testRows(t *testing.T, setup setup) {
 	t.Run("every field of every row survives the round trip", func(t *testing.T) {
 		w := setup(t)
-		for _, k := range every() {
+		for _, k := range everyKind() {
 			w.update(k.insert)
-			same(t, k.want, read(w, k.read))
+			requireSame(t, k.want, read(w, k.read))
 		}
 	})
 
 	t.Run("an id that is taken is refused", func(t *testing.T) {
 		w := setup(t)
-		for _, k := range every() {
+		for _, k := range everyKind() {
 			w.update(k.insert)
 			switch k.kind {
 			case "topology", "route", "observed", "observed route", "instance", "quarantined workload":
 				w.update(k.insert) // they are put, not inserted
 			default:
-				w.fails(model.ErrExists, k.insert)
+				w.requireFails(model.ErrExists, k.insert)
 			}
-			same(t, k.want, read(w, k.read))
+			requireSame(t, k.want, read(w, k.read))
 		}
 	})
 
 	t.Run("a missing row is not found", func(t *testing.T) {
 		w := setup(t)
-		for _, k := range every() {
+		for _, k := range everyKind() {
 			switch k.kind {
 			case "workspace", "API key", "project", "environment", "app", "deployment", "rollout", "instance", "region", "join token", "idempotency record":
-				missing(w, k.read)
+				requireMissing(w, k.read)
 			default:
 				require.Empty(t, read(w, k.read), k.kind)
 			}
@@ -132,16 +132,16 @@ func testRows(t *testing.T, setup setup) {
 
 	t.Run("text fields keep any text", func(t *testing.T) {
 		w := setup(t)
-		region, app := w.region("eu"), w.newApp("chat")
+		region, app := w.newRegion("eu"), w.newApp("chat")
 		app.Description, app.Message = awkward, awkward
 		d := w.newDeployment(app, 1)
 		d.Message = awkward
 		d.Spec.Env = map[string]string{"A": strings.ReplaceAll(awkward, "\r", "")}
-		top := place(d, region, 1)
+		top := newTopology(d, region, 1)
 		top.Reason = awkward
-		o := report(d, region, 1)
+		o := newReport(d, region, 1)
 		o.Message, o.ReasonMessage = awkward, awkward
-		i := instance(d, region, "ins_1", 1)
+		i := newInstance(d, region, "ins_1", 1)
 		i.Message, i.GPUs = awkward, []string{awkward, ""}
 		h := model.History{ID: "his_1", WorkspaceID: w.ws, AppID: app.ID, At: now, What: "Deployed", Why: awkward, Who: awkward}
 		a := model.Audit{ID: "aud_1", WorkspaceID: w.ws, At: now, Actor: awkward, Source: awkward, Before: awkward, After: awkward}
@@ -166,7 +166,7 @@ func testRows(t *testing.T, setup setup) {
 			require.Equal(t, app, gotApp)
 			gotDep, err := tx.GetDeployment(w.ws, d.ID)
 			require.NoError(t, err)
-			same(t, d, gotDep)
+			requireSame(t, d, gotDep)
 			rows, err := tx.ListTopology([]string{app.ID})
 			require.NoError(t, err)
 			require.Equal(t, []model.Topology{top}, rows)
@@ -208,12 +208,12 @@ func testRows(t *testing.T, setup setup) {
 
 	t.Run("SQL in an id or a name finds nothing and harms nothing", func(t *testing.T) {
 		w := setup(t)
-		app := w.app("chat")
+		app := w.insertApp("chat")
 		for _, s := range []string{"' OR '1'='1", "x'; DROP TABLE apps; --", "%", "_", "\\", "app\x00", "ü"} {
-			missing(w, func(tx store.Tx) (model.App, error) { return tx.GetApp(w.ws, s) })
-			missing(w, func(tx store.Tx) (model.App, error) { return tx.GetApp(s, app.ID) })
-			missing(w, func(tx store.Tx) (model.App, error) { return tx.GetAppByName(w.ws, w.env, s) })
-			missing(w, func(tx store.Tx) (model.Workspace, error) { return tx.GetWorkspaceByName(s) })
+			requireMissing(w, func(tx store.Tx) (model.App, error) { return tx.GetApp(w.ws, s) })
+			requireMissing(w, func(tx store.Tx) (model.App, error) { return tx.GetApp(s, app.ID) })
+			requireMissing(w, func(tx store.Tx) (model.App, error) { return tx.GetAppByName(w.ws, w.env, s) })
+			requireMissing(w, func(tx store.Tx) (model.Workspace, error) { return tx.GetWorkspaceByName(s) })
 			require.Empty(t, read(w, func(tx store.Tx) ([]model.App, error) { return tx.ListApps(s, "", store.Page{Limit: 9}) }))
 		}
 		require.Equal(t, app, read(w, func(tx store.Tx) (model.App, error) { return tx.GetApp(w.ws, app.ID) }))
@@ -221,38 +221,38 @@ func testRows(t *testing.T, setup setup) {
 
 	t.Run("changing a row after it was stored or read changes nothing in the store", func(t *testing.T) {
 		w := setup(t)
-		for _, k := range every() {
+		for _, k := range everyKind() {
 			w.update(k.insert)
-			scribble(k.want)
+			scribbleOver(k.want)
 			got := read(w, k.read)
-			for _, fresh := range every() {
+			for _, fresh := range everyKind() {
 				if fresh.kind == k.kind {
-					same(t, fresh.want, got)
+					requireSame(t, fresh.want, got)
 				}
 			}
-			scribble(got)
-			for _, fresh := range every() {
+			scribbleOver(got)
+			for _, fresh := range everyKind() {
 				if fresh.kind == k.kind {
-					same(t, fresh.want, read(w, k.read))
+					requireSame(t, fresh.want, read(w, k.read))
 				}
 			}
 		}
-		region := w.region("eu")
-		w.change(region, 1)
-		head, feed := w.head(region), w.feed(region)
+		region := w.newRegion("eu")
+		w.commitChange(region, 1)
+		head, feed := w.headOf(region), w.readFeed(region)
 		want := bytes.Clone(head.Chain)
 		clear(head.Chain)
 		clear(feed[0].Chain)
-		require.Equal(t, want, w.head(region).Chain)
-		require.Equal(t, want, w.feed(region)[0].Chain)
+		require.Equal(t, want, w.headOf(region).Chain)
+		require.Equal(t, want, w.readFeed(region)[0].Chain)
 		at := read(w, func(tx store.Tx) ([]byte, error) { return tx.ChainAt(region, 1) })
 		clear(at)
 		require.Equal(t, want, read(w, func(tx store.Tx) ([]byte, error) { return tx.ChainAt(region, 1) }))
 	})
 }
 
-// scribble writes into everything that a row points to.
-func scribble(row any) {
+// scribbleOver writes into everything that a row points to.
+func scribbleOver(row any) {
 	switch r := row.(type) {
 	case model.APIKey:
 		clear(r.Hash)
@@ -280,8 +280,8 @@ func scribble(row any) {
 	}
 }
 
-// report is a region's report of a deployment. Every count is the guard's number.
-func report(d model.Deployment, regionID string, guard model.Guard) model.Observed {
+// newReport is a region's report of a deployment. Every count is the guard's number.
+func newReport(d model.Deployment, regionID string, guard model.Guard) model.Observed {
 	n := int32(guard % 1000)
 	return model.Observed{
 		WorkspaceID: d.WorkspaceID, AppID: d.AppID, DeploymentID: d.ID, RegionID: regionID, Guard: guard,
@@ -291,13 +291,13 @@ func report(d model.Deployment, regionID string, guard model.Guard) model.Observ
 	}
 }
 
-func ack(a model.App, regionID string, guard model.Guard) model.RouteObserved {
+func newAck(a model.App, regionID string, guard model.Guard) model.RouteObserved {
 	return model.RouteObserved{
 		AppID: a.ID, RegionID: regionID, Guard: guard, Epoch: 1, Generation: int64(guard), Phase: 2, UpdatedAt: now,
 	}
 }
 
-func instance(d model.Deployment, regionID, id string, guard model.Guard) model.Instance {
+func newInstance(d model.Deployment, regionID, id string, guard model.Guard) model.Instance {
 	return model.Instance{
 		ID: id, WorkspaceID: d.WorkspaceID, AppID: d.AppID, DeploymentID: d.ID, RegionID: regionID,
 		Role: "main", Status: windlassv1.InstanceStatus_INSTANCE_STATUS_READY, Address: "127.0.0.1:8000",

@@ -15,7 +15,7 @@ import (
 func testScaling(t *testing.T, setup setup) {
 	t.Run("an app's scaling is what was put last", func(t *testing.T) {
 		w := setup(t)
-		app, other := w.app("chat"), w.app("other")
+		app, other := w.insertApp("chat"), w.insertApp("other")
 		get := func() []model.Scaling {
 			return read(w, func(tx store.Tx) ([]model.Scaling, error) { return tx.GetScalings([]string{app.ID, "app_none"}) })
 		}
@@ -38,12 +38,12 @@ func testScaling(t *testing.T, setup setup) {
 	t.Run("what a region may raise alone comes with its deployments", func(t *testing.T) {
 		w := setup(t)
 		own, shared := "reg_own", "reg_shared"
-		app := w.app("chat")
-		d := w.deployment(app, 1)
+		app := w.insertApp("chat")
+		d := w.insertDeployment(app, 1)
 		w.update(func(tx store.Tx) error {
 			return errors.Join(tx.InsertRegion(model.Region{ID: shared, Name: "shared"}), tx.InsertRegion(model.Region{ID: own, WorkspaceID: w.ws, Name: "own"}))
 		})
-		w.put(place(d, own, 1), place(d, shared, 1))
+		w.put(newTopology(d, own, 1), newTopology(d, shared, 1))
 		facts := func(region string) model.AloneFacts {
 			items := read(w, func(tx store.Tx) ([]model.DesiredItem, error) {
 				return tx.DesiredItems(model.KindDeployment, map[string][]string{region: {d.ID}})
@@ -78,7 +78,7 @@ func testScaling(t *testing.T, setup setup) {
 
 	t.Run("loads are kept by their begin, and deleted by it", func(t *testing.T) {
 		w := setup(t)
-		app, other := w.app("chat"), w.app("other")
+		app, other := w.insertApp("chat"), w.insertApp("other")
 		chunk := func(appID, region, role string, began int64, text string) model.LoadChunk {
 			return model.LoadChunk{AppID: appID, RegionID: region, Role: role, WorkspaceID: w.ws, BeganAt: began, Samples: []byte(text)}
 		}
@@ -107,7 +107,7 @@ func testScaling(t *testing.T, setup setup) {
 
 	t.Run("a region's newest decision is kept", func(t *testing.T) {
 		w := setup(t)
-		app := w.app("chat")
+		app := w.insertApp("chat")
 		for i, region := range []string{"reg_2", "reg_1", "reg_2"} {
 			w.update(func(tx store.Tx) error {
 				return tx.PutScalingDecision(model.ScalingDecision{

@@ -20,7 +20,7 @@ const (
 func testSealed(t *testing.T, setup setup) {
 	// sealed is a secret whose value begins as the old key seals, resealed as the new one does.
 	begun := func(w *fixture, name string, version int32, key uint32) model.Secret {
-		s := w.secret(name, version)
+		s := w.newSecret(name, version)
 		s.Ciphertext = append(seal.Prefix(key), s.Ciphertext...)
 		return s
 	}
@@ -28,7 +28,7 @@ func testSealed(t *testing.T, setup setup) {
 	fill := func(w *fixture) {
 		w.update(func(tx store.Tx) error {
 			for _, s := range []model.Secret{
-				sealed(w, "b", 1), begun(w, "b", 2, newKey), sealed(w, "b", 3), sealed(w, "a", 1), w.secret("plain", 1),
+				sealed(w, "b", 1), begun(w, "b", 2, newKey), sealed(w, "b", 3), sealed(w, "a", 1), w.newSecret("plain", 1),
 			} {
 				if err := tx.InsertSecretVersion(s); err != nil {
 					return err
@@ -49,7 +49,7 @@ func testSealed(t *testing.T, setup setup) {
 		fill(w)
 		require.Equal(t, map[uint32]int64{oldKey: 3, newKey: 1, 0: 1}, read(w, func(tx store.Tx) (map[uint32]int64, error) { return tx.CountSealedValues() }))
 		want := []model.SealedValue{
-			value(sealed(w, "a", 1)), value(sealed(w, "b", 1)), value(sealed(w, "b", 3)), value(w.secret("plain", 1)),
+			value(sealed(w, "a", 1)), value(sealed(w, "b", 1)), value(sealed(w, "b", 3)), value(w.newSecret("plain", 1)),
 		}
 		var got []model.SealedValue
 		var after model.SealedValue

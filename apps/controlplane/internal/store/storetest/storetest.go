@@ -111,8 +111,8 @@ func (w *fixture) update(fn func(store.Tx) error) {
 	require.NoError(w.t, w.s.Update(w.t.Context(), fn))
 }
 
-// fails is update, which must fail with the error want.
-func (w *fixture) fails(want error, fn func(store.Tx) error) {
+// requireFails is update, which must fail with the error want.
+func (w *fixture) requireFails(want error, fn func(store.Tx) error) {
 	w.t.Helper()
 	require.ErrorIs(w.t, w.s.Update(w.t.Context(), fn), want)
 }
@@ -139,8 +139,8 @@ func write[V any](w *fixture, f func(store.Tx) (V, error)) V {
 	return v
 }
 
-// missing asserts that a read finds nothing.
-func missing[V any](w *fixture, f func(store.Tx) (V, error)) {
+// requireMissing asserts that a read finds nothing.
+func requireMissing[V any](w *fixture, f func(store.Tx) (V, error)) {
 	w.t.Helper()
 	err := w.s.View(w.t.Context(), func(tx store.Tx) error {
 		_, err := f(tx)
@@ -156,7 +156,7 @@ func (w *fixture) newApp(name string) model.App {
 	}
 }
 
-func (w *fixture) app(name string) model.App {
+func (w *fixture) insertApp(name string) model.App {
 	w.t.Helper()
 	a := w.newApp(name)
 	w.update(func(tx store.Tx) error { return tx.InsertApp(a) })
@@ -175,15 +175,15 @@ func (w *fixture) newDeployment(a model.App, version int32, secrets ...string) m
 	}
 }
 
-func (w *fixture) deployment(a model.App, version int32, secrets ...string) model.Deployment {
+func (w *fixture) insertDeployment(a model.App, version int32, secrets ...string) model.Deployment {
 	w.t.Helper()
 	d := w.newDeployment(a, version, secrets...)
 	w.update(func(tx store.Tx) error { return tx.InsertDeployment(d) })
 	return d
 }
 
-// place is a topology row of the deployment.
-func place(d model.Deployment, regionID string, generation int64) model.Topology {
+// newTopology is a topology row of the deployment.
+func newTopology(d model.Deployment, regionID string, generation int64) model.Topology {
 	return model.Topology{
 		WorkspaceID: d.WorkspaceID, AppID: d.AppID, DeploymentID: d.ID, RegionID: regionID, Replicas: 2,
 		Generation: generation, Status: windlassv1.TopologyStatus_TOPOLOGY_STATUS_STARTING, CreatedAt: now, UpdatedAt: now,
@@ -195,8 +195,8 @@ func (w *fixture) put(rows ...model.Topology) {
 	w.update(func(tx store.Tx) error { return tx.PutTopology(rows) })
 }
 
-// region makes a region of the platform.
-func (w *fixture) region(name string) string {
+// newRegion makes a region of the platform.
+func (w *fixture) newRegion(name string) string {
 	w.t.Helper()
 	r := model.Region{
 		ID: ident.New("reg"), Name: name, Status: windlassv1.RegionStatus_REGION_STATUS_PENDING,
@@ -206,18 +206,18 @@ func (w *fixture) region(name string) string {
 	return r.ID
 }
 
-// regions makes n regions; their ids ascend.
-func (w *fixture) regions(n int) []string {
+// newRegions makes n regions; their ids ascend.
+func (w *fixture) newRegions(n int) []string {
 	w.t.Helper()
 	ids := make([]string, n)
 	for i := range ids {
-		ids[i] = w.region(fmt.Sprintf("region-%02d", i))
+		ids[i] = w.newRegion(fmt.Sprintf("region-%02d", i))
 	}
 	return ids
 }
 
-// change commits one change.
-func (w *fixture) change(regionID string, generation int64) {
+// commitChange commits one change.
+func (w *fixture) commitChange(regionID string, generation int64) {
 	w.t.Helper()
 	w.update(func(tx store.Tx) error {
 		tx.Change(regionID, model.KindDeployment, "dep_x", generation)
@@ -225,21 +225,21 @@ func (w *fixture) change(regionID string, generation int64) {
 	})
 }
 
-func (w *fixture) head(regionID string) model.Head {
+func (w *fixture) headOf(regionID string) model.Head {
 	w.t.Helper()
 	return read(w, func(tx store.Tx) (model.Head, error) { return tx.GetHead(regionID) })
 }
 
-// feed reads the region's whole feed.
-func (w *fixture) feed(regionID string) []model.Change {
+// readFeed reads the region's whole feed.
+func (w *fixture) readFeed(regionID string) []model.Change {
 	w.t.Helper()
 	return read(w, func(tx store.Tx) ([]model.Change, error) {
 		return tx.Changes(map[string]int64{regionID: 0}, 1_000_000)
 	})
 }
 
-// together runs n functions at once and returns their errors.
-func together(n int, f func(i int) error) []error {
+// runTogether runs n functions at once and returns their errors.
+func runTogether(n int, f func(i int) error) []error {
 	errs := make([]error, n)
 	var wg sync.WaitGroup
 	start := make(chan struct{})
@@ -254,24 +254,24 @@ func together(n int, f func(i int) error) []error {
 	return errs
 }
 
-// updates runs n transactions at once, and returns their errors. As many of them as possible have read and written
+// runUpdates runs n transactions at once, and returns their errors. As many of them as possible have read and written
 // before the first commits.
-func (w *fixture) updates(n int, f func(i int, tx store.Tx) error) []error {
+func (w *fixture) runUpdates(n int, f func(i int, tx store.Tx) error) []error {
 	var arrived atomic.Int32
-	return together(n, func(i int) error {
+	return runTogether(n, func(i int) error {
 		return w.s.Update(w.t.Context(), func(tx store.Tx) error {
 			if err := f(i, tx); err != nil {
 				return err
 			}
-			meet(&arrived, n)
+			meetOthers(&arrived, n)
 			return nil
 		})
 	})
 }
 
-// meet returns when n have arrived, or after a while. A transaction that waits for the lock of an arrived one does not
+// meetOthers returns when n have arrived, or after a while. A transaction that waits for the lock of an arrived one does not
 // arrive.
-func meet(arrived *atomic.Int32, n int) {
+func meetOthers(arrived *atomic.Int32, n int) {
 	arrived.Add(1)
 	for range 1000 {
 		if int(arrived.Load()) >= n {
@@ -299,9 +299,9 @@ func oneWins(t *testing.T, errs []error, want ...error) {
 	require.Equal(t, 1, won)
 }
 
-// overlap runs first until its function waits, commits second, calls between, and lets first go on. Neither may need a
+// runOverlapping runs first until its function waits, commits second, calls between, and lets first go on. Neither may need a
 // row that the other locked.
-func (w *fixture) overlap(first, second func(store.Tx) error, between func()) {
+func (w *fixture) runOverlapping(first, second func(store.Tx) error, between func()) {
 	w.t.Helper()
 	started, release := make(chan struct{}), make(chan struct{})
 	var once sync.Once
@@ -329,8 +329,8 @@ func (w *fixture) overlap(first, second func(store.Tx) error, between func()) {
 	require.NoError(w.t, err)
 }
 
-// same is require.Equal for rows, some of which hold a proto message.
-func same(t require.TestingT, want, got any) {
+// requireSame is require.Equal for rows, some of which hold a proto message.
+func requireSame(t require.TestingT, want, got any) {
 	if h, ok := t.(interface{ Helper() }); ok {
 		h.Helper()
 	}
@@ -398,21 +398,21 @@ func encodeSpec(s *windlassv1.DeploymentSpec) string {
 	return string(b)
 }
 
-// filled returns a row with every field set to a value that no other field has, so that a column that is forgotten or
+// filledRow returns a row with every field set to a value that no other field has, so that a column that is forgotten or
 // swapped is found.
-func filled[V any]() V {
+func filledRow[V any]() V {
 	var v V
 	n := 0
-	fill(reflect.ValueOf(&v).Elem(), &n)
+	fillValue(reflect.ValueOf(&v).Elem(), &n)
 	return v
 }
 
-func fill(v reflect.Value, n *int) {
+func fillValue(v reflect.Value, n *int) {
 	*n++
 	switch v.Kind() {
 	case reflect.Struct:
 		for _, f := range v.Fields() {
-			fill(f, n)
+			fillValue(f, n)
 		}
 	case reflect.String:
 		v.SetString(fmt.Sprintf("f-%d", *n))
@@ -429,7 +429,7 @@ func fill(v reflect.Value, n *int) {
 	case reflect.Slice:
 		v.Set(reflect.MakeSlice(v.Type(), 2, 2))
 		for i := range 2 {
-			fill(v.Index(i), n)
+			fillValue(v.Index(i), n)
 		}
 	case reflect.Uint8:
 		v.SetUint(uint64(*n))

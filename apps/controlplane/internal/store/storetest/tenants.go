@@ -32,10 +32,10 @@ func testTenants(t *testing.T, setup setup) {
 			return tx.GetEnvironmentByName(w.ws, w.prj, "production")
 		}).ID)
 		require.Equal(t, key, read(w, func(tx store.Tx) (model.APIKey, error) { return tx.GetAPIKeyByHash(key.Hash) }))
-		missing(w, func(tx store.Tx) (model.Workspace, error) { return tx.GetWorkspaceByName("other") })
-		missing(w, func(tx store.Tx) (model.Project, error) { return tx.GetProjectByName(w.ws, "other") })
-		missing(w, func(tx store.Tx) (model.Environment, error) { return tx.GetEnvironmentByName(w.ws, w.prj, "other") })
-		missing(w, func(tx store.Tx) (model.APIKey, error) { return tx.GetAPIKeyByHash([]byte("other")) })
+		requireMissing(w, func(tx store.Tx) (model.Workspace, error) { return tx.GetWorkspaceByName("other") })
+		requireMissing(w, func(tx store.Tx) (model.Project, error) { return tx.GetProjectByName(w.ws, "other") })
+		requireMissing(w, func(tx store.Tx) (model.Environment, error) { return tx.GetEnvironmentByName(w.ws, w.prj, "other") })
+		requireMissing(w, func(tx store.Tx) (model.APIKey, error) { return tx.GetAPIKeyByHash([]byte("other")) })
 	})
 
 	t.Run("tenant rows are read by id, only within their workspace", func(t *testing.T) {
@@ -105,19 +105,19 @@ func testTenants(t *testing.T, setup setup) {
 				return tx.InsertEnvironment(model.Environment{ID: ident.New("env"), WorkspaceID: w.ws, ProjectID: w.prj, Name: "production"})
 			},
 		} {
-			w.fails(model.ErrExists, insert)
+			w.requireFails(model.ErrExists, insert)
 		}
 		key := w.newKey("other")
 		key.WorkspaceID = other
 		w.update(func(tx store.Tx) error { return tx.InsertAPIKey(key) })
 		again := w.newKey("third")
 		again.Hash = key.Hash
-		w.fails(model.ErrExists, func(tx store.Tx) error { return tx.InsertAPIKey(again) })
+		w.requireFails(model.ErrExists, func(tx store.Tx) error { return tx.InsertAPIKey(again) })
 	})
 
 	t.Run("of many concurrent rows with one name, exactly one is stored", func(t *testing.T) {
 		w := setup(t)
-		oneWins(t, w.updates(8, func(_ int, tx store.Tx) error {
+		oneWins(t, w.runUpdates(8, func(_ int, tx store.Tx) error {
 			return tx.InsertProject(model.Project{ID: ident.New("prj"), WorkspaceID: w.ws, Name: "new", ResourceVersion: 1})
 		}), model.ErrExists)
 		require.Len(t, read(w, func(tx store.Tx) ([]model.Project, error) { return tx.ListProjects(w.ws, store.Page{Limit: 9}) }), 2)
@@ -125,7 +125,7 @@ func testTenants(t *testing.T, setup setup) {
 
 	t.Run("an update compares the resource version and counts it up", func(t *testing.T) {
 		w := setup(t)
-		region, app := w.region("eu"), w.app("chat")
+		region, app := w.newRegion("eu"), w.insertApp("chat")
 		for _, c := range []struct {
 			kind    string
 			update  func(tx store.Tx, version int64) error
@@ -166,10 +166,10 @@ func testTenants(t *testing.T, setup setup) {
 			},
 		} {
 			require.EqualValues(t, 1, read(w, c.version), c.kind)
-			oneWins(t, w.updates(6, func(_ int, tx store.Tx) error { return c.update(tx, 1) }), model.ErrConflict)
+			oneWins(t, w.runUpdates(6, func(_ int, tx store.Tx) error { return c.update(tx, 1) }), model.ErrConflict)
 			require.EqualValues(t, 2, read(w, c.version), c.kind)
-			w.fails(model.ErrConflict, func(tx store.Tx) error { return c.update(tx, 1) })
-			w.fails(model.ErrConflict, func(tx store.Tx) error { return c.update(tx, 3) })
+			w.requireFails(model.ErrConflict, func(tx store.Tx) error { return c.update(tx, 1) })
+			w.requireFails(model.ErrConflict, func(tx store.Tx) error { return c.update(tx, 3) })
 			w.update(func(tx store.Tx) error { return c.update(tx, 2) })
 			require.EqualValues(t, 3, read(w, c.version), c.kind)
 		}
@@ -190,7 +190,7 @@ func testTenants(t *testing.T, setup setup) {
 			func(tx store.Tx) error { return tx.UpdateDeployment(model.Deployment{ID: "dep_x", WorkspaceID: w.ws}) },
 			func(tx store.Tx) error { return tx.UpdateRollout(model.Rollout{ID: "rol_x", WorkspaceID: w.ws}) },
 		} {
-			w.fails(model.ErrNotFound, f)
+			w.requireFails(model.ErrNotFound, f)
 		}
 	})
 
@@ -206,7 +206,7 @@ func testTenants(t *testing.T, setup setup) {
 			read(w, func(tx store.Tx) (model.Workspace, error) { return tx.GetWorkspaceByName("renamed") }))
 		require.Equal(t, model.Project{ID: w.prj, WorkspaceID: w.ws, Name: "renamed", CreatedAt: now, UpdatedAt: now + 1, ResourceVersion: 2},
 			read(w, func(tx store.Tx) (model.Project, error) { return tx.GetProjectByName(w.ws, "renamed") }))
-		missing(w, func(tx store.Tx) (model.Workspace, error) { return tx.GetWorkspaceByName("acme") })
+		requireMissing(w, func(tx store.Tx) (model.Workspace, error) { return tx.GetWorkspaceByName("acme") })
 	})
 
 	t.Run("renaming to a name that is taken is refused", func(t *testing.T) {
@@ -214,7 +214,7 @@ func testTenants(t *testing.T, setup setup) {
 		w.update(func(tx store.Tx) error {
 			return tx.InsertProject(model.Project{ID: "prj_2", WorkspaceID: w.ws, Name: "second", ResourceVersion: 1})
 		})
-		w.fails(model.ErrExists, func(tx store.Tx) error {
+		w.requireFails(model.ErrExists, func(tx store.Tx) error {
 			return tx.UpdateProject(model.Project{ID: "prj_2", WorkspaceID: w.ws, Name: "default", ResourceVersion: 1})
 		})
 	})
@@ -226,8 +226,8 @@ func testTenants(t *testing.T, setup setup) {
 		w.update(func(tx store.Tx) error { return tx.RevokeAPIKey(w.ws, key.ID, now+1) })
 		w.update(func(tx store.Tx) error { return tx.RevokeAPIKey(w.ws, key.ID, now+2) })
 		require.Equal(t, now+1, read(w, func(tx store.Tx) (model.APIKey, error) { return tx.GetAPIKeyByHash(key.Hash) }).RevokedAt)
-		w.fails(model.ErrNotFound, func(tx store.Tx) error { return tx.RevokeAPIKey(w.ws, "key_x", now) })
-		w.fails(model.ErrNotFound, func(tx store.Tx) error { return tx.RevokeAPIKey("ws_x", key.ID, now) })
+		w.requireFails(model.ErrNotFound, func(tx store.Tx) error { return tx.RevokeAPIKey(w.ws, "key_x", now) })
+		w.requireFails(model.ErrNotFound, func(tx store.Tx) error { return tx.RevokeAPIKey("ws_x", key.ID, now) })
 	})
 
 	t.Run("a deleted row is gone with all rows that belong to it, and its name is free", func(t *testing.T) {
@@ -237,12 +237,12 @@ func testTenants(t *testing.T, setup setup) {
 			if err := tx.InsertAPIKey(key); err != nil {
 				return err
 			}
-			return tx.InsertSecretVersion(w.secret("token", 1))
+			return tx.InsertSecretVersion(w.newSecret("token", 1))
 		})
 		for _, again := range []bool{false, true} {
 			del := func(f func(store.Tx) error) {
 				if again {
-					w.fails(model.ErrNotFound, f)
+					w.requireFails(model.ErrNotFound, f)
 				} else {
 					w.update(f)
 				}
@@ -251,12 +251,12 @@ func testTenants(t *testing.T, setup setup) {
 			del(func(tx store.Tx) error { return tx.DeleteProject(w.ws, w.prj) })
 			del(func(tx store.Tx) error { return tx.DeleteWorkspace(w.ws) })
 		}
-		missing(w, func(tx store.Tx) (model.Environment, error) { return tx.GetEnvironment(w.ws, w.env) })
-		missing(w, func(tx store.Tx) (model.Project, error) { return tx.GetProject(w.ws, w.prj) })
-		missing(w, func(tx store.Tx) (model.Workspace, error) { return tx.GetWorkspace(w.ws) })
-		missing(w, func(tx store.Tx) (model.APIKey, error) { return tx.GetAPIKeyByHash(key.Hash) })
-		missing(w, func(tx store.Tx) (model.Secret, error) { return tx.GetSecret(w.ws, w.env, "token") })
-		missing(w, func(tx store.Tx) (model.Secret, error) { return tx.GetSecretVersion(w.ws, w.env, "token", 1) })
+		requireMissing(w, func(tx store.Tx) (model.Environment, error) { return tx.GetEnvironment(w.ws, w.env) })
+		requireMissing(w, func(tx store.Tx) (model.Project, error) { return tx.GetProject(w.ws, w.prj) })
+		requireMissing(w, func(tx store.Tx) (model.Workspace, error) { return tx.GetWorkspace(w.ws) })
+		requireMissing(w, func(tx store.Tx) (model.APIKey, error) { return tx.GetAPIKeyByHash(key.Hash) })
+		requireMissing(w, func(tx store.Tx) (model.Secret, error) { return tx.GetSecret(w.ws, w.env, "token") })
+		requireMissing(w, func(tx store.Tx) (model.Secret, error) { return tx.GetSecretVersion(w.ws, w.env, "token", 1) })
 		w.update(func(tx store.Tx) error {
 			return tx.InsertWorkspace(model.Workspace{ID: ident.New("ws"), Name: "acme", ResourceVersion: 1})
 		})
@@ -264,15 +264,15 @@ func testTenants(t *testing.T, setup setup) {
 
 	t.Run("another workspace's id finds nothing and changes nothing", func(t *testing.T) {
 		w := setup(t)
-		region, app := w.region("eu"), w.app("chat")
-		d := w.deployment(app, 1)
+		region, app := w.newRegion("eu"), w.insertApp("chat")
+		d := w.insertDeployment(app, 1)
 		key, rol := w.newKey("ci"), model.Rollout{ID: "rol_1", WorkspaceID: w.ws, AppID: app.ID, DeploymentID: d.ID}
 		w.update(func(tx store.Tx) error {
 			require.NoError(t, tx.InsertAPIKey(key))
-			require.NoError(t, tx.InsertSecretVersion(w.secret("token", 1)))
+			require.NoError(t, tx.InsertSecretVersion(w.newSecret("token", 1)))
 			require.NoError(t, tx.InsertRollout(rol))
-			require.NoError(t, tx.PutTopology([]model.Topology{place(d, region, 1)}))
-			require.NoError(t, tx.PutInstances([]model.Instance{instance(d, region, "ins_1", 1)}))
+			require.NoError(t, tx.PutTopology([]model.Topology{newTopology(d, region, 1)}))
+			require.NoError(t, tx.PutInstances([]model.Instance{newInstance(d, region, "ins_1", 1)}))
 			require.NoError(t, tx.InsertHistory([]model.History{{ID: "his_1", WorkspaceID: w.ws, AppID: app.ID}}))
 			require.NoError(t, tx.InsertAudit(model.Audit{ID: "aud_1", WorkspaceID: w.ws}))
 			return tx.InsertIdempotency(model.Idempotency{WorkspaceID: w.ws, Key: "k", RequestHash: []byte{1}, Response: []byte{1}})
@@ -316,8 +316,8 @@ func testTenants(t *testing.T, setup setup) {
 		} {
 			require.ErrorIs(t, w.s.Update(t.Context(), get), model.ErrNotFound, name)
 		}
-		w.fails(model.ErrConflict, func(tx store.Tx) error {
-			s := w.secret("token", 2)
+		w.requireFails(model.ErrConflict, func(tx store.Tx) error {
+			s := w.newSecret("token", 2)
 			s.WorkspaceID = thief
 			return tx.InsertSecretVersion(s)
 		})
@@ -345,13 +345,13 @@ func testTenants(t *testing.T, setup setup) {
 		}
 		// Nothing above changed what is there.
 		require.Equal(t, app, read(w, func(tx store.Tx) (model.App, error) { return tx.GetApp(w.ws, app.ID) }))
-		same(t, d, read(w, func(tx store.Tx) (model.Deployment, error) { return tx.GetDeployment(w.ws, d.ID) }))
+		requireSame(t, d, read(w, func(tx store.Tx) (model.Deployment, error) { return tx.GetDeployment(w.ws, d.ID) }))
 		require.EqualValues(t, 1, read(w, func(tx store.Tx) (model.Secret, error) { return tx.GetSecret(w.ws, w.env, "token") }).Version)
 		require.Equal(t, "production", read(w, func(tx store.Tx) (model.Environment, error) { return tx.GetEnvironment(w.ws, w.env) }).Name)
 	})
 }
 
-func (w *fixture) secret(name string, version int32) model.Secret {
+func (w *fixture) newSecret(name string, version int32) model.Secret {
 	return model.Secret{
 		WorkspaceID: w.ws, EnvironmentID: w.env, Name: name, Version: version,
 		Ciphertext: []byte(fmt.Sprintf("%s-%d\x00", name, version)), CreatedAt: now, UpdatedAt: now + int64(version),
@@ -362,30 +362,30 @@ func testSecrets(t *testing.T, setup setup) {
 	t.Run("versions count up by one and older ones stay readable", func(t *testing.T) {
 		w := setup(t)
 		for v := int32(1); v <= 3; v++ {
-			w.update(func(tx store.Tx) error { return tx.InsertSecretVersion(w.secret("token", v)) })
+			w.update(func(tx store.Tx) error { return tx.InsertSecretVersion(w.newSecret("token", v)) })
 		}
-		w.fails(model.ErrConflict, func(tx store.Tx) error { return tx.InsertSecretVersion(w.secret("token", 3)) })
-		w.fails(model.ErrConflict, func(tx store.Tx) error { return tx.InsertSecretVersion(w.secret("token", 5)) })
-		w.fails(model.ErrConflict, func(tx store.Tx) error { return tx.InsertSecretVersion(w.secret("new", 2)) })
-		w.fails(model.ErrExists, func(tx store.Tx) error { return tx.InsertSecretVersion(w.secret("token", 1)) })
-		require.Equal(t, w.secret("token", 3), read(w, func(tx store.Tx) (model.Secret, error) { return tx.GetSecret(w.ws, w.env, "token") }))
+		w.requireFails(model.ErrConflict, func(tx store.Tx) error { return tx.InsertSecretVersion(w.newSecret("token", 3)) })
+		w.requireFails(model.ErrConflict, func(tx store.Tx) error { return tx.InsertSecretVersion(w.newSecret("token", 5)) })
+		w.requireFails(model.ErrConflict, func(tx store.Tx) error { return tx.InsertSecretVersion(w.newSecret("new", 2)) })
+		w.requireFails(model.ErrExists, func(tx store.Tx) error { return tx.InsertSecretVersion(w.newSecret("token", 1)) })
+		require.Equal(t, w.newSecret("token", 3), read(w, func(tx store.Tx) (model.Secret, error) { return tx.GetSecret(w.ws, w.env, "token") }))
 		for v := int32(1); v <= 3; v++ {
-			require.Equal(t, w.secret("token", v), read(w, func(tx store.Tx) (model.Secret, error) {
+			require.Equal(t, w.newSecret("token", v), read(w, func(tx store.Tx) (model.Secret, error) {
 				return tx.GetSecretVersion(w.ws, w.env, "token", v)
 			}))
 		}
-		missing(w, func(tx store.Tx) (model.Secret, error) { return tx.GetSecretVersion(w.ws, w.env, "token", 4) })
-		missing(w, func(tx store.Tx) (model.Secret, error) { return tx.GetSecret(w.ws, w.env, "other") })
+		requireMissing(w, func(tx store.Tx) (model.Secret, error) { return tx.GetSecretVersion(w.ws, w.env, "token", 4) })
+		requireMissing(w, func(tx store.Tx) (model.Secret, error) { return tx.GetSecret(w.ws, w.env, "other") })
 	})
 
 	t.Run("a list has the latest version and no ciphertext", func(t *testing.T) {
 		w := setup(t)
 		w.update(func(tx store.Tx) error {
-			require.NoError(t, tx.InsertSecretVersion(w.secret("b", 1)))
-			require.NoError(t, tx.InsertSecretVersion(w.secret("a", 1)))
-			return tx.InsertSecretVersion(w.secret("b", 2))
+			require.NoError(t, tx.InsertSecretVersion(w.newSecret("b", 1)))
+			require.NoError(t, tx.InsertSecretVersion(w.newSecret("a", 1)))
+			return tx.InsertSecretVersion(w.newSecret("b", 2))
 		})
-		a, b := w.secret("a", 1), w.secret("b", 2)
+		a, b := w.newSecret("a", 1), w.newSecret("b", 2)
 		a.Ciphertext, b.Ciphertext = nil, nil
 		require.Equal(t, []model.Secret{a, b}, read(w, func(tx store.Tx) ([]model.Secret, error) {
 			return tx.ListSecrets(w.ws, w.env, store.Page{Limit: 9})
@@ -395,9 +395,9 @@ func testSecrets(t *testing.T, setup setup) {
 	t.Run("versions are returned for the names that exist", func(t *testing.T) {
 		w := setup(t)
 		w.update(func(tx store.Tx) error {
-			require.NoError(t, tx.InsertSecretVersion(w.secret("a", 1)))
-			require.NoError(t, tx.InsertSecretVersion(w.secret("b", 1)))
-			return tx.InsertSecretVersion(w.secret("b", 2))
+			require.NoError(t, tx.InsertSecretVersion(w.newSecret("a", 1)))
+			require.NoError(t, tx.InsertSecretVersion(w.newSecret("b", 1)))
+			return tx.InsertSecretVersion(w.newSecret("b", 2))
 		})
 		require.Equal(t, map[string]int32{"a": 1, "b": 2}, read(w, func(tx store.Tx) (map[string]int32, error) {
 			return tx.SecretVersions(w.env, []string{"b", "missing", "a", "b"})
@@ -413,7 +413,7 @@ func testSecrets(t *testing.T, setup setup) {
 		}
 		insert := func(name string, version int32) {
 			t.Helper()
-			w.update(func(tx store.Tx) error { return tx.InsertSecretVersion(w.secret(name, version)) })
+			w.update(func(tx store.Tx) error { return tx.InsertSecretVersion(w.newSecret(name, version)) })
 		}
 		remove := func(name string) {
 			w.update(func(tx store.Tx) error { return tx.DeleteSecret(w.ws, w.env, name) })
@@ -427,12 +427,12 @@ func testSecrets(t *testing.T, setup setup) {
 		require.EqualValues(t, 3, floor())
 		remove("short")
 		require.EqualValues(t, 3, floor(), "a lower version does not lower the floor")
-		w.fails(model.ErrConflict, func(tx store.Tx) error { return tx.InsertSecretVersion(w.secret("token", 1)) })
-		w.fails(model.ErrConflict, func(tx store.Tx) error { return tx.InsertSecretVersion(w.secret("token", 3)) })
+		w.requireFails(model.ErrConflict, func(tx store.Tx) error { return tx.InsertSecretVersion(w.newSecret("token", 1)) })
+		w.requireFails(model.ErrConflict, func(tx store.Tx) error { return tx.InsertSecretVersion(w.newSecret("token", 3)) })
 		insert("token", 4)
 		insert("token", 5)
-		w.fails(model.ErrExists, func(tx store.Tx) error { return tx.InsertSecretVersion(w.secret("token", 4)) })
-		missing(w, func(tx store.Tx) (model.Secret, error) { return tx.GetSecretVersion(w.ws, w.env, "token", 3) })
+		w.requireFails(model.ErrExists, func(tx store.Tx) error { return tx.InsertSecretVersion(w.newSecret("token", 4)) })
+		requireMissing(w, func(tx store.Tx) (model.Secret, error) { return tx.GetSecretVersion(w.ws, w.env, "token", 3) })
 		insert("new", 4)
 		remove("token")
 		require.EqualValues(t, 5, floor())
@@ -442,16 +442,16 @@ func testSecrets(t *testing.T, setup setup) {
 
 	t.Run("a deleted secret is gone with its versions", func(t *testing.T) {
 		w := setup(t)
-		w.update(func(tx store.Tx) error { return tx.InsertSecretVersion(w.secret("token", 1)) })
+		w.update(func(tx store.Tx) error { return tx.InsertSecretVersion(w.newSecret("token", 1)) })
 		w.update(func(tx store.Tx) error { return tx.DeleteSecret(w.ws, w.env, "token") })
-		w.fails(model.ErrNotFound, func(tx store.Tx) error { return tx.DeleteSecret(w.ws, w.env, "token") })
-		missing(w, func(tx store.Tx) (model.Secret, error) { return tx.GetSecretVersion(w.ws, w.env, "token", 1) })
+		w.requireFails(model.ErrNotFound, func(tx store.Tx) error { return tx.DeleteSecret(w.ws, w.env, "token") })
+		requireMissing(w, func(tx store.Tx) (model.Secret, error) { return tx.GetSecretVersion(w.ws, w.env, "token", 1) })
 	})
 
 	t.Run("concurrent writers under the environment's lock lose no version", func(t *testing.T) {
 		w := setup(t)
 		const writers = 10
-		for _, err := range w.updates(writers, func(i int, tx store.Tx) error {
+		for _, err := range w.runUpdates(writers, func(i int, tx store.Tx) error {
 			if _, err := tx.LockEnvironment(w.ws, w.env); err != nil {
 				return err
 			}
@@ -459,7 +459,7 @@ func testSecrets(t *testing.T, setup setup) {
 			if err != nil {
 				return err
 			}
-			s := w.secret("token", latest["token"]+1)
+			s := w.newSecret("token", latest["token"]+1)
 			s.Ciphertext = []byte{byte(i)}
 			return tx.InsertSecretVersion(s)
 		}) {
@@ -477,7 +477,7 @@ func testSecrets(t *testing.T, setup setup) {
 	t.Run("of many that write one version without a lock, exactly one succeeds", func(t *testing.T) {
 		w := setup(t)
 		for v := int32(1); v <= 2; v++ {
-			oneWins(t, w.updates(8, func(_ int, tx store.Tx) error { return tx.InsertSecretVersion(w.secret("token", v)) }),
+			oneWins(t, w.runUpdates(8, func(_ int, tx store.Tx) error { return tx.InsertSecretVersion(w.newSecret("token", v)) }),
 				model.ErrExists, model.ErrConflict)
 		}
 	})

@@ -23,16 +23,16 @@ func testTopology(t *testing.T, setup setup) {
 
 	t.Run("a stale generation never wins", func(t *testing.T) {
 		w := setup(t)
-		region, app := w.region("eu"), w.app("chat")
-		d := w.deployment(app, 1)
-		w.put(place(d, region, 5))
-		stale := place(d, region, 4)
+		region, app := w.newRegion("eu"), w.insertApp("chat")
+		d := w.insertDeployment(app, 1)
+		w.put(newTopology(d, region, 5))
+		stale := newTopology(d, region, 4)
 		stale.Replicas = 99
-		fresh := place(d, region, 1)
+		fresh := newTopology(d, region, 1)
 		fresh.DeploymentID = "dep_other"
-		w.fails(model.ErrConflict, func(tx store.Tx) error { return tx.PutTopology([]model.Topology{fresh, stale}) })
-		require.Equal(t, []model.Topology{place(d, region, 5)}, topology(w, app.ID))
-		same := place(d, region, 5)
+		w.requireFails(model.ErrConflict, func(tx store.Tx) error { return tx.PutTopology([]model.Topology{fresh, stale}) })
+		require.Equal(t, []model.Topology{newTopology(d, region, 5)}, topology(w, app.ID))
+		same := newTopology(d, region, 5)
 		same.Status = windlassv1.TopologyStatus_TOPOLOGY_STATUS_STARTED
 		w.put(same)
 		require.Equal(t, []model.Topology{same}, topology(w, app.ID), "a status changes within a generation")
@@ -40,38 +40,38 @@ func testTopology(t *testing.T, setup setup) {
 
 	t.Run("a stale generation never wins against a row that was locked or put before", func(t *testing.T) {
 		w := setup(t)
-		ids, app, other := w.regions(2), w.app("chat"), w.app("other")
-		d, o := w.deployment(app, 1), w.deployment(other, 1)
-		w.put(place(d, ids[0], 5), place(o, ids[0], 5))
+		ids, app, other := w.newRegions(2), w.insertApp("chat"), w.insertApp("other")
+		d, o := w.insertDeployment(app, 1), w.insertDeployment(other, 1)
+		w.put(newTopology(d, ids[0], 5), newTopology(o, ids[0], 5))
 		put := func(tx store.Tx, rows ...model.Topology) error { return tx.PutTopology(rows) }
 		locked := func(rows ...model.Topology) func(store.Tx) error {
 			return func(tx store.Tx) error {
 				if _, err := tx.LockTopology(app.ID); err != nil {
 					return err
 				}
-				if err := put(tx, place(d, ids[0], 6), place(d, ids[1], 2)); err != nil {
+				if err := put(tx, newTopology(d, ids[0], 6), newTopology(d, ids[1], 2)); err != nil {
 					return err
 				}
 				return put(tx, rows...)
 			}
 		}
-		w.fails(model.ErrConflict, locked(place(d, ids[0], 5)))
-		w.fails(model.ErrConflict, locked(place(d, ids[1], 1)))
-		w.fails(model.ErrConflict, locked(place(d, ids[0], 6), place(o, ids[0], 4)))
-		require.Equal(t, []model.Topology{place(d, ids[0], 5)}, topology(w, app.ID))
-		w.update(locked(place(d, ids[0], 7), place(d, ids[1], 2), place(o, ids[0], 5)))
-		require.Equal(t, []model.Topology{place(d, ids[0], 7), place(d, ids[1], 2)}, topology(w, app.ID))
+		w.requireFails(model.ErrConflict, locked(newTopology(d, ids[0], 5)))
+		w.requireFails(model.ErrConflict, locked(newTopology(d, ids[1], 1)))
+		w.requireFails(model.ErrConflict, locked(newTopology(d, ids[0], 6), newTopology(o, ids[0], 4)))
+		require.Equal(t, []model.Topology{newTopology(d, ids[0], 5)}, topology(w, app.ID))
+		w.update(locked(newTopology(d, ids[0], 7), newTopology(d, ids[1], 2), newTopology(o, ids[0], 5)))
+		require.Equal(t, []model.Topology{newTopology(d, ids[0], 7), newTopology(d, ids[1], 2)}, topology(w, app.ID))
 	})
 
 	t.Run("a stale generation never wins among concurrent writers", func(t *testing.T) {
 		w := setup(t)
-		ids, app := w.regions(2), w.app("chat")
-		d := w.deployment(app, 1)
-		w.put(place(d, ids[0], 1), place(d, ids[1], 1))
+		ids, app := w.newRegions(2), w.insertApp("chat")
+		d := w.insertDeployment(app, 1)
+		w.put(newTopology(d, ids[0], 1), newTopology(d, ids[1], 1))
 		const writers = 10
-		for _, err := range w.updates(writers, func(i int, tx store.Tx) error {
+		for _, err := range w.runUpdates(writers, func(i int, tx store.Tx) error {
 			row := func(region string) model.Topology {
-				p := place(d, region, int64(2+i))
+				p := newTopology(d, region, int64(2+i))
 				p.Replicas = int32(2 + i)
 				return p
 			}
@@ -89,12 +89,12 @@ func testTopology(t *testing.T, setup setup) {
 
 	t.Run("the highest generation is left, whatever the order of puts", func(t *testing.T) {
 		w := setup(t)
-		region, app := w.region("eu"), w.app("chat")
+		region, app := w.newRegion("eu"), w.insertApp("chat")
 		rapid.Check(t, func(t *rapid.T) {
 			d := w.newDeployment(app, 1)
 			var top int64
 			for _, g := range rapid.SliceOfN(rapid.Int64Range(1, 6), 1, 6).Draw(t, "generations") {
-				err := w.s.Update(w.t.Context(), func(tx store.Tx) error { return tx.PutTopology([]model.Topology{place(d, region, g)}) })
+				err := w.s.Update(w.t.Context(), func(tx store.Tx) error { return tx.PutTopology([]model.Topology{newTopology(d, region, g)}) })
 				if g < top {
 					require.ErrorIs(t, err, model.ErrConflict)
 					continue
@@ -111,9 +111,9 @@ func testTopology(t *testing.T, setup setup) {
 
 	t.Run("rows are sorted by deployment and region", func(t *testing.T) {
 		w := setup(t)
-		ids, app, other := w.regions(2), w.app("chat"), w.app("other")
-		d1, d2, d3 := w.deployment(app, 1), w.deployment(app, 2), w.deployment(other, 1)
-		rows := []model.Topology{place(d1, ids[0], 1), place(d1, ids[1], 1), place(d2, ids[0], 1), place(d3, ids[1], 1)}
+		ids, app, other := w.newRegions(2), w.insertApp("chat"), w.insertApp("other")
+		d1, d2, d3 := w.insertDeployment(app, 1), w.insertDeployment(app, 2), w.insertDeployment(other, 1)
+		rows := []model.Topology{newTopology(d1, ids[0], 1), newTopology(d1, ids[1], 1), newTopology(d2, ids[0], 1), newTopology(d3, ids[1], 1)}
 		w.put(rows[3], rows[2], rows[1], rows[0])
 		require.Equal(t, rows, topology(w, app.ID, other.ID, app.ID))
 		require.Equal(t, rows[:3], write(w, func(tx store.Tx) ([]model.Topology, error) { return tx.LockTopology(app.ID) }))
@@ -123,15 +123,15 @@ func testTopology(t *testing.T, setup setup) {
 
 	t.Run("lists for decisions leave out stopped rows", func(t *testing.T) {
 		w := setup(t)
-		ids, app, other := w.regions(2), w.app("chat"), w.app("other")
+		ids, app, other := w.newRegions(2), w.insertApp("chat"), w.insertApp("other")
 		elsewhere := w.newApp("elsewhere")
 		elsewhere.EnvironmentID = "env_2"
 		w.update(func(tx store.Tx) error { return tx.InsertApp(elsewhere) })
-		d1, d2, d3, d4 := w.deployment(app, 1), w.deployment(other, 1), w.deployment(app, 2), w.deployment(elsewhere, 1)
-		gone := place(d3, ids[0], 2)
+		d1, d2, d3, d4 := w.insertDeployment(app, 1), w.insertDeployment(other, 1), w.insertDeployment(app, 2), w.insertDeployment(elsewhere, 1)
+		gone := newTopology(d3, ids[0], 2)
 		gone.Status = stopped
-		w.put(place(d1, ids[0], 1), place(d2, ids[0], 1), place(d1, ids[1], 1), gone, place(d4, ids[0], 1))
-		require.Equal(t, []model.Topology{place(d1, ids[0], 1), place(d1, ids[1], 1), place(d2, ids[0], 1)},
+		w.put(newTopology(d1, ids[0], 1), newTopology(d2, ids[0], 1), newTopology(d1, ids[1], 1), gone, newTopology(d4, ids[0], 1))
+		require.Equal(t, []model.Topology{newTopology(d1, ids[0], 1), newTopology(d1, ids[1], 1), newTopology(d2, ids[0], 1)},
 			read(w, func(tx store.Tx) ([]model.Topology, error) { return tx.ListTopologyByEnvironment(w.env) }))
 		require.Equal(t, 3, read(w, func(tx store.Tx) (int, error) { return tx.CountTopologyByRegion(ids[0]) }))
 		counted := 0
@@ -148,11 +148,11 @@ func testTopology(t *testing.T, setup setup) {
 
 	t.Run("assignments are deployments that are or were assigned to the regions", func(t *testing.T) {
 		w := setup(t)
-		ids, app, rolled := w.regions(2), w.app("chat"), w.app("rolled")
-		d1, d2, d3, d4 := w.deployment(app, 1), w.deployment(app, 2), w.deployment(app, 3), w.deployment(rolled, 1)
-		gone := place(d2, ids[0], 2)
+		ids, app, rolled := w.newRegions(2), w.insertApp("chat"), w.insertApp("rolled")
+		d1, d2, d3, d4 := w.insertDeployment(app, 1), w.insertDeployment(app, 2), w.insertDeployment(app, 3), w.insertDeployment(rolled, 1)
+		gone := newTopology(d2, ids[0], 2)
 		gone.Status = stopped
-		w.put(place(d1, ids[0], 1), gone, place(d3, ids[1], 1), place(d4, ids[1], 1))
+		w.put(newTopology(d1, ids[0], 1), gone, newTopology(d3, ids[1], 1), newTopology(d4, ids[1], 1))
 		rolled = read(w, func(tx store.Tx) (model.App, error) { return tx.GetApp(w.ws, rolled.ID) })
 		rolled.RolloutID = "rol_1"
 		w.update(func(tx store.Tx) error { return tx.UpdateApp(rolled) })
@@ -165,20 +165,20 @@ func testTopology(t *testing.T, setup setup) {
 			}
 			return out
 		}
-		require.Equal(t, settled(place(d1, ids[0], 1), gone), get(map[string][]string{ids[0]: {d2.ID, d1.ID, d3.ID, "dep_x"}}))
-		require.Equal(t, settled(gone, place(d3, ids[1], 1)), get(map[string][]string{ids[0]: {d2.ID, d3.ID}, ids[1]: {d3.ID, d1.ID}, "reg_x": {d1.ID}}),
+		require.Equal(t, settled(newTopology(d1, ids[0], 1), gone), get(map[string][]string{ids[0]: {d2.ID, d1.ID, d3.ID, "dep_x"}}))
+		require.Equal(t, settled(gone, newTopology(d3, ids[1], 1)), get(map[string][]string{ids[0]: {d2.ID, d3.ID}, ids[1]: {d3.ID, d1.ID}, "reg_x": {d1.ID}}),
 			"each region has its own keys")
-		require.Equal(t, append(settled(place(d3, ids[1], 1)), model.Assignment{Topology: place(d4, ids[1], 1), UnderWay: true}),
+		require.Equal(t, append(settled(newTopology(d3, ids[1], 1)), model.Assignment{Topology: newTopology(d4, ids[1], 1), UnderWay: true}),
 			get(map[string][]string{ids[1]: {d3.ID, d4.ID}}), "one of the apps has a rollout in flight")
 		require.Empty(t, get(map[string][]string{ids[0]: nil, ids[1]: {}}))
 	})
 
 	t.Run("only stopped rows past retention are deleted and up to the limit", func(t *testing.T) {
 		w := setup(t)
-		region, app := w.region("eu"), w.app("chat")
+		region, app := w.newRegion("eu"), w.insertApp("chat")
 		var rows []model.Topology
 		for v := range int32(5) {
-			r := place(w.deployment(app, v+1), region, 1)
+			r := newTopology(w.insertDeployment(app, v+1), region, 1)
 			r.UpdatedAt = now + int64(v)
 			r.Status = stopped
 			rows = append(rows, r)
@@ -196,18 +196,18 @@ func testTopology(t *testing.T, setup setup) {
 
 	t.Run("a stopped row that is started again at the same moment is not forgotten", func(t *testing.T) {
 		w := setup(t)
-		region, app := w.region("eu"), w.app("chat")
-		d := w.deployment(app, 1)
+		region, app := w.newRegion("eu"), w.insertApp("chat")
+		d := w.insertDeployment(app, 1)
 		for g := range int64(10) {
-			gone := place(d, region, 2*g+1)
+			gone := newTopology(d, region, 2*g+1)
 			gone.Status = stopped
 			w.put(gone)
-			for _, err := range w.updates(2, func(i int, tx store.Tx) error {
+			for _, err := range w.runUpdates(2, func(i int, tx store.Tx) error {
 				if i == 0 {
 					_, err := tx.DeleteTopology(now+1, 10)
 					return err
 				}
-				return tx.PutTopology([]model.Topology{place(d, region, 2*g+2)})
+				return tx.PutTopology([]model.Topology{newTopology(d, region, 2*g+2)})
 			}) {
 				// A row that was deleted between the read and the write may be a conflict.
 				if err != nil {
@@ -222,7 +222,7 @@ func testTopology(t *testing.T, setup setup) {
 
 	t.Run("routes are replaced whole and sorted by region", func(t *testing.T) {
 		w := setup(t)
-		ids, app, other := w.regions(3), w.app("chat"), w.app("other")
+		ids, app, other := w.newRegions(3), w.insertApp("chat"), w.insertApp("other")
 		route := func(a model.App, region string, generation int64, hosts ...string) model.Route {
 			return model.Route{WorkspaceID: w.ws, AppID: a.ID, RegionID: region, Hosts: hosts, Generation: generation, UpdatedAt: now}
 		}
@@ -248,21 +248,21 @@ func testTopology(t *testing.T, setup setup) {
 func testObserved(t *testing.T, setup setup) {
 	t.Run("a stale guard never wins", func(t *testing.T) {
 		w := setup(t)
-		region, app := w.region("eu"), w.app("chat")
-		d, d2 := w.deployment(app, 1), w.deployment(app, 2)
+		region, app := w.newRegion("eu"), w.insertApp("chat")
+		d, d2 := w.insertDeployment(app, 1), w.insertDeployment(app, 2)
 		put := func(rows ...model.Observed) {
 			w.update(func(tx store.Tx) error { return tx.PutObserved(rows) })
 		}
-		put(report(d, region, 5))
-		changed := report(d, region, 5)
+		put(newReport(d, region, 5))
+		changed := newReport(d, region, 5)
 		changed.Message = "the same guard again"
-		put(changed, report(d2, region, 1))
-		put(report(d, region, 4))
-		require.Equal(t, []model.Observed{report(d, region, 5), report(d2, region, 1)},
+		put(changed, newReport(d2, region, 1))
+		put(newReport(d, region, 4))
+		require.Equal(t, []model.Observed{newReport(d, region, 5), newReport(d2, region, 1)},
 			read(w, func(tx store.Tx) ([]model.Observed, error) { return tx.ListObserved([]string{app.ID}) }),
 			"a stale row loses silently, and alone")
-		put(report(d, region, 6))
-		require.Equal(t, []model.Observed{report(d, region, 6)},
+		put(newReport(d, region, 6))
+		require.Equal(t, []model.Observed{newReport(d, region, 6)},
 			read(w, func(tx store.Tx) ([]model.Observed, error) {
 				return tx.GetObserved(map[string][]string{region: {d.ID, "dep_x", d.ID}})
 			}))
@@ -270,10 +270,10 @@ func testObserved(t *testing.T, setup setup) {
 
 	t.Run("a later session's first report beats an earlier session's last", func(t *testing.T) {
 		w := setup(t)
-		region, app := w.region("eu"), w.app("chat")
-		d := w.deployment(app, 1)
+		region, app := w.newRegion("eu"), w.insertApp("chat")
+		d := w.insertDeployment(app, 1)
 		for _, g := range []model.Guard{model.NewGuard(1, 1<<40-1), model.NewGuard(2, 1), model.NewGuard(1, 1<<40-1)} {
-			w.update(func(tx store.Tx) error { return tx.PutObserved([]model.Observed{report(d, region, g)}) })
+			w.update(func(tx store.Tx) error { return tx.PutObserved([]model.Observed{newReport(d, region, g)}) })
 		}
 		rows := read(w, func(tx store.Tx) ([]model.Observed, error) {
 			return tx.GetObserved(map[string][]string{region: {d.ID}})
@@ -283,21 +283,21 @@ func testObserved(t *testing.T, setup setup) {
 
 	t.Run("a stale guard never wins among concurrent batches in any order", func(t *testing.T) {
 		w := setup(t)
-		region, app := w.region("eu"), w.app("chat")
+		region, app := w.newRegion("eu"), w.insertApp("chat")
 		var ds []model.Deployment
 		for v := range int32(4) {
-			ds = append(ds, w.deployment(app, v+1))
+			ds = append(ds, w.insertDeployment(app, v+1))
 		}
 		const writers, each = 6, 5
-		for _, err := range together(writers, func(i int) error {
+		for _, err := range runTogether(writers, func(i int) error {
 			for n := range each {
 				guard := model.Guard(1 + (i+n*writers+7*i)%(writers*each)) // some order, different for each
 				err := w.s.Update(t.Context(), func(tx store.Tx) error {
 					var observed []model.Observed
 					var instances []model.Instance
 					for _, d := range ds {
-						observed = append(observed, report(d, region, guard))
-						instances = append(instances, instance(d, region, "ins_"+d.ID, guard))
+						observed = append(observed, newReport(d, region, guard))
+						instances = append(instances, newInstance(d, region, "ins_"+d.ID, guard))
 					}
 					if i%2 == 1 {
 						slices.Reverse(observed)
@@ -306,7 +306,7 @@ func testObserved(t *testing.T, setup setup) {
 					if err := tx.PutObserved(observed); err != nil {
 						return err
 					}
-					if err := tx.PutRouteObserved([]model.RouteObserved{ack(app, region, guard)}); err != nil {
+					if err := tx.PutRouteObserved([]model.RouteObserved{newAck(app, region, guard)}); err != nil {
 						return err
 					}
 					return tx.PutInstances(instances)
@@ -326,20 +326,20 @@ func testObserved(t *testing.T, setup setup) {
 			}
 		}
 		for _, d := range ds {
-			require.Equal(t, []model.Observed{report(d, region, top)},
+			require.Equal(t, []model.Observed{newReport(d, region, top)},
 				read(w, func(tx store.Tx) ([]model.Observed, error) {
 					return tx.GetObserved(map[string][]string{region: {d.ID}})
 				}))
-			require.Equal(t, instance(d, region, "ins_"+d.ID, top),
+			require.Equal(t, newInstance(d, region, "ins_"+d.ID, top),
 				read(w, func(tx store.Tx) (model.Instance, error) { return tx.GetInstance(w.ws, "ins_"+d.ID) }))
 		}
-		require.Equal(t, []model.RouteObserved{ack(app, region, top)},
+		require.Equal(t, []model.RouteObserved{newAck(app, region, top)},
 			read(w, func(tx store.Tx) ([]model.RouteObserved, error) { return tx.ListRouteObserved([]string{app.ID}) }))
 	})
 
 	t.Run("reordered batches end with the report of each key's highest guard", func(t *testing.T) {
 		w := setup(t)
-		region, app := w.region("eu"), w.app("chat")
+		region, app := w.newRegion("eu"), w.insertApp("chat")
 		rapid.Check(t, func(t *rapid.T) {
 			ds := []model.Deployment{w.newDeployment(app, 1), w.newDeployment(app, 2), w.newDeployment(app, 3)}
 			suffix := ident.New("x")
@@ -350,8 +350,8 @@ func testObserved(t *testing.T, setup setup) {
 				var instances []model.Instance
 				for i, d := range ds {
 					if rapid.Bool().Draw(t, "in it") {
-						observed = append(observed, report(d, region, guard))
-						instances = append(instances, instance(d, region, ds[i].ID+suffix[:8], guard))
+						observed = append(observed, newReport(d, region, guard))
+						instances = append(instances, newInstance(d, region, ds[i].ID+suffix[:8], guard))
 						top[d.ID] = max(top[d.ID], guard)
 					}
 				}
@@ -365,7 +365,7 @@ func testObserved(t *testing.T, setup setup) {
 			var want []model.Observed
 			for _, d := range ds {
 				if g := top[d.ID]; g > 0 {
-					want = append(want, report(d, region, g))
+					want = append(want, newReport(d, region, g))
 					require.Equal(t, g, read(w, func(tx store.Tx) (model.Instance, error) {
 						return tx.GetInstance(w.ws, d.ID+suffix[:8])
 					}).Guard)
@@ -380,25 +380,25 @@ func testObserved(t *testing.T, setup setup) {
 
 	t.Run("acknowledged routes are guarded and listed by app", func(t *testing.T) {
 		w := setup(t)
-		ids, app, other := w.regions(2), w.app("chat"), w.app("other")
+		ids, app, other := w.newRegions(2), w.insertApp("chat"), w.insertApp("other")
 		put := func(rows ...model.RouteObserved) {
 			w.update(func(tx store.Tx) error { return tx.PutRouteObserved(rows) })
 		}
-		put(ack(app, ids[1], 5), ack(app, ids[0], 5), ack(other, ids[0], 5))
-		put(ack(app, ids[1], 4), ack(app, ids[0], 6))
-		require.ElementsMatch(t, []model.RouteObserved{ack(app, ids[0], 6), ack(app, ids[1], 5)},
+		put(newAck(app, ids[1], 5), newAck(app, ids[0], 5), newAck(other, ids[0], 5))
+		put(newAck(app, ids[1], 4), newAck(app, ids[0], 6))
+		require.ElementsMatch(t, []model.RouteObserved{newAck(app, ids[0], 6), newAck(app, ids[1], 5)},
 			read(w, func(tx store.Tx) ([]model.RouteObserved, error) { return tx.ListRouteObserved([]string{app.ID}) }))
 		require.Empty(t, read(w, func(tx store.Tx) ([]model.RouteObserved, error) { return tx.ListRouteObserved(nil) }))
 	})
 
 	t.Run("deployments that a complete inventory did not name are unknown again", func(t *testing.T) {
 		w := setup(t)
-		ids, app, other := w.regions(2), w.app("chat"), w.app("other")
-		old, fresh, elsewhere := w.deployment(app, 1), w.deployment(other, 1), w.deployment(other, 2)
-		confirmed := report(old, ids[0], 9)
+		ids, app, other := w.newRegions(2), w.insertApp("chat"), w.insertApp("other")
+		old, fresh, elsewhere := w.insertDeployment(app, 1), w.insertDeployment(other, 1), w.insertDeployment(other, 2)
+		confirmed := newReport(old, ids[0], 9)
 		confirmed.Deleted = true
 		w.update(func(tx store.Tx) error {
-			return tx.PutObserved([]model.Observed{confirmed, report(fresh, ids[0], 10), report(elsewhere, ids[1], 1)})
+			return tx.PutObserved([]model.Observed{confirmed, newReport(fresh, ids[0], 10), newReport(elsewhere, ids[1], 1)})
 		})
 		require.Equal(t, []string{app.ID}, write(w, func(tx store.Tx) ([]string, error) { return tx.ResetObserved(ids[0], 10, now+5) }))
 		got := read(w, func(tx store.Tx) ([]model.Observed, error) {
@@ -409,11 +409,11 @@ func testObserved(t *testing.T, setup setup) {
 		require.EqualValues(t, 1, got.Phase, "pending")
 		require.False(t, got.Deleted)
 		require.Equal(t, now+5, got.UpdatedAt)
-		require.Equal(t, []model.Observed{report(fresh, ids[0], 10), report(elsewhere, ids[1], 1)},
+		require.Equal(t, []model.Observed{newReport(fresh, ids[0], 10), newReport(elsewhere, ids[1], 1)},
 			read(w, func(tx store.Tx) ([]model.Observed, error) { return tx.ListObserved([]string{other.ID}) }))
 		// The next report is above the guard that was kept.
-		w.update(func(tx store.Tx) error { return tx.PutObserved([]model.Observed{report(old, ids[0], 11)}) })
-		require.Equal(t, []model.Observed{report(old, ids[0], 11)},
+		w.update(func(tx store.Tx) error { return tx.PutObserved([]model.Observed{newReport(old, ids[0], 11)}) })
+		require.Equal(t, []model.Observed{newReport(old, ids[0], 11)},
 			read(w, func(tx store.Tx) ([]model.Observed, error) {
 				return tx.GetObserved(map[string][]string{ids[0]: {old.ID}})
 			}))

@@ -17,29 +17,29 @@ import (
 func testTransactions(t *testing.T, setup setup) {
 	t.Run("a transaction that fails leaves no trace and takes no revision", func(t *testing.T) {
 		w := setup(t)
-		region, app := w.region("eu"), w.app("chat")
-		before := w.head(region)
+		region, app := w.newRegion("eu"), w.insertApp("chat")
+		before := w.headOf(region)
 		var commits []store.Commit
 		w.s.OnCommit(func(c store.Commit) { commits = append(commits, c) })
 		failure := errors.New("no")
 		d := w.newDeployment(app, 1)
-		w.fails(failure, func(tx store.Tx) error {
+		w.requireFails(failure, func(tx store.Tx) error {
 			a, err := tx.LockApp(w.ws, app.ID)
 			require.NoError(t, err)
 			a.Message = "half done"
 			require.NoError(t, tx.UpdateApp(a))
 			require.NoError(t, tx.InsertDeployment(d))
-			require.NoError(t, tx.PutTopology([]model.Topology{place(d, region, 1)}))
+			require.NoError(t, tx.PutTopology([]model.Topology{newTopology(d, region, 1)}))
 			require.NoError(t, tx.Wake([]string{app.ID}, now, now))
 			tx.Change(region, model.KindDeployment, d.ID, 1)
 			return failure
 		})
 		require.Equal(t, app, read(w, func(tx store.Tx) (model.App, error) { return tx.GetApp(w.ws, app.ID) }))
-		missing(w, func(tx store.Tx) (model.Deployment, error) { return tx.GetDeployment(w.ws, d.ID) })
+		requireMissing(w, func(tx store.Tx) (model.Deployment, error) { return tx.GetDeployment(w.ws, d.ID) })
 		require.Empty(t, read(w, func(tx store.Tx) ([]model.Topology, error) { return tx.ListTopology([]string{app.ID}) }))
 		require.Empty(t, read(w, func(tx store.Tx) ([]model.Wake, error) { return tx.DueWakes(0, 0, 10) }))
-		require.Equal(t, before, w.head(region))
-		require.Empty(t, w.feed(region))
+		require.Equal(t, before, w.headOf(region))
+		require.Empty(t, w.readFeed(region))
 		require.Empty(t, commits)
 	})
 
@@ -54,7 +54,7 @@ func testTransactions(t *testing.T, setup setup) {
 			listed, err := tx.ListApps(w.ws, "", store.Page{Limit: 10})
 			require.NoError(t, err)
 			require.Equal(t, []model.App{app}, listed)
-			missing(w, func(tx store.Tx) (model.App, error) { return tx.GetApp(w.ws, app.ID) })
+			requireMissing(w, func(tx store.Tx) (model.App, error) { return tx.GetApp(w.ws, app.ID) })
 			return nil
 		})
 		require.Equal(t, app, read(w, func(tx store.Tx) (model.App, error) { return tx.GetApp(w.ws, app.ID) }))
@@ -62,19 +62,19 @@ func testTransactions(t *testing.T, setup setup) {
 
 	t.Run("a transaction that changes nothing takes no revision", func(t *testing.T) {
 		w := setup(t)
-		region := w.region("eu")
-		before := w.head(region)
+		region := w.newRegion("eu")
+		before := w.headOf(region)
 		w.update(func(tx store.Tx) error {
 			_, err := tx.LockRegion(region)
 			return err
 		})
-		require.Equal(t, before, w.head(region))
+		require.Equal(t, before, w.headOf(region))
 	})
 
 	t.Run("a transaction over too many regions writes nothing", func(t *testing.T) {
 		w := setup(t)
-		app := w.app("chat")
-		ids := w.regions(store.MaxRegions + 1)
+		app := w.insertApp("chat")
+		ids := w.newRegions(store.MaxRegions + 1)
 		touch := func(ids []string) func(store.Tx) error {
 			return func(tx store.Tx) error {
 				a, err := tx.LockApp(w.ws, app.ID)
@@ -91,7 +91,7 @@ func testTransactions(t *testing.T, setup setup) {
 				return nil
 			}
 		}
-		w.fails(model.ErrTooManyRegions, touch(ids))
+		w.requireFails(model.ErrTooManyRegions, touch(ids))
 		require.Equal(t, app, read(w, func(tx store.Tx) (model.App, error) { return tx.GetApp(w.ws, app.ID) }))
 		for _, h := range read(w, func(tx store.Tx) ([]model.Head, error) { return tx.GetHeads(ids) }) {
 			require.Zero(t, h.Revision)
@@ -102,16 +102,16 @@ func testTransactions(t *testing.T, setup setup) {
 	t.Run("a change in a region that does not exist fails the transaction", func(t *testing.T) {
 		w := setup(t)
 		app := w.newApp("chat")
-		w.fails(model.ErrNotFound, func(tx store.Tx) error {
+		w.requireFails(model.ErrNotFound, func(tx store.Tx) error {
 			tx.Change("reg_nowhere", model.KindDeployment, "dep_x", 1)
 			return tx.InsertApp(app)
 		})
-		missing(w, func(tx store.Tx) (model.App, error) { return tx.GetApp(w.ws, app.ID) })
+		requireMissing(w, func(tx store.Tx) (model.App, error) { return tx.GetApp(w.ws, app.ID) })
 	})
 
 	t.Run("views and snapshots refuse to write and to lock", func(t *testing.T) {
 		w := setup(t)
-		app, region := w.app("chat"), w.region("eu")
+		app, region := w.insertApp("chat"), w.newRegion("eu")
 		for name, f := range map[string]func(store.Tx) error{
 			"insert":  func(tx store.Tx) error { return tx.InsertApp(w.newApp("other")) },
 			"update":  func(tx store.Tx) error { return tx.UpdateApp(app) },
@@ -132,15 +132,15 @@ func testTransactions(t *testing.T, setup setup) {
 
 	t.Run("a snapshot reads one moment", func(t *testing.T) {
 		w := setup(t)
-		region, app := w.region("eu"), w.app("chat")
-		d := w.deployment(app, 1)
-		w.put(place(d, region, 1))
+		region, app := w.newRegion("eu"), w.insertApp("chat")
+		d := w.insertDeployment(app, 1)
+		w.put(newTopology(d, region, 1))
 		require.NoError(t, w.s.Snapshot(t.Context(), func(tx store.Tx) error {
 			head, err := tx.GetHead(region)
 			require.NoError(t, err)
 			w.update(func(tx store.Tx) error {
 				tx.Change(region, model.KindDeployment, d.ID, 2)
-				return tx.PutTopology([]model.Topology{place(d, region, 2)})
+				return tx.PutTopology([]model.Topology{newTopology(d, region, 2)})
 			})
 			again, err := tx.GetHead(region)
 			require.NoError(t, err)
@@ -154,16 +154,16 @@ func testTransactions(t *testing.T, setup setup) {
 			require.Empty(t, changes)
 			return nil
 		}))
-		require.EqualValues(t, 1, w.head(region).Revision)
+		require.EqualValues(t, 1, w.headOf(region).Revision)
 	})
 
 	t.Run("the second of two transactions that lock one app sees all writes of the first", func(t *testing.T) {
 		w := setup(t)
-		region, app := w.region("eu"), w.app("chat")
+		region, app := w.newRegion("eu"), w.insertApp("chat")
 		const writers = 12
 		// Each transaction adds a row that counts the rows that it finds. If two had decided on the same state, they
 		// would have the same count. No two write the same row.
-		for _, err := range w.updates(writers, func(i int, tx store.Tx) error {
+		for _, err := range w.runUpdates(writers, func(i int, tx store.Tx) error {
 			if _, err := tx.LockApp(w.ws, app.ID); err != nil {
 				return err
 			}
@@ -172,7 +172,7 @@ func testTransactions(t *testing.T, setup setup) {
 				return err
 			}
 			d := w.newDeployment(app, int32(i+1))
-			row := place(d, region, 1)
+			row := newTopology(d, region, 1)
 			row.Replicas = int32(len(rows) + 1)
 			tx.Change(region, model.KindDeployment, d.ID, 1)
 			return tx.PutTopology([]model.Topology{row})
@@ -184,14 +184,14 @@ func testTransactions(t *testing.T, setup setup) {
 			counts[r.Replicas] = true
 		}
 		require.Len(t, counts, writers)
-		require.EqualValues(t, writers, w.head(region).Revision)
+		require.EqualValues(t, writers, w.headOf(region).Revision)
 	})
 
 	t.Run("counters under a lock lose no increment", func(t *testing.T) {
 		w := setup(t)
-		app := w.app("chat")
+		app := w.insertApp("chat")
 		const writers = 16
-		for _, err := range w.updates(writers, func(_ int, tx store.Tx) error {
+		for _, err := range w.runUpdates(writers, func(_ int, tx store.Tx) error {
 			a, err := tx.LockApp("", app.ID)
 			if err != nil {
 				return err
@@ -218,7 +218,7 @@ func testTransactions(t *testing.T, setup setup) {
 			return nil
 		})
 		require.ErrorIs(t, err, context.Canceled)
-		missing(w, func(tx store.Tx) (model.App, error) { return tx.GetApp(w.ws, app.ID) })
+		requireMissing(w, func(tx store.Tx) (model.App, error) { return tx.GetApp(w.ws, app.ID) })
 		require.ErrorIs(t, w.s.Update(ctx, func(store.Tx) error { return nil }), context.Canceled)
 	})
 
@@ -230,12 +230,12 @@ func testTransactions(t *testing.T, setup setup) {
 func testCommits(t *testing.T, setup setup) {
 	t.Run("listeners get the changes of a commit once it is durable", func(t *testing.T) {
 		w := setup(t)
-		ids, app := w.regions(2), w.app("chat")
+		ids, app := w.newRegions(2), w.insertApp("chat")
 		d := w.newDeployment(app, 1)
 		var commits []store.Commit
 		w.s.OnCommit(func(c store.Commit) {
 			for id, rev := range c.Revisions {
-				require.Equal(t, rev, w.head(id).Revision)
+				require.Equal(t, rev, w.headOf(id).Revision)
 			}
 			commits = append(commits, c)
 		})
@@ -255,11 +255,11 @@ func testCommits(t *testing.T, setup setup) {
 
 	t.Run("every listener is called, in the goroutine of the committer", func(t *testing.T) {
 		w := setup(t)
-		region := w.region("eu")
+		region := w.newRegion("eu")
 		var order []string
 		w.s.OnCommit(func(store.Commit) { order = append(order, "first") })
 		w.s.OnCommit(func(store.Commit) { order = append(order, "second") })
-		w.change(region, 1)
+		w.commitChange(region, 1)
 		require.Equal(t, []string{"first", "second"}, order)
 		// Nothing changes that a commit reports to listeners.
 		w.update(func(tx store.Tx) error { _, err := tx.LockRegion(region); return err })
@@ -268,8 +268,8 @@ func testCommits(t *testing.T, setup setup) {
 
 	t.Run("commits name the apps whose state changed", func(t *testing.T) {
 		w := setup(t)
-		region, app := w.region("eu"), w.app("chat")
-		d := w.deployment(app, 1)
+		region, app := w.newRegion("eu"), w.insertApp("chat")
+		d := w.insertDeployment(app, 1)
 		r := model.Rollout{ID: "rol_1", WorkspaceID: w.ws, AppID: app.ID, DeploymentID: d.ID, CreatedAt: now}
 		var apps []string
 		w.s.OnCommit(func(c store.Commit) { apps = append(apps, c.Apps...) })
@@ -280,10 +280,10 @@ func testCommits(t *testing.T, setup setup) {
 			{"app", func(tx store.Tx) error { return tx.UpdateApp(app) }},
 			{"deployment", func(tx store.Tx) error { return tx.UpdateDeployment(d) }},
 			{"rollout", func(tx store.Tx) error { return tx.InsertRollout(r) }},
-			{"topology", func(tx store.Tx) error { return tx.PutTopology([]model.Topology{place(d, region, 1)}) }},
-			{"observed", func(tx store.Tx) error { return tx.PutObserved([]model.Observed{report(d, region, 7)}) }},
+			{"topology", func(tx store.Tx) error { return tx.PutTopology([]model.Topology{newTopology(d, region, 1)}) }},
+			{"observed", func(tx store.Tx) error { return tx.PutObserved([]model.Observed{newReport(d, region, 7)}) }},
 			{"observed, again as unknown", func(tx store.Tx) error { _, err := tx.ResetObserved(region, 99, now); return err }},
-			{"observed route", func(tx store.Tx) error { return tx.PutRouteObserved([]model.RouteObserved{ack(app, region, 7)}) }},
+			{"observed route", func(tx store.Tx) error { return tx.PutRouteObserved([]model.RouteObserved{newAck(app, region, 7)}) }},
 		} {
 			apps = nil
 			w.update(c.by)
@@ -293,8 +293,8 @@ func testCommits(t *testing.T, setup setup) {
 
 	t.Run("a bumped epoch is reported like a moved head", func(t *testing.T) {
 		w := setup(t)
-		region := w.region("eu")
-		w.change(region, 1)
+		region := w.newRegion("eu")
+		w.commitChange(region, 1)
 		var commits []store.Commit
 		w.s.OnCommit(func(c store.Commit) { commits = append(commits, c) })
 		write(w, func(tx store.Tx) (model.Head, error) { return tx.BumpEpoch(region, []byte("salt")) })
@@ -304,7 +304,7 @@ func testCommits(t *testing.T, setup setup) {
 
 	t.Run("two transactions that commit in the opposite order of their start lose nothing", func(t *testing.T) {
 		w := setup(t)
-		region := w.region("eu")
+		region := w.newRegion("eu")
 		// A reader follows the feed by revision, and reads between the two commits.
 		var seen []string
 		var at int64
@@ -317,7 +317,7 @@ func testCommits(t *testing.T, setup setup) {
 				seen = append(seen, c.Key)
 			}
 		}
-		w.overlap(func(tx store.Tx) error {
+		w.runOverlapping(func(tx store.Tx) error {
 			tx.Change(region, model.KindDeployment, "dep_first", 1)
 			return tx.InsertApp(w.newApp("first"))
 		}, func(tx store.Tx) error {
@@ -330,14 +330,14 @@ func testCommits(t *testing.T, setup setup) {
 
 	t.Run("revisions are gap-free and commit-ordered per region and a concurrent tailer sees each once", func(t *testing.T) {
 		w := setup(t)
-		ids := w.regions(4)
+		ids := w.newRegions(4)
 		const writers, each = 8, 12
 		received := make(chan store.Commit, writers*each)
 		w.s.OnCommit(func(c store.Commit) { received <- c })
 
 		done := make(chan []error, 1)
 		go func() {
-			done <- together(writers, func(i int) error {
+			done <- runTogether(writers, func(i int) error {
 				for n := range each {
 					key := fmt.Sprintf("dep_%d_%d", i, n)
 					err := w.s.Update(t.Context(), func(tx store.Tx) error {
@@ -429,7 +429,7 @@ func testCommits(t *testing.T, setup setup) {
 
 	t.Run("one key changed twice in a transaction is one change with the later generation", func(t *testing.T) {
 		w := setup(t)
-		region := w.region("eu")
+		region := w.newRegion("eu")
 		w.update(func(tx store.Tx) error {
 			tx.Change(region, model.KindDeployment, "dep_a", 1)
 			tx.Change(region, model.KindDeployment, "dep_b", 1)
@@ -438,7 +438,7 @@ func testCommits(t *testing.T, setup setup) {
 			return nil
 		})
 		var got []string
-		for _, c := range w.feed(region) {
+		for _, c := range w.readFeed(region) {
 			got = append(got, fmt.Sprintf("%d %d %s %d", c.Revision, c.Kind, c.Key, c.Generation))
 		}
 		require.Equal(t, []string{"1 1 dep_a 2", "2 1 dep_b 1", "3 2 dep_a 9"}, got)
@@ -446,10 +446,10 @@ func testCommits(t *testing.T, setup setup) {
 
 	t.Run("two transactions over the same regions in any order never block each other for good", func(t *testing.T) {
 		w := setup(t)
-		ids := w.regions(6)
+		ids := w.newRegions(6)
 		reversed := slices.Clone(ids)
 		slices.Reverse(reversed)
-		for _, err := range w.updates(16, func(i int, tx store.Tx) error {
+		for _, err := range w.runUpdates(16, func(i int, tx store.Tx) error {
 			order := ids
 			if i%2 == 1 {
 				order = reversed
@@ -462,7 +462,7 @@ func testCommits(t *testing.T, setup setup) {
 			require.NoError(t, err)
 		}
 		for _, id := range ids {
-			require.EqualValues(t, 16, w.head(id).Revision)
+			require.EqualValues(t, 16, w.headOf(id).Revision)
 		}
 	})
 }

@@ -159,18 +159,18 @@ func testWakes(t *testing.T, setup setup) {
 
 	t.Run("a wake-up that races the step which clears it is never lost", func(t *testing.T) {
 		w := setup(t)
-		region, app := w.region("eu"), w.app("chat")
-		d := w.deployment(app, 1)
-		w.put(place(d, region, 1))
+		region, app := w.newRegion("eu"), w.insertApp("chat")
+		d := w.insertDeployment(app, 1)
+		w.put(newTopology(d, region, 1))
 		for round := range model.Guard(20) {
 			// A wake-up is pending, so that the report's wake-up changes nothing. Then either the step reads what the
 			// report wrote, or there is a wake-up after it.
 			guard := round + 1
 			w.update(func(tx store.Tx) error { return tx.Wake([]string{app.ID}, now, now) })
 			var seen model.Guard
-			for _, err := range w.updates(2, func(i int, tx store.Tx) error {
+			for _, err := range w.runUpdates(2, func(i int, tx store.Tx) error {
 				if i == 0 {
-					if err := tx.PutObserved([]model.Observed{report(d, region, guard)}); err != nil {
+					if err := tx.PutObserved([]model.Observed{newReport(d, region, guard)}); err != nil {
 						return err
 					}
 					return tx.Wake([]string{app.ID}, now, now)
