@@ -178,7 +178,7 @@ func (a *all) runEntry(ctx context.Context, self, name string, entryFlags []stri
 	defer remove()
 	flags.As, flags.Result = name, filepath.Join(dir, "result.json")
 	command, _, _ := strings.Cut(name, "-")
-	cmd := exec.CommandContext(ctx, self, slices.Concat([]string{command}, entryFlags, flags.args())...)
+	cmd := exec.CommandContext(ctx, self, slices.Concat([]string{command}, entryFlags, flags.entryArgs())...)
 	// With a process group of its own, the entry does not get the SIGINT of Ctrl-C. Cancel stops it then.
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) }
@@ -206,8 +206,8 @@ func makeResultFolder() (dir string, remove func(), err error) {
 // stopTimeout limits how long a scenario may take to stop the processes that it has started.
 const stopTimeout = time.Minute
 
-// args returns the flags as arguments for the process of an entry.
-func (f common) args() []string {
+// entryArgs returns the flags as arguments for the process of an entry.
+func (f common) entryArgs() []string {
 	out := []string{
 		"--seed=" + strconv.FormatUint(f.Seed, 10),
 		"--max-memory-gib=" + strconv.FormatFloat(f.MaxMemoryGiB, 'g', -1, 64), "--deadline=" + f.Deadline.String(),

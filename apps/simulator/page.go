@@ -108,7 +108,7 @@ func pageLine(text json.RawMessage) (line, name string, err error) {
 		return "", head.Scenario, nil
 	}
 	row := pageRows[n]
-	t, err := template.New(row.entry).Funcs(template.FuncMap{"n": shortNumber, "most": highest}).Option("missingkey=error").Parse(row.figures)
+	t, err := template.New(row.entry).Funcs(template.FuncMap{"n": shortNumber, "most": highestFigure}).Option("missingkey=error").Parse(row.figures)
 	if err != nil {
 		return "", row.entry, err
 	}
@@ -123,8 +123,8 @@ func pageLine(text json.RawMessage) (line, name string, err error) {
 	return fmt.Sprintf("| %s | %s | `%s` | %s |", row.subject, out.String(), row.entry, measured), row.entry, nil
 }
 
-// highest returns the highest figure of that name of all rounds.
-func highest(rounds []any, name string) (string, error) {
+// highestFigure returns the highest figure of that name of all rounds.
+func highestFigure(rounds []any, name string) (string, error) {
 	most := math.Inf(-1)
 	for _, r := range rounds {
 		round, _ := r.(map[string]any)

@@ -37,10 +37,10 @@ func TestPage_RowsAreFilled(t *testing.T) {
 
 func TestHighest_IsOfAllRounds(t *testing.T) {
 	rounds := []any{map[string]any{"rss_mib": 10.0}, map[string]any{"rss_mib": 1126.97}, map[string]any{"rss_mib": 387.0}}
-	text, err := highest(rounds, "rss_mib")
+	text, err := highestFigure(rounds, "rss_mib")
 	require.NoError(t, err)
 	require.Equal(t, "1,130", text)
-	_, err = highest(rounds, "cpu")
+	_, err = highestFigure(rounds, "cpu")
 	require.ErrorContains(t, err, "no cpu")
 }
 

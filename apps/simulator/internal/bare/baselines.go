@@ -26,7 +26,7 @@ func (db *DB) Upserts(ctx context.Context, window time.Duration, writers, batch 
 		tail.WriteString(c + " = IF(region = VALUES(region) AND VALUES(guard_no) > guard_no, VALUES(" + c + "), " + c + "), ")
 	}
 	// The guard is last, because an assignment sees the values of the assignments before it.
-	query := "INSERT INTO instances (" + strings.Join(columns, ", ") + ") VALUES " + values(batch, len(columns)) +
+	query := "INSERT INTO instances (" + strings.Join(columns, ", ") + ") VALUES " + placeholders(batch, len(columns)) +
 		" ON DUPLICATE KEY UPDATE " + tail.String() + "guard_no = IF(VALUES(guard_no) > guard_no, VALUES(guard_no), guard_no)"
 
 	ids := make([][]string, writers)
@@ -57,7 +57,7 @@ func (db *DB) Upserts(ctx context.Context, window time.Duration, writers, batch 
 	for w := range writers {
 		free <- w
 	}
-	perSecond, err := rate(ctx, window, writers, func(ctx context.Context, _ int64) error {
+	perSecond, err := callRate(ctx, window, writers, func(ctx context.Context, _ int64) error {
 		w := <-free
 		defer func() { free <- w }()
 		return put(ctx, w)
@@ -94,7 +94,7 @@ func (db *DB) Trips(ctx context.Context, n int, every time.Duration, region stri
 	if err := db.QueryRowContext(ctx, "SELECT id FROM deployments LIMIT 1").Scan(&sent); err != nil {
 		return nil, fmt.Errorf("find a deployment: %w", err)
 	}
-	w, id := NewFeedWriter(db), "dep_bare_"+nonce()
+	w, id := NewFeedWriter(db), "dep_bare_"+newNonce()
 	if err := w.SeedTopology(ctx, id, []string{region}); err != nil {
 		return nil, err
 	}
@@ -140,7 +140,7 @@ func (db *DB) Trips(ctx context.Context, n int, every time.Duration, region stri
 func (db *DB) FeedTransactions(ctx context.Context, window time.Duration, writers int, regions []string) (float64, error) {
 	const deployments = 64
 	regions = slices.Sorted(slices.Values(regions))
-	w, run := NewFeedWriter(db), nonce()
+	w, run := NewFeedWriter(db), newNonce()
 	id := func(i int64) string { return fmt.Sprintf("dep_bare_%s_%02d", run, i%deployments) }
 	for i := range int64(deployments) {
 		if err := w.SeedTopology(ctx, id(i), regions); err != nil {
@@ -152,7 +152,7 @@ func (db *DB) FeedTransactions(ctx context.Context, window time.Duration, writer
 		return 0, err
 	}
 	var committed atomic.Int64
-	perSecond, err := rate(ctx, window, writers, func(ctx context.Context, i int64) error {
+	perSecond, err := callRate(ctx, window, writers, func(ctx context.Context, i int64) error {
 		err := w.Commit(ctx, id(i), regions, int(i%10))
 		if err == nil {
 			committed.Add(1)

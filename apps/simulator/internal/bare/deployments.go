@@ -23,14 +23,14 @@ import (
 // If least is true, only the first row is committed. A durable deployment needs this commit, even in a system
 // that shares all other work.
 func (db *DB) Deployments(ctx context.Context, ingress, admin string, window time.Duration, underWay int, least bool) (perSecond float64, err error) {
-	feed, region := NewFeedWriter(db), "reg_bare_"+nonce()
+	feed, region := NewFeedWriter(db), "reg_bare_"+newNonce()
 	// The region has no agent, so that nothing is sent.
 	origin := make([]byte, sha256.Size)
-	if _, err := db.ExecContext(ctx, "INSERT INTO region_heads (region, epoch, revision, chain, base_revision, base_chain) VALUES "+values(1, 6),
+	if _, err := db.ExecContext(ctx, "INSERT INTO region_heads (region, epoch, revision, chain, base_revision, base_chain) VALUES "+placeholders(1, 6),
 		region, 1, 0, origin, 0, origin); err != nil {
 		return 0, fmt.Errorf("add a region: %w", err)
 	}
-	defer func() { err = errors.Join(err, db.clear(ctx, region)) }()
+	defer func() { err = errors.Join(err, db.clearRegion(ctx, region)) }()
 	var waiting sync.Map // channels of deployments under way, by id
 	var first sync.Map   // deployments whose first step was made
 	steps, err := serve(ctx, ingress, admin, underWay, func(ctx context.Context, id string) error {
@@ -65,7 +65,7 @@ func (db *DB) Deployments(ctx context.Context, ingress, admin string, window tim
 			return context.Cause(ctx)
 		}
 	}
-	perSecond, err = rate(ctx, window, underWay, func(ctx context.Context, _ int64) error {
+	perSecond, err = callRate(ctx, window, underWay, func(ctx context.Context, _ int64) error {
 		id, done := ident.New("dep"), make(chan error, 2)
 		waiting.Store(id, done)
 		defer waiting.Delete(id)
@@ -100,8 +100,8 @@ func (db *DB) putInstances(ctx context.Context, deploymentIDs []string, region s
 		"reason, message, address, runtime_name, restarts, gpus, started_at, ready_at, updated_at, terminated_at)", 20, rows)
 }
 
-// clear removes all rows of a region.
-func (db *DB) clear(ctx context.Context, region string) error {
+// clearRegion removes all rows of a region.
+func (db *DB) clearRegion(ctx context.Context, region string) error {
 	return db.remove(ctx, "region", region, "instances", "deployment_topology", "region_changes", "region_heads")
 }
 

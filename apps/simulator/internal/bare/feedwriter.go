@@ -30,7 +30,7 @@ const maxTries = 100
 func (w *FeedWriter) Commit(ctx context.Context, deploymentID string, regions []string, replicas int) error {
 	var err error
 	for range maxTries {
-		if err = w.commit(ctx, deploymentID, regions, replicas); err == nil || !again(err) {
+		if err = w.commit(ctx, deploymentID, regions, replicas); err == nil || !mustRetry(err) {
 			break
 		}
 	}
@@ -40,16 +40,16 @@ func (w *FeedWriter) Commit(ctx context.Context, deploymentID string, regions []
 	return nil
 }
 
-// again reports whether the transaction must be tried again: after a lock wait timeout, after a deadlock, or
+// mustRetry reports whether the transaction must be tried again: after a lock wait timeout, after a deadlock, or
 // because a record changed since it was read.
-func again(err error) bool {
+func mustRetry(err error) bool {
 	var refused *mysql.MySQLError
 	return errors.As(err, &refused) && (refused.Number == 1205 || refused.Number == 1213 || refused.Number == 1020)
 }
 
 func (w *FeedWriter) commit(ctx context.Context, deploymentID string, regions []string, replicas int) error {
 	now := time.Now().UnixMilli()
-	in, ids := values(1, len(regions)), anyOf(regions)
+	in, ids := placeholders(1, len(regions)), anyOf(regions)
 	return w.db.inTx(ctx, func(tx *sql.Tx) error {
 		update := "UPDATE deployment_topology SET replicas = ?, generation = generation + 1, updated_at = ? WHERE deployment_id = ? AND region IN " + in
 		if _, err := tx.ExecContext(ctx, update, append([]any{replicas, now, deploymentID}, ids...)...); err != nil {
@@ -73,7 +73,7 @@ func (w *FeedWriter) commit(ctx context.Context, deploymentID string, regions []
 // appendChanges appends the deployments' changes to the regions' feeds. It locks the feeds' heads.
 func appendChanges(ctx context.Context, tx *sql.Tx, regions, deploymentIDs []string, generation func(deployment, region string) int64) error {
 	var heads, changes []any
-	if err := each(ctx, tx, "SELECT region, epoch, revision, chain, base_revision, base_chain FROM region_heads WHERE region IN "+values(1, len(regions))+
+	if err := each(ctx, tx, "SELECT region, epoch, revision, chain, base_revision, base_chain FROM region_heads WHERE region IN "+placeholders(1, len(regions))+
 		" ORDER BY region FOR UPDATE", anyOf(regions),
 		func(rows *sql.Rows) error {
 			var region string
@@ -99,7 +99,7 @@ func appendChanges(ctx context.Context, tx *sql.Tx, regions, deploymentIDs []str
 		return fmt.Errorf("%d of %d regions have a feed", len(heads)/6, len(regions))
 	}
 	_, err := tx.ExecContext(ctx, "INSERT INTO region_heads (region, epoch, revision, chain, base_revision, base_chain) VALUES "+
-		values(len(regions), 6)+" ON DUPLICATE KEY UPDATE revision = VALUES(revision), chain = VALUES(chain)", heads...)
+		placeholders(len(regions), 6)+" ON DUPLICATE KEY UPDATE revision = VALUES(revision), chain = VALUES(chain)", heads...)
 	if err != nil {
 		return err
 	}
@@ -108,7 +108,7 @@ func appendChanges(ctx context.Context, tx *sql.Tx, regions, deploymentIDs []str
 
 // insert inserts rows into a table. table contains the names of the columns, and columns is their number.
 func insert(ctx context.Context, tx execer, table string, columns int, rows []any) error {
-	if _, err := tx.ExecContext(ctx, "INSERT INTO "+table+" VALUES "+values(len(rows)/columns, columns), rows...); err != nil {
+	if _, err := tx.ExecContext(ctx, "INSERT INTO "+table+" VALUES "+placeholders(len(rows)/columns, columns), rows...); err != nil {
 		return fmt.Errorf("insert into %s: %w", table, err)
 	}
 	return nil
@@ -118,8 +118,8 @@ type execer interface {
 	ExecContext(ctx context.Context, query string, args ...any) (sql.Result, error)
 }
 
-// values returns placeholders for rows.
-func values(rows, columns int) string {
+// placeholders returns placeholders for rows.
+func placeholders(rows, columns int) string {
 	row := "(?" + strings.Repeat(", ?", columns-1) + ")"
 	return row + strings.Repeat(", "+row, rows-1)
 }
@@ -145,10 +145,10 @@ func each(ctx context.Context, q querier, query string, args []any, fn func(*sql
 
 // SeedTopology gives a deployment that belongs to no app a row in each of the regions.
 func (w *FeedWriter) SeedTopology(ctx context.Context, deploymentID string, regions []string) error {
-	return seed(ctx, w.db, []string{deploymentID}, regions)
+	return seedRows(ctx, w.db, []string{deploymentID}, regions)
 }
 
-func seed(ctx context.Context, to execer, deploymentIDs, regions []string) error {
+func seedRows(ctx context.Context, to execer, deploymentIDs, regions []string) error {
 	var rows []any
 	for _, id := range deploymentIDs {
 		for _, r := range regions {
@@ -159,5 +159,5 @@ func seed(ctx context.Context, to execer, deploymentIDs, regions []string) error
 		"app_id, generation, weight, reason, traceparent)", 12, rows)
 }
 
-// nonce returns a text that distinguishes the rows of one run from the rows of other runs.
-func nonce() string { return rand.Text()[:8] }
+// newNonce returns a text that distinguishes the rows of one run from the rows of other runs.
+func newNonce() string { return rand.Text()[:8] }

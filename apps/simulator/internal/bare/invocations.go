@@ -43,7 +43,7 @@ func Invocations(ctx context.Context, ingress, admin string, window time.Duratio
 		return nil
 	}
 	begin := time.Now()
-	if _, err := rate(ctx, window, senders, send); err != nil {
+	if _, err := callRate(ctx, window, senders, send); err != nil {
 		return 0, err
 	}
 	return float64(done.Load()) / time.Since(begin).Seconds(), nil
@@ -83,7 +83,7 @@ func serve(ctx context.Context, ingress, admin string, senders int, handler func
 		served:   make(chan error, 1),
 	}
 	go func() { o.served <- o.endpoint.Serve(listener) }()
-	if err := post(ctx, o.client, admin+"/deployments", fmt.Sprintf(`{"uri": "http://%s"}`, listener.Addr())); err != nil {
+	if err := postBody(ctx, o.client, admin+"/deployments", fmt.Sprintf(`{"uri": "http://%s"}`, listener.Addr())); err != nil {
 		return nil, errors.Join(fmt.Errorf("bare Restate: register: %w", err), o.close())
 	}
 	return o, nil
@@ -91,7 +91,7 @@ func serve(ctx context.Context, ingress, admin string, senders int, handler func
 
 // send sends a call for a key, and does not wait until the handler has run.
 func (o *object) send(ctx context.Context, key string) error {
-	if err := post(ctx, o.client, fmt.Sprintf("%s/%s/%s/Step/send", o.ingress, o.service, key), ""); err != nil {
+	if err := postBody(ctx, o.client, fmt.Sprintf("%s/%s/%s/Step/send", o.ingress, o.service, key), ""); err != nil {
 		return fmt.Errorf("bare Restate: send: %w", err)
 	}
 	return nil
@@ -105,7 +105,7 @@ func (o *object) close() error {
 	return nil
 }
 
-func post(ctx context.Context, client *http.Client, url, body string) error {
+func postBody(ctx context.Context, client *http.Client, url, body string) error {
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, url, strings.NewReader(body))
 	if err != nil {
 		return err

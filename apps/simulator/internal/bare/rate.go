@@ -8,9 +8,9 @@ import (
 	"time"
 )
 
-// rate calls do from a number of goroutines for the window, and returns the calls per second. i counts the
+// callRate calls do from a number of goroutines for the window, and returns the calls per second. i counts the
 // calls of all goroutines.
-func rate(ctx context.Context, window time.Duration, goroutines int, do func(ctx context.Context, i int64) error) (float64, error) {
+func callRate(ctx context.Context, window time.Duration, goroutines int, do func(ctx context.Context, i int64) error) (float64, error) {
 	var next atomic.Int64
 	var done atomic.Int64
 	var mu sync.Mutex

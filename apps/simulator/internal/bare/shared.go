@@ -42,14 +42,14 @@ func (db *DB) Shared(ctx context.Context, ingress, admin string, window time.Dur
 	s := &shared{db: db}
 	defer func() {
 		for _, region := range s.regions {
-			err = errors.Join(err, db.clear(ctx, region))
+			err = errors.Join(err, db.clearRegion(ctx, region))
 		}
 		err = errors.Join(err, db.remove(ctx, "workspace_id", "ws_bare", "history", "audit", "idempotency"))
 	}()
 	origin := make([]byte, sha256.Size)
 	for range regions {
-		region := "reg_bare_" + nonce()
-		if _, err := db.ExecContext(ctx, "INSERT INTO region_heads (region, epoch, revision, chain, base_revision, base_chain) VALUES "+values(1, 6),
+		region := "reg_bare_" + newNonce()
+		if _, err := db.ExecContext(ctx, "INSERT INTO region_heads (region, epoch, revision, chain, base_revision, base_chain) VALUES "+placeholders(1, 6),
 			region, 1, 0, origin, 0, origin); err != nil {
 			return 0, fmt.Errorf("add a region: %w", err)
 		}
@@ -59,7 +59,7 @@ func (db *DB) Shared(ctx context.Context, ingress, admin string, window time.Dur
 	s.rows = conveyor{commit: s.addRows}
 	s.changes = conveyor{commit: s.addChanges}
 	s.ready = conveyor{commit: s.markReady}
-	if s.steps, err = serve(ctx, ingress, admin, underWay, s.step); err != nil {
+	if s.steps, err = serve(ctx, ingress, admin, underWay, s.handleStep); err != nil {
 		return 0, err
 	}
 	defer func() { err = errors.Join(err, s.steps.close()) }()
@@ -88,11 +88,11 @@ func (db *DB) Shared(ctx context.Context, ingress, admin string, window time.Dur
 	agents, running := errgroup.WithContext(ctx)
 	ended, end := context.WithCancel(running)
 	for n := range regions {
-		agents.Go(func() error { return s.agent(ended, calls, strconv.Itoa(n), folder) })
+		agents.Go(func() error { return s.runAgent(ended, calls, strconv.Itoa(n), folder) })
 	}
 	defer func() { end(); err = errors.Join(err, agents.Wait()) }()
 
-	return rate(running, window, underWay, func(ctx context.Context, _ int64) error {
+	return callRate(running, window, underWay, func(ctx context.Context, _ int64) error {
 		id, d := ident.New("dep"), &deployment{done: make(chan error, 1)}
 		d.reports.Store(int32(regions))
 		s.waiting.Store(id, d)
@@ -146,7 +146,7 @@ func (c *conveyor) do(ctx context.Context, id string) error {
 	c.ids, c.told = append(c.ids, id), append(c.told, done)
 	if !c.busy {
 		c.busy = true
-		go c.work(context.WithoutCancel(ctx))
+		go c.workOn(context.WithoutCancel(ctx))
 	}
 	c.mu.Unlock()
 	select {
@@ -157,7 +157,7 @@ func (c *conveyor) do(ctx context.Context, id string) error {
 	}
 }
 
-func (c *conveyor) work(ctx context.Context) {
+func (c *conveyor) workOn(ctx context.Context) {
 	for {
 		c.mu.Lock()
 		ids, told := c.ids, c.told
@@ -169,7 +169,7 @@ func (c *conveyor) work(ctx context.Context) {
 		}
 		var err error
 		for range maxTries {
-			if err = c.commit(ctx, ids); err == nil || !again(err) {
+			if err = c.commit(ctx, ids); err == nil || !mustRetry(err) {
 				break
 			}
 		}
@@ -179,8 +179,8 @@ func (c *conveyor) work(ctx context.Context) {
 	}
 }
 
-// step is the handler that Restate invokes.
-func (s *shared) step(ctx context.Context, id string) error {
+// handleStep is the handler that Restate invokes.
+func (s *shared) handleStep(ctx context.Context, id string) error {
 	found, ok := s.waiting.Load(id)
 	if !ok {
 		return nil // a repeated invocation, which is done already
@@ -214,7 +214,7 @@ func (s *shared) Report(ctx context.Context, req *agentv1.ReportRequest) (*agent
 			}
 		}
 	} else {
-		n, err := s.place(req.SessionId)
+		n, err := s.regionIndex(req.SessionId)
 		if err != nil {
 			return nil, err
 		}
@@ -234,8 +234,8 @@ func (s *shared) Report(ctx context.Context, req *agentv1.ReportRequest) (*agent
 	return &agentv1.ReportResponse{}, sends.Wait()
 }
 
-// place returns the index of the region whose agent has the session.
-func (s *shared) place(session string) (int, error) {
+// regionIndex returns the index of the region whose agent has the session.
+func (s *shared) regionIndex(session string) (int, error) {
 	n, err := strconv.Atoi(session)
 	if err != nil || n < 0 || n >= len(s.regions) {
 		return 0, connect.NewError(connect.CodeInvalidArgument, fmt.Errorf("session %q is no region's", session))
@@ -245,7 +245,7 @@ func (s *shared) place(session string) (int, error) {
 
 // Watch sends new changes to the agent.
 func (s *shared) Watch(ctx context.Context, req *agentv1.WatchRequest, out *connect.ServerStream[agentv1.WatchResponse]) error {
-	n, err := s.place(req.SessionId)
+	n, err := s.regionIndex(req.SessionId)
 	if err != nil {
 		return err
 	}
@@ -326,8 +326,8 @@ func (in inbox) put(items []*agentv1.Item) error {
 	return nil
 }
 
-// agent stores and reports the changes that it receives, in one report after the other, until ctx ends.
-func (s *shared) agent(ctx context.Context, calls agentv1connect.AgentServiceClient, session, folder string) (err error) {
+// runAgent stores and reports the changes that it receives, in one report after the other, until ctx ends.
+func (s *shared) runAgent(ctx context.Context, calls agentv1connect.AgentServiceClient, session, folder string) (err error) {
 	in, err := openInbox(filepath.Join(folder, session))
 	if err != nil {
 		return err
@@ -405,7 +405,7 @@ func (s *shared) addRows(ctx context.Context, ids []string) error {
 			keys = append(keys, "ws_bare", id, "", "Deploy", "", at)
 		}
 		return errors.Join(
-			seed(ctx, tx, ids, s.regions),
+			seedRows(ctx, tx, ids, s.regions),
 			insert(ctx, tx, "history (id, workspace_id, app_id, at, what, why, who, rollout_id, deployment_id, version, region)", 11, history),
 			insert(ctx, tx, "audit (id, workspace_id, at, actor, actor_id, source, procedure_name, resource_kind, resource_id, before_json, after_json)", 11, audit),
 			insert(ctx, tx, "idempotency (workspace_id, idem_key, request_hash, procedure_name, response, created_at)", 6, keys))
@@ -418,7 +418,7 @@ func (s *shared) markReady(ctx context.Context, ids []string) error {
 		if err := lockRows(ctx, tx, ids); err != nil {
 			return err
 		}
-		in := values(1, len(ids))
+		in := placeholders(1, len(ids))
 		err := each(ctx, tx, "SELECT deployment_id, region, status, updated_at FROM instances WHERE deployment_id IN "+in, anyOf(ids), func(rows *sql.Rows) error {
 			var id, region string
 			var status, at int64
@@ -438,7 +438,7 @@ func (s *shared) addChanges(ctx context.Context, ids []string) error {
 		if err := lockRows(ctx, tx, ids); err != nil {
 			return err
 		}
-		if _, err := tx.ExecContext(ctx, "UPDATE deployment_topology SET generation = generation + 1, updated_at = ? WHERE deployment_id IN "+values(1, len(ids)),
+		if _, err := tx.ExecContext(ctx, "UPDATE deployment_topology SET generation = generation + 1, updated_at = ? WHERE deployment_id IN "+placeholders(1, len(ids)),
 			anyOf(ids, time.Now().UnixMilli())...); err != nil {
 			return err
 		}
@@ -449,7 +449,7 @@ func (s *shared) addChanges(ctx context.Context, ids []string) error {
 // lockRows reads and locks the rows that a step decides about.
 func lockRows(ctx context.Context, tx *sql.Tx, ids []string) error {
 	return each(ctx, tx, "SELECT deployment_id, region, replicas, status, generation FROM deployment_topology WHERE deployment_id IN "+
-		values(1, len(ids))+" FOR UPDATE", anyOf(ids), func(rows *sql.Rows) error {
+		placeholders(1, len(ids))+" FOR UPDATE", anyOf(ids), func(rows *sql.Rows) error {
 		var id, region string
 		var replicas, status, generation int64
 		return rows.Scan(&id, &region, &replicas, &status, &generation)

@@ -44,7 +44,7 @@ func Frames(ctx context.Context, window time.Duration, streams int) (frames, ope
 	if frames, err = framesOf(ctx, agents, window, streams); err != nil {
 		return 0, 0, err
 	}
-	opened, err = rate(ctx, window, streams, func(ctx context.Context, _ int64) error {
+	opened, err = callRate(ctx, window, streams, func(ctx context.Context, _ int64) error {
 		ctx, cancel := context.WithCancel(ctx)
 		defer cancel()
 		stream, err := agents.Watch(ctx, &agentv1.WatchRequest{SessionId: onlyOne})

@@ -91,7 +91,7 @@ func (c *checker) compareContent(b books, s sight) *disagreement {
 		return d
 	}
 	if c.requests != nil {
-		if o, n := c.requests.oldest(); n > 0 {
+		if o, n := c.requests.oldestWaiting(); n > 0 {
 			return &disagreement{heldForEver, o.at.app, place{region: o.at.region}, fmt.Sprintf("%d wait, the oldest for %s", n, time.Since(o.begun).Round(time.Millisecond))}
 		}
 	}
@@ -114,10 +114,10 @@ type patience struct{ converge, end time.Duration }
 // (stuck).
 func (c *checker) recordUnsettled(took time.Duration, p patience, why *disagreement) (late, stuck bool) {
 	if late = took > p.converge; late {
-		c.violatef("not settled in time", why.app, why.place, "%s after everything was mended: %s", p.converge, why)
+		c.recordViolation("not settled in time", why.app, why.place, "%s after everything was mended: %s", p.converge, why)
 	}
 	if stuck = took > p.end; stuck {
-		c.violatef(why.kind, why.app, why.place, "%s after everything was mended: %s", p.end, why)
+		c.recordViolation(why.kind, why.app, why.place, "%s after everything was mended: %s", p.end, why)
 	}
 	return late, stuck
 }
@@ -131,7 +131,7 @@ func (c *checker) agreeRows(b books, s sight) *disagreement {
 		wants := 0
 		switch r.status {
 		case windlassv1.TopologyStatus_TOPOLOGY_STATUS_STARTED:
-			wants = r.instances()
+			wants = r.wantedInstances()
 		case windlassv1.TopologyStatus_TOPOLOGY_STATUS_STOPPED:
 		default:
 			return &disagreement{"a rollout is stuck", r.app, r.place, r.status.String() + ", " + r.says}
@@ -210,9 +210,9 @@ func agreeDecisions(b books) *disagreement {
 // wakeTo is the number of replicas of an app at zero after a request woke it.
 const wakeTo = 1
 
-// awake returns a disagreement about an app that may go to zero and has not done so, in the database or in its
+// wronglyAwake returns a disagreement about an app that may go to zero and has not done so, in the database or in its
 // region. It returns nil if all of these apps are at zero.
-func (b books) awake() *disagreement {
+func (b books) wronglyAwake() *disagreement {
 	for _, r := range b.rows {
 		if r.app != zeroName && r.app != poolName || r.status != windlassv1.TopologyStatus_TOPOLOGY_STATUS_STARTED {
 			continue

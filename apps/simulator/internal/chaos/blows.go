@@ -189,7 +189,7 @@ func (s *storm) misreportStates(_ context.Context, rnd *rand.Rand, region string
 
 func (s *storm) onLink(do func(*link, *rand.Rand) error, low, high time.Duration) func(context.Context, *rand.Rand, string) (func(context.Context) error, time.Duration, error) {
 	return func(_ context.Context, rnd *rand.Rand, name string) (func(context.Context) error, time.Duration, error) {
-		l := s.net.link(name)
+		l := s.net.linkOf(name)
 		if err := do(l, rnd); err != nil || high == 0 {
 			return nil, 0, err
 		}

@@ -142,7 +142,7 @@ func (r *run) startTestbed(ctx context.Context, env scenario.Env) (context.Conte
 			if n < 0 {
 				return "http://" + balancer.Address()
 			}
-			return "http://" + r.net.link(linkToControlPlane(testbed.RegionName(n))).proxy.Listen
+			return "http://" + r.net.linkOf(linkToControlPlane(testbed.RegionName(n))).proxy.Listen
 		},
 		Folder: r.disks.makeDisk,
 		Transport: func(region string, next http.RoundTripper) http.RoundTripper {
@@ -173,7 +173,7 @@ func (r *run) regionRuntime(region string, serves bool, rnd *rand.Rand) agent.Si
 		Start:   func() time.Duration { return time.Duration((0.01 + float()) * float64(time.Second/2)) },
 		Stop:    func() time.Duration { return time.Duration(float() * float64(time.Second/2)) },
 		Crashes: func(label string) bool { return label == crashes },
-		CPU:     func(app, role string) (float64, bool) { return r.load.cpu(region, app, role) },
+		CPU:     func(app, role string) (float64, bool) { return r.load.cpuOf(region, app, role) },
 		Failures: func() int {
 			if float() < 0.05 {
 				return 1
@@ -313,7 +313,7 @@ func (r *run) goToZeroAndBack(ctx context.Context) (time.Duration, error) {
 		bounded, cancel := context.WithTimeout(ctx, r.Converge)
 		b, err := readBooks(bounded, r.w.DB)
 		cancel()
-		awake := b.awake()
+		awake := b.wronglyAwake()
 		switch {
 		case ctx.Err() != nil:
 			return 0, context.Cause(ctx)
@@ -327,7 +327,7 @@ func (r *run) goToZeroAndBack(ctx context.Context) (time.Duration, error) {
 			_, err := r.waitSettled(ctx)
 			return took, err
 		case time.Since(begin) > r.Idle:
-			r.checker.violatef(awake.kind, awake.app, awake.place, "%s after the last request: %s", r.Idle, awake)
+			r.checker.recordViolation(awake.kind, awake.app, awake.place, "%s after the last request: %s", r.Idle, awake)
 			return 0, nil
 		}
 		if err := backoff.Sleep(ctx, 100*time.Millisecond); err != nil {

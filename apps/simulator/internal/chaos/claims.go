@@ -147,8 +147,8 @@ func parseRoles(text string) map[string]int {
 	return out
 }
 
-// instances returns how many instances the row wants while no rollout is under way.
-func (r row) instances() (n int) {
+// wantedInstances returns how many instances the row wants while no rollout is under way.
+func (r row) wantedInstances() (n int) {
 	if r.roles == nil {
 		return r.replicas * instancesEach(r.app)
 	}

@@ -78,8 +78,8 @@ func (g *gateways) waitServing(ctx context.Context, region string) error {
 	}, func() string { return gatewayOf(region) + " does not listen" })
 }
 
-// kill sends kill -9 to the gateway of a region.
-func (g *gateways) kill(region string) error {
+// killGateway sends kill -9 to the gateway of a region.
+func (g *gateways) killGateway(region string) error {
 	g.mu.Lock()
 	p := g.processes[region]
 	g.mu.Unlock()
@@ -114,5 +114,5 @@ func (s *storm) killGateway(_ context.Context, rnd *rand.Rand, target string) (f
 		serves()
 		return err
 	}
-	return mend, randomBetween(rnd, 0, 4*time.Second), s.gateways.kill(region)
+	return mend, randomBetween(rnd, 0, 4*time.Second), s.gateways.killGateway(region)
 }

@@ -76,8 +76,8 @@ type counts struct {
 	roles    map[string]int
 }
 
-// running returns how many instances of each role run. A pool at zero keeps the numbers with which it starts again.
-func (c counts) running() map[string]int {
+// runningRoles returns how many instances of each role run. A pool at zero keeps the numbers with which it starts again.
+func (c counts) runningRoles() map[string]int {
 	out := map[string]int{}
 	for role, n := range c.roles {
 		out[role] = pool.Units(c.replicas, n)
@@ -158,18 +158,18 @@ func auditLedger(entries []entry) (a audit) {
 		byRegion[at] = append(byRegion[at], e)
 	}
 	for _, at := range slices.SortedFunc(maps.Keys(byRegion), appRegion.compare) {
-		a.region(byRegion[at])
+		a.auditRegion(byRegion[at])
 	}
 	return a
 }
 
-// region audits the entries about one app in one region.
-func (a *audit) region(entries []entry) {
+// auditRegion audits the entries about one app in one region.
+func (a *audit) auditRegion(entries []entry) {
 	var changes []entry // of one connection, since the last decision
 	var last *entry     // decision
 	for i, e := range entries {
 		if len(changes) > 0 && changes[0].connection != e.connection {
-			a.changes(changes, nil, nil, last)
+			a.auditChanges(changes, nil, nil, last)
 			changes = nil
 		}
 		switch e.kind {
@@ -179,11 +179,11 @@ func (a *audit) region(entries []entry) {
 				changes = append(changes, e)
 			}
 		case ledgerDecision:
-			a.changes(changes, followers(entries, i), &e, last)
+			a.auditChanges(changes, changesAfter(entries, i), &e, last)
 			changes, last = nil, &e
 		}
 	}
-	a.changes(changes, nil, nil, last)
+	a.auditChanges(changes, nil, nil, last)
 	if len(a.bad) > 0 && a.near == "" {
 		for _, e := range entries[max(0, len(entries)-14):] {
 			a.near += "\n" + e.String()
@@ -219,9 +219,9 @@ func besideRollout(entries []entry, at int) (before, after bool) {
 	return before, after
 }
 
-// followers returns the changes of the same connection that follow a decision. A transaction may write its decision
+// changesAfter returns the changes of the same connection that follow a decision. A transaction may write its decision
 // before the last of its changes.
-func followers(entries []entry, at int) []entry {
+func changesAfter(entries []entry, at int) []entry {
 	end := at + 1
 	for end < len(entries) && entries[end].connection == entries[at].connection && entries[end].kind == ledgerCount {
 		end++
@@ -229,18 +229,18 @@ func followers(entries []entry, at int) []entry {
 	return entries[at+1 : end]
 }
 
-// changes audits changes of one connection. next is the connection's decision after them, later are its changes after
+// auditChanges audits changes of one connection. next is the connection's decision after them, later are its changes after
 // next, and last is the decision before them. Any of these may be nil.
-func (a *audit) changes(changes, later []entry, next, last *entry) {
+func (a *audit) auditChanges(changes, later []entry, next, last *entry) {
 	for i, c := range changes {
 		rest := changes[i+1:]
 		switch {
-		case next != nil && next.made(c, rest, later):
+		case next != nil && next.matchesDecision(c, rest, later):
 			a.decided++
 		case c.isWake():
 			a.woken++
 		case c.aside:
-		case last != nil && last.made(c, nil, nil):
+		case last != nil && last.matchesDecision(c, nil, nil):
 			a.delayed++
 		default:
 			a.bad = append(a.bad, unexplained{c.app, c.place, fmt.Sprintf("%v became %v with generation %d, and no decision says so", c.was, c.is, c.isAt)})
@@ -257,28 +257,28 @@ func (e entry) isWake() bool {
 	return e.app != scaledName && e.was.replicas == 0 && e.is.replicas == to && maps.Equal(e.was.roles, e.is.roles) && e.isAt == e.wasGeneration+1
 }
 
-// made reports whether the decision made the change c. rest are the changes between c and the decision, and later are
+// matchesDecision reports whether the decision made the change c. rest are the changes between c and the decision, and later are
 // the changes after the decision. A decision for zero may first change the numbers with which a pool starts again,
 // and then take the pool to zero.
-func (e entry) made(c entry, rest, later []entry) bool {
+func (e entry) matchesDecision(c entry, rest, later []entry) bool {
 	here := func(o entry) bool { return o.place == c.place }
-	if !slices.ContainsFunc(rest, here) && e.decided(c) {
+	if !slices.ContainsFunc(rest, here) && e.followsDecision(c) {
 		return true
 	}
 	after := slices.Concat(rest, later)
 	next := slices.IndexFunc(after, here)
-	return c.isAt == c.wasGeneration+1 && c.is.roles != nil && next >= 0 && after[next].is.replicas == 0 && e.decided(after[next])
+	return c.isAt == c.wasGeneration+1 && c.is.roles != nil && next >= 0 && after[next].is.replicas == 0 && e.followsDecision(after[next])
 }
 
-// decided reports whether the change c leads to the numbers of the decision, with the next generation.
-func (e entry) decided(c entry) bool {
+// followsDecision reports whether the change c leads to the numbers of the decision, with the next generation.
+func (e entry) followsDecision(c entry) bool {
 	if c.isAt != c.wasGeneration+1 {
 		return false
 	}
 	if !e.decidesRoles {
 		return c.is.replicas == e.to.replicas
 	}
-	is := c.is.running()
+	is := c.is.runningRoles()
 	for role, n := range e.to.roles {
 		if is[role] != n {
 			return false
@@ -302,7 +302,7 @@ func (c *checker) checkLedger(ctx context.Context) error {
 	c.audited = a
 	c.mu.Unlock()
 	for _, bad := range a.bad {
-		c.violatef(anotherWriter, bad.app, bad.place, "%s%s", bad.text, a.near)
+		c.recordViolation(anotherWriter, bad.app, bad.place, "%s%s", bad.text, a.near)
 	}
 	return nil
 }

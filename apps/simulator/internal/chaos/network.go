@@ -53,7 +53,7 @@ func (n *network) addLink(name, upstream string) (string, error) {
 	return proxy.Listen, nil
 }
 
-func (n *network) link(name string) *link {
+func (n *network) linkOf(name string) *link {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	return n.links[name]

@@ -45,13 +45,13 @@ const (
 // may be at zero, too.
 var bounds = map[string][2]int32{scaledName: {1, maxScaled}, zeroName: {0, maxScaled}, poolName: {1, maxScaled}}
 
-func pace(window time.Duration, step string) *windlassv1.ScalingPace {
+func paceOf(window time.Duration, step string) *windlassv1.ScalingPace {
 	return &windlassv1.ScalingPace{Window: durationpb.New(window), Step: step, Every: durationpb.New(time.Second)}
 }
 
 // scalingPolicy returns the policy of a scaled app.
 func scalingPolicy(app string) *windlassv1.ScalingPolicy {
-	up, down := pace(time.Second, "100%"), pace(5*time.Second, "50%")
+	up, down := paceOf(time.Second, "100%"), paceOf(5*time.Second, "50%")
 	cpu := []*windlassv1.ScalingMetric{{Type: windlassv1.ScalingMetric_TYPE_CPU, Target: strconv.Itoa(cpuTarget)}}
 	inFlight := []*windlassv1.ScalingMetric{{Type: windlassv1.ScalingMetric_TYPE_IN_FLIGHT, Target: strconv.Itoa(inFlightTarget)}}
 	zero := &windlassv1.ScaleToZero{After: durationpb.New(zeroAfter)}
@@ -90,14 +90,14 @@ type load struct {
 	at atomic.Int64
 }
 
-// replicas returns how many replicas the load needs in the region.
-func (l *load) replicas(region string) int {
+// replicasNeeded returns how many replicas the load needs in the region.
+func (l *load) replicasNeeded(region string) int {
 	h := fnv.New64a()
 	_, _ = h.Write([]byte(region)) // never fails
 	return 1 + int(rand.NewPCG(l.seed^h.Sum64(), uint64(l.at.Load())).Uint64()%maxScaled)
 }
 
-// cpu returns the load of an app, or of a role of a pool, in the region.
-func (l *load) cpu(region, app, role string) (millicores float64, ok bool) {
-	return float64(l.replicas(region)) * cpuMillicores * cpuTarget / 100, app == scaledName || app == poolName && role == prefill
+// cpuOf returns the load of an app, or of a role of a pool, in the region.
+func (l *load) cpuOf(region, app, role string) (millicores float64, ok bool) {
+	return float64(l.replicasNeeded(region)) * cpuMillicores * cpuTarget / 100, app == scaledName || app == poolName && role == prefill
 }

@@ -23,15 +23,15 @@ func TestLoad_ChangesWithTimeAndRegion(t *testing.T) {
 	for range 40 {
 		l.at.Add(1)
 		for _, region := range []string{"region-00001", "region-00004"} {
-			n := l.replicas(region)
+			n := l.replicasNeeded(region)
 			seen[n] = true
-			cpu, ok := l.cpu(region, scaledName, "main")
+			cpu, ok := l.cpuOf(region, scaledName, "main")
 			require.True(t, ok)
 			require.InDelta(t, float64(n), cpu/cpuMillicores/cpuTarget*100, 1e-9)
 		}
 	}
 	require.Len(t, seen, maxScaled)
-	_, ok := l.cpu("region-1", "loose-0", "main")
+	_, ok := l.cpuOf("region-1", "loose-0", "main")
 	require.False(t, ok)
 }
 
@@ -89,10 +89,10 @@ func TestChecker_HoldsEachRoleOfAPool(t *testing.T) {
 	}
 	t.Run("a pool at zero", func(t *testing.T) {
 		s := pooled(t)
-		require.Equal(t, staysAwake, s.books.awake().kind)
+		require.Equal(t, staysAwake, s.books.wronglyAwake().kind)
 		s.atZero()
 		require.Nil(t, s.compareContent(s.books, s.sight))
-		require.Nil(t, s.books.awake())
+		require.Nil(t, s.books.wronglyAwake())
 	})
 	t.Run("a request woke it", func(t *testing.T) {
 		s := pooled(t)

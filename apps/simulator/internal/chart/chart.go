@@ -66,31 +66,31 @@ const (
 
 // SVG returns the drawing.
 func (c Chart) SVG() []byte {
-	end := c.end()
+	end := c.endTime()
 	height := top + len(c.Panels)*(panelHeight+gap) - gap + bottom
 	d := &drawing{end: end}
-	d.printf(`<svg xmlns="http://www.w3.org/2000/svg" width="%d" height="%d" viewBox="0 0 %d %d" font-family="sans-serif" font-size="12">`, width, height, width, height)
-	d.printf(`<rect width="100%%" height="100%%" fill="#fff"/>`)
-	d.text(left, 24, "start", "#000", 16, c.Title)
+	d.writef(`<svg xmlns="http://www.w3.org/2000/svg" width="%d" height="%d" viewBox="0 0 %d %d" font-family="sans-serif" font-size="12">`, width, height, width, height)
+	d.writef(`<rect width="100%%" height="100%%" fill="#fff"/>`)
+	d.writeText(left, 24, "start", "#000", 16, c.Title)
 	for i, p := range c.Panels {
-		d.panel(p, top+i*(panelHeight+gap))
+		d.drawPanel(p, top+i*(panelHeight+gap))
 	}
 	base := top + len(c.Panels)*(panelHeight+gap) - gap
 	for i, m := range c.Marks {
 		x := d.x(m.Seconds)
-		d.printf(`<line x1="%.1f" y1="%d" x2="%.1f" y2="%d" stroke="#888" stroke-dasharray="2 3"/>`, x, top, x, base)
-		d.text(x+3, float64(top-6-13*(i%2)), "start", "#555", 11, m.Text) // in two rows, so that texts do not overlap
+		d.writef(`<line x1="%.1f" y1="%d" x2="%.1f" y2="%d" stroke="#888" stroke-dasharray="2 3"/>`, x, top, x, base)
+		d.writeText(x+3, float64(top-6-13*(i%2)), "start", "#555", 11, m.Text) // in two rows, so that texts do not overlap
 	}
-	for _, s := range ticks(0, end, 10) {
-		d.text(d.x(s), float64(base+18), "middle", "#000", 12, number(s))
+	for _, s := range roundTicks(0, end, 10) {
+		d.writeText(d.x(s), float64(base+18), "middle", "#000", 12, numberText(s))
 	}
-	d.text(float64(left+width-right)/2, float64(base+40), "middle", "#000", 12, "time (s)")
-	d.printf("</svg>")
+	d.writeText(float64(left+width-right)/2, float64(base+40), "middle", "#000", 12, "time (s)")
+	d.writef("</svg>")
 	return d.Bytes()
 }
 
-// end returns the time of the last point or mark, at least 1.
-func (c Chart) end() float64 {
+// endTime returns the time of the last point or mark, at least 1.
+func (c Chart) endTime() float64 {
 	end := 1.0
 	for _, p := range c.Panels {
 		for _, l := range p.Lines {
@@ -111,14 +111,14 @@ type drawing struct {
 	end float64
 }
 
-func (d *drawing) printf(format string, args ...any) {
+func (d *drawing) writef(format string, args ...any) {
 	fmt.Fprintf(&d.Buffer, format+"\n", args...)
 }
 
-func (d *drawing) text(x, y float64, anchor, color string, size int, text string) {
+func (d *drawing) writeText(x, y float64, anchor, color string, size int, text string) {
 	var escaped bytes.Buffer
 	_ = xml.EscapeText(&escaped, []byte(text)) // a buffer takes everything
-	d.printf(`<text x="%.1f" y="%.1f" text-anchor="%s" fill="%s" font-size="%d">%s</text>`, x, y, anchor, color, size, &escaped)
+	d.writef(`<text x="%.1f" y="%.1f" text-anchor="%s" fill="%s" font-size="%d">%s</text>`, x, y, anchor, color, size, &escaped)
 }
 
 // x returns the position of a time.
@@ -126,35 +126,35 @@ func (d *drawing) x(seconds float64) float64 {
 	return left + seconds/d.end*(width-left-right)
 }
 
-// panel draws a panel whose upper edge is at y.
-func (d *drawing) panel(p Panel, y int) {
+// drawPanel draws a panel whose upper edge is at y.
+func (d *drawing) drawPanel(p Panel, y int) {
 	axis := axisOf(p)
-	at := func(v float64) float64 { return float64(y) + panelHeight*(1-axis.share(v)) }
-	for _, s := range ticks(0, d.end, 10) {
-		d.printf(`<line x1="%.1f" y1="%d" x2="%.1f" y2="%d" stroke="#f0f0f0"/>`, d.x(s), y, d.x(s), y+panelHeight)
+	at := func(v float64) float64 { return float64(y) + panelHeight*(1-axis.shareOf(v)) }
+	for _, s := range roundTicks(0, d.end, 10) {
+		d.writef(`<line x1="%.1f" y1="%d" x2="%.1f" y2="%d" stroke="#f0f0f0"/>`, d.x(s), y, d.x(s), y+panelHeight)
 	}
 	for _, v := range axis.ticks {
-		d.printf(`<line x1="%d" y1="%.1f" x2="%d" y2="%.1f" stroke="#ddd"/>`, left, at(v), width-right, at(v))
-		d.text(left-6, at(v)+4, "end", "#000", 12, number(v))
+		d.writef(`<line x1="%d" y1="%.1f" x2="%d" y2="%.1f" stroke="#ddd"/>`, left, at(v), width-right, at(v))
+		d.writeText(left-6, at(v)+4, "end", "#000", 12, numberText(v))
 	}
-	d.printf(`<rect x="%d" y="%d" width="%d" height="%d" fill="none" stroke="#444"/>`, left, y, width-left-right, panelHeight)
-	d.printf(`<g transform="rotate(-90 22 %d)">`, y+panelHeight/2)
-	d.text(22, float64(y+panelHeight/2), "middle", "#000", 12, p.Label)
-	d.printf(`</g>`)
+	d.writef(`<rect x="%d" y="%d" width="%d" height="%d" fill="none" stroke="#444"/>`, left, y, width-left-right, panelHeight)
+	d.writef(`<g transform="rotate(-90 22 %d)">`, y+panelHeight/2)
+	d.writeText(22, float64(y+panelHeight/2), "middle", "#000", 12, p.Label)
+	d.writef(`</g>`)
 	for i, l := range p.Lines {
 		dash := ""
 		if l.Dashed {
 			dash = ` stroke-dasharray="5 4"`
 		}
-		d.printf(`<path fill="none" stroke="%s" stroke-width="1.6"%s d="%s"/>`, l.Color, dash, d.path(l, at))
+		d.writef(`<path fill="none" stroke="%s" stroke-width="1.6"%s d="%s"/>`, l.Color, dash, d.pathOf(l, at))
 		row := float64(y + 12 + i*17)
-		d.printf(`<line x1="%d" y1="%.1f" x2="%d" y2="%.1f" stroke="%s" stroke-width="2"%s/>`, width-right+10, row, width-right+34, row, l.Color, dash)
-		d.text(width-right+40, row+4, "start", "#000", 12, l.Name)
+		d.writef(`<line x1="%d" y1="%.1f" x2="%d" y2="%.1f" stroke="%s" stroke-width="2"%s/>`, width-right+10, row, width-right+34, row, l.Color, dash)
+		d.writeText(width-right+40, row+4, "start", "#000", 12, l.Name)
 	}
 }
 
-// path returns the path of a line.
-func (d *drawing) path(l Line, at func(float64) float64) string {
+// pathOf returns the path of a line.
+func (d *drawing) pathOf(l Line, at func(float64) float64) string {
 	var out bytes.Buffer
 	draws := false
 	for i, p := range l.Points {
@@ -181,8 +181,8 @@ type axis struct {
 	ticks     []float64
 }
 
-// share returns the position of a value on the axis, from 0 to 1.
-func (a axis) share(v float64) float64 {
+// shareOf returns the position of a value on the axis, from 0 to 1.
+func (a axis) shareOf(v float64) float64 {
 	low, high := a.low, a.high
 	if a.log {
 		low, high, v = math.Log10(low), math.Log10(high), math.Log10(max(v, 1))
@@ -201,7 +201,7 @@ func axisOf(p Panel) axis {
 	}
 	if !p.Log {
 		a := axis{high: max(high, 1) * 1.05}
-		a.ticks = ticks(0, a.high, 5)
+		a.ticks = roundTicks(0, a.high, 5)
 		return a
 	}
 	if math.IsInf(low, 1) {
@@ -219,8 +219,8 @@ func axisOf(p Panel) axis {
 	return a
 }
 
-// ticks returns about count round numbers from low to high.
-func ticks(low, high float64, count int) (out []float64) {
+// roundTicks returns about count round numbers from low to high.
+func roundTicks(low, high float64, count int) (out []float64) {
 	step := (high - low) / float64(count)
 	power := math.Pow(10, math.Floor(math.Log10(step)))
 	for _, n := range []float64{1, 2, 5, 10} {
@@ -235,4 +235,4 @@ func ticks(low, high float64, count int) (out []float64) {
 	return out
 }
 
-func number(v float64) string { return strconv.FormatFloat(math.Round(v*1e6)/1e6, 'f', -1, 64) }
+func numberText(v float64) string { return strconv.FormatFloat(math.Round(v*1e6)/1e6, 'f', -1, 64) }

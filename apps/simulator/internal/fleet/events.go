@@ -27,11 +27,11 @@ const (
 )
 
 func (w *logWatcher) Enabled(ctx context.Context, level slog.Level) bool {
-	return (w.onSnapshot != nil || w.onConnected != nil) && level >= slog.LevelInfo || w.forwards(ctx, level)
+	return (w.onSnapshot != nil || w.onConnected != nil) && level >= slog.LevelInfo || w.isForwarded(ctx, level)
 }
 
-// forwards reports whether next gets records of the level.
-func (w *logWatcher) forwards(ctx context.Context, level slog.Level) bool {
+// isForwarded reports whether next gets records of the level.
+func (w *logWatcher) isForwarded(ctx context.Context, level slog.Level) bool {
 	return w.next != nil && level >= slog.LevelWarn && w.next.Enabled(ctx, level)
 }
 
@@ -42,15 +42,15 @@ func (w *logWatcher) Handle(ctx context.Context, r slog.Record) error {
 		w.connectedAt = r.Time
 		w.mu.Unlock()
 		if w.onConnected != nil {
-			w.onConnected(w.region, attribute(r, "resumed").Bool())
+			w.onConnected(w.region, attributeOf(r, "resumed").Bool())
 		}
 	case r.Message == snapshotMessage && w.onSnapshot != nil:
 		w.mu.Lock()
 		took := r.Time.Sub(w.connectedAt)
 		w.mu.Unlock()
-		w.onSnapshot(w.region, int(attribute(r, "items").Int64()), took)
+		w.onSnapshot(w.region, int(attributeOf(r, "items").Int64()), took)
 	}
-	if !w.forwards(ctx, r.Level) {
+	if !w.isForwarded(ctx, r.Level) {
 		return nil
 	}
 	r = r.Clone()
@@ -62,8 +62,8 @@ func (w *logWatcher) Handle(ctx context.Context, r slog.Record) error {
 func (w *logWatcher) WithAttrs([]slog.Attr) slog.Handler { return w }
 func (w *logWatcher) WithGroup(string) slog.Handler      { return w }
 
-// attribute returns the value of a record's attribute, or the zero Value if the record has none of the name.
-func attribute(r slog.Record, name string) (value slog.Value) {
+// attributeOf returns the value of a record's attribute, or the zero Value if the record has none of the name.
+func attributeOf(r slog.Record, name string) (value slog.Value) {
 	r.Attrs(func(a slog.Attr) bool {
 		if a.Key == name {
 			value = a.Value

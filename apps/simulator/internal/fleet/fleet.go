@@ -168,7 +168,7 @@ func (f *Fleet) newMember(n int, region string) (*Member, error) {
 		Region: region, fleet: f, number: n, dir: filepath.Join(f.cfg.Dir, region), wire: newWire(),
 		rnd: rand.New(rand.NewPCG(f.cfg.Seed, uint64(n)+1)),
 	}
-	m.client = m.wire.client()
+	m.client = m.wire.httpClient()
 	if f.cfg.Transport != nil {
 		m.client.Transport = f.cfg.Transport(region, m.client.Transport)
 	}
@@ -254,7 +254,7 @@ func (m *Member) Kill() {
 	default:
 	}
 	m.transport.killed.Store(true)
-	m.wire.cut()
+	m.wire.cutAll()
 	m.agent.Abandon()
 	m.Runtime.Take() // takes the runtime from the agent, so that it has no owner
 	m.cancel()
@@ -270,10 +270,10 @@ func (m *Member) Connected() bool {
 }
 
 // Cut breaks every connection of the member. Its agent opens new ones.
-func (m *Member) Cut() { m.wire.cut() }
+func (m *Member) Cut() { m.wire.cutAll() }
 
 // Stall(true) delays all bytes from the control plane while connections stay open, until Stall(false).
-func (m *Member) Stall(on bool) { m.wire.stall(on) }
+func (m *Member) Stall(on bool) { m.wire.setStalled(on) }
 
 // Folder returns the folder of the agent's data.
 func (m *Member) Folder() string { return m.dir }

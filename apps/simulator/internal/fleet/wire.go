@@ -22,8 +22,10 @@ type wire struct {
 
 func newWire() *wire { return &wire{open: map[*conn]struct{}{}} }
 
-// client returns an HTTP client like that of a shipped agent, but with its connections through the wire.
-func (w *wire) client() *http.Client { return rpc.NewHTTPClient(rpc.HTTPClientConfig{Dial: w.dial}) }
+// httpClient returns an HTTP client like that of a shipped agent, but with its connections through the wire.
+func (w *wire) httpClient() *http.Client {
+	return rpc.NewHTTPClient(rpc.HTTPClientConfig{Dial: w.dial})
+}
 
 // dial opens a connection through the wire.
 func (w *wire) dial(ctx context.Context, network, address string) (net.Conn, error) {
@@ -38,8 +40,8 @@ func (w *wire) dial(ctx context.Context, network, address string) (net.Conn, err
 	return c, nil
 }
 
-// cut breaks every connection.
-func (w *wire) cut() {
+// cutAll breaks every connection.
+func (w *wire) cutAll() {
 	w.mu.Lock()
 	open := make([]*conn, 0, len(w.open))
 	for c := range w.open {
@@ -51,8 +53,8 @@ func (w *wire) cut() {
 	}
 }
 
-// stall begins or ends a stall of all connections.
-func (w *wire) stall(on bool) {
+// setStalled begins or ends a stall of all connections.
+func (w *wire) setStalled(on bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	switch {

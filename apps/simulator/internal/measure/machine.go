@@ -27,8 +27,8 @@ type Machine struct {
 // ThisMachine describes this machine.
 func ThisMachine() Machine {
 	m := Machine{Cores: runtime.NumCPU(), Go: runtime.Version()}
-	m.CPU = strings.TrimSpace(after(read("/proc/cpuinfo"), "model name", ":"))
-	if kib, err := strconv.ParseFloat(strings.TrimSuffix(strings.TrimSpace(after(read("/proc/meminfo"), "MemTotal", ":")), " kB"), 64); err == nil {
+	m.CPU = strings.TrimSpace(restAfter(read("/proc/cpuinfo"), "model name", ":"))
+	if kib, err := strconv.ParseFloat(strings.TrimSuffix(strings.TrimSpace(restAfter(read("/proc/meminfo"), "MemTotal", ":")), " kB"), 64); err == nil {
 		m.MemoryGiB = kib / (1 << 20)
 	}
 	m.Kernel = strings.TrimSpace(string(read("/proc/sys/kernel/osrelease")))
@@ -60,8 +60,8 @@ func read(path string) []byte {
 	return b
 }
 
-// after returns the rest of the first line that begins with name, after a separator.
-func after(text []byte, name, separator string) string {
+// restAfter returns the rest of the first line that begins with name, after a separator.
+func restAfter(text []byte, name, separator string) string {
 	for line := range bytes.Lines(text) {
 		if rest, ok := bytes.CutPrefix(line, []byte(name)); ok {
 			_, value, _ := strings.Cut(string(rest), separator)

@@ -15,7 +15,7 @@ const realtimePriority = 1
 // Realtime moves this process, and processes that it starts, to the real-time class of the scheduler, so that
 // other work on the machine does not delay them. normal moves this process back.
 func Realtime() (normal func() error, err error) {
-	err = schedule(unix.SchedAttr{Size: unix.SizeofSchedAttr, Policy: unix.SCHED_RR, Priority: realtimePriority})
+	err = setSchedule(unix.SchedAttr{Size: unix.SizeofSchedAttr, Policy: unix.SCHED_RR, Priority: realtimePriority})
 	if err != nil {
 		return nil, fmt.Errorf("real-time class: %w: run as root, or give the program CAP_SYS_NICE", err)
 	}
@@ -24,12 +24,12 @@ func Realtime() (normal func() error, err error) {
 
 // NormalTime moves this process to the normal class of the scheduler.
 func NormalTime() error {
-	return schedule(unix.SchedAttr{Size: unix.SizeofSchedAttr, Policy: unix.SCHED_NORMAL})
+	return setSchedule(unix.SchedAttr{Size: unix.SizeofSchedAttr, Policy: unix.SCHED_NORMAL})
 }
 
-// schedule sets the attributes of every thread of this process. A new thread has the attributes of the thread
+// setSchedule sets the attributes of every thread of this process. A new thread has the attributes of the thread
 // that created it, so that schedule repeats until it finds no new thread.
-func schedule(attributes unix.SchedAttr) error {
+func setSchedule(attributes unix.SchedAttr) error {
 	done := map[int]bool{}
 	for found := true; found; {
 		found = false

@@ -62,7 +62,7 @@ func (s *Sampler) Run(ctx context.Context) {
 	tick := time.NewTicker(sampleEvery)
 	defer tick.Stop()
 	for {
-		s.sample()
+		s.takeSample()
 		select {
 		case <-ctx.Done():
 			return
@@ -71,7 +71,7 @@ func (s *Sampler) Run(ctx context.Context) {
 	}
 }
 
-func (s *Sampler) sample() {
+func (s *Sampler) takeSample() {
 	pids := s.pids()
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -99,13 +99,13 @@ func (s *Sampler) sample() {
 		total += usage.RSS
 	}
 	if s.limit > 0 && total > s.limit && s.exceeded != nil {
-		s.exceeded(fmt.Errorf("all parts together use %d MiB of memory, above the limit of %d MiB: %s", total>>20, s.limit>>20, s.largest()))
+		s.exceeded(fmt.Errorf("all parts together use %d MiB of memory, above the limit of %d MiB: %s", total>>20, s.limit>>20, s.largestParts()))
 		s.exceeded = nil
 	}
 }
 
-// largest lists the memory of the parts.
-func (s *Sampler) largest() string {
+// largestParts lists the memory of the parts.
+func (s *Sampler) largestParts() string {
 	var out []string
 	for name, p := range s.parts {
 		out = append(out, fmt.Sprintf("%s %d MiB", name, p.rss>>20))
@@ -116,41 +116,41 @@ func (s *Sampler) largest() string {
 
 // Window measures from now until the returned function is called.
 func (s *Sampler) Window() func() map[string]Part {
-	s.sample()
+	s.takeSample()
 	begin := time.Now()
 	s.mu.Lock()
 	for _, p := range s.parts {
 		p.begun, p.peakCPU, p.peakRSS = true, 0, p.rss
-		p.cpuAtBegin, p.rssAtBegin = p.cpu(), p.rss
+		p.cpuAtBegin, p.rssAtBegin = p.cpuTotal(), p.rss
 	}
 	s.mu.Unlock()
 	return func() map[string]Part {
-		s.sample()
+		s.takeSample()
 		elapsed := time.Since(begin).Seconds()
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		out := map[string]Part{}
 		for name, p := range s.parts {
-			cpu := p.cpu() - p.cpuAtBegin
+			cpu := p.cpuTotal() - p.cpuAtBegin
 			if !p.begun {
-				cpu = p.cpu()
+				cpu = p.cpuTotal()
 			}
 			percent := 100 * cpu.Seconds() / elapsed
 			out[name] = Part{
 				CPUSeconds: cpu.Seconds(), CPUPercent: percent, PeakCPUPercent: max(p.peakCPU, percent),
-				RSSBeginMiB: mib(p.rssAtBegin), RSSMiB: mib(p.rss), PeakRSSMiB: mib(p.peakRSS),
+				RSSBeginMiB: inMiB(p.rssAtBegin), RSSMiB: inMiB(p.rss), PeakRSSMiB: inMiB(p.peakRSS),
 			}
 		}
 		return out
 	}
 }
 
-// cpu returns all processor time that the part has used until now.
-func (p *sampled) cpu() time.Duration {
+// cpuTotal returns all processor time that the part has used until now.
+func (p *sampled) cpuTotal() time.Duration {
 	if usage, err := ReadUsage(p.pid); err == nil {
 		return p.before + usage.CPU
 	}
 	return p.before + p.last.CPU
 }
 
-func mib(bytes int64) float64 { return float64(bytes) / (1 << 20) }
+func inMiB(bytes int64) float64 { return float64(bytes) / (1 << 20) }

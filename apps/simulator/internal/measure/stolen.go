@@ -24,7 +24,7 @@ type ProcessorTime struct {
 
 // ReadProcessorTime returns the times until now. It returns zeros on a system that does not count them.
 func ReadProcessorTime() ProcessorTime {
-	return parseProcessorTime(after(read("/proc/stat"), "cpu", " "))
+	return parseProcessorTime(restAfter(read("/proc/stat"), "cpu", " "))
 }
 
 // parseProcessorTime parses the numbers of /proc/stat: user, nice, system, idle, iowait, irq, softirq and steal.

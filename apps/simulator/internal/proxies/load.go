@@ -76,7 +76,7 @@ func (p *Proxy) Events(ctx context.Context, window time.Duration, streams, event
 		all.Go(func() {
 			for time.Now().Before(end) && ctx.Err() == nil {
 				at := time.Now()
-				n, err := stream(ctx, client, "http://"+p.Streams+"/stream")
+				n, err := readAnswer(ctx, client, "http://"+p.Streams+"/stream")
 				if err == nil && n != events {
 					err = fmt.Errorf("a stream has %d of %d events", n, events)
 				}
@@ -99,8 +99,8 @@ func (p *Proxy) Events(ctx context.Context, window time.Duration, streams, event
 	return Seen{Events: seen, PerSecond: float64(seen) / time.Since(begin).Seconds(), P99: times.Quantile(0.99)}, ctx.Err()
 }
 
-// stream reads one answer to its end, either a stream or an immediate answer. It returns how many events a stream has.
-func stream(ctx context.Context, client *http.Client, url string) (events int, err error) {
+// readAnswer reads one answer to its end, either a stream or an immediate answer. It returns how many events a stream has.
+func readAnswer(ctx context.Context, client *http.Client, url string) (events int, err error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, url, http.NoBody)
 	if err != nil {
 		return 0, err
@@ -139,9 +139,9 @@ func stream(ctx context.Context, client *http.Client, url string) (events int, e
 	return events, nil
 }
 
-// streaming serves an instance that answers each request with a number of events, as fast as possible, each
+// serveStreams serves an instance that answers each request with a number of events, as fast as possible, each
 // written on its own.
-func streaming(ctx context.Context, events int) (at string, stop func() error, err error) {
+func serveStreams(ctx context.Context, events int) (at string, stop func() error, err error) {
 	event := []byte(`data: {"id":"chatcmpl-1","object":"chat.completion.chunk","choices":[{"index":0,"delta":{"content":"token "}}]}` + "\n\n")
 	done := []byte("data: [DONE]\n\n")
 	return instance.Serve(ctx, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

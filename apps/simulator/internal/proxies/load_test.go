@@ -33,7 +33,7 @@ Transfer/sec:     15.56MB
 }
 
 func TestStreams_AreComplete(t *testing.T) {
-	at, stop, err := streaming(t.Context(), 100)
+	at, stop, err := serveStreams(t.Context(), 100)
 	require.NoError(t, err)
 	defer func() { require.NoError(t, stop()) }()
 	p := &Proxy{Streams: at}
@@ -55,7 +55,7 @@ func TestStreams_AreComplete(t *testing.T) {
 
 func TestPace_IsKept(t *testing.T) {
 	const window, perSecond = 500 * time.Millisecond, 200
-	at, stop, err := streaming(t.Context(), 1)
+	at, stop, err := serveStreams(t.Context(), 1)
 	require.NoError(t, err)
 	seen, err := (&Proxy{Address: at}).Paced(t.Context(), window, 7, perSecond)
 	require.NoError(t, err)

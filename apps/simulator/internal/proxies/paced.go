@@ -33,31 +33,31 @@ func (p *Proxy) Paced(ctx context.Context, window time.Duration, connections int
 		c, err := p.dial(ctx)
 		if err == nil {
 			clients[i] = c
-			err = c.ask()
+			err = c.sendRequest()
 		}
 		if err != nil {
 			return Seen{}, err
 		}
 	}
-	return paced(ctx, window, connections, perSecond, func(i int) error { return clients[i].ask() })
+	return callPaced(ctx, window, connections, perSecond, func(i int) error { return clients[i].sendRequest() })
 }
 
 // Fresh is Paced with a new connection for each request. The measured time includes the connection.
 func (p *Proxy) Fresh(ctx context.Context, window time.Duration, clients int, perSecond float64) (Seen, error) {
 	ctx, cancel := context.WithTimeout(ctx, window+startTimeout)
 	defer cancel()
-	return paced(ctx, window, clients, perSecond, func(int) error {
+	return callPaced(ctx, window, clients, perSecond, func(int) error {
 		c, err := p.dial(ctx)
 		if err != nil {
 			return err
 		}
 		defer c.close()
-		return c.ask()
+		return c.sendRequest()
 	})
 }
 
-// paced calls ask perSecond times a second until the window has passed, for each client in turn.
-func paced(ctx context.Context, window time.Duration, clients int, perSecond float64, ask func(client int) error) (Seen, error) {
+// callPaced calls ask perSecond times a second until the window has passed, for each client in turn.
+func callPaced(ctx context.Context, window time.Duration, clients int, perSecond float64, ask func(client int) error) (Seen, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	var mu sync.Mutex
@@ -135,8 +135,8 @@ func (c *client) close() {
 
 var request = []byte("GET /v1/chat/completions HTTP/1.1\r\nHost: " + Host + "\r\n\r\n")
 
-// ask sends a request, and reads the answer.
-func (c *client) ask() error {
+// sendRequest sends a request, and reads the answer.
+func (c *client) sendRequest() error {
 	if _, err := c.conn.Write(request); err != nil {
 		return err
 	}

@@ -76,7 +76,7 @@ func Missing(peers []string, libraries string) error {
 				return fmt.Errorf("--peers: %s: build the program in .ci/peers, and give it as --libraries", name)
 			}
 		default:
-			return unknown(name)
+			return unknownError(name)
 		}
 	}
 	if len(missing) > 0 {
@@ -85,7 +85,7 @@ func Missing(peers []string, libraries string) error {
 	return nil
 }
 
-func unknown(name string) error {
+func unknownError(name string) error {
 	return fmt.Errorf("--peers: %q: use net, bare, fasthttp, hertz, nginx or haproxy", name)
 }
 
@@ -111,8 +111,8 @@ func Open(ctx context.Context, dir, self, libraries string, events int) (h *Harn
 		if err != nil {
 			return h, err
 		}
-		h.answering = append(h.answering, address(port))
-		at, stop, err := streaming(ctx, events)
+		h.answering = append(h.answering, localAddress(port))
+		at, stop, err := serveStreams(ctx, events)
 		if err != nil {
 			return h, err
 		}
@@ -149,7 +149,7 @@ func (h *Harness) Start(ctx context.Context, name string) (*Proxy, error) {
 		if err != nil {
 			return nil, err
 		}
-		at[i] = address(port)
+		at[i] = localAddress(port)
 	}
 	path := name
 	var args configured
@@ -175,7 +175,7 @@ func (h *Harness) Start(ctx context.Context, name string) (*Proxy, error) {
 		file := filepath.Join(h.dir, "haproxy.cfg")
 		args = configured{file: file, text: haproxyConfig(at, h.answering, h.streaming), args: []string{"-db", "-f", file}}
 	default:
-		return nil, unknown(name)
+		return nil, unknownError(name)
 	}
 	p, err := h.start(ctx, name, path, args, at[:]...)
 	if err != nil {
@@ -184,7 +184,7 @@ func (h *Harness) Start(ctx context.Context, name string) (*Proxy, error) {
 	out := &Proxy{Name: name, Address: at[0], Streams: at[1], Process: p.Process}
 	h.close = append(h.close, out.Close)
 	for _, url := range []string{"http://" + out.Address, "http://" + out.Streams + "/stream"} {
-		if err := answers(ctx, url); err != nil {
+		if err := awaitRoute(ctx, url); err != nil {
 			return nil, fmt.Errorf("%s: %w", name, err)
 		}
 	}
@@ -225,7 +225,7 @@ func (h *Harness) start(ctx context.Context, name, program string, how configure
 	ctx, cancel := context.WithTimeoutCause(ctx, startTimeout, errors.New("it does not listen"))
 	defer cancel()
 	for _, at := range listens {
-		if err := listening(ctx, p, at); err != nil {
+		if err := awaitListening(ctx, p, at); err != nil {
 			said, _ := os.ReadFile(log) // the proxy's log, for people; empty if it cannot be read
 			return nil, errors.Join(fmt.Errorf("%s: %w: %.500s", name, err, said), out.Close())
 		}
@@ -233,7 +233,7 @@ func (h *Harness) start(ctx context.Context, name, program string, how configure
 	return out, nil
 }
 
-func listening(ctx context.Context, p *proc.Process, at string) error {
+func awaitListening(ctx context.Context, p *proc.Process, at string) error {
 	for {
 		conn, err := new(net.Dialer).DialContext(ctx, "tcp", at)
 		if err == nil {
@@ -249,14 +249,14 @@ func listening(ctx context.Context, p *proc.Process, at string) error {
 	}
 }
 
-// answers waits until a route is served.
-func answers(ctx context.Context, url string) error {
+// awaitRoute waits until a route is served.
+func awaitRoute(ctx context.Context, url string) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, startTimeout, errors.New("it does not answer"))
 	defer cancel()
 	client := &http.Client{Transport: &http.Transport{}}
 	defer client.CloseIdleConnections()
 	for {
-		_, err := stream(ctx, client, url)
+		_, err := readAnswer(ctx, client, url)
 		if err == nil {
 			return nil
 		}
@@ -268,4 +268,4 @@ func answers(ctx context.Context, url string) error {
 	}
 }
 
-func address(port int) string { return fmt.Sprintf("127.0.0.1:%d", port) }
+func localAddress(port int) string { return fmt.Sprintf("127.0.0.1:%d", port) }

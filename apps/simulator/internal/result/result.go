@@ -98,13 +98,13 @@ func (r *Result) Table(w io.Writer) error {
 	}
 	for _, name := range r.names {
 		f := r.figures[name]
-		_, _ = fmt.Fprintf(t, "  %s\t%s %s\n", name, number(f.value), f.unit)
+		_, _ = fmt.Fprintf(t, "  %s\t%s %s\n", name, numberText(f.value), f.unit)
 	}
 	for _, round := range r.Rounds {
 		_, _ = fmt.Fprint(t, "  round\t")
 		for _, name := range slices.Sorted(maps.Keys(round)) {
 			if v, ok := round[name].(float64); ok {
-				_, _ = fmt.Fprintf(t, "%s %s  ", name, number(v))
+				_, _ = fmt.Fprintf(t, "%s %s  ", name, numberText(v))
 			} else {
 				_, _ = fmt.Fprintf(t, "%s %v  ", name, round[name])
 			}
@@ -129,7 +129,7 @@ func (r *Result) Table(w io.Writer) error {
 	return t.Flush()
 }
 
-func number(v float64) string {
+func numberText(v float64) string {
 	switch a := math.Abs(v); {
 	case a >= 1000:
 		return fmt.Sprintf("%.0f", v)

@@ -135,7 +135,7 @@ func (s *Burst) makeBursts(ctx context.Context, env Env, w *testbed.Testbed, see
 		env.Result.Parts = parts
 	}
 	slices.SortFunc(paces, func(a, b pace) int { return cmp.Compare(a.arrived, b.arrived) })
-	return paces[len(paces)/2], latencies(all), nil
+	return paces[len(paces)/2], latenciesOf(all), nil
 }
 
 func (s *Burst) makeBurst(ctx context.Context, w *testbed.Testbed, seen *deliveries, piece string, change func(i int) error, count int) (arrivals []arrival, parts map[string]measure.Part, err error) {

@@ -161,5 +161,5 @@ func (s *Dashboards) measureArrivals(ctx context.Context, w *testbed.Testbed, se
 		return out, nil, err
 	}
 	plane := parts[stack.ControlPlane(1)]
-	return viewersWindow{p99: latencies(arrivals).Quantile(0.99), cores: plane.CPUSeconds / took.Seconds(), rssMiB: plane.RSSMiB, arrivals: len(arrivals)}, parts, nil
+	return viewersWindow{p99: latenciesOf(arrivals).Quantile(0.99), cores: plane.CPUSeconds / took.Seconds(), rssMiB: plane.RSSMiB, arrivals: len(arrivals)}, parts, nil
 }

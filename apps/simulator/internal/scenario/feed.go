@@ -76,7 +76,7 @@ type arrival struct {
 	at     time.Time
 }
 
-func (a arrival) latency() time.Duration { return a.at.Sub(a.At) }
+func (a arrival) latencyOf() time.Duration { return a.at.Sub(a.At) }
 
 // grace is how long after the last commit a change may take before it counts as lost. It is longer than every
 // reconnect and retry of an agent.
@@ -120,10 +120,10 @@ func (f *feed) waitArrivals(ctx context.Context) ([]arrival, error) {
 	return wanted, err
 }
 
-func latencies(arrivals []arrival) *measure.Durations {
+func latenciesOf(arrivals []arrival) *measure.Durations {
 	var d measure.Durations
 	for _, a := range arrivals {
-		d.Add(a.latency())
+		d.Add(a.latencyOf())
 	}
 	return &d
 }

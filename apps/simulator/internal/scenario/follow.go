@@ -127,8 +127,8 @@ func (s *Follow) Deadline() time.Duration {
 	return deadline
 }
 
-// least returns the minimum of replicas in a region.
-func (s *Follow) least() int {
+// leastReplicas returns the minimum of replicas in a region.
+func (s *Follow) leastReplicas() int {
 	if len(s.Rollouts) > 0 {
 		return 2
 	}
@@ -187,15 +187,15 @@ func (s *Follow) Run(ctx context.Context, env Env) (err error) {
 	_, parts, err := measureWindow(ctx, w, func() error {
 		return r.underLoad(ctx, func(ctx context.Context) error {
 			if len(rollouts) > 0 {
-				return r.roll(ctx, rollouts)
+				return r.runRollouts(ctx, rollouts)
 			}
-			return r.climb(ctx, steps)
+			return r.climbSteps(ctx, steps)
 		})
 	})
 	env.Result.Parts = parts
-	plotted := r.plot(env)
+	plotted := r.plotSeries(env)
 	if err != nil {
-		return oneLine([]error{err, plotted, r.requests(env)})
+		return oneLine([]error{err, plotted, r.recordRequests(env)})
 	}
 	if plotted != nil {
 		return plotted
@@ -227,7 +227,7 @@ func (r *followRun) start(ctx context.Context) (stop func() error, err error) {
 		}
 		gateways = append(gateways, gateway)
 	}
-	if err := r.deploy(ctx, "v1", nil, nil); err != nil {
+	if err := r.deployVersion(ctx, "v1", nil, nil); err != nil {
 		return stop, err
 	}
 	ctx, cancel := context.WithTimeoutCause(ctx, followReady, errors.New("it takes too long"))
@@ -243,7 +243,7 @@ func (r *followRun) start(ctx context.Context) (stop func() error, err error) {
 		l := newOpenLoad(gateway, host, rand.New(rand.NewPCG(r.Rand.Uint64(), uint64(i))))
 		var last error
 		err := testbed.Until(ctx, 50*time.Millisecond, func() (bool, error) {
-			_, last = l.ask(ctx, func() {})
+			_, last = l.sendRequest(ctx, func() {})
 			return last == nil, nil
 		}, func() string { return fmt.Sprintf("the gateway of %s does not serve the app: %v", r.Regions[i], last) })
 		if err != nil {
@@ -263,9 +263,9 @@ func (r *followRun) start(ctx context.Context) (stop func() error, err error) {
 	}, func() string { return "not every region has a decision about the app" })
 }
 
-// deploy deploys a version of the app. args are arguments of the model server in
+// deployVersion deploys a version of the app. args are arguments of the model server in
 // addition to the usual ones.
-func (r *followRun) deploy(ctx context.Context, label string, args []string, rollout *windlassv1.RolloutPolicy) error {
+func (r *followRun) deployVersion(ctx context.Context, label string, args []string, rollout *windlassv1.RolloutPolicy) error {
 	seconds := func(n int) *durationpb.Duration { return durationpb.New(time.Duration(n) * time.Second) }
 	spec := &windlassv1.DeploymentSpec{
 		Command: []string{r.self},
@@ -284,7 +284,7 @@ func (r *followRun) deploy(ctx context.Context, label string, args []string, rol
 	}
 	// The paces suit replicas that are ready within seconds.
 	policy := &windlassv1.ScalingPolicy{
-		Min: new(int32(r.s.least())), Max: followMax,
+		Min: new(int32(r.s.leastReplicas())), Max: followMax,
 		Metrics: []*windlassv1.ScalingMetric{{Type: windlassv1.ScalingMetric_TYPE_IN_FLIGHT, Target: strconv.Itoa(followTarget)}},
 		Up:      &windlassv1.ScalingPace{Window: seconds(20), Step: "100%", Every: seconds(10)},
 		Down:    &windlassv1.ScalingPace{Window: seconds(20), Step: "50%", Every: seconds(8)},
@@ -329,7 +329,7 @@ func (r *followRun) sampleUntil(ctx context.Context) error {
 	tick := time.NewTicker(followSampleEvery)
 	defer tick.Stop()
 	for {
-		if err := r.sample(ctx); err != nil {
+		if err := r.takeSamples(ctx); err != nil {
 			if ctx.Err() != nil {
 				return nil
 			}
@@ -343,8 +343,8 @@ func (r *followRun) sampleUntil(ctx context.Context) error {
 	}
 }
 
-// sample takes a sample of each region.
-func (r *followRun) sample(ctx context.Context) error {
+// takeSamples takes a sample of each region.
+func (r *followRun) takeSamples(ctx context.Context) error {
 	// Ready replicas are read before wanted replicas, so that a replica that ends between the two reads does not
 	// count as missing.
 	path := testbed.Path(followApp)
@@ -364,7 +364,7 @@ func (r *followRun) sample(ctx context.Context) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for i, region := range r.Regions {
-		s := followSample{at: now.Sub(r.begun), load: r.loads[i].look(now), rolling: app.GetApp().GetRolloutId() != "", versions: map[int32]followVersion{}}
+		s := followSample{at: now.Sub(r.begun), load: r.loads[i].lookAt(now), rolling: app.GetApp().GetRolloutId() != "", versions: map[int32]followVersion{}}
 		for _, d := range deployments.GetDeployments() {
 			for _, at := range d.GetRegions() {
 				if at.GetRegion() != region || at.GetReplicas() == 0 && at.GetReady() == 0 && at.GetWeight() == 0 {
@@ -412,8 +412,8 @@ func (r *followRun) endSpan(now time.Duration) {
 	}
 }
 
-// climb takes the steps of the load.
-func (r *followRun) climb(ctx context.Context, steps []loadStep) error {
+// climbSteps takes the steps of the load.
+func (r *followRun) climbSteps(ctx context.Context, steps []loadStep) error {
 	for _, step := range steps {
 		name := strconv.FormatFloat(step.clients, 'f', -1, 64) + " clients"
 		if step.clients == 1 {
@@ -432,12 +432,12 @@ func (r *followRun) climb(ctx context.Context, steps []loadStep) error {
 	return nil
 }
 
-// requests records the figures of the requests. It returns an error if one failed.
-func (r *followRun) requests(env Env) error {
+// recordRequests records the figures of the requests. It returns an error if one failed.
+func (r *followRun) recordRequests(env Env) error {
 	sent, answers := 0, map[string]int{}
 	var failed []string
 	for i, l := range r.loads {
-		n, wrong, by := l.outcome()
+		n, wrong, by := l.outcomeSoFar()
 		sent += n
 		for _, text := range wrong {
 			failed = append(failed, r.Regions[i]+": "+text)
@@ -463,21 +463,21 @@ func (r *followRun) requests(env Env) error {
 
 // concludeSteps records the results of the steps, and returns the requirements that did not hold as an error.
 func (r *followRun) concludeSteps(env Env) error {
-	errs := []error{r.requests(env)}
+	errs := []error{r.recordRequests(env)}
 	fail := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
 	var recovered, worst time.Duration
 	turns, most := 0, 0
 	for i, region := range r.Regions {
 		all := r.series.samples[i]
 		for n, span := range r.series.spans {
-			samples := span.within(all)
+			samples := span.samplesIn(all)
 			if len(samples) < 2 {
 				fail("%s, step %d of %s: there are no samples", region, n+1, span.name)
 				continue
 			}
-			v := judge(samples, span, r.s.Target)
+			v := judgeSpan(samples, span, r.s.Target)
 			at := fmt.Sprintf("%s, step %d of %s", region, n+1, span.name)
-			low, high := needed(0.85*span.clients, r.s.least()), needed(1.5*span.clients, r.s.least())
+			low, high := neededReplicas(0.85*span.clients, r.s.leastReplicas()), neededReplicas(1.5*span.clients, r.s.leastReplicas())
 			env.Result.Rounds = append(env.Result.Rounds, map[string]any{
 				"region": region, "step": float64(n + 1), "clients": span.clients, "recovered_s": v.recovered.Seconds(), "turns": float64(v.turns), "most_wanted": float64(v.most),
 				"wanted": float64(v.last.wanted), "ready": float64(v.last.ready), "p95_ms": measure.Millis(v.last.load.p95), "worst_p95_ms": measure.Millis(v.worst),
@@ -497,7 +497,7 @@ func (r *followRun) concludeSteps(env Env) error {
 				fail("%s: %d replicas are wanted and %d ready at the end, and the load needs %d to %d", at, v.last.wanted, v.last.ready, low, high)
 			}
 		}
-		if wrong, _ := belowFloor(all, r.s.least()); wrong != "" {
+		if wrong, _ := belowFloor(all, r.s.leastReplicas()); wrong != "" {
 			fail("%s: %s", region, wrong)
 		}
 	}
@@ -522,17 +522,17 @@ func oneLine(errs []error) error {
 	return errors.New(strings.Join(texts, "; "))
 }
 
-// plot writes the plot and its series, and records where they are.
-func (r *followRun) plot(env Env) error {
+// plotSeries writes the plot and its series, and records where they are.
+func (r *followRun) plotSeries(env Env) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.endSpan(time.Since(r.begun))
-	table, err := r.series.csv()
+	table, err := r.series.toCSV()
 	if err != nil {
 		return fmt.Errorf("write the series: %w", err)
 	}
 	name := filepath.Join(r.s.Plot, env.Result.Started.UTC().Format("20060102T150405Z")+"-"+env.Result.Scenario)
-	files := map[string][]byte{name + ".svg": r.series.chart().SVG(), name + ".csv": table}
+	files := map[string][]byte{name + ".svg": r.series.chartOf().SVG(), name + ".csv": table}
 	for _, file := range slices.Sorted(maps.Keys(files)) {
 		if err := os.WriteFile(file, files[file], 0o644); err != nil {
 			return fmt.Errorf("write the plot: %w", err)

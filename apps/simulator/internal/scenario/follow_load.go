@@ -73,7 +73,7 @@ func (l *openLoad) set(perSecond float64) {
 	l.changed = make(chan struct{})
 }
 
-func (l *openLoad) rate() (perSecond float64, changed <-chan struct{}) {
+func (l *openLoad) currentRate() (perSecond float64, changed <-chan struct{}) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.perSecond, l.changed
@@ -87,7 +87,7 @@ func (l *openLoad) run(ctx context.Context, end <-chan struct{}) {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	for next := time.Now(); ; {
-		perSecond, changed := l.rate()
+		perSecond, changed := l.currentRate()
 		due := timer.C
 		if perSecond > 0 {
 			next = next.Add(time.Duration(l.random.ExpFloat64() / perSecond * float64(time.Second)))
@@ -117,7 +117,7 @@ func (l *openLoad) send(ctx context.Context) {
 	l.sent++
 	l.waiting[number] = begun
 	l.mu.Unlock()
-	version, err := l.ask(ctx, func() {
+	version, err := l.sendRequest(ctx, func() {
 		now := time.Now()
 		l.mu.Lock()
 		defer l.mu.Unlock()
@@ -135,9 +135,9 @@ func (l *openLoad) send(ctx context.Context) {
 	}
 }
 
-// ask sends a request, and reads its answer to the end. It calls first at the first token. It returns the label of the
+// sendRequest sends a request, and reads its answer to the end. It calls first at the first token. It returns the label of the
 // version that answered.
-func (l *openLoad) ask(ctx context.Context, first func()) (version string, err error) {
+func (l *openLoad) sendRequest(ctx context.Context, first func()) (version string, err error) {
 	const body = `{"model":"echo","prompt":"a","stream":true,"ignore_eos":true,"max_tokens":%d}`
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://"+l.gateway+"/v1/completions", strings.NewReader(fmt.Sprintf(body, followTokens)))
 	if err != nil {
@@ -189,8 +189,8 @@ type loadNow struct {
 	known bool
 }
 
-// look returns the state of the load now, and forgets older first tokens.
-func (l *openLoad) look(now time.Time) loadNow {
+// lookAt returns the state of the load now, and forgets older first tokens.
+func (l *openLoad) lookAt(now time.Time) loadNow {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	old := 0
@@ -208,9 +208,9 @@ func (l *openLoad) look(now time.Time) loadNow {
 	return loadNow{perSecond: l.perSecond, sent: l.sent, waiting: len(l.waiting), p95: times.Quantile(0.95), known: times.Len() > 0}
 }
 
-// outcome returns the number of sent requests, the errors of failed requests, and the answers by the label of the
+// outcomeSoFar returns the number of sent requests, the errors of failed requests, and the answers by the label of the
 // version.
-func (l *openLoad) outcome() (sent int, failed []string, answers map[string]int) {
+func (l *openLoad) outcomeSoFar() (sent int, failed []string, answers map[string]int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.sent, l.failed, maps.Clone(l.answers)

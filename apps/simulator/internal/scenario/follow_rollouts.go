@@ -55,25 +55,25 @@ func (s *Follow) parseRollouts() (out []followRollout, err error) {
 	if len(out) == 0 {
 		return nil, nil
 	}
-	if low, high := s.needs(s.Low), s.needs(s.High); high < low+2 {
+	if low, high := s.replicasNeeded(s.Low), s.replicasNeeded(s.High); high < low+2 {
 		return nil, fmt.Errorf("--low=%d and --high=%d need %d and %d replicas in a region: the second has to be larger by 2 or more", s.Low, s.High, low, high)
 	}
 	return out, nil
 }
 
-// needs returns how many replicas a region needs for a load of all regions.
-func (s *Follow) needs(clients int) int {
-	return needed(float64(clients)/float64(max(s.Regions, 1)), s.least())
+// replicasNeeded returns how many replicas a region needs for a load of all regions.
+func (s *Follow) replicasNeeded(clients int) int {
+	return neededReplicas(float64(clients)/float64(max(s.Regions, 1)), s.leastReplicas())
 }
 
-// roll makes each of the rollouts. The load rises first. When replicas are being added, the new version begins to roll. When all of
+// runRollouts makes each of the rollouts. The load rises first. When replicas are being added, the new version begins to roll. When all of
 // them are ready, the load falls again.
-func (r *followRun) roll(ctx context.Context, rollouts []followRollout) error {
+func (r *followRun) runRollouts(ctx context.Context, rollouts []followRollout) error {
 	// At times, the random load needs one replica more.
-	low, high := r.s.needs(r.s.Low)+1, r.s.needs(r.s.High)
+	low, high := r.s.replicasNeeded(r.s.Low)+1, r.s.replicasNeeded(r.s.High)
 	r.beginSpan("before", 0)
 	r.setLoad(float64(r.s.Low))
-	if err := r.await(ctx, "the load is followed", func(s followSample) bool { return s.wanted <= low && s.ready == s.wanted && s.at > 10*time.Second }); err != nil {
+	if err := r.awaitSample(ctx, "the load is followed", func(s followSample) bool { return s.wanted <= low && s.ready == s.wanted && s.at > 10*time.Second }); err != nil {
 		return err
 	}
 	live := int32(1)
@@ -81,31 +81,31 @@ func (r *followRun) roll(ctx context.Context, rollouts []followRollout) error {
 		r.Progressf("%s under load", rollout.name)
 		r.beginSpan(rollout.name, 0)
 		r.setLoad(float64(r.s.High))
-		err := r.await(ctx, "replicas are added", func(s followSample) bool { return s.wanted > low })
+		err := r.awaitSample(ctx, "replicas are added", func(s followSample) bool { return s.wanted > low })
 		if err != nil {
 			return fmt.Errorf("%s: %w", rollout.name, err)
 		}
 		policy := proto.CloneOf(rollout.policy)
 		policy.Waves = []*windlassv1.Wave{{MaxParallel: int32(len(r.Regions))}}
 		label := fmt.Sprintf("v%d-%s", i+2, rollout.name)
-		if err := r.deploy(ctx, label, rollout.args, policy); err != nil {
+		if err := r.deployVersion(ctx, label, rollout.args, policy); err != nil {
 			return err
 		}
 		if !rollout.bad {
 			live = int32(i + 2)
 		}
-		err = r.await(ctx, "the replicas for the high load are ready", func(s followSample) bool { return s.wanted >= high && s.ready >= high })
+		err = r.awaitSample(ctx, "the replicas for the high load are ready", func(s followSample) bool { return s.wanted >= high && s.ready >= high })
 		if err != nil {
 			return fmt.Errorf("%s: %w", rollout.name, err)
 		}
 		r.setLoad(float64(r.s.Low))
-		err = r.await(ctx, fmt.Sprintf("the rollout ends with v%d", live), func(s followSample) bool {
+		err = r.awaitSample(ctx, fmt.Sprintf("the rollout ends with v%d", live), func(s followSample) bool {
 			return !s.rolling && r.newest.GetLiveVersion() == live
 		})
 		if err != nil {
 			return fmt.Errorf("%s: %w", rollout.name, err)
 		}
-		err = r.await(ctx, "the replicas for the low load are left", func(s followSample) bool { return s.wanted <= low && s.ready == s.wanted })
+		err = r.awaitSample(ctx, "the replicas for the low load are left", func(s followSample) bool { return s.wanted <= low && s.ready == s.wanted })
 		if err != nil {
 			return fmt.Errorf("%s: %w", rollout.name, err)
 		}
@@ -113,8 +113,8 @@ func (r *followRun) roll(ctx context.Context, rollouts []followRollout) error {
 	return nil
 }
 
-// await waits until holds returns true for the newest sample of each region.
-func (r *followRun) await(ctx context.Context, what string, holds func(s followSample) bool) error {
+// awaitSample waits until holds returns true for the newest sample of each region.
+func (r *followRun) awaitSample(ctx context.Context, what string, holds func(s followSample) bool) error {
 	timeout := time.After(rolloutTimeout)
 	for {
 		r.mu.Lock()
@@ -146,7 +146,7 @@ func (r *followRun) await(ctx context.Context, what string, holds func(s followS
 
 // concludeRollouts records the results of the rollouts, and returns the requirements that did not hold as an error.
 func (r *followRun) concludeRollouts(env Env, rollouts []followRollout) error {
-	errs := []error{r.requests(env)}
+	errs := []error{r.recordRequests(env)}
 	fail := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
 	answers, _ := env.Result.Details["answers"].(map[string]int)
 	for i, rollout := range rollouts {
@@ -162,18 +162,18 @@ func (r *followRun) concludeRollouts(env Env, rollouts []followRollout) error {
 	var worst time.Duration
 	for i, region := range r.Regions {
 		all := r.series.samples[i]
-		wrong, above := belowFloor(all, r.s.least())
+		wrong, above := belowFloor(all, r.s.leastReplicas())
 		if margin = min(margin, above); wrong != "" {
 			fail("%s: %s", region, wrong)
 		}
 		for _, span := range r.series.spans[1:] {
-			samples := span.within(all)
+			samples := span.samplesIn(all)
 			if len(samples) < 2 {
 				fail("%s, %s: there are no samples", region, span.name)
 				continue
 			}
-			v := judge(samples, span, r.s.Target)
-			_, above := belowFloor(samples, r.s.least())
+			v := judgeSpan(samples, span, r.s.Target)
+			_, above := belowFloor(samples, r.s.leastReplicas())
 			env.Result.Rounds = append(env.Result.Rounds, map[string]any{
 				"region": region, "rollout": span.name, "seconds": (span.to - span.from).Seconds(), "raised": float64(v.raised), "lowered": float64(v.lowered),
 				"lowered_after": float64(v.loweredAfter), "most_wanted": float64(v.most), "least_above_min": float64(above), "worst_p95_ms": measure.Millis(v.worst),

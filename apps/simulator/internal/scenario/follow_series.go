@@ -40,8 +40,8 @@ type followSpan struct {
 	clients float64
 }
 
-// within returns the samples of the span.
-func (s followSpan) within(samples []followSample) []followSample {
+// samplesIn returns the samples of the span.
+func (s followSpan) samplesIn(samples []followSample) []followSample {
 	from, _ := slices.BinarySearchFunc(samples, s.from, func(a followSample, at time.Duration) int { return int(a.at - at) })
 	to, _ := slices.BinarySearchFunc(samples, s.to, func(a followSample, at time.Duration) int { return int(a.at - at) })
 	return samples[from:to]
@@ -64,8 +64,8 @@ type verdict struct {
 	raised, lowered, loweredAfter int
 }
 
-// judge returns the verdict on a span, whose samples must not be empty.
-func judge(samples []followSample, span followSpan, target time.Duration) verdict {
+// judgeSpan returns the verdict on a span, whose samples must not be empty.
+func judgeSpan(samples []followSample, span followSpan, target time.Duration) verdict {
 	v := verdict{back: true}
 	direction, before := 0, samples[0].wanted
 	for i, s := range samples {
@@ -103,8 +103,8 @@ func judge(samples []followSample, span followSpan, target time.Duration) verdic
 	return v
 }
 
-// needed returns how many replicas a region needs for a load, if each has followTarget of it.
-func needed(load float64, least int) int {
+// neededReplicas returns how many replicas a region needs for a load, if each has followTarget of it.
+func neededReplicas(load float64, least int) int {
 	return min(max(int(math.Ceil(load/followTarget-1e-9)), least), followMax)
 }
 
@@ -164,8 +164,8 @@ func sentPerSecond(samples []followSample, i int) float64 {
 	return float64(samples[i].load.sent-samples[from].load.sent) / (samples[i].at - samples[from].at).Seconds()
 }
 
-// csv returns the series as a table with a line for each sample.
-func (f *followSeries) csv() ([]byte, error) {
+// toCSV returns the series as a table with a line for each sample.
+func (f *followSeries) toCSV() ([]byte, error) {
 	var out bytes.Buffer
 	w := csv.NewWriter(&out)
 	lines := [][]string{{"seconds", "region", "span", "load_clients", "sent_per_second", "waiting", "wanted", "ready", "p95_first_token_ms", "limit", "rolling", "versions"}}
@@ -192,8 +192,8 @@ func (f *followSeries) csv() ([]byte, error) {
 	return out.Bytes(), err
 }
 
-// chart returns the plot of the series.
-func (f *followSeries) chart() chart.Chart {
+// chartOf returns the plot of the series.
+func (f *followSeries) chartOf() chart.Chart {
 	out := chart.Chart{Title: f.title}
 	load := chart.Panel{Label: "load (clients = requests/s)"}
 	replicas := chart.Panel{Label: "replicas"}

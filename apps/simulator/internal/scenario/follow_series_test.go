@@ -17,7 +17,7 @@ func samplesOf(wanted ...int) (out []followSample) {
 
 func TestJudge_CountsTurnsOfWanted(t *testing.T) {
 	for want, wanted := range [][]int{{1, 1, 2, 2, 4, 8}, {1, 4, 8, 8, 6, 6, 5}, {8, 4, 4, 5, 4}} {
-		v := judge(samplesOf(wanted...), followSpan{to: time.Minute}, time.Second)
+		v := judgeSpan(samplesOf(wanted...), followSpan{to: time.Minute}, time.Second)
 		require.Equal(t, want, v.turns, "%v", wanted)
 	}
 }
@@ -25,14 +25,14 @@ func TestJudge_CountsTurnsOfWanted(t *testing.T) {
 func TestJudge_RecoversWhenP95StaysBelowTheTarget(t *testing.T) {
 	samples := samplesOf(1, 1, 1, 1, 1, 1)
 	span := followSpan{to: 6 * time.Second}
-	require.Zero(t, judge(samples, span, time.Second).recovered)
+	require.Zero(t, judgeSpan(samples, span, time.Second).recovered)
 	samples[1].load.p95, samples[3].load.p95 = 2*time.Second, 3*time.Second
-	v := judge(samples, span, time.Second)
+	v := judgeSpan(samples, span, time.Second)
 	require.True(t, v.back)
 	require.Equal(t, 4*time.Second, v.recovered)
 	require.Equal(t, 3*time.Second, v.worst)
 	samples[5].load.p95 = 2 * time.Second
-	v = judge(samples, span, time.Second)
+	v = judgeSpan(samples, span, time.Second)
 	require.False(t, v.back)
 	require.Equal(t, span.to, v.recovered)
 }
@@ -40,14 +40,14 @@ func TestJudge_RecoversWhenP95StaysBelowTheTarget(t *testing.T) {
 func TestJudge_TellsChangesDuringARollout(t *testing.T) {
 	samples := samplesOf(2, 4, 6, 6, 3, 2)
 	samples[2].rolling, samples[3].rolling = true, true
-	v := judge(samples, followSpan{to: time.Minute}, time.Second)
+	v := judgeSpan(samples, followSpan{to: time.Minute}, time.Second)
 	require.Equal(t, []int{1, 0, 2}, []int{v.raised, v.lowered, v.loweredAfter})
 }
 
 func TestSpan_HasTheSamplesWithinIt(t *testing.T) {
 	samples := samplesOf(0, 1, 2, 3, 4)
-	require.Equal(t, samples[1:3], followSpan{from: time.Second, to: 3 * time.Second}.within(samples))
-	require.Empty(t, followSpan{from: time.Hour, to: 2 * time.Hour}.within(samples))
+	require.Equal(t, samples[1:3], followSpan{from: time.Second, to: 3 * time.Second}.samplesIn(samples))
+	require.Empty(t, followSpan{from: time.Hour, to: 2 * time.Hour}.samplesIn(samples))
 }
 
 func TestBelowFloor(t *testing.T) {
@@ -84,18 +84,18 @@ func TestBelowFloor(t *testing.T) {
 
 func TestNeeded_IsBounded(t *testing.T) {
 	for load, want := range map[float64]int{0: 1, 1: 1, 6: 1, 7: 2, 64: 11, 1000: 20} {
-		require.Equal(t, want, needed(load, 1), load)
+		require.Equal(t, want, neededReplicas(load, 1), load)
 	}
 }
 
 func TestSeries_IsATableAndAPlot(t *testing.T) {
 	f := followSeries{title: "t", regions: []string{"eu"}, samples: [][]followSample{samplesOf(1, 2)}, spans: []followSpan{{name: "64 clients", to: time.Minute}}, target: time.Second}
 	f.samples[0][1].versions = map[int32]followVersion{1: {2, 1, 100}}
-	table, err := f.csv()
+	table, err := f.toCSV()
 	require.NoError(t, err)
 	require.Equal(t, "seconds,region,span,load_clients,sent_per_second,waiting,wanted,ready,p95_first_token_ms,limit,rolling,versions\n"+
 		"0.00,eu,64 clients,0,0.0,0,1,1,200,,false,\n1.00,eu,64 clients,0,0.0,0,2,2,200,,false,v1 1 of 2 ready 100 %\n", string(table))
-	require.Contains(t, string(f.chart().SVG()), "64 clients")
+	require.Contains(t, string(f.chartOf().SVG()), "64 clients")
 }
 
 func TestFollow_RefusesInvalidSteps(t *testing.T) {

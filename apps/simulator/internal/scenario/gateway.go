@@ -105,11 +105,11 @@ func (s *Gateway) Run(ctx context.Context, env Env) (err error) {
 
 // setRatios sets figures that are medians of the ratios within a round.
 func (e Env) setRatios(prefix string, own, peer *rounds) {
-	e.Result.Figure(prefix+"json_ratio", own.answers.ratiosTo(peer.answers).median(), "of "+peer.Name+"'s answers/s")
-	e.Result.Figure(prefix+"json_p99_ratio", own.answersP99.ratiosTo(peer.answersP99).median(), "of its p99")
-	e.Result.Figure(prefix+"paced_p99_ratio", own.pacedP99.ratiosTo(peer.pacedP99).median(), "of the peer's p99, at the same rate")
-	e.Result.Figure(prefix+"sse_ratio", own.events.ratiosTo(peer.events).median(), "of its events/s")
-	e.Result.Figure(prefix+"sse_p99_ratio", own.eventsP99.ratiosTo(peer.eventsP99).median(), "of its p99")
+	e.Result.Figure(prefix+"json_ratio", own.answers.ratiosTo(peer.answers).medianValue(), "of "+peer.Name+"'s answers/s")
+	e.Result.Figure(prefix+"json_p99_ratio", own.answersP99.ratiosTo(peer.answersP99).medianValue(), "of its p99")
+	e.Result.Figure(prefix+"paced_p99_ratio", own.pacedP99.ratiosTo(peer.pacedP99).medianValue(), "of the peer's p99, at the same rate")
+	e.Result.Figure(prefix+"sse_ratio", own.events.ratiosTo(peer.events).medianValue(), "of its events/s")
+	e.Result.Figure(prefix+"sse_p99_ratio", own.eventsP99.ratiosTo(peer.eventsP99).medianValue(), "of its p99")
 }
 
 // rounds are the measurements of one proxy in all rounds.
@@ -131,7 +131,7 @@ func (s series) ratiosTo(other series) series {
 	return ratios
 }
 
-func (s series) median() float64 {
+func (s series) medianValue() float64 {
 	sorted := slices.Sorted(slices.Values(s))
 	return sorted[len(sorted)/2]
 }
@@ -160,11 +160,11 @@ func (r *rounds) noteRounds(env Env) error {
 	if err != nil {
 		return err
 	}
-	env.Result.Figure(r.Name+"_json_per_s", r.answers.median(), "answers/s")
-	env.Result.Figure(r.Name+"_json_p99_ms", r.answersP99.median(), "ms")
-	env.Result.Figure(r.Name+"_paced_p99_ms", r.pacedP99.median(), "ms, at half of the slowest proxy's limit")
-	env.Result.Figure(r.Name+"_sse_per_s", r.events.median(), "events/s")
-	env.Result.Figure(r.Name+"_sse_p99_ms", r.eventsP99.median(), "ms of a whole stream")
+	env.Result.Figure(r.Name+"_json_per_s", r.answers.medianValue(), "answers/s")
+	env.Result.Figure(r.Name+"_json_p99_ms", r.answersP99.medianValue(), "ms")
+	env.Result.Figure(r.Name+"_paced_p99_ms", r.pacedP99.medianValue(), "ms, at half of the slowest proxy's limit")
+	env.Result.Figure(r.Name+"_sse_per_s", r.events.medianValue(), "events/s")
+	env.Result.Figure(r.Name+"_sse_p99_ms", r.eventsP99.medianValue(), "ms of a whole stream")
 	env.Result.Figure(r.Name+"_rss_mib", float64(usage.RSS)/(1<<20), "MiB at the end")
 	return nil
 }

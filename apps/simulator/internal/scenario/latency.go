@@ -65,7 +65,7 @@ func (s *Latency) Run(ctx context.Context, env Env) (err error) {
 	if err != nil {
 		return err
 	}
-	late := latencies(arrivals)
+	late := latenciesOf(arrivals)
 	committed, _ := spanOf(arrivals)
 	env.Result.Figure("p50_ms", measure.Millis(late.Quantile(0.5)), "ms from commit to agent")
 	env.Result.Figure("p99_ms", measure.Millis(late.Quantile(0.99)), "ms")

@@ -111,7 +111,7 @@ func (s *Regions) measureFleet(ctx context.Context, env Env, exist int, cost map
 		env.Result.Parts = parts
 		env.Result.Rounds = append(env.Result.Rounds, map[string]any{
 			"exist": exist, "touch": touch, "cpu_ms_per_change": perChange, "gross_cpu_ms_per_change": 1000 * gross / float64(s.Changes),
-			"delivered": len(arrivals), "p99_ms": measure.Millis(latencies(arrivals).Quantile(0.99)),
+			"delivered": len(arrivals), "p99_ms": measure.Millis(latenciesOf(arrivals).Quantile(0.99)),
 		})
 	}
 	return nil

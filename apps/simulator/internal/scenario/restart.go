@@ -136,7 +136,7 @@ func (s *Restart) Run(ctx context.Context, env Env) (err error) {
 
 // setFigures sets the figures of the changes in one window.
 func (r *restarting) setFigures(name string, arrivals []arrival) {
-	late := latencies(arrivals)
+	late := latenciesOf(arrivals)
 	r.env.Result.Figure("changes_"+name, float64(late.Len()), "changes, none missing")
 	r.env.Result.Figure("p50_ms_"+name, measure.Millis(late.Quantile(0.5)), "ms from commit to agent")
 	r.env.Result.Figure("p99_ms_"+name, measure.Millis(late.Quantile(0.99)), "ms")

@@ -70,8 +70,8 @@ type jumps struct {
 	made  int
 }
 
-// cpu returns the processor time that all instances of the app in the region use together.
-func (j *jumps) cpu(region, app string) (millicores float64, ok bool) {
+// cpuOf returns the processor time that all instances of the app in the region use together.
+func (j *jumps) cpuOf(region, app string) (millicores float64, ok bool) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	at := j.pairs[appRegion{app, region}]
@@ -81,8 +81,8 @@ func (j *jumps) cpu(region, app string) (millicores float64, ok bool) {
 	return float64(at.needs) * scaledCPU * scaledFor / 100, true
 }
 
-// assigned ends a jump.
-func (j *jumps) assigned(region, deployment string) {
+// endJump ends a jump.
+func (j *jumps) endJump(region, deployment string) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	if at := j.pairs[appRegion{j.apps[deployment], region}]; at != nil && !at.began.IsZero() {
@@ -91,9 +91,9 @@ func (j *jumps) assigned(region, deployment string) {
 	}
 }
 
-// change makes the load of an app in a region jump, or lets it go back if it has jumped. It does nothing while
+// changeLoad makes the load of an app in a region jump, or lets it go back if it has jumped. It does nothing while
 // replicas start or stop. running returns how many instances a deployment has in a region.
-func (j *jumps) change(at appRegion, running func(region, deployment string) int) {
+func (j *jumps) changeLoad(at appRegion, running func(region, deployment string) int) {
 	j.mu.Lock()
 	state := j.pairs[at]
 	j.mu.Unlock()
@@ -135,15 +135,15 @@ func (s *Scaling) Run(ctx context.Context, env Env) (err error) {
 	ctx, w, err := env.startTestbed(ctx, testbed.Config{
 		Regions: s.Regions,
 		Runtime: func(n int, _ *rand.Rand) agent.SimulatedConfig {
-			return agent.SimulatedConfig{CPU: func(app, _ string) (float64, bool) { return j.cpu(testbed.RegionName(n), app) }}
+			return agent.SimulatedConfig{CPU: func(app, _ string) (float64, bool) { return j.cpuOf(testbed.RegionName(n), app) }}
 		},
-		Applied: func(region, deployment string, _, _ int64) { j.assigned(region, deployment) },
+		Applied: func(region, deployment string, _, _ int64) { j.endJump(region, deployment) },
 	})
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, w.Stop()) }()
-	pairs, err := s.deploy(ctx, w, j)
+	pairs, err := s.deployAll(ctx, w, j)
 	if err != nil {
 		return err
 	}
@@ -151,12 +151,12 @@ func (s *Scaling) Run(ctx context.Context, env Env) (err error) {
 		return err
 	}
 	w.Progressf("the load stays the same for %s", s.Window)
-	quiet, err := s.measure(ctx, w, env, "quiet", func() error { return waitFor(ctx, s.Window) })
+	quiet, err := s.measurePart(ctx, w, env, "quiet", func() error { return waitFor(ctx, s.Window) })
 	if err != nil {
 		return err
 	}
 	w.Progressf("the load jumps for %s", s.Window)
-	if _, err := s.measure(ctx, w, env, "jumps", func() error { return s.jumpAtRandom(ctx, w, j, pairs) }); err != nil {
+	if _, err := s.measurePart(ctx, w, env, "jumps", func() error { return s.jumpAtRandom(ctx, w, j, pairs) }); err != nil {
 		return err
 	}
 	j.mu.Lock()
@@ -175,8 +175,8 @@ func (s *Scaling) Run(ctx context.Context, env Env) (err error) {
 	return nil
 }
 
-// deploy deploys the apps, and waits until they are ready.
-func (s *Scaling) deploy(ctx context.Context, w *testbed.Testbed, j *jumps) (pairs []appRegion, err error) {
+// deployAll deploys the apps, and waits until they are ready.
+func (s *Scaling) deployAll(ctx context.Context, w *testbed.Testbed, j *jumps) (pairs []appRegion, err error) {
 	w.Progressf("deploying %d scaled apps to %d region(s) each", s.Apps, s.Each)
 	seconds := func(n int) *durationpb.Duration { return durationpb.New(time.Duration(n) * time.Second) }
 	policy := &windlassv1.ScalingPolicy{
@@ -222,7 +222,7 @@ func (s *Scaling) jumpAtRandom(ctx context.Context, w *testbed.Testbed, j *jumps
 		if err := waitFor(ctx, time.Until(next)); err != nil {
 			return err
 		}
-		j.change(pairs[w.Rand.IntN(len(pairs))], running)
+		j.changeLoad(pairs[w.Rand.IntN(len(pairs))], running)
 		if at, late := j.open(time.Now().Add(-jumpTimeout)); late {
 			return fmt.Errorf("the load of %s in %s jumped, and no decision followed within %s", at.app, at.region, jumpTimeout)
 		}
@@ -238,8 +238,8 @@ func (s *Scaling) jumpAtRandom(ctx context.Context, w *testbed.Testbed, j *jumps
 	})
 }
 
-// measure records what a part costs. It returns the queries of the control plane a second.
-func (s *Scaling) measure(ctx context.Context, w *testbed.Testbed, env Env, name string, part func() error) (queries float64, err error) {
+// measurePart records what a part costs. It returns the queries of the control plane a second.
+func (s *Scaling) measurePart(ctx context.Context, w *testbed.Testbed, env Env, name string, part func() error) (queries float64, err error) {
 	before, err := w.Metrics(ctx)
 	if err != nil {
 		return 0, err

@@ -92,11 +92,11 @@ func (s *Slow) Run(ctx context.Context, env Env) (err error) {
 					continue
 				}
 				if stall {
-					with.Add(a.latency())
-					pair[1].Add(a.latency())
+					with.Add(a.latencyOf())
+					pair[1].Add(a.latencyOf())
 				} else {
-					without.Add(a.latency())
-					pair[0].Add(a.latency())
+					without.Add(a.latencyOf())
+					pair[0].Add(a.latencyOf())
 				}
 			}
 			env.Result.Parts = parts

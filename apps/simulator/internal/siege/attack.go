@@ -70,7 +70,7 @@ func Attack(ctx context.Context, args []string) error {
 	// Many goroutines call attackOnce repeatedly until the end. Each goroutine stands for weight of the count
 	// connections or requests.
 	attackOnce, weight := map[string]func(context.Context, int) error{
-		"idle": a.idle, "uploads": a.upload, "poison": a.poisoned, "watches": a.watches, "half": a.half, "held": a.held,
+		"idle": a.holdIdle, "uploads": a.uploadSlowly, "poison": a.sendPoisoned, "watches": a.readStreams, "half": a.sendHalfRequests, "held": a.sendHeldRequests,
 	}[args[0]], map[string]int{"watches": streams2, "half": streams3}[args[0]]
 	if attackOnce == nil {
 		return fmt.Errorf("%s: %q: use one of %s", AttackCommand, args[0], strings.Join(Kinds, ", "))
@@ -115,10 +115,10 @@ func (a *attacker) countBegun(n int64) {
 	}
 }
 
-func from(i int) net.IP { return net.IPv4(127, 0, 1, byte(1+i%addresses)) }
+func sourceIP(i int) net.IP { return net.IPv4(127, 0, 1, byte(1+i%addresses)) }
 
 func (a *attacker) dial(ctx context.Context, i int) (net.Conn, func(), error) {
-	conn, err := (&net.Dialer{LocalAddr: &net.TCPAddr{IP: from(i)}, Timeout: startTimeout}).DialContext(ctx, "tcp", a.address)
+	conn, err := (&net.Dialer{LocalAddr: &net.TCPAddr{IP: sourceIP(i)}, Timeout: startTimeout}).DialContext(ctx, "tcp", a.address)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -126,8 +126,8 @@ func (a *attacker) dial(ctx context.Context, i int) (net.Conn, func(), error) {
 	return conn, func() { stop(); _ = conn.Close() }, nil
 }
 
-// idle holds a connection without a request.
-func (a *attacker) idle(ctx context.Context, i int) error {
+// holdIdle holds a connection without a request.
+func (a *attacker) holdIdle(ctx context.Context, i int) error {
 	conn, end, err := a.dial(ctx, i)
 	if err != nil {
 		return err
@@ -138,8 +138,8 @@ func (a *attacker) idle(ctx context.Context, i int) error {
 	return err
 }
 
-// upload sends a byte from time to time.
-func (a *attacker) upload(ctx context.Context, i int) error {
+// uploadSlowly sends a byte from time to time.
+func (a *attacker) uploadSlowly(ctx context.Context, i int) error {
 	conn, end, err := a.dial(ctx, i)
 	if err != nil {
 		return err
@@ -156,18 +156,18 @@ func (a *attacker) upload(ctx context.Context, i int) error {
 	}
 }
 
-// poisoned sends requests that get poisonous answers.
-func (a *attacker) poisoned(ctx context.Context, i int) error {
-	return a.request(ctx, i, PoisonHost, "/poison", poisonPause)
+// sendPoisoned sends requests that get poisonous answers.
+func (a *attacker) sendPoisoned(ctx context.Context, i int) error {
+	return a.sendRequests(ctx, i, PoisonHost, "/poison", poisonPause)
 }
 
-// held sends requests for an app at zero, and repeats a request that the gateway refuses.
-func (a *attacker) held(ctx context.Context, i int) error {
-	return a.request(ctx, i, ZeroHost, "/", retryPause)
+// sendHeldRequests sends requests for an app at zero, and repeats a request that the gateway refuses.
+func (a *attacker) sendHeldRequests(ctx context.Context, i int) error {
+	return a.sendRequests(ctx, i, ZeroHost, "/", retryPause)
 }
 
-// request makes one request after the other on a connection, with pauses of about pause.
-func (a *attacker) request(ctx context.Context, i int, host, path string, pause time.Duration) error {
+// sendRequests makes one request after the other on a connection, with pauses of about pause.
+func (a *attacker) sendRequests(ctx context.Context, i int, host, path string, pause time.Duration) error {
 	conn, end, err := a.dial(ctx, i)
 	if err != nil {
 		return err
@@ -195,15 +195,15 @@ func (a *attacker) request(ctx context.Context, i int, host, path string, pause 
 	}
 }
 
-// trusting returns the attacker's TLS configuration, which trusts every certificate.
-func trusting(host string, protocol string) *tls.Config {
+// trustingConfig returns the attacker's TLS configuration, which trusts every certificate.
+func trustingConfig(host string, protocol string) *tls.Config {
 	return &tls.Config{InsecureSkipVerify: true, ServerName: host, NextProtos: []string{protocol}, MinVersion: tls.VersionTLS13} //nolint:gosec // see above
 }
 
-// watches reads streams that do not end, many on each connection of HTTP/2.
-func (a *attacker) watches(ctx context.Context, i int) error {
-	transport := &http.Transport{TLSClientConfig: trusting(AttackedHost, "h2"), Protocols: new(http.Protocols), DialContext: func(ctx context.Context, network, address string) (net.Conn, error) {
-		return (&net.Dialer{LocalAddr: &net.TCPAddr{IP: from(i)}, Timeout: startTimeout}).DialContext(ctx, network, address)
+// readStreams reads streams that do not end, many on each connection of HTTP/2.
+func (a *attacker) readStreams(ctx context.Context, i int) error {
+	transport := &http.Transport{TLSClientConfig: trustingConfig(AttackedHost, "h2"), Protocols: new(http.Protocols), DialContext: func(ctx context.Context, network, address string) (net.Conn, error) {
+		return (&net.Dialer{LocalAddr: &net.TCPAddr{IP: sourceIP(i)}, Timeout: startTimeout}).DialContext(ctx, network, address)
 	}}
 	transport.Protocols.SetHTTP2(true)
 	defer transport.CloseIdleConnections()
@@ -232,19 +232,19 @@ func (a *attacker) watches(ctx context.Context, i int) error {
 	return nil
 }
 
-// half sends one whole request on a connection of HTTP/3, and then as many half requests as allowed.
-func (a *attacker) half(ctx context.Context, i int) error {
+// sendHalfRequests sends one whole request on a connection of HTTP/3, and then as many half requests as allowed.
+func (a *attacker) sendHalfRequests(ctx context.Context, i int) error {
 	to, err := net.ResolveUDPAddr("udp", a.secure)
 	if err != nil {
 		return err
 	}
-	socket, err := net.ListenUDP("udp", &net.UDPAddr{IP: from(i)})
+	socket, err := net.ListenUDP("udp", &net.UDPAddr{IP: sourceIP(i)})
 	if err != nil {
 		return err
 	}
 	transport := &quic.Transport{Conn: socket}
 	defer func() { _ = transport.Close(); _ = socket.Close() }()
-	conn, err := transport.Dial(ctx, to, trusting(AttackedHost, http3.NextProtoH3), &quic.Config{KeepAlivePeriod: time.Second, MaxIdleTimeout: 10 * time.Second})
+	conn, err := transport.Dial(ctx, to, trustingConfig(AttackedHost, http3.NextProtoH3), &quic.Config{KeepAlivePeriod: time.Second, MaxIdleTimeout: 10 * time.Second})
 	if err != nil {
 		return err
 	}

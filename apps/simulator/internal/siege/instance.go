@@ -86,8 +86,8 @@ func startInstance(ctx context.Context) (address string, stop func() error, err 
 	}))
 }
 
-// certify writes a certificate for hosts, and its key.
-func certify(cert, key string, hosts ...string) error {
+// writeCertificate writes a certificate for hosts, and its key.
+func writeCertificate(cert, key string, hosts ...string) error {
 	private, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
 		return err

@@ -118,7 +118,7 @@ func Start(ctx context.Context, dir, self string) (g *Gateway, err error) {
 
 func (g *Gateway) start(ctx context.Context, socket string) error {
 	cert, key := filepath.Join(g.dir, "cert.pem"), filepath.Join(g.dir, "key.pem")
-	if err := certify(cert, key, proxies.Host, AttackedHost, PoisonHost); err != nil {
+	if err := writeCertificate(cert, key, proxies.Host, AttackedHost, PoisonHost); err != nil {
 		return err
 	}
 	ports := localstack.Ports{Claims: localstack.ClaimsFolder()}
@@ -216,29 +216,29 @@ type Outcome struct {
 
 // Attack attacks the gateway with count connections or requests of the kind, while the gateway has the load.
 func (g *Gateway) Attack(ctx context.Context, kind string, count int, load Load) (out Outcome, err error) {
-	if out.Before, err = g.measure(ctx, load); err != nil {
+	if out.Before, err = g.measureLoad(ctx, load); err != nil {
 		return out, fmt.Errorf("before the attack: %w", err)
 	}
 	g.mu.Lock()
 	clear(g.ejected)
 	g.mu.Unlock()
-	figures, err := g.figures(ctx)
+	figures, err := g.readFigures(ctx)
 	if err != nil {
 		return out, err
 	}
 	attacking, stop := context.WithCancel(ctx)
 	defer stop()
-	ended, err := g.attacker(attacking, kind, count)
+	ended, err := g.startAttacker(attacking, kind, count)
 	if err != nil {
 		return out, err
 	}
 	watching, seen := context.WithCancel(ctx)
 	highest := make(chan int64, 1)
-	go func() { highest <- g.highest(watching) }()
-	out.During, out.Failed = g.measure(ctx, load)
+	go func() { highest <- g.highestMemory(watching) }()
+	out.During, out.Failed = g.measureLoad(ctx, load)
 	seen()
 	out.RSS = <-highest
-	now, err := g.figures(ctx)
+	now, err := g.readFigures(ctx)
 	if err != nil {
 		return out, err
 	}
@@ -249,11 +249,11 @@ func (g *Gateway) Attack(ctx context.Context, kind string, count int, load Load)
 	g.mu.Lock()
 	out.Ejected = maps.Clone(g.ejected)
 	g.mu.Unlock()
-	return out, g.settle(ctx)
+	return out, g.awaitSettled(ctx)
 }
 
-// measure measures the load. It measures again if the host took too much of the processor.
-func (g *Gateway) measure(ctx context.Context, load Load) (seen Seen, err error) {
+// measureLoad measures the load. It measures again if the host took too much of the processor.
+func (g *Gateway) measureLoad(ctx context.Context, load Load) (seen Seen, err error) {
 	for range measure.Windows {
 		begun := measure.ReadProcessorTime()
 		seen, err = g.measureOnce(ctx, load)
@@ -292,16 +292,16 @@ const (
 	held        = "windlass_gateway_held"
 )
 
-func (g *Gateway) figures(ctx context.Context) (measure.Metrics, error) {
+func (g *Gateway) readFigures(ctx context.Context) (measure.Metrics, error) {
 	return measure.Scrape(ctx, "http://"+g.metrics+"/metrics")
 }
 
-// settle waits until the gateway has nothing left of the attack.
-func (g *Gateway) settle(ctx context.Context) error {
+// awaitSettled waits until the gateway has nothing left of the attack.
+func (g *Gateway) awaitSettled(ctx context.Context) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, settleTimeout, errors.New("the gateway keeps connections or requests of an attack that is over"))
 	defer cancel()
 	for {
-		m, err := g.figures(ctx)
+		m, err := g.readFigures(ctx)
 		if err == nil && m[connections] == 0 && m.Sum(inFlight, "") == 0 {
 			return nil
 		}
@@ -313,8 +313,8 @@ func (g *Gateway) settle(ctx context.Context) error {
 	}
 }
 
-// highest returns the highest memory of the gateway until ctx ends.
-func (g *Gateway) highest(ctx context.Context) (rss int64) {
+// highestMemory returns the highest memory of the gateway until ctx ends.
+func (g *Gateway) highestMemory(ctx context.Context) (rss int64) {
 	for {
 		if u, err := measure.ReadUsage(g.PID()); err == nil {
 			rss = max(rss, u.RSS)
@@ -327,9 +327,9 @@ func (g *Gateway) highest(ctx context.Context) (rss int64) {
 	}
 }
 
-// attacker starts the attacking process, and returns when its attack runs in full. It ends with ctx.
-func (g *Gateway) attacker(ctx context.Context, kind string, count int) (ended <-chan struct{}, err error) {
-	line, done, err := g.child(ctx, AttackCommand, kind, strconv.Itoa(count), g.Address, g.secure)
+// startAttacker starts the attacking process, and returns when its attack runs in full. It ends with ctx.
+func (g *Gateway) startAttacker(ctx context.Context, kind string, count int) (ended <-chan struct{}, err error) {
+	line, done, err := g.startChild(ctx, AttackCommand, kind, strconv.Itoa(count), g.Address, g.secure)
 	if err == nil && line != ready {
 		err = fmt.Errorf("it wrote %q", line)
 	}
@@ -342,7 +342,7 @@ func (g *Gateway) attacker(ctx context.Context, kind string, count int) (ended <
 // attackedInstances starts the process with the instances that attackers use, and returns their addresses.
 func (g *Gateway) attackedInstances(ctx context.Context, count int) (addresses []string, stop func() error, err error) {
 	running, end := context.WithCancel(context.WithoutCancel(ctx))
-	line, done, err := g.child(running, InstancesCommand, strconv.Itoa(count))
+	line, done, err := g.startChild(running, InstancesCommand, strconv.Itoa(count))
 	stop = func() error { end(); <-done; return nil }
 	if addresses = strings.Fields(line); err == nil && len(addresses) != count {
 		err = fmt.Errorf("%d addresses", len(addresses))
@@ -354,8 +354,8 @@ func (g *Gateway) attackedInstances(ctx context.Context, count int) (addresses [
 	return addresses, stop, nil
 }
 
-// child starts this program, and returns the first line that it writes. The process ends with ctx.
-func (g *Gateway) child(ctx context.Context, args ...string) (line string, ended <-chan struct{}, err error) {
+// startChild starts this program, and returns the first line that it writes. The process ends with ctx.
+func (g *Gateway) startChild(ctx context.Context, args ...string) (line string, ended <-chan struct{}, err error) {
 	first := make(chan string, 1)
 	ended, err = child.Start(ctx, g.self, nil, func(line string) {
 		select {

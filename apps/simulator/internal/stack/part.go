@@ -99,12 +99,12 @@ func (s *Stack) Kill(name string) error {
 }
 
 // Freeze stops a part, with all its connections open, until Thaw.
-func (s *Stack) Freeze(name string) error { return s.signal(name, syscall.SIGSTOP) }
+func (s *Stack) Freeze(name string) error { return s.signalPart(name, syscall.SIGSTOP) }
 
 // Thaw continues a frozen part. Other parts are left alone.
-func (s *Stack) Thaw(name string) error { return s.signal(name, syscall.SIGCONT) }
+func (s *Stack) Thaw(name string) error { return s.signalPart(name, syscall.SIGCONT) }
 
-func (s *Stack) signal(name string, sig syscall.Signal) error {
+func (s *Stack) signalPart(name string, sig syscall.Signal) error {
 	pid := s.parts[name].PID()
 	if pid == 0 {
 		return nil
@@ -139,7 +139,7 @@ func (s *Stack) WaitReady(ctx context.Context, name string) error {
 	tick := time.NewTicker(20 * time.Millisecond)
 	defer tick.Stop()
 	for {
-		if ready(ctx, client, p.ready) {
+		if isReady(ctx, client, p.ready) {
 			return nil
 		}
 		select {
@@ -153,7 +153,7 @@ func (s *Stack) WaitReady(ctx context.Context, name string) error {
 	}
 }
 
-func ready(ctx context.Context, client *http.Client, url string) bool {
+func isReady(ctx context.Context, client *http.Client, url string) bool {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, http.NoBody)
 	if err != nil {
 		return false

@@ -131,7 +131,7 @@ func Start(ctx context.Context, cfg Config) (_ *Stack, err error) {
 	if s.dir, s.lock, err = MakeRoot(os.TempDir()); err != nil {
 		return nil, err
 	}
-	if err := s.wire(); err != nil {
+	if err := s.wireParts(); err != nil {
 		return nil, err
 	}
 	cfg.Progress("starting MariaDB and Restate")
@@ -164,8 +164,8 @@ func Start(ctx context.Context, cfg Config) (_ *Stack, err error) {
 // plenty is a limit that is never reached. As a rate it is one call each microsecond, the finest unit.
 const plenty = "60000000"
 
-// wire chooses ports and sets how each part starts, now and after a kill.
-func (s *Stack) wire() error {
+// wireParts chooses ports and sets how each part starts, now and after a kill.
+func (s *Stack) wireParts() error {
 	pool := localstack.Ports{Claims: localstack.ClaimsFolder()}
 	var err error
 	port := func() int {
@@ -178,15 +178,15 @@ func (s *Stack) wire() error {
 	}
 	s.ports.mariadb, s.ports.ingress, s.ports.admin, s.ports.node = port(), port(), port(), port()
 	s.add(s.mariaDB())
-	s.add(s.restate())
+	s.add(s.restatePart())
 	for n := range s.cfg.ControlPlanes {
 		name, workflows := ControlPlane(n+1), port()
 		route := func(from, to string, port int) string {
 			if err != nil || s.cfg.Route == nil {
-				return address(port)
+				return localAddress(port)
 			}
 			var at string
-			at, err = s.cfg.Route(from, to, address(port))
+			at, err = s.cfg.Route(from, to, localAddress(port))
 			return at
 		}
 		s.addControlPlane(name, ways{
@@ -218,7 +218,7 @@ func freePort(pool *localstack.Ports) (int, error) {
 // FreeAddress returns a host:port of this machine that stays free while nothing listens there, as freePort does.
 func FreeAddress() (string, error) {
 	port, err := freePort(&localstack.Ports{Claims: localstack.ClaimsFolder()})
-	return address(port), err
+	return localAddress(port), err
 }
 
 func (s *Stack) add(p *Part) {
@@ -247,7 +247,7 @@ func (s *Stack) mariaDB() *Part {
 	}}
 }
 
-func (s *Stack) restate() *Part {
+func (s *Stack) restatePart() *Part {
 	dir := filepath.Join(s.dir, Restate)
 	return &Part{name: Restate, log: filepath.Join(dir, "restate.log"), start: func(ctx context.Context) (server, error) {
 		r, err := restate.Start(ctx, restate.Config{
@@ -267,19 +267,19 @@ const planeGrace = 25 * time.Second
 func (s *Stack) addControlPlane(name string, to ways, api, admin, workflows int) {
 	dir := filepath.Join(s.dir, name)
 	log := filepath.Join(dir, "log")
-	plane := &Plane{Name: name, URL: "http://" + address(api), Admin: "http://" + address(admin)}
+	plane := &Plane{Name: name, URL: "http://" + localAddress(api), Admin: "http://" + localAddress(admin)}
 	s.planes = append(s.planes, plane)
 	path, args := s.cfg.Self, []string{ControlPlaneCommand}
 	if s.cfg.ControlPlane != "" {
 		path, args = s.cfg.ControlPlane, nil
 	}
 	args = append(args, "serve",
-		"--listen="+address(api),
-		"--metrics-listen="+address(admin),
-		"--restate-listen="+address(workflows),
+		"--listen="+localAddress(api),
+		"--metrics-listen="+localAddress(admin),
+		"--restate-listen="+localAddress(workflows),
 		"--restate-advertise=http://"+to.back,
 		"--restate-ingress=http://"+to.restate,
-		"--restate-admin=http://"+address(s.ports.admin),
+		"--restate-admin=http://"+localAddress(s.ports.admin),
 		"--key-file="+filepath.Join(s.dir, "keyset.json"), "--create-keyset",
 		"--pprof",
 		// No scenario reaches these limits: they are checked, as for users, and refuse nothing.
@@ -296,7 +296,7 @@ func (s *Stack) addControlPlane(name string, to ways, api, admin, workflows int)
 		}
 		p, err := proc.Start(proc.Spec{
 			// The password goes through the environment, which only this user reads.
-			Name: name, Path: path, Args: args, Env: append(environ(), "WINDLASS_MYSQL_DSN="+s.dsnAt(to.database)),
+			Name: name, Path: path, Args: args, Env: append(cleanEnviron(), "WINDLASS_MYSQL_DSN="+s.dsnAt(to.database)),
 			RecordFile: filepath.Join(dir, "process.json"), LogFile: log, DieWithParent: true,
 		})
 		if err != nil {
@@ -306,12 +306,12 @@ func (s *Stack) addControlPlane(name string, to ways, api, admin, workflows int)
 	}})
 }
 
-// environ returns the environment without settings for another control plane.
-func environ() []string {
+// cleanEnviron returns the environment without settings for another control plane.
+func cleanEnviron() []string {
 	return slices.DeleteFunc(os.Environ(), func(kv string) bool { return strings.HasPrefix(kv, "WINDLASS_") })
 }
 
-func address(port int) string { return "127.0.0.1:" + strconv.Itoa(port) }
+func localAddress(port int) string { return "127.0.0.1:" + strconv.Itoa(port) }
 
 // DSN returns the DSN of the database.
 func (s *Stack) DSN() string {
@@ -322,7 +322,7 @@ func (s *Stack) DSN() string {
 
 // dsnAt returns the DSN with another address of the same server.
 func (s *Stack) dsnAt(listens string) string {
-	return strings.Replace(s.DSN(), "tcp("+address(s.ports.mariadb)+")", "tcp("+listens+")", 1)
+	return strings.Replace(s.DSN(), "tcp("+localAddress(s.ports.mariadb)+")", "tcp("+listens+")", 1)
 }
 
 // Dir returns the folder of the run.
@@ -333,7 +333,7 @@ func (s *Stack) Planes() []*Plane { return s.planes }
 
 // RestateURLs returns the URLs of the ingress and the admin API.
 func (s *Stack) RestateURLs() (ingress, admin string) {
-	return "http://" + address(s.ports.ingress), "http://" + address(s.ports.admin)
+	return "http://" + localAddress(s.ports.ingress), "http://" + localAddress(s.ports.admin)
 }
 
 // JoinToken returns the join token of a region.

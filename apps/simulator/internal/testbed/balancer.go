@@ -48,7 +48,7 @@ func NewBalancer(ctx context.Context, s *stack.Stack) (*Balancer, error) {
 				return
 			}
 			if err == nil {
-				b.open.Go(func() { b.join(client) })
+				b.open.Go(func() { b.joinBackend(client) })
 			}
 		}
 	})
@@ -58,20 +58,20 @@ func NewBalancer(ctx context.Context, s *stack.Stack) (*Balancer, error) {
 // Address returns the host:port of the balancer.
 func (b *Balancer) Address() string { return b.listener.Addr().String() }
 
-func (b *Balancer) join(client net.Conn) {
-	if !b.track(client) {
+func (b *Balancer) joinBackend(client net.Conn) {
+	if !b.trackConn(client) {
 		return
 	}
-	defer b.forget(client)
+	defer b.forgetConn(client)
 	for range b.backends {
 		backend, err := (&net.Dialer{Timeout: dialTimeout}).DialContext(context.Background(), "tcp", b.backends[int(b.next.Add(1))%len(b.backends)])
 		if err != nil {
 			continue
 		}
-		if !b.track(backend) {
+		if !b.trackConn(backend) {
 			return
 		}
-		defer b.forget(backend) //nolint:revive,gocritic // the loop ends with the first that answers
+		defer b.forgetConn(backend) //nolint:revive,gocritic // the loop ends with the first that answers
 		var ways sync.WaitGroup
 		pipe := func(to, from net.Conn) {
 			_, _ = io.Copy(to, from)
@@ -84,7 +84,7 @@ func (b *Balancer) join(client net.Conn) {
 	}
 }
 
-func (b *Balancer) track(c net.Conn) bool {
+func (b *Balancer) trackConn(c net.Conn) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.done {
@@ -95,7 +95,7 @@ func (b *Balancer) track(c net.Conn) bool {
 	return true
 }
 
-func (b *Balancer) forget(c net.Conn) {
+func (b *Balancer) forgetConn(c net.Conn) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	delete(b.conns, c)

@@ -120,9 +120,9 @@ func Start(ctx context.Context, cfg Config) (_ context.Context, _ *Testbed, err 
 			return nil, nil, err
 		}
 	}
-	w.sampler = measure.NewSampler(w.pids, cfg.MaxMemory, cancel)
+	w.sampler = measure.NewSampler(w.processIDs, cfg.MaxMemory, cancel)
 	go w.sampler.Run(ctx)
-	w.API = NewClient(w.url(-1), w.Stack.APIKey())
+	w.API = NewClient(w.urlFor(-1), w.Stack.APIKey())
 	if w.DB, err = bare.OpenDB(w.Stack.DSN()); err != nil {
 		return nil, nil, err
 	}
@@ -137,7 +137,7 @@ func Start(ctx context.Context, cfg Config) (_ context.Context, _ *Testbed, err 
 	w.Fleet, err = fleet.New(fleet.Config{
 		Dir: w.inboxes, Seed: cfg.Seed, Token: w.Stack.JoinToken, Runtime: cfg.Runtime,
 		Applied: cfg.Applied, Snapshot: cfg.Snapshot, Connected: cfg.Connected, Log: cfg.Log,
-		URL: w.url, Folder: cfg.Folder, Transport: cfg.Transport,
+		URL: w.urlFor, Folder: cfg.Folder, Transport: cfg.Transport,
 	}, w.Regions[:cfg.Agents])
 	if err != nil {
 		return nil, nil, err
@@ -155,10 +155,10 @@ func Start(ctx context.Context, cfg Config) (_ context.Context, _ *Testbed, err 
 }
 
 // URL returns the URL of the control plane for users.
-func (w *Testbed) URL() string { return w.url(-1) }
+func (w *Testbed) URL() string { return w.urlFor(-1) }
 
-// url returns the URL of the control plane for agent n, or for users (-1).
-func (w *Testbed) url(n int) string {
+// urlFor returns the URL of the control plane for agent n, or for users (-1).
+func (w *Testbed) urlFor(n int) string {
 	if w.cfg.URL != nil {
 		return w.cfg.URL(w.Stack, n)
 	}
@@ -193,7 +193,7 @@ func (w *Testbed) Stop() error {
 // Simulator is the name of this process among the parts.
 const Simulator = "simulator"
 
-func (w *Testbed) pids() map[string]int {
+func (w *Testbed) processIDs() map[string]int {
 	out := w.Stack.PIDs()
 	out[Simulator] = os.Getpid()
 	return out
