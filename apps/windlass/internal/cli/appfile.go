@@ -132,7 +132,7 @@ func (d *document) appFile() (_ *appFile, err error) {
 		file.Scaling, err = parseScaling(value)
 		wrong = append(wrong, err)
 	}
-	if err := joinErrors(append(wrong, normalise("", root, file.Spec.ProtoReflect().Descriptor()))...); err != nil {
+	if err := joinErrors(append(wrong, normaliseFields("", root, file.Spec.ProtoReflect().Descriptor()))...); err != nil {
 		return nil, err
 	}
 	normalised, err := json.Marshal(root)
@@ -154,7 +154,7 @@ func parsePolicy(value any) (*windlassv1.RolloutPolicy, error) {
 		fields["autoRollback"] = map[string]any{"enabled": on}
 	}
 	policy := &windlassv1.RolloutPolicy{}
-	if err := normalise("rollout", fields, policy.ProtoReflect().Descriptor()); err != nil {
+	if err := normaliseFields("rollout", fields, policy.ProtoReflect().Descriptor()); err != nil {
 		return nil, err
 	}
 	data, err := json.Marshal(fields)
@@ -173,7 +173,7 @@ func parseScaling(value any) (*windlassv1.ScalingPolicy, error) {
 		return nil, fieldErrorf("scaling", "want a mapping, got %s: start with `max: 10`", valueText(value))
 	}
 	policy := &windlassv1.ScalingPolicy{}
-	if err := normalise("scaling", fields, policy.ProtoReflect().Descriptor()); err != nil {
+	if err := normaliseFields("scaling", fields, policy.ProtoReflect().Descriptor()); err != nil {
 		return nil, err
 	}
 	data, err := json.Marshal(fields)
@@ -228,7 +228,7 @@ func parseFreeze(value any) (*windlassv1.FileFreeze, error) {
 		delete(fields, "timeZone") // without windows, only the times needed the zone, and they are parsed
 	}
 	freeze := &windlassv1.FileFreeze{}
-	if err := normalise("freeze", fields, freeze.ProtoReflect().Descriptor()); err != nil {
+	if err := normaliseFields("freeze", fields, freeze.ProtoReflect().Descriptor()); err != nil {
 		return nil, err
 	}
 	data, err := json.Marshal(fields)
@@ -270,9 +270,9 @@ var fileFields = []string{"app", "environment", "freeze", "project", "rollout", 
 // specSchema describes the spec, whose fields are fields of the file itself.
 var specSchema = (&windlassv1.DeploymentSpec{}).ProtoReflect().Descriptor()
 
-// normalise checks the names of fields against the schema. It rewrites values that people write and protojson does
+// normaliseFields checks the names of fields against the schema. It rewrites values that people write and protojson does
 // not parse: durations such as 10m, and short names of choices. Its error names every field that is wrong.
-func normalise(path string, fields map[string]any, schema protoreflect.MessageDescriptor) error {
+func normaliseFields(path string, fields map[string]any, schema protoreflect.MessageDescriptor) error {
 	var wrong []error
 	// The keys are sorted, so that the errors are in the same order each time.
 	for _, key := range slices.Sorted(maps.Keys(fields)) {
@@ -327,7 +327,7 @@ func normaliseValue(where string, fields map[string]any, key string, field proto
 				}
 				list[i] = one
 			} else if m, ok := v.(map[string]any); ok {
-				wrong = append(wrong, normalise(item, m, field.Message()))
+				wrong = append(wrong, normaliseFields(item, m, field.Message()))
 			} else {
 				wrong = append(wrong, fieldErrorf(item, "want a mapping, got %s%s", valueText(v), writeExample(field.Message(), v)))
 			}
@@ -346,7 +346,7 @@ func normaliseValue(where string, fields map[string]any, key string, field proto
 		if !ok {
 			return fieldErrorf(where, "want a mapping, got %s%s", valueText(value), writeExample(field.Message(), value))
 		}
-		return normalise(where, m, field.Message())
+		return normaliseFields(where, m, field.Message())
 	default:
 		v, err := checkScalar(field, value)
 		if err != nil {
@@ -394,7 +394,7 @@ func parseDuration(value any) (string, error) {
 	}
 	d, err := time.ParseDuration(text)
 	if err != nil {
-		return "", fmt.Errorf("%q is not a duration: write for example 10s or 5m", truncate(text))
+		return "", fmt.Errorf("%q is not a duration: write for example 10s or 5m", truncateText(text))
 	}
 	sign := ""
 	if d < 0 {
@@ -406,7 +406,7 @@ func parseDuration(value any) (string, error) {
 
 // joinPath appends a key to the path of a field.
 func joinPath(path, key string) string {
-	key = truncate(key)
+	key = truncateText(key)
 	if path == "" {
 		return key
 	}
@@ -422,13 +422,13 @@ func valueText(value any) string {
 		return "nothing"
 	}
 	if text, ok := value.(string); ok {
-		return truncate(text)
+		return truncateText(text)
 	}
-	return truncate(flowText(value))
+	return truncateText(flowText(value))
 }
 
-// truncate cuts a text to maxShown bytes.
-func truncate(text string) string {
+// truncateText cuts a text to maxShown bytes.
+func truncateText(text string) string {
 	if len(text) <= maxShown {
 		return text
 	}

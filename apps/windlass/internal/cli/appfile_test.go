@@ -282,7 +282,7 @@ func TestMappingExamples(t *testing.T) {
 			require.NotEmpty(t, example, m.FullName())
 			d, err := readDocument([]byte(example))
 			require.NoError(t, err, example)
-			require.NoError(t, normalise("", d.root, m), example)
+			require.NoError(t, normaliseFields("", d.root, m), example)
 		}
 		for i := range m.Fields().Len() {
 			if f := m.Fields().Get(i); f.Message() != nil && !f.IsMap() && !IsReadOnly(f.FullName()) {

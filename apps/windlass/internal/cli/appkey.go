@@ -39,7 +39,7 @@ Windlass API. For that, see ` + "`windlass key`" + `.`,
 				return err
 			}
 			if a.output != "table" {
-				return a.show(resp, nil)
+				return a.showMessage(resp, nil)
 			}
 			a.infof("key %s of %s; it is not shown again", resp.Key.Name, resp.Key.App)
 			_, err = fmt.Fprintln(a.Stdout, resp.Value)
@@ -48,7 +48,7 @@ Windlass API. For that, see ` + "`windlass key`" + `.`,
 	}
 	create.Flags().StringVar(&ofApp, "app", "", "app that the key is for")
 	create.Flags().DurationVar(&ttl, "ttl", 0, "how long the key is valid; 0: it does not expire")
-	must(create.MarkFlagRequired("app"))
+	mustSucceed(create.MarkFlagRequired("app"))
 	var listApp string
 	list := &cobra.Command{
 		Use: "list", Aliases: []string{"ls"}, Short: "List keys, sorted by app and name, without values", Args: cobra.NoArgs,
@@ -65,9 +65,9 @@ Windlass API. For that, see ` + "`windlass key`" + `.`,
 				return err
 			}
 			return showList(a, items, func(w *tabwriter.Writer) {
-				row(w, "KEY", "APP", "PREFIX", "AGE", "EXPIRES", "CREATED BY")
+				writeRow(w, "KEY", "APP", "PREFIX", "AGE", "EXPIRES", "CREATED BY")
 				for _, k := range items {
-					row(w, k.Name, k.App, k.Prefix, ageText(k.CreatedAt), timeText(k.ExpiresAt), orDash(k.CreatedBy))
+					writeRow(w, k.Name, k.App, k.Prefix, ageText(k.CreatedAt), timeText(k.ExpiresAt), orDash(k.CreatedBy))
 				}
 			})
 		}),
@@ -85,6 +85,6 @@ Windlass API. For that, see ` + "`windlass key`" + `.`,
 		}),
 	}
 	revoke.Flags().StringVar(&revokeApp, "app", "", "app that the key is for")
-	must(revoke.MarkFlagRequired("app"))
-	return group(c, create, list, revoke)
+	mustSucceed(revoke.MarkFlagRequired("app"))
+	return groupCommands(c, create, list, revoke)
 }

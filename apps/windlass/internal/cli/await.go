@@ -29,7 +29,7 @@ func (w *waitFlags) addTo(c *cobra.Command, until bool) {
 	c.Flags().DurationVar(&w.patience, "patience", time.Hour, "how long to wait")
 	if until {
 		c.Flags().StringVar(&w.until, "until", "", "what to do when only people can continue the rollout: ready waits for them, promotion stops with exit code 0. Default: stop with exit code 5")
-		must(c.RegisterFlagCompletionFunc("until", cobra.FixedCompletions([]string{untilReady, untilPromotion}, cobra.ShellCompDirectiveNoFileComp)))
+		mustSucceed(c.RegisterFlagCompletionFunc("until", cobra.FixedCompletions([]string{untilReady, untilPromotion}, cobra.ShellCompDirectiveNoFileComp)))
 	}
 }
 
@@ -59,7 +59,7 @@ type startedWork struct {
 
 // finishWork waits until the work is over if w.wait is set, and shows the outcome.
 func (a *app) finishWork(ctx context.Context, s startedWork, w waitFlags) error {
-	p := &progress{app: a, started: time.Now(), live: a.interactive()}
+	p := &progress{app: a, started: time.Now(), live: a.isInteractive()}
 	v := verdict{over: true, outcome: outcomeAccepted}
 	var last *windlassv1.WatchAppResponse
 	var err error
@@ -78,10 +78,10 @@ func (a *app) finishWork(ctx context.Context, s startedWork, w waitFlags) error 
 		v = verdict{over: true, outcome: outcomeAborted}
 	}
 	if a.output != "table" {
-		return errors.Join(v.err(), a.showOutcome(s.answer, v.outcome, last, rolloutWithID(last, s.rolloutID)))
+		return errors.Join(v.errorOf(), a.showOutcome(s.answer, v.outcome, last, rolloutWithID(last, s.rolloutID)))
 	}
 	if v.code != 0 {
-		return v.err()
+		return v.errorOf()
 	}
 	if v.message != "" {
 		a.infof("%s", v.message)
@@ -112,8 +112,8 @@ func (a *app) watchWork(ctx context.Context, p *progress, s startedWork, until s
 			// The command asked for the rollback, which may not have begun yet.
 			ro.Progress.GoingBack = true
 		}
-		p.show(r, s.rolloutID, s.deploymentID)
-		v = s.verdict(r, until)
+		p.showProgress(r, s.rolloutID, s.deploymentID)
+		v = s.verdictOf(r, until)
 		return v.over || once, nil
 	}
 	err = a.followApp(ctx, s.app, s.rolloutID, patience, each)
@@ -123,7 +123,7 @@ func (a *app) watchWork(ctx context.Context, p *progress, s startedWork, until s
 			err = nil
 		}
 	}
-	p.end()
+	p.endLine()
 	exit, cut := errors.AsType[*ExitError](err)
 	if !cut && err == nil && !v.over {
 		exit, cut = &ExitError{Code: codePatience, Message: "still under way at the end of the command's patience (--patience)"}, true
@@ -141,7 +141,7 @@ func (a *app) watchWork(ctx context.Context, p *progress, s startedWork, until s
 // statePatience bounds a watch that needs only one state of the app.
 const statePatience = 5 * time.Second
 
-func (s startedWork) verdict(r *windlassv1.WatchAppResponse, until string) verdict {
+func (s startedWork) verdictOf(r *windlassv1.WatchAppResponse, until string) verdict {
 	if r.GetDeleted() {
 		return verdict{true, outcomeFailed, 1, "the app was deleted meanwhile"}
 	}
@@ -244,16 +244,16 @@ func deploymentWithID(r *windlassv1.WatchAppResponse, deploymentID string) *wind
 
 // awaitDeleted waits until the app is completely gone.
 func (a *app) awaitDeleted(ctx context.Context, name string, answer *windlassv1.DeleteAppResponse, patience time.Duration) error {
-	p := &progress{app: a, started: time.Now(), live: a.interactive()}
+	p := &progress{app: a, started: time.Now(), live: a.isInteractive()}
 	last := &windlassv1.WatchAppResponse{App: answer.App}
 	err := a.followApp(ctx, answer.App.GetId(), "", patience, func(r *windlassv1.WatchAppResponse) (bool, error) {
 		if !r.Deleted {
 			last = r
-			p.show(r, "", "")
+			p.showProgress(r, "", "")
 		}
 		return r.Deleted, nil
 	})
-	p.end()
+	p.endLine()
 	// The app can be gone before the first call.
 	if err != nil && connect.CodeOf(err) != connect.CodeNotFound {
 		return err

@@ -55,14 +55,14 @@ func (b *bundle) addFile(name string, data []byte) {
 }
 
 func (b *bundle) addError(what string, err error) {
-	b.errors = append(b.errors, b.redactor.text(what+": "+firstLine(Explain(err))))
+	b.errors = append(b.errors, b.redactor.redactText(what+": "+firstLine(Explain(err))))
 }
 
 // addJSON adds a value as redacted JSON.
 func (b *bundle) addJSON(name string, value any) {
 	data, err := json.Marshal(value)
 	if err == nil {
-		data, err = b.redactor.json(data)
+		data, err = b.redactor.redactJSON(data)
 	}
 	if err != nil {
 		b.addError(name, err)
@@ -84,8 +84,8 @@ func addMessages[M proto.Message](b *bundle, name string, items []M, err error) 
 	b.addJSON(name, all)
 }
 
-// archive returns the bundle as tar.gz.
-func (b *bundle) archive() ([]byte, error) {
+// archiveFiles returns the bundle as tar.gz.
+func (b *bundle) archiveFiles() ([]byte, error) {
 	var out bytes.Buffer
 	packed := gzip.NewWriter(&out)
 	w := tar.NewWriter(packed)
@@ -125,8 +125,8 @@ of instances. --messages includes them. Check the archive before you send it.`,
 				return err
 			}
 			b := &bundle{folder: folder, at: at, redactor: redactor{messages: withMessages}, errors: []string{}}
-			apps := a.collect(cmd.Context(), b, only, metrics)
-			data, err := b.archive()
+			apps := a.collectFiles(cmd.Context(), b, only, metrics)
+			data, err := b.archiveFiles()
 			if err != nil {
 				return fmt.Errorf("create the archive: %w", err)
 			}
@@ -163,8 +163,8 @@ func folderExists(file string) error {
 	return nil
 }
 
-// collect adds the files, and returns the number of apps in them.
-func (a *app) collect(ctx context.Context, b *bundle, only, metrics []string) int {
+// collectFiles adds the files, and returns the number of apps in them.
+func (a *app) collectFiles(ctx context.Context, b *bundle, only, metrics []string) int {
 	connected := a.connect(ctx)
 	// The key is removed from all texts.
 	b.redactor.secret = a.target.APIKey
@@ -182,7 +182,7 @@ func (a *app) collect(ctx context.Context, b *bundle, only, metrics []string) in
 			b.addError("metrics of "+from, err)
 			continue
 		}
-		b.addFile(fmt.Sprintf("metrics/%d.txt", i+1), []byte(b.redactor.text("# from "+from+"\n"+string(data))))
+		b.addFile(fmt.Sprintf("metrics/%d.txt", i+1), []byte(b.redactor.redactText("# from "+from+"\n"+string(data))))
 	}
 	b.addJSON("about.json", about)
 	b.addJSON("errors.json", b.errors)

@@ -204,6 +204,6 @@ func TestRedactor(t *testing.T) {
 		"the region is unreachable":                                  "the region is unreachable",
 		"mine is the-key":                                            "mine is [redacted]",
 	} {
-		require.Equal(t, want, redactor{secret: "the-key"}.text(text))
+		require.Equal(t, want, redactor{secret: "the-key"}.redactText(text))
 	}
 }

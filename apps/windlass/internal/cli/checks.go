@@ -17,11 +17,11 @@ func checksTable(w *tabwriter.Writer, p *windlassv1.RolloutProgress) {
 		for _, g := range wave.Regions {
 			for _, c := range g.Checks {
 				if !some {
-					row(w)
-					row(w, "CHECK", "REGION", "STATE", "FIGURE", "OLD", "SAMPLES", "FAILURES", "MEASURED", "NEXT", "MESSAGE")
+					writeRow(w)
+					writeRow(w, "CHECK", "REGION", "STATE", "FIGURE", "OLD", "SAMPLES", "FAILURES", "MEASURED", "NEXT", "MESSAGE")
 					some = true
 				}
-				row(w, c.Name, g.Region, checkState(c), figureText(c.Figure), figureText(c.OldFigure), samplesText(c),
+				writeRow(w, c.Name, g.Region, checkState(c), figureText(c.Figure), figureText(c.OldFigure), samplesText(c),
 					fmt.Sprintf("%d of %d", c.Failures, c.FailureLimit), ageText(c.MeasuredAt), untilText(c.DueAt), firstLine(c.Message))
 			}
 		}

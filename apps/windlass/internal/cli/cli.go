@@ -135,7 +135,7 @@ Then, in another shell:   windlass deploy -f deployments/examples/echo.yaml`,
 	flags.StringVar(&a.context, "context", "", "context to use, created by windlass login")
 	flags.StringVar(&a.configFile, "config", "", "file that holds the contexts. Default: $"+clientconfig.EnvFile+", else windlass/config.yaml in the user's configuration folder, which is ~/.config on Linux")
 	flags.DurationVar(&a.timeout, "timeout", callTimeout, "how long one call may take")
-	must(root.RegisterFlagCompletionFunc("output", cobra.FixedCompletions([]string{"table", "json", "yaml"}, cobra.ShellCompDirectiveNoFileComp)))
+	mustSucceed(root.RegisterFlagCompletionFunc("output", cobra.FixedCompletions([]string{"table", "json", "yaml"}, cobra.ShellCompDirectiveNoFileComp)))
 	root.SetFlagErrorFunc(flagError)
 	root.PersistentPreRunE = func(cmd *cobra.Command, _ []string) error {
 		// Cobra checks these later, and its errors do not show the usage.
@@ -165,14 +165,14 @@ Then, in another shell:   windlass deploy -f deployments/examples/echo.yaml`,
 	add("apps", a.deployCommand(), a.planCommand(), a.exportCommand(), a.scaleCommand(), a.rollbackCommand(), a.rolloutCommand(), a.cancelCommand(), a.deleteCommand(), a.envCommand(), a.secretCommand(), a.restartCommand(), a.freezeCommand(), a.protectionCommand(), a.notifyCommand(), a.pinCommand(), a.unpinCommand(), a.domainCommand(), a.appKeyCommand())
 	add("look", a.statusCommand(), a.listCommand(), a.historyCommand(), a.pinsCommand(), a.urlCommand(), a.dashboardCommand(), a.routeCommand(), a.logsCommand(), a.topCommand(), a.auditCommand(), a.explainCommand(), a.presetCommand(), a.modelCommand(), a.scalingCommand())
 	add("platform", append(cfg.Extra, a.loginCommand(), a.logoutCommand(), a.whoamiCommand(), a.regionCommand(), a.workspaceCommand(), a.projectCommand(), a.environmentCommand(), a.keyCommand(), a.membersCommand(), a.federationCommand(), a.doctorCommand(), a.supportBundleCommand(), a.versionCommand())...)
-	group(root, exitCodesTopic())
+	groupCommands(root, exitCodesTopic())
 	root.Args = cobra.NoArgs // without a check, Cobra refuses an unknown command with a text of its own
 	root.SetHelpCommand(helpCommand())
 	explainArgs(root)
 	return root
 }
 
-func must(err error) {
+func mustSucceed(err error) {
 	if err != nil {
 		panic(err)
 	}
@@ -250,9 +250,9 @@ func (a *app) run(fn func(ctx context.Context, args []string) error) func(*cobra
 	}
 }
 
-// group adds subcommands to a command that does nothing itself. For an unknown subcommand it fails. Cobra would
+// groupCommands adds subcommands to a command that does nothing itself. For an unknown subcommand it fails. Cobra would
 // show the help and succeed.
-func group(c *cobra.Command, commands ...*cobra.Command) *cobra.Command {
+func groupCommands(c *cobra.Command, commands ...*cobra.Command) *cobra.Command {
 	c.AddCommand(commands...)
 	c.RunE = func(cmd *cobra.Command, args []string) error {
 		if len(args) == 0 {
@@ -287,8 +287,8 @@ func (a *app) environmentPath() string {
 	return project + "/" + environment
 }
 
-// interactive reports whether standard error is a terminal on which lines can be redrawn.
-func (a *app) interactive() bool {
+// isInteractive reports whether standard error is a terminal on which lines can be redrawn.
+func (a *app) isInteractive() bool {
 	return a.canAsk() && a.Getenv("NO_COLOR") == "" && a.Getenv("TERM") != "dumb"
 }
 
@@ -306,9 +306,9 @@ func (a *app) dataWriter() io.Writer {
 	return a.Stdout
 }
 
-// message returns a text for the last column of a table. A terminal gets its first line, as firstLine cuts it.
+// messageCell returns a text for the last column of a table. A terminal gets its first line, as firstLine cuts it.
 // A pipe or a file gets all of it, as one line.
-func (a *app) message(text string) string {
+func (a *app) messageCell(text string) string {
 	if s, ok := a.Stdout.(*screen); ok && s.terminal {
 		return firstLine(text)
 	}
@@ -317,8 +317,8 @@ func (a *app) message(text string) string {
 
 // clearScreen empties the terminal before a watch prints the next state.
 func (a *app) clearScreen() {
-	if s, ok := a.Stdout.(*screen); ok && a.output == "table" && a.interactive() {
-		s.control("\x1b[H\x1b[2J")
+	if s, ok := a.Stdout.(*screen); ok && a.output == "table" && a.isInteractive() {
+		s.writeControl("\x1b[H\x1b[2J")
 	}
 }
 

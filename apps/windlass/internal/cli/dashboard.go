@@ -24,11 +24,11 @@ func (a *app) dashboardCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			if a.interactive() {
+			if a.isInteractive() {
 				fmt.Fprintf(a.Stderr, "good for one sign-in within %s\n", link.ExpiresIn.Round(time.Minute)) //nolint:errcheck // a hint
 			}
 			if a.output == "table" {
-				return a.show(nil, func(w *tabwriter.Writer) { row(w, link.URL) })
+				return a.showMessage(nil, func(w *tabwriter.Writer) { writeRow(w, link.URL) })
 			}
 			return a.showValue(map[string]any{"url": link.URL, "expiresInMs": link.ExpiresIn.Milliseconds()})
 		}),

@@ -80,9 +80,9 @@ command waits, too. With --until promotion the command then ends with code 0.
 				return err
 			}
 			if flags.dryRun {
-				return a.plan(ctx, f)
+				return a.planFile(ctx, f)
 			}
-			return a.deploy(ctx, f, flags.override, flags.onlyDiff, w)
+			return a.deployFile(ctx, f, flags.override, flags.onlyDiff, w)
 		}),
 	}
 	c.Flags().StringVarP(&file, "file", "f", "", "the app's file, a folder with files of apps, or - for standard input")
@@ -91,20 +91,20 @@ command waits, too. With --until promotion the command then ends with code 0.
 	c.Flags().BoolVarP(&flags.yes, "yes", "y", false, "do not ask before --prune deletes apps")
 	c.Flags().BoolVar(&flags.onlyDiff, "diff", false, "only show what would change")
 	c.Flags().StringVar(&dryRun, "dry-run", "none", "none or server; server: change nothing, print the plan and end with the exit codes of windlass plan")
-	must(c.RegisterFlagCompletionFunc("dry-run", cobra.FixedCompletions([]string{"none", "server"}, cobra.ShellCompDirectiveNoFileComp)))
+	mustSucceed(c.RegisterFlagCompletionFunc("dry-run", cobra.FixedCompletions([]string{"none", "server"}, cobra.ShellCompDirectiveNoFileComp)))
 	w.addTo(c, true)
 	overrideFlag(c, &flags.override)
-	must(c.MarkFlagRequired("file"))
-	must(c.MarkFlagFilename("file", "yaml", "yml", "json"))
+	mustSucceed(c.MarkFlagRequired("file"))
+	mustSucceed(c.MarkFlagFilename("file", "yaml", "yml", "json"))
 	return c
 }
 
-func (a *app) deploy(ctx context.Context, f *appFile, override string, dryRun bool, w waitFlags) error {
+func (a *app) deployFile(ctx context.Context, f *appFile, override string, dryRun bool, w waitFlags) error {
 	path := a.pathOf(f)
 	if dryRun && a.output != "table" {
 		plan, err := a.clients.apps.PlanDeploy(ctx, &windlassv1.PlanDeployRequest{App: path, Spec: f.Spec, Rollout: f.Rollout, Freeze: f.Freeze, Scaling: f.Scaling})
 		if err != nil {
-			return f.explain(err)
+			return f.explainError(err)
 		}
 		return showList(a, plan.Changes, nil)
 	}
@@ -131,7 +131,7 @@ func (a *app) startDeploy(ctx context.Context, f *appFile, override string) (x v
 	}
 	resp, err := a.clients.apps.Deploy(ctx, &windlassv1.DeployRequest{Mutation: newMutation(), App: path, Spec: f.Spec, Rollout: f.Rollout, Freeze: f.Freeze, Scaling: f.Scaling, OverrideFreeze: override})
 	if err != nil {
-		return x, f.explain(err)
+		return x, f.explainError(err)
 	}
 	if isNew {
 		a.infof("%s: new app", path)
@@ -182,7 +182,7 @@ func (a *app) showChanges(ctx context.Context, path string, f *appFile) (isNew b
 	}
 	plan, err := a.clients.apps.PlanDeploy(ctx, &windlassv1.PlanDeployRequest{App: path, Spec: f.Spec, Rollout: f.Rollout, Freeze: f.Freeze, Scaling: f.Scaling})
 	if err != nil {
-		return false, f.explain(err)
+		return false, f.explainError(err)
 	}
 	changes, err := changesOf(live.Deployment.Spec, f.Spec, plan)
 	if err != nil {

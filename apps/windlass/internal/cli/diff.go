@@ -19,11 +19,11 @@ var secretVersion = regexp.MustCompile(`^(overrides\[\d+\]\.)?secrets\[\d+\]\.ve
 // per field. A field that the file does not mention is shown only if leaving it out
 // removes it. Other fields keep their live values or take their defaults.
 func diffSpecs(live, file *windlassv1.DeploymentSpec) ([]string, error) {
-	before, err := flatten(live)
+	before, err := flattenSpec(live)
 	if err != nil {
 		return nil, err
 	}
-	after, err := flatten(file)
+	after, err := flattenSpec(file)
 	if err != nil {
 		return nil, err
 	}
@@ -127,8 +127,8 @@ func isRemoved(key, was string) bool {
 	return slices.ContainsFunc(withoutDefault, func(part string) bool { return strings.HasPrefix(key, part) })
 }
 
-// flatten returns the values of a spec's fields by path.
-func flatten(spec *windlassv1.DeploymentSpec) (map[string]string, error) {
+// flattenSpec returns the values of a spec's fields by path.
+func flattenSpec(spec *windlassv1.DeploymentSpec) (map[string]string, error) {
 	data, err := protojson.Marshal(spec)
 	if err != nil {
 		return nil, fmt.Errorf("encode spec: %w", err)

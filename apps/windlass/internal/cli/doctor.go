@@ -77,12 +77,12 @@ func (a *app) showChecks(checks []check) error {
 	if a.output != "table" {
 		return a.showValue(map[string][]check{"checks": checks})
 	}
-	return a.show(nil, func(w *tabwriter.Writer) {
-		row(w, "CHECK", "RESULT", "DETAIL")
+	return a.showMessage(nil, func(w *tabwriter.Writer) {
+		writeRow(w, "CHECK", "RESULT", "DETAIL")
 		for _, c := range checks {
-			row(w, c.Name, c.Result, c.Detail)
+			writeRow(w, c.Name, c.Result, c.Detail)
 			if c.Fix != "" {
-				row(w, "", "", "fix: "+c.Fix)
+				writeRow(w, "", "", "fix: "+c.Fix)
 			}
 		}
 	})
@@ -107,7 +107,7 @@ func (a *app) runChecks(ctx context.Context) []check {
 	if !add(checkName(ctx, a.target.Server)) {
 		return skip("certificate", "key", "clock", "versions", "regions")
 	}
-	p, err := a.probe(ctx)
+	p, err := a.probeServer(ctx)
 	if !add(checkCertificate(a.target.Server, p, err)) {
 		return skip("key", "clock", "versions", "regions")
 	}
@@ -189,8 +189,8 @@ type probe struct {
 	before, after time.Time
 }
 
-// probe sends a request to the server, with the proxy and the TLS configuration of the clients.
-func (a *app) probe(ctx context.Context) (probe, error) {
+// probeServer sends a request to the server, with the proxy and the TLS configuration of the clients.
+func (a *app) probeServer(ctx context.Context) (probe, error) {
 	ctx, cancel := context.WithTimeout(ctx, doctorTimeout)
 	defer cancel()
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, strings.TrimSuffix(a.target.Server, "/")+"/", http.NoBody)

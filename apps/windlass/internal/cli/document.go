@@ -38,7 +38,7 @@ type fieldError struct {
 func (e *fieldError) Error() string {
 	text := e.text
 	if e.path != "" {
-		text = truncate(e.path) + ": " + text
+		text = truncateText(e.path) + ": " + text
 	}
 	if e.line > 0 {
 		text = fmt.Sprintf("line %d: %s", e.line, text)
@@ -213,7 +213,7 @@ func (r *nodeReader) readValue(path string, n *yaml.Node, depth int) (any, error
 	switch n.Kind {
 	case yaml.AliasNode:
 		if r.within[n.Alias] {
-			return nil, &fieldError{path: path, line: n.Line, text: fmt.Sprintf("*%s refers to a value that contains it: write the value out", truncate(n.Value))}
+			return nil, &fieldError{path: path, line: n.Line, text: fmt.Sprintf("*%s refers to a value that contains it: write the value out", truncateText(n.Value))}
 		}
 		return r.readValue(path, n.Alias, depth+1)
 	case yaml.SequenceNode:
@@ -309,7 +309,7 @@ func (r *nodeReader) checkTag(path string, n *yaml.Node, usual string) error {
 	if n.Style&yaml.TaggedStyle == 0 || n.Tag == usual {
 		return nil
 	}
-	return &fieldError{path: path, line: n.Line, text: fmt.Sprintf("the tag %s is not known here: remove it", truncate(n.Tag))}
+	return &fieldError{path: path, line: n.Line, text: fmt.Sprintf("the tag %s is not known here: remove it", truncateText(n.Tag))}
 }
 
 func (r *nodeReader) readScalar(path string, n *yaml.Node) (any, error) {

@@ -341,11 +341,11 @@ func differentField(a, b *appFile) (string, error) {
 	case proto.Equal(a.Spec, b.Spec):
 		return "", nil
 	}
-	was, err := flatten(a.Spec)
+	was, err := flattenSpec(a.Spec)
 	if err != nil {
 		return "", err
 	}
-	is, err := flatten(b.Spec)
+	is, err := flattenSpec(b.Spec)
 	if err != nil {
 		return "", err
 	}

@@ -116,11 +116,11 @@ the changed variables. It follows the rollout to its end, as deploy does.
 			} else {
 				a.infof("%s: changed, for the next version of each app", a.environmentPath())
 			}
-			return a.show(resp.Environment, variableRows(resp.Environment.Variables))
+			return a.showMessage(resp.Environment, variableRows(resp.Environment.Variables))
 		}),
 	}
 	shared.Flags().StringSliceVar(&unsetShared, "unset", nil, "variables to remove")
-	return group(c, list, set, shared)
+	return groupCommands(c, list, set, shared)
 }
 
 // parseAssignments parses arguments of the form NAME=VALUE.
@@ -139,7 +139,7 @@ func parseAssignments(args []string) (map[string]string, error) {
 // showVariables prints the variables of an app or an environment, as JSON {"variables": {NAME: VALUE}}.
 func (a *app) showVariables(env map[string]string) error {
 	if a.output == "table" {
-		return a.show(nil, variableRows(env))
+		return a.showMessage(nil, variableRows(env))
 	}
 	if env == nil {
 		env = map[string]string{}
@@ -156,7 +156,7 @@ func variableRows(env map[string]string) func(*tabwriter.Writer) {
 		}
 		sort.Strings(names)
 		for _, k := range names {
-			row(w, k+"="+env[k])
+			writeRow(w, k+"="+env[k])
 		}
 	}
 }

@@ -143,7 +143,7 @@ func listOfWords(text string) string {
 	for i, word := range words {
 		words[i] = flowText(strings.TrimSpace(word))
 	}
-	return "[" + truncate(strings.Join(words, ", ")) + "]"
+	return "[" + truncateText(strings.Join(words, ", ")) + "]"
 }
 
 // flowText returns a value in YAML's flow style, such as {name: http, port: 0}.

@@ -54,10 +54,10 @@ argument, all reasons are listed. The command does not call the control plane.`,
 }
 
 func (a *app) listReasons(entries []explain.Entry) error {
-	return a.show(nil, func(w *tabwriter.Writer) {
-		row(w, "REASON", "KIND", "CAUSE")
+	return a.showMessage(nil, func(w *tabwriter.Writer) {
+		writeRow(w, "REASON", "KIND", "CAUSE")
 		for _, e := range entries {
-			row(w, explain.Name(e.Reason), e.Kind, e.Cause)
+			writeRow(w, explain.Name(e.Reason), e.Kind, e.Cause)
 		}
 	})
 }
@@ -82,7 +82,7 @@ func unknownReason(asked string) error {
 			near = append(near, explain.Name(e.Reason))
 		}
 	}
-	if name := nearest(asked, names); len(near) == 0 && name != "" {
+	if name := closestName(asked, names); len(near) == 0 && name != "" {
 		near = append(near, name)
 	}
 	if len(near) == 0 {

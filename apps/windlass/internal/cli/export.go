@@ -55,7 +55,7 @@ Apps of which no version is live or in flight have no file. Naming one of them i
 Exit code: 0 if all files are written or unchanged, else 1. Standard error says why.`,
 		Example: "  windlass export echo > echo.yaml\n  windlass export --environment search/staging --folder apps\n  windlass export --all --folder apps\n  windlass deploy -f apps --prune --dry-run=server",
 		RunE: a.run(func(ctx context.Context, args []string) error {
-			if err := flags.check(args); err != nil {
+			if err := flags.checkArgs(args); err != nil {
 				return err
 			}
 			e := exporter{app: a, exportFlags: flags}
@@ -73,12 +73,12 @@ Exit code: 0 if all files are written or unchanged, else 1. Standard error says 
 	c.Flags().StringVar(&flags.environment, "environment", "", "all apps of this environment, PROJECT/ENVIRONMENT")
 	c.Flags().StringVar(&flags.folder, "folder", "", "folder for the files; it is created")
 	c.Flags().BoolVar(&flags.force, "force", false, "replace files that differ, and write files whose deploy would change the app")
-	must(c.MarkFlagDirname("folder"))
+	mustSucceed(c.MarkFlagDirname("folder"))
 	return c
 }
 
-// check checks the flags together with the arguments.
-func (f exportFlags) check(args []string) error {
+// checkArgs checks the flags together with the arguments.
+func (f exportFlags) checkArgs(args []string) error {
 	chosen := 0
 	for _, is := range []bool{len(args) > 0, f.all, f.environment != ""} {
 		if is {
@@ -131,7 +131,7 @@ func (e *noFileError) Error() string { return e.why + ": " + e.fix }
 
 // exportAll returns the requested apps, sorted by path. Its error has the faults of all apps.
 func (e *exporter) exportAll(ctx context.Context, args []string) ([]*exportedApp, error) {
-	refs, err := e.refs(ctx, args)
+	refs, err := e.appRefs(ctx, args)
 	if err != nil {
 		return nil, err
 	}
@@ -142,7 +142,7 @@ func (e *exporter) exportAll(ctx context.Context, args []string) ([]*exportedApp
 	var faults []string
 	fix := ""
 	for _, ref := range refs {
-		x, err := e.export(ctx, ref)
+		x, err := e.exportApp(ctx, ref)
 		missing, isMissing := errors.AsType[*noFileError](err)
 		switch {
 		case isMissing && len(args) == 0:
@@ -183,8 +183,8 @@ func pathOfApp(x *windlassv1.App) string {
 	return x.GetProjectName() + "/" + x.GetEnvironmentName() + "/" + x.GetName()
 }
 
-// refs returns the ids or paths of the apps to export.
-func (e *exporter) refs(ctx context.Context, args []string) (refs []string, err error) {
+// appRefs returns the ids or paths of the apps to export.
+func (e *exporter) appRefs(ctx context.Context, args []string) (refs []string, err error) {
 	for _, name := range args {
 		refs = append(refs, e.appPath(name))
 	}
@@ -226,8 +226,8 @@ func (e *exporter) readFreezes(ctx context.Context) error {
 	return err
 }
 
-// export returns the app with its file, and what a deploy of the file would change.
-func (e *exporter) export(ctx context.Context, ref string) (*exportedApp, error) {
+// exportApp returns the app with its file, and what a deploy of the file would change.
+func (e *exporter) exportApp(ctx context.Context, ref string) (*exportedApp, error) {
 	got, err := e.clients.apps.GetApp(ctx, &windlassv1.GetAppRequest{App: ref})
 	if err != nil {
 		return nil, err
@@ -235,7 +235,7 @@ func (e *exporter) export(ctx context.Context, ref string) (*exportedApp, error)
 	app := got.GetApp()
 	for _, name := range []string{app.GetProjectName(), app.GetEnvironmentName(), app.GetName()} {
 		if !ident.ValidName(name) {
-			return nil, fmt.Errorf("%q cannot be the name of a file: rename it", truncate(name))
+			return nil, fmt.Errorf("%q cannot be the name of a file: rename it", truncateText(name))
 		}
 	}
 	x := exportedApp{path: pathOfApp(app), isLive: app.GetLiveDeploymentId() != ""}
@@ -264,14 +264,14 @@ func (e *exporter) export(ctx context.Context, ref string) (*exportedApp, error)
 		return nil, err
 	}
 	if short != nil {
-		if err := e.settle(ctx, &x, short); err != nil {
+		if err := e.settleFile(ctx, &x, short); err != nil {
 			return nil, err
 		}
 	}
 	// If a deploy of the short file would change the app, try the whole spec, with the fields that the preset generated.
 	if x.file == nil || len(x.changes) > 0 {
 		y := x
-		if err := e.settle(ctx, &y, whole); err != nil {
+		if err := e.settleFile(ctx, &y, whole); err != nil {
 			return nil, err
 		}
 		if x.file == nil || len(y.changes) == 0 {
@@ -291,8 +291,8 @@ func (e *exporter) export(ctx context.Context, ref string) (*exportedApp, error)
 // region that followed the app's number in the first plan can differ from it in the second.
 const maxSettled = 3
 
-// settle sets the file of x, with the replicas that the app has now, its text, and what a deploy of it would change.
-func (e *exporter) settle(ctx context.Context, x *exportedApp, f *appFile) (err error) {
+// settleFile sets the file of x, with the replicas that the app has now, its text, and what a deploy of it would change.
+func (e *exporter) settleFile(ctx context.Context, x *exportedApp, f *appFile) (err error) {
 	f.path = x.path
 	for round := 0; ; round++ {
 		if x.text, x.file, err = checkedText(f); err != nil {
@@ -380,10 +380,10 @@ func (e *exporter) writeAll(ctx context.Context, apps []*exportedApp) error {
 	if e.output != "table" {
 		return e.showValue(files)
 	}
-	return e.show(nil, func(w *tabwriter.Writer) {
-		row(w, "FILE", "APP", "RESULT")
+	return e.showMessage(nil, func(w *tabwriter.Writer) {
+		writeRow(w, "FILE", "APP", "RESULT")
 		for _, f := range files {
-			row(w, f.File, f.App, f.Result)
+			writeRow(w, f.File, f.App, f.Result)
 		}
 	})
 }
@@ -439,7 +439,7 @@ func (e *exporter) compare(ctx context.Context, x *exportedApp, path string, hav
 	old, readErr := readAppFile(path, e.Stdin)
 	differs := []string{"it is no app file"}
 	if readErr == nil {
-		if differs, err = e.unlike(ctx, x, old); err != nil {
+		if differs, err = e.changesIn(ctx, x, old); err != nil {
 			return file, "", err
 		}
 	}
@@ -459,8 +459,8 @@ func isSameText(path string, text []byte) bool {
 	return err == nil && bytes.Equal(old, text)
 }
 
-// unlike returns what a deploy of a file of the folder would change in the app.
-func (e *exporter) unlike(ctx context.Context, x *exportedApp, old *appFile) ([]string, error) {
+// changesIn returns what a deploy of a file of the folder would change in the app.
+func (e *exporter) changesIn(ctx context.Context, x *exportedApp, old *appFile) ([]string, error) {
 	p, err := e.planOf(ctx, old)
 	if err != nil {
 		return nil, err

@@ -158,8 +158,8 @@ func (s *liveServer) PlanDeploy(ctx context.Context, r *windlassv1.PlanDeployReq
 		}
 		spec.Overrides = slices.DeleteFunc(spec.Overrides, isEmptyOverride)
 	}
-	was, _ := flatten(want)
-	is, _ := flatten(asked)
+	was, _ := flattenSpec(want)
+	is, _ := flattenSpec(asked)
 	for _, path := range slices.Compact(slices.Sorted(maps.Keys(union(was, is)))) {
 		if was[path] != is[path] {
 			changes = append(changes, &windlassv1.FieldChange{Path: path, Kind: windlassv1.FieldChange_KIND_CHANGED, Old: was[path], New: is[path]})

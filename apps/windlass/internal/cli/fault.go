@@ -23,9 +23,9 @@ type fileFault struct {
 func (f *fileFault) Error() string { return fmt.Sprintf("%s: %s", f.file, f.place.Error()) }
 func (f *fileFault) Unwrap() error { return f.refusal }
 
-// explain returns the error of a call that sent the file. If the call refused a field of the file, the error
+// explainError returns the error of a call that sent the file. If the call refused a field of the file, the error
 // names the field as the file does, and its line.
-func (f *appFile) explain(err error) error {
+func (f *appFile) explainError(err error) error {
 	var refusal *connect.Error
 	detail := rpc.DetailOf(err)
 	if !errors.As(err, &refusal) || detail.GetField() == "" {

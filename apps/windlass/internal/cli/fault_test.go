@@ -60,9 +60,9 @@ func TestExplain_FieldsHaveTheirNamesInTheFile(t *testing.T) {
 			require.True(t, ok, field)
 			require.Equal(t, want, path)
 		}
-		require.Equal(t, "app.yaml: "+want+": it is wrong\nSee `windlass explain VALIDATION`.", Explain(file.explain(coded)))
+		require.Equal(t, "app.yaml: "+want+": it is wrong\nSee `windlass explain VALIDATION`.", Explain(file.explainError(coded)))
 		repeats := rpc.Error(connect.CodeInvalidArgument, windlassv1.ErrorReason_ERROR_REASON_VALIDATION, named, named+": it is wrong")
-		require.Equal(t, "app.yaml: "+want+": it is wrong\nSee `windlass explain VALIDATION`.", Explain(file.explain(repeats)), "the message may begin with the field")
+		require.Equal(t, "app.yaml: "+want+": it is wrong\nSee `windlass explain VALIDATION`.", Explain(file.explainError(repeats)), "the message may begin with the field")
 	}
 	for _, field := range []string{"", "mutation.idempotencyKey", "spec.unheardOf", "replicas"} {
 		_, ok := filePath(field)
@@ -84,11 +84,11 @@ func TestExplain_FieldsHaveTheirLineInTheFile(t *testing.T) {
 		"spec.command":                 "command",
 	} {
 		refusal := rpc.ErrorWith(connect.CodeInvalidArgument, &windlassv1.ErrorDetail{Field: field, Fix: "Mend it."}, "it is wrong")
-		require.Equal(t, fmt.Sprintf("app.yaml: %s: it is wrong\nMend it.", want), Explain(file.explain(refusal)))
-		require.Equal(t, connect.CodeInvalidArgument, connect.CodeOf(file.explain(refusal)))
+		require.Equal(t, fmt.Sprintf("app.yaml: %s: it is wrong\nMend it.", want), Explain(file.explainError(refusal)))
+		require.Equal(t, connect.CodeInvalidArgument, connect.CodeOf(file.explainError(refusal)))
 	}
 	whole := rpc.Error(connect.CodeInvalidArgument, windlassv1.ErrorReason_ERROR_REASON_VALIDATION, "spec", "spec: it runs nothing")
-	require.Equal(t, "app.yaml: it runs nothing\nSee `windlass explain VALIDATION`.", Explain(file.explain(whole)))
+	require.Equal(t, "app.yaml: it runs nothing\nSee `windlass explain VALIDATION`.", Explain(file.explainError(whole)))
 	other := rpc.Error(connect.CodeUnauthenticated, windlassv1.ErrorReason_ERROR_REASON_UNAUTHENTICATED, "", "no key")
-	require.Equal(t, error(other), file.explain(other))
+	require.Equal(t, error(other), file.explainError(other))
 }

@@ -51,7 +51,7 @@ func featureNames(features []windlassv1.Feature) string {
 
 func completeFeatures(c *cobra.Command, flags ...string) {
 	for _, flag := range flags {
-		must(c.RegisterFlagCompletionFunc(flag, cobra.FixedCompletions(strings.Split(featureNames(allFeatures()), ", "), cobra.ShellCompDirectiveNoFileComp)))
+		mustSucceed(c.RegisterFlagCompletionFunc(flag, cobra.FixedCompletions(strings.Split(featureNames(allFeatures()), ", "), cobra.ShellCompDirectiveNoFileComp)))
 	}
 }
 
@@ -93,7 +93,7 @@ An app that uses a feature keeps it when its workspace may no longer use it.`,
 				}
 				features = set.Features
 			}
-			return a.show(features, func(w *tabwriter.Writer) { featuresTable(w, features) })
+			return a.showMessage(features, func(w *tabwriter.Writer) { featuresTable(w, features) })
 		}),
 	}
 	flags := c.Flags()
@@ -132,7 +132,7 @@ func changeFeatures(req *windlassv1.SetFeaturesRequest, tier string, allow, deny
 }
 
 func featuresTable(w *tabwriter.Writer, f *windlassv1.WorkspaceFeatures) {
-	row(w, "FEATURE", "ALLOWED", "SET BY")
+	writeRow(w, "FEATURE", "ALLOWED", "SET BY")
 	for _, feature := range allFeatures() {
 		allowed, by := "no", "tier "+f.GetTier()
 		if slices.Contains(f.GetFeatures(), feature) {
@@ -141,7 +141,7 @@ func featuresTable(w *tabwriter.Writer, f *windlassv1.WorkspaceFeatures) {
 		if slices.Contains(f.GetAllowed(), feature) || slices.Contains(f.GetDenied(), feature) {
 			by = "workspace " + f.GetWorkspaceName()
 		}
-		row(w, choices.Of(feature), allowed, by)
+		writeRow(w, choices.Of(feature), allowed, by)
 	}
 }
 
@@ -172,7 +172,7 @@ features until its features are set. Operators manage tiers.`,
 			return a.showDone(resp, "tier %s is deleted", args[0])
 		}),
 	}
-	return group(c, list, a.setTierCommand(), remove)
+	return groupCommands(c, list, a.setTierCommand(), remove)
 }
 
 func (a *app) setTierCommand() *cobra.Command {
@@ -206,19 +206,19 @@ workspaces that have the tier. Apps keep the features that they use.`,
 			if err != nil {
 				return err
 			}
-			return a.show(set.Tier, func(w *tabwriter.Writer) { tierTable(w, []*windlassv1.Tier{set.Tier}) })
+			return a.showMessage(set.Tier, func(w *tabwriter.Writer) { tierTable(w, []*windlassv1.Tier{set.Tier}) })
 		}),
 	}
 	c.Flags().StringSliceVar(&names, "features", nil, `features of the tier, "all" or "none"`)
-	must(c.MarkFlagRequired("features"))
+	mustSucceed(c.MarkFlagRequired("features"))
 	completeFeatures(c, "features")
 	return c
 }
 
 func tierTable(w *tabwriter.Writer, tiers []*windlassv1.Tier) {
-	row(w, "TIER", "FEATURES")
+	writeRow(w, "TIER", "FEATURES")
 	for _, t := range tiers {
-		row(w, t.Name, orDash(featureNames(t.Features)))
+		writeRow(w, t.Name, orDash(featureNames(t.Features)))
 	}
 }
 
@@ -228,7 +228,7 @@ func planFeaturesTable(w *tabwriter.Writer, p *windlassv1.PlanDeployResponse) {
 		return
 	}
 	printSection(w, "Features that it uses:")
-	row(w, "FEATURE", "ALLOWED", "FIELD")
+	writeRow(w, "FEATURE", "ALLOWED", "FIELD")
 	for _, f := range p.GetFeatures() {
 		allowed := "no"
 		switch {
@@ -237,6 +237,6 @@ func planFeaturesTable(w *tabwriter.Writer, p *windlassv1.PlanDeployResponse) {
 		case !f.GetStarts():
 			allowed = "no, but the app has it"
 		}
-		row(w, choices.Of(f.GetFeature()), allowed, strings.TrimPrefix(f.GetField(), "spec."))
+		writeRow(w, choices.Of(f.GetFeature()), allowed, strings.TrimPrefix(f.GetField(), "spec."))
 	}
 }

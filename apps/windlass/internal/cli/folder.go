@@ -128,7 +128,7 @@ func (a *app) deployFolder(ctx context.Context, folder string, flags fileFlags, 
 		resp, err := a.clients.apps.DeleteApp(ctx, &windlassv1.DeleteAppRequest{Mutation: newMutation(), App: path, Why: "no file has it"})
 		all.add(path, err, func(a *app, w waitFlags) error { return a.finishDelete(ctx, path, resp, w.wait, w.patience) })
 	}
-	return all.finish(a, w)
+	return all.finishAll(a, w)
 }
 
 // outcomes has the work that was started for each app, and collects its outcome.
@@ -164,9 +164,9 @@ func (o *outcomes) fail(path string, err error) {
 	o.faults = append(o.faults, path+": "+exit.Message)
 }
 
-// finish finishes the work for each app in turn. For programs it prints a list of the objects that the single commands
+// finishAll finishes the work for each app in turn. For programs it prints a list of the objects that the single commands
 // print.
-func (o *outcomes) finish(a *app, w waitFlags) error {
+func (o *outcomes) finishAll(a *app, w waitFlags) error {
 	deadline := time.Now().Add(w.patience)
 	documents := []json.RawMessage{}
 	for _, s := range o.started {
@@ -238,7 +238,7 @@ func (a *app) planFolder(ctx context.Context, files []*appFile, extra []string) 
 		} else if i > 0 {
 			fmt.Fprintln(a.Stdout) //nolint:errcheck // a closed stdout cannot be reported
 		}
-		err := one.plan(ctx, f)
+		err := one.planFile(ctx, f)
 		if exit, ok := errors.AsType[*ExitError](err); ok {
 			code, err = exit.Code, nil
 		}
@@ -267,7 +267,7 @@ func (a *app) diffFolder(ctx context.Context, files []*appFile, extra []string) 
 		return errors.New("--diff of a folder has no -o " + a.output + ": use --dry-run=server, whose plans include the changes")
 	}
 	for _, f := range files {
-		if err := a.deploy(ctx, f, "", true, waitFlags{}); err != nil {
+		if err := a.deployFile(ctx, f, "", true, waitFlags{}); err != nil {
 			return err
 		}
 	}

@@ -49,7 +49,7 @@ Deploying a file without the block lifts the freeze first. List shows where each
 			return a.showDone(resp, "freeze %s is lifted; held rollouts that start now, unless another freeze holds them: %d", args[0], len(resp.AppIds))
 		}),
 	}
-	return group(c, list, a.setFreezeCommand(), lift)
+	return groupCommands(c, list, a.setFreezeCommand(), lift)
 }
 
 func (a *app) setFreezeCommand() *cobra.Command {
@@ -66,7 +66,7 @@ it: flags that are left out return to their defaults.`,
   windlass freeze set christmas --reason "all are on leave" --hold --from 2026-12-24 --until 2026-12-27
   windlass freeze set weekends --reason "no on-call engineer" --app chat --weekly "Fri 16:00 - Mon 08:00" --time-zone Europe/London`,
 		RunE: a.run(func(ctx context.Context, args []string) error {
-			req, err := f.request(args[0], time.Now())
+			req, err := f.requestOf(args[0], time.Now())
 			if err != nil {
 				return err
 			}
@@ -77,7 +77,7 @@ it: flags that are left out return to their defaults.`,
 			if err != nil {
 				return err
 			}
-			return a.show(resp.Freeze, func(w *tabwriter.Writer) { freezeTable(w, []*windlassv1.Freeze{resp.Freeze}) })
+			return a.showMessage(resp.Freeze, func(w *tabwriter.Writer) { freezeTable(w, []*windlassv1.Freeze{resp.Freeze}) })
 		}),
 	}
 	flags := c.Flags()
@@ -90,7 +90,7 @@ it: flags that are left out return to their defaults.`,
 	flags.DurationVar(&f.lasts, "for", 0, "how long it lasts, instead of --until")
 	flags.StringArrayVar(&f.weekly, "weekly", nil, "a window that recurs, START - END; can be repeated")
 	flags.StringVar(&f.zone, "time-zone", "", "time zone of the windows and times, such as Europe/London")
-	must(c.MarkFlagRequired("reason"))
+	mustSucceed(c.MarkFlagRequired("reason"))
 	return c
 }
 
@@ -102,8 +102,8 @@ type freezeFlags struct {
 	weekly                                  []string
 }
 
-// request returns the request that the flags describe.
-func (f freezeFlags) request(name string, now time.Time) (*windlassv1.SetFreezeRequest, error) {
+// requestOf returns the request that the flags describe.
+func (f freezeFlags) requestOf(name string, now time.Time) (*windlassv1.SetFreezeRequest, error) {
 	req := &windlassv1.SetFreezeRequest{
 		Mutation: newMutation(), Name: name, Reason: f.reason, Project: f.project, App: f.app,
 		OnStart: windlassv1.Freeze_ON_START_REFUSE,
@@ -167,22 +167,22 @@ func parseTime(text string, zone *time.Location) (int64, error) {
 			return at.UnixMilli(), nil
 		}
 	}
-	return 0, fmt.Errorf(`%q: write it as 2026-12-24T18:00:00Z, "2026-12-24 18:00" or 2026-12-24`, truncate(text))
+	return 0, fmt.Errorf(`%q: write it as 2026-12-24T18:00:00Z, "2026-12-24 18:00" or 2026-12-24`, truncateText(text))
 }
 
 // weeklyWindow parses a window that recurs every week or every day.
 func weeklyWindow(text string) (*windlassv1.WeeklyWindow, error) {
 	start, end, ok := strings.Cut(text, "-")
 	if !ok {
-		return nil, fmt.Errorf(`%q: write "Fri 16:00 - Mon 08:00", or "22:00 - 06:00" for every day`, truncate(text))
+		return nil, fmt.Errorf(`%q: write "Fri 16:00 - Mon 08:00", or "22:00 - 06:00" for every day`, truncateText(text))
 	}
 	return &windlassv1.WeeklyWindow{Start: strings.TrimSpace(start), End: strings.TrimSpace(end)}, nil
 }
 
 func freezeTable(w *tabwriter.Writer, all []*windlassv1.Freeze) {
-	row(w, "NAME", "OF", "STARTS ARE", "STATE", "WHEN", "COMES FROM", "SET BY", "REASON")
+	writeRow(w, "NAME", "OF", "STARTS ARE", "STATE", "WHEN", "COMES FROM", "SET BY", "REASON")
 	for _, f := range all {
-		row(w, f.Name, freezeScope(f), map[bool]string{true: "held", false: "refused"}[f.OnStart == windlassv1.Freeze_ON_START_HOLD],
+		writeRow(w, f.Name, freezeScope(f), map[bool]string{true: "held", false: "refused"}[f.OnStart == windlassv1.Freeze_ON_START_HOLD],
 			freezeState(f), freezeTimes(f), map[bool]string{true: "app's file", false: "freeze set"}[f.FromFile], orDash(f.SetBy), firstLine(f.Reason))
 	}
 }

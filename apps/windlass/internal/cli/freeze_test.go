@@ -19,16 +19,16 @@ func TestFreeze_FlagsBecomeTheRequest(t *testing.T) {
 		require.NoError(t, err)
 		return m.UnixMilli()
 	}
-	req, err := freezeFlags{reason: "4711", lasts: 2 * time.Hour}.request("incident", now)
+	req, err := freezeFlags{reason: "4711", lasts: 2 * time.Hour}.requestOf("incident", now)
 	require.NoError(t, err)
 	require.Equal(t, []any{int64(0), at("2026-11-22T15:00:00Z"), windlassv1.Freeze_ON_START_REFUSE}, []any{req.From, req.Until, req.OnStart})
 
-	req, err = freezeFlags{hold: true, from: "2026-12-24 18:00", lasts: time.Hour, zone: "Europe/Berlin"}.request("christmas", now)
+	req, err = freezeFlags{hold: true, from: "2026-12-24 18:00", lasts: time.Hour, zone: "Europe/Berlin"}.requestOf("christmas", now)
 	require.NoError(t, err)
 	require.Equal(t, []any{at("2026-12-24T17:00:00Z"), at("2026-12-24T18:00:00Z"), windlassv1.Freeze_ON_START_HOLD}, []any{req.From, req.Until, req.OnStart})
 	require.Empty(t, req.TimeZone, "the zone is only for the times in the flags")
 
-	req, err = freezeFlags{until: "2027-01-01T00:00:00+01:00", weekly: []string{"Fri 16:00 - Mon 08:00", "22:00-06:00"}, zone: "Europe/London"}.request("weekends", now)
+	req, err = freezeFlags{until: "2027-01-01T00:00:00+01:00", weekly: []string{"Fri 16:00 - Mon 08:00", "22:00-06:00"}, zone: "Europe/London"}.requestOf("weekends", now)
 	require.NoError(t, err)
 	require.Equal(t, at("2026-12-31T23:00:00Z"), req.Until)
 	require.Equal(t, "Europe/London", req.TimeZone)
@@ -41,7 +41,7 @@ func TestFreeze_FlagsBecomeTheRequest(t *testing.T) {
 		"--time-zone=":      {zone: "Europe/Atlantis"},
 		"--weekly=":         {weekly: []string{"Fri"}},
 	} {
-		_, err := f.request("x", now)
+		_, err := f.requestOf("x", now)
 		require.ErrorContains(t, err, text)
 	}
 }

@@ -146,13 +146,13 @@ func checkRefusal(t *testing.T, data []byte, err error) {
 		}
 	}
 	for key := range root {
-		if strings.HasPrefix(text, truncate(key)) {
+		if strings.HasPrefix(text, truncateText(key)) {
 			return
 		}
 	}
 	if d, err := readDocument(data); err == nil {
 		for key := range d.root {
-			if strings.HasPrefix(text, truncate(key)) {
+			if strings.HasPrefix(text, truncateText(key)) {
 				return
 			}
 		}

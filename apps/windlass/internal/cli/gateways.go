@@ -26,9 +26,9 @@ or changed address waits for approval.`,
 				return err
 			}
 			return showList(a, items, func(w *tabwriter.Writer) {
-				row(w, "REGION ID", "NAME", "WORKSPACE", "ADDRESS", "APPROVAL")
+				writeRow(w, "REGION ID", "NAME", "WORKSPACE", "ADDRESS", "APPROVAL")
 				for _, g := range items {
-					row(w, g.Region, g.Name, orDash(g.Workspace), g.GatewayUrl, approvalOf(g))
+					writeRow(w, g.Region, g.Name, orDash(g.Workspace), g.GatewayUrl, approvalOf(g))
 				}
 			})
 		}),

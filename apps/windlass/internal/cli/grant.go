@@ -86,6 +86,6 @@ logs of the platform and of the workspace show the eviction, and so does each ap
 
 func withWorkspace(c *cobra.Command, workspace *string) *cobra.Command {
 	c.Flags().StringVar(workspace, "workspace", "", "the workspace, by name or id")
-	must(c.MarkFlagRequired("workspace"))
+	mustSucceed(c.MarkFlagRequired("workspace"))
 	return c
 }

@@ -35,8 +35,8 @@ func (f *ssoFlags) add(c *cobra.Command) {
 	c.Flags().StringVar(&f.workspace, "workspace", "", "workspace to sign in to, if you have a role in several; @platform: as operator")
 }
 
-// check returns an error for flags that do not go together.
-func (f *ssoFlags) check() error {
+// checkTogether returns an error for flags that do not go together.
+func (f *ssoFlags) checkTogether() error {
 	switch {
 	case f.sso && f.tokenFile != "":
 		return errors.New("--sso is for people, and --federated-token-file for services: use one of the two")
@@ -46,9 +46,9 @@ func (f *ssoFlags) check() error {
 	return nil
 }
 
-// credential gets the credential for the target: a token of a member, or an API key.
-func (a *app) credential(ctx context.Context, f ssoFlags, target *clientconfig.Context) error {
-	if err := f.check(); err != nil {
+// getCredential gets the credential for the target: a token of a member, or an API key.
+func (a *app) getCredential(ctx context.Context, f ssoFlags, target *clientconfig.Context) error {
+	if err := f.checkTogether(); err != nil {
 		return err
 	}
 	federated := f.tokenFile != "" || !f.sso && a.Getenv(clientconfig.EnvFederatedToken) != ""
@@ -126,7 +126,7 @@ func (a *app) showDevice(d signin.Device) {
 func (a *app) openBrowser(url, confirmation string) {
 	a.infof("Open this address in a browser of this machine to sign in (without one, use --device):\n%s\nConfirm the sign-in there if the page shows the code %s.", url, confirmation)
 	open := a.OpenBrowser
-	if open == nil && a.interactive() {
+	if open == nil && a.isInteractive() {
 		open = openURL
 	}
 	if open == nil {
@@ -252,28 +252,28 @@ func (a *app) whoamiCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return a.show(who, func(w *tabwriter.Writer) {
+			return a.showMessage(who, func(w *tabwriter.Writer) {
 				if m := who.GetMember(); m != nil {
 					kind := "person"
 					if m.Service {
 						kind = "service"
 					}
-					row(w, "MEMBER", m.Name)
-					row(w, "KIND", kind)
-					row(w, "SUBJECT", m.Subject)
-					row(w, "ISSUER", m.Issuer)
-					row(w, "RULES", strings.Join(m.Rules, ", "))
+					writeRow(w, "MEMBER", m.Name)
+					writeRow(w, "KIND", kind)
+					writeRow(w, "SUBJECT", m.Subject)
+					writeRow(w, "ISSUER", m.Issuer)
+					writeRow(w, "RULES", strings.Join(m.Rules, ", "))
 				} else {
-					row(w, "KEY", who.Key.GetName())
+					writeRow(w, "KEY", who.Key.GetName())
 				}
-				row(w, "ROLE", enumText(who.Key.GetRole(), "ROLE_"))
-				row(w, "WORKSPACE", orDash(who.WorkspaceName))
-				row(w, "SERVER", a.target.Server)
+				writeRow(w, "ROLE", enumText(who.Key.GetRole(), "ROLE_"))
+				writeRow(w, "WORKSPACE", orDash(who.WorkspaceName))
+				writeRow(w, "SERVER", a.target.Server)
 				switch {
 				case who.Key.GetExpiresAt() != 0:
-					row(w, "EXPIRES", timeText(who.Key.GetExpiresAt()))
+					writeRow(w, "EXPIRES", timeText(who.Key.GetExpiresAt()))
 				case a.target.ExpiresAt != 0:
-					row(w, "SIGNED IN UNTIL", timeText(a.target.ExpiresAt)+", longer with further commands")
+					writeRow(w, "SIGNED IN UNTIL", timeText(a.target.ExpiresAt)+", longer with further commands")
 				}
 			})
 		}),

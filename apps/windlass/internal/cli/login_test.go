@@ -147,6 +147,6 @@ func TestLogin_FlagsThatDoNotGoTogether(t *testing.T) {
 		"use one of the two":   {sso: true, tokenFile: "x"},
 		"--device needs --sso": {device: true},
 	} {
-		require.ErrorContains(t, f.check(), want)
+		require.ErrorContains(t, f.checkTogether(), want)
 	}
 }

@@ -70,13 +70,13 @@ func (a *app) lastLogs(ctx context.Context, instance string, tail int32) error {
 		return err
 	}
 	if a.output != "table" {
-		return a.show(resp, nil)
+		return a.showMessage(resp, nil)
 	}
 	_, err = a.dataWriter().Write(resp.Data)
 	return err
 }
 
-func (f logsFlags) request(a *app, name string) (*windlassv1.FollowLogsRequest, error) {
+func (f logsFlags) requestOf(a *app, name string) (*windlassv1.FollowLogsRequest, error) {
 	req := &windlassv1.FollowLogsRequest{Region: f.region, Role: f.role, Grep: f.grep, TailLines: f.tail, Once: !f.follow}
 	if strings.HasPrefix(name, "ins_") {
 		req.Instance = name
@@ -105,7 +105,7 @@ func (f logsFlags) request(a *app, name string) (*windlassv1.FollowLogsRequest, 
 // followLogs shows lines until there are no more, or the user stops it. After a broken stream it continues at
 // the position of the last line.
 func (a *app) followLogs(ctx context.Context, name string, f logsFlags) error {
-	req, err := f.request(a, name)
+	req, err := f.requestOf(a, name)
 	if err != nil {
 		return err
 	}
@@ -176,44 +176,44 @@ func (p *logPrinter) print(r *windlassv1.FollowLogsResponse) error {
 		if len(r.GetLines()) == 0 && len(r.GetNotes()) == 0 {
 			return nil
 		}
-		return p.app.show(r, nil)
+		return p.app.showMessage(r, nil)
 	}
 	for _, n := range r.GetNotes() {
-		p.note(n)
+		p.printNote(n)
 	}
 	out := p.app.dataWriter()
 	for _, l := range r.GetLines() {
-		if err := p.line(out, l); err != nil {
+		if err := p.printLine(out, l); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-func (p *logPrinter) note(n *windlassv1.LogNote) {
+func (p *logPrinter) printNote(n *windlassv1.LogNote) {
 	switch n.GetKind() {
 	case windlassv1.LogNote_KIND_BEGAN:
 		p.about[n.GetInstance()] = n.GetAbout()
-		p.width = max(p.width, len(p.label(n.GetInstance())))
+		p.width = max(p.width, len(p.labelOf(n.GetInstance())))
 		if _, seen := p.colours[n.GetInstance()]; !seen {
 			p.colours[n.GetInstance()] = len(p.colours) % len(instanceColours)
 		}
 		if !p.single && p.flags.follow {
-			p.app.infof("+ %s  %s", p.label(n.GetInstance()), n.GetInstance())
+			p.app.infof("+ %s  %s", p.labelOf(n.GetInstance()), n.GetInstance())
 		}
 	case windlassv1.LogNote_KIND_ENDED:
-		p.app.infof("- %s  %s", cmp.Or(p.label(n.GetInstance()), n.GetInstance()), n.GetMessage())
+		p.app.infof("- %s  %s", cmp.Or(p.labelOf(n.GetInstance()), n.GetInstance()), n.GetMessage())
 	default:
 		text := n.GetMessage()
-		if name := p.label(n.GetInstance()); name != "" {
+		if name := p.labelOf(n.GetInstance()); name != "" {
 			text = name + ": " + text
 		}
 		p.app.infof("! %s", text)
 	}
 }
 
-// label returns the name of an instance for people, or the id of an unknown instance.
-func (p *logPrinter) label(id string) string {
+// labelOf returns the name of an instance for people, or the id of an unknown instance.
+func (p *logPrinter) labelOf(id string) string {
 	i := p.about[id]
 	if i == nil {
 		return id
@@ -221,11 +221,11 @@ func (p *logPrinter) label(id string) string {
 	return fmt.Sprintf("%s %s %s/%d.%d", versionText(i.GetVersion()), i.GetRegion(), i.GetRole(), i.GetGroup(), i.GetSlot())
 }
 
-func (p *logPrinter) line(out io.Writer, l *windlassv1.LogLine) error {
+func (p *logPrinter) printLine(out io.Writer, l *windlassv1.LogLine) error {
 	if !p.single {
-		p.colour(instanceColours[p.colours[l.GetInstance()]])
-		_, err := fmt.Fprintf(out, "%-*s |", p.width, p.label(l.GetInstance()))
-		p.colour("0")
+		p.setColour(instanceColours[p.colours[l.GetInstance()]])
+		_, err := fmt.Fprintf(out, "%-*s |", p.width, p.labelOf(l.GetInstance()))
+		p.setColour("0")
 		if err != nil {
 			return err
 		}
@@ -241,9 +241,9 @@ func (p *logPrinter) line(out io.Writer, l *windlassv1.LogLine) error {
 	return err
 }
 
-// colour sets the colour of the text that follows, on a terminal that shows colours.
-func (p *logPrinter) colour(code string) {
+// setColour sets the colour of the text that follows, on a terminal that shows colours.
+func (p *logPrinter) setColour(code string) {
 	if s, ok := p.app.Stdout.(*screen); ok && p.app.Getenv("NO_COLOR") == "" && p.app.Getenv("TERM") != "dumb" {
-		s.control("\x1b[" + code + "m")
+		s.writeControl("\x1b[" + code + "m")
 	}
 }

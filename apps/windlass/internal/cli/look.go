@@ -55,7 +55,7 @@ func (a *app) statusCommand() *cobra.Command {
 			}
 			return withoutMessage(a.followApp(ctx, a.appPath(args[0]), "", forever, func(r *windlassv1.WatchAppResponse) (bool, error) {
 				a.clearScreen()
-				return r.Deleted, a.show(r, func(w *tabwriter.Writer) { statusTable(w, r) })
+				return r.Deleted, a.showMessage(r, func(w *tabwriter.Writer) { statusTable(w, r) })
 			}))
 		}),
 	}
@@ -76,7 +76,7 @@ func (a *app) statusOnce(ctx context.Context, path string) error {
 			return err
 		}
 	}
-	return a.show(r, func(w *tabwriter.Writer) {
+	return a.showMessage(r, func(w *tabwriter.Writer) {
 		statusTable(w, r)
 		scalingLines(w, scaled)
 	})
@@ -100,42 +100,42 @@ func (a *app) getState(ctx context.Context, path, rolloutID string) (*windlassv1
 func statusTable(w *tabwriter.Writer, r *windlassv1.WatchAppResponse) {
 	app := r.App
 	if r.Deleted {
-		row(w, app.GetName(), "deleted")
+		writeRow(w, app.GetName(), "deleted")
 		return
 	}
-	row(w, "App:", app.ProjectName+"/"+app.EnvironmentName+"/"+app.Name)
+	writeRow(w, "App:", app.ProjectName+"/"+app.EnvironmentName+"/"+app.Name)
 	status := enumText(app.Status, "APP_STATUS_")
 	if app.Message != "" {
 		status += ": " + app.Message
 	}
-	row(w, "Status:", status)
-	row(w, "Live:", fmt.Sprintf("%s, %s ready", versionText(app.LiveVersion), readyText(r))+replicaHosts(r))
+	writeRow(w, "Status:", status)
+	writeRow(w, "Live:", fmt.Sprintf("%s, %s ready", versionText(app.LiveVersion), readyText(r))+replicaHosts(r))
 	if ro := r.Rollout; ro != nil {
 		text := fmt.Sprintf("%s -> %s %s", versionText(ro.FromVersion), versionText(ro.Version), enumText(ro.Status, "ROLLOUT_STATUS_"))
 		if why := reasonText(ro.Reason, ro.Message); why != "" {
 			text += ": " + firstLine(why)
 		}
-		row(w, "Rollout:", text)
+		writeRow(w, "Rollout:", text)
 	}
 	for i, p := range app.Pins {
 		label := ""
 		if i == 0 {
 			label = "Pins:"
 		}
-		row(w, label, pinLine(p))
+		writeRow(w, label, pinLine(p))
 	}
 	for i, url := range app.Urls {
 		label := ""
 		if i == 0 {
 			label = "URLs:"
 		}
-		row(w, label, url)
+		writeRow(w, label, url)
 	}
 	if r.Rollout != nil {
 		previewRows(w, r.Rollout)
 	}
-	row(w)
-	row(w, "VERSION", "REGION", "STATUS", "READY", "INSTANCES", "WEIGHT", "WHY")
+	writeRow(w)
+	writeRow(w, "VERSION", "REGION", "STATUS", "READY", "INSTANCES", "WEIGHT", "WHY")
 	var cut cutTexts
 	for _, d := range r.Deployments {
 		name := versionText(d.Version)
@@ -157,11 +157,11 @@ func statusTable(w *tabwriter.Writer, r *windlassv1.WatchAppResponse) {
 			if t.RegionUnreachable {
 				why = strings.TrimSpace("region unreachable " + why)
 			}
-			row(w, name, t.Region, enumText(t.Status, "TOPOLOGY_STATUS_"), topologyReady(d, t), t.Instances, trafficShare(app, d.Id, t.Region, t.Weight), why)
+			writeRow(w, name, t.Region, enumText(t.Status, "TOPOLOGY_STATUS_"), topologyReady(d, t), t.Instances, trafficShare(app, d.Id, t.Region, t.Weight), why)
 			roleRows(w, t)
 		}
 		if len(d.Regions) == 0 {
-			row(w, name, "-", enumText(d.Status, "DEPLOYMENT_STATUS_"), "", "", "", firstLine(reasonText(d.Reason, d.Message)))
+			writeRow(w, name, "-", enumText(d.Status, "DEPLOYMENT_STATUS_"), "", "", "", firstLine(reasonText(d.Reason, d.Message)))
 			cut.add(versionText(d.Version), d.Reason, d.Message)
 		}
 	}
@@ -181,7 +181,7 @@ func roleRows(w *tabwriter.Writer, t *windlassv1.RegionTopology) {
 		if r.GetReady() < r.GetWanted() {
 			why = firstLine(reasonText(r.GetReason(), r.GetMessage()))
 		}
-		row(w, name, t.GetRegion(), "", fmt.Sprintf("%d/%d", r.GetReady(), r.GetWanted()), r.GetInstances(), "", why)
+		writeRow(w, name, t.GetRegion(), "", fmt.Sprintf("%d/%d", r.GetReady(), r.GetWanted()), r.GetInstances(), "", why)
 	}
 }
 
@@ -237,7 +237,7 @@ func (a *app) listCommand() *cobra.Command {
 		Use: "regions", Aliases: []string{"region"}, Short: "List regions by name", Args: cobra.NoArgs,
 		RunE: a.run(func(ctx context.Context, _ []string) error { return a.listRegions(ctx) }),
 	}
-	return group(c, apps, deployments, instances, regions)
+	return groupCommands(c, apps, deployments, instances, regions)
 }
 
 func (a *app) listApps(ctx context.Context) error {
@@ -250,12 +250,12 @@ func (a *app) listApps(ctx context.Context) error {
 	}
 	return showList(a, apps, func(w *tabwriter.Writer) {
 		if len(apps) == 0 {
-			row(w, "No apps yet: `windlass deploy -f FILE` creates one.")
+			writeRow(w, "No apps yet: `windlass deploy -f FILE` creates one.")
 			return
 		}
-		row(w, "APP", "STATUS", "LIVE", "READY", "REGIONS", "AGE", "MESSAGE")
+		writeRow(w, "APP", "STATUS", "LIVE", "READY", "REGIONS", "AGE", "MESSAGE")
 		for _, x := range apps {
-			row(w, x.ProjectName+"/"+x.EnvironmentName+"/"+x.Name, enumText(x.Status, "APP_STATUS_"), versionText(x.LiveVersion),
+			writeRow(w, x.ProjectName+"/"+x.EnvironmentName+"/"+x.Name, enumText(x.Status, "APP_STATUS_"), versionText(x.LiveVersion),
 				appReady(x), orDash(strings.Join(x.Regions, ",")), ageText(x.CreatedAt), firstLine(x.Message))
 		}
 	})
@@ -270,7 +270,7 @@ func (a *app) listDeployments(ctx context.Context, app string, limit int) error 
 		return err
 	}
 	return showList(a, items, func(w *tabwriter.Writer) {
-		row(w, "APP", "VERSION", "STATUS", "SOURCE", "LABEL", "BY", "AGE", "MESSAGE")
+		writeRow(w, "APP", "VERSION", "STATUS", "SOURCE", "LABEL", "BY", "AGE", "MESSAGE")
 		for _, d := range items {
 			status := enumText(d.Status, "DEPLOYMENT_STATUS_")
 			if d.Live {
@@ -287,7 +287,7 @@ func (a *app) listDeployments(ctx context.Context, app string, limit int) error 
 			if d.Reason != "" {
 				message = reasonText(d.Reason, d.Message)
 			}
-			row(w, d.AppName, versionText(d.Version), status, source, orDash(d.Spec.GetVersionLabel()), d.CreatedBy, ageText(d.CreatedAt), firstLine(message))
+			writeRow(w, d.AppName, versionText(d.Version), status, source, orDash(d.Spec.GetVersionLabel()), d.CreatedBy, ageText(d.CreatedAt), firstLine(message))
 		}
 	})
 }
@@ -301,11 +301,11 @@ func (a *app) listInstances(ctx context.Context, app, region string, all bool) e
 		return err
 	}
 	return showList(a, items, func(w *tabwriter.Writer) {
-		row(w, "INSTANCE", "APP", "VERSION", "REGION", "SLOT", "STATUS", "ADDRESS", "RESTARTS", "AGE", "WHY")
+		writeRow(w, "INSTANCE", "APP", "VERSION", "REGION", "SLOT", "STATUS", "ADDRESS", "RESTARTS", "AGE", "WHY")
 		var cut cutTexts
 		for _, i := range items {
 			cut.add(i.Id, i.Reason, i.Message)
-			row(w, i.Id, i.AppName, versionText(i.Version), i.Region, slotText(i),
+			writeRow(w, i.Id, i.AppName, versionText(i.Version), i.Region, slotText(i),
 				enumText(i.Status, "INSTANCE_STATUS_"), orDash(i.Address), i.Restarts, ageText(i.StartedAt), firstLine(reasonText(i.Reason, i.Message)))
 		}
 		cut.print(w)
@@ -340,9 +340,9 @@ func (a *app) historyCommand() *cobra.Command {
 				return err
 			}
 			return showList(a, items, func(w *tabwriter.Writer) {
-				row(w, "WHEN", "VERSION", "REGION", "WHAT", "WHO", "WHY")
+				writeRow(w, "WHEN", "VERSION", "REGION", "WHAT", "WHO", "WHY")
 				for _, h := range slices.Backward(items) {
-					row(w, timeText(h.At), versionText(h.Version), orDash(h.Region), h.What, h.Who, a.message(h.Why))
+					writeRow(w, timeText(h.At), versionText(h.Version), orDash(h.Region), h.What, h.Who, a.messageCell(h.Why))
 				}
 			})
 		}),
@@ -369,9 +369,9 @@ counts appear a minute later. Operators see the calls that concern the platform.
 				return err
 			}
 			return showList(a, items, func(w *tabwriter.Writer) {
-				row(w, "WHEN", "WHO", "CALL", "OUTCOME", "KIND", "RESOURCE", "FROM")
+				writeRow(w, "WHEN", "WHO", "CALL", "OUTCOME", "KIND", "RESOURCE", "FROM")
 				for _, e := range items {
-					row(w, timeText(e.At), orDash(e.Actor), e.Procedure, auditOutcome(e), orDash(e.ResourceKind), orDash(e.ResourceId), e.Source)
+					writeRow(w, timeText(e.At), orDash(e.Actor), e.Procedure, auditOutcome(e), orDash(e.ResourceKind), orDash(e.ResourceId), e.Source)
 				}
 			})
 		}),

@@ -20,7 +20,7 @@ func (a *app) membersCommand() *cobra.Command {
 		Long: `Members are people and services that sign in with a token of an OpenID Connect issuer. Sign-in rules give them
 their roles: see "windlass members rule" for people and "windlass federation" for jobs of a CI.`,
 	}
-	return group(c, a.listMembersCommand(), a.removeMemberCommand(), a.restoreMemberCommand(), a.memberRuleCommand())
+	return groupCommands(c, a.listMembersCommand(), a.removeMemberCommand(), a.restoreMemberCommand(), a.memberRuleCommand())
 }
 
 func (a *app) listMembersCommand() *cobra.Command {
@@ -36,9 +36,9 @@ func (a *app) listMembersCommand() *cobra.Command {
 				return err
 			}
 			return showList(a, items, func(w *tabwriter.Writer) {
-				row(w, "MEMBER", "NAME", "ROLE", "RULES", "SIGNED IN", "SUBJECT", "ISSUER")
+				writeRow(w, "MEMBER", "NAME", "ROLE", "RULES", "SIGNED IN", "SUBJECT", "ISSUER")
 				for _, m := range items {
-					row(w, m.Id, m.Name, memberRole(m), orDash(strings.Join(m.Rules, ",")), ageText(m.SignedInAt), m.Subject, m.Issuer)
+					writeRow(w, m.Id, m.Name, memberRole(m), orDash(strings.Join(m.Rules, ",")), ageText(m.SignedInAt), m.Subject, m.Issuer)
 				}
 			})
 		}),
@@ -108,7 +108,7 @@ rule. Of several rules that match, the highest role counts. A change takes effec
   windlass members rule set ada --claim email=ada@example.com --role owner
   windlass members rule set operators --group platform --role operator   # with an operator's key`,
 	})
-	return group(c, set, a.listRulesCommand(false), a.removeRuleCommand("rule"))
+	return groupCommands(c, set, a.listRulesCommand(false), a.removeRuleCommand("rule"))
 }
 
 func (a *app) federationCommand() *cobra.Command {
@@ -124,7 +124,7 @@ see "windlass login --federated-token-file".`,
       --claim repository=acme/models --claim ref=refs/heads/main --role deployer
   windlass federation add gitlab --issuer https://gitlab.com --claim project_path=acme/models --role viewer`,
 	})
-	return group(c, add, a.listRulesCommand(true), a.removeRuleCommand("federation rule"))
+	return groupCommands(c, add, a.listRulesCommand(true), a.removeRuleCommand("federation rule"))
 }
 
 // ruleKind is what differs between rules for people and rules for services.
@@ -165,17 +165,17 @@ func (a *app) setRuleCommand(kind ruleKind) *cobra.Command {
 			for _, text := range resp.Warnings {
 				a.infof("note: %s", text)
 			}
-			return a.show(resp.Rule, func(w *tabwriter.Writer) { ruleTable(w, []*windlassv1.SignInRule{resp.Rule}) })
+			return a.showMessage(resp.Rule, func(w *tabwriter.Writer) { ruleTable(w, []*windlassv1.SignInRule{resp.Rule}) })
 		}),
 	}
 	flags := c.Flags()
 	flags.StringVar(&role, "role", "", "viewer, deployer or owner; for the platform: operator")
 	flags.StringArrayVar(&claims, "claim", nil, "claim that the token must have, as CLAIM=VALUE. Can be repeated")
 	flags.StringVar(&workspace, "workspace", "", "workspace of the rule (operators). Default: your own workspace, or the platform with an operator's key")
-	must(c.MarkFlagRequired("role"))
+	mustSucceed(c.MarkFlagRequired("role"))
 	if kind.federated {
 		flags.StringVar(&issuer, "issuer", "", "URL of the issuer of the tokens")
-		must(c.MarkFlagRequired("issuer"))
+		mustSucceed(c.MarkFlagRequired("issuer"))
 	} else {
 		flags.StringArrayVar(&groups, "group", nil, "group that the person must be in, as --claim groups=GROUP. Can be repeated")
 	}
@@ -231,12 +231,12 @@ func (a *app) removeRuleCommand(what string) *cobra.Command {
 }
 
 func ruleTable(w *tabwriter.Writer, rules []*windlassv1.SignInRule) {
-	row(w, "RULE", "ROLE", "CLAIMS", "ISSUER", "SET BY", "AGE")
+	writeRow(w, "RULE", "ROLE", "CLAIMS", "ISSUER", "SET BY", "AGE")
 	for _, r := range rules {
 		var claims []string
 		for _, c := range r.Conditions {
 			claims = append(claims, c.GetClaim()+"="+c.GetValue())
 		}
-		row(w, r.Name, enumText(r.Role, "ROLE_"), strings.Join(claims, " "), orDash(r.Issuer), r.SetBy, ageText(r.SetAt))
+		writeRow(w, r.Name, enumText(r.Role, "ROLE_"), strings.Join(claims, " "), orDash(r.Issuer), r.SetBy, ageText(r.SetAt))
 	}
 }

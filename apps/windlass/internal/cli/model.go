@@ -11,7 +11,7 @@ import (
 )
 
 func (a *app) modelCommand() *cobra.Command {
-	return group(&cobra.Command{
+	return groupCommands(&cobra.Command{
 		Use:   "model",
 		Short: "Inspect the files of a model",
 	}, a.modelInspectCommand())
@@ -36,7 +36,7 @@ weights are read. The command does not call the control plane.`,
 			if a.output != "table" {
 				return a.showValue(facts)
 			}
-			return a.show(nil, func(w *tabwriter.Writer) {
+			return a.showMessage(nil, func(w *tabwriter.Writer) {
 				for _, f := range []struct {
 					name  string
 					value any
@@ -52,9 +52,9 @@ weights are read. The command does not call the control plane.`,
 					{"KV cache bytes per token, at 2 bytes per value", facts.KVBytesPerToken(2), facts.KVBytesPerToken(2) > 0},
 				} {
 					if f.known {
-						row(w, f.name+":", f.value)
+						writeRow(w, f.name+":", f.value)
 					} else {
-						row(w, f.name+":", "not known")
+						writeRow(w, f.name+":", "not known")
 					}
 				}
 			})

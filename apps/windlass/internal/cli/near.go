@@ -13,9 +13,9 @@ import (
 // maxTypos is the largest edit distance of a suggestion, as in Cobra's suggestions for commands.
 const maxTypos = 2
 
-// nearest returns the name that the user probably meant: one that begins with the typed text or that the typed text
+// closestName returns the name that the user probably meant: one that begins with the typed text or that the typed text
 // begins with, or else the one with the smallest edit distance. It returns "" if no name is near.
-func nearest(typed string, names []string) string {
+func closestName(typed string, names []string) string {
 	typed = strings.ToLower(typed)
 	if len(typed) < 2 {
 		return ""
@@ -43,7 +43,7 @@ func nearFlag(flags *pflag.FlagSet, typed string) string {
 			names = append(names, f.Name)
 		}
 	})
-	return nearest(typed, names)
+	return closestName(typed, names)
 }
 
 // unknownCommand returns the error for a subcommand that does not exist. It names a similar one or, without one, all.
@@ -62,7 +62,7 @@ func unknownCommand(cmd *cobra.Command, typed string) error {
 			near = sub.Name()
 		}
 	}
-	if near = cmp.Or(near, nearest(typed, known)); near != "" {
+	if near = cmp.Or(near, closestName(typed, known)); near != "" {
 		return fmt.Errorf("%s has no command %q. Did you mean `%s %s`?", cmd.CommandPath(), typed, cmd.CommandPath(), near)
 	}
 	slices.Sort(names)

@@ -59,7 +59,7 @@ app. Calls are signed by the Standard Webhooks scheme. A call without a 2xx answ
 		Use: "test NAME", Short: "Send a test notification to an endpoint, and wait for the result", Args: cobra.ExactArgs(1),
 		RunE: a.run(a.testEndpoint),
 	}
-	return group(c, list, a.setEndpointCommand(), remove, a.rotateNotificationSecretCommand(), test, a.deliveriesCommand(), a.replayCommand())
+	return groupCommands(c, list, a.setEndpointCommand(), remove, a.rotateNotificationSecretCommand(), test, a.deliveriesCommand(), a.replayCommand())
 }
 
 func (a *app) setEndpointCommand() *cobra.Command {
@@ -102,10 +102,10 @@ func (a *app) setEndpointCommand() *cobra.Command {
 				return err
 			}
 			if a.output != "table" {
-				return a.show(resp, nil)
+				return a.showMessage(resp, nil)
 			}
 			if resp.Secret == "" {
-				return a.show(resp.Endpoint, func(w *tabwriter.Writer) { endpointTable(w, []*windlassv1.NotificationEndpoint{resp.Endpoint}) })
+				return a.showMessage(resp.Endpoint, func(w *tabwriter.Writer) { endpointTable(w, []*windlassv1.NotificationEndpoint{resp.Endpoint}) })
 			}
 			a.infof("endpoint %s is created; its signing secret is not shown again", resp.Endpoint.Name)
 			_, err = fmt.Fprintln(a.Stdout, resp.Secret)
@@ -168,7 +168,7 @@ func (a *app) rotateNotificationSecretCommand() *cobra.Command {
 				return err
 			}
 			if a.output != "table" {
-				return a.show(resp, nil)
+				return a.showMessage(resp, nil)
 			}
 			if resp.Secret == "" {
 				return errors.New("an earlier try of this call rotated the secret, and its answer with the secret was lost: rotate it again")
@@ -213,7 +213,7 @@ func (a *app) testEndpoint(ctx context.Context, args []string) error {
 				return a.showDone(d, "the test was delivered, with id %s", d.Id)
 			case d.Problem != "":
 				if a.output != "table" {
-					if err := a.show(d, nil); err != nil {
+					if err := a.showMessage(d, nil); err != nil {
 						return err
 					}
 				}
@@ -251,9 +251,9 @@ func (a *app) deliveriesCommand() *cobra.Command {
 				return err
 			}
 			return showList(a, items, func(w *tabwriter.Writer) {
-				row(w, "ID", "STATE", "AGE", "WHAT", "ABOUT", "TRIES", "PROBLEM")
+				writeRow(w, "ID", "STATE", "AGE", "WHAT", "ABOUT", "TRIES", "PROBLEM")
 				for _, d := range items {
-					row(w, d.Id, deliveryState(d), ageText(d.At), d.What, deliverySubject(d), fmt.Sprint(d.Attempts), orDash(a.message(d.Problem)))
+					writeRow(w, d.Id, deliveryState(d), ageText(d.At), d.What, deliverySubject(d), fmt.Sprint(d.Attempts), orDash(a.messageCell(d.Problem)))
 				}
 			})
 		}),
@@ -282,7 +282,7 @@ func (a *app) replayCommand() *cobra.Command {
 }
 
 func endpointTable(w *tabwriter.Writer, all []*windlassv1.NotificationEndpoint) {
-	row(w, "ENDPOINT", "OF", "HOST", "FORMAT", "ON", "PENDING", "GIVEN UP")
+	writeRow(w, "ENDPOINT", "OF", "HOST", "FORMAT", "ON", "PENDING", "GIVEN UP")
 	for _, e := range all {
 		scope := "workspace"
 		switch {
@@ -295,7 +295,7 @@ func endpointTable(w *tabwriter.Writer, all []*windlassv1.NotificationEndpoint) 
 		if e.Disabled {
 			on = "disabled"
 		}
-		row(w, e.Name, scope, e.Origin, strings.ToLower(strings.TrimPrefix(e.Format.String(), "NOTIFICATION_FORMAT_")), on, fmt.Sprint(e.Pending), fmt.Sprint(e.Dead))
+		writeRow(w, e.Name, scope, e.Origin, strings.ToLower(strings.TrimPrefix(e.Format.String(), "NOTIFICATION_FORMAT_")), on, fmt.Sprint(e.Pending), fmt.Sprint(e.Dead))
 	}
 }
 

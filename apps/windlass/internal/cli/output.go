@@ -17,8 +17,8 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
-// show prints a message in the format of --output. It calls table for people.
-func (a *app) show(msg proto.Message, table func(w *tabwriter.Writer)) error {
+// showMessage prints a message in the format of --output. It calls table for people.
+func (a *app) showMessage(msg proto.Message, table func(w *tabwriter.Writer)) error {
 	if a.output == "table" {
 		w := tabwriter.NewWriter(a.Stdout, 0, 4, 3, ' ', 0)
 		table(w)
@@ -37,7 +37,7 @@ func (a *app) showDone(answer proto.Message, format string, args ...any) error {
 	if a.output == "table" {
 		return nil
 	}
-	return a.show(answer, nil)
+	return a.showMessage(answer, nil)
 }
 
 // showOutcome prints for programs the answer of the API to a command that started something, the outcome, and
@@ -79,7 +79,7 @@ func (a *app) showWith(answer proto.Message, more map[string]any) error {
 // showList prints a list: for people as a table, else as an array of the messages.
 func showList[M proto.Message](a *app, items []M, table func(w *tabwriter.Writer)) error {
 	if a.output == "table" {
-		return a.show(nil, table)
+		return a.showMessage(nil, table)
 	}
 	all, err := encodeAll(items)
 	if err != nil {
@@ -148,8 +148,8 @@ func inYAML(data []byte) []byte {
 	return b.Bytes()
 }
 
-// row writes a row of a table.
-func row(w io.Writer, cells ...any) {
+// writeRow writes a row of a table.
+func writeRow(w io.Writer, cells ...any) {
 	for i, c := range cells {
 		if i > 0 {
 			fmt.Fprint(w, "\t") //nolint:errcheck // the writer's Flush returns the error

@@ -79,7 +79,7 @@ there: pin it again to retry. A call with other values changes the pin.`,
 	flags.BoolVar(&wait, "wait", true, "wait until the version serves or has failed in each region")
 	overrideFlag(c, &override)
 	flags.DurationVar(&patience, "patience", time.Hour, "how long to wait")
-	must(c.MarkFlagRequired("weight"))
+	mustSucceed(c.MarkFlagRequired("weight"))
 	return c
 }
 
@@ -138,7 +138,7 @@ func (a *app) pinsCommand() *cobra.Command {
 
 // showPin shows the answer of a call, as a table of its pin.
 func (a *app) showPin(resp proto.Message, pin *windlassv1.Pin) error {
-	return a.show(resp, func(w *tabwriter.Writer) { pinTable(w, []*windlassv1.Pin{pin}) })
+	return a.showMessage(resp, func(w *tabwriter.Writer) { pinTable(w, []*windlassv1.Pin{pin}) })
 }
 
 // awaitPin follows the app until the pin serves or has failed in each of its regions, or is gone. A pin that failed
@@ -216,10 +216,10 @@ func pinLine(p *windlassv1.Pin) string {
 
 func pinTable(w *tabwriter.Writer, pins []*windlassv1.Pin) {
 	if len(pins) == 0 {
-		row(w, "Nothing is pinned: `windlass pin APP VERSION --weight 10%` keeps a version running next to the live one.")
+		writeRow(w, "Nothing is pinned: `windlass pin APP VERSION --weight 10%` keeps a version running next to the live one.")
 		return
 	}
-	row(w, "VERSION", "WEIGHT", "REGION", "STATE", "READY", "SHARE", "BY", "AGE", "WHY")
+	writeRow(w, "VERSION", "WEIGHT", "REGION", "STATE", "READY", "SHARE", "BY", "AGE", "WHY")
 	var cut cutTexts
 	for _, p := range pins {
 		for _, r := range p.Regions {
@@ -231,7 +231,7 @@ func pinTable(w *tabwriter.Writer, pins []*windlassv1.Pin) {
 			if why == "" {
 				why = p.Why
 			}
-			row(w, versionText(p.Version), fmt.Sprintf("%d %%", p.Weight), r.Region, enumText(r.State, "STATE_"),
+			writeRow(w, versionText(p.Version), fmt.Sprintf("%d %%", p.Weight), r.Region, enumText(r.State, "STATE_"),
 				fmt.Sprintf("%d/%d", r.Ready, r.Replicas), fmt.Sprintf("%d %%", r.Weight), orDash(p.By), ageText(p.CreatedAt), firstLine(why))
 		}
 	}

@@ -47,16 +47,16 @@ and "findings" lists obstacles and warnings, each with a "reason".`,
 			if err != nil {
 				return err
 			}
-			return a.plan(ctx, f)
+			return a.planFile(ctx, f)
 		}),
 	}
 	c.Flags().StringVarP(&file, "file", "f", "", "the app's file, - for standard input")
-	must(c.MarkFlagRequired("file"))
-	must(c.MarkFlagFilename("file", "yaml", "yml", "json"))
+	mustSucceed(c.MarkFlagRequired("file"))
+	mustSucceed(c.MarkFlagFilename("file", "yaml", "yml", "json"))
 	return c
 }
 
-func (a *app) plan(ctx context.Context, f *appFile) error {
+func (a *app) planFile(ctx context.Context, f *appFile) error {
 	path := a.pathOf(f)
 	resp, err := a.planOf(ctx, f)
 	if err != nil {
@@ -82,14 +82,14 @@ func (a *app) planOf(ctx context.Context, f *appFile) (*windlassv1.PlanDeployRes
 		}}}, nil
 	}
 	if err != nil {
-		return nil, f.explain(err)
+		return nil, f.explainError(err)
 	}
 	return resp, nil
 }
 
 func (a *app) showPlan(path string, f *appFile, p *windlassv1.PlanDeployResponse) error {
 	if a.output == "table" {
-		return a.show(p, func(w *tabwriter.Writer) { planTable(w, path, f, p) })
+		return a.showMessage(p, func(w *tabwriter.Writer) { planTable(w, path, f, p) })
 	}
 	// The output includes fields that are false, 0 or empty, so that programs find every field.
 	data, err := protojson.MarshalOptions{EmitDefaultValues: true}.Marshal(p)
@@ -100,12 +100,12 @@ func (a *app) showPlan(path string, f *appFile, p *windlassv1.PlanDeployResponse
 }
 
 func planTable(w *tabwriter.Writer, path string, file *appFile, p *windlassv1.PlanDeployResponse) {
-	row(w, "App:", path)
+	writeRow(w, "App:", path)
 	outcome := outcomeText(p)
 	if isInvalid(p) {
 		outcome = "deploy would refuse it"
 	}
-	row(w, "Outcome:", outcome)
+	writeRow(w, "Outcome:", outcome)
 	verdict := "it would run"
 	switch {
 	case !p.GetWouldRun():
@@ -113,24 +113,24 @@ func planTable(w *tabwriter.Writer, path string, file *appFile, p *windlassv1.Pl
 	case p.GetOutcome() == windlassv1.PlanDeployResponse_OUTCOME_UNCHANGED:
 		verdict = "it would be accepted, and nothing moves"
 	}
-	row(w, "Verdict:", verdict)
+	writeRow(w, "Verdict:", verdict)
 	pooled := file.Spec.GetLayout() == windlassv1.Layout_LAYOUT_POOLED
 	if pooled {
-		row(w, "Pool:", poolText(file.Spec, p.GetLiveVersion() == 0))
+		writeRow(w, "Pool:", poolText(file.Spec, p.GetLiveVersion() == 0))
 	} else if group := groupText(file.Spec); group != "" {
-		row(w, "Replica:", group)
+		writeRow(w, "Replica:", group)
 	}
 	if text := pairsText(file.Spec); text != "" {
-		row(w, "Pairs:", text)
+		writeRow(w, "Pairs:", text)
 	}
 	if text := gangText(file.Spec); text != "" {
-		row(w, "Gangs:", text)
+		writeRow(w, "Gangs:", text)
 	}
 	if names := stableRoles(file.Spec); len(names) > 0 {
-		row(w, "Slots:", "stable of "+strings.Join(names, ", ")+": a successor takes the slot, and an instance stops before its successor starts")
+		writeRow(w, "Slots:", "stable of "+strings.Join(names, ", ")+": a successor takes the slot, and an instance stops before its successor starts")
 	}
 	if len(p.GetSteps()) > 0 {
-		row(w, "Waits:", waitsText(p))
+		writeRow(w, "Waits:", waitsText(p))
 	}
 	findingsTable(w, file, p)
 	changesTable(w, p)
@@ -396,17 +396,17 @@ func stepsTable(w *tabwriter.Writer, p *windlassv1.PlanDeployResponse, pooled bo
 		counted = "versions"
 	}
 	printSection(w, "Steps, when all goes well ("+counted+", and their share of the traffic):")
-	row(w, "AT", "WAVE", "REGION", "WHAT")
+	writeRow(w, "AT", "WAVE", "REGION", "WHAT")
 	show := func(steps []*windlassv1.PlanStep) {
 		for _, s := range steps {
-			row(w, atText(s), orDash(s.Wave), orDash(s.Region), stepText(s, pooled))
+			writeRow(w, atText(s), orDash(s.Wave), orDash(s.Region), stepText(s, pooled))
 		}
 	}
 	for rest := p.Steps; len(rest) > 0; {
 		n := max(1, countMoves(rest))
 		if n > 2*shownMoves+1 {
 			show(rest[:shownMoves])
-			row(w, "", "", "", fmt.Sprintf("... %d moves more, one by one", n-2*shownMoves))
+			writeRow(w, "", "", "", fmt.Sprintf("... %d moves more, one by one", n-2*shownMoves))
 			show(rest[n-shownMoves : n])
 		} else {
 			show(rest[:n])
@@ -414,7 +414,7 @@ func stepsTable(w *tabwriter.Writer, p *windlassv1.PlanDeployResponse, pooled bo
 		rest = rest[n:]
 	}
 	if p.StepsLeftOut > 0 {
-		row(w, "", "", "", "and "+plural.Count(p.StepsLeftOut, "step")+" more")
+		writeRow(w, "", "", "", "and "+plural.Count(p.StepsLeftOut, "step")+" more")
 	}
 }
 
@@ -505,7 +505,7 @@ func regionsTable(w *tabwriter.Writer, file *windlassv1.DeploymentSpec, p *windl
 	if pooled {
 		header, replicas = "POOL", "%d%%, %d%%, %d%%"
 	}
-	row(w, "REGION", "STATUS", "WAVE", header, "GPUS", "NEEDED", "FREE", "KIND")
+	writeRow(w, "REGION", "STATUS", "WAVE", header, "GPUS", "NEEDED", "FREE", "KIND")
 	for _, r := range p.Regions {
 		gpus, needed, free, kind := "-", "-", "-", "-"
 		if r.GpusPeak > 0 {
@@ -515,18 +515,18 @@ func regionsTable(w *tabwriter.Writer, file *windlassv1.DeploymentSpec, p *windl
 			needed, free = fmt.Sprint(r.GpusNeeded), fmt.Sprint(r.GpusFree)
 			kind = kindText(r.Gpu, nil)
 		}
-		row(w, r.Region, enumText(r.Status, "REGION_STATUS_"), orDash(r.Wave),
+		writeRow(w, r.Region, enumText(r.Status, "REGION_STATUS_"), orDash(r.Wave),
 			fmt.Sprintf(replicas, r.ReplicasNow, r.ReplicasPeak, r.ReplicasAfter), gpus, needed, free, kind)
 		for _, o := range r.GetOtherGpus() {
-			row(w, r.Region, "", "", "", "", o.Needed, o.Free, kindText(o.Gpu, o.Roles))
+			writeRow(w, r.Region, "", "", "", "", o.Needed, o.Free, kindText(o.Gpu, o.Roles))
 		}
 	}
 	for _, r := range p.Regions {
 		if text := instancesText(file, r.GetReplicasAfter()); text != "" && !pooled {
-			row(w, "Instances in "+r.Region+" after: "+text)
+			writeRow(w, "Instances in "+r.Region+" after: "+text)
 		}
 		if r.GetSetCapacity() != "" {
-			row(w, "Set capacity in "+r.Region+": "+r.GetSetCapacity())
+			writeRow(w, "Set capacity in "+r.Region+": "+r.GetSetCapacity())
 		}
 	}
 }
@@ -549,7 +549,7 @@ func planQuotaTable(w *tabwriter.Writer, p *windlassv1.PlanDeployResponse) {
 		return
 	}
 	printSection(w, "Quota of workspace "+q.GetWorkspaceName()+":")
-	row(w, "LIMIT", "NOW", "AFTER", "OF")
+	writeRow(w, "LIMIT", "NOW", "AFTER", "OF")
 	for _, l := range limits {
 		if l.used == nil {
 			continue
@@ -558,9 +558,9 @@ func planQuotaTable(w *tabwriter.Writer, p *windlassv1.PlanDeployResponse) {
 		if v := *l.of(q.GetLimits()); v != nil && *v > 0 {
 			of = strconv.FormatInt(*v, 10)
 		}
-		row(w, l.name, strconv.FormatInt(l.used(q.GetUsage()), 10), strconv.FormatInt(l.used(after), 10), of)
+		writeRow(w, l.name, strconv.FormatInt(l.used(q.GetUsage()), 10), strconv.FormatInt(l.used(after), 10), of)
 	}
 	if perMinute := q.GetLimits().GetStartsPerMinute(); perMinute > 0 {
-		row(w, "starts-left", q.GetUsage().GetStartsLeft(), after.GetStartsLeft(), fmt.Sprintf("%d a minute", perMinute))
+		writeRow(w, "starts-left", q.GetUsage().GetStartsLeft(), after.GetStartsLeft(), fmt.Sprintf("%d a minute", perMinute))
 	}
 }

@@ -56,7 +56,7 @@ its OpenID Connect token for a token that works for an hour. WINDLASS_SERVER and
 				Name: name, Server: server, Project: project, Environment: environment,
 				ServerCA: secure.ServerCA, ClientCert: secure.Cert, ClientKey: secure.Key, Insecure: secure.Insecure,
 			}
-			if err := a.credential(cmd.Context(), sso, &target); err != nil {
+			if err := a.getCredential(cmd.Context(), sso, &target); err != nil {
 				return err
 			}
 			clients, err := a.newClientsFor(target)
@@ -92,7 +92,7 @@ its OpenID Connect token for a token that works for an hour. WINDLASS_SERVER and
 	c.Flags().StringVar(&secure.Key, "client-key", "", "PEM file with the key of --client-cert")
 	c.Flags().BoolVar(&secure.Insecure, "insecure", false, "allow an http:// URL of another machine: the key is then sent without encryption")
 	sso.add(c)
-	must(c.MarkFlagRequired("server"))
+	mustSucceed(c.MarkFlagRequired("server"))
 	return c
 }
 
@@ -142,8 +142,8 @@ func (a *app) regionCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return a.show(resp.Region, func(w *tabwriter.Writer) {
-				row(w, "region "+resp.Region.Name+" is created. Give it an agent: `windlass region token "+resp.Region.Name+"`")
+			return a.showMessage(resp.Region, func(w *tabwriter.Writer) {
+				writeRow(w, "region "+resp.Region.Name+" is created. Give it an agent: `windlass region token "+resp.Region.Name+"`")
 			})
 		}),
 	}
@@ -160,7 +160,7 @@ func (a *app) regionCommand() *cobra.Command {
 				return err
 			}
 			if a.output != "table" {
-				return a.show(resp, nil)
+				return a.showMessage(resp, nil)
 			}
 			a.infof("valid for one agent, until %s", timeText(resp.ExpiresAt))
 			_, err = fmt.Fprintln(a.Stdout, resp.Token)
@@ -210,12 +210,12 @@ func (a *app) regionCommand() *cobra.Command {
 			if !approve {
 				return showList(a, items, func(w *tabwriter.Writer) {
 					if len(items) == 0 {
-						row(w, "Nothing is quarantined in "+args[0]+".")
+						writeRow(w, "Nothing is quarantined in "+args[0]+".")
 						return
 					}
-					row(w, "KEY", "INSTANCES", "SINCE", "APPROVED")
+					writeRow(w, "KEY", "INSTANCES", "SINCE", "APPROVED")
 					for _, q := range items {
-						row(w, q.Key, q.Instances, ageText(q.Since), q.Approved)
+						writeRow(w, q.Key, q.Instances, ageText(q.Since), q.Approved)
 					}
 				})
 			}
@@ -236,7 +236,7 @@ func (a *app) regionCommand() *cobra.Command {
 		}),
 	}
 	prune.Flags().BoolVar(&approve, "approve", false, "release the workloads for removal")
-	return group(c, create, token, list, a.showRegionCommand(), remove, revoke, prune, a.grantCommand(), a.ungrantCommand(), a.evictCommand(),
+	return groupCommands(c, create, token, list, a.showRegionCommand(), remove, revoke, prune, a.grantCommand(), a.ungrantCommand(), a.evictCommand(),
 		a.gatewaysCommand(), a.approveGatewayCommand(), a.disapproveGatewayCommand())
 }
 
@@ -264,7 +264,7 @@ gate. A key that an operator creates for a workspace begins a new family. Create
 				return err
 			}
 			if a.output != "table" {
-				return a.show(resp, nil)
+				return a.showMessage(resp, nil)
 			}
 			a.infof("key %s, %s; it is not shown again", resp.Key.Name, role)
 			_, err = fmt.Fprintln(a.Stdout, resp.Value)
@@ -285,13 +285,13 @@ gate. A key that an operator creates for a workspace begins a new family. Create
 				return err
 			}
 			return showList(a, items, func(w *tabwriter.Writer) {
-				row(w, "KEY", "NAME", "ROLE", "PREFIX", "AGE", "EXPIRES", "REVOKED", "FAMILY")
+				writeRow(w, "KEY", "NAME", "ROLE", "PREFIX", "AGE", "EXPIRES", "REVOKED", "FAMILY")
 				names := map[string]string{}
 				for _, k := range items {
 					names[k.Id] = k.Name
 				}
 				for _, k := range items {
-					row(w, k.Id, k.Name, enumText(k.Role, "ROLE_"), k.Prefix, ageText(k.CreatedAt), timeText(k.ExpiresAt), timeText(k.RevokedAt), cmp.Or(names[k.Family], k.Family))
+					writeRow(w, k.Id, k.Name, enumText(k.Role, "ROLE_"), k.Prefix, ageText(k.CreatedAt), timeText(k.ExpiresAt), timeText(k.RevokedAt), cmp.Or(names[k.Family], k.Family))
 				}
 			})
 		}),
@@ -306,7 +306,7 @@ gate. A key that an operator creates for a workspace begins a new family. Create
 			return a.showDone(resp, "key %s is revoked", args[0])
 		}),
 	}
-	return group(c, create, list, revoke)
+	return groupCommands(c, create, list, revoke)
 }
 
 func (a *app) versionCommand() *cobra.Command {

@@ -52,7 +52,7 @@ file uses the new version, and windlass plan shows what that changes. With --che
 	}
 	cmd.Flags().StringVarP(&file, "file", "f", "", "file with the definition, or - for standard input")
 	cmd.Flags().BoolVar(&check, "check", false, "check the definition, and store nothing")
-	must(cmd.MarkFlagRequired("file"))
+	mustSucceed(cmd.MarkFlagRequired("file"))
 	return cmd
 }
 
@@ -64,7 +64,7 @@ func (a *app) checkPreset(ctx context.Context, name string, def *windlassv1.Pres
 	}
 	if resp.GetPreset() == nil {
 		if a.output != "table" {
-			if err := a.show(resp, nil); err != nil {
+			if err := a.showMessage(resp, nil); err != nil {
 				return err
 			}
 		}
@@ -111,9 +111,9 @@ func (a *app) presetHistoryCommand() *cobra.Command {
 				return err
 			}
 			return showList(a, resp.GetVersions(), func(w *tabwriter.Writer) {
-				row(w, "PRESET", "SET AT", "SET BY")
+				writeRow(w, "PRESET", "SET AT", "SET BY")
 				for _, v := range resp.GetVersions() {
-					row(w, fmt.Sprintf("%s%s/%d", preset.CustomPrefix, name, v.GetVersion()), timeText(v.GetSetAt()), orDash(v.GetSetBy()))
+					writeRow(w, fmt.Sprintf("%s%s/%d", preset.CustomPrefix, name, v.GetVersion()), timeText(v.GetSetAt()), orDash(v.GetSetBy()))
 				}
 			})
 		}),
@@ -143,7 +143,7 @@ func parseDefinition(data []byte) (*windlassv1.PresetDefinition, error) {
 		return nil, err
 	}
 	def := &windlassv1.PresetDefinition{}
-	if err := normalise("", d.root, def.ProtoReflect().Descriptor()); err != nil {
+	if err := normaliseFields("", d.root, def.ProtoReflect().Descriptor()); err != nil {
 		return nil, d.addLine(err)
 	}
 	fields, err := json.Marshal(d.root)
@@ -158,7 +158,7 @@ func parseDefinition(data []byte) (*windlassv1.PresetDefinition, error) {
 
 // renderCustom renders a preset of the workspace, which the control plane has.
 func (a *app) renderCustom(ctx context.Context, f renderFlags) (preset.Fragment, []preset.Finding, error) {
-	spec, err := f.spec()
+	spec, err := f.specOf()
 	if err != nil {
 		return preset.Fragment{}, nil, err
 	}
@@ -179,8 +179,8 @@ func (a *app) renderCustom(ctx context.Context, f renderFlags) (preset.Fragment,
 	return fragment, findingsOf(resp.GetFindings()), nil
 }
 
-// spec returns the flags as an app's file would have them.
-func (f renderFlags) spec() (*windlassv1.DeploymentSpec, error) {
+// specOf returns the flags as an app's file would have them.
+func (f renderFlags) specOf() (*windlassv1.DeploymentSpec, error) {
 	in := f.in
 	fields := map[string]any{
 		"regions": f.regions,

@@ -216,7 +216,7 @@ func TestPresetDefinition(t *testing.T) {
 			Engine: "custom:x", Model: "hf://org/m", Context: 5, GPU: preset.GPU{Count: 2, Product: "L4"}, Replicas: 3, CachePath: "/m", Facts: &preset.Facts{Layers: 4, WeightBytes: 1 << 40},
 			Options: map[string]preset.Option{"a": {Values: []string{"1"}}, "b": {}, "c": {Off: true}, "d": {Values: []string{"x", "y"}}},
 		}, regions: []string{"us-east-1"}}
-		spec, err := f.spec()
+		spec, err := f.specOf()
 		require.NoError(t, err)
 		require.NoError(t, protovalidate.Validate(spec))
 		require.Equal(t, map[string]any{"a": "1", "b": true, "c": false, "d": []any{"x", "y"}}, spec.GetServe().GetOptions().AsMap())

@@ -20,7 +20,7 @@ type progress struct {
 	last    string
 }
 
-func (p *progress) show(r *windlassv1.WatchAppResponse, rolloutID, deploymentID string) {
+func (p *progress) showProgress(r *windlassv1.WatchAppResponse, rolloutID, deploymentID string) {
 	lines := progressLines(r, rolloutID, deploymentID, time.Now())
 	text := strings.Join(lines, "\n")
 	if text == p.last || len(lines) == 0 {
@@ -43,17 +43,17 @@ func (p *progress) show(r *windlassv1.WatchAppResponse, rolloutID, deploymentID 
 	out := p.app.Stderr.(*screen) //nolint:forcetypeassert // live is set only if standard error is a screen
 	if p.drawn > 0 {
 		// Move up to the first line of the previous block, and clear everything below.
-		out.control(fmt.Sprintf("\x1b[%dA\x1b[J", p.drawn))
+		out.writeControl(fmt.Sprintf("\x1b[%dA\x1b[J", p.drawn))
 	}
 	p.drawn = 0
 	for _, l := range lines {
 		l = "  " + oneLine(l)
-		p.drawn += 1 + max(0, uniseg.StringWidth(l)-1)/out.width()
+		p.drawn += 1 + max(0, uniseg.StringWidth(l)-1)/out.columnCount()
 		fmt.Fprintln(out, l) //nolint:errcheck // a closed output cannot be reported
 	}
 }
 
-func (p *progress) end() { p.drawn = 0 }
+func (p *progress) endLine() { p.drawn = 0 }
 
 // waitsFor describes what a rollout waits for when the command stops waiting for it.
 func (p *progress) waitsFor(last *windlassv1.WatchAppResponse, rolloutID string) string {

@@ -48,7 +48,7 @@ for a whole workspace, which only operators can change. A change applies to roll
 		}),
 	}
 	scopeFlags(remove, &removed.Workspace, &removed.Project, &removed.Environment)
-	return group(c, list, a.setProtectionCommand(), remove)
+	return groupCommands(c, list, a.setProtectionCommand(), remove)
 }
 
 func scopeFlags(c *cobra.Command, workspace, project, environment *string) {
@@ -94,7 +94,7 @@ func (a *app) setProtectionCommand() *cobra.Command {
 			for _, text := range resp.Warnings {
 				a.infof("note: %s", text)
 			}
-			return a.show(resp.Protection, func(w *tabwriter.Writer) { protectionTable(w, []*windlassv1.Protection{resp.Protection}) })
+			return a.showMessage(resp.Protection, func(w *tabwriter.Writer) { protectionTable(w, []*windlassv1.Protection{resp.Protection}) })
 		}),
 	}
 	scopeFlags(c, &req.Workspace, &req.Project, &req.Environment)
@@ -105,12 +105,12 @@ func (a *app) setProtectionCommand() *cobra.Command {
 	flags.DurationVar(&bake, "bake-time", 0, "minimum bake time of each wave")
 	flags.BoolVar(&autoRollback, "auto-rollback", false, "rollouts go back by themselves after every failure")
 	flags.StringVar(&req.Reason, "reason", "", "why, for people whose rollouts it delays")
-	must(c.MarkFlagRequired("reason"))
+	mustSucceed(c.MarkFlagRequired("reason"))
 	return c
 }
 
 func protectionTable(w *tabwriter.Writer, all []*windlassv1.Protection) {
-	row(w, "OF", "START", "BAKE TIME", "AUTO ROLLBACK", "SET BY", "REASON")
+	writeRow(w, "OF", "START", "BAKE TIME", "AUTO ROLLBACK", "SET BY", "REASON")
 	for _, p := range all {
 		start, bake := "", ""
 		if r := p.GetRules(); r.GetApproval() != nil {
@@ -123,7 +123,7 @@ func protectionTable(w *tabwriter.Writer, all []*windlassv1.Protection) {
 		if p.ByOperator {
 			by += ", an operator"
 		}
-		row(w, protectionScope(p), orDash(start), orDash(bake), map[bool]string{true: "on", false: "-"}[p.GetRules().GetAutoRollback()], by, firstLine(p.Reason))
+		writeRow(w, protectionScope(p), orDash(start), orDash(bake), map[bool]string{true: "on", false: "-"}[p.GetRules().GetAutoRollback()], by, firstLine(p.Reason))
 	}
 }
 

@@ -31,8 +31,8 @@ var credentials = []struct {
 	{regexp.MustCompile(`(?s)-----BEGIN [A-Z ]+-----.*?(-----END [A-Z ]+-----|$)`), redacted},
 }
 
-// text removes parts that look like credentials.
-func (r redactor) text(s string) string {
+// redactText removes parts that look like credentials.
+func (r redactor) redactText(s string) string {
 	if r.secret != "" {
 		s = strings.ReplaceAll(s, r.secret, redacted)
 	}
@@ -42,26 +42,26 @@ func (r redactor) text(s string) string {
 	return s
 }
 
-// json redacts a value, and indents it.
-func (r redactor) json(data []byte) ([]byte, error) {
+// redactJSON redacts a value, and indents it.
+func (r redactor) redactJSON(data []byte) ([]byte, error) {
 	decoder := json.NewDecoder(bytes.NewReader(data))
 	decoder.UseNumber()
 	var v any
 	if err := decoder.Decode(&v); err != nil {
 		return nil, err
 	}
-	return json.MarshalIndent(r.value("", v), "", "  ")
+	return json.MarshalIndent(r.redactValue("", v), "", "  ")
 }
 
-// value redacts the value of a field.
-func (r redactor) value(field string, v any) any {
+// redactValue redacts the value of a field.
+func (r redactor) redactValue(field string, v any) any {
 	switch v := v.(type) {
 	case map[string]any:
 		for key, each := range v {
 			if field == "env" || field == "variables" || field == "podAnnotations" {
 				v[key] = redacted
 			} else {
-				v[key] = r.value(key, each)
+				v[key] = r.redactValue(key, each)
 			}
 		}
 		return v
@@ -69,22 +69,22 @@ func (r redactor) value(field string, v any) any {
 		if field == "args" || field == "extraArgs" || field == "command" && len(v) > 1 {
 			// The first element of a command is the program, which is not a secret.
 			kept := min(len(v), map[string]int{"command": 1}[field])
-			return append(r.values(field, v[:kept]), fmt.Sprintf("%s %d", redacted, len(v)-kept))
+			return append(r.redactValues(field, v[:kept]), fmt.Sprintf("%s %d", redacted, len(v)-kept))
 		}
-		return r.values(field, v)
+		return r.redactValues(field, v)
 	case string:
 		if lower := strings.ToLower(field); !r.messages && v != "" && (strings.HasSuffix(lower, "message") || strings.HasSuffix(lower, "why")) {
 			return redacted
 		}
-		return r.text(v)
+		return r.redactText(v)
 	}
 	return v
 }
 
-func (r redactor) values(field string, all []any) []any {
+func (r redactor) redactValues(field string, all []any) []any {
 	out := make([]any, 0, len(all)+1)
 	for _, each := range all {
-		out = append(out, r.value(field, each))
+		out = append(out, r.redactValue(field, each))
 	}
 	return out
 }

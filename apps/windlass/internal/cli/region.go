@@ -22,9 +22,9 @@ func (a *app) listRegions(ctx context.Context) error {
 		return err
 	}
 	return showList(a, items, func(w *tabwriter.Writer) {
-		row(w, "REGION", "STATUS", "RUNTIME", "INSTANCES", "GPUS", "CPU", "MEMORY", "ISOLATION", "REPORTED", "AGENT")
+		writeRow(w, "REGION", "STATUS", "RUNTIME", "INSTANCES", "GPUS", "CPU", "MEMORY", "ISOLATION", "REPORTED", "AGENT")
 		for _, r := range items {
-			row(w, r.Name, regionStatus(r), orDash(r.Runtime), r.Instances, gpusText(r), coresText(r), memoryText(r.MemoryMib), isolationText(r), ageText(r.LastReportAt), orDash(r.AgentVersion))
+			writeRow(w, r.Name, regionStatus(r), orDash(r.Runtime), r.Instances, gpusText(r), coresText(r), memoryText(r.MemoryMib), isolationText(r), ageText(r.LastReportAt), orDash(r.AgentVersion))
 		}
 	})
 }
@@ -98,55 +98,55 @@ host: an instance cannot get more now. QUOTA is how much of the pool Windlass ma
 			if err != nil {
 				return err
 			}
-			return a.show(resp.Region, func(w *tabwriter.Writer) { regionTable(w, resp.Region) })
+			return a.showMessage(resp.Region, func(w *tabwriter.Writer) { regionTable(w, resp.Region) })
 		}),
 	}
 }
 
 func regionTable(w *tabwriter.Writer, r *windlassv1.Region) {
-	row(w, "Region:", r.Name)
+	writeRow(w, "Region:", r.Name)
 	status := regionStatus(r)
 	if r.Message != "" {
 		status += ": " + r.Message
 	}
-	row(w, "Status:", status)
-	row(w, "Agent:", strings.TrimSpace(orDash(r.Runtime)+" "+r.AgentVersion)+", reported "+ageText(r.LastReportAt)+" ago")
+	writeRow(w, "Status:", status)
+	writeRow(w, "Agent:", strings.TrimSpace(orDash(r.Runtime)+" "+r.AgentVersion)+", reported "+ageText(r.LastReportAt)+" ago")
 	if r.GatewayUrl != "" {
 		address := r.GatewayUrl
 		if !r.GatewayApproved {
 			address += " (the platform's regions hand no requests there until an operator approves it)"
 		}
-		row(w, "Gateways:", address)
+		writeRow(w, "Gateways:", address)
 	}
 	if r.Isolation != windlassv1.Isolation_ISOLATION_UNSPECIFIED {
-		row(w, "Isolation:", isolations[r.Isolation])
+		writeRow(w, "Isolation:", isolations[r.Isolation])
 	}
-	row(w, "Instances:", r.Instances)
-	row(w, "CPU:", coresText(r)+" cores")
-	row(w, "Memory:", memoryText(r.MemoryMib))
+	writeRow(w, "Instances:", r.Instances)
+	writeRow(w, "CPU:", coresText(r)+" cores")
+	writeRow(w, "Memory:", memoryText(r.MemoryMib))
 	if len(r.Labels) > 0 {
 		var labels []string
 		for _, k := range slices.Sorted(maps.Keys(r.Labels)) {
 			labels = append(labels, k+"="+r.Labels[k])
 		}
-		row(w, "Labels:", strings.Join(labels, ", "))
+		writeRow(w, "Labels:", strings.Join(labels, ", "))
 	}
 	if len(r.TopologyWords) > 0 {
-		row(w, "Topology:", strings.Join(r.TopologyWords, ", "))
+		writeRow(w, "Topology:", strings.Join(r.TopologyWords, ", "))
 	}
 	for i, note := range r.Notes {
 		label := ""
 		if i == 0 {
 			label = "Notes:"
 		}
-		row(w, label, note)
+		writeRow(w, label, note)
 	}
-	row(w)
+	writeRow(w)
 	if len(r.Gpus) == 0 {
-		row(w, "No GPUs.")
+		writeRow(w, "No GPUs.")
 		return
 	}
-	row(w, "POOL", "GPU", "RESOURCE", "MEMORY", "HOSTS", "ALLOCATABLE", "REQUESTED", "FREE", "LARGEST", "QUOTA")
+	writeRow(w, "POOL", "GPU", "RESOURCE", "MEMORY", "HOSTS", "ALLOCATABLE", "REQUESTED", "FREE", "LARGEST", "QUOTA")
 	for _, g := range r.Gpus {
 		quota := "-"
 		if g.Quota > 0 {
@@ -157,6 +157,6 @@ func regionTable(w *tabwriter.Writer, r *windlassv1.Region) {
 			// An agent of an earlier release does not report these.
 			hosts, free = "-", "-"
 		}
-		row(w, orDash(g.Pool), orDash(g.Product), orDash(g.ResourceName), memoryText(g.MemoryMib), hosts, g.Allocatable, g.Requested, free, g.LargestFree, quota)
+		writeRow(w, orDash(g.Pool), orDash(g.Product), orDash(g.ResourceName), memoryText(g.MemoryMib), hosts, g.Allocatable, g.Requested, free, g.LargestFree, quota)
 	}
 }

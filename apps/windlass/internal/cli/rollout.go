@@ -28,7 +28,7 @@ let it continue where it waits, and abort it. A command may be repeated.`,
 	}
 	abort := a.cancelCommand()
 	abort.Use, abort.Short = "abort APP", "Bring every region back to the version that is live"
-	return group(c, a.rolloutStatusCommand(), abort,
+	return groupCommands(c, a.rolloutStatusCommand(), abort,
 		a.instructionCommand("pause APP", "Pause the rollout: it starts and stops nothing", "paused; `windlass rollout resume` goes on",
 			func(ctx context.Context, i instruction) (effect, error) {
 				return a.clients.rollouts.PauseRollout(ctx, &windlassv1.PauseRolloutRequest{Mutation: newMutation(), App: i.path, RolloutId: i.rollout, Why: i.why})
@@ -163,41 +163,41 @@ func (a *app) watchRollout(ctx context.Context, path string) error {
 		if ro := rolloutWithID(r, id); ro != nil {
 			r.Rollout = ro
 		}
-		end = startedWork{rolloutID: id}.verdict(r, untilReady)
+		end = startedWork{rolloutID: id}.verdictOf(r, untilReady)
 		if id == "" {
 			end.over = true
 		}
 		a.clearScreen()
 		return end.over, a.showRollout(r)
 	})
-	return errors.Join(withoutMessage(err), end.err())
+	return errors.Join(withoutMessage(err), end.errorOf())
 }
 
 func (a *app) showRollout(r *windlassv1.WatchAppResponse) error {
 	if r.Rollout == nil {
 		return &ExitError{Code: 1, Message: r.App.GetName() + " has had no rollout yet"}
 	}
-	return a.show(r.Rollout, func(w *tabwriter.Writer) { rolloutTable(w, r) })
+	return a.showMessage(r.Rollout, func(w *tabwriter.Writer) { rolloutTable(w, r) })
 }
 
 // rolloutTable prints the state of a rollout.
 func rolloutTable(w *tabwriter.Writer, r *windlassv1.WatchAppResponse) {
 	ro := r.Rollout
-	row(w, "Rollout:", fmt.Sprintf("%s, %s -> %s, by %s %s ago", r.App.GetName(), versionText(ro.FromVersion), versionText(ro.Version), ro.CreatedBy, ageText(ro.CreatedAt)))
-	row(w, "Status:", rolloutState(r))
+	writeRow(w, "Rollout:", fmt.Sprintf("%s, %s -> %s, by %s %s ago", r.App.GetName(), versionText(ro.FromVersion), versionText(ro.Version), ro.CreatedBy, ageText(ro.CreatedAt)))
+	writeRow(w, "Status:", rolloutState(r))
 	p := ro.Progress
 	if p == nil {
-		row(w, "Policy:", "none: a first version goes to all regions at once (`windlass status` shows them)")
+		writeRow(w, "Policy:", "none: a first version goes to all regions at once (`windlass status` shows them)")
 		return
 	}
-	row(w, "Policy:", policyText(p.Policy))
+	writeRow(w, "Policy:", policyText(p.Policy))
 	previewRows(w, ro)
 	if len(p.Waves) == 0 {
 		return
 	}
-	row(w)
+	writeRow(w)
 	others := hasOthers(p)
-	row(w, withOthers(others, "OTHERS", "WAVE", "REGION", "STATE", versionText(ro.FromVersion), versionText(ro.Version), "WANTED", "TRAFFIC", "SINCE", "WHY")...)
+	writeRow(w, withOthers(others, "OTHERS", "WAVE", "REGION", "STATE", versionText(ro.FromVersion), versionText(ro.Version), "WANTED", "TRAFFIC", "SINCE", "WHY")...)
 	var cut cutTexts
 	for i, wave := range p.Waves {
 		name := fmt.Sprintf("%d", i+1)
@@ -208,14 +208,14 @@ func rolloutTable(w *tabwriter.Writer, r *windlassv1.WatchAppResponse) {
 			if j > 0 {
 				name = ""
 			}
-			row(w, withOthers(others, othersText(r, g), name, g.Region, regionState(wave, g), replicasText(r, g, g.Old), replicasText(r, g, g.New), wantedText(r, g),
+			writeRow(w, withOthers(others, othersText(r, g), name, g.Region, regionState(wave, g), replicasText(r, g, g.Old), replicasText(r, g, g.New), wantedText(r, g),
 				fmt.Sprintf("%d/%d", g.GetOld().GetWeight(), g.GetNew().GetWeight()), ageText(g.Since), firstLine(reasonText(g.Reason, g.Message)))...)
 			cut.add(g.Region, g.Reason, g.Message)
 		}
 	}
 	for _, wave := range p.Behind {
 		for _, g := range wave.Regions {
-			row(w, withOthers(others, othersText(r, g), "behind", g.Region, regionState(wave, g), versionReplicasText(r, g, g.Old), versionReplicasText(r, g, g.New), wantedText(r, g),
+			writeRow(w, withOthers(others, othersText(r, g), "behind", g.Region, regionState(wave, g), versionReplicasText(r, g, g.Old), versionReplicasText(r, g, g.New), wantedText(r, g),
 				fmt.Sprintf("%d/%d", g.GetOld().GetWeight(), g.GetNew().GetWeight()), ageText(g.Since), firstLine(reasonText(g.Reason, g.Message)))...)
 			cut.add(g.Region, g.Reason, g.Message)
 		}
@@ -259,10 +259,10 @@ func previewRows(w *tabwriter.Writer, ro *windlassv1.Rollout) {
 			label = "Preview:"
 		}
 		if i == most {
-			row(w, label, fmt.Sprintf("and %d more: -o json", len(ro.PreviewUrls)-most))
+			writeRow(w, label, fmt.Sprintf("and %d more: -o json", len(ro.PreviewUrls)-most))
 			return
 		}
-		row(w, label, url)
+		writeRow(w, label, url)
 	}
 }
 

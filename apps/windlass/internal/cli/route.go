@@ -54,7 +54,7 @@ Your own domains work like the stable host: see ` + "`windlass domain`" + `.`,
 	for _, one := range []*cobra.Command{list, show} {
 		one.Flags().BoolVar(&ended, "all", false, "include hosts of versions that have ended; a deleted app can be named by its id")
 	}
-	return group(c, list, show)
+	return groupCommands(c, list, show)
 }
 
 func (a *app) listRoutes(ctx context.Context, args []string, ended bool) ([]*windlassv1.Route, error) {
@@ -69,24 +69,24 @@ func (a *app) listRoutes(ctx context.Context, args []string, ended bool) ([]*win
 }
 
 func routeTable(w *tabwriter.Writer, all []*windlassv1.Route) {
-	row(w, "HOST", "KIND", "APP", "VERSIONS", "REGIONS", "STATE", "MESSAGE")
+	writeRow(w, "HOST", "KIND", "APP", "VERSIONS", "REGIONS", "STATE", "MESSAGE")
 	for _, r := range all {
-		row(w, r.Host, enumText(r.Kind, "KIND_"), r.App, orDash(routeVersions(r)), orDash(routeRegionNames(r)), enumText(r.State, "ROUTE_STATE_"), firstLine(r.Message))
+		writeRow(w, r.Host, enumText(r.Kind, "KIND_"), r.App, orDash(routeVersions(r)), orDash(routeRegionNames(r)), enumText(r.State, "ROUTE_STATE_"), firstLine(r.Message))
 	}
 }
 
 func routeRegions(w *tabwriter.Writer, all []*windlassv1.Route) {
-	row(w, "HOST", "REGION", "SHARES", "GENERATION", "SERVED", "STATE", "MESSAGE")
+	writeRow(w, "HOST", "REGION", "SHARES", "GENERATION", "SERVED", "STATE", "MESSAGE")
 	for _, r := range all {
 		if len(r.Regions) == 0 {
-			row(w, r.Host, "-", "-", "-", "-", enumText(r.State, "ROUTE_STATE_"), firstLine(r.Message))
+			writeRow(w, r.Host, "-", "-", "-", "-", enumText(r.State, "ROUTE_STATE_"), firstLine(r.Message))
 		}
 		for _, in := range r.Regions {
 			generation, served := "-", "-"
 			if in.Generation > 0 {
 				generation, served = fmt.Sprint(in.Generation), fmt.Sprint(in.AcknowledgedGeneration)
 			}
-			row(w, r.Host, in.Region, orDash(sharesText(in.Targets)), generation, served, enumText(in.State, "ROUTE_STATE_"), firstLine(in.Message))
+			writeRow(w, r.Host, in.Region, orDash(sharesText(in.Targets)), generation, served, enumText(in.State, "ROUTE_STATE_"), firstLine(in.Message))
 		}
 	}
 }
@@ -116,10 +116,10 @@ func routePolicies(w *tabwriter.Writer, all []*windlassv1.Route) error {
 		}
 		for i, s := range policies {
 			if i == 0 {
-				row(w)
-				row(w, "ROUTING", "REGIONS")
+				writeRow(w)
+				writeRow(w, "ROUTING", "REGIONS")
 			}
-			row(w, s.text, strings.Join(s.regions, ", "))
+			writeRow(w, s.text, strings.Join(s.regions, ", "))
 		}
 	}
 	return nil
@@ -127,7 +127,7 @@ func routePolicies(w *tabwriter.Writer, all []*windlassv1.Route) error {
 
 // routingText returns the fields by their names in a file.
 func routingText(p *windlassv1.RoutingPolicy) (string, error) {
-	leaves, err := flatten(&windlassv1.DeploymentSpec{Routing: p})
+	leaves, err := flattenSpec(&windlassv1.DeploymentSpec{Routing: p})
 	if err != nil {
 		return "", err
 	}
@@ -208,19 +208,19 @@ days, the domain lapses. A lapsed domain still serves, but any app that verifies
 			if d := resp.Domain; !d.Verified {
 				a.infof("domain %s serves once its DNS has this TXT record, and `windlass domain verify %s` has seen it:", d.Name, d.Name)
 			}
-			return a.show(resp.Domain, func(w *tabwriter.Writer) {
+			return a.showMessage(resp.Domain, func(w *tabwriter.Writer) {
 				if resp.Domain.Verified {
 					domainTable(w, []*windlassv1.Domain{resp.Domain})
 					return
 				}
-				row(w, "NAME", "TYPE", "VALUE")
-				row(w, resp.Domain.TxtName, "TXT", resp.Domain.TxtValue)
+				writeRow(w, "NAME", "TYPE", "VALUE")
+				writeRow(w, resp.Domain.TxtName, "TXT", resp.Domain.TxtValue)
 			})
 		}),
 	}
 	add.Flags().StringVar(&addApp, "app", "", "app that the domain serves")
-	must(add.MarkFlagRequired("app"))
-	return group(c, list, add, a.verifyDomainCommand(), a.removeDomainCommand())
+	mustSucceed(add.MarkFlagRequired("app"))
+	return groupCommands(c, list, add, a.verifyDomainCommand(), a.removeDomainCommand())
 }
 
 func (a *app) verifyDomainCommand() *cobra.Command {
@@ -238,7 +238,7 @@ func (a *app) verifyDomainCommand() *cobra.Command {
 				return err
 			}
 			a.infof("domain %s is verified", d.Name)
-			return a.show(d, func(w *tabwriter.Writer) { domainTable(w, []*windlassv1.Domain{d}) })
+			return a.showMessage(d, func(w *tabwriter.Writer) { domainTable(w, []*windlassv1.Domain{d}) })
 		}),
 	}
 	c.Flags().StringVar(&ofApp, "app", "", "app that the domain serves; needed if several apps wait for it")
@@ -321,7 +321,7 @@ func (a *app) domainApp(ctx context.Context, name, ofApp string) (string, error)
 	}
 	switch len(apps) {
 	case 0:
-		return "", fmt.Errorf("no app has domain %q: `windlass domain list` lists the domains, `windlass domain add` adds one", truncate(name))
+		return "", fmt.Errorf("no app has domain %q: `windlass domain list` lists the domains, `windlass domain add` adds one", truncateText(name))
 	case 1:
 		return id, nil
 	}
@@ -342,8 +342,8 @@ func domainState(d *windlassv1.Domain) string {
 }
 
 func domainTable(w *tabwriter.Writer, all []*windlassv1.Domain) {
-	row(w, "DOMAIN", "APP", "STATE", "TXT RECORD", "VALUE", "ADDED BY")
+	writeRow(w, "DOMAIN", "APP", "STATE", "TXT RECORD", "VALUE", "ADDED BY")
 	for _, d := range all {
-		row(w, d.Name, d.App, domainState(d), d.TxtName, d.TxtValue, orDash(d.CreatedBy))
+		writeRow(w, d.Name, d.App, domainState(d), d.TxtName, d.TxtValue, orDash(d.CreatedBy))
 	}
 }

@@ -33,7 +33,7 @@ func checkScalar(field protoreflect.FieldDescriptor, value any) (any, error) {
 		}
 		i, err := wholeNumber(n)
 		if err != nil || field.Kind() == protoreflect.Int32Kind && (i < -1<<31 || i > 1<<31-1) {
-			return nil, fmt.Errorf("%s is not a whole number in range", truncate(n.String()))
+			return nil, fmt.Errorf("%s is not a whole number in range", truncateText(n.String()))
 		}
 		return json.Number(strconv.FormatInt(i, 10)), nil
 	case protoreflect.DoubleKind:

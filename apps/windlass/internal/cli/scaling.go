@@ -23,7 +23,7 @@ import (
 )
 
 func (a *app) scalingCommand() *cobra.Command {
-	return group(&cobra.Command{
+	return groupCommands(&cobra.Command{
 		Use:   "scaling",
 		Short: "Show how an app's replicas follow the load, and simulate it",
 	}, a.scalingStatusCommand(), a.scalingWhyCommand(), a.scalingSimulateCommand())
@@ -48,7 +48,7 @@ control plane has the region's stream, status shows the last decision that chang
 			case len(resp.GetRegions()) == 0:
 				a.infof("%s: no decision yet: look again in some seconds, once the regions have reported their load", args[0])
 			}
-			return a.show(resp, func(w *tabwriter.Writer) { scalingTable(w, resp) })
+			return a.showMessage(resp, func(w *tabwriter.Writer) { scalingTable(w, resp) })
 		}),
 	}
 }
@@ -67,21 +67,21 @@ func decisionTable(w *tabwriter.Writer, regions []*windlassv1.RegionScaling) {
 		titles = slices.Insert(titles, 1, any("ROLE"))
 		titles[2] = "INSTANCES"
 	}
-	row(w, titles...)
+	writeRow(w, titles...)
 	for _, r := range regions {
 		head := []any{r.GetRegion(), r.GetReplicas(), r.GetReady(), r.GetWanted(), r.GetMin(), r.GetMax(), orDash(r.GetLimit())}
 		if pooled {
 			head = slices.Insert(head, 1, any(r.GetRole()))
 		}
 		if len(r.GetWants()) == 0 {
-			row(w, append(head, "-", "-", "-", "-", timeText(r.GetAt()))...)
+			writeRow(w, append(head, "-", "-", "-", "-", timeText(r.GetAt()))...)
 		}
 		for _, want := range r.GetWants() {
 			value, wants := "missing", "-"
 			if want.Value != nil {
 				value, wants = metricValue(want), strconv.Itoa(int(want.GetReplicas()))
 			}
-			row(w, append(head, metricName(want.GetMetric()), value, want.GetMetric().GetTarget(), wants, timeText(r.GetAt()))...)
+			writeRow(w, append(head, metricName(want.GetMetric()), value, want.GetMetric().GetTarget(), wants, timeText(r.GetAt()))...)
 			for i := range head {
 				head[i] = ""
 			}
@@ -90,7 +90,7 @@ func decisionTable(w *tabwriter.Writer, regions []*windlassv1.RegionScaling) {
 	for _, r := range regions {
 		for _, want := range r.GetWants() {
 			if want.GetProblem() != "" {
-				row(w, "Missing:", fmt.Sprintf("%s in %s: %s", metricName(want.GetMetric()), placeOf(r), want.GetProblem()))
+				writeRow(w, "Missing:", fmt.Sprintf("%s in %s: %s", metricName(want.GetMetric()), placeOf(r), want.GetProblem()))
 			}
 		}
 	}
@@ -120,7 +120,7 @@ func metricValue(want *windlassv1.MetricWant) string {
 
 func holdLines(w *tabwriter.Writer, resp *windlassv1.GetScalingResponse) {
 	for _, h := range resp.GetHolds() {
-		row(w, "Hold:", fmt.Sprintf("%d %s in %s until %s, by %s", h.GetReplicas(), unitOf(h.GetRole()), orAll(h.GetRegion()), timeText(h.GetUntil()), h.GetWho()))
+		writeRow(w, "Hold:", fmt.Sprintf("%d %s in %s until %s, by %s", h.GetReplicas(), unitOf(h.GetRole()), orAll(h.GetRegion()), timeText(h.GetUntil()), h.GetWho()))
 	}
 }
 
@@ -141,7 +141,7 @@ func scalingLines(w *tabwriter.Writer, resp *windlassv1.GetScalingResponse) {
 		if r.GetRole() != "" && r.GetWanted() == 0 {
 			text += ": the pool is at zero"
 		}
-		row(w, "Scaling:", text)
+		writeRow(w, "Scaling:", text)
 	}
 	holdLines(w, resp)
 }
@@ -193,9 +193,9 @@ shows the decisions about one role. It looks back 7 days, or as far as --since s
 				a.infof("%s: no decision in the %s before %s: look further back with --since", args[0], durationText(since), until.UTC().Format(time.RFC3339))
 			}
 			return showList(a, items, func(w *tabwriter.Writer) {
-				row(w, "WHEN", "REGION", "WHAT", "WHO", "WHY")
+				writeRow(w, "WHEN", "REGION", "WHAT", "WHO", "WHY")
 				for _, h := range slices.Backward(items) {
-					row(w, timeText(h.GetAt()), orDash(h.GetRegion()), h.GetWhat(), h.GetWho(), a.message(h.GetWhy()))
+					writeRow(w, timeText(h.GetAt()), orDash(h.GetRegion()), h.GetWhat(), h.GetWho(), a.messageCell(h.GetWhy()))
 				}
 			})
 		}),
@@ -306,10 +306,10 @@ a list of objects with seconds and requestsPerSecond. Each rate holds up to the 
 			if a.output != "table" {
 				return a.showValue(map[string]any{"outcomes": outcomes})
 			}
-			return a.show(nil, func(w *tabwriter.Writer) {
-				row(w, "ALGORITHM", "REPLICA-HOURS", "OVER OBJECTIVE", "LONGEST WAIT", "PEAK", "TURNS")
+			return a.showMessage(nil, func(w *tabwriter.Writer) {
+				writeRow(w, "ALGORITHM", "REPLICA-HOURS", "OVER OBJECTIVE", "LONGEST WAIT", "PEAK", "TURNS")
 				for _, o := range outcomes {
-					row(w, o.Algorithm, fmt.Sprintf("%.2f", o.ReplicaHours), fmt.Sprintf("%.2f%%", 100*o.OverObjective),
+					writeRow(w, o.Algorithm, fmt.Sprintf("%.2f", o.ReplicaHours), fmt.Sprintf("%.2f%%", 100*o.OverObjective),
 						fmt.Sprintf("%.1fs", o.LongestWait), o.Peak, o.Turns)
 				}
 			})
@@ -326,11 +326,11 @@ a list of objects with seconds and requestsPerSecond. Each rate holds up to the 
 	flags.DurationVar(&m.Service, "service", 2*time.Second, "time that a request takes, without waiting")
 	flags.IntVar(&m.Concurrency, "concurrency", 32, "requests that a replica serves at a time")
 	flags.DurationVar(&m.Objective, "objective", time.Second, "time that a request may wait")
-	must(cmd.MarkFlagRequired("file"))
+	mustSucceed(cmd.MarkFlagRequired("file"))
 	cmd.MarkFlagsOneRequired("trace", "last")
 	cmd.MarkFlagsMutuallyExclusive("trace", "last")
-	must(cmd.MarkFlagFilename("file", "yaml", "yml", "json"))
-	must(cmd.MarkFlagFilename("trace", "csv", "json"))
+	mustSucceed(cmd.MarkFlagFilename("file", "yaml", "yml", "json"))
+	mustSucceed(cmd.MarkFlagFilename("trace", "csv", "json"))
 	return cmd
 }
 

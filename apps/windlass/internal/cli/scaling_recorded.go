@@ -99,12 +99,12 @@ func (a *app) simulateRecorded(ctx context.Context, f *appFile, flags recordedFl
 		a.infof("left out, because no load is stored: %s", strings.Join(lacks, ", "))
 	}
 	for i := range runs {
-		a.infof("%s", runs[i].summary())
+		a.infof("%s", runs[i].summaryText())
 	}
 	if a.output != "table" {
 		return a.showValue(map[string]any{"regions": runs})
 	}
-	return a.show(nil, func(w *tabwriter.Writer) { recordedTable(w, runs) })
+	return a.showMessage(nil, func(w *tabwriter.Writer) { recordedTable(w, runs) })
 }
 
 // noLoad says why nothing can be simulated, and what to do.
@@ -132,7 +132,7 @@ func recordedOf(samples []*windlassv1.LoadSample, p *scaling.Policy) (out []simu
 	for _, s := range samples {
 		r := simulate.Recorded{
 			At: time.UnixMilli(s.GetAt()).UTC(), Span: time.Duration(s.GetSpanMs()) * time.Millisecond, Ready: int(s.GetReady()), Starting: int(s.GetStarting()), Desired: int(s.GetDesired()),
-			Rate: wider(s.Rate), InFlight: wider(s.InFlight), Queued: wider(s.Queued), FirstToken: wider(s.FirstTokenP95), Latency: wider(s.LatencyP95),
+			Rate: widerFloat(s.Rate), InFlight: widerFloat(s.InFlight), Queued: widerFloat(s.Queued), FirstToken: widerFloat(s.FirstTokenP95), Latency: widerFloat(s.LatencyP95),
 			Levels: map[string]float64{}, Results: map[string]float64{},
 		}
 		for name, v := range s.GetLevels() {
@@ -148,7 +148,7 @@ func recordedOf(samples []*windlassv1.LoadSample, p *scaling.Policy) (out []simu
 	return out
 }
 
-func wider(v *float32) *float64 {
+func widerFloat(v *float32) *float64 {
 	if v == nil {
 		return nil
 	}
@@ -173,8 +173,8 @@ func newRecordedRun(f *appFile, region string, flags recordedFlags, replay *simu
 	return run
 }
 
-// summary says which time the simulation covers.
-func (r *recordedRun) summary() string {
+// summaryText says which time the simulation covers.
+func (r *recordedRun) summaryText() string {
 	covered, asked := time.Duration(r.Covered*float64(time.Second)), time.Duration(r.Asked*float64(time.Second))
 	text := fmt.Sprintf("%s: the stored load covers %s of the last %s, from %s to %s", r.Region, durationText(covered), durationText(asked), r.From.Format(time.RFC3339), r.To.Format(time.RFC3339))
 	if gap := r.To.Sub(r.From) - covered; gap > time.Minute {
@@ -189,7 +189,7 @@ func recordedTable(w *tabwriter.Writer, runs []recordedRun) {
 	if gpus {
 		titles = slices.Insert(titles, 3, any("GPU-HOURS"))
 	}
-	row(w, titles...)
+	writeRow(w, titles...)
 	for _, r := range runs {
 		for i, o := range r.Outcomes {
 			region := r.Region
@@ -200,7 +200,7 @@ func recordedTable(w *tabwriter.Writer, runs []recordedRun) {
 			if gpus {
 				cells = slices.Insert(cells, 3, any(gpuHoursText(o.GPUHours)))
 			}
-			row(w, cells...)
+			writeRow(w, cells...)
 		}
 	}
 }

@@ -35,21 +35,21 @@ func isTerminal(w io.Writer) bool {
 
 // Write expects whole lines, or at least whole characters.
 func (s *screen) Write(p []byte) (int, error) {
-	if _, err := io.WriteString(s.to, printable(string(p))); err != nil {
+	if _, err := io.WriteString(s.to, printableText(string(p))); err != nil {
 		return 0, err
 	}
 	return len(p), nil
 }
 
-// control writes a control sequence, if the output is a terminal.
-func (s *screen) control(sequence string) {
+// writeControl writes a control sequence, if the output is a terminal.
+func (s *screen) writeControl(sequence string) {
 	if s.terminal {
 		fmt.Fprint(s.to, sequence) //nolint:errcheck // a closed terminal cannot be reported
 	}
 }
 
-// width returns the number of columns of the terminal, or 80.
-func (s *screen) width() int {
+// columnCount returns the number of columns of the terminal, or 80.
+func (s *screen) columnCount() int {
 	if f, ok := s.to.(*os.File); ok {
 		if columns, _, err := term.GetSize(int(f.Fd())); err == nil && columns > 0 {
 			return columns
@@ -69,9 +69,9 @@ func (s *screen) dataWriter() io.Writer {
 // colours are sequences that only set the appearance of text. Logs often contain them.
 var colours = regexp.MustCompile("\x1b\\[[0-9;:]*m")
 
-// printable returns a text that cannot control a terminal. It writes unsafe characters as JSON escapes, so
+// printableText returns a text that cannot control a terminal. It writes unsafe characters as JSON escapes, so
 // that JSON keeps its meaning.
-func printable(s string) string {
+func printableText(s string) string {
 	if !strings.ContainsFunc(s, unsafeToPrint) {
 		return s
 	}
@@ -108,7 +108,7 @@ func unsafeToPrint(r rune) bool {
 
 // oneLine returns a printable text without line ends and tabs.
 func oneLine(s string) string {
-	return strings.NewReplacer("\n", " ", "\t", " ").Replace(printable(s))
+	return strings.NewReplacer("\n", " ", "\t", " ").Replace(printableText(s))
 }
 
 // firstWidth is the maximum width of a message in a table, in columns.

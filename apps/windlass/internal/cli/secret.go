@@ -63,9 +63,9 @@ no version is created. The exit code is the code of the rollout with the worst o
 				return err
 			}
 			return showList(a, items, func(w *tabwriter.Writer) {
-				row(w, "SECRET", "VERSION", "CREATED", "UPDATED")
+				writeRow(w, "SECRET", "VERSION", "CREATED", "UPDATED")
 				for _, s := range items {
-					row(w, s.Name, s.Version, ageText(s.CreatedAt), ageText(s.UpdatedAt))
+					writeRow(w, s.Name, s.Version, ageText(s.CreatedAt), ageText(s.UpdatedAt))
 				}
 			})
 		}),
@@ -80,7 +80,7 @@ no version is created. The exit code is the code of the rollout with the worst o
 			return a.showDone(resp, "secret %s is deleted", args[0])
 		}),
 	}
-	return group(c, set, list, remove)
+	return groupCommands(c, set, list, remove)
 }
 
 // finishSecret prints the result of a new value and waits for the rollouts of the apps that use it. It
@@ -100,7 +100,7 @@ func (a *app) finishSecret(ctx context.Context, resp *windlassv1.SetSecretRespon
 		a.infof("%s", text)
 	}
 	for _, r := range resp.Rollouts {
-		a.infof("%s: %s", r.App, versionResult{version: r.Version, hold: r.Hold}.text())
+		a.infof("%s: %s", r.App, versionResult{version: r.Version, hold: r.Hold}.textOf())
 	}
 	outcome, outcomes := outcomeAccepted, map[string]string{}
 	if resp.Unchanged {
@@ -118,7 +118,7 @@ func (a *app) finishSecret(ctx context.Context, resp *windlassv1.SetSecretRespon
 			v = verdict{true, outcomeFailed, 1, fmt.Sprintf("%s %s is no longer followed: %v", r.App, versionText(r.Version), err)}
 		}
 		outcomes[r.AppId] = v.outcome
-		if exit, ok := errors.AsType[*ExitError](v.err()); ok {
+		if exit, ok := errors.AsType[*ExitError](v.errorOf()); ok {
 			a.infof("%s", exit.Message)
 			exit.Message = ""
 			if worst == nil || worseCode(exit.Code, worst.Code) {
@@ -148,7 +148,7 @@ func worseCode(one, other int) bool {
 
 // awaitSecret follows one of the rollouts until it is over or patience ends.
 func (a *app) awaitSecret(ctx context.Context, ro *windlassv1.SecretRollout, until string, patience time.Duration) (verdict, error) {
-	p := &progress{app: a, started: time.Now(), live: a.interactive()}
+	p := &progress{app: a, started: time.Now(), live: a.isInteractive()}
 	v, last, err := a.watchWork(ctx, p, startedWork{app: ro.AppId, rolloutID: ro.RolloutId, deploymentID: ro.DeploymentId}, until, patience)
 	switch {
 	case err != nil:

@@ -95,7 +95,7 @@ its owner creates one with windlass region create, or an operator grants it a re
 				return err
 			}
 			if a.output != "table" {
-				return a.show(resp, nil)
+				return a.showMessage(resp, nil)
 			}
 			a.infof("workspace %s is created; its owner's key is not shown again", resp.Workspace.GetName())
 			_, err = fmt.Fprintln(a.Stdout, resp.ApiKey)
@@ -113,9 +113,9 @@ its owner creates one with windlass region create, or an operator grants it a re
 				return err
 			}
 			return showList(a, all, func(w *tabwriter.Writer) {
-				row(w, "WORKSPACE", "NAME", "AGE")
+				writeRow(w, "WORKSPACE", "NAME", "AGE")
 				for _, v := range all {
-					row(w, v.Id, v.Name, ageText(v.CreatedAt))
+					writeRow(w, v.Id, v.Name, ageText(v.CreatedAt))
 				}
 			})
 		}),
@@ -171,14 +171,14 @@ project "default" and its environment "production". Owners manage projects.`,
 				return err
 			}
 			return showList(a, all, func(w *tabwriter.Writer) {
-				row(w, "PROJECT", "NAME", "AGE")
+				writeRow(w, "PROJECT", "NAME", "AGE")
 				for _, v := range all {
-					row(w, v.Id, v.Name, ageText(v.CreatedAt))
+					writeRow(w, v.Id, v.Name, ageText(v.CreatedAt))
 				}
 			})
 		}),
 	}
-	return group(c, create, list, a.renameCommand(k), a.removeCommand(k))
+	return groupCommands(c, create, list, a.renameCommand(k), a.removeCommand(k))
 }
 
 func (a *app) listProjects(ctx context.Context) ([]*windlassv1.Project, error) {
@@ -247,14 +247,14 @@ changed with windlass env, secrets with windlass secret.`,
 				return err
 			}
 			return showList(a, all, func(w *tabwriter.Writer) {
-				row(w, "ENVIRONMENT", "NAME", "VARIABLES", "AGE")
+				writeRow(w, "ENVIRONMENT", "NAME", "VARIABLES", "AGE")
 				for _, e := range all {
-					row(w, e.Id, environmentName(e), len(e.Variables), ageText(e.CreatedAt))
+					writeRow(w, e.Id, environmentName(e), len(e.Variables), ageText(e.CreatedAt))
 				}
 			})
 		}),
 	}
-	return group(c, create, list, a.renameCommand(k), a.removeCommand(k))
+	return groupCommands(c, create, list, a.renameCommand(k), a.removeCommand(k))
 }
 
 // listEnvironments returns the environments of the named projects, or of all projects for none.

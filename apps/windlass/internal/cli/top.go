@@ -32,13 +32,13 @@ of the dashboard shows the last hour.`,
 		Example: "  windlass top echo\n  windlass top echo --watch",
 		Args:    cobra.ExactArgs(1),
 	}
-	c.RunE = a.run(func(ctx context.Context, args []string) error { return a.top(ctx, a.appPath(args[0]), watch) })
+	c.RunE = a.run(func(ctx context.Context, args []string) error { return a.showTop(ctx, a.appPath(args[0]), watch) })
 	c.Flags().BoolVarP(&watch, "watch", "w", false, "show the load again every 5 s")
 	return c
 }
 
-// top shows the load once, or until the user stops it. A stream that breaks is opened again.
-func (a *app) top(ctx context.Context, path string, watch bool) error {
+// showTop shows the load once, or until the user stops it. A stream that breaks is opened again.
+func (a *app) showTop(ctx context.Context, path string, watch bool) error {
 	if !watch {
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithTimeout(ctx, a.timeout)
@@ -55,7 +55,7 @@ func (a *app) top(ctx context.Context, path string, watch bool) error {
 				if watch {
 					a.clearScreen()
 				}
-				if err := a.show(res, func(w *tabwriter.Writer) { known.table(w, res.GetSentAt()) }); err != nil {
+				if err := a.showMessage(res, func(w *tabwriter.Writer) { known.writeTable(w, res.GetSentAt()) }); err != nil {
 					return errors.Join(err, stream.Close())
 				}
 			}
@@ -111,23 +111,23 @@ func (t topState) update(res *windlassv1.WatchSeriesResponse) {
 	}
 }
 
-func (t topState) table(w *tabwriter.Writer, now int64) {
-	row(w, "REGION", "REQUESTS/S", "ERRORS", "P95", "FIRST TOKEN", "QUEUE", "READY", "WANTED")
+func (t topState) writeTable(w *tabwriter.Writer, now int64) {
+	writeRow(w, "REGION", "REQUESTS/S", "ERRORS", "P95", "FIRST TOKEN", "QUEUE", "READY", "WANTED")
 	for _, name := range slices.Sorted(maps.Keys(t)) {
-		row(w, append([]any{name}, t[name].values(now)...)...)
+		writeRow(w, append([]any{name}, t[name].cellsOf(now)...)...)
 	}
 	for _, name := range slices.Sorted(maps.Keys(t)) {
 		if r := t[name]; r.problem != "" {
-			row(w, "Missing:", r.problem)
+			writeRow(w, "Missing:", r.problem)
 		}
 	}
 	if len(t) == 0 {
-		row(w, "-", "the app runs in no region")
+		writeRow(w, "-", "the app runs in no region")
 	}
 }
 
-// values returns the cells of a region. A value that is not known, or too old, is "-".
-func (r *topRegion) values(now int64) []any {
+// cellsOf returns the cells of a region. A value that is not known, or too old, is "-".
+func (r *topRegion) cellsOf(now int64) []any {
 	out := []any{"-", "-", "-", "-", "-", "-", "-"}
 	if len(r.samples) == 0 {
 		return out

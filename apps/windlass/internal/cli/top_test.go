@@ -30,7 +30,7 @@ func TestTop_ShowsNewestSamplesAndUnknownIsNotZero(t *testing.T) {
 	text := func(now int64) string {
 		var out bytes.Buffer
 		w := tabwriter.NewWriter(&out, 0, 0, 2, ' ', 0)
-		state.table(w, now)
+		state.writeTable(w, now)
 		require.NoError(t, w.Flush())
 		return out.String()
 	}

@@ -29,9 +29,9 @@ each URL on a line of its own. Regions whose gateways have different addresses h
 			if !all {
 				urls = urls[:1]
 			}
-			return a.show(r.App, func(w *tabwriter.Writer) {
+			return a.showMessage(r.App, func(w *tabwriter.Writer) {
 				for _, url := range urls {
-					row(w, url)
+					writeRow(w, url)
 				}
 			})
 		}),

@@ -46,8 +46,8 @@ type verdict struct {
 	message string
 }
 
-// err returns the error that the command ends with, or nil.
-func (v verdict) err() error {
+// errorOf returns the error that the command ends with, or nil.
+func (v verdict) errorOf() error {
 	if v.code == 0 {
 		return nil
 	}
@@ -243,7 +243,7 @@ func behindText(ro *windlassv1.Rollout) string {
 // count. If asked is below 0, any number is right. seen is true once the number was as asked: after that, another
 // number supersedes the scaling. The caller keeps seen between calls.
 func judgeSize(r *windlassv1.WatchAppResponse, region string, asked int32, seen *bool) verdict {
-	all := sizes(r)
+	all := sizesOf(r)
 	if len(all) == 0 {
 		return verdict{}
 	}
@@ -310,8 +310,8 @@ type size struct {
 	moving bool
 }
 
-// sizes returns the size by region. During a rollout it counts the replicas of all versions.
-func sizes(r *windlassv1.WatchAppResponse) map[string]size {
+// sizesOf returns the size by region. During a rollout it counts the replicas of all versions.
+func sizesOf(r *windlassv1.WatchAppResponse) map[string]size {
 	out := map[string]size{}
 	for _, d := range r.GetDeployments() {
 		if d.GetId() != r.GetApp().GetLiveDeploymentId() {

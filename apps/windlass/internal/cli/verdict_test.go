@@ -191,7 +191,7 @@ func TestJudgeRole_StoppedPoolIsNotWaitedFor(t *testing.T) {
 	for _, v := range []verdict{judge("", row("eu", 0, 0, 6)), judge("us", row("eu", 100, 5, 6), row("us", 0, 0, 6))} {
 		require.True(t, v.over)
 		require.Equal(t, "stopped", v.outcome)
-		require.NoError(t, v.err())
+		require.NoError(t, v.errorOf())
 		require.Contains(t, v.message, "the pool is stopped in ")
 		require.Contains(t, v.message, "windlass scale chat --replicas 100")
 	}

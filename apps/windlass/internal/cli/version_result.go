@@ -45,7 +45,7 @@ func (a *app) finishVersion(ctx context.Context, name string, x versionResult, w
 
 // printVersion prints the result of the call, for people.
 func (a *app) printVersion(name string, x versionResult) {
-	a.infof("%s: %s", name, x.text())
+	a.infof("%s: %s", name, x.textOf())
 	for _, text := range x.warnings {
 		a.infof("%s", text)
 	}
@@ -87,8 +87,8 @@ func (x versionResult) unchangedText() string {
 	return "nothing changed, "
 }
 
-// text describes the result for people.
-func (x versionResult) text() string {
+// textOf describes the result for people.
+func (x versionResult) textOf() string {
 	v := versionText(x.version)
 	switch x.effect {
 	case windlassv1.VersionEffect_VERSION_EFFECT_LIVE_ALREADY:

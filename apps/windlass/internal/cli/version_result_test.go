@@ -11,7 +11,7 @@ import (
 func TestVersionResult_SaysWhatChanged(t *testing.T) {
 	t.Parallel()
 	same := versionResult{version: 3, effect: windlassv1.VersionEffect_VERSION_EFFECT_LIVE_ALREADY}
-	require.Equal(t, "nothing changed, v3 stays live", same.text())
+	require.Equal(t, "nothing changed, v3 stays live", same.textOf())
 	same.scalingChanged = true
-	require.Equal(t, "its scaling changed, v3 stays live", same.text())
+	require.Equal(t, "its scaling changed, v3 stays live", same.textOf())
 }

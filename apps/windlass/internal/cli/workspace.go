@@ -12,7 +12,7 @@ import (
 )
 
 func (a *app) workspaceCommand() *cobra.Command {
-	return group(&cobra.Command{Use: "workspace", Aliases: []string{"workspaces"}, Short: "Manage workspaces"},
+	return groupCommands(&cobra.Command{Use: "workspace", Aliases: []string{"workspaces"}, Short: "Manage workspaces"},
 		append(a.workspaceCommands(), a.quotaCommand(), a.featuresCommand(), a.tierCommand())...)
 }
 
@@ -91,7 +91,7 @@ even if they exceed the new limit.`,
 				}
 				quota = set.Quota
 			}
-			return a.show(quota, func(w *tabwriter.Writer) { quotaTable(w, quota) })
+			return a.showMessage(quota, func(w *tabwriter.Writer) { quotaTable(w, quota) })
 		}),
 	}
 	for i, l := range limits {
@@ -128,7 +128,7 @@ func changeLimits(own *windlassv1.Limits, values []string) (_ *windlassv1.Limits
 }
 
 func quotaTable(w *tabwriter.Writer, q *windlassv1.Quota) {
-	row(w, "LIMIT", "USED", "OF", "SET BY")
+	writeRow(w, "LIMIT", "USED", "OF", "SET BY")
 	for _, l := range limits {
 		used, of, by := "-", "-", "control plane"
 		if l.used != nil {
@@ -143,10 +143,10 @@ func quotaTable(w *tabwriter.Writer, q *windlassv1.Quota) {
 		if *l.of(q.GetOwn()) != nil {
 			by = "workspace " + q.GetWorkspaceName()
 		}
-		row(w, l.name, used, of, by)
+		writeRow(w, l.name, used, of, by)
 	}
 	if left := q.GetUsage().GetStartsLeft(); left >= 0 {
-		row(w)
-		row(w, fmt.Sprintf("%d calls that start work can be made at once now.", left))
+		writeRow(w)
+		writeRow(w, fmt.Sprintf("%d calls that start work can be made at once now.", left))
 	}
 }

@@ -45,7 +45,7 @@ func TestReady_NamesAppsOfEarlierRuns(t *testing.T) {
 		cfg: Config{Getenv: func(string) string { return "" }}, self: "/usr/bin/windlass", state: &stateFile{},
 		layout: layout{root: t.TempDir()}, ports: map[string]int{portAPI: port, portRestateAdmin: 7705},
 	}
-	require.NoError(t, credentials{APIKey: "wl_x"}.save(r.layout.credentialsPath()))
+	require.NoError(t, credentials{APIKey: "wl_x"}.saveFile(r.layout.credentialsPath()))
 	require.Empty(t, r.earlierApps(t.Context()), "the first run")
 
 	r.hasEarlier = true

@@ -263,7 +263,7 @@ func (r *run) nextSteps(dashboard string, apps []string) string {
 	if r.tls {
 		fmt.Fprintf(&b, "  CA          curl --cacert %s https://...\n", shellWord(r.layout.caFile()))
 	}
-	if hints := clusterHints(r.state.snapshot().Processes); len(hints) > 0 {
+	if hints := clusterHints(r.state.currentState().Processes); len(hints) > 0 {
 		fmt.Fprintf(&b, "\nInto the clusters:\n\n  %s\n", strings.Join(hints, "\n  "))
 	}
 	fmt.Fprintf(&b, "\nNow, in another shell (the CLI's context %q is this Windlass):\n\n", r.opts.context)

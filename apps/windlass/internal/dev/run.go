@@ -264,7 +264,7 @@ func (r *run) bootstrapDatabase(ctx context.Context, dsn string) error {
 	if err != nil {
 		return fmt.Errorf("prepare the database: %w", err)
 	}
-	if err := (credentials{APIKey: made.APIKey, OperatorKey: made.OperatorKey}).save(r.layout.credentialsPath()); err != nil {
+	if err := (credentials{APIKey: made.APIKey, OperatorKey: made.OperatorKey}).saveFile(r.layout.credentialsPath()); err != nil {
 		return err
 	}
 	for region, token := range made.JoinTokens {

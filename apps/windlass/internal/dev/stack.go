@@ -339,7 +339,7 @@ func (r *run) programEnv() []string {
 const roleActive = "active"
 
 // caFile returns the path of the CA that clients of this dev trust. It is empty without TLS.
-func (r *run) caFile() string { return r.state.snapshot().caFile(r.layout) }
+func (r *run) caFile() string { return r.state.currentState().caFile(r.layout) }
 
 // checkReady asks a program whether it is ready. The error names the checks that fail.
 func checkReady(ctx context.Context, base, caFile string) error {

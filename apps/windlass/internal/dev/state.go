@@ -110,8 +110,8 @@ func (f *stateFile) updateProcess(name string, change func(*ProcessState)) {
 	})
 }
 
-// snapshot returns a copy of the current state.
-func (f *stateFile) snapshot() State {
+// currentState returns a copy of the current state.
+func (f *stateFile) currentState() State {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	now := f.now
@@ -146,7 +146,7 @@ func loadCredentials(path string) (credentials, error) {
 	return c, nil
 }
 
-func (c credentials) save(path string) error {
+func (c credentials) saveFile(path string) error {
 	b, err := json.Marshal(c)
 	if err != nil {
 		return err

@@ -61,8 +61,8 @@ const (
 	url    = `^https?://[^@\s/]+(/\S*)?$`
 )
 
-// text returns the schema of a text that matches a pattern.
-func text(pattern string) object { return object{"type": "string", "pattern": pattern} }
+// textSchema returns the schema of a text that matches a pattern.
+func textSchema(pattern string) object { return object{"type": "string", "pattern": pattern} }
 
 func oneOf(values ...string) object {
 	return object{"enum": values}
@@ -75,16 +75,16 @@ func arrayOf(items object) object { return object{"items": items} }
 // constraints are rules for the values of all charts, besides their types, by the path of the value. A key that is
 // only the last part of a path applies to all values with that name.
 var constraints = map[string]object{
-	"secret":       text(orNone + nameOfObject),
-	"certificate":  text(orNone + nameOfObject),
-	"ca":           text(orNone + nameOfObject),
-	"clientCA":     text(orNone + nameOfObject),
-	"accessSecret": text(nameOfObject),
+	"secret":       textSchema(orNone + nameOfObject),
+	"certificate":  textSchema(orNone + nameOfObject),
+	"ca":           textSchema(orNone + nameOfObject),
+	"clientCA":     textSchema(orNone + nameOfObject),
+	"accessSecret": textSchema(nameOfObject),
 
-	"clientCertificate":            text(orNone + nameOfObject),
-	"restate.workflowsCertificate": text(orNone + nameOfObject),
+	"clientCertificate":            textSchema(orNone + nameOfObject),
+	"restate.workflowsCertificate": textSchema(orNone + nameOfObject),
 
-	"key":              text(`^[-._a-zA-Z0-9]+$`),
+	"key":              textSchema(`^[-._a-zA-Z0-9]+$`),
 	"fullnameOverride": {"pattern": orNone + `^[a-z]([-a-z0-9]*[a-z0-9])?$`, "maxLength": 44},
 	"replicas":         atLeast(0),
 	"labels":           {"additionalProperties": object{"type": "string"}},
@@ -94,11 +94,11 @@ var constraints = map[string]object{
 	"nodeSelector":     {"additionalProperties": object{"type": "string"}},
 	"tolerations":      arrayOf(object{"type": "object"}),
 
-	"image.repository":  text(`^[a-z0-9][-._a-z0-9:/]*[a-z0-9]$`),
-	"image.digest":      text(orNone + `^sha256:[0-9a-f]{64}$`),
-	"image.tag":         text(orNone + `^[\w][-.\w]{0,127}$`),
+	"image.repository":  textSchema(`^[a-z0-9][-._a-z0-9:/]*[a-z0-9]$`),
+	"image.digest":      textSchema(orNone + `^sha256:[0-9a-f]{64}$`),
+	"image.tag":         textSchema(orNone + `^[\w][-.\w]{0,127}$`),
 	"image.pullPolicy":  oneOf("Always", "IfNotPresent", "Never"),
-	"image.pullSecrets": arrayOf(named(object{"name": text(nameOfObject)})),
+	"image.pullSecrets": arrayOf(objectSchema(object{"name": textSchema(nameOfObject)})),
 
 	"env": arrayOf(object{
 		"type": "object", "required": []string{"name"}, "additionalProperties": false,
@@ -115,12 +115,12 @@ var constraints = map[string]object{
 
 	"log.format":                         oneOf("json", "text"),
 	"log.level":                          oneOf("debug", "info", "warn", "error"),
-	"metrics.serviceMonitor.interval":    text(`^\d+(s|m)$`),
+	"metrics.serviceMonitor.interval":    textSchema(`^\d+(s|m)$`),
 	"podDisruptionBudget.maxUnavailable": {"type": []string{"integer", "string"}, "minimum": 0, "pattern": `^\d+%$`},
 
 	"service.type":                     oneOf("ClusterIP", "NodePort", "LoadBalancer"),
 	"service.externalTrafficPolicy":    oneOf("Cluster", "Local"),
-	"service.loadBalancerSourceRanges": arrayOf(text(`^[0-9a-fA-F.:]+/\d+$`)),
+	"service.loadBalancerSourceRanges": arrayOf(textSchema(`^[0-9a-fA-F.:]+/\d+$`)),
 	"port":                             {"minimum": 1, "maximum": 65535},
 	"httpPort":                         {"minimum": 1, "maximum": 65535},
 	"httpsPort":                        {"minimum": 1, "maximum": 65535},
@@ -131,33 +131,33 @@ var constraints = map[string]object{
 	"networkPolicy.routesFrom":         arrayOf(object{"type": "object"}),
 	"networkPolicy.egress":             arrayOf(object{"type": "object"}),
 
-	"database.dsn.secret":  text(nameOfObject),
-	"keyset.secret":        text(nameOfObject),
-	"domain":               text(`^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$`),
-	"restate.ingress":      text(url),
-	"restate.admin":        text(url),
-	"restate.identityKeys": arrayOf(text(`^publickeyv1_\w+$`)),
-	"backup.recipients":    arrayOf(text(`^age1[a-z0-9]+$`)),
-	"backup.schedule":      text(`^(@\w+|\S+( \S+){4})$`),
+	"database.dsn.secret":  textSchema(nameOfObject),
+	"keyset.secret":        textSchema(nameOfObject),
+	"domain":               textSchema(`^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$`),
+	"restate.ingress":      textSchema(url),
+	"restate.admin":        textSchema(url),
+	"restate.identityKeys": arrayOf(textSchema(`^publickeyv1_\w+$`)),
+	"backup.recipients":    arrayOf(textSchema(`^age1[a-z0-9]+$`)),
+	"backup.schedule":      textSchema(`^(@\w+|\S+( \S+){4})$`),
 	"backup.keep":          atLeast(0),
 
 	"backup.activeDeadlineSeconds": atLeast(1),
 
-	"server":                     text(url),
+	"server":                     textSchema(url),
 	"pools":                      arrayOf(object{"type": "object", "required": []string{"name", "nodeSelector"}}),
-	"gatewayAPI.gateway":         text(orNone + `^[-a-z0-9]+/[-.a-z0-9]+(:[-.a-z0-9]+)?$`),
-	"gatewayAPI.routesNamespace": text(nameOfObject),
-	"agent.url":                  text(`^(https?://[^@\s/]+|unix:/\S+)$`),
+	"gatewayAPI.gateway":         textSchema(orNone + `^[-a-z0-9]+/[-.a-z0-9]+(:[-.a-z0-9]+)?$`),
+	"gatewayAPI.routesNamespace": textSchema(nameOfObject),
+	"agent.url":                  textSchema(`^(https?://[^@\s/]+|unix:/\S+)$`),
 	"drain.delaySeconds":         atLeast(0),
 	"drain.timeoutSeconds":       atLeast(0),
 	"autoscaling.minReplicas":    atLeast(1),
 	"autoscaling.maxReplicas":    atLeast(1),
 	"autoscaling.targetCPU":      atLeast(1),
-	"dataSize":                   text(`^\d+(Mi|Gi)$`),
+	"dataSize":                   textSchema(`^\d+(Mi|Gi)$`),
 }
 
-// named returns the schema of an object with these properties, all of which are required.
-func named(properties object) object {
+// objectSchema returns the schema of an object with these properties, all of which are required.
+func objectSchema(properties object) object {
 	return object{"type": "object", "properties": properties, "required": slices.Sorted(maps.Keys(properties)), "additionalProperties": false}
 }
 
@@ -183,7 +183,7 @@ func chartSchema(root string, c chart) (string, []value, error) {
 	if err != nil {
 		return "", nil, fmt.Errorf("%s/values.yaml: %w", c.name, err)
 	}
-	flags, err := c.flags(root)
+	flags, err := c.flagSchemas(root)
 	if err != nil {
 		return "", nil, err
 	}
@@ -270,9 +270,9 @@ func schemaOfValue(node *yaml.Node, at, about string, values *[]value) (object, 
 
 var variable = regexp.MustCompile(`WINDLASS_\w+`)
 
-// flags returns the schemas of the flags that the value "flags" accepts: the flags that the templates do not set and
+// flagSchemas returns the schemas of the flags that the value "flags" accepts: the flags that the templates do not set and
 // that are not withheld.
-func (c chart) flags(root string) (object, error) {
+func (c chart) flagSchemas(root string) (object, error) {
 	files, err := filepath.Glob(filepath.Join(root, chartsDir, c.name, "templates", "*"))
 	if err != nil || len(files) == 0 {
 		return nil, errors.Join(err, fmt.Errorf("%s has no templates", c.name))

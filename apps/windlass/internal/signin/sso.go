@@ -58,7 +58,7 @@ type tokenAnswer struct {
 	SlowDown     bool   `json:"slowDown"`
 }
 
-func (a tokenAnswer) token() (Token, error) {
+func (a tokenAnswer) toToken() (Token, error) {
 	if a.Token != "" && !plainToken.MatchString(a.Token) {
 		return Token{}, errors.New("the control plane answered without a token")
 	}
@@ -91,8 +91,8 @@ func IsOver(err error) bool {
 	return errors.As(err, &r) && r.status == http.StatusUnauthorized
 }
 
-// post sends a request with a JSON body, and with the token unless it is empty.
-func (c Client) post(ctx context.Context, path, token string, in, out any) error {
+// postJSON sends a request with a JSON body, and with the token unless it is empty.
+func (c Client) postJSON(ctx context.Context, path, token string, in, out any) error {
 	body, err := json.Marshal(in)
 	if err != nil {
 		return err
@@ -164,7 +164,7 @@ func (c Client) Browser(ctx context.Context, workspace string, show func(url, co
 		return Token{}, errors.Join(err, listener.Close())
 	}
 	answers := make(chan url.Values, 1)
-	server := &http.Server{Handler: loopback(state, listener.Addr().String(), answers), ReadHeaderTimeout: exchangeTimeout}
+	server := &http.Server{Handler: loopbackHandler(state, listener.Addr().String(), answers), ReadHeaderTimeout: exchangeTimeout}
 	ended := make(chan error, 1)
 	go func() { ended <- server.Serve(listener) }()
 	defer func() {
@@ -192,15 +192,15 @@ func (c Client) Browser(ctx context.Context, workspace string, show func(url, co
 			return Token{}, errors.New(text)
 		}
 		var answer tokenAnswer
-		if err := c.post(ctx, "/ui/sso/token", "", map[string]string{"code": got.Get("code"), "verifier": verifier}, &answer); err != nil {
+		if err := c.postJSON(ctx, "/ui/sso/token", "", map[string]string{"code": got.Get("code"), "verifier": verifier}, &answer); err != nil {
 			return Token{}, fmt.Errorf("sign in: %w", err)
 		}
-		return answer.token()
+		return answer.toToken()
 	}
 }
 
-// loopback serves the one request with which the control plane sends the browser back.
-func loopback(state, address string, answers chan<- url.Values) http.Handler {
+// loopbackHandler serves the one request with which the control plane sends the browser back.
+func loopbackHandler(state, address string, answers chan<- url.Values) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Content-Type", "text/plain; charset=utf-8")
 		w.Header().Set("Cache-Control", "no-store")
@@ -241,7 +241,7 @@ func (c Client) Device(ctx context.Context, workspace string, show func(Device))
 		ExpiresInMs int64  `json:"expiresInMs"`
 		IntervalMs  int64  `json:"intervalMs"`
 	}
-	if err := c.post(ctx, "/ui/sso/device", "", struct{}{}, &begun); err != nil {
+	if err := c.postJSON(ctx, "/ui/sso/device", "", struct{}{}, &begun); err != nil {
 		return Token{}, fmt.Errorf("sign in: %w", err)
 	}
 	expires := min(time.Duration(begun.ExpiresInMs)*time.Millisecond, 2*patience)
@@ -256,14 +256,14 @@ func (c Client) Device(ctx context.Context, workspace string, show func(Device))
 		case <-time.After(interval):
 		}
 		var answer tokenAnswer
-		if err := c.post(ctx, "/ui/sso/device/token", "", map[string]string{"handle": begun.Handle, "workspace": workspace}, &answer); err != nil {
+		if err := c.postJSON(ctx, "/ui/sso/device/token", "", map[string]string{"handle": begun.Handle, "workspace": workspace}, &answer); err != nil {
 			return Token{}, fmt.Errorf("sign in: %w", err)
 		}
 		switch {
 		case answer.SlowDown:
 			interval = min(interval+5*time.Second, maxInterval) // the standard's step
 		case !answer.Pending:
-			return answer.token()
+			return answer.toToken()
 		}
 	}
 }
@@ -271,24 +271,24 @@ func (c Client) Device(ctx context.Context, workspace string, show func(Device))
 // Federated trades the token of a service, such as a job of a CI, for a token of the control plane.
 func (c Client) Federated(ctx context.Context, token, workspace string) (Token, error) {
 	var answer tokenAnswer
-	if err := c.post(ctx, "/ui/sso/federated", "", map[string]string{"token": token, "workspace": workspace}, &answer); err != nil {
+	if err := c.postJSON(ctx, "/ui/sso/federated", "", map[string]string{"token": token, "workspace": workspace}, &answer); err != nil {
 		return Token{}, fmt.Errorf("trade the token: %w", err)
 	}
-	return answer.token()
+	return answer.toToken()
 }
 
 // Renew gives a token another value. The earlier value works for a minute more.
 func (c Client) Renew(ctx context.Context, token string) (Token, error) {
 	var answer tokenAnswer
-	if err := c.post(ctx, "/ui/sso/renew", token, struct{}{}, &answer); err != nil {
+	if err := c.postJSON(ctx, "/ui/sso/renew", token, struct{}{}, &answer); err != nil {
 		return Token{}, fmt.Errorf("renew the sign-in: %w", err)
 	}
-	return answer.token()
+	return answer.toToken()
 }
 
 // SignOut ends the session of the token, or all sessions of its member.
 func (c Client) SignOut(ctx context.Context, token string, everywhere bool) error {
-	if err := c.post(ctx, "/ui/sso/sign-out?everywhere="+strconv.FormatBool(everywhere), token, struct{}{}, &struct{}{}); err != nil {
+	if err := c.postJSON(ctx, "/ui/sso/sign-out?everywhere="+strconv.FormatBool(everywhere), token, struct{}{}, &struct{}{}); err != nil {
 		return fmt.Errorf("sign out: %w", err)
 	}
 	return nil
