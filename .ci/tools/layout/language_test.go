@@ -5,6 +5,7 @@ import (
 	"go/parser"
 	"go/token"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -132,6 +133,43 @@ func TestFunctions_NamedLikeMethodsAreFound(t *testing.T) {
 		found = append(found, fn.Name.Name)
 	}
 	require.Equal(t, []string{"move", "faultOf"}, found)
+}
+
+// mostOneWordNames is the maximum share of functions whose name is one word in lower case, such as "place". In Go projects
+// that are easy to read, it is 2 to 10 %. Such a name is right for an operation that every reader knows: open, run, parse.
+const mostOneWordNames = 0.08
+
+func TestFunctions_HaveNamesThatSayWhatTheyDo(t *testing.T) {
+	_, packages := workspace(t)
+	all, short := 0, map[string]int{}
+	for _, p := range packages {
+		for _, file := range p.GoFiles {
+			f, err := parser.ParseFile(token.NewFileSet(), filepath.Join(p.Dir, file), nil, parser.SkipObjectResolution|parser.ParseComments)
+			require.NoError(t, err)
+			if ast.IsGenerated(f) {
+				continue
+			}
+			for _, decl := range f.Decls {
+				fn, ok := decl.(*ast.FuncDecl)
+				if !ok || fn.Name.Name == "main" || fn.Name.Name == "init" {
+					continue
+				}
+				all++
+				if strings.ToLower(fn.Name.Name) == fn.Name.Name {
+					short[p.Path]++
+				}
+			}
+		}
+	}
+	total := 0
+	for _, n := range short {
+		total += n
+	}
+	if share := float64(total) / float64(all); share > mostOneWordNames {
+		paths := slices.SortedFunc(maps.Keys(short), func(a, b string) int { return short[b] - short[a] })
+		t.Errorf("%d of %d functions have a name of one word, which is %.1f %%: name new ones by a verb and its object. Most are in %s",
+			total, all, 100*share, strings.Join(paths[:min(5, len(paths))], ", "))
+	}
 }
 
 // longestSentence is the maximum length of a sentence in words. Shorter sentences are better.

@@ -141,7 +141,7 @@ func (c *Code) collectTables(fn *types.Func, b body, u tableUse, seen map[*types
 				}
 			}
 		}
-		if id, ok := call.Fun.(*ast.Ident); ok && id.Name == "forget" {
+		if id, ok := call.Fun.(*ast.Ident); ok && id.Name == "forgetRows" {
 			u.written[tableOf(call.Args[0])] = true
 		}
 		if callee := called(call, b); callee != nil && callee.Pkg() == fn.Pkg() {
@@ -153,14 +153,14 @@ func (c *Code) collectTables(fn *types.Func, b body, u tableUse, seen map[*types
 	})
 }
 
-// tableOf returns "pin" for pinTable.in(t).
+// tableOf returns "pin" for pinTable.overlayIn(t).
 func tableOf(e ast.Expr) string {
 	call, ok := e.(*ast.CallExpr)
 	if !ok {
 		return ""
 	}
 	s, ok := call.Fun.(*ast.SelectorExpr)
-	if !ok || s.Sel.Name != "in" {
+	if !ok || s.Sel.Name != "overlayIn" {
 		return ""
 	}
 	id, ok := s.X.(*ast.Ident)
