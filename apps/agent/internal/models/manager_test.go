@@ -3,6 +3,7 @@ package models
 import (
 	"context"
 	"errors"
+	"flag"
 	"fmt"
 	"log/slog"
 	"maps"
@@ -1248,14 +1249,18 @@ func TestManager_SilentServers(t *testing.T) {
 	})
 }
 
-// TestManager_Thousands loads 5,000 models onto servers that answer immediately, in real time. Its log has the times.
+// many is how many models TestManager_Thousands loads.
+var many = flag.Int("many", 1000, "number of models of TestManager_Thousands")
+
+// TestManager_Thousands loads models onto servers that answer immediately, in real time. Its log has the times.
 func TestManager_Thousands(t *testing.T) {
-	const models, servers = 5000, 20
+	const servers = 20
+	models := *many
 	h := newHarness(t)
 	defer func() { h.stop() }()
 	h.update(func() { h.loadTime, h.ackDelay = 0, time.Millisecond })
 	for i := range servers {
-		h.add(fmt.Sprint("s", i), "shared", 2*models/servers)
+		h.add(fmt.Sprint("s", i), "shared", int64(2*models/servers))
 	}
 	h.show()
 	var all []Model
