@@ -50,7 +50,7 @@ func (s *Service) noticeEntries(p *pending, owners map[string]model.Assignment, 
 		if owner, ok := owners[n.DeploymentId]; ok {
 			out = append(out, model.History{
 				ID: ident.New("hst"), WorkspaceID: owner.WorkspaceID, AppID: owner.AppID, DeploymentID: n.DeploymentId, RegionID: p.region,
-				At: noticedAt(n.At, now), What: kindOf(n.Kind), Why: reasonOf(n), Who: whoAgent,
+				At: noticedAt(n.At, now), What: what(n.Kind), Why: reasonOf(n), Who: whoAgent,
 			})
 		}
 	}
@@ -104,7 +104,7 @@ func noticedAt(at, now int64) int64 {
 	return at
 }
 
-func kindOf(k agentv1.Notice_Kind) string {
+func what(k agentv1.Notice_Kind) string {
 	if k == agentv1.Notice_KIND_DRIFT {
 		return "Drift"
 	}

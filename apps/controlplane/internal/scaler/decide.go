@@ -152,7 +152,7 @@ func (s *Service) decideFor(at appRegion, a *app, t *target, now time.Time) (wri
 	}
 	what, missing, refused := "", -1, ""
 	if !now.Before(t.retryAt) {
-		what, missing = t.kindOfEntry(d, now, writes, a.Scaling.Active())
+		what, missing = t.what(d, now, writes, a.Scaling.Active())
 		if raised {
 			if what, missing = "ScalingRaised", -1; max(d.Wanted, d.Desired) < int(t.raised.to) && d.Wanted <= d.Desired {
 				what = "ScalingRaiseRefused"
@@ -237,7 +237,7 @@ func (s *Service) decideRoles(at appRegion, a *app, t *target, now time.Time) (w
 			}
 			continue
 		}
-		what, missing := of.kindOfEntry(d, now, writes && d.Wanted != d.Desired, a.Scaling.Active())
+		what, missing := of.what(d, now, writes && d.Wanted != d.Desired, a.Scaling.Active())
 		if decided.Counts[i] != count && writes {
 			out.Writes = true
 			out.Roles = append(out.Roles, model.RescaledRole{Role: name, From: int32(count), Wanted: int32(decided.Counts[i])})
@@ -285,10 +285,10 @@ const cannotWakeText = "; it does not go to zero, because no request would start
 // refusedText returns the end of a reason whose decision was refused.
 func refusedText(refused string) string { return "; this was refused: " + refused }
 
-// kindOfEntry returns the kind of the decision's history entry, empty for none. An entry is written for a changed number (even
+// what returns the kind of the decision's history entry, empty for none. An entry is written for a changed number (even
 // if the policy only advises), for a metric that has been missing for long, and for a changed limit. missing is the
 // index of the missing metric, -1 for none.
-func (t *target) kindOfEntry(d scaling.Decision, now time.Time, writes, active bool) (what string, missing int) {
+func (t *target) what(d scaling.Decision, now time.Time, writes, active bool) (what string, missing int) {
 	if writes || !active && d.Wanted != t.recorded.wanted && !t.recorded.at.IsZero() {
 		return "ScalingDecided", -1
 	}
