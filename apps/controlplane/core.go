@@ -343,8 +343,7 @@ func (p parts) newHandler(agents agentService, users *api.API) (http.Handler, er
 	}
 	scalers := users.ExternalScaler(rpc.HandlerOptions(kedaSide)...)
 	mux.Handle(scalers.Path, scalers.Handler)
-	chat := &chatHosts{store: p.store, domain: p.domain, log: p.log}
-	page, err := console.New(chat.currentSources)
+	page, err := console.New(p.domain)
 	if err != nil {
 		return nil, err
 	}

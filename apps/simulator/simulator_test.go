@@ -146,7 +146,7 @@ func TestIdle_MeasuresAgentsThatStayConnected(t *testing.T) {
 		round := rounds[i].(map[string]any)
 		require.Equal(t, agents, round["agents"])
 		require.Equal(t, agents, round["snapshots"], "an agent gets one snapshot")
-		require.Greater(t, round["qps"], 0.0)
+		require.GreaterOrEqual(t, round["qps"], 0.0, "a second without a statement is possible")
 		require.Greater(t, round["rss_mib"], 0.0)
 	}
 	last, first := rounds[1].(map[string]any), rounds[0].(map[string]any)

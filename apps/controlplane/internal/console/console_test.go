@@ -2,7 +2,6 @@ package console
 
 import (
 	"compress/gzip"
-	"context"
 	"io"
 	"io/fs"
 	"net/http"
@@ -27,7 +26,7 @@ var built = fstest.MapFS{
 
 func get(t *testing.T, files fs.FS, method, target, encoding string) *http.Response {
 	t.Helper()
-	s, err := newSite(files, func(context.Context) []string { return nil })
+	s, err := newSite(files, "apps.example")
 	require.NoError(t, err)
 	w := httptest.NewRecorder()
 	r := httptest.NewRequest(method, target, http.NoBody)
@@ -50,7 +49,7 @@ func TestPage_ServesEveryPathAndLoadsOnlyOwnFiles(t *testing.T) {
 		require.Equal(t, "<!doctype html>the page", text(t, r), target)
 		require.Equal(t, "no-cache", r.Header.Get("Cache-Control"))
 		require.Equal(t, "nosniff", r.Header.Get("X-Content-Type-Options"))
-		csp := r.Header.Get("Content-Security-Policy")
+		csp := strings.Replace(r.Header.Get("Content-Security-Policy"), " http://*.apps.example:* https://*.apps.example:*", "", 1)
 		require.Contains(t, csp, "default-src 'none'")
 		require.Contains(t, csp, "frame-ancestors 'none'")
 		require.NotRegexp(t, `unsafe|\*|https?:`, csp)
@@ -108,16 +107,10 @@ func TestPage_FirstViewIsSmallWithoutInlineScripts(t *testing.T) {
 }
 
 func TestPage_MaySendRequestsToAppsOnly(t *testing.T) {
-	s, err := newSite(built, func(context.Context) []string {
-		return []string{"https://*.apps.example:8443", "http://*.apps.example"}
-	})
-	require.NoError(t, err)
 	answered := func(target string) string {
-		w := httptest.NewRecorder()
-		s.ServeHTTP(w, httptest.NewRequest(http.MethodGet, target, http.NoBody))
-		return w.Header().Get("Content-Security-Policy")
+		return get(t, built, http.MethodGet, target, "").Header.Get("Content-Security-Policy")
 	}
-	require.Contains(t, answered("/ui/apps"), "; connect-src 'self' https://*.apps.example:8443 http://*.apps.example; ")
+	require.Contains(t, answered("/ui/apps"), "; connect-src 'self' http://*.apps.example:* https://*.apps.example:*; ")
 	require.Contains(t, answered("/ui/apps"), "script-src 'self'; ")
 	require.Equal(t, policy, answered("/ui/assets/app-1a2b.js"))
 }
