@@ -147,7 +147,7 @@ func (l *linter) boundsOf(region string) (floor, ceiling int32) {
 			}
 		}
 		ceiling = max(ceiling, size+surge)
-		if low := size - unavailable; floor < 0 || low < floor {
+		if low := max(0, size-unavailable); floor < 0 || low < floor {
 			floor = low
 		}
 	}
