@@ -54,6 +54,12 @@ async function converse(url: string, key: string, model: string, messages: Messa
   }
 }
 
+/** Reads the names of the app's models. */
+async function readModels(url: string, key: string, signal: AbortSignal): Promise<string[]> {
+  const answer = await request(`${url}/v1/models`, { signal: AbortSignal.any([signal, AbortSignal.timeout(modelsTimeout)]) }, key);
+  return answer.ok ? modelsOf(await answer.text()) : [];
+}
+
 /** The models of the app, read anew for another address or key. */
 function useModels(url: string, key: string): string[] {
   const [models, setModels] = useState<string[]>([]);
@@ -62,8 +68,7 @@ function useModels(url: string, key: string): string[] {
     setModels([]);
     // A key is typed letter by letter.
     const timer = setTimeout(() => {
-      request(`${url}/v1/models`, { signal: AbortSignal.any([stop.signal, AbortSignal.timeout(modelsTimeout)]) }, key)
-        .then(async (answer) => (answer.ok ? modelsOf(await answer.text()) : []))
+      readModels(url, key, stop.signal)
         .then(setModels)
         .catch(() => undefined); // a question says why it fails
     }, 400);
@@ -138,7 +143,9 @@ function Chat({ app }: { app: App }) {
     let parts = 0;
     const timeout = AbortSignal.timeout(answerTimeout);
     try {
-      await converse(url, key, model, [...asked, { role: "user", content }], AbortSignal.any([stop.signal, timeout]), (text) => {
+      // A question may be faster than the list of models.
+      const named = model || ((await readModels(url, key, AbortSignal.any([stop.signal, timeout])))[0] ?? "");
+      await converse(url, key, named, [...asked, { role: "user", content }], AbortSignal.any([stop.signal, timeout]), (text) => {
         first ||= performance.now();
         parts++;
         change((t) => ({ ...t, content: t.content + text }));
