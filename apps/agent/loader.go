@@ -74,7 +74,8 @@ func fetchForServer(ctx context.Context, args []string) error {
 	go l.Run(ctx)
 	// Requests end with the program, and their callers ask again.
 	s := &http.Server{Handler: l, ReadHeaderTimeout: loaderHeader}
-	defer context.AfterFunc(ctx, func() { _ = s.Close() })()
+	stop := context.AfterFunc(ctx, func() { _ = s.Close() })
+	defer stop()
 	if err := s.Serve(listener); ctx.Err() == nil {
 		return err
 	}

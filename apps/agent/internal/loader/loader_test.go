@@ -3,7 +3,6 @@ package loader
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"maps"
@@ -226,7 +225,7 @@ func TestLoader_ServerThatEndsAfterItTookALoadWasReached(t *testing.T) {
 		err := l.Load(t.Context(), s, models.Model{Name: "fraud", Path: "org/fraud"})
 		require.ErrorContains(t, err, "connection refused")
 		var op *net.OpError
-		require.False(t, errors.As(err, &op), "the manager blames no model for a load that met no connection")
+		require.NotErrorAs(t, err, &op, "the manager blames no model for a load that met no connection")
 		_, err = l.Held(t.Context(), s, nil)
 		require.ErrorAs(t, err, &op)
 	}

@@ -122,7 +122,7 @@ type linter struct {
 	findings []string
 }
 
-func (l *linter) addFinding(region, format string, args ...any) {
+func (l *linter) addFindingf(region, format string, args ...any) {
 	l.findings = append(l.findings, region+": "+fmt.Sprintf(format, args...))
 }
 
@@ -198,7 +198,7 @@ func (l *linter) lintRegion(region string, routed bool) {
 		before, had := l.before[key]
 		weight += t.Weight
 		if t.Weight != before.Weight && !routed {
-			l.addFinding(region, "the weight of %s changes, but the route does not", l.versionOf(key.deployment))
+			l.addFindingf(region, "the weight of %s changes, but the route does not", l.versionOf(key.deployment))
 		}
 		if t.Transferred {
 			continue // its instances count for the row that has them now
@@ -226,24 +226,24 @@ func (l *linter) lintRegion(region string, routed bool) {
 			shrinks = true
 			// No version must serve in a region in which all versions are scaled to zero.
 			if assigned == 0 && before.Weight != 0 && !l.isZero(region) {
-				l.addFinding(region, "%s serves %d %% of the traffic and is told to stop", l.versionOf(key.deployment), before.Weight)
+				l.addFindingf(region, "%s serves %d %% of the traffic and is told to stop", l.versionOf(key.deployment), before.Weight)
 			}
 			if assigned == 0 && !l.isZero(region) && before.Status == windlassv1.TopologyStatus_TOPOLOGY_STATUS_STARTED && !l.hasAcknowledged(region) {
-				l.addFinding(region, "%s is told to stop before the route without it is acknowledged", l.versionOf(key.deployment))
+				l.addFindingf(region, "%s is told to stop before the route without it is acknowledged", l.versionOf(key.deployment))
 			}
 		}
 	}
 	if could > was && could > ceiling {
-		l.addFinding(region, "%d replicas may exist, of at most %d", could, ceiling)
+		l.addFindingf(region, "%d replicas may exist, of at most %d", could, ceiling)
 	}
 	if _, st := progressIn(l.progress, region); st != nil && st.Emptied {
 		floor = 0 // people scaled the region to zero
 	}
 	if shrinks && floor >= 0 && serves < floor {
-		l.addFinding(region, "%d of %d replicas are left to serve, and at least %d must serve", serves, served, floor)
+		l.addFindingf(region, "%d of %d replicas are left to serve, and at least %d must serve", serves, served, floor)
 	}
 	if weight != strategy.Full && weight != 0 {
-		l.addFinding(region, "weights add up to %d, and not to %d or 0", weight, strategy.Full)
+		l.addFindingf(region, "weights add up to %d, and not to %d or 0", weight, strategy.Full)
 	}
 	l.stop(region)
 	l.liveWeight(region)
@@ -279,13 +279,13 @@ func (l *linter) stop(region string) {
 	key := rowKey{l.newerVersion().ID, region}
 	before, after := l.before[key], l.after[key]
 	if st.Emptied && l.progress.PausedAt == 0 && after.Weight > before.Weight {
-		l.addFinding(region, "%s gets %d %% of the traffic, and stands still with no replicas", l.versionOf(key.deployment), after.Weight)
+		l.addFindingf(region, "%s gets %d %% of the traffic, and stands still with no replicas", l.versionOf(key.deployment), after.Weight)
 	}
 	if l.keepsWorkloads(region) {
 		return // the version has the whole region at any step
 	}
 	if after.Replicas > before.Replicas && after.Replicas > stop.Replicas {
-		l.addFinding(region, "%s is told to run %d replicas, and its step is %d", l.versionOf(key.deployment), after.Replicas, stop.Replicas)
+		l.addFindingf(region, "%s is told to run %d replicas, and its step is %d", l.versionOf(key.deployment), after.Replicas, stop.Replicas)
 	}
 	live := rowKey{l.olderIn(region), region}
 	was, now := l.before[live], l.after[live]
@@ -294,7 +294,7 @@ func (l *linter) stop(region string) {
 	_, ceiling := l.boundsOf(region)
 	stays := l.progress.OldSizes[region] > 0 && ceiling > stop.Replicas
 	if serves && stays && !stop.Share && after.Weight > before.Weight && after.Weight > stop.Weight {
-		l.addFinding(region, "%s gets %d %% of the traffic, and its step is %d %%", l.versionOf(key.deployment), after.Weight, stop.Weight)
+		l.addFindingf(region, "%s gets %d %% of the traffic, and its step is %d %%", l.versionOf(key.deployment), after.Weight, stop.Weight)
 	}
 }
 
@@ -324,10 +324,10 @@ func (l *linter) lintAnalysis(before *model.Progress) {
 				continue
 			}
 			if before.StoppedAt != 0 && st.Step > before.Step && before.PromotedBy == "" && !l.hasShown(before, before.StoppedAt, !l.keepsWorkloads(st.RegionID)) {
-				l.addFinding(st.RegionID, "step %d is over, and its analysis is not", st.Step)
+				l.addFindingf(st.RegionID, "step %d is over, and its analysis is not", st.Step)
 			}
 			if baked && BakeTime(l.progress, was) > 0 && !showsNothing(l.progress, before) && !l.hasShown(before, was.BakingSince, false) {
-				l.addFinding(st.RegionID, "the bake of wave %s is over, and its analysis is not", w.Name)
+				l.addFindingf(st.RegionID, "the bake of wave %s is over, and its analysis is not", w.Name)
 			}
 		}
 	}

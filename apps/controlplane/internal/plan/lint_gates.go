@@ -45,10 +45,10 @@ func (l *linter) leavesStep(before model.RegionProgress, region string, n int) {
 		before.PromotedBy, before.Approvals = "", nil // they were given for another step
 	}
 	if Shut(c, at.Approval, before.Approvals) {
-		l.addFinding(region, "step %d is over, and needs %s", n+1, Missing(c, at.Approval, before.Approvals))
+		l.addFindingf(region, "step %d is over, and needs %s", n+1, Missing(c, at.Approval, before.Approvals))
 	}
 	if _, person := wait(at, c, before); person && before.PromotedBy == "" {
-		l.addFinding(region, "step %d is over without a promotion", n+1)
+		l.addFindingf(region, "step %d is over without a promotion", n+1)
 	}
 }
 
@@ -62,6 +62,6 @@ func (l *linter) leavesWave(i int, live bool) {
 	next := i+1 < len(c.Waves) && c.Waves[i+1].State == waveWaiting && l.progress.Waves[i+1].State != waveWaiting
 	over := was.State != waveDone && w.State == waveDone || w.State != waveDone && moved && (next || live)
 	if over && Shut(c, gate, was.Approvals) {
-		l.addFinding("wave "+w.Name, "it is over, and needs %s", Missing(c, gate, was.Approvals))
+		l.addFindingf("wave "+w.Name, "it is over, and needs %s", Missing(c, gate, was.Approvals))
 	}
 }

@@ -24,7 +24,7 @@ func lintPins(in Input, out Output) []string {
 		}
 	}
 	p := &pins.Linter{
-		Rows: pinRows{planner: newPlanner(in, 0)}, Was: in.Pins, Is: after, Changed: out.Topology, Routes: out.Routes, Find: l.addFinding,
+		Rows: pinRows{planner: newPlanner(in, 0)}, Was: in.Pins, Is: after, Changed: out.Topology, Routes: out.Routes, Find: l.addFindingf,
 	}
 	p.Lint(in.Topology)
 	return l.findings

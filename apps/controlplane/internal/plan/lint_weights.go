@@ -17,9 +17,9 @@ func (l *linter) liveWeight(region string) {
 	}
 	back := l.progress.Back || st.State == regionGoingBack || st.State == regionBack
 	if other := l.after[rowKey{newer.ID, region}]; back && other.DeploymentID != live.deployment && other.Weight > 0 && now.Weight < strategy.Full {
-		l.addFinding(region, "%s goes back and keeps %d %% of the traffic, while %s serves", l.versionOf(newer.ID), other.Weight, l.versionOf(live.deployment))
+		l.addFindingf(region, "%s goes back and keeps %d %% of the traffic, while %s serves", l.versionOf(newer.ID), other.Weight, l.versionOf(live.deployment))
 	}
 	if l.progress.PausedAt != 0 && !back && now.Weight < was.Weight {
-		l.addFinding(region, "%s serves and loses traffic in a pause, from %d %% to %d %%", l.versionOf(live.deployment), was.Weight, now.Weight)
+		l.addFindingf(region, "%s serves and loses traffic in a pause, from %d %% to %d %%", l.versionOf(live.deployment), was.Weight, now.Weight)
 	}
 }

@@ -114,10 +114,10 @@ type patience struct{ converge, end time.Duration }
 // (stuck).
 func (c *checker) recordUnsettled(took time.Duration, p patience, why *disagreement) (late, stuck bool) {
 	if late = took > p.converge; late {
-		c.recordViolation("not settled in time", why.app, why.place, "%s after everything was mended: %s", p.converge, why)
+		c.recordViolationf("not settled in time", why.app, why.place, "%s after everything was mended: %s", p.converge, why)
 	}
 	if stuck = took > p.end; stuck {
-		c.recordViolation(why.kind, why.app, why.place, "%s after everything was mended: %s", p.end, why)
+		c.recordViolationf(why.kind, why.app, why.place, "%s after everything was mended: %s", p.end, why)
 	}
 	return late, stuck
 }

@@ -327,7 +327,7 @@ func (r *run) goToZeroAndBack(ctx context.Context) (time.Duration, error) {
 			_, err := r.waitSettled(ctx)
 			return took, err
 		case time.Since(begin) > r.Idle:
-			r.checker.recordViolation(awake.kind, awake.app, awake.place, "%s after the last request: %s", r.Idle, awake)
+			r.checker.recordViolationf(awake.kind, awake.app, awake.place, "%s after the last request: %s", r.Idle, awake)
 			return 0, nil
 		}
 		if err := backoff.Sleep(ctx, 100*time.Millisecond); err != nil {

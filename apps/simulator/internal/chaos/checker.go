@@ -120,7 +120,7 @@ func (c *checker) onApplied(region, deployment string, epoch, generation int64) 
 	c.applied[p] = now
 	c.mu.Unlock()
 	if forgotten := now.restores > before.restores && now.losses > before.losses; ok && now.isOlder(before) && !forgotten {
-		c.recordViolation("generation went back", "", p, "from %d of epoch %d to %d of epoch %d", before.generation, before.epoch, generation, epoch)
+		c.recordViolationf("generation went back", "", p, "from %d of epoch %d to %d of epoch %d", before.generation, before.epoch, generation, epoch)
 	}
 }
 
@@ -169,8 +169,8 @@ func (c *checker) inboxLost(region string) {
 	c.losses[region]++
 }
 
-// recordViolation records a violation, if it is the first of its kind.
-func (c *checker) recordViolation(kind, app string, p place, format string, args ...any) {
+// recordViolationf records a violation, if it is the first of its kind.
+func (c *checker) recordViolationf(kind, app string, p place, format string, args ...any) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if slices.ContainsFunc(c.violations, func(v Violation) bool { return v.Kind == kind }) {
@@ -285,6 +285,6 @@ func (c *checker) checkClaims(s claims) {
 	}
 	c.mu.Unlock()
 	for _, b := range bad {
-		c.recordViolation(b.kind, b.app, b.place, "%s", b.text)
+		c.recordViolationf(b.kind, b.app, b.place, "%s", b.text)
 	}
 }

@@ -302,7 +302,7 @@ func (c *checker) checkLedger(ctx context.Context) error {
 	c.audited = a
 	c.mu.Unlock()
 	for _, bad := range a.bad {
-		c.recordViolation(anotherWriter, bad.app, bad.place, "%s%s", bad.text, a.near)
+		c.recordViolationf(anotherWriter, bad.app, bad.place, "%s%s", bad.text, a.near)
 	}
 	return nil
 }

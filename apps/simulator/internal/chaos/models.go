@@ -216,7 +216,7 @@ func (s *modelServer) ready(w http.ResponseWriter, model string) {
 // change loads or unloads a model. Some loads fail. A load goes on when its caller has gone, as in real servers.
 func (s *modelServer) change(w http.ResponseWriter, r *http.Request, model string, load bool) {
 	if !isModel(model) || r.Method != http.MethodPost {
-		s.all.requests.checker.recordViolation(unknownAtServer, serversName, place{region: s.region}, "%s %s", r.Method, r.URL.Path)
+		s.all.requests.checker.recordViolationf(unknownAtServer, serversName, place{region: s.region}, "%s %s", r.Method, r.URL.Path)
 	}
 	s.mu.Lock()
 	turn := s.changes[model]

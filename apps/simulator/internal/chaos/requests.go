@@ -95,7 +95,7 @@ func newRequests(c *checker, h *history, gatewayOf func(string) string) *request
 func (q *requests) serve(region, app, id string) (address string, end func(crashed bool)) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
-		q.checker.recordViolation("no address for an instance", app, place{region: region}, "%s: %v", id, err)
+		q.checker.recordViolationf("no address for an instance", app, place{region: region}, "%s: %v", id, err)
 		return "127.0.0.1:1", func(bool) {}
 	}
 	var active atomic.Int64 // leaves out the probes of the gateway, and the agent
@@ -124,7 +124,7 @@ func (q *requests) serve(region, app, id string) (address string, end func(crash
 		case crashed:
 			q.instanceCrashed(region, app)
 		case n > 0:
-			q.checker.recordViolation(stoppedInUse, app, place{region: region}, "instance %s had %d requests", id, n)
+			q.checker.recordViolationf(stoppedInUse, app, place{region: region}, "instance %s had %d requests", id, n)
 		}
 		_ = server.Close() // its listener is closed in any case
 	}
@@ -160,7 +160,7 @@ func (q *requests) violatedUnlessKilled(at appRegion, kind, text string) {
 	killed := q.wasKilled(at, now.Add(-time.Second), now)
 	q.mu.Unlock()
 	if !killed {
-		q.checker.recordViolation(kind, at.app, place{region: at.region}, "%s", text)
+		q.checker.recordViolationf(kind, at.app, place{region: at.region}, "%s", text)
 	}
 }
 
@@ -222,7 +222,7 @@ func (q *requests) begin(at appRegion) (done func(failed error)) {
 			q.history.add(event{app: at.app, region: at.region, part: "client", text: fmt.Sprintf("a request failed after %s: %v", took.Round(time.Millisecond), failed)})
 		}
 		if broken {
-			q.checker.recordViolation(requestFailed, at.app, place{region: at.region}, "after %s: %v", took.Round(time.Millisecond), failed)
+			q.checker.recordViolationf(requestFailed, at.app, place{region: at.region}, "after %s: %v", took.Round(time.Millisecond), failed)
 		}
 	}
 }

@@ -110,7 +110,7 @@ func (u *user) makeCall(ctx context.Context) {
 		roleScale(app, req, u.rnd)
 		_, err = u.api.Apps.Scale(ctx, req)
 		if i >= scaledApp && i < serversApp && err == nil {
-			u.checker.recordViolation(scaledByHand, app, place{}, "to %d replicas", n)
+			u.checker.recordViolationf(scaledByHand, app, place{}, "to %d replicas", n)
 		}
 	case 6:
 		n := u.rnd.IntN(1000)
@@ -204,6 +204,6 @@ func (u *user) countCall(app, did string, err error) {
 	}
 	u.mu.Unlock()
 	if err != nil && (code == connect.CodeInternal || code == connect.CodeInvalidArgument || code == connect.CodeUnauthenticated) {
-		u.checker.recordViolation("the API fails", app, place{}, "%s: %v", did, err)
+		u.checker.recordViolationf("the API fails", app, place{}, "%s: %v", did, err)
 	}
 }
