@@ -133,8 +133,7 @@ func TestQueue_WaitBeginsWhenTheBodyIsThere(t *testing.T) {
 		conn, in := r.dial(t)
 		_, err := io.WriteString(conn, post+"Content-Length: 4\r\n\r\nab")
 		require.NoError(t, err)
-		for begun := time.Now(); time.Since(begun) < wait+100*time.Millisecond; time.Sleep(10 * time.Millisecond) {
-		}
+		<-time.After(wait + 100*time.Millisecond)
 		sent := time.Now()
 		_, err = io.WriteString(conn, "cd")
 		require.NoError(t, err)

@@ -121,7 +121,7 @@ func newModelServers(q *requests) *modelServers {
 // add adds the server of an instance, which holds no models.
 func (m *modelServers) add(region, id string) *modelServer {
 	s := &modelServer{
-		all: m, region: region, id: id, rnd: rand.New(rand.NewPCG(rand.Uint64(), 0)), //nolint:gosec // faults need no secure numbers
+		all: m, region: region, id: id, rnd: rand.New(rand.NewPCG(rand.Uint64(), 0)),
 		states: map[string]string{}, changes: map[string]*sync.Mutex{}, inUse: map[string]int{},
 	}
 	m.mu.Lock()
@@ -356,7 +356,7 @@ func (s *storm) crashServer(ctx context.Context, _ *rand.Rand, region string) (f
 	m, models := s.w.Fleet.Member(region), s.gateways.requests.models
 	for waited := time.Duration(0); !models.rests(region); waited += restEvery {
 		if waited > restWithin || backoff.Sleep(ctx, restEvery) != nil {
-			return nil, 0, nil
+			return nil, 0, nil //nolint:nilerr // the storm ends with ctx
 		}
 	}
 	for _, deployment := range models.deploymentsIn(region) {
