@@ -177,7 +177,8 @@ func pairsText(s *windlassv1.DeploymentSpec) string {
 
 // gangText describes which pods start all or nothing. It is empty if each pod starts by itself.
 func gangText(s *windlassv1.DeploymentSpec) string {
-	g, what := s.GetGang(), ""
+	g := s.GetGang()
+	var what string
 	switch {
 	case g.GetOf() == windlassv1.Gang_OF_GROUP:
 		what = "all pods of a replica"
