@@ -96,9 +96,9 @@ function TurnRow({ turn, writing }: { turn: Turn; writing: boolean }) {
       {turn.unreadable ? (
         <div className="note bad" role="alert">
           <p>
-            The browser got no answer that it may read. The dashboard may only call hosts below the platform&rsquo;s domain at gateways, not the app&rsquo;s own domains and not
-            addresses of instances. For other addresses, either the browser cannot reach them, or the app does not allow pages of {window.location.origin}. If the app has keys, its
-            gateways must answer for it. Add this to the app&rsquo;s file:
+            The browser got no answer that it may read. The dashboard may call hosts below the platform&rsquo;s domain, but neither the app&rsquo;s own domains nor addresses of
+            instances. If the address is such a host, either the browser cannot reach it, or the app does not allow pages of {window.location.origin}. An app with keys must allow
+            them by its file:
           </p>
           <Command text={corsOf(window.location.origin)} what="the lines" />
         </div>
