@@ -31,7 +31,7 @@ type Harness struct {
 	Command []string
 	Image   string
 	// Leftovers returns one line for every object of instances that still exists. The suite calls
-	// it when no such object should exist.
+	// it when such objects no longer exist or are being deleted, because directories are deleted in the background.
 	Leftovers func(t *testing.T) []string
 	// Stored returns everything that the runtime stores. The suite searches it for secrets.
 	Stored func(t *testing.T) string
@@ -271,6 +271,16 @@ func (s *suite) awaitGone(t *testing.T, id string) {
 	deadline := time.Now().Add(patience)
 	for s.observedOf(t, id) != nil {
 		require.False(t, time.Now().After(deadline), "still there: %+v", s.observedOf(t, id))
+		s.wait()
+	}
+}
+
+// awaitNoLeftovers waits until no object of instances exists.
+func (s *suite) awaitNoLeftovers(t *testing.T) {
+	t.Helper()
+	deadline := time.Now().Add(patience)
+	for left := s.Leftovers(t); len(left) > 0; left = s.Leftovers(t) {
+		require.False(t, time.Now().After(deadline), "still there: %v", left)
 		s.wait()
 	}
 }

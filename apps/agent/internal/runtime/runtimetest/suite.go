@@ -166,7 +166,7 @@ func testScaling(t *testing.T, s *suite) {
 	s.apply(t, a)
 	s.awaitInstances(t, "none", "dep_1", everyInstance(0, isReady))
 	require.NotNil(t, s.observedOf(t, "dep_1"), "a deployment without replicas is not removed")
-	require.Empty(t, s.Leftovers(t))
+	s.awaitNoLeftovers(t)
 	s.apply(t, next(a, withReplicas(1)))
 	s.awaitReady(t, "dep_1", 1)
 }
@@ -228,7 +228,7 @@ func adoptByKey(t *testing.T, s *suite) {
 	require.Equal(t, before, s.awaitReady(t, "dep_2", 2))
 	require.NoError(t, s.rt.Remove(t.Context(), "dep_2"))
 	s.awaitGone(t, "dep_2")
-	require.Empty(t, s.Leftovers(t))
+	s.awaitNoLeftovers(t)
 }
 
 func testRemoving(t *testing.T, s *suite) {
@@ -245,7 +245,7 @@ func testRemoving(t *testing.T, s *suite) {
 	require.Equal(t, other, s.awaitReady(t, "dep_2", 1))
 	require.NoError(t, s.rt.Remove(t.Context(), "dep_2"))
 	s.awaitGone(t, "dep_2")
-	require.Empty(t, s.Leftovers(t))
+	s.awaitNoLeftovers(t)
 }
 
 func removeUnknown(t *testing.T, s *suite) {
@@ -258,7 +258,7 @@ func removeWhileStarting(t *testing.T, s *suite) {
 	s.awaitInstances(t, "an instance", "dep_1", func(all []runtime.Instance) bool { return len(all) > 0 })
 	require.NoError(t, s.rt.Remove(t.Context(), "dep_1"))
 	s.awaitGone(t, "dep_1")
-	require.Empty(t, s.Leftovers(t))
+	s.awaitNoLeftovers(t)
 }
 
 func applyAfterRemove(t *testing.T, s *suite) {
@@ -293,7 +293,7 @@ func crashLoop(t *testing.T, s *suite) {
 	require.Contains(t, in.Message, LastWords)
 	require.NoError(t, s.rt.Remove(t.Context(), "dep_1"))
 	s.awaitGone(t, "dep_1")
-	require.Empty(t, s.Leftovers(t))
+	s.awaitNoLeftovers(t)
 }
 
 func loopsServing(t *testing.T, s *suite) {
@@ -430,7 +430,7 @@ func removalGoesOn(t *testing.T, s *suite) {
 	require.NoError(t, s.rt.Remove(t.Context(), "dep_1"))
 	s.reopenRuntime(t)
 	s.awaitGone(t, "dep_1")
-	require.Empty(t, s.Leftovers(t))
+	s.awaitNoLeftovers(t)
 }
 
 func testUnsupported(t *testing.T, s *suite) {

@@ -95,5 +95,5 @@ func adoptAndBack(t *testing.T, s *suite) {
 	}), "the replaced instance was replaced again")
 	require.NoError(t, s.rt.Remove(t.Context(), "dep_1"))
 	s.awaitGone(t, "dep_1")
-	require.Empty(t, s.Leftovers(t))
+	s.awaitNoLeftovers(t)
 }

@@ -79,7 +79,7 @@ func testGrace(t *testing.T, s *suite) {
 	s.awaitInstances(t, "draining", "dep_1", everyInstance(1, hasStatus(draining, runtime.ReasonStopped)))
 	s.awaitGone(t, "dep_1")
 	require.GreaterOrEqual(t, time.Since(told), given)
-	require.Empty(t, s.Leftovers(t))
+	s.awaitNoLeftovers(t)
 }
 
 const secretValue = "correct-horse-battery-staple"

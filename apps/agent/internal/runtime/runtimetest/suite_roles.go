@@ -312,7 +312,7 @@ func pooledRoles(t *testing.T, s *suite) {
 	s.apply(t, a)
 	s.awaitInstances(t, "no role", "dep_1", everyInstance(0, isReady))
 	require.NotNil(t, s.observedOf(t, "dep_1"), "a pool at zero is not removed")
-	require.Empty(t, s.Leftovers(t))
+	s.awaitNoLeftovers(t)
 	a = next(a, withReplicas(100), roleInstances("prefill", 2))
 	s.apply(t, a)
 	back := s.awaitReady(t, "dep_1", 5)
@@ -320,7 +320,7 @@ func pooledRoles(t *testing.T, s *suite) {
 	require.Equal(t, map[int]bool{0: true}, s.completeGroups(t))
 	require.NoError(t, s.rt.Remove(t.Context(), "dep_1"))
 	s.awaitGone(t, "dep_1")
-	require.Empty(t, s.Leftovers(t))
+	s.awaitNoLeftovers(t)
 }
 
 func orderedRoles(t *testing.T, s *suite) {
@@ -430,7 +430,7 @@ func rolesReopened(t *testing.T, s *suite) {
 	s.reopenRuntime(t)
 	require.NoError(t, s.rt.Remove(t.Context(), "dep_1"))
 	s.awaitGone(t, "dep_1")
-	require.Empty(t, s.Leftovers(t))
+	s.awaitNoLeftovers(t)
 }
 
 func rolesLeaveNothing(t *testing.T, s *suite) {
@@ -442,13 +442,13 @@ func rolesLeaveNothing(t *testing.T, s *suite) {
 	s.awaitInstances(t, "none", "dep_1", everyInstance(0, isReady))
 	require.NotNil(t, s.observedOf(t, "dep_1"), "a deployment without replicas is not removed")
 	require.Equal(t, a.Generation, s.observedOf(t, "dep_1").Generation)
-	require.Empty(t, s.Leftovers(t))
+	s.awaitNoLeftovers(t)
 	a = next(a, withReplicas(1))
 	s.apply(t, a)
 	s.awaitReady(t, "dep_1", 3)
 	require.NoError(t, s.rt.Remove(t.Context(), "dep_1"))
 	s.awaitGone(t, "dep_1")
-	require.Empty(t, s.Leftovers(t))
+	s.awaitNoLeftovers(t)
 }
 
 func rolesRefused(t *testing.T, s *suite) {
@@ -517,5 +517,5 @@ func severalHosts(t *testing.T, s *suite) {
 	})
 	require.NoError(t, s.rt.Remove(t.Context(), "dep_1"))
 	s.awaitGone(t, "dep_1")
-	require.Empty(t, s.Leftovers(t))
+	s.awaitNoLeftovers(t)
 }

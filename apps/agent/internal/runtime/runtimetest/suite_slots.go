@@ -107,7 +107,7 @@ func stableSlots(t *testing.T, s *suite) {
 	}
 	require.NoError(t, s.rt.Remove(t.Context(), "dep_2"))
 	s.awaitGone(t, "dep_2")
-	require.Empty(t, s.Leftovers(t))
+	s.awaitNoLeftovers(t)
 }
 
 func stablePool(t *testing.T, s *suite) {
