@@ -24,12 +24,17 @@ import (
 
 // scalingOf reads the locked app's scaling.
 func (c *mutation) scalingOf(app model.App) (model.Scaling, error) {
+	none := model.Scaling{AppID: app.ID, WorkspaceID: app.WorkspaceID}
+	// A policy comes with a version, and a hold needs a policy.
+	if app.LatestVersion == 0 {
+		return none, nil
+	}
 	rows, err := c.GetScalings([]string{app.ID})
 	if err != nil {
 		return model.Scaling{}, fmt.Errorf("read scaling of app %s: %w", app.ID, err)
 	}
 	if len(rows) == 0 {
-		return model.Scaling{AppID: app.ID, WorkspaceID: app.WorkspaceID}, nil
+		return none, nil
 	}
 	return rows[0], nil
 }
