@@ -67,20 +67,20 @@ func TestKills_AtRandom(t *testing.T) {
 		rnd := rand.New(rand.NewPCG(seed, uint64(i+1)))
 		wg.Go(func() { counts[i] = s.user(ctx, fmt.Sprint("chaos-", i%chaosApps), rnd, int32(i%2), 6*time.Second) })
 	}
-	blows := s.havoc(ctx, t, rand.New(rand.NewPCG(seed, 0)), calm)
+	faults := s.causeFaults(ctx, t, rand.New(rand.NewPCG(seed, 0)), calm)
 	wg.Wait()
 	require.False(t, t.Failed())
 	for i, c := range counts {
 		t.Logf("user %d: %v", i, c)
 	}
-	t.Logf("blows: %v", blows)
+	t.Logf("faults: %v", faults)
 
 	// An instance that was killed often waits for up to a minute before it is started again.
 	s.patience = 5 * time.Minute
 	healed := time.Now()
 	s.waitConnected(s.cfg.regions...)
 	s.waitAgree(t)
-	t.Logf("settled %s after the last blow", time.Since(healed).Round(time.Millisecond))
+	t.Logf("settled %s after the last fault", time.Since(healed).Round(time.Millisecond))
 	calm.require(t)
 	// The stack works: every app can be changed once more.
 	for i := range chaosApps {
@@ -119,10 +119,10 @@ func (v *survivors) require(t *testing.T) {
 	}
 }
 
-// havoc causes faults at random and mends each after a while, until ctx ends. When it returns, every part
+// causeFaults causes faults at random and mends each after a while, until ctx ends. When it returns, every part
 // runs. It returns the number of faults by kind.
-func (s *stack) havoc(ctx context.Context, t *testing.T, rnd *rand.Rand, calm *survivors) map[string]int {
-	blows := map[string]int{}
+func (s *stack) causeFaults(ctx context.Context, t *testing.T, rnd *rand.Rand, calm *survivors) map[string]int {
+	faults := map[string]int{}
 	mends := map[string]mend{} // by part
 	for ctx.Err() == nil && !t.Failed() {
 		for _, name := range s.order {
@@ -135,7 +135,7 @@ func (s *stack) havoc(ctx context.Context, t *testing.T, rnd *rand.Rand, calm *s
 		pick, freeze, wait := rnd.IntN(len(s.order)+2), rnd.IntN(4) == 0, time.Duration(rnd.IntN(4000))*time.Millisecond
 		if pick >= len(s.order) {
 			if what := s.killInstance(rnd, calm, pick == len(s.order)); what != "" {
-				blows[what]++
+				faults[what]++
 			}
 			continue
 		}
@@ -146,12 +146,12 @@ func (s *stack) havoc(ctx context.Context, t *testing.T, rnd *rand.Rand, calm *s
 		require.False(t, ended(s.parts[name].now), "%s ended by itself", name)
 		if freeze {
 			// A stopped process is worse than an ended one, because it later continues where it was.
-			blows["freeze "+name]++
+			faults["freeze "+name]++
 			require.NoError(t, syscall.Kill(s.pid(name), syscall.SIGSTOP))
 			mends[name] = mend{time.Now().Add(2 * wait), func() { _ = syscall.Kill(s.pid(name), syscall.SIGCONT) }}
 			continue
 		}
-		blows["kill "+name]++
+		faults["kill "+name]++
 		s.kill9(name)
 		mends[name] = mend{time.Now().Add(wait), func() { s.launch(name) }}
 	}
@@ -161,7 +161,7 @@ func (s *stack) havoc(ctx context.Context, t *testing.T, rnd *rand.Rand, calm *s
 		}
 	}
 	require.False(t, t.Failed(), "a part did not start again")
-	return blows
+	return faults
 }
 
 // mend undoes a fault.

@@ -159,7 +159,7 @@ func testKillInstances(t *testing.T, s *stack) {
 		t.Fatalf("no instance of steady in %s", region)
 		return process{}
 	}
-	for name, blow := range map[string]func(victim process){
+	for name, fault := range map[string]func(victim process){
 		"the instance": func(victim process) { require.NoError(t, victim.kill9()) },
 		"its shim": func(victim process) {
 			shim, ok := shimOf(s.dir, victim.instance())
@@ -183,7 +183,7 @@ func testKillInstances(t *testing.T, s *stack) {
 		t.Run(name, func(t *testing.T) {
 			before := s.runningOf("steady")
 			victim := victimIn(us)
-			blow(victim)
+			fault(victim)
 			s.eventually(t, "it is another process", func(context.Context) error {
 				now := s.runningOf("steady")
 				if victim.alive() || len(now) != len(before) {

@@ -83,7 +83,7 @@ func TestControlPlanes(t *testing.T) { //nolint:tparallel // its rounds run one 
 
 	round := 0
 	for _, name := range []string{partControlPlane, second} {
-		for what, blow := range map[string]func() (mend func()){
+		for what, fault := range map[string]func() (mend func()){
 			"stops": func() func() {
 				s.stop(name)
 				return func() { s.start(name) }
@@ -101,7 +101,7 @@ func TestControlPlanes(t *testing.T) { //nolint:tparallel // its rounds run one 
 			require.True(t, t.Run(name+" "+what, func(t *testing.T) {
 				round++
 				d := s.deploy(t, "moving", spec(label(fmt.Sprint("during-", round)), args("--load-time", "1s")))
-				mend := blow()
+				mend := fault()
 				defer mend()
 				s.waitLive(t, "moving", d.Version)
 				s.waitConnected(s.cfg.regions...)

@@ -384,10 +384,10 @@ func TestFlags_ErrorNamesTheFlag(t *testing.T) {
 }
 
 func TestChaos_FindsNoViolation(t *testing.T) {
-	result := runScenario(t, "chaos", "--minutes=0.05", "--storm=5s", "--regions=4", "--converge=60s", "--idle=90s")
-	requirePositive(t, result, "rounds", "blows", "requests", "zeros")
+	result := runScenario(t, "chaos", "--minutes=0.05", "--faults=5s", "--regions=4", "--converge=60s", "--idle=90s")
+	requirePositive(t, result, "rounds", "faults", "requests", "zeros")
 	require.Equal(t, 0.0, result["violations"])
-	require.Contains(t, result, "detail_blows")
+	require.Contains(t, result, "detail_faults")
 	require.Contains(t, result, "reports")
 	require.Contains(t, result["detail_reports"], "doubled")
 	require.Contains(t, result, "scalings")

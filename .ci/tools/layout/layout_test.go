@@ -77,7 +77,7 @@ func TestTests_DoNotSleep(t *testing.T) {
 		"apps/controlplane/internal/rollout/harness_test.go":   "an agent in virtual time: tests in other files run it in bubbles",
 		"apps/kubelab/internal/nodeagent/loop_test.go":         "shows that nothing happens in the time of two probes",
 		"apps/e2e/fleettest/agree_test.go":                     "a part of fleets, which seeds_test.go runs in bubbles",
-		"apps/e2e/fleettest/storm_test.go":                     "a part of fleets, which seeds_test.go runs in bubbles",
+		"apps/e2e/fleettest/faults_test.go":                    "a part of fleets, which seeds_test.go runs in bubbles",
 		"apps/windlass/internal/dev/main_test.go":              "is an instance in tests: a child process that waits for its stop",
 	}
 	_, packages := workspace(t)

@@ -50,8 +50,8 @@ type fleet struct {
 	replicas []*replica
 	regions  []*region
 	users    *node
-	// storming means that faults are on. ended means that nothing new may begin.
-	storming, ended atomic.Bool
+	// faultsOn means that faults are on. ended means that nothing new may begin.
+	faultsOn, ended atomic.Bool
 	running         sync.WaitGroup // calls that are under way
 
 	apps        windlassv1connect.AppServiceClient
@@ -293,7 +293,7 @@ func (r *region) start() {
 	name := fmt.Sprintf("%s/%d", r.name, r.agents)
 	node, held, disk := newNode(w, name), r.runtime.Take(), r.disk
 	log := slog.New(routesLog{w.log.With("agent", name).Handler(), r.served})
-	node.mischief = true
+	node.unreliable = true
 	r.node = node
 	p := &process{w: w}
 	r.process = p

@@ -96,7 +96,7 @@ func (r *replica) start() {
 				if err := alive.err(); err != nil {
 					return err
 				}
-				if w.storming.Load() && d.intn(300) == 0 {
+				if w.faultsOn.Load() && d.intn(300) == 0 {
 					return errAway
 				}
 				return nil

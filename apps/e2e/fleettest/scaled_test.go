@@ -32,11 +32,11 @@ func scalingPolicy() *windlassv1.ScalingPolicy {
 	}
 }
 
-// replicasForLoad returns how many replicas the load of the scaled app needs in the region. After the storm the
+// replicasForLoad returns how many replicas the load of the scaled app needs in the region. After the faults the
 // number stays the same.
 func (w *fleet) replicasForLoad(region string) int {
 	at := time.Duration(0)
-	if w.storming.Load() {
+	if w.faultsOn.Load() {
 		at = time.Since(w.check.history.begin) / (20 * time.Second)
 	}
 	x := w.seed ^ uint64(at)<<32

@@ -26,8 +26,8 @@ var (
 	// of is the size of fleets. It is small enough for hundreds of fleets in a minute. It is large enough
 	// that every replica has streams, and that a rollout meets regions in different states.
 	of = size{replicas: 3, regions: 6, apps: 5}
-	// storm is how long faults occur.
-	storm = 90 * time.Second
+	// faultTime is how long faults occur.
+	faultTime = 90 * time.Second
 )
 
 // seeds returns the first seed and the number of fleets. WINDLASS_FLEET_SEED selects one fleet.
@@ -153,7 +153,7 @@ func run(t *testing.T, seed uint64, of size, keepTrace bool) *fleet {
 		w = newFleet(t, seed, of, pinned, keepTrace)
 		defer w.stop()
 		go w.check.watch()
-		w.rage(of, storm)
+		w.causeFaults(of, faultTime)
 		w.heal()
 		w.converge()
 	})

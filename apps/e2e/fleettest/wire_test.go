@@ -24,7 +24,7 @@ type node struct {
 	name string
 	dice dice
 	// reports may be doubled, delayed and lost.
-	mischief bool
+	unreliable bool
 
 	mu    sync.Mutex
 	paths map[string]*path // by replica
@@ -130,7 +130,7 @@ func (n *node) close(c *conn) {
 // latency returns the latency of one message. It is mostly short, and sometimes so long that later messages
 // overtake the message.
 func (n *node) latency() time.Duration {
-	if n.w.storming.Load() && n.dice.intn(40) == 0 {
+	if n.w.faultsOn.Load() && n.dice.intn(40) == 0 {
 		return n.dice.between(0, 2*time.Second)
 	}
 	return n.dice.between(500*time.Microsecond, 20*time.Millisecond)
@@ -188,8 +188,8 @@ func (n *node) RoundTrip(req *http.Request) (*http.Response, error) {
 			return nil, err
 		}
 	}
-	if what == "Report" && n.mischief && n.w.storming.Load() {
-		return n.mischievous(c, to, req, body)
+	if what == "Report" && n.unreliable && n.w.faultsOn.Load() {
+		return n.callUnreliably(c, to, req, body)
 	}
 	return n.call(req.Context(), c, to, req, body, 0)
 }
@@ -198,9 +198,9 @@ func (n *node) RoundTrip(req *http.Request) (*http.Response, error) {
 // after its next session began.
 const latest = 6 * time.Second
 
-// mischievous sends a report twice, late, or with a lost answer. For a late report the agent gets the error
+// callUnreliably sends a report twice, late, or with a lost answer. For a late report the agent gets the error
 // of a broken connection.
-func (n *node) mischievous(c *conn, to *replica, req *http.Request, body []byte) (*http.Response, error) {
+func (n *node) callUnreliably(c *conn, to *replica, req *http.Request, body []byte) (*http.Response, error) {
 	what, after := n.dice.intn(12), n.dice.between(0, latest)
 	if what <= 1 {
 		if copied, err := n.open(to.name); err == nil {

@@ -2,13 +2,13 @@
 //
 //	users ----------------> balancer ---> controlplane-1 --.-- link --> MariaDB
 //	agents -- link, ------->   |    `---> controlplane-2 --'-- link --> Restate
-//	  ^       mischief         |                             `- link <--
+//	  ^       bad transports   |                             `- link <--
 //	gateways <-- clients       |
-//	                           blows: kill -9, freeze, cut, delay, half-open, double
+//	                           faults: kill -9, freeze, cut, delay, half-open, double
 //	                           and late reports, silent executors, full disks,
 //	                           clocks, backups
 //
-// It works in rounds. In each, users change apps and clients send requests while blows fall. Then everything is mended,
+// It works in rounds. In each, users change apps and clients send requests while faults occur. Then everything is mended,
 // the users and the clients rest, and within some seconds everything must be settled and the same everywhere: see
 // checker. Apps that may go to zero must go there, and one request must wake each. Servers load and unload models all the time,
 // and clients call the models through the gateways. A seed decides what happens and when,
@@ -36,14 +36,14 @@ import (
 
 // Chaos is the scenario.
 //
-// What limits it: time, because only correctness is checked. A round is its storm and the time to settle.
+// What limits it: time, because only correctness is checked. A round is the time of its faults and the time to settle.
 // Most of that is waiting for leases, dead connections and retries that have backed off. Then come the
-// rollouts that the storm left under way, region by region and replica by replica.
+// rollouts that the faults left under way, region by region and replica by replica.
 type Chaos struct {
 	Minutes  float64       `help:"How long to run. The last round is completed." default:"5"`
 	Regions  int           `help:"Regions, each with an agent." default:"8"`
 	Users    int           `help:"Users who change apps all the time." default:"3"`
-	Storm    time.Duration `help:"How long faults occur in a round." default:"30s"`
+	Faults   time.Duration `help:"How long faults occur in a round." default:"30s"`
 	Rest     time.Duration `help:"Longest rest between two faults." default:"2s"`
 	Converge time.Duration `help:"How long everything may take to settle after all faults were mended." default:"10s"`
 	Patience time.Duration `help:"How long to wait after that, to distinguish slow from stuck." default:"2m"`
@@ -53,43 +53,43 @@ type Chaos struct {
 
 // Deadline implements scenario.Scenario.
 func (s *Chaos) Deadline() time.Duration {
-	return 10*time.Minute + time.Duration(2*s.Minutes*float64(time.Minute)) + s.Storm + s.Patience
+	return 10*time.Minute + time.Duration(2*s.Minutes*float64(time.Minute)) + s.Faults + s.Patience
 }
 
 // run is one run of the scenario.
 type run struct {
 	*Chaos
-	w       *testbed.Testbed
-	net     *network
-	disks   *disks
-	storm   *storm
-	checker *checker
-	history *history
-	rnd     *rand.Rand
-	load    load
+	w        *testbed.Testbed
+	net      *network
+	disks    *disks
+	injector *injector
+	checker  *checker
+	history  *history
+	rnd      *rand.Rand
+	load     load
 	// requests are those to the apps that may go to zero and to models, through gateways. hosts are the hosts of these apps.
 	requests *requests
 	gateways *gateways
 	hosts    map[string]string
 
-	mu    sync.Mutex
-	calls map[string]int
-	blows map[string]int
+	mu     sync.Mutex
+	calls  map[string]int
+	faults map[string]int
 }
 
 // Run implements scenario.Scenario.
 func (s *Chaos) Run(ctx context.Context, env scenario.Env) (err error) {
-	if s.Minutes <= 0 || s.Regions < 2 || s.Users < 1 || s.Storm <= 0 || s.Converge <= 0 || s.Idle <= 0 {
-		return errors.New("--minutes, --users, --storm, --converge and --idle have to be above 0, --regions above 1")
+	if s.Minutes <= 0 || s.Regions < 2 || s.Users < 1 || s.Faults <= 0 || s.Converge <= 0 || s.Idle <= 0 {
+		return errors.New("--minutes, --users, --faults, --converge and --idle have to be above 0, --regions above 1")
 	}
 	env.ControlPlanes = max(env.ControlPlanes, 2)
 	env.Result.Sizes = map[string]any{
-		"minutes": s.Minutes, "regions": s.Regions, "users": s.Users, "storm": s.Storm.String(), "control_planes": env.ControlPlanes,
+		"minutes": s.Minutes, "regions": s.Regions, "users": s.Users, "faults": s.Faults.String(), "control_planes": env.ControlPlanes,
 	}
 	h := newHistory(time.Now)
 	r := &run{
 		Chaos: s, net: newNetwork(), disks: &disks{}, history: h, checker: newChecker(h, env.Seed),
-		rnd: rand.New(rand.NewPCG(env.Seed, 7)), load: load{seed: env.Seed}, calls: map[string]int{}, blows: map[string]int{},
+		rnd: rand.New(rand.NewPCG(env.Seed, 7)), load: load{seed: env.Seed}, calls: map[string]int{}, faults: map[string]int{},
 	}
 	r.gateways = &gateways{self: env.Self, addresses: map[string]string{}, processes: map[string]*proc.Process{}}
 	r.requests = newRequests(r.checker, h, r.gateways.addressOf)
@@ -105,10 +105,10 @@ func (s *Chaos) Run(ctx context.Context, env scenario.Env) (err error) {
 	if err != nil {
 		return errors.Join(err, r.disks.unmountAll())
 	}
-	r.w, r.checker.w, r.storm.w, r.gateways.w = w, w, w, w
+	r.w, r.checker.w, r.injector.w, r.gateways.w = w, w, w, w
 	defer func() { err = errors.Join(err, r.gateways.stop(), r.disks.unmountAll(), w.Stop()) }()
 	if s.Restores {
-		r.storm.backup = &backup{data: filepath.Join(w.Stack.Folder(stack.MariaDB), "data"), copied: filepath.Join(w.Stack.Dir(), "backup")}
+		r.injector.backup = &backup{data: filepath.Join(w.Stack.Folder(stack.MariaDB), "data"), copied: filepath.Join(w.Stack.Dir(), "backup")}
 	}
 	rounds, slowest, err := r.breakAndMend(ctx)
 	violations := r.checker.foundViolations()
@@ -122,7 +122,7 @@ func (s *Chaos) Run(ctx context.Context, env scenario.Env) (err error) {
 // startTestbed starts the testbed, with everything between its parts that can be broken.
 func (r *run) startTestbed(ctx context.Context, env scenario.Env) (context.Context, *testbed.Testbed, *testbed.Balancer, error) {
 	var balancer *testbed.Balancer
-	r.storm = &storm{net: r.net, history: r.history, checker: r.checker, disks: r.disks, gateways: r.gateways, mischiefs: map[string]*mischief{}}
+	r.injector = &injector{net: r.net, history: r.history, checker: r.checker, disks: r.disks, gateways: r.gateways, transports: map[string]*unreliableTransport{}}
 	ctx, w, err := testbed.Start(ctx, testbed.Config{
 		Options: env.Options, Name: env.Result.Scenario, Regions: r.Regions,
 		Route: func(from, to, address string) (string, error) { return r.net.addLink(linkBetween(from, to), address) },
@@ -146,8 +146,8 @@ func (r *run) startTestbed(ctx context.Context, env scenario.Env) (context.Conte
 		},
 		Folder: r.disks.makeDisk,
 		Transport: func(region string, next http.RoundTripper) http.RoundTripper {
-			m := &mischief{next: next, rnd: rand.New(rand.NewPCG(env.Seed, uint64(len(r.storm.mischiefs))))}
-			r.storm.mischiefs[region] = m
+			m := &unreliableTransport{next: next, rnd: rand.New(rand.NewPCG(env.Seed, uint64(len(r.injector.transports))))}
+			r.injector.transports[region] = m
 			return m
 		},
 		Runtime: func(n int, rnd *rand.Rand) agent.SimulatedConfig {
@@ -207,7 +207,7 @@ func (r *run) breakAndMend(ctx context.Context) (n int, slowest time.Duration, e
 		if err := r.backUp(ctx); err != nil {
 			return n, slowest, err
 		}
-		r.w.Progressf("round %d: causing faults for %s", n, r.Storm)
+		r.w.Progressf("round %d: causing faults for %s", n, r.Faults)
 		if err := r.breakThings(ctx, uint64(n)); err != nil {
 			return n, slowest, fmt.Errorf("round %d: %w", n, err)
 		}
@@ -230,11 +230,11 @@ func (r *run) breakAndMend(ctx context.Context) (n int, slowest time.Duration, e
 
 // backUp takes a backup of the database while everything is in order.
 func (r *run) backUp(ctx context.Context) error {
-	if r.storm.backup == nil {
+	if r.injector.backup == nil {
 		return nil
 	}
 	r.history.add(event{part: stack.MariaDB, text: "a backup is taken"})
-	return errors.Join(r.w.Stack.Kill(stack.MariaDB), r.storm.backup.takeCopy(), r.w.Stack.Launch(ctx, stack.MariaDB))
+	return errors.Join(r.w.Stack.Kill(stack.MariaDB), r.injector.backup.takeCopy(), r.w.Stack.Launch(ctx, stack.MariaDB))
 }
 
 func (r *run) newUser(number uint64) *user {
@@ -245,7 +245,7 @@ func (r *run) newUser(number uint64) *user {
 	}
 }
 
-// startScaled deploys the scaled apps and models, so that they change during the first storm, and starts the gateways.
+// startScaled deploys the scaled apps and models, so that they change during the first faults, and starts the gateways.
 func (r *run) startScaled(ctx context.Context) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, time.Minute, errors.New("the scaled apps do not start"))
 	defer cancel()
@@ -361,11 +361,11 @@ func (r *run) breakThings(ctx context.Context, round uint64) error {
 			}
 		}
 	})
-	counts, err := r.storm.breakAtRandom(ctx, rand.New(rand.NewPCG(r.rnd.Uint64(), round)), r.Storm, r.Rest)
+	counts, err := r.injector.breakAtRandom(ctx, rand.New(rand.NewPCG(r.rnd.Uint64(), round)), r.Faults, r.Rest)
 	rest()
 	wg.Wait()
 	for name, n := range counts {
-		r.blows[name] += n
+		r.faults[name] += n
 	}
 	return err
 }
@@ -427,13 +427,13 @@ func (r *run) waitSettled(ctx context.Context) (time.Duration, error) {
 
 // writeResult writes the result.
 func (r *run) writeResult(env scenario.Env, rounds int, slowest time.Duration, violations []Violation) {
-	blows := 0
-	for _, n := range r.blows {
-		blows += n
+	faults := 0
+	for _, n := range r.faults {
+		faults += n
 	}
 	env.Result.Figure("violations", float64(len(violations)), "promises broken")
 	env.Result.Figure("rounds", float64(rounds), "times that everything was mended")
-	env.Result.Figure("blows", float64(blows), "faults")
+	env.Result.Figure("faults", float64(faults), "times that something was broken")
 	env.Result.Figure("calls", float64(r.calls["done"]), "changes that users made")
 	env.Result.Figure("slowest_ms", measure.Millis(slowest), "ms until all was settled, the slowest round")
 	env.Result.Figure("scalings", float64(r.checker.countScalings()), "decisions to scale that were seen")
@@ -451,11 +451,11 @@ func (r *run) writeResult(env scenario.Env, rounds int, slowest time.Duration, v
 	env.Result.Figure("model_loads_failed", float64(failed), "loads that servers refused")
 	env.Result.Figure("events", float64(r.history.total), "events in the history")
 	reports := map[string]int64{}
-	for _, m := range r.storm.mischiefs {
+	for _, m := range r.injector.transports {
 		m.addCounts(reports)
 	}
 	env.Result.Figure("reports", float64(reports["doubled"]+reports["delayed"]+reports["lost"]), "reports that were doubled, delayed or lost")
-	env.Result.Details = map[string]any{"blows": r.blows, "calls": r.calls, "reports": reports, "requests": r.requests.ofApp, "violations": violations}
+	env.Result.Details = map[string]any{"faults": r.faults, "calls": r.calls, "reports": reports, "requests": r.requests.ofApp, "violations": violations}
 	if r.disks.failed != nil {
 		env.Result.Details["left_out"] = "full disks: " + r.disks.failed.Error()
 	}

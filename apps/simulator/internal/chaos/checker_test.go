@@ -72,12 +72,12 @@ func (s *fixture) claims() claims {
 func (s *fixture) noise(n int) {
 	for i := range n {
 		s.history.add(event{part: "user", app: fmt.Sprintf("other-%d", i), text: "scale: done"})
-		s.history.add(event{part: "blow", region: "region-3", text: "kill the agent of region-3"})
+		s.history.add(event{part: "fault", region: "region-3", text: "kill the agent of region-3"})
 		s.onApplied("region-3", "dep_o", 1, int64(10+i))
 		s.onRemoved(here.region, "dep_p")
 		s.onReady("region-3", here.deployment, fmt.Sprintf("ins_o%d", i))
 	}
-	s.history.add(event{part: "blow", text: "kill mariadb"})
+	s.history.add(event{part: "fault", text: "kill mariadb"})
 }
 
 // violated requires exactly one violation, whose history names no other app and no other place.
@@ -106,7 +106,7 @@ var ofHere = []string{
 	"dep_a region-1: the agent applies generation 3 of epoch 1",
 	"dep_a region-1: instance ins_1 is ready",
 	"dep_a region-1: instance ins_2 is ready",
-	"blow: kill mariadb",
+	"fault: kill mariadb",
 }
 
 // patient is so long that slow settling is no violation.
@@ -137,7 +137,7 @@ func TestChecker_FindsARevisionThatGoesBack(t *testing.T) {
 	s.history.deleteEvents()
 	s.noise(1)
 	s.checkClaims(claims{heads: []head{{here.region, 1, 6}}})
-	s.violated(t, "revision went back", "dep_p region-1: the agent removes it", "blow: kill mariadb")
+	s.violated(t, "revision went back", "dep_p region-1: the agent removes it", "fault: kill mariadb")
 }
 
 func TestChecker_FindsAGenerationThatGoesBack(t *testing.T) {
@@ -240,7 +240,7 @@ func TestChecker_FindsDisagreement(t *testing.T) {
 			want := ofHere
 			if why.place.region == "" {
 				// The history has the events of the deployment in all regions.
-				want = slices.Insert(slices.Clone(ofHere), 4, "blow region-3: kill the agent of region-3", "dep_a region-3: instance ins_o0 is ready")
+				want = slices.Insert(slices.Clone(ofHere), 4, "fault region-3: kill the agent of region-3", "dep_a region-3: instance ins_o0 is ready")
 			}
 			s.violated(t, c.kind, want...)
 		})
@@ -261,7 +261,7 @@ func TestChecker_FindsAHoleInAFeed(t *testing.T) {
 	s.noise(1)
 	s.books.holes = []string{here.region}
 	s.recordUnsettled(61*time.Second, patient, s.compareContent(s.books, s.sight))
-	s.violated(t, "a feed has a hole", "dep_p region-1: the agent removes it", "blow: kill mariadb")
+	s.violated(t, "a feed has a hole", "dep_p region-1: the agent removes it", "fault: kill mariadb")
 }
 
 func TestChecker_FindsLateSettling(t *testing.T) {

@@ -64,7 +64,7 @@ func (g *gateways) start(region string) error {
 	return nil
 }
 
-// gatewayOf returns the name of a region's gateway as a target of blows.
+// gatewayOf returns the name of a region's gateway as a target of faults.
 func gatewayOf(region string) string { return linkBetween(region, "gateway") }
 
 // waitServing waits until the gateway of a region accepts connections.
@@ -103,7 +103,7 @@ func (g *gateways) stop() (err error) {
 }
 
 // killGateway kills the gateway of a region, and its mend starts the gateway again.
-func (s *storm) killGateway(_ context.Context, rnd *rand.Rand, target string) (func(context.Context) error, time.Duration, error) {
+func (s *injector) killGateway(_ context.Context, rnd *rand.Rand, target string) (func(context.Context) error, time.Duration, error) {
 	region := s.regionOf(target)
 	serves := s.gateways.requests.gatewayKilled(region)
 	mend := func(ctx context.Context) error {

@@ -46,7 +46,7 @@ type history struct {
 	total  int
 }
 
-// maxEvents is far more than a storm produces.
+// maxEvents is far more than a round produces.
 const maxEvents = 200_000
 
 func newHistory(now func() time.Time) *history { return &history{now: now, begin: now()} }

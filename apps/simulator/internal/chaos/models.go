@@ -58,7 +58,7 @@ func modelSpec(app string, spec *windlassv1.DeploymentSpec, rnd *rand.Rand) *win
 	queue := int32(manyRequests)
 	return &windlassv1.DeploymentSpec{
 		Model: &windlassv1.LoadedModel{Server: serversName, MemoryMib: 1 + rnd.Int64N(mostMemory)}, Regions: spec.Regions, Replicas: &n,
-		// A request may wait as long as a storm and the settling after it last.
+		// A request may wait as long as the faults of a round and the settling after them last.
 		Routing: &windlassv1.RoutingPolicy{QueueWait: durationpb.New(longestWait), QueueSize: &queue},
 	}
 }
@@ -352,11 +352,11 @@ func agreeModels(b books, s sight) *disagreement {
 
 // crashServer crashes one server of models in a region. It waits for a moment without a load, because an agent loads a model
 // no more after two servers have ended meanwhile.
-func (s *storm) crashServer(ctx context.Context, _ *rand.Rand, region string) (func(context.Context) error, time.Duration, error) {
+func (s *injector) crashServer(ctx context.Context, _ *rand.Rand, region string) (func(context.Context) error, time.Duration, error) {
 	m, models := s.w.Fleet.Member(region), s.gateways.requests.models
 	for waited := time.Duration(0); !models.rests(region); waited += restEvery {
 		if waited > restWithin || backoff.Sleep(ctx, restEvery) != nil {
-			return nil, 0, nil //nolint:nilerr // the storm ends with ctx
+			return nil, 0, nil //nolint:nilerr // the faults end with ctx
 		}
 	}
 	for _, deployment := range models.deploymentsIn(region) {

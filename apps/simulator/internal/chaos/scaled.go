@@ -14,7 +14,7 @@ import (
 
 // Three apps scale. They stay in their regions, and are never deleted:
 //
-//   - scaled-0 follows its CPU load, which differs between regions and changes every 10 s of a storm.
+//   - scaled-0 follows its CPU load, which differs between regions and changes every 10 s while faults occur.
 //   - zero-0 follows its requests, and goes to zero without them. A request wakes it.
 //   - pool-0 is a pool. Its role decode follows the requests, and prefill the CPU load, in a ratio to decode. The pool goes
 //     to zero without requests, as zero-0 does.
@@ -73,7 +73,7 @@ func scaleSpec(app string, spec *windlassv1.DeploymentSpec) {
 	if app == scaledName {
 		return
 	}
-	// A request may wait as long as a storm and the settling after it last.
+	// A request may wait as long as the faults of a round and the settling after them last.
 	patient := durationpb.New(longestWait)
 	spec.Routing = &windlassv1.RoutingPolicy{QueueWait: patient, ColdStart: &windlassv1.ColdStart{Hold: patient}}
 	spec.Ports = []*windlassv1.Port{{Name: "http"}}
@@ -86,7 +86,7 @@ func scaleSpec(app string, spec *windlassv1.DeploymentSpec) {
 // load is the CPU load of scaled apps.
 type load struct {
 	seed uint64
-	// at is the number of the load. It grows during storms.
+	// at is the number of the load. It grows while faults occur.
 	at atomic.Int64
 }
 

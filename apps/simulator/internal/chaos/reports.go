@@ -12,9 +12,9 @@ import (
 	"time"
 )
 
-// mischief is the transport of an agent's calls. It loses, doubles and delays reports, so that they arrive
+// unreliableTransport is the transport of an agent's calls. It loses, doubles and delays reports, so that they arrive
 // after reports that were sent later. For a lost report the agent gets the error of a broken connection.
-type mischief struct {
+type unreliableTransport struct {
 	next http.RoundTripper
 	on   atomic.Bool
 
@@ -34,14 +34,14 @@ const latest = 4 * time.Second
 const maxCopy = 4 << 20
 
 // addCounts adds the numbers of changed reports to counts, by kind.
-func (m *mischief) addCounts(counts map[string]int64) {
+func (m *unreliableTransport) addCounts(counts map[string]int64) {
 	counts["doubled"] += m.doubled.Load()
 	counts["delayed"] += m.delayed.Load()
 	counts["lost"] += m.lost.Load()
 }
 
 // RoundTrip implements http.RoundTripper.
-func (m *mischief) RoundTrip(req *http.Request) (*http.Response, error) {
+func (m *unreliableTransport) RoundTrip(req *http.Request) (*http.Response, error) {
 	if !m.on.Load() || !strings.HasSuffix(req.URL.Path, "/Report") || req.Body == nil {
 		return m.next.RoundTrip(req)
 	}
@@ -81,7 +81,7 @@ func (m *mischief) RoundTrip(req *http.Request) (*http.Response, error) {
 }
 
 // resendLater sends a copy later and drops its answer.
-func (m *mischief) resendLater(req *http.Request, body []byte, after time.Duration) {
+func (m *unreliableTransport) resendLater(req *http.Request, body []byte, after time.Duration) {
 	header := req.Header.Clone()
 	time.AfterFunc(after, func() {
 		copied, err := http.NewRequest(req.Method, req.URL.String(), bytes.NewReader(body)) //nolint:noctx // it outlives the call that it copies; the transport bounds it
@@ -99,7 +99,7 @@ func (m *mischief) resendLater(req *http.Request, body []byte, after time.Durati
 }
 
 // CloseIdleConnections is called by http.Client's method of the same name.
-func (m *mischief) CloseIdleConnections() {
+func (m *unreliableTransport) CloseIdleConnections() {
 	if c, ok := m.next.(interface{ CloseIdleConnections() }); ok {
 		c.CloseIdleConnections()
 	}

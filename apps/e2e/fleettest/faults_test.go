@@ -6,16 +6,16 @@ import (
 	"github.com/windlass-run/windlass/apps/controlplane"
 )
 
-// rage causes faults at random while users change apps, until the storm is over.
-func (w *fleet) rage(of size, storm time.Duration) {
-	w.storming.Store(true)
-	defer w.storming.Store(false)
+// causeFaults causes faults at random while users change apps, until faults end.
+func (w *fleet) causeFaults(of size, duration time.Duration) {
+	w.faultsOn.Store(true)
+	defer w.faultsOn.Store(false)
 	if scaledApp < of.apps {
 		w.actOn(of, scaledApp, 0) // early, so that it scales while things break
 	}
 	backup, mirrored := w.backup()
 	restored := false
-	deadline := time.Now().Add(storm)
+	deadline := time.Now().Add(duration)
 	for time.Now().Before(deadline) {
 		time.Sleep(w.fate.between(20*time.Millisecond, 3*time.Second))
 		region, replica := w.regions[w.fate.intn(of.regions)], w.replicas[w.fate.intn(of.replicas)]
@@ -23,62 +23,62 @@ func (w *fleet) rage(of size, storm time.Duration) {
 		case 0, 1, 2, 3, 4, 5, 6:
 			w.act(of)
 		case 7:
-			w.blow(region.name, "is cut off for a while")
+			w.recordFault(region.name, "is cut off for a while")
 			node := region.node
 			node.cut("", true)
 			w.later(30*time.Second, func() { node.cut("", false) })
 		case 8:
-			w.blow(region.name, "loses its connections")
+			w.recordFault(region.name, "loses its connections")
 			region.node.cut("", false)
 		case 9:
-			w.blow(region.name, "cannot reach "+replica.name)
+			w.recordFault(region.name, "cannot reach "+replica.name)
 			node := region.node
 			node.cut(replica.name, true)
 			w.later(20*time.Second, func() { node.cut(replica.name, false) })
 		case 10, 11:
-			w.blow(region.name, "has its packets held")
+			w.recordFault(region.name, "has its packets held")
 			node := region.node
 			node.hold("")
 			w.later(25*time.Second, func() { node.release("") })
 		case 12, 13:
-			w.blow(region.name, "its agent is killed")
+			w.recordFault(region.name, "its agent is killed")
 			region.process.kill()
 			time.Sleep(w.fate.between(0, 4*time.Second))
 			region.retire()
 			region.start()
 		case 14:
-			w.blow(region.name, "its agent is killed, and comes back much later")
+			w.recordFault(region.name, "its agent is killed, and comes back much later")
 			region.process.kill()
 			time.Sleep(w.fate.between(10*time.Second, 30*time.Second))
 			region.retire()
 			region.start()
 		case 15, 16:
-			w.blow(region.name, "gets a second agent while the first one hangs")
+			w.recordFault(region.name, "gets a second agent while the first one hangs")
 			region.twin()
 		case 17:
-			w.blow(replica.name, "is killed")
+			w.recordFault(replica.name, "is killed")
 			replica.kill()
 			time.Sleep(w.fate.between(0, 15*time.Second))
 			replica.start()
 		case 18:
-			w.blow(replica.name, "is drained and started again")
+			w.recordFault(replica.name, "is drained and started again")
 			replica.drain(w.fate.between(0, 5*time.Second))
 			time.Sleep(w.fate.between(0, 3*time.Second))
 			replica.start()
 		case 19, 20:
-			w.blow(replica.name, "stands still")
+			w.recordFault(replica.name, "stands still")
 			replica.stalled.Store(time.Now().Add(w.fate.between(0, 25*time.Second)).UnixNano())
 		case 21:
-			w.blow(replica.name, "loses its database")
+			w.recordFault(replica.name, "loses its database")
 			replica.away.Store(true)
 			w.later(15*time.Second, func() { replica.away.Store(false) })
 		case 22:
-			w.blow(replica.name, "cannot call its peers")
+			w.recordFault(replica.name, "cannot call its peers")
 			peers := replica.peers
 			peers.cut("", true)
 			w.later(30*time.Second, func() { peers.cut("", false) })
 		case 23:
-			w.blow("every replica", "is killed")
+			w.recordFault("every replica", "is killed")
 			for _, r := range w.replicas {
 				r.kill()
 			}
@@ -92,7 +92,7 @@ func (w *fleet) rage(of size, storm time.Duration) {
 				continue
 			}
 			restored = true
-			w.blow("the database", "is restored from a backup")
+			w.recordFault("the database", "is restored from a backup")
 			for _, r := range w.replicas {
 				r.kill()
 			}
@@ -113,10 +113,10 @@ func (w *fleet) backup() (*controlplane.Memory, *mirror) {
 	return w.memory.Backup(), w.check.mirrored()
 }
 
-// blow records the fault that follows.
-func (w *fleet) blow(whom, what string) {
-	w.trace.addf("blow: %s %s", whom, what)
-	w.check.history.add(event{region: regionOf(whom), part: "blow", text: whom + " " + what})
+// recordFault records the fault that follows.
+func (w *fleet) recordFault(whom, what string) {
+	w.trace.addf("fault: %s %s", whom, what)
+	w.check.history.add(event{region: regionOf(whom), part: "fault", text: whom + " " + what})
 }
 
 func regionOf(whom string) string {

@@ -22,11 +22,11 @@ type mend struct {
 const mendTimeout = 2 * time.Minute
 
 // breakAtRandom breaks things at random for a while and mends each in its time. Then it mends the rest. It returns the
-// number of blows by kind.
-func (s *storm) breakAtRandom(ctx context.Context, rnd *rand.Rand, duration, rest time.Duration) (map[string]int, error) {
-	blows := s.possibleBlows()
+// number of faults by kind.
+func (s *injector) breakAtRandom(ctx context.Context, rnd *rand.Rand, duration, rest time.Duration) (map[string]int, error) {
+	faults := s.possibleFaults()
 	total := 0
-	for _, b := range blows {
+	for _, b := range faults {
 		total += b.weight
 	}
 	counts := map[string]int{}
@@ -37,10 +37,10 @@ func (s *storm) breakAtRandom(ctx context.Context, rnd *rand.Rand, duration, res
 		failed = s.mendDue(ctx, mends, time.Now())
 		pick, wait := rnd.IntN(total), time.Duration(rnd.Float64()*float64(rest))
 		i := 0
-		for ; pick >= blows[i].weight; i++ {
-			pick -= blows[i].weight
+		for ; pick >= faults[i].weight; i++ {
+			pick -= faults[i].weight
 		}
-		b := blows[i]
+		b := faults[i]
 		target := b.target(rnd)
 		if _, ok := mends[target]; !ok && failed == nil {
 			failed = s.breakPart(ctx, rnd, b, target, counts, mends)
@@ -50,15 +50,15 @@ func (s *storm) breakAtRandom(ctx context.Context, rnd *rand.Rand, duration, res
 		case <-time.After(wait):
 		}
 	}
-	// Everything is mended, whatever ended the storm.
+	// Everything is mended, whatever ended the faults.
 	healing, cancel := context.WithTimeout(context.WithoutCancel(ctx), mendTimeout)
 	defer cancel()
 	return counts, errors.Join(failed, s.mendDue(healing, mends, time.Now().Add(time.Hour)))
 }
 
-func (s *storm) breakPart(ctx context.Context, rnd *rand.Rand, b blow, target string, counts map[string]int, mends map[string]mend) error {
+func (s *injector) breakPart(ctx context.Context, rnd *rand.Rand, b fault, target string, counts map[string]int, mends map[string]mend) error {
 	name := b.name + " " + target
-	s.history.add(event{part: "blow", region: s.regionOf(target), text: name})
+	s.history.add(event{part: "fault", region: s.regionOf(target), text: name})
 	ctx, cancel := context.WithTimeout(ctx, mendTimeout)
 	defer cancel()
 	undo, after, err := b.hit(ctx, rnd, target)
@@ -74,7 +74,7 @@ func (s *storm) breakPart(ctx context.Context, rnd *rand.Rand, b blow, target st
 
 // mendDue mends what is due by a time, in the order of due times: a database before parts that were broken
 // later.
-func (s *storm) mendDue(ctx context.Context, mends map[string]mend, by time.Time) error {
+func (s *injector) mendDue(ctx context.Context, mends map[string]mend, by time.Time) error {
 	targets := slices.SortedFunc(maps.Keys(mends), func(a, b string) int { return mends[a].at.Compare(mends[b].at) })
 	var err error
 	for _, target := range targets {
@@ -95,7 +95,7 @@ func (s *storm) mendDue(ctx context.Context, mends map[string]mend, by time.Time
 }
 
 // regionOf returns the only region that a target's fault affects, or "" if it affects more.
-func (s *storm) regionOf(target string) string {
+func (s *injector) regionOf(target string) string {
 	region, _, _ := strings.Cut(target, "/") // of a link
 	if slices.Contains(s.w.Regions, region) {
 		return region

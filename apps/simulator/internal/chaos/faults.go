@@ -13,26 +13,26 @@ import (
 	"github.com/windlass-run/windlass/apps/simulator/internal/testbed"
 )
 
-// blow is one fault. hit causes the fault, and returns a function that mends it and the time until the mend.
+// fault is a way to break a part. hit causes the fault, and returns a function that mends it and the time until the mend.
 // The function is nil if nothing has to be mended.
-type blow struct {
+type fault struct {
 	name   string
 	weight int
-	// target returns what the blow hits. Two blows on one target do not overlap.
+	// target returns what the fault hits. Two faults on one target do not overlap.
 	target func(rnd *rand.Rand) string
 	hit    func(ctx context.Context, rnd *rand.Rand, target string) (mend func(context.Context) error, after time.Duration, err error)
 }
 
-// storm makes blows.
-type storm struct {
-	w         *testbed.Testbed
-	net       *network
-	history   *history
-	checker   *checker
-	mischiefs map[string]*mischief
-	disks     *disks
-	gateways  *gateways
-	backup    *backup
+// injector causes faults.
+type injector struct {
+	w          *testbed.Testbed
+	net        *network
+	history    *history
+	checker    *checker
+	transports map[string]*unreliableTransport
+	disks      *disks
+	gateways   *gateways
+	backup     *backup
 }
 
 // randomBetween returns a random duration between low and high.
@@ -45,7 +45,7 @@ func randomBetween(rnd *rand.Rand, low, high time.Duration) time.Duration {
 func linkToControlPlane(region string) string { return linkBetween(region, "controlplane") }
 func linkBetween(from, to string) string      { return from + "/" + to }
 
-func (s *storm) possibleBlows() []blow {
+func (s *injector) possibleFaults() []fault {
 	plane := func(rnd *rand.Rand) string { return stack.ControlPlane(1 + rnd.IntN(len(s.w.Stack.Planes()))) }
 	region := func(rnd *rand.Rand) string { return s.w.Regions[rnd.IntN(len(s.w.Regions))] }
 	link := func(rnd *rand.Rand) string { return linkToControlPlane(region(rnd)) }
@@ -57,7 +57,7 @@ func (s *storm) possibleBlows() []blow {
 	}
 	gateway := func(rnd *rand.Rand) string { return gatewayOf(gatewayRegions(s.w.Regions)[rnd.IntN(2)]) }
 	named := func(name string) func(*rand.Rand) string { return func(*rand.Rand) string { return name } }
-	out := []blow{
+	out := []fault{
 		{"kill", 8, plane, s.killPart(0, 5*time.Second)},
 		{"kill", 3, named(stack.MariaDB), s.killPart(0, 4*time.Second)},
 		{"kill", 3, named(stack.Restate), s.killPart(0, 6*time.Second)},
@@ -86,46 +86,46 @@ func (s *storm) possibleBlows() []blow {
 	// A replica is near its backends, so its links have fewer and shorter faults than the links of agents.
 	for _, backend := range []func(*rand.Rand) string{database, restate} {
 		out = append(out,
-			blow{"cut", 3, backend, s.onLink(func(l *wire, _ *rand.Rand) error { return l.breakConnections() }, 0, 0)},
-			blow{"take down", 2, backend, s.onLink(func(l *wire, _ *rand.Rand) error { l.refuseConnections(); return nil }, 500*time.Millisecond, 8*time.Second)},
-			blow{"delay", 3, backend, s.onLink(func(l *wire, rnd *rand.Rand) error {
+			fault{"cut", 3, backend, s.onLink(func(l *wire, _ *rand.Rand) error { return l.breakConnections() }, 0, 0)},
+			fault{"take down", 2, backend, s.onLink(func(l *wire, _ *rand.Rand) error { l.refuseConnections(); return nil }, 500*time.Millisecond, 8*time.Second)},
+			fault{"delay", 3, backend, s.onLink(func(l *wire, rnd *rand.Rand) error {
 				return l.delayTraffic(randomBetween(rnd, 5*time.Millisecond, 300*time.Millisecond), randomBetween(rnd, 0, 100*time.Millisecond))
 			}, time.Second, 10*time.Second)},
-			blow{"half-open", 2, backend, s.onLink(func(l *wire, _ *rand.Rand) error { return l.halfOpen("upstream", "downstream") }, time.Second, 10*time.Second)},
+			fault{"half-open", 2, backend, s.onLink(func(l *wire, _ *rand.Rand) error { return l.halfOpen("upstream", "downstream") }, time.Second, 10*time.Second)},
 		)
 	}
 	if s.disks.canMount() {
-		out = append(out, blow{"fill the disk of", 4, region, s.fillDisk})
+		out = append(out, fault{"fill the disk of", 4, region, s.fillDisk})
 	}
 	if clocksCanJump {
-		out = append(out, blow{"jump the clock of", 4, plane, s.jumpClock})
+		out = append(out, fault{"jump the clock of", 4, plane, s.jumpClock})
 	}
 	if s.backup != nil {
-		out = append(out, blow{"restore a backup of", 2, named(stack.MariaDB), s.restoreBackup})
+		out = append(out, fault{"restore a backup of", 2, named(stack.MariaDB), s.restoreBackup})
 	}
 	return out
 }
 
-// wire is another name for link, because possibleBlows has a variable named link.
+// wire is another name for link, because possibleFaults has a variable named link.
 type wire = link
 
 // killPart sends kill -9 to a part, and its mend starts the part again.
-func (s *storm) killPart(low, high time.Duration) func(context.Context, *rand.Rand, string) (func(context.Context) error, time.Duration, error) {
+func (s *injector) killPart(low, high time.Duration) func(context.Context, *rand.Rand, string) (func(context.Context) error, time.Duration, error) {
 	return func(_ context.Context, rnd *rand.Rand, part string) (func(context.Context) error, time.Duration, error) {
 		return s.startPart(part), randomBetween(rnd, low, high), s.w.Stack.Kill(part)
 	}
 }
 
-func (s *storm) startPart(part string) func(context.Context) error {
+func (s *injector) startPart(part string) func(context.Context) error {
 	return func(ctx context.Context) error { return s.w.Stack.Launch(ctx, part) }
 }
 
-func (s *storm) terminatePart(ctx context.Context, rnd *rand.Rand, part string) (func(context.Context) error, time.Duration, error) {
+func (s *injector) terminatePart(ctx context.Context, rnd *rand.Rand, part string) (func(context.Context) error, time.Duration, error) {
 	return s.startPart(part), randomBetween(rnd, 0, 3*time.Second), s.w.Stack.Terminate(ctx, part)
 }
 
 // loseData kills Restate, which then starts without its data.
-func (s *storm) loseData(_ context.Context, rnd *rand.Rand, part string) (func(context.Context) error, time.Duration, error) {
+func (s *injector) loseData(_ context.Context, rnd *rand.Rand, part string) (func(context.Context) error, time.Duration, error) {
 	if err := s.w.Stack.Kill(part); err != nil {
 		return nil, 0, err
 	}
@@ -134,13 +134,13 @@ func (s *storm) loseData(_ context.Context, rnd *rand.Rand, part string) (func(c
 
 // freezePart stops a part without ending it. This is worse than a kill: the part continues where it was, and does
 // not know that time has passed.
-func (s *storm) freezePart(low, high time.Duration) func(context.Context, *rand.Rand, string) (func(context.Context) error, time.Duration, error) {
+func (s *injector) freezePart(low, high time.Duration) func(context.Context, *rand.Rand, string) (func(context.Context) error, time.Duration, error) {
 	return func(_ context.Context, rnd *rand.Rand, part string) (func(context.Context) error, time.Duration, error) {
 		return func(context.Context) error { return s.w.Stack.Thaw(part) }, randomBetween(rnd, low, high), s.w.Stack.Freeze(part)
 	}
 }
 
-func (s *storm) killAgent(loseInbox bool) func(context.Context, *rand.Rand, string) (func(context.Context) error, time.Duration, error) {
+func (s *injector) killAgent(loseInbox bool) func(context.Context, *rand.Rand, string) (func(context.Context) error, time.Duration, error) {
 	return func(_ context.Context, rnd *rand.Rand, region string) (func(context.Context) error, time.Duration, error) {
 		m := s.w.Fleet.Member(region)
 		m.Kill()
@@ -154,11 +154,11 @@ func (s *storm) killAgent(loseInbox bool) func(context.Context, *rand.Rand, stri
 	}
 }
 
-func (s *storm) startAgent(m *fleet.Member) func(context.Context) error {
+func (s *injector) startAgent(m *fleet.Member) func(context.Context) error {
 	return func(ctx context.Context) error { return m.Start(ctx) }
 }
 
-func (s *storm) crashInstances(_ context.Context, rnd *rand.Rand, region string) (func(context.Context) error, time.Duration, error) {
+func (s *injector) crashInstances(_ context.Context, rnd *rand.Rand, region string) (func(context.Context) error, time.Duration, error) {
 	m := s.w.Fleet.Member(region)
 	servers := s.gateways.requests.models.deploymentsIn(region) // see crashServer
 	for id, n := range m.Runtime.Running() {
@@ -175,19 +175,19 @@ func (s *storm) crashInstances(_ context.Context, rnd *rand.Rand, region string)
 
 // silenceRuntime simulates that the API server of a region is away: instances run on, but the region's agent can
 // neither change nor see anything.
-func (s *storm) silenceRuntime(_ context.Context, rnd *rand.Rand, region string) (func(context.Context) error, time.Duration, error) {
+func (s *injector) silenceRuntime(_ context.Context, rnd *rand.Rand, region string) (func(context.Context) error, time.Duration, error) {
 	m := s.w.Fleet.Member(region)
 	m.Runtime.Silence(true)
 	return func(context.Context) error { m.Runtime.Silence(false); return nil }, randomBetween(rnd, time.Second, 40*time.Second), nil
 }
 
-func (s *storm) misreportStates(_ context.Context, rnd *rand.Rand, region string) (func(context.Context) error, time.Duration, error) {
-	m := s.mischiefs[region]
+func (s *injector) misreportStates(_ context.Context, rnd *rand.Rand, region string) (func(context.Context) error, time.Duration, error) {
+	m := s.transports[region]
 	m.on.Store(true)
 	return func(context.Context) error { m.on.Store(false); return nil }, randomBetween(rnd, 2*time.Second, 15*time.Second), nil
 }
 
-func (s *storm) onLink(do func(*link, *rand.Rand) error, low, high time.Duration) func(context.Context, *rand.Rand, string) (func(context.Context) error, time.Duration, error) {
+func (s *injector) onLink(do func(*link, *rand.Rand) error, low, high time.Duration) func(context.Context, *rand.Rand, string) (func(context.Context) error, time.Duration, error) {
 	return func(_ context.Context, rnd *rand.Rand, name string) (func(context.Context) error, time.Duration, error) {
 		l := s.net.linkOf(name)
 		if err := do(l, rnd); err != nil || high == 0 {
@@ -197,12 +197,12 @@ func (s *storm) onLink(do func(*link, *rand.Rand) error, low, high time.Duration
 	}
 }
 
-func (s *storm) fillDisk(_ context.Context, rnd *rand.Rand, region string) (func(context.Context) error, time.Duration, error) {
+func (s *injector) fillDisk(_ context.Context, rnd *rand.Rand, region string) (func(context.Context) error, time.Duration, error) {
 	folder := s.w.Fleet.Member(region).Folder()
 	return func(context.Context) error { return s.disks.freeDisk(folder) }, randomBetween(rnd, time.Second, 15*time.Second), s.disks.fillDisk(folder)
 }
 
-func (s *storm) jumpClock(_ context.Context, rnd *rand.Rand, plane string) (func(context.Context) error, time.Duration, error) {
+func (s *injector) jumpClock(_ context.Context, rnd *rand.Rand, plane string) (func(context.Context) error, time.Duration, error) {
 	by := randomBetween(rnd, -time.Minute, time.Minute)
 	pid := s.w.Stack.PIDs()[plane]
 	if pid == 0 {
@@ -220,7 +220,7 @@ func (s *storm) jumpClock(_ context.Context, rnd *rand.Rand, plane string) (func
 }
 
 // restoreBackup kills the database and restores the last backup.
-func (s *storm) restoreBackup(_ context.Context, rnd *rand.Rand, part string) (func(context.Context) error, time.Duration, error) {
+func (s *injector) restoreBackup(_ context.Context, rnd *rand.Rand, part string) (func(context.Context) error, time.Duration, error) {
 	if err := s.w.Stack.Kill(part); err != nil {
 		return nil, 0, err
 	}
