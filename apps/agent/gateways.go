@@ -27,11 +27,16 @@ import (
 // calls take little time and streams end at once.
 const gatewayDrain = time.Second
 
-// drain makes the runtime and the reconciler wait for the gateways before they stop instances.
+// drain makes the runtime and the reconciler wait for the gateways before they stop instances. It also
+// connects the gateways to the apps that requests start, and to the models that requests load.
 func (a *Agent) drain() {
 	again := func() {}
 	if d, ok := a.runtime.(runtime.Drainer); ok {
 		again = d.Drain(a.gateways.Released, func(string) time.Duration { return gateways.Patience })
+	}
+	if r, ok := a.runtime.(runtime.RequestLoader); ok {
+		r.FollowRequests(a.gateways.HoldsRequests, a.gateways.IsBusy)
+		a.gateways.OnRequests(r.Requested, r.Used)
 	}
 	a.gateways.OnProgress(func() {
 		a.reconciler.Proceed()

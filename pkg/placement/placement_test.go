@@ -6,12 +6,15 @@ import (
 	"math"
 	"slices"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
 )
 
 const gib = int64(1) << 30
+
+var noon = time.Date(2026, 1, 2, 12, 0, 0, 0, time.UTC)
 
 func byModel(decisions []Decision) map[string]Decision {
 	all := map[string]Decision{}
@@ -27,7 +30,7 @@ func TestPlace_Vectors(t *testing.T) {
 	model := func(id string, memory int64) Model { return Model{ID: id, Memory: memory, Replicas: 1, MinReplicas: 1} }
 
 	t.Run("the most free memory first", func(t *testing.T) {
-		got := byModel(Place(servers, []Model{model("a", 8*gib), model("b", 8*gib), model("c", 8*gib), model("d", 8*gib)}))
+		got := byModel(Place(noon, servers, []Model{model("a", 8*gib), model("b", 8*gib), model("c", 8*gib), model("d", 8*gib)}))
 		require.Equal(t, []Key{second}, got["a"].Servers)
 		require.Equal(t, []Key{second}, got["b"].Servers)
 		require.Equal(t, []Key{first}, got["c"].Servers)
@@ -39,19 +42,19 @@ func TestPlace_Vectors(t *testing.T) {
 		require.Equal(t, NoMemory, d.Refused.NearestReason)
 	})
 	t.Run("a server holds models up to exactly its memory", func(t *testing.T) {
-		got := byModel(Place(servers[:1], []Model{model("a", 10*gib), model("b", 1), model("c", 0)}))
+		got := byModel(Place(noon, servers[:1], []Model{model("a", 10*gib), model("b", 1), model("c", 0)}))
 		require.Len(t, got["a"].Servers, 1)
 		require.Equal(t, "1 server lacks 1 byte of the 1 byte needed", got["b"].Refused.String())
 		require.Len(t, got["c"].Servers, 1)
 	})
 	t.Run("a model spreads over servers", func(t *testing.T) {
-		got := Place(servers, []Model{{ID: "a", Memory: gib, Replicas: 3, MinReplicas: 1}})[0]
+		got := Place(noon, servers, []Model{{ID: "a", Memory: gib, Replicas: 3, MinReplicas: 1}})[0]
 		require.Equal(t, []Key{second, first}, got.Servers)
 		require.Equal(t, 1, got.Short)
 		require.Equal(t, "2 servers have a replica already", got.Refused.String())
 	})
 	t.Run("reasons are counted, each server once", func(t *testing.T) {
-		got := Place([]Server{
+		got := Place(noon, []Server{
 			{App: "a", Index: 0, Capabilities: []string{"sklearn"}, Memory: gib},
 			{App: "a", Index: 1, Capabilities: []string{"sklearn"}, Memory: gib},
 			{App: "b", Index: 0, Capabilities: []string{"onnx"}, Memory: 20 * gib, Draining: true},
@@ -64,18 +67,18 @@ func TestPlace_Vectors(t *testing.T) {
 		require.Equal(t, Key{"d", 0}, got.Refused.Nearest)
 	})
 	t.Run("no server is a reason", func(t *testing.T) {
-		require.Equal(t, "there is no server for models", Place(nil, []Model{model("a", 1)})[0].Refused.String())
-		require.Equal(t, "2 servers are of other apps than none, which the model requires", Place(servers, []Model{{ID: "a", App: "none", Replicas: 1}})[0].Refused.String())
+		require.Equal(t, "there is no server for models", Place(noon, nil, []Model{model("a", 1)})[0].Refused.String())
+		require.Equal(t, "2 servers are of other apps than none, which the model requires", Place(noon, servers, []Model{{ID: "a", App: "none", Replicas: 1}})[0].Refused.String())
 	})
 	t.Run("many servers that lack memory are one number", func(t *testing.T) {
 		many := make([]Server, 5)
 		for i := range many {
 			many[i] = Server{App: "a", Index: i, Memory: int64(i) * gib}
 		}
-		require.Equal(t, "5 servers lack memory, at least 4 GiB of the 8 GiB needed", Place(many, []Model{model("a", 8*gib)})[0].Refused.String())
+		require.Equal(t, "5 servers lack memory, at least 4 GiB of the 8 GiB needed", Place(noon, many, []Model{model("a", 8*gib)})[0].Refused.String())
 	})
 	t.Run("an app that holds the model comes first", func(t *testing.T) {
-		got := Place([]Server{
+		got := Place(noon, []Server{
 			{App: "a", Index: 0, Memory: 10 * gib, Holds: []Held{{Model: "m", Memory: gib, Serving: true}}},
 			{App: "a", Index: 1, Memory: 2 * gib},
 			{App: "b", Index: 0, Memory: 40 * gib},
@@ -84,7 +87,7 @@ func TestPlace_Vectors(t *testing.T) {
 		require.Equal(t, []Key{{"a", 1}, {"b", 0}}, got.Load)
 	})
 	t.Run("minimums come before the rest", func(t *testing.T) {
-		got := byModel(Place(servers, []Model{
+		got := byModel(Place(noon, servers, []Model{
 			{ID: "a", Memory: 10 * gib, Replicas: 2, MinReplicas: 1},
 			{ID: "b", Memory: 10 * gib, Replicas: 2, MinReplicas: 1},
 			{ID: "c", Memory: 10 * gib, Replicas: 1, MinReplicas: 1},
@@ -94,21 +97,21 @@ func TestPlace_Vectors(t *testing.T) {
 		}
 	})
 	t.Run("a server has one model of a name", func(t *testing.T) {
-		got := byModel(Place(servers[:1], []Model{
+		got := byModel(Place(noon, servers[:1], []Model{
 			{ID: "v1", Name: "m", Memory: gib, Replicas: 1, MinReplicas: 1}, {ID: "v2", Name: "m", Memory: gib, Replicas: 1, MinReplicas: 1},
 		}))
 		require.Len(t, got["v1"].Servers, 1)
 		require.Equal(t, "1 server has another version of the model", got["v2"].Refused.String())
 	})
 	t.Run("servers of other scopes do not exist", func(t *testing.T) {
-		got := Place(servers, []Model{{ID: "m", Scope: "other", Replicas: 1}})[0]
+		got := Place(noon, servers, []Model{{ID: "m", Scope: "other", Replicas: 1}})[0]
 		require.Equal(t, "there is no server for models", got.Refused.String())
 		require.Empty(t, got.Refused.Nearest)
 	})
 	t.Run("overcommit adds percent", func(t *testing.T) {
 		over := []Server{{App: "a", Memory: 10 * gib, Overcommit: 10}}
-		require.Len(t, Place(over, []Model{model("m", 11*gib)})[0].Servers, 1)
-		require.Empty(t, Place(over, []Model{model("m", 11*gib+1)})[0].Servers)
+		require.Len(t, Place(noon, over, []Model{model("m", 11*gib)})[0].Servers, 1)
+		require.Empty(t, Place(noon, over, []Model{model("m", 11*gib+1)})[0].Servers)
 	})
 }
 
@@ -117,7 +120,7 @@ func TestPlace_Leaving(t *testing.T) {
 	one := []Model{{ID: "m", Memory: gib, Replicas: 1, MinReplicas: 1}}
 
 	t.Run("replicas that do not serve are unloaded first", func(t *testing.T) {
-		got := Place([]Server{
+		got := Place(noon, []Server{
 			{App: "a", Index: 0, Memory: 9 * gib, Holds: held(false)},
 			{App: "a", Index: 1, Memory: 2 * gib, Holds: held(true)},
 			{App: "a", Index: 2, Memory: 9 * gib, Holds: held(false)},
@@ -127,26 +130,26 @@ func TestPlace_Leaving(t *testing.T) {
 	})
 	t.Run("a drain waits until the model serves elsewhere", func(t *testing.T) {
 		servers := []Server{{App: "a", Index: 0, Memory: 9 * gib, Draining: true, Holds: held(true)}, {App: "a", Index: 1, Memory: 9 * gib}}
-		got := Place(servers, one)[0]
+		got := Place(noon, servers, one)[0]
 		require.Equal(t, []Key{{"a", 1}}, got.Load)
 		require.Empty(t, got.Unload)
 		servers[1].Holds = held(false)
-		require.Empty(t, Place(servers, one)[0].Unload)
+		require.Empty(t, Place(noon, servers, one)[0].Unload)
 		servers[1].Holds = held(true)
-		require.Equal(t, []Key{{"a", 0}}, Place(servers, one)[0].Unload)
+		require.Equal(t, []Key{{"a", 0}}, Place(noon, servers, one)[0].Unload)
 	})
 	t.Run("a drain without room elsewhere keeps the model", func(t *testing.T) {
-		got := Place([]Server{{App: "a", Memory: 9 * gib, Draining: true, Holds: held(true)}}, one)[0]
+		got := Place(noon, []Server{{App: "a", Memory: 9 * gib, Draining: true, Holds: held(true)}}, one)[0]
 		require.Equal(t, 1, got.Short)
 		require.Empty(t, got.Unload)
 	})
 	t.Run("a model without replicas is unloaded everywhere", func(t *testing.T) {
-		got := Place([]Server{{App: "a", Memory: gib, Holds: held(true)}}, []Model{{ID: "m", Memory: gib}})[0]
+		got := Place(noon, []Server{{App: "a", Memory: gib, Holds: held(true)}}, []Model{{ID: "m", Memory: gib}})[0]
 		require.Equal(t, []Key{{"a", 0}}, got.Unload)
 		require.Empty(t, got.Servers)
 	})
 	t.Run("a model that unloads still uses its memory", func(t *testing.T) {
-		got := byModel(Place([]Server{{App: "a", Memory: gib, Holds: []Held{{Model: "m", Memory: gib, Leaving: true}}}},
+		got := byModel(Place(noon, []Server{{App: "a", Memory: gib, Holds: []Held{{Model: "m", Memory: gib, Leaving: true}}}},
 			[]Model{{ID: "m", Memory: gib, Replicas: 1}, {ID: "n", Memory: gib, Replicas: 1}}))
 		require.Empty(t, got["m"].Servers)
 		require.Empty(t, got["n"].Servers)
@@ -154,7 +157,7 @@ func TestPlace_Leaving(t *testing.T) {
 		require.Equal(t, "1 server has a replica already", got["m"].Refused.String())
 	})
 	t.Run("a quarantined model is unloaded", func(t *testing.T) {
-		got := Place([]Server{{App: "a", Memory: 9 * gib, Holds: held(true)}}, []Model{{ID: "m", Memory: gib, Replicas: 1, Quarantined: []string{"a"}}})[0]
+		got := Place(noon, []Server{{App: "a", Memory: 9 * gib, Holds: held(true)}}, []Model{{ID: "m", Memory: gib, Replicas: 1, Quarantined: []string{"a"}}})[0]
 		require.Equal(t, []Key{{"a", 0}}, got.Unload)
 	})
 }
@@ -168,7 +171,7 @@ func TestMemory_Saturates(t *testing.T) {
 	require.Equal(t, int64(math.MinInt64), saturatingSubtract(-2, math.MaxInt64))
 	require.Equal(t, int64(3), saturatingSubtract(3, -1))
 	require.Equal(t, int64(math.MaxInt64), add(math.MaxInt64-1, 2))
-	got := byModel(Place([]Server{{App: "a", Memory: math.MaxInt64, Overcommit: 100}}, []Model{
+	got := byModel(Place(noon, []Server{{App: "a", Memory: math.MaxInt64, Overcommit: 100}}, []Model{
 		{ID: "a", Memory: math.MaxInt64, Replicas: 1}, {ID: "b", Memory: math.MaxInt64, Replicas: 1},
 	}))
 	require.Len(t, got["a"].Servers, 1)
@@ -228,10 +231,10 @@ func TestPlace_Properties(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		r := drawRegion(t)
 		for range rapid.IntRange(1, 4).Draw(t, "rounds") {
-			decisions := Place(r.servers, r.models)
-			require.Equal(t, decisions, Place(slices.Clone(r.servers), r.models), "the same input gives the same answer")
+			decisions := Place(noon, r.servers, r.models)
+			require.Equal(t, decisions, Place(noon, slices.Clone(r.servers), r.models), "the same input gives the same answer")
 			shuffled := rapid.Permutation(r.servers).Draw(t, "order")
-			require.Equal(t, decisions, Place(shuffled, rapid.Permutation(r.models).Draw(t, "order of models")), "order does not matter")
+			require.Equal(t, decisions, Place(noon, shuffled, rapid.Permutation(r.models).Draw(t, "order of models")), "order does not matter")
 
 			used, counts := map[Key]int64{}, map[Key]int{}
 			for _, s := range r.servers {
@@ -277,9 +280,9 @@ func TestPlace_Properties(t *testing.T) {
 		}
 		// Rounds without a change end, and then nothing moves.
 		for range 3 {
-			r.carryOut(Place(r.servers, r.models))
+			r.carryOut(Place(noon, r.servers, r.models))
 		}
-		for _, d := range Place(r.servers, r.models) {
+		for _, d := range Place(noon, r.servers, r.models) {
 			require.Empty(t, d.Load, "nothing moves without a cause")
 			require.Empty(t, d.Unload, "nothing moves without a cause")
 		}
@@ -303,6 +306,6 @@ func BenchmarkPlace(b *testing.B) {
 		r.models = append(r.models, Model{ID: fmt.Sprintf("m%05d", i), Memory: 1, Replicas: 1, MinReplicas: 1})
 	}
 	for b.Loop() {
-		Place(r.servers, r.models)
+		Place(noon, r.servers, r.models)
 	}
 }

@@ -75,9 +75,9 @@ func (r *candidate) refusalReason(m *Model) Reason {
 		return HasReplica
 	case m.Name != "" && r.names[m.Name] != "":
 		return OtherVersion
-	case r.slots <= 0:
+	case min(r.slots, r.comingSlots) <= 0: // free room may be promised to another model
 		return NoSlot
-	case r.free < max(0, m.Memory):
+	case min(r.free, r.comingFree) < max(0, m.Memory):
 		return NoMemory
 	}
 	return 0

@@ -67,6 +67,9 @@ type Gateways struct {
 	progress func()
 	// woken is called with deployments that a request woke.
 	woken func(deploymentIDs []string)
+	// requested and used are the arguments of OnRequests.
+	requested func(deploymentIDs []string)
+	used      func(deploymentID string, requests uint64)
 
 	mu   sync.Mutex
 	hub  *hub
@@ -104,7 +107,7 @@ func New(cfg Config) (*Gateways, error) {
 	}
 	g := &Gateways{
 		cfg: cfg, wake: make(chan struct{}, 1), progress: func() {},
-		woken: func([]string) {}, leavingSince: map[string]time.Time{}, sleepingSince: map[string]time.Time{}, complete: make(chan struct{}),
+		woken: func([]string) {}, requested: func([]string) {}, used: func(string, uint64) {}, leavingSince: map[string]time.Time{}, sleepingSince: map[string]time.Time{}, complete: make(chan struct{}),
 		traffic: traffic.New(), demand: load.NewDemand(),
 	}
 	if cfg.Counted != nil {
@@ -195,7 +198,7 @@ func (g *Gateways) See(seen runtime.Observation) {
 		maps.DeleteFunc(g.hub.shown, func(id string, _ zero.Phase) bool { return g.assignmentOf(id) == nil })
 		g.cfg.Zero.Forget(func(id string) bool { return g.assignmentOf(id) != nil }, func(id string) bool { return g.hub.apps[id] != nil })
 	}
-	g.demand.Forget(func(appID string) bool { return g.hub.apps[appID].isScaled() })
+	g.demand.Forget(func(appID string) bool { return g.hub.apps[appID].isCounted() })
 	g.completeTable()
 }
 

@@ -53,6 +53,24 @@ func TestDemand(t *testing.T) {
 		_, ok = r.Demand("app_2", time.Now())
 		require.False(t, ok, "the app is not scaled in this region")
 	})
+	t.Run("the agent learns which deployments requests wait for, and which got requests", func(t *testing.T) {
+		r, _ := startScaled(t)
+		var requested []string
+		used := map[string]uint64{}
+		r.OnRequests(func(ids []string) { requested = ids }, func(id string, n uint64) { used[id] += n })
+		began := func(n uint64) *gatewayv1.AppLoad {
+			return &gatewayv1.AppLoad{AppId: "app_1", Deployments: []*gatewayv1.DeploymentLoad{{DeploymentId: "dep_2", InFlight: 1, Began: n}}}
+		}
+		report(t, r, began(3))
+		report(t, r, began(3))
+		report(t, r, began(5))
+		require.Equal(t, map[string]uint64{"dep_2": 5}, used)
+		require.True(t, r.IsBusy("dep_2"))
+		require.False(t, r.IsBusy("dep_other"))
+		_, err := r.client.Wake(t.Context(), &gatewayv1.WakeRequest{GatewayId: first, AppId: "app_1"})
+		require.NoError(t, err)
+		require.Equal(t, []string{"dep_2"}, requested)
+	})
 	t.Run("reports of an unverified gateway do not count", func(t *testing.T) {
 		r, _ := startScaled(t)
 		r.as.Store(&Caller{})

@@ -9,6 +9,7 @@ import (
 	"google.golang.org/protobuf/reflect/protoreflect"
 	"google.golang.org/protobuf/types/known/durationpb"
 
+	"github.com/windlass-run/windlass/apps/agent/internal/runtime"
 	agentv1 "github.com/windlass-run/windlass/proto/gen/windlass/agent/v1"
 	gatewayv1 "github.com/windlass-run/windlass/proto/gen/windlass/gateway/v1"
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
@@ -184,4 +185,30 @@ func TestModels_ClosePathsWhenTheRouteComesFirst(t *testing.T) {
 	require.Equal(t, []string{"app_1"}, tab.setDeployment("dep_1", state))
 	require.NotEmpty(t, tab.apps["app_1"].state.ClosedPaths)
 	require.Empty(t, tab.setDeployment("dep_1", state), "nothing changed")
+}
+
+func TestModels_RequestsAreHeldWhileTheModelIsUnloaded(t *testing.T) {
+	state := &agentv1.DeploymentState{Action: agentv1.DeploymentState_ACTION_APPLY, Deployment: &agentv1.Deployment{
+		Id: "dep_1", AppId: "app_1", Replicas: 1, Spec: &windlassv1.DeploymentSpec{
+			Model: &windlassv1.LoadedModel{}, Routing: &windlassv1.RoutingPolicy{ColdStart: &windlassv1.ColdStart{}},
+		},
+	}}
+	tab := newTable(func(string) *agentv1.DeploymentState { return state })
+	tab.setDeployment("dep_1", state)
+	tab.setRoute(&agentv1.Routes{AppId: "app_1", Hosts: []string{"chat.test"}, Targets: []*agentv1.RouteTarget{{DeploymentId: "dep_1", Weight: 100}}}, 1, 1)
+	require.True(t, tab.apps["app_1"].state.CountLoad, "the agent must know which models were used last")
+	held := func(instances ...runtime.Instance) bool {
+		tab.setObserved([]runtime.ObservedDeployment{{DeploymentID: "dep_1", Instances: instances}})
+		return tab.apps["app_1"].state.Held
+	}
+	serving := runtime.Instance{ID: "ins_a", Status: windlassv1.InstanceStatus_INSTANCE_STATUS_READY, Address: "10.0.0.1:80"}
+	draining := serving
+	draining.Status = windlassv1.InstanceStatus_INSTANCE_STATUS_DRAINING
+	unloaded := runtime.Instance{ID: "ins_b", Status: windlassv1.InstanceStatus_INSTANCE_STATUS_READY, Reason: runtime.ReasonUnloaded}
+	require.False(t, held(serving))
+	require.False(t, held(serving, unloaded), "another replica serves")
+	require.True(t, held(draining, unloaded), "the agent unloads it")
+	require.True(t, held(unloaded))
+	require.False(t, held(draining), "nothing would load it")
+	require.False(t, held(serving))
 }

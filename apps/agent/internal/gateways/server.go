@@ -222,12 +222,13 @@ func (g *Gateways) Report(ctx context.Context, req *gatewayv1.ReportRequest) (*g
 		return nil, err
 	}
 	ok := req.TableId == g.cfg.TableID
+	var used map[string]uint64
 	if ok {
 		g.mu.Lock()
 		if ok = g.hub.applyReport(req, time.Now()); ok && caller.Verified {
 			now := time.Now()
 			g.traffic.Tell(req.GatewayId, countsOf(req.Traffic), now)
-			g.demand.Tell(req.GatewayId, g.scaledLoads(req.Loads), now)
+			used = g.demand.Tell(req.GatewayId, g.scaledLoads(req.Loads), now)
 		}
 		g.renewAsleep()
 		g.mu.Unlock()
@@ -235,6 +236,9 @@ func (g *Gateways) Report(ctx context.Context, req *gatewayv1.ReportRequest) (*g
 	if !ok {
 		return nil, rpc.Error(connect.CodeFailedPrecondition, windlassv1.ErrorReason_ERROR_REASON_STALE_SESSION, "table_id",
 			"this gateway has no stream with this table: watch again")
+	}
+	for id, requests := range used {
+		g.used(id, requests)
 	}
 	g.progress()
 	return &gatewayv1.ReportResponse{}, nil

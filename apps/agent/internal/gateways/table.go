@@ -89,8 +89,8 @@ func newApp(id string) *app {
 	return &app{state: &gatewayv1.AppRoutes{AppId: id}, previews: map[string]preview{}}
 }
 
-// isScaled reports whether gateways count the app's load. The app may be nil.
-func (a *app) isScaled() bool { return a != nil && a.state.CountLoad }
+// isCounted reports whether gateways count the app's load. The app may be nil.
+func (a *app) isCounted() bool { return a != nil && a.state.CountLoad }
 
 func (a *app) isGone() bool { return len(a.state.Hosts) == 0 && len(a.state.Previews) == 0 }
 
@@ -314,7 +314,7 @@ func (t *table) newState(a *app, epoch, generation int64) *gatewayv1.AppRoutes {
 		})
 	}
 	for _, target := range out.Targets {
-		out.CountLoad = out.CountLoad || t.assignment(target.DeploymentId).GetDeployment().GetScaling() != nil
+		out.CountLoad = out.CountLoad || countsLoad(t.assignment(target.DeploymentId).GetDeployment())
 		out.AppName = cmp.Or(out.AppName, t.assignment(target.DeploymentId).GetDeployment().GetAppName())
 		if hasModels(t.assignment(target.DeploymentId).GetDeployment().GetSpec()) {
 			out.ClosedPaths = closedPaths
@@ -325,6 +325,12 @@ func (t *table) newState(a *app, epoch, generation int64) *gatewayv1.AppRoutes {
 	}
 	t.holdRequests(out)
 	return out
+}
+
+// countsLoad reports whether gateways count a deployment's load: the app is scaled, or the agent must
+// know which models were used last.
+func countsLoad(d *agentv1.Deployment) bool {
+	return d.GetScaling() != nil || runtime.IsOnRequest(d.GetSpec())
 }
 
 // hasModels reports whether instances are servers of models, or replicas of a model.
@@ -372,7 +378,7 @@ func (t *table) setDeployment(deploymentID string, state *agentv1.DeploymentStat
 		return target.DeploymentId == deploymentID && !proto.Equal(target.Pairing, pairingOf(d.GetSpec()))
 	})
 	mustClose := a != nil && len(a.state.ClosedPaths) == 0 && hasModels(d.GetSpec())
-	if mustClose || mustPair || a != nil && a.isScaled() != (d.GetScaling() != nil) {
+	if mustClose || mustPair || a != nil && a.isCounted() != countsLoad(d) {
 		dirty[d.AppId] = true
 	}
 	return t.renewPreviews(dirty)

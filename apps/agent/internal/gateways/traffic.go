@@ -52,7 +52,7 @@ func (g *Gateways) forgetCounts(id string) {
 
 // scaledLoads returns the loads of those apps that are scaled in this region. The caller holds mu.
 func (g *Gateways) scaledLoads(loads []*gatewayv1.AppLoad) []*gatewayv1.AppLoad {
-	return slices.DeleteFunc(loads, func(l *gatewayv1.AppLoad) bool { return !g.hub.apps[l.AppId].isScaled() })
+	return slices.DeleteFunc(loads, func(l *gatewayv1.AppLoad) bool { return !g.hub.apps[l.AppId].isCounted() })
 }
 
 // Demand returns the demand of clients for an app. ok is false while no gateway has reported it.

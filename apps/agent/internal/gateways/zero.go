@@ -56,7 +56,7 @@ func (t *table) holdRequests(out *gatewayv1.AppRoutes) {
 		}
 		if target.Weight > 0 {
 			weighted++
-			if asleep || phase == zero.Waking && !ready {
+			if asleep || !ready && (phase == zero.Waking || t.isUnloaded(target)) {
 				held++
 			}
 		}
@@ -67,6 +67,15 @@ func (t *table) holdRequests(out *gatewayv1.AppRoutes) {
 			out.StartTime = durationpb.New(took)
 		}
 	}
+}
+
+// isUnloaded reports whether the runtime loads a model on request that no server has now.
+func (t *table) isUnloaded(target *gatewayv1.Target) bool {
+	return slices.ContainsFunc(t.listsOf(target.WorkloadKey), func(d runtime.ObservedDeployment) bool {
+		return d.DeploymentID == target.DeploymentId && slices.ContainsFunc(d.Instances, func(in runtime.Instance) bool {
+			return in.Reason == runtime.ReasonUnloaded && in.Status == windlassv1.InstanceStatus_INSTANCE_STATUS_READY
+		})
+	})
 }
 
 // renewIfPhaseChanged renews the states of the apps that send to a deployment, if its phase has changed. It
@@ -226,6 +235,30 @@ func (g *Gateways) forgetStopped(seen []runtime.ObservedDeployment) {
 // locks held. Call OnWake before Run.
 func (g *Gateways) OnWake(f func(deploymentIDs []string)) { g.woken = f }
 
+// OnRequests sets the functions for models that are loaded on request. Wake calls requested with the
+// deployments for which requests wait. Report calls used with the number of requests that a
+// deployment got since the last call. Both are called without locks held. Call OnRequests before Run.
+func (g *Gateways) OnRequests(requested func(deploymentIDs []string), used func(deploymentID string, requests uint64)) {
+	g.requested, g.used = requested, used
+}
+
+// HoldsRequests reports whether gateways hold all requests for apps that are at zero.
+func (g *Gateways) HoldsRequests() bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.hub.whyNotHold() == ""
+}
+
+// IsBusy reports whether requests to a deployment are in flight, or wait at a gateway, for an app whose
+// load gateways count.
+func (g *Gateways) IsBusy(deploymentID string) bool {
+	appID := g.assignmentOf(deploymentID).GetDeployment().GetAppId()
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	asked, ok := g.demand.Look(appID, time.Now())
+	return ok && asked.Queued+asked.InFlight[deploymentID] > 0
+}
+
 // Wake implements RouteService.
 func (g *Gateways) Wake(ctx context.Context, req *gatewayv1.WakeRequest) (*gatewayv1.WakeResponse, error) {
 	caller := callerOf(ctx)
@@ -241,12 +274,17 @@ func (g *Gateways) Wake(ctx context.Context, req *gatewayv1.WakeRequest) (*gatew
 		return nil, rpc.Error(connect.CodeNotFound, windlassv1.ErrorReason_ERROR_REASON_NOT_FOUND, "app_id", "this region does not route the app")
 	}
 	now := time.Now()
-	var woken []string
+	var wanted, woken []string
 	for _, target := range item.GetRoutes().Targets {
-		if target.Weight > 0 && g.cfg.Zero.Wake(target.DeploymentId, g.assignmentOf(target.DeploymentId), now) {
+		if target.Weight == 0 {
+			continue
+		}
+		wanted = append(wanted, target.DeploymentId)
+		if g.cfg.Zero.Wake(target.DeploymentId, g.assignmentOf(target.DeploymentId), now) {
 			woken = append(woken, target.DeploymentId)
 		}
 	}
+	g.requested(wanted)
 	if len(woken) > 0 {
 		g.mu.Lock()
 		for _, id := range woken {

@@ -73,8 +73,9 @@ func (d *Demand) Joined(gateway string) {
 // Left forgets a gateway and its part of the load. A gateway that is only away has not left.
 func (d *Demand) Left(gateway string) { delete(d.gateways, gateway) }
 
-// Tell adds a gateway's report.
-func (d *Demand) Tell(gateway string, loads []*gatewayv1.AppLoad, now time.Time) {
+// Tell adds a gateway's report. It returns the number of new requests, by deployment that got some.
+func (d *Demand) Tell(gateway string, loads []*gatewayv1.AppLoad, now time.Time) map[string]uint64 {
+	grown := map[string]uint64{}
 	g := d.gateways[gateway]
 	if g == nil {
 		g = &reported{apps: map[string]*gatewayv1.AppLoad{}}
@@ -88,9 +89,14 @@ func (d *Demand) Tell(gateway string, loads []*gatewayv1.AppLoad, now time.Time)
 			continue // it is not known when the requests counted so far came
 		}
 		for _, dep := range l.Deployments {
-			a.rateOf(dep.DeploymentId).add(counterGrowth(dep.Began, beganOf(before, dep.DeploymentId)), now)
+			n := counterGrowth(dep.Began, beganOf(before, dep.DeploymentId))
+			a.rateOf(dep.DeploymentId).add(n, now)
+			if n > 0 {
+				grown[dep.DeploymentId] += n
+			}
 		}
 	}
+	return grown
 }
 
 // counterGrowth returns by how much a counter grew. A counter that is lower than before has

@@ -40,7 +40,11 @@ type assignment struct {
 	Order int64 `json:"order,omitempty"`
 	// Deleted means that the model should be unloaded everywhere, or that the servers should end.
 	// DeletedAt is when the servers were deleted.
-	Deleted   bool                    `json:"deleted,omitempty"`
+	Deleted bool `json:"deleted,omitempty"`
+	// OnRequest means that gateways hold requests for the model while no server has it. Loaded means
+	// that a server has loaded the model before.
+	OnRequest bool                    `json:"onRequest,omitempty"`
+	Loaded    bool                    `json:"loaded,omitempty"`
 	DeletedAt time.Time               `json:"deletedAt,omitzero"`
 	Model     *windlassv1.LoadedModel `json:"model,omitempty"`
 	Server    *windlassv1.ModelServer `json:"server,omitempty"`
@@ -48,7 +52,7 @@ type assignment struct {
 
 func (a assignment) asModel(workload string) Model {
 	return Model{
-		ID: workload, Order: a.Order, Name: cmp.Or(a.Model.GetName(), a.AppName), Path: a.Model.GetPath(), Requires: a.Model.GetRequires(), App: a.Model.GetServer(),
+		ID: workload, Deployment: a.DeploymentID, Order: a.Order, OnRequest: a.OnRequest, Loaded: a.Loaded, Name: cmp.Or(a.Model.GetName(), a.AppName), Path: a.Model.GetPath(), Requires: a.Model.GetRequires(), App: a.Model.GetServer(),
 		Artifact: referenceOf(a.Model),
 		Scope:    a.EnvironmentID, Memory: a.Model.GetMemoryMib() << 20, Replicas: a.Replicas, MinReplicas: cmp.Or(a.MinReady, min(1, a.Replicas)), Deleted: a.Deleted,
 	}

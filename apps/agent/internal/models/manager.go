@@ -23,6 +23,8 @@ type Model struct {
 	// ID is the version's id. Name is the model's name on servers. Several versions may have the
 	// same name.
 	ID, Name string
+	// Deployment is the id of the version's deployment.
+	Deployment string
 	// Order is greater than the Order of every version that was added earlier.
 	Order int64
 	// Path is the path from which a server loads an adapter.
@@ -34,6 +36,9 @@ type Model struct {
 	Scope                 string
 	Memory                int64
 	Replicas, MinReplicas int
+	// OnRequest means that gateways hold requests for the model while no server has it, so that it
+	// may be evicted. Loaded means that it has been loaded before.
+	OnRequest, Loaded bool
 	// Deleted means that the model should be unloaded everywhere.
 	Deleted bool
 }
@@ -67,8 +72,13 @@ type Config struct {
 	// unload. Nil: models have no artifacts.
 	Prepare func(ctx context.Context, s Server, m Model) (Model, error)
 	Discard func(s Server, m Model)
-	Log     *slog.Logger
-	Rand    func() float64
+	// Holds reports whether gateways hold all requests for models that no server has. Without it, no
+	// model is evicted. Busy reports whether requests to a deployment are in flight. They must not
+	// call the manager. Nil: gateways hold no requests, and models are not busy.
+	Holds func() bool
+	Busy  func(deploymentID string) bool
+	Log   *slog.Logger
+	Rand  func() float64
 	// Registerer gets the metrics. Nil: no metrics.
 	Registerer prometheus.Registerer
 	// Patience is how long the unload of a model waits for gateways. Default: 30 s.
@@ -122,9 +132,13 @@ type Manager struct {
 	stale    map[string]bool
 	// kills counts the servers of an app that ended while they loaded a model, by app and model.
 	kills map[appModel]kills
-	// short and refused are results of the last placement, by model.
-	short   map[string]int
-	refused map[string]string
+	// short, refused and loadable are results of the last placement, by model. loadable has the
+	// models whose missing replicas a request can load.
+	short    map[string]int
+	refused  map[string]string
+	loadable map[string]bool
+	// uses has the requests for models that are OnRequest, by model.
+	uses map[string]*use
 	// placeDirty means that a new placement may differ from the last one.
 	placeDirty bool
 	// looks counts the calls of Status.
@@ -161,7 +175,7 @@ func New(cfg Config) (*Manager, error) {
 		models: map[string]Model{}, versions: map[scopedName]map[string]bool{}, servers: map[string]*server{},
 		replicas: map[replicaKey]*replica{}, replicasOf: map[string]map[string]*replica{}, unrouting: map[replicaKey]*replica{},
 		statuses: map[string]*Status{}, stale: map[string]bool{}, kills: map[appModel]kills{},
-		short: map[string]int{}, refused: map[string]string{},
+		short: map[string]int{}, refused: map[string]string{}, loadable: map[string]bool{}, uses: map[string]*use{},
 	}, nil
 }
 
@@ -208,6 +222,8 @@ func (m *Manager) Drop(modelID string) {
 	delete(m.statuses, modelID)
 	delete(m.short, modelID)
 	delete(m.refused, modelID)
+	delete(m.loadable, modelID)
+	delete(m.uses, modelID)
 	m.ids = nil
 	maps.DeleteFunc(m.kills, func(k appModel, _ kills) bool { return k.model == modelID })
 	now := time.Now()
@@ -309,6 +325,7 @@ func (m *Manager) startDue(ctx context.Context, now time.Time) (next time.Time) 
 		m.askServer(ctx, s)
 	}
 	m.forgiveKills(now, soon)
+	m.renewRequests(now, soon)
 	if m.placeDirty {
 		switch {
 		case !m.maySettle(now):

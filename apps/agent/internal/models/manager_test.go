@@ -64,6 +64,9 @@ type harness struct {
 	// prepare is Config.Prepare. discarded counts the calls of Discard.
 	prepare   func(ctx context.Context, s Server, m Model) (Model, error)
 	discarded int
+	// holds is the result of Config.Holds, and busy has the deployments for which Config.Busy is true.
+	holds bool
+	busy  map[string]bool
 
 	// view has the routes of the gateway. ackDelay is how long the gateway takes to get new routes.
 	view     map[string][]string
@@ -88,7 +91,7 @@ func newHarness(t *testing.T) *harness {
 
 // start starts an agent, which knows nothing of the previous agent.
 func (h *harness) start() {
-	m, err := New(Config{Loader: h, Released: h.released, Claim: h.claim, Claimed: h.claimed, Prepare: h.prepare, Discard: h.discard, Registerer: h.registerer, Log: slog.New(slog.DiscardHandler), Rand: rand.New(rand.NewPCG(1, 2)).Float64})
+	m, err := New(Config{Loader: h, Released: h.released, Claim: h.claim, Claimed: h.claimed, Prepare: h.prepare, Discard: h.discard, Holds: h.mayHold, Busy: h.isBusy, Registerer: h.registerer, Log: slog.New(slog.DiscardHandler), Rand: rand.New(rand.NewPCG(1, 2)).Float64})
 	require.NoError(h.t, err)
 	ctx, cancel := context.WithCancel(h.t.Context())
 	var running sync.WaitGroup
@@ -99,6 +102,18 @@ func (h *harness) start() {
 		cancel()
 		running.Wait()
 	}
+}
+
+func (h *harness) mayHold() bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.holds
+}
+
+func (h *harness) isBusy(deployment string) bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.busy[deployment]
 }
 
 func (h *harness) discard(Server, Model) { h.update(func() { h.discarded++ }) }

@@ -28,6 +28,9 @@ type metrics struct {
 	loads, unloads *prometheus.CounterVec
 	loadTime       prometheus.Histogram
 	deaths         prometheus.Counter
+	evictions      prometheus.Counter
+	requests       *prometheus.CounterVec
+	requestTime    prometheus.Histogram
 }
 
 func newMetrics(reg prometheus.Registerer) (*metrics, error) {
@@ -47,11 +50,22 @@ func newMetrics(reg prometheus.Registerer) (*metrics, error) {
 		deaths: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: "windlass_agent_model_server_ends_total", Help: "Servers that ended while they loaded a model, once for each model.",
 		}),
+		evictions: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "windlass_agent_model_evictions_total", Help: "Models that were unloaded from a server to make room for other models.",
+		}),
+		requests: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "windlass_agent_model_load_requests_total",
+			Help: "Models that requests have waited for because no server had them, by result: available, or given_up (no request waits any more, and the model is not available).",
+		}, []string{"result"}),
+		requestTime: prometheus.NewHistogram(prometheus.HistogramOpts{
+			Name: "windlass_agent_model_request_wait_seconds", Help: "Time from the first request for a model that no server had until gateways sent to it.",
+			Buckets: []float64{0.1, 0.25, 0.5, 1, 2.5, 5, 10, 20, 30, 60, 120, 300, 600},
+		}),
 	}
 	if reg == nil {
 		return m, nil
 	}
-	for _, c := range []prometheus.Collector{m.loads, m.unloads, m.loadTime, m.deaths} {
+	for _, c := range []prometheus.Collector{m.loads, m.unloads, m.loadTime, m.deaths, m.evictions, m.requests, m.requestTime} {
 		if err := reg.Register(c); err != nil {
 			return nil, err
 		}

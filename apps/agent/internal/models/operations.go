@@ -23,6 +23,8 @@ type replica struct {
 	// reload means that the model is unloaded in order to be loaded again. Such an unload is not
 	// taken back.
 	reload bool
+	// evicted means that the model is unloaded to make room. Such an unload is not taken back, either.
+	evicted bool
 	// unprepared means that the load has not reached the server: the model's files are being
 	// fetched, or could not be fetched, or the server did not take the connection.
 	unprepared bool
@@ -90,12 +92,13 @@ func (m *Manager) apply(key replicaKey, r *replica, e modelstate.Event, tick int
 	switch next.State {
 	case modelstate.Available:
 		r.failures = 0
+		m.endRequest(key.model, now)
 	case modelstate.LoadRequested, modelstate.UnloadRequested:
 		if s := m.servers[key.server]; s != nil {
 			s.queue = append(s.queue, key)
 		}
 	case modelstate.Unloaded:
-		r.reload = false
+		r.reload, r.evicted = false, false
 	case modelstate.LoadedUnavailable:
 		if s := m.servers[key.server]; s != nil && e == modelstate.RequestLoad {
 			s.askAt = now // An unload was taken back. Only the server knows whether the model is ready.

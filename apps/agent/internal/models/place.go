@@ -35,13 +35,17 @@ func (m *Manager) placeModels(now time.Time) {
 			ID: id, Name: model.Name, Scope: model.Scope, Requires: model.Requires, App: model.App, Memory: model.Memory, Replicas: model.Replicas, MinReplicas: model.MinReplicas,
 			Failed: failed[id], Quarantined: quarantined[id],
 		}
+		m.addUse(&p, model, now)
 		if model.Deleted {
 			p.Replicas, p.MinReplicas = 0, 0
 		}
 		models = append(models, p)
 	}
-	for _, d := range placement.Place(servers, models) {
+	for _, d := range placement.Place(now, servers, models) {
 		m.noteShort(d)
+		for _, at := range d.Evict {
+			m.evict(replicaKey{d.Model, ids[at]}, now)
+		}
 		for _, at := range d.Servers {
 			m.requestEvent(replicaKey{d.Model, ids[at]}, modelstate.RequestLoad, now)
 		}
@@ -65,15 +69,19 @@ func (m *Manager) noteShort(d placement.Decision) {
 	if d.Short > 0 {
 		refused = m.refusedText(d)
 	}
-	if m.short[d.Model] == d.Short && m.refused[d.Model] == refused {
+	if m.short[d.Model] == d.Short && m.refused[d.Model] == refused && m.loadable[d.Model] == d.OnRequest {
 		return
 	}
 	m.stale[d.Model] = true
 	m.signalChange()
+	delete(m.loadable, d.Model)
 	if d.Short == 0 {
 		delete(m.short, d.Model)
 		delete(m.refused, d.Model)
 		return
+	}
+	if d.OnRequest {
+		m.loadable[d.Model] = true
 	}
 	m.short[d.Model], m.refused[d.Model] = d.Short, refused
 }
@@ -126,16 +134,16 @@ func (m *Manager) placementServers() ([]placement.Server, map[placement.Key]stri
 		// Two instances of an app may have the same index during a rollout.
 		p := placement.Server{
 			App: s.App, Index: i, Scope: s.Scope, Capabilities: s.Capabilities, Memory: s.Memory, Overcommit: s.Overcommit, Slots: s.Slots,
-			Draining: s.Draining || !s.Ready,
+			Draining: s.Draining || !s.Ready, Eviction: m.evictionOf(s),
 		}
 		for model, r := range s.replicas {
 			if !r.State.Facts().Holds {
 				continue
 			}
 			p.Holds = append(p.Holds, placement.Held{
-				Model: model, Name: m.models[model].Name, Memory: m.models[model].Memory, Serving: r.State.Facts().Routed,
-				// An unload that has not begun can be taken back.
-				Leaving: r.reload || r.State == modelstate.Unloading || r.State == modelstate.UnloadFailed,
+				Model: model, Name: m.models[model].Name, Memory: m.models[model].Memory, Serving: r.State.Facts().Routed, Since: r.since,
+				// An unload that has not begun can be taken back, unless it makes room.
+				Leaving: r.reload || r.evicted || r.State == modelstate.Unloading || r.State == modelstate.UnloadFailed,
 			})
 		}
 		servers = append(servers, p)

@@ -1,6 +1,7 @@
 package models
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/binary"
@@ -34,6 +35,13 @@ const retryRemoval = 5 * time.Second
 // retryGone is the time between two checks whether servers still have a deleted model.
 const retryGone = time.Second
 
+// defaultEvictions and defaultKeep are the defaults of models.eviction. With them, a server of four
+// slots spends a small part of its time on loads that take a second.
+const (
+	defaultEvictions = int32(10)
+	defaultKeep      = 20 * time.Second
+)
+
 // failuresUntilDoomed is the number of failed loads of a replica after which a rollout should no longer wait for it.
 const failuresUntilDoomed = 3
 
@@ -56,9 +64,14 @@ type Runtime struct {
 	changes chan struct{}
 	// released is the argument of Drain. Nil: no gateway sends to instances.
 	released func(instanceID string) bool
+	// holds and busy are the arguments of FollowRequests. Nil: no gateway holds requests.
+	holds func() bool
+	busy  func(deploymentID string) bool
 
 	mu   sync.Mutex
 	kept kept
+	// workloads has the workload of each deployment in kept.Models.
+	workloads map[string]string
 	// credentials has the secrets for the artifact of each model, by workload, once the model was
 	// applied.
 	credentials map[string]artifact.Credentials
@@ -104,11 +117,12 @@ func Wrap(base runtime.Runtime, loader Loader, store *artifact.Store, files disk
 	r := &Runtime{
 		base: base, store: store, credentials: map[string]artifact.Credentials{}, log: log, files: files, name: name, changes: make(chan struct{}, 1), sweeps: make(chan struct{}, 1),
 		kept:   kept{Models: map[string]assignment{}, Servers: map[string]assignment{}},
-		groups: map[string]map[string]int{}, removed: map[string]bool{}, described: map[string]described{},
+		groups: map[string]map[string]int{}, removed: map[string]bool{}, described: map[string]described{}, workloads: map[string]string{},
 	}
 	var err error
 	cfg := Config{Loader: guardLoader(loader, base), Released: r.isReleased, Claim: r.claimName, Claimed: r.claimedName, Registerer: reg, Log: log, Rand: rand}
 	cfg.Prepare, cfg.Discard = r.prepareModel, r.discardModel
+	cfg.Holds, cfg.Busy = r.mayHold, r.isBusy
 	if r.manager, err = New(cfg); err != nil {
 		return nil, err
 	}
@@ -117,6 +131,7 @@ func Wrap(base runtime.Runtime, loader Loader, store *artifact.Store, files disk
 	}
 	for workload, a := range r.kept.Models {
 		r.order = max(r.order, a.Order)
+		r.workloads[a.DeploymentID] = workload
 		r.manager.Put(a.asModel(workload))
 	}
 	if store != nil {
@@ -144,6 +159,7 @@ func (r *Runtime) Apply(ctx context.Context, a runtime.Assignment) error {
 		DeploymentID: d.GetId(), AppName: d.GetAppName(), EnvironmentID: d.GetEnvironmentId(), WorkspaceID: d.GetWorkspaceId(),
 		Generation: a.Generation, TemplateHash: a.TemplateHash,
 		Replicas: int(d.GetReplicas()), MinReady: int(d.GetSpec().GetMinReady()), Model: d.GetSpec().GetModel(), Server: d.GetSpec().GetModels(),
+		OnRequest: runtime.IsOnRequest(d.GetSpec()),
 	}
 	if next.Model == nil {
 		// The file is written first, because models on an unknown server are not adopted.
@@ -166,7 +182,8 @@ func (r *Runtime) Apply(ctx context.Context, a runtime.Assignment) error {
 		r.mu.Unlock()
 		return &runtime.Rejection{Code: runtime.ReasonUnsupported, Message: "a model cannot take over the replicas of another version in place: use another rollout strategy"}
 	}
-	r.kept.Models[workload] = next
+	next.Loaded = known && was.Loaded && was.TemplateHash == next.TemplateHash
+	r.kept.Models[workload], r.workloads[next.DeploymentID] = next, workload
 	r.credentials[workload] = artifact.Credentials{Variables: a.Secrets, Docker: a.PullSecrets}
 	r.dirty = true
 	r.mu.Unlock()
@@ -349,7 +366,7 @@ func (r *Runtime) Observe(ctx context.Context) (runtime.Observation, error) {
 	status := r.manager.Status()
 	seen.Deployments = slices.Grow(slices.Clip(seen.Deployments), len(status))
 	r.mu.Lock()
-	gone := false
+	gone, keep := false, false
 	for _, s := range status {
 		a, ok := r.kept.Models[s.ModelID]
 		if !ok {
@@ -364,10 +381,19 @@ func (r *Runtime) Observe(ctx context.Context) (runtime.Observation, error) {
 			delete(r.groups, s.ModelID)
 			delete(r.credentials, s.ModelID)
 			delete(r.described, s.ModelID)
+			if r.workloads[a.DeploymentID] == s.ModelID {
+				delete(r.workloads, a.DeploymentID)
+			}
 			r.manager.Drop(s.ModelID)
 			r.unlinkGone(a)
 			r.dirty, gone = true, true
 			continue
+		}
+		if !a.Loaded && s.Available > 0 {
+			a.Loaded = true
+			r.kept.Models[s.ModelID] = a
+			r.manager.Put(a.asModel(s.ModelID))
+			r.dirty, keep = true, true
 		}
 		was := r.described[s.ModelID]
 		if was.status != s || was.assignment != a {
@@ -380,7 +406,7 @@ func (r *Runtime) Observe(ctx context.Context) (runtime.Observation, error) {
 		r.dropClaims()
 	}
 	r.mu.Unlock()
-	if gone {
+	if gone || keep {
 		err = r.keepClaims()
 	}
 	return seen, err
@@ -398,6 +424,12 @@ func (r *Runtime) serversOf(seen runtime.Observation) []Server {
 			s := Server{
 				ID: in.ID, Incarnation: fmt.Sprint(in.StartedAt.UnixNano(), "-", in.Restarts), App: a.AppName, Scope: a.EnvironmentID, Workspace: a.WorkspaceID, Index: in.Group,
 				Address: in.Address, Protocol: V2, Capabilities: a.Server.GetCapabilities(), Memory: a.Server.GetMemoryMib() << 20, Slots: int(a.Server.GetSlots()),
+			}
+			if e := a.Server.GetEviction(); e != nil {
+				s.Evictions, s.Keep = int(cmp.Or(e.GetPerMinute(), defaultEvictions)), defaultKeep
+				if e.Keep != nil {
+					s.Keep = e.Keep.AsDuration()
+				}
 			}
 			s.Draining = d.Removing || a.Deleted
 			if a.Server.GetProtocol() == windlassv1.ModelServer_PROTOCOL_LORA {
@@ -452,6 +484,9 @@ func (r *Runtime) describeModel(s *Status, a assignment) runtime.ObservedDeploym
 			in.Status, in.Reason = windlassv1.InstanceStatus_INSTANCE_STATUS_RUNNING, runtime.ReasonHealthCheckFailed
 		case f.Leaving:
 			in.Status, in.Address = windlassv1.InstanceStatus_INSTANCE_STATUS_DRAINING, one.Address
+		case one.ServerEvicts && a.OnRequest && a.Loaded:
+			// Requests wait meanwhile.
+			in.Status, in.Reason, in.Message = windlassv1.InstanceStatus_INSTANCE_STATUS_READY, runtime.ReasonUnloaded, "server "+one.ServerID+" loads it"
 		default:
 			in.Status, in.Reason, in.Message = windlassv1.InstanceStatus_INSTANCE_STATUS_CREATING, runtime.ReasonNotReady, "server "+one.ServerID+" loads it"
 		}
@@ -462,6 +497,10 @@ func (r *Runtime) describeModel(s *Status, a assignment) runtime.ObservedDeploym
 		for n := range s.Short {
 			server := fmt.Sprint("none-", n)
 			present[server] = true
+			if s.OnRequest {
+				add(server, runtime.Instance{Status: windlassv1.InstanceStatus_INSTANCE_STATUS_READY, Reason: runtime.ReasonUnloaded, Message: "a request loads it again: " + s.Refused})
+				continue
+			}
 			add(server, runtime.Instance{Status: windlassv1.InstanceStatus_INSTANCE_STATUS_PENDING, Reason: runtime.ReasonUnschedulable, Message: s.Refused})
 		}
 	}
@@ -565,6 +604,39 @@ func (r *Runtime) Drain(released func(instanceID string) bool, patience func(ins
 		base()
 	}
 }
+
+// FollowRequests implements runtime.RequestLoader.
+func (r *Runtime) FollowRequests(holds func() bool, busy func(deploymentID string) bool) {
+	r.holds, r.busy = holds, busy
+}
+
+// Requested implements runtime.RequestLoader.
+func (r *Runtime) Requested(deploymentIDs []string) {
+	for _, id := range deploymentIDs {
+		if workload, ok := r.workload(id); ok {
+			r.manager.Request(workload)
+		}
+	}
+}
+
+// Used implements runtime.RequestLoader.
+func (r *Runtime) Used(deploymentID string, requests uint64) {
+	if workload, ok := r.workload(deploymentID); ok {
+		r.manager.Used(workload, requests)
+	}
+}
+
+func (r *Runtime) workload(deploymentID string) (string, bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	workload, ok := r.workloads[deploymentID]
+	return workload, ok
+}
+
+// mayHold implements the manager's Config.Holds, and isBusy implements Config.Busy.
+func (r *Runtime) mayHold() bool { return r.holds != nil && r.holds() }
+
+func (r *Runtime) isBusy(deploymentID string) bool { return r.busy != nil && r.busy(deploymentID) }
 
 // isReleased implements the manager's Config.Released.
 func (r *Runtime) isReleased(workload, server string) bool {

@@ -13,6 +13,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/durationpb"
 
 	"github.com/windlass-run/windlass/apps/agent/internal/artifact"
 	"github.com/windlass-run/windlass/apps/agent/internal/disk"
@@ -265,6 +267,34 @@ func TestRuntime(t *testing.T) {
 		require.Equal(t, pending, d.Instances[0].Status)
 		require.Equal(t, runtime.ReasonUnschedulable, d.Instances[0].Reason)
 		require.Equal(t, "1 server lacks capability onnx", d.Instances[0].Message)
+	})
+	runRuntime(t, "an unloaded model is ready on request, also after a restart, once it was loaded", func(t *testing.T, m *modelRuntime) {
+		evicting := proto.CloneOf(servers)
+		evicting.Models.Slots, evicting.Models.Eviction = 1, &windlassv1.ModelEviction{Keep: durationpb.New(0)}
+		one, other := proto.CloneOf(fraud), proto.CloneOf(fraud)
+		for name, spec := range map[string]*windlassv1.DeploymentSpec{"one": one, "other": other} {
+			spec.Model.Name, spec.Routing = name, &windlassv1.RoutingPolicy{ColdStart: &windlassv1.ColdStart{}}
+		}
+		require.NoError(t, m.apply("dep_servers", 1, evicting))
+		require.NoError(t, m.apply("dep_one", 1, one))
+		m.base.serve(instanceOf("ins_a", ready))
+		require.Equal(t, "ins_a:80", m.look("dep_one").Instances[0].Address)
+		require.NoError(t, m.apply("dep_other", 1, other))
+		in := m.look("dep_other").Instances[0]
+		require.Equal(t, pending, in.Status, "it was never loaded, and without gateways nothing is evicted")
+		m.FollowRequests(func() bool { return true }, func(string) bool { return false })
+		require.Equal(t, "ins_a:80", m.look("dep_other").Instances[0].Address)
+
+		again := m.restart()
+		again.FollowRequests(func() bool { return true }, func(string) bool { return false })
+		in = again.look("dep_one").Instances[0]
+		require.Equal(t, ready, in.Status)
+		require.Empty(t, in.Address)
+		require.Equal(t, runtime.ReasonUnloaded, in.Reason)
+		require.Equal(t, "a request loads it again: 1 server has no free slot", in.Message)
+		again.Requested([]string{"dep_one", "dep_servers", "dep_unknown"})
+		require.Equal(t, "ins_a:80", again.look("dep_one").Instances[0].Address)
+		require.Equal(t, runtime.ReasonUnloaded, again.look("dep_other").Instances[0].Reason)
 	})
 	runRuntime(t, "says why a load failed, and is doomed after several failures", func(t *testing.T, m *modelRuntime) {
 		m.loader.fail = errors.New("400 Bad Request: no such model")

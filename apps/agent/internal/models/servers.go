@@ -33,6 +33,10 @@ type Server struct {
 	Memory          int64
 	Overcommit      int
 	Slots           int
+	// Evictions is how many models the server may unload in a minute to make room for others. 0: none.
+	// Keep is how long a model serves before it may be unloaded to make room.
+	Evictions int
+	Keep      time.Duration
 }
 
 // Protocol is a way to load models.
@@ -98,6 +102,8 @@ type server struct {
 	queue []replicaKey
 	// brokeAt is when the last load or unload failed.
 	brokeAt time.Time
+	// evicted has the times of the evictions of the last minute.
+	evicted []time.Time
 }
 
 type appModel struct{ app, model string }

@@ -13,9 +13,12 @@ type Status struct {
 	ModelID string
 	modelstate.Summary
 	// Short is how many replicas have no server. Refused says why.
-	Short    int
-	Refused  string
-	Replicas []ReplicaStatus
+	Short   int
+	Refused string
+	// OnRequest means that replicas without a server are fine, because the model has been loaded
+	// before, and a request loads it again.
+	OnRequest bool
+	Replicas  []ReplicaStatus
 	// Reason says why replicas are missing or failed. It is empty if all replicas are fine.
 	Reason string
 }
@@ -23,11 +26,12 @@ type Status struct {
 // ReplicaStatus is the state of a replica that a server holds or failed to hold.
 type ReplicaStatus struct {
 	ServerID, Address string
-	// ServerReady means that the server passes its health check.
-	ServerReady bool
-	State       modelstate.State
-	Reason      string
-	Since       time.Time
+	// ServerReady means that the server passes its health check. ServerEvicts means that the server
+	// unloads models to make room.
+	ServerReady, ServerEvicts bool
+	State                     modelstate.State
+	Reason                    string
+	Since                     time.Time
 	// Failures is how many loads have failed since the last success.
 	Failures int
 }
@@ -76,7 +80,7 @@ func (m *Manager) statusOf(model Model) *Status {
 		}
 		one := ReplicaStatus{ServerID: server, State: r.State, Reason: r.Reason, Since: r.since, Failures: r.failures}
 		if s := m.servers[server]; s != nil {
-			one.Address, one.ServerReady = s.Address, s.Ready
+			one.Address, one.ServerReady, one.ServerEvicts = s.Address, s.Ready, s.Evictions > 0
 		}
 		status.Replicas = append(status.Replicas, one)
 		if r.Reason != "" {
@@ -85,6 +89,7 @@ func (m *Manager) statusOf(model Model) *Status {
 	}
 	if status.Short = m.short[model.ID]; status.Short > 0 {
 		status.Refused = m.refused[model.ID]
+		status.OnRequest = model.Loaded && m.loadable[model.ID]
 		status.Reason = joinTexts(status.Refused, status.Reason)
 	}
 	status.Summary = modelstate.Summarize(modelstate.Wanted{

@@ -272,6 +272,7 @@ const (
 	ReasonQuotaExceeded  = "QuotaExceeded"  // the pool's or the namespace's quota has no room
 	ReasonUnknownPool    = "UnknownPool"    // the region has no pool of that name
 	ReasonLoadFailed     = "LoadFailed"     // no server has loaded the model, because the load failed
+	ReasonUnloaded       = "Unloaded"       // no server has the model now, and a request loads it again
 	ReasonWaitsForRole   = "WaitsForRole"   // starts when other roles of its group are ready
 	ReasonGangTimeout    = "GangTimeout"    // not all pods of its gang had a node in time, so all were removed until the next try
 	ReasonPaused         = "Paused"         // a person told the agent not to change the workload
@@ -314,6 +315,26 @@ func Features() []string {
 		out[i] = f.String()
 	}
 	return out
+}
+
+// RequestLoader is a Runtime that unloads models to make room for others, and loads them again when
+// requests for them come. Such a model is READY for the reason ReasonUnloaded, and has no address,
+// while gateways should hold its requests.
+type RequestLoader interface {
+	// FollowRequests sets what is known about requests. holds reports whether gateways hold all
+	// requests for models that no server has. busy reports whether requests to a deployment are in
+	// flight. Call it before Run.
+	FollowRequests(holds func() bool, busy func(deploymentID string) bool)
+	// Requested says that requests wait for the deployments. It must be repeated every few seconds
+	// while they wait. Deployments that are not models are ignored.
+	Requested(deploymentIDs []string)
+	// Used says how many requests a deployment got since the last call.
+	Used(deploymentID string, requests uint64)
+}
+
+// IsOnRequest reports whether a deployment is a model whose requests wait while no server has it.
+func IsOnRequest(spec *windlassv1.DeploymentSpec) bool {
+	return spec.GetModel() != nil && spec.GetRouting().GetColdStart() != nil
 }
 
 // ErrUnknownInstance means that no instance has that id.

@@ -52,6 +52,7 @@ var agentReasons = map[string]Meaning{
 	"DiskFull":          {Condition: crash},
 	"SandboxError":      {Condition: crash},
 	"LoadFailed":        {Condition: crash},
+	"Unloaded":          {Condition: late, Waits: true},
 	// Waits is not set, because the cause is in the roles that it waits for.
 	"WaitsForRole": {Condition: late},
 	"GangTimeout":  {Condition: unschedulable, Waits: true},

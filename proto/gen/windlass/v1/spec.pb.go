@@ -192,7 +192,7 @@ func (x PoolUpdate_Order) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use PoolUpdate_Order.Descriptor instead.
 func (PoolUpdate_Order) EnumDescriptor() ([]byte, []int) {
-	return file_windlass_v1_spec_proto_rawDescGZIP(), []int{4, 0}
+	return file_windlass_v1_spec_proto_rawDescGZIP(), []int{5, 0}
 }
 
 type PoolUpdate_WhenFull int32
@@ -245,7 +245,7 @@ func (x PoolUpdate_WhenFull) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use PoolUpdate_WhenFull.Descriptor instead.
 func (PoolUpdate_WhenFull) EnumDescriptor() ([]byte, []int) {
-	return file_windlass_v1_spec_proto_rawDescGZIP(), []int{4, 1}
+	return file_windlass_v1_spec_proto_rawDescGZIP(), []int{5, 1}
 }
 
 type Gang_Of int32
@@ -303,7 +303,7 @@ func (x Gang_Of) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use Gang_Of.Descriptor instead.
 func (Gang_Of) EnumDescriptor() ([]byte, []int) {
-	return file_windlass_v1_spec_proto_rawDescGZIP(), []int{5, 0}
+	return file_windlass_v1_spec_proto_rawDescGZIP(), []int{6, 0}
 }
 
 type Topology_Of int32
@@ -355,7 +355,7 @@ func (x Topology_Of) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use Topology_Of.Descriptor instead.
 func (Topology_Of) EnumDescriptor() ([]byte, []int) {
-	return file_windlass_v1_spec_proto_rawDescGZIP(), []int{6, 0}
+	return file_windlass_v1_spec_proto_rawDescGZIP(), []int{7, 0}
 }
 
 type Topology_Mode int32
@@ -407,7 +407,7 @@ func (x Topology_Mode) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use Topology_Mode.Descriptor instead.
 func (Topology_Mode) EnumDescriptor() ([]byte, []int) {
-	return file_windlass_v1_spec_proto_rawDescGZIP(), []int{6, 1}
+	return file_windlass_v1_spec_proto_rawDescGZIP(), []int{7, 1}
 }
 
 type Pairing_Engine int32
@@ -465,7 +465,7 @@ func (x Pairing_Engine) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use Pairing_Engine.Descriptor instead.
 func (Pairing_Engine) EnumDescriptor() ([]byte, []int) {
-	return file_windlass_v1_spec_proto_rawDescGZIP(), []int{7, 0}
+	return file_windlass_v1_spec_proto_rawDescGZIP(), []int{8, 0}
 }
 
 type Pairing_Key int32
@@ -513,7 +513,7 @@ func (x Pairing_Key) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use Pairing_Key.Descriptor instead.
 func (Pairing_Key) EnumDescriptor() ([]byte, []int) {
-	return file_windlass_v1_spec_proto_rawDescGZIP(), []int{7, 1}
+	return file_windlass_v1_spec_proto_rawDescGZIP(), []int{8, 1}
 }
 
 type RoleSpec_Slots int32
@@ -569,7 +569,7 @@ func (x RoleSpec_Slots) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use RoleSpec_Slots.Descriptor instead.
 func (RoleSpec_Slots) EnumDescriptor() ([]byte, []int) {
-	return file_windlass_v1_spec_proto_rawDescGZIP(), []int{13, 0}
+	return file_windlass_v1_spec_proto_rawDescGZIP(), []int{14, 0}
 }
 
 type ModelCache_Retention int32
@@ -621,7 +621,7 @@ func (x ModelCache_Retention) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use ModelCache_Retention.Descriptor instead.
 func (ModelCache_Retention) EnumDescriptor() ([]byte, []int) {
-	return file_windlass_v1_spec_proto_rawDescGZIP(), []int{15, 0}
+	return file_windlass_v1_spec_proto_rawDescGZIP(), []int{16, 0}
 }
 
 type KubernetesOptions_ZoneSpread int32
@@ -676,7 +676,7 @@ func (x KubernetesOptions_ZoneSpread) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use KubernetesOptions_ZoneSpread.Descriptor instead.
 func (KubernetesOptions_ZoneSpread) EnumDescriptor() ([]byte, []int) {
-	return file_windlass_v1_spec_proto_rawDescGZIP(), []int{17, 0}
+	return file_windlass_v1_spec_proto_rawDescGZIP(), []int{18, 0}
 }
 
 // DeploymentSpec says what to run. The spec of a deployment never changes. Absent fields take the
@@ -1224,7 +1224,11 @@ type ModelServer struct {
 	// Memory of one instance for models.
 	MemoryMib int64 `protobuf:"varint,3,opt,name=memory_mib,json=memoryMib,proto3" json:"memory_mib,omitempty"`
 	// Maximum number of models on one instance. 0: as many as fit in memory.
-	Slots         int32 `protobuf:"varint,4,opt,name=slots,proto3" json:"slots,omitempty"`
+	Slots int32 `protobuf:"varint,4,opt,name=slots,proto3" json:"slots,omitempty"`
+	// Instances without room unload models that were not used for longest, if the models' apps have
+	// routing.cold_start. The next request for such a model waits until it is loaded again. Absent:
+	// models without room wait until there is some.
+	Eviction      *ModelEviction `protobuf:"bytes,5,opt,name=eviction,proto3" json:"eviction,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1287,6 +1291,68 @@ func (x *ModelServer) GetSlots() int32 {
 	return 0
 }
 
+func (x *ModelServer) GetEviction() *ModelEviction {
+	if x != nil {
+		return x.Eviction
+	}
+	return nil
+}
+
+// ModelEviction limits how often models that take turns on too few servers are loaded again.
+type ModelEviction struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Maximum number of models that one instance unloads in a minute to make room. 0: 10.
+	PerMinute int32 `protobuf:"varint,1,opt,name=per_minute,json=perMinute,proto3" json:"per_minute,omitempty"`
+	// How long a model serves before it may be unloaded to make room. Default: 20s.
+	Keep          *durationpb.Duration `protobuf:"bytes,2,opt,name=keep,proto3" json:"keep,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ModelEviction) Reset() {
+	*x = ModelEviction{}
+	mi := &file_windlass_v1_spec_proto_msgTypes[4]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ModelEviction) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ModelEviction) ProtoMessage() {}
+
+func (x *ModelEviction) ProtoReflect() protoreflect.Message {
+	mi := &file_windlass_v1_spec_proto_msgTypes[4]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ModelEviction.ProtoReflect.Descriptor instead.
+func (*ModelEviction) Descriptor() ([]byte, []int) {
+	return file_windlass_v1_spec_proto_rawDescGZIP(), []int{4}
+}
+
+func (x *ModelEviction) GetPerMinute() int32 {
+	if x != nil {
+		return x.PerMinute
+	}
+	return 0
+}
+
+func (x *ModelEviction) GetKeep() *durationpb.Duration {
+	if x != nil {
+		return x.Keep
+	}
+	return nil
+}
+
 // PoolUpdate says in which order the roles of a pool move to the next version, under strategy rolling.
 type PoolUpdate struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1304,7 +1370,7 @@ type PoolUpdate struct {
 
 func (x *PoolUpdate) Reset() {
 	*x = PoolUpdate{}
-	mi := &file_windlass_v1_spec_proto_msgTypes[4]
+	mi := &file_windlass_v1_spec_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1316,7 +1382,7 @@ func (x *PoolUpdate) String() string {
 func (*PoolUpdate) ProtoMessage() {}
 
 func (x *PoolUpdate) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_v1_spec_proto_msgTypes[4]
+	mi := &file_windlass_v1_spec_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1329,7 +1395,7 @@ func (x *PoolUpdate) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PoolUpdate.ProtoReflect.Descriptor instead.
 func (*PoolUpdate) Descriptor() ([]byte, []int) {
-	return file_windlass_v1_spec_proto_rawDescGZIP(), []int{4}
+	return file_windlass_v1_spec_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *PoolUpdate) GetOrder() PoolUpdate_Order {
@@ -1367,7 +1433,7 @@ type Gang struct {
 
 func (x *Gang) Reset() {
 	*x = Gang{}
-	mi := &file_windlass_v1_spec_proto_msgTypes[5]
+	mi := &file_windlass_v1_spec_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1379,7 +1445,7 @@ func (x *Gang) String() string {
 func (*Gang) ProtoMessage() {}
 
 func (x *Gang) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_v1_spec_proto_msgTypes[5]
+	mi := &file_windlass_v1_spec_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1392,7 +1458,7 @@ func (x *Gang) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Gang.ProtoReflect.Descriptor instead.
 func (*Gang) Descriptor() ([]byte, []int) {
-	return file_windlass_v1_spec_proto_rawDescGZIP(), []int{5}
+	return file_windlass_v1_spec_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *Gang) GetOf() Gang_Of {
@@ -1425,7 +1491,7 @@ type Topology struct {
 
 func (x *Topology) Reset() {
 	*x = Topology{}
-	mi := &file_windlass_v1_spec_proto_msgTypes[6]
+	mi := &file_windlass_v1_spec_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1437,7 +1503,7 @@ func (x *Topology) String() string {
 func (*Topology) ProtoMessage() {}
 
 func (x *Topology) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_v1_spec_proto_msgTypes[6]
+	mi := &file_windlass_v1_spec_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1450,7 +1516,7 @@ func (x *Topology) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Topology.ProtoReflect.Descriptor instead.
 func (*Topology) Descriptor() ([]byte, []int) {
-	return file_windlass_v1_spec_proto_rawDescGZIP(), []int{6}
+	return file_windlass_v1_spec_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *Topology) GetPack() string {
@@ -1495,7 +1561,7 @@ type Pairing struct {
 
 func (x *Pairing) Reset() {
 	*x = Pairing{}
-	mi := &file_windlass_v1_spec_proto_msgTypes[7]
+	mi := &file_windlass_v1_spec_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1507,7 +1573,7 @@ func (x *Pairing) String() string {
 func (*Pairing) ProtoMessage() {}
 
 func (x *Pairing) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_v1_spec_proto_msgTypes[7]
+	mi := &file_windlass_v1_spec_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1520,7 +1586,7 @@ func (x *Pairing) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Pairing.ProtoReflect.Descriptor instead.
 func (*Pairing) Descriptor() ([]byte, []int) {
-	return file_windlass_v1_spec_proto_rawDescGZIP(), []int{7}
+	return file_windlass_v1_spec_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *Pairing) GetEngine() Pairing_Engine {
@@ -1592,7 +1658,7 @@ type Override struct {
 
 func (x *Override) Reset() {
 	*x = Override{}
-	mi := &file_windlass_v1_spec_proto_msgTypes[8]
+	mi := &file_windlass_v1_spec_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1604,7 +1670,7 @@ func (x *Override) String() string {
 func (*Override) ProtoMessage() {}
 
 func (x *Override) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_v1_spec_proto_msgTypes[8]
+	mi := &file_windlass_v1_spec_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1617,7 +1683,7 @@ func (x *Override) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Override.ProtoReflect.Descriptor instead.
 func (*Override) Descriptor() ([]byte, []int) {
-	return file_windlass_v1_spec_proto_rawDescGZIP(), []int{8}
+	return file_windlass_v1_spec_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *Override) GetRegions() []string {
@@ -1700,7 +1766,7 @@ type RoleOverride struct {
 
 func (x *RoleOverride) Reset() {
 	*x = RoleOverride{}
-	mi := &file_windlass_v1_spec_proto_msgTypes[9]
+	mi := &file_windlass_v1_spec_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1712,7 +1778,7 @@ func (x *RoleOverride) String() string {
 func (*RoleOverride) ProtoMessage() {}
 
 func (x *RoleOverride) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_v1_spec_proto_msgTypes[9]
+	mi := &file_windlass_v1_spec_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1725,7 +1791,7 @@ func (x *RoleOverride) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RoleOverride.ProtoReflect.Descriptor instead.
 func (*RoleOverride) Descriptor() ([]byte, []int) {
-	return file_windlass_v1_spec_proto_rawDescGZIP(), []int{9}
+	return file_windlass_v1_spec_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *RoleOverride) GetName() string {
@@ -1771,7 +1837,7 @@ type PinnedOverride struct {
 
 func (x *PinnedOverride) Reset() {
 	*x = PinnedOverride{}
-	mi := &file_windlass_v1_spec_proto_msgTypes[10]
+	mi := &file_windlass_v1_spec_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1783,7 +1849,7 @@ func (x *PinnedOverride) String() string {
 func (*PinnedOverride) ProtoMessage() {}
 
 func (x *PinnedOverride) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_v1_spec_proto_msgTypes[10]
+	mi := &file_windlass_v1_spec_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1796,7 +1862,7 @@ func (x *PinnedOverride) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PinnedOverride.ProtoReflect.Descriptor instead.
 func (*PinnedOverride) Descriptor() ([]byte, []int) {
-	return file_windlass_v1_spec_proto_rawDescGZIP(), []int{10}
+	return file_windlass_v1_spec_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *PinnedOverride) GetRegion() string {
@@ -1838,7 +1904,7 @@ type Resources struct {
 
 func (x *Resources) Reset() {
 	*x = Resources{}
-	mi := &file_windlass_v1_spec_proto_msgTypes[11]
+	mi := &file_windlass_v1_spec_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1850,7 +1916,7 @@ func (x *Resources) String() string {
 func (*Resources) ProtoMessage() {}
 
 func (x *Resources) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_v1_spec_proto_msgTypes[11]
+	mi := &file_windlass_v1_spec_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1863,7 +1929,7 @@ func (x *Resources) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Resources.ProtoReflect.Descriptor instead.
 func (*Resources) Descriptor() ([]byte, []int) {
-	return file_windlass_v1_spec_proto_rawDescGZIP(), []int{11}
+	return file_windlass_v1_spec_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *Resources) GetCpuMillicores() int32 {
@@ -1921,7 +1987,7 @@ type Gpu struct {
 
 func (x *Gpu) Reset() {
 	*x = Gpu{}
-	mi := &file_windlass_v1_spec_proto_msgTypes[12]
+	mi := &file_windlass_v1_spec_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1933,7 +1999,7 @@ func (x *Gpu) String() string {
 func (*Gpu) ProtoMessage() {}
 
 func (x *Gpu) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_v1_spec_proto_msgTypes[12]
+	mi := &file_windlass_v1_spec_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1946,7 +2012,7 @@ func (x *Gpu) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Gpu.ProtoReflect.Descriptor instead.
 func (*Gpu) Descriptor() ([]byte, []int) {
-	return file_windlass_v1_spec_proto_rawDescGZIP(), []int{12}
+	return file_windlass_v1_spec_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *Gpu) GetCount() int32 {
@@ -2018,7 +2084,7 @@ type RoleSpec struct {
 
 func (x *RoleSpec) Reset() {
 	*x = RoleSpec{}
-	mi := &file_windlass_v1_spec_proto_msgTypes[13]
+	mi := &file_windlass_v1_spec_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2030,7 +2096,7 @@ func (x *RoleSpec) String() string {
 func (*RoleSpec) ProtoMessage() {}
 
 func (x *RoleSpec) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_v1_spec_proto_msgTypes[13]
+	mi := &file_windlass_v1_spec_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2043,7 +2109,7 @@ func (x *RoleSpec) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RoleSpec.ProtoReflect.Descriptor instead.
 func (*RoleSpec) Descriptor() ([]byte, []int) {
-	return file_windlass_v1_spec_proto_rawDescGZIP(), []int{13}
+	return file_windlass_v1_spec_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *RoleSpec) GetName() string {
@@ -2149,7 +2215,7 @@ type SecretReference struct {
 
 func (x *SecretReference) Reset() {
 	*x = SecretReference{}
-	mi := &file_windlass_v1_spec_proto_msgTypes[14]
+	mi := &file_windlass_v1_spec_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2161,7 +2227,7 @@ func (x *SecretReference) String() string {
 func (*SecretReference) ProtoMessage() {}
 
 func (x *SecretReference) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_v1_spec_proto_msgTypes[14]
+	mi := &file_windlass_v1_spec_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2174,7 +2240,7 @@ func (x *SecretReference) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SecretReference.ProtoReflect.Descriptor instead.
 func (*SecretReference) Descriptor() ([]byte, []int) {
-	return file_windlass_v1_spec_proto_rawDescGZIP(), []int{14}
+	return file_windlass_v1_spec_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *SecretReference) GetEnvName() string {
@@ -2222,7 +2288,7 @@ type ModelCache struct {
 
 func (x *ModelCache) Reset() {
 	*x = ModelCache{}
-	mi := &file_windlass_v1_spec_proto_msgTypes[15]
+	mi := &file_windlass_v1_spec_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2234,7 +2300,7 @@ func (x *ModelCache) String() string {
 func (*ModelCache) ProtoMessage() {}
 
 func (x *ModelCache) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_v1_spec_proto_msgTypes[15]
+	mi := &file_windlass_v1_spec_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2247,7 +2313,7 @@ func (x *ModelCache) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ModelCache.ProtoReflect.Descriptor instead.
 func (*ModelCache) Descriptor() ([]byte, []int) {
-	return file_windlass_v1_spec_proto_rawDescGZIP(), []int{15}
+	return file_windlass_v1_spec_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *ModelCache) GetMountPath() string {
@@ -2293,7 +2359,7 @@ type VolumeClaim struct {
 
 func (x *VolumeClaim) Reset() {
 	*x = VolumeClaim{}
-	mi := &file_windlass_v1_spec_proto_msgTypes[16]
+	mi := &file_windlass_v1_spec_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2305,7 +2371,7 @@ func (x *VolumeClaim) String() string {
 func (*VolumeClaim) ProtoMessage() {}
 
 func (x *VolumeClaim) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_v1_spec_proto_msgTypes[16]
+	mi := &file_windlass_v1_spec_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2318,7 +2384,7 @@ func (x *VolumeClaim) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use VolumeClaim.ProtoReflect.Descriptor instead.
 func (*VolumeClaim) Descriptor() ([]byte, []int) {
-	return file_windlass_v1_spec_proto_rawDescGZIP(), []int{16}
+	return file_windlass_v1_spec_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *VolumeClaim) GetSizeGib() int32 {
@@ -2367,7 +2433,7 @@ type KubernetesOptions struct {
 
 func (x *KubernetesOptions) Reset() {
 	*x = KubernetesOptions{}
-	mi := &file_windlass_v1_spec_proto_msgTypes[17]
+	mi := &file_windlass_v1_spec_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2379,7 +2445,7 @@ func (x *KubernetesOptions) String() string {
 func (*KubernetesOptions) ProtoMessage() {}
 
 func (x *KubernetesOptions) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_v1_spec_proto_msgTypes[17]
+	mi := &file_windlass_v1_spec_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2392,7 +2458,7 @@ func (x *KubernetesOptions) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use KubernetesOptions.ProtoReflect.Descriptor instead.
 func (*KubernetesOptions) Descriptor() ([]byte, []int) {
-	return file_windlass_v1_spec_proto_rawDescGZIP(), []int{17}
+	return file_windlass_v1_spec_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *KubernetesOptions) GetNodeSelector() map[string]string {
@@ -2472,7 +2538,7 @@ type Toleration struct {
 
 func (x *Toleration) Reset() {
 	*x = Toleration{}
-	mi := &file_windlass_v1_spec_proto_msgTypes[18]
+	mi := &file_windlass_v1_spec_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2484,7 +2550,7 @@ func (x *Toleration) String() string {
 func (*Toleration) ProtoMessage() {}
 
 func (x *Toleration) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_v1_spec_proto_msgTypes[18]
+	mi := &file_windlass_v1_spec_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2497,7 +2563,7 @@ func (x *Toleration) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Toleration.ProtoReflect.Descriptor instead.
 func (*Toleration) Descriptor() ([]byte, []int) {
-	return file_windlass_v1_spec_proto_rawDescGZIP(), []int{18}
+	return file_windlass_v1_spec_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *Toleration) GetKey() string {
@@ -2542,7 +2608,7 @@ type SecurityException struct {
 
 func (x *SecurityException) Reset() {
 	*x = SecurityException{}
-	mi := &file_windlass_v1_spec_proto_msgTypes[19]
+	mi := &file_windlass_v1_spec_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2554,7 +2620,7 @@ func (x *SecurityException) String() string {
 func (*SecurityException) ProtoMessage() {}
 
 func (x *SecurityException) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_v1_spec_proto_msgTypes[19]
+	mi := &file_windlass_v1_spec_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2567,7 +2633,7 @@ func (x *SecurityException) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SecurityException.ProtoReflect.Descriptor instead.
 func (*SecurityException) Descriptor() ([]byte, []int) {
-	return file_windlass_v1_spec_proto_rawDescGZIP(), []int{19}
+	return file_windlass_v1_spec_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *SecurityException) GetReason() string {
@@ -2626,7 +2692,7 @@ type Port struct {
 
 func (x *Port) Reset() {
 	*x = Port{}
-	mi := &file_windlass_v1_spec_proto_msgTypes[20]
+	mi := &file_windlass_v1_spec_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2638,7 +2704,7 @@ func (x *Port) String() string {
 func (*Port) ProtoMessage() {}
 
 func (x *Port) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_v1_spec_proto_msgTypes[20]
+	mi := &file_windlass_v1_spec_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2651,7 +2717,7 @@ func (x *Port) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Port.ProtoReflect.Descriptor instead.
 func (*Port) Descriptor() ([]byte, []int) {
-	return file_windlass_v1_spec_proto_rawDescGZIP(), []int{20}
+	return file_windlass_v1_spec_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *Port) GetName() string {
@@ -2703,7 +2769,7 @@ type HealthCheck struct {
 
 func (x *HealthCheck) Reset() {
 	*x = HealthCheck{}
-	mi := &file_windlass_v1_spec_proto_msgTypes[21]
+	mi := &file_windlass_v1_spec_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2715,7 +2781,7 @@ func (x *HealthCheck) String() string {
 func (*HealthCheck) ProtoMessage() {}
 
 func (x *HealthCheck) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_v1_spec_proto_msgTypes[21]
+	mi := &file_windlass_v1_spec_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2728,7 +2794,7 @@ func (x *HealthCheck) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HealthCheck.ProtoReflect.Descriptor instead.
 func (*HealthCheck) Descriptor() ([]byte, []int) {
-	return file_windlass_v1_spec_proto_rawDescGZIP(), []int{21}
+	return file_windlass_v1_spec_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *HealthCheck) GetPath() string {
@@ -2860,7 +2926,7 @@ const file_windlass_v1_spec_proto_rawDesc = "" +
 	"\rModelArtifact\x12M\n" +
 	"\x03url\x18\x01 \x01(\tB;\xbaH8r6\x18\x80\x1021^(https?|s3|oci)://[^\\s@?#]+@sha256:[0-9a-f]{64}$R\x03url\x12@\n" +
 	"\bendpoint\x18\x02 \x01(\tB$\xbaH!r\x1f\x18\x80\b2\x1a^(https?://[^\\s@?#/]+/?)?$R\bendpoint\x12F\n" +
-	"\x06region\x18\x03 \x01(\tB.\xbaH+r)2'^([a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?)?$R\x06region\"\xcd\x02\n" +
+	"\x06region\x18\x03 \x01(\tB.\xbaH+r)2'^([a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?)?$R\x06region\"\x85\x03\n" +
 	"\vModelServer\x12I\n" +
 	"\bprotocol\x18\x01 \x01(\x0e2!.windlass.v1.ModelServer.ProtocolB\n" +
 	"\xbaH\a\x82\x01\x04\x10\x01 \x00R\bprotocol\x12Z\n" +
@@ -2868,11 +2934,18 @@ const file_windlass_v1_spec_proto_rawDesc = "" +
 	"\n" +
 	"memory_mib\x18\x03 \x01(\x03B\f\xbaH\t\"\a\x18\x80\x80\x80\b(\x00R\tmemoryMib\x12 \n" +
 	"\x05slots\x18\x04 \x01(\x05B\n" +
-	"\xbaH\a\x1a\x05\x18\x90N(\x00R\x05slots\"H\n" +
+	"\xbaH\a\x1a\x05\x18\x90N(\x00R\x05slots\x126\n" +
+	"\beviction\x18\x05 \x01(\v2\x1a.windlass.v1.ModelEvictionR\beviction\"H\n" +
 	"\bProtocol\x12\x18\n" +
 	"\x14PROTOCOL_UNSPECIFIED\x10\x00\x12\x0f\n" +
 	"\vPROTOCOL_V2\x10\x01\x12\x11\n" +
-	"\rPROTOCOL_LORA\x10\x02\"\xb1\x03\n" +
+	"\rPROTOCOL_LORA\x10\x02\"x\n" +
+	"\rModelEviction\x12)\n" +
+	"\n" +
+	"per_minute\x18\x01 \x01(\x05B\n" +
+	"\xbaH\a\x1a\x05\x18\xd8\x04(\x00R\tperMinute\x12<\n" +
+	"\x04keep\x18\x02 \x01(\v2\x19.google.protobuf.DurationB\r\xbaH\n" +
+	"\xaa\x01\a\"\x03\b\x90\x1c2\x00R\x04keep\"\xb1\x03\n" +
 	"\n" +
 	"PoolUpdate\x12=\n" +
 	"\x05order\x18\x01 \x01(\x0e2\x1d.windlass.v1.PoolUpdate.OrderB\b\xbaH\x05\x82\x01\x02\x10\x01R\x05order\x12K\n" +
@@ -3094,7 +3167,7 @@ func file_windlass_v1_spec_proto_rawDescGZIP() []byte {
 }
 
 var file_windlass_v1_spec_proto_enumTypes = make([]protoimpl.EnumInfo, 12)
-var file_windlass_v1_spec_proto_msgTypes = make([]protoimpl.MessageInfo, 29)
+var file_windlass_v1_spec_proto_msgTypes = make([]protoimpl.MessageInfo, 30)
 var file_windlass_v1_spec_proto_goTypes = []any{
 	(Layout)(0),                       // 0: windlass.v1.Layout
 	(ModelServer_Protocol)(0),         // 1: windlass.v1.ModelServer.Protocol
@@ -3112,97 +3185,100 @@ var file_windlass_v1_spec_proto_goTypes = []any{
 	(*LoadedModel)(nil),               // 13: windlass.v1.LoadedModel
 	(*ModelArtifact)(nil),             // 14: windlass.v1.ModelArtifact
 	(*ModelServer)(nil),               // 15: windlass.v1.ModelServer
-	(*PoolUpdate)(nil),                // 16: windlass.v1.PoolUpdate
-	(*Gang)(nil),                      // 17: windlass.v1.Gang
-	(*Topology)(nil),                  // 18: windlass.v1.Topology
-	(*Pairing)(nil),                   // 19: windlass.v1.Pairing
-	(*Override)(nil),                  // 20: windlass.v1.Override
-	(*RoleOverride)(nil),              // 21: windlass.v1.RoleOverride
-	(*PinnedOverride)(nil),            // 22: windlass.v1.PinnedOverride
-	(*Resources)(nil),                 // 23: windlass.v1.Resources
-	(*Gpu)(nil),                       // 24: windlass.v1.Gpu
-	(*RoleSpec)(nil),                  // 25: windlass.v1.RoleSpec
-	(*SecretReference)(nil),           // 26: windlass.v1.SecretReference
-	(*ModelCache)(nil),                // 27: windlass.v1.ModelCache
-	(*VolumeClaim)(nil),               // 28: windlass.v1.VolumeClaim
-	(*KubernetesOptions)(nil),         // 29: windlass.v1.KubernetesOptions
-	(*Toleration)(nil),                // 30: windlass.v1.Toleration
-	(*SecurityException)(nil),         // 31: windlass.v1.SecurityException
-	(*Port)(nil),                      // 32: windlass.v1.Port
-	(*HealthCheck)(nil),               // 33: windlass.v1.HealthCheck
-	nil,                               // 34: windlass.v1.DeploymentSpec.EnvEntry
-	nil,                               // 35: windlass.v1.Override.LabelsEntry
-	nil,                               // 36: windlass.v1.Override.EnvEntry
-	nil,                               // 37: windlass.v1.RoleSpec.EnvEntry
-	nil,                               // 38: windlass.v1.KubernetesOptions.NodeSelectorEntry
-	nil,                               // 39: windlass.v1.KubernetesOptions.PodAnnotationsEntry
-	nil,                               // 40: windlass.v1.KubernetesOptions.PodLabelsEntry
-	(*durationpb.Duration)(nil),       // 41: google.protobuf.Duration
-	(*Serve)(nil),                     // 42: windlass.v1.Serve
-	(*Generated)(nil),                 // 43: windlass.v1.Generated
-	(*RoutingPolicy)(nil),             // 44: windlass.v1.RoutingPolicy
+	(*ModelEviction)(nil),             // 16: windlass.v1.ModelEviction
+	(*PoolUpdate)(nil),                // 17: windlass.v1.PoolUpdate
+	(*Gang)(nil),                      // 18: windlass.v1.Gang
+	(*Topology)(nil),                  // 19: windlass.v1.Topology
+	(*Pairing)(nil),                   // 20: windlass.v1.Pairing
+	(*Override)(nil),                  // 21: windlass.v1.Override
+	(*RoleOverride)(nil),              // 22: windlass.v1.RoleOverride
+	(*PinnedOverride)(nil),            // 23: windlass.v1.PinnedOverride
+	(*Resources)(nil),                 // 24: windlass.v1.Resources
+	(*Gpu)(nil),                       // 25: windlass.v1.Gpu
+	(*RoleSpec)(nil),                  // 26: windlass.v1.RoleSpec
+	(*SecretReference)(nil),           // 27: windlass.v1.SecretReference
+	(*ModelCache)(nil),                // 28: windlass.v1.ModelCache
+	(*VolumeClaim)(nil),               // 29: windlass.v1.VolumeClaim
+	(*KubernetesOptions)(nil),         // 30: windlass.v1.KubernetesOptions
+	(*Toleration)(nil),                // 31: windlass.v1.Toleration
+	(*SecurityException)(nil),         // 32: windlass.v1.SecurityException
+	(*Port)(nil),                      // 33: windlass.v1.Port
+	(*HealthCheck)(nil),               // 34: windlass.v1.HealthCheck
+	nil,                               // 35: windlass.v1.DeploymentSpec.EnvEntry
+	nil,                               // 36: windlass.v1.Override.LabelsEntry
+	nil,                               // 37: windlass.v1.Override.EnvEntry
+	nil,                               // 38: windlass.v1.RoleSpec.EnvEntry
+	nil,                               // 39: windlass.v1.KubernetesOptions.NodeSelectorEntry
+	nil,                               // 40: windlass.v1.KubernetesOptions.PodAnnotationsEntry
+	nil,                               // 41: windlass.v1.KubernetesOptions.PodLabelsEntry
+	(*durationpb.Duration)(nil),       // 42: google.protobuf.Duration
+	(*Serve)(nil),                     // 43: windlass.v1.Serve
+	(*Generated)(nil),                 // 44: windlass.v1.Generated
+	(*RoutingPolicy)(nil),             // 45: windlass.v1.RoutingPolicy
 }
 var file_windlass_v1_spec_proto_depIdxs = []int32{
-	23, // 0: windlass.v1.DeploymentSpec.resources:type_name -> windlass.v1.Resources
-	25, // 1: windlass.v1.DeploymentSpec.roles:type_name -> windlass.v1.RoleSpec
-	34, // 2: windlass.v1.DeploymentSpec.env:type_name -> windlass.v1.DeploymentSpec.EnvEntry
-	26, // 3: windlass.v1.DeploymentSpec.secrets:type_name -> windlass.v1.SecretReference
-	32, // 4: windlass.v1.DeploymentSpec.ports:type_name -> windlass.v1.Port
-	33, // 5: windlass.v1.DeploymentSpec.health_check:type_name -> windlass.v1.HealthCheck
-	41, // 6: windlass.v1.DeploymentSpec.termination_grace:type_name -> google.protobuf.Duration
-	41, // 7: windlass.v1.DeploymentSpec.progress_deadline:type_name -> google.protobuf.Duration
-	27, // 8: windlass.v1.DeploymentSpec.model_cache:type_name -> windlass.v1.ModelCache
-	29, // 9: windlass.v1.DeploymentSpec.kubernetes:type_name -> windlass.v1.KubernetesOptions
-	41, // 10: windlass.v1.DeploymentSpec.drain_delay:type_name -> google.protobuf.Duration
+	24, // 0: windlass.v1.DeploymentSpec.resources:type_name -> windlass.v1.Resources
+	26, // 1: windlass.v1.DeploymentSpec.roles:type_name -> windlass.v1.RoleSpec
+	35, // 2: windlass.v1.DeploymentSpec.env:type_name -> windlass.v1.DeploymentSpec.EnvEntry
+	27, // 3: windlass.v1.DeploymentSpec.secrets:type_name -> windlass.v1.SecretReference
+	33, // 4: windlass.v1.DeploymentSpec.ports:type_name -> windlass.v1.Port
+	34, // 5: windlass.v1.DeploymentSpec.health_check:type_name -> windlass.v1.HealthCheck
+	42, // 6: windlass.v1.DeploymentSpec.termination_grace:type_name -> google.protobuf.Duration
+	42, // 7: windlass.v1.DeploymentSpec.progress_deadline:type_name -> google.protobuf.Duration
+	28, // 8: windlass.v1.DeploymentSpec.model_cache:type_name -> windlass.v1.ModelCache
+	30, // 9: windlass.v1.DeploymentSpec.kubernetes:type_name -> windlass.v1.KubernetesOptions
+	42, // 10: windlass.v1.DeploymentSpec.drain_delay:type_name -> google.protobuf.Duration
 	0,  // 11: windlass.v1.DeploymentSpec.layout:type_name -> windlass.v1.Layout
-	16, // 12: windlass.v1.DeploymentSpec.update:type_name -> windlass.v1.PoolUpdate
-	17, // 13: windlass.v1.DeploymentSpec.gang:type_name -> windlass.v1.Gang
-	18, // 14: windlass.v1.DeploymentSpec.topology:type_name -> windlass.v1.Topology
-	19, // 15: windlass.v1.DeploymentSpec.pairing:type_name -> windlass.v1.Pairing
-	20, // 16: windlass.v1.DeploymentSpec.overrides:type_name -> windlass.v1.Override
-	22, // 17: windlass.v1.DeploymentSpec.pinned_overrides:type_name -> windlass.v1.PinnedOverride
-	42, // 18: windlass.v1.DeploymentSpec.serve:type_name -> windlass.v1.Serve
-	43, // 19: windlass.v1.DeploymentSpec.generated:type_name -> windlass.v1.Generated
-	44, // 20: windlass.v1.DeploymentSpec.routing:type_name -> windlass.v1.RoutingPolicy
+	17, // 12: windlass.v1.DeploymentSpec.update:type_name -> windlass.v1.PoolUpdate
+	18, // 13: windlass.v1.DeploymentSpec.gang:type_name -> windlass.v1.Gang
+	19, // 14: windlass.v1.DeploymentSpec.topology:type_name -> windlass.v1.Topology
+	20, // 15: windlass.v1.DeploymentSpec.pairing:type_name -> windlass.v1.Pairing
+	21, // 16: windlass.v1.DeploymentSpec.overrides:type_name -> windlass.v1.Override
+	23, // 17: windlass.v1.DeploymentSpec.pinned_overrides:type_name -> windlass.v1.PinnedOverride
+	43, // 18: windlass.v1.DeploymentSpec.serve:type_name -> windlass.v1.Serve
+	44, // 19: windlass.v1.DeploymentSpec.generated:type_name -> windlass.v1.Generated
+	45, // 20: windlass.v1.DeploymentSpec.routing:type_name -> windlass.v1.RoutingPolicy
 	13, // 21: windlass.v1.DeploymentSpec.model:type_name -> windlass.v1.LoadedModel
 	15, // 22: windlass.v1.DeploymentSpec.models:type_name -> windlass.v1.ModelServer
 	14, // 23: windlass.v1.LoadedModel.artifact:type_name -> windlass.v1.ModelArtifact
 	1,  // 24: windlass.v1.ModelServer.protocol:type_name -> windlass.v1.ModelServer.Protocol
-	2,  // 25: windlass.v1.PoolUpdate.order:type_name -> windlass.v1.PoolUpdate.Order
-	3,  // 26: windlass.v1.PoolUpdate.when_full:type_name -> windlass.v1.PoolUpdate.WhenFull
-	4,  // 27: windlass.v1.Gang.of:type_name -> windlass.v1.Gang.Of
-	41, // 28: windlass.v1.Gang.timeout:type_name -> google.protobuf.Duration
-	5,  // 29: windlass.v1.Topology.of:type_name -> windlass.v1.Topology.Of
-	6,  // 30: windlass.v1.Topology.mode:type_name -> windlass.v1.Topology.Mode
-	7,  // 31: windlass.v1.Pairing.engine:type_name -> windlass.v1.Pairing.Engine
-	8,  // 32: windlass.v1.Pairing.key:type_name -> windlass.v1.Pairing.Key
-	35, // 33: windlass.v1.Override.labels:type_name -> windlass.v1.Override.LabelsEntry
-	23, // 34: windlass.v1.Override.resources:type_name -> windlass.v1.Resources
-	36, // 35: windlass.v1.Override.env:type_name -> windlass.v1.Override.EnvEntry
-	26, // 36: windlass.v1.Override.secrets:type_name -> windlass.v1.SecretReference
-	21, // 37: windlass.v1.Override.roles:type_name -> windlass.v1.RoleOverride
-	23, // 38: windlass.v1.RoleOverride.resources:type_name -> windlass.v1.Resources
-	20, // 39: windlass.v1.PinnedOverride.values:type_name -> windlass.v1.Override
-	24, // 40: windlass.v1.Resources.gpu:type_name -> windlass.v1.Gpu
-	23, // 41: windlass.v1.RoleSpec.resources:type_name -> windlass.v1.Resources
-	37, // 42: windlass.v1.RoleSpec.env:type_name -> windlass.v1.RoleSpec.EnvEntry
-	9,  // 43: windlass.v1.RoleSpec.slots:type_name -> windlass.v1.RoleSpec.Slots
-	28, // 44: windlass.v1.ModelCache.claim:type_name -> windlass.v1.VolumeClaim
-	10, // 45: windlass.v1.ModelCache.retention:type_name -> windlass.v1.ModelCache.Retention
-	38, // 46: windlass.v1.KubernetesOptions.node_selector:type_name -> windlass.v1.KubernetesOptions.NodeSelectorEntry
-	30, // 47: windlass.v1.KubernetesOptions.tolerations:type_name -> windlass.v1.Toleration
-	39, // 48: windlass.v1.KubernetesOptions.pod_annotations:type_name -> windlass.v1.KubernetesOptions.PodAnnotationsEntry
-	40, // 49: windlass.v1.KubernetesOptions.pod_labels:type_name -> windlass.v1.KubernetesOptions.PodLabelsEntry
-	11, // 50: windlass.v1.KubernetesOptions.zone_spread:type_name -> windlass.v1.KubernetesOptions.ZoneSpread
-	31, // 51: windlass.v1.KubernetesOptions.security:type_name -> windlass.v1.SecurityException
-	41, // 52: windlass.v1.HealthCheck.interval:type_name -> google.protobuf.Duration
-	41, // 53: windlass.v1.HealthCheck.timeout:type_name -> google.protobuf.Duration
-	41, // 54: windlass.v1.HealthCheck.startup_budget:type_name -> google.protobuf.Duration
-	55, // [55:55] is the sub-list for method output_type
-	55, // [55:55] is the sub-list for method input_type
-	55, // [55:55] is the sub-list for extension type_name
-	55, // [55:55] is the sub-list for extension extendee
-	0,  // [0:55] is the sub-list for field type_name
+	16, // 25: windlass.v1.ModelServer.eviction:type_name -> windlass.v1.ModelEviction
+	42, // 26: windlass.v1.ModelEviction.keep:type_name -> google.protobuf.Duration
+	2,  // 27: windlass.v1.PoolUpdate.order:type_name -> windlass.v1.PoolUpdate.Order
+	3,  // 28: windlass.v1.PoolUpdate.when_full:type_name -> windlass.v1.PoolUpdate.WhenFull
+	4,  // 29: windlass.v1.Gang.of:type_name -> windlass.v1.Gang.Of
+	42, // 30: windlass.v1.Gang.timeout:type_name -> google.protobuf.Duration
+	5,  // 31: windlass.v1.Topology.of:type_name -> windlass.v1.Topology.Of
+	6,  // 32: windlass.v1.Topology.mode:type_name -> windlass.v1.Topology.Mode
+	7,  // 33: windlass.v1.Pairing.engine:type_name -> windlass.v1.Pairing.Engine
+	8,  // 34: windlass.v1.Pairing.key:type_name -> windlass.v1.Pairing.Key
+	36, // 35: windlass.v1.Override.labels:type_name -> windlass.v1.Override.LabelsEntry
+	24, // 36: windlass.v1.Override.resources:type_name -> windlass.v1.Resources
+	37, // 37: windlass.v1.Override.env:type_name -> windlass.v1.Override.EnvEntry
+	27, // 38: windlass.v1.Override.secrets:type_name -> windlass.v1.SecretReference
+	22, // 39: windlass.v1.Override.roles:type_name -> windlass.v1.RoleOverride
+	24, // 40: windlass.v1.RoleOverride.resources:type_name -> windlass.v1.Resources
+	21, // 41: windlass.v1.PinnedOverride.values:type_name -> windlass.v1.Override
+	25, // 42: windlass.v1.Resources.gpu:type_name -> windlass.v1.Gpu
+	24, // 43: windlass.v1.RoleSpec.resources:type_name -> windlass.v1.Resources
+	38, // 44: windlass.v1.RoleSpec.env:type_name -> windlass.v1.RoleSpec.EnvEntry
+	9,  // 45: windlass.v1.RoleSpec.slots:type_name -> windlass.v1.RoleSpec.Slots
+	29, // 46: windlass.v1.ModelCache.claim:type_name -> windlass.v1.VolumeClaim
+	10, // 47: windlass.v1.ModelCache.retention:type_name -> windlass.v1.ModelCache.Retention
+	39, // 48: windlass.v1.KubernetesOptions.node_selector:type_name -> windlass.v1.KubernetesOptions.NodeSelectorEntry
+	31, // 49: windlass.v1.KubernetesOptions.tolerations:type_name -> windlass.v1.Toleration
+	40, // 50: windlass.v1.KubernetesOptions.pod_annotations:type_name -> windlass.v1.KubernetesOptions.PodAnnotationsEntry
+	41, // 51: windlass.v1.KubernetesOptions.pod_labels:type_name -> windlass.v1.KubernetesOptions.PodLabelsEntry
+	11, // 52: windlass.v1.KubernetesOptions.zone_spread:type_name -> windlass.v1.KubernetesOptions.ZoneSpread
+	32, // 53: windlass.v1.KubernetesOptions.security:type_name -> windlass.v1.SecurityException
+	42, // 54: windlass.v1.HealthCheck.interval:type_name -> google.protobuf.Duration
+	42, // 55: windlass.v1.HealthCheck.timeout:type_name -> google.protobuf.Duration
+	42, // 56: windlass.v1.HealthCheck.startup_budget:type_name -> google.protobuf.Duration
+	57, // [57:57] is the sub-list for method output_type
+	57, // [57:57] is the sub-list for method input_type
+	57, // [57:57] is the sub-list for extension type_name
+	57, // [57:57] is the sub-list for extension extendee
+	0,  // [0:57] is the sub-list for field type_name
 }
 
 func init() { file_windlass_v1_spec_proto_init() }
@@ -3213,15 +3289,15 @@ func file_windlass_v1_spec_proto_init() {
 	file_windlass_v1_routing_proto_init()
 	file_windlass_v1_serve_proto_init()
 	file_windlass_v1_spec_proto_msgTypes[0].OneofWrappers = []any{}
-	file_windlass_v1_spec_proto_msgTypes[8].OneofWrappers = []any{}
-	file_windlass_v1_spec_proto_msgTypes[17].OneofWrappers = []any{}
+	file_windlass_v1_spec_proto_msgTypes[9].OneofWrappers = []any{}
+	file_windlass_v1_spec_proto_msgTypes[18].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_windlass_v1_spec_proto_rawDesc), len(file_windlass_v1_spec_proto_rawDesc)),
 			NumEnums:      12,
-			NumMessages:   29,
+			NumMessages:   30,
 			NumExtensions: 0,
 			NumServices:   0,
 		},
