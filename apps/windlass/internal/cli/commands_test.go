@@ -47,6 +47,7 @@ func commandRuns(server, file, model string) map[string][]commandRun {
 		}
 	}}
 	const traces = "../../../../deployments/examples/traces/"
+	const adapter = "../../../../deployments/examples/adapter-sql.yaml"
 	const definition = "../../../../deployments/examples/presets/modelserver.yaml"
 	return map[string][]commandRun{
 		"deploy": {
@@ -77,6 +78,7 @@ func commandRuns(server, file, model string) map[string][]commandRun {
 		"preset delete":     {{args: []string{"preset", "delete", "a"}}},
 		"preset render":     {{args: []string{"preset", "render", "vllm", "--model", "hf://org/m"}, offline: true}, {args: []string{"preset", "render", "vllm"}, fails: true, offline: true}, {args: []string{"preset", "render", "custom:a", "--model", "hf://org/m", "--definition", definition}, offline: true}},
 		"model inspect":     {{args: []string{"model", "inspect", model}, offline: true}},
+		"model plan":        {{args: []string{"model", "plan", adapter}, fails: true}},
 		"plan":              {{args: []string{"plan", "-f", file}, fails: true}},
 		"scale":             {{args: []string{"scale", "a", "--replicas", "2"}}, {args: []string{"scale", "a", "--replicas", "2", "--wait=false"}}, {args: []string{"scale", "a", "--replicas", "2", "--current-replicas", "1"}}},
 		"scaling status":    {{args: []string{"scaling", "status", "a"}}},

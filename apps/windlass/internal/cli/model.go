@@ -13,8 +13,8 @@ import (
 func (a *app) modelCommand() *cobra.Command {
 	return groupCommands(&cobra.Command{
 		Use:   "model",
-		Short: "Inspect the files of a model",
-	}, a.modelInspectCommand())
+		Short: "Inspect the files of a model, and plan where it is loaded",
+	}, a.modelInspectCommand(), a.modelPlanCommand())
 }
 
 func (a *app) modelInspectCommand() *cobra.Command {
