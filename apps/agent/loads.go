@@ -40,6 +40,9 @@ func (a *Agent) newLoads(seen annotated, marks *zero.Zero) (*load.Collector, err
 	if meter, ok := a.runtime.(runtime.Meter); ok {
 		cfg.Usage = meter.Usage
 	}
+	if r, ok := a.runtime.(runtime.RequestLoader); ok {
+		cfg.ModelNeed = r.ModelNeed
+	}
 	return load.New(cfg)
 }
 

@@ -208,6 +208,7 @@ var metricTypes = map[windlassv1.ScalingMetric_Type]MetricType{
 	windlassv1.ScalingMetric_TYPE_FIRST_TOKEN:         FirstToken,
 	windlassv1.ScalingMetric_TYPE_LATENCY:             Latency,
 	windlassv1.ScalingMetric_TYPE_PROMETHEUS:          Prometheus,
+	windlassv1.ScalingMetric_TYPE_MODELS:              Models,
 }
 
 // Proto returns the API's value of the type.
@@ -230,7 +231,7 @@ func (m Metric) IsTotal() bool {
 		return true
 	case Prometheus:
 		return m.Total
-	case KVCache, CPU, Memory, FirstToken, Latency:
+	case KVCache, CPU, Memory, FirstToken, Latency, Models:
 	}
 	return false
 }
@@ -241,7 +242,7 @@ func TypeOf(t windlassv1.ScalingMetric_Type) MetricType { return metricTypes[t] 
 func newMetric(given *windlassv1.ScalingMetric) (Metric, *Fault) {
 	out := Metric{Type: metricTypes[given.GetType()], Query: given.GetQuery(), Total: given.GetKind() != windlassv1.ScalingMetric_KIND_LEVEL}
 	if out.Type == "" {
-		return out, &Fault{"type", "unknown metric", "Use inFlight, requestsPerSecond, queue, kvCache, cpu, memory, firstToken, latency or prometheus."}
+		return out, &Fault{"type", "unknown metric", "Use inFlight, requestsPerSecond, queue, kvCache, cpu, memory, firstToken, latency, models or prometheus."}
 	}
 	if out.Type != Prometheus {
 		out.Total = false
@@ -314,6 +315,8 @@ func parseAmount(text, field string, of MetricType) (float64, *Fault) {
 	switch {
 	case of == KVCache && v > 1:
 		return 0, &Fault{field, fmt.Sprintf("%q is above 1", text), "Write a share of the cache, for example 0.75."}
+	case of == Models && (v < 1 || v > 100):
+		return 0, &Fault{field, fmt.Sprintf("%q is not a percentage from 1 to 100", text), "Write the percentage of a server's room that models should need, for example 80."}
 	case (of == CPU || of == Memory) && v < 1:
 		return 0, &Fault{field, fmt.Sprintf("%q is below 1 percent", text), "Write a percentage of the instance's resources, for example 70."}
 	}

@@ -50,6 +50,7 @@ const (
 	FirstToken        MetricType = "firstToken"
 	Latency           MetricType = "latency"
 	Prometheus        MetricType = "prometheus"
+	Models            MetricType = "models"
 )
 
 // Metric is one metric, with its target for one replica.

@@ -15,7 +15,7 @@ type Sample struct {
 	// InFlight is the number of requests at instances, and Queued is the number of requests that wait at gateways.
 	// Rate is in requests a second. They are totals of all replicas.
 	InFlight, Queued, Rate *float64
-	// Levels are means over the ready instances whose level is known: "kvCache", "cpu", "memory", "queue".
+	// Levels are means over the ready instances whose level is known: "kvCache", "cpu", "memory", "queue", "models".
 	Levels map[string]float64
 	// FirstToken and Latency count requests of the last 30 s by the time that they took.
 	FirstToken, Latency *histogram.Counts
@@ -61,7 +61,7 @@ func (s *Sample) load(m Metric) (v float64, ok bool) {
 			return addLoads(s.Queued, nil, s.Queued != nil)
 		}
 		return addLoads(&engines, s.Queued, true)
-	case KVCache, CPU, Memory:
+	case KVCache, CPU, Memory, Models:
 		return s.levelTotal(string(m.Type))
 	case Prometheus:
 		v, ok = s.Results[m.Query]

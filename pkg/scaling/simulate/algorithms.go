@@ -37,7 +37,7 @@ func newHPA(p *scaling.Policy) *hpa {
 		switch m.Type {
 		case scaling.InFlight, scaling.RequestsPerSecond, scaling.Queue, scaling.KVCache, scaling.CPU:
 			h.metrics = append(h.metrics, m)
-		case scaling.Memory, scaling.FirstToken, scaling.Latency, scaling.Prometheus:
+		case scaling.Memory, scaling.Models, scaling.FirstToken, scaling.Latency, scaling.Prometheus:
 		}
 	}
 	if len(h.metrics) == 0 {

@@ -21,7 +21,7 @@ type Recorded struct {
 	Ready, Starting, Desired int
 	// FirstToken and Latency are 95th percentiles.
 	FirstToken, Latency *float64
-	// Levels are means over ready replicas: "kvCache", "cpu", "memory", "queue".
+	// Levels are means over ready replicas: "kvCache", "cpu", "memory", "queue", "models".
 	Levels map[string]float64
 	// Results are the values of Prometheus queries, by query.
 	Results map[string]float64
@@ -97,7 +97,7 @@ func lackingMetric(p *scaling.Policy, load []Recorded) error {
 		case scaling.InFlight:
 			has = func(r Recorded) bool { return r.InFlight != nil }
 			fix = "connect a gateway, which counts requests"
-		case scaling.KVCache, scaling.CPU, scaling.Memory:
+		case scaling.KVCache, scaling.CPU, scaling.Memory, scaling.Models:
 			has = func(r Recorded) bool { _, ok := r.Levels[string(m.Type)]; return ok }
 			fix = "deploy the app with this metric and mode: advise, and simulate once it was measured"
 		case scaling.Prometheus:

@@ -51,6 +51,9 @@ type Config struct {
 	Times func(deploymentID string, window time.Duration, now time.Time) (latency, firstToken histogram.Counts)
 	// Usage measures the CPU and memory that instances use. It is nil if the runtime cannot measure them.
 	Usage func(ctx context.Context, instanceIDs []string) (map[string]runtime.Usage, error)
+	// ModelNeed returns the room that models need of a server, in percent of its room. ok is false if it
+	// is not known. It is nil if the runtime loads no models.
+	ModelNeed func(instanceID string) (percent float64, ok bool)
 	// Scrape reads the metrics of engines.
 	Scrape func(ctx context.Context, targets []scrape.Target) map[string]scrape.Signals
 	// Measured is called with the loads of each measurement, by app, before they are reported. It may
@@ -321,7 +324,7 @@ func (c *Collector) deploymentLoad(d *agentv1.Deployment, instances []runtime.In
 			}
 		}
 	}
-	m := measured{wants: w, used: used, signals: signals}
+	m := measured{wants: w, used: used, signals: signals, modelNeed: c.cfg.ModelNeed}
 	switch {
 	case runtime.IsPooled(d.GetSpec()):
 		for _, role := range runtime.Roles(d.GetSpec()) {
@@ -362,6 +365,8 @@ type measured struct {
 	wants   wants
 	used    map[string]runtime.Usage
 	signals map[string]scrape.Signals
+	// modelNeed is Config.ModelNeed.
+	modelNeed func(instanceID string) (float64, bool)
 }
 
 // levelsOf returns the means over the ready instances, by the names of DeploymentLoad.levels, or nil
@@ -392,6 +397,9 @@ func (m measured) levelsOf(instances []runtime.Instance, asks *windlassv1.Resour
 	}
 	if m.wants[windlassv1.ScalingMetric_TYPE_KV_CACHE] {
 		level("kvCache", func(id string) (float64, bool) { v, ok := m.signals[id][scrape.Cache]; return v, ok })
+	}
+	if m.wants[windlassv1.ScalingMetric_TYPE_MODELS] && m.modelNeed != nil {
+		level("models", m.modelNeed)
 	}
 	return out
 }

@@ -33,6 +33,7 @@ type region struct {
 	measured    [][]string // the arguments of Usage
 	targets     []scrape.Target
 	signals     map[string]scrape.Signals
+	needs       map[string]float64
 	looks       int
 	registry    *prometheus.Registry
 }
@@ -78,6 +79,12 @@ func (r *region) collector(t *testing.T) *load.Collector {
 			defer r.mu.Unlock()
 			r.targets = targets
 			return r.signals
+		},
+		ModelNeed: func(id string) (float64, bool) {
+			r.mu.Lock()
+			defer r.mu.Unlock()
+			need, ok := r.needs[id]
+			return need, ok
 		},
 		Log: slog.New(slog.DiscardHandler), Registerer: r.registry, Rand: func() float64 { return 1 },
 	})
@@ -290,6 +297,17 @@ func TestCollector(t *testing.T) {
 			}, r.targets)
 			require.Equal(t, map[string]float64{"queue": 3, "kvCache": 0.5}, c.Due()[0].Deployments[0].Levels)
 			require.InDelta(t, 1, r.failures(t, "scrape"), 0, "one of the two pages of ins_2")
+		})
+	})
+
+	t.Run("reports the room that models need of servers", func(t *testing.T) {
+		r := &region{
+			deployments: []*agentv1.Deployment{scaled(windlassv1.ScalingMetric_TYPE_MODELS)},
+			instances:   []runtime.Instance{instance(0, ready), instance(1, running)},
+			needs:       map[string]float64{"ins_0": 150},
+		}
+		collect(t, r, func(t *testing.T, c *load.Collector) {
+			require.Equal(t, map[string]float64{"models": 150}, c.Due()[0].Deployments[0].Levels)
 		})
 	})
 

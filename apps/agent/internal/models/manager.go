@@ -16,6 +16,7 @@ import (
 	"github.com/windlass-run/windlass/apps/agent/internal/artifact"
 	"github.com/windlass-run/windlass/pkg/backoff"
 	"github.com/windlass-run/windlass/pkg/modelstate"
+	"github.com/windlass-run/windlass/pkg/placement"
 )
 
 // Model is a version of a model that the region should have.
@@ -137,6 +138,8 @@ type Manager struct {
 	short    map[string]int
 	refused  map[string]string
 	loadable map[string]bool
+	// needs has the room that models need of the servers of an app, from the last placement.
+	needs map[placement.App]placement.Room
 	// uses has the requests for models that are OnRequest, by model.
 	uses map[string]*use
 	// placeDirty means that a new placement may differ from the last one.

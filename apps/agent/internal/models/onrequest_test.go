@@ -231,3 +231,35 @@ func testManyAdapters(t *testing.T, perSecond int, lasts, median time.Duration) 
 		synctest.Wait()
 	})
 }
+
+func TestManager_SaysWhichRoomModelsNeed(t *testing.T) {
+	run(t, "slots", func(h *harness) {
+		h.addSlots("s1", 4, 10, time.Second)
+		h.addSlots("s2", 4, 10, time.Second)
+		h.show()
+		need := func(id string) float64 {
+			percent, ok := h.manager.Need(id)
+			require.True(h.t, ok)
+			return percent
+		}
+		_, ok := h.manager.Need("s1")
+		require.False(h.t, ok, "servers have not answered yet")
+		h.set(model("a", 1), model("b", 2), adapter("c"))
+		h.settle()
+		require.InDelta(h.t, 100*3.0/8, need("s1"), 1e-9, "c is loaded and not in use")
+		h.manager.Used("c", 1)
+		h.pass(2 * time.Minute)
+		need("s2")
+		h.pass(time.Second)
+		require.InDelta(h.t, 100*4.0/8, need("s2"), 1e-9)
+		h.pass(10 * time.Minute)
+		need("s2")
+		h.pass(time.Second)
+		require.InDelta(h.t, 100*3.0/8, need("s2"), 1e-9, "time passes")
+		h.kill("s2")
+		h.settle()
+		require.InDelta(h.t, 100*2.0/4, need("s1"), 1e-9, "no other server can have the second replica of b")
+		_, ok = h.manager.Need("s2")
+		require.False(h.t, ok)
+	})
+}

@@ -41,7 +41,9 @@ func (m *Manager) placeModels(now time.Time) {
 		}
 		models = append(models, p)
 	}
-	for _, d := range placement.Place(now, servers, models) {
+	decisions := placement.Place(now, servers, models)
+	m.needs = placement.Needs(now, servers, models, decisions)
+	for _, d := range decisions {
 		m.noteShort(d)
 		for _, at := range d.Evict {
 			m.evict(replicaKey{d.Model, ids[at]}, now)

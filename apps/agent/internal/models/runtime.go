@@ -626,6 +626,11 @@ func (r *Runtime) Used(deploymentID string, requests uint64) {
 	}
 }
 
+// ModelNeed implements runtime.RequestLoader.
+func (r *Runtime) ModelNeed(instanceID string) (percent float64, ok bool) {
+	return r.manager.Need(instanceID)
+}
+
 func (r *Runtime) workload(deploymentID string) (string, bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

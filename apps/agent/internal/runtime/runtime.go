@@ -330,6 +330,9 @@ type RequestLoader interface {
 	Requested(deploymentIDs []string)
 	// Used says how many requests a deployment got since the last call.
 	Used(deploymentID string, requests uint64)
+	// ModelNeed returns the room that models need of all servers of an instance's app, as the mean of
+	// the ready ones, in percent of one's room. ok is false if it is not known.
+	ModelNeed(instanceID string) (percent float64, ok bool)
 }
 
 // IsOnRequest reports whether a deployment is a model whose requests wait while no server has it.

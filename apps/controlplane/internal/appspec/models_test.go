@@ -5,6 +5,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/windlass-run/windlass/pkg/rpc"
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
@@ -61,4 +62,20 @@ func TestModels(t *testing.T) {
 		s.Model, s.Models = nil, &windlassv1.ModelServer{}
 		s.Roles = []*windlassv1.RoleSpec{{Name: "prefill", Command: []string{"a"}}, {Name: "decode", Command: []string{"a"}}}
 	}), "servers of models have one role")
+}
+
+func TestModels_ScaleServersThatSayTheirRoom(t *testing.T) {
+	check := func(servers *windlassv1.ModelServer, metrics ...*windlassv1.ScalingMetric) error {
+		return CheckScalingSignals(&windlassv1.ScalingPolicy{Metrics: metrics}, &windlassv1.DeploymentSpec{Models: servers}, "scaling")
+	}
+	queries, models := &windlassv1.ScalingMetric{Type: windlassv1.ScalingMetric_TYPE_IN_FLIGHT}, &windlassv1.ScalingMetric{Type: windlassv1.ScalingMetric_TYPE_MODELS}
+	require.NoError(t, check(&windlassv1.ModelServer{Slots: 4}, queries, models))
+	require.NoError(t, check(&windlassv1.ModelServer{MemoryMib: 4}, models))
+	require.NoError(t, check(nil, queries))
+	err := check(nil, queries, models)
+	require.ErrorContains(t, err, "instances of the app load no models")
+	require.Equal(t, "scaling.metrics[1].type", rpc.DetailOf(err).GetField())
+	require.ErrorContains(t, check(&windlassv1.ModelServer{}, models), "does not say how many models")
+	require.ErrorContains(t, CheckScalingSignals(&windlassv1.ScalingPolicy{Roles: []*windlassv1.RoleScaling{{Metrics: []*windlassv1.ScalingMetric{models}}}},
+		&windlassv1.DeploymentSpec{}, "scaling"), "roles of a pool load no models")
 }

@@ -65,8 +65,34 @@ func CheckScaling(p *windlassv1.ScalingPolicy, spec *windlassv1.DeploymentSpec, 
 // CheckScalingSignals fails for a metric of the policy that the engine of the spec does not have. spec is the result of
 // Expand.
 func CheckScalingSignals(p *windlassv1.ScalingPolicy, spec *windlassv1.DeploymentSpec, field string) error {
+	if err := checkModelMetrics(p, spec, field); err != nil {
+		return err
+	}
 	if fault := scaling.CheckSignals(p, spec.GetGeneratedBy(), spec.GetGenerated().GetMetrics()); fault != nil {
 		return apierr.InvalidFix(field+"."+fault.Field, fault.Message, fault.Fix)
+	}
+	return nil
+}
+
+// checkModelMetrics fails for the room that models need if the app does not say how much room its instances have.
+func checkModelMetrics(p *windlassv1.ScalingPolicy, spec *windlassv1.DeploymentSpec, field string) error {
+	const fix = "Set models with slots or memoryMib, or use another metric."
+	for i, m := range p.GetMetrics() {
+		at := fmt.Sprintf("%s.metrics[%d].type", field, i)
+		switch s := spec.GetModels(); {
+		case m.GetType() != windlassv1.ScalingMetric_TYPE_MODELS:
+		case s == nil:
+			return apierr.InvalidFix(at, "instances of the app load no models", fix)
+		case s.GetSlots() == 0 && s.GetMemoryMib() == 0:
+			return apierr.InvalidFix(at, "the app does not say how many models or how much memory for models an instance has", fix)
+		}
+	}
+	for i, r := range p.GetRoles() {
+		for j, m := range r.GetMetrics() {
+			if m.GetType() == windlassv1.ScalingMetric_TYPE_MODELS {
+				return apierr.InvalidFix(fmt.Sprintf("%s.roles[%d].metrics[%d].type", field, i, j), "roles of a pool load no models", "Use another metric.")
+			}
+		}
 	}
 	return nil
 }

@@ -18,7 +18,7 @@ const (
 )
 
 // levels are the known names of levels. A later release of the agent may have others.
-var levels = map[string]bool{"kvCache": true, "cpu": true, "memory": true, "queue": true}
+var levels = map[string]bool{"kvCache": true, "cpu": true, "memory": true, "queue": true, "models": true}
 
 // takeLoads passes on the loads of an accepted report. Loads are not stored. region comes from the credential, and
 // the receiver drops loads of apps that do not run there.

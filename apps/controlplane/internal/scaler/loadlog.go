@@ -42,7 +42,7 @@ type minuteLoad struct {
 }
 
 // levelNames are the names of levels that are stored.
-var levelNames = [...]string{"kvCache", "cpu", "memory", "queue"}
+var levelNames = [...]string{"kvCache", "cpu", "memory", "queue", "models"}
 
 // loadLog has a target's samples that are not stored yet, and the stored samples of the chunk that still grows. The zero
 // value is empty.
@@ -155,7 +155,7 @@ func p95Of(counts *histogram.Counts) float64 {
 }
 
 func (s *sums) add(v *values, seconds float64) {
-	for i, x := range [...]float64{v.rate, v.inFlight, v.queued, v.firstToken, v.latency, v.levels[0], v.levels[1], v.levels[2], v.levels[3]} {
+	for i, x := range [...]float64{v.rate, v.inFlight, v.queued, v.firstToken, v.latency, v.levels[0], v.levels[1], v.levels[2], v.levels[3], v.levels[4]} {
 		if x >= 0 {
 			s.values[i] += x * seconds
 			s.seconds[i] += seconds

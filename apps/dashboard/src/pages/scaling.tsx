@@ -29,6 +29,7 @@ const metrics: Partial<Record<ScalingMetric_Type, string>> = {
   [ScalingMetric_Type.REQUESTS_PER_SECOND]: "requests a second",
   [ScalingMetric_Type.QUEUE]: "requests in queues",
   [ScalingMetric_Type.KV_CACHE]: "KV cache in use",
+  [ScalingMetric_Type.MODELS]: "Room that models need",
   [ScalingMetric_Type.CPU]: "CPU, percent",
   [ScalingMetric_Type.MEMORY]: "memory, percent",
   [ScalingMetric_Type.FIRST_TOKEN]: "time to first token",

@@ -96,21 +96,25 @@ const (
 	ScalingMetric_TYPE_LATENCY ScalingMetric_Type = 8
 	// The result of a query to the Prometheus of the control plane, which is queried every 15 s.
 	ScalingMetric_TYPE_PROMETHEUS ScalingMetric_Type = 9
+	// Only for servers of models: room that models need, in percent of the room of the ready
+	// instances. It is above 100 while models have no server.
+	ScalingMetric_TYPE_MODELS ScalingMetric_Type = 10
 )
 
 // Enum value maps for ScalingMetric_Type.
 var (
 	ScalingMetric_Type_name = map[int32]string{
-		0: "TYPE_UNSPECIFIED",
-		1: "TYPE_IN_FLIGHT",
-		2: "TYPE_REQUESTS_PER_SECOND",
-		3: "TYPE_QUEUE",
-		4: "TYPE_KV_CACHE",
-		5: "TYPE_CPU",
-		6: "TYPE_MEMORY",
-		7: "TYPE_FIRST_TOKEN",
-		8: "TYPE_LATENCY",
-		9: "TYPE_PROMETHEUS",
+		0:  "TYPE_UNSPECIFIED",
+		1:  "TYPE_IN_FLIGHT",
+		2:  "TYPE_REQUESTS_PER_SECOND",
+		3:  "TYPE_QUEUE",
+		4:  "TYPE_KV_CACHE",
+		5:  "TYPE_CPU",
+		6:  "TYPE_MEMORY",
+		7:  "TYPE_FIRST_TOKEN",
+		8:  "TYPE_LATENCY",
+		9:  "TYPE_PROMETHEUS",
+		10: "TYPE_MODELS",
 	}
 	ScalingMetric_Type_value = map[string]int32{
 		"TYPE_UNSPECIFIED":         0,
@@ -123,6 +127,7 @@ var (
 		"TYPE_FIRST_TOKEN":         7,
 		"TYPE_LATENCY":             8,
 		"TYPE_PROMETHEUS":          9,
+		"TYPE_MODELS":              10,
 	}
 )
 
@@ -1662,7 +1667,7 @@ const file_windlass_v1_scaling_proto_rawDesc = "" +
 	"\rScalingCouple\x12\x1d\n" +
 	"\x04role\x18\x01 \x01(\tB\t\xbaH\x06r\x04\x10\x01\x18?R\x04role\x12 \n" +
 	"\x05ratio\x18\x02 \x03(\x01B\n" +
-	"\xbaH\a\x92\x01\x04\b\x02\x10\x02R\x05ratio\"\xcf\x04\n" +
+	"\xbaH\a\x92\x01\x04\b\x02\x10\x02R\x05ratio\"\xe0\x04\n" +
 	"\rScalingMetric\x12?\n" +
 	"\x04type\x18\x01 \x01(\x0e2\x1f.windlass.v1.ScalingMetric.TypeB\n" +
 	"\xbaH\a\x82\x01\x04\x10\x01 \x00R\x04type\x12!\n" +
@@ -1673,7 +1678,7 @@ const file_windlass_v1_scaling_proto_rawDesc = "" +
 	"percentile\x18\x05 \x01(\x01B\x17\xbaH\x14\x12\x12\x11\x00\x00\x00\x00\x00\x00Y@)\x00\x00\x00\x00\x00\x00\x00\x00R\n" +
 	"percentile\x12\x1e\n" +
 	"\x05query\x18\x06 \x01(\tB\b\xbaH\x05r\x03\x18\x80 R\x05query\x12=\n" +
-	"\x04kind\x18\a \x01(\x0e2\x1f.windlass.v1.ScalingMetric.KindB\b\xbaH\x05\x82\x01\x02\x10\x01R\x04kind\"\xcd\x01\n" +
+	"\x04kind\x18\a \x01(\x0e2\x1f.windlass.v1.ScalingMetric.KindB\b\xbaH\x05\x82\x01\x02\x10\x01R\x04kind\"\xde\x01\n" +
 	"\x04Type\x12\x14\n" +
 	"\x10TYPE_UNSPECIFIED\x10\x00\x12\x12\n" +
 	"\x0eTYPE_IN_FLIGHT\x10\x01\x12\x1c\n" +
@@ -1685,7 +1690,9 @@ const file_windlass_v1_scaling_proto_rawDesc = "" +
 	"\vTYPE_MEMORY\x10\x06\x12\x14\n" +
 	"\x10TYPE_FIRST_TOKEN\x10\a\x12\x10\n" +
 	"\fTYPE_LATENCY\x10\b\x12\x13\n" +
-	"\x0fTYPE_PROMETHEUS\x10\t\"<\n" +
+	"\x0fTYPE_PROMETHEUS\x10\t\x12\x0f\n" +
+	"\vTYPE_MODELS\x10\n" +
+	"\"<\n" +
 	"\x04Kind\x12\x14\n" +
 	"\x10KIND_UNSPECIFIED\x10\x00\x12\x0e\n" +
 	"\n" +

@@ -3606,7 +3606,8 @@ type DeploymentLoad struct {
 	// Requests per second, mean of the last 10 s.
 	Rate *float64 `protobuf:"fixed64,7,opt,name=rate,proto3,oneof" json:"rate,omitempty"`
 	// Means over the ready instances with a known value: "kvCache" (0 to 1), "cpu" and "memory"
-	// (percent of what the instance requests), "queue" (requests that wait in the engine).
+	// (percent of what the instance requests), "queue" (requests that wait in the engine), "models"
+	// (percent of the instances' room that models need).
 	Levels map[string]float64 `protobuf:"bytes,8,rep,name=levels,proto3" json:"levels,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"fixed64,2,opt,name=value"`
 	// Histograms of the times of requests in the last 30 s, with the buckets of
 	// windlass.gateway.v1.Traffic. Empty: no request ended, or unknown.
