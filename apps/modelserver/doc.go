@@ -6,7 +6,7 @@
 //
 // It has no language model. The echo model repeats the words of the prompt, or of a chat's last user message, with one
 // word per token. The text depends only on the request, so that a test knows the answer. With a model repository, the
-// server also has the Open Inference Protocol (inference_protocol.go). With adapter slots, it has vLLM's calls for LoRA
+// server also has the Open Inference Protocol (inference_protocol.go). With adapter slots, it has vLLM's or SGLang's calls for LoRA
 // adapters (adapters.go).
 //
 //	          +-> 503           while loading

@@ -299,6 +299,15 @@ func configureSGLang(p *parser, cfg *Config, args *arguments, own ownSettings) e
 	if args.isOn("--skip-server-warmup") {
 		cfg.WarmUpTime = 0
 	}
+	switch {
+	case !args.isOn("--enable-lora"):
+		cfg.AdapterSlots = 0
+	case !own.given["adapter-slots"]:
+		cfg.AdapterSlots = math.MaxInt
+		if n, ok := args.integerOf("--max-loaded-loras"); ok && n > 0 {
+			cfg.AdapterSlots = n
+		}
+	}
 	e.Role, _ = args.textOf("--disaggregation-mode")
 	if e.Role == "null" {
 		e.Role = ""
@@ -371,6 +380,7 @@ func sglangRoutes(s *Server, route func(method, path string, handle http.Handler
 	for _, path := range []string{"/server_info", "/get_server_info"} {
 		route("GET", path, s.handleServerInfo)
 	}
+	sglangAdapterRoutes(s, route)
 	if !s.cfg.Engine.NoMetrics {
 		route("GET", "/metrics", promhttp.HandlerFor(s.registry, promhttp.HandlerOpts{}).ServeHTTP)
 	}

@@ -290,6 +290,27 @@ func TestAdapters(t *testing.T) {
 	t.Run("are not loaded without slots", func(t *testing.T) {
 		require.Equal(t, 404, load(startReady(t, Config{}), "a", "x").status)
 	})
+	t.Run("with SGLang's command line have its calls", func(t *testing.T) {
+		cfg, _, err := ParseArgs([]string{"python3", "-m", "sglang.launch_server", "--model-path", "m", "--enable-lora", "--max-loaded-loras", "1", "--skip-server-warmup"}, func(string) (string, bool) { return "", false })
+		require.NoError(t, err)
+		e := startReady(t, cfg)
+		call := func(path, name string) reply {
+			return e.do("POST", path, `{"lora_name":"`+name+`","lora_path":"org/`+name+`"}`)
+		}
+		r := call("/load_lora_adapter", "sql")
+		require.Equal(t, 200, r.status)
+		require.JSONEq(t, `{"success":true,"error_message":"","loaded_adapters":{"sql":"org/sql"}}`, string(r.body))
+		require.Contains(t, string(e.do("GET", "/v1/models", "").body), `"id":"sql"`)
+		r = call("/load_lora_adapter", "sql")
+		require.Equal(t, 400, r.status)
+		require.Contains(t, string(r.body), "already exists")
+		require.Equal(t, 400, call("/load_lora_adapter", "chat").status, "no free slot")
+		require.Equal(t, 200, call("/unload_lora_adapter", "sql").status)
+		r = call("/unload_lora_adapter", "sql")
+		require.Equal(t, 400, r.status)
+		require.Contains(t, string(r.body), "does not exist")
+		require.Equal(t, 404, load(e, "sql", "org/sql").status, "vLLM's calls")
+	})
 	t.Run("with vLLM's command line need its flag and its variable", func(t *testing.T) {
 		for want, env := range map[int]map[string]string{200: {"VLLM_ALLOW_RUNTIME_LORA_UPDATING": "True"}, 404: {}} {
 			cfg, _, err := ParseArgs([]string{"vllm", "serve", "m", "--enable-lora"}, func(name string) (string, bool) {

@@ -32,7 +32,7 @@ var crossRegion = map[windlassv1.RoutingPolicy_CrossRegion]gatewayv1.CrossRegion
 // closedPaths are the paths of calls that load, unload and list models. Clients must not use them.
 // A server of models answers them for every caller, and clients reach it through its app's hosts
 // and the hosts of its models.
-var closedPaths = []string{"/v2/repository", "/v1/load_lora_adapter", "/v1/unload_lora_adapter", "/inference.grpcinferenceservice/repository"}
+var closedPaths = []string{"/v2/repository", "/v1/load_lora_adapter", "/v1/unload_lora_adapter", "/load_lora_adapter", "/unload_lora_adapter", "/inference.grpcinferenceservice/repository"}
 
 // policyOf converts a route's policy to the gateways' message.
 func policyOf(p *windlassv1.RoutingPolicy) *gatewayv1.RoutePolicy {

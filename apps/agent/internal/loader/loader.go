@@ -71,7 +71,7 @@ var _ models.Loader = (*Loader)(nil)
 
 // Held implements models.Loader.
 func (l *Loader) Held(ctx context.Context, s models.Server, first []string) ([]models.Held, error) {
-	if s.Protocol == models.LoRA {
+	if s.Protocol.HasAdapters() {
 		return l.listAdapters(ctx, s)
 	}
 	index, err := l.index(ctx, s)
@@ -178,7 +178,7 @@ func (l *Loader) noteChecked(s models.Server, name string) {
 
 // Load implements models.Loader.
 func (l *Loader) Load(ctx context.Context, s models.Server, m models.Model) error {
-	if s.Protocol == models.LoRA {
+	if s.Protocol.HasAdapters() {
 		return l.loadAdapter(ctx, s, m)
 	}
 	if _, err := l.call(ctx, s, request{method: http.MethodPost, path: "/v2/repository/models/" + url.PathEscape(m.Name) + "/load", body: map[string]any{}}); err != nil {
@@ -189,7 +189,7 @@ func (l *Loader) Load(ctx context.Context, s models.Server, m models.Model) erro
 
 // Unload implements models.Loader.
 func (l *Loader) Unload(ctx context.Context, s models.Server, m models.Model) error {
-	if s.Protocol == models.LoRA {
+	if s.Protocol.HasAdapters() {
 		return l.unloadAdapter(ctx, s, m)
 	}
 	if _, err := l.call(ctx, s, request{
@@ -318,11 +318,11 @@ func (l *Loader) loadAdapter(ctx context.Context, s models.Server, m models.Mode
 		return errors.New("an adapter needs model.path, from which the server loads it")
 	}
 	load := func() error {
-		_, err := l.call(ctx, s, request{method: http.MethodPost, path: "/v1/load_lora_adapter", body: map[string]any{"lora_name": m.Name, "lora_path": m.Path}})
+		_, err := l.call(ctx, s, request{method: http.MethodPost, path: adapterPath(s, "load_lora_adapter"), body: map[string]any{"lora_name": m.Name, "lora_path": m.Path}})
 		return err
 	}
 	err := load()
-	if err != nil && strings.Contains(err.Error(), "already been loaded") {
+	if err != nil && saysAny(err, "already been loaded", "already loaded", "already exists") {
 		// The adapter may be another version, or may come from an earlier attempt. No gateway sends
 		// to it.
 		if err = l.unloadAdapter(ctx, s, m); err != nil {
@@ -339,14 +339,27 @@ func (l *Loader) loadAdapter(ctx context.Context, s models.Server, m models.Mode
 }
 
 func (l *Loader) unloadAdapter(ctx context.Context, s models.Server, m models.Model) error {
-	_, err := l.call(ctx, s, request{method: http.MethodPost, path: "/v1/unload_lora_adapter", body: map[string]any{"lora_name": m.Name}, within: unloadTimeout})
-	if err != nil && statusOf(err) != http.StatusNotFound {
+	_, err := l.call(ctx, s, request{method: http.MethodPost, path: adapterPath(s, "unload_lora_adapter"), body: map[string]any{"lora_name": m.Name}, within: unloadTimeout})
+	if err != nil && statusOf(err) != http.StatusNotFound && !saysAny(err, "does not exist") { // SGLang answers 400
 		return fmt.Errorf("the server did not unload the adapter: %w", err)
 	}
 	return wait(ctx, "the server still lists the adapter", func(ctx context.Context) (bool, error) {
 		has, err := l.hasAdapter(ctx, s, m.Name)
 		return !has, err
 	})
+}
+
+// adapterPath returns the path of a call for adapters. vLLM and SGLang have the same calls at different paths.
+func adapterPath(s models.Server, call string) string {
+	if s.Protocol == models.SGLang {
+		return "/" + call
+	}
+	return "/v1/" + call
+}
+
+// saysAny reports whether the answer of a server has one of the texts.
+func saysAny(err error, texts ...string) bool {
+	return statusOf(err) != 0 && slices.ContainsFunc(texts, func(text string) bool { return strings.Contains(err.Error(), text) })
 }
 
 func (l *Loader) hasAdapter(ctx context.Context, s models.Server, name string) (bool, error) {
@@ -477,12 +490,13 @@ func (l *Loader) exchangeWith(ctx context.Context, s models.Server, q request) (
 	return answer, nil
 }
 
-// messageIn returns the text in the body of an error, in the form of the Open Inference Protocol or
-// of OpenAI.
+// messageIn returns the text in the body of an error, in the form of the Open Inference Protocol, of
+// OpenAI or of SGLang's calls for adapters.
 func messageIn(body []byte) string {
 	var v struct {
 		Error   json.RawMessage `json:"error"`
 		Message string          `json:"message"`
+		SGLang  string          `json:"error_message"`
 	}
 	text := string(body)
 	if json.Unmarshal(body, &v) == nil {
@@ -495,6 +509,8 @@ func messageIn(body []byte) string {
 			text = nested.Message
 		case v.Message != "":
 			text = v.Message
+		case v.SGLang != "":
+			text = v.SGLang
 		}
 	}
 	return strings.ToValidUTF8(strings.TrimSpace(text), "?")

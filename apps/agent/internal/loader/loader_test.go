@@ -92,6 +92,7 @@ func newEngine(t *testing.T) (*engine, *Loader, models.Server) {
 		}
 		delete(e.adapters, body["lora_name"])
 	})
+	e.addSGLang(mux)
 	e.Server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		e.mu.Lock()
 		defer e.mu.Unlock()
@@ -100,6 +101,56 @@ func newEngine(t *testing.T) (*engine, *Loader, models.Server) {
 	t.Cleanup(e.Close)
 	l := &Loader{Client: e.Client()}
 	return e, l, models.Server{ID: "ins_1", Address: strings.TrimPrefix(e.URL, "http://"), Protocol: models.V2}
+}
+
+// addSGLang adds SGLang's calls for adapters.
+func (e *engine) addSGLang(mux *http.ServeMux) {
+	answer := func(w http.ResponseWriter, problem string) {
+		if problem != "" {
+			w.WriteHeader(http.StatusBadRequest)
+		}
+		_ = json.NewEncoder(w).Encode(map[string]any{"success": problem == "", "error_message": problem, "loaded_adapters": e.adapters})
+	}
+	mux.HandleFunc("POST /load_lora_adapter", func(w http.ResponseWriter, r *http.Request) {
+		var body map[string]string
+		_ = json.NewDecoder(r.Body).Decode(&body)
+		name := body["lora_name"]
+		switch _, ok := e.adapters[name]; {
+		case ok:
+			answer(w, "LoRA with name "+name+" already exists. Loaded LoRAs: ...")
+		case e.fail[name] != "":
+			answer(w, e.fail[name])
+		default:
+			e.adapters[name] = body["lora_path"]
+			answer(w, "")
+		}
+	})
+	mux.HandleFunc("POST /unload_lora_adapter", func(w http.ResponseWriter, r *http.Request) {
+		var body map[string]string
+		_ = json.NewDecoder(r.Body).Decode(&body)
+		if _, ok := e.adapters[body["lora_name"]]; !ok {
+			answer(w, "LoRA with name "+body["lora_name"]+" does not exist. Loaded LoRAs: ...")
+			return
+		}
+		delete(e.adapters, body["lora_name"])
+		answer(w, "")
+	})
+}
+
+func TestLoader_SGLangAdapters(t *testing.T) {
+	e, l, s := newEngine(t)
+	s.Protocol = models.SGLang
+	sql := models.Model{Name: "sql", Path: "org/sql"}
+	e.adapters["sql"] = "org/old"
+	require.NoError(t, l.Load(t.Context(), s, sql))
+	require.Equal(t, "org/sql", e.adapters["sql"], "an adapter of the same name is replaced")
+	held, err := l.Held(t.Context(), s, nil)
+	require.NoError(t, err)
+	require.Equal(t, []models.Held{{Name: "sql", Checked: true, Ready: true}}, held)
+	require.NoError(t, l.Unload(t.Context(), s, sql))
+	require.NoError(t, l.Unload(t.Context(), s, sql), "unload of an adapter that is gone")
+	e.fail["sql"] = "rank 64 is above the maximum"
+	require.EqualError(t, l.Load(t.Context(), s, sql), "the server did not load the adapter: 400 Bad Request: rank 64 is above the maximum")
 }
 
 func TestLoader_V2(t *testing.T) {

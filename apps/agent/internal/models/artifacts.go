@@ -59,7 +59,7 @@ func (r *Runtime) prepareModel(ctx context.Context, s Server, m Model) (Model, e
 	if err != nil {
 		return m, &shownError{clipReason(blankSecrets(c, err.Error())), err}
 	}
-	if s.Protocol == LoRA {
+	if s.Protocol.HasAdapters() {
 		m.Path = dir
 		return m, nil
 	}
@@ -73,12 +73,12 @@ func (r *Runtime) prepareInPod(ctx context.Context, s Server, m Model, c artifac
 		return m, err
 	}
 	dir, err := r.loaders.Prepare(ctx, at, podloader.Request{
-		Name: m.Name, Adapter: s.Protocol == LoRA, Workspace: s.Workspace, Reference: m.Artifact, Credentials: c,
+		Name: m.Name, Adapter: s.Protocol.HasAdapters(), Workspace: s.Workspace, Reference: m.Artifact, Credentials: c,
 	})
 	if err != nil {
 		return m, &shownError{clipReason(blankSecrets(c, err.Error())), err}
 	}
-	if s.Protocol == LoRA {
+	if s.Protocol.HasAdapters() {
 		m.Path = dir
 	}
 	return m, nil
@@ -111,7 +111,7 @@ func blankSecrets(c artifact.Credentials, text string) string {
 
 // discardModel implements the manager's Config.Discard.
 func (r *Runtime) discardModel(s Server, m Model) {
-	if s.Protocol == LoRA && r.loaders == nil {
+	if s.Protocol.HasAdapters() && r.loaders == nil {
 		return
 	}
 	var err error

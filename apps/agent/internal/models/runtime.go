@@ -432,8 +432,12 @@ func (r *Runtime) serversOf(seen runtime.Observation) []Server {
 				}
 			}
 			s.Draining = d.Removing || a.Deleted
-			if a.Server.GetProtocol() == windlassv1.ModelServer_PROTOCOL_LORA {
+			switch a.Server.GetProtocol() {
+			case windlassv1.ModelServer_PROTOCOL_LORA:
 				s.Protocol = LoRA
+			case windlassv1.ModelServer_PROTOCOL_SGLANG:
+				s.Protocol = SGLang
+			case windlassv1.ModelServer_PROTOCOL_V2, windlassv1.ModelServer_PROTOCOL_UNSPECIFIED:
 			}
 			switch in.Status {
 			case windlassv1.InstanceStatus_INSTANCE_STATUS_READY:

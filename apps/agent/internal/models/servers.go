@@ -48,7 +48,12 @@ const (
 	V2 Protocol = "v2"
 	// LoRA is vLLM's calls for adapters.
 	LoRA Protocol = "lora"
+	// SGLang is SGLang's calls for adapters.
+	SGLang Protocol = "sglang"
 )
+
+// HasAdapters reports whether the server loads adapters of its own model.
+func (p Protocol) HasAdapters() bool { return p == LoRA || p == SGLang }
 
 // Held is a model that a server says it has.
 type Held struct {

@@ -87,6 +87,8 @@ const (
 	ModelServer_PROTOCOL_V2 ModelServer_Protocol = 1
 	// LoRA adapters, by vLLM's calls.
 	ModelServer_PROTOCOL_LORA ModelServer_Protocol = 2
+	// LoRA adapters, by SGLang's calls. Requests name an adapter as BASE:ADAPTER.
+	ModelServer_PROTOCOL_SGLANG ModelServer_Protocol = 3
 )
 
 // Enum value maps for ModelServer_Protocol.
@@ -95,11 +97,13 @@ var (
 		0: "PROTOCOL_UNSPECIFIED",
 		1: "PROTOCOL_V2",
 		2: "PROTOCOL_LORA",
+		3: "PROTOCOL_SGLANG",
 	}
 	ModelServer_Protocol_value = map[string]int32{
 		"PROTOCOL_UNSPECIFIED": 0,
 		"PROTOCOL_V2":          1,
 		"PROTOCOL_LORA":        2,
+		"PROTOCOL_SGLANG":      3,
 	}
 )
 
@@ -1064,7 +1068,7 @@ type LoadedModel struct {
 	Requires []string `protobuf:"bytes,3,rep,name=requires,proto3" json:"requires,omitempty"`
 	// Memory of a server that the loaded model needs.
 	MemoryMib int64 `protobuf:"varint,4,opt,name=memory_mib,json=memoryMib,proto3" json:"memory_mib,omitempty"`
-	// For servers with the protocol lora: path or name of the adapter, as the server reads it.
+	// For servers with the protocol lora or sglang: path or name of the adapter, as the server reads it.
 	Path string `protobuf:"bytes,5,opt,name=path,proto3" json:"path,omitempty"`
 	// Files of the model, which the agent fetches before a server loads it. Absent: the server has
 	// the files itself, or fetches path.
@@ -2926,7 +2930,7 @@ const file_windlass_v1_spec_proto_rawDesc = "" +
 	"\rModelArtifact\x12M\n" +
 	"\x03url\x18\x01 \x01(\tB;\xbaH8r6\x18\x80\x1021^(https?|s3|oci)://[^\\s@?#]+@sha256:[0-9a-f]{64}$R\x03url\x12@\n" +
 	"\bendpoint\x18\x02 \x01(\tB$\xbaH!r\x1f\x18\x80\b2\x1a^(https?://[^\\s@?#/]+/?)?$R\bendpoint\x12F\n" +
-	"\x06region\x18\x03 \x01(\tB.\xbaH+r)2'^([a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?)?$R\x06region\"\x85\x03\n" +
+	"\x06region\x18\x03 \x01(\tB.\xbaH+r)2'^([a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?)?$R\x06region\"\x9a\x03\n" +
 	"\vModelServer\x12I\n" +
 	"\bprotocol\x18\x01 \x01(\x0e2!.windlass.v1.ModelServer.ProtocolB\n" +
 	"\xbaH\a\x82\x01\x04\x10\x01 \x00R\bprotocol\x12Z\n" +
@@ -2935,11 +2939,12 @@ const file_windlass_v1_spec_proto_rawDesc = "" +
 	"memory_mib\x18\x03 \x01(\x03B\f\xbaH\t\"\a\x18\x80\x80\x80\b(\x00R\tmemoryMib\x12 \n" +
 	"\x05slots\x18\x04 \x01(\x05B\n" +
 	"\xbaH\a\x1a\x05\x18\x90N(\x00R\x05slots\x126\n" +
-	"\beviction\x18\x05 \x01(\v2\x1a.windlass.v1.ModelEvictionR\beviction\"H\n" +
+	"\beviction\x18\x05 \x01(\v2\x1a.windlass.v1.ModelEvictionR\beviction\"]\n" +
 	"\bProtocol\x12\x18\n" +
 	"\x14PROTOCOL_UNSPECIFIED\x10\x00\x12\x0f\n" +
 	"\vPROTOCOL_V2\x10\x01\x12\x11\n" +
-	"\rPROTOCOL_LORA\x10\x02\"x\n" +
+	"\rPROTOCOL_LORA\x10\x02\x12\x13\n" +
+	"\x0fPROTOCOL_SGLANG\x10\x03\"x\n" +
 	"\rModelEviction\x12)\n" +
 	"\n" +
 	"per_minute\x18\x01 \x01(\x05B\n" +
