@@ -6,17 +6,11 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
-	"google.golang.org/protobuf/types/known/durationpb"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/windlass-run/windlass/apps/agent/internal/runtime"
-	"github.com/windlass-run/windlass/apps/agent/internal/runtime/kubernetes"
-	"github.com/windlass-run/windlass/pkg/backoff"
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
-
-// byScheduler lets the cluster's scheduler start gangs.
-func byScheduler(c *kubernetes.Config) { c.GangsBy = kubernetes.GangsByEither }
 
 // podGroup has the fields of a PodGroup that tests read.
 type podGroup struct {
@@ -43,18 +37,6 @@ func (p *placed) podGroups(t *testing.T) []podGroup {
 	return list.Items
 }
 
-// bound returns how many pods of the one instance exist, and how many have a node.
-func (p *placed) bound(t *testing.T) (pods, bound int) {
-	t.Helper()
-	for _, pod := range p.ranks(t, "0") {
-		pods++
-		if pod.Spec.NodeName != "" {
-			bound++
-		}
-	}
-	return pods, bound
-}
-
 // isQueued reports whether the scheduler gives no node to any of two pods, and the instance says so.
 func (p *placed) isQueued(t *testing.T) bool {
 	t.Helper()
@@ -66,14 +48,9 @@ func (p *placed) isQueued(t *testing.T) bool {
 func podGroupsShareNoRoom(t *testing.T) {
 	p := &placed{harness: newHarness(t, byScheduler), a: assignment("dep_native_a", 1, gangHosts)}
 	nodes := p.gangNodes(t)
-	p.cordon(t, nodes[3], true)
-	t.Cleanup(func() { p.cordon(t, nodes[3], false) })
+	p.openNodes(t, nodes[:3]...)
 	p.begin(t)
-	q := p.beside(t, assignment("dep_native_b", 1, gangHosts))
-	until(t, "one gang runs", func() bool { return p.isReady(t) || q.isReady(t) })
-	if q.isReady(t) {
-		p, q = q, p
-	}
+	p, q := firstReady(t, p, p.beside(t, assignment("dep_native_b", 1, gangHosts)))
 	until(t, "the other gang waits in the scheduler's queue", func() bool { return q.isQueued(t) })
 	all := p.podGroups(t)
 	require.Len(t, all, 2)
@@ -84,29 +61,23 @@ func podGroupsShareNoRoom(t *testing.T) {
 
 	// Another agent changes nothing.
 	before := p.pods(t)
-	p.rt = p.open(t)
-	q.rt = p.rt
-	require.NoError(t, p.rt.Apply(t.Context(), q.a))
-	require.NoError(t, p.rt.Apply(t.Context(), p.a))
-	for end := time.Now().Add(3 * time.Second); time.Now().Before(end); time.Sleep(50 * time.Millisecond) {
+	p.replaceAgent(t, q)
+	keeps(t, func() {
 		_, bound := q.bound(t)
 		require.Zero(t, bound, "a gang that waits has no node")
-	}
+	})
 	for name, pod := range p.pods(t) {
 		require.Equal(t, before[name].UID, pod.UID, name)
 	}
 	require.Len(t, p.pods(t), 4)
 
-	p.cordon(t, nodes[3], false)
-	begin := time.Now()
-	until(t, "the other gang runs, too", func() bool { return q.isReady(t) })
-	require.Less(t, time.Since(begin), time.Minute) // seconds, unless the machine is busy
-	t.Logf("ready %v after there was room", time.Since(begin))
+	p.openNodes(t, nodes...)
+	q.getsRoom(t)
 	require.True(t, p.isReady(t))
 	require.InDelta(t, 0, p.counted(t, "windlass_agent_kubernetes_gangs", map[string]string{"state": "waits"}), 0)
 
 	// A lost rank restarts the instance, as without a PodGroup.
-	require.NoError(t, p.api.CoreV1().Pods(p.namespace).Delete(t.Context(), p.ranks(t, "0")["1"].Name, metav1.DeleteOptions{}))
+	p.loseRank(t)
 	p.untilEpoch(t, 2, "2")
 
 	p.removes(t, p, q)
@@ -114,60 +85,34 @@ func podGroupsShareNoRoom(t *testing.T) {
 }
 
 func podGroupGivesBack(t *testing.T) {
-	p := &placed{
-		harness: newHarness(t, byScheduler, func(c *kubernetes.Config) { c.Gangs = backoff.Policy{Min: 2 * time.Second, Max: 2 * time.Second} }),
-		a: assignment("dep_native_back", 1, gangHosts, func(s *windlassv1.DeploymentSpec) {
-			s.Gang = &windlassv1.Gang{Timeout: durationpb.New(3 * time.Second)}
-		}),
-	}
-	nodes := p.gangNodes(t)
-	t.Cleanup(func() {
-		for _, n := range nodes {
-			p.cordon(t, n, false)
-		}
-	})
+	p := &placed{harness: newHarness(t, byScheduler, pausing(2*time.Second)), a: assignment("dep_native_back", 1, gangHosts, impatient)}
 	p.begin(t)
-	p.untilEpoch(t, 2, "1")
-	leader := p.ranks(t, "0")["0"]
-	for _, n := range nodes {
-		p.cordon(t, n, n != leader.Spec.NodeName)
-	}
-	require.NoError(t, p.api.CoreV1().Pods(p.namespace).Delete(t.Context(), p.ranks(t, "0")["1"].Name, metav1.DeleteOptions{}))
+	p.loseRoom(t)
 	until(t, "no pod holds a node", func() bool { return p.isQueued(t) })
-	for end := time.Now().Add(3 * time.Second); time.Now().Before(end); time.Sleep(50 * time.Millisecond) {
+	keeps(t, func() {
 		_, bound := p.bound(t)
 		require.Zero(t, bound)
-	}
-	for _, n := range nodes {
-		p.cordon(t, n, false)
-	}
-	until(t, "it runs again, with all ranks in one epoch", func() bool {
-		of := p.epochs(t, "0")
-		return len(of) == 2 && of["0"] == of["1"] && p.isReady(t)
 	})
+	p.openNodes(t, p.gangNodes(t)...)
+	p.runsWhole(t)
 	p.removes(t, p)
 }
 
 func podGroupOfGroup(t *testing.T) {
-	p := &placed{harness: newHarness(t, byScheduler), a: assignment("dep_native_group", 1, func(s *windlassv1.DeploymentSpec) {
-		gangHosts(s)
-		s.Roles = []*windlassv1.RoleSpec{{Name: "prefill", Instances: 2}, {Name: "decode", Hosts: 2, Entry: true}}
-		s.Gang = &windlassv1.Gang{Of: windlassv1.Gang_OF_GROUP}
-	})}
+	p := &placed{harness: newHarness(t, byScheduler), a: assignment("dep_native_group", 1, gangGroup)}
 	nodes := p.gangNodes(t)
-	p.cordon(t, nodes[3], true)
-	t.Cleanup(func() { p.cordon(t, nodes[3], false) })
+	p.openNodes(t, nodes[:3]...)
 	p.begin(t)
 	until(t, "all pods are in the scheduler's queue", func() bool { return len(p.pods(t)) == 4 })
-	for end := time.Now().Add(2 * time.Second); time.Now().Before(end); time.Sleep(50 * time.Millisecond) {
+	keeps(t, func() {
 		for _, pod := range p.pods(t) {
 			require.Empty(t, pod.Spec.NodeName)
 		}
-	}
+	})
 	all := p.podGroups(t)
 	require.Len(t, all, 1)
 	require.Equal(t, 4, all[0].Spec.SchedulingPolicy.Gang.MinCount)
-	p.cordon(t, nodes[3], false)
+	p.openNodes(t, nodes...)
 	p.awaits(t, 3, 0)
 	p.removes(t, p)
 }
@@ -179,8 +124,7 @@ func agentKeepsItsGangs(t *testing.T) {
 		a:       assignment("dep_native_rack", 1, gangHosts, packed(windlassv1.Topology_MODE_REQUIRED)),
 	}
 	nodes := p.gangNodes(t)
-	t.Cleanup(func() { p.racks(t, nodes, "", "", "", "") })
-	p.racks(t, nodes, "x", "y", "", "y")
+	p.setRacks(t, "x", "y", "", "y")
 	p.begin(t)
 	until(t, "the gang runs", func() bool { return p.isReady(t) })
 	require.Equal(t, []string{nodes[1], nodes[3]}, p.nodesOf(t))
