@@ -33,6 +33,8 @@ import (
 // is also part of the pods' host names, because pods of the last epoch may still be stopping: a
 // rank finds only the leader of its own epoch and template. The epochs and the marks of joined pods
 // are stored in the cluster. So after an agent was killed, the next agent continues from there.
+//
+// docs/decisions/0012-a-deployment-for-each-rank.md says why an instance is not a StatefulSet.
 
 // epochOf reads the epoch from the annotations of a pod or a template. It is 0 for an instance of one host.
 func epochOf(annotations map[string]string) int {
