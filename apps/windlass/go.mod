@@ -17,6 +17,7 @@ require (
 	github.com/windlass-run/windlass/apps/controlplane v0.0.0
 	github.com/windlass-run/windlass/apps/gateway v0.0.0
 	github.com/windlass-run/windlass/apps/modelserver v0.0.0
+	github.com/windlass-run/windlass/apps/onnxserver v0.0.0
 	github.com/windlass-run/windlass/pkg v0.0.0
 	github.com/windlass-run/windlass/proto v0.0.0
 	go.yaml.in/yaml/v3 v3.0.5
@@ -172,3 +173,5 @@ replace github.com/windlass-run/windlass/apps/agent => ../../apps/agent
 replace github.com/windlass-run/windlass/apps/gateway => ../../apps/gateway
 
 replace github.com/windlass-run/windlass/apps/modelserver => ../../apps/modelserver
+
+replace github.com/windlass-run/windlass/apps/onnxserver => ../../apps/onnxserver

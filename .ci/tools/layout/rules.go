@@ -133,7 +133,7 @@ var Rules = []Rule{
 		Why:  "`windlass dev`, the simulator and the fleets of tests start whole programs, and do not assemble them from parts",
 		From: []string{"apps/windlass/...", "apps/simulator/...", "apps/e2e/fleettest"},
 		Deny: []string{"apps/..."}, Tests: true,
-		Allow: []string{"$2/...", "apps/controlplane", "apps/agent", "apps/gateway", "apps/modelserver", "apps/dashboard"},
+		Allow: []string{"$2/...", "apps/controlplane", "apps/agent", "apps/gateway", "apps/modelserver", "apps/onnxserver", "apps/dashboard"},
 	},
 	{
 		Name: "only the control plane uses db",

@@ -14,6 +14,7 @@ import (
 	"github.com/windlass-run/windlass/apps/controlplane"
 	"github.com/windlass-run/windlass/apps/gateway"
 	"github.com/windlass-run/windlass/apps/modelserver"
+	"github.com/windlass-run/windlass/apps/onnxserver"
 	"github.com/windlass-run/windlass/apps/windlass/internal/cli"
 	"github.com/windlass-run/windlass/apps/windlass/internal/clientconfig"
 	"github.com/windlass-run/windlass/apps/windlass/internal/dev"
@@ -140,6 +141,13 @@ func programFlags(*source) (string, error) {
 		{"gateway", gateway.CommandLine},
 		{"modelserver", func() (*kong.Application, error) {
 			parser, err := kong.New(&modelserver.Config{}, kong.Name("modelserver"), kong.DefaultEnvars("MODELSERVER"))
+			if err != nil {
+				return nil, err
+			}
+			return parser.Model, nil
+		}},
+		{"onnxserver", func() (*kong.Application, error) {
+			parser, err := kong.New(&onnxserver.Config{}, kong.Name("onnxserver"), kong.DefaultEnvars("ONNXSERVER"), kong.Description(onnxserver.About))
 			if err != nil {
 				return nil, err
 			}

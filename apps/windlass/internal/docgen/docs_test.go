@@ -270,7 +270,7 @@ var (
 	between = regexp.MustCompile(`\s*(?:&&|\|)\s*`)
 	word    = regexp.MustCompile(`'[^']*'|"[^"]*"|\S+`)
 	// passed are the other commands that pages may use. Their arguments are not checked.
-	passed = []string{"curl", "jq", "kill", "export", "cd", "printf", "git", "go", "./smoke-test", "bash", "npm", "openssl", "tee", "python3", "date", "age-keygen", "aws", "helm", "kubectl"}
+	passed = []string{"curl", "jq", "kill", "export", "cd", "printf", "git", "go", "./smoke-test", "bash", "npm", "openssl", "tee", "python3", "date", "age-keygen", "aws", "helm", "kubectl", "onnxclient"}
 )
 
 func checkLine(t *testing.T, page, line string) {

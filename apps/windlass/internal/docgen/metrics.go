@@ -23,6 +23,7 @@ var metricTrees = []struct{ title, about, tree string }{
 	{"Model server", "It has the metrics of the engine whose command line it runs with. Without an engine, its metrics have vLLM's names, or names that begin with its own. " +
 		"Every metric except those of HTTP also has the label `model_name`. Metrics of vLLM's command line have `engine`. Metrics of SGLang's scheduler have " +
 		"`engine_type`, `tp_rank` and `pp_rank`.", "apps/modelserver"},
+	{"Server of ONNX models", "", "apps/onnxserver"},
 	{"Servers of RPCs", "Programs that serve RPCs have these: the control plane, and the agent on its listener for gateways.", "pkg/rpc"},
 	{"Certificates", "The control plane, the agent and the gateway have this for each file that a flag names.", "pkg/certfile"},
 	{"Connections", "The control plane has these for its listeners `api`, `peers` and `restate`, the agent for `gateways` and `xds`.", "pkg/conns"},
@@ -30,7 +31,7 @@ var metricTrees = []struct{ title, about, tree string }{
 
 func metricsPage(s *source) (string, error) {
 	var out strings.Builder
-	out.WriteString(generated + "# Metrics\n\nEvery program serves its metrics at `/metrics` of `--metrics-listen` (the model server at its own port). " +
+	out.WriteString(generated + "# Metrics\n\nEvery program serves its metrics at `/metrics` of `--metrics-listen` (the model server and `onnxserver` at their own port). " +
 		"Every program also has the metrics of the Go runtime and of its process (`go_*`, `process_*`).\n")
 	if err := checkSections(s); err != nil {
 		return "", err

@@ -33,7 +33,7 @@ type pkg struct {
 }
 
 // read are the trees of Go code that readSource parses.
-var read = []string{"apps/controlplane", "apps/agent", "apps/gateway", "apps/modelserver", "pkg"}
+var read = []string{"apps/controlplane", "apps/agent", "apps/gateway", "apps/modelserver", "apps/onnxserver", "pkg"}
 
 func readSource(root string) (*source, error) {
 	s := &source{root: root, fset: token.NewFileSet(), packages: map[string]*pkg{}, comments: map[string]string{}}
