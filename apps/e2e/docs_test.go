@@ -36,7 +36,7 @@ var unrunPages = map[string]string{
 	"bare-hosts.md": "needs a separate host", "dashboard.md": "is used in a browser", "doctor.md": "its own tests run the commands",
 	"gateway-api.md": "needs a cluster", "gateways.md": "needs a separate host", "images.md": "takes minutes",
 	"install.md": "needs a cluster", "keda.md": "needs a cluster", "kubernetes.md": "the tests on Kubernetes deploy its files",
-	"observability.md": "has no commands", "overrides.md": "has no commands", "troubleshooting.md": "has no blocks", "xds.md": "needs an Envoy",
+	"observability.md": "has no commands", "onnx.md": "needs a C compiler; the tests of onnxserver read the same files", "overrides.md": "has no commands", "troubleshooting.md": "has no blocks", "xds.md": "needs an Envoy",
 }
 
 var (
