@@ -13,7 +13,6 @@ import (
 	"maps"
 	"math/rand/v2"
 	"net"
-	"net/http"
 	"os"
 	"runtime/debug"
 	"slices"
@@ -23,6 +22,7 @@ import (
 	"github.com/alecthomas/kong"
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/windlass-run/windlass/apps/controlplane/internal/failover"
 	"github.com/windlass-run/windlass/apps/controlplane/internal/keyset"
 	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
 	"github.com/windlass-run/windlass/apps/controlplane/internal/peers"
@@ -46,8 +46,8 @@ var Version = "dev"
 
 // databaseFlags are shared by all commands.
 type databaseFlags struct {
-	MySQLDSN     string `name:"mysql-dsn" help:"DSN of MySQL or MariaDB, as user:password@tcp(host:port)/name." required:"" env:"WINDLASS_MYSQL_DSN"`
-	MySQLReadDSN string `name:"mysql-read-dsn" help:"DSN of a read replica, from which lists are read. Default: none." env:"WINDLASS_MYSQL_READ_DSN"`
+	MySQLDSN     string `name:"mysql-dsn" help:"DSN of MySQL or MariaDB, as user:password@tcp(host:port)/name. With several addresses of one cluster, as tcp(a:3306,b:3306), the first one that is up and writable is used." required:"" env:"WINDLASS_MYSQL_DSN"`
+	MySQLReadDSN string `name:"mysql-read-dsn" help:"DSN of a read replica, from which lists are read. It may have several addresses, too. Default: none." env:"WINDLASS_MYSQL_READ_DSN"`
 	mysqlFlags   `embed:""`
 }
 
@@ -57,8 +57,8 @@ type serveFlags struct {
 	KeyFile            string          `help:"File with the keyset that seals secrets and credentials. It must be the same on all replicas and have mode 0600 or 0400. A file that root owns may also be readable by a group of this process, like a Secret in a pod with fsGroup. \"controlplane keyset create\" creates it." required:"" type:"path" env:"WINDLASS_KEY_FILE"`
 	CreateKeyset       bool            `help:"Create the keyset if the file is missing. Do not use this with several replicas, because after a wrong mount each replica would seal with its own key." env:"WINDLASS_CREATE_KEYSET"`
 	ReplaceKeyset      bool            `help:"Start although the keyset has no key that this database or other replicas use. Use this once, if the keyset is lost. Then set stored secrets again, and let agents join again." env:"WINDLASS_REPLACE_KEYSET"`
-	RestateIngress     string          `help:"URL of Restate's ingress." required:"" env:"WINDLASS_RESTATE_INGRESS"`
-	RestateAdmin       string          `help:"URL of Restate's admin API." required:"" env:"WINDLASS_RESTATE_ADMIN"`
+	RestateIngress     []string        `help:"URLs of Restate's ingress, separated by commas. Of several nodes of one cluster, the first one that is up is used." required:"" env:"WINDLASS_RESTATE_INGRESS"`
+	RestateAdmin       []string        `help:"URLs of Restate's admin API, separated by commas. Of several nodes of one cluster, the first one that is up is used." required:"" env:"WINDLASS_RESTATE_ADMIN"`
 	RestateListen      string          `help:"host:port that Restate calls." default:"127.0.0.1:7701" env:"WINDLASS_RESTATE_LISTEN"`
 	RestateAdvertise   string          `help:"URL at which Restate reaches --restate-listen. Default: http:// and that address." env:"WINDLASS_RESTATE_ADVERTISE"`
 	RestateIdentityKey []string        `help:"Public keys of Restate's request identity, publickeyv1_... Calls that none of these keys signed are refused. Without this flag, every client that reaches --restate-listen can start steps of workflows, which is safe but costs work." env:"WINDLASS_RESTATE_IDENTITY_KEY"`
@@ -341,7 +341,9 @@ func serve(ctx context.Context, f serveFlags, log *slog.Logger) (err error) {
 	}
 	defer peerListener.Close()
 
-	db, err := openDatabase(ctx, f, registry, files, log)
+	failovers := failover.NewMetrics()
+	registry.MustRegister(failovers)
+	db, err := openDatabase(ctx, f, registry, failovers, files, log)
 	if err != nil {
 		return fmt.Errorf("open database: %w", err)
 	}
@@ -361,7 +363,7 @@ func serve(ctx context.Context, f serveFlags, log *slog.Logger) (err error) {
 		store: db, unavailable: mysql.IsUnavailable, images: rollout.Registry{Allow: allowRegistries}, metrics: metrics, allowHooks: allowHooks, box: box,
 		newDriver: func(step rollout.Step, lost func(context.Context) error) (driver, error) {
 			workflows, err = restate.New(restate.Config{
-				Step: step, Lost: lost, Ingress: f.RestateIngress, Admin: f.RestateAdmin,
+				Step: step, Lost: lost, Ingress: f.RestateIngress, Admin: f.RestateAdmin, Failover: failovers,
 				Listen: f.RestateListen, Advertise: f.RestateAdvertise, IdentityKeys: f.RestateIdentityKey,
 				TLS: remote.restateTLS, Remote: remote.restate, Conns: restateConns,
 				Log: log,
@@ -377,7 +379,7 @@ func serve(ctx context.Context, f serveFlags, log *slog.Logger) (err error) {
 	}
 	var health service.Health
 	health.Add("database", db.Ping)
-	health.Add("restate", reachableCheck(f.RestateAdmin+"/health", remote.restate))
+	health.Add("restate", workflows.Reachable)
 	health.Add("workflows", workflows.Ready)
 
 	// Drain closes streams before the server stops, so that agents do not all reconnect at the same moment.
@@ -427,10 +429,10 @@ func listenForPeers(ctx context.Context, f serveFlags) (net.Listener, string, er
 
 // openDatabase opens the database, and waits while it is not reachable yet. It fails at once if the database refuses
 // the connection, for example because the password is wrong.
-func openDatabase(ctx context.Context, f serveFlags, registry prometheus.Registerer, files *certfile.Files, log *slog.Logger) (db *mysql.Store, err error) {
+func openDatabase(ctx context.Context, f serveFlags, registry prometheus.Registerer, failovers *failover.Metrics, files *certfile.Files, log *slog.Logger) (db *mysql.Store, err error) {
 	err = retryDatabase(ctx, log, func(ctx context.Context) (err error) {
 		cfg := f.storeConfig(files)
-		cfg.Registerer = registry
+		cfg.Registerer, cfg.Failover, cfg.Log = registry, failovers, log
 		db, err = mysql.Open(ctx, cfg)
 		return err
 	})
@@ -454,27 +456,6 @@ func retryDatabase(ctx context.Context, log *slog.Logger, use func(context.Conte
 		}
 		return err
 	})
-}
-
-// reachableCheck returns a health check, which requires that the URL answers with status 200.
-func reachableCheck(url string, remote func(*http.Transport)) func(ctx context.Context) error {
-	transport := &http.Transport{}
-	remote(transport)
-	client := &http.Client{Timeout: service.DefaultCheckTimeout, Transport: transport}
-	return func(ctx context.Context) error {
-		req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, http.NoBody)
-		if err != nil {
-			return err
-		}
-		resp, err := client.Do(req)
-		if err != nil {
-			return err
-		}
-		if resp.StatusCode != http.StatusOK {
-			err = fmt.Errorf("%s answers %s", url, resp.Status)
-		}
-		return errors.Join(err, resp.Body.Close())
-	}
 }
 
 // peerBudget is the limit in bytes on all running calls of peers. Two of the largest calls fit.

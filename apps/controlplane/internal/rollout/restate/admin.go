@@ -10,11 +10,14 @@ import (
 	"net/http"
 	"net/url"
 	"strings"
+
+	"github.com/windlass-run/windlass/apps/controlplane/internal/failover"
 )
 
 // admin speaks the part of Restate's admin API that registration needs.
 type admin struct {
-	url    string
+	urls   []string
+	set    *failover.Set // of urls
 	client *http.Client
 }
 
@@ -120,38 +123,56 @@ func (a admin) killInvocation(ctx context.Context, invocation string) error {
 // maxAnswer bounds an answer, in bytes. A list of deployments is a few kilobytes.
 const maxAnswer = 8 << 20
 
+// call sends a request to the node in use, and to the next one if that node fails. So a change may be made twice; all
+// changes of this package may be.
 func (a admin) call(ctx context.Context, method, path string, in, out any) error {
-	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
-	defer cancel()
-	var body io.Reader
+	var body []byte
 	if in != nil {
-		b, err := json.Marshal(in)
-		if err != nil {
+		var err error
+		if body, err = json.Marshal(in); err != nil {
 			return fmt.Errorf("restate admin: %s %s: %w", method, path, err)
 		}
-		body = bytes.NewReader(b)
 	}
-	req, err := http.NewRequestWithContext(ctx, method, a.url+path, body)
+	err := a.set.TryEach(ctx, func(i int) error { return a.callNode(ctx, method, a.urls[i]+path, body, out) })
 	if err != nil {
 		return fmt.Errorf("restate admin: %s %s: %w", method, path, err)
+	}
+	return nil
+}
+
+func (a admin) callNode(ctx context.Context, method, url string, body []byte, out any) error {
+	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
+	defer cancel()
+	req, err := http.NewRequestWithContext(ctx, method, url, bytes.NewReader(body))
+	if err != nil {
+		return err
 	}
 	req.Header.Set("Content-Type", "application/json")
 	req.Header.Set("Accept", "application/json")
 	resp, err := a.client.Do(req)
 	if err != nil {
-		return fmt.Errorf("restate admin: %w", err)
+		return failover.TryNext(err)
 	}
 	defer discardBody(resp)
-	if resp.StatusCode/100 != 2 {
-		return fmt.Errorf("restate admin: %s %s: %w", method, path, answerError(resp))
-	}
-	if out == nil {
-		return nil
+	if err := answerOrNext(resp); err != nil || out == nil {
+		return err
 	}
 	if err := json.NewDecoder(io.LimitReader(resp.Body, maxAnswer)).Decode(out); err != nil {
-		return fmt.Errorf("restate admin: %s %s: read the answer: %w", method, path, err)
+		return fmt.Errorf("read the answer: %w", err)
 	}
 	return nil
+}
+
+// answerOrNext returns the error of an answer, if any. Another node may answer better if this one cannot serve calls
+// now.
+func answerOrNext(resp *http.Response) error {
+	switch {
+	case resp.StatusCode/100 == 2:
+		return nil
+	case resp.StatusCode == http.StatusBadGateway, resp.StatusCode == http.StatusServiceUnavailable, resp.StatusCode == http.StatusGatewayTimeout:
+		return failover.TryNext(answerError(resp))
+	}
+	return answerError(resp)
 }
 
 // statusError is an answer with another status than 2xx.

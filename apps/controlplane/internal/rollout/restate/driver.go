@@ -37,6 +37,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"github.com/windlass-run/windlass/apps/controlplane/internal/failover"
 	"github.com/windlass-run/windlass/apps/controlplane/internal/rollout"
 	"github.com/windlass-run/windlass/pkg/conns"
 )
@@ -48,8 +49,11 @@ type Config struct {
 	// Lost is called when Restate has lost wake-ups that it had accepted, before it can accept
 	// new wake-ups.
 	Lost func(context.Context) error
-	// Ingress and Admin are Restate's URLs.
-	Ingress, Admin string
+	// Ingress and Admin are Restate's URLs. With several, of the nodes of one cluster, the first one that is up is
+	// used. No URL of Admin is secret, because logs and metrics have the URLs.
+	Ingress, Admin []string
+	// Failover gets what happens to several URLs. nil: nothing does.
+	Failover *failover.Metrics
 	// IdentityKeys are public keys of Restate's request identity (publickeyv1_...). If there are
 	// any, calls that are not signed with one of them are refused.
 	IdentityKeys []string
@@ -80,6 +84,7 @@ type Driver struct {
 	listener net.Listener
 	server   *http.Server
 	client   *http.Client
+	ingress  *failover.Set
 	admin    admin
 	// check requests a reconciliation now.
 	check chan struct{}
@@ -110,15 +115,12 @@ func newVersion(cfg Config, version string) (*Driver, error) {
 	if cfg.ReconcileEvery == 0 {
 		cfg.ReconcileEvery = 5 * time.Second
 	}
-	for _, f := range []struct {
-		name  string
-		value *string
-	}{{"ingress", &cfg.Ingress}, {"admin", &cfg.Admin}} {
-		u, err := url.Parse(*f.value)
-		if err != nil || u.Host == "" {
-			return nil, fmt.Errorf("restate: %s %q: use a URL like http://127.0.0.1:8080", f.name, *f.value)
-		}
-		*f.value = strings.TrimRight(*f.value, "/")
+	var err error
+	if cfg.Ingress, err = cleanURLs("ingress", cfg.Ingress); err != nil {
+		return nil, err
+	}
+	if cfg.Admin, err = cleanURLs("admin", cfg.Admin); err != nil {
+		return nil, err
 	}
 	listener, err := net.Listen("tcp", cfg.Listen)
 	if err != nil {
@@ -139,11 +141,84 @@ func newVersion(cfg Config, version string) (*Driver, error) {
 		cfg.Remote(transport)
 	}
 	d.client = &http.Client{Timeout: requestTimeout, Transport: transport}
-	d.admin = admin{url: cfg.Admin, client: d.client}
+	if err := d.openSets(); err != nil {
+		return nil, errors.Join(err, listener.Close())
+	}
 	if d.server, err = newServer(d); err != nil {
 		return nil, errors.Join(err, listener.Close())
 	}
 	return d, nil
+}
+
+// cleanURLs checks a list of Restate's URLs.
+func cleanURLs(name string, urls []string) ([]string, error) {
+	if len(urls) == 0 {
+		return nil, fmt.Errorf("restate: %s: use a URL like http://127.0.0.1:8080", name)
+	}
+	clean := make([]string, len(urls))
+	for i, raw := range urls {
+		u, err := url.Parse(strings.TrimSpace(raw))
+		if err != nil || u.Host == "" {
+			return nil, fmt.Errorf("restate: %s %q: use a URL like http://127.0.0.1:8080", name, raw)
+		}
+		clean[i] = strings.TrimRight(strings.TrimSpace(raw), "/")
+	}
+	return clean, nil
+}
+
+// openSets makes the sets of Restate's URLs.
+func (d *Driver) openSets() (err error) {
+	open := func(service, path string, urls []string) (*failover.Set, error) {
+		shown := make([]string, len(urls))
+		for i, raw := range urls {
+			u, err := url.Parse(raw)
+			if err != nil {
+				return nil, fmt.Errorf("restate: %w", err)
+			}
+			shown[i] = u.Redacted()
+		}
+		set, err := failover.New(failover.Config{
+			Service: service, Addresses: shown, Metrics: d.cfg.Failover, Log: d.cfg.Log,
+			Check: func(ctx context.Context, i int) error { return d.checkURL(ctx, urls[i]+path) },
+		})
+		if err != nil {
+			return nil, fmt.Errorf("restate: %s: %w", service, err)
+		}
+		return set, nil
+	}
+	if d.ingress, err = open("restate-ingress", "/restate/health", d.cfg.Ingress); err != nil {
+		return err
+	}
+	d.admin = admin{urls: d.cfg.Admin, client: d.client}
+	d.admin.set, err = open("restate-admin", "/health", d.cfg.Admin)
+	return err
+}
+
+// checkURL returns an error unless the URL answers with status 200.
+func (d *Driver) checkURL(ctx context.Context, url string) error {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, http.NoBody)
+	if err != nil {
+		return err
+	}
+	resp, err := d.client.Do(req)
+	if err != nil {
+		return err
+	}
+	defer discardBody(resp)
+	if resp.StatusCode != http.StatusOK {
+		return answerError(resp)
+	}
+	return nil
+}
+
+// Reachable returns an error unless Restate's admin API answers. It is a health check.
+func (d *Driver) Reachable(ctx context.Context) error {
+	return d.admin.call(ctx, http.MethodGet, "/health", nil, nil)
+}
+
+// ListAddresses returns the states of the URLs of the ingress and of the admin API.
+func (d *Driver) ListAddresses() (ingress, admin []failover.Status) {
+	return d.ingress.ListStatus(), d.admin.set.ListStatus()
 }
 
 func advertisedURL(cfg Config, version string, l net.Listener) (*url.URL, error) {
@@ -205,7 +280,13 @@ func (d *Driver) Run(ctx context.Context) error {
 		}
 		return nil
 	})
-	group.Go(func() error { return d.reconcileLoop(ctx) })
+	group.Go(func() error { return d.ingress.Run(ctx) })
+	group.Go(func() error { return d.admin.set.Run(ctx) })
+	group.Go(func() error {
+		d.ingress.CheckAll(ctx)
+		d.admin.set.CheckAll(ctx)
+		return d.reconcileLoop(ctx)
+	})
 	return group.Wait()
 }
 
@@ -226,22 +307,27 @@ func (d *Driver) Wake(ctx context.Context, appIDs []string) error {
 	return group.Wait()
 }
 
+// send may send a wake-up twice, if the answer of one node is lost. That does no harm, because a step that has nothing
+// to do changes nothing.
 func (d *Driver) send(ctx context.Context, appID string) error {
-	u := d.cfg.Ingress + "/" + url.PathEscape(d.cfg.Service) + "/" + url.PathEscape(appID) + "/" + stepHandler + "/send"
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, u, nil)
+	path := "/" + url.PathEscape(d.cfg.Service) + "/" + url.PathEscape(appID) + "/" + stepHandler + "/send"
+	err := d.ingress.TryEach(ctx, func(i int) error {
+		req, err := http.NewRequestWithContext(ctx, http.MethodPost, d.cfg.Ingress[i]+path, nil)
+		if err != nil {
+			return err
+		}
+		resp, err := d.client.Do(req)
+		if err != nil {
+			return failover.TryNext(err)
+		}
+		defer discardBody(resp)
+		if resp.StatusCode == http.StatusNotFound {
+			d.Reconcile() // Restate does not know us
+		}
+		return answerOrNext(resp)
+	})
 	if err != nil {
 		return fmt.Errorf("wake app %s: %w", appID, err)
-	}
-	resp, err := d.client.Do(req)
-	if err != nil {
-		return fmt.Errorf("wake app %s: %w", appID, err)
-	}
-	defer discardBody(resp)
-	if resp.StatusCode == http.StatusNotFound {
-		d.Reconcile() // Restate does not know us
-	}
-	if resp.StatusCode/100 != 2 {
-		return fmt.Errorf("wake app %s: %w", appID, answerError(resp))
 	}
 	return nil
 }

@@ -32,7 +32,7 @@ func TestDriver_RefusesCallsThatRestateDidNotSign(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			d, err := New(Config{
-				Ingress: "http://127.0.0.1:8080", Admin: "http://127.0.0.1:9070", Listen: "127.0.0.1:0", Log: testLog(t), IdentityKeys: c.keys,
+				Ingress: []string{"http://127.0.0.1:8080"}, Admin: []string{"http://127.0.0.1:9070"}, Listen: "127.0.0.1:0", Log: testLog(t), IdentityKeys: c.keys,
 				Step: func(context.Context, string) error { t.Error("a stranger ran a step"); return nil }, Lost: func(context.Context) error { return nil },
 			})
 			require.NoError(t, err)

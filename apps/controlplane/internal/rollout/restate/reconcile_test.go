@@ -241,7 +241,7 @@ func TestInvocation_FailedIsRetriedOnceAStepPasses(t *testing.T) {
 func TestConfig_NamesWhatIsWrong(t *testing.T) {
 	good := Config{
 		Step: func(context.Context, string) error { return nil }, Lost: func(context.Context) error { return nil },
-		Ingress: "http://127.0.0.1:8080", Admin: "http://127.0.0.1:9070", Listen: "127.0.0.1:0", Log: testLog(t),
+		Ingress: []string{"http://127.0.0.1:8080"}, Admin: []string{"http://127.0.0.1:9070"}, Listen: "127.0.0.1:0", Log: testLog(t),
 	}
 	for _, c := range []struct {
 		change func(*Config)
@@ -249,8 +249,9 @@ func TestConfig_NamesWhatIsWrong(t *testing.T) {
 	}{
 		{func(c *Config) { c.Step = nil }, "Step, Lost and Log are required"},
 		{func(c *Config) { c.Lost = nil }, "Step, Lost and Log are required"},
-		{func(c *Config) { c.Ingress = "8080" }, "ingress"},
-		{func(c *Config) { c.Admin = "" }, "admin"},
+		{func(c *Config) { c.Ingress = []string{"8080"} }, "ingress"},
+		{func(c *Config) { c.Admin = nil }, "admin"},
+		{func(c *Config) { c.Admin = []string{"http://a:9070", "http://a:9070/"} }, "http://a:9070 is listed twice"},
 		{func(c *Config) { c.Listen = "nowhere:x" }, "listen"},
 		{func(c *Config) { c.Listen = ":0" }, "set the address to advertise"},
 		{func(c *Config) { c.Advertise = "controlplane" }, "advertised address"},

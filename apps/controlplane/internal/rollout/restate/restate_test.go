@@ -64,7 +64,7 @@ func (h *harness) startVersion(step rollout.Step, version string) process {
 			defer context.AfterFunc(ctx, stop)()
 			return step(run, id)
 		},
-		Ingress: h.ingress, Admin: h.admin, Listen: "127.0.0.1:0", Service: h.service, Log: testLog(h.t),
+		Ingress: []string{h.ingress}, Admin: []string{h.admin}, Listen: "127.0.0.1:0", Service: h.service, Log: testLog(h.t),
 		ReconcileEvery: 300 * time.Millisecond,
 	}, version)
 	require.NoError(h.t, err)
@@ -126,7 +126,7 @@ func TestDriver_LimitsConnections(t *testing.T) {
 	t.Parallel()
 	table := conns.New(conns.Limits{Total: 1})
 	d, err := New(Config{
-		Ingress: "http://127.0.0.1:8080", Admin: "http://127.0.0.1:9070", Listen: "127.0.0.1:0", Log: testLog(t), Conns: table,
+		Ingress: []string{"http://127.0.0.1:8080"}, Admin: []string{"http://127.0.0.1:9070"}, Listen: "127.0.0.1:0", Log: testLog(t), Conns: table,
 		Step: func(context.Context, string) error { return nil }, Lost: func(context.Context) error { return nil },
 	})
 	require.NoError(t, err)

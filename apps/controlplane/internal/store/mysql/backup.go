@@ -45,7 +45,7 @@ func (c BackupConfig) open(ctx context.Context) (*sql.DB, *sql.Conn, error) {
 		return nil, nil, err
 	}
 	c.MaxOpen = 3 // a migration needs two more
-	d, err := openDB(c.Config, c.DSN)
+	d, _, err := openDB(ctx, c.Config, servicePrimary, c.DSN)
 	if err != nil {
 		return nil, nil, fmt.Errorf("DSN: %w", err)
 	}

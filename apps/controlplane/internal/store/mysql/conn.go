@@ -6,6 +6,7 @@ import (
 	"database/sql/driver"
 	"errors"
 	"fmt"
+	"io"
 	"strings"
 
 	"github.com/windlass-run/windlass/db/gen"
@@ -29,6 +30,14 @@ func (c readCommitted) Connect(ctx context.Context) (driver.Conn, error) {
 		return nil, errors.Join(fmt.Errorf("set isolation: %w", err), conn.Close())
 	}
 	return conn, nil
+}
+
+// Close implements io.Closer. database/sql calls it when the pool is closed.
+func (c readCommitted) Close() error {
+	if closer, ok := c.Connector.(io.Closer); ok {
+		return closer.Close()
+	}
+	return nil
 }
 
 // errReadOnly is the error of a write in View or Snapshot.

@@ -38,10 +38,11 @@ import (
 	"context"
 	"crypto/tls"
 	"database/sql"
+	"database/sql/driver"
 	"errors"
 	"fmt"
+	"log/slog"
 	"math/rand/v2"
-	"net"
 	"slices"
 	"strings"
 	"sync"
@@ -50,6 +51,7 @@ import (
 	"github.com/go-sql-driver/mysql"
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/windlass-run/windlass/apps/controlplane/internal/failover"
 	"github.com/windlass-run/windlass/apps/controlplane/internal/store"
 	"github.com/windlass-run/windlass/db"
 )
@@ -57,7 +59,8 @@ import (
 // Config configures a Store.
 type Config struct {
 	// DSN is in the format of go-sql-driver/mysql: user:password@tcp(host:port)/name. Open sets the character
-	// set, isolation level, time zone and modes.
+	// set, isolation level, time zone and modes. With several addresses, as tcp(a:3306,b:3306), the first one that is
+	// up and accepts writes is used. All of them must be nodes of one cluster, or replicas of each other.
 	DSN string
 	// ReadDSN is a replica of the database, from which Views read. Reads that must be current, such as those of the
 	// feed, use DSN. Empty: DSN.
@@ -78,6 +81,9 @@ type Config struct {
 	MaxTries int
 	// Registerer is for the store's metrics. nil: none.
 	Registerer prometheus.Registerer
+	// Failover and Log get what happens to several addresses. nil: nothing does.
+	Failover *failover.Metrics
+	Log      *slog.Logger
 	// Random returns numbers in [0,1) for jitter. Default: math/rand.
 	Random func() float64
 }
@@ -114,11 +120,13 @@ func orDefault[T comparable](v, def T) T {
 
 // Store implements store.Store.
 type Store struct {
-	cfg     Config
-	db      *sql.DB
-	reads   *sql.DB // db itself without a replica
-	metrics *metrics
-	batches *batches
+	cfg Config
+	db  *sql.DB
+	// primarySet has the addresses of db. nil: it has one.
+	primarySet *failover.Set
+	reads      *sql.DB // db itself without a replica
+	metrics    *metrics
+	batches    *batches
 	// patience is a field so that tests can set it.
 	patience time.Duration
 
@@ -134,14 +142,14 @@ func Open(ctx context.Context, cfg Config) (*Store, error) {
 	if err := cfg.setDefaults(); err != nil {
 		return nil, err
 	}
-	primary, err := openDB(cfg, cfg.DSN)
+	primary, primarySet, err := openDB(ctx, cfg, servicePrimary, cfg.DSN)
 	if err != nil {
 		return nil, fmt.Errorf("store: DSN: %w", err)
 	}
-	s := &Store{cfg: cfg, db: primary, reads: primary, metrics: newMetrics(), patience: patience}
+	s := &Store{cfg: cfg, db: primary, primarySet: primarySet, reads: primary, metrics: newMetrics(), patience: patience}
 	s.batches = s.newBatches()
 	if cfg.ReadDSN != "" {
-		if s.reads, err = openDB(cfg, cfg.ReadDSN); err != nil {
+		if s.reads, _, err = openDB(ctx, cfg, serviceReads, cfg.ReadDSN); err != nil {
 			return nil, errors.Join(fmt.Errorf("store: ReadDSN: %w", err), primary.Close())
 		}
 	}
@@ -164,7 +172,48 @@ func (s *Store) open(ctx context.Context) error {
 	return s.metrics.registerAll(s.cfg.Registerer, s.db, s.reads)
 }
 
-func openDB(cfg Config, dsn string) (*sql.DB, error) {
+// These are the services of failover.
+const (
+	servicePrimary = "database"
+	serviceReads   = "database-read"
+)
+
+// openDB returns a pool of connections. service names it in the metrics of failover. ctx bounds the first check of
+// several addresses.
+func openDB(ctx context.Context, cfg Config, service, dsn string) (*sql.DB, *failover.Set, error) {
+	dsns, addresses, err := splitDSN(dsn)
+	if err != nil {
+		return nil, nil, err
+	}
+	var configs []*mysql.Config
+	for _, one := range dsns {
+		c, err := driverConfig(cfg, one, len(dsns) > 1)
+		if err != nil {
+			return nil, nil, err
+		}
+		configs = append(configs, c)
+	}
+	var connector driver.Connector
+	var set *failover.Set
+	if len(dsns) > 1 {
+		n, err := newNodes(ctx, cfg, service, addresses, configs, service == servicePrimary)
+		if err != nil {
+			return nil, nil, err
+		}
+		connector, set = n, n.set
+	} else if connector, err = mysql.NewConnector(configs[0]); err != nil {
+		return nil, nil, err
+	}
+	d := sql.OpenDB(readCommitted{connector})
+	d.SetMaxOpenConns(cfg.MaxOpen)
+	d.SetMaxIdleConns(cfg.MaxOpen)
+	d.SetConnMaxLifetime(cfg.ConnLifetime)
+	d.SetConnMaxIdleTime(5 * time.Minute)
+	return d, set, nil
+}
+
+// driverConfig returns the driver's configuration for a DSN with one address.
+func driverConfig(cfg Config, dsn string, several bool) (*mysql.Config, error) {
 	c, err := mysql.ParseDSN(dsn)
 	if err != nil {
 		return nil, err
@@ -173,11 +222,7 @@ func openDB(cfg Config, dsn string) (*sql.DB, error) {
 		return nil, errors.New("it names no database; end it with /name")
 	}
 	if cfg.TLS != nil {
-		host, _, err := net.SplitHostPort(c.Addr)
-		if err != nil {
-			return nil, fmt.Errorf("TLS is for tcp(host:port), not %s(%s)", c.Net, c.Addr)
-		}
-		if c.TLS, err = cfg.TLS(host); err != nil {
+		if c.TLS, err = hostTLS(cfg, c); err != nil {
 			return nil, err
 		}
 	}
@@ -186,7 +231,11 @@ func openDB(cfg Config, dsn string) (*sql.DB, error) {
 	c.MultiStatements = false
 	c.Logger = &mysql.NopLogger{} // the driver also returns the errors that it would log
 	c.Collation = "utf8mb4_bin"
-	c.Timeout = orDefault(c.Timeout, 5*time.Second)
+	dialTimeout := 5 * time.Second
+	if several {
+		dialTimeout = nodeDialTimeout
+	}
+	c.Timeout = orDefault(c.Timeout, dialTimeout)
 	c.ReadTimeout = orDefault(c.ReadTimeout, cfg.StatementTimeout)
 	c.WriteTimeout = orDefault(c.WriteTimeout, cfg.StatementTimeout)
 	if c.Params == nil {
@@ -195,16 +244,7 @@ func openDB(cfg Config, dsn string) (*sql.DB, error) {
 	c.Params["time_zone"] = "'+00:00'"
 	c.Params["sql_mode"] = "'STRICT_ALL_TABLES,ONLY_FULL_GROUP_BY,NO_ENGINE_SUBSTITUTION'"
 	c.Params["innodb_lock_wait_timeout"] = fmt.Sprint(max(1, int(cfg.LockWait.Seconds())))
-	connector, err := mysql.NewConnector(c)
-	if err != nil {
-		return nil, err
-	}
-	d := sql.OpenDB(readCommitted{connector})
-	d.SetMaxOpenConns(cfg.MaxOpen)
-	d.SetMaxIdleConns(cfg.MaxOpen)
-	d.SetConnMaxLifetime(cfg.ConnLifetime)
-	d.SetConnMaxIdleTime(5 * time.Minute)
-	return d, nil
+	return c, nil
 }
 
 // OnCommit implements store.Store.
@@ -232,6 +272,14 @@ func (s *Store) Ping(ctx context.Context) error {
 		return fmt.Errorf("store: ping: %w", err)
 	}
 	return nil
+}
+
+// ListAddresses returns the states of the addresses of the database. nil: it has one address.
+func (s *Store) ListAddresses() []failover.Status {
+	if s.primarySet == nil {
+		return nil
+	}
+	return s.primarySet.ListStatus()
 }
 
 // Close implements store.Store.

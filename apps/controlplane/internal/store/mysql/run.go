@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"strings"
 	"time"
 
 	"github.com/go-sql-driver/mysql"
@@ -191,10 +192,36 @@ const (
 	errIdle        = 4031
 )
 
+// Server errors of a node that takes no work, although it answers.
+const (
+	errNotReady       = 1047 // Galera: the node is not in the primary part of its cluster
+	errOptionPrevents = 1290 // --read-only, among other options
+	errReadOnlyMode   = 1836
+)
+
+// notWritable reports whether the server refused a statement because it is read-only or not ready. The transaction did
+// not change anything.
+func notWritable(err error) bool {
+	my, ok := errors.AsType[*mysql.MySQLError](err)
+	if !ok {
+		return false
+	}
+	switch my.Number {
+	case errNotReady, errReadOnlyMode:
+		return true
+	case errOptionPrevents:
+		return strings.Contains(my.Message, "read-only") || strings.Contains(my.Message, "read_only")
+	}
+	return false
+}
+
 // retryReason returns why the transaction may be run again, empty if it may not.
 func retryReason(err error) string {
 	if connectionLost(err) {
 		return "connection_lost"
+	}
+	if notWritable(err) {
+		return "not_writable"
 	}
 	if my, ok := errors.AsType[*mysql.MySQLError](err); ok {
 		switch my.Number {
