@@ -212,6 +212,7 @@ type cli struct {
 	Migrate   databaseFlags  `cmd:"" help:"Migrate the database's schema to this version, and exit."`
 	Keyset    keysetFlags    `cmd:"" help:"Create and rotate the keyset that seals secrets, and seal secrets again with a new key."`
 	Backup    backupFlags    `cmd:"" help:"Back up the database, verify a backup, and restore one."`
+	Doctor    doctorFlags    `cmd:"" help:"Check what \"serve\" needs: keyset, database, schema, rights, clock, Restate. Nothing is changed. The exit code is 1 if a check fails."`
 	Bootstrap bootstrapFlags `cmd:"" help:"Create a workspace with an owner's key, an operator's key, and regions, and print them as JSON."`
 }
 
@@ -245,6 +246,8 @@ func Main(ctx context.Context, args []string) error {
 		}
 		log.InfoContext(ctx, "schema is up to date")
 		return db.Close()
+	case "doctor":
+		return flags.Doctor.run(ctx, os.Stdout, log)
 	case "bootstrap":
 		return bootstrapCommand(ctx, flags.Bootstrap, log)
 	}
