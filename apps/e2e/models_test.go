@@ -108,11 +108,50 @@ func TestModels(t *testing.T) {
 		}
 		return fmt.Errorf("there are %v", resp.Instances)
 	})
+	// Two adapters share one slot: each is loaded when a request for it comes.
+	base := spec(replicas(1), regions(us), args("--adapter-slots", "1"))
+	base.Models = &windlassv1.ModelServer{Protocol: windlassv1.ModelServer_PROTOCOL_LORA, Slots: 1, Eviction: &windlassv1.ModelEviction{PerMinute: 60, Keep: seconds(0)}}
+	s.deployReady(t, "base", base)
+	adapters := []string{"first", "second"}
+	for _, name := range adapters {
+		s.deployReady(t, name, &windlassv1.DeploymentSpec{
+			Model: &windlassv1.LoadedModel{Server: "base", Path: "org/" + name}, Regions: []string{us}, Replicas: new(int32(1)),
+			ProgressDeadline: seconds(150), Routing: &windlassv1.RoutingPolicy{ColdStart: &windlassv1.ColdStart{Hold: seconds(60)}},
+		})
+	}
+	for _, name := range []string{"first", "second", "first"} {
+		host := s.host(t, name, windlassv1.Route_KIND_STABLE, 0)
+		s.eventually(t, "an answer of adapter "+name, func(ctx context.Context) error {
+			req, err := http.NewRequestWithContext(ctx, http.MethodPost, s.gateways[us]+"/v1/completions", strings.NewReader(`{"prompt": "hello", "model": "`+name+`"}`))
+			if err != nil {
+				return err
+			}
+			req.Host = host
+			resp, err := caller.Do(req)
+			if err != nil {
+				return err
+			}
+			defer func() { _ = resp.Body.Close() }()
+			answer, err := io.ReadAll(resp.Body)
+			if err == nil && resp.StatusCode != http.StatusOK {
+				err = fmt.Errorf("%s: %.200s", resp.Status, answer)
+			}
+			return err
+		})
+	}
+	s.eventually(t, "the adapter without a slot is ready on request", func(ctx context.Context) error {
+		list, err := s.replicasOf(ctx, "second", 1)
+		if err == nil && list[0].Reason != "Unloaded" {
+			err = fmt.Errorf("there is %v", list[0])
+		}
+		return err
+	})
+
 	both := model()
 	both.Image = "registry.test/echo:v1"
 	_, err := s.owner.apps.Deploy(t.Context(), &windlassv1.DeployRequest{Mutation: mutation(), App: named("other"), Spec: both})
 	require.ErrorContains(t, err, "image has no effect")
-	for _, app := range []string{"big", "fraud", "shared"} {
+	for _, app := range append(adapters, "base", "big", "fraud", "shared") {
 		s.cli(t).ok("delete", app, "--yes")
 	}
 }
