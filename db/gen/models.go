@@ -59,17 +59,18 @@ type AppKey struct {
 }
 
 type AppPin struct {
-	AppID        string
-	DeploymentID string
-	WorkspaceID  string
-	Version      int32
-	Weight       int32
-	Removing     bool
-	PinnedBy     string
-	Why          string
-	Regions      []byte
-	CreatedAt    int64
-	UpdatedAt    int64
+	AppID           string
+	DeploymentID    string
+	WorkspaceID     string
+	Version         int32
+	Weight          int32
+	Removing        bool
+	PinnedBy        string
+	Why             string
+	Regions         []byte
+	CreatedAt       int64
+	UpdatedAt       int64
+	ResourceVersion int64
 }
 
 type AppRoute struct {

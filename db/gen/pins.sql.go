@@ -44,7 +44,7 @@ func (q *Queries) DeletePinsOfApps(ctx context.Context, appIds []string) error {
 }
 
 const listPins = `-- name: ListPins :many
-SELECT app_id, deployment_id, workspace_id, version, weight, removing, pinned_by, why, regions, created_at, updated_at FROM app_pins WHERE app_id IN (/*SLICE:app_ids*/?) ORDER BY app_id, version
+SELECT app_id, deployment_id, workspace_id, version, weight, removing, pinned_by, why, regions, created_at, updated_at, resource_version FROM app_pins WHERE app_id IN (/*SLICE:app_ids*/?) ORDER BY app_id, version
 `
 
 func (q *Queries) ListPins(ctx context.Context, appIds []string) ([]AppPin, error) {
@@ -78,6 +78,7 @@ func (q *Queries) ListPins(ctx context.Context, appIds []string) ([]AppPin, erro
 			&i.Regions,
 			&i.CreatedAt,
 			&i.UpdatedAt,
+			&i.ResourceVersion,
 		); err != nil {
 			return nil, err
 		}
@@ -94,22 +95,23 @@ func (q *Queries) ListPins(ctx context.Context, appIds []string) ([]AppPin, erro
 
 const putPin = `-- name: PutPin :exec
 REPLACE INTO app_pins (
-    app_id, deployment_id, workspace_id, version, weight, removing, pinned_by, why, regions, created_at, updated_at
-) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+    app_id, deployment_id, workspace_id, version, weight, removing, pinned_by, why, regions, created_at, updated_at, resource_version
+) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 `
 
 type PutPinParams struct {
-	AppID        string
-	DeploymentID string
-	WorkspaceID  string
-	Version      int32
-	Weight       int32
-	Removing     bool
-	PinnedBy     string
-	Why          string
-	Regions      []byte
-	CreatedAt    int64
-	UpdatedAt    int64
+	AppID           string
+	DeploymentID    string
+	WorkspaceID     string
+	Version         int32
+	Weight          int32
+	Removing        bool
+	PinnedBy        string
+	Why             string
+	Regions         []byte
+	CreatedAt       int64
+	UpdatedAt       int64
+	ResourceVersion int64
 }
 
 // The caller has locked the app's row, so no other write comes in between.
@@ -126,6 +128,7 @@ func (q *Queries) PutPin(ctx context.Context, arg PutPinParams) error {
 		arg.Regions,
 		arg.CreatedAt,
 		arg.UpdatedAt,
+		arg.ResourceVersion,
 	)
 	return err
 }

@@ -77,7 +77,7 @@ func (f facts) pinnedNotIn(app model.App, shown []model.Deployment) (more []mode
 func pinProto(f facts, app model.App, p model.Pin) *windlassv1.Pin {
 	out := &windlassv1.Pin{
 		DeploymentId: p.DeploymentID, Version: p.Version, Weight: p.Weight, By: p.By, Why: p.Why,
-		Removing: p.Removing, CreatedAt: p.CreatedAt, UpdatedAt: p.UpdatedAt,
+		Removing: p.Removing, CreatedAt: p.CreatedAt, UpdatedAt: p.UpdatedAt, ResourceVersion: p.ResourceVersion,
 	}
 	for _, r := range p.Regions {
 		v := &windlassv1.PinRegion{

@@ -184,6 +184,54 @@ func TestPin_InvalidIsRefusedWithFigures(t *testing.T) {
 	})
 }
 
+func TestPin_ChangeOfAnOutdatedPinIsRefused(t *testing.T) {
+	onBothStores(t, func(t *testing.T, w *harness) {
+		w.versions("chat", "a", "b")
+		read := func(version int64) func(*windlassv1.PinVersionRequest) {
+			return func(r *windlassv1.PinVersionRequest) { r.ResourceVersion = &version }
+		}
+		unpin := func(version int64) error {
+			_, err := w.apps(w.deployer).UnpinVersion(t.Context(), &windlassv1.UnpinVersionRequest{App: "chat", Version: 1, ResourceVersion: &version})
+			return err
+		}
+		_, err := w.pin(1, 10, read(7))
+		refused(t, err, connect.CodeAborted, windlassv1.ErrorReason_ERROR_REASON_CONFLICT, "resourceVersion")
+		require.ErrorContains(t, err, "v1 of app chat is no longer pinned")
+
+		// Two people read that the version is not pinned. The second one does not overwrite the pin of the first.
+		res, err := w.pin(1, 10, read(0))
+		require.NoError(t, err)
+		first := res.GetPin().GetResourceVersion()
+		_, err = w.pin(1, 20, read(0))
+		refused(t, err, connect.CodeAborted, windlassv1.ErrorReason_ERROR_REASON_CONFLICT, "resourceVersion")
+		require.ErrorContains(t, err, res.GetPin().GetBy()+" has pinned v1 of app chat at 10 % of the traffic since you read it")
+		require.Contains(t, detailOf(err).GetFix(), "windlass pins")
+
+		// What the control plane does meanwhile is no change of the pin.
+		pin := w.settle("chat").GetPins()[0]
+		require.Equal(t, windlassv1.PinRegion_STATE_SERVING, pin.GetRegions()[0].GetState())
+		require.Equal(t, first, pin.GetResourceVersion())
+		res, err = w.pin(1, 30, read(first))
+		require.NoError(t, err)
+		second := res.GetPin().GetResourceVersion()
+		require.Greater(t, second, first)
+		_, err = w.pin(1, 40, read(first))
+		refused(t, err, connect.CodeAborted, windlassv1.ErrorReason_ERROR_REASON_CONFLICT, "resourceVersion")
+		refused(t, unpin(first), connect.CodeAborted, windlassv1.ErrorReason_ERROR_REASON_CONFLICT, "resourceVersion")
+		require.Equal(t, int32(30), w.settle("chat").GetPins()[0].GetWeight())
+
+		require.NoError(t, unpin(second))
+		_, err = w.pin(1, 40, read(second))
+		refused(t, err, connect.CodeAborted, windlassv1.ErrorReason_ERROR_REASON_CONFLICT, "resourceVersion")
+		require.ErrorContains(t, err, "has unpinned v1 of app chat since you read it")
+		// A pin that was removed and set again is another one.
+		require.Empty(t, w.settle("chat").GetPins())
+		res, err = w.pin(1, 10, read(0))
+		require.NoError(t, err)
+		require.NotContains(t, []int64{first, second}, res.GetPin().GetResourceVersion())
+	})
+}
+
 func TestPin_FreezeRefusesAPinButNotItsRemoval(t *testing.T) {
 	w := setup(t)
 	w.versions("chat", "a", "b")

@@ -55,6 +55,9 @@ func (c pinMutation) pinVersion(req *windlassv1.PinVersionRequest) (*windlassv1.
 		was := others[i].Clone()
 		had, others = &was, slices.Delete(others, i, i+1)
 	}
+	if err := comparePin(app, d.Version, had, req.ResourceVersion); err != nil {
+		return nil, err
+	}
 	if err := mayBePinned(app, r, d, had); err != nil {
 		return nil, err
 	}
@@ -86,7 +89,7 @@ func (c pinMutation) pinVersion(req *windlassv1.PinVersionRequest) (*windlassv1.
 	if err := c.mayUseFeatures(r, d, had, p); err != nil {
 		return nil, err
 	}
-	p.By, p.Why, p.UpdatedAt = c.by.Name, req.GetWhy(), c.at
+	p.Touch(c.by.Name, req.GetWhy(), c.at)
 	if err := c.leaveSome(p, others); err != nil {
 		return nil, err
 	}
@@ -104,6 +107,30 @@ func (c pinMutation) pinVersion(req *windlassv1.PinVersionRequest) (*windlassv1.
 		return nil, err
 	}
 	return &windlassv1.PinVersionResponse{Pin: view}, c.capacityForPin(app, d, p)
+}
+
+// comparePin fails if the pin of the version is not the one that the caller read. A nil version is not compared. 0 means
+// that the caller read that there is no pin.
+func comparePin(app model.App, version int32, have *model.Pin, read *int64) error {
+	var now int64
+	if have != nil {
+		now = have.ResourceVersion
+	}
+	if read == nil || *read == now {
+		return nil
+	}
+	text := fmt.Sprintf("v%d of app %s is no longer pinned", version, app.Name)
+	switch {
+	case have != nil && have.Removing:
+		text = fmt.Sprintf("%s has unpinned v%d of app %s since you read it", have.By, version, app.Name)
+	case have != nil:
+		text = fmt.Sprintf("%s has pinned v%d of app %s at %d %% of the traffic since you read it, and its resource_version is now %d",
+			have.By, version, app.Name, have.Weight, now)
+	}
+	return rpc.ErrorWith(connect.CodeAborted, &windlassv1.ErrorDetail{
+		Reason: windlassv1.ErrorReason_ERROR_REASON_CONFLICT, Field: "resource_version",
+		Fix: "Read the pins again (`windlass pins APP`), then decide again.",
+	}, text)
 }
 
 // grownPin returns the regions in which the pin starts, starts again, or gets more replicas.

@@ -33,6 +33,11 @@ func (a appService) UnpinVersion(ctx context.Context, req *windlassv1.UnpinVersi
 			return nil, fmt.Errorf("list pins of app %s: %w", app.ID, err)
 		}
 		i := slices.IndexFunc(pinned, func(p model.Pin) bool { return p.Version == req.GetVersion() })
+		if i >= 0 {
+			if err := comparePin(app, req.GetVersion(), &pinned[i], req.ResourceVersion); err != nil {
+				return nil, err
+			}
+		}
 		if i < 0 {
 			return nil, rpc.ErrorWith(connect.CodeFailedPrecondition, &windlassv1.ErrorDetail{
 				Reason: windlassv1.ErrorReason_ERROR_REASON_NOT_PINNED, Field: "version",
@@ -47,7 +52,7 @@ func (a appService) UnpinVersion(ctx context.Context, req *windlassv1.UnpinVersi
 		if !pins.Remove(&p, c.at) {
 			return &windlassv1.UnpinVersionResponse{Pin: before}, nil
 		}
-		p.By, p.Why, p.UpdatedAt = c.by.Name, req.GetWhy(), c.at
+		p.Touch(c.by.Name, req.GetWhy(), c.at)
 		if err := c.PutPin(p); err != nil {
 			return nil, fmt.Errorf("store pin of %s: %w", p.DeploymentID, err)
 		}

@@ -21,6 +21,15 @@ type Pin struct {
 	// Regions are sorted by id. They are never changed in place.
 	Regions              []PinRegion
 	CreatedAt, UpdatedAt int64
+	// ResourceVersion changes with each change that a caller makes: see Touch.
+	ResourceVersion int64
+}
+
+// Touch records a change that a caller made at now, in unix ms. A pin that was deleted and set again gets a newer
+// version than before, because versions are times.
+func (p *Pin) Touch(by, why string, now int64) {
+	p.By, p.Why, p.UpdatedAt = by, why, now
+	p.ResourceVersion = max(p.ResourceVersion+1, now)
 }
 
 // PinRegion is the progress of a pin in a region. It is stored as JSON: fields are only ever added.
@@ -48,7 +57,8 @@ func (p Pin) Equal(other Pin) bool {
 	}
 	return p.WorkspaceID == other.WorkspaceID && p.AppID == other.AppID && p.DeploymentID == other.DeploymentID &&
 		p.Version == other.Version && p.Weight == other.Weight && p.Removing == other.Removing && p.By == other.By &&
-		p.Why == other.Why && p.CreatedAt == other.CreatedAt && p.UpdatedAt == other.UpdatedAt
+		p.Why == other.Why && p.CreatedAt == other.CreatedAt && p.UpdatedAt == other.UpdatedAt &&
+		p.ResourceVersion == other.ResourceVersion
 }
 
 // Clone returns a copy that shares nothing with p.

@@ -6,6 +6,7 @@ import { AppSchema, AppService } from "../gen/windlass/v1/app_pb.js";
 import { EnvironmentSchema, EnvironmentService } from "../gen/windlass/v1/environment_pb.js";
 import { WhoAmIResponseSchema } from "../gen/windlass/v1/access_pb.js";
 import { Role, RolloutStatus } from "../gen/windlass/v1/common_pb.js";
+import { PinSchema } from "../gen/windlass/v1/pin_pb.js";
 import { RolloutSchema, RolloutService } from "../gen/windlass/v1/rollout_pb.js";
 import { Feature, QuotaSchema, WorkspaceFeaturesSchema, WorkspaceService } from "../gen/windlass/v1/workspace_pb.js";
 import type { Variable } from "../model/variables.js";
@@ -14,6 +15,7 @@ import { As, type Session } from "../ui/session.js";
 import { AskQuota } from "./quota.js";
 import { Steer } from "./steer.js";
 import { Dialog } from "./variables.js";
+import { AskPin, AskUnpin } from "./versions.js";
 
 const sent = vi.hoisted(() => [] as Record<string, unknown>[]);
 
@@ -25,7 +27,7 @@ vi.mock("../api/clients.js", async (original) => {
   const transport = createRouterTransport(({ service }) => {
     service(WorkspaceService, { setQuota: answer, setFeatures: answer });
     service(EnvironmentService, { updateEnvironment: answer });
-    service(AppService, { setEnvironment: answer, cancel: answer, rollback: answer });
+    service(AppService, { setEnvironment: answer, cancel: answer, rollback: answer, pinVersion: answer, unpinVersion: answer });
     service(RolloutService, { promote: answer });
   });
   return { ...(await original<object>()), transport, apps: createClient(AppService, transport), rollouts: createClient(RolloutService, transport) };
@@ -135,4 +137,32 @@ it("an app is rolled back only if the version is live that the dialog was opened
   rerender(steer(6));
   fireEvent.click(screen.getAllByRole("button", { name: "Roll back to v4" }).at(-1)!);
   expect(await oneCall()).toMatchObject({ app: "app_1", liveVersion: 5 });
+});
+
+const pin = (weight: number, resourceVersion: bigint) => create(PinSchema, { version: 3, weight, resourceVersion });
+
+it("a pin is changed only if it is still as it was when the dialog was opened", async () => {
+  const dialog = (now: ReturnType<typeof pin>) => <AskPin app={app} version={3} pin={now} now={now} close={nothing} />;
+  const { rerender } = render(dialog(pin(10, 7n)));
+  expect(screen.queryByText(/changed while this dialog was open/)).toBeNull();
+  rerender(dialog(pin(40, 8n)));
+  screen.getByText(/changed while this dialog was open/);
+  fireEvent.change(screen.getByLabelText("Percent of the traffic"), { target: { value: "20" } });
+  press("Change the pin");
+  expect(await oneCall()).toMatchObject({ app: "app_1", version: 3, weight: 20, resourceVersion: 7n });
+});
+
+it("a version is pinned only if it is still without a pin when the dialog is confirmed", async () => {
+  const { rerender } = render(<AskPin app={app} version={3} pin={undefined} now={undefined} close={nothing} />);
+  rerender(<AskPin app={app} version={3} pin={undefined} now={pin(40, 8n)} close={nothing} />);
+  screen.getByText(/changed while this dialog was open/);
+  press("Pin v3");
+  expect(await oneCall()).toMatchObject({ version: 3, weight: 10, resourceVersion: 0n });
+});
+
+it("a version is unpinned only if its pin is still as it was when the dialog was opened", async () => {
+  const { rerender } = render(<AskUnpin app={app} pin={pin(10, 7n)} now={pin(10, 7n)} close={nothing} />);
+  rerender(<AskUnpin app={app} pin={pin(40, 8n)} now={pin(40, 8n)} close={nothing} />);
+  press("Unpin v3");
+  expect(await oneCall()).toMatchObject({ version: 3, resourceVersion: 7n });
 });

@@ -9,7 +9,7 @@ import type { App } from "../gen/windlass/v1/app_pb.js";
 import type { Deployment } from "../gen/windlass/v1/deployment_pb.js";
 import { Freeze_OnStart, type Freeze } from "../gen/windlass/v1/freeze_pb.js";
 import type { Pin } from "../gen/windlass/v1/pin_pb.js";
-import { mustBeUnchanged } from "../model/changed.js";
+import { changedMeanwhile } from "../model/changed.js";
 import { diffVersions } from "../model/diff.js";
 import { appPath } from "../model/fleet.js";
 import { ms } from "../model/time.js";
@@ -231,8 +231,12 @@ function AskRollback({ app, live, version: d, close }: { app: App; live: Deploym
   );
 }
 
-function AskPin({ app, version, pin, now, close }: { app: App; version: number; pin: Pin | undefined; now: Pin | undefined; close: () => void }) {
+const changed = (opened: Pin | undefined, now: Pin | undefined) => (opened?.resourceVersion === now?.resourceVersion ? null : <p className="note warn">{changedMeanwhile}</p>);
+
+export function AskPin({ app, version, pin: asked, now, close }: { app: App; version: number; pin: Pin | undefined; now: Pin | undefined; close: () => void }) {
   const say = useToast();
+  // Another pin by then refuses the call.
+  const [pin] = useState(asked);
   const id = useId();
   const [weight, setWeight] = useState(String(pin?.weight ?? 10));
   const [replicas, setReplicas] = useState("");
@@ -248,8 +252,7 @@ function AskPin({ app, version, pin, now, close }: { app: App; version: number; 
         reason: "Why, for the history (optional)",
       }}
       act={async (why) => {
-        mustBeUnchanged(`The pin of v${version}`, pin?.weight, now?.weight);
-        const res = await apps.pinVersion({ mutation: mutation(), app: app.id, version, weight: Number(weight), why, ...(replicas ? { replicas: Number(replicas) } : {}) });
+        const res = await apps.pinVersion({ mutation: mutation(), app: app.id, version, weight: Number(weight), why, resourceVersion: pin?.resourceVersion ?? 0n, ...(replicas ? { replicas: Number(replicas) } : {}) });
         say(res.unchanged ? `v${version} is pinned so already.` : `v${version} is pinned at ${weight} % of the traffic.`);
       }}
       onClose={close}
@@ -265,12 +268,14 @@ function AskPin({ app, version, pin, now, close }: { app: App; version: number; 
           <input id={`${id}n`} className="input num" type="number" min={1} max={10_000} placeholder="as it has or had" value={replicas} onChange={(e) => setReplicas(e.target.value)} />
         </div>
       </div>
+      {changed(pin, now)}
     </Confirm>
   );
 }
 
-function AskUnpin({ app, pin, close }: { app: App; pin: Pin; close: () => void }) {
+export function AskUnpin({ app, pin: asked, now, close }: { app: App; pin: Pin; now: Pin | undefined; close: () => void }) {
   const say = useToast();
+  const [pin] = useState(asked);
   return (
     <Confirm
       ask={{
@@ -281,12 +286,14 @@ function AskUnpin({ app, pin, close }: { app: App; pin: Pin; close: () => void }
         reason: "Why, for the history (optional)",
       }}
       act={async (why) => {
-        await apps.unpinVersion({ mutation: mutation(), app: app.id, version: pin.version, why });
+        await apps.unpinVersion({ mutation: mutation(), app: app.id, version: pin.version, why, resourceVersion: pin.resourceVersion });
         say(`v${pin.version} is pinned no longer.`);
       }}
       onClose={close}
       explain={explain}
-    />
+    >
+      {changed(pin, now)}
+    </Confirm>
   );
 }
 
@@ -414,7 +421,7 @@ export function VersionsPage() {
       </div>
       {asked?.what === "rollback" ? <AskRollback app={app} live={live} version={asked.version} close={close} /> : null}
       {asked?.what === "pin" ? <AskPin app={app} version={asked.version} pin={asked.pin} now={app.pins.find((p) => p.version === asked.version)} close={close} /> : null}
-      {asked?.what === "unpin" ? <AskUnpin app={app} pin={asked.pin} close={close} /> : null}
+      {asked?.what === "unpin" ? <AskUnpin app={app} pin={asked.pin} now={app.pins.find((p) => p.version === asked.pin.version)} close={close} /> : null}
     </>
   );
 }

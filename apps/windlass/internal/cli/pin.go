@@ -16,9 +16,12 @@ import (
 	windlassv1 "github.com/windlass-run/windlass/proto/gen/windlass/v1"
 )
 
+const flagResourceVersion = "resource-version"
+
 func (a *app) pinCommand() *cobra.Command {
 	var weight, why, override string
 	var replicas int32
+	var version int64
 	var regions []string
 	var wait bool
 	var patience time.Duration
@@ -29,48 +32,53 @@ func (a *app) pinCommand() *cobra.Command {
 traffic and its own replicas. A version that does not run starts again, and gets its share when it
 is ready. Rollouts, rollbacks, scaling and cleanup do not change it. Other versions divide the
 traffic that pins leave. If the pinned version fails in a region, the other versions get its share
-there: pin it again to retry. A call with other values changes the pin.`,
+there: pin it again to retry. A call with other values changes the pin.
+
+With --resource-version, nothing changes if somebody changed the pin since it was read.`,
 		Example: `  windlass pin echo v3 --weight 10% --why "compare with v4"
   windlass pin echo v3 --weight 30% --replicas 2 --region eu-west-1`,
 		Args: cobra.ExactArgs(2),
-		RunE: a.run(func(ctx context.Context, args []string) error {
-			req := &windlassv1.PinVersionRequest{Mutation: newMutation(), App: a.appPath(args[0]), Regions: regions, Why: why, OverrideFreeze: override}
-			var err error
-			if req.Version, err = versionNumber(args[1]); err != nil {
-				return err
-			}
-			if req.Weight, err = parsePercent("weight", weight); err != nil {
-				return err
-			}
-			if replicas != 0 {
-				req.Replicas = &replicas
-			}
-			resp, err := a.clients.apps.PinVersion(ctx, req)
-			if err != nil {
-				return err
-			}
-			switch {
-			case resp.Unchanged:
-				a.infof("%s: %s is pinned with these values already", args[0], versionText(req.Version))
-			default:
-				a.infof("%s: %s is pinned at %d %% of the traffic of %s", args[0], versionText(req.Version), req.Weight, strings.Join(pinRegions(resp.Pin), ", "))
-			}
-			if !wait {
-				return a.showPin(resp, resp.Pin)
-			}
-			last, err := a.awaitPin(ctx, args[0], req.App, req.Version, patience)
-			if last == nil && err == nil {
-				err = &ExitError{Code: codeSuperseded, Message: fmt.Sprintf("the pin of %s was ended meanwhile", versionText(req.Version))}
-			}
-			if last != nil {
-				resp.Pin = last
-			}
-			if last != nil || a.output != "table" {
-				err = errors.Join(a.showPin(resp, resp.Pin), err)
-			}
-			return err
-		}),
 	}
+	c.RunE = a.run(func(ctx context.Context, args []string) error {
+		req := &windlassv1.PinVersionRequest{Mutation: newMutation(), App: a.appPath(args[0]), Regions: regions, Why: why, OverrideFreeze: override}
+		var err error
+		if req.Version, err = versionNumber(args[1]); err != nil {
+			return err
+		}
+		if req.Weight, err = parsePercent("weight", weight); err != nil {
+			return err
+		}
+		if replicas != 0 {
+			req.Replicas = &replicas
+		}
+		if c.Flags().Changed(flagResourceVersion) {
+			req.ResourceVersion = &version
+		}
+		resp, err := a.clients.apps.PinVersion(ctx, req)
+		if err != nil {
+			return err
+		}
+		switch {
+		case resp.Unchanged:
+			a.infof("%s: %s is pinned with these values already", args[0], versionText(req.Version))
+		default:
+			a.infof("%s: %s is pinned at %d %% of the traffic of %s", args[0], versionText(req.Version), req.Weight, strings.Join(pinRegions(resp.Pin), ", "))
+		}
+		if !wait {
+			return a.showPin(resp, resp.Pin)
+		}
+		last, err := a.awaitPin(ctx, args[0], req.App, req.Version, patience)
+		if last == nil && err == nil {
+			err = &ExitError{Code: codeSuperseded, Message: fmt.Sprintf("the pin of %s was ended meanwhile", versionText(req.Version))}
+		}
+		if last != nil {
+			resp.Pin = last
+		}
+		if last != nil || a.output != "table" {
+			err = errors.Join(a.showPin(resp, resp.Pin), err)
+		}
+		return err
+	})
 	flags := c.Flags()
 	flags.StringVar(&weight, "weight", "", "percent of the traffic in each of its regions, such as 10%")
 	flags.Int32Var(&replicas, "replicas", 0, "replicas in each region; default: the number that the version has or had there")
@@ -78,6 +86,7 @@ there: pin it again to retry. A call with other values changes the pin.`,
 	flags.StringVar(&why, "why", "", "why, for the history")
 	flags.BoolVar(&wait, "wait", true, "wait until the version serves or has failed in each region")
 	overrideFlag(c, &override)
+	flags.Int64Var(&version, flagResourceVersion, 0, "fail if the pin has another resource version, as in the output of windlass pins APP -o json; 0: fail if it is pinned")
 	flags.DurationVar(&patience, "patience", time.Hour, "how long to wait")
 	mustSucceed(c.MarkFlagRequired("weight"))
 	return c
@@ -85,37 +94,43 @@ there: pin it again to retry. A call with other values changes the pin.`,
 
 func (a *app) unpinCommand() *cobra.Command {
 	var why string
+	var version int64
 	var wait bool
 	var patience time.Duration
 	c := &cobra.Command{
 		Use:   "unpin APP VERSION",
 		Short: "End a pin: other versions get its share, and its replicas stop",
 		Args:  cobra.ExactArgs(2),
-		RunE: a.run(func(ctx context.Context, args []string) error {
-			n, err := versionNumber(args[1])
-			if err != nil {
-				return err
-			}
-			path := a.appPath(args[0])
-			resp, err := a.clients.apps.UnpinVersion(ctx, &windlassv1.UnpinVersionRequest{Mutation: newMutation(), App: path, Version: n, Why: why})
-			if err != nil {
-				return err
-			}
-			a.infof("%s: %s is no longer pinned", args[0], versionText(n))
-			if !wait {
-				return a.showPin(resp, resp.Pin)
-			}
-			last, err := a.awaitPin(ctx, args[0], path, n, patience)
-			if last != nil {
-				resp.Pin = last
-			}
-			if last != nil || a.output != "table" {
-				err = errors.Join(a.showPin(resp, resp.Pin), err)
-			}
-			return err
-		}),
 	}
+	c.RunE = a.run(func(ctx context.Context, args []string) error {
+		n, err := versionNumber(args[1])
+		if err != nil {
+			return err
+		}
+		path := a.appPath(args[0])
+		req := &windlassv1.UnpinVersionRequest{Mutation: newMutation(), App: path, Version: n, Why: why}
+		if c.Flags().Changed(flagResourceVersion) {
+			req.ResourceVersion = &version
+		}
+		resp, err := a.clients.apps.UnpinVersion(ctx, req)
+		if err != nil {
+			return err
+		}
+		a.infof("%s: %s is no longer pinned", args[0], versionText(n))
+		if !wait {
+			return a.showPin(resp, resp.Pin)
+		}
+		last, err := a.awaitPin(ctx, args[0], path, n, patience)
+		if last != nil {
+			resp.Pin = last
+		}
+		if last != nil || a.output != "table" {
+			err = errors.Join(a.showPin(resp, resp.Pin), err)
+		}
+		return err
+	})
 	c.Flags().StringVar(&why, "why", "", "why, for the history")
+	c.Flags().Int64Var(&version, flagResourceVersion, 0, "fail if the pin has another resource version, as in the output of windlass pins APP -o json")
 	c.Flags().BoolVar(&wait, "wait", true, "wait until the replicas of the pin are gone")
 	c.Flags().DurationVar(&patience, "patience", time.Hour, "how long to wait")
 	return c

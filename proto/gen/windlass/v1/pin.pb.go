@@ -97,11 +97,13 @@ type Pin struct {
 	By  string `protobuf:"bytes,5,opt,name=by,proto3" json:"by,omitempty"`
 	Why string `protobuf:"bytes,6,opt,name=why,proto3" json:"why,omitempty"`
 	// The pin was removed, and is listed until nothing of the version is left.
-	Removing      bool  `protobuf:"varint,7,opt,name=removing,proto3" json:"removing,omitempty"`
-	CreatedAt     int64 `protobuf:"varint,8,opt,name=created_at,json=createdAt,proto3" json:"created_at,omitempty"`
-	UpdatedAt     int64 `protobuf:"varint,9,opt,name=updated_at,json=updatedAt,proto3" json:"updated_at,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	Removing  bool  `protobuf:"varint,7,opt,name=removing,proto3" json:"removing,omitempty"`
+	CreatedAt int64 `protobuf:"varint,8,opt,name=created_at,json=createdAt,proto3" json:"created_at,omitempty"`
+	UpdatedAt int64 `protobuf:"varint,9,opt,name=updated_at,json=updatedAt,proto3" json:"updated_at,omitempty"`
+	// Changes with each change that a caller makes, also of a pin that was removed and set again.
+	ResourceVersion int64 `protobuf:"varint,10,opt,name=resource_version,json=resourceVersion,proto3" json:"resource_version,omitempty"`
+	unknownFields   protoimpl.UnknownFields
+	sizeCache       protoimpl.SizeCache
 }
 
 func (x *Pin) Reset() {
@@ -193,6 +195,13 @@ func (x *Pin) GetCreatedAt() int64 {
 func (x *Pin) GetUpdatedAt() int64 {
 	if x != nil {
 		return x.UpdatedAt
+	}
+	return 0
+}
+
+func (x *Pin) GetResourceVersion() int64 {
+	if x != nil {
+		return x.ResourceVersion
 	}
 	return 0
 }
@@ -333,6 +342,10 @@ type PinVersionRequest struct {
 	// regions of its spec. In a region that its spec does not name, no override of the spec applies.
 	Regions []string `protobuf:"bytes,6,rep,name=regions,proto3" json:"regions,omitempty"`
 	Why     string   `protobuf:"bytes,7,opt,name=why,proto3" json:"why,omitempty"`
+	// resource_version of the pin that the caller read. 0: the caller read that the version is not
+	// pinned. If this is outdated, the call changes nothing and fails with ABORTED and
+	// ERROR_REASON_CONFLICT. Absent: not compared.
+	ResourceVersion *int64 `protobuf:"varint,8,opt,name=resource_version,json=resourceVersion,proto3,oneof" json:"resource_version,omitempty"`
 	// Reason to pin the version although a freeze is in force. Only owners may set it.
 	OverrideFreeze string `protobuf:"bytes,50,opt,name=override_freeze,json=overrideFreeze,proto3" json:"override_freeze,omitempty"`
 	unknownFields  protoimpl.UnknownFields
@@ -418,6 +431,13 @@ func (x *PinVersionRequest) GetWhy() string {
 	return ""
 }
 
+func (x *PinVersionRequest) GetResourceVersion() int64 {
+	if x != nil && x.ResourceVersion != nil {
+		return *x.ResourceVersion
+	}
+	return 0
+}
+
 func (x *PinVersionRequest) GetOverrideFreeze() string {
 	if x != nil {
 		return x.OverrideFreeze
@@ -479,13 +499,15 @@ func (x *PinVersionResponse) GetUnchanged() bool {
 }
 
 type UnpinVersionRequest struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Mutation      *Mutation              `protobuf:"bytes,1,opt,name=mutation,proto3" json:"mutation,omitempty"`
-	App           string                 `protobuf:"bytes,2,opt,name=app,proto3" json:"app,omitempty"`
-	Version       int32                  `protobuf:"varint,3,opt,name=version,proto3" json:"version,omitempty"`
-	Why           string                 `protobuf:"bytes,4,opt,name=why,proto3" json:"why,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	state    protoimpl.MessageState `protogen:"open.v1"`
+	Mutation *Mutation              `protobuf:"bytes,1,opt,name=mutation,proto3" json:"mutation,omitempty"`
+	App      string                 `protobuf:"bytes,2,opt,name=app,proto3" json:"app,omitempty"`
+	Version  int32                  `protobuf:"varint,3,opt,name=version,proto3" json:"version,omitempty"`
+	Why      string                 `protobuf:"bytes,4,opt,name=why,proto3" json:"why,omitempty"`
+	// As in PinVersionRequest.
+	ResourceVersion *int64 `protobuf:"varint,5,opt,name=resource_version,json=resourceVersion,proto3,oneof" json:"resource_version,omitempty"`
+	unknownFields   protoimpl.UnknownFields
+	sizeCache       protoimpl.SizeCache
 }
 
 func (x *UnpinVersionRequest) Reset() {
@@ -546,6 +568,13 @@ func (x *UnpinVersionRequest) GetWhy() string {
 	return ""
 }
 
+func (x *UnpinVersionRequest) GetResourceVersion() int64 {
+	if x != nil && x.ResourceVersion != nil {
+		return *x.ResourceVersion
+	}
+	return 0
+}
+
 type UnpinVersionResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The pin, which is listed until nothing of the version is left.
@@ -595,7 +624,7 @@ var File_windlass_v1_pin_proto protoreflect.FileDescriptor
 
 const file_windlass_v1_pin_proto_rawDesc = "" +
 	"\n" +
-	"\x15windlass/v1/pin.proto\x12\vwindlass.v1\x1a\x1bbuf/validate/validate.proto\x1a\x18windlass/v1/common.proto\"\x8a\x02\n" +
+	"\x15windlass/v1/pin.proto\x12\vwindlass.v1\x1a\x1bbuf/validate/validate.proto\x1a\x18windlass/v1/common.proto\"\xb5\x02\n" +
 	"\x03Pin\x12#\n" +
 	"\rdeployment_id\x18\x01 \x01(\tR\fdeploymentId\x12\x18\n" +
 	"\aversion\x18\x02 \x01(\x05R\aversion\x12\x16\n" +
@@ -607,7 +636,9 @@ const file_windlass_v1_pin_proto_rawDesc = "" +
 	"\n" +
 	"created_at\x18\b \x01(\x03R\tcreatedAt\x12\x1d\n" +
 	"\n" +
-	"updated_at\x18\t \x01(\x03R\tupdatedAt\"\xa0\x03\n" +
+	"updated_at\x18\t \x01(\x03R\tupdatedAt\x12)\n" +
+	"\x10resource_version\x18\n" +
+	" \x01(\x03R\x0fresourceVersion\"\xa0\x03\n" +
 	"\tPinRegion\x12\x16\n" +
 	"\x06region\x18\x01 \x01(\tR\x06region\x122\n" +
 	"\x05state\x18\x02 \x01(\x0e2\x1c.windlass.v1.PinRegion.StateR\x05state\x12\x14\n" +
@@ -625,7 +656,7 @@ const file_windlass_v1_pin_proto_rawDesc = "" +
 	"\x0eSTATE_STARTING\x10\x01\x12\x11\n" +
 	"\rSTATE_SERVING\x10\x02\x12\x10\n" +
 	"\fSTATE_FAILED\x10\x03\x12\x11\n" +
-	"\rSTATE_LEAVING\x10\x04\"\xe1\x02\n" +
+	"\rSTATE_LEAVING\x10\x04\"\xaf\x03\n" +
 	"\x11PinVersionRequest\x121\n" +
 	"\bmutation\x18\x01 \x01(\v2\x15.windlass.v1.MutationR\bmutation\x12\x1c\n" +
 	"\x03app\x18\x02 \x01(\tB\n" +
@@ -635,18 +666,22 @@ const file_windlass_v1_pin_proto_rawDesc = "" +
 	"\breplicas\x18\x05 \x01(\x05B\n" +
 	"\xbaH\a\x1a\x05\x18\x90N(\x01H\x00R\breplicas\x88\x01\x01\x12,\n" +
 	"\aregions\x18\x06 \x03(\tB\x12\xbaH\x0f\x92\x01\f\x10 \x18\x01\"\x06r\x04\x10\x01\x18?R\aregions\x12\x1a\n" +
-	"\x03why\x18\a \x01(\tB\b\xbaH\x05r\x03\x18\x80\bR\x03why\x121\n" +
+	"\x03why\x18\a \x01(\tB\b\xbaH\x05r\x03\x18\x80\bR\x03why\x127\n" +
+	"\x10resource_version\x18\b \x01(\x03B\a\xbaH\x04\"\x02(\x00H\x01R\x0fresourceVersion\x88\x01\x01\x121\n" +
 	"\x0foverride_freeze\x182 \x01(\tB\b\xbaH\x05r\x03\x18\x80\bR\x0eoverrideFreezeB\v\n" +
-	"\t_replicas\"V\n" +
+	"\t_replicasB\x13\n" +
+	"\x11_resource_version\"V\n" +
 	"\x12PinVersionResponse\x12\"\n" +
 	"\x03pin\x18\x01 \x01(\v2\x10.windlass.v1.PinR\x03pin\x12\x1c\n" +
-	"\tunchanged\x18\x02 \x01(\bR\tunchanged\"\xa5\x01\n" +
+	"\tunchanged\x18\x02 \x01(\bR\tunchanged\"\xf3\x01\n" +
 	"\x13UnpinVersionRequest\x121\n" +
 	"\bmutation\x18\x01 \x01(\v2\x15.windlass.v1.MutationR\bmutation\x12\x1c\n" +
 	"\x03app\x18\x02 \x01(\tB\n" +
 	"\xbaH\ar\x05\x10\x01\x18\x80\x02R\x03app\x12!\n" +
 	"\aversion\x18\x03 \x01(\x05B\a\xbaH\x04\x1a\x02 \x00R\aversion\x12\x1a\n" +
-	"\x03why\x18\x04 \x01(\tB\b\xbaH\x05r\x03\x18\x80\bR\x03why\":\n" +
+	"\x03why\x18\x04 \x01(\tB\b\xbaH\x05r\x03\x18\x80\bR\x03why\x127\n" +
+	"\x10resource_version\x18\x05 \x01(\x03B\a\xbaH\x04\"\x02 \x00H\x00R\x0fresourceVersion\x88\x01\x01B\x13\n" +
+	"\x11_resource_version\":\n" +
 	"\x14UnpinVersionResponse\x12\"\n" +
 	"\x03pin\x18\x01 \x01(\v2\x10.windlass.v1.PinR\x03pinB\xab\x01\n" +
 	"\x0fcom.windlass.v1B\bPinProtoP\x01ZAgithub.com/windlass-run/windlass/proto/gen/windlass/v1;windlassv1\xa2\x02\x03WXX\xaa\x02\vWindlass.V1\xca\x02\vWindlass\\V1\xe2\x02\x17Windlass\\V1\\GPBMetadata\xea\x02\fWindlass::V1b\x06proto3"
@@ -696,6 +731,7 @@ func file_windlass_v1_pin_proto_init() {
 	}
 	file_windlass_v1_common_proto_init()
 	file_windlass_v1_pin_proto_msgTypes[2].OneofWrappers = []any{}
+	file_windlass_v1_pin_proto_msgTypes[4].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{

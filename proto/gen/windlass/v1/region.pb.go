@@ -80,7 +80,8 @@ type Region struct {
 	Id    string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
 	Name  string                 `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
 	// Empty: the region belongs to the platform.
-	WorkspaceId  string            `protobuf:"bytes,3,opt,name=workspace_id,json=workspaceId,proto3" json:"workspace_id,omitempty"`
+	WorkspaceId string `protobuf:"bytes,3,opt,name=workspace_id,json=workspaceId,proto3" json:"workspace_id,omitempty"`
+	// The labels latitude and longitude are degrees, and say where a map shows the region.
 	Labels       map[string]string `protobuf:"bytes,4,rep,name=labels,proto3" json:"labels,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
 	Status       RegionStatus      `protobuf:"varint,5,opt,name=status,proto3,enum=windlass.v1.RegionStatus" json:"status,omitempty"`
 	Message      string            `protobuf:"bytes,6,opt,name=message,proto3" json:"message,omitempty"`

@@ -1,6 +1,7 @@
 package mysql
 
 import (
+	"cmp"
 	"fmt"
 
 	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
@@ -11,6 +12,8 @@ func pinFromRow(r gen.AppPin) (model.Pin, error) {
 	p := model.Pin{
 		WorkspaceID: r.WorkspaceID, AppID: r.AppID, DeploymentID: r.DeploymentID, Version: r.Version, Weight: r.Weight,
 		Removing: r.Removing, By: r.PinnedBy, Why: r.Why, CreatedAt: r.CreatedAt, UpdatedAt: r.UpdatedAt,
+		// A row of an earlier release has none.
+		ResourceVersion: cmp.Or(r.ResourceVersion, r.CreatedAt),
 	}
 	var err error
 	if p.Regions, err = model.DecodePinRegions(r.Regions); err != nil {
@@ -34,7 +37,7 @@ func (t *tx) PutPin(p model.Pin) error {
 	return t.queryError(t.q.PutPin(t.ctx, gen.PutPinParams{
 		AppID: p.AppID, DeploymentID: p.DeploymentID, WorkspaceID: p.WorkspaceID, Version: p.Version, Weight: p.Weight,
 		Removing: p.Removing, PinnedBy: clipText(p.By, maxName), Why: clipText(p.Why, maxWhy), Regions: regions,
-		CreatedAt: p.CreatedAt, UpdatedAt: p.UpdatedAt,
+		CreatedAt: p.CreatedAt, UpdatedAt: p.UpdatedAt, ResourceVersion: p.ResourceVersion,
 	}), "put pin of", p.DeploymentID)
 }
 

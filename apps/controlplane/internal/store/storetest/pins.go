@@ -22,7 +22,7 @@ func testPins(t *testing.T, setup setup) {
 	pin := func(w *fixture, app model.App, version int32) model.Pin {
 		return model.Pin{
 			WorkspaceID: w.ws, AppID: app.ID, DeploymentID: w.insertDeployment(app, version).ID, Version: version, Weight: 10,
-			By: "ada", Why: "to compare in Zürich", CreatedAt: now, UpdatedAt: now + 1,
+			By: "ada", Why: "to compare in Zürich", CreatedAt: now, UpdatedAt: now + 1, ResourceVersion: now + 2,
 			Regions: []model.PinRegion{
 				{RegionID: "reg_1", Replicas: 2, State: windlassv1.PinRegion_STATE_SERVING, Since: now},
 				{RegionID: "reg_2", Replicas: 1, State: windlassv1.PinRegion_STATE_FAILED, Since: now, Lost: true, Again: true, Below: 7, Reason: "CrashLoop", Message: "exit code 1"},

@@ -13,7 +13,7 @@ import type { Message } from "@bufbuild/protobuf";
  * Describes the file windlass/v1/pin.proto.
  */
 export const file_windlass_v1_pin: GenFile = /*@__PURE__*/
-  fileDesc("ChV3aW5kbGFzcy92MS9waW4ucHJvdG8SC3dpbmRsYXNzLnYxIrkBCgNQaW4SFQoNZGVwbG95bWVudF9pZBgBIAEoCRIPCgd2ZXJzaW9uGAIgASgFEg4KBndlaWdodBgDIAEoBRInCgdyZWdpb25zGAQgAygLMhYud2luZGxhc3MudjEuUGluUmVnaW9uEgoKAmJ5GAUgASgJEgsKA3doeRgGIAEoCRIQCghyZW1vdmluZxgHIAEoCBISCgpjcmVhdGVkX2F0GAggASgDEhIKCnVwZGF0ZWRfYXQYCSABKAMiwwIKCVBpblJlZ2lvbhIOCgZyZWdpb24YASABKAkSKwoFc3RhdGUYAiABKA4yHC53aW5kbGFzcy52MS5QaW5SZWdpb24uU3RhdGUSDQoFc2luY2UYAyABKAMSEAoIcmVwbGljYXMYBCABKAUSDQoFcmVhZHkYBSABKAUSDgoGd2VpZ2h0GAYgASgFEg4KBnJlYXNvbhgHIAEoCRIPCgdtZXNzYWdlGAggASgJEhoKEnJlZ2lvbl91bnJlYWNoYWJsZRgJIAEoCBIQCghkZWFkbGluZRgKIAEoAyJqCgVTdGF0ZRIVChFTVEFURV9VTlNQRUNJRklFRBAAEhIKDlNUQVRFX1NUQVJUSU5HEAESEQoNU1RBVEVfU0VSVklORxACEhAKDFNUQVRFX0ZBSUxFRBADEhEKDVNUQVRFX0xFQVZJTkcQBCKZAgoRUGluVmVyc2lvblJlcXVlc3QSJwoIbXV0YXRpb24YASABKAsyFS53aW5kbGFzcy52MS5NdXRhdGlvbhIXCgNhcHAYAiABKAlCCrpIB3IFEAEYgAISGAoHdmVyc2lvbhgDIAEoBUIHukgEGgIgABIZCgZ3ZWlnaHQYBCABKAVCCbpIBhoEGGMoARIhCghyZXBsaWNhcxgFIAEoBUIKukgHGgUYkE4oAUgAiAEBEiMKB3JlZ2lvbnMYBiADKAlCErpID5IBDBAgGAEiBnIEEAEYPxIVCgN3aHkYByABKAlCCLpIBXIDGIAIEiEKD292ZXJyaWRlX2ZyZWV6ZRgyIAEoCUIIukgFcgMYgAhCCwoJX3JlcGxpY2FzIkYKElBpblZlcnNpb25SZXNwb25zZRIdCgNwaW4YASABKAsyEC53aW5kbGFzcy52MS5QaW4SEQoJdW5jaGFuZ2VkGAIgASgIIogBChNVbnBpblZlcnNpb25SZXF1ZXN0EicKCG11dGF0aW9uGAEgASgLMhUud2luZGxhc3MudjEuTXV0YXRpb24SFwoDYXBwGAIgASgJQgq6SAdyBRABGIACEhgKB3ZlcnNpb24YAyABKAVCB7pIBBoCIAASFQoDd2h5GAQgASgJQgi6SAVyAxiACCI1ChRVbnBpblZlcnNpb25SZXNwb25zZRIdCgNwaW4YASABKAsyEC53aW5kbGFzcy52MS5QaW5iBnByb3RvMw", [file_buf_validate_validate, file_windlass_v1_common]);
+  fileDesc("ChV3aW5kbGFzcy92MS9waW4ucHJvdG8SC3dpbmRsYXNzLnYxItMBCgNQaW4SFQoNZGVwbG95bWVudF9pZBgBIAEoCRIPCgd2ZXJzaW9uGAIgASgFEg4KBndlaWdodBgDIAEoBRInCgdyZWdpb25zGAQgAygLMhYud2luZGxhc3MudjEuUGluUmVnaW9uEgoKAmJ5GAUgASgJEgsKA3doeRgGIAEoCRIQCghyZW1vdmluZxgHIAEoCBISCgpjcmVhdGVkX2F0GAggASgDEhIKCnVwZGF0ZWRfYXQYCSABKAMSGAoQcmVzb3VyY2VfdmVyc2lvbhgKIAEoAyLDAgoJUGluUmVnaW9uEg4KBnJlZ2lvbhgBIAEoCRIrCgVzdGF0ZRgCIAEoDjIcLndpbmRsYXNzLnYxLlBpblJlZ2lvbi5TdGF0ZRINCgVzaW5jZRgDIAEoAxIQCghyZXBsaWNhcxgEIAEoBRINCgVyZWFkeRgFIAEoBRIOCgZ3ZWlnaHQYBiABKAUSDgoGcmVhc29uGAcgASgJEg8KB21lc3NhZ2UYCCABKAkSGgoScmVnaW9uX3VucmVhY2hhYmxlGAkgASgIEhAKCGRlYWRsaW5lGAogASgDImoKBVN0YXRlEhUKEVNUQVRFX1VOU1BFQ0lGSUVEEAASEgoOU1RBVEVfU1RBUlRJTkcQARIRCg1TVEFURV9TRVJWSU5HEAISEAoMU1RBVEVfRkFJTEVEEAMSEQoNU1RBVEVfTEVBVklORxAEItYCChFQaW5WZXJzaW9uUmVxdWVzdBInCghtdXRhdGlvbhgBIAEoCzIVLndpbmRsYXNzLnYxLk11dGF0aW9uEhcKA2FwcBgCIAEoCUIKukgHcgUQARiAAhIYCgd2ZXJzaW9uGAMgASgFQge6SAQaAiAAEhkKBndlaWdodBgEIAEoBUIJukgGGgQYYygBEiEKCHJlcGxpY2FzGAUgASgFQgq6SAcaBRiQTigBSACIAQESIwoHcmVnaW9ucxgGIAMoCUISukgPkgEMECAYASIGcgQQARg/EhUKA3doeRgHIAEoCUIIukgFcgMYgAgSJgoQcmVzb3VyY2VfdmVyc2lvbhgIIAEoA0IHukgEIgIoAEgBiAEBEiEKD292ZXJyaWRlX2ZyZWV6ZRgyIAEoCUIIukgFcgMYgAhCCwoJX3JlcGxpY2FzQhMKEV9yZXNvdXJjZV92ZXJzaW9uIkYKElBpblZlcnNpb25SZXNwb25zZRIdCgNwaW4YASABKAsyEC53aW5kbGFzcy52MS5QaW4SEQoJdW5jaGFuZ2VkGAIgASgIIsUBChNVbnBpblZlcnNpb25SZXF1ZXN0EicKCG11dGF0aW9uGAEgASgLMhUud2luZGxhc3MudjEuTXV0YXRpb24SFwoDYXBwGAIgASgJQgq6SAdyBRABGIACEhgKB3ZlcnNpb24YAyABKAVCB7pIBBoCIAASFQoDd2h5GAQgASgJQgi6SAVyAxiACBImChByZXNvdXJjZV92ZXJzaW9uGAUgASgDQge6SAQiAiAASACIAQFCEwoRX3Jlc291cmNlX3ZlcnNpb24iNQoUVW5waW5WZXJzaW9uUmVzcG9uc2USHQoDcGluGAEgASgLMhAud2luZGxhc3MudjEuUGluYgZwcm90bzM", [file_buf_validate_validate, file_windlass_v1_common]);
 
 /**
  * Pin keeps a version of an app running next to the live one, with its own replicas and a share of
@@ -75,6 +75,13 @@ export type Pin = Message<"windlass.v1.Pin"> & {
    * @generated from field: int64 updated_at = 9;
    */
   updatedAt: bigint;
+
+  /**
+   * Changes with each change that a caller makes, also of a pin that was removed and set again.
+   *
+   * @generated from field: int64 resource_version = 10;
+   */
+  resourceVersion: bigint;
 };
 
 /**
@@ -250,6 +257,15 @@ export type PinVersionRequest = Message<"windlass.v1.PinVersionRequest"> & {
   why: string;
 
   /**
+   * resource_version of the pin that the caller read. 0: the caller read that the version is not
+   * pinned. If this is outdated, the call changes nothing and fails with ABORTED and
+   * ERROR_REASON_CONFLICT. Absent: not compared.
+   *
+   * @generated from field: optional int64 resource_version = 8;
+   */
+  resourceVersion?: bigint | undefined;
+
+  /**
    * Reason to pin the version although a freeze is in force. Only owners may set it.
    *
    * @generated from field: string override_freeze = 50;
@@ -311,6 +327,13 @@ export type UnpinVersionRequest = Message<"windlass.v1.UnpinVersionRequest"> & {
    * @generated from field: string why = 4;
    */
   why: string;
+
+  /**
+   * As in PinVersionRequest.
+   *
+   * @generated from field: optional int64 resource_version = 5;
+   */
+  resourceVersion?: bigint | undefined;
 };
 
 /**
