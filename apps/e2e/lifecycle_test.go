@@ -21,7 +21,7 @@ import (
 // apps.
 func TestProduct(t *testing.T) {
 	t.Parallel()
-	s := newStack(t, stackConfig{})
+	s := newStack(t, stackConfig{issuer: true})
 	for name, test := range map[string]func(*testing.T, *stack){
 		"an app is deployed to two regions, updated, rolled back and deleted": testLifecycle,
 		"scaling starts and stops only the instances that it must":            testScale,
@@ -56,6 +56,7 @@ func TestProduct(t *testing.T) {
 		"one trace from the call to both regions":                             testTrace,
 		"every program has its metrics, and reports its health":               testMetrics,
 		"the command line deploys, waits and explains":                        testCLI,
+		"people sign in at an issuer with a browser":                          testSignIn,
 		"the example with a real model":                                       testRealModel,
 		"the examples that name an engine and a model":                        testServe,
 	} {

@@ -55,6 +55,8 @@ type stackConfig struct {
 	prometheus bool
 	// gateways adds a gateway to every region.
 	gateways bool
+	// issuer gives the control plane an OpenID Connect issuer, which a test starts with runIssuer.
+	issuer bool
 	// tls enables TLS on all ports except the ports of instances. It overrides the result of secures.
 	tls bool
 }
@@ -80,6 +82,8 @@ type stack struct {
 	patience time.Duration
 	order    []string // of the start; stopped in reverse
 
+	// issuer is the URL of the issuer at which people sign in. Empty: there is none.
+	issuer string
 	// prometheus is the URL of Prometheus. Empty: there is none.
 	prometheus string
 
@@ -277,6 +281,7 @@ func (s *stack) addControlPlane(built, name string) {
 	if s.restateIdentity != "" {
 		more = append(more, "--restate-identity-key="+s.restateIdentity)
 	}
+	more = append(more, s.issuerArgs()...)
 	s.addProgram(name, filepath.Join(built, "controlplane"), dir, metrics, s.environ(s.dsn()), append([]string{
 		"--log-format=json", "serve",
 		"--dns-server=" + s.names.address,

@@ -259,8 +259,9 @@ func (a browsers) serveCallback(w http.ResponseWriter, r *http.Request) error {
 			if err != nil {
 				return err
 			}
-			writePage(w, http.StatusOK, confirmPage, struct{ Title, Name, Role, Confirmation, URL string }{
+			writePage(w, http.StatusOK, confirmPage, struct{ Title, Name, Role, Confirmation, URL, Decline string }{
 				"Sign in the command line?", key.Name, model.RoleName(key.Role), try.Confirmation, try.loopbackURL(url.Values{"code": {code}}),
+				try.loopbackURL(url.Values{"error": {"The sign-in was declined in the browser."}}),
 			})
 			return nil
 		}
@@ -547,8 +548,9 @@ var signInPage = template.Must(template.New("sign-in").Parse(pageHead + `
 // user of the machine could get a token with a link alone.
 var confirmPage = template.Must(template.New("confirm").Parse(pageHead + `
 <p>A command on this machine waits for a sign-in as <strong>{{.Name}}</strong>, with role {{.Role}}.</p>
-<p>It shows the code <strong>{{.Confirmation}}</strong> in the terminal where you ran <code>windlass login</code>. If you see another code there, or did not run it, close this page.</p>
+<p>It shows the code <strong>{{.Confirmation}}</strong> in the terminal where you ran <code>windlass login</code>. If you see another code there, or did not run it, decline.</p>
 <p><a href="{{.URL}}">Sign in the command line</a></p>
+<p><a href="{{.Decline}}">Decline</a></p>
 </main></body></html>
 `))
 
