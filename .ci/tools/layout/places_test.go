@@ -78,7 +78,7 @@ var (
 	rpcPlaces = []place{
 		{"apps/windlass/internal/cli/*.go", `\.NAME\b`, "call it in a command", map[string]string{
 			"CreateApp": "deploy makes apps", "UpdateApp": "only the API sets the description",
-			"WatchFleet": "only the dashboard uses it", "UpdateRegion": "only the API renames regions",
+			"WatchFleet": "only the dashboard uses it",
 		}},
 		{"apps/controlplane/internal/api/*_test.go", `\.NAME\(`, "test its answers and its refusals", nil},
 	}

@@ -3,7 +3,7 @@ import { afterAll, afterEach, beforeAll, describe, expect, it } from "vitest";
 import { Feature } from "../src/gen/windlass/v1/workspace_pb.js";
 import { complaints, contextOf, inspect, launch, looks } from "./browser.js";
 import { Fake, FakeApp, Refusal, type Scene } from "./fake.js";
-import { empty, file, full, grouped, hostile, many, owned, platform, pooled, pooledFile, pooledPlan } from "./scenes.js";
+import { empty, file, full, grouped, hostile, many, owned, platform, pooled, pooledFile, pooledPlan, worldwide } from "./scenes.js";
 
 let browser: Browser;
 beforeAll(async () => void (browser = await launch()));
@@ -102,7 +102,7 @@ describe.each(looks)("at $name", (look) => {
     await page.getByRole("button", { name: "Unpin v3" }).click();
     await page.getByRole("dialog").getByRole("button", { name: "Unpin v3" }).click();
     await page.getByText("v3 is pinned no longer").waitFor();
-    expect(fake.requests.filter((r) => /Pin|Unpin/.test(r.procedure)).map((r) => r.request)).toMatchObject([{ version: 2, weight: 25 }, { version: 3 }]);
+    expect(fake.requests.filter((r) => /Pin|Unpin/.test(r.procedure)).map((r) => r.request)).toMatchObject([{ version: 2, weight: 25, resourceVersion: 0n }, { version: 3, resourceVersion: 7n }]);
     expect(found).toEqual([]);
   });
 
@@ -237,6 +237,54 @@ describe.each(looks)("at $name", (look) => {
     await page.getByRole("row", { name: /wl_77b2/ }).waitFor();
     expect(fake.calls).toContain("/ui/sso/login");
     expect(new URL(page.url()).pathname).toBe("/ui/keys");
+    expect(found).toEqual([]);
+  });
+
+  it("a map shows where regions are, and each has a page", async () => {
+    const { page, fake, found } = await open(worldwide, "/ui/fleet", look);
+    const map = page.getByRole("list", { name: "Regions on the map" });
+    await map.getByRole("button", { name: "us-west-2: connected, 12 changes behind, 25 of 48 GPUs used" }).waitFor();
+    await map.getByRole("button", { name: /europe-west4: unreachable, up to date/ }).waitFor();
+    expect(await map.getByRole("button", { name: /nowhere/ }).count()).toBe(0);
+    await page.getByText("1 region is not on the map").click();
+    await page.getByText("windlass region label nowhere latitude=52.4 longitude=4.9").waitFor();
+    // A mark is reached and pressed with the keyboard.
+    const mark = map.getByRole("button", { name: /ap-northeast-1/ });
+    await mark.focus();
+    await page.keyboard.press("Enter");
+    expect(await mark.getAttribute("aria-expanded")).toBe("true");
+    const chosen = page.getByRole("list", { name: "Regions of the chosen mark" });
+    await chosen.getByText("up to date, 25 of 48 GPUs used, 20 free").waitFor();
+    await inspect(page, `map-${look.name}`);
+    // Those that are close together share a mark on a narrow screen.
+    await map.getByRole("button", { name: /europe-west4/ }).click();
+    await chosen.getByRole("link", { name: "europe-west4" }).click();
+    await page.getByRole("heading", { name: "europe-west4" }).waitFor();
+    expect(new URL(page.url()).pathname).toBe("/ui/fleet/europe-west4");
+    await page.getByText("Its agent was last heard of").waitFor();
+    await page.getByRole("list", { name: "Words for parts of the region" }).getByText("rack").waitFor();
+    await page.getByRole("row", { name: /H100-80GB.*reserved.*4.*21 of 32 used, 8 free, 3 on hosts that take nothing.*4 free on one host.*24/ }).waitFor();
+    await inspect(page, `region-${look.name}`);
+    await page.goto(`${fake.url}/ui/fleet/us-east-1`);
+    await page.getByRole("link", { name: "default/production/embeddings" }).waitFor();
+    await page.getByRole("button", { name: "Set the labels of us-east-1" }).click();
+    const field = page.getByLabel("Labels, one NAME=VALUE in each line");
+    await field.fill("latitude");
+    await page.getByRole("button", { name: "Set the labels", exact: true }).click();
+    await page.getByRole("alert").getByText('"latitude" is not NAME=VALUE').waitFor();
+    await field.fill("latitude=1.5\nlongitude=-2");
+    await inspect(page, `labels-${look.name}`);
+    await page.getByRole("button", { name: "Set the labels", exact: true }).click();
+    await page.getByText("The labels of us-east-1 are set.").waitFor();
+    expect(fake.requests.at(-1)?.request).toMatchObject({ region: "reg_us-east-1", labels: { latitude: "1.5", longitude: "-2" }, resourceVersion: 4n });
+    await page.goto(`${fake.url}/ui/fleet/mars`);
+    await page.getByText("There is no region mars").waitFor();
+    await page.getByRole("link", { name: "Show all regions" }).click();
+    await page.getByRole("button", { name: "Hide the map" }).click();
+    await page.reload();
+    await page.getByRole("button", { name: "Show the map" }).waitFor();
+    expect(await map.count()).toBe(0);
+    expect(await page.getByRole("article").count()).toBe(12);
     expect(found).toEqual([]);
   });
 
@@ -688,7 +736,7 @@ describe.each(looks)("at $name", (look) => {
 });
 
 it("texts of others are shown as they are, and run nowhere", async () => {
-  for (const path of ["/ui/fleet", "/ui/apps", app, rollout, `${app}/versions`, "/ui/plan", "/ui/keys", "/ui/members", "/ui/audit", `${app}/variables`, "/ui/quota", "/ui/features", "/ui/presets", "/ui/presets/vllm?app=default/production/chat", `${app}/hosts`, `${app}/logs`, `${app}/load`, "/ui/freezes", "/ui/notifications"]) {
+  for (const path of ["/ui/fleet", "/ui/fleet/us-east-1", "/ui/apps", app, rollout, `${app}/versions`, "/ui/plan", "/ui/keys", "/ui/members", "/ui/audit", `${app}/variables`, "/ui/quota", "/ui/features", "/ui/presets", "/ui/presets/vllm?app=default/production/chat", `${app}/hosts`, `${app}/logs`, `${app}/load`, "/ui/freezes", "/ui/notifications"]) {
     const { page, found } = await open(hostile, path);
     if (path === "/ui/plan") {
       await page.getByLabel("YAML or JSON").fill(file);

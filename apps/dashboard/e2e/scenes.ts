@@ -17,9 +17,10 @@ const region = (name: string, more: object = {}) => ({
   id: `reg_${name}`, name, workspaceId: "ws_1", status: RegionStatus.CONNECTED, agentVersion: "v1.2.3", runtime: "kubernetes", revision: 812n,
   receivedRevision: 812n, lastReportAt: ago(2), instances: 18, isolation: Isolation.WORKSPACE, labels: { cloud: "a", tier: "prod" },
   gpus: [
-    { product: "H100-80GB", pool: "reserved", allocatable: 32, requested: 21, free: 8, largestFree: 4, hosts: 4, quota: 24 },
-    { product: "L40S", pool: "", allocatable: 16, requested: 4, free: 12, largestFree: 8, hosts: 2 },
+    { product: "H100-80GB", pool: "reserved", allocatable: 32, requested: 21, free: 8, largestFree: 4, hosts: 4, quota: 24, resourceName: "nvidia.com/gpu", memoryMib: 81_559n },
+    { product: "L40S", pool: "", allocatable: 16, requested: 4, free: 12, largestFree: 8, hosts: 2, resourceName: "nvidia.com/gpu", memoryMib: 46_068n },
   ],
+  cpuMillicores: 768_000n, memoryMib: 3_145_728n, topologyWords: ["host", "rack", "zone"], gatewayUrl: `https://gw.${name}.example:8443`, resourceVersion: 4n,
   ...more,
 });
 
@@ -148,7 +149,7 @@ export const pinned = {
   scaling: { max: 8, metrics: [{ type: ScalingMetric_Type.IN_FLIGHT, target: "32" }] },
   pins: [
     {
-      deploymentId: "dep_3", version: 3, weight: 10, by: "ann", why: "compare with v4",
+      deploymentId: "dep_3", version: 3, weight: 10, resourceVersion: 7n, by: "ann", why: "compare with v4",
       regions: [{ region: "us-east-1", state: PinRegion_State.SERVING, replicas: 1, ready: 1, weight: 10 }],
     },
   ],
@@ -359,6 +360,20 @@ const series = () => ({
   ],
 });
 
+/** Regions all over the world, some of them close together, with labels that say where, or nowhere. */
+export const worldwide: Scene = {
+  role: Role.OWNER,
+  fleet: {
+    regions: [
+      region("us-east-1"), region("us-east-2", { gpus: [] }), region("us-west-2", { receivedRevision: 800n }), region("eu-west-1"), region("eu-central-1"),
+      region("europe-west4", { status: RegionStatus.UNREACHABLE, lastReportAt: ago(430) }), region("ap-northeast-1"), region("ap-southeast-2", { gpus: [] }), region("sa-east-1"),
+      region("basement", { labels: { latitude: "52.52", longitude: "13.4" }, status: RegionStatus.PENDING, gpus: [], lastReportAt: 0n }), region("cape-town", { labels: { latitude: "-33.9", longitude: "18.4" } }), region("nowhere", { labels: {} }),
+    ],
+    apps: fleet.apps,
+  },
+  answers: { UpdateRegion: (r) => ((r as { resourceVersion?: bigint }).resourceVersion === 4n ? {} : new Refusal("aborted", "region has changed since")) },
+};
+
 export const full: Scene = { role: Role.DEPLOYER, fleet, app: { ...appScene, app: pinned, askedRollout: canary }, instances, answers, logs, series };
 
 const endpoints = [
@@ -402,7 +417,7 @@ export const hostile: Scene = {
   role: Role.DEPLOYER,
   series: () => ({ regions: [{ region: nasty, problem: nasty, keptSince: BigInt(nowStep()), samples: samples(0, 0, 1) }] }),
   fleet: {
-    regions: [region("us-east-1", { message: nasty, notes: [nasty], labels: { [nasty]: nasty }, agentVersion: nasty, runtime: nasty, gpus: [{ product: nasty, pool: nasty, allocatable: 1 }] })],
+    regions: [region("us-east-1", { message: nasty, notes: [nasty], labels: { [nasty]: nasty }, topologyWords: [nasty], gatewayUrl: nasty, agentVersion: nasty, runtime: nasty, gpus: [{ product: nasty, pool: nasty, allocatable: 1 }] })],
     apps: [app("chat", { message: nasty, description: nasty, regions: [nasty] })],
   },
   app: {

@@ -52,6 +52,8 @@ const index = createRoute({
 
 const fleet = createRoute({ getParentRoute: () => root, path: "/fleet", component: FleetPage });
 
+const region = createRoute({ getParentRoute: () => root, path: "/fleet/$region", component: lazyRouteComponent(() => import("./pages/region.js"), "RegionPage") });
+
 export type AppsSearch = { q?: string | undefined; status?: number | undefined; region?: string | undefined };
 
 const apps = createRoute({
@@ -190,7 +192,7 @@ const logs = createRoute({
 });
 
 export const router = createRouter({
-  routeTree: root.addChildren([index, fleet, apps, app, rollout, versions, plan, keys, members, audit, quota, hosts, variables, load, chat, logs, freezesPage, notifications, presets, preset, features, workspaces, workspace]),
+  routeTree: root.addChildren([index, fleet, region, apps, app, rollout, versions, plan, keys, members, audit, quota, hosts, variables, load, chat, logs, freezesPage, notifications, presets, preset, features, workspaces, workspace]),
   basepath: "/ui",
   scrollRestoration: true,
   defaultPendingComponent: () => <Loading what="the page" />,

@@ -5,7 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"math"
 	"slices"
+	"strconv"
 
 	"github.com/windlass-run/windlass/apps/controlplane/internal/apierr"
 	"github.com/windlass-run/windlass/apps/controlplane/internal/model"
@@ -56,11 +58,33 @@ func (a regionService) CreateRegion(ctx context.Context, req *windlassv1.CreateR
 // maxLabel is the maximum length of a label's name or value, in bytes.
 const maxLabel = 256
 
+// placeLabels are the labels that say where a map shows a region, with the most degrees that each may have.
+var placeLabels = map[string]float64{"latitude": 90, "longitude": 180}
+
 func checkLabels(labels map[string]string) error {
 	for _, name := range slices.Sorted(maps.Keys(labels)) {
 		if name == "" || len(name) > maxLabel || len(labels[name]) > maxLabel {
 			return apierr.Invalid("labels", fmt.Sprintf("label %q: names have 1 to %d bytes, values at most %d", apierr.Clip(name, 64), maxLabel, maxLabel))
 		}
+	}
+	return checkPlace(labels)
+}
+
+// checkPlace fails if labels give a region one coordinate only, or one that is not on the earth.
+func checkPlace(labels map[string]string) error {
+	for _, name := range slices.Sorted(maps.Keys(placeLabels)) {
+		value, set := labels[name]
+		if !set {
+			continue
+		}
+		if degrees, err := strconv.ParseFloat(value, 64); err != nil || !(math.Abs(degrees) <= placeLabels[name]) {
+			return apierr.InvalidFix("labels", fmt.Sprintf("label %s=%q is not a number of degrees from %g to %g", name, apierr.Clip(value, 64), -placeLabels[name], placeLabels[name]),
+				"Use decimal degrees, such as latitude=52.4 and longitude=4.9. North and east are positive.")
+		}
+	}
+	_, latitude := labels["latitude"]
+	if _, longitude := labels["longitude"]; latitude != longitude {
+		return apierr.InvalidFix("labels", "only one of the labels latitude and longitude is set", "Set both, or none.")
 	}
 	return nil
 }

@@ -5,7 +5,7 @@ import { AppSchema } from "../gen/windlass/v1/app_pb.js";
 import { AppStatus, RegionStatus } from "../gen/windlass/v1/common_pb.js";
 import { WatchFleetResponseSchema } from "../gen/windlass/v1/fleet_pb.js";
 import { GpuCapacitySchema, RegionSchema } from "../gen/windlass/v1/region_pb.js";
-import { filterApps, gpus, lag, noFilter, sortRegions } from "./fleet.js";
+import { filterApps, gpus, healthOf, lag, noFilter, sortRegions, sumGpus, worstTone } from "./fleet.js";
 
 const app = (name: string, more: object = {}) =>
   create(AppSchema, { id: `app_${name}`, name, projectName: "default", environmentName: "production", status: AppStatus.READY, ...more });
@@ -46,5 +46,22 @@ describe("regions", () => {
   });
   it("tell GPUs that are used, free, or away with their hosts", () => {
     expect(gpus(create(GpuCapacitySchema, { allocatable: 16, requested: 6, free: 8, largestFree: 4 }))).toMatchObject({ used: 6, free: 8, away: 2, largest: 4 });
+  });
+});
+
+describe("a region's mark", () => {
+  const region = (more: object) => create(RegionSchema, { status: RegionStatus.CONNECTED, revision: 9n, receivedRevision: 9n, ...more });
+  const pools = [create(GpuCapacitySchema, { allocatable: 8, requested: 5, free: 3 }), create(GpuCapacitySchema, { allocatable: 4, requested: 1, free: 2 })];
+  it("tells apart health, and a feed that is behind", () => {
+    expect([region({}), region({ receivedRevision: 7n }), region({ status: RegionStatus.UNREACHABLE, receivedRevision: 7n }), region({ status: RegionStatus.PENDING })].map((r) => healthOf(r).tone)).toEqual(["good", "warn", "bad", "idle"]);
+  });
+  it("has the worst tone of several regions", () => {
+    expect(worstTone(["good", "bad", "warn"])).toBe("bad");
+    expect(worstTone(["good", "idle"])).toBe("idle");
+    expect(worstTone(["good"])).toBe("good");
+  });
+  it("sums GPUs of all pools, of which none are free out of reach", () => {
+    expect(sumGpus(region({ gpus: pools }))).toEqual({ used: 6, free: 5, total: 12 });
+    expect(sumGpus(region({ gpus: pools, status: RegionStatus.UNREACHABLE }))).toEqual({ used: 6, free: 0, total: 12 });
   });
 });

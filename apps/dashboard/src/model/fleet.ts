@@ -2,6 +2,7 @@
 import type { App } from "../gen/windlass/v1/app_pb.js";
 import { AppStatus, RegionStatus } from "../gen/windlass/v1/common_pb.js";
 import type { GpuCapacity, Region } from "../gen/windlass/v1/region_pb.js";
+import { regionStatus, type Tone, type Word } from "./words.js";
 
 /** Changes of what should run there that the agent does not have yet. */
 export const lag = (r: Region) => Number(r.revision > r.receivedRevision ? r.revision - r.receivedRevision : 0n);
@@ -22,6 +23,34 @@ export function gpus(g: GpuCapacity): Gpus {
   const free = Math.min(g.free, g.allocatable - used);
   return { used, free, away: g.allocatable - used - free, total: g.allocatable, quota: g.quota, largest: g.largestFree };
 }
+
+/** GPUs of all products and pools together. `free` are none while the region is out of reach. */
+export function sumGpus(region: Region): { used: number; free: number; total: number } {
+  const sum = { used: 0, free: 0, total: 0 };
+  for (const c of region.gpus) {
+    const g = gpus(c);
+    sum.used += g.used;
+    sum.total += g.total;
+    if (region.status === RegionStatus.CONNECTED) sum.free += g.free;
+  }
+  return sum;
+}
+
+export const gpusText = (g: { used: number; total: number }) => (g.total > 0 ? `${g.used} of ${g.total} GPUs used` : "no GPUs");
+
+export const lagText = (behind: number) => (behind === 0 ? "up to date" : `${behind} change${behind === 1 ? "" : "s"} behind`);
+
+/** The health of a region, with the lag of its feed. */
+export function healthOf(region: Region): Word {
+  const word = regionStatus(region.status);
+  const behind = lag(region);
+  return region.status === RegionStatus.CONNECTED && behind > 0 ? { tone: "warn", text: lagText(behind) } : word;
+}
+
+const severity: Tone[] = ["good", "busy", "idle", "warn", "bad"];
+
+/** The worst of several, for one mark of all. */
+export const worstTone = (tones: Tone[]): Tone => tones.reduce((worst, t) => (severity.indexOf(t) > severity.indexOf(worst) ? t : worst), "good" as Tone);
 
 export const appPath = (a: App) => `${a.projectName}/${a.environmentName}/${a.name}`;
 

@@ -1,6 +1,7 @@
 // What states are called, and how they look. The words are those of the API and of the CLI.
 import { AppStatus, DeploymentStatus, InstanceStatus, RegionStatus, Role, RolloutStatus } from "../gen/windlass/v1/common_pb.js";
 import { PinRegion_State } from "../gen/windlass/v1/pin_pb.js";
+import { Isolation } from "../gen/windlass/v1/region_pb.js";
 import { CheckProgress_State, RegionProgress_State, RolloutPolicy_Strategy, WaveProgress_State } from "../gen/windlass/v1/rollout_pb.js";
 
 export type Tone = "good" | "busy" | "warn" | "bad" | "idle";
@@ -53,6 +54,13 @@ export const regionStatus = from({
   [RegionStatus.CONNECTED]: { text: "connected", tone: "good" },
   [RegionStatus.UNREACHABLE]: { text: "unreachable", tone: "bad" },
 });
+
+const isolations: Record<number, string> = {
+  [Isolation.UNSPECIFIED]: "not known yet",
+  [Isolation.NONE]: "none",
+  [Isolation.WORKSPACE]: "by workspace",
+};
+export const isolationText = (isolation: Isolation) => isolations[isolation] ?? "unknown";
 
 export const waveState = from({
   [WaveProgress_State.WAITING]: { text: "waiting", tone: "idle" },

@@ -1,21 +1,60 @@
-import { useState, type ReactNode } from "react";
+import { Link } from "@tanstack/react-router";
+import { lazy, Suspense, useState, type FunctionComponent, type ReactNode } from "react";
 import { useFleet } from "../api/fleet.js";
 import { RegionStatus, Role } from "../gen/windlass/v1/common_pb.js";
-import { Isolation, type GpuCapacity, type Region } from "../gen/windlass/v1/region_pb.js";
-import { gpus, lag, sortRegions } from "../model/fleet.js";
+import type { GpuCapacity, Region } from "../gen/windlass/v1/region_pb.js";
+import { gpus, lag, lagText, sortRegions, sumGpus } from "../model/fleet.js";
 import { windlass } from "../model/shell.js";
 import { ms } from "../model/time.js";
-import { administers, regionStatus } from "../model/words.js";
+import { administers, isolationText, regionStatus } from "../model/words.js";
 import { Once, type Made } from "../ui/once.js";
 import { Badge, Bar, Command, Loading, Time, useTitle } from "../ui/pieces.js";
 import { useSession } from "../ui/session.js";
 import { RegionButtons, RegionDialog, type RegionAsked } from "./region-actions.js";
 
-const isolations: Record<number, string> = {
-  [Isolation.UNSPECIFIED]: "not known yet",
-  [Isolation.NONE]: "none",
-  [Isolation.WORKSPACE]: "by workspace",
-};
+const mapKey = "windlass-map";
+
+/** The map is not part of the first view's script. Without it, the list of regions is there all the same. */
+const FleetMap = lazy<FunctionComponent<{ regions: Region[] }>>(() =>
+  import("./fleet-map.js").then(
+    (m) => ({ default: m.FleetMap }),
+    () => ({ default: NoMap }),
+  ),
+);
+
+const NoMap = () => <p className="note warn">The map could not be loaded. Load the page anew to see it.</p>;
+
+function FleetMapPanel({ regions }: { regions: Region[] }) {
+  const [shown, setShown] = useState(() => localStorage.getItem(mapKey) !== "hidden");
+  const toggle = () => {
+    setShown(!shown);
+    try {
+      if (shown) localStorage.setItem(mapKey, "hidden");
+      else localStorage.removeItem(mapKey);
+    } catch {
+      // A browser that keeps nothing shows the map again next time.
+    }
+  };
+  return (
+    <section className="panel above" aria-labelledby="map">
+      <header>
+        <h2 id="map">Map</h2>
+        <div className="end">
+          <button type="button" className="button small" aria-expanded={shown} aria-controls="map-body" onClick={toggle}>
+            {shown ? "Hide the map" : "Show the map"}
+          </button>
+        </div>
+      </header>
+      <div className="body" id="map-body" hidden={!shown}>
+        {shown ? (
+          <Suspense fallback={<div className="map-wait"><Loading what="the map" /></div>}>
+            <FleetMap regions={regions} />
+          </Suspense>
+        ) : null}
+      </div>
+    </section>
+  );
+}
 
 function Gpu({ capacity }: { capacity: GpuCapacity }) {
   const g = gpus(capacity);
@@ -52,7 +91,11 @@ function RegionCard({ region, buttons }: { region: Region; buttons: ReactNode })
   return (
     <article className={`panel region${away ? " away" : ""}`} aria-labelledby={id}>
       <header>
-        <h2 id={id}>{region.name}</h2>
+        <h2 id={id}>
+          <Link to="/fleet/$region" params={{ region: region.name }}>
+            {region.name}
+          </Link>
+        </h2>
         {region.workspaceId === "" ? <span className="chip">platform</span> : null}
         <div className="end">
           <Badge word={regionStatus(region.status)} />
@@ -81,7 +124,7 @@ function RegionCard({ region, buttons }: { region: Region; buttons: ReactNode })
             </div>
             <div>
               <dt>Feed</dt>
-              <dd className="num">{behind === 0 ? "up to date" : `${behind} change${behind === 1 ? "" : "s"} behind`}</dd>
+              <dd className="num">{lagText(behind)}</dd>
             </div>
             <div>
               <dt>Agent</dt>
@@ -99,7 +142,7 @@ function RegionCard({ region, buttons }: { region: Region; buttons: ReactNode })
             ) : null}
             <div>
               <dt>Isolation</dt>
-              <dd>{isolations[region.isolation] ?? "unknown"}</dd>
+              <dd>{isolationText(region.isolation)}</dd>
             </div>
           </dl>
         )}
@@ -141,13 +184,12 @@ function RegionCard({ region, buttons }: { region: Region; buttons: ReactNode })
 
 function Totals({ regions }: { regions: Region[] }) {
   const sum = { used: 0, free: 0, total: 0 };
-  for (const r of regions)
-    for (const c of r.gpus) {
-      const g = gpus(c);
-      sum.used += g.used;
-      sum.total += g.total;
-      if (r.status === RegionStatus.CONNECTED) sum.free += g.free;
-    }
+  for (const r of regions) {
+    const of = sumGpus(r);
+    sum.used += of.used;
+    sum.free += of.free;
+    sum.total += of.total;
+  }
   const connected = regions.filter((r) => r.status === RegionStatus.CONNECTED).length;
   const away = regions.filter((r) => r.status === RegionStatus.UNREACHABLE).length;
   const behind = regions.reduce((n, r) => n + lag(r), 0);
@@ -217,6 +259,7 @@ export function FleetPage() {
       ) : (
         <>
           <Totals regions={regions} />
+          <FleetMapPanel regions={regions} />
           <div className="cards">
             {regions.map((r) => (
               <RegionCard key={r.id} region={r} buttons={<RegionButtons region={r} role={role} ask={setAsked} />} />

@@ -3,6 +3,8 @@ import { useId, useState } from "react";
 import { explain, mutation, transport } from "../api/clients.js";
 import { Role } from "../gen/windlass/v1/common_pb.js";
 import { RegionService, type Region } from "../gen/windlass/v1/region_pb.js";
+import { changedMeanwhile } from "../model/changed.js";
+import { labelsText, parseLabels } from "../model/labels.js";
 import { administers } from "../model/words.js";
 import { Confirm } from "../ui/confirm.js";
 import type { Made } from "../ui/once.js";
@@ -11,7 +13,7 @@ import { useToast } from "../ui/toast.js";
 
 const regions = createClient(RegionService, transport);
 
-export type RegionAsked = { what: "create" } | { what: "token" | "revoke" | "evict"; region: Region };
+export type RegionAsked = { what: "create" } | { what: "token" | "labels" | "revoke" | "evict"; region: Region };
 
 /** Whether keys of the role manage the region: owners those of their workspace, operators the platform's. */
 export const manages = (role: Role | undefined, region: Region) => administers(role) && (role === Role.OPERATOR) === (region.workspaceId === "");
@@ -73,6 +75,36 @@ function AskToken({ region, done, close }: { region: Region; done: (made: Made) 
           ))}
         </select>
       </div>
+    </Confirm>
+  );
+}
+
+function AskLabels({ region, close }: { region: Region; close: () => void }) {
+  const say = useToast();
+  const id = useId();
+  const [opened] = useState(region);
+  const [text, setText] = useState(() => labelsText(region.labels));
+  return (
+    <Confirm
+      ask={{
+        title: `Labels of ${region.name}`,
+        effect: "Overrides of apps select regions by labels, from the next version of an app on. The labels latitude and longitude, in degrees, say where the map shows the region.",
+        label: "Set the labels",
+        grave: false,
+        reason: "",
+      }}
+      act={async () => {
+        const { unchanged } = await regions.updateRegion({ mutation: mutation(), region: opened.id, labels: parseLabels(text), resourceVersion: opened.resourceVersion });
+        say(unchanged ? "The labels are so already." : `The labels of ${region.name} are set.`);
+      }}
+      onClose={close}
+      explain={explain}
+    >
+      <div className="field">
+        <label htmlFor={id}>Labels, one NAME=VALUE in each line</label>
+        <textarea id={id} className="input file" rows={6} spellCheck={false} value={text} onChange={(e) => setText(e.target.value)} placeholder={"latitude=52.4\nlongitude=4.9"} />
+      </div>
+      {region.resourceVersion !== opened.resourceVersion ? <p className="note warn">{changedMeanwhile}</p> : null}
     </Confirm>
   );
 }
@@ -142,7 +174,7 @@ function AskEvict({ region, close }: { region: Region; close: () => void }) {
 /** Buttons for what can be done about a region. */
 export function RegionButtons({ region, role, ask }: { region: Region; role: Role | undefined; ask: (asked: RegionAsked) => void }) {
   if (!manages(role, region)) return null;
-  const button = (what: "token" | "revoke" | "evict", label: string, name: string, grave: boolean) => (
+  const button = (what: "token" | "labels" | "revoke" | "evict", label: string, name: string, grave: boolean) => (
     <button type="button" className={`button small${grave ? " grave" : ""}`} aria-label={name} onClick={() => ask({ what, region })}>
       {label}
     </button>
@@ -150,6 +182,7 @@ export function RegionButtons({ region, role, ask }: { region: Region; role: Rol
   return (
     <div className="buttons">
       {button("token", "Join token", `Make a join token of ${region.name}`, false)}
+      {button("labels", "Labels", `Set the labels of ${region.name}`, false)}
       {region.agentVersion ? button("revoke", "Revoke credentials", `Revoke the credentials of ${region.name}`, true) : null}
       {role === Role.OPERATOR ? button("evict", "Evict a workspace", `Evict a workspace from ${region.name}`, true) : null}
     </div>
@@ -162,6 +195,8 @@ export function RegionDialog({ asked, platform, done, close }: { asked: RegionAs
       return <AskCreate platform={platform} done={done} close={close} />;
     case "token":
       return <AskToken region={asked.region} done={done} close={close} />;
+    case "labels":
+      return <AskLabels region={asked.region} close={close} />;
     case "revoke":
       return <AskRevoke region={asked.region} close={close} />;
     case "evict":

@@ -144,6 +144,7 @@ func commandRuns(server, file, model string) map[string][]commandRun {
 		"region token":              {{args: []string{"region", "token", "a"}}},
 		"region list":               {{args: []string{"region", "list"}}},
 		"region show":               {{args: []string{"region", "show", "a"}}},
+		"region label":              {{args: []string{"region", "label", "a", "tier=small"}}},
 		"region delete":             {{args: []string{"region", "delete", "a"}}},
 		"region revoke":             {{args: []string{"region", "revoke", "a"}}},
 		"region prune":              {{args: []string{"region", "prune", "a"}}, {args: []string{"region", "prune", "a", "--approve"}}},

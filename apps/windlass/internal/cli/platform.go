@@ -236,7 +236,7 @@ func (a *app) regionCommand() *cobra.Command {
 		}),
 	}
 	prune.Flags().BoolVar(&approve, "approve", false, "release the workloads for removal")
-	return groupCommands(c, create, token, list, a.showRegionCommand(), remove, revoke, prune, a.grantCommand(), a.ungrantCommand(), a.evictCommand(),
+	return groupCommands(c, create, token, list, a.showRegionCommand(), a.labelRegionCommand(), remove, revoke, prune, a.grantCommand(), a.ungrantCommand(), a.evictCommand(),
 		a.gatewaysCommand(), a.approveGatewayCommand(), a.disapproveGatewayCommand())
 }
 

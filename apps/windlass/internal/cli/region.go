@@ -2,6 +2,7 @@ package cli
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -101,6 +102,57 @@ host: an instance cannot get more now. QUOTA is how much of the pool Windlass ma
 			return a.showMessage(resp.Region, func(w *tabwriter.Writer) { regionTable(w, resp.Region) })
 		}),
 	}
+}
+
+func (a *app) labelRegionCommand() *cobra.Command {
+	var unset []string
+	c := &cobra.Command{
+		Use: "label NAME LABEL=VALUE...", Short: "Set and remove labels of a region", Args: cobra.MinimumNArgs(1),
+		Long: `Label changes the labels of a region. Other labels stay. Overrides in files of apps select regions by labels, from
+the next version of an app on. The labels latitude and longitude, in degrees, say where the dashboard's map shows
+the region.`,
+		Example: "  windlass region label eu-west-1 tier=small\n  windlass region label basement latitude=52.4 longitude=4.9\n  windlass region label eu-west-1 --unset tier",
+		RunE: a.run(func(ctx context.Context, args []string) error {
+			values, err := parseAssignments(args[1:])
+			if err != nil {
+				return err
+			}
+			if len(values)+len(unset) == 0 {
+				return errors.New("nothing to change: give LABEL=VALUE, or --unset LABEL")
+			}
+			got, err := a.clients.regions.GetRegion(ctx, &windlassv1.GetRegionRequest{Region: args[0]})
+			if err != nil {
+				return err
+			}
+			labels := maps.Clone(got.Region.Labels)
+			if labels == nil {
+				labels = map[string]string{}
+			}
+			maps.Copy(labels, values)
+			for _, name := range unset {
+				delete(labels, name)
+			}
+			resp, err := a.clients.regions.UpdateRegion(ctx, &windlassv1.UpdateRegionRequest{
+				Mutation: newMutation(), Region: got.Region.Id, Labels: labels, ResourceVersion: got.Region.ResourceVersion,
+			})
+			if err != nil {
+				return err
+			}
+			if resp.Unchanged {
+				a.infof("region %s: nothing changed", args[0])
+			} else {
+				a.infof("the labels of region %s are changed", args[0])
+			}
+			return a.showMessage(resp.Region, func(w *tabwriter.Writer) {
+				writeRow(w, "LABEL", "VALUE")
+				for _, name := range slices.Sorted(maps.Keys(resp.Region.GetLabels())) {
+					writeRow(w, name, resp.Region.Labels[name])
+				}
+			})
+		}),
+	}
+	c.Flags().StringSliceVar(&unset, "unset", nil, "labels to remove")
+	return c
 }
 
 func regionTable(w *tabwriter.Writer, r *windlassv1.Region) {

@@ -37,6 +37,8 @@ export type Region = Message<"windlass.v1.Region"> & {
   workspaceId: string;
 
   /**
+   * The labels latitude and longitude are degrees, and say where a map shows the region.
+   *
    * @generated from field: map<string, string> labels = 4;
    */
   labels: { [key: string]: string };
