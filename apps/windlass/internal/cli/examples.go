@@ -37,6 +37,7 @@ var mappingExamples = map[protoreflect.Name]mappingExample{
 	"LoadedModel":       {"{name: %s}", "name", "summaries"},
 	"ModelArtifact":     {"{url: %s}", "url", `"oci://registry.example.com/fraud@sha256:6ae8a75555209fd6c44157c0aed8016e763ff435a19cf186f76863140143ff72"`},
 	"ModelCache":        {"{mountPath: %s, claim: {sizeGib: 200}}", "mount_path", "/models"},
+	"ModelEviction":     {"{perMinute: %s}", "per_minute", "10"},
 	"ModelFacts":        {"{layers: %s}", "layers", "80"},
 	"ModelServer":       {"{protocol: %s}", "protocol", "v2"},
 	"Override":          {"{regions: [eu-west-1], replicas: %s}", "replicas", "1"},
