@@ -121,7 +121,7 @@ func (c regionMutation) evictPins(app model.App, region model.Region) (changed b
 		if !pins.RemoveIn(&p, region.ID, c.at) {
 			continue
 		}
-		p.Touch(c.by.Name, p.Why, c.at)
+		p = p.Changed(c.by.Name, p.Why, c.at)
 		if err := c.PutPin(p); err != nil {
 			return false, fmt.Errorf("store pin of %s: %w", p.DeploymentID, err)
 		}

@@ -89,7 +89,7 @@ func (c pinMutation) pinVersion(req *windlassv1.PinVersionRequest) (*windlassv1.
 	if err := c.mayUseFeatures(r, d, had, p); err != nil {
 		return nil, err
 	}
-	p.Touch(c.by.Name, req.GetWhy(), c.at)
+	p = p.Changed(c.by.Name, req.GetWhy(), c.at)
 	if err := c.leaveSome(p, others); err != nil {
 		return nil, err
 	}

@@ -52,7 +52,7 @@ func (a appService) UnpinVersion(ctx context.Context, req *windlassv1.UnpinVersi
 		if !pins.Remove(&p, c.at) {
 			return &windlassv1.UnpinVersionResponse{Pin: before}, nil
 		}
-		p.Touch(c.by.Name, req.GetWhy(), c.at)
+		p = p.Changed(c.by.Name, req.GetWhy(), c.at)
 		if err := c.PutPin(p); err != nil {
 			return nil, fmt.Errorf("store pin of %s: %w", p.DeploymentID, err)
 		}

@@ -21,15 +21,16 @@ type Pin struct {
 	// Regions are sorted by id. They are never changed in place.
 	Regions              []PinRegion
 	CreatedAt, UpdatedAt int64
-	// ResourceVersion changes with each change that a caller makes: see Touch.
+	// ResourceVersion changes with each change that a caller makes: see Changed.
 	ResourceVersion int64
 }
 
-// Touch records a change that a caller made at now, in unix ms. A pin that was deleted and set again gets a newer
-// version than before, because versions are times.
-func (p *Pin) Touch(by, why string, now int64) {
+// Changed returns the pin with a change that a caller made at now, in unix ms. A pin that was deleted and set again
+// gets a newer version than before, because versions are times.
+func (p Pin) Changed(by, why string, now int64) Pin {
 	p.By, p.Why, p.UpdatedAt = by, why, now
 	p.ResourceVersion = max(p.ResourceVersion+1, now)
+	return p
 }
 
 // PinRegion is the progress of a pin in a region. It is stored as JSON: fields are only ever added.
