@@ -51,9 +51,9 @@ const (
 )
 
 // chooseAddress returns the index of the address to use, and the reason if it differs from current. The first address
-// is preferred, so that all processes with the same list use the same server. Without an address that is up, it
-// returns current.
-func chooseAddress(all []health, current int, now time.Time) (next int, reason string) {
+// is preferred, so that all processes with the same list use the same server: mayReturn reports whether an earlier
+// address may be used again while the current one is up. Without an address that is up, it returns current.
+func chooseAddress(all []health, current int, mayReturn func(i int) bool, now time.Time) (next int, reason string) {
 	if all[current].isDown() {
 		for i := range all {
 			if all[i].isUp() {
@@ -63,7 +63,7 @@ func chooseAddress(all []health, current int, now time.Time) (next int, reason s
 		return current, ""
 	}
 	for i := range all[:current] {
-		if all[i].isUp() && now.Sub(all[i].upSince) >= settleTime {
+		if all[i].isUp() && now.Sub(all[i].upSince) >= settleTime && mayReturn(i) {
 			return i, reasonPreferred
 		}
 	}

@@ -35,6 +35,9 @@ type Config struct {
 	Addresses []string
 	// Check returns an error unless the address with the index can be used.
 	Check func(ctx context.Context, i int) error
+	// MayReturn reports whether the address with the index may be used again while a later one is in use and up. It
+	// must not block. nil: always.
+	MayReturn func(i int) bool
 	// Switched is called after another address was chosen. down means that the previous address cannot be used. It
 	// must not block, and may be nil.
 	Switched func(from, to int, down bool)
@@ -67,6 +70,9 @@ func New(cfg Config) (*Set, error) {
 	}
 	if cfg.Log == nil {
 		cfg.Log = slog.New(slog.DiscardHandler)
+	}
+	if cfg.MayReturn == nil {
+		cfg.MayReturn = func(int) bool { return true }
 	}
 	s := &Set{cfg: cfg, health: make([]health, len(cfg.Addresses))}
 	if cfg.Metrics != nil {
@@ -158,7 +164,7 @@ func (s *Set) update(change func([]health), now time.Time) {
 	s.mu.Lock()
 	change(s.health)
 	from := s.current
-	to, reason := chooseAddress(s.health, from, now)
+	to, reason := chooseAddress(s.health, from, s.cfg.MayReturn, now)
 	s.current = to
 	cause := s.health[from].err
 	s.mu.Unlock()

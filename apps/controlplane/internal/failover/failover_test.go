@@ -38,7 +38,7 @@ func TestChooseAddress_FollowsHealthAndPreference(t *testing.T) {
 		"the first is up again, but not for long":   {[]health{fresh, up}, 1, 1, ""},
 		"the first is up again":                     {[]health{up, up}, 1, 0, reasonPreferred},
 	} {
-		next, reason := chooseAddress(c.all, c.current, now)
+		next, reason := chooseAddress(c.all, c.current, func(int) bool { return true }, now)
 		require.Equal(t, c.next, next, name)
 		require.Equal(t, c.reason, reason, name)
 	}
@@ -109,6 +109,22 @@ windlass_failover_switches_total{reason="preferred",service="database"} 1
 		set.Close()
 		require.Zero(t, testutil.CollectAndCount(metrics, "windlass_failover_address_up"))
 	})
+}
+
+// A former primary may lack what was written since.
+func TestChooseAddress_ReturnsOnlyWhereItMay(t *testing.T) {
+	now := time.Unix(1_000_000, 0)
+	up := health{upSince: now.Add(-time.Hour)}
+	next, reason := chooseAddress([]health{up, up, up}, 2, func(i int) bool { return i == 1 }, now)
+	require.Equal(t, 1, next)
+	require.Equal(t, reasonPreferred, reason)
+	next, reason = chooseAddress([]health{up, up}, 1, func(int) bool { return false }, now)
+	require.Equal(t, 1, next)
+	require.Empty(t, reason)
+	down := health{failures: failuresUntilDown, err: errGone}
+	next, reason = chooseAddress([]health{up, down}, 1, func(int) bool { return false }, now)
+	require.Zero(t, next)
+	require.Equal(t, reasonDown, reason)
 }
 
 func TestSet_BeginsWithAnAddressThatIsUp(t *testing.T) {

@@ -82,7 +82,7 @@ func (e *Examination) examineServer(ctx context.Context, d *sql.DB) error {
 		return err
 	}
 	e.Cipher = status["ssl_version"]
-	switch err := checkNode(ctx, d, true); {
+	switch _, err := checkNode(ctx, d, true); {
 	case errors.Is(err, errServerReadOnly):
 		e.ReadOnly = true
 	case err != nil:

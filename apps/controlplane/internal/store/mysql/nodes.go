@@ -11,6 +11,7 @@ import (
 	"net"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/go-sql-driver/mysql"
@@ -63,8 +64,10 @@ type nodes struct {
 	open       []*openConns
 	// checks has one connection for each address.
 	checks []*sql.DB
-	stop   context.CancelFunc
-	done   chan struct{}
+	// known are the servers that answered last at each address. nil: none has answered yet.
+	known []atomic.Pointer[server]
+	stop  context.CancelFunc
+	done  chan struct{}
 }
 
 var (
@@ -74,7 +77,7 @@ var (
 
 // newNodes checks the addresses once, and then until Close. writable requires addresses that accept writes.
 func newNodes(ctx context.Context, cfg Config, service string, addresses []string, configs []*mysql.Config, writable bool) (*nodes, error) {
-	n := &nodes{done: make(chan struct{})}
+	n := &nodes{done: make(chan struct{}), known: make([]atomic.Pointer[server], len(configs))}
 	for _, c := range configs {
 		open := &openConns{conns: map[net.Conn]struct{}{}}
 		c.DialFunc = open.dial
@@ -90,7 +93,15 @@ func newNodes(ctx context.Context, cfg Config, service string, addresses []strin
 	var err error
 	n.set, err = failover.New(failover.Config{
 		Service: service, Addresses: addresses, Metrics: cfg.Failover, Log: cfg.Log,
-		Check: func(ctx context.Context, i int) error { return checkNode(ctx, n.checks[i], writable) },
+		Check: func(ctx context.Context, i int) error {
+			found, err := checkNode(ctx, n.checks[i], writable)
+			if err == nil {
+				n.known[i].Store(&found)
+			}
+			return err
+		},
+		// A former primary that was started again lacks what was written since. A Galera node gets it.
+		MayReturn: func(i int) bool { return !writable || n.known[i].Load().isClustered() },
 		Switched: func(from, _ int, down bool) {
 			if down {
 				n.open[from].closeAll()
@@ -101,6 +112,10 @@ func newNodes(ctx context.Context, cfg Config, service string, addresses []strin
 		return nil, errors.Join(err, n.closeChecks())
 	}
 	n.set.CheckAll(ctx)
+	if err := n.requireOnePrimary(writable); err != nil {
+		n.set.Close()
+		return nil, errors.Join(err, n.closeChecks())
+	}
 	run, stop := context.WithCancel(context.WithoutCancel(ctx))
 	n.stop = stop
 	go func() {
@@ -108,6 +123,23 @@ func newNodes(ctx context.Context, cfg Config, service string, addresses []strin
 		_ = n.set.Run(run) // it ends only with its context
 	}()
 	return n, nil
+}
+
+// requireOnePrimary returns an error if several servers accept writes that are not nodes of a cluster. One of them may
+// be a former primary, and which one is not known.
+func (n *nodes) requireOnePrimary(writable bool) error {
+	var primaries []string
+	seen := map[string]bool{}
+	for i, status := range n.set.ListStatus() {
+		found := n.known[i].Load()
+		if status.Up && writable && !found.isClustered() && !seen[found.identity] {
+			primaries, seen[found.identity] = append(primaries, status.Address), true
+		}
+	}
+	if len(primaries) < 2 {
+		return nil
+	}
+	return fmt.Errorf("%s accept writes, and are not nodes of a Galera cluster: set read_only=ON on all servers but the primary", strings.Join(primaries, " and "))
 }
 
 // Close implements io.Closer. database/sql calls it.
@@ -150,8 +182,15 @@ func (n *nodes) Connect(ctx context.Context) (conn driver.Conn, err error) {
 	return conn, err
 }
 
-// isNodeFailure reports whether an error means that the address cannot be used now.
+// isNodeFailure reports whether an error means that the address cannot be used now. A time-out and a name that was not
+// resolved may concern one connection: the checks find out whether the server is down.
 func isNodeFailure(err error) bool {
+	if _, name := errors.AsType[*net.DNSError](err); name {
+		return false
+	}
+	if e, network := errors.AsType[net.Error](err); network && e.Timeout() {
+		return false
+	}
 	if _, network := errors.AsType[net.Error](err); network {
 		return true
 	}
@@ -274,20 +313,32 @@ func (c *openConn) Close() error {
 	return c.TCPConn.Close()
 }
 
-// checkNode returns an error unless the server does what its role needs. All servers know the two statements, but not
-// all of the variables.
-func checkNode(ctx context.Context, d *sql.DB, writable bool) error {
-	variables, err := readPairs(ctx, d, "SHOW GLOBAL VARIABLES WHERE Variable_name IN ('read_only', 'super_read_only', 'wsrep_on')")
+// server is what an address tells about its server.
+type server struct {
+	// identity differs between servers. One server may have several addresses.
+	identity string
+	// clustered is true for a node of a Galera cluster.
+	clustered bool
+}
+
+func (s *server) isClustered() bool { return s != nil && s.clustered }
+
+// checkNode returns the server, and an error unless it does what its role needs. All servers know the two statements,
+// but not all of the variables.
+func checkNode(ctx context.Context, d *sql.DB, writable bool) (found server, err error) {
+	variables, err := readPairs(ctx, d, `SHOW GLOBAL VARIABLES WHERE Variable_name IN
+		('read_only', 'super_read_only', 'wsrep_on', 'server_uuid', 'server_uid', 'hostname', 'port', 'datadir')`)
 	if err != nil {
-		return err
+		return found, err
 	}
+	found.identity = strings.Join([]string{variables["server_uuid"], variables["server_uid"], variables["hostname"], variables["port"], variables["datadir"]}, " ")
 	status := map[string]string{}
-	if isOn(variables["wsrep_on"]) {
+	if found.clustered = isOn(variables["wsrep_on"]); found.clustered {
 		if status, err = readPairs(ctx, d, "SHOW GLOBAL STATUS WHERE Variable_name IN ('wsrep_ready', 'wsrep_local_state', 'wsrep_local_state_comment')"); err != nil {
-			return err
+			return found, err
 		}
 	}
-	return judgeNode(variables, status, writable)
+	return found, judgeNode(variables, status, writable)
 }
 
 // galeraSynced is the value of wsrep_local_state of a node that has all changes. A node that gives or gets a copy of

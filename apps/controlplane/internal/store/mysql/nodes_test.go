@@ -6,7 +6,10 @@ import (
 	"io"
 	"log/slog"
 	"net"
+	"os"
 	"sync"
+	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
@@ -64,6 +67,34 @@ func TestJudgeNode_RefusesServersThatTakeNoWork(t *testing.T) {
 		require.ErrorContains(t, err, says)
 	}
 	require.NoError(t, judgeNode(map[string]string{"read_only": "ON"}, synced, false), "a replica serves reads")
+}
+
+// A former primary that was started again lacks what was written since.
+func TestRequireOnePrimary_RefusesSeveralServersThatAcceptWrites(t *testing.T) {
+	t.Parallel()
+	open := func(servers ...server) *nodes {
+		n := &nodes{known: make([]atomic.Pointer[server], len(servers))}
+		var err error
+		n.set, err = failover.New(failover.Config{Addresses: []string{"a:1", "b:1", "c:1"}[:len(servers)], Check: func(context.Context, int) error { return nil }})
+		require.NoError(t, err)
+		for i := range servers {
+			n.known[i].Store(&servers[i])
+		}
+		n.set.CheckAll(t.Context())
+		return n
+	}
+	two := open(server{identity: "one"}, server{identity: "two"})
+	require.ErrorContains(t, two.requireOnePrimary(true), "a:1 and b:1 accept writes")
+	require.NoError(t, two.requireOnePrimary(false), "all may serve reads")
+	require.NoError(t, open(server{identity: "one"}, server{identity: "one"}).requireOnePrimary(true), "one server has two addresses")
+	require.NoError(t, open(server{"one", true}, server{"two", true}, server{"three", true}).requireOnePrimary(true), "a cluster has no primary")
+}
+
+func TestIsNodeFailure_TakesNoTimeoutForALostServer(t *testing.T) {
+	t.Parallel()
+	require.True(t, isNodeFailure(&net.OpError{Op: "dial", Err: syscall.ECONNREFUSED}))
+	require.False(t, isNodeFailure(&net.OpError{Op: "dial", Err: os.ErrDeadlineExceeded}))
+	require.False(t, isNodeFailure(&net.OpError{Op: "dial", Err: &net.DNSError{Err: "no such host", Name: "db1"}}))
 }
 
 func TestReadOnlyServer_IsTriedAgainAndMeansUnavailable(t *testing.T) {
