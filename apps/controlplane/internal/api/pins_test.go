@@ -226,6 +226,7 @@ func TestPin_ChangeOfAnOutdatedPinIsRefused(t *testing.T) {
 		require.ErrorContains(t, err, "has unpinned v1 of app chat since you read it")
 		// A pin that was removed and set again is another one.
 		require.Empty(t, w.settle("chat").GetPins())
+		refused(t, unpin(second), connect.CodeAborted, windlassv1.ErrorReason_ERROR_REASON_CONFLICT, "resourceVersion")
 		res, err = w.pin(1, 10, read(0))
 		require.NoError(t, err)
 		require.NotContains(t, []int64{first, second}, res.GetPin().GetResourceVersion())

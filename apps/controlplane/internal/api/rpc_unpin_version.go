@@ -33,12 +33,14 @@ func (a appService) UnpinVersion(ctx context.Context, req *windlassv1.UnpinVersi
 			return nil, fmt.Errorf("list pins of app %s: %w", app.ID, err)
 		}
 		i := slices.IndexFunc(pinned, func(p model.Pin) bool { return p.Version == req.GetVersion() })
+		var have *model.Pin
 		if i >= 0 {
-			if err := comparePin(app, req.GetVersion(), &pinned[i], req.ResourceVersion); err != nil {
-				return nil, err
-			}
+			have = &pinned[i]
 		}
-		if i < 0 {
+		if err := comparePin(app, req.GetVersion(), have, req.ResourceVersion); err != nil {
+			return nil, err
+		}
+		if have == nil {
 			return nil, rpc.ErrorWith(connect.CodeFailedPrecondition, &windlassv1.ErrorDetail{
 				Reason: windlassv1.ErrorReason_ERROR_REASON_NOT_PINNED, Field: "version",
 				Fix: "`windlass pins` lists the pinned versions.",

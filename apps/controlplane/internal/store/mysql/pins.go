@@ -12,8 +12,8 @@ func pinFromRow(r gen.AppPin) (model.Pin, error) {
 	p := model.Pin{
 		WorkspaceID: r.WorkspaceID, AppID: r.AppID, DeploymentID: r.DeploymentID, Version: r.Version, Weight: r.Weight,
 		Removing: r.Removing, By: r.PinnedBy, Why: r.Why, CreatedAt: r.CreatedAt, UpdatedAt: r.UpdatedAt,
-		// A row of an earlier release has none.
-		ResourceVersion: cmp.Or(r.ResourceVersion, r.CreatedAt),
+		// A replica of an earlier release writes none. Both change with each change that a caller makes.
+		ResourceVersion: cmp.Or(r.ResourceVersion, r.UpdatedAt),
 	}
 	var err error
 	if p.Regions, err = model.DecodePinRegions(r.Regions); err != nil {
