@@ -21,6 +21,9 @@ func (a regionService) CreateRegion(ctx context.Context, req *windlassv1.CreateR
 	if err := checkLabels(req.GetLabels()); err != nil {
 		return nil, err
 	}
+	if err := checkPlace(req.GetLabels()); err != nil {
+		return nil, err
+	}
 	res, _, err := mutate(ctx, a.server, req, func(c *mutation) (*windlassv1.CreateRegionResponse, error) {
 		switch {
 		case req.GetPlatform() && !c.by.IsOperator():
@@ -67,7 +70,7 @@ func checkLabels(labels map[string]string) error {
 			return apierr.Invalid("labels", fmt.Sprintf("label %q: names have 1 to %d bytes, values at most %d", apierr.Clip(name, 64), maxLabel, maxLabel))
 		}
 	}
-	return checkPlace(labels)
+	return nil
 }
 
 // checkPlace fails if labels give a region one coordinate only, or one that is not on the earth.

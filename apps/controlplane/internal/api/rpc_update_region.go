@@ -30,6 +30,12 @@ func (a regionService) UpdateRegion(ctx context.Context, req *windlassv1.UpdateR
 		if maps.Equal(r.Labels, req.GetLabels()) {
 			return &windlassv1.UpdateRegionResponse{Region: before, Unchanged: true}, nil
 		}
+		// An earlier release accepted any coordinates, which must not prevent a change of other labels.
+		if changesPlace(r.Labels, req.GetLabels()) {
+			if err := checkPlace(req.GetLabels()); err != nil {
+				return nil, err
+			}
+		}
 		r.Labels = req.GetLabels()
 		if err := c.regions().storeRegion(&r); err != nil {
 			return nil, err
@@ -41,6 +47,17 @@ func (a regionService) UpdateRegion(ctx context.Context, req *windlassv1.UpdateR
 		return &windlassv1.UpdateRegionResponse{Region: after}, c.auditChange("region", r.ID, before, after)
 	})
 	return res, err
+}
+
+// changesPlace reports whether a label that says where a region is differs.
+func changesPlace(before, after map[string]string) bool {
+	for name := range placeLabels {
+		was, had := before[name]
+		if is, has := after[name]; is != was || has != had {
+			return true
+		}
+	}
+	return false
 }
 
 // storeRegion writes the locked region's row, and updates the copy to match it.
