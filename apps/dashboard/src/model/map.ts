@@ -25,7 +25,15 @@ export type Group<T> = Point & { members: T[] };
 
 /** Groups points that are less than `apart` from each other, so that each mark can be seen and pressed. A group is in the middle of its members. */
 export function groupPoints<T extends Point>(points: T[], apart: number): Group<T>[] {
-  let groups: Group<T>[] = points.map((p) => ({ x: p.x, y: p.y, members: [p] }));
+  // Many regions are in the same place, and comparing each with each other would take seconds.
+  const places = new Map<string, Group<T>>();
+  for (const p of points) {
+    const key = `${Math.round(p.x)},${Math.round(p.y)}`;
+    const group = places.get(key);
+    if (group) group.members.push(p);
+    else places.set(key, { x: p.x, y: p.y, members: [p] });
+  }
+  let groups = [...places.values()];
   for (;;) {
     let nearest: [number, number] | undefined;
     let least = apart;
