@@ -244,10 +244,25 @@ func (o objects) addRoute(r *gatewayv1.AppRoutes, name string, hosts []string, s
 // with an error. They take precedence over the rule for all paths, because their paths are longer.
 func closedRules(paths []string) (rules []gwv1.HTTPRouteRule) {
 	for _, closed := range paths {
-		kind := gwv1.PathMatchPathPrefix
-		rules = append(rules, gwv1.HTTPRouteRule{Matches: []gwv1.HTTPRouteMatch{{Path: &gwv1.HTTPPathMatch{Type: &kind, Value: &closed}}}})
+		kind, values := gwv1.PathMatchPathPrefix, []string{closed}
+		if calls := grpcCalls[closed]; len(calls) > 0 {
+			kind, values = gwv1.PathMatchExact, calls
+		}
+		for _, value := range values {
+			rules = append(rules, gwv1.HTTPRouteRule{Matches: []gwv1.HTTPRouteMatch{{Path: &gwv1.HTTPPathMatch{Type: &kind, Value: &value}}}})
+		}
 	}
 	return rules
+}
+
+// grpcCalls has the calls that begin with a closed path of gRPC. A prefix of the Gateway API does not match them: it
+// compares whole elements of the path, and capitals with capitals.
+var grpcCalls = map[string][]string{
+	"/inference.grpcinferenceservice/repository": {
+		"/inference.GRPCInferenceService/RepositoryIndex",
+		"/inference.GRPCInferenceService/RepositoryModelLoad",
+		"/inference.GRPCInferenceService/RepositoryModelUnload",
+	},
 }
 
 // durationText returns a time in the API's format, which has at most four units. 0 means no timeout. The

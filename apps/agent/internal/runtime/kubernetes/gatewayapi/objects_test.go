@@ -168,3 +168,16 @@ func TestClosedPaths_LeadNowhere(t *testing.T) {
 	}
 	require.Len(t, rules[2].BackendRefs, 1)
 }
+
+// A prefix of the Gateway API ends at a slash, and differs between capitals and others.
+func TestClosedPaths_OfGRPCAreWholeCalls(t *testing.T) {
+	rules := closedRules([]string{"/inference.grpcinferenceservice/repository"})
+	var paths []string
+	for _, rule := range rules {
+		require.Equal(t, gwv1.PathMatchExact, *rule.Matches[0].Path.Type)
+		paths = append(paths, *rule.Matches[0].Path.Value)
+	}
+	require.Equal(t, []string{
+		"/inference.GRPCInferenceService/RepositoryIndex", "/inference.GRPCInferenceService/RepositoryModelLoad", "/inference.GRPCInferenceService/RepositoryModelUnload",
+	}, paths)
+}
