@@ -36,8 +36,19 @@ func (s *Server) newHandler() http.Handler {
 	mux.HandleFunc("POST /v2/repository/models/{model}/unload", s.handleUnload)
 	mux.Handle("GET /metrics", promhttp.HandlerFor(s.registry, promhttp.HandlerOpts{}))
 	path, grpc := inferenceconnect.NewGRPCInferenceServiceHandler(grpcAPI{s}, grpcOptions(s.cfg.MaxBodyBytes)...)
-	mux.Handle(path, grpc)
+	mux.Handle(path, limitTime(grpc, s.cfg.RequestTimeout))
 	return mux
+}
+
+// limitTime limits the time in which a gRPC call is read, run and answered.
+func limitTime(next http.Handler, run time.Duration) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		control, now := http.NewResponseController(w), time.Now()
+		// A connection without deadlines keeps the limits of the server.
+		_ = control.SetReadDeadline(now.Add(bodyTimeout))
+		_ = control.SetWriteDeadline(now.Add(bodyTimeout + run + writeTimeout))
+		next.ServeHTTP(w, r)
+	})
 }
 
 // isReady reports whether the server takes requests. A draining server answers only what it accepted before.
@@ -69,10 +80,11 @@ func (s *Server) handleModelMetadata(w http.ResponseWriter, r *http.Request) {
 		writeError(w, unknownModel(r.PathValue("model"), r.PathValue("version")))
 		return
 	}
-	defer leave()
-	writeJSON(w, http.StatusOK, map[string]any{
+	metadata := map[string]any{
 		"name": m.name, "versions": []string{m.version}, "platform": platform, "inputs": m.session.Inputs(), "outputs": m.session.Outputs(),
-	})
+	}
+	leave() // a client that reads nothing must not keep the model from being unloaded
+	writeJSON(w, http.StatusOK, metadata)
 }
 
 func (s *Server) handleModelReady(w http.ResponseWriter, r *http.Request) {
@@ -262,7 +274,8 @@ func writeInference(w http.ResponseWriter, result answer, q httpInferRequest) {
 		} else {
 			data, err := t.AppendJSON(nil)
 			if err != nil {
-				writeError(w, &callError{status: http.StatusInternalServerError, message: err.Error()})
+				// 500 would count as a failure of the server.
+				writeError(w, badRequest("output '%s': %v: ask for it as binary data", t.Name, err))
 				return
 			}
 			o.Data = data

@@ -78,7 +78,11 @@ func (s *Server) infer(ctx context.Context, protocol, model, version string, rea
 	if refused != nil {
 		return answer{}, refused
 	}
-	for _, name := range wanted.outputs {
+	for i, name := range wanted.outputs {
+		// Each output is written once, so that the size of an answer has a limit.
+		if slices.Contains(wanted.outputs[:i], name) {
+			return answer{}, badRequest("inference output '%s' is requested twice", name)
+		}
 		if !slices.ContainsFunc(used.session.Outputs(), func(i tensor.Info) bool { return i.Name == name }) {
 			return answer{}, badRequest("unexpected inference output '%s' for model '%s': it has %s", name, used.name, listNames(used.session.Outputs()))
 		}
@@ -122,9 +126,9 @@ func matchInputs(m *model, given []tensor.Tensor) ([]tensor.Tensor, *callError) 
 		if at < 0 {
 			return nil, badRequest("input '%s' is missing: model '%s' has the inputs %s", info.Name, m.name, listNames(infos))
 		}
-		err := given[at].Check()
+		err := info.Fits(given[at])
 		if err == nil {
-			err = info.Fits(given[at])
+			err = given[at].Check()
 		}
 		if err != nil {
 			return nil, badRequest("input '%s': %v", info.Name, err)

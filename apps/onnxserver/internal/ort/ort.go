@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"reflect"
 	"runtime"
 	"sync"
 	"unsafe"
@@ -180,7 +181,8 @@ func (s *session) Run(ctx context.Context, inputs []tensor.Tensor) (_ []tensor.T
 	// ONNX Runtime reads the data of the inputs, but does not keep it from being collected.
 	runtime.KeepAlive(inputs)
 	for _, v := range results {
-		if v != nil {
+		// For an output that is a scalar the library returns a nil pointer with an error.
+		if v != nil && !reflect.ValueOf(v).IsNil() {
 			values = append(values, v)
 		}
 	}
@@ -215,6 +217,10 @@ func newValue(t tensor.Tensor, scalar bool) (onnx.Value, error) {
 		}
 		contents := make([]string, len(elements))
 		for i, e := range elements {
+			// The strings of the library end at the first zero byte.
+			if bytes.IndexByte(e, 0) >= 0 {
+				return nil, fmt.Errorf("element %d has a zero byte, which strings of ONNX Runtime cannot have", i)
+			}
 			contents[i] = string(e)
 		}
 		if err := value.SetContents(contents); err != nil {

@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"iter"
 	"math"
 	"slices"
 )
@@ -78,11 +79,17 @@ func (t Tensor) Check() error {
 		return err
 	}
 	if t.Datatype == Bytes {
-		elements, err := t.Elements()
-		if err == nil && len(elements) != count {
-			err = fmt.Errorf("data has %d elements, but its shape %v has %d", len(elements), t.Shape, count)
+		n := 0
+		for _, err := range t.eachElement() {
+			if err != nil {
+				return err
+			}
+			n++
 		}
-		return err
+		if n != count {
+			return fmt.Errorf("data has %d elements, but its shape %v has %d", n, t.Shape, count)
+		}
+		return nil
 	}
 	if len(t.Data) != count*size {
 		return fmt.Errorf("data has %d bytes, but %s of shape %v has %d", len(t.Data), t.Datatype, t.Shape, count*size)
@@ -112,22 +119,39 @@ func (i Info) Fits(t Tensor) error {
 	return nil
 }
 
-// Elements returns the elements of a tensor with the datatype BYTES.
+// Elements returns the elements of a tensor with the datatype BYTES. A list of short elements is many times larger
+// than the data.
 func (t Tensor) Elements() ([][]byte, error) {
 	var elements [][]byte
-	for data := t.Data; len(data) > 0; {
-		if len(data) < 4 {
-			return nil, errors.New("data ends in the length of an element")
+	for e, err := range t.eachElement() {
+		if err != nil {
+			return nil, err
 		}
-		n := binary.LittleEndian.Uint32(data)
-		data = data[4:]
-		if uint64(n) > uint64(len(data)) {
-			return nil, fmt.Errorf("data has an element of %d bytes, and only %d bytes are left", n, len(data))
-		}
-		elements = append(elements, data[:n])
-		data = data[n:]
+		elements = append(elements, e)
 	}
 	return elements, nil
+}
+
+// eachElement yields the elements of a tensor with the datatype BYTES. An error is the last value.
+func (t Tensor) eachElement() iter.Seq2[[]byte, error] {
+	return func(yield func([]byte, error) bool) {
+		for data := t.Data; len(data) > 0; {
+			if len(data) < 4 {
+				yield(nil, errors.New("data ends in the length of an element"))
+				return
+			}
+			n := binary.LittleEndian.Uint32(data)
+			data = data[4:]
+			if uint64(n) > uint64(len(data)) {
+				yield(nil, fmt.Errorf("data has an element of %d bytes, and only %d bytes are left", n, len(data)))
+				return
+			}
+			if !yield(data[:n], nil) {
+				return
+			}
+			data = data[n:]
+		}
+	}
 }
 
 // AppendElement appends an element of the datatype BYTES.
