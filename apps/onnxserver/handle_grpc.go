@@ -139,7 +139,7 @@ func readContents(datatype string, contents *inferencepb.InferTensorContents) ([
 		})
 	case tensor.Int64:
 		for _, v := range contents.GetInt64Contents() {
-			data = order.AppendUint64(data, uint64(v)) //nolint:gosec // the bits are kept
+			data = order.AppendUint64(data, uint64(v))
 		}
 	case tensor.Uint64:
 		for _, v := range contents.GetUint64Contents() {
@@ -173,7 +173,7 @@ func narrowValues[T int32 | uint32](datatype string, values []T, ranges map[stri
 			return nil, fmt.Errorf("contents have %d, which is not of type %s", v, datatype)
 		}
 		var all [8]byte
-		binary.LittleEndian.PutUint64(all[:], uint64(v)) //nolint:gosec // the bits are kept
+		binary.LittleEndian.PutUint64(all[:], uint64(v))
 		data = append(data, all[:size]...)
 	}
 	return data, nil
