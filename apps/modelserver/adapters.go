@@ -124,7 +124,7 @@ func (s sglangAdapterAPI) handleLoadAdapter(w http.ResponseWriter, r *http.Reque
 	var err error
 	switch {
 	case s.cfg.AdapterSlots == 0:
-		err = errors.New("LoRA is not enabled. Please set `--enable-lora` to enable LoRA.")
+		err = errors.New("LoRA is not enabled. Please set `--enable-lora` to enable LoRA.") //nolint:revive // the words of SGLang
 	case body.Name == "" || body.Path == "":
 		err = errors.New("lora_name and lora_path must be provided")
 	case filepath.IsAbs(body.Path):
