@@ -146,7 +146,7 @@ func (a *app) liveDeployments(ctx context.Context, environment string) (map[stri
 // planModelIn places the model in a region. It is pure.
 func planModelIn(now time.Time, region, name string, spec *windlassv1.DeploymentSpec, live map[string]*windlassv1.Deployment, instances []*windlassv1.Instance) regionModelPlan {
 	servers, names := modelServers(live, instances)
-	models, planned := modelsOf(now, name, spec, live, instances, servers)
+	models, planned := modelsOf(name, spec, live, instances, servers)
 	list := make([]placement.Server, 0, len(servers))
 	for _, s := range servers {
 		list = append(list, *s)
@@ -199,7 +199,7 @@ func modelServers(live map[string]*windlassv1.Deployment, instances []*windlassv
 }
 
 // modelsOf returns the models of the region with the planned one, and adds the models that servers have to servers.
-func modelsOf(now time.Time, name string, spec *windlassv1.DeploymentSpec, live map[string]*windlassv1.Deployment, instances []*windlassv1.Instance, servers map[string]*placement.Server) (models []placement.Model, planned placement.Model) {
+func modelsOf(name string, spec *windlassv1.DeploymentSpec, live map[string]*windlassv1.Deployment, instances []*windlassv1.Instance, servers map[string]*placement.Server) (models []placement.Model, planned placement.Model) {
 	known := map[string]*placement.Model{}
 	var order []*placement.Model
 	changed := true

@@ -3,6 +3,7 @@ package cli
 import (
 	"os"
 	"path/filepath"
+	"slices"
 	"testing"
 	"time"
 
@@ -58,8 +59,10 @@ func TestModelPlan(t *testing.T) {
 		require.Equal(t, []evictedModel{{"b", "base 1 (ins_2)"}}, plan("a", changed).Evicts)
 	})
 	t.Run("loads it on a free server", func(t *testing.T) {
-		more := append(instances, &windlassv1.Instance{Id: "ins_6", AppId: "app_base", AppName: "base", Group: 2, Status: ready},
-			&windlassv1.Instance{Id: "ins_7", AppId: "app_base", AppName: "base", Group: 3, Status: pending})
+		more := slices.Concat(instances, []*windlassv1.Instance{
+			{Id: "ins_6", AppId: "app_base", AppName: "base", Group: 2, Status: ready},
+			{Id: "ins_7", AppId: "app_base", AppName: "base", Group: 3, Status: pending},
+		})
 		require.Equal(t, []string{"base 2 (ins_6)"}, planModelIn(time.UnixMilli(10), "us", "c", modelSpec(1), live, more).Loads)
 	})
 	t.Run("a file without a model says so", func(t *testing.T) {
