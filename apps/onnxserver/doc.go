@@ -13,6 +13,7 @@
 //
 //   - The memory of models is reserved from the request to load until the unload, so the sum never exceeds the limit.
 //   - A session is closed only after its last request has ended. Every request ends within RequestTimeout, so an unload does, too.
-//   - A load goes on when its client disconnects, as in Triton. A second load of the same model waits for the first.
+//   - A load goes on when its client disconnects, as in Triton. A second load of the same model waits for the first. A load
+//     that waits for the unload of a changed file does not begin after its client has disconnected.
 //   - After SIGTERM the server is not ready and accepts no connections. Accepted requests are answered until DrainTimeout.
 package onnxserver

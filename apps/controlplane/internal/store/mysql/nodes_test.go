@@ -70,7 +70,7 @@ func TestJudgeNode_RefusesServersThatTakeNoWork(t *testing.T) {
 }
 
 // A former primary that was started again lacks what was written since.
-func TestRequireOnePrimary_RefusesSeveralServersThatAcceptWrites(t *testing.T) {
+func TestNodes_SeveralPrimariesAreRefused(t *testing.T) {
 	t.Parallel()
 	open := func(servers ...server) *nodes {
 		n := &nodes{known: make([]atomic.Pointer[server], len(servers))}
@@ -90,7 +90,7 @@ func TestRequireOnePrimary_RefusesSeveralServersThatAcceptWrites(t *testing.T) {
 	require.NoError(t, open(server{"one", true}, server{"two", true}, server{"three", true}).requireOnePrimary(true), "a cluster has no primary")
 }
 
-func TestIsNodeFailure_TakesNoTimeoutForALostServer(t *testing.T) {
+func TestNodes_ATimeoutIsNoLostServer(t *testing.T) {
 	t.Parallel()
 	require.True(t, isNodeFailure(&net.OpError{Op: "dial", Err: syscall.ECONNREFUSED}))
 	require.False(t, isNodeFailure(&net.OpError{Op: "dial", Err: os.ErrDeadlineExceeded}))
